@@ -1,1 +1,20 @@
-//! introspect
+//! Reads a guest's memory as Linux: virtual memory, symbols and the exception table.
+//!
+//! Everything works over [`GuestView`], two methods that a live virtual machine and a plain
+//! [`MemoryImage`] both provide. Guest memory, kernel images and symbol files are hostile input: the
+//! parsers here are bounded in time and memory, and never panic, whatever they are given.
+#![forbid(unsafe_code)]
+
+pub mod extable;
+pub mod image;
+pub mod symbols;
+pub mod view;
+pub mod virt;
+
+pub use extable::{ExceptionTable, ExtableError, Fixup};
+pub use image::MemoryImage;
+pub use symbols::{
+    FunctionBounds, LoadError, LookupError, Symbol, SymbolKind, SymbolOffset, SymbolTable,
+};
+pub use view::{GuestView, ReadError};
+pub use virt::{GuestString, VirtualMemory, VirtualReadError};

@@ -1,0 +1,34 @@
+//! What this crate needs of a guest.
+
+use exoprobe_vmm::Gpa;
+use exoprobe_vmm::paging::{PagingError, PagingMode};
+
+/// Why guest-physical memory could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Some byte of the range is not guest memory.
+    #[error("{len} bytes at guest-physical {gpa} are not all guest memory")]
+    OutsideMemory {
+        /// First byte asked for.
+        gpa: Gpa,
+        /// Bytes asked for.
+        len: usize,
+    },
+}
+
+/// A guest, as far as its memory can be interpreted: its physical memory and the registers that
+/// say how virtual addresses map to it.
+pub trait GuestView {
+    /// Fills `buf` from guest-physical memory at `gpa`: all of it or, on an error, nothing that
+    /// the caller may use.
+    ///
+    /// # Errors
+    /// [`ReadError::OutsideMemory`] where any byte of the range is not guest memory.
+    fn read_phys(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), ReadError>;
+
+    /// How the guest translates addresses now (CR3 and the depth of its tables).
+    ///
+    /// # Errors
+    /// [`PagingError::NotLongMode`] while the guest does not run with 64-bit tables.
+    fn paging(&self) -> Result<PagingMode, PagingError>;
+}

@@ -1,0 +1,19 @@
+//! A symbol table from arbitrary text, looked up by every name it has.
+#![no_main]
+
+use exoprobe_introspect::{LookupError, SymbolTable};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &str| {
+    let Ok(table) = SymbolTable::from_system_map(data) else { return };
+    let table = table.with_slide(0x1_0000);
+    for symbol in table.iter().take(1000) {
+        match table.lookup(symbol.name) {
+            Ok(found) => assert_eq!(found.address, symbol.address),
+            Err(LookupError::Ambiguous { addresses, .. }) => {
+                assert!(addresses.contains(&symbol.address));
+            }
+            Err(LookupError::Unknown { .. }) => panic!("{} is listed but unknown", symbol.name),
+        }
+    }
+});
