@@ -185,14 +185,15 @@ impl Builder {
     /// Sorts and indexes what was collected.
     pub(super) fn finish(self) -> Result<Tables, TableError> {
         let Self { names, mut entries, mut text } = self;
-        if !entries.iter().any(Entry::is_function) {
-            return Err(TableError::NoFunctions);
-        }
         text.sort_unstable_by_key(|range| (range.start, range.end));
         entries.sort_unstable_by(|a, b| {
             let order = a.address.cmp(&b.address);
             order.then_with(|| name_in(&names, a).cmp(name_in(&names, b)))
         });
+        demote_markers(&names, &mut entries, &text);
+        if !entries.iter().any(Entry::is_function) {
+            return Err(TableError::NoFunctions);
+        }
         fill_sizes(&mut entries, &text);
         let by_name = index_names(&names, &entries);
         let segments = Sweep::over(&names, &entries);
@@ -207,6 +208,19 @@ fn is_kept(name: &str) -> bool {
         && !name.starts_with('$')
         && !name.starts_with(".L")
         && name.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Makes data of the linker's end markers, which files list as text though they lie behind the last
+/// instruction: else they would seem to be functions that reach up to the next symbol.
+fn demote_markers(names: &str, entries: &mut [Entry], text: &[TextRange]) {
+    for entry in entries.iter_mut().filter(|entry| entry.is_function() && entry.size == 0) {
+        let name = name_in(names, entry);
+        let outside = || range_at(text, entry.address).is_none();
+        // Another section's text may begin where the initial text ends.
+        if matches!(name, "_etext" | "_einittext") || is_marker(name) && outside() {
+            entry.flags &= !FUNCTION;
+        }
+    }
 }
 
 /// Gives symbols without a size one: up to the next higher symbol, within their text range.

@@ -89,7 +89,7 @@ pub(super) fn parse(text: &str) -> Result<Tables, SystemMapError> {
             name: line.name,
             address: line.address,
             size: 0,
-            function: is_function(&line),
+            function: matches!(line.kind, b't' | b'T' | b'w' | b'W'),
             global: line.kind.is_ascii_uppercase() || line.kind == b'w',
             typed: true,
         })?;
@@ -116,12 +116,6 @@ fn parse_line(line: &str) -> Result<Line<'_>, LineProblem> {
         }
         _ => Err(LineProblem::Type),
     }
-}
-
-fn is_function(line: &Line<'_>) -> bool {
-    // The end markers carry type T too, but lie behind the last instruction.
-    let ends_text = line.name == "_etext" || line.name == "_einittext";
-    matches!(line.kind, b't' | b'T' | b'w' | b'W') && !ends_text
 }
 
 impl Bounds {

@@ -33,6 +33,7 @@ fn types_decide_what_is_a_function() {
 fn text_is_between_its_markers() {
     let table = SymbolTable::from_system_map(
         "ffffffff81000000 T _text\r\nffffffff81000200 T _stext\r\n\r\nffffffff81001000 T _etext\r\n\
+         ffffffff81001000 T __static_call_text_end\r\nffffffff81003000 t exit_function\r\n\
          ffffffff82000000 T _sinittext\r\nffffffff82000000 T init\r\nffffffff82000800 T _einittext",
     )
     .unwrap();
@@ -49,6 +50,8 @@ fn text_is_between_its_markers() {
     assert_eq!(table.text_kind(init.wrapping_add(0x800)), None);
     assert!(!table.text_contains(core.wrapping_add(0x1000)));
     assert_eq!(table.resolve(init.wrapping_add(1)).unwrap().name, "init");
+    assert_eq!(table.resolve(core.wrapping_add(0x1001)), None, "an end marker covers nothing");
+    assert_eq!(table.resolve(core.wrapping_add(0x3001)).unwrap().name, "exit_function");
 }
 
 #[test]
