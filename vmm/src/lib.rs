@@ -1,7 +1,40 @@
 //! A small KVM virtual machine that boots Linux: memory, boot, CPUs, devices, run control and host
 //! preflight. It knows nothing of Linux symbols, probes or HTTP.
+//!
+//! [`Host::open`] examines the host's KVM, [`Vm::create`] turns a [`VmConfig`] into a machine, and
+//! [`Vm::start`] runs it with an [`ExitHook`], which sees every breakpoint before the guest does.
 
 pub mod addr;
+mod boot;
+mod config;
+pub mod devices;
+pub mod hidden;
+mod hook;
+mod host;
+pub mod layout;
+mod machine;
+pub mod memory;
 pub mod paging;
+mod preflight;
+pub mod quirks;
+mod snapshot;
+mod status;
+mod time;
+mod vcpu;
+mod vm;
 
 pub use addr::{Gpa, Gva};
+pub use boot::{BootError, ImageError};
+pub use config::{ConfigError, MAX_VCPUS, VmConfig};
+pub use devices::{OutputLog, SerialPort};
+pub use hidden::{HiddenError, HiddenMemory};
+pub use hook::{BreakpointAction, ExitHook, HitContext};
+pub use host::{BreakpointExit, DEFAULT_KVM, Host, HostError, HostProfile, Reinjection};
+pub use kvm_bindings::{kvm_regs, kvm_sregs};
+pub use memory::{GuestRam, OutsideMemory};
+pub use preflight::PreflightError;
+pub use snapshot::SnapshotError;
+pub use status::{StopReason, StopRecord, VmState};
+pub use time::{GuestClock, GuestTime};
+pub use vcpu::{Registers, VcpuError};
+pub use vm::{ControlError, CreateError, Vm};

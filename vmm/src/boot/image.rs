@@ -1,0 +1,283 @@
+//! Kernel and initramfs files.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use linux_loader::loader::bootparam::setup_header;
+use linux_loader::loader::{BzImage, Elf, KernelLoader, KernelLoaderResult};
+use vm_memory::GuestAddress;
+
+use crate::addr::Gpa;
+use crate::layout::{HIGH_RAM_START, MMIO_GAP_START};
+use crate::memory::{GuestRam, to_usize};
+use crate::paging::PAGE_SIZE;
+
+/// Offset of the 64-bit entry point in a bzImage's protected-mode code (boot.rst).
+const BZIMAGE_ENTRY_64: u64 = 0x200;
+/// `xloadflags` bit 0: the kernel has the 64-bit entry point.
+const XLF_KERNEL_64: u16 = 1;
+const ELF_MAGIC: &[u8] = b"\x7fELF";
+const BZIMAGE_MAGIC: &[u8] = b"HdrS";
+const BZIMAGE_MAGIC_OFFSET: usize = 0x202;
+const ELFCLASS64: u8 = 2;
+const EM_X86_64: u16 = 62;
+
+/// Why a kernel or initramfs file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// It cannot be opened or read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the host said.
+        source: io::Error,
+    },
+    /// It has no bytes.
+    #[error("{0} is empty")]
+    Empty(PathBuf),
+    /// Neither an ELF file nor a bzImage.
+    #[error("{0} is no Linux kernel image: give an ELF vmlinux or a bzImage")]
+    NotAKernel(PathBuf),
+    /// A kernel for some other machine.
+    #[error("{path} is not for x86-64 ({found})")]
+    NotX86_64 {
+        /// The file.
+        path: PathBuf,
+        /// What it is for.
+        found: String,
+    },
+    /// The file ends early, or its parts do not fit in RAM.
+    #[error(
+        "{path} cannot be loaded into {mib} MiB of guest memory: {reason}; the file is truncated or memory too small"
+    )]
+    Load {
+        /// The file.
+        path: PathBuf,
+        /// RAM in MiB.
+        mib: u64,
+        /// The loader's word for it.
+        reason: String,
+    },
+    /// The initramfs does not fit beside the kernel.
+    #[error(
+        "initramfs {path} has {size} bytes; {room} bytes of guest memory are free above the kernel: raise the memory size"
+    )]
+    InitramfsTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its bytes.
+        size: u64,
+        /// Bytes free.
+        room: u64,
+    },
+}
+
+/// A kernel in RAM.
+pub(super) struct LoadedKernel {
+    /// First instruction.
+    pub(super) entry: Gpa,
+    /// First byte that the kernel, unpacked, does not use.
+    pub(super) end: Gpa,
+    /// The setup header of a bzImage.
+    pub(super) header: Option<setup_header>,
+}
+
+/// An initramfs in RAM.
+#[derive(Clone, Copy)]
+pub(super) struct Initramfs {
+    pub(super) start: Gpa,
+    pub(super) size: u64,
+}
+
+fn open(path: &Path) -> Result<(File, u64), ImageError> {
+    let fail = |source| ImageError::Read { path: path.to_owned(), source };
+    let file = File::open(path).map_err(fail)?;
+    let meta = file.metadata().map_err(fail)?;
+    if meta.is_dir() {
+        return Err(fail(io::Error::from(io::ErrorKind::IsADirectory)));
+    }
+    if meta.len() == 0 {
+        return Err(ImageError::Empty(path.to_owned()));
+    }
+    Ok((file, meta.len()))
+}
+
+/// Loads an ELF vmlinux at its physical addresses, or a bzImage at its preferred one.
+pub(super) fn load_kernel(ram: &GuestRam, path: &Path) -> Result<LoadedKernel, ImageError> {
+    let (mut file, _) = open(path)?;
+    let mut head = Vec::new();
+    file.by_ref()
+        .take(PAGE_SIZE)
+        .read_to_end(&mut head)
+        .map_err(|source| ImageError::Read { path: path.to_owned(), source })?;
+    if head.starts_with(ELF_MAGIC) {
+        load_elf(ram, path, &mut file, &head)
+    } else if head[BZIMAGE_MAGIC_OFFSET.min(head.len())..].starts_with(BZIMAGE_MAGIC) {
+        load_bzimage(ram, path, &mut file)
+    } else {
+        Err(ImageError::NotAKernel(path.to_owned()))
+    }
+}
+
+fn load_elf(
+    ram: &GuestRam,
+    path: &Path,
+    file: &mut File,
+    head: &[u8],
+) -> Result<LoadedKernel, ImageError> {
+    let class = head.get(4).copied();
+    let machine = head.get(18..20).map(|b| u16::from_le_bytes([b[0], b[1]]));
+    if class != Some(ELFCLASS64) || machine != Some(EM_X86_64) {
+        let found = format!("ELF class {}, machine {}", class.unwrap_or(0), machine.unwrap_or(0));
+        return Err(ImageError::NotX86_64 { path: path.to_owned(), found });
+    }
+    let start = Some(GuestAddress(HIGH_RAM_START.0));
+    let loaded =
+        Elf::load(ram.as_vm_memory(), None, file, start).map_err(|e| load_error(ram, path, &e))?;
+    check_end(ram, path, &loaded)?;
+    Ok(LoadedKernel { entry: Gpa(loaded.kernel_load.0), end: Gpa(loaded.kernel_end), header: None })
+}
+
+fn load_bzimage(ram: &GuestRam, path: &Path, file: &mut File) -> Result<LoadedKernel, ImageError> {
+    let at = GuestAddress(HIGH_RAM_START.0);
+    let loaded = BzImage::load(ram.as_vm_memory(), None, file, Some(at))
+        .map_err(|e| load_error(ram, path, &e))?;
+    check_end(ram, path, &loaded)?;
+    let header = loaded.setup_header.unwrap_or_default();
+    if header.xloadflags & XLF_KERNEL_64 == 0 {
+        let found = "a bzImage without the 64-bit entry point".to_owned();
+        return Err(ImageError::NotX86_64 { path: path.to_owned(), found });
+    }
+    let unpacked = header.pref_address.saturating_add(u64::from(header.init_size));
+    Ok(LoadedKernel {
+        entry: Gpa(loaded.kernel_load.0 + BZIMAGE_ENTRY_64),
+        end: Gpa(loaded.kernel_end.max(unpacked)),
+        header: Some(header),
+    })
+}
+
+fn load_error(ram: &GuestRam, path: &Path, error: &linux_loader::loader::Error) -> ImageError {
+    ImageError::Load { path: path.to_owned(), mib: ram.size() >> 20, reason: error.to_string() }
+}
+
+fn check_end(ram: &GuestRam, path: &Path, loaded: &KernelLoaderResult) -> Result<(), ImageError> {
+    if loaded.kernel_end > low_ram_end(ram) || loaded.kernel_end <= HIGH_RAM_START.0 {
+        return Err(ImageError::Load {
+            path: path.to_owned(),
+            mib: ram.size() >> 20,
+            reason: format!("the kernel ends at {:#x}", loaded.kernel_end),
+        });
+    }
+    Ok(())
+}
+
+fn low_ram_end(ram: &GuestRam) -> u64 {
+    ram.end().0.min(MMIO_GAP_START)
+}
+
+/// Loads the initramfs as high as it fits below 3 GiB, out of the kernel's way.
+pub(super) fn load_initramfs(
+    ram: &GuestRam,
+    path: &Path,
+    kernel: &LoadedKernel,
+) -> Result<Initramfs, ImageError> {
+    let (mut file, size) = open(path)?;
+    let highest =
+        kernel.header.map_or(MMIO_GAP_START, |h| u64::from(h.initrd_addr_max).saturating_add(1));
+    let top = low_ram_end(ram).min(highest);
+    let room = top.saturating_sub(kernel.end.0.next_multiple_of(PAGE_SIZE));
+    if size > room {
+        return Err(ImageError::InitramfsTooLarge { path: path.to_owned(), size, room });
+    }
+    let start = Gpa(top - size).align_down(PAGE_SIZE);
+    let fail = |source| ImageError::Read { path: path.to_owned(), source };
+    file.seek(SeekFrom::Start(0)).map_err(fail)?;
+    let mut data = Vec::with_capacity(to_usize(size));
+    file.take(size).read_to_end(&mut data).map_err(fail)?;
+    ram.write(start, &data).map_err(|_| ImageError::InitramfsTooLarge {
+        path: path.to_owned(),
+        size,
+        room,
+    })?;
+    Ok(Initramfs { start, size })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::ram_ranges;
+    use std::io::Write;
+
+    fn file(content: &[u8]) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(content).unwrap();
+        file
+    }
+
+    fn load(content: &[u8]) -> Result<LoadedKernel, ImageError> {
+        let ram = GuestRam::anonymous(&ram_ranges(32)).unwrap();
+        load_kernel(&ram, file(content).path())
+    }
+
+    /// A minimal ELF header with one program header that promises `filesz` bytes at 16 MiB.
+    fn elf(machine: u16, paddr: u64, filesz: u64, memsz: u64) -> Vec<u8> {
+        let mut image = vec![0; 120];
+        image[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        image[18..20].copy_from_slice(&machine.to_le_bytes());
+        image[24..32].copy_from_slice(&0x100_0000u64.to_le_bytes());
+        image[32..40].copy_from_slice(&64u64.to_le_bytes());
+        image[54..56].copy_from_slice(&56u16.to_le_bytes());
+        image[56..58].copy_from_slice(&1u16.to_le_bytes());
+        image[64..68].copy_from_slice(&1u32.to_le_bytes());
+        image[72..80].copy_from_slice(&0u64.to_le_bytes());
+        image[88..96].copy_from_slice(&paddr.to_le_bytes());
+        image[96..104].copy_from_slice(&filesz.to_le_bytes());
+        image[104..112].copy_from_slice(&memsz.to_le_bytes());
+        image
+    }
+
+    #[test]
+    fn a_well_formed_elf_loads() {
+        let kernel = load(&elf(EM_X86_64, 0x100_0000, 120, 4096)).unwrap();
+        assert_eq!(kernel.entry, Gpa(0x100_0000));
+        assert_eq!(kernel.end, Gpa(0x100_1000));
+    }
+
+    #[test]
+    fn bad_images_are_told_apart() {
+        let missing = load_kernel(
+            &GuestRam::anonymous(&ram_ranges(32)).unwrap(),
+            Path::new("/nonexistent/vmlinux"),
+        );
+        assert!(matches!(missing, Err(ImageError::Read { .. })));
+        assert!(matches!(load(b""), Err(ImageError::Empty(_))));
+        assert!(matches!(load(b"#!/bin/sh\n"), Err(ImageError::NotAKernel(_))));
+        let arm = load(&elf(183, 0x100_0000, 120, 4096));
+        assert!(matches!(arm, Err(ImageError::NotX86_64 { .. })));
+        let short = load(&elf(EM_X86_64, 0x100_0000, 1 << 20, 1 << 20));
+        assert!(matches!(short, Err(ImageError::Load { .. })), "truncated");
+        let high = load(&elf(EM_X86_64, 0x100_0000, 120, 1 << 40));
+        assert!(matches!(high, Err(ImageError::Load { .. })), "larger than memory");
+        assert!(load(&elf(EM_X86_64, u64::MAX - 8, 120, u64::MAX)).is_err());
+        assert!(load(ELF_MAGIC).is_err());
+        let mut bz = vec![0; 0x260];
+        bz[0x202..0x206].copy_from_slice(b"HdrS");
+        assert!(load(&bz).is_err());
+    }
+
+    #[test]
+    fn an_initramfs_larger_than_memory_is_refused_with_the_room_there_is() {
+        let ram = GuestRam::anonymous(&ram_ranges(24)).unwrap();
+        let kernel = LoadedKernel { entry: Gpa(0), end: Gpa(20 << 20), header: None };
+        let large = file(&vec![7; 5 << 20]);
+        let refused = load_initramfs(&ram, large.path(), &kernel);
+        assert!(matches!(
+            refused,
+            Err(ImageError::InitramfsTooLarge { room, .. }) if room == 4 << 20
+        ));
+        let small = load_initramfs(&ram, file(b"070701").path(), &kernel).unwrap();
+        assert_eq!(small.start, Gpa((24 << 20) - 4096));
+    }
+}

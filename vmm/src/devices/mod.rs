@@ -1,0 +1,90 @@
+//! The guest's devices outside KVM: two 16550 serial ports and the reset line of an i8042, all on
+//! port I/O. There is no MMIO device: reads find an empty bus, writes go nowhere.
+
+mod output;
+mod panic_watch;
+mod serial;
+
+pub use output::OutputLog;
+pub(crate) use panic_watch::PanicWatch;
+pub use serial::SerialPort;
+pub(crate) use serial::SerialSnapshot;
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use vm_superio::{I8042Device, Trigger};
+
+use crate::layout::{I8042_COMMAND, I8042_DATA, SERIAL_LEN, SERIAL0, SERIAL1};
+
+/// What an access to a port asks the machine to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PortEffect {
+    /// Nothing beyond the access.
+    None,
+    /// The guest pulsed the reset line.
+    Reset,
+}
+
+/// Catches the i8042's reset request within one access.
+#[derive(Default)]
+struct ResetLine(Cell<bool>);
+
+impl Trigger for &ResetLine {
+    type E = std::convert::Infallible;
+    fn trigger(&self) -> Result<(), Self::E> {
+        self.0.set(true);
+        Ok(())
+    }
+}
+
+/// The port-I/O bus.
+pub(crate) struct PortBus {
+    serial: [Arc<SerialPort>; 2],
+}
+
+impl PortBus {
+    pub(crate) fn new(serial: [Arc<SerialPort>; 2]) -> Self {
+        Self { serial }
+    }
+
+    fn serial_at(&self, port: u16) -> Option<(&SerialPort, u8)> {
+        let bases = [SERIAL0.0, SERIAL1.0];
+        bases.iter().zip(&self.serial).find_map(|(base, serial)| {
+            let offset = port.checked_sub(*base).filter(|o| *o < SERIAL_LEN)?;
+            Some((serial.as_ref(), u8::try_from(offset).expect("below 8")))
+        })
+    }
+
+    /// One `out`; string forms come as several bytes for the same port.
+    pub(crate) fn write(&self, port: u16, data: &[u8]) -> PortEffect {
+        if let Some((serial, offset)) = self.serial_at(port) {
+            for byte in data {
+                serial.write_register(offset, *byte);
+            }
+        } else if (I8042_DATA..=I8042_COMMAND).contains(&port) {
+            let line = ResetLine::default();
+            let mut i8042 = I8042Device::new(&line);
+            let offset = u8::try_from(port - I8042_DATA).expect("below 5");
+            for byte in data {
+                let Ok(()) = i8042.write(offset, *byte);
+            }
+            if line.0.get() {
+                return PortEffect::Reset;
+            }
+        }
+        PortEffect::None
+    }
+
+    /// One `in`; nobody's port reads as all ones, an empty bus.
+    pub(crate) fn read(&self, port: u16, data: &mut [u8]) {
+        data.fill(0xff);
+        if let Some((serial, offset)) = self.serial_at(port) {
+            for byte in data {
+                *byte = serial.read_register(offset);
+            }
+        } else if port == I8042_DATA || port == I8042_COMMAND {
+            data.fill(I8042Device::new(&ResetLine::default()).read(0));
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! A 16550 (vm-superio) with its output kept in a log and its input queued beyond the FIFO.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kvm_ioctls::VmFd;
+use vm_superio::serial::{NoEvents, SerialState};
+use vm_superio::{Serial, Trigger};
+
+use super::{OutputLog, PanicWatch};
+
+/// Most input bytes that wait for the guest.
+const INPUT_MAX: usize = 64 << 10;
+
+/// An edge on an ISA interrupt line of the in-kernel irqchip.
+pub(crate) struct IrqLine {
+    vm: Arc<VmFd>,
+    irq: u32,
+}
+
+impl Trigger for IrqLine {
+    type E = kvm_ioctls::Error;
+    fn trigger(&self) -> Result<(), Self::E> {
+        self.vm.set_irq_line(self.irq, true)?;
+        self.vm.set_irq_line(self.irq, false)
+    }
+}
+
+/// Where the device writes the guest's bytes.
+struct Sink {
+    log: Arc<OutputLog>,
+    watch: Option<Arc<PanicWatch>>,
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.log.append(bytes);
+        if let Some(watch) = &self.watch {
+            watch.feed(bytes);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+struct Device {
+    uart: Serial<IrqLine, NoEvents, Sink>,
+    input: VecDeque<u8>,
+}
+
+/// The input queue is full: the guest does not read its port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the guest is not reading this serial port: {waiting} input bytes are waiting already")]
+pub struct InputFull {
+    /// Bytes in the queue.
+    pub waiting: usize,
+}
+
+/// A device state that cannot be a 16550's: the snapshot it came from is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the snapshot's state of a serial port is not valid: {0}")]
+pub(crate) struct SerialStateError(String);
+
+/// One serial port of the guest.
+pub struct SerialPort {
+    device: Mutex<Device>,
+    log: Arc<OutputLog>,
+}
+
+/// A port's registers, as kept in a snapshot.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) struct SerialSnapshot {
+    divisor: [u8; 2],
+    interrupt_enable: u8,
+    interrupt_identification: u8,
+    line_control: u8,
+    line_status: u8,
+    modem_control: u8,
+    modem_status: u8,
+    scratch: u8,
+    in_buffer: Vec<u8>,
+    input: Vec<u8>,
+}
+
+impl SerialPort {
+    /// A port in its power-on state on ISA line `irq`; `watch` sees all output.
+    pub(crate) fn new(
+        vm: Arc<VmFd>,
+        irq: u32,
+        watch: Option<Arc<PanicWatch>>,
+        from: Option<&SerialSnapshot>,
+    ) -> Result<Self, SerialStateError> {
+        let log = Arc::new(OutputLog::default());
+        let sink = Sink { log: Arc::clone(&log), watch };
+        let state = from.map_or_else(SerialState::default, SerialSnapshot::registers);
+        let uart = Serial::from_state(&state, IrqLine { vm, irq }, NoEvents, sink)
+            .map_err(|e| SerialStateError(format!("{e:?}")))?;
+        let input = from.map_or_else(VecDeque::new, |s| s.input.iter().copied().collect());
+        Ok(Self { device: Mutex::new(Device { uart, input }), log })
+    }
+
+    fn device(&self) -> std::sync::MutexGuard<'_, Device> {
+        self.device.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the guest wrote.
+    #[must_use]
+    pub fn log(&self) -> &Arc<OutputLog> {
+        &self.log
+    }
+
+    /// Sends bytes to the guest; they wait in a queue while its FIFO is full.
+    ///
+    /// # Errors
+    /// [`InputFull`]: nothing was queued.
+    pub fn send(&self, bytes: &[u8]) -> Result<(), InputFull> {
+        let mut device = self.device();
+        if device.input.len() + bytes.len() > INPUT_MAX {
+            return Err(InputFull { waiting: device.input.len() });
+        }
+        device.input.extend(bytes);
+        device.pump();
+        Ok(())
+    }
+
+    pub(crate) fn write_register(&self, offset: u8, value: u8) {
+        let mut device = self.device();
+        // Fails only when raising the interrupt does, which KVM does for no edge-triggered line.
+        if let Err(error) = device.uart.write(offset, value) {
+            tracing::warn!(?error, offset, "serial port write");
+        }
+        device.pump();
+    }
+
+    pub(crate) fn read_register(&self, offset: u8) -> u8 {
+        let mut device = self.device();
+        let value = device.uart.read(offset);
+        device.pump();
+        value
+    }
+
+    pub(crate) fn snapshot(&self) -> SerialSnapshot {
+        let device = self.device();
+        let s = device.uart.state();
+        SerialSnapshot {
+            divisor: [s.baud_divisor_low, s.baud_divisor_high],
+            interrupt_enable: s.interrupt_enable,
+            interrupt_identification: s.interrupt_identification,
+            line_control: s.line_control,
+            line_status: s.line_status,
+            modem_control: s.modem_control,
+            modem_status: s.modem_status,
+            scratch: s.scratch,
+            in_buffer: s.in_buffer,
+            input: device.input.iter().copied().collect(),
+        }
+    }
+}
+
+impl Device {
+    /// Moves waiting input into the FIFO as far as it has room.
+    fn pump(&mut self) {
+        while !self.input.is_empty() && self.uart.fifo_capacity() > 0 {
+            let next = self.input.make_contiguous();
+            match self.uart.enqueue_raw_bytes(next) {
+                // Loop-back mode takes none.
+                Ok(0) | Err(_) => return,
+                Ok(taken) => drop(self.input.drain(..taken)),
+            }
+        }
+    }
+}
+
+impl SerialSnapshot {
+    fn registers(&self) -> SerialState {
+        SerialState {
+            baud_divisor_low: self.divisor[0],
+            baud_divisor_high: self.divisor[1],
+            interrupt_enable: self.interrupt_enable,
+            interrupt_identification: self.interrupt_identification,
+            line_control: self.line_control,
+            line_status: self.line_status,
+            modem_control: self.modem_control,
+            modem_status: self.modem_status,
+            scratch: self.scratch,
+            in_buffer: self.in_buffer.clone(),
+        }
+    }
+}

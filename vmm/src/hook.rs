@@ -1,0 +1,60 @@
+//! How a layer above takes part in a guest's exits, without this crate knowing of it.
+
+use kvm_bindings::{kvm_regs, kvm_sregs};
+
+use crate::addr::Gva;
+use crate::time::GuestTime;
+
+/// What is to become of a breakpoint exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreakpointAction {
+    /// It was ours and is dealt with: go on at the registers as they are now.
+    Resume,
+    /// It is the guest's own: give it its #BP.
+    PassToGuest,
+}
+
+/// A vCPU that is out of the guest, as a hook sees it. Runs on the vCPU's own thread.
+pub struct HitContext<'a> {
+    /// Index of the vCPU.
+    pub vcpu: u8,
+    /// General registers; RIP is the breakpoint's own address. Changes go to the guest.
+    pub regs: &'a mut kvm_regs,
+    /// Guest time of the exit.
+    pub time: GuestTime,
+    sregs: &'a dyn Fn() -> Option<kvm_sregs>,
+}
+
+impl<'a> HitContext<'a> {
+    /// A context over plain registers; `sregs` is asked only when [`Self::sregs`] is.
+    pub fn new(
+        vcpu: u8,
+        regs: &'a mut kvm_regs,
+        time: GuestTime,
+        sregs: &'a dyn Fn() -> Option<kvm_sregs>,
+    ) -> Self {
+        Self { vcpu, regs, time, sregs }
+    }
+
+    /// Address of the breakpoint.
+    #[must_use]
+    pub fn rip(&self) -> Gva {
+        Gva(self.regs.rip)
+    }
+
+    /// Segment and control registers: an extra ioctl, so not on a hit's usual path.
+    #[must_use]
+    pub fn sregs(&self) -> Option<kvm_sregs> {
+        (self.sregs)()
+    }
+}
+
+/// Called on vCPU threads, several at once. An implementation must not block on anything that
+/// waits for a vCPU.
+pub trait ExitHook: Send + Sync {
+    /// The guest hit an int3 in kernel or user mode.
+    fn breakpoint(&self, context: &mut HitContext<'_>) -> BreakpointAction;
+
+    /// The guest stopped for good (reset, triple fault, panic); its memory is as it was.
+    fn stopped(&self);
+}

@@ -1,0 +1,153 @@
+//! The host as this crate found it: decided once, by trying, in [`crate::preflight`].
+
+use std::path::{Path, PathBuf};
+
+use kvm_bindings::KVM_API_VERSION;
+use kvm_ioctls::{Cap, Kvm};
+
+use crate::preflight::{self, PreflightError};
+use crate::quirks::SoftwareKvm;
+
+/// Where KVM is, unless told otherwise.
+pub const DEFAULT_KVM: &str = "/dev/kvm";
+
+/// How the guest's int3 reaches the VMM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BreakpointExit {
+    /// KVM_EXIT_DEBUG with exception 3, as KVM documents.
+    Debug,
+    /// An emulation failure whose instruction bytes start with int3.
+    EmulationFailure,
+}
+
+/// Where RIP must be when a #BP is handed back to the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reinjection {
+    /// On the int3: KVM adds its length when it injects.
+    OnInt3,
+    /// Behind the int3.
+    BehindInt3,
+}
+
+/// What preflight found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostProfile {
+    /// How breakpoints exit.
+    pub breakpoint: BreakpointExit,
+    /// How they are handed back.
+    pub reinjection: Reinjection,
+    /// Set on software-only KVM.
+    pub software: Option<SoftwareKvm>,
+}
+
+/// An open, examined KVM.
+pub struct Host {
+    kvm: Kvm,
+    profile: HostProfile,
+}
+
+/// Why this host cannot run guests.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The device is not there.
+    #[error(
+        "{0} does not exist: load kvm_intel or kvm_amd (`modprobe kvm_intel`), enable virtualization in the firmware, or, in a VM, nested virtualization"
+    )]
+    Missing(PathBuf),
+    /// The device is there and closed to this user.
+    #[error(
+        "no permission to open {0}: run as root, or join its group (`sudo usermod -aG kvm $USER`, then log in again)"
+    )]
+    Permission(PathBuf),
+    /// Anything else that opening it said.
+    #[error("cannot open {path}: {source}")]
+    Open {
+        /// The device.
+        path: PathBuf,
+        /// What the host said.
+        source: kvm_ioctls::Error,
+    },
+    /// The device is not KVM.
+    #[error("{path} is no KVM device (KVM_GET_API_VERSION gave {version}, not {expected})", expected = KVM_API_VERSION)]
+    NotKvm {
+        /// The device.
+        path: PathBuf,
+        /// What it answered.
+        version: i32,
+    },
+    /// KVM lacks something this crate builds on.
+    #[error("KVM on this host lacks {0}; Linux 5.10 or later has it")]
+    Capability(&'static str),
+    /// A probe guest did not behave like any host known.
+    #[error(transparent)]
+    Preflight(#[from] PreflightError),
+}
+
+const NEEDED: [(Cap, &str); 7] = [
+    (Cap::Irqchip, "KVM_CAP_IRQCHIP"),
+    (Cap::Pit2, "KVM_CAP_PIT2"),
+    (Cap::UserMemory, "KVM_CAP_USER_MEMORY"),
+    (Cap::SyncRegs, "KVM_CAP_SYNC_REGS"),
+    (Cap::SetGuestDebug, "KVM_CAP_SET_GUEST_DEBUG"),
+    (Cap::ImmediateExit, "KVM_CAP_IMMEDIATE_EXIT"),
+    (Cap::GetTscKhz, "KVM_CAP_GET_TSC_KHZ"),
+];
+
+impl Host {
+    /// Opens `path` and runs the probe guests.
+    ///
+    /// # Errors
+    /// [`HostError`], each saying what to do.
+    pub fn open(path: &Path) -> Result<Self, HostError> {
+        let kvm = open_kvm(path)?;
+        for (cap, name) in NEEDED {
+            if !kvm.check_extension(cap) {
+                return Err(HostError::Capability(name));
+            }
+        }
+        let profile = preflight::examine(&kvm)?;
+        Ok(Self { kvm, profile })
+    }
+
+    /// What preflight found.
+    #[must_use]
+    pub fn profile(&self) -> HostProfile {
+        self.profile
+    }
+
+    pub(crate) fn kvm(&self) -> &Kvm {
+        &self.kvm
+    }
+}
+
+fn open_kvm(path: &Path) -> Result<Kvm, HostError> {
+    let missing = || HostError::Missing(path.to_owned());
+    let name =
+        std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| missing())?;
+    let kvm = Kvm::new_with_path(&name).map_err(|source| match source.errno() {
+        libc::ENOENT | libc::ENODEV | libc::ENXIO => missing(),
+        libc::EACCES | libc::EPERM => HostError::Permission(path.to_owned()),
+        _ => HostError::Open { path: path.to_owned(), source },
+    })?;
+    let version = kvm.get_api_version();
+    if u32::try_from(version) != Ok(KVM_API_VERSION) {
+        return Err(HostError::NotKvm { path: path.to_owned(), version });
+    }
+    Ok(kvm)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_device_and_a_wrong_one_say_what_to_do() {
+        let missing = Host::open(Path::new("/nonexistent/kvm")).err().unwrap();
+        assert!(matches!(missing, HostError::Missing(_)));
+        assert!(missing.to_string().contains("modprobe"));
+        let other = Host::open(Path::new("/dev/null")).err().unwrap();
+        assert!(matches!(other, HostError::NotKvm { .. }));
+    }
+}

@@ -1,0 +1,234 @@
+//! The guest's RAM as the VMM sees it.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vm_memory::mmap::MmapRegionBuilder;
+use vm_memory::{
+    Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
+    GuestRegionMmap,
+};
+
+use crate::addr::Gpa;
+use crate::layout;
+use crate::paging::ReadPhys;
+
+/// Why guest memory could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// The host refused the mapping.
+    #[error("cannot map {mib} MiB of guest memory: {source}; lower --memory or free host memory")]
+    Map {
+        /// Size asked for.
+        mib: u64,
+        /// What mmap said.
+        source: vm_memory::mmap::MmapRegionError,
+    },
+    /// Regions overlap or wrap: a bug in `layout`, or a snapshot that lies.
+    #[error("guest memory regions are not valid: {0}")]
+    Regions(vm_memory::GuestRegionCollectionError),
+    /// A region does not fit below 2^64.
+    #[error("guest memory region at {0} wraps around the address space")]
+    Wraps(Gpa),
+}
+
+/// An access that does not lie wholly inside guest memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{len} bytes at guest-physical {gpa} are outside guest memory")]
+pub struct OutsideMemory {
+    /// First byte of the access.
+    pub gpa: Gpa,
+    /// Bytes asked for.
+    pub len: usize,
+}
+
+/// A stretch of RAM: where it starts and how many bytes it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct RamRange {
+    /// First guest-physical address.
+    pub start: Gpa,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+/// All RAM of a guest. Cheap to clone: clones share the memory.
+#[derive(Clone, Debug)]
+pub struct GuestRam {
+    map: Arc<GuestMemoryMmap>,
+}
+
+/// The RAM layout of a machine with `mib` MiB: split around the MMIO gap below 4 GiB.
+#[must_use]
+pub fn ram_ranges(mib: u64) -> Vec<RamRange> {
+    let total = mib << 20;
+    let low = RamRange { start: Gpa(0), len: total.min(layout::MMIO_GAP_START) };
+    let mut ranges = vec![low];
+    if total > layout::MMIO_GAP_START {
+        let start = Gpa(layout::MMIO_GAP_END);
+        ranges.push(RamRange { start, len: total - layout::MMIO_GAP_START });
+    }
+    ranges
+}
+
+impl GuestRam {
+    /// Fresh zeroed RAM.
+    ///
+    /// # Errors
+    /// [`MemoryError::Map`] when the host has not the address space or memory.
+    pub fn anonymous(ranges: &[RamRange]) -> Result<Self, MemoryError> {
+        Self::build(ranges, |range| {
+            MmapRegionBuilder::new(to_usize(range.len))
+                .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+                .with_mmap_flags(libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_NORESERVE)
+        })
+    }
+
+    /// RAM whose first content is in `file`, ranges one behind the other from `offset` on. The
+    /// mapping is private: pages are read when touched and the file never changes.
+    ///
+    /// # Errors
+    /// As [`Self::anonymous`].
+    pub fn from_file(ranges: &[RamRange], file: &File, offset: u64) -> Result<Self, MemoryError> {
+        let shared = Arc::new(file.try_clone().map_err(|e| MemoryError::Map {
+            mib: 0,
+            source: vm_memory::mmap::MmapRegionError::Mmap(e),
+        })?);
+        let mut at = offset;
+        Self::build(ranges, |range| {
+            let here = FileOffset::from_arc(Arc::clone(&shared), at);
+            at += range.len;
+            MmapRegionBuilder::new(to_usize(range.len))
+                .with_file_offset(here)
+                .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+                .with_mmap_flags(libc::MAP_PRIVATE | libc::MAP_NORESERVE)
+        })
+    }
+
+    fn build(
+        ranges: &[RamRange],
+        mut builder: impl FnMut(&RamRange) -> MmapRegionBuilder,
+    ) -> Result<Self, MemoryError> {
+        let mut regions = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let mapping = builder(range)
+                .build()
+                .map_err(|source| MemoryError::Map { mib: range.len >> 20, source })?;
+            let region = GuestRegionMmap::new(mapping, GuestAddress(range.start.0))
+                .ok_or(MemoryError::Wraps(range.start))?;
+            regions.push(region);
+        }
+        let map = GuestMemoryMmap::from_regions(regions).map_err(MemoryError::Regions)?;
+        Ok(Self { map: Arc::new(map) })
+    }
+
+    /// The rust-vmm view, for loaders and device models that want it.
+    #[must_use]
+    pub fn as_vm_memory(&self) -> &GuestMemoryMmap {
+        &self.map
+    }
+
+    /// Where RAM lies, in ascending order.
+    #[must_use]
+    pub fn ranges(&self) -> Vec<RamRange> {
+        self.map.iter().map(|r| RamRange { start: Gpa(r.start_addr().0), len: r.len() }).collect()
+    }
+
+    /// Bytes of RAM.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.map.iter().map(GuestMemoryRegion::len).sum()
+    }
+
+    /// First guest-physical address above all RAM.
+    #[must_use]
+    pub fn end(&self) -> Gpa {
+        Gpa(self.map.last_addr().0 + 1)
+    }
+
+    /// Reads all of `buf`.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`] when any byte has no RAM behind it; `buf` may then be partly filled.
+    pub fn read(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), OutsideMemory> {
+        let len = buf.len();
+        self.map.read_slice(buf, GuestAddress(gpa.0)).map_err(|_| OutsideMemory { gpa, len })
+    }
+
+    /// Writes all of `data`; not atomic for the guest beyond single bytes.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`] when any byte has no RAM behind it.
+    pub fn write(&self, gpa: Gpa, data: &[u8]) -> Result<(), OutsideMemory> {
+        self.map
+            .write_slice(data, GuestAddress(gpa.0))
+            .map_err(|_| OutsideMemory { gpa, len: data.len() })
+    }
+
+    /// Stores one byte in a single access that a running vCPU sees whole.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`].
+    pub fn store_byte(&self, gpa: Gpa, byte: u8) -> Result<(), OutsideMemory> {
+        self.map
+            .store(byte, GuestAddress(gpa.0), Ordering::SeqCst)
+            .map_err(|_| OutsideMemory { gpa, len: 1 })
+    }
+
+    /// Loads one byte in a single access.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`].
+    pub fn load_byte(&self, gpa: Gpa) -> Result<u8, OutsideMemory> {
+        self.map
+            .load(GuestAddress(gpa.0), Ordering::SeqCst)
+            .map_err(|_| OutsideMemory { gpa, len: 1 })
+    }
+
+    /// Stores an aligned 64-bit word in a single access, as a page-table entry must be.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`], also when `gpa` is not a multiple of 8.
+    pub fn store_u64(&self, gpa: Gpa, word: u64) -> Result<(), OutsideMemory> {
+        self.map
+            .store(word, GuestAddress(gpa.0), Ordering::SeqCst)
+            .map_err(|_| OutsideMemory { gpa, len: 8 })
+    }
+}
+
+impl ReadPhys for GuestRam {
+    fn read_u64(&self, gpa: Gpa) -> Option<u64> {
+        self.map.load(GuestAddress(gpa.0), Ordering::SeqCst).ok()
+    }
+}
+
+/// A 64-bit host is a fact of this crate (x86-64 KVM), so lengths always fit.
+#[must_use]
+pub(crate) fn to_usize(n: u64) -> usize {
+    usize::try_from(n).expect("usize has 64 bits on x86-64")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ram_is_split_around_the_gap() {
+        assert_eq!(ram_ranges(32), [RamRange { start: Gpa(0), len: 32 << 20 }]);
+        let big = ram_ranges(4096);
+        assert_eq!(big[0].len, 3 << 30);
+        assert_eq!(big[1], RamRange { start: Gpa(4 << 30), len: 1 << 30 });
+    }
+
+    #[test]
+    fn accesses_are_all_or_nothing_at_the_edge() {
+        let ram = GuestRam::anonymous(&ram_ranges(1)).unwrap();
+        let edge = Gpa((1 << 20) - 2);
+        ram.write(edge, &[1, 2]).unwrap();
+        assert_eq!(ram.load_byte(Gpa(edge.0 + 1)), Ok(2));
+        assert_eq!(ram.write(edge, &[0; 4]), Err(OutsideMemory { gpa: edge, len: 4 }));
+        assert!(ram.read(Gpa(u64::MAX - 1), &mut [0; 8]).is_err());
+        assert_eq!(ram.read_u64(Gpa(1 << 20)), None);
+        assert!(ram.store_u64(Gpa(1), 0).is_err(), "page-table entries are aligned");
+    }
+}

@@ -1,0 +1,202 @@
+//! The file: header, checksums, atomic replacement.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use crc32fast::Hasher;
+use vm_memory::{Bytes, GuestAddress};
+
+use super::{SnapshotError, SnapshotMeta};
+use crate::hidden::HiddenMemory;
+use crate::layout::HIDDEN_SIZE;
+use crate::memory::{GuestRam, to_usize};
+use crate::paging::PAGE_SIZE;
+
+const MAGIC: &[u8; 8] = b"EXOPROBE";
+/// Raised whenever the layout or the metadata changes.
+pub(super) const VERSION: u32 = 1;
+const HEADER_LEN: usize = 64;
+const CHUNK: usize = 1 << 20;
+/// Metadata of 16 vCPUs is below 2 MiB.
+const META_MAX: u64 = 16 << 20;
+
+struct Header {
+    meta_len: u64,
+    memory_offset: u64,
+    memory_len: u64,
+    meta_crc: u32,
+    memory_crc: u32,
+}
+
+impl Header {
+    fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[0..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.meta_len.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.memory_offset.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.memory_len.to_le_bytes());
+        bytes[40..44].copy_from_slice(&self.meta_crc.to_le_bytes());
+        bytes[44..48].copy_from_slice(&self.memory_crc.to_le_bytes());
+        let crc = header_crc(&bytes);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    fn decode(path: &Path, bytes: &[u8; HEADER_LEN]) -> Result<Self, SnapshotError> {
+        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        if &bytes[0..8] != MAGIC {
+            return Err(SnapshotError::NotASnapshot(path.to_owned()));
+        }
+        if u32_at(8) != VERSION {
+            return Err(SnapshotError::Version { path: path.to_owned(), found: u32_at(8) });
+        }
+        if u32_at(12) != header_crc(bytes) {
+            return Err(damaged(path, "header", "does not match its checksum"));
+        }
+        Ok(Self {
+            meta_len: u64_at(16),
+            memory_offset: u64_at(24),
+            memory_len: u64_at(32),
+            meta_crc: u32_at(40),
+            memory_crc: u32_at(44),
+        })
+    }
+}
+
+fn header_crc(bytes: &[u8; HEADER_LEN]) -> u32 {
+    let mut hasher = Hasher::new();
+    hasher.update(&bytes[..12]);
+    hasher.update(&bytes[16..]);
+    hasher.finalize()
+}
+
+fn damaged(path: &Path, part: &'static str, what: &'static str) -> SnapshotError {
+    SnapshotError::Damaged { path: path.to_owned(), part, what }
+}
+
+fn io_error(path: &Path) -> impl Fn(io::Error) -> SnapshotError {
+    move |source| SnapshotError::Io { path: path.to_owned(), source }
+}
+
+/// Writes beside `path` and renames, so that no reader ever finds half a snapshot there.
+pub(crate) fn write(
+    path: &Path,
+    meta: &SnapshotMeta,
+    ram: &GuestRam,
+    hidden: &HiddenMemory,
+) -> Result<(), SnapshotError> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(format!(".{}.partial", std::process::id()));
+    let partial = PathBuf::from(partial);
+    let written = write_all(&partial, meta, ram, hidden)
+        .and_then(|()| std::fs::rename(&partial, path).map_err(io_error(path)));
+    if written.is_err() {
+        drop(std::fs::remove_file(&partial));
+    }
+    written
+}
+
+fn write_all(
+    path: &Path,
+    meta: &SnapshotMeta,
+    ram: &GuestRam,
+    hidden: &HiddenMemory,
+) -> Result<(), SnapshotError> {
+    let fail = io_error(path);
+    let json = serde_json::to_vec(meta).map_err(|e| SnapshotError::Content(e.to_string()))?;
+    let memory_offset = (HEADER_LEN as u64 + json.len() as u64).next_multiple_of(PAGE_SIZE);
+    let mut file = File::create(path).map_err(&fail)?;
+    file.seek(SeekFrom::Start(memory_offset)).map_err(&fail)?;
+    let mut hasher = Hasher::new();
+    let mut memory_len = 0;
+    let mut put = |file: &mut File, data: &[u8]| {
+        hasher.update(data);
+        memory_len += data.len() as u64;
+        file.write_all(data).map_err(&fail)
+    };
+    let mut buffer = vec![0; CHUNK];
+    for range in ram.ranges() {
+        let mut at = 0;
+        while at < range.len {
+            let len = to_usize((range.len - at).min(CHUNK as u64));
+            let from = GuestAddress(range.start.0 + at);
+            let read = ram.as_vm_memory().read_slice(&mut buffer[..len], from);
+            read.map_err(|e| SnapshotError::Content(e.to_string()))?;
+            put(&mut file, &buffer[..len])?;
+            at += len as u64;
+        }
+    }
+    let mut region = vec![0; to_usize(HIDDEN_SIZE)];
+    hidden.read(0, &mut region);
+    put(&mut file, &region)?;
+    let header = Header {
+        meta_len: json.len() as u64,
+        memory_offset,
+        memory_len,
+        meta_crc: crc32fast::hash(&json),
+        memory_crc: hasher.finalize(),
+    };
+    file.rewind().map_err(&fail)?;
+    file.write_all(&header.encode()).map_err(&fail)?;
+    file.write_all(&json).map_err(&fail)
+}
+
+/// Checks the whole file; gives the metadata, RAM mapped from it, and the hidden region.
+pub(crate) fn open(path: &Path) -> Result<(SnapshotMeta, GuestRam, Vec<u8>), SnapshotError> {
+    let fail = io_error(path);
+    let mut file = File::open(path).map_err(&fail)?;
+    let mut bytes = [0; HEADER_LEN];
+    file.read_exact(&mut bytes).map_err(|e| match e.kind() {
+        io::ErrorKind::UnexpectedEof => SnapshotError::NotASnapshot(path.to_owned()),
+        _ => fail(e),
+    })?;
+    let header = Header::decode(path, &bytes)?;
+    let meta = read_meta(path, &mut file, &header)?;
+    let ram_len: u64 = meta.ram.iter().map(|r| r.len).sum();
+    let file_len = file.metadata().map_err(&fail)?.len();
+    if header.memory_len != ram_len + HIDDEN_SIZE
+        || header.memory_offset.checked_add(header.memory_len) != Some(file_len)
+    {
+        return Err(damaged(path, "memory", "has not the length its header says"));
+    }
+    let hidden = check_memory(path, &mut file, &header)?;
+    let ram = GuestRam::from_file(&meta.ram, &file, header.memory_offset)?;
+    Ok((meta, ram, hidden))
+}
+
+fn read_meta(path: &Path, file: &mut File, header: &Header) -> Result<SnapshotMeta, SnapshotError> {
+    if header.meta_len > META_MAX {
+        return Err(damaged(path, "metadata", "is too long"));
+    }
+    let mut json = Vec::new();
+    file.take(header.meta_len).read_to_end(&mut json).map_err(io_error(path))?;
+    if json.len() as u64 != header.meta_len || crc32fast::hash(&json) != header.meta_crc {
+        return Err(damaged(path, "metadata", "does not match its checksum"));
+    }
+    serde_json::from_slice(&json).map_err(|e| SnapshotError::Content(e.to_string()))
+}
+
+/// Reads memory once through for its checksum; gives its tail, the hidden region.
+fn check_memory(path: &Path, file: &mut File, header: &Header) -> Result<Vec<u8>, SnapshotError> {
+    let fail = io_error(path);
+    file.seek(SeekFrom::Start(header.memory_offset)).map_err(&fail)?;
+    let mut hasher = Hasher::new();
+    let mut buffer = vec![0; CHUNK];
+    let mut left = header.memory_len - HIDDEN_SIZE;
+    while left > 0 {
+        let len = to_usize(left.min(CHUNK as u64));
+        file.read_exact(&mut buffer[..len]).map_err(&fail)?;
+        hasher.update(&buffer[..len]);
+        left -= len as u64;
+    }
+    let mut hidden = vec![0; to_usize(HIDDEN_SIZE)];
+    file.read_exact(&mut hidden).map_err(&fail)?;
+    hasher.update(&hidden);
+    if hasher.finalize() != header.memory_crc {
+        return Err(damaged(path, "memory", "does not match its checksum"));
+    }
+    Ok(hidden)
+}

@@ -1,0 +1,63 @@
+//! A whole machine in a file.
+//!
+//! | offset | bytes | content |
+//! |--------|-------|---------|
+//! | 0      | 8     | `EXOPROBE` |
+//! | 8      | 4     | format version |
+//! | 12     | 4     | CRC-32 of the header's other bytes |
+//! | 16     | 8     | length of the metadata (JSON) that starts at 64 |
+//! | 24     | 8     | offset of memory, a multiple of 4096 |
+//! | 32     | 8     | length of memory: all RAM, then the hidden region |
+//! | 40     | 4     | CRC-32 of the metadata |
+//! | 44     | 4     | CRC-32 of memory |
+//!
+//! All numbers are little-endian. Memory is mapped from the file when restored, so the file must
+//! stay unchanged while a guest restored from it runs.
+
+mod file;
+mod meta;
+
+pub(crate) use file::{open, write};
+pub(crate) use meta::SnapshotMeta;
+
+use std::path::PathBuf;
+
+/// Why a snapshot could not be written or restored.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The file cannot be read or written.
+    #[error("snapshot {path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the host said.
+        source: std::io::Error,
+    },
+    /// The file is something else.
+    #[error("{0} is no exoprobe snapshot")]
+    NotASnapshot(PathBuf),
+    /// The format is not this program's.
+    #[error("{path} has snapshot format {found}; this program reads {expected}: take it anew", expected = file::VERSION)]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+    /// The file is cut off or damaged.
+    #[error("{path} is damaged: its {part} {what}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Which part.
+        part: &'static str,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The parts do not fit together.
+    #[error("the snapshot's content is not valid: {0}")]
+    Content(String),
+    /// Memory could not be mapped.
+    #[error(transparent)]
+    Memory(#[from] crate::memory::MemoryError),
+}

@@ -1,0 +1,174 @@
+//! KVM_RUN, and what each exit means.
+
+use std::sync::atomic::Ordering;
+
+use kvm_bindings::{Msrs, kvm_msr_entry};
+use kvm_ioctls::{SyncReg, VcpuExit};
+
+use super::Vcpu;
+use crate::addr::Gva;
+use crate::devices::PortEffect;
+use crate::hook::{BreakpointAction, HitContext};
+use crate::host::{BreakpointExit, Reinjection};
+use crate::preflight::breakpoint_event;
+use crate::quirks::software_kvm::{self, EmulationFailure};
+use crate::status::StopReason;
+
+const EXCEPTION_BREAKPOINT: u32 = 3;
+
+/// What the vCPU's thread does next.
+pub(super) enum Next {
+    /// Enter the guest again.
+    Continue,
+    /// A kick: look at the commands first.
+    Interrupted,
+    /// The guest runs no more.
+    Stop(StopReason),
+}
+
+/// An exit that needs more than the shared run page.
+enum Pending {
+    Nothing,
+    Port(PortEffect),
+    Debug(u32),
+    InternalError,
+    WriteMsr(u32, u64),
+    Stop(StopReason),
+}
+
+impl Vcpu {
+    /// Enters the guest once and deals with the exit.
+    pub(super) fn run_once(&mut self) -> Next {
+        let bus = &self.machine.bus;
+        let exit = self.fd.run();
+        self.exits.fetch_add(1, Ordering::Relaxed);
+        let pending = match exit {
+            Ok(VcpuExit::IoOut(port, data)) => Pending::Port(bus.write(port, data)),
+            Ok(VcpuExit::IoIn(port, data)) => {
+                bus.read(port, data);
+                Pending::Nothing
+            }
+            Ok(VcpuExit::MmioRead(_, data)) => {
+                data.fill(0xff);
+                Pending::Nothing
+            }
+            Ok(VcpuExit::MmioWrite(..)) => Pending::Nothing,
+            Ok(VcpuExit::Debug(arch)) => Pending::Debug(arch.exception),
+            Ok(VcpuExit::InternalError) => Pending::InternalError,
+            Ok(VcpuExit::X86Wrmsr(write)) => Pending::WriteMsr(write.index, write.data),
+            Ok(VcpuExit::Shutdown) => Pending::Stop(StopReason::TripleFault),
+            Ok(other) => {
+                Pending::Stop(failed(format!("KVM gave an exit without a handler: {other:?}")))
+            }
+            Err(error) => match error.errno() {
+                libc::EINTR => return Next::Interrupted,
+                // An application processor that was woken before its start-up message.
+                libc::EAGAIN => Pending::Nothing,
+                _ => Pending::Stop(failed(format!("KVM_RUN: {error}"))),
+            },
+        };
+        self.finish(pending)
+    }
+
+    fn finish(&mut self, pending: Pending) -> Next {
+        match pending {
+            Pending::Nothing => Next::Continue,
+            Pending::Port(effect) => self.after_port(effect),
+            Pending::Debug(EXCEPTION_BREAKPOINT)
+                if self.machine.profile.breakpoint == BreakpointExit::Debug =>
+            {
+                self.breakpoint()
+            }
+            Pending::Debug(exception) => {
+                Next::Stop(failed(format!("unexpected debug exception {exception}")))
+            }
+            Pending::InternalError => self.internal_error(),
+            Pending::WriteMsr(index, value) => self.write_msr(index, value),
+            Pending::Stop(reason) => Next::Stop(self.machine.refine(reason)),
+        }
+    }
+
+    fn after_port(&self, effect: PortEffect) -> Next {
+        if effect == PortEffect::Reset {
+            return Next::Stop(self.machine.refine(StopReason::Reset));
+        }
+        match self.machine.panic_watch.ended() {
+            true => Next::Stop(self.machine.refine(StopReason::Reset)),
+            false => Next::Continue,
+        }
+    }
+
+    /// The guest's int3, on its way to the hook or back to the guest.
+    fn breakpoint(&mut self) -> Next {
+        let mut regs = self.fd.sync_regs_mut().regs;
+        let fd = &self.fd;
+        let sregs = || fd.get_sregs().ok();
+        let time = self.clock.now();
+        let action = self.machine.hook().map_or(BreakpointAction::PassToGuest, |hook| {
+            hook.breakpoint(&mut HitContext::new(self.index, &mut regs, time, &sregs))
+        });
+        if action == BreakpointAction::PassToGuest {
+            if let Err(error) = self.pass_breakpoint() {
+                return Next::Stop(failed(format!("handing a breakpoint to the guest: {error}")));
+            }
+            return Next::Continue;
+        }
+        self.fd.sync_regs_mut().regs = regs;
+        self.fd.set_sync_dirty_reg(SyncReg::Register);
+        Next::Continue
+    }
+
+    fn pass_breakpoint(&mut self) -> Result<(), kvm_ioctls::Error> {
+        if self.machine.profile.reinjection == Reinjection::BehindInt3 {
+            self.fd.sync_regs_mut().regs.rip += 1;
+            self.fd.set_sync_dirty_reg(SyncReg::Register);
+        }
+        self.fd.set_vcpu_events(&breakpoint_event(self.fd.get_vcpu_events()?))
+    }
+
+    fn internal_error(&mut self) -> Next {
+        let Some(quirk) = self.machine.profile.software else {
+            return Next::Stop(failed("KVM reports an internal error".to_owned()));
+        };
+        match quirk.classify(self.fd.get_kvm_run()) {
+            EmulationFailure::Breakpoint => self.breakpoint(),
+            EmulationFailure::Skip(len) => {
+                software_kvm::skip(&mut self.fd.sync_regs_mut().regs, len);
+                self.fd.set_sync_dirty_reg(SyncReg::Register);
+                Next::Continue
+            }
+            EmulationFailure::Fatal => {
+                let rip = self.fd.sync_regs_mut().regs.rip;
+                Next::Stop(failed(format!("KVM cannot emulate the instruction at {rip:#x}")))
+            }
+        }
+    }
+
+    /// A filtered WRMSR: only the system-call entry is ever filtered.
+    fn write_msr(&mut self, index: u32, value: u64) -> Next {
+        let machine = &self.machine;
+        if let Some(quirk) = machine.profile.software
+            && index == software_kvm::MSR_LSTAR
+        {
+            let installed = self.fd.get_sregs().map_err(|e| e.to_string()).and_then(|sregs| {
+                quirk
+                    .install_assist(&machine.ram, &machine.hidden, &sregs, Gva(value))
+                    .map_err(|e| e.to_string())
+            });
+            if let Err(error) = installed {
+                return Next::Stop(failed(format!("system-call assist: {error}")));
+            }
+        }
+        let entry = kvm_msr_entry { index, data: value, ..kvm_msr_entry::default() };
+        let msrs = Msrs::from_entries(&[entry]).expect("one entry");
+        match self.fd.set_msrs(&msrs) {
+            Ok(1) => Next::Continue,
+            Ok(_) => Next::Stop(failed(format!("KVM refuses MSR {index:#x}"))),
+            Err(error) => Next::Stop(failed(format!("MSR {index:#x}: {error}"))),
+        }
+    }
+}
+
+fn failed(message: String) -> StopReason {
+    StopReason::Failed { message }
+}

@@ -1,0 +1,93 @@
+//! All state of a vCPU, to and from a snapshot.
+
+use kvm_bindings::{
+    CpuId, Msrs, kvm_cpuid_entry2, kvm_debugregs, kvm_lapic_state, kvm_mp_state, kvm_msr_entry,
+    kvm_regs, kvm_sregs, kvm_vcpu_events, kvm_xcrs, kvm_xsave,
+};
+use kvm_ioctls::{Error, VcpuFd};
+
+/// A vCPU's registers and unit states.
+#[derive(serde::Serialize, serde::Deserialize)]
+pub(crate) struct VcpuState {
+    regs: kvm_regs,
+    sregs: kvm_sregs,
+    msrs: Vec<kvm_msr_entry>,
+    xsave: kvm_xsave,
+    xcrs: kvm_xcrs,
+    lapic: kvm_lapic_state,
+    debugregs: kvm_debugregs,
+    events: kvm_vcpu_events,
+    mp_state: kvm_mp_state,
+    cpuid: Vec<kvm_cpuid_entry2>,
+}
+
+impl VcpuState {
+    /// Reads everything; the vCPU is out of the guest with no I/O half done.
+    pub(super) fn save(fd: &VcpuFd, msr_indices: &[u32]) -> Result<Self, Error> {
+        let cpuid = fd.get_cpuid2(kvm_bindings::KVM_MAX_CPUID_ENTRIES)?;
+        Ok(Self {
+            // First: KVM may move a finished start-up message into the registers (api.rst, 4.38).
+            mp_state: fd.get_mp_state()?,
+            regs: fd.get_regs()?,
+            sregs: fd.get_sregs()?,
+            msrs: read_msrs(fd, msr_indices)?,
+            xsave: fd.get_xsave()?,
+            xcrs: fd.get_xcrs()?,
+            lapic: fd.get_lapic()?,
+            debugregs: fd.get_debug_regs()?,
+            events: fd.get_vcpu_events()?,
+            cpuid: cpuid.as_slice().to_vec(),
+        })
+    }
+
+    /// Writes everything to a fresh vCPU.
+    pub(crate) fn restore(&self, fd: &VcpuFd) -> Result<(), Error> {
+        let cpuid = CpuId::from_entries(&self.cpuid).map_err(|_| Error::new(libc::EINVAL))?;
+        fd.set_cpuid2(&cpuid)?;
+        fd.set_mp_state(self.mp_state)?;
+        fd.set_sregs(&self.sregs)?;
+        fd.set_xcrs(&self.xcrs)?;
+        // SAFETY: `kvm_xsave` is the fixed 4 KiB form of the same KVM's KVM_GET_XSAVE; larger
+        // states exist only where a dynamic feature was enabled, which this crate never does.
+        unsafe { fd.set_xsave(&self.xsave)? };
+        fd.set_debug_regs(&self.debugregs)?;
+        // Before the MSRs: the deadline timer's needs the APIC in its deadline mode.
+        fd.set_lapic(&self.lapic)?;
+        write_msrs(fd, &self.msrs)?;
+        fd.set_regs(&self.regs)?;
+        fd.set_vcpu_events(&self.events)
+    }
+}
+
+/// Reads those of `indices` that KVM has for this vCPU; it stops at each it has not.
+fn read_msrs(fd: &VcpuFd, indices: &[u32]) -> Result<Vec<kvm_msr_entry>, Error> {
+    let mut found = Vec::with_capacity(indices.len());
+    let mut rest = indices;
+    while !rest.is_empty() {
+        let batch = &rest[..rest.len().min(kvm_bindings::KVM_MAX_MSR_ENTRIES)];
+        let entries: Vec<_> = batch
+            .iter()
+            .map(|index| kvm_msr_entry { index: *index, ..kvm_msr_entry::default() })
+            .collect();
+        let mut msrs = Msrs::from_entries(&entries).map_err(|_| Error::new(libc::E2BIG))?;
+        let got = fd.get_msrs(&mut msrs)?;
+        found.extend_from_slice(&msrs.as_slice()[..got]);
+        rest = &rest[(got + usize::from(got < batch.len())).min(rest.len())..];
+    }
+    Ok(found)
+}
+
+/// Writes all; one that KVM reads but will not set back (it is read-only) is passed over.
+fn write_msrs(fd: &VcpuFd, entries: &[kvm_msr_entry]) -> Result<(), Error> {
+    let mut rest = entries;
+    while !rest.is_empty() {
+        let batch = &rest[..rest.len().min(kvm_bindings::KVM_MAX_MSR_ENTRIES)];
+        let msrs = Msrs::from_entries(batch).map_err(|_| Error::new(libc::E2BIG))?;
+        let set = fd.set_msrs(&msrs)?;
+        if set < batch.len() {
+            tracing::debug!(msr = format!("{:#x}", batch[set].index), "not restored");
+        }
+        rest = &rest[(set + usize::from(set < batch.len())).min(rest.len())..];
+    }
+    Ok(())
+}

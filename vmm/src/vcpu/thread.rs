@@ -1,0 +1,219 @@
+//! The thread of a vCPU, and the handle others have of it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use kvm_bindings::{Msrs, kvm_msr_entry};
+use kvm_ioctls::VcpuFd;
+
+use super::{Command, Registers, Reply, VcpuError, VcpuState, kick};
+use crate::machine::Machine;
+use crate::status::{StopReason, StopRecord};
+use crate::time::GuestClock;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Paused,
+    Running,
+    Stopped,
+}
+
+/// A vCPU with all that its thread needs.
+pub(crate) struct Vcpu {
+    pub(super) fd: VcpuFd,
+    pub(super) index: u8,
+    pub(super) machine: Arc<Machine>,
+    pub(super) clock: GuestClock,
+    pub(super) exits: Arc<AtomicU64>,
+    commands: Receiver<Command>,
+    mode: Mode,
+}
+
+/// How others reach a vCPU.
+pub(crate) struct VcpuRemote {
+    index: u8,
+    commands: Sender<Command>,
+    /// Taken out before it is joined, so that nobody kicks a thread that is gone.
+    thread: Mutex<Option<JoinHandle<()>>>,
+    exits: Arc<AtomicU64>,
+}
+
+impl Vcpu {
+    /// Starts the thread of vCPU `index`; it waits, paused.
+    pub(crate) fn spawn(
+        fd: VcpuFd,
+        index: u8,
+        machine: Arc<Machine>,
+        clock: GuestClock,
+    ) -> std::io::Result<VcpuRemote> {
+        kick::install_handler().map_err(std::io::Error::from_raw_os_error)?;
+        let (sender, commands) = channel();
+        let exits = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&exits);
+        let thread = std::thread::Builder::new().name(format!("vcpu{index}")).spawn(move || {
+            let vcpu =
+                Self { fd, index, machine, clock, exits: counted, commands, mode: Mode::Paused };
+            vcpu.main();
+        })?;
+        Ok(VcpuRemote { index, commands: sender, thread: Mutex::new(Some(thread)), exits })
+    }
+
+    fn main(mut self) {
+        let _armed = kick::Armed::new(&mut self.fd);
+        self.fd.set_sync_valid_reg(kvm_ioctls::SyncReg::Register);
+        loop {
+            let go_on = if self.mode == Mode::Running { self.turn() } else { self.wait() };
+            if !go_on {
+                return;
+            }
+        }
+    }
+
+    /// Runs the guest until it needs this thread, and deals with that.
+    fn turn(&mut self) -> bool {
+        match self.run_once() {
+            super::run::Next::Continue => true,
+            super::run::Next::Interrupted => {
+                self.fd.set_kvm_immediate_exit(0);
+                self.drain()
+            }
+            super::run::Next::Stop(reason) => {
+                self.stop(reason);
+                true
+            }
+        }
+    }
+
+    /// Answers all commands that have come.
+    fn drain(&mut self) -> bool {
+        while let Ok(command) = self.commands.try_recv() {
+            if !self.obey(command) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Waits for one command, out of the guest.
+    fn wait(&mut self) -> bool {
+        match self.commands.recv() {
+            Ok(command) => self.obey(command),
+            Err(_) => false,
+        }
+    }
+
+    fn stop(&mut self, reason: StopReason) {
+        self.mode = Mode::Stopped;
+        let regs = self.fd.get_regs().unwrap_or_default();
+        let seconds = self.clock.seconds(self.clock.now());
+        self.machine.stop(StopRecord { reason, vcpu: self.index, regs, seconds });
+    }
+
+    /// Carries out one command; `false` ends the thread.
+    fn obey(&mut self, command: Command) -> bool {
+        match command {
+            Command::Pause(reply) => {
+                self.change(Mode::Paused);
+                answer(&reply, Ok(()));
+            }
+            Command::Resume(reply) => {
+                self.change(Mode::Running);
+                answer(&reply, Ok(()));
+            }
+            Command::Sync(reply) => answer(&reply, Ok(())),
+            Command::Registers(reply) => answer(&reply, self.registers()),
+            Command::Msr(index, reply) => answer(&reply, self.msr(index)),
+            Command::Save(reply) => {
+                answer(&reply, VcpuState::save(&self.fd, self.machine.saved_msrs()).map(Box::new))
+            }
+            Command::Halt => self.mode = Mode::Stopped,
+            Command::Exit => return false,
+        }
+        true
+    }
+
+    fn change(&mut self, mode: Mode) {
+        if self.mode != Mode::Stopped {
+            self.mode = mode;
+        }
+    }
+
+    fn registers(&self) -> Result<Box<Registers>, kvm_ioctls::Error> {
+        Ok(Box::new(Registers { regs: self.fd.get_regs()?, sregs: self.fd.get_sregs()? }))
+    }
+
+    fn msr(&self, index: u32) -> Result<u64, kvm_ioctls::Error> {
+        let entry = kvm_msr_entry { index, ..kvm_msr_entry::default() };
+        let mut msrs = Msrs::from_entries(&[entry]).expect("one entry");
+        match self.fd.get_msrs(&mut msrs)? {
+            1 => Ok(msrs.as_slice()[0].data),
+            _ => Err(kvm_ioctls::Error::new(libc::EINVAL)),
+        }
+    }
+}
+
+/// Whoever asked may have given up waiting; that is its own affair.
+fn answer<T>(reply: &Reply<T>, value: Result<T, kvm_ioctls::Error>) {
+    drop(reply.send(value));
+}
+
+impl VcpuRemote {
+    /// Sends a command that wants no answer.
+    pub(crate) fn send(&self, command: Command) -> Result<(), VcpuError> {
+        self.commands.send(command).map_err(|_| VcpuError::Gone(self.index))?;
+        self.kick();
+        Ok(())
+    }
+
+    /// Sends a command without waiting: the answer is had from what this gives.
+    pub(crate) fn begin<T>(
+        &self,
+        make: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<Pending<T>, VcpuError> {
+        let (reply, answer) = sync_channel(1);
+        self.send(make(reply))?;
+        Ok(Pending { index: self.index, answer })
+    }
+
+    /// Sends a command and waits for its answer.
+    pub(crate) fn ask<T>(&self, make: impl FnOnce(Reply<T>) -> Command) -> Result<T, VcpuError> {
+        self.begin(make)?.wait()
+    }
+
+    fn kick(&self) {
+        if let Some(thread) = &*self.thread.lock().unwrap_or_else(PoisonError::into_inner) {
+            kick::kick(thread);
+        }
+    }
+
+    /// Ends the thread and waits for it.
+    pub(crate) fn join(&self) {
+        let _ = self.send(Command::Exit);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!(vcpu = self.index, "vCPU thread panicked");
+        }
+    }
+
+    /// Exits to user space so far.
+    pub(crate) fn exits(&self) -> u64 {
+        self.exits.load(Ordering::Relaxed)
+    }
+}
+
+/// An answer on its way.
+pub(crate) struct Pending<T> {
+    index: u8,
+    answer: Receiver<Result<T, kvm_ioctls::Error>>,
+}
+
+impl<T> Pending<T> {
+    pub(crate) fn wait(self) -> Result<T, VcpuError> {
+        let answer = self.answer.recv().map_err(|_| VcpuError::Gone(self.index))?;
+        answer.map_err(VcpuError::Kvm)
+    }
+}
