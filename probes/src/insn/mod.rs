@@ -10,7 +10,8 @@
 //!
 //! What this module cannot see is the caller's to check: an instruction listed in the guest's
 //! exception table (its fix-up is found by address), symbols that must not be probed at all (entry
-//! code), and supervisor shadow stacks (see [`Displaced::pushes_return_address`]).
+//! code), supervisor shadow stacks (see [`Displaced::pushes_return_address`]), and places that the
+//! guest patches at run time (jump labels, static calls, ftrace): what was analyzed is stale after.
 
 mod boundary;
 mod decode;
