@@ -1,0 +1,186 @@
+//! The displaced instruction: the one under a kprobe's int3, and how it runs elsewhere.
+//!
+//! [`check_boundary`] tells whether an address starts an instruction at all. [`analyze`] decides
+//! whether that instruction may run displaced: emulated by the VMM ([`Emulation`]), or from a slot
+//! in hidden guest memory ([`Displaced::assemble`]). What is not known to be right is refused, with
+//! a [`Refusal`] that says why.
+//!
+//! The int3 covers only the first byte and is never lifted; the displaced forms below are therefore
+//! complete: the guest executes nothing of the original.
+//!
+//! What this module cannot see is the caller's to check: an instruction listed in the guest's
+//! exception table (its fix-up is found by address), symbols that must not be probed at all (entry
+//! code), supervisor shadow stacks (see [`Displaced::pushes_return_address`]), and places that the
+//! guest patches at run time (jump labels, static calls, ftrace): what was analyzed is stale after.
+
+mod boundary;
+mod decode;
+mod emulate;
+mod refusal;
+mod slot;
+#[cfg(test)]
+mod tests;
+mod vet;
+
+pub use boundary::{BoundaryError, check_boundary};
+pub use emulate::Emulation;
+pub use refusal::Refusal;
+pub use slot::{AssembleError, SLOT_SIZE, SlotCode, SlotKind};
+
+use exoprobe_vmm::addr::Gva;
+use iced_x86::{FlowControl, Instruction, Mnemonic};
+use thiserror::Error;
+
+use decode::{DecodeError, Decoded, MAX_INSN_LEN, decode, scan_prefixes};
+
+/// Where control goes from an instruction, and with it the shape of its slot code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// To the next instruction.
+    Straight,
+    /// Direct jmp, Jcc, LOOPcc, JCXZ: always emulated.
+    Branch,
+    CallDirect {
+        target: Gva,
+        return_address: i32,
+    },
+    CallIndirect {
+        return_address: i32,
+    },
+    JumpIndirect,
+    Return,
+}
+
+/// A post-handler cannot run after this instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "no post-handler can run behind a {what}, which leaves for another place; use a pre-handler, \
+     or probe where it goes"
+)]
+pub struct PostUnsupported {
+    /// What the instruction is.
+    what: &'static str,
+}
+
+/// An instruction that may run displaced.
+#[derive(Debug, Clone)]
+pub struct Displaced {
+    decoded: Decoded,
+    bytes: [u8; MAX_INSN_LEN],
+    len: u8,
+    kind: Kind,
+    emulation: Option<Emulation>,
+}
+
+/// Decides how the instruction at `at` may run displaced.
+///
+/// `bytes` start at `at` with the guest's own bytes (no int3 of a probe in them), and reach 15
+/// bytes far or to the end of the function, whichever comes first.
+///
+/// # Errors
+/// [`Refusal`]: the instruction cannot run displaced, with the reason.
+pub fn analyze(bytes: &[u8], at: Gva) -> Result<Displaced, Refusal> {
+    let decoded = decode(bytes, at).map_err(|error| match error {
+        DecodeError::Truncated => Refusal::Truncated { at },
+        DecodeError::Invalid => Refusal::Undecodable { at },
+        DecodeError::VendorDependent => Refusal::VendorDependent { at },
+    })?;
+    let insn = &decoded.insn;
+    let original = &bytes[..insn.len()];
+    vet::vet(insn, scan_prefixes(original))?;
+    let kind = classify(insn)?;
+    let emulation = Emulation::of(insn, original);
+    if kind == Kind::Branch && emulation.is_none() {
+        return Err(Refusal::Unvetted { insn: insn.to_string() });
+    }
+    let mut copy = [0; MAX_INSN_LEN];
+    copy[..original.len()].copy_from_slice(original);
+    // An instruction has at most 15 bytes, so this never saturates.
+    let len = u8::try_from(original.len()).unwrap_or(u8::MAX);
+    Ok(Displaced { decoded, bytes: copy, len, kind, emulation })
+}
+
+fn classify(insn: &Instruction) -> Result<Kind, Refusal> {
+    match insn.flow_control() {
+        FlowControl::Next => Ok(Kind::Straight),
+        FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => Ok(Kind::Branch),
+        FlowControl::Call if insn.is_call_near() => Ok(Kind::CallDirect {
+            target: Gva(insn.near_branch_target()),
+            return_address: return_address(insn)?,
+        }),
+        FlowControl::IndirectCall if insn.is_call_near_indirect() => {
+            Ok(Kind::CallIndirect { return_address: return_address(insn)? })
+        }
+        FlowControl::IndirectBranch if insn.is_jmp_near_indirect() => Ok(Kind::JumpIndirect),
+        FlowControl::Return if insn.mnemonic() == Mnemonic::Ret => Ok(Kind::Return),
+        _ => Err(Refusal::Unvetted { insn: insn.to_string() }),
+    }
+}
+
+/// The return address as the immediate of a sign-extending `push imm32`.
+fn return_address(insn: &Instruction) -> Result<i32, Refusal> {
+    let next = insn.next_ip();
+    i32::try_from(next.cast_signed())
+        .map_err(|_| Refusal::ReturnAddress { insn: insn.to_string(), next: Gva(next) })
+}
+
+impl Displaced {
+    /// The instruction's own address.
+    #[must_use]
+    pub fn at(&self) -> Gva {
+        Gva(self.decoded.insn.ip())
+    }
+
+    /// Its length in bytes, 1 to 15.
+    #[expect(clippy::len_without_is_empty, reason = "an instruction is never empty")]
+    #[must_use]
+    pub fn len(&self) -> u8 {
+        self.len
+    }
+
+    /// Its bytes as the guest has them.
+    #[must_use]
+    pub fn original(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// The address behind it, where a fall-through continues and a call returns to.
+    #[must_use]
+    pub fn next(&self) -> Gva {
+        Gva(self.decoded.insn.next_ip())
+    }
+
+    /// It as text, in Intel operand order.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.decoded.insn.to_string()
+    }
+
+    /// How the VMM runs it without the guest's CPU, if it can: the cheapest way, and one after
+    /// which a post-handler can run at once.
+    #[must_use]
+    pub fn emulation(&self) -> Option<&Emulation> {
+        self.emulation.as_ref()
+    }
+
+    /// True for calls. Where the guest uses supervisor shadow stacks, a call must not run from a
+    /// slot: the slot's push leaves the shadow stack alone, and the return would fault (#CP).
+    #[must_use]
+    pub fn pushes_return_address(&self) -> bool {
+        matches!(self.kind, Kind::CallDirect { .. } | Kind::CallIndirect { .. })
+    }
+
+    /// Whether a post-handler can run behind it: it is emulated, or can be stepped in a slot.
+    ///
+    /// # Errors
+    /// [`PostUnsupported`] for calls, returns and indirect jumps.
+    pub fn supports_post(&self) -> Result<(), PostUnsupported> {
+        let what = match self.kind {
+            Kind::Straight | Kind::Branch => return Ok(()),
+            Kind::CallDirect { .. } | Kind::CallIndirect { .. } => "call",
+            Kind::JumpIndirect => "indirect jmp",
+            Kind::Return => "ret",
+        };
+        Err(PostUnsupported { what })
+    }
+}

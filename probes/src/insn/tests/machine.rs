@@ -1,0 +1,269 @@
+//! Runs machine code with a chosen register file, and captures the one it leaves behind.
+//!
+//! All of it lies in one mapping below 2 GiB: there a 32-bit absolute address reaches everything,
+//! so that neither entry nor capture needs a register, and return addresses fit `push imm32` as
+//! kernel addresses do.
+
+use std::ptr;
+
+use iced_x86::code_asm::*;
+
+/// Offsets in the mapping.
+const INPUT: u64 = 0x000;
+const OUTPUT: u64 = 0x400;
+const HOST_RSP: u64 = 0x800;
+const EXIT: u64 = 0x808;
+const ENTRY: u64 = 0x810;
+const MXCSR: u64 = 0x818;
+const TRAMPOLINE: u64 = 0x1000;
+const STUBS: u64 = 0x2000;
+const HOME: u64 = 0x3800;
+const SLOTS: u64 = 0x5000;
+const MEMORY: u64 = 0x8000;
+pub(super) const MEMORY_LEN: usize = 0x4000;
+const SIZE: usize = 0xc000;
+
+/// Registers by their number in [`State::gpr`].
+pub(super) const RCX: usize = 1;
+pub(super) const RSP: usize = 4;
+pub(super) const RBP: usize = 5;
+pub(super) const RSI: usize = 6;
+pub(super) const RDI: usize = 7;
+
+/// The state that user code can see; what `fxsave64` stores holds the x87, MMX and SSE registers.
+#[repr(C, align(64))]
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) fx: [u8; 512],
+    pub(super) gpr: [u64; 16],
+    pub(super) rflags: u64,
+}
+
+const GPR_OFFSET: u64 = 512;
+const RFLAGS_OFFSET: u64 = GPR_OFFSET + 16 * 8;
+
+impl State {
+    pub(super) fn new() -> Self {
+        let mut state = Self { fx: [0; 512], gpr: [0; 16], rflags: 0x202 };
+        state.fx[..2].copy_from_slice(&0x37f_u16.to_le_bytes());
+        state.fx[24..28].copy_from_slice(&DEFAULT_MXCSR.to_le_bytes());
+        state
+    }
+
+    /// MXCSR, MMX and XMM registers: without the addresses of the last x87 instruction, which
+    /// differ in a slot.
+    fn vectors(&self) -> (&[u8], &[u8]) {
+        (&self.fx[24..28], &self.fx[32..416])
+    }
+}
+
+/// All exceptions masked.
+const DEFAULT_MXCSR: u32 = 0x1f80;
+
+/// What a run left behind.
+pub(super) struct Outcome {
+    pub(super) state: State,
+    /// Number of the exit stub that ended it.
+    pub(super) exit: u32,
+    pub(super) memory: Vec<u8>,
+}
+
+impl Outcome {
+    /// What differs from `other`, for a failing test's message.
+    pub(super) fn difference(&self, other: &Self) -> Option<String> {
+        let mut text = String::new();
+        for (number, (a, b)) in self.state.gpr.iter().zip(&other.state.gpr).enumerate() {
+            if a != b {
+                text += &format!("r{number}: {a:#x} / {b:#x}\n");
+            }
+        }
+        if self.state.rflags != other.state.rflags {
+            text += &format!("rflags: {:#x} / {:#x}\n", self.state.rflags, other.state.rflags);
+        }
+        if self.state.vectors() != other.state.vectors() {
+            text += "vector registers differ\n";
+        }
+        if self.exit != other.exit {
+            text += &format!("exit: {} / {}\n", self.exit, other.exit);
+        }
+        if self.memory != other.memory {
+            let at = (0..MEMORY_LEN).find(|i| self.memory[*i] != other.memory[*i]);
+            text += &format!("memory differs, first at offset {at:?}\n");
+        }
+        (!text.is_empty()).then_some(text)
+    }
+}
+
+/// A mapping with trampoline, code and data.
+pub(super) struct Machine {
+    base: *mut u8,
+}
+
+impl Machine {
+    pub(super) fn new() -> Self {
+        // SAFETY: an anonymous mapping at an address of the kernel's choice replaces nothing.
+        let base = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                SIZE,
+                libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(base, libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
+        let mut machine = Self { base: base.cast() };
+        machine.write(machine.at(MXCSR), &DEFAULT_MXCSR.to_le_bytes());
+        let (enter, capture) = machine.trampoline();
+        machine.write(machine.at(TRAMPOLINE), &enter);
+        machine.write(machine.at(TRAMPOLINE) + 0x800, &capture);
+        for exit in 0..4 {
+            let stub = machine.stub(exit);
+            let code = machine.assemble(stub, |a, m| {
+                a.mov(dword_ptr(m.at(EXIT)), exit)?;
+                a.jmp(m.at(TRAMPOLINE) + 0x800)
+            });
+            machine.write(stub, &code);
+        }
+        machine
+    }
+
+    fn at(&self, offset: u64) -> u64 {
+        self.base as u64 + offset
+    }
+
+    /// Where the instruction under test has its place.
+    pub(super) fn home(&self) -> u64 {
+        self.at(HOME)
+    }
+
+    /// Where its slot is; `number` is 0 to 63.
+    pub(super) fn slot(&self, number: u64) -> u64 {
+        self.at(SLOTS) + number * super::super::SLOT_SIZE as u64
+    }
+
+    /// Code that ends a run with `exit` (0 to 3) and changes nothing on the way.
+    pub(super) fn stub(&self, exit: u32) -> u64 {
+        self.at(STUBS) + u64::from(exit) * 32
+    }
+
+    /// First byte of the [`MEMORY_LEN`] bytes that a run may read and write. Stack pointers go
+    /// into its upper half.
+    pub(super) fn memory(&self) -> u64 {
+        self.at(MEMORY)
+    }
+
+    pub(super) fn write(&mut self, address: u64, bytes: &[u8]) {
+        let offset = usize::try_from(address - self.base as u64).expect("inside the mapping");
+        assert!(offset + bytes.len() <= SIZE);
+        // SAFETY: in bounds of the mapping as just checked.
+        let to = unsafe { self.base.add(offset) };
+        // SAFETY: as checked, and `&mut self` makes the access exclusive.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    fn read(&self, address: u64, len: usize) -> Vec<u8> {
+        let offset = usize::try_from(address - self.base as u64).expect("inside the mapping");
+        assert!(offset + len <= SIZE);
+        // SAFETY: in bounds of the mapping as just checked.
+        let from = unsafe { self.base.add(offset) };
+        // SAFETY: as checked; mmap initialised it with zeroes, and nothing writes meanwhile.
+        unsafe { std::slice::from_raw_parts(from, len) }.to_vec()
+    }
+
+    /// Writes a `jmp rel32`.
+    pub(super) fn write_jmp(&mut self, address: u64, to: u64) {
+        let distance = to.wrapping_sub(address + 5).cast_signed();
+        let mut jmp = vec![0xe9];
+        jmp.extend(i32::try_from(distance).expect("both are in the mapping").to_le_bytes());
+        self.write(address, &jmp);
+    }
+
+    /// Runs from `entry` with `input` and `memory`, until a stub ends the run.
+    pub(super) fn run(&mut self, entry: u64, input: &State, memory: &[u8]) -> Outcome {
+        assert_eq!(memory.len(), MEMORY_LEN);
+        self.write(self.memory(), memory);
+        self.write(self.at(INPUT), &input.fx);
+        for (number, value) in input.gpr.iter().enumerate() {
+            self.write(self.at(INPUT + GPR_OFFSET) + number as u64 * 8, &value.to_le_bytes());
+        }
+        self.write(self.at(INPUT + RFLAGS_OFFSET), &input.rflags.to_le_bytes());
+        self.write(self.at(EXIT), &u32::MAX.to_le_bytes());
+        self.write(self.at(ENTRY), &entry.to_le_bytes());
+        // SAFETY: the mapping is executable, and this is where `new` put the entry code, which
+        // follows the C calling convention.
+        let enter: extern "C" fn() = unsafe { std::mem::transmute(self.at(TRAMPOLINE)) };
+        enter();
+        self.outcome()
+    }
+
+    fn outcome(&self) -> Outcome {
+        let word = |address| u64::from_le_bytes(self.read(address, 8).try_into().expect("8 bytes"));
+        let mut state = State::new();
+        state.fx.copy_from_slice(&self.read(self.at(OUTPUT), 512));
+        for number in 0..16 {
+            state.gpr[number] = word(self.at(OUTPUT + GPR_OFFSET) + number as u64 * 8);
+        }
+        state.rflags = word(self.at(OUTPUT + RFLAGS_OFFSET));
+        let exit = u32::from_le_bytes(self.read(self.at(EXIT), 4).try_into().expect("4 bytes"));
+        Outcome { state, exit, memory: self.read(self.memory(), MEMORY_LEN) }
+    }
+
+    fn assemble(
+        &self,
+        ip: u64,
+        code: impl FnOnce(&mut CodeAssembler, &Self) -> Result<(), iced_x86::IcedError>,
+    ) -> Vec<u8> {
+        let mut assembler = CodeAssembler::new(64).expect("64-bit is supported");
+        code(&mut assembler, self).expect("valid operands");
+        assembler.assemble(ip).expect("in reach")
+    }
+
+    /// The code that enters a run, and the code that captures its end.
+    fn trampoline(&self) -> (Vec<u8>, Vec<u8>) {
+        // RSP comes last on the way in, and is saved before the stack is used on the way out.
+        let gprs = [rax, rcx, rdx, rbx, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15, rsp];
+        let offset = |register: AsmRegister64| {
+            GPR_OFFSET + iced_x86::Register::from(register).number() as u64 * 8
+        };
+        let saved = [rbx, rbp, r12, r13, r14, r15];
+        let enter = self.assemble(self.at(TRAMPOLINE), |a, m| {
+            for register in saved {
+                a.push(register)?;
+            }
+            a.mov(qword_ptr(m.at(HOST_RSP)), rsp)?;
+            a.fxrstor64(ptr(m.at(INPUT)))?;
+            a.push(qword_ptr(m.at(INPUT + RFLAGS_OFFSET)))?;
+            a.popfq()?;
+            for register in gprs {
+                a.mov(register, qword_ptr(m.at(INPUT) + offset(register)))?;
+            }
+            a.jmp(qword_ptr(m.at(ENTRY)))
+        });
+        let capture = self.assemble(self.at(TRAMPOLINE) + 0x800, |a, m| {
+            for register in gprs {
+                a.mov(qword_ptr(m.at(OUTPUT) + offset(register)), register)?;
+            }
+            a.mov(rsp, qword_ptr(m.at(HOST_RSP)))?;
+            a.pushfq()?;
+            a.pop(qword_ptr(m.at(OUTPUT + RFLAGS_OFFSET)))?;
+            a.fxsave64(ptr(m.at(OUTPUT)))?;
+            a.fninit()?;
+            a.ldmxcsr(dword_ptr(m.at(MXCSR)))?;
+            a.cld()?;
+            for register in saved.into_iter().rev() {
+                a.pop(register)?;
+            }
+            a.ret()
+        });
+        (enter, capture)
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, whole, and nothing refers into it any more.
+        unsafe { libc::munmap(self.base.cast(), SIZE) };
+    }
+}

@@ -1,0 +1,16 @@
+//! Tests of instruction analysis. Most of them execute: an instruction runs on this CPU in its
+//! place and displaced, and everything it did is compared.
+
+mod boundary;
+mod cases;
+mod emulation;
+mod equivalence;
+mod machine;
+mod properties;
+mod refusals;
+mod slots;
+
+/// Bytes from hexadecimal text, spaces between them.
+fn hex(text: &str) -> Vec<u8> {
+    text.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).expect("hex byte")).collect()
+}
