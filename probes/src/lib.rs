@@ -1,6 +1,18 @@
 //! The probe engine: definitions, instruction analysis, arming, hits, records.
 //!
 //! A kprobe puts an int3 over the first byte of a guest kernel instruction. What happens to the
-//! instruction under that byte, the displaced instruction, is decided in [`insn`].
+//! instruction under that byte, the displaced instruction, is decided in [`insn`]; [`Engine`] does
+//! the rest. It knows nothing of HTTP.
 
+pub mod definition;
+mod engine;
+mod error;
+mod events;
 pub mod insn;
+mod status;
+
+pub use definition::{FetchArg, ProbeDefinition, Register, parse_line};
+pub use engine::{DEFAULT_EVENTS, Engine, Guest, Kprobe, PostHandler, PreHandler, Verdict};
+pub use error::{AttachError, BatchError, ProbeError, Reserved};
+pub use events::{Event, EventPage, EventStore};
+pub use status::{DisplacedBy, ProbeStatus};

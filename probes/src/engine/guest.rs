@@ -1,0 +1,88 @@
+//! What the engine needs of a guest: the one seam between it and the virtual machine.
+
+use std::sync::Arc;
+
+use exoprobe_introspect::{GuestView, ReadError};
+use exoprobe_vmm::paging::{PagingError, PagingMode};
+use exoprobe_vmm::{Gpa, GuestRam, HiddenMemory, VcpuError, Vm, VmState, kvm_sregs};
+
+/// A guest that can be probed.
+pub trait Guest: Send + Sync {
+    /// Its RAM.
+    fn ram(&self) -> &GuestRam;
+    /// Its hidden region.
+    fn hidden(&self) -> &HiddenMemory;
+    /// Number of vCPUs.
+    fn vcpus(&self) -> u8;
+    /// Segment and control registers of the first vCPU.
+    ///
+    /// # Errors
+    /// [`VcpuError`] when it does not answer.
+    fn sregs(&self) -> Result<kvm_sregs, VcpuError>;
+    /// A model-specific register of the first vCPU.
+    ///
+    /// # Errors
+    /// As [`Self::sregs`].
+    fn msr(&self, index: u32) -> Result<u64, VcpuError>;
+    /// Returns once every vCPU has left the guest and dealt with the exit, since the call.
+    ///
+    /// # Errors
+    /// As [`Self::sregs`].
+    fn sync_vcpus(&self) -> Result<(), VcpuError>;
+    /// It runs no more.
+    fn stopped(&self) -> bool;
+}
+
+impl Guest for Vm {
+    fn ram(&self) -> &GuestRam {
+        self.ram()
+    }
+
+    fn hidden(&self) -> &HiddenMemory {
+        self.hidden()
+    }
+
+    fn vcpus(&self) -> u8 {
+        self.config().vcpus
+    }
+
+    fn sregs(&self) -> Result<kvm_sregs, VcpuError> {
+        Ok(self.registers(0)?.sregs)
+    }
+
+    fn msr(&self, index: u32) -> Result<u64, VcpuError> {
+        self.msr(0, index)
+    }
+
+    fn sync_vcpus(&self) -> Result<(), VcpuError> {
+        self.sync_vcpus()
+    }
+
+    fn stopped(&self) -> bool {
+        matches!(self.state(), VmState::Stopped(_))
+    }
+}
+
+/// A guest's memory under the page tables of one moment.
+#[derive(Clone)]
+pub(crate) struct KernelView {
+    guest: Arc<dyn Guest>,
+    pub(crate) mode: PagingMode,
+}
+
+impl KernelView {
+    pub(crate) fn new(guest: Arc<dyn Guest>, mode: PagingMode) -> Self {
+        Self { guest, mode }
+    }
+}
+
+impl GuestView for KernelView {
+    fn read_phys(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), ReadError> {
+        let len = buf.len();
+        self.guest.ram().read(gpa, buf).map_err(|_| ReadError::OutsideMemory { gpa, len })
+    }
+
+    fn paging(&self) -> Result<PagingMode, PagingError> {
+        Ok(self.mode)
+    }
+}

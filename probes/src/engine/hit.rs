@@ -1,0 +1,175 @@
+//! The hit path: from a breakpoint exit back into the guest, without a lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use exoprobe_vmm::{BreakpointAction, ExitHook, Gpa, Gva, HitContext};
+use rustc_hash::FxHashMap;
+
+use super::slots::Slot;
+use super::{PostHandler, PreHandler, Verdict};
+use crate::definition::ProbeDefinition;
+use crate::events::Ring;
+use crate::insn::Displaced;
+use crate::status::DisplacedBy;
+
+/// A registered probe: what the hit path and the registry share.
+pub(crate) struct Probe {
+    pub(crate) id: u32,
+    pub(crate) definition: ProbeDefinition,
+    pub(crate) group: Arc<str>,
+    pub(crate) event: Arc<str>,
+    pub(crate) pre_handler: Option<PreHandler>,
+    pub(crate) post_handler: Option<PostHandler>,
+    pub(crate) enabled: AtomicBool,
+    pub(crate) hits: AtomicU64,
+    pub(crate) recorded: AtomicU64,
+    pub(crate) lost: AtomicU64,
+}
+
+impl Probe {
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.enabled.load(Ordering::Relaxed)
+    }
+}
+
+/// How the instruction of a site runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Way {
+    Emulate,
+    Slot(Slot),
+}
+
+/// A probed address with all its probes. Immutable: a change makes a new one.
+pub(crate) struct Site {
+    pub(crate) at: Gva,
+    pub(crate) gpa: Gpa,
+    pub(crate) insn: Arc<Displaced>,
+    pub(crate) way: Way,
+    /// Where it is stepped, when a probe has a post-handler and emulation is not possible.
+    pub(crate) step: Option<Slot>,
+    /// In order of registration.
+    pub(crate) probes: Vec<Arc<Probe>>,
+    /// The int3 is in the guest's text.
+    pub(crate) armed: bool,
+    /// The guest changed the text; it is left alone since.
+    pub(crate) clobbered: bool,
+}
+
+impl Site {
+    pub(crate) fn displaced_by(&self) -> DisplacedBy {
+        match (self.way, self.step) {
+            (Way::Emulate, _) => DisplacedBy::Emulation,
+            (Way::Slot(_), Some(_)) => DisplacedBy::Step,
+            (Way::Slot(_), None) => DisplacedBy::Boost,
+        }
+    }
+
+    fn enabled(&self) -> impl Iterator<Item = &Arc<Probe>> {
+        self.probes.iter().filter(|probe| probe.is_enabled())
+    }
+}
+
+enum Stop {
+    /// The probed instruction itself.
+    Probe(Arc<Site>),
+    /// Behind a stepped copy. A guest task may get here long after the last post-handler has gone.
+    StepEnd { next: Gva, site: Option<Arc<Site>> },
+}
+
+/// All addresses at which an int3 is the engine's.
+#[derive(Default)]
+pub(crate) struct Table {
+    stops: FxHashMap<u64, Stop>,
+}
+
+impl Table {
+    /// The table for `sites`; `step_ends` are all int3s ever put behind stepped copies, each with
+    /// the address that follows the copied instruction.
+    pub(crate) fn new<'a>(
+        sites: impl Iterator<Item = &'a Arc<Site>>,
+        step_ends: impl Iterator<Item = (Gva, Gva)>,
+    ) -> Self {
+        let mut stops: FxHashMap<u64, Stop> =
+            step_ends.map(|(stop, next)| (stop.0, Stop::StepEnd { next, site: None })).collect();
+        for site in sites {
+            stops.insert(site.at.0, Stop::Probe(Arc::clone(site)));
+            if let Some(stop) = site.step.and_then(|slot| slot.stop) {
+                let (next, site) = (site.insn.next(), Some(Arc::clone(site)));
+                stops.insert(stop.0, Stop::StepEnd { next, site });
+            }
+        }
+        Self { stops }
+    }
+}
+
+/// The engine's part that runs on vCPU threads.
+pub(crate) struct HitPath {
+    pub(crate) table: ArcSwap<Table>,
+    /// One a vCPU.
+    pub(crate) rings: Box<[Ring]>,
+}
+
+impl ExitHook for HitPath {
+    fn breakpoint(&self, context: &mut HitContext<'_>) -> BreakpointAction {
+        let table = self.table.load();
+        match table.stops.get(&context.rip().0) {
+            None => BreakpointAction::PassToGuest,
+            Some(Stop::Probe(site)) => {
+                self.hit(site, context);
+                BreakpointAction::Resume
+            }
+            Some(Stop::StepEnd { next, site }) => {
+                context.regs.rip = next.0;
+                if let Some(site) = site {
+                    run_post_handlers(site, context);
+                }
+                BreakpointAction::Resume
+            }
+        }
+    }
+
+    fn stopped(&self) {}
+}
+
+impl HitPath {
+    fn hit(&self, site: &Site, context: &mut HitContext<'_>) {
+        for probe in site.enabled() {
+            probe.hits.fetch_add(1, Ordering::Relaxed);
+            self.record(probe, context);
+            if let Some(handler) = &probe.pre_handler
+                && handler(context.regs) == Verdict::Done
+            {
+                // The handler chose where to go on (kprobes.rst, "Changing Execution Path").
+                return;
+            }
+        }
+        match (site.way, site.step) {
+            (Way::Emulate, _) => {
+                let emulation = site.insn.emulation().expect("Way::Emulate is chosen by it");
+                emulation.apply(context.regs);
+                run_post_handlers(site, context);
+            }
+            (Way::Slot(_), Some(slot)) | (Way::Slot(slot), None) => {
+                context.regs.rip = slot.gva.0;
+            }
+        }
+    }
+
+    fn record(&self, probe: &Probe, context: &HitContext<'_>) {
+        let Some(ring) = self.rings.get(usize::from(context.vcpu)) else { return };
+        let args = probe.definition.args.iter().map(|arg| arg.register.of(context.regs));
+        let room = ring.push(probe.id, context.time.0, context.regs.rip, args);
+        let book = if room { &probe.recorded } else { &probe.lost };
+        book.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn run_post_handlers(site: &Site, context: &mut HitContext<'_>) {
+    for probe in site.enabled() {
+        if let Some(handler) = &probe.post_handler {
+            handler(context.regs);
+        }
+    }
+}

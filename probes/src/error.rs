@@ -1,0 +1,210 @@
+//! Why the engine refuses, each with the errno that the kernel's own API gives where one applies.
+
+use exoprobe_introspect::{ExtableError, LookupError, VirtualReadError};
+use exoprobe_vmm::hidden::HiddenError;
+use exoprobe_vmm::paging::PagingError;
+use exoprobe_vmm::{Gva, OutsideMemory, VcpuError};
+
+use crate::definition::ParseError;
+use crate::insn::{AssembleError, BoundaryError, PostUnsupported, Refusal};
+
+/// Why the guest's kernel cannot be probed at the moment.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// It has not set up its system calls and patched its text yet.
+    #[error(
+        "the guest's kernel is still booting (its text is not final yet): try again in a moment"
+    )]
+    Booting,
+    /// It runs no more.
+    #[error("the guest has stopped")]
+    Stopped,
+    /// The symbols are of another kernel.
+    #[error(
+        "the symbols are not of the kernel that runs: {0}; give the vmlinux or System.map of its own build"
+    )]
+    WrongSymbols(String),
+    /// There are no symbols.
+    #[error("no symbols are loaded: start with --symbols VMLINUX or System.map")]
+    NoSymbols,
+    /// Hidden memory cannot be mapped.
+    #[error(transparent)]
+    Hidden(#[from] HiddenError),
+    /// A vCPU did not answer.
+    #[error(transparent)]
+    Vcpu(#[from] VcpuError),
+    /// The guest's page tables lead nowhere.
+    #[error(transparent)]
+    Paging(#[from] PagingError),
+    /// Tables of the kernel that name special text could not be read.
+    #[error("cannot read the kernel's table {table}: {reason}")]
+    KernelTable {
+        /// Which.
+        table: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// Its exception table could not be read.
+    #[error(transparent)]
+    Extable(#[from] ExtableError),
+}
+
+/// Text that the guest's kernel treats specially, so that no probe may be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reserved {
+    /// In the exception table: a fault is fixed up by the instruction's address.
+    ExceptionTable,
+    /// A static key's branch, which the kernel rewrites and checks.
+    JumpLabel,
+    /// A static call, likewise.
+    StaticCall,
+}
+
+impl Reserved {
+    fn why(self) -> &'static str {
+        match self {
+            Self::ExceptionTable => "may fault and be fixed up by its address (exception table)",
+            Self::JumpLabel => "is a static key's branch, which the kernel itself rewrites",
+            Self::StaticCall => "is a static call, which the kernel itself rewrites",
+        }
+    }
+}
+
+/// Why a probe was not registered, changed or removed. Nothing was changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// A line of kprobe_events' language is wrong.
+    #[error(transparent)]
+    Syntax(#[from] ParseError),
+    /// Both or neither of symbol and address.
+    #[error("give either symbol_name or addr: {0}")]
+    Place(&'static str),
+    /// A name is no C identifier or too long.
+    #[error("`{name}` is no {what} name: a letter or _, then letters, digits and _, at most 63")]
+    BadName {
+        /// "group", "event" or "argument".
+        what: &'static str,
+        /// What was given.
+        name: String,
+    },
+    /// Two arguments of one probe have one name.
+    #[error("two arguments are called `{0}`")]
+    DuplicateArg(String),
+    /// Too many arguments.
+    #[error("{0} arguments: a probe takes at most 128")]
+    TooManyArgs(usize),
+    /// The group and event exist.
+    #[error("a probe `{0}` exists already: choose another event name, or delete it first")]
+    NameTaken(String),
+    /// There is no such probe.
+    #[error("there is no probe `{0}`")]
+    NoSuchProbe(String),
+    /// The symbol is unknown or ambiguous.
+    #[error(transparent)]
+    Symbol(#[from] LookupError),
+    /// Offset beyond the function.
+    #[error("{symbol}+{offset:#x} is beyond the function, which has {size:#x} bytes")]
+    OffsetBeyond {
+        /// The function.
+        symbol: String,
+        /// The offset asked for.
+        offset: u64,
+        /// Its size in bytes.
+        size: u64,
+    },
+    /// Not kernel text.
+    #[error("{0} is not in the kernel's text")]
+    NotText(Gva),
+    /// Inside an instruction, or not decidable.
+    #[error(transparent)]
+    Boundary(BoundaryError),
+    /// The instruction cannot run displaced.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The kernel treats the instruction specially.
+    #[error("the instruction at {at} {why}; probe the instruction before or behind it", why = .reserved.why())]
+    Reserved {
+        /// Its address.
+        at: Gva,
+        /// How.
+        reserved: Reserved,
+    },
+    /// A post-handler cannot run behind it.
+    #[error(transparent)]
+    Post(#[from] PostUnsupported),
+    /// The slot cannot be made.
+    #[error(transparent)]
+    Assemble(#[from] AssembleError),
+    /// Hidden memory is used up.
+    #[error("hidden memory for displaced instructions is used up ({0} bytes): restart the guest")]
+    NoSlots(u64),
+    /// The guest's text is not what the engine believes.
+    #[error(
+        "the guest changed its text at {at}: {found:#04x} where {expected:#04x} was expected; nothing was written"
+    )]
+    Clobbered {
+        /// Where.
+        at: Gva,
+        /// The byte there.
+        found: u8,
+        /// The byte that should be there.
+        expected: u8,
+    },
+    /// The kernel cannot be probed at the moment.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// The guest's memory could not be read.
+    #[error(transparent)]
+    Read(#[from] VirtualReadError),
+    /// The guest's memory could not be written.
+    #[error(transparent)]
+    Memory(#[from] OutsideMemory),
+    /// A vCPU did not answer.
+    #[error(transparent)]
+    Vcpu(#[from] VcpuError),
+}
+
+impl ProbeError {
+    /// The errno's name, as the kernel's registration functions and kprobe_events give it.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Symbol(LookupError::Unknown { .. }) | Self::NoSuchProbe(_) => "ENOENT",
+            Self::Symbol(LookupError::Ambiguous { .. }) => "EADDRNOTAVAIL",
+            Self::NameTaken(_) => "EEXIST",
+            Self::Boundary(BoundaryError::Inside { .. } | BoundaryError::Undecodable { .. }) => {
+                "EILSEQ"
+            }
+            Self::Refused(_) | Self::Reserved { .. } | Self::Post(_) | Self::Assemble(_) => {
+                "EOPNOTSUPP"
+            }
+            Self::TooManyArgs(_) => "E2BIG",
+            Self::NoSlots(_) => "ENOMEM",
+            Self::Clobbered { .. } => "ETXTBSY",
+            Self::Attach(AttachError::Booting) => "EAGAIN",
+            Self::Attach(AttachError::Stopped) | Self::Vcpu(_) => "ESHUTDOWN",
+            Self::Attach(AttachError::NoSymbols) => "ENODATA",
+            Self::Attach(_) => "ENXIO",
+            Self::Read(_) | Self::Memory(_) => "EFAULT",
+            Self::Syntax(_)
+            | Self::Place(_)
+            | Self::BadName { .. }
+            | Self::DuplicateArg(_)
+            | Self::OffsetBeyond { .. }
+            | Self::NotText(_)
+            | Self::Boundary(BoundaryError::OutsideFunction { .. }) => "EINVAL",
+        }
+    }
+}
+
+/// A batch was refused; none of it was registered.
+#[derive(Debug, thiserror::Error)]
+#[error("probe {index} of the batch ({name}): {error}")]
+pub struct BatchError {
+    /// Which one, from 0.
+    pub index: usize,
+    /// Its event name.
+    pub name: String,
+    /// Why.
+    pub error: ProbeError,
+}
