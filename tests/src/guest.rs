@@ -1,0 +1,250 @@
+//! A guest in this process.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use exoprobe_introspect::SymbolTable;
+use exoprobe_probes::{
+    DEFAULT_EVENTS, Engine, Guest, Kprobe, ProbeDefinition, ProbeStatus, parse_line,
+};
+use exoprobe_vmm::{DEFAULT_KVM, Gva, Host, Vm, VmConfig, VmState};
+
+const BOOT: Duration = Duration::from_secs(240);
+const ANSWER: Duration = Duration::from_secs(120);
+const MEMORY_MIB: u64 = 32;
+
+/// A file of the guest's build.
+///
+/// # Panics
+/// When it was not built: `make guest` does that.
+#[must_use]
+pub fn guest_file(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest/out").join(name);
+    assert!(path.exists(), "{} is not there: run `make guest` first", path.display());
+    path
+}
+
+/// Symbols of the guest's kernel.
+///
+/// # Panics
+/// When the build is damaged.
+#[must_use]
+pub fn kernel_symbols() -> SymbolTable {
+    SymbolTable::load(&guest_file("vmlinux")).expect("the guest's vmlinux has symbols")
+}
+
+/// A running guest with an engine.
+pub struct TestGuest {
+    /// The machine.
+    pub vm: Arc<Vm>,
+    /// Its probes.
+    pub engine: Arc<Engine>,
+}
+
+fn host() -> Host {
+    Host::open(Path::new(DEFAULT_KVM)).expect("this host runs guests: see `exoprobe doctor`")
+}
+
+impl TestGuest {
+    /// The configuration that all tests boot.
+    #[must_use]
+    pub fn config(kernel: &str, vcpus: u8) -> VmConfig {
+        let cmdline = std::fs::read_to_string(guest_file("../cmdline")).expect("guest/cmdline");
+        VmConfig {
+            kernel: guest_file(kernel),
+            initramfs: Some(guest_file("initramfs.cpio")),
+            cmdline: cmdline.trim().to_owned(),
+            memory_mib: MEMORY_MIB,
+            vcpus,
+        }
+    }
+
+    /// Boots a guest to its workload's prompt.
+    ///
+    /// # Panics
+    /// When it does not get there; the console's text is in the message.
+    #[must_use]
+    pub fn boot(config: &VmConfig) -> Self {
+        let guest = Self::start(Vm::create(&host(), config).expect("the guest can be made"));
+        guest.wait_for_prompt();
+        guest
+    }
+
+    /// Makes an engine and starts the machine.
+    ///
+    /// # Panics
+    /// When it was started before.
+    #[must_use]
+    pub fn start(vm: Vm) -> Self {
+        let vm = Arc::new(vm);
+        let guest: Arc<dyn Guest> = Arc::clone(&vm) as Arc<dyn Guest>;
+        let engine = Arc::new(Engine::new(guest, vm.clock(), kernel_symbols(), DEFAULT_EVENTS));
+        vm.start(engine.exit_hook()).expect("a new machine starts");
+        Self { vm, engine }
+    }
+
+    /// Waits until the workload takes commands.
+    ///
+    /// # Panics
+    /// As [`Self::boot`].
+    pub fn wait_for_prompt(&self) {
+        let port = self.vm.serial(1).expect("port 1");
+        let prompt = port.log().wait_line(0, BOOT, |line| line == "ready");
+        assert!(
+            prompt.is_some(),
+            "no prompt; state {:?}; console:\n{}",
+            self.vm.state(),
+            self.console()
+        );
+    }
+
+    /// The snapshot of a freshly booted guest, taken once for all tests of a run.
+    ///
+    /// # Panics
+    /// When the guest does not boot.
+    #[must_use]
+    pub fn snapshot(vcpus: u8) -> PathBuf {
+        static TAKEN: Mutex<()> = Mutex::new(());
+        let _one = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let path = std::env::temp_dir()
+            .join(format!("exoprobe-tests-{}-{vcpus}.snapshot", std::process::id()));
+        if !path.exists() {
+            let begun = Instant::now();
+            let guest = Self::boot(&Self::config("vmlinux", vcpus));
+            guest.vm.snapshot(&path).expect("a snapshot can be taken");
+            eprintln!(
+                "booted {vcpus} vCPU(s) for all tests in {:.1} s",
+                begun.elapsed().as_secs_f64()
+            );
+            REMOVE.lock().unwrap_or_else(PoisonError::into_inner).push(path.clone());
+            // SAFETY: the function only unlinks files; atexit takes any `extern "C" fn()`.
+            unsafe { libc::atexit(remove_snapshots) };
+        }
+        path
+    }
+
+    /// A guest as it was right after boot.
+    ///
+    /// # Panics
+    /// When it cannot be restored.
+    #[must_use]
+    pub fn restored(vcpus: u8) -> Self {
+        let path = Self::snapshot(vcpus);
+        Self::start(Vm::restore(&host(), &path).expect("the snapshot can be restored"))
+    }
+
+    /// Has the workload carry out a command; gives the count it answers.
+    ///
+    /// # Panics
+    /// When it answers with an error or not at all.
+    pub fn work(&self, command: &str) -> u64 {
+        let port = self.vm.serial(1).expect("port 1");
+        let from = port.log().end();
+        port.send(format!("{command}\n").as_bytes()).expect("the workload reads");
+        self.answer(from, command)
+    }
+
+    /// Waits for the answer to a command sent when the port's log ended at `from`.
+    ///
+    /// # Panics
+    /// As [`Self::work`].
+    pub fn answer(&self, from: u64, command: &str) -> u64 {
+        let port = self.vm.serial(1).expect("port 1");
+        let answer = port
+            .log()
+            .wait_line(from, ANSWER, |l| l.starts_with("done ") || l.starts_with("error "));
+        let Some((line, _)) = answer else {
+            panic!(
+                "no answer to `{command}`; state {:?}; console:\n{}",
+                self.vm.state(),
+                self.console()
+            );
+        };
+        let count = line.strip_prefix("done ").and_then(|l| l.rsplit(' ').next()?.parse().ok());
+        count.unwrap_or_else(|| panic!("`{command}` gave `{line}`; console:\n{}", self.console()))
+    }
+
+    /// Registers a line of kprobe_events' language.
+    ///
+    /// # Panics
+    /// When it is refused.
+    pub fn probe(&self, line: &str) {
+        self.engine.register_kprobe(definition(line)).unwrap_or_else(|e| panic!("{line}: {e}"));
+    }
+
+    /// Registers probes, all or none, and gives how many.
+    ///
+    /// # Panics
+    /// When one is refused.
+    pub fn probes(&self, lines: impl Iterator<Item = String>) -> usize {
+        let probes: Vec<Kprobe> = lines.map(|line| definition(&line).into()).collect();
+        let count = probes.len();
+        self.engine.register_kprobes(probes).unwrap_or_else(|e| panic!("{e}"));
+        count
+    }
+
+    /// A probe's books, which must balance.
+    ///
+    /// # Panics
+    /// When there is none of that name, or its books do not balance.
+    #[must_use]
+    pub fn status(&self, event: &str) -> ProbeStatus {
+        let status = self.engine.show("kprobes", event).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(status.hits, status.recorded + status.filtered + status.lost, "{status:?}");
+        status
+    }
+
+    /// Hits of a probe.
+    ///
+    /// # Panics
+    /// As [`Self::status`].
+    #[must_use]
+    pub fn hits(&self, event: &str) -> u64 {
+        self.status(event).hits
+    }
+
+    /// Bytes of the guest's memory.
+    ///
+    /// # Panics
+    /// Where nothing is mapped.
+    #[must_use]
+    pub fn bytes(&self, at: Gva, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.engine.read_memory(at, &mut bytes).expect("kernel memory is mapped");
+        bytes
+    }
+
+    /// Console text so far.
+    #[must_use]
+    pub fn console(&self) -> String {
+        let chunk = self.vm.serial(0).expect("port 0").log().read(0);
+        String::from_utf8_lossy(&chunk.bytes).into_owned()
+    }
+
+    /// The guest still works, and its kernel found nothing wrong.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn assert_unharmed(&self) {
+        assert!(matches!(self.vm.state(), VmState::Running), "{:?}", self.vm.state());
+        assert_eq!(self.work("getpid 3"), 3);
+        assert_eq!(self.work("fork 1"), 1);
+        let console = self.console();
+        for sign in ["BUG", "Oops", "WARNING", "panic", "segfault", "traps:", "rcu_sched"] {
+            assert!(!console.contains(sign), "the guest's console shows {sign}:\n{console}");
+        }
+    }
+}
+
+fn definition(line: &str) -> ProbeDefinition {
+    parse_line(line).unwrap_or_else(|e| panic!("{line}: {e}"))
+}
+
+static REMOVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+extern "C" fn remove_snapshots() {
+    for path in REMOVE.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        drop(std::fs::remove_file(path));
+    }
+}

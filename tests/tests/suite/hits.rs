@@ -1,0 +1,249 @@
+//! Hits equal calls, exactly.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use exoprobe_probes::{DisplacedBy, Kprobe, Verdict, parse_line};
+use exoprobe_tests::{TestGuest, kernel_symbols};
+use exoprobe_vmm::Gva;
+
+const GETPID: &str = "__x64_sys_getpid";
+
+fn address(symbol: &str) -> Gva {
+    kernel_symbols().lookup_function(symbol).expect("the tiny kernel has it").address
+}
+
+#[test]
+fn a_thousand_calls_are_a_thousand_hits_until_disabled_and_deleted() {
+    let guest = TestGuest::restored(1);
+    let original = guest.bytes(address(GETPID), 16);
+    guest.probe("p:getpid __x64_sys_getpid");
+    assert_eq!(guest.work("getpid 1000"), 1000);
+    assert_eq!(guest.hits("getpid"), 1000);
+    guest.assert_unharmed();
+
+    guest.engine.disable_kprobe("kprobes", "getpid").unwrap();
+    let before = guest.hits("getpid");
+    assert_eq!(guest.bytes(address(GETPID), 16), original, "disabled: the byte is back");
+    assert_eq!(guest.work("getpid 1000"), 1000);
+    assert_eq!(guest.hits("getpid"), before);
+    guest.assert_unharmed();
+
+    guest.engine.enable_kprobe("kprobes", "getpid").unwrap();
+    assert_ne!(guest.bytes(address(GETPID), 16), original);
+    assert_eq!(guest.work("getpid 10"), 10);
+    assert_eq!(guest.hits("getpid"), before + 10);
+
+    guest.engine.unregister_kprobe("kprobes", "getpid").unwrap();
+    assert_eq!(guest.bytes(address(GETPID), 16), original, "deleted: the byte is back");
+    assert_eq!(guest.work("getpid 1000"), 1000);
+    assert!(guest.engine.list().is_empty());
+    guest.assert_unharmed();
+}
+
+#[test]
+fn two_probes_at_one_address_both_count_and_one_can_go() {
+    let guest = TestGuest::restored(1);
+    guest.probe("p:first __x64_sys_getpid");
+    guest.probe("p:second __x64_sys_getpid");
+    guest.work("getpid 100");
+    assert_eq!((guest.hits("first"), guest.hits("second")), (100, 100));
+    guest.engine.disable_kprobe("kprobes", "first").unwrap();
+    guest.work("getpid 10");
+    assert_eq!((guest.hits("first"), guest.hits("second")), (100, 110));
+    guest.engine.unregister_kprobe("kprobes", "first").unwrap();
+    guest.work("getpid 1");
+    assert_eq!(guest.hits("second"), 111);
+    guest.assert_unharmed();
+}
+
+/// Every instruction of the functions that each call of `command` runs through, as probes.
+fn probe_all_of(guest: &TestGuest, functions: &[&str]) -> Vec<String> {
+    let symbols = kernel_symbols();
+    let mut names = Vec::new();
+    for function in functions {
+        let bounds = symbols.function_at(address(function)).expect("it is a function");
+        let size = bounds.end.0 - bounds.start.0;
+        for offset in 0..size {
+            let line = format!("p:{function}_{offset} {function}+{offset}");
+            if guest.engine.register_kprobe(parse_line(&line).unwrap()).is_ok() {
+                names.push(format!("{function}_{offset}"));
+            }
+        }
+    }
+    names
+}
+
+#[test]
+fn every_instruction_of_functions_can_be_probed_and_the_guest_is_unharmed() {
+    let guest = TestGuest::restored(1);
+    let functions =
+        [GETPID, "__task_pid_nr_ns", "vfs_write", "ksys_write", "do_sys_openat2", "kernel_clone"];
+    let names = probe_all_of(&guest, &functions);
+    assert!(names.len() > 200, "only {} instructions were taken", names.len());
+    guest.work("getpid 50");
+    assert_eq!(guest.hits("__x64_sys_getpid_0"), 50);
+    guest.work("write 20");
+    guest.work("open /dev/null 20");
+    guest.work("fork 2");
+    assert!(guest.hits("vfs_write_0") >= 20);
+    assert!(guest.hits("do_sys_openat2_0") >= 20);
+    for how in [DisplacedBy::Emulation, DisplacedBy::Boost] {
+        let hit = names.iter().filter(|name| {
+            let status = guest.status(name);
+            status.displaced == how && status.hits > 0
+        });
+        assert!(hit.count() > 20, "too few instructions were hit that run by {how:?}");
+    }
+    guest.assert_unharmed();
+    guest.engine.unregister_all().unwrap();
+    guest.assert_unharmed();
+}
+
+#[test]
+fn handlers_run_before_and_after_and_can_change_registers() {
+    let guest = TestGuest::restored(1);
+    // The last instruction before the function's ret leaves the result in RAX.
+    let symbols = kernel_symbols();
+    let bounds = symbols.function_at(address(GETPID)).unwrap();
+    let calls = Arc::new(AtomicU64::new(0));
+    let mut stepped = 0;
+    for offset in 0..bounds.end.0 - bounds.start.0 {
+        let definition = parse_line(&format!("p:post{offset} {GETPID}+{offset}")).unwrap();
+        let (before, after) = (Arc::clone(&calls), Arc::clone(&calls));
+        let probe = Kprobe {
+            definition,
+            pre_handler: Some(Box::new(move |_| {
+                before.fetch_add(1, Ordering::SeqCst);
+                Verdict::Continue
+            })),
+            post_handler: Some(Box::new(move |_| {
+                after.fetch_sub(1, Ordering::SeqCst);
+            })),
+        };
+        if guest.engine.register_kprobe(probe).is_ok() {
+            let how = guest.status(&format!("post{offset}")).displaced;
+            stepped += u64::from(how == DisplacedBy::Step);
+        }
+    }
+    assert!(stepped > 0, "some instruction of {GETPID} is stepped");
+    assert_eq!(guest.work("getpid 200"), 200);
+    assert_eq!(calls.load(Ordering::SeqCst), 0, "each pre-handler had its post-handler");
+    assert_eq!(guest.hits("post0"), 200);
+    guest.assert_unharmed();
+    guest.engine.unregister_all().unwrap();
+    guest.assert_unharmed();
+}
+
+#[test]
+fn a_pre_handler_that_returns_from_the_function_ends_the_hit() {
+    let guest = TestGuest::restored(1);
+    let target = address("__x64_sys_getppid");
+    let probe = Kprobe {
+        definition: parse_line("p:divert __x64_sys_getpid").unwrap(),
+        pre_handler: Some(Box::new(move |regs| {
+            regs.rip = target.0;
+            Verdict::Done
+        })),
+        post_handler: None,
+    };
+    guest.engine.register_kprobe(probe).unwrap();
+    assert_eq!(guest.work("getpid 20"), 20);
+    assert_eq!(guest.hits("divert"), 20);
+    guest.engine.unregister_all().unwrap();
+    guest.assert_unharmed();
+}
+
+#[test]
+fn events_carry_time_vcpu_place_and_the_registers_asked_for() {
+    let guest = TestGuest::restored(1);
+    guest.probe("p:my/write ksys_write fd=%di %dx");
+    guest.work("write 50");
+    guest.engine.drain();
+    let page = guest.engine.events().read(1, 1000);
+    let status = guest.engine.show("my", "write").unwrap();
+    assert_eq!(page.events.len() as u64, status.recorded);
+    assert_eq!((status.lost, page.lost), (0, 0));
+    // The workload writes one byte a time to /dev/null, then its answer to the port.
+    let single = page.events.iter().filter(|e| e.args["arg2"] == "0x1");
+    assert_eq!(single.count(), 50);
+    let mut last = 0.0;
+    for (index, event) in page.events.iter().enumerate() {
+        assert_eq!(event.seq, index as u64 + 1);
+        assert!(event.time >= last && event.time > 1.0, "guest seconds since boot, in order");
+        last = event.time;
+        assert_eq!((event.vcpu, event.offset), (0, 0));
+        assert_eq!(event.symbol_name.as_deref(), Some("ksys_write"));
+        assert_eq!(event.args.keys().collect::<Vec<_>>(), ["fd", "arg2"]);
+    }
+}
+
+#[test]
+fn two_vcpus_at_once_miss_nothing() {
+    let guest = TestGuest::restored(2);
+    guest.probe("p:getpid __x64_sys_getpid");
+    guest.probe("p:next __x64_sys_getpid+1");
+    assert_eq!(guest.work("par 4 getpid 500"), 2000);
+    assert_eq!(guest.hits("getpid"), 2000);
+    assert_eq!(guest.hits("next"), 2000);
+    guest.engine.drain();
+    let page = guest.engine.events().read(1, 10_000);
+    let vcpus: std::collections::BTreeSet<u8> = page.events.iter().map(|e| e.vcpu).collect();
+    assert_eq!(vcpus.into_iter().collect::<Vec<_>>(), [0, 1], "both vCPUs hit");
+    guest.assert_unharmed();
+}
+
+#[test]
+fn a_steady_probe_counts_all_while_others_come_and_go_at_its_address() {
+    let guest = TestGuest::restored(2);
+    guest.probe("p:steady __x64_sys_getpid");
+    let port = guest.vm.serial(1).unwrap();
+    let from = port.log().end();
+    port.send(b"par 2 getpid 3000\n").unwrap();
+    let mut rounds = 0;
+    while port.log().read(from).bytes.is_empty() {
+        guest.probe("p:other __x64_sys_getpid");
+        guest.probe("p:near __task_pid_nr_ns");
+        guest.engine.disable_kprobe("kprobes", "other").unwrap();
+        guest.engine.enable_kprobe("kprobes", "other").unwrap();
+        guest.engine.unregister_kprobe("kprobes", "near").unwrap();
+        guest.engine.unregister_kprobe("kprobes", "other").unwrap();
+        rounds += 1;
+    }
+    assert_eq!(guest.answer(from, "par 2 getpid 3000"), 6000);
+    assert!(rounds > 3, "only {rounds} rounds while the guest worked");
+    assert_eq!(guest.hits("steady"), 6000);
+    guest.assert_unharmed();
+}
+
+#[test]
+fn a_thousand_functions_at_once() {
+    let guest = TestGuest::restored(1);
+    let symbols = kernel_symbols();
+    let names: Vec<String> = symbols
+        .iter()
+        .filter(|s| s.name.starts_with("__x64_sys_") || s.name.starts_with("vfs_"))
+        .chain(symbols.iter().filter(|s| s.name.contains("file") || s.name.contains("page")))
+        .filter(|s| symbols.lookup_function(s.name).is_ok())
+        .map(|s| s.name.to_owned())
+        .collect();
+    let mut lines = Vec::new();
+    for name in names {
+        let line = format!("p:t{} {name}", lines.len());
+        if guest.engine.register_kprobe(parse_line(&line).unwrap()).is_ok() {
+            lines.push(line);
+        }
+        if lines.len() == 1000 {
+            break;
+        }
+    }
+    assert_eq!(lines.len(), 1000);
+    guest.engine.unregister_all().unwrap();
+    assert_eq!(guest.probes(lines.into_iter()), 1000, "and all in one batch");
+    assert_eq!(guest.work("getpid 10"), 10);
+    assert_eq!(guest.work("fork 2"), 2);
+    guest.assert_unharmed();
+    assert_eq!(guest.engine.list_text().lines().count(), 1000);
+    guest.engine.unregister_all().unwrap();
+    guest.assert_unharmed();
+}

@@ -1,0 +1,158 @@
+//! Run control, states and snapshots.
+
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use exoprobe_probes::{AttachError, ProbeError, parse_line};
+use exoprobe_tests::TestGuest;
+use exoprobe_vmm::{
+    ControlError, CreateError, DEFAULT_KVM, Host, SnapshotError, StopReason, StopRecord, Vm,
+    VmState, paging,
+};
+
+const STOP: Duration = Duration::from_secs(30);
+
+fn stopped_by(guest: &TestGuest, command: &str) -> StopRecord {
+    guest.vm.serial(1).unwrap().send(format!("{command}\n").as_bytes()).unwrap();
+    guest.vm.wait_stopped(STOP).unwrap_or_else(|| panic!("{command}: {}", guest.console()))
+}
+
+#[test]
+fn a_paused_guest_does_nothing_and_goes_on_where_it_was() {
+    let guest = TestGuest::restored(2);
+    guest.probe("p:getpid __x64_sys_getpid");
+    let port = guest.vm.serial(1).unwrap();
+    let from = port.log().end();
+    port.send(b"par 2 getpid 1000\n").unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    guest.vm.pause().unwrap();
+    guest.vm.pause().unwrap();
+    assert!(matches!(guest.vm.state(), VmState::Paused));
+    let (hits, regs) = (guest.hits("getpid"), guest.vm.registers(1).unwrap().regs);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(guest.hits("getpid"), hits);
+    assert_eq!(guest.vm.registers(1).unwrap().regs, regs);
+    // Probes come and go on a paused guest too.
+    guest.probe("p:more vfs_write");
+    guest.engine.unregister_kprobe("kprobes", "more").unwrap();
+    guest.vm.resume().unwrap();
+    guest.vm.resume().unwrap();
+    assert_eq!(guest.answer(from, "par"), 2000);
+    assert_eq!(guest.hits("getpid"), 2000);
+    guest.assert_unharmed();
+}
+
+#[test]
+fn a_panic_a_reset_and_a_triple_fault_become_states_and_the_data_stays() {
+    for (vcpus, command) in [(1, "panic"), (2, "panic"), (1, "poweroff"), (2, "reboot")] {
+        let guest = TestGuest::restored(vcpus);
+        guest.probe("p:getpid __x64_sys_getpid");
+        guest.work("getpid 7");
+        let record = stopped_by(&guest, command);
+        match command {
+            "panic" => {
+                let StopReason::Panic { message } = &record.reason else {
+                    panic!("{:?}", record.reason)
+                };
+                assert!(message.contains("kill init"), "{message}");
+            }
+            _ => assert_eq!(record.reason, StopReason::Reset),
+        }
+        assert!(record.regs.rip > 0xffff_ffff_8000_0000, "registers of that moment");
+        assert!(record.seconds > 1.0);
+        assert_eq!(guest.hits("getpid"), 7, "books outlive the guest");
+        let late = guest.engine.register_kprobe(parse_line("p:late vfs_read").unwrap());
+        assert!(matches!(late, Err(ProbeError::Attach(AttachError::Stopped))));
+        assert!(matches!(guest.vm.pause(), Err(ControlError::Stopped)));
+        assert!(guest.vm.registers(vcpus - 1).is_ok(), "memory and registers can be read");
+        guest.engine.unregister_all().unwrap();
+    }
+}
+
+#[test]
+fn a_guest_without_an_idt_ends_in_a_triple_fault() {
+    let guest = TestGuest::restored(1);
+    guest.vm.pause().unwrap();
+    let sregs = guest.vm.registers(0).unwrap().sregs;
+    let mode = paging::PagingMode { cr3: sregs.cr3, levels: 4 };
+    let idt = paging::translate(guest.vm.ram(), mode, exoprobe_vmm::Gva(sregs.idt.base)).unwrap();
+    guest.vm.ram().write(idt.gpa, &[0; 4096]).unwrap();
+    guest.vm.resume().unwrap();
+    guest.vm.serial(1).unwrap().send(b"getpid 1\n").unwrap();
+    let record = guest.vm.wait_stopped(STOP).expect("it stops");
+    assert_eq!(record.reason, StopReason::TripleFault);
+}
+
+#[test]
+fn shutdown_by_the_user_stops_all_vcpus() {
+    let guest = TestGuest::restored(2);
+    guest.vm.serial(1).unwrap().send(b"par 2 getpid 100000\n").unwrap();
+    guest.vm.shut_down();
+    let exits = guest.vm.exits();
+    let record = guest.vm.wait_stopped(Duration::ZERO).unwrap();
+    assert_eq!(record.reason, StopReason::ShutDown);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(guest.vm.exits(), exits, "nothing runs any more");
+}
+
+#[test]
+fn a_snapshot_taken_under_load_goes_on_in_another_machine() {
+    let guest = TestGuest::restored(2);
+    let port = guest.vm.serial(1).unwrap();
+    let from = port.log().end();
+    port.send(b"par 2 getpid 1500\n").unwrap();
+    std::thread::sleep(Duration::from_millis(150));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("under-load");
+    guest.vm.snapshot(&path).unwrap();
+    assert_eq!(guest.answer(from, "par"), 3000, "the original goes on");
+    let host = Host::open(Path::new(DEFAULT_KVM)).unwrap();
+    let twin = TestGuest::start(Vm::restore(&host, &path).unwrap());
+    assert_eq!(twin.answer(0, "par"), 3000, "and so does the copy");
+    twin.probe("p:getpid __x64_sys_getpid");
+    assert_eq!(twin.work("par 2 getpid 100"), 200);
+    assert_eq!(twin.hits("getpid"), 200);
+    twin.assert_unharmed();
+    guest.assert_unharmed();
+}
+
+#[test]
+fn a_damaged_snapshot_is_refused_by_the_part_that_is_damaged() {
+    let host = Host::open(Path::new(DEFAULT_KVM)).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("damaged");
+    let restore = || match Vm::restore(&host, &path) {
+        Ok(_) => panic!("a damaged snapshot was restored"),
+        Err(CreateError::Snapshot(error)) => error,
+        Err(other) => panic!("{other}"),
+    };
+    assert!(matches!(restore(), SnapshotError::Io { .. }), "missing");
+    std::fs::write(&path, b"EXO").unwrap();
+    assert!(matches!(restore(), SnapshotError::NotASnapshot(_)));
+    std::fs::write(&path, [b'x'; 100]).unwrap();
+    assert!(matches!(restore(), SnapshotError::NotASnapshot(_)));
+    let whole = TestGuest::snapshot(1);
+    let len = std::fs::metadata(&whole).unwrap().len();
+    let flips: [(u64, fn(&SnapshotError) -> bool); 5] = [
+        (8, |e| matches!(e, SnapshotError::Version { .. })),
+        (16, |e| matches!(e, SnapshotError::Damaged { part: "header", .. })),
+        (100, |e| matches!(e, SnapshotError::Damaged { part: "metadata", .. })),
+        (len - (3 << 20), |e| matches!(e, SnapshotError::Damaged { part: "memory", .. })),
+        (len - 1, |e| matches!(e, SnapshotError::Damaged { part: "memory", .. })),
+    ];
+    for (at, expected) in flips {
+        std::fs::copy(&whole, &path).unwrap();
+        let mut file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+        let mut byte = [0];
+        file.seek(SeekFrom::Start(at)).unwrap();
+        file.read_exact(&mut byte).unwrap();
+        file.seek(SeekFrom::Start(at)).unwrap();
+        file.write_all(&[byte[0] ^ 0x40]).unwrap();
+        let error = restore();
+        assert!(expected(&error), "byte {at}: {error}");
+    }
+    std::fs::copy(&whole, &path).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(len - 4096).unwrap();
+    assert!(matches!(restore(), SnapshotError::Damaged { part: "memory", .. }), "cut off");
+}

@@ -1,0 +1,4 @@
+mod boot;
+mod hits;
+mod lifecycle;
+mod refusals;

@@ -1,0 +1,129 @@
+//! Bad input: a clear error, nothing changed, the guest unharmed.
+
+use exoprobe_probes::{AttachError, Kprobe, ProbeDefinition, ProbeError, parse_line};
+use exoprobe_tests::{TestGuest, kernel_symbols};
+use exoprobe_vmm::Gva;
+
+fn refused(guest: &TestGuest, definition: ProbeDefinition) -> ProbeError {
+    let text = guest.engine.list_text();
+    let error = guest.engine.register_kprobe(definition).expect_err("it is refused");
+    assert_eq!(guest.engine.list_text(), text, "nothing was registered");
+    error
+}
+
+fn line(text: &str) -> ProbeDefinition {
+    parse_line(text).unwrap()
+}
+
+#[test]
+fn each_bad_definition_has_its_errno_and_says_what_to_do() {
+    let guest = TestGuest::restored(1);
+    guest.probe("p:taken __x64_sys_getpid");
+    let data = kernel_symbols().lookup("init_task").unwrap().address;
+    let cases = [
+        (line("p:a __x64_sys_getpidd"), "ENOENT", "__x64_sys_getpid"),
+        (ProbeDefinition { addr: Some(Gva(1)), ..line("p:a __x64_sys_getpid") }, "EINVAL", "both"),
+        (ProbeDefinition::default(), "EINVAL", "neither"),
+        (ProbeDefinition { addr: Some(data), ..Default::default() }, "EINVAL", "text"),
+        (line("p:a 0x1000"), "EINVAL", "text"),
+        (line("p:a 0xffffffffffffffff"), "EINVAL", "text"),
+        (line("p:a __x64_sys_getpid+2"), "EILSEQ", "xor"),
+        (line("p:a __x64_sys_getpid+4096"), "EINVAL", "beyond"),
+        (line("p:a __x64_sys_getpid+18446744073709551615"), "EINVAL", "beyond"),
+        (line("p:taken __x64_sys_getppid"), "EEXIST", "taken"),
+        (line("p:a init_task"), "ENOENT", "init_task"),
+        (line("p:a __x64_sys_getpid x=%di x=%si"), "EINVAL", "`x`"),
+        (line("p:a native_safe_halt+4"), "E", ""),
+        (
+            ProbeDefinition { event: Some("no-good".to_owned()), ..line("p:a vfs_read") },
+            "EINVAL",
+            "no-good",
+        ),
+    ];
+    for (definition, code, part) in cases {
+        let shown = format!("{definition:?}");
+        let error = refused(&guest, definition);
+        assert!(error.code().starts_with(code), "{shown}: {} {error}", error.code());
+        assert!(error.to_string().contains(part), "{shown}: {error}");
+    }
+    guest.work("getpid 10");
+    assert_eq!(guest.hits("taken"), 10);
+    guest.assert_unharmed();
+}
+
+#[test]
+fn a_batch_is_registered_whole_or_not_at_all() {
+    let guest = TestGuest::restored(1);
+    let batch = ["p:one __x64_sys_getpid", "p:two vfs_read", "p:three no_such_function"];
+    let probes: Vec<Kprobe> = batch.iter().map(|l| line(l).into()).collect();
+    let error = guest.engine.register_kprobes(probes).unwrap_err();
+    assert_eq!((error.index, error.name.as_str()), (2, "three"));
+    assert!(guest.engine.list().is_empty());
+    let twice: Vec<Kprobe> =
+        ["p:same vfs_read", "p:same vfs_write"].iter().map(|l| line(l).into()).collect();
+    assert!(matches!(
+        guest.engine.register_kprobes(twice).unwrap_err().error,
+        ProbeError::NameTaken(_)
+    ));
+    assert_eq!(guest.probes(["p:one __x64_sys_getpid".to_owned()].into_iter()), 1);
+    guest.assert_unharmed();
+}
+
+/// Instructions that must not run displaced: WARN's ud2, sti, hlt; and those the kernel rewrites
+/// itself or fixes up by address.
+#[test]
+fn instructions_that_cannot_run_elsewhere_are_refused_with_the_reason() {
+    let guest = TestGuest::restored(1);
+    let symbols = kernel_symbols();
+    let mut reasons = std::collections::BTreeMap::<String, u32>::new();
+    for function in [
+        "default_idle",
+        "_raw_spin_unlock_irq",
+        "__warn_printk",
+        "copy_user_generic_string",
+        "schedule",
+        "do_exit",
+        "__get_user_4",
+        "rdmsr_safe_on_cpu",
+        "native_read_msr_safe",
+    ] {
+        let Ok(symbol) = symbols.lookup_function(function) else { continue };
+        let bounds = symbols.function_at(symbol.address).unwrap();
+        for offset in 0..bounds.end.0 - bounds.start.0 {
+            let probe = line(&format!("p:x{offset} {function}+{offset}"));
+            match guest.engine.register_kprobe(probe) {
+                Ok(_) => guest.engine.unregister_kprobe("kprobes", &format!("x{offset}")).unwrap(),
+                Err(error) => *reasons.entry(error.code().to_owned()).or_default() += 1,
+            }
+        }
+    }
+    assert!(reasons["EOPNOTSUPP"] > 3, "{reasons:?}");
+    assert!(reasons["EILSEQ"] > 100, "{reasons:?}");
+    guest.assert_unharmed();
+}
+
+#[test]
+fn text_and_tables_that_the_guest_changed_are_left_alone() {
+    let guest = TestGuest::restored(1);
+    guest.probe("p:getpid __x64_sys_getpid");
+    let at = guest.engine.show("kprobes", "getpid").unwrap().addr;
+    let gpa = exoprobe_vmm::Gpa(at.0 - 0xffff_ffff_8000_0000);
+    guest.vm.pause().unwrap();
+    guest.vm.ram().store_byte(gpa, 0x90).unwrap();
+    let error = guest.engine.unregister_kprobe("kprobes", "getpid").unwrap_err();
+    assert_eq!(error.code(), "ETXTBSY");
+    assert_eq!(guest.vm.ram().load_byte(gpa), Ok(0x90), "never overwritten blindly");
+    assert!(guest.engine.list().is_empty(), "gone all the same");
+    let refused = guest.engine.register_kprobe(line("p:again vfs_read"));
+    assert!(refused.is_ok());
+
+    // Hidden memory's entry in the guest's page directory, wiped.
+    let base = guest.vm.hidden().base().unwrap();
+    let sregs = guest.vm.registers(0).unwrap().sregs;
+    let mode = exoprobe_vmm::paging::PagingMode { cr3: sregs.cr3, levels: 4 };
+    let table = exoprobe_vmm::paging::table_for(guest.vm.ram(), mode, base, 2).unwrap();
+    let entry = exoprobe_vmm::paging::entry_address(table, base, 2);
+    guest.vm.ram().store_u64(entry, 0).unwrap();
+    let error = guest.engine.register_kprobe(line("p:more vfs_write")).unwrap_err();
+    assert!(matches!(error, ProbeError::Attach(AttachError::Hidden(_))), "{error}");
+}
