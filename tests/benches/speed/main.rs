@@ -1,0 +1,18 @@
+//! `make bench`: the figures of docs/benchmarks.md. Ratios are taken in one run, rounds of the two
+//! sides alternating; the least of each side counts, because the machine is shared.
+
+mod hit;
+mod machine;
+mod service;
+
+/// Prints one figure beside what is asked of it.
+fn figure(name: &str, value: &str, asked: &str) {
+    println!("{name:<58} {value:>14}   {asked}");
+}
+
+fn main() {
+    println!("{:<58} {:>14}   asked", "figure", "measured");
+    hit::run();
+    machine::run();
+    service::run();
+}
