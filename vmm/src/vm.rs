@@ -106,7 +106,7 @@ impl Vm {
         let ram = GuestRam::anonymous(&ram_ranges(config.memory_mib))?;
         let cmdline = final_cmdline(&config.cmdline, host.profile());
         let entry = boot::load(&ram, config, &cmdline)?;
-        let builder = Builder::new(host, config.clone(), ram)?;
+        let builder = Builder::new(host, config.clone(), ram, false)?;
         let vcpus = builder.create_vcpus(host)?;
         boot::set_boot_registers(&vcpus[0], entry).map_err(kvm("set the boot registers"))?;
         builder.finish(vcpus, None)
@@ -120,7 +120,10 @@ impl Vm {
         let (meta, ram, hidden) = snapshot::open(path)?;
         meta.config.validate()?;
         let restored = Restored { meta, ram, hidden };
-        let builder = Builder::new(host, restored.meta.config.clone(), restored.ram.clone())?;
+        let (config, ram) = (restored.meta.config.clone(), restored.ram.clone());
+        // Hidden memory was mapped, so what the host needs in the guest is in place already.
+        let settled = restored.meta.hidden_base.is_some();
+        let builder = Builder::new(host, config, ram, settled)?;
         let vcpus = builder.create_vcpus(host)?;
         builder.finish(vcpus, Some(&restored))
     }
@@ -351,7 +354,12 @@ fn kvm(step: &'static str) -> impl Fn(kvm_ioctls::Error) -> CreateError {
 }
 
 impl Builder {
-    fn new(host: &Host, config: VmConfig, ram: GuestRam) -> Result<Self, CreateError> {
+    fn new(
+        host: &Host,
+        config: VmConfig,
+        ram: GuestRam,
+        settled: bool,
+    ) -> Result<Self, CreateError> {
         let profile = host.profile();
         let fd = host.kvm().create_vm().map_err(kvm("create a VM"))?;
         let tss = usize::try_from(KVM_TSS.0).expect("below 4 GiB");
@@ -362,7 +370,7 @@ impl Builder {
             kvm_pit_config { flags: kvm_bindings::KVM_PIT_SPEAKER_DUMMY, ..Default::default() };
         fd.create_pit2(pit).map_err(kvm("create the timer"))?;
         if let Some(quirk) = profile.software {
-            quirk.prepare_vm(&fd).map_err(kvm("report what it cannot emulate"))?;
+            quirk.prepare_vm(&fd, settled).map_err(kvm("report what it cannot emulate"))?;
         }
         let hidden = HiddenMemory::new(&ram)?;
         register_memory(&fd, &ram, &hidden)?;
