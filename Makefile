@@ -1,0 +1,40 @@
+# exoprobe: `make demo` and `make test` install, build and run everything from a fresh clone.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup guest build demo test lint bench openapi clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:  ## install missing Debian packages (apt when root, else print the line)
+	@scripts/setup.sh
+
+guest: setup  ## build the tiny guest's kernel and initramfs (cached)
+	@guest/build.sh
+
+build: setup  ## build the release binary
+	cargo build --release --locked
+
+demo: guest build  ## boot the guest, probe getpid over HTTP, compare hits with calls
+	@scripts/demo.sh
+
+lint: setup  ## formatting and lints, as CI wants them
+	cargo fmt --all --check
+	cd guest/init && cargo fmt --check
+	cd tests/fuzz && cargo fmt --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+test: guest lint  ## lints and every test
+	cargo build --locked --workspace
+	cargo test --locked --workspace --exclude exoprobe-tests
+	cd guest/init && cargo test --locked --lib
+	cargo test --locked -p exoprobe-tests -- --test-threads 2
+
+bench: guest build  ## the figures of docs/benchmarks.md
+	cargo bench --locked -p exoprobe-tests --bench speed
+
+openapi: build  ## write docs/openapi.json anew
+	target/release/exoprobe openapi > docs/openapi.json
+
+clean:  ## remove what cargo built (the guest's cache stays)
+	cargo clean

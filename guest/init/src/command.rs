@@ -1,0 +1,268 @@
+//! The commands of ttyS1, parsed.
+
+use core::fmt;
+
+use crate::text::Shown;
+
+/// Most children `par` runs at once.
+pub const MAX_CHILDREN: usize = 64;
+
+/// Work that ends by itself and has a count; `spawn` and `par` run it in children.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work<'a> {
+    /// That many `getpid` system calls.
+    Getpid(u64),
+    /// That many times `openat` and `close` of the path.
+    Open(&'a [u8], u64),
+    /// That many children that exit at once and are waited for.
+    Fork(u64),
+    /// That many `write`s of one byte to `/dev/null`.
+    Write(u64),
+    /// That many times `mmap` of one page, a store to it, `munmap`.
+    Mmap(u64),
+    /// A busy loop in user mode, in milliseconds.
+    Spin(u64),
+    /// `nanosleep`, in milliseconds.
+    Sleep(u64),
+}
+
+impl Work<'_> {
+    /// The command word.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Getpid(_) => "getpid",
+            Self::Open(..) => "open",
+            Self::Fork(_) => "fork",
+            Self::Write(_) => "write",
+            Self::Mmap(_) => "mmap",
+            Self::Spin(_) => "spin",
+            Self::Sleep(_) => "sleep",
+        }
+    }
+}
+
+/// One command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command<'a> {
+    /// Done by init itself.
+    Work(Work<'a>),
+    /// Done by a child pinned to a CPU.
+    Spawn {
+        /// The child's CPU.
+        cpu: usize,
+        /// What it does.
+        work: Work<'a>,
+    },
+    /// Done by several children at once, child `i` pinned to CPU `i` modulo the number of CPUs.
+    Par {
+        /// How many children.
+        children: usize,
+        /// What each of them does.
+        work: Work<'a>,
+    },
+    /// Pin init to a CPU.
+    Cpu(usize),
+    /// Answer.
+    Ping,
+    /// Tell all totals since boot.
+    Counters,
+    /// Sync and reset the machine.
+    Poweroff,
+    /// Reset the machine.
+    Reboot,
+    /// Make the kernel panic.
+    Panic,
+}
+
+/// Why a line is not a command.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ParseError<'a> {
+    /// The command word.
+    pub command: &'a [u8],
+    /// What is wrong.
+    pub reason: Reason<'a>,
+}
+
+/// The reasons of a [`ParseError`].
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reason<'a> {
+    /// No such command.
+    Unknown,
+    /// An argument is missing.
+    Missing(&'static str),
+    /// More arguments than the command takes.
+    Excess(&'a [u8]),
+    /// Not a number, or too large a one.
+    BadNumber(&'a [u8]),
+    /// `spawn` and `par` cannot run this command.
+    NotInChild(&'a [u8]),
+    /// More children than [`MAX_CHILDREN`], or none.
+    Children,
+}
+
+impl fmt::Display for Reason<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("unknown command"),
+            Self::Missing(what) => write!(f, "{what} missing"),
+            Self::Excess(word) => write!(f, "unexpected argument {}", Shown(word)),
+            Self::BadNumber(word) => write!(f, "bad number {}", Shown(word)),
+            Self::NotInChild(word) => write!(f, "cannot run {} in a child", Shown(word)),
+            Self::Children => write!(f, "the number of children must be 1 to {MAX_CHILDREN}"),
+        }
+    }
+}
+
+/// The words of a line.
+struct Words<'a>(&'a [u8]);
+
+impl<'a> Words<'a> {
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let text = self.0.trim_ascii_start();
+        let end = text.iter().position(u8::is_ascii_whitespace).unwrap_or(text.len());
+        let (word, rest) = text.split_at_checked(end)?;
+        self.0 = rest;
+        (!word.is_empty()).then_some(word)
+    }
+
+    fn word(&mut self, what: &'static str) -> Result<&'a [u8], Reason<'a>> {
+        self.next().ok_or(Reason::Missing(what))
+    }
+
+    fn number(&mut self, what: &'static str) -> Result<u64, Reason<'a>> {
+        let word = self.word(what)?;
+        number(word).ok_or(Reason::BadNumber(word))
+    }
+
+    fn index(&mut self, what: &'static str) -> Result<usize, Reason<'a>> {
+        let word = self.word(what)?;
+        number(word).and_then(|n| usize::try_from(n).ok()).ok_or(Reason::BadNumber(word))
+    }
+}
+
+/// Decimal digits only, at most `u32::MAX`: no sum of counts overflows then.
+fn number(word: &[u8]) -> Option<u64> {
+    let mut value = 0_u64;
+    for &byte in word {
+        let digit = byte.checked_sub(b'0').filter(|&digit| digit <= 9)?;
+        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+    }
+    (!word.is_empty() && u32::try_from(value).is_ok()).then_some(value)
+}
+
+/// Parses one line; an empty one is no command.
+///
+/// # Errors
+/// The command word and what is wrong with the line.
+pub fn parse(line: &[u8]) -> Result<Option<Command<'_>>, ParseError<'_>> {
+    let mut words = Words(line);
+    let Some(command) = words.next() else { return Ok(None) };
+    let parsed = parse_words(command, &mut words).and_then(|parsed| match words.next() {
+        None => Ok(Some(parsed)),
+        Some(word) => Err(Reason::Excess(word)),
+    });
+    parsed.map_err(|reason| ParseError { command, reason })
+}
+
+fn parse_words<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Command<'a>, Reason<'a>> {
+    Ok(match command {
+        b"ping" => Command::Ping,
+        b"counters" => Command::Counters,
+        b"poweroff" => Command::Poweroff,
+        b"reboot" => Command::Reboot,
+        b"panic" => Command::Panic,
+        b"cpu" => Command::Cpu(words.index("CPU")?),
+        b"spawn" => Command::Spawn { cpu: words.index("CPU")?, work: child_work(words)? },
+        b"par" => {
+            let children = words.index("number of children")?;
+            if !(1..=MAX_CHILDREN).contains(&children) {
+                return Err(Reason::Children);
+            }
+            Command::Par { children, work: child_work(words)? }
+        }
+        _ => Command::Work(work(command, words)?.ok_or(Reason::Unknown)?),
+    })
+}
+
+fn child_work<'a>(words: &mut Words<'a>) -> Result<Work<'a>, Reason<'a>> {
+    let command = words.word("command")?;
+    work(command, words)?.ok_or(Reason::NotInChild(command))
+}
+
+fn work<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Option<Work<'a>>, Reason<'a>> {
+    Ok(Some(match command {
+        b"getpid" => Work::Getpid(words.number("count")?),
+        b"open" => Work::Open(words.word("path")?, words.number("count")?),
+        b"fork" => Work::Fork(words.number("count")?),
+        b"write" => Work::Write(words.number("count")?),
+        b"mmap" => Work::Mmap(words.number("count")?),
+        b"spin" => Work::Spin(words.number("milliseconds")?),
+        b"sleep" => Work::Sleep(words.number("milliseconds")?),
+        _ => return Ok(None),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason(line: &[u8]) -> String {
+        let error = parse(line).unwrap_err();
+        format!("{}: {}", Shown(error.command), error.reason)
+    }
+
+    #[test]
+    fn parses_every_command() {
+        let cases: [(&[u8], Command<'_>); 16] = [
+            (b"getpid 1000", Command::Work(Work::Getpid(1000))),
+            (b"open /dev/null 3", Command::Work(Work::Open(b"/dev/null", 3))),
+            (b"fork 2", Command::Work(Work::Fork(2))),
+            (b"write 4", Command::Work(Work::Write(4))),
+            (b"mmap 5", Command::Work(Work::Mmap(5))),
+            (b"spin 10", Command::Work(Work::Spin(10))),
+            (b"sleep 0", Command::Work(Work::Sleep(0))),
+            (b"cpu 1", Command::Cpu(1)),
+            (b"  ping\t", Command::Ping),
+            (b"counters", Command::Counters),
+            (b"poweroff", Command::Poweroff),
+            (b"reboot", Command::Reboot),
+            (b"panic", Command::Panic),
+            (b"spawn 1 getpid 7", Command::Spawn { cpu: 1, work: Work::Getpid(7) }),
+            (b"par 2 open /a 9", Command::Par { children: 2, work: Work::Open(b"/a", 9) }),
+            (
+                b"par 64 mmap 4294967295",
+                Command::Par { children: 64, work: Work::Mmap(4_294_967_295) },
+            ),
+        ];
+        for (line, command) in cases {
+            assert_eq!(parse(line), Ok(Some(command)));
+        }
+    }
+
+    #[test]
+    fn an_empty_line_is_no_command() {
+        assert_eq!(parse(b""), Ok(None));
+        assert_eq!(parse(b"  \t"), Ok(None));
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        let cases: [(&[u8], &str); 11] = [
+            (b"frob 1", "frob: unknown command"),
+            (b"getpid", "getpid: count missing"),
+            (b"getpid x1", "getpid: bad number x1"),
+            (b"getpid -1", "getpid: bad number -1"),
+            (b"getpid 4294967296", "getpid: bad number 4294967296"),
+            (b"getpid 99999999999999999999999", "getpid: bad number 99999999999999999999999"),
+            (b"getpid 1 2", "getpid: unexpected argument 2"),
+            (b"open /x", "open: count missing"),
+            (b"spawn 0 par 2 getpid 1", "spawn: cannot run par in a child"),
+            (b"par 0 getpid 1", "par: the number of children must be 1 to 64"),
+            (b"par 65 getpid 1", "par: the number of children must be 1 to 64"),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(reason(line), expected);
+        }
+    }
+}

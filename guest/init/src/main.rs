@@ -1,0 +1,173 @@
+//! The guest's first and only program: mounts the usual file systems, then does the work that
+//! the host asks for on ttyS1 and answers how much of it was really done.
+#![no_std]
+#![no_main]
+
+mod runtime;
+mod sys;
+mod work;
+
+use core::fmt::{self, Write as _};
+
+use exoprobe_guest_init::command::{self, Command};
+use exoprobe_guest_init::line::{Line, LineBuffer, MAX_LINE};
+use exoprobe_guest_init::text::{Shown, Text};
+use sys::{Errno, Fd, Path};
+use work::{Counters, Outcome};
+
+const O_RDWR: usize = 2;
+const O_NOCTTY: usize = 0o400;
+
+extern "C" fn main() -> ! {
+    if let Err(errno) = run() {
+        let mut text = Text::new();
+        // Writing to a `Text` cannot fail, and without a console there is nobody to tell.
+        let _ = writeln!(text, "exoprobe guest init: {errno}");
+        let _ = open(b"/dev/console\0").and_then(|tty| sys::write_all(tty, text.as_bytes()));
+    }
+    // The end of process 1 is a kernel panic: what the host expects of a guest gone wrong, and
+    // what the command `panic` asks for.
+    sys::exit(1)
+}
+
+fn open(path: &[u8]) -> sys::Result<Fd> {
+    sys::open(Path::new(path).ok_or(Errno(22))?, O_RDWR | O_NOCTTY)
+}
+
+/// Returns when the host asked for a panic, or on an error of init itself.
+fn run() -> sys::Result<()> {
+    for (kind, target) in
+        [(&b"devtmpfs\0"[..], &b"/dev\0"[..]), (b"proc\0", b"/proc\0"), (b"sysfs\0", b"/sys\0")]
+    {
+        let invalid = Errno(22);
+        sys::mount(Path::new(kind).ok_or(invalid)?, Path::new(target).ok_or(invalid)?)?;
+    }
+    let console = open(b"/dev/console\0")?;
+    sys::write_all(console, b"exoprobe guest ready\n")?;
+    sys::close(console)?;
+    let tty = open(b"/dev/ttyS1\0")?;
+    sys::make_raw(tty)?;
+    sys::write_all(tty, b"ready\n")?;
+    let workload = Workload { tty, counters: Counters::new()?, cpus: sys::cpu_count()? };
+    workload.serve()
+}
+
+/// What the loop needs to know.
+struct Workload {
+    tty: Fd,
+    counters: Counters,
+    cpus: usize,
+}
+
+/// Whether to read on.
+#[derive(PartialEq, Eq)]
+enum Next {
+    Continue,
+    Stop,
+}
+
+impl Workload {
+    fn serve(&self) -> sys::Result<()> {
+        let mut buffer = LineBuffer::new();
+        let mut input = [0_u8; MAX_LINE + 1];
+        loop {
+            let count = sys::read(self.tty, &mut input)?;
+            for &byte in input.get(..count).unwrap_or_default() {
+                let Some(line) = buffer.push(byte) else { continue };
+                if self.line(&line)? == Next::Stop {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn line(&self, line: &Line<'_>) -> sys::Result<Next> {
+        match line {
+            Line::TooLong => {
+                self.answer(format_args!("error line: longer than {MAX_LINE} bytes"))?;
+            }
+            Line::Text(text) => match command::parse(text) {
+                Ok(None) => {}
+                Ok(Some(command)) => return self.execute(&command),
+                Err(error) => {
+                    let name = Shown(error.command);
+                    self.answer(format_args!("error {name}: {}", error.reason))?;
+                }
+            },
+        }
+        Ok(Next::Continue)
+    }
+
+    fn execute(&self, command: &Command<'_>) -> sys::Result<Next> {
+        match command {
+            Command::Work(work) => self.report(work.name(), &work::here(&self.counters, work))?,
+            Command::Spawn { cpu, work } => {
+                let outcome = work::in_children(&self.counters, work, 1, |_child| *cpu);
+                self.report("spawn", &outcome)?;
+            }
+            Command::Par { children, work } => {
+                let outcome = work::in_children(&self.counters, work, *children, |child| {
+                    child.checked_rem(self.cpus).unwrap_or(0)
+                });
+                self.report("par", &outcome)?;
+            }
+            Command::Cpu(cpu) => match sys::pin(*cpu) {
+                Ok(()) => self.answer(format_args!("done cpu {cpu}"))?,
+                Err(errno) => self.answer(format_args!("error cpu: sched_setaffinity: {errno}"))?,
+            },
+            Command::Ping => self.answer(format_args!("done ping 1"))?,
+            Command::Counters => self.totals()?,
+            Command::Poweroff => {
+                sys::sync();
+                self.reset("poweroff")?;
+            }
+            Command::Reboot => self.reset("reboot")?,
+            Command::Panic => {
+                self.last_answer("panic")?;
+                return Ok(Next::Stop);
+            }
+        }
+        Ok(Next::Continue)
+    }
+
+    /// Resets the machine. Without ACPI it cannot be switched off: a reset is its clean end,
+    /// and the answer before it tells the host that it was asked for.
+    fn reset(&self, name: &str) -> sys::Result<()> {
+        self.last_answer(name)?;
+        let errno = sys::restart();
+        self.answer(format_args!("error {name}: reboot: {errno}"))
+    }
+
+    /// An answer that must reach the host before the machine ends.
+    fn last_answer(&self, name: &str) -> sys::Result<()> {
+        self.answer(format_args!("done {name} 1"))?;
+        sys::drain(self.tty)
+    }
+
+    fn totals(&self) -> sys::Result<()> {
+        let mut text = Text::new();
+        let sum: u64 = self.counters.totals().map(|(_name, total)| total).sum();
+        // Writing to a `Text` cannot fail.
+        let _ = write!(text, "done counters {sum}");
+        for (name, total) in self.counters.totals() {
+            let _ = write!(text, " {name}={total}");
+        }
+        let _ = writeln!(text);
+        sys::write_all(self.tty, text.as_bytes())
+    }
+
+    fn report(&self, name: &str, outcome: &Outcome) -> sys::Result<()> {
+        let done = outcome.done;
+        match &outcome.failure {
+            None => self.answer(format_args!("done {name} {done}")),
+            Some(failure) => self.answer(format_args!("error {name}: {failure} ({done} done)")),
+        }
+    }
+
+    fn answer(&self, line: fmt::Arguments<'_>) -> sys::Result<()> {
+        let mut text = Text::new();
+        // Writing to a `Text` cannot fail.
+        let _ = writeln!(text, "{line}");
+        sys::write_all(self.tty, text.as_bytes())
+    }
+}

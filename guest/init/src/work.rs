@@ -1,0 +1,251 @@
+//! The work itself, counted call by call in memory that parent and children share.
+
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use exoprobe_guest_init::command::{MAX_CHILDREN, Work};
+
+use crate::sys::{self, Errno, Fd, Forked, Path, Pid};
+
+/// Kinds of work, in the order of the totals.
+pub(crate) const KINDS: [&str; 7] = ["getpid", "open", "fork", "write", "mmap", "spin", "sleep"];
+
+/// Why work ended early.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Failure {
+    /// A system call failed.
+    Call(&'static str, Errno),
+    /// A child was killed by a signal.
+    Killed(u32),
+    /// A child's work failed with this error.
+    Child(Errno),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Call(call, errno) => write!(f, "{call}: {errno}"),
+            Self::Killed(signal) => write!(f, "child: signal {signal}"),
+            Self::Child(errno) => write!(f, "child: {errno}"),
+        }
+    }
+}
+
+/// Names the system call of an error.
+fn call<T>(name: &'static str, result: sys::Result<T>) -> Result<T, Failure> {
+    result.map_err(|errno| Failure::Call(name, errno))
+}
+
+/// Counters in a page that survives `fork`, so a child's work counts even if it is killed.
+#[derive(Clone, Copy)]
+pub(crate) struct Counters {
+    totals: &'static [AtomicU64],
+    /// What each child of the running command has done.
+    done: &'static [AtomicU64],
+    /// The error that ended each child's work, or 0.
+    errors: &'static [AtomicU64],
+}
+
+impl Counters {
+    pub(crate) fn new() -> sys::Result<Self> {
+        let page = sys::shared_counters()?.as_slice();
+        let (totals, rest) = page.split_at(KINDS.len());
+        let (done, rest) = rest.split_at(MAX_CHILDREN);
+        Ok(Self { totals, done, errors: rest.get(..MAX_CHILDREN).unwrap_or_default() })
+    }
+
+    /// The totals since boot, with their names.
+    pub(crate) fn totals(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        KINDS.into_iter().zip(self.totals.iter().map(|total| total.load(Relaxed)))
+    }
+
+    fn tally(&self, work: &Work<'_>, done: &'static AtomicU64) -> Option<Tally> {
+        let kind = KINDS.into_iter().position(|kind| kind == work.name())?;
+        Some(Tally { total: self.totals.get(kind)?, done })
+    }
+}
+
+/// Where one piece of work is counted.
+struct Tally {
+    total: &'static AtomicU64,
+    done: &'static AtomicU64,
+}
+
+impl Tally {
+    fn add(&self, count: u64) {
+        self.total.fetch_add(count, Relaxed);
+        self.done.fetch_add(count, Relaxed);
+    }
+
+    fn repeat(
+        &self,
+        count: u64,
+        mut once: impl FnMut() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        for _ in 0..count {
+            once()?;
+            self.add(1);
+        }
+        Ok(())
+    }
+}
+
+/// What came of a command: how much was really done, and why not all of it.
+pub(crate) struct Outcome {
+    pub(crate) done: u64,
+    pub(crate) failure: Option<Failure>,
+}
+
+/// Does the work in this process.
+pub(crate) fn here(counters: &Counters, work: &Work<'_>) -> Outcome {
+    let Some(slot) = counters.done.first() else { return Outcome { done: 0, failure: None } };
+    slot.store(0, Relaxed);
+    let failure = counters.tally(work, slot).and_then(|tally| perform(work, &tally).err());
+    Outcome { done: slot.load(Relaxed), failure }
+}
+
+fn perform(work: &Work<'_>, tally: &Tally) -> Result<(), Failure> {
+    match *work {
+        Work::Getpid(count) => tally.repeat(count, || call("getpid", sys::getpid()).map(drop)),
+        Work::Open(path, count) => open(path, count, tally),
+        Work::Fork(count) => tally.repeat(count, fork_once),
+        Work::Write(count) => write(count, tally),
+        Work::Mmap(count) => tally.repeat(count, map_once),
+        Work::Spin(ms) => timed(tally, |start| spin(start, ms)),
+        Work::Sleep(ms) => timed(tally, |_start| call("nanosleep", sys::sleep_ms(ms))),
+    }
+}
+
+fn open(path: &[u8], count: u64, tally: &Tally) -> Result<(), Failure> {
+    const ENAMETOOLONG: Errno = Errno(36);
+    let mut name = [0_u8; 256];
+    for (slot, byte) in name.iter_mut().zip(path) {
+        *slot = *byte;
+    }
+    let path = call("openat", Path::new(&name).ok_or(ENAMETOOLONG))?;
+    tally.repeat(count, || {
+        let file = call("openat", sys::open(path, 0))?;
+        call("close", sys::close(file))
+    })
+}
+
+fn fork_once() -> Result<(), Failure> {
+    match call("fork", sys::fork())? {
+        Forked::Child => sys::exit(0),
+        Forked::Parent(child) => call("wait4", sys::wait(child)).map(drop),
+    }
+}
+
+fn write(count: u64, tally: &Tally) -> Result<(), Failure> {
+    const O_WRONLY: usize = 1;
+    let path = call("openat", Path::new(b"/dev/null\0").ok_or(Errno(22)))?;
+    let null = call("openat", sys::open(path, O_WRONLY))?;
+    let result = tally.repeat(count, || call("write", sys::write(null, b"x")).map(drop));
+    call("close", sys::close(null))?;
+    result
+}
+
+fn map_once() -> Result<(), Failure> {
+    let page = call("mmap", sys::map_page())?;
+    // SAFETY: a fresh writable page; volatile, for the page fault is the point of it.
+    unsafe { page.write_volatile(1) };
+    // SAFETY: the page is from `map_page`, and `page` is its only reference.
+    call("munmap", unsafe { sys::unmap_page(page) })
+}
+
+/// Counts the milliseconds that something really took.
+fn timed(tally: &Tally, run: impl FnOnce(u64) -> Result<(), Failure>) -> Result<(), Failure> {
+    let start = call("clock_gettime", sys::monotonic_ns())?;
+    let result = run(start);
+    let end = call("clock_gettime", sys::monotonic_ns())?;
+    tally.add(end.saturating_sub(start) / 1_000_000);
+    result
+}
+
+fn spin(start: u64, ms: u64) -> Result<(), Failure> {
+    // About a third of a millisecond on a 3 GHz CPU: few enough for the precision, enough to
+    // stay in user mode nearly all of the time where a system call takes 0.2 ms.
+    const ROUNDS_BETWEEN_LOOKS: u32 = 1_000_000;
+    let end = start.saturating_add(ms.saturating_mul(1_000_000));
+    while call("clock_gettime", sys::monotonic_ns())? < end {
+        for round in 0..ROUNDS_BETWEEN_LOOKS {
+            core::hint::black_box(round);
+        }
+    }
+    Ok(())
+}
+
+/// Does the work in `children` children at once, child `i` pinned to the CPU `cpu_of(i)`.
+pub(crate) fn in_children(
+    counters: &Counters,
+    work: &Work<'_>,
+    children: usize,
+    cpu_of: impl Fn(usize) -> usize,
+) -> Outcome {
+    for slot in counters.done.iter().chain(counters.errors) {
+        slot.store(0, Relaxed);
+    }
+    let failure = run_children(counters, work, children, cpu_of).err();
+    Outcome { done: counters.done.iter().map(|slot| slot.load(Relaxed)).sum(), failure }
+}
+
+fn run_children(
+    counters: &Counters,
+    work: &Work<'_>,
+    children: usize,
+    cpu_of: impl Fn(usize) -> usize,
+) -> Result<(), Failure> {
+    // The children start together: each waits for the end of file on the gate, which comes
+    // when the last writing end is closed.
+    let gate = call("pipe2", sys::pipe())?;
+    let mut pids = [None; MAX_CHILDREN];
+    let mut result = Ok(());
+    for (index, pid) in pids.iter_mut().enumerate().take(children) {
+        match call("fork", sys::fork()) {
+            Ok(Forked::Child) => child(counters, work, index, cpu_of(index), gate),
+            Ok(Forked::Parent(child)) => *pid = Some(child),
+            Err(failure) => {
+                result = Err(failure);
+                break;
+            }
+        }
+    }
+    let (reader, writer) = gate;
+    let closed = call("close", sys::close(writer)).and(call("close", sys::close(reader)));
+    for (pid, error) in pids.into_iter().flatten().zip(counters.errors) {
+        result = result.and(reap(pid, error));
+    }
+    result.and(closed)
+}
+
+/// A child's life; its exit status is not used, its counters are.
+fn child(
+    counters: &Counters,
+    work: &Work<'_>,
+    index: usize,
+    cpu: usize,
+    (reader, writer): (Fd, Fd),
+) -> ! {
+    let run = || {
+        call("close", sys::close(writer))?;
+        call("sched_setaffinity", sys::pin(cpu))?;
+        call("read", sys::read(reader, &mut [0; 1]))?;
+        match counters.done.get(index).and_then(|done| counters.tally(work, done)) {
+            Some(tally) => perform(work, &tally),
+            None => Ok(()),
+        }
+    };
+    if let (Err(Failure::Call(_, errno)), Some(error)) = (run(), counters.errors.get(index)) {
+        error.store(u64::from(errno.0), Relaxed);
+    }
+    sys::exit(0)
+}
+
+fn reap(pid: Pid, error: &AtomicU64) -> Result<(), Failure> {
+    let signal = call("wait4", sys::wait(pid))? & 0x7f;
+    match u16::try_from(error.load(Relaxed)) {
+        _ if signal != 0 => Err(Failure::Killed(signal)),
+        Ok(0) | Err(_) => Ok(()),
+        Ok(errno) => Err(Failure::Child(Errno(errno))),
+    }
+}
