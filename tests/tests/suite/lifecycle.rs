@@ -117,6 +117,9 @@ fn a_snapshot_taken_under_load_goes_on_in_another_machine() {
     guest.assert_unharmed();
 }
 
+/// Offset of a byte, and the error that its change must give.
+type Flip = (u64, fn(&SnapshotError) -> bool);
+
 #[test]
 fn a_damaged_snapshot_is_refused_by_the_part_that_is_damaged() {
     let host = Host::open(Path::new(DEFAULT_KVM)).unwrap();
@@ -134,7 +137,7 @@ fn a_damaged_snapshot_is_refused_by_the_part_that_is_damaged() {
     assert!(matches!(restore(), SnapshotError::NotASnapshot(_)));
     let whole = TestGuest::snapshot(1);
     let len = std::fs::metadata(&whole).unwrap().len();
-    let flips: [(u64, fn(&SnapshotError) -> bool); 5] = [
+    let flips: [Flip; 5] = [
         (8, |e| matches!(e, SnapshotError::Version { .. })),
         (16, |e| matches!(e, SnapshotError::Damaged { part: "header", .. })),
         (100, |e| matches!(e, SnapshotError::Damaged { part: "metadata", .. })),
