@@ -58,6 +58,8 @@ pub enum Reserved {
     JumpLabel,
     /// A static call, likewise.
     StaticCall,
+    /// Entry code, which may run on page tables without hidden memory (KPTI).
+    EntryText,
 }
 
 impl Reserved {
@@ -66,6 +68,7 @@ impl Reserved {
             Self::ExceptionTable => "may fault and be fixed up by its address (exception table)",
             Self::JumpLabel => "is a static key's branch, which the kernel itself rewrites",
             Self::StaticCall => "is a static call, which the kernel itself rewrites",
+            Self::EntryText => "is entry code, which may run where hidden memory is not mapped",
         }
     }
 }

@@ -54,7 +54,4 @@ impl<'a> HitContext<'a> {
 pub trait ExitHook: Send + Sync {
     /// The guest hit an int3 in kernel or user mode.
     fn breakpoint(&self, context: &mut HitContext<'_>) -> BreakpointAction;
-
-    /// The guest stopped for good (reset, triple fault, panic); its memory is as it was.
-    fn stopped(&self);
 }

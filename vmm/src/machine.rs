@@ -81,8 +81,5 @@ impl Machine {
                 let _ = vcpu.send(Command::Halt);
             }
         }
-        if let Some(hook) = self.hook() {
-            hook.stopped();
-        }
     }
 }

@@ -129,8 +129,6 @@ impl ExitHook for HitPath {
             }
         }
     }
-
-    fn stopped(&self) {}
 }
 
 impl HitPath {

@@ -2,11 +2,12 @@
 //! really are, and which of its instructions it treats specially.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use exoprobe_introspect::{ExceptionTable, SymbolTable, VirtualMemory};
 use exoprobe_vmm::Gva;
-use exoprobe_vmm::paging::PagingMode;
+use exoprobe_vmm::paging::{PagingMode, translate};
 
 use super::guest::{Guest, KernelView};
 use crate::error::{AttachError, Reserved};
@@ -16,8 +17,8 @@ const MSR_LSTAR: u32 = 0xc000_0082;
 const SYSCALL_ENTRY: &str = "entry_SYSCALL_64";
 /// enum system_states: 0 is SYSTEM_BOOTING, left after alternatives have been patched.
 const SYSTEM_STATE: &str = "system_state";
-/// CR3 bit of the user half of a page-table pair (KPTI, PTI_USER_PGTABLE_BIT).
-const CR3_USER_HALF: u64 = 1 << 12;
+/// Root of the kernel's own page tables (swapper_pg_dir in C).
+const PAGE_TABLES: &str = "init_top_pgt";
 /// Largest kernel table read, in bytes: ten times a distribution kernel's.
 const TABLE_MAX: u64 = 8 << 20;
 
@@ -25,6 +26,7 @@ const TABLE_MAX: u64 = 8 << 20;
 pub(crate) struct Kernel {
     pub(crate) symbols: SymbolTable,
     pub(crate) view: KernelView,
+    entry_text: Range<Gva>,
     extable: ExceptionTable,
     jump_labels: HashSet<Gva>,
     static_calls: HashSet<Gva>,
@@ -71,16 +73,18 @@ impl Kernel {
             return Err(AttachError::Booting);
         }
         let symbols = slide(symbols, entry)?;
-        let view = KernelView::new(Arc::clone(guest), kernel_paging(guest.as_ref(), entry)?);
+        let view =
+            KernelView::new(Arc::clone(guest), kernel_paging(guest.as_ref(), &symbols, entry)?);
         let memory = VirtualMemory::with_mode(&view, view.mode);
         if !text_is_final(&memory, &symbols) {
             return Err(AttachError::Booting);
         }
         guest.hidden().map(guest.ram(), view.mode)?;
+        let entry_text = entry_text(&symbols);
         let extable = ExceptionTable::read(&memory, &symbols)?;
         let jump_labels = JUMP_LABELS.read(&memory, &symbols)?;
         let static_calls = STATIC_CALLS.read(&memory, &symbols)?;
-        Ok(Self { symbols, view, extable, jump_labels, static_calls })
+        Ok(Self { symbols, view, entry_text, extable, jump_labels, static_calls })
     }
 
     /// Memory as the kernel sees it.
@@ -90,7 +94,9 @@ impl Kernel {
 
     /// How the kernel treats the instruction at `at`, if specially.
     pub(crate) fn reserved(&self, at: Gva) -> Option<Reserved> {
-        if self.extable.covers(at) {
+        if self.entry_text.contains(&at) {
+            Some(Reserved::EntryText)
+        } else if self.extable.covers(at) {
             Some(Reserved::ExceptionTable)
         } else if self.jump_labels.contains(&at) {
             Some(Reserved::JumpLabel)
@@ -116,17 +122,32 @@ fn slide(symbols: &SymbolTable, entry: Gva) -> Result<SymbolTable, AttachError> 
     Ok(symbols.with_slide(distance))
 }
 
-/// The kernel's page tables: those of the moment, or their kernel half when the vCPU is in user mode
-/// under KPTI.
-fn kernel_paging(guest: &dyn Guest, entry: Gva) -> Result<PagingMode, AttachError> {
+/// The kernel's own page tables, which stay for as long as it runs. Those of the moment may be a
+/// process's, gone when it exits, or the user half of a KPTI pair; but all map the entry point, and
+/// the kernel's image is contiguous in physical memory.
+fn kernel_paging(
+    guest: &dyn Guest,
+    symbols: &SymbolTable,
+    entry: Gva,
+) -> Result<PagingMode, AttachError> {
     let s = guest.sregs()?;
     let mode = PagingMode::from_registers(s.cr0, s.cr3, s.cr4, s.efer)?;
-    let kernel_half = PagingMode { cr3: mode.cr3 & !CR3_USER_HALF, ..mode };
-    // The entry itself is mapped in both halves; the page tables' own GiB in the kernel's only is
-    // told by its directory having more than the entry.
-    match exoprobe_vmm::paging::translate(guest.ram(), kernel_half, entry) {
-        Ok(_) => Ok(kernel_half),
-        Err(_) => Ok(mode),
+    let root = symbols.lookup(PAGE_TABLES).map_err(|e| AttachError::WrongSymbols(e.to_string()))?;
+    let entry_gpa = translate(guest.ram(), mode, entry)?.gpa;
+    let cr3 = entry_gpa.0.wrapping_add(root.address.0.wrapping_sub(entry.0));
+    let kernel = PagingMode { cr3, ..mode };
+    match translate(guest.ram(), kernel, root.address) {
+        Ok(found) if found.gpa.0 == cr3 => Ok(kernel),
+        _ => Err(AttachError::WrongSymbols(format!("{PAGE_TABLES} does not map itself"))),
+    }
+}
+
+/// Linux's section of entry code; empty when the symbols do not name it.
+fn entry_text(symbols: &SymbolTable) -> Range<Gva> {
+    let edge = |name| symbols.lookup(name).map(|symbol| symbol.address);
+    match (edge("__entry_text_start"), edge("__entry_text_end")) {
+        (Ok(start), Ok(end)) => start..end,
+        _ => Gva(0)..Gva(0),
     }
 }
 

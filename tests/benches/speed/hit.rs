@@ -57,7 +57,10 @@ fn code(body: &[u8]) -> (Vec<u8>, u64) {
     (code, end)
 }
 
-fn at(address: Gva, handler: impl Fn(&mut exoprobe_vmm::kvm_regs) -> Verdict + Send + Sync + 'static) -> Kprobe {
+fn at(
+    address: Gva,
+    handler: impl Fn(&mut exoprobe_vmm::kvm_regs) -> Verdict + Send + Sync + 'static,
+) -> Kprobe {
     let definition = ProbeDefinition { addr: Some(address), ..ProbeDefinition::default() };
     Kprobe { definition, pre_handler: Some(Box::new(handler)), post_handler: None }
 }
@@ -92,7 +95,8 @@ fn measure(which: &Loop) -> Outcome {
     let mut probes = vec![begin, finish, enter];
     if which.probed {
         // Registers recorded, as the target has it.
-        let mut probe = Kprobe::from(parse_line("p:body 0x1 %di %si %dx %cx").expect("a definition"));
+        let mut probe =
+            Kprobe::from(parse_line("p:body 0x1 %di %si %dx %cx").expect("a definition"));
         probe.definition.addr = Some(start.wrapping_add(1));
         probes.push(probe);
     }
@@ -116,14 +120,22 @@ fn compare(exit: &Loop, hit: &Loop) {
     let (plain, probed) = (best(&exits), best(&hits));
     #[expect(clippy::cast_precision_loss, reason = "thousands")]
     let turns = TURNS as f64;
-    figure(&format!("{} to `{}`, time ratio", hit.name, exit.name), &format!("{:.2}", probed / plain), "<= 1.5");
+    figure(
+        &format!("{} to `{}`, time ratio", hit.name, exit.name),
+        &format!("{:.2}", probed / plain),
+        "<= 1.5",
+    );
     let micros = |seconds: f64| format!("{:.2} us", seconds / turns * 1e6);
     figure(&format!("  `{}` loop, a turn", exit.name), &micros(plain), "");
     figure(&format!("  `{}` loop, a turn", hit.name), &micros(probed), "");
     // What both loops share (entering, the port's own exits, two markers) cancels out.
     #[expect(clippy::cast_precision_loss, reason = "thousands")]
     let extra = hits[0].exits as f64 - exits[0].exits as f64;
-    figure(&format!("  {} hits, exits more than `out`s", hits[0].hits), &format!("{extra:+.0}"), "about 0");
+    figure(
+        &format!("  {} hits, exits more than `out`s", hits[0].hits),
+        &format!("{extra:+.0}"),
+        "about 0",
+    );
     assert!(hits.iter().all(|o| o.hits == TURNS), "every turn is a hit");
     #[expect(clippy::cast_precision_loss, reason = "thousands")]
     let per_hit = (hits[0].exits as f64 / turns * 100.0).round() / 100.0;

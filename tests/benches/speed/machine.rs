@@ -17,8 +17,6 @@ impl ExitHook for NoProbes {
     fn breakpoint(&self, _: &mut HitContext<'_>) -> BreakpointAction {
         BreakpointAction::PassToGuest
     }
-
-    fn stopped(&self) {}
 }
 
 fn least(mut measure: impl FnMut() -> f64) -> f64 {
@@ -28,7 +26,11 @@ fn least(mut measure: impl FnMut() -> f64) -> f64 {
 pub(crate) fn run() {
     let begun = Instant::now();
     drop(TestGuest::boot(&TestGuest::config("vmlinux", 1)));
-    figure("boot to the workload's prompt", &format!("{:.1} s", begun.elapsed().as_secs_f64()), "<= 15 s");
+    figure(
+        "boot to the workload's prompt",
+        &format!("{:.1} s", begun.elapsed().as_secs_f64()),
+        "<= 15 s",
+    );
     let preflight = least(|| {
         let begun = Instant::now();
         drop(Host::open(Path::new(DEFAULT_KVM)).expect("KVM"));
@@ -43,7 +45,11 @@ pub(crate) fn run() {
         vm.start(Arc::new(NoProbes)).expect("a new machine starts");
         begun.elapsed().as_secs_f64() * 1e3
     });
-    figure("restore of 32 MiB to the first guest instruction", &format!("{restore:.1} ms"), "<= 15 ms");
+    figure(
+        "restore of 32 MiB to the first guest instruction",
+        &format!("{restore:.1} ms"),
+        "<= 15 ms",
+    );
     let config = TestGuest::config("vmlinux", 1);
     let start = least(|| {
         let begun = Instant::now();
@@ -52,5 +58,9 @@ pub(crate) fn run() {
         vm.start(Arc::new(NoProbes)).expect("a new machine starts");
         begun.elapsed().as_secs_f64() * 1e3
     });
-    figure("start, preflight included, to the first guest instruction", &format!("{start:.1} ms"), "<= 50 ms");
+    figure(
+        "start, preflight included, to the first guest instruction",
+        &format!("{start:.1} ms"),
+        "<= 50 ms",
+    );
 }

@@ -33,7 +33,7 @@ fn each_bad_definition_has_its_errno_and_says_what_to_do() {
         (line("p:taken __x64_sys_getppid"), "EEXIST", "taken"),
         (line("p:a init_task"), "ENOENT", "init_task"),
         (line("p:a __x64_sys_getpid x=%di x=%si"), "EINVAL", "`x`"),
-        (line("p:a native_safe_halt+4"), "E", ""),
+        (line("p:a entry_SYSCALL_64"), "EOPNOTSUPP", "entry code"),
         (
             ProbeDefinition { event: Some("no-good".to_owned()), ..line("p:a vfs_read") },
             "EINVAL",
