@@ -5,6 +5,7 @@
 
 mod binary;
 mod guest;
+pub mod http;
 
 pub use binary::{Service, exoprobe};
 pub use guest::{TestGuest, guest_file, kernel_symbols};

@@ -1,4 +1,6 @@
+mod api;
 mod boot;
 mod hits;
 mod lifecycle;
+mod program;
 mod refusals;

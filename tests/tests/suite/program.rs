@@ -1,0 +1,224 @@
+//! The program from the outside: arguments, sockets, signals, the host.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
+use std::time::Duration;
+
+use exoprobe_tests::http::{self, Answer};
+use exoprobe_tests::{Service, TestGuest, exoprobe, guest_file};
+
+fn snapshot() -> String {
+    TestGuest::snapshot(1).to_str().unwrap().to_owned()
+}
+
+/// Runs the program, which must refuse; gives what it wrote to standard error.
+fn refused(args: &[&str]) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let output = exoprobe().arg("run").arg("--socket").arg(&socket).args(args).output().unwrap();
+    assert!(!output.status.success(), "{args:?} was taken");
+    assert!(!socket.exists(), "nothing is left behind");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn bad_images_are_refused_before_anything_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, content: &[u8]| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let vmlinux = guest_file("vmlinux");
+    let vmlinux = vmlinux.to_str().unwrap();
+    let whole = std::fs::read(vmlinux).unwrap();
+    let truncated = file("truncated", &whole[..whole.len() / 3]);
+    let mut other = whole[..4096].to_vec();
+    other[18] = 183;
+    let cases = [
+        (vec!["--kernel".to_owned(), "/nonexistent/vmlinux".into()], "/nonexistent/vmlinux"),
+        (vec!["--kernel".into(), file("empty", b"")], "empty"),
+        (
+            vec!["--kernel".into(), truncated.clone(), "--symbols".into(), vmlinux.into()],
+            "truncated",
+        ),
+        (
+            vec!["--kernel".into(), file("arm", &other), "--symbols".into(), vmlinux.into()],
+            "x86-64",
+        ),
+        (
+            vec!["--kernel".into(), file("text", b"hello"), "--symbols".into(), vmlinux.into()],
+            "vmlinux or a bzImage",
+        ),
+        (
+            vec![
+                "--kernel".into(),
+                vmlinux.into(),
+                "--memory".into(),
+                "32".into(),
+                "--initramfs".into(),
+                file("huge", &vec![0; 40 << 20]),
+            ],
+            "raise the memory",
+        ),
+        (vec!["--restore".into(), truncated], "snapshot"),
+        (vec!["--kernel".into(), vmlinux.into(), "--vcpus".into(), "99".into()], "vCPU"),
+    ];
+    for (args, part) in cases {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let error = refused(&args);
+        assert!(error.contains(part), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn a_host_without_kvm_or_the_right_to_it_says_what_to_do() {
+    let snapshot = snapshot();
+    let error = refused(&["--restore", &snapshot, "--kvm", "/nonexistent/kvm"]);
+    assert!(error.contains("modprobe"), "{error}");
+    let error = refused(&["--restore", &snapshot, "--kvm", "/dev/null"]);
+    assert!(error.contains("no KVM device"), "{error}");
+    let doctor = exoprobe().args(["doctor", "--kvm", "/nonexistent/kvm"]).output().unwrap();
+    assert!(!doctor.status.success());
+
+    // SAFETY: geteuid has no failure and touches no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("SKIPPED here: the permission case needs root to become somebody else");
+        return;
+    }
+    let kvm = exoprobe_vmm::DEFAULT_KVM;
+    let mode =
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(kvm).unwrap().permissions());
+    if mode & 0o006 != 0 {
+        eprintln!("SKIPPED here: {kvm} is open to everybody");
+        return;
+    }
+    // The program must be readable for nobody: a copy in a folder that is.
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("exoprobe");
+    std::fs::copy(exoprobe().get_program(), &copy).unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(dir.path(), open).unwrap();
+    let output =
+        std::process::Command::new(&copy).arg("doctor").uid(65534).gid(65534).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned()
+        + &String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success() && text.contains("usermod -aG kvm"), "{text}");
+}
+
+#[test]
+fn doctor_names_what_it_found() {
+    let json = exoprobe().args(["doctor", "--json"]).output().unwrap();
+    assert!(json.status.success());
+    let found: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert!(found.to_string().contains("breakpoint"), "{found}");
+}
+
+#[test]
+fn a_socket_in_use_is_refused_and_a_stale_one_replaced() {
+    let snapshot = snapshot();
+    let mut service = Service::start(&["--restore", &snapshot]);
+    let socket = service.socket().to_str().unwrap().to_owned();
+    let second =
+        exoprobe().args(["run", "--restore", &snapshot, "--socket", &socket]).output().unwrap();
+    let error = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(!second.status.success() && error.contains(&socket), "{error}");
+    assert_eq!(http::ask(service.socket(), "GET", "/v1/vm", &[], b"").status, 200, "unharmed");
+    service.end(libc::SIGKILL);
+    assert!(service.socket().exists(), "a killed service leaves its socket");
+    let third = exoprobe().args(["vm", "status", "--socket", &socket]).output().unwrap();
+    assert_eq!(third.status.code(), Some(3), "nobody there");
+    let mut next = exoprobe()
+        .args(["run", "--restore", &snapshot, "--socket", &socket])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    next.kill().unwrap();
+    next.wait().unwrap();
+}
+
+#[test]
+fn sigterm_during_boot_ends_cleanly() {
+    let (kernel, initramfs) = (guest_file("vmlinux"), guest_file("initramfs.cpio"));
+    let args = [
+        "--kernel",
+        kernel.to_str().unwrap(),
+        "--initramfs",
+        initramfs.to_str().unwrap(),
+        "--memory",
+        "32",
+    ];
+    let mut service = Service::start(&args);
+    std::thread::sleep(Duration::from_millis(500));
+    let status = service.end(libc::SIGTERM);
+    assert!(status.success(), "{status}: {}", service.log());
+    assert!(!service.socket().exists(), "the socket is removed");
+}
+
+#[test]
+fn tcp_needs_a_token() {
+    let snapshot = snapshot();
+    let error = refused(&["--restore", &snapshot, "--listen", "127.0.0.1:0"]);
+    assert!(error.contains("token"), "{error}");
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    std::fs::write(&token, "correct-horse-battery\n").unwrap();
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("127.0.0.1:{port}");
+    let service = Service::start(&[
+        "--restore",
+        &snapshot,
+        "--listen",
+        &address,
+        "--token-file",
+        token.to_str().unwrap(),
+    ]);
+    let ask = |headers: &[&str]| {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.write_all(&http::request("GET", "/v1/vm", headers, b"")).unwrap();
+        Answer::read(stream)
+    };
+    for headers in
+        [&[][..], &["authorization: Bearer wrong"], &["authorization: Basic correct-horse-battery"]]
+    {
+        let answer = ask(headers);
+        assert_eq!(answer.status, 401, "{answer:?}");
+        assert!(answer.head.to_lowercase().contains("www-authenticate: bearer"), "{answer:?}");
+    }
+    assert_eq!(ask(&["authorization: Bearer correct-horse-battery"]).status, 200);
+    drop(service);
+}
+
+#[test]
+fn the_command_line_does_the_main_job() {
+    let service = Service::start(&["--restore", &snapshot()]);
+    let added = service.ok(&["probe", "add", "p:getpid __x64_sys_getpid", "p:w ksys_write %di"]);
+    assert!(added.contains("getpid"), "{added}");
+    assert!(service.ok(&["vm", "send", "getpid 1000"]).contains("done getpid 1000"));
+    let list = service.ok(&["probe", "list"]);
+    assert!(list.contains("__x64_sys_getpid") && list.contains("1000"), "{list}");
+    let json: serde_json::Value =
+        serde_json::from_str(&service.ok(&["--json", "probe", "show", "getpid"])).unwrap();
+    assert_eq!(json["hits"], 1000);
+    let _ = service.ok(&["probe", "disable", "getpid"]);
+    assert!(service.ok(&["probe", "list"]).contains("DISABLED"));
+    let _ = service.ok(&["probe", "enable", "getpid"]);
+    let events = service.ok(&["events", "--limit", "3"]);
+    assert_eq!(events.lines().count(), 3, "{events}");
+    let unknown = service.client(&["probe", "add", "p:x __x64_sys_getpidd"]);
+    let error = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(error.contains("ENOENT") && error.contains("__x64_sys_getpid"), "{error}");
+    let _ = service.ok(&["probe", "rm", "--all"]);
+    let _ = service.ok(&["vm", "pause"]);
+    assert!(service.ok(&["vm", "status"]).contains("paused"));
+    let _ = service.ok(&["vm", "resume"]);
+    assert!(service.ok(&["vm", "send", "ping"]).contains("done ping"));
+}
