@@ -1,1 +1,28 @@
-//! api
+//! The service around the probe engine: HTTP with JSON, and the command line.
+//!
+//! This layer verifies what comes in, converts it, and hands it on; it decides nothing. A
+//! [`service::Service`] owns one guest and its engine, [`http`] speaks to clients, and [`run`] is
+//! `exoprobe run`, which ties them to sockets and signals.
+
+pub mod http;
+pub mod run;
+pub mod service;
+
+use std::path::PathBuf;
+
+pub use http::openapi_json;
+
+/// Where the service listens, and clients look for it, unless told otherwise:
+/// `$XDG_RUNTIME_DIR/exoprobe.sock`, or `/tmp/exoprobe-UID.sock` without that variable.
+#[must_use]
+pub fn default_socket() -> PathBuf {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    match runtime.filter(|dir| dir.is_absolute()) {
+        Some(dir) => dir.join("exoprobe.sock"),
+        None => {
+            // SAFETY: getuid has no preconditions and cannot fail.
+            let uid = unsafe { libc::getuid() };
+            PathBuf::from(format!("/tmp/exoprobe-{uid}.sock"))
+        }
+    }
+}

@@ -10,8 +10,9 @@ const MSR_TSC: u32 = 0x10;
 pub struct GuestTime(pub u64);
 
 /// Turns the host's time-stamp counter into the guest's. Valid while the guest runs at the host's
-/// rate, which is KVM's default and never changed by this crate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// rate, which is KVM's default and never changed by this crate. The default is the host's own counter,
+/// for an engine without a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct GuestClock {
     offset: u64,
     khz: u32,

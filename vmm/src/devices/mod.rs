@@ -7,7 +7,7 @@ mod serial;
 
 pub use output::OutputLog;
 pub(crate) use panic_watch::PanicWatch;
-pub use serial::SerialPort;
+pub use serial::{InputFull, SerialPort};
 pub(crate) use serial::SerialSnapshot;
 
 use std::cell::Cell;

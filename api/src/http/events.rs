@@ -1,0 +1,246 @@
+//! The route of the events: pages of them, or a stream that goes on.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use exoprobe_probes::{Engine, EventPage};
+use futures_util::{Stream, StreamExt, stream};
+use serde::Deserialize;
+use tokio::sync::watch;
+use utoipa::IntoParams;
+
+use super::extract::Query;
+use super::problem::Problem;
+use super::wire::{Event, Lost};
+use super::{Problems, blocking};
+use crate::service::Closing;
+
+const NDJSON: &str = "application/x-ndjson";
+const EVENT_STREAM: &str = "text/event-stream";
+/// Header of the sequence number to ask for next.
+const NEXT: HeaderName = HeaderName::from_static("exoprobe-next");
+const LAST_EVENT_ID: &str = "last-event-id";
+/// Events given at once unless the client says.
+const DEFAULT_LIMIT: usize = 1000;
+/// Events a follower is given at once: what waits for a slow client is no more than this.
+const PAGE: usize = 256;
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+#[derive(Clone)]
+pub(crate) struct EventsApi {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) closing: Closing,
+}
+
+pub(crate) fn routes(api: EventsApi) -> Router {
+    Router::new().route("/v1/events", get(events)).with_state(api)
+}
+
+/// Which events.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct EventsQuery {
+    /// First sequence number; the oldest event kept when absent. One in the future means the next
+    /// event that happens.
+    from: Option<u64>,
+    /// Most events to give: 1000 when absent, any number when following.
+    limit: Option<usize>,
+    /// Stream what follows, too, until the client leaves. Absent: only as server-sent events.
+    follow: Option<bool>,
+}
+
+/// Events: hits of probes, in order.
+///
+/// NDJSON, an event a line, or server-sent events where `Accept` asks for them (`id`: the sequence
+/// number, `event`: hit; resumable with `Last-Event-ID`). Where events were gone before this reader
+/// got to them, a line or an event `lost` says how many.
+#[utoipa::path(get, path = "/v1/events", tag = "events",
+    params(EventsQuery, ("Last-Event-ID" = Option<u64>, Header,
+        description = "Resume server-sent events behind this sequence number")),
+    responses((status = 200, description = "Events, and `Lost` where there is a gap",
+        content((Event<'_> = "application/x-ndjson"), (Event<'_> = "text/event-stream")),
+        headers(("exoprobe-next" = u64,
+            description = "Sequence number to ask for next; not when following"))),
+        Problems))]
+pub(crate) async fn events(
+    State(api): State<EventsApi>,
+    Query(query): Query<EventsQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let as_sse = accepts_sse(&headers);
+    let from = match last_event_id(&headers)? {
+        Some(last) if as_sse => Some(last.saturating_add(1)),
+        _ => query.from,
+    };
+    if query.follow.unwrap_or(as_sse) {
+        let pages = follow(&api, from, query.limit);
+        return Ok(if as_sse { sse_response(pages) } else { ndjson_response(pages) });
+    }
+    let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
+    let page = blocking(move || {
+        api.engine.drain();
+        read(&api.engine, from, limit)
+    });
+    let page = page.await?;
+    let next = HeaderValue::from(page.next);
+    let pages = stream::iter([page]);
+    let mut response = if as_sse { sse_response(pages) } else { ndjson_response(pages) };
+    response.headers_mut().insert(NEXT, next);
+    Ok(response)
+}
+
+fn accepts_sse(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::ACCEPT).iter();
+    values.filter_map(|v| v.to_str().ok()).any(|v| v.contains(EVENT_STREAM))
+}
+
+fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
+    let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
+    let number = value.to_str().ok().and_then(|text| text.parse().ok());
+    number.map(Some).ok_or_else(|| Problem::malformed("Last-Event-ID is no sequence number"))
+}
+
+/// A page; who does not say where to start has lost nothing.
+fn read(engine: &Engine, from: Option<u64>, max: usize) -> EventPage {
+    let page = engine.events().read(from.unwrap_or(0), max);
+    EventPage { lost: if from.is_some() { page.lost } else { 0 }, ..page }
+}
+
+fn follow(
+    api: &EventsApi,
+    from: Option<u64>,
+    limit: Option<usize>,
+) -> impl Stream<Item = EventPage> + Send + 'static {
+    let follower = Follower {
+        latest: api.engine.events().latest(),
+        engine: Arc::clone(&api.engine),
+        closing: api.closing.clone(),
+        from,
+        left: limit,
+    };
+    stream::unfold(follower, Follower::next)
+}
+
+/// A client that follows the events.
+struct Follower {
+    engine: Arc<Engine>,
+    latest: watch::Receiver<u64>,
+    closing: Closing,
+    /// Where to go on; `None` before the first page of a reader who did not say.
+    from: Option<u64>,
+    /// Events it still wants; `None` is any number.
+    left: Option<usize>,
+}
+
+impl Follower {
+    /// The next page that holds something; `None` when it has all, or the service ends.
+    async fn next(mut self) -> Option<(EventPage, Self)> {
+        loop {
+            let max = self.left.map_or(PAGE, |left| left.min(PAGE));
+            if max == 0 {
+                return None;
+            }
+            // Before reading, so that no event after it is missed.
+            self.latest.mark_unchanged();
+            let page = read(&self.engine, self.from, max);
+            self.from = Some(page.next);
+            if !page.events.is_empty() || page.lost > 0 {
+                self.left = self.left.map(|left| left - page.events.len());
+                return Some((page, self));
+            }
+            self.closing.or_changed(&mut self.latest).await?;
+        }
+    }
+}
+
+fn lost(page: &EventPage) -> Option<Lost> {
+    let next = page.next - page.events.len() as u64;
+    (page.lost > 0).then_some(Lost { lost: page.lost, next })
+}
+
+fn ndjson_response(pages: impl Stream<Item = EventPage> + Send + 'static) -> Response {
+    let body = pages.map(|page| ndjson(&page).map(Bytes::from));
+    ([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(body)).into_response()
+}
+
+fn ndjson(page: &EventPage) -> serde_json::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    if let Some(lost) = lost(page) {
+        serde_json::to_writer(&mut text, &lost)?;
+        text.push(b'\n');
+    }
+    for event in &page.events {
+        serde_json::to_writer(&mut text, &Event::from(&**event))?;
+        text.push(b'\n');
+    }
+    Ok(text)
+}
+
+fn sse_response(pages: impl Stream<Item = EventPage> + Send + 'static) -> Response {
+    let events = pages.flat_map(|page| stream::iter(sse_events(&page))).map(Ok::<_, Infallible>);
+    Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+}
+
+/// Without a line of JSON, which no event of the engine is.
+fn sse_events(page: &EventPage) -> Vec<sse::Event> {
+    let json = |data: serde_json::Result<String>| data.unwrap_or_default();
+    let gap = lost(page)
+        .map(|lost| sse::Event::default().event("lost").data(json(serde_json::to_string(&lost))));
+    let hits = page.events.iter().map(|event| {
+        let data = json(serde_json::to_string(&Event::from(&**event)));
+        sse::Event::default().id(event.seq.to_string()).event("hit").data(data)
+    });
+    gap.into_iter().chain(hits).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(lost: u64) -> EventPage {
+        let event = |seq| {
+            Arc::new(exoprobe_probes::Event {
+                seq,
+                time: 0.5,
+                vcpu: 0,
+                group: "kprobes".into(),
+                event: "e".into(),
+                symbol_name: None,
+                offset: 0,
+                addr: "0x0".into(),
+                args: serde_json::Map::new(),
+            })
+        };
+        EventPage { events: vec![event(7), event(8)], next: 9, lost }
+    }
+
+    #[test]
+    fn a_gap_is_told_before_what_follows_it() {
+        let text = String::from_utf8(ndjson(&page(6)).unwrap()).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], r#"{"lost":6,"next":7}"#);
+        assert!(lines[1].starts_with(r#"{"seq":7,"#), "{}", lines[1]);
+        assert_eq!(lines.len(), 3);
+        assert_eq!(ndjson(&page(0)).unwrap().iter().filter(|b| **b == b'\n').count(), 2);
+    }
+
+    #[tokio::test]
+    async fn server_sent_events_carry_the_sequence_number() {
+        let response = sse_response(stream::iter([page(6)]));
+        assert_eq!(response.headers()[header::CONTENT_TYPE], EVENT_STREAM);
+        let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        let text = str::from_utf8(&body).unwrap();
+        assert!(
+            text.starts_with("event: lost\ndata: {\"lost\":6,\"next\":7}\n\nid: 7\nevent: hit\n")
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! HTTP: routes under `/v1`, JSON in and out, every error a problem document.
+
+mod auth;
+mod events;
+mod extract;
+mod openapi;
+mod probes;
+mod problem;
+#[cfg(test)]
+mod tests;
+mod vm;
+pub mod wire;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::{Method, StatusCode, Uri, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use exoprobe_probes::Engine;
+
+pub use auth::{Token, TokenError};
+pub use openapi::openapi_json;
+pub use problem::{PROBLEM_JSON, Problem, ProblemDocument};
+
+pub(crate) use vm::VmApi;
+
+use crate::service::Closing;
+use events::EventsApi;
+use openapi::Problems;
+
+/// Largest body taken, in bytes.
+pub const BODY_MAX: usize = 1 << 20;
+
+/// All routes.
+pub(crate) fn router(api: VmApi) -> Router {
+    let engine_routes = engine_routes(&api.engine, &api.closing);
+    finish(vm::routes(api).merge(engine_routes))
+}
+
+/// Lets in only who presents the token.
+pub(crate) fn with_token(router: Router, token: Token) -> Router {
+    router.layer(axum::middleware::from_fn_with_state(token, auth::require))
+}
+
+/// The routes that need no machine.
+fn engine_routes(engine: &Arc<Engine>, closing: &Closing) -> Router {
+    let events = EventsApi { engine: Arc::clone(engine), closing: closing.clone() };
+    probes::routes(Arc::clone(engine))
+        .merge(events::routes(events))
+        .route("/v1/openapi.json", get(openapi_document))
+}
+
+/// What no route decides by itself.
+fn finish(routes: Router) -> Router {
+    routes
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+}
+
+async fn no_route(uri: Uri) -> Problem {
+    let detail = format!("there is nothing at {}: see /v1/openapi.json", uri.path());
+    Problem::new("ENOENT", detail)
+}
+
+async fn no_method(method: Method, uri: Uri) -> Problem {
+    let detail = format!("{} does not take {method}: see the header Allow", uri.path());
+    Problem::with_status(StatusCode::METHOD_NOT_ALLOWED, "EOPNOTSUPP", detail)
+}
+
+/// This document.
+#[utoipa::path(get, path = "/v1/openapi.json", tag = "meta",
+    responses((status = 200, body = Object, content_type = "application/json"), Problems))]
+async fn openapi_document() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], openapi_json())
+}
+
+/// Does what may wait for a vCPU or a lock, off the threads that serve connections.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    Ok(tokio::task::spawn_blocking(work).await?)
+}

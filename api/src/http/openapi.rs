@@ -1,0 +1,101 @@
+//! The OpenAPI document, generated from the routes.
+
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{Content, PathItem, Ref, RefOr, ResponseBuilder};
+use utoipa::{IntoResponses, Modify, OpenApi};
+
+use super::problem::{PROBLEM_JSON, ProblemDocument};
+use super::{events, probes, vm, wire};
+
+/// Every error of every route.
+pub(crate) struct Problems;
+
+impl IntoResponses for Problems {
+    fn responses() -> std::collections::BTreeMap<String, RefOr<utoipa::openapi::Response>> {
+        let schema = Ref::from_schema_name("Problem");
+        let response = ResponseBuilder::new()
+            .description("What went wrong")
+            .content(PROBLEM_JSON, Content::new(Some(schema)))
+            .build();
+        [("default".to_owned(), response.into())].into()
+    }
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "exoprobe",
+        description = "Kprobes in a guest's Linux kernel, from outside the guest.\n\nThe service \
+            listens on a unix socket. Where it listens on TCP as well, every request there needs \
+            the bearer token."
+    ),
+    paths(
+        vm::status, vm::pause, vm::resume, vm::shutdown, vm::snapshot, vm::registers,
+        vm::serial_output, vm::serial_input,
+        probes::list, probes::create, probes::remove_all, probes::show, probes::change,
+        probes::remove, probes::list_text,
+        events::events, super::openapi_document,
+    ),
+    components(schemas(ProblemDocument, wire::Lost)),
+    modifiers(&ShortNames, &BearerToken),
+    security((), ("token" = [])),
+    tags(
+        (name = "vm", description = "The guest: state, run control, registers, serial ports"),
+        (name = "probes", description = "Probes"),
+        (name = "events", description = "Hits of probes"),
+        (name = "meta", description = "This document"),
+    )
+)]
+struct Document;
+
+/// The OpenAPI document as JSON, with a line end.
+#[must_use]
+pub fn openapi_json() -> String {
+    let json = Document::openapi().to_pretty_json();
+    json.expect("the document has text keys only") + "\n"
+}
+
+/// Routes that name a group are there without it, too.
+struct ShortNames;
+
+impl Modify for ShortNames {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let paths = &mut document.paths.paths;
+        let Some(long) = paths.get("/v1/probes/{group}/{event}") else { return };
+        let mut short: PathItem = long.clone();
+        let operations = [&mut short.get, &mut short.patch, &mut short.delete];
+        for operation in operations.into_iter().flatten() {
+            operation.summary.iter_mut().for_each(|s| s.push_str(" Of the group `kprobes`."));
+            operation.operation_id.iter_mut().for_each(|id| id.push_str("_of_kprobes"));
+            let parameters = operation.parameters.iter_mut();
+            parameters.for_each(|all| {
+                all.retain(|p| !matches!(p, RefOr::T(p) if p.name == "group"));
+            });
+        }
+        paths.insert("/v1/probes/{event}".to_owned(), short);
+    }
+}
+
+/// The token of TCP listeners.
+struct BearerToken;
+
+impl Modify for BearerToken {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let components = document.components.get_or_insert_default();
+        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+        components.add_security_scheme("token", SecurityScheme::Http(scheme));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_committed_document_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/openapi.json");
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            committed == super::openapi_json(),
+            "docs/openapi.json is out of date: run `cargo run -q --bin exoprobe -- openapi > docs/openapi.json`"
+        );
+    }
+}

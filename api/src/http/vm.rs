@@ -1,0 +1,211 @@
+//! Routes of the machine: state, run control, snapshots, registers, serial ports.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use exoprobe_probes::Engine;
+use exoprobe_vmm::{SerialPort, Vm};
+use futures_util::stream;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::extract::{self, Json, Path, Query};
+use super::problem::Problem;
+use super::wire::{Snapshot, SnapshotRequest, VcpuRegisters, VmStatus};
+use super::{Problems, blocking};
+use crate::service::{Closing, Growth};
+
+const OCTETS: &str = "application/octet-stream";
+/// Header of the offset to go on reading a serial port from.
+const NEXT_OFFSET: &str = "exoprobe-next-offset";
+
+/// What these routes work on.
+#[derive(Clone)]
+pub(crate) struct VmApi {
+    pub(crate) vm: Arc<Vm>,
+    pub(crate) engine: Arc<Engine>,
+    /// Tells when a serial port's output has grown.
+    pub(crate) growth: [Growth; 2],
+    pub(crate) closing: Closing,
+}
+
+pub(crate) fn routes(api: VmApi) -> Router {
+    Router::new()
+        .route("/v1/vm", get(status))
+        .route("/v1/vm/pause", post(pause))
+        .route("/v1/vm/resume", post(resume))
+        .route("/v1/vm/shutdown", post(shutdown))
+        .route("/v1/vm/snapshot", post(snapshot))
+        .route("/v1/vm/registers/{vcpu}", get(registers))
+        .route("/v1/vm/serial/{port}", get(serial_output).post(serial_input))
+        .with_state(api)
+}
+
+/// The guest's state.
+#[utoipa::path(get, path = "/v1/vm", tag = "vm",
+    responses((status = 200, body = VmStatus), Problems))]
+pub(crate) async fn status(State(api): State<VmApi>) -> axum::Json<VmStatus> {
+    axum::Json(VmStatus::from(&*api.vm))
+}
+
+/// Take all vCPUs out of the guest.
+#[utoipa::path(post, path = "/v1/vm/pause", tag = "vm",
+    responses((status = 200, body = VmStatus), Problems))]
+pub(crate) async fn pause(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
+    let vm = Arc::clone(&api.vm);
+    blocking(move || vm.pause()).await??;
+    Ok(status(State(api)).await)
+}
+
+/// Let the vCPUs run again.
+#[utoipa::path(post, path = "/v1/vm/resume", tag = "vm",
+    responses((status = 200, body = VmStatus), Problems))]
+pub(crate) async fn resume(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
+    let vm = Arc::clone(&api.vm);
+    blocking(move || vm.resume()).await??;
+    Ok(status(State(api)).await)
+}
+
+/// Stop the guest for good, as if its plug were pulled; the service stays.
+#[utoipa::path(post, path = "/v1/vm/shutdown", tag = "vm",
+    responses((status = 200, body = VmStatus), Problems))]
+pub(crate) async fn shutdown(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
+    let vm = Arc::clone(&api.vm);
+    blocking(move || vm.shut_down()).await?;
+    Ok(status(State(api)).await)
+}
+
+/// Write the whole machine to a file on the service's host.
+///
+/// Refused while probes are registered: their breakpoints would be part of it.
+#[utoipa::path(post, path = "/v1/vm/snapshot", tag = "vm", request_body = SnapshotRequest,
+    responses((status = 200, body = Snapshot), Problems))]
+pub(crate) async fn snapshot(
+    State(api): State<VmApi>,
+    Json(SnapshotRequest { path }): Json<SnapshotRequest>,
+) -> Result<axum::Json<Snapshot>, Problem> {
+    if !path.is_absolute() {
+        let detail = format!("{} is not an absolute path", path.display());
+        return Err(Problem::new("EINVAL", detail));
+    }
+    let written = blocking(move || {
+        if api.engine.has_probes() {
+            return Err(Problem::new("EBUSY", "delete the probes first"));
+        }
+        api.vm.snapshot(&path)?;
+        let bytes =
+            std::fs::metadata(&path).map_err(|error| Problem::new("EIO", error.to_string()))?.len();
+        Ok(Snapshot { path, bytes })
+    });
+    Ok(axum::Json(written.await??))
+}
+
+/// Registers of a vCPU.
+#[utoipa::path(get, path = "/v1/vm/registers/{vcpu}", tag = "vm",
+    params(("vcpu" = u64, Path, description = "vCPU, from 0")),
+    responses((status = 200, body = VcpuRegisters), Problems))]
+pub(crate) async fn registers(
+    State(api): State<VmApi>,
+    Path(vcpu): Path<u64>,
+) -> Result<axum::Json<VcpuRegisters>, Problem> {
+    let index = u8::try_from(vcpu)
+        .map_err(|_| Problem::new("ENOENT", format!("there is no vCPU {vcpu}")))?;
+    let registers = blocking(move || api.vm.registers(index)).await??;
+    Ok(axum::Json(VcpuRegisters::new(index, &registers)))
+}
+
+/// Which output of a serial port to read.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct SerialQuery {
+    /// Offset of the first byte, since power-on or restore; older bytes than the last MiB are gone.
+    #[serde(default)]
+    from: u64,
+    /// Stream what follows, too, until the client leaves.
+    #[serde(default)]
+    follow: bool,
+}
+
+/// What the guest wrote to a serial port: 0 is its console, 1 its workload's port.
+#[utoipa::path(get, path = "/v1/vm/serial/{port}", tag = "vm",
+    params(("port" = u64, Path, description = "0 or 1"), SerialQuery),
+    responses((status = 200, body = Vec<u8>, content_type = OCTETS,
+        headers(("exoprobe-next-offset" = u64, description = "Offset to go on from; not when following"))),
+        Problems))]
+pub(crate) async fn serial_output(
+    State(api): State<VmApi>,
+    Path(port): Path<u64>,
+    Query(query): Query<SerialQuery>,
+) -> Result<Response, Problem> {
+    let (index, port) = find_port(&api, port)?;
+    let kind = (header::CONTENT_TYPE, OCTETS);
+    if !query.follow {
+        let chunk = port.log().read(query.from);
+        let next = chunk.end().to_string();
+        let headers = [kind, (header::HeaderName::from_static(NEXT_OFFSET), next.as_str())];
+        return Ok((headers, chunk.bytes).into_response());
+    }
+    let follower = Follower {
+        port: Arc::clone(port),
+        growth: api.growth[index].clone(),
+        closing: api.closing.clone(),
+        offset: query.from,
+    };
+    let chunks = stream::unfold(follower, Follower::next);
+    Ok(([kind], Body::from_stream(chunks)).into_response())
+}
+
+/// Send bytes to the guest through a serial port.
+#[utoipa::path(post, path = "/v1/vm/serial/{port}", tag = "vm",
+    params(("port" = u64, Path, description = "0 or 1")),
+    request_body(content = Vec<u8>, content_type = OCTETS, description = "The bytes; any content type is taken"),
+    responses((status = 204, description = "Queued for the guest"), Problems))]
+pub(crate) async fn serial_input(
+    State(api): State<VmApi>,
+    Path(port): Path<u64>,
+    extract::Body(bytes): extract::Body,
+) -> Result<StatusCode, Problem> {
+    let port = Arc::clone(find_port(&api, port)?.1);
+    blocking(move || port.send(&bytes)).await?.map_err(|full| match full.waiting {
+        // Not even an empty queue takes them: trying again would not help.
+        0 => Problem::too_large("more bytes than the guest's input queue takes: send fewer"),
+        _ => full.into(),
+    })?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn find_port(api: &VmApi, port: u64) -> Result<(usize, &Arc<SerialPort>), Problem> {
+    let found = usize::try_from(port).ok().and_then(|i| Some((i, api.vm.serial(i)?)));
+    found.ok_or_else(|| Problem::new("ENOENT", format!("there is no serial port {port}: 0 or 1")))
+}
+
+/// A client that follows a port.
+struct Follower {
+    port: Arc<SerialPort>,
+    growth: Growth,
+    closing: Closing,
+    offset: u64,
+}
+
+impl Follower {
+    /// The next bytes, once there are some; `None` when the service ends.
+    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+        loop {
+            // Before reading, so that no growth after it is missed.
+            self.growth.mark_unchanged();
+            let chunk = self.port.log().read(self.offset);
+            self.offset = chunk.end();
+            if !chunk.bytes.is_empty() {
+                return Some((Ok(chunk.bytes.into()), self));
+            }
+            self.closing.or_changed(&mut self.growth).await?;
+        }
+    }
+}

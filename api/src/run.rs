@@ -1,0 +1,270 @@
+//! `exoprobe run`: boots a guest, or restores one, and serves the API until told to end.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use exoprobe_probes::DEFAULT_EVENTS;
+use exoprobe_vmm::{DEFAULT_KVM, StopReason, VmConfig};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::default_socket;
+use crate::http::{Token, TokenError};
+use crate::service::{
+    ListenError, Listeners, Service, ServiceConfig, Source, StartError, progress, serve,
+};
+
+/// Filter of the log on standard error, as tracing's `EnvFilter` reads it.
+const LOG_ENV: &str = "EXOPROBE_LOG";
+/// The token of TCP clients, when no file holds it.
+const TOKEN_ENV: &str = "EXOPROBE_TOKEN";
+/// How soon the end of the guest is seen.
+const STOP_POLL: Duration = Duration::from_millis(250);
+/// What blocking calls may take to finish at the end.
+const LAST_CALLS: Duration = Duration::from_secs(1);
+
+const EXAMPLES: &str = "Examples:
+  exoprobe run --kernel vmlinux --initramfs initramfs.cpio
+  exoprobe run --kernel bzImage --symbols System.map --memory 512 --vcpus 2 --console
+  exoprobe run --restore /tmp/guest.snap --socket /tmp/second.sock
+  EXOPROBE_TOKEN=... exoprobe run --kernel vmlinux --listen 127.0.0.1:8080
+
+Then, from another terminal:
+  curl --unix-socket /tmp/exoprobe.sock -d 'p:getpid __x64_sys_getpid' http://exoprobe/v1/probes";
+
+/// Boot a guest and serve the API until SIGINT or SIGTERM.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct RunArgs {
+    /// Linux kernel to boot: an ELF vmlinux or a bzImage
+    #[arg(long, value_name = "PATH", required_unless_present = "restore")]
+    pub kernel: Option<PathBuf>,
+    /// Initial RAM file system
+    #[arg(long, value_name = "PATH", conflicts_with = "restore")]
+    pub initramfs: Option<PathBuf>,
+    /// Kernel command line
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "console=ttyS0 quiet",
+        conflicts_with = "restore",
+        allow_hyphen_values = true
+    )]
+    pub cmdline: String,
+    /// RAM in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 64, conflicts_with = "restore")]
+    pub memory: u64,
+    /// Number of vCPUs
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "restore")]
+    pub vcpus: u8,
+    /// Symbols of the kernel: its vmlinux or System.map [default: the kernel itself]
+    #[arg(long, value_name = "PATH")]
+    pub symbols: Option<PathBuf>,
+    /// Go on from a snapshot in place of booting a kernel
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "kernel")]
+    pub restore: Option<PathBuf>,
+    /// Unix socket to listen on, for this user only
+    #[arg(long, value_name = "PATH", default_value_os_t = default_socket())]
+    pub socket: PathBuf,
+    /// TCP address to listen on as well; clients then need the token
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// File that holds the token of TCP clients [default: environment variable EXOPROBE_TOKEN]
+    #[arg(long, value_name = "PATH", requires = "listen")]
+    pub token_file: Option<PathBuf>,
+    /// Events kept for readers
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_EVENTS)]
+    pub events: usize,
+    /// KVM device
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_KVM, hide_short_help = true)]
+    pub kvm: PathBuf,
+    /// Print the guest's console to standard output as it comes
+    #[arg(long)]
+    pub console: bool,
+    /// End when the guest stops; with an error unless it reset itself or was shut down
+    #[arg(long)]
+    pub exit_with_guest: bool,
+}
+
+/// Why `exoprobe run` failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The guest or the engine.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The sockets.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// TCP without a token.
+    #[error("--listen needs a token: give --token-file PATH or set {TOKEN_ENV}")]
+    NoToken,
+    /// The token cannot be used.
+    #[error("{from}: {source}")]
+    Token {
+        /// Where it came from.
+        from: String,
+        /// Why.
+        source: TokenError,
+    },
+    /// The token's file cannot be read.
+    #[error("cannot read the token file {path}: {source}")]
+    TokenFile {
+        /// The file.
+        path: PathBuf,
+        /// What the host said.
+        source: std::io::Error,
+    },
+    /// The host refused threads, signals or the like.
+    #[error("cannot start the service: {0}")]
+    Io(#[from] std::io::Error),
+    /// A part of the service panicked.
+    #[error("a part of the service failed: {0}")]
+    Task(#[from] tokio::task::JoinError),
+    /// With `--exit-with-guest`: the guest did not end well.
+    #[error("{0}")]
+    Guest(String),
+}
+
+/// Runs a guest and its service.
+///
+/// # Errors
+/// [`RunError`]; the socket is gone, and the guest, when this returns. SIGINT and SIGTERM are no
+/// error.
+pub fn main(args: RunArgs) -> Result<(), RunError> {
+    init_log();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(run(args));
+    runtime.shutdown_timeout(LAST_CALLS);
+    result
+}
+
+fn init_log() {
+    let filter = EnvFilter::try_from_env(LOG_ENV).unwrap_or_else(|_| EnvFilter::new("warn"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Only fails where the embedding program has set up a log already.
+    let _ = log.try_init();
+}
+
+async fn run(args: RunArgs) -> Result<(), RunError> {
+    let mut signals = Signals::new()?;
+    let tcp = match args.listen {
+        Some(address) => Some((address, token(args.token_file.as_deref())?)),
+        None => None,
+    };
+    if let Some((address, _)) = tcp.as_ref().filter(|(address, _)| !address.ip().is_loopback()) {
+        eprintln!("warning: {address} is not loopback; the token and all data go unencrypted");
+    }
+    let listeners = Listeners::bind(&args.socket, tcp).await?;
+    let config = service_config(&args)?;
+    let mut start = tokio::task::spawn_blocking(move || Service::start(&config));
+    let service = tokio::select! {
+        service = &mut start => service??,
+        () = signals.next() => {
+            // What was begun ends by itself, in a moment.
+            let _ = start.await;
+            return Ok(());
+        }
+    };
+    eprintln!("listening on {}", listeners.describe());
+    let vm = Arc::clone(service.vm());
+    let supervised = async {
+        let outcome = until_end(&service, &args, &mut signals).await;
+        service.close();
+        outcome
+    };
+    let ((), outcome) = tokio::join!(serve(&service, listeners), supervised);
+    tokio::task::spawn_blocking(move || vm.shut_down()).await?;
+    outcome
+}
+
+/// Tells what happens, until a signal or, if so asked, the guest's end.
+async fn until_end(
+    service: &Service,
+    args: &RunArgs,
+    signals: &mut Signals,
+) -> Result<(), RunError> {
+    let (vm, closing) = (Arc::clone(service.vm()), service.closing());
+    let mut stopped = tokio::task::spawn_blocking(move || {
+        let mut record = None;
+        while record.is_none() && !closing.is_closed() {
+            record = vm.wait_stopped(STOP_POLL);
+        }
+        record
+    });
+    let progress = async {
+        if args.console {
+            progress::console(service).await;
+        } else if args.restore.is_none() {
+            progress::booting(service).await;
+        }
+        std::future::pending::<Infallible>().await
+    };
+    let record = tokio::select! {
+        () = signals.next() => return Ok(()),
+        record = &mut stopped => record?,
+        never = progress => match never {},
+    };
+    let Some(record) = record else { return Ok(()) };
+    let text = progress::stop_text(&record);
+    let ended_well = matches!(record.reason, StopReason::Reset | StopReason::ShutDown);
+    if args.exit_with_guest && !ended_well {
+        return Err(RunError::Guest(text));
+    }
+    eprintln!("{text}");
+    if !args.exit_with_guest {
+        signals.next().await;
+    }
+    Ok(())
+}
+
+/// What asks the service to end.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let [interrupt, terminate, hangup] = kinds.map(signal);
+        Ok(Self([interrupt?, terminate?, hangup?]))
+    }
+
+    async fn next(&mut self) {
+        let [interrupt, terminate, hangup] = &mut self.0;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}
+
+fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
+    // Absolute, because a snapshot is restored from anywhere.
+    let absolute = |path: &PathBuf| std::path::absolute(path);
+    let source = match (&args.restore, &args.kernel) {
+        (Some(snapshot), _) => Source::Restore(snapshot.clone()),
+        (None, kernel) => Source::Boot(VmConfig {
+            kernel: absolute(&kernel.clone().unwrap_or_default())?,
+            initramfs: args.initramfs.as_ref().map(absolute).transpose()?,
+            cmdline: args.cmdline.clone(),
+            memory_mib: args.memory,
+            vcpus: args.vcpus,
+        }),
+    };
+    let symbols = args.symbols.clone();
+    Ok(ServiceConfig { source, symbols, kvm: args.kvm.clone(), events: args.events })
+}
+
+fn token(file: Option<&Path>) -> Result<Token, RunError> {
+    let (text, from) = match file {
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|source| RunError::TokenFile { path: path.to_owned(), source })?;
+            (text, path.display().to_string())
+        }
+        None => (std::env::var(TOKEN_ENV).map_err(|_| RunError::NoToken)?, TOKEN_ENV.to_owned()),
+    };
+    Token::new(&text).map_err(|source| RunError::Token { from, source })
+}

@@ -1,0 +1,107 @@
+//! Sockets to serve on, and serving until the service closes.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use axum::Router;
+use axum::serve::ListenerExt;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::task::JoinSet;
+
+use super::socket::{SocketError, SocketFile, bind};
+use super::{Closing, Service};
+use crate::http::{self, Token};
+
+/// How long open requests may take to finish.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Why there is nothing to listen on.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The unix socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The TCP address.
+    #[error("cannot listen on {address}: {source}")]
+    Tcp {
+        /// The address.
+        address: SocketAddr,
+        /// What the host said.
+        source: io::Error,
+    },
+}
+
+/// Bound sockets, before there is something to serve. The unix socket's file goes with them.
+pub struct Listeners {
+    unix: UnixListener,
+    file: SocketFile,
+    tcp: Option<(TcpListener, Token)>,
+}
+
+impl Listeners {
+    /// Binds the unix socket and, if any, the TCP address, whose clients need the token.
+    ///
+    /// # Errors
+    /// [`ListenError`]: nothing is bound then.
+    pub async fn bind(
+        socket: &Path,
+        tcp: Option<(SocketAddr, Token)>,
+    ) -> Result<Self, ListenError> {
+        let (unix, file) = bind(socket)?;
+        let tcp = match tcp {
+            None => None,
+            Some((address, token)) => {
+                let bound = TcpListener::bind(address).await;
+                let listener = bound.map_err(|source| ListenError::Tcp { address, source })?;
+                Some((listener, token))
+            }
+        };
+        Ok(Self { unix, file, tcp })
+    }
+
+    /// Where clients find the service.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let unix = format!("unix:{}", self.file.path().display());
+        match self.tcp.as_ref().and_then(|(tcp, _)| tcp.local_addr().ok()) {
+            Some(address) => format!("{unix} and http://{address}"),
+            None => unix,
+        }
+    }
+}
+
+/// Serves until `service` closes, then lets open requests finish for a moment. The socket's file is
+/// gone when this returns.
+pub async fn serve(service: &Service, listeners: Listeners) {
+    let Listeners { unix, file, tcp } = listeners;
+    let mut servers = JoinSet::new();
+    let router = service.router();
+    if let Some((tcp, token)) = tcp {
+        let tcp = tcp.tap_io(|stream| {
+            // Events are small, and late with Nagle's algorithm.
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%error, "TCP_NODELAY");
+            }
+        });
+        servers.spawn(serve_on(tcp, http::with_token(router.clone(), token), service.closing()));
+    }
+    servers.spawn(serve_on(unix, router, service.closing()));
+    service.closing().closed().await;
+    drop(file);
+    let finish = async { while servers.join_next().await.is_some() {} };
+    if tokio::time::timeout(GRACE, finish).await.is_err() {
+        tracing::warn!("requests were still open at the end");
+    }
+}
+
+async fn serve_on<L>(listener: L, router: Router, mut closing: Closing)
+where
+    L: axum::serve::Listener,
+    L::Addr: std::fmt::Debug,
+{
+    let until = async move { closing.closed().await };
+    // Never an error: axum tries again what accept refuses.
+    let _ = axum::serve(listener, router).with_graceful_shutdown(until).await;
+}

@@ -1,0 +1,177 @@
+//! One guest, its probe engine, and the threads that carry its output to clients.
+
+mod listen;
+pub(crate) mod progress;
+mod socket;
+mod workers;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::Router;
+use exoprobe_introspect::{LoadError, SymbolTable};
+use exoprobe_probes::{Engine, Guest};
+use exoprobe_vmm::{ControlError, CreateError, Host, HostError, Vm, VmConfig};
+use tokio::sync::watch;
+
+pub use listen::{ListenError, Listeners, serve};
+pub use socket::{SocketError, SocketFile, bind};
+
+use crate::http::{self, VmApi};
+use workers::Worker;
+
+/// How far a serial port's output has grown, as it does.
+pub(crate) type Growth = watch::Receiver<u64>;
+
+/// Where a guest comes from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A kernel to boot.
+    Boot(VmConfig),
+    /// A snapshot to go on from.
+    Restore(PathBuf),
+}
+
+/// What a service is made of.
+#[derive(Clone, Debug)]
+pub struct ServiceConfig {
+    /// The guest.
+    pub source: Source,
+    /// Symbols of its kernel; the kernel file itself when absent.
+    pub symbols: Option<PathBuf>,
+    /// The KVM device.
+    pub kvm: PathBuf,
+    /// Events kept for readers.
+    pub events: usize,
+}
+
+/// Why a service could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The host cannot run guests.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The guest could not be made.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// The given symbols are of no use.
+    #[error(transparent)]
+    Symbols(#[from] LoadError),
+    /// The guest's kernel file holds no symbols, and no other file was given.
+    #[error("{0}; give the symbols with --symbols")]
+    NoSymbols(LoadError),
+    /// The guest did not start.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// A running guest with its engine. Dropping it ends its threads.
+pub struct Service {
+    vm: Arc<Vm>,
+    engine: Arc<Engine>,
+    growth: [Growth; 2],
+    closing: watch::Sender<bool>,
+    /// Held for their end.
+    _workers: [Worker; 3],
+}
+
+impl Service {
+    /// Makes the guest and starts it. Waits for the host, so not to be called on an async thread.
+    ///
+    /// # Errors
+    /// [`StartError`]: nothing is left behind.
+    pub fn start(config: &ServiceConfig) -> Result<Self, StartError> {
+        let host = Host::open(&config.kvm)?;
+        let vm = match &config.source {
+            Source::Boot(boot) => Vm::create(&host, boot)?,
+            Source::Restore(path) => Vm::restore(&host, path)?,
+        };
+        let symbols = match &config.symbols {
+            Some(path) => SymbolTable::load(path)?,
+            None => SymbolTable::load(&vm.config().kernel).map_err(StartError::NoSymbols)?,
+        };
+        let vm = Arc::new(vm);
+        let guest = Arc::clone(&vm) as Arc<dyn Guest>;
+        let engine = Arc::new(Engine::new(guest, vm.clock(), symbols, config.events));
+        let (console, console_growth) = workers::watch_port(&vm, 0)?;
+        let (workload, workload_growth) = workers::watch_port(&vm, 1)?;
+        let drainer = workers::drain(Arc::clone(&engine))?;
+        vm.start(engine.exit_hook())?;
+        Ok(Self {
+            vm,
+            engine,
+            growth: [console_growth, workload_growth],
+            closing: watch::Sender::new(false),
+            _workers: [console, workload, drainer],
+        })
+    }
+
+    /// The machine.
+    #[must_use]
+    pub fn vm(&self) -> &Arc<Vm> {
+        &self.vm
+    }
+
+    /// The probe engine.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// All routes, for as many listeners as there are.
+    pub fn router(&self) -> Router {
+        http::router(VmApi {
+            vm: Arc::clone(&self.vm),
+            engine: Arc::clone(&self.engine),
+            growth: self.growth.clone(),
+            closing: self.closing(),
+        })
+    }
+
+    /// Ends all streams and lets listeners finish.
+    pub fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    pub(crate) fn closing(&self) -> Closing {
+        Closing(self.closing.subscribe())
+    }
+
+    pub(crate) fn growth(&self, port: usize) -> Growth {
+        self.growth[port].clone()
+    }
+}
+
+/// Tells when the service ends.
+#[derive(Clone)]
+pub(crate) struct Closing(watch::Receiver<bool>);
+
+impl Closing {
+    #[cfg(test)]
+    pub(crate) fn new(receiver: watch::Receiver<bool>) -> Self {
+        Self(receiver)
+    }
+
+    /// Has the end come?
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits for the end.
+    pub(crate) async fn closed(&mut self) {
+        // An error means that the service itself is gone.
+        let _ = self.0.wait_for(|closing| *closing).await;
+    }
+
+    /// Waits for a change of `watched`; `None` when there will be none, or the service ends.
+    pub(crate) async fn or_changed<T>(&mut self, watched: &mut watch::Receiver<T>) -> Option<()> {
+        tokio::select! {
+            biased;
+            () = self.closed() => None,
+            changed = watched.changed() => changed.ok(),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What `exoprobe run` tells its user on the terminal.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use exoprobe_vmm::{OutputLog, StopReason, StopRecord};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::Service;
+
+/// Between two looks at a terminal.
+const TERMINAL: Duration = Duration::from_secs(1);
+/// Between two lines in a log file.
+const PLAIN: Duration = Duration::from_secs(5);
+/// How soon the console's copier sees that the service closes.
+const CONSOLE_POLL: Duration = Duration::from_millis(100);
+/// Console bytes looked at for its last line.
+const TAIL: u64 = 512;
+
+/// Tells how booting goes until the guest's workload speaks (on serial port 1), or the service
+/// closes.
+pub(crate) async fn booting(service: &Service) {
+    let started = Instant::now();
+    let console = Arc::clone(service.vm().serial(0).expect("a machine has port 0").log());
+    let mut closing = service.closing();
+    let mut workload = service.growth(1);
+    let terminal = std::io::stderr().is_terminal();
+    let bar = ProgressBar::new_spinner().with_style(
+        ProgressStyle::with_template("{spinner} booting, {elapsed}: {wide_msg}")
+            .expect("a constant template"),
+    );
+    let mut tick = tokio::time::interval(if terminal { TERMINAL } else { PLAIN });
+    // The first tick of an interval is at once.
+    tick.tick().await;
+    loop {
+        tokio::select! {
+            () = closing.closed() => return bar.finish_and_clear(),
+            ready = workload.wait_for(|bytes| *bytes > 0) => {
+                bar.finish_and_clear();
+                if ready.is_ok() {
+                    eprintln!("the guest is ready after {:.1} s", started.elapsed().as_secs_f64());
+                }
+                return;
+            }
+            _ = tick.tick() => {}
+        }
+        let line = last_line(&console);
+        if terminal {
+            bar.set_message(line);
+            bar.tick();
+        } else {
+            eprintln!("booting, {} s: {line}", started.elapsed().as_secs());
+        }
+    }
+}
+
+/// The last line of the guest's console, harmless to print: the guest chooses its bytes.
+fn last_line(console: &OutputLog) -> String {
+    let bytes = console.read(console.end().saturating_sub(TAIL)).bytes;
+    let text = String::from_utf8_lossy(&bytes);
+    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    line.chars().filter(|c| !c.is_control()).collect()
+}
+
+/// Copies the guest's console to standard output as it comes, until the service closes.
+pub(crate) async fn console(service: &Service) {
+    let console = Arc::clone(service.vm().serial(0).expect("a machine has port 0").log());
+    let closing = service.closing();
+    // A thread of its own: whoever reads standard output may be slow.
+    let copy = tokio::task::spawn_blocking(move || {
+        let mut offset = 0;
+        while !closing.is_closed() {
+            let chunk = console.wait(offset, CONSOLE_POLL);
+            offset = chunk.end();
+            let mut stdout = std::io::stdout().lock();
+            if stdout.write_all(&chunk.bytes).and_then(|()| stdout.flush()).is_err() {
+                // Nobody reads it any more, which is no reason to end the guest.
+                return;
+            }
+        }
+    });
+    if let Err(error) = copy.await {
+        tracing::error!(%error, "copying the console");
+    }
+}
+
+/// Why a guest stopped, in words.
+pub(crate) fn stop_text(record: &StopRecord) -> String {
+    let why = match &record.reason {
+        StopReason::Reset => "it reset itself".to_owned(),
+        StopReason::Panic { message } => format!("kernel panic: {message}"),
+        StopReason::TripleFault => format!("triple fault at rip {:#x}", record.regs.rip),
+        StopReason::Failed { message } => format!("failure: {message}"),
+        StopReason::ShutDown => "it was shut down".to_owned(),
+    };
+    let text = format!("the guest stopped after {:.1} s: {why}", record.seconds);
+    text.chars().filter(|c| !c.is_control()).collect()
+}
