@@ -1,0 +1,211 @@
+//! `exoprobe doctor`.
+
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+use exoprobe_vmm::quirks::software_kvm;
+use exoprobe_vmm::{BreakpointExit, DEFAULT_KVM, Host, HostProfile, Reinjection};
+use serde::Serialize;
+
+use super::error::CliError;
+
+const EXAMPLES: &str = "\
+Examples:
+  exoprobe doctor
+  exoprobe doctor --json | jq .software";
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct DoctorArgs {
+    /// KVM's device
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_KVM)]
+    kvm: PathBuf,
+}
+
+/// The device's owner and permissions.
+#[derive(Debug, Serialize)]
+struct Device {
+    mode: String,
+    uid: u32,
+    gid: u32,
+}
+
+/// What KVM lacks on this host.
+#[derive(Debug, Serialize)]
+struct Software {
+    syscall_faults: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Findings {
+    breakpoint: BreakpointExit,
+    reinjection: Reinjection,
+    /// Absent on hardware KVM.
+    software: Option<Software>,
+}
+
+impl From<HostProfile> for Findings {
+    fn from(profile: HostProfile) -> Self {
+        let HostProfile { breakpoint, reinjection, software } = profile;
+        let software = software.map(|kvm| Software { syscall_faults: kvm.syscall_faults });
+        Self { breakpoint, reinjection, software }
+    }
+}
+
+/// All that doctor says.
+#[derive(Debug, Serialize)]
+struct Report {
+    ok: bool,
+    kvm: PathBuf,
+    device: Option<Device>,
+    kernel: String,
+    seconds: f64,
+    #[serde(flatten)]
+    findings: Option<Findings>,
+    error: Option<String>,
+}
+
+pub(super) fn run(args: &DoctorArgs, json: bool, out: &mut dyn Write) -> Result<(), CliError> {
+    let started = Instant::now();
+    let examined = Host::open(&args.kvm).map(|host| host.profile());
+    let report = Report {
+        ok: examined.is_ok(),
+        kvm: args.kvm.clone(),
+        device: device(&args.kvm),
+        kernel: kernel_release(),
+        seconds: started.elapsed().as_secs_f64(),
+        findings: examined.as_ref().ok().copied().map(Findings::from),
+        error: examined.as_ref().err().map(ToString::to_string),
+    };
+    if json {
+        let text = serde_json::to_string_pretty(&report).map_err(std::io::Error::from)?;
+        writeln!(out, "{text}")?;
+    } else {
+        write!(out, "{}", text(&report))?;
+    }
+    // Facts before the error, where both go to one terminal.
+    out.flush()?;
+    match examined {
+        Ok(_) => Ok(()),
+        Err(_) if json => Err(CliError::HostReported),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn device(path: &Path) -> Option<Device> {
+    let metadata = std::fs::metadata(path).ok()?;
+    let mode = format!("{:04o}", metadata.mode() & 0o7777);
+    Some(Device { mode, uid: metadata.uid(), gid: metadata.gid() })
+}
+
+fn kernel_release() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+    text.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+}
+
+fn text(report: &Report) -> String {
+    let device = match &report.device {
+        Some(Device { mode, uid, gid }) => format!(" (mode {mode}, uid {uid}, gid {gid})"),
+        None => String::new(),
+    };
+    let mut lines = vec![
+        format!("KVM device      {}{device}", report.kvm.display()),
+        format!("Host kernel     {}", report.kernel),
+        format!("Examined in     {:.1} ms", report.seconds * 1000.0),
+    ];
+    if let Some(findings) = &report.findings {
+        lines.extend(finding_lines(findings));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn finding_lines(findings: &Findings) -> Vec<String> {
+    let breakpoint = match findings.breakpoint {
+        BreakpointExit::Debug => "exit as debug exceptions (KVM_EXIT_DEBUG), as KVM documents",
+        BreakpointExit::EmulationFailure => "exit as emulation failures, recognized by their bytes",
+    };
+    let reinjection = match findings.reinjection {
+        Reinjection::OnInt3 => "with RIP on the int3",
+        Reinjection::BehindInt3 => "with RIP behind the int3",
+    };
+    let mut lines = vec![
+        format!("Breakpoints     {breakpoint}"),
+        format!("Handed back     {reinjection}, when they are the guest's own"),
+    ];
+    match &findings.software {
+        None => lines.push("Virtualization  by hardware: guests run at full speed".to_owned()),
+        Some(software) => lines.extend(software_lines(software)),
+    }
+    lines
+}
+
+fn software_lines(software: &Software) -> Vec<String> {
+    let mut lines = vec![
+        "Virtualization  software-only KVM (no VT-x or SVM)".to_owned(),
+        String::new(),
+        "What follows:".to_owned(),
+        "  - KVM emulates guest kernel code: it is slow, and booting takes long.".to_owned(),
+        "    Guest user code runs natively.".to_owned(),
+        format!("  - Guests are started with `{}`.", software_kvm::CMDLINE),
+    ];
+    if software.syscall_faults {
+        let text = "  - System calls fault here: a stub in hidden memory, before the guest's page-fault\n    \
+                    handler, makes system calls of them.";
+        lines.push(text.to_owned());
+    }
+    lines.push(
+        "  - Times measured here say nothing about hardware KVM; ratios within one run may."
+            .to_owned(),
+    );
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(software: Option<Software>) -> Report {
+        let findings = Findings {
+            breakpoint: BreakpointExit::Debug,
+            reinjection: Reinjection::OnInt3,
+            software,
+        };
+        Report {
+            ok: true,
+            kvm: PathBuf::from("/dev/kvm"),
+            device: Some(Device { mode: "0660".to_owned(), uid: 0, gid: 36 }),
+            kernel: "6.1.0".to_owned(),
+            seconds: 0.0123,
+            findings: Some(findings),
+            error: None,
+        }
+    }
+
+    #[test]
+    fn software_kvm_is_explained_and_hardware_needs_no_words() {
+        let hardware = text(&report(None));
+        assert!(hardware.contains("/dev/kvm (mode 0660, uid 0, gid 36)"));
+        assert!(hardware.contains("12.3 ms") && hardware.contains("by hardware"));
+        let software = text(&report(Some(Software { syscall_faults: true })));
+        assert!(software.contains("emulates guest kernel code") && software.contains("slow"));
+        assert!(software.contains("System calls fault"));
+    }
+
+    #[test]
+    fn a_host_without_kvm_is_reported_and_fails() {
+        let args = DoctorArgs { kvm: PathBuf::from("/nonexistent/kvm") };
+        let mut out = Vec::new();
+        let error = run(&args, false, &mut out).unwrap_err();
+        assert_eq!(error.status(), 1);
+        assert!(error.message().unwrap().contains("modprobe"));
+        out.clear();
+        assert_eq!(run(&args, true, &mut out).unwrap_err().message(), None);
+        let report: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(report["ok"], false);
+        assert!(report["error"].as_str().unwrap().contains("does not exist"));
+    }
+}

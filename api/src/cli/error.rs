@@ -1,0 +1,196 @@
+//! What a command can fail with, and the exit status of each.
+
+use std::io;
+use std::path::PathBuf;
+
+use exoprobe_vmm::HostError;
+
+use super::format::{caret, printable};
+use crate::client::{ClientError, Problem, Target, TargetError};
+use crate::run::RunError;
+
+const FAILED: u8 = 1;
+const USAGE: u8 = 2;
+const NO_ANSWER: u8 = 3;
+/// HTTP status of a request without the right token.
+const UNAUTHORIZED: u16 = 401;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CliError {
+    /// The service could not be asked, or refused.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The service refused a definition.
+    #[error("{problem}")]
+    Definition {
+        /// Its refusal.
+        problem: Box<Problem>,
+        /// The definition that it is about.
+        definition: String,
+    },
+    /// Some of several probes could not be changed.
+    #[error("{0} of {1} probes failed")]
+    Some(usize, usize),
+    /// No definition was given.
+    #[error("no definition: give some as arguments, or a file with -f")]
+    NoDefinition,
+    /// The URL is wrong.
+    #[error("--url {url}: {source}")]
+    Url {
+        /// As given.
+        url: String,
+        /// What is wrong with it.
+        source: TargetError,
+    },
+    /// A file could not be read.
+    #[error("cannot read {path}: {source}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A path that JSON cannot hold.
+    #[error("the path {0:?} is not UTF-8, which the service needs")]
+    Path(PathBuf),
+    /// The guest answered a command with an error, which is printed already.
+    #[error("the guest refused")]
+    GuestRefused,
+    /// The guest did not answer a command.
+    #[error("the guest did not answer within {0} s: does its init take commands on serial port 1?")]
+    TimedOut(u64),
+    /// The service ended the guest's output.
+    #[error("the guest's output ended without an answer")]
+    Ended,
+    /// The service could not be run.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// This host cannot run guests.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// As above, and it was said already.
+    #[error("this host cannot run guests")]
+    HostReported,
+    /// Standard output or input.
+    #[error("standard input or output: {0}")]
+    Output(#[from] io::Error),
+    /// No event loop.
+    #[error("cannot start the event loop: {0}")]
+    Runtime(io::Error),
+}
+
+impl CliError {
+    /// Exit status of the process.
+    pub(super) fn status(&self) -> u8 {
+        match self {
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
+            Self::Url { .. } | Self::NoDefinition | Self::Path(_) => USAGE,
+            Self::Client(ClientError::Connect { .. } | ClientError::Broken(_))
+            | Self::TimedOut(_)
+            | Self::Ended => NO_ANSWER,
+            _ => FAILED,
+        }
+    }
+
+    /// What to tell the user; nothing where enough was said.
+    pub(super) fn message(&self) -> Option<String> {
+        match self {
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
+            Self::GuestRefused | Self::HostReported => None,
+            Self::Definition { problem, definition } => {
+                Some(problem_text(problem, Some(definition)))
+            }
+            Self::Client(ClientError::Refused(problem)) => Some(problem_text(problem, None)),
+            Self::Client(ClientError::Connect { target, .. }) => {
+                Some(format!("error: {self}\n{}", connect_advice(target)))
+            }
+            _ => Some(format!("error: {self}")),
+        }
+    }
+}
+
+fn connect_advice(target: &Target) -> &'static str {
+    match target {
+        Target::Unix(_) => {
+            "Is `exoprobe run` running? For another socket, give --socket PATH or EXOPROBE_SOCKET."
+        }
+        Target::Tcp { .. } => "Is `exoprobe run --listen` running there?",
+    }
+}
+
+/// A refusal, with the definition it is about and a caret under the fault.
+pub(super) fn problem_text(problem: &Problem, definition: Option<&str>) -> String {
+    let mut text = format!("error: {}", printable(&problem.to_string()));
+    match (definition, problem.position) {
+        (Some(definition), Some(position)) => {
+            text.push('\n');
+            text.push_str(&caret(definition, position));
+        }
+        (Some(definition), None) => text.push_str(&format!("\n  {}", definition.trim())),
+        (None, _) => {}
+    }
+    if problem.status == UNAUTHORIZED {
+        text.push_str("\nGive the service's token with --token-file FILE or EXOPROBE_TOKEN.");
+    }
+    // Some details name them already.
+    let missing: Vec<_> =
+        problem.near.iter().filter(|name| !problem.detail.contains(name.as_str())).collect();
+    if !missing.is_empty() {
+        let names: Vec<_> = missing.iter().map(|name| printable(name)).collect();
+        text.push_str(&format!("\nsimilar names: {}", names.join(", ")));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(json: &str) -> Problem {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn a_refused_definition_is_shown_with_a_caret() {
+        let problem = problem(r#"{"detail":"`%dx2` is no register","code":"EINVAL","position":4}"#);
+        assert_eq!(
+            problem_text(&problem, Some("p f %dx2")),
+            "error: `%dx2` is no register (EINVAL)\n  p f %dx2\n      ^"
+        );
+        assert_eq!(problem_text(&problem, None), "error: `%dx2` is no register (EINVAL)");
+        let nowhere = Problem { position: None, ..problem };
+        let text = problem_text(&nowhere, Some(" p f"));
+        assert_eq!(text, "error: `%dx2` is no register (EINVAL)\n  p f");
+    }
+
+    #[test]
+    fn a_missing_token_says_how_to_give_it() {
+        let refused = problem(r#"{"detail":"no token","code":"EACCES","status":401}"#);
+        assert!(problem_text(&refused, None).contains("--token-file"));
+    }
+
+    #[test]
+    fn similar_names_are_shown_once() {
+        let near = problem(r#"{"detail":"no symbol","code":"ENOENT","near":["a1","a2"]}"#);
+        assert_eq!(problem_text(&near, None), "error: no symbol (ENOENT)\nsimilar names: a1, a2");
+        let said = problem(r#"{"detail":"no symbol (did you mean a1?)","near":["a1"]}"#);
+        assert_eq!(problem_text(&said, None), "error: no symbol (did you mean a1?)");
+    }
+
+    #[test]
+    fn no_connection_says_what_was_tried() {
+        let source = io::Error::from(io::ErrorKind::NotFound);
+        let target = Target::Unix(PathBuf::from("/run/x.sock"));
+        let error = CliError::from(ClientError::Connect { target, source });
+        let message = error.message().unwrap();
+        assert!(message.contains("/run/x.sock") && message.contains("`exoprobe run` running?"));
+        assert_eq!(error.status(), 3);
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_failure() {
+        let error = CliError::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert_eq!((error.status(), error.message()), (0, None));
+    }
+}

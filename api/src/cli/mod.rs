@@ -1,0 +1,120 @@
+//! The command line: a client of the API, human tables by default, JSON for programs.
+
+mod connection;
+mod console;
+mod doctor;
+mod error;
+mod events;
+mod format;
+mod probe;
+mod show;
+#[cfg(test)]
+mod tests;
+mod tty;
+mod vm;
+
+use std::future::Future;
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::client::Client;
+use connection::Connection;
+use error::CliError;
+
+const EXAMPLES: &str = "\
+Examples:
+  exoprobe doctor
+  exoprobe run --help
+  exoprobe probe add 'p:getpid __x64_sys_getpid %di'
+  exoprobe events --follow
+
+Exit status: 0 done, 1 refused or failed, 2 wrong usage, 3 no connection or no answer in time";
+
+/// Linux kprobes from outside the guest.
+#[derive(Debug, Parser)]
+#[command(name = "exoprobe", version, after_help = EXAMPLES)]
+pub struct Cli {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a guest and serve its API
+    Run(Box<crate::run::RunArgs>),
+    /// Add, list, change and remove probes
+    #[command(subcommand)]
+    Probe(probe::ProbeCommand),
+    /// Print the events that probes recorded
+    Events(events::EventsArgs),
+    /// Look at the guest and control it
+    #[command(subcommand)]
+    Vm(vm::VmCommand),
+    /// Say whether this host can run guests, and how
+    Doctor(doctor::DoctorArgs),
+    /// Print the API's OpenAPI description
+    #[command(after_help = "Example:\n  exoprobe openapi > openapi.json")]
+    Openapi,
+}
+
+/// What client commands work with.
+struct Context<'a> {
+    client: &'a Client,
+    json: bool,
+    out: &'a mut dyn Write,
+}
+
+/// Runs the command that the process was started with.
+#[must_use]
+pub fn main() -> ExitCode {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let result = dispatch(Cli::parse(), &mut out).and_then(|()| Ok(out.flush()?));
+    // Whatever is still buffered has failed to be written once, and is not tried again.
+    drop(out.into_parts());
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if let Some(message) = error.message() {
+                eprintln!("{message}");
+            }
+            ExitCode::from(error.status())
+        }
+    }
+}
+
+fn dispatch(cli: Cli, out: &mut dyn Write) -> Result<(), CliError> {
+    let Cli { connection, command } = cli;
+    match command {
+        Command::Run(args) => Ok(crate::run::main(*args)?),
+        Command::Probe(command) => {
+            with_client(&connection, out, async |context| probe::run(context, command).await)
+        }
+        Command::Events(args) => {
+            with_client(&connection, out, async |context| events::run(context, &args).await)
+        }
+        Command::Vm(command) => {
+            with_client(&connection, out, async |context| vm::run(context, command).await)
+        }
+        Command::Doctor(args) => doctor::run(&args, connection.json, out),
+        Command::Openapi => Ok(writeln!(out, "{}", crate::openapi_json().trim_end())?),
+    }
+}
+
+fn with_client(
+    connection: &Connection,
+    out: &mut dyn Write,
+    work: impl AsyncFnOnce(&mut Context<'_>) -> Result<(), CliError>,
+) -> Result<(), CliError> {
+    let client = connection.client()?;
+    let mut context = Context { client: &client, json: connection.json, out };
+    block_on(work(&mut context))?
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> Result<T, CliError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    Ok(runtime.map_err(CliError::Runtime)?.block_on(work))
+}

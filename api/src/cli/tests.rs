@@ -1,0 +1,208 @@
+//! Commands against a fake service.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::StatusCode;
+use axum::routing::{delete, get, patch, post};
+use clap::CommandFactory;
+
+use super::*;
+use crate::client::testing::{Fake, endless};
+
+const PROBE: &str = r#"{"id":1,"kind":"k","group":"kprobes","event":"getpid",
+    "symbol_name":"f","offset":0,"addr":"0x10","flags":[],"hits":2,"nmissed":0,"recorded":2,
+    "filtered":0,"lost":0,"instruction":"nop","displaced":"emulation","clobbered":false,
+    "definition":"p:kprobes/getpid f"}"#;
+
+/// Runs a client command; gives what it printed and how it ended.
+async fn exoprobe(fake: &Fake, args: &[&str]) -> (String, Result<(), CliError>) {
+    let cli = Cli::try_parse_from(["exoprobe"].iter().chain(args)).unwrap();
+    let client = fake.client();
+    let mut out = Vec::new();
+    let mut context = Context { client: &client, json: cli.connection.json, out: &mut out };
+    let result = match cli.command {
+        Command::Probe(command) => probe::run(&mut context, command).await,
+        Command::Vm(command) => vm::run(&mut context, command).await,
+        Command::Events(args) => events::run(&mut context, &args).await,
+        other => panic!("{other:?} needs no service"),
+    };
+    (String::from_utf8(out).unwrap(), result)
+}
+
+fn check_help(command: &mut clap::Command) {
+    let name = command.get_name().to_owned();
+    let leaf = !command.has_subcommands();
+    let help = command.render_long_help().to_string();
+    // What `run` shows is its own matter.
+    let example = help.contains("Example") || !leaf || name == "run";
+    assert!(example, "{name} shows no example:\n{help}");
+    command.get_subcommands_mut().filter(|c| c.get_name() != "help").for_each(check_help);
+}
+
+#[test]
+fn all_commands_are_well_formed_and_show_examples() {
+    let mut command = Cli::command();
+    command.clone().debug_assert();
+    command.build();
+    check_help(&mut command);
+}
+
+#[test]
+fn client_options_stand_on_both_sides_of_the_command() {
+    for args in [
+        ["exoprobe", "--socket", "/s", "--json", "probe", "list"],
+        ["exoprobe", "probe", "list", "--socket", "/s", "--json"],
+    ] {
+        let cli = Cli::try_parse_from(args).unwrap();
+        assert!(cli.connection.json);
+        assert_eq!(cli.connection.client().unwrap().target().to_string(), "/s");
+    }
+    let both = ["exoprobe", "--socket", "/s", "--url", "http://h:1", "events"];
+    assert!(Cli::try_parse_from(both).is_err());
+}
+
+#[test]
+fn wrong_usage_is_refused() {
+    for args in [
+        &["probe", "add"][..],
+        &["probe", "rm"],
+        &["probe", "rm", "x", "--all"],
+        &["probe", "enable"],
+        &["probe", "show", "a/b/c"],
+        &["vm", "console", "--port", "2"],
+        &["vm", "send"],
+    ] {
+        let line = ["exoprobe"].iter().chain(args);
+        assert_eq!(Cli::try_parse_from(line).unwrap_err().exit_code(), 2, "{args:?}");
+    }
+}
+
+#[tokio::test]
+async fn add_waits_for_the_guest_to_boot() {
+    let (tries, bodies) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let (counted, noted) = (Arc::clone(&tries), Arc::clone(&bodies));
+    let add = async move |body: String| {
+        noted.lock().unwrap().push(body);
+        match counted.fetch_add(1, Ordering::Relaxed) {
+            0 => {
+                let problem = r#"{"title":"t","detail":"booting","code":"EAGAIN"}"#;
+                (StatusCode::SERVICE_UNAVAILABLE, problem.to_owned())
+            }
+            _ => (StatusCode::CREATED, format!("[{PROBE}]")),
+        }
+    };
+    let fake = Fake::serve(Router::new().route("/v1/probes", post(add)));
+    let (_, refused) = exoprobe(&fake, &["probe", "add", "--wait", "0", "p:getpid f"]).await;
+    assert_eq!(refused.unwrap_err().message().unwrap(), "error: booting (EAGAIN)");
+    tries.store(0, Ordering::Relaxed);
+    bodies.lock().unwrap().clear();
+    let (out, result) = exoprobe(&fake, &["probe", "add", "p:getpid f", "p g"]).await;
+    result.unwrap();
+    assert_eq!(out.lines().nth(1).unwrap().split_whitespace().next(), Some("getpid"));
+    assert_eq!(*bodies.lock().unwrap(), ["p:getpid f\np g\n"; 2]);
+}
+
+#[tokio::test]
+async fn a_wrong_definition_among_several_is_pointed_at() {
+    let refuse = async || {
+        let problem = r#"{"detail":"line 4: no","code":"EINVAL","position":4,"line":4}"#;
+        (StatusCode::BAD_REQUEST, problem)
+    };
+    let fake = Fake::serve(Router::new().route("/v1/probes", post(refuse)));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("probes");
+    std::fs::write(&file, "# mine\n\np:b %x\n").unwrap();
+    let (_, result) = exoprobe(&fake, &["probe", "add", "p a", "-f", file.to_str().unwrap()]).await;
+    let error = result.unwrap_err();
+    assert_eq!(error.message().unwrap(), "error: no (EINVAL)\n  p:b %x\n      ^");
+    assert_eq!(error.status(), 1);
+}
+
+#[tokio::test]
+async fn probes_are_listed_for_people_and_programs() {
+    let router = Router::new()
+        .route("/v1/probes", get(async || format!("[{PROBE}]\n")))
+        .route("/v1/probes/{event}", get(async || PROBE))
+        .route("/v1/kprobes/list", get(async || "0010  k  f+0x0    \n"));
+    let fake = Fake::serve(router);
+    let (out, _) = exoprobe(&fake, &["probe", "list"]).await;
+    assert!(out.starts_with("EVENT "), "{out}");
+    let (out, _) = exoprobe(&fake, &["probe", "list", "--json"]).await;
+    assert_eq!(out, format!("[{PROBE}]\n"));
+    let (out, _) = exoprobe(&fake, &["probe", "list", "--kprobes-list"]).await;
+    assert_eq!(out, "0010  k  f+0x0    \n");
+    let (out, _) = exoprobe(&fake, &["probe", "show", "getpid"]).await;
+    assert!(out.contains("instruction  nop\n"), "{out}");
+}
+
+#[tokio::test]
+async fn one_refusal_does_not_keep_other_probes_from_change() {
+    let missing = || {
+        let problem = r#"{"title":"t","detail":"there is no probe `a`","code":"ENOENT"}"#;
+        (StatusCode::NOT_FOUND, problem)
+    };
+    let router = Router::new()
+        .route("/v1/probes/a", patch(async move || missing()).delete(async move || missing()))
+        .route("/v1/probes/{group}/{event}", patch(async || PROBE))
+        .route("/v1/probes", delete(async || StatusCode::NO_CONTENT));
+    let fake = Fake::serve(router);
+    let (out, result) = exoprobe(&fake, &["probe", "enable", "a", "g/b"]).await;
+    assert_eq!(out.lines().count(), 2, "{out}");
+    let error = result.unwrap_err();
+    assert_eq!((error.status(), error.to_string().as_str()), (1, "1 of 2 probes failed"));
+    assert_eq!(exoprobe(&fake, &["probe", "rm", "a"]).await.1.unwrap_err().status(), 1);
+    exoprobe(&fake, &["probe", "rm", "--all"]).await.1.unwrap();
+}
+
+#[tokio::test]
+async fn the_guest_is_controlled() {
+    let vm = r#"{"state":"paused","stopped":null,"vcpus":2}"#;
+    let snapshot = async |body: String| {
+        let path = serde_json::from_str::<serde_json::Value>(&body).unwrap()["path"].clone();
+        assert!(path.as_str().unwrap().starts_with('/'), "{path}");
+        serde_json::json!({ "path": path, "bytes": 5 }).to_string()
+    };
+    let router = Router::new()
+        .route("/v1/vm", get(async move || vm))
+        .route("/v1/vm/pause", post(async move || vm))
+        .route("/v1/vm/snapshot", post(snapshot));
+    let fake = Fake::serve(router);
+    assert_eq!(
+        exoprobe(&fake, &["vm", "status"]).await.0,
+        "state    paused\nstopped  -\nvcpus    2\n"
+    );
+    assert_eq!(exoprobe(&fake, &["vm", "status", "--json"]).await.0, format!("{vm}\n"));
+    assert_eq!(exoprobe(&fake, &["vm", "pause"]).await.0, "paused\n");
+    let (out, _) = exoprobe(&fake, &["vm", "snapshot", "a.snap"]).await;
+    assert!(out.ends_with("/a.snap: 5 bytes\n"), "{out}");
+}
+
+#[tokio::test]
+async fn the_guests_answer_decides_the_status() {
+    for (answer, status) in [("done 1\n", 0), ("error \x1bno\n", 1), ("hm\n", 3)] {
+        let read = async move |query: axum::extract::RawQuery| match query.0 {
+            None => ([("exoprobe-next-offset", "0")], Body::empty()),
+            Some(_) => ([("x", "y")], endless(answer.to_owned())),
+        };
+        let write = async || StatusCode::NO_CONTENT;
+        let fake = Fake::serve(Router::new().route("/v1/vm/serial/1", get(read).post(write)));
+        let (out, result) = exoprobe(&fake, &["vm", "send", "--timeout", "1", "go", "1"]).await;
+        assert_eq!(result.map_or_else(|error| error.status(), |()| 0), status);
+        let shown = answer.replace('\x1b', "\\u{1b}");
+        assert_eq!(out, if status == 3 { "" } else { &shown });
+    }
+}
+
+#[tokio::test]
+async fn the_console_is_printed_as_it_is() {
+    let read = async |query: axum::extract::RawQuery| match query.0 {
+        None => ([("exoprobe-next-offset", "7")], Body::from("\x1b[1mLin")),
+        Some(_) => ([("x", "y")], Body::from("ux\r\n")),
+    };
+    let fake = Fake::serve(Router::new().route("/v1/vm/serial/0", get(read)));
+    assert_eq!(exoprobe(&fake, &["vm", "console"]).await.0, "\x1b[1mLin");
+    assert_eq!(exoprobe(&fake, &["vm", "console", "-f"]).await.0, "\x1b[1mLinux\r\n");
+}

@@ -1,0 +1,147 @@
+//! `exoprobe vm`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Subcommand;
+use hyper::Method;
+use serde_json::{Value, json};
+
+use super::error::CliError;
+use super::format::{members, printable, scalar};
+use super::{Context, console};
+use crate::client::{ApiPath, ClientError, Payload, Reply, Target};
+
+const CONSOLE_EXAMPLES: &str = "\
+Examples:
+  exoprobe vm console
+  exoprobe vm console --follow";
+
+const SEND_EXAMPLES: &str = "\
+Examples:
+  exoprobe vm send getpid 100000
+  exoprobe vm send --timeout 5 open /init 100
+
+The words make one line. Exit status: 0 `done`, 1 `error`, 3 no answer in time";
+
+/// Commands about the guest.
+#[derive(Debug, Subcommand)]
+pub(super) enum VmCommand {
+    /// Show what the guest is doing
+    #[command(after_help = "Example:\n  exoprobe vm status --json | jq -r .state")]
+    Status,
+    /// Take all vCPUs out of the guest
+    #[command(after_help = "Example:\n  exoprobe vm pause")]
+    Pause,
+    /// Let a paused guest run on
+    #[command(after_help = "Example:\n  exoprobe vm resume")]
+    Resume,
+    /// Stop the guest for good
+    #[command(after_help = "Example:\n  exoprobe vm shutdown")]
+    Shutdown,
+    /// Write the guest's state to a file
+    #[command(after_help = "Example:\n  exoprobe vm snapshot booted.snap")]
+    Snapshot {
+        /// File on the service's host
+        path: PathBuf,
+    },
+    /// Show a vCPU's registers
+    #[command(after_help = "Example:\n  exoprobe vm registers 1")]
+    Registers {
+        /// Which vCPU
+        #[arg(default_value_t = 0)]
+        vcpu: u8,
+    },
+    /// Print what the guest wrote to a serial port
+    #[command(after_help = CONSOLE_EXAMPLES)]
+    Console {
+        /// Serial port
+        #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
+        port: u8,
+        /// Go on with what it writes, and send it typed lines (Ctrl-] or Ctrl-C leaves)
+        #[arg(long, short)]
+        follow: bool,
+    },
+    /// Send the guest's init a command on serial port 1 and print its answer
+    #[command(after_help = SEND_EXAMPLES)]
+    Send {
+        /// How long to wait for the answer
+        #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+        timeout: u64,
+        /// The command
+        #[arg(value_name = "LINE", required = true)]
+        words: Vec<String>,
+    },
+}
+
+pub(super) async fn run(context: &mut Context<'_>, command: VmCommand) -> Result<(), CliError> {
+    match command {
+        VmCommand::Status => show(context, &ApiPath::new(&["vm"])).await,
+        VmCommand::Pause => control(context, "pause").await,
+        VmCommand::Resume => control(context, "resume").await,
+        VmCommand::Shutdown => control(context, "shutdown").await,
+        VmCommand::Snapshot { path } => snapshot(context, &path).await,
+        VmCommand::Registers { vcpu } => {
+            show(context, &ApiPath::new(&["vm", "registers", &vcpu.to_string()])).await
+        }
+        VmCommand::Console { port, follow: false } => console::print(context, port).await,
+        VmCommand::Console { port, follow: true } => console::follow(context, port).await,
+        VmCommand::Send { timeout, words } => send(context, &words.join(" "), timeout).await,
+    }
+}
+
+async fn show(context: &mut Context<'_>, path: &ApiPath) -> Result<(), CliError> {
+    let answer = context.client.get(path).await?;
+    print(context, &answer, members)
+}
+
+async fn control(context: &mut Context<'_>, action: &str) -> Result<(), CliError> {
+    let path = ApiPath::new(&["vm", action]);
+    let answer = context.client.call(Method::POST, &path, Payload::Empty).await?;
+    print(context, &answer, |vm| format!("{}\n", printable(&scalar(&vm["state"]))))
+}
+
+async fn snapshot(context: &mut Context<'_>, path: &Path) -> Result<(), CliError> {
+    // Over a unix socket both ends share a file system, though not a working directory.
+    let path = match context.client.target() {
+        Target::Unix(_) => std::path::absolute(path)?,
+        Target::Tcp { .. } => path.to_owned(),
+    };
+    let text = path.to_str().ok_or_else(|| CliError::Path(path.clone()))?;
+    let payload = Payload::Json(json!({ "path": text }));
+    let at = ApiPath::new(&["vm", "snapshot"]);
+    let answer = context.client.call(Method::POST, &at, payload).await?;
+    print(context, &answer, |made| {
+        format!("{}: {} bytes\n", printable(&scalar(&made["path"])), scalar(&made["bytes"]))
+    })
+}
+
+/// Prints an answer as it came, or as `human` puts it.
+pub(super) fn print(
+    context: &mut Context<'_>,
+    answer: &[u8],
+    human: impl FnOnce(&Value) -> String,
+) -> Result<(), CliError> {
+    if context.json {
+        context.out.write_all(answer.trim_ascii_end())?;
+        return Ok(writeln!(context.out)?);
+    }
+    let value = serde_json::from_slice(answer).map_err(ClientError::from)?;
+    Ok(write!(context.out, "{}", human(&value))?)
+}
+
+async fn send(context: &mut Context<'_>, line: &str, seconds: u64) -> Result<(), CliError> {
+    let reply = context.client.command(line, Duration::from_secs(seconds)).await?;
+    let (text, result) = match reply {
+        Reply::Done(text) => (text, Ok(())),
+        Reply::Failed(text) => (text, Err(CliError::GuestRefused)),
+        Reply::TimedOut => return Err(CliError::TimedOut(seconds)),
+        Reply::Ended => return Err(CliError::Ended),
+    };
+    match context.json {
+        true => writeln!(context.out, "{}", json!({ "ok": result.is_ok(), "reply": text }))?,
+        false => writeln!(context.out, "{}", printable(&text))?,
+    }
+    context.out.flush()?;
+    result
+}

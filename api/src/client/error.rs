@@ -1,0 +1,125 @@
+//! What can go wrong between client and service.
+
+use hyper::StatusCode;
+use serde::Deserialize;
+
+use super::Target;
+
+/// Longest part of an answer that is no problem document to show.
+const EXCERPT: usize = 200;
+
+/// Why a request got no good answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody answers there.
+    #[error("cannot connect to {target}: {source}")]
+    Connect {
+        /// Where.
+        target: Target,
+        /// What the host said.
+        source: std::io::Error,
+    },
+    /// The connection ended within an answer.
+    #[error("the connection to the service broke: {0}")]
+    Broken(#[from] hyper::Error),
+    /// The request cannot be written as HTTP.
+    #[error("cannot make the request: {0}")]
+    Request(#[from] hyper::http::Error),
+    /// The token has characters that no header can hold.
+    #[error("the token has characters that no HTTP header can hold")]
+    Token,
+    /// The service refused.
+    #[error("{0}")]
+    Refused(Box<Problem>),
+    /// The answer is of a kind this client does not know.
+    #[error("the service's answer is not understood (is it of another version?): {0}")]
+    Answer(#[from] serde_json::Error),
+    /// The answer lacks a header.
+    #[error("the service's answer lacks the header {0} (is it of another version?)")]
+    NoHeader(&'static str),
+}
+
+/// A refusal: RFC 9457's members and this API's own.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Problem {
+    /// HTTP status.
+    pub status: u16,
+    /// Its kind in words.
+    pub title: String,
+    /// What is wrong, and what would be right.
+    pub detail: String,
+    /// Stable name, an errno's where one applies.
+    pub code: String,
+    /// Column of the fault in a definition, in bytes from 0.
+    pub position: Option<usize>,
+    /// Line of a text of definitions, from 1.
+    pub line: Option<usize>,
+    /// The tracer's name for a syntax error.
+    pub id: Option<String>,
+    /// Names close to one that is unknown.
+    pub near: Vec<String>,
+    /// Which definition of a batch, from 0.
+    pub index: Option<usize>,
+    /// Its event.
+    pub event: Option<String>,
+}
+
+impl Problem {
+    /// Reads the body of a refusal, whatever it is.
+    pub(super) fn from_answer(status: StatusCode, body: &[u8]) -> Self {
+        match serde_json::from_slice::<Self>(body) {
+            Ok(problem) if !(problem.detail.is_empty() && problem.title.is_empty()) => {
+                Self { status: status.as_u16(), ..problem }
+            }
+            _ => Self::unstructured(status, body),
+        }
+    }
+
+    fn unstructured(status: StatusCode, body: &[u8]) -> Self {
+        let excerpt: String = String::from_utf8_lossy(body).trim().chars().take(EXCERPT).collect();
+        let title = status.canonical_reason().unwrap_or("refused").to_owned();
+        let code = format!("HTTP {}", status.as_u16());
+        Self { status: status.as_u16(), title, detail: excerpt, code, ..Self::default() }
+    }
+
+    /// The guest's kernel cannot be probed yet, and soon can.
+    #[must_use]
+    pub fn is_booting(&self) -> bool {
+        self.status == StatusCode::SERVICE_UNAVAILABLE.as_u16() && self.code == "EAGAIN"
+    }
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let detail = if self.detail.is_empty() { &self.title } else { &self.detail };
+        match self.code.as_str() {
+            "" => f.write_str(detail),
+            code => write!(f, "{detail} ({code})"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_are_shown_with_their_code() {
+        let body = br#"{"title":"No","status":404,"detail":"unknown symbol `a`","code":"ENOENT",
+            "near":["b","c"]}"#;
+        let problem = Problem::from_answer(StatusCode::NOT_FOUND, body);
+        assert_eq!(problem.to_string(), "unknown symbol `a` (ENOENT)");
+        assert_eq!(problem.near, ["b", "c"]);
+        assert!(!problem.is_booting());
+    }
+
+    #[test]
+    fn answers_that_are_no_problem_documents_are_shown_too() {
+        let show = |body: &[u8]| Problem::from_answer(StatusCode::BAD_GATEWAY, body).to_string();
+        assert_eq!(show(b" oops\n"), "oops (HTTP 502)");
+        assert_eq!(show(b""), "Bad Gateway (HTTP 502)");
+        assert_eq!(show(b"{}"), "{} (HTTP 502)");
+        assert_eq!(show(&vec![b'x'; 5000]).len(), EXCERPT + " (HTTP 502)".len());
+    }
+}

@@ -1,0 +1,214 @@
+//! Events as they come, across dropped connections.
+
+use std::time::{Duration, Instant};
+
+use hyper::Method;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio::time::sleep;
+
+use super::{ApiPath, Client, ClientError, Lines, Payload};
+
+/// Events asked for at once by a reader who does not follow.
+const PAGE: u64 = 1000;
+
+/// Which events to read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EventQuery {
+    /// Sequence number of the first; the service's choice when absent.
+    pub from: Option<u64>,
+    /// At most so many.
+    pub limit: Option<u64>,
+    /// Wait for more instead of ending.
+    pub follow: bool,
+}
+
+/// An event, as far as it is shown.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct EventRecord {
+    /// Sequence number.
+    pub seq: u64,
+    /// Guest seconds since boot.
+    pub time: f64,
+    /// vCPU that hit.
+    pub vcpu: u32,
+    /// Name of the probe's event.
+    pub event: String,
+    /// Function probed.
+    pub symbol_name: Option<String>,
+    /// Bytes from the function's start.
+    #[serde(default)]
+    pub offset: u64,
+    /// Probed address.
+    pub addr: String,
+    /// Values by name.
+    #[serde(default)]
+    pub args: Map<String, Value>,
+}
+
+/// A line of the stream.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum EventLine {
+    /// An event.
+    Event(EventRecord),
+    /// Events that this reader was too slow for.
+    Lost {
+        /// How many.
+        lost: u64,
+        /// Sequence number of the next one.
+        next: u64,
+    },
+}
+
+/// A line of the stream, read and as it came.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EventItem {
+    /// As it came.
+    pub raw: String,
+    /// Read.
+    pub line: EventLine,
+}
+
+/// How long to try again after a connection dropped.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// In all.
+    pub total: Duration,
+    /// Before the first try; doubled for each further one.
+    pub first: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { total: Duration::from_secs(10), first: Duration::from_millis(100) }
+    }
+}
+
+/// An answer that is being read.
+struct Stream {
+    lines: Lines,
+    since: Instant,
+    /// Events it may still hold; `None` is any number.
+    left: Option<u64>,
+}
+
+/// Tries since the last sign of life.
+struct Trouble {
+    since: Instant,
+    next_wait: Duration,
+}
+
+/// Reads events: all there are, page by page, or with `follow` also those to come. A follower goes
+/// on where it was when the connection drops.
+pub struct EventReader<'c> {
+    client: &'c Client,
+    query: EventQuery,
+    patience: Patience,
+    stream: Option<Stream>,
+    trouble: Option<Trouble>,
+}
+
+impl<'c> EventReader<'c> {
+    /// A reader of `client`'s events.
+    #[must_use]
+    pub fn new(client: &'c Client, query: EventQuery, patience: Patience) -> Self {
+        Self { client, query, patience, stream: None, trouble: None }
+    }
+
+    /// The lines that came next, at least one; `None` at the end.
+    ///
+    /// # Errors
+    /// [`ClientError`]; for a follower, only when trying again did not help.
+    pub async fn next(&mut self) -> Result<Option<Vec<EventItem>>, ClientError> {
+        while self.query.limit != Some(0) {
+            match self.next_of_stream().await {
+                Ok(None) if self.page_was_full() => self.stream = None,
+                Ok(None) => return Ok(None),
+                Ok(Some(lines)) => {
+                    let items = self.take(lines)?;
+                    if !items.is_empty() {
+                        self.trouble = None;
+                        return Ok(Some(items));
+                    }
+                }
+                Err(error @ (ClientError::Connect { .. } | ClientError::Broken(_))) => {
+                    self.recover(error).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    async fn next_of_stream(&mut self) -> Result<Option<Vec<String>>, ClientError> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            None => {
+                let (path, left) = self.request();
+                let response = self.client.send(Method::GET, &path, Payload::Empty).await?;
+                let lines = Lines::new(response.into_body());
+                self.stream.insert(Stream { lines, since: Instant::now(), left })
+            }
+        };
+        Ok(stream.lines.next().await?)
+    }
+
+    /// What to ask for, and how many events that is at most.
+    fn request(&self) -> (ApiPath, Option<u64>) {
+        let EventQuery { from, limit, follow } = self.query;
+        let limit = if follow { limit } else { Some(limit.unwrap_or(PAGE).min(PAGE)) };
+        let path = ApiPath::new(&["events"]).query_if("from", from).query_if("limit", limit);
+        (path.query_if("follow", follow.then_some(true)), limit)
+    }
+
+    /// Then there may be more behind it.
+    fn page_was_full(&self) -> bool {
+        !self.query.follow && self.stream.as_ref().is_some_and(|stream| stream.left == Some(0))
+    }
+
+    fn take(&mut self, lines: Vec<String>) -> Result<Vec<EventItem>, ClientError> {
+        let mut items = Vec::with_capacity(lines.len());
+        for raw in lines {
+            if self.query.limit == Some(0) {
+                break;
+            }
+            if raw.trim().is_empty() {
+                continue;
+            }
+            let line: EventLine = serde_json::from_str(&raw)?;
+            match &line {
+                EventLine::Event(event) => {
+                    self.query.from = Some(event.seq + 1);
+                    self.query.limit = self.query.limit.map(|limit| limit - 1);
+                    if let Some(left) = self.stream.as_mut().and_then(|s| s.left.as_mut()) {
+                        *left = left.saturating_sub(1);
+                    }
+                }
+                EventLine::Lost { next, .. } => self.query.from = Some(*next),
+            }
+            items.push(EventItem { raw, line });
+        }
+        Ok(items)
+    }
+
+    /// Waits before the next try, or gives up.
+    async fn recover(&mut self, error: ClientError) -> Result<(), ClientError> {
+        let lived = self.stream.take().map(|stream| stream.since.elapsed());
+        // A service that was never there is not worth waiting for.
+        if !self.query.follow || (lived.is_none() && self.trouble.is_none()) {
+            return Err(error);
+        }
+        if lived.is_some_and(|lived| lived >= self.patience.total) {
+            self.trouble = None;
+        }
+        let fresh = Trouble { since: Instant::now(), next_wait: self.patience.first };
+        let trouble = self.trouble.get_or_insert(fresh);
+        if trouble.since.elapsed() + trouble.next_wait > self.patience.total {
+            return Err(error);
+        }
+        sleep(trouble.next_wait).await;
+        trouble.next_wait *= 2;
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! The guest's serial ports.
+
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::Method;
+use hyper::body::{Bytes, Incoming};
+use tokio::time::{sleep, timeout};
+
+use super::{ApiPath, Client, ClientError, Lines, Payload};
+
+/// Header with the offset behind the bytes of an answer.
+const NEXT_OFFSET: &str = "exoprobe-next-offset";
+/// The port on which the guest's init takes commands.
+const COMMAND_PORT: u8 = 1;
+const RECONNECT: Duration = Duration::from_millis(200);
+
+/// What the guest answered to a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// A line that starts with `done`.
+    Done(String),
+    /// A line that starts with `error`.
+    Failed(String),
+    /// None came in time.
+    TimedOut,
+    /// The service ended the stream: the guest writes no more.
+    Ended,
+}
+
+fn serial(port: u8) -> ApiPath {
+    ApiPath::new(&["vm", "serial", &port.to_string()])
+}
+
+fn next_offset(response: &hyper::Response<Incoming>) -> Result<u64, ClientError> {
+    let value = response.headers().get(NEXT_OFFSET);
+    let offset = value.and_then(|value| value.to_str().ok()?.parse().ok());
+    offset.ok_or(ClientError::NoHeader(NEXT_OFFSET))
+}
+
+fn reply(line: &str) -> Option<Reply> {
+    match line.split(' ').next() {
+        Some("done") => Some(Reply::Done(line.to_owned())),
+        Some("error") => Some(Reply::Failed(line.to_owned())),
+        _ => None,
+    }
+}
+
+impl Client {
+    /// What the guest wrote to a port so far, as far as it is kept, and the offset behind it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn serial_read(&self, port: u8) -> Result<(Bytes, u64), ClientError> {
+        let response = self.send(Method::GET, &serial(port), Payload::Empty).await?;
+        let next = next_offset(&response)?;
+        Ok((response.into_body().collect().await?.to_bytes(), next))
+    }
+
+    /// What the guest writes to a port from an offset on, as it comes.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn serial_follow(&self, port: u8, from: u64) -> Result<Incoming, ClientError> {
+        let path = serial(port).query("from", from).query("follow", true);
+        Ok(self.send(Method::GET, &path, Payload::Empty).await?.into_body())
+    }
+
+    /// Sends bytes to a port.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn serial_write(&self, port: u8, bytes: Vec<u8>) -> Result<(), ClientError> {
+        self.call(Method::POST, &serial(port), Payload::Bytes(bytes)).await?;
+        Ok(())
+    }
+
+    /// Sends a line to the guest's command port and waits for its answer.
+    ///
+    /// # Errors
+    /// [`ClientError`]; no answer in time is [`Reply::TimedOut`].
+    pub async fn command(&self, line: &str, limit: Duration) -> Result<Reply, ClientError> {
+        let work = async {
+            // The offset comes first, so that no answer is too quick to be seen.
+            let response = self.send(Method::GET, &serial(COMMAND_PORT), Payload::Empty).await?;
+            let from = next_offset(&response)?;
+            drop(response);
+            self.serial_write(COMMAND_PORT, format!("{line}\n").into_bytes()).await?;
+            self.await_reply(from).await
+        };
+        timeout(limit, work).await.unwrap_or(Ok(Reply::TimedOut))
+    }
+
+    async fn await_reply(&self, from: u64) -> Result<Reply, ClientError> {
+        loop {
+            let mut lines = Lines::new(self.serial_follow(COMMAND_PORT, from).await?);
+            loop {
+                match lines.next().await {
+                    Ok(Some(batch)) => {
+                        if let Some(reply) = batch.iter().find_map(|line| reply(line)) {
+                            return Ok(reply);
+                        }
+                    }
+                    Ok(None) => return Ok(Reply::Ended),
+                    // Nothing is lost: the next stream starts where this one did.
+                    Err(_) => break,
+                }
+            }
+            sleep(RECONNECT).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_told_from_other_lines() {
+        assert_eq!(reply("done 5"), Some(Reply::Done("done 5".to_owned())));
+        assert_eq!(
+            reply("error no such command").map(|r| matches!(r, Reply::Failed(_))),
+            Some(true)
+        );
+        assert_eq!(reply("done"), Some(Reply::Done("done".to_owned())));
+        assert_eq!(reply("done5"), None);
+        assert_eq!(reply(" done 5"), None);
+    }
+}
