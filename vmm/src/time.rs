@@ -1,36 +1,31 @@
-//! Guest time: the guest's own time-stamp counter, read from the host without an exit.
+//! Guest time: how long the guest has been powered on, told from the host's time-stamp counter, so
+//! that a hit's time costs no exit. The guest's own counter is no base for it: KVM starts that at
+//! zero on some hosts and at the host's value on others.
 
-use kvm_bindings::{Msrs, kvm_msr_entry};
 use kvm_ioctls::VcpuFd;
 
-const MSR_TSC: u32 = 0x10;
-
-/// A moment on the guest's clock: ticks of its time-stamp counter since power-on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A moment on the guest's clock: ticks of the time-stamp counter since power-on.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 pub struct GuestTime(pub u64);
 
-/// Turns the host's time-stamp counter into the guest's. Valid while the guest runs at the host's
-/// rate, which is KVM's default and never changed by this crate. The default is the host's own counter,
-/// for an engine without a machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+/// The clock of one guest. Like the guest's own, it goes on while the guest is paused, and stands
+/// still in a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestClock {
     offset: u64,
     khz: u32,
 }
 
 impl GuestClock {
-    /// Reads a vCPU's counter and rate.
+    /// A clock that shows `now`, at the rate of a vCPU's counter. That is the host's rate, which is
+    /// KVM's default and never changed by this crate.
     ///
     /// # Errors
     /// What KVM said.
-    pub(crate) fn of(vcpu: &VcpuFd) -> Result<Self, kvm_ioctls::Error> {
-        let entry = kvm_msr_entry { index: MSR_TSC, ..kvm_msr_entry::default() };
-        let mut msrs = Msrs::from_entries(&[entry]).expect("one entry");
-        let before = host_tsc();
-        vcpu.get_msrs(&mut msrs)?;
-        let host = before.wrapping_add(host_tsc().wrapping_sub(before) / 2);
-        let guest = msrs.as_slice()[0].data;
-        Ok(Self { offset: guest.wrapping_sub(host), khz: vcpu.get_tsc_khz()? })
+    pub(crate) fn showing(now: GuestTime, vcpu: &VcpuFd) -> Result<Self, kvm_ioctls::Error> {
+        Ok(Self { offset: now.0.wrapping_sub(host_tsc()), khz: vcpu.get_tsc_khz()? })
     }
 
     /// Now, for the guest.

@@ -24,7 +24,7 @@ use crate::memory::{GuestRam, MemoryError, RamRange, ram_ranges};
 use crate::quirks::software_kvm;
 use crate::snapshot::{self, SnapshotError, SnapshotMeta};
 use crate::status::{StopReason, StopRecord, VmState};
-use crate::time::GuestClock;
+use crate::time::{GuestClock, GuestTime};
 use crate::vcpu::{Command, Registers, Vcpu, VcpuError, VcpuRemote};
 
 /// Why a machine could not be made.
@@ -207,8 +207,15 @@ impl Vm {
             vcpus.push(*vcpu.ask(Command::Save)?);
         }
         let serial = [self.serial[0].snapshot(), self.serial[1].snapshot()];
-        let meta =
-            SnapshotMeta::collect(&self.fd, self.config.clone(), vcpus, serial, &self.machine)?;
+        let time = self.clock.now();
+        let meta = SnapshotMeta::collect(
+            &self.fd,
+            self.config.clone(),
+            time,
+            vcpus,
+            serial,
+            &self.machine,
+        )?;
         Ok(snapshot::write(path, &meta, &self.machine.ram, &self.machine.hidden)?)
     }
 
@@ -407,7 +414,9 @@ impl Builder {
         if let Some(restored) = from {
             self.restore_state(&vcpus, restored)?;
         }
-        let clock = GuestClock::of(&vcpus[0]).map_err(kvm("read the guest's clock"))?;
+        let power_on = from.map_or(GuestTime(0), |restored| restored.meta.time);
+        let clock = GuestClock::showing(power_on, &vcpus[0])
+            .map_err(kvm("tell the rate of the guest's clock"))?;
         let watch = Arc::new(PanicWatch::default());
         let saved = from.map(|r| &r.meta.serial);
         let serial = [

@@ -1,7 +1,7 @@
 //! From power-on.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exoprobe_probes::{AttachError, ProbeError, parse_line};
 use exoprobe_tests::TestGuest;
@@ -10,6 +10,7 @@ use exoprobe_vmm::{DEFAULT_KVM, Host, Vm};
 #[test]
 fn a_probe_is_refused_while_the_kernel_boots_and_the_machine_can_go_at_any_moment() {
     let host = Host::open(Path::new(DEFAULT_KVM)).unwrap();
+    let begun = Instant::now();
     let guest = TestGuest::start(Vm::create(&host, &TestGuest::config("vmlinux", 1)).unwrap());
     let early = guest.engine.register_kprobe(parse_line("p:getpid __x64_sys_getpid").unwrap());
     let error = early.unwrap_err();
@@ -17,6 +18,9 @@ fn a_probe_is_refused_while_the_kernel_boots_and_the_machine_can_go_at_any_momen
     assert_eq!(error.code(), "EAGAIN");
     std::thread::sleep(Duration::from_millis(300));
     assert!(guest.vm.registers(0).is_ok(), "a vCPU in the middle of boot answers");
+    let clock = guest.vm.clock();
+    let seconds = clock.seconds(clock.now());
+    assert!(seconds > 0.3 && seconds <= begun.elapsed().as_secs_f64(), "since power-on: {seconds}");
 }
 
 #[test]

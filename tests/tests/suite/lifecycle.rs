@@ -108,7 +108,10 @@ fn a_snapshot_taken_under_load_goes_on_in_another_machine() {
     guest.vm.snapshot(&path).unwrap();
     assert_eq!(guest.answer(from, "par"), 3000, "the original goes on");
     let host = Host::open(Path::new(DEFAULT_KVM)).unwrap();
+    let (clock, taken) = (guest.vm.clock(), guest.vm.clock().now());
     let twin = TestGuest::start(Vm::restore(&host, &path).unwrap());
+    let restored = twin.vm.clock().now();
+    assert!(restored < taken && clock.seconds(restored) > 1.0, "its time goes on where it was");
     assert_eq!(twin.answer(0, "par"), 3000, "and so does the copy");
     twin.probe("p:getpid __x64_sys_getpid");
     assert_eq!(twin.work("par 2 getpid 100"), 200);

@@ -11,6 +11,7 @@ use crate::config::VmConfig;
 use crate::devices::SerialSnapshot;
 use crate::machine::Machine;
 use crate::memory::RamRange;
+use crate::time::GuestTime;
 use crate::vcpu::VcpuState;
 
 const CHIPS: [u32; 3] = [KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, KVM_IRQCHIP_IOAPIC];
@@ -19,6 +20,7 @@ const CHIPS: [u32; 3] = [KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, KVM_IRQC
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) struct SnapshotMeta {
     pub(crate) config: VmConfig,
+    pub(crate) time: GuestTime,
     pub(crate) ram: Vec<RamRange>,
     pub(crate) hidden_base: Option<Gva>,
     pub(crate) vcpus: Vec<VcpuState>,
@@ -33,6 +35,7 @@ impl SnapshotMeta {
     pub(crate) fn collect(
         fd: &VmFd,
         config: VmConfig,
+        time: GuestTime,
         vcpus: Vec<VcpuState>,
         serial: [SerialSnapshot; 2],
         machine: &Machine,
@@ -45,6 +48,7 @@ impl SnapshotMeta {
         }
         Ok(Self {
             config,
+            time,
             ram: machine.ram.ranges(),
             hidden_base: machine.hidden.base(),
             vcpus,
