@@ -183,6 +183,26 @@ pub struct ProbeRequest {
     pub args: Vec<String>,
 }
 
+/// Probes to register.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum ProbeRequests {
+    /// One.
+    One(Box<ProbeRequest>),
+    /// Several, all or none.
+    Many(Vec<ProbeRequest>),
+}
+
+/// Probes that were registered: one for an object, else an array.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum Registered {
+    /// One.
+    One(Box<ProbeStatus>),
+    /// Several, in order.
+    Many(Vec<ProbeStatus>),
+}
+
 /// An address: hexadecimal text with `0x`, or a number.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "an address: \"0x...\" or a number")]
