@@ -14,7 +14,7 @@ use utoipa::IntoParams;
 
 use super::extract::{Body, Json, Path, media_type};
 use super::problem::Problem;
-use super::wire::{ProbeChange, ProbeRequest, ProbeRequests, ProbeStatus, Registered};
+use super::wire::{ProbeChange, ProbeRequests, ProbeStatus, Registered};
 use super::{Problems, blocking};
 
 type Probes = State<Arc<Engine>>;
@@ -86,7 +86,8 @@ pub(crate) async fn remove_all(State(engine): Probes) -> Result<StatusCode, Prob
 }
 
 /// One probe.
-#[utoipa::path(get, path = "/v1/probes/{group}/{event}", tag = "probes", operation_id = "show_probe",
+#[utoipa::path(get, path = "/v1/probes/{group}/{event}",
+    tag = "probes", operation_id = "show_probe",
     params(Name),
     responses((status = 200, body = ProbeStatus), Problems))]
 pub(crate) async fn show(
@@ -98,7 +99,8 @@ pub(crate) async fn show(
 }
 
 /// Arm or disarm a probe.
-#[utoipa::path(patch, path = "/v1/probes/{group}/{event}", tag = "probes", operation_id = "change_probe",
+#[utoipa::path(patch, path = "/v1/probes/{group}/{event}",
+    tag = "probes", operation_id = "change_probe",
     params(Name),
     request_body = ProbeChange, responses((status = 200, body = ProbeStatus), Problems))]
 pub(crate) async fn change(
@@ -117,7 +119,8 @@ pub(crate) async fn change(
 }
 
 /// Remove a probe: when this is answered the guest's instruction is back and no hit is under way.
-#[utoipa::path(delete, path = "/v1/probes/{group}/{event}", tag = "probes", operation_id = "delete_probe",
+#[utoipa::path(delete, path = "/v1/probes/{group}/{event}",
+    tag = "probes", operation_id = "delete_probe",
     params(Name),
     responses((status = 204, description = "Removed"), Problems))]
 pub(crate) async fn remove(

@@ -84,7 +84,8 @@ pub(crate) async fn shutdown(State(api): State<VmApi>) -> Result<axum::Json<VmSt
 /// Write the whole machine to a file on the service's host.
 ///
 /// Refused while probes are registered: their breakpoints would be part of it.
-#[utoipa::path(post, path = "/v1/vm/snapshot", tag = "vm", operation_id = "vm_snapshot", request_body = SnapshotRequest,
+#[utoipa::path(post, path = "/v1/vm/snapshot", tag = "vm", operation_id = "vm_snapshot",
+    request_body = SnapshotRequest,
     responses((status = 200, body = Snapshot), Problems))]
 pub(crate) async fn snapshot(
     State(api): State<VmApi>,
@@ -137,7 +138,8 @@ pub(crate) struct SerialQuery {
 #[utoipa::path(get, path = "/v1/vm/serial/{port}", tag = "vm", operation_id = "serial_output",
     params(("port" = u64, Path, description = "0 or 1"), SerialQuery),
     responses((status = 200, body = Vec<u8>, content_type = OCTETS,
-        headers(("exoprobe-next-offset" = u64, description = "Offset to go on from; not when following"))),
+        headers(("exoprobe-next-offset" = u64,
+            description = "Offset to go on from; not when following"))),
         Problems))]
 pub(crate) async fn serial_output(
     State(api): State<VmApi>,
@@ -165,7 +167,8 @@ pub(crate) async fn serial_output(
 /// Send bytes to the guest through a serial port.
 #[utoipa::path(post, path = "/v1/vm/serial/{port}", tag = "vm", operation_id = "serial_input",
     params(("port" = u64, Path, description = "0 or 1")),
-    request_body(content = Vec<u8>, content_type = OCTETS, description = "The bytes; any content type is taken"),
+    request_body(content = Vec<u8>, content_type = OCTETS,
+        description = "The bytes; any content type is taken"),
     responses((status = 204, description = "Queued for the guest"), Problems))]
 pub(crate) async fn serial_input(
     State(api): State<VmApi>,

@@ -7,8 +7,8 @@ mod serial;
 
 pub use output::OutputLog;
 pub(crate) use panic_watch::PanicWatch;
-pub use serial::{InputFull, SerialPort};
 pub(crate) use serial::SerialSnapshot;
+pub use serial::{InputFull, SerialPort};
 
 use std::cell::Cell;
 use std::sync::Arc;
