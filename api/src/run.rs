@@ -27,7 +27,7 @@ const STOP_POLL: Duration = Duration::from_millis(250);
 const LAST_CALLS: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "Examples:
-  exoprobe run --kernel vmlinux --initramfs initramfs.cpio
+  exoprobe run --kernel vmlinux --initramfs initramfs.cpio --socket /tmp/exoprobe.sock
   exoprobe run --kernel bzImage --symbols System.map --memory 512 --vcpus 2 --console
   exoprobe run --restore /tmp/guest.snap --socket /tmp/second.sock
   EXOPROBE_TOKEN=... exoprobe run --kernel vmlinux --listen 127.0.0.1:8080

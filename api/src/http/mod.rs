@@ -71,7 +71,7 @@ async fn no_method(method: Method, uri: Uri) -> Problem {
 }
 
 /// This document.
-#[utoipa::path(get, path = "/v1/openapi.json", tag = "meta",
+#[utoipa::path(get, path = "/v1/openapi.json", tag = "meta", operation_id = "openapi",
     responses((status = 200, body = Object, content_type = "application/json"), Problems))]
 async fn openapi_document() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], openapi_json())

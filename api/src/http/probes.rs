@@ -10,12 +10,11 @@ use axum::routing::get;
 use exoprobe_probes::definition::DEFAULT_GROUP;
 use exoprobe_probes::{Engine, Kprobe, ProbeDefinition, ProbeError, parse_line};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 
 use super::extract::{Body, Json, Path, media_type};
 use super::problem::Problem;
-use super::wire::{ProbeChange, ProbeRequest, ProbeStatus};
+use super::wire::{ProbeChange, ProbeRequests, ProbeStatus, Registered};
 use super::{Problems, blocking};
 
 type Probes = State<Arc<Engine>>;
@@ -46,7 +45,7 @@ fn default_group() -> String {
 }
 
 /// All probes, in order of registration.
-#[utoipa::path(get, path = "/v1/probes", tag = "probes",
+#[utoipa::path(get, path = "/v1/probes", tag = "probes", operation_id = "list_probes",
     responses((status = 200, body = Vec<ProbeStatus>), Problems))]
 pub(crate) async fn list(State(engine): Probes) -> Result<axum::Json<Vec<ProbeStatus>>, Problem> {
     let probes = blocking(move || engine.list()).await?;
@@ -57,11 +56,11 @@ pub(crate) async fn list(State(engine): Probes) -> Result<axum::Json<Vec<ProbeSt
 ///
 /// A JSON object is one probe and answered with one; an array, or lines of kprobe_events' language
 /// (blank lines and lines that start with `#` do not count), are answered with an array.
-#[utoipa::path(post, path = "/v1/probes", tag = "probes",
-    request_body(content((ProbeRequest = "application/json"), (String = "text/plain",
+#[utoipa::path(post, path = "/v1/probes", tag = "probes", operation_id = "create_probes",
+    request_body(content((ProbeRequests = "application/json"), (String = "text/plain",
         example = "p:getpid __x64_sys_getpid"))),
-    responses((status = 201, description = "Registered: an object for an object, else an array",
-        body = ProbeStatus), Problems))]
+    responses((status = 201, body = Registered,
+        headers(("location" = String, description = "The probe, of a single one"))), Problems))]
 pub(crate) async fn create(
     State(engine): Probes,
     headers: HeaderMap,
@@ -79,7 +78,7 @@ pub(crate) async fn create(
 }
 
 /// Remove all probes.
-#[utoipa::path(delete, path = "/v1/probes", tag = "probes",
+#[utoipa::path(delete, path = "/v1/probes", tag = "probes", operation_id = "delete_all_probes",
     responses((status = 204, description = "Removed"), Problems))]
 pub(crate) async fn remove_all(State(engine): Probes) -> Result<StatusCode, Problem> {
     blocking(move || engine.unregister_all()).await??;
@@ -87,7 +86,9 @@ pub(crate) async fn remove_all(State(engine): Probes) -> Result<StatusCode, Prob
 }
 
 /// One probe.
-#[utoipa::path(get, path = "/v1/probes/{group}/{event}", tag = "probes", params(Name),
+#[utoipa::path(get, path = "/v1/probes/{group}/{event}",
+    tag = "probes", operation_id = "show_probe",
+    params(Name),
     responses((status = 200, body = ProbeStatus), Problems))]
 pub(crate) async fn show(
     State(engine): Probes,
@@ -98,7 +99,9 @@ pub(crate) async fn show(
 }
 
 /// Arm or disarm a probe.
-#[utoipa::path(patch, path = "/v1/probes/{group}/{event}", tag = "probes", params(Name),
+#[utoipa::path(patch, path = "/v1/probes/{group}/{event}",
+    tag = "probes", operation_id = "change_probe",
+    params(Name),
     request_body = ProbeChange, responses((status = 200, body = ProbeStatus), Problems))]
 pub(crate) async fn change(
     State(engine): Probes,
@@ -116,7 +119,9 @@ pub(crate) async fn change(
 }
 
 /// Remove a probe: when this is answered the guest's instruction is back and no hit is under way.
-#[utoipa::path(delete, path = "/v1/probes/{group}/{event}", tag = "probes", params(Name),
+#[utoipa::path(delete, path = "/v1/probes/{group}/{event}",
+    tag = "probes", operation_id = "delete_probe",
+    params(Name),
     responses((status = 204, description = "Removed"), Problems))]
 pub(crate) async fn remove(
     State(engine): Probes,
@@ -127,7 +132,7 @@ pub(crate) async fn remove(
 }
 
 /// The text of the kernel's kprobes/list.
-#[utoipa::path(get, path = "/v1/kprobes/list", tag = "probes",
+#[utoipa::path(get, path = "/v1/kprobes/list", tag = "probes", operation_id = "kprobes_list",
     responses((status = 200, body = String, content_type = "text/plain"), Problems))]
 pub(crate) async fn list_text(State(engine): Probes) -> Result<String, Problem> {
     blocking(move || engine.list_text()).await
@@ -141,14 +146,6 @@ enum Batch {
     Array(Vec<ProbeDefinition>),
     /// Lines, each with its number from 1.
     Lines(Vec<(usize, ProbeDefinition)>),
-}
-
-/// What became of them.
-#[derive(serde::Serialize)]
-#[serde(untagged)]
-enum Registered {
-    One(Box<ProbeStatus>),
-    All(Vec<ProbeStatus>),
 }
 
 impl Batch {
@@ -169,15 +166,15 @@ impl Batch {
     }
 
     fn from_json(body: &[u8]) -> Result<Self, Problem> {
-        if body.trim_ascii_start().first() != Some(&b'[') {
-            let request: ProbeRequest = parse_json(body)?;
-            return Ok(Self::One(Box::new(request.try_into()?)));
+        match parse_requests(body)? {
+            ProbeRequests::One(request) => Ok(Self::One(Box::new((*request).try_into()?))),
+            ProbeRequests::Many(requests) => {
+                let definitions = requests.into_iter().enumerate().map(|(index, request)| {
+                    ProbeDefinition::try_from(request).map_err(|problem| problem.at_index(index))
+                });
+                non_empty(definitions.collect::<Result<_, _>>()?).map(Self::Array)
+            }
         }
-        let requests: Vec<ProbeRequest> = parse_json(body)?;
-        let definitions = requests.into_iter().enumerate().map(|(index, request)| {
-            ProbeDefinition::try_from(request).map_err(|problem| problem.at_index(index))
-        });
-        non_empty(definitions.collect::<Result<_, _>>()?).map(Self::Array)
     }
 
     fn from_text(body: &[u8]) -> Result<Self, Problem> {
@@ -199,8 +196,13 @@ impl Batch {
     }
 }
 
-fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(body).map_err(|error| Problem::malformed(error.to_string()))
+/// Looks for the bracket itself: serde's untagged enums do not say what is wrong, and where.
+fn parse_requests(body: &[u8]) -> Result<ProbeRequests, Problem> {
+    let parsed = match body.trim_ascii_start().first() {
+        Some(b'[') => serde_json::from_slice(body).map(ProbeRequests::Many),
+        _ => serde_json::from_slice(body).map(ProbeRequests::One),
+    };
+    parsed.map_err(|error| Problem::malformed(error.to_string()))
 }
 
 fn non_empty<T>(batch: Vec<T>) -> Result<Vec<T>, Problem> {
@@ -221,7 +223,7 @@ fn register(engine: &Engine, batch: Batch) -> Result<Registered, Problem> {
             let gone = || Problem::new("ENOENT", "the probe was deleted meanwhile");
             Ok(Registered::One(Box::new(probes.pop().ok_or_else(gone)?)))
         }
-        Batch::Array(definitions) => Ok(Registered::All(register_all(engine, definitions)?)),
+        Batch::Array(definitions) => Ok(Registered::Many(register_all(engine, definitions)?)),
         Batch::Lines(lines) => {
             let (numbers, definitions): (Vec<_>, Vec<_>) = lines.into_iter().unzip();
             let probes = register_all(engine, definitions).map_err(|problem| {
@@ -231,7 +233,7 @@ fn register(engine: &Engine, batch: Batch) -> Result<Registered, Problem> {
                     None => problem,
                 }
             })?;
-            Ok(Registered::All(probes))
+            Ok(Registered::Many(probes))
         }
     }
 }

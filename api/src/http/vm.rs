@@ -48,14 +48,14 @@ pub(crate) fn routes(api: VmApi) -> Router {
 }
 
 /// The guest's state.
-#[utoipa::path(get, path = "/v1/vm", tag = "vm",
+#[utoipa::path(get, path = "/v1/vm", tag = "vm", operation_id = "vm_status",
     responses((status = 200, body = VmStatus), Problems))]
 pub(crate) async fn status(State(api): State<VmApi>) -> axum::Json<VmStatus> {
     axum::Json(VmStatus::from(&*api.vm))
 }
 
 /// Take all vCPUs out of the guest.
-#[utoipa::path(post, path = "/v1/vm/pause", tag = "vm",
+#[utoipa::path(post, path = "/v1/vm/pause", tag = "vm", operation_id = "vm_pause",
     responses((status = 200, body = VmStatus), Problems))]
 pub(crate) async fn pause(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
     let vm = Arc::clone(&api.vm);
@@ -64,7 +64,7 @@ pub(crate) async fn pause(State(api): State<VmApi>) -> Result<axum::Json<VmStatu
 }
 
 /// Let the vCPUs run again.
-#[utoipa::path(post, path = "/v1/vm/resume", tag = "vm",
+#[utoipa::path(post, path = "/v1/vm/resume", tag = "vm", operation_id = "vm_resume",
     responses((status = 200, body = VmStatus), Problems))]
 pub(crate) async fn resume(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
     let vm = Arc::clone(&api.vm);
@@ -73,7 +73,7 @@ pub(crate) async fn resume(State(api): State<VmApi>) -> Result<axum::Json<VmStat
 }
 
 /// Stop the guest for good, as if its plug were pulled; the service stays.
-#[utoipa::path(post, path = "/v1/vm/shutdown", tag = "vm",
+#[utoipa::path(post, path = "/v1/vm/shutdown", tag = "vm", operation_id = "vm_shutdown",
     responses((status = 200, body = VmStatus), Problems))]
 pub(crate) async fn shutdown(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
     let vm = Arc::clone(&api.vm);
@@ -84,7 +84,8 @@ pub(crate) async fn shutdown(State(api): State<VmApi>) -> Result<axum::Json<VmSt
 /// Write the whole machine to a file on the service's host.
 ///
 /// Refused while probes are registered: their breakpoints would be part of it.
-#[utoipa::path(post, path = "/v1/vm/snapshot", tag = "vm", request_body = SnapshotRequest,
+#[utoipa::path(post, path = "/v1/vm/snapshot", tag = "vm", operation_id = "vm_snapshot",
+    request_body = SnapshotRequest,
     responses((status = 200, body = Snapshot), Problems))]
 pub(crate) async fn snapshot(
     State(api): State<VmApi>,
@@ -107,7 +108,7 @@ pub(crate) async fn snapshot(
 }
 
 /// Registers of a vCPU.
-#[utoipa::path(get, path = "/v1/vm/registers/{vcpu}", tag = "vm",
+#[utoipa::path(get, path = "/v1/vm/registers/{vcpu}", tag = "vm", operation_id = "vcpu_registers",
     params(("vcpu" = u64, Path, description = "vCPU, from 0")),
     responses((status = 200, body = VcpuRegisters), Problems))]
 pub(crate) async fn registers(
@@ -134,10 +135,11 @@ pub(crate) struct SerialQuery {
 }
 
 /// What the guest wrote to a serial port: 0 is its console, 1 its workload's port.
-#[utoipa::path(get, path = "/v1/vm/serial/{port}", tag = "vm",
+#[utoipa::path(get, path = "/v1/vm/serial/{port}", tag = "vm", operation_id = "serial_output",
     params(("port" = u64, Path, description = "0 or 1"), SerialQuery),
     responses((status = 200, body = Vec<u8>, content_type = OCTETS,
-        headers(("exoprobe-next-offset" = u64, description = "Offset to go on from; not when following"))),
+        headers(("exoprobe-next-offset" = u64,
+            description = "Offset to go on from; not when following"))),
         Problems))]
 pub(crate) async fn serial_output(
     State(api): State<VmApi>,
@@ -163,9 +165,10 @@ pub(crate) async fn serial_output(
 }
 
 /// Send bytes to the guest through a serial port.
-#[utoipa::path(post, path = "/v1/vm/serial/{port}", tag = "vm",
+#[utoipa::path(post, path = "/v1/vm/serial/{port}", tag = "vm", operation_id = "serial_input",
     params(("port" = u64, Path, description = "0 or 1")),
-    request_body(content = Vec<u8>, content_type = OCTETS, description = "The bytes; any content type is taken"),
+    request_body(content = Vec<u8>, content_type = OCTETS,
+        description = "The bytes; any content type is taken"),
     responses((status = 204, description = "Queued for the guest"), Problems))]
 pub(crate) async fn serial_input(
     State(api): State<VmApi>,

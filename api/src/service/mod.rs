@@ -58,7 +58,7 @@ pub enum StartError {
     #[error(transparent)]
     Symbols(#[from] LoadError),
     /// The guest's kernel file holds no symbols, and no other file was given.
-    #[error("{0}; give the symbols with --symbols")]
+    #[error("{0} (--symbols PATH)")]
     NoSymbols(LoadError),
     /// The guest did not start.
     #[error(transparent)]

@@ -1,156 +1,13 @@
-//! JSON as it goes over the wire, converted from and to the types of the crates below.
-
-use std::path::PathBuf;
+//! Probes and their events.
 
 use exoprobe_probes::definition::{Flag, ProbeKind};
 use exoprobe_probes::{DisplacedBy, ProbeDefinition, ProbeError};
-use exoprobe_vmm::{Gva, Registers, StopReason, StopRecord, Vm, VmState, kvm_regs};
-use serde::{Deserialize, Serialize, Serializer};
+use exoprobe_vmm::Gva;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::problem::Problem;
-
-/// A 64-bit number as hexadecimal text: a JSON number holds only 53 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]
-#[schema(value_type = String, example = "0xffffffff81000000")]
-pub struct Hex(pub u64);
-
-impl Serialize for Hex {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("{:#x}", self.0))
-    }
-}
-
-/// The guest's state now.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct VmStatus {
-    /// What it does.
-    pub state: State,
-    /// Why it runs no more; null while it may.
-    pub stopped: Option<Stopped>,
-    /// Number of vCPUs.
-    pub vcpus: u8,
-    /// RAM in MiB.
-    pub memory_mib: u64,
-    /// The kernel's file.
-    #[schema(value_type = String)]
-    pub kernel: PathBuf,
-    /// Guest seconds since power-on.
-    pub seconds: f64,
-    /// Exits of all vCPUs to user space so far.
-    pub exits: u64,
-    /// Where hidden memory is mapped in the guest; null before it is.
-    pub hidden: Option<Hex>,
-}
-
-/// State of a guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum State {
-    /// Made and not started.
-    Created,
-    /// Its vCPUs run.
-    Running,
-    /// Its vCPUs wait to be resumed.
-    Paused,
-    /// For good.
-    Stopped,
-}
-
-/// Why and how a guest stopped.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct Stopped {
-    /// Kind of reason.
-    pub reason: Reason,
-    /// The kernel's panic message, or what failed.
-    pub message: Option<String>,
-    /// vCPU that stopped it.
-    pub vcpu: u8,
-    /// Guest seconds since power-on.
-    pub seconds: f64,
-    /// That vCPU's registers then.
-    pub regs: Regs,
-}
-
-/// Kind of reason to stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Reason {
-    /// The guest rebooted or powered itself off.
-    Reset,
-    /// Its kernel panicked.
-    Panic,
-    /// A fault while delivering a double fault.
-    TripleFault,
-    /// KVM or the VMM could not go on.
-    Failed,
-    /// A client asked for it.
-    ShutDown,
-}
-
-/// General registers.
-#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "each is the register of its name")]
-pub struct Regs {
-    pub rip: Hex,
-    pub rflags: Hex,
-    pub rax: Hex,
-    pub rbx: Hex,
-    pub rcx: Hex,
-    pub rdx: Hex,
-    pub rsi: Hex,
-    pub rdi: Hex,
-    pub rbp: Hex,
-    pub rsp: Hex,
-    pub r8: Hex,
-    pub r9: Hex,
-    pub r10: Hex,
-    pub r11: Hex,
-    pub r12: Hex,
-    pub r13: Hex,
-    pub r14: Hex,
-    pub r15: Hex,
-}
-
-/// Registers of one vCPU.
-#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
-#[expect(missing_docs, reason = "each is the register of its name; segments give the selector")]
-pub struct VcpuRegisters {
-    pub vcpu: u8,
-    pub regs: Regs,
-    pub cr0: Hex,
-    pub cr2: Hex,
-    pub cr3: Hex,
-    pub cr4: Hex,
-    pub efer: Hex,
-    pub cs: Hex,
-    pub ss: Hex,
-    pub ds: Hex,
-    pub es: Hex,
-    pub fs: Hex,
-    pub gs: Hex,
-    pub fs_base: Hex,
-    pub gs_base: Hex,
-}
-
-/// Where to write a snapshot.
-#[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SnapshotRequest {
-    /// Absolute path on the service's host; a file there is replaced.
-    #[schema(value_type = String, example = "/tmp/guest.snap")]
-    pub path: PathBuf,
-}
-
-/// A snapshot that was written.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct Snapshot {
-    /// The file.
-    #[schema(value_type = String)]
-    pub path: PathBuf,
-    /// Its size.
-    pub bytes: u64,
-}
+use super::Hex;
+use crate::http::Problem;
 
 /// A probe to register. Exactly one of `symbol_name` and `addr` is to be given.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
@@ -181,6 +38,26 @@ pub struct ProbeRequest {
     #[serde(default)]
     #[schema(example = json!(["fd=%di"]))]
     pub args: Vec<String>,
+}
+
+/// Probes to register.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum ProbeRequests {
+    /// One.
+    One(Box<ProbeRequest>),
+    /// Several, all or none.
+    Many(Vec<ProbeRequest>),
+}
+
+/// Probes that were registered: one for an object, else an array.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum Registered {
+    /// One.
+    One(Box<ProbeStatus>),
+    /// Several, in order.
+    Many(Vec<ProbeStatus>),
 }
 
 /// An address: hexadecimal text with `0x`, or a number.
@@ -346,98 +223,6 @@ pub struct Lost {
     pub lost: u64,
     /// Sequence number of the event that follows the gap.
     pub next: u64,
-}
-
-impl From<&kvm_regs> for Regs {
-    fn from(r: &kvm_regs) -> Self {
-        Self {
-            rip: Hex(r.rip),
-            rflags: Hex(r.rflags),
-            rax: Hex(r.rax),
-            rbx: Hex(r.rbx),
-            rcx: Hex(r.rcx),
-            rdx: Hex(r.rdx),
-            rsi: Hex(r.rsi),
-            rdi: Hex(r.rdi),
-            rbp: Hex(r.rbp),
-            rsp: Hex(r.rsp),
-            r8: Hex(r.r8),
-            r9: Hex(r.r9),
-            r10: Hex(r.r10),
-            r11: Hex(r.r11),
-            r12: Hex(r.r12),
-            r13: Hex(r.r13),
-            r14: Hex(r.r14),
-            r15: Hex(r.r15),
-        }
-    }
-}
-
-impl VcpuRegisters {
-    /// `registers` of vCPU `vcpu`.
-    #[must_use]
-    pub fn new(vcpu: u8, registers: &Registers) -> Self {
-        let s = &registers.sregs;
-        let selector = |segment: u16| Hex(segment.into());
-        Self {
-            vcpu,
-            regs: (&registers.regs).into(),
-            cr0: Hex(s.cr0),
-            cr2: Hex(s.cr2),
-            cr3: Hex(s.cr3),
-            cr4: Hex(s.cr4),
-            efer: Hex(s.efer),
-            cs: selector(s.cs.selector),
-            ss: selector(s.ss.selector),
-            ds: selector(s.ds.selector),
-            es: selector(s.es.selector),
-            fs: selector(s.fs.selector),
-            gs: selector(s.gs.selector),
-            fs_base: Hex(s.fs.base),
-            gs_base: Hex(s.gs.base),
-        }
-    }
-}
-
-impl From<&StopRecord> for Stopped {
-    fn from(record: &StopRecord) -> Self {
-        let (reason, message) = match &record.reason {
-            StopReason::Reset => (Reason::Reset, None),
-            StopReason::Panic { message } => (Reason::Panic, Some(message)),
-            StopReason::TripleFault => (Reason::TripleFault, None),
-            StopReason::Failed { message } => (Reason::Failed, Some(message)),
-            StopReason::ShutDown => (Reason::ShutDown, None),
-        };
-        Self {
-            reason,
-            message: message.cloned(),
-            vcpu: record.vcpu,
-            seconds: record.seconds,
-            regs: (&record.regs).into(),
-        }
-    }
-}
-
-impl From<&Vm> for VmStatus {
-    fn from(vm: &Vm) -> Self {
-        let (state, stopped) = match vm.state() {
-            VmState::Created => (State::Created, None),
-            VmState::Running => (State::Running, None),
-            VmState::Paused => (State::Paused, None),
-            VmState::Stopped(record) => (State::Stopped, Some(Stopped::from(&*record))),
-        };
-        let config = vm.config();
-        Self {
-            state,
-            stopped,
-            vcpus: config.vcpus,
-            memory_mib: config.memory_mib,
-            kernel: config.kernel.clone(),
-            seconds: vm.clock().seconds(vm.clock().now()),
-            exits: vm.exits(),
-            hidden: vm.hidden().base().map(|base| Hex(base.0)),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,23 @@
+//! JSON as it goes over the wire, converted from and to the types of the crates below.
+
+mod probes;
+mod vm;
+
+pub use probes::{
+    Address, Event, Lost, ProbeChange, ProbeRequest, ProbeRequests, ProbeStatus, Registered,
+};
+pub use vm::{Reason, Regs, Snapshot, SnapshotRequest, State, Stopped, VcpuRegisters, VmStatus};
+
+use serde::{Serialize, Serializer};
+use utoipa::ToSchema;
+
+/// A 64-bit number as hexadecimal text: a JSON number holds only 53 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]
+#[schema(value_type = String, example = "0xffffffff81000000")]
+pub struct Hex(pub u64);
+
+impl Serialize for Hex {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:#x}", self.0))
+    }
+}
