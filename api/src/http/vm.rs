@@ -96,10 +96,8 @@ pub(crate) async fn snapshot(
         return Err(Problem::new("EINVAL", detail));
     }
     let written = blocking(move || {
-        if api.engine.has_probes() {
-            return Err(Problem::new("EBUSY", "delete the probes first"));
-        }
-        api.vm.snapshot(&path)?;
+        let taken = api.engine.while_unprobed(|| api.vm.snapshot(&path));
+        taken.ok_or_else(|| Problem::new("EBUSY", "delete the probes first"))??;
         let bytes =
             std::fs::metadata(&path).map_err(|error| Problem::new("EIO", error.to_string()))?.len();
         Ok(Snapshot { path, bytes })

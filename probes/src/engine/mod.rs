@@ -250,6 +250,12 @@ impl Engine {
         !self.lock().probes.is_empty()
     }
 
+    /// Runs `work` while no probe is registered and none can be; `None` when there are some.
+    pub fn while_unprobed<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        let registry = self.lock();
+        registry.probes.is_empty().then(work)
+    }
+
     /// Moves all recorded hits into the event store, merged by time.
     pub fn drain(&self) {
         let registry = self.lock();

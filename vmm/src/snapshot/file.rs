@@ -5,9 +5,9 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use crc32fast::Hasher;
-use vm_memory::{Bytes, GuestAddress};
 
 use super::{SnapshotError, SnapshotMeta};
+use crate::addr::Gpa;
 use crate::hidden::HiddenMemory;
 use crate::layout::HIDDEN_SIZE;
 use crate::memory::{GuestRam, to_usize};
@@ -88,60 +88,53 @@ pub(crate) fn write(
     ram: &GuestRam,
     hidden: &HiddenMemory,
 ) -> Result<(), SnapshotError> {
+    let json = serde_json::to_vec(meta).map_err(|e| SnapshotError::Content(e.to_string()))?;
     let mut partial = path.as_os_str().to_owned();
     partial.push(format!(".{}.partial", std::process::id()));
     let partial = PathBuf::from(partial);
-    let written = write_all(&partial, meta, ram, hidden)
-        .and_then(|()| std::fs::rename(&partial, path).map_err(io_error(path)));
+    let written = File::create(&partial)
+        .and_then(|file| write_all(file, &json, ram, hidden))
+        .and_then(|()| std::fs::rename(&partial, path));
     if written.is_err() {
         drop(std::fs::remove_file(&partial));
     }
-    written
+    written.map_err(io_error(path))
 }
 
-fn write_all(
-    path: &Path,
-    meta: &SnapshotMeta,
-    ram: &GuestRam,
-    hidden: &HiddenMemory,
-) -> Result<(), SnapshotError> {
-    let fail = io_error(path);
-    let json = serde_json::to_vec(meta).map_err(|e| SnapshotError::Content(e.to_string()))?;
+fn write_all(mut file: File, json: &[u8], ram: &GuestRam, hidden: &HiddenMemory) -> io::Result<()> {
     let memory_offset = (HEADER_LEN as u64 + json.len() as u64).next_multiple_of(PAGE_SIZE);
-    let mut file = File::create(path).map_err(&fail)?;
-    file.seek(SeekFrom::Start(memory_offset)).map_err(&fail)?;
-    let mut hasher = Hasher::new();
-    let mut memory_len = 0;
-    let mut put = |file: &mut File, data: &[u8]| {
-        hasher.update(data);
-        memory_len += data.len() as u64;
-        file.write_all(data).map_err(&fail)
-    };
-    let mut buffer = vec![0; CHUNK];
-    for range in ram.ranges() {
-        let mut at = 0;
-        while at < range.len {
-            let len = to_usize((range.len - at).min(CHUNK as u64));
-            let from = GuestAddress(range.start.0 + at);
-            let read = ram.as_vm_memory().read_slice(&mut buffer[..len], from);
-            read.map_err(|e| SnapshotError::Content(e.to_string()))?;
-            put(&mut file, &buffer[..len])?;
-            at += len as u64;
-        }
-    }
-    let mut region = vec![0; to_usize(HIDDEN_SIZE)];
-    hidden.read(0, &mut region);
-    put(&mut file, &region)?;
+    file.seek(SeekFrom::Start(memory_offset))?;
+    let (memory_len, memory_crc) = write_memory(&mut file, ram, hidden)?;
     let header = Header {
         meta_len: json.len() as u64,
         memory_offset,
         memory_len,
-        meta_crc: crc32fast::hash(&json),
-        memory_crc: hasher.finalize(),
+        meta_crc: crc32fast::hash(json),
+        memory_crc,
     };
-    file.rewind().map_err(&fail)?;
-    file.write_all(&header.encode()).map_err(&fail)?;
-    file.write_all(&json).map_err(&fail)
+    file.rewind()?;
+    file.write_all(&header.encode())?;
+    file.write_all(json)
+}
+
+/// Writes RAM and the hidden region; gives their length and checksum.
+fn write_memory(file: &mut File, ram: &GuestRam, hidden: &HiddenMemory) -> io::Result<(u64, u32)> {
+    let mut hasher = Hasher::new();
+    let mut buffer = vec![0; CHUNK];
+    for range in ram.ranges() {
+        for at in (0..range.len).step_by(CHUNK) {
+            let len = to_usize((range.len - at).min(CHUNK as u64));
+            let chunk = &mut buffer[..len];
+            ram.read(Gpa(range.start.0 + at), chunk).map_err(io::Error::other)?;
+            hasher.update(chunk);
+            file.write_all(chunk)?;
+        }
+    }
+    let mut region = vec![0; to_usize(HIDDEN_SIZE)];
+    hidden.read(0, &mut region);
+    hasher.update(&region);
+    file.write_all(&region)?;
+    Ok((ram.size() + HIDDEN_SIZE, hasher.finalize()))
 }
 
 /// Checks the whole file; gives the metadata, RAM mapped from it, and the hidden region.
