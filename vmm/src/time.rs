@@ -11,8 +11,8 @@ use kvm_ioctls::VcpuFd;
 pub struct GuestTime(pub u64);
 
 /// The clock of one guest. Like the guest's own, it goes on while the guest is paused, and stands
-/// still in a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// still in a snapshot. The default one ticks at an unknown rate: for engines without a machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuestClock {
     offset: u64,
     khz: u32,

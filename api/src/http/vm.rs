@@ -97,7 +97,10 @@ pub(crate) async fn snapshot(
     }
     let written = blocking(move || {
         let taken = api.engine.while_unprobed(|| api.vm.snapshot(&path));
-        taken.ok_or_else(|| Problem::new("EBUSY", "delete the probes first"))??;
+        let Some(written) = taken else {
+            return Err(Problem::new("EBUSY", "delete the probes first"));
+        };
+        written?;
         let bytes =
             std::fs::metadata(&path).map_err(|error| Problem::new("EIO", error.to_string()))?.len();
         Ok(Snapshot { path, bytes })

@@ -64,7 +64,7 @@ pub(crate) fn run() {
     let snapshot = TestGuest::snapshot(1);
     let service = Service::start(&["--restore", snapshot.to_str().expect("a path in UTF-8")]);
     let (all, private) = resident(service.pid());
-    let mib = |kib: u64| format!("{}.{} MiB", kib >> 10, (kib & 1023) * 10 >> 10);
+    let mib = |kib: u64| format!("{}.{} MiB", kib >> 10, ((kib & 1023) * 10) >> 10);
     figure("memory beyond the guest's RAM, private to the process", &mib(private), "<= 10 MiB");
     figure("  with shared pages of the program and libraries", &mib(all), "");
     let batch = serde_json::Value::from(definitions(&service)).to_string();
