@@ -23,6 +23,8 @@ lint: setup  ## formatting and lints, as CI wants them
 	cd guest/init && cargo fmt --check
 	cd tests/fuzz && cargo fmt --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cd guest/init && cargo clippy --locked --release -- -D warnings
+	cd tests/fuzz && cargo check --locked
 
 test: guest lint  ## lints and every test
 	cargo build --locked --workspace

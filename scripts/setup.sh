@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 # The guest's build names its own packages, so that there is one list of them.
 mapfile -t packages < <(guest/build.sh --packages)
-packages+=(curl python3)
+packages+=(curl g++ python3)
 
 missing=()
 for package in "${packages[@]}"; do
