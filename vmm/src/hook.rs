@@ -1,6 +1,6 @@
 //! How a layer above takes part in a guest's exits, without this crate knowing of it.
 
-use kvm_bindings::{kvm_regs, kvm_sregs};
+use kvm_bindings::kvm_regs;
 
 use crate::addr::Gva;
 use crate::time::GuestTime;
@@ -14,7 +14,7 @@ pub enum BreakpointAction {
     PassToGuest,
 }
 
-/// A vCPU that is out of the guest, as a hook sees it. Runs on the vCPU's own thread.
+/// A vCPU that is out of the guest, as a hook sees it on the vCPU's own thread.
 pub struct HitContext<'a> {
     /// Index of the vCPU.
     pub vcpu: u8,
@@ -22,30 +22,13 @@ pub struct HitContext<'a> {
     pub regs: &'a mut kvm_regs,
     /// Guest time of the exit.
     pub time: GuestTime,
-    sregs: &'a dyn Fn() -> Option<kvm_sregs>,
 }
 
-impl<'a> HitContext<'a> {
-    /// A context over plain registers; `sregs` is asked only when [`Self::sregs`] is.
-    pub fn new(
-        vcpu: u8,
-        regs: &'a mut kvm_regs,
-        time: GuestTime,
-        sregs: &'a dyn Fn() -> Option<kvm_sregs>,
-    ) -> Self {
-        Self { vcpu, regs, time, sregs }
-    }
-
+impl HitContext<'_> {
     /// Address of the breakpoint.
     #[must_use]
     pub fn rip(&self) -> Gva {
         Gva(self.regs.rip)
-    }
-
-    /// Segment and control registers: an extra ioctl, so not on a hit's usual path.
-    #[must_use]
-    pub fn sregs(&self) -> Option<kvm_sregs> {
-        (self.sregs)()
     }
 }
 

@@ -89,11 +89,8 @@ impl GuestRam {
     ///
     /// # Errors
     /// As [`Self::anonymous`].
-    pub fn from_file(ranges: &[RamRange], file: &File, offset: u64) -> Result<Self, MemoryError> {
-        let shared = Arc::new(file.try_clone().map_err(|e| MemoryError::Map {
-            mib: 0,
-            source: vm_memory::mmap::MmapRegionError::Mmap(e),
-        })?);
+    pub fn from_file(ranges: &[RamRange], file: File, offset: u64) -> Result<Self, MemoryError> {
+        let shared = Arc::new(file);
         let mut at = offset;
         Self::build(ranges, |range| {
             let here = FileOffset::from_arc(Arc::clone(&shared), at);

@@ -149,7 +149,7 @@ impl Engine {
         if wanted == site.armed || (site.clobbered && !wanted) {
             return Ok(());
         }
-        let (ram, original) = (self.guest.ram(), site.insn.original()[0]);
+        let (ram, original) = (self.guest.ram(), site.insn.original());
         let written = if wanted {
             text::arm(ram, site.gpa, at, original)
         } else {

@@ -1,6 +1,7 @@
-//! The one module that writes the guest's text. A single byte, atomically, and only over what the
-//! engine believes is there.
+//! The one module that writes the guest's text. A single byte, atomically, and only where the
+//! instruction that the engine believes in is there.
 
+use exoprobe_vmm::paging::PAGE_SIZE;
 use exoprobe_vmm::{Gpa, GuestRam, Gva};
 
 use crate::error::ProbeError;
@@ -8,28 +9,31 @@ use crate::error::ProbeError;
 /// INT3: the breakpoint instruction.
 pub(crate) const INT3: u8 = 0xcc;
 
-/// Puts an int3 in place of `original`.
+/// Puts an int3 over the first byte of the instruction `original`, all of which must be there (as
+/// far as its page goes: the next need not be the next in physical memory).
 ///
 /// # Errors
 /// [`ProbeError::Clobbered`] when something else is there.
-pub(crate) fn arm(ram: &GuestRam, gpa: Gpa, at: Gva, original: u8) -> Result<(), ProbeError> {
-    replace(ram, gpa, at, original, INT3)
+pub(crate) fn arm(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Result<(), ProbeError> {
+    let in_page = PAGE_SIZE - gpa.offset_in(PAGE_SIZE);
+    for (offset, expected) in (0..in_page).zip(original) {
+        expect(ram, gpa.wrapping_add(offset), at.wrapping_add(offset), *expected)?;
+    }
+    Ok(ram.store_byte(gpa, INT3)?)
 }
 
-/// Puts `original` back in place of an int3.
+/// Puts the first byte of `original` back in place of an int3.
 ///
 /// # Errors
 /// As [`arm`].
-pub(crate) fn disarm(ram: &GuestRam, gpa: Gpa, at: Gva, original: u8) -> Result<(), ProbeError> {
-    replace(ram, gpa, at, INT3, original)
+pub(crate) fn disarm(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Result<(), ProbeError> {
+    expect(ram, gpa, at, INT3)?;
+    Ok(ram.store_byte(gpa, original[0])?)
 }
 
-fn replace(ram: &GuestRam, gpa: Gpa, at: Gva, expected: u8, new: u8) -> Result<(), ProbeError> {
+fn expect(ram: &GuestRam, gpa: Gpa, at: Gva, expected: u8) -> Result<(), ProbeError> {
     let found = ram.load_byte(gpa)?;
-    if found != expected {
-        return Err(ProbeError::Clobbered { at, found, expected });
-    }
-    Ok(ram.store_byte(gpa, new)?)
+    if found == expected { Ok(()) } else { Err(ProbeError::Clobbered { at, found, expected }) }
 }
 
 #[cfg(test)]
@@ -37,20 +41,32 @@ mod tests {
     use super::*;
     use exoprobe_vmm::memory::ram_ranges;
 
+    const AT: Gva = Gva(0xffff_ffff_8100_0ffe);
+
     #[test]
-    fn nothing_but_the_expected_byte_is_overwritten() {
+    fn nothing_but_the_expected_bytes_is_overwritten() {
         let ram = GuestRam::anonymous(&ram_ranges(1)).unwrap();
-        let (gpa, at) = (Gpa(0x1000), Gva(0xffff_ffff_8100_0000));
-        ram.store_byte(gpa, 0x55).unwrap();
-        arm(&ram, gpa, at, 0x55).unwrap();
+        let (gpa, mov) = (Gpa(0x1000), [0x48, 0x89, 0xe5]);
+        ram.write(gpa, &mov).unwrap();
+        arm(&ram, gpa, AT, &mov).unwrap();
         assert_eq!(ram.load_byte(gpa), Ok(INT3));
-        assert!(matches!(arm(&ram, gpa, at, 0x55), Err(ProbeError::Clobbered { .. })));
-        disarm(&ram, gpa, at, 0x55).unwrap();
+        assert!(matches!(arm(&ram, gpa, AT, &mov), Err(ProbeError::Clobbered { .. })));
+        disarm(&ram, gpa, AT, &mov).unwrap();
         ram.store_byte(gpa, 0x0f).unwrap();
-        assert!(matches!(
-            disarm(&ram, gpa, at, 0x55),
-            Err(ProbeError::Clobbered { found: 0x0f, .. })
-        ));
+        let error = disarm(&ram, gpa, AT, &mov);
+        assert!(matches!(error, Err(ProbeError::Clobbered { found: 0x0f, .. })));
         assert_eq!(ram.load_byte(gpa), Ok(0x0f));
+    }
+
+    #[test]
+    fn a_changed_tail_is_seen_before_arming_and_no_page_end_is_crossed() {
+        let ram = GuestRam::anonymous(&ram_ranges(1)).unwrap();
+        let (gpa, mov) = (Gpa(0x1ffe), [0x48, 0x89, 0xe5]);
+        ram.write(gpa, &[0x48, 0x8b, 0xe5]).unwrap();
+        let error = arm(&ram, gpa, AT, &mov);
+        assert!(matches!(error, Err(ProbeError::Clobbered { found: 0x8b, .. })));
+        assert_eq!(ram.load_byte(gpa), Ok(0x48));
+        ram.write(gpa, &[0x48, 0x89, 0x00]).unwrap();
+        arm(&ram, gpa, AT, &mov).unwrap();
     }
 }

@@ -156,7 +156,7 @@ pub(crate) fn open(path: &Path) -> Result<(SnapshotMeta, GuestRam, Vec<u8>), Sna
         return Err(damaged(path, "memory", "has not the length its header says"));
     }
     let hidden = check_memory(path, &mut file, &header)?;
-    let ram = GuestRam::from_file(&meta.ram, &file, header.memory_offset)?;
+    let ram = GuestRam::from_file(&meta.ram, file, header.memory_offset)?;
     Ok((meta, ram, hidden))
 }
 

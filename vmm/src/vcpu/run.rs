@@ -101,11 +101,9 @@ impl Vcpu {
     /// The guest's int3, on its way to the hook or back to the guest.
     fn breakpoint(&mut self) -> Next {
         let mut regs = self.fd.sync_regs_mut().regs;
-        let fd = &self.fd;
-        let sregs = || fd.get_sregs().ok();
-        let time = self.clock.now();
+        let (vcpu, time) = (self.index, self.clock.now());
         let action = self.machine.hook().map_or(BreakpointAction::PassToGuest, |hook| {
-            hook.breakpoint(&mut HitContext::new(self.index, &mut regs, time, &sregs))
+            hook.breakpoint(&mut HitContext { vcpu, regs: &mut regs, time })
         });
         if action == BreakpointAction::PassToGuest {
             if let Err(error) = self.pass_breakpoint() {
