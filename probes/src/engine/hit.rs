@@ -171,3 +171,22 @@ fn run_post_handlers(site: &Site, context: &mut HitContext<'_>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use exoprobe_vmm::{GuestTime, kvm_regs};
+
+    #[test]
+    fn a_task_that_ends_its_step_after_the_probe_has_gone_goes_on_behind_the_instruction() {
+        let (stop, next) = (Gva(0xffff_ffff_9fe0_2003), Gva(0xffff_ffff_8100_0003));
+        let table = Table::new([].iter(), [(stop, next)].into_iter());
+        let path = HitPath { table: ArcSwap::from_pointee(table), rings: Box::default() };
+        let mut regs = kvm_regs { rip: stop.0, ..kvm_regs::default() };
+        let mut context = HitContext { vcpu: 0, regs: &mut regs, time: GuestTime(0) };
+        assert_eq!(path.breakpoint(&mut context), BreakpointAction::Resume);
+        assert_eq!(regs.rip, next.0);
+        let mut context = HitContext { vcpu: 0, regs: &mut regs, time: GuestTime(0) };
+        assert_eq!(path.breakpoint(&mut context), BreakpointAction::PassToGuest, "the guest's own");
+    }
+}

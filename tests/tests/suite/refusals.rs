@@ -127,3 +127,39 @@ fn text_and_tables_that_the_guest_changed_are_left_alone() {
     let error = guest.engine.register_kprobe(line("p:more vfs_write")).unwrap_err();
     assert!(matches!(error, ProbeError::Attach(AttachError::Hidden(_))), "{error}");
 }
+
+/// The addresses in one of the kernel's tables of place-relative entries, as this test reads them.
+fn table_of(guest: &TestGuest, start: &str, stop: &str, entry: usize) -> Vec<Gva> {
+    let symbols = kernel_symbols();
+    let edge = |name| symbols.lookup(name).unwrap().address;
+    let (start, stop) = (edge(start), edge(stop));
+    let bytes = guest.bytes(start, usize::try_from(stop.0 - start.0).unwrap());
+    let entries = bytes.chunks_exact(entry).zip((0..).step_by(entry));
+    let address = |(bytes, at): (&[u8], u64)| {
+        let relative = i32::from_le_bytes(bytes[..4].try_into().unwrap());
+        start.wrapping_add(at).wrapping_add(i64::from(relative).cast_unsigned())
+    };
+    entries.map(address).collect()
+}
+
+#[test]
+fn what_the_kernel_fixes_up_or_rewrites_is_refused_everywhere() {
+    let guest = TestGuest::restored(1);
+    let tables = [
+        ("__start___ex_table", "__stop___ex_table", 12, "exception table"),
+        ("__start___jump_table", "__stop___jump_table", 16, "static key"),
+    ];
+    for (start, stop, entry, reason) in tables {
+        let addresses = table_of(&guest, start, stop, entry);
+        assert!(addresses.len() > 20, "{reason}: {} entries", addresses.len());
+        let mut told = 0;
+        for addr in addresses {
+            let probe = ProbeDefinition { addr: Some(addr), ..ProbeDefinition::default() };
+            // Init text, gone by now, is in the tables too and refused for another reason.
+            let error = guest.engine.register_kprobe(probe).expect_err(reason);
+            told += u32::from(error.code() == "EOPNOTSUPP" && error.to_string().contains(reason));
+        }
+        assert!(told > 20, "{reason}: only {told} say so");
+    }
+    guest.assert_unharmed();
+}
