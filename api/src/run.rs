@@ -76,7 +76,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "PATH", requires = "listen")]
     pub token_file: Option<PathBuf>,
     /// Events kept for readers
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_EVENTS)]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_EVENTS, value_parser = events_kept)]
     pub events: usize,
     /// KVM device
     #[arg(long, value_name = "PATH", default_value = DEFAULT_KVM, hide_short_help = true)]
@@ -267,4 +267,13 @@ fn token(file: Option<&Path>) -> Result<Token, RunError> {
         None => (std::env::var(TOKEN_ENV).map_err(|_| RunError::NoToken)?, TOKEN_ENV.to_owned()),
     };
     Token::new(&text).map_err(|source| RunError::Token { from, source })
+}
+
+/// Reads the number of events to keep: some, and no more than fit a few GiB.
+fn events_kept(text: &str) -> Result<usize, String> {
+    const MOST: usize = 1 << 23;
+    match text.parse() {
+        Ok(number @ 1..=MOST) => Ok(number),
+        _ => Err(format!("give 1 to {MOST}")),
+    }
 }

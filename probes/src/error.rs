@@ -58,6 +58,8 @@ pub enum Reserved {
     JumpLabel,
     /// A static call, likewise.
     StaticCall,
+    /// Init text, which the kernel frees once it has booted.
+    InitText,
     /// Entry code, which may run on page tables without hidden memory (KPTI).
     EntryText,
 }
@@ -67,7 +69,8 @@ impl Reserved {
         match self {
             Self::ExceptionTable => "may fault and be fixed up by its address (exception table)",
             Self::JumpLabel => "is a static key's branch, which the kernel itself rewrites",
-            Self::StaticCall => "is a static call, which the kernel itself rewrites",
+            Self::StaticCall => "belongs to a static call, which the kernel itself rewrites",
+            Self::InitText => "is init text, whose memory the kernel frees after boot",
             Self::EntryText => "is entry code, which may run where hidden memory is not mapped",
         }
     }

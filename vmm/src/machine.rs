@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::devices::{PanicWatch, PortBus};
+use crate::devices::{ConsoleWatch, PortBus};
 use crate::hidden::HiddenMemory;
 use crate::hook::ExitHook;
 use crate::host::HostProfile;
@@ -15,7 +15,7 @@ pub(crate) struct Machine {
     pub(crate) ram: GuestRam,
     pub(crate) hidden: HiddenMemory,
     pub(crate) bus: PortBus,
-    pub(crate) panic_watch: Arc<PanicWatch>,
+    pub(crate) console_watch: Arc<ConsoleWatch>,
     pub(crate) profile: HostProfile,
     pub(crate) status: Status,
     pub(crate) vcpus: OnceLock<Vec<VcpuRemote>>,
@@ -28,7 +28,7 @@ impl Machine {
         ram: GuestRam,
         hidden: HiddenMemory,
         bus: PortBus,
-        panic_watch: Arc<PanicWatch>,
+        console_watch: Arc<ConsoleWatch>,
         profile: HostProfile,
         saved_msrs: Vec<u32>,
     ) -> Self {
@@ -36,7 +36,7 @@ impl Machine {
             ram,
             hidden,
             bus,
-            panic_watch,
+            console_watch,
             profile,
             status: Status::new(),
             vcpus: OnceLock::new(),
@@ -61,7 +61,7 @@ impl Machine {
 
     /// A reset or triple fault after a panic's message is that panic.
     pub(crate) fn refine(&self, reason: StopReason) -> StopReason {
-        match (&reason, self.panic_watch.message()) {
+        match (&reason, self.console_watch.message()) {
             (StopReason::Reset | StopReason::TripleFault, Some(message)) => {
                 StopReason::Panic { message }
             }

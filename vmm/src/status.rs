@@ -8,8 +8,10 @@ use kvm_bindings::kvm_regs;
 /// Why a guest will run no more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// The guest pulsed its reset line: a reboot, or a power-off without ACPI.
+    /// The guest pulsed its reset line.
     Reset,
+    /// The guest's kernel halted all CPUs: what Linux makes of a power-off without ACPI.
+    Halted,
     /// The guest's kernel panicked; what it said is in `message`.
     Panic {
         /// Text behind "Kernel panic - not syncing:".

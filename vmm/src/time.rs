@@ -28,6 +28,11 @@ impl GuestClock {
         Ok(Self { offset: now.0.wrapping_sub(host_tsc()), khz: vcpu.get_tsc_khz()? })
     }
 
+    /// Ticks a millisecond.
+    pub(crate) fn khz(&self) -> u32 {
+        self.khz
+    }
+
     /// Now, for the guest.
     #[must_use]
     pub fn now(&self) -> GuestTime {

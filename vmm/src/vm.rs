@@ -14,7 +14,7 @@ use vm_memory::{GuestAddress, GuestMemoryBackend};
 use crate::addr::Gpa;
 use crate::boot::{self, BootError};
 use crate::config::{ConfigError, VmConfig};
-use crate::devices::{PanicWatch, PortBus, SerialPort, SerialSnapshot};
+use crate::devices::{ConsoleWatch, PortBus, SerialPort, SerialSnapshot};
 use crate::hidden::HiddenMemory;
 use crate::hook::ExitHook;
 use crate::host::{Host, HostProfile};
@@ -22,7 +22,7 @@ use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS, SERIAL0, SERIAL1};
 use crate::machine::Machine;
 use crate::memory::{GuestRam, MemoryError, RamRange, ram_ranges};
 use crate::quirks::software_kvm;
-use crate::snapshot::{self, SnapshotError, SnapshotMeta};
+use crate::snapshot::{self, Chips, SnapshotError, SnapshotMeta};
 use crate::status::{StopReason, StopRecord, VmState};
 use crate::time::{GuestClock, GuestTime};
 use crate::vcpu::{Command, Registers, Vcpu, VcpuError, VcpuRemote};
@@ -80,8 +80,8 @@ pub enum ControlError {
 
 /// A virtual machine. Dropping it ends its threads and frees its memory.
 pub struct Vm {
-    machine: Arc<Machine>,
     fd: Arc<VmFd>,
+    machine: Arc<Machine>,
     serial: [Arc<SerialPort>; 2],
     config: VmConfig,
     clock: GuestClock,
@@ -118,7 +118,6 @@ impl Vm {
     /// [`CreateError::Snapshot`] for a file that is not whole.
     pub fn restore(host: &Host, path: &Path) -> Result<Self, CreateError> {
         let (meta, ram, hidden) = snapshot::open(path)?;
-        meta.config.validate()?;
         let restored = Restored { meta, ram, hidden };
         let (config, ram) = (restored.meta.config.clone(), restored.ram.clone());
         // Hidden memory was mapped, so what the host needs in the guest is in place already.
@@ -131,13 +130,15 @@ impl Vm {
     /// Starts the vCPUs; `hook` sees their exits from the first instruction on.
     ///
     /// # Errors
-    /// [`ControlError::AlreadyStarted`].
+    /// [`ControlError::AlreadyStarted`], [`ControlError::Stopped`] after [`Self::shut_down`].
     pub fn start(&self, hook: Arc<dyn ExitHook>) -> Result<(), ControlError> {
         let _control = self.lock();
         if !self.machine.set_hook(hook) {
             return Err(ControlError::AlreadyStarted);
         }
-        self.machine.status.set(VmState::Running);
+        if !self.machine.status.set(VmState::Running) {
+            return Err(ControlError::Stopped);
+        }
         self.ask_all(Command::Resume)
     }
 
@@ -202,20 +203,24 @@ impl Vm {
     }
 
     fn write_snapshot(&self, path: &Path) -> Result<(), ControlError> {
+        // In the direction of interrupts: an edge between two steps is then in the later one, and
+        // at worst comes twice.
+        let serial = [self.serial[0].snapshot(), self.serial[1].snapshot()];
+        let chips = Chips::save(&self.fd)?;
         let mut vcpus = Vec::new();
         for vcpu in self.vcpus() {
             vcpus.push(*vcpu.ask(Command::Save)?);
         }
-        let serial = [self.serial[0].snapshot(), self.serial[1].snapshot()];
-        let time = self.clock.now();
-        let meta = SnapshotMeta::collect(
-            &self.fd,
-            self.config.clone(),
-            time,
+        let meta = SnapshotMeta {
+            config: self.config.clone(),
+            time: self.clock.now(),
+            tsc_khz: self.clock.khz(),
+            hidden_base: self.machine.hidden.base(),
             vcpus,
             serial,
-            &self.machine,
-        )?;
+            chips,
+            clock: self.fd.get_clock()?,
+        };
         Ok(snapshot::write(path, &meta, &self.machine.ram, &self.machine.hidden)?)
     }
 
@@ -417,7 +422,10 @@ impl Builder {
         let power_on = from.map_or(GuestTime(0), |restored| restored.meta.time);
         let clock = GuestClock::showing(power_on, &vcpus[0])
             .map_err(kvm("tell the rate of the guest's clock"))?;
-        let watch = Arc::new(PanicWatch::default());
+        if let Some(restored) = from {
+            restored.meta.check_rate(clock.khz())?;
+        }
+        let watch = Arc::new(ConsoleWatch::default());
         let saved = from.map(|r| &r.meta.serial);
         let serial = [
             self.serial(SERIAL0, Some(Arc::clone(&watch)), saved.map(|s| &s[0]))?,
@@ -447,7 +455,7 @@ impl Builder {
     fn serial(
         &self,
         (_, irq): (u16, u32),
-        watch: Option<Arc<PanicWatch>>,
+        watch: Option<Arc<ConsoleWatch>>,
         from: Option<&SerialSnapshot>,
     ) -> Result<Arc<SerialPort>, CreateError> {
         let port = SerialPort::new(Arc::clone(&self.fd), irq, watch, from)
@@ -458,7 +466,7 @@ impl Builder {
     fn restore_state(&self, vcpus: &[VcpuFd], from: &Restored) -> Result<(), CreateError> {
         self.hidden.write(0, &from.hidden);
         self.hidden.restore_base(from.meta.hidden_base);
-        from.meta.restore_chips(&self.fd).map_err(kvm("restore its interrupt chips"))?;
+        from.meta.chips.restore(&self.fd).map_err(kvm("restore its interrupt chips"))?;
         if from.meta.vcpus.len() != vcpus.len() {
             return Err(SnapshotError::Content("vCPU count".to_owned()).into());
         }
@@ -471,8 +479,12 @@ impl Builder {
 
 fn final_cmdline(cmdline: &str, profile: HostProfile) -> String {
     match profile.software {
-        Some(_) => format!("{cmdline} {}", software_kvm::CMDLINE),
         None => cmdline.to_owned(),
+        // What stands behind ` -- ` is for init, not for the kernel.
+        Some(_) => match cmdline.split_once(" -- ") {
+            Some((kernel, init)) => format!("{kernel} {} -- {init}", software_kvm::CMDLINE),
+            None => format!("{cmdline} {}", software_kvm::CMDLINE),
+        },
     }
 }
 
@@ -496,7 +508,7 @@ fn register_memory(fd: &VmFd, ram: &GuestRam, hidden: &HiddenMemory) -> Result<(
             userspace_addr,
         };
         // SAFETY: the address is of a mapping of that length, owned by `ram` or `hidden`, which the
-        // machine keeps until its VM descriptor and all vCPU threads are gone.
+        // machine keeps until all vCPU threads are gone; without a vCPU no guest touches it.
         unsafe { fd.set_user_memory_region(region) }.map_err(kvm("map guest memory"))?;
     }
     Ok(())

@@ -30,6 +30,8 @@ const NEXT: HeaderName = HeaderName::from_static("exoprobe-next");
 const LAST_EVENT_ID: &str = "last-event-id";
 /// Events given at once unless the client says.
 const DEFAULT_LIMIT: usize = 1000;
+/// Most events of one answer that does not follow: it is made in memory.
+const MAX_LIMIT: usize = 10_000;
 /// Events a follower is given at once: what waits for a slow client is no more than this.
 const PAGE: usize = 256;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -52,7 +54,7 @@ pub(crate) struct EventsQuery {
     /// First sequence number; the oldest event kept when absent. One in the future means the next
     /// event that happens.
     from: Option<u64>,
-    /// Most events to give: 1000 when absent, any number when following.
+    /// Most events to give: 1000 when absent, 10,000 at most; any number when following.
     limit: Option<usize>,
     /// Stream what follows, too, until the client leaves. Absent: only as server-sent events.
     follow: Option<bool>,
@@ -85,7 +87,7 @@ pub(crate) async fn events(
         let pages = follow(&api, from, query.limit);
         return Ok(if as_sse { sse_response(pages) } else { ndjson_response(pages) });
     }
-    let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
+    let limit = query.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
     let page = blocking(move || {
         api.engine.drain();
         read(&api.engine, from, limit)

@@ -88,6 +88,10 @@ pub fn bind(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
         return Err(SocketError::TooLong { path: path.to_owned(), len });
     }
     let failed = |source| SocketError::Io { path: path.to_owned(), source };
+    // Two servers that find the same stale socket must not each take the other's new one for it.
+    let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let folder = File::open(parent.unwrap_or(Path::new("."))).map_err(failed)?;
+    folder.lock().map_err(failed)?;
     let bound = match listen(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             remove_stale(path)?;

@@ -1,9 +1,11 @@
 //! The hit path: from a breakpoint exit back into the guest, without a lock.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
+use exoprobe_vmm::hidden::Window;
 use exoprobe_vmm::{BreakpointAction, ExitHook, Gpa, Gva, HitContext};
 use rustc_hash::FxHashMap;
 
@@ -13,6 +15,9 @@ use crate::definition::ProbeDefinition;
 use crate::events::Ring;
 use crate::insn::Displaced;
 use crate::status::DisplacedBy;
+
+/// Bytes of an int3.
+const INT3_LEN: u64 = 1;
 
 /// A registered probe: what the hit path and the registry share.
 pub(crate) struct Probe {
@@ -74,33 +79,34 @@ impl Site {
 enum Stop {
     /// The probed instruction itself.
     Probe(Arc<Site>),
-    /// Behind a stepped copy. A guest task may get here long after the last post-handler has gone.
-    StepEnd { next: Gva, site: Option<Arc<Site>> },
+    /// Behind a stepped copy.
+    StepEnd(Arc<Site>),
 }
 
 /// All addresses at which an int3 is the engine's.
 #[derive(Default)]
 pub(crate) struct Table {
     stops: FxHashMap<u64, Stop>,
+    /// The slots' addresses. An int3 there that is no longer in `stops` ends a stepped copy whose
+    /// probe has gone, perhaps before a snapshot; a jmp follows it.
+    slots: Range<u64>,
 }
 
 impl Table {
-    /// The table for `sites`; `step_ends` are all int3s ever put behind stepped copies, each with
-    /// the address that follows the copied instruction.
+    /// The table of the armed sites: at the others, an int3 is the guest's own.
     pub(crate) fn new<'a>(
         sites: impl Iterator<Item = &'a Arc<Site>>,
-        step_ends: impl Iterator<Item = (Gva, Gva)>,
+        slots: Option<Window>,
     ) -> Self {
-        let mut stops: FxHashMap<u64, Stop> =
-            step_ends.map(|(stop, next)| (stop.0, Stop::StepEnd { next, site: None })).collect();
-        for site in sites {
+        let mut stops = FxHashMap::default();
+        for site in sites.filter(|site| site.armed) {
             stops.insert(site.at.0, Stop::Probe(Arc::clone(site)));
             if let Some(stop) = site.step.and_then(|slot| slot.stop) {
-                let (next, site) = (site.insn.next(), Some(Arc::clone(site)));
-                stops.insert(stop.0, Stop::StepEnd { next, site });
+                stops.insert(stop.0, Stop::StepEnd(Arc::clone(site)));
             }
         }
-        Self { stops }
+        let slots = slots.map_or(0..0, |window| window.gva.0..window.gva.0 + window.len);
+        Self { stops, slots }
     }
 }
 
@@ -115,19 +121,15 @@ impl ExitHook for HitPath {
     fn breakpoint(&self, context: &mut HitContext<'_>) -> BreakpointAction {
         let table = self.table.load();
         match table.stops.get(&context.rip().0) {
-            None => BreakpointAction::PassToGuest,
-            Some(Stop::Probe(site)) => {
-                self.hit(site, context);
-                BreakpointAction::Resume
+            Some(Stop::Probe(site)) => self.hit(site, context),
+            Some(Stop::StepEnd(site)) => {
+                context.regs.rip = site.insn.next().0;
+                run_post_handlers(site, context);
             }
-            Some(Stop::StepEnd { next, site }) => {
-                context.regs.rip = next.0;
-                if let Some(site) = site {
-                    run_post_handlers(site, context);
-                }
-                BreakpointAction::Resume
-            }
+            None if table.slots.contains(&context.regs.rip) => context.regs.rip += INT3_LEN,
+            None => return BreakpointAction::PassToGuest,
         }
+        BreakpointAction::Resume
     }
 }
 
@@ -179,13 +181,15 @@ mod tests {
 
     #[test]
     fn a_task_that_ends_its_step_after_the_probe_has_gone_goes_on_behind_the_instruction() {
-        let (stop, next) = (Gva(0xffff_ffff_9fe0_2003), Gva(0xffff_ffff_8100_0003));
-        let table = Table::new([].iter(), [(stop, next)].into_iter());
+        let gva = Gva(0xffff_ffff_9fe0_2000);
+        let window = Window { gva, offset: 0x2000, len: 0x1000 };
+        let table = Table::new([].iter(), Some(window));
         let path = HitPath { table: ArcSwap::from_pointee(table), rings: Box::default() };
-        let mut regs = kvm_regs { rip: stop.0, ..kvm_regs::default() };
+        let mut regs = kvm_regs { rip: gva.0 + 3, ..kvm_regs::default() };
         let mut context = HitContext { vcpu: 0, regs: &mut regs, time: GuestTime(0) };
         assert_eq!(path.breakpoint(&mut context), BreakpointAction::Resume);
-        assert_eq!(regs.rip, next.0);
+        assert_eq!(regs.rip, gva.0 + 4, "at the jmp");
+        regs.rip = gva.0 + 0x1000;
         let mut context = HitContext { vcpu: 0, regs: &mut regs, time: GuestTime(0) };
         assert_eq!(path.breakpoint(&mut context), BreakpointAction::PassToGuest, "the guest's own");
     }

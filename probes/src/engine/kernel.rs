@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use exoprobe_introspect::symbols::TextKind;
 use exoprobe_introspect::{ExceptionTable, SymbolTable, VirtualMemory};
 use exoprobe_vmm::Gva;
 use exoprobe_vmm::paging::{PagingMode, translate};
@@ -19,6 +20,8 @@ const SYSCALL_ENTRY: &str = "entry_SYSCALL_64";
 const SYSTEM_STATE: &str = "system_state";
 /// Root of the kernel's own page tables (swapper_pg_dir in C).
 const PAGE_TABLES: &str = "init_top_pgt";
+/// Prefix of trampolines' names (STATIC_CALL_TRAMP_PREFIX).
+const STATIC_CALL_TRAMPOLINE: &str = "__SCT__";
 /// Largest kernel table read, in bytes: ten times a distribution kernel's.
 const TABLE_MAX: u64 = 8 << 20;
 
@@ -94,17 +97,26 @@ impl Kernel {
 
     /// How the kernel treats the instruction at `at`, if specially.
     pub(crate) fn reserved(&self, at: Gva) -> Option<Reserved> {
-        if self.entry_text.contains(&at) {
+        if self.symbols.text_kind(at) == Some(TextKind::Init) {
+            Some(Reserved::InitText)
+        } else if self.entry_text.contains(&at) {
             Some(Reserved::EntryText)
         } else if self.extable.covers(at) {
             Some(Reserved::ExceptionTable)
         } else if self.jump_labels.contains(&at) {
             Some(Reserved::JumpLabel)
-        } else if self.static_calls.contains(&at) {
+        } else if self.static_calls.contains(&at) || self.is_static_call_trampoline(at) {
             Some(Reserved::StaticCall)
         } else {
             None
         }
+    }
+}
+
+impl Kernel {
+    /// A static call's trampoline, in which the kernel wants to find its own jmp or ret.
+    fn is_static_call_trampoline(&self, at: Gva) -> bool {
+        self.symbols.function_at(at).is_some_and(|f| f.name.starts_with(STATIC_CALL_TRAMPOLINE))
     }
 }
 

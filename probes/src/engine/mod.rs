@@ -3,6 +3,7 @@
 //! Registration and removal take one lock; hits take none. They meet in an immutable table that is
 //! replaced as a whole. Order matters on both ways: a site is in the table before its int3 is in the
 //! guest's text, and leaves it only after the byte is back and every vCPU has been out of the guest.
+//! [`Engine::settle`] is the one place that does both.
 
 mod guest;
 mod hit;
@@ -107,7 +108,9 @@ impl Engine {
         events: usize,
     ) -> Self {
         let rings = (0..guest.vcpus()).map(|_| Ring::new(RING_WORDS)).collect();
-        let hits = HitPath { table: ArcSwap::default(), rings };
+        // A guest from a snapshot may have tasks in slots of before.
+        let table = Table::new([].iter(), guest.hidden().code_window());
+        let hits = HitPath { table: ArcSwap::from_pointee(table), rings };
         let registry = Registry {
             probes: BTreeMap::new(),
             sites: HashMap::new(),
@@ -311,7 +314,8 @@ impl Engine {
 
     /// Makes the hit path see the sites as they are now.
     fn publish(&self, registry: &Registry) {
-        let table = Table::new(registry.sites.values(), registry.slots.step_ends());
+        let slots = self.guest.hidden().code_window();
+        let table = Table::new(registry.sites.values(), slots);
         self.hits.table.store(Arc::new(table));
     }
 }

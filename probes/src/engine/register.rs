@@ -1,6 +1,6 @@
 //! Registration, removal, arming.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -44,14 +44,15 @@ impl Engine {
                 }
             }
         }
-        self.publish(registry);
-        if let Err((id, error)) = self.arm_all(registry, &added) {
-            let index = added.iter().position(|other| *other == id).unwrap_or_default();
-            let name = registry.probes[&id].probe.event.to_string();
+        let places: BTreeSet<Gva> = added.iter().map(|id| registry.probes[id].at).collect();
+        if let Err(refused) = self.settle(registry, &places) {
+            let at_fault = |id: &u32| refused.at.is_none_or(|at| registry.probes[id].at == at);
+            let index = added.iter().position(at_fault).unwrap_or_default();
+            let name = registry.probes[&added[index]].probe.event.to_string();
             if let Err(undo) = self.remove_all(registry, &added) {
                 tracing::error!(%undo, "undoing a refused batch");
             }
-            return Err(BatchError { index, name, error });
+            return Err(BatchError { index, name, error: refused.error });
         }
         Ok(added)
     }
@@ -132,34 +133,46 @@ impl Engine {
         Ok(Site { at, gpa, insn, way, step: None, probes, armed: false, clobbered: false })
     }
 
-    /// Arms the sites of `ids` that are not and should be, then waits for all vCPUs.
-    fn arm_all(&self, registry: &mut Registry, ids: &[u32]) -> Result<(), (u32, ProbeError)> {
-        for id in ids {
-            let at = registry.probes[id].at;
-            self.settle(registry, at).map_err(|error| (*id, error))?;
+    /// Makes the int3s at `places` agree with the probes there, in the order that loses no hit and
+    /// takes no int3 of the guest's own: table, int3s, and for those that go byte, wait, table.
+    /// Everything possible is done; the first error is given.
+    pub(super) fn settle(
+        &self,
+        registry: &mut Registry,
+        places: &BTreeSet<Gva>,
+    ) -> Result<(), Unsettled> {
+        let (mut arming, mut disarming) = (Vec::new(), Vec::new());
+        for at in places {
+            let site = &registry.sites[at];
+            match (site.is_wanted(), site.armed) {
+                (true, false) => arming.push(*at),
+                (false, true) => disarming.push(*at),
+                _ => {}
+            }
         }
-        let last = ids.last().copied().unwrap_or_default();
-        self.guest.sync_vcpus().map_err(|error| (last, error.into()))
-    }
-
-    /// Makes a site's int3 agree with its probes: there if any is enabled.
-    fn settle(&self, registry: &mut Registry, at: Gva) -> Result<(), ProbeError> {
-        let site = &registry.sites[&at];
-        let wanted = site.probes.iter().any(|probe| probe.is_enabled());
-        if wanted == site.armed || (site.clobbered && !wanted) {
-            return Ok(());
+        for at in &arming {
+            registry.change(*at, |site| (site.armed, site.clobbered) = (true, false));
         }
-        let (ram, original) = (self.guest.ram(), site.insn.original());
-        let written = if wanted {
-            text::arm(ram, site.gpa, at, original)
-        } else {
-            text::disarm(ram, site.gpa, at, original)
-        };
-        let mut next = site.copy();
-        next.armed = wanted && written.is_ok();
-        next.clobbered = matches!(written, Err(ProbeError::Clobbered { .. }));
-        registry.sites.insert(at, Arc::new(next));
-        written
+        self.publish(registry);
+        let mut first = Ok(());
+        for at in arming {
+            let site = &registry.sites[&at];
+            let armed = text::arm(self.guest.ram(), site.gpa, at, site.insn.original());
+            first = first.and(registry.note(at, false, armed));
+        }
+        for at in &disarming {
+            let site = &registry.sites[at];
+            let disarmed = text::disarm(self.guest.ram(), site.gpa, *at, site.insn.original());
+            first = first.and(registry.note(*at, true, disarmed));
+        }
+        // Whatever was on its way to the hit path finds the table that still has the sites.
+        let synced = self.guest.sync_vcpus();
+        for at in disarming {
+            registry.change(at, |site| site.armed = false);
+        }
+        self.publish(registry);
+        self.drain_locked(registry);
+        first.and(synced.map_err(|error| Unsettled { at: None, error: error.into() }))
     }
 
     pub(super) fn set_enabled(
@@ -175,14 +188,11 @@ impl Engine {
         if probe.enabled.swap(enabled, Ordering::SeqCst) == enabled {
             return Ok(());
         }
-        let settled = self.settle(&mut registry, at);
+        let settled = self.settle(&mut registry, &BTreeSet::from([at]));
         if enabled && settled.is_err() {
             probe.enabled.store(false, Ordering::SeqCst);
         }
-        self.publish(&registry);
-        self.guest.sync_vcpus()?;
-        self.drain_locked(&registry);
-        settled
+        settled.map_err(|unsettled| unsettled.error)
     }
 
     /// Disarms and removes; the first error is given after all are gone.
@@ -191,29 +201,49 @@ impl Engine {
         registry: &mut Registry,
         ids: &[u32],
     ) -> Result<(), ProbeError> {
-        let mut places = HashSet::new();
+        let mut places = BTreeSet::new();
         for id in ids {
             let registered = &registry.probes[id];
             registered.probe.enabled.store(false, Ordering::SeqCst);
             places.insert(registered.at);
         }
-        let mut first = Ok(());
-        for at in places {
-            let settled = self.settle(registry, at);
-            first = first.and(settled);
-        }
-        // Whatever was on its way to the hit path finds the table that still has the sites.
-        let synced = self.guest.sync_vcpus().map_err(ProbeError::from);
-        self.drain_locked(registry);
+        let settled = self.settle(registry, &places);
         for id in ids {
             registry.forget(*id);
         }
         self.publish(registry);
-        first.and(synced)
+        settled.map_err(|unsettled| unsettled.error)
     }
 }
 
+/// A site that could not be armed or disarmed.
+pub(super) struct Unsettled {
+    /// Which; none when a vCPU did not answer.
+    at: Option<Gva>,
+    error: ProbeError,
+}
+
 impl Registry {
+    fn change(&mut self, at: Gva, change: impl FnOnce(&mut Site)) {
+        let mut next = self.sites[&at].copy();
+        change(&mut next);
+        self.sites.insert(at, Arc::new(next));
+    }
+
+    /// Notes in the books that a write to a site's text failed, if it did; `armed` is what it is then.
+    fn note(
+        &mut self,
+        at: Gva,
+        armed: bool,
+        written: Result<(), ProbeError>,
+    ) -> Result<(), Unsettled> {
+        written.map_err(|error| {
+            let clobbered = matches!(error, ProbeError::Clobbered { .. });
+            self.change(at, |site| (site.armed, site.clobbered) = (armed, clobbered));
+            Unsettled { at: Some(at), error }
+        })
+    }
+
     /// Takes a probe, whose site is disarmed or has others, out of the books.
     fn forget(&mut self, id: u32) {
         let Some(gone) = self.probes.remove(&id) else { return };
@@ -243,6 +273,10 @@ impl Registry {
 }
 
 impl Site {
+    fn is_wanted(&self) -> bool {
+        self.probes.iter().any(|probe| probe.is_enabled())
+    }
+
     fn copy(&self) -> Self {
         Self {
             at: self.at,

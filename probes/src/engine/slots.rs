@@ -68,13 +68,6 @@ impl Slots {
         self.made.insert(key, slot);
         Ok(slot)
     }
-
-    /// The int3s behind all stepped copies, each with the address that follows the instruction.
-    pub(crate) fn step_ends(&self) -> impl Iterator<Item = (Gva, Gva)> {
-        self.made.iter().filter_map(|(key, slot)| {
-            Some((slot.stop?, key.at.wrapping_add(key.original.len() as u64)))
-        })
-    }
 }
 
 /// First free offset: behind all slots of a guest that was restored from a snapshot.

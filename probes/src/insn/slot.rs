@@ -16,8 +16,8 @@ use thiserror::Error;
 use super::decode::{Decoded, MAX_INSN_LEN, decode, scan_prefixes};
 use super::{Displaced, Kind, PostUnsupported};
 
-/// Bytes that one slot needs at most, in either kind: 5 and 15 (push and the longest instruction,
-/// or that instruction and a jmp), rounded up so that aligned slots never cross a cache line.
+/// Bytes that one slot needs at most, in either kind: 15, 1 and 5 (the longest instruction, int3 and
+/// a jmp), rounded up so that aligned slots never cross a cache line.
 pub const SLOT_SIZE: usize = 32;
 
 const PUSH_IMM32: u8 = 0x68;
@@ -33,7 +33,8 @@ const NEAR_LEN: u64 = 5;
 pub enum SlotKind {
     /// It continues in the guest's code by itself: no second exit.
     Boosted,
-    /// It stops at an int3 behind the copy, for a post-handler.
+    /// It stops at an int3 behind the copy, for a post-handler; a jmp behind that continues, for
+    /// whoever passes over the int3 without knowing the probe.
     Stepped,
 }
 
@@ -43,8 +44,8 @@ pub struct SlotCode {
     /// At most [`SLOT_SIZE`] bytes. Fill the rest of the slot with int3 (0xcc): nothing runs there,
     /// but CPUs speculate past an indirect jmp or a ret.
     pub bytes: Vec<u8>,
-    /// Stepped only: offset of the int3 in `bytes`. Its breakpoint exit has RIP at slot + this;
-    /// the guest then continues at [`Displaced::next`].
+    /// Stepped only: offset of the int3 in `bytes`. Its breakpoint exit has RIP at slot + this; the
+    /// guest then continues at [`Displaced::next`], to where the jmp behind the int3 leads as well.
     pub stop_offset: Option<u8>,
 }
 
@@ -93,6 +94,7 @@ impl Displaced {
                 code.copy(self.original(), &self.decoded)?;
                 stop_offset = Some(self.len);
                 code.bytes.push(INT3);
+                code.jmp(self.next())?;
             }
             (Kind::Straight, SlotKind::Boosted) => {
                 code.copy(self.original(), &self.decoded)?;

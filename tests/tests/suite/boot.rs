@@ -25,7 +25,12 @@ fn a_probe_is_refused_while_the_kernel_boots_and_the_machine_can_go_at_any_momen
 
 #[test]
 fn a_bzimage_boots_and_is_probed_by_the_symbols_of_its_vmlinux() {
-    let guest = TestGuest::boot(&TestGuest::config("bzImage", 1));
+    let host = Host::open(Path::new(DEFAULT_KVM)).unwrap();
+    let guest = TestGuest::start(Vm::create(&host, &TestGuest::config("bzImage", 1)).unwrap());
+    // Input that comes before the guest has opened its port waits for it, whole.
+    guest.vm.serial(1).unwrap().send(b"ping\n").unwrap();
+    guest.wait_for_prompt();
+    assert_eq!(guest.answer(0, "ping"), 1);
     guest.probe("p:getpid __x64_sys_getpid");
     assert_eq!(guest.work("getpid 100"), 100);
     assert_eq!(guest.hits("getpid"), 100);

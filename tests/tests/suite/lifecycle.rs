@@ -108,6 +108,8 @@ fn a_snapshot_taken_under_load_goes_on_in_another_machine() {
     guest.vm.snapshot(&path).unwrap();
     assert_eq!(guest.answer(from, "par"), 3000, "the original goes on");
     let host = Host::open(Path::new(DEFAULT_KVM)).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::mode(&path.metadata().unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600, "it holds the guest's memory");
     let (clock, taken) = (guest.vm.clock(), guest.vm.clock().now());
     let twin = TestGuest::start(Vm::restore(&host, &path).unwrap());
     let restored = twin.vm.clock().now();

@@ -34,6 +34,7 @@ fn bad_images_are_refused_before_anything_runs() {
     let vmlinux = vmlinux.to_str().unwrap();
     let whole = std::fs::read(vmlinux).unwrap();
     let truncated = file("truncated", &whole[..whole.len() / 3]);
+    let bzimage = std::fs::read(guest_file("bzImage")).unwrap();
     let mut other = whole[..4096].to_vec();
     other[18] = 183;
     let cases = [
@@ -41,6 +42,15 @@ fn bad_images_are_refused_before_anything_runs() {
         (vec!["--kernel".into(), file("empty", b"")], "empty"),
         (
             vec!["--kernel".into(), truncated.clone(), "--symbols".into(), vmlinux.into()],
+            "truncated",
+        ),
+        (
+            vec![
+                "--kernel".into(),
+                file("cut", &bzimage[..500_000]),
+                "--symbols".into(),
+                vmlinux.into(),
+            ],
             "truncated",
         ),
         (

@@ -34,6 +34,8 @@ fn each_bad_definition_has_its_errno_and_says_what_to_do() {
         (line("p:a init_task"), "ENOENT", "init_task"),
         (line("p:a __x64_sys_getpid x=%di x=%si"), "EINVAL", "`x`"),
         (line("p:a entry_SYSCALL_64"), "EOPNOTSUPP", "entry code"),
+        (line("p:a start_kernel"), "EOPNOTSUPP", "init text"),
+        (line("p:a __SCT__amd_pmu_branch_add"), "EOPNOTSUPP", "static call"),
         (
             ProbeDefinition { event: Some("no-good".to_owned()), ..line("p:a vfs_read") },
             "EINVAL",

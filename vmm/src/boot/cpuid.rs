@@ -1,65 +1,113 @@
-//! CPUID as the guest sees it: what KVM supports, with each vCPU's own APIC id and topology.
+//! CPUID as the guest sees it: what KVM supports, less what would harm it here, with each vCPU's own
+//! APIC id and topology.
 
-use kvm_bindings::{CpuId, kvm_cpuid_entry2};
+use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
 
 const LEAF_FEATURES: u32 = 1;
 const LEAF_CACHE: u32 = 4;
-const LEAF_TOPOLOGY: [u32; 2] = [0xb, 0x1f];
+const LEAF_EXTENDED_FEATURES: u32 = 7;
+const LEAF_XSAVE: u32 = 0xd;
+const LEAF_AMD_FEATURES: u32 = 0x8000_0001;
+const LEAF_TOPOLOGY: u32 = 0xb;
+const LEAF_TOPOLOGY_V2: u32 = 0x1f;
 const ECX_HYPERVISOR: u32 = 1 << 31;
 const ECX_TSC_DEADLINE: u32 = 1 << 24;
 const EDX_HTT: u32 = 1 << 28;
+/// Nested virtualization: its state is not in a snapshot, and a nested guest's int3 would be taken
+/// for this guest's.
+const ECX_VMX: u32 = 1 << 5;
+const ECX_SVM: u32 = 1 << 2;
+/// Shadow stacks and indirect branch tracking (CET): an int3 or an emulated endbr64 at the target of
+/// an indirect branch would be a control-protection fault, and calls from slots push no shadow.
+const ECX_SHADOW_STACKS: u32 = 1 << 7;
+const EDX_BRANCH_TRACKING: u32 = 1 << 20;
+const XSS_CET: u32 = 0b11 << 11;
 /// Levels of leaf 0xb (Intel SDM vol. 2A, CPUID): one thread a core, all cores in one package.
 const LEVEL_SMT: u32 = 1 << 8;
 const LEVEL_CORE: u32 = 2 << 8;
 
 /// The table for vCPU `id` of `vcpus`, from what KVM `supported`.
 pub(crate) fn for_vcpu(supported: &CpuId, id: u8, vcpus: u8) -> CpuId {
-    let mut cpuid = supported.clone();
-    for entry in cpuid.as_mut_slice() {
-        match entry.function {
-            LEAF_FEATURES => features(entry, id, vcpus),
-            LEAF_CACHE => {
-                // Bits 31:26: cores in the package less one.
+    let highest = supported.as_slice().iter().find(|e| e.function == 0).map_or(0, |e| e.eax);
+    let mut entries: Vec<kvm_cpuid_entry2> = supported
+        .as_slice()
+        .iter()
+        .filter(|entry| ![LEAF_TOPOLOGY, LEAF_TOPOLOGY_V2].contains(&entry.function))
+        .copied()
+        .collect();
+    for entry in &mut entries {
+        match (entry.function, entry.index) {
+            (LEAF_FEATURES, _) => features(entry, id, vcpus),
+            // Bits 31:26: cores in the package less one.
+            (LEAF_CACHE, _) => {
                 entry.eax = (entry.eax & !(0x3f << 26)) | (u32::from(vcpus - 1) << 26);
             }
-            leaf if LEAF_TOPOLOGY.contains(&leaf) => topology(entry, id, vcpus),
+            (LEAF_EXTENDED_FEATURES, 0) => {
+                entry.ecx &= !ECX_SHADOW_STACKS;
+                entry.edx &= !EDX_BRANCH_TRACKING;
+            }
+            (LEAF_XSAVE, 1) => entry.ecx &= !XSS_CET,
+            (LEAF_AMD_FEATURES, _) => entry.ecx &= !ECX_SVM,
             _ => {}
         }
     }
-    cpuid
+    // KVM itself lists no levels.
+    if highest >= LEAF_TOPOLOGY {
+        entries.extend(topology(id, vcpus));
+    }
+    CpuId::from_entries(&entries).expect("KVM's own entries and two more fit its limit")
 }
 
 fn features(entry: &mut kvm_cpuid_entry2, id: u8, vcpus: u8) {
     entry.ebx = (entry.ebx & 0xffff) | (u32::from(vcpus) << 16) | (u32::from(id) << 24);
-    entry.ecx |= ECX_HYPERVISOR | ECX_TSC_DEADLINE;
+    entry.ecx = (entry.ecx | ECX_HYPERVISOR | ECX_TSC_DEADLINE) & !ECX_VMX;
     if vcpus > 1 {
         entry.edx |= EDX_HTT;
     }
 }
 
-fn topology(entry: &mut kvm_cpuid_entry2, id: u8, vcpus: u8) {
+fn topology(id: u8, vcpus: u8) -> [kvm_cpuid_entry2; 2] {
     let package_bits = u32::from(vcpus).next_power_of_two().trailing_zeros();
-    entry.edx = u32::from(id);
-    (entry.eax, entry.ebx, entry.ecx) = match entry.index {
-        0 => (0, 1, LEVEL_SMT),
-        1 => (package_bits, u32::from(vcpus), LEVEL_CORE | 1),
-        index => (0, 0, index),
+    let level = |index, eax, ebx, ecx| kvm_cpuid_entry2 {
+        function: LEAF_TOPOLOGY,
+        index,
+        flags: KVM_CPUID_FLAG_SIGNIFCANT_INDEX,
+        eax,
+        ebx,
+        ecx,
+        edx: u32::from(id),
+        ..kvm_cpuid_entry2::default()
     };
+    [level(0, 0, 1, LEVEL_SMT), level(1, package_bits, u32::from(vcpus), LEVEL_CORE | 1)]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn entry(function: u32, index: u32) -> kvm_cpuid_entry2 {
+        let (eax, ecx, edx) = (0x1f, u32::MAX, u32::MAX);
+        kvm_cpuid_entry2 { function, index, eax, ecx, edx, ..Default::default() }
+    }
+
     #[test]
-    fn each_vcpu_sees_its_own_apic_id() {
-        let entry = |function, index| kvm_cpuid_entry2 { function, index, ..Default::default() };
-        let supported = CpuId::from_entries(&[entry(1, 0), entry(0xb, 0), entry(0xb, 1)]).unwrap();
+    fn each_vcpu_sees_its_own_apic_id_and_place() {
+        let supported = CpuId::from_entries(&[entry(0, 0), entry(1, 0), entry(0xb, 0)]).unwrap();
         let second = for_vcpu(&supported, 1, 2);
         let e = second.as_slice();
-        assert_eq!(e[0].ebx >> 24, 1);
-        assert_eq!((e[0].ebx >> 16) & 0xff, 2);
-        assert_eq!((e[1].eax, e[1].ebx, e[1].ecx, e[1].edx), (0, 1, LEVEL_SMT, 1));
-        assert_eq!((e[2].eax, e[2].ebx, e[2].ecx, e[2].edx), (1, 2, LEVEL_CORE | 1, 1));
+        assert_eq!((e[1].ebx >> 24, (e[1].ebx >> 16) & 0xff), (1, 2));
+        assert_eq!(e.len(), 4, "KVM's own topology entry is replaced by two");
+        assert_eq!((e[2].eax, e[2].ebx, e[2].ecx, e[2].edx), (0, 1, LEVEL_SMT, 1));
+        assert_eq!((e[3].eax, e[3].ebx, e[3].ecx, e[3].edx), (1, 2, LEVEL_CORE | 1, 1));
+    }
+
+    #[test]
+    fn what_breakpoints_and_snapshots_cannot_serve_is_hidden() {
+        let all = [entry(1, 0), entry(7, 0), entry(0xd, 1), entry(0x8000_0001, 0)];
+        let seen = for_vcpu(&CpuId::from_entries(&all).unwrap(), 0, 1);
+        let e = seen.as_slice();
+        assert_eq!(e[0].ecx, !ECX_VMX);
+        assert_eq!((e[1].ecx, e[1].edx), (!ECX_SHADOW_STACKS, !EDX_BRANCH_TRACKING));
+        assert_eq!((e[2].ecx, e[3].ecx), (!XSS_CET, !ECX_SVM));
     }
 }

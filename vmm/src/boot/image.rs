@@ -104,7 +104,8 @@ fn open(path: &Path) -> Result<(File, u64), ImageError> {
     Ok((file, meta.len()))
 }
 
-/// Loads an ELF vmlinux at its physical addresses, or a bzImage at its preferred one.
+/// Loads an ELF vmlinux at its physical addresses, or a bzImage at 1 MiB, from where it unpacks
+/// itself to its preferred address.
 pub(super) fn load_kernel(ram: &GuestRam, path: &Path) -> Result<LoadedKernel, ImageError> {
     let (mut file, _) = open(path)?;
     let mut head = Vec::new();
@@ -140,6 +141,16 @@ fn load_elf(
     Ok(LoadedKernel { entry: Gpa(loaded.kernel_load.0), end: Gpa(loaded.kernel_end), header: None })
 }
 
+/// Bytes that a bzImage's header says it has: set-up sectors of 512 bytes, the boot sector before them,
+/// and `syssize` paragraphs of 16 bytes (boot.rst).
+fn bzimage_len(header: &setup_header) -> u64 {
+    let sectors = match header.setup_sects {
+        0 => 4,
+        sectors => u64::from(sectors),
+    };
+    (sectors + 1) * 512 + u64::from(header.syssize) * 16
+}
+
 fn load_bzimage(ram: &GuestRam, path: &Path, file: &mut File) -> Result<LoadedKernel, ImageError> {
     let at = GuestAddress(HIGH_RAM_START.0);
     let loaded = BzImage::load(ram.as_vm_memory(), None, file, Some(at))
@@ -150,7 +161,22 @@ fn load_bzimage(ram: &GuestRam, path: &Path, file: &mut File) -> Result<LoadedKe
         let found = "a bzImage without the 64-bit entry point".to_owned();
         return Err(ImageError::NotX86_64 { path: path.to_owned(), found });
     }
+    let (promised, len) = (bzimage_len(&header), file.metadata().map_or(0, |m| m.len()));
+    if len < promised {
+        return Err(ImageError::Load {
+            path: path.to_owned(),
+            mib: ram.size() >> 20,
+            reason: format!("it has {len} of {promised} bytes"),
+        });
+    }
     let unpacked = header.pref_address.saturating_add(u64::from(header.init_size));
+    if unpacked > low_ram_end(ram) {
+        return Err(ImageError::Load {
+            path: path.to_owned(),
+            mib: ram.size() >> 20,
+            reason: format!("unpacked, the kernel ends at {unpacked:#x}"),
+        });
+    }
     Ok(LoadedKernel {
         entry: Gpa(loaded.kernel_load.0 + BZIMAGE_ENTRY_64),
         end: Gpa(loaded.kernel_end.max(unpacked)),
@@ -265,6 +291,28 @@ mod tests {
         let mut bz = vec![0; 0x260];
         bz[0x202..0x206].copy_from_slice(b"HdrS");
         assert!(load(&bz).is_err());
+    }
+
+    #[test]
+    fn a_bzimage_that_does_not_fit_once_unpacked_is_refused() {
+        let image = |init_size: u32| {
+            let mut bz = vec![0u8; 0x1000];
+            bz[0x1f1] = 4;
+            bz[0x1f4..0x1f8].copy_from_slice(&(0x600u32 / 16).to_le_bytes());
+            bz[0x202..0x206].copy_from_slice(b"HdrS");
+            bz[0x206..0x208].copy_from_slice(&0x20fu16.to_le_bytes());
+            bz[0x211] = 1;
+            bz[0x214..0x218].copy_from_slice(&0x10_0000u32.to_le_bytes());
+            bz[0x236..0x238].copy_from_slice(&XLF_KERNEL_64.to_le_bytes());
+            bz[0x258..0x260].copy_from_slice(&0x100_0000u64.to_le_bytes());
+            bz[0x260..0x264].copy_from_slice(&init_size.to_le_bytes());
+            bz
+        };
+        assert_eq!(load(&image(8 << 20)).unwrap().entry, Gpa(0x10_0200));
+        let large = load(&image(17 << 20));
+        assert!(matches!(large, Err(ImageError::Load { .. })), "16 + 17 MiB in 32");
+        let cut = load(&image(8 << 20)[..0xfff]);
+        assert!(matches!(cut, Err(ImageError::Load { .. })), "one byte short");
     }
 
     #[test]

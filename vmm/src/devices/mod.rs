@@ -1,12 +1,12 @@
 //! The guest's devices outside KVM: two 16550 serial ports and the reset line of an i8042, all on
 //! port I/O. There is no MMIO device: reads find an empty bus, writes go nowhere.
 
+mod console_watch;
 mod output;
-mod panic_watch;
 mod serial;
 
+pub(crate) use console_watch::ConsoleWatch;
 pub use output::OutputLog;
-pub(crate) use panic_watch::PanicWatch;
 pub(crate) use serial::SerialSnapshot;
 pub use serial::{InputFull, SerialPort};
 

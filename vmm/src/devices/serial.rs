@@ -8,7 +8,7 @@ use kvm_ioctls::VmFd;
 use vm_superio::serial::{NoEvents, SerialState};
 use vm_superio::{Serial, Trigger};
 
-use super::{OutputLog, PanicWatch};
+use super::{ConsoleWatch, OutputLog};
 
 /// Most input bytes that wait for the guest.
 const INPUT_MAX: usize = 64 << 10;
@@ -30,7 +30,7 @@ impl Trigger for IrqLine {
 /// Where the device writes the guest's bytes.
 struct Sink {
     log: Arc<OutputLog>,
-    watch: Option<Arc<PanicWatch>>,
+    watch: Option<Arc<ConsoleWatch>>,
 }
 
 impl Write for Sink {
@@ -91,7 +91,7 @@ impl SerialPort {
     pub(crate) fn new(
         vm: Arc<VmFd>,
         irq: u32,
-        watch: Option<Arc<PanicWatch>>,
+        watch: Option<Arc<ConsoleWatch>>,
         from: Option<&SerialSnapshot>,
     ) -> Result<Self, SerialStateError> {
         let log = Arc::new(OutputLog::default());
@@ -162,8 +162,12 @@ impl SerialPort {
 }
 
 impl Device {
-    /// Moves waiting input into the FIFO as far as it has room.
+    /// Moves waiting input into the FIFO as far as it has room, once the guest has opened its port:
+    /// a driver that starts up throws away what it finds there.
     fn pump(&mut self) {
+        if self.input.is_empty() || !is_open(&self.uart.state()) {
+            return;
+        }
         while !self.input.is_empty() && self.uart.fifo_capacity() > 0 {
             let next = self.input.make_contiguous();
             match self.uart.enqueue_raw_bytes(next) {
@@ -173,6 +177,14 @@ impl Device {
             }
         }
     }
+}
+
+/// The receive interrupt is enabled and "data terminal ready" is set: while it looks for ports, a
+/// driver does the one or the other, not both.
+fn is_open(state: &SerialState) -> bool {
+    const IER_RECEIVE: u8 = 1;
+    const MCR_DATA_TERMINAL_READY: u8 = 1;
+    state.interrupt_enable & IER_RECEIVE != 0 && state.modem_control & MCR_DATA_TERMINAL_READY != 0
 }
 
 impl SerialSnapshot {

@@ -63,8 +63,9 @@ pub(super) enum Observed {
 /// One vCPU with the machine around it.
 pub(super) struct ProbeGuest {
     pub(super) vcpu: VcpuFd,
-    ram: GuestRam,
     _vm: VmFd,
+    /// Last: fields go in this order, and the VM maps it.
+    ram: GuestRam,
 }
 
 impl ProbeGuest {

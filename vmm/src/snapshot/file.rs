@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crc32fast::Hasher;
@@ -10,7 +11,7 @@ use super::{SnapshotError, SnapshotMeta};
 use crate::addr::Gpa;
 use crate::hidden::HiddenMemory;
 use crate::layout::HIDDEN_SIZE;
-use crate::memory::{GuestRam, to_usize};
+use crate::memory::{GuestRam, ram_ranges, to_usize};
 use crate::paging::PAGE_SIZE;
 
 const MAGIC: &[u8; 8] = b"EXOPROBE";
@@ -92,7 +93,13 @@ pub(crate) fn write(
     let mut partial = path.as_os_str().to_owned();
     partial.push(format!(".{}.partial", std::process::id()));
     let partial = PathBuf::from(partial);
-    let written = File::create(&partial)
+    // It holds all of the guest's memory: for its owner's eyes only.
+    let mut options = File::options();
+    let written = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&partial)
         .and_then(|file| write_all(file, &json, ram, hidden))
         .and_then(|()| std::fs::rename(&partial, path));
     if written.is_err() {
@@ -148,15 +155,17 @@ pub(crate) fn open(path: &Path) -> Result<(SnapshotMeta, GuestRam, Vec<u8>), Sna
     })?;
     let header = Header::decode(path, &bytes)?;
     let meta = read_meta(path, &mut file, &header)?;
-    let ram_len: u64 = meta.ram.iter().map(|r| r.len).sum();
+    // A checksum is no signature: nothing below trusts the numbers beyond these limits.
+    meta.config.validate().map_err(|e| SnapshotError::Content(e.to_string()))?;
+    let ranges = ram_ranges(meta.config.memory_mib);
     let file_len = file.metadata().map_err(&fail)?.len();
-    if header.memory_len != ram_len + HIDDEN_SIZE
+    if header.memory_len != (meta.config.memory_mib << 20) + HIDDEN_SIZE
         || header.memory_offset.checked_add(header.memory_len) != Some(file_len)
     {
         return Err(damaged(path, "memory", "has not the length its header says"));
     }
     let hidden = check_memory(path, &mut file, &header)?;
-    let ram = GuestRam::from_file(&meta.ram, file, header.memory_offset)?;
+    let ram = GuestRam::from_file(&ranges, file, header.memory_offset)?;
     Ok((meta, ram, hidden))
 }
 

@@ -6,65 +6,65 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{Error, VmFd};
 
+use super::SnapshotError;
 use crate::addr::Gva;
 use crate::config::VmConfig;
 use crate::devices::SerialSnapshot;
-use crate::machine::Machine;
-use crate::memory::RamRange;
 use crate::time::GuestTime;
 use crate::vcpu::VcpuState;
 
 const CHIPS: [u32; 3] = [KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, KVM_IRQCHIP_IOAPIC];
+/// Difference of clock rates that Linux corrects by itself, in parts per million, and four times that.
+const RATE_TOLERANCE_PPM: u64 = 1000;
 
-/// A machine's state without its memory.
+/// A machine's state without its memory, whose layout follows from the configuration.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) struct SnapshotMeta {
     pub(crate) config: VmConfig,
     pub(crate) time: GuestTime,
-    pub(crate) ram: Vec<RamRange>,
+    pub(crate) tsc_khz: u32,
     pub(crate) hidden_base: Option<Gva>,
     pub(crate) vcpus: Vec<VcpuState>,
     pub(crate) serial: [SerialSnapshot; 2],
-    chips: Vec<kvm_irqchip>,
-    pit: kvm_pit_state2,
-    clock: kvm_clock_data,
+    pub(crate) chips: Chips,
+    pub(crate) clock: kvm_clock_data,
 }
 
-impl SnapshotMeta {
-    /// Reads the VM's own state and puts it beside what the vCPUs gave.
-    pub(crate) fn collect(
-        fd: &VmFd,
-        config: VmConfig,
-        time: GuestTime,
-        vcpus: Vec<VcpuState>,
-        serial: [SerialSnapshot; 2],
-        machine: &Machine,
-    ) -> Result<Self, Error> {
-        let mut chips = Vec::new();
+/// Interrupt controllers and timer.
+#[derive(serde::Serialize, serde::Deserialize)]
+pub(crate) struct Chips {
+    controllers: Vec<kvm_irqchip>,
+    pit: kvm_pit_state2,
+}
+
+impl Chips {
+    pub(crate) fn save(fd: &VmFd) -> Result<Self, Error> {
+        let mut controllers = Vec::new();
         for chip_id in CHIPS {
             let mut chip = kvm_irqchip { chip_id, ..kvm_irqchip::default() };
             fd.get_irqchip(&mut chip)?;
-            chips.push(chip);
+            controllers.push(chip);
         }
-        Ok(Self {
-            config,
-            time,
-            ram: machine.ram.ranges(),
-            hidden_base: machine.hidden.base(),
-            vcpus,
-            serial,
-            chips,
-            pit: fd.get_pit2()?,
-            clock: fd.get_clock()?,
-        })
+        Ok(Self { controllers, pit: fd.get_pit2()? })
     }
 
-    /// Sets interrupt controllers and timer.
-    pub(crate) fn restore_chips(&self, fd: &VmFd) -> Result<(), Error> {
-        for chip in &self.chips {
+    pub(crate) fn restore(&self, fd: &VmFd) -> Result<(), Error> {
+        for chip in &self.controllers {
             fd.set_irqchip(chip)?;
         }
         fd.set_pit2(&self.pit)
+    }
+}
+
+impl SnapshotMeta {
+    /// A guest that measured its clock on one host cannot go on where it runs at another rate.
+    pub(crate) fn check_rate(&self, khz: u32) -> Result<(), SnapshotError> {
+        let apart = u64::from(self.tsc_khz.abs_diff(khz));
+        if apart * 1_000_000 > u64::from(khz) * RATE_TOLERANCE_PPM {
+            let text = format!("taken at a clock of {} kHz, here it is {khz}", self.tsc_khz);
+            return Err(SnapshotError::Content(text));
+        }
+        Ok(())
     }
 
     /// Sets kvm-clock to where it was.

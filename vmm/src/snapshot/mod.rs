@@ -18,7 +18,7 @@ mod file;
 mod meta;
 
 pub(crate) use file::{open, write};
-pub(crate) use meta::SnapshotMeta;
+pub(crate) use meta::{Chips, SnapshotMeta};
 
 use std::path::PathBuf;
 

@@ -92,9 +92,9 @@ impl Vcpu {
         if effect == PortEffect::Reset {
             return Next::Stop(self.machine.refine(StopReason::Reset));
         }
-        match self.machine.panic_watch.ended() {
-            true => Next::Stop(self.machine.refine(StopReason::Reset)),
-            false => Next::Continue,
+        match self.machine.console_watch.end() {
+            Some(reason) => Next::Stop(reason),
+            None => Next::Continue,
         }
     }
 

@@ -1,11 +1,12 @@
 //! The thread of a vCPU, and the handle others have of it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use kvm_bindings::{Msrs, kvm_msr_entry};
+use kvm_bindings::{Msrs, kvm_msr_entry, kvm_regs};
 use kvm_ioctls::VcpuFd;
 
 use super::{Command, Registers, Reply, VcpuError, VcpuState, kick};
@@ -53,9 +54,17 @@ impl Vcpu {
         let exits = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&exits);
         let thread = std::thread::Builder::new().name(format!("vcpu{index}")).spawn(move || {
+            let shared = Arc::clone(&machine);
             let vcpu =
                 Self { fd, index, machine, clock, exits: counted, commands, mode: Mode::Paused };
-            vcpu.main();
+            // Handlers of probes run on this thread; if one panics, the machine must not go on
+            // with a vCPU missing. Nothing of the vCPU is used after.
+            if catch_unwind(AssertUnwindSafe(|| vcpu.main())).is_err() {
+                let message = format!("the thread of vCPU {index} panicked");
+                let (reason, regs) = (StopReason::Failed { message }, kvm_regs::default());
+                let seconds = clock.seconds(clock.now());
+                shared.stop(StopRecord { reason, vcpu: index, regs, seconds });
+            }
         })?;
         Ok(VcpuRemote { index, commands: sender, thread: Mutex::new(Some(thread)), exits })
     }
@@ -99,7 +108,8 @@ impl Vcpu {
     /// Waits for one command, out of the guest.
     fn wait(&mut self) -> bool {
         match self.commands.recv() {
-            Ok(command) => self.obey(command),
+            // Others may have come with it, whose kick was for this thread's wait.
+            Ok(command) => self.obey(command) && self.drain(),
             Err(_) => false,
         }
     }

@@ -63,8 +63,10 @@ pub struct Stopped {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// The guest rebooted or powered itself off.
+    /// The guest rebooted.
     Reset,
+    /// The guest powered itself off, and without ACPI its kernel could only halt.
+    Halted,
     /// Its kernel panicked.
     Panic,
     /// A fault while delivering a double fault.
@@ -194,6 +196,7 @@ impl From<&StopRecord> for Stopped {
     fn from(record: &StopRecord) -> Self {
         let (reason, message) = match &record.reason {
             StopReason::Reset => (Reason::Reset, None),
+            StopReason::Halted => (Reason::Halted, None),
             StopReason::Panic { message } => (Reason::Panic, Some(message)),
             StopReason::TripleFault => (Reason::TripleFault, None),
             StopReason::Failed { message } => (Reason::Failed, Some(message)),

@@ -135,7 +135,7 @@ fn in_slot(
     machine.write(slot, &[0xcc; super::super::SLOT_SIZE]);
     machine.write(slot, &code.bytes);
     if let Some(stop) = code.stop_offset {
-        assert_eq!(code.bytes[usize::from(stop)..], [0xcc]);
+        assert_eq!(code.bytes[usize::from(stop)], 0xcc);
         // In place of the breakpoint exit: on to the next instruction.
         machine.write_jmp(slot + u64::from(stop), machine.stub(1));
     }

@@ -1,11 +1,16 @@
-//! Notices a kernel panic in the console text: the one sign that every Linux gives without a device
-//! or a symbol. A guest can print the words itself; then it only ends its own run.
+//! Notices in the console text that the kernel panicked, or halted for good: the one sign that every
+//! Linux gives without a device or a symbol. A guest can print the words itself; then it only ends
+//! its own run.
 
 use std::sync::{Mutex, PoisonError};
+
+use crate::status::StopReason;
 
 const BEGIN: &str = "Kernel panic - not syncing: ";
 /// Printed when the guest will not reboot by itself.
 const END: &str = "---[ end Kernel panic";
+/// Printed when the guest powers off and has no ACPI to do it with.
+const HALTED: &str = "reboot: System halted";
 /// Longest console line looked at; the rest of it is passed over.
 const LINE_MAX: usize = 512;
 
@@ -13,22 +18,22 @@ const LINE_MAX: usize = 512;
 struct State {
     line: Vec<u8>,
     message: Option<String>,
-    ended: bool,
+    end: Option<StopReason>,
 }
 
 /// Scans console output line by line.
 #[derive(Default)]
-pub(crate) struct PanicWatch {
+pub(crate) struct ConsoleWatch {
     state: Mutex<State>,
 }
 
-impl PanicWatch {
+impl ConsoleWatch {
     pub(crate) fn feed(&self, bytes: &[u8]) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         for byte in bytes {
             if *byte == b'\n' {
                 let line = std::mem::take(&mut state.line);
-                Self::line(&mut state, &String::from_utf8_lossy(&line));
+                Self::line(&mut state, String::from_utf8_lossy(&line).trim_end());
             } else if state.line.len() < LINE_MAX {
                 state.line.push(*byte);
             }
@@ -40,8 +45,12 @@ impl PanicWatch {
             && let Some((_, message)) = line.split_once(BEGIN)
         {
             state.message = Some(message.trim_end().to_owned());
-        } else if state.message.is_some() && line.contains(END) {
-            state.ended = true;
+        } else if let Some(message) = state.message.clone()
+            && line.contains(END)
+        {
+            state.end = Some(StopReason::Panic { message });
+        } else if line.ends_with(HALTED) {
+            state.end = Some(StopReason::Halted);
         }
     }
 
@@ -50,9 +59,9 @@ impl PanicWatch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).message.clone()
     }
 
-    /// The guest said that it will do nothing more.
-    pub(crate) fn ended(&self) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).ended
+    /// Why the guest said that it will do nothing more, once it did.
+    pub(crate) fn end(&self) -> Option<StopReason> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).end.clone()
     }
 }
 
@@ -62,19 +71,27 @@ mod tests {
 
     #[test]
     fn message_and_end() {
-        let watch = PanicWatch::default();
+        let watch = ConsoleWatch::default();
         watch.feed(b"[    1.0] Kernel panic - not syncing: Attempted to kill");
         assert_eq!(watch.message(), None);
         watch.feed(b" init!\r\nCall Trace:\n");
         assert_eq!(watch.message().as_deref(), Some("Attempted to kill init!"));
-        assert!(!watch.ended());
+        assert_eq!(watch.end(), None);
         watch.feed(b"---[ end Kernel panic - not syncing: Attempted ]---\n");
-        assert!(watch.ended());
+        let message = "Attempted to kill init!".to_owned();
+        assert_eq!(watch.end(), Some(StopReason::Panic { message }));
+    }
+
+    #[test]
+    fn a_halt_for_good() {
+        let watch = ConsoleWatch::default();
+        watch.feed(b"[    2.0] reboot: System halted\r\n");
+        assert_eq!(watch.end(), Some(StopReason::Halted));
     }
 
     #[test]
     fn an_endless_line_stays_bounded() {
-        let watch = PanicWatch::default();
+        let watch = ConsoleWatch::default();
         watch.feed(&vec![b'x'; 1 << 20]);
         assert_eq!(watch.state.lock().unwrap().line.len(), LINE_MAX);
     }
