@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
-use exoprobe_vmm::quirks::software_kvm;
+use exoprobe_vmm::quirks::SoftwareKvm;
 use exoprobe_vmm::{BreakpointExit, DEFAULT_KVM, Host, HostProfile, Reinjection};
 use serde::Serialize;
 
@@ -144,24 +144,10 @@ fn finding_lines(findings: &Findings) -> Vec<String> {
 }
 
 fn software_lines(software: &Software) -> Vec<String> {
-    let mut lines = vec![
-        "Virtualization  software-only KVM (no VT-x or SVM)".to_owned(),
-        String::new(),
-        "What follows:".to_owned(),
-        "  - KVM emulates guest kernel code: it is slow, and booting takes long.".to_owned(),
-        "    Guest user code runs natively.".to_owned(),
-        format!("  - Guests are started with `{}`.", software_kvm::CMDLINE),
-    ];
-    if software.syscall_faults {
-        let text = "  - System calls fault here: a stub in hidden memory, before the guest's page-fault\n    \
-                    handler, makes system calls of them.";
-        lines.push(text.to_owned());
-    }
-    lines.push(
-        "  - Times measured here say nothing about hardware KVM; ratios within one run may."
-            .to_owned(),
-    );
-    lines
+    let kvm = SoftwareKvm { syscall_faults: software.syscall_faults };
+    let title = format!("Virtualization  {}", kvm.name());
+    let follows = kvm.consequences().into_iter().map(|line| format!("  - {line}"));
+    [title, String::new(), "What follows:".to_owned()].into_iter().chain(follows).collect()
 }
 
 #[cfg(test)]

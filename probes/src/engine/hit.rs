@@ -193,4 +193,28 @@ mod tests {
         let mut context = HitContext { vcpu: 0, regs: &mut regs, time: GuestTime(0) };
         assert_eq!(path.breakpoint(&mut context), BreakpointAction::PassToGuest, "the guest's own");
     }
+
+    #[test]
+    fn an_int3_at_a_site_that_is_not_armed_is_the_guests_own() {
+        let at = Gva(0xffff_ffff_8100_0000);
+        for armed in [true, false] {
+            let site = Arc::new(Site {
+                at,
+                gpa: Gpa(0x100_0000),
+                insn: Arc::new(crate::insn::analyze(&[0x90], at).unwrap()),
+                way: Way::Emulate,
+                step: None,
+                probes: Vec::new(),
+                armed,
+                clobbered: false,
+            });
+            let table = ArcSwap::from_pointee(Table::new([site].iter(), None));
+            let path = HitPath { table, rings: Box::default() };
+            let mut regs = kvm_regs { rip: at.0, ..kvm_regs::default() };
+            let mut context = HitContext { vcpu: 0, regs: &mut regs, time: GuestTime(0) };
+            let action = path.breakpoint(&mut context);
+            assert_eq!(action == BreakpointAction::Resume, armed);
+            assert_eq!(regs.rip, at.0 + u64::from(armed));
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use exoprobe_probes::{AttachError, ProbeError, parse_line};
+use exoprobe_probes::{AttachError, Kprobe, ProbeError, parse_line};
 use exoprobe_tests::TestGuest;
 use exoprobe_vmm::{
     ControlError, CreateError, DEFAULT_KVM, Host, SnapshotError, StopReason, StopRecord, Vm,
@@ -82,6 +82,22 @@ fn a_guest_without_an_idt_ends_in_a_triple_fault() {
     guest.vm.serial(1).unwrap().send(b"getpid 1\n").unwrap();
     let record = guest.vm.wait_stopped(STOP).expect("it stops");
     assert_eq!(record.reason, StopReason::TripleFault);
+}
+
+#[test]
+fn a_handler_that_panics_stops_the_machine_and_says_so() {
+    let guest = TestGuest::restored(2);
+    let probe = Kprobe {
+        definition: parse_line("p:bad __x64_sys_getpid").unwrap(),
+        pre_handler: Some(Box::new(|_| panic!("a bug in a handler (this test wants it)"))),
+        post_handler: None,
+    };
+    guest.engine.register_kprobe(probe).unwrap();
+    guest.vm.serial(1).unwrap().send(b"getpid 1\n").unwrap();
+    let record = guest.vm.wait_stopped(STOP).expect("it stops");
+    let StopReason::Failed { message } = record.reason else { panic!("{:?}", record.reason) };
+    assert!(message.contains("panicked"), "{message}");
+    assert_eq!(guest.engine.list()[0].hits, 1, "the books stay");
 }
 
 #[test]

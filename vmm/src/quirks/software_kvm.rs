@@ -66,6 +66,32 @@ pub enum AssistError {
 }
 
 impl SoftwareKvm {
+    /// What this kind of host is called, for `exoprobe doctor`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        "software-only KVM (no VT-x or SVM)"
+    }
+
+    /// What follows from it for a user, a sentence each.
+    #[must_use]
+    pub fn consequences(self) -> Vec<String> {
+        let mut all = vec![
+            "KVM emulates guest kernel code: it is slow, and booting takes long. Guest user code runs \
+             natively."
+                .to_owned(),
+            format!("Guests are started with `{CMDLINE}`."),
+        ];
+        if self.syscall_faults {
+            let text = "System calls fault here: a stub in hidden memory, before the guest's page-fault \
+                        handler, makes system calls of them.";
+            all.push(text.to_owned());
+        }
+        let times =
+            "Times measured here say nothing about hardware KVM; ratios within one run may.";
+        all.push(times.to_owned());
+        all
+    }
+
     /// Makes KVM report what it cannot emulate, and writes to LSTAR. A guest that is `settled` has the
     /// assist already; then the filter, whose setting takes KVM 15 ms, is left out.
     ///

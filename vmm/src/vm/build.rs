@@ -1,0 +1,220 @@
+//! From a configuration or a snapshot to a machine whose vCPUs wait to be started.
+
+use std::sync::{Arc, Mutex};
+
+use kvm_bindings::{
+    KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_USE_SW_BP, kvm_guest_debug, kvm_pit_config,
+    kvm_userspace_memory_region,
+};
+use kvm_ioctls::{VcpuFd, VmFd};
+use vm_memory::{GuestAddress, GuestMemoryBackend};
+
+use super::{CreateError, Vm};
+use crate::addr::Gpa;
+use crate::boot;
+use crate::config::VmConfig;
+use crate::devices::{ConsoleWatch, PortBus, SerialPort, SerialSnapshot};
+use crate::hidden::HiddenMemory;
+use crate::host::{Host, HostProfile};
+use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS, SERIAL0, SERIAL1};
+use crate::machine::Machine;
+use crate::memory::{GuestRam, RamRange};
+use crate::quirks::software_kvm;
+use crate::snapshot::{SnapshotError, SnapshotMeta};
+use crate::time::{GuestClock, GuestTime};
+use crate::vcpu::Vcpu;
+
+/// What comes from a snapshot in place of a boot.
+pub(super) struct Restored {
+    pub(super) meta: SnapshotMeta,
+    pub(super) ram: GuestRam,
+    pub(super) hidden: Vec<u8>,
+}
+
+/// A KVM machine with memory and devices, before its vCPUs have threads.
+pub(super) struct Builder {
+    fd: Arc<VmFd>,
+    config: VmConfig,
+    ram: GuestRam,
+    hidden: HiddenMemory,
+    profile: HostProfile,
+    saved_msrs: Vec<u32>,
+}
+
+pub(super) fn kvm(step: &'static str) -> impl Fn(kvm_ioctls::Error) -> CreateError {
+    move |source| CreateError::Kvm { step, source }
+}
+
+impl Builder {
+    pub(super) fn new(
+        host: &Host,
+        config: VmConfig,
+        ram: GuestRam,
+        settled: bool,
+    ) -> Result<Self, CreateError> {
+        let profile = host.profile();
+        let fd = host.kvm().create_vm().map_err(kvm("create a VM"))?;
+        let tss = usize::try_from(KVM_TSS.0).expect("below 4 GiB");
+        fd.set_tss_address(tss).map_err(kvm("set the TSS address"))?;
+        fd.set_identity_map_address(KVM_IDENTITY_MAP.0).map_err(kvm("set the identity map"))?;
+        fd.create_irq_chip().map_err(kvm("create the interrupt chips"))?;
+        let pit =
+            kvm_pit_config { flags: kvm_bindings::KVM_PIT_SPEAKER_DUMMY, ..Default::default() };
+        fd.create_pit2(pit).map_err(kvm("create the timer"))?;
+        if let Some(quirk) = profile.software {
+            quirk.prepare_vm(&fd, settled).map_err(kvm("report what it cannot emulate"))?;
+        }
+        let hidden = HiddenMemory::new(&ram)?;
+        register_memory(&fd, &ram, &hidden)?;
+        let msrs = host.kvm().get_msr_index_list().map_err(kvm("list its MSRs"))?;
+        let saved_msrs = msrs.as_slice().to_vec();
+        Ok(Self { fd: Arc::new(fd), config, ram, hidden, profile, saved_msrs })
+    }
+
+    pub(super) fn create_vcpus(&self, host: &Host) -> Result<Vec<VcpuFd>, CreateError> {
+        let mut supported = host
+            .kvm()
+            .get_supported_cpuid(kvm_bindings::KVM_MAX_CPUID_ENTRIES)
+            .map_err(kvm("list its CPUID"))?;
+        if let Some(quirk) = self.profile.software {
+            quirk.adjust_cpuid(&mut supported);
+        }
+        let mut vcpus = Vec::new();
+        for index in 0..self.config.vcpus {
+            let vcpu = self.fd.create_vcpu(u64::from(index)).map_err(kvm("create a vCPU"))?;
+            let cpuid = boot::cpuid_for_vcpu(&supported, index, self.config.vcpus);
+            vcpu.set_cpuid2(&cpuid).map_err(kvm("set CPUID"))?;
+            boot::application_msrs(&vcpu).map_err(kvm("set MSRs"))?;
+            vcpu.set_guest_debug(&kvm_guest_debug {
+                control: KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_SW_BP,
+                ..kvm_guest_debug::default()
+            })
+            .map_err(kvm("report breakpoints"))?;
+            vcpus.push(vcpu);
+        }
+        Ok(vcpus)
+    }
+
+    pub(super) fn finish(
+        self,
+        vcpus: Vec<VcpuFd>,
+        from: Option<&Restored>,
+    ) -> Result<Vm, CreateError> {
+        if let Some(restored) = from {
+            self.restore_state(&vcpus, restored)?;
+        }
+        let power_on = from.map_or(GuestTime(0), |restored| restored.meta.time);
+        let clock = GuestClock::showing(power_on, &vcpus[0])
+            .map_err(kvm("tell the rate of the guest's clock"))?;
+        if let Some(restored) = from {
+            restored.meta.check_rate(clock.khz())?;
+        }
+        let watch = Arc::new(ConsoleWatch::default());
+        let saved = from.map(|r| &r.meta.serial);
+        let serial = [
+            self.serial(SERIAL0, Some(Arc::clone(&watch)), saved.map(|s| &s[0]))?,
+            self.serial(SERIAL1, None, saved.map(|s| &s[1]))?,
+        ];
+        let bus = PortBus::new([Arc::clone(&serial[0]), Arc::clone(&serial[1])]);
+        let machine =
+            Machine::new(self.ram, self.hidden, bus, watch, self.profile, self.saved_msrs);
+        let machine = Arc::new(machine);
+        let vm = Vm {
+            machine: Arc::clone(&machine),
+            fd: self.fd,
+            serial,
+            config: self.config,
+            clock,
+            control: Mutex::new(()),
+        };
+        let mut remotes = Vec::new();
+        for (index, fd) in (0u8..).zip(vcpus) {
+            let remote = Vcpu::spawn(fd, index, Arc::clone(&machine), clock);
+            remotes.push(remote.map_err(CreateError::Thread)?);
+        }
+        drop(machine.vcpus.set(remotes));
+        Ok(vm)
+    }
+
+    fn serial(
+        &self,
+        (_, irq): (u16, u32),
+        watch: Option<Arc<ConsoleWatch>>,
+        from: Option<&SerialSnapshot>,
+    ) -> Result<Arc<SerialPort>, CreateError> {
+        let port = SerialPort::new(Arc::clone(&self.fd), irq, watch, from)
+            .map_err(|e| SnapshotError::Content(e.to_string()))?;
+        Ok(Arc::new(port))
+    }
+
+    fn restore_state(&self, vcpus: &[VcpuFd], from: &Restored) -> Result<(), CreateError> {
+        self.hidden.write(0, &from.hidden);
+        self.hidden.restore_base(from.meta.hidden_base);
+        from.meta.chips.restore(&self.fd).map_err(kvm("restore its interrupt chips"))?;
+        if from.meta.vcpus.len() != vcpus.len() {
+            return Err(SnapshotError::Content("vCPU count".to_owned()).into());
+        }
+        for (state, vcpu) in from.meta.vcpus.iter().zip(vcpus) {
+            state.restore(vcpu).map_err(kvm("restore a vCPU"))?;
+        }
+        from.meta.restore_clock(&self.fd).map_err(kvm("restore its clock"))
+    }
+}
+
+pub(super) fn final_cmdline(cmdline: &str, profile: HostProfile) -> String {
+    match profile.software {
+        None => cmdline.to_owned(),
+        // What stands behind ` -- ` is for init, not for the kernel.
+        Some(_) => match cmdline.split_once(" -- ") {
+            Some((kernel, init)) => format!("{kernel} {} -- {init}", software_kvm::CMDLINE),
+            None => format!("{cmdline} {}", software_kvm::CMDLINE),
+        },
+    }
+}
+
+/// Host address of the first byte of the RAM range that starts at `start`.
+pub(crate) fn host_address(ram: &GuestRam, start: Gpa) -> u64 {
+    let host = ram.as_vm_memory().get_host_address(GuestAddress(start.0));
+    host.expect("the range starts in RAM") as u64
+}
+
+fn register_memory(fd: &VmFd, ram: &GuestRam, hidden: &HiddenMemory) -> Result<(), CreateError> {
+    let (hidden_host, hidden_len) = hidden.host_mapping();
+    let mut slots: Vec<(RamRange, u64)> =
+        ram.ranges().into_iter().map(|range| (range, host_address(ram, range.start))).collect();
+    slots.push((RamRange { start: hidden.gpa(), len: hidden_len }, hidden_host as u64));
+    for (slot, (range, userspace_addr)) in (0u32..).zip(slots) {
+        let region = kvm_userspace_memory_region {
+            slot,
+            flags: 0,
+            guest_phys_addr: range.start.0,
+            memory_size: range.len,
+            userspace_addr,
+        };
+        // SAFETY: the address is of a mapping of that length, owned by `ram` or `hidden`, which the
+        // machine keeps until all vCPU threads are gone; without a vCPU no guest touches it.
+        unsafe { fd.set_user_memory_region(region) }.map_err(kvm("map guest memory"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::{BreakpointExit, Reinjection};
+    use crate::quirks::SoftwareKvm;
+
+    #[test]
+    fn what_the_host_needs_goes_before_the_arguments_of_init() {
+        let mut profile = HostProfile {
+            breakpoint: BreakpointExit::Debug,
+            reinjection: Reinjection::OnInt3,
+            software: None,
+        };
+        assert_eq!(final_cmdline("quiet -- -v", profile), "quiet -- -v");
+        profile.software = Some(SoftwareKvm { syscall_faults: true });
+        let line = final_cmdline("quiet -- -v", profile);
+        assert!(line.starts_with("quiet noxsave") && line.ends_with(" -- -v"), "{line}");
+        assert!(final_cmdline("quiet", profile).starts_with("quiet noxsave"));
+    }
+}
