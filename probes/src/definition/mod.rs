@@ -124,7 +124,7 @@ impl ProbeDefinition {
         self.group.as_deref().unwrap_or(DEFAULT_GROUP)
     }
 
-    /// The event's name, given or made up as kprobe_events does.
+    /// The event's name, given or made up as kprobe_events does, cut to [`NAME_MAX`] characters.
     #[must_use]
     pub fn event_name(&self) -> String {
         if let Some(event) = &self.event {
@@ -134,7 +134,8 @@ impl ProbeDefinition {
             (Some(symbol), _) => format!("p_{symbol}_{}", self.offset),
             (None, addr) => format!("p_{}", addr.unwrap_or_default()),
         };
-        base.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+        let letters = base.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
+        letters.take(NAME_MAX).collect()
     }
 
     /// Name of argument `index`.
@@ -216,6 +217,9 @@ mod tests {
         let by_addr = ProbeDefinition { addr: Some(Gva(0xff)), ..ProbeDefinition::default() };
         assert_eq!(by_addr.event_name(), "p_0xff");
         assert_eq!(by_symbol.to_string(), "p:kprobes/p_foo_isra_0_4 foo.isra.0+4");
+        let symbol_name = Some("f".repeat(100));
+        let long = ProbeDefinition { symbol_name, ..ProbeDefinition::default() };
+        assert!(is_event_name(&long.event_name()), "{}", long.event_name());
     }
 
     #[test]

@@ -161,6 +161,10 @@ fn parse_place(place: &Token<'_>) -> Result<ProbeDefinition, ParseError> {
     if symbol.text.is_empty() {
         return place.fail(0, "BAD_PROBE_ADDR", "the symbol name is empty".to_owned());
     }
+    if parse_number(symbol.text).is_some() {
+        let message = "an offset goes with a symbol: add it to the address yourself";
+        return place.fail(0, "BAD_PROBE_ADDR", message.to_owned());
+    }
     let symbol_name = Some(symbol.text.to_owned());
     Ok(ProbeDefinition { kind, symbol_name, offset, ..ProbeDefinition::default() })
 }
@@ -251,6 +255,7 @@ mod tests {
             ("p:g/1e sym", "BAD_EVENT_NAME", 4),
             ("p:e sym+zz", "BAD_PROBE_ADDR", 4),
             ("p:e sym+-4", "BAD_PROBE_ADDR", 4),
+            ("p:e 1+0", "BAD_PROBE_ADDR", 4),
             ("p:e sym%return", "BAD_ADDR_SUFFIX", 7),
             ("p:e  sym %zz", "BAD_REG_NAME", 9),
             ("p:e sym a=%zz", "BAD_REG_NAME", 10),
