@@ -47,6 +47,7 @@ pub(crate) enum Way {
 }
 
 /// A probed address with all its probes. Immutable: a change makes a new one.
+#[derive(Clone)]
 pub(crate) struct Site {
     pub(crate) at: Gva,
     pub(crate) gpa: Gpa,

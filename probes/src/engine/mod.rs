@@ -235,7 +235,7 @@ impl Engine {
         Ok(registry.status(&registry.probes[&id]))
     }
 
-    /// The text of kprobes/list, by address as the kernel sorts nothing: in order of registration.
+    /// The text of kprobes/list, in order of registration.
     #[must_use]
     pub fn list_text(&self) -> String {
         self.list().iter().map(ProbeStatus::list_line).collect()

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use exoprobe_vmm::{Gva, OutsideMemory};
+use exoprobe_vmm::Gva;
 
 use super::hit::{Probe, Site, Way};
 use super::kernel::Kernel;
@@ -73,7 +73,7 @@ impl Engine {
         }
         let place = find_place(registry, kernel, &definition)?;
         let mut site = match registry.sites.get(&place.at) {
-            Some(site) => site.copy(),
+            Some(site) => site.as_ref().clone(),
             None => self.new_site(registry, kernel, place.at)?,
         };
         if post_handler.is_some() {
@@ -118,13 +118,10 @@ impl Engine {
         }
         let insn = Arc::new(check_instruction(registry, kernel, at)?);
         let found = kernel.memory().translate(at).map_err(|_| ProbeError::NotText(at))?;
-        let outside = OutsideMemory { gpa: found.gpa, len: 1 };
         if !found.executable {
             return Err(ProbeError::NotText(at));
         }
-        if self.guest.ram().load_byte(found.gpa).is_err() {
-            return Err(outside.into());
-        }
+        self.guest.ram().load_byte(found.gpa)?;
         let way = match insn.emulation() {
             Some(_) => Way::Emulate,
             None => Way::Slot(registry.slots.get(self.guest.hidden(), &insn, SlotKind::Boosted)?),
@@ -225,7 +222,7 @@ pub(super) struct Unsettled {
 
 impl Registry {
     fn change(&mut self, at: Gva, change: impl FnOnce(&mut Site)) {
-        let mut next = self.sites[&at].copy();
+        let mut next = self.sites[&at].as_ref().clone();
         change(&mut next);
         self.sites.insert(at, Arc::new(next));
     }
@@ -249,7 +246,7 @@ impl Registry {
         let Some(gone) = self.probes.remove(&id) else { return };
         self.names.remove(&(Arc::clone(&gone.probe.group), Arc::clone(&gone.probe.event)));
         let Some(site) = self.sites.remove(&gone.at) else { return };
-        let mut rest = site.copy();
+        let mut rest = site.as_ref().clone();
         rest.probes.retain(|probe| probe.id != id);
         if rest.probes.iter().all(|probe| probe.post_handler.is_none()) {
             rest.step = None;
@@ -275,19 +272,6 @@ impl Registry {
 impl Site {
     fn is_wanted(&self) -> bool {
         self.probes.iter().any(|probe| probe.is_enabled())
-    }
-
-    fn copy(&self) -> Self {
-        Self {
-            at: self.at,
-            gpa: self.gpa,
-            insn: Arc::clone(&self.insn),
-            way: self.way,
-            step: self.step,
-            probes: self.probes.clone(),
-            armed: self.armed,
-            clobbered: self.clobbered,
-        }
     }
 }
 
