@@ -40,22 +40,26 @@ impl VcpuState {
         })
     }
 
-    /// Writes everything to a fresh vCPU.
-    pub(crate) fn restore(&self, fd: &VcpuFd) -> Result<(), Error> {
-        let cpuid = CpuId::from_entries(&self.cpuid).map_err(|_| Error::new(libc::EINVAL))?;
-        fd.set_cpuid2(&cpuid)?;
-        fd.set_mp_state(self.mp_state)?;
-        fd.set_sregs(&self.sregs)?;
-        fd.set_xcrs(&self.xcrs)?;
+    /// Writes everything to a fresh vCPU; an error comes with what KVM refused to do.
+    pub(crate) fn restore(&self, fd: &VcpuFd) -> Result<(), (&'static str, Error)> {
+        let at = |step: &'static str| move |source| (step, source);
+        let cpuid = CpuId::from_entries(&self.cpuid).map_err(|_| Error::new(libc::EINVAL));
+        cpuid.and_then(|cpuid| fd.set_cpuid2(&cpuid)).map_err(at("restore a vCPU's CPUID"))?;
+        fd.set_mp_state(self.mp_state).map_err(at("restore a vCPU's run state"))?;
+        fd.set_sregs(&self.sregs).map_err(at("restore a vCPU's special registers"))?;
+        // A host without XSAVE reads none and refuses to be given any, even none.
+        if self.xcrs.nr_xcrs > 0 {
+            fd.set_xcrs(&self.xcrs).map_err(at("restore a vCPU's extended control registers"))?;
+        }
         // SAFETY: `kvm_xsave` is the fixed 4 KiB form of the same KVM's KVM_GET_XSAVE; larger
         // states exist only where a dynamic feature was enabled, which this crate never does.
-        unsafe { fd.set_xsave(&self.xsave)? };
-        fd.set_debug_regs(&self.debugregs)?;
+        unsafe { fd.set_xsave(&self.xsave) }.map_err(at("restore a vCPU's XSAVE state"))?;
+        fd.set_debug_regs(&self.debugregs).map_err(at("restore a vCPU's debug registers"))?;
         // Before the MSRs: the deadline timer's needs the APIC in its deadline mode.
-        fd.set_lapic(&self.lapic)?;
-        write_msrs(fd, &self.msrs)?;
-        fd.set_regs(&self.regs)?;
-        fd.set_vcpu_events(&self.events)
+        fd.set_lapic(&self.lapic).map_err(at("restore a vCPU's local APIC"))?;
+        write_msrs(fd, &self.msrs).map_err(at("restore a vCPU's MSRs"))?;
+        fd.set_regs(&self.regs).map_err(at("restore a vCPU's registers"))?;
+        fd.set_vcpu_events(&self.events).map_err(at("restore a vCPU's events"))
     }
 }
 

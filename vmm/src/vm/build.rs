@@ -155,7 +155,7 @@ impl Builder {
             return Err(SnapshotError::Content("vCPU count".to_owned()).into());
         }
         for (state, vcpu) in from.meta.vcpus.iter().zip(vcpus) {
-            state.restore(vcpu).map_err(kvm("restore a vCPU"))?;
+            state.restore(vcpu).map_err(|(step, source)| CreateError::Kvm { step, source })?;
         }
         from.meta.restore_clock(&self.fd).map_err(kvm("restore its clock"))
     }
