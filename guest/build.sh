@@ -5,10 +5,11 @@
 #   guest/build.sh [VARIANT]      default: tiny; other variants go to guest/out/VARIANT/
 #   guest/build.sh --packages [VARIANT]      only lists the Debian packages that it needs
 #
-# Results are cached by the hash of their inputs in ${EXOPROBE_CACHE:-~/.cache/exoprobe}/guest.
+# Results are cached by the hash of their inputs in ${EXOPROBE_CACHE:-~/.cache/exoprobe}/{kernel,guest}.
 set -euo pipefail
 
 guest=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+scripts=$guest/../scripts
 list_packages=
 if [[ ${1:-} == --packages ]]; then
     list_packages=1
@@ -32,48 +33,13 @@ tiny)
     ;;
 esac
 
-# What the kernel build runs, and nothing more: the C toolchain and make, the generators of
-# kconfig and of the bzImage, lz4 for its payload, libelf for objtool, xz for the source.
-packages=("$source_package" gcc make libc6-dev binutils bc flex bison libelf-dev lz4 xz-utils)
-
 if [[ -n $list_packages ]]; then
-    printf '%s\n' "${packages[@]}"
-    exit 0
+    exec "$scripts/kernel.sh" --packages "$source_package"
 fi
 
-say() { printf 'guest: %s\n' "$*" >&2; }
-die() { say "$*"; exit 1; }
-
-check_packages() {
-    local package missing=()
-    for package in "${packages[@]}"; do
-        # shellcheck disable=SC2016 # dpkg-query's own format, not a shell variable
-        [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] ||
-            missing+=("$package")
-    done
-    ((${#missing[@]} == 0)) ||
-        die "missing Debian packages; install them with: sudo apt-get install ${missing[*]}"
-}
-
-package_version() {
-    # shellcheck disable=SC2016 # as above
-    dpkg-query -W -f '${Package}=${Version}\n' "$@" 2>/dev/null || true
-}
-
-# The hash of stdin, short enough for a folder name.
-short_hash() { sha256sum | cut -c1-32; }
-
-# Hashes names and contents of files given relative to the guest folder.
-hash_files() { (cd "$guest" && sha256sum -- "$@"); }
-
-kernel_key() {
-    {
-        hash_files build.sh "${fragments[@]}"
-        package_version "$source_package"
-        # Their versions are compiled into the kernel (linux_banner).
-        { gcc --version && ld --version; } 2>/dev/null || true
-    } | short_hash
-}
+script=guest
+# shellcheck source=scripts/cache.sh
+. "$scripts/cache.sh"
 
 init_sources() {
     (cd "$guest" && find init/src init/build.rs init/Cargo.toml init/Cargo.lock -type f |
@@ -84,86 +50,9 @@ initramfs_key() {
     local sources
     mapfile -t sources < <(init_sources)
     {
-        hash_files build.sh "${sources[@]}"
+        (cd "$guest" && sha256sum -- build.sh "${sources[@]}")
         rustc -vV
     } | short_hash
-}
-
-# Prints the number of lines like "  CC  file.o" while process $1 runs: every second on a
-# terminal, every ten seconds elsewhere.
-progress() {
-    local pid=$1 log=$2 started=$SECONDS count
-    while kill -0 "$pid" 2>/dev/null; do
-        sleep 1
-        count=$(grep -cE '^  [A-Z]+ ' "$log" || true)
-        if [[ -t 2 ]]; then
-            printf '\rguest: kernel: %5d steps, %3d s ' "$count" $((SECONDS - started)) >&2
-        elif (((SECONDS - started) % 10 == 0)); then
-            say "kernel: $count steps, $((SECONDS - started)) s"
-        fi
-    done
-    if [[ -t 2 ]]; then echo >&2; fi
-}
-
-# Fails if an option of the fragments did not make it into the final configuration.
-check_config() {
-    local config=$1 line fragment lost=0
-    for fragment in "${fragments[@]}"; do
-        while IFS= read -r line; do
-            case $line in
-            CONFIG_* | '# CONFIG_'*' is not set') ;;
-            *) continue ;;
-            esac
-            if [[ $line == \#* ]]; then
-                line=${line#\# }
-                line=${line%% *}
-                if ! grep -q "^$line=" "$config"; then continue; fi
-                line="# $line is not set"
-            elif grep -qxF -- "$line" "$config"; then
-                continue
-            fi
-            echo "not in the final configuration: $line ($fragment)"
-            lost=1
-        done <"$guest/$fragment"
-    done
-    return "$lost"
-}
-
-make_kernel() {
-    local tree=$1 result=$2 fragment
-    # A reproducible kernel: no time, user, host or path of this build in it.
-    export KBUILD_BUILD_TIMESTAMP='1970-01-01 00:00:00 UTC' KBUILD_BUILD_USER=exoprobe
-    export KBUILD_BUILD_HOST=exoprobe KBUILD_BUILD_VERSION=1 LC_ALL=C
-    unset MAKEFLAGS MFLAGS CROSS_COMPILE ARCH KCFLAGS KAFLAGS KCONFIG_CONFIG
-    tar -C "$tree" -xf "/usr/src/$source_package.tar.xz" || return
-    cd "$tree/$source_package" || return
-    make tinyconfig || return
-    for fragment in "${fragments[@]}"; do
-        cat "$guest/$fragment" >>.config || return
-    done
-    make olddefconfig || return
-    check_config .config || return
-    nice make -j"$(nproc)" vmlinux bzImage || return
-    cp vmlinux System.map .config "$result/" || return
-    mv "$result/.config" "$result/config" || return
-    cp arch/x86/boot/bzImage "$result/"
-}
-
-build_kernel() {
-    local result=$1 tree log=$cache/kernel-$variant.log pid
-    check_packages
-    say "kernel: building from $source_package (about two minutes); log: $log"
-    tree=$(mktemp -d "${TMPDIR:-/tmp}/exoprobe-kernel.XXXXXX")
-    scratch+=("$tree")
-    # `set -e` does not act in a function whose status is tested; hence its many `return`s.
-    (make_kernel "$tree" "$result") >"$log" 2>&1 9>&- &
-    pid=$!
-    progress "$pid" "$log"
-    if ! wait "$pid"; then
-        tail -n 30 "$log" >&2
-        die "kernel: the build failed; full log: $log"
-    fi
-    rm -rf "$tree"
 }
 
 # --- initramfs -----------------------------------------------------------------------------
@@ -228,43 +117,13 @@ build_initramfs() {
     rm -rf "$target"
 }
 
-# --- cache ---------------------------------------------------------------------------------
-
-scratch=()
-cleanup() { ((${#scratch[@]} == 0)) || rm -rf -- "${scratch[@]}"; }
-trap cleanup EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
-# Makes sure that the cache has KIND under KEY: builds in a temporary folder, then renames, so
-# that a result is either whole or absent. The lock lets a second build wait for the first.
-cached() {
-    local kind=$1 key=$2 temporary
-    if [[ -d $cache/$key ]]; then return; fi
-    mkdir -p "$cache"
-    exec 9>"$cache/$kind-$key.lock"
-    if ! flock -n 9; then
-        say "$kind: waiting for another build of the same"
-        flock 9
-    fi
-    if [[ ! -d $cache/$key ]]; then
-        temporary=$(mktemp -d "$cache/tmp.XXXXXX")
-        scratch+=("$temporary")
-        "build_$kind" "$temporary"
-        chmod 755 "$temporary"
-        mv -T "$temporary" "$cache/$key"
-    fi
-    rm -f "$cache/$kind-$key.lock"
-    exec 9>&-
-}
-
-# Puts a cached file into out/, if it is not there already. A copy, renamed into place: whoever
+# Puts a built file into out/, if it is not there already. A copy, renamed into place: whoever
 # has the old one open or mapped keeps it whole, and nobody can change the cache through it.
 publish() {
-    local key=$1 name from temporary
+    local folder=$1 name from temporary
     shift
     for name in "$@"; do
-        from=$cache/$key/$name
+        from=$folder/$name
         if cmp -s "$from" "$out/$name"; then continue; fi
         temporary=$(mktemp "$out/.$name.XXXXXX")
         scratch+=("$temporary")
@@ -274,11 +133,10 @@ publish() {
     done
 }
 
-kernel=$(kernel_key)
+kernel=$("$scripts/kernel.sh" "$variant" "$source_package" "${fragments[@]/#/$guest/}")
 initramfs=$(initramfs_key)
-cached kernel "$kernel"
-cached initramfs "$initramfs"
+cached "$cache" "$initramfs" build_initramfs
 mkdir -p "$out"
 publish "$kernel" vmlinux bzImage System.map config
-publish "$initramfs" initramfs.cpio
-say "$variant: ready in $out (kernel $kernel, initramfs $initramfs)"
+publish "$cache/$initramfs" initramfs.cpio
+say "$variant: ready in $out (kernel ${kernel##*/}, initramfs $initramfs)"

@@ -71,7 +71,8 @@ struct Context<'a> {
 /// Runs the command that the process was started with.
 #[must_use]
 pub fn main() -> ExitCode {
-    let mut out = BufWriter::new(io::stdout().lock());
+    // Not locked: `run --console` writes to it from a thread of its own.
+    let mut out = BufWriter::new(io::stdout());
     let result = dispatch(Cli::parse(), &mut out).and_then(|()| Ok(out.flush()?));
     // Whatever is still buffered has failed to be written once, and is not tried again.
     drop(out.into_parts());
