@@ -8,8 +8,8 @@ use exoprobe_probes::{AttachError, Kprobe, ProbeError, parse_line};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, TestGuest, cases};
 use exoprobe_vmm::{
-    ControlError, CreateError, DEFAULT_KVM, Host, SnapshotError, StopReason, StopRecord, Vm,
-    VmState, paging,
+    ControlError, CreateError, DEFAULT_KVM, GuestTime, Host, SnapshotError, StopReason, StopRecord,
+    Vm, VmState, paging,
 };
 
 pub(crate) const CASES: &[Case] = cases![
@@ -19,6 +19,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_handler_that_panics_stops_the_machine_and_says_so(vcpus),
     shutdown_by_the_user_stops_all_vcpus(vcpus),
     a_snapshot_taken_under_load_goes_on_in_another_machine(vcpus),
+    a_guest_does_not_feel_how_long_its_snapshot_lay(vcpus),
     a_damaged_snapshot_is_refused_by_the_part_that_is_damaged,
 ];
 
@@ -165,6 +166,28 @@ fn a_snapshot_taken_under_load_goes_on_in_another_machine(vcpus: u8) {
     assert_eq!(twin.hits("getpid"), 200);
     twin.assert_unharmed();
     guest.assert_unharmed();
+}
+
+fn a_guest_does_not_feel_how_long_its_snapshot_lay(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
+    let clock = guest.vm.clock();
+    let begun = clock.now();
+    guest.vm.serial(1).unwrap().send(b"sleep 1000\n").unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("asleep");
+    guest.vm.snapshot(&path).unwrap();
+    guest.vm.shut_down();
+    std::thread::sleep(Duration::from_secs(5));
+    let host = Host::open(Path::new(DEFAULT_KVM)).unwrap();
+    let twin = TestGuest::start(Vm::restore(&host, &path).unwrap());
+    let millis = twin.answer(0, "sleep");
+    // The guest's own clock against the engine's, which stood still in the file. Both may tick a
+    // little differently.
+    let passed = clock.seconds(GuestTime(twin.vm.clock().now().0 - begun.0));
+    let slept = f64::from(u32::try_from(millis).unwrap()) / 1e3;
+    assert!(slept < 1.5 * passed, "it felt {slept} s, of which {passed} s passed for it");
+    twin.assert_unharmed();
 }
 
 /// Offset of a byte, and the error that its change must give.
