@@ -30,7 +30,10 @@ test: guest lint  ## lints and every test
 	cargo build --locked --workspace
 	cargo test --locked --workspace --exclude exoprobe-tests
 	cd guest/init && cargo test --locked --lib
-	cargo test --locked -p exoprobe-tests -- --test-threads 2
+	cargo test --locked -p exoprobe-tests --lib
+	mkdir -p target/tests && rm -f target/tests/host.jsonl
+	EXOPROBE_TEST_REPORT=$(CURDIR)/target/tests/host.jsonl \
+	    cargo test --locked -p exoprobe-tests --test integration -- --test-threads 2
 
 bench: guest build  ## the figures of docs/benchmarks.md
 	cargo bench --locked -p exoprobe-tests --bench speed

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::PATIENCE;
+
 /// The program, built beside the tests.
 ///
 /// # Panics
@@ -50,7 +52,7 @@ impl Service {
             .spawn()
             .expect("the program starts");
         let mut service = Self { child, socket, _dir: dir };
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + PATIENCE;
         while std::os::unix::net::UnixStream::connect(&service.socket).is_err() {
             let ended = service.child.try_wait().expect("a child can be asked");
             assert!(ended.is_none() && Instant::now() < deadline, "{ended:?}: {}", service.log());
@@ -100,15 +102,25 @@ impl Service {
         String::from_utf8(output.stdout).expect("output is UTF-8")
     }
 
+    /// Has the guest's workload carry out a command; gives its answer.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[must_use]
+    pub fn work(&self, command: &str) -> String {
+        let timeout = PATIENCE.as_secs().to_string();
+        self.ok(&["vm", "send", "--timeout", &timeout, command])
+    }
+
     /// Sends a signal and waits for the end; gives the exit status.
     ///
     /// # Panics
-    /// When it does not end within 20 s.
+    /// When it does not end within [`PATIENCE`].
     pub fn end(&mut self, signal: i32) -> std::process::ExitStatus {
         let pid = i32::try_from(self.child.id()).expect("a pid");
         // SAFETY: `kill` takes any numbers; the child is ours and not yet waited for.
         unsafe { libc::kill(pid, signal) };
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().expect("a child can be asked") {
                 return status;

@@ -1,8 +1,9 @@
 //! A guest in this process.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{
@@ -10,17 +11,25 @@ use exoprobe_probes::{
 };
 use exoprobe_vmm::{DEFAULT_KVM, Gva, Host, Vm, VmConfig, VmState};
 
-const BOOT: Duration = Duration::from_secs(240);
-const ANSWER: Duration = Duration::from_secs(120);
-const MEMORY_MIB: u64 = 32;
+use crate::PATIENCE;
 
-/// A file of the guest's build.
+const MEMORY_MIB: u64 = 32;
+/// Names the guest's folder, on a machine without this source tree.
+const GUEST_ENV: &str = "EXOPROBE_GUEST";
+
+fn guest_folder() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest");
+    std::env::var_os(GUEST_ENV).map_or(here, PathBuf::from)
+}
+
+/// A file of the guest's build: in `out/` of the folder that `EXOPROBE_GUEST` names, or else of this
+/// source tree's `guest/`.
 ///
 /// # Panics
 /// When it was not built: `make guest` does that.
 #[must_use]
 pub fn guest_file(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest/out").join(name);
+    let path = guest_folder().join("out").join(name);
     assert!(path.exists(), "{} is not there: run `make guest` first", path.display());
     path
 }
@@ -50,7 +59,8 @@ impl TestGuest {
     /// The configuration that all tests boot.
     #[must_use]
     pub fn config(kernel: &str, vcpus: u8) -> VmConfig {
-        let cmdline = std::fs::read_to_string(guest_file("../cmdline")).expect("guest/cmdline");
+        let cmdline = std::fs::read_to_string(guest_folder().join("cmdline"));
+        let cmdline = cmdline.expect("guest/cmdline");
         VmConfig {
             kernel: guest_file(kernel),
             initramfs: Some(guest_file("initramfs.cpio")),
@@ -71,17 +81,24 @@ impl TestGuest {
         guest
     }
 
+    /// Makes an engine for a machine, which is not started.
+    #[must_use]
+    pub fn new(vm: Vm) -> Self {
+        let vm = Arc::new(vm);
+        let guest: Arc<dyn Guest> = Arc::clone(&vm) as Arc<dyn Guest>;
+        let engine = Arc::new(Engine::new(guest, vm.clock(), kernel_symbols(), DEFAULT_EVENTS));
+        Self { vm, engine }
+    }
+
     /// Makes an engine and starts the machine.
     ///
     /// # Panics
     /// When it was started before.
     #[must_use]
     pub fn start(vm: Vm) -> Self {
-        let vm = Arc::new(vm);
-        let guest: Arc<dyn Guest> = Arc::clone(&vm) as Arc<dyn Guest>;
-        let engine = Arc::new(Engine::new(guest, vm.clock(), kernel_symbols(), DEFAULT_EVENTS));
-        vm.start(engine.exit_hook()).expect("a new machine starts");
-        Self { vm, engine }
+        let guest = Self::new(vm);
+        guest.vm.start(guest.engine.exit_hook()).expect("a new machine starts");
+        guest
     }
 
     /// Waits until the workload takes commands.
@@ -90,7 +107,7 @@ impl TestGuest {
     /// As [`Self::boot`].
     pub fn wait_for_prompt(&self) {
         let port = self.vm.serial(1).expect("port 1");
-        let prompt = port.log().wait_line(0, BOOT, |line| line == "ready");
+        let prompt = port.log().wait_line(0, PATIENCE, |line| line == "ready");
         assert!(
             prompt.is_some(),
             "no prompt; state {:?}; console:\n{}",
@@ -102,25 +119,22 @@ impl TestGuest {
     /// The snapshot of a freshly booted guest, taken once for all tests of a run.
     ///
     /// # Panics
-    /// When the guest does not boot.
+    /// When the guest does not boot, or did not when another test wanted it.
     #[must_use]
     pub fn snapshot(vcpus: u8) -> PathBuf {
-        static TAKEN: Mutex<()> = Mutex::new(());
-        let _one = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut snapshots = SNAPSHOTS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(taken) = snapshots.get(&vcpus) {
+            return taken.clone().expect("a guest boots: see the test that wanted it first");
+        }
+        snapshots.insert(vcpus, None);
         let path = std::env::temp_dir()
             .join(format!("exoprobe-tests-{}-{vcpus}.snapshot", std::process::id()));
-        if !path.exists() {
-            let begun = Instant::now();
-            let guest = Self::boot(&Self::config("vmlinux", vcpus));
-            guest.vm.snapshot(&path).expect("a snapshot can be taken");
-            eprintln!(
-                "booted {vcpus} vCPU(s) for all tests in {:.1} s",
-                begun.elapsed().as_secs_f64()
-            );
-            REMOVE.lock().unwrap_or_else(PoisonError::into_inner).push(path.clone());
-            // SAFETY: the function only unlinks files; atexit takes any `extern "C" fn()`.
-            unsafe { libc::atexit(remove_snapshots) };
-        }
+        let begun = Instant::now();
+        let guest = Self::boot(&Self::config("vmlinux", vcpus));
+        guest.vm.snapshot(&path).expect("a snapshot can be taken");
+        let seconds = begun.elapsed().as_secs_f64();
+        eprintln!("booted {vcpus} vCPU(s) for all tests in {seconds:.1} s");
+        snapshots.insert(vcpus, Some(path.clone()));
         path
     }
 
@@ -153,7 +167,7 @@ impl TestGuest {
         let port = self.vm.serial(1).expect("port 1");
         let answer = port
             .log()
-            .wait_line(from, ANSWER, |l| l.starts_with("done ") || l.starts_with("error "));
+            .wait_line(from, PATIENCE, |l| l.starts_with("done ") || l.starts_with("error "));
         let Some((line, _)) = answer else {
             panic!(
                 "no answer to `{command}`; state {:?}; console:\n{}",
@@ -241,10 +255,19 @@ fn definition(line: &str) -> ProbeDefinition {
     parse_line(line).unwrap_or_else(|e| panic!("{line}: {e}"))
 }
 
-static REMOVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+/// Snapshots of this run by number of vCPUs; none where the boot failed, so that it is not waited
+/// for again.
+static SNAPSHOTS: Mutex<BTreeMap<u8, Option<PathBuf>>> = Mutex::new(BTreeMap::new());
 
-extern "C" fn remove_snapshots() {
-    for path in REMOVE.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-        drop(std::fs::remove_file(path));
+/// Removes the snapshots of this run when it goes: `main` holds one.
+#[derive(Debug)]
+pub struct SnapshotCleanup;
+
+impl Drop for SnapshotCleanup {
+    fn drop(&mut self) {
+        let taken = std::mem::take(&mut *SNAPSHOTS.lock().unwrap_or_else(PoisonError::into_inner));
+        for path in taken.into_values().flatten() {
+            drop(std::fs::remove_file(path));
+        }
     }
 }

@@ -4,7 +4,8 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+
+use crate::PATIENCE;
 
 /// An answer.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ impl Answer {
     /// Reads an answer to its end.
     ///
     /// # Panics
-    /// When it is no HTTP, or does not come within a minute.
+    /// When it is no HTTP, or does not come within [`PATIENCE`].
     #[must_use]
     pub fn read(mut from: impl Read) -> Self {
         let mut bytes = Vec::new();
@@ -68,7 +69,7 @@ pub fn request(method: &str, path: &str, headers: &[&str], body: &[u8]) -> Vec<u
 #[must_use]
 pub fn connect(socket: &Path) -> UnixStream {
     let stream = UnixStream::connect(socket).expect("the service listens");
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time-out can be set");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time-out can be set");
     stream
 }
 

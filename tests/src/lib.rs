@@ -5,7 +5,14 @@
 
 mod binary;
 mod guest;
+pub mod harness;
 pub mod http;
 
+use std::time::Duration;
+
 pub use binary::{Service, exoprobe};
-pub use guest::{TestGuest, guest_file, kernel_symbols};
+pub use guest::{SnapshotCleanup, TestGuest, guest_file, kernel_symbols};
+
+/// How long anything may take that is sure to come: it only ends a test that would hang, so it is
+/// right for machines far slower than this one.
+pub const PATIENCE: Duration = Duration::from_secs(20 * 60);

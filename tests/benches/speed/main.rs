@@ -11,6 +11,7 @@ fn figure(name: &str, value: &str, asked: &str) {
 }
 
 fn main() {
+    let _snapshots = exoprobe_tests::SnapshotCleanup;
     println!("{:<58} {:>14}   asked", "figure", "measured");
     hit::run();
     machine::run();

@@ -4,26 +4,54 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use exoprobe_probes::{AttachError, ProbeError, parse_line};
-use exoprobe_tests::TestGuest;
+use exoprobe_tests::harness::Case;
+use exoprobe_tests::{PATIENCE, TestGuest, cases};
 use exoprobe_vmm::{DEFAULT_KVM, Host, Vm};
 
-#[test]
-fn a_probe_is_refused_while_the_kernel_boots_and_the_machine_can_go_at_any_moment() {
+pub(crate) const CASES: &[Case] = cases![
+    a_probe_is_refused_until_the_kernel_has_booted_and_counts_from_then_on,
+    a_machine_is_as_old_as_it_was_made_and_can_go_at_any_moment,
+    a_bzimage_boots_and_is_probed_by_the_symbols_of_its_vmlinux,
+];
+
+fn a_probe_is_refused_until_the_kernel_has_booted_and_counts_from_then_on() {
     let host = Host::open(Path::new(DEFAULT_KVM)).unwrap();
-    let begun = Instant::now();
-    let guest = TestGuest::start(Vm::create(&host, &TestGuest::config("vmlinux", 1)).unwrap());
-    let early = guest.engine.register_kprobe(parse_line("p:getpid __x64_sys_getpid").unwrap());
-    let error = early.unwrap_err();
-    assert!(matches!(error, ProbeError::Attach(AttachError::Booting)), "{error}");
-    assert_eq!(error.code(), "EAGAIN");
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(guest.vm.registers(0).is_ok(), "a vCPU in the middle of boot answers");
-    let clock = guest.vm.clock();
-    let seconds = clock.seconds(clock.now());
-    assert!(seconds > 0.3 && seconds <= begun.elapsed().as_secs_f64(), "since power-on: {seconds}");
+    let guest = TestGuest::new(Vm::create(&host, &TestGuest::config("vmlinux", 2)).unwrap());
+    let register = || {
+        let error = guest.engine.register_kprobe(parse_line("p:getpid __x64_sys_getpid").unwrap());
+        let error = error.err()?;
+        assert!(matches!(error, ProbeError::Attach(AttachError::Booting)), "{error}");
+        assert_eq!(error.code(), "EAGAIN");
+        Some(error)
+    };
+    assert!(register().is_some(), "nothing has run yet");
+    guest.vm.start(guest.engine.exit_hook()).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while register().is_some() {
+        assert!(guest.vm.registers(1).is_ok(), "a vCPU in the middle of boot answers");
+        assert!(Instant::now() < deadline, "it does not boot: {}", guest.console());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    guest.wait_for_prompt();
+    assert_eq!(guest.work("getpid 100"), 100);
+    assert_eq!(guest.hits("getpid"), 100);
+    guest.assert_unharmed();
 }
 
-#[test]
+fn a_machine_is_as_old_as_it_was_made_and_can_go_at_any_moment() {
+    let host = Host::open(Path::new(DEFAULT_KVM)).unwrap();
+    let config = TestGuest::config("vmlinux", 1);
+    let first = TestGuest::start(Vm::create(&host, &config).unwrap());
+    // The second is younger by at least what the first shows now.
+    let age = first.vm.clock().now().0;
+    let second = Vm::create(&host, &config).unwrap();
+    let younger = second.clock().now().0;
+    let older = first.vm.clock().now().0;
+    assert!(age > 0 && younger > 0 && older - younger >= age, "{age} {younger} {older}");
+    drop(second);
+    drop(first);
+}
+
 fn a_bzimage_boots_and_is_probed_by_the_symbols_of_its_vmlinux() {
     let host = Host::open(Path::new(DEFAULT_KVM)).unwrap();
     let guest = TestGuest::start(Vm::create(&host, &TestGuest::config("bzImage", 1)).unwrap());

@@ -5,8 +5,20 @@ use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::time::Duration;
 
+use exoprobe_tests::harness::Case;
 use exoprobe_tests::http::{self, Answer};
-use exoprobe_tests::{Service, TestGuest, exoprobe, guest_file};
+use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, exoprobe, guest_file};
+
+pub(crate) const CASES: &[Case] = cases![
+    bad_images_are_refused_before_anything_runs,
+    a_host_without_kvm_says_what_to_do,
+    a_user_without_the_right_to_kvm_is_told_how_to_get_it needs [Kvm, GuardedKvm, Root],
+    doctor_names_what_it_found,
+    a_socket_in_use_is_refused_and_a_stale_one_replaced,
+    sigterm_during_boot_ends_cleanly,
+    tcp_needs_a_token needs [Kvm, Loopback],
+    the_command_line_does_the_main_job,
+];
 
 fn snapshot() -> String {
     TestGuest::snapshot(1).to_str().unwrap().to_owned()
@@ -22,7 +34,6 @@ fn refused(args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-#[test]
 fn bad_images_are_refused_before_anything_runs() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, content: &[u8]| {
@@ -82,8 +93,7 @@ fn bad_images_are_refused_before_anything_runs() {
     }
 }
 
-#[test]
-fn a_host_without_kvm_or_the_right_to_it_says_what_to_do() {
+fn a_host_without_kvm_says_what_to_do() {
     let snapshot = snapshot();
     let error = refused(&["--restore", &snapshot, "--kvm", "/nonexistent/kvm"]);
     assert!(error.contains("modprobe"), "{error}");
@@ -91,19 +101,9 @@ fn a_host_without_kvm_or_the_right_to_it_says_what_to_do() {
     assert!(error.contains("no KVM device"), "{error}");
     let doctor = exoprobe().args(["doctor", "--kvm", "/nonexistent/kvm"]).output().unwrap();
     assert!(!doctor.status.success());
+}
 
-    // SAFETY: geteuid has no failure and touches no memory.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("SKIPPED here: the permission case needs root to become somebody else");
-        return;
-    }
-    let kvm = exoprobe_vmm::DEFAULT_KVM;
-    let mode =
-        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(kvm).unwrap().permissions());
-    if mode & 0o006 != 0 {
-        eprintln!("SKIPPED here: {kvm} is open to everybody");
-        return;
-    }
+fn a_user_without_the_right_to_kvm_is_told_how_to_get_it() {
     // The program must be readable for nobody: a copy in a folder that is.
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("exoprobe");
@@ -117,7 +117,6 @@ fn a_host_without_kvm_or_the_right_to_it_says_what_to_do() {
     assert!(!output.status.success() && text.contains("usermod -aG kvm"), "{text}");
 }
 
-#[test]
 fn doctor_names_what_it_found() {
     let json = exoprobe().args(["doctor", "--json"]).output().unwrap();
     assert!(json.status.success());
@@ -125,7 +124,6 @@ fn doctor_names_what_it_found() {
     assert!(found.to_string().contains("breakpoint"), "{found}");
 }
 
-#[test]
 fn a_socket_in_use_is_refused_and_a_stale_one_replaced() {
     let snapshot = snapshot();
     let mut service = Service::start(&["--restore", &snapshot]);
@@ -144,7 +142,7 @@ fn a_socket_in_use_is_refused_and_a_stale_one_replaced() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    let deadline = std::time::Instant::now() + PATIENCE;
     while std::os::unix::net::UnixStream::connect(&socket).is_err() {
         assert!(std::time::Instant::now() < deadline);
         std::thread::sleep(Duration::from_millis(20));
@@ -153,7 +151,6 @@ fn a_socket_in_use_is_refused_and_a_stale_one_replaced() {
     next.wait().unwrap();
 }
 
-#[test]
 fn sigterm_during_boot_ends_cleanly() {
     let (kernel, initramfs) = (guest_file("vmlinux"), guest_file("initramfs.cpio"));
     let args = [
@@ -171,7 +168,6 @@ fn sigterm_during_boot_ends_cleanly() {
     assert!(!service.socket().exists(), "the socket is removed");
 }
 
-#[test]
 fn tcp_needs_a_token() {
     let snapshot = snapshot();
     let error = refused(&["--restore", &snapshot, "--listen", "127.0.0.1:0"]);
@@ -206,12 +202,11 @@ fn tcp_needs_a_token() {
     drop(service);
 }
 
-#[test]
 fn the_command_line_does_the_main_job() {
     let service = Service::start(&["--restore", &snapshot()]);
     let added = service.ok(&["probe", "add", "p:getpid __x64_sys_getpid", "p:w ksys_write %di"]);
     assert!(added.contains("getpid"), "{added}");
-    assert!(service.ok(&["vm", "send", "getpid 1000"]).contains("done getpid 1000"));
+    assert!(service.work("getpid 1000").contains("done getpid 1000"));
     let list = service.ok(&["probe", "list"]);
     assert!(list.contains("__x64_sys_getpid") && list.contains("1000"), "{list}");
     let json: serde_json::Value =
@@ -230,5 +225,5 @@ fn the_command_line_does_the_main_job() {
     let _ = service.ok(&["vm", "pause"]);
     assert!(service.ok(&["vm", "status"]).contains("paused"));
     let _ = service.ok(&["vm", "resume"]);
-    assert!(service.ok(&["vm", "send", "ping"]).contains("done ping"));
+    assert!(service.work("ping").contains("done ping"));
 }

@@ -1,8 +1,17 @@
 //! Bad input: a clear error, nothing changed, the guest unharmed.
 
 use exoprobe_probes::{AttachError, Kprobe, ProbeDefinition, ProbeError, parse_line};
-use exoprobe_tests::{TestGuest, kernel_symbols};
+use exoprobe_tests::harness::Case;
+use exoprobe_tests::{TestGuest, cases, kernel_symbols};
 use exoprobe_vmm::Gva;
+
+pub(crate) const CASES: &[Case] = cases![
+    each_bad_definition_has_its_errno_and_says_what_to_do(vcpus),
+    a_batch_is_registered_whole_or_not_at_all(vcpus),
+    instructions_that_cannot_run_elsewhere_are_refused_with_the_reason(vcpus),
+    text_and_tables_that_the_guest_changed_are_left_alone(vcpus),
+    what_the_kernel_fixes_up_or_rewrites_is_refused_everywhere(vcpus),
+];
 
 fn refused(guest: &TestGuest, definition: ProbeDefinition) -> ProbeError {
     let text = guest.engine.list_text();
@@ -15,9 +24,8 @@ fn line(text: &str) -> ProbeDefinition {
     parse_line(text).unwrap()
 }
 
-#[test]
-fn each_bad_definition_has_its_errno_and_says_what_to_do() {
-    let guest = TestGuest::restored(1);
+fn each_bad_definition_has_its_errno_and_says_what_to_do(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
     guest.probe("p:taken __x64_sys_getpid");
     let data = kernel_symbols().lookup("init_task").unwrap().address;
     let cases = [
@@ -53,9 +61,8 @@ fn each_bad_definition_has_its_errno_and_says_what_to_do() {
     guest.assert_unharmed();
 }
 
-#[test]
-fn a_batch_is_registered_whole_or_not_at_all() {
-    let guest = TestGuest::restored(1);
+fn a_batch_is_registered_whole_or_not_at_all(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
     let batch = ["p:one __x64_sys_getpid", "p:two vfs_read", "p:three no_such_function"];
     let probes: Vec<Kprobe> = batch.iter().map(|l| line(l).into()).collect();
     let error = guest.engine.register_kprobes(probes).unwrap_err();
@@ -73,9 +80,8 @@ fn a_batch_is_registered_whole_or_not_at_all() {
 
 /// Instructions that must not run displaced: WARN's ud2, sti, hlt; and those the kernel rewrites
 /// itself or fixes up by address.
-#[test]
-fn instructions_that_cannot_run_elsewhere_are_refused_with_the_reason() {
-    let guest = TestGuest::restored(1);
+fn instructions_that_cannot_run_elsewhere_are_refused_with_the_reason(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
     let symbols = kernel_symbols();
     let mut reasons = std::collections::BTreeMap::<String, u32>::new();
     for function in [
@@ -104,9 +110,8 @@ fn instructions_that_cannot_run_elsewhere_are_refused_with_the_reason() {
     guest.assert_unharmed();
 }
 
-#[test]
-fn text_and_tables_that_the_guest_changed_are_left_alone() {
-    let guest = TestGuest::restored(1);
+fn text_and_tables_that_the_guest_changed_are_left_alone(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
     guest.probe("p:getpid __x64_sys_getpid");
     let at = guest.engine.show("kprobes", "getpid").unwrap().addr;
     let gpa = exoprobe_vmm::Gpa(at.0 - 0xffff_ffff_8000_0000);
@@ -144,9 +149,8 @@ fn table_of(guest: &TestGuest, start: &str, stop: &str, entry: usize) -> Vec<Gva
     entries.map(address).collect()
 }
 
-#[test]
-fn what_the_kernel_fixes_up_or_rewrites_is_refused_everywhere() {
-    let guest = TestGuest::restored(1);
+fn what_the_kernel_fixes_up_or_rewrites_is_refused_everywhere(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
     let tables = [
         ("__start___ex_table", "__stop___ex_table", 12, "exception table"),
         ("__start___jump_table", "__stop___jump_table", 16, "static key"),

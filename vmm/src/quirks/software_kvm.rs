@@ -15,9 +15,10 @@ use crate::paging::{self, PagingError, PagingMode};
 /// Added to the kernel command line: features that KVM's emulator lacks in kernel mode, and that
 /// CPUID cannot hide because KVM forces the host's user-visible bits. Without `erms` and `fsrm` (both or
 /// neither) Linux copies by words, which takes the emulator fewer turns. One list: the last
-/// `clearcpuid=` of a command line wins.
+/// `clearcpuid=` of a command line wins. The clock is KVM's, which a snapshot restores: the guest's
+/// time-stamp counter is the host's here, so by that a restored guest's time would leap.
 pub const CMDLINE: &str = concat!(
-    "noxsave mitigations=off ",
+    "noxsave mitigations=off clocksource=kvm-clock ",
     "clearcpuid=smap,popcnt,cx16,pcid,rdrand,rdseed,xsave,fsgsbase,invpcid,erms,fsrm"
 );
 

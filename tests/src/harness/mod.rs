@@ -1,0 +1,65 @@
+//! Runs the suites wherever the test program is: what a place cannot do is skipped by name, with the
+//! reason, and a report tells another program what ran.
+//!
+//! The command line is libtest's, through libtest-mimic.
+
+mod case;
+mod need;
+mod report;
+mod session;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::Arguments;
+
+pub use case::{Case, Run, VCPU_COUNTS};
+pub use need::Need;
+pub use report::{Outcome, Record};
+use session::Session;
+
+/// Names the file that a [`Record`] is appended to as each test ends.
+pub const REPORT_ENV: &str = "EXOPROBE_TEST_REPORT";
+/// Set to 1, has `begin NAME` written to standard error as each test begins, so that a hang has a
+/// name.
+pub const PROGRESS_ENV: &str = "EXOPROBE_TEST_PROGRESS";
+
+/// Runs the cases that the command line asks for; gives what `main` returns.
+#[must_use]
+pub fn run(suites: &[&[Case]]) -> ExitCode {
+    let args = Arguments::from_args();
+    let session = match Session::from_environment() {
+        Ok(session) => Arc::new(session),
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let cases = suites.iter().copied().flatten();
+    let trials = cases.flat_map(Case::tests).map(|test| session.trial(test)).collect();
+    let conclusion = libtest_mimic::run(&args, trials);
+    if let Some(skipped) = session.skipped() {
+        eprintln!("{skipped}\n");
+    }
+    conclusion.exit_code()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    /// What the compiler would drop without a word: functions marked `#[test]`, and files that are
+    /// no module.
+    #[test]
+    fn nothing_in_the_suites_is_left_out() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite");
+        let modules = std::fs::read_to_string(folder.join("mod.rs")).unwrap();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert!(!text.contains("#[test]"), "{}: list it in cases![]", path.display());
+            let name = path.file_stem().unwrap().to_str().unwrap();
+            assert!(name == "mod" || modules.contains(&format!("mod {name};")), "mod {name}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! One run of the suites: each test is carried out, recorded and told to libtest-mimic.
+
+use std::any::Any;
+use std::ffi::OsStr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use libtest_mimic::{Completion, Failed, Trial};
+
+use super::case::Test;
+use super::report::{Report, ReportError};
+use super::{Need, Outcome, PROGRESS_ENV, REPORT_ENV, Record};
+
+pub(super) struct Session {
+    report: Option<Report>,
+    progress: bool,
+    missing: fn(Need) -> Option<String>,
+    /// Names and reasons.
+    skipped: Mutex<Vec<(String, String)>>,
+}
+
+impl Session {
+    /// A session as the environment wants it.
+    pub(super) fn from_environment() -> Result<Self, ReportError> {
+        let report = std::env::var_os(REPORT_ENV);
+        let report = report.map(|path| Report::open(Path::new(&path))).transpose()?;
+        let progress = std::env::var_os(PROGRESS_ENV).as_deref() == Some(OsStr::new("1"));
+        Ok(Self { report, progress, missing: Need::missing, skipped: Mutex::default() })
+    }
+
+    pub(super) fn trial(self: &Arc<Self>, test: Test) -> Trial {
+        let session = Arc::clone(self);
+        Trial::ignorable_test(test.name.clone(), move || session.carry_out(test))
+    }
+
+    fn carry_out(&self, test: Test) -> Result<Completion, Failed> {
+        if self.progress {
+            eprintln!("begin {}", test.name);
+        }
+        let begun = Instant::now();
+        let outcome = match test.needs.iter().find_map(|need| (self.missing)(*need)) {
+            Some(reason) => Outcome::Skipped { reason },
+            None => outcome_of(test.body),
+        };
+        let seconds = begun.elapsed().as_secs_f64();
+        let record = Record { test: test.name, outcome, seconds };
+        if let Some(report) = &self.report {
+            report.append(&record)?;
+        }
+        match record.outcome {
+            Outcome::Passed => Ok(Completion::Completed),
+            Outcome::Failed { reason } => Err(reason.into()),
+            Outcome::Skipped { reason } => {
+                let completion = Completion::ignored_with(&reason);
+                let mut skipped = self.skipped.lock().unwrap_or_else(PoisonError::into_inner);
+                skipped.push((record.test, reason));
+                Ok(completion)
+            }
+        }
+    }
+
+    /// What a reader must not miss at the end: every skipped test, and why.
+    pub(super) fn skipped(&self) -> Option<String> {
+        let skipped = self.skipped.lock().unwrap_or_else(PoisonError::into_inner);
+        if skipped.is_empty() {
+            return None;
+        }
+        let lines = skipped.iter().map(|(test, reason)| format!("\n  {test}: {reason}"));
+        Some(format!("SKIPPED here ({}):{}", skipped.len(), lines.collect::<String>()))
+    }
+}
+
+fn outcome_of(body: Box<dyn FnOnce() + Send>) -> Outcome {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(()) => Outcome::Passed,
+        Err(payload) => Outcome::Failed { reason: message(payload.as_ref()) },
+    }
+}
+
+/// The message of a panic: `panic!` carries a `String` or a `&str`.
+fn message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+    text.unwrap_or("a panic without a message").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use libtest_mimic::{Arguments, Conclusion};
+
+    use super::*;
+    use crate::cases;
+    use crate::harness::Case;
+
+    fn passes() {}
+    fn panics() {
+        panic!("one is not {}", 2)
+    }
+    fn panics_without_words() {
+        std::panic::panic_any(5)
+    }
+
+    const CASES: &[Case] = cases![
+        passes,
+        passes needs [Kvm, Root, Loopback],
+        panics,
+        panics_without_words needs [],
+    ];
+
+    fn no_root(need: Need) -> Option<String> {
+        (need == Need::Root).then(|| "nobody is root".to_owned())
+    }
+
+    fn run(report: Option<Report>) -> (Conclusion, Arc<Session>) {
+        let session =
+            Session { report, progress: false, missing: no_root, skipped: Mutex::default() };
+        let session = Arc::new(session);
+        let trials = CASES.iter().flat_map(Case::tests).map(|test| session.trial(test)).collect();
+        let args = Arguments {
+            test_threads: Some(1),
+            logfile: Some("/dev/null".to_owned()),
+            ..Arguments::default()
+        };
+        (libtest_mimic::run(&args, trials), session)
+    }
+
+    #[test]
+    fn each_test_is_told_as_it_ended_and_reported_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("report");
+        let (conclusion, session) = run(Some(Report::open(&path).unwrap()));
+        assert_eq!((conclusion.num_passed, conclusion.num_ignored), (1, 1));
+        assert!(conclusion.has_failed() && conclusion.num_failed == 2);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let outcomes: Vec<Outcome> =
+            text.lines().map(|l| serde_json::from_str::<Record>(l).unwrap().outcome).collect();
+        let expected = [
+            Outcome::Passed,
+            Outcome::Skipped { reason: "nobody is root".to_owned() },
+            Outcome::Failed { reason: "one is not 2".to_owned() },
+            Outcome::Failed { reason: "a panic without a message".to_owned() },
+        ];
+        assert_eq!(outcomes, expected);
+        let skipped = session.skipped().unwrap();
+        assert_eq!(skipped, "SKIPPED here (1):\n  tests::passes: nobody is root");
+    }
+
+    #[test]
+    fn a_test_whose_record_is_lost_has_failed() {
+        let full = Report::open(Path::new("/dev/full")).unwrap();
+        let (conclusion, _) = run(Some(full));
+        assert_eq!(conclusion.num_failed, 4);
+    }
+
+    #[test]
+    fn without_a_report_tests_run_all_the_same() {
+        let (conclusion, _) = run(None);
+        assert_eq!((conclusion.num_passed, conclusion.num_failed), (1, 2));
+    }
+}
