@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
 # Installs what exoprobe needs from Debian, if anything is missing: through apt when root, else it
 # prints the one line to run. Rust itself must be there (rustup.rs, or Debian's cargo >= 1.90).
+#
+#   scripts/setup.sh [--lab]      with --lab, what the lab needs too (docs/testing.md)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # The guest's build names its own packages, so that there is one list of them.
 mapfile -t packages < <(guest/build.sh --packages)
 packages+=(curl g++ python3)
+if [ "${1:-}" = --lab ]; then
+    # The emulator with its terminal and its BIOSes; the boot loader and the maker of its CD.
+    packages+=(bochs bochs-term bochsbios seabios isolinux syslinux-common xorriso)
+fi
 
 missing=()
 for package in "${packages[@]}"; do
