@@ -17,7 +17,7 @@ const MEMORY_MIB: u64 = 32;
 /// Names the guest's folder, on a machine without this source tree.
 const GUEST_ENV: &str = "EXOPROBE_GUEST";
 
-fn guest_folder() -> PathBuf {
+pub(crate) fn guest_folder() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest");
     std::env::var_os(GUEST_ENV).map_or(here, PathBuf::from)
 }
@@ -247,6 +247,15 @@ impl TestGuest {
         let console = self.console();
         for sign in ["BUG", "Oops", "WARNING", "panic", "segfault", "traps:", "rcu_sched"] {
             assert!(!console.contains(sign), "the guest's console shows {sign}:\n{console}");
+        }
+    }
+}
+
+/// A test that fails shows what its guest wrote.
+impl Drop for TestGuest {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("console of the guest:\n{}", self.console());
         }
     }
 }

@@ -30,7 +30,7 @@ pub enum Run {
 /// One run of a case.
 pub(super) struct Test {
     pub(super) name: String,
-    pub(super) needs: &'static [Need],
+    pub(super) needs: Vec<Need>,
     pub(super) body: Box<dyn FnOnce() + Send>,
 }
 
@@ -39,14 +39,17 @@ impl Case {
     pub(super) fn tests(&self) -> Vec<Test> {
         let module = self.module.rsplit("::").next().unwrap_or_default();
         let name = format!("{module}::{}", self.function);
-        let needs = self.needs;
+        let needs = self.needs.to_vec();
         match self.run {
             Run::Once(run) => vec![Test { name, needs, body: Box::new(run) }],
             Run::EachVcpuCount(run) => VCPU_COUNTS
-                .map(|vcpus| Test {
-                    name: format!("{name} [{vcpus} vCPU{}]", if vcpus == 1 { "" } else { "s" }),
-                    needs,
-                    body: Box::new(move || run(vcpus)),
+                .map(|vcpus| {
+                    let (mark, smp) = if vcpus == 1 { ("", None) } else { ("s", Some(Need::Smp)) };
+                    Test {
+                        name: format!("{name} [{vcpus} vCPU{mark}]"),
+                        needs: needs.iter().copied().chain(smp).collect(),
+                        body: Box::new(move || run(vcpus)),
+                    }
                 })
                 .into(),
         }
@@ -57,7 +60,7 @@ impl Case {
 ///
 /// An entry is `function`, or `function(vcpus)` for one that takes the number of vCPUs. Behind it
 /// may stand `needs [..]`, the whole list of its [`Need`](crate::harness::Need)s; without it the
-/// case needs `Kvm`. A function that is in no list is dead code, which the compiler tells.
+/// case needs `Kvm`; `function(vcpus)` with more than one needs `Smp` too. A function that is in no list is dead code, which the compiler tells.
 #[macro_export]
 macro_rules! cases {
     (@needs) => { &[$crate::harness::Need::Kvm] };
@@ -92,6 +95,9 @@ mod tests {
             CASES[..2].iter().flat_map(Case::tests).map(|test| test.name).collect();
         let expected = ["tests::plain", "tests::counted [1 vCPU]", "tests::counted [2 vCPUs]"];
         assert_eq!(names, expected);
+        let needs: Vec<Vec<Need>> = CASES[1].tests().into_iter().map(|test| test.needs).collect();
+        let kvm = [Need::Kvm, Need::Loopback];
+        assert_eq!(needs, [&kvm[..], &[Need::Kvm, Need::Loopback, Need::Smp]]);
     }
 
     #[test]

@@ -10,24 +10,37 @@ use std::time::Instant;
 use libtest_mimic::{Completion, Failed, Trial};
 
 use super::case::Test;
+use super::need::{LacksError, parse_lacks};
 use super::report::{Report, ReportError};
-use super::{Need, Outcome, PROGRESS_ENV, REPORT_ENV, Record};
+use super::{LACKS_ENV, Need, Outcome, PROGRESS_ENV, REPORT_ENV, Record};
+
+/// Why a session cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SessionError {
+    #[error(transparent)]
+    Report(#[from] ReportError),
+    #[error(transparent)]
+    Lacks(#[from] LacksError),
+}
 
 pub(super) struct Session {
     report: Option<Report>,
     progress: bool,
     missing: fn(Need) -> Option<String>,
+    /// What this place lacks by its owner's word, with the reasons.
+    lacks: Vec<(Need, String)>,
     /// Names and reasons.
     skipped: Mutex<Vec<(String, String)>>,
 }
 
 impl Session {
     /// A session as the environment wants it.
-    pub(super) fn from_environment() -> Result<Self, ReportError> {
+    pub(super) fn from_environment() -> Result<Self, SessionError> {
         let report = std::env::var_os(REPORT_ENV);
         let report = report.map(|path| Report::open(Path::new(&path))).transpose()?;
         let progress = std::env::var_os(PROGRESS_ENV).as_deref() == Some(OsStr::new("1"));
-        Ok(Self { report, progress, missing: Need::missing, skipped: Mutex::default() })
+        let lacks = parse_lacks(&std::env::var(LACKS_ENV).unwrap_or_default())?;
+        Ok(Self { report, progress, missing: Need::missing, lacks, skipped: Mutex::default() })
     }
 
     pub(super) fn trial(self: &Arc<Self>, test: Test) -> Trial {
@@ -40,7 +53,7 @@ impl Session {
             eprintln!("begin {}", test.name);
         }
         let begun = Instant::now();
-        let outcome = match test.needs.iter().find_map(|need| (self.missing)(*need)) {
+        let outcome = match test.needs.iter().find_map(|need| self.lack(*need)) {
             Some(reason) => Outcome::Skipped { reason },
             None => outcome_of(test.body),
         };
@@ -59,6 +72,12 @@ impl Session {
                 Ok(completion)
             }
         }
+    }
+
+    /// Why this place lacks what a test needs.
+    fn lack(&self, need: Need) -> Option<String> {
+        let told = self.lacks.iter().find(|(lack, _)| *lack == need);
+        told.map(|(_, reason)| reason.clone()).or_else(|| (self.missing)(need))
     }
 
     /// What a reader must not miss at the end: every skipped test, and why.
@@ -104,6 +123,7 @@ mod tests {
 
     const CASES: &[Case] = cases![
         passes,
+        passes needs [Smp],
         passes needs [Kvm, Root, Loopback],
         panics,
         panics_without_words needs [],
@@ -114,8 +134,13 @@ mod tests {
     }
 
     fn run(report: Option<Report>) -> (Conclusion, Arc<Session>) {
-        let session =
-            Session { report, progress: false, missing: no_root, skipped: Mutex::default() };
+        let session = Session {
+            report,
+            progress: false,
+            missing: no_root,
+            lacks: vec![(Need::Smp, "one CPU".to_owned())],
+            skipped: Mutex::default(),
+        };
         let session = Arc::new(session);
         let trials = CASES.iter().flat_map(Case::tests).map(|test| session.trial(test)).collect();
         let args = Arguments {
@@ -131,27 +156,29 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("report");
         let (conclusion, session) = run(Some(Report::open(&path).unwrap()));
-        assert_eq!((conclusion.num_passed, conclusion.num_ignored), (1, 1));
+        assert_eq!((conclusion.num_passed, conclusion.num_ignored), (1, 2));
         assert!(conclusion.has_failed() && conclusion.num_failed == 2);
         let text = std::fs::read_to_string(&path).unwrap();
         let outcomes: Vec<Outcome> =
             text.lines().map(|l| serde_json::from_str::<Record>(l).unwrap().outcome).collect();
         let expected = [
             Outcome::Passed,
+            Outcome::Skipped { reason: "one CPU".to_owned() },
             Outcome::Skipped { reason: "nobody is root".to_owned() },
             Outcome::Failed { reason: "one is not 2".to_owned() },
             Outcome::Failed { reason: "a panic without a message".to_owned() },
         ];
         assert_eq!(outcomes, expected);
         let skipped = session.skipped().unwrap();
-        assert_eq!(skipped, "SKIPPED here (1):\n  tests::passes: nobody is root");
+        let lines = "\n  tests::passes: one CPU\n  tests::passes: nobody is root";
+        assert_eq!(skipped, format!("SKIPPED here (2):{lines}"));
     }
 
     #[test]
     fn a_test_whose_record_is_lost_has_failed() {
         let full = Report::open(Path::new("/dev/full")).unwrap();
         let (conclusion, _) = run(Some(full));
-        assert_eq!(conclusion.num_failed, 4);
+        assert_eq!(conclusion.num_failed, 5);
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(crate) const CASES: &[Case] = cases![
     bad_requests_are_problems_and_change_nothing,
     a_client_that_stops_reading_its_events_slows_nobody,
     two_hundred_clients_at_once,
-    the_vm_by_http,
+    the_vm_by_http needs [Kvm, Smp],
 ];
 
 const JSON: &str = "content-type: application/json";

@@ -9,7 +9,7 @@ use exoprobe_tests::{PATIENCE, TestGuest, cases};
 use exoprobe_vmm::{DEFAULT_KVM, Host, Vm};
 
 pub(crate) const CASES: &[Case] = cases![
-    a_probe_is_refused_until_the_kernel_has_booted_and_counts_from_then_on,
+    a_probe_is_refused_until_the_kernel_has_booted_and_counts_from_then_on needs [Kvm, Smp],
     a_machine_is_as_old_as_it_was_made_and_can_go_at_any_moment,
     a_bzimage_boots_and_is_probed_by_the_symbols_of_its_vmlinux,
 ];

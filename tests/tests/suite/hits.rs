@@ -15,7 +15,7 @@ pub(crate) const CASES: &[Case] = cases![
     handlers_run_before_and_after_and_can_change_registers(vcpus),
     a_pre_handler_that_returns_from_the_function_ends_the_hit(vcpus),
     events_carry_time_vcpu_place_and_the_registers_asked_for(vcpus),
-    two_vcpus_at_once_miss_nothing,
+    two_vcpus_at_once_miss_nothing needs [Kvm, Smp],
     a_steady_probe_counts_all_while_others_come_and_go_at_its_address(vcpus),
     a_thousand_functions_at_once(vcpus),
 ];
