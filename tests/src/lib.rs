@@ -6,6 +6,7 @@
 mod binary;
 mod guest;
 pub mod http;
+pub mod loops;
 
 pub use binary::{Service, exoprobe};
 pub use guest::{TestGuest, guest_file, kernel_symbols};

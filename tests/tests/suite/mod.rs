@@ -1,5 +1,6 @@
 mod api;
 mod boot;
+mod counts;
 mod hits;
 mod lifecycle;
 mod program;
