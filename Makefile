@@ -1,7 +1,7 @@
 # exoprobe: `make demo` and `make test` install, build and run everything from a fresh clone.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup guest build demo test lint bench openapi clean
+.PHONY: help setup guest build demo test lint bench counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test: guest lint  ## lints and every test
 
 bench: guest build  ## the figures of docs/benchmarks.md
 	cargo bench --locked -p exoprobe-tests --bench speed
+
+counts: guest build  ## exits and instructions of one hit, counted
+	cargo bench --locked -p exoprobe-tests --bench counts
 
 openapi: build  ## write docs/openapi.json anew
 	target/release/exoprobe openapi > docs/openapi.json

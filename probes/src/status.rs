@@ -1,12 +1,12 @@
 //! Probes as users see them.
 
 use exoprobe_vmm::Gva;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::definition::{Flag, ProbeKind};
 
 /// How a probe's instruction runs displaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DisplacedBy {
     /// The VMM does what the instruction does: one exit a hit.

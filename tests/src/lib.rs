@@ -7,6 +7,7 @@ mod binary;
 mod guest;
 pub mod harness;
 pub mod http;
+pub mod loops;
 
 use std::time::Duration;
 

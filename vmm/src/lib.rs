@@ -36,5 +36,5 @@ pub use preflight::PreflightError;
 pub use snapshot::SnapshotError;
 pub use status::{StopReason, StopRecord, VmState};
 pub use time::{GuestClock, GuestTime};
-pub use vcpu::{Registers, VcpuError};
+pub use vcpu::{ExitCounts, Registers, StatsError, StepError, VcpuError};
 pub use vm::{ControlError, CreateError, Vm};

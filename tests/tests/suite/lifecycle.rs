@@ -117,11 +117,11 @@ fn shutdown_by_the_user_stops_all_vcpus(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     guest.vm.serial(1).unwrap().send(b"par 2 getpid 100000\n").unwrap();
     guest.vm.shut_down();
-    let exits = guest.vm.exits();
+    let exits = guest.vm.exit_counts();
     let record = guest.vm.wait_stopped(Duration::ZERO).unwrap();
     assert_eq!(record.reason, StopReason::ShutDown);
     std::thread::sleep(Duration::from_millis(50));
-    assert_eq!(guest.vm.exits(), exits, "nothing runs any more");
+    assert_eq!(guest.vm.exit_counts(), exits, "nothing runs any more");
 }
 
 /// Takes a snapshot while the guest works; gives what the work's answer is.

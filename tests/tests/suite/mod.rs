@@ -1,5 +1,6 @@
 mod api;
 mod boot;
+mod counts;
 mod hits;
 mod lifecycle;
 mod program;
@@ -8,9 +9,10 @@ mod stock;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 7] = [
+pub(crate) const ALL: [&[Case]; 8] = [
     api::CASES,
     boot::CASES,
+    counts::CASES,
     hits::CASES,
     lifecycle::CASES,
     program::CASES,

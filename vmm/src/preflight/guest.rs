@@ -1,8 +1,8 @@
 //! A guest of a few pages: long mode, an IDT whose every handler reports its vector by port.
 
 use kvm_bindings::{
-    KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_USE_SW_BP, KVM_INTERNAL_ERROR_EMULATION, Msrs,
-    kvm_guest_debug, kvm_msr_entry, kvm_regs, kvm_segment, kvm_userspace_memory_region,
+    KVM_INTERNAL_ERROR_EMULATION, Msrs, kvm_msr_entry, kvm_regs, kvm_segment,
+    kvm_userspace_memory_region,
 };
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 
@@ -12,6 +12,7 @@ use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS};
 use crate::memory::{GuestRam, RamRange};
 use crate::paging::{PAGE_SIZE, PTE_PRESENT, PTE_USER, PTE_WRITE};
 use crate::quirks::software_kvm::MSR_LSTAR;
+use crate::vcpu::report_debug;
 
 /// Where the probed code starts (and its RIP).
 pub(super) const CODE: u64 = 0x8000;
@@ -99,10 +100,7 @@ impl ProbeGuest {
         let vcpu = vm.create_vcpu(0)?;
         vcpu.set_cpuid2(&kvm.get_supported_cpuid(kvm_bindings::KVM_MAX_CPUID_ENTRIES)?)?;
         set_registers(&vcpu, user)?;
-        vcpu.set_guest_debug(&kvm_guest_debug {
-            control: KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_SW_BP,
-            ..kvm_guest_debug::default()
-        })?;
+        report_debug(&vcpu, false)?;
         Ok(Self { vcpu, ram, _vm: vm })
     }
 

@@ -1,12 +1,18 @@
 //! A vCPU: one thread owns its file descriptor and does all its ioctls. Others send it commands
 //! and kick it out of the guest (immediate_exit and a real-time signal).
 
+mod debug;
+mod exits;
 mod kick;
 mod run;
 mod state;
+mod stats;
 mod thread;
 
+pub(crate) use debug::report_debug;
+pub use exits::ExitCounts;
 pub(crate) use state::VcpuState;
+pub use stats::StatsError;
 pub(crate) use thread::{Vcpu, VcpuRemote};
 
 use std::sync::mpsc::SyncSender;
@@ -36,6 +42,17 @@ pub enum VcpuError {
     Kvm(#[from] kvm_ioctls::Error),
 }
 
+/// Why a vCPU does not step.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub enum StepError {
+    /// It did not answer.
+    #[error(transparent)]
+    Vcpu(#[from] VcpuError),
+    /// KVM refused.
+    #[error("KVM on this host does not single-step guests (KVM_GUESTDBG_SINGLESTEP): {0}")]
+    Refused(kvm_ioctls::Error),
+}
+
 type Reply<T> = SyncSender<Result<T, kvm_ioctls::Error>>;
 
 /// What others ask of a vCPU's thread. Each is answered out of the guest.
@@ -50,6 +67,8 @@ pub(crate) enum Command {
     Registers(Reply<Box<Registers>>),
     /// Read one model-specific register.
     Msr(u32, Reply<u64>),
+    /// Exit after each instruction, or no more.
+    SingleStep(bool, Reply<()>),
     /// Read all state for a snapshot.
     Save(Reply<Box<VcpuState>>),
     /// Another vCPU stopped the machine.

@@ -1,11 +1,10 @@
 //! KVM_RUN, and what each exit means.
 
-use std::sync::atomic::Ordering;
-
 use kvm_bindings::{Msrs, kvm_msr_entry};
 use kvm_ioctls::{SyncReg, VcpuExit};
 
-use super::Vcpu;
+use super::exits::ExitKind;
+use super::{Vcpu, debug};
 use crate::addr::Gva;
 use crate::devices::PortEffect;
 use crate::hook::{BreakpointAction, HitContext};
@@ -14,6 +13,7 @@ use crate::preflight::breakpoint_event;
 use crate::quirks::software_kvm::{self, EmulationFailure};
 use crate::status::StopReason;
 
+const EXCEPTION_DEBUG: u32 = 1;
 const EXCEPTION_BREAKPOINT: u32 = 3;
 
 /// What the vCPU's thread does next.
@@ -29,6 +29,7 @@ pub(super) enum Next {
 /// An exit that needs more than the shared run page.
 enum Pending {
     Nothing,
+    Interrupted,
     Port(PortEffect),
     Debug(u32),
     InternalError,
@@ -39,46 +40,65 @@ enum Pending {
 impl Vcpu {
     /// Enters the guest once and deals with the exit.
     pub(super) fn run_once(&mut self) -> Next {
+        if self.stepping
+            && let Err(error) = debug::arm_step(&mut self.fd)
+        {
+            return Next::Stop(failed(format!("single-stepping: {error}")));
+        }
+        let pending = self.enter();
+        self.finish(pending)
+    }
+
+    fn enter(&mut self) -> Pending {
         let bus = &self.machine.bus;
-        let exit = self.fd.run();
-        self.exits.fetch_add(1, Ordering::Relaxed);
-        let pending = match exit {
-            Ok(VcpuExit::IoOut(port, data)) => Pending::Port(bus.write(port, data)),
+        let (kind, pending) = match self.fd.run() {
+            Ok(VcpuExit::IoOut(port, data)) => {
+                (ExitKind::Port, Pending::Port(bus.write(port, data)))
+            }
             Ok(VcpuExit::IoIn(port, data)) => {
                 bus.read(port, data);
-                Pending::Nothing
+                (ExitKind::Port, Pending::Nothing)
             }
             Ok(VcpuExit::MmioRead(_, data)) => {
                 data.fill(0xff);
-                Pending::Nothing
+                (ExitKind::Mmio, Pending::Nothing)
             }
-            Ok(VcpuExit::MmioWrite(..)) => Pending::Nothing,
-            Ok(VcpuExit::Debug(arch)) => Pending::Debug(arch.exception),
-            Ok(VcpuExit::InternalError) => Pending::InternalError,
-            Ok(VcpuExit::X86Wrmsr(write)) => Pending::WriteMsr(write.index, write.data),
-            Ok(VcpuExit::Shutdown) => Pending::Stop(StopReason::TripleFault),
+            Ok(VcpuExit::MmioWrite(..)) => (ExitKind::Mmio, Pending::Nothing),
+            Ok(VcpuExit::Debug(arch)) => {
+                (debug_kind(arch.exception), Pending::Debug(arch.exception))
+            }
+            // Counted when it is known whether it is a breakpoint.
+            Ok(VcpuExit::InternalError) => return Pending::InternalError,
+            Ok(VcpuExit::X86Wrmsr(write)) => {
+                (ExitKind::Msr, Pending::WriteMsr(write.index, write.data))
+            }
+            Ok(VcpuExit::Shutdown) => (ExitKind::Other, Pending::Stop(StopReason::TripleFault)),
             Ok(other) => {
-                Pending::Stop(failed(format!("KVM gave an exit without a handler: {other:?}")))
+                let message = format!("KVM gave an exit without a handler: {other:?}");
+                (ExitKind::Other, Pending::Stop(failed(message)))
             }
             Err(error) => match error.errno() {
-                libc::EINTR => return Next::Interrupted,
+                libc::EINTR => (ExitKind::Interrupted, Pending::Interrupted),
                 // An application processor that was woken before its start-up message.
-                libc::EAGAIN => Pending::Nothing,
-                _ => Pending::Stop(failed(format!("KVM_RUN: {error}"))),
+                libc::EAGAIN => (ExitKind::Interrupted, Pending::Nothing),
+                _ => (ExitKind::Other, Pending::Stop(failed(format!("KVM_RUN: {error}")))),
             },
         };
-        self.finish(pending)
+        self.exits.count(kind);
+        pending
     }
 
     fn finish(&mut self, pending: Pending) -> Next {
         match pending {
             Pending::Nothing => Next::Continue,
+            Pending::Interrupted => Next::Interrupted,
             Pending::Port(effect) => self.after_port(effect),
             Pending::Debug(EXCEPTION_BREAKPOINT)
                 if self.machine.profile.breakpoint == BreakpointExit::Debug =>
             {
                 self.breakpoint()
             }
+            Pending::Debug(EXCEPTION_DEBUG) if self.stepping => Next::Continue,
             Pending::Debug(exception) => {
                 Next::Stop(failed(format!("unexpected debug exception {exception}")))
             }
@@ -126,9 +146,13 @@ impl Vcpu {
 
     fn internal_error(&mut self) -> Next {
         let Some(quirk) = self.machine.profile.software else {
+            self.exits.count(ExitKind::Other);
             return Next::Stop(failed("KVM reports an internal error".to_owned()));
         };
-        match quirk.classify(self.fd.get_kvm_run()) {
+        let failure = quirk.classify(self.fd.get_kvm_run());
+        let breakpoint = failure == EmulationFailure::Breakpoint;
+        self.exits.count(if breakpoint { ExitKind::Breakpoint } else { ExitKind::Other });
+        match failure {
             EmulationFailure::Breakpoint => self.breakpoint(),
             EmulationFailure::Skip(len) => {
                 software_kvm::skip(&mut self.fd.sync_regs_mut().regs, len);
@@ -164,6 +188,14 @@ impl Vcpu {
             Ok(_) => Next::Stop(failed(format!("KVM refuses MSR {index:#x}"))),
             Err(error) => Next::Stop(failed(format!("MSR {index:#x}: {error}"))),
         }
+    }
+}
+
+fn debug_kind(exception: u32) -> ExitKind {
+    match exception {
+        EXCEPTION_DEBUG => ExitKind::Step,
+        EXCEPTION_BREAKPOINT => ExitKind::Breakpoint,
+        _ => ExitKind::Other,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The thread of a vCPU, and the handle others have of it.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -9,6 +9,9 @@ use std::thread::JoinHandle;
 use kvm_bindings::{Msrs, kvm_msr_entry, kvm_regs};
 use kvm_ioctls::VcpuFd;
 
+use super::debug::report_debug;
+use super::exits::{ExitCounters, ExitCounts};
+use super::stats::{KvmStats, StatsError};
 use super::{Command, Registers, Reply, VcpuError, VcpuState, kick};
 use crate::machine::Machine;
 use crate::status::{StopReason, StopRecord};
@@ -27,7 +30,8 @@ pub(crate) struct Vcpu {
     pub(super) index: u8,
     pub(super) machine: Arc<Machine>,
     pub(super) clock: GuestClock,
-    pub(super) exits: Arc<AtomicU64>,
+    pub(super) exits: Arc<ExitCounters>,
+    pub(super) stepping: bool,
     commands: Receiver<Command>,
     mode: Mode,
 }
@@ -38,7 +42,8 @@ pub(crate) struct VcpuRemote {
     commands: Sender<Command>,
     /// Taken out before it is joined, so that nobody kicks a thread that is gone.
     thread: Mutex<Option<JoinHandle<()>>>,
-    exits: Arc<AtomicU64>,
+    exits: Arc<ExitCounters>,
+    stats: KvmStats,
 }
 
 impl Vcpu {
@@ -51,12 +56,21 @@ impl Vcpu {
     ) -> std::io::Result<VcpuRemote> {
         kick::install_handler().map_err(std::io::Error::from_raw_os_error)?;
         let (sender, commands) = channel();
-        let exits = Arc::new(AtomicU64::new(0));
+        let stats = KvmStats::open(&fd);
+        let exits = Arc::new(ExitCounters::default());
         let counted = Arc::clone(&exits);
         let thread = std::thread::Builder::new().name(format!("vcpu{index}")).spawn(move || {
             let shared = Arc::clone(&machine);
-            let vcpu =
-                Self { fd, index, machine, clock, exits: counted, commands, mode: Mode::Paused };
+            let vcpu = Self {
+                fd,
+                index,
+                machine,
+                clock,
+                exits: counted,
+                stepping: false,
+                commands,
+                mode: Mode::Paused,
+            };
             // Handlers of probes run on this thread; if one panics, the machine must not go on
             // with a vCPU missing. Nothing of the vCPU is used after.
             if catch_unwind(AssertUnwindSafe(|| vcpu.main())).is_err() {
@@ -66,7 +80,8 @@ impl Vcpu {
                 shared.stop(StopRecord { reason, vcpu: index, regs, seconds });
             }
         })?;
-        Ok(VcpuRemote { index, commands: sender, thread: Mutex::new(Some(thread)), exits })
+        let thread = Mutex::new(Some(thread));
+        Ok(VcpuRemote { index, commands: sender, thread, exits, stats })
     }
 
     fn main(mut self) {
@@ -135,6 +150,7 @@ impl Vcpu {
             Command::Sync(reply) => answer(&reply, Ok(())),
             Command::Registers(reply) => answer(&reply, self.registers()),
             Command::Msr(index, reply) => answer(&reply, self.msr(index)),
+            Command::SingleStep(on, reply) => answer(&reply, self.single_step(on)),
             Command::Save(reply) => {
                 answer(&reply, VcpuState::save(&self.fd, self.machine.saved_msrs()).map(Box::new))
             }
@@ -148,6 +164,12 @@ impl Vcpu {
         if self.mode != Mode::Stopped {
             self.mode = mode;
         }
+    }
+
+    fn single_step(&mut self, on: bool) -> Result<(), kvm_ioctls::Error> {
+        report_debug(&self.fd, on)?;
+        self.stepping = on;
+        Ok(())
     }
 
     fn registers(&self) -> Result<Box<Registers>, kvm_ioctls::Error> {
@@ -210,8 +232,13 @@ impl VcpuRemote {
     }
 
     /// Exits to user space so far.
-    pub(crate) fn exits(&self) -> u64 {
-        self.exits.load(Ordering::Relaxed)
+    pub(crate) fn exit_counts(&self) -> ExitCounts {
+        self.exits.snapshot()
+    }
+
+    /// KVM's statistics now.
+    pub(crate) fn kvm_stats(&self) -> Result<BTreeMap<String, u64>, StatsError> {
+        self.stats.read()
     }
 }
 

@@ -2,10 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use kvm_bindings::{
-    KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_USE_SW_BP, kvm_guest_debug, kvm_pit_config,
-    kvm_userspace_memory_region,
-};
+use kvm_bindings::{kvm_pit_config, kvm_userspace_memory_region};
 use kvm_ioctls::{VcpuFd, VmFd};
 use vm_memory::{GuestAddress, GuestMemoryBackend};
 
@@ -22,7 +19,7 @@ use crate::memory::{GuestRam, RamRange};
 use crate::quirks::software_kvm;
 use crate::snapshot::{SnapshotError, SnapshotMeta};
 use crate::time::{GuestClock, GuestTime};
-use crate::vcpu::Vcpu;
+use crate::vcpu::{Vcpu, report_debug};
 
 /// What comes from a snapshot in place of a boot.
 pub(super) struct Restored {
@@ -85,11 +82,7 @@ impl Builder {
             let cpuid = boot::cpuid_for_vcpu(&supported, index, self.config.vcpus);
             vcpu.set_cpuid2(&cpuid).map_err(kvm("set CPUID"))?;
             boot::application_msrs(&vcpu).map_err(kvm("set MSRs"))?;
-            vcpu.set_guest_debug(&kvm_guest_debug {
-                control: KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_SW_BP,
-                ..kvm_guest_debug::default()
-            })
-            .map_err(kvm("report breakpoints"))?;
+            report_debug(&vcpu, false).map_err(kvm("report breakpoints"))?;
             vcpus.push(vcpu);
         }
         Ok(vcpus)

@@ -4,6 +4,8 @@ mod build;
 
 pub(crate) use build::host_address;
 
+use std::collections::BTreeMap;
+use std::ops::Add;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,7 +23,7 @@ use crate::memory::{GuestRam, MemoryError, ram_ranges};
 use crate::snapshot::{self, Chips, SnapshotError, SnapshotMeta};
 use crate::status::{StopReason, StopRecord, VmState};
 use crate::time::GuestClock;
-use crate::vcpu::{Command, Registers, VcpuError, VcpuRemote};
+use crate::vcpu::{Command, ExitCounts, Registers, StatsError, StepError, VcpuError, VcpuRemote};
 use build::{Builder, Restored, final_cmdline, kvm};
 
 /// Why a machine could not be made.
@@ -298,8 +300,45 @@ impl Vm {
 
     /// Exits to user space of all vCPUs so far.
     #[must_use]
-    pub fn exits(&self) -> u64 {
-        self.vcpus().iter().map(VcpuRemote::exits).sum()
+    pub fn exit_counts(&self) -> ExitCounts {
+        self.vcpus().iter().map(VcpuRemote::exit_counts).fold(ExitCounts::default(), Add::add)
+    }
+
+    /// KVM's own statistics of a vCPU, by KVM's names: `exits` counts VM exits, those included that KVM
+    /// deals with itself; `insn_emulation` counts instructions that KVM emulated; times are in the unit
+    /// that their name ends with. Histograms are left out. Does not disturb a running vCPU. What there is
+    /// depends on the kernel (Documentation/virt/kvm/api.rst, 4.133).
+    ///
+    /// # Errors
+    /// [`StatsError`]: before Linux 5.14 there are none.
+    pub fn kvm_stats(&self, vcpu: u8) -> Result<BTreeMap<String, u64>, StatsError> {
+        self.vcpu(vcpu)?.kvm_stats()
+    }
+
+    /// Has a vCPU exit after each instruction that the guest completes, or no more; the guest goes on by
+    /// itself, and [`ExitCounts::step`] counts. An instruction that a hook carries out in the guest's place
+    /// is no step. Returns once it is so; a running vCPU is taken out of the guest for a moment.
+    ///
+    /// KVM sets the guest's trap flag for it (KVM_GUESTDBG_SINGLESTEP; Documentation/virt/kvm/api.rst,
+    /// 4.87; Intel SDM vol. 3, 17.3.2). So only code that leaves the flag alone is counted whole:
+    /// - SYSCALL clears it where IA32_FMASK says so, as under Linux, and so does the delivery of an
+    ///   interrupt or exception. Not counted is then what comes until the next exit to user space, or
+    ///   until an IRET brings the flag back. Kernel code with interrupts off is the safe use.
+    /// - What the guest stores of its flags meanwhile (PUSHF, an interrupt's frame) may have the flag set:
+    ///   the guest may take a #DB for it when it loads them after stepping has ended.
+    /// - On software-only hosts, code in user mode is not stepped, nor is an OUT that goes to user space.
+    ///
+    /// A step takes many times as long as an instruction: a guest whose timer comes more often than its
+    /// handler can be stepped does nothing else.
+    ///
+    /// # Errors
+    /// [`StepError::Refused`] where KVM cannot.
+    pub fn single_step(&self, vcpu: u8, on: bool) -> Result<(), StepError> {
+        let answer = self.vcpu(vcpu)?.ask(|reply| Command::SingleStep(on, reply));
+        answer.map_err(|error| match error {
+            VcpuError::Kvm(source) => StepError::Refused(source),
+            other => other.into(),
+        })
     }
 
     fn vcpus(&self) -> &[VcpuRemote] {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use exoprobe_vmm::{Registers, StopReason, StopRecord, Vm, VmState, kvm_regs};
+use exoprobe_vmm::{ExitCounts, Registers, StopReason, StopRecord, Vm, VmState, kvm_regs};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -25,9 +25,30 @@ pub struct VmStatus {
     /// Guest seconds since power-on.
     pub seconds: f64,
     /// Exits of all vCPUs to user space so far.
-    pub exits: u64,
+    pub exits: Exits,
     /// Where hidden memory is mapped in the guest; null before it is.
     pub hidden: Option<Hex>,
+}
+
+/// Exits to user space, by kind.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+pub struct Exits {
+    /// All kinds together.
+    pub total: u64,
+    /// int3s, a probe's or the guest's own.
+    pub breakpoint: u64,
+    /// Single steps.
+    pub step: u64,
+    /// Port reads and writes.
+    pub port: u64,
+    /// Reads and writes of guest-physical addresses without memory.
+    pub mmio: u64,
+    /// Filtered writes of model-specific registers.
+    pub msr: u64,
+    /// The service took the vCPU out of the guest.
+    pub interrupted: u64,
+    /// All others.
+    pub other: u64,
 }
 
 /// State of a guest.
@@ -141,6 +162,14 @@ pub struct Snapshot {
     pub bytes: u64,
 }
 
+impl From<ExitCounts> for Exits {
+    fn from(counts: ExitCounts) -> Self {
+        let ExitCounts { breakpoint, step, port, mmio, msr, interrupted, other } = counts;
+        let total = counts.total();
+        Self { total, breakpoint, step, port, mmio, msr, interrupted, other }
+    }
+}
+
 impl From<&kvm_regs> for Regs {
     fn from(r: &kvm_regs) -> Self {
         Self {
@@ -228,7 +257,7 @@ impl From<&Vm> for VmStatus {
             memory_mib: config.memory_mib,
             kernel: config.kernel.clone(),
             seconds: vm.clock().seconds(vm.clock().now()),
-            exits: vm.exits(),
+            exits: vm.exit_counts().into(),
             hidden: vm.hidden().base().map(|base| Hex(base.0)),
         }
     }

@@ -1,0 +1,78 @@
+//! `make counts`: what one hit costs in VM exits and instructions, exactly. Every count is that of a
+//! loop with the probe less that of the same loop without; of several rounds on each side the least
+//! counts, so that the host's interrupts fall out and the numbers are the same in each run.
+
+mod compare;
+mod measure;
+mod report;
+mod rows;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+use exoprobe_vmm::{DEFAULT_KVM, Host};
+
+use measure::Plan;
+use report::Report;
+
+/// Counts VM exits and instructions of one probe hit, for each way of running the displaced instruction.
+#[derive(Parser)]
+#[command(name = "counts")]
+struct Options {
+    /// Write the counts to FILE as JSON, too.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The host's time stamp counter counts executed instructions, host and guest together (Bochs).
+    #[arg(long)]
+    tsc_counts_instructions: bool,
+    /// Do not single-step the guest (kvm_amd inside Bochs).
+    #[arg(long)]
+    no_single_step: bool,
+    /// Hits in each round.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    turns: u32,
+    /// Rounds with and without the probe.
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Measure nothing; tell how two JSON files differ. Status 1 if they do.
+    #[arg(long, num_args = 2, value_names = ["A", "B"], exclusive = true)]
+    compare: Option<Vec<PathBuf>>,
+    /// `cargo bench` passes it.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let outcome = match options.compare.as_deref() {
+        Some([a, b]) => compare::files(a, b),
+        _ => measure_all(&options),
+    };
+    outcome.unwrap_or_else(|message| {
+        eprintln!("counts: {message}");
+        ExitCode::from(2)
+    })
+}
+
+fn measure_all(options: &Options) -> Result<ExitCode, String> {
+    let host = Host::open(Path::new(DEFAULT_KVM)).map_err(|e| e.to_string())?;
+    let report = measure::all(&Plan {
+        turns: options.turns,
+        rounds: options.rounds,
+        tsc_counts_instructions: options.tsc_counts_instructions,
+        single_step: !options.no_single_step,
+        software_kvm: host.profile().software.is_some(),
+    });
+    print!("{report}");
+    if let Some(path) = &options.json {
+        write(&report, path)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(report: &Report, path: &Path) -> Result<(), String> {
+    let mut text = serde_json::to_string_pretty(report).map_err(|e| e.to_string())?;
+    text.push('\n');
+    std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+}

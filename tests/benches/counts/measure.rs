@@ -1,0 +1,234 @@
+//! Takes the counts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use exoprobe_tests::TestGuest;
+use exoprobe_tests::loops::{Loops, TURN_INSNS};
+use exoprobe_vmm::ExitCounts;
+
+use crate::report::{Clock, Column, HostKind, Report, RowCounts, SCHEMA};
+use crate::rows::{BODIES, ROWS, Row};
+
+/// Steps are the same in each round; more than one shows it.
+const STEP_ROUNDS: u32 = 3;
+const KVM_EXITS: &str = "exits";
+const KVM_EMULATED: &str = "insn_emulation";
+const EVENT: &str = "counted";
+
+/// How to measure.
+pub(crate) struct Plan {
+    pub(crate) turns: u32,
+    pub(crate) rounds: u32,
+    pub(crate) tsc_counts_instructions: bool,
+    pub(crate) single_step: bool,
+    pub(crate) software_kvm: bool,
+}
+
+/// What the vCPU's thread sees at one end of a loop.
+struct Moment {
+    /// Before the other counters are read, and after: a loop lies between one's last and the next's first.
+    tsc: [u64; 2],
+    exits: ExitCounts,
+    kvm: BTreeMap<String, u64>,
+}
+
+fn tsc() -> u64 {
+    // SAFETY: every x86-64 CPU has RDTSC, and Linux lets programs run it.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Counters of one round, or the least of several.
+struct Counts {
+    tsc: u64,
+    exits: [(&'static str, u64); 7],
+    kvm: BTreeMap<String, u64>,
+}
+
+impl Counts {
+    fn between(before: &Moment, after: &Moment) -> Self {
+        let increase = |(name, value): (&String, &u64)| {
+            (name.clone(), value.saturating_sub(before.kvm.get(name).copied().unwrap_or(0)))
+        };
+        Self {
+            tsc: after.tsc[0] - before.tsc[1],
+            exits: after.exits.since(&before.exits).kinds(),
+            kvm: after.kvm.iter().map(increase).collect(),
+        }
+    }
+
+    /// Lowers each counter to that of another round.
+    fn lower(&mut self, other: &Self) {
+        self.tsc = self.tsc.min(other.tsc);
+        for (mine, (_, value)) in self.exits.iter_mut().zip(other.exits) {
+            mine.1 = mine.1.min(value);
+        }
+        for (name, value) in &mut self.kvm {
+            *value = other.kvm.get(name).map_or(0, |other| (*value).min(*other));
+        }
+    }
+
+    fn exits(&self, kind: &str) -> u64 {
+        self.exits.iter().find(|(name, _)| *name == kind).map_or(0, |(_, count)| *count)
+    }
+}
+
+/// A guest at its loops.
+struct Bench<'a> {
+    plan: &'a Plan,
+    loops: Loops<Moment>,
+    missing: BTreeMap<Column, String>,
+}
+
+/// Measures all rows in one guest.
+pub(crate) fn all(plan: &Plan) -> Report {
+    let guest = TestGuest::restored(1);
+    let vm = Arc::clone(&guest.vm);
+    let loops = Loops::new(guest, &BODIES, move || {
+        let first = tsc();
+        let (exits, kvm) = (vm.exit_counts(), vm.kvm_stats(0).unwrap_or_default());
+        Moment { exits, kvm, tsc: [first, tsc()] }
+    });
+    let mut bench = Bench { plan, loops, missing: BTreeMap::new() };
+    bench.find_missing();
+    let rows = ROWS.iter().map(|row| bench.row(row)).collect();
+    Report {
+        schema: SCHEMA,
+        host: HostKind::here(plan.software_kvm),
+        clock: if plan.tsc_counts_instructions { Clock::Instructions } else { Clock::Time },
+        turns: plan.turns,
+        rounds: plan.rounds,
+        missing: bench.missing,
+        rows,
+    }
+}
+
+impl Bench<'_> {
+    /// Columns that this host cannot fill, and why.
+    fn find_missing(&mut self) {
+        match self.loops.guest().vm.kvm_stats(0) {
+            Err(error) => {
+                self.miss(Column::KvmExits, error.to_string());
+                self.miss(Column::KvmEmulated, error.to_string());
+            }
+            Ok(stats) => {
+                for (column, name) in
+                    [(Column::KvmExits, KVM_EXITS), (Column::KvmEmulated, KVM_EMULATED)]
+                {
+                    if !stats.contains_key(name) {
+                        self.miss(column, format!("KVM's statistics have no `{name}`"));
+                    }
+                }
+            }
+        }
+        if let Err(reason) = self.try_steps() {
+            self.miss(Column::Guest, reason);
+        }
+        if !self.plan.tsc_counts_instructions {
+            let reason = "the time stamp counter is time here, not instructions";
+            self.miss(Column::All, reason.to_owned());
+        }
+        for needed in [Column::All, Column::Guest] {
+            if let Some(reason) = self.missing.get(&needed) {
+                let reason = format!("all less guest, and there are no {needed}: {reason}");
+                self.missing.entry(Column::Host).or_insert(reason);
+            }
+        }
+    }
+
+    fn miss(&mut self, column: Column, reason: String) {
+        self.missing.insert(column, reason);
+    }
+
+    fn try_steps(&self) -> Result<(), String> {
+        if !self.plan.single_step {
+            return Err("not single-stepped, as told by --no-single-step".to_owned());
+        }
+        let vm = &self.loops.guest().vm;
+        vm.single_step(0, true).map_err(|e| e.to_string())?;
+        let steps = self.least(1, BODIES[0]).exits("step");
+        vm.single_step(0, false).map_err(|e| e.to_string())?;
+        match u64::from(self.plan.turns) * TURN_INSNS {
+            least if steps < least => {
+                Err(format!("KVM took {steps} single steps in a loop of {least} instructions"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn has(&self, column: Column) -> bool {
+        !self.missing.contains_key(&column)
+    }
+
+    /// Runs a loop in several rounds.
+    fn least(&self, rounds: u32, body: &[u8]) -> Counts {
+        let index = BODIES.iter().position(|other| *other == body).expect("rows use BODIES");
+        let round = || {
+            let (before, after) = self.loops.run(index, u64::from(self.plan.turns));
+            Counts::between(&before, &after)
+        };
+        let mut least = round();
+        (1..rounds).for_each(|_| least.lower(&round()));
+        least
+    }
+
+    /// Counters of a loop, and its steps.
+    fn side(&self, body: &[u8]) -> (Counts, u64) {
+        let counts = self.least(self.plan.rounds, body);
+        if !self.has(Column::Guest) {
+            return (counts, 0);
+        }
+        let vm = &self.loops.guest().vm;
+        vm.single_step(0, true).expect("it stepped before");
+        let steps = self.least(STEP_ROUNDS, body).exits("step");
+        vm.single_step(0, false).expect("it stepped before");
+        (counts, steps)
+    }
+
+    fn row(&self, row: &Row) -> RowCounts {
+        let (plain, plain_steps) = self.side(row.plain);
+        if let Some(probe) = &row.probe {
+            let index = BODIES.iter().position(|body| *body == row.body).expect("rows use BODIES");
+            let line = format!("p:{EVENT} 0x1 {}", probe.args.join(" "));
+            self.loops.probe_body(index, line.trim_end(), probe.post_handler);
+        }
+        let (with, with_steps) = self.side(row.body);
+        if row.probe.is_some() {
+            self.check_and_remove(row);
+        }
+        let per_hit = |with: u64, plain: u64| self.per_hit(with, plain);
+        let exits =
+            with.exits.iter().map(|(name, count)| (*name, per_hit(*count, plain.exits(name))));
+        let kvm = |name: &str| per_hit(with.kvm[name], plain.kvm[name]);
+        let guest = self.has(Column::Guest).then(|| per_hit(with_steps, plain_steps));
+        let all = self.has(Column::All).then(|| per_hit(with.tsc, plain.tsc));
+        RowCounts {
+            name: row.name.to_owned(),
+            displaced: row.probe.map(|probe| probe.displaced),
+            registers: row.probe.map_or(0, |probe| probe.args.len()),
+            exits: exits.filter(|(_, n)| *n != 0.0).map(|(k, n)| (k.to_owned(), n)).collect(),
+            kvm_exits: self.has(Column::KvmExits).then(|| kvm(KVM_EXITS)),
+            kvm_emulated: self.has(Column::KvmEmulated).then(|| kvm(KVM_EMULATED)),
+            guest_instructions: guest,
+            all_instructions: all,
+            host_instructions: all.zip(guest).map(|(all, guest)| all - guest),
+        }
+    }
+
+    /// Each turn was a hit, and ran as the row says.
+    fn check_and_remove(&self, row: &Row) {
+        let guest = self.loops.guest();
+        let status = guest.status(EVENT);
+        let steps = if self.has(Column::Guest) { STEP_ROUNDS } else { 0 };
+        let hits = u64::from(self.plan.turns) * u64::from(self.plan.rounds + steps);
+        assert_eq!((status.hits, status.lost), (hits, 0), "{}: {status:?}", row.name);
+        assert_eq!(Some(status.displaced), row.probe.map(|p| p.displaced), "{status:?}");
+        guest.engine.unregister_kprobe("kprobes", EVENT).unwrap_or_else(|e| panic!("{e}"));
+        guest.engine.drain();
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    fn per_hit(&self, with: u64, plain: u64) -> f64 {
+        with.wrapping_sub(plain).cast_signed() as f64 / f64::from(self.plan.turns)
+    }
+}

@@ -1,0 +1,220 @@
+//! Loops of a few instructions in the guest's kernel mode, with interrupts off: a known piece of code
+//! that a probe can be put on, run so many times, and observed from its first instruction to its last.
+//!
+//! The loops are written over a function that the workload never calls. A probe on getpid sends the
+//! guest to a parking place before them, and it never comes back: its vCPU then runs loops on request.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use exoprobe_probes::{Kprobe, ProbeDefinition, Verdict, parse_line};
+use exoprobe_vmm::{Gpa, Gva, kvm_regs};
+
+use crate::{TestGuest, kernel_symbols};
+
+/// A function that is overwritten: 300 bytes that run only when the guest reboots.
+const SCRATCH: &str = "__do_sys_reboot";
+const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
+/// park: nop; jmp park
+const PARK: [u8; 3] = [0x90, 0xeb, 0xfd];
+/// RDX of every loop: a port without a device, for `out dx, al` in a body.
+const PORT: u64 = 0xe9;
+const RFLAGS_IF: u64 = 1 << 9;
+/// How long a parked vCPU waits in its probe before it looks for commands.
+const WAIT: Duration = Duration::from_millis(1);
+const ANSWER: Duration = Duration::from_secs(120);
+
+/// Instructions that end each turn of a loop (`dec rcx; jnz`), beside its body.
+pub const TURN_INSNS: u64 = 2;
+
+/// What the parked vCPU is to do.
+#[derive(Clone, Copy)]
+struct Order {
+    start: Gva,
+    turns: u64,
+}
+
+/// Between whoever asks and the vCPU's thread.
+struct Desk<T> {
+    order: Mutex<Option<Order>>,
+    changed: Condvar,
+    /// What was observed when the running loop began.
+    begun: Mutex<Option<T>>,
+    results: Sender<(T, T)>,
+}
+
+impl<T> Desk<T> {
+    fn wait_order(&self) -> Option<Order> {
+        let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(order, WAIT, |order| order.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.take()
+    }
+
+    fn begun(&self) -> std::sync::MutexGuard<'_, Option<T>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The guest is at the parking place: with the result of a loop, or for an order.
+    fn park(&self, observe: &impl Fn() -> T, regs: &mut kvm_regs) -> Verdict {
+        if self.begun().is_some() {
+            let ended = observe();
+            let begun = self.begun().take().expect("only this thread takes it");
+            let _ = self.results.send((begun, ended));
+        }
+        let Some(order) = self.wait_order() else { return Verdict::Continue };
+        regs.rip = order.start.0;
+        regs.rcx = order.turns;
+        regs.rdx = PORT;
+        *self.begun() = Some(observe());
+        Verdict::Done
+    }
+}
+
+/// A guest whose first vCPU runs loops. Dropping it removes all probes.
+pub struct Loops<T> {
+    guest: TestGuest,
+    bodies: Vec<Gva>,
+    desk: Arc<Desk<T>>,
+    results: Receiver<(T, T)>,
+}
+
+impl<T: Send + 'static> Loops<T> {
+    /// Writes a loop around each of `bodies` into `guest` and takes its vCPU there. `observe` is called
+    /// on the vCPU's thread, last thing before a loop and first thing after it. A body may use RAX; RDX
+    /// is a port without a device when the loop begins.
+    ///
+    /// # Panics
+    /// When the guest does not go there, or the bodies are too long.
+    #[must_use]
+    pub fn new(
+        guest: TestGuest,
+        bodies: &[&[u8]],
+        observe: impl Fn() -> T + Send + Sync + 'static,
+    ) -> Self {
+        let symbols = kernel_symbols();
+        let park = symbols.lookup_function(SCRATCH).expect("the kernel has it").address;
+        let (code, offsets) = assemble(bodies);
+        let bounds = symbols.function_at(park).expect("it is a function");
+        assert!(code.len() as u64 <= bounds.end.0 - park.0, "the bodies are too long");
+        guest.vm.ram().write(Gpa(park.0 - KERNEL_MAP), &code).expect("kernel text is in RAM");
+        let (sender, results) = channel();
+        let desk = Arc::new(Desk {
+            order: Mutex::new(None),
+            changed: Condvar::new(),
+            begun: Mutex::new(None),
+            results: sender,
+        });
+        let at_desk = Arc::clone(&desk);
+        let parking = Kprobe {
+            definition: ProbeDefinition { addr: Some(park), ..ProbeDefinition::default() },
+            pre_handler: Some(Box::new(move |regs| at_desk.park(&observe, regs))),
+            post_handler: None,
+        };
+        let probes = vec![parking, enter(park)];
+        guest.engine.register_kprobes(probes).unwrap_or_else(|e| panic!("{e}"));
+        let port = guest.vm.serial(1).expect("port 1");
+        port.send(b"getpid 1\n").expect("the workload reads");
+        let bodies = offsets.into_iter().map(|offset| park.wrapping_add(offset)).collect();
+        let loops = Self { guest, bodies, desk, results };
+        // It is there once it has run one.
+        drop(loops.run(0, 1));
+        loops
+    }
+
+    /// The guest.
+    #[must_use]
+    pub fn guest(&self) -> &TestGuest {
+        &self.guest
+    }
+
+    /// Address of the first instruction of a body.
+    #[must_use]
+    pub fn body(&self, index: usize) -> Gva {
+        self.bodies[index]
+    }
+
+    /// Puts a probe on the first instruction of a body; `line` is of kprobe_events' language, its place
+    /// is not used.
+    ///
+    /// # Panics
+    /// When it is refused.
+    pub fn probe_body(&self, index: usize, line: &str, post_handler: bool) {
+        let mut probe = Kprobe::from(parse_line(line).unwrap_or_else(|e| panic!("{line}: {e}")));
+        (probe.definition.symbol_name, probe.definition.offset) = (None, 0);
+        probe.definition.addr = Some(self.body(index));
+        if post_handler {
+            probe.post_handler = Some(Box::new(|_| {}));
+        }
+        self.guest.engine.register_kprobe(probe).unwrap_or_else(|e| panic!("{line}: {e}"));
+    }
+
+    /// Runs a loop `turns` times (at least once); gives what was observed before and after.
+    ///
+    /// # Panics
+    /// When the guest does not come to its end.
+    #[must_use]
+    pub fn run(&self, index: usize, turns: u64) -> (T, T) {
+        assert!(turns > 0, "RCX is counted down before it is looked at");
+        let order = Order { start: self.body(index), turns };
+        *self.desk.order.lock().unwrap_or_else(PoisonError::into_inner) = Some(order);
+        self.desk.changed.notify_one();
+        self.results.recv_timeout(ANSWER).unwrap_or_else(|e| {
+            panic!("no end of a loop ({e}); the guest is {:?}", self.guest.vm.state())
+        })
+    }
+}
+
+impl<T> Drop for Loops<T> {
+    fn drop(&mut self) {
+        // Handlers may hold the machine, which holds them.
+        if let Err(error) = self.guest.engine.unregister_all() {
+            eprintln!("probes stay: {error}");
+        }
+    }
+}
+
+/// Takes the guest from getpid to the parking place, with interrupts off.
+fn enter(park: Gva) -> Kprobe {
+    Kprobe {
+        definition: parse_line("p:enter __x64_sys_getpid").expect("a definition"),
+        pre_handler: Some(Box::new(move |regs| {
+            regs.rip = park.0;
+            regs.rflags &= !RFLAGS_IF;
+            Verdict::Done
+        })),
+        post_handler: None,
+    }
+}
+
+/// The parking place, then each body with `dec rcx; jnz body; jmp park`; and the bodies' offsets.
+fn assemble(bodies: &[&[u8]]) -> (Vec<u8>, Vec<u64>) {
+    let mut code = PARK.to_vec();
+    let mut offsets = Vec::new();
+    for body in bodies {
+        offsets.push(code.len() as u64);
+        code.extend_from_slice(body);
+        let back = u8::try_from(body.len() + 5).expect("a short loop").wrapping_neg();
+        code.extend_from_slice(&[0x48, 0xff, 0xc9, 0x75, back]);
+        let home = u32::try_from(code.len() + 5).expect("short code").wrapping_neg();
+        code.push(0xe9);
+        code.extend_from_slice(&home.to_le_bytes());
+    }
+    (code, offsets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_loop_goes_back_to_its_body_and_ends_at_the_parking_place() {
+        let (code, offsets) = assemble(&[&[], &[0x31, 0xd2]]);
+        assert_eq!(offsets, [3, 13]);
+        assert_eq!(code[13..20], [0x31, 0xd2, 0x48, 0xff, 0xc9, 0x75, 0xf9]);
+        assert_eq!(20 + i64::from(0xf9_u8.cast_signed()), 13);
+        assert_eq!(code[20], 0xe9);
+        let home = i32::from_le_bytes(code[21..25].try_into().unwrap());
+        assert_eq!(25 + home, 0);
+    }
+}

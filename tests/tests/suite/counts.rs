@@ -1,0 +1,91 @@
+//! Exits by kind, single steps, KVM's statistics.
+
+use std::sync::Arc;
+
+use exoprobe_tests::harness::Case;
+use exoprobe_tests::loops::{Loops, TURN_INSNS};
+use exoprobe_tests::{TestGuest, cases};
+use exoprobe_vmm::{ExitCounts, StatsError, StepError, VcpuError};
+
+pub(crate) const CASES: &[Case] = cases![
+    each_step_is_one_instruction_of_the_guest_also_where_probes_move_rip needs [Kvm, SingleStep],
+    kvm_counts_as_many_exits_as_there_were,
+];
+
+/// bswap rax: three bytes, boosted by a probe without a post-handler.
+const BSWAP: &[u8] = &[0x48, 0x0f, 0xc8];
+/// xor edx,edx: emulated by a probe.
+const XOR: &[u8] = &[0x31, 0xd2];
+/// out dx,al
+const OUT: &[u8] = &[0xee];
+
+fn loops(bodies: &[&[u8]]) -> Loops<ExitCounts> {
+    let guest = TestGuest::restored(1);
+    let vm = Arc::clone(&guest.vm);
+    Loops::new(guest, bodies, move || vm.exit_counts())
+}
+
+/// Exits of one turn of a loop: the ends of two runs cancel out.
+fn per_turn(loops: &Loops<ExitCounts>, index: usize) -> ExitCounts {
+    let exits = |turns| {
+        let (before, after) = loops.run(index, turns);
+        after.since(&before)
+    };
+    let (few, many) = (exits(10), exits(110));
+    let of = |kind: fn(&ExitCounts) -> u64| (kind(&many) - kind(&few)) / 100;
+    assert_eq!((kinds_rest(&many), kinds_rest(&few)), (0, 0));
+    ExitCounts {
+        breakpoint: of(|c| c.breakpoint),
+        step: of(|c| c.step),
+        port: of(|c| c.port),
+        ..ExitCounts::default()
+    }
+}
+
+fn kinds_rest(counts: &ExitCounts) -> u64 {
+    counts.mmio + counts.msr + counts.other
+}
+
+fn each_step_is_one_instruction_of_the_guest_also_where_probes_move_rip() {
+    let loops = loops(&[BSWAP, XOR, OUT]);
+    let (vm, engine) = (&loops.guest().vm, &loops.guest().engine);
+    assert_eq!(per_turn(&loops, 0), ExitCounts::default());
+
+    vm.single_step(0, true).unwrap();
+    let steps = |step| ExitCounts { step, ..ExitCounts::default() };
+    assert_eq!(per_turn(&loops, 0), steps(1 + TURN_INSNS));
+    assert_eq!(per_turn(&loops, 1), steps(1 + TURN_INSNS));
+    // KVM's emulator, which software-only hosts use, reports no step for an OUT that goes to user space.
+    let out = per_turn(&loops, 2);
+    assert!(out.port == 1 && [TURN_INSNS, TURN_INSNS + 1].contains(&out.step), "{out:?}");
+
+    loops.probe_body(0, "p:boosted 0x1 %ax", false);
+    loops.probe_body(1, "p:emulated 0x1", false);
+    let slot_and_jmp = ExitCounts { breakpoint: 1, ..steps(2 + TURN_INSNS) };
+    assert_eq!(per_turn(&loops, 0), slot_and_jmp);
+    assert_eq!(per_turn(&loops, 1), ExitCounts { breakpoint: 1, ..steps(TURN_INSNS) });
+    engine.unregister_kprobe("kprobes", "boosted").unwrap();
+    loops.probe_body(0, "p:stepped 0x1", true);
+    assert_eq!(per_turn(&loops, 0), ExitCounts { breakpoint: 2, ..steps(1 + TURN_INSNS) });
+
+    vm.single_step(0, false).unwrap();
+    let nobody = vm.single_step(1, true);
+    assert!(matches!(nobody, Err(StepError::Vcpu(VcpuError::NoSuchVcpu(1)))), "{nobody:?}");
+    assert_eq!(per_turn(&loops, 0), ExitCounts { breakpoint: 2, ..ExitCounts::default() });
+}
+
+fn kvm_counts_as_many_exits_as_there_were() {
+    let guest = TestGuest::restored(1);
+    let vm = Arc::clone(&guest.vm);
+    let loops = Loops::new(guest, &[OUT], move || (vm.exit_counts(), vm.kvm_stats(0)));
+    let ((exits, stats), (exits_after, stats_after)) = loops.run(0, 1000);
+    let port = exits_after.since(&exits).port;
+    assert_eq!(port, 1000);
+    let (before, after) = (stats.unwrap(), stats_after.unwrap());
+    let counted = after["exits"] - before["exits"];
+    assert!(counted >= port, "{counted} exits");
+    assert!(matches!(
+        loops.guest().vm.kvm_stats(1),
+        Err(StatsError::Vcpu(VcpuError::NoSuchVcpu(1)))
+    ));
+}
