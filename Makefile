@@ -1,13 +1,17 @@
 # exoprobe: `make demo` and `make test` install, build and run everything from a fresh clone.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup guest build demo test lint bench counts openapi clean
+LAB := cargo run --quiet --locked -p exoprobe-lab --
+.PHONY: help setup setup-lab guest build demo test lab lab-amd lab-stock lint bench counts openapi clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## install missing Debian packages (apt when root, else print the line)
 	@scripts/setup.sh
+
+setup-lab:
+	@scripts/setup.sh --lab
 
 guest: setup  ## build the tiny guest's kernel and initramfs (cached)
 	@guest/build.sh
@@ -26,7 +30,7 @@ lint: setup  ## formatting and lints, as CI wants them
 	cd guest/init && cargo clippy --locked --release -- -D warnings
 	cd tests/fuzz && cargo check --locked
 
-test: guest lint  ## lints and every test
+test: guest setup-lab lint  ## lints and every test, here and in the lab
 	cargo build --locked --workspace
 	cargo test --locked --workspace --exclude exoprobe-tests
 	cd guest/init && cargo test --locked --lib
@@ -34,6 +38,18 @@ test: guest lint  ## lints and every test
 	mkdir -p target/tests && rm -f target/tests/host.jsonl
 	EXOPROBE_TEST_REPORT=$(CURDIR)/target/tests/host.jsonl \
 	    cargo test --locked -p exoprobe-tests --test integration -- --test-threads 2
+	$(LAB) run intel
+	@echo '== what ran where'
+	@$(LAB) places target/tests/host.jsonl target/tests/lab-intel.jsonl
+
+lab: guest setup-lab  ## the tests on a real kvm_intel, in Bochs (LAB_ARGS='--test hits::')
+	$(LAB) run intel $(LAB_ARGS)
+
+lab-amd: guest setup-lab  ## the same on kvm_amd, as far as Bochs goes
+	$(LAB) run amd $(LAB_ARGS)
+
+lab-stock: guest setup-lab  ## Debian's cloud kernel as the guest, on kvm_intel
+	$(LAB) run stock $(LAB_ARGS)
 
 bench: guest build  ## the figures of docs/benchmarks.md
 	cargo bench --locked -p exoprobe-tests --bench speed

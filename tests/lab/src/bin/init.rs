@@ -1,0 +1,94 @@
+//! Process 1 of the lab's host: mounts what programs expect, runs the steps of its job, reports on
+//! ttyS1, and switches the machine off. If it fails, the kernel panics, which ends the run as a
+//! failure too.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::Command;
+
+use exoprobe_lab::job::{JOB_FILE, Job, RESULTS, Record, Step};
+use rustix::mount::{MountFlags, mount};
+
+fn main() {
+    let outcome = run();
+    if let Err(error) = &outcome {
+        println!("lab-init: {error}");
+    }
+    // Whatever is still on its way through the serial ports is lost with the power.
+    for port in ["/dev/ttyS0", RESULTS] {
+        if let Ok(port) = File::open(port) {
+            let _ = rustix::termios::tcdrain(port.as_fd());
+        }
+    }
+    // Only if this fails does process 1 end, and the kernel panics.
+    let _ = rustix::system::reboot(rustix::system::RebootCommand::PowerOff);
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
+    for (kind, target) in
+        [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev"), ("tmpfs", "/tmp")]
+    {
+        std::fs::create_dir_all(target)?;
+        mount(kind, target, kind, MountFlags::empty(), None)
+            .map_err(|error| format!("mounting {target}: {error}"))?;
+    }
+    raise_loopback().map_err(|error| format!("raising lo: {error}"))?;
+    let job: Job = serde_json::from_slice(&std::fs::read(JOB_FILE)?)?;
+    let mut results = OpenOptions::new().append(true).open(RESULTS)?;
+    for step in &job.steps {
+        carry_out(step, &mut results)?;
+    }
+    report(&mut results, &Record::Done)?;
+    Ok(())
+}
+
+fn report(results: &mut File, record: &Record) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(record)?;
+    line.push(b'\n');
+    results.write_all(&line)
+}
+
+fn carry_out(step: &Step, results: &mut File) -> std::io::Result<()> {
+    let name = step.name.clone();
+    report(results, &Record::Begin { step: name.clone() })?;
+    let status =
+        Command::new(&step.program).args(&step.args).env("PATH", "/bin").envs(&step.env).status();
+    for path in &step.collect {
+        if let Some(record) = collected(step, path) {
+            report(results, &record)?;
+        }
+    }
+    let (ok, how) = match status {
+        Ok(status) => (status.success(), status.to_string()),
+        Err(error) => (false, format!("{}: {error}", step.program.display())),
+    };
+    report(results, &Record::End { step: name, ok, how })
+}
+
+/// A file for the other side; one that is missing is missed there.
+fn collected(step: &Step, path: &Path) -> Option<Record> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let name = path.file_name()?.to_string_lossy().into_owned();
+    Some(Record::File { step: step.name.clone(), name, text })
+}
+
+/// Brings 127.0.0.1 up, as `ip link set lo up` would (netdevice(7), SIOCSIFFLAGS).
+fn raise_loopback() -> std::io::Result<()> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+    // SAFETY: all zeros is a valid `ifreq`, a plain C structure.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo\0") {
+        *to = from.cast_signed();
+    }
+    let up = libc::IFF_UP | libc::IFF_RUNNING;
+    request.ifr_ifru.ifru_flags = i16::try_from(up).expect("two low bits");
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+    // SAFETY: the request lives across the call, has a name that ends in NUL, and the kernel only
+    // reads it.
+    match unsafe { libc::ioctl(fd, libc::SIOCSIFFLAGS, &raw const request) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}

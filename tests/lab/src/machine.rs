@@ -1,0 +1,84 @@
+//! The machines that Bochs emulates for us.
+
+use std::path::Path;
+
+/// A machine: which KVM the lab's host then has, and what is missing there.
+pub(crate) struct Machine {
+    /// The KVM module that drives it.
+    pub(crate) kvm: &'static str,
+    /// Bochs' name of the CPU.
+    cpu: &'static str,
+    /// RAM in MiB.
+    memory: u32,
+    /// What its Linux needs to be told, besides [`CMDLINE`].
+    cmdline: &'static str,
+    /// What tests cannot have there, for `exoprobe_tests::harness`: `need=reason;...`.
+    pub(crate) lacks: &'static str,
+}
+
+/// VT-x with EPT. This CPU's CPUID has no leaf that claims a frequency, so Linux measures that the
+/// time-stamp counter runs at [`IPS`], and its seconds are those of Bochs.
+pub(crate) const INTEL: Machine =
+    Machine { kvm: "kvm_intel", cpu: "corei7_haswell_4770", memory: 768, cmdline: "", lacks: "" };
+
+/// As [`INTEL`], with room for a distribution's kernel.
+pub(crate) const INTEL_LARGE: Machine = Machine { memory: 1536, ..INTEL };
+
+/// SVM with nested paging: the one AMD CPU of Bochs 2.7 on which kvm_amd loads, once told not to use
+/// what Bochs has not.
+pub(crate) const AMD: Machine = Machine {
+    kvm: "kvm_amd",
+    cpu: "phenom_8650_toliman",
+    memory: 768,
+    cmdline: "clearcpuid=popcnt kvm_amd.lbrv=0 kvm_amd.vls=0 kvm_amd.avic=0",
+    lacks: "smp=Bochs refuses a second vCPU's long mode under SVM;\
+            single_step=KVM_GUESTDBG_SINGLESTEP ends Bochs under SVM",
+};
+
+/// Instructions of a second of the machine's time. The real speed is about the same, so that time
+/// limits in tests mean what they say.
+const IPS: u32 = 50_000_000;
+
+/// What the lab's Linux is always told: a panic ends the run, by a triple fault.
+pub(crate) const CMDLINE: &str = "console=ttyS0 quiet panic=-1 reboot=t mitigations=off nokaslr";
+
+impl Machine {
+    /// Kernel command line of the lab's host.
+    pub(crate) fn cmdline(&self) -> String {
+        format!("{CMDLINE} {}", self.cmdline).trim_end().to_owned()
+    }
+
+    /// Bochs' configuration; files are relative to the folder of the run. The clock starts at a
+    /// fixed time: nothing in the machine depends on when it runs.
+    pub(crate) fn bochsrc(&self, debugger_log: &Path) -> String {
+        let Self { cpu, memory, .. } = self;
+        format!(
+            "plugin_ctrl: unmapped=true, biosdev=true, speaker=false, extfpuirq=true, \
+             parallel=false, serial=true\n\
+             memory: guest={memory}, host={memory}\n\
+             romimage: file=/usr/share/bochs/BIOS-bochs-latest\n\
+             vgaromimage: file=/usr/share/seabios/vgabios.bin\n\
+             boot: cdrom\n\
+             ata0: enabled=1, ioaddr1=0x1f0, ioaddr2=0x3f0, irq=14\n\
+             ata0-master: type=cdrom, path=lab.iso, status=inserted\n\
+             cpu: model={cpu}, count=1, ips={IPS}, reset_on_triple_fault=0\n\
+             clock: sync=none, time0=946684800\n\
+             display_library: term\n\
+             com1: enabled=1, mode=file, dev={CONSOLE}\n\
+             com2: enabled=1, mode=file, dev={RESULTS}\n\
+             log: bochs.log\n\
+             debugger_log: {}\n\
+             panic: action=fatal\n\
+             error: action=report\n\
+             info: action=ignore\n\
+             debug: action=ignore\n\
+             mouse: enabled=0\n",
+            debugger_log.display()
+        )
+    }
+}
+
+/// File, in the folder of a run, of what the lab's host writes to its console.
+pub(crate) const CONSOLE: &str = "console.txt";
+/// File of what comes on its second serial port.
+pub(crate) const RESULTS: &str = "results.txt";

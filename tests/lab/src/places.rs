@@ -1,0 +1,127 @@
+//! What ran where: the reports of several places side by side.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use comfy_table::{Cell, Table};
+use exoprobe_tests::harness::{Outcome, Record};
+
+use crate::error::{LabError, at};
+use crate::plan::STOCK_SUITE;
+
+/// A place, and how its tests ended.
+struct Place {
+    name: String,
+    tests: BTreeMap<String, Outcome>,
+}
+
+impl Place {
+    /// Reads a report; the place is named after the file.
+    fn read(path: &Path) -> Result<Self, LabError> {
+        let text = std::fs::read_to_string(path).map_err(at(path))?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let parse = |line| serde_json::from_str::<Record>(line);
+        let records = text.lines().map(parse).collect::<Result<Vec<_>, _>>();
+        let records = records.map_err(|source| LabError::Json { path: path.to_owned(), source })?;
+        Ok(Self { name, tests: records.into_iter().map(|r| (r.test, r.outcome)).collect() })
+    }
+
+    fn count(&self, which: impl Fn(&Outcome) -> bool) -> usize {
+        self.tests.values().filter(|outcome| which(outcome)).count()
+    }
+}
+
+/// Prints what ran where.
+///
+/// # Errors
+/// A report that cannot be read, a test that failed in a place, or one that ran in none.
+pub(crate) fn compare(reports: &[std::path::PathBuf]) -> Result<(), LabError> {
+    let places = reports.iter().map(|path| Place::read(path)).collect::<Result<Vec<_>, _>>()?;
+    let mut table = Table::new();
+    table.set_header(["place", "passed", "failed", "skipped"]);
+    for place in &places {
+        let counts = [
+            place.count(|o| *o == Outcome::Passed),
+            place.count(|o| matches!(o, Outcome::Failed { .. })),
+            place.count(|o| matches!(o, Outcome::Skipped { .. })),
+        ];
+        table.add_row(std::iter::once(Cell::new(&place.name)).chain(counts.map(Cell::new)));
+    }
+    println!("{table}");
+    for place in &places {
+        for (test, outcome) in &place.tests {
+            match outcome {
+                Outcome::Passed => {}
+                Outcome::Failed { reason } => println!("FAILED {} {test}: {reason}", place.name),
+                Outcome::Skipped { reason } => println!("skipped {} {test}: {reason}", place.name),
+            }
+        }
+    }
+    judge(&places)
+}
+
+fn judge(places: &[Place]) -> Result<(), LabError> {
+    let failed: Vec<&str> = places
+        .iter()
+        .filter(|place| place.count(|o| matches!(o, Outcome::Failed { .. })) > 0)
+        .map(|place| place.name.as_str())
+        .collect();
+    if !failed.is_empty() {
+        return Err(LabError::Steps(failed.join(", ")));
+    }
+    let nowhere = nowhere(places);
+    if nowhere.is_empty() {
+        return Ok(());
+    }
+    Err(LabError::Nowhere(nowhere.join(", ")))
+}
+
+/// Tests that some place knows and none has run; those of [`STOCK_SUITE`] run by `make lab-stock`.
+fn nowhere(places: &[Place]) -> Vec<String> {
+    let known = places.iter().flat_map(|place| place.tests.keys());
+    let ran = |test: &String| {
+        let ends = places.iter().filter_map(|place| place.tests.get(test));
+        ends.into_iter().any(|outcome| !matches!(outcome, Outcome::Skipped { .. }))
+    };
+    let mut tests: Vec<String> =
+        known.filter(|test| !test.starts_with(STOCK_SUITE) && !ran(test)).cloned().collect();
+    tests.sort();
+    tests.dedup();
+    tests
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(dir: &Path, name: &str, lines: &[(&str, &str)]) -> std::path::PathBuf {
+        let path = dir.join(name);
+        let line = |(test, result): &(&str, &str)| {
+            format!(
+                "{{\"test\":\"{test}\",\"result\":\"{result}\",\"reason\":\"r\",\"seconds\":1.0}}\n"
+            )
+        };
+        std::fs::write(&path, lines.iter().map(line).collect::<String>()).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_test_must_run_somewhere_and_fail_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let one = report(
+            dir.path(),
+            "host.jsonl",
+            &[("a", "passed"), ("b", "skipped"), ("stock::c", "skipped")],
+        );
+        let two = report(dir.path(), "lab.jsonl", &[("a", "skipped"), ("b", "passed")]);
+        assert!(compare(&[one.clone(), two]).is_ok());
+        let Err(LabError::Nowhere(tests)) = compare(std::slice::from_ref(&one)) else { panic!() };
+        assert_eq!(tests, "b");
+        let bad = report(dir.path(), "bad.jsonl", &[("a", "failed"), ("b", "passed")]);
+        assert!(matches!(compare(&[one, bad]), Err(LabError::Steps(place)) if place == "bad"));
+        assert!(matches!(compare(&[dir.path().join("none")]), Err(LabError::File { .. })));
+        let garbage = dir.path().join("garbage.jsonl");
+        std::fs::write(&garbage, "{}\n").unwrap();
+        assert!(matches!(compare(&[garbage]), Err(LabError::Json { .. })));
+    }
+}

@@ -1,0 +1,119 @@
+//! What `make lab`, `make lab-amd` and `make lab-stock` run.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use exoprobe_lab::job::{Job, RESULTS, Step};
+use exoprobe_tests::harness::{LACKS_ENV, PROGRESS_ENV, REPORT_ENV};
+
+use crate::artifacts::{self, Programs};
+use crate::error::LabError;
+use crate::image::Contents;
+use crate::machine::{AMD, INTEL, INTEL_LARGE, Machine};
+
+/// A run in the lab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Plan {
+    /// All tests, and the counts twice, on kvm_intel
+    Intel,
+    /// All tests that Bochs can run on kvm_amd, and the counts twice
+    Amd,
+    /// Debian's cloud kernel as the guest, on kvm_intel
+    Stock,
+}
+
+/// The suite that only [`Plan::Stock`] runs, for it needs a kernel and minutes of its own.
+pub(crate) const STOCK_SUITE: &str = "stock::";
+/// File that the counts go to.
+pub(crate) const COUNTS_FILE: &str = "counts.json";
+
+impl Plan {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Intel => "intel",
+            Self::Amd => "amd",
+            Self::Stock => "stock",
+        }
+    }
+
+    pub(crate) fn machine(self) -> &'static Machine {
+        match self {
+            Self::Intel => &INTEL,
+            Self::Amd => &AMD,
+            Self::Stock => &INTEL_LARGE,
+        }
+    }
+
+    /// The programs to run, with only those tests whose names contain one of `tests` (all, if none),
+    /// and the counts unless tests were chosen.
+    pub(crate) fn job(self, tests: &[String]) -> Job {
+        let mut args = vec!["--test-threads".to_owned(), "2".to_owned()];
+        match self {
+            Self::Stock => args.push(STOCK_SUITE.to_owned()),
+            Self::Intel | Self::Amd => args.extend_from_slice(tests),
+        }
+        let mut steps = vec![self.step("tests", "/bin/integration", args)];
+        if self != Self::Stock && tests.is_empty() {
+            // Twice: the same program must give the same counts.
+            steps.extend(["counts", "counts again"].map(|name| self.counts(name)));
+        }
+        Job { steps }
+    }
+
+    fn step(self, name: &str, program: &str, args: Vec<String>) -> Step {
+        let env = [
+            ("EXOPROBE_GUEST", "/guest"),
+            (REPORT_ENV, RESULTS),
+            (PROGRESS_ENV, "1"),
+            (LACKS_ENV, self.machine().lacks),
+        ];
+        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        Step {
+            name: name.to_owned(),
+            program: PathBuf::from(program),
+            args,
+            env: BTreeMap::from(env),
+            collect: Vec::new(),
+        }
+    }
+
+    fn counts(self, name: &str) -> Step {
+        let file = format!("/tmp/{COUNTS_FILE}");
+        let mut args = vec!["--tsc-counts-instructions".to_owned(), "--json".to_owned()];
+        args.push(file.clone());
+        if self == Self::Amd {
+            args.push("--no-single-step".to_owned());
+        }
+        Step { collect: vec![file.into()], ..self.step(name, "/bin/counts", args) }
+    }
+
+    /// Files of the initramfs, besides the job.
+    pub(crate) fn contents(self, programs: &Programs) -> Result<Contents, LabError> {
+        let mut contents = vec![
+            ("init", programs.init.clone()),
+            ("bin/exoprobe", programs.exoprobe.clone()),
+            ("bin/integration", programs.tests.clone()),
+            ("bin/counts", programs.counts.clone()),
+        ];
+        contents.extend(artifacts::guest_files()?);
+        if self == Self::Stock {
+            contents.push(("guest/out/stock/bzImage", artifacts::cloud_kernel()?));
+        }
+        Ok(contents)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_taken_twice_unless_tests_were_chosen() {
+        let names = |job: Job| job.steps.into_iter().map(|step| step.name).collect::<Vec<_>>();
+        assert_eq!(names(Plan::Intel.job(&[])), ["tests", "counts", "counts again"]);
+        assert_eq!(names(Plan::Intel.job(&["hits".to_owned()])), ["tests"]);
+        assert_eq!(names(Plan::Stock.job(&[])), ["tests"]);
+        let steps = Plan::Amd.job(&[]).steps;
+        assert!(steps[1].args.contains(&"--no-single-step".to_owned()));
+    }
+}
