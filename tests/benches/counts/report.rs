@@ -96,8 +96,8 @@ pub(crate) struct RowCounts {
     pub(crate) exits: BTreeMap<String, f64>,
     /// VM exits as KVM counts them.
     pub(crate) kvm_exits: Option<f64>,
-    /// Instructions that the guest completes, by single steps: -1 where the VMM does the probed one's
-    /// work for it.
+    /// Instructions that the guest completes, by single steps (an `out` alone is one by definition): -1
+    /// where the VMM does the probed one's work for it.
     pub(crate) guest_instructions: Option<f64>,
     /// Instructions of host and guest together.
     pub(crate) all_instructions: Option<f64>,
@@ -158,9 +158,7 @@ impl fmt::Display for Report {
             writeln!(f, "\nNo {column}: {reason}.")?;
         }
         if self.host.software {
-            let note =
-                "KVM's emulator takes no single step for an OUT, and counts an int3 as emulated.";
-            writeln!(f, "\n{note}")?;
+            writeln!(f, "\nKVM's emulator counts an int3 as emulated.")?;
         }
         Ok(())
     }

@@ -47,7 +47,8 @@ impl Plan {
     /// The programs to run, with only those tests whose names contain one of `tests` (all, if none),
     /// and the counts unless tests were chosen.
     pub(crate) fn job(self, tests: &[String]) -> Job {
-        let mut args = vec!["--test-threads".to_owned(), "2".to_owned()];
+        let fixed = ["--test-threads", "2", "--color", "never"];
+        let mut args: Vec<String> = fixed.map(str::to_owned).into();
         match self {
             Self::Stock => args.push(STOCK_SUITE.to_owned()),
             Self::Intel | Self::Amd => args.extend_from_slice(tests),

@@ -25,25 +25,28 @@ fn loops(bodies: &[&[u8]]) -> Loops<ExitCounts> {
     Loops::new(guest, bodies, move || vm.exit_counts())
 }
 
-/// Exits of one turn of a loop: the ends of two runs cancel out.
+/// Exits of one turn of a loop: the ends of two runs cancel out. Of three runs the least counts: the
+/// first after stepping has begun has two steps too many with kvm_intel in Bochs.
 fn per_turn(loops: &Loops<ExitCounts>, index: usize) -> ExitCounts {
-    let exits = |turns| {
-        let (before, after) = loops.run(index, turns);
-        after.since(&before)
+    let least = |turns| {
+        let run = || {
+            let (before, after) = loops.run(index, turns);
+            after.since(&before)
+        };
+        [run(), run(), run()].into_iter().min_by_key(ExitCounts::total).expect("three")
     };
-    let (few, many) = (exits(10), exits(110));
-    let of = |kind: fn(&ExitCounts) -> u64| (kind(&many) - kind(&few)) / 100;
-    assert_eq!((kinds_rest(&many), kinds_rest(&few)), (0, 0));
+    let more = least(110).since(&least(10));
+    let of = |count: u64| {
+        assert_eq!(count % 100, 0, "not the same in each turn: {more:?}");
+        count / 100
+    };
+    assert_eq!(more.mmio + more.msr + more.other, 0);
     ExitCounts {
-        breakpoint: of(|c| c.breakpoint),
-        step: of(|c| c.step),
-        port: of(|c| c.port),
+        breakpoint: of(more.breakpoint),
+        step: of(more.step),
+        port: of(more.port),
         ..ExitCounts::default()
     }
-}
-
-fn kinds_rest(counts: &ExitCounts) -> u64 {
-    counts.mmio + counts.msr + counts.other
 }
 
 fn each_step_is_one_instruction_of_the_guest_also_where_probes_move_rip() {
@@ -55,9 +58,9 @@ fn each_step_is_one_instruction_of_the_guest_also_where_probes_move_rip() {
     let steps = |step| ExitCounts { step, ..ExitCounts::default() };
     assert_eq!(per_turn(&loops, 0), steps(1 + TURN_INSNS));
     assert_eq!(per_turn(&loops, 1), steps(1 + TURN_INSNS));
-    // KVM's emulator, which software-only hosts use, reports no step for an OUT that goes to user space.
+    // An OUT that goes to user space is no step in KVM's emulator, and two with kvm_intel in Bochs.
     let out = per_turn(&loops, 2);
-    assert!(out.port == 1 && [TURN_INSNS, TURN_INSNS + 1].contains(&out.step), "{out:?}");
+    assert!(out.port == 1 && (TURN_INSNS..=TURN_INSNS + 2).contains(&out.step), "{out:?}");
 
     loops.probe_body(0, "p:boosted 0x1 %ax", false);
     loops.probe_body(1, "p:emulated 0x1", false);

@@ -326,7 +326,8 @@ impl Vm {
     ///   until an IRET brings the flag back. Kernel code with interrupts off is the safe use.
     /// - What the guest stores of its flags meanwhile (PUSHF, an interrupt's frame) may have the flag set:
     ///   the guest may take a #DB for it when it loads them after stepping has ended.
-    /// - On software-only hosts, code in user mode is not stepped, nor is an OUT that goes to user space.
+    /// - On software-only hosts, code in user mode is not stepped.
+    /// - An OUT that goes to user space is no step in KVM's emulator, and two with kvm_intel in Bochs.
     ///
     /// A step takes many times as long as an instruction: a guest whose timer comes more often than its
     /// handler can be stepped does nothing else.
