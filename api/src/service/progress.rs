@@ -70,12 +70,15 @@ pub(crate) async fn console(service: &Service) {
     // A thread of its own: whoever reads standard output may be slow.
     let copy = tokio::task::spawn_blocking(move || {
         let mut offset = 0;
-        while !closing.is_closed() {
+        loop {
+            // Asked before reading, so that what came last is printed too.
+            let closed = closing.is_closed();
             let chunk = console.wait(offset, CONSOLE_POLL);
             offset = chunk.end();
             let mut stdout = std::io::stdout().lock();
-            if stdout.write_all(&chunk.bytes).and_then(|()| stdout.flush()).is_err() {
-                // Nobody reads it any more, which is no reason to end the guest.
+            let written = stdout.write_all(&chunk.bytes).and_then(|()| stdout.flush());
+            // If nobody reads it any more, that is no reason to end the guest.
+            if closed || written.is_err() {
                 return;
             }
         }

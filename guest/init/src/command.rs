@@ -24,6 +24,8 @@ pub enum Work<'a> {
     Spin(u64),
     /// `nanosleep`, in milliseconds.
     Sleep(u64),
+    /// That many children that run into an int3 of their own and die of SIGTRAP.
+    Trap(u64),
 }
 
 impl Work<'_> {
@@ -38,6 +40,7 @@ impl Work<'_> {
             Self::Mmap(_) => "mmap",
             Self::Spin(_) => "spin",
             Self::Sleep(_) => "sleep",
+            Self::Trap(_) => "trap",
         }
     }
 }
@@ -199,6 +202,7 @@ fn work<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Option<Work<'a>>, R
         b"mmap" => Work::Mmap(words.number("count")?),
         b"spin" => Work::Spin(words.number("milliseconds")?),
         b"sleep" => Work::Sleep(words.number("milliseconds")?),
+        b"trap" => Work::Trap(words.number("count")?),
         _ => return Ok(None),
     }))
 }
@@ -214,7 +218,7 @@ mod tests {
 
     #[test]
     fn parses_every_command() {
-        let cases: [(&[u8], Command<'_>); 16] = [
+        let cases: [(&[u8], Command<'_>); 17] = [
             (b"getpid 1000", Command::Work(Work::Getpid(1000))),
             (b"open /dev/null 3", Command::Work(Work::Open(b"/dev/null", 3))),
             (b"fork 2", Command::Work(Work::Fork(2))),
@@ -222,6 +226,7 @@ mod tests {
             (b"mmap 5", Command::Work(Work::Mmap(5))),
             (b"spin 10", Command::Work(Work::Spin(10))),
             (b"sleep 0", Command::Work(Work::Sleep(0))),
+            (b"trap 6", Command::Work(Work::Trap(6))),
             (b"cpu 1", Command::Cpu(1)),
             (b"  ping\t", Command::Ping),
             (b"counters", Command::Counters),

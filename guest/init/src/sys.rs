@@ -183,6 +183,12 @@ pub(crate) fn exit(status: u8) -> ! {
     }
 }
 
+/// An int3, as a debugger would put it into this program.
+pub(crate) fn breakpoint() {
+    // SAFETY: the trap changes no register and no memory; without a handler the process ends.
+    unsafe { core::arch::asm!("int3") };
+}
+
 /// One page of fresh private memory.
 pub(crate) fn map_page() -> Result<NonNull<u8>> {
     map(MAP_PRIVATE)

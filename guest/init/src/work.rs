@@ -8,7 +8,8 @@ use exoprobe_guest_init::command::{MAX_CHILDREN, Work};
 use crate::sys::{self, Errno, Fd, Forked, Path, Pid};
 
 /// Kinds of work, in the order of the totals.
-pub(crate) const KINDS: [&str; 7] = ["getpid", "open", "fork", "write", "mmap", "spin", "sleep"];
+pub(crate) const KINDS: [&str; 8] =
+    ["getpid", "open", "fork", "write", "mmap", "spin", "sleep", "trap"];
 
 /// Why work ended early.
 #[derive(Debug, Clone, Copy)]
@@ -112,6 +113,7 @@ fn perform(work: &Work<'_>, tally: &Tally) -> Result<(), Failure> {
         Work::Write(count) => write(count, tally),
         Work::Mmap(count) => tally.repeat(count, map_once),
         Work::Spin(ms) => timed(tally, |start| spin(start, ms)),
+        Work::Trap(count) => tally.repeat(count, trap_once),
         Work::Sleep(ms) => timed(tally, |_start| call("nanosleep", sys::sleep_ms(ms))),
     }
 }
@@ -133,6 +135,23 @@ fn fork_once() -> Result<(), Failure> {
     match call("fork", sys::fork())? {
         Forked::Child => sys::exit(0),
         Forked::Parent(child) => call("wait4", sys::wait(child)).map(drop),
+    }
+}
+
+/// A child with a breakpoint of its own, which is no concern of the host's.
+fn trap_once() -> Result<(), Failure> {
+    /// Of a wait status: the signal that killed, or 0.
+    const SIGNAL: u32 = 0x7f;
+    const SIGTRAP: u32 = 5;
+    match call("fork", sys::fork())? {
+        Forked::Child => {
+            sys::breakpoint();
+            sys::exit(0)
+        }
+        Forked::Parent(child) => match call("wait4", sys::wait(child))? & SIGNAL {
+            SIGTRAP => Ok(()),
+            other => Err(Failure::Killed(other)),
+        },
     }
 }
 

@@ -18,7 +18,8 @@ pub(crate) struct Programs {
 
 /// Root of the checkout.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).to_owned()
 }
 
 /// Runs a program whose standard output is its answer and whose messages are for the user.

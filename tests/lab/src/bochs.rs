@@ -27,14 +27,14 @@ impl Bochs {
         let copy = |fd: &OwnedFd| fd.try_clone().map(Stdio::from).map_err(at("terminal"));
         // setpriv: should this process be killed, Bochs goes too.
         let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "bochs", "-q", "-f", "bochsrc", "-rc", "rc"])
+            .args(["--pdeathsig", "KILL", "bochs-bin", "-q", "-f", "bochsrc", "-rc", "rc"])
             .current_dir(dir)
             .env("TERM", "vt100")
             .stdin(copy(&slave)?)
             .stdout(copy(&slave)?)
             .stderr(copy(&slave)?)
             .spawn()
-            .map_err(|source| LabError::Start { program: "bochs", source })?;
+            .map_err(|source| LabError::Start { program: "bochs-bin", source })?;
         let path = dir.join("terminal.txt");
         let mut log = File::create(&path).map_err(at(path))?;
         let mut master = File::from(master);

@@ -59,6 +59,6 @@ pub enum Record {
         /// How it ended, in words.
         how: String,
     },
-    /// All steps have run; the machine switches itself off.
+    /// All steps have run; the machine restarts, which ends Bochs.
     Done,
 }

@@ -24,7 +24,7 @@ use watch::{Limits, Outcome};
     about = "Runs exoprobe's tests in Bochs, against a real kvm_intel or kvm_amd",
     after_help = "Examples:\n  \
         cargo run -p exoprobe-lab -- run intel\n  \
-        cargo run -p exoprobe-lab -- run intel --test hits:: --test boot::\n  \
+        cargo run -p exoprobe-lab -- run intel --test hits::\n  \
         cargo run -p exoprobe-lab -- places target/tests/host.jsonl target/tests/lab-intel.jsonl"
 )]
 struct Cli {
@@ -48,9 +48,9 @@ enum Command {
 struct RunArgs {
     /// What to run
     plan: Plan,
-    /// Run only tests whose names contain this, and no counts; may be given several times
-    #[arg(long = "test", value_name = "NAME")]
-    tests: Vec<String>,
+    /// Run only tests whose names contain this, and no counts
+    #[arg(long, value_name = "NAME")]
+    test: Option<String>,
     /// Give up after so many seconds without a byte from the lab
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     silence: u64,
@@ -111,7 +111,7 @@ fn prepare(args: &RunArgs, dir: &Path) -> Result<(), LabError> {
     let programs = artifacts::programs()?;
     let mut contents = plan.contents(&programs)?;
     let job = dir.join("job.json");
-    let text = serde_json::to_vec_pretty(&plan.job(&args.tests));
+    let text = serde_json::to_vec_pretty(&plan.job(args.test.as_deref()));
     let text = text.map_err(|source| LabError::Json { path: job.clone(), source })?;
     std::fs::write(&job, text).map_err(at(&job))?;
     contents.push(("job.json", job));

@@ -1,5 +1,6 @@
 //! Following a run: its two serial ports, what they say of its progress, and the watchdog.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -13,6 +14,8 @@ use crate::error::{LabError, at};
 use crate::machine::{CONSOLE, RESULTS};
 
 const POLL: Duration = Duration::from_millis(100);
+/// How the tests tell that one begins (`PROGRESS_ENV` of the harness).
+const BEGIN: &str = "begin ";
 /// Console lines shown when a run ends badly.
 const LAST_LINES: usize = 30;
 
@@ -64,6 +67,8 @@ pub(crate) struct Outcome {
     pub(crate) failed: Vec<(String, String)>,
     /// The step that runs.
     step: Option<String>,
+    /// Tests that have begun and not ended.
+    running: BTreeSet<String>,
     done: bool,
 }
 
@@ -81,11 +86,26 @@ impl Outcome {
                     Ending::Skipped { reason } => Some(format!("SKIPPED {}: {reason}", test.test)),
                     Ending::Passed | Ending::Failed { .. } => None,
                 };
+                self.running.remove(&test.test);
                 self.tests.push(test);
                 shown
             }
             Err(_) => Some(format!("unexpected: {line}")),
         }
+    }
+
+    /// Takes a line of the console.
+    fn hear(&mut self, line: &str) {
+        if let Some(test) = line.strip_prefix(BEGIN) {
+            self.running.insert(test.to_owned());
+        }
+    }
+
+    /// What runs at the moment, in words.
+    fn running(&self) -> Option<String> {
+        let step = self.step.as_ref()?;
+        let tests: Vec<&str> = self.running.iter().map(String::as_str).collect();
+        Some(if tests.is_empty() { step.clone() } else { format!("{step}: {}", tests.join(", ")) })
     }
 
     fn record(&mut self, record: Record) -> Option<String> {
@@ -128,6 +148,7 @@ pub(crate) fn follow(dir: &Path, limits: Limits) -> Result<Outcome, LabError> {
         let ended = bochs.ended().map_err(at("bochs"))?;
         let (spoke, lines) = console.lines().map_err(at(CONSOLE))?;
         let (reported, reports) = results.lines().map_err(at(RESULTS))?;
+        lines.iter().for_each(|line| outcome.hear(line));
         let shown = reports.iter().filter_map(|line| outcome.take(line));
         for line in lines.into_iter().chain(shown) {
             println!("{:5.0} s | {line}", begun.elapsed().as_secs_f64());
@@ -139,7 +160,7 @@ pub(crate) fn follow(dir: &Path, limits: Limits) -> Result<Outcome, LabError> {
         if spoke || reported {
             heard = Instant::now();
         }
-        let step = outcome.step.clone();
+        let step = outcome.running();
         if let Some(status) = ended {
             break if outcome.done {
                 Ok(())
@@ -194,6 +215,11 @@ mod tests {
         assert_eq!(outcome.take(r#"{"test":"a::c","result":"passed","seconds":1.5}"#), None);
         assert_eq!(outcome.tests.len(), 2);
         assert!(outcome.take("garbage").is_some());
+        for line in ["begin a::b [1 vCPU]", "begin a::d", "noise"] {
+            outcome.hear(line);
+        }
+        outcome.take(r#"{"test":"a::d","result":"failed","reason":"","seconds":1.5}"#);
+        assert_eq!(outcome.running().as_deref(), Some("tests: a::b [1 vCPU]"));
         let end = Record::End { step: "tests".to_owned(), ok: false, how: "signal: 9".to_owned() };
         outcome.take(&serde_json::to_string(&end).unwrap());
         assert_eq!(outcome.failed, [("tests".to_owned(), "signal: 9".to_owned())]);

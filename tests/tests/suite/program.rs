@@ -18,6 +18,7 @@ pub(crate) const CASES: &[Case] = cases![
     sigterm_during_boot_ends_cleanly,
     tcp_needs_a_token needs [Kvm, Loopback],
     the_command_line_does_the_main_job,
+    the_console_comes_on_standard_output_to_its_end,
 ];
 
 fn snapshot() -> String {
@@ -226,4 +227,26 @@ fn the_command_line_does_the_main_job() {
     assert!(service.ok(&["vm", "status"]).contains("paused"));
     let _ = service.ok(&["vm", "resume"]);
     assert!(service.work("ping").contains("done ping"));
+}
+
+fn the_console_comes_on_standard_output_to_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s").to_str().unwrap().to_owned();
+    let running = exoprobe()
+        .args(["run", "--restore", &snapshot(), "--console", "--exit-with-guest"])
+        .args(["--socket", &socket])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let sent = exoprobe().args(["vm", "send", "panic", "--socket", &socket]).output().unwrap();
+    let ended = running.wait_with_output().unwrap();
+    assert!(!ended.status.success(), "a panic is no good end");
+    let console = String::from_utf8_lossy(&ended.stdout).into_owned();
+    assert!(console.contains("Kernel panic"), "{sent:?}: {console}");
 }

@@ -8,7 +8,7 @@ use exoprobe_vmm::Gva;
 pub(crate) const CASES: &[Case] = cases![
     each_bad_definition_has_its_errno_and_says_what_to_do(vcpus),
     a_batch_is_registered_whole_or_not_at_all(vcpus),
-    instructions_that_cannot_run_elsewhere_are_refused_with_the_reason(vcpus),
+    instructions_that_cannot_run_elsewhere_are_refused_with_the_reason,
     text_and_tables_that_the_guest_changed_are_left_alone(vcpus),
     what_the_kernel_fixes_up_or_rewrites_is_refused_everywhere(vcpus),
 ];
@@ -80,8 +80,8 @@ fn a_batch_is_registered_whole_or_not_at_all(vcpus: u8) {
 
 /// Instructions that must not run displaced: WARN's ud2, sti, hlt; and those the kernel rewrites
 /// itself or fixes up by address.
-fn instructions_that_cannot_run_elsewhere_are_refused_with_the_reason(vcpus: u8) {
-    let guest = TestGuest::restored(vcpus);
+fn instructions_that_cannot_run_elsewhere_are_refused_with_the_reason() {
+    let guest = TestGuest::restored(1);
     let symbols = kernel_symbols();
     let mut reasons = std::collections::BTreeMap::<String, u32>::new();
     for function in [

@@ -1,6 +1,6 @@
 //! Process 1 of the lab's host: mounts what programs expect, runs the steps of its job, reports on
-//! ttyS1, and switches the machine off. If it fails, the kernel panics, which ends the run as a
-//! failure too.
+//! ttyS1, and restarts the machine, which ends Bochs. If it fails, the kernel panics, which ends the
+//! run as a failure.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -12,18 +12,21 @@ use exoprobe_lab::job::{JOB_FILE, Job, RESULTS, Record, Step};
 use rustix::mount::{MountFlags, mount};
 
 fn main() {
-    let outcome = run();
-    if let Err(error) = &outcome {
-        println!("lab-init: {error}");
+    match run() {
+        // The kernel restarts by a triple fault, which ends Bochs.
+        Ok(()) => drop(rustix::system::reboot(rustix::system::RebootCommand::Restart)),
+        Err(error) => println!("lab-init: {error}"),
     }
-    // Whatever is still on its way through the serial ports is lost with the power.
+    // Process 1 must not end: the kernel panics, which ends Bochs too, without a `Record::Done`.
+}
+
+/// Waits until all has left the serial ports: what is still on its way is lost with the machine.
+fn drain() {
     for port in ["/dev/ttyS0", RESULTS] {
         if let Ok(port) = File::open(port) {
             let _ = rustix::termios::tcdrain(port.as_fd());
         }
     }
-    // Only if this fails does process 1 end, and the kernel panics.
-    let _ = rustix::system::reboot(rustix::system::RebootCommand::PowerOff);
 }
 
 fn run() -> Result<(), Box<dyn std::error::Error>> {
@@ -41,6 +44,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         carry_out(step, &mut results)?;
     }
     report(&mut results, &Record::Done)?;
+    drain();
     Ok(())
 }
 
