@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 LAB := cargo run --quiet --locked -p exoprobe-lab --
-.PHONY: help setup setup-lab guest build demo test lab lab-amd lab-stock lint bench counts openapi clean
+.PHONY: help setup setup-lab guest build demo test end-to-end lab lab-amd lab-stock lint bench counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -10,7 +10,7 @@ help:  ## list the targets
 setup:  ## install missing Debian packages (apt when root, else print the line)
 	@scripts/setup.sh
 
-setup-lab:
+setup-lab: setup
 	@scripts/setup.sh --lab
 
 guest: setup  ## build the tiny guest's kernel and initramfs (cached)
@@ -35,12 +35,18 @@ test: guest setup-lab lint  ## lints and every test, here and in the lab
 	cargo test --locked --workspace --exclude exoprobe-tests
 	cd guest/init && cargo test --locked --lib
 	cargo test --locked -p exoprobe-tests --lib
-	mkdir -p target/tests && rm -f target/tests/host.jsonl
+	@$(MAKE) --no-print-directory end-to-end
+
+# All places, also when one of them fails; then what ran where.
+end-to-end:
+	@mkdir -p target/tests && rm -f target/tests/*.jsonl; status=0; \
 	EXOPROBE_TEST_REPORT=$(CURDIR)/target/tests/host.jsonl \
-	    cargo test --locked -p exoprobe-tests --test integration -- --test-threads 2
-	$(LAB) run intel
-	@echo '== what ran where'
-	@$(LAB) places target/tests/host.jsonl target/tests/lab-intel.jsonl
+	    cargo test --locked -p exoprobe-tests --test integration -- --test-threads 2 || status=1; \
+	$(LAB) run intel || status=1; \
+	$(LAB) run stock || status=1; \
+	echo '== what ran where'; \
+	$(LAB) places target/tests/{host,lab-intel,lab-stock}.jsonl || status=1; \
+	exit $$status
 
 lab: guest setup-lab  ## the tests on a real kvm_intel, in Bochs (LAB_ARGS='--test hits::')
 	$(LAB) run intel $(LAB_ARGS)

@@ -25,7 +25,15 @@ check_packages() {
 }
 
 scratch=()
-cleanup() { ((${#scratch[@]} == 0)) || rm -rf -- "${scratch[@]}"; }
+worker=
+cleanup() {
+    # A job of this shell leads no group of its own: its children are found by their parent.
+    if [[ -n $worker ]] && kill -0 "$worker" 2>/dev/null; then
+        pkill -TERM -P "$worker" || true
+        wait "$worker" 2>/dev/null || true
+    fi
+    ((${#scratch[@]} == 0)) || rm -rf -- "${scratch[@]}"
+}
 trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
@@ -44,6 +52,8 @@ cached() {
         flock 9
     fi
     if [[ ! -d $cache/$key ]]; then
+        # What a build left that was killed.
+        find "$cache" -maxdepth 1 -name 'tmp.*' -mmin +1440 -exec rm -rf {} +
         temporary=$(mktemp -d "$cache/tmp.XXXXXX")
         scratch+=("$temporary")
         "$@" "$temporary"

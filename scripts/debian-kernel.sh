@@ -14,13 +14,17 @@ script=debian-kernel
 (($# == 1)) || die "give the name of a package, for example linux-image-cloud-amd64"
 cache=${EXOPROBE_CACHE:-$HOME/.cache/exoprobe}/debian-kernel
 
-# apt's own name and version of the package that has the kernel.
-package=$(apt-cache depends --important "$1" | sed -n 's/^ *Depends: \(linux-image-[0-9]\)/\1/p' | head -n 1)
+# The package that has the kernel, and its version.
+depends=$(apt-cache depends --important "$1")
+package=$(sed -n '/^ *Depends: linux-image-[0-9]/{s/^ *Depends: //p;q}' <<<"$depends")
 [[ -n $package ]] || die "apt knows no kernel of $1; try: sudo apt-get update"
+version=$(apt-cache show --no-all-versions "$package" | sed -n 's/^Version: //p')
+[[ -n $version ]] || die "apt knows no version of $package; try: sudo apt-get update"
+key=${package}_$version
 
 fetch() {
     local result=$1
-    say "fetching $package"
+    say "fetching $package $version"
     # apt drops its rights for a download, unless the folder is closed to its user; either will do.
     (cd "$result" && apt-get -qq -o APT::Sandbox::User=root download "$package") || return
     dpkg -x "$result"/*.deb "$result/unpacked" || return
@@ -28,5 +32,5 @@ fetch() {
     rm -rf "$result/unpacked" "$result"/*.deb
 }
 
-cached "$cache" "$package" fetch
-echo "$cache/$package/bzImage"
+cached "$cache" "$key" fetch
+echo "$cache/$key/bzImage"

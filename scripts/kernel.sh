@@ -107,11 +107,13 @@ build_kernel() {
     # `set -e` does not act in a function whose status is tested; hence its many `return`s.
     (make_kernel "$tree" "$result") >"$log" 2>&1 9>&- &
     pid=$!
+    worker=$pid
     progress "$pid" "$log"
     if ! wait "$pid"; then
         tail -n 30 "$log" >&2
         die "$name: the build failed; full log: $log"
     fi
+    worker=
     rm -rf "$tree"
 }
 

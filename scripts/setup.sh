@@ -7,7 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # The guest's build names its own packages, so that there is one list of them.
-mapfile -t packages < <(guest/build.sh --packages)
+list=$(guest/build.sh --packages)
+mapfile -t packages <<<"$list"
 packages+=(curl g++ python3)
 if [ "${1:-}" = --lab ]; then
     # The emulator with its terminal and its BIOSes; the boot loader and the maker of its CD.

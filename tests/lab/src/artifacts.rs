@@ -87,8 +87,7 @@ fn executable(messages: &str, name: &str) -> Option<PathBuf> {
     })
 }
 
-/// The guest's files as [`crate::image::Contents`]: what `make guest` built, without its `vmlinux`
-/// carrying more than symbols.
+/// The guest's files as [`crate::image::Contents`]: what `make guest` built.
 pub(crate) fn guest_files() -> Result<Vec<(&'static str, PathBuf)>, LabError> {
     let guest = root().join("guest");
     let files = [

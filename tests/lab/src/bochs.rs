@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
@@ -10,6 +11,7 @@ use std::thread::JoinHandle;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::error::{LabError, at};
+use crate::watch::Emulator;
 
 /// A running Bochs; dropping it ends it.
 pub(crate) struct Bochs {
@@ -23,6 +25,8 @@ impl Bochs {
     /// Debian's Bochs draws on a terminal or not at all, so it is given one whose content nobody needs
     /// (it goes to `terminal.txt`).
     pub(crate) fn start(dir: &Path) -> Result<Self, LabError> {
+        let path = dir.join("terminal.txt");
+        let mut log = File::create(&path).map_err(at(path))?;
         let (master, slave) = terminal()?;
         let copy = |fd: &OwnedFd| fd.try_clone().map(Stdio::from).map_err(at("terminal"));
         // setpriv: should this process be killed, Bochs goes too.
@@ -35,8 +39,6 @@ impl Bochs {
             .stderr(copy(&slave)?)
             .spawn()
             .map_err(|source| LabError::Start { program: "bochs-bin", source })?;
-        let path = dir.join("terminal.txt");
-        let mut log = File::create(&path).map_err(at(path))?;
         let mut master = File::from(master);
         let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
@@ -49,9 +51,10 @@ impl Bochs {
         });
         Ok(Self { child, reader: Some(reader) })
     }
+}
 
-    /// Its exit status, once it has ended.
-    pub(crate) fn ended(&mut self) -> std::io::Result<Option<ExitStatus>> {
+impl Emulator for Bochs {
+    fn ended(&mut self) -> std::io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
 }
@@ -76,6 +79,9 @@ fn terminal() -> Result<(OwnedFd, OwnedFd), LabError> {
         Ok((master, name.to_string_lossy().into_owned()))
     };
     let (master, name) = open().map_err(LabError::Terminal)?;
-    let slave = File::options().read(true).write(true).open(&name).map_err(at(name))?;
+    // It is for Bochs, and must not become this process's own.
+    let flags = i32::try_from(OpenptFlags::NOCTTY.bits()).expect("a flag of open(2)");
+    let slave = File::options().read(true).write(true).custom_flags(flags).open(&name);
+    let slave = slave.map_err(at(name))?;
     Ok((master, slave.into()))
 }

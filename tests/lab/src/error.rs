@@ -6,6 +6,14 @@ use std::time::Duration;
 /// Each says what to do, where that is not plain.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LabError {
+    /// A file that Debian's packages install.
+    #[error("{}: {source}\n  `make setup-lab` installs what the lab needs", path.display())]
+    Package {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// A file or folder of the run.
     #[error("{}: {source}", path.display())]
     File {
@@ -15,7 +23,7 @@ pub(crate) enum LabError {
         source: std::io::Error,
     },
     /// A program that must be there could not be started.
-    #[error("cannot start `{program}`: {source}\n  `make setup` installs what the lab needs")]
+    #[error("cannot start `{program}`: {source}\n  `make setup-lab` installs what the lab needs")]
     Start {
         /// Its name.
         program: &'static str,
@@ -71,9 +79,21 @@ pub(crate) enum LabError {
     /// The run was whole, and something in it failed.
     #[error("failed in the lab: {0}")]
     Steps(String),
-    /// The same counts were taken twice, and differ.
-    #[error("counts differ between two runs of the same program: {0}")]
+    /// A line of the results was damaged on its way, or steps are missing.
+    #[error("the lab's results are not whole: {0}")]
+    Garbled(String),
+    /// Nothing was tested.
+    #[error("no test ran: is there one of that name?")]
+    NoTests,
+    /// Tests that this machine can run were skipped.
+    #[error("skipped in the lab, which is there to run them: {0}")]
+    Skipped(String),
+    /// The counts are not what they should be.
+    #[error("the counts are wrong: {0}")]
     Counts(String),
+    /// A filter for a plan that has one test.
+    #[error("the stock kernel has one test of its own: leave --test out")]
+    StockFilter,
     /// Tests that ran in no place.
     #[error("ran nowhere: {0}")]
     Nowhere(String),

@@ -63,7 +63,8 @@ pub(crate) fn iso(
         (initramfs, tree.join("initrd")),
     ];
     for (from, to) in copies {
-        std::fs::copy(from, &to).map_err(at(from))?;
+        let copied = std::fs::copy(from, &to);
+        copied.map_err(|source| LabError::Package { path: from.to_owned(), source })?;
     }
     let config = boot.join("isolinux.cfg");
     let text = format!(

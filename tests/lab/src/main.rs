@@ -2,9 +2,11 @@
 
 mod artifacts;
 mod bochs;
+mod counts;
 mod error;
 mod image;
 mod machine;
+mod outcome;
 mod places;
 mod plan;
 mod watch;
@@ -16,8 +18,10 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 
 use error::{LabError, at};
-use plan::{COUNTS_FILE, Plan};
-use watch::{Limits, Outcome};
+use exoprobe_lab::job::Job;
+use outcome::Outcome;
+use plan::Plan;
+use watch::Limits;
 
 #[derive(Parser)]
 #[command(
@@ -77,44 +81,56 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &RunArgs) -> Result<(), LabError> {
+    let plan = args.plan;
+    if plan == Plan::Stock && args.test.is_some() {
+        return Err(LabError::StockFilter);
+    }
     let target = artifacts::root().join("target");
-    let dir = target.join("lab").join(args.plan.name());
-    if dir.exists() {
-        std::fs::remove_dir_all(&dir).map_err(at(&dir))?;
+    let dir = target.join("lab").join(plan.name());
+    let report = target.join("tests").join(format!("lab-{}.jsonl", plan.name()));
+    // What an earlier run left must not pass for this one's.
+    for old in [&dir, &report] {
+        remove(old)?;
     }
     std::fs::create_dir_all(&dir).map_err(at(&dir))?;
-    prepare(args, &dir)?;
-    println!(
-        "lab: {} in Bochs; console, results and logs are in {}",
-        args.plan.machine().kvm,
-        dir.display()
-    );
+    let job = plan.job(args.test.as_deref());
+    prepare(args, &job, &dir)?;
+    let kvm = plan.machine().kvm;
+    println!("lab: {kvm} in Bochs; console, results and logs are in {}", dir.display());
     let limits = Limits {
         silence: Duration::from_secs(args.silence),
         total: Duration::from_secs(args.limit),
     };
-    let outcome = watch::follow(&dir, limits)?;
-    write_report(&outcome, &target, args.plan)?;
-    let counts = write_counts(&outcome, &dir);
-    if !outcome.failed.is_empty() {
-        let failed = outcome.failed.iter().map(|(step, how)| format!("{step} ({how})"));
-        return Err(LabError::Steps(failed.collect::<Vec<_>>().join(", ")));
+    let (outcome, ended) = watch::follow(&dir, limits, || bochs::Bochs::start(&dir))?;
+    if args.test.is_none() {
+        write_report(&outcome, &report)?;
     }
-    counts
+    ended?;
+    outcome.judge(&job, |test, reason| plan.may_skip(test, reason))?;
+    counts::check(plan, &job, &outcome.files, &dir)
+}
+
+fn remove(path: &Path) -> Result<(), LabError> {
+    let removed =
+        if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(at(path)(error)),
+        _ => Ok(()),
+    }
 }
 
 /// Builds the CD and the configuration in `dir`.
-fn prepare(args: &RunArgs, dir: &Path) -> Result<(), LabError> {
+fn prepare(args: &RunArgs, job: &Job, dir: &Path) -> Result<(), LabError> {
     let (plan, machine) = (args.plan, args.plan.machine());
     let kernel = artifacts::host_kernel()?;
     println!("lab: building the programs");
     let programs = artifacts::programs()?;
     let mut contents = plan.contents(&programs)?;
-    let job = dir.join("job.json");
-    let text = serde_json::to_vec_pretty(&plan.job(args.test.as_deref()));
-    let text = text.map_err(|source| LabError::Json { path: job.clone(), source })?;
-    std::fs::write(&job, text).map_err(at(&job))?;
-    contents.push(("job.json", job));
+    let file = dir.join("job.json");
+    let text = serde_json::to_vec_pretty(job);
+    let text = text.map_err(|source| LabError::Json { path: file.clone(), source })?;
+    std::fs::write(&file, text).map_err(at(&file))?;
+    contents.push(("job.json", file));
     let initramfs = dir.join("initrd");
     image::initramfs(&contents, &initramfs)?;
     image::iso(dir, &kernel, &initramfs, &machine.cmdline())?;
@@ -127,35 +143,15 @@ fn prepare(args: &RunArgs, dir: &Path) -> Result<(), LabError> {
     }
 }
 
-/// Keeps the tests' records where `lab places` finds them; those of the stock kernel are no place of
-/// their own.
-fn write_report(outcome: &Outcome, target: &Path, plan: Plan) -> Result<(), LabError> {
-    let dir = target.join("tests");
-    std::fs::create_dir_all(&dir).map_err(at(&dir))?;
-    let path = dir.join(format!("lab-{}.jsonl", plan.name()));
+/// Keeps the tests' records where `lab places` finds them.
+fn write_report(outcome: &Outcome, path: &Path) -> Result<(), LabError> {
+    let dir = path.parent().unwrap_or(path);
+    std::fs::create_dir_all(dir).map_err(at(dir))?;
     let mut text = String::new();
     for test in &outcome.tests {
         let line = serde_json::to_string(test);
-        text += &line.map_err(|source| LabError::Json { path: path.clone(), source })?;
+        text += &line.map_err(|source| LabError::Json { path: path.to_owned(), source })?;
         text.push('\n');
     }
-    std::fs::write(&path, text).map_err(at(path))
-}
-
-/// Keeps the first counts; they must equal the second.
-fn write_counts(outcome: &Outcome, dir: &Path) -> Result<(), LabError> {
-    let mut texts = outcome.files.iter().filter(|(_, name, _)| name == COUNTS_FILE);
-    let Some((_, _, first)) = texts.next() else { return Ok(()) };
-    let path = dir.join(COUNTS_FILE);
-    std::fs::write(&path, first).map_err(at(&path))?;
-    for (step, _, text) in texts {
-        if text != first {
-            let other = dir.join("counts-again.json");
-            std::fs::write(&other, text).map_err(at(&other))?;
-            let both = format!("{} and {} ({step})", path.display(), other.display());
-            return Err(LabError::Counts(both));
-        }
-        println!("lab: the counts are the same twice: {}", path.display());
-    }
-    Ok(())
+    std::fs::write(path, text).map_err(at(path))
 }

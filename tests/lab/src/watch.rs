@@ -1,21 +1,17 @@
 //! Following a run: its two serial ports, what they say of its progress, and the watchdog.
 
-use std::collections::BTreeSet;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use exoprobe_lab::job::Record;
-use exoprobe_tests::harness::{self, Outcome as Ending};
-
-use crate::bochs::Bochs;
 use crate::error::{LabError, at};
 use crate::machine::{CONSOLE, RESULTS};
+use crate::outcome::Outcome;
 
 const POLL: Duration = Duration::from_millis(100);
-/// How the tests tell that one begins (`PROGRESS_ENV` of the harness).
-const BEGIN: &str = "begin ";
 /// Console lines shown when a run ends badly.
 const LAST_LINES: usize = 30;
 
@@ -26,6 +22,12 @@ pub(crate) struct Limits {
     pub(crate) silence: Duration,
     /// In all.
     pub(crate) total: Duration,
+}
+
+/// The process that is watched; dropping it ends it.
+pub(crate) trait Emulator {
+    /// Its exit status, once it has ended.
+    fn ended(&mut self) -> std::io::Result<Option<ExitStatus>>;
 }
 
 /// A file that grows, read line by line.
@@ -56,141 +58,154 @@ impl Follower {
     }
 }
 
-/// What a run has told so far.
-#[derive(Default)]
-pub(crate) struct Outcome {
-    /// Tests, in order of their end.
-    pub(crate) tests: Vec<harness::Record>,
-    /// Files that steps left: the step, the name, the text.
-    pub(crate) files: Vec<(String, String, String)>,
-    /// Steps that failed, and how.
-    pub(crate) failed: Vec<(String, String)>,
-    /// The step that runs.
-    step: Option<String>,
-    /// Tests that have begun and not ended.
-    running: BTreeSet<String>,
-    done: bool,
+/// A run that is watched.
+struct Watch {
+    console: Follower,
+    results: Follower,
+    outcome: Outcome,
+    last: VecDeque<String>,
+    begun: Instant,
+    heard: Instant,
 }
 
-impl Outcome {
-    /// Takes a line of the second serial port, and gives what the user should see of it. A line that
-    /// is neither is shown, for it can only be an error.
-    fn take(&mut self, line: &str) -> Option<String> {
-        if let Ok(record) = serde_json::from_str::<Record>(line) {
-            return self.record(record);
-        }
-        match serde_json::from_str::<harness::Record>(line) {
-            Ok(test) => {
-                // How the others end is on the console already.
-                let shown = match &test.outcome {
-                    Ending::Skipped { reason } => Some(format!("SKIPPED {}: {reason}", test.test)),
-                    Ending::Passed | Ending::Failed { .. } => None,
-                };
-                self.running.remove(&test.test);
-                self.tests.push(test);
-                shown
-            }
-            Err(_) => Some(format!("unexpected: {line}")),
-        }
+impl Watch {
+    fn new(dir: &Path) -> Result<Self, LabError> {
+        Ok(Self {
+            console: Follower::open(&dir.join(CONSOLE))?,
+            results: Follower::open(&dir.join(RESULTS))?,
+            outcome: Outcome::default(),
+            last: VecDeque::new(),
+            begun: Instant::now(),
+            heard: Instant::now(),
+        })
     }
 
-    /// Takes a line of the console.
-    fn hear(&mut self, line: &str) {
-        if let Some(test) = line.strip_prefix(BEGIN) {
-            self.running.insert(test.to_owned());
-        }
-    }
-
-    /// What runs at the moment, in words.
-    fn running(&self) -> Option<String> {
-        let step = self.step.as_ref()?;
-        let tests: Vec<&str> = self.running.iter().map(String::as_str).collect();
-        Some(if tests.is_empty() { step.clone() } else { format!("{step}: {}", tests.join(", ")) })
-    }
-
-    fn record(&mut self, record: Record) -> Option<String> {
-        match record {
-            Record::Begin { step } => {
-                let shown = format!("== {step}");
-                self.step = Some(step);
-                Some(shown)
-            }
-            Record::File { step, name, text } => {
-                self.files.push((step, name, text));
-                None
-            }
-            Record::End { step, ok, how } => {
-                self.step = None;
-                let shown = format!("== {step}: {}", if ok { "passed" } else { &how });
-                if !ok {
-                    self.failed.push((step, how));
-                }
-                Some(shown)
-            }
-            Record::Done => {
-                self.done = true;
-                None
-            }
-        }
-    }
-}
-
-/// Follows Bochs to its end, and shows what comes. An error has shown the last lines of the console.
-pub(crate) fn follow(dir: &Path, limits: Limits) -> Result<Outcome, LabError> {
-    let mut console = Follower::open(&dir.join(CONSOLE))?;
-    let mut results = Follower::open(&dir.join(RESULTS))?;
-    let mut bochs = Bochs::start(dir)?;
-    let mut outcome = Outcome::default();
-    let mut last = std::collections::VecDeque::new();
-    let (begun, mut heard) = (Instant::now(), Instant::now());
-    let result = loop {
-        // Asked before reading, so that what it wrote last is read.
-        let ended = bochs.ended().map_err(at("bochs"))?;
-        let (spoke, lines) = console.lines().map_err(at(CONSOLE))?;
-        let (reported, reports) = results.lines().map_err(at(RESULTS))?;
-        lines.iter().for_each(|line| outcome.hear(line));
-        let shown = reports.iter().filter_map(|line| outcome.take(line));
+    /// Takes in, and shows, what has come on both ports.
+    fn read(&mut self) -> Result<(), LabError> {
+        let (spoke, lines) = self.console.lines().map_err(at(CONSOLE))?;
+        let (reported, results) = self.results.lines().map_err(at(RESULTS))?;
+        lines.iter().for_each(|line| self.outcome.on_console_line(line));
+        let shown = results.iter().filter_map(|line| self.outcome.on_result_line(line));
         for line in lines.into_iter().chain(shown) {
-            println!("{:5.0} s | {line}", begun.elapsed().as_secs_f64());
-            last.push_back(line);
-            if last.len() > LAST_LINES {
-                last.pop_front();
+            println!("{:5.0} s | {line}", self.begun.elapsed().as_secs_f64());
+            self.last.push_back(line);
+            if self.last.len() > LAST_LINES {
+                self.last.pop_front();
             }
         }
         if spoke || reported {
-            heard = Instant::now();
+            self.heard = Instant::now();
         }
-        let step = outcome.running();
-        if let Some(status) = ended {
-            break if outcome.done {
-                Ok(())
-            } else {
-                Err(LabError::Unfinished { how: status.to_string(), step })
-            };
+        Ok(())
+    }
+
+    /// Whether a run that goes on has gone on for too long.
+    fn overdue(&self, limits: Limits) -> Result<(), LabError> {
+        let step = || self.outcome.running();
+        if self.heard.elapsed() > limits.silence {
+            return Err(LabError::Silence { silence: limits.silence, step: step() });
         }
-        if heard.elapsed() > limits.silence {
-            break Err(LabError::Silence { silence: limits.silence, step });
+        if self.begun.elapsed() > limits.total {
+            return Err(LabError::TooLong { limit: limits.total, step: step() });
         }
-        if begun.elapsed() > limits.total {
-            break Err(LabError::TooLong { limit: limits.total, step });
+        Ok(())
+    }
+
+    fn until_end(&mut self, emulator: &mut impl Emulator, limits: Limits) -> Result<(), LabError> {
+        loop {
+            // Asked before reading, so that what it wrote last is read.
+            let ended = emulator.ended().map_err(at("bochs"))?;
+            self.read()?;
+            if let Some(status) = ended {
+                if self.outcome.done {
+                    return Ok(());
+                }
+                let step = self.outcome.running();
+                return Err(LabError::Unfinished { how: status.to_string(), step });
+            }
+            self.overdue(limits)?;
+            std::thread::sleep(POLL);
         }
-        std::thread::sleep(POLL);
-    };
-    if result.is_err() {
-        eprintln!(
-            "lab: the last lines from the lab (all of them: {}):",
-            dir.join(CONSOLE).display()
-        );
-        for line in last {
+    }
+}
+
+/// Follows an emulator to its end, and shows what comes. Gives what was told until then, and how it
+/// ended; a bad end has shown the last lines.
+///
+/// # Errors
+/// When it cannot be started or its ports cannot be followed.
+pub(crate) fn follow<E: Emulator>(
+    dir: &Path,
+    limits: Limits,
+    start: impl FnOnce() -> Result<E, LabError>,
+) -> Result<(Outcome, Result<(), LabError>), LabError> {
+    let mut watch = Watch::new(dir)?;
+    let ended = watch.until_end(&mut start()?, limits);
+    if ended.is_err() {
+        eprintln!("lab: the last lines from the lab (all: {}):", dir.join(CONSOLE).display());
+        for line in &watch.last {
             eprintln!("    {line}");
         }
     }
-    result.map(|()| outcome)
+    Ok((watch.outcome, ended))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Child, Command};
+
     use super::*;
+
+    /// A shell in place of Bochs.
+    struct Shell(Child);
+
+    impl Emulator for Shell {
+        fn ended(&mut self) -> std::io::Result<Option<ExitStatus>> {
+            self.0.try_wait()
+        }
+    }
+
+    impl Drop for Shell {
+        fn drop(&mut self) {
+            drop(self.0.kill());
+            drop(self.0.wait());
+        }
+    }
+
+    const DONE: &str = r#"echo '{"lab":"done"}' >> results.txt"#;
+
+    fn run(script: &str, silence: u64, total: u64) -> (Outcome, Result<(), LabError>) {
+        let dir = tempfile::tempdir().unwrap();
+        let limits =
+            Limits { silence: Duration::from_millis(silence), total: Duration::from_millis(total) };
+        let start = || {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).current_dir(dir.path());
+            Ok(Shell(command.spawn().unwrap()))
+        };
+        follow(dir.path(), limits, start).unwrap()
+    }
+
+    #[test]
+    fn a_run_is_whole_only_when_the_lab_says_so() {
+        let (outcome, ended) = run(&format!("echo hello >> console.txt; {DONE}"), 60_000, 60_000);
+        assert!(ended.is_ok() && outcome.done);
+        let (_, ended) = run("exit 3", 60_000, 60_000);
+        let Err(LabError::Unfinished { how, step: None }) = ended else { panic!("{ended:?}") };
+        assert!(how.contains('3'), "{how}");
+    }
+
+    #[test]
+    fn silence_and_length_end_a_run_and_name_what_hung() {
+        let begin = r#"echo '{"lab":"begin","step":"tests"}' >> results.txt;
+            echo 'begin a::b' >> console.txt"#;
+        let (_, ended) = run(&format!("{begin}; exec sleep 1000"), 700, 60_000);
+        let Err(LabError::Silence { step: Some(step), .. }) = ended else { panic!("{ended:?}") };
+        assert_eq!(step, "tests: a::b");
+        let noise = "while true; do echo x >> console.txt; sleep 0.1; done";
+        let (_, ended) = run(noise, 60_000, 700);
+        assert!(matches!(ended, Err(LabError::TooLong { .. })), "{ended:?}");
+    }
 
     #[test]
     fn lines_come_whole_and_clean() {
@@ -202,29 +217,5 @@ mod tests {
         assert_eq!(follower.lines().unwrap(), (true, vec!["one".to_owned()]));
         std::fs::write(&path, b"one\r\ntwo\x1b[31m\n").unwrap();
         assert_eq!(follower.lines().unwrap(), (true, vec!["two[31m".to_owned()]));
-    }
-
-    #[test]
-    fn results_are_sorted_by_what_they_are() {
-        let mut outcome = Outcome::default();
-        let begun = serde_json::to_string(&Record::Begin { step: "tests".to_owned() }).unwrap();
-        assert_eq!(outcome.take(&begun).as_deref(), Some("== tests"));
-        assert_eq!(outcome.step.as_deref(), Some("tests"));
-        let skipped = r#"{"test":"a::b","result":"skipped","reason":"no SMP","seconds":0.0}"#;
-        assert_eq!(outcome.take(skipped).as_deref(), Some("SKIPPED a::b: no SMP"));
-        assert_eq!(outcome.take(r#"{"test":"a::c","result":"passed","seconds":1.5}"#), None);
-        assert_eq!(outcome.tests.len(), 2);
-        assert!(outcome.take("garbage").is_some());
-        for line in ["begin a::b [1 vCPU]", "begin a::d", "noise"] {
-            outcome.hear(line);
-        }
-        outcome.take(r#"{"test":"a::d","result":"failed","reason":"","seconds":1.5}"#);
-        assert_eq!(outcome.running().as_deref(), Some("tests: a::b [1 vCPU]"));
-        let end = Record::End { step: "tests".to_owned(), ok: false, how: "signal: 9".to_owned() };
-        outcome.take(&serde_json::to_string(&end).unwrap());
-        assert_eq!(outcome.failed, [("tests".to_owned(), "signal: 9".to_owned())]);
-        assert!(!outcome.done);
-        outcome.take(r#"{"lab":"done"}"#);
-        assert!(outcome.done);
     }
 }

@@ -20,9 +20,11 @@ use session::Session;
 
 /// Names the file that a [`Record`] is appended to as each test ends.
 pub const REPORT_ENV: &str = "EXOPROBE_TEST_REPORT";
-/// Set to 1, has `begin NAME` written to standard error as each test begins, so that a hang has a
-/// name.
+/// Set to 1, has [`BEGIN`] and the name written to standard error as each test begins, so that a hang
+/// has a name.
 pub const PROGRESS_ENV: &str = "EXOPROBE_TEST_PROGRESS";
+/// What stands before the name of a test that begins.
+pub const BEGIN: &str = "begin ";
 
 /// Runs the cases that the command line asks for; gives what `main` returns.
 #[must_use]

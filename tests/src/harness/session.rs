@@ -12,7 +12,7 @@ use libtest_mimic::{Completion, Failed, Trial};
 use super::case::Test;
 use super::need::{LacksError, parse_lacks};
 use super::report::{Report, ReportError};
-use super::{LACKS_ENV, Need, Outcome, PROGRESS_ENV, REPORT_ENV, Record};
+use super::{BEGIN, LACKS_ENV, Need, Outcome, PROGRESS_ENV, REPORT_ENV, Record};
 
 /// Why a session cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ impl Session {
 
     fn carry_out(&self, test: Test) -> Result<Completion, Failed> {
         if self.progress {
-            eprintln!("begin {}", test.name);
+            eprintln!("{BEGIN}{}", test.name);
         }
         let begun = Instant::now();
         let outcome = match test.needs.iter().find_map(|need| self.lack(*need)) {

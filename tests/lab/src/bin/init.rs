@@ -15,7 +15,10 @@ fn main() {
     match run() {
         // The kernel restarts by a triple fault, which ends Bochs.
         Ok(()) => drop(rustix::system::reboot(rustix::system::RebootCommand::Restart)),
-        Err(error) => println!("lab-init: {error}"),
+        Err(error) => {
+            println!("lab-init: {error}");
+            drain();
+        }
     }
     // Process 1 must not end: the kernel panics, which ends Bochs too, without a `Record::Done`.
 }
@@ -41,6 +44,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let job: Job = serde_json::from_slice(&std::fs::read(JOB_FILE)?)?;
     let mut results = OpenOptions::new().append(true).open(RESULTS)?;
     for step in &job.steps {
+        // What an earlier step left is not this one's.
+        step.collect.iter().for_each(|path| drop(std::fs::remove_file(path)));
         carry_out(step, &mut results)?;
     }
     report(&mut results, &Record::Done)?;
