@@ -7,13 +7,16 @@ use std::time::Instant;
 
 use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{
-    DEFAULT_EVENTS, Engine, Guest, Kprobe, ProbeDefinition, ProbeStatus, parse_line,
+    DEFAULT_EVENTS, Engine, Guest, Kprobe, ProbeDefinition, ProbeError, ProbeStatus, parse_line,
 };
 use exoprobe_vmm::{DEFAULT_KVM, Gva, Host, Vm, VmConfig, VmState};
 
 use crate::PATIENCE;
 
 const MEMORY_MIB: u64 = 32;
+/// What the guest's console shows when its kernel has found something wrong.
+const SIGNS_OF_HARM: [&str; 7] =
+    ["BUG", "Oops", "WARNING", "panic", "segfault", "traps:", "rcu_sched"];
 /// Names the guest's folder, on a machine without this source tree.
 const GUEST_ENV: &str = "EXOPROBE_GUEST";
 
@@ -153,17 +156,47 @@ impl TestGuest {
     /// # Panics
     /// When it answers with an error or not at all.
     pub fn work(&self, command: &str) -> u64 {
-        let port = self.vm.serial(1).expect("port 1");
-        let from = port.log().end();
-        port.send(format!("{command}\n").as_bytes()).expect("the workload reads");
+        let from = self.send(command);
         self.answer(from, command)
     }
 
-    /// Waits for the answer to a command sent when the port's log ended at `from`.
+    /// Sends a command to the workload; gives where its answer will be in the port's log.
+    ///
+    /// # Panics
+    /// When the guest does not read.
+    #[must_use]
+    pub fn send(&self, command: &str) -> u64 {
+        let port = self.vm.serial(1).expect("port 1");
+        let from = port.log().end();
+        port.send(format!("{command}\n").as_bytes()).expect("the workload reads");
+        from
+    }
+
+    /// Whether the port's log has nothing behind `from`.
+    ///
+    /// # Panics
+    /// Never: every guest has the port.
+    #[must_use]
+    pub fn is_silent(&self, from: u64) -> bool {
+        self.vm.serial(1).expect("port 1").log().read(from).bytes.is_empty()
+    }
+
+    /// Waits for the answer to a command sent when the port's log ended at `from`; gives its count.
     ///
     /// # Panics
     /// As [`Self::work`].
     pub fn answer(&self, from: u64, command: &str) -> u64 {
+        let line = self.answer_line(from, command);
+        let count = line.strip_prefix("done ").and_then(|l| l.rsplit(' ').next()?.parse().ok());
+        count.unwrap_or_else(|| panic!("`{command}` gave `{line}`; console:\n{}", self.console()))
+    }
+
+    /// As [`Self::answer`], for a command that may fail: gives the answer as it is.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn answer_line(&self, from: u64, command: &str) -> String {
         let port = self.vm.serial(1).expect("port 1");
         let answer = port
             .log()
@@ -175,8 +208,7 @@ impl TestGuest {
                 self.console()
             );
         };
-        let count = line.strip_prefix("done ").and_then(|l| l.rsplit(' ').next()?.parse().ok());
-        count.unwrap_or_else(|| panic!("`{command}` gave `{line}`; console:\n{}", self.console()))
+        line
     }
 
     /// Registers a line of kprobe_events' language.
@@ -185,6 +217,21 @@ impl TestGuest {
     /// When it is refused.
     pub fn probe(&self, line: &str) {
         self.engine.register_kprobe(definition(line)).unwrap_or_else(|e| panic!("{line}: {e}"));
+    }
+
+    /// What registering a line would say. Nothing is registered: the line is the first of a batch whose
+    /// last is always refused, and a batch is looked at whole before anything of it goes to the guest.
+    ///
+    /// # Errors
+    /// [`ProbeError`]: why it would be refused.
+    ///
+    /// # Panics
+    /// When the line is none of kprobe_events' language.
+    pub fn check(&self, line: &str) -> Result<(), ProbeError> {
+        let nowhere = definition("p:nowhere no_such_function");
+        let batch = vec![definition(line).into(), nowhere.into()];
+        let refused = self.engine.register_kprobes(batch).expect_err("its last is refused");
+        if refused.index == 0 { Err(refused.error) } else { Ok(()) }
     }
 
     /// Registers probes, all or none, and gives how many.
@@ -241,11 +288,19 @@ impl TestGuest {
     /// # Panics
     /// When it does not.
     pub fn assert_unharmed(&self) {
+        self.assert_unharmed_but_for("no sign");
+    }
+
+    /// As [`Self::assert_unharmed`], where one of the signs of harm is what the test wanted.
+    ///
+    /// # Panics
+    /// As [`Self::assert_unharmed`].
+    pub fn assert_unharmed_but_for(&self, wanted: &str) {
         assert!(matches!(self.vm.state(), VmState::Running), "{:?}", self.vm.state());
         assert_eq!(self.work("getpid 3"), 3);
         assert_eq!(self.work("fork 1"), 1);
         let console = self.console();
-        for sign in ["BUG", "Oops", "WARNING", "panic", "segfault", "traps:", "rcu_sched"] {
+        for sign in SIGNS_OF_HARM.into_iter().filter(|sign| *sign != wanted) {
             assert!(!console.contains(sign), "the guest's console shows {sign}:\n{console}");
         }
     }
