@@ -1,10 +1,9 @@
 //! The `exoprobe` program as a user runs it.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output};
 
-use crate::PATIENCE;
+use crate::{PATIENCE, Running, finish};
 
 /// The program, built beside the tests.
 ///
@@ -26,7 +25,7 @@ pub fn exoprobe() -> Command {
 
 /// A running `exoprobe run`, ended with the test.
 pub struct Service {
-    child: Child,
+    running: Running,
     socket: PathBuf,
     _dir: tempfile::TempDir,
 }
@@ -40,25 +39,10 @@ impl Service {
     pub fn start(args: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let socket = dir.path().join("api.sock");
-        let log = std::fs::File::create(dir.path().join("log")).expect("a log file");
-        let child = exoprobe()
-            .arg("run")
-            .arg("--socket")
-            .arg(&socket)
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("the program starts");
-        let mut service = Self { child, socket, _dir: dir };
-        let deadline = Instant::now() + PATIENCE;
-        while std::os::unix::net::UnixStream::connect(&service.socket).is_err() {
-            let ended = service.child.try_wait().expect("a child can be asked");
-            assert!(ended.is_none() && Instant::now() < deadline, "{ended:?}: {}", service.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        service
+        let mut running =
+            Running::spawn(exoprobe().arg("run").arg("--socket").arg(&socket).args(args));
+        running.wait_for_socket(&socket, PATIENCE);
+        Self { running, socket, _dir: dir }
     }
 
     /// Its socket.
@@ -70,24 +54,22 @@ impl Service {
     /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.running.pid()
     }
 
     /// What it wrote to standard error.
     #[must_use]
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.socket.with_file_name("log")).unwrap_or_default()
+        self.running.stderr()
     }
 
     /// Runs a client command against it.
     ///
     /// # Panics
-    /// When the program cannot be started.
+    /// When the program cannot be started, or does not end within [`PATIENCE`].
     #[must_use]
     pub fn client(&self, args: &[&str]) -> Output {
-        let mut command = exoprobe();
-        command.arg("--socket").arg(&self.socket).args(args);
-        command.output().expect("the program starts")
+        finish(exoprobe().arg("--socket").arg(&self.socket).args(args), PATIENCE)
     }
 
     /// As [`Self::client`], for a command that must succeed; gives its standard output.
@@ -117,23 +99,9 @@ impl Service {
     /// # Panics
     /// When it does not end within [`PATIENCE`].
     pub fn end(&mut self, signal: i32) -> std::process::ExitStatus {
-        let pid = i32::try_from(self.child.id()).expect("a pid");
+        let pid = i32::try_from(self.pid()).expect("a pid");
         // SAFETY: `kill` takes any numbers; the child is ours and not yet waited for.
         unsafe { libc::kill(pid, signal) };
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("a child can be asked") {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "did not end: {}", self.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
+        self.running.wait(PATIENCE)
     }
 }

@@ -3,17 +3,22 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{
-    DEFAULT_EVENTS, Engine, Guest, Kprobe, ProbeDefinition, ProbeStatus, parse_line,
+    DEFAULT_EVENTS, Engine, Guest, Kprobe, ProbeDefinition, ProbeError, ProbeStatus, parse_line,
 };
 use exoprobe_vmm::{DEFAULT_KVM, Gva, Host, Vm, VmConfig, VmState};
 
 use crate::PATIENCE;
 
 const MEMORY_MIB: u64 = 32;
+/// How often a wait for the workload looks whether the guest still runs.
+const LOOK: Duration = Duration::from_millis(200);
+/// What the guest's console shows when its kernel has found something wrong.
+const SIGNS_OF_HARM: [&str; 7] =
+    ["BUG", "Oops", "WARNING", "panic", "segfault", "traps:", "rcu_sched"];
 /// Names the guest's folder, on a machine without this source tree.
 const GUEST_ENV: &str = "EXOPROBE_GUEST";
 
@@ -106,8 +111,7 @@ impl TestGuest {
     /// # Panics
     /// As [`Self::boot`].
     pub fn wait_for_prompt(&self) {
-        let port = self.vm.serial(1).expect("port 1");
-        let prompt = port.log().wait_line(0, PATIENCE, |line| line == "ready");
+        let prompt = self.workload_line(0, |line| line == "ready");
         assert!(
             prompt.is_some(),
             "no prompt; state {:?}; console:\n{}",
@@ -148,35 +152,79 @@ impl TestGuest {
         Self::start(Vm::restore(&host(), &path).expect("the snapshot can be restored"))
     }
 
+    /// The first line of the workload from `from` on that `accept`s; `None` once the guest has stopped
+    /// without it, or `PATIENCE` is over.
+    fn workload_line(&self, from: u64, accept: impl Fn(&str) -> bool) -> Option<String> {
+        let port = self.vm.serial(1).expect("port 1");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            // Asked before reading, so that what it wrote last is read.
+            let stopped = matches!(self.vm.state(), VmState::Stopped(_));
+            if let Some((line, _)) = port.log().wait_line(from, LOOK, &accept) {
+                return Some(line);
+            }
+            if stopped || Instant::now() > deadline {
+                return None;
+            }
+        }
+    }
+
     /// Has the workload carry out a command; gives the count it answers.
     ///
     /// # Panics
     /// When it answers with an error or not at all.
     pub fn work(&self, command: &str) -> u64 {
-        let port = self.vm.serial(1).expect("port 1");
-        let from = port.log().end();
-        port.send(format!("{command}\n").as_bytes()).expect("the workload reads");
+        let from = self.send(command);
         self.answer(from, command)
     }
 
-    /// Waits for the answer to a command sent when the port's log ended at `from`.
+    /// Sends a command to the workload; gives where its answer will be in the port's log.
+    ///
+    /// # Panics
+    /// When the guest does not read.
+    #[must_use]
+    pub fn send(&self, command: &str) -> u64 {
+        let port = self.vm.serial(1).expect("port 1");
+        let from = port.log().end();
+        port.send(format!("{command}\n").as_bytes()).expect("the workload reads");
+        from
+    }
+
+    /// Whether the port's log has nothing behind `from`.
+    ///
+    /// # Panics
+    /// Never: every guest has the port.
+    #[must_use]
+    pub fn is_silent(&self, from: u64) -> bool {
+        self.vm.serial(1).expect("port 1").log().read(from).bytes.is_empty()
+    }
+
+    /// Waits for the answer to a command sent when the port's log ended at `from`; gives its count.
     ///
     /// # Panics
     /// As [`Self::work`].
     pub fn answer(&self, from: u64, command: &str) -> u64 {
-        let port = self.vm.serial(1).expect("port 1");
-        let answer = port
-            .log()
-            .wait_line(from, PATIENCE, |l| l.starts_with("done ") || l.starts_with("error "));
-        let Some((line, _)) = answer else {
+        let line = self.answer_line(from, command);
+        let count = line.strip_prefix("done ").and_then(|l| l.rsplit(' ').next()?.parse().ok());
+        count.unwrap_or_else(|| panic!("`{command}` gave `{line}`; console:\n{}", self.console()))
+    }
+
+    /// As [`Self::answer`], for a command that may fail: gives the answer as it is.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn answer_line(&self, from: u64, command: &str) -> String {
+        let answer =
+            self.workload_line(from, |l| l.starts_with("done ") || l.starts_with("error "));
+        let Some(line) = answer else {
             panic!(
                 "no answer to `{command}`; state {:?}; console:\n{}",
                 self.vm.state(),
                 self.console()
             );
         };
-        let count = line.strip_prefix("done ").and_then(|l| l.rsplit(' ').next()?.parse().ok());
-        count.unwrap_or_else(|| panic!("`{command}` gave `{line}`; console:\n{}", self.console()))
+        line
     }
 
     /// Registers a line of kprobe_events' language.
@@ -185,6 +233,21 @@ impl TestGuest {
     /// When it is refused.
     pub fn probe(&self, line: &str) {
         self.engine.register_kprobe(definition(line)).unwrap_or_else(|e| panic!("{line}: {e}"));
+    }
+
+    /// What registering a line would say. Nothing is registered: the line is the first of a batch whose
+    /// last is always refused, and a batch is looked at whole before anything of it goes to the guest.
+    ///
+    /// # Errors
+    /// [`ProbeError`]: why it would be refused.
+    ///
+    /// # Panics
+    /// When the line is none of kprobe_events' language.
+    pub fn check(&self, line: &str) -> Result<(), ProbeError> {
+        let nowhere = definition("p:nowhere no_such_function");
+        let batch = vec![definition(line).into(), nowhere.into()];
+        let refused = self.engine.register_kprobes(batch).expect_err("its last is refused");
+        if refused.index == 0 { Err(refused.error) } else { Ok(()) }
     }
 
     /// Registers probes, all or none, and gives how many.
@@ -241,11 +304,19 @@ impl TestGuest {
     /// # Panics
     /// When it does not.
     pub fn assert_unharmed(&self) {
+        self.assert_unharmed_but_for("no sign");
+    }
+
+    /// As [`Self::assert_unharmed`], where one of the signs of harm is what the test wanted.
+    ///
+    /// # Panics
+    /// As [`Self::assert_unharmed`].
+    pub fn assert_unharmed_but_for(&self, wanted: &str) {
         assert!(matches!(self.vm.state(), VmState::Running), "{:?}", self.vm.state());
         assert_eq!(self.work("getpid 3"), 3);
         assert_eq!(self.work("fork 1"), 1);
         let console = self.console();
-        for sign in ["BUG", "Oops", "WARNING", "panic", "segfault", "traps:", "rcu_sched"] {
+        for sign in SIGNS_OF_HARM.into_iter().filter(|sign| *sign != wanted) {
             assert!(!console.contains(sign), "the guest's console shows {sign}:\n{console}");
         }
     }

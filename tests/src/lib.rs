@@ -4,15 +4,18 @@
 //! The workload counts what it really did; every test compares the engine's counts with it.
 
 mod binary;
+pub mod counts;
 mod guest;
 pub mod harness;
 pub mod http;
 pub mod loops;
+mod process;
 
 use std::time::Duration;
 
 pub use binary::{Service, exoprobe};
 pub use guest::{SnapshotCleanup, TestGuest, guest_file, kernel_symbols};
+pub use process::{Running, finish};
 
 /// How long anything may take that is sure to come: it only ends a test that would hang, so it is
 /// right for machines far slower than this one.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use exoprobe_probes::{Kprobe, ProbeDefinition, Verdict, parse_line};
 use exoprobe_vmm::{Gpa, Gva, VmState, kvm_regs};
 
-use crate::{TestGuest, kernel_symbols};
+use crate::{PATIENCE, TestGuest, kernel_symbols};
 
 /// A function that is overwritten: 300 bytes that run only when the guest reboots.
 const SCRATCH: &str = "__do_sys_reboot";
@@ -24,7 +24,6 @@ const PORT: u64 = 0xe9;
 const RFLAGS_IF: u64 = 1 << 9;
 /// How long a parked vCPU waits in its probe before it looks for commands.
 const WAIT: Duration = Duration::from_millis(1);
-const ANSWER: Duration = Duration::from_secs(120);
 /// How often is looked whether the guest still runs.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -33,24 +32,24 @@ pub const TURN_INSNS: u64 = 2;
 
 /// What the parked vCPU is to do.
 #[derive(Clone, Copy)]
-struct Order {
+struct LoopRequest {
     start: Gva,
     turns: u64,
 }
 
 /// Between whoever asks and the vCPU's thread.
-struct Desk<T> {
-    order: Mutex<Option<Order>>,
+struct ParkedVcpu<T> {
+    request: Mutex<Option<LoopRequest>>,
     changed: Condvar,
     /// What was observed when the running loop began.
     begun: Mutex<Option<T>>,
     results: Sender<(T, T)>,
 }
 
-impl<T> Desk<T> {
-    fn wait_order(&self) -> Option<Order> {
-        let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(order, WAIT, |order| order.is_none());
+impl<T> ParkedVcpu<T> {
+    fn wait_for_request(&self) -> Option<LoopRequest> {
+        let request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(request, WAIT, |request| request.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.take()
     }
 
@@ -58,16 +57,16 @@ impl<T> Desk<T> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The guest is at the parking place: with the result of a loop, or for an order.
+    /// The guest is at the parking place: with the result of a loop, or for a request.
     fn park(&self, observe: &impl Fn() -> T, regs: &mut kvm_regs) -> Verdict {
         if self.begun().is_some() {
             let ended = observe();
             let begun = self.begun().take().expect("only this thread takes it");
             let _ = self.results.send((begun, ended));
         }
-        let Some(order) = self.wait_order() else { return Verdict::Continue };
-        regs.rip = order.start.0;
-        regs.rcx = order.turns;
+        let Some(request) = self.wait_for_request() else { return Verdict::Continue };
+        regs.rip = request.start.0;
+        regs.rcx = request.turns;
         regs.rdx = PORT;
         *self.begun() = Some(observe());
         Verdict::Done
@@ -78,7 +77,7 @@ impl<T> Desk<T> {
 pub struct Loops<T> {
     guest: TestGuest,
     bodies: Vec<Gva>,
-    desk: Arc<Desk<T>>,
+    parked: Arc<ParkedVcpu<T>>,
     results: Receiver<(T, T)>,
 }
 
@@ -102,16 +101,16 @@ impl<T: Send + 'static> Loops<T> {
         assert!(code.len() as u64 <= bounds.end.0 - park.0, "the bodies are too long");
         guest.vm.ram().write(Gpa(park.0 - KERNEL_MAP), &code).expect("kernel text is in RAM");
         let (sender, results) = channel();
-        let desk = Arc::new(Desk {
-            order: Mutex::new(None),
+        let parked = Arc::new(ParkedVcpu {
+            request: Mutex::new(None),
             changed: Condvar::new(),
             begun: Mutex::new(None),
             results: sender,
         });
-        let at_desk = Arc::clone(&desk);
+        let handler = Arc::clone(&parked);
         let parking = Kprobe {
             definition: ProbeDefinition { addr: Some(park), ..ProbeDefinition::default() },
-            pre_handler: Some(Box::new(move |regs| at_desk.park(&observe, regs))),
+            pre_handler: Some(Box::new(move |regs| handler.park(&observe, regs))),
             post_handler: None,
         };
         let probes = vec![parking, enter(park)];
@@ -119,7 +118,7 @@ impl<T: Send + 'static> Loops<T> {
         let port = guest.vm.serial(1).expect("port 1");
         port.send(b"getpid 1\n").expect("the workload reads");
         let bodies = offsets.into_iter().map(|offset| park.wrapping_add(offset)).collect();
-        let loops = Self { guest, bodies, desk, results };
+        let loops = Self { guest, bodies, parked, results };
         // It is there once it has run one.
         drop(loops.run(0, 1));
         loops
@@ -159,10 +158,10 @@ impl<T: Send + 'static> Loops<T> {
     #[must_use]
     pub fn run(&self, index: usize, turns: u64) -> (T, T) {
         assert!(turns > 0, "RCX is counted down before it is looked at");
-        let order = Order { start: self.body(index), turns };
-        *self.desk.order.lock().unwrap_or_else(PoisonError::into_inner) = Some(order);
-        self.desk.changed.notify_one();
-        let deadline = Instant::now() + ANSWER;
+        let request = LoopRequest { start: self.body(index), turns };
+        *self.parked.request.lock().unwrap_or_else(PoisonError::into_inner) = Some(request);
+        self.parked.changed.notify_one();
+        let deadline = Instant::now() + PATIENCE;
         loop {
             if let Ok(result) = self.results.recv_timeout(LOOK) {
                 return result;

@@ -3,6 +3,7 @@
 //! They live in a library so that `cargo test` runs them on the host.
 #![cfg_attr(not(test), no_std)]
 
+pub mod cause;
 pub mod command;
 pub mod line;
 pub mod text;

@@ -3,6 +3,7 @@
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use exoprobe_guest_init::cause::Cause;
 use exoprobe_guest_init::command::{MAX_CHILDREN, Work};
 
 use crate::sys::{self, Errno, Fd, Forked, Path, Pid};
@@ -16,18 +17,25 @@ pub(crate) const KINDS: [&str; 8] =
 pub(crate) enum Failure {
     /// A system call failed.
     Call(&'static str, Errno),
-    /// A child was killed by a signal.
-    Killed(u32),
-    /// A child's work failed with this error.
-    Child(Errno),
+    /// A child, or a child's child, did not end as it should.
+    Child(Cause),
+}
+
+impl Failure {
+    /// What a child tells its parent of it.
+    fn cause(self) -> Cause {
+        match self {
+            Self::Call(_, errno) => Cause::Errno(errno.0),
+            Self::Child(cause) => cause,
+        }
+    }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Call(call, errno) => write!(f, "{call}: {errno}"),
-            Self::Killed(signal) => write!(f, "child: signal {signal}"),
-            Self::Child(errno) => write!(f, "child: {errno}"),
+            Self::Child(cause) => write!(f, "child: {cause}"),
         }
     }
 }
@@ -43,7 +51,7 @@ pub(crate) struct Counters {
     totals: &'static [AtomicU64],
     /// What each child of the running command has done.
     done: &'static [AtomicU64],
-    /// The error that ended each child's work, or 0.
+    /// What ended each child's work early, as [`Cause::stored`], or 0.
     errors: &'static [AtomicU64],
 }
 
@@ -140,17 +148,15 @@ fn fork_once() -> Result<(), Failure> {
 
 /// A child with a breakpoint of its own, which is no concern of the host's.
 fn trap_once() -> Result<(), Failure> {
-    /// Of a wait status: the signal that killed, or 0.
-    const SIGNAL: u32 = 0x7f;
-    const SIGTRAP: u32 = 5;
+    const SIGTRAP: u8 = 5;
     match call("fork", sys::fork())? {
         Forked::Child => {
             sys::breakpoint();
             sys::exit(0)
         }
-        Forked::Parent(child) => match call("wait4", sys::wait(child))? & SIGNAL {
+        Forked::Parent(child) => match signal(call("wait4", sys::wait(child))?) {
             SIGTRAP => Ok(()),
-            other => Err(Failure::Killed(other)),
+            other => Err(Failure::Child(Cause::Signal(other))),
         },
     }
 }
@@ -254,17 +260,20 @@ fn child(
             None => Ok(()),
         }
     };
-    if let (Err(Failure::Call(_, errno)), Some(error)) = (run(), counters.errors.get(index)) {
-        error.store(u64::from(errno.0), Relaxed);
+    if let (Err(failure), Some(error)) = (run(), counters.errors.get(index)) {
+        error.store(failure.cause().stored(), Relaxed);
     }
     sys::exit(0)
 }
 
 fn reap(pid: Pid, error: &AtomicU64) -> Result<(), Failure> {
-    let signal = call("wait4", sys::wait(pid))? & 0x7f;
-    match u16::try_from(error.load(Relaxed)) {
-        _ if signal != 0 => Err(Failure::Killed(signal)),
-        Ok(0) | Err(_) => Ok(()),
-        Ok(errno) => Err(Failure::Child(Errno(errno))),
-    }
+    let signal = signal(call("wait4", sys::wait(pid))?);
+    let told = Cause::from_stored(error.load(Relaxed));
+    let killed = (signal != 0).then_some(Cause::Signal(signal));
+    killed.or(told).map_or(Ok(()), |cause| Err(Failure::Child(cause)))
+}
+
+/// The signal that killed, of a wait status; 0 if none did.
+fn signal(status: u32) -> u8 {
+    (status & 0x7f) as u8
 }

@@ -2,19 +2,18 @@
 //! loop with the probe less that of the same loop without; of several rounds on each side the least
 //! counts, so that the host's interrupts fall out and the numbers are the same in each run.
 
-mod compare;
 mod measure;
-mod report;
 mod rows;
+mod table;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use exoprobe_tests::counts::Report;
 use exoprobe_vmm::{DEFAULT_KVM, Host};
 
 use measure::Plan;
-use report::Report;
 
 /// Counts VM exits and instructions of one probe hit, for each way of running the displaced instruction.
 #[derive(Parser)]
@@ -35,27 +34,22 @@ struct Options {
     /// Rounds with and without the probe.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Measure nothing; tell how two JSON files differ. Status 1 if they do.
-    #[arg(long, num_args = 2, value_names = ["A", "B"], exclusive = true)]
-    compare: Option<Vec<PathBuf>>,
     /// `cargo bench` passes it.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
-    let outcome = match options.compare.as_deref() {
-        Some([a, b]) => compare::files(a, b),
-        _ => measure_all(&options),
-    };
-    outcome.unwrap_or_else(|message| {
-        eprintln!("counts: {message}");
-        ExitCode::from(2)
-    })
+    match measure_all(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("counts: {message}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
-fn measure_all(options: &Options) -> Result<ExitCode, String> {
+fn measure_all(options: &Options) -> Result<(), String> {
     let host = Host::open(Path::new(DEFAULT_KVM)).map_err(|e| e.to_string())?;
     let report = measure::all(&Plan {
         turns: options.turns,
@@ -64,11 +58,8 @@ fn measure_all(options: &Options) -> Result<ExitCode, String> {
         single_step: !options.no_single_step,
         software_kvm: host.profile().software.is_some(),
     });
-    print!("{report}");
-    if let Some(path) = &options.json {
-        write(&report, path)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    print!("{}", table::text(&report));
+    options.json.as_deref().map_or(Ok(()), |path| write(&report, path))
 }
 
 fn write(report: &Report, path: &Path) -> Result<(), String> {

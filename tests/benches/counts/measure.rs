@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use exoprobe_tests::TestGuest;
+use exoprobe_tests::counts::{Clock, Column, HostKind, Report, RowCounts, SCHEMA};
 use exoprobe_tests::loops::{Loops, TURN_INSNS};
 use exoprobe_vmm::ExitCounts;
 
-use crate::report::{Clock, Column, HostKind, Report, RowCounts, SCHEMA};
 use crate::rows::{BODIES, ROWS, Row};
 
 /// The first round after stepping has begun may have a step too many (seen in Bochs).

@@ -17,7 +17,7 @@ const FOUR: [&str; 4] = ["%di", "%si", "%dx", "%cx"];
 
 /// A loop, and the loop to compare it with.
 pub(crate) struct Row {
-    /// Name in the table and in comparisons.
+    /// Name in the table and in the JSON.
     pub(crate) name: &'static str,
     /// Body without what is counted.
     pub(crate) plain: &'static [u8],

@@ -60,7 +60,8 @@ impl Case {
 ///
 /// An entry is `function`, or `function(vcpus)` for one that takes the number of vCPUs. Behind it
 /// may stand `needs [..]`, the whole list of its [`Need`](crate::harness::Need)s; without it the
-/// case needs `Kvm`; `function(vcpus)` with more than one needs `Smp` too. A function that is in no list is dead code, which the compiler tells.
+/// case needs `Kvm`; `function(vcpus)` with more than one needs `Smp` too. A function that is in no
+/// list is dead code, which the compiler tells.
 #[macro_export]
 macro_rules! cases {
     (@needs) => { &[$crate::harness::Need::Kvm] };

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use exoprobe_vmm::{DEFAULT_KVM, Host};
 
-/// A need of a case. Where it is missing, the case is skipped.
+/// A need of a case. Where it is missing, the case is skipped; where it is broken, the case fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// `/dev/kvm` opens.
@@ -25,15 +25,26 @@ pub enum Need {
     Smp,
     /// KVM can single-step a guest's kernel mode.
     SingleStep,
+    /// KVM learns of a guest's triple fault.
+    TripleFault,
     /// A distribution's kernel as a guest: `stock/bzImage` among the guest's files.
     StockKernel,
+}
+
+/// Why a place does not have what a case needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// It is not there.
+    Missing(String),
+    /// It is there and does not work.
+    Broken(String),
 }
 
 /// Names what a place lacks that only its owner knows: `need=reason`, several with `;` between.
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 8] = [
+const NAMES: [(Need, &str); 9] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
@@ -41,6 +52,7 @@ const NAMES: [(Need, &str); 8] = [
     (Need::Loopback, "loopback"),
     (Need::Smp, "smp"),
     (Need::SingleStep, "single_step"),
+    (Need::TripleFault, "triple_fault"),
     (Need::StockKernel, "stock_kernel"),
 ];
 
@@ -61,18 +73,18 @@ pub(super) fn parse_lacks(text: &str) -> Result<Vec<(Need, String)>, LacksError>
 }
 
 impl Need {
-    /// Why this place lacks it; `None` when it does not. Looked at once a process.
+    /// What this place lacks of it; `None` when nothing. Looked at once a process.
     #[must_use]
-    pub fn missing(self) -> Option<String> {
-        static FOUND: [OnceLock<Option<String>>; NAMES.len()] =
+    pub fn lack(self) -> Option<Lack> {
+        static FOUND: [OnceLock<Option<Lack>>; NAMES.len()] =
             [const { OnceLock::new() }; NAMES.len()];
         FOUND[self as usize].get_or_init(|| self.examine().err()).clone()
     }
 
-    fn examine(self) -> Result<(), String> {
+    fn examine(self) -> Result<(), Lack> {
         match self {
-            Self::Kvm => kvm_opens(),
-            Self::HardwareKvm => kvm_is_hardware(),
+            Self::Kvm => kvm_opens(Path::new(DEFAULT_KVM)),
+            Self::HardwareKvm => kvm_is_hardware(Path::new(DEFAULT_KVM)),
             Self::GuardedKvm => require(
                 metadata(DEFAULT_KVM)?.mode() & 0o006 == 0,
                 &format!("{DEFAULT_KVM} is open to everybody"),
@@ -81,7 +93,7 @@ impl Need {
             Self::Root => require(metadata("/proc/self")?.uid() == 0, "not run by root"),
             Self::Loopback => loopback_connects(),
             // KVM has these, so that their absence can only be told.
-            Self::Smp | Self::SingleStep => Ok(()),
+            Self::Smp | Self::SingleStep | Self::TripleFault => Ok(()),
             Self::StockKernel => {
                 let kernel = crate::guest::guest_folder().join("out/stock/bzImage");
                 require(kernel.exists(), "no such kernel here: `make lab-stock` has one")
@@ -90,28 +102,30 @@ impl Need {
     }
 }
 
-fn require(given: bool, reason: &str) -> Result<(), String> {
-    if given { Ok(()) } else { Err(reason.to_owned()) }
+fn require(given: bool, reason: &str) -> Result<(), Lack> {
+    if given { Ok(()) } else { Err(Lack::Missing(reason.to_owned())) }
 }
 
-fn metadata(path: &str) -> Result<Metadata, String> {
-    std::fs::metadata(path).map_err(|e| format!("{path}: {e}"))
+fn metadata(path: &str) -> Result<Metadata, Lack> {
+    std::fs::metadata(path).map_err(|e| Lack::Missing(format!("{path}: {e}")))
 }
 
-fn kvm_opens() -> Result<(), String> {
-    let opened = File::options().read(true).write(true).open(DEFAULT_KVM);
-    opened.map(drop).map_err(|e| format!("{DEFAULT_KVM} does not open: {e}"))
+fn kvm_opens(kvm: &Path) -> Result<(), Lack> {
+    let opened = File::options().read(true).write(true).open(kvm);
+    opened.map(drop).map_err(|e| Lack::Missing(format!("{} does not open: {e}", kvm.display())))
 }
 
-fn kvm_is_hardware() -> Result<(), String> {
-    let host = Host::open(Path::new(DEFAULT_KVM)).map_err(|e| e.to_string())?;
+/// A KVM that opens and that preflight refuses is no reason to skip anything.
+fn kvm_is_hardware(kvm: &Path) -> Result<(), Lack> {
+    kvm_opens(kvm)?;
+    let host = Host::open(kvm).map_err(|e| Lack::Broken(e.to_string()))?;
     require(host.profile().software.is_none(), "KVM here is software only")
 }
 
-fn loopback_connects() -> Result<(), String> {
+fn loopback_connects() -> Result<(), Lack> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let connected = listener.and_then(|listener| TcpStream::connect(listener.local_addr()?));
-    connected.map(drop).map_err(|e| format!("no TCP to 127.0.0.1: {e}"))
+    connected.map(drop).map_err(|e| Lack::Missing(format!("no TCP to 127.0.0.1: {e}")))
 }
 
 #[cfg(test)]
@@ -122,17 +136,20 @@ mod tests {
     fn each_need_is_met_or_says_why_not_and_stays_so() {
         for (at, (need, _)) in NAMES.into_iter().enumerate() {
             assert_eq!(need as usize, at, "FOUND is indexed so");
-            let missing = need.missing();
-            assert_ne!(missing.as_deref(), Some(""), "{need:?}");
-            assert_eq!(need.missing(), missing, "{need:?}");
+            let lack = need.lack();
+            if let Some(Lack::Missing(reason) | Lack::Broken(reason)) = &lack {
+                assert_ne!(reason, "", "{need:?}");
+            }
+            assert_eq!(need.lack(), lack, "{need:?}");
         }
     }
 
     #[test]
-    fn hardware_kvm_is_missing_exactly_where_preflight_finds_software_or_nothing() {
-        let software = Host::open(Path::new(DEFAULT_KVM))
-            .map_or(true, |host| host.profile().software.is_some());
-        assert_eq!(Need::HardwareKvm.missing().is_some(), software);
+    fn a_kvm_that_opens_and_is_none_is_broken_and_not_missing() {
+        let nothing = kvm_is_hardware(Path::new("/nonexistent/kvm"));
+        assert!(matches!(&nothing, Err(Lack::Missing(r)) if r.contains("open")), "{nothing:?}");
+        let null = kvm_is_hardware(Path::new("/dev/null"));
+        assert!(matches!(&null, Err(Lack::Broken(r)) if r.contains("KVM")), "{null:?}");
     }
 
     #[test]

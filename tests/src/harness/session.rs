@@ -12,7 +12,7 @@ use libtest_mimic::{Completion, Failed, Trial};
 use super::case::Test;
 use super::need::{LacksError, parse_lacks};
 use super::report::{Report, ReportError};
-use super::{BEGIN, LACKS_ENV, Need, Outcome, PROGRESS_ENV, REPORT_ENV, Record};
+use super::{BEGIN, LACKS_ENV, Lack, Need, Outcome, PROGRESS_ENV, REPORT_ENV, Record};
 
 /// Why a session cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub(super) enum SessionError {
 pub(super) struct Session {
     report: Option<Report>,
     progress: bool,
-    missing: fn(Need) -> Option<String>,
+    examine: fn(Need) -> Option<Lack>,
     /// What this place lacks by its owner's word, with the reasons.
     lacks: Vec<(Need, String)>,
     /// Names and reasons.
@@ -40,7 +40,7 @@ impl Session {
         let report = report.map(|path| Report::open(Path::new(&path))).transpose()?;
         let progress = std::env::var_os(PROGRESS_ENV).as_deref() == Some(OsStr::new("1"));
         let lacks = parse_lacks(&std::env::var(LACKS_ENV).unwrap_or_default())?;
-        Ok(Self { report, progress, missing: Need::missing, lacks, skipped: Mutex::default() })
+        Ok(Self { report, progress, examine: Need::lack, lacks, skipped: Mutex::default() })
     }
 
     pub(super) fn trial(self: &Arc<Self>, test: Test) -> Trial {
@@ -54,7 +54,8 @@ impl Session {
         }
         let begun = Instant::now();
         let outcome = match test.needs.iter().find_map(|need| self.lack(*need)) {
-            Some(reason) => Outcome::Skipped { reason },
+            Some(Lack::Missing(reason)) => Outcome::Skipped { reason },
+            Some(Lack::Broken(reason)) => Outcome::Failed { reason },
             None => outcome_of(test.body),
         };
         let seconds = begun.elapsed().as_secs_f64();
@@ -74,10 +75,10 @@ impl Session {
         }
     }
 
-    /// Why this place lacks what a test needs.
-    fn lack(&self, need: Need) -> Option<String> {
+    /// What this place lacks of what a test needs.
+    fn lack(&self, need: Need) -> Option<Lack> {
         let told = self.lacks.iter().find(|(lack, _)| *lack == need);
-        told.map(|(_, reason)| reason.clone()).or_else(|| (self.missing)(need))
+        told.map(|(_, reason)| Lack::Missing(reason.clone())).or_else(|| (self.examine)(need))
     }
 
     /// What a reader must not miss at the end: every skipped test, and why.
@@ -127,17 +128,22 @@ mod tests {
         passes needs [Kvm, Root, Loopback],
         panics,
         panics_without_words needs [],
+        passes needs [HardwareKvm],
     ];
 
-    fn no_root(need: Need) -> Option<String> {
-        (need == Need::Root).then(|| "nobody is root".to_owned())
+    fn examine(need: Need) -> Option<Lack> {
+        match need {
+            Need::Root => Some(Lack::Missing("nobody is root".to_owned())),
+            Need::HardwareKvm => Some(Lack::Broken("no KVM that we know".to_owned())),
+            _ => None,
+        }
     }
 
     fn run(report: Option<Report>) -> (Conclusion, Arc<Session>) {
         let session = Session {
             report,
             progress: false,
-            missing: no_root,
+            examine,
             lacks: vec![(Need::Smp, "one CPU".to_owned())],
             skipped: Mutex::default(),
         };
@@ -157,7 +163,7 @@ mod tests {
         let path = dir.path().join("report");
         let (conclusion, session) = run(Some(Report::open(&path).unwrap()));
         assert_eq!((conclusion.num_passed, conclusion.num_ignored), (1, 2));
-        assert!(conclusion.has_failed() && conclusion.num_failed == 2);
+        assert!(conclusion.has_failed() && conclusion.num_failed == 3);
         let text = std::fs::read_to_string(&path).unwrap();
         let outcomes: Vec<Outcome> =
             text.lines().map(|l| serde_json::from_str::<Record>(l).unwrap().outcome).collect();
@@ -167,6 +173,7 @@ mod tests {
             Outcome::Skipped { reason: "nobody is root".to_owned() },
             Outcome::Failed { reason: "one is not 2".to_owned() },
             Outcome::Failed { reason: "a panic without a message".to_owned() },
+            Outcome::Failed { reason: "no KVM that we know".to_owned() },
         ];
         assert_eq!(outcomes, expected);
         let skipped = session.skipped().unwrap();
@@ -178,12 +185,12 @@ mod tests {
     fn a_test_whose_record_is_lost_has_failed() {
         let full = Report::open(Path::new("/dev/full")).unwrap();
         let (conclusion, _) = run(Some(full));
-        assert_eq!(conclusion.num_failed, 5);
+        assert_eq!(conclusion.num_failed, 6);
     }
 
     #[test]
     fn without_a_report_tests_run_all_the_same() {
         let (conclusion, _) = run(None);
-        assert_eq!((conclusion.num_passed, conclusion.num_failed), (1, 2));
+        assert_eq!((conclusion.num_passed, conclusion.num_failed), (1, 3));
     }
 }

@@ -15,7 +15,7 @@ use exoprobe_vmm::{
 pub(crate) const CASES: &[Case] = cases![
     a_paused_guest_does_nothing_and_goes_on_where_it_was(vcpus),
     a_panic_and_a_reset_become_states_and_the_data_stays(vcpus),
-    a_guest_without_an_idt_ends_in_a_triple_fault(vcpus),
+    a_guest_without_an_idt_ends_in_a_triple_fault(vcpus) needs [Kvm, TripleFault],
     a_handler_that_panics_stops_the_machine_and_says_so(vcpus),
     shutdown_by_the_user_stops_all_vcpus(vcpus),
     a_snapshot_taken_under_load_goes_on_in_another_machine(vcpus),
@@ -28,31 +28,56 @@ fn stopped_by(guest: &TestGuest, command: &str) -> StopRecord {
     guest.vm.wait_stopped(PATIENCE).unwrap_or_else(|| panic!("{command}: {}", guest.console()))
 }
 
+/// A guest that was paused in the middle of its calls of getpid.
+struct AtWork {
+    /// Where their answer will be in the port's log.
+    from: u64,
+    /// How many calls it was asked for.
+    calls: u64,
+    /// Hits of `getpid` when they are all done.
+    hits: u64,
+}
+
+fn pause_at_work(guest: &TestGuest) -> AtWork {
+    let mut calls = 2000;
+    loop {
+        let before = guest.hits("getpid");
+        let from = guest.send(&format!("par 2 getpid {}", calls / 2));
+        let deadline = Instant::now() + PATIENCE;
+        while guest.hits("getpid") == before {
+            assert!(Instant::now() < deadline, "{}", guest.console());
+            std::thread::yield_now();
+        }
+        guest.vm.pause().unwrap();
+        let hits = before + calls;
+        if guest.hits("getpid") < hits && guest.is_silent(from) {
+            return AtWork { from, calls, hits };
+        }
+        // A fast guest had done it before the pause.
+        guest.vm.resume().unwrap();
+        assert_eq!(guest.answer(from, "par"), calls);
+        calls *= 4;
+    }
+}
+
 fn a_paused_guest_does_nothing_and_goes_on_where_it_was(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     guest.probe("p:getpid __x64_sys_getpid");
-    let port = guest.vm.serial(1).unwrap();
-    let from = port.log().end();
-    port.send(b"par 2 getpid 1000\n").unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while guest.hits("getpid") == 0 {
-        assert!(Instant::now() < deadline, "{}", guest.console());
-        std::thread::yield_now();
-    }
-    guest.vm.pause().unwrap();
+    let work = pause_at_work(&guest);
     guest.vm.pause().unwrap();
     assert!(matches!(guest.vm.state(), VmState::Paused));
     let (hits, regs) = (guest.hits("getpid"), guest.vm.registers(vcpus - 1).unwrap().regs);
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(guest.hits("getpid"), hits);
+    assert!(guest.is_silent(work.from));
     assert_eq!(guest.vm.registers(vcpus - 1).unwrap().regs, regs);
     // Probes come and go on a paused guest too.
     guest.probe("p:more vfs_write");
     guest.engine.unregister_kprobe("kprobes", "more").unwrap();
     guest.vm.resume().unwrap();
     guest.vm.resume().unwrap();
-    assert_eq!(guest.answer(from, "par"), 2000);
-    assert_eq!(guest.hits("getpid"), 2000);
+    assert_eq!(guest.answer(work.from, "par"), work.calls);
+    assert_eq!(guest.hits("getpid"), work.hits);
     guest.assert_unharmed();
 }
 
@@ -126,15 +151,13 @@ fn shutdown_by_the_user_stops_all_vcpus(vcpus: u8) {
 
 /// Takes a snapshot while the guest works; gives what the work's answer is.
 fn snapshot_under_load(guest: &TestGuest, path: &Path) -> u64 {
-    let port = guest.vm.serial(1).unwrap();
     let mut calls = 1500;
     loop {
         let command = format!("par 2 getpid {calls}");
-        let from = port.log().end();
-        port.send(format!("{command}\n").as_bytes()).unwrap();
+        let from = guest.send(&command);
         std::thread::sleep(Duration::from_millis(150));
         guest.vm.snapshot(path).unwrap();
-        let under_load = port.log().read(from).bytes.is_empty();
+        let under_load = guest.is_silent(from);
         assert_eq!(guest.answer(from, &command), 2 * calls, "the original goes on");
         if under_load {
             return 2 * calls;
@@ -168,12 +191,36 @@ fn a_snapshot_taken_under_load_goes_on_in_another_machine(vcpus: u8) {
     guest.assert_unharmed();
 }
 
+/// Pauses the guest in the middle of a sleep; gives when that was asked for, and how many milliseconds.
+fn pause_asleep(guest: &TestGuest) -> (GuestTime, u64) {
+    let mut millis = 1000;
+    loop {
+        guest.probe("p:asleep hrtimer_nanosleep");
+        let begun = guest.vm.clock().now();
+        let from = guest.send(&format!("sleep {millis}"));
+        let deadline = Instant::now() + PATIENCE;
+        while guest.hits("asleep") == 0 {
+            assert!(Instant::now() < deadline, "{}", guest.console());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // A snapshot wants no probes.
+        guest.engine.unregister_kprobe("kprobes", "asleep").unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        guest.vm.pause().unwrap();
+        if guest.is_silent(from) {
+            return (begun, millis);
+        }
+        // It was over before the pause.
+        guest.vm.resume().unwrap();
+        guest.answer(from, "sleep");
+        millis *= 4;
+    }
+}
+
 fn a_guest_does_not_feel_how_long_its_snapshot_lay(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     let clock = guest.vm.clock();
-    let begun = clock.now();
-    guest.vm.serial(1).unwrap().send(b"sleep 1000\n").unwrap();
-    std::thread::sleep(Duration::from_millis(200));
+    let (begun, asked) = pause_asleep(&guest);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("asleep");
     guest.vm.snapshot(&path).unwrap();
@@ -182,6 +229,7 @@ fn a_guest_does_not_feel_how_long_its_snapshot_lay(vcpus: u8) {
     let host = Host::open(Path::new(DEFAULT_KVM)).unwrap();
     let twin = TestGuest::start(Vm::restore(&host, &path).unwrap());
     let millis = twin.answer(0, "sleep");
+    assert!(millis >= asked, "{millis} ms by its own clock, of {asked}");
     // The guest's own clock against the engine's, which stood still in the file. Both may tick a
     // little differently.
     let passed = clock.seconds(GuestTime(twin.vm.clock().now().0 - begun.0));

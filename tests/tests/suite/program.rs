@@ -3,11 +3,13 @@
 use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::http::{self, Answer};
-use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, exoprobe, guest_file};
+use exoprobe_tests::{PATIENCE, Running, Service, TestGuest, cases, exoprobe, finish, guest_file};
 
 pub(crate) const CASES: &[Case] = cases![
     bad_images_are_refused_before_anything_runs,
@@ -29,7 +31,8 @@ fn snapshot() -> String {
 fn refused(args: &[&str]) -> String {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
-    let output = exoprobe().arg("run").arg("--socket").arg(&socket).args(args).output().unwrap();
+    let mut command = exoprobe();
+    let output = finish(command.arg("run").arg("--socket").arg(&socket).args(args), PATIENCE);
     assert!(!output.status.success(), "{args:?} was taken");
     assert!(!socket.exists(), "nothing is left behind");
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -100,7 +103,7 @@ fn a_host_without_kvm_says_what_to_do() {
     assert!(error.contains("modprobe"), "{error}");
     let error = refused(&["--restore", &snapshot, "--kvm", "/dev/null"]);
     assert!(error.contains("no KVM device"), "{error}");
-    let doctor = exoprobe().args(["doctor", "--kvm", "/nonexistent/kvm"]).output().unwrap();
+    let doctor = finish(exoprobe().args(["doctor", "--kvm", "/nonexistent/kvm"]), PATIENCE);
     assert!(!doctor.status.success());
 }
 
@@ -111,15 +114,15 @@ fn a_user_without_the_right_to_kvm_is_told_how_to_get_it() {
     std::fs::copy(exoprobe().get_program(), &copy).unwrap();
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(dir.path(), open).unwrap();
-    let output =
-        std::process::Command::new(&copy).arg("doctor").uid(65534).gid(65534).output().unwrap();
+    let mut doctor = Command::new(&copy);
+    let output = finish(doctor.arg("doctor").uid(65534).gid(65534), PATIENCE);
     let text = String::from_utf8_lossy(&output.stderr).into_owned()
         + &String::from_utf8_lossy(&output.stdout);
     assert!(!output.status.success() && text.contains("usermod -aG kvm"), "{text}");
 }
 
 fn doctor_names_what_it_found() {
-    let json = exoprobe().args(["doctor", "--json"]).output().unwrap();
+    let json = finish(exoprobe().args(["doctor", "--json"]), PATIENCE);
     assert!(json.status.success());
     let found: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert!(found.to_string().contains("breakpoint"), "{found}");
@@ -129,27 +132,17 @@ fn a_socket_in_use_is_refused_and_a_stale_one_replaced() {
     let snapshot = snapshot();
     let mut service = Service::start(&["--restore", &snapshot]);
     let socket = service.socket().to_str().unwrap().to_owned();
-    let second =
-        exoprobe().args(["run", "--restore", &snapshot, "--socket", &socket]).output().unwrap();
+    let run = ["run", "--restore", &snapshot, "--socket", &socket];
+    let second = finish(exoprobe().args(run), PATIENCE);
     let error = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(!second.status.success() && error.contains(&socket), "{error}");
     assert_eq!(http::ask(service.socket(), "GET", "/v1/vm", &[], b"").status, 200, "unharmed");
     service.end(libc::SIGKILL);
     assert!(service.socket().exists(), "a killed service leaves its socket");
-    let third = exoprobe().args(["vm", "status", "--socket", &socket]).output().unwrap();
+    let third = finish(exoprobe().args(["vm", "status", "--socket", &socket]), PATIENCE);
     assert_eq!(third.status.code(), Some(3), "nobody there");
-    let mut next = exoprobe()
-        .args(["run", "--restore", &snapshot, "--socket", &socket])
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let deadline = std::time::Instant::now() + PATIENCE;
-    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-        assert!(std::time::Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    next.kill().unwrap();
-    next.wait().unwrap();
+    let mut next = Running::spawn(exoprobe().args(run));
+    next.wait_for_socket(Path::new(&socket), PATIENCE);
 }
 
 fn sigterm_during_boot_ends_cleanly() {
@@ -189,6 +182,7 @@ fn tcp_needs_a_token() {
     ]);
     let ask = |headers: &[&str]| {
         let mut stream = TcpStream::connect(&address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(&http::request("GET", "/v1/vm", headers, b"")).unwrap();
         Answer::read(stream)
     };
@@ -232,20 +226,12 @@ fn the_command_line_does_the_main_job() {
 fn the_console_comes_on_standard_output_to_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s").to_str().unwrap().to_owned();
-    let running = exoprobe()
-        .args(["run", "--restore", &snapshot(), "--console", "--exit-with-guest"])
-        .args(["--socket", &socket])
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let deadline = std::time::Instant::now() + PATIENCE;
-    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-        assert!(std::time::Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let sent = exoprobe().args(["vm", "send", "panic", "--socket", &socket]).output().unwrap();
-    let ended = running.wait_with_output().unwrap();
+    let mut command = exoprobe();
+    command.args(["run", "--restore", &snapshot(), "--console", "--exit-with-guest"]);
+    let mut running = Running::spawn(command.args(["--socket", &socket]));
+    running.wait_for_socket(Path::new(&socket), PATIENCE);
+    let sent = finish(exoprobe().args(["vm", "send", "panic", "--socket", &socket]), PATIENCE);
+    let ended = running.finish(PATIENCE);
     assert!(!ended.status.success(), "a panic is no good end");
     let console = String::from_utf8_lossy(&ended.stdout).into_owned();
     assert!(console.contains("Kernel panic"), "{sent:?}: {console}");

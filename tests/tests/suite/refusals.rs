@@ -8,7 +8,7 @@ use exoprobe_vmm::Gva;
 pub(crate) const CASES: &[Case] = cases![
     each_bad_definition_has_its_errno_and_says_what_to_do(vcpus),
     a_batch_is_registered_whole_or_not_at_all(vcpus),
-    instructions_that_cannot_run_elsewhere_are_refused_with_the_reason,
+    instructions_that_cannot_run_elsewhere_are_refused_with_the_reason(vcpus),
     text_and_tables_that_the_guest_changed_are_left_alone(vcpus),
     what_the_kernel_fixes_up_or_rewrites_is_refused_everywhere(vcpus),
 ];
@@ -80,8 +80,8 @@ fn a_batch_is_registered_whole_or_not_at_all(vcpus: u8) {
 
 /// Instructions that must not run displaced: WARN's ud2, sti, hlt; and those the kernel rewrites
 /// itself or fixes up by address.
-fn instructions_that_cannot_run_elsewhere_are_refused_with_the_reason() {
-    let guest = TestGuest::restored(1);
+fn instructions_that_cannot_run_elsewhere_are_refused_with_the_reason(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
     let symbols = kernel_symbols();
     let mut reasons = std::collections::BTreeMap::<String, u32>::new();
     for function in [
@@ -98,10 +98,8 @@ fn instructions_that_cannot_run_elsewhere_are_refused_with_the_reason() {
         let Ok(symbol) = symbols.lookup_function(function) else { continue };
         let bounds = symbols.function_at(symbol.address).unwrap();
         for offset in 0..bounds.end.0 - bounds.start.0 {
-            let probe = line(&format!("p:x{offset} {function}+{offset}"));
-            match guest.engine.register_kprobe(probe) {
-                Ok(_) => guest.engine.unregister_kprobe("kprobes", &format!("x{offset}")).unwrap(),
-                Err(error) => *reasons.entry(error.code().to_owned()).or_default() += 1,
+            if let Err(error) = guest.check(&format!("p:x {function}+{offset}")) {
+                *reasons.entry(error.code().to_owned()).or_default() += 1;
             }
         }
     }

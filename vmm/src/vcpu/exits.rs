@@ -54,7 +54,8 @@ pub struct ExitCounts {
     pub mmio: u64,
     /// Filtered writes of model-specific registers.
     pub msr: u64,
-    /// KVM_RUN left without an exit of the guest: a kick (EINTR), or a vCPU not started yet (EAGAIN).
+    /// KVM_RUN left without an exit of the guest: the vCPU was taken out of it (EINTR), or waits for the
+    /// start-up message of an application processor (EAGAIN).
     pub interrupted: u64,
     /// All others.
     pub other: u64,

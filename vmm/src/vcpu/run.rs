@@ -31,7 +31,10 @@ enum Pending {
     Nothing,
     Interrupted,
     Port(PortEffect),
-    Debug(u32),
+    Breakpoint,
+    Step,
+    /// A debug exception that nobody here asked for: its vector and DR6.
+    UnexpectedDebug(u32, u64),
     InternalError,
     WriteMsr(u32, u64),
     Stop(StopReason),
@@ -65,7 +68,16 @@ impl Vcpu {
             }
             Ok(VcpuExit::MmioWrite(..)) => (ExitKind::Mmio, Pending::Nothing),
             Ok(VcpuExit::Debug(arch)) => {
-                (debug_kind(arch.exception), Pending::Debug(arch.exception))
+                let int3s_come_here = self.machine.profile.breakpoint == BreakpointExit::Debug;
+                match arch.exception {
+                    EXCEPTION_BREAKPOINT if int3s_come_here => {
+                        (ExitKind::Breakpoint, Pending::Breakpoint)
+                    }
+                    EXCEPTION_DEBUG if self.stepping && !debug::is_guests_own(&arch) => {
+                        (ExitKind::Step, Pending::Step)
+                    }
+                    other => (ExitKind::Other, Pending::UnexpectedDebug(other, arch.dr6)),
+                }
             }
             // Counted when it is known whether it is a breakpoint.
             Ok(VcpuExit::InternalError) => return Pending::InternalError,
@@ -79,7 +91,7 @@ impl Vcpu {
             }
             Err(error) => match error.errno() {
                 libc::EINTR => (ExitKind::Interrupted, Pending::Interrupted),
-                // An application processor that was woken before its start-up message.
+                // An application processor that waits for its start-up message, and was woken.
                 libc::EAGAIN => (ExitKind::Interrupted, Pending::Nothing),
                 _ => (ExitKind::Other, Pending::Stop(failed(format!("KVM_RUN: {error}")))),
             },
@@ -90,18 +102,14 @@ impl Vcpu {
 
     fn finish(&mut self, pending: Pending) -> Next {
         match pending {
-            Pending::Nothing => Next::Continue,
+            Pending::Nothing | Pending::Step => Next::Continue,
             Pending::Interrupted => Next::Interrupted,
             Pending::Port(effect) => self.after_port(effect),
-            Pending::Debug(EXCEPTION_BREAKPOINT)
-                if self.machine.profile.breakpoint == BreakpointExit::Debug =>
-            {
-                self.breakpoint()
-            }
-            Pending::Debug(EXCEPTION_DEBUG) if self.stepping => Next::Continue,
-            Pending::Debug(exception) => {
-                Next::Stop(failed(format!("unexpected debug exception {exception}")))
-            }
+            Pending::Breakpoint => self.breakpoint(),
+            Pending::UnexpectedDebug(exception, dr6) => Next::Stop(failed(format!(
+                "a debug exception (vector {exception}, DR6 {dr6:#x}) of the guest's own, which cannot \
+                 be handed back to it"
+            ))),
             Pending::InternalError => self.internal_error(),
             Pending::WriteMsr(index, value) => self.write_msr(index, value),
             Pending::Stop(reason) => Next::Stop(self.machine.refine(reason)),
@@ -188,14 +196,6 @@ impl Vcpu {
             Ok(_) => Next::Stop(failed(format!("KVM refuses MSR {index:#x}"))),
             Err(error) => Next::Stop(failed(format!("MSR {index:#x}: {error}"))),
         }
-    }
-}
-
-fn debug_kind(exception: u32) -> ExitKind {
-    match exception {
-        EXCEPTION_DEBUG => ExitKind::Step,
-        EXCEPTION_BREAKPOINT => ExitKind::Breakpoint,
-        _ => ExitKind::Other,
     }
 }
 

@@ -329,6 +329,12 @@ impl Vm {
     /// - On software-only hosts, code in user mode is not stepped.
     /// - An OUT that goes to user space is no step in KVM's emulator, and two with kvm_intel in Bochs.
     ///
+    /// Meanwhile KVM gives every #DB to user space, the guest's own too. One that is told from a step, by a
+    /// breakpoint of the guest's (DR7) that DR6 names, stops the machine with [`StopReason::Failed`]: it
+    /// is not handed back. One that cannot be told from a step is counted as one and does not reach the
+    /// guest: that of a trap flag which the guest itself has set, and that of INT1 (which VT-x reports before
+    /// the instruction, so that the vCPU comes to it again and again).
+    ///
     /// A step takes many times as long as an instruction: a guest whose timer comes more often than its
     /// handler can be stepped does nothing else.
     ///

@@ -45,7 +45,8 @@ pub struct Exits {
     pub mmio: u64,
     /// Filtered writes of model-specific registers.
     pub msr: u64,
-    /// The service took the vCPU out of the guest.
+    /// The vCPU was taken out of the guest, or waits for the start-up message of an application
+    /// processor.
     pub interrupted: u64,
     /// All others.
     pub other: u64,
