@@ -10,7 +10,8 @@ pub(crate) fn text(report: &Report) -> String {
     let HostKind { kvm, kernel, .. } = &report.host;
     let (turns, rounds) = (report.turns, report.rounds);
     let mut text = format!(
-        "Per hit, on {kvm}, Linux {kernel}: the least of {rounds} rounds of {turns} hits.\n\n"
+        "Per hit, on {kvm}, Linux {kernel}: {} hits less {turns}, of each the least of {rounds} rounds.\n\n",
+        2 * turns
     );
     text.push_str(&table(&report.rows));
     text.push('\n');
