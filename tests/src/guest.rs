@@ -14,6 +14,9 @@ use exoprobe_vmm::{DEFAULT_KVM, Gva, Host, Vm, VmConfig, VmState};
 use crate::PATIENCE;
 
 const MEMORY_MIB: u64 = 32;
+/// How often, and how far apart, a probe's books are looked at until they balance: far longer than a hit.
+const BALANCE_TRIES: u32 = 3000;
+const BALANCE_WAIT: Duration = Duration::from_millis(10);
 /// How often a wait for the workload looks whether the guest still runs.
 const LOOK: Duration = Duration::from_millis(200);
 /// What the guest's console shows when its kernel has found something wrong.
@@ -268,9 +271,17 @@ impl TestGuest {
     /// When there is none of that name, or its books do not balance.
     #[must_use]
     pub fn status(&self, event: &str) -> ProbeStatus {
-        let status = self.engine.show("kprobes", event).unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!(status.hits, status.recorded + status.filtered + status.lost, "{status:?}");
-        status
+        let mut tries = 0;
+        loop {
+            let status = self.engine.show("kprobes", event).unwrap_or_else(|e| panic!("{e}"));
+            if status.hits == status.recorded + status.filtered + status.lost {
+                return status;
+            }
+            // A vCPU may be in the middle of a hit, which is counted before it is recorded.
+            tries += 1;
+            assert!(tries < BALANCE_TRIES, "the books do not balance: {status:?}");
+            std::thread::sleep(BALANCE_WAIT);
+        }
     }
 
     /// Hits of a probe.

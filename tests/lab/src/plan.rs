@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use exoprobe_lab::job::{Job, RESULTS, Step};
-use exoprobe_tests::counts::Column;
 use exoprobe_tests::harness::{LACKS_ENV, PROGRESS_ENV, REPORT_ENV};
 
 use crate::artifacts::{self, Programs};
@@ -47,9 +46,7 @@ impl Plan {
 
     /// The programs to run; with a `filter`, only tests whose names contain it, and no counts.
     pub(crate) fn job(self, filter: Option<&str>) -> Job {
-        // Two tests at once on kvm_amd, and a guest in Bochs lost an int3 that had been handed back to it.
-        let threads = if self == Self::Amd { "1" } else { "2" };
-        let fixed = ["--test-threads", threads, "--color", "never"];
+        let fixed = ["--test-threads", "2", "--color", "never"];
         let mut args: Vec<String> = fixed.map(str::to_owned).into();
         match self {
             Self::Stock => args.push(STOCK_SUITE.to_owned()),
@@ -84,14 +81,6 @@ impl Plan {
             args,
             env: BTreeMap::from(env),
             collect: Vec::new(),
-        }
-    }
-
-    /// Columns of the counts that this plan's machine cannot fill.
-    pub(crate) fn missing_columns(self) -> &'static [Column] {
-        match self {
-            Self::Amd => &[Column::Guest, Column::Host],
-            Self::Intel | Self::Stock => &[],
         }
     }
 

@@ -27,6 +27,8 @@ pub enum Need {
     SingleStep,
     /// KVM learns of a guest's triple fault.
     TripleFault,
+    /// An int3 of the guest's own reaches it each time.
+    OwnBreakpoint,
     /// A distribution's kernel as a guest: `stock/bzImage` among the guest's files.
     StockKernel,
 }
@@ -44,7 +46,7 @@ pub enum Lack {
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 9] = [
+const NAMES: [(Need, &str); 10] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
@@ -53,6 +55,7 @@ const NAMES: [(Need, &str); 9] = [
     (Need::Smp, "smp"),
     (Need::SingleStep, "single_step"),
     (Need::TripleFault, "triple_fault"),
+    (Need::OwnBreakpoint, "own_breakpoint"),
     (Need::StockKernel, "stock_kernel"),
 ];
 
@@ -93,7 +96,7 @@ impl Need {
             Self::Root => require(metadata("/proc/self")?.uid() == 0, "not run by root"),
             Self::Loopback => loopback_connects(),
             // KVM has these, so that their absence can only be told.
-            Self::Smp | Self::SingleStep | Self::TripleFault => Ok(()),
+            Self::Smp | Self::SingleStep | Self::TripleFault | Self::OwnBreakpoint => Ok(()),
             Self::StockKernel => {
                 let kernel = crate::guest::guest_folder().join("out/stock/bzImage");
                 require(kernel.exists(), "no such kernel here: `make lab-stock` has one")
