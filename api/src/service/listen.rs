@@ -49,7 +49,7 @@ impl Listeners {
         socket: &Path,
         tcp: Option<(SocketAddr, Token)>,
     ) -> Result<Self, ListenError> {
-        let (unix, file) = bind(socket)?;
+        // The socket last: whoever waits for its file finds the TCP port open too.
         let tcp = match tcp {
             None => None,
             Some((address, token)) => {
@@ -58,6 +58,7 @@ impl Listeners {
                 Some((listener, token))
             }
         };
+        let (unix, file) = bind(socket)?;
         Ok(Self { unix, file, tcp })
     }
 
