@@ -19,9 +19,9 @@ pub struct Report {
     pub host: HostKind,
     /// What the time stamp counter counts.
     pub clock: Clock,
-    /// Hits in each round.
+    /// Hits in each of the shorter rounds; the longer ones have twice as many.
     pub turns: u32,
-    /// Rounds of which the least counts.
+    /// Rounds of each length, of which the least counts.
     pub rounds: u32,
     /// Columns that this host could not fill, and why.
     pub missing: BTreeMap<Column, String>,

@@ -9,7 +9,8 @@ use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{
     DEFAULT_EVENTS, Engine, Guest, Kprobe, ProbeDefinition, ProbeError, ProbeStatus, parse_line,
 };
-use exoprobe_vmm::{DEFAULT_KVM, Gva, Host, Vm, VmConfig, VmState};
+use exoprobe_vmm::paging::PagingMode;
+use exoprobe_vmm::{DEFAULT_KVM, Gva, Host, SerialPort, Vm, VmConfig, VmState};
 
 use crate::PATIENCE;
 
@@ -23,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(200);
 const SIGNS_OF_HARM: [&str; 7] =
     ["BUG", "Oops", "WARNING", "panic", "segfault", "traps:", "rcu_sched"];
 /// Names the guest's folder, on a machine without this source tree.
-const GUEST_ENV: &str = "EXOPROBE_GUEST";
+pub const GUEST_ENV: &str = "EXOPROBE_GUEST";
 
 pub(crate) fn guest_folder() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest");
@@ -59,7 +60,12 @@ pub struct TestGuest {
     pub engine: Arc<Engine>,
 }
 
-fn host() -> Host {
+/// This machine's KVM.
+///
+/// # Panics
+/// When it cannot run guests.
+#[must_use]
+pub fn host() -> Host {
     Host::open(Path::new(DEFAULT_KVM)).expect("this host runs guests: see `exoprobe doctor`")
 }
 
@@ -158,18 +164,32 @@ impl TestGuest {
     /// The first line of the workload from `from` on that `accept`s; `None` once the guest has stopped
     /// without it, or `PATIENCE` is over.
     fn workload_line(&self, from: u64, accept: impl Fn(&str) -> bool) -> Option<String> {
-        let port = self.vm.serial(1).expect("port 1");
+        let log = self.workload_port().log();
         let deadline = Instant::now() + PATIENCE;
         loop {
             // Asked before reading, so that what it wrote last is read.
             let stopped = matches!(self.vm.state(), VmState::Stopped(_));
-            if let Some((line, _)) = port.log().wait_line(from, LOOK, &accept) {
+            if let Some((line, _)) = log.wait_line(from, LOOK, &accept) {
                 return Some(line);
             }
             if stopped || Instant::now() > deadline {
                 return None;
             }
         }
+    }
+
+    fn workload_port(&self) -> &SerialPort {
+        self.vm.serial(1).expect("every guest has port 1")
+    }
+
+    /// How the first vCPU's page tables are walked at the moment.
+    ///
+    /// # Panics
+    /// When the vCPU has ended.
+    #[must_use]
+    pub fn paging_mode(&self) -> PagingMode {
+        let sregs = self.vm.registers(0).expect("a vCPU answers").sregs;
+        PagingMode { cr3: sregs.cr3, levels: 4 }
     }
 
     /// Has the workload carry out a command; gives the count it answers.
@@ -187,7 +207,7 @@ impl TestGuest {
     /// When the guest does not read.
     #[must_use]
     pub fn send(&self, command: &str) -> u64 {
-        let port = self.vm.serial(1).expect("port 1");
+        let port = self.workload_port();
         let from = port.log().end();
         port.send(format!("{command}\n").as_bytes()).expect("the workload reads");
         from
@@ -195,11 +215,9 @@ impl TestGuest {
 
     /// Whether the port's log has nothing behind `from`.
     ///
-    /// # Panics
-    /// Never: every guest has the port.
     #[must_use]
     pub fn is_silent(&self, from: u64) -> bool {
-        self.vm.serial(1).expect("port 1").log().read(from).bytes.is_empty()
+        self.workload_port().log().read(from).bytes.is_empty()
     }
 
     /// Waits for the answer to a command sent when the port's log ended at `from`; gives its count.

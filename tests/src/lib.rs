@@ -14,7 +14,7 @@ mod process;
 use std::time::Duration;
 
 pub use binary::{Service, exoprobe};
-pub use guest::{SnapshotCleanup, TestGuest, guest_file, kernel_symbols};
+pub use guest::{GUEST_ENV, SnapshotCleanup, TestGuest, guest_file, host, kernel_symbols};
 pub use process::{Running, finish};
 
 /// How long anything may take that is sure to come: it only ends a test that would hang, so it is

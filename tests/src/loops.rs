@@ -9,13 +9,13 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use exoprobe_probes::{Kprobe, ProbeDefinition, Verdict, parse_line};
+use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
 use exoprobe_vmm::{Gpa, Gva, VmState, kvm_regs};
 
 use crate::{PATIENCE, TestGuest, kernel_symbols};
 
 /// A function that is overwritten: 300 bytes that run only when the guest reboots.
 const SCRATCH: &str = "__do_sys_reboot";
-const KERNEL_MAP: u64 = 0xffff_ffff_8000_0000;
 /// park: nop; out 0xe9,al; jmp park. The nop is probed; the `out` exits also when the probe has gone: Bochs
 /// does not interrupt a guest that spins with interrupts off, and its vCPU could not be stopped.
 const PARK: [u8; 5] = [0x90, 0xe6, 0xe9, 0xeb, 0xfb];
@@ -99,7 +99,11 @@ impl<T: Send + 'static> Loops<T> {
         let (code, offsets) = assemble(bodies);
         let bounds = symbols.function_at(park).expect("it is a function");
         assert!(code.len() as u64 <= bounds.end.0 - park.0, "the bodies are too long");
-        guest.vm.ram().write(Gpa(park.0 - KERNEL_MAP), &code).expect("kernel text is in RAM");
+        guest
+            .vm
+            .ram()
+            .write(Gpa(park.0 - KERNEL_IMAGE_BASE.0), &code)
+            .expect("kernel text is in RAM");
         let (sender, results) = channel();
         let parked = Arc::new(ParkedVcpu {
             request: Mutex::new(None),
@@ -115,8 +119,7 @@ impl<T: Send + 'static> Loops<T> {
         };
         let probes = vec![parking, enter(park)];
         guest.engine.register_kprobes(probes).unwrap_or_else(|e| panic!("{e}"));
-        let port = guest.vm.serial(1).expect("port 1");
-        port.send(b"getpid 1\n").expect("the workload reads");
+        let _ = guest.send("getpid 1");
         let bodies = offsets.into_iter().map(|offset| park.wrapping_add(offset)).collect();
         let loops = Self { guest, bodies, parked, results };
         // It is there once it has run one.

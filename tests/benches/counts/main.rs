@@ -1,6 +1,7 @@
 //! `make counts`: what one hit costs in VM exits and instructions, exactly. Every count is that of a
-//! loop with the probe less that of the same loop without; of several rounds on each side the least
-//! counts, so that the host's interrupts fall out and the numbers are the same in each run.
+//! loop with the probe less that of the same loop without, at two lengths of both, so that the ends of
+//! the loops cancel out; of several rounds the least counts, so that the host's interrupts fall out and
+//! the numbers are the same in each run.
 
 mod measure;
 mod rows;
@@ -28,7 +29,7 @@ struct Options {
     /// Do not single-step the guest (kvm_amd inside Bochs).
     #[arg(long)]
     no_single_step: bool,
-    /// Hits in each round.
+    /// Hits in each of the shorter rounds; the longer ones have twice as many.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1000))]
     turns: u32,
     /// Rounds with and without the probe.

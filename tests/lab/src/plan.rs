@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use exoprobe_lab::job::{Job, RESULTS, Step};
+use exoprobe_tests::GUEST_ENV;
 use exoprobe_tests::harness::{LACKS_ENV, PROGRESS_ENV, REPORT_ENV};
 
 use crate::artifacts::{self, Programs};
@@ -69,7 +70,7 @@ impl Plan {
 
     fn step(self, name: &str, program: &str, args: Vec<String>) -> Step {
         let env = [
-            ("EXOPROBE_GUEST", "/guest"),
+            (GUEST_ENV, "/guest"),
             (REPORT_ENV, RESULTS),
             (PROGRESS_ENV, "1"),
             (LACKS_ENV, self.machine().lacks),

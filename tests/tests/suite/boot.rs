@@ -1,12 +1,11 @@
 //! From power-on.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use exoprobe_probes::{AttachError, ProbeError, parse_line};
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, TestGuest, cases};
-use exoprobe_vmm::{DEFAULT_KVM, Host, Vm};
+use exoprobe_tests::{PATIENCE, TestGuest, cases, host};
+use exoprobe_vmm::Vm;
 
 pub(crate) const CASES: &[Case] = cases![
     a_probe_is_refused_until_the_kernel_has_booted_and_counts_from_then_on needs [Kvm, Smp],
@@ -15,7 +14,7 @@ pub(crate) const CASES: &[Case] = cases![
 ];
 
 fn a_probe_is_refused_until_the_kernel_has_booted_and_counts_from_then_on() {
-    let host = Host::open(Path::new(DEFAULT_KVM)).unwrap();
+    let host = host();
     let guest = TestGuest::new(Vm::create(&host, &TestGuest::config("vmlinux", 2)).unwrap());
     let register = || {
         let error = guest.engine.register_kprobe(parse_line("p:getpid __x64_sys_getpid").unwrap());
@@ -39,7 +38,7 @@ fn a_probe_is_refused_until_the_kernel_has_booted_and_counts_from_then_on() {
 }
 
 fn a_machine_is_as_old_as_it_was_made_and_can_go_at_any_moment() {
-    let host = Host::open(Path::new(DEFAULT_KVM)).unwrap();
+    let host = host();
     let config = TestGuest::config("vmlinux", 1);
     let first = TestGuest::start(Vm::create(&host, &config).unwrap());
     // The second is younger by at least what the first shows now.
@@ -53,10 +52,10 @@ fn a_machine_is_as_old_as_it_was_made_and_can_go_at_any_moment() {
 }
 
 fn a_bzimage_boots_and_is_probed_by_the_symbols_of_its_vmlinux() {
-    let host = Host::open(Path::new(DEFAULT_KVM)).unwrap();
+    let host = host();
     let guest = TestGuest::start(Vm::create(&host, &TestGuest::config("bzImage", 1)).unwrap());
     // Input that comes before the guest has opened its port waits for it, whole.
-    guest.vm.serial(1).unwrap().send(b"ping\n").unwrap();
+    let _ = guest.send("ping");
     guest.wait_for_prompt();
     assert_eq!(guest.answer(0, "ping"), 1);
     guest.probe("p:getpid __x64_sys_getpid");

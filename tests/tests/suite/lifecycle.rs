@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use exoprobe_probes::{AttachError, Kprobe, ProbeError, parse_line};
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, TestGuest, cases};
+use exoprobe_tests::{PATIENCE, TestGuest, cases, host};
 use exoprobe_vmm::{
-    ControlError, CreateError, DEFAULT_KVM, GuestTime, Host, SnapshotError, StopReason, StopRecord,
-    Vm, VmState, paging,
+    ControlError, CreateError, GuestTime, SnapshotError, StopReason, StopRecord, Vm, VmState,
+    paging,
 };
 
 pub(crate) const CASES: &[Case] = cases![
@@ -24,7 +24,7 @@ pub(crate) const CASES: &[Case] = cases![
 ];
 
 fn stopped_by(guest: &TestGuest, command: &str) -> StopRecord {
-    guest.vm.serial(1).unwrap().send(format!("{command}\n").as_bytes()).unwrap();
+    let _ = guest.send(command);
     guest.vm.wait_stopped(PATIENCE).unwrap_or_else(|| panic!("{command}: {}", guest.console()))
 }
 
@@ -113,12 +113,11 @@ fn a_panic_and_a_reset_become_states_and_the_data_stays(vcpus: u8) {
 fn a_guest_without_an_idt_ends_in_a_triple_fault(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     guest.vm.pause().unwrap();
-    let sregs = guest.vm.registers(0).unwrap().sregs;
-    let mode = paging::PagingMode { cr3: sregs.cr3, levels: 4 };
-    let idt = paging::translate(guest.vm.ram(), mode, exoprobe_vmm::Gva(sregs.idt.base)).unwrap();
+    let idt = exoprobe_vmm::Gva(guest.vm.registers(0).unwrap().sregs.idt.base);
+    let idt = paging::translate(guest.vm.ram(), guest.paging_mode(), idt).unwrap();
     guest.vm.ram().write(idt.gpa, &[0; 4096]).unwrap();
     guest.vm.resume().unwrap();
-    guest.vm.serial(1).unwrap().send(b"getpid 1\n").unwrap();
+    let _ = guest.send("getpid 1");
     let record = guest.vm.wait_stopped(PATIENCE).expect("it stops");
     assert_eq!(record.reason, StopReason::TripleFault);
 }
@@ -131,7 +130,7 @@ fn a_handler_that_panics_stops_the_machine_and_says_so(vcpus: u8) {
         post_handler: None,
     };
     guest.engine.register_kprobe(probe).unwrap();
-    guest.vm.serial(1).unwrap().send(b"getpid 1\n").unwrap();
+    let _ = guest.send("getpid 1");
     let record = guest.vm.wait_stopped(PATIENCE).expect("it stops");
     let StopReason::Failed { message } = record.reason else { panic!("{:?}", record.reason) };
     assert!(message.contains("panicked"), "{message}");
@@ -140,7 +139,7 @@ fn a_handler_that_panics_stops_the_machine_and_says_so(vcpus: u8) {
 
 fn shutdown_by_the_user_stops_all_vcpus(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
-    guest.vm.serial(1).unwrap().send(b"par 2 getpid 100000\n").unwrap();
+    let _ = guest.send("par 2 getpid 100000");
     guest.vm.shut_down();
     let exits = guest.vm.exit_counts();
     let record = guest.vm.wait_stopped(Duration::ZERO).unwrap();
@@ -175,7 +174,7 @@ fn a_snapshot_taken_under_load_goes_on_in_another_machine(vcpus: u8) {
     let before = clock.now();
     let calls = snapshot_under_load(&guest, &path);
     let after = clock.now();
-    let host = Host::open(Path::new(DEFAULT_KVM)).unwrap();
+    let host = host();
     let mode = std::os::unix::fs::PermissionsExt::mode(&path.metadata().unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600, "it holds the guest's memory");
     let ready = clock.now();
@@ -226,7 +225,7 @@ fn a_guest_does_not_feel_how_long_its_snapshot_lay(vcpus: u8) {
     guest.vm.snapshot(&path).unwrap();
     guest.vm.shut_down();
     std::thread::sleep(Duration::from_secs(5));
-    let host = Host::open(Path::new(DEFAULT_KVM)).unwrap();
+    let host = host();
     let twin = TestGuest::start(Vm::restore(&host, &path).unwrap());
     let millis = twin.answer(0, "sleep");
     assert!(millis >= asked, "{millis} ms by its own clock, of {asked}");
@@ -242,7 +241,7 @@ fn a_guest_does_not_feel_how_long_its_snapshot_lay(vcpus: u8) {
 type Flip = (u64, fn(&SnapshotError) -> bool);
 
 fn a_damaged_snapshot_is_refused_by_the_part_that_is_damaged() {
-    let host = Host::open(Path::new(DEFAULT_KVM)).unwrap();
+    let host = host();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("damaged");
     let restore = || match Vm::restore(&host, &path) {

@@ -124,8 +124,7 @@ fn text_and_tables_that_the_guest_changed_are_left_alone(vcpus: u8) {
 
     // Hidden memory's entry in the guest's page directory, wiped.
     let base = guest.vm.hidden().base().unwrap();
-    let sregs = guest.vm.registers(0).unwrap().sregs;
-    let mode = exoprobe_vmm::paging::PagingMode { cr3: sregs.cr3, levels: 4 };
+    let mode = guest.paging_mode();
     let table = exoprobe_vmm::paging::table_for(guest.vm.ram(), mode, base, 2).unwrap();
     let entry = exoprobe_vmm::paging::entry_address(table, base, 2);
     guest.vm.ram().store_u64(entry, 0).unwrap();

@@ -2,15 +2,14 @@
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases, guest_file};
+use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
 use exoprobe_vmm::{Gva, VmConfig, paging};
 
 pub(crate) const CASES: &[Case] = cases![
     a_distributions_kernel_boots_with_kaslr_to_the_prompt needs [HardwareKvm, StockKernel],
 ];
 
-/// Where the kernel image's mappings begin, and where its text lies without KASLR
-/// (Documentation/x86/x86_64/mm.rst).
-const KERNEL_MAP: Gva = Gva(0xffff_ffff_8000_0000);
+/// Where the kernel's text lies without KASLR (CONFIG_PHYSICAL_START above the image's mappings).
 const WITHOUT_KASLR: Gva = Gva(0xffff_ffff_8100_0000);
 const STEP: u64 = 2 << 20;
 
@@ -33,9 +32,8 @@ fn a_distributions_kernel_boots_with_kaslr_to_the_prompt() {
 
 /// The first mapping of the kernel image.
 fn kernel_base(guest: &TestGuest) -> Gva {
-    let sregs = guest.vm.registers(0).unwrap().sregs;
-    let mode = paging::PagingMode { cr3: sregs.cr3, levels: 4 };
-    let places = (0..512).map(|step| KERNEL_MAP.wrapping_add(step * STEP));
+    let mode = guest.paging_mode();
+    let places = (0..512).map(|step| KERNEL_IMAGE_BASE.wrapping_add(step * STEP));
     let mapped = |at: &Gva| paging::translate(guest.vm.ram(), mode, *at).is_ok();
     places.into_iter().find(mapped).expect("the kernel is mapped")
 }

@@ -85,14 +85,18 @@ impl ExitCounts {
     /// What came since `earlier`, an older snapshot of the same counters.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
+        self.with(earlier, u64::saturating_sub)
+    }
+
+    fn with(&self, other: &Self, of_both: fn(u64, u64) -> u64) -> Self {
         Self {
-            breakpoint: self.breakpoint.saturating_sub(earlier.breakpoint),
-            step: self.step.saturating_sub(earlier.step),
-            port: self.port.saturating_sub(earlier.port),
-            mmio: self.mmio.saturating_sub(earlier.mmio),
-            msr: self.msr.saturating_sub(earlier.msr),
-            interrupted: self.interrupted.saturating_sub(earlier.interrupted),
-            other: self.other.saturating_sub(earlier.other),
+            breakpoint: of_both(self.breakpoint, other.breakpoint),
+            step: of_both(self.step, other.step),
+            port: of_both(self.port, other.port),
+            mmio: of_both(self.mmio, other.mmio),
+            msr: of_both(self.msr, other.msr),
+            interrupted: of_both(self.interrupted, other.interrupted),
+            other: of_both(self.other, other.other),
         }
     }
 }
@@ -101,16 +105,8 @@ impl Add for ExitCounts {
     type Output = Self;
 
     /// The counts of two vCPUs together.
-    fn add(self, with: Self) -> Self {
-        Self {
-            breakpoint: self.breakpoint + with.breakpoint,
-            step: self.step + with.step,
-            port: self.port + with.port,
-            mmio: self.mmio + with.mmio,
-            msr: self.msr + with.msr,
-            interrupted: self.interrupted + with.interrupted,
-            other: self.other + with.other,
-        }
+    fn add(self, other: Self) -> Self {
+        self.with(&other, u64::add)
     }
 }
 
