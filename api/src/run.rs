@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use exoprobe_probes::DEFAULT_EVENTS;
-use exoprobe_vmm::{DEFAULT_KVM, StopReason, VmConfig};
+use exoprobe_probes::{DEFAULT_EVENTS, ProbeDefinition, parse_line};
+use exoprobe_vmm::{DEFAULT_KVM, StopReason, StopRecord, Vm, VmConfig};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::default_socket;
 use crate::http::{Token, TokenError};
 use crate::service::{
-    ListenError, Listeners, Service, ServiceConfig, Source, StartError, progress, serve,
+    Closing, ListenError, Listeners, Service, ServiceConfig, Source, StartError, progress, serve,
 };
 
 /// Filter of the log on standard error, as tracing's `EnvFilter` reads it.
@@ -30,6 +30,7 @@ const EXAMPLES: &str = "Examples:
   exoprobe run --kernel vmlinux --initramfs initramfs.cpio --socket /tmp/exoprobe.sock
   exoprobe run --kernel bzImage --symbols System.map --memory 512 --vcpus 2 --console
   exoprobe run --restore /tmp/guest.snap --socket /tmp/second.sock
+  exoprobe run --kernel vmlinux --probe 'p:begin start_kernel' --probe 'r:init kernel_init_freeable'
   EXOPROBE_TOKEN=... exoprobe run --kernel vmlinux --listen 127.0.0.1:8080
 
 Then, from another terminal:
@@ -75,6 +76,9 @@ pub struct RunArgs {
     /// File that holds the token of TCP clients [default: environment variable EXOPROBE_TOKEN]
     #[arg(long, value_name = "PATH", requires = "listen")]
     pub token_file: Option<PathBuf>,
+    /// Probe to register before the guest runs its first instruction; may be given several times
+    #[arg(long = "probe", value_name = "DEFINITION", value_parser = definition)]
+    pub probes: Vec<ProbeDefinition>,
     /// Events kept for readers
     #[arg(long, value_name = "N", default_value_t = DEFAULT_EVENTS, value_parser = events_kept)]
     pub events: usize,
@@ -84,6 +88,9 @@ pub struct RunArgs {
     /// Print the guest's console to standard output as it comes
     #[arg(long)]
     pub console: bool,
+    /// Boot again when the guest resets itself
+    #[arg(long)]
+    pub reboot: bool,
     /// End when the guest stops; with an error unless it reset itself or was shut down
     #[arg(long)]
     pub exit_with_guest: bool,
@@ -186,14 +193,6 @@ async fn until_end(
     args: &RunArgs,
     signals: &mut Signals,
 ) -> Result<(), RunError> {
-    let (vm, closing) = (Arc::clone(service.vm()), service.closing());
-    let mut stopped = tokio::task::spawn_blocking(move || {
-        let mut record = None;
-        while record.is_none() && !closing.is_closed() {
-            record = vm.wait_stopped(STOP_POLL);
-        }
-        record
-    });
     let progress = async {
         if args.console {
             progress::console(service).await;
@@ -202,22 +201,55 @@ async fn until_end(
         }
         std::future::pending::<Infallible>().await
     };
-    let record = tokio::select! {
-        () = signals.next() => return Ok(()),
-        record = &mut stopped => record?,
+    tokio::select! {
+        () = signals.next() => Ok(()),
+        ended = follow_guest(service, args) => ended,
         never = progress => match never {},
-    };
-    let Some(record) = record else { return Ok(()) };
-    let text = progress::stop_text(&record);
-    let ended_well = matches!(record.reason, StopReason::Reset | StopReason::ShutDown);
-    if args.exit_with_guest && !ended_well {
-        return Err(RunError::Guest(text));
     }
-    eprintln!("{text}");
-    if !args.exit_with_guest {
-        signals.next().await;
+}
+
+/// Tells why the guest stops, each time that it does, and boots it again if so asked.
+async fn follow_guest(service: &Service, args: &RunArgs) -> Result<(), RunError> {
+    let mut told = 0;
+    loop {
+        let (vm, closing) = (Arc::clone(service.vm()), service.closing());
+        let stop = tokio::task::spawn_blocking(move || next_stop(&vm, &closing, told)).await?;
+        let Some((boot, record)) = stop else { return Ok(()) };
+        told = boot;
+        let mut text = progress::stop_text(&record);
+        if args.reboot && record.reason == StopReason::Reset {
+            let vm = Arc::clone(service.vm());
+            match tokio::task::spawn_blocking(move || vm.reboot_after(boot)).await? {
+                Ok(_) => {
+                    eprintln!("{text}; it boots again");
+                    continue;
+                }
+                Err(error) => text = format!("{text}; {error}"),
+            }
+        }
+        let ended_well = matches!(record.reason, StopReason::Reset | StopReason::ShutDown);
+        if args.exit_with_guest && !ended_well {
+            return Err(RunError::Guest(text));
+        }
+        eprintln!("{text}");
+        if args.exit_with_guest {
+            return Ok(());
+        }
     }
-    Ok(())
+}
+
+/// Waits for the guest to stop in a boot behind `told`; gives which, and why. `None` when the service
+/// ends.
+fn next_stop(vm: &Vm, closing: &Closing, told: u64) -> Option<(u64, StopRecord)> {
+    while !closing.is_closed() {
+        let boot = vm.boots();
+        if boot == told {
+            std::thread::sleep(STOP_POLL);
+        } else if let Some(record) = vm.wait_stopped(STOP_POLL) {
+            return Some((boot, record));
+        }
+    }
+    None
 }
 
 /// What asks the service to end.
@@ -253,8 +285,21 @@ fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
             vcpus: args.vcpus,
         }),
     };
-    let symbols = args.symbols.clone();
-    Ok(ServiceConfig { source, symbols, kvm: args.kvm.clone(), events: args.events })
+    Ok(ServiceConfig {
+        source,
+        symbols: args.symbols.clone(),
+        kvm: args.kvm.clone(),
+        probes: args.probes.clone(),
+        events: args.events,
+    })
+}
+
+/// Reads a line of kprobe_events; an error has a caret under what is wrong.
+fn definition(line: &str) -> Result<ProbeDefinition, String> {
+    parse_line(line).map_err(|error| {
+        let column = line.chars().take(error.position).count();
+        format!("{error}\n  {line}\n  {:column$}^", "")
+    })
 }
 
 fn token(file: Option<&Path>) -> Result<Token, RunError> {

@@ -69,6 +69,20 @@ pub struct ExceptionTable {
     entries: Vec<Fixup>,
 }
 
+/// EX_TYPE_ZEROPAD: what `load_unaligned_zeropad` faults with.
+const ZEROPAD: u32 = 20;
+/// Bits of [`Fixup::data`] that are the type.
+const TYPE_MASK: u32 = 0xff;
+
+impl Fixup {
+    /// Whether the kernel decodes the instruction's bytes to fix its fault up (Linux 5.16 on; before, the
+    /// word means something else, and this may be true of a few others).
+    #[must_use]
+    pub fn decodes_text(&self) -> bool {
+        self.data & TYPE_MASK == ZEROPAD
+    }
+}
+
 impl ExceptionTable {
     /// Reads the table from the guest, between the symbols `__start___ex_table` and
     /// `__stop___ex_table`. `symbols` must have the guest's slide. The kernel must be in place: before
@@ -112,10 +126,11 @@ impl ExceptionTable {
         Ok(Self { entries })
     }
 
-    /// Whether the kernel expects the instruction that begins at `instruction` to fault.
+    /// The entry of the instruction that begins at `instruction`, if the kernel expects that to fault.
     #[must_use]
-    pub fn covers(&self, instruction: Gva) -> bool {
-        self.entries.binary_search_by_key(&instruction, |entry| entry.instruction).is_ok()
+    pub fn find(&self, instruction: Gva) -> Option<&Fixup> {
+        let found = self.entries.binary_search_by_key(&instruction, |entry| entry.instruction);
+        found.ok().map(|index| &self.entries[index])
     }
 
     /// All entries, ascending by instruction.
@@ -181,8 +196,8 @@ mod tests {
         let first = Fixup { instruction: Gva(0x1f0c), fixup: Gva(0x1f0c), data: u32::MAX };
         let second = Fixup { instruction: Gva(0x2100), fixup: Gva(0x2204), data: 3 };
         assert_eq!(table.fixups().collect::<Vec<_>>(), [first, second]);
-        assert!(table.covers(Gva(0x2100)) && table.covers(Gva(0x1f0c)));
-        assert!(!table.covers(Gva(0x2101)), "an instruction's first byte only");
+        assert!(table.find(Gva(0x2100)).is_some() && table.find(Gva(0x1f0c)).is_some());
+        assert!(table.find(Gva(0x2101)).is_none(), "an instruction's first byte only");
         assert_eq!((table.len(), table.is_empty()), (2, false));
     }
 
@@ -214,7 +229,7 @@ mod tests {
         let memory = VirtualMemory::new(&image).unwrap();
         let slide = BASE.0.wrapping_sub(link + 0x200).cast_signed();
         let table = ExceptionTable::read(&memory, &symbols.with_slide(slide)).unwrap();
-        assert!(table.covers(Gva(BASE.0 + 0x10)));
+        assert!(table.find(Gva(BASE.0 + 0x10)).is_some());
         let partial = map.replace(STOP, "other");
         let partial = SymbolTable::from_system_map(&partial).unwrap();
         let refused = ExceptionTable::read(&memory, &partial);
@@ -231,7 +246,7 @@ mod tests {
             let stop = Gva(start.wrapping_add(len));
             if let Ok(table) = read(&content, Gva(start), stop) {
                 prop_assert_eq!(table.len() as u64 * ENTRY_BYTES, len);
-                prop_assert!(table.fixups().all(|fixup| table.covers(fixup.instruction)));
+                prop_assert!(table.fixups().all(|fixup| table.find(fixup.instruction).is_some()));
             }
         }
     }

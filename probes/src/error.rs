@@ -52,7 +52,7 @@ pub enum AttachError {
 /// Text that the guest's kernel treats specially, so that no probe may be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reserved {
-    /// In the exception table: a fault is fixed up by the instruction's address.
+    /// In the exception table: a fault is fixed up by the instruction's address, or by decoding it.
     ExceptionTable,
     /// A static key's branch, which the kernel rewrites and checks.
     JumpLabel,
@@ -62,16 +62,35 @@ pub enum Reserved {
     InitText,
     /// Entry code, which may run on page tables without hidden memory (KPTI).
     EntryText,
+    /// Runs at another address than its symbol's, or on page tables of its own.
+    Elsewhere,
+    /// The NMI's entry, which tells nested NMIs by the interrupted address.
+    NmiEntry,
+    /// No return probe: at its entry there is no return address on the stack.
+    NoReturnAddress,
 }
 
 impl Reserved {
-    fn why(self) -> &'static str {
+    /// The reason, to go behind "the instruction".
+    #[must_use]
+    pub fn why(self) -> &'static str {
         match self {
-            Self::ExceptionTable => "may fault and be fixed up by its address (exception table)",
+            Self::ExceptionTable => {
+                "may fault and be fixed up by its address or its bytes (exception table)"
+            }
             Self::JumpLabel => "is a static key's branch, which the kernel itself rewrites",
             Self::StaticCall => "belongs to a static call, which the kernel itself rewrites",
             Self::InitText => "is init text, whose memory the kernel frees after boot",
             Self::EntryText => "is entry code, which may run where hidden memory is not mapped",
+            Self::Elsewhere => {
+                "runs at another address than its symbol's, or on page tables of its own"
+            }
+            Self::NmiEntry => {
+                "belongs to the NMI's entry, which tells nested NMIs by their address"
+            }
+            Self::NoReturnAddress => {
+                "has no return address on the stack, so that no return probe can be there"
+            }
         }
     }
 }
@@ -96,6 +115,28 @@ pub enum ProbeError {
     /// Two arguments of one probe have one name.
     #[error("two arguments are called `{0}`")]
     DuplicateArg(String),
+    /// Something that the other kind of probe has.
+    #[error("{0}")]
+    Kind(&'static str),
+    /// maxactive out of range.
+    #[error("maxactive {0}: give 1 to 4096")]
+    Maxactive(u32),
+    /// Too much private data.
+    #[error("data_size {0}: an instance has at most 4096 bytes of its own")]
+    DataSize(usize),
+    /// Actions that make no sense.
+    #[error("{0}")]
+    Action(&'static str),
+    /// A return probe, or an action that leaves the function, is not at a function's entry.
+    #[error(
+        "{0} is not a function's entry, where alone a return can be taken hold of; use an offset of 0"
+    )]
+    NotEntry(Gva),
+    /// The kernel will still patch the instruction.
+    #[error(
+        "the kernel patches the instruction at {0} while it boots: the probe waits until it has"
+    )]
+    NotFinal(Gva),
     /// Too many arguments.
     #[error("{0} arguments: a probe takes at most 128")]
     TooManyArgs(usize),
@@ -184,10 +225,10 @@ impl ProbeError {
             Self::Refused(_) | Self::Reserved { .. } | Self::Post(_) | Self::Assemble(_) => {
                 "EOPNOTSUPP"
             }
-            Self::TooManyArgs(_) => "E2BIG",
+            Self::TooManyArgs(_) | Self::DataSize(_) => "E2BIG",
             Self::NoSlots(_) => "ENOMEM",
             Self::Clobbered { .. } => "ETXTBSY",
-            Self::Attach(AttachError::Booting) => "EAGAIN",
+            Self::Attach(AttachError::Booting) | Self::NotFinal(_) => "EAGAIN",
             Self::Attach(AttachError::Stopped) | Self::Vcpu(_) => "ESHUTDOWN",
             Self::Attach(AttachError::NoSymbols) => "ENODATA",
             Self::Attach(_) => "ENXIO",
@@ -196,6 +237,10 @@ impl ProbeError {
             | Self::Place(_)
             | Self::BadName { .. }
             | Self::DuplicateArg(_)
+            | Self::Kind(_)
+            | Self::Maxactive(_)
+            | Self::Action(_)
+            | Self::NotEntry(_)
             | Self::OffsetBeyond { .. }
             | Self::NotText(_)
             | Self::Boundary(BoundaryError::OutsideFunction { .. }) => "EINVAL",

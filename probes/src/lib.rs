@@ -11,8 +11,14 @@ mod events;
 pub mod insn;
 mod status;
 
-pub use definition::{FetchArg, ProbeDefinition, Register, parse_line};
-pub use engine::{DEFAULT_EVENTS, Engine, Guest, Kprobe, PostHandler, PreHandler, Verdict};
+pub use definition::{
+    Action, Fetch, FetchArg, Flag, ProbeDefinition, ProbeKind, Register, ReturnMode, parse_line,
+};
+pub use engine::{
+    BlacklistEntry, DATA_SIZE_MAX, DEFAULT_EVENTS, Engine, EntryHandler, EntryVerdict,
+    FaultHandler, Guest, Hit, Instance, Kprobe, Kretprobe, NewProbe, PostHandler, PreHandler,
+    Recovery, Registration, ReturnHandler, Traceless, Verdict,
+};
 pub use error::{AttachError, BatchError, ProbeError, Reserved};
-pub use events::{Event, EventPage, EventStore};
-pub use status::{DisplacedBy, ProbeStatus};
+pub use events::{Event, EventPage, EventStore, StackFrame};
+pub use status::{DisplacedBy, ProbeStatus, StatusFlag};

@@ -3,7 +3,7 @@
 use exoprobe_vmm::Gva;
 use serde::{Deserialize, Serialize};
 
-use crate::definition::{Flag, ProbeKind};
+use crate::definition::{Action, ProbeKind, ReturnMode};
 
 /// How a probe's instruction runs displaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +15,32 @@ pub enum DisplacedBy {
     Boost,
     /// Its copy in hidden memory, an int3 behind it: two exits a hit.
     Step,
+}
+
+/// What there is to say of a probe's state, as in kprobes/list (kprobes.rst, "The kprobes debugfs
+/// interface"), and what only probes from outside can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum StatusFlag {
+    /// Its text is no longer there: init text that was freed, or an address that is not mapped.
+    Gone,
+    /// Its text is not there yet, or not final.
+    Pending,
+    /// Registered and not armed.
+    Disabled,
+    /// The guest has rewritten its text. It is armed again when the text is back.
+    Clobbered,
+}
+
+impl StatusFlag {
+    fn tag(self) -> &'static str {
+        match self {
+            Self::Gone => "[GONE]",
+            Self::Pending => "[PENDING]",
+            Self::Disabled => "[DISABLED]",
+            Self::Clobbered => "[CLOBBERED]",
+        }
+    }
 }
 
 /// A registered probe and its books: `hits = recorded + filtered + lost`.
@@ -32,33 +58,45 @@ pub struct ProbeStatus {
     pub symbol_name: Option<String>,
     /// Bytes from the function's start.
     pub offset: u64,
-    /// Address of the probed instruction.
+    /// Address of the probed instruction, once it is known.
     #[serde(serialize_with = "as_text")]
-    pub addr: Gva,
-    /// `DISABLED` when it is.
-    pub flags: Vec<Flag>,
-    /// Times the guest hit it while it was enabled.
+    pub addr: Option<Gva>,
+    /// None of them is an armed probe.
+    pub flags: Vec<StatusFlag>,
+    /// Of a pending probe: what it waits for, or why it cannot be placed.
+    pub reason: Option<String>,
+    /// Times the guest hit it while it was enabled; returns, of a return probe.
     pub hits: u64,
-    /// Hits whose handler could not run.
+    /// Calls that a return probe could not follow. Kprobes miss none.
     pub nmissed: u64,
     /// Hits that became events.
     pub recorded: u64,
-    /// Hits that its filter dropped.
+    /// Hits of which no event is wanted.
     pub filtered: u64,
     /// Hits whose event found no room.
     pub lost: u64,
-    /// The probed instruction.
-    pub instruction: String,
+    /// Of a return probe: calls that it can follow at a time.
+    pub maxactive: Option<u32>,
+    /// Of a return probe: calls that it follows now.
+    pub active: Option<u32>,
+    /// Of a return probe: how it takes hold of returns.
+    pub return_mode: Option<ReturnMode>,
+    /// What a hit does.
+    pub actions: Vec<Action>,
+    /// The probed instruction, once it is known.
+    pub instruction: Option<String>,
     /// How it runs.
-    pub displaced: DisplacedBy,
-    /// The guest changed its text there, so the probe is not armed any more.
-    pub clobbered: bool,
+    pub displaced: Option<DisplacedBy>,
     /// The definition as a line of kprobe_events.
     pub definition: String,
 }
 
-fn as_text<S: serde::Serializer>(addr: &Gva, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(addr)
+#[expect(clippy::ref_option, reason = "serde's signature")]
+fn as_text<S: serde::Serializer>(addr: &Option<Gva>, serializer: S) -> Result<S::Ok, S::Error> {
+    match addr {
+        Some(addr) => serializer.collect_str(addr),
+        None => serializer.serialize_none(),
+    }
 }
 
 impl ProbeStatus {
@@ -66,12 +104,13 @@ impl ProbeStatus {
     /// the kernel's own file: two between columns, one where a module's name would be.
     #[must_use]
     pub fn list_line(&self) -> String {
-        let flags = if self.flags.contains(&Flag::Disabled) { "[DISABLED]" } else { "" };
+        let flags: String = self.flags.iter().map(|flag| flag.tag()).collect();
+        let (addr, kind) = (self.addr.unwrap_or_default(), self.kind.list_letter());
         match &self.symbol_name {
             Some(symbol) => {
-                format!("{:016x}  k  {symbol}+{:#x}    {flags}\n", self.addr.0, self.offset)
+                format!("{:016x}  {kind}  {symbol}+{:#x}    {flags}\n", addr.0, self.offset)
             }
-            None => format!("{:016x}  k  {} {flags}\n", self.addr.0, self.addr),
+            None => format!("{:016x}  {kind}  {addr} {flags}\n", addr.0),
         }
     }
 }

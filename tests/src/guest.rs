@@ -120,7 +120,21 @@ impl TestGuest {
     /// # Panics
     /// As [`Self::boot`].
     pub fn wait_for_prompt(&self) {
-        let prompt = self.workload_line(0, |line| line == "ready");
+        self.wait_for_prompt_from(0);
+    }
+
+    /// Boots the guest again, to its workload's prompt.
+    ///
+    /// # Panics
+    /// As [`Self::boot`].
+    pub fn reboot(&self) {
+        let from = self.workload_port().log().end();
+        self.vm.reboot().expect("the guest can be booted again");
+        self.wait_for_prompt_from(from);
+    }
+
+    fn wait_for_prompt_from(&self, from: u64) {
+        let prompt = self.workload_line(from, |line| line == "ready");
         assert!(
             prompt.is_some(),
             "no prompt; state {:?}; console:\n{}",
@@ -253,7 +267,21 @@ impl TestGuest {
     /// # Panics
     /// When it is refused.
     pub fn probe(&self, line: &str) {
-        self.engine.register_kprobe(definition(line)).unwrap_or_else(|e| panic!("{line}: {e}"));
+        self.engine.register_probe(definition(line)).unwrap_or_else(|e| panic!("{line}: {e}"));
+    }
+
+    /// Waits for what is sure to come.
+    ///
+    /// # Panics
+    /// When the guest stops before, or `PATIENCE` is over.
+    pub fn wait_until(&self, what: &str, reached: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !reached(self) {
+            let state = self.vm.state();
+            let alive = matches!(state, VmState::Running) && Instant::now() < deadline;
+            assert!(alive, "{what}: not reached; state {state:?}; console:\n{}", self.console());
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// What registering a line would say. Nothing is registered: the line is the first of a batch whose

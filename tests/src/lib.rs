@@ -9,6 +9,7 @@ mod guest;
 pub mod harness;
 pub mod http;
 pub mod loops;
+mod probing;
 mod process;
 
 use std::time::Duration;
@@ -20,3 +21,19 @@ pub use process::{Running, finish};
 /// How long anything may take that is sure to come: it only ends a test that would hang, so it is
 /// right for machines far slower than this one.
 pub const PATIENCE: Duration = Duration::from_secs(20 * 60);
+
+/// In an `impl ExitHook` of a test that looks at breakpoints alone: the rest of it.
+#[macro_export]
+macro_rules! only_breakpoints {
+    () => {
+        fn release(&self, _: &mut exoprobe_vmm::HitContext<'_>) {
+            unreachable!("it holds no vCPU")
+        }
+
+        fn kernel_entered(&self, _: &exoprobe_vmm::KernelEntry) -> bool {
+            true
+        }
+
+        fn reset(&self) {}
+    };
+}

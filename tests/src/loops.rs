@@ -114,8 +114,8 @@ impl<T: Send + 'static> Loops<T> {
         let handler = Arc::clone(&parked);
         let parking = Kprobe {
             definition: ProbeDefinition { addr: Some(park), ..ProbeDefinition::default() },
-            pre_handler: Some(Box::new(move |regs| handler.park(&observe, regs))),
-            post_handler: None,
+            pre_handler: Some(Box::new(move |hit| handler.park(&observe, hit.regs))),
+            ..Kprobe::default()
         };
         let probes = vec![parking, enter(park)];
         guest.engine.register_kprobes(probes).unwrap_or_else(|e| panic!("{e}"));
@@ -189,12 +189,12 @@ impl<T> Drop for Loops<T> {
 fn enter(park: Gva) -> Kprobe {
     Kprobe {
         definition: parse_line("p:enter __x64_sys_getpid").expect("a definition"),
-        pre_handler: Some(Box::new(move |regs| {
-            regs.rip = park.0;
-            regs.rflags &= !RFLAGS_IF;
+        pre_handler: Some(Box::new(move |hit| {
+            hit.regs.rip = park.0;
+            hit.regs.rflags &= !RFLAGS_IF;
             Verdict::Done
         })),
-        post_handler: None,
+        ..Kprobe::default()
     }
 }
 

@@ -4,30 +4,47 @@
 //! | pages     | mapped as          | holds |
 //! |-----------|--------------------|-------|
 //! | 0         | not mapped         | the page table for all the others |
-//! | 1         | read, execute      | the VMM's own stubs |
-//! | 2 to 255  | read, execute      | code window: slots of probes |
-//! | 256 to 511| read, write        | data window |
+//! | 1         | read, execute      | the VMM's own stubs (`stub`) |
+//! | 2 to 5    | read, execute      | trampolines: an int3 in each byte |
+//! | 6 to 255  | read, execute      | code window: slots of probes |
+//! | 256 to 510| read, write        | data window |
+//! | 511       | not mapped         | the page table that a user half of the guest's tables gets: page 1 alone |
 //!
 //! The guest can, as kernel, rewrite its tables; so the entry is checked before each use.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vm_memory::{GuestAddress, GuestRegionMmap, MmapRegion, VolatileMemory};
 
 use crate::addr::{Gpa, Gva};
-use crate::layout::{HIDDEN_GVA_HIGHEST, HIDDEN_SIZE, KERNEL_IMAGE_BASE};
+use crate::layout::{HIDDEN_GVA_FALLBACK, HIDDEN_GVAS, HIDDEN_SIZE, KERNEL_IMAGE_BASE};
 use crate::memory::{GuestRam, MemoryError, OutsideMemory, to_usize};
 use crate::paging::{
-    self, PAGE_SIZE, PAGE_SIZE_2M, PTE_ACCESSED, PTE_DIRTY, PTE_NO_EXECUTE, PTE_PRESENT, PTE_WRITE,
-    PagingError, PagingMode, ReadPhys,
+    self, PAGE_SIZE, PAGE_SIZE_2M, PTE_ACCESSED, PTE_ADDR_MASK, PTE_DIRTY, PTE_NO_EXECUTE,
+    PTE_PRESENT, PTE_WRITE, PagingError, PagingMode, ReadPhys,
 };
 
 /// Global translation: survives a CR3 write, as the kernel's own text does.
 const PTE_GLOBAL: u64 = 1 << 8;
 const STUB_PAGE: u64 = 1;
-const CODE_PAGES: std::ops::Range<u64> = 2..256;
-const DATA_PAGES: std::ops::Range<u64> = 256..512;
+const TRAMPOLINE_PAGES: Range<u64> = 2..6;
+const CODE_PAGES: Range<u64> = 6..256;
+const DATA_PAGES: Range<u64> = 256..511;
+const USER_TABLE_PAGE: u64 = 511;
 const NOT_MAPPED: u64 = 0;
+/// What tells the user half of a pair of roots from the kernel's (PTI_USER_PGTABLE_BIT of Linux).
+const USER_HALF: u64 = PAGE_SIZE;
+const INT3: u8 = 0xcc;
+
+/// Bytes of a slot, the unit of the code window: aligned to it, so that its start is known from any
+/// address in it.
+pub const SLOT_SIZE: u64 = 32;
+/// Trampolines of return probes: one a byte of their pages.
+pub const TRAMPOLINES: usize = 4 * 4096;
+/// Offset in a slot of the address of the instruction that it stands for, a 64-bit word. A fault in the
+/// slot is shown to the guest as one there ([`crate::fault_fixup`]).
+pub const SLOT_ADDRESS_OFFSET: u64 = 24;
 
 /// Why hidden memory cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,14 +52,12 @@ pub enum HiddenError {
     /// The vCPU's tables cannot be walked, most often because the guest is not that far yet.
     #[error("the guest's kernel page tables cannot be used yet: {0}")]
     Paging(#[from] PagingError),
-    /// Every entry of the kernel-image range is taken.
-    #[error("no free page-directory entry between {from} and {to} to map hidden memory at")]
-    NoRoom {
-        /// Lowest address tried.
-        from: Gva,
-        /// Highest address tried.
-        to: Gva,
-    },
+    /// Every entry that could map it is taken.
+    #[error(
+        "no free page-directory entry to map hidden memory at: neither {} nor {}, nor any from {} down",
+        HIDDEN_GVAS[0], HIDDEN_GVAS[1], HIDDEN_GVA_FALLBACK
+    )]
+    NoRoom,
     /// The guest's entry for the region no longer holds what was written into it.
     #[error(
         "the guest changed its page-table entry for hidden memory at {gva}: it is now {now:#x}"
@@ -53,6 +68,9 @@ pub enum HiddenError {
         /// The entry now.
         now: u64,
     },
+    /// Page-table isolation is on, and user mode's tables have no directory that could map the stubs.
+    #[error("the guest isolates page tables, and those of user mode cannot map hidden memory: {0}")]
+    UserTables(PagingError),
     /// The page tables lie where the guest has no RAM.
     #[error("the guest's page directory is outside its memory: {0}")]
     Table(#[from] OutsideMemory),
@@ -79,7 +97,7 @@ pub struct HiddenMemory {
 }
 
 impl HiddenMemory {
-    /// Reserves the region above `ram` and builds its page table. Pages cost memory when touched.
+    /// Reserves the region above `ram`, builds its page tables and fills its trampolines. Pages cost memory when touched.
     ///
     /// # Errors
     /// [`MemoryError`] when the host cannot map 2 MiB.
@@ -90,18 +108,37 @@ impl HiddenMemory {
         let region =
             GuestRegionMmap::new(mapping, GuestAddress(gpa.0)).ok_or(MemoryError::Wraps(gpa))?;
         let hidden = Self { region, gpa, base: AtomicU64::new(NOT_MAPPED) };
-        hidden.build_page_table();
+        hidden.build_page_tables();
+        hidden.fill_trampolines();
         Ok(hidden)
     }
 
-    fn build_page_table(&self) {
-        for page in 1..HIDDEN_SIZE / PAGE_SIZE {
+    /// Makes the region as new: all zero but its page tables and trampolines, and not mapped. The guest
+    /// must be at power-on: nothing of it may lead here any more.
+    pub(crate) fn reset(&self) {
+        self.restore_base(None);
+        self.write(0, &vec![0; to_usize(HIDDEN_SIZE)]);
+        self.build_page_tables();
+        self.fill_trampolines();
+    }
+
+    fn build_page_tables(&self) {
+        for page in STUB_PAGE..USER_TABLE_PAGE {
             let kind =
                 if DATA_PAGES.contains(&page) { PTE_WRITE | PTE_NO_EXECUTE | PTE_DIRTY } else { 0 };
-            let frame = self.gpa.0 + page * PAGE_SIZE;
-            let entry = frame | PTE_PRESENT | PTE_ACCESSED | PTE_GLOBAL | kind;
-            self.write(page * 8, &entry.to_le_bytes());
+            self.write(page * 8, &(self.page_entry(page) | PTE_GLOBAL | kind).to_le_bytes());
         }
+        let user = USER_TABLE_PAGE * PAGE_SIZE + STUB_PAGE * 8;
+        self.write(user, &self.page_entry(STUB_PAGE).to_le_bytes());
+    }
+
+    fn page_entry(&self, page: u64) -> u64 {
+        (self.gpa.0 + page * PAGE_SIZE) | PTE_PRESENT | PTE_ACCESSED
+    }
+
+    fn fill_trampolines(&self) {
+        let bytes = (TRAMPOLINE_PAGES.end - TRAMPOLINE_PAGES.start) * PAGE_SIZE;
+        self.write(TRAMPOLINE_PAGES.start * PAGE_SIZE, &vec![INT3; to_usize(bytes)]);
     }
 
     /// Guest-physical address of the region.
@@ -131,46 +168,90 @@ impl HiddenMemory {
         self.gpa.0 | PTE_PRESENT | PTE_WRITE | PTE_ACCESSED
     }
 
-    /// Maps the region into the kernel image range of the guest, once; later calls check that the
-    /// guest left the entry alone. To be called with tables of the running kernel (after its early
-    /// clean-up of unused entries).
+    /// Maps the region by one entry of the guest's own page directories, once; later calls check that
+    /// the guest left the entry alone. Of the places in [`crate::layout`], the first that is free is
+    /// taken, so it can be called as soon as the kernel runs on its own page tables.
     ///
     /// # Errors
     /// [`HiddenError`]; nothing was written to the guest then.
     pub fn map(&self, ram: &GuestRam, mode: PagingMode) -> Result<Gva, HiddenError> {
-        let directory = paging::table_for(ram, mode, KERNEL_IMAGE_BASE, 2)?;
         if let Some(base) = self.base() {
-            return self.check(ram, directory, base);
+            let at = directory_entry(ram, mode, base)?;
+            return self.check(ram, at, base);
         }
-        let mut candidate = HIDDEN_GVA_HIGHEST;
-        while candidate > KERNEL_IMAGE_BASE {
-            let at = paging::entry_address(directory, candidate, 2);
-            let entry = ram.read_u64(at).ok_or(OutsideMemory { gpa: at, len: 8 })?;
-            if entry == 0 || entry == self.entry() {
+        let mut why_not = HiddenError::NoRoom;
+        for candidate in candidates() {
+            let at = match directory_entry(ram, mode, candidate) {
+                Ok(at) => at,
+                Err(error) => {
+                    why_not = error.into();
+                    continue;
+                }
+            };
+            let now = load(ram, at)?;
+            if now == 0 || now == self.entry() {
                 ram.store_u64(at, self.entry())?;
                 self.base.store(candidate.0, Ordering::Release);
                 return Ok(candidate);
             }
-            candidate = Gva(candidate.0 - PAGE_SIZE_2M);
         }
-        Err(HiddenError::NoRoom { from: KERNEL_IMAGE_BASE, to: HIDDEN_GVA_HIGHEST })
+        Err(why_not)
     }
 
-    fn check(&self, ram: &GuestRam, directory: Gpa, gva: Gva) -> Result<Gva, HiddenError> {
-        let at = paging::entry_address(directory, gva, 2);
-        let now = ram.read_u64(at).ok_or(OutsideMemory { gpa: at, len: 8 })?;
-        // The CPU sets the accessed (and, unused in a table entry, the dirty) bit by itself.
-        if now | PTE_ACCESSED | PTE_DIRTY == self.entry() | PTE_ACCESSED | PTE_DIRTY {
+    fn check(&self, ram: &GuestRam, at: Gpa, gva: Gva) -> Result<Gva, HiddenError> {
+        let now = load(ram, at)?;
+        if is_entry(now, self.entry()) {
             Ok(gva)
         } else {
             Err(HiddenError::Overwritten { gva, now })
         }
     }
 
+    /// Under page-table isolation an exception in user mode enters the kernel on page tables that map
+    /// little but its entry code (Linux's pti.rst): maps the stub page there as well, and no other. Their
+    /// root is the page above the kernel's (`mode`), and they map `entry_code` as the kernel's do; where
+    /// that is not so, there is no isolation and nothing to do. Needs [`Self::map`] before.
+    ///
+    /// # Errors
+    /// [`HiddenError`]; nothing was written to the guest then.
+    pub(crate) fn map_stubs_for_user(
+        &self,
+        ram: &GuestRam,
+        mode: PagingMode,
+        entry_code: Gva,
+    ) -> Result<(), HiddenError> {
+        let Some(base) = self.base() else { return Ok(()) };
+        let user = PagingMode { cr3: mode.cr3 & PTE_ADDR_MASK | USER_HALF, ..mode };
+        let found = |root| paging::translate(ram, root, entry_code).ok().map(|found| found.gpa);
+        if found(user).is_none() || found(user) != found(mode) {
+            return Ok(());
+        }
+        let at = directory_entry(ram, user, base).map_err(HiddenError::UserTables)?;
+        let now = load(ram, at)?;
+        // The kernel's own directory: the tables are those of two processes, by chance side by side.
+        if at == directory_entry(ram, mode, base)? || is_entry(now, self.user_entry()) {
+            return Ok(());
+        }
+        if now != 0 {
+            return Err(HiddenError::Overwritten { gva: base, now });
+        }
+        Ok(ram.store_u64(at, self.user_entry())?)
+    }
+
+    fn user_entry(&self) -> u64 {
+        self.page_entry(USER_TABLE_PAGE) | PTE_WRITE
+    }
+
     /// The VMM's own code page, once mapped.
     #[must_use]
-    pub fn stub_window(&self) -> Option<Window> {
+    pub(crate) fn stub_window(&self) -> Option<Window> {
         self.window(STUB_PAGE..STUB_PAGE + 1)
+    }
+
+    /// Where return probes' trampolines are, once mapped: one a byte, each an int3.
+    #[must_use]
+    pub fn trampoline_window(&self) -> Option<Window> {
+        self.window(TRAMPOLINE_PAGES)
     }
 
     /// Where probes' slots live, once mapped.
@@ -179,7 +260,7 @@ impl HiddenMemory {
         self.window(CODE_PAGES)
     }
 
-    fn window(&self, pages: std::ops::Range<u64>) -> Option<Window> {
+    fn window(&self, pages: Range<u64>) -> Option<Window> {
         let base = self.base()?;
         let offset = pages.start * PAGE_SIZE;
         let len = (pages.end - pages.start) * PAGE_SIZE;
@@ -205,6 +286,29 @@ impl HiddenMemory {
     }
 }
 
+/// All places for the region, best first.
+fn candidates() -> impl Iterator<Item = Gva> {
+    let fallback = HIDDEN_GVA_FALLBACK.0 - KERNEL_IMAGE_BASE.0;
+    let steps = (1..=fallback / PAGE_SIZE_2M).rev();
+    let image = steps.map(|step| KERNEL_IMAGE_BASE.wrapping_add(step * PAGE_SIZE_2M));
+    HIDDEN_GVAS.into_iter().chain(image)
+}
+
+/// Where the page-directory entry for `gva` is.
+fn directory_entry(ram: &GuestRam, mode: PagingMode, gva: Gva) -> Result<Gpa, PagingError> {
+    Ok(paging::entry_address(paging::table_for(ram, mode, gva, 2)?, gva, 2))
+}
+
+fn load(ram: &GuestRam, at: Gpa) -> Result<u64, OutsideMemory> {
+    ram.read_u64(at).ok_or(OutsideMemory { gpa: at, len: 8 })
+}
+
+/// Whether `now` is `entry`. The CPU sets the accessed (and, unused in a table entry, the dirty) bit by
+/// itself.
+fn is_entry(now: u64, entry: u64) -> bool {
+    now | PTE_ACCESSED | PTE_DIRTY == entry | PTE_ACCESSED | PTE_DIRTY
+}
+
 /// Bounds-checked slices of the region: the one place where an offset becomes memory.
 trait SliceAt {
     fn as_volatile_slice_at(&self, offset: usize, len: usize) -> vm_memory::VolatileSlice<'_>;
@@ -219,72 +323,4 @@ impl SliceAt for GuestRegionMmap {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::memory::ram_ranges;
-    use crate::paging::{PTE_LARGE, translate};
-
-    /// RAM with kernel-like tables: 0x1000 PML4, 0x2000 PDPT, 0x3000 PD.
-    fn guest() -> (GuestRam, PagingMode) {
-        let ram = GuestRam::anonymous(&ram_ranges(1)).unwrap();
-        let rw = PTE_PRESENT | PTE_WRITE;
-        ram.store_u64(Gpa(0x1ff8), 0x2000 | rw).unwrap();
-        ram.store_u64(Gpa(0x2ff0), 0x3000 | rw).unwrap();
-        (ram, PagingMode { cr3: 0x1000, levels: 4 })
-    }
-
-    struct Both<'a>(&'a GuestRam, &'a HiddenMemory);
-    impl ReadPhys for Both<'_> {
-        fn read_u64(&self, gpa: Gpa) -> Option<u64> {
-            if let Some(offset) = gpa.0.checked_sub(self.1.gpa().0).filter(|o| *o < HIDDEN_SIZE) {
-                let mut word = [0; 8];
-                self.1.read(offset, &mut word);
-                return Some(u64::from_le_bytes(word));
-            }
-            self.0.read_u64(gpa)
-        }
-    }
-
-    #[test]
-    fn code_is_executable_only_and_data_writable_only() {
-        let (ram, mode) = guest();
-        let hidden = HiddenMemory::new(&ram).unwrap();
-        assert_eq!(hidden.code_window(), None);
-        let base = hidden.map(&ram, mode).unwrap();
-        assert_eq!(base, HIDDEN_GVA_HIGHEST);
-        let code = hidden.code_window().unwrap();
-        let found = translate(&Both(&ram, &hidden), mode, code.gva).unwrap();
-        assert!(found.executable && !found.writable && !found.user);
-        assert_eq!(found.gpa, Gpa(hidden.gpa().0 + code.offset));
-        let data = base.wrapping_add(DATA_PAGES.start * PAGE_SIZE);
-        let found = translate(&Both(&ram, &hidden), mode, data).unwrap();
-        assert!(!found.executable && found.writable && !found.user);
-        assert!(translate(&Both(&ram, &hidden), mode, base).is_err(), "its table stays unmapped");
-    }
-
-    #[test]
-    fn taken_entries_are_passed_over_and_a_changed_one_is_reported() {
-        let (ram, mode) = guest();
-        let index = (HIDDEN_GVA_HIGHEST.0 >> 21) & 511;
-        let taken = 0x20_0000 | PTE_PRESENT | PTE_LARGE;
-        ram.store_u64(Gpa(0x3000 + index * 8), taken).unwrap();
-        let hidden = HiddenMemory::new(&ram).unwrap();
-        let base = hidden.map(&ram, mode).unwrap();
-        assert_eq!(base.0, HIDDEN_GVA_HIGHEST.0 - PAGE_SIZE_2M);
-        assert_eq!(hidden.map(&ram, mode), Ok(base));
-        ram.store_u64(Gpa(0x3000 + (index - 1) * 8), 0).unwrap();
-        assert_eq!(hidden.map(&ram, mode), Err(HiddenError::Overwritten { gva: base, now: 0 }));
-    }
-
-    #[test]
-    fn a_full_or_unmapped_directory_is_an_error() {
-        let (ram, mode) = guest();
-        for entry in 0..512 {
-            ram.store_u64(Gpa(0x3000 + entry * 8), PTE_PRESENT).unwrap();
-        }
-        let hidden = HiddenMemory::new(&ram).unwrap();
-        assert!(matches!(hidden.map(&ram, mode), Err(HiddenError::NoRoom { .. })));
-        let nowhere = PagingMode { cr3: 0x8000, levels: 4 };
-        assert!(matches!(hidden.map(&ram, nowhere), Err(HiddenError::Paging(_))));
-    }
-}
+mod tests;

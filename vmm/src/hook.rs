@@ -1,6 +1,7 @@
 //! How a layer above takes part in a guest's exits, without this crate knowing of it.
 
-use kvm_bindings::kvm_regs;
+use kvm_bindings::{kvm_regs, kvm_sregs};
+use kvm_ioctls::{Error, VcpuFd};
 
 use crate::addr::Gva;
 use crate::time::GuestTime;
@@ -10,26 +11,83 @@ use crate::time::GuestTime;
 pub enum BreakpointAction {
     /// It was ours and is dealt with: go on at the registers as they are now.
     Resume,
+    /// It was ours and is not complete: the machine is paused here, at the registers as they are now, until
+    /// it is resumed; [`ExitHook::release`] completes it then. See [`crate::Vm::held`].
+    Hold,
     /// It is the guest's own: give it its #BP.
     PassToGuest,
+}
+
+/// Has the segment and control registers of a vCPU.
+pub trait SregsSource {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// What KVM said.
+    fn sregs(&self) -> Result<kvm_sregs, Error>;
+}
+
+impl SregsSource for VcpuFd {
+    fn sregs(&self) -> Result<kvm_sregs, Error> {
+        self.get_sregs()
+    }
 }
 
 /// A vCPU that is out of the guest, as a hook sees it on the vCPU's own thread.
 pub struct HitContext<'a> {
     /// Index of the vCPU.
     pub vcpu: u8,
-    /// General registers; RIP is the breakpoint's own address. Changes go to the guest.
+    /// General registers. At a breakpoint, RIP is the breakpoint's own address. Changes go to the guest.
     pub regs: &'a mut kvm_regs,
     /// Guest time of the exit.
     pub time: GuestTime,
+    /// Set by a hook that carried out an STI which set RFLAGS.IF: the vCPU takes no interrupt before the
+    /// end of its next instruction (Intel SDM vol. 2, STI). Looked at with [`BreakpointAction::Resume`]
+    /// alone; without RFLAGS.IF it means nothing.
+    pub sti_shadow: bool,
+    source: &'a dyn SregsSource,
 }
 
-impl HitContext<'_> {
-    /// Address of the breakpoint.
+impl<'a> HitContext<'a> {
+    /// The context of a breakpoint at `regs.rip`.
+    #[must_use]
+    pub fn new(
+        vcpu: u8,
+        regs: &'a mut kvm_regs,
+        time: GuestTime,
+        source: &'a dyn SregsSource,
+    ) -> Self {
+        Self { vcpu, regs, time, sti_shadow: false, source }
+    }
+
+    /// RIP: at a breakpoint, its address.
     #[must_use]
     pub fn rip(&self) -> Gva {
         Gva(self.regs.rip)
     }
+
+    /// Where [`Self::sregs`] come from, for longer than this borrow.
+    #[must_use]
+    pub fn sregs_source(&self) -> &'a dyn SregsSource {
+        self.source
+    }
+
+    /// Segment and control registers, read now: an ioctl, which only those pay who ask.
+    ///
+    /// # Errors
+    /// What KVM said.
+    pub fn sregs(&self) -> Result<kvm_sregs, Error> {
+        self.source.sregs()
+    }
+}
+
+/// The moment at which the guest's kernel runs at its own addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelEntry {
+    /// Where in the kernel's text the vCPU is.
+    pub rip: Gva,
+    /// Its segment and control registers.
+    pub sregs: kvm_sregs,
 }
 
 /// Called on vCPU threads, several at once. An implementation must not block on anything that
@@ -37,4 +95,24 @@ impl HitContext<'_> {
 pub trait ExitHook: Send + Sync {
     /// The guest hit an int3 in kernel or user mode.
     fn breakpoint(&self, context: &mut HitContext<'_>) -> BreakpointAction;
+
+    /// A vCPU that was held at a breakpoint ([`BreakpointAction::Hold`]) is resumed: completes the hit.
+    /// Called once for each hold, on the vCPU's thread, before it enters the guest again; not when the
+    /// machine is stopped or booted anew meanwhile. The registers are those of the hold, the time is that
+    /// of the breakpoint. [`crate::Vm::sync_vcpus`] does not wait for it.
+    fn release(&self, context: &mut HitContext<'_>);
+
+    /// The guest is booted again. All vCPUs are out of it and in their power-on state (IA32_LSTAR is 0), and
+    /// its memory, hidden memory included, is still that of the former boot; it is void, and replaced once
+    /// this returns. So what is under way here is to be finished first, that it may not write to the new
+    /// guest. Not on a vCPU's thread: vCPUs answer. Run control is locked meanwhile: whoever may be waiting
+    /// for it ([`crate::Vm::pause`], [`crate::Vm::snapshot`] and so on) must not be waited for.
+    fn reset(&self);
+
+    /// The guest's kernel has begun: it runs on page tables of its own at its virtual addresses, has
+    /// called no C function there, and no other vCPU runs yet. Called once a boot, where
+    /// [`crate::Vm::tells_kernel_entry`]; of a guest restored from a snapshot that was taken soon after, at
+    /// a later moment of its boot. An implementation that cannot act at once (see above) gives `false`: the
+    /// vCPU obeys its commands, and tells it again before it enters the guest.
+    fn kernel_entered(&self, entry: &KernelEntry) -> bool;
 }

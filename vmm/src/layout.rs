@@ -35,10 +35,20 @@ pub const IO_APIC: u32 = 0xfec0_0000;
 
 /// Bytes of the hidden region: what one page-directory entry maps.
 pub const HIDDEN_SIZE: u64 = 2 << 20;
-/// First GiB of the kernel-image mapping: text, and by rel32 all hidden memory, lies in it.
+/// First GiB of the kernel-image mapping: the kernel's text lies in it.
 pub const KERNEL_IMAGE_BASE: Gva = Gva(0xffff_ffff_8000_0000);
-/// Last 2 MiB of a 512 MiB kernel-image range, the smallest Linux uses: below modules in every layout.
-pub const HIDDEN_GVA_HIGHEST: Gva = Gva(0xffff_ffff_9fe0_0000);
+/// Where hidden memory is mapped, in this order: between the end of modules (MODULES_END of x86-64's
+/// mm.rst, 0xffffffffff000000) and the fixmap's two page-directory entries, in the directory called
+/// level2_fixmap_pgt. From 4.19 on, Linux has that directory in its image, in all its page tables from
+/// startup_64 on, and never cleans it up. rel32 reaches from there to all kernel text and modules.
+pub const HIDDEN_GVAS: [Gva; 2] = [Gva(0xffff_ffff_ff20_0000), Gva(0xffff_ffff_ff00_0000)];
+/// Where it is mapped if those are taken: from here down to [`KERNEL_IMAGE_BASE`]. The last 2 MiB of a
+/// 512 MiB kernel-image range, the smallest Linux uses: below modules in every layout. Linux clears
+/// unused entries here once, early in boot (cleanup_highmap).
+pub const HIDDEN_GVA_FALLBACK: Gva = Gva(0xffff_ffff_9fe0_0000);
+/// First address of the kernel's half with 48-bit addresses: 64-bit Linux runs above it once it has
+/// left the identity mapping it is started in.
+pub const KERNEL_HALF: Gva = Gva(0xffff_8000_0000_0000);
 
 /// First serial port (ttyS0), the console: base port and ISA interrupt.
 pub const SERIAL0: (u16, u32) = (0x3f8, 4);

@@ -1,5 +1,6 @@
 //! What the threads of one machine share.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::devices::{ConsoleWatch, PortBus};
@@ -19,6 +20,9 @@ pub(crate) struct Machine {
     pub(crate) profile: HostProfile,
     pub(crate) status: Status,
     pub(crate) vcpus: OnceLock<Vec<VcpuRemote>>,
+    /// Whether KVM hands over the write by which a kernel's entry is known.
+    pub(crate) tells_kernel_entry: bool,
+    kernel_expected: AtomicBool,
     hook: OnceLock<Arc<dyn ExitHook>>,
     saved_msrs: Vec<u32>,
 }
@@ -30,6 +34,7 @@ impl Machine {
         bus: PortBus,
         console_watch: Arc<ConsoleWatch>,
         profile: HostProfile,
+        tells_kernel_entry: bool,
         saved_msrs: Vec<u32>,
     ) -> Self {
         Self {
@@ -40,6 +45,8 @@ impl Machine {
             profile,
             status: Status::new(),
             vcpus: OnceLock::new(),
+            tells_kernel_entry,
+            kernel_expected: AtomicBool::new(false),
             hook: OnceLock::new(),
             saved_msrs,
         }
@@ -52,6 +59,16 @@ impl Machine {
     /// Sets the hook; `false` when there is one already.
     pub(crate) fn set_hook(&self, hook: Arc<dyn ExitHook>) -> bool {
         self.hook.set(hook).is_ok()
+    }
+
+    /// A boot begins: its kernel's entry is to be told, once.
+    pub(crate) fn expect_kernel(&self) {
+        self.kernel_expected.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the kernel that enters now is the first of this boot.
+    pub(crate) fn kernel_enters(&self) -> bool {
+        self.kernel_expected.swap(false, Ordering::SeqCst)
     }
 
     /// Indices of the MSRs that KVM lists for snapshots.
@@ -69,16 +86,28 @@ impl Machine {
         }
     }
 
-    /// Records why the machine stops (the first reason stays) and halts all vCPUs.
+    /// Records why the machine stops (the first reason stays) and halts all vCPUs but the one that says so.
     pub(crate) fn stop(&self, record: StopRecord) {
         let from = record.vcpu;
         tracing::info!(reason = ?record.reason, vcpu = from, "guest stopped");
-        if !self.status.set(VmState::Stopped(Box::new(record))) {
-            return;
-        }
+        let stopped = VmState::Stopped(Box::new(record));
+        self.status.set(stopped, || self.tell_others(from, || Command::Halt));
+    }
+
+    /// Pauses the machine at a hit of vCPU `from`, which calls this; `false` when it has stopped.
+    ///
+    /// The vCPU waits for nobody: not for the others, which stop when they come to their queues, and not
+    /// for run control, whose lock somebody may hold who waits for this very vCPU's answer. So neither it
+    /// nor a pause, a resume or a stop that comes at the same time can be in the other's way, and the lock
+    /// of the state orders them: the vCPUs that this pauses are resumed by the resume that comes next.
+    pub(crate) fn hold(&self, from: u8) -> bool {
+        self.status.hold(from, || self.tell_others(from, || Command::StayOut))
+    }
+
+    fn tell_others(&self, from: u8, command: fn() -> Command) {
         for (index, vcpu) in self.vcpus.get().into_iter().flatten().enumerate() {
             if index != usize::from(from) {
-                let _ = vcpu.send(Command::Halt);
+                let _ = vcpu.send(command());
             }
         }
     }

@@ -2,17 +2,20 @@
 
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU8, Ordering};
 
-use vm_memory::mmap::MmapRegionBuilder;
+use vm_memory::mmap::{MmapRegionBuilder, MmapRegionError};
 use vm_memory::{
     Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
-    GuestRegionMmap,
+    GuestRegionMmap, VolatileMemory,
 };
 
 use crate::addr::Gpa;
 use crate::layout;
 use crate::paging::ReadPhys;
+
+const PROT_RAM: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const MAP_RAM: i32 = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_NORESERVE;
 
 /// Why guest memory could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -79,8 +82,8 @@ impl GuestRam {
     pub fn anonymous(ranges: &[RamRange]) -> Result<Self, MemoryError> {
         Self::build(ranges, |range| {
             MmapRegionBuilder::new(to_usize(range.len))
-                .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
-                .with_mmap_flags(libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_NORESERVE)
+                .with_mmap_prot(PROT_RAM)
+                .with_mmap_flags(MAP_RAM)
         })
     }
 
@@ -97,7 +100,7 @@ impl GuestRam {
             at += range.len;
             MmapRegionBuilder::new(to_usize(range.len))
                 .with_file_offset(here)
-                .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+                .with_mmap_prot(PROT_RAM)
                 .with_mmap_flags(libc::MAP_PRIVATE | libc::MAP_NORESERVE)
         })
     }
@@ -117,6 +120,29 @@ impl GuestRam {
         }
         let map = GuestMemoryMmap::from_regions(regions).map_err(MemoryError::Regions)?;
         Ok(Self { map: Arc::new(map) })
+    }
+
+    /// Makes all RAM zero again, and gives its pages back to the host. RAM that was mapped from a file is
+    /// not any more. Who reads meanwhile sees each page as it was or zero.
+    ///
+    /// # Errors
+    /// [`MemoryError::Map`] when the host refuses.
+    pub(crate) fn clear(&self) -> Result<(), MemoryError> {
+        for region in self.map.iter() {
+            let flags = MAP_RAM | libc::MAP_FIXED;
+            // SAFETY: the range is exactly one mapping that `self` owns, so no other mapping is replaced, and
+            // its owner unmaps the new one in its place. Nobody has a reference into it: all go through raw
+            // pointers, for which the memory stays readable and writable all the time (mmap(2) replaces it
+            // in one step), and KVM is told of the change by the host's kernel.
+            let mapped = unsafe {
+                libc::mmap(region.as_ptr().cast(), region.size(), PROT_RAM, flags, -1, 0)
+            };
+            if mapped == libc::MAP_FAILED {
+                let source = MmapRegionError::Mmap(std::io::Error::last_os_error());
+                return Err(MemoryError::Map { mib: region.len() >> 20, source });
+            }
+        }
+        Ok(())
     }
 
     /// The rust-vmm view, for loaders and device models that want it.
@@ -172,6 +198,19 @@ impl GuestRam {
             .map_err(|_| OutsideMemory { gpa, len: 1 })
     }
 
+    /// Replaces a byte if it is `expected`, in a single access that no store of a vCPU comes between; gives
+    /// what was there.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`].
+    pub fn exchange_byte(&self, gpa: Gpa, expected: u8, byte: u8) -> Result<u8, OutsideMemory> {
+        let outside = OutsideMemory { gpa, len: 1 };
+        let slice = self.map.get_slice(GuestAddress(gpa.0), 1).map_err(|_| outside)?;
+        let atomic = slice.get_atomic_ref::<AtomicU8>(0).map_err(|_| outside)?;
+        let found = atomic.compare_exchange(expected, byte, Ordering::SeqCst, Ordering::SeqCst);
+        Ok(found.unwrap_or_else(|found| found))
+    }
+
     /// Loads one byte in a single access.
     ///
     /// # Errors
@@ -215,6 +254,34 @@ mod tests {
         let big = ram_ranges(4096);
         assert_eq!(big[0].len, 3 << 30);
         assert_eq!(big[1], RamRange { start: Gpa(4 << 30), len: 1 << 30 });
+    }
+
+    #[test]
+    fn cleared_ram_is_zero_and_its_file_is_as_it_was() {
+        let ranges = [
+            RamRange { start: Gpa(0), len: 1 << 20 },
+            RamRange { start: Gpa(1 << 30), len: 1 << 20 },
+        ];
+        let content = vec![7; 2 << 20];
+        let path = std::env::temp_dir().join(format!("exoprobe-ram-{}", std::process::id()));
+        std::fs::write(&path, &content).unwrap();
+        let from_file = GuestRam::from_file(&ranges, File::open(&path).unwrap(), 0).unwrap();
+        let anonymous = GuestRam::anonymous(&ranges).unwrap();
+        let last = Gpa((1 << 30) + (1 << 20) - 1);
+        for ram in [from_file, anonymous] {
+            ram.write(Gpa(0), &[1, 2]).unwrap();
+            ram.store_byte(last, 3).unwrap();
+            ram.clear().unwrap();
+            for range in &ranges {
+                let mut bytes = vec![1; to_usize(range.len)];
+                ram.read(range.start, &mut bytes).unwrap();
+                assert!(bytes.iter().all(|byte| *byte == 0));
+            }
+            ram.store_byte(last, 4).unwrap();
+            assert_eq!(ram.load_byte(last), Ok(4), "it is memory as before");
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), content);
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

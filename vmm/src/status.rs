@@ -1,11 +1,12 @@
 //! What a machine is doing, and why it stopped.
 
+use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvm_bindings::kvm_regs;
 
-/// Why a guest will run no more.
+/// Why a guest runs no more, unless it is booted again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopReason {
     /// The guest pulsed its reset line.
@@ -48,53 +49,158 @@ pub enum VmState {
     Created,
     /// vCPUs run.
     Running,
-    /// vCPUs are out of the guest until resumed.
+    /// vCPUs are out of the guest until resumed; see [`crate::Vm::held`] for why that may be.
     Paused,
-    /// For good; memory and registers can still be read.
+    /// Until booted again; memory and registers can still be read.
     Stopped(Box<StopRecord>),
 }
 
 /// The state, shared by all threads of a machine.
+///
+/// A change and the commands that go with it are one step: `tell` sends them under the lock of the
+/// state, so that each vCPU finds them in its queue in the order of the changes. Without that, a vCPU
+/// that holds the machine while another thread resumes it could leave the state "paused" with all vCPUs
+/// running. `tell` must only send: queues have no bound, nobody waits for an answer under the lock, and
+/// so the lock is never held for long, whoever takes it.
 pub(crate) struct Status {
-    state: Mutex<VmState>,
+    shared: Mutex<Shared>,
     changed: Condvar,
+}
+
+struct Shared {
+    state: VmState,
+    /// vCPUs that a hook holds.
+    held: BTreeSet<u8>,
+    boots: u64,
 }
 
 impl Status {
     pub(crate) fn new() -> Self {
-        Self { state: Mutex::new(VmState::Created), changed: Condvar::new() }
+        let shared = Shared { state: VmState::Created, held: BTreeSet::new(), boots: 1 };
+        Self { shared: Mutex::new(shared), changed: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, VmState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn get(&self) -> VmState {
-        self.lock().clone()
+        self.lock().state.clone()
+    }
+
+    /// vCPUs that are held, in order.
+    pub(crate) fn held(&self) -> Vec<u8> {
+        self.lock().held.iter().copied().collect()
+    }
+
+    /// Whether a vCPU is held, and nobody has resumed the machine since.
+    pub(crate) fn is_held(&self, vcpu: u8) -> bool {
+        self.lock().held.contains(&vcpu)
+    }
+
+    /// How many boots there were, the present one included.
+    pub(crate) fn boots(&self) -> u64 {
+        self.lock().boots
     }
 
     /// Changes the state unless the machine has stopped; says whether it did.
-    pub(crate) fn set(&self, next: VmState) -> bool {
-        let mut state = self.lock();
-        if matches!(*state, VmState::Stopped(_)) {
+    pub(crate) fn set(&self, next: VmState, tell: impl FnOnce()) -> bool {
+        let mut shared = self.lock();
+        if matches!(shared.state, VmState::Stopped(_)) {
             return false;
         }
-        *state = next;
+        // A pause leaves them held.
+        if !matches!(next, VmState::Paused) {
+            shared.held.clear();
+        }
+        shared.state = next;
+        tell();
         self.changed.notify_all();
         true
+    }
+
+    /// Pauses the machine at a hit of `vcpu`, unless it has stopped; says whether it did.
+    pub(crate) fn hold(&self, vcpu: u8, tell: impl FnOnce()) -> bool {
+        let mut shared = self.lock();
+        if matches!(shared.state, VmState::Stopped(_)) {
+            return false;
+        }
+        shared.held.insert(vcpu);
+        shared.state = VmState::Paused;
+        tell();
+        self.changed.notify_all();
+        true
+    }
+
+    /// Another boot begins, whatever the machine did before.
+    pub(crate) fn begin_boot(&self, tell: impl FnOnce()) {
+        let mut shared = self.lock();
+        shared.held.clear();
+        shared.boots += 1;
+        shared.state = VmState::Running;
+        tell();
+        self.changed.notify_all();
     }
 
     /// Waits until the machine stops, at most `timeout`.
     pub(crate) fn wait_stopped(&self, timeout: Duration) -> Option<StopRecord> {
         let deadline = Instant::now() + timeout;
-        let mut state = self.lock();
+        let mut shared = self.lock();
         loop {
-            if let VmState::Stopped(record) = &*state {
+            if let VmState::Stopped(record) = &shared.state {
                 return Some((**record).clone());
             }
             let left = deadline.checked_duration_since(Instant::now())?;
-            let woken = self.changed.wait_timeout(state, left);
-            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            let woken = self.changed.wait_timeout(shared, left);
+            shared = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stopped() -> VmState {
+        let regs = kvm_regs::default();
+        let reason = StopReason::Reset;
+        VmState::Stopped(Box::new(StopRecord { reason, vcpu: 0, regs, seconds: 1.0 }))
+    }
+
+    /// What is sent with a change stands before what is sent with the next one.
+    #[test]
+    fn a_resume_at_the_same_time_comes_behind_a_hold_as_a_whole() {
+        let (status, sent) = (Status::new(), Mutex::new(Vec::new()));
+        std::thread::scope(|scope| {
+            assert!(status.hold(0, || {
+                scope.spawn(|| {
+                    status.set(VmState::Running, || sent.lock().unwrap().push("resume"));
+                });
+                // Time for the other to come first, if anything let it.
+                std::thread::sleep(Duration::from_millis(20));
+                sent.lock().unwrap().push("stay out");
+            }));
+        });
+        assert_eq!(*sent.lock().unwrap(), ["stay out", "resume"]);
+        assert!(matches!(status.get(), VmState::Running) && status.held().is_empty());
+    }
+
+    #[test]
+    fn only_another_boot_ends_a_stop_and_only_a_resume_ends_a_hold() {
+        let status = Status::new();
+        assert!(status.hold(3, || ()) && status.hold(1, || ()));
+        assert!(status.set(VmState::Paused, || ()));
+        assert_eq!(status.held(), [1, 3]);
+        assert!(status.set(VmState::Running, || ()));
+        assert!(status.held().is_empty());
+        assert!(status.hold(0, || ()) && status.set(stopped(), || ()));
+        assert!(status.held().is_empty());
+        let never = || panic!("nothing is sent");
+        assert!(!status.set(VmState::Running, never) && !status.hold(0, never));
+        assert!(status.wait_stopped(Duration::ZERO).is_some());
+        assert_eq!(status.boots(), 1);
+        status.begin_boot(|| ());
+        assert!(status.wait_stopped(Duration::ZERO).is_none());
+        assert_eq!((status.held(), status.boots()), (vec![], 2));
     }
 }

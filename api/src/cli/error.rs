@@ -35,6 +35,21 @@ pub(super) enum CliError {
     /// No definition was given.
     #[error("no definition: give some as arguments, or a file with -f")]
     NoDefinition,
+    /// JSON beside other definitions.
+    #[error("JSON definitions stand alone: give one argument, or one file with -f")]
+    MixedDefinitions,
+    /// Probes were added, and the time to wait for them is over.
+    #[error("{count} of {of} probes still pending after {seconds} s, and kept: {reason}")]
+    StillPending {
+        /// How many wait.
+        count: usize,
+        /// How many were added.
+        of: usize,
+        /// How long they were waited for.
+        seconds: u64,
+        /// What the first waits for.
+        reason: String,
+    },
     /// The URL is wrong.
     #[error("--url {url}: {source}")]
     Url {
@@ -85,9 +100,10 @@ impl CliError {
     pub(super) fn status(&self) -> u8 {
         match self {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
-            Self::Url { .. } | Self::NoDefinition | Self::Path(_) => USAGE,
+            Self::Url { .. } | Self::NoDefinition | Self::MixedDefinitions | Self::Path(_) => USAGE,
             Self::Client(ClientError::Connect { .. } | ClientError::Broken(_))
             | Self::TimedOut(_)
+            | Self::StillPending { .. }
             | Self::Ended => NO_ANSWER,
             _ => FAILED,
         }

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::Context;
 use super::error::CliError;
-use super::format::event_line;
+use super::format::event_text;
 use crate::client::{EventItem, EventLine, EventQuery, EventReader, Patience};
 
 const EXAMPLES: &str = "\
@@ -62,7 +62,7 @@ fn print_item(
             writeln!(notices, "-- lost {lost} events --")?;
         }
         EventLine::Event(_) if context.json => writeln!(context.out, "{}", item.raw)?,
-        EventLine::Event(event) => writeln!(context.out, "{}", event_line(event))?,
+        EventLine::Event(event) => writeln!(context.out, "{}", event_text(event))?,
     }
     Ok(())
 }

@@ -55,18 +55,30 @@ pub(super) fn table(columns: &[Column], rows: impl Iterator<Item = Vec<String>>)
     table.trim_fmt()
 }
 
-/// An event as ftrace's `trace` shows it.
-pub(super) fn event_line(event: &EventRecord) -> String {
-    let EventRecord { vcpu, time, event: name, offset, addr, args, .. } = event;
-    let place = match &event.symbol_name {
-        Some(symbol) => format!("{symbol}+{offset:#x}"),
-        None => addr.clone(),
+/// An event as ftrace's `trace` shows it, its back-trace on lines of their own.
+pub(super) fn event_text(event: &EventRecord) -> String {
+    let EventRecord { vcpu, time, event: name, symbol_name, offset, addr, .. } = event;
+    let hit = match &event.ret_addr {
+        Some(ret_addr) => format!("{ret_addr} <- {}", symbol_name.as_ref().unwrap_or(addr)),
+        None => place(symbol_name.as_deref(), *offset, addr),
     };
-    let mut line = format!("[{vcpu:03}] {time:>13.6}: {name}: ({place})");
-    for (name, value) in args {
+    let mut line = format!("[{vcpu:03}] {time:>13.6}: {name}: ({hit})");
+    for (name, value) in &event.args {
         line.push_str(&format!(" {name}={}", scalar(value)));
     }
-    printable(&line)
+    let mut text = printable(&line);
+    for frame in &event.stack {
+        let place = place(frame.symbol_name.as_deref(), frame.offset, &frame.addr);
+        text.push_str(&format!("\n        => {}", printable(&place)));
+    }
+    text
+}
+
+fn place(symbol: Option<&str>, offset: u64, addr: &str) -> String {
+    match symbol {
+        Some(symbol) => format!("{symbol}+{offset:#x}"),
+        None => addr.to_owned(),
+    }
 }
 
 /// A value in a line: text without its quotes.
@@ -143,12 +155,35 @@ mod tests {
         )
         .unwrap();
         assert_eq!(
-            event_line(&event),
+            event_text(&event),
             "[001]     12.500000: getpid: (__x64_sys_getpid+0x4) arg1=0x1f b=0x0"
         );
         event.symbol_name = None;
         event.args.clear();
-        assert_eq!(event_line(&event), "[001]     12.500000: getpid: (0xffffffff81000004)");
+        assert_eq!(event_text(&event), "[001]     12.500000: getpid: (0xffffffff81000004)");
+    }
+
+    #[test]
+    fn returns_tell_where_to_and_back_traces_follow() {
+        let mut event: EventRecord = serde_json::from_str(
+            r#"{"seq":7,"time":12.5,"vcpu":1,"group":"kprobes","event":"ret",
+                "symbol_name":"vfs_read","offset":0,"addr":"0xffffffff81000000",
+                "ret_addr":"0xffffffff81000104","args":{"arg1":"0x1"},
+                "stack":[{"addr":"0xffffffff81000000","symbol_name":"vfs_read","offset":0},
+                    {"addr":"0xffffffffc0000000","symbol_name":null,"offset":0}]}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            event_text(&event),
+            "[001]     12.500000: ret: (0xffffffff81000104 <- vfs_read) arg1=0x1\n        \
+             => vfs_read+0x0\n        => 0xffffffffc0000000"
+        );
+        event.stack.clear();
+        event.symbol_name = None;
+        assert_eq!(
+            event_text(&event),
+            "[001]     12.500000: ret: (0xffffffff81000104 <- 0xffffffff81000000) arg1=0x1"
+        );
     }
 
     #[test]

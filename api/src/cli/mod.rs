@@ -1,11 +1,13 @@
 //! The command line: a client of the API, human tables by default, JSON for programs.
 
+mod add;
 mod connection;
 mod console;
 mod doctor;
 mod error;
 mod events;
 mod format;
+mod kprobes;
 mod probe;
 mod show;
 #[cfg(test)]
@@ -27,7 +29,7 @@ const EXAMPLES: &str = "\
 Examples:
   exoprobe doctor
   exoprobe run --help
-  exoprobe probe add 'p:getpid __x64_sys_getpid %di'
+  exoprobe probe add 'p:getpid __x64_sys_getpid' 'r:read vfs_read $retval'
   exoprobe events --follow
 
 Exit status: 0 done, 1 refused or failed, 2 wrong usage, 3 no connection or no answer in time";

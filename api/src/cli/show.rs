@@ -2,25 +2,30 @@
 
 use serde::Deserialize;
 
-use super::format::{Column, table};
+use super::format::{Column, printable, table};
+
+/// What a table shows of what is not known.
+const UNKNOWN: &str = "-";
 
 /// A probe, as far as its table shows it.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct ProbeRow {
+    kind: String,
     group: String,
     event: String,
     symbol_name: Option<String>,
     offset: u64,
-    addr: String,
+    addr: Option<String>,
     flags: Vec<String>,
+    reason: Option<String>,
     hits: u64,
     nmissed: u64,
     lost: u64,
-    displaced: String,
-    clobbered: bool,
+    displaced: Option<String>,
 }
 
-const COLUMNS: [Column; 8] = [
+const COLUMNS: [Column; 9] = [
+    Column::Text("KIND"),
     Column::Text("EVENT"),
     Column::Text("PLACE"),
     Column::Text("ADDR"),
@@ -45,32 +50,36 @@ impl ProbeRow {
         match &self.symbol_name {
             Some(symbol) if self.offset == 0 => symbol.clone(),
             Some(symbol) => format!("{symbol}+{:#x}", self.offset),
-            None => "-".to_owned(),
+            None => UNKNOWN.to_owned(),
         }
     }
 
-    fn flags(&self) -> String {
-        let clobbered = self.clobbered.then_some("CLOBBERED");
-        self.flags.iter().map(String::as_str).chain(clobbered).collect::<Vec<_>>().join(",")
-    }
-
     fn cells(&self) -> Vec<String> {
+        let or_unknown = |text: &Option<String>| text.as_deref().unwrap_or(UNKNOWN).to_owned();
         vec![
+            self.kind.clone(),
             self.name(),
             self.place(),
-            self.addr.clone(),
+            or_unknown(&self.addr),
             self.hits.to_string(),
             self.nmissed.to_string(),
             self.lost.to_string(),
-            self.flags(),
-            self.displaced.clone(),
+            self.flags.join(","),
+            or_unknown(&self.displaced),
         ]
     }
 }
 
-/// Probes, one a line.
+/// Probes, one a line, and below what those wait for that are pending.
 pub(super) fn probe_table(probes: &[ProbeRow]) -> String {
-    table(&COLUMNS, probes.iter().map(ProbeRow::cells))
+    let mut text = table(&COLUMNS, probes.iter().map(ProbeRow::cells)) + "\n";
+    for probe in probes {
+        if let Some(reason) = &probe.reason {
+            let line = printable(&format!("{} is pending: {reason}", probe.name()));
+            text.push_str(&format!("{line}\n"));
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -81,13 +90,17 @@ mod tests {
     fn probes_are_one_a_line() {
         let probes: Vec<ProbeRow> = serde_json::from_str(
             r#"[{"id":1,"kind":"k","group":"kprobes","event":"getpid","symbol_name":"sys_getpid",
-                "offset":0,"addr":"0xffffffff81000000","flags":[],"hits":12,"nmissed":0,
-                "recorded":12,"filtered":0,"lost":0,"instruction":"endbr64",
-                "displaced":"emulation","clobbered":false,"definition":"p:kprobes/getpid sys_getpid"},
-               {"id":2,"kind":"k","group":"my","event":"e","symbol_name":null,
-                "offset":0,"addr":"0xffffffff81000010","flags":["DISABLED"],"hits":0,"nmissed":3,
-                "recorded":0,"filtered":0,"lost":1,"instruction":"nop",
-                "displaced":"boost","clobbered":true,"definition":"p:my/e 0xffffffff81000010"}]"#,
+                "offset":0,"addr":"0xffffffff81000000","flags":[],"reason":null,"hits":12,
+                "nmissed":0,"recorded":12,"filtered":0,"lost":0,"instruction":"endbr64",
+                "displaced":"emulation","definition":"p:kprobes/getpid sys_getpid"},
+               {"id":2,"kind":"r","group":"my","event":"e","symbol_name":null,
+                "offset":0,"addr":"0xffffffff81000010","flags":["DISABLED","CLOBBERED"],
+                "reason":null,"hits":0,"nmissed":3,"recorded":0,"filtered":0,"lost":1,
+                "instruction":"nop","displaced":"boost","definition":"r:my/e 0xffffffff81000010"},
+               {"id":3,"kind":"k","group":"kprobes","event":"p","symbol_name":"f","offset":4,
+                "addr":null,"flags":["PENDING"],"reason":"no\u001bkernel","hits":0,"nmissed":0,
+                "recorded":0,"filtered":0,"lost":0,"instruction":null,"displaced":null,
+                "definition":"p:kprobes/p f+4"}]"#,
         )
         .unwrap();
         let text = probe_table(&probes);
@@ -95,9 +108,11 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "EVENT   PLACE       ADDR                HITS  NMISSED  LOST  FLAGS               HOW",
-                "getpid  sys_getpid  0xffffffff81000000    12        0     0                      emulation",
-                "my/e    -           0xffffffff81000010     0        3     1  DISABLED,CLOBBERED  boost",
+                "KIND  EVENT   PLACE       ADDR                HITS  NMISSED  LOST  FLAGS               HOW",
+                "k     getpid  sys_getpid  0xffffffff81000000    12        0     0                      emulation",
+                "r     my/e    -           0xffffffff81000010     0        3     1  DISABLED,CLOBBERED  boost",
+                "k     p       f+0x4       -                      0        0     0  PENDING             -",
+                "p is pending: no\\u{1b}kernel",
             ]
         );
     }

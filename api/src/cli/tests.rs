@@ -13,8 +13,8 @@ use super::*;
 use crate::client::testing::{Fake, endless};
 
 const PROBE: &str = r#"{"id":1,"kind":"k","group":"kprobes","event":"getpid",
-    "symbol_name":"f","offset":0,"addr":"0x10","flags":[],"hits":2,"nmissed":0,"recorded":2,
-    "filtered":0,"lost":0,"instruction":"nop","displaced":"emulation","clobbered":false,
+    "symbol_name":"f","offset":0,"addr":"0x10","flags":[],"reason":null,"hits":2,"nmissed":0,
+    "recorded":2,"filtered":0,"lost":0,"instruction":"nop","displaced":"emulation",
     "definition":"p:kprobes/getpid f"}"#;
 
 /// Runs a client command; gives what it printed and how it ended.
@@ -72,6 +72,7 @@ fn wrong_usage_is_refused() {
         &["probe", "rm", "x", "--all"],
         &["probe", "enable"],
         &["probe", "show", "a/b/c"],
+        &["probe", "switch", "maybe"],
         &["vm", "console", "--port", "2"],
         &["vm", "send"],
     ] {
@@ -80,29 +81,101 @@ fn wrong_usage_is_refused() {
     }
 }
 
+/// The probe as the kernel has not begun.
+fn pending() -> String {
+    let pending = PROBE.replace(
+        r#""addr":"0x10","flags":[],"reason":null"#,
+        r#""addr":null,"flags":["PENDING"],"reason":"no kernel yet""#,
+    );
+    assert_ne!(pending, PROBE);
+    pending
+}
+
 #[tokio::test]
-async fn add_waits_for_the_guest_to_boot() {
-    let (tries, bodies) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
-    let (counted, noted) = (Arc::clone(&tries), Arc::clone(&bodies));
+async fn add_waits_if_so_told_until_no_probe_is_pending() {
+    let (looks, bodies) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let (counted, noted) = (Arc::clone(&looks), Arc::clone(&bodies));
     let add = async move |body: String| {
         noted.lock().unwrap().push(body);
-        match counted.fetch_add(1, Ordering::Relaxed) {
-            0 => {
-                let problem = r#"{"title":"t","detail":"booting","code":"EAGAIN"}"#;
-                (StatusCode::SERVICE_UNAVAILABLE, problem.to_owned())
-            }
-            _ => (StatusCode::CREATED, format!("[{PROBE}]")),
+        (StatusCode::CREATED, format!("[{}]", pending()))
+    };
+    let list = async move || match counted.fetch_add(1, Ordering::Relaxed) {
+        0 => format!("[{}]", pending()),
+        _ => {
+            format!("[{},{PROBE}]", PROBE.replace(r#""id":1"#, r#""id":2"#).replace("getpid", "x"))
         }
     };
-    let fake = Fake::serve(Router::new().route("/v1/probes", post(add)));
-    let (_, refused) = exoprobe(&fake, &["probe", "add", "--wait", "0", "p:getpid f"]).await;
-    assert_eq!(refused.unwrap_err().message().unwrap(), "error: booting (EAGAIN)");
-    tries.store(0, Ordering::Relaxed);
-    bodies.lock().unwrap().clear();
+    let fake = Fake::serve(Router::new().route("/v1/probes", post(add).get(list)));
     let (out, result) = exoprobe(&fake, &["probe", "add", "p:getpid f", "p g"]).await;
     result.unwrap();
-    assert_eq!(out.lines().nth(1).unwrap().split_whitespace().next(), Some("getpid"));
+    assert!(out.contains("PENDING") && out.contains("getpid is pending: no kernel yet"), "{out}");
+    assert_eq!(looks.load(Ordering::Relaxed), 0, "not waited for");
+    let wait = ["probe", "add", "--wait", "600", "p:getpid f", "p g"];
+    let (out, result) = exoprobe(&fake, &wait).await;
+    result.unwrap();
+    assert_eq!(looks.load(Ordering::Relaxed), 2);
+    assert!(!out.contains("PENDING") && out.lines().count() == 2, "its own, placed: {out}");
     assert_eq!(*bodies.lock().unwrap(), ["p:getpid f\np g\n"; 2]);
+}
+
+#[tokio::test]
+async fn a_wait_that_is_over_leaves_the_probe_and_says_why() {
+    let list = async || format!("[{}]", pending());
+    let fake = Fake::serve(Router::new().route("/v1/probes", post(async || pending()).get(list)));
+    let (out, result) = exoprobe(&fake, &["probe", "add", "--wait", "1", "p:getpid f"]).await;
+    let error = result.unwrap_err();
+    assert_eq!(error.status(), 3);
+    let message = error.message().unwrap();
+    assert!(message.contains("1 of 1") && message.contains("no kernel yet"), "{message}");
+    assert!(out.contains("PENDING"), "{out}");
+}
+
+#[tokio::test]
+async fn json_definitions_go_as_they_are() {
+    let refuse = async |kind: axum::http::HeaderMap, body: String| {
+        assert_eq!(kind["content-type"], "application/json");
+        match body.trim_start().starts_with('[') {
+            true => {
+                let problem = r#"{"detail":"no","code":"EINVAL","position":4,"index":1}"#;
+                (StatusCode::UNPROCESSABLE_ENTITY, problem.to_owned())
+            }
+            false => (StatusCode::CREATED, PROBE.to_owned()),
+        }
+    };
+    let fake = Fake::serve(Router::new().route("/v1/probes", post(refuse)));
+    let (out, result) = exoprobe(&fake, &["probe", "add", r#"{"symbol_name": "f"}"#]).await;
+    result.unwrap();
+    assert_eq!(out.lines().count(), 2, "an object is answered with one: {out}");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("probes");
+    std::fs::write(&file, "\n[{\"event\": \"a\"}, {\"event\": \"b\"}]\n").unwrap();
+    let (_, result) = exoprobe(&fake, &["probe", "add", "-f", file.to_str().unwrap()]).await;
+    let message = result.unwrap_err().message().unwrap();
+    assert_eq!(message, "error: no (EINVAL)\n  {\"event\":\"b\"}", "and no caret");
+    let (_, mixed) = exoprobe(&fake, &["probe", "add", "p a", "-f", file.to_str().unwrap()]).await;
+    assert_eq!(mixed.unwrap_err().status(), 2);
+}
+
+#[tokio::test]
+async fn the_switch_is_turned_and_shown() {
+    let put = async |body: String| body;
+    let router = Router::new().route("/v1/kprobes/enabled", get(async || "true").put(put));
+    let fake = Fake::serve(router);
+    assert_eq!(exoprobe(&fake, &["probe", "switch"]).await.0, "on\n");
+    assert_eq!(exoprobe(&fake, &["probe", "switch", "off"]).await.0, "off\n");
+    assert_eq!(exoprobe(&fake, &["probe", "switch", "on", "--json"]).await.0, "true\n");
+}
+
+#[tokio::test]
+async fn the_blacklist_is_shown_with_its_reasons() {
+    let entry = r#"[{"start":"0x10","end":"0x20","symbol":"asm_exc_nmi","reason":"is special"}]"#;
+    let fake = Fake::text("/v1/kprobes/blacklist", entry);
+    assert_eq!(
+        exoprobe(&fake, &["probe", "blacklist"]).await.0,
+        "START  END   SYMBOL       REASON\n0x10   0x20  asm_exc_nmi  is special\n"
+    );
+    let (out, _) = exoprobe(&fake, &["probe", "blacklist", "--json"]).await;
+    assert_eq!(out, format!("{entry}\n"));
 }
 
 #[tokio::test]
@@ -125,11 +198,11 @@ async fn a_wrong_definition_among_several_is_pointed_at() {
 async fn probes_are_listed_for_people_and_programs() {
     let router = Router::new()
         .route("/v1/probes", get(async || format!("[{PROBE}]\n")))
-        .route("/v1/probes/{event}", get(async || PROBE))
+        .route("/v1/probes/kprobes/getpid", get(async || PROBE))
         .route("/v1/kprobes/list", get(async || "0010  k  f+0x0    \n"));
     let fake = Fake::serve(router);
     let (out, _) = exoprobe(&fake, &["probe", "list"]).await;
-    assert!(out.starts_with("EVENT "), "{out}");
+    assert!(out.starts_with("KIND  EVENT "), "{out}");
     let (out, _) = exoprobe(&fake, &["probe", "list", "--json"]).await;
     assert_eq!(out, format!("[{PROBE}]\n"));
     let (out, _) = exoprobe(&fake, &["probe", "list", "--kprobes-list"]).await;
@@ -144,16 +217,22 @@ async fn one_refusal_does_not_keep_other_probes_from_change() {
         let problem = r#"{"title":"t","detail":"there is no probe `a`","code":"ENOENT"}"#;
         (StatusCode::NOT_FOUND, problem)
     };
+    let unregister = async |body: String| {
+        assert_eq!(body, r#"["a","g/b"]"#);
+        r#"[{"name":"a","addr":null},{"name":"g/b","addr":"0x10"}]"#
+    };
     let router = Router::new()
-        .route("/v1/probes/a", patch(async move || missing()).delete(async move || missing()))
+        .route("/v1/probes/kprobes/a", patch(async move || missing()))
         .route("/v1/probes/{group}/{event}", patch(async || PROBE))
+        .route("/v1/probes/unregister", post(unregister))
         .route("/v1/probes", delete(async || StatusCode::NO_CONTENT));
     let fake = Fake::serve(router);
     let (out, result) = exoprobe(&fake, &["probe", "enable", "a", "g/b"]).await;
     assert_eq!(out.lines().count(), 2, "{out}");
     let error = result.unwrap_err();
     assert_eq!((error.status(), error.to_string().as_str()), (1, "1 of 2 probes failed"));
-    assert_eq!(exoprobe(&fake, &["probe", "rm", "a"]).await.1.unwrap_err().status(), 1);
+    let error = exoprobe(&fake, &["probe", "rm", "a", "g/b"]).await.1.unwrap_err();
+    assert_eq!((error.status(), error.to_string().as_str()), (1, "1 of 2 probes failed"));
     exoprobe(&fake, &["probe", "rm", "--all"]).await.1.unwrap();
 }
 

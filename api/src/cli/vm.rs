@@ -36,7 +36,10 @@ pub(super) enum VmCommand {
     /// Let a paused guest run on
     #[command(after_help = "Example:\n  exoprobe vm resume")]
     Resume,
-    /// Stop the guest for good
+    /// Boot the guest again, whatever it is doing
+    #[command(after_help = "Example:\n  exoprobe vm reboot")]
+    Reboot,
+    /// Stop the guest
     #[command(after_help = "Example:\n  exoprobe vm shutdown")]
     Shutdown,
     /// Write the guest's state to a file
@@ -79,6 +82,7 @@ pub(super) async fn run(context: &mut Context<'_>, command: VmCommand) -> Result
         VmCommand::Status => show(context, &ApiPath::new(&["vm"])).await,
         VmCommand::Pause => control(context, "pause").await,
         VmCommand::Resume => control(context, "resume").await,
+        VmCommand::Reboot => control(context, "reboot").await,
         VmCommand::Shutdown => control(context, "shutdown").await,
         VmCommand::Snapshot { path } => snapshot(context, &path).await,
         VmCommand::Registers { vcpu } => {

@@ -82,12 +82,6 @@ impl Problem {
         let code = format!("HTTP {}", status.as_u16());
         Self { status: status.as_u16(), title, detail: excerpt, code, ..Self::default() }
     }
-
-    /// The guest's kernel cannot be probed yet, and soon can.
-    #[must_use]
-    pub fn is_booting(&self) -> bool {
-        self.status == StatusCode::SERVICE_UNAVAILABLE.as_u16() && self.code == "EAGAIN"
-    }
 }
 
 impl std::fmt::Display for Problem {
@@ -111,7 +105,6 @@ mod tests {
         let problem = Problem::from_answer(StatusCode::NOT_FOUND, body);
         assert_eq!(problem.to_string(), "unknown symbol `a` (ENOENT)");
         assert_eq!(problem.near, ["b", "c"]);
-        assert!(!problem.is_booting());
     }
 
     #[test]

@@ -41,9 +41,26 @@ pub struct EventRecord {
     pub offset: u64,
     /// Probed address.
     pub addr: String,
+    /// Where the function returned to, of a return probe.
+    pub ret_addr: Option<String>,
     /// Values by name.
     #[serde(default)]
     pub args: Map<String, Value>,
+    /// Back-trace; empty unless the probe asks for it.
+    #[serde(default)]
+    pub stack: Vec<StackFrame>,
+}
+
+/// A place of a back-trace.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct StackFrame {
+    /// Its address.
+    pub addr: String,
+    /// Function it is in.
+    pub symbol_name: Option<String>,
+    /// Bytes from the function's start.
+    #[serde(default)]
+    pub offset: u64,
 }
 
 /// A line of the stream.
@@ -51,7 +68,7 @@ pub struct EventRecord {
 #[serde(untagged)]
 pub enum EventLine {
     /// An event.
-    Event(EventRecord),
+    Event(Box<EventRecord>),
     /// Events that this reader was too slow for.
     Lost {
         /// How many.

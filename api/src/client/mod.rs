@@ -15,7 +15,9 @@ pub(crate) mod testing;
 mod tests;
 
 pub use error::{ClientError, Problem};
-pub use events::{EventItem, EventLine, EventQuery, EventReader, EventRecord, Patience};
+pub use events::{
+    EventItem, EventLine, EventQuery, EventReader, EventRecord, Patience, StackFrame,
+};
 pub use lines::Lines;
 pub use path::ApiPath;
 pub use serial::Reply;
@@ -40,6 +42,8 @@ pub enum Payload {
     Empty,
     /// A JSON document.
     Json(serde_json::Value),
+    /// Text that is to be a JSON document.
+    JsonText(String),
     /// Lines of text.
     Text(String),
     /// Bytes as they are.
@@ -51,6 +55,7 @@ impl Payload {
         match self {
             Self::Empty => (None, Bytes::new()),
             Self::Json(value) => (Some("application/json"), value.to_string().into()),
+            Self::JsonText(text) => (Some("application/json"), text.into()),
             Self::Text(text) => (Some("text/plain; charset=utf-8"), text.into()),
             Self::Bytes(bytes) => (Some("application/octet-stream"), bytes.into()),
         }

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use utoipa::IntoParams;
 
-use super::extract::Query;
+use super::extract::{Query, accepts};
 use super::problem::Problem;
 use super::wire::{Event, Lost};
 use super::{Problems, blocking};
@@ -78,7 +78,7 @@ pub(crate) async fn events(
     Query(query): Query<EventsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let as_sse = accepts_sse(&headers);
+    let as_sse = accepts(&headers, EVENT_STREAM);
     let from = match last_event_id(&headers)? {
         Some(last) if as_sse => Some(last.saturating_add(1)),
         _ => query.from,
@@ -98,11 +98,6 @@ pub(crate) async fn events(
     let mut response = if as_sse { sse_response(pages) } else { ndjson_response(pages) };
     response.headers_mut().insert(NEXT, next);
     Ok(response)
-}
-
-fn accepts_sse(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(header::ACCEPT).iter();
-    values.filter_map(|v| v.to_str().ok()).any(|v| v.contains(EVENT_STREAM))
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
@@ -219,7 +214,9 @@ mod tests {
                 symbol_name: None,
                 offset: 0,
                 addr: "0x0".into(),
+                ret_addr: None,
                 args: serde_json::Map::new(),
+                stack: None,
             })
         };
         EventPage { events: vec![event(7), event(8)], next: 9, lost }

@@ -3,7 +3,7 @@
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::HeaderMap;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
@@ -55,4 +55,14 @@ impl<S: Send + Sync> FromRequest<S> for Body {
 pub(crate) fn media_type(headers: &HeaderMap) -> String {
     let value = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// Does the client ask for this media type by name?
+pub(crate) fn accepts(headers: &HeaderMap, media_type: &str) -> bool {
+    let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let mut named = values.flat_map(|value| value.split(','));
+    named.any(|range| {
+        let name = range.split(';').next().unwrap_or_default();
+        name.trim().eq_ignore_ascii_case(media_type)
+    })
 }

@@ -1,8 +1,10 @@
 //! HTTP: routes under `/v1`, JSON in and out, every error a problem document.
 
 mod auth;
+mod definitions;
 mod events;
 mod extract;
+mod kprobes;
 mod openapi;
 mod probes;
 mod problem;
@@ -48,6 +50,7 @@ pub(crate) fn with_token(router: Router, token: Token) -> Router {
 fn engine_routes(engine: &Arc<Engine>, closing: &Closing) -> Router {
     let events = EventsApi { engine: Arc::clone(engine), closing: closing.clone() };
     probes::routes(Arc::clone(engine))
+        .merge(kprobes::routes(Arc::clone(engine)))
         .merge(events::routes(events))
         .route("/v1/openapi.json", get(openapi_document))
 }

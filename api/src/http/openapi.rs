@@ -5,7 +5,7 @@ use utoipa::openapi::{Content, PathItem, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, Modify, OpenApi};
 
 use super::problem::{PROBLEM_JSON, ProblemDocument};
-use super::{events, probes, vm, wire};
+use super::{events, kprobes, probes, vm, wire};
 
 /// Every error of every route.
 pub(crate) struct Problems;
@@ -30,10 +30,11 @@ impl IntoResponses for Problems {
             the bearer token."
     ),
     paths(
-        vm::status, vm::pause, vm::resume, vm::shutdown, vm::snapshot, vm::registers,
+        vm::status, vm::pause, vm::resume, vm::reboot, vm::shutdown, vm::snapshot, vm::registers,
         vm::serial_output, vm::serial_input,
         probes::list, probes::create, probes::remove_all, probes::show, probes::change,
-        probes::remove, probes::list_text,
+        probes::remove, probes::unregister,
+        kprobes::list, kprobes::enabled, kprobes::switch, kprobes::blacklist,
         events::events, super::openapi_document,
     ),
     components(schemas(ProblemDocument, wire::Lost)),
@@ -42,6 +43,7 @@ impl IntoResponses for Problems {
     tags(
         (name = "vm", description = "The guest: state, run control, registers, serial ports"),
         (name = "probes", description = "Probes"),
+        (name = "kprobes", description = "All probes together, as in the kernel's debugfs"),
         (name = "events", description = "Hits of probes"),
         (name = "meta", description = "This document"),
     )

@@ -1,20 +1,22 @@
 //! Routes of the probes.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use exoprobe_probes::definition::DEFAULT_GROUP;
-use exoprobe_probes::{Engine, Kprobe, ProbeDefinition, ProbeError, parse_line};
+use exoprobe_probes::{Engine, NewProbe, ProbeDefinition, ProbeError, Registration};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::definitions::Batch;
 use super::extract::{Body, Json, Path, media_type};
 use super::problem::Problem;
-use super::wire::{ProbeChange, ProbeRequests, ProbeStatus, Registered};
+use super::wire::{ProbeChange, ProbeRequests, ProbeStatus, Registered, Unregistered};
 use super::{Problems, blocking};
 
 type Probes = State<Arc<Engine>>;
@@ -23,9 +25,9 @@ pub(crate) fn routes(engine: Arc<Engine>) -> Router {
     let one = get(show).patch(change).delete(remove);
     Router::new()
         .route("/v1/probes", get(list).post(create).delete(remove_all))
+        .route("/v1/probes/unregister", post(unregister))
         .route("/v1/probes/{event}", one.clone())
         .route("/v1/probes/{group}/{event}", one)
-        .route("/v1/kprobes/list", get(list_text))
         .with_state(engine)
 }
 
@@ -52,7 +54,7 @@ pub(crate) async fn list(State(engine): Probes) -> Result<axum::Json<Vec<ProbeSt
     Ok(axum::Json(probes.into_iter().map(ProbeStatus::from).collect()))
 }
 
-/// Register one probe or several, all or none.
+/// Register one probe or several, of both kinds, all or none.
 ///
 /// A JSON object is one probe and answered with one; an array, or lines of kprobe_events' language
 /// (blank lines and lines that start with `#` do not count), are answered with an array.
@@ -109,10 +111,7 @@ pub(crate) async fn change(
     Json(ProbeChange { enabled }): Json<ProbeChange>,
 ) -> Result<axum::Json<ProbeStatus>, Problem> {
     let changed = blocking(move || {
-        match enabled {
-            true => engine.enable_kprobe(&group, &event)?,
-            false => engine.disable_kprobe(&group, &event)?,
-        }
+        engine.enable_probe(&group, &event, enabled)?;
         engine.show(&group, &event)
     });
     Ok(axum::Json(changed.await??.into()))
@@ -127,89 +126,24 @@ pub(crate) async fn remove(
     State(engine): Probes,
     Path(Name { group, event }): Path<Name>,
 ) -> Result<StatusCode, Problem> {
-    blocking(move || engine.unregister_kprobe(&group, &event)).await??;
+    blocking(move || engine.unregister_probe(&group, &event)).await??;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The text of the kernel's kprobes/list.
-#[utoipa::path(get, path = "/v1/kprobes/list", tag = "probes", operation_id = "kprobes_list",
-    responses((status = 200, body = String, content_type = "text/plain"), Problems))]
-pub(crate) async fn list_text(State(engine): Probes) -> Result<String, Problem> {
-    blocking(move || engine.list_text()).await
-}
-
-/// Definitions as a client sent them.
-enum Batch {
-    /// One JSON object.
-    One(Box<ProbeDefinition>),
-    /// A JSON array.
-    Array(Vec<ProbeDefinition>),
-    /// Lines, each with its number from 1.
-    Lines(Vec<(usize, ProbeDefinition)>),
-}
-
-impl Batch {
-    fn read(media_type: &str, body: &[u8]) -> Result<Self, Problem> {
-        match media_type {
-            "application/json" => Self::from_json(body),
-            "text/plain" => Self::from_text(body),
-            // What `curl -d` calls every body. No definition starts with a bracket.
-            "application/x-www-form-urlencoded" => match body.trim_ascii_start().first() {
-                Some(b'{' | b'[') => Self::from_json(body),
-                _ => Self::from_text(body),
-            },
-            "" => Err(Problem::media_type("no content-type: application/json or text/plain")),
-            other => Err(Problem::media_type(format!(
-                "content-type {other}: send application/json or text/plain"
-            ))),
-        }
-    }
-
-    fn from_json(body: &[u8]) -> Result<Self, Problem> {
-        match parse_requests(body)? {
-            ProbeRequests::One(request) => Ok(Self::One(Box::new((*request).try_into()?))),
-            ProbeRequests::Many(requests) => {
-                let definitions = requests.into_iter().enumerate().map(|(index, request)| {
-                    ProbeDefinition::try_from(request).map_err(|problem| problem.at_index(index))
-                });
-                non_empty(definitions.collect::<Result<_, _>>()?).map(Self::Array)
-            }
-        }
-    }
-
-    fn from_text(body: &[u8]) -> Result<Self, Problem> {
-        let text = str::from_utf8(body).map_err(|error| {
-            Problem::malformed(format!("the definitions are not UTF-8: {error}"))
-        })?;
-        let lines = (1..).zip(text.lines());
-        let lines = lines.filter(|(_, line)| {
-            let line = line.trim_start();
-            !line.is_empty() && !line.starts_with('#')
-        });
-        let parsed = lines.enumerate().map(|(index, (number, line))| {
-            let definition = parse_line(line).map_err(|error| {
-                Problem::from(ProbeError::Syntax(error)).at_line(number).at_index(index)
-            })?;
-            Ok((number, definition))
-        });
-        non_empty(parsed.collect::<Result<_, Problem>>()?).map(Self::Lines)
-    }
-}
-
-/// Looks for the bracket itself: serde's untagged enums do not say what is wrong, and where.
-fn parse_requests(body: &[u8]) -> Result<ProbeRequests, Problem> {
-    let parsed = match body.trim_ascii_start().first() {
-        Some(b'[') => serde_json::from_slice(body).map(ProbeRequests::Many),
-        _ => serde_json::from_slice(body).map(ProbeRequests::One),
-    };
-    parsed.map_err(|error| Problem::malformed(error.to_string()))
-}
-
-fn non_empty<T>(batch: Vec<T>) -> Result<Vec<T>, Problem> {
-    match batch.is_empty() {
-        true => Err(Problem::new("EINVAL", "there is no probe definition in the body")),
-        false => Ok(batch),
-    }
+/// Remove several probes at once.
+///
+/// An array of names, each `EVENT` or `GROUP/EVENT`. All that there are are removed; where a name is no
+/// probe's, `addr` is null.
+#[utoipa::path(post, path = "/v1/probes/unregister", tag = "probes",
+    operation_id = "unregister_probes",
+    request_body(content = Vec<String>, example = json!(["getpid", "mygroup/open"])),
+    responses((status = 200, description = "In the order of the names", body = Vec<Unregistered>),
+        Problems))]
+pub(crate) async fn unregister(
+    State(engine): Probes,
+    Json(names): Json<Vec<String>>,
+) -> Result<axum::Json<Vec<Unregistered>>, Problem> {
+    Ok(axum::Json(blocking(move || unregister_named(&engine, names)).await??))
 }
 
 fn register(engine: &Engine, batch: Batch) -> Result<Registered, Problem> {
@@ -243,49 +177,31 @@ fn register_all(
     engine: &Engine,
     definitions: Vec<ProbeDefinition>,
 ) -> Result<Vec<ProbeStatus>, Problem> {
-    let ids = engine.register_kprobes(definitions.into_iter().map(Kprobe::from).collect())?;
+    let probes = definitions.into_iter().map(NewProbe::from).collect();
+    let registrations = engine.register_probes(probes)?;
+    let ids: HashSet<u32> = registrations.iter().map(|registration| registration.id).collect();
     let probes = engine.list().into_iter().filter(|probe| ids.contains(&probe.id));
     Ok(probes.map(ProbeStatus::from).collect())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn problem(media_type: &str, body: &str) -> Problem {
-        Batch::read(media_type, body.as_bytes()).err().expect("it is wrong")
+/// Removes those that there are.
+fn unregister_named(engine: &Engine, names: Vec<String>) -> Result<Vec<Unregistered>, Problem> {
+    let found = names.into_iter().map(|name| {
+        let (group, event) = name.split_once('/').unwrap_or((DEFAULT_GROUP, &name));
+        let registration = engine.registration(group, event).ok();
+        (name, registration)
+    });
+    let found: Vec<(String, Option<Registration>)> = found.collect();
+    let mut removed: Vec<Registration> = found.iter().filter_map(|(_, probe)| *probe).collect();
+    match engine.unregister_probes(&mut removed) {
+        // Gone they are all the same, and the text is as the guest wants it.
+        Ok(()) | Err(ProbeError::Clobbered { .. }) => {}
+        Err(error) => return Err(error.into()),
     }
-
-    #[test]
-    fn lines_are_numbered_and_comments_do_not_count() {
-        let text = "# two probes\n\np:a f\r\n  # more\np:b g+4 %di\n";
-        let Ok(Batch::Lines(lines)) = Batch::read("text/plain", text.as_bytes()) else {
-            panic!("these are lines")
-        };
-        let found: Vec<_> = lines.iter().map(|(n, d)| (*n, d.event_name())).collect();
-        assert_eq!(found, [(3, "a".to_owned()), (5, "b".to_owned())]);
-        let wrong = problem("text/plain", "p:a f\n#\np:b g %zz\n");
-        assert_eq!((wrong.line, wrong.index, wrong.position), (Some(3), Some(1), Some(6)));
-        assert!(wrong.detail.starts_with("line 3: "), "{}", wrong.detail);
-    }
-
-    #[test]
-    fn the_content_type_decides_and_curl_need_not_give_one() {
-        let form = "application/x-www-form-urlencoded";
-        assert!(matches!(Batch::read(form, b"p:a f"), Ok(Batch::Lines(_))));
-        assert!(matches!(Batch::read(form, b" {\"symbol_name\":\"f\"}"), Ok(Batch::One(_))));
-        assert!(matches!(Batch::read("application/json", b" [{}]"), Ok(Batch::Array(_))));
-        assert_eq!(problem("application/xml", "<p/>").status, 415);
-        assert_eq!(problem("", "p:a f").status, 415);
-        assert_eq!(problem("application/json", "p:a f").status, 400);
-    }
-
-    #[test]
-    fn nothing_at_all_is_an_error() {
-        assert_eq!(problem("text/plain", "\n# none\n").status, 422);
-        assert_eq!(problem("application/json", "[]").status, 422);
-        let array = r#"[{"symbol_name":"f"},{"symbol_name":"f","args":["%zz"]}]"#;
-        let wrong = problem("application/json", array);
-        assert_eq!((wrong.status, wrong.index), (422, Some(1)));
-    }
+    let mut removed = removed.into_iter();
+    let told = found.into_iter().map(|(name, probe)| {
+        let registration = probe.and_then(|_| removed.next());
+        Unregistered::new(name, registration)
+    });
+    Ok(told.collect())
 }

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use exoprobe_introspect::LookupError;
 use exoprobe_probes::{BatchError, ProbeError};
 use exoprobe_vmm::devices::InputFull;
-use exoprobe_vmm::{ControlError, SnapshotError, VcpuError};
+use exoprobe_vmm::{ControlError, RebootError, SnapshotError, VcpuError};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -136,8 +136,8 @@ impl DerefMut for Problem {
 fn status_of(code: &str) -> StatusCode {
     match code {
         "ENOENT" => StatusCode::NOT_FOUND,
-        "EEXIST" | "EBUSY" | "ESHUTDOWN" | "ETXTBSY" | "ENODATA" => StatusCode::CONFLICT,
-        "EINVAL" | "EILSEQ" | "EOPNOTSUPP" | "E2BIG" | "EADDRNOTAVAIL" => {
+        "EEXIST" | "EBUSY" | "ESHUTDOWN" | "ETXTBSY" | "ENODATA" | "ENXIO" => StatusCode::CONFLICT,
+        "EINVAL" | "EILSEQ" | "EOPNOTSUPP" | "E2BIG" | "EADDRNOTAVAIL" | "EFAULT" => {
             StatusCode::UNPROCESSABLE_ENTITY
         }
         "EAGAIN" => StatusCode::SERVICE_UNAVAILABLE,
@@ -200,12 +200,25 @@ impl From<VcpuError> for Problem {
 impl From<ControlError> for Problem {
     fn from(error: ControlError) -> Self {
         match error {
-            ControlError::AlreadyStarted => Self::new("EBUSY", error.to_string()),
+            ControlError::AlreadyStarted | ControlError::Held => {
+                Self::new("EBUSY", error.to_string())
+            }
             ControlError::Stopped => Self::new("ESHUTDOWN", error.to_string()),
             ControlError::NotStarted => Self::new("EAGAIN", error.to_string()),
             ControlError::Vcpu(vcpu) => vcpu.into(),
             ControlError::Snapshot(snapshot) => snapshot.into(),
             ControlError::Kvm(_) => Self::new("EIO", error.to_string()),
+        }
+    }
+}
+
+impl From<RebootError> for Problem {
+    fn from(error: RebootError) -> Self {
+        match error {
+            RebootError::NotStarted => Self::new("EAGAIN", error.to_string()),
+            RebootError::Vcpu(vcpu) => vcpu.into(),
+            RebootError::Memory(_) => Self::new("ENOMEM", error.to_string()),
+            RebootError::Boot(_) | RebootError::Kvm { .. } => Self::new("EIO", error.to_string()),
         }
     }
 }
@@ -309,6 +322,9 @@ mod tests {
     #[test]
     fn vm_errors() {
         check(ControlError::Stopped, 409, "ESHUTDOWN");
+        check(ControlError::Held, 409, "EBUSY");
+        check(RebootError::NotStarted, 503, "EAGAIN");
+        check(RebootError::Vcpu(VcpuError::Gone(1)), 409, "ESHUTDOWN");
         check(VcpuError::NoSuchVcpu(7), 404, "ENOENT");
         check(InputFull { waiting: 9 }, 503, "EAGAIN");
         let no_space = std::io::Error::from_raw_os_error(libc::ENOSPC);

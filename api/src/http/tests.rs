@@ -131,11 +131,102 @@ async fn wrong_definitions_say_where() {
 }
 
 #[tokio::test]
-async fn a_guest_that_boots_is_to_be_tried_again() {
-    let line = "p:getpid __x64_sys_getpid";
-    post(FORM, line, 503, "EAGAIN").await;
-    post("Text/Plain; charset=utf-8", line, 503, "EAGAIN").await;
-    post(JSON, r#" {"symbol_name":"__x64_sys_getpid"}"#, 503, "EAGAIN").await;
+async fn before_the_kernel_begins_probes_wait_for_it() {
+    let app = app().0;
+    let ask = async |method, uri, kind, body: &'static str| {
+        app.clone().oneshot(request(method, uri, kind, body)).await.unwrap()
+    };
+    for (kind, body) in [
+        (FORM, "p:a __x64_sys_getpid"),
+        ("Text/Plain; charset=utf-8", "r3:b __x64_sys_getpid $retval"),
+        (JSON, r#" {"event": "c", "addr": "0xffffffff81000200", "actions": ["count"]}"#),
+        (JSON, r#"{"event": "unregister", "symbol_name": "__x64_sys_getpid"}"#),
+    ] {
+        let response = ask(Method::POST, "/v1/probes", kind, body).await;
+        assert_eq!(response.status(), StatusCode::CREATED, "{body}");
+    }
+    let all = body(ask(Method::GET, "/v1/probes", JSON, "").await).await;
+    let all: Value = serde_json::from_str(&all).unwrap();
+    for probe in all.as_array().unwrap() {
+        assert_eq!((&probe["flags"], &probe["addr"]), (&json!(["PENDING"]), &Value::Null));
+        assert!(probe["reason"].as_str().unwrap().contains("not begun"), "{probe}");
+    }
+    assert_eq!((&all[1]["kind"], &all[1]["maxactive"]), (&json!("r"), &json!(3)));
+    assert_eq!(all[2]["actions"], json!(["count"]));
+    let shown = ask(Method::GET, "/v1/probes/kprobes/unregister", JSON, "").await;
+    assert_eq!(shown.status(), StatusCode::OK, "a name like a route's");
+
+    let names = r#"["a", "nothing", "kprobes/c", "a", "x/y/z", "unregister"]"#;
+    let removed = ask(Method::POST, "/v1/probes/unregister", JSON, names).await;
+    assert_eq!(removed.status(), StatusCode::OK);
+    let linked = "0xffffffff81000200";
+    let expected = json!([
+        {"name": "a", "addr": linked}, {"name": "nothing", "addr": null},
+        {"name": "kprobes/c", "addr": linked}, {"name": "a", "addr": null},
+        {"name": "x/y/z", "addr": null}, {"name": "unregister", "addr": linked},
+    ]);
+    assert_eq!(serde_json::from_str::<Value>(&body(removed).await).unwrap(), expected);
+    let left = body(ask(Method::GET, "/v1/kprobes/list", JSON, "").await).await;
+    assert_eq!(left.lines().count(), 1, "{left}");
+    assert!(left.starts_with("0000000000000000  r  ") && left.contains("[PENDING]"), "{left}");
+}
+
+#[tokio::test]
+async fn bodies_that_are_no_names_are_refused() {
+    for wrong in ["{}", "[1]", "\"a\"", "["] {
+        problem(request(Method::POST, "/v1/probes/unregister", JSON, wrong), 400, "EINVAL").await;
+    }
+    problem(request(Method::POST, "/v1/probes/unregister", FORM, "a"), 415, "EMEDIUMTYPE").await;
+}
+
+#[tokio::test]
+async fn wrong_actions_and_kinds_say_what_would_be_right() {
+    let wrong = [
+        (r#"{"symbol_name":"f","actions":["recrod"]}"#, 400, r#"{"return": "-12"}"#),
+        (r#"{"symbol_name":"f","actions":["stop"],"return_mod":"site"}"#, 400, "return_mode"),
+        (r#"{"symbol_name":"f","return_mode":"stack"}"#, 400, "trampoline"),
+        (r#"{"symbol_name":"f","flags":["OFF"]}"#, 400, "DISABLED"),
+        (r#"{"symbol_name":"f","actions":["record","count"]}"#, 422, "leave it, or"),
+        (r#"{"symbol_name":"f","actions":[{"return":1},"record"]}"#, 422, "comes last"),
+        (r#"{"kind":"r","symbol_name":"f","actions":[{"return":1}]}"#, 422, "`set_reg` of `ax`"),
+        (r#"{"symbol_name":"f","maxactive":4}"#, 422, "kind `r`"),
+        (r#"{"kind":"r","symbol_name":"f","maxactive":0}"#, 422, "1 to 4096"),
+        (r#"{"symbol_name":"f","args":["$retval"]}"#, 422, "kind `r`"),
+    ];
+    for (definition, status, part) in wrong {
+        let found = post(JSON, definition, status, "EINVAL").await;
+        assert!(found["detail"].as_str().unwrap().contains(part), "{definition}: {found}");
+    }
+    let batch =
+        r#"[{"kind":"r","symbol_name":"__x64_sys_getpid"},{"symbol_name":"f","maxactive":4}]"#;
+    let found = post(JSON, batch, 422, "EINVAL").await;
+    assert_eq!((&found["index"], &found["event"]), (&json!(1), &json!("p_f_0")));
+}
+
+#[tokio::test]
+async fn the_switch_is_the_kernels_file_and_json() {
+    let app = app().0;
+    let ask = async |method, kind, accept: &'static str, content: &'static str| {
+        let mut request = request(method, "/v1/kprobes/enabled", kind, content);
+        request.headers_mut().insert(header::ACCEPT, accept.parse().unwrap());
+        let response = app.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "{content}");
+        body(response).await
+    };
+    assert_eq!(ask(Method::GET, JSON, "*/*", "").await, "1\n");
+    assert_eq!(ask(Method::PUT, FORM, "*/*", "off\n").await, "0\n");
+    assert_eq!(ask(Method::GET, JSON, "text/html, application/json;q=0.5", "").await, "false");
+    assert_eq!(ask(Method::PUT, JSON, "application/json", "true").await, "true");
+    assert_eq!(ask(Method::GET, JSON, "*/*", "").await, "1\n");
+    let put = |kind, body| request(Method::PUT, "/v1/kprobes/enabled", kind, body);
+    problem(put("text/plain", "maybe"), 422, "EINVAL").await;
+    problem(put(JSON, "0"), 400, "EINVAL").await;
+    problem(put("text/html", "1"), 415, "EMEDIUMTYPE").await;
+}
+
+#[tokio::test]
+async fn the_blacklist_needs_the_kernel() {
+    problem(request(Method::GET, "/v1/kprobes/blacklist", JSON, ""), 503, "EAGAIN").await;
 }
 
 #[tokio::test]

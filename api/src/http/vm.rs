@@ -40,6 +40,7 @@ pub(crate) fn routes(api: VmApi) -> Router {
         .route("/v1/vm", get(status))
         .route("/v1/vm/pause", post(pause))
         .route("/v1/vm/resume", post(resume))
+        .route("/v1/vm/reboot", post(reboot))
         .route("/v1/vm/shutdown", post(shutdown))
         .route("/v1/vm/snapshot", post(snapshot))
         .route("/v1/vm/registers/{vcpu}", get(registers))
@@ -63,7 +64,7 @@ pub(crate) async fn pause(State(api): State<VmApi>) -> Result<axum::Json<VmStatu
     Ok(status(State(api)).await)
 }
 
-/// Let the vCPUs run again.
+/// Let the vCPUs run again; what a probe holds goes on with the hit.
 #[utoipa::path(post, path = "/v1/vm/resume", tag = "vm", operation_id = "vm_resume",
     responses((status = 200, body = VmStatus), Problems))]
 pub(crate) async fn resume(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
@@ -72,7 +73,18 @@ pub(crate) async fn resume(State(api): State<VmApi>) -> Result<axum::Json<VmStat
     Ok(status(State(api)).await)
 }
 
-/// Stop the guest for good, as if its plug were pulled; the service stays.
+/// Boot the guest again, whatever it is doing, also when it has stopped.
+///
+/// Its kernel and initramfs are read anew. Its output, its time and the counts of exits go on.
+#[utoipa::path(post, path = "/v1/vm/reboot", tag = "vm", operation_id = "vm_reboot",
+    responses((status = 200, body = VmStatus), Problems))]
+pub(crate) async fn reboot(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
+    let vm = Arc::clone(&api.vm);
+    blocking(move || vm.reboot()).await??;
+    Ok(status(State(api)).await)
+}
+
+/// Stop the guest, as if its plug were pulled; the service stays.
 #[utoipa::path(post, path = "/v1/vm/shutdown", tag = "vm", operation_id = "vm_shutdown",
     responses((status = 200, body = VmStatus), Problems))]
 pub(crate) async fn shutdown(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
@@ -96,11 +108,16 @@ pub(crate) async fn snapshot(
         return Err(Problem::new("EINVAL", detail));
     }
     let written = blocking(move || {
-        let taken = api.engine.while_unprobed(|| api.vm.snapshot(&path));
-        let Some(written) = taken else {
-            return Err(Problem::new("EBUSY", "delete the probes first"));
-        };
-        written?;
+        if !api.vm.snapshot_if(&path, || api.engine.traceless())? {
+            let detail = match api.engine.calls_followed() {
+                0 => "delete the probes first".to_owned(),
+                calls => format!(
+                    "delete the probes first, and wait: {calls} calls that return probes follow have not \
+                     returned yet"
+                ),
+            };
+            return Err(Problem::new("EBUSY", detail));
+        }
         let bytes =
             std::fs::metadata(&path).map_err(|error| Problem::new("EIO", error.to_string()))?.len();
         Ok(Snapshot { path, bytes })

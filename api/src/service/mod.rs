@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use exoprobe_introspect::{LoadError, SymbolTable};
-use exoprobe_probes::{Engine, Guest};
+use exoprobe_probes::{BatchError, Engine, Guest, NewProbe, ProbeDefinition};
 use exoprobe_vmm::{ControlError, CreateError, Host, HostError, Vm, VmConfig};
 use tokio::sync::watch;
 
@@ -41,6 +41,8 @@ pub struct ServiceConfig {
     pub symbols: Option<PathBuf>,
     /// The KVM device.
     pub kvm: PathBuf,
+    /// Probes to register before the guest runs.
+    pub probes: Vec<ProbeDefinition>,
     /// Events kept for readers.
     pub events: usize,
 }
@@ -60,6 +62,9 @@ pub enum StartError {
     /// The guest's kernel file holds no symbols, and no other file was given.
     #[error("{0} (--symbols PATH)")]
     NoSymbols(LoadError),
+    /// A probe that was asked for is refused.
+    #[error(transparent)]
+    Probe(#[from] BatchError),
     /// The guest did not start.
     #[error(transparent)]
     Control(#[from] ControlError),
@@ -96,6 +101,8 @@ impl Service {
         let vm = Arc::new(vm);
         let guest = Arc::clone(&vm) as Arc<dyn Guest>;
         let engine = Arc::new(Engine::new(guest, vm.clock(), symbols, config.events));
+        let probes = config.probes.iter().cloned().map(NewProbe::from).collect();
+        engine.register_probes(probes)?;
         let (console, console_growth) = workers::watch_port(&vm, 0)?;
         let (workload, workload_growth) = workers::watch_port(&vm, 1)?;
         let drainer = workers::drain(Arc::clone(&engine))?;

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exoprobe_probes::Engine;
 use exoprobe_vmm::Vm;
@@ -16,6 +16,9 @@ use super::Growth;
 const DRAIN_BUSY: Duration = Duration::from_millis(5);
 /// How soon the drainer sees that there are probes.
 const DRAIN_IDLE: Duration = Duration::from_millis(50);
+/// How long the guest may have rewritten text under a probe, or a probe that waits could be placed, before
+/// the engine looks.
+const PATROL: Duration = Duration::from_millis(100);
 /// How soon a port's watcher sees that it is to end.
 const WATCH: Duration = Duration::from_millis(100);
 
@@ -46,11 +49,16 @@ impl Drop for Worker {
     }
 }
 
-/// Moves hits from the rings into the event store as they come.
+/// Moves hits from the rings into the event store as they come, and looks after the probes' text.
 pub(super) fn drain(engine: Arc<Engine>) -> io::Result<Worker> {
     Worker::spawn("drainer", move |stop| {
+        let mut patrolled = Instant::now();
         while !stop.load(Ordering::Acquire) {
             engine.drain();
+            if patrolled.elapsed() >= PATROL {
+                engine.patrol();
+                patrolled = Instant::now();
+            }
             thread::park_timeout(if engine.has_probes() { DRAIN_BUSY } else { DRAIN_IDLE });
         }
     })

@@ -26,6 +26,8 @@ pub enum Work<'a> {
     Sleep(u64),
     /// That many children that run into an int3 of their own and die of SIGTRAP.
     Trap(u64),
+    /// That many rounds of system calls with pointers to nothing, all of which must give EFAULT.
+    Badptr(u64),
 }
 
 impl Work<'_> {
@@ -41,6 +43,7 @@ impl Work<'_> {
             Self::Spin(_) => "spin",
             Self::Sleep(_) => "sleep",
             Self::Trap(_) => "trap",
+            Self::Badptr(_) => "badptr",
         }
     }
 }
@@ -203,6 +206,7 @@ fn work<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Option<Work<'a>>, R
         b"spin" => Work::Spin(words.number("milliseconds")?),
         b"sleep" => Work::Sleep(words.number("milliseconds")?),
         b"trap" => Work::Trap(words.number("count")?),
+        b"badptr" => Work::Badptr(words.number("count")?),
         _ => return Ok(None),
     }))
 }
@@ -218,7 +222,7 @@ mod tests {
 
     #[test]
     fn parses_every_command() {
-        let cases: [(&[u8], Command<'_>); 17] = [
+        let cases: [(&[u8], Command<'_>); 18] = [
             (b"getpid 1000", Command::Work(Work::Getpid(1000))),
             (b"open /dev/null 3", Command::Work(Work::Open(b"/dev/null", 3))),
             (b"fork 2", Command::Work(Work::Fork(2))),
@@ -227,6 +231,7 @@ mod tests {
             (b"spin 10", Command::Work(Work::Spin(10))),
             (b"sleep 0", Command::Work(Work::Sleep(0))),
             (b"trap 6", Command::Work(Work::Trap(6))),
+            (b"badptr 8", Command::Work(Work::Badptr(8))),
             (b"cpu 1", Command::Cpu(1)),
             (b"  ping\t", Command::Ping),
             (b"counters", Command::Counters),

@@ -49,6 +49,8 @@ mod nr {
     pub(super) const EXIT_GROUP: usize = 231;
     pub(super) const OPENAT: usize = 257;
     pub(super) const PIPE2: usize = 293;
+    pub(super) const GETCPU: usize = 309;
+    pub(super) const SETTIMEOFDAY: usize = 164;
 }
 
 /// One page of the guest.
@@ -208,6 +210,40 @@ fn map(sharing: usize) -> Result<NonNull<u8>> {
 pub(crate) unsafe fn unmap_page(page: NonNull<u8>) -> Result<()> {
     // SAFETY: the caller vouches that the page is mapped and unused.
     unsafe { syscall(nr::MUNMAP, [address(page.as_ptr()), PAGE, 0, 0, 0, 0]) }.map(drop)
+}
+
+/// A system call that is given a pointer to nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct BadPointerCall {
+    pub(crate) name: &'static str,
+    number: usize,
+    args: [usize; 2],
+}
+
+/// Nothing is ever mapped there (mmap_min_addr).
+const NOWHERE: usize = 16;
+
+/// Each reads or writes user memory in a way of its own: a string, a structure from and to it, one
+/// number from and to it.
+pub(crate) const BAD_POINTER_CALLS: [BadPointerCall; 5] = {
+    const fn bad(name: &'static str, number: usize, args: [usize; 2]) -> BadPointerCall {
+        BadPointerCall { name, number, args }
+    }
+    [
+        bad("openat", nr::OPENAT, [AT_FDCWD, NOWHERE]),
+        bad("nanosleep", nr::NANOSLEEP, [NOWHERE, 0]),
+        bad("clock_gettime", nr::CLOCK_GETTIME, [1, NOWHERE]),
+        bad("settimeofday", nr::SETTIMEOFDAY, [NOWHERE, 0]),
+        bad("getcpu", nr::GETCPU, [NOWHERE, 0]),
+    ]
+};
+
+impl BadPointerCall {
+    pub(crate) fn call(self) -> Result<usize> {
+        let [first, second] = self.args;
+        // SAFETY: all memory that it names is not mapped, so that the kernel reads and writes none.
+        unsafe { syscall(self.number, [first, second, 0, 0, 0, 0]) }
+    }
 }
 
 /// A page of counters, all 0, that children share with this process for as long as it lives.

@@ -9,8 +9,8 @@ use exoprobe_guest_init::command::{MAX_CHILDREN, Work};
 use crate::sys::{self, Errno, Fd, Forked, Path, Pid};
 
 /// Kinds of work, in the order of the totals.
-pub(crate) const KINDS: [&str; 8] =
-    ["getpid", "open", "fork", "write", "mmap", "spin", "sleep", "trap"];
+pub(crate) const KINDS: [&str; 9] =
+    ["getpid", "open", "fork", "write", "mmap", "spin", "sleep", "trap", "badptr"];
 
 /// Why work ended early.
 #[derive(Debug, Clone, Copy)]
@@ -122,6 +122,7 @@ fn perform(work: &Work<'_>, tally: &Tally) -> Result<(), Failure> {
         Work::Mmap(count) => tally.repeat(count, map_once),
         Work::Spin(ms) => timed(tally, |start| spin(start, ms)),
         Work::Trap(count) => tally.repeat(count, trap_once),
+        Work::Badptr(count) => tally.repeat(count, bad_pointers_once),
         Work::Sleep(ms) => timed(tally, |_start| call("nanosleep", sys::sleep_ms(ms))),
     }
 }
@@ -159,6 +160,19 @@ fn trap_once() -> Result<(), Failure> {
             other => Err(Failure::Child(Cause::Signal(other))),
         },
     }
+}
+
+/// A round of [`sys::BAD_POINTER_CALLS`]; one that does not give EFAULT ends the work.
+fn bad_pointers_once() -> Result<(), Failure> {
+    const EFAULT: u16 = 14;
+    for (name, result) in sys::BAD_POINTER_CALLS.map(|bad| (bad.name, bad.call())) {
+        match result {
+            Err(Errno(EFAULT)) => {}
+            Err(errno) => return Err(Failure::Call(name, errno)),
+            Ok(_) => return Err(Failure::Call(name, Errno(0))),
+        }
+    }
+    Ok(())
 }
 
 fn write(count: u64, tally: &Tally) -> Result<(), Failure> {

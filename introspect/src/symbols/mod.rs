@@ -195,6 +195,15 @@ impl SymbolTable {
         self.lookup_where(name, Entry::is_function)
     }
 
+    /// Where the symbol of this exact name is, of one that need not be there: quicker than a
+    /// [`Self::lookup`] that fails. `None` also where the name has several addresses.
+    #[must_use]
+    pub fn address_of(&self, name: &str) -> Option<Gva> {
+        let mut same = self.tables.named(name).map(|entry| entry.address);
+        let first = same.next()?;
+        same.all(|address| address == first).then(|| self.slid(first))
+    }
+
     fn lookup_where(
         &self,
         name: &str,

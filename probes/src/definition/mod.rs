@@ -1,13 +1,16 @@
 //! What a user says a probe is: JSON, or a line of kprobe_events' language.
 
+mod action;
+mod fetch;
 mod register;
 mod text;
 
+pub use action::Action;
+pub use fetch::{Fetch, FetchArg, NESTING_MAX};
 pub use register::Register;
 pub use text::{ParseError, parse_line};
 
 use std::fmt;
-use std::str::FromStr;
 
 use exoprobe_vmm::Gva;
 use serde::{Deserialize, Serialize};
@@ -20,6 +23,8 @@ pub const NAME_MAX: usize = 63;
 pub const ARGS_MAX: usize = 128;
 /// Longest argument name, in characters (MAX_ARG_NAME_LEN).
 pub const ARG_NAME_MAX: usize = 32;
+/// Largest maxactive (KRETPROBE_MAXACTIVE_MAX of the tracer).
+pub const MAXACTIVE_MAX: u32 = 4096;
 
 /// Kind of a probe, as in the second column of kprobes/list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
@@ -28,6 +33,40 @@ pub enum ProbeKind {
     #[default]
     #[serde(rename = "k")]
     Kprobe,
+    /// A return probe: fires when the function returns.
+    #[serde(rename = "r")]
+    Kretprobe,
+}
+
+impl ProbeKind {
+    /// The letter of kprobes/list and of JSON.
+    pub(crate) fn list_letter(self) -> char {
+        match self {
+            Self::Kprobe => 'k',
+            Self::Kretprobe => 'r',
+        }
+    }
+
+    /// The letter of kprobe_events and of made-up names.
+    fn letter(self) -> char {
+        match self {
+            Self::Kprobe => 'p',
+            Self::Kretprobe => 'r',
+        }
+    }
+}
+
+/// Where a return probe takes hold of a return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum ReturnMode {
+    /// The function's return address is replaced by a trampoline's (kprobes.rst, "How Does a Return
+    /// Probe Work?"). Two exits a call.
+    #[default]
+    Trampoline,
+    /// The stack is left alone; an int3 is put where the function returns to. The guest's own
+    /// back-traces stay true.
+    Site,
 }
 
 /// State flags of a probe, named as in kprobes/list.
@@ -38,55 +77,17 @@ pub enum Flag {
     Disabled,
 }
 
-/// One recorded value: `[NAME=]%REG`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FetchArg {
-    /// Name of the field; `argN` (N from 1) when the definition gives none.
-    pub name: Option<String>,
-    /// The register.
-    pub register: Register,
-}
-
-impl fmt::Display for FetchArg {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.name {
-            Some(name) => write!(f, "{name}=%{}", self.register),
-            None => write!(f, "%{}", self.register),
-        }
-    }
-}
-
-impl FromStr for FetchArg {
-    type Err = ParseError;
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        text::parse_arg(text)
-    }
-}
-
-impl Serialize for FetchArg {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for FetchArg {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-/// A kprobe as a user defines it. Exactly one of `symbol_name` and `addr` is to be given.
+/// A probe as a user defines it. Exactly one of `symbol_name` and `addr` is to be given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProbeDefinition {
-    /// Kind; only kprobes so far.
+    /// Kprobe or return probe.
     #[serde(default)]
     pub kind: ProbeKind,
     /// Group of the event; [`DEFAULT_GROUP`] when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Name of the event; made up from the place when absent (`p_SYMBOL_OFFSET`, `p_0xADDR`).
+    /// Name of the event; made up from kind and place when absent (`p_SYMBOL_OFFSET`, `r_0xADDR`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,
     /// Function to probe.
@@ -101,9 +102,19 @@ pub struct ProbeDefinition {
     /// `DISABLED` to register it unarmed.
     #[serde(default)]
     pub flags: Vec<Flag>,
-    /// Values to record with each hit, each `[NAME=]%REG`.
+    /// Values to record with each hit.
     #[serde(default)]
     pub args: Vec<FetchArg>,
+    /// What a hit does, in order; [`Action::Record`] alone when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub actions: Vec<Action>,
+    /// Return probes: calls of the function that can be followed at a time, at most
+    /// [`MAXACTIVE_MAX`]; by default max(10, 2 x vCPUs) (kprobes.rst).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maxactive: Option<u32>,
+    /// Return probes: how a return is taken hold of.
+    #[serde(default)]
+    pub return_mode: ReturnMode,
 }
 
 impl ProbeDefinition {
@@ -131,8 +142,8 @@ impl ProbeDefinition {
             return event.clone();
         }
         let base = match (&self.symbol_name, self.addr) {
-            (Some(symbol), _) => format!("p_{symbol}_{}", self.offset),
-            (None, addr) => format!("p_{}", addr.unwrap_or_default()),
+            (Some(symbol), _) => format!("{}_{symbol}_{}", self.kind.letter(), self.offset),
+            (None, addr) => format!("{}_{}", self.kind.letter(), addr.unwrap_or_default()),
         };
         let letters = base.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
         letters.take(NAME_MAX).collect()
@@ -149,11 +160,16 @@ impl ProbeDefinition {
 }
 
 impl fmt::Display for ProbeDefinition {
-    /// The canonical line of kprobe_events: group and names always filled in.
+    /// The canonical line of kprobe_events: group and names always filled in. What the language has no
+    /// words for is left out: flags, actions, the return mode.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "p:{}/{} {}", self.group(), self.event_name(), self.place())?;
+        write!(f, "{}", self.kind.letter())?;
+        if let Some(maxactive) = self.maxactive {
+            write!(f, "{maxactive}")?;
+        }
+        write!(f, ":{}/{} {}", self.group(), self.event_name(), self.place())?;
         for (index, arg) in self.args.iter().enumerate() {
-            write!(f, " {}=%{}", self.arg_name(index), arg.register)?;
+            write!(f, " {}={}", self.arg_name(index), arg.body)?;
         }
         Ok(())
     }
@@ -171,10 +187,50 @@ fn is_identifier(name: &str) -> bool {
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Addresses in JSON: written as hexadecimal text (a double holds only 53 bits), read as either.
+/// 64-bit numbers in JSON: written as hexadecimal text (a double holds only 53 bits), read as text or
+/// number, also a negative one (-12 is -ENOMEM).
+mod hex_number {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+    pub(super) fn serialize<S: Serializer>(number: &u64, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&format_args!("{number:#x}"))
+    }
+
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "\"0x...\" or a number of 64 bits")]
+    enum Either {
+        Number(u64),
+        Negative(i64),
+        Text(String),
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
+        match Either::deserialize(d)? {
+            Either::Number(number) => Ok(number),
+            Either::Negative(number) => Ok(number.cast_unsigned()),
+            Either::Text(text) => {
+                let (sign, digits) = match text.strip_prefix('-') {
+                    Some(digits) => (-1_i64, digits),
+                    None => (1, text.as_str()),
+                };
+                let number = super::text::parse_address(digits).map(|addr| addr.0);
+                let number = number.filter(|n| sign > 0 || *n <= 1 << 63);
+                number
+                    .map(|n| if sign < 0 { n.wrapping_neg() } else { n })
+                    .ok_or_else(|| serde::de::Error::custom(format!("`{text}` is no number")))
+            }
+        }
+    }
+}
+
+/// As [`hex_number`], for an address that may be absent.
 mod hex_address {
     use exoprobe_vmm::Gva;
     use serde::{Deserialize, Deserializer, Serializer};
+
+    #[derive(Deserialize)]
+    struct Address(#[serde(with = "super::hex_number")] u64);
 
     #[expect(clippy::ref_option, reason = "serde's signature")]
     pub(super) fn serialize<S: Serializer>(addr: &Option<Gva>, s: S) -> Result<S::Ok, S::Error> {
@@ -184,21 +240,8 @@ mod hex_address {
         }
     }
 
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "an address: \"0x...\" or a number")]
-    enum Either {
-        Number(u64),
-        Text(String),
-    }
-
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Gva>, D::Error> {
-        let Some(either) = Option::<Either>::deserialize(d)? else { return Ok(None) };
-        match either {
-            Either::Number(number) => Ok(Some(Gva(number))),
-            Either::Text(text) => super::text::parse_address(&text)
-                .map(Some)
-                .ok_or_else(|| serde::de::Error::custom(format!("`{text}` is no address"))),
-        }
+        Ok(Option::<Address>::deserialize(d)?.map(|address| Gva(address.0)))
     }
 }
 

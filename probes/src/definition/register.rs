@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use exoprobe_vmm::kvm_regs;
+use serde::{Deserialize, Serialize};
 
 macro_rules! registers {
     ($($variant:ident $name:literal $field:ident $doc:literal),* $(,)?) => {
@@ -27,6 +28,11 @@ macro_rules! registers {
             #[must_use]
             pub fn of(self, regs: &kvm_regs) -> u64 {
                 match self { $(Self::$variant => regs.$field,)* }
+            }
+
+            /// The register itself in a register file.
+            pub fn of_mut(self, regs: &mut kvm_regs) -> &mut u64 {
+                match self { $(Self::$variant => &mut regs.$field,)* }
             }
         }
     };
@@ -56,5 +62,19 @@ impl FromStr for Register {
 impl fmt::Display for Register {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+impl Serialize for Register {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Register {
+    /// By its name, with or without `%`.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.strip_prefix('%').unwrap_or(&text).parse().map_err(serde::de::Error::custom)
     }
 }

@@ -1,4 +1,4 @@
-//! Lines of kprobe_events: `p[:[GRP/]EVENT] SYMBOL[+OFFS]|ADDR [[NAME=]%REG ...]`.
+//! Lines of kprobe_events: `p|r[MAXACTIVE][:[GRP/]EVENT] SYMBOL[+OFFS][%return]|ADDR [[NAME=]BODY ...]`.
 //!
 //! Positions are columns of the command as given, so that a caret can be put under them.
 
@@ -9,7 +9,10 @@ use winnow::prelude::*;
 use winnow::stream::{LocatingSlice, Location};
 use winnow::token::take_till;
 
-use super::{ARG_NAME_MAX, ARGS_MAX, FetchArg, ProbeDefinition, ProbeKind, is_event_name};
+use super::{
+    ARG_NAME_MAX, ARGS_MAX, Fetch, FetchArg, MAXACTIVE_MAX, NESTING_MAX, ProbeDefinition,
+    ProbeKind, is_event_name,
+};
 
 /// A line that is no definition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,6 +25,9 @@ pub struct ParseError {
     /// The tracer's identifier for it (error_log).
     pub id: &'static str,
 }
+
+/// Words of a kernel stack of 16 KiB: what `$stackN` can name.
+const STACK_WORDS: u64 = 2048;
 
 struct Token<'a> {
     text: &'a str,
@@ -68,13 +74,17 @@ pub fn parse_line(line: &str) -> Result<ProbeDefinition, ParseError> {
         let message = "the definition is empty: write `p:EVENT SYMBOL[+OFFSET] [%REG ...]`";
         return Err(ParseError { message: message.to_owned(), position: 0, id: "NO_EVENT_INFO" });
     };
-    let (group, event) = parse_command(&command)?;
+    let command_parts = parse_command(&command)?;
     let Some(place) = tokens.next() else {
         let message = "no place to probe: write `SYMBOL[+OFFSET]` or `0xADDRESS` behind the event";
         return command.fail(command.text.len(), "BAD_PROBE_ADDR", message.to_owned());
     };
     let mut definition = parse_place(&place)?;
-    (definition.group, definition.event) = (group, event);
+    let Command { kind, maxactive, group, event } = command_parts;
+    (definition.group, definition.event, definition.maxactive) = (group, event, maxactive);
+    if kind == ProbeKind::Kretprobe {
+        definition.kind = kind;
+    }
     for token in tokens {
         if definition.args.len() == ARGS_MAX {
             let message = format!("more than {ARGS_MAX} arguments");
@@ -85,32 +95,58 @@ pub fn parse_line(line: &str) -> Result<ProbeDefinition, ParseError> {
     Ok(definition)
 }
 
-type GroupAndEvent = (Option<String>, Option<String>);
+/// What the first word says.
+struct Command {
+    kind: ProbeKind,
+    maxactive: Option<u32>,
+    group: Option<String>,
+    event: Option<String>,
+}
 
-fn parse_command(command: &Token<'_>) -> Result<GroupAndEvent, ParseError> {
+fn parse_command(command: &Token<'_>) -> Result<Command, ParseError> {
     let (kind, name) = match command.split(':') {
         Some((kind, name)) => (kind, Some(name)),
         None => (Token { text: command.text, at: command.at }, None),
     };
-    match kind.text {
-        "p" => {}
-        text if text.starts_with('r') => {
-            let message = "return probes (`r`) are not supported yet: only `p` is";
-            return kind.fail(0, "BAD_MAXACT_TYPE", message.to_owned());
-        }
-        text if text.starts_with('p') => {
-            let message = "maxactive belongs to return probes: write `p`";
-            return kind.fail(1, "BAD_MAXACT_TYPE", message.to_owned());
-        }
-        other => {
-            let message = format!("`{other}` is no probe type: write `p` for a kprobe");
-            return kind.fail(0, "BAD_PROBE_TYPE", message);
-        }
+    let (kind, maxactive) = parse_kind(&kind)?;
+    let (group, event) = name.map_or(Ok((None, None)), |name| parse_name(&name))?;
+    Ok(Command { kind, maxactive, group, event })
+}
+
+fn parse_kind(kind: &Token<'_>) -> Result<(ProbeKind, Option<u32>), ParseError> {
+    if kind.text == "p" {
+        return Ok((ProbeKind::Kprobe, None));
     }
-    let Some(name) = name else { return Ok((None, None)) };
+    if kind.text.starts_with('p') {
+        let message = "maxactive belongs to return probes: write `p`, or `r10`";
+        return kind.fail(1, "BAD_MAXACT_TYPE", message.to_owned());
+    }
+    let Some(number) = kind.text.strip_prefix('r') else {
+        let message =
+            format!("`{}` is no probe type: `p` is a kprobe, `r` a return probe", kind.text);
+        return kind.fail(0, "BAD_PROBE_TYPE", message);
+    };
+    if number.is_empty() {
+        return Ok((ProbeKind::Kretprobe, None));
+    }
+    match number.parse::<u64>().ok().filter(|_| !number.starts_with('+')) {
+        Some(1..) if number.parse::<u32>().is_ok_and(|n| n <= MAXACTIVE_MAX) => {
+            Ok((ProbeKind::Kretprobe, number.parse().ok()))
+        }
+        Some(1..) => {
+            let message = format!("maxactive is at most {MAXACTIVE_MAX}");
+            kind.fail(1, "MAXACT_TOO_BIG", message)
+        }
+        _ => kind.fail(1, "BAD_MAXACT", format!("`{number}` is no maxactive: write `r10`")),
+    }
+}
+
+type GroupAndEvent = (Option<String>, Option<String>);
+
+fn parse_name<'a>(name: &Token<'a>) -> Result<GroupAndEvent, ParseError> {
     let (group, event) = match name.split('/').or_else(|| name.split('.')) {
         Some((group, event)) => (Some(group), event),
-        None => (None, name),
+        None => (None, Token { text: name.text, at: name.at }),
     };
     if let Some(group) = &group {
         check_name(group, ["NO_GROUP_NAME", "GROUP_TOO_LONG", "BAD_GROUP_NAME"], "group")?;
@@ -142,12 +178,14 @@ fn parse_place(place: &Token<'_>) -> Result<ProbeDefinition, ParseError> {
     if let Some(addr) = parse_address(place.text) {
         return Ok(ProbeDefinition { kind, addr: Some(addr), ..ProbeDefinition::default() });
     }
-    if let Some((_, suffix)) = place.split('%') {
-        let message = "`%return` and other suffixes are not supported yet";
-        return suffix
-            .fail(0, "BAD_ADDR_SUFFIX", message.to_owned())
-            .map_err(|e: ParseError| ParseError { position: e.position - 1, ..e });
-    }
+    let (place, kind) = match place.split('%') {
+        None => (Token { text: place.text, at: place.at }, kind),
+        Some((symbol, Token { text: "return", .. })) => (symbol, ProbeKind::Kretprobe),
+        Some((symbol, suffix)) => {
+            let message = format!("`%{}` is no suffix: only `%return` is", suffix.text);
+            return place.fail(symbol.text.len(), "BAD_ADDR_SUFFIX", message);
+        }
+    };
     let (symbol, offset) = match place.split('+') {
         None => (Token { text: place.text, at: place.at }, 0),
         Some((symbol, offset)) => match parse_number(offset.text) {
@@ -192,17 +230,83 @@ fn parse_arg_token(token: &Token<'_>) -> Result<FetchArg, ParseError> {
             return name.fail(0, "BAD_ARG_NAME", message);
         }
     }
-    let Some(register) = body.text.strip_prefix('%') else {
-        let (id, message) = match body.text {
-            "" => ("NO_ARG_BODY", "nothing behind `=`: write `NAME=%di`".to_owned()),
-            text => ("BAD_FETCH_ARG", format!("`{text}` is no register: write `%di` or the like")),
-        };
-        return body.fail(0, id, message);
-    };
-    match register.parse() {
-        Ok(register) => Ok(FetchArg { name: name.map(|n| n.text.to_owned()), register }),
-        Err(error) => body.fail(0, "BAD_REG_NAME", format!("{error}")),
+    let name = name.map(|n| n.text.to_owned());
+    Ok(FetchArg { name, body: parse_body(&body, NESTING_MAX)? })
+}
+
+/// Parses the body of an argument by itself.
+pub(super) fn parse_fetch(text: &str) -> Result<Fetch, ParseError> {
+    parse_body(&Token { text, at: 0 }, NESTING_MAX)
+}
+
+/// `nesting`: how many dereferences may still come.
+fn parse_body(body: &Token<'_>, nesting: usize) -> Result<Fetch, ParseError> {
+    match body.text.as_bytes().first() {
+        None => body.fail(0, "NO_ARG_BODY", "nothing behind `=`: write `NAME=%di`".to_owned()),
+        Some(b'%') => match body.text[1..].parse() {
+            Ok(register) => Ok(Fetch::Register(register)),
+            Err(error) => body.fail(0, "BAD_REG_NAME", format!("{error}")),
+        },
+        Some(b'$') => parse_variable(body),
+        Some(b'@') => match parse_address(&body.text[1..]) {
+            Some(addr) => Ok(Fetch::Memory(addr)),
+            None => {
+                let message = format!("`{}` is no address: write `@0x...`", &body.text[1..]);
+                body.fail(1, "BAD_MEM_ADDR", message)
+            }
+        },
+        Some(b'+' | b'-') => parse_deref(body, nesting),
+        Some(_) => {
+            let text = body.text;
+            let message =
+                format!("`{text}` is no value: write `%di`, `$stack0`, `@0x...` or `+8(%di)`");
+            body.fail(0, "BAD_FETCH_ARG", message)
+        }
     }
+}
+
+fn parse_variable(body: &Token<'_>) -> Result<Fetch, ParseError> {
+    match &body.text[1..] {
+        "retval" => Ok(Fetch::ReturnValue),
+        "stack" => Ok(Fetch::StackPointer),
+        other => match other.strip_prefix("stack").map(|n| (n, parse_number(n))) {
+            Some((_, Some(n))) if n < STACK_WORDS => {
+                Ok(Fetch::Stack(u16::try_from(n).expect("below 2048")))
+            }
+            Some((n, _)) => {
+                let message = format!("`{n}` is no stack entry: 0 to {}", STACK_WORDS - 1);
+                body.fail("$stack".len(), "BAD_STACK_NUM", message)
+            }
+            None => {
+                let message =
+                    format!("`${other}` is not known: `$retval`, `$stack` and `$stackN` are");
+                body.fail(0, "BAD_VAR", message)
+            }
+        },
+    }
+}
+
+/// `+OFFS(BODY)` or `-OFFS(BODY)`.
+fn parse_deref(body: &Token<'_>, nesting: usize) -> Result<Fetch, ParseError> {
+    let Some(nesting) = nesting.checked_sub(1) else {
+        let message = format!("more than {NESTING_MAX} dereferences in one another");
+        return body.fail(0, "TOO_MANY_OPS", message);
+    };
+    let Some((offset, inner)) = body.split('(') else {
+        let message = "an offset needs what it is added to: write `+8(%di)`";
+        return body.fail(body.text.len(), "DEREF_NEED_BRACE", message.to_owned());
+    };
+    let Some(inner) = inner.text.strip_suffix(')').map(|text| Token { text, at: inner.at }) else {
+        let message = "the `)` at the end is missing";
+        return body.fail(body.text.len(), "DEREF_OPEN_BRACE", message.to_owned());
+    };
+    let number = parse_number(&offset.text[1..]).and_then(|n| i64::try_from(n).ok());
+    let Some(number) = number else {
+        let message = format!("`{}` is no offset: write `+8(...)` or `-0x10(...)`", offset.text);
+        return offset.fail(0, "BAD_DEREF_OFFS", message);
+    };
+    let offset = if offset.text.starts_with('-') { -number } else { number };
+    Ok(Fetch::Deref { offset, base: Box::new(parse_body(&inner, nesting)?) })
 }
 
 /// A whole text that is a number, hexadecimal with 0x or decimal.
@@ -234,7 +338,7 @@ mod tests {
         let full = parse_line("p:my/ev vfs_read+0x10 file=%di %si").unwrap();
         assert_eq!((full.group(), full.offset), ("my", 16));
         assert_eq!(full.args[0].name.as_deref(), Some("file"));
-        assert_eq!(full.args[1].register, Register::Si);
+        assert_eq!(full.args[1].body, Fetch::Register(Register::Si));
         assert_eq!(full.to_string(), "p:my/ev vfs_read+16 file=%di arg2=%si");
         assert_eq!(
             parse_line("p 0xffffffff81000000").unwrap().addr,
@@ -256,7 +360,19 @@ mod tests {
             ("p:e sym+zz", "BAD_PROBE_ADDR", 4),
             ("p:e sym+-4", "BAD_PROBE_ADDR", 4),
             ("p:e 1+0", "BAD_PROBE_ADDR", 4),
-            ("p:e sym%return", "BAD_ADDR_SUFFIX", 7),
+            ("p:e sym%returns", "BAD_ADDR_SUFFIX", 7),
+            ("r0:e sym", "BAD_MAXACT", 1),
+            ("rx:e sym", "BAD_MAXACT", 1),
+            ("r+5:e sym", "BAD_MAXACT", 1),
+            ("r4097:e sym", "MAXACT_TOO_BIG", 1),
+            ("r99999999999999999999:e sym", "BAD_MAXACT", 1),
+            ("p:e sym $foo", "BAD_VAR", 8),
+            ("p:e sym $stack2048", "BAD_STACK_NUM", 14),
+            ("p:e sym @zz", "BAD_MEM_ADDR", 9),
+            ("p:e sym +8", "DEREF_NEED_BRACE", 10),
+            ("p:e sym +8(%di", "DEREF_OPEN_BRACE", 14),
+            ("p:e sym a=+zz(%di)", "BAD_DEREF_OFFS", 10),
+            ("p:e sym +8(-8(%zz))", "BAD_REG_NAME", 14),
             ("p:e  sym %zz", "BAD_REG_NAME", 9),
             ("p:e sym a=%zz", "BAD_REG_NAME", 10),
             ("p:e sym =%di", "NO_ARG_NAME", 8),
@@ -270,8 +386,35 @@ mod tests {
         }
         let many = format!("p:e sym{}", " %di".repeat(129));
         assert_eq!(parse_line(&many).unwrap_err().id, "TOO_MANY_ARGS");
+        let deep = format!("p:e sym {}%di{}", "+1(".repeat(13), ")".repeat(13));
+        assert_eq!(parse_line(&deep).unwrap_err().id, "TOO_MANY_OPS");
         let long = format!("p:{} sym", "a".repeat(64));
         assert_eq!(parse_line(&long).unwrap_err().id, "EVENT_TOO_LONG");
+    }
+
+    #[test]
+    fn return_probes_have_two_spellings() {
+        let probe = parse_line("r20:e vfs_read $retval").unwrap();
+        assert_eq!((probe.kind, probe.maxactive), (ProbeKind::Kretprobe, Some(20)));
+        assert_eq!(probe.args[0].body, Fetch::ReturnValue);
+        assert_eq!(probe.to_string(), "r20:kprobes/e vfs_read arg1=$retval");
+        let suffix = parse_line("p:e vfs_read%return").unwrap();
+        assert_eq!((suffix.kind, suffix.maxactive), (ProbeKind::Kretprobe, None));
+        assert_eq!(parse_line("r vfs_read").unwrap().event_name(), "r_vfs_read_0");
+    }
+
+    fn any_fetch() -> impl Strategy<Value = Fetch> {
+        let leaf = prop_oneof![
+            (0..18usize).prop_map(|r| Fetch::Register(Register::ALL[r])),
+            (0..2048u16).prop_map(Fetch::Stack),
+            Just(Fetch::StackPointer),
+            Just(Fetch::ReturnValue),
+            any::<u64>().prop_map(|addr| Fetch::Memory(Gva(addr))),
+        ];
+        leaf.prop_recursive(6, 8, 1, |inner| {
+            (-i64::MAX..=i64::MAX, inner)
+                .prop_map(|(offset, base)| Fetch::Deref { offset, base: Box::new(base) })
+        })
     }
 
     proptest! {
@@ -283,12 +426,15 @@ mod tests {
         #[test]
         fn what_is_printed_parses_to_the_same(
             group in "[a-z_][a-z0-9_]{0,10}", event in "[a-z_][a-z0-9_]{0,10}",
-            symbol in "[a-z_][a-z0-9_.]{0,20}", offset: u32, regs in prop::collection::vec(0..18usize, 0..8),
+            symbol in "[a-z_][a-z0-9_.]{0,20}", offset: u32,
+            bodies in prop::collection::vec(any_fetch(), 0..8), maxactive in prop::option::of(1..4097u32),
         ) {
-            let args = regs.iter().enumerate().map(|(i, r)| FetchArg {
-                name: Some(format!("n{i}")), register: Register::ALL[*r],
+            let args = bodies.into_iter().enumerate().map(|(i, body)| FetchArg {
+                name: Some(format!("n{i}")), body,
             }).collect();
+            let kind = if maxactive.is_some() { ProbeKind::Kretprobe } else { ProbeKind::Kprobe };
             let probe = ProbeDefinition {
+                kind, maxactive,
                 group: Some(group), event: Some(event), symbol_name: Some(symbol),
                 offset: offset.into(), args, ..ProbeDefinition::default()
             };

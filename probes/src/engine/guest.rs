@@ -1,7 +1,5 @@
 //! What the engine needs of a guest: the one seam between it and the virtual machine.
 
-use std::sync::Arc;
-
 use exoprobe_introspect::{GuestView, ReadError};
 use exoprobe_vmm::paging::{PagingError, PagingMode};
 use exoprobe_vmm::{Gpa, GuestRam, HiddenMemory, VcpuError, Vm, VmState, kvm_sregs};
@@ -63,23 +61,20 @@ impl Guest for Vm {
     }
 }
 
-/// A guest's memory under the page tables of one moment.
+/// A guest's memory under the kernel's page tables.
 #[derive(Clone)]
 pub(crate) struct KernelView {
-    guest: Arc<dyn Guest>,
+    pub(crate) ram: GuestRam,
+    /// The kernel's own tables, which stay for as long as it runs.
     pub(crate) mode: PagingMode,
-}
-
-impl KernelView {
-    pub(crate) fn new(guest: Arc<dyn Guest>, mode: PagingMode) -> Self {
-        Self { guest, mode }
-    }
+    /// The tables it started on, until its own are complete.
+    pub(crate) early: Option<PagingMode>,
 }
 
 impl GuestView for KernelView {
     fn read_phys(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), ReadError> {
         let len = buf.len();
-        self.guest.ram().read(gpa, buf).map_err(|_| ReadError::OutsideMemory { gpa, len })
+        self.ram.read(gpa, buf).map_err(|_| ReadError::OutsideMemory { gpa, len })
     }
 
     fn paging(&self) -> Result<PagingMode, PagingError> {

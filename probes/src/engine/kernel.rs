@@ -1,46 +1,55 @@
-//! The running kernel as the engine needs to know it: that it is far enough, where its symbols
-//! really are, and which of its instructions it treats specially.
+//! The running kernel as the engine needs to know it: how far it is, where its symbols really are, and
+//! which of its instructions it treats specially.
 
 use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use exoprobe_introspect::symbols::TextKind;
 use exoprobe_introspect::{ExceptionTable, SymbolTable, VirtualMemory};
-use exoprobe_vmm::Gva;
-use exoprobe_vmm::paging::{PagingMode, translate};
+use exoprobe_vmm::paging::{PAGE_SIZE, PAGE_SIZE_2M, PagingMode, translate};
+use exoprobe_vmm::{Gva, KernelEntry, fault_fixup, kvm_sregs};
 
 use super::guest::{Guest, KernelView};
+use super::patched::Patched;
+use super::reserved;
+use super::tables::RelativeTable;
 use crate::error::{AttachError, Reserved};
+use crate::insn::Assurances;
 
 /// IA32_LSTAR: the system-call entry, set once the kernel has taken over its page tables.
 const MSR_LSTAR: u32 = 0xc000_0082;
 const SYSCALL_ENTRY: &str = "entry_SYSCALL_64";
-/// enum system_states: 0 is SYSTEM_BOOTING, left after alternatives have been patched.
+/// The code that both the first CPU and the others come through into the kernel's own addresses.
+const FIRST_CODE: &str = "secondary_startup_64";
+/// How far behind [`FIRST_CODE`] that code may reach, in bytes.
+const FIRST_CODE_MAX: u64 = 64 << 10;
+/// enum system_states: 0 is SYSTEM_BOOTING, left after alternatives have been patched; from 2 on, init
+/// text has been freed (1 is SYSTEM_SCHEDULING).
 const SYSTEM_STATE: &str = "system_state";
+/// See [`SYSTEM_STATE`].
+const INIT_FREED: u32 = 2;
 /// Root of the kernel's own page tables (swapper_pg_dir in C).
 const PAGE_TABLES: &str = "init_top_pgt";
 /// Prefix of trampolines' names (STATIC_CALL_TRAMP_PREFIX).
 const STATIC_CALL_TRAMPOLINE: &str = "__SCT__";
-/// Largest kernel table read, in bytes: ten times a distribution kernel's.
-const TABLE_MAX: u64 = 8 << 20;
+/// Under page-table isolation the user's root lies behind the kernel's (PTI_PGTABLE_SWITCH_BIT).
+const USER_TABLES: u64 = PAGE_SIZE;
 
 /// A kernel that can be probed.
 pub(crate) struct Kernel {
     pub(crate) symbols: SymbolTable,
     pub(crate) view: KernelView,
+    pub(crate) assurances: Assurances,
     entry_text: Range<Gva>,
     extable: ExceptionTable,
     jump_labels: HashSet<Gva>,
     static_calls: HashSet<Gva>,
-}
-
-/// A kernel table of place-relative 32-bit addresses, one at the start of each entry.
-struct RelativeTable {
-    name: &'static str,
-    start: &'static str,
-    stop: &'static str,
-    entry: u64,
+    /// What it will still patch.
+    patched: Patched,
+    init_freed: AtomicBool,
+    /// It has come past the place that tells that its text is final.
+    told_final: AtomicBool,
 }
 
 /// include/linux/jump_label.h: code, target (32 bits each), key (64 bits).
@@ -60,14 +69,11 @@ const STATIC_CALLS: RelativeTable = RelativeTable {
 };
 
 impl Kernel {
-    /// Looks at the guest; `symbols` are as linked.
+    /// Looks at a guest whose kernel has long begun; `symbols` are as linked.
     ///
     /// # Errors
     /// [`AttachError::Booting`] until the kernel's text is final.
-    pub(crate) fn attach(
-        guest: &Arc<dyn Guest>,
-        symbols: &SymbolTable,
-    ) -> Result<Self, AttachError> {
+    pub(super) fn attach(guest: &dyn Guest, symbols: &SymbolTable) -> Result<Self, AttachError> {
         if symbols.is_empty() {
             return Err(AttachError::NoSymbols);
         }
@@ -76,124 +82,291 @@ impl Kernel {
             return Err(AttachError::Booting);
         }
         let symbols = slide(symbols, entry)?;
-        let view =
-            KernelView::new(Arc::clone(guest), kernel_paging(guest.as_ref(), &symbols, entry)?);
-        let memory = VirtualMemory::with_mode(&view, view.mode);
-        if !text_is_final(&memory, &symbols) {
+        let sregs = guest.sregs()?;
+        let mode = kernel_paging(guest, &sregs, &symbols, entry)?;
+        let view = KernelView { ram: guest.ram().clone(), mode, early: None };
+        let state = system_state(&VirtualMemory::with_mode(&view, mode), &symbols);
+        if state == Some(0) {
             return Err(AttachError::Booting);
         }
-        guest.hidden().map(guest.ram(), view.mode)?;
+        Self::final_one(guest, symbols, view, &sregs, state.is_none_or(|s| s >= INIT_FREED))
+    }
+
+    /// Looks at a kernel that runs its first instructions at its own addresses. Its page tables of the
+    /// moment are the early ones.
+    pub(super) fn at_entry(
+        guest: &dyn Guest,
+        symbols: &SymbolTable,
+        entry: &KernelEntry,
+    ) -> Result<Self, AttachError> {
+        if symbols.is_empty() {
+            return Err(AttachError::NoSymbols);
+        }
+        let symbols = early_slide(symbols, entry.rip)?;
+        let s = &entry.sregs;
+        let early = PagingMode::from_registers(s.cr0, s.cr3, s.cr4, s.efer)?;
+        let mode = own_tables(guest, early, &symbols, entry.rip)?;
+        guest.hidden().map(guest.ram(), early)?;
+        let view = KernelView { ram: guest.ram().clone(), mode, early: Some(early) };
+        let patched = Patched::read(&VirtualMemory::with_mode(&view, early), &symbols);
+        let assurances = Assurances { faults_show_original: false, mapped_everywhere: true };
+        Self::look(symbols, view, early, assurances, patched, false)
+    }
+
+    /// The same kernel when its text is final.
+    pub(super) fn finish(&self, guest: &dyn Guest, sregs: &kvm_sregs) -> Result<Self, AttachError> {
+        let view = KernelView { early: None, ..self.view.clone() };
+        let init_freed = self.init_freed.load(Ordering::Relaxed);
+        Self::final_one(guest, self.symbols.clone(), view, sregs, init_freed)
+    }
+
+    fn final_one(
+        guest: &dyn Guest,
+        symbols: SymbolTable,
+        view: KernelView,
+        sregs: &kvm_sregs,
+        init_freed: bool,
+    ) -> Result<Self, AttachError> {
+        let mode = view.mode;
+        guest.hidden().map(guest.ram(), mode)?;
+        let mapped_everywhere = !isolates_page_tables(&view, &symbols);
+        let assurances = Assurances {
+            faults_show_original: mapped_everywhere && fixes_faults(guest, mode, sregs),
+            mapped_everywhere,
+        };
+        Self::look(symbols, view, mode, assurances, Patched::NONE, init_freed)
+    }
+
+    fn look(
+        symbols: SymbolTable,
+        view: KernelView,
+        now: PagingMode,
+        assurances: Assurances,
+        patched: Patched,
+        init_freed: bool,
+    ) -> Result<Self, AttachError> {
+        let memory = VirtualMemory::with_mode(&view, now);
         let entry_text = entry_text(&symbols);
         let extable = ExceptionTable::read(&memory, &symbols)?;
         let jump_labels = JUMP_LABELS.read(&memory, &symbols)?;
         let static_calls = STATIC_CALLS.read(&memory, &symbols)?;
-        Ok(Self { symbols, view, entry_text, extable, jump_labels, static_calls })
+        let (init_freed, told_final) = (AtomicBool::new(init_freed), AtomicBool::new(false));
+        Ok(Self {
+            symbols,
+            view,
+            assurances,
+            entry_text,
+            extable,
+            jump_labels,
+            static_calls,
+            patched,
+            init_freed,
+            told_final,
+        })
     }
 
     /// Memory as the kernel sees it.
-    pub(crate) fn memory(&self) -> VirtualMemory<'_, KernelView> {
-        VirtualMemory::with_mode(&self.view, self.view.mode)
+    pub(super) fn memory(&self) -> VirtualMemory<'_, KernelView> {
+        VirtualMemory::with_mode(&self.view, self.view.early.unwrap_or(self.view.mode))
     }
 
-    /// How the kernel treats the instruction at `at`, if specially.
-    pub(crate) fn reserved(&self, at: Gva) -> Option<Reserved> {
-        if self.symbols.text_kind(at) == Some(TextKind::Init) {
+    /// Is its text final?
+    pub(super) fn has_booted(&self) -> bool {
+        self.view.early.is_none()
+    }
+
+    /// Does it say so itself that it is not far enough? (Its text may be final all the same.)
+    pub(super) fn is_booting(&self) -> bool {
+        system_state(&self.memory(), &self.symbols) == Some(0)
+    }
+
+    /// Will it come past the place that tells that its text is final?
+    pub(super) fn will_tell_final(&self) -> bool {
+        !self.has_booted() && !self.told_final.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn tell_final(&self) {
+        self.told_final.store(true, Ordering::Relaxed);
+    }
+
+    /// Is its init text there still?
+    pub(super) fn has_init_text(&self) -> bool {
+        !self.init_freed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn free_init_text(&self) {
+        self.init_freed.store(true, Ordering::Relaxed);
+    }
+
+    /// Will the kernel still patch any of `len` bytes at `at`?
+    pub(super) fn will_patch(&self, at: Gva, len: u64) -> bool {
+        self.patched.covers(at, len)
+    }
+
+    /// How the kernel treats the instruction at `at`, if so that no probe may be there.
+    pub(super) fn reserved(&self, at: Gva) -> Option<Reserved> {
+        let kind = self.symbols.text_kind(at);
+        let freed = self.init_freed.load(Ordering::Relaxed);
+        if kind == Some(TextKind::Other) || (kind == Some(TextKind::Init) && freed) {
             Some(Reserved::InitText)
-        } else if self.entry_text.contains(&at) {
+        } else if self.entry_text.contains(&at) && !self.assurances.mapped_everywhere {
             Some(Reserved::EntryText)
-        } else if self.extable.covers(at) {
+        } else if let Some(fixup) = self.extable.find(at)
+            && (!self.assurances.faults_show_original || fixup.decodes_text())
+        {
             Some(Reserved::ExceptionTable)
         } else if self.jump_labels.contains(&at) {
             Some(Reserved::JumpLabel)
-        } else if self.static_calls.contains(&at) || self.is_static_call_trampoline(at) {
+        } else if self.static_calls.contains(&at) {
             Some(Reserved::StaticCall)
         } else {
-            None
+            self.function_name(at).and_then(by_name)
         }
+    }
+
+    /// Why the function that starts at `at` takes no return probe.
+    pub(super) fn reserved_for_returns(&self, at: Gva) -> Option<Reserved> {
+        if self.entry_text.contains(&at) {
+            return Some(Reserved::NoReturnAddress);
+        }
+        self.function_name(at).and_then(reserved::return_by_name)
+    }
+
+    /// Where no probe may be, in ascending order: functions by name, and ranges.
+    pub(super) fn blacklist(&self) -> Vec<reserved::BlacklistEntry> {
+        let mut entries = reserved::named_entries(&self.symbols);
+        let mut range = |symbol: &str, start: Gva, end: Gva, reason| {
+            let symbol = symbol.to_owned();
+            entries.push(reserved::BlacklistEntry { start, end, symbol, reason });
+        };
+        if self.entry_text.start != self.entry_text.end {
+            let reason = match self.assurances.mapped_everywhere {
+                true => Reserved::NoReturnAddress,
+                false => Reserved::EntryText,
+            };
+            range("(entry text)", self.entry_text.start, self.entry_text.end, reason);
+        }
+        for text in self.symbols.text_ranges() {
+            let freed = self.init_freed.load(Ordering::Relaxed);
+            if text.kind == TextKind::Other || (text.kind == TextKind::Init && freed) {
+                range("(init text)", text.start, text.end, Reserved::InitText);
+            }
+        }
+        for symbol in self.symbols.iter().filter(|s| s.name.starts_with(STATIC_CALL_TRAMPOLINE)) {
+            if let Some(bounds) = self.symbols.function_at(symbol.address) {
+                range(symbol.name, bounds.start, bounds.end, Reserved::StaticCall);
+            }
+        }
+        entries.sort_by(|a, b| (a.start, &a.symbol).cmp(&(b.start, &b.symbol)));
+        entries
+    }
+
+    fn function_name(&self, at: Gva) -> Option<&str> {
+        self.symbols.function_at(at).map(|function| function.name)
     }
 }
 
-impl Kernel {
-    /// A static call's trampoline, in which the kernel wants to find its own jmp or ret.
-    fn is_static_call_trampoline(&self, at: Gva) -> bool {
-        self.symbols.function_at(at).is_some_and(|f| f.name.starts_with(STATIC_CALL_TRAMPOLINE))
-    }
+fn by_name(name: &str) -> Option<Reserved> {
+    let trampoline = name.starts_with(STATIC_CALL_TRAMPOLINE);
+    trampoline.then_some(Reserved::StaticCall).or_else(|| reserved::by_name(name))
 }
 
 /// With KASLR all of the kernel is moved by one distance, so its entry point tells it.
 fn slide(symbols: &SymbolTable, entry: Gva) -> Result<SymbolTable, AttachError> {
-    let linked = symbols
-        .lookup_function(SYSCALL_ENTRY)
-        .map_err(|e| AttachError::WrongSymbols(e.to_string()))?
-        .address;
+    let linked = linked_address(symbols, SYSCALL_ENTRY)?;
     let distance = entry.0.wrapping_sub(linked.0).cast_signed();
-    if distance % 4096 != 0 {
+    if distance % PAGE_SIZE.cast_signed() != 0 {
         let text = format!("{SYSCALL_ENTRY} is at {linked} in them and at {entry} in the guest");
         return Err(AttachError::WrongSymbols(text));
     }
     Ok(symbols.with_slide(distance))
 }
 
+/// The distance is a multiple of 2 MiB (CONFIG_PHYSICAL_ALIGN), and `rip` a little behind a symbol.
+fn early_slide(symbols: &SymbolTable, rip: Gva) -> Result<SymbolTable, AttachError> {
+    let linked = linked_address(symbols, FIRST_CODE)?;
+    let distance = rip.0.wrapping_sub(linked.0);
+    if distance % PAGE_SIZE_2M > FIRST_CODE_MAX {
+        let text = format!("{FIRST_CODE} is at {linked} in them and the guest's begins at {rip}");
+        return Err(AttachError::WrongSymbols(text));
+    }
+    Ok(symbols.with_slide((distance & !(PAGE_SIZE_2M - 1)).cast_signed()))
+}
+
+fn linked_address(symbols: &SymbolTable, name: &str) -> Result<Gva, AttachError> {
+    let found = symbols.lookup_function(name);
+    found.map(|symbol| symbol.address).map_err(|e| AttachError::WrongSymbols(e.to_string()))
+}
+
 /// The kernel's own page tables, which stay for as long as it runs. Those of the moment may be a
-/// process's, gone when it exits, or the user half of a KPTI pair; but all map the entry point, and
-/// the kernel's image is contiguous in physical memory.
+/// process's, gone when it exits, or the user half of a KPTI pair; but all map the entry point.
 fn kernel_paging(
     guest: &dyn Guest,
+    s: &kvm_sregs,
     symbols: &SymbolTable,
     entry: Gva,
 ) -> Result<PagingMode, AttachError> {
-    let s = guest.sregs()?;
-    let mode = PagingMode::from_registers(s.cr0, s.cr3, s.cr4, s.efer)?;
-    let root = symbols.lookup(PAGE_TABLES).map_err(|e| AttachError::WrongSymbols(e.to_string()))?;
-    let entry_gpa = translate(guest.ram(), mode, entry)?.gpa;
-    let cr3 = entry_gpa.0.wrapping_add(root.address.0.wrapping_sub(entry.0));
-    let kernel = PagingMode { cr3, ..mode };
-    match translate(guest.ram(), kernel, root.address) {
-        Ok(found) if found.gpa.0 == cr3 => Ok(kernel),
+    let now = PagingMode::from_registers(s.cr0, s.cr3, s.cr4, s.efer)?;
+    let kernel = own_tables(guest, now, symbols, entry)?;
+    match translate(guest.ram(), kernel, Gva(linked_root(symbols)?.0)) {
+        Ok(found) if found.gpa.0 == kernel.cr3 => Ok(kernel),
         _ => Err(AttachError::WrongSymbols(format!("{PAGE_TABLES} does not map itself"))),
+    }
+}
+
+fn linked_root(symbols: &SymbolTable) -> Result<Gva, AttachError> {
+    let root = symbols.lookup(PAGE_TABLES);
+    root.map(|symbol| symbol.address).map_err(|e| AttachError::WrongSymbols(e.to_string()))
+}
+
+/// Where the kernel's own root is, by its distance from text that `now` maps: the kernel's image is
+/// contiguous in physical memory.
+fn own_tables(
+    guest: &dyn Guest,
+    now: PagingMode,
+    symbols: &SymbolTable,
+    text: Gva,
+) -> Result<PagingMode, AttachError> {
+    let text_gpa = translate(guest.ram(), now, text)?.gpa;
+    let cr3 = text_gpa.0.wrapping_add(linked_root(symbols)?.0.wrapping_sub(text.0));
+    Ok(PagingMode { cr3, ..now })
+}
+
+/// Does it run on other page tables while in user mode (KPTI)? Those lie behind its own, and map the
+/// entry code to the same place.
+fn isolates_page_tables(view: &KernelView, symbols: &SymbolTable) -> bool {
+    let Some(entry) = symbols.address_of(SYSCALL_ENTRY) else { return true };
+    // Where it does, the two roots are aligned as a pair.
+    if view.mode.cr3 & USER_TABLES != 0 {
+        return false;
+    }
+    let user = PagingMode { cr3: view.mode.cr3 | USER_TABLES, ..view.mode };
+    let place = |mode| translate(&view.ram, mode, entry).map(|found| found.gpa);
+    matches!((place(view.mode), place(user)), (Ok(kernel), Ok(user)) if kernel == user)
+}
+
+fn fixes_faults(guest: &dyn Guest, mode: PagingMode, sregs: &kvm_sregs) -> bool {
+    let (base, limit) = (Gva(sregs.idt.base), sregs.idt.limit);
+    match fault_fixup::install(guest.ram(), guest.hidden(), mode, base, limit) {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::warn!(%error, "faults of displaced instructions would show the copy's address");
+            false
+        }
     }
 }
 
 /// Linux's section of entry code; empty when the symbols do not name it.
 fn entry_text(symbols: &SymbolTable) -> Range<Gva> {
-    let edge = |name| symbols.lookup(name).map(|symbol| symbol.address);
-    match (edge("__entry_text_start"), edge("__entry_text_end")) {
-        (Ok(start), Ok(end)) => start..end,
+    match (symbols.address_of("__entry_text_start"), symbols.address_of("__entry_text_end")) {
+        (Some(start), Some(end)) => start..end,
         _ => Gva(0)..Gva(0),
     }
 }
 
-fn text_is_final(memory: &VirtualMemory<'_, KernelView>, symbols: &SymbolTable) -> bool {
-    let Ok(state) = symbols.lookup(SYSTEM_STATE) else { return true };
+fn system_state(memory: &VirtualMemory<'_, KernelView>, symbols: &SymbolTable) -> Option<u32> {
+    let state = symbols.address_of(SYSTEM_STATE)?;
     let mut word = [0; 4];
-    memory.read(state.address, &mut word).is_ok() && u32::from_le_bytes(word) != 0
-}
-
-impl RelativeTable {
-    /// The addresses in the table; none when the kernel has no such table.
-    fn read(
-        &self,
-        memory: &VirtualMemory<'_, KernelView>,
-        symbols: &SymbolTable,
-    ) -> Result<HashSet<Gva>, AttachError> {
-        let (Ok(start), Ok(stop)) = (symbols.lookup(self.start), symbols.lookup(self.stop)) else {
-            return Ok(HashSet::new());
-        };
-        let fail = |reason: String| AttachError::KernelTable { table: self.name, reason };
-        let len = stop.address.0.wrapping_sub(start.address.0);
-        if len > TABLE_MAX || len % self.entry != 0 {
-            return Err(fail(format!("it has {len} bytes")));
-        }
-        let mut bytes = vec![0; usize::try_from(len).expect("at most 8 MiB")];
-        memory.read(start.address, &mut bytes).map_err(|e| fail(e.to_string()))?;
-        let step = usize::try_from(self.entry).expect("16 or 8");
-        let places = (0..).step_by(step).zip(bytes.chunks_exact(step));
-        Ok(places
-            .map(|(at, entry)| {
-                let relative = i32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
-                let place = start.address.wrapping_add(at);
-                place.wrapping_add(i64::from(relative).cast_unsigned())
-            })
-            .collect())
-    }
+    memory.read(state, &mut word).ok()?;
+    Some(u32::from_le_bytes(word))
 }

@@ -1,98 +1,85 @@
 //! The engine: registers probes, arms and disarms them, and keeps their books.
 //!
-//! Registration and removal take one lock; hits take none. They meet in an immutable table that is
+//! Registration and removal take one lock; hits wait for none. They meet in an immutable table that is
 //! replaced as a whole. Order matters on both ways: a site is in the table before its int3 is in the
 //! guest's text, and leaves it only after the byte is back and every vCPU has been out of the guest.
-//! [`Engine::settle`] is the one place that does both.
+//! `settle` (register.rs) is the one place that does both.
 
+mod actions;
+mod calls;
+mod drain;
 mod guest;
+mod handlers;
 mod hit;
 mod kernel;
+mod lifecycle;
+mod memory;
+mod patched;
+mod place;
+mod probe;
 mod register;
+mod registry;
+mod reserved;
+mod returns;
 mod slots;
+mod table;
+mod tables;
+#[cfg(test)]
+mod tests;
 mod text;
 
 pub use guest::Guest;
+pub use handlers::{
+    DATA_SIZE_MAX, EntryHandler, EntryVerdict, FaultHandler, Hit, Instance, Kprobe, Kretprobe,
+    NewProbe, PostHandler, PreHandler, Recovery, ReturnHandler, Verdict,
+};
+pub use reserved::BlacklistEntry;
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::Ordering;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use exoprobe_introspect::SymbolTable;
-use exoprobe_vmm::{ExitHook, GuestClock, GuestTime, Gva, kvm_regs};
+use exoprobe_vmm::hidden::TRAMPOLINES;
+use exoprobe_vmm::{ExitHook, GuestClock, Gva};
 
-use crate::definition::{Flag, ProbeDefinition, ProbeKind};
+use crate::definition::ProbeKind;
 use crate::error::{AttachError, BatchError, ProbeError};
-use crate::events::{Event, EventStore, Record, Ring};
+use crate::events::{EventStore, Ring};
 use crate::status::ProbeStatus;
-use hit::{HitPath, Probe, Site, Table};
-use kernel::Kernel;
-use slots::Slots;
+use hit::HitPath;
+use register::Wait;
+use registry::Registry;
+use returns::Frames;
+use table::Table;
 
 /// Words of each vCPU's ring: 20,000 records of three arguments.
 const RING_WORDS: usize = 1 << 17;
 /// Events kept for readers unless told otherwise.
 pub const DEFAULT_EVENTS: usize = 1 << 16;
 
-/// What a pre-handler decides.
+/// A probe that was registered: what unregistering takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Go on: other probes, then the instruction.
-    Continue,
-    /// It set RIP itself: nothing more happens at this hit (a non-zero return of a pre_handler).
-    Done,
+pub struct Registration {
+    /// Number of the probe, never used again.
+    pub id: u32,
+    /// The probed address; as linked while the kernel has not begun. Unregistering clears it where there
+    /// is no such probe.
+    pub addr: Option<Gva>,
 }
 
-/// Runs before the probed instruction, on the vCPU's thread; may change the registers.
-pub type PreHandler = Box<dyn Fn(&mut kvm_regs) -> Verdict + Send + Sync>;
-/// Runs after the probed instruction, on the vCPU's thread; may change the registers.
-pub type PostHandler = Box<dyn Fn(&mut kvm_regs) + Send + Sync>;
-
-/// A kprobe to register.
-#[derive(Default)]
-pub struct Kprobe {
-    /// Where, what to record, and under which name.
-    pub definition: ProbeDefinition,
-    /// Called before the instruction, if any.
-    pub pre_handler: Option<PreHandler>,
-    /// Called after it, if any. The instruction is then emulated or stepped.
-    pub post_handler: Option<PostHandler>,
+/// Keeps a guest free of traces of probes: see [`Engine::traceless`].
+pub struct Traceless<'a> {
+    _registry: MutexGuard<'a, Registry>,
 }
 
-impl From<ProbeDefinition> for Kprobe {
-    fn from(definition: ProbeDefinition) -> Self {
-        Self { definition, ..Self::default() }
-    }
-}
-
-/// Everything that registration changes.
-struct Registry {
-    probes: BTreeMap<u32, Registered>,
-    sites: HashMap<Gva, Arc<Site>>,
-    names: HashMap<(Arc<str>, Arc<str>), u32>,
-    slots: Slots,
-    kernel: Option<Arc<Kernel>>,
-    next_id: u32,
-}
-
-/// A probe and where it ended up.
-struct Registered {
-    probe: Arc<Probe>,
-    at: Gva,
-    symbol: Option<Arc<str>>,
-    offset: u64,
-    /// The address as text, as its events show it.
-    addr: Arc<str>,
-}
-
-/// The probe engine of one guest.
+/// The probe engine of one guest. Its methods may wait for vCPUs: handlers, which run on vCPUs' threads, must
+/// not call them.
 pub struct Engine {
     guest: Arc<dyn Guest>,
     clock: GuestClock,
-    symbols: SymbolTable,
-    hits: Arc<HitPath>,
-    registry: Mutex<Registry>,
+    path: Arc<HitPath>,
     store: EventStore,
     /// Held by whoever drains the rings: they have one consumer.
     draining: Mutex<()>,
@@ -107,44 +94,38 @@ impl Engine {
         symbols: SymbolTable,
         events: usize,
     ) -> Self {
-        let rings = (0..guest.vcpus()).map(|_| Ring::new(RING_WORDS)).collect();
+        let vcpus = guest.vcpus();
         // A guest from a snapshot may have tasks in slots of before.
-        let table = Table::new([].iter(), guest.hidden().code_window());
-        let hits = HitPath { table: ArcSwap::from_pointee(table), rings };
-        let registry = Registry {
-            probes: BTreeMap::new(),
-            sites: HashMap::new(),
-            names: HashMap::new(),
-            slots: Slots::default(),
-            kernel: None,
-            next_id: 1,
-        };
-        Self {
-            guest,
-            clock,
+        let table = Table::new([].iter(), guest.hidden(), None, Vec::new(), true);
+        let path = HitPath {
+            table: ArcSwap::from_pointee(table),
+            rings: (0..vcpus).map(|_| Ring::new(RING_WORDS)).collect(),
+            frames: Frames::new(TRAMPOLINES),
+            held: (0..vcpus).map(|_| AtomicBool::new(false)).collect(),
+            ending: (0..vcpus).map(|_| AtomicU64::new(0)).collect(),
             symbols,
-            hits: Arc::new(hits),
-            registry: Mutex::new(registry),
-            store: EventStore::new(events),
-            draining: Mutex::new(()),
-        }
+            registry: Mutex::new(Registry::new()),
+            guest: Arc::downgrade(&guest),
+        };
+        let store = EventStore::new(events);
+        Self { guest, clock, path: Arc::new(path), store, draining: Mutex::new(()) }
     }
 
     /// The hook to start the machine with.
     #[must_use]
     pub fn exit_hook(&self) -> Arc<dyn ExitHook> {
-        Arc::clone(&self.hits) as Arc<dyn ExitHook>
+        Arc::clone(&self.path) as Arc<dyn ExitHook>
     }
 
     fn lock(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+        self.path.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The symbols, where the guest has them once it is known (KASLR), else as linked.
     #[must_use]
     pub fn symbols(&self) -> SymbolTable {
         let registry = self.lock();
-        registry.kernel.as_ref().map_or_else(|| self.symbols.clone(), |k| k.symbols.clone())
+        registry.kernel.as_ref().map_or_else(|| self.path.symbols.clone(), |k| k.symbols.clone())
     }
 
     /// Reads the kernel's memory at a virtual address.
@@ -153,43 +134,123 @@ impl Engine {
     /// [`ProbeError::Read`] where nothing is mapped, [`ProbeError::Attach`].
     pub fn read_memory(&self, at: Gva, buf: &mut [u8]) -> Result<(), ProbeError> {
         let mut registry = self.lock();
-        let kernel = self.attach(&mut registry)?;
+        let kernel = self.path.attach(&mut registry, self.guest.as_ref())?;
+        let kernel = kernel.ok_or(AttachError::Booting)?;
         Ok(kernel.memory().read(at, buf)?)
     }
 
-    /// Registers one probe; gives its id.
+    /// Registers one kprobe. One whose text is not there yet waits for it, and is armed as soon as it is.
     ///
     /// # Errors
     /// [`ProbeError`]: nothing was changed.
-    pub fn register_kprobe(&self, probe: impl Into<Kprobe>) -> Result<u32, ProbeError> {
-        let ids = self.register_kprobes(vec![probe.into()]).map_err(|batch| batch.error)?;
-        Ok(ids[0])
+    pub fn register_kprobe(&self, probe: impl Into<Kprobe>) -> Result<Registration, ProbeError> {
+        self.register_probe(probe.into())
     }
 
-    /// Registers all or none; gives their ids in order.
+    /// Registers all or none; gives them in order.
     ///
     /// # Errors
     /// [`BatchError`] naming the first that was refused.
-    pub fn register_kprobes(&self, probes: Vec<Kprobe>) -> Result<Vec<u32>, BatchError> {
+    pub fn register_kprobes(&self, probes: Vec<Kprobe>) -> Result<Vec<Registration>, BatchError> {
+        self.register_probes(probes.into_iter().map(NewProbe::from).collect())
+    }
+
+    /// As [`Self::register_kprobe`], a return probe.
+    ///
+    /// # Errors
+    /// As [`Self::register_kprobe`].
+    pub fn register_kretprobe(
+        &self,
+        probe: impl Into<Kretprobe>,
+    ) -> Result<Registration, ProbeError> {
+        self.register_probe(probe.into())
+    }
+
+    /// As [`Self::register_kprobes`], return probes.
+    ///
+    /// # Errors
+    /// As [`Self::register_kprobes`].
+    pub fn register_kretprobes(
+        &self,
+        probes: Vec<Kretprobe>,
+    ) -> Result<Vec<Registration>, BatchError> {
+        self.register_probes(probes.into_iter().map(NewProbe::from).collect())
+    }
+
+    /// As [`Self::register_kprobe`], of either kind.
+    ///
+    /// # Errors
+    /// As [`Self::register_kprobe`].
+    pub fn register_probe(&self, probe: impl Into<NewProbe>) -> Result<Registration, ProbeError> {
+        let registered = self.register_probes(vec![probe.into()]).map_err(|batch| batch.error)?;
+        Ok(registered[0])
+    }
+
+    /// As [`Self::register_kprobes`], of both kinds.
+    ///
+    /// # Errors
+    /// As [`Self::register_kprobes`].
+    pub fn register_probes(&self, probes: Vec<NewProbe>) -> Result<Vec<Registration>, BatchError> {
         let mut registry = self.lock();
-        let first = probes.first().map(|p| p.definition.event_name()).unwrap_or_default();
-        let kernel = self.attach(&mut registry).map_err(|error| BatchError {
+        let first = probes.first().map(|p| p.definition().event_name()).unwrap_or_default();
+        let guest = self.guest.as_ref();
+        self.path.attach(&mut registry, guest).map_err(|error| BatchError {
             index: 0,
             name: first,
             error: error.into(),
         })?;
-        self.add_all(&mut registry, &kernel, probes)
+        self.path.add_all(&mut registry, guest, probes)
     }
 
-    /// Removes a probe: the guest's byte is back, and no hit is under way, when this returns.
+    /// Removes a kprobe: the guest's byte is back, and no hit is under way, when this returns.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`]; [`ProbeError::Clobbered`] when the guest changed the text
     /// (the probe is gone all the same, and the text is as the guest wants it).
     pub fn unregister_kprobe(&self, group: &str, event: &str) -> Result<(), ProbeError> {
-        let mut registry = self.lock();
-        let id = registry.id(group, event)?;
-        self.remove_all(&mut registry, &[id])
+        self.remove_named(group, event, Some(ProbeKind::Kprobe))
+    }
+
+    /// Removes a return probe. Calls that it follows return as they would without; their instances go
+    /// with them.
+    ///
+    /// # Errors
+    /// As [`Self::unregister_kprobe`].
+    pub fn unregister_kretprobe(&self, group: &str, event: &str) -> Result<(), ProbeError> {
+        self.remove_named(group, event, Some(ProbeKind::Kretprobe))
+    }
+
+    /// As [`Self::unregister_kprobe`], of either kind.
+    ///
+    /// # Errors
+    /// As [`Self::unregister_kprobe`].
+    pub fn unregister_probe(&self, group: &str, event: &str) -> Result<(), ProbeError> {
+        self.remove_named(group, event, None)
+    }
+
+    /// Removes several kprobes at once. Those that are none are passed over, and their `addr` is
+    /// cleared (kprobes.rst, "unregister_*probes").
+    ///
+    /// # Errors
+    /// As [`Self::unregister_kprobe`], after removing all that there are.
+    pub fn unregister_kprobes(&self, probes: &mut [Registration]) -> Result<(), ProbeError> {
+        self.remove_several(probes, Some(ProbeKind::Kprobe))
+    }
+
+    /// As [`Self::unregister_kprobes`], return probes.
+    ///
+    /// # Errors
+    /// As [`Self::unregister_kprobes`].
+    pub fn unregister_kretprobes(&self, probes: &mut [Registration]) -> Result<(), ProbeError> {
+        self.remove_several(probes, Some(ProbeKind::Kretprobe))
+    }
+
+    /// As [`Self::unregister_kprobes`], of both kinds.
+    ///
+    /// # Errors
+    /// As [`Self::unregister_kprobes`].
+    pub fn unregister_probes(&self, probes: &mut [Registration]) -> Result<(), ProbeError> {
+        self.remove_several(probes, None)
     }
 
     /// Removes all probes.
@@ -199,23 +260,143 @@ impl Engine {
     pub fn unregister_all(&self) -> Result<(), ProbeError> {
         let mut registry = self.lock();
         let ids: Vec<u32> = registry.probes.keys().copied().collect();
-        self.remove_all(&mut registry, &ids)
+        self.remove(&mut registry, &ids)
     }
 
-    /// Arms a disabled probe again.
+    fn remove_named(
+        &self,
+        group: &str,
+        event: &str,
+        kind: Option<ProbeKind>,
+    ) -> Result<(), ProbeError> {
+        let mut registry = self.lock();
+        let id = registry.id_of(group, event, kind)?;
+        self.remove(&mut registry, &[id])
+    }
+
+    fn remove_several(
+        &self,
+        probes: &mut [Registration],
+        kind: Option<ProbeKind>,
+    ) -> Result<(), ProbeError> {
+        let mut registry = self.lock();
+        let mut ids = Vec::with_capacity(probes.len());
+        for probe in probes {
+            match registry.is_of_kind(probe.id, kind) && !ids.contains(&probe.id) {
+                true => ids.push(probe.id),
+                false => probe.addr = None,
+            }
+        }
+        self.remove(&mut registry, &ids)
+    }
+
+    fn remove(&self, registry: &mut Registry, ids: &[u32]) -> Result<(), ProbeError> {
+        let guest = self.guest.as_ref();
+        let disarmed = self.path.disarm_all(registry, guest, ids);
+        // Their last hits become events while they are still in the books.
+        self.drain_locked(registry);
+        self.path.forget_all(registry, guest, ids);
+        disarmed
+    }
+
+    /// Arms a disabled kprobe again.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`], [`ProbeError::Clobbered`].
     pub fn enable_kprobe(&self, group: &str, event: &str) -> Result<(), ProbeError> {
-        self.set_enabled(group, event, true)
+        self.set_enabled(group, event, Some(ProbeKind::Kprobe), true)
     }
 
-    /// Disarms a probe and keeps it: no hit is counted after this returns.
+    /// Disarms a kprobe and keeps it: no hit is counted after this returns.
     ///
     /// # Errors
     /// As [`Self::enable_kprobe`].
     pub fn disable_kprobe(&self, group: &str, event: &str) -> Result<(), ProbeError> {
-        self.set_enabled(group, event, false)
+        self.set_enabled(group, event, Some(ProbeKind::Kprobe), false)
+    }
+
+    /// As [`Self::enable_kprobe`], a return probe.
+    ///
+    /// # Errors
+    /// As [`Self::enable_kprobe`].
+    pub fn enable_kretprobe(&self, group: &str, event: &str) -> Result<(), ProbeError> {
+        self.set_enabled(group, event, Some(ProbeKind::Kretprobe), true)
+    }
+
+    /// As [`Self::disable_kprobe`], a return probe: calls that are under way are not counted either.
+    ///
+    /// # Errors
+    /// As [`Self::enable_kprobe`].
+    pub fn disable_kretprobe(&self, group: &str, event: &str) -> Result<(), ProbeError> {
+        self.set_enabled(group, event, Some(ProbeKind::Kretprobe), false)
+    }
+
+    /// Enables or disables a probe of either kind.
+    ///
+    /// # Errors
+    /// As [`Self::enable_kprobe`].
+    pub fn enable_probe(&self, group: &str, event: &str, on: bool) -> Result<(), ProbeError> {
+        self.set_enabled(group, event, None, on)
+    }
+
+    fn set_enabled(
+        &self,
+        group: &str,
+        event: &str,
+        kind: Option<ProbeKind>,
+        enabled: bool,
+    ) -> Result<(), ProbeError> {
+        let mut registry = self.lock();
+        let id = registry.id_of(group, event, kind)?;
+        let probe = Arc::clone(&registry.probes[&id].probe);
+        if probe.enabled.swap(enabled, Ordering::SeqCst) == enabled {
+            return Ok(());
+        }
+        let places: BTreeSet<Gva> = registry.places_of(id).into_iter().collect();
+        let settled = self.path.settle(&mut registry, self.guest.as_ref(), &places, Wait::ForVcpus);
+        if enabled && settled.is_err() {
+            probe.enabled.store(false, Ordering::SeqCst);
+            // What could be armed is not to stay so.
+            let guest = self.guest.as_ref();
+            let _ = self.path.settle(&mut registry, guest, &places, Wait::ForVcpus);
+        }
+        settled.map_err(|unsettled| unsettled.error)
+    }
+
+    /// The global switch (kprobes/enabled): off disarms every probe, on arms those that are enabled.
+    /// The probes' own state stays as it is.
+    ///
+    /// # Errors
+    /// The first of [`ProbeError::Clobbered`], after all is done.
+    pub fn switch(&self, on: bool) -> Result<(), ProbeError> {
+        let mut registry = self.lock();
+        registry.switched_on = on;
+        let places = registry.sites.keys().copied().collect();
+        let settled = self.path.settle(&mut registry, self.guest.as_ref(), &places, Wait::ForVcpus);
+        settled.map_err(|unsettled| unsettled.error)
+    }
+
+    /// Is the global switch on?
+    #[must_use]
+    pub fn is_switched_on(&self) -> bool {
+        self.lock().switched_on
+    }
+
+    /// Where no probe may be in the guest's kernel, and why.
+    ///
+    /// # Errors
+    /// [`ProbeError::Attach`] while the kernel is not known.
+    pub fn blacklist(&self) -> Result<Vec<BlacklistEntry>, ProbeError> {
+        let mut registry = self.lock();
+        let kernel = self.path.attach(&mut registry, self.guest.as_ref())?;
+        Ok(kernel.ok_or(AttachError::Booting)?.blacklist())
+    }
+
+    /// Looks whether the text under the probes is still what it was, and places probes that wait. To
+    /// be called now and then; not by handlers.
+    pub fn patrol(&self) {
+        let mut registry = self.lock();
+        self.path.patrol(&mut registry, self.guest.as_ref());
     }
 
     /// Every probe, in order of registration.
@@ -231,8 +412,18 @@ impl Engine {
     /// [`ProbeError::NoSuchProbe`].
     pub fn show(&self, group: &str, event: &str) -> Result<ProbeStatus, ProbeError> {
         let registry = self.lock();
-        let id = registry.id(group, event)?;
+        let id = registry.id_of(group, event, None)?;
         Ok(registry.status(&registry.probes[&id]))
+    }
+
+    /// One probe as its registration told of it, for unregistering several at once.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn registration(&self, group: &str, event: &str) -> Result<Registration, ProbeError> {
+        let registry = self.lock();
+        let id = registry.id(group, event)?;
+        Ok(Registration { id, addr: Some(registry.probes[&id].at) })
     }
 
     /// The text of kprobes/list, in order of registration.
@@ -253,104 +444,21 @@ impl Engine {
         !self.lock().probes.is_empty()
     }
 
-    /// Runs `work` while no probe is registered and none can be; `None` when there are some.
-    pub fn while_unprobed<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        let registry = self.lock();
-        registry.probes.is_empty().then(work)
+    /// While the guest shows no trace of a probe (no breakpoint in its text, no trampoline on its
+    /// stacks): keeps it so, by keeping others from registering, until what it gives is dropped.
+    pub fn traceless(&self) -> Option<Traceless<'_>> {
+        let mut registry = self.lock();
+        // A mark for calls that have ended since may be left.
+        self.path.patrol(&mut registry, self.guest.as_ref());
+        let traceless = registry.probes.is_empty()
+            && !registry.sites.values().any(|site| site.armed)
+            && self.path.frames.active() == 0;
+        traceless.then_some(Traceless { _registry: registry })
     }
 
-    /// Moves all recorded hits into the event store, merged by time.
-    pub fn drain(&self) {
-        let registry = self.lock();
-        self.drain_locked(&registry);
-    }
-
-    fn drain_locked(&self, registry: &Registry) {
-        let _one = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut batch: Vec<(u8, Record)> = Vec::new();
-        for (vcpu, ring) in (0u8..).zip(&self.hits.rings) {
-            ring.drain(|record| batch.push((vcpu, record)));
-        }
-        batch.sort_by_key(|(_, record)| record.time);
-        batch.retain(|(_, record)| registry.probes.contains_key(&record.probe));
-        self.store.append(batch, |seq, (vcpu, record)| {
-            self.event(seq, vcpu, &record, &registry.probes[&record.probe])
-        });
-    }
-
-    fn event(&self, seq: u64, vcpu: u8, record: &Record, from: &Registered) -> Event {
-        let definition = &from.probe.definition;
-        let values = record.args.iter().enumerate();
-        let args = values
-            .map(|(i, value)| (definition.arg_name(i), format!("{value:#x}").into()))
-            .collect();
-        Event {
-            seq,
-            time: self.clock.seconds(GuestTime(record.time)),
-            vcpu,
-            group: Arc::clone(&from.probe.group),
-            event: Arc::clone(&from.probe.event),
-            symbol_name: from.symbol.clone(),
-            offset: from.offset,
-            addr: Arc::clone(&from.addr),
-            args,
-        }
-    }
-
-    /// The kernel, looked at once.
-    fn attach(&self, registry: &mut Registry) -> Result<Arc<Kernel>, AttachError> {
-        if self.guest.stopped() {
-            return Err(AttachError::Stopped);
-        }
-        if let Some(kernel) = &registry.kernel {
-            // The guest may have changed its tables since: slots need the mapping.
-            self.guest.hidden().map(self.guest.ram(), kernel.view.mode)?;
-            return Ok(Arc::clone(kernel));
-        }
-        let kernel = Arc::new(Kernel::attach(&self.guest, &self.symbols)?);
-        registry.kernel = Some(Arc::clone(&kernel));
-        Ok(kernel)
-    }
-
-    /// Makes the hit path see the sites as they are now.
-    fn publish(&self, registry: &Registry) {
-        let slots = self.guest.hidden().code_window();
-        let table = Table::new(registry.sites.values(), slots);
-        self.hits.table.store(Arc::new(table));
-    }
-}
-
-impl Registry {
-    fn id(&self, group: &str, event: &str) -> Result<u32, ProbeError> {
-        let key = (Arc::from(group), Arc::from(event));
-        let found = self.names.get(&key).copied();
-        found.ok_or_else(|| ProbeError::NoSuchProbe(format!("{group}/{event}")))
-    }
-
-    fn status(&self, registered: &Registered) -> ProbeStatus {
-        let probe = &registered.probe;
-        let site = &self.sites[&registered.at];
-        // Recorded and lost first: a hit is counted before it goes into either.
-        let (recorded, lost) =
-            (probe.recorded.load(Ordering::Acquire), probe.lost.load(Ordering::Acquire));
-        ProbeStatus {
-            id: probe.id,
-            kind: ProbeKind::Kprobe,
-            group: probe.group.to_string(),
-            event: probe.event.to_string(),
-            symbol_name: registered.symbol.as_deref().map(str::to_owned),
-            offset: registered.offset,
-            addr: registered.at,
-            flags: if probe.is_enabled() { Vec::new() } else { vec![Flag::Disabled] },
-            hits: probe.hits.load(Ordering::Acquire),
-            nmissed: 0,
-            recorded,
-            filtered: 0,
-            lost,
-            instruction: site.insn.text(),
-            displaced: site.displaced_by(),
-            clobbered: site.clobbered,
-            definition: probe.definition.to_string(),
-        }
+    /// Calls that removed return probes still follow to their end.
+    #[must_use]
+    pub fn calls_followed(&self) -> usize {
+        self.path.frames.active()
     }
 }

@@ -1,230 +1,234 @@
 //! Registration, removal, arming.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use exoprobe_vmm::Gva;
 
-use super::hit::{Probe, Site, Way};
+use super::Registration;
+use super::guest::Guest;
+use super::handlers::NewProbe;
+use super::hit::HitPath;
 use super::kernel::Kernel;
-use super::{Engine, Kprobe, Registered, Registry, text};
-use crate::definition::{ARG_NAME_MAX, ARGS_MAX, Flag, NAME_MAX, ProbeDefinition, is_event_name};
+use super::lifecycle::NOT_BEGUN;
+use super::place::Place;
+use super::probe::Probe;
+use super::registry::{Registered, Registry, State};
+use super::returns::unwatch_all;
+use super::table::Table;
+use super::{place, text};
 use crate::error::{BatchError, ProbeError};
-use crate::insn::{self, Displaced, SlotKind};
 
-/// Longest function that is decoded to find instruction boundaries, in bytes.
-const FUNCTION_MAX: u64 = 1 << 20;
-
-/// A place that was found fit for a probe.
-struct Place {
-    at: Gva,
-    symbol: Option<Arc<str>>,
-    offset: u64,
+/// Whether a change waits until every vCPU has seen it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    ForVcpus,
+    /// For changes from a vCPU's own thread, and those that only arm.
+    No,
 }
 
-impl Engine {
+/// A site that could not be armed or disarmed.
+pub(super) struct Unsettled {
+    /// Which; none when a vCPU did not answer.
+    pub(super) at: Option<Gva>,
+    pub(super) error: ProbeError,
+}
+
+impl HitPath {
+    /// Registers all or none; without a kernel they wait for it.
     pub(super) fn add_all(
         &self,
         registry: &mut Registry,
-        kernel: &Kernel,
-        probes: Vec<Kprobe>,
-    ) -> Result<Vec<u32>, BatchError> {
-        let mut added = Vec::with_capacity(probes.len());
+        guest: &dyn Guest,
+        probes: Vec<NewProbe>,
+    ) -> Result<Vec<Registration>, BatchError> {
+        let (mut registrations, mut added) = (Vec::new(), Vec::with_capacity(probes.len()));
         for (index, probe) in probes.into_iter().enumerate() {
-            let name = probe.definition.event_name();
-            match self.add(registry, kernel, probe) {
-                Ok(id) => added.push(id),
+            let name = probe.definition().event_name();
+            match self.add(registry, guest, probe) {
+                Ok(registration) => {
+                    added.push(registration.id);
+                    registrations.push(registration);
+                }
                 Err(error) => {
                     // Nothing of the batch is armed yet, so that there is only the books to undo.
-                    for id in added {
-                        registry.forget(id);
-                    }
+                    registry.forget(&added);
                     return Err(BatchError { index, name, error });
                 }
             }
         }
-        let places: BTreeSet<Gva> = added.iter().map(|id| registry.probes[id].at).collect();
-        if let Err(refused) = self.settle(registry, &places) {
-            let at_fault = |id: &u32| refused.at.is_none_or(|at| registry.probes[id].at == at);
+        let mut places: BTreeSet<Gva> =
+            added.iter().filter_map(|id| registry.probes[id].placed()).collect();
+        places.extend(self.want_marks(registry, guest, Wait::ForVcpus));
+        if let Err(refused) = self.settle(registry, guest, &places, Wait::ForVcpus) {
+            let at_fault =
+                |id: &u32| refused.at.is_none_or(|at| registry.probes[id].placed() == Some(at));
             let index = added.iter().position(at_fault).unwrap_or_default();
             let name = registry.probes[&added[index]].probe.event.to_string();
-            if let Err(undo) = self.remove_all(registry, &added) {
+            if let Err(undo) = self.disarm_all(registry, guest, &added) {
                 tracing::error!(%undo, "undoing a refused batch");
             }
+            self.forget_all(registry, guest, &added);
             return Err(BatchError { index, name, error: refused.error });
         }
-        Ok(added)
+        Ok(registrations)
     }
 
     /// Puts one probe into the books.
     fn add(
         &self,
         registry: &mut Registry,
-        kernel: &Kernel,
-        probe: Kprobe,
-    ) -> Result<u32, ProbeError> {
-        let Kprobe { definition, pre_handler, post_handler } = probe;
-        check_definition(&definition)?;
-        let name: (Arc<str>, Arc<str>) =
-            (definition.group().into(), definition.event_name().into());
-        if registry.names.contains_key(&name) {
+        guest: &dyn Guest,
+        mut probe: NewProbe,
+    ) -> Result<Registration, ProbeError> {
+        place::check(&mut probe)?;
+        let definition = probe.definition();
+        let name = (definition.group().to_owned(), definition.event_name());
+        if registry.id(&name.0, &name.1).is_ok() {
             return Err(ProbeError::NameTaken(format!("{}/{}", name.0, name.1)));
         }
-        let place = find_place(registry, kernel, &definition)?;
-        let mut site = match registry.sites.get(&place.at) {
-            Some(site) => site.as_ref().clone(),
-            None => self.new_site(registry, kernel, place.at)?,
+        let kernel = registry.kernel.clone();
+        let symbols = kernel.as_ref().map_or(&self.symbols, |kernel| &kernel.symbols);
+        let found = match (&kernel, definition.addr) {
+            // Addresses are the running kernel's, which nobody knows yet (KASLR).
+            (None, Some(at)) => Place { at, symbol: None, offset: 0 },
+            _ => place::find(symbols, definition)?,
         };
-        if post_handler.is_some() {
-            site.insn.supports_post()?;
-            if site.insn.emulation().is_none() {
-                let (hidden, insn) = (self.guest.hidden(), Arc::clone(&site.insn));
-                site.step = Some(registry.slots.get(hidden, &insn, SlotKind::Stepped)?);
-            }
-        }
-        let id = registry.next_id;
-        registry.next_id += 1;
-        let enabled = !definition.flags.contains(&Flag::Disabled);
-        let probe = Arc::new(Probe {
-            id,
-            definition,
-            group: Arc::clone(&name.0),
-            event: Arc::clone(&name.1),
-            pre_handler,
-            post_handler,
-            enabled: AtomicBool::new(enabled),
-            hits: AtomicU64::new(0),
-            recorded: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
-        });
-        site.probes.push(Arc::clone(&probe));
-        registry.sites.insert(place.at, Arc::new(site));
-        registry.names.insert(name, id);
-        let addr = place.at.to_string().into();
-        let Place { at, symbol, offset } = place;
-        registry.probes.insert(id, Registered { probe, at, symbol, offset, addr });
-        Ok(id)
+        let is_entry = found.symbol.is_some() && found.offset == 0;
+        let probe = Arc::new(Probe::new(registry.take_id(), probe, is_entry, guest.vcpus()));
+        let state = match kernel {
+            Some(kernel) => match self.place(registry, guest, &kernel, &probe, found.at) {
+                Err(error @ ProbeError::NotFinal(_)) => State::Pending(error.to_string()),
+                placed => State::Placed(placed?),
+            },
+            None => State::Pending(NOT_BEGUN.to_owned()),
+        };
+        let registration = Registration { id: probe.id, addr: Some(found.at) };
+        let Place { at, symbol, offset } = found;
+        let addr = at.to_string().into();
+        registry.insert(Registered { probe, symbol, offset, at, addr, state });
+        Ok(registration)
     }
 
-    fn new_site(
+    /// Makes a probe part of the site for its address; gives where that is.
+    pub(super) fn place(
         &self,
         registry: &mut Registry,
+        guest: &dyn Guest,
         kernel: &Kernel,
+        probe: &Arc<Probe>,
         at: Gva,
-    ) -> Result<Site, ProbeError> {
-        if let Some(reserved) = kernel.reserved(at) {
-            return Err(ProbeError::Reserved { at, reserved });
-        }
-        let insn = Arc::new(check_instruction(registry, kernel, at)?);
-        let found = kernel.memory().translate(at).map_err(|_| ProbeError::NotText(at))?;
-        if !found.executable {
-            return Err(ProbeError::NotText(at));
-        }
-        self.guest.ram().load_byte(found.gpa)?;
-        let way = match insn.emulation() {
-            Some(_) => Way::Emulate,
-            None => Way::Slot(registry.slots.get(self.guest.hidden(), &insn, SlotKind::Boosted)?),
-        };
-        let (gpa, probes) = (found.gpa, Vec::new());
-        Ok(Site { at, gpa, insn, way, step: None, probes, armed: false, clobbered: false })
+    ) -> Result<Gva, ProbeError> {
+        probe.set_at(at);
+        let behind = place::behind_ftrace(registry, kernel, at);
+        let site = place::site(registry, guest, kernel, behind, Some(probe))?;
+        registry.sites.insert(behind, Arc::new(site));
+        Ok(behind)
     }
 
-    /// Makes the int3s at `places` agree with the probes there, in the order that loses no hit and
+    /// Makes the int3s at `places` agree with what is wanted there, in the order that loses no hit and
     /// takes no int3 of the guest's own: table, int3s, and for those that go byte, wait, table.
     /// Everything possible is done; the first error is given.
     pub(super) fn settle(
         &self,
         registry: &mut Registry,
+        guest: &dyn Guest,
         places: &BTreeSet<Gva>,
+        wait: Wait,
     ) -> Result<(), Unsettled> {
         let (mut arming, mut disarming) = (Vec::new(), Vec::new());
         for at in places {
-            let site = &registry.sites[at];
-            match (site.is_wanted(), site.armed) {
+            let Some(site) = registry.sites.get(at) else { continue };
+            match (registry.is_wanted(site), site.armed) {
                 (true, false) => arming.push(*at),
                 (false, true) => disarming.push(*at),
                 _ => {}
             }
         }
+        let mut first = Ok(());
+        // Where something else is, an int3 is the guest's own, also for a moment.
+        arming.retain(|at| {
+            let site = &registry.sites[at];
+            let fit = text::check(guest.ram(), site.gpa, *at, site.insn.original());
+            let is_fit = fit.is_ok();
+            let noted = registry.note(*at, false, fit);
+            first = std::mem::replace(&mut first, Ok(())).and(noted);
+            is_fit
+        });
         for at in &arming {
             registry.change(*at, |site| (site.armed, site.clobbered) = (true, false));
         }
-        self.publish(registry);
-        let mut first = Ok(());
+        self.publish(registry, guest);
         for at in arming {
             let site = &registry.sites[&at];
-            let armed = text::arm(self.guest.ram(), site.gpa, at, site.insn.original());
+            let armed = text::arm(guest.ram(), site.gpa, at, site.insn.original());
             first = first.and(registry.note(at, false, armed));
         }
         for at in &disarming {
             let site = &registry.sites[at];
-            let disarmed = text::disarm(self.guest.ram(), site.gpa, *at, site.insn.original());
+            let disarmed = text::disarm(guest.ram(), site.gpa, *at, site.insn.original());
             first = first.and(registry.note(*at, true, disarmed));
         }
         // Whatever was on its way to the hit path finds the table that still has the sites.
-        let synced = self.guest.sync_vcpus();
+        let synced = match wait {
+            Wait::ForVcpus => guest.sync_vcpus(),
+            Wait::No => Ok(()),
+        };
+        if wait == Wait::ForVcpus {
+            registry.let_calls_go();
+        }
         for at in disarming {
             registry.change(at, |site| site.armed = false);
         }
-        self.publish(registry);
-        self.drain_locked(registry);
+        self.publish(registry, guest);
         first.and(synced.map_err(|error| Unsettled { at: None, error: error.into() }))
     }
 
-    pub(super) fn set_enabled(
-        &self,
-        group: &str,
-        event: &str,
-        enabled: bool,
-    ) -> Result<(), ProbeError> {
-        let mut registry = self.lock();
-        let id = registry.id(group, event)?;
-        let registered = &registry.probes[&id];
-        let (probe, at) = (Arc::clone(&registered.probe), registered.at);
-        if probe.enabled.swap(enabled, Ordering::SeqCst) == enabled {
-            return Ok(());
-        }
-        let settled = self.settle(&mut registry, &BTreeSet::from([at]));
-        if enabled && settled.is_err() {
-            probe.enabled.store(false, Ordering::SeqCst);
-        }
-        settled.map_err(|unsettled| unsettled.error)
-    }
-
-    /// Disarms and removes; the first error is given after all are gone.
-    pub(super) fn remove_all(
+    /// Disables probes and takes their int3s out; the first error is given after all are done.
+    pub(super) fn disarm_all(
         &self,
         registry: &mut Registry,
+        guest: &dyn Guest,
         ids: &[u32],
     ) -> Result<(), ProbeError> {
         let mut places = BTreeSet::new();
         for id in ids {
-            let registered = &registry.probes[id];
-            registered.probe.enabled.store(false, Ordering::SeqCst);
-            places.insert(registered.at);
+            registry.probes[id].probe.enabled.store(false, Ordering::SeqCst);
+            places.extend(registry.places_of(*id));
         }
-        let settled = self.settle(registry, &places);
-        for id in ids {
-            registry.forget(*id);
-        }
-        self.publish(registry);
+        let settled = self.settle(registry, guest, &places, Wait::ForVcpus);
         settled.map_err(|unsettled| unsettled.error)
+    }
+
+    /// Takes disarmed probes out of the books.
+    pub(super) fn forget_all(&self, registry: &mut Registry, guest: &dyn Guest, ids: &[u32]) {
+        registry.forget(ids);
+        self.advance(registry, guest, Wait::ForVcpus);
+        registry.sweep();
+        self.publish(registry, guest);
+    }
+
+    /// Makes the hit path see the sites as they are now.
+    pub(super) fn publish(&self, registry: &Registry, guest: &dyn Guest) {
+        let view = registry.kernel.as_ref().map(|kernel| kernel.view.clone());
+        let watching = registry.return_probes().cloned().collect();
+        let (sites, on) = (registry.sites.values(), registry.switched_on);
+        let table = Table::new(sites, guest.hidden(), view, watching, on);
+        self.table.store(Arc::new(table));
     }
 }
 
-/// A site that could not be armed or disarmed.
-pub(super) struct Unsettled {
-    /// Which; none when a vCPU did not answer.
-    at: Option<Gva>,
-    error: ProbeError,
-}
-
 impl Registry {
-    fn change(&mut self, at: Gva, change: impl FnOnce(&mut Site)) {
-        let mut next = self.sites[&at].as_ref().clone();
-        change(&mut next);
-        self.sites.insert(at, Arc::new(next));
+    /// Ends the watch over calls of return probes in the mode `site` that are off, or are being removed:
+    /// their returns are not seen any more. No vCPU can be about to begin such a watch.
+    fn let_calls_go(&self) {
+        for probe in self.return_probes().filter(|probe| !(self.switched_on && probe.is_enabled()))
+        {
+            if let Some(returns) = probe.returns() {
+                unwatch_all(&returns.watched);
+            }
+        }
     }
 
     /// Notes in the books that a write to a site's text failed, if it did; `armed` is what it is then.
@@ -240,116 +244,4 @@ impl Registry {
             Unsettled { at: Some(at), error }
         })
     }
-
-    /// Takes a probe, whose site is disarmed or has others, out of the books.
-    fn forget(&mut self, id: u32) {
-        let Some(gone) = self.probes.remove(&id) else { return };
-        self.names.remove(&(Arc::clone(&gone.probe.group), Arc::clone(&gone.probe.event)));
-        let Some(site) = self.sites.remove(&gone.at) else { return };
-        let mut rest = site.as_ref().clone();
-        rest.probes.retain(|probe| probe.id != id);
-        if rest.probes.iter().all(|probe| probe.post_handler.is_none()) {
-            rest.step = None;
-        }
-        if !rest.probes.is_empty() {
-            self.sites.insert(gone.at, Arc::new(rest));
-        }
-    }
-
-    /// Puts the original bytes of armed sites back into `bytes`, which were read at `start`.
-    fn without_breakpoints(&self, start: Gva, bytes: &mut [u8]) {
-        for (offset, byte) in (0u64..).zip(bytes.iter_mut()) {
-            if *byte == text::INT3
-                && let Some(site) = self.sites.get(&start.wrapping_add(offset))
-                && site.armed
-            {
-                *byte = site.insn.original()[0];
-            }
-        }
-    }
-}
-
-impl Site {
-    fn is_wanted(&self) -> bool {
-        self.probes.iter().any(|probe| probe.is_enabled())
-    }
-}
-
-fn check_definition(definition: &ProbeDefinition) -> Result<(), ProbeError> {
-    match (&definition.symbol_name, definition.addr) {
-        (Some(_), Some(_)) => return Err(ProbeError::Place("both are given")),
-        (None, None) => return Err(ProbeError::Place("neither is given")),
-        (None, Some(_)) if definition.offset != 0 => {
-            return Err(ProbeError::Place("an offset goes with a symbol; add it to the address"));
-        }
-        _ => {}
-    }
-    let bad = |what, name: &str| {
-        let name = name.chars().take(NAME_MAX + 1).collect();
-        Err(ProbeError::BadName { what, name })
-    };
-    for (what, name) in [("group", &definition.group), ("event", &definition.event)] {
-        if let Some(name) = name
-            && !is_event_name(name)
-        {
-            return bad(what, name);
-        }
-    }
-    if definition.args.len() > ARGS_MAX {
-        return Err(ProbeError::TooManyArgs(definition.args.len()));
-    }
-    let mut names = HashSet::new();
-    for index in 0..definition.args.len() {
-        let name = definition.arg_name(index);
-        if name.len() > ARG_NAME_MAX || !is_event_name(&name) {
-            return bad("argument", &name);
-        }
-        if !names.insert(name.clone()) {
-            return Err(ProbeError::DuplicateArg(name));
-        }
-    }
-    Ok(())
-}
-
-fn find_place(
-    registry: &Registry,
-    kernel: &Kernel,
-    definition: &ProbeDefinition,
-) -> Result<Place, ProbeError> {
-    let at = match (&definition.symbol_name, definition.addr) {
-        (Some(name), _) => {
-            let symbol = kernel.symbols.lookup_function(name)?;
-            let bounds = kernel.symbols.function_at(symbol.address);
-            let size = bounds.map_or(symbol.size, |b| b.end.0 - symbol.address.0);
-            if definition.offset >= size.max(1) {
-                let (symbol, offset) = (name.clone(), definition.offset);
-                return Err(ProbeError::OffsetBeyond { symbol, offset, size });
-            }
-            symbol.address.wrapping_add(definition.offset)
-        }
-        (None, addr) => addr.unwrap_or_default(),
-    };
-    if !kernel.symbols.text_contains(at) && !registry.sites.contains_key(&at) {
-        return Err(ProbeError::NotText(at));
-    }
-    let named = definition.symbol_name.as_ref().map(|name| (name.as_str(), definition.offset));
-    let found = kernel.symbols.resolve(at).map(|found| (found.name, found.offset));
-    let (symbol, offset) = named.or(found).unzip();
-    Ok(Place { at, symbol: symbol.map(Arc::from), offset: offset.unwrap_or_default() })
-}
-
-/// Reads the function around `at`, checks that an instruction starts there, and analyzes it.
-fn check_instruction(
-    registry: &Registry,
-    kernel: &Kernel,
-    at: Gva,
-) -> Result<Displaced, ProbeError> {
-    let bounds = kernel.symbols.function_at(at).ok_or(ProbeError::NotText(at))?;
-    let len = (bounds.end.0 - bounds.start.0).min(FUNCTION_MAX);
-    let mut bytes = vec![0; usize::try_from(len).expect("at most 1 MiB")];
-    kernel.memory().read(bounds.start, &mut bytes)?;
-    registry.without_breakpoints(bounds.start, &mut bytes);
-    insn::check_boundary(bounds.start, &bytes, at).map_err(ProbeError::Boundary)?;
-    let skip = usize::try_from(at.0 - bounds.start.0).expect("inside the function");
-    Ok(insn::analyze(&bytes[skip..], at)?)
 }

@@ -9,9 +9,6 @@ use exoprobe_vmm::{Gva, HiddenMemory};
 use crate::error::ProbeError;
 use crate::insn::{Displaced, SLOT_SIZE, SlotKind};
 
-/// Filled in behind a slot's code: speculation that runs past it stops.
-const FILL: u8 = super::text::INT3;
-
 /// A slot with its code in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
@@ -59,9 +56,7 @@ impl Slots {
         }
         let gva = window.gva.wrapping_add(next);
         let code = insn.assemble(kind, gva)?;
-        let mut bytes = [FILL; SLOT_SIZE];
-        bytes[..code.bytes.len()].copy_from_slice(&code.bytes);
-        hidden.write(window.offset + next, &bytes);
+        hidden.write(window.offset + next, &code.image(insn.at()));
         self.next = Some(next + SLOT_SIZE as u64);
         let stop = code.stop_offset.map(|offset| gva.wrapping_add(u64::from(offset)));
         let slot = Slot { gva, stop };

@@ -4,5 +4,5 @@
 mod ring;
 mod store;
 
-pub(crate) use ring::{Record, Ring};
-pub use store::{Event, EventPage, EventStore};
+pub(crate) use ring::{Record, Ring, Shape};
+pub use store::{Event, EventPage, EventStore, StackFrame};

@@ -1,11 +1,50 @@
 //! A single-producer, single-consumer ring of records: the producer is one vCPU's thread, the
 //! consumer whoever holds the store's drain lock.
 //!
-//! A record is a run of 64-bit words: probe id and argument count, guest time, RIP, arguments.
+//! A record is a run of 64-bit words: probe id and length, guest time, shape, return address
+//! (of returns), which arguments could not be read (where one may not be), arguments, back-trace.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const HEADER_WORDS: usize = 3;
+/// One bit an argument: 128 at most.
+const FAULT_WORDS: usize = 2;
+
+/// What a record has beside its header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// It tells of a return, and where to.
+    pub(crate) is_return: bool,
+    /// It says which arguments could not be read.
+    pub(crate) may_fault: bool,
+    /// Words of arguments.
+    pub(crate) args: u16,
+    /// Words of back-trace.
+    pub(crate) stack: u16,
+}
+
+impl Shape {
+    fn pack(self) -> u64 {
+        u64::from(self.args)
+            | u64::from(self.stack) << 16
+            | u64::from(self.is_return) << 32
+            | u64::from(self.may_fault) << 33
+    }
+
+    fn unpack(word: u64) -> Self {
+        let half = |shift: u32| u16::try_from(word >> shift & 0xffff).expect("16 bits");
+        let flag = |bit: u32| word >> bit & 1 != 0;
+        Self { args: half(0), stack: half(16), is_return: flag(32), may_fault: flag(33) }
+    }
+
+    fn words(self) -> usize {
+        HEADER_WORDS
+            + usize::from(self.is_return)
+            + if self.may_fault { FAULT_WORDS } else { 0 }
+            + usize::from(self.args)
+            + usize::from(self.stack)
+    }
+}
 
 /// One hit, as read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,8 +52,11 @@ pub(crate) struct Record {
     pub(crate) probe: u32,
     /// Guest time-stamp counter.
     pub(crate) time: u64,
-    pub(crate) rip: u64,
-    pub(crate) args: Vec<u64>,
+    /// Where the function returned to, of a return probe.
+    pub(crate) ret_addr: Option<u64>,
+    /// `None` where it could not be read.
+    pub(crate) args: Vec<Option<u64>>,
+    pub(crate) stack: Vec<u64>,
 }
 
 /// The ring of one vCPU.
@@ -39,28 +81,19 @@ impl Ring {
         &self.words[usize::try_from(at & mask).expect("below the ring's length")]
     }
 
-    /// Writes a record; `false` when there is no room for it. To be called by one thread only.
-    pub(crate) fn push(
-        &self,
-        probe: u32,
-        time: u64,
-        rip: u64,
-        args: impl ExactSizeIterator<Item = u64>,
-    ) -> bool {
-        let count = args.len() as u64;
-        let needed = HEADER_WORDS as u64 + count;
+    /// Begins a record; `None` when there is no room for it. To be called by one thread only.
+    pub(crate) fn begin(&self, probe: u32, time: u64, shape: Shape) -> Option<Writer<'_>> {
+        let needed = shape.words() as u64;
         let head = self.head.load(Ordering::Relaxed);
         let used = head - self.tail.load(Ordering::Acquire);
         if used + needed > self.words.len() as u64 {
-            return false;
+            return None;
         }
-        let header = [u64::from(probe) << 32 | count, time, rip];
-        for (at, word) in (head..).zip(header.into_iter().chain(args)) {
-            self.word(at).store(word, Ordering::Relaxed);
+        let mut writer = Writer { ring: self, next: head, end: head + needed, faults: 0 };
+        for word in [u64::from(probe) << 32 | needed, time, shape.pack()] {
+            writer.put(word);
         }
-        // The record's words come before the new head for whoever acquires it.
-        self.head.store(head + needed, Ordering::Release);
-        true
+        Some(writer)
     }
 
     /// Takes all whole records. To be called by one thread at a time.
@@ -68,15 +101,76 @@ impl Ring {
         let head = self.head.load(Ordering::Acquire);
         let mut tail = self.tail.load(Ordering::Relaxed);
         while tail < head {
-            let word = |offset: u64| self.word(tail + offset).load(Ordering::Relaxed);
-            let header = word(0);
-            let count = header & u64::from(u32::MAX);
+            let mut words = (tail..).map(|at| self.word(at).load(Ordering::Relaxed));
+            let mut next = || words.next().expect("endless");
+            let (header, time, shape) = (next(), next(), Shape::unpack(next()));
+            let ret_addr = shape.is_return.then(&mut next);
+            let faults = match shape.may_fault {
+                true => u128::from(next()) | u128::from(next()) << 64,
+                false => 0,
+            };
+            let args = (0..shape.args).map(|i| {
+                let value = next();
+                (faults >> i & 1 == 0).then_some(value)
+            });
+            let args = args.collect();
+            let stack = (0..shape.stack).map(|_| next()).collect();
             let probe = u32::try_from(header >> 32).expect("32 bits");
-            let args = (0..count).map(|i| word(HEADER_WORDS as u64 + i)).collect();
-            take(Record { probe, time: word(1), rip: word(2), args });
-            tail += HEADER_WORDS as u64 + count;
+            take(Record { probe, time, ret_addr, args, stack });
+            tail += header & u64::from(u32::MAX);
             self.tail.store(tail, Ordering::Release);
         }
+    }
+}
+
+/// A record on its way into a ring; it is there once finished.
+pub(crate) struct Writer<'a> {
+    ring: &'a Ring,
+    next: u64,
+    end: u64,
+    faults: u128,
+}
+
+impl Writer<'_> {
+    fn put(&mut self, word: u64) {
+        debug_assert!(self.next < self.end, "more words than the record's shape has");
+        self.ring.word(self.next).store(word, Ordering::Relaxed);
+        self.next += 1;
+    }
+
+    /// Where the function returns to: first, of a return's record.
+    pub(crate) fn ret_addr(&mut self, ret_addr: u64) {
+        self.put(ret_addr);
+    }
+
+    /// All arguments, of which `may_fault` says whether some may be missing; `None` is one that is.
+    pub(crate) fn args(&mut self, may_fault: bool, args: impl Iterator<Item = Option<u64>>) {
+        let faults_at = self.next;
+        if may_fault {
+            self.next += FAULT_WORDS as u64;
+        }
+        for (index, value) in args.enumerate() {
+            self.faults |= u128::from(value.is_none()) << index;
+            self.put(value.unwrap_or(0));
+        }
+        if may_fault {
+            let [low, high] = [self.faults & u128::from(u64::MAX), self.faults >> 64]
+                .map(|half| u64::try_from(half).expect("64 bits"));
+            self.ring.word(faults_at).store(low, Ordering::Relaxed);
+            self.ring.word(faults_at + 1).store(high, Ordering::Relaxed);
+        }
+    }
+
+    /// The back-trace, whose length the shape told.
+    pub(crate) fn stack(&mut self, frames: &[u64]) {
+        frames.iter().for_each(|frame| self.put(*frame));
+    }
+
+    /// Lets the consumer see it.
+    pub(crate) fn finish(self) {
+        debug_assert!(self.next == self.end, "fewer words than the record's shape has");
+        // The record's words come before the new head for whoever acquires it.
+        self.ring.head.store(self.end, Ordering::Release);
     }
 }
 
@@ -85,17 +179,38 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn push(ring: &Ring, record: &Record) -> bool {
+        let shape = Shape {
+            is_return: record.ret_addr.is_some(),
+            may_fault: record.args.contains(&None),
+            args: u16::try_from(record.args.len()).unwrap(),
+            stack: u16::try_from(record.stack.len()).unwrap(),
+        };
+        let Some(mut writer) = ring.begin(record.probe, record.time, shape) else {
+            return false;
+        };
+        record.ret_addr.into_iter().for_each(|at| writer.ret_addr(at));
+        writer.args(shape.may_fault, record.args.iter().copied());
+        writer.stack(&record.stack);
+        writer.finish();
+        true
+    }
+
+    fn record(probe: u32, time: u64, args: &[u64]) -> Record {
+        let args = args.iter().copied().map(Some).collect();
+        Record { probe, time, ret_addr: None, args, stack: Vec::new() }
+    }
+
     #[test]
     fn a_full_ring_refuses_and_goes_on_after_a_drain() {
-        let ring = Ring::new(8);
-        assert!(ring.push(1, 2, 3, [4, 5].into_iter()));
-        assert!(ring.push(1, 2, 3, [].into_iter()));
-        assert!(!ring.push(9, 9, 9, [].into_iter()), "8 words hold 5 and 3");
+        let ring = Ring::new(16);
+        let (first, second) = (record(1, 2, &[4, 5, 6, 7, 8]), record(1, 2, &[1, 2, 3, 4, 5]));
+        assert!(push(&ring, &first) && push(&ring, &second));
+        assert!(!push(&ring, &record(9, 9, &[])), "16 words hold 8 and 8");
         let mut got = Vec::new();
         ring.drain(|r| got.push(r));
-        assert_eq!(got[0], Record { probe: 1, time: 2, rip: 3, args: vec![4, 5] });
-        assert_eq!(got.len(), 2);
-        assert!(ring.push(9, 9, 9, [].into_iter()));
+        assert_eq!(got, [first, second]);
+        assert!(push(&ring, &record(9, 9, &[])));
     }
 
     #[test]
@@ -105,7 +220,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for n in 0..total {
-                    while !ring.push(7, n, !n, [n, n + 1].into_iter()) {
+                    while !push(&ring, &record(7, n, &[n, n + 1])) {
                         std::thread::yield_now();
                     }
                 }
@@ -113,24 +228,32 @@ mod tests {
             let mut next = 0;
             while next < total {
                 ring.drain(|r| {
-                    let args = vec![next, next + 1];
-                    assert_eq!(r, Record { probe: 7, time: next, rip: !next, args });
+                    assert_eq!(r, record(7, next, &[next, next + 1]));
                     next += 1;
                 });
             }
         });
     }
 
+    prop_compose! {
+        fn any_record()(
+            probe: u32, time: u64, ret_addr: Option<u64>,
+            args in prop::collection::vec(any::<Option<u64>>(), 0..128),
+            stack in prop::collection::vec(any::<u64>(), 0..64),
+        ) -> Record {
+            Record { probe, time, ret_addr, args, stack }
+        }
+    }
+
     proptest! {
         #[test]
-        fn what_goes_in_comes_out(batches: Vec<(u32, u64, Vec<u64>)>) {
-            let ring = Ring::new(32);
-            for (probe, time, mut args) in batches {
-                args.truncate(20);
-                prop_assert!(ring.push(probe, time, 0, args.iter().copied()));
+        fn what_goes_in_comes_out(records in prop::collection::vec(any_record(), 0..10)) {
+            let ring = Ring::new(256);
+            for record in records {
+                prop_assert!(push(&ring, &record));
                 let mut got = Vec::new();
                 ring.drain(|r| got.push(r));
-                prop_assert_eq!(got, vec![Record { probe, time, rip: 0, args }]);
+                prop_assert_eq!(got, vec![record]);
             }
         }
     }

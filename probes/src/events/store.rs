@@ -25,8 +25,26 @@ pub struct Event {
     pub offset: u64,
     /// Probed address, as hexadecimal text.
     pub addr: Arc<str>,
-    /// Values asked for, by name, as hexadecimal text, in the definition's order.
+    /// Where the function returned to, of a return probe, as hexadecimal text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ret_addr: Option<String>,
+    /// Values asked for, by name, as hexadecimal text, in the definition's order; `(fault)` where
+    /// memory could not be read.
     pub args: serde_json::Map<String, serde_json::Value>,
+    /// Back-trace, where the probe asks for it, the probed place first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stack: Option<Vec<StackFrame>>,
+}
+
+/// One place of a back-trace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StackFrame {
+    /// The address, as hexadecimal text.
+    pub addr: String,
+    /// Function it is in; absent outside all symbols.
+    pub symbol_name: Option<String>,
+    /// Bytes from the function's start.
+    pub offset: u64,
 }
 
 /// Events from some sequence number on.
@@ -115,7 +133,9 @@ mod tests {
             symbol_name: None,
             offset: 0,
             addr: "0x0".into(),
+            ret_addr: None,
             args: serde_json::Map::new(),
+            stack: None,
         }
     }
 

@@ -16,6 +16,8 @@ mod flag {
     pub(super) const AF: u64 = 1 << 4;
     pub(super) const ZF: u64 = 1 << 6;
     pub(super) const SF: u64 = 1 << 7;
+    pub(super) const IF: u64 = 1 << 9;
+    pub(super) const DF: u64 = 1 << 10;
     pub(super) const OF: u64 = 1 << 11;
     pub(super) const RF: u64 = 1 << 16;
     /// What arithmetic instructions write.
@@ -73,6 +75,12 @@ enum Operation {
     SubRsp {
         value: u64,
     },
+    /// `clc`, `std`, `sti`...: flags that are cleared, set and inverted.
+    Flags {
+        clear: u64,
+        set: u64,
+        toggle: u64,
+    },
     Branch {
         condition: Condition,
         target: Gva,
@@ -92,6 +100,17 @@ enum Condition {
         width: Width,
         zf: Option<bool>,
     },
+}
+
+/// What an emulated instruction leaves behind outside the registers.
+#[must_use = "KVM must be told, or an interrupt comes where none could come"]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shadow {
+    /// Nothing.
+    None,
+    /// STI turned interrupts on, and they stay off until the next instruction has run (SDM vol. 2,
+    /// STI): `KVM_X86_SHADOW_INT_STI` in KVM_SET_VCPU_EVENTS. `sti; hlt` relies on it.
+    Sti,
 }
 
 /// How the VMM runs a displaced instruction itself, with no further exit and no memory access.
@@ -115,10 +134,12 @@ impl Emulation {
     ///
     /// RIP becomes the next instruction's address or the branch's target, whatever it was before.
     /// RF is cleared, as by every instruction that completes (SDM vol. 3, 18.3.1.1). What is not in
-    /// `kvm_regs` is the caller's: an interrupt shadow (STI, MOV SS) ends with this instruction,
-    /// and where the guest uses indirect branch tracking, ENDBR64 ends its wait for ENDBRANCH.
-    pub fn apply(&self, regs: &mut kvm_regs) {
+    /// `kvm_regs` is the caller's: the interrupt shadow afterwards is the one given here (one that an
+    /// earlier instruction left ends with this one), and where the guest uses indirect branch
+    /// tracking, ENDBR64 ends its wait for ENDBRANCH. CPL must be 0: CLI and STI do not check it.
+    pub fn apply(&self, regs: &mut kvm_regs) -> Shadow {
         let mut rip = self.next;
+        let mut shadow = Shadow::None;
         match self.operation {
             Operation::Nop => {}
             Operation::Set { dst, value } => *gpr(regs, dst) = value,
@@ -138,6 +159,12 @@ impl Emulation {
             }
             Operation::AddRsp { value } => add_rsp(regs, value),
             Operation::SubRsp { value } => sub_rsp(regs, value),
+            Operation::Flags { clear, set, toggle } => {
+                if set & !regs.rflags & flag::IF != 0 {
+                    shadow = Shadow::Sti;
+                }
+                regs.rflags = ((regs.rflags & !clear) | set) ^ toggle;
+            }
             Operation::Branch { condition, target } => {
                 if condition.holds(regs) {
                     rip = target;
@@ -146,6 +173,7 @@ impl Emulation {
         }
         regs.rip = rip.0;
         regs.rflags &= !flag::RF;
+        shadow
     }
 }
 
@@ -323,8 +351,22 @@ fn data(insn: &Instruction) -> Option<Operation> {
             Some(Operation::SubRsp { value: insn.immediate(1) })
         }
         Code::Lea_r32_m | Code::Lea_r64_m => lea(insn),
-        _ => None,
+        code => flags(code),
     }
+}
+
+fn flags(code: Code) -> Option<Operation> {
+    let (clear, set, toggle) = match code {
+        Code::Clc => (flag::CF, 0, 0),
+        Code::Stc => (0, flag::CF, 0),
+        Code::Cmc => (0, 0, flag::CF),
+        Code::Cld => (flag::DF, 0, 0),
+        Code::Std => (0, flag::DF, 0),
+        Code::Cli => (flag::IF, 0, 0),
+        Code::Sti => (0, flag::IF, 0),
+        _ => return None,
+    };
+    Some(Operation::Flags { clear, set, toggle })
 }
 
 fn first_register(insn: &Instruction) -> Option<(Gpr, Width)> {

@@ -8,8 +8,9 @@
 //! The int3 covers only the first byte and is never lifted; the displaced forms below are therefore
 //! complete: the guest executes nothing of the original.
 //!
-//! What this module cannot see is the caller's to check: an instruction listed in the guest's
-//! exception table (its fix-up is found by address), symbols that must not be probed at all (entry
+//! What the rest of exoprobe provides for a guest is said by [`Assurances`]; with none of them more is
+//! refused. What this module cannot see is the caller's to check: an instruction listed in the
+//! guest's exception table (its fix-up is found by address), symbols that must not be probed at all (entry
 //! code), supervisor shadow stacks (see [`Displaced::pushes_return_address`]), and places that the
 //! guest patches at run time (jump labels, static calls, ftrace): what was analyzed is stale after.
 
@@ -23,15 +24,34 @@ mod tests;
 mod vet;
 
 pub use boundary::{BoundaryError, check_boundary};
-pub use emulate::Emulation;
+pub use emulate::{Emulation, Shadow};
 pub use refusal::Refusal;
-pub use slot::{AssembleError, SLOT_SIZE, SlotCode, SlotKind};
+pub use slot::{AssembleError, SLOT_ADDRESS_OFFSET, SLOT_SIZE, SlotCode, SlotKind};
 
 use exoprobe_vmm::addr::Gva;
 use iced_x86::{FlowControl, Instruction, Mnemonic};
 use thiserror::Error;
 
 use decode::{DecodeError, Decoded, MAX_INSN_LEN, decode, scan_prefixes};
+
+/// What holds in a guest for the code in its slots, on which some instructions depend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Assurances {
+    /// An exception of code in a slot shows the guest the address in the slot's last bytes
+    /// ([`SLOT_ADDRESS_OFFSET`]), the instruction's own: #DE, #UD, #NM, #DF, #NP, #SS, #GP, #PF, #MF, #AC
+    /// and #XF. (#DF is for iretq, which can fault on a stack of its own: espfix64.)
+    pub faults_show_original: bool,
+    /// Hidden memory is mapped in every page table that probed code runs on or switches to:
+    /// page-table isolation is off.
+    pub mapped_everywhere: bool,
+}
+
+impl Assurances {
+    /// Nothing is assured.
+    pub const NONE: Self = Self { faults_show_original: false, mapped_everywhere: false };
+    /// Everything is.
+    pub const ALL: Self = Self { faults_show_original: true, mapped_everywhere: true };
+}
 
 /// Where control goes from an instruction, and with it the shape of its slot code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,14 +68,15 @@ enum Kind {
         return_address: i32,
     },
     JumpIndirect,
+    /// ret, far ret, iretq, sysret.
     Return,
 }
 
 /// A post-handler cannot run after this instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "no post-handler can run behind a {what}, which leaves for another place; use a pre-handler, \
-     or probe where it goes"
+    "no post-handler can run behind a {what}: only the guest's CPU finds out where it goes, and is \
+     there at once; use a pre-handler, or probe where it goes"
 )]
 pub struct PostUnsupported {
     /// What the instruction is.
@@ -78,8 +99,8 @@ pub struct Displaced {
 /// bytes far or to the end of the function, whichever comes first.
 ///
 /// # Errors
-/// [`Refusal`]: the instruction cannot run displaced, with the reason.
-pub fn analyze(bytes: &[u8], at: Gva) -> Result<Displaced, Refusal> {
+/// [`Refusal`]: the instruction cannot run displaced with these `assurances`, with the reason.
+pub fn analyze(bytes: &[u8], at: Gva, assurances: Assurances) -> Result<Displaced, Refusal> {
     let decoded = decode(bytes, at).map_err(|error| match error {
         DecodeError::Truncated => Refusal::Truncated { at },
         DecodeError::Invalid => Refusal::Undecodable { at },
@@ -87,7 +108,7 @@ pub fn analyze(bytes: &[u8], at: Gva) -> Result<Displaced, Refusal> {
     })?;
     let insn = &decoded.insn;
     let original = &bytes[..insn.len()];
-    vet::vet(insn, scan_prefixes(original))?;
+    vet::vet(insn, scan_prefixes(original), assurances)?;
     let kind = classify(insn)?;
     let emulation = Emulation::of(insn, original);
     if kind == Kind::Branch && emulation.is_none() {
@@ -112,9 +133,16 @@ fn classify(insn: &Instruction) -> Result<Kind, Refusal> {
             Ok(Kind::CallIndirect { return_address: return_address(insn)? })
         }
         FlowControl::IndirectBranch if insn.is_jmp_near_indirect() => Ok(Kind::JumpIndirect),
-        FlowControl::Return if insn.mnemonic() == Mnemonic::Ret => Ok(Kind::Return),
+        FlowControl::Return if is_return(insn.mnemonic()) => Ok(Kind::Return),
         _ => Err(Refusal::Unvetted { insn: insn.to_string() }),
     }
+}
+
+fn is_return(mnemonic: Mnemonic) -> bool {
+    matches!(
+        mnemonic,
+        Mnemonic::Ret | Mnemonic::Retf | Mnemonic::Iretq | Mnemonic::Sysret | Mnemonic::Sysretq
+    )
 }
 
 /// The return address as the immediate of a sign-extending `push imm32`.
@@ -170,16 +198,26 @@ impl Displaced {
         matches!(self.kind, Kind::CallDirect { .. } | Kind::CallIndirect { .. })
     }
 
+    /// Where the guest goes on after the int3 of its stepped slot: at the next instruction, or at
+    /// the target of a call, whose return address the slot has pushed.
+    #[must_use]
+    pub fn after_step(&self) -> Gva {
+        match self.kind {
+            Kind::CallDirect { target, .. } => target,
+            _ => self.next(),
+        }
+    }
+
     /// Whether a post-handler can run behind it: it is emulated, or can be stepped in a slot.
     ///
     /// # Errors
-    /// [`PostUnsupported`] for calls, returns and indirect jumps.
+    /// [`PostUnsupported`] for indirect calls and jumps, and for returns.
     pub fn supports_post(&self) -> Result<(), PostUnsupported> {
         let what = match self.kind {
-            Kind::Straight | Kind::Branch => return Ok(()),
-            Kind::CallDirect { .. } | Kind::CallIndirect { .. } => "call",
+            Kind::Straight | Kind::Branch | Kind::CallDirect { .. } => return Ok(()),
+            Kind::CallIndirect { .. } => "indirect call",
             Kind::JumpIndirect => "indirect jmp",
-            Kind::Return => "ret",
+            Kind::Return => "return",
         };
         Err(PostUnsupported { what })
     }

@@ -44,8 +44,8 @@ pub enum Refusal {
     },
     /// ud0, ud1, ud2: Linux's BUG, WARN, UBSAN and CFI traps.
     #[error(
-        "`{insn}` raises an exception on purpose and Linux looks its address up (BUG, WARN), which \
-         fails for a displaced copy; probe the branch that leads to it"
+        "`{insn}` raises an exception on purpose, and Linux reads its bytes in its place (BUG, WARN), \
+         where it would find the breakpoint; probe the branch that leads to it"
     )]
     Trap {
         /// The instruction.
@@ -60,7 +60,7 @@ pub enum Refusal {
         /// The instruction.
         insn: String,
     },
-    /// sti, mov ss, pop ss.
+    /// mov ss.
     #[error(
         "`{insn}` keeps interrupts off until the next instruction has run; displaced, that would be \
          another one; probe the instruction behind it"
@@ -69,16 +69,17 @@ pub enum Refusal {
         /// The instruction.
         insn: String,
     },
-    /// swapgs, syscall, sysret, iret and the like.
+    /// swapgs, sysret, iretq, without the [`Assurances`](super::Assurances) they need.
     #[error(
-        "`{insn}` is entry code: it runs where hidden memory may be unmapped (KPTI), or changes \
-         the CPU's mode; probe the system call or handler function behind it"
+        "`{insn}` is entry code, which may run where hidden memory is not mapped (while page-table \
+         isolation is on) or fault where only its own address tells why; probe the system call or \
+         handler function behind it"
     )]
     EntryCode {
         /// The instruction.
         insn: String,
     },
-    /// Far call, jmp, ret.
+    /// Far call and jmp.
     #[error("`{insn}` transfers to another code segment; probe its target or its caller")]
     FarTransfer {
         /// The instruction.
@@ -111,10 +112,10 @@ pub enum Refusal {
         /// The instruction.
         insn: String,
     },
-    /// Writes to CR0, CR3, CR4.
+    /// Writes to CR0, CR3, CR4, while page-table isolation is on.
     #[error(
-        "`{insn}` changes how memory is mapped, hidden memory included, while it would run from \
-         there; probe the instruction behind it"
+        "`{insn}` changes how memory is mapped, and hidden memory, from where it would run, is not \
+         mapped everywhere (while page-table isolation is on); probe the instruction behind it"
     )]
     ControlRegister {
         /// The instruction.
@@ -148,15 +149,6 @@ pub enum Refusal {
         insn: String,
         /// Its return address.
         next: Gva,
-    },
-    /// An indirect call whose operand depends on RSP in a way that cannot be displaced.
-    #[error(
-        "`{insn}` computes its target from RSP, which the displaced push changes; probe the called \
-         function or the instruction before"
-    )]
-    CallOperand {
-        /// The instruction.
-        insn: String,
     },
     /// A branch with a prefix that has no certain meaning.
     #[error(

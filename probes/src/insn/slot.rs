@@ -2,31 +2,52 @@
 //!
 //! | instruction | boosted | stepped |
 //! |---|---|---|
-//! | falls through | copy; `jmp rel32` to the next one | copy; int3 |
-//! | `call rel32` | `push imm32` (return address); `jmp rel32` | |
-//! | `call r/m` | `push imm32`; `jmp r/m` | |
-//! | `jmp r/m`, `ret` | copy | |
+//! | falls through | copy; `jmp rel32` to the next one | copy; int3; `jmp rel32` |
+//! | `call rel32` | `push imm32` (return address); `jmp rel32` | `push imm32`; int3; `jmp rel32` |
+//! | `call r/m` | `push r/m`; `push [rsp]`; `mov [rsp+8], imm32`; `ret` | |
+//! | `jmp r/m`, returns | copy | |
 //!
-//! None of these changes a flag or register the instruction itself does not.
+//! None of these changes a flag or register the instruction itself does not. An indirect call reads
+//! its operand first: it may depend on RSP, and when it faults nothing has happened yet. It leaves the
+//! target's address below the new stack pointer, where nothing of a kernel's lives (interrupts
+//! write there at any time).
+//!
+//! A slot's last 8 bytes hold the instruction's own address, so that whoever finds an exception in
+//! the slot can tell where it would have been.
 
 use exoprobe_vmm::addr::Gva;
-use iced_x86::{Code, Instruction, Register};
+use exoprobe_vmm::hidden;
+use iced_x86::{Code, Instruction};
 use thiserror::Error;
 
 use super::decode::{Decoded, MAX_INSN_LEN, decode, scan_prefixes};
 use super::{Displaced, Kind, PostUnsupported};
 
-/// Bytes that one slot needs at most, in either kind: 15, 1 and 5 (the longest instruction, int3 and
-/// a jmp), rounded up so that aligned slots never cross a cache line.
+/// Bytes of one slot. Aligned slots never cross a cache line.
 pub const SLOT_SIZE: usize = 32;
+/// Where in a slot the instruction's own address is, 8 bytes, little endian; code is in front of it.
+pub const SLOT_ADDRESS_OFFSET: usize = SLOT_SIZE - size_of::<u64>();
+// The machine finds the address there when the code has faulted.
+const _: () = assert!(
+    SLOT_SIZE as u64 == hidden::SLOT_SIZE
+        && SLOT_ADDRESS_OFFSET as u64 == hidden::SLOT_ADDRESS_OFFSET
+);
 
 const PUSH_IMM32: u8 = 0x68;
 const JMP_REL32: u8 = 0xe9;
 const INT3: u8 = 0xcc;
-/// Opcode of indirect near call (`/2`) and jmp (`/4`), SDM vol. 2, CALL and JMP.
+/// Opcode of indirect near call (`/2`) and push (`/6`), SDM vol. 2, CALL and PUSH.
 const GROUP_5: u8 = 0xff;
+/// `push [rsp]`: the address is computed before RSP changes (SDM vol. 2, PUSH).
+const PUSH_TOP: [u8; 3] = [0xff, 0x34, 0x24];
+/// `mov qword [rsp+8], imm32`, but for the immediate, which the CPU sign-extends.
+const MOV_BELOW_TOP: [u8; 5] = [0x48, 0xc7, 0x44, 0x24, 0x08];
+const RET: u8 = 0xc3;
 /// Length of `push imm32` and of `jmp rel32`.
-const NEAR_LEN: u64 = 5;
+const NEAR_LEN: usize = 5;
+
+// The longest that must always fit: the longest instruction, an int3 and a jmp.
+const _: () = assert!(MAX_INSN_LEN + 1 + NEAR_LEN <= SLOT_ADDRESS_OFFSET);
 
 /// How the code in a slot ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,12 +62,27 @@ pub enum SlotKind {
 /// Code for one slot. It runs only at the address for which it was assembled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotCode {
-    /// At most [`SLOT_SIZE`] bytes. Fill the rest of the slot with int3 (0xcc): nothing runs there,
-    /// but CPUs speculate past an indirect jmp or a ret.
+    /// At most [`SLOT_ADDRESS_OFFSET`] bytes.
     pub bytes: Vec<u8>,
     /// Stepped only: offset of the int3 in `bytes`. Its breakpoint exit has RIP at slot + this; the
-    /// guest then continues at [`Displaced::next`], to where the jmp behind the int3 leads as well.
+    /// guest then continues at [`Displaced::after_step`], to where the jmp behind it leads as well.
     pub stop_offset: Option<u8>,
+}
+
+impl SlotCode {
+    /// The whole slot for the instruction whose own address is `at`: the code, int3s and the address.
+    ///
+    /// Nothing runs the int3s, but CPUs speculate past an indirect jmp or a ret.
+    #[must_use]
+    pub fn image(&self, at: Gva) -> [u8; SLOT_SIZE] {
+        let mut image = [INT3; SLOT_SIZE];
+        let (code, address) = image.split_at_mut(SLOT_ADDRESS_OFFSET);
+        for (to, from) in code.iter_mut().zip(&self.bytes) {
+            *to = *from;
+        }
+        address.copy_from_slice(&at.0.to_le_bytes());
+        image
+    }
 }
 
 /// Why there is no slot code.
@@ -66,8 +102,8 @@ pub enum AssembleError {
     /// The instruction cannot be stepped.
     #[error(transparent)]
     PostUnsupported(#[from] PostUnsupported),
-    /// The rewritten instruction is longer than the CPU allows.
-    #[error("rewritten for its slot the instruction would be longer than 15 bytes")]
+    /// An indirect call of more than 11 bytes: all but useless prefixes fits in 9.
+    #[error("rewritten for its slot the instruction would not fit into it")]
     TooLong,
     /// The code was decoded again and is not what it should be; nothing must run it.
     #[error("the code assembled for the slot does not decode to the displaced instruction")]
@@ -86,14 +122,13 @@ impl Displaced {
         if kind == SlotKind::Stepped {
             self.supports_post()?;
         }
-        let mut code = Assembly { slot, bytes: Vec::with_capacity(SLOT_SIZE) };
+        let mut code = Assembly { slot, bytes: Vec::with_capacity(SLOT_ADDRESS_OFFSET) };
         let mut stop_offset = None;
         match (self.kind, kind) {
             (Kind::Branch, _) => return Err(AssembleError::EmulatedOnly),
             (Kind::Straight, SlotKind::Stepped) => {
                 code.copy(self.original(), &self.decoded)?;
-                stop_offset = Some(self.len);
-                code.bytes.push(INT3);
+                stop_offset = code.int3();
                 code.jmp(self.next())?;
             }
             (Kind::Straight, SlotKind::Boosted) => {
@@ -103,12 +138,17 @@ impl Displaced {
             (Kind::JumpIndirect | Kind::Return, _) => code.copy(self.original(), &self.decoded)?,
             (Kind::CallDirect { target, return_address }, _) => {
                 code.push(return_address);
+                if kind == SlotKind::Stepped {
+                    stop_offset = code.int3();
+                }
                 code.jmp(target)?;
             }
             (Kind::CallIndirect { return_address }, _) => {
-                code.push(return_address);
-                code.call_as_jmp(self.original(), &self.decoded)?;
+                code.call_indirect(self.original(), &self.decoded, return_address)?;
             }
+        }
+        if code.bytes.len() > SLOT_ADDRESS_OFFSET {
+            return Err(AssembleError::TooLong);
         }
         Ok(SlotCode { bytes: code.bytes, stop_offset })
     }
@@ -135,10 +175,17 @@ impl Assembly {
     }
 
     fn jmp(&mut self, to: Gva) -> Result<(), AssembleError> {
-        let displacement = self.rel32(self.here().wrapping_add(NEAR_LEN), to)?;
+        let displacement = self.rel32(self.here().wrapping_add(NEAR_LEN as u64), to)?;
         self.bytes.push(JMP_REL32);
         self.bytes.extend(displacement);
         Ok(())
+    }
+
+    /// Appends an int3; gives its offset.
+    fn int3(&mut self) -> Option<u8> {
+        let offset = u8::try_from(self.bytes.len()).ok();
+        self.bytes.push(INT3);
+        offset
     }
 
     /// `push imm32`: the CPU pushes 64 bits, sign-extended (SDM vol. 2, PUSH).
@@ -154,22 +201,23 @@ impl Assembly {
         self.append(&copy, &decoded.insn)
     }
 
-    /// `call r/m` as `jmp r/m`, for behind the push of the return address.
-    fn call_as_jmp(&mut self, original: &[u8], decoded: &Decoded) -> Result<(), AssembleError> {
+    /// `call r/m` with the return address of the original.
+    fn call_indirect(
+        &mut self,
+        original: &[u8],
+        decoded: &Decoded,
+        return_address: i32,
+    ) -> Result<(), AssembleError> {
+        let mut push = self.relocated(original, decoded)?;
+        push_in_place_of_call(&mut push)?;
         let mut expected = decoded.insn;
-        expected.set_code(Code::Jmp_rm64);
-        let jmp = if decoded.insn.memory_base() == Register::RSP {
-            // RSP is 8 lower by now, so its displacement must be 8 higher.
-            let displacement = decoded.insn.memory_displacement64().wrapping_add(8);
-            expected.set_memory_displacement64(displacement);
-            expected.set_memory_displ_size(8);
-            jmp_rsp_relative(original, displacement)?
-        } else {
-            let mut jmp = self.relocated(original, decoded)?;
-            jmp_in_place_of_call(&mut jmp)?;
-            jmp
-        };
-        self.append(&jmp, &expected)
+        expected.set_code(Code::Push_rm64);
+        self.append(&push, &expected)?;
+        self.bytes.extend(PUSH_TOP);
+        self.bytes.extend(MOV_BELOW_TOP);
+        self.bytes.extend(return_address.to_le_bytes());
+        self.bytes.push(RET);
+        Ok(())
     }
 
     fn relocated(&self, original: &[u8], decoded: &Decoded) -> Result<Vec<u8>, AssembleError> {
@@ -189,9 +237,6 @@ impl Assembly {
     /// Appends `code` if, where it now lies, it decodes to `expected`. RIP-relative operands
     /// compare by the address they mean.
     fn append(&mut self, code: &[u8], expected: &Instruction) -> Result<(), AssembleError> {
-        if code.len() > MAX_INSN_LEN {
-            return Err(AssembleError::TooLong);
-        }
         let decoded = decode(code, self.here()).map_err(|_| AssembleError::Mismatch)?;
         if decoded.insn != *expected || decoded.insn.len() != code.len() {
             return Err(AssembleError::Mismatch);
@@ -201,24 +246,12 @@ impl Assembly {
     }
 }
 
-/// Changes FF /2 to FF /4 in place: prefixes (`notrack`, a segment) and operand stay.
-fn jmp_in_place_of_call(code: &mut [u8]) -> Result<(), AssembleError> {
+/// Changes FF /2 to FF /6 in place: prefixes and operand stay.
+fn push_in_place_of_call(code: &mut [u8]) -> Result<(), AssembleError> {
     let opcode = scan_prefixes(code).len;
     match code.get_mut(opcode..opcode + 2) {
-        Some([GROUP_5, modrm]) => *modrm = (*modrm & 0b11_000_111) | (4 << 3),
+        Some([GROUP_5, modrm]) => *modrm = (*modrm & 0b11_000_111) | (6 << 3),
         _ => return Err(AssembleError::Mismatch),
     }
     Ok(())
-}
-
-/// `jmp [rsp + displacement]` with the prefixes of `call`, which has RSP as its only register.
-fn jmp_rsp_relative(call: &[u8], displacement: u64) -> Result<Vec<u8>, AssembleError> {
-    let displacement = i32::try_from(displacement.cast_signed());
-    let displacement = displacement.map_err(|_| AssembleError::TooLong)?;
-    let prefixes = scan_prefixes(call).len;
-    let mut code = call[..prefixes].to_vec();
-    // mod 10 (disp32), reg /4, rm 100 (SIB follows); SIB: no index, base RSP (SDM vol. 2, 2.1.5).
-    code.extend([GROUP_5, 0b10_100_100, 0b00_100_100]);
-    code.extend(displacement.to_le_bytes());
-    Ok(code)
 }

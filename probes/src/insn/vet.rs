@@ -6,6 +6,7 @@
 use exoprobe_vmm::addr::Gva;
 use iced_x86::{CpuidFeature, Instruction, Mnemonic, OpKind, Register};
 
+use super::Assurances;
 use super::decode::Prefixes;
 use super::refusal::Refusal;
 
@@ -13,13 +14,19 @@ use super::refusal::Refusal;
 type Reason = fn(String) -> Refusal;
 
 /// Refuses `insn` with a reason if it must not run displaced.
-pub(super) fn vet(insn: &Instruction, prefixes: Prefixes) -> Result<(), Refusal> {
+pub(super) fn vet(
+    insn: &Instruction,
+    prefixes: Prefixes,
+    assurances: Assurances,
+) -> Result<(), Refusal> {
     if insn.mnemonic() == Mnemonic::Int3 {
         return Err(Refusal::GuestBreakpoint { at: Gva(insn.ip()) });
     }
     let reason = by_mnemonic(insn.mnemonic())
+        .or_else(|| entry_code(insn.mnemonic(), assurances))
         .or_else(|| far_transfer(insn))
-        .or_else(|| special_register(insn))
+        .or_else(|| stack_segment(insn))
+        .or_else(|| control_register(insn, assurances))
         .or_else(|| insn.cpuid_features().iter().find_map(|feature| by_feature(*feature)))
         .or_else(|| unvetted(insn))
         .or_else(|| operand(insn))
@@ -32,27 +39,19 @@ pub(super) fn vet(insn: &Instruction, prefixes: Prefixes) -> Result<(), Refusal>
 
 fn by_mnemonic(mnemonic: Mnemonic) -> Option<Reason> {
     Some(match mnemonic {
-        // BUG and WARN find their table entry by the address of the ud2 that trapped.
+        // Linux reads the instruction at the address that trapped before it looks BUG and WARN up
+        // (is_valid_bugaddr, decode_bug): at the original address it would find the int3.
         Mnemonic::Ud0 | Mnemonic::Ud1 | Mnemonic::Ud2 => |insn| Refusal::Trap { insn },
         // The STI shadow that makes `sti; hlt` atomic does not survive an exit in between on
         // every host. The monitor that MWAIT waits on does not either.
         Mnemonic::Hlt | Mnemonic::Mwait | Mnemonic::Mwaitx => |insn| Refusal::Wait { insn },
-        // SDM vol. 2, STI, MOV, POP. The shadow would cover the slot's jump or int3 instead.
-        Mnemonic::Sti => |insn| Refusal::InterruptShadow { insn },
-        Mnemonic::Swapgs
-        | Mnemonic::Syscall
+        // They hand their own address on, or lead into modes that 64-bit kernels do not use.
+        Mnemonic::Syscall
         | Mnemonic::Sysenter
-        | Mnemonic::Sysret
-        | Mnemonic::Sysretq
         | Mnemonic::Sysexit
         | Mnemonic::Sysexitq
         | Mnemonic::Iret
-        | Mnemonic::Iretd
-        | Mnemonic::Iretq
-        | Mnemonic::Eretu
-        | Mnemonic::Erets
-        | Mnemonic::Rsm => |insn| Refusal::EntryCode { insn },
-        Mnemonic::Retf => |insn| Refusal::FarTransfer { insn },
+        | Mnemonic::Iretd => |insn| Refusal::Unvetted { insn },
         Mnemonic::Int | Mnemonic::Int1 | Mnemonic::Into => {
             |insn| Refusal::SoftwareInterrupt { insn }
         }
@@ -63,9 +62,20 @@ fn by_mnemonic(mnemonic: Mnemonic) -> Option<Reason> {
         | Mnemonic::Xtest
         | Mnemonic::Xsusldtrk
         | Mnemonic::Xresldtrk => |insn| Refusal::Transaction { insn },
-        Mnemonic::Lmsw => |insn| Refusal::ControlRegister { insn },
         _ => return None,
     })
+}
+
+/// The ways between user and kernel mode. None depends on its own address (SDM vol. 2), but they
+/// run where page-table isolation has switched to the user's tables; and IRETQ faults when a frame
+/// for user mode is bad, which Linux tells from the address (`native_irq_return_iret`).
+fn entry_code(mnemonic: Mnemonic, assurances: Assurances) -> Option<Reason> {
+    let assured = match mnemonic {
+        Mnemonic::Swapgs | Mnemonic::Sysret | Mnemonic::Sysretq => assurances.mapped_everywhere,
+        Mnemonic::Iretq => assurances.mapped_everywhere && assurances.faults_show_original,
+        _ => true,
+    };
+    (!assured).then_some(|insn| Refusal::EntryCode { insn })
 }
 
 fn far_transfer(insn: &Instruction) -> Option<Reason> {
@@ -76,22 +86,29 @@ fn far_transfer(insn: &Instruction) -> Option<Reason> {
     far.then_some(|insn| Refusal::FarTransfer { insn })
 }
 
-/// Writes to SS and to the control registers that govern paging and mode.
-fn special_register(insn: &Instruction) -> Option<Reason> {
-    if insn.op0_kind() != OpKind::Register {
-        return None;
-    }
-    match (insn.mnemonic(), insn.op0_register()) {
-        (Mnemonic::Mov | Mnemonic::Pop, Register::SS) => {
-            Some(|insn| Refusal::InterruptShadow { insn })
-        }
+/// SDM vol. 2, MOV and POP: the shadow would cover the slot's jump or int3 instead. (POP SS does not
+/// exist in 64-bit mode, and LSS has no shadow.)
+fn stack_segment(insn: &Instruction) -> Option<Reason> {
+    let loads_ss = insn.mnemonic() == Mnemonic::Mov
+        && insn.op0_kind() == OpKind::Register
+        && insn.op0_register() == Register::SS;
+    loads_ss.then_some(|insn| Refusal::InterruptShadow { insn })
+}
+
+/// Writes to the control registers that govern paging. In 64-bit mode they can turn off neither
+/// paging nor PAE, nor change the number of levels (SDM vol. 3, 2.5 and 4.1.2: #GP), so code goes on
+/// where it is as long as the new page table maps it.
+fn control_register(insn: &Instruction, assurances: Assurances) -> Option<Reason> {
+    let writes = match insn.mnemonic() {
+        Mnemonic::Lmsw => true,
         // CR2 and CR8 (a fault's address, the task priority) change no mapping.
-        (Mnemonic::Mov, Register::CR2 | Register::CR8) => None,
-        (Mnemonic::Mov, register) if register.is_cr() => {
-            Some(|insn| Refusal::ControlRegister { insn })
+        Mnemonic::Mov if insn.op0_kind() == OpKind::Register => {
+            let to = insn.op0_register();
+            to.is_cr() && !matches!(to, Register::CR2 | Register::CR8)
         }
-        _ => None,
-    }
+        _ => false,
+    };
+    (writes && !assurances.mapped_everywhere).then_some(|insn| Refusal::ControlRegister { insn })
 }
 
 fn by_feature(feature: CpuidFeature) -> Option<Reason> {
@@ -109,12 +126,11 @@ fn by_feature(feature: CpuidFeature) -> Option<Reason> {
         | CpuidFeature::SGX1
         | CpuidFeature::OSS
         | CpuidFeature::TDX => |insn| Refusal::Virtualization { insn },
-        CpuidFeature::SMM | CpuidFeature::FRED => |insn| Refusal::EntryCode { insn },
         CpuidFeature::RTM | CpuidFeature::HLE_or_RTM | CpuidFeature::TSXLDTRK => {
             |insn| Refusal::Transaction { insn }
         }
-        // Shadow stacks, user interrupts, key locker, MPX bounds, debug and vendor oddities: none
-        // is in a kernel's ordinary code.
+        // Shadow stacks, user interrupts, key locker, MPX bounds, other entry code, debug and vendor
+        // oddities: none is in a kernel's ordinary code.
         CpuidFeature::CET_SS
         | CpuidFeature::UINTR
         | CpuidFeature::UDBG
@@ -124,6 +140,8 @@ fn by_feature(feature: CpuidFeature) -> Option<Reason> {
         | CpuidFeature::MPX
         | CpuidFeature::PCONFIG
         | CpuidFeature::HRESET
+        | CpuidFeature::SMM
+        | CpuidFeature::FRED
         | CpuidFeature::LWP => |insn| Refusal::Unvetted { insn },
         _ => return None,
     })
@@ -135,6 +153,11 @@ fn unvetted(insn: &Instruction) -> Option<Reason> {
     let vetted = matches!(
         insn.mnemonic(),
         Mnemonic::Cli
+            | Mnemonic::Sti
+            | Mnemonic::Swapgs
+            | Mnemonic::Sysret
+            | Mnemonic::Sysretq
+            | Mnemonic::Lmsw
             | Mnemonic::In
             | Mnemonic::Insb
             | Mnemonic::Insw
@@ -147,7 +170,7 @@ fn unvetted(insn: &Instruction) -> Option<Reason> {
             | Mnemonic::Wrmsr
             | Mnemonic::Wrmsrns
             | Mnemonic::Rdpmc
-            // What is left of MOV here: control register reads, CR2, CR8, debug registers.
+            // Control and debug registers.
             | Mnemonic::Mov
             | Mnemonic::Clts
             | Mnemonic::Invlpg
@@ -176,32 +199,15 @@ fn unvetted(insn: &Instruction) -> Option<Reason> {
 
 /// Operands that cannot be kept when the instruction moves.
 fn operand(insn: &Instruction) -> Option<Reason> {
-    if insn.is_ip_rel_memory_operand() && insn.memory_base() == Register::EIP {
-        return Some(|insn| Refusal::EipRelative { insn });
-    }
-    if !insn.is_call_near_indirect() {
-        return None;
-    }
-    // CALL reads its operand before it pushes, the displaced push comes first.
-    let bad = match insn.op0_kind() {
-        OpKind::Register => insn.op0_register() == Register::RSP,
-        _ => match insn.memory_base() {
-            // Below RSP lies what the push overwrites. With an index that cannot be known.
-            Register::RSP => {
-                insn.memory_index() != Register::None
-                    || insn.memory_displacement64().cast_signed() < 0
-            }
-            base => base == Register::ESP,
-        },
-    };
-    bad.then_some(|insn| Refusal::CallOperand { insn })
+    let bad = insn.is_ip_rel_memory_operand() && insn.memory_base() == Register::EIP;
+    bad.then_some(|insn| Refusal::EipRelative { insn })
 }
 
 /// BND and REP prefixes of emulated or rebuilt branches, and 16-bit ones, are not reproduced.
 fn branch_prefix(insn: &Instruction, prefixes: Prefixes) -> Option<Reason> {
     let direct = is_near_direct(insn);
     let indirect = insn.is_call_near_indirect() || insn.is_jmp_near_indirect();
-    let ret = insn.mnemonic() == Mnemonic::Ret;
+    let ret = matches!(insn.mnemonic(), Mnemonic::Ret | Mnemonic::Retf);
     // `repz ret` is an old idiom for AMD branch predictors, and is copied as it is.
     let uncertain = ((direct || indirect || ret) && prefixes.operand_size)
         || ((direct || insn.is_call_near_indirect()) && prefixes.repeat)

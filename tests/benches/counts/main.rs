@@ -3,8 +3,11 @@
 //! the loops cancel out; of several rounds the least counts, so that the host's interrupts fall out and
 //! the numbers are the same in each run.
 
+mod bare;
+mod crowd;
 mod measure;
 mod rows;
+mod scaling;
 mod table;
 
 use std::path::{Path, PathBuf};
@@ -35,6 +38,9 @@ struct Options {
     /// Rounds with and without the probe.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// Instead: how hits of one probe scale from one vCPU to two.
+    #[arg(long)]
+    scaling: bool,
     /// `cargo bench` passes it.
     #[arg(long, hide = true)]
     bench: bool,
@@ -51,6 +57,10 @@ fn main() -> ExitCode {
 }
 
 fn measure_all(options: &Options) -> Result<(), String> {
+    if options.scaling {
+        scaling::run(if options.tsc_counts_instructions { "instructions" } else { "ticks" });
+        return Ok(());
+    }
     let host = Host::open(Path::new(DEFAULT_KVM)).map_err(|e| e.to_string())?;
     let report = measure::all(&Plan {
         turns: options.turns,

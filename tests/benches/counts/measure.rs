@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use exoprobe_tests::TestGuest;
 use exoprobe_tests::counts::{Clock, Column, HostKind, Report, RowCounts, SCHEMA};
 use exoprobe_tests::loops::{Loops, TURN_INSNS};
-use exoprobe_vmm::ExitCounts;
+use exoprobe_tests::{TestGuest, host, kernel_symbols};
+use exoprobe_vmm::{ExitCounts, ExitHook, Gva, Vm};
 
-use crate::rows::{BODIES, ROWS, Row};
+use crate::bare::Bare;
+use crate::crowd;
+use crate::rows::{BARE, BODIES, Body, CALLEE, Place, ROWS, Row};
 
 /// The first round after stepping has begun may have a step too many (seen in Bochs).
 const STEP_ROUNDS: u32 = 3;
@@ -92,30 +94,53 @@ struct Bench<'a> {
     missing: BTreeMap<Column, String>,
 }
 
-/// Measures all rows in one guest.
+/// Measures all rows: those with probes in one guest, the bare breakpoint in another.
 pub(crate) fn all(plan: &Plan) -> Report {
-    let guest = TestGuest::restored(1);
-    let vm = Arc::clone(&guest.vm);
-    let loops = Loops::new(guest, &BODIES, move || {
-        let first = tsc();
-        let (exits, kvm) = (vm.exit_counts(), vm.kvm_stats(0).unwrap_or_default());
-        Moment { exits, kvm, tsc: [first, tsc()] }
-    });
-    let mut bench = Bench { plan, loops, missing: BTreeMap::new() };
+    let mut bench = Bench::new(plan, TestGuest::restored(1), |_| {});
     bench.find_missing();
-    let rows = ROWS.iter().map(|row| bench.row(row)).collect();
+    let mut rows: Vec<RowCounts> = ROWS.iter().map(|row| bench.row(row)).collect();
+    let missing = std::mem::take(&mut bench.missing);
+    drop(bench);
+    rows.insert(1, bare_row(plan, missing.clone()));
     Report {
         schema: SCHEMA,
         host: HostKind::here(plan.software_kvm),
         clock: if plan.tsc_counts_instructions { Clock::Instructions } else { Clock::Time },
         turns: plan.turns,
         rounds: plan.rounds,
-        missing: bench.missing,
+        missing,
         rows,
     }
 }
 
-impl Bench<'_> {
+/// The row [`BARE`], in a guest whose breakpoint there no engine sees.
+fn bare_row(plan: &Plan, missing: BTreeMap<Column, String>) -> RowCounts {
+    let vm = Vm::restore(&host(), &TestGuest::snapshot(1)).expect("it was restored before");
+    let guest = TestGuest::new(vm);
+    let hook = Arc::new(Bare::new(guest.engine.exit_hook()));
+    let started = guest.vm.start(Arc::clone(&hook) as Arc<dyn ExitHook>);
+    started.expect("a new machine starts");
+    let mut bench = Bench::new(plan, guest, |body| hook.pass_over(body));
+    bench.missing = missing;
+    bench.row(&BARE)
+}
+
+impl<'a> Bench<'a> {
+    /// Takes a guest to its loops; `int3` is told where the bare one is before any runs.
+    fn new(plan: &'a Plan, guest: TestGuest, int3: impl FnOnce(Gva)) -> Self {
+        let callee = kernel_symbols().lookup_function(CALLEE).expect("every kernel has it").address;
+        let codes = BODIES.map(|body| body.code(callee));
+        let vm = Arc::clone(&guest.vm);
+        let bodies: Vec<&[u8]> = codes.iter().map(Vec::as_slice).collect();
+        let loops = Loops::new(guest, &bodies, move || {
+            let first = tsc();
+            let (exits, kvm) = (vm.exit_counts(), vm.kvm_stats(0).unwrap_or_default());
+            Moment { exits, kvm, tsc: [first, tsc()] }
+        });
+        int3(loops.body(Body::Int3.index()));
+        Self { plan, loops, missing: BTreeMap::new() }
+    }
+
     /// Columns that this host cannot fill, and why.
     fn find_missing(&mut self) {
         match self.loops.guest().vm.kvm_stats(0) {
@@ -158,7 +183,7 @@ impl Bench<'_> {
         }
         let vm = &self.loops.guest().vm;
         vm.single_step(0, true).map_err(|e| e.to_string())?;
-        let steps = self.least(STEP_ROUNDS, BODIES[0]).exits("step");
+        let steps = self.least(STEP_ROUNDS, Body::Nothing).exits("step");
         vm.single_step(0, false).map_err(|e| e.to_string())?;
         match u64::from(self.plan.turns) * TURN_INSNS {
             least if steps < least => {
@@ -173,8 +198,8 @@ impl Bench<'_> {
     }
 
     /// Counters of `turns` turns of a loop, from rounds of so many and of twice as many.
-    fn least(&self, rounds: u32, body: &[u8]) -> Counts {
-        let index = BODIES.iter().position(|other| *other == body).expect("rows use BODIES");
+    fn least(&self, rounds: u32, body: Body) -> Counts {
+        let index = body.index();
         let least_of = |turns: u32| {
             let round = || {
                 let (before, after) = self.loops.run(index, u64::from(turns));
@@ -189,7 +214,7 @@ impl Bench<'_> {
     }
 
     /// Counters of a loop, and its steps.
-    fn side(&self, body: &[u8]) -> (Counts, u64) {
+    fn side(&self, body: Body) -> (Counts, u64) {
         let counts = self.least(self.plan.rounds, body);
         if !self.has(Column::Guest) {
             return (counts, 0);
@@ -203,11 +228,7 @@ impl Bench<'_> {
 
     fn row(&self, row: &Row) -> RowCounts {
         let (plain, plain_steps) = self.side(row.plain);
-        if let Some(probe) = &row.probe {
-            let index = BODIES.iter().position(|body| *body == row.body).expect("rows use BODIES");
-            let line = format!("p:{EVENT} 0x1 {}", probe.args.join(" "));
-            self.loops.probe_body(index, line.trim_end(), probe.post_handler);
-        }
+        self.place(row);
         let (with, with_steps) = self.side(row.body);
         if row.probe.is_some() {
             self.check_and_remove(row);
@@ -232,6 +253,26 @@ impl Bench<'_> {
         }
     }
 
+    /// Registers the row's probe, and the others that it is to be among.
+    fn place(&self, row: &Row) {
+        let Some(probe) = &row.probe else { return };
+        let engine = &self.loops.guest().engine;
+        crowd::register(self.loops.guest(), probe.others);
+        let register = |line: String| {
+            let definition =
+                exoprobe_probes::parse_line(&line).unwrap_or_else(|e| panic!("{line}: {e}"));
+            engine.register_probe(definition).unwrap_or_else(|e| panic!("{line}: {e}"));
+        };
+        match probe.place {
+            Place::Body => {
+                let line = format!("p:{EVENT} 0x1 {}", probe.args.join(" "));
+                self.loops.probe_body(row.body.index(), line.trim_end(), probe.post_handler);
+            }
+            Place::Entry => register(format!("p:{EVENT} {CALLEE}")),
+            Place::Return => register(format!("r:{EVENT} {CALLEE}")),
+        }
+    }
+
     /// Each turn was a hit, and ran as the row says.
     fn check_and_remove(&self, row: &Row) {
         let guest = self.loops.guest();
@@ -239,8 +280,8 @@ impl Bench<'_> {
         let steps = if self.has(Column::Guest) { STEP_ROUNDS } else { 0 };
         let hits = 3 * u64::from(self.plan.turns) * u64::from(self.plan.rounds + steps);
         assert_eq!((status.hits, status.lost), (hits, 0), "{}: {status:?}", row.name);
-        assert_eq!(Some(status.displaced), row.probe.map(|p| p.displaced), "{status:?}");
-        guest.engine.unregister_kprobe("kprobes", EVENT).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(status.displaced, row.probe.map(|p| p.displaced), "{status:?}");
+        guest.engine.unregister_probe("kprobes", EVENT).unwrap_or_else(|e| panic!("{e}"));
         guest.engine.drain();
     }
 

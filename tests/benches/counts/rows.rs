@@ -1,16 +1,57 @@
 //! What is counted: one entry a row.
 
 use exoprobe_probes::DisplacedBy;
+use exoprobe_vmm::Gva;
 
-/// Bodies of the loops: instructions of which the first is probed, or which exit by themselves.
-pub(crate) const BODIES: [&[u8]; 4] = [NOTHING, OUT, XOR, BSWAP];
-const NOTHING: &[u8] = &[];
-/// out dx,al: to a port without a device.
-const OUT: &[u8] = &[0xee];
-/// xor edx,edx: the VMM emulates it.
-const XOR: &[u8] = &[0x31, 0xd2];
-/// bswap rax: runs in a slot.
-const BSWAP: &[u8] = &[0x48, 0x0f, 0xc8];
+/// A loop's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Body {
+    Nothing,
+    /// An exit by itself.
+    Out,
+    /// The VMM emulates it.
+    Xor,
+    /// It runs in a slot.
+    Bswap,
+    /// A call of [`CALLEE`].
+    Call,
+    /// An int3 that no engine knows.
+    Int3,
+}
+
+/// All of them, in the order of the loops.
+pub(crate) const BODIES: [Body; 6] =
+    [Body::Nothing, Body::Out, Body::Xor, Body::Bswap, Body::Call, Body::Int3];
+/// A function that does nothing but return.
+pub(crate) const CALLEE: &str = "sys_ni_syscall";
+
+impl Body {
+    /// Its code; `callee` is the address of [`CALLEE`].
+    pub(crate) fn code(self, callee: Gva) -> Vec<u8> {
+        match self {
+            Self::Nothing => Vec::new(),
+            // out dx,al: to a port without a device.
+            Self::Out => vec![0xee],
+            // xor edx,edx
+            Self::Xor => vec![0x31, 0xd2],
+            // bswap rax
+            Self::Bswap => vec![0x48, 0x0f, 0xc8],
+            Self::Int3 => vec![0xcc],
+            Self::Call => {
+                // mov rax, imm32; call rax. The immediate is sign-extended, and kernel text is in the last
+                // 2 GiB.
+                let [low, ..] = [callee.0 & 0xffff_ffff];
+                let low = u32::try_from(low).expect("32 bits").to_le_bytes();
+                [&[0x48, 0xc7, 0xc0][..], &low, &[0xff, 0xd0]].concat()
+            }
+        }
+    }
+
+    /// Which loop it is in.
+    pub(crate) fn index(self) -> usize {
+        BODIES.iter().position(|body| *body == self).expect("all are there")
+    }
+}
 
 /// Four registers to record.
 const FOUR: [&str; 4] = ["%di", "%si", "%dx", "%cx"];
@@ -20,9 +61,9 @@ pub(crate) struct Row {
     /// Name in the table and in the JSON.
     pub(crate) name: &'static str,
     /// Body without what is counted.
-    pub(crate) plain: &'static [u8],
+    pub(crate) plain: Body,
     /// Body with it.
-    pub(crate) body: &'static [u8],
+    pub(crate) body: Body,
     /// The probe on the body.
     pub(crate) probe: Option<Probe>,
     /// Guest instructions, where steps do not tell: KVM counts an OUT that goes to user space as no step
@@ -30,34 +71,83 @@ pub(crate) struct Row {
     pub(crate) guest: Option<f64>,
 }
 
-/// A probe on a body's first instruction.
+/// Where a probe is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A kprobe on a body's first instruction.
+    Body,
+    /// A kprobe at the entry of [`CALLEE`].
+    Entry,
+    /// A return probe of [`CALLEE`].
+    Return,
+}
+
+/// A probe whose hits are counted.
 #[derive(Clone, Copy)]
 pub(crate) struct Probe {
+    pub(crate) place: Place,
     /// How the instruction must turn out to run.
     pub(crate) displaced: DisplacedBy,
     /// Registers that each hit records, beside its time and place.
     pub(crate) args: &'static [&'static str],
     /// With a post-handler that does nothing.
     pub(crate) post_handler: bool,
+    /// Beside so many others in the kernel.
+    pub(crate) others: usize,
 }
 
 const fn probed(
     name: &'static str,
-    body: &'static [u8],
+    body: Body,
     displaced: DisplacedBy,
     args: &'static [&'static str],
 ) -> Row {
     let post_handler = matches!(displaced, DisplacedBy::Step);
-    let probe = Some(Probe { displaced, args, post_handler });
+    let probe = Some(Probe { place: Place::Body, displaced, args, post_handler, others: 0 });
     Row { name, plain: body, body, probe, guest: None }
 }
 
-pub(crate) const ROWS: [Row; 7] = [
-    Row { name: "out, no probe", plain: NOTHING, body: OUT, probe: None, guest: Some(1.0) },
-    probed("int3, emulated", XOR, DisplacedBy::Emulation, &[]),
-    probed("int3, emulated, 4 registers", XOR, DisplacedBy::Emulation, &FOUR),
-    probed("int3, boosted", BSWAP, DisplacedBy::Boost, &[]),
-    probed("int3, boosted, 4 registers", BSWAP, DisplacedBy::Boost, &FOUR),
-    probed("int3, stepped", BSWAP, DisplacedBy::Step, &[]),
-    probed("int3, stepped, 4 registers", BSWAP, DisplacedBy::Step, &FOUR),
+const fn called(name: &'static str, place: Place) -> Row {
+    // It begins with a mov.
+    let displaced = DisplacedBy::Emulation;
+    let probe = Probe { place, displaced, args: &[], post_handler: false, others: 0 };
+    Row { name, plain: Body::Call, body: Body::Call, probe: Some(probe), guest: None }
+}
+
+/// What a hit costs among [`CROWD`] others.
+const fn crowded(name: &'static str) -> Row {
+    let displaced = DisplacedBy::Emulation;
+    let probe =
+        Probe { place: Place::Body, displaced, args: &[], post_handler: false, others: CROWD };
+    Row { name, plain: Body::Xor, body: Body::Xor, probe: Some(probe), guest: None }
+}
+
+const CROWD: usize = 10_000;
+
+/// The least that a breakpoint can cost: a hook that reads and writes RIP. Counted in a guest of its own.
+pub(crate) const BARE: Row = Row {
+    name: "int3, bare",
+    plain: Body::Nothing,
+    body: Body::Int3,
+    probe: None,
+    guest: Some(0.0),
+};
+
+pub(crate) const ROWS: [Row; 10] = [
+    Row {
+        name: "out, no probe",
+        plain: Body::Nothing,
+        body: Body::Out,
+        probe: None,
+        guest: Some(1.0),
+    },
+    probed("int3, emulated", Body::Xor, DisplacedBy::Emulation, &[]),
+    probed("int3, emulated, 4 registers", Body::Xor, DisplacedBy::Emulation, &FOUR),
+    probed("int3, boosted", Body::Bswap, DisplacedBy::Boost, &[]),
+    probed("int3, boosted, 4 registers", Body::Bswap, DisplacedBy::Boost, &FOUR),
+    probed("int3, stepped", Body::Bswap, DisplacedBy::Step, &[]),
+    probed("int3, stepped, 4 registers", Body::Bswap, DisplacedBy::Step, &FOUR),
+    called("kprobe at an entry", Place::Entry),
+    called("kretprobe", Place::Return),
+    crowded("int3, emulated, 1 of 10,001"),
 ];

@@ -1,7 +1,7 @@
 //! Arbitrary guest text: boundaries, analysis and slots.
 #![no_main]
 
-use exoprobe_probes::insn::{SLOT_SIZE, SlotKind, analyze, check_boundary};
+use exoprobe_probes::insn::{Assurances, SLOT_ADDRESS_OFFSET, SlotKind, analyze, check_boundary};
 use exoprobe_vmm::Gva;
 use libfuzzer_sys::fuzz_target;
 
@@ -14,10 +14,15 @@ fuzz_target!(|data: &[u8]| {
     if check_boundary(TEXT, text, target).is_err() {
         return;
     }
-    let Ok(insn) = analyze(&text[usize::from(offset)..], target) else { return };
+    let text = &text[usize::from(offset)..];
+    let Ok(insn) = analyze(text, target, Assurances::ALL) else {
+        assert!(analyze(text, target, Assurances::NONE).is_err(), "less assured, more allowed");
+        return;
+    };
     for kind in [SlotKind::Boosted, SlotKind::Stepped] {
         if let Ok(code) = insn.assemble(kind, SLOT) {
-            assert!(code.bytes.len() <= SLOT_SIZE);
+            assert!(code.bytes.len() <= SLOT_ADDRESS_OFFSET);
+            assert!(code.image(target).starts_with(&code.bytes));
             assert_eq!(insn.assemble(kind, SLOT), Ok(code), "the same arguments, the same bytes");
         }
     }

@@ -17,6 +17,17 @@ pub struct Job {
     pub steps: Vec<Step>,
 }
 
+impl Job {
+    /// The same with these environment variables, by name and value, for each program.
+    #[must_use]
+    pub fn with_env(mut self, settings: &[(String, String)]) -> Self {
+        for step in &mut self.steps {
+            step.env.extend(settings.iter().cloned());
+        }
+        self
+    }
+}
+
 /// One program to run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Step {

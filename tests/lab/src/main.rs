@@ -61,9 +61,21 @@ struct RunArgs {
     /// Give up after so many seconds in all, counted from power-on
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     limit: u64,
+    /// An environment variable for the tests, as EXOPROBE_STRESS_SECONDS=600
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    env: Vec<(String, String)>,
     /// Commands for Bochs' debugger, in place of `c` (continue); what it prints goes to debugger.txt
     #[arg(long, value_name = "FILE")]
     debugger: Option<PathBuf>,
+}
+
+fn setting(text: &str) -> Result<(String, String), &'static str> {
+    let (name, value) = text.split_once('=').ok_or("give NAME=VALUE")?;
+    if name.is_empty() {
+        Err("the name is missing")
+    } else {
+        Ok((name.to_owned(), value.to_owned()))
+    }
 }
 
 fn main() -> ExitCode {
@@ -93,7 +105,7 @@ fn run(args: &RunArgs) -> Result<(), LabError> {
         remove(old)?;
     }
     std::fs::create_dir_all(&dir).map_err(at(&dir))?;
-    let job = plan.job(args.test.as_deref());
+    let job = plan.job(args.test.as_deref()).with_env(&args.env);
     prepare(args, &job, &dir)?;
     let kvm = plan.machine().kvm;
     println!("lab: {kvm} in Bochs; console, results and logs are in {}", dir.display());

@@ -57,6 +57,10 @@ impl Plan {
         if self != Self::Stock && filter.is_none() {
             // Twice: the same program must give the same counts.
             steps.extend(["counts", "counts again"].map(|name| self.counts(name)));
+            if self == Self::Intel {
+                let args = ["--scaling", "--tsc-counts-instructions"].map(str::to_owned);
+                steps.push(self.step("scaling", "/bin/counts", args.into()));
+            }
         }
         Job { steps }
     }
@@ -118,7 +122,7 @@ mod tests {
     #[test]
     fn counts_are_taken_twice_unless_tests_were_chosen() {
         let names = |job: Job| job.steps.into_iter().map(|step| step.name).collect::<Vec<_>>();
-        assert_eq!(names(Plan::Intel.job(None)), ["tests", "counts", "counts again"]);
+        assert_eq!(names(Plan::Intel.job(None)), ["tests", "counts", "counts again", "scaling"]);
         assert_eq!(names(Plan::Intel.job(Some("hits"))), ["tests"]);
         assert_eq!(names(Plan::Stock.job(None)), ["tests"]);
         assert!(
@@ -129,7 +133,10 @@ mod tests {
         assert!(
             Plan::Amd.may_skip("counts::x", reason) && !Plan::Intel.may_skip("counts::x", reason)
         );
-        let steps = Plan::Amd.job(None).steps;
+        let settings = [("SECONDS".to_owned(), "600".to_owned())];
+        let steps = Plan::Amd.job(None).with_env(&settings).steps;
+        let told = |step: &Step| step.env["SECONDS"] == "600" && step.env[GUEST_ENV] == "/guest";
+        assert!(steps.iter().all(told));
         assert!(steps[1].args.contains(&"--no-single-step".to_owned()));
     }
 }

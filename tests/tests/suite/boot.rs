@@ -1,41 +1,13 @@
 //! From power-on.
 
-use std::time::{Duration, Instant};
-
-use exoprobe_probes::{AttachError, ProbeError, parse_line};
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, TestGuest, cases, host};
+use exoprobe_tests::{TestGuest, cases, host};
 use exoprobe_vmm::Vm;
 
 pub(crate) const CASES: &[Case] = cases![
-    a_probe_is_refused_until_the_kernel_has_booted_and_counts_from_then_on needs [Kvm, Smp],
     a_machine_is_as_old_as_it_was_made_and_can_go_at_any_moment,
     a_bzimage_boots_and_is_probed_by_the_symbols_of_its_vmlinux,
 ];
-
-fn a_probe_is_refused_until_the_kernel_has_booted_and_counts_from_then_on() {
-    let host = host();
-    let guest = TestGuest::new(Vm::create(&host, &TestGuest::config("vmlinux", 2)).unwrap());
-    let register = || {
-        let error = guest.engine.register_kprobe(parse_line("p:getpid __x64_sys_getpid").unwrap());
-        let error = error.err()?;
-        assert!(matches!(error, ProbeError::Attach(AttachError::Booting)), "{error}");
-        assert_eq!(error.code(), "EAGAIN");
-        Some(error)
-    };
-    assert!(register().is_some(), "nothing has run yet");
-    guest.vm.start(guest.engine.exit_hook()).unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while register().is_some() {
-        assert!(guest.vm.registers(1).is_ok(), "a vCPU in the middle of boot answers");
-        assert!(Instant::now() < deadline, "it does not boot: {}", guest.console());
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    guest.wait_for_prompt();
-    assert_eq!(guest.work("getpid 100"), 100);
-    assert_eq!(guest.hits("getpid"), 100);
-    guest.assert_unharmed();
-}
 
 fn a_machine_is_as_old_as_it_was_made_and_can_go_at_any_moment() {
     let host = host();

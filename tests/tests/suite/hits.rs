@@ -104,7 +104,7 @@ fn every_instruction_of_functions_can_be_probed_and_the_guest_is_unharmed(vcpus:
     for how in [DisplacedBy::Emulation, DisplacedBy::Boost] {
         let hit = names.iter().filter(|name| {
             let status = guest.status(name);
-            status.displaced == how && status.hits > 0
+            status.displaced == Some(how) && status.hits > 0
         });
         assert!(hit.count() > 20, "too few instructions were hit that run by {how:?}");
     }
@@ -132,10 +132,11 @@ fn handlers_run_before_and_after_and_can_change_registers(vcpus: u8) {
             post_handler: Some(Box::new(move |_| {
                 after.fetch_sub(1, Ordering::SeqCst);
             })),
+            ..Kprobe::default()
         };
         if guest.engine.register_kprobe(probe).is_ok() {
             let how = guest.status(&format!("post{offset}")).displaced;
-            stepped += u64::from(how == DisplacedBy::Step);
+            stepped += u64::from(how == Some(DisplacedBy::Step));
         }
     }
     assert!(stepped > 0, "some instruction of {GETPID} is stepped");
@@ -152,11 +153,11 @@ fn a_pre_handler_that_returns_from_the_function_ends_the_hit(vcpus: u8) {
     let target = address("__x64_sys_getppid");
     let probe = Kprobe {
         definition: parse_line("p:divert __x64_sys_getpid").unwrap(),
-        pre_handler: Some(Box::new(move |regs| {
-            regs.rip = target.0;
+        pre_handler: Some(Box::new(move |hit| {
+            hit.regs.rip = target.0;
             Verdict::Done
         })),
-        post_handler: None,
+        ..Kprobe::default()
     };
     guest.engine.register_kprobe(probe).unwrap();
     assert_eq!(guest.work("getpid 20"), 20);
@@ -206,11 +207,11 @@ fn a_child_of_the_workload_that_stops_early_is_told(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     let probe = Kprobe {
         definition: parse_line("p:signal force_sig").unwrap(),
-        pre_handler: Some(Box::new(|regs| {
-            regs.rdi = SIGKILL;
+        pre_handler: Some(Box::new(|hit| {
+            hit.regs.rdi = SIGKILL;
             Verdict::Continue
         })),
-        post_handler: None,
+        ..Kprobe::default()
     };
     guest.engine.register_kprobe(probe).unwrap();
     for command in ["trap 3", "spawn 0 trap 3", "par 2 trap 3"] {

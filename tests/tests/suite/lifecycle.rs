@@ -6,11 +6,14 @@ use std::time::{Duration, Instant};
 
 use exoprobe_probes::{AttachError, Kprobe, ProbeError, parse_line};
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, TestGuest, cases, host};
+use exoprobe_tests::{PATIENCE, TestGuest, cases, guest_file, host};
 use exoprobe_vmm::{
-    ControlError, CreateError, GuestTime, SnapshotError, StopReason, StopRecord, Vm, VmState,
-    paging,
+    ControlError, CreateError, GuestTime, RebootError, SnapshotError, StopReason, StopRecord, Vm,
+    VmConfig, VmState, paging,
 };
+
+/// IA32_EFER, long mode active (Intel SDM vol. 3, 2.2.1).
+const EFER_LMA: u64 = 1 << 10;
 
 pub(crate) const CASES: &[Case] = cases![
     a_paused_guest_does_nothing_and_goes_on_where_it_was(vcpus),
@@ -18,6 +21,8 @@ pub(crate) const CASES: &[Case] = cases![
     a_guest_without_an_idt_ends_in_a_triple_fault(vcpus) needs [Kvm, TripleFault],
     a_handler_that_panics_stops_the_machine_and_says_so(vcpus),
     shutdown_by_the_user_stops_all_vcpus(vcpus),
+    a_guest_boots_again_whatever_it_was_doing(vcpus),
+    a_guest_that_cannot_be_booted_again_goes_on_as_it_was,
     a_snapshot_taken_under_load_goes_on_in_another_machine(vcpus),
     a_guest_does_not_feel_how_long_its_snapshot_lay(vcpus),
     a_damaged_snapshot_is_refused_by_the_part_that_is_damaged,
@@ -127,7 +132,7 @@ fn a_handler_that_panics_stops_the_machine_and_says_so(vcpus: u8) {
     let probe = Kprobe {
         definition: parse_line("p:bad __x64_sys_getpid").unwrap(),
         pre_handler: Some(Box::new(|_| panic!("a bug in a handler (this test wants it)"))),
-        post_handler: None,
+        ..Kprobe::default()
     };
     guest.engine.register_kprobe(probe).unwrap();
     let _ = guest.send("getpid 1");
@@ -146,6 +151,62 @@ fn shutdown_by_the_user_stops_all_vcpus(vcpus: u8) {
     assert_eq!(record.reason, StopReason::ShutDown);
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(guest.vm.exit_counts(), exits, "nothing runs any more");
+}
+
+/// Boots the guest again to where it works, and checks what goes on and what begins anew.
+fn reboot(guest: &TestGuest) {
+    let (boots, exits, console) = (guest.vm.boots(), guest.vm.exit_counts(), guest.console());
+    let before = guest.vm.clock().now();
+    guest.reboot();
+    assert!(matches!(guest.vm.state(), VmState::Running));
+    assert_eq!(guest.vm.boots(), boots + 1);
+    assert!(guest.vm.clock().now() > before, "its time goes on");
+    assert!(guest.vm.exit_counts().port > exits.port, "and so do its exits");
+    assert!(guest.console().starts_with(&console), "and its console");
+    assert_eq!(guest.work("par 2 getpid 10"), 20);
+    for vcpu in 0..guest.vm.config().vcpus {
+        let efer = guest.vm.registers(vcpu).unwrap().sregs.efer;
+        assert_ne!(efer & EFER_LMA, 0, "vCPU {vcpu} was brought up");
+    }
+}
+
+fn a_guest_boots_again_whatever_it_was_doing(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
+    assert_eq!(guest.vm.boots(), 1);
+    let _ = guest.send("par 2 getpid 100000");
+    if vcpus > 1 {
+        guest.vm.pause().unwrap();
+    }
+    reboot(&guest);
+    guest.assert_unharmed();
+    // Each of the reasons to stop, and of the kinds of memory: a snapshot's file, and none.
+    let (command, sign) = if vcpus > 1 { ("panic", "panic") } else { ("reboot", "no sign") };
+    let record = stopped_by(&guest, command);
+    assert_eq!(matches!(record.reason, StopReason::Panic { .. }), command == "panic");
+    assert!(!guest.vm.reboot_after(1).unwrap(), "it has been booted since");
+    reboot(&guest);
+    assert_eq!(guest.vm.boots(), 3);
+    guest.assert_unharmed_but_for(sign);
+    // What the panic's text says is of the former boot.
+    assert_eq!(stopped_by(&guest, "reboot").reason, StopReason::Reset);
+}
+
+fn a_guest_that_cannot_be_booted_again_goes_on_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let kernel = dir.path().join("vmlinux");
+    std::fs::copy(guest_file("vmlinux"), &kernel).unwrap();
+    let config = VmConfig { kernel: kernel.clone(), ..TestGuest::config("vmlinux", 1) };
+    let guest = TestGuest::new(Vm::create(&host(), &config).unwrap());
+    assert!(matches!(guest.vm.reboot(), Err(RebootError::NotStarted)));
+    guest.vm.start(guest.engine.exit_hook()).unwrap();
+    std::fs::remove_file(&kernel).unwrap();
+    assert!(matches!(guest.vm.reboot(), Err(RebootError::Boot(_))));
+    assert_eq!(guest.vm.boots(), 1);
+    guest.wait_for_prompt();
+    guest.assert_unharmed();
+    // A machine that was made for it, and not from a snapshot.
+    std::fs::copy(guest_file("vmlinux"), &kernel).unwrap();
+    reboot(&guest);
 }
 
 /// Takes a snapshot while the guest works; gives what the work's answer is.

@@ -1,21 +1,48 @@
 mod api;
 mod boot;
+mod calls;
 mod counts;
+mod early;
+mod entry;
+mod everywhere;
+mod faults;
+mod handlers;
 mod hits;
+mod holds;
 mod lifecycle;
 mod program;
 mod refusals;
+mod registration;
+mod returns;
+mod slots;
+mod smp;
 mod stock;
+mod stress;
+mod text;
+mod usermem;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 8] = [
+pub(crate) const ALL: [&[Case]; 21] = [
     api::CASES,
     boot::CASES,
+    calls::CASES,
     counts::CASES,
+    early::CASES,
+    entry::CASES,
+    everywhere::CASES,
+    faults::CASES,
+    handlers::CASES,
     hits::CASES,
+    holds::CASES,
     lifecycle::CASES,
     program::CASES,
     refusals::CASES,
+    registration::CASES,
+    returns::CASES,
+    smp::CASES,
     stock::CASES,
+    stress::CASES,
+    text::CASES,
+    usermem::CASES,
 ];

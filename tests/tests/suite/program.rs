@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::http::{self, Answer};
@@ -21,6 +21,7 @@ pub(crate) const CASES: &[Case] = cases![
     tcp_needs_a_token needs [Kvm, Loopback],
     the_command_line_does_the_main_job,
     the_console_comes_on_standard_output_to_its_end,
+    a_guest_that_resets_itself_boots_again_if_so_asked,
 ];
 
 fn snapshot() -> String {
@@ -154,12 +155,26 @@ fn sigterm_during_boot_ends_cleanly() {
         initramfs.to_str().unwrap(),
         "--memory",
         "32",
+        "--probe",
+        "p:begin start_kernel",
     ];
     let mut service = Service::start(&args);
-    std::thread::sleep(Duration::from_millis(500));
+    // Registered before the guest ran, so that its only call is a hit.
+    let deadline = Instant::now() + PATIENCE;
+    while !service.ok(&["probe", "show", "begin"]).lines().any(is_one_hit) {
+        assert!(Instant::now() < deadline, "{}", service.ok(&["probe", "show", "begin"]));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // However far the kernel is: the probe is there, and waits if it must.
+    let added = service.ok(&["probe", "add", "p:early __x64_sys_getpid", "r:ret rest_init"]);
+    assert!(added.contains("early") && added.contains("ret"), "{added}");
     let status = service.end(libc::SIGTERM);
     assert!(status.success(), "{status}: {}", service.log());
     assert!(!service.socket().exists(), "the socket is removed");
+}
+
+fn is_one_hit(line: &str) -> bool {
+    line.split_whitespace().eq(["hits", "1"])
 }
 
 fn tcp_needs_a_token() {
@@ -217,6 +232,36 @@ fn the_command_line_does_the_main_job() {
     assert_eq!(unknown.status.code(), Some(1));
     assert!(error.contains("ENOENT") && error.contains("__x64_sys_getpid"), "{error}");
     let _ = service.ok(&["probe", "rm", "--all"]);
+
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("probes.json");
+    let json = r#"[{"event": "deaf", "symbol_name": "do_sys_openat2", "actions": [{"return": "-5"}]},
+        {"kind": "r", "event": "pid", "symbol_name": "__x64_sys_getpid", "args": ["$retval"],
+         "actions": ["stack"]}]"#;
+    std::fs::write(&file, json).unwrap();
+    let added = service.ok(&["probe", "add", "--wait", "600", "-f", file.to_str().unwrap()]);
+    assert!(added.lines().any(|line| line.starts_with("r     pid ")), "{added}");
+    let timeout = PATIENCE.as_secs().to_string();
+    let refused = service.client(&["vm", "send", "--timeout", &timeout, "open /dev/null 1"]);
+    assert_eq!(refused.stdout, b"error open: openat: errno 5 (0 done)\n");
+    assert_eq!(service.ok(&["probe", "switch", "off"]), "off\n");
+    let _ = service.work("open /dev/null 1");
+    assert_eq!(service.ok(&["probe", "switch", "on"]), "on\n");
+    let _ = service.work("getpid 1");
+    let events = service.ok(&["events"]);
+    let mut lines = events.lines().skip_while(|line| !line.contains(" <- __x64_sys_getpid)"));
+    assert!(lines.next().unwrap().ends_with(" arg1=0x1"), "{events}");
+    assert_eq!(lines.next(), Some("        => __x64_sys_getpid+0x0"), "{events}");
+    let mut callers = lines.take_while(|line| line.starts_with("        => "));
+    assert!(callers.any(|line| line.starts_with("        => do_syscall_64+0x")), "{events}");
+    let removed = service.client(&["probe", "rm", "deaf", "nothing", "pid"]);
+    assert_eq!(removed.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&removed.stderr).into_owned();
+    assert!(error.starts_with("nothing: ") && error.contains("1 of 3"), "{error}");
+    assert_eq!(service.ok(&["probe", "list", "--json"]), "[]\n");
+    let blacklist = service.ok(&["probe", "blacklist"]);
+    assert!(blacklist.starts_with("START ") && blacklist.contains("asm_exc_nmi"), "{blacklist}");
+
     let _ = service.ok(&["vm", "pause"]);
     assert!(service.ok(&["vm", "status"]).contains("paused"));
     let _ = service.ok(&["vm", "resume"]);
@@ -235,4 +280,34 @@ fn the_console_comes_on_standard_output_to_its_end() {
     assert!(!ended.status.success(), "a panic is no good end");
     let console = String::from_utf8_lossy(&ended.stdout).into_owned();
     assert!(console.contains("Kernel panic"), "{sent:?}: {console}");
+}
+
+fn a_guest_that_resets_itself_boots_again_if_so_asked() {
+    let boots = |service: &Service, wanted: u64| {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let status: serde_json::Value =
+                serde_json::from_str(&service.ok(&["--json", "vm", "status"])).unwrap();
+            if status["boots"] == wanted && status["state"] == "running" {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{status}: {}", service.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let reset = |service: &Service| {
+        let answer = http::ask(service.socket(), "POST", "/v1/vm/serial/1", &[], b"reboot\n");
+        assert_eq!(answer.status, 204, "{answer:?}");
+    };
+    let service = Service::start(&["--restore", &snapshot(), "--reboot", "--exit-with-guest"]);
+    boots(&service, 1);
+    reset(&service);
+    boots(&service, 2);
+    assert_eq!(service.ok(&["vm", "reboot"]), "running\n");
+    boots(&service, 3);
+    // What waits at the port is read by the third boot, when it is so far.
+    reset(&service);
+    boots(&service, 4);
+    assert_eq!(service.log().matches("it reset itself; it boots again").count(), 2);
+    assert_eq!(service.ok(&["vm", "shutdown"]), "stopped\n");
 }

@@ -54,6 +54,11 @@ impl ConsoleWatch {
         }
     }
 
+    /// Forgets all of it: another boot's text comes.
+    pub(crate) fn reset(&self) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State::default();
+    }
+
     /// The panic's message, once printed.
     pub(crate) fn message(&self) -> Option<String> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).message.clone()
@@ -80,6 +85,10 @@ mod tests {
         watch.feed(b"---[ end Kernel panic - not syncing: Attempted ]---\n");
         let message = "Attempted to kill init!".to_owned();
         assert_eq!(watch.end(), Some(StopReason::Panic { message }));
+        watch.feed(b"Kernel panic - not");
+        watch.reset();
+        watch.feed(b" syncing: again\n");
+        assert_eq!((watch.message(), watch.end()), (None, None));
     }
 
     #[test]

@@ -47,9 +47,28 @@ impl Write for Sink {
     }
 }
 
+type Uart = Serial<IrqLine, NoEvents, Sink>;
+
 struct Device {
-    uart: Serial<IrqLine, NoEvents, Sink>,
+    uart: Uart,
     input: VecDeque<u8>,
+}
+
+/// What a port is connected to, whatever becomes of its registers.
+struct Wiring {
+    vm: Arc<VmFd>,
+    irq: u32,
+    log: Arc<OutputLog>,
+    watch: Option<Arc<ConsoleWatch>>,
+}
+
+impl Wiring {
+    fn uart(&self, state: &SerialState) -> Result<Uart, SerialStateError> {
+        let line = IrqLine { vm: Arc::clone(&self.vm), irq: self.irq };
+        let sink = Sink { log: Arc::clone(&self.log), watch: self.watch.clone() };
+        Serial::from_state(state, line, NoEvents, sink)
+            .map_err(|e| SerialStateError(format!("{e:?}")))
+    }
 }
 
 /// The input queue is full: the guest does not read its port.
@@ -68,7 +87,7 @@ pub(crate) struct SerialStateError(String);
 /// One serial port of the guest.
 pub struct SerialPort {
     device: Mutex<Device>,
-    log: Arc<OutputLog>,
+    wiring: Wiring,
 }
 
 /// A port's registers, as kept in a snapshot.
@@ -94,13 +113,17 @@ impl SerialPort {
         watch: Option<Arc<ConsoleWatch>>,
         from: Option<&SerialSnapshot>,
     ) -> Result<Self, SerialStateError> {
-        let log = Arc::new(OutputLog::default());
-        let sink = Sink { log: Arc::clone(&log), watch };
+        let wiring = Wiring { vm, irq, log: Arc::default(), watch };
         let state = from.map_or_else(SerialState::default, SerialSnapshot::registers);
-        let uart = Serial::from_state(&state, IrqLine { vm, irq }, NoEvents, sink)
-            .map_err(|e| SerialStateError(format!("{e:?}")))?;
+        let uart = wiring.uart(&state)?;
         let input = from.map_or_else(VecDeque::new, |s| s.input.iter().copied().collect());
-        Ok(Self { device: Mutex::new(Device { uart, input }), log })
+        Ok(Self { device: Mutex::new(Device { uart, input }), wiring })
+    }
+
+    /// Back to the power-on state. Input that waits was for the former boot, and goes; the log stays.
+    pub(crate) fn reset(&self) {
+        let uart = self.wiring.uart(&SerialState::default()).expect("a new port has this state");
+        *self.device() = Device { uart, input: VecDeque::new() };
     }
 
     fn device(&self) -> std::sync::MutexGuard<'_, Device> {
@@ -110,7 +133,7 @@ impl SerialPort {
     /// What the guest wrote.
     #[must_use]
     pub fn log(&self) -> &Arc<OutputLog> {
-        &self.log
+        &self.wiring.log
     }
 
     /// Sends bytes to the guest; they wait in a queue while its FIFO is full.

@@ -10,8 +10,8 @@ use super::PreflightError;
 use crate::addr::Gpa;
 use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS};
 use crate::memory::{GuestRam, RamRange};
+use crate::msr_exits::MSR_LSTAR;
 use crate::paging::{PAGE_SIZE, PTE_PRESENT, PTE_USER, PTE_WRITE};
-use crate::quirks::software_kvm::MSR_LSTAR;
 use crate::vcpu::report_debug;
 
 /// Where the probed code starts (and its RIP).

@@ -1,16 +1,19 @@
 //! KVM without VT-x or SVM (kvm-pvm): guest kernel code is emulated by KVM, guest user code runs
 //! natively. `host-notes.md` has the measurements behind each of these.
 
+use iced_x86::code_asm::{CodeAssembler, byte_ptr, qword_ptr, rsp};
 use kvm_bindings::{
-    CpuId, KVM_CAP_EXIT_ON_EMULATION_FAILURE, KVM_CAP_X86_USER_SPACE_MSR,
-    KVM_MSR_EXIT_REASON_FILTER, KVM_MSR_FILTER_WRITE, kvm_enable_cap, kvm_regs, kvm_run, kvm_sregs,
+    CpuId, KVM_CAP_EXIT_ON_EMULATION_FAILURE, kvm_enable_cap, kvm_regs, kvm_run, kvm_sregs,
 };
-use kvm_ioctls::{MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VmFd};
+use kvm_ioctls::VmFd;
 
 use crate::addr::Gva;
 use crate::hidden::{HiddenError, HiddenMemory};
+use crate::idt::{self, IdtError};
 use crate::memory::{GuestRam, OutsideMemory};
-use crate::paging::{self, PagingError, PagingMode};
+use crate::msr_exits::MSR_LSTAR;
+use crate::paging::{PagingError, PagingMode};
+use crate::stub::{self, Stub, StubError, Way};
 
 /// Added to the kernel command line: features that KVM's emulator lacks in kernel mode, and that
 /// CPUID cannot hide because KVM forces the host's user-visible bits. Without `erms` and `fsrm` (both or
@@ -22,14 +25,10 @@ pub const CMDLINE: &str = concat!(
     "clearcpuid=smap,popcnt,cx16,pcid,rdrand,rdseed,xsave,fsgsbase,invpcid,erms,fsrm"
 );
 
-/// IA32_LSTAR: where SYSCALL goes (Intel SDM vol. 3, 5.8.8).
-pub const MSR_LSTAR: u32 = 0xc000_0082;
-
 const OPCODE_INT3: u8 = 0xcc;
 /// FWAIT, which KVM's emulator does not know; with no x87 exception pending it does nothing.
 const OPCODE_FWAIT: u8 = 0x9b;
-const PAGE_FAULT_VECTOR: u64 = 14;
-const GATE_LEN: u64 = 16;
+const PAGE_FAULT_VECTOR: u8 = 14;
 
 /// The software KVM back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,15 +54,21 @@ pub enum AssistError {
     /// Hidden memory has no place yet.
     #[error(transparent)]
     Hidden(#[from] HiddenError),
-    /// The guest's IDT is not where its IDTR says.
-    #[error("cannot read the guest's interrupt descriptor table: {0}")]
-    Idt(#[from] PagingError),
-    /// As above, but the physical page is missing.
-    #[error("the guest's interrupt descriptor table is outside its memory: {0}")]
-    IdtMemory(#[from] OutsideMemory),
-    /// A branch would be longer than 2 GiB.
-    #[error("{0} is out of reach of hidden memory")]
-    Reach(Gva),
+    /// The vCPU's tables cannot be walked.
+    #[error(transparent)]
+    Paging(#[from] PagingError),
+    /// The gate of page faults cannot be used.
+    #[error(transparent)]
+    Idt(#[from] IdtError),
+    /// The guest has no handler for page faults.
+    #[error("the guest has set LSTAR before its gate for page faults")]
+    NoHandler,
+    /// The guest's table is no longer in its memory.
+    #[error("the guest's interrupt descriptor table: {0}")]
+    Memory(#[from] OutsideMemory),
+    /// The stub has no code.
+    #[error(transparent)]
+    Stub(#[from] StubError),
 }
 
 impl SoftwareKvm {
@@ -93,24 +98,20 @@ impl SoftwareKvm {
         all
     }
 
-    /// Makes KVM report what it cannot emulate, and writes to LSTAR. A guest that is `settled` has the
-    /// assist already; then the filter, whose setting takes KVM 15 ms, is left out.
+    /// Makes KVM report what it cannot emulate.
     ///
     /// # Errors
     /// What KVM said.
-    pub fn prepare_vm(self, vm: &VmFd, settled: bool) -> Result<(), kvm_ioctls::Error> {
-        enable(vm, KVM_CAP_EXIT_ON_EMULATION_FAILURE, 1)?;
-        if settled || !self.syscall_faults {
-            return Ok(());
-        }
-        enable(vm, KVM_CAP_X86_USER_SPACE_MSR, u64::from(KVM_MSR_EXIT_REASON_FILTER))?;
-        let lstar = MsrFilterRange {
-            flags: MsrFilterRangeFlags::from_bits_truncate(KVM_MSR_FILTER_WRITE),
-            base: MSR_LSTAR,
-            msr_count: 1,
-            bitmap: &[0],
-        };
-        vm.set_msr_filter(MsrFilterDefaultAction::ALLOW, &[lstar])
+    pub fn prepare_vm(self, vm: &VmFd) -> Result<(), kvm_ioctls::Error> {
+        let cap = KVM_CAP_EXIT_ON_EMULATION_FAILURE;
+        let mut request = kvm_enable_cap { cap, ..kvm_enable_cap::default() };
+        request.args[0] = 1;
+        vm.enable_cap(&request)
+    }
+
+    /// The register of which this host must tell each write: then the guest is to be given the assist.
+    pub(crate) fn wants_msr(self) -> Option<u32> {
+        self.syscall_faults.then_some(MSR_LSTAR)
     }
 
     /// Hides features that need what the emulator lacks, and hypercalls (they never complete).
@@ -166,46 +167,22 @@ impl SoftwareKvm {
     ) -> Result<(), AssistError> {
         let mode = PagingMode::from_registers(sregs.cr0, sregs.cr3, sregs.cr4, sregs.efer)?;
         hidden.map(ram, mode)?;
-        let stub = hidden.stub_window().expect("hidden memory was mapped above");
-        let gate_gva = Gva(sregs.idt.base).wrapping_add(PAGE_FAULT_VECTOR * GATE_LEN);
-        let gate_gpa = paging::translate(ram, mode, gate_gva)?.gpa;
-        let mut gate = [0; 16];
-        ram.read(gate_gpa, &mut gate)?;
-        let handler = gate_target(gate);
-        if handler == stub.gva {
+        let idtr = (Gva(sregs.idt.base), sregs.idt.limit);
+        let gate = idt::gate(ram, mode, idtr, PAGE_FAULT_VECTOR)?.ok_or(AssistError::NoHandler)?;
+        let handler = gate.target();
+        if Way::from(hidden, handler).passes(Stub::SystemCall) {
             return Ok(());
         }
-        let code = assist_stub(stub.gva, lstar, handler)?;
-        hidden.write(stub.offset, &code);
-        set_gate_target(&mut gate, stub.gva);
-        Ok(ram.write(gate_gpa, &gate)?)
+        let code = Stub::SystemCall.assemble(hidden, handler, |a| repair_syscall(a, lstar))?;
+        let gate = gate.to(code.gva)?;
+        code.write(hidden);
+        Ok(gate.store(ram)?)
     }
 }
 
 /// Passes over an instruction of `len` bytes.
 pub fn skip(regs: &mut kvm_regs, len: u8) {
     regs.rip = regs.rip.wrapping_add(u64::from(len));
-}
-
-fn enable(vm: &VmFd, cap: u32, arg: u64) -> Result<(), kvm_ioctls::Error> {
-    let mut request = kvm_enable_cap { cap, ..kvm_enable_cap::default() };
-    request.args[0] = arg;
-    vm.enable_cap(&request)
-}
-
-/// Target of a 64-bit interrupt gate (Intel SDM vol. 3, figure 6-8).
-fn gate_target(gate: [u8; 16]) -> Gva {
-    let low = u64::from(u16::from_le_bytes([gate[0], gate[1]]));
-    let middle = u64::from(u16::from_le_bytes([gate[6], gate[7]]));
-    let high = u64::from(u32::from_le_bytes([gate[8], gate[9], gate[10], gate[11]]));
-    Gva(low | middle << 16 | high << 32)
-}
-
-fn set_gate_target(gate: &mut [u8; 16], target: Gva) {
-    let bytes = target.0.to_le_bytes();
-    gate[0..2].copy_from_slice(&bytes[0..2]);
-    gate[6..8].copy_from_slice(&bytes[2..4]);
-    gate[8..12].copy_from_slice(&bytes[4..8]);
 }
 
 /// Six instructions a fault on the usual way through:
@@ -217,53 +194,70 @@ fn set_gate_target(gate: &mut [u8; 16], target: Gva) {
 ///     jz   original
 ///     mov  rsp, [rsp+0x20]         as SYSCALL leaves it; RCX, R11, RFLAGS are right already
 ///     jmp  LSTAR
-/// original:
-///     jmp  handler
+/// original:                        the jmp to the handler
 /// ```
-fn assist_stub(at: Gva, lstar: Gva, handler: Gva) -> Result<Vec<u8>, AssistError> {
-    let imm32 = i32::try_from(lstar.0.cast_signed()).map_err(|_| AssistError::Reach(lstar))?;
-    let mut code = vec![0x48, 0x81, 0x7c, 0x24, 0x08];
-    code.extend_from_slice(&imm32.to_le_bytes());
-    code.extend_from_slice(&[0x75, 17, 0xf6, 0x44, 0x24, 0x10, 0x03, 0x74, 10]);
-    code.extend_from_slice(&[0x48, 0x8b, 0x64, 0x24, 0x20]);
-    for target in [lstar, handler] {
-        let next = at.wrapping_add(code.len() as u64 + 5);
-        let distance = target.0.wrapping_sub(next.0).cast_signed();
-        let rel32 = i32::try_from(distance).map_err(|_| AssistError::Reach(target))?;
-        code.push(0xe9);
-        code.extend_from_slice(&rel32.to_le_bytes());
-    }
-    Ok(code)
+fn repair_syscall(a: &mut CodeAssembler, lstar: Gva) -> Result<(), StubError> {
+    let mut original = a.create_label();
+    a.cmp(qword_ptr(rsp + 8), stub::imm32(lstar)?)?;
+    a.jne(original)?;
+    a.test(byte_ptr(rsp + 0x10), 3)?;
+    a.jz(original)?;
+    a.mov(rsp, qword_ptr(rsp + 0x20))?;
+    stub::jmp(a, lstar)?;
+    Ok(a.set_label(&mut original)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::idt::testing::{CR3, IDT, LIMIT, guest, put, target};
 
-    #[test]
-    fn a_gate_keeps_all_but_its_target() {
-        let mut gate = [0xff; 16];
-        set_gate_target(&mut gate, Gva(0x1122_3344_5566_7788));
-        assert_eq!(gate_target(gate), Gva(0x1122_3344_5566_7788));
-        assert_eq!(gate[2..6], [0xff; 4]);
-        assert_eq!(gate[12..16], [0xff; 4]);
+    const LSTAR: Gva = Gva(0xffff_ffff_8100_0100);
+    const HANDLER: Gva = Gva(0xffff_ffff_8120_0200);
+
+    fn sregs() -> kvm_sregs {
+        let mut sregs = kvm_sregs { cr3: CR3, cr4: 1 << 5, efer: 1 << 10, ..kvm_sregs::default() };
+        sregs.cr0 = 1 << 31;
+        (sregs.idt.base, sregs.idt.limit) = (IDT.0, LIMIT);
+        sregs
     }
 
     #[test]
     fn the_stub_branches_where_it_should() {
-        let at = Gva(0xffff_ffff_9fe0_1000);
-        let lstar = Gva(0xffff_ffff_8100_0100);
-        let handler = Gva(0xffff_ffff_8120_0200);
-        let code = assist_stub(at, lstar, handler).unwrap();
-        assert_eq!(code.len(), 33);
-        assert_eq!(code[9..11], [0x75, 17], "jne lands on the last jmp");
-        assert_eq!(11 + 17, 28);
-        assert_eq!(code[16..18], [0x74, 10], "so does jz");
-        let target = |jmp: usize| {
-            let rel = i32::from_le_bytes(code[jmp + 1..jmp + 5].try_into().unwrap());
-            at.wrapping_add(jmp as u64 + 5).wrapping_add(i64::from(rel).cast_unsigned())
-        };
-        assert_eq!((target(23), target(28)), (lstar, handler));
-        assert!(assist_stub(at, Gva(0x7fff_0000_0000), handler).is_err());
+        let (ram, mode) = guest();
+        put(&ram, PAGE_FAULT_VECTOR, HANDLER);
+        let hidden = HiddenMemory::new(&ram).unwrap();
+        let quirk = SoftwareKvm { syscall_faults: true };
+        let install = |lstar| quirk.install_assist(&ram, &hidden, &sregs(), lstar);
+        assert!(matches!(install(Gva(0x7fff_0000_0000)), Err(AssistError::Stub(_))));
+        assert_eq!(target(&ram, mode, PAGE_FAULT_VECTOR), Some(HANDLER), "nothing was changed");
+        for _ in 0..2 {
+            install(LSTAR).unwrap();
+            let stub = hidden.stub_window().unwrap();
+            assert_eq!(target(&ram, mode, PAGE_FAULT_VECTOR), Some(stub.gva));
+            let mut code = [0; 33];
+            hidden.read(stub.offset, &mut code);
+            assert_eq!(code[..9], [0x48, 0x81, 0x7c, 0x24, 8, 0, 1, 0, 0x81]);
+            assert_eq!(code[9..11], [0x75, 17], "jne lands on the last jmp");
+            assert_eq!(11 + 17, 28);
+            assert_eq!(code[16..18], [0x74, 10], "so does jz");
+            let to = |jmp: usize| {
+                assert_eq!(code[jmp], 0xe9);
+                let rel = i32::from_le_bytes(code[jmp + 1..jmp + 5].try_into().unwrap());
+                let next = stub.gva.wrapping_add(jmp as u64 + 5);
+                next.wrapping_add(i64::from(rel).cast_unsigned())
+            };
+            assert_eq!((to(23), to(28)), (LSTAR, HANDLER));
+        }
+    }
+
+    #[test]
+    fn a_guest_without_a_page_fault_handler_is_left_alone() {
+        let (ram, mode) = guest();
+        let hidden = HiddenMemory::new(&ram).unwrap();
+        let quirk = SoftwareKvm { syscall_faults: true };
+        let refused = quirk.install_assist(&ram, &hidden, &sregs(), LSTAR);
+        assert!(matches!(refused, Err(AssistError::NoHandler)));
+        assert_eq!(target(&ram, mode, PAGE_FAULT_VECTOR), None);
     }
 }

@@ -15,8 +15,8 @@ use crate::memory::{GuestRam, ram_ranges, to_usize};
 use crate::paging::PAGE_SIZE;
 
 const MAGIC: &[u8; 8] = b"EXOPROBE";
-/// Raised whenever the layout or the metadata changes.
-pub(super) const VERSION: u32 = 1;
+/// Raised whenever the layout, that of hidden memory, or the metadata changes.
+pub(super) const VERSION: u32 = 2;
 const HEADER_LEN: usize = 64;
 const CHUNK: usize = 1 << 20;
 /// Metadata of 16 vCPUs is below 2 MiB.

@@ -10,6 +10,7 @@ use super::SnapshotError;
 use crate::addr::Gva;
 use crate::config::VmConfig;
 use crate::devices::SerialSnapshot;
+use crate::msr_exits::MSR_LSTAR;
 use crate::time::GuestTime;
 use crate::vcpu::VcpuState;
 
@@ -57,6 +58,13 @@ impl Chips {
 }
 
 impl SnapshotMeta {
+    /// Whether no write of a model-specific register is waited for any more: the kernel has set its
+    /// system-call entry, which comes after its own beginning, and what a host's quirk needs then is in
+    /// place.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.vcpus.first().and_then(|vcpu| vcpu.msr(MSR_LSTAR)).is_some_and(|entry| entry != 0)
+    }
+
     /// A guest that measured its clock on one host cannot go on where it runs at another rate.
     pub(crate) fn check_rate(&self, khz: u32) -> Result<(), SnapshotError> {
         let apart = u64::from(self.tsc_khz.abs_diff(khz));

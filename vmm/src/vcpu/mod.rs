@@ -3,7 +3,9 @@
 
 mod debug;
 mod exits;
+mod hold;
 mod kick;
+mod power_on;
 mod run;
 mod state;
 mod stats;
@@ -11,13 +13,16 @@ mod thread;
 
 pub(crate) use debug::report_debug;
 pub use exits::ExitCounts;
-pub(crate) use state::VcpuState;
+pub(crate) use state::{Refusal, VcpuState};
 pub use stats::StatsError;
-pub(crate) use thread::{Vcpu, VcpuRemote};
+pub(crate) use thread::{Pending, Vcpu, VcpuRemote};
 
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
+
+use crate::boot::Entry;
 
 /// Registers of a vCPU that is out of the guest.
 #[derive(Clone, Copy, Debug)]
@@ -53,12 +58,14 @@ pub enum StepError {
     Refused(kvm_ioctls::Error),
 }
 
-type Reply<T> = SyncSender<Result<T, kvm_ioctls::Error>>;
+pub(crate) type Reply<T> = SyncSender<Result<T, kvm_ioctls::Error>>;
 
 /// What others ask of a vCPU's thread. Each is answered out of the guest.
 pub(crate) enum Command {
     /// Stay out of the guest.
     Pause(Reply<()>),
+    /// The same, from a vCPU that is held and waits for no answer.
+    StayOut,
     /// Run.
     Resume(Reply<()>),
     /// Only answer: whoever waits knows that the vCPU left the guest since.
@@ -71,6 +78,10 @@ pub(crate) enum Command {
     SingleStep(bool, Reply<()>),
     /// Read all state for a snapshot.
     Save(Reply<Box<VcpuState>>),
+    /// Forget the guest and wait, paused, in this state.
+    PowerOn(Arc<VcpuState>, Reply<Result<(), Refusal>>),
+    /// Go to the kernel's entry point.
+    SetEntry(Entry, Reply<()>),
     /// Another vCPU stopped the machine.
     Halt,
     /// End the thread.

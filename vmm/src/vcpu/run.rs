@@ -1,18 +1,23 @@
 //! KVM_RUN, and what each exit means.
 
-use kvm_bindings::{Msrs, kvm_msr_entry};
+use kvm_bindings::{Msrs, kvm_msr_entry, kvm_regs};
 use kvm_ioctls::{SyncReg, VcpuExit};
 
 use super::exits::ExitKind;
+use super::state::shadow_sti;
 use super::{Vcpu, debug};
 use crate::addr::Gva;
 use crate::devices::PortEffect;
-use crate::hook::{BreakpointAction, HitContext};
+use crate::hook::{BreakpointAction, HitContext, KernelEntry};
 use crate::host::{BreakpointExit, Reinjection};
+use crate::layout::KERNEL_HALF;
+use crate::msr_exits::{MSR_GS_BASE, MSR_LSTAR};
 use crate::preflight::breakpoint_event;
 use crate::quirks::software_kvm::{self, EmulationFailure};
 use crate::status::StopReason;
+use crate::time::GuestTime;
 
+const RFLAGS_IF: u64 = 1 << 9;
 const EXCEPTION_DEBUG: u32 = 1;
 const EXCEPTION_BREAKPOINT: u32 = 3;
 
@@ -22,6 +27,8 @@ pub(super) enum Next {
     Continue,
     /// A kick: look at the commands first.
     Interrupted,
+    /// The machine is to be paused in the middle of a hit that came at this time.
+    Hold(GuestTime),
     /// The guest runs no more.
     Stop(StopReason),
 }
@@ -47,6 +54,15 @@ impl Vcpu {
             && let Err(error) = debug::arm_step(&mut self.fd)
         {
             return Next::Stop(failed(format!("single-stepping: {error}")));
+        }
+        if let Some(entry) = self.entering
+            && let Some(hook) = self.machine.hook()
+        {
+            if !hook.kernel_entered(&entry) {
+                std::thread::yield_now();
+                return Next::Interrupted;
+            }
+            self.entering = None;
         }
         let pending = self.enter();
         self.finish(pending)
@@ -130,23 +146,53 @@ impl Vcpu {
     fn breakpoint(&mut self) -> Next {
         let mut regs = self.fd.sync_regs_mut().regs;
         let (vcpu, time) = (self.index, self.clock.now());
-        let action = self.machine.hook().map_or(BreakpointAction::PassToGuest, |hook| {
-            hook.breakpoint(&mut HitContext { vcpu, regs: &mut regs, time })
-        });
-        if action == BreakpointAction::PassToGuest {
-            if let Err(error) = self.pass_breakpoint() {
-                return Next::Stop(failed(format!("handing a breakpoint to the guest: {error}")));
+        let mut context = HitContext::new(vcpu, &mut regs, time, &self.fd);
+        let action = self
+            .machine
+            .hook()
+            .map_or(BreakpointAction::PassToGuest, |hook| hook.breakpoint(&mut context));
+        let sti_shadow = context.sti_shadow;
+        match action {
+            BreakpointAction::Resume => {
+                self.fd.sync_regs_mut().regs = regs;
+                self.fd.set_sync_dirty_reg(SyncReg::Register);
+                match self.shadow_sti(&regs, sti_shadow) {
+                    Ok(()) => Next::Continue,
+                    Err(error) => {
+                        Next::Stop(failed(format!("holding interrupts behind an STI: {error}")))
+                    }
+                }
             }
-            return Next::Continue;
+            // To KVM at once: who asks for the registers meanwhile is told what KVM has.
+            BreakpointAction::Hold => match self.fd.set_regs(&regs) {
+                Ok(()) => Next::Hold(time),
+                Err(error) => {
+                    Next::Stop(failed(format!("holding a vCPU at a breakpoint: {error}")))
+                }
+            },
+            BreakpointAction::PassToGuest => match self.pass_breakpoint() {
+                Ok(()) => Next::Continue,
+                Err(error) => {
+                    Next::Stop(failed(format!("handing a breakpoint to the guest: {error}")))
+                }
+            },
         }
-        self.fd.sync_regs_mut().regs = regs;
-        self.fd.set_sync_dirty_reg(SyncReg::Register);
-        Next::Continue
+    }
+
+    /// Holds interrupts behind an STI that a hook has carried out, if it did and they are on: a shadow over
+    /// masked interrupts is no state of a CPU, and no VM entry would succeed (Intel SDM vol. 3, 26.3.1.5).
+    pub(super) fn shadow_sti(
+        &self,
+        regs: &kvm_regs,
+        wanted: bool,
+    ) -> Result<(), kvm_ioctls::Error> {
+        if wanted && regs.rflags & RFLAGS_IF != 0 { shadow_sti(&self.fd) } else { Ok(()) }
     }
 
     fn pass_breakpoint(&mut self) -> Result<(), kvm_ioctls::Error> {
         if self.machine.profile.reinjection == Reinjection::BehindInt3 {
-            self.fd.sync_regs_mut().regs.rip += 1;
+            let regs = &mut self.fd.sync_regs_mut().regs;
+            regs.rip = regs.rip.wrapping_add(1);
             self.fd.set_sync_dirty_reg(SyncReg::Register);
         }
         self.fd.set_vcpu_events(&breakpoint_event(self.fd.get_vcpu_events()?))
@@ -174,28 +220,45 @@ impl Vcpu {
         }
     }
 
-    /// A filtered WRMSR: only the system-call entry is ever filtered.
+    /// A filtered WRMSR, which is not done yet (see `msr_exits`).
     fn write_msr(&mut self, index: u32, value: u64) -> Next {
-        let machine = &self.machine;
-        if let Some(quirk) = machine.profile.software
-            && index == software_kvm::MSR_LSTAR
-        {
-            let installed = self.fd.get_sregs().map_err(|e| e.to_string()).and_then(|sregs| {
-                quirk
-                    .install_assist(&machine.ram, &machine.hidden, &sregs, Gva(value))
-                    .map_err(|e| e.to_string())
-            });
-            if let Err(error) = installed {
-                return Next::Stop(failed(format!("system-call assist: {error}")));
-            }
-        }
         let entry = kvm_msr_entry { index, data: value, ..kvm_msr_entry::default() };
         let msrs = Msrs::from_entries(&[entry]).expect("one entry");
         match self.fd.set_msrs(&msrs) {
-            Ok(1) => Next::Continue,
-            Ok(_) => Next::Stop(failed(format!("KVM refuses MSR {index:#x}"))),
-            Err(error) => Next::Stop(failed(format!("MSR {index:#x}: {error}"))),
+            Ok(1) => {}
+            Ok(_) => {
+                // No value for it: the instruction ends in a #GP, as it would have without us.
+                self.fd.get_kvm_run().__bindgen_anon_1.msr.error = 1;
+                return Next::Continue;
+            }
+            Err(error) => return Next::Stop(failed(format!("MSR {index:#x}: {error}"))),
         }
+        let done = match index {
+            MSR_GS_BASE => self.tell_kernel_entry(),
+            MSR_LSTAR => self.assist_system_calls(Gva(value)),
+            _ => Ok(()),
+        };
+        done.map_or_else(|message| Next::Stop(failed(message)), |()| Next::Continue)
+    }
+
+    /// IA32_GS_BASE was written: the first time at the kernel's own addresses, the kernel has begun.
+    fn tell_kernel_entry(&mut self) -> Result<(), String> {
+        let rip = Gva(self.fd.sync_regs().regs.rip);
+        if rip < KERNEL_HALF || !self.machine.kernel_enters() {
+            return Ok(());
+        }
+        let sregs = self.fd.get_sregs().map_err(|e| format!("at the kernel's entry: {e}"))?;
+        self.entering = Some(KernelEntry { rip, sregs });
+        Ok(())
+    }
+
+    fn assist_system_calls(&self, lstar: Gva) -> Result<(), String> {
+        let machine = &self.machine;
+        let Some(quirk) = machine.profile.software else { return Ok(()) };
+        let sregs = self.fd.get_sregs().map_err(|e| format!("system-call assist: {e}"))?;
+        quirk
+            .install_assist(&machine.ram, &machine.hidden, &sregs, lstar)
+            .map_err(|e| format!("system-call assist: {e}"))
     }
 }
 

@@ -1,10 +1,18 @@
-//! All state of a vCPU, to and from a snapshot.
+//! All state of a vCPU, to and from a snapshot, and back to power-on.
 
 use kvm_bindings::{
-    CpuId, Msrs, kvm_cpuid_entry2, kvm_debugregs, kvm_lapic_state, kvm_mp_state, kvm_msr_entry,
-    kvm_regs, kvm_sregs, kvm_vcpu_events, kvm_xcrs, kvm_xsave,
+    CpuId, KVM_VCPUEVENT_VALID_SHADOW, KVM_X86_SHADOW_INT_STI, Msrs, kvm_cpuid_entry2,
+    kvm_debugregs, kvm_lapic_state, kvm_mp_state, kvm_msr_entry, kvm_regs, kvm_sregs,
+    kvm_vcpu_events, kvm_xcrs, kvm_xsave,
 };
 use kvm_ioctls::{Error, VcpuFd};
+
+/// What KVM refused to do, and what it said.
+pub(crate) type Refusal = (&'static str, Error);
+
+pub(super) fn at(step: &'static str) -> impl Fn(Error) -> Refusal {
+    move |source| (step, source)
+}
 
 /// A vCPU's registers and unit states.
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -23,7 +31,7 @@ pub(crate) struct VcpuState {
 
 impl VcpuState {
     /// Reads everything; the vCPU is out of the guest with no I/O half done.
-    pub(super) fn save(fd: &VcpuFd, msr_indices: &[u32]) -> Result<Self, Error> {
+    pub(crate) fn save(fd: &VcpuFd, msr_indices: &[u32]) -> Result<Self, Error> {
         let cpuid = fd.get_cpuid2(kvm_bindings::KVM_MAX_CPUID_ENTRIES)?;
         Ok(Self {
             // First: KVM may move a finished start-up message into the registers (api.rst, 4.38).
@@ -40,11 +48,20 @@ impl VcpuState {
         })
     }
 
+    /// A saved model-specific register; `None` when this vCPU had none such.
+    pub(crate) fn msr(&self, index: u32) -> Option<u64> {
+        self.msrs.iter().find(|msr| msr.index == index).map(|msr| msr.data)
+    }
+
     /// Writes everything to a fresh vCPU; an error comes with what KVM refused to do.
-    pub(crate) fn restore(&self, fd: &VcpuFd) -> Result<(), (&'static str, Error)> {
-        let at = |step: &'static str| move |source| (step, source);
+    pub(crate) fn restore(&self, fd: &VcpuFd) -> Result<(), Refusal> {
         let cpuid = CpuId::from_entries(&self.cpuid).map_err(|_| Error::new(libc::EINVAL));
         cpuid.and_then(|cpuid| fd.set_cpuid2(&cpuid)).map_err(at("restore a vCPU's CPUID"))?;
+        self.restore_registers(fd)
+    }
+
+    /// Writes everything but CPUID, which KVM lets nobody change once the vCPU has run.
+    pub(super) fn restore_registers(&self, fd: &VcpuFd) -> Result<(), Refusal> {
         fd.set_mp_state(self.mp_state).map_err(at("restore a vCPU's run state"))?;
         fd.set_sregs(&self.sregs).map_err(at("restore a vCPU's special registers"))?;
         // A host without XSAVE reads none and refuses to be given any, even none.
@@ -61,6 +78,14 @@ impl VcpuState {
         fd.set_regs(&self.regs).map_err(at("restore a vCPU's registers"))?;
         fd.set_vcpu_events(&self.events).map_err(at("restore a vCPU's events"))
     }
+}
+
+/// Holds interrupts until the end of the next instruction, as STI does (Intel SDM vol. 2, STI).
+pub(super) fn shadow_sti(fd: &VcpuFd) -> Result<(), Error> {
+    let mut events = fd.get_vcpu_events()?;
+    events.interrupt.shadow = u8::try_from(KVM_X86_SHADOW_INT_STI).expect("a flag of a byte");
+    events.flags |= KVM_VCPUEVENT_VALID_SHADOW;
+    fd.set_vcpu_events(&events)
 }
 
 /// Reads those of `indices` that KVM has for this vCPU; it stops at each it has not.

@@ -13,14 +13,20 @@ use super::debug::report_debug;
 use super::exits::{ExitCounters, ExitCounts};
 use super::stats::{KvmStats, StatsError};
 use super::{Command, Registers, Reply, VcpuError, VcpuState, kick};
+use crate::boot;
+use crate::hook::KernelEntry;
 use crate::machine::Machine;
 use crate::status::{StopReason, StopRecord};
-use crate::time::GuestClock;
+use crate::time::{GuestClock, GuestTime};
 
+/// What a vCPU's thread does between two commands.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
+pub(super) enum Mode {
     Paused,
+    /// Paused in the middle of a hit that came at this time: the hook is to complete it.
+    Held(GuestTime),
     Running,
+    /// Until the machine is booted again.
     Stopped,
 }
 
@@ -32,8 +38,10 @@ pub(crate) struct Vcpu {
     pub(super) clock: GuestClock,
     pub(super) exits: Arc<ExitCounters>,
     pub(super) stepping: bool,
+    /// The kernel has begun on it, and the hook is to be told before it goes on.
+    pub(super) entering: Option<KernelEntry>,
+    pub(super) mode: Mode,
     commands: Receiver<Command>,
-    mode: Mode,
 }
 
 /// How others reach a vCPU.
@@ -68,8 +76,9 @@ impl Vcpu {
                 clock,
                 exits: counted,
                 stepping: false,
-                commands,
+                entering: None,
                 mode: Mode::Paused,
+                commands,
             };
             // Handlers of probes run on this thread; if one panics, the machine must not go on
             // with a vCPU missing. Nothing of the vCPU is used after.
@@ -103,6 +112,10 @@ impl Vcpu {
                 self.fd.set_kvm_immediate_exit(0);
                 self.drain()
             }
+            super::run::Next::Hold(time) => {
+                self.hold(time);
+                true
+            }
             super::run::Next::Stop(reason) => {
                 self.stop(reason);
                 true
@@ -129,7 +142,7 @@ impl Vcpu {
         }
     }
 
-    fn stop(&mut self, reason: StopReason) {
+    pub(super) fn stop(&mut self, reason: StopReason) {
         self.mode = Mode::Stopped;
         let regs = self.fd.get_regs().unwrap_or_default();
         let seconds = self.clock.seconds(self.clock.now());
@@ -140,11 +153,12 @@ impl Vcpu {
     fn obey(&mut self, command: Command) -> bool {
         match command {
             Command::Pause(reply) => {
-                self.change(Mode::Paused);
+                self.stay_out();
                 answer(&reply, Ok(()));
             }
+            Command::StayOut => self.stay_out(),
             Command::Resume(reply) => {
-                self.change(Mode::Running);
+                self.resume();
                 answer(&reply, Ok(()));
             }
             Command::Sync(reply) => answer(&reply, Ok(())),
@@ -154,15 +168,28 @@ impl Vcpu {
             Command::Save(reply) => {
                 answer(&reply, VcpuState::save(&self.fd, self.machine.saved_msrs()).map(Box::new))
             }
+            Command::PowerOn(state, reply) => answer(&reply, Ok(self.power_on(&state))),
+            Command::SetEntry(entry, reply) => {
+                answer(&reply, boot::set_boot_registers(&self.fd, entry))
+            }
             Command::Halt => self.mode = Mode::Stopped,
             Command::Exit => return false,
         }
         true
     }
 
-    fn change(&mut self, mode: Mode) {
-        if self.mode != Mode::Stopped {
-            self.mode = mode;
+    fn stay_out(&mut self) {
+        if self.mode == Mode::Running {
+            self.mode = Mode::Paused;
+        }
+    }
+
+    fn resume(&mut self) {
+        match self.mode {
+            Mode::Paused => self.mode = Mode::Running,
+            // One that is still held has come to the answer of a former pause: its own is yet to come.
+            Mode::Held(time) if !self.machine.status.is_held(self.index) => self.release(time),
+            Mode::Held(_) | Mode::Running | Mode::Stopped => {}
         }
     }
 

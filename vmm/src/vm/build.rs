@@ -6,9 +6,10 @@ use kvm_bindings::{kvm_pit_config, kvm_userspace_memory_region};
 use kvm_ioctls::{VcpuFd, VmFd};
 use vm_memory::{GuestAddress, GuestMemoryBackend};
 
+use super::reboot::PowerOn;
 use super::{CreateError, Vm};
 use crate::addr::Gpa;
-use crate::boot;
+use crate::boot::{self, Entry};
 use crate::config::VmConfig;
 use crate::devices::{ConsoleWatch, PortBus, SerialPort, SerialSnapshot};
 use crate::hidden::HiddenMemory;
@@ -16,10 +17,19 @@ use crate::host::{Host, HostProfile};
 use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS, SERIAL0, SERIAL1};
 use crate::machine::Machine;
 use crate::memory::{GuestRam, RamRange};
+use crate::msr_exits;
 use crate::quirks::software_kvm;
 use crate::snapshot::{SnapshotError, SnapshotMeta};
 use crate::time::{GuestClock, GuestTime};
 use crate::vcpu::{Vcpu, report_debug};
+
+/// How a guest begins.
+pub(super) enum Origin {
+    /// At its kernel's entry point.
+    Boot(Entry),
+    /// Where a snapshot was taken.
+    Snapshot(Box<Restored>),
+}
 
 /// What comes from a snapshot in place of a boot.
 pub(super) struct Restored {
@@ -35,6 +45,7 @@ pub(super) struct Builder {
     ram: GuestRam,
     hidden: HiddenMemory,
     profile: HostProfile,
+    tells_kernel_entry: bool,
     saved_msrs: Vec<u32>,
 }
 
@@ -59,13 +70,19 @@ impl Builder {
             kvm_pit_config { flags: kvm_bindings::KVM_PIT_SPEAKER_DUMMY, ..Default::default() };
         fd.create_pit2(pit).map_err(kvm("create the timer"))?;
         if let Some(quirk) = profile.software {
-            quirk.prepare_vm(&fd, settled).map_err(kvm("report what it cannot emulate"))?;
+            quirk.prepare_vm(&fd).map_err(kvm("report what it cannot emulate"))?;
+        }
+        let tells_kernel_entry = msr_exits::available(host.kvm());
+        if !settled {
+            let step = kvm("hand over writes of model-specific registers");
+            msr_exits::request(&fd, profile, tells_kernel_entry).map_err(step)?;
         }
         let hidden = HiddenMemory::new(&ram)?;
         register_memory(&fd, &ram, &hidden)?;
         let msrs = host.kvm().get_msr_index_list().map_err(kvm("list its MSRs"))?;
         let saved_msrs = msrs.as_slice().to_vec();
-        Ok(Self { fd: Arc::new(fd), config, ram, hidden, profile, saved_msrs })
+        let fd = Arc::new(fd);
+        Ok(Self { fd, config, ram, hidden, profile, tells_kernel_entry, saved_msrs })
     }
 
     pub(super) fn create_vcpus(&self, host: &Host) -> Result<Vec<VcpuFd>, CreateError> {
@@ -88,16 +105,23 @@ impl Builder {
         Ok(vcpus)
     }
 
-    pub(super) fn finish(
-        self,
-        vcpus: Vec<VcpuFd>,
-        from: Option<&Restored>,
-    ) -> Result<Vm, CreateError> {
-        if let Some(restored) = from {
-            self.restore_state(&vcpus, restored)?;
-        }
-        let power_on = from.map_or(GuestTime(0), |restored| restored.meta.time);
-        let clock = GuestClock::showing(power_on, &vcpus[0])
+    pub(super) fn finish(self, vcpus: Vec<VcpuFd>, origin: &Origin) -> Result<Vm, CreateError> {
+        // While it is so: a guest from a snapshot may be booted again, too.
+        let power_on = PowerOn::save(&self.fd, &vcpus, &self.saved_msrs)
+            .map_err(kvm("tell the power-on state"))?;
+        let from = match origin {
+            Origin::Boot(entry) => {
+                boot::set_boot_registers(&vcpus[0], *entry)
+                    .map_err(kvm("set the boot registers"))?;
+                None
+            }
+            Origin::Snapshot(restored) => {
+                self.restore_state(&vcpus, restored)?;
+                Some(restored)
+            }
+        };
+        let now = from.map_or(GuestTime(0), |restored| restored.meta.time);
+        let clock = GuestClock::showing(now, &vcpus[0])
             .map_err(kvm("tell the rate of the guest's clock"))?;
         if let Some(restored) = from {
             restored.meta.check_rate(clock.khz())?;
@@ -109,15 +133,25 @@ impl Builder {
             self.serial(SERIAL1, None, saved.map(|s| &s[1]))?,
         ];
         let bus = PortBus::new([Arc::clone(&serial[0]), Arc::clone(&serial[1])]);
-        let machine =
-            Machine::new(self.ram, self.hidden, bus, watch, self.profile, self.saved_msrs);
-        let machine = Arc::new(machine);
+        let machine = Arc::new(Machine::new(
+            self.ram,
+            self.hidden,
+            bus,
+            watch,
+            self.profile,
+            self.tells_kernel_entry,
+            self.saved_msrs,
+        ));
+        if from.is_none_or(|restored| !restored.meta.is_settled()) {
+            machine.expect_kernel();
+        }
         let vm = Vm {
             machine: Arc::clone(&machine),
             fd: self.fd,
             serial,
             config: self.config,
             clock,
+            power_on,
             control: Mutex::new(()),
         };
         let mut remotes = Vec::new();

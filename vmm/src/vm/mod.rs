@@ -1,8 +1,10 @@
 //! A virtual machine from configuration to shutdown.
 
 mod build;
+mod reboot;
 
 pub(crate) use build::host_address;
+pub use reboot::RebootError;
 
 use std::collections::BTreeMap;
 use std::ops::Add;
@@ -23,8 +25,11 @@ use crate::memory::{GuestRam, MemoryError, ram_ranges};
 use crate::snapshot::{self, Chips, SnapshotError, SnapshotMeta};
 use crate::status::{StopReason, StopRecord, VmState};
 use crate::time::GuestClock;
-use crate::vcpu::{Command, ExitCounts, Registers, StatsError, StepError, VcpuError, VcpuRemote};
-use build::{Builder, Restored, final_cmdline, kvm};
+use crate::vcpu::{
+    Command, ExitCounts, Pending, Registers, Reply, StatsError, StepError, VcpuError, VcpuRemote,
+};
+use build::{Builder, Origin, Restored, final_cmdline};
+use reboot::PowerOn;
 
 /// Why a machine could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -60,9 +65,12 @@ pub enum ControlError {
     /// Only a machine that is not running yet can be started.
     #[error("the guest was started already")]
     AlreadyStarted,
-    /// The guest has stopped for good.
+    /// The guest has stopped.
     #[error("the guest has stopped")]
     Stopped,
+    /// A vCPU is in the middle of a hit.
+    #[error("a probe holds the guest in the middle of a hit: resume it first")]
+    Held,
     /// The guest was not started.
     #[error("the guest was not started yet")]
     NotStarted,
@@ -84,6 +92,7 @@ pub struct Vm {
     serial: [Arc<SerialPort>; 2],
     config: VmConfig,
     clock: GuestClock,
+    power_on: PowerOn,
     /// Held while the run state changes.
     control: Mutex<()>,
 }
@@ -100,8 +109,7 @@ impl Vm {
         let entry = boot::load(&ram, config, &cmdline)?;
         let builder = Builder::new(host, config.clone(), ram, false)?;
         let vcpus = builder.create_vcpus(host)?;
-        boot::set_boot_registers(&vcpus[0], entry).map_err(kvm("set the boot registers"))?;
-        builder.finish(vcpus, None)
+        builder.finish(vcpus, &Origin::Boot(entry))
     }
 
     /// Makes a machine from a snapshot file, paused where it was taken.
@@ -112,11 +120,10 @@ impl Vm {
         let (meta, ram, hidden) = snapshot::open(path)?;
         let restored = Restored { meta, ram, hidden };
         let (config, ram) = (restored.meta.config.clone(), restored.ram.clone());
-        // Hidden memory was mapped, so what the host needs in the guest is in place already.
-        let settled = restored.meta.hidden_base.is_some();
+        let settled = restored.meta.is_settled();
         let builder = Builder::new(host, config, ram, settled)?;
         let vcpus = builder.create_vcpus(host)?;
-        builder.finish(vcpus, Some(&restored))
+        builder.finish(vcpus, &Origin::Snapshot(Box::new(restored)))
     }
 
     /// Starts the vCPUs; `hook` sees their exits from the first instruction on.
@@ -128,10 +135,7 @@ impl Vm {
         if !self.machine.set_hook(hook) {
             return Err(ControlError::AlreadyStarted);
         }
-        if !self.machine.status.set(VmState::Running) {
-            return Err(ControlError::Stopped);
-        }
-        self.ask_all(Command::Resume)
+        self.run_all()
     }
 
     /// Takes all vCPUs out of the guest. Does nothing when they are.
@@ -143,7 +147,7 @@ impl Vm {
         self.pause_locked().map(drop)
     }
 
-    /// Lets paused vCPUs run again. Does nothing when they do.
+    /// Lets paused vCPUs run again, those that are held too. Does nothing when they do.
     ///
     /// # Errors
     /// [`ControlError::Stopped`], [`ControlError::NotStarted`].
@@ -154,17 +158,17 @@ impl Vm {
 
     /// Says whether it was running.
     fn pause_locked(&self) -> Result<bool, ControlError> {
-        match self.state() {
-            VmState::Created => Err(ControlError::NotStarted),
-            VmState::Stopped(_) => Err(ControlError::Stopped),
-            VmState::Paused => Ok(false),
-            VmState::Running => {
-                self.ask_all(Command::Pause)?;
-                match self.machine.status.set(VmState::Paused) {
-                    true => Ok(true),
-                    false => Err(ControlError::Stopped),
-                }
-            }
+        let was_running = match self.state() {
+            VmState::Created => return Err(ControlError::NotStarted),
+            VmState::Stopped(_) => return Err(ControlError::Stopped),
+            VmState::Paused => false,
+            VmState::Running => true,
+        };
+        // Of a paused machine, too: a vCPU that is held has not waited for the others.
+        self.ask_all(Command::Pause)?;
+        match self.machine.status.set(VmState::Paused, || ()) {
+            true => Ok(was_running),
+            false => Err(ControlError::Stopped),
         }
     }
 
@@ -173,25 +177,57 @@ impl Vm {
             VmState::Created => Err(ControlError::NotStarted),
             VmState::Stopped(_) => Err(ControlError::Stopped),
             VmState::Running => Ok(()),
-            VmState::Paused => {
-                self.machine.status.set(VmState::Running);
-                self.ask_all(Command::Resume)
-            }
+            VmState::Paused => self.run_all(),
         }
+    }
+
+    /// Lets the vCPUs run, and says so.
+    fn run_all(&self) -> Result<(), ControlError> {
+        let mut begun = Ok(Vec::new());
+        let running = || begun = self.begin_each(Command::Resume);
+        if !self.machine.status.set(VmState::Running, running) {
+            return Err(ControlError::Stopped);
+        }
+        Ok(wait_each(begun?)?)
+    }
+
+    /// vCPUs that are in the middle of a hit, in order: a hook paused the machine there
+    /// ([`crate::BreakpointAction::Hold`]). None once the machine is resumed, or has stopped.
+    #[must_use]
+    pub fn held(&self) -> Vec<u8> {
+        self.machine.status.held()
     }
 
     /// Writes the whole machine to `path`, atomically; a running guest is paused meanwhile.
     ///
     /// # Errors
-    /// [`ControlError`]; the guest goes on as before.
+    /// [`ControlError`]; the guest goes on as before. [`ControlError::Held`] when a hook holds it, also one
+    /// that does so meanwhile: it stays paused then.
     pub fn snapshot(&self, path: &Path) -> Result<(), ControlError> {
+        self.snapshot_if(path, || Some(())).map(drop)
+    }
+
+    /// As [`Self::snapshot`], where `permit` allows it; `false` where it does not. It is asked when the vCPUs
+    /// are out of the guest, and what it gives is kept until they may run again: a lock that is taken so,
+    /// and not around this call, may also be taken by a hook's [`ExitHook::reset`].
+    ///
+    /// # Errors
+    /// As [`Self::snapshot`].
+    pub fn snapshot_if<G>(
+        &self,
+        path: &Path,
+        permit: impl FnOnce() -> Option<G>,
+    ) -> Result<bool, ControlError> {
         let _control = self.lock();
         let was_running = self.pause_locked()?;
-        let written = self.write_snapshot(path);
+        if !self.held().is_empty() {
+            return Err(ControlError::Held);
+        }
+        let written = permit().map(|_permit| self.write_snapshot(path));
         if was_running {
             self.resume_locked()?;
         }
-        written
+        written.map_or(Ok(false), |written| written.map(|()| true))
     }
 
     fn write_snapshot(&self, path: &Path) -> Result<(), ControlError> {
@@ -216,18 +252,25 @@ impl Vm {
         Ok(snapshot::write(path, &meta, &self.machine.ram, &self.machine.hidden)?)
     }
 
-    /// Stops the guest for good, as if its plug were pulled.
+    /// Stops the guest, as if its plug were pulled.
     pub fn shut_down(&self) {
         let _control = self.lock();
         let regs = self.registers(0).map(|r| r.regs).unwrap_or_default();
         let seconds = self.clock.seconds(self.clock.now());
         let reason = StopReason::ShutDown;
         self.machine.stop(StopRecord { reason, vcpu: 0, regs, seconds });
+        // A vCPU whose thread has ended is out of the guest, too.
+        let _ = self.halt_all();
+    }
+
+    /// Returns once every vCPU is out of the guest, and will not run until it is at power-on again. What a
+    /// vCPU's own thread had to say to the others (that the guest has stopped, or is held) is in their queues
+    /// by then.
+    fn halt_all(&self) -> Result<(), VcpuError> {
         for vcpu in self.vcpus() {
             let _ = vcpu.send(Command::Halt);
         }
-        // Every vCPU has left the guest once it answers.
-        let _ = self.ask_all(Command::Sync);
+        self.ask_each(Command::Sync)
     }
 
     /// The state now.
@@ -278,6 +321,14 @@ impl Vm {
     #[must_use]
     pub fn hidden(&self) -> &HiddenMemory {
         &self.machine.hidden
+    }
+
+    /// Whether a hook is told that the guest's kernel has begun ([`ExitHook::kernel_entered`]): where KVM
+    /// hands over writes of model-specific registers. A guest that was past that when its snapshot was
+    /// taken is not told of again.
+    #[must_use]
+    pub fn tells_kernel_entry(&self) -> bool {
+        self.machine.tells_kernel_entry
     }
 
     /// The guest's clock.
@@ -356,27 +407,25 @@ impl Vm {
         self.vcpus().get(usize::from(index)).ok_or(VcpuError::NoSuchVcpu(index))
     }
 
-    fn ask_each(
-        &self,
-        make: fn(std::sync::mpsc::SyncSender<Result<(), kvm_ioctls::Error>>) -> Command,
-    ) -> Result<(), VcpuError> {
-        let mut pending = Vec::new();
-        for vcpu in self.vcpus() {
-            pending.push(vcpu.begin(make)?);
-        }
-        pending.into_iter().try_for_each(|answer| answer.wait())
+    fn begin_each(&self, make: fn(Reply<()>) -> Command) -> Result<Vec<Pending<()>>, VcpuError> {
+        self.vcpus().iter().map(|vcpu| vcpu.begin(make)).collect()
     }
 
-    fn ask_all(
-        &self,
-        make: fn(std::sync::mpsc::SyncSender<Result<(), kvm_ioctls::Error>>) -> Command,
-    ) -> Result<(), ControlError> {
+    fn ask_each(&self, make: fn(Reply<()>) -> Command) -> Result<(), VcpuError> {
+        wait_each(self.begin_each(make)?)
+    }
+
+    fn ask_all(&self, make: fn(Reply<()>) -> Command) -> Result<(), ControlError> {
         Ok(self.ask_each(make)?)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, ()> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn wait_each(pending: Vec<Pending<()>>) -> Result<(), VcpuError> {
+    pending.into_iter().try_for_each(Pending::wait)
 }
 
 impl Drop for Vm {

@@ -1,10 +1,16 @@
 //! JSON as it goes over the wire, converted from and to the types of the crates below.
 
+mod action;
+mod events;
+mod kprobes;
 mod probes;
 mod vm;
 
+pub use action::{Action, Number};
+pub use events::{Event, Lost, StackFrame};
+pub use kprobes::BlacklistEntry;
 pub use probes::{
-    Address, Event, Lost, ProbeChange, ProbeRequest, ProbeRequests, ProbeStatus, Registered,
+    Address, ProbeChange, ProbeRequest, ProbeRequests, ProbeStatus, Registered, Unregistered,
 };
 pub use vm::{Reason, Regs, Snapshot, SnapshotRequest, State, Stopped, VcpuRegisters, VmStatus};
 

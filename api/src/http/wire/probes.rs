@@ -1,19 +1,21 @@
-//! Probes and their events.
+//! Probes.
 
-use exoprobe_probes::definition::{Flag, ProbeKind};
-use exoprobe_probes::{DisplacedBy, ProbeDefinition, ProbeError};
+use exoprobe_probes::definition::Flag;
+use exoprobe_probes::{
+    DisplacedBy, ProbeDefinition, ProbeError, ProbeKind, Registration, ReturnMode, StatusFlag,
+};
 use exoprobe_vmm::Gva;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Hex;
+use super::{Action, Hex, action};
 use crate::http::Problem;
 
 /// A probe to register. Exactly one of `symbol_name` and `addr` is to be given.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProbeRequest {
-    /// `k`, a kprobe.
+    /// `k`, a kprobe, or `r`, a return probe.
     #[serde(default)]
     #[schema(value_type = String, example = "k")]
     pub kind: ProbeKind,
@@ -34,10 +36,22 @@ pub struct ProbeRequest {
     #[serde(default)]
     #[schema(value_type = Vec<String>, example = json!([]))]
     pub flags: Vec<Flag>,
-    /// Values to record with each hit, each `[NAME=]%REG`.
+    /// Values to record with each hit, each `[NAME=]` and `%REG`, `$stackN`, `$stack`, `$retval`
+    /// (return probes), `@ADDR`, or `+OFFS(...)` or `-OFFS(...)` of one of them.
     #[serde(default)]
-    #[schema(example = json!(["fd=%di"]))]
+    #[schema(example = json!(["fd=%di", "count=+8(%si)"]))]
     pub args: Vec<String>,
+    /// What a hit does, in this order; `record` alone when empty.
+    #[serde(default, deserialize_with = "action::read")]
+    #[schema(value_type = Vec<Action>, example = json!(["record"]))]
+    pub actions: Vec<exoprobe_probes::Action>,
+    /// Return probes: calls that can be followed at a time, 1 to 4096; by default the larger of 10 and
+    /// twice the vCPUs.
+    pub maxactive: Option<u32>,
+    /// Return probes: `trampoline`, or `site`, which leaves the guest's stack alone.
+    #[serde(default)]
+    #[schema(value_type = String, example = "trampoline")]
+    pub return_mode: ReturnMode,
 }
 
 /// Probes to register.
@@ -93,11 +107,21 @@ impl TryFrom<Address> for Gva {
 impl TryFrom<ProbeRequest> for ProbeDefinition {
     type Error = Problem;
     fn try_from(request: ProbeRequest) -> Result<Self, Problem> {
-        let ProbeRequest { kind, group, event, symbol_name, offset, addr, flags, args } = request;
-        let addr = addr.map(Gva::try_from).transpose()?;
-        let args = args.iter().map(|arg| arg.parse().map_err(ProbeError::Syntax));
-        let args = args.collect::<Result<_, _>>()?;
-        Ok(Self { kind, group, event, symbol_name, offset, addr, flags, args })
+        let addr = request.addr.map(Gva::try_from).transpose()?;
+        let args = request.args.iter().map(|arg| arg.parse().map_err(ProbeError::Syntax));
+        Ok(Self {
+            kind: request.kind,
+            group: request.group,
+            event: request.event,
+            symbol_name: request.symbol_name,
+            offset: request.offset,
+            addr,
+            flags: request.flags,
+            args: args.collect::<Result<_, _>>()?,
+            actions: request.actions,
+            maxactive: request.maxactive,
+            return_mode: request.return_mode,
+        })
     }
 }
 
@@ -109,12 +133,29 @@ pub struct ProbeChange {
     pub enabled: bool,
 }
 
+/// A probe that was asked to be removed.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Unregistered {
+    /// Its name, as it was given.
+    pub name: String,
+    /// Its address (as linked, if the kernel had not begun); null where there was no such probe.
+    pub addr: Option<Hex>,
+}
+
+impl Unregistered {
+    /// What became of the probe called `name`.
+    #[must_use]
+    pub fn new(name: String, registration: Option<Registration>) -> Self {
+        Self { name, addr: registration.and_then(|probe| probe.addr).map(|addr| Hex(addr.0)) }
+    }
+}
+
 /// A registered probe and its books: `hits = recorded + filtered + lost`.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ProbeStatus {
     /// Number of the probe, never used again.
     pub id: u32,
-    /// `k`, a kprobe.
+    /// `k`, a kprobe, or `r`, a return probe.
     #[schema(value_type = String, example = "k")]
     pub kind: ProbeKind,
     /// Group of its event.
@@ -125,29 +166,39 @@ pub struct ProbeStatus {
     pub symbol_name: Option<String>,
     /// Bytes from the function's start.
     pub offset: u64,
-    /// Address of the probed instruction.
-    pub addr: Hex,
-    /// `DISABLED` when it is.
+    /// Address of the probed instruction; null while the probe is pending.
+    pub addr: Option<Hex>,
+    /// `GONE`, `PENDING`, `DISABLED`, `CLOBBERED`; none of an armed probe.
     #[schema(value_type = Vec<String>)]
-    pub flags: Vec<Flag>,
-    /// Times the guest hit it while it was enabled.
+    pub flags: Vec<StatusFlag>,
+    /// Of a pending probe: what it waits for, or why it cannot be placed.
+    pub reason: Option<String>,
+    /// Times the guest hit it while it was enabled; of a return probe, returns.
     pub hits: u64,
-    /// Hits whose handler could not run.
+    /// Calls that a return probe could not follow. Kprobes miss none.
     pub nmissed: u64,
     /// Hits that became events.
     pub recorded: u64,
-    /// Hits that its filter dropped.
+    /// Hits of which no event is wanted.
     pub filtered: u64,
     /// Hits whose event found no room.
     pub lost: u64,
-    /// The probed instruction.
-    pub instruction: String,
-    /// How it runs: `emulation`, `boost` or `step`.
-    #[schema(value_type = String, example = "boost")]
-    pub displaced: DisplacedBy,
-    /// The guest changed its text there, so the probe is not armed any more.
-    pub clobbered: bool,
-    /// The definition as a line of kprobe_events.
+    /// Of a return probe: calls that it can follow at a time.
+    pub maxactive: Option<u32>,
+    /// Of a return probe: calls that it follows now.
+    pub active: Option<u32>,
+    /// Of a return probe: `trampoline` or `site`.
+    #[schema(value_type = Option<String>, example = "trampoline")]
+    pub return_mode: Option<ReturnMode>,
+    /// What a hit does, in this order.
+    #[schema(value_type = Vec<Action>, example = json!(["record"]))]
+    pub actions: Vec<exoprobe_probes::Action>,
+    /// The probed instruction; null while it is not known.
+    pub instruction: Option<String>,
+    /// How it runs: `emulation`, `boost` or `step`; null while it is not known.
+    #[schema(value_type = Option<String>, example = "boost")]
+    pub displaced: Option<DisplacedBy>,
+    /// The definition as a line of kprobe_events, which has no words for flags, actions and return mode.
     pub definition: String,
 }
 
@@ -160,69 +211,23 @@ impl From<exoprobe_probes::ProbeStatus> for ProbeStatus {
             event: status.event,
             symbol_name: status.symbol_name,
             offset: status.offset,
-            addr: Hex(status.addr.0),
+            addr: status.addr.map(|addr| Hex(addr.0)),
             flags: status.flags,
+            reason: status.reason,
             hits: status.hits,
             nmissed: status.nmissed,
             recorded: status.recorded,
             filtered: status.filtered,
             lost: status.lost,
+            maxactive: status.maxactive,
+            active: status.active,
+            return_mode: status.return_mode,
+            actions: status.actions,
             instruction: status.instruction,
             displaced: status.displaced,
-            clobbered: status.clobbered,
             definition: status.definition,
         }
     }
-}
-
-/// One hit of one probe.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct Event<'a> {
-    /// Position among all events since the service started, from 1.
-    pub seq: u64,
-    /// Guest seconds since boot.
-    pub time: f64,
-    /// vCPU that hit.
-    pub vcpu: u8,
-    /// Group of the probe's event.
-    pub group: &'a str,
-    /// Name of the probe's event.
-    pub event: &'a str,
-    /// Function probed; null outside all symbols.
-    pub symbol_name: Option<&'a str>,
-    /// Bytes from the function's start.
-    pub offset: u64,
-    /// Probed address, as hexadecimal text.
-    #[schema(example = "0xffffffff81000000")]
-    pub addr: &'a str,
-    /// Values asked for, by name, as hexadecimal text, in the definition's order.
-    #[schema(value_type = Object, example = json!({"fd": "0x3"}))]
-    pub args: &'a serde_json::Map<String, serde_json::Value>,
-}
-
-impl<'a> From<&'a exoprobe_probes::Event> for Event<'a> {
-    fn from(event: &'a exoprobe_probes::Event) -> Self {
-        Self {
-            seq: event.seq,
-            time: event.time,
-            vcpu: event.vcpu,
-            group: &event.group,
-            event: &event.event,
-            symbol_name: event.symbol_name.as_deref(),
-            offset: event.offset,
-            addr: &event.addr,
-            args: &event.args,
-        }
-    }
-}
-
-/// In a stream of events: some were gone before this reader asked for them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Lost {
-    /// How many.
-    pub lost: u64,
-    /// Sequence number of the event that follows the gap.
-    pub next: u64,
 }
 
 #[cfg(test)]
@@ -254,40 +259,49 @@ mod tests {
     }
 
     #[test]
-    fn statuses_and_events_read_as_the_engine_has_them() {
-        let status = exoprobe_probes::ProbeStatus {
+    fn a_return_probe_has_its_own_fields() {
+        let json = json!({"kind": "r", "symbol_name": "f", "maxactive": 7, "return_mode": "site",
+            "args": ["$retval"], "actions": ["stack", {"set_reg": {"reg": "ax", "value": -1}}]});
+        let probe = definition(json).unwrap();
+        assert_eq!((probe.kind, probe.maxactive), (ProbeKind::Kretprobe, Some(7)));
+        assert_eq!((probe.return_mode, probe.actions.len()), (ReturnMode::Site, 2));
+        assert_eq!(probe.args[0].body, exoprobe_probes::Fetch::ReturnValue);
+        let plain = definition(json!({"symbol_name": "f"})).unwrap();
+        assert_eq!((plain.maxactive, plain.return_mode), (None, ReturnMode::Trampoline));
+        assert!(plain.actions.is_empty());
+    }
+
+    #[test]
+    fn statuses_read_as_the_engine_has_them() {
+        let mut status = exoprobe_probes::ProbeStatus {
             id: 1,
-            kind: ProbeKind::Kprobe,
+            kind: ProbeKind::Kretprobe,
             group: "kprobes".to_owned(),
             event: "e".to_owned(),
             symbol_name: None,
             offset: 0,
-            addr: Gva(0x1000),
-            flags: vec![Flag::Disabled],
+            addr: Some(Gva(0x1000)),
+            flags: vec![StatusFlag::Disabled],
+            reason: None,
             hits: 5,
-            nmissed: 0,
-            recorded: 4,
-            filtered: 0,
+            nmissed: 2,
+            recorded: 3,
+            filtered: 1,
             lost: 1,
-            instruction: "nop".to_owned(),
-            displaced: DisplacedBy::Boost,
-            clobbered: false,
-            definition: "p:kprobes/e 0x1000".to_owned(),
+            maxactive: Some(10),
+            active: Some(4),
+            return_mode: Some(ReturnMode::Site),
+            actions: vec![exoprobe_probes::Action::Return(1)],
+            instruction: Some("nop".to_owned()),
+            displaced: Some(DisplacedBy::Boost),
+            definition: "r:kprobes/e 0x1000".to_owned(),
         };
         let engine = serde_json::to_value(&status).unwrap();
+        assert_eq!(serde_json::to_value(ProbeStatus::from(status.clone())).unwrap(), engine);
+        (status.addr, status.instruction, status.displaced) = (None, None, None);
+        (status.flags, status.reason) = (vec![StatusFlag::Pending], Some("why".to_owned()));
+        let engine = serde_json::to_value(&status).unwrap();
         assert_eq!(serde_json::to_value(ProbeStatus::from(status)).unwrap(), engine);
-        let event = exoprobe_probes::Event {
-            seq: 1,
-            time: 0.5,
-            vcpu: 0,
-            group: "kprobes".into(),
-            event: "e".into(),
-            symbol_name: Some("f".into()),
-            offset: 4,
-            addr: "0x1000".into(),
-            args: serde_json::Map::from_iter([("a".to_owned(), json!("0x1"))]),
-        };
-        let engine = serde_json::to_value(&event).unwrap();
-        assert_eq!(serde_json::to_value(Event::from(&event)).unwrap(), engine);
+        assert_eq!((&engine["addr"], &engine["flags"]), (&json!(null), &json!(["PENDING"])));
     }
 }

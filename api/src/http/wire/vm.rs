@@ -15,6 +15,11 @@ pub struct VmStatus {
     pub state: State,
     /// Why it runs no more; null while it may.
     pub stopped: Option<Stopped>,
+    /// vCPUs that are in the middle of a hit, whose probe paused the guest there; resuming it lets them
+    /// go on.
+    pub held: Vec<u8>,
+    /// Boots of this guest, the present one included: 1 at first, also from a snapshot.
+    pub boots: u64,
     /// Number of vCPUs.
     pub vcpus: u8,
     /// RAM in MiB.
@@ -62,7 +67,7 @@ pub enum State {
     Running,
     /// Its vCPUs wait to be resumed.
     Paused,
-    /// For good.
+    /// Until it is booted again.
     Stopped,
 }
 
@@ -254,6 +259,8 @@ impl From<&Vm> for VmStatus {
         Self {
             state,
             stopped,
+            held: vm.held(),
+            boots: vm.boots(),
             vcpus: config.vcpus,
             memory_mib: config.memory_mib,
             kernel: config.kernel.clone(),

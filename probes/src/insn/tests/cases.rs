@@ -4,7 +4,7 @@
 use iced_x86::{CpuidFeature, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use super::super::decode::{Decoded, decode};
-use super::machine::{MEMORY_LEN, Machine, RBP, RCX, RDI, RSI, RSP, State};
+use super::machine::{MEMORY_LEN, Machine, RBP, RBX, RCX, RDI, RSI, RSP, State};
 use exoprobe_vmm::addr::Gva;
 
 /// CF PF AF ZF SF DF OF; neither TF nor AC, which would raise signals.
@@ -52,6 +52,15 @@ impl Rng {
     }
 }
 
+/// What an instruction's operands lead to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Aim {
+    /// Memory that may be used.
+    Good,
+    /// Often memory that may not: another page, a page's end, an address that is none.
+    Bad,
+}
+
 /// An instruction and what it runs with.
 pub(super) struct Case {
     pub(super) bytes: Vec<u8>,
@@ -85,7 +94,7 @@ pub(super) fn install_exits(machine: &mut Machine, len: usize) {
 impl Case {
     /// A case for `bytes`, of which the branch distance, an absolute or a RIP-relative address may
     /// be changed; `None` if it cannot be run safely.
-    pub(super) fn new(machine: &Machine, bytes: &[u8], rng: &mut Rng) -> Option<Self> {
+    pub(super) fn new(machine: &Machine, bytes: &[u8], rng: &mut Rng, aim: Aim) -> Option<Self> {
         let decoded = decode(bytes, Gva(machine.home())).ok()?;
         let mut case = Self {
             bytes: bytes[..decoded.insn.len()].to_vec(),
@@ -94,8 +103,15 @@ impl Case {
             memory: (0..MEMORY_LEN / 8).flat_map(|_| rng.next().to_le_bytes()).collect(),
         };
         case.randomize(machine, rng);
+        case.aim_stack(machine, rng, aim);
         case.aim_branch(machine, rng)?;
-        case.aim_memory(machine, rng)?;
+        let good = machine.memory() + 0x800 + rng.below(16) * 64;
+        let address = if aim == Aim::Good { good } else { bad_address(machine, rng) };
+        if case.insn().is_string_instruction() {
+            case.aim_string(machine, rng, aim);
+        } else {
+            case.aim_memory(address, rng)?;
+        }
         case.aim_target(machine)?;
         case.decoded = decode(&case.bytes, Gva(machine.home())).ok()?;
         (case.decoded.insn.len() == case.bytes.len()).then_some(case)
@@ -118,31 +134,53 @@ impl Case {
             }
         }
         let insn = &self.decoded.insn;
-        if insn.is_string_instruction() {
-            state.gpr[RSI] = machine.memory() + 0x400 + rng.below(64);
-            state.gpr[RDI] = machine.memory() + 0x400 + rng.below(512);
-            state.gpr[RCX] = rng.below(17);
+        if insn.mnemonic() == Mnemonic::Xlatb {
+            state.gpr[RBX] = machine.memory() + 0x800;
         }
         if insn.is_loop() || insn.is_loopcc() || insn.is_jcx_short() {
             state.gpr[RCX] = rng.pick(&[0, 1, 2, 1 << 32, (1 << 32) + 1, rng.0]);
         }
-        // Half way up the upper half of the memory.
-        let stack = machine.memory() + 0x3000 + rng.below(32) * 8;
-        if uses_stack(insn) {
-            state.gpr[RSP] = stack;
-            if insn.mnemonic() == Mnemonic::Leave {
-                state.gpr[RBP] = stack + 0x40;
-            }
-            if matches!(insn.mnemonic(), Mnemonic::Popfq | Mnemonic::Popf) {
-                let flags = 0x202 | (rng.next() & RANDOM_FLAGS);
-                self.store(machine, stack, flags);
-            }
+    }
+
+    fn aim_string(&mut self, machine: &Machine, rng: &mut Rng, aim: Aim) {
+        let gpr = &mut self.input.gpr;
+        gpr[RCX] = rng.below(17);
+        gpr[RSI] = machine.memory() + 0x400 + rng.below(64);
+        gpr[RDI] = machine.memory() + 0x400 + rng.below(512);
+        if aim == Aim::Bad {
+            // Up to the page's end it goes on for a while.
+            let bad = machine.no_access() - rng.below(64);
+            gpr[rng.pick(&[RSI, RDI])] = bad;
         }
     }
 
+    fn aim_stack(&mut self, machine: &Machine, rng: &mut Rng, aim: Aim) {
+        if !uses_stack(self.insn()) {
+            return;
+        }
+        // Half way up the upper half of the memory.
+        let mut stack = machine.memory() + 0x3000 + rng.below(32) * 8;
+        let pops_flags = matches!(self.insn().mnemonic(), Mnemonic::Popfq | Mnemonic::Popf);
+        if aim == Aim::Bad && rng.below(2) == 0 {
+            // Flags must be chosen with care, and are when they are in the memory.
+            stack = if pops_flags { machine.no_access() - 1 } else { bad_address(machine, rng) };
+        }
+        self.input.gpr[RSP] = stack;
+        if self.insn().mnemonic() == Mnemonic::Leave {
+            self.input.gpr[RBP] = stack.wrapping_add(0x40);
+        }
+        if pops_flags {
+            let flags = 0x202 | (rng.next() & RANDOM_FLAGS);
+            self.store(machine, stack, flags);
+        }
+    }
+
+    /// Puts `value` into memory, unless `address` is elsewhere.
     fn store(&mut self, machine: &Machine, address: u64, value: u64) {
-        let offset = usize::try_from(address - machine.memory()).expect("in the memory");
-        self.memory[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
+        let offset = usize::try_from(address.wrapping_sub(machine.memory())).unwrap_or(usize::MAX);
+        if let Some(word) = self.memory.get_mut(offset..offset.saturating_add(8)) {
+            word.copy_from_slice(&value.to_le_bytes());
+        }
     }
 
     /// Overwrites the last `size` bytes of a field with `value`.
@@ -165,8 +203,8 @@ impl Case {
         Some(())
     }
 
-    /// Gives a memory operand an address in the lower half of the memory, aligned to 64.
-    fn aim_memory(&mut self, machine: &Machine, rng: &mut Rng) -> Option<()> {
+    /// Gives a memory operand this address.
+    fn aim_memory(&mut self, address: u64, rng: &mut Rng) -> Option<()> {
         let insn = *self.insn();
         // NOP and LEA access nothing, so any address does.
         let accesses = !matches!(insn.mnemonic(), Mnemonic::Nop | Mnemonic::Lea);
@@ -182,12 +220,12 @@ impl Case {
             }
             self.input.gpr[insn.op1_register().number()] = rng.below(64);
         }
-        let address = machine.memory() + 0x800 + rng.below(16) * 64;
         let (base, index) = (insn.memory_base(), insn.memory_index());
         let displacement = insn.memory_displacement64();
         let offsets = self.decoded.offsets;
         if insn.is_ip_rel_memory_operand() {
             let distance = address.wrapping_sub(insn.next_ip());
+            i32::try_from(distance.cast_signed()).ok()?;
             self.patch(offsets.displacement_offset(), 4, distance);
         } else if base == Register::None && index == Register::None {
             self.patch(offsets.displacement_offset(), offsets.displacement_size(), address);
@@ -198,7 +236,10 @@ impl Case {
                 distance.is_multiple_of(scale).then(|| distance / scale)?;
         } else if base == Register::RSP && uses_stack(&insn) {
             let near = displacement.cast_signed().unsigned_abs() < 0x200;
-            return (near && index == Register::None).then_some(());
+            if index != Register::None {
+                self.input.gpr[index.number()] = rng.below(8);
+            }
+            return near.then_some(());
         } else {
             if base.full_register() == index.full_register()
                 || (uses_stack(&insn) && index.full_register() == Register::RSP)
@@ -215,12 +256,28 @@ impl Case {
         Some(())
     }
 
+    /// Makes the frame of a return to `target`.
+    fn aim_return(&mut self, machine: &Machine, target: u64) {
+        let stack = self.input.gpr[RSP];
+        let (cs, ss) = selectors();
+        let frame = match self.insn().mnemonic() {
+            Mnemonic::Iretq => vec![target, cs, self.input.rflags, stack + 0x40, ss],
+            // Without REX.W it pops 32 bits each.
+            Mnemonic::Retf if self.bytes[0] != 0x48 => vec![target | cs << 32],
+            Mnemonic::Retf => vec![target, cs],
+            _ => vec![target],
+        };
+        for (place, value) in (0..).zip(frame) {
+            self.store(machine, stack.wrapping_add(place * 8), value);
+        }
+    }
+
     /// Gives indirect branches and returns an exit stub to go to.
     fn aim_target(&mut self, machine: &Machine) -> Option<()> {
         let insn = *self.insn();
         let target = machine.stub(2);
         match insn.flow_control() {
-            FlowControl::Return => self.store(machine, self.input.gpr[RSP], target),
+            FlowControl::Return => self.aim_return(machine, target),
             FlowControl::IndirectBranch | FlowControl::IndirectCall => match insn.op0_kind() {
                 OpKind::Register => self.input.gpr[insn.op0_register().number()] = target,
                 _ => {
@@ -238,6 +295,25 @@ impl Case {
         }
         Some(())
     }
+}
+
+/// An address at which an access faults, at least one that reaches far enough.
+fn bad_address(machine: &Machine, rng: &mut Rng) -> u64 {
+    let within = rng.below(0x100) * 8;
+    let near_end = machine.no_access() - rng.below(16);
+    // Non-canonical with 4- and 5-level paging.
+    let none = (1 << 62) + within;
+    rng.pick(&[machine.no_access() + within, machine.read_only() + within, near_end, none])
+}
+
+/// The segment selectors of user code here.
+fn selectors() -> (u64, u64) {
+    let (cs, ss): (u64, u64);
+    // SAFETY: reads two registers, and changes nothing else.
+    unsafe {
+        core::arch::asm!("mov {}, cs", "mov {}, ss", out(reg) cs, out(reg) ss, options(nomem, nostack, preserves_flags))
+    };
+    (cs, ss)
 }
 
 fn uses_stack(insn: &Instruction) -> bool {
@@ -271,30 +347,28 @@ pub(super) fn random_bytes(rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// True for instructions whose effects are the same each time and stay in registers and memory.
+/// True for instructions whose effects are the same each time and stay in registers and memory, or
+/// are an exception (user mode gets #GP for what is privileged).
 pub(super) fn is_runnable(insn: &Instruction) -> bool {
     let harmful = matches!(
         insn.mnemonic(),
-        // #DE; reads far away; needs a frame chain; masks exceptions.
-        Mnemonic::Div | Mnemonic::Idiv | Mnemonic::Xlatb | Mnemonic::Enter | Mnemonic::Ldmxcsr
-            | Mnemonic::Maskmovq | Mnemonic::Maskmovdqu | Mnemonic::Lss | Mnemonic::Lfs | Mnemonic::Lgs
-            // User mode may not, or reads what changes.
-            | Mnemonic::Cli | Mnemonic::Sti | Mnemonic::In | Mnemonic::Out
-            | Mnemonic::Insb | Mnemonic::Insw | Mnemonic::Insd
-            | Mnemonic::Outsb | Mnemonic::Outsw | Mnemonic::Outsd
+        // They go far away, or leave without their selectors.
+        Mnemonic::Maskmovq | Mnemonic::Maskmovdqu | Mnemonic::Lss | Mnemonic::Lfs | Mnemonic::Lgs
+            | Mnemonic::Retf | Mnemonic::Iretq
+            // The host's kernel answers them.
             | Mnemonic::Sgdt | Mnemonic::Sidt | Mnemonic::Sldt | Mnemonic::Str | Mnemonic::Smsw
             // Random flags might have TF.
             | Mnemonic::Popf | Mnemonic::Popfq
     );
-    let segment = |register: Register| register.is_segment_register() || register.is_cr();
-    let touches_segments = (0..insn.op_count())
-        .any(|i| insn.op_kind(i) == OpKind::Register && segment(insn.op_register(i)))
+    let segment = |register: Register| register.is_segment_register();
+    let touches_segments = !insn.is_privileged()
+        && (0..insn.op_count())
+            .any(|i| insn.op_kind(i) == OpKind::Register && segment(insn.op_register(i)))
         || matches!(insn.memory_segment(), Register::FS | Register::GS);
     // #UD on some CPUs.
     let reserved = format!("{:?}", insn.code()).starts_with("Reservednop");
-    insn.flow_control() == FlowControl::Next
+    !matches!(insn.flow_control(), FlowControl::Interrupt | FlowControl::Exception)
         && !reserved
-        && !insn.is_privileged()
         && !harmful
         && !touches_segments
         && insn.cpuid_features().iter().all(|feature| host_has(*feature))

@@ -3,10 +3,10 @@
 use exoprobe_vmm::addr::Gva;
 use kvm_bindings::kvm_regs;
 
-use super::super::analyze;
-use super::cases::{Case, Rng};
-use super::hex;
+use super::super::Shadow;
+use super::cases::{Aim, Case, Rng};
 use super::machine::{Machine, RSP};
+use super::{analyze, hex};
 
 const AT: u64 = 0xffff_ffff_8100_0000;
 
@@ -18,7 +18,8 @@ fn is_emulated(bytes: &str) -> bool {
 fn after(bytes: &str, regs: kvm_regs) -> kvm_regs {
     let mut regs = regs;
     let displaced = analyze(&hex(bytes), Gva(AT)).expect("may be probed");
-    displaced.emulation().expect("is emulated").apply(&mut regs);
+    let shadow = displaced.emulation().expect("is emulated").apply(&mut regs);
+    assert_eq!(shadow, Shadow::None);
     regs
 }
 
@@ -28,13 +29,15 @@ fn the_emulated_forms() {
         48 89 e5 / 48 8b ec / 89 c0 / b8 01 00 00 00 / 48 c7 c0 01 00 00 00 / c7 c0 01 00 00 00 / \
         48 b8 01 00 00 00 00 00 00 00 / 48 8d 05 00 00 00 00 / 8d 04 18 / 48 8d 04 25 00 00 00 00 / \
         48 83 ec 08 / 48 81 c4 00 01 00 00 / 31 c0 / 4d 31 c0 / eb 00 / e9 00 00 00 00 / 75 00 / \
-        0f 8f 00 00 00 00 / e0 00 / e1 00 / e2 00 / e3 00 / 67 e3 00 / 2e 48 89 e5";
+        0f 8f 00 00 00 00 / e0 00 / e1 00 / e2 00 / e3 00 / 67 e3 00 / 2e 48 89 e5 / f8 / f9 / f5 / \
+        fc / fd / fa / fb / 66 fa";
     for bytes in emulated.split('/') {
         assert!(is_emulated(bytes), "{bytes}");
     }
     let not = "55 / c3 / e8 00 00 00 00 / 48 8b 00 / 89 00 / c7 00 00 00 00 00 / 66 89 c0 / 88 c0 / \
         66 b8 00 00 / b0 00 / 67 8d 00 / 66 8d 00 / 48 83 c0 08 / 83 ec 08 / 31 d8 / 66 31 c0 / 30 c0 / \
-        f3 48 89 e5 / f2 31 c0 / 41 90 / 8c d8 / 0f 1e c0 / 48 83 04 24 08 / ff e0 / 0f 0d c0";
+        f3 48 89 e5 / f2 31 c0 / 41 90 / 8c d8 / 0f 1e c0 / 48 83 04 24 08 / ff e0 / 0f 0d c0 / \
+        9c / 9d / f3 fa / f2 fc";
     for bytes in not.split('/') {
         assert!(!is_emulated(bytes), "{bytes}");
     }
@@ -67,6 +70,22 @@ fn the_resume_flag_ends_and_other_flags_stay() {
 }
 
 #[test]
+fn interrupts_go_off_and_on() {
+    const IF: u64 = 1 << 9;
+    let sti = analyze(&[0xfb], Gva(AT)).expect("may be probed");
+    let sti = sti.emulation().expect("is emulated");
+    let cli = analyze(&[0xfa], Gva(AT)).expect("may be probed");
+    let cli = cli.emulation().expect("is emulated");
+    let mut regs = kvm_regs { rflags: 0xcd7, ..Default::default() };
+    // Off to on: not before the next instruction has run. What was on stays on at once.
+    assert_eq!((sti.apply(&mut regs), regs.rflags), (Shadow::Sti, 0xcd7 | IF));
+    assert_eq!((sti.apply(&mut regs), regs.rflags), (Shadow::None, 0xcd7 | IF));
+    assert_eq!((cli.apply(&mut regs), regs.rflags), (Shadow::None, 0xcd7));
+    assert_eq!((cli.apply(&mut regs), regs.rflags), (Shadow::None, 0xcd7));
+    assert_eq!(regs.rip, AT + 1);
+}
+
+#[test]
 fn stack_adjustments_set_flags_as_the_cpu_does() {
     let mut machine = Machine::new();
     let mut rng = Rng::new(3);
@@ -78,7 +97,7 @@ fn stack_adjustments_set_flags_as_the_cpu_does() {
             let mut bytes = vec![0x48, 0x81, opcode];
             bytes.extend(immediate.to_le_bytes());
             let displaced = analyze(&bytes, Gva(home)).expect("may be probed");
-            let mut case = Case::new(&machine, &bytes, &mut rng).expect("runs");
+            let mut case = Case::new(&machine, &bytes, &mut rng, Aim::Good).expect("runs");
             for edge in edges.into_iter().chain((0..40).map(|_| rng.next()).collect::<Vec<_>>()) {
                 case.input.gpr[RSP] = edge;
                 machine.write(home, &bytes);
@@ -86,7 +105,7 @@ fn stack_adjustments_set_flags_as_the_cpu_does() {
                 let cpu = machine.run(home, &case.input, &case.memory).state;
                 let rflags = case.input.rflags;
                 let mut regs = kvm_regs { rsp: edge, rflags, ..Default::default() };
-                displaced.emulation().expect("is emulated").apply(&mut regs);
+                let _ = displaced.emulation().expect("is emulated").apply(&mut regs);
                 assert_eq!((regs.rsp, regs.rflags), (cpu.gpr[RSP], cpu.rflags), "{edge:#x}");
                 assert_eq!(regs.rip, next);
             }

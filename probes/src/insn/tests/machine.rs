@@ -8,6 +8,8 @@ use std::ptr;
 
 use iced_x86::code_asm::*;
 
+use super::signals::{Catching, Fault, take_fault};
+
 /// Offsets in the mapping.
 const INPUT: u64 = 0x000;
 const OUTPUT: u64 = 0x400;
@@ -21,10 +23,17 @@ const HOME: u64 = 0x3800;
 const SLOTS: u64 = 0x5000;
 const MEMORY: u64 = 0x8000;
 pub(super) const MEMORY_LEN: usize = 0x4000;
-const SIZE: usize = 0xc000;
+/// Behind the memory: a page that cannot be accessed, and one that can only be read.
+const NO_ACCESS: u64 = 0xc000;
+const READ_ONLY: u64 = 0xd000;
+const PAGE_LEN: usize = 0x1000;
+const SIZE: usize = 0xe000;
+/// The exit stub of a run that a fault ended.
+const FAULTED: u32 = 0;
 
 /// Registers by their number in [`State::gpr`].
 pub(super) const RCX: usize = 1;
+pub(super) const RBX: usize = 3;
 pub(super) const RSP: usize = 4;
 pub(super) const RBP: usize = 5;
 pub(super) const RSI: usize = 6;
@@ -66,6 +75,8 @@ pub(super) struct Outcome {
     /// Number of the exit stub that ended it.
     pub(super) exit: u32,
     pub(super) memory: Vec<u8>,
+    /// The exception that ended it. The state is that of its handler.
+    pub(super) fault: Option<Fault>,
 }
 
 impl Outcome {
@@ -86,6 +97,10 @@ impl Outcome {
         if self.exit != other.exit {
             text += &format!("exit: {} / {}\n", self.exit, other.exit);
         }
+        let kind = |fault: &Option<Fault>| fault.clone().map(|f| (f.vector, f.error, f.address));
+        if kind(&self.fault) != kind(&other.fault) {
+            text += &format!("fault: {:x?} / {:x?}\n", self.fault, other.fault);
+        }
         if self.memory != other.memory {
             let at = (0..MEMORY_LEN).find(|i| self.memory[*i] != other.memory[*i]);
             text += &format!("memory differs, first at offset {at:?}\n");
@@ -97,6 +112,7 @@ impl Outcome {
 /// A mapping with trampoline, code and data.
 pub(super) struct Machine {
     base: *mut u8,
+    _catching: Catching,
 }
 
 impl Machine {
@@ -113,7 +129,14 @@ impl Machine {
             )
         };
         assert_ne!(base, libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
-        let mut machine = Self { base: base.cast() };
+        let start = base as u64;
+        let catching = Catching::start(start..start + SIZE as u64, start + STUBS);
+        let mut machine = Self { base: base.cast(), _catching: catching };
+        // A branch that reads its target there leads somewhere.
+        let target = machine.stub(2).to_le_bytes();
+        machine.write(machine.read_only(), &target.repeat(PAGE_LEN / target.len()));
+        machine.protect(NO_ACCESS, libc::PROT_NONE);
+        machine.protect(READ_ONLY, libc::PROT_READ);
         machine.write(machine.at(MXCSR), &DEFAULT_MXCSR.to_le_bytes());
         let (enter, capture) = machine.trampoline();
         machine.write(machine.at(TRAMPOLINE), &enter);
@@ -127,6 +150,13 @@ impl Machine {
             machine.write(stub, &code);
         }
         machine
+    }
+
+    fn protect(&mut self, offset: u64, protection: i32) {
+        let page = self.at(offset) as *mut libc::c_void;
+        // SAFETY: the page is in the mapping, and no Rust reference points into it.
+        let done = unsafe { libc::mprotect(page, PAGE_LEN, protection) };
+        assert_eq!(done, 0, "mprotect: {}", std::io::Error::last_os_error());
     }
 
     fn at(&self, offset: u64) -> u64 {
@@ -143,7 +173,7 @@ impl Machine {
         self.at(SLOTS) + number * super::super::SLOT_SIZE as u64
     }
 
-    /// Code that ends a run with `exit` (0 to 3) and changes nothing on the way.
+    /// Code that ends a run with `exit` (0 to 3) and changes nothing on the way; 0 is for faults.
     pub(super) fn stub(&self, exit: u32) -> u64 {
         self.at(STUBS) + u64::from(exit) * 32
     }
@@ -152,6 +182,16 @@ impl Machine {
     /// into its upper half.
     pub(super) fn memory(&self) -> u64 {
         self.at(MEMORY)
+    }
+
+    /// First byte of a page behind the memory that cannot be accessed.
+    pub(super) fn no_access(&self) -> u64 {
+        self.at(NO_ACCESS)
+    }
+
+    /// First byte of a page behind that one, which can be read only.
+    pub(super) fn read_only(&self) -> u64 {
+        self.at(READ_ONLY)
     }
 
     pub(super) fn write(&mut self, address: u64, bytes: &[u8]) {
@@ -163,7 +203,7 @@ impl Machine {
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    fn read(&self, address: u64, len: usize) -> Vec<u8> {
+    pub(super) fn read(&self, address: u64, len: usize) -> Vec<u8> {
         let offset = usize::try_from(address - self.base as u64).expect("inside the mapping");
         assert!(offset + len <= SIZE);
         // SAFETY: in bounds of the mapping as just checked.
@@ -180,7 +220,7 @@ impl Machine {
         self.write(address, &jmp);
     }
 
-    /// Runs from `entry` with `input` and `memory`, until a stub ends the run.
+    /// Runs from `entry` with `input` and `memory`, until a stub or a fault ends the run.
     pub(super) fn run(&mut self, entry: u64, input: &State, memory: &[u8]) -> Outcome {
         assert_eq!(memory.len(), MEMORY_LEN);
         self.write(self.memory(), memory);
@@ -207,7 +247,9 @@ impl Machine {
         }
         state.rflags = word(self.at(OUTPUT + RFLAGS_OFFSET));
         let exit = u32::from_le_bytes(self.read(self.at(EXIT), 4).try_into().expect("4 bytes"));
-        Outcome { state, exit, memory: self.read(self.memory(), MEMORY_LEN) }
+        let fault = take_fault();
+        assert_eq!(exit == FAULTED, fault.is_some(), "exit {exit}: {fault:x?}");
+        Outcome { state, exit, memory: self.read(self.memory(), MEMORY_LEN), fault }
     }
 
     fn assemble(

@@ -5,7 +5,7 @@ use iced_x86::{Decoder, DecoderOptions};
 use kvm_bindings::kvm_regs;
 use proptest::prelude::*;
 
-use super::super::{SLOT_SIZE, SlotKind, analyze, check_boundary};
+use super::super::{Assurances, SLOT_ADDRESS_OFFSET, SlotKind, analyze, check_boundary};
 
 fn address() -> impl Strategy<Value = u64> {
     prop_oneof![
@@ -15,6 +15,13 @@ fn address() -> impl Strategy<Value = u64> {
         Just(u64::MAX),
         Just(0)
     ]
+}
+
+fn assurances() -> impl Strategy<Value = Assurances> {
+    any::<(bool, bool)>().prop_map(|(faults_show_original, mapped_everywhere)| Assurances {
+        faults_show_original,
+        mapped_everywhere,
+    })
 }
 
 /// Bytes, often with the beginning of instructions that analysis treats specially.
@@ -42,9 +49,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn analysis_never_panics(bytes in code(24), at in address(), slot in address()) {
+    fn analysis_never_panics(
+        bytes in code(24),
+        at in address(),
+        slot in address(),
+        assurances in assurances(),
+    ) {
         let at = Gva(at);
-        match analyze(&bytes, at) {
+        match analyze(&bytes, at, assurances) {
             Err(refusal) => prop_assert!(!refusal.to_string().is_empty()),
             Ok(displaced) => {
                 let iced = Decoder::with_ip(64, &bytes, at.0, DecoderOptions::NONE).decode();
@@ -52,18 +64,23 @@ proptest! {
                 prop_assert_eq!(displaced.original(), &bytes[..iced.len()]);
                 prop_assert_eq!(displaced.next().0, at.0.wrapping_add(iced.len() as u64));
                 // Alone it decodes to the same: nothing behind it was looked at.
-                let alone = analyze(displaced.original(), at);
+                let alone = analyze(displaced.original(), at, assurances);
                 prop_assert_eq!(alone.map(|alone| alone.text()), Ok(displaced.text()));
+                // More assurances never refuse what fewer allow.
+                prop_assert!(analyze(&bytes, at, Assurances::ALL).is_ok());
                 if let Some(emulation) = displaced.emulation() {
                     let mut regs = kvm_regs { rcx: slot, rsp: at.0, ..Default::default() };
-                    emulation.apply(&mut regs);
+                    let _ = emulation.apply(&mut regs);
                 }
                 for slot in [Gva(slot), at.wrapping_add(slot & 0xffff_ffff)] {
                     for kind in [SlotKind::Boosted, SlotKind::Stepped] {
                         if let Ok(code) = displaced.assemble(kind, slot) {
-                            prop_assert!(code.bytes.len() <= SLOT_SIZE);
+                            prop_assert!(code.bytes.len() <= SLOT_ADDRESS_OFFSET);
                             let stepped = kind == SlotKind::Stepped;
                             prop_assert_eq!(code.stop_offset.is_some(), stepped);
+                            let image = code.image(at);
+                            prop_assert!(image.starts_with(&code.bytes));
+                            prop_assert!(image.ends_with(&at.0.to_le_bytes()));
                         }
                     }
                 }

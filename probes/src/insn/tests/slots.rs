@@ -3,8 +3,8 @@
 use exoprobe_vmm::addr::Gva;
 use iced_x86::{Decoder, DecoderOptions};
 
-use super::super::{AssembleError, Displaced, SLOT_SIZE, SlotKind, analyze};
-use super::hex;
+use super::super::{AssembleError, Displaced, SLOT_ADDRESS_OFFSET, SLOT_SIZE, SlotKind};
+use super::{analyze, hex};
 
 const AT: Gva = Gva(0xffff_ffff_8100_0000);
 const SLOT: Gva = Gva(0xffff_ffff_9fe0_0020);
@@ -21,7 +21,7 @@ fn boosted(bytes: &str) -> Vec<String> {
 }
 
 fn disassemble(code: &[u8]) -> Vec<String> {
-    assert!(code.len() <= SLOT_SIZE);
+    assert!(code.len() <= SLOT_ADDRESS_OFFSET);
     Decoder::with_ip(64, code, SLOT.0, DecoderOptions::NONE)
         .iter()
         .map(|insn| insn.to_string().to_lowercase())
@@ -54,27 +54,53 @@ fn per_cpu_operands_wrap_around_the_address_space() {
 fn calls_push_the_true_return_address() {
     let call = boosted("e8 fb 0f 00 00");
     assert_eq!(call, ["push 0ffffffff81000005h", "jmp 0ffffffff81001000h"]);
-    assert_eq!(boosted("ff d0"), ["push 0ffffffff81000002h", "jmp rax"]);
-    assert_eq!(boosted("2e 41 ff d3")[0], "push 0ffffffff81000004h");
-    assert_eq!(boosted("3e ff d0"), ["push 0ffffffff81000003h", "notrack jmp rax"]);
-    assert_eq!(boosted("ff 50 18"), ["push 0ffffffff81000003h", "jmp qword [rax+18h]"]);
-    let through = boosted("ff 15 fa 0f 00 00");
-    assert_eq!(through, ["push 0ffffffff81000006h", "jmp qword [rel 0ffffffff81001000h]"]);
-    assert_eq!(boosted("ff 24 24"), ["jmp qword [rsp]"]);
+}
+
+/// The slot code of an indirect call whose operand is pushed by `push`.
+fn call(push: &str, return_address: u64) -> [String; 4] {
+    let address = format!("mov qword [rsp+8],0{return_address:x}h");
+    [push.to_owned(), "push qword [rsp]".to_owned(), address, "ret".to_owned()]
 }
 
 #[test]
-fn calls_through_the_stack_look_8_higher() {
-    assert_eq!(boosted("ff 14 24")[1], "jmp qword [rsp+8]");
-    assert_eq!(boosted("ff 54 24 7f")[1], "jmp qword [rsp+87h]");
-    assert_eq!(boosted("ff 94 24 00 01 00 00")[1], "jmp qword [rsp+108h]");
-    assert_eq!(boosted("3e ff 54 24 08")[1], "notrack jmp qword [rsp+10h]");
-    let far = displaced("ff 94 24 f8 ff ff 7f").assemble(SlotKind::Boosted, SLOT);
-    assert_eq!(far, Err(AssembleError::TooLong));
-    // With padding prefixes the longer displacement does not fit any more.
-    let padded = "2e 2e 2e 2e 2e 2e 2e 2e 2e 2e ff 54 24 08";
-    let padded = displaced(padded).assemble(SlotKind::Boosted, SLOT);
-    assert_eq!(padded, Err(AssembleError::TooLong));
+fn indirect_calls_read_their_operand_first() {
+    assert_eq!(boosted("ff d0"), call("push rax", 0xffff_ffff_8100_0002));
+    assert_eq!(boosted("ff d4"), call("push rsp", 0xffff_ffff_8100_0002));
+    assert_eq!(boosted("2e 41 ff d3"), call("push r11", 0xffff_ffff_8100_0004));
+    assert_eq!(boosted("3e ff d0"), call("push rax", 0xffff_ffff_8100_0003));
+    assert_eq!(boosted("ff 50 18"), call("push qword [rax+18h]", 0xffff_ffff_8100_0003));
+    let through = boosted("ff 15 fa 0f 00 00");
+    assert_eq!(through, call("push qword [rel 0ffffffff81001000h]", 0xffff_ffff_8100_0006));
+    // RSP of before the push is meant (SDM vol. 2, PUSH), so nothing is added.
+    assert_eq!(boosted("ff 14 24"), call("push qword [rsp]", 0xffff_ffff_8100_0003));
+    assert_eq!(boosted("ff 54 24 f8"), call("push qword [rsp-8]", 0xffff_ffff_8100_0004));
+    assert_eq!(boosted("65 ff 14 25 08 00 00 00")[0], "push qword [gs:8]");
+    let code = displaced("ff d0").assemble(SlotKind::Boosted, SLOT).expect("has boosted code");
+    assert_eq!(code.bytes, hex("ff f0 ff 34 24 48 c7 44 24 08 02 00 00 81 c3"));
+    // What does not fit has more useless prefixes than any assembler makes.
+    let fits = displaced("2e 2e 2e 2e ff 94 24 f8 ff ff 7f").assemble(SlotKind::Boosted, SLOT);
+    assert_eq!(fits.map(|code| code.bytes.len()), Ok(SLOT_ADDRESS_OFFSET));
+    let padded = displaced("2e 2e 2e 2e 2e ff 94 24 f8 ff ff 7f");
+    assert_eq!(padded.assemble(SlotKind::Boosted, SLOT), Err(AssembleError::TooLong));
+}
+
+#[test]
+fn what_leaves_is_copied() {
+    assert_eq!(boosted("ff 24 24"), ["jmp qword [rsp]"]);
+    assert_eq!(boosted("3e ff e0"), ["notrack jmp rax"]);
+    for bytes in ["c3", "f3 c3", "c2 08 00", "48 cf", "0f 07", "48 0f 07", "cb", "48 cb"] {
+        let code = displaced(bytes).assemble(SlotKind::Boosted, SLOT).expect("has boosted code");
+        assert_eq!(code.bytes, hex(bytes));
+    }
+}
+
+#[test]
+fn a_slot_ends_with_the_address_of_its_instruction() {
+    let code = displaced("c3").assemble(SlotKind::Boosted, SLOT).expect("has boosted code");
+    let mut expected = [0xcc; SLOT_SIZE];
+    expected[0] = 0xc3;
+    expected[24..].copy_from_slice(&[0, 0, 0, 0x81, 0xff, 0xff, 0xff, 0xff]);
+    assert_eq!(code.image(AT), expected);
 }
 
 #[test]
@@ -88,16 +114,34 @@ fn stepped_code_stops_behind_the_copy() {
 }
 
 #[test]
+fn a_stepped_call_stops_with_its_return_address_pushed() {
+    let call = displaced("e8 fb 0f 00 00");
+    let code = call.assemble(SlotKind::Stepped, SLOT).expect("can be stepped");
+    assert_eq!(code.stop_offset, Some(5));
+    let expected = ["push 0ffffffff81000005h", "int3", "jmp 0ffffffff81001000h"];
+    assert_eq!(disassemble(&code.bytes), expected);
+    assert_eq!(call.after_step(), Gva(0xffff_ffff_8100_1000));
+    assert!(call.supports_post().is_ok() && call.pushes_return_address());
+}
+
+#[test]
 fn what_leaves_cannot_be_stepped() {
-    for (bytes, what) in
-        [("e8 00 00 00 00", "call"), ("ff d0", "call"), ("ff e0", "indirect jmp"), ("c3", "ret")]
-    {
+    let calls = "indirect call";
+    for (bytes, what) in [
+        ("ff d0", calls),
+        ("ff 15 00 00 00 00", calls),
+        ("ff e0", "indirect jmp"),
+        ("c3", "return"),
+        ("cb", "return"),
+        ("48 cf", "return"),
+        ("48 0f 07", "return"),
+    ] {
         let displaced = displaced(bytes);
         let post = displaced.supports_post().expect_err("no post-handler");
-        assert!(post.to_string().contains(&format!("behind a {what},")), "{post}");
+        assert!(post.to_string().contains(&format!("behind a {what}:")), "{post}");
         let stepped = displaced.assemble(SlotKind::Stepped, SLOT);
         assert_eq!(stepped, Err(AssembleError::PostUnsupported(post)));
-        assert_eq!(displaced.pushes_return_address(), what == "call");
+        assert_eq!(displaced.pushes_return_address(), what == calls);
     }
 }
 
@@ -133,6 +177,6 @@ fn accessors() {
     let displaced = displaced("48 89 e5 90 90");
     assert_eq!((displaced.at(), displaced.len()), (AT, 3));
     assert_eq!(displaced.original(), hex("48 89 e5"));
-    assert_eq!(displaced.next(), Gva(AT.0 + 3));
+    assert_eq!((displaced.next(), displaced.after_step()), (Gva(AT.0 + 3), Gva(AT.0 + 3)));
     assert_eq!(displaced.text(), "mov rbp,rsp");
 }

@@ -1,0 +1,262 @@
+//! `exoprobe probe add`.
+
+use std::collections::HashSet;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use hyper::Method;
+use indicatif::{ProgressBar, ProgressDrawTarget};
+use serde_json::Value;
+
+use super::Context;
+use super::error::CliError;
+use super::probe::print_table;
+use crate::client::{ApiPath, Client, ClientError, Payload, Problem};
+
+/// Between two looks at probes that are waited for.
+const LOOK: Duration = Duration::from_millis(200);
+/// Longest part of a refused JSON definition that is shown, in characters.
+const EXCERPT: usize = 200;
+
+const EXAMPLES: &str = "\
+Examples:
+  exoprobe probe add 'p:getpid __x64_sys_getpid %di'
+  exoprobe probe add 'p:open do_sys_openat2 dfd=%di' 'r:ret vfs_read $retval'
+  exoprobe probe add -f probes.txt
+  exoprobe probe add '{\"symbol_name\": \"vfs_read\", \"actions\": [{\"return\": \"-5\"}]}'
+
+A definition is a line of kprobe_events:
+  p[:[GROUP/]EVENT] SYMBOL[+OFFSET]|0xADDR [[NAME=]VALUE ...]     a kprobe
+  r[MAXACTIVE][:[GROUP/]EVENT] SYMBOL|0xADDR [[NAME=]VALUE ...]   a return probe
+VALUE is %REG, $stackN, $stack, $retval (return probes), @ADDR, +OFFS(VALUE) or -OFFS(VALUE).
+JSON says more (actions, return mode): an object or an array as POST /v1/probes takes it (docs/api.md).";
+
+/// Arguments of `probe add`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct AddArgs {
+    /// Definitions, each one argument; or JSON, one argument
+    #[arg(value_name = "DEFINITION", required_unless_present = "file")]
+    definitions: Vec<String>,
+    /// Read definitions from a file, one a line, or JSON (`-` is standard input)
+    #[arg(long, short, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// How long to wait for text that is not there yet, as while the kernel boots
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    wait: u64,
+}
+
+pub(super) async fn add(context: &mut Context<'_>, args: &AddArgs) -> Result<(), CliError> {
+    let definitions = Definitions::collect(args)?;
+    let path = ApiPath::new(&["probes"]);
+    match context.client.call(Method::POST, &path, definitions.payload()).await {
+        Ok(added) if args.wait == 0 => print_table(context, &added),
+        Ok(added) => {
+            let added = serde_json::from_slice(&added).map_err(ClientError::from)?;
+            wait_and_print(context, added, args.wait).await
+        }
+        Err(ClientError::Refused(problem)) => Err(definitions.refused(args, problem)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Definitions as they were given.
+enum Definitions {
+    /// Lines of kprobe_events.
+    Lines(String),
+    /// A JSON document, which may be none.
+    Json(String),
+}
+
+impl Definitions {
+    fn collect(args: &AddArgs) -> Result<Self, CliError> {
+        let file = args.file.as_deref().map(read_text).transpose()?;
+        let mut sources: Vec<String> = args.definitions.clone();
+        sources.extend(file);
+        if sources.iter().any(|source| source.trim_start().starts_with(['{', '['])) {
+            let alone = <[String; 1]>::try_from(sources);
+            return alone.map(|[json]| Self::Json(json)).map_err(|_| CliError::MixedDefinitions);
+        }
+        let text: String = sources.iter().map(|source| format!("{source}\n")).collect();
+        if definition_lines(&text).next().is_none() {
+            return Err(CliError::NoDefinition);
+        }
+        Ok(Self::Lines(text))
+    }
+
+    fn payload(&self) -> Payload {
+        match self {
+            Self::Lines(text) => Payload::Text(text.clone()),
+            // Not parsed here: the service says best what is wrong.
+            Self::Json(json) => Payload::JsonText(json.clone()),
+        }
+    }
+
+    /// The refusal, with the definition that it is about.
+    fn refused(&self, args: &AddArgs, mut problem: Box<Problem>) -> CliError {
+        let definition = match self {
+            Self::Lines(text) => refused_line(text, &problem),
+            Self::Json(json) => refused_value(json, &problem),
+        };
+        let Some(definition) = definition else { return ClientError::Refused(problem).into() };
+        match self {
+            // A number is only of use in a text that the user can count lines in.
+            Self::Lines(_) => {
+                if let (Some(line), false) = (problem.line, args.definitions.is_empty()) {
+                    let detail = problem.detail.strip_prefix(&format!("line {line}: "));
+                    problem.detail = detail.unwrap_or(&problem.detail).to_owned();
+                }
+            }
+            // A column of one argument, not of the definition that is shown.
+            Self::Json(_) => problem.position = None,
+        }
+        CliError::Definition { problem, definition }
+    }
+}
+
+/// The line that a problem is about.
+fn refused_line(text: &str, problem: &Problem) -> Option<String> {
+    let by_line = problem.line.and_then(|line| text.lines().nth(line.checked_sub(1)?));
+    let by_index = || problem.index.and_then(|index| definition_lines(text).nth(index));
+    by_line.or_else(by_index).map(str::to_owned)
+}
+
+/// The element of an array that a problem is about.
+fn refused_value(json: &str, problem: &Problem) -> Option<String> {
+    let value: Value = serde_json::from_str(json).ok()?;
+    let shown = value.get(problem.index?)?.to_string();
+    Some(shown.chars().take(EXCERPT).collect())
+}
+
+/// The lines that the service takes for definitions: those with something on them.
+fn definition_lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter(|line| {
+        let line = line.trim_start();
+        !line.is_empty() && !line.starts_with('#')
+    })
+}
+
+fn read_text(path: &Path) -> Result<String, CliError> {
+    let failed = |source| CliError::File { path: path.to_owned(), source };
+    if path != Path::new("-") {
+        return std::fs::read_to_string(path).map_err(failed);
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).map_err(failed)?;
+    Ok(text)
+}
+
+/// Prints probes once none of them is pending, or the time is over.
+async fn wait_and_print(
+    context: &mut Context<'_>,
+    added: Value,
+    seconds: u64,
+) -> Result<(), CliError> {
+    let (started, limit) = (Instant::now(), Duration::from_secs(seconds));
+    let mut probes = match added {
+        Value::Array(probes) => probes,
+        one => vec![one],
+    };
+    let ids: HashSet<u64> = probes.iter().filter_map(|probe| probe["id"].as_u64()).collect();
+    let mut progress = None;
+    loop {
+        let reasons: Vec<String> = probes.iter().filter_map(pending_reason).collect();
+        let left = limit.saturating_sub(started.elapsed());
+        if reasons.is_empty() || left.is_zero() {
+            drop(progress);
+            let of = probes.len();
+            print_table(context, Value::Array(probes).to_string().as_bytes())?;
+            let count = reasons.len();
+            return match reasons.into_iter().next() {
+                Some(reason) => Err(CliError::StillPending { count, of, seconds, reason }),
+                None => Ok(()),
+            };
+        }
+        progress.get_or_insert_with(|| Progress::start(seconds)).show(reasons.len());
+        tokio::time::sleep(LOOK.min(left)).await;
+        probes = list(context.client).await?;
+        probes.retain(|probe| probe["id"].as_u64().is_some_and(|id| ids.contains(&id)));
+    }
+}
+
+async fn list(client: &Client) -> Result<Vec<Value>, ClientError> {
+    Ok(serde_json::from_slice(&client.get(&ApiPath::new(&["probes"])).await?)?)
+}
+
+/// What a probe waits for, if it does.
+fn pending_reason(probe: &Value) -> Option<String> {
+    let flags = probe["flags"].as_array()?;
+    let reason = probe["reason"].as_str().unwrap_or_default();
+    flags.iter().any(|flag| flag == "PENDING").then(|| reason.to_owned())
+}
+
+/// A line on standard error that goes away when the wait ends.
+struct Progress(ProgressBar);
+
+impl Progress {
+    fn start(seconds: u64) -> Self {
+        let target = ProgressDrawTarget::stderr();
+        if target.is_hidden() {
+            eprintln!("waiting for the probes' text (at most {seconds} s)");
+        }
+        let bar = ProgressBar::with_draw_target(None, target);
+        bar.enable_steady_tick(LOOK);
+        Self(bar)
+    }
+
+    fn show(&self, pending: usize) {
+        self.0.set_message(format!("waiting for the text of {pending} probe(s)"));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(json: &str) -> Problem {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn the_refused_definition_is_found_by_line_or_index() {
+        let text = "# mine\np:a f\n\n\t# x\n p:b g %di\r\n";
+        let find = |json| refused_line(text, &problem(json));
+        assert_eq!(find(r#"{"line":5,"index":1}"#).as_deref(), Some(" p:b g %di"));
+        assert_eq!(find(r#"{"index":0}"#).as_deref(), Some("p:a f"));
+        assert_eq!(find(r#"{"line":0}"#), None);
+        assert_eq!(find("{}"), None, "not about a definition");
+    }
+
+    #[test]
+    fn the_refused_element_of_an_array_is_shown() {
+        let json = r#"[{"event": "a"}, {"event": "b"}]"#;
+        let find = |problem: &str| refused_value(json, &self::problem(problem));
+        assert_eq!(find(r#"{"index":1}"#).as_deref(), Some(r#"{"event":"b"}"#));
+        assert_eq!(find(r#"{"index":2}"#), None);
+        assert_eq!(find("{}"), None);
+        assert_eq!(refused_value("[1", &problem(r#"{"index":0}"#)), None);
+    }
+
+    #[test]
+    fn json_stands_alone() {
+        let collect = |definitions: &[&str]| {
+            let definitions = definitions.iter().map(|text| (*text).to_owned()).collect();
+            Definitions::collect(&AddArgs { definitions, file: None, wait: 0 })
+        };
+        assert!(matches!(collect(&[" {\"addr\": 1}"]), Ok(Definitions::Json(_))));
+        assert!(
+            matches!(collect(&["p:a f", "p g"]), Ok(Definitions::Lines(text)) if text == "p:a f\np g\n")
+        );
+        for wrong in [&["p:a f", "[]"][..], &["{}", "{}"], &["# none"]] {
+            assert_eq!(collect(wrong).err().expect("it is wrong").status(), 2, "{wrong:?}");
+        }
+    }
+}

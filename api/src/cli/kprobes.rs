@@ -1,0 +1,58 @@
+//! `exoprobe probe switch` and `exoprobe probe blacklist`.
+
+use clap::ValueEnum;
+use hyper::Method;
+use serde::Deserialize;
+
+use super::Context;
+use super::error::CliError;
+use super::format::{Column, table};
+use super::probe::print_raw;
+use crate::client::{ApiPath, ClientError, Payload};
+
+/// State of the switch over all probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Switch {
+    /// Probes that are enabled are armed.
+    On,
+    /// None is.
+    Off,
+}
+
+/// Turns the switch, where that is asked for, and prints it.
+pub(super) async fn switch(context: &mut Context<'_>, to: Option<Switch>) -> Result<(), CliError> {
+    let path = ApiPath::new(&["kprobes", "enabled"]);
+    let answer = match to {
+        Some(to) => {
+            let payload = Payload::Json((to == Switch::On).into());
+            context.client.call(Method::PUT, &path, payload).await?
+        }
+        None => context.client.get(&path).await?,
+    };
+    if context.json {
+        return print_raw(context, &answer);
+    }
+    let on: bool = serde_json::from_slice(&answer).map_err(ClientError::from)?;
+    Ok(writeln!(context.out, "{}", if on { "on" } else { "off" })?)
+}
+
+/// A place of the blacklist.
+#[derive(Deserialize)]
+struct Entry {
+    start: String,
+    end: String,
+    symbol: String,
+    reason: String,
+}
+
+/// Prints where no probe may be.
+pub(super) async fn blacklist(context: &mut Context<'_>) -> Result<(), CliError> {
+    let answer = context.client.get(&ApiPath::new(&["kprobes", "blacklist"])).await?;
+    if context.json {
+        return print_raw(context, &answer);
+    }
+    let entries: Vec<Entry> = serde_json::from_slice(&answer).map_err(ClientError::from)?;
+    let columns = ["START", "END", "SYMBOL", "REASON"].map(Column::Text);
+    let rows = entries.into_iter().map(|e| vec![e.start, e.end, e.symbol, e.reason]);
+    Ok(writeln!(context.out, "{}", table(&columns, rows))?)
+}

@@ -1,0 +1,123 @@
+//! What a hit does.
+
+use serde::{Deserialize, Deserializer, de::Error};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+/// What the actions look like, for who got one wrong.
+const FORMS: &str = r#"the actions are "record", "stack", "count", "stop", {"set_reg": {"reg": "ax", "value": "0x1"}}, {"write_mem": {"to": "+8(%di)", "size": 4, "value": "0x0"}} and {"return": "-12"}"#;
+/// Longest part of a wrong action that its error repeats, in characters.
+const EXCERPT: usize = 100;
+
+/// One step of what a hit does, in JSON: the schema of [`exoprobe_probes::Action`].
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Write an event with the definition's arguments.
+    Record,
+    /// Write an event that has the back-trace as well.
+    Stack,
+    /// Only count the hit: it is in the books as filtered.
+    Count,
+    /// Pause the guest at this hit until it is resumed.
+    Stop,
+    /// Change a register.
+    SetReg {
+        /// Its name, with or without `%`; not `ip`.
+        #[schema(example = "ax")]
+        reg: String,
+        /// What it is set to.
+        value: Number,
+    },
+    /// Write guest memory; where none is mapped nothing happens.
+    WriteMem {
+        /// The place that a fetch argument of this text would read.
+        #[schema(example = "+8(%di)")]
+        to: String,
+        /// Bytes: 1, 2, 4 or 8.
+        size: u8,
+        /// What is written there.
+        value: Number,
+    },
+    /// Leave the function at its entry, with this value. Kprobes only, and last.
+    Return(Number),
+}
+
+/// 64 bits: text (`"0x1f"`, `"31"`, `"-12"`) or a number.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Number {
+    /// A number.
+    Number(i64),
+    /// Text.
+    Text(String),
+}
+
+/// Reads actions one by one, so that an error shows which is wrong and what would be right.
+pub(super) fn read<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<exoprobe_probes::Action>, D::Error> {
+    let given = Vec::<Value>::deserialize(deserializer)?;
+    let read = given.into_iter().map(|action| {
+        exoprobe_probes::Action::deserialize(&action).map_err(|error| {
+            let shown: String = action.to_string().chars().take(EXCERPT).collect();
+            D::Error::custom(format!("the action {shown}: {error}; {FORMS}"))
+        })
+    });
+    read.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn schema(action: &Value) -> Result<Action, serde_json::Error> {
+        Action::deserialize(action)
+    }
+
+    #[test]
+    fn every_action_is_as_its_schema_says() {
+        let actions = json!([
+            "record", "stack", "count", "stop",
+            {"set_reg": {"reg": "ax", "value": "0x1"}}, {"set_reg": {"reg": "%r10", "value": 7}},
+            {"write_mem": {"to": "+8(%di)", "size": 4, "value": "-1"}},
+            {"return": "-12"}, {"return": -12}, {"return": "0xfffffffffffffff4"},
+        ]);
+        for action in actions.as_array().unwrap() {
+            schema(action).unwrap();
+        }
+        let read = read(actions).unwrap();
+        assert_eq!(read[9], read[8]);
+        assert_eq!(read[9], read[7]);
+        assert_eq!(read[9], exoprobe_probes::Action::Return(12_u64.wrapping_neg()));
+        let written = serde_json::to_value(&read).unwrap();
+        for action in written.as_array().unwrap() {
+            schema(action).unwrap();
+        }
+        assert_eq!(super::read(written).unwrap(), read, "what is shown can be given again");
+    }
+
+    #[test]
+    fn a_wrong_action_is_named_beside_the_right_ones() {
+        let cases = [
+            (json!("recrod"), "unknown variant `recrod`"),
+            (json!("set_reg"), "the action \"set_reg\": invalid type"),
+            (json!({"return": "x12"}), "`x12` is no number"),
+            (json!({"return": "-"}), "`-` is no number"),
+            (json!({"return": 1.5}), "a number of 64 bits"),
+            (json!({"set_reg": {"reg": "zz", "value": 1}}), "`%zz` is no register: use ax"),
+            (json!({"set_reg": {"reg": "ax"}}), "missing field `value`"),
+            (json!({"set_reg": {"reg": "ax", "value": 1, "x": 1}}), "unknown field `x`"),
+            (json!({"write_mem": {"to": "di", "size": 4, "value": 1}}), "`di` is no value: write"),
+            (json!({"write_mem": {"to": "%di", "size": 300, "value": 1}}), "expected u8"),
+            (json!({"record": 1, "stop": 1}), "the action {"),
+            (json!(5), "the action 5: "),
+        ];
+        for (action, part) in cases {
+            let error = read(json!([action])).unwrap_err().to_string();
+            assert!(error.contains(part) && error.contains(FORMS), "{action}: {error}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! A hit's actions: handlers as data.
+
+use exoprobe_vmm::Gva;
+
+use super::handlers::{Hit, Verdict};
+use super::hit::HitPath;
+use super::probe::{Probe, count};
+use super::returns::RETURN_ADDRESS_LEN;
+use super::table::Table;
+use crate::definition::{Action, Fetch};
+use crate::events::Shape;
+
+/// Most places of a back-trace.
+const STACK_DEPTH: usize = 32;
+/// Farthest a back-trace follows frame pointers from the stack pointer: the largest kernel stack.
+const STACK_SPAN: u64 = 64 << 10;
+
+/// What the actions of one hit came to.
+pub(super) struct Done {
+    pub(super) verdict: Verdict,
+    pub(super) stop: bool,
+}
+
+/// A hit of one probe: what its record says of it.
+pub(super) struct Occasion<'a> {
+    pub(super) probe: &'a Probe,
+    /// The address probed.
+    pub(super) at: Gva,
+    /// Where the function returned to, of a return probe.
+    pub(super) ret_addr: Option<Gva>,
+}
+
+impl HitPath {
+    /// Runs a probe's actions in order.
+    pub(super) fn act(&self, table: &Table, occasion: &Occasion<'_>, hit: &mut Hit<'_>) -> Done {
+        let probe = occasion.probe;
+        let mut done = Done { verdict: Verdict::Continue, stop: false };
+        count(&probe.books.hits);
+        if !probe.actions.iter().any(Action::records) {
+            count(&probe.books.filtered);
+        }
+        for action in &probe.actions {
+            match action {
+                Action::Record => self.record(occasion, hit, &[]),
+                Action::Stack => {
+                    let (frames, depth) = self.back_trace(table, occasion, hit);
+                    self.record(occasion, hit, &frames[..depth]);
+                }
+                Action::Count => {}
+                Action::SetReg { reg, value } => *reg.of_mut(hit.regs) = *value,
+                Action::WriteMem { to, size, value } => write_memory(hit, to, *size, *value),
+                Action::Return(value) => done.verdict = leave(hit, *value),
+                Action::Stop => done.stop = true,
+            }
+        }
+        done
+    }
+
+    fn record(&self, occasion: &Occasion<'_>, hit: &mut Hit<'_>, stack: &[u64]) {
+        let Occasion { probe, ret_addr, .. } = *occasion;
+        let Some(ring) = self.rings.get(usize::from(hit.vcpu)) else { return };
+        let fields = probe.fields();
+        let shape = Shape {
+            is_return: ret_addr.is_some(),
+            may_fault: probe.may_fault,
+            args: u16::try_from(fields.len()).unwrap_or(u16::MAX),
+            stack: u16::try_from(stack.len()).unwrap_or(u16::MAX),
+        };
+        let Some(mut writer) = ring.begin(probe.id, hit.time.0, shape) else {
+            return count(&probe.books.lost);
+        };
+        if let Some(ret_addr) = ret_addr {
+            writer.ret_addr(ret_addr.0);
+        }
+        writer.args(probe.may_fault, fields.map(|field| fetch(field, hit)));
+        writer.stack(stack);
+        writer.finish();
+        count(&probe.books.recorded);
+    }
+
+    /// Follows frame pointers, with the true addresses in place of trampolines'. Bounded; whatever is on
+    /// the stack, it only ever goes up.
+    fn back_trace(
+        &self,
+        table: &Table,
+        occasion: &Occasion<'_>,
+        hit: &mut Hit<'_>,
+    ) -> ([u64; STACK_DEPTH], usize) {
+        let (mut frames, mut depth) = ([0; STACK_DEPTH], 0);
+        let mut add = |frame: u64| {
+            frames[depth] = frame;
+            depth += 1;
+            depth < STACK_DEPTH
+        };
+        add(occasion.at.0);
+        let (bottom, mut rbp) = (hit.regs.rsp, hit.regs.rbp);
+        // At a function's entry its own frame is not made yet.
+        let entry = match occasion.ret_addr {
+            Some(ret_addr) => Some(ret_addr.0),
+            None if occasion.probe.is_entry => {
+                hit.memory.word(Gva(bottom)).map(|found| self.true_return(table, Gva(found)).0)
+            }
+            None => None,
+        };
+        if let Some(entry) = entry {
+            add(entry);
+        }
+        while rbp >= bottom && rbp - bottom < STACK_SPAN && rbp % 8 == 0 {
+            let (next, ret) =
+                (hit.memory.word(Gva(rbp)), hit.memory.word(Gva(rbp.wrapping_add(8))));
+            let (Some(next), Some(ret)) = (next, ret) else { break };
+            if ret >> 63 == 0 || !add(self.true_return(table, Gva(ret)).0) || next <= rbp {
+                break;
+            }
+            rbp = next;
+        }
+        (frames, depth)
+    }
+}
+
+/// The value of a fetch argument; `None` where memory cannot be read.
+fn fetch(body: &Fetch, hit: &mut Hit<'_>) -> Option<u64> {
+    match body {
+        Fetch::Register(register) => Some(register.of(hit.regs)),
+        Fetch::StackPointer => Some(hit.regs.rsp),
+        Fetch::ReturnValue => Some(hit.return_value()),
+        Fetch::Stack(_) | Fetch::Memory(_) | Fetch::Deref { .. } => {
+            let at = place(body, hit)?;
+            hit.read_u64(at).ok()
+        }
+    }
+}
+
+/// Where a fetch argument that reads memory does so.
+fn place(body: &Fetch, hit: &mut Hit<'_>) -> Option<Gva> {
+    match body {
+        Fetch::Stack(n) => Some(Gva(hit.regs.rsp).wrapping_add(u64::from(*n) * 8)),
+        Fetch::Memory(addr) => Some(*addr),
+        Fetch::Deref { offset, base } => {
+            Some(Gva(fetch(base, hit)?).wrapping_add(offset.cast_unsigned()))
+        }
+        Fetch::Register(_) | Fetch::StackPointer | Fetch::ReturnValue => None,
+    }
+}
+
+fn write_memory(hit: &mut Hit<'_>, to: &Fetch, size: u8, value: u64) {
+    let Some(at) = place(to, hit) else { return };
+    let bytes = value.to_le_bytes();
+    // Where nothing is mapped nothing is written, as the action promises.
+    let _ = hit.write(at, &bytes[..usize::from(size).min(bytes.len())]);
+}
+
+/// Leaves the function whose entry was hit; goes on into it where its return address cannot be read.
+fn leave(hit: &mut Hit<'_>, value: u64) -> Verdict {
+    let Some(ret_addr) = hit.memory.word(Gva(hit.regs.rsp)) else { return Verdict::Continue };
+    hit.regs.rax = value;
+    hit.regs.rsp = hit.regs.rsp.wrapping_add(RETURN_ADDRESS_LEN);
+    hit.regs.rip = ret_addr;
+    Verdict::Done
+}

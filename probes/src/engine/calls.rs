@@ -1,0 +1,178 @@
+//! Return probes at work: a call is followed from its entry, and finished at its return.
+
+use std::sync::Arc;
+
+use exoprobe_vmm::Gva;
+
+use super::actions::Occasion;
+use super::handlers::{EntryVerdict, Hit};
+use super::hit::{HitPath, Turn};
+use super::probe::{Probe, Returns, count};
+use super::returns::{Active, RETURN_ADDRESS_LEN, recycle, watch};
+use super::table::{Site, Stop, Table};
+use crate::definition::ReturnMode;
+
+/// How a call is followed.
+enum Way {
+    /// The place that it returns to is watched.
+    Watch,
+    /// It has this trampoline already.
+    Join(usize),
+    /// It gets this trampoline.
+    Divert(usize),
+}
+
+impl HitPath {
+    /// A function with a return probe is entered: follows the call, or misses it.
+    pub(super) fn enter_call(
+        &self,
+        table: &Table,
+        probe: &Arc<Probe>,
+        returns: &Returns,
+        hit: &mut Hit<'_>,
+    ) {
+        if self.follow(table, probe, returns, hit).is_none() {
+            count(&probe.books.nmissed);
+        }
+    }
+
+    /// `None` where the call cannot be followed: no free instance, or no return address to be read.
+    fn follow(
+        &self,
+        table: &Table,
+        probe: &Arc<Probe>,
+        returns: &Returns,
+        hit: &mut Hit<'_>,
+    ) -> Option<()> {
+        let key = Gva(hit.regs.rsp);
+        let on_stack = Gva(hit.memory.word(key)?);
+        // Another return probe may follow this call already, or the one that jumped to here.
+        let frame = table.trampoline_at(on_stack).filter(|index| self.frames.is_at(*index, key));
+        let ret_addr = match frame {
+            Some(index) => self.frames.return_address(index)?,
+            None => on_stack,
+        };
+        let mut active = returns.pool.pop()?;
+        active.begin(ret_addr, hit.time);
+        active.probe = Some(Arc::clone(probe));
+        // Before the entry handler, who is promised the return.
+        let Some(way) = self.way(table, probe, returns.mode, (key, ret_addr), frame) else {
+            recycle(active);
+            return None;
+        };
+        if let Some(handler) = &returns.entry_handler
+            && handler(&mut active.instance, &mut hit.of(probe.fault_handler.as_ref()))
+                == EntryVerdict::Skip
+        {
+            if let Way::Divert(index) = way {
+                self.frames.unclaim(index);
+            }
+            recycle(active);
+            return Some(());
+        }
+        let followed = match way {
+            Way::Watch => watch(&returns.watched, key, active),
+            Way::Join(index) => {
+                self.frames.add(index, active);
+                Ok(())
+            }
+            Way::Divert(index) => self.divert(index, table, key, active, hit),
+        };
+        followed.map_err(recycle).ok()
+    }
+
+    /// How a call can be followed, if at all: one whose return address is at `key`, and which has a
+    /// trampoline already if there is a `frame`.
+    fn way(
+        &self,
+        table: &Table,
+        probe: &Probe,
+        mode: ReturnMode,
+        (key, ret_addr): (Gva, Gva),
+        frame: Option<usize>,
+    ) -> Option<Way> {
+        match (mode, frame) {
+            (ReturnMode::Site, _) => is_watched(table, ret_addr, probe).then_some(Way::Watch),
+            (ReturnMode::Trampoline, Some(index)) => Some(Way::Join(index)),
+            // A return address that is not aligned is none of Linux's.
+            (ReturnMode::Trampoline, None) if key.0.is_multiple_of(RETURN_ADDRESS_LEN) => {
+                self.frames.claim(ret_addr).map(Way::Divert)
+            }
+            (ReturnMode::Trampoline, None) => None,
+        }
+    }
+
+    /// Puts a trampoline's address in place of a return address.
+    fn divert(
+        &self,
+        index: usize,
+        table: &Table,
+        key: Gva,
+        active: Box<Active>,
+        hit: &Hit<'_>,
+    ) -> Result<(), Box<Active>> {
+        if hit.memory.store_u64(key, table.trampoline(index).0).is_err() {
+            self.frames.unclaim(index);
+            return Err(active);
+        }
+        self.frames.begin(index, key);
+        self.frames.add(index, active);
+        Ok(())
+    }
+
+    /// A followed call has returned; says whether its probe wants the machine to stop.
+    pub(super) fn finish_call(
+        &self,
+        table: &Table,
+        mut active: Box<Active>,
+        hit: &mut Hit<'_>,
+    ) -> bool {
+        let mut stop = false;
+        // A probe that was disabled, removed or switched off lets its calls go.
+        let is_on = |probe: &Arc<Probe>| table.switched_on && probe.is_enabled();
+        if let Some(probe) = active.probe.clone().filter(is_on)
+            && let Some(returns) = probe.returns()
+        {
+            let mut hit = hit.of(probe.fault_handler.as_ref());
+            let (at, ret_addr) = (probe.at(), Some(active.instance.ret_addr));
+            stop = self.act(table, &Occasion { probe: &probe, at, ret_addr }, &mut hit).stop;
+            if let Some(handler) = &returns.handler {
+                handler(&mut active.instance, &mut hit);
+            }
+        }
+        recycle(active);
+        stop
+    }
+
+    /// Sees to it that the place which the call at hand returns to is watched, for each return probe in
+    /// the mode `site`.
+    pub(super) fn watch_returns(&self, table: &Table, site: &Site, hit: &Hit<'_>) -> Turn {
+        let in_site_mode = |probe: &&Arc<Probe>| {
+            probe.returns().is_some_and(|returns| returns.mode == ReturnMode::Site)
+        };
+        for probe in site.enabled().filter(in_site_mode) {
+            let Some(found) = hit.memory.word(Gva(hit.regs.rsp)) else { continue };
+            let ret_addr = self.true_return(table, Gva(found));
+            if !is_watched(table, ret_addr, probe)
+                && self.watch_site(ret_addr, probe) == Turn::Again
+            {
+                return Turn::Again;
+            }
+        }
+        Turn::Now
+    }
+
+    /// What stands for a return address on a stack: a trampoline's is the one that it took the place of.
+    pub(super) fn true_return(&self, table: &Table, found: Gva) -> Gva {
+        let index = table.trampoline_at(found);
+        index.and_then(|index| self.frames.return_address(index)).unwrap_or(found)
+    }
+}
+
+/// Does a breakpoint at `ret_addr` finish calls of this probe?
+fn is_watched(table: &Table, ret_addr: Gva, probe: &Probe) -> bool {
+    match table.stop_at(ret_addr) {
+        Some(Stop::Probe(site)) => site.returning.iter().any(|other| other.id == probe.id),
+        _ => false,
+    }
+}

@@ -1,0 +1,432 @@
+//! Text comes and goes: probes wait for the kernel to begin, follow its boot, and notice when their
+//! text is lost or rewritten.
+//!
+//! | moment | told by | then |
+//! |---|---|---|
+//! | the kernel begins | the machine ([`HitPath::begin_kernel`]) | all is armed but what the kernel will patch |
+//! | its text is final | a mark at `rest_init` | the rest is armed |
+//! | init text is freed | a mark at `free_initmem` | probes there are gone |
+//! | a task ends | marks at `do_task_dead` and, when it is off its stack, `put_task_stack` | its calls' instances are given back |
+//! | the guest is booted again | the machine ([`HitPath::forget_guest`]) | all wait again |
+//! | text is rewritten or unmapped | [`HitPath::patrol`] | its probes are clobbered, or gone |
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use exoprobe_introspect::symbols::TextKind;
+use exoprobe_vmm::{Gva, HitContext, KernelEntry};
+
+use super::guest::Guest;
+use super::hit::{HitPath, Turn};
+use super::kernel::Kernel;
+use super::place;
+use super::probe::Probe;
+use super::register::Wait;
+use super::registry::{Registry, State};
+use super::slots::Slots;
+use super::table::{Mark, Site};
+use super::text;
+use crate::error::{AttachError, ProbeError};
+
+/// Where each mark is.
+const MARKS: [(Mark, &str); 4] = [
+    (Mark::TextFinal, "rest_init"),
+    (Mark::FreeInit, "free_initmem"),
+    (Mark::TaskDead, "do_task_dead"),
+    (Mark::StackLeft, "put_task_stack"),
+];
+/// Places that calls return to and that cannot be watched: so many are remembered.
+const UNWATCHABLE_MAX: usize = 1 << 16;
+/// Places that the calls of one probe return to: a guest that makes up return addresses finds an end.
+const RETURN_SITES_MAX: u32 = 4096;
+pub(super) const NOT_BEGUN: &str = "the guest's kernel has not begun yet";
+
+impl HitPath {
+    /// The kernel, as far as it is; `None` before it begins. Not for vCPU threads.
+    ///
+    /// # Errors
+    /// [`AttachError`], but for [`AttachError::Booting`].
+    pub(super) fn attach(
+        &self,
+        registry: &mut Registry,
+        guest: &dyn Guest,
+    ) -> Result<Option<Arc<Kernel>>, AttachError> {
+        if guest.stopped() {
+            return Err(AttachError::Stopped);
+        }
+        let next = match &registry.kernel {
+            Some(kernel) if kernel.has_booted() => {
+                // The guest may have changed its tables since: slots need the mapping.
+                guest.hidden().map(guest.ram(), kernel.view.mode)?;
+                None
+            }
+            Some(kernel) if kernel.is_booting() => None,
+            Some(kernel) => Some(kernel.finish(guest, &guest.sregs()?)?),
+            None => match (Kernel::attach(guest, &self.symbols), &registry.entry) {
+                (Err(AttachError::Booting), None) => None,
+                (Err(AttachError::Booting), Some(entry)) => {
+                    Some(Kernel::at_entry(guest, &self.symbols, entry)?)
+                }
+                (attached, _) => Some(attached?),
+            },
+        };
+        if let Some(kernel) = next {
+            registry.kernel = Some(Arc::new(kernel));
+            self.advance(registry, guest, Wait::ForVcpus);
+        }
+        Ok(registry.kernel.clone())
+    }
+
+    /// The kernel begins, on a vCPU's thread.
+    pub(super) fn begin_kernel(&self, entry: &KernelEntry) -> Turn {
+        let Some(guest) = self.guest.upgrade() else { return Turn::Now };
+        let Some(mut registry) = self.try_registry() else { return Turn::Again };
+        registry.entry = Some(*entry);
+        if registry.probes.is_empty() {
+            return Turn::Now;
+        }
+        match Kernel::at_entry(guest.as_ref(), &self.symbols, entry) {
+            Ok(kernel) => {
+                registry.kernel = Some(Arc::new(kernel));
+                self.advance(&mut registry, guest.as_ref(), Wait::No);
+            }
+            Err(error) => tracing::warn!(%error, "probes wait until the kernel has booted"),
+        }
+        Turn::Now
+    }
+
+    /// The kernel's text is final, on a vCPU's thread.
+    pub(super) fn finish_boot(&self, context: &HitContext<'_>) {
+        let (Some(guest), Some(mut registry)) = (self.guest.upgrade(), self.try_registry()) else {
+            return;
+        };
+        let finished = registry.kernel.as_ref().map(|kernel| {
+            // Whatever comes of it: the mark that was hit must go.
+            kernel.tell_final();
+            let sregs = context.sregs().map_err(|error| AttachError::Vcpu(error.into()))?;
+            kernel.finish(guest.as_ref(), &sregs)
+        });
+        match finished {
+            Some(Ok(kernel)) => registry.kernel = Some(Arc::new(kernel)),
+            Some(Err(error)) => tracing::warn!(%error, "some probes wait for the next change"),
+            None => {}
+        }
+        self.let_go_of_mark(&mut registry, guest.as_ref(), Mark::TextFinal);
+    }
+
+    /// The kernel is about to free its init text, on a vCPU's thread. Nothing runs there any more.
+    pub(super) fn lose_init_text(&self) {
+        let (Some(guest), Some(mut registry)) = (self.guest.upgrade(), self.try_registry()) else {
+            return;
+        };
+        let Some(kernel) = registry.kernel.clone() else { return };
+        kernel.free_init_text();
+        let is_init = |at: &Gva| kernel.symbols.text_kind(*at) == Some(TextKind::Init);
+        let lost: Vec<Gva> = registry.sites.keys().copied().filter(is_init).collect();
+        for at in lost {
+            let site = &registry.sites[&at];
+            if site.armed
+                && let Err(error) = text::disarm(guest.ram(), site.gpa, at, site.insn.original())
+            {
+                tracing::warn!(%error, "init text");
+            }
+            registry.lose(at);
+        }
+        self.let_go_of_mark(&mut registry, guest.as_ref(), Mark::FreeInit);
+    }
+
+    /// A mark that was reached is taken out, and everything is brought up to what it told.
+    fn let_go_of_mark(&self, registry: &mut Registry, guest: &dyn Guest, mark: Mark) {
+        let place = registry.reached(mark);
+        self.advance(registry, guest, Wait::No);
+        let places = place.into_iter().collect();
+        if let Err(unsettled) = self.settle(registry, guest, &places, Wait::No) {
+            tracing::warn!(error = %unsettled.error, ?mark, "taking a mark out");
+        }
+        registry.sweep();
+        self.publish(registry, guest);
+    }
+
+    /// The guest's memory is void: it is booted again. No vCPU is in it.
+    pub(super) fn forget_guest(&self) {
+        let mut registry = self.registry.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.frames.clear();
+        self.held.iter().for_each(|held| held.store(false, Ordering::Release));
+        self.ending.iter().for_each(|ending| ending.store(0, Ordering::Relaxed));
+        for probe in registry.return_probes().filter_map(|probe| probe.returns()) {
+            super::returns::unwatch_all(&probe.watched);
+            probe.sites.store(0, Ordering::Relaxed);
+        }
+        registry.forget_guest();
+        self.table.store(Arc::default());
+    }
+
+    /// Has calls that return to `at` finished there. On a vCPU's thread.
+    pub(super) fn watch_site(&self, at: Gva, probe: &Arc<Probe>) -> Turn {
+        let Some(guest) = self.guest.upgrade() else { return Turn::Now };
+        let Some(mut registry) = self.try_registry() else { return Turn::Again };
+        let Some(kernel) = registry.kernel.clone() else { return Turn::Now };
+        let sites = probe.returns().map(|returns| &returns.sites);
+        let full = sites.is_none_or(|sites| sites.load(Ordering::Relaxed) >= RETURN_SITES_MAX);
+        if full || registry.unwatchable.contains(&at) {
+            return Turn::Now;
+        }
+        let placed = place::site(&mut registry, guest.as_ref(), &kernel, at, None);
+        let settled = placed.and_then(|mut site| {
+            site.returning.push(Arc::clone(probe));
+            registry.sites.insert(at, Arc::new(site));
+            let settled =
+                self.settle(&mut registry, guest.as_ref(), &BTreeSet::from([at]), Wait::No);
+            settled.map_err(|unsettled| unsettled.error)
+        });
+        match settled {
+            Ok(()) => {
+                sites.map(|sites| sites.fetch_add(1, Ordering::Relaxed));
+                Turn::Again
+            }
+            Err(error) => {
+                tracing::debug!(%error, %at, "calls that return here are missed");
+                registry.change(at, |site| site.returning.retain(|other| other.id != probe.id));
+                let for_good =
+                    !matches!(error, ProbeError::NotFinal(_) | ProbeError::Clobbered { .. });
+                if for_good && registry.unwatchable.len() < UNWATCHABLE_MAX {
+                    registry.unwatchable.insert(at);
+                }
+                Turn::Now
+            }
+        }
+    }
+
+    /// Brings everything up to the kernel's phase: places what waits, sets and drops marks, arms.
+    pub(super) fn advance(&self, registry: &mut Registry, guest: &dyn Guest, wait: Wait) {
+        let Some(kernel) = registry.kernel.clone() else { return };
+        let mut places = self.place_waiting(registry, guest, &kernel);
+        places.extend(self.want_marks(registry, guest, wait));
+        if places.is_empty() {
+            return;
+        }
+        if let Err(unsettled) = self.settle(registry, guest, &places, wait) {
+            tracing::warn!(error = %unsettled.error, "arming probes that waited");
+        }
+        registry.sweep();
+        self.publish(registry, guest);
+    }
+
+    /// Finds places for probes that have none; those that still cannot have one say why.
+    fn place_waiting(
+        &self,
+        registry: &mut Registry,
+        guest: &dyn Guest,
+        kernel: &Kernel,
+    ) -> BTreeSet<Gva> {
+        let is_waiting = |(id, registered): (&u32, &super::registry::Registered)| {
+            registered.placed().is_none().then(|| (*id, Arc::clone(&registered.probe)))
+        };
+        let waiting: Vec<(u32, Arc<Probe>)> =
+            registry.probes.iter().filter_map(is_waiting).collect();
+        let mut places = BTreeSet::new();
+        for (id, probe) in waiting {
+            let found = place::find(&kernel.symbols, &probe.definition).and_then(|found| {
+                let site = self.place(registry, guest, kernel, &probe, found.at)?;
+                Ok((found, site))
+            });
+            let Some(registered) = registry.probes.get_mut(&id) else { continue };
+            match (found, &registered.state) {
+                (Ok((place, site)), _) => {
+                    registered.state = State::Placed(site);
+                    (registered.at, registered.addr) = (place.at, place.at.to_string().into());
+                    (registered.symbol, registered.offset) = (place.symbol, place.offset);
+                    places.insert(site);
+                }
+                (Err(_), State::Gone) => {}
+                (Err(error), _) => registered.state = State::Pending(error.to_string()),
+            }
+        }
+        places
+    }
+
+    /// Sets the marks that are needed and, where vCPUs are waited for, drops the others; gives the places
+    /// that changed.
+    pub(super) fn want_marks(
+        &self,
+        registry: &mut Registry,
+        guest: &dyn Guest,
+        wait: Wait,
+    ) -> BTreeSet<Gva> {
+        let Some(kernel) = registry.kernel.clone() else { return BTreeSet::new() };
+        let follows = registry.return_probes().next().is_some() || self.frames.active() > 0;
+        let mut changed = BTreeSet::new();
+        for (mark, symbol) in MARKS {
+            let wanted = match mark {
+                Mark::TextFinal => kernel.will_tell_final() && !registry.probes.is_empty(),
+                Mark::FreeInit => kernel.has_init_text() && !registry.probes.is_empty(),
+                Mark::TaskDead | Mark::StackLeft => follows,
+            };
+            let there = registry.sites.values().find(|site| site.marks.contains(&mark));
+            match (wanted, there.map(|site| site.at)) {
+                (false, Some(_)) if wait == Wait::ForVcpus => {
+                    changed.extend(registry.reached(mark))
+                }
+                (true, None) => match set_mark(registry, guest, &kernel, mark, symbol) {
+                    Ok(at) => _ = changed.insert(at),
+                    Err(error) => tracing::warn!(%error, ?mark, "a mark cannot be set"),
+                },
+                _ => {}
+            }
+        }
+        changed
+    }
+
+    /// Looks whether the text under the probes is still what it was, whether what waits can be placed,
+    /// and whether marks are needed still. To be called now and then, not from a vCPU's thread.
+    pub(super) fn patrol(&self, registry: &mut Registry, guest: &dyn Guest) {
+        if (registry.probes.is_empty() && registry.sites.is_empty()) || guest.stopped() {
+            return;
+        }
+        if registry.probes.is_empty() {
+            return self.advance(registry, guest, Wait::ForVcpus);
+        }
+        match self.attach(registry, guest) {
+            Ok(Some(_)) => {}
+            Ok(None) => return,
+            Err(error) => return tracing::debug!(%error, "patrol"),
+        }
+        let Some(kernel) = registry.kernel.clone() else { return };
+        let mut changes = Changes::default();
+        for site in registry.sites.values() {
+            match look_at(guest, &kernel, site) {
+                Look::Gone => changes.lost.push(site.at),
+                Look::Rewritten if site.armed => changes.rewritten.push(site.at),
+                Look::RestChanged => changes.rest.push(site.at),
+                Look::Original => _ = changes.restored.insert(site.at),
+                Look::Rewritten | Look::AsWanted => {}
+            }
+        }
+        if changes != Changes::default() {
+            self.accept(registry, guest, changes);
+        }
+        self.advance(registry, guest, Wait::ForVcpus);
+    }
+
+    /// Lets go of sites whose text changed, and takes back those that are as they were, also where the
+    /// guest itself has put the instruction over the breakpoint.
+    fn accept(&self, registry: &mut Registry, guest: &dyn Guest, changes: Changes) {
+        let Changes { lost, rewritten, rest, restored } = changes;
+        for at in &lost {
+            let site = &registry.sites[at];
+            // Its memory may be mapped again as it is, when nobody would answer the int3 in it.
+            if site.armed
+                && text::holds(guest.ram(), site.gpa, site.insn.original()) == text::Holds::Int3
+                && let Err(error) = text::disarm(guest.ram(), site.gpa, *at, site.insn.original())
+            {
+                tracing::debug!(%error, "text that has gone");
+            }
+        }
+        // A vCPU that took one of these breakpoints before they went finds them in the table.
+        if let Err(error) = guest.sync_vcpus() {
+            return tracing::debug!(%error, "patrol");
+        }
+        for at in rewritten {
+            registry.change(at, |site| (site.armed, site.clobbered) = (false, true));
+        }
+        // The int3 is the engine's still, and somebody must answer it.
+        for at in rest {
+            registry.change(at, |site| site.clobbered = true);
+        }
+        for at in &restored {
+            let here = &registry.sites[at];
+            let armed =
+                text::holds(guest.ram(), here.gpa, here.insn.original()) == text::Holds::Int3;
+            registry.change(*at, |site| (site.armed, site.clobbered) = (armed, false));
+        }
+        lost.into_iter().for_each(|at| registry.lose(at));
+        if let Err(unsettled) = self.settle(registry, guest, &restored, Wait::No) {
+            tracing::debug!(error = %unsettled.error, "patrol");
+        }
+    }
+}
+
+/// Sites whose text is not as the engine left it.
+#[derive(Default, PartialEq, Eq)]
+struct Changes {
+    lost: Vec<Gva>,
+    rewritten: Vec<Gva>,
+    rest: Vec<Gva>,
+    restored: BTreeSet<Gva>,
+}
+
+/// What the text under a site is like.
+#[derive(PartialEq, Eq)]
+enum Look {
+    /// As the engine left it.
+    AsWanted,
+    /// The instruction as it was, without an int3 that should be there; or with it, again.
+    Original,
+    /// The engine's int3 is there, and what follows it has changed.
+    RestChanged,
+    /// Something else.
+    Rewritten,
+    /// Not mapped there any more, or not as code.
+    Gone,
+}
+
+fn look_at(guest: &dyn Guest, kernel: &Kernel, site: &Site) -> Look {
+    match kernel.memory().translate(site.at) {
+        Ok(found) if found.gpa == site.gpa && found.executable => {}
+        _ => return Look::Gone,
+    }
+    match (site.armed, text::holds(guest.ram(), site.gpa, site.insn.original())) {
+        (true, text::Holds::Int3) if site.clobbered => Look::Original,
+        (true, text::Holds::Int3) => Look::AsWanted,
+        (false, text::Holds::Original) if !site.clobbered => Look::AsWanted,
+        (_, text::Holds::Original) => Look::Original,
+        (true, text::Holds::RestChanged) if site.clobbered => Look::AsWanted,
+        (true, text::Holds::RestChanged) => Look::RestChanged,
+        _ => Look::Rewritten,
+    }
+}
+
+fn set_mark(
+    registry: &mut Registry,
+    guest: &dyn Guest,
+    kernel: &Kernel,
+    mark: Mark,
+    symbol: &str,
+) -> Result<Gva, ProbeError> {
+    let entry = kernel.symbols.lookup_function(symbol)?.address;
+    let at = place::behind_ftrace(registry, kernel, entry);
+    let mut site = place::site(registry, guest, kernel, at, None)?;
+    site.marks.push(mark);
+    registry.sites.insert(at, Arc::new(site));
+    Ok(at)
+}
+
+impl Registry {
+    /// A mark is needed no more; gives where it was.
+    fn reached(&mut self, mark: Mark) -> Option<Gva> {
+        let site = self.sites.values_mut().find(|site| site.marks.contains(&mark))?;
+        Arc::make_mut(site).marks.retain(|other| *other != mark);
+        Some(site.at)
+    }
+
+    /// The text of a site has gone, and its int3 with it.
+    fn lose(&mut self, at: Gva) {
+        if self.sites.remove(&at).is_none() {
+            return;
+        }
+        for registered in self.probes.values_mut().filter(|r| r.placed() == Some(at)) {
+            registered.state = State::Gone;
+        }
+    }
+
+    fn forget_guest(&mut self) {
+        self.sites.clear();
+        self.slots = Slots::default();
+        (self.kernel, self.entry) = (None, None);
+        self.unwatchable.clear();
+        for registered in self.probes.values_mut() {
+            registered.state = State::Pending(NOT_BEGUN.to_owned());
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! From a definition to a place in the guest's text that is fit for it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use exoprobe_introspect::SymbolTable;
+use exoprobe_vmm::Gva;
+
+use super::guest::Guest;
+use super::handlers::{DATA_SIZE_MAX, NewProbe};
+use super::kernel::Kernel;
+use super::probe::Probe;
+use super::registry::Registry;
+use super::table::{Site, Way};
+use crate::definition::{
+    ARG_NAME_MAX, ARGS_MAX, Action, Fetch, MAXACTIVE_MAX, NAME_MAX, ProbeDefinition, ProbeKind,
+    Register, ReturnMode, is_event_name,
+};
+use crate::error::ProbeError;
+use crate::insn::{self, Displaced, SlotKind};
+
+/// Longest function that is decoded to find instruction boundaries, in bytes.
+const FUNCTION_MAX: u64 = 1 << 20;
+
+/// There in kernels whose functions begin with a call to the tracer (CONFIG_FUNCTION_TRACER).
+const FTRACE: &str = "__fentry__";
+/// What the kernel makes of that call (x86_nops[5]).
+const FTRACE_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+/// Where indirect branches may land (CET).
+const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+
+/// Where a definition points.
+pub(super) struct Place {
+    pub(super) at: Gva,
+    pub(super) symbol: Option<Arc<str>>,
+    pub(super) offset: u64,
+}
+
+/// Finds the place, by the symbols where they are (or, before boot, as linked).
+pub(super) fn find(
+    symbols: &SymbolTable,
+    definition: &ProbeDefinition,
+) -> Result<Place, ProbeError> {
+    let at = match (&definition.symbol_name, definition.addr) {
+        (Some(name), _) => {
+            let symbol = symbols.lookup_function(name)?;
+            let bounds = symbols.function_at(symbol.address);
+            let size = bounds.map_or(symbol.size, |b| b.end.0.wrapping_sub(symbol.address.0));
+            if definition.offset >= size.max(1) {
+                let (symbol, offset) = (name.clone(), definition.offset);
+                return Err(ProbeError::OffsetBeyond { symbol, offset, size });
+            }
+            symbol.address.wrapping_add(definition.offset)
+        }
+        (None, addr) => addr.unwrap_or_default(),
+    };
+    if !symbols.text_contains(at) {
+        return Err(ProbeError::NotText(at));
+    }
+    let is_entry = symbols.function_at(at).is_some_and(|function| function.start == at);
+    let wants_entry = definition.kind == ProbeKind::Kretprobe
+        || definition.actions.iter().any(|action| matches!(action, Action::Return(_)));
+    if wants_entry && !is_entry {
+        return Err(ProbeError::NotEntry(at));
+    }
+    let named = definition.symbol_name.as_ref().map(|name| (name.as_str(), definition.offset));
+    let found = symbols.resolve(at).map(|found| (found.name, found.offset));
+    let (symbol, offset) = named.or(found).unzip();
+    Ok(Place { at, symbol: symbol.map(Arc::from), offset: offset.unwrap_or_default() })
+}
+
+/// Where a probe at `at` goes in a kernel whose function tracer owns the nop at functions' entries: behind
+/// it. The tracer rewrites and checks that nop; a call of the function comes through what follows either way.
+pub(super) fn behind_ftrace(registry: &Registry, kernel: &Kernel, at: Gva) -> Gva {
+    let Some(function) = kernel.symbols.function_at(at) else { return at };
+    if kernel.symbols.address_of(FTRACE).is_none() {
+        return at;
+    }
+    let mut bytes = [0; ENDBR64.len() + FTRACE_NOP.len()];
+    if kernel.memory().read(function.start, &mut bytes).is_err() {
+        return at;
+    }
+    registry.without_breakpoints(function.start, &mut bytes);
+    let entry = if bytes.starts_with(&ENDBR64) { ENDBR64.len() } else { 0 };
+    let nop = function.start.wrapping_add(entry as u64);
+    match at == nop && bytes[entry..].starts_with(&FTRACE_NOP) {
+        true => nop.wrapping_add(FTRACE_NOP.len() as u64),
+        false => at,
+    }
+}
+
+/// The site at `at`, with `probe` in it when one is given; the registry is not changed but for slots.
+pub(super) fn site(
+    registry: &mut Registry,
+    guest: &dyn Guest,
+    kernel: &Kernel,
+    at: Gva,
+    probe: Option<&Arc<Probe>>,
+) -> Result<Site, ProbeError> {
+    let mut site = match registry.sites.get(&at) {
+        Some(site) => site.as_ref().clone(),
+        None => new_site(registry, guest, kernel, at)?,
+    };
+    let Some(probe) = probe else { return Ok(site) };
+    if probe.returns().is_some()
+        && let Some(reserved) = kernel.reserved_for_returns(at)
+    {
+        return Err(ProbeError::Reserved { at, reserved });
+    }
+    if probe.post_handler().is_some() {
+        site.insn.supports_post()?;
+        if site.insn.emulation().is_none() {
+            let slot = registry.slots.get(guest.hidden(), &site.insn, SlotKind::Stepped)?;
+            site.step = Some(slot);
+        }
+    }
+    site.probes.push(Arc::clone(probe));
+    Ok(site)
+}
+
+fn new_site(
+    registry: &mut Registry,
+    guest: &dyn Guest,
+    kernel: &Kernel,
+    at: Gva,
+) -> Result<Site, ProbeError> {
+    if let Some(reserved) = kernel.reserved(at) {
+        return Err(ProbeError::Reserved { at, reserved });
+    }
+    let insn = Arc::new(check_instruction(registry, kernel, at)?);
+    if kernel.will_patch(at, u64::from(insn.len())) {
+        return Err(ProbeError::NotFinal(at));
+    }
+    let found = kernel.memory().translate(at).map_err(|_| ProbeError::NotText(at))?;
+    if !found.executable {
+        return Err(ProbeError::NotText(at));
+    }
+    guest.ram().load_byte(found.gpa)?;
+    let way = match insn.emulation() {
+        Some(_) => Way::Emulate,
+        None => Way::Slot(registry.slots.get(guest.hidden(), &insn, SlotKind::Boosted)?),
+    };
+    Ok(Site {
+        at,
+        gpa: found.gpa,
+        insn,
+        way,
+        step: None,
+        probes: Vec::new(),
+        returning: Vec::new(),
+        marks: Vec::new(),
+        armed: false,
+        clobbered: false,
+    })
+}
+
+/// Reads the function around `at`, checks that an instruction starts there, and analyzes it.
+fn check_instruction(
+    registry: &Registry,
+    kernel: &Kernel,
+    at: Gva,
+) -> Result<Displaced, ProbeError> {
+    let bounds = kernel.symbols.function_at(at).ok_or(ProbeError::NotText(at))?;
+    let len = bounds.end.0.wrapping_sub(bounds.start.0).min(FUNCTION_MAX);
+    let mut bytes = vec![0; usize::try_from(len).expect("at most 1 MiB")];
+    kernel.memory().read(bounds.start, &mut bytes)?;
+    registry.without_breakpoints(bounds.start, &mut bytes);
+    insn::check_boundary(bounds.start, &bytes, at).map_err(ProbeError::Boundary)?;
+    let skip = usize::try_from(at.0.wrapping_sub(bounds.start.0)).unwrap_or(usize::MAX);
+    let bytes = bytes.get(skip..).ok_or(ProbeError::NotText(at))?;
+    Ok(insn::analyze(bytes, at, kernel.assurances)?)
+}
+
+/// Checks all that can be told from the definition alone.
+pub(super) fn check(probe: &mut NewProbe) -> Result<(), ProbeError> {
+    let definition = match probe {
+        NewProbe::Kprobe(probe) => {
+            if probe.definition.kind != ProbeKind::Kprobe {
+                return Err(ProbeError::Kind("a return probe's definition given as a kprobe"));
+            }
+            &probe.definition
+        }
+        NewProbe::Kretprobe(probe) => {
+            probe.definition.kind = ProbeKind::Kretprobe;
+            if probe.data_size > DATA_SIZE_MAX {
+                return Err(ProbeError::DataSize(probe.data_size));
+            }
+            &probe.definition
+        }
+    };
+    check_place(definition)?;
+    check_names(definition)?;
+    check_kind(definition)?;
+    check_actions(definition)
+}
+
+fn check_place(definition: &ProbeDefinition) -> Result<(), ProbeError> {
+    match (&definition.symbol_name, definition.addr) {
+        (Some(_), Some(_)) => Err(ProbeError::Place("both are given")),
+        (None, None) => Err(ProbeError::Place("neither is given")),
+        (None, Some(_)) if definition.offset != 0 => {
+            Err(ProbeError::Place("an offset goes with a symbol; add it to the address"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_names(definition: &ProbeDefinition) -> Result<(), ProbeError> {
+    let bad = |what, name: &str| {
+        let name = name.chars().take(NAME_MAX + 1).collect();
+        Err(ProbeError::BadName { what, name })
+    };
+    for (what, name) in [("group", &definition.group), ("event", &definition.event)] {
+        if let Some(name) = name
+            && !is_event_name(name)
+        {
+            return bad(what, name);
+        }
+    }
+    if definition.args.len() > ARGS_MAX {
+        return Err(ProbeError::TooManyArgs(definition.args.len()));
+    }
+    let mut names = HashSet::new();
+    for index in 0..definition.args.len() {
+        let name = definition.arg_name(index);
+        if name.len() > ARG_NAME_MAX || !is_event_name(&name) {
+            return bad("argument", &name);
+        }
+        if !names.insert(name.clone()) {
+            return Err(ProbeError::DuplicateArg(name));
+        }
+    }
+    Ok(())
+}
+
+/// What belongs to return probes only.
+fn check_kind(definition: &ProbeDefinition) -> Result<(), ProbeError> {
+    if definition.kind == ProbeKind::Kretprobe {
+        return match definition.maxactive {
+            Some(maxactive) if !(1..=MAXACTIVE_MAX).contains(&maxactive) => {
+                Err(ProbeError::Maxactive(maxactive))
+            }
+            _ => Ok(()),
+        };
+    }
+    if definition.maxactive.is_some() {
+        return Err(ProbeError::Kind("maxactive belongs to return probes (kind `r`)"));
+    }
+    if definition.return_mode != ReturnMode::default() {
+        return Err(ProbeError::Kind("return_mode belongs to return probes (kind `r`)"));
+    }
+    let places = definition.actions.iter().filter_map(|action| match action {
+        Action::WriteMem { to, .. } => Some(to),
+        _ => None,
+    });
+    match definition.args.iter().map(|arg| &arg.body).chain(places).any(Fetch::is_of_return) {
+        true => Err(ProbeError::Kind("$retval belongs to return probes (kind `r`)")),
+        false => Ok(()),
+    }
+}
+
+fn check_actions(definition: &ProbeDefinition) -> Result<(), ProbeError> {
+    let actions = &definition.actions;
+    if actions.iter().filter(|action| action.records()).count() > 1 {
+        return Err(ProbeError::Action(
+            "`record` and `stack` both write the event: give one of them, once",
+        ));
+    }
+    if actions.contains(&Action::Count) && actions.iter().any(Action::records) {
+        return Err(ProbeError::Action(
+            "`count` means that no event is written: leave it, or `record`, out",
+        ));
+    }
+    for (index, action) in actions.iter().enumerate() {
+        match action {
+            Action::SetReg { reg: Register::Ip | Register::Flags, .. } => {
+                return Err(ProbeError::Action(
+                    "`ip` and `flags` cannot be set: leave a function with `return`",
+                ));
+            }
+            Action::WriteMem { to, .. } if !to.reads_memory() => {
+                return Err(ProbeError::Action(
+                    "`write_mem` needs a place in memory: `+8(%di)`, `@0x...` or `$stack0`",
+                ));
+            }
+            Action::WriteMem { size, .. } if !matches!(size, 1 | 2 | 4 | 8) => {
+                return Err(ProbeError::Action("`write_mem` writes 1, 2, 4 or 8 bytes"));
+            }
+            Action::Return(_) if definition.kind == ProbeKind::Kretprobe => {
+                return Err(ProbeError::Action(
+                    "a return probe's function has returned: change its value by `set_reg` of `ax`",
+                ));
+            }
+            Action::Return(_) if index + 1 < actions.len() => {
+                return Err(ProbeError::Action("`return` leaves the function: it comes last"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! A registered probe: what the hit path and the registry share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use crossbeam_queue::ArrayQueue;
+use exoprobe_vmm::Gva;
+
+use super::handlers::{
+    EntryHandler, FaultHandler, Kprobe, Kretprobe, NewProbe, PostHandler, PreHandler, ReturnHandler,
+};
+use super::returns::{Active, Watch};
+use crate::definition::{Action, Fetch, Flag, ProbeDefinition, ReturnMode};
+
+/// Default maxactive on few vCPUs (kprobes.rst: max(10, 2*NR_CPUS)).
+const MAXACTIVE_LEAST: u32 = 10;
+
+/// A registered probe.
+pub(crate) struct Probe {
+    pub(crate) id: u32,
+    pub(crate) definition: ProbeDefinition,
+    pub(crate) group: Arc<str>,
+    pub(crate) event: Arc<str>,
+    /// What a hit does; never empty.
+    pub(crate) actions: Vec<Action>,
+    /// It probes a function's entry, where the return address is on top of the stack.
+    pub(crate) is_entry: bool,
+    /// Some argument may fault, so that records say which did.
+    pub(crate) may_fault: bool,
+    pub(crate) role: Role,
+    pub(crate) fault_handler: Option<FaultHandler>,
+    pub(crate) enabled: AtomicBool,
+    /// The probed address; 0 until it is known.
+    at: AtomicU64,
+    pub(crate) books: Books,
+}
+
+/// What kind of probe it is, with what only that kind has.
+pub(crate) enum Role {
+    Kprobe { pre_handler: Option<PreHandler>, post_handler: Option<PostHandler> },
+    Kretprobe(Box<Returns>),
+}
+
+/// The return probe's part.
+pub(crate) struct Returns {
+    pub(crate) handler: Option<ReturnHandler>,
+    pub(crate) entry_handler: Option<EntryHandler>,
+    pub(crate) mode: ReturnMode,
+    pub(crate) maxactive: u32,
+    /// Instances that are not in use.
+    pub(crate) pool: ArrayQueue<Box<Active>>,
+    /// In the mode `site`: places that its calls return to, so far.
+    pub(crate) sites: AtomicU32,
+    /// Where those in use are found, in the mode `site`.
+    pub(crate) watched: Box<[Watch]>,
+}
+
+/// A probe's counters: `hits = recorded + filtered + lost`, but for a hit that is under way.
+#[derive(Default)]
+pub(crate) struct Books {
+    pub(crate) hits: AtomicU64,
+    pub(crate) recorded: AtomicU64,
+    pub(crate) filtered: AtomicU64,
+    pub(crate) lost: AtomicU64,
+    pub(crate) nmissed: AtomicU64,
+}
+
+/// Adds one to a counter of the books.
+pub(crate) fn count(book: &AtomicU64) {
+    book.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Probe {
+    pub(crate) fn new(id: u32, probe: NewProbe, is_entry: bool, vcpus: u8) -> Self {
+        let (definition, role, fault_handler) = match probe {
+            NewProbe::Kprobe(Kprobe { definition, pre_handler, post_handler, fault_handler }) => {
+                (definition, Role::Kprobe { pre_handler, post_handler }, fault_handler)
+            }
+            NewProbe::Kretprobe(probe) => {
+                let Kretprobe { definition, handler, entry_handler, fault_handler, data_size } =
+                    probe;
+                let returns = Returns::new(&definition, handler, entry_handler, data_size, vcpus);
+                (definition, Role::Kretprobe(Box::new(returns)), fault_handler)
+            }
+        };
+        let actions = match definition.actions.as_slice() {
+            [] => vec![Action::Record],
+            given => given.to_vec(),
+        };
+        Self {
+            id,
+            group: definition.group().into(),
+            event: definition.event_name().into(),
+            actions,
+            is_entry,
+            may_fault: definition.args.iter().any(|arg| arg.body.reads_memory()),
+            role,
+            fault_handler,
+            enabled: AtomicBool::new(!definition.flags.contains(&Flag::Disabled)),
+            at: AtomicU64::new(0),
+            books: Books::default(),
+            definition,
+        }
+    }
+
+    /// The probed address; 0 until it is known.
+    pub(crate) fn at(&self) -> Gva {
+        Gva(self.at.load(Ordering::Relaxed))
+    }
+
+    /// Where it was placed, for whoever hits it.
+    pub(crate) fn set_at(&self, at: Gva) {
+        self.at.store(at.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.enabled.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn returns(&self) -> Option<&Returns> {
+        match &self.role {
+            Role::Kretprobe(returns) => Some(returns),
+            Role::Kprobe { .. } => None,
+        }
+    }
+
+    pub(crate) fn post_handler(&self) -> Option<&PostHandler> {
+        match &self.role {
+            Role::Kprobe { post_handler, .. } => post_handler.as_ref(),
+            Role::Kretprobe(_) => None,
+        }
+    }
+
+    /// What its fields are fetched from.
+    pub(crate) fn fields(&self) -> impl ExactSizeIterator<Item = &Fetch> {
+        self.definition.args.iter().map(|arg| &arg.body)
+    }
+}
+
+impl Returns {
+    fn new(
+        definition: &ProbeDefinition,
+        handler: Option<ReturnHandler>,
+        entry_handler: Option<EntryHandler>,
+        data_size: usize,
+        vcpus: u8,
+    ) -> Self {
+        let maxactive =
+            definition.maxactive.unwrap_or_else(|| MAXACTIVE_LEAST.max(2 * u32::from(vcpus)));
+        let pool = ArrayQueue::new(usize::try_from(maxactive).expect("at most 4096"));
+        while pool.push(Box::new(Active::new(data_size))).is_ok() {}
+        let watched = match definition.return_mode {
+            ReturnMode::Site => (0..maxactive).map(|_| Watch::default()).collect(),
+            ReturnMode::Trampoline => Box::default(),
+        };
+        let mode = definition.return_mode;
+        let sites = AtomicU32::new(0);
+        Self { handler, entry_handler, mode, maxactive, pool, sites, watched }
+    }
+
+    /// Instances in use.
+    pub(crate) fn active(&self) -> u32 {
+        self.maxactive
+            - u32::try_from(self.pool.len()).unwrap_or(self.maxactive).min(self.maxactive)
+    }
+}

@@ -1,0 +1,220 @@
+//! Everything that registration changes, behind one lock.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use exoprobe_vmm::{Gva, KernelEntry};
+
+use super::kernel::Kernel;
+use super::probe::Probe;
+use super::slots::Slots;
+use super::table::Site;
+use super::text;
+use crate::definition::ProbeKind;
+use crate::error::ProbeError;
+use crate::status::{ProbeStatus, StatusFlag};
+
+/// The books of one engine.
+pub(crate) struct Registry {
+    pub(super) probes: BTreeMap<u32, Registered>,
+    pub(super) sites: HashMap<Gva, Arc<Site>>,
+    names: HashMap<(Arc<str>, Arc<str>), u32>,
+    pub(super) slots: Slots,
+    pub(super) kernel: Option<Arc<Kernel>>,
+    /// The global switch (kprobes/enabled).
+    pub(super) switched_on: bool,
+    /// How the kernel began, where the machine told.
+    pub(super) entry: Option<KernelEntry>,
+    /// Where calls return to that cannot be watched.
+    pub(super) unwatchable: HashSet<Gva>,
+    next_id: u32,
+}
+
+/// A probe and where it ended up.
+pub(super) struct Registered {
+    pub(super) probe: Arc<Probe>,
+    pub(super) symbol: Option<Arc<str>>,
+    pub(super) offset: u64,
+    /// The probed address; as linked while the kernel has not begun.
+    pub(super) at: Gva,
+    /// The address as text, as its events show it.
+    pub(super) addr: Arc<str>,
+    pub(super) state: State,
+}
+
+/// What has become of a probe.
+pub(super) enum State {
+    /// Waits for its text, and why.
+    Pending(String),
+    /// It has its site, which is there.
+    Placed(Gva),
+    /// Its text has gone.
+    Gone,
+}
+
+impl Registered {
+    pub(super) fn placed(&self) -> Option<Gva> {
+        match self.state {
+            State::Placed(at) => Some(at),
+            State::Pending(_) | State::Gone => None,
+        }
+    }
+}
+
+impl Registry {
+    pub(super) fn new() -> Self {
+        Self {
+            probes: BTreeMap::new(),
+            sites: HashMap::new(),
+            names: HashMap::new(),
+            slots: Slots::default(),
+            kernel: None,
+            switched_on: true,
+            entry: None,
+            unwatchable: HashSet::new(),
+            next_id: 1,
+        }
+    }
+
+    pub(super) fn take_id(&mut self) -> u32 {
+        self.next_id += 1;
+        self.next_id - 1
+    }
+
+    pub(super) fn id(&self, group: &str, event: &str) -> Result<u32, ProbeError> {
+        let key = (Arc::from(group), Arc::from(event));
+        let found = self.names.get(&key).copied();
+        found.ok_or_else(|| ProbeError::NoSuchProbe(format!("{group}/{event}")))
+    }
+
+    /// As [`Self::id`], where only a probe of `kind` counts.
+    pub(super) fn id_of(
+        &self,
+        group: &str,
+        event: &str,
+        kind: Option<ProbeKind>,
+    ) -> Result<u32, ProbeError> {
+        let id = self.id(group, event)?;
+        match self.is_of_kind(id, kind) {
+            true => Ok(id),
+            false => Err(ProbeError::NoSuchProbe(format!("{group}/{event} of that kind"))),
+        }
+    }
+
+    pub(super) fn is_of_kind(&self, id: u32, kind: Option<ProbeKind>) -> bool {
+        let found = self.probes.get(&id).map(|registered| registered.probe.definition.kind);
+        found.is_some_and(|found| kind.is_none_or(|kind| kind == found))
+    }
+
+    pub(super) fn insert(&mut self, registered: Registered) {
+        let probe = &registered.probe;
+        let name = (Arc::clone(&probe.group), Arc::clone(&probe.event));
+        self.names.insert(name, probe.id);
+        self.probes.insert(probe.id, registered);
+    }
+
+    /// Takes probes, whose sites are disarmed or have others, out of the books.
+    pub(super) fn forget(&mut self, ids: &[u32]) {
+        let ids: HashSet<u32> = ids.iter().copied().collect();
+        for gone in ids.iter().filter_map(|id| self.probes.remove(id)) {
+            self.names.remove(&(Arc::clone(&gone.probe.group), Arc::clone(&gone.probe.event)));
+        }
+        for site in self.sites.values_mut() {
+            if !site.concerned().any(|probe| ids.contains(&probe.id)) {
+                continue;
+            }
+            let site = Arc::make_mut(site);
+            site.probes.retain(|probe| !ids.contains(&probe.id));
+            site.returning.retain(|probe| !ids.contains(&probe.id));
+            if site.probes.iter().all(|probe| probe.post_handler().is_none()) {
+                site.step = None;
+            }
+        }
+        self.sweep();
+    }
+
+    /// Sites that have something to do with a probe: its own, and those that its calls return to.
+    pub(super) fn places_of(&self, id: u32) -> Vec<Gva> {
+        let concerns = |site: &&Arc<Site>| site.concerned().any(|probe| probe.id == id);
+        self.sites.values().filter(concerns).map(|site| site.at).collect()
+    }
+
+    /// Drops sites that nobody needs.
+    pub(super) fn sweep(&mut self) {
+        self.sites.retain(|_, site| site.armed || !site.is_unused());
+    }
+
+    pub(super) fn change(&mut self, at: Gva, change: impl FnOnce(&mut Site)) {
+        if let Some(site) = self.sites.get_mut(&at) {
+            change(Arc::make_mut(site));
+        }
+    }
+
+    /// Is an int3 to be at a site?
+    pub(super) fn is_wanted(&self, site: &Site) -> bool {
+        let probed = site.probes.iter().any(|probe| probe.is_enabled());
+        let returns = site.returning.iter().any(|probe| probe.is_enabled());
+        !site.marks.is_empty() || (self.switched_on && (probed || returns))
+    }
+
+    /// Puts the original bytes of armed sites back into `bytes`, which were read at `start`.
+    pub(super) fn without_breakpoints(&self, start: Gva, bytes: &mut [u8]) {
+        for (offset, byte) in (0u64..).zip(bytes.iter_mut()) {
+            if *byte == text::INT3
+                && let Some(site) = self.sites.get(&start.wrapping_add(offset))
+                && site.armed
+            {
+                *byte = site.insn.original()[0];
+            }
+        }
+    }
+
+    /// Return probes, for whoever ends a task.
+    pub(super) fn return_probes(&self) -> impl Iterator<Item = &Arc<Probe>> {
+        self.probes.values().map(|r| &r.probe).filter(|probe| probe.returns().is_some())
+    }
+
+    pub(super) fn status(&self, registered: &Registered) -> ProbeStatus {
+        let Registered { probe, symbol, offset, state, .. } = registered;
+        let books = &probe.books;
+        // Recorded, filtered and lost first: a hit is counted before it goes into one of them.
+        let [recorded, filtered, lost] =
+            [&books.recorded, &books.filtered, &books.lost].map(|b| b.load(Ordering::Acquire));
+        let (addr, reason) = match state {
+            State::Pending(reason) => (None, Some(reason.clone())),
+            State::Placed(_) | State::Gone => (Some(probe.at()), None),
+        };
+        let site = registered.placed().and_then(|at| self.sites.get(&at));
+        let flags = [
+            (StatusFlag::Gone, matches!(state, State::Gone)),
+            (StatusFlag::Pending, matches!(state, State::Pending(_))),
+            (StatusFlag::Disabled, !probe.is_enabled()),
+            (StatusFlag::Clobbered, site.is_some_and(|site| site.clobbered)),
+        ];
+        let returns = probe.returns();
+        ProbeStatus {
+            id: probe.id,
+            kind: probe.definition.kind,
+            group: probe.group.to_string(),
+            event: probe.event.to_string(),
+            symbol_name: symbol.as_deref().map(str::to_owned),
+            offset: *offset,
+            addr,
+            flags: flags.into_iter().filter(|(_, is)| *is).map(|(flag, _)| flag).collect(),
+            reason,
+            hits: books.hits.load(Ordering::Acquire),
+            nmissed: books.nmissed.load(Ordering::Acquire),
+            recorded,
+            filtered,
+            lost,
+            maxactive: returns.map(|returns| returns.maxactive),
+            active: returns.map(super::probe::Returns::active),
+            return_mode: returns.map(|returns| returns.mode),
+            actions: probe.actions.clone(),
+            instruction: site.map(|site| site.insn.text()),
+            displaced: site.map(|site| site.displaced_by()),
+            definition: probe.definition.to_string(),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What the hit path looks breakpoints up in: immutable, replaced as a whole.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use exoprobe_vmm::hidden::Window;
+use exoprobe_vmm::{Gpa, Gva, HiddenMemory};
+use rustc_hash::FxHashMap;
+
+use super::guest::KernelView;
+use super::probe::Probe;
+use super::slots::Slot;
+use crate::insn::Displaced;
+use crate::status::DisplacedBy;
+
+/// How the instruction of a site runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Way {
+    Emulate,
+    Slot(Slot),
+}
+
+/// What the engine itself wants to know of the guest, by a breakpoint of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Mark {
+    /// The kernel's text is final: its alternatives have been patched.
+    TextFinal,
+    /// The kernel is about to free its init text.
+    FreeInit,
+    /// A task is about to leave its stack for good.
+    TaskDead,
+    /// It has left it.
+    StackLeft,
+}
+
+/// A probed address with all that is wanted there. Immutable: a change makes a new one.
+#[derive(Clone)]
+pub(crate) struct Site {
+    pub(crate) at: Gva,
+    pub(crate) gpa: Gpa,
+    pub(crate) insn: Arc<Displaced>,
+    pub(crate) way: Way,
+    /// Where it is stepped, when a probe has a post-handler and emulation is not possible.
+    pub(crate) step: Option<Slot>,
+    /// In order of registration.
+    pub(crate) probes: Vec<Arc<Probe>>,
+    /// Return probes in the mode `site` one of whose calls returns to here.
+    pub(crate) returning: Vec<Arc<Probe>>,
+    pub(crate) marks: Vec<Mark>,
+    /// The int3 is in the guest's text.
+    pub(crate) armed: bool,
+    /// The guest changed the text; it is left alone since.
+    pub(crate) clobbered: bool,
+}
+
+impl Site {
+    pub(crate) fn displaced_by(&self) -> DisplacedBy {
+        match (self.way, self.step) {
+            (Way::Emulate, _) => DisplacedBy::Emulation,
+            (Way::Slot(_), Some(_)) => DisplacedBy::Step,
+            (Way::Slot(_), None) => DisplacedBy::Boost,
+        }
+    }
+
+    /// Probes there that are to run.
+    pub(crate) fn enabled(&self) -> impl Iterator<Item = &Arc<Probe>> {
+        self.probes.iter().filter(|probe| probe.is_enabled())
+    }
+
+    /// The site with nothing but what the engine itself wants there.
+    fn marks_only(&self) -> Self {
+        Self { probes: Vec::new(), returning: Vec::new(), ..self.clone() }
+    }
+
+    /// Probes that are there, and those whose calls return to there.
+    pub(crate) fn concerned(&self) -> impl Iterator<Item = &Arc<Probe>> {
+        self.probes.iter().chain(&self.returning)
+    }
+
+    /// Does nothing need the site any more?
+    pub(crate) fn is_unused(&self) -> bool {
+        self.probes.is_empty() && self.returning.is_empty() && self.marks.is_empty()
+    }
+}
+
+pub(crate) enum Stop {
+    /// The probed instruction itself.
+    Probe(Arc<Site>),
+    /// Behind a stepped copy.
+    StepEnd(Arc<Site>),
+}
+
+/// All addresses at which an int3 is the engine's.
+#[derive(Default)]
+pub(crate) struct Table {
+    stops: FxHashMap<u64, Stop>,
+    /// The slots' addresses. An int3 there that is no longer in `stops` ends a stepped copy whose
+    /// probe has gone, perhaps before a snapshot; a jmp follows it.
+    pub(crate) slots: Range<u64>,
+    /// One int3 for each call that return probes can follow.
+    trampolines: Range<u64>,
+    /// `None` until the kernel is known, and then there are no sites either.
+    pub(crate) view: Option<KernelView>,
+    /// Return probes in the mode `site`, armed or not.
+    pub(crate) watching: Vec<Arc<Probe>>,
+    /// The global switch: off, no probe is hit, also where a mark keeps its breakpoint.
+    pub(crate) switched_on: bool,
+}
+
+impl Table {
+    /// The table of the armed sites: at the others, an int3 is the guest's own.
+    pub(crate) fn new<'a>(
+        sites: impl Iterator<Item = &'a Arc<Site>>,
+        hidden: &HiddenMemory,
+        view: Option<KernelView>,
+        watching: Vec<Arc<Probe>>,
+        switched_on: bool,
+    ) -> Self {
+        let mut stops = FxHashMap::default();
+        for site in sites.filter(|site| site.armed) {
+            let site = &if switched_on { Arc::clone(site) } else { Arc::new(site.marks_only()) };
+            stops.insert(site.at.0, Stop::Probe(Arc::clone(site)));
+            if let Some(stop) = site.step.and_then(|slot| slot.stop) {
+                stops.insert(stop.0, Stop::StepEnd(Arc::clone(site)));
+            }
+        }
+        let range = |window: Option<Window>| {
+            window.map_or(0..0, |window| window.gva.0..window.gva.0 + window.len)
+        };
+        let (slots, trampolines) = (range(hidden.code_window()), range(hidden.trampoline_window()));
+        Self { stops, slots, trampolines, view, watching, switched_on }
+    }
+
+    pub(crate) fn stop_at(&self, rip: Gva) -> Option<&Stop> {
+        self.stops.get(&rip.0)
+    }
+
+    /// Number of the trampoline at an address.
+    pub(crate) fn trampoline_at(&self, at: Gva) -> Option<usize> {
+        let inside = self.trampolines.contains(&at.0);
+        inside.then(|| usize::try_from(at.0 - self.trampolines.start).expect("a few pages"))
+    }
+
+    /// Address of a trampoline.
+    pub(crate) fn trampoline(&self, index: usize) -> Gva {
+        Gva(self.trampolines.start + index as u64)
+    }
+}

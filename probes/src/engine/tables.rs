@@ -1,0 +1,64 @@
+//! Tables of a kernel that name special text.
+
+use std::collections::HashSet;
+
+use exoprobe_introspect::{SymbolTable, VirtualMemory};
+use exoprobe_vmm::Gva;
+
+use super::guest::KernelView;
+use crate::error::AttachError;
+
+/// Largest kernel table read, in bytes: ten times a distribution kernel's.
+const TABLE_MAX: u64 = 8 << 20;
+
+/// A kernel table of place-relative 32-bit addresses, one at the start of each entry.
+pub(super) struct RelativeTable {
+    pub(super) name: &'static str,
+    pub(super) start: &'static str,
+    pub(super) stop: &'static str,
+    /// Bytes of an entry.
+    pub(super) entry: u64,
+}
+
+impl RelativeTable {
+    /// The addresses in the table; none when the kernel has no such table.
+    pub(super) fn read(
+        &self,
+        memory: &VirtualMemory<'_, KernelView>,
+        symbols: &SymbolTable,
+    ) -> Result<HashSet<Gva>, AttachError> {
+        let fail = |reason: String| AttachError::KernelTable { table: self.name, reason };
+        let (start, bytes) = read_table(memory, symbols, self.start, self.stop).map_err(fail)?;
+        let step = usize::try_from(self.entry).expect("a few bytes");
+        if bytes.len() % step != 0 {
+            return Err(fail(format!("it has {} bytes", bytes.len())));
+        }
+        let entries = (0u64..).step_by(step).zip(bytes.chunks_exact(step));
+        Ok(entries.map(|(offset, entry)| relative(start.wrapping_add(offset), entry)).collect())
+    }
+}
+
+/// The bytes between two symbols, with the address of the first; none when the kernel has not both.
+pub(super) fn read_table(
+    memory: &VirtualMemory<'_, KernelView>,
+    symbols: &SymbolTable,
+    start: &str,
+    stop: &str,
+) -> Result<(Gva, Vec<u8>), String> {
+    let (Some(start), Some(stop)) = (symbols.address_of(start), symbols.address_of(stop)) else {
+        return Ok((Gva(0), Vec::new()));
+    };
+    let len = stop.0.wrapping_sub(start.0);
+    if len > TABLE_MAX {
+        return Err(format!("it has {len} bytes"));
+    }
+    let mut bytes = vec![0; usize::try_from(len).expect("at most 8 MiB")];
+    memory.read(start, &mut bytes).map_err(|e| e.to_string())?;
+    Ok((start, bytes))
+}
+
+/// The address that the 32-bit offset at `place` means.
+pub(super) fn relative(place: Gva, entry: &[u8]) -> Gva {
+    let offset = entry.first_chunk().map_or(0, |bytes| i32::from_le_bytes(*bytes));
+    place.wrapping_add(i64::from(offset).cast_unsigned())
+}

@@ -1,0 +1,381 @@
+//! The engine over a guest made by hand: RAM, page tables and a kernel of a few functions, whose
+//! moments come when a test wants them.
+
+mod boot;
+mod contention;
+mod patrol;
+mod returns;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use exoprobe_introspect::SymbolTable;
+use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
+use exoprobe_vmm::memory::ram_ranges;
+use exoprobe_vmm::paging::{PAGE_SIZE, PTE_PRESENT, PTE_WRITE};
+use exoprobe_vmm::{
+    BreakpointAction, ExitHook, Gpa, GuestClock, GuestRam, GuestTime, Gva, HiddenMemory,
+    HitContext, KernelEntry, KvmError, SregsSource, VcpuError, kvm_regs, kvm_sregs,
+};
+
+use super::{Engine, Guest};
+use crate::definition::parse_line;
+use crate::status::{ProbeStatus, StatusFlag};
+
+const MIB: u64 = 32;
+/// Where the kernel's image is: its first 2 MiB by pages, which map to the same offset in RAM.
+const IMAGE: Gva = Gva(0xffff_ffff_8100_0000);
+const SYMBOLS: &str = "\
+ffffffff81000000 T _text
+ffffffff81000000 T startup_64
+ffffffff81000100 T secondary_startup_64
+ffffffff81000200 T entry_SYSCALL_64
+ffffffff81001000 T work
+ffffffff81001100 T rest_init
+ffffffff81001200 T free_initmem
+ffffffff81001300 T do_task_dead
+ffffffff81001400 T patched
+ffffffff81001500 T caller
+ffffffff81001600 T put_task_stack
+ffffffff81002000 T far_off
+ffffffff81003000 T _etext
+ffffffff81008000 T _sinittext
+ffffffff81008000 T once
+ffffffff81009000 T _einittext
+ffffffff81100000 D early_top_pgt
+ffffffff81110000 D system_state
+ffffffff81110100 D __start___ex_table
+ffffffff81110100 D __stop___ex_table
+ffffffff81110200 D __alt_instructions
+ffffffff8111020c D __alt_instructions_end
+";
+/// swapgs
+const ENTRY: Gva = Gva(0xffff_ffff_8100_0200);
+const WORK: Gva = Gva(0xffff_ffff_8100_1000);
+const REST_INIT: Gva = Gva(0xffff_ffff_8100_1100);
+const FREE_INITMEM: Gva = Gva(0xffff_ffff_8100_1200);
+const TASK_DEAD: Gva = Gva(0xffff_ffff_8100_1300);
+const PATCHED: Gva = Gva(0xffff_ffff_8100_1400);
+const STACK_LEFT: Gva = Gva(0xffff_ffff_8100_1600);
+/// Behind the call in `caller`.
+const RETURN_SITE: Gva = Gva(0xffff_ffff_8100_1505);
+const FAR_OFF: Gva = Gva(0xffff_ffff_8100_2000);
+const ONCE: Gva = Gva(0xffff_ffff_8100_8000);
+const FUNCTIONS: [Gva; 8] =
+    [WORK, REST_INIT, FREE_INITMEM, TASK_DEAD, PATCHED, STACK_LEFT, FAR_OFF, ONCE];
+const TEXT_LEN: usize = 0x9000;
+/// push rbp; mov rbp, rsp; 5-byte nop; pop rbp; ret
+const BODY: [u8; 11] = [0x55, 0x48, 0x89, 0xe5, 0x0f, 0x1f, 0x44, 0x00, 0x00, 0x5d, 0xc3];
+/// call work; nop; ret
+const CALLER: [u8; 7] = [0xe8, 0xfb, 0xfa, 0xff, 0xff, 0x90, 0xc3];
+const INT3: u8 = 0xcc;
+
+const EARLY_ROOT: u64 = 0x110_0000;
+/// The kernel's own root; Linux aligns it to one page where it does not isolate page tables.
+const ROOT: u64 = 0x110_1000;
+/// Where it does, the first of a pair.
+const PAIRED_ROOT: u64 = 0x110_2000;
+const UPPER: u64 = 0x110_4000;
+const DIRECTORY: u64 = 0x110_5000;
+const FIXMAP: u64 = 0x110_6000;
+const PAGES: u64 = 0x110_7000;
+const SYSTEM_STATE: Gpa = Gpa(0x111_0000);
+const ALTERNATIVES: Gpa = Gpa(0x111_0200);
+/// Top of a kernel stack.
+const STACK: Gva = Gva(0xffff_ffff_8118_3f00);
+
+/// Where the image is in RAM.
+fn gpa(at: Gva) -> Gpa {
+    Gpa(at.0 - KERNEL_IMAGE_BASE.0)
+}
+
+fn page_entry(at: Gva) -> Gpa {
+    Gpa(PAGES + (at.0 - IMAGE.0) / PAGE_SIZE * 8)
+}
+
+/// The machine as the engine sees it.
+struct FakeGuest {
+    ram: GuestRam,
+    hidden: HiddenMemory,
+    root: AtomicU64,
+    lstar: AtomicU64,
+    syncs: AtomicU64,
+    stopped: AtomicBool,
+    gate: Gate,
+}
+
+/// Where `sync_vcpus` waits when a test closes it.
+#[derive(Default)]
+struct Gate {
+    /// Closed, and whether somebody waits.
+    state: Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn close(&self) {
+        self.state.lock().unwrap().0 = true;
+    }
+
+    fn open(&self) {
+        self.state.lock().unwrap().0 = false;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        while state.0 {
+            state.1 = true;
+            self.changed.notify_all();
+            state = self.changed.wait(state).unwrap();
+        }
+    }
+
+    /// Until somebody waits at it.
+    fn wait_for_visitor(&self) {
+        drop(self.changed.wait_while(self.state.lock().unwrap(), |state| !state.1).unwrap());
+    }
+}
+
+impl FakeGuest {
+    fn sregs_now(&self) -> kvm_sregs {
+        kvm_sregs {
+            cr0: 1 << 31 | 1,
+            cr3: self.root.load(Ordering::SeqCst),
+            cr4: 1 << 5,
+            efer: 1 << 10 | 1 << 8,
+            ..kvm_sregs::default()
+        }
+    }
+}
+
+impl SregsSource for FakeGuest {
+    fn sregs(&self) -> Result<kvm_sregs, KvmError> {
+        Ok(self.sregs_now())
+    }
+}
+
+impl Guest for FakeGuest {
+    fn ram(&self) -> &GuestRam {
+        &self.ram
+    }
+
+    fn hidden(&self) -> &HiddenMemory {
+        &self.hidden
+    }
+
+    fn vcpus(&self) -> u8 {
+        1
+    }
+
+    fn sregs(&self) -> Result<kvm_sregs, VcpuError> {
+        Ok(self.sregs_now())
+    }
+
+    fn msr(&self, _: u32) -> Result<u64, VcpuError> {
+        Ok(self.lstar.load(Ordering::SeqCst))
+    }
+
+    fn sync_vcpus(&self) -> Result<(), VcpuError> {
+        self.gate.pass();
+        self.syncs.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
+    }
+}
+
+/// A guest with its engine.
+struct Fake {
+    own_root: u64,
+    guest: Arc<FakeGuest>,
+    engine: Arc<Engine>,
+    hook: Arc<dyn ExitHook>,
+}
+
+impl Fake {
+    /// A guest that has not run yet.
+    fn new() -> Self {
+        Self::with_root(ROOT)
+    }
+
+    fn with_root(own_root: u64) -> Self {
+        let ram = GuestRam::anonymous(&ram_ranges(MIB)).unwrap();
+        let guest = Arc::new(FakeGuest {
+            hidden: HiddenMemory::new(&ram).unwrap(),
+            ram,
+            root: AtomicU64::new(EARLY_ROOT),
+            lstar: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            gate: Gate::default(),
+        });
+        let root = KERNEL_IMAGE_BASE.wrapping_add(own_root);
+        let root = format!("{:x} D init_top_pgt\n", root.0);
+        let symbols = SymbolTable::from_system_map(&(SYMBOLS.to_owned() + &root)).unwrap();
+        let machine = Arc::clone(&guest) as Arc<dyn Guest>;
+        let engine = Arc::new(Engine::new(machine, GuestClock::default(), symbols, 1000));
+        let hook = engine.exit_hook();
+        Self { own_root, guest, engine, hook }
+    }
+
+    /// One whose kernel has begun.
+    fn begun() -> Self {
+        let fake = Self::new();
+        fake.load_kernel();
+        assert!(fake.begin());
+        fake
+    }
+
+    /// One that has booted.
+    fn booted() -> Self {
+        let fake = Self::begun();
+        fake.finish_text();
+        fake.store_u64(SYSTEM_STATE, 3);
+        fake
+    }
+
+    fn store_u64(&self, at: Gpa, word: u64) {
+        self.guest.ram.store_u64(at, word).unwrap();
+    }
+
+    fn write(&self, at: Gva, bytes: &[u8]) {
+        self.guest.ram.write(gpa(at), bytes).unwrap();
+    }
+
+    /// What the loader and the kernel's first code do.
+    fn load_kernel(&self) {
+        const RW: u64 = PTE_PRESENT | PTE_WRITE;
+        for root in [EARLY_ROOT, self.own_root] {
+            self.store_u64(Gpa(root + 511 * 8), UPPER | RW);
+        }
+        self.store_u64(Gpa(UPPER + 510 * 8), DIRECTORY | RW);
+        self.store_u64(Gpa(UPPER + 511 * 8), FIXMAP | RW);
+        self.store_u64(Gpa(DIRECTORY + 8 * 8), PAGES | RW);
+        for page in 0..512 {
+            self.map(IMAGE.wrapping_add(page * PAGE_SIZE));
+        }
+        self.write(IMAGE, &[0x90; TEXT_LEN]);
+        for function in FUNCTIONS {
+            self.write(function, &BODY);
+        }
+        self.write(Gva(RETURN_SITE.0 - 5), &CALLER);
+        self.write(ENTRY, &[0x0f, 0x01, 0xf8]);
+        self.store_u64(SYSTEM_STATE, 0);
+        // struct alt_instr: the 5-byte nop of `patched`.
+        let place = PATCHED.0 + 4;
+        let at = KERNEL_IMAGE_BASE.0 + ALTERNATIVES.0;
+        let offset = u32::try_from(place.wrapping_sub(at) & 0xffff_ffff).unwrap();
+        let mut entry = [0; 12];
+        entry[..4].copy_from_slice(&offset.to_le_bytes());
+        entry[10] = 5;
+        self.guest.ram.write(ALTERNATIVES, &entry).unwrap();
+        self.guest.root.store(EARLY_ROOT, Ordering::SeqCst);
+    }
+
+    fn map(&self, at: Gva) {
+        self.store_u64(page_entry(at), gpa(at).0 & !(PAGE_SIZE - 1) | PTE_PRESENT | PTE_WRITE);
+    }
+
+    fn unmap(&self, at: Gva) {
+        self.store_u64(page_entry(at), 0);
+    }
+
+    /// The kernel's beginning, told to the engine; whether it took notice.
+    fn begin(&self) -> bool {
+        let rip = IMAGE.wrapping_add(0x180);
+        self.hook.kernel_entered(&KernelEntry { rip, sregs: self.guest.sregs_now() })
+    }
+
+    /// The kernel goes over to its own tables, sets its system-call entry, and has patched its text.
+    fn finish_text(&self) {
+        self.guest.root.store(self.own_root, Ordering::SeqCst);
+        self.guest.lstar.store(ENTRY.0, Ordering::SeqCst);
+        self.run(REST_INIT);
+        self.store_u64(SYSTEM_STATE, 1);
+    }
+
+    fn byte(&self, at: Gva) -> u8 {
+        self.guest.ram.load_byte(gpa(at)).unwrap()
+    }
+
+    fn text(&self) -> Vec<u8> {
+        let mut text = vec![0; TEXT_LEN];
+        self.guest.ram.read(gpa(IMAGE), &mut text).unwrap();
+        text
+    }
+
+    /// One breakpoint exit, of a vCPU whose stack is at `rsp`.
+    fn breakpoint(&self, at: Gva, rsp: Gva) -> (BreakpointAction, kvm_regs) {
+        let mut regs = kvm_regs { rip: at.0, rsp: rsp.0, rflags: 2, ..kvm_regs::default() };
+        let source: &FakeGuest = &self.guest;
+        let mut context = HitContext::new(0, &mut regs, GuestTime(1), source);
+        let action = self.hook.breakpoint(&mut context);
+        (action, regs)
+    }
+
+    /// Runs the instruction at `at` as a CPU does: again while it stays there. Gives how often the
+    /// breakpoint there was hit.
+    fn run(&self, at: Gva) -> u32 {
+        self.run_on(at, STACK).0
+    }
+
+    fn run_on(&self, at: Gva, rsp: Gva) -> (u32, Gva) {
+        const TOO_OFTEN: u32 = 100;
+        let mut hits = 0;
+        while self.byte(at) == INT3 {
+            hits += 1;
+            assert!(hits < TOO_OFTEN, "the vCPU never gets past {at}");
+            let (action, regs) = self.breakpoint(at, rsp);
+            assert_eq!(action, BreakpointAction::Resume, "{at} is ours");
+            if regs.rip != at.0 {
+                return (hits, Gva(regs.rip));
+            }
+        }
+        (hits, at)
+    }
+
+    /// Calls `work` and returns from it, by way of whatever the engine put on the stack.
+    fn call_work(&self, stack: Gva) {
+        let returns_to = self.enter_work(stack);
+        self.return_to(returns_to, stack);
+    }
+
+    /// A call of `work`: what is its return address when its first instruction has run.
+    fn enter_work(&self, stack: Gva) -> Gva {
+        self.store_u64(gpa(stack), RETURN_SITE.0);
+        self.run_on(WORK, stack);
+        let mut word = [0; 8];
+        self.guest.ram.read(gpa(stack), &mut word).unwrap();
+        Gva(u64::from_le_bytes(word))
+    }
+
+    fn return_to(&self, returns_to: Gva, stack: Gva) {
+        let popped = stack.wrapping_add(8);
+        if returns_to == RETURN_SITE {
+            self.run_on(RETURN_SITE, popped);
+            return;
+        }
+        let (action, regs) = self.breakpoint(returns_to, popped);
+        assert_eq!((action, regs.rip), (BreakpointAction::Resume, RETURN_SITE.0));
+    }
+
+    fn register(&self, line: &str) {
+        let definition = parse_line(line).unwrap();
+        self.engine.register_probe(definition).unwrap_or_else(|e| panic!("{line}: {e}"));
+    }
+
+    fn status(&self, event: &str) -> ProbeStatus {
+        self.engine.show("kprobes", event).unwrap()
+    }
+
+    fn flags(&self, event: &str) -> Vec<StatusFlag> {
+        self.status(event).flags
+    }
+
+    fn hits(&self, event: &str) -> u64 {
+        self.status(event).hits
+    }
+}

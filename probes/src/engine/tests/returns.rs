@@ -1,0 +1,122 @@
+//! What return probes leave behind.
+
+use super::*;
+use crate::definition::ReturnMode;
+use crate::engine::Kprobe;
+
+const NEXT_STACK: Gva = Gva(0xffff_ffff_8118_7f00);
+
+fn register(fake: &Fake, line: &str, mode: ReturnMode) {
+    let mut definition = parse_line(line).unwrap();
+    definition.return_mode = mode;
+    fake.engine.register_probe(definition).unwrap();
+}
+
+#[test]
+fn nothing_is_left_when_the_last_followed_call_has_ended() {
+    for mode in [ReturnMode::Trampoline, ReturnMode::Site] {
+        let fake = Fake::booted();
+        let text = fake.text();
+        register(&fake, "r:returns work", mode);
+        fake.call_work(NEXT_STACK);
+        let returns_to = fake.enter_work(STACK);
+        fake.engine.unregister_all().unwrap();
+        let followed = fake.engine.calls_followed();
+        assert_eq!(followed, usize::from(mode == ReturnMode::Trampoline));
+        assert_eq!(fake.engine.traceless().is_none(), followed > 0);
+        fake.return_to(returns_to, STACK);
+        assert_eq!(fake.engine.calls_followed(), 0);
+        assert!(fake.engine.traceless().is_some(), "{mode:?}");
+        assert_eq!(fake.text(), text, "{mode:?}: the mark at the end of tasks has gone, too");
+    }
+}
+
+#[test]
+fn a_task_that_ends_in_the_function_gives_its_instances_back() {
+    for mode in [ReturnMode::Trampoline, ReturnMode::Site] {
+        let fake = Fake::booted();
+        register(&fake, "r2:returns work", mode);
+        for _ in 0..5 {
+            let _ = fake.enter_work(STACK);
+            assert_eq!(fake.status("returns").active, Some(1));
+            fake.run_on(TASK_DEAD, Gva(STACK.0 - 0x100));
+            assert_eq!(fake.status("returns").active, Some(0), "{mode:?}");
+        }
+        let status = fake.status("returns");
+        assert_eq!((status.hits, status.nmissed), (0, 0));
+    }
+}
+
+/// As in the functions by which it leaves its stack.
+#[test]
+fn what_a_dying_task_enters_last_is_given_back_when_it_is_off_its_stack() {
+    for mode in [ReturnMode::Trampoline, ReturnMode::Site] {
+        let fake = Fake::booted();
+        register(&fake, "r2:returns work", mode);
+        fake.run_on(TASK_DEAD, Gva(STACK.0 - 0x100));
+        let _ = fake.enter_work(STACK);
+        let survivor = fake.enter_work(NEXT_STACK);
+        fake.run_on(STACK_LEFT, Gva(NEXT_STACK.0 - 0x100));
+        assert_eq!(fake.status("returns").active, Some(1), "{mode:?}");
+        // Called for other reasons, too.
+        fake.run_on(STACK_LEFT, Gva(NEXT_STACK.0 - 0x100));
+        fake.return_to(survivor, NEXT_STACK);
+        let status = fake.status("returns");
+        assert_eq!((status.hits, status.nmissed, status.active), (1, 0, Some(0)), "{mode:?}");
+    }
+}
+
+/// The engine's own mark keeps the breakpoint there.
+#[test]
+fn what_is_switched_off_is_not_hit_where_a_mark_is_either() {
+    let fake = Fake::booted();
+    let posts = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&posts);
+    let probe = Kprobe {
+        definition: parse_line("p:dead do_task_dead+4").unwrap(),
+        post_handler: Some(Box::new(move |_| _ = count.fetch_add(1, Ordering::SeqCst))),
+        ..Kprobe::default()
+    };
+    fake.engine.register_kprobe(probe).unwrap();
+    fake.register("p:end do_task_dead");
+    fake.register("r:returns work");
+    let returns_to = fake.enter_work(NEXT_STACK);
+    fake.engine.switch(false).unwrap();
+    assert_eq!(fake.byte(TASK_DEAD), INT3, "instances are given back all the same");
+    assert_eq!(fake.run(TASK_DEAD), 1);
+    assert_eq!(fake.run(TASK_DEAD.wrapping_add(4)), 0);
+    fake.return_to(returns_to, NEXT_STACK);
+    let hits = ["end", "dead", "returns"].map(|event| fake.hits(event));
+    assert_eq!((hits, posts.load(Ordering::SeqCst)), ([0; 3], 0));
+    fake.engine.switch(true).unwrap();
+    fake.run(TASK_DEAD);
+    fake.run(TASK_DEAD.wrapping_add(4));
+    fake.call_work(STACK);
+    let hits = ["end", "dead", "returns"].map(|event| fake.hits(event));
+    assert_eq!((hits, posts.load(Ordering::SeqCst)), ([1; 3], 1));
+    assert_eq!(fake.status("returns").active, Some(0));
+}
+
+/// Calls whose return was not seen, because nobody wanted to see it.
+#[test]
+fn calls_that_return_while_the_probe_is_off_leave_no_instance_in_use() {
+    for mode in [ReturnMode::Trampoline, ReturnMode::Site] {
+        let fake = Fake::booted();
+        register(&fake, "r2:returns work", mode);
+        for stack in [STACK, NEXT_STACK] {
+            let returns_to = fake.enter_work(stack);
+            fake.engine.disable_kretprobe("kprobes", "returns").unwrap();
+            fake.return_to(returns_to, stack);
+            fake.engine.enable_kretprobe("kprobes", "returns").unwrap();
+        }
+        assert_eq!(fake.status("returns").active, Some(0), "{mode:?}");
+        for stack in [STACK, NEXT_STACK] {
+            let returns_to = fake.enter_work(stack);
+            fake.engine.switch(false).unwrap();
+            fake.return_to(returns_to, stack);
+            fake.engine.switch(true).unwrap();
+        }
+        let status = fake.status("returns");
+        assert_eq!((status.active, status.nmissed), (Some(0), 0), "{mode:?}");
+    }
+}

@@ -1,0 +1,71 @@
+//! Probes at many places of a guest.
+
+use exoprobe_probes::{NewProbe, ProbeError, Registration, parse_line};
+use exoprobe_vmm::Gva;
+
+use crate::{TestGuest, kernel_symbols};
+
+impl TestGuest {
+    /// Registers a probe of either kind.
+    ///
+    /// # Errors
+    /// [`ProbeError`].
+    pub fn register(&self, probe: impl Into<NewProbe>) -> Result<Registration, ProbeError> {
+        self.engine.register_probe(probe)
+    }
+
+    /// As [`Self::probe`], of either kind.
+    ///
+    /// # Panics
+    /// When it is refused.
+    pub fn probe_any(&self, line: &str) {
+        let definition = parse_line(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+        self.register(definition).unwrap_or_else(|e| panic!("{line}: {e}"));
+    }
+
+    /// Puts a probe `NAME_OFFSET` on each instruction of a function that takes one, where the kernel has
+    /// that function; gives their names (a dot in the function's becomes `_`) and places.
+    ///
+    /// # Panics
+    /// When the name is the guest's symbols' and no function's.
+    pub fn probe_each_instruction(&self, function: &str) -> Vec<(String, Gva)> {
+        let symbols = kernel_symbols();
+        let Ok(symbol) = symbols.lookup_function(function) else { return Vec::new() };
+        let bounds = symbols.function_at(symbol.address).expect("it is a function");
+        let place = |offset| {
+            let event = format!("{}_{offset}", function.replace('.', "_"));
+            (event, bounds.start.wrapping_add(offset))
+        };
+        let takes = |(event, at): &(String, Gva)| {
+            let definition = parse_line(&format!("p:{event} {at}")).expect("a definition");
+            self.register(definition).is_ok()
+        };
+        (0..bounds.end.0 - bounds.start.0).map(place).filter(takes).collect()
+    }
+
+    /// The kernel's resident text as it is now.
+    ///
+    /// # Panics
+    /// When it is not mapped.
+    #[must_use]
+    pub fn kernel_text(&self) -> Vec<u8> {
+        let symbols = kernel_symbols();
+        let edge = |name| symbols.lookup(name).expect("every kernel has it").address;
+        let (start, end) = (edge("_stext"), edge("_etext"));
+        self.bytes(start, usize::try_from(end.0 - start.0).expect("a few MiB"))
+    }
+
+    /// Slots of hidden memory that hold code.
+    ///
+    /// # Panics
+    /// When hidden memory is not mapped.
+    #[must_use]
+    pub fn slots_in_use(&self) -> usize {
+        const SLOT: usize = 32;
+        let hidden = self.vm.hidden();
+        let window = hidden.code_window().expect("hidden memory is mapped");
+        let mut code = vec![0; usize::try_from(window.len).expect("below 2 MiB")];
+        hidden.read(window.offset, &mut code);
+        code.chunks_exact(SLOT).filter(|slot| slot.iter().any(|byte| *byte != 0)).count()
+    }
+}

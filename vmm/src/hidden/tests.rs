@@ -1,0 +1,179 @@
+use super::*;
+use crate::memory::ram_ranges;
+use crate::paging::{PTE_LARGE, translate};
+
+const RW: u64 = PTE_PRESENT | PTE_WRITE;
+/// Kernel code that page-table isolation leaves in the user half, and its page table entry.
+const ENTRY_CODE: Gva = Gva(0xffff_ffff_8000_0000);
+const ENTRY_PAGE: u64 = PTE_PRESENT | PTE_LARGE;
+/// Page directories of the kernel image and of the fixmap.
+const IMAGE: u64 = 0x4000;
+const FIXMAP: u64 = 0x5000;
+
+fn slot_of(gva: Gva) -> u64 {
+    ((gva.0 >> 21) & 511) * 8
+}
+
+/// RAM with kernel-like tables: 0x2000 PML4, 0x6000 PDPT, both directories.
+fn guest() -> (GuestRam, PagingMode) {
+    let ram = GuestRam::anonymous(&ram_ranges(1)).unwrap();
+    ram.store_u64(Gpa(0x2ff8), 0x6000 | RW).unwrap();
+    ram.store_u64(Gpa(0x6ff0), IMAGE | RW).unwrap();
+    ram.store_u64(Gpa(0x6ff8), FIXMAP | RW).unwrap();
+    ram.store_u64(Gpa(IMAGE + slot_of(ENTRY_CODE)), ENTRY_PAGE).unwrap();
+    (ram, PagingMode { cr3: 0x2000, levels: 4 })
+}
+
+struct Both<'a>(&'a GuestRam, &'a HiddenMemory);
+impl ReadPhys for Both<'_> {
+    fn read_u64(&self, gpa: Gpa) -> Option<u64> {
+        if let Some(offset) = gpa.0.checked_sub(self.1.gpa().0).filter(|o| *o < HIDDEN_SIZE) {
+            let mut word = [0; 8];
+            self.1.read(offset, &mut word);
+            return Some(u64::from_le_bytes(word));
+        }
+        self.0.read_u64(gpa)
+    }
+}
+
+#[test]
+fn code_is_executable_only_and_data_writable_only() {
+    let (ram, mode) = guest();
+    let hidden = HiddenMemory::new(&ram).unwrap();
+    assert_eq!(hidden.code_window(), None);
+    let base = hidden.map(&ram, mode).unwrap();
+    assert_eq!(base, HIDDEN_GVAS[0]);
+    let windows = [hidden.stub_window(), hidden.trampoline_window(), hidden.code_window()];
+    let mut next = base.wrapping_add(PAGE_SIZE);
+    for window in windows.map(Option::unwrap) {
+        assert_eq!(window.gva, next, "one behind the other");
+        let last = window.gva.wrapping_add(window.len - 1);
+        for at in [window.gva, last] {
+            let found = translate(&Both(&ram, &hidden), mode, at).unwrap();
+            assert!(found.executable && !found.writable && !found.user);
+            let offset = window.offset + at.0 - window.gva.0;
+            assert_eq!(found.gpa, Gpa(hidden.gpa().0 + offset));
+        }
+        next = last.wrapping_add(1);
+    }
+    for page in [DATA_PAGES.start, DATA_PAGES.end - 1] {
+        let data = base.wrapping_add(page * PAGE_SIZE);
+        let found = translate(&Both(&ram, &hidden), mode, data).unwrap();
+        assert!(!found.executable && found.writable && !found.user);
+    }
+    for table in [0, USER_TABLE_PAGE] {
+        let at = base.wrapping_add(table * PAGE_SIZE);
+        assert!(translate(&Both(&ram, &hidden), mode, at).is_err(), "tables stay unmapped");
+    }
+}
+
+#[test]
+fn every_trampoline_is_an_int3_from_the_start() {
+    let (ram, mode) = guest();
+    let hidden = HiddenMemory::new(&ram).unwrap();
+    hidden.map(&ram, mode).unwrap();
+    let window = hidden.trampoline_window().unwrap();
+    assert_eq!(window.len, 16_384);
+    let mut bytes = vec![0; 16_384];
+    hidden.read(window.offset, &mut bytes);
+    assert!(bytes.iter().all(|byte| *byte == 0xcc));
+}
+
+#[test]
+fn taken_entries_are_passed_over_and_a_changed_one_is_reported() {
+    let (ram, mode) = guest();
+    let taken = 0x20_0000 | PTE_PRESENT | PTE_LARGE;
+    for gva in HIDDEN_GVAS {
+        let hidden = HiddenMemory::new(&ram).unwrap();
+        assert_eq!(hidden.map(&ram, mode), Ok(gva));
+        ram.store_u64(Gpa(FIXMAP + slot_of(gva)), taken).unwrap();
+    }
+    ram.store_u64(Gpa(IMAGE + slot_of(HIDDEN_GVA_FALLBACK)), taken).unwrap();
+    let hidden = HiddenMemory::new(&ram).unwrap();
+    let base = hidden.map(&ram, mode).unwrap();
+    assert_eq!(base.0, HIDDEN_GVA_FALLBACK.0 - PAGE_SIZE_2M);
+    assert_eq!(hidden.map(&ram, mode), Ok(base));
+    let at = Gpa(IMAGE + slot_of(base));
+    assert_eq!(ram.read_u64(at), Some(hidden.entry()));
+    ram.store_u64(at, 0).unwrap();
+    assert_eq!(hidden.map(&ram, mode), Err(HiddenError::Overwritten { gva: base, now: 0 }));
+}
+
+#[test]
+fn a_guest_without_the_fixmaps_directory_has_it_in_the_kernel_image() {
+    let (ram, mode) = guest();
+    ram.store_u64(Gpa(0x6ff8), 0).unwrap();
+    let hidden = HiddenMemory::new(&ram).unwrap();
+    assert_eq!(hidden.map(&ram, mode), Ok(HIDDEN_GVA_FALLBACK));
+}
+
+#[test]
+fn full_or_unmapped_directories_are_an_error() {
+    let (ram, mode) = guest();
+    for entry in 0..512 {
+        ram.store_u64(Gpa(IMAGE + entry * 8), PTE_PRESENT).unwrap();
+        ram.store_u64(Gpa(FIXMAP + entry * 8), PTE_PRESENT).unwrap();
+    }
+    let hidden = HiddenMemory::new(&ram).unwrap();
+    assert_eq!(hidden.map(&ram, mode), Err(HiddenError::NoRoom));
+    let nowhere = PagingMode { cr3: 0x8000, levels: 4 };
+    assert!(matches!(hidden.map(&ram, nowhere), Err(HiddenError::Paging(_))));
+    assert_eq!(hidden.base(), None);
+}
+
+#[test]
+fn the_user_half_of_isolated_tables_gets_the_stubs_alone() {
+    let (ram, mode) = guest();
+    let user = PagingMode { cr3: 0x3000, levels: 4 };
+    let hidden = HiddenMemory::new(&ram).unwrap();
+    let base = hidden.map(&ram, mode).unwrap();
+    let map = || hidden.map_stubs_for_user(&ram, mode, ENTRY_CODE);
+    let words =
+        || -> Vec<u64> { (0..0x1_0000).step_by(8).map_while(|at| ram.read_u64(Gpa(at))).collect() };
+    let before = words();
+    assert_eq!(map(), Ok(()));
+    assert_eq!(words(), before, "the page above the root is no root");
+    // 0x7000 PDPT, 0x8000 directory of the image, 0x9000 of the fixmap.
+    ram.store_u64(Gpa(0x3ff8), 0x7000 | RW).unwrap();
+    ram.store_u64(Gpa(0x7ff0), 0x8000 | RW).unwrap();
+    ram.store_u64(Gpa(0x8000 + slot_of(ENTRY_CODE)), ENTRY_PAGE).unwrap();
+    assert!(matches!(map(), Err(HiddenError::UserTables(_))));
+    ram.store_u64(Gpa(0x7ff8), 0x9000 | RW).unwrap();
+    assert_eq!((map(), map()), (Ok(()), Ok(())));
+    let both = Both(&ram, &hidden);
+    let stubs = hidden.stub_window().unwrap();
+    let found = translate(&both, user, stubs.gva).unwrap();
+    assert!(found.executable && !found.writable && !found.user);
+    assert_eq!(found.gpa, Gpa(hidden.gpa().0 + stubs.offset));
+    for page in (0..HIDDEN_SIZE / PAGE_SIZE).filter(|page| *page != STUB_PAGE) {
+        let at = base.wrapping_add(page * PAGE_SIZE);
+        assert!(translate(&both, user, at).is_err(), "user mode's tables reach nothing else");
+    }
+    ram.store_u64(Gpa(0x9000 + slot_of(base)), ENTRY_PAGE).unwrap();
+    assert!(matches!(map(), Err(HiddenError::Overwritten { .. })));
+    // Two roots side by side that share the directory.
+    ram.store_u64(Gpa(0x7ff8), FIXMAP | RW).unwrap();
+    let before = words();
+    assert_eq!(map(), Ok(()));
+    assert_eq!(words(), before);
+}
+
+#[test]
+fn a_region_that_was_reset_is_as_new() {
+    let (ram, mode) = guest();
+    let content = |hidden: &HiddenMemory| {
+        let mut bytes = vec![0; to_usize(HIDDEN_SIZE)];
+        hidden.read(0, &mut bytes);
+        bytes
+    };
+    let hidden = HiddenMemory::new(&ram).unwrap();
+    let new = content(&hidden);
+    hidden.map(&ram, mode).unwrap();
+    let len = hidden.host_mapping().1;
+    for offset in (0..len).step_by(to_usize(PAGE_SIZE)) {
+        hidden.write(offset, &[0x5a; 64]);
+    }
+    hidden.reset();
+    assert!(content(&hidden) == new);
+    assert_eq!((hidden.base(), hidden.code_window()), (None, None));
+}

@@ -1,0 +1,143 @@
+//! The VMM's own code in the guest: stubs in front of handlers of the guest's exceptions, in the stub page
+//! of hidden memory. This is the one place that divides that page.
+//!
+//! A stub has a cell of 64 bytes: its code, which ends with a jmp, and in the last 8 bytes the address
+//! that the jmp leads to. Several may stand in front of one handler, whoever came last first; by those
+//! addresses each tells whether it is among them.
+
+use iced_x86::code_asm::CodeAssembler;
+use iced_x86::{BlockEncoderOptions, Code, IcedError, Instruction};
+
+use crate::addr::Gva;
+use crate::hidden::HiddenMemory;
+use crate::paging::PAGE_SIZE;
+
+const CELL_LEN: usize = 64;
+const CELL: u64 = CELL_LEN as u64;
+const CELLS: u64 = PAGE_SIZE / CELL;
+/// Offset in a cell of the address that its code goes on to.
+const NEXT: usize = CELL_LEN - 8;
+/// Cell of the first fault's stub: one for each vector of the CPU's own exceptions.
+const FAULTS: u64 = 32;
+/// The rest of a cell: speculation that runs past the jmp stops.
+const FILL: u8 = 0xcc;
+
+/// A stub, by what it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stub {
+    /// A host's quirk about system calls.
+    SystemCall,
+    /// Faults of displaced instructions, one a vector (0 to 31).
+    Fault(u8),
+}
+
+/// Why a stub has no code.
+#[derive(Debug, thiserror::Error)]
+pub enum StubError {
+    /// Hidden memory has no place in the guest.
+    #[error("hidden memory is not mapped")]
+    NotMapped,
+    /// It does not fit into the 32 bits that an instruction has for it.
+    #[error("{0} is not in the last 2 GiB of addresses")]
+    Far(Gva),
+    /// The assembler refused, as it does a branch of more than 2 GiB.
+    #[error("cannot assemble a stub: {0}")]
+    Assemble(#[from] IcedError),
+}
+
+/// An address as the sign-extended 32 bits that an operand holds of it.
+pub(crate) fn imm32(address: Gva) -> Result<i32, StubError> {
+    i32::try_from(address.0.cast_signed()).map_err(|_| StubError::Far(address))
+}
+
+/// A stub's code for its place, not written yet.
+pub(crate) struct StubCode {
+    /// Where it goes.
+    pub(crate) gva: Gva,
+    offset: u64,
+    cell: [u8; CELL_LEN],
+}
+
+impl Stub {
+    fn offset(self) -> u64 {
+        match self {
+            Self::SystemCall => 0,
+            Self::Fault(vector) => (FAULTS + u64::from(vector) % FAULTS) * CELL,
+        }
+    }
+
+    /// Assembles `body` and, behind it, a jmp to `next`.
+    pub(crate) fn assemble(
+        self,
+        hidden: &HiddenMemory,
+        next: Gva,
+        body: impl FnOnce(&mut CodeAssembler) -> Result<(), StubError>,
+    ) -> Result<StubCode, StubError> {
+        let page = hidden.stub_window().ok_or(StubError::NotMapped)?;
+        let gva = page.gva.wrapping_add(self.offset());
+        let code = encode(gva, next, body)?;
+        let mut cell = [FILL; CELL_LEN];
+        cell[NEXT..].copy_from_slice(&next.0.to_le_bytes());
+        cell[..NEXT]
+            .get_mut(..code.len())
+            .expect("stubs are shorter than their cells")
+            .copy_from_slice(&code);
+        Ok(StubCode { gva, offset: page.offset + self.offset(), cell })
+    }
+}
+
+/// The stubs that a gate leads through.
+pub(crate) struct Way {
+    cells: Vec<u64>,
+    /// Where the last goes on to: the guest's handler.
+    pub(crate) end: Gva,
+}
+
+impl Way {
+    /// Follows the way that begins at `target`, a gate's.
+    pub(crate) fn from(hidden: &HiddenMemory, target: Gva) -> Self {
+        let mut way = Self { cells: Vec::new(), end: target };
+        let Some(page) = hidden.stub_window() else { return way };
+        for _ in 0..CELLS {
+            let offset = way.end.0.wrapping_sub(page.gva.0);
+            if offset >= page.len || !offset.is_multiple_of(CELL) {
+                break;
+            }
+            let mut next = [0; 8];
+            hidden.read(page.offset + offset + NEXT as u64, &mut next);
+            way.cells.push(offset);
+            way.end = Gva(u64::from_le_bytes(next));
+        }
+        way
+    }
+
+    /// Whether `stub` is on it.
+    pub(crate) fn passes(&self, stub: Stub) -> bool {
+        self.cells.contains(&stub.offset())
+    }
+}
+
+fn encode(
+    at: Gva,
+    next: Gva,
+    body: impl FnOnce(&mut CodeAssembler) -> Result<(), StubError>,
+) -> Result<Vec<u8>, StubError> {
+    let mut assembler = CodeAssembler::new(64)?;
+    body(&mut assembler)?;
+    jmp(&mut assembler, next)?;
+    // Branches stay as they are: what is out of reach must not become a jump by way of memory.
+    let options = BlockEncoderOptions::DONT_FIX_BRANCHES;
+    Ok(assembler.assemble_options(at.0, options)?.inner.code_buffer)
+}
+
+/// `jmp rel32`.
+pub(crate) fn jmp(assembler: &mut CodeAssembler, to: Gva) -> Result<(), IcedError> {
+    assembler.add_instruction(Instruction::with_branch(Code::Jmp_rel32_64, to.0)?)
+}
+
+impl StubCode {
+    /// Puts the code in its place. Nothing may lead there yet.
+    pub(crate) fn write(&self, hidden: &HiddenMemory) {
+        hidden.write(self.offset, &self.cell);
+    }
+}

@@ -1,0 +1,36 @@
+//! A vCPU that a hook holds in the middle of a hit.
+
+use super::Vcpu;
+use super::thread::Mode;
+use crate::hook::HitContext;
+use crate::status::StopReason;
+use crate::time::GuestTime;
+
+impl Vcpu {
+    /// Pauses the machine at a hit of `time`. The registers are in KVM as the hook left them.
+    pub(super) fn hold(&mut self, time: GuestTime) {
+        // Of a machine that has stopped, the halt is in this thread's queue already.
+        let held = self.machine.hold(self.index);
+        self.mode = if held { Mode::Held(time) } else { Mode::Stopped };
+    }
+
+    /// Has the hook complete the hit, and lets the vCPU run.
+    pub(super) fn release(&mut self, time: GuestTime) {
+        self.mode = Mode::Running;
+        if let Err(error) = self.complete_hit(time) {
+            let message = format!("letting go of a vCPU that was held: {error}");
+            self.stop(StopReason::Failed { message });
+        }
+    }
+
+    fn complete_hit(&mut self, time: GuestTime) -> Result<(), kvm_ioctls::Error> {
+        let Some(hook) = self.machine.hook() else { return Ok(()) };
+        let mut regs = self.fd.get_regs()?;
+        let mut context = HitContext::new(self.index, &mut regs, time, &self.fd);
+        hook.release(&mut context);
+        let sti_shadow = context.sti_shadow;
+        // To KVM at once: other commands may have come, which look at what KVM has.
+        self.fd.set_regs(&regs)?;
+        self.shadow_sti(&regs, sti_shadow)
+    }
+}

@@ -1,0 +1,164 @@
+//! The same guest booted again, in the same machine.
+
+use std::sync::Arc;
+
+use kvm_bindings::kvm_regs;
+use kvm_ioctls::{VcpuFd, VmFd};
+
+use super::Vm;
+use super::build::final_cmdline;
+use crate::boot::{self, BootError};
+use crate::memory::{GuestRam, MemoryError};
+use crate::msr_exits;
+use crate::snapshot::Chips;
+use crate::status::{StopReason, StopRecord};
+use crate::vcpu::{Command, Refusal, VcpuError, VcpuState};
+
+/// MSRs of a vCPU's time-stamp counter (Intel SDM vol. 3, 17.17). A reboot leaves it going, as it
+/// leaves the machine's clock.
+const MSR_TSC: u32 = 0x10;
+const MSR_TSC_ADJUST: u32 = 0x3b;
+
+/// Why a guest was not booted again.
+#[derive(Debug, thiserror::Error)]
+pub enum RebootError {
+    /// It was never started.
+    #[error("the guest was not started yet")]
+    NotStarted,
+    /// A vCPU gave no answer. One whose thread has ended ([`StopReason::Failed`]) never does again.
+    #[error(transparent)]
+    Vcpu(#[from] VcpuError),
+    /// Kernel or initramfs are no longer what they were.
+    #[error("the guest cannot be booted again: {0}")]
+    Boot(#[from] BootError),
+    /// The host does not give memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// KVM refused a step.
+    #[error("KVM refused to {step}: {source}")]
+    Kvm {
+        /// Which.
+        step: &'static str,
+        /// What it said.
+        source: kvm_ioctls::Error,
+    },
+}
+
+impl From<Refusal> for RebootError {
+    fn from((step, source): Refusal) -> Self {
+        Self::Kvm { step, source }
+    }
+}
+
+fn kvm(step: &'static str) -> impl Fn(kvm_ioctls::Error) -> RebootError {
+    move |source| RebootError::Kvm { step, source }
+}
+
+/// What KVM made of a machine before anything was done to it.
+pub(super) struct PowerOn {
+    vcpus: Vec<Arc<VcpuState>>,
+    chips: Chips,
+}
+
+impl PowerOn {
+    /// Reads it off a machine that has not run.
+    pub(super) fn save(
+        fd: &VmFd,
+        vcpus: &[VcpuFd],
+        msrs: &[u32],
+    ) -> Result<Self, kvm_ioctls::Error> {
+        let kept = |index: &u32| ![MSR_TSC, MSR_TSC_ADJUST].contains(index);
+        let msrs: Vec<u32> = msrs.iter().copied().filter(kept).collect();
+        let states = vcpus.iter().map(|vcpu| VcpuState::save(vcpu, &msrs).map(Arc::new));
+        Ok(Self { vcpus: states.collect::<Result<_, _>>()?, chips: Chips::save(fd)? })
+    }
+}
+
+impl Vm {
+    /// Boots the guest again from its configuration, whatever it is doing: running, paused, held or stopped.
+    /// Its kernel and initramfs are read anew; memory and devices are as at the first boot. The serial
+    /// ports' logs, the exits' counts and the guest's time go on; input that waits at a port is dropped.
+    ///
+    /// # Errors
+    /// [`RebootError`]. With kernel or initramfs unusable, or before the start, the guest goes on as it was;
+    /// after a later failure it has stopped ([`StopReason::Failed`], or why it had stopped before).
+    pub fn reboot(&self) -> Result<(), RebootError> {
+        let _control = self.lock();
+        self.reboot_locked()
+    }
+
+    /// As [`Self::reboot`], for a guest that was seen to stop in boot `boot` (see [`Self::boots`]): does
+    /// nothing, and says `false`, when somebody else has booted it since.
+    ///
+    /// # Errors
+    /// As [`Self::reboot`].
+    pub fn reboot_after(&self, boot: u64) -> Result<bool, RebootError> {
+        let _control = self.lock();
+        if self.boots() != boot {
+            return Ok(false);
+        }
+        self.reboot_locked().map(|()| true)
+    }
+
+    /// Boots of this machine, the present one included: 1 until [`Self::reboot`], also after
+    /// [`Self::restore`].
+    #[must_use]
+    pub fn boots(&self) -> u64 {
+        self.machine.status.boots()
+    }
+
+    fn reboot_locked(&self) -> Result<(), RebootError> {
+        if self.machine.hook().is_none() {
+            return Err(RebootError::NotStarted);
+        }
+        // Into memory that nobody sees: what is wrong with the files is found before the guest is harmed.
+        self.load(&GuestRam::anonymous(&self.machine.ram.ranges())?)?;
+        // No vCPU's thread sends another anything after this, nor stops the machine.
+        self.halt_all()?;
+        self.boot_again().inspect_err(|error| {
+            let reason = StopReason::Failed { message: format!("rebooting: {error}") };
+            let (regs, seconds) = (kvm_regs::default(), self.clock.seconds(self.clock.now()));
+            self.machine.stop(StopRecord { reason, vcpu: 0, regs, seconds });
+        })
+    }
+
+    fn load(&self, ram: &GuestRam) -> Result<boot::Entry, BootError> {
+        let cmdline = final_cmdline(&self.config.cmdline, self.machine.profile);
+        boot::load(ram, &self.config, &cmdline)
+    }
+
+    /// All vCPUs are halted.
+    fn boot_again(&self) -> Result<(), RebootError> {
+        let machine = &self.machine;
+        self.power_on()?;
+        if let Some(hook) = machine.hook() {
+            hook.reset();
+        }
+        machine.ram.clear()?;
+        machine.hidden.reset();
+        let entry = self.load(&machine.ram)?;
+        self.vcpu(0)?.ask(|reply| Command::SetEntry(entry, reply))?;
+        machine.expect_kernel();
+        let mut begun = Ok(Vec::new());
+        machine.status.begin_boot(|| begun = self.begin_each(Command::Resume));
+        Ok(super::wait_each(begun?)?)
+    }
+
+    /// Devices and vCPUs to the state they had when they were made.
+    fn power_on(&self) -> Result<(), RebootError> {
+        let machine = &self.machine;
+        // A guest from a snapshot did without what a boot needs.
+        msr_exits::request(&self.fd, machine.profile, machine.tells_kernel_entry)
+            .map_err(kvm("hand over writes of model-specific registers"))?;
+        // What raises interrupts comes before those that take them.
+        for port in &self.serial {
+            port.reset();
+        }
+        machine.console_watch.reset();
+        self.power_on.chips.restore(&self.fd).map_err(kvm("reset its interrupt chips"))?;
+        for (vcpu, state) in self.vcpus().iter().zip(&self.power_on.vcpus) {
+            vcpu.ask(|reply| Command::PowerOn(Arc::clone(state), reply))??;
+        }
+        Ok(())
+    }
+}
