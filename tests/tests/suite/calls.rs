@@ -13,6 +13,7 @@ pub(crate) const CASES: &[Case] = cases![
     tasks_that_sleep_in_the_function_use_an_instance_each(vcpus),
     a_call_may_return_on_another_vcpu needs [Kvm, Smp],
     tasks_that_end_inside_give_their_instances_back(vcpus),
+    an_entry_handler_is_asked_about_calls_that_are_followed_alone(vcpus),
     functions_that_switch_tasks_can_be_followed(vcpus),
     calls_under_way_outlive_their_probe_unseen(vcpus),
     a_probe_is_dropped_with_its_last_call(vcpus),
@@ -35,7 +36,11 @@ fn put_to_sleep(guest: &TestGuest, tasks: u64, register: impl Fn(&TestGuest)) ->
         guest.probe("p:entered hrtimer_nanosleep");
         // It does not touch the stack, so that it is no part of what is tested.
         follow(guest, "r:left hrtimer_nanosleep", ReturnMode::Site);
-        let command = format!("par {tasks} sleep {millis}");
+        let command = match tasks {
+            // Init itself, which lives on.
+            1 => format!("sleep {millis}"),
+            _ => format!("par {tasks} sleep {millis}"),
+        };
         let from = guest.send(&command);
         guest.wait_until("all have entered", |g| g.hits("entered") == tasks);
         if guest.hits("left") == 0 {
@@ -148,6 +153,30 @@ fn tasks_that_end_inside_give_their_instances_back(vcpus: u8) {
         assert_eq!(guest.engine.calls_followed(), 0);
         guest.assert_unharmed();
         guest.engine.unregister_all().unwrap();
+        guest.assert_unharmed();
+    }
+}
+
+/// In the mode `site`, which cannot watch for the end of every call.
+fn an_entry_handler_is_asked_about_calls_that_are_followed_alone(vcpus: u8) {
+    for mode in MODES {
+        let guest = TestGuest::restored(vcpus);
+        let asked = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&asked);
+        let probe = Kretprobe {
+            definition: in_mode("r:end do_group_exit", mode),
+            entry_handler: Some(Box::new(move |_, _| {
+                count.fetch_add(1, Ordering::SeqCst);
+                EntryVerdict::Follow
+            })),
+            ..Kretprobe::default()
+        };
+        guest.engine.register_kretprobe(probe).unwrap();
+        assert_eq!(guest.work("fork 20"), 20);
+        guest.engine.disable_kretprobe("kprobes", "end").unwrap();
+        let status = guest.status("end");
+        assert_eq!(asked.load(Ordering::SeqCst) + status.nmissed, 20, "{mode:?}");
+        assert_missed(&status, mode, 20);
         guest.assert_unharmed();
     }
 }

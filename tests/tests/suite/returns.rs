@@ -223,7 +223,17 @@ fn calls_beyond_maxactive_are_missed_and_counted(vcpus: u8) {
         let gpa = Gpa(f.0 - KERNEL_IMAGE_BASE.0);
         guest.vm.ram().write(gpa, &RECURSIVE).expect("kernel text is in RAM");
         divert_getpid(&guest, f, DEPTH);
-        follow(&guest, &format!("r3:three {SCRATCH} $retval"), mode);
+        let asked = Arc::new(AtomicU64::new(0));
+        let at_entry = Arc::clone(&asked);
+        let three = Kretprobe {
+            definition: in_mode(&format!("r3:three {SCRATCH} $retval"), mode),
+            entry_handler: Some(Box::new(move |_, _| {
+                at_entry.fetch_add(1, Ordering::SeqCst);
+                EntryVerdict::Follow
+            })),
+            ..Kretprobe::default()
+        };
+        guest.engine.register_kretprobe(three).unwrap();
         follow(&guest, &format!("r:all {SCRATCH} $retval"), mode);
         guest.probe(&format!("p:calls {SCRATCH}"));
         assert_eq!(guest.work("getpid 20"), 20);
@@ -233,6 +243,7 @@ fn calls_beyond_maxactive_are_missed_and_counted(vcpus: u8) {
         assert_eq!(values(&events, "arg1"), ["0x1", "0x2", "0x3", "0x4", "0x5"].repeat(20));
         let three = guest.status("three");
         assert_eq!((three.hits, three.nmissed, three.active), (20 * 3, 20 * 2, Some(0)));
+        assert_eq!(asked.load(Ordering::SeqCst), 20 * 3, "not about those that are missed");
         let events = events_of(&guest, "three");
         assert_eq!(values(&events, "arg1"), ["0x3", "0x4", "0x5"].repeat(20), "the outer calls");
         guest.engine.unregister_all().unwrap();
