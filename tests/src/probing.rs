@@ -14,15 +14,6 @@ impl TestGuest {
         self.engine.register_probe(probe)
     }
 
-    /// As [`Self::probe`], of either kind.
-    ///
-    /// # Panics
-    /// When it is refused.
-    pub fn probe_any(&self, line: &str) {
-        let definition = parse_line(line).unwrap_or_else(|e| panic!("{line}: {e}"));
-        self.register(definition).unwrap_or_else(|e| panic!("{line}: {e}"));
-    }
-
     /// Puts a probe `NAME_OFFSET` on each instruction of a function that takes one, where the kernel has
     /// that function; gives their names (a dot in the function's becomes `_`) and places.
     ///

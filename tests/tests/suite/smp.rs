@@ -112,7 +112,7 @@ fn return_probes_come_and_go_under_load() {
     let calls = under_load(&guest, |round| {
         let mode = if round % 2 == 0 { ReturnMode::Site } else { ReturnMode::Trampoline };
         guest.register(return_probe("other", mode)).unwrap();
-        guest.probe_any("r:inner __task_pid_nr_ns");
+        guest.probe("r:inner __task_pid_nr_ns");
         guest.engine.disable_kretprobe("kprobes", "other").unwrap();
         guest.engine.enable_kretprobe("kprobes", "other").unwrap();
         guest.engine.unregister_kretprobe("kprobes", "inner").unwrap();
