@@ -45,9 +45,11 @@ impl Case {
             Run::EachVcpuCount(run) => VCPU_COUNTS
                 .map(|vcpus| {
                     let (mark, smp) = if vcpus == 1 { ("", None) } else { ("s", Some(Need::Smp)) };
+                    let needs = needs.iter().copied();
+                    let needs = needs.filter(|need| vcpus > 1 || *need != Need::ContendedLocks);
                     Test {
                         name: format!("{name} [{vcpus} vCPU{mark}]"),
-                        needs: needs.iter().copied().chain(smp).collect(),
+                        needs: needs.chain(smp).collect(),
                         body: Box::new(move || run(vcpus)),
                     }
                 })
@@ -87,8 +89,7 @@ mod tests {
         assert_eq!(vcpus, 1);
     }
 
-    const CASES: &[Case] =
-        cases![plain, counted(vcpus) needs [Kvm, Loopback], plain needs [], counted(vcpus)];
+    const CASES: &[Case] = cases![plain, counted(vcpus) needs [Kvm, Loopback, ContendedLocks], plain needs [], counted(vcpus)];
 
     #[test]
     fn names_are_the_module_the_function_and_the_vcpus() {
@@ -98,13 +99,15 @@ mod tests {
         assert_eq!(names, expected);
         let needs: Vec<Vec<Need>> = CASES[1].tests().into_iter().map(|test| test.needs).collect();
         let kvm = [Need::Kvm, Need::Loopback];
-        assert_eq!(needs, [&kvm[..], &[Need::Kvm, Need::Loopback, Need::Smp]]);
+        let two = [Need::Kvm, Need::Loopback, Need::ContendedLocks, Need::Smp];
+        assert_eq!(needs, [&kvm[..], &two]);
     }
 
     #[test]
     fn needs_are_kvm_unless_listed() {
         let needs: Vec<&[Need]> = CASES.iter().map(|case| case.needs).collect();
-        assert_eq!(needs, [&[Need::Kvm][..], &[Need::Kvm, Need::Loopback], &[], &[Need::Kvm]]);
+        let listed = [Need::Kvm, Need::Loopback, Need::ContendedLocks];
+        assert_eq!(needs, [&[Need::Kvm][..], &listed, &[], &[Need::Kvm]]);
     }
 
     #[test]

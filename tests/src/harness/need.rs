@@ -23,6 +23,9 @@ pub enum Need {
     Loopback,
     /// A guest with more than one vCPU.
     Smp,
+    /// vCPUs that may wait for each other with interrupts off: the host takes a vCPU out that spins so, for
+    /// the one that it waits for. Of a case that takes the number of vCPUs, only with more than one.
+    ContendedLocks,
     /// KVM can single-step a guest's kernel mode.
     SingleStep,
     /// KVM learns of a guest's triple fault.
@@ -46,13 +49,14 @@ pub enum Lack {
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 10] = [
+const NAMES: [(Need, &str); 11] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
     (Need::Root, "root"),
     (Need::Loopback, "loopback"),
     (Need::Smp, "smp"),
+    (Need::ContendedLocks, "contended_locks"),
     (Need::SingleStep, "single_step"),
     (Need::TripleFault, "triple_fault"),
     (Need::OwnBreakpoint, "own_breakpoint"),
@@ -96,7 +100,11 @@ impl Need {
             Self::Root => require(metadata("/proc/self")?.uid() == 0, "not run by root"),
             Self::Loopback => loopback_connects(),
             // KVM has these, so that their absence can only be told.
-            Self::Smp | Self::SingleStep | Self::TripleFault | Self::OwnBreakpoint => Ok(()),
+            Self::Smp
+            | Self::ContendedLocks
+            | Self::SingleStep
+            | Self::TripleFault
+            | Self::OwnBreakpoint => Ok(()),
             Self::StockKernel => {
                 let kernel = crate::guest::guest_folder().join("out/stock/bzImage");
                 require(kernel.exists(), "no such kernel here: `make lab-stock` has one")
