@@ -80,6 +80,13 @@ pub(super) fn parse_lacks(text: &str) -> Result<Vec<(Need, String)>, LacksError>
 }
 
 impl Need {
+    /// Whether the owner of this place tells that it lacks it.
+    #[must_use]
+    pub fn is_told_to_lack(self) -> bool {
+        let told = std::env::var(LACKS_ENV).unwrap_or_default();
+        parse_lacks(&told).is_ok_and(|lacks| lacks.iter().any(|(need, _)| *need == self))
+    }
+
     /// What this place lacks of it; `None` when nothing. Looked at once a process.
     #[must_use]
     pub fn lack(self) -> Option<Lack> {
