@@ -26,6 +26,8 @@ pub enum Need {
     /// vCPUs that may wait for each other with interrupts off: the host takes a vCPU out that spins so, for
     /// the one that it waits for. Of a case that takes the number of vCPUs, only with more than one.
     ContendedLocks,
+    /// A hundred exits take far less than a tick of the guest's timer.
+    QuickExits,
     /// KVM can single-step a guest's kernel mode.
     SingleStep,
     /// KVM learns of a guest's triple fault.
@@ -49,7 +51,7 @@ pub enum Lack {
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 11] = [
+const NAMES: [(Need, &str); 12] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
@@ -57,6 +59,7 @@ const NAMES: [(Need, &str); 11] = [
     (Need::Loopback, "loopback"),
     (Need::Smp, "smp"),
     (Need::ContendedLocks, "contended_locks"),
+    (Need::QuickExits, "quick_exits"),
     (Need::SingleStep, "single_step"),
     (Need::TripleFault, "triple_fault"),
     (Need::OwnBreakpoint, "own_breakpoint"),
@@ -109,6 +112,7 @@ impl Need {
             // KVM has these, so that their absence can only be told.
             Self::Smp
             | Self::ContendedLocks
+            | Self::QuickExits
             | Self::SingleStep
             | Self::TripleFault
             | Self::OwnBreakpoint => Ok(()),
