@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 LAB := cargo run --quiet --locked -p exoprobe-lab --
-.PHONY: help setup setup-lab guest build demo test end-to-end lab lab-amd lab-stock stress stress-host lint bench counts openapi clean
+.PHONY: help setup setup-lab guest build demo test end-to-end lab lab-amd lab-stock stress lint bench counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,10 +57,7 @@ lab-amd: guest setup-lab  ## the same on kvm_amd, as far as Bochs goes
 lab-stock: guest setup-lab  ## Debian's cloud kernel as the guest, on kvm_intel
 	$(LAB) run stock $(LAB_ARGS)
 
-stress: guest setup-lab  ## ten minutes of probes that come and go at random, on kvm_intel
-	$(LAB) run intel --test stress:: --env EXOPROBE_STRESS_SECONDS=600 $(LAB_ARGS)
-
-stress-host: guest setup  ## the same on this machine
+stress: guest setup  ## ten minutes of probes that come and go at random
 	EXOPROBE_STRESS_SECONDS=600 cargo test --locked -p exoprobe-tests --test integration -- stress::
 
 bench: guest build  ## the figures of docs/benchmarks.md

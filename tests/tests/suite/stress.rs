@@ -11,12 +11,11 @@ use exoprobe_probes::{
     Action, EntryVerdict, Kprobe, Kretprobe, NewProbe, ProbeDefinition, ProbeStatus, ReturnMode,
     StatusFlag, Verdict, parse_line,
 };
-use exoprobe_tests::harness::{Case, Need};
+use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, TestGuest, cases, kernel_symbols};
 use exoprobe_vmm::{Gva, VmState};
 
-pub(crate) const CASES: &[Case] =
-    cases![probes_of_all_kinds_come_and_go_and_those_left_alone_count_all needs [Kvm, Smp]];
+pub(crate) const CASES: &[Case] = cases![probes_of_all_kinds_come_and_go_and_those_left_alone_count_all needs [Kvm, Smp, ContendedLocks]];
 
 /// How long it goes on, in seconds; each kind of work is done at least once.
 const SECONDS_ENV: &str = "EXOPROBE_STRESS_SECONDS";
@@ -62,8 +61,7 @@ const WORK: [Work; 6] = [
     work("par 2 sleep 100", None, [0, 0, 0, 2, 0, 2]),
 ];
 
-/// Where probes of both kinds come and go: on the way of all that work, and of what happens beside it.
-/// Calls of the first [`RETURNING`] soon return.
+/// Where kprobes come and go: on the way of all that work, and of what happens beside it.
 const PLACES: [&str; 26] = [
     "__x64_sys_getpid",
     "__x64_sys_openat",
@@ -80,26 +78,20 @@ const PLACES: [&str; 26] = [
     "path_openat",
     "filp_close",
     "kernel_clone",
+    "copy_process",
     "handle_mm_fault",
     "exc_page_fault",
     "do_mmap",
     "hrtimer_nanosleep",
-    "do_syscall_64",
-    // Behind here are those that hold locks with interrupts off, which the other vCPU waits for.
-    "copy_process",
     "try_to_wake_up",
     "__schedule",
     "__switch_to",
     "do_exit",
+    "do_syscall_64",
     "hrtimer_interrupt",
 ];
-/// Where return probes come and go.
+/// Where return probes do: functions that every call soon returns from, or that end with their task.
 const RETURNING: usize = 20;
-
-/// How many of [`PLACES`] are probed here.
-fn places() -> usize {
-    if Need::ContendedLocks.is_told_to_lack() { RETURNING } else { PLACES.len() }
-}
 
 /// Numbers that only look random (splitmix64).
 struct Dice(u64);
@@ -293,7 +285,7 @@ impl Stress {
     }
 
     fn kprobe(&mut self) -> (NewProbe, Guinea) {
-        let place = self.dice.below(places());
+        let place = self.dice.below(PLACES.len());
         let reach = usize::try_from(self.sizes[place]).expect("a function").min(200);
         // The beginnings are where the most can go wrong: several probes at one place.
         let offset = if self.dice.one_in(3) { 0 } else { self.dice.below(reach) };
