@@ -7,7 +7,7 @@ use exoprobe_tests::{TestGuest, cases, kernel_symbols};
 use exoprobe_vmm::Gva;
 
 pub(crate) const CASES: &[Case] = cases![
-    traps_scheduler_and_timer_are_probed_and_count(vcpus) needs [Kvm, ContendedLocks],
+    traps_scheduler_and_timer_are_probed_and_count(vcpus) needs [Kvm, QuickExits],
     every_instruction_of_the_kernels_entries_that_is_taken_counts(vcpus),
     the_handler_of_the_guests_own_breakpoints_is_probed(vcpus) needs [Kvm, OwnBreakpoint],
     all_that_is_blacklisted_is_refused_for_the_reason_that_is_listed(vcpus),
