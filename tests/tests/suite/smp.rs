@@ -12,10 +12,10 @@ use exoprobe_tests::{PATIENCE, TestGuest, cases, kernel_symbols};
 use exoprobe_vmm::VmState;
 
 pub(crate) const CASES: &[Case] = cases![
-    a_place_goes_from_boosted_to_stepped_and_back_under_load needs [Kvm, Smp],
-    return_probes_come_and_go_under_load needs [Kvm, Smp],
-    the_switch_is_turned_under_load needs [Kvm, Smp],
-    a_probe_is_disabled_and_enabled_under_load_beside_a_steady_one needs [Kvm, Smp],
+    a_place_goes_from_boosted_to_stepped_and_back_under_load needs [Kvm, Smp, ContendedLocks],
+    return_probes_come_and_go_under_load needs [Kvm, Smp, ContendedLocks],
+    the_switch_is_turned_under_load needs [Kvm, Smp, ContendedLocks],
+    a_probe_is_disabled_and_enabled_under_load_beside_a_steady_one needs [Kvm, Smp, ContendedLocks],
 ];
 
 const GETPID: &str = "__x64_sys_getpid";
