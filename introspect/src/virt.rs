@@ -1,5 +1,7 @@
 //! A guest's memory by virtual address.
 
+use std::ops::Range;
+
 use exoprobe_vmm::paging::{self, PagingError, PagingMode, ReadPhys, Translation};
 use exoprobe_vmm::{Gpa, Gva};
 
@@ -103,17 +105,30 @@ impl<'a, V: GuestView + ?Sized> VirtualMemory<'a, V> {
     /// # Errors
     /// [`VirtualReadError`], naming the first address that could not be read.
     pub fn read(&self, gva: Gva, buf: &mut [u8]) -> Result<(), VirtualReadError> {
-        let past_end = VirtualReadError::PastEnd { gva, len: buf.len() };
+        self.for_each_piece(gva, buf.len(), |gpa, piece| self.view.read_phys(gpa, &mut buf[piece]))
+    }
+
+    /// Takes `len` bytes from `gva` on apart into pieces that are contiguous in physical memory, in
+    /// order: `access` is given where each lies, and which of the bytes it is.
+    ///
+    /// # Errors
+    /// As [`Self::read`], with what `access` says of a piece; pieces before have been accessed.
+    pub fn for_each_piece(
+        &self,
+        gva: Gva,
+        len: usize,
+        mut access: impl FnMut(Gpa, Range<usize>) -> Result<(), ReadError>,
+    ) -> Result<(), VirtualReadError> {
+        let past_end = VirtualReadError::PastEnd { gva, len };
         let mut done = 0;
-        while done < buf.len() {
+        while done < len {
             let at = gva.checked_add(done as u64).ok_or(past_end)?;
             let found = self
                 .translate(at)
                 .map_err(|source| VirtualReadError::Unmapped { gva: at, source })?;
             let in_page = usize::try_from(found.bytes_left()).unwrap_or(usize::MAX);
-            let piece = in_page.min(buf.len() - done);
-            self.view
-                .read_phys(found.gpa, &mut buf[done..done + piece])
+            let piece = in_page.min(len - done);
+            access(found.gpa, done..done + piece)
                 .map_err(|source| VirtualReadError::NoMemory { gva: at, source })?;
             done += piece;
         }

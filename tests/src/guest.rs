@@ -6,13 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use exoprobe_introspect::SymbolTable;
-use exoprobe_probes::{
-    DEFAULT_EVENTS, Engine, Guest, Kprobe, ProbeDefinition, ProbeError, ProbeStatus, parse_line,
-};
+use exoprobe_probes::{DEFAULT_EVENTS, Engine, Guest, Kprobe, ProbeError, ProbeStatus};
 use exoprobe_vmm::paging::PagingMode;
 use exoprobe_vmm::{DEFAULT_KVM, Gva, Host, SerialPort, Vm, VmConfig, VmState};
 
-use crate::PATIENCE;
+use crate::{PATIENCE, definition};
 
 const MEMORY_MIB: u64 = 32;
 /// How often, and how far apart, a probe's books are looked at until they balance: far longer than a hit.
@@ -203,7 +201,7 @@ impl TestGuest {
     #[must_use]
     pub fn paging_mode(&self) -> PagingMode {
         let sregs = self.vm.registers(0).expect("a vCPU answers").sregs;
-        PagingMode { cr3: sregs.cr3, levels: 4 }
+        PagingMode::of(&sregs).expect("it runs Linux")
     }
 
     /// Has the workload carry out a command; gives the count it answers.
@@ -387,10 +385,6 @@ impl Drop for TestGuest {
             eprintln!("console of the guest:\n{}", self.console());
         }
     }
-}
-
-fn definition(line: &str) -> ProbeDefinition {
-    parse_line(line).unwrap_or_else(|e| panic!("{line}: {e}"))
 }
 
 /// Snapshots of this run by number of vCPUs; none where the boot failed, so that it is not waited

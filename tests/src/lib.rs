@@ -5,6 +5,7 @@
 
 mod binary;
 pub mod counts;
+mod functions;
 mod guest;
 pub mod harness;
 pub mod http;
@@ -15,12 +16,16 @@ mod process;
 use std::time::Duration;
 
 pub use binary::{Service, exoprobe};
+pub use functions::{address, definition, function_size};
 pub use guest::{GUEST_ENV, SnapshotCleanup, TestGuest, guest_file, host, kernel_symbols};
 pub use process::{Running, finish};
 
 /// How long anything may take that is sure to come: it only ends a test that would hang, so it is
 /// right for machines far slower than this one.
 pub const PATIENCE: Duration = Duration::from_secs(20 * 60);
+
+/// How long the stress test goes on, in seconds; each kind of its work is done at least once.
+pub const STRESS_SECONDS_ENV: &str = "EXOPROBE_STRESS_SECONDS";
 
 /// In an `impl ExitHook` of a test that looks at breakpoints alone: the rest of it.
 #[macro_export]

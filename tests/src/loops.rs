@@ -8,11 +8,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use exoprobe_probes::{Kprobe, ProbeDefinition, Verdict, parse_line};
+use exoprobe_probes::{Kprobe, ProbeDefinition, Verdict};
 use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
 use exoprobe_vmm::{Gpa, Gva, VmState, kvm_regs};
 
-use crate::{PATIENCE, TestGuest, kernel_symbols};
+use crate::{PATIENCE, TestGuest, address, definition, kernel_symbols};
 
 /// A function that is overwritten: 300 bytes that run only when the guest reboots.
 const SCRATCH: &str = "__do_sys_reboot";
@@ -95,7 +95,7 @@ impl<T: Send + 'static> Loops<T> {
         observe: impl Fn() -> T + Send + Sync + 'static,
     ) -> Self {
         let symbols = kernel_symbols();
-        let park = symbols.lookup_function(SCRATCH).expect("the kernel has it").address;
+        let park = address(SCRATCH);
         let (code, offsets) = assemble(bodies);
         let bounds = symbols.function_at(park).expect("it is a function");
         assert!(code.len() as u64 <= bounds.end.0 - park.0, "the bodies are too long");
@@ -145,7 +145,7 @@ impl<T: Send + 'static> Loops<T> {
     /// # Panics
     /// When it is refused.
     pub fn probe_body(&self, index: usize, line: &str, post_handler: bool) {
-        let mut probe = Kprobe::from(parse_line(line).unwrap_or_else(|e| panic!("{line}: {e}")));
+        let mut probe = Kprobe::from(definition(line));
         (probe.definition.symbol_name, probe.definition.offset) = (None, 0);
         probe.definition.addr = Some(self.body(index));
         if post_handler {
@@ -188,7 +188,7 @@ impl<T> Drop for Loops<T> {
 /// Takes the guest from getpid to the parking place, with interrupts off.
 fn enter(park: Gva) -> Kprobe {
     Kprobe {
-        definition: parse_line("p:enter __x64_sys_getpid").expect("a definition"),
+        definition: definition("p:enter __x64_sys_getpid"),
         pre_handler: Some(Box::new(move |hit| {
             hit.regs.rip = park.0;
             hit.regs.rflags &= !RFLAGS_IF;

@@ -1,19 +1,11 @@
 //! Probes at many places of a guest.
 
-use exoprobe_probes::{NewProbe, ProbeError, Registration, parse_line};
+use exoprobe_probes::insn::SLOT_SIZE;
 use exoprobe_vmm::Gva;
 
-use crate::{TestGuest, kernel_symbols};
+use crate::{TestGuest, definition, kernel_symbols};
 
 impl TestGuest {
-    /// Registers a probe of either kind.
-    ///
-    /// # Errors
-    /// [`ProbeError`].
-    pub fn register(&self, probe: impl Into<NewProbe>) -> Result<Registration, ProbeError> {
-        self.engine.register_probe(probe)
-    }
-
     /// Puts a probe `NAME_OFFSET` on each instruction of a function that takes one, where the kernel has
     /// that function; gives their names (a dot in the function's becomes `_`) and places.
     ///
@@ -28,8 +20,7 @@ impl TestGuest {
             (event, bounds.start.wrapping_add(offset))
         };
         let takes = |(event, at): &(String, Gva)| {
-            let definition = parse_line(&format!("p:{event} {at}")).expect("a definition");
-            self.register(definition).is_ok()
+            self.engine.register_probe(definition(&format!("p:{event} {at}"))).is_ok()
         };
         (0..bounds.end.0 - bounds.start.0).map(place).filter(takes).collect()
     }
@@ -52,11 +43,10 @@ impl TestGuest {
     /// When hidden memory is not mapped.
     #[must_use]
     pub fn slots_in_use(&self) -> usize {
-        const SLOT: usize = 32;
         let hidden = self.vm.hidden();
         let window = hidden.code_window().expect("hidden memory is mapped");
         let mut code = vec![0; usize::try_from(window.len).expect("below 2 MiB")];
         hidden.read(window.offset, &mut code);
-        code.chunks_exact(SLOT).filter(|slot| slot.iter().any(|byte| *byte != 0)).count()
+        code.chunks_exact(SLOT_SIZE).filter(|slot| slot.iter().any(|byte| *byte != 0)).count()
     }
 }

@@ -4,6 +4,8 @@
 //! region is placed by it. The tables are the guest's memory, so nothing in them is trusted: a walk
 //! reads at most five entries, whatever they hold, and cannot loop or panic.
 
+use kvm_bindings::kvm_sregs;
+
 use crate::addr::{Gpa, Gva};
 
 /// Bytes in the smallest page, and in a page table.
@@ -51,11 +53,12 @@ pub struct PagingMode {
 }
 
 impl PagingMode {
-    /// Mode from control registers.
+    /// The mode of a vCPU with these registers.
     ///
     /// # Errors
     /// [`PagingError::NotLongMode`] when the vCPU does not translate by 64-bit tables (yet).
-    pub fn from_registers(cr0: u64, cr3: u64, cr4: u64, efer: u64) -> Result<Self, PagingError> {
+    pub fn of(sregs: &kvm_sregs) -> Result<Self, PagingError> {
+        let kvm_sregs { cr0, cr3, cr4, efer, .. } = *sregs;
         if cr0 & CR0_PG == 0 || cr4 & CR4_PAE == 0 || efer & EFER_LMA == 0 {
             return Err(PagingError::NotLongMode);
         }
@@ -294,9 +297,10 @@ mod tests {
 
     #[test]
     fn control_registers_choose_the_mode() {
-        assert_eq!(PagingMode::from_registers(0, 0, 0, 0), Err(PagingError::NotLongMode));
-        let mode = PagingMode::from_registers(CR0_PG, 0x5000, CR4_PAE | CR4_LA57, EFER_LMA);
-        assert_eq!(mode, Ok(PagingMode { cr3: 0x5000, levels: 5 }));
+        assert_eq!(PagingMode::of(&kvm_sregs::default()), Err(PagingError::NotLongMode));
+        let (cr4, efer) = (CR4_PAE | CR4_LA57, EFER_LMA);
+        let sregs = kvm_sregs { cr0: CR0_PG, cr3: 0x5000, cr4, efer, ..Default::default() };
+        assert_eq!(PagingMode::of(&sregs), Ok(PagingMode { cr3: 0x5000, levels: 5 }));
     }
 
     proptest! {

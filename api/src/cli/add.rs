@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use exoprobe_probes::definition::definition_lines;
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::Value;
@@ -119,7 +120,8 @@ impl Definitions {
 /// The line that a problem is about.
 fn refused_line(text: &str, problem: &Problem) -> Option<String> {
     let by_line = problem.line.and_then(|line| text.lines().nth(line.checked_sub(1)?));
-    let by_index = || problem.index.and_then(|index| definition_lines(text).nth(index));
+    let nth = |index| definition_lines(text).nth(index).map(|(_, line)| line);
+    let by_index = || problem.index.and_then(nth);
     by_line.or_else(by_index).map(str::to_owned)
 }
 
@@ -128,14 +130,6 @@ fn refused_value(json: &str, problem: &Problem) -> Option<String> {
     let value: Value = serde_json::from_str(json).ok()?;
     let shown = value.get(problem.index?)?.to_string();
     Some(shown.chars().take(EXCERPT).collect())
-}
-
-/// The lines that the service takes for definitions: those with something on them.
-fn definition_lines(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().filter(|line| {
-        let line = line.trim_start();
-        !line.is_empty() && !line.starts_with('#')
-    })
 }
 
 fn read_text(path: &Path) -> Result<String, CliError> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use exoprobe_probes::definition::definition_lines;
 use exoprobe_probes::{ProbeDefinition, ProbeError, parse_line};
 use serde::Deserializer;
 use serde::de::{SeqAccess, Visitor};
@@ -56,12 +57,7 @@ impl Batch {
         let text = str::from_utf8(body).map_err(|error| {
             Problem::malformed(format!("the definitions are not UTF-8: {error}"))
         })?;
-        let lines = (1..).zip(text.lines());
-        let lines = lines.filter(|(_, line)| {
-            let line = line.trim_start();
-            !line.is_empty() && !line.starts_with('#')
-        });
-        let parsed = lines.enumerate().map(|(index, (number, line))| {
+        let parsed = definition_lines(text).enumerate().map(|(index, (number, line))| {
             let definition = parse_line(line).map_err(|error| {
                 Problem::from(ProbeError::Syntax(error)).at_line(number).at_index(index)
             })?;

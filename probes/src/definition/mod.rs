@@ -8,7 +8,7 @@ mod text;
 pub use action::Action;
 pub use fetch::{Fetch, FetchArg, NESTING_MAX};
 pub use register::Register;
-pub use text::{ParseError, parse_line};
+pub use text::{ParseError, definition_lines, parse_line};
 
 use std::fmt;
 

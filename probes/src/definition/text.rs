@@ -64,6 +64,15 @@ fn tokens<'a>(line: &'a str) -> Vec<Token<'a>> {
     found
 }
 
+/// The lines of a text that are definitions, with their numbers from 1: not those that are blank, or comments
+/// (`#` first).
+pub fn definition_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    (1..).zip(text.lines()).filter(|(_, line)| {
+        let line = line.trim_start();
+        !line.is_empty() && !line.starts_with('#')
+    })
+}
+
 /// Parses one definition.
 ///
 /// # Errors

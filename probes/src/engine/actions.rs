@@ -35,14 +35,16 @@ impl HitPath {
     pub(super) fn act(&self, table: &Table, occasion: &Occasion<'_>, hit: &mut Hit<'_>) -> Done {
         let probe = occasion.probe;
         let mut done = Done { verdict: Verdict::Continue, stop: false };
+        let mut records = false;
         count(&probe.books.hits);
-        if !probe.actions.iter().any(Action::records) {
-            count(&probe.books.filtered);
-        }
         for action in &probe.actions {
             match action {
-                Action::Record => self.record(occasion, hit, &[]),
+                Action::Record => {
+                    self.record(occasion, hit, &[]);
+                    records = true;
+                }
                 Action::Stack => {
+                    records = true;
                     let (frames, depth) = self.back_trace(table, occasion, hit);
                     self.record(occasion, hit, &frames[..depth]);
                 }
@@ -52,6 +54,9 @@ impl HitPath {
                 Action::Return(value) => done.verdict = leave(hit, *value),
                 Action::Stop => done.stop = true,
             }
+        }
+        if !records {
+            count(&probe.books.filtered);
         }
         done
     }

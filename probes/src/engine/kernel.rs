@@ -74,9 +74,7 @@ impl Kernel {
     /// # Errors
     /// [`AttachError::Booting`] until the kernel's text is final.
     pub(super) fn attach(guest: &dyn Guest, symbols: &SymbolTable) -> Result<Self, AttachError> {
-        if symbols.is_empty() {
-            return Err(AttachError::NoSymbols);
-        }
+        require_some(symbols)?;
         let entry = Gva(guest.msr(MSR_LSTAR)?);
         if entry == Gva(0) {
             return Err(AttachError::Booting);
@@ -99,12 +97,9 @@ impl Kernel {
         symbols: &SymbolTable,
         entry: &KernelEntry,
     ) -> Result<Self, AttachError> {
-        if symbols.is_empty() {
-            return Err(AttachError::NoSymbols);
-        }
+        require_some(symbols)?;
         let symbols = early_slide(symbols, entry.rip)?;
-        let s = &entry.sregs;
-        let early = PagingMode::from_registers(s.cr0, s.cr3, s.cr4, s.efer)?;
+        let early = PagingMode::of(&entry.sregs)?;
         let mode = own_tables(guest, early, &symbols, entry.rip)?;
         guest.hidden().map(guest.ram(), early)?;
         let view = KernelView { ram: guest.ram().clone(), mode, early: Some(early) };
@@ -116,8 +111,7 @@ impl Kernel {
     /// The same kernel when its text is final.
     pub(super) fn finish(&self, guest: &dyn Guest, sregs: &kvm_sregs) -> Result<Self, AttachError> {
         let view = KernelView { early: None, ..self.view.clone() };
-        let init_freed = self.init_freed.load(Ordering::Relaxed);
-        Self::final_one(guest, self.symbols.clone(), view, sregs, init_freed)
+        Self::final_one(guest, self.symbols.clone(), view, sregs, !self.has_init_text())
     }
 
     fn final_one(
@@ -198,6 +192,11 @@ impl Kernel {
         self.init_freed.store(true, Ordering::Relaxed);
     }
 
+    /// Does the kernel not keep such text, or not any more?
+    fn is_lost(&self, kind: TextKind) -> bool {
+        kind == TextKind::Other || (kind == TextKind::Init && !self.has_init_text())
+    }
+
     /// Will the kernel still patch any of `len` bytes at `at`?
     pub(super) fn will_patch(&self, at: Gva, len: u64) -> bool {
         self.patched.covers(at, len)
@@ -205,9 +204,7 @@ impl Kernel {
 
     /// How the kernel treats the instruction at `at`, if so that no probe may be there.
     pub(super) fn reserved(&self, at: Gva) -> Option<Reserved> {
-        let kind = self.symbols.text_kind(at);
-        let freed = self.init_freed.load(Ordering::Relaxed);
-        if kind == Some(TextKind::Other) || (kind == Some(TextKind::Init) && freed) {
+        if self.symbols.text_kind(at).is_some_and(|kind| self.is_lost(kind)) {
             Some(Reserved::InitText)
         } else if self.entry_text.contains(&at) && !self.assurances.mapped_everywhere {
             Some(Reserved::EntryText)
@@ -247,8 +244,7 @@ impl Kernel {
             range("(entry text)", self.entry_text.start, self.entry_text.end, reason);
         }
         for text in self.symbols.text_ranges() {
-            let freed = self.init_freed.load(Ordering::Relaxed);
-            if text.kind == TextKind::Other || (text.kind == TextKind::Init && freed) {
+            if self.is_lost(text.kind) {
                 range("(init text)", text.start, text.end, Reserved::InitText);
             }
         }
@@ -293,6 +289,10 @@ fn early_slide(symbols: &SymbolTable, rip: Gva) -> Result<SymbolTable, AttachErr
     Ok(symbols.with_slide((distance & !(PAGE_SIZE_2M - 1)).cast_signed()))
 }
 
+fn require_some(symbols: &SymbolTable) -> Result<(), AttachError> {
+    if symbols.is_empty() { Err(AttachError::NoSymbols) } else { Ok(()) }
+}
+
 fn linked_address(symbols: &SymbolTable, name: &str) -> Result<Gva, AttachError> {
     let found = symbols.lookup_function(name);
     found.map(|symbol| symbol.address).map_err(|e| AttachError::WrongSymbols(e.to_string()))
@@ -306,15 +306,15 @@ fn kernel_paging(
     symbols: &SymbolTable,
     entry: Gva,
 ) -> Result<PagingMode, AttachError> {
-    let now = PagingMode::from_registers(s.cr0, s.cr3, s.cr4, s.efer)?;
+    let now = PagingMode::of(s)?;
     let kernel = own_tables(guest, now, symbols, entry)?;
-    match translate(guest.ram(), kernel, Gva(linked_root(symbols)?.0)) {
+    match translate(guest.ram(), kernel, root_address(symbols)?) {
         Ok(found) if found.gpa.0 == kernel.cr3 => Ok(kernel),
         _ => Err(AttachError::WrongSymbols(format!("{PAGE_TABLES} does not map itself"))),
     }
 }
 
-fn linked_root(symbols: &SymbolTable) -> Result<Gva, AttachError> {
+fn root_address(symbols: &SymbolTable) -> Result<Gva, AttachError> {
     let root = symbols.lookup(PAGE_TABLES);
     root.map(|symbol| symbol.address).map_err(|e| AttachError::WrongSymbols(e.to_string()))
 }
@@ -328,7 +328,7 @@ fn own_tables(
     text: Gva,
 ) -> Result<PagingMode, AttachError> {
     let text_gpa = translate(guest.ram(), now, text)?.gpa;
-    let cr3 = text_gpa.0.wrapping_add(linked_root(symbols)?.0.wrapping_sub(text.0));
+    let cr3 = text_gpa.0.wrapping_add(root_address(symbols)?.0.wrapping_sub(text.0));
     Ok(PagingMode { cr3, ..now })
 }
 

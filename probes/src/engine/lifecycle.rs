@@ -144,8 +144,6 @@ impl HitPath {
         if let Err(unsettled) = self.settle(registry, guest, &places, Wait::No) {
             tracing::warn!(error = %unsettled.error, ?mark, "taking a mark out");
         }
-        registry.sweep();
-        self.publish(registry, guest);
     }
 
     /// The guest's memory is void: it is booted again. No vCPU is in it.
@@ -209,8 +207,6 @@ impl HitPath {
         if let Err(unsettled) = self.settle(registry, guest, &places, wait) {
             tracing::warn!(error = %unsettled.error, "arming probes that waited");
         }
-        registry.sweep();
-        self.publish(registry, guest);
     }
 
     /// Finds places for probes that have none; those that still cannot have one say why.
@@ -228,14 +224,15 @@ impl HitPath {
         let mut places = BTreeSet::new();
         for (id, probe) in waiting {
             let found = place::find(&kernel.symbols, &probe.definition).and_then(|found| {
-                let site = self.place(registry, guest, kernel, &probe, found.at)?;
+                probe.set_at(found.at);
+                let site = self.place(registry, guest, kernel, &probe)?;
                 Ok((found, site))
             });
             let Some(registered) = registry.probes.get_mut(&id) else { continue };
             match (found, &registered.state) {
                 (Ok((place, site)), _) => {
                     registered.state = State::Placed(site);
-                    (registered.at, registered.addr) = (place.at, place.at.to_string().into());
+                    registered.addr = place.at.to_string().into();
                     (registered.symbol, registered.offset) = (place.symbol, place.offset);
                     places.insert(site);
                 }

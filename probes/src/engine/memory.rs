@@ -1,6 +1,6 @@
 //! Guest memory from within a hit: bounded walks of the guest's own page tables, nothing cached.
 
-use exoprobe_introspect::{VirtualMemory, VirtualReadError};
+use exoprobe_introspect::{ReadError, VirtualMemory, VirtualReadError};
 use exoprobe_vmm::paging::{PagingError, PagingMode};
 use exoprobe_vmm::{GuestRam, Gva, SregsSource};
 
@@ -39,7 +39,7 @@ impl HitMemory<'_> {
 
     fn user_mode(&self) -> Result<PagingMode, PagingError> {
         let s = self.sregs.sregs().map_err(|_| PagingError::NotLongMode)?;
-        PagingMode::from_registers(s.cr0, s.cr3, s.cr4, s.efer)
+        PagingMode::of(&s)
     }
 
     /// The word at `at`, without asking any fault handler.
@@ -50,24 +50,13 @@ impl HitMemory<'_> {
     /// Replaces the aligned 64-bit word at `at` in one store.
     pub(crate) fn store_u64(&self, at: Gva, word: u64) -> Result<(), VirtualReadError> {
         self.with(at, |memory| {
-            let found = translate(memory, at)?;
-            let stored = self.view.ram.store_u64(found, word);
-            stored.map_err(|_| no_memory(at, found, 8))
+            memory.for_each_piece(at, size_of_val(&word), |gpa, piece| {
+                let len = piece.len();
+                let stored = self.view.ram.store_u64(gpa, word);
+                stored.map_err(|_| ReadError::OutsideMemory { gpa, len })
+            })
         })
     }
-}
-
-fn translate(
-    memory: &VirtualMemory<'_, KernelView>,
-    at: Gva,
-) -> Result<exoprobe_vmm::Gpa, VirtualReadError> {
-    let found = memory.translate(at);
-    found.map(|found| found.gpa).map_err(|source| VirtualReadError::Unmapped { gva: at, source })
-}
-
-fn no_memory(gva: Gva, gpa: exoprobe_vmm::Gpa, len: usize) -> VirtualReadError {
-    let source = exoprobe_introspect::ReadError::OutsideMemory { gpa, len };
-    VirtualReadError::NoMemory { gva, source }
 }
 
 /// Writes `data` at `at`, across pages; nothing at all when some of it is not mapped.
@@ -79,16 +68,8 @@ pub(crate) fn write(
 ) -> Result<(), VirtualReadError> {
     // What can be read can be written: RAM has no protection from here.
     memory.read(at, &mut vec![0; data.len()])?;
-    let mut done = 0;
-    while done < data.len() {
-        let gva = at.wrapping_add(done as u64);
-        let found =
-            memory.translate(gva).map_err(|source| VirtualReadError::Unmapped { gva, source })?;
-        let in_page = usize::try_from(found.bytes_left()).unwrap_or(usize::MAX);
-        let piece = in_page.min(data.len() - done);
-        ram.write(found.gpa, &data[done..done + piece])
-            .map_err(|_| no_memory(gva, found.gpa, piece))?;
-        done += piece;
-    }
-    Ok(())
+    memory.for_each_piece(at, data.len(), |gpa, piece| {
+        let len = piece.len();
+        ram.write(gpa, &data[piece]).map_err(|_| ReadError::OutsideMemory { gpa, len })
+    })
 }

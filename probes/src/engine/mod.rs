@@ -423,7 +423,7 @@ impl Engine {
     pub fn registration(&self, group: &str, event: &str) -> Result<Registration, ProbeError> {
         let registry = self.lock();
         let id = registry.id(group, event)?;
-        Ok(Registration { id, addr: Some(registry.probes[&id].at) })
+        Ok(Registration { id, addr: Some(registry.probes[&id].probe.at()) })
     }
 
     /// The text of kprobes/list, in order of registration.

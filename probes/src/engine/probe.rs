@@ -108,7 +108,7 @@ impl Probe {
         Gva(self.at.load(Ordering::Relaxed))
     }
 
-    /// Where it was placed, for whoever hits it.
+    /// Where it is, once that is known better than by its symbol as linked.
     pub(crate) fn set_at(&self, at: Gva) {
         self.at.store(at.0, Ordering::Relaxed);
     }

@@ -97,8 +97,9 @@ impl HitPath {
         };
         let is_entry = found.symbol.is_some() && found.offset == 0;
         let probe = Arc::new(Probe::new(registry.take_id(), probe, is_entry, guest.vcpus()));
+        probe.set_at(found.at);
         let state = match kernel {
-            Some(kernel) => match self.place(registry, guest, &kernel, &probe, found.at) {
+            Some(kernel) => match self.place(registry, guest, &kernel, &probe) {
                 Err(error @ ProbeError::NotFinal(_)) => State::Pending(error.to_string()),
                 placed => State::Placed(placed?),
             },
@@ -107,7 +108,7 @@ impl HitPath {
         let registration = Registration { id: probe.id, addr: Some(found.at) };
         let Place { at, symbol, offset } = found;
         let addr = at.to_string().into();
-        registry.insert(Registered { probe, symbol, offset, at, addr, state });
+        registry.insert(Registered { probe, symbol, offset, addr, state });
         Ok(registration)
     }
 
@@ -118,10 +119,8 @@ impl HitPath {
         guest: &dyn Guest,
         kernel: &Kernel,
         probe: &Arc<Probe>,
-        at: Gva,
     ) -> Result<Gva, ProbeError> {
-        probe.set_at(at);
-        let behind = place::behind_ftrace(registry, kernel, at);
+        let behind = place::behind_ftrace(registry, kernel, probe.at());
         let site = place::site(registry, guest, kernel, behind, Some(probe))?;
         registry.sites.insert(behind, Arc::new(site));
         Ok(behind)
@@ -178,10 +177,14 @@ impl HitPath {
         if wait == Wait::ForVcpus {
             registry.let_calls_go();
         }
+        let is_settled = disarming.is_empty() && first.is_ok();
         for at in disarming {
             registry.change(at, |site| site.armed = false);
         }
-        self.publish(registry, guest);
+        registry.sweep();
+        if !is_settled {
+            self.publish(registry, guest);
+        }
         first.and(synced.map_err(|error| Unsettled { at: None, error: error.into() }))
     }
 
@@ -205,7 +208,6 @@ impl HitPath {
     pub(super) fn forget_all(&self, registry: &mut Registry, guest: &dyn Guest, ids: &[u32]) {
         registry.forget(ids);
         self.advance(registry, guest, Wait::ForVcpus);
-        registry.sweep();
         self.publish(registry, guest);
     }
 

@@ -36,8 +36,6 @@ pub(super) struct Registered {
     pub(super) probe: Arc<Probe>,
     pub(super) symbol: Option<Arc<str>>,
     pub(super) offset: u64,
-    /// The probed address; as linked while the kernel has not begun.
-    pub(super) at: Gva,
     /// The address as text, as its events show it.
     pub(super) addr: Arc<str>,
     pub(super) state: State,

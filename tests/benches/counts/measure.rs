@@ -35,7 +35,7 @@ struct Moment {
     kvm: BTreeMap<String, u64>,
 }
 
-fn tsc() -> u64 {
+pub(crate) fn tsc() -> u64 {
     // SAFETY: every x86-64 CPU has RDTSC, and Linux lets programs run it.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
@@ -256,13 +256,8 @@ impl<'a> Bench<'a> {
     /// Registers the row's probe, and the others that it is to be among.
     fn place(&self, row: &Row) {
         let Some(probe) = &row.probe else { return };
-        let engine = &self.loops.guest().engine;
         crowd::register(self.loops.guest(), probe.others);
-        let register = |line: String| {
-            let definition =
-                exoprobe_probes::parse_line(&line).unwrap_or_else(|e| panic!("{line}: {e}"));
-            engine.register_probe(definition).unwrap_or_else(|e| panic!("{line}: {e}"));
-        };
+        let register = |line: String| self.loops.guest().probe(&line);
         match probe.place {
             Place::Body => {
                 let line = format!("p:{EVENT} 0x1 {}", probe.args.join(" "));

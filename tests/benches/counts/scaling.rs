@@ -3,13 +3,10 @@
 
 use exoprobe_tests::TestGuest;
 
-/// Calls of the shorter run; the longer has twice as many, so that what comes before and after cancels out.
-const CALLS: u64 = 2000;
+use crate::measure::tsc;
 
-fn tsc() -> u64 {
-    // SAFETY: every x86-64 CPU has RDTSC, and Linux lets programs run it.
-    unsafe { core::arch::x86_64::_rdtsc() }
-}
+/// Calls of the shorter run; the longer has twice as many, so that what comes before and after cancels out.
+const CALLS: u64 = 10_000;
 
 /// Ticks that `CALLS` calls take on each of so many vCPUs.
 fn ticks(guest: &TestGuest, command: &str, vcpus: u64) -> u64 {

@@ -3,9 +3,9 @@
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use exoprobe_probes::{Kprobe, ProbeStatus, StatusFlag, Verdict, parse_line};
+use exoprobe_probes::{Kprobe, ProbeStatus, StatusFlag, Verdict};
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, TestGuest, cases, host, kernel_symbols};
+use exoprobe_tests::{PATIENCE, TestGuest, cases, definition, function_size, host, kernel_symbols};
 use exoprobe_vmm::Vm;
 
 pub(crate) const CASES: &[Case] =
@@ -25,22 +25,11 @@ const PROLOGUE: u64 = 12;
 /// Reads user memory, between instructions that the kernel patches while it boots.
 const READER: &str = "strncpy_from_user";
 
-fn set(guest: &TestGuest, line: &str) {
-    let definition = parse_line(line).unwrap_or_else(|e| panic!("{line}: {e}"));
-    guest.engine.register_probe(definition).unwrap_or_else(|e| panic!("{line}: {e}"));
-}
-
-fn size_of(function: &str) -> u64 {
-    let symbols = kernel_symbols();
-    let bounds = symbols.function_at(symbols.lookup_function(function).unwrap().address).unwrap();
-    bounds.end.0 - bounds.start.0
-}
-
 /// A probe at each byte of the beginning of a function, `function_OFFSET`: whether an instruction
 /// starts there is not known before the guest runs.
 fn set_at_each_byte(guest: &TestGuest, function: &str, bytes: u64) {
     for offset in 0..bytes {
-        set(guest, &format!("p:{function}_{offset} {function}+{offset}"));
+        guest.probe(&format!("p:{function}_{offset} {function}+{offset}"));
     }
 }
 
@@ -65,7 +54,7 @@ impl Halfway {
         let (go_on, told) = sync_channel::<()>(1);
         let told = Mutex::new(told);
         let probe = Kprobe {
-            definition: parse_line(&format!("p:halfway {place}")).unwrap(),
+            definition: definition(&format!("p:halfway {place}")),
             pre_handler: Some(Box::new(move |_| {
                 let told = told.lock().unwrap();
                 let _ = tell.send(()).map(|()| told.recv_timeout(PATIENCE));
@@ -80,18 +69,18 @@ impl Halfway {
 
 fn set_all(guest: &TestGuest) {
     for function in ONCE_INIT.iter().chain(&ONCE) {
-        set(guest, &format!("p:{function} {function}"));
+        guest.probe(&format!("p:{function} {function}"));
     }
     set_at_each_byte(guest, "start_kernel", PROLOGUE);
-    set_at_each_byte(guest, READER, size_of(READER));
+    set_at_each_byte(guest, READER, function_size(READER));
     for function in ["do_one_initcall", "_printk"] {
-        set(guest, &format!("p:{function}_called {function}"));
-        set(guest, &format!("r:{function}_returned {function}"));
+        guest.probe(&format!("p:{function}_called {function}"));
+        guest.probe(&format!("r:{function}_returned {function}"));
     }
-    set(guest, "p:refused startup_64");
-    set(guest, "p:secondary start_secondary");
-    set(guest, "p:dead do_task_dead");
-    set(guest, "p:getpid __x64_sys_getpid");
+    guest.probe("p:refused startup_64");
+    guest.probe("p:secondary start_secondary");
+    guest.probe("p:dead do_task_dead");
+    guest.probe("p:getpid __x64_sys_getpid");
 }
 
 /// The kernel's own list of calls: one 32-bit word each.

@@ -10,7 +10,7 @@ use exoprobe_vmm::layout::HIDDEN_GVAS;
 use exoprobe_vmm::paging::{PagingMode, translate};
 use exoprobe_vmm::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry, Vm, kvm_regs};
 
-use super::slots::{Planted, mode_of, plant};
+use super::slots::{Planted, plant};
 
 pub(crate) const CASES: &[Case] = cases![
     the_kernels_beginning_is_told_once_and_hidden_memory_lasts_from_then_on needs [Kvm, Smp],
@@ -106,7 +106,7 @@ impl Watcher {
         let vm = self.vm.upgrade().unwrap();
         *self.interrupted.lock().unwrap() = Some(*context.regs);
         context.regs.rsp -= 8;
-        let mode = mode_of(&context.sregs().unwrap());
+        let mode = PagingMode::of(&context.sregs().unwrap()).unwrap();
         let stack = translate(vm.ram(), mode, Gva(context.regs.rsp)).unwrap().gpa;
         vm.ram().store_u64(stack, self.way_back().0).unwrap();
         context.regs.rdi = vm.hidden().base().unwrap().0 + DATA;
@@ -117,7 +117,7 @@ impl Watcher {
 impl ExitHook for Watcher {
     fn kernel_entered(&self, entry: &KernelEntry) -> bool {
         let vm = self.vm.upgrade().unwrap();
-        let mode = mode_of(&entry.sregs);
+        let mode = PagingMode::of(&entry.sregs).unwrap();
         let hidden = vm.hidden().map(vm.ram(), mode).unwrap();
         self.say(Said::Entered { rip: entry.rip, hidden });
         if self.hold {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{TestGuest, cases, kernel_symbols};
+use exoprobe_tests::{TestGuest, address, cases, kernel_symbols};
 use exoprobe_vmm::{BreakpointAction, ExitHook, Gva, HitContext, fault_fixup};
 
 use super::refusals::table_of;
@@ -26,10 +26,6 @@ const INTERRUPTS: [&str; 2] = ["common_interrupt", "sysvec_apic_timer_interrupt"
 const GETPID: &str = "__x64_sys_getpid";
 /// Long enough for the guest's tick to come.
 const A_FEW_TICKS: Duration = Duration::from_millis(40);
-
-fn address(symbol: &str) -> Gva {
-    kernel_symbols().lookup_function(symbol).expect("the tiny kernel has it").address
-}
 
 /// Sends each of some instructions to its slot.
 struct Diversion {

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use exoprobe_probes::{
-    DisplacedBy, FaultHandler, Hit, Kprobe, PreHandler, Recovery, ReturnMode, Verdict, parse_line,
+    DisplacedBy, FaultHandler, Hit, Kprobe, PreHandler, Recovery, ReturnMode, Verdict,
 };
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{TestGuest, cases};
+use exoprobe_tests::{TestGuest, address, cases, definition};
 use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
 use exoprobe_vmm::{Gpa, GuestRam, Gva};
 
-use super::returns::{address, events_of, follow};
+use super::returns::{events_of, follow};
 
 pub(crate) const CASES: &[Case] = cases![
     a_handler_that_chose_where_to_go_on_is_the_last_of_its_hit(vcpus),
@@ -35,7 +35,7 @@ fn counter() -> (Arc<AtomicU64>, Arc<AtomicU64>) {
 }
 
 fn register(guest: &TestGuest, line: &str, pre_handler: PreHandler, fault: Option<FaultHandler>) {
-    let definition = parse_line(line).unwrap();
+    let definition = definition(line);
     let pre_handler = Some(pre_handler);
     let probe = Kprobe { definition, pre_handler, fault_handler: fault, ..Kprobe::default() };
     guest.engine.register_kprobe(probe).unwrap_or_else(|e| panic!("{line}: {e}"));
@@ -48,7 +48,7 @@ fn a_handler_that_chose_where_to_go_on_is_the_last_of_its_hit(vcpus: u8) {
     let post = |event: &str, verdict| {
         let late = Arc::clone(&late);
         Kprobe {
-            definition: parse_line(&format!("p:{event} __x64_sys_getpid")).unwrap(),
+            definition: definition(&format!("p:{event} __x64_sys_getpid")),
             pre_handler: Some(Box::new(move |hit| {
                 if verdict == Verdict::Done {
                     hit.regs.rip = target.0;
@@ -86,7 +86,7 @@ fn assert_post(
     let guest = TestGuest::restored(vcpus);
     let (calls, count) = counter();
     let probe = Kprobe {
-        definition: parse_line(&format!("p:post __x64_sys_getpid+{offset}")).unwrap(),
+        definition: definition(&format!("p:post __x64_sys_getpid+{offset}")),
         post_handler: Some(Box::new(move |hit| {
             check(hit);
             count.fetch_add(1, Ordering::SeqCst);

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use exoprobe_probes::{DisplacedBy, Kprobe, Verdict, parse_line};
+use exoprobe_probes::{DisplacedBy, Kprobe, Verdict};
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, TestGuest, cases, kernel_symbols};
-use exoprobe_vmm::{Gva, VmState};
+use exoprobe_tests::{
+    PATIENCE, TestGuest, address, cases, definition, function_size, kernel_symbols,
+};
+use exoprobe_vmm::VmState;
 
 pub(crate) const CASES: &[Case] = cases![
     a_thousand_calls_are_a_thousand_hits_until_disabled_and_deleted(vcpus),
@@ -24,10 +26,6 @@ pub(crate) const CASES: &[Case] = cases![
 ];
 
 const GETPID: &str = "__x64_sys_getpid";
-
-fn address(symbol: &str) -> Gva {
-    kernel_symbols().lookup_function(symbol).expect("the tiny kernel has it").address
-}
 
 fn a_thousand_calls_are_a_thousand_hits_until_disabled_and_deleted(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
@@ -73,14 +71,11 @@ fn two_probes_at_one_address_both_count_and_one_can_go(vcpus: u8) {
 
 /// Every instruction of the functions that each call of `command` runs through, as probes.
 fn probe_all_of(guest: &TestGuest, functions: &[&str]) -> Vec<String> {
-    let symbols = kernel_symbols();
     let mut names = Vec::new();
     for function in functions {
-        let bounds = symbols.function_at(address(function)).expect("it is a function");
-        let size = bounds.end.0 - bounds.start.0;
-        for offset in 0..size {
+        for offset in 0..function_size(function) {
             let line = format!("p:{function}_{offset} {function}+{offset}");
-            if guest.engine.register_kprobe(parse_line(&line).unwrap()).is_ok() {
+            if guest.engine.register_kprobe(definition(&line)).is_ok() {
                 names.push(format!("{function}_{offset}"));
             }
         }
@@ -116,12 +111,10 @@ fn every_instruction_of_functions_can_be_probed_and_the_guest_is_unharmed(vcpus:
 fn handlers_run_before_and_after_and_can_change_registers(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     // The last instruction before the function's ret leaves the result in RAX.
-    let symbols = kernel_symbols();
-    let bounds = symbols.function_at(address(GETPID)).unwrap();
     let calls = Arc::new(AtomicU64::new(0));
     let mut stepped = 0;
-    for offset in 0..bounds.end.0 - bounds.start.0 {
-        let definition = parse_line(&format!("p:post{offset} {GETPID}+{offset}")).unwrap();
+    for offset in 0..function_size(GETPID) {
+        let definition = definition(&format!("p:post{offset} {GETPID}+{offset}"));
         let (before, after) = (Arc::clone(&calls), Arc::clone(&calls));
         let probe = Kprobe {
             definition,
@@ -152,7 +145,7 @@ fn a_pre_handler_that_returns_from_the_function_ends_the_hit(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     let target = address("__x64_sys_getppid");
     let probe = Kprobe {
-        definition: parse_line("p:divert __x64_sys_getpid").unwrap(),
+        definition: definition("p:divert __x64_sys_getpid"),
         pre_handler: Some(Box::new(move |hit| {
             hit.regs.rip = target.0;
             Verdict::Done
@@ -206,7 +199,7 @@ fn a_child_of_the_workload_that_stops_early_is_told(vcpus: u8) {
     const SIGKILL: u64 = 9;
     let guest = TestGuest::restored(vcpus);
     let probe = Kprobe {
-        definition: parse_line("p:signal force_sig").unwrap(),
+        definition: definition("p:signal force_sig"),
         pre_handler: Some(Box::new(|hit| {
             hit.regs.rdi = SIGKILL;
             Verdict::Continue

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use exoprobe_probes::{Action, ProbeDefinition, parse_line};
+use exoprobe_probes::{Action, ProbeDefinition};
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, TestGuest, cases, host, kernel_symbols};
+use exoprobe_tests::{PATIENCE, TestGuest, cases, definition, host, kernel_symbols};
 use exoprobe_vmm::{
     BreakpointAction, ControlError, ExitHook, Gva, HitContext, KernelEntry, StopReason, Vm, VmState,
 };
@@ -198,7 +198,7 @@ fn the_action_stop_holds_at_the_entry_and_at_the_return(vcpus: u8) {
     let entry = kernel_symbols().lookup_function("__x64_sys_getpid").unwrap().address;
     for line in ["p:entry __x64_sys_getpid", "r:ret __x64_sys_getpid"] {
         let actions = vec![Action::Record, Action::Stop];
-        let definition = ProbeDefinition { actions, ..parse_line(line).unwrap() };
+        let definition = ProbeDefinition { actions, ..definition(line) };
         guest.engine.register_probe(definition).unwrap();
     }
     let from = guest.send(&format!("getpid {CALLS}"));

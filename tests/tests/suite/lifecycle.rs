@@ -4,9 +4,9 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use exoprobe_probes::{AttachError, Kprobe, ProbeError, parse_line};
+use exoprobe_probes::{AttachError, Kprobe, ProbeError};
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, TestGuest, cases, guest_file, host};
+use exoprobe_tests::{PATIENCE, TestGuest, cases, definition, guest_file, host};
 use exoprobe_vmm::{
     ControlError, CreateError, GuestTime, RebootError, SnapshotError, StopReason, StopRecord, Vm,
     VmConfig, VmState, paging,
@@ -107,7 +107,7 @@ fn a_panic_and_a_reset_become_states_and_the_data_stays(vcpus: u8) {
         assert!(record.regs.rip > 0xffff_ffff_8000_0000, "registers of that moment");
         assert!(before <= record.seconds && record.seconds <= after, "the guest's time");
         assert_eq!(guest.hits("getpid"), 7, "books outlive the guest");
-        let late = guest.engine.register_kprobe(parse_line("p:late vfs_read").unwrap());
+        let late = guest.engine.register_kprobe(definition("p:late vfs_read"));
         assert!(matches!(late, Err(ProbeError::Attach(AttachError::Stopped))));
         assert!(matches!(guest.vm.pause(), Err(ControlError::Stopped)));
         assert!(guest.vm.registers(vcpus - 1).is_ok(), "memory and registers can be read");
@@ -130,7 +130,7 @@ fn a_guest_without_an_idt_ends_in_a_triple_fault(vcpus: u8) {
 fn a_handler_that_panics_stops_the_machine_and_says_so(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     let probe = Kprobe {
-        definition: parse_line("p:bad __x64_sys_getpid").unwrap(),
+        definition: definition("p:bad __x64_sys_getpid"),
         pre_handler: Some(Box::new(|_| panic!("a bug in a handler (this test wants it)"))),
         ..Kprobe::default()
     };

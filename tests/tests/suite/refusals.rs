@@ -1,8 +1,8 @@
 //! Bad input: a clear error, nothing changed, the guest unharmed.
 
-use exoprobe_probes::{AttachError, Kprobe, ProbeDefinition, ProbeError, parse_line};
+use exoprobe_probes::{AttachError, Kprobe, ProbeDefinition, ProbeError};
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{TestGuest, cases, kernel_symbols};
+use exoprobe_tests::{TestGuest, cases, definition, kernel_symbols};
 use exoprobe_vmm::Gva;
 
 pub(crate) const CASES: &[Case] = cases![
@@ -21,7 +21,7 @@ fn refused(guest: &TestGuest, definition: ProbeDefinition) -> ProbeError {
 }
 
 fn line(text: &str) -> ProbeDefinition {
-    parse_line(text).unwrap()
+    definition(text)
 }
 
 fn each_bad_definition_has_its_errno_and_says_what_to_do(vcpus: u8) {

@@ -1,12 +1,8 @@
 //! Registering and unregistering several, enabling and disabling, for both kinds of probes.
 
-use exoprobe_probes::{
-    Kprobe, Kretprobe, NewProbe, ProbeError, Registration, StatusFlag, parse_line,
-};
+use exoprobe_probes::{Kprobe, Kretprobe, NewProbe, ProbeError, Registration, StatusFlag};
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{TestGuest, cases};
-
-use super::returns::address;
+use exoprobe_tests::{TestGuest, address, cases, definition};
 
 pub(crate) const CASES: &[Case] = cases![
     a_batch_of_both_kinds_is_registered_whole_or_not_at_all(vcpus),
@@ -20,11 +16,11 @@ pub(crate) const CASES: &[Case] = cases![
 const GETPID: &str = "__x64_sys_getpid";
 
 fn kretprobe(line: &str) -> Kretprobe {
-    parse_line(line).unwrap().into()
+    definition(line).into()
 }
 
 fn any(line: &str) -> NewProbe {
-    parse_line(line).unwrap().into()
+    definition(line).into()
 }
 
 fn code<T>(result: Result<T, ProbeError>) -> &'static str {
@@ -74,19 +70,16 @@ fn what_a_return_probe_may_not_ask_for_is_refused(vcpus: u8) {
     assert_eq!(code(guest.engine.register_kretprobe(with_data(4097))), "E2BIG");
     guest.engine.register_kretprobe(with_data(4096)).unwrap();
     for (maxactive, errno) in [(0, "EINVAL"), (4097, "EINVAL")] {
-        let mut definition = parse_line("r:many getname").unwrap();
+        let mut definition = definition("r:many getname");
         definition.maxactive = Some(maxactive);
         assert_eq!(code(guest.engine.register_probe(definition)), errno, "{maxactive}");
     }
     guest.probe("r4096:many getname");
     // A definition of the other kind: a kprobe's can be a return probe's, with what that has.
-    let returns = parse_line("r:kind getname").unwrap();
+    let returns = definition("r:kind getname");
     assert_eq!(code(guest.engine.register_kprobe(Kprobe::from(returns))), "EINVAL");
-    assert_eq!(
-        code(guest.engine.register_probe(parse_line("p:kind getname $retval").unwrap())),
-        "EINVAL"
-    );
-    let plain = parse_line("p:kind __x64_sys_getpid").unwrap();
+    assert_eq!(code(guest.engine.register_probe(definition("p:kind getname $retval"))), "EINVAL");
+    let plain = definition("p:kind __x64_sys_getpid");
     guest.engine.register_kretprobe(Kretprobe::from(plain)).unwrap();
     assert_eq!(guest.work("getpid 7"), 7);
     assert_eq!((guest.hits("data"), guest.hits("kind")), (7, 7));
@@ -147,7 +140,7 @@ fn a_probe_can_be_registered_disabled_and_enabled_later(vcpus: u8) {
     for letter in ['p', 'r'] {
         let guest = TestGuest::restored(vcpus);
         let text = guest.bytes(address(GETPID), 16);
-        let mut definition = parse_line(&format!("{letter}:off {GETPID}")).unwrap();
+        let mut definition = definition(&format!("{letter}:off {GETPID}"));
         definition.flags = vec![exoprobe_probes::definition::Flag::Disabled];
         guest.engine.register_probe(definition).unwrap();
         assert_eq!(guest.status("off").flags, [StatusFlag::Disabled]);

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use exoprobe_probes::{
-    EntryVerdict, Event, Kprobe, Kretprobe, ProbeDefinition, ReturnMode, Verdict, parse_line,
+    EntryVerdict, Event, Kprobe, Kretprobe, ProbeDefinition, ReturnMode, Verdict,
 };
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{TestGuest, cases, kernel_symbols};
+use exoprobe_tests::{TestGuest, address, cases, definition, kernel_symbols};
 use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
 use exoprobe_vmm::{Gpa, Gva};
 
@@ -33,13 +33,9 @@ const RECURSIVE: [u8; 18] = [
     0xff, 0xcf, 0x74, 0x08, 0xe8, 0xf7, 0xff, 0xff, 0xff, 0xff, 0xc0, 0xc3, 0xb8, 1, 0, 0, 0, 0xc3,
 ];
 
-pub(super) fn address(symbol: &str) -> Gva {
-    kernel_symbols().lookup_function(symbol).expect("the tiny kernel has it").address
-}
-
 /// A definition whose returns are taken hold of in this way.
 pub(super) fn in_mode(line: &str, return_mode: ReturnMode) -> ProbeDefinition {
-    ProbeDefinition { return_mode, ..parse_line(line).unwrap() }
+    ProbeDefinition { return_mode, ..definition(line) }
 }
 
 pub(super) fn follow(guest: &TestGuest, line: &str, mode: ReturnMode) {
@@ -188,7 +184,7 @@ fn one_of_several_return_probes_can_go_while_calls_are_under_way(vcpus: u8) {
 /// Sends getpid to another function by a jump.
 fn divert_getpid(guest: &TestGuest, to: Gva, argument: u64) {
     let probe = Kprobe {
-        definition: parse_line("p:divert __x64_sys_getpid").unwrap(),
+        definition: definition("p:divert __x64_sys_getpid"),
         pre_handler: Some(Box::new(move |hit| {
             (hit.regs.rip, hit.regs.rdi) = (to.0, argument);
             Verdict::Done
@@ -341,7 +337,7 @@ fn only_a_trampoline_shows_on_the_guests_stack(vcpus: u8) {
         let seen = Arc::new(AtomicU64::new(0));
         let see = Arc::clone(&seen);
         let probe = Kprobe {
-            definition: parse_line("p:inside getname").unwrap(),
+            definition: definition("p:inside getname"),
             pre_handler: Some(Box::new(move |hit| {
                 let at = Gva(hit.regs.rbp + 8);
                 see.store(hit.read_u64(at).expect("a frame"), Ordering::SeqCst);
@@ -382,11 +378,11 @@ fn back_traces_show_true_addresses(vcpus: u8) {
         };
         follow(&guest, "r:open do_sys_openat2", mode);
         follow(&guest, "r:flags getname_flags", mode);
-        trace(parse_line("p:entry getname_flags").unwrap());
-        trace(parse_line("p:behind getname+8").unwrap());
+        trace(definition("p:entry getname_flags"));
+        trace(definition("p:behind getname+8"));
         // The same place, by its address alone.
         let behind = address("getname").0 + 8;
-        trace(parse_line(&format!("p:by_addr {behind:#x}")).unwrap());
+        trace(definition(&format!("p:by_addr {behind:#x}")));
         trace(in_mode("r:back getname_flags", mode));
         assert_eq!(guest.work("open /dev/null 20"), 20);
         let names = |event: &str| {

@@ -21,7 +21,7 @@ impl Stopped {
     pub(super) fn restored(vcpus: u8) -> Self {
         let guest = TestGuest::new(Vm::restore(&host(), &TestGuest::snapshot(vcpus)).unwrap());
         let sregs = guest.vm.registers(0).unwrap().sregs;
-        let mode = mode_of(&sregs);
+        let mode = PagingMode::of(&sregs).unwrap();
         guest.vm.hidden().map(guest.vm.ram(), mode).unwrap();
         Self { guest, sregs, mode }
     }
@@ -42,11 +42,6 @@ impl Stopped {
         }
         slots
     }
-}
-
-/// How a vCPU with these registers translates addresses.
-pub(super) fn mode_of(sregs: &kvm_sregs) -> PagingMode {
-    PagingMode::from_registers(sregs.cr0, sregs.cr3, sregs.cr4, sregs.efer).unwrap()
 }
 
 /// Puts an int3 into the guest; gives what takes it out again.

@@ -4,11 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use exoprobe_probes::{
-    DisplacedBy, Kprobe, NewProbe, ProbeDefinition, ReturnMode, Verdict, parse_line,
-};
+use exoprobe_probes::{DisplacedBy, Kprobe, NewProbe, ReturnMode, Verdict};
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, TestGuest, cases, kernel_symbols};
+use exoprobe_tests::{PATIENCE, TestGuest, cases, definition, function_size};
 use exoprobe_vmm::VmState;
 
 pub(crate) const CASES: &[Case] = cases![
@@ -39,16 +37,11 @@ fn under_load(guest: &TestGuest, mut round: impl FnMut(u32)) -> u64 {
     calls
 }
 
-fn definition(line: &str) -> ProbeDefinition {
-    parse_line(line).unwrap()
-}
-
 /// An instruction of getpid that runs in a slot, by its offset.
 fn boosted_place(guest: &TestGuest) -> u64 {
-    let symbols = kernel_symbols();
-    let bounds = symbols.function_at(symbols.lookup_function(GETPID).unwrap().address).unwrap();
     let is_boosted = |offset: &u64| {
-        let taken = guest.register(definition(&format!("p:look {GETPID}+{offset}"))).is_ok();
+        let taken =
+            guest.engine.register_probe(definition(&format!("p:look {GETPID}+{offset}"))).is_ok();
         let boosted = taken && guest.status("look").displaced == Some(DisplacedBy::Boost);
         if taken {
             guest.engine.unregister_kprobe("kprobes", "look").unwrap();
@@ -56,7 +49,7 @@ fn boosted_place(guest: &TestGuest) -> u64 {
         boosted
     };
     // Not the entry, which other tests have.
-    let mut offsets = 1..bounds.end.0 - bounds.start.0;
+    let mut offsets = 1..function_size(GETPID);
     offsets.find(is_boosted).expect("some instruction of getpid runs in a slot")
 }
 
@@ -80,7 +73,7 @@ fn a_place_goes_from_boosted_to_stepped_and_back_under_load() {
             post_handler: Some(Box::new(move |_| _ = after[1].fetch_add(1, Ordering::SeqCst))),
             ..Kprobe::default()
         };
-        guest.register(NewProbe::Kprobe(post)).unwrap();
+        guest.engine.register_probe(NewProbe::Kprobe(post)).unwrap();
         assert_eq!(guest.status("steady").displaced, Some(DisplacedBy::Step));
         std::thread::yield_now();
         guest.engine.unregister_kprobe("kprobes", "post").unwrap();
@@ -106,12 +99,12 @@ fn return_probes_come_and_go_under_load() {
     let guest = TestGuest::restored(2);
     let text = guest.kernel_text();
     for (event, mode) in [("site", ReturnMode::Site), ("trampoline", ReturnMode::Trampoline)] {
-        guest.register(return_probe(event, mode)).unwrap();
+        guest.engine.register_probe(return_probe(event, mode)).unwrap();
     }
     guest.probe("p:entry __x64_sys_getpid");
     let calls = under_load(&guest, |round| {
         let mode = if round % 2 == 0 { ReturnMode::Site } else { ReturnMode::Trampoline };
-        guest.register(return_probe("other", mode)).unwrap();
+        guest.engine.register_probe(return_probe("other", mode)).unwrap();
         guest.probe("r:inner __task_pid_nr_ns");
         guest.engine.disable_kretprobe("kprobes", "other").unwrap();
         guest.engine.enable_kretprobe("kprobes", "other").unwrap();
@@ -134,7 +127,7 @@ fn the_switch_is_turned_under_load() {
     let guest = TestGuest::restored(2);
     guest.probe("p:entry __x64_sys_getpid");
     for (event, mode) in [("site", ReturnMode::Site), ("trampoline", ReturnMode::Trampoline)] {
-        guest.register(return_probe(event, mode)).unwrap();
+        guest.engine.register_probe(return_probe(event, mode)).unwrap();
     }
     let all = ["entry", "site", "trampoline"];
     let calls = under_load(&guest, |_| {

@@ -9,16 +9,15 @@ use std::time::{Duration, Instant};
 use exoprobe_probes::definition::Flag;
 use exoprobe_probes::{
     Action, EntryVerdict, Kprobe, Kretprobe, NewProbe, ProbeDefinition, ProbeStatus, ReturnMode,
-    StatusFlag, Verdict, parse_line,
+    StatusFlag, Verdict,
 };
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, TestGuest, cases, kernel_symbols};
+use exoprobe_tests::{PATIENCE, STRESS_SECONDS_ENV, TestGuest, cases, definition, function_size};
 use exoprobe_vmm::{Gva, VmState};
 
 pub(crate) const CASES: &[Case] = cases![probes_of_all_kinds_come_and_go_and_those_left_alone_count_all needs [Kvm, Smp, ContendedLocks]];
 
-/// How long it goes on, in seconds; each kind of work is done at least once.
-const SECONDS_ENV: &str = "EXOPROBE_STRESS_SECONDS";
+/// Unless [`STRESS_SECONDS_ENV`] says otherwise.
 const SECONDS: u64 = 20;
 /// The number to start from, as an earlier run told it.
 const SEED_ENV: &str = "EXOPROBE_STRESS_SEED";
@@ -146,7 +145,7 @@ fn now() -> u64 {
 
 fn probes_of_all_kinds_come_and_go_and_those_left_alone_count_all() {
     let seed = from_environment(SEED_ENV).unwrap_or_else(now);
-    let seconds = from_environment(SECONDS_ENV).unwrap_or(SECONDS);
+    let seconds = from_environment(STRESS_SECONDS_ENV).unwrap_or(SECONDS);
     eprintln!("stress: {seconds} s, {SEED_ENV}={seed}");
     let mut stress = Stress::new(seed);
     let text = stress.guest.kernel_text();
@@ -168,17 +167,11 @@ fn probes_of_all_kinds_come_and_go_and_those_left_alone_count_all() {
 
 impl Stress {
     fn new(seed: u64) -> Self {
-        let symbols = kernel_symbols();
-        let sizes = PLACES.map(|name| {
-            let symbol = symbols.lookup_function(name).unwrap_or_else(|e| panic!("{e}"));
-            let bounds = symbols.function_at(symbol.address).expect("it is a function");
-            bounds.end.0 - bounds.start.0
-        });
         Self {
             guest: TestGuest::restored(2),
             dice: Dice(seed),
             probes: Vec::new(),
-            sizes,
+            sizes: PLACES.map(function_size),
             next: 0,
             seen: BTreeSet::new(),
             changes: 0,
@@ -221,11 +214,14 @@ impl Stress {
         COUNTED.map(|counted| {
             ['p', 'r'].map(|kind| {
                 let name = format!("steady_{kind}_{counted}");
-                let mut definition = parse_line(&format!("{kind}:{name} {counted}")).unwrap();
+                let mut definition = definition(&format!("{kind}:{name} {counted}"));
                 if kind == 'r' {
                     definition.return_mode = self.mode();
                 }
-                self.guest.register(definition).unwrap_or_else(|e| panic!("{name}: {e}"));
+                self.guest
+                    .engine
+                    .register_probe(definition)
+                    .unwrap_or_else(|e| panic!("{name}: {e}"));
                 name
             })
         })
@@ -249,7 +245,7 @@ impl Stress {
         for _ in 0..room.min(1 + self.dice.below(12)) {
             let return_probe = self.dice.one_in(3);
             let (probe, guinea) = if return_probe { self.kretprobe() } else { self.kprobe() };
-            match self.guest.register(probe) {
+            match self.guest.engine.register_probe(probe) {
                 Ok(added) => {
                     if !return_probe {
                         self.seen.extend(added.addr);
@@ -268,7 +264,7 @@ impl Stress {
         if self.dice.one_in(2) {
             line += " %di $stack1 +8(%sp)";
         }
-        let mut definition = parse_line(&line).unwrap();
+        let mut definition = definition(&line);
         definition.actions = match self.dice.below(4) {
             0 => vec![Action::Count],
             1 => vec![Action::Stack],

@@ -165,7 +165,7 @@ impl SoftwareKvm {
         sregs: &kvm_sregs,
         lstar: Gva,
     ) -> Result<(), AssistError> {
-        let mode = PagingMode::from_registers(sregs.cr0, sregs.cr3, sregs.cr4, sregs.efer)?;
+        let mode = PagingMode::of(sregs)?;
         hidden.map(ram, mode)?;
         let idtr = (Gva(sregs.idt.base), sregs.idt.limit);
         let gate = idt::gate(ram, mode, idtr, PAGE_FAULT_VECTOR)?.ok_or(AssistError::NoHandler)?;
