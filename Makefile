@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 LAB := cargo run --quiet --locked -p exoprobe-lab --
-.PHONY: help setup setup-lab guest build demo test end-to-end lab lab-amd lab-stock stress lint bench counts openapi clean
+.PHONY: help setup setup-lab guest build demo test end-to-end lab lab-smp lab-amd lab-stock stress lint bench counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,14 +42,16 @@ end-to-end:
 	@mkdir -p target/tests && rm -f target/tests/*.jsonl; status=0; \
 	EXOPROBE_TEST_REPORT=$(CURDIR)/target/tests/host.jsonl \
 	    cargo test --locked -p exoprobe-tests --test integration -- --test-threads 2 || status=1; \
-	$(LAB) run intel || status=1; \
-	$(LAB) run stock || status=1; \
+	$(LAB) run intel smp stock || status=1; \
 	echo '== what ran where'; \
-	$(LAB) places target/tests/{host,lab-intel,lab-stock}.jsonl || status=1; \
+	$(LAB) places target/tests/{host,lab-intel,lab-smp,lab-stock}.jsonl || status=1; \
 	exit $$status
 
 lab: guest setup-lab  ## the tests on a real kvm_intel, in Bochs (LAB_ARGS='--test hits::')
 	$(LAB) run intel $(LAB_ARGS)
+
+lab-smp: guest setup-lab  ## changes under load, on a kvm_intel with two CPUs
+	$(LAB) run smp $(LAB_ARGS)
 
 lab-amd: guest setup-lab  ## the same on kvm_amd, as far as Bochs goes
 	$(LAB) run amd $(LAB_ARGS)

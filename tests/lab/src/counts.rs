@@ -2,30 +2,28 @@
 
 use std::path::Path;
 
-use exoprobe_lab::job::Job;
 use exoprobe_tests::counts::Report;
 
 use crate::error::{LabError, at};
-use crate::plan::{COUNTS_FILE, Plan};
+use crate::plan::{COUNTS_FILE, Plan, Run};
 
-/// Keeps the counts that the steps of `job` left, and compares them.
+/// Keeps the counts that the steps of `run` left, and compares them.
 ///
 /// # Errors
 /// When a step left none, they lack what this machine can give, or they differ.
 pub(crate) fn check(
-    plan: Plan,
-    job: &Job,
+    run: &Run,
     files: &[(String, String, String)],
     dir: &Path,
 ) -> Result<(), LabError> {
     let mut kept: Option<(&str, &str)> = None;
-    for step in job.steps.iter().filter(|step| !step.collect.is_empty()) {
+    for step in run.job.steps.iter().filter(|step| !step.collect.is_empty()) {
         let left = files.iter().find(|(from, name, _)| *from == step.name && name == COUNTS_FILE);
         let (_, _, text) =
             left.ok_or_else(|| LabError::Counts(format!("`{}` left none", step.name)))?;
         let path = dir.join(format!("{}.json", step.name.replace(' ', "-")));
         std::fs::write(&path, text).map_err(at(path))?;
-        complete(plan, text)
+        complete(run.plan, text)
             .map_err(|what| LabError::Counts(format!("`{}`: {what}", step.name)))?;
         match kept {
             None => kept = Some((&step.name, text)),
@@ -47,7 +45,7 @@ fn complete(plan: Plan, text: &str) -> Result<(), String> {
     let report = Report::parse(text).map_err(|error| error.to_string())?;
     let mut problems = match plan {
         Plan::Amd => Vec::new(),
-        Plan::Intel | Plan::Stock => report.problems(&[]),
+        Plan::Intel | Plan::Smp | Plan::Stock => report.problems(&[]),
     };
     let kvm = plan.machine().kvm;
     if report.host.kvm != kvm {
@@ -88,10 +86,11 @@ mod tests {
     #[test]
     fn each_step_must_leave_the_same_counts() {
         let dir = tempfile::tempdir().unwrap();
-        let job = Plan::Intel.job(None);
+        let runs = Plan::Intel.runs(None);
+        let run = runs.last().unwrap();
         let file =
             |step: &str, text: &str| (step.to_owned(), COUNTS_FILE.to_owned(), text.to_owned());
-        let check = |files: &[_]| check(Plan::Intel, &job, files, dir.path());
+        let check = |files: &[_]| check(run, files, dir.path());
         let one = report("kvm_intel", &[], 3362.0);
         assert!(check(&[file("counts", &one), file("counts again", &one)]).is_ok());
         assert_eq!(std::fs::read_to_string(dir.path().join("counts.json")).unwrap(), one);

@@ -1,6 +1,7 @@
 //! `lab`: boots a small Linux with KVM in Bochs, and runs the end-to-end tests in it.
 
 mod artifacts;
+mod batch;
 mod bochs;
 mod counts;
 mod error;
@@ -11,23 +12,22 @@ mod places;
 mod plan;
 mod watch;
 
-use std::path::{Path, PathBuf};
+use std::num::NonZero;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use error::{LabError, at};
-use exoprobe_lab::job::Job;
-use outcome::Outcome;
-use plan::Plan;
+use error::LabError;
+use plan::{Plan, Run};
 use watch::Limits;
 
 #[derive(Parser)]
 #[command(
     about = "Runs exoprobe's tests in Bochs, against a real kvm_intel or kvm_amd",
     after_help = "Examples:\n  \
-        cargo run -p exoprobe-lab -- run intel\n  \
+        cargo run -p exoprobe-lab -- run intel smp stock\n  \
         cargo run -p exoprobe-lab -- run intel --test hits::\n  \
         cargo run -p exoprobe-lab -- places target/tests/host.jsonl target/tests/lab-intel.jsonl"
 )]
@@ -51,14 +51,18 @@ enum Command {
 #[derive(clap::Args)]
 struct RunArgs {
     /// What to run
-    plan: Plan,
+    #[arg(required = true)]
+    plans: Vec<Plan>,
+    /// How many machines may run side by side [default: one a CPU]
+    #[arg(long, value_name = "MACHINES")]
+    at_once: Option<NonZero<usize>>,
     /// Run only tests whose names contain this, and no counts
     #[arg(long, value_name = "NAME")]
     test: Option<String>,
     /// Give up after so many seconds without a byte from the lab
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     silence: u64,
-    /// Give up after so many seconds in all, counted from power-on
+    /// Give up after so many seconds for one machine, counted from its power-on
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     limit: u64,
     /// An environment variable for the tests, as EXOPROBE_STRESS_SECONDS=600
@@ -93,77 +97,21 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &RunArgs) -> Result<(), LabError> {
-    let plan = args.plan;
-    if plan == Plan::Stock && args.test.is_some() {
+    if args.plans.contains(&Plan::Stock) && args.test.is_some() {
         return Err(LabError::StockFilter);
     }
-    let target = artifacts::root().join("target");
-    let dir = target.join("lab").join(plan.name());
-    let report = target.join("tests").join(format!("lab-{}.jsonl", plan.name()));
-    // What an earlier run left must not pass for this one's.
-    for old in [&dir, &report] {
-        remove(old)?;
-    }
-    std::fs::create_dir_all(&dir).map_err(at(&dir))?;
-    let job = plan.job(args.test.as_deref()).with_env(&args.env);
-    prepare(args, &job, &dir)?;
-    let kvm = plan.machine().kvm;
-    println!("lab: {kvm} in Bochs; console, results and logs are in {}", dir.display());
-    let limits = Limits {
-        silence: Duration::from_secs(args.silence),
-        total: Duration::from_secs(args.limit),
+    let runs = args.plans.iter().flat_map(|plan| plan.runs(args.test.as_deref()));
+    let runs = runs.map(|run| Run { job: run.job.with_env(&args.env), ..run }).collect();
+    let cpus = || std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
+    let batch = batch::Batch {
+        runs,
+        at_once: args.at_once.unwrap_or_else(cpus).get(),
+        limits: Limits {
+            silence: Duration::from_secs(args.silence),
+            total: Duration::from_secs(args.limit),
+        },
+        debugger: args.debugger.clone(),
+        reports: args.test.is_none(),
     };
-    let (outcome, ended) = watch::follow(&dir, limits, || bochs::Bochs::start(&dir))?;
-    if args.test.is_none() {
-        write_report(&outcome, &report)?;
-    }
-    ended?;
-    outcome.judge(&job, |test, reason| plan.may_skip(test, reason))?;
-    counts::check(plan, &job, &outcome.files, &dir)
-}
-
-fn remove(path: &Path) -> Result<(), LabError> {
-    let removed =
-        if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
-    match removed {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(at(path)(error)),
-        _ => Ok(()),
-    }
-}
-
-/// Builds the CD and the configuration in `dir`.
-fn prepare(args: &RunArgs, job: &Job, dir: &Path) -> Result<(), LabError> {
-    let (plan, machine) = (args.plan, args.plan.machine());
-    let kernel = artifacts::host_kernel()?;
-    println!("lab: building the programs");
-    let programs = artifacts::programs()?;
-    let mut contents = plan.contents(&programs)?;
-    let file = dir.join("job.json");
-    let text = serde_json::to_vec_pretty(job);
-    let text = text.map_err(|source| LabError::Json { path: file.clone(), source })?;
-    std::fs::write(&file, text).map_err(at(&file))?;
-    contents.push(("job.json", file));
-    let initramfs = dir.join("initrd");
-    image::initramfs(&contents, &initramfs)?;
-    image::iso(dir, &kernel, &initramfs, &machine.cmdline())?;
-    let bochsrc = dir.join("bochsrc");
-    std::fs::write(&bochsrc, machine.bochsrc(Path::new("debugger.txt"))).map_err(at(bochsrc))?;
-    let rc = dir.join("rc");
-    match &args.debugger {
-        Some(commands) => std::fs::copy(commands, &rc).map(drop).map_err(at(commands)),
-        None => std::fs::write(&rc, "c\n").map_err(at(&rc)),
-    }
-}
-
-/// Keeps the tests' records where `lab places` finds them.
-fn write_report(outcome: &Outcome, path: &Path) -> Result<(), LabError> {
-    let dir = path.parent().unwrap_or(path);
-    std::fs::create_dir_all(dir).map_err(at(dir))?;
-    let mut text = String::new();
-    for test in &outcome.tests {
-        let line = serde_json::to_string(test);
-        text += &line.map_err(|source| LabError::Json { path: path.to_owned(), source })?;
-        text.push('\n');
-    }
-    std::fs::write(path, text).map_err(at(path))
+    batch.carry_out()
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use exoprobe_lab::job::{Job, Record};
+use exoprobe_lab::job::Record;
 use exoprobe_tests::harness::{self, BEGIN, Outcome as Ending};
 
 use crate::error::LabError;
+use crate::plan::Run;
 
 /// What a run has told so far.
 #[derive(Default)]
@@ -87,16 +88,12 @@ impl Outcome {
         Some(if tests.is_empty() { step.clone() } else { format!("{step}: {}", tests.join(", ")) })
     }
 
-    /// Whether all of `job` ran and passed, some test among it, and only such tests were skipped as
-    /// `may_skip` says.
+    /// Whether all of `run` ran and passed, some of `tests` among it, and only such tests were skipped as its
+    /// plan allows.
     ///
     /// # Errors
     /// The first of these that is not so.
-    pub(crate) fn judge(
-        &self,
-        job: &Job,
-        may_skip: impl Fn(&str, &str) -> bool,
-    ) -> Result<(), LabError> {
+    pub(crate) fn judge(&self, run: &Run, tests: &[harness::Record]) -> Result<(), LabError> {
         if let Some(line) = self.garbled.first() {
             return Err(LabError::Garbled(line.clone()));
         }
@@ -109,18 +106,17 @@ impl Outcome {
             return Err(LabError::Steps(failed.join(", ")));
         }
         let ended: Vec<&String> = self.ended.iter().map(|(step, _)| step).collect();
-        if ended != job.steps.iter().map(|step| &step.name).collect::<Vec<_>>() {
+        if ended != run.job.steps.iter().map(|step| &step.name).collect::<Vec<_>>() {
             return Err(LabError::Garbled(format!("steps that ended: {ended:?}")));
         }
         let ran = |test: &&harness::Record| !matches!(test.outcome, Ending::Skipped { .. });
-        if !self.tests.iter().any(|test| ran(&test)) {
+        if run.has_tests() && !tests.iter().any(|test| ran(&test)) {
             return Err(LabError::NoTests);
         }
-        let skipped: Vec<&str> = self
-            .tests
+        let skipped: Vec<&str> = tests
             .iter()
             .filter(|test| match &test.outcome {
-                Ending::Skipped { reason } => !may_skip(&test.test, reason),
+                Ending::Skipped { reason } => !run.plan.may_skip(&test.test, reason),
                 Ending::Passed | Ending::Failed { .. } => false,
             })
             .map(|test| test.test.as_str())
@@ -135,7 +131,8 @@ mod tests {
     use crate::plan::Plan;
 
     const PASSED: &str = r#"{"test":"a::c","result":"passed","seconds":1.5}"#;
-    const SKIPPED: &str = r#"{"test":"a::b","result":"skipped","reason":"no SMP","seconds":0.0}"#;
+    const SKIPPED: &str =
+        r#"{"test":"stock::b","result":"skipped","reason":"no SMP","seconds":0.0}"#;
     const END: &str = r#"{"lab":"end","step":"tests","ok":true,"how":"exit status: 0"}"#;
 
     fn outcome(lines: &[&str]) -> Outcome {
@@ -151,8 +148,8 @@ mod tests {
         let mut outcome = Outcome::default();
         let begun = serde_json::to_string(&Record::Begin { step: "tests".to_owned() }).unwrap();
         assert_eq!(outcome.on_result_line(&begun).as_deref(), Some("== tests"));
-        assert_eq!(outcome.on_result_line(SKIPPED).as_deref(), Some("SKIPPED a::b: no SMP"));
-        for line in ["begin a::c", "begin a::d [1 vCPU]", "begin a::b", "noise"] {
+        assert_eq!(outcome.on_result_line(SKIPPED).as_deref(), Some("SKIPPED stock::b: no SMP"));
+        for line in ["begin a::c", "begin a::d [1 vCPU]", "begin stock::b", "noise"] {
             outcome.on_console_line(line);
         }
         assert_eq!(outcome.on_result_line(PASSED), None);
@@ -165,8 +162,11 @@ mod tests {
 
     #[test]
     fn a_run_is_good_only_when_all_of_it_ran() {
-        let job = Plan::Intel.job(Some("a::"));
-        let judge = |lines: &[&str]| outcome(lines).judge(&job, |_, reason| reason == "no SMP");
+        let run = &Plan::Intel.runs(Some("a::"))[0];
+        let judge = |lines: &[&str]| {
+            let outcome = outcome(lines);
+            outcome.judge(run, &outcome.tests)
+        };
         assert!(judge(&[SKIPPED, PASSED, END]).is_ok());
         assert!(matches!(judge(&[SKIPPED, END]), Err(LabError::NoTests)));
         assert!(matches!(judge(&[END]), Err(LabError::NoTests)));
@@ -174,7 +174,7 @@ mod tests {
         assert!(matches!(judge(&[PASSED, "{\"te", END]), Err(LabError::Garbled(_))));
         let failed = END.replace("true", "false");
         assert!(matches!(judge(&[PASSED, &failed]), Err(LabError::Steps(_))));
-        let other = SKIPPED.replace("no SMP", "no KVM");
+        let other = SKIPPED.replace("stock::b", "a::b");
         assert!(matches!(judge(&[PASSED, &other, END]), Err(LabError::Skipped(_))));
     }
 }

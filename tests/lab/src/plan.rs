@@ -1,37 +1,54 @@
-//! What `make lab`, `make lab-amd` and `make lab-stock` run.
+//! What `make lab`, `make lab-amd` and `make lab-stock` run, and in which machines.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use exoprobe_lab::job::{Job, RESULTS, Step};
-use exoprobe_tests::GUEST_ENV;
-use exoprobe_tests::harness::{LACKS_ENV, PROGRESS_ENV, REPORT_ENV};
+use exoprobe_tests::harness::{LACKS_ENV, PART_ENV, PROGRESS_ENV, REPORT_ENV};
+use exoprobe_tests::{GUEST_ENV, STRESS_SECONDS_ENV};
 
 use crate::artifacts::{self, Programs};
 use crate::error::LabError;
 use crate::image::Contents;
-use crate::machine::{AMD, INTEL, INTEL_LARGE, Machine};
+use crate::machine::{AMD, INTEL, INTEL_LARGE, INTEL_SMP, Machine};
 
-/// A run in the lab.
+/// What the user asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Plan {
     /// All tests, and the counts twice, on kvm_intel
     Intel,
+    /// On kvm_intel with two CPUs: changes under load, the stress test, how two vCPUs scale
+    Smp,
     /// All tests that Bochs can run on kvm_amd, and the counts twice
     Amd,
     /// Debian's cloud kernel as the guest, on kvm_intel
     Stock,
 }
 
+/// One machine from power-on to its end.
+pub(crate) struct Run {
+    pub(crate) plan: Plan,
+    /// Of its folder, and before each line of its output.
+    pub(crate) name: String,
+    pub(crate) job: Job,
+}
+
 /// The suite that only [`Plan::Stock`] runs, for it needs a kernel and minutes of its own.
 pub(crate) const STOCK_SUITE: &str = "stock::";
+/// The suites that [`Plan::Smp`] is for.
+const SMP_SUITES: [&str; 2] = ["smp::", "stress::"];
+/// Of the machine's time, which is some fifteen times as long in ours.
+const STRESS_SECONDS: &str = "2";
 /// File that the counts go to.
 pub(crate) const COUNTS_FILE: &str = "counts.json";
+/// The end-to-end tests, in the lab.
+const TESTS: &str = "/bin/integration";
 
 impl Plan {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Intel => "intel",
+            Self::Smp => "smp",
             Self::Amd => "amd",
             Self::Stock => "stock",
         }
@@ -40,29 +57,52 @@ impl Plan {
     pub(crate) fn machine(self) -> &'static Machine {
         match self {
             Self::Intel => &INTEL,
+            Self::Smp => &INTEL_SMP,
             Self::Amd => &AMD,
             Self::Stock => &INTEL_LARGE,
         }
     }
 
-    /// The programs to run; with a `filter`, only tests whose names contain it, and no counts.
-    pub(crate) fn job(self, filter: Option<&str>) -> Job {
-        let fixed = ["--test-threads", "2", "--color", "never"];
-        let mut args: Vec<String> = fixed.map(str::to_owned).into();
-        match self {
-            Self::Stock => args.push(STOCK_SUITE.to_owned()),
-            Self::Intel | Self::Amd => args.extend(filter.map(str::to_owned)),
+    /// The machines to start, which need not wait for each other; with a `filter`, one for the tests whose
+    /// names contain it.
+    pub(crate) fn runs(self, filter: Option<&str>) -> Vec<Run> {
+        let plan = self;
+        let run = |name: &str, steps| {
+            let name = format!("{}{name}", plan.name());
+            Run { plan, name, job: Job { steps } }
+        };
+        if let Some(filter) = filter {
+            return vec![run("", vec![self.tests("tests", Some(filter))])];
         }
-        let mut steps = vec![self.step("tests", "/bin/integration", args)];
-        if self != Self::Stock && filter.is_none() {
-            // Twice: the same program must give the same counts.
-            steps.extend(["counts", "counts again"].map(|name| self.counts(name)));
-            if self == Self::Intel {
+        match self {
+            Self::Stock => vec![run("", vec![self.tests("tests", Some(STOCK_SUITE))])],
+            Self::Smp => {
+                let [changes, mut stress] = SMP_SUITES.map(|suite| self.tests(suite, Some(suite)));
+                stress.env.insert(STRESS_SECONDS_ENV.to_owned(), STRESS_SECONDS.to_owned());
                 let args = ["--scaling", "--tsc-counts-instructions"].map(str::to_owned);
-                steps.push(self.step("scaling", "/bin/counts", args.into()));
+                let scaling = self.step("scaling", "/bin/counts", args.into());
+                vec![run("", vec![changes, stress, scaling])]
+            }
+            Self::Intel | Self::Amd => {
+                // The counts twice: the same program must give the same.
+                let counts = ["counts", "counts again"].map(|name| self.counts(name));
+                let parts = ["1/2", "2/2"].map(|part| vec![self.part(part)]);
+                let [first, second] = parts;
+                vec![run("-1", first), run("-2", second), run("-counts", counts.into())]
             }
         }
-        Job { steps }
+    }
+
+    fn tests(self, name: &str, filter: Option<&str>) -> Step {
+        let fixed = ["--test-threads", "2", "--color", "never"];
+        let args = fixed.into_iter().chain(filter).map(str::to_owned).collect();
+        self.step(name, TESTS, args)
+    }
+
+    fn part(self, part: &str) -> Step {
+        let mut step = self.tests("tests", None);
+        step.env.insert(PART_ENV.to_owned(), part.to_owned());
+        step
     }
 
     /// Whether it is right that this plan skips a test for this reason.
@@ -115,16 +155,43 @@ impl Plan {
     }
 }
 
+impl Run {
+    /// Whether tests are among what it does.
+    pub(crate) fn has_tests(&self) -> bool {
+        self.job.steps.iter().any(|step| step.program == Path::new(TESTS))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn steps(plan: Plan, filter: Option<&str>) -> Vec<(String, Vec<String>)> {
+        let names = |run: &Run| run.job.steps.iter().map(|step| step.name.clone()).collect();
+        plan.runs(filter).iter().map(|run| (run.name.clone(), names(run))).collect()
+    }
+
+    fn expected(runs: &[(&str, &[&str])]) -> Vec<(String, Vec<String>)> {
+        let owned = |steps: &&[&str]| steps.iter().map(|step| (*step).to_owned()).collect();
+        runs.iter().map(|(name, steps)| ((*name).to_owned(), owned(steps))).collect()
+    }
+
     #[test]
     fn counts_are_taken_twice_unless_tests_were_chosen() {
-        let names = |job: Job| job.steps.into_iter().map(|step| step.name).collect::<Vec<_>>();
-        assert_eq!(names(Plan::Intel.job(None)), ["tests", "counts", "counts again", "scaling"]);
-        assert_eq!(names(Plan::Intel.job(Some("hits"))), ["tests"]);
-        assert_eq!(names(Plan::Stock.job(None)), ["tests"]);
+        let tests: &[&str] = &["tests"];
+        let counts: &[&str] = &["counts", "counts again"];
+        let all = expected(&[("intel-1", tests), ("intel-2", tests), ("intel-counts", counts)]);
+        assert_eq!(steps(Plan::Intel, None), all);
+        assert_eq!(steps(Plan::Intel, Some("hits")), expected(&[("intel", tests)]));
+        assert_eq!(steps(Plan::Stock, None), expected(&[("stock", tests)]));
+        let smp: &[&str] = &["smp::", "stress::", "scaling"];
+        assert_eq!(steps(Plan::Smp, None), expected(&[("smp", smp)]));
+        let with_tests: Vec<bool> = Plan::Amd.runs(None).iter().map(Run::has_tests).collect();
+        assert_eq!(with_tests, [true, true, false]);
+    }
+
+    #[test]
+    fn a_plan_skips_what_its_machine_lacks_and_the_stock_kernel() {
         assert!(
             Plan::Intel.may_skip("stock::x", "why") && !Plan::Stock.may_skip("stock::x", "why")
         );
@@ -133,10 +200,18 @@ mod tests {
         assert!(
             Plan::Amd.may_skip("counts::x", reason) && !Plan::Intel.may_skip("counts::x", reason)
         );
+    }
+
+    #[test]
+    fn each_step_is_told_what_it_needs() {
         let settings = [("SECONDS".to_owned(), "600".to_owned())];
-        let steps = Plan::Amd.job(None).with_env(&settings).steps;
-        let told = |step: &Step| step.env["SECONDS"] == "600" && step.env[GUEST_ENV] == "/guest";
+        let runs = Plan::Amd.runs(None).into_iter();
+        let jobs: Vec<Job> = runs.map(|run| run.job.with_env(&settings)).collect();
+        let steps: Vec<&Step> = jobs.iter().flat_map(|job| &job.steps).collect();
+        let told = |step: &&Step| step.env["SECONDS"] == "600" && step.env[GUEST_ENV] == "/guest";
         assert!(steps.iter().all(told));
-        assert!(steps[1].args.contains(&"--no-single-step".to_owned()));
+        let parts: Vec<Option<&String>> = steps.iter().map(|s| s.env.get(PART_ENV)).collect();
+        assert_eq!(parts, [Some(&"1/2".to_owned()), Some(&"2/2".to_owned()), None, None]);
+        assert!(steps[2].args.contains(&"--no-single-step".to_owned()));
     }
 }

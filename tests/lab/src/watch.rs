@@ -59,7 +59,9 @@ impl Follower {
 }
 
 /// A run that is watched.
-struct Watch {
+struct Watch<'a> {
+    /// Stands before each line.
+    name: &'a str,
     console: Follower,
     results: Follower,
     outcome: Outcome,
@@ -68,9 +70,10 @@ struct Watch {
     heard: Instant,
 }
 
-impl Watch {
-    fn new(dir: &Path) -> Result<Self, LabError> {
+impl<'a> Watch<'a> {
+    fn new(name: &'a str, dir: &Path) -> Result<Self, LabError> {
         Ok(Self {
+            name,
             console: Follower::open(&dir.join(CONSOLE))?,
             results: Follower::open(&dir.join(RESULTS))?,
             outcome: Outcome::default(),
@@ -87,7 +90,7 @@ impl Watch {
         lines.iter().for_each(|line| self.outcome.on_console_line(line));
         let shown = results.iter().filter_map(|line| self.outcome.on_result_line(line));
         for line in lines.into_iter().chain(shown) {
-            println!("{:5.0} s | {line}", self.begun.elapsed().as_secs_f64());
+            println!("{}{:5.0} s | {line}", self.name, self.begun.elapsed().as_secs_f64());
             self.last.push_back(line);
             if self.last.len() > LAST_LINES {
                 self.last.pop_front();
@@ -135,14 +138,15 @@ impl Watch {
 /// # Errors
 /// When it cannot be started or its ports cannot be followed.
 pub(crate) fn follow<E: Emulator>(
+    name: &str,
     dir: &Path,
     limits: Limits,
     start: impl FnOnce() -> Result<E, LabError>,
 ) -> Result<(Outcome, Result<(), LabError>), LabError> {
-    let mut watch = Watch::new(dir)?;
+    let mut watch = Watch::new(name, dir)?;
     let ended = watch.until_end(&mut start()?, limits);
     if ended.is_err() {
-        eprintln!("lab: the last lines from the lab (all: {}):", dir.join(CONSOLE).display());
+        eprintln!("{name}: the last lines from the lab (all: {}):", dir.join(CONSOLE).display());
         for line in &watch.last {
             eprintln!("    {line}");
         }
@@ -183,7 +187,7 @@ mod tests {
             command.args(["-c", script]).current_dir(dir.path());
             Ok(Shell(command.spawn().unwrap()))
         };
-        follow(dir.path(), limits, start).unwrap()
+        follow("test", dir.path(), limits, start).unwrap()
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod case;
 mod need;
+mod part;
 mod report;
 mod session;
 
@@ -18,6 +19,8 @@ pub use need::{LACKS_ENV, Lack, Need};
 pub use report::{Outcome, Record};
 use session::Session;
 
+/// Takes the cases apart for several processes: `2/3` runs the second of three parts.
+pub const PART_ENV: &str = "EXOPROBE_TEST_PART";
 /// Names the file that a [`Record`] is appended to as each test ends.
 pub const REPORT_ENV: &str = "EXOPROBE_TEST_REPORT";
 /// Set to 1, has [`BEGIN`] and the name written to standard error as each test begins, so that a hang
@@ -37,7 +40,8 @@ pub fn run(suites: &[&[Case]]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let cases = suites.iter().copied().flatten();
+    let cases = suites.iter().copied().flatten().enumerate();
+    let cases = cases.filter(|(at, _)| session.part().has(*at)).map(|(_, case)| case);
     let trials = cases.flat_map(Case::tests).map(|test| session.trial(test)).collect();
     let conclusion = libtest_mimic::run(&args, trials);
     if let Some(skipped) = session.skipped() {

@@ -26,8 +26,6 @@ pub enum Need {
     /// vCPUs that may wait for each other with interrupts off: the host takes a vCPU out that spins so, for
     /// the one that it waits for. Of a case that takes the number of vCPUs, only with more than one.
     ContendedLocks,
-    /// A hundred exits take far less than a tick of the guest's timer.
-    QuickExits,
     /// KVM can single-step a guest's kernel mode.
     SingleStep,
     /// KVM learns of a guest's triple fault.
@@ -51,7 +49,7 @@ pub enum Lack {
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 12] = [
+const NAMES: [(Need, &str); 11] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
@@ -59,7 +57,6 @@ const NAMES: [(Need, &str); 12] = [
     (Need::Loopback, "loopback"),
     (Need::Smp, "smp"),
     (Need::ContendedLocks, "contended_locks"),
-    (Need::QuickExits, "quick_exits"),
     (Need::SingleStep, "single_step"),
     (Need::TripleFault, "triple_fault"),
     (Need::OwnBreakpoint, "own_breakpoint"),
@@ -83,13 +80,6 @@ pub(super) fn parse_lacks(text: &str) -> Result<Vec<(Need, String)>, LacksError>
 }
 
 impl Need {
-    /// Whether the owner of this place tells that it lacks it.
-    #[must_use]
-    pub fn is_told_to_lack(self) -> bool {
-        let told = std::env::var(LACKS_ENV).unwrap_or_default();
-        parse_lacks(&told).is_ok_and(|lacks| lacks.iter().any(|(need, _)| *need == self))
-    }
-
     /// What this place lacks of it; `None` when nothing. Looked at once a process.
     #[must_use]
     pub fn lack(self) -> Option<Lack> {
@@ -112,7 +102,6 @@ impl Need {
             // KVM has these, so that their absence can only be told.
             Self::Smp
             | Self::ContendedLocks
-            | Self::QuickExits
             | Self::SingleStep
             | Self::TripleFault
             | Self::OwnBreakpoint => Ok(()),

@@ -11,8 +11,9 @@ use libtest_mimic::{Completion, Failed, Trial};
 
 use super::case::Test;
 use super::need::{LacksError, parse_lacks};
+use super::part::{Part, PartError};
 use super::report::{Report, ReportError};
-use super::{BEGIN, LACKS_ENV, Lack, Need, Outcome, PROGRESS_ENV, REPORT_ENV, Record};
+use super::{BEGIN, LACKS_ENV, Lack, Need, Outcome, PART_ENV, PROGRESS_ENV, REPORT_ENV, Record};
 
 /// Why a session cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -21,11 +22,15 @@ pub(super) enum SessionError {
     Report(#[from] ReportError),
     #[error(transparent)]
     Lacks(#[from] LacksError),
+    #[error(transparent)]
+    Part(#[from] PartError),
 }
 
 pub(super) struct Session {
     report: Option<Report>,
     progress: bool,
+    /// The cases that are this process's.
+    part: Part,
     examine: fn(Need) -> Option<Lack>,
     /// What this place lacks by its owner's word, with the reasons.
     lacks: Vec<(Need, String)>,
@@ -40,7 +45,13 @@ impl Session {
         let report = report.map(|path| Report::open(Path::new(&path))).transpose()?;
         let progress = std::env::var_os(PROGRESS_ENV).as_deref() == Some(OsStr::new("1"));
         let lacks = parse_lacks(&std::env::var(LACKS_ENV).unwrap_or_default())?;
-        Ok(Self { report, progress, examine: Need::lack, lacks, skipped: Mutex::default() })
+        let part = std::env::var(PART_ENV).ok().map(|part| part.parse()).transpose()?;
+        let part = part.unwrap_or(Part::WHOLE);
+        Ok(Self { report, progress, part, examine: Need::lack, lacks, skipped: Mutex::default() })
+    }
+
+    pub(super) fn part(&self) -> Part {
+        self.part
     }
 
     pub(super) fn trial(self: &Arc<Self>, test: Test) -> Trial {
@@ -143,6 +154,7 @@ mod tests {
         let session = Session {
             report,
             progress: false,
+            part: Part::WHOLE,
             examine,
             lacks: vec![(Need::Smp, "one CPU".to_owned())],
             skipped: Mutex::default(),

@@ -1,13 +1,13 @@
 //! Probes where the kernel's own kprobes must refuse: what they themselves run through. From outside
 //! nothing of the guest runs for a breakpoint.
 
-use exoprobe_probes::{BlacklistEntry, ProbeDefinition, ProbeError, Reserved, parse_line};
-use exoprobe_tests::harness::{Case, Need};
-use exoprobe_tests::{TestGuest, cases, kernel_symbols};
+use exoprobe_probes::{BlacklistEntry, ProbeDefinition, ProbeError, Reserved};
+use exoprobe_tests::harness::Case;
+use exoprobe_tests::{TestGuest, cases, definition, kernel_symbols};
 use exoprobe_vmm::Gva;
 
 pub(crate) const CASES: &[Case] = cases![
-    traps_scheduler_and_timer_are_probed_and_count(vcpus) needs [Kvm, QuickExits],
+    traps_scheduler_and_timer_are_probed_and_count(vcpus),
     every_instruction_of_the_kernels_entries_that_is_taken_counts(vcpus),
     the_handler_of_the_guests_own_breakpoints_is_probed(vcpus) needs [Kvm, OwnBreakpoint],
     all_that_is_blacklisted_is_refused_for_the_reason_that_is_listed(vcpus),
@@ -127,11 +127,7 @@ fn entry_functions() -> Vec<String> {
     let range = edge("__entry_text_start")..edge("__entry_text_end");
     let inside = symbols.iter().filter(|symbol| range.contains(&symbol.address));
     let own = inside.filter(|s| symbols.function_at(s.address).is_some_and(|f| f.name == s.name));
-    // Where a tick's way through all of it would take as long as the tick: the system calls' way alone.
-    let slow = Need::QuickExits.is_told_to_lack();
-    let probed = own.filter(|symbol| !slow || symbol.name.to_lowercase().contains("sys"));
-    let probed = probed.filter(|symbol| !slow || !symbol.name.starts_with("asm_"));
-    probed.map(|symbol| symbol.name.to_owned()).collect()
+    own.map(|symbol| symbol.name.to_owned()).collect()
 }
 
 fn every_instruction_of_the_kernels_entries_that_is_taken_counts(vcpus: u8) {
@@ -141,8 +137,7 @@ fn every_instruction_of_the_kernels_entries_that_is_taken_counts(vcpus: u8) {
         taken.extend(guest.probe_each_instruction(&function));
     }
     guest.probe("p:syscall do_syscall_64");
-    let least = if Need::QuickExits.is_told_to_lack() { 40 } else { 300 };
-    assert!(taken.len() > least, "only {} instructions were taken", taken.len());
+    assert!(taken.len() > 300, "only {} instructions were taken", taken.len());
     // All of these are one straight line to its call.
     let entry = kernel_symbols().lookup_function("entry_SYSCALL_64").unwrap().address;
     let line = entry..entry.wrapping_add(CALL_OFFSET);
@@ -175,7 +170,7 @@ fn the_handler_of_the_guests_own_breakpoints_is_probed(vcpus: u8) {
 
 /// Why a probe at `at` is refused, by its place or, where that is padding, by its instruction.
 fn refusal(guest: &TestGuest, kind: char, at: Gva) -> Option<Reserved> {
-    let definition: ProbeDefinition = parse_line(&format!("{kind}:listed {at}")).unwrap();
+    let definition: ProbeDefinition = definition(&format!("{kind}:listed {at}"));
     let error = guest.engine.register_probe(definition).expect_err("it is on the list");
     assert_eq!(error.code(), "EOPNOTSUPP", "{at}: {error}");
     match error {

@@ -1,0 +1,163 @@
+//! Machines side by side: prepared one after the other, then as many at once as are allowed.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use exoprobe_tests::harness;
+
+use crate::artifacts::{self, Programs};
+use crate::bochs::Bochs;
+use crate::error::{LabError, at};
+use crate::plan::{Plan, Run};
+use crate::watch::{self, Limits};
+use crate::{counts, image};
+
+/// What is to be run, and how.
+pub(crate) struct Batch {
+    pub(crate) runs: Vec<Run>,
+    /// Machines at a time, at least one.
+    pub(crate) at_once: usize,
+    pub(crate) limits: Limits,
+    /// Commands for Bochs' debugger.
+    pub(crate) debugger: Option<PathBuf>,
+    /// Whether the tests' records are kept for `lab places`.
+    pub(crate) reports: bool,
+}
+
+/// How a run ended, and the records of its tests.
+type Ended = (Vec<harness::Record>, Result<(), LabError>);
+
+impl Batch {
+    /// Runs all, also when some fail; what each says is shown as it comes.
+    ///
+    /// # Errors
+    /// The names of those that failed, when all have ended.
+    pub(crate) fn carry_out(self) -> Result<(), LabError> {
+        let mut plans: Vec<Plan> = self.runs.iter().map(|run| run.plan).collect();
+        plans.dedup();
+        // What an earlier run left must not pass for this one's.
+        plans.iter().try_for_each(|plan| remove(&report(*plan)))?;
+        let kernel = artifacts::host_kernel()?;
+        println!("lab: building the programs");
+        let programs = artifacts::programs()?;
+        self.runs.iter().try_for_each(|run| self.prepare(run, &kernel, &programs))?;
+        let ended = self.side_by_side();
+        if self.reports {
+            plans.iter().try_for_each(|plan| self.write_report(*plan, &ended))?;
+        }
+        self.judge(&ended)
+    }
+
+    /// Builds the CD and the configuration in the folder of `run`.
+    fn prepare(&self, run: &Run, kernel: &Path, programs: &Programs) -> Result<(), LabError> {
+        let (dir, machine) = (folder(run), run.plan.machine());
+        remove(&dir)?;
+        std::fs::create_dir_all(&dir).map_err(at(&dir))?;
+        let mut contents = run.plan.contents(programs)?;
+        let file = dir.join("job.json");
+        let text = serde_json::to_vec_pretty(&run.job);
+        let text = text.map_err(|source| LabError::Json { path: file.clone(), source })?;
+        std::fs::write(&file, text).map_err(at(&file))?;
+        contents.push(("job.json", file));
+        let initramfs = dir.join("initrd");
+        image::initramfs(&contents, &initramfs)?;
+        image::iso(&dir, kernel, &initramfs, &machine.cmdline())?;
+        let bochsrc = dir.join("bochsrc");
+        std::fs::write(&bochsrc, machine.bochsrc(Path::new("debugger.txt")))
+            .map_err(at(bochsrc))?;
+        let rc = dir.join("rc");
+        match &self.debugger {
+            Some(commands) => std::fs::copy(commands, &rc).map(drop).map_err(at(commands)),
+            None => std::fs::write(&rc, "c\n").map_err(at(&rc)),
+        }
+    }
+
+    /// How each run ended, in their order.
+    fn side_by_side(&self) -> Vec<Ended> {
+        let waiting: Mutex<VecDeque<(usize, &Run)>> =
+            Mutex::new(self.runs.iter().enumerate().collect());
+        let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let work = || {
+            let take = || next().map(|(at, run)| (at, self.machine(run)));
+            std::iter::from_fn(take).collect::<Vec<_>>()
+        };
+        let mut ended: Vec<(usize, Ended)> = std::thread::scope(|scope| {
+            let machines = self.at_once.min(self.runs.len());
+            let workers: Vec<_> = (0..machines).map(|_| scope.spawn(work)).collect();
+            workers
+                .into_iter()
+                .flat_map(|worker| worker.join().expect("it does not panic"))
+                .collect()
+        });
+        ended.sort_by_key(|(at, _)| *at);
+        ended.into_iter().map(|(_, ended)| ended).collect()
+    }
+
+    fn machine(&self, run: &Run) -> Ended {
+        let (name, dir) = (&run.name, folder(run));
+        let kvm = run.plan.machine().kvm;
+        println!("{name}: {kvm} in Bochs; console, results and logs are in {}", dir.display());
+        let (tests, ended) = match watch::follow(name, &dir, self.limits, || Bochs::start(&dir)) {
+            Err(error) => (Vec::new(), Err(error)),
+            Ok((mut outcome, ended)) => {
+                let tests = std::mem::take(&mut outcome.tests);
+                let judged = ended.and_then(|()| outcome.judge(run, &tests));
+                (tests, judged.and_then(|()| counts::check(run, &outcome.files, &dir)))
+            }
+        };
+        if let Err(error) = &ended {
+            eprintln!("{name}: {error}");
+        }
+        (tests, ended)
+    }
+
+    /// Keeps the tests' records where `lab places` finds them.
+    fn write_report(&self, plan: Plan, ended: &[Ended]) -> Result<(), LabError> {
+        let path = report(plan);
+        let dir = path.parent().unwrap_or(&path);
+        std::fs::create_dir_all(dir).map_err(at(dir))?;
+        let mut text = String::new();
+        let of_plan = self.runs.iter().zip(ended).filter(|(run, _)| run.plan == plan);
+        for test in of_plan.flat_map(|(_, (tests, _))| tests) {
+            let line = serde_json::to_string(test);
+            text += &line.map_err(|source| LabError::Json { path: path.clone(), source })?;
+            text.push('\n');
+        }
+        std::fs::write(&path, text).map_err(at(path))
+    }
+
+    fn judge(&self, ended: &[Ended]) -> Result<(), LabError> {
+        let failed: Vec<&str> = self
+            .runs
+            .iter()
+            .zip(ended)
+            .filter(|(_, (_, ended))| ended.is_err())
+            .map(|(run, _)| run.name.as_str())
+            .collect();
+        if failed.is_empty() { Ok(()) } else { Err(LabError::Runs(failed.join(", "))) }
+    }
+}
+
+fn target() -> PathBuf {
+    artifacts::root().join("target")
+}
+
+/// Where everything of a run is kept.
+fn folder(run: &Run) -> PathBuf {
+    target().join("lab").join(&run.name)
+}
+
+/// The records of a plan's tests.
+fn report(plan: Plan) -> PathBuf {
+    target().join("tests").join(format!("lab-{}.jsonl", plan.name()))
+}
+
+fn remove(path: &Path) -> Result<(), LabError> {
+    let removed =
+        if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(at(path)(error)),
+        _ => Ok(()),
+    }
+}
