@@ -220,8 +220,13 @@ async fn follow_guest(service: &Service, args: &RunArgs) -> Result<(), RunError>
         if args.reboot && record.reason == StopReason::Reset {
             let vm = Arc::clone(service.vm());
             match tokio::task::spawn_blocking(move || vm.reboot_after(boot)).await? {
-                Ok(_) => {
+                Ok(true) => {
                     eprintln!("{text}; it boots again");
+                    continue;
+                }
+                // Somebody else was quicker.
+                Ok(false) => {
+                    eprintln!("{text}; it was booted again");
                     continue;
                 }
                 Err(error) => text = format!("{text}; {error}"),
@@ -242,11 +247,8 @@ async fn follow_guest(service: &Service, args: &RunArgs) -> Result<(), RunError>
 /// ends.
 fn next_stop(vm: &Vm, closing: &Closing, told: u64) -> Option<(u64, StopRecord)> {
     while !closing.is_closed() {
-        let boot = vm.boots();
-        if boot == told {
-            std::thread::sleep(STOP_POLL);
-        } else if let Some(record) = vm.wait_stopped(STOP_POLL) {
-            return Some((boot, record));
+        if let Some(stop) = vm.wait_stopped_after(told, STOP_POLL) {
+            return Some(stop);
         }
     }
     None

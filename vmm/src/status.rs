@@ -142,13 +142,15 @@ impl Status {
         self.changed.notify_all();
     }
 
-    /// Waits until the machine stops, at most `timeout`.
-    pub(crate) fn wait_stopped(&self, timeout: Duration) -> Option<StopRecord> {
+    /// Waits until the machine stops in a boot behind `boot`, at most `timeout`; gives in which.
+    pub(crate) fn wait_stopped(&self, boot: u64, timeout: Duration) -> Option<(u64, StopRecord)> {
         let deadline = Instant::now() + timeout;
         let mut shared = self.lock();
         loop {
-            if let VmState::Stopped(record) = &shared.state {
-                return Some((**record).clone());
+            if let VmState::Stopped(record) = &shared.state
+                && shared.boots > boot
+            {
+                return Some((shared.boots, (**record).clone()));
             }
             let left = deadline.checked_duration_since(Instant::now())?;
             let woken = self.changed.wait_timeout(shared, left);
@@ -197,10 +199,11 @@ mod tests {
         assert!(status.held().is_empty());
         let never = || panic!("nothing is sent");
         assert!(!status.set(VmState::Running, never) && !status.hold(0, never));
-        assert!(status.wait_stopped(Duration::ZERO).is_some());
+        assert!(matches!(status.wait_stopped(0, Duration::ZERO), Some((1, _))));
+        assert!(status.wait_stopped(1, Duration::ZERO).is_none(), "this one is known");
         assert_eq!(status.boots(), 1);
         status.begin_boot(|| ());
-        assert!(status.wait_stopped(Duration::ZERO).is_none());
+        assert!(status.wait_stopped(0, Duration::ZERO).is_none());
         assert_eq!((status.held(), status.boots()), (vec![], 2));
     }
 }

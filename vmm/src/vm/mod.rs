@@ -282,7 +282,14 @@ impl Vm {
     /// Waits for the guest to stop, at most `timeout`.
     #[must_use]
     pub fn wait_stopped(&self, timeout: Duration) -> Option<StopRecord> {
-        self.machine.status.wait_stopped(timeout)
+        self.wait_stopped_after(0, timeout).map(|(_, record)| record)
+    }
+
+    /// Waits for the guest to stop in a boot behind `boot`, at most `timeout`; gives in which (see
+    /// [`Self::boots`]), for whoever is to tell of each stop once.
+    #[must_use]
+    pub fn wait_stopped_after(&self, boot: u64, timeout: Duration) -> Option<(u64, StopRecord)> {
+        self.machine.status.wait_stopped(boot, timeout)
     }
 
     /// Registers of a vCPU; a running one is taken out of the guest for a moment.
