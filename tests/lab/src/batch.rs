@@ -37,7 +37,9 @@ impl Batch {
         let mut plans: Vec<Plan> = self.runs.iter().map(|run| run.plan).collect();
         plans.dedup();
         // What an earlier run left must not pass for this one's.
-        plans.iter().try_for_each(|plan| remove(&report(*plan)))?;
+        if self.reports {
+            plans.iter().try_for_each(|plan| remove(&report(*plan)))?;
+        }
         let kernel = artifacts::host_kernel()?;
         println!("lab: building the programs");
         let programs = artifacts::programs()?;
@@ -51,7 +53,7 @@ impl Batch {
 
     /// Builds the CD and the configuration in the folder of `run`.
     fn prepare(&self, run: &Run, kernel: &Path, programs: &Programs) -> Result<(), LabError> {
-        let (dir, machine) = (folder(run), run.plan.machine());
+        let (dir, machine) = (folder(run), run.machine);
         remove(&dir)?;
         std::fs::create_dir_all(&dir).map_err(at(&dir))?;
         let mut contents = run.plan.contents(programs)?;
@@ -96,7 +98,7 @@ impl Batch {
 
     fn machine(&self, run: &Run) -> Ended {
         let (name, dir) = (&run.name, folder(run));
-        let kvm = run.plan.machine().kvm;
+        let kvm = run.machine.kvm;
         println!("{name}: {kvm} in Bochs; console, results and logs are in {}", dir.display());
         let (tests, ended) = match watch::follow(name, &dir, self.limits, || Bochs::start(&dir)) {
             Err(error) => (Vec::new(), Err(error)),

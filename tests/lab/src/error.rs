@@ -97,6 +97,11 @@ pub(crate) enum LabError {
     /// A filter for a plan that has one test.
     #[error("the stock kernel has one test of its own: leave --test out")]
     StockFilter,
+    /// No such machine.
+    #[error(
+        "no machine is called `{0}` in these plans: intel has intel-counts, intel-1 and intel-2"
+    )]
+    NoMachine(String),
     /// Tests that ran in no place.
     #[error("ran nowhere: {0}")]
     Nowhere(String),

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 /// A machine: which KVM the lab's host then has, and what is missing there.
+#[derive(Clone, Copy)]
 pub(crate) struct Machine {
     /// The KVM module that drives it.
     pub(crate) kvm: &'static str,
@@ -10,6 +11,8 @@ pub(crate) struct Machine {
     cpu: &'static str,
     /// How many of them.
     cpus: u32,
+    /// Instructions of a second of the machine's time.
+    ips: u32,
     /// RAM in MiB.
     memory: u32,
     /// What its Linux needs to be told, besides [`CMDLINE`].
@@ -24,6 +27,7 @@ pub(crate) const INTEL: Machine = Machine {
     kvm: "kvm_intel",
     cpu: "corei7_haswell_4770",
     cpus: 1,
+    ips: IPS,
     memory: 768,
     cmdline: "",
     lacks: "contended_locks=one CPU, and a vCPU that spins with interrupts off keeps it",
@@ -42,6 +46,7 @@ pub(crate) const AMD: Machine = Machine {
     kvm: "kvm_amd",
     cpu: "phenom_8650_toliman",
     cpus: 1,
+    ips: IPS,
     memory: 768,
     cmdline: "clearcpuid=popcnt kvm_amd.lbrv=0 kvm_amd.vls=0 kvm_amd.avic=0",
     lacks: "smp=Bochs refuses a second vCPU's long mode under SVM;\
@@ -50,14 +55,21 @@ pub(crate) const AMD: Machine = Machine {
             own_breakpoint=an int3 handed back is lost now and then, why is not known (docs/limits.md)",
 };
 
-/// Instructions of a second of the machine's time. The real speed is about the same, so that time
-/// limits in tests mean what they say.
+/// Ten times what Bochs does in a second of ours, so that a timer's tick is to an exit as on silicon.
 const IPS: u32 = 500_000_000;
+/// For [`Machine::counting`].
+const COUNTING_IPS: u32 = 50_000_000;
 
 /// What the lab's Linux is always told: a panic ends the run, by a triple fault.
 pub(crate) const CMDLINE: &str = "console=ttyS0 quiet panic=-1 reboot=t mitigations=off nokaslr";
 
 impl Machine {
+    /// The same for counting instructions: slow enough for KVM's conversions of time, whose steps would be
+    /// seen in the counts, to be few.
+    pub(crate) const fn counting(&self) -> Self {
+        Self { ips: COUNTING_IPS, ..*self }
+    }
+
     /// Kernel command line of the lab's host.
     pub(crate) fn cmdline(&self) -> String {
         format!("{CMDLINE} {}", self.cmdline).trim_end().to_owned()
@@ -66,7 +78,7 @@ impl Machine {
     /// Bochs' configuration; files are relative to the folder of the run. The clock starts at a
     /// fixed time: nothing in the machine depends on when it runs.
     pub(crate) fn bochsrc(&self, debugger_log: &Path) -> String {
-        let Self { cpu, cpus, memory, .. } = self;
+        let Self { cpu, cpus, ips, memory, .. } = self;
         format!(
             "plugin_ctrl: unmapped=true, biosdev=true, speaker=false, extfpuirq=true, \
              parallel=false, serial=true\n\
@@ -76,7 +88,7 @@ impl Machine {
              boot: cdrom\n\
              ata0: enabled=1, ioaddr1=0x1f0, ioaddr2=0x3f0, irq=14\n\
              ata0-master: type=cdrom, path=lab.iso, status=inserted\n\
-             cpu: model={cpu}, count={cpus}, quantum=32, ips={IPS}, reset_on_triple_fault=0\n\
+             cpu: model={cpu}, count={cpus}, quantum=32, ips={ips}, reset_on_triple_fault=0\n\
              clock: sync=none, time0=946684800\n\
              display_library: term\n\
              com1: enabled=1, mode=file, dev={CONSOLE}\n\

@@ -29,6 +29,7 @@ use watch::Limits;
     after_help = "Examples:\n  \
         cargo run -p exoprobe-lab -- run intel smp stock\n  \
         cargo run -p exoprobe-lab -- run intel --test hits::\n  \
+        cargo run -p exoprobe-lab -- run intel --machine intel-counts\n  \
         cargo run -p exoprobe-lab -- places target/tests/host.jsonl target/tests/lab-intel.jsonl"
 )]
 struct Cli {
@@ -53,6 +54,9 @@ struct RunArgs {
     /// What to run
     #[arg(required = true)]
     plans: Vec<Plan>,
+    /// Run only this one of the plans' machines, as intel-counts
+    #[arg(long, value_name = "NAME", conflicts_with = "test")]
+    machine: Option<String>,
     /// How many machines may run side by side [default: one a CPU]
     #[arg(long, value_name = "MACHINES")]
     at_once: Option<NonZero<usize>>,
@@ -101,7 +105,11 @@ fn run(args: &RunArgs) -> Result<(), LabError> {
         return Err(LabError::StockFilter);
     }
     let runs = args.plans.iter().flat_map(|plan| plan.runs(args.test.as_deref()));
-    let runs = runs.map(|run| Run { job: run.job.with_env(&args.env), ..run }).collect();
+    let runs = runs.filter(|run| args.machine.as_ref().is_none_or(|name| *name == run.name));
+    let runs: Vec<Run> = runs.map(|run| Run { job: run.job.with_env(&args.env), ..run }).collect();
+    if runs.is_empty() {
+        return Err(LabError::NoMachine(args.machine.clone().unwrap_or_default()));
+    }
     let cpus = || std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
     let batch = batch::Batch {
         runs,
@@ -111,7 +119,7 @@ fn run(args: &RunArgs) -> Result<(), LabError> {
             total: Duration::from_secs(args.limit),
         },
         debugger: args.debugger.clone(),
-        reports: args.test.is_none(),
+        reports: args.test.is_none() && args.machine.is_none(),
     };
     batch.carry_out()
 }

@@ -28,6 +28,7 @@ pub(crate) enum Plan {
 /// One machine from power-on to its end.
 pub(crate) struct Run {
     pub(crate) plan: Plan,
+    pub(crate) machine: Machine,
     /// Of its folder, and before each line of its output.
     pub(crate) name: String,
     pub(crate) job: Job,
@@ -69,7 +70,7 @@ impl Plan {
         let plan = self;
         let run = |name: &str, steps| {
             let name = format!("{}{name}", plan.name());
-            Run { plan, name, job: Job { steps } }
+            Run { plan, machine: *plan.machine(), name, job: Job { steps } }
         };
         if let Some(filter) = filter {
             return vec![run("", vec![self.tests("tests", Some(filter))])];
@@ -86,9 +87,11 @@ impl Plan {
             Self::Intel | Self::Amd => {
                 // The counts twice: the same program must give the same.
                 let counts = ["counts", "counts again"].map(|name| self.counts(name));
-                let parts = ["1/2", "2/2"].map(|part| vec![self.part(part)]);
-                let [first, second] = parts;
-                vec![run("-1", first), run("-2", second), run("-counts", counts.into())]
+                let counts =
+                    Run { machine: self.machine().counting(), ..run("-counts", counts.into()) };
+                let [first, second] = ["1/2", "2/2"].map(|part| vec![self.part(part)]);
+                // The longest first.
+                vec![counts, run("-1", first), run("-2", second)]
             }
         }
     }
@@ -180,14 +183,14 @@ mod tests {
     fn counts_are_taken_twice_unless_tests_were_chosen() {
         let tests: &[&str] = &["tests"];
         let counts: &[&str] = &["counts", "counts again"];
-        let all = expected(&[("intel-1", tests), ("intel-2", tests), ("intel-counts", counts)]);
+        let all = expected(&[("intel-counts", counts), ("intel-1", tests), ("intel-2", tests)]);
         assert_eq!(steps(Plan::Intel, None), all);
         assert_eq!(steps(Plan::Intel, Some("hits")), expected(&[("intel", tests)]));
         assert_eq!(steps(Plan::Stock, None), expected(&[("stock", tests)]));
         let smp: &[&str] = &["smp::", "stress::", "scaling"];
         assert_eq!(steps(Plan::Smp, None), expected(&[("smp", smp)]));
         let with_tests: Vec<bool> = Plan::Amd.runs(None).iter().map(Run::has_tests).collect();
-        assert_eq!(with_tests, [true, true, false]);
+        assert_eq!(with_tests, [false, true, true]);
     }
 
     #[test]
@@ -211,7 +214,7 @@ mod tests {
         let told = |step: &&Step| step.env["SECONDS"] == "600" && step.env[GUEST_ENV] == "/guest";
         assert!(steps.iter().all(told));
         let parts: Vec<Option<&String>> = steps.iter().map(|s| s.env.get(PART_ENV)).collect();
-        assert_eq!(parts, [Some(&"1/2".to_owned()), Some(&"2/2".to_owned()), None, None]);
-        assert!(steps[2].args.contains(&"--no-single-step".to_owned()));
+        assert_eq!(parts, [None, None, Some(&"1/2".to_owned()), Some(&"2/2".to_owned())]);
+        assert!(steps[0].args.contains(&"--no-single-step".to_owned()));
     }
 }
