@@ -1,7 +1,7 @@
-//! Many other probes, all armed, none of them hit.
+//! Many other probes, all armed, of which the loop hits none.
 
 use exoprobe_probes::insn::{Assurances, analyze};
-use exoprobe_probes::{NewProbe, ProbeDefinition};
+use exoprobe_probes::{Action, NewProbe, ProbeDefinition};
 use exoprobe_tests::{TestGuest, kernel_symbols};
 use exoprobe_vmm::Gva;
 
@@ -50,6 +50,9 @@ fn instructions(guest: &TestGuest, start: Gva, size: u64) -> Vec<Gva> {
     found
 }
 
+/// It only counts: the guest's own business, its timer's ticks above all, hits some of them, and their
+/// records would fill the ring.
 fn probe(at: Gva) -> NewProbe {
-    ProbeDefinition { addr: Some(at), ..ProbeDefinition::default() }.into()
+    let (addr, actions) = (Some(at), vec![Action::Count]);
+    ProbeDefinition { addr, actions, ..ProbeDefinition::default() }.into()
 }
