@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use exoprobe_probes::{Kprobe, ProbeDefinition, Verdict};
+use exoprobe_probes::{Action, Kprobe, ProbeDefinition, Verdict};
 use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
 use exoprobe_vmm::{Gpa, Gva, VmState, kvm_regs};
 
@@ -112,8 +112,10 @@ impl<T: Send + 'static> Loops<T> {
             results: sender,
         });
         let handler = Arc::clone(&parked);
+        // Every look for a request is a hit: its records would fill the ring.
+        let (addr, actions) = (Some(park), vec![Action::Count]);
         let parking = Kprobe {
-            definition: ProbeDefinition { addr: Some(park), ..ProbeDefinition::default() },
+            definition: ProbeDefinition { addr, actions, ..ProbeDefinition::default() },
             pre_handler: Some(Box::new(move |hit| handler.park(&observe, hit.regs))),
             ..Kprobe::default()
         };
