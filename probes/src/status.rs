@@ -28,6 +28,8 @@ pub enum StatusFlag {
     Pending,
     /// Registered and not armed.
     Disabled,
+    /// A jmp is in place of its int3: its hits do not leave the guest.
+    Optimized,
     /// The guest has rewritten its text. It is armed again when the text is back.
     Clobbered,
 }
@@ -38,6 +40,7 @@ impl StatusFlag {
             Self::Gone => "[GONE]",
             Self::Pending => "[PENDING]",
             Self::Disabled => "[DISABLED]",
+            Self::Optimized => "[OPTIMIZED]",
             Self::Clobbered => "[CLOBBERED]",
         }
     }
@@ -61,9 +64,10 @@ pub struct ProbeStatus {
     /// Address of the probed instruction, once it is known.
     #[serde(serialize_with = "as_text")]
     pub addr: Option<Gva>,
-    /// None of them is an armed probe.
+    /// None of them is an armed probe with an int3.
     pub flags: Vec<StatusFlag>,
-    /// Of a pending probe: what it waits for, or why it cannot be placed.
+    /// Of a pending probe: what it waits for, or why it cannot be placed. Of one that the optimizer has looked
+    /// at and that is not optimized: why, the rule's name first.
     pub reason: Option<String>,
     /// Times the guest hit it while it was enabled; returns, of a return probe.
     pub hits: u64,

@@ -1,5 +1,6 @@
 //! Probes at many places of a guest.
 
+use exoprobe_probes::StatusFlag;
 use exoprobe_probes::insn::SLOT_SIZE;
 use exoprobe_vmm::Gva;
 
@@ -23,6 +24,17 @@ impl TestGuest {
             self.engine.register_probe(definition(&format!("p:{event} {at}"))).is_ok()
         };
         (0..bounds.end.0 - bounds.start.0).map(place).filter(takes).collect()
+    }
+
+    /// Has the optimizer pass until a probe has its jmp.
+    ///
+    /// # Panics
+    /// When that does not come.
+    pub fn optimize(&self, event: &str) {
+        self.wait_until("it is optimized", |guest| {
+            guest.engine.optimize();
+            guest.status(event).flags.contains(&StatusFlag::Optimized)
+        });
     }
 
     /// The kernel's resident text as it is now.

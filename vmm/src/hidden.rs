@@ -6,8 +6,9 @@
 //! | 0         | not mapped         | the page table for all the others |
 //! | 1         | read, execute      | the VMM's own stubs (`stub`) |
 //! | 2 to 5    | read, execute      | trampolines: an int3 in each byte |
-//! | 6 to 255  | read, execute      | code window: slots of probes |
-//! | 256 to 510| read, write        | data window |
+//! | 6 to 127  | read, execute      | code window: slots of probes |
+//! | 128 to 255| read, execute      | detour window: code of optimized probes |
+//! | 256 to 510| read, write        | data window: what that code counts and records |
 //! | 511       | not mapped         | the page table that a user half of the guest's tables gets: page 1 alone |
 //!
 //! The guest can, as kernel, rewrite its tables; so the entry is checked before each use.
@@ -15,7 +16,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use vm_memory::{GuestAddress, GuestRegionMmap, MmapRegion, VolatileMemory};
+use vm_memory::{Bytes, GuestAddress, GuestRegionMmap, MmapRegion, VolatileMemory};
 
 use crate::addr::{Gpa, Gva};
 use crate::layout::{HIDDEN_GVA_FALLBACK, HIDDEN_GVAS, HIDDEN_SIZE, KERNEL_IMAGE_BASE};
@@ -29,7 +30,8 @@ use crate::paging::{
 const PTE_GLOBAL: u64 = 1 << 8;
 const STUB_PAGE: u64 = 1;
 const TRAMPOLINE_PAGES: Range<u64> = 2..6;
-const CODE_PAGES: Range<u64> = 6..256;
+const CODE_PAGES: Range<u64> = 6..128;
+const DETOUR_PAGES: Range<u64> = 128..256;
 const DATA_PAGES: Range<u64> = 256..511;
 const USER_TABLE_PAGE: u64 = 511;
 const NOT_MAPPED: u64 = 0;
@@ -260,6 +262,18 @@ impl HiddenMemory {
         self.window(CODE_PAGES)
     }
 
+    /// Where optimized probes' code lives, once mapped.
+    #[must_use]
+    pub fn detour_window(&self) -> Option<Window> {
+        self.window(DETOUR_PAGES)
+    }
+
+    /// Where that code writes, once mapped.
+    #[must_use]
+    pub fn data_window(&self) -> Option<Window> {
+        self.window(DATA_PAGES)
+    }
+
     fn window(&self, pages: Range<u64>) -> Option<Window> {
         let base = self.base()?;
         let offset = pages.start * PAGE_SIZE;
@@ -274,6 +288,26 @@ impl HiddenMemory {
     pub fn write(&self, offset: u64, data: &[u8]) {
         let slice = self.region.as_volatile_slice_at(to_usize(offset), data.len());
         slice.copy_from(data);
+    }
+
+    /// The 64-bit word at `offset`, a multiple of 8, which the guest may write at the same time. What is
+    /// loaded after it was written after.
+    ///
+    /// # Panics
+    /// As [`Self::write`].
+    #[must_use]
+    pub fn load_u64(&self, offset: u64) -> u64 {
+        let slice = self.region.as_volatile_slice_at(to_usize(offset), size_of::<u64>());
+        slice.load(0, Ordering::Acquire).expect("a word that is aligned and inside")
+    }
+
+    /// Replaces the word at `offset`, a multiple of 8. What was written before is seen before.
+    ///
+    /// # Panics
+    /// As [`Self::write`].
+    pub fn store_u64(&self, offset: u64, word: u64) {
+        let slice = self.region.as_volatile_slice_at(to_usize(offset), size_of::<u64>());
+        slice.store(word, 0, Ordering::Release).expect("a word that is aligned and inside");
     }
 
     /// Reads `buf.len()` bytes at `offset` of the region.

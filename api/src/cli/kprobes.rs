@@ -1,4 +1,4 @@
-//! `exoprobe probe switch` and `exoprobe probe blacklist`.
+//! `exoprobe probe switch`, `exoprobe probe optimization` and `exoprobe probe blacklist`.
 
 use clap::ValueEnum;
 use hyper::Method;
@@ -10,18 +10,23 @@ use super::format::{Column, table};
 use super::probe::print_raw;
 use crate::client::{ApiPath, ClientError, Payload};
 
-/// State of the switch over all probes.
+/// State of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Switch {
-    /// Probes that are enabled are armed.
+    /// On
     On,
-    /// None is.
+    /// Off
     Off,
 }
 
-/// Turns the switch, where that is asked for, and prints it.
-pub(super) async fn switch(context: &mut Context<'_>, to: Option<Switch>) -> Result<(), CliError> {
-    let path = ApiPath::new(&["kprobes", "enabled"]);
+/// Turns the switch over all probes (`enabled`) or that of jump optimization (`optimization`), where that is
+/// asked for, and prints it.
+pub(super) async fn switch(
+    context: &mut Context<'_>,
+    name: &str,
+    to: Option<Switch>,
+) -> Result<(), CliError> {
+    let path = ApiPath::new(&["kprobes", name]);
     let answer = match to {
         Some(to) => {
             let payload = Payload::Json((to == Switch::On).into());

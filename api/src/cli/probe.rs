@@ -32,6 +32,11 @@ Examples:
   exoprobe probe switch off
   exoprobe probe switch";
 
+const OPTIMIZATION_EXAMPLES: &str = "\
+Examples:
+  exoprobe probe optimization
+  exoprobe probe optimization off";
+
 /// Commands about probes.
 #[derive(Debug, Subcommand)]
 pub(super) enum ProbeCommand {
@@ -70,6 +75,16 @@ pub(super) enum ProbeCommand {
     #[command(after_help = SWITCH_EXAMPLES)]
     Switch {
         /// Off disarms all probes, on arms those that are enabled
+        #[arg(value_name = "on|off")]
+        to: Option<Switch>,
+    },
+    /// Turn jump optimization on or off; without an argument, show it
+    ///
+    /// Optimized probes ([OPTIMIZED] among a probe's flags) have a jmp in place of their int3: their hits do not
+    /// leave the guest. `probe list --json` says of the others why they are not.
+    #[command(after_help = OPTIMIZATION_EXAMPLES)]
+    Optimization {
+        /// Off has all hits go through the VMM, on has probes optimized that may be
         #[arg(value_name = "on|off")]
         to: Option<Switch>,
     },
@@ -129,7 +144,8 @@ pub(super) async fn run(context: &mut Context<'_>, command: ProbeCommand) -> Res
             Ok(())
         }
         ProbeCommand::Rm { names, .. } => remove(context, &names).await,
-        ProbeCommand::Switch { to } => switch(context, to).await,
+        ProbeCommand::Switch { to } => switch(context, "enabled", to).await,
+        ProbeCommand::Optimization { to } => switch(context, "optimization", to).await,
         ProbeCommand::Blacklist => blacklist(context).await,
     }
 }

@@ -159,11 +159,15 @@ async fn json_definitions_go_as_they_are() {
 #[tokio::test]
 async fn the_switch_is_turned_and_shown() {
     let put = async |body: String| body;
-    let router = Router::new().route("/v1/kprobes/enabled", get(async || "true").put(put));
+    let router = Router::new()
+        .route("/v1/kprobes/enabled", get(async || "true").put(put))
+        .route("/v1/kprobes/optimization", get(async || "false").put(put));
     let fake = Fake::serve(router);
     assert_eq!(exoprobe(&fake, &["probe", "switch"]).await.0, "on\n");
     assert_eq!(exoprobe(&fake, &["probe", "switch", "off"]).await.0, "off\n");
     assert_eq!(exoprobe(&fake, &["probe", "switch", "on", "--json"]).await.0, "true\n");
+    assert_eq!(exoprobe(&fake, &["probe", "optimization"]).await.0, "off\n");
+    assert_eq!(exoprobe(&fake, &["probe", "optimization", "on"]).await.0, "on\n");
 }
 
 #[tokio::test]

@@ -23,6 +23,7 @@ pub(crate) fn routes(engine: Arc<Engine>) -> Router {
     Router::new()
         .route("/v1/kprobes/list", get(list))
         .route("/v1/kprobes/enabled", get(enabled).put(switch))
+        .route("/v1/kprobes/optimization", get(optimization).put(optimize))
         .route("/v1/kprobes/blacklist", get(blacklist))
         .with_state(engine)
 }
@@ -63,6 +64,40 @@ pub(crate) async fn switch(
 ) -> Result<Response, Problem> {
     let on = read_switch(&media_type(&headers), &body)?;
     blocking(move || engine.switch(on)).await??;
+    Ok(answer(&headers, on))
+}
+
+/// Is jump optimization on?
+///
+/// `1` or `0` and a line end, as the kernel's debug.kprobes-optimization; `true` or `false` where `Accept` names
+/// application/json.
+#[utoipa::path(get, path = "/v1/kprobes/optimization", tag = "kprobes",
+    operation_id = "kprobes_optimization",
+    responses((status = 200, content((String = "text/plain", example = "1\n"),
+        (bool = "application/json"))), Problems))]
+pub(crate) async fn optimization(
+    State(engine): Probes,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    Ok(answer(&headers, blocking(move || engine.is_optimization_allowed()).await?))
+}
+
+/// Turn jump optimization on or off.
+///
+/// Off has all hits go through the VMM when this is answered; on has the optimizer put jmps in again, in the
+/// background. Text: `1`, `y`, `on` or `0`, `n`, `off`. Answered as it is read.
+#[utoipa::path(put, path = "/v1/kprobes/optimization", tag = "kprobes",
+    operation_id = "optimize_kprobes",
+    request_body(content((String = "text/plain", example = "0"), (bool = "application/json"))),
+    responses((status = 200, content((String = "text/plain", example = "0\n"),
+        (bool = "application/json"))), Problems))]
+pub(crate) async fn optimize(
+    State(engine): Probes,
+    headers: HeaderMap,
+    Body(body): Body,
+) -> Result<Response, Problem> {
+    let on = read_switch(&media_type(&headers), &body)?;
+    blocking(move || engine.allow_optimization(on)).await?;
     Ok(answer(&headers, on))
 }
 

@@ -8,7 +8,7 @@ use axum::http::{Method, Request, Response, StatusCode, header};
 use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{Engine, Guest};
 use exoprobe_vmm::memory::ram_ranges;
-use exoprobe_vmm::{GuestClock, GuestRam, HiddenMemory, VcpuError, kvm_sregs};
+use exoprobe_vmm::{GuestClock, GuestRam, HiddenMemory, VcpuError, kvm_regs, kvm_sregs};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::ServiceExt;
@@ -45,6 +45,10 @@ impl Guest for BootingGuest {
         Ok(0)
     }
     fn sync_vcpus(&self) -> Result<(), VcpuError> {
+        Ok(())
+    }
+    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[kvm_regs])) -> Result<(), VcpuError> {
+        access(&[]);
         Ok(())
     }
     fn stopped(&self) -> bool {

@@ -16,8 +16,8 @@ use super::Growth;
 const DRAIN_BUSY: Duration = Duration::from_millis(5);
 /// How soon the drainer sees that there are probes.
 const DRAIN_IDLE: Duration = Duration::from_millis(50);
-/// How long the guest may have rewritten text under a probe, or a probe that waits could be placed, before
-/// the engine looks.
+/// How long the guest may have rewritten text under a probe, or a probe could be placed or optimized, before the
+/// engine looks.
 const PATROL: Duration = Duration::from_millis(100);
 /// How soon a port's watcher sees that it is to end.
 const WATCH: Duration = Duration::from_millis(100);
@@ -49,7 +49,7 @@ impl Drop for Worker {
     }
 }
 
-/// Moves hits from the rings into the event store as they come, and looks after the probes' text.
+/// Moves hits from the rings into the event store as they come, looks after the probes' text, and optimizes.
 pub(super) fn drain(engine: Arc<Engine>) -> io::Result<Worker> {
     Worker::spawn("drainer", move |stop| {
         let mut patrolled = Instant::now();
@@ -57,6 +57,7 @@ pub(super) fn drain(engine: Arc<Engine>) -> io::Result<Worker> {
             engine.drain();
             if patrolled.elapsed() >= PATROL {
                 engine.patrol();
+                engine.optimize();
                 patrolled = Instant::now();
             }
             thread::park_timeout(if engine.has_probes() { DRAIN_BUSY } else { DRAIN_IDLE });

@@ -20,8 +20,11 @@ impl Engine {
     }
 
     pub(super) fn drain_locked(&self, registry: &Registry) {
-        let _one = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guests = self.path.rings_of_guest.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch: Vec<(u8, Record)> = Vec::new();
+        guests.drain(self.guest.hidden(), |vcpu, probe, record| {
+            batch.push((vcpu, Record::of_guest(probe.id, record)));
+        });
         for (vcpu, ring) in (0u8..).zip(&self.path.rings) {
             ring.drain(|record| batch.push((vcpu, record)));
         }

@@ -2,7 +2,7 @@
 
 use exoprobe_introspect::{GuestView, ReadError};
 use exoprobe_vmm::paging::{PagingError, PagingMode};
-use exoprobe_vmm::{Gpa, GuestRam, HiddenMemory, VcpuError, Vm, VmState, kvm_sregs};
+use exoprobe_vmm::{Gpa, GuestRam, HiddenMemory, VcpuError, Vm, VmState, kvm_regs, kvm_sregs};
 
 /// A guest that can be probed.
 pub trait Guest: Send + Sync {
@@ -27,6 +27,11 @@ pub trait Guest: Send + Sync {
     /// # Errors
     /// As [`Self::sregs`].
     fn sync_vcpus(&self) -> Result<(), VcpuError>;
+    /// Has every vCPU stand still, and gives `access` their registers.
+    ///
+    /// # Errors
+    /// As [`Self::sregs`]; `access` was not called.
+    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[kvm_regs])) -> Result<(), VcpuError>;
     /// It runs no more.
     fn stopped(&self) -> bool;
 }
@@ -54,6 +59,10 @@ impl Guest for Vm {
 
     fn sync_vcpus(&self) -> Result<(), VcpuError> {
         self.sync_vcpus()
+    }
+
+    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[kvm_regs])) -> Result<(), VcpuError> {
+        self.with_vcpus_still(access)
     }
 
     fn stopped(&self) -> bool {

@@ -18,6 +18,7 @@ use super::memory::HitMemory;
 use super::probe::{Probe, Role};
 use super::registry::Registry;
 use super::returns::{Frames, RETURN_ADDRESS_LEN, unwatch, unwatch_stack};
+use super::rings::Rings;
 use super::table::{Mark, Site, Stop, Table, Way};
 use crate::events::Ring;
 use crate::insn::Shadow;
@@ -39,6 +40,9 @@ pub(crate) struct HitPath {
     /// The symbols as linked.
     pub(crate) symbols: SymbolTable,
     pub(crate) registry: Mutex<Registry>,
+    /// What detours write. Taken behind the registry's lock, and held while events are moved: they have one
+    /// consumer.
+    pub(crate) rings_of_guest: Mutex<Rings>,
     /// Weak, because the machine owns its hook.
     pub(crate) guest: Weak<dyn Guest>,
 }

@@ -1,7 +1,7 @@
 //! The running kernel as the engine needs to know it: how far it is, where its symbols really are, and
 //! which of its instructions it treats specially.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -31,6 +31,9 @@ const SYSTEM_STATE: &str = "system_state";
 const INIT_FREED: u32 = 2;
 /// Root of the kernel's own page tables (swapper_pg_dir in C).
 const PAGE_TABLES: &str = "init_top_pgt";
+/// struct pcpu_hot of Linux 6.2 to 6.14: the current task first, then the preemption count.
+const HOT: &str = "pcpu_hot";
+const HOT_CPU_NUMBER: u32 = 12;
 /// Prefix of trampolines' names (STATIC_CALL_TRAMP_PREFIX).
 const STATIC_CALL_TRAMPOLINE: &str = "__SCT__";
 /// Under page-table isolation the user's root lies behind the kernel's (PTI_PGTABLE_SWITCH_BIT).
@@ -43,8 +46,9 @@ pub(crate) struct Kernel {
     pub(crate) assurances: Assurances,
     entry_text: Range<Gva>,
     extable: ExceptionTable,
-    jump_labels: HashSet<Gva>,
-    static_calls: HashSet<Gva>,
+    /// Where each leads to when it is a jmp.
+    jump_labels: HashMap<Gva, Gva>,
+    static_calls: HashMap<Gva, Gva>,
     /// What it will still patch.
     patched: Patched,
     init_freed: AtomicBool,
@@ -202,6 +206,41 @@ impl Kernel {
         self.patched.covers(at, len)
     }
 
+    /// Does the exception table have the instruction at `at`?
+    pub(super) fn may_fault(&self, at: Gva) -> bool {
+        self.extable.find(at).is_some()
+    }
+
+    /// Does the kernel rewrite the instruction at `at` while it runs?
+    pub(super) fn is_rewritten(&self, at: Gva) -> bool {
+        self.jump_labels.contains_key(&at) || self.static_calls.contains_key(&at)
+    }
+
+    pub(super) fn is_entry_text(&self, at: Gva) -> bool {
+        self.entry_text.contains(&at)
+    }
+
+    /// Where control comes to by what the kernel's tables say: static keys' branches and fix-ups.
+    pub(super) fn jump_targets(&self) -> impl Iterator<Item = Gva> {
+        let keys = self.jump_labels.values().copied();
+        keys.chain(self.extable.fixups().map(|entry| entry.fixup))
+    }
+
+    /// Per-CPU offset of the CPU's number, 32 bits.
+    pub(super) fn cpu_number(&self) -> Option<u32> {
+        self.per_cpu("cpu_number", 0).or_else(|| self.per_cpu(HOT, HOT_CPU_NUMBER))
+    }
+
+    /// Per-CPU offset of the current task's address.
+    pub(super) fn current_task(&self) -> Option<u32> {
+        self.per_cpu("current_task", 0).or_else(|| self.per_cpu(HOT, 0))
+    }
+
+    fn per_cpu(&self, symbol: &str, offset: u32) -> Option<u32> {
+        let at = self.symbols.address_of(symbol)?;
+        u32::try_from(at.0).ok().filter(|at| i32::try_from(*at).is_ok()).map(|at| at + offset)
+    }
+
     /// How the kernel treats the instruction at `at`, if so that no probe may be there.
     pub(super) fn reserved(&self, at: Gva) -> Option<Reserved> {
         if self.symbols.text_kind(at).is_some_and(|kind| self.is_lost(kind)) {
@@ -212,9 +251,9 @@ impl Kernel {
             && (!self.assurances.faults_show_original || fixup.decodes_text())
         {
             Some(Reserved::ExceptionTable)
-        } else if self.jump_labels.contains(&at) {
+        } else if self.jump_labels.contains_key(&at) {
             Some(Reserved::JumpLabel)
-        } else if self.static_calls.contains(&at) {
+        } else if self.static_calls.contains_key(&at) {
             Some(Reserved::StaticCall)
         } else {
             self.function_name(at).and_then(by_name)

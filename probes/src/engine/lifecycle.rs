@@ -11,9 +11,10 @@
 //! | text is rewritten or unmapped | [`HitPath::patrol`] | its probes are clobbered, or gone |
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
+use exoprobe_introspect::SymbolTable;
 use exoprobe_introspect::symbols::TextKind;
 use exoprobe_vmm::{Gva, HitContext, KernelEntry};
 
@@ -36,6 +37,11 @@ const MARKS: [(Mark, &str); 4] = [
     (Mark::TaskDead, "do_task_dead"),
     (Mark::StackLeft, "put_task_stack"),
 ];
+/// Whether the engine may want to know when `at` is reached.
+pub(super) fn is_mark(symbols: &SymbolTable, at: Gva) -> bool {
+    MARKS.iter().any(|(_, name)| symbols.address_of(name) == Some(at))
+}
+
 /// Places that calls return to and that cannot be watched: so many are remembered.
 const UNWATCHABLE_MAX: usize = 1 << 16;
 /// Places that the calls of one probe return to: a guest that makes up return addresses finds an end.
@@ -148,7 +154,7 @@ impl HitPath {
 
     /// The guest's memory is void: it is booted again. No vCPU is in it.
     pub(super) fn forget_guest(&self) {
-        let mut registry = self.registry.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         self.frames.clear();
         self.held.iter().for_each(|held| held.store(false, Ordering::Release));
         self.ending.iter().for_each(|ending| ending.store(0, Ordering::Relaxed));
@@ -157,6 +163,7 @@ impl HitPath {
             probe.sites.store(0, Ordering::Relaxed);
         }
         registry.forget_guest();
+        self.rings_of_guest.lock().unwrap_or_else(PoisonError::into_inner).forget_guest();
         self.table.store(Arc::default());
     }
 
@@ -292,6 +299,12 @@ impl HitPath {
         let Some(kernel) = registry.kernel.clone() else { return };
         let mut changes = Changes::default();
         for site in registry.sites.values() {
+            if let Some(holds) = registry.optimizer.holds_jmp(guest, site.at) {
+                if !holds {
+                    changes.rewritten.push(site.at);
+                }
+                continue;
+            }
             match look_at(guest, &kernel, site) {
                 Look::Gone => changes.lost.push(site.at),
                 Look::Rewritten if site.armed => changes.rewritten.push(site.at),
@@ -326,6 +339,7 @@ impl HitPath {
         }
         for at in rewritten {
             registry.change(at, |site| (site.armed, site.clobbered) = (false, true));
+            registry.optimizer.lose(at);
         }
         // The int3 is the engine's still, and somebody must answer it.
         for at in rest {
@@ -420,6 +434,7 @@ impl Registry {
     fn forget_guest(&mut self) {
         self.sites.clear();
         self.slots = Slots::default();
+        self.optimizer.forget_guest();
         (self.kernel, self.entry) = (None, None);
         self.unwatchable.clear();
         for registered in self.probes.values_mut() {

@@ -7,13 +7,16 @@
 
 mod actions;
 mod calls;
+mod candidate;
 mod drain;
+mod ground;
 mod guest;
 mod handlers;
 mod hit;
 mod kernel;
 mod lifecycle;
 mod memory;
+mod optimizer;
 mod patched;
 mod place;
 mod probe;
@@ -21,7 +24,9 @@ mod register;
 mod registry;
 mod reserved;
 mod returns;
+mod rings;
 mod slots;
+mod stacks;
 mod table;
 mod tables;
 #[cfg(test)]
@@ -33,9 +38,9 @@ pub use handlers::{
     DATA_SIZE_MAX, EntryHandler, EntryVerdict, FaultHandler, Hit, Instance, Kprobe, Kretprobe,
     NewProbe, PostHandler, PreHandler, Recovery, ReturnHandler, Verdict,
 };
+pub use optimizer::Optimization;
 pub use reserved::BlacklistEntry;
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -81,8 +86,6 @@ pub struct Engine {
     clock: GuestClock,
     path: Arc<HitPath>,
     store: EventStore,
-    /// Held by whoever drains the rings: they have one consumer.
-    draining: Mutex<()>,
 }
 
 impl Engine {
@@ -105,10 +108,11 @@ impl Engine {
             ending: (0..vcpus).map(|_| AtomicU64::new(0)).collect(),
             symbols,
             registry: Mutex::new(Registry::new()),
+            rings_of_guest: Mutex::default(),
             guest: Arc::downgrade(&guest),
         };
         let store = EventStore::new(events);
-        Self { guest, clock, path: Arc::new(path), store, draining: Mutex::new(()) }
+        Self { guest, clock, path: Arc::new(path), store }
     }
 
     /// The hook to start the machine with.
@@ -352,7 +356,7 @@ impl Engine {
         if probe.enabled.swap(enabled, Ordering::SeqCst) == enabled {
             return Ok(());
         }
-        let places: BTreeSet<Gva> = registry.places_of(id).into_iter().collect();
+        let places = registry.places_of(&[id]);
         let settled = self.path.settle(&mut registry, self.guest.as_ref(), &places, Wait::ForVcpus);
         if enabled && settled.is_err() {
             probe.enabled.store(false, Ordering::SeqCst);
@@ -403,6 +407,7 @@ impl Engine {
     #[must_use]
     pub fn list(&self) -> Vec<ProbeStatus> {
         let registry = self.lock();
+        self.count_optimized(&registry);
         registry.probes.values().map(|probe| registry.status(probe)).collect()
     }
 
@@ -413,7 +418,39 @@ impl Engine {
     pub fn show(&self, group: &str, event: &str) -> Result<ProbeStatus, ProbeError> {
         let registry = self.lock();
         let id = registry.id_of(group, event, None)?;
+        self.count_optimized(&registry);
         Ok(registry.status(&registry.probes[&id]))
+    }
+
+    /// Hits of optimized probes are in the books once their records and counts have been looked at.
+    fn count_optimized(&self, registry: &Registry) {
+        if !registry.optimizer.is_idle() {
+            self.drain_locked(registry);
+        }
+    }
+
+    /// Puts jmps in place of the int3s of those probes that may have one, and says of the others why not
+    /// ([`ProbeStatus::reason`]). To be called now and then; not by handlers.
+    pub fn optimize(&self) -> Optimization {
+        let mut registry = self.lock();
+        self.path.optimize(&mut registry, self.guest.as_ref())
+    }
+
+    /// The switch of jump optimization (debug.kprobes-optimization): off takes all jmps out, on has
+    /// [`Self::optimize`] put them in again.
+    pub fn allow_optimization(&self, on: bool) {
+        let mut registry = self.lock();
+        registry.optimizer.allowed = on;
+        if !on {
+            let places: Vec<Gva> = registry.sites.keys().copied().collect();
+            self.path.unoptimize(&mut registry, self.guest.as_ref(), places.iter());
+        }
+    }
+
+    /// May probes be optimized?
+    #[must_use]
+    pub fn is_optimization_allowed(&self) -> bool {
+        self.lock().optimizer.allowed
     }
 
     /// One probe as its registration told of it, for unregistering several at once.
@@ -450,7 +487,9 @@ impl Engine {
         let mut registry = self.lock();
         // A mark for calls that have ended since may be left.
         self.path.patrol(&mut registry, self.guest.as_ref());
+        self.path.collect_detours(&mut registry, self.guest.as_ref());
         let traceless = registry.probes.is_empty()
+            && registry.optimizer.is_traceless()
             && !registry.sites.values().any(|site| site.armed)
             && self.path.frames.active() == 0;
         traceless.then_some(Traceless { _registry: registry })

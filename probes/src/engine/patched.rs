@@ -53,7 +53,7 @@ impl Patched {
             for (start, stop, len) in PLACES {
                 let table = RelativeTable { name: start, start, stop, entry: 4 };
                 let places = table.read(memory, symbols).ok()?;
-                ranges.extend(places.into_iter().map(|at| (at.0, at.0.saturating_add(len))));
+                ranges.extend(places.into_keys().map(|at| (at.0, at.0.saturating_add(len))));
             }
             Some(ranges)
         });

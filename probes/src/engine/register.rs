@@ -121,6 +121,9 @@ impl HitPath {
         probe: &Arc<Probe>,
     ) -> Result<Gva, ProbeError> {
         let behind = place::behind_ftrace(registry, kernel, probe.at());
+        if let Some(optimized) = registry.optimizer.covering(behind) {
+            self.unoptimize(registry, guest, std::iter::once(&optimized));
+        }
         let site = place::site(registry, guest, kernel, behind, Some(probe))?;
         registry.sites.insert(behind, Arc::new(site));
         Ok(behind)
@@ -136,6 +139,10 @@ impl HitPath {
         places: &BTreeSet<Gva>,
         wait: Wait,
     ) -> Result<(), Unsettled> {
+        // On vCPUs' threads nothing is settled that could be optimized: marks, and return sites.
+        if wait == Wait::ForVcpus {
+            self.unoptimize(registry, guest, places.iter());
+        }
         let (mut arming, mut disarming) = (Vec::new(), Vec::new());
         for at in places {
             let Some(site) = registry.sites.get(at) else { continue };
@@ -195,11 +202,10 @@ impl HitPath {
         guest: &dyn Guest,
         ids: &[u32],
     ) -> Result<(), ProbeError> {
-        let mut places = BTreeSet::new();
         for id in ids {
             registry.probes[id].probe.enabled.store(false, Ordering::SeqCst);
-            places.extend(registry.places_of(*id));
         }
+        let places = registry.places_of(ids);
         let settled = self.settle(registry, guest, &places, Wait::ForVcpus);
         settled.map_err(|unsettled| unsettled.error)
     }

@@ -1,12 +1,13 @@
 //! Everything that registration changes, behind one lock.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use exoprobe_vmm::{Gva, KernelEntry};
 
 use super::kernel::Kernel;
+use super::optimizer::Optimizer;
 use super::probe::Probe;
 use super::slots::Slots;
 use super::table::Site;
@@ -21,6 +22,7 @@ pub(crate) struct Registry {
     pub(super) sites: HashMap<Gva, Arc<Site>>,
     names: HashMap<(Arc<str>, Arc<str>), u32>,
     pub(super) slots: Slots,
+    pub(super) optimizer: Optimizer,
     pub(super) kernel: Option<Arc<Kernel>>,
     /// The global switch (kprobes/enabled).
     pub(super) switched_on: bool,
@@ -67,6 +69,7 @@ impl Registry {
             sites: HashMap::new(),
             names: HashMap::new(),
             slots: Slots::default(),
+            optimizer: Optimizer::new(),
             kernel: None,
             switched_on: true,
             entry: None,
@@ -132,9 +135,11 @@ impl Registry {
         self.sweep();
     }
 
-    /// Sites that have something to do with a probe: its own, and those that its calls return to.
-    pub(super) fn places_of(&self, id: u32) -> Vec<Gva> {
-        let concerns = |site: &&Arc<Site>| site.concerned().any(|probe| probe.id == id);
+    /// Sites that have something to do with some of these probes: their own, and those that their calls return
+    /// to.
+    pub(super) fn places_of(&self, ids: &[u32]) -> BTreeSet<Gva> {
+        let ids: HashSet<u32> = ids.iter().copied().collect();
+        let concerns = |site: &&Arc<Site>| site.concerned().any(|probe| ids.contains(&probe.id));
         self.sites.values().filter(concerns).map(|site| site.at).collect()
     }
 
@@ -166,6 +171,7 @@ impl Registry {
                 *byte = site.insn.original()[0];
             }
         }
+        self.optimizer.without_jumps(start, bytes);
     }
 
     /// Return probes, for whoever ends a task.
@@ -181,13 +187,18 @@ impl Registry {
             [&books.recorded, &books.filtered, &books.lost].map(|b| b.load(Ordering::Acquire));
         let (addr, reason) = match state {
             State::Pending(reason) => (None, Some(reason.clone())),
-            State::Placed(_) | State::Gone => (Some(probe.at()), None),
+            State::Placed(at) => {
+                (Some(probe.at()), self.optimizer.why_not(*at).map(|why| why.to_string()))
+            }
+            State::Gone => (Some(probe.at()), None),
         };
         let site = registered.placed().and_then(|at| self.sites.get(&at));
+        let optimized = site.is_some_and(|site| self.optimizer.is_installed(site.at));
         let flags = [
             (StatusFlag::Gone, matches!(state, State::Gone)),
             (StatusFlag::Pending, matches!(state, State::Pending(_))),
             (StatusFlag::Disabled, !probe.is_enabled()),
+            (StatusFlag::Optimized, optimized && probe.is_enabled()),
             (StatusFlag::Clobbered, site.is_some_and(|site| site.clobbered)),
         ];
         let returns = probe.returns();

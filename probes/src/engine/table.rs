@@ -77,6 +77,15 @@ impl Site {
         self.probes.iter().chain(&self.returning)
     }
 
+    /// Where its instruction runs elsewhere.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
+        let own = match self.way {
+            Way::Slot(slot) => Some(slot),
+            Way::Emulate => None,
+        };
+        own.into_iter().chain(self.step)
+    }
+
     /// Does nothing need the site any more?
     pub(crate) fn is_unused(&self) -> bool {
         self.probes.is_empty() && self.returning.is_empty() && self.marks.is_empty()

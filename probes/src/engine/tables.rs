@@ -1,6 +1,6 @@
 //! Tables of a kernel that name special text.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use exoprobe_introspect::{SymbolTable, VirtualMemory};
 use exoprobe_vmm::Gva;
@@ -12,6 +12,8 @@ use crate::error::AttachError;
 const TABLE_MAX: u64 = 8 << 20;
 
 /// A kernel table of place-relative 32-bit addresses, one at the start of each entry.
+///
+/// Where an entry has 8 bytes or more, another such address follows the first.
 pub(super) struct RelativeTable {
     pub(super) name: &'static str,
     pub(super) start: &'static str,
@@ -21,12 +23,13 @@ pub(super) struct RelativeTable {
 }
 
 impl RelativeTable {
-    /// The addresses in the table; none when the kernel has no such table.
+    /// The addresses in the table, each with the one that follows it (or itself, in entries of 4 bytes); none
+    /// when the kernel has no such table.
     pub(super) fn read(
         &self,
         memory: &VirtualMemory<'_, KernelView>,
         symbols: &SymbolTable,
-    ) -> Result<HashSet<Gva>, AttachError> {
+    ) -> Result<HashMap<Gva, Gva>, AttachError> {
         let fail = |reason: String| AttachError::KernelTable { table: self.name, reason };
         let (start, bytes) = read_table(memory, symbols, self.start, self.stop).map_err(fail)?;
         let step = usize::try_from(self.entry).expect("a few bytes");
@@ -34,7 +37,13 @@ impl RelativeTable {
             return Err(fail(format!("it has {} bytes", bytes.len())));
         }
         let entries = (0u64..).step_by(step).zip(bytes.chunks_exact(step));
-        Ok(entries.map(|(offset, entry)| relative(start.wrapping_add(offset), entry)).collect())
+        let both = entries.map(|(offset, entry)| {
+            let place = start.wrapping_add(offset);
+            let first = relative(place, entry);
+            let second = entry.get(4..8).map(|next| relative(place.wrapping_add(4), next));
+            (first, second.unwrap_or(first))
+        });
+        Ok(both.collect())
     }
 }
 

@@ -1,11 +1,12 @@
-//! The one module that writes the guest's text. A single byte, atomically, and only where the
-//! instruction that the engine believes in is there.
+//! The one module that writes the guest's text. A single byte, atomically, or several while no vCPU runs; and
+//! only where what the engine believes in is there.
 
 use std::time::Duration;
 
 use exoprobe_vmm::paging::PAGE_SIZE;
 use exoprobe_vmm::{Gpa, GuestRam, Gva};
 
+use crate::detour::JMP_LEN;
 use crate::error::ProbeError;
 
 /// INT3: the breakpoint instruction.
@@ -62,6 +63,31 @@ pub(crate) fn disarm(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Resu
 fn exchange(ram: &GuestRam, gpa: Gpa, at: Gva, expected: u8, byte: u8) -> Result<(), ProbeError> {
     let found = ram.exchange_byte(gpa, expected, byte)?;
     if found == expected { Ok(()) } else { Err(ProbeError::Clobbered { at, found, expected }) }
+}
+
+/// Replaces the bytes at `places`, from `at` on, all of which must be `from`. Every vCPU must stand still, so
+/// that none sees some of them.
+///
+/// # Errors
+/// [`ProbeError::Clobbered`] when something else is there; nothing was written then.
+pub(crate) fn replace(
+    ram: &GuestRam,
+    places: &[Gpa; JMP_LEN],
+    at: Gva,
+    from: &[u8; JMP_LEN],
+    to: &[u8; JMP_LEN],
+) -> Result<(), ProbeError> {
+    for ((offset, place), expected) in (0u64..).zip(places).zip(from) {
+        let found = ram.load_byte(*place)?;
+        if found != *expected {
+            let (at, expected) = (at.wrapping_add(offset), *expected);
+            return Err(ProbeError::Clobbered { at, found, expected });
+        }
+    }
+    for (place, byte) in places.iter().zip(to) {
+        ram.store_byte(*place, *byte)?;
+    }
+    Ok(())
 }
 
 /// What is where an instruction was.

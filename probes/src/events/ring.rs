@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::detour::GuestRecord;
+
 const HEADER_WORDS: usize = 3;
 /// One bit an argument: 128 at most.
 const FAULT_WORDS: usize = 2;
@@ -57,6 +59,14 @@ pub(crate) struct Record {
     /// `None` where it could not be read.
     pub(crate) args: Vec<Option<u64>>,
     pub(crate) stack: Vec<u64>,
+}
+
+impl Record {
+    /// What a detour wrote, of a probe.
+    pub(crate) fn of_guest(probe: u32, record: GuestRecord) -> Self {
+        let args = record.args.into_iter().map(Some).collect();
+        Self { probe, time: record.time, ret_addr: None, args, stack: Vec::new() }
+    }
 }
 
 /// The ring of one vCPU.

@@ -20,12 +20,13 @@ mod emulate;
 mod refusal;
 mod slot;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod vet;
 
 pub use boundary::{BoundaryError, check_boundary};
 pub use emulate::{Emulation, Shadow};
 pub use refusal::Refusal;
+pub(crate) use slot::jump_to;
 pub use slot::{AssembleError, SLOT_ADDRESS_OFFSET, SLOT_SIZE, SlotCode, SlotKind};
 
 use exoprobe_vmm::addr::Gva;
@@ -196,6 +197,16 @@ impl Displaced {
     #[must_use]
     pub fn pushes_return_address(&self) -> bool {
         matches!(self.kind, Kind::CallDirect { .. } | Kind::CallIndirect { .. })
+    }
+
+    /// Whether it can be followed by the instruction behind it.
+    #[must_use]
+    pub fn falls_through(&self) -> bool {
+        match self.kind {
+            Kind::Straight | Kind::CallDirect { .. } | Kind::CallIndirect { .. } => true,
+            Kind::Branch => self.decoded.insn.flow_control() == FlowControl::ConditionalBranch,
+            Kind::JumpIndirect | Kind::Return => false,
+        }
     }
 
     /// Where the guest goes on after the int3 of its stepped slot: at the next instruction, or at

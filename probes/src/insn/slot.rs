@@ -17,7 +17,7 @@
 
 use exoprobe_vmm::addr::Gva;
 use exoprobe_vmm::hidden;
-use iced_x86::{Code, Instruction};
+use iced_x86::{BlockEncoder, BlockEncoderOptions, Code, Instruction, InstructionBlock};
 use thiserror::Error;
 
 use super::decode::{Decoded, MAX_INSN_LEN, decode, scan_prefixes};
@@ -154,6 +154,37 @@ impl Displaced {
     }
 }
 
+/// Appends a jmp to `to`; `bytes` are code for `start`.
+///
+/// # Errors
+/// [`AssembleError::OutOfReach`].
+pub(crate) fn jump_to(start: Gva, bytes: &mut Vec<u8>, to: Gva) -> Result<(), AssembleError> {
+    let mut code = Assembly { slot: start, bytes: std::mem::take(bytes) };
+    let jumped = code.jmp(to);
+    *bytes = code.bytes;
+    jumped
+}
+
+impl Displaced {
+    /// Appends the instruction as it runs behind `bytes`, which are code for `start`: what follows it comes
+    /// next. Not for calls, whose return address would lead there.
+    ///
+    /// # Errors
+    /// [`AssembleError`], as [`Self::assemble`].
+    pub(crate) fn copy_to(&self, start: Gva, bytes: &mut Vec<u8>) -> Result<(), AssembleError> {
+        let mut code = Assembly { slot: start, bytes: std::mem::take(bytes) };
+        let copied = match self.kind {
+            Kind::Branch => code.branch(&self.decoded.insn),
+            Kind::Straight | Kind::JumpIndirect | Kind::Return => {
+                code.copy(self.original(), &self.decoded)
+            }
+            Kind::CallDirect { .. } | Kind::CallIndirect { .. } => Err(AssembleError::Mismatch),
+        };
+        *bytes = code.bytes;
+        copied
+    }
+}
+
 struct Assembly {
     slot: Gva,
     bytes: Vec<u8>,
@@ -178,6 +209,16 @@ impl Assembly {
         let displacement = self.rel32(self.here().wrapping_add(NEAR_LEN as u64), to)?;
         self.bytes.push(JMP_REL32);
         self.bytes.extend(displacement);
+        Ok(())
+    }
+
+    /// Appends a direct branch, as long as its target needs.
+    fn branch(&mut self, insn: &Instruction) -> Result<(), AssembleError> {
+        let block = InstructionBlock::new(std::slice::from_ref(insn), self.here().0);
+        let to = Gva(insn.near_branch_target());
+        let out_of_reach = AssembleError::OutOfReach { slot: self.slot, to };
+        let encoded = BlockEncoder::encode(64, block, BlockEncoderOptions::NONE);
+        self.bytes.extend(encoded.map_err(|_| out_of_reach)?.code_buffer);
         Ok(())
     }
 

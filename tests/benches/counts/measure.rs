@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use exoprobe_probes::{Action, ProbeDefinition, StatusFlag};
 use exoprobe_tests::counts::{Clock, Column, HostKind, Report, RowCounts, SCHEMA};
 use exoprobe_tests::loops::{Loops, TURN_INSNS};
-use exoprobe_tests::{TestGuest, host, kernel_symbols};
+use exoprobe_tests::{TestGuest, definition, host, kernel_symbols};
 use exoprobe_vmm::{ExitCounts, ExitHook, Gva, Vm};
 
 use crate::bare::Bare;
@@ -227,6 +228,7 @@ impl<'a> Bench<'a> {
     }
 
     fn row(&self, row: &Row) -> RowCounts {
+        eprintln!("counting: {}", row.name);
         let (plain, plain_steps) = self.side(row.plain);
         self.place(row);
         let (with, with_steps) = self.side(row.body);
@@ -257,14 +259,23 @@ impl<'a> Bench<'a> {
     fn place(&self, row: &Row) {
         let Some(probe) = &row.probe else { return };
         crowd::register(self.loops.guest(), probe.others);
-        let register = |line: String| self.loops.guest().probe(&line);
+        let register = |line: String| {
+            let actions = if probe.counts_only { vec![Action::Count] } else { Vec::new() };
+            let definition = ProbeDefinition { actions, ..definition(line.trim_end()) };
+            let registered = self.loops.guest().engine.register_probe(definition);
+            registered.unwrap_or_else(|e| panic!("{line}: {e}"));
+        };
+        let args = probe.args.join(" ");
         match probe.place {
             Place::Body => {
-                let line = format!("p:{EVENT} 0x1 {}", probe.args.join(" "));
+                let line = format!("p:{EVENT} 0x1 {args}");
                 self.loops.probe_body(row.body.index(), line.trim_end(), probe.post_handler);
             }
-            Place::Entry => register(format!("p:{EVENT} {CALLEE}")),
+            Place::Entry => register(format!("p:{EVENT} {CALLEE} {args}")),
             Place::Return => register(format!("r:{EVENT} {CALLEE}")),
+        }
+        if probe.optimized {
+            self.loops.guest().optimize(EVENT);
         }
     }
 
@@ -276,6 +287,8 @@ impl<'a> Bench<'a> {
         let hits = 3 * u64::from(self.plan.turns) * u64::from(self.plan.rounds + steps);
         assert_eq!((status.hits, status.lost), (hits, 0), "{}: {status:?}", row.name);
         assert_eq!(status.displaced, row.probe.map(|p| p.displaced), "{status:?}");
+        let optimized = status.flags.contains(&StatusFlag::Optimized);
+        assert_eq!(Some(optimized), row.probe.map(|p| p.optimized), "{status:?}");
         guest.engine.unregister_probe("kprobes", EVENT).unwrap_or_else(|e| panic!("{e}"));
         guest.engine.drain();
     }

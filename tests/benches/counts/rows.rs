@@ -1,6 +1,7 @@
 //! What is counted: one entry a row.
 
 use exoprobe_probes::DisplacedBy;
+use exoprobe_tests::counts::KRETPROBE;
 use exoprobe_vmm::Gva;
 
 /// A loop's body.
@@ -94,6 +95,25 @@ pub(crate) struct Probe {
     pub(crate) post_handler: bool,
     /// Beside so many others in the kernel.
     pub(crate) others: usize,
+    /// A jmp is in place of its int3.
+    pub(crate) optimized: bool,
+    /// Hits are counted, and no event is written.
+    pub(crate) counts_only: bool,
+}
+
+impl Probe {
+    /// One that records its hits by an int3.
+    const fn new(place: Place, displaced: DisplacedBy) -> Self {
+        Self {
+            place,
+            displaced,
+            args: &[],
+            post_handler: false,
+            others: 0,
+            optimized: false,
+            counts_only: false,
+        }
+    }
 }
 
 const fn probed(
@@ -103,22 +123,21 @@ const fn probed(
     args: &'static [&'static str],
 ) -> Row {
     let post_handler = matches!(displaced, DisplacedBy::Step);
-    let probe = Some(Probe { place: Place::Body, displaced, args, post_handler, others: 0 });
+    let probe = Some(Probe { args, post_handler, ..Probe::new(Place::Body, displaced) });
     Row { name, plain: body, body, probe, guest: None }
 }
 
-const fn called(name: &'static str, place: Place) -> Row {
-    // It begins with a mov.
-    let displaced = DisplacedBy::Emulation;
-    let probe = Probe { place, displaced, args: &[], post_handler: false, others: 0 };
+/// A probe of [`CALLEE`], which begins with a mov.
+const fn called(name: &'static str, probe: Probe) -> Row {
     Row { name, plain: Body::Call, body: Body::Call, probe: Some(probe), guest: None }
 }
 
+const ENTRY: Probe = Probe::new(Place::Entry, DisplacedBy::Emulation);
+const RETURN: Probe = Probe::new(Place::Return, DisplacedBy::Emulation);
+
 /// What a hit costs among [`CROWD`] others.
 const fn crowded(name: &'static str) -> Row {
-    let displaced = DisplacedBy::Emulation;
-    let probe =
-        Probe { place: Place::Body, displaced, args: &[], post_handler: false, others: CROWD };
+    let probe = Probe { others: CROWD, ..Probe::new(Place::Body, DisplacedBy::Emulation) };
     Row { name, plain: Body::Xor, body: Body::Xor, probe: Some(probe), guest: None }
 }
 
@@ -133,7 +152,7 @@ pub(crate) const BARE: Row = Row {
     guest: Some(0.0),
 };
 
-pub(crate) const ROWS: [Row; 10] = [
+pub(crate) const ROWS: [Row; 14] = [
     Row {
         name: "out, no probe",
         plain: Body::Nothing,
@@ -147,7 +166,11 @@ pub(crate) const ROWS: [Row; 10] = [
     probed("int3, boosted, 4 registers", Body::Bswap, DisplacedBy::Boost, &FOUR),
     probed("int3, stepped", Body::Bswap, DisplacedBy::Step, &[]),
     probed("int3, stepped, 4 registers", Body::Bswap, DisplacedBy::Step, &FOUR),
-    called("kprobe at an entry", Place::Entry),
-    called("kretprobe", Place::Return),
+    called("kprobe at an entry", ENTRY),
+    called("kprobe at an entry, 4 registers", Probe { args: &FOUR, ..ENTRY }),
+    called("optimized", Probe { optimized: true, ..ENTRY }),
+    called("optimized, 4 registers", Probe { optimized: true, args: &FOUR, ..ENTRY }),
+    called("optimized, count only", Probe { optimized: true, counts_only: true, ..ENTRY }),
+    called(KRETPROBE, RETURN),
     crowded("int3, emulated, 1 of 10,001"),
 ];

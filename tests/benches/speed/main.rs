@@ -1,6 +1,7 @@
 //! `make bench`: the figures of docs/benchmarks.md. Ratios are taken in one run, rounds of the two
 //! sides alternating; the least of each side counts, because the machine is shared.
 
+mod detour;
 mod hit;
 mod machine;
 mod service;
@@ -13,6 +14,7 @@ fn figure(name: &str, value: &str, asked: &str) {
 fn main() {
     let _snapshots = exoprobe_tests::SnapshotCleanup;
     println!("{:<58} {:>14}   asked", "figure", "measured");
+    detour::run();
     hit::run();
     machine::run();
     service::run();

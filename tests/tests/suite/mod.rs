@@ -10,6 +10,7 @@ mod handlers;
 mod hits;
 mod holds;
 mod lifecycle;
+mod optimize;
 mod program;
 mod refusals;
 mod registration;
@@ -23,7 +24,7 @@ mod usermem;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 21] = [
+pub(crate) const ALL: [&[Case]; 22] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -36,6 +37,7 @@ pub(crate) const ALL: [&[Case]; 21] = [
     hits::CASES,
     holds::CASES,
     lifecycle::CASES,
+    optimize::CASES,
     program::CASES,
     refusals::CASES,
     registration::CASES,

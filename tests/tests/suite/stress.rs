@@ -236,6 +236,8 @@ impl Stress {
             0..4 => self.add_some(),
             4..6 => self.remove_some(),
             6..9 => self.turn_one(),
+            // Rarely: each stops the guest for a moment, and so does what ends an optimization.
+            _ if self.dice.one_in(12) => _ = self.guest.engine.optimize(),
             _ => self.guest.engine.patrol(),
         }
     }

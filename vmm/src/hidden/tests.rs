@@ -43,7 +43,12 @@ fn code_is_executable_only_and_data_writable_only() {
     assert_eq!(hidden.code_window(), None);
     let base = hidden.map(&ram, mode).unwrap();
     assert_eq!(base, HIDDEN_GVAS[0]);
-    let windows = [hidden.stub_window(), hidden.trampoline_window(), hidden.code_window()];
+    let windows = [
+        hidden.stub_window(),
+        hidden.trampoline_window(),
+        hidden.code_window(),
+        hidden.detour_window(),
+    ];
     let mut next = base.wrapping_add(PAGE_SIZE);
     for window in windows.map(Option::unwrap) {
         assert_eq!(window.gva, next, "one behind the other");

@@ -17,8 +17,9 @@ pub(crate) use state::{Refusal, VcpuState};
 pub use stats::StatsError;
 pub(crate) use thread::{Pending, Vcpu, VcpuRemote};
 
+use std::convert::Infallible as Never;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{Receiver, SyncSender};
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
 
@@ -72,6 +73,8 @@ pub(crate) enum Command {
     Sync(Reply<()>),
     /// Read the registers.
     Registers(Reply<Box<Registers>>),
+    /// Tell the registers, and do nothing until whoever asked lets go of the other end.
+    StandStill(Receiver<Never>, Reply<Box<kvm_regs>>),
     /// Read one model-specific register.
     Msr(u32, Reply<u64>),
     /// Exit after each instruction, or no more.

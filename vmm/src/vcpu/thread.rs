@@ -163,6 +163,11 @@ impl Vcpu {
             }
             Command::Sync(reply) => answer(&reply, Ok(())),
             Command::Registers(reply) => answer(&reply, self.registers()),
+            Command::StandStill(until, reply) => {
+                answer(&reply, self.fd.get_regs().map(Box::new));
+                // Ends when the other end is gone: nothing can be sent.
+                let _ = until.recv();
+            }
             Command::Msr(index, reply) => answer(&reply, self.msr(index)),
             Command::SingleStep(on, reply) => answer(&reply, self.single_step(on)),
             Command::Save(reply) => {

@@ -9,9 +9,11 @@ pub use reboot::RebootError;
 use std::collections::BTreeMap;
 use std::ops::Add;
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use kvm_bindings::kvm_regs;
 use kvm_ioctls::VmFd;
 
 use crate::boot::{self, BootError};
@@ -316,6 +318,29 @@ impl Vm {
     /// [`VcpuError`].
     pub fn sync_vcpus(&self) -> Result<(), VcpuError> {
         self.ask_each(Command::Sync)
+    }
+
+    /// Has every vCPU stand still out of the guest, gives `access` their registers, and lets them go on when
+    /// that returns: what it writes to guest memory changes for all at once. Not for vCPUs' own threads.
+    ///
+    /// # Errors
+    /// [`VcpuError`]; `access` was not called.
+    pub fn with_vcpus_still<T>(
+        &self,
+        access: impl FnOnce(&[kvm_regs]) -> T,
+    ) -> Result<T, VcpuError> {
+        let mut standing = Vec::new();
+        let mut pending = Vec::new();
+        for vcpu in self.vcpus() {
+            let (hold, until) = channel();
+            standing.push(hold);
+            pending.push(vcpu.begin(|reply| Command::StandStill(until, reply))?);
+        }
+        let regs = pending.into_iter().map(|answer| answer.wait().map(|regs| *regs));
+        let regs = regs.collect::<Result<Vec<_>, _>>()?;
+        let result = access(&regs);
+        drop(standing);
+        Ok(result)
     }
 
     /// The guest's RAM.

@@ -168,10 +168,16 @@ pub struct ProbeStatus {
     pub offset: u64,
     /// Address of the probed instruction; null while the probe is pending.
     pub addr: Option<Hex>,
-    /// `GONE`, `PENDING`, `DISABLED`, `CLOBBERED`; none of an armed probe.
+    /// `GONE`, `PENDING`, `DISABLED`, `OPTIMIZED`, `CLOBBERED`; none of a probe that is armed by an int3.
     #[schema(value_type = Vec<String>)]
     pub flags: Vec<StatusFlag>,
-    /// Of a pending probe: what it waits for, or why it cannot be placed.
+    /// A jmp is in place of its int3: its hits do not leave the guest.
+    pub optimized: bool,
+    /// Of a pending probe: what it waits for, or why it cannot be placed. Of one that the optimizer has looked
+    /// at and that is not optimized: why, the rule's name first.
+    #[schema(
+        example = "indirect-jump: f jumps to a place that only it knows, at 0xffffffff81000010"
+    )]
     pub reason: Option<String>,
     /// Times the guest hit it while it was enabled; of a return probe, returns.
     pub hits: u64,
@@ -212,6 +218,7 @@ impl From<exoprobe_probes::ProbeStatus> for ProbeStatus {
             symbol_name: status.symbol_name,
             offset: status.offset,
             addr: status.addr.map(|addr| Hex(addr.0)),
+            optimized: status.flags.contains(&StatusFlag::Optimized),
             flags: status.flags,
             reason: status.reason,
             hits: status.hits,
@@ -296,11 +303,15 @@ mod tests {
             displaced: Some(DisplacedBy::Boost),
             definition: "r:kprobes/e 0x1000".to_owned(),
         };
-        let engine = serde_json::to_value(&status).unwrap();
+        let mut engine = serde_json::to_value(&status).unwrap();
+        engine["optimized"] = json!(false);
         assert_eq!(serde_json::to_value(ProbeStatus::from(status.clone())).unwrap(), engine);
+        status.flags = vec![StatusFlag::Optimized];
+        assert!(ProbeStatus::from(status.clone()).optimized);
         (status.addr, status.instruction, status.displaced) = (None, None, None);
         (status.flags, status.reason) = (vec![StatusFlag::Pending], Some("why".to_owned()));
-        let engine = serde_json::to_value(&status).unwrap();
+        let mut engine = serde_json::to_value(&status).unwrap();
+        engine["optimized"] = json!(false);
         assert_eq!(serde_json::to_value(ProbeStatus::from(status)).unwrap(), engine);
         assert_eq!((&engine["addr"], &engine["flags"]), (&json!(null), &json!(["PENDING"])));
     }

@@ -3,6 +3,7 @@
 
 mod boot;
 mod contention;
+mod optimize;
 mod patrol;
 mod returns;
 
@@ -179,6 +180,11 @@ impl Guest for FakeGuest {
     fn sync_vcpus(&self) -> Result<(), VcpuError> {
         self.gate.pass();
         self.syncs.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[kvm_regs])) -> Result<(), VcpuError> {
+        access(&[kvm_regs::default()]);
         Ok(())
     }
 

@@ -22,7 +22,7 @@ const STUBS: u64 = 0x2000;
 const HOME: u64 = 0x3800;
 const SLOTS: u64 = 0x5000;
 const MEMORY: u64 = 0x8000;
-pub(super) const MEMORY_LEN: usize = 0x4000;
+pub(crate) const MEMORY_LEN: usize = 0x4000;
 /// Behind the memory: a page that cannot be accessed, and one that can only be read.
 const NO_ACCESS: u64 = 0xc000;
 const READ_ONLY: u64 = 0xd000;
@@ -32,27 +32,27 @@ const SIZE: usize = 0xe000;
 const FAULTED: u32 = 0;
 
 /// Registers by their number in [`State::gpr`].
-pub(super) const RCX: usize = 1;
-pub(super) const RBX: usize = 3;
-pub(super) const RSP: usize = 4;
-pub(super) const RBP: usize = 5;
-pub(super) const RSI: usize = 6;
-pub(super) const RDI: usize = 7;
+pub(crate) const RCX: usize = 1;
+pub(crate) const RBX: usize = 3;
+pub(crate) const RSP: usize = 4;
+pub(crate) const RBP: usize = 5;
+pub(crate) const RSI: usize = 6;
+pub(crate) const RDI: usize = 7;
 
 /// The state that user code can see; what `fxsave64` stores holds the x87, MMX and SSE registers.
 #[repr(C, align(64))]
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct State {
-    pub(super) fx: [u8; 512],
-    pub(super) gpr: [u64; 16],
-    pub(super) rflags: u64,
+pub(crate) struct State {
+    pub(crate) fx: [u8; 512],
+    pub(crate) gpr: [u64; 16],
+    pub(crate) rflags: u64,
 }
 
 const GPR_OFFSET: u64 = 512;
 const RFLAGS_OFFSET: u64 = GPR_OFFSET + 16 * 8;
 
 impl State {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut state = Self { fx: [0; 512], gpr: [0; 16], rflags: 0x202 };
         state.fx[..2].copy_from_slice(&0x37f_u16.to_le_bytes());
         state.fx[24..28].copy_from_slice(&DEFAULT_MXCSR.to_le_bytes());
@@ -70,18 +70,18 @@ impl State {
 const DEFAULT_MXCSR: u32 = 0x1f80;
 
 /// What a run left behind.
-pub(super) struct Outcome {
-    pub(super) state: State,
+pub(crate) struct Outcome {
+    pub(crate) state: State,
     /// Number of the exit stub that ended it.
-    pub(super) exit: u32,
-    pub(super) memory: Vec<u8>,
+    pub(crate) exit: u32,
+    pub(crate) memory: Vec<u8>,
     /// The exception that ended it. The state is that of its handler.
     pub(super) fault: Option<Fault>,
 }
 
 impl Outcome {
     /// What differs from `other`, for a failing test's message.
-    pub(super) fn difference(&self, other: &Self) -> Option<String> {
+    pub(crate) fn difference(&self, other: &Self) -> Option<String> {
         let mut text = String::new();
         for (number, (a, b)) in self.state.gpr.iter().zip(&other.state.gpr).enumerate() {
             if a != b {
@@ -110,13 +110,13 @@ impl Outcome {
 }
 
 /// A mapping with trampoline, code and data.
-pub(super) struct Machine {
+pub(crate) struct Machine {
     base: *mut u8,
     _catching: Catching,
 }
 
 impl Machine {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // SAFETY: an anonymous mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe {
             libc::mmap(
@@ -164,37 +164,37 @@ impl Machine {
     }
 
     /// Where the instruction under test has its place.
-    pub(super) fn home(&self) -> u64 {
+    pub(crate) fn home(&self) -> u64 {
         self.at(HOME)
     }
 
     /// Where its slot is; `number` is 0 to 63.
-    pub(super) fn slot(&self, number: u64) -> u64 {
+    pub(crate) fn slot(&self, number: u64) -> u64 {
         self.at(SLOTS) + number * super::super::SLOT_SIZE as u64
     }
 
     /// Code that ends a run with `exit` (0 to 3) and changes nothing on the way; 0 is for faults.
-    pub(super) fn stub(&self, exit: u32) -> u64 {
+    pub(crate) fn stub(&self, exit: u32) -> u64 {
         self.at(STUBS) + u64::from(exit) * 32
     }
 
     /// First byte of the [`MEMORY_LEN`] bytes that a run may read and write. Stack pointers go
     /// into its upper half.
-    pub(super) fn memory(&self) -> u64 {
+    pub(crate) fn memory(&self) -> u64 {
         self.at(MEMORY)
     }
 
     /// First byte of a page behind the memory that cannot be accessed.
-    pub(super) fn no_access(&self) -> u64 {
+    pub(crate) fn no_access(&self) -> u64 {
         self.at(NO_ACCESS)
     }
 
     /// First byte of a page behind that one, which can be read only.
-    pub(super) fn read_only(&self) -> u64 {
+    pub(crate) fn read_only(&self) -> u64 {
         self.at(READ_ONLY)
     }
 
-    pub(super) fn write(&mut self, address: u64, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, address: u64, bytes: &[u8]) {
         let offset = usize::try_from(address - self.base as u64).expect("inside the mapping");
         assert!(offset + bytes.len() <= SIZE);
         // SAFETY: in bounds of the mapping as just checked.
@@ -203,7 +203,7 @@ impl Machine {
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    pub(super) fn read(&self, address: u64, len: usize) -> Vec<u8> {
+    pub(crate) fn read(&self, address: u64, len: usize) -> Vec<u8> {
         let offset = usize::try_from(address - self.base as u64).expect("inside the mapping");
         assert!(offset + len <= SIZE);
         // SAFETY: in bounds of the mapping as just checked.
@@ -213,7 +213,7 @@ impl Machine {
     }
 
     /// Writes a `jmp rel32`.
-    pub(super) fn write_jmp(&mut self, address: u64, to: u64) {
+    pub(crate) fn write_jmp(&mut self, address: u64, to: u64) {
         let distance = to.wrapping_sub(address + 5).cast_signed();
         let mut jmp = vec![0xe9];
         jmp.extend(i32::try_from(distance).expect("both are in the mapping").to_le_bytes());
@@ -221,7 +221,7 @@ impl Machine {
     }
 
     /// Runs from `entry` with `input` and `memory`, until a stub or a fault ends the run.
-    pub(super) fn run(&mut self, entry: u64, input: &State, memory: &[u8]) -> Outcome {
+    pub(crate) fn run(&mut self, entry: u64, input: &State, memory: &[u8]) -> Outcome {
         assert_eq!(memory.len(), MEMORY_LEN);
         self.write(self.memory(), memory);
         self.write(self.at(INPUT), &input.fx);

@@ -7,7 +7,7 @@ mod emulation;
 mod equivalence;
 
 mod kernel_text;
-mod machine;
+pub(crate) mod machine;
 mod properties;
 mod refusals;
 mod signals;

@@ -1,0 +1,19 @@
+//! Jump optimization: a probe whose hits never leave the guest (kprobes.rst, "How Does Jump Optimization
+//! Work?").
+//!
+//! A jmp in place of the int3 leads to a detour in hidden memory, which does what the probes there want,
+//! runs the instructions that the jmp replaces, and jumps back. [`Region`] says where that is safe and
+//! [`Obstacle`] why not, [`Targets`] knows where control comes to, and [`Detour`] is the code.
+
+mod assemble;
+mod region;
+mod ring;
+mod targets;
+
+pub use assemble::{Block, Detour, DetourError, Surroundings, Task, Value};
+pub use region::{Ground, JMP_LEN, Obstacle, Region};
+pub use ring::{GuestRecord, GuestRing, Scribbled, Words};
+pub use targets::Targets;
+
+#[cfg(test)]
+mod tests;

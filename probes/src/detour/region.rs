@@ -1,0 +1,234 @@
+//! The instructions that a jmp replaces, and whether it may.
+//!
+//! The rules are those of the kernel's own optimizer (kprobes.rst, "Safety Check"), with what its tables know
+//! besides: static keys and fix-ups are jumps, too.
+
+use exoprobe_vmm::Gva;
+use iced_x86::{FlowControl, Instruction, Mnemonic};
+
+use crate::insn::{self, Assurances, Displaced, Refusal};
+
+/// Bytes of `jmp rel32`.
+pub const JMP_LEN: usize = 5;
+
+/// Why an instruction must not be replaced by a jmp: the rule that stopped it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    /// The function, or its straight code, ends within the jmp.
+    #[error("the function ends at {end}: no room for a jmp of 5 bytes")]
+    TooShort {
+        /// The first address behind it.
+        end: Gva,
+    },
+    /// What follows the function's end is not padding.
+    #[error("what follows `{insn}` may be run, and a jmp would cover it")]
+    BehindEnd {
+        /// The instruction that ends it.
+        insn: String,
+    },
+    /// A branch leads into what the jmp covers.
+    #[error(
+        "control comes to {to}, within the jmp, from elsewhere (a branch, a static key or a fix-up)"
+    )]
+    JumpInto {
+        /// Where to.
+        to: Gva,
+    },
+    /// Nobody knows where an indirect jmp goes.
+    #[error("{function} jumps to a place that only it knows, at {at}")]
+    IndirectJump {
+        /// The function, or the part of it.
+        function: String,
+        /// The jmp's address.
+        at: Gva,
+    },
+    /// An instruction cannot run elsewhere.
+    #[error(transparent)]
+    Instruction(#[from] Refusal),
+    /// A call's return address would be the detour's.
+    #[error("`{insn}` is a call, which would return into the detour")]
+    Call {
+        /// The instruction.
+        insn: String,
+    },
+    /// Its fault is looked up by its address.
+    #[error(
+        "the instruction at {at} is in the exception table: its fault is looked up by its address"
+    )]
+    ExceptionTable {
+        /// Its address.
+        at: Gva,
+    },
+    /// A return probe of its caller may have to watch it.
+    #[error("a call returns to {at}, where a return probe may have to watch for it")]
+    BehindCall {
+        /// The probed address.
+        at: Gva,
+    },
+    /// Entry code, and text that is freed.
+    #[error("{at} is in entry code, or in text that does not stay")]
+    Reserved {
+        /// The probed address.
+        at: Gva,
+    },
+    /// The kernel rewrites the instruction while it runs.
+    #[error("the kernel rewrites the instruction at {at} while it runs")]
+    Rewritten {
+        /// Its address.
+        at: Gva,
+    },
+}
+
+impl Obstacle {
+    /// The rule's name.
+    #[must_use]
+    pub fn rule(&self) -> &'static str {
+        match self {
+            Self::TooShort { .. } => "too-short",
+            Self::BehindEnd { .. } => "behind-end",
+            Self::JumpInto { .. } => "jump-into",
+            Self::IndirectJump { .. } => "indirect-jump",
+            Self::Instruction(_) => "instruction",
+            Self::Call { .. } => "call",
+            Self::ExceptionTable { .. } => "exception-table",
+            Self::BehindCall { .. } => "behind-call",
+            Self::Reserved { .. } => "reserved",
+            Self::Rewritten { .. } => "rewritten",
+        }
+    }
+}
+
+/// What is known of a kernel's text besides its bytes.
+pub trait Ground {
+    /// What holds for displaced instructions.
+    fn assurances(&self) -> Assurances;
+    /// Whether control comes to `at` from elsewhere than the instruction before it.
+    fn is_target(&self, at: Gva) -> bool;
+    /// Whether a call returns to `at`.
+    fn is_behind_call(&self, at: Gva) -> bool;
+    /// Whether nothing at `at` may be optimized: entry code, and text that does not stay.
+    fn is_reserved(&self, at: Gva) -> bool;
+    /// Where the function at `at`, or a part of it that lies elsewhere, has an indirect jmp.
+    fn indirect_jump(&self, at: Gva) -> Option<(String, Gva)>;
+    /// Whether the exception table has the instruction at `at`.
+    fn may_fault(&self, at: Gva) -> bool;
+    /// Whether the kernel rewrites one of `len` bytes at `at` while it runs.
+    fn is_rewritten(&self, at: Gva, len: usize) -> bool;
+}
+
+/// The instructions that a jmp replaces: whole ones, the first five bytes of them.
+#[derive(Clone, Debug)]
+pub struct Region {
+    insns: Vec<Displaced>,
+    /// The bytes that the jmp covers.
+    covered: [u8; JMP_LEN],
+    /// The last instruction goes on behind itself.
+    falls_through: bool,
+}
+
+impl Region {
+    /// The region at `at`; `bytes` are the guest's own from there to the function's end.
+    ///
+    /// # Errors
+    /// The first [`Obstacle`].
+    pub fn check(bytes: &[u8], at: Gva, ground: &impl Ground) -> Result<Self, Obstacle> {
+        let end = at.wrapping_add(bytes.len() as u64);
+        let covered = *bytes.first_chunk().ok_or(Obstacle::TooShort { end })?;
+        if ground.is_reserved(at) {
+            return Err(Obstacle::Reserved { at });
+        }
+        if ground.is_behind_call(at) {
+            return Err(Obstacle::BehindCall { at });
+        }
+        if let Some((function, at)) = ground.indirect_jump(at) {
+            return Err(Obstacle::IndirectJump { function, at });
+        }
+        if ground.is_rewritten(at, JMP_LEN) {
+            return Err(Obstacle::Rewritten { at });
+        }
+        let mut inside = (1..JMP_LEN as u64).map(|offset| at.wrapping_add(offset));
+        if let Some(to) = inside.find(|at| ground.is_target(*at)) {
+            return Err(Obstacle::JumpInto { to });
+        }
+        let (mut insns, mut len, mut falls_through) = (Vec::new(), 0, true);
+        while len < JMP_LEN && falls_through {
+            let insn = displaced(&bytes[len..], at.wrapping_add(len as u64), ground)?;
+            len += usize::from(insn.len());
+            falls_through = insn.falls_through();
+            insns.push(insn);
+        }
+        if let Some(last) = insns.last().filter(|_| len < JMP_LEN)
+            && !is_padding(&bytes[len..], last.next(), JMP_LEN - len)
+        {
+            return Err(Obstacle::BehindEnd { insn: last.text() });
+        }
+        Ok(Self { insns, covered, falls_through })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn at(&self) -> Gva {
+        self.insns[0].at()
+    }
+
+    /// What the jmp covers, as the guest has it.
+    #[must_use]
+    pub fn covered(&self) -> &[u8; JMP_LEN] {
+        &self.covered
+    }
+
+    /// The instructions, which the detour runs.
+    #[must_use]
+    pub fn insns(&self) -> &[Displaced] {
+        &self.insns
+    }
+
+    /// Where the detour goes back to; `None` when the instructions themselves lead away.
+    #[must_use]
+    pub fn next(&self) -> Option<Gva> {
+        self.insns.last().filter(|_| self.falls_through).map(Displaced::next)
+    }
+
+    /// The address behind the last instruction, and behind the jmp.
+    #[must_use]
+    pub fn end(&self) -> Gva {
+        let jmp = self.at().wrapping_add(JMP_LEN as u64);
+        self.insns.last().map_or(jmp, Displaced::next).max(jmp)
+    }
+
+    /// Addresses of the instructions that the jmp covers, but for the first: nobody may be there.
+    pub fn inner(&self) -> impl Iterator<Item = Gva> {
+        self.insns.iter().skip(1).map(Displaced::at)
+    }
+}
+
+fn displaced(bytes: &[u8], at: Gva, ground: &impl Ground) -> Result<Displaced, Obstacle> {
+    let insn = insn::analyze(bytes, at, ground.assurances())?;
+    if insn.pushes_return_address() {
+        return Err(Obstacle::Call { insn: insn.text() });
+    }
+    if ground.may_fault(at) {
+        return Err(Obstacle::ExceptionTable { at });
+    }
+    if ground.is_rewritten(at, usize::from(insn.len())) {
+        return Err(Obstacle::Rewritten { at });
+    }
+    Ok(insn)
+}
+
+/// Whether nothing but what compilers fill with is in the `len` bytes behind a function's end.
+fn is_padding(bytes: &[u8], at: Gva, len: usize) -> bool {
+    let decoder = iced_x86::Decoder::with_ip(64, bytes, at.0, iced_x86::DecoderOptions::NONE);
+    let end = at.wrapping_add(len as u64);
+    let fills = |insn: Instruction| matches!(insn.mnemonic(), Mnemonic::Int3 | Mnemonic::Nop);
+    decoder.into_iter().take_while(|insn| insn.ip() < end.0).all(fills)
+}
+
+/// Whether an instruction jumps to a place that its bytes do not tell; `is_thunk` knows the compilers' stand-ins.
+pub(super) fn jumps_indirectly(insn: &Instruction, is_thunk: impl Fn(Gva) -> bool) -> bool {
+    match insn.flow_control() {
+        FlowControl::IndirectBranch => true,
+        FlowControl::UnconditionalBranch => is_thunk(Gva(insn.near_branch_target())),
+        _ => false,
+    }
+}

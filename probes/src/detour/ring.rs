@@ -1,0 +1,289 @@
+//! Rings of records that the guest writes: their form, and the host's side.
+//!
+//! A ring is in hidden memory that the guest's kernel can write, so nothing in it is believed: positions and
+//! lengths are checked, and what does not fit costs that ring's records, and is told.
+//!
+//! | at | what |
+//! |---|---|
+//! | 0 | head: bytes ever reserved; the guest's |
+//! | 8 | limit: how far the head may go; the host's |
+//! | 64 | records: the one reserved at position p begins at p modulo the data's size, and goes on in a straight line, over the end too |
+//!
+//! A record: a header (32 bits, none until the record is whole: number of its block, and of its arguments), time
+//! stamp, current task, arguments, 64 bits each. The host clears what it has read.
+
+use exoprobe_vmm::HiddenMemory;
+
+/// Offset of the head.
+pub(super) const RING_HEAD: i32 = 0;
+/// Offset of the limit.
+pub(super) const RING_LIMIT: i32 = 8;
+/// Offset of the records: the guest's CPUs do not share the head's cache line with them.
+pub(super) const RING_DATA: i32 = 64;
+/// Offsets in a record.
+pub(super) const RECORD_TIME: i32 = 8;
+/// See [`RECORD_TIME`].
+pub(super) const RECORD_TASK: i32 = 16;
+/// See [`RECORD_TIME`].
+pub(super) const RECORD_ARGS: i32 = 24;
+const WORD: usize = 8;
+/// Most arguments of a record.
+pub(super) const ARGS_MAX: usize = crate::definition::ARGS_MAX;
+/// Bytes of the longest record, and of what is behind a ring's end for it.
+pub(super) const RECORD_MAX: usize = RECORD_ARGS as usize + ARGS_MAX * WORD;
+
+/// The header of a whole record: never zero.
+pub(super) fn header(number: u16, args: usize) -> u32 {
+    let args = u32::try_from(args.min(ARGS_MAX)).expect("at most 128");
+    u32::from(number) << 16 | args << 1 | 1
+}
+
+/// Bytes of a record with so many arguments.
+pub(super) fn record_bytes(args: usize) -> i32 {
+    i32::try_from(RECORD_ARGS as usize + args.min(ARGS_MAX) * WORD).expect("some KiB")
+}
+
+/// Memory that the guest writes to at the same time, by 64-bit words.
+pub trait Words {
+    /// The word at `offset`, a multiple of 8; what is loaded after was written after.
+    fn load(&self, offset: u64) -> u64;
+    /// Replaces the word at `offset`; what was stored before is seen before.
+    fn store(&self, offset: u64, word: u64);
+}
+
+impl Words for HiddenMemory {
+    fn load(&self, offset: u64) -> u64 {
+        self.load_u64(offset)
+    }
+
+    fn store(&self, offset: u64, word: u64) {
+        self.store_u64(offset, word);
+    }
+}
+
+/// A record as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestRecord {
+    /// The block that wrote it.
+    pub number: u16,
+    /// Guest time-stamp counter.
+    pub time: u64,
+    /// Address of the task that was current; 0 where the kernel does not tell.
+    pub task: u64,
+    /// Its values, in order.
+    pub args: Vec<u64>,
+}
+
+/// The ring is not as detours leave it: the guest wrote into it. Its records are gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the guest wrote into a ring of records: what was in it is lost")]
+pub struct Scribbled;
+
+/// The host's side of one ring.
+pub struct GuestRing {
+    /// Offset of the ring in the memory.
+    base: u64,
+    /// Bytes of data, a power of two.
+    len: u64,
+    /// Bytes ever read.
+    tail: u64,
+}
+
+impl GuestRing {
+    /// Bytes that a ring with so many bytes of data takes.
+    #[must_use]
+    pub const fn bytes(len: u64) -> u64 {
+        RING_DATA as u64 + len + (RECORD_MAX as u64).next_multiple_of(64)
+    }
+
+    /// A ring at `base` with `len` bytes of data, a power of two; empties it.
+    ///
+    /// # Panics
+    /// When `len` is no power of two, or too small for the longest record.
+    pub fn new(words: &impl Words, base: u64, len: u64) -> Self {
+        assert!(len.is_power_of_two() && len >= RECORD_MAX as u64, "a ring of {len} bytes");
+        let mut ring = Self { base, len, tail: 0 };
+        ring.reset(words);
+        ring
+    }
+
+    /// Empties it: nothing of what is in it is believed.
+    fn reset(&mut self, words: &impl Words) {
+        self.tail = 0;
+        words.store(self.base + RING_LIMIT as u64, 0);
+        let data = self.base + RING_DATA as u64..self.base + Self::bytes(self.len);
+        data.step_by(WORD).for_each(|offset| words.store(offset, 0));
+        words.store(self.base + RING_HEAD as u64, 0);
+        words.store(self.base + RING_LIMIT as u64, self.len);
+    }
+
+    /// Takes all whole records, up to the first that is still being written. `args_of` tells how many arguments
+    /// a block's records have.
+    ///
+    /// # Errors
+    /// [`Scribbled`], after what came before; the ring is empty then.
+    pub fn drain(
+        &mut self,
+        words: &impl Words,
+        args_of: impl Fn(u16) -> Option<usize>,
+        mut take: impl FnMut(GuestRecord),
+    ) -> Result<(), Scribbled> {
+        let head = words.load(self.base + RING_HEAD as u64);
+        if head.checked_sub(self.tail).is_none_or(|used| used > self.len) {
+            self.reset(words);
+            return Err(Scribbled);
+        }
+        while self.tail < head {
+            let at = self.base + RING_DATA as u64 + self.tail % self.len;
+            let found = words.load(at) & u64::from(u32::MAX);
+            if found == 0 {
+                break;
+            }
+            let left = head - self.tail;
+            let Some((number, args)) = parse(found, &args_of).filter(|(_, n)| bytes(*n) <= left)
+            else {
+                self.reset(words);
+                return Err(Scribbled);
+            };
+            let word = |offset: i32| words.load(at + u64::from(offset.unsigned_abs()));
+            let first = RECORD_ARGS as u64;
+            take(GuestRecord {
+                number,
+                time: word(RECORD_TIME),
+                task: word(RECORD_TASK),
+                args: (0..args as u64).map(|i| words.load(at + first + i * WORD as u64)).collect(),
+            });
+            (at..at + bytes(args)).step_by(WORD).for_each(|offset| words.store(offset, 0));
+            self.tail += bytes(args);
+            words.store(self.base + RING_LIMIT as u64, self.tail + self.len);
+        }
+        Ok(())
+    }
+}
+
+fn bytes(args: usize) -> u64 {
+    record_bytes(args).unsigned_abs().into()
+}
+
+/// A header's block and number of arguments, if it is one that the block writes.
+fn parse(found: u64, args_of: impl Fn(u16) -> Option<usize>) -> Option<(u16, usize)> {
+    let number = u16::try_from(found >> 16 & 0xffff).ok()?;
+    let args = args_of(number)?;
+    (found == u64::from(header(number, args))).then_some((number, args))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    struct Memory(RefCell<Vec<u64>>);
+
+    impl Memory {
+        fn new() -> Self {
+            Self(RefCell::new(vec![0; usize::try_from(GuestRing::bytes(LEN)).unwrap() / 8]))
+        }
+
+        /// What a detour does; `None` when there is no room.
+        fn write(&self, number: u16, args: &[u64]) -> Option<()> {
+            let head = self.load(0);
+            let next = head + bytes(args.len());
+            if next > self.load(8) {
+                return None;
+            }
+            self.store(0, next);
+            let at = 64 + head % LEN;
+            self.store(at + 8, head);
+            self.store(at + 16, 7);
+            for (i, arg) in (0u64..).zip(args) {
+                self.store(at + 24 + i * 8, *arg);
+            }
+            self.store(at, u64::from(header(number, args.len())));
+            Some(())
+        }
+    }
+
+    impl Words for Memory {
+        fn load(&self, offset: u64) -> u64 {
+            self.0.borrow()[usize::try_from(offset / 8).unwrap()]
+        }
+
+        fn store(&self, offset: u64, word: u64) {
+            self.0.borrow_mut()[usize::try_from(offset / 8).unwrap()] = word;
+        }
+    }
+
+    const LEN: u64 = 2048;
+
+    fn args_of(number: u16) -> Option<usize> {
+        (number < 10).then_some(usize::from(number))
+    }
+
+    #[test]
+    fn records_come_in_order_over_the_end_and_a_full_ring_takes_no_more() {
+        let memory = Memory::new();
+        let mut ring = GuestRing::new(&memory, 0, LEN);
+        let mut next = 0;
+        for round in 0..50 {
+            let mut written = 0;
+            while memory.write(3, &[round, written, 9]).is_some() {
+                written += 1;
+            }
+            assert_eq!(written, LEN / 48);
+            let mut got = 0;
+            let take = |record: GuestRecord| {
+                assert_eq!((record.number, record.task), (3, 7));
+                assert_eq!(record.args, [round, got, 9]);
+                assert!(record.time >= next);
+                (next, got) = (record.time + 1, got + 1);
+            };
+            assert_eq!(ring.drain(&memory, args_of, take), Ok(()));
+            assert_eq!(got, written);
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_not_whole_holds_up_those_behind_it() {
+        let memory = Memory::new();
+        let mut ring = GuestRing::new(&memory, 0, LEN);
+        memory.write(1, &[1]).unwrap();
+        memory.write(1, &[2]).unwrap();
+        let header = memory.load(64);
+        memory.store(64, 0);
+        let mut got = Vec::new();
+        ring.drain(&memory, args_of, |record| got.extend(record.args)).unwrap();
+        assert!(got.is_empty());
+        memory.store(64, header);
+        ring.drain(&memory, args_of, |record| got.extend(record.args)).unwrap();
+        assert_eq!(got, [1, 2]);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_guest_writes_the_host_stays_within_and_goes_on(
+            scribbles in prop::collection::vec((0..GuestRing::bytes(LEN) / 8, any::<u64>()), 0..40),
+            head in prop_oneof![any::<u64>(), 0..2 * LEN],
+        ) {
+            let memory = Memory::new();
+            let mut ring = GuestRing::new(&memory, 0, LEN);
+            memory.write(2, &[1, 2]).unwrap();
+            for (word, value) in scribbles {
+                memory.store(word * 8, value);
+            }
+            memory.store(0, head);
+            let most = LEN / bytes(0);
+            let mut taken = 0;
+            let drained = ring.drain(&memory, args_of, |_| taken += 1);
+            prop_assert!(taken <= most);
+            if drained.is_err() {
+                memory.write(1, &[5]).unwrap();
+                let mut got = Vec::new();
+                ring.drain(&memory, args_of, |record| got.push(record.args)).unwrap();
+                prop_assert_eq!(got, vec![vec![5]]);
+            }
+        }
+    }
+}

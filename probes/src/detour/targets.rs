@@ -1,0 +1,91 @@
+//! Where control comes to in a kernel's text, other than from the instruction before.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use exoprobe_vmm::Gva;
+use iced_x86::{Decoder, DecoderOptions, FlowControl};
+
+use super::region::jumps_indirectly;
+
+/// Most bytes of text that are looked at: ten times a distribution kernel's.
+const TEXT_MAX: u64 = 256 << 20;
+
+/// Targets of the direct branches and calls in all of a text, and what is added to them; and which functions
+/// jump indirectly.
+pub struct Targets {
+    text: Range<u64>,
+    /// One bit a byte of `text`.
+    bits: Vec<u64>,
+    /// The same for what stands behind a call.
+    behind_calls: Vec<u64>,
+    /// By functions' starts: the first indirect jmp.
+    indirect: HashMap<Gva, Gva>,
+}
+
+impl Targets {
+    /// For a text whose functions [`Self::add_function`] is to be told of.
+    #[must_use]
+    pub fn new(text: Range<Gva>) -> Self {
+        let end = text.end.0.min(text.start.0.saturating_add(TEXT_MAX));
+        let text = text.start.0..end.max(text.start.0);
+        let words =
+            usize::try_from((text.end - text.start).div_ceil(64)).expect("at most 4 million");
+        let bits = vec![0; words];
+        Self { text, behind_calls: bits.clone(), bits, indirect: HashMap::new() }
+    }
+
+    /// Decodes a function from its start to its end, or to what is no instruction. `is_thunk` tells the places
+    /// that jump on to where a register says (`__x86_indirect_thunk_rax`).
+    pub fn add_function(
+        &mut self,
+        start: Gva,
+        bytes: &[u8],
+        is_thunk: impl Fn(Gva) -> bool + Copy,
+    ) {
+        for insn in Decoder::with_ip(64, bytes, start.0, DecoderOptions::NONE).iter() {
+            let target = Gva(insn.near_branch_target());
+            if target != Gva(0) {
+                self.add(target);
+            }
+            let calls =
+                matches!(insn.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
+            if calls && let Some((word, bit)) = self.place(Gva(insn.next_ip())) {
+                self.behind_calls[word] |= 1 << bit;
+            }
+            if jumps_indirectly(&insn, is_thunk) {
+                self.indirect.entry(start).or_insert(Gva(insn.ip()));
+            }
+        }
+    }
+
+    /// Control comes to `at` in another way.
+    pub fn add(&mut self, at: Gva) {
+        if let Some((word, bit)) = self.place(at) {
+            self.bits[word] |= 1 << bit;
+        }
+    }
+
+    /// Whether control comes to `at`.
+    #[must_use]
+    pub fn contains(&self, at: Gva) -> bool {
+        self.place(at).is_some_and(|(word, bit)| self.bits[word] >> bit & 1 != 0)
+    }
+
+    /// Whether a call returns to `at`.
+    #[must_use]
+    pub fn is_behind_call(&self, at: Gva) -> bool {
+        self.place(at).is_some_and(|(word, bit)| self.behind_calls[word] >> bit & 1 != 0)
+    }
+
+    /// Where the function that starts at `start` jumps indirectly.
+    #[must_use]
+    pub fn indirect_jump(&self, start: Gva) -> Option<Gva> {
+        self.indirect.get(&start).copied()
+    }
+
+    fn place(&self, at: Gva) -> Option<(usize, u64)> {
+        let offset = self.text.contains(&at.0).then(|| at.0 - self.text.start)?;
+        Some((usize::try_from(offset / 64).expect("at most 4 million"), offset % 64))
+    }
+}

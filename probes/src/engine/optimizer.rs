@@ -1,0 +1,283 @@
+//! The optimizer: which probes get a jmp in place of their int3, and when not any more.
+//!
+//! A pass ([`HitPath::optimize`]) looks at all sites, writes detours for those that may have one, and then stops
+//! the vCPUs once for all of them: none of these, and no address on a stack, may be within what a jmp covers.
+//! Anything that changes at a site takes its jmp out first ([`HitPath::unoptimize`]).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use exoprobe_vmm::Gva;
+
+use super::candidate::{Candidate, Code, candidate};
+use super::ground::KernelGround;
+use super::guest::Guest;
+use super::hit::HitPath;
+use super::registry::Registry;
+use super::rings::{Cells, Rings};
+use super::stacks::{Addresses, mentioned};
+use super::table::Site;
+use crate::detour::{JMP_LEN, Region};
+use crate::insn::SLOT_SIZE;
+
+/// How often is looked whether somebody is still in a detour that is not used any more: what an interrupt came
+/// into the midst of is over soon, and what only looks like an address on a stack stays.
+const LOOKS: u32 = 3;
+/// Between two looks.
+const LOOK: Duration = Duration::from_micros(200);
+
+/// The optimizer's books.
+pub(crate) struct Optimizer {
+    /// debug.kprobes-optimization.
+    pub(super) allowed: bool,
+    installed: BTreeMap<Gva, Candidate>,
+    /// What the safety check said, until the kernel is booted again.
+    pub(super) checked: HashMap<Gva, Result<Arc<Region>, Arc<str>>>,
+    why_not: HashMap<Gva, Arc<str>>,
+    pub(super) ground: Option<Arc<KernelGround>>,
+    pub(super) cells: Cells,
+    /// Detours without a jmp, in which somebody may still be.
+    retired: Vec<Code>,
+}
+
+/// What a pass came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Optimization {
+    /// Probed places that were optimized by it.
+    pub optimized: usize,
+    /// Places that may be, once nobody is in them.
+    pub waiting: usize,
+    /// All that are optimized now.
+    pub total: usize,
+}
+
+impl Optimizer {
+    pub(super) fn new() -> Self {
+        Self {
+            allowed: true,
+            installed: BTreeMap::new(),
+            checked: HashMap::new(),
+            why_not: HashMap::new(),
+            ground: None,
+            cells: Cells::default(),
+            retired: Vec::new(),
+        }
+    }
+
+    /// Everything about the guest is void.
+    pub(super) fn forget_guest(&mut self) {
+        *self = Self { allowed: self.allowed, ..Self::new() };
+    }
+
+    pub(super) fn is_installed(&self, at: Gva) -> bool {
+        self.installed.contains_key(&at)
+    }
+
+    pub(super) fn why_not(&self, at: Gva) -> Option<&Arc<str>> {
+        self.why_not.get(&at)
+    }
+
+    /// The optimized site that has `at` among its instructions.
+    pub(super) fn covering(&self, at: Gva) -> Option<Gva> {
+        let (start, found) = self.installed.range(..=at).next_back()?;
+        let end = found.region.end();
+        (at < end).then_some(*start)
+    }
+
+    /// Whether no jmp is in the guest's text.
+    pub(super) fn is_traceless(&self) -> bool {
+        self.installed.is_empty()
+    }
+
+    /// Whether no detour is there that could still write.
+    pub(super) fn is_idle(&self) -> bool {
+        self.installed.is_empty() && self.retired.is_empty()
+    }
+
+    /// Puts the original bytes of optimized sites back into `bytes`, which were read at `start`.
+    pub(super) fn without_jumps(&self, start: Gva, bytes: &mut [u8]) {
+        let first = Gva(start.0.saturating_sub(JMP_LEN as u64));
+        let end = start.wrapping_add(bytes.len() as u64);
+        for (at, found) in self.installed.range(first..end) {
+            for (offset, original) in (0u64..).zip(found.region.covered()) {
+                let index = at.0.wrapping_add(offset).wrapping_sub(start.0);
+                if let Some(byte) = usize::try_from(index).ok().and_then(|i| bytes.get_mut(i)) {
+                    *byte = *original;
+                }
+            }
+        }
+    }
+
+    /// Whether the jmp of an optimized site is what its text holds.
+    pub(super) fn holds_jmp(&self, guest: &dyn Guest, at: Gva) -> Option<bool> {
+        let found = self.installed.get(&at)?;
+        let mut bytes = found.places.iter().zip(&found.jmp);
+        Some(bytes.all(|(place, byte)| guest.ram().load_byte(*place) == Ok(*byte)))
+    }
+
+    /// The guest wrote over the jmp, which is gone; its detour is not used any more.
+    pub(super) fn lose(&mut self, at: Gva) {
+        if let Some(found) = self.installed.remove(&at) {
+            self.retired.push(found.code);
+        }
+    }
+}
+
+impl HitPath {
+    /// One pass. Not for vCPUs' threads.
+    pub(super) fn optimize(&self, registry: &mut Registry, guest: &dyn Guest) -> Optimization {
+        let Some(kernel) = registry
+            .kernel
+            .clone()
+            .filter(|kernel| kernel.has_booted() && !kernel.has_init_text() && !guest.stopped())
+        else {
+            return Optimization::default();
+        };
+        let mut rings = self.rings_of_guest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut candidates = Vec::new();
+        let installed = |site: &&Arc<Site>| registry.optimizer.is_installed(site.at);
+        let sites: Vec<Arc<Site>> =
+            registry.sites.values().filter(|site| !installed(site)).cloned().collect();
+        for site in sites {
+            match candidate(registry, guest, &kernel, &mut rings, &site) {
+                Ok(candidate) => {
+                    registry.optimizer.why_not.remove(&site.at);
+                    candidates.push(candidate);
+                }
+                Err(why) => _ = registry.optimizer.why_not.insert(site.at, why),
+            }
+        }
+        let mut done = Optimization::default();
+        if !candidates.is_empty() {
+            (done.optimized, done.waiting) = self.install(registry, guest, &mut rings, candidates);
+        }
+        done.total = registry.optimizer.installed.len();
+        done
+    }
+
+    /// Stops the vCPUs once and writes the jmps of those sites that nobody is in; gives how many, and of how many
+    /// that is not so. Gives back the memory of detours that everybody has left.
+    fn install(
+        &self,
+        registry: &mut Registry,
+        guest: &dyn Guest,
+        rings: &mut Rings,
+        candidates: Vec<Candidate>,
+    ) -> (usize, usize) {
+        let retired = std::mem::take(&mut registry.optimizer.retired);
+        let inside = addresses(registry, &candidates, &retired);
+        let mut written = vec![false; candidates.len()];
+        let mut busy: BTreeSet<usize> = (0..candidates.len() + retired.len()).collect();
+        let still = guest.with_vcpus_still(&mut |regs| {
+            // Who is held at a breakpoint goes on from there by the way of an int3.
+            if self.held.iter().any(|held| held.load(Ordering::Acquire)) {
+                return;
+            }
+            busy = mentioned(guest.ram(), regs, &inside);
+            for (index, candidate) in candidates.iter().enumerate() {
+                written[index] = !busy.contains(&index) && candidate.write(guest.ram());
+            }
+        });
+        if let Err(error) = still {
+            tracing::warn!(%error, "optimizing probes");
+        }
+        for (index, code) in (candidates.len()..).zip(retired) {
+            match busy.contains(&index) {
+                true => registry.optimizer.retired.push(code),
+                false => free(registry, guest, rings, code),
+            }
+        }
+        let total = candidates.len();
+        let done = written.iter().filter(|written| **written).count();
+        for (candidate, written) in candidates.into_iter().zip(written) {
+            if !written {
+                let why = "busy: a task was within what the jmp would cover";
+                registry.optimizer.why_not.insert(candidate.at, why.into());
+                free(registry, guest, rings, candidate.code);
+            } else {
+                registry.optimizer.installed.insert(candidate.at, candidate);
+            }
+        }
+        (done, total - done)
+    }
+
+    /// Takes the jmps of these sites out: their int3s are back when this returns, and who was in their detours
+    /// has left them, unless its task is not running. Not for vCPUs' threads.
+    pub(super) fn unoptimize<'a>(
+        &self,
+        registry: &mut Registry,
+        guest: &dyn Guest,
+        sites: impl Iterator<Item = &'a Gva>,
+    ) {
+        let taken: Vec<(Gva, Candidate)> =
+            sites.filter_map(|at| Some((*at, registry.optimizer.installed.remove(at)?))).collect();
+        if taken.is_empty() {
+            return;
+        }
+        let mut inside = Addresses::default();
+        for (index, (_, found)) in taken.iter().enumerate() {
+            inside.add(found.code.start, found.code.end, index);
+        }
+        let mut clobbered = Vec::new();
+        for look in 0..LOOKS {
+            let mut left = true;
+            let still = guest.with_vcpus_still(&mut |regs| {
+                for (at, found) in taken.iter().filter(|_| look == 0) {
+                    if !found.take_back(guest.ram()) {
+                        clobbered.push(*at);
+                    }
+                }
+                left = mentioned(guest.ram(), regs, &inside).is_empty();
+            });
+            match still {
+                Ok(()) if left => break,
+                Ok(()) => std::thread::sleep(LOOK),
+                Err(error) => {
+                    tracing::warn!(%error, "taking optimized probes back");
+                    break;
+                }
+            }
+        }
+        for at in clobbered {
+            registry.change(at, |site| (site.armed, site.clobbered) = (false, true));
+        }
+        registry.optimizer.retired.extend(taken.into_iter().map(|(_, found)| found.code));
+    }
+
+    /// Gives back the memory of detours that nobody is in any more.
+    pub(super) fn collect_detours(&self, registry: &mut Registry, guest: &dyn Guest) {
+        if registry.optimizer.retired.is_empty() {
+            return;
+        }
+        let mut rings = self.rings_of_guest.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = self.install(registry, guest, &mut rings, Vec::new());
+    }
+}
+
+/// Where nobody may be when the jmps are written, by the number of the candidate; and behind these the retired
+/// detours.
+fn addresses(registry: &Registry, candidates: &[Candidate], retired: &[Code]) -> Addresses {
+    let mut inside = Addresses::default();
+    for (index, candidate) in candidates.iter().enumerate() {
+        let mut inner = candidate.region.inner().peekable();
+        // Who is in a copy of the first instruction goes on at the second.
+        if inner.peek().is_some() {
+            for slot in registry.sites[&candidate.at].slots() {
+                inside.add(slot.gva, slot.gva.wrapping_add(SLOT_SIZE as u64), index);
+            }
+        }
+        inner.for_each(|at| inside.add(at, at.wrapping_add(1), index));
+    }
+    for (index, code) in (candidates.len()..).zip(retired) {
+        inside.add(code.start, code.end, index);
+    }
+    inside
+}
+
+/// Gives back what a detour has that nobody is in.
+fn free(registry: &mut Registry, guest: &dyn Guest, rings: &mut Rings, code: Code) {
+    registry.optimizer.cells.free(guest.hidden(), code.cells);
+    code.blocks.iter().for_each(|number| rings.release(guest.hidden(), *number));
+}

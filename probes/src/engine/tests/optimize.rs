@@ -1,0 +1,122 @@
+//! When a jmp goes in, and when it comes out.
+
+use super::*;
+
+/// A booted guest that has freed its init text, with a probe at `far_off` that could be optimized.
+fn ready() -> Fake {
+    let fake = Fake::booted();
+    fake.register("p:far far_off %di");
+    fake.run(FREE_INITMEM);
+    fake
+}
+
+fn is_optimized(fake: &Fake) -> bool {
+    fake.flags("far") == [StatusFlag::Optimized]
+}
+
+fn bytes(fake: &Fake) -> [u8; 5] {
+    std::array::from_fn(|offset| fake.byte(FAR_OFF.wrapping_add(offset as u64)))
+}
+
+#[test]
+fn a_jmp_into_hidden_memory_takes_the_int3s_place_until_something_changes() {
+    let fake = ready();
+    assert_eq!(bytes(&fake)[0], INT3);
+    assert_eq!(fake.engine.optimize().optimized, 1);
+    let jmp = bytes(&fake);
+    let distance = i32::from_le_bytes(jmp[1..].try_into().unwrap());
+    let to = Gva(FAR_OFF.0 + 5).wrapping_add(i64::from(distance).cast_unsigned());
+    let window = fake.guest.hidden.detour_window().unwrap();
+    assert!(jmp[0] == 0xe9 && (window.gva.0..window.gva.0 + window.len).contains(&to.0), "{to}");
+    assert!(is_optimized(&fake));
+    assert_eq!(fake.engine.optimize().optimized, 0, "once");
+    fake.engine.patrol();
+    assert!(is_optimized(&fake), "a patrol leaves it");
+    fake.register("p:inside far_off+1");
+    assert_eq!(bytes(&fake), [INT3, INT3, BODY[2], BODY[3], BODY[4]]);
+    fake.engine.optimize();
+    assert!(fake.status("far").reason.unwrap().starts_with("other-probe: "));
+    fake.engine.unregister_kprobe("kprobes", "inside").unwrap();
+    assert_eq!(fake.engine.optimize().optimized, 1);
+    fake.engine.disable_kprobe("kprobes", "far").unwrap();
+    assert_eq!(bytes(&fake), BODY[..5]);
+    fake.engine.enable_kprobe("kprobes", "far").unwrap();
+    assert_eq!(fake.run(FAR_OFF), 1, "by its int3");
+    assert_eq!(fake.engine.optimize().total, 1);
+    fake.engine.unregister_all().unwrap();
+    assert_eq!(bytes(&fake), BODY[..5]);
+    assert!(fake.engine.traceless().is_some());
+}
+
+/// A task that was interrupted behind the first instruction would go on in the middle of the jmp.
+#[test]
+fn nobody_may_be_within_what_the_jmp_covers() {
+    let fake = ready();
+    for inside in [Gva(FAR_OFF.0 + 1), Gva(FAR_OFF.0 + 4)] {
+        fake.store_u64(gpa(STACK), inside.0);
+        assert_eq!(fake.engine.optimize().waiting, 1, "{inside}");
+        assert!(fake.status("far").reason.unwrap().starts_with("busy: "));
+        assert_eq!(bytes(&fake)[0], INT3);
+    }
+    // Where the jmp begins, and behind it, anybody may be.
+    for outside in [FAR_OFF, Gva(FAR_OFF.0 + 9)] {
+        fake.store_u64(gpa(STACK), outside.0);
+        assert_eq!(fake.engine.optimize().total, 1, "{outside}");
+        fake.engine.allow_optimization(false);
+        fake.engine.allow_optimization(true);
+    }
+}
+
+#[test]
+fn a_detour_that_somebody_is_in_stays_as_it_is() {
+    let fake = ready();
+    fake.engine.optimize();
+    let window = fake.guest.hidden.detour_window().unwrap();
+    fake.store_u64(gpa(STACK), window.gva.0 + 8);
+    let mut before = [0; 64];
+    fake.guest.hidden.read(window.offset, &mut before);
+    fake.engine.unregister_all().unwrap();
+    assert_eq!(bytes(&fake), BODY[..5]);
+    fake.register("p:far far_off");
+    assert_eq!(fake.engine.optimize().optimized, 1, "elsewhere");
+    let mut after = [0; 64];
+    fake.guest.hidden.read(window.offset, &mut after);
+    assert_eq!(after, before);
+    fake.engine.unregister_all().unwrap();
+    fake.store_u64(gpa(STACK), 0);
+    assert!(fake.engine.traceless().is_some());
+    fake.guest.hidden.read(window.offset, &mut after);
+    assert_eq!(after, [0; 64], "its memory was given back");
+}
+
+#[test]
+fn a_jmp_that_the_guest_wrote_over_is_clobbered() {
+    let fake = ready();
+    fake.engine.optimize();
+    fake.write(FAR_OFF, &[0x0f, 0x0b]);
+    fake.engine.patrol();
+    assert_eq!(fake.flags("far"), [StatusFlag::Clobbered]);
+    assert_eq!(bytes(&fake)[..2], [0x0f, 0x0b], "left alone");
+    fake.engine.optimize();
+    assert!(fake.status("far").reason.unwrap().starts_with("disabled: "), "no int3 is there");
+    fake.write(FAR_OFF, &BODY);
+    fake.engine.patrol();
+    assert_eq!((fake.flags("far"), bytes(&fake)[0]), (vec![], INT3));
+    assert_eq!(fake.engine.optimize().optimized, 1);
+    fake.write(FAR_OFF, &[0x0f, 0x0b]);
+    let error = fake.engine.unregister_kprobe("kprobes", "far");
+    assert!(error.is_ok() || error.unwrap_err().code() == "ETXTBSY");
+    assert_eq!(bytes(&fake)[..2], [0x0f, 0x0b], "never overwritten blindly");
+}
+
+#[test]
+fn a_reboot_forgets_detours_and_a_guest_that_has_not_booted_has_none() {
+    let fake = Fake::begun();
+    fake.register("p:far far_off");
+    assert_eq!(fake.engine.optimize().total, 0, "its text is not final");
+    let fake = ready();
+    fake.engine.optimize();
+    fake.hook.reset();
+    assert_eq!(fake.flags("far"), [StatusFlag::Pending]);
+    assert_eq!(fake.engine.optimize().total, 0);
+}
