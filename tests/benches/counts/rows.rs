@@ -1,7 +1,7 @@
 //! What is counted: one entry a row.
 
 use exoprobe_probes::DisplacedBy;
-use exoprobe_tests::counts::KRETPROBE;
+use exoprobe_tests::counts::{self, KRETPROBE};
 use exoprobe_vmm::Gva;
 
 /// A loop's body.
@@ -145,7 +145,7 @@ const CROWD: usize = 10_000;
 
 /// The least that a breakpoint can cost: a hook that reads and writes RIP. Counted in a guest of its own.
 pub(crate) const BARE: Row = Row {
-    name: "int3, bare",
+    name: counts::BARE,
     plain: Body::Nothing,
     body: Body::Int3,
     probe: None,
