@@ -25,6 +25,8 @@ use crate::insn::SLOT_SIZE;
 /// How often is looked whether somebody is still in a detour that is not used any more: what an interrupt came
 /// into the midst of is over soon, and what only looks like an address on a stack stays.
 const LOOKS: u32 = 3;
+/// A site that somebody is in is looked at again after 2, 4, 8, ... passes, at most two to this power.
+const BUSY_MAX: u32 = 9;
 /// Between two looks.
 const LOOK: Duration = Duration::from_micros(200);
 
@@ -36,6 +38,11 @@ pub(crate) struct Optimizer {
     /// What the safety check said, until the kernel is booted again.
     pub(super) checked: HashMap<Gva, Result<Arc<Region>, Arc<str>>>,
     why_not: HashMap<Gva, Arc<str>>,
+    /// Something has changed since the last pass.
+    pub(super) changed: bool,
+    /// Sites that somebody was in: how often, and the pass that looks again.
+    busy: HashMap<Gva, (u32, u64)>,
+    passes: u64,
     pub(super) ground: Option<Arc<KernelGround>>,
     pub(super) cells: Cells,
     /// Detours without a jmp, in which somebody may still be.
@@ -60,6 +67,9 @@ impl Optimizer {
             installed: BTreeMap::new(),
             checked: HashMap::new(),
             why_not: HashMap::new(),
+            changed: true,
+            busy: HashMap::new(),
+            passes: 0,
             ground: None,
             cells: Cells::default(),
             retired: Vec::new(),
@@ -73,6 +83,20 @@ impl Optimizer {
 
     pub(super) fn is_installed(&self, at: Gva) -> bool {
         self.installed.contains_key(&at)
+    }
+
+    /// Whether a pass is to look at a site.
+    fn is_due(&self, at: Gva) -> bool {
+        let waits = self.busy.get(&at).is_some_and(|(_, until)| self.passes < *until);
+        !waits && !self.is_installed(at)
+    }
+
+    /// Somebody was in a site: each time twice as many passes leave it alone, for to look is to stop the guest.
+    fn wait_for(&mut self, at: Gva) {
+        let (times, until) = self.busy.entry(at).or_default();
+        *times = (*times + 1).min(BUSY_MAX);
+        *until = self.passes + (1 << *times);
+        self.why_not.insert(at, "busy: a task was within what the jmp would cover".into());
     }
 
     pub(super) fn why_not(&self, at: Gva) -> Option<&Arc<str>> {
@@ -137,9 +161,15 @@ impl HitPath {
         };
         let mut rings = self.rings_of_guest.lock().unwrap_or_else(PoisonError::into_inner);
         let mut candidates = Vec::new();
-        let installed = |site: &&Arc<Site>| registry.optimizer.is_installed(site.at);
-        let sites: Vec<Arc<Site>> =
-            registry.sites.values().filter(|site| !installed(site)).cloned().collect();
+        registry.optimizer.passes += 1;
+        let Registry { optimizer, sites, .. } = &mut *registry;
+        optimizer.busy.retain(|at, _| sites.contains_key(at));
+        if !optimizer.changed && optimizer.busy.is_empty() {
+            return Optimization { total: optimizer.installed.len(), ..Optimization::default() };
+        }
+        optimizer.changed = false;
+        let is_due = |site: &&Arc<Site>| registry.optimizer.is_due(site.at);
+        let sites: Vec<Arc<Site>> = registry.sites.values().filter(is_due).cloned().collect();
         for site in sites {
             match candidate(registry, guest, &kernel, &mut rings, &site) {
                 Ok(candidate) => {
@@ -193,10 +223,10 @@ impl HitPath {
         let done = written.iter().filter(|written| **written).count();
         for (candidate, written) in candidates.into_iter().zip(written) {
             if !written {
-                let why = "busy: a task was within what the jmp would cover";
-                registry.optimizer.why_not.insert(candidate.at, why.into());
+                registry.optimizer.wait_for(candidate.at);
                 free(registry, guest, rings, candidate.code);
             } else {
+                registry.optimizer.busy.remove(&candidate.at);
                 registry.optimizer.installed.insert(candidate.at, candidate);
             }
         }

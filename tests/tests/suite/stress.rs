@@ -26,7 +26,7 @@ const PROBES: usize = 200;
 /// Changes that must fall into each phase.
 const CHANGES: u32 = 30;
 /// How often a sign of life is printed.
-const SIGN: Duration = Duration::from_secs(10);
+const SIGN: Duration = Duration::from_secs(1);
 
 /// Functions whose calls by [`WORK`] are known.
 const COUNTED: [&str; 6] = [
