@@ -33,6 +33,8 @@ pub(crate) struct Rings {
     /// Where to look for a free block first.
     next: usize,
     around: Option<Surroundings>,
+    /// What is added to the guest's time-stamp counter to have its time ([`exoprobe_vmm::GuestTime`]).
+    clock: Option<u64>,
 }
 
 /// A block that detours have.
@@ -83,6 +85,11 @@ impl Rings {
         Ok(around)
     }
 
+    /// Learns how records tell time, once.
+    pub(super) fn set_clock(&mut self, read: impl FnOnce() -> u64) {
+        self.clock.get_or_insert_with(read);
+    }
+
     /// A block for each task; `None` when there are not so many. [`Self::surroundings`] comes first.
     pub(super) fn blocks(
         &mut self,
@@ -129,6 +136,7 @@ impl Rings {
         hidden: &HiddenMemory,
         mut take: impl FnMut(u8, &Arc<Probe>, GuestRecord),
     ) {
+        let clock = self.clock.unwrap_or_default();
         let (rings, blocks) = (&mut self.rings, &self.blocks);
         let used = |number: u16| blocks.get(usize::from(number)).and_then(Option::as_ref);
         let args_of = |number| match &used(number)?.task {
@@ -136,7 +144,8 @@ impl Rings {
             Task::Count => None,
         };
         for (vcpu, ring) in (0u8..).zip(rings) {
-            let drained = ring.drain(hidden, args_of, |record| {
+            let drained = ring.drain(hidden, args_of, |mut record| {
+                record.time = record.time.wrapping_add(clock);
                 let Some(block) = used(record.number) else { return };
                 add(&block.probe.books, |books| &books.recorded, 1);
                 take(vcpu, &block.probe, record);
