@@ -17,8 +17,8 @@ use super::table::Site;
 use super::text;
 use crate::definition::{Action, Fetch};
 use crate::detour::{Detour, JMP_LEN, Obstacle, Region, Task, Value};
+use crate::insn;
 
-const JMP: u8 = 0xe9;
 /// Most bytes of text that a region is looked for in: its last instruction begins within the jmp, and has 15.
 const REGION_MAX: u64 = 64;
 
@@ -88,21 +88,16 @@ pub(super) fn candidate(
             let end = start.wrapping_add(detour.bytes.len() as u64);
             let entry = start.wrapping_add(detour.entry as u64);
             let code = Code { start, end, cells, blocks: numbers };
-            Ok(Candidate { at: site.at, places, jmp: jump(site.at, entry), region, code })
+            let mut jmp = Vec::with_capacity(JMP_LEN);
+            insn::jump_to(site.at, &mut jmp, entry).map_err(|e| format!("assembler: {e}"))?;
+            let jmp = jmp.try_into().expect("a jmp rel32 has five bytes");
+            Ok(Candidate { at: site.at, places, jmp, region, code })
         }
         Err(why) => {
             numbers.iter().for_each(|number| rings.release(guest.hidden(), *number));
             Err(why)
         }
     }
-}
-
-/// `jmp rel32`; hidden memory is within reach of the kernel's text.
-fn jump(at: Gva, to: Gva) -> [u8; JMP_LEN] {
-    let distance = to.0.wrapping_sub(at.0.wrapping_add(JMP_LEN as u64)) & u64::from(u32::MAX);
-    let mut jmp = [JMP; JMP_LEN];
-    jmp[1..].copy_from_slice(&u32::try_from(distance).expect("32 bits").to_le_bytes());
-    jmp
 }
 
 /// What the site's probes want of its detour.
@@ -179,10 +174,8 @@ fn check(
 ) -> Result<Region, Obstacle> {
     let short = Obstacle::TooShort { end: at };
     let bounds = kernel.symbols.function_at(at).ok_or_else(|| short.clone())?;
-    let len = bounds.end.0.wrapping_sub(at.0).min(REGION_MAX);
-    let mut bytes = vec![0; usize::try_from(len).expect("at most 64")];
-    kernel.memory().read(at, &mut bytes).map_err(|_| short)?;
-    registry.without_breakpoints(at, &mut bytes);
+    let end = bounds.end.min(at.wrapping_add(REGION_MAX));
+    let bytes = registry.original_text(kernel, at, end).map_err(|_| short)?;
     Region::check(&bytes, at, ground)
 }
 

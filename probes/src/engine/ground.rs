@@ -12,8 +12,6 @@ use super::registry::Registry;
 use crate::detour::{Ground, Targets};
 use crate::insn::Assurances;
 
-/// Longest function that is decoded, in bytes.
-const FUNCTION_MAX: u64 = 1 << 20;
 /// What stands in for `jmp *REG` where mitigations want it (arch/x86/lib/retpoline.S).
 const THUNKS: [&str; 2] = ["__x86_indirect_thunk_*", "__x86_indirect_jump_thunk_*"];
 /// What compilers call the parts of a function that they move away.
@@ -44,10 +42,7 @@ impl KernelGround {
                 continue;
             }
             last = function.start;
-            let len = function.end.0.wrapping_sub(function.start.0).min(FUNCTION_MAX);
-            let mut bytes = vec![0; usize::try_from(len).expect("at most 1 MiB")];
-            if kernel.memory().read(function.start, &mut bytes).is_ok() {
-                registry.without_breakpoints(function.start, &mut bytes);
+            if let Ok(bytes) = registry.original_text(kernel, function.start, function.end) {
                 targets.add_function(function.start, &bytes, |at| thunks.contains(&at));
             }
         }

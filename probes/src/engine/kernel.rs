@@ -1,7 +1,7 @@
 //! The running kernel as the engine needs to know it: how far it is, where its symbols really are, and
 //! which of its instructions it treats specially.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -48,7 +48,7 @@ pub(crate) struct Kernel {
     extable: ExceptionTable,
     /// Where each leads to when it is a jmp.
     jump_labels: HashMap<Gva, Gva>,
-    static_calls: HashMap<Gva, Gva>,
+    static_calls: HashSet<Gva>,
     /// What it will still patch.
     patched: Patched,
     init_freed: AtomicBool,
@@ -147,7 +147,7 @@ impl Kernel {
         let entry_text = entry_text(&symbols);
         let extable = ExceptionTable::read(&memory, &symbols)?;
         let jump_labels = JUMP_LABELS.read(&memory, &symbols)?;
-        let static_calls = STATIC_CALLS.read(&memory, &symbols)?;
+        let static_calls = STATIC_CALLS.read(&memory, &symbols)?.into_keys().collect();
         let (init_freed, told_final) = (AtomicBool::new(init_freed), AtomicBool::new(false));
         Ok(Self {
             symbols,
@@ -213,7 +213,7 @@ impl Kernel {
 
     /// Does the kernel rewrite the instruction at `at` while it runs?
     pub(super) fn is_rewritten(&self, at: Gva) -> bool {
-        self.jump_labels.contains_key(&at) || self.static_calls.contains_key(&at)
+        self.jump_labels.contains_key(&at) || self.static_calls.contains(&at)
     }
 
     pub(super) fn is_entry_text(&self, at: Gva) -> bool {
@@ -253,7 +253,7 @@ impl Kernel {
             Some(Reserved::ExceptionTable)
         } else if self.jump_labels.contains_key(&at) {
             Some(Reserved::JumpLabel)
-        } else if self.static_calls.contains_key(&at) {
+        } else if self.static_calls.contains(&at) {
             Some(Reserved::StaticCall)
         } else {
             self.function_name(at).and_then(by_name)

@@ -499,7 +499,6 @@ impl Engine {
         self.path.patrol(&mut registry, self.guest.as_ref());
         self.path.collect_detours(&mut registry, self.guest.as_ref());
         let traceless = registry.probes.is_empty()
-            && registry.optimizer.is_traceless()
             && !registry.sites.values().any(|site| site.armed)
             && self.path.frames.active() == 0;
         traceless.then_some(Traceless { _registry: registry })

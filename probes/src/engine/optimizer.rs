@@ -110,11 +110,6 @@ impl Optimizer {
         (at < end).then_some(*start)
     }
 
-    /// Whether no jmp is in the guest's text.
-    pub(super) fn is_traceless(&self) -> bool {
-        self.installed.is_empty()
-    }
-
     /// Whether no detour is there that could still write.
     pub(super) fn is_idle(&self) -> bool {
         self.installed.is_empty() && self.retired.is_empty()

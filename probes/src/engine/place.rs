@@ -19,9 +19,6 @@ use crate::definition::{
 use crate::error::ProbeError;
 use crate::insn::{self, Displaced, SlotKind};
 
-/// Longest function that is decoded to find instruction boundaries, in bytes.
-const FUNCTION_MAX: u64 = 1 << 20;
-
 /// There in kernels whose functions begin with a call to the tracer (CONFIG_FUNCTION_TRACER).
 const FTRACE: &str = "__fentry__";
 /// What the kernel makes of that call (x86_nops[5]).
@@ -161,10 +158,7 @@ fn check_instruction(
     at: Gva,
 ) -> Result<Displaced, ProbeError> {
     let bounds = kernel.symbols.function_at(at).ok_or(ProbeError::NotText(at))?;
-    let len = bounds.end.0.wrapping_sub(bounds.start.0).min(FUNCTION_MAX);
-    let mut bytes = vec![0; usize::try_from(len).expect("at most 1 MiB")];
-    kernel.memory().read(bounds.start, &mut bytes)?;
-    registry.without_breakpoints(bounds.start, &mut bytes);
+    let bytes = registry.original_text(kernel, bounds.start, bounds.end)?;
     insn::check_boundary(bounds.start, &bytes, at).map_err(ProbeError::Boundary)?;
     let skip = usize::try_from(at.0.wrapping_sub(bounds.start.0)).unwrap_or(usize::MAX);
     let bytes = bytes.get(skip..).ok_or(ProbeError::NotText(at))?;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use exoprobe_introspect::VirtualReadError;
 use exoprobe_vmm::{Gva, KernelEntry};
 
 use super::kernel::Kernel;
@@ -15,6 +16,9 @@ use super::text;
 use crate::definition::ProbeKind;
 use crate::error::ProbeError;
 use crate::status::{ProbeStatus, StatusFlag};
+
+/// Longest function that is decoded, in bytes.
+const FUNCTION_MAX: u64 = 1 << 20;
 
 /// The books of one engine.
 pub(crate) struct Registry {
@@ -159,6 +163,23 @@ impl Registry {
         let probed = site.probes.iter().any(|probe| probe.is_enabled());
         let returns = site.returning.iter().any(|probe| probe.is_enabled());
         !site.marks.is_empty() || (self.switched_on && (probed || returns))
+    }
+
+    /// The guest's own text from `start` to `end`, a function or a part of it, at most [`FUNCTION_MAX`] bytes.
+    ///
+    /// # Errors
+    /// [`VirtualReadError`] where nothing is mapped.
+    pub(super) fn original_text(
+        &self,
+        kernel: &Kernel,
+        start: Gva,
+        end: Gva,
+    ) -> Result<Vec<u8>, VirtualReadError> {
+        let len = end.0.wrapping_sub(start.0).min(FUNCTION_MAX);
+        let mut bytes = vec![0; usize::try_from(len).expect("at most 1 MiB")];
+        kernel.memory().read(start, &mut bytes)?;
+        self.without_breakpoints(start, &mut bytes);
+        Ok(bytes)
     }
 
     /// Puts the original bytes of armed sites back into `bytes`, which were read at `start`.

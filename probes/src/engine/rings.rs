@@ -10,18 +10,17 @@ use exoprobe_vmm::{Gva, HiddenMemory};
 use super::guest::Guest;
 use super::kernel::Kernel;
 use super::probe::{Books, Probe};
+use super::text;
 use crate::detour::{Block, Detour, GuestRecord, GuestRing, Surroundings, Task};
 
 /// Blocks, and so probes at optimized places, at a time.
 const BLOCKS: u64 = 4096;
 const COUNTER: u64 = 8;
-/// Least data of a ring.
-const RING_MIN: u64 = 4096;
+/// Bytes of a ring's data, as powers of two, the least first.
+const RING_BITS: Range<u32> = 12..32;
 /// Bytes of hidden memory that detours are given at a time.
 const CELL: u64 = CELL_LEN as u64;
 const CELL_LEN: usize = 64;
-/// Fills what is no code: speculation stops there.
-const INT3: u8 = 0xcc;
 
 /// The host's side of all that detours write.
 #[derive(Default)]
@@ -70,7 +69,7 @@ impl Rings {
         let counters = BLOCKS * COUNTER;
         let stride = (window.len - counters) / vcpus / PAGE_SIZE * PAGE_SIZE;
         let fits = |len: &u64| GuestRing::bytes(*len) <= stride;
-        let len = (12..32).rev().map(|bit| 1 << bit).find(fits).filter(|len| *len >= RING_MIN);
+        let len = RING_BITS.rev().map(|bit| 1 << bit).find(fits);
         let len = len.ok_or("cpu: there are too many vCPUs for their rings")?;
         let base = window.offset + counters;
         self.rings = (0..vcpus)
@@ -225,7 +224,8 @@ impl Cells {
         }
         self.used[first..first + cells].fill(true);
         self.next = first + cells;
-        let mut image = vec![INT3; len];
+        // Speculation that runs on stops there.
+        let mut image = vec![text::INT3; len];
         image[..detour.bytes.len()].copy_from_slice(&detour.bytes);
         hidden.write(window.offset + offset, &image);
         Ok(Placed { detour, start, cells: first..first + cells })
