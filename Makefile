@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 LAB := cargo run --quiet --locked -p exoprobe-lab --
-.PHONY: help setup setup-lab guest build demo test end-to-end lab lab-smp lab-amd lab-stock stress lint bench counts openapi clean
+.PHONY: stress-lab help setup setup-lab guest build demo test end-to-end lab lab-smp lab-amd lab-stock stress lint bench counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,10 @@ lab-stock: guest setup-lab  ## Debian's cloud kernel as the guest, on kvm_intel
 
 stress: guest setup  ## ten minutes of probes that come and go at random
 	EXOPROBE_STRESS_SECONDS=600 cargo test --locked -p exoprobe-tests --test integration -- stress::
+
+stress-lab: guest setup-lab  ## the same in the lab, on two CPUs with a slow clock
+	$(LAB) run smp --test stress:: --ips 50000000 --env EXOPROBE_STRESS_SECONDS=600 \
+	    --silence 900 --limit 7200
 
 bench: guest build  ## the figures of docs/benchmarks.md
 	cargo bench --locked -p exoprobe-tests --bench speed

@@ -1,4 +1,4 @@
-//! Reads a guest's memory as Linux: virtual memory, symbols and the exception table.
+//! Reads a guest's memory as Linux: virtual memory, symbols, tasks and the exception table.
 //!
 //! Everything works over [`GuestView`], two methods that a live virtual machine and a plain
 //! [`MemoryImage`] both provide. Guest memory, kernel images and symbol files are hostile input: the
@@ -8,6 +8,7 @@
 pub mod extable;
 pub mod image;
 pub mod symbols;
+pub mod task;
 pub mod view;
 pub mod virt;
 
@@ -16,5 +17,6 @@ pub use image::MemoryImage;
 pub use symbols::{
     FunctionBounds, LoadError, LookupError, Symbol, SymbolKind, SymbolOffset, SymbolTable,
 };
+pub use task::{TaskError, TaskId, TaskLayout};
 pub use view::{GuestView, ReadError};
 pub use virt::{GuestString, VirtualMemory, VirtualReadError};

@@ -49,6 +49,26 @@ impl TestGuest {
         self.bytes(start, usize::try_from(end.0 - start.0).expect("a few MiB"))
     }
 
+    /// That the kernel's text is as it was.
+    ///
+    /// # Panics
+    /// When it is not, with the places that differ.
+    pub fn assert_text(&self, before: &[u8]) {
+        const SHOWN: usize = 64;
+        let now = self.kernel_text();
+        let start = kernel_symbols().lookup("_stext").expect("every kernel has it").address;
+        let both = (0u64..).zip(before.iter().zip(&now)).filter(|(_, (before, now))| before != now);
+        let lines = both.take(SHOWN).map(|(offset, (before, now))| {
+            let at = start.wrapping_add(offset);
+            let symbols = kernel_symbols();
+            let place =
+                symbols.resolve(at).map(|found| format!("{}+{:#x}", found.name, found.offset));
+            format!("\n{at} {}: {before:02x} is {now:02x}", place.unwrap_or_default())
+        });
+        let lines: String = lines.collect();
+        assert!(now == before, "the guest's text is not as it was:{lines}");
+    }
+
     /// Slots of hidden memory that hold code.
     ///
     /// # Panics

@@ -310,6 +310,21 @@ impl HiddenMemory {
         slice.store(word, 0, Ordering::Release).expect("a word that is aligned and inside");
     }
 
+    /// Replaces the word at `offset`, a multiple of 8, by `new` if it is `current`, in one with the guest's own
+    /// locked accesses.
+    ///
+    /// # Errors
+    /// The word, when it is another.
+    ///
+    /// # Panics
+    /// As [`Self::write`].
+    pub fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<(), u64> {
+        let slice = self.region.as_volatile_slice_at(to_usize(offset), size_of::<u64>());
+        let word = slice.get_atomic_ref::<AtomicU64>(0).expect("a word that is aligned and inside");
+        let swapped = word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
+        swapped.map(|_| ())
+    }
+
     /// Reads `buf.len()` bytes at `offset` of the region.
     ///
     /// # Panics

@@ -221,6 +221,20 @@ impl GuestRam {
             .map_err(|_| OutsideMemory { gpa, len: 1 })
     }
 
+    /// The 64-bit words at these offsets, multiples of 8, from `gpa` on: as many single accesses, and the RAM behind
+    /// them is found once. `None` when not all of it is RAM, or a word is not aligned.
+    #[must_use]
+    pub fn load_words<const N: usize>(&self, gpa: Gpa, offsets: [u64; N]) -> Option<[u64; N]> {
+        let last = offsets.iter().max().map_or(0, |last| to_usize(*last));
+        let len = last.checked_add(size_of::<u64>())?;
+        let slice = self.map.get_slice(GuestAddress(gpa.0), len).ok()?;
+        let mut words = [0; N];
+        for (word, offset) in words.iter_mut().zip(offsets) {
+            *word = slice.load(to_usize(offset), Ordering::Acquire).ok()?;
+        }
+        Some(words)
+    }
+
     /// Stores an aligned 64-bit word in a single access, as a page-table entry must be.
     ///
     /// # Errors
@@ -254,6 +268,17 @@ mod tests {
         let big = ram_ranges(4096);
         assert_eq!(big[0].len, 3 << 30);
         assert_eq!(big[1], RamRange { start: Gpa(4 << 30), len: 1 << 30 });
+    }
+
+    #[test]
+    fn words_are_loaded_where_all_of_them_are_ram() {
+        let ram = GuestRam::anonymous(&ram_ranges(1)).unwrap();
+        ram.store_u64(Gpa(0x108), 7).unwrap();
+        assert_eq!(ram.load_words(Gpa(0x100), [8, 0, 8]), Some([7, 0, 7]));
+        assert_eq!(ram.load_words(Gpa((1 << 20) - 16), [8]), Some([0]));
+        for (at, offset) in [((1 << 20) - 16, 16), (0x100, 4), (0x104, 0), (0, u64::MAX)] {
+            assert_eq!(ram.load_words(Gpa(at), [offset]), None);
+        }
     }
 
     #[test]

@@ -62,7 +62,9 @@ pub(super) fn event_text(event: &EventRecord) -> String {
         Some(ret_addr) => format!("{ret_addr} <- {}", symbol_name.as_ref().unwrap_or(addr)),
         None => place(symbol_name.as_deref(), *offset, addr),
     };
-    let mut line = format!("[{vcpu:03}] {time:>13.6}: {name}: ({hit})");
+    let comm = event.comm.as_deref().unwrap_or("<...>");
+    let pid = event.pid.map_or("?".to_owned(), |pid| pid.to_string());
+    let mut line = format!("{comm:>16}-{pid:<7} [{vcpu:03}] {time:>13.6}: {name}: ({hit})");
     for (name, value) in &event.args {
         line.push_str(&format!(" {name}={}", scalar(value)));
     }
@@ -149,18 +151,22 @@ mod tests {
     #[test]
     fn events_look_like_ftrace() {
         let mut event: EventRecord = serde_json::from_str(
-            r#"{"seq":7,"time":12.5,"vcpu":1,"group":"kprobes","event":"getpid",
+            r#"{"seq":7,"time":12.5,"vcpu":1,"pid":1,"comm":"init","group":"kprobes","event":"getpid",
                 "symbol_name":"__x64_sys_getpid","offset":4,"addr":"0xffffffff81000004",
                 "args":{"arg1":"0x1f","b":"0x0"}}"#,
         )
         .unwrap();
         assert_eq!(
             event_text(&event),
-            "[001]     12.500000: getpid: (__x64_sys_getpid+0x4) arg1=0x1f b=0x0"
+            "            init-1       [001]     12.500000: getpid: (__x64_sys_getpid+0x4) arg1=0x1f b=0x0"
         );
         event.symbol_name = None;
         event.args.clear();
-        assert_eq!(event_text(&event), "[001]     12.500000: getpid: (0xffffffff81000004)");
+        (event.pid, event.comm) = (None, None);
+        assert_eq!(
+            event_text(&event),
+            "           <...>-?       [001]     12.500000: getpid: (0xffffffff81000004)"
+        );
     }
 
     #[test]
@@ -175,14 +181,14 @@ mod tests {
         .unwrap();
         assert_eq!(
             event_text(&event),
-            "[001]     12.500000: ret: (0xffffffff81000104 <- vfs_read) arg1=0x1\n        \
+            "           <...>-?       [001]     12.500000: ret: (0xffffffff81000104 <- vfs_read) arg1=0x1\n        \
              => vfs_read+0x0\n        => 0xffffffffc0000000"
         );
         event.stack.clear();
         event.symbol_name = None;
         assert_eq!(
             event_text(&event),
-            "[001]     12.500000: ret: (0xffffffff81000104 <- 0xffffffff81000000) arg1=0x1"
+            "           <...>-?       [001]     12.500000: ret: (0xffffffff81000104 <- 0xffffffff81000000) arg1=0x1"
         );
     }
 

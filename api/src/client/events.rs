@@ -32,6 +32,10 @@ pub struct EventRecord {
     pub time: f64,
     /// vCPU that hit.
     pub vcpu: u32,
+    /// Number of the thread that was current.
+    pub pid: Option<u32>,
+    /// Its name.
+    pub comm: Option<String>,
     /// Name of the probe's event.
     pub event: String,
     /// Function probed.

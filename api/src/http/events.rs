@@ -209,6 +209,8 @@ mod tests {
                 seq,
                 time: 0.5,
                 vcpu: 0,
+                pid: None,
+                comm: None,
                 group: "kprobes".into(),
                 event: "e".into(),
                 symbol_name: None,

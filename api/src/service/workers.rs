@@ -14,6 +14,8 @@ use super::Growth;
 
 /// How long hits may wait in the rings while there are probes.
 const DRAIN_BUSY: Duration = Duration::from_millis(5);
+/// So many hits at once, and the next are not waited for: a ring holds 4,000 records of four arguments.
+const MANY: usize = 500;
 /// How soon the drainer sees that there are probes.
 const DRAIN_IDLE: Duration = Duration::from_millis(50);
 /// How long the guest may have rewritten text under a probe, or a probe could be placed or optimized, before the
@@ -54,13 +56,18 @@ pub(super) fn drain(engine: Arc<Engine>) -> io::Result<Worker> {
     Worker::spawn("drainer", move |stop| {
         let mut patrolled = Instant::now();
         while !stop.load(Ordering::Acquire) {
-            engine.drain();
+            let moved = engine.drain();
             if patrolled.elapsed() >= PATROL {
                 engine.patrol();
                 engine.optimize();
                 patrolled = Instant::now();
             }
-            thread::park_timeout(if engine.has_probes() { DRAIN_BUSY } else { DRAIN_IDLE });
+            let rest = match engine.has_probes() {
+                true if moved > MANY => Duration::ZERO,
+                true => DRAIN_BUSY,
+                false => DRAIN_IDLE,
+            };
+            thread::park_timeout(rest);
         }
     })
 }

@@ -1,22 +1,19 @@
-//! The code of a detour.
-//!
-//! It uses only instructions that every KVM can run, the software-only one included, and changes nothing that
-//! the probed code can see: registers and flags are saved on the kernel's stack (which has no red zone: Linux's
-//! arch/x86/Makefile, -mno-red-zone) and restored. It may be interrupted anywhere, by other detours too, and go
-//! on later on another CPU: a record is reserved by one locked exchange, and counts from when its first word is
-//! there.
+//! What a detour is to do, and the whole of its code.
 
 use exoprobe_vmm::Gva;
-use iced_x86::code_asm::*;
+use iced_x86::code_asm::{CodeAssembler, CodeLabel};
 use iced_x86::{BlockEncoderOptions, IcedError};
 
 use super::Region;
-use super::ring::{self, RECORD_ARGS, RECORD_TASK, RECORD_TIME, RING_DATA, RING_HEAD, RING_LIMIT};
+use super::code::{Code, Frame};
+use super::pool::{Pool, STUB_LEN};
 use crate::definition::Register;
 use crate::insn::{self, AssembleError};
 
-/// Bytes of a register on the stack.
-const SAVED: i32 = 8;
+/// Most values of one detour that are read from memory.
+pub const LOADS_MAX: usize = 16;
+/// push imm32
+const PUSH: u8 = 0x68;
 
 /// Why there is no detour.
 #[derive(Debug, thiserror::Error)]
@@ -30,15 +27,38 @@ pub enum DetourError {
     /// It is not in the last 2 GiB of addresses, where 32 bits hold an address.
     #[error("{0} is not in the last 2 GiB of addresses")]
     Far(Gva),
+    /// The kernel's stack has no room for more.
+    #[error("more than {LOADS_MAX} arguments read memory")]
+    TooManyLoads,
 }
 
 /// What a detour writes into a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
     /// A register, as it is when the probed instruction is about to run.
     Register(Register),
     /// The stack pointer.
     StackPointer,
+    /// The Nth word from the stack pointer on.
+    Stack(u16),
+    /// The word at an address that is always mapped.
+    Fixed(Gva),
+    /// The word at another value plus `offset`.
+    Deref {
+        /// Bytes added to the inner value.
+        offset: i64,
+        /// What gives the address.
+        base: Box<Value>,
+    },
+    /// Where the call returns to; in code for returns only.
+    ReturnAddress,
+}
+
+impl Value {
+    /// Whether it comes from memory that may not be there.
+    pub(super) fn is_loaded(&self) -> bool {
+        matches!(self, Self::Stack(_) | Self::Fixed(_) | Self::Deref { .. })
+    }
 }
 
 /// What a detour does for one probe.
@@ -48,6 +68,18 @@ pub enum Task {
     Count,
     /// Writes a record, or adds one to the counter when there is no room.
     Record(Vec<Value>),
+    /// Has the call return by way of an instance of this pool; adds one to the pool's own counter when none is
+    /// free.
+    Follow(Pool),
+}
+
+impl Task {
+    pub(super) fn values(&self) -> &[Value] {
+        match self {
+            Self::Record(values) => values,
+            Self::Count | Self::Follow(_) => &[],
+        }
+    }
 }
 
 /// One probe's part of a detour.
@@ -61,8 +93,36 @@ pub struct Block {
     pub task: Task,
 }
 
-/// Where a detour finds things in the guest.
+/// Where a kernel has what names the current task, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Current {
+    /// Per-CPU offset of the task's address.
+    pub task: Gva,
+    /// In the task: its number, 32 bits.
+    pub pid: u32,
+    /// In the task: its name, 16 bytes.
+    pub comm: u32,
+}
+
+/// Memory that stays mapped for as long as the kernel runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    /// Its first address.
+    pub start: Gva,
+    /// Bytes, 8 or more.
+    pub len: u64,
+}
+
+impl Mapped {
+    /// Whether the word at `at` is in it.
+    #[must_use]
+    pub fn has_word(&self, at: Gva) -> bool {
+        at.0.wrapping_sub(self.start.0) <= self.len.saturating_sub(8)
+    }
+}
+
+/// Where a detour finds things in the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Surroundings {
     /// The first CPU's ring.
     pub rings: Gva,
@@ -71,9 +131,13 @@ pub struct Surroundings {
     /// Bytes of a ring's data less one.
     pub mask: u32,
     /// Per-CPU offset of the CPU's number (32 bits); `None` on a kernel for one CPU.
-    pub cpu: Option<u32>,
-    /// Per-CPU offset of the current task's address.
-    pub current: Option<u32>,
+    pub cpu: Option<Gva>,
+    /// What names the current task, where that is known.
+    pub current: Option<Current>,
+    /// Where memory may be read without a fault.
+    pub mapped: Vec<Mapped>,
+    /// Hidden memory, where a return address is a trampoline's.
+    pub hidden: Mapped,
 }
 
 /// A detour's code for its place.
@@ -83,11 +147,25 @@ pub struct Detour {
     pub bytes: Vec<u8>,
     /// Offset of where it is entered.
     pub entry: usize,
+    /// Offset of the int3 that has the VMM deal with a hit: nothing has been counted then, and all registers
+    /// but RIP are as they were when the detour was entered.
+    pub doorbell: Option<usize>,
+    /// Offset of the displaced instructions, which go on after a doorbell.
+    pub displaced: usize,
+}
+
+/// A branch out of the straight way.
+#[derive(Clone, Copy)]
+pub(super) struct Labels {
+    /// Comes when there is no room, or no instance.
+    pub(super) full: CodeLabel,
+    /// Goes on behind.
+    pub(super) done: CodeLabel,
 }
 
 impl Detour {
-    /// Assembles the code for `at`: what happens when a ring is full, the blocks, the instructions of `region`,
-    /// and a jmp to behind it.
+    /// Assembles the code for `at`: what happens when something is full, the blocks, the instructions of
+    /// `region`, and a jmp to behind it.
     ///
     /// # Errors
     /// [`DetourError`].
@@ -97,179 +175,123 @@ impl Detour {
         around: &Surroundings,
         at: Gva,
     ) -> Result<Self, DetourError> {
-        let records = blocks.iter().any(|block| matches!(block.task, Task::Record(_)));
-        let mut code = Code { a: CodeAssembler::new(64)?, at: region.at() };
-        let labels: Vec<Labels> = blocks.iter().map(|_| Labels::new(&mut code.a)).collect();
-        for (block, labels) in blocks.iter().zip(&labels) {
-            if matches!(block.task, Task::Record(_)) {
-                code.when_full(block.counter, *labels)?;
-            }
-        }
-        let mut entry = code.a.create_label();
-        code.a.set_label(&mut entry)?;
-        code.save(records)?;
-        for (block, labels) in blocks.iter().zip(labels) {
+        let scratch = blocks.iter().any(|block| block.task != Task::Count);
+        let mut plan = Plan::new(region.at(), blocks, Frame { scratch, ..Frame::default() })?;
+        let code = &mut plan.code;
+        code.prove(blocks, around)?;
+        for (block, labels) in blocks.iter().zip(&plan.labels) {
             match &block.task {
                 Task::Count => code.count(block.counter)?,
-                Task::Record(values) => code.record(block, values, around, labels)?,
+                Task::Record(values) => code.record(block.number, values, around, *labels)?,
+                Task::Follow(pool) => code.follow(*pool, *labels)?,
             }
         }
-        code.restore(records)?;
-        let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
-        let assembled = code.a.assemble_options(at.0, options)?;
-        let entry = assembled.label_ip(&entry)?.wrapping_sub(at.0);
-        let mut bytes = assembled.inner.code_buffer;
+        code.leave()?;
+        let mut detour = plan.finish(at)?;
         for insn in region.insns() {
-            insn.copy_to(at, &mut bytes)?;
+            insn.copy_to(at, &mut detour.bytes)?;
         }
         if let Some(next) = region.next() {
-            insn::jump_to(at, &mut bytes, next)?;
+            insn::jump_to(at, &mut detour.bytes, next)?;
         }
-        Ok(Self { bytes, entry: usize::try_from(entry).unwrap_or_default() })
-    }
-}
-
-/// Where the code of a record branches to.
-#[derive(Clone, Copy)]
-struct Labels {
-    full: CodeLabel,
-    done: CodeLabel,
-}
-
-impl Labels {
-    fn new(a: &mut CodeAssembler) -> Self {
-        Self { full: a.create_label(), done: a.create_label() }
-    }
-}
-
-/// An address as the sign-extended 32 bits that an operand holds of it.
-fn imm32(address: Gva) -> Result<i32, DetourError> {
-    i32::try_from(address.0.cast_signed()).map_err(|_| DetourError::Far(address))
-}
-
-/// The 64-bit word at an absolute address of the last 2 GiB.
-fn word_at(address: Gva) -> Result<AsmMemoryOperand, DetourError> {
-    imm32(address)?;
-    Ok(qword_ptr(address.0))
-}
-
-struct Code {
-    a: CodeAssembler,
-    /// The probed address.
-    at: Gva,
-}
-
-impl Code {
-    fn save(&mut self, records: bool) -> Result<(), IcedError> {
-        if records {
-            for register in [rax, rcx, rdx] {
-                self.a.push(register)?;
-            }
-        }
-        self.a.pushfq()
+        Ok(detour)
     }
 
-    fn restore(&mut self, records: bool) -> Result<(), IcedError> {
-        self.a.popfq()?;
-        if records {
-            for register in [rdx, rcx, rax] {
-                self.a.pop(register)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn count(&mut self, counter: Gva) -> Result<(), DetourError> {
-        Ok(self.a.lock().inc(word_at(counter)?)?)
-    }
-
-    /// Comes from a record that has no room, and goes on behind it.
-    fn when_full(&mut self, counter: Gva, labels: Labels) -> Result<(), DetourError> {
-        let mut full = labels.full;
-        self.a.set_label(&mut full)?;
-        self.a.lock().inc(word_at(counter)?)?;
-        Ok(self.a.jmp(labels.done)?)
-    }
-
-    /// RCX is the ring, then the record; RAX and RDX are at hand.
-    fn record(
-        &mut self,
+    /// Assembles the code for `at` that the calls of a pool return to: one block, which gives the instance back,
+    /// and behind it the stubs of all instances, [`STUB_LEN`] bytes each. [`Self::doorbell`] has the registers
+    /// as at the return, but for the instance's address, which is on the stack besides.
+    ///
+    /// # Errors
+    /// [`DetourError`].
+    pub fn assemble_returns(
         block: &Block,
-        values: &[Value],
+        pool: Pool,
         around: &Surroundings,
-        mut labels: Labels,
-    ) -> Result<(), DetourError> {
-        let header = ring::header(block.number, values.len());
-        let rings = imm32(around.rings)?;
-        let a = &mut self.a;
-        let mut again = a.create_label();
-        match around.cpu {
-            Some(offset) => {
-                let stride = i32::try_from(around.stride).expect("less than hidden memory");
-                a.imul_3(ecx, dword_ptr(u64::from(offset)).gs(), stride)?;
-                a.add(rcx, rings)?;
+        at: Gva,
+    ) -> Result<Self, DetourError> {
+        let blocks = std::slice::from_ref(block);
+        // No register value is of the probed address there.
+        let frame = Frame { scratch: true, is_return: true, ..Frame::default() };
+        let mut plan = Plan::new(Gva(0), blocks, frame)?;
+        let (code, mut labels) = (&mut plan.code, plan.labels[0]);
+        code.is_of_instance()?;
+        code.skip_when_off(pool, labels.done)?;
+        code.prove(blocks, around)?;
+        match &block.task {
+            Task::Record(values) => code.record(block.number, values, around, labels)?,
+            Task::Count | Task::Follow(_) => {
+                code.count(block.counter)?;
+                code.a.set_label(&mut labels.done)?;
             }
-            None => a.mov(rcx, i64::from(rings))?,
         }
-        a.mov(rax, qword_ptr(rcx + RING_HEAD))?;
-        a.set_label(&mut again)?;
-        a.lea(rdx, ptr(rax + ring::record_bytes(values.len())))?;
-        a.cmp(rdx, qword_ptr(rcx + RING_LIMIT))?;
-        a.ja(labels.full)?;
-        a.lock().cmpxchg(qword_ptr(rcx + RING_HEAD), rdx)?;
-        a.jne(again)?;
-        a.and(eax, i32::try_from(around.mask).expect("less than hidden memory"))?;
-        a.lea(rcx, ptr(rcx + rax + RING_DATA))?;
-        a.rdtsc()?;
-        a.shl(rdx, 32)?;
-        a.or(rax, rdx)?;
-        a.mov(qword_ptr(rcx + RECORD_TIME), rax)?;
-        if let Some(offset) = around.current {
-            a.mov(rax, qword_ptr(u64::from(offset)).gs())?;
-            a.mov(qword_ptr(rcx + RECORD_TASK), rax)?;
+        code.give_back(pool)?;
+        code.leave()?;
+        code.a.ret()?;
+        let mut detour = plan.finish(at)?;
+        let entry = at.wrapping_add(detour.entry as u64);
+        for index in 0..pool.capacity {
+            let begun = detour.bytes.len();
+            let instance = pool.instance(index);
+            detour.bytes.push(PUSH);
+            detour.bytes.extend(super::code::imm32(instance)?.to_le_bytes());
+            insn::jump_to(at, &mut detour.bytes, entry)?;
+            debug_assert_eq!(detour.bytes.len() - begun, STUB_LEN);
         }
-        for (index, value) in (0..).zip(values) {
-            self.store(RECORD_ARGS + index * SAVED, *value)?;
-        }
-        let a = &mut self.a;
-        a.mov(dword_ptr(rcx), header.cast_signed())?;
-        // What follows, another block or the end, begins with an instruction.
-        Ok(a.set_label(&mut labels.done)?)
-    }
-
-    /// Stores a value at `offset` of the record.
-    fn store(&mut self, offset: i32, value: Value) -> Result<(), DetourError> {
-        let to = qword_ptr(rcx + offset);
-        let on_stack = |index: i32| qword_ptr(rsp + index * SAVED);
-        let a = &mut self.a;
-        let from = match value {
-            Value::StackPointer | Value::Register(Register::Sp) => {
-                a.lea(rax, ptr(rsp + 4 * SAVED))?;
-                rax
-            }
-            Value::Register(Register::Ip) => return Ok(a.mov(to, imm32(self.at)?)?),
-            Value::Register(Register::Flags) => load(a, on_stack(0))?,
-            Value::Register(Register::Dx) => load(a, on_stack(1))?,
-            Value::Register(Register::Cx) => load(a, on_stack(2))?,
-            Value::Register(Register::Ax) => load(a, on_stack(3))?,
-            Value::Register(Register::Bx) => rbx,
-            Value::Register(Register::Si) => rsi,
-            Value::Register(Register::Di) => rdi,
-            Value::Register(Register::Bp) => rbp,
-            Value::Register(Register::R8) => r8,
-            Value::Register(Register::R9) => r9,
-            Value::Register(Register::R10) => r10,
-            Value::Register(Register::R11) => r11,
-            Value::Register(Register::R12) => r12,
-            Value::Register(Register::R13) => r13,
-            Value::Register(Register::R14) => r14,
-            Value::Register(Register::R15) => r15,
-        };
-        Ok(a.mov(to, from)?)
+        Ok(detour)
     }
 }
 
-fn load(a: &mut CodeAssembler, from: AsmMemoryOperand) -> Result<AsmRegister64, IcedError> {
-    a.mov(rax, from)?;
-    Ok(rax)
+/// Code on its way.
+struct Plan {
+    code: Code,
+    labels: Vec<Labels>,
+    entry: CodeLabel,
+}
+
+impl Plan {
+    /// Begins with what is out of the straight way, and the registers saved.
+    fn new(probed: Gva, blocks: &[Block], frame: Frame) -> Result<Self, DetourError> {
+        let loads = blocks.iter().flat_map(|block| block.task.values());
+        let loads = loads.filter(|value| value.is_loaded()).count();
+        if loads > LOADS_MAX {
+            return Err(DetourError::TooManyLoads);
+        }
+        let loads = i32::try_from(loads).expect("at most 16");
+        let mut a = CodeAssembler::new(64)?;
+        let label =
+            |a: &mut CodeAssembler| Labels { full: a.create_label(), done: a.create_label() };
+        let labels: Vec<Labels> = blocks.iter().map(|_| label(&mut a)).collect();
+        let mut entry = a.create_label();
+        let mut code = Code::new(a, probed, Frame { loads, ..frame });
+        for (block, labels) in blocks.iter().zip(&labels) {
+            match &block.task {
+                Task::Count => {}
+                Task::Record(_) => code.when_full(block.counter, *labels)?,
+                Task::Follow(pool) => code.when_full(pool.missed(), *labels)?,
+            }
+        }
+        let may_ring = frame.is_return
+            || blocks.iter().any(|b| matches!(b.task, Task::Follow(_)))
+            || loads > 0;
+        if may_ring {
+            code.ring()?;
+        }
+        code.a.set_label(&mut entry)?;
+        code.enter()?;
+        Ok(Self { code, labels, entry })
+    }
+
+    fn finish(mut self, at: Gva) -> Result<Detour, DetourError> {
+        let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
+        let assembled = self.code.a.assemble_options(at.0, options)?;
+        let offset = |label: &CodeLabel| -> Result<usize, IcedError> {
+            let ip = assembled.label_ip(label)?;
+            Ok(usize::try_from(ip.wrapping_sub(at.0)).unwrap_or_default())
+        };
+        let entry = offset(&self.entry)?;
+        let doorbell = self.code.int3.as_ref().map(offset).transpose()?;
+        let bytes = assembled.inner.code_buffer;
+        let displaced = bytes.len();
+        Ok(Detour { bytes, entry, doorbell, displaced })
+    }
 }

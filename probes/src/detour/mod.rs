@@ -6,11 +6,16 @@
 //! [`Obstacle`] why not, [`Targets`] knows where control comes to, and [`Detour`] is the code.
 
 mod assemble;
+mod code;
+mod pool;
 mod region;
 mod ring;
 mod targets;
 
-pub use assemble::{Block, Detour, DetourError, Surroundings, Task, Value};
+pub use assemble::{
+    Block, Current, Detour, DetourError, LOADS_MAX, Mapped, Surroundings, Task, Value,
+};
+pub use pool::{FollowedCall, Pool, PoolMemory, STUB_LEN};
 pub use region::{Ground, JMP_LEN, Obstacle, Region};
 pub use ring::{GuestRecord, GuestRing, Scribbled, Words};
 pub use targets::Targets;

@@ -9,9 +9,11 @@
 //! | 8 | limit: how far the head may go; the host's |
 //! | 64 | records: the one reserved at position p begins at p modulo the data's size, and goes on in a straight line, over the end too |
 //!
-//! A record: a header (32 bits, none until the record is whole: number of its block, and of its arguments), time
-//! stamp, current task, arguments, 64 bits each. The host clears what it has read.
+//! A record: a header (none until the record is whole: number of its block, and of its arguments) and the current
+//! task's number, 32 bits each; time stamp; the task's name, 128 bits; arguments, 64 bits each. The host clears what
+//! it has read.
 
+use exoprobe_introspect::TaskId;
 use exoprobe_vmm::HiddenMemory;
 
 /// Offset of the head.
@@ -23,18 +25,20 @@ pub(super) const RING_DATA: i32 = 64;
 /// Offsets in a record.
 pub(super) const RECORD_TIME: i32 = 8;
 /// See [`RECORD_TIME`].
-pub(super) const RECORD_TASK: i32 = 16;
+pub(super) const RECORD_PID: i32 = 4;
 /// See [`RECORD_TIME`].
-pub(super) const RECORD_ARGS: i32 = 24;
+pub(super) const RECORD_COMM: i32 = 16;
+/// See [`RECORD_TIME`].
+pub(super) const RECORD_ARGS: i32 = 32;
 const WORD: usize = 8;
-/// Most arguments of a record.
-pub(super) const ARGS_MAX: usize = crate::definition::ARGS_MAX;
+/// Most arguments of a record: a return's has the return address besides.
+pub(super) const ARGS_MAX: usize = crate::definition::ARGS_MAX + 1;
 /// Bytes of the longest record, and of what is behind a ring's end for it.
 pub(super) const RECORD_MAX: usize = RECORD_ARGS as usize + ARGS_MAX * WORD;
 
 /// The header of a whole record: never zero.
 pub(super) fn header(number: u16, args: usize) -> u32 {
-    let args = u32::try_from(args.min(ARGS_MAX)).expect("at most 128");
+    let args = u32::try_from(args.min(ARGS_MAX)).expect("at most 129");
     u32::from(number) << 16 | args << 1 | 1
 }
 
@@ -49,6 +53,11 @@ pub trait Words {
     fn load(&self, offset: u64) -> u64;
     /// Replaces the word at `offset`; what was stored before is seen before.
     fn store(&self, offset: u64, word: u64);
+    /// Replaces the word at `offset` by `new` if it is `current`, in one.
+    ///
+    /// # Errors
+    /// The word, when it is another.
+    fn compare_exchange(&self, offset: u64, current: u64, new: u64) -> Result<(), u64>;
 }
 
 impl Words for HiddenMemory {
@@ -59,6 +68,10 @@ impl Words for HiddenMemory {
     fn store(&self, offset: u64, word: u64) {
         self.store_u64(offset, word);
     }
+
+    fn compare_exchange(&self, offset: u64, current: u64, new: u64) -> Result<(), u64> {
+        self.compare_exchange_u64(offset, current, new)
+    }
 }
 
 /// A record as it was found.
@@ -68,8 +81,8 @@ pub struct GuestRecord {
     pub number: u16,
     /// Guest time-stamp counter.
     pub time: u64,
-    /// Address of the task that was current; 0 where the kernel does not tell.
-    pub task: u64,
+    /// The task that was current; all zero where the kernel does not tell.
+    pub task: TaskId,
     /// Its values, in order.
     pub args: Vec<u64>,
 }
@@ -117,6 +130,17 @@ impl GuestRing {
         words.store(self.base + RING_LIMIT as u64, self.len);
     }
 
+    /// How far it is written, as the guest says.
+    pub fn head(&self, words: &impl Words) -> u64 {
+        words.load(self.base + RING_HEAD as u64)
+    }
+
+    /// Whether all has been read that was written before the head was so far.
+    #[must_use]
+    pub fn has_read(&self, head: u64) -> bool {
+        self.tail >= head
+    }
+
     /// Takes all whole records, up to the first that is still being written. `args_of` tells how many arguments
     /// a block's records have.
     ///
@@ -128,14 +152,15 @@ impl GuestRing {
         args_of: impl Fn(u16) -> Option<usize>,
         mut take: impl FnMut(GuestRecord),
     ) -> Result<(), Scribbled> {
-        let head = words.load(self.base + RING_HEAD as u64);
+        let head = self.head(words);
         if head.checked_sub(self.tail).is_none_or(|used| used > self.len) {
             self.reset(words);
             return Err(Scribbled);
         }
         while self.tail < head {
             let at = self.base + RING_DATA as u64 + self.tail % self.len;
-            let found = words.load(at) & u64::from(u32::MAX);
+            let first = words.load(at);
+            let [found, pid] = [first, first >> 32].map(|half| half & u64::from(u32::MAX));
             if found == 0 {
                 break;
             }
@@ -146,12 +171,18 @@ impl GuestRing {
                 return Err(Scribbled);
             };
             let word = |offset: i32| words.load(at + u64::from(offset.unsigned_abs()));
-            let first = RECORD_ARGS as u64;
+            let comm = [word(RECORD_COMM), word(RECORD_COMM + 8)].map(u64::to_le_bytes);
+            let task = TaskId {
+                pid: u32::try_from(pid).expect("32 bits"),
+                comm: *comm.as_flattened().first_chunk().expect("two words"),
+            };
             take(GuestRecord {
                 number,
                 time: word(RECORD_TIME),
-                task: word(RECORD_TASK),
-                args: (0..args as u64).map(|i| words.load(at + first + i * WORD as u64)).collect(),
+                task,
+                args: (0..args as u64)
+                    .map(|i| words.load(at + RECORD_ARGS as u64 + i * WORD as u64))
+                    .collect(),
             });
             (at..at + bytes(args)).step_by(WORD).for_each(|offset| words.store(offset, 0));
             self.tail += bytes(args);
@@ -173,17 +204,17 @@ fn parse(found: u64, args_of: impl Fn(u16) -> Option<usize>) -> Option<(u16, usi
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::cell::RefCell;
 
     use proptest::prelude::*;
 
     use super::*;
 
-    struct Memory(RefCell<Vec<u64>>);
+    pub(in crate::detour) struct Memory(RefCell<Vec<u64>>);
 
     impl Memory {
-        fn new() -> Self {
+        pub(in crate::detour) fn new() -> Self {
             Self(RefCell::new(vec![0; usize::try_from(GuestRing::bytes(LEN)).unwrap() / 8]))
         }
 
@@ -197,11 +228,12 @@ mod tests {
             self.store(0, next);
             let at = 64 + head % LEN;
             self.store(at + 8, head);
-            self.store(at + 16, 7);
+            self.store(at + 16, u64::from_le_bytes(*b"a name, "));
+            self.store(at + 24, u64::from_le_bytes(*b"of 16 by"));
             for (i, arg) in (0u64..).zip(args) {
-                self.store(at + 24 + i * 8, *arg);
+                self.store(at + 32 + i * 8, *arg);
             }
-            self.store(at, u64::from(header(number, args.len())));
+            self.store(at, u64::from(header(number, args.len())) | 7 << 32);
             Some(())
         }
     }
@@ -213,6 +245,15 @@ mod tests {
 
         fn store(&self, offset: u64, word: u64) {
             self.0.borrow_mut()[usize::try_from(offset / 8).unwrap()] = word;
+        }
+
+        fn compare_exchange(&self, offset: u64, current: u64, new: u64) -> Result<(), u64> {
+            let now = self.load(offset);
+            if now != current {
+                return Err(now);
+            }
+            self.store(offset, new);
+            Ok(())
         }
     }
 
@@ -232,10 +273,11 @@ mod tests {
             while memory.write(3, &[round, written, 9]).is_some() {
                 written += 1;
             }
-            assert_eq!(written, LEN / 48);
+            assert_eq!(written, LEN / 56);
             let mut got = 0;
             let take = |record: GuestRecord| {
-                assert_eq!((record.number, record.task), (3, 7));
+                let task = TaskId { pid: 7, comm: *b"a name, of 16 by" };
+                assert_eq!((record.number, record.task), (3, task));
                 assert_eq!(record.args, [round, got, 9]);
                 assert!(record.time >= next);
                 (next, got) = (record.time + 1, got + 1);

@@ -10,15 +10,24 @@ use super::ring::{GuestRecord, GuestRing, Words};
 use super::*;
 use crate::definition::Register;
 use crate::insn::Assurances;
-use crate::insn::tests::machine::{MEMORY_LEN, Machine, Outcome, RSP, State};
+use crate::insn::tests::machine::{MEMORY_LEN, Machine, Outcome, RDI, RSI, RSP, State};
 
 /// Offsets behind the place of slots.
 const DETOUR: u64 = 0;
 const COUNTER: u64 = 0xe00;
 const CPU: u64 = 0xe10;
 const CURRENT: u64 = 0xe18;
+const TASK: u64 = 0xa00;
 const RING: u64 = 0x1000;
 const LEN: u64 = 2048;
+const POOL: u64 = 0x2000;
+const RETURNS: u64 = 0x2400;
+/// In the current task.
+const PID: u32 = 0x3c8;
+const COMM: u32 = 0x3d0;
+
+/// Bytes below the stack pointer that detours may use.
+const BELOW: usize = 256;
 
 /// A text without anything special, but for a branch that comes to one place.
 struct Plain {
@@ -70,12 +79,18 @@ impl Words for Shared {
         let at = self.0.borrow().slot(0) + offset;
         self.0.borrow_mut().write(at, &word.to_le_bytes());
     }
+
+    fn compare_exchange(&self, offset: u64, current: u64, new: u64) -> Result<(), u64> {
+        let now = self.load(offset);
+        (now == current).then(|| self.store(offset, new)).ok_or(now)
+    }
 }
 
 struct Bench {
     shared: Shared,
     ring: GuestRing,
     around: Surroundings,
+    memory: Vec<u8>,
 }
 
 impl Bench {
@@ -85,18 +100,26 @@ impl Bench {
         let shared = Shared(RefCell::new(machine));
         let ring = GuestRing::new(&shared, RING, LEN);
         // GS is 0 in a program, so that an offset is an address. CPU 1's ring is the one there is.
-        let offset = |at: u64| Some(u32::try_from(base + at).expect("a mapping below 2 GiB"));
+        let memory = shared.0.borrow().memory();
         let stride = 0x100;
         shared.store(CPU, 1);
-        shared.store(CURRENT, 0xdead_beef);
+        shared.store(CURRENT, base + TASK);
+        shared.store(TASK + u64::from(PID), 0xffff_ffff_0000_0111);
+        shared.store(TASK + u64::from(COMM), u64::from_le_bytes(*b"a task's"));
+        shared.store(TASK + u64::from(COMM) + 8, u64::from_le_bytes(*b" name\0\0\0"));
         let around = Surroundings {
             rings: Gva(base + RING - u64::from(stride)),
             stride,
             mask: u32::try_from(LEN - 1).unwrap(),
-            cpu: offset(CPU),
-            current: offset(CURRENT),
+            cpu: Some(Gva(base + CPU)),
+            current: Some(Current { task: Gva(base + CURRENT), pid: PID, comm: COMM }),
+            mapped: vec![
+                Mapped { start: Gva(memory + 0x1000), len: 0x800 },
+                Mapped { start: Gva(memory), len: 0x100 },
+            ],
+            hidden: Mapped { start: Gva(base), len: 0x3000 },
         };
-        Self { shared, ring, around }
+        Self { shared, ring, around, memory: vec![0x5a; MEMORY_LEN] }
     }
 
     fn home(&self) -> u64 {
@@ -110,14 +133,14 @@ impl Bench {
 
     /// Runs `code`, which ends by leaving: as it is, and with its beginning in a detour.
     fn both(&mut self, code: &[u8], blocks: &[Block], input: &State) -> [Outcome; 2] {
-        let (home, memory) = (self.home(), vec![0x5a; MEMORY_LEN]);
+        let (home, memory) = (self.home(), self.memory.clone());
         let mut machine = self.shared.0.borrow_mut();
         machine.write(home, code);
         let plain = machine.run(home, input, &memory);
         let region = Region::check(code, Gva(home), &PLAIN).unwrap();
         let at = machine.slot(0) + DETOUR;
         let detour = Detour::assemble(&region, blocks, &self.around, Gva(at)).unwrap();
-        assert!(detour.bytes.len() < 0xe00);
+        assert!(detour.bytes.len() < 0xa00);
         machine.write(at, &detour.bytes);
         machine.write_jmp(home, at + detour.entry as u64);
         let detoured = machine.run(home, input, &memory);
@@ -125,8 +148,9 @@ impl Bench {
         let end = usize::try_from(input.gpr[RSP] - machine.memory()).unwrap();
         let mut outcomes = [plain, detoured];
         let [plain, detoured] =
-            outcomes.each_mut().map(|outcome| &mut outcome.memory[end - 64..end]);
-        for ((plain, detoured), before) in plain.iter().zip(detoured).zip(&memory[end - 64..end]) {
+            outcomes.each_mut().map(|outcome| &mut outcome.memory[end - BELOW..end]);
+        for ((plain, detoured), before) in plain.iter().zip(detoured).zip(&memory[end - BELOW..end])
+        {
             if plain == before {
                 *detoured = *before;
             }
@@ -144,7 +168,7 @@ impl Bench {
 fn input(machine: &Machine, gpr: [u64; 16], flags: u64) -> State {
     let mut state = State::new();
     state.gpr = gpr;
-    state.gpr[RSP] = machine.memory() + 0x3000;
+    state.gpr[RSP] = machine.memory() + 0x3100;
     state.rflags = 0x202 | flags & 0x8d5;
     state
 }
@@ -205,7 +229,8 @@ proptest! {
         prop_assert_eq!(found.len(), 1);
         let expected = [input.gpr[0], input.gpr[2], input.rflags, input.gpr[9]];
         prop_assert_eq!(&found[0].args[..], &expected[..]);
-        prop_assert_eq!((found[0].number, found[0].task), (5, 0xdead_beef));
+        prop_assert_eq!((found[0].number, found[0].task.pid), (5, 0x111));
+        prop_assert_eq!(found[0].task.name(), "a task's name");
         prop_assert!(found[0].time > 0);
         prop_assert_eq!(bench.shared.load(COUNTER), u64::from(count));
     }
@@ -261,7 +286,7 @@ fn a_full_ring_loses_records_and_counts_them() {
         total += bench.drain().len() as u64;
         assert_eq!(total + bench.shared.load(COUNTER), 50 * round);
     }
-    assert_eq!(total, 3 * (LEN / 56));
+    assert_eq!(total, 3 * (LEN / 64));
 }
 
 /// Instructions of a hit: the jmp in, and all up to the jmp back, with no branch taken.
@@ -328,4 +353,204 @@ fn targets_are_those_of_branches_and_what_is_added() {
     // jmp to a thunk
     targets.add_function(Gva(start.0 + 0x40), &[0xeb, 0x10], |to| to == Gva(start.0 + 0x52));
     assert_eq!(targets.indirect_jump(Gva(start.0 + 0x40)), Some(Gva(start.0 + 0x40)));
+}
+
+/// A detour whose doorbell raises an exception that the machine catches, in place of the int3.
+fn with_bell(machine: &mut Machine, detour: &Detour, at: u64) {
+    const HLT: u8 = 0xf4;
+    let mut bytes = detour.bytes.clone();
+    let bell = detour.doorbell.expect("it may ring");
+    assert_eq!(std::mem::replace(&mut bytes[bell], HLT), 0xcc);
+    machine.write(at, &bytes);
+}
+
+#[test]
+fn what_memory_gives_is_recorded_or_the_doorbell_is_rung() {
+    let mut bench = Bench::new();
+    let (memory, deref) = (bench.shared.0.borrow().memory(), |offset, base| Value::Deref {
+        offset,
+        base: Box::new(base),
+    });
+    bench.memory[0x1010..0x1018].copy_from_slice(&(memory + 0xf0).to_le_bytes());
+    bench.memory[0xf8..0x100].copy_from_slice(&77_u64.to_le_bytes());
+    bench.memory[0x3100..0x3108].copy_from_slice(&88_u64.to_le_bytes());
+    let inner = deref(0x10, Value::Register(Register::Di));
+    let values = vec![Value::Stack(0), deref(8, inner.clone()), Value::Fixed(Gva(memory)), inner];
+    let block = bench.block(1, Task::Record(values));
+    let code = leaving(&bench.shared.0.borrow(), vec![0x55, 0x48, 0x89, 0xe5, 0x85, 0xff]);
+    let mut state = input(&bench.shared.0.borrow(), [3; 16], 0x41);
+    state.gpr[RDI] = memory + 0x1000;
+    let blocks = [block];
+    let [plain, detoured] = bench.both(&code, &blocks, &state);
+    assert_eq!(plain.difference(&detoured), None);
+    let found = bench.drain();
+    assert_eq!(found[0].args, [88, 77, 0x5a5a_5a5a_5a5a_5a5a, memory + 0xf0]);
+    // Where a word may not be, all is as it was before.
+    let at = bench.shared.0.borrow().slot(0) + DETOUR;
+    let home = Gva(bench.home());
+    bench.shared.0.borrow_mut().write(home.0, &code);
+    let region = Region::check(&code, home, &PLAIN).unwrap();
+    let detour = Detour::assemble(&region, &blocks, &bench.around, Gva(at)).unwrap();
+    with_bell(&mut bench.shared.0.borrow_mut(), &detour, at);
+    let entry = at + detour.entry as u64;
+    let rings = |bench: &mut Bench, state: &State| {
+        let outcome = bench.shared.0.borrow_mut().run(entry, state, &bench.memory.clone());
+        assert_eq!((&outcome.state.gpr, outcome.state.rflags), (&state.gpr, state.rflags));
+        assert_eq!((outcome.exit, bench.drain().len()), (0, 0));
+    };
+    for outside in [memory + 0x1000 + 0x7f1 - 0x10, 0, u64::MAX, memory + 0x3fff, 1 << 63] {
+        state.gpr[RDI] = outside;
+        rings(&mut bench, &state);
+    }
+    // The next one is not there; and the stack's page ends.
+    state.gpr[RDI] = memory + 0x1000;
+    bench.memory[0x1010] = 0xf1;
+    rings(&mut bench, &state);
+    bench.memory[0x1010] = 0xf0;
+    state.gpr[RSP] = memory + 0x2ff9;
+    rings(&mut bench, &state);
+}
+
+/// A function that is called once, with a pool that follows its calls.
+struct Called {
+    bench: Bench,
+    pool: PoolMemory,
+    /// Where the call returns to.
+    behind: u64,
+    returns: Detour,
+}
+
+impl Called {
+    const FUNCTION: u64 = 0x40;
+    /// push rbp; mov rbp, rsp; lea rax, [rdi+rsi]; pop rbp; ret
+    const BODY: [u8; 10] = [0x55, 0x48, 0x89, 0xe5, 0x48, 0x8d, 0x04, 0x37, 0x5d, 0xc3];
+
+    fn new(capacity: u32) -> Self {
+        let bench = Bench::new();
+        let (home, base) = (bench.home(), bench.shared.0.borrow().slot(0));
+        let at = Gva(base + POOL);
+        let values = vec![Value::ReturnAddress, Value::Register(Register::Ax), Value::StackPointer];
+        let block = bench.block(4, Task::Record([values, vec![Value::Stack(0)]].concat()));
+        let pool = Pool { at, capacity };
+        let around = &bench.around;
+        let returns = Detour::assemble_returns(&block, pool, around, Gva(base + RETURNS)).unwrap();
+        assert!(returns.bytes.len() < 0xc00);
+        let stubs = returns.bytes.len() - usize::try_from(capacity).unwrap() * STUB_LEN;
+        let stubs = Gva(base + RETURNS + stubs as u64);
+        let pool = PoolMemory::new(&bench.shared, POOL, pool, stubs);
+        pool.set_enabled(&bench.shared, true);
+        let mut machine = bench.shared.0.borrow_mut();
+        with_bell(&mut machine, &returns, base + RETURNS);
+        let call = [0xe8, u8::try_from(Self::FUNCTION - 5).unwrap(), 0, 0, 0];
+        let code = leaving(&machine, call.to_vec());
+        machine.write(home, &code);
+        machine.write(home + Self::FUNCTION, &Self::BODY);
+        drop(machine);
+        Self { bench, pool, behind: home + 5, returns }
+    }
+
+    /// Calls it, as it is or through its detour.
+    fn call(&mut self, state: &State, detoured: bool) -> Outcome {
+        let home = self.bench.home();
+        let function = home + Self::FUNCTION;
+        let at = self.bench.shared.0.borrow().slot(0) + DETOUR;
+        let region = Region::check(&Self::BODY, Gva(function), &PLAIN).unwrap();
+        let block = self.bench.block(0, Task::Follow(self.pool.pool));
+        let mut around = self.bench.around.clone();
+        // The machine's own stubs are no trampolines.
+        around.hidden = Mapped { start: Gva(at + POOL), len: 0x1000 };
+        let detour = Detour::assemble(&region, &[block], &around, Gva(at)).unwrap();
+        let mut machine = self.bench.shared.0.borrow_mut();
+        with_bell(&mut machine, &detour, at);
+        machine.write(function, &Self::BODY);
+        if detoured {
+            machine.write_jmp(function, at + detour.entry as u64);
+        }
+        machine.run(home, state, &self.bench.memory)
+    }
+
+    fn state(&self) -> State {
+        let mut gpr = std::array::from_fn(|i| i as u64 * 3 + 1);
+        (gpr[RDI], gpr[RSI]) = (1000, 234);
+        input(&self.bench.shared.0.borrow(), gpr, 0x41)
+    }
+
+    /// Calls it through its detour; gives the records. All else is as without.
+    fn followed(&mut self) -> Vec<GuestRecord> {
+        let state = self.state();
+        let plain = self.call(&state, false);
+        let detoured = self.call(&state, true);
+        assert_eq!((plain.state.gpr, plain.exit), (detoured.state.gpr, detoured.exit));
+        assert_eq!(plain.state.rflags, detoured.state.rflags);
+        let end = usize::try_from(state.gpr[RSP] - self.bench.shared.0.borrow().memory()).unwrap();
+        assert_eq!(plain.memory[end..], detoured.memory[end..]);
+        self.bench.drain()
+    }
+}
+
+#[test]
+fn a_followed_call_returns_to_its_caller_and_tells_of_it() {
+    let mut called = Called::new(2);
+    for _ in 0..5 {
+        let found = called.followed();
+        assert_eq!(found.len(), 1);
+        let stack = called.state().gpr[RSP];
+        let above = 0x5a5a_5a5a_5a5a_5a5a;
+        assert_eq!(found[0].args, [called.behind, 1234, stack, above]);
+        assert_eq!((found[0].number, &*found[0].task.name()), (4, "a task's name"));
+        assert_eq!(called.pool.active(&called.bench.shared), 0);
+    }
+    assert_eq!(called.pool.missed(&called.bench.shared), 0);
+}
+
+#[test]
+fn a_call_without_an_instance_is_missed_and_one_whose_probe_is_off_is_let_go() {
+    let mut called = Called::new(1);
+    let elsewhere = FollowedCall { key: Gva(8), return_to: Gva(8), shows: Gva(8) };
+    assert_eq!(called.pool.claim(&called.bench.shared, elsewhere), Some(0));
+    assert!(called.followed().is_empty());
+    assert_eq!(called.pool.missed(&called.bench.shared), 1);
+    called.pool.release(&called.bench.shared, 0);
+    assert_eq!(called.followed().len(), 1);
+    called.pool.set_enabled(&called.bench.shared, false);
+    assert!(called.followed().is_empty());
+    let (pool, memory) = (called.pool, &called.bench.shared);
+    assert_eq!((pool.active(memory), pool.missed(memory), memory.load(COUNTER)), (0, 1, 0));
+}
+
+#[test]
+fn a_return_that_is_no_instances_rings_the_doorbell() {
+    let mut called = Called::new(3);
+    let state = called.state();
+    let stub = called.pool.stub(1).0;
+    let memory = called.bench.memory.clone();
+    let outcome = called.bench.shared.0.borrow_mut().run(stub, &state, &memory);
+    assert_eq!((outcome.exit, outcome.state.rflags), (0, state.rflags));
+    let mut expected = state.gpr;
+    expected[RSP] -= 8;
+    assert_eq!(outcome.state.gpr, expected);
+    let base = called.bench.shared.0.borrow().memory();
+    let slot = usize::try_from(expected[RSP] - base).unwrap();
+    let pushed = u64::from_le_bytes(outcome.memory[slot..slot + 8].try_into().unwrap());
+    assert_eq!(called.pool.at(Gva(pushed)), Some(1), "the VMM is told which");
+    assert!(called.returns.doorbell.is_some() && called.bench.drain().is_empty());
+}
+
+#[test]
+fn a_call_that_has_a_trampoline_already_rings_the_doorbell() {
+    let called = Called::new(1);
+    let home = called.bench.home();
+    let at = called.bench.shared.0.borrow().slot(0) + DETOUR;
+    let region = Region::check(&Called::BODY, Gva(home), &PLAIN).unwrap();
+    let block = called.bench.block(0, Task::Follow(called.pool.pool));
+    let detour = Detour::assemble(&region, &[block], &called.bench.around, Gva(at)).unwrap();
+    let mut machine = called.bench.shared.0.borrow_mut();
+    with_bell(&mut machine, &detour, at);
+    let state = input(&machine, [9; 16], 0x10);
+    let mut memory = vec![0; MEMORY_LEN];
+    memory[0x3100..0x3108].copy_from_slice(&called.pool.stub(0).0.to_le_bytes());
+    let outcome = machine.run(at + detour.entry as u64, &state, &memory);
+    assert_eq!((outcome.exit, outcome.state.gpr), (0, state.gpr));
+    drop(machine);
+    assert_eq!(called.pool.active(&called.bench.shared), 0);
 }

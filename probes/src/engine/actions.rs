@@ -40,13 +40,13 @@ impl HitPath {
         for action in &probe.actions {
             match action {
                 Action::Record => {
-                    self.record(occasion, hit, &[]);
+                    self.record(table, occasion, hit, &[]);
                     records = true;
                 }
                 Action::Stack => {
                     records = true;
                     let (frames, depth) = self.back_trace(table, occasion, hit);
-                    self.record(occasion, hit, &frames[..depth]);
+                    self.record(table, occasion, hit, &frames[..depth]);
                 }
                 Action::Count => {}
                 Action::SetReg { reg, value } => *reg.of_mut(hit.regs) = *value,
@@ -61,11 +61,13 @@ impl HitPath {
         done
     }
 
-    fn record(&self, occasion: &Occasion<'_>, hit: &mut Hit<'_>, stack: &[u64]) {
+    fn record(&self, table: &Table, occasion: &Occasion<'_>, hit: &mut Hit<'_>, stack: &[u64]) {
         let Occasion { probe, ret_addr, .. } = *occasion;
         let Some(ring) = self.rings.get(usize::from(hit.vcpu)) else { return };
         let fields = probe.fields();
+        let task = table.tasks.as_ref().and_then(|tasks| tasks.on(hit.memory.view, hit.vcpu));
         let shape = Shape {
+            has_task: task.is_some(),
             is_return: ret_addr.is_some(),
             may_fault: probe.may_fault,
             args: u16::try_from(fields.len()).unwrap_or(u16::MAX),
@@ -74,6 +76,9 @@ impl HitPath {
         let Some(mut writer) = ring.begin(probe.id, hit.time.0, shape) else {
             return count(&probe.books.lost);
         };
+        if let Some(task) = &task {
+            writer.task(task);
+        }
         if let Some(ret_addr) = ret_addr {
             writer.ret_addr(ret_addr.0);
         }

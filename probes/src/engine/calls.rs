@@ -31,7 +31,11 @@ impl HitPath {
         returns: &Returns,
         hit: &mut Hit<'_>,
     ) {
-        if self.follow(table, probe, returns, hit).is_none() {
+        let followed = match returns.follower() {
+            Some(follower) => self.follow_within(table, &follower, hit),
+            None => self.follow(table, probe, returns, hit),
+        };
+        if followed.is_none() {
             count(&probe.books.nmissed);
         }
     }
@@ -48,15 +52,21 @@ impl HitPath {
         let on_stack = Gva(hit.memory.word(key)?);
         // Another return probe may follow this call already, or the one that jumped to here.
         let frame = table.trampoline_at(on_stack).filter(|index| self.frames.is_at(*index, key));
-        let ret_addr = match frame {
+        let go_to = match frame {
             Some(index) => self.frames.return_address(index)?,
             None => on_stack,
         };
+        // One that is followed within the guest goes on to there by a stub.
+        let ret_addr = self.behind_stub(table, go_to).unwrap_or(go_to);
         let mut active = returns.pool.pop()?;
         active.begin(ret_addr, hit.time);
         active.probe = Some(Arc::clone(probe));
         // Before the entry handler, who is promised the return.
-        let Some(way) = self.way(table, probe, returns.mode, (key, ret_addr), frame) else {
+        let way = match returns.mode {
+            ReturnMode::Site => is_watched(table, ret_addr, probe).then_some(Way::Watch),
+            ReturnMode::Trampoline => self.way(key, go_to, frame),
+        };
+        let Some(way) = way else {
             recycle(active);
             return None;
         };
@@ -81,24 +91,16 @@ impl HitPath {
         followed.map_err(recycle).ok()
     }
 
-    /// How a call can be followed, if at all: one whose return address is at `key`, and which has a
-    /// trampoline already if there is a `frame`.
-    fn way(
-        &self,
-        table: &Table,
-        probe: &Probe,
-        mode: ReturnMode,
-        (key, ret_addr): (Gva, Gva),
-        frame: Option<usize>,
-    ) -> Option<Way> {
-        match (mode, frame) {
-            (ReturnMode::Site, _) => is_watched(table, ret_addr, probe).then_some(Way::Watch),
-            (ReturnMode::Trampoline, Some(index)) => Some(Way::Join(index)),
+    /// How a call can be followed by a trampoline, if at all: one whose return address is at `key`, and which
+    /// has one already if there is a `frame`.
+    fn way(&self, key: Gva, go_to: Gva, frame: Option<usize>) -> Option<Way> {
+        match frame {
+            Some(index) => Some(Way::Join(index)),
             // A return address that is not aligned is none of Linux's.
-            (ReturnMode::Trampoline, None) if key.0.is_multiple_of(RETURN_ADDRESS_LEN) => {
-                self.frames.claim(ret_addr).map(Way::Divert)
+            None if key.0.is_multiple_of(RETURN_ADDRESS_LEN) => {
+                self.frames.claim(go_to).map(Way::Divert)
             }
-            (ReturnMode::Trampoline, None) => None,
+            None => None,
         }
     }
 
@@ -129,19 +131,29 @@ impl HitPath {
     ) -> bool {
         let mut stop = false;
         // A probe that was disabled, removed or switched off lets its calls go.
-        let is_on = |probe: &Arc<Probe>| table.switched_on && probe.is_enabled();
-        if let Some(probe) = active.probe.clone().filter(is_on)
+        if let Some(probe) = active.probe.clone().filter(|probe| is_on(table, probe))
             && let Some(returns) = probe.returns()
         {
             let mut hit = hit.of(probe.fault_handler.as_ref());
-            let (at, ret_addr) = (probe.at(), Some(active.instance.ret_addr));
-            stop = self.act(table, &Occasion { probe: &probe, at, ret_addr }, &mut hit).stop;
+            stop = self.act_on_return(table, &probe, active.instance.ret_addr, &mut hit);
             if let Some(handler) = &returns.handler {
                 handler(&mut active.instance, &mut hit);
             }
         }
         recycle(active);
         stop
+    }
+
+    /// Runs a probe's actions at a return; says whether it wants the machine to stop.
+    pub(super) fn act_on_return(
+        &self,
+        table: &Table,
+        probe: &Probe,
+        ret_addr: Gva,
+        hit: &mut Hit<'_>,
+    ) -> bool {
+        let occasion = Occasion { probe, at: probe.at(), ret_addr: Some(ret_addr) };
+        self.act(table, &occasion, hit).stop
     }
 
     /// Sees to it that the place which the call at hand returns to is watched, for each return probe in
@@ -165,8 +177,14 @@ impl HitPath {
     /// What stands for a return address on a stack: a trampoline's is the one that it took the place of.
     pub(super) fn true_return(&self, table: &Table, found: Gva) -> Gva {
         let index = table.trampoline_at(found);
-        index.and_then(|index| self.frames.return_address(index)).unwrap_or(found)
+        let found = index.and_then(|index| self.frames.return_address(index)).unwrap_or(found);
+        self.behind_stub(table, found).unwrap_or(found)
     }
+}
+
+/// Are a probe's returns to be seen?
+pub(super) fn is_on(table: &Table, probe: &Probe) -> bool {
+    table.switched_on && probe.is_enabled()
 }
 
 /// Does a breakpoint at `ret_addr` finish calls of this probe?

@@ -1,35 +1,28 @@
 //! What a site needs to be optimized, and why it cannot be.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use exoprobe_vmm::paging::PAGE_SIZE;
 use exoprobe_vmm::{Gpa, GuestRam, Gva};
 
+use super::code::{Code, Retired};
+use super::follower::Follower;
 use super::ground::KernelGround;
 use super::guest::Guest;
 use super::kernel::Kernel;
-use super::lifecycle::is_mark;
-use super::probe::{Probe, Role};
+use super::probe::Probe;
 use super::registry::Registry;
-use super::rings::{Placed, Rings};
+use super::rings::Rings;
 use super::table::Site;
 use super::text;
-use crate::definition::{Action, Fetch};
-use crate::detour::{Detour, JMP_LEN, Obstacle, Region, Task, Value};
+use super::wanted::{Wanted, wanted};
+use crate::detour::{
+    Block, Detour, JMP_LEN, Obstacle, Pool, PoolMemory, Region, STUB_LEN, Surroundings, Task,
+};
 use crate::insn;
 
 /// Most bytes of text that a region is looked for in: its last instruction begins within the jmp, and has 15.
 const REGION_MAX: u64 = 64;
-
-/// A detour in hidden memory.
-pub(super) struct Code {
-    /// Its first address, and the first behind.
-    pub(super) start: Gva,
-    pub(super) end: Gva,
-    pub(super) cells: Range<usize>,
-    pub(super) blocks: Vec<u16>,
-}
 
 /// A site that is to have a jmp, or has it.
 pub(super) struct Candidate {
@@ -38,18 +31,41 @@ pub(super) struct Candidate {
     pub(super) places: [Gpa; JMP_LEN],
     pub(super) jmp: [u8; JMP_LEN],
     pub(super) code: Code,
+    /// The return probe there.
+    pub(super) follows: Option<(Arc<Probe>, Arc<Follower>)>,
 }
 
 impl Candidate {
     /// Puts the jmp in place of the int3; says whether that was there, with what should follow it. Every vCPU
     /// must stand still.
     pub(super) fn write(&self, ram: &GuestRam) -> bool {
-        text::replace(ram, &self.places, self.at, &self.armed(), &self.jmp).is_ok()
+        self.hand_over()
+            && text::replace(ram, &self.places, self.at, &self.armed(), &self.jmp).is_ok()
     }
 
     /// Puts the int3 back in place of the jmp; says whether that was there. Every vCPU must stand still.
     pub(super) fn take_back(&self, ram: &GuestRam) -> bool {
         text::replace(ram, &self.places, self.at, &self.jmp, &self.armed()).is_ok()
+    }
+
+    /// From now on the return probe there takes its instances from within the guest; not while it has others in
+    /// use, for all together must not be more than `maxactive`.
+    fn hand_over(&self) -> bool {
+        let Some((probe, follower)) = &self.follows else { return true };
+        let Some(returns) = probe.returns() else { return false };
+        if returns.follower().is_none() {
+            if returns.active() > 0 {
+                return false;
+            }
+            returns.follower.store(Some(Arc::clone(follower)));
+        }
+        true
+    }
+
+    /// Its detour once nothing leads there any more.
+    pub(super) fn retire(self, site: Option<Arc<Site>>) -> Retired {
+        let follower = self.follows.map(|(_, follower)| follower);
+        Retired::Detour { code: self.code, site, follower }
     }
 
     /// What the text holds while the site has an int3.
@@ -68,7 +84,8 @@ pub(super) fn candidate(
     rings: &mut Rings,
     site: &Site,
 ) -> Result<Candidate, Arc<str>> {
-    let tasks = tasks(registry, kernel, site)?;
+    let around = rings.surroundings(guest, kernel)?;
+    let wanted = wanted(registry, kernel, site, &around)?;
     let region = region(registry, kernel, site.at)?;
     let behind = region.end().0 - site.at.0;
     let mut inner = (1..behind).map(|offset| site.at.wrapping_add(offset));
@@ -76,76 +93,77 @@ pub(super) fn candidate(
         return Err(format!("other-probe: another probe is at {other}").into());
     }
     let places = places(kernel, site.at).ok_or("not-mapped: its text is not mapped")?;
-    let around = rings.surroundings(guest, kernel)?;
-    let blocks = rings.blocks(guest.hidden(), tasks).ok_or("no-room: all counters are in use")?;
-    let numbers: Vec<u16> = blocks.iter().map(|block| block.number).collect();
-    let made = registry.optimizer.cells.place(guest.hidden(), |at| {
-        Detour::assemble(&region, &blocks, &around, at)
-            .map_err(|e| format!("assembler: {e}").into())
+    let (mut tasks, mut follows) = (Vec::with_capacity(wanted.len()), None);
+    for (probe, wanted) in wanted {
+        match wanted {
+            Wanted::AtHit(task) => tasks.push((probe, task)),
+            Wanted::AtReturn(task) => {
+                let follower = follower(registry, guest, rings, (&probe, task), &around)?;
+                tasks.push((Arc::clone(&probe), Task::Follow(follower.pool.pool)));
+                follows = Some((probe, follower));
+            }
+        }
+    }
+    let hidden = guest.hidden();
+    let blocks = rings.blocks(hidden, tasks).ok_or("no-room: all counters are in use")?;
+    let own = blocks.iter().filter(|block| !matches!(block.task, Task::Follow(_)));
+    let numbers: Vec<u16> = own.map(|block| block.number).collect();
+    let space = &mut registry.optimizer.space;
+    let made = space.place(hidden, numbers.clone(), |at| {
+        Detour::assemble(&region, &blocks, &around, at).map_err(assembler)
     });
-    match made {
-        Ok(Placed { detour, start, cells }) => {
-            let end = start.wrapping_add(detour.bytes.len() as u64);
-            let entry = start.wrapping_add(detour.entry as u64);
-            let code = Code { start, end, cells, blocks: numbers };
-            let mut jmp = Vec::with_capacity(JMP_LEN);
-            insn::jump_to(site.at, &mut jmp, entry).map_err(|e| format!("assembler: {e}"))?;
-            let jmp = jmp.try_into().expect("a jmp rel32 has five bytes");
-            Ok(Candidate { at: site.at, places, jmp, region, code })
-        }
-        Err(why) => {
-            numbers.iter().for_each(|number| rings.release(guest.hidden(), *number));
-            Err(why)
-        }
-    }
+    let code = made.inspect_err(|_| numbers.iter().for_each(|n| rings.release(hidden, *n)))?;
+    let mut jmp = Vec::with_capacity(JMP_LEN);
+    insn::jump_to(site.at, &mut jmp, code.entry).map_err(assembler)?;
+    let jmp = jmp.try_into().expect("a jmp rel32 has five bytes");
+    Ok(Candidate { at: site.at, places, jmp, region, code, follows })
 }
 
-/// What the site's probes want of its detour.
-fn tasks(
-    registry: &Registry,
-    kernel: &Kernel,
-    site: &Site,
-) -> Result<Vec<(Arc<Probe>, Task)>, Arc<str>> {
-    if !registry.optimizer.allowed {
-        return Err("off: optimization is switched off".into());
-    }
-    if !registry.switched_on || !site.armed || site.enabled().next().is_none() {
-        return Err("disabled: nothing there is enabled".into());
-    }
-    if site.clobbered {
-        return Err("clobbered: the guest rewrote its text".into());
-    }
-    if !site.returning.is_empty() || !site.marks.is_empty() || is_mark(&kernel.symbols, site.at) {
-        return Err("watched: the engine itself wants to know when it is reached".into());
-    }
-    if site.probes.iter().any(|probe| probe.post_handler().is_some()) {
-        return Err("post-handler: it is to run behind the instruction".into());
-    }
-    let wanted = site.enabled().map(|probe| Ok((Arc::clone(probe), task(probe)?)));
-    wanted.collect::<Result<_, &str>>().map_err(Arc::from)
+fn assembler(error: impl std::fmt::Display) -> Arc<str> {
+    format!("assembler: {error}").into()
 }
 
-/// What a probe wants, where code in the guest can do that.
-fn task(probe: &Probe) -> Result<Task, &'static str> {
-    match &probe.role {
-        Role::Kretprobe(_) => return Err("return-probe: its calls are followed by the VMM"),
-        Role::Kprobe { pre_handler: Some(_), .. } => {
-            return Err("handler: its pre-handler runs in the VMM");
-        }
-        Role::Kprobe { .. } => {}
+/// The pool of a return probe and the code its calls return to, made on first use.
+fn follower(
+    registry: &mut Registry,
+    guest: &dyn Guest,
+    rings: &mut Rings,
+    (probe, task): (&Arc<Probe>, Task),
+    around: &Surroundings,
+) -> Result<Arc<Follower>, Arc<str>> {
+    if let Some((_, follower)) = registry.optimizer.followers.get(&probe.id) {
+        return Ok(Arc::clone(follower));
     }
-    match probe.actions.as_slice() {
-        [Action::Count] => Ok(Task::Count),
-        [Action::Record] => {
-            let values = probe.fields().map(|field| match field {
-                Fetch::Register(register) => Ok(Value::Register(*register)),
-                Fetch::StackPointer => Ok(Value::StackPointer),
-                _ => Err("memory: an argument reads memory, which may not be there"),
+    let (hidden, space) = (guest.hidden(), &mut registry.optimizer.space);
+    let capacity = probe.returns().map_or(1, |returns| returns.maxactive);
+    let piece = space.pools.take(hidden, Pool::bytes(capacity));
+    let piece = piece.ok_or("no-room: the memory for instances is full")?;
+    let pool = Pool { at: piece.gva, capacity };
+    let blocks = rings.blocks(hidden, vec![(Arc::clone(probe), task)]);
+    let placed =
+        blocks.ok_or_else(|| Arc::from("no-room: all counters are in use")).and_then(|b| {
+            let block: &Block = &b[0];
+            let placed = space.place(hidden, vec![block.number], |at| {
+                Detour::assemble_returns(block, pool, around, at).map_err(assembler)
             });
-            values.collect::<Result<_, _>>().map(Task::Record)
+            placed.inspect_err(|_| rings.release(hidden, block.number))
+        });
+    let mut code = match placed {
+        Ok(code) => code,
+        Err(why) => {
+            space.pools.free(hidden, piece);
+            return Err(why);
         }
-        _ => Err("actions: only `record` and `count` are done within the guest"),
-    }
+    };
+    let doorbell = code.doorbell.ok_or("assembler: no doorbell")?;
+    let stubs = Gva(code.end.0 - u64::from(capacity) * STUB_LEN as u64);
+    let memory = PoolMemory::new(hidden, piece.offset, pool, stubs);
+    rings.set_pool(code.blocks[0], memory);
+    code.pool = Some(piece);
+    let follower = Arc::new(Follower { pool: memory, doorbell, code, stubs });
+    let both = (Arc::clone(probe), Arc::clone(&follower));
+    registry.optimizer.followers.insert(probe.id, both);
+    Ok(follower)
 }
 
 fn region(registry: &mut Registry, kernel: &Arc<Kernel>, at: Gva) -> Result<Arc<Region>, Arc<str>> {

@@ -1,72 +1,56 @@
-//! From the rings to the store: hits become events.
+//! From the rings to the store.
 
 use std::sync::{Arc, PoisonError};
 
-use exoprobe_vmm::{GuestTime, Gva};
+use rustc_hash::FxHashMap;
 
 use super::Engine;
 use super::registry::{Registered, Registry};
-use crate::events::{Event, Record, StackFrame};
-
-/// What an argument shows that could not be read.
-const FAULT: &str = "(fault)";
+use crate::events::{Hit, Origin, Record};
 
 impl Engine {
     /// Moves all recorded hits into the event store, merged by time; one whose handler took long may come
-    /// behind later ones that were moved before.
-    pub fn drain(&self) {
+    /// behind later ones that were moved before. Gives how many they were.
+    pub fn drain(&self) -> usize {
         let registry = self.lock();
-        self.drain_locked(&registry);
+        self.drain_locked(&registry)
     }
 
-    pub(super) fn drain_locked(&self, registry: &Registry) {
+    pub(super) fn drain_locked(&self, registry: &Registry) -> usize {
         let mut guests = self.path.rings_of_guest.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch: Vec<(u8, Record)> = Vec::new();
-        guests.drain(self.guest.hidden(), |vcpu, probe, record| {
-            batch.push((vcpu, Record::of_guest(probe.id, record)));
+        guests.drain(self.guest.hidden(), |found, record| {
+            let record = Record::of_guest(found.probe.id, record, found.is_return, found.has_task);
+            batch.push((found.vcpu, record));
         });
         for (vcpu, ring) in (0u8..).zip(&self.path.rings) {
             ring.drain(|record| batch.push((vcpu, record)));
         }
         batch.sort_by_key(|(_, record)| record.time);
-        batch.retain(|(_, record)| registry.probes.contains_key(&record.probe));
-        self.store.append(batch, |seq, (vcpu, record)| {
-            self.event(seq, vcpu, &record, registry, &registry.probes[&record.probe])
+        let mut origins: FxHashMap<u32, Option<Arc<Origin>>> = FxHashMap::default();
+        let hits = batch.into_iter().filter_map(|(vcpu, record)| {
+            let origin = origins.entry(record.probe).or_insert_with(|| {
+                let from = registry.probes.get(&record.probe)?;
+                Some(Arc::new(self.origin(registry, from)))
+            });
+            // A probe that has gone tells nothing any more.
+            Some(Hit { origin: Arc::clone(origin.as_ref()?), vcpu, record })
         });
+        self.store.append(hits)
     }
 
-    fn event(
-        &self,
-        seq: u64,
-        vcpu: u8,
-        record: &Record,
-        registry: &Registry,
-        from: &Registered,
-    ) -> Event {
+    /// What the events of a probe have in common.
+    fn origin(&self, registry: &Registry, from: &Registered) -> Origin {
         let definition = &from.probe.definition;
-        let values = record.args.iter().enumerate();
-        let text = |value: &Option<u64>| value.map_or(FAULT.to_owned(), |v| format!("{v:#x}"));
-        let frame = |addr: &u64| {
-            let symbols = registry.kernel.as_ref().map(|kernel| &kernel.symbols);
-            let found = symbols.and_then(|symbols| symbols.resolve(Gva(*addr)));
-            StackFrame {
-                addr: format!("{addr:#x}"),
-                symbol_name: found.as_ref().map(|found| found.name.to_owned()),
-                offset: found.map_or(0, |found| found.offset),
-            }
-        };
-        Event {
-            seq,
-            time: self.clock.seconds(GuestTime(record.time)),
-            vcpu,
+        Origin {
             group: Arc::clone(&from.probe.group),
             event: Arc::clone(&from.probe.event),
             symbol_name: from.symbol.clone(),
             offset: from.offset,
             addr: Arc::clone(&from.addr),
-            ret_addr: record.ret_addr.map(|addr| format!("{addr:#x}")),
-            args: values.map(|(i, value)| (definition.arg_name(i), text(value).into())).collect(),
-            stack: (!record.stack.is_empty()).then(|| record.stack.iter().map(frame).collect()),
+            names: (0..definition.args.len()).map(|index| definition.arg_name(index)).collect(),
+            symbols: registry.kernel.as_ref().map(|kernel| kernel.symbols.clone()),
+            clock: self.clock,
         }
     }
 }

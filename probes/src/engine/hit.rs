@@ -17,7 +17,7 @@ use super::handlers::{Hit, Verdict};
 use super::memory::HitMemory;
 use super::probe::{Probe, Role};
 use super::registry::Registry;
-use super::returns::{Frames, RETURN_ADDRESS_LEN, unwatch, unwatch_stack};
+use super::returns::{Frames, RETURN_ADDRESS_LEN, is_same_stack, unwatch, unwatch_stack};
 use super::rings::Rings;
 use super::table::{Mark, Site, Stop, Table, Way};
 use crate::events::Ring;
@@ -65,6 +65,13 @@ impl ExitHook for HitPath {
         };
         match table.stop_at(rip) {
             Some(Stop::Probe(site)) => self.hit(&table, view, site, context),
+            Some(Stop::Doorbell(bell)) => {
+                context.regs.rip = bell.site.at.0;
+                // Nothing that could end or stop a hit is optimized.
+                self.run_probes(&table, &bell.site, &mut look(view, context));
+                context.regs.rip = bell.displaced.0;
+                BreakpointAction::Resume
+            }
             Some(Stop::StepEnd(site)) => {
                 context.regs.rip = site.insn.after_step().0;
                 run_post_handlers(site, view, context);
@@ -72,7 +79,7 @@ impl ExitHook for HitPath {
             }
             None => match table.trampoline_at(rip) {
                 Some(index) => self.returned(&table, view, index, context),
-                None => pass_over(&table, context),
+                None => self.returned_within(&table, view, context),
             },
         }
     }
@@ -181,6 +188,7 @@ impl HitPath {
         let Some(ret_addr) = self.frames.return_address(index) else {
             return BreakpointAction::PassToGuest;
         };
+        let shows = self.behind_stub(table, ret_addr).unwrap_or(ret_addr);
         context.regs.rip = ret_addr.0;
         if !self.frames.is_at(index, key) {
             // It returns a second time, as some code of suspend and hibernation does.
@@ -188,8 +196,12 @@ impl HitPath {
         }
         let (vcpu, mut hit) = (usize::from(context.vcpu), look(view, context));
         let mut stop = false;
+        hit.regs.rip = shows.0;
         for active in self.frames.end(index) {
             stop |= self.finish_call(table, active, &mut hit);
+        }
+        if hit.regs.rip == shows.0 {
+            hit.regs.rip = ret_addr.0;
         }
         if stop {
             self.held[vcpu].store(false, Ordering::Release);
@@ -198,19 +210,46 @@ impl HitPath {
         BreakpointAction::Resume
     }
 
+    /// An int3 that is no probe's: a follower's doorbell, or behind a slot's copy.
+    fn returned_within(
+        &self,
+        table: &Table,
+        view: &KernelView,
+        context: &mut HitContext<'_>,
+    ) -> BreakpointAction {
+        let Some((probe, follower)) = table.followers.of_doorbell(context.rip()) else {
+            return pass_over(table, context);
+        };
+        match self.finish_within(table, probe, follower, &mut look(view, context)) {
+            true => BreakpointAction::Resume,
+            false => BreakpointAction::PassToGuest,
+        }
+    }
+
+    /// Gives back the instances of all calls on a stack that is left for good.
+    fn end_stack(&self, table: &Table, rsp: Gva) {
+        self.frames.end_stack(rsp);
+        for probe in table.watching.iter().filter_map(|probe| probe.returns()) {
+            unwatch_stack(&probe.watched, rsp);
+        }
+        if let Some(guest) = self.guest.upgrade() {
+            table.followers.release_where(guest.hidden(), |key| is_same_stack(key, rsp));
+        }
+    }
+
     /// Does what the engine itself wants at a place.
     fn reach_marks(&self, table: &Table, site: &Site, context: &HitContext<'_>) -> Turn {
         let (rsp, ending) = (Gva(context.regs.rsp), &self.ending[usize::from(context.vcpu)]);
         for mark in &site.marks {
             match mark {
                 Mark::TaskDead => {
-                    end_stack(&self.frames, table, rsp);
+                    self.end_stack(table, rsp);
                     ending.store(rsp.0, Ordering::Relaxed);
                 }
                 // The functions that took it off its stack were called after its end was marked.
                 Mark::StackLeft => match ending.swap(0, Ordering::Relaxed) {
                     0 => {}
-                    ended => end_stack(&self.frames, table, Gva(ended)),
+                    ended => self.end_stack(table, Gva(ended)),
                 },
                 // Both happen once, and change what is to be hit here.
                 Mark::TextFinal => {
@@ -224,14 +263,6 @@ impl HitPath {
             }
         }
         Turn::Now
-    }
-}
-
-/// Gives back the instances of all calls on a stack that is left for good.
-fn end_stack(frames: &Frames, table: &Table, rsp: Gva) {
-    frames.end_stack(rsp);
-    for probe in table.watching.iter().filter_map(|probe| probe.returns()) {
-        unwatch_stack(&probe.watched, rsp);
     }
 }
 

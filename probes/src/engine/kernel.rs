@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use exoprobe_introspect::symbols::TextKind;
 use exoprobe_introspect::{ExceptionTable, SymbolTable, VirtualMemory};
@@ -14,6 +15,7 @@ use super::guest::{Guest, KernelView};
 use super::patched::Patched;
 use super::reserved;
 use super::tables::RelativeTable;
+use super::tasks::Tasks;
 use crate::error::{AttachError, Reserved};
 use crate::insn::Assurances;
 
@@ -33,7 +35,7 @@ const INIT_FREED: u32 = 2;
 const PAGE_TABLES: &str = "init_top_pgt";
 /// struct pcpu_hot of Linux 6.2 to 6.14: the current task first, then the preemption count.
 const HOT: &str = "pcpu_hot";
-const HOT_CPU_NUMBER: u32 = 12;
+const HOT_CPU_NUMBER: u64 = 12;
 /// Prefix of trampolines' names (STATIC_CALL_TRAMP_PREFIX).
 const STATIC_CALL_TRAMPOLINE: &str = "__SCT__";
 /// Under page-table isolation the user's root lies behind the kernel's (PTI_PGTABLE_SWITCH_BIT).
@@ -54,6 +56,7 @@ pub(crate) struct Kernel {
     init_freed: AtomicBool,
     /// It has come past the place that tells that its text is final.
     told_final: AtomicBool,
+    tasks: OnceLock<Arc<Tasks>>,
 }
 
 /// include/linux/jump_label.h: code, target (32 bits each), key (64 bits).
@@ -160,6 +163,7 @@ impl Kernel {
             patched,
             init_freed,
             told_final,
+            tasks: OnceLock::new(),
         })
     }
 
@@ -227,18 +231,36 @@ impl Kernel {
     }
 
     /// Per-CPU offset of the CPU's number, 32 bits.
-    pub(super) fn cpu_number(&self) -> Option<u32> {
+    pub(super) fn cpu_number(&self) -> Option<Gva> {
         self.per_cpu("cpu_number", 0).or_else(|| self.per_cpu(HOT, HOT_CPU_NUMBER))
     }
 
     /// Per-CPU offset of the current task's address.
-    pub(super) fn current_task(&self) -> Option<u32> {
+    pub(super) fn current_task(&self) -> Option<Gva> {
         self.per_cpu("current_task", 0).or_else(|| self.per_cpu(HOT, 0))
     }
 
-    fn per_cpu(&self, symbol: &str, offset: u32) -> Option<u32> {
-        let at = self.symbols.address_of(symbol)?;
-        u32::try_from(at.0).ok().filter(|at| i32::try_from(*at).is_ok()).map(|at| at + offset)
+    fn per_cpu(&self, symbol: &str, offset: u64) -> Option<Gva> {
+        Some(self.symbols.address_of(symbol)?.wrapping_add(offset))
+    }
+
+    /// How it tells its tasks, once that is known.
+    pub(super) fn tasks(&self) -> Option<&Arc<Tasks>> {
+        self.tasks.get()
+    }
+
+    /// Learns how it tells its tasks, where it is far enough; says whether that is new.
+    pub(super) fn learn_tasks(&self, vcpus: u8) -> bool {
+        if !self.has_booted() || self.tasks.get().is_some() {
+            return false;
+        }
+        match Tasks::find(self, vcpus) {
+            Ok(tasks) => self.tasks.set(Arc::new(tasks)).is_ok(),
+            Err(error) => {
+                tracing::debug!(%error, "events do not name tasks");
+                false
+            }
+        }
     }
 
     /// How the kernel treats the instruction at `at`, if so that no probe may be there.

@@ -81,6 +81,9 @@ impl HitPath {
             registry.kernel = Some(Arc::new(kernel));
             self.advance(registry, guest, Wait::ForVcpus);
         }
+        if registry.kernel.as_ref().is_some_and(|kernel| kernel.learn_tasks(guest.vcpus())) {
+            self.publish(registry, guest);
+        }
         Ok(registry.kernel.clone())
     }
 
@@ -161,6 +164,7 @@ impl HitPath {
         for probe in registry.return_probes().filter_map(|probe| probe.returns()) {
             super::returns::unwatch_all(&probe.watched);
             probe.sites.store(0, Ordering::Relaxed);
+            probe.follower.store(None);
         }
         registry.forget_guest();
         self.rings_of_guest.lock().unwrap_or_else(PoisonError::into_inner).forget_guest();
@@ -259,7 +263,7 @@ impl HitPath {
         wait: Wait,
     ) -> BTreeSet<Gva> {
         let Some(kernel) = registry.kernel.clone() else { return BTreeSet::new() };
-        let follows = registry.return_probes().next().is_some() || self.frames.active() > 0;
+        let follows = registry.return_probes().next().is_some() || self.calls_followed(guest) > 0;
         let mut changed = BTreeSet::new();
         for (mark, symbol) in MARKS {
             let wanted = match mark {
@@ -339,7 +343,8 @@ impl HitPath {
         }
         for at in rewritten {
             registry.change(at, |site| (site.armed, site.clobbered) = (false, true));
-            registry.optimizer.lose(at);
+            let site = registry.sites.get(&at).cloned();
+            registry.optimizer.lose(at, site);
         }
         // The int3 is the engine's still, and somebody must answer it.
         for at in rest {

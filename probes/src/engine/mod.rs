@@ -8,13 +8,17 @@
 mod actions;
 mod calls;
 mod candidate;
+mod cells;
+mod code;
 mod drain;
+mod follower;
 mod ground;
 mod guest;
 mod handlers;
 mod hit;
 mod kernel;
 mod lifecycle;
+mod mapped;
 mod memory;
 mod optimizer;
 mod patched;
@@ -29,9 +33,11 @@ mod slots;
 mod stacks;
 mod table;
 mod tables;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod text;
+mod wanted;
 
 pub use guest::Guest;
 pub use handlers::{
@@ -102,7 +108,7 @@ impl Engine {
     ) -> Self {
         let vcpus = guest.vcpus();
         // A guest from a snapshot may have tasks in slots of before.
-        let table = Table::new([].iter(), guest.hidden(), None, Vec::new(), true);
+        let table = Table::new([].iter(), guest.hidden(), None, None, Vec::new(), true);
         let path = HitPath {
             table: ArcSwap::from_pointee(table),
             rings: (0..vcpus).map(|_| Ring::new(RING_WORDS)).collect(),
@@ -411,7 +417,8 @@ impl Engine {
     pub fn list(&self) -> Vec<ProbeStatus> {
         let registry = self.lock();
         self.count_optimized(&registry);
-        registry.probes.values().map(|probe| registry.status(probe)).collect()
+        let hidden = self.guest.hidden();
+        registry.probes.values().map(|probe| registry.status(probe, hidden)).collect()
     }
 
     /// One probe.
@@ -422,7 +429,7 @@ impl Engine {
         let registry = self.lock();
         let id = registry.id_of(group, event, None)?;
         self.count_optimized(&registry);
-        Ok(registry.status(&registry.probes[&id]))
+        Ok(registry.status(&registry.probes[&id], self.guest.hidden()))
     }
 
     /// Hits of optimized probes are in the books once their records and counts have been looked at.
@@ -500,13 +507,13 @@ impl Engine {
         self.path.collect_detours(&mut registry, self.guest.as_ref());
         let traceless = registry.probes.is_empty()
             && !registry.sites.values().any(|site| site.armed)
-            && self.path.frames.active() == 0;
+            && self.path.calls_followed(self.guest.as_ref()) == 0;
         traceless.then_some(Traceless { _registry: registry })
     }
 
     /// Calls that removed return probes still follow to their end.
     #[must_use]
     pub fn calls_followed(&self) -> usize {
-        self.path.frames.active()
+        self.path.calls_followed(self.guest.as_ref())
     }
 }

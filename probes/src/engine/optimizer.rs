@@ -11,14 +11,17 @@ use std::time::Duration;
 
 use exoprobe_vmm::Gva;
 
-use super::candidate::{Candidate, Code, candidate};
+use super::candidate::{Candidate, candidate};
+use super::code::{Code, Retired, Space};
+use super::follower::{Follower, Followers};
 use super::ground::KernelGround;
 use super::guest::Guest;
 use super::hit::HitPath;
+use super::probe::Probe;
 use super::registry::Registry;
-use super::rings::{Cells, Rings};
+use super::rings::Rings;
 use super::stacks::{Addresses, mentioned};
-use super::table::Site;
+use super::table::{Doorbell, Site};
 use crate::detour::{JMP_LEN, Region};
 use crate::insn::SLOT_SIZE;
 
@@ -44,9 +47,26 @@ pub(crate) struct Optimizer {
     busy: HashMap<Gva, (u32, u64)>,
     passes: u64,
     pub(super) ground: Option<Arc<KernelGround>>,
-    pub(super) cells: Cells,
-    /// Detours without a jmp, in which somebody may still be.
-    retired: Vec<Code>,
+    pub(super) space: Space,
+    /// Doorbells of detours that are about to get their jmps.
+    preparing: Vec<Bell>,
+    /// What follows return probes' calls within the guest, by the probe's number.
+    pub(super) followers: BTreeMap<u32, (Arc<Probe>, Arc<Follower>)>,
+    retired: Vec<Retired>,
+}
+
+/// A doorbell, and the address of the site whose it is.
+#[derive(Clone, Copy)]
+struct Bell {
+    at: Gva,
+    site: Gva,
+    displaced: Gva,
+}
+
+impl Bell {
+    fn of(of: &Candidate) -> Option<Self> {
+        Some(Self { at: of.code.doorbell?, site: of.at, displaced: of.code.displaced })
+    }
 }
 
 /// What a pass came to.
@@ -71,7 +91,9 @@ impl Optimizer {
             busy: HashMap::new(),
             passes: 0,
             ground: None,
-            cells: Cells::default(),
+            space: Space::default(),
+            preparing: Vec::new(),
+            followers: BTreeMap::new(),
             retired: Vec::new(),
         }
     }
@@ -112,7 +134,42 @@ impl Optimizer {
 
     /// Whether no detour is there that could still write.
     pub(super) fn is_idle(&self) -> bool {
-        self.installed.is_empty() && self.retired.is_empty()
+        self.installed.is_empty() && self.retired.is_empty() && self.followers.is_empty()
+    }
+
+    /// All doorbells that may be rung, with the sites whose hits they are.
+    pub(super) fn doorbells<'a>(
+        &'a self,
+        sites: &'a HashMap<Gva, Arc<Site>>,
+    ) -> impl Iterator<Item = Doorbell> + 'a {
+        let installed = self.installed.values().filter_map(Bell::of);
+        let all = installed.chain(self.preparing.iter().copied());
+        let there = all.filter_map(|Bell { at, site, displaced }| {
+            Some(Doorbell { at, site: Arc::clone(sites.get(&site)?), displaced })
+        });
+        let left = self.retired.iter().filter_map(|retired| match retired {
+            Retired::Detour { code, site: Some(site), .. } => {
+                let (at, displaced) = (code.doorbell?, code.displaced);
+                Some(Doorbell { at, site: Arc::clone(site), displaced })
+            }
+            _ => None,
+        });
+        there.chain(left)
+    }
+
+    /// What follows calls within the guest, also of probes that have gone.
+    pub(super) fn followers(&self) -> impl Iterator<Item = (Arc<Probe>, Arc<Follower>)> {
+        let left = self.retired.iter().filter_map(|retired| match retired {
+            Retired::Follower(probe, follower) => Some((Arc::clone(probe), Arc::clone(follower))),
+            Retired::Detour { .. } => None,
+        });
+        self.followers.values().cloned().chain(left)
+    }
+
+    /// Probes are removed; calls of theirs may be under way.
+    pub(super) fn forget(&mut self, ids: &[u32]) {
+        let gone = ids.iter().filter_map(|id| self.followers.remove(id));
+        self.retired.extend(gone.map(|(probe, follower)| Retired::Follower(probe, follower)));
     }
 
     /// Puts the original bytes of optimized sites back into `bytes`, which were read at `start`.
@@ -137,9 +194,9 @@ impl Optimizer {
     }
 
     /// The guest wrote over the jmp, which is gone; its detour is not used any more.
-    pub(super) fn lose(&mut self, at: Gva) {
+    pub(super) fn lose(&mut self, at: Gva, site: Option<Arc<Site>>) {
         if let Some(found) = self.installed.remove(&at) {
-            self.retired.push(found.code);
+            self.retired.push(found.retire(site));
         }
     }
 }
@@ -154,6 +211,9 @@ impl HitPath {
         else {
             return Optimization::default();
         };
+        if kernel.learn_tasks(guest.vcpus()) {
+            self.publish(registry, guest);
+        }
         let mut rings = self.rings_of_guest.lock().unwrap_or_else(PoisonError::into_inner);
         let mut candidates = Vec::new();
         registry.optimizer.passes += 1;
@@ -191,6 +251,12 @@ impl HitPath {
         rings: &mut Rings,
         candidates: Vec<Candidate>,
     ) -> (usize, usize) {
+        // Before anybody can ring them.
+        registry.optimizer.preparing = candidates.iter().filter_map(Bell::of).collect();
+        if !candidates.is_empty() {
+            self.publish(registry, guest);
+        }
+        registry.optimizer.preparing.clear();
         let retired = std::mem::take(&mut registry.optimizer.retired);
         let inside = addresses(registry, &candidates, &retired);
         let mut written = vec![false; candidates.len()];
@@ -208,12 +274,12 @@ impl HitPath {
         if let Err(error) = still {
             tracing::warn!(%error, "optimizing probes");
         }
-        for (index, code) in (candidates.len()..).zip(retired) {
-            match busy.contains(&index) {
-                true => registry.optimizer.retired.push(code),
-                false => free(registry, guest, rings, code),
-            }
+        let freed = registry.sort_retired(candidates.len(), retired, &busy);
+        // Nobody is to look for calls there any more.
+        if !freed.is_empty() {
+            self.publish(registry, guest);
         }
+        freed.into_iter().for_each(|code| free(registry, guest, rings, code));
         let total = candidates.len();
         let done = written.iter().filter(|written| **written).count();
         for (candidate, written) in candidates.into_iter().zip(written) {
@@ -236,22 +302,29 @@ impl HitPath {
         guest: &dyn Guest,
         sites: impl Iterator<Item = &'a Gva>,
     ) {
-        let taken: Vec<(Gva, Candidate)> =
-            sites.filter_map(|at| Some((*at, registry.optimizer.installed.remove(at)?))).collect();
-        if taken.is_empty() {
+        let sites: Vec<Gva> = sites.copied().collect();
+        let taken = sites.iter().filter_map(|at| registry.optimizer.installed.remove(at));
+        let taken: Vec<Candidate> = taken.collect();
+        let followers: Vec<Arc<Follower>> = registry.followers_at(&sites).collect();
+        if taken.is_empty() && followers.is_empty() {
             return;
         }
+        Followers::new(registry.optimizer.followers())
+            .set_enabled(guest.hidden(), registry.switched_on);
         let mut inside = Addresses::default();
-        for (index, (_, found)) in taken.iter().enumerate() {
+        for (index, found) in taken.iter().enumerate() {
             inside.add(found.code.start, found.code.end, index);
+        }
+        for (index, follower) in (taken.len()..).zip(&followers) {
+            inside.add(follower.code.start, follower.stubs, index);
         }
         let mut clobbered = Vec::new();
         for look in 0..LOOKS {
             let mut left = true;
             let still = guest.with_vcpus_still(&mut |regs| {
-                for (at, found) in taken.iter().filter(|_| look == 0) {
+                for found in taken.iter().filter(|_| look == 0) {
                     if !found.take_back(guest.ram()) {
-                        clobbered.push(*at);
+                        clobbered.push(found.at);
                     }
                 }
                 left = mentioned(guest.ram(), regs, &inside).is_empty();
@@ -268,7 +341,10 @@ impl HitPath {
         for at in clobbered {
             registry.change(at, |site| (site.armed, site.clobbered) = (false, true));
         }
-        registry.optimizer.retired.extend(taken.into_iter().map(|(_, found)| found.code));
+        for found in taken {
+            let site = registry.sites.get(&found.at).cloned();
+            registry.optimizer.retired.push(found.retire(site));
+        }
     }
 
     /// Gives back the memory of detours that nobody is in any more.
@@ -283,7 +359,7 @@ impl HitPath {
 
 /// Where nobody may be when the jmps are written, by the number of the candidate; and behind these the retired
 /// detours.
-fn addresses(registry: &Registry, candidates: &[Candidate], retired: &[Code]) -> Addresses {
+fn addresses(registry: &Registry, candidates: &[Candidate], retired: &[Retired]) -> Addresses {
     let mut inside = Addresses::default();
     for (index, candidate) in candidates.iter().enumerate() {
         let mut inner = candidate.region.inner().peekable();
@@ -295,7 +371,7 @@ fn addresses(registry: &Registry, candidates: &[Candidate], retired: &[Code]) ->
         }
         inner.for_each(|at| inside.add(at, at.wrapping_add(1), index));
     }
-    for (index, code) in (candidates.len()..).zip(retired) {
+    for (index, code) in (candidates.len()..).zip(retired.iter().map(Retired::code)) {
         inside.add(code.start, code.end, index);
     }
     inside
@@ -303,6 +379,31 @@ fn addresses(registry: &Registry, candidates: &[Candidate], retired: &[Code]) ->
 
 /// Gives back what a detour has that nobody is in.
 fn free(registry: &mut Registry, guest: &dyn Guest, rings: &mut Rings, code: Code) {
-    registry.optimizer.cells.free(guest.hidden(), code.cells);
-    code.blocks.iter().for_each(|number| rings.release(guest.hidden(), *number));
+    registry.optimizer.space.free(guest.hidden(), rings, code);
+}
+
+impl Registry {
+    /// Keeps what is retired and still in use, by numbers from `first` on; gives what is not.
+    fn sort_retired(
+        &mut self,
+        first: usize,
+        retired: Vec<Retired>,
+        busy: &BTreeSet<usize>,
+    ) -> Vec<Code> {
+        let (kept, mut left): (Vec<_>, Vec<_>) =
+            (first..).zip(retired).partition(|(index, _)| busy.contains(index));
+        let mut kept: Vec<Retired> = kept.into_iter().map(|(_, retired)| retired).collect();
+        let led_to = left.extract_if(.., |(_, retired)| kept.iter().any(|k| k.leads_to(retired)));
+        let led_to: Vec<Retired> = led_to.map(|(_, retired)| retired).collect();
+        kept.extend(led_to);
+        self.optimizer.retired.extend(kept);
+        left.into_iter().map(|(_, retired)| retired.code().clone()).collect()
+    }
+
+    /// What follows, within the guest, the calls of return probes at these places.
+    fn followers_at(&self, places: &[Gva]) -> impl Iterator<Item = Arc<Follower>> {
+        let sites = places.iter().filter_map(|at| self.sites.get(at));
+        let probes = sites.flat_map(|site| &site.probes);
+        probes.filter_map(|probe| probe.returns()?.follower())
+    }
 }

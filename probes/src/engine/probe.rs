@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use arc_swap::ArcSwapOption;
 use crossbeam_queue::ArrayQueue;
 use exoprobe_vmm::Gva;
 
+use super::follower::Follower;
 use super::handlers::{
     EntryHandler, FaultHandler, Kprobe, Kretprobe, NewProbe, PostHandler, PreHandler, ReturnHandler,
 };
@@ -53,6 +55,8 @@ pub(crate) struct Returns {
     pub(crate) sites: AtomicU32,
     /// Where those in use are found, in the mode `site`.
     pub(crate) watched: Box<[Watch]>,
+    /// What has its instances in place of `pool`, once the guest has code for its returns.
+    pub(crate) follower: ArcSwapOption<Follower>,
 }
 
 /// A probe's counters: `hits = recorded + filtered + lost`, but for a hit that is under way.
@@ -154,8 +158,8 @@ impl Returns {
             ReturnMode::Trampoline => Box::default(),
         };
         let mode = definition.return_mode;
-        let sites = AtomicU32::new(0);
-        Self { handler, entry_handler, mode, maxactive, pool, sites, watched }
+        let (sites, follower) = (AtomicU32::new(0), ArcSwapOption::empty());
+        Self { handler, entry_handler, mode, maxactive, pool, sites, watched, follower }
     }
 
     /// Instances in use.

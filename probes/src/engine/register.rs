@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use exoprobe_vmm::Gva;
 
 use super::Registration;
+use super::follower::Followers;
 use super::guest::Guest;
 use super::handlers::NewProbe;
 use super::hit::HitPath;
@@ -223,7 +224,11 @@ impl HitPath {
         let view = registry.kernel.as_ref().map(|kernel| kernel.view.clone());
         let watching = registry.return_probes().cloned().collect();
         let (sites, on) = (registry.sites.values(), registry.switched_on);
-        let table = Table::new(sites, guest.hidden(), view, watching, on);
+        let tasks = registry.kernel.as_ref().and_then(|kernel| kernel.tasks().cloned());
+        let table = Table::new(sites, guest.hidden(), view, tasks, watching, on);
+        let followers = Followers::new(registry.optimizer.followers());
+        followers.set_enabled(guest.hidden(), on);
+        let table = table.with_detours(registry.optimizer.doorbells(&registry.sites), followers);
         self.table.store(Arc::new(table));
     }
 }

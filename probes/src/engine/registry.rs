@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use exoprobe_introspect::VirtualReadError;
-use exoprobe_vmm::{Gva, KernelEntry};
+use exoprobe_vmm::{Gva, HiddenMemory, KernelEntry};
 
 use super::kernel::Kernel;
 use super::optimizer::Optimizer;
@@ -121,6 +121,7 @@ impl Registry {
 
     /// Takes probes, whose sites are disarmed or have others, out of the books.
     pub(super) fn forget(&mut self, ids: &[u32]) {
+        self.optimizer.forget(ids);
         let ids: HashSet<u32> = ids.iter().copied().collect();
         for gone in ids.iter().filter_map(|id| self.probes.remove(id)) {
             self.names.remove(&(Arc::clone(&gone.probe.group), Arc::clone(&gone.probe.event)));
@@ -200,7 +201,7 @@ impl Registry {
         self.probes.values().map(|r| &r.probe).filter(|probe| probe.returns().is_some())
     }
 
-    pub(super) fn status(&self, registered: &Registered) -> ProbeStatus {
+    pub(super) fn status(&self, registered: &Registered, hidden: &HiddenMemory) -> ProbeStatus {
         let Registered { probe, symbol, offset, state, .. } = registered;
         let books = &probe.books;
         // Recorded, filtered and lost first: a hit is counted before it goes into one of them.
@@ -239,7 +240,7 @@ impl Registry {
             filtered,
             lost,
             maxactive: returns.map(|returns| returns.maxactive),
-            active: returns.map(super::probe::Returns::active),
+            active: returns.map(|returns| returns.active_with(hidden)),
             return_mode: returns.map(|returns| returns.mode),
             actions: probe.actions.clone(),
             instruction: site.map(|site| site.insn.text()),

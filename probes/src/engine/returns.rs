@@ -109,7 +109,7 @@ pub(crate) fn unwatch_stack(watched: &[Watch], rsp: Gva) {
     }
 }
 
-fn is_same_stack(a: Gva, b: Gva) -> bool {
+pub(super) fn is_same_stack(a: Gva, b: Gva) -> bool {
     a.0 / THREAD_SIZE == b.0 / THREAD_SIZE
 }
 

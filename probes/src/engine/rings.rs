@@ -1,26 +1,29 @@
-//! What detours write, and where: blocks with their counters, rings, and the detours' own memory.
+//! What detours write, and where: blocks with their counters, and rings.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use exoprobe_vmm::HiddenMemory;
+use exoprobe_vmm::hidden::Window;
+use exoprobe_vmm::layout::HIDDEN_SIZE;
 use exoprobe_vmm::paging::PAGE_SIZE;
-use exoprobe_vmm::{Gva, HiddenMemory};
 
 use super::guest::Guest;
 use super::kernel::Kernel;
+use super::mapped::mapped;
 use super::probe::{Books, Probe};
-use super::text;
-use crate::detour::{Block, Detour, GuestRecord, GuestRing, Surroundings, Task};
+use crate::detour::{
+    Block, Current, GuestRecord, GuestRing, Mapped, PoolMemory, Surroundings, Task,
+};
 
 /// Blocks, and so probes at optimized places, at a time.
 const BLOCKS: u64 = 4096;
 const COUNTER: u64 = 8;
 /// Bytes of a ring's data, as powers of two, the least first.
 const RING_BITS: Range<u32> = 12..32;
-/// Bytes of hidden memory that detours are given at a time.
-const CELL: u64 = CELL_LEN as u64;
-const CELL_LEN: usize = 64;
+/// Bytes for the pools of return probes: 5,000 instances.
+const POOLS: u64 = 64 * PAGE_SIZE;
 
 /// The host's side of all that detours write.
 #[derive(Default)]
@@ -31,6 +34,8 @@ pub(crate) struct Rings {
     blocks: Vec<Option<Used>>,
     /// Where to look for a free block first.
     next: usize,
+    /// Blocks that no code has any more, with records of theirs that may still be in the rings.
+    leaving: Vec<Leaving>,
     around: Option<Surroundings>,
     /// What is added to the guest's time-stamp counter to have its time ([`exoprobe_vmm::GuestTime`]).
     clock: Option<u64>,
@@ -42,6 +47,32 @@ struct Used {
     task: Task,
     /// The counter, when it was last looked at.
     seen: u64,
+    /// Of what calls return to: their pool, and the calls missed when it was last looked at.
+    pool: Option<(PoolMemory, u64)>,
+}
+
+/// A block that is given back when all has been read that was written before.
+struct Leaving {
+    number: u16,
+    /// By ring: how far it was written.
+    heads: Vec<u64>,
+}
+
+/// Where pools are: behind the counters.
+pub(super) fn pool_window(hidden: &HiddenMemory) -> Option<Window> {
+    let data = hidden.data_window()?;
+    let before = BLOCKS * COUNTER;
+    Some(Window { gva: data.gva.wrapping_add(before), offset: data.offset + before, len: POOLS })
+}
+
+/// A record, and what it is of.
+pub(super) struct Found<'a> {
+    pub(super) vcpu: u8,
+    pub(super) probe: &'a Arc<Probe>,
+    /// It is of a return; the return address comes first.
+    pub(super) is_return: bool,
+    /// The kernel tells which task was current.
+    pub(super) has_task: bool,
 }
 
 impl Rings {
@@ -56,31 +87,43 @@ impl Rings {
         guest: &dyn Guest,
         kernel: &Kernel,
     ) -> Result<Surroundings, &'static str> {
-        if let Some(around) = self.around {
-            return Ok(around);
+        if let Some(around) = &self.around {
+            return Ok(around.clone());
         }
         let window =
             guest.hidden().data_window().ok_or("not-mapped: hidden memory is not mapped")?;
         let vcpus = u64::from(guest.vcpus());
-        let (cpu, current) = (kernel.cpu_number(), kernel.current_task());
+        let cpu = kernel.cpu_number();
+        let current = kernel.current_task().zip(kernel.tasks()).map(|(task, tasks)| Current {
+            task,
+            pid: tasks.layout.pid,
+            comm: tasks.layout.comm,
+        });
         if cpu.is_none() && vcpus > 1 {
             return Err("cpu: the kernel does not tell where it has the CPU's number");
         }
-        let counters = BLOCKS * COUNTER;
-        let stride = (window.len - counters) / vcpus / PAGE_SIZE * PAGE_SIZE;
+        let before = BLOCKS * COUNTER + POOLS;
+        let stride = (window.len - before) / vcpus / PAGE_SIZE * PAGE_SIZE;
         let fits = |len: &u64| GuestRing::bytes(*len) <= stride;
         let len = RING_BITS.rev().map(|bit| 1 << bit).find(fits);
         let len = len.ok_or("cpu: there are too many vCPUs for their rings")?;
-        let base = window.offset + counters;
+        let base = window.offset + before;
         self.rings = (0..vcpus)
             .map(|index| GuestRing::new(guest.hidden(), base + index * stride, len))
             .collect();
         self.counters = Some(window.offset);
         let narrow = |value: u64| u32::try_from(value).expect("less than hidden memory");
-        let rings = window.gva.wrapping_add(counters);
-        let around =
-            Surroundings { rings, stride: narrow(stride), mask: narrow(len - 1), cpu, current };
-        self.around = Some(around);
+        let hidden = guest.hidden().base().unwrap_or_default();
+        let around = Surroundings {
+            rings: window.gva.wrapping_add(before),
+            stride: narrow(stride),
+            mask: narrow(len - 1),
+            cpu,
+            current,
+            mapped: mapped(&kernel.memory(), &kernel.symbols, guest.ram()),
+            hidden: Mapped { start: hidden, len: HIDDEN_SIZE },
+        };
+        self.around = Some(around.clone());
         Ok(around)
     }
 
@@ -97,17 +140,31 @@ impl Rings {
     ) -> Option<Vec<Block>> {
         let mut blocks: Vec<Block> = Vec::new();
         for (probe, task) in tasks {
+            if let Task::Follow(pool) = task {
+                // What its calls return to has the block.
+                blocks.push(Block { number: 0, counter: pool.at, task });
+                continue;
+            }
             let Some(number) = self.free_block() else {
-                blocks.iter().for_each(|block| self.release(hidden, block.number));
+                let own = blocks.iter().filter(|block| !matches!(block.task, Task::Follow(_)));
+                own.for_each(|block| self.release(hidden, block.number));
                 return None;
             };
             let offset = self.counters? + u64::from(number) * COUNTER;
             hidden.store_u64(offset, 0);
             let counter = hidden.data_window()?.gva.wrapping_add(u64::from(number) * COUNTER);
-            self.blocks[usize::from(number)] = Some(Used { probe, task: task.clone(), seen: 0 });
+            self.blocks[usize::from(number)] =
+                Some(Used { probe, task: task.clone(), seen: 0, pool: None });
             blocks.push(Block { number, counter, task });
         }
         Some(blocks)
+    }
+
+    /// The block is of what the calls of a pool return to.
+    pub(super) fn set_pool(&mut self, number: u16, pool: PoolMemory) {
+        if let Some(Some(block)) = self.blocks.get_mut(usize::from(number)) {
+            block.pool = Some((pool, 0));
+        }
     }
 
     fn free_block(&mut self) -> Option<u16> {
@@ -121,45 +178,72 @@ impl Rings {
         u16::try_from(number).ok()
     }
 
-    /// A block that no detour has any more.
+    /// A block that no detour has any more: to be given to another when its last records have been read.
     pub(super) fn release(&mut self, hidden: &HiddenMemory, number: u16) {
-        self.count_block(hidden, usize::from(number));
-        if let Some(block) = self.blocks.get_mut(usize::from(number)) {
-            *block = None;
+        let heads = self.rings.iter().map(|ring| ring.head(hidden)).collect();
+        self.leaving.push(Leaving { number, heads });
+        self.let_go(hidden);
+    }
+
+    /// Frees the blocks whose records have all been read.
+    fn let_go(&mut self, hidden: &HiddenMemory) {
+        let (gone, leaving) = std::mem::take(&mut self.leaving).into_iter().partition(|leaving| {
+            let mut rings = self.rings.iter().zip(&leaving.heads);
+            rings.all(|(ring, head)| ring.has_read(*head))
+        });
+        self.leaving = leaving;
+        let gone: Vec<Leaving> = gone;
+        for Leaving { number, .. } in gone {
+            self.count_block(hidden, usize::from(number));
+            if let Some(block) = self.blocks.get_mut(usize::from(number)) {
+                *block = None;
+            }
         }
     }
 
-    /// Takes what detours wrote since: counts into the probes' books, records by `take`, with their vCPU.
+    /// Takes what detours wrote since: counts into the probes' books, records by `take`.
     pub(super) fn drain(
         &mut self,
         hidden: &HiddenMemory,
-        mut take: impl FnMut(u8, &Arc<Probe>, GuestRecord),
+        mut take: impl FnMut(Found<'_>, GuestRecord),
     ) {
         let clock = self.clock.unwrap_or_default();
+        let has_task = self.around.as_ref().is_some_and(|around| around.current.is_some());
         let (rings, blocks) = (&mut self.rings, &self.blocks);
         let used = |number: u16| blocks.get(usize::from(number)).and_then(Option::as_ref);
         let args_of = |number| match &used(number)?.task {
             Task::Record(values) => Some(values.len()),
-            Task::Count => None,
+            Task::Count | Task::Follow(_) => None,
         };
         for (vcpu, ring) in (0u8..).zip(rings) {
             let drained = ring.drain(hidden, args_of, |mut record| {
                 record.time = record.time.wrapping_add(clock);
                 let Some(block) = used(record.number) else { return };
                 add(&block.probe.books, |books| &books.recorded, 1);
-                take(vcpu, &block.probe, record);
+                let (probe, is_return) = (&block.probe, block.pool.is_some());
+                take(Found { vcpu, probe, is_return, has_task }, record);
             });
             if let Err(error) = drained {
                 tracing::warn!(%error, vcpu, "records of optimized probes");
+                // It begins anew.
+                let heads = self.leaving.iter_mut();
+                heads.filter_map(|l| l.heads.get_mut(usize::from(vcpu))).for_each(|head| *head = 0);
             }
         }
         (0..self.blocks.len()).for_each(|number| self.count_block(hidden, number));
+        self.let_go(hidden);
     }
 
     /// Takes over what a block has counted since it was last looked at.
     fn count_block(&mut self, hidden: &HiddenMemory, number: usize) {
         let Some(counters) = self.counters else { return };
         let Some(block) = self.blocks.get_mut(number).and_then(Option::as_mut) else { return };
+        if let Some((pool, seen)) = &mut block.pool {
+            let missed = pool.missed(hidden);
+            let since = missed.wrapping_sub(*seen);
+            *seen = missed;
+            block.probe.books.nmissed.fetch_add(since, Ordering::Relaxed);
+        }
         let now = hidden.load_u64(counters + number as u64 * COUNTER);
         let since = now.wrapping_sub(block.seen);
         if since == 0 {
@@ -169,6 +253,7 @@ impl Rings {
         match block.task {
             Task::Count => add(&block.probe.books, |books| &books.filtered, since),
             Task::Record(_) => add(&block.probe.books, |books| &books.lost, since),
+            Task::Follow(_) => {}
         }
     }
 }
@@ -177,72 +262,4 @@ impl Rings {
 fn add(books: &Books, to: impl Fn(&Books) -> &AtomicU64, hits: u64) {
     books.hits.fetch_add(hits, Ordering::Relaxed);
     to(books).fetch_add(hits, Ordering::Relaxed);
-}
-
-/// A detour in hidden memory.
-pub(super) struct Placed {
-    pub(super) detour: Detour,
-    pub(super) start: Gva,
-    pub(super) cells: Range<usize>,
-}
-
-/// Memory for detours: the detour window in cells.
-#[derive(Default)]
-pub(super) struct Cells {
-    /// Whether each is in use; empty until the window is known.
-    used: Vec<bool>,
-    /// Where to look first.
-    next: usize,
-}
-
-impl Cells {
-    /// Places a detour that `assemble` makes for an address.
-    pub(super) fn place(
-        &mut self,
-        hidden: &HiddenMemory,
-        assemble: impl Fn(Gva) -> Result<Detour, Arc<str>>,
-    ) -> Result<Placed, Arc<str>> {
-        let window = hidden.detour_window().ok_or("not-mapped: hidden memory is not mapped")?;
-        if self.used.is_empty() {
-            // In a guest from a snapshot, tasks may still be in detours of before.
-            let mut code = vec![0; usize::try_from(window.len).expect("below 2 MiB")];
-            hidden.read(window.offset, &mut code);
-            let cells = code.chunks_exact(CELL_LEN);
-            self.used = cells.map(|cell| cell.iter().any(|byte| *byte != 0)).collect();
-        }
-        // Its length hardly depends on where it is: branches in it may be longer.
-        let trial = assemble(window.gva)?;
-        let cells = (trial.bytes.len() as u64 + CELL / 2).div_ceil(CELL);
-        let cells = usize::try_from(cells).expect("a few");
-        let first = self.find(cells).ok_or("no-room: the memory for detours is full")?;
-        let offset = first as u64 * CELL;
-        let start = window.gva.wrapping_add(offset);
-        let detour = assemble(start)?;
-        let len = cells * CELL_LEN;
-        if detour.bytes.len() > len {
-            return Err("assembler: a detour grew".into());
-        }
-        self.used[first..first + cells].fill(true);
-        self.next = first + cells;
-        // Speculation that runs on stops there.
-        let mut image = vec![text::INT3; len];
-        image[..detour.bytes.len()].copy_from_slice(&detour.bytes);
-        hidden.write(window.offset + offset, &image);
-        Ok(Placed { detour, start, cells: first..first + cells })
-    }
-
-    fn find(&mut self, cells: usize) -> Option<usize> {
-        let free = |from: &usize| {
-            self.used.get(*from..from + cells).is_some_and(|range| range.iter().all(|used| !used))
-        };
-        (self.next..self.used.len()).chain(0..self.next).find(free)
-    }
-
-    /// Gives cells back.
-    pub(super) fn free(&mut self, hidden: &HiddenMemory, cells: Range<usize>) {
-        let Some(window) = hidden.detour_window() else { return };
-        let offset = window.offset + cells.start as u64 * CELL;
-        hidden.write(offset, &vec![0; cells.len() * CELL_LEN]);
-        self.used[cells].fill(false);
-    }
 }

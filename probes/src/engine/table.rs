@@ -7,9 +7,11 @@ use exoprobe_vmm::hidden::Window;
 use exoprobe_vmm::{Gpa, Gva, HiddenMemory};
 use rustc_hash::FxHashMap;
 
+use super::follower::Followers;
 use super::guest::KernelView;
 use super::probe::Probe;
 use super::slots::Slot;
+use super::tasks::Tasks;
 use crate::insn::Displaced;
 use crate::status::DisplacedBy;
 
@@ -68,7 +70,7 @@ impl Site {
     }
 
     /// The site with nothing but what the engine itself wants there.
-    fn marks_only(&self) -> Self {
+    pub(super) fn marks_only(&self) -> Self {
         Self { probes: Vec::new(), returning: Vec::new(), ..self.clone() }
     }
 
@@ -97,6 +99,18 @@ pub(crate) enum Stop {
     Probe(Arc<Site>),
     /// Behind a stepped copy.
     StepEnd(Arc<Site>),
+    /// A detour's doorbell.
+    Doorbell(Doorbell),
+}
+
+/// Where a detour has the VMM deal with a hit.
+pub(crate) struct Doorbell {
+    /// Address of its int3.
+    pub(crate) at: Gva,
+    /// Whose hit it is.
+    pub(crate) site: Arc<Site>,
+    /// Where the displaced instructions are, which run after it.
+    pub(crate) displaced: Gva,
 }
 
 /// All addresses at which an int3 is the engine's.
@@ -110,6 +124,10 @@ pub(crate) struct Table {
     trampolines: Range<u64>,
     /// `None` until the kernel is known, and then there are no sites either.
     pub(crate) view: Option<KernelView>,
+    /// How the kernel tells its tasks, once that is known.
+    pub(crate) tasks: Option<Arc<Tasks>>,
+    /// Return probes whose calls are followed within the guest.
+    pub(crate) followers: Followers,
     /// Return probes in the mode `site`, armed or not.
     pub(crate) watching: Vec<Arc<Probe>>,
     /// The global switch: off, no probe is hit, also where a mark keeps its breakpoint.
@@ -122,6 +140,7 @@ impl Table {
         sites: impl Iterator<Item = &'a Arc<Site>>,
         hidden: &HiddenMemory,
         view: Option<KernelView>,
+        tasks: Option<Arc<Tasks>>,
         watching: Vec<Arc<Probe>>,
         switched_on: bool,
     ) -> Self {
@@ -137,7 +156,23 @@ impl Table {
             window.map_or(0..0, |window| window.gva.0..window.gva.0 + window.len)
         };
         let (slots, trampolines) = (range(hidden.code_window()), range(hidden.trampoline_window()));
-        Self { stops, slots, trampolines, view, watching, switched_on }
+        let followers = Followers::default();
+        Self { stops, slots, trampolines, view, tasks, followers, watching, switched_on }
+    }
+
+    /// Adds what optimized probes have.
+    pub(super) fn with_detours(
+        mut self,
+        doorbells: impl Iterator<Item = Doorbell>,
+        followers: Followers,
+    ) -> Self {
+        for mut bell in doorbells {
+            if !self.switched_on {
+                bell.site = Arc::new(bell.site.marks_only());
+            }
+            self.stops.insert(bell.at.0, Stop::Doorbell(bell));
+        }
+        Self { followers, ..self }
     }
 
     pub(crate) fn stop_at(&self, rip: Gva) -> Option<&Stop> {

@@ -1,20 +1,26 @@
 //! A single-producer, single-consumer ring of records: the producer is one vCPU's thread, the
 //! consumer whoever holds the store's drain lock.
 //!
-//! A record is a run of 64-bit words: probe id and length, guest time, shape, return address
+//! A record is a run of 64-bit words: probe id and length, guest time, shape, task, return address
 //! (of returns), which arguments could not be read (where one may not be), arguments, back-trace.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use exoprobe_introspect::TaskId;
 
 use crate::detour::GuestRecord;
 
 const HEADER_WORDS: usize = 3;
 /// One bit an argument: 128 at most.
 const FAULT_WORDS: usize = 2;
+/// Number and name.
+const TASK_WORDS: usize = 3;
 
 /// What a record has beside its header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shape {
+    /// It says which task was current.
+    pub(crate) has_task: bool,
     /// It tells of a return, and where to.
     pub(crate) is_return: bool,
     /// It says which arguments could not be read.
@@ -31,16 +37,19 @@ impl Shape {
             | u64::from(self.stack) << 16
             | u64::from(self.is_return) << 32
             | u64::from(self.may_fault) << 33
+            | u64::from(self.has_task) << 34
     }
 
     fn unpack(word: u64) -> Self {
         let half = |shift: u32| u16::try_from(word >> shift & 0xffff).expect("16 bits");
         let flag = |bit: u32| word >> bit & 1 != 0;
-        Self { args: half(0), stack: half(16), is_return: flag(32), may_fault: flag(33) }
+        let (is_return, may_fault, has_task) = (flag(32), flag(33), flag(34));
+        Self { args: half(0), stack: half(16), is_return, may_fault, has_task }
     }
 
     fn words(self) -> usize {
         HEADER_WORDS
+            + if self.has_task { TASK_WORDS } else { 0 }
             + usize::from(self.is_return)
             + if self.may_fault { FAULT_WORDS } else { 0 }
             + usize::from(self.args)
@@ -54,6 +63,8 @@ pub(crate) struct Record {
     pub(crate) probe: u32,
     /// Guest time-stamp counter.
     pub(crate) time: u64,
+    /// Which task was current, where the kernel tells.
+    pub(crate) task: Option<TaskId>,
     /// Where the function returned to, of a return probe.
     pub(crate) ret_addr: Option<u64>,
     /// `None` where it could not be read.
@@ -63,10 +74,24 @@ pub(crate) struct Record {
 
 impl Record {
     /// What a detour wrote, of a probe.
-    pub(crate) fn of_guest(probe: u32, record: GuestRecord) -> Self {
-        let args = record.args.into_iter().map(Some).collect();
-        Self { probe, time: record.time, ret_addr: None, args, stack: Vec::new() }
+    pub(crate) fn of_guest(
+        probe: u32,
+        record: GuestRecord,
+        is_return: bool,
+        has_task: bool,
+    ) -> Self {
+        let mut values = record.args.into_iter();
+        let ret_addr = if is_return { values.next() } else { None };
+        let (args, task) = (values.map(Some).collect(), has_task.then_some(record.task));
+        Self { probe, time: record.time, task, ret_addr, args, stack: Vec::new() }
     }
+}
+
+/// A task as a record has it: number, and two words of name.
+fn unpack_task([pid, low, high]: [u64; TASK_WORDS]) -> TaskId {
+    let comm = u128::from(low) | u128::from(high) << 64;
+    let pid = u32::try_from(pid & u64::from(u32::MAX)).expect("32 bits");
+    TaskId { pid, comm: comm.to_le_bytes() }
 }
 
 /// The ring of one vCPU.
@@ -114,6 +139,7 @@ impl Ring {
             let mut words = (tail..).map(|at| self.word(at).load(Ordering::Relaxed));
             let mut next = || words.next().expect("endless");
             let (header, time, shape) = (next(), next(), Shape::unpack(next()));
+            let task = shape.has_task.then(|| unpack_task([next(), next(), next()]));
             let ret_addr = shape.is_return.then(&mut next);
             let faults = match shape.may_fault {
                 true => u128::from(next()) | u128::from(next()) << 64,
@@ -126,7 +152,7 @@ impl Ring {
             let args = args.collect();
             let stack = (0..shape.stack).map(|_| next()).collect();
             let probe = u32::try_from(header >> 32).expect("32 bits");
-            take(Record { probe, time, ret_addr, args, stack });
+            take(Record { probe, time, task, ret_addr, args, stack });
             tail += header & u64::from(u32::MAX);
             self.tail.store(tail, Ordering::Release);
         }
@@ -148,7 +174,13 @@ impl Writer<'_> {
         self.next += 1;
     }
 
-    /// Where the function returns to: first, of a return's record.
+    /// The current task: first, where the shape has one.
+    pub(crate) fn task(&mut self, task: &TaskId) {
+        self.put(task.pid.into());
+        task.comm.as_chunks().0.iter().for_each(|half| self.put(u64::from_le_bytes(*half)));
+    }
+
+    /// Where the function returns to: next, of a return's record.
     pub(crate) fn ret_addr(&mut self, ret_addr: u64) {
         self.put(ret_addr);
     }
@@ -191,6 +223,7 @@ mod tests {
 
     fn push(ring: &Ring, record: &Record) -> bool {
         let shape = Shape {
+            has_task: record.task.is_some(),
             is_return: record.ret_addr.is_some(),
             may_fault: record.args.contains(&None),
             args: u16::try_from(record.args.len()).unwrap(),
@@ -199,6 +232,7 @@ mod tests {
         let Some(mut writer) = ring.begin(record.probe, record.time, shape) else {
             return false;
         };
+        record.task.iter().for_each(|task| writer.task(task));
         record.ret_addr.into_iter().for_each(|at| writer.ret_addr(at));
         writer.args(shape.may_fault, record.args.iter().copied());
         writer.stack(&record.stack);
@@ -208,7 +242,7 @@ mod tests {
 
     fn record(probe: u32, time: u64, args: &[u64]) -> Record {
         let args = args.iter().copied().map(Some).collect();
-        Record { probe, time, ret_addr: None, args, stack: Vec::new() }
+        Record { probe, time, task: None, ret_addr: None, args, stack: Vec::new() }
     }
 
     #[test]
@@ -247,11 +281,12 @@ mod tests {
 
     prop_compose! {
         fn any_record()(
-            probe: u32, time: u64, ret_addr: Option<u64>,
+            probe: u32, time: u64, task: Option<(u32, [u8; 16])>, ret_addr: Option<u64>,
             args in prop::collection::vec(any::<Option<u64>>(), 0..128),
             stack in prop::collection::vec(any::<u64>(), 0..64),
         ) -> Record {
-            Record { probe, time, ret_addr, args, stack }
+            let task = task.map(|(pid, comm)| TaskId { pid, comm });
+            Record { probe, time, task, ret_addr, args, stack }
         }
     }
 

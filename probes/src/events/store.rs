@@ -6,6 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 use tokio::sync::watch;
 
+use super::origin::Origin;
+use super::ring::Record;
+
 /// One hit of one probe.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Event {
@@ -15,6 +18,12 @@ pub struct Event {
     pub time: f64,
     /// vCPU that hit.
     pub vcpu: u8,
+    /// Number of the thread that was current; absent where the kernel does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// Its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comm: Option<String>,
     /// Group of the probe's event.
     pub group: Arc<str>,
     /// Name of the probe's event.
@@ -58,8 +67,16 @@ pub struct EventPage {
     pub lost: u64,
 }
 
+/// A hit that was recorded.
+#[derive(Clone)]
+pub(crate) struct Hit {
+    pub(crate) origin: Arc<Origin>,
+    pub(crate) vcpu: u8,
+    pub(crate) record: Record,
+}
+
 struct Kept {
-    events: VecDeque<Arc<Event>>,
+    hits: VecDeque<Hit>,
     /// Sequence number of the next event.
     next: u64,
 }
@@ -75,7 +92,7 @@ impl EventStore {
     /// A store of the last `capacity` events.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        let kept = Kept { events: VecDeque::new(), next: 1 };
+        let kept = Kept { hits: VecDeque::new(), next: 1 };
         Self { kept: Mutex::new(kept), capacity: capacity.max(1), latest: watch::Sender::new(0) }
     }
 
@@ -83,32 +100,35 @@ impl EventStore {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends events in order; `make` is given each one's sequence number.
-    pub(crate) fn append<T>(&self, batch: Vec<T>, mut make: impl FnMut(u64, T) -> Event) {
-        if batch.is_empty() {
-            return;
-        }
+    /// Appends hits in order; gives how many.
+    pub(crate) fn append(&self, hits: impl Iterator<Item = Hit>) -> usize {
         let mut kept = self.lock();
-        for item in batch {
-            let event = make(kept.next, item);
+        let before = kept.next;
+        for hit in hits {
             kept.next += 1;
-            if kept.events.len() == self.capacity {
-                kept.events.pop_front();
+            if kept.hits.len() == self.capacity {
+                kept.hits.pop_front();
             }
-            kept.events.push_back(Arc::new(event));
+            kept.hits.push_back(hit);
         }
-        self.latest.send_replace(kept.next - 1);
+        if kept.next != before {
+            self.latest.send_replace(kept.next - 1);
+        }
+        usize::try_from(kept.next - before).unwrap_or(usize::MAX)
     }
 
     /// Up to `max` events from sequence number `from` on (0 and 1 both mean the first).
     #[must_use]
     pub fn read(&self, from: u64, max: usize) -> EventPage {
         let kept = self.lock();
-        let first = kept.next - kept.events.len() as u64;
+        let first = kept.next - kept.hits.len() as u64;
         let from = from.clamp(1, kept.next);
         let start = from.max(first);
         let skip = usize::try_from(start - first).expect("at most the capacity");
-        let events: Vec<_> = kept.events.iter().skip(skip).take(max).cloned().collect();
+        let hits: Vec<Hit> = kept.hits.iter().skip(skip).take(max).cloned().collect();
+        drop(kept);
+        let event = |(seq, hit): (u64, Hit)| Arc::new(hit.origin.event(seq, hit.vcpu, &hit.record));
+        let events: Vec<Arc<Event>> = (start..).zip(hits).map(event).collect();
         EventPage { next: start + events.len() as u64, lost: start - from, events }
     }
 
@@ -121,31 +141,45 @@ impl EventStore {
 
 #[cfg(test)]
 mod tests {
+    use exoprobe_vmm::GuestClock;
+
     use super::*;
 
-    fn event(seq: u64) -> Event {
-        Event {
-            seq,
-            time: 0.0,
-            vcpu: 0,
+    fn hits(count: usize) -> impl Iterator<Item = Hit> {
+        let origin = Arc::new(Origin {
             group: "kprobes".into(),
             event: "e".into(),
             symbol_name: None,
             offset: 0,
             addr: "0x0".into(),
+            names: vec!["a".to_owned(), "b".to_owned()],
+            symbols: None,
+            clock: GuestClock::default(),
+        });
+        let record = |number: u64| Record {
+            probe: 1,
+            time: 0,
+            task: None,
             ret_addr: None,
-            args: serde_json::Map::new(),
-            stack: None,
-        }
+            args: vec![Some(number), None],
+            stack: Vec::new(),
+        };
+        (1..).take(count).map(move |number| {
+            let origin = Arc::clone(&origin);
+            Hit { origin, vcpu: 0, record: record(number) }
+        })
     }
 
     #[test]
     fn a_reader_that_falls_behind_is_told_what_it_lost() {
         let store = EventStore::new(4);
-        store.append(vec![(); 10], |seq, ()| event(seq));
+        assert_eq!(store.append(hits(10)), 10);
+        assert_eq!(store.append(hits(0)), 0);
         let page = store.read(1, 100);
         assert_eq!(page.lost, 6);
         assert_eq!(page.events.iter().map(|e| e.seq).collect::<Vec<_>>(), [7, 8, 9, 10]);
+        let args: Vec<String> = page.events.iter().map(|e| format!("{:?}", e.args)).collect();
+        assert_eq!(args[3], r#"{"a": String("0xa"), "b": String("(fault)")}"#);
         assert_eq!(page.next, 11);
         let resumed = store.read(9, 1);
         assert_eq!((resumed.lost, resumed.events[0].seq, resumed.next), (0, 9, 10));

@@ -152,7 +152,7 @@ pub(crate) const BARE: Row = Row {
     guest: Some(0.0),
 };
 
-pub(crate) const ROWS: [Row; 14] = [
+pub(crate) const ROWS: [Row; 15] = [
     Row {
         name: "out, no probe",
         plain: Body::Nothing,
@@ -172,5 +172,6 @@ pub(crate) const ROWS: [Row; 14] = [
     called("optimized, 4 registers", Probe { optimized: true, args: &FOUR, ..ENTRY }),
     called("optimized, count only", Probe { optimized: true, counts_only: true, ..ENTRY }),
     called(KRETPROBE, RETURN),
+    called("kretprobe, optimized", Probe { optimized: true, ..RETURN }),
     crowded("int3, emulated, 1 of 10,001"),
 ];

@@ -70,6 +70,11 @@ impl Machine {
         Self { ips: COUNTING_IPS, ..*self }
     }
 
+    /// The same with a clock of its own, if one is given.
+    pub(crate) fn at_rate(&self, ips: Option<u32>) -> Self {
+        Self { ips: ips.unwrap_or(self.ips), ..*self }
+    }
+
     /// Kernel command line of the lab's host.
     pub(crate) fn cmdline(&self) -> String {
         format!("{CMDLINE} {}", self.cmdline).trim_end().to_owned()

@@ -69,6 +69,9 @@ struct RunArgs {
     /// Give up after so many seconds for one machine, counted from its power-on
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     limit: u64,
+    /// How many instructions make a second of the machine's time, for a slower clock
+    #[arg(long, value_name = "INSTRUCTIONS", value_parser = clap::value_parser!(u32).range(1_000_000..))]
+    ips: Option<u32>,
     /// An environment variable for the tests, as EXOPROBE_STRESS_SECONDS=600
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     env: Vec<(String, String)>,
@@ -106,7 +109,13 @@ fn run(args: &RunArgs) -> Result<(), LabError> {
     }
     let runs = args.plans.iter().flat_map(|plan| plan.runs(args.test.as_deref()));
     let runs = runs.filter(|run| args.machine.as_ref().is_none_or(|name| *name == run.name));
-    let runs: Vec<Run> = runs.map(|run| Run { job: run.job.with_env(&args.env), ..run }).collect();
+    let runs: Vec<Run> = runs
+        .map(|run| Run {
+            machine: run.machine.at_rate(args.ips),
+            job: run.job.with_env(&args.env),
+            ..run
+        })
+        .collect();
     if runs.is_empty() {
         return Err(LabError::NoMachine(args.machine.clone().unwrap_or_default()));
     }

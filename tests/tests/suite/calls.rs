@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use exoprobe_probes::{EntryVerdict, Kretprobe, ProbeStatus, ReturnMode};
+use exoprobe_probes::{EntryVerdict, Kretprobe, ProbeStatus};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases};
 
-use super::returns::{MODES, follow, in_mode};
+use super::returns::{ALL, By, MODES, follow, in_mode};
 
 pub(crate) const CASES: &[Case] = cases![
     tasks_that_sleep_in_the_function_use_an_instance_each(vcpus),
@@ -35,7 +35,7 @@ fn put_to_sleep(guest: &TestGuest, tasks: u64, register: impl Fn(&TestGuest)) ->
         register(guest);
         guest.probe("p:entered hrtimer_nanosleep");
         // It does not touch the stack, so that it is no part of what is tested.
-        follow(guest, "r:left hrtimer_nanosleep", ReturnMode::Site);
+        follow(guest, "r:left hrtimer_nanosleep", By::Site);
         let command = match tasks {
             // Init itself, which lives on.
             1 => format!("sleep {millis}"),
@@ -60,7 +60,7 @@ impl Sleepers {
 }
 
 fn tasks_that_sleep_in_the_function_use_an_instance_each(vcpus: u8) {
-    for mode in MODES {
+    for mode in ALL {
         let guest = TestGuest::restored(vcpus);
         let sleepers = put_to_sleep(&guest, 4, |guest| {
             follow(guest, "r2:two hrtimer_nanosleep $retval", mode);
@@ -127,13 +127,13 @@ fn a_call_may_return_on_another_vcpu() {
 
 /// No call that came back is missed. Where one goes back to that never does may be no place to watch: ud2,
 /// or the next function.
-fn assert_missed(status: &ProbeStatus, mode: ReturnMode, died: u64) {
-    let unwatched = mode == ReturnMode::Site && status.nmissed == died;
+fn assert_missed(status: &ProbeStatus, mode: By, died: u64) {
+    let unwatched = mode == By::Site && status.nmissed == died;
     assert!(status.nmissed == 0 || unwatched, "{mode:?}: {status:?}");
 }
 
 fn tasks_that_end_inside_give_their_instances_back(vcpus: u8) {
-    for mode in MODES {
+    for mode in ALL {
         let guest = TestGuest::restored(vcpus);
         let functions = ["do_exit", "do_group_exit", "__x64_sys_exit_group", "do_task_dead"];
         for function in functions {
@@ -188,7 +188,7 @@ fn functions_that_switch_tasks_can_be_followed(vcpus: u8) {
     // A task that dies leaves these for good.
     const LAST: [&str; 2] = ["__schedule", "__switch_to_asm"];
     const DEATHS: u64 = 20 + 4 + 2 + 2;
-    for mode in MODES {
+    for mode in ALL {
         let guest = TestGuest::restored(vcpus);
         let functions = BALANCED.iter().chain(&LAST);
         guest.vm.pause().unwrap();
@@ -223,7 +223,7 @@ fn functions_that_switch_tasks_can_be_followed(vcpus: u8) {
 }
 
 fn calls_under_way_outlive_their_probe_unseen(vcpus: u8) {
-    for mode in MODES {
+    for mode in ALL {
         let guest = TestGuest::restored(vcpus);
         let sleepers = put_to_sleep(&guest, 2, |guest| {
             follow(guest, "r:gone hrtimer_nanosleep", mode);
@@ -233,8 +233,8 @@ fn calls_under_way_outlive_their_probe_unseen(vcpus: u8) {
         let traceless = guest.engine.traceless().is_some();
         assert!(guest.is_silent(sleepers.from), "they sleep long enough to be looked at");
         match mode {
-            ReturnMode::Trampoline => assert_eq!((followed, traceless), (2, false)),
-            ReturnMode::Site => assert_eq!((followed, traceless), (0, true)),
+            By::Trampoline | By::Code => assert_eq!((followed, traceless), (2, false)),
+            By::Site => assert_eq!((followed, traceless), (0, true)),
         }
         sleepers.awake(&guest);
         assert_eq!(guest.engine.calls_followed(), 0);
@@ -270,7 +270,7 @@ fn a_probe_is_dropped_with_its_last_call(vcpus: u8) {
 
 /// One instance, in use when `off` is called: it is not counted, and free when the probe is on again.
 fn assert_let_go(vcpus: u8, off: impl Fn(&TestGuest), on: impl Fn(&TestGuest)) {
-    for mode in MODES {
+    for mode in ALL {
         let guest = TestGuest::restored(vcpus);
         let sleepers = put_to_sleep(&guest, 1, |guest| {
             follow(guest, "r1:one hrtimer_nanosleep", mode);

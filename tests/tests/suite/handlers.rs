@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use exoprobe_probes::{
-    DisplacedBy, FaultHandler, Hit, Kprobe, PreHandler, Recovery, ReturnMode, Verdict,
-};
+use exoprobe_probes::{DisplacedBy, FaultHandler, Hit, Kprobe, PreHandler, Recovery, Verdict};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, address, cases, definition};
 use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
 use exoprobe_vmm::{Gpa, GuestRam, Gva};
 
-use super::returns::{events_of, follow};
+use super::returns::{By, events_of, follow};
 
 pub(crate) const CASES: &[Case] = cases![
     a_handler_that_chose_where_to_go_on_is_the_last_of_its_hit(vcpus),
@@ -62,7 +60,7 @@ fn a_handler_that_chose_where_to_go_on_is_the_last_of_its_hit(vcpus: u8) {
     let probes = vec![post("first", Verdict::Continue), post("diverts", Verdict::Done)];
     guest.engine.register_kprobes(probes).unwrap();
     guest.probe("p:behind __x64_sys_getpid");
-    follow(&guest, "r:followed __x64_sys_getpid", ReturnMode::Trampoline);
+    follow(&guest, "r:followed __x64_sys_getpid", By::Trampoline);
     guest.probe("p:target __x64_sys_getppid");
     assert_eq!(guest.work("getpid 20"), 20);
     assert_eq!((guest.hits("first"), guest.hits("diverts"), guest.hits("target")), (20, 20, 20));

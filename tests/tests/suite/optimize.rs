@@ -1,17 +1,27 @@
 //! Jump optimization: hits that never leave the guest, and all that ends them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exoprobe_probes::{
-    Action, Kprobe, NewProbe, ProbeDefinition, ProbeStatus, StatusFlag, Verdict,
+    Action, Event, Kprobe, NewProbe, ProbeDefinition, ProbeStatus, StatusFlag, Verdict,
 };
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, definition, http, kernel_symbols};
-use exoprobe_vmm::Gva;
+use exoprobe_tests::{
+    PATIENCE, Service, TestGuest, address, cases, definition, http, kernel_symbols,
+};
+use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
+use exoprobe_vmm::{Gpa, Gva};
+
+use super::returns::{By, SCRATCH, events_of, follow};
 
 pub(crate) const CASES: &[Case] = cases![
     optimized_hits_are_recorded_without_an_exit(vcpus),
+    optimized_return_probes_follow_calls_without_an_exit(vcpus),
+    calls_within_one_another_are_missed_beyond_maxactive(vcpus),
+    what_detours_read_is_what_the_vmm_would(vcpus),
+    memory_that_may_not_be_there_is_read_by_the_vmm(vcpus),
     what_ends_an_optimization_and_what_brings_it_back(vcpus),
     the_rule_that_stops_an_optimization_is_named(vcpus),
     a_full_ring_loses_records_and_no_hit(vcpus),
@@ -21,6 +31,11 @@ pub(crate) const CASES: &[Case] = cases![
 ];
 
 const GETPID: &str = "__x64_sys_getpid";
+/// f: nop; dec edi; jz 1f; call f; inc eax; ret; 1: mov eax, 1; ret. So f(n) is n, by n calls in one another.
+const RECURSIVE: [u8; 23] = [
+    0x0f, 0x1f, 0x44, 0x00, 0x00, 0xff, 0xcf, 0x74, 0x08, 0xe8, 0xf2, 0xff, 0xff, 0xff, 0xff, 0xc0,
+    0xc3, 0xb8, 1, 0, 0, 0, 0xc3,
+];
 const ARGS: &str = "%di %si %dx %cx";
 
 fn is_optimized(guest: &TestGuest, event: &str) -> bool {
@@ -59,13 +74,133 @@ fn optimized_hits_are_recorded_without_an_exit(vcpus: u8) {
     let (first, last) = (&events[0], &events[1009]);
     assert!(last.time - first.time < PATIENCE.as_secs_f64(), "{} {}", first.time, last.time);
     assert_eq!(first.args.len(), 4);
+    assert!(first.pid.is_some() && first.comm.is_some(), "{first:?}");
+    assert!(vcpus > 1 || (first.pid, &first.comm) == (last.pid, &last.comm), "{last:?}");
     assert_eq!(first.args.keys().collect::<Vec<_>>(), last.args.keys().collect::<Vec<_>>());
-    let vcpus_seen: std::collections::BTreeSet<u8> = events.iter().map(|e| e.vcpu).collect();
+    let vcpus_seen: BTreeSet<u8> = events.iter().map(|e| e.vcpu).collect();
     assert_eq!(vcpus_seen.len(), usize::from(vcpus));
     guest.engine.unregister_all().unwrap();
-    assert!(guest.kernel_text() == text, "the guest's text is not as it was");
+    guest.assert_text(&text);
     guest.assert_unharmed();
     assert!(guest.engine.traceless().is_some());
+}
+
+fn optimized_return_probes_follow_calls_without_an_exit(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
+    let text = guest.kernel_text();
+    guest.probe(&format!("r:ret {GETPID} pid=$retval"));
+    let calls = |count: u64| match vcpus {
+        1 => guest.work(&format!("getpid {count}")),
+        _ => guest.work(&format!("par 2 getpid {}", count / 2)),
+    };
+    assert_eq!(calls(10), 10);
+    guest.optimize("ret");
+    let before = breakpoints(&guest);
+    assert_eq!((calls(1000), breakpoints(&guest) - before), (1000, deaths(vcpus)));
+    let status = guest.status("ret");
+    assert_eq!((status.hits, status.recorded, status.lost), (1010, 1010, 0), "{status:?}");
+    assert_eq!((status.nmissed, status.active), (0, Some(0)));
+    let events = events_of(&guest, "ret");
+    assert_eq!(events.len(), 1010);
+    let caller = events[0].ret_addr.as_ref();
+    for event in &events {
+        assert_eq!(event.ret_addr.as_ref(), caller, "as the VMM saw it");
+        let pid = format!("{:#x}", event.pid.expect("it is known"));
+        assert_eq!(event.args["pid"], pid, "who called is who got the answer");
+    }
+    // Its site has an int3 again, and its calls still return within the guest.
+    guest.engine.allow_optimization(false);
+    let before = breakpoints(&guest);
+    assert_eq!((calls(100), breakpoints(&guest) - before), (100, 100 + deaths(vcpus)));
+    assert_eq!(guest.hits("ret"), 1110);
+    guest.engine.unregister_all().unwrap();
+    guest.assert_text(&text);
+    guest.assert_unharmed();
+    assert!(guest.engine.traceless().is_some());
+}
+
+/// Exits of children that end, which return probes are watched for at two places.
+fn deaths(vcpus: u8) -> u64 {
+    if vcpus == 1 { 0 } else { 2 * 2 }
+}
+
+fn calls_within_one_another_are_missed_beyond_maxactive(vcpus: u8) {
+    const DEPTH: u64 = 5;
+    let guest = TestGuest::restored(vcpus);
+    let f = address(SCRATCH);
+    let gpa = Gpa(f.0 - KERNEL_IMAGE_BASE.0);
+    guest.vm.ram().write(gpa, &RECURSIVE).expect("kernel text is in RAM");
+    let divert = Kprobe {
+        definition: definition(&format!("p:divert {GETPID}")),
+        pre_handler: Some(Box::new(move |hit| {
+            (hit.regs.rip, hit.regs.rdi) = (f.0, DEPTH);
+            Verdict::Done
+        })),
+        ..Kprobe::default()
+    };
+    guest.engine.register_kprobe(divert).unwrap();
+    guest.probe(&format!("r3:three {SCRATCH} $retval"));
+    let rounds = |rounds: u64| assert_eq!(guest.work(&format!("getpid {rounds}")), rounds);
+    rounds(10);
+    guest.optimize("three");
+    rounds(10);
+    guest.engine.allow_optimization(false);
+    rounds(10);
+    let three = guest.status("three");
+    assert_eq!((three.hits, three.nmissed, three.active), (30 * 3, 30 * 2, Some(0)));
+    let events = events_of(&guest, "three");
+    let values: Vec<&str> = events.iter().filter_map(|e| e.args["arg1"].as_str()).collect();
+    assert_eq!(values, ["0x3", "0x4", "0x5"].repeat(30), "the outer calls");
+    guest.engine.unregister_all().unwrap();
+    guest.assert_unharmed();
+}
+
+/// Memory of the kernel's that stays: a file's operations, its image, the stack.
+fn what_detours_read_is_what_the_vmm_would(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
+    let banner = kernel_symbols().address_of("linux_banner").unwrap();
+    // A write's struct file, its operations, the first of them; and who called.
+    guest.probe(&format!(
+        "p:file vfs_write %di +40(%di) +8(+40(%di)) $stack0 $stack1 $stack banner=@{banner}"
+    ));
+    let write = |count: u64| assert_eq!(guest.work(&format!("write {count}")), count);
+    write(20);
+    guest.optimize("file");
+    let before = (guest.hits("file"), breakpoints(&guest));
+    write(20);
+    assert_eq!(breakpoints(&guest) - before.1, 0);
+    assert!(guest.hits("file") >= before.0 + 20, "answers are written, too");
+    let events = events_of(&guest, "file");
+    let (by_vmm, by_detour) = events.split_at(usize::try_from(before.0).unwrap());
+    let different = |events: &[Arc<Event>]| {
+        let all = events.iter().map(|event| format!("{:?}", event.args));
+        all.collect::<BTreeSet<String>>()
+    };
+    assert_eq!(different(by_vmm), different(by_detour));
+    assert_eq!(by_detour[0].args["banner"], "0x65762078756e694c", "Linux ve");
+    guest.engine.unregister_all().unwrap();
+    guest.assert_unharmed();
+}
+
+/// What a user passes is read by the tables of the moment, and costs the exit of an int3.
+fn memory_that_may_not_be_there_is_read_by_the_vmm(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
+    guest.probe("p:user vfs_write +0(%si) len=%dx");
+    guest.probe("r:user_ret vfs_write $retval");
+    let write = |count: u64| assert_eq!(guest.work(&format!("write {count}")), count);
+    write(5);
+    guest.optimize("user");
+    let before = (guest.hits("user"), breakpoints(&guest));
+    write(20);
+    let hits = guest.hits("user") - before.0;
+    assert_eq!(breakpoints(&guest) - before.1, hits, "one exit a hit");
+    let status = guest.status("user");
+    assert_eq!((status.recorded, status.lost), (status.hits, 0));
+    let events = events_of(&guest, "user");
+    assert!(events.iter().all(|event| event.args["arg1"] != "(fault)"), "{:?}", events[0]);
+    guest.wait_until("the answer's write returns", |g| g.hits("user_ret") == g.hits("user"));
+    guest.engine.unregister_all().unwrap();
+    guest.assert_unharmed();
 }
 
 fn what_ends_an_optimization_and_what_brings_it_back(vcpus: u8) {
@@ -118,9 +253,11 @@ fn what_ends_an_optimization_and_what_brings_it_back(vcpus: u8) {
 
 fn the_rule_that_stops_an_optimization_is_named(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
-    guest.probe(&format!("p:memory {GETPID} +0(%di)"));
+    guest.probe(&format!("p:memory {GETPID} @0x1000"));
     guest.probe("p:entry entry_SYSCALL_64");
-    guest.probe("r:ret vfs_read");
+    follow(&guest, "r:site vfs_read", By::Site);
+    guest.probe("r:first do_sys_openat2");
+    guest.probe("r:second do_sys_openat2");
     let handler = Kprobe {
         definition: definition("p:handler vfs_write"),
         pre_handler: Some(Box::new(|_| Verdict::Continue)),
@@ -131,7 +268,8 @@ fn the_rule_that_stops_an_optimization_is_named(vcpus: u8) {
     for (event, rule) in [
         ("memory", "memory"),
         ("entry", "reserved"),
-        ("ret", "return-probe"),
+        ("site", "return-mode"),
+        ("second", "return-probe"),
         ("handler", "handler"),
     ] {
         let why = reason(&guest, event);
@@ -162,9 +300,10 @@ fn what_the_guest_writes_into_its_rings_costs_records_only(vcpus: u8) {
     guest.probe(&format!("p:args {GETPID} %di"));
     guest.optimize("args");
     assert_eq!(guest.work("getpid 50"), 50);
-    // As code of the guest's could: all that detours write to.
+    // As code of the guest's could: all that detours write to, but for counters.
     let window = guest.vm.hidden().data_window().unwrap();
-    guest.vm.hidden().write(window.offset + 32_768, &vec![0xa5; 65_536]);
+    let len = usize::try_from(window.len).unwrap() - 32_768;
+    guest.vm.hidden().write(window.offset + 32_768, &vec![0xa5; len]);
     let status = guest.status("args");
     assert!(status.hits <= 50, "{status:?}");
     assert_eq!(guest.work("getpid 50"), 50);
@@ -220,7 +359,7 @@ fn every_function_that_the_rules_allow_is_optimized_and_put_back() {
             }
         }
         guest.engine.unregister_all().unwrap();
-        assert!(guest.kernel_text() == text, "the guest's text is not as it was");
+        guest.assert_text(&text);
     }
     eprintln!("{optimized} functions optimized; {refused} not probed; not optimized: {rules:?}");
     assert!(optimized > 1000, "{optimized}: {rules:?}");
@@ -236,7 +375,7 @@ fn the_service_optimizes_by_itself_and_can_be_told_not_to() {
         http::ask(service.socket(), method, path, &headers, body.as_bytes())
     };
     let made =
-        ask("POST", "/v1/probes", &format!("p:count {GETPID} %di\np:memory {GETPID}+1 +0(%di)"));
+        ask("POST", "/v1/probes", &format!("p:count {GETPID} %di\np:memory {GETPID}+1 @0x1000"));
     assert_eq!(made.status, 201, "{made:?}");
     let probes = || ask("GET", "/v1/probes", "").json();
     let until = |what: &str, reached: &dyn Fn(&serde_json::Value) -> bool| {

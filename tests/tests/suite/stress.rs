@@ -384,9 +384,9 @@ impl Stress {
         self.guest.engine.unregister_all().unwrap();
         self.guest.assert_unharmed();
         assert!(self.guest.engine.traceless().is_some());
-        assert!(self.guest.kernel_text() == text, "the guest's text is not as it was");
+        self.guest.assert_text(text);
         self.check_slots();
-        assert!(self.guest.kernel_text() == text, "the guest's text is not as it was");
+        self.guest.assert_text(text);
     }
 
     /// The same places take no new slots.

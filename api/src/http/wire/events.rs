@@ -12,6 +12,14 @@ pub struct Event<'a> {
     pub time: f64,
     /// vCPU that hit.
     pub vcpu: u8,
+    /// Number of the thread that was current; absent where the kernel does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = 61)]
+    pub pid: Option<u32>,
+    /// Its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "sh")]
+    pub comm: Option<&'a str>,
     /// Group of the probe's event.
     pub group: &'a str,
     /// Name of the probe's event.
@@ -57,6 +65,8 @@ impl<'a> From<&'a exoprobe_probes::Event> for Event<'a> {
             seq: event.seq,
             time: event.time,
             vcpu: event.vcpu,
+            pid: event.pid,
+            comm: event.comm.as_deref(),
             group: &event.group,
             event: &event.event,
             symbol_name: event.symbol_name.as_deref(),
@@ -97,6 +107,8 @@ mod tests {
             seq: 1,
             time: 0.5,
             vcpu: 0,
+            pid: None,
+            comm: None,
             group: "kprobes".into(),
             event: "e".into(),
             symbol_name: Some("f".into()),
@@ -108,6 +120,7 @@ mod tests {
         };
         let engine = serde_json::to_value(&event).unwrap();
         assert_eq!(serde_json::to_value(Event::from(&event)).unwrap(), engine);
+        (event.pid, event.comm) = (Some(7), Some("sh".to_owned()));
         event.ret_addr = Some("0x2000".to_owned());
         let symbol_name = Some("g".to_owned());
         let frame = exoprobe_probes::StackFrame { addr: "0x3".to_owned(), symbol_name, offset: 5 };

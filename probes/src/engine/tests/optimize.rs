@@ -122,3 +122,63 @@ fn a_reboot_forgets_detours_and_a_guest_that_has_not_booted_has_none() {
     assert_eq!(fake.flags("far"), [StatusFlag::Pending]);
     assert_eq!(fake.engine.optimize().total, 0);
 }
+
+/// Whoever is in a detour may be about to have its call return by way of the follower.
+#[test]
+fn what_follows_calls_stays_while_somebody_is_in_a_detour_that_leads_to_it() {
+    let fake = Fake::booted();
+    fake.register("r:far far_off $retval");
+    fake.run(FREE_INITMEM);
+    assert_eq!(fake.engine.optimize().optimized, 1);
+    assert!(is_optimized(&fake));
+    let distance = i32::from_le_bytes(bytes(&fake)[1..].try_into().unwrap());
+    let detour = Gva(FAR_OFF.0 + 5).wrapping_add(i64::from(distance).cast_unsigned());
+    let window = fake.guest.hidden.detour_window().unwrap();
+    let code = |from: Gva, len: usize| {
+        let mut found = vec![0; len];
+        fake.guest.hidden.read(window.offset + from.0 - window.gva.0, &mut found);
+        found
+    };
+    // The follower was made first.
+    let len = usize::try_from(detour.0 - window.gva.0).unwrap() & !63;
+    let follower = code(window.gva, len);
+    assert!(follower.iter().any(|byte| *byte != 0));
+    fake.store_u64(gpa(STACK), detour.0 + 9);
+    fake.engine.unregister_all().unwrap();
+    assert!(fake.engine.traceless().is_some());
+    assert_eq!(code(window.gva, len), follower);
+    fake.store_u64(gpa(STACK), 0);
+    assert!(fake.engine.traceless().is_some());
+    assert!(code(window.gva, len + 64).iter().all(|byte| *byte == 0), "all was given back");
+}
+
+/// A call that the guest follows is the VMM's to finish where the guest cannot.
+#[test]
+fn calls_are_followed_by_the_vmm_from_the_same_instances() {
+    let fake = Fake::booted();
+    fake.register("r2:far far_off $retval");
+    fake.run(FREE_INITMEM);
+    assert_eq!(fake.engine.optimize().optimized, 1);
+    fake.engine.allow_optimization(false);
+    let window = fake.guest.hidden.detour_window().unwrap();
+    let keys = [STACK, Gva(STACK.0 - 0x40), Gva(STACK.0 - 0x80)];
+    for (key, active) in keys.into_iter().zip([1, 2, 2]) {
+        fake.store_u64(gpa(key), RETURN_SITE.0);
+        fake.run_on(FAR_OFF, key);
+        assert_eq!(fake.status("far").active, Some(active));
+    }
+    assert_eq!(fake.status("far").nmissed, 1);
+    let stub = |key: Gva| {
+        let mut word = [0; 8];
+        fake.guest.ram.read(gpa(key), &mut word).unwrap();
+        u64::from_le_bytes(word)
+    };
+    for key in &keys[..2] {
+        assert!((window.gva.0..window.gva.0 + window.len).contains(&stub(*key)));
+    }
+    assert_eq!(stub(keys[2]), RETURN_SITE.0, "the call that was missed");
+    assert_eq!(fake.engine.calls_followed(), 2);
+    // Their task ends.
+    fake.run_on(TASK_DEAD, Gva(STACK.0 - 0x100));
+    assert_eq!((fake.engine.calls_followed(), fake.status("far").active), (0, Some(0)));
+}

@@ -1,0 +1,253 @@
+//! Tasks: who is running.
+//!
+//! Where `struct task_struct` has what depends on the kernel's configuration. It is found by what is in the
+//! first tasks of every Linux: the idle task ("swapper", number 0), the first process (1), and the thread
+//! that makes kernel threads ("kthreadd", 2), which follow one another in the list of all tasks
+//! (`init_task.tasks`).
+
+use exoprobe_vmm::Gva;
+
+use crate::view::GuestView;
+use crate::virt::{VirtualMemory, VirtualReadError};
+
+/// Bytes of a task's name (TASK_COMM_LEN).
+pub const COMM_LEN: usize = 16;
+/// Bytes of a task that are looked through: more than any configuration's.
+const TASK_MAX: usize = 16 << 10;
+/// Read at a time.
+const PIECE: usize = 512;
+const WORD: usize = 8;
+/// Bytes of `pid`, which `tgid` follows.
+const PID: usize = 4;
+/// The idle task's name begins so; on kernels for several CPUs the CPU's number follows.
+const IDLE: &[u8] = b"swapper";
+const KTHREADD: &[u8] = b"kthreadd\0";
+
+/// Why tasks cannot be told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TaskError {
+    /// A task's memory is not there.
+    #[error("cannot read a task: {0}")]
+    Read(#[from] VirtualReadError),
+    /// There is no name in the idle task.
+    #[error("the task at {0} is not the idle task: it is not named `swapper`")]
+    NotIdle(Gva),
+    /// The kernel has not made its first threads yet, or hides them.
+    #[error("the list of tasks does not begin with the idle task, the first process and kthreadd")]
+    NoList,
+    /// No two words count the first tasks.
+    #[error("the first tasks have no numbers 0, 1 and 2 at one place")]
+    NoPid,
+}
+
+/// Where a task has what tells who it is, in bytes from its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskLayout {
+    /// `pid`: the thread's number, 32 bits.
+    pub pid: u32,
+    /// `comm`: its name, [`COMM_LEN`] bytes.
+    pub comm: u32,
+}
+
+/// Who a task is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskId {
+    /// The thread's number, as in all of the guest.
+    pub pid: u32,
+    /// Its name as the kernel has it, which need not be text or end.
+    pub comm: [u8; COMM_LEN],
+}
+
+impl TaskId {
+    /// The name as text, up to its end; what is no text is replaced.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let end = self.comm.iter().position(|byte| *byte == 0).unwrap_or(COMM_LEN);
+        String::from_utf8_lossy(&self.comm[..end]).into_owned()
+    }
+}
+
+impl TaskLayout {
+    /// Finds the places in a kernel that has made its first threads; `init_task` is the idle task's address.
+    ///
+    /// # Errors
+    /// [`TaskError`].
+    pub fn find<V: GuestView + ?Sized>(
+        memory: &VirtualMemory<'_, V>,
+        init_task: Gva,
+    ) -> Result<Self, TaskError> {
+        let idle = read_task(memory, init_task)?;
+        let named = |at: &usize| idle[*at..].starts_with(IDLE) && at + COMM_LEN <= idle.len();
+        let comm = (0..idle.len()).step_by(PID).find(named).ok_or(TaskError::NotIdle(init_task))?;
+        let words = (0..idle.len().saturating_sub(2 * WORD)).step_by(WORD);
+        let mut lists = words.filter_map(|at| first_two(memory, init_task, &idle, at, comm));
+        let (first, second) = lists.next().ok_or(TaskError::NoList)?;
+        let tasks = [idle, read_task(memory, first)?, read_task(memory, second)?];
+        let numbered = |at: &usize| {
+            let is_number = |(number, task): (u32, &Vec<u8>)| {
+                [0, PID].iter().all(|next| half(task, at + next) == Some(number))
+            };
+            (0..).zip(&tasks).all(is_number)
+        };
+        let pid = (0..TASK_MAX).step_by(PID).find(numbered).ok_or(TaskError::NoPid)?;
+        let narrow = |at: usize| u32::try_from(at).expect("at most TASK_MAX");
+        Ok(Self { pid: narrow(pid), comm: narrow(comm) })
+    }
+
+    /// Who the task at an address is.
+    ///
+    /// # Errors
+    /// [`VirtualReadError`] where nothing is mapped.
+    pub fn read<V: GuestView + ?Sized>(
+        &self,
+        memory: &VirtualMemory<'_, V>,
+        task: Gva,
+    ) -> Result<TaskId, VirtualReadError> {
+        let (mut pid, mut comm) = ([0; PID], [0; COMM_LEN]);
+        memory.read(task.wrapping_add(self.pid.into()), &mut pid)?;
+        memory.read(task.wrapping_add(self.comm.into()), &mut comm)?;
+        Ok(TaskId { pid: u32::from_le_bytes(pid), comm })
+    }
+}
+
+/// The two tasks behind the idle one, if its list of tasks is at `at`.
+fn first_two<V: GuestView + ?Sized>(
+    memory: &VirtualMemory<'_, V>,
+    init_task: Gva,
+    idle: &[u8],
+    at: usize,
+    comm: usize,
+) -> Option<(Gva, Gva)> {
+    let offset = at as u64;
+    let head = init_task.wrapping_add(offset);
+    let next = u64::from_le_bytes(*idle.get(at..)?.first_chunk()?);
+    // Without this, each word of the idle task would be followed.
+    if next.cast_signed() >= 0 || next % WORD as u64 != 0 || next == head.0 {
+        return None;
+    }
+    let back = memory.read_u64(Gva(next).wrapping_add(WORD as u64)).ok()?;
+    if back != head.0 {
+        return None;
+    }
+    let second = memory.read_u64(Gva(next)).ok()?.wrapping_sub(offset);
+    let mut name = [0; KTHREADD.len()];
+    memory.read(Gva(second).wrapping_add(comm as u64), &mut name).ok()?;
+    (name == *KTHREADD).then_some((Gva(next.wrapping_sub(offset)), Gva(second)))
+}
+
+/// As much of a task as there is.
+fn read_task<V: GuestView + ?Sized>(
+    memory: &VirtualMemory<'_, V>,
+    at: Gva,
+) -> Result<Vec<u8>, VirtualReadError> {
+    let mut task = vec![0; TASK_MAX];
+    for start in (0..TASK_MAX).step_by(PIECE) {
+        let piece = &mut task[start..start + PIECE];
+        match memory.read(at.wrapping_add(start as u64), piece) {
+            Ok(()) => {}
+            Err(error) if start == 0 => return Err(error),
+            Err(_) => {
+                task.truncate(start);
+                break;
+            }
+        }
+    }
+    Ok(task)
+}
+
+fn half(task: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*task.get(at..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use exoprobe_vmm::Gpa;
+    use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
+
+    use super::*;
+    use crate::MemoryImage;
+
+    /// Where the first GiB is mapped again, as kernels are.
+    const KERNEL: u64 = 0xffff_ffff_8000_0000;
+    const MODE: PagingMode = PagingMode { cr3: 0, levels: 4 };
+    const TASKS: [u64; 3] = [0x2000, 0x8000, 0x7000];
+    const LIST: u64 = 0x310;
+    const NUMBER: u64 = 0x3a8;
+    const NAME: u64 = 0x508;
+
+    struct Image(Vec<u8>);
+
+    impl Image {
+        fn put(&mut self, at: u64, bytes: &[u8]) {
+            let at = usize::try_from(at).unwrap();
+            self.0[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+
+        fn word(&mut self, at: u64, word: u64) {
+            self.put(at, &word.to_le_bytes());
+        }
+
+        /// Three tasks, as a kernel has them once it has booted.
+        fn booted() -> Self {
+            let mut image = Self(vec![0; 0xa000]);
+            image.word(511 * 8, 0x1000 | PTE_PRESENT);
+            image.word(0x1000 + 510 * 8, PTE_PRESENT | PTE_LARGE);
+            for (number, name) in [(0, "swapper/0"), (1, "init"), (2, "kthreadd")] {
+                let at = TASKS[number];
+                let (next, back) = (TASKS[(number + 1) % 3], TASKS[(number + 2) % 3]);
+                image.word(at + LIST, KERNEL + next + LIST);
+                image.word(at + LIST + 8, KERNEL + back + LIST);
+                let number = u32::try_from(number).unwrap().to_le_bytes();
+                image.put(at + NUMBER, &[number, number].concat());
+                image.put(at + NAME, name.as_bytes());
+            }
+            // Of children and siblings, a list like that of tasks.
+            image.word(TASKS[0] + 0x100, KERNEL + TASKS[1] + 0x120);
+            image.word(TASKS[1] + 0x120 + 8, KERNEL + TASKS[0] + 0x100);
+            image.word(TASKS[1] + 0x120, KERNEL + TASKS[2] + 0x120);
+            image
+        }
+
+        fn find(self) -> Result<TaskLayout, TaskError> {
+            let image = MemoryImage::new(Gpa(0), self.0, MODE);
+            let memory = VirtualMemory::with_mode(&image, MODE);
+            TaskLayout::find(&memory, Gva(KERNEL + TASKS[0]))
+        }
+    }
+
+    #[test]
+    fn the_first_tasks_tell_where_number_and_name_are() {
+        let image = Image::booted();
+        let found = image.find().unwrap();
+        assert_eq!(found, TaskLayout { pid: 0x3a8, comm: 0x508 });
+        let image = MemoryImage::new(Gpa(0), Image::booted().0, MODE);
+        let memory = VirtualMemory::with_mode(&image, MODE);
+        let id = found.read(&memory, Gva(KERNEL + TASKS[2])).unwrap();
+        assert_eq!((id.pid, &*id.name()), (2, "kthreadd"));
+        assert!(found.read(&memory, Gva(0x1000)).is_err());
+    }
+
+    #[test]
+    fn what_is_missing_is_told() {
+        let mut image = Image::booted();
+        image.put(TASKS[0] + NAME, b"idle\0\0\0\0");
+        assert_eq!(image.find(), Err(TaskError::NotIdle(Gva(KERNEL + TASKS[0]))));
+        let mut image = Image::booted();
+        image.word(TASKS[1] + LIST, KERNEL + TASKS[1] + LIST);
+        assert_eq!(image.find(), Err(TaskError::NoList));
+        let mut image = Image::booted();
+        image.put(TASKS[2] + NUMBER, &[3, 0, 0, 0]);
+        assert_eq!(image.find(), Err(TaskError::NoPid));
+        let image = MemoryImage::new(Gpa(0), Image::booted().0, MODE);
+        let memory = VirtualMemory::with_mode(&image, MODE);
+        assert!(matches!(TaskLayout::find(&memory, Gva(0x1000)), Err(TaskError::Read(_))));
+    }
+
+    #[test]
+    fn a_name_is_whatever_the_guest_says() {
+        let name = |comm: &[u8; COMM_LEN]| TaskId { pid: 1, comm: *comm }.name();
+        assert_eq!(name(b"sixteen letters!"), "sixteen letters!");
+        assert_eq!(name(b"\xffx\0hidden behind"), "\u{fffd}x");
+        assert_eq!(name(&[0; COMM_LEN]), "");
+    }
+}

@@ -1,0 +1,396 @@
+//! The code of a detour, piece by piece.
+//!
+//! It uses only instructions that every KVM can run, the software-only one included, and changes nothing that
+//! the probed code can see: registers and flags are saved on the kernel's stack (which has no red zone: Linux's
+//! arch/x86/Makefile, -mno-red-zone) and restored. It may be interrupted anywhere, by other detours too, and go
+//! on later on another CPU: a record is reserved by one locked exchange, and counts from when its first word is
+//! there.
+//!
+//! Values that memory gives are loaded before anything is counted, onto the stack. Where one may not be mapped,
+//! the detour rings its doorbell instead: everything is put back, and an int3 has the VMM deal with the hit.
+
+use exoprobe_vmm::Gva;
+use iced_x86::IcedError;
+use iced_x86::code_asm::*;
+
+use super::assemble::{Block, DetourError, Labels, Mapped, Surroundings, Task, Value};
+use super::pool::{ENABLED, HEAD, KEY, NEXT, Pool, RETURN, SELF, SHOWS, STUB};
+use super::ring::{
+    self, RECORD_ARGS, RECORD_COMM, RECORD_PID, RECORD_TIME, RING_DATA, RING_HEAD, RING_LIMIT,
+};
+use crate::definition::Register;
+
+/// Bytes of a register on the stack.
+const SAVED: i32 = 8;
+/// Where each is, behind what was loaded.
+const FLAGS: i32 = 0;
+const DX: i32 = 1;
+const CX: i32 = 2;
+const AX: i32 = 3;
+/// Registers that are saved where more than a counter is touched.
+const SCRATCH: [AsmRegister64; 3] = [rax, rcx, rdx];
+/// Addresses of one page have these bits in common.
+const PAGE_BITS: i32 = -4096;
+
+/// An address as the sign-extended 32 bits that an operand holds of it.
+pub(super) fn imm32(address: Gva) -> Result<i32, DetourError> {
+    i32::try_from(address.0.cast_signed()).map_err(|_| DetourError::Far(address))
+}
+
+/// The 64-bit word at an absolute address of the last 2 GiB.
+fn word_at(address: Gva) -> Result<AsmMemoryOperand, DetourError> {
+    imm32(address)?;
+    Ok(qword_ptr(address.0))
+}
+
+/// A per-CPU variable, whose offset is sign-extended too.
+fn per_cpu(offset: Gva) -> Result<u64, DetourError> {
+    imm32(offset)?;
+    Ok(offset.0)
+}
+
+/// What is on the stack while a detour runs.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Frame {
+    /// [`SCRATCH`] is saved.
+    pub(super) scratch: bool,
+    /// Words loaded from memory.
+    pub(super) loads: i32,
+    /// The address of an instance lies above the registers, and above that is where a call has returned from.
+    pub(super) is_return: bool,
+}
+
+impl Frame {
+    /// A register that was saved.
+    fn saved(self, which: i32) -> AsmMemoryOperand {
+        qword_ptr(rsp + (self.loads + which) * SAVED)
+    }
+
+    /// Offset of what is above the registers: the return address at a function's entry, or an instance.
+    fn above(self) -> i32 {
+        (self.loads + AX + 1) * SAVED
+    }
+
+    /// Offset of where the probed code has its stack.
+    fn stack(self) -> i32 {
+        self.above() + i32::from(self.is_return) * SAVED
+    }
+}
+
+pub(super) struct Code {
+    pub(super) a: CodeAssembler,
+    /// The probed address.
+    at: Gva,
+    frame: Frame,
+    doorbell: CodeLabel,
+    /// The doorbell's int3, once there is one.
+    pub(super) int3: Option<CodeLabel>,
+    /// Words loaded so far, and recorded so far.
+    loaded: i32,
+    recorded: i32,
+}
+
+impl Code {
+    pub(super) fn new(mut a: CodeAssembler, at: Gva, frame: Frame) -> Self {
+        let doorbell = a.create_label();
+        Self { a, at, frame, doorbell, int3: None, loaded: 0, recorded: 0 }
+    }
+
+    pub(super) fn enter(&mut self) -> Result<(), IcedError> {
+        if self.frame.scratch {
+            for register in SCRATCH {
+                self.a.push(register)?;
+            }
+        }
+        self.a.pushfq()?;
+        if self.frame.loads > 0 {
+            self.a.lea(rsp, ptr(rsp - self.frame.loads * SAVED))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn leave(&mut self) -> Result<(), IcedError> {
+        if self.frame.loads > 0 {
+            self.a.lea(rsp, ptr(rsp + self.frame.loads * SAVED))?;
+        }
+        self.a.popfq()?;
+        if self.frame.scratch {
+            for register in SCRATCH.into_iter().rev() {
+                self.a.pop(register)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The doorbell.
+    pub(super) fn ring(&mut self) -> Result<(), IcedError> {
+        let (mut doorbell, mut int3) = (self.doorbell, self.a.create_label());
+        self.a.set_label(&mut doorbell)?;
+        self.leave()?;
+        self.a.set_label(&mut int3)?;
+        self.a.int3()?;
+        self.int3 = Some(int3);
+        Ok(())
+    }
+
+    pub(super) fn count(&mut self, counter: Gva) -> Result<(), DetourError> {
+        Ok(self.a.lock().inc(word_at(counter)?)?)
+    }
+
+    /// Comes from where there is no room, and goes on behind it.
+    pub(super) fn when_full(&mut self, counter: Gva, labels: Labels) -> Result<(), DetourError> {
+        let mut full = labels.full;
+        self.a.set_label(&mut full)?;
+        self.count(counter)?;
+        Ok(self.a.jmp(labels.done)?)
+    }
+
+    /// Loads all that comes from memory, and looks whether the call at hand can be followed; rings the doorbell
+    /// otherwise. Nothing is counted before.
+    pub(super) fn prove(
+        &mut self,
+        blocks: &[Block],
+        around: &Surroundings,
+    ) -> Result<(), DetourError> {
+        for task in blocks.iter().map(|block| &block.task) {
+            if matches!(task, Task::Follow(_)) {
+                self.is_first_to_follow(&around.hidden)?;
+            }
+            for value in task.values().iter().filter(|value| value.is_loaded()) {
+                self.evaluate(value, around)?;
+                self.a.mov(qword_ptr(rsp + self.loaded * SAVED), rax)?;
+                self.loaded += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a value into RAX; RCX and RDX are used.
+    fn evaluate(&mut self, value: &Value, around: &Surroundings) -> Result<(), DetourError> {
+        match value {
+            Value::Stack(n) => {
+                let a = &mut self.a;
+                a.lea(rax, ptr(rsp + (self.frame.stack() + i32::from(*n) * SAVED)))?;
+                // What is in the page that the registers were just saved to is mapped.
+                a.lea(rdx, ptr(rax + (SAVED - 1)))?;
+                a.xor(rdx, rsp)?;
+                a.test(rdx, PAGE_BITS)?;
+                a.jne(self.doorbell)?;
+            }
+            Value::Fixed(at) => self.a.mov(rax, at.0)?,
+            Value::Deref { offset, base } => {
+                self.evaluate(base, around)?;
+                if *offset != 0 {
+                    self.a.mov(rcx, *offset)?;
+                    self.a.add(rax, rcx)?;
+                }
+                self.is_mapped(&around.mapped)?;
+            }
+            Value::Register(_) | Value::StackPointer | Value::ReturnAddress => {
+                let from = self.value(value)?;
+                return Ok(self.a.mov(rax, from)?);
+            }
+        }
+        Ok(self.a.mov(rax, qword_ptr(rax))?)
+    }
+
+    /// Rings the doorbell unless the word at RAX is in one of the ranges.
+    fn is_mapped(&mut self, ranges: &[Mapped]) -> Result<(), IcedError> {
+        let a = &mut self.a;
+        let mut found = a.create_label();
+        for range in ranges {
+            a.mov(rcx, range.start.0)?;
+            a.mov(rdx, rax)?;
+            a.sub(rdx, rcx)?;
+            a.mov(rcx, range.len.saturating_sub(8))?;
+            a.cmp(rdx, rcx)?;
+            a.jbe(found)?;
+        }
+        a.jmp(self.doorbell)?;
+        // What follows is the load.
+        a.set_label(&mut found)
+    }
+
+    /// RCX is the ring, then the record; RAX and RDX are at hand.
+    pub(super) fn record(
+        &mut self,
+        number: u16,
+        values: &[Value],
+        around: &Surroundings,
+        mut labels: Labels,
+    ) -> Result<(), DetourError> {
+        self.reserve(values.len(), around, labels)?;
+        let a = &mut self.a;
+        a.rdtsc()?;
+        a.shl(rdx, 32)?;
+        a.or(rax, rdx)?;
+        a.mov(qword_ptr(rcx + RECORD_TIME), rax)?;
+        if let Some(current) = around.current {
+            let field = |offset: u32| i32::try_from(offset).expect("within a task");
+            a.mov(rax, qword_ptr(per_cpu(current.task)?).gs())?;
+            a.mov(edx, dword_ptr(rax + field(current.pid)))?;
+            a.mov(dword_ptr(rcx + RECORD_PID), edx)?;
+            a.mov(rdx, qword_ptr(rax + field(current.comm)))?;
+            a.mov(qword_ptr(rcx + RECORD_COMM), rdx)?;
+            a.mov(rdx, qword_ptr(rax + (field(current.comm) + SAVED)))?;
+            a.mov(qword_ptr(rcx + (RECORD_COMM + SAVED)), rdx)?;
+        }
+        for (index, value) in (0..).zip(values) {
+            let from = self.value(value)?;
+            self.a.mov(qword_ptr(rcx + (RECORD_ARGS + index * SAVED)), from)?;
+        }
+        let a = &mut self.a;
+        a.mov(dword_ptr(rcx), ring::header(number, values.len()).cast_signed())?;
+        // What follows, another block or the end, begins with an instruction.
+        Ok(a.set_label(&mut labels.done)?)
+    }
+
+    /// Makes room for a record in the CPU's ring, and RCX its address.
+    fn reserve(
+        &mut self,
+        values: usize,
+        around: &Surroundings,
+        labels: Labels,
+    ) -> Result<(), DetourError> {
+        let rings = imm32(around.rings)?;
+        let a = &mut self.a;
+        let mut again = a.create_label();
+        match around.cpu {
+            Some(offset) => {
+                let stride = i32::try_from(around.stride).expect("less than hidden memory");
+                a.imul_3(ecx, dword_ptr(per_cpu(offset)?).gs(), stride)?;
+                a.add(rcx, rings)?;
+            }
+            None => a.mov(rcx, i64::from(rings))?,
+        }
+        a.mov(rax, qword_ptr(rcx + RING_HEAD))?;
+        a.set_label(&mut again)?;
+        a.lea(rdx, ptr(rax + ring::record_bytes(values)))?;
+        a.cmp(rdx, qword_ptr(rcx + RING_LIMIT))?;
+        a.ja(labels.full)?;
+        a.lock().cmpxchg(qword_ptr(rcx + RING_HEAD), rdx)?;
+        a.jne(again)?;
+        a.and(eax, i32::try_from(around.mask).expect("less than hidden memory"))?;
+        Ok(a.lea(rcx, ptr(rcx + rax + RING_DATA))?)
+    }
+
+    /// A register that holds a value: its own, or RAX. Loaded ones come in the order in which they were loaded.
+    fn value(&mut self, value: &Value) -> Result<AsmRegister64, DetourError> {
+        let (a, frame) = (&mut self.a, self.frame);
+        match value {
+            Value::StackPointer | Value::Register(Register::Sp) => {
+                a.lea(rax, ptr(rsp + frame.stack()))?;
+            }
+            Value::Register(Register::Ip) => a.mov(rax, i64::from(imm32(self.at)?))?,
+            Value::Register(Register::Flags) => a.mov(rax, frame.saved(FLAGS))?,
+            Value::Register(Register::Dx) => a.mov(rax, frame.saved(DX))?,
+            Value::Register(Register::Cx) => a.mov(rax, frame.saved(CX))?,
+            Value::Register(Register::Ax) => a.mov(rax, frame.saved(AX))?,
+            Value::Register(register) => return Ok(untouched(*register)),
+            Value::Stack(_) | Value::Fixed(_) | Value::Deref { .. } => {
+                a.mov(rax, qword_ptr(rsp + self.recorded * SAVED))?;
+                self.recorded += 1;
+            }
+            Value::ReturnAddress => {
+                a.mov(rax, qword_ptr(rsp + frame.above()))?;
+                a.mov(rax, qword_ptr(rax + SHOWS))?;
+            }
+        }
+        Ok(rax)
+    }
+
+    /// Rings the doorbell where the return address is a trampoline's already: the VMM knows whose.
+    fn is_first_to_follow(&mut self, hidden: &Mapped) -> Result<(), DetourError> {
+        let a = &mut self.a;
+        a.mov(rax, qword_ptr(rsp + self.frame.above()))?;
+        a.sub(rax, imm32(hidden.start)?)?;
+        a.cmp(rax, i32::try_from(hidden.len).expect("2 MiB"))?;
+        Ok(a.jb(self.doorbell)?)
+    }
+
+    /// Takes a free instance and puts its stub in place of the return address.
+    pub(super) fn follow(&mut self, pool: Pool, mut labels: Labels) -> Result<(), DetourError> {
+        let head = word_at(pool.at.wrapping_add(HEAD.unsigned_abs().into()))?;
+        let (a, above) = (&mut self.a, self.frame.above());
+        let mut again = a.create_label();
+        a.mov(rax, head)?;
+        a.set_label(&mut again)?;
+        a.test(eax, eax)?;
+        a.je(labels.full)?;
+        a.movsxd(rcx, eax)?;
+        a.mov(rdx, rax)?;
+        a.shr(rdx, 32)?;
+        a.inc(edx)?;
+        a.shl(rdx, 32)?;
+        a.or(rdx, qword_ptr(rcx + NEXT))?;
+        a.lock().cmpxchg(head, rdx)?;
+        a.jne(again)?;
+        a.mov(rax, qword_ptr(rsp + above))?;
+        a.mov(qword_ptr(rcx + RETURN), rax)?;
+        a.mov(qword_ptr(rcx + SHOWS), rax)?;
+        a.lea(rdx, ptr(rsp + above))?;
+        a.mov(qword_ptr(rcx + KEY), rdx)?;
+        a.mov(rax, qword_ptr(rcx + STUB))?;
+        a.mov(qword_ptr(rsp + above), rax)?;
+        Ok(a.set_label(&mut labels.done)?)
+    }
+
+    /// Rings the doorbell where the call is not the instance's, as one that returns a second time.
+    pub(super) fn is_of_instance(&mut self) -> Result<(), IcedError> {
+        let (a, above) = (&mut self.a, self.frame.above());
+        a.mov(rcx, qword_ptr(rsp + above))?;
+        a.lea(rax, ptr(rsp + above))?;
+        a.cmp(rax, qword_ptr(rcx + KEY))?;
+        a.jne(self.doorbell)
+    }
+
+    /// Passes over what a probe wants while it is disabled.
+    pub(super) fn skip_when_off(&mut self, pool: Pool, off: CodeLabel) -> Result<(), DetourError> {
+        self.a.cmp(word_at(pool.at.wrapping_add(ENABLED.unsigned_abs().into()))?, 0)?;
+        Ok(self.a.je(off)?)
+    }
+
+    /// Gives the instance back, and has the true return address where its own was.
+    pub(super) fn give_back(&mut self, pool: Pool) -> Result<(), DetourError> {
+        let head = word_at(pool.at.wrapping_add(HEAD.unsigned_abs().into()))?;
+        let (a, above) = (&mut self.a, self.frame.above());
+        let mut again = a.create_label();
+        a.mov(rcx, qword_ptr(rsp + above))?;
+        a.mov(rax, qword_ptr(rcx + RETURN))?;
+        a.mov(qword_ptr(rsp + above), rax)?;
+        a.mov(qword_ptr(rcx + KEY), 0)?;
+        a.mov(rax, head)?;
+        a.set_label(&mut again)?;
+        a.mov(edx, eax)?;
+        a.mov(qword_ptr(rcx + NEXT), rdx)?;
+        a.mov(rdx, rax)?;
+        a.shr(rdx, 32)?;
+        a.inc(edx)?;
+        a.shl(rdx, 32)?;
+        a.or(rdx, qword_ptr(rcx + SELF))?;
+        a.lock().cmpxchg(head, rdx)?;
+        Ok(a.jne(again)?)
+    }
+}
+
+/// The register itself, where a detour leaves it alone.
+fn untouched(register: Register) -> AsmRegister64 {
+    match register {
+        Register::Ax => rax,
+        Register::Bx => rbx,
+        Register::Cx => rcx,
+        Register::Dx => rdx,
+        Register::Si => rsi,
+        Register::Di => rdi,
+        Register::Bp => rbp,
+        Register::R8 => r8,
+        Register::R9 => r9,
+        Register::R10 => r10,
+        Register::R11 => r11,
+        Register::R12 => r12,
+        Register::R13 => r13,
+        Register::R14 => r14,
+        Register::R15 => r15,
+        Register::Sp | Register::Ip | Register::Flags => rax,
+    }
+}

@@ -1,0 +1,300 @@
+//! Instances of return probes whose calls are followed within the guest.
+//!
+//! A pool is in hidden memory that the guest's kernel can write: what the host reads there is checked, and a guest
+//! that changes it mixes up its own calls. Free instances are a list, whose head is changed by one locked exchange
+//! with a number that counts the changes, so that neither an interrupt nor another CPU is ever waited for.
+//!
+//! | at | what |
+//! |---|---|
+//! | 0 | head: the first free instance's address (its lower half; none is 0), and above it the number of changes |
+//! | 8 | calls that were missed, for want of an instance |
+//! | 16 | whether returns are counted |
+//! | 64 | instances |
+
+use exoprobe_vmm::Gva;
+
+use super::ring::Words;
+
+/// Offsets in a pool.
+pub(super) const HEAD: i32 = 0;
+/// See [`HEAD`].
+const MISSED: u64 = 8;
+/// See [`HEAD`].
+pub(super) const ENABLED: i32 = 16;
+const INSTANCES: u64 = 64;
+/// Bytes of an instance.
+pub(super) const INSTANCE: u64 = 48;
+/// Offsets in an instance: the next free one's address, its lower half;
+pub(super) const NEXT: i32 = 0;
+/// where its call's return address was, 0 while there is none;
+pub(super) const KEY: i32 = 8;
+/// where its stub goes on to;
+pub(super) const RETURN: i32 = 16;
+/// where the call returns to, also when that is a trampoline's by now;
+pub(super) const SHOWS: i32 = 24;
+/// its stub's address;
+pub(super) const STUB: i32 = 32;
+/// and its own, the lower half.
+pub(super) const SELF: i32 = 40;
+/// Bytes of a stub: push imm32, jmp rel32.
+pub const STUB_LEN: usize = 10;
+
+/// A pool's place in the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pool {
+    /// Its address, in the last 2 GiB.
+    pub at: Gva,
+    /// Instances, at least one.
+    pub capacity: u32,
+}
+
+impl Pool {
+    /// Bytes of a pool.
+    #[must_use]
+    pub const fn bytes(capacity: u32) -> u64 {
+        INSTANCES + capacity as u64 * INSTANCE
+    }
+
+    /// Address of an instance.
+    pub(super) fn instance(&self, index: u32) -> Gva {
+        self.at.wrapping_add(instance_offset(index))
+    }
+
+    /// Address of the counter of missed calls.
+    pub(super) fn missed(&self) -> Gva {
+        self.at.wrapping_add(MISSED)
+    }
+}
+
+fn instance_offset(index: u32) -> u64 {
+    INSTANCES + u64::from(index) * INSTANCE
+}
+
+const LOW: u64 = 0xffff_ffff;
+
+/// The lower half of an address.
+fn low(address: Gva) -> u64 {
+    address.0 & LOW
+}
+
+/// The address with such a lower half, as the guest's code extends it.
+fn extended(head: u64) -> Gva {
+    let half = u32::try_from(head & LOW).expect("32 bits").cast_signed();
+    Gva(i64::from(half).cast_unsigned())
+}
+
+/// A call that is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FollowedCall {
+    /// Where its return address is on the stack.
+    pub key: Gva,
+    /// Where its stub goes on to.
+    pub return_to: Gva,
+    /// Where it returns to.
+    pub shows: Gva,
+}
+
+/// The host's side of a pool.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolMemory {
+    /// Where it is in the guest.
+    pub pool: Pool,
+    /// Its offset in the memory.
+    base: u64,
+    /// The first stub's address.
+    stubs: Gva,
+}
+
+impl PoolMemory {
+    /// A pool at `base` of the memory, all of it free, and its returns not counted yet.
+    pub fn new(words: &impl Words, base: u64, pool: Pool, stubs: Gva) -> Self {
+        let made = Self { pool, base, stubs };
+        words.store(base + MISSED, 0);
+        made.set_enabled(words, false);
+        for index in 0..pool.capacity {
+            let at = base + instance_offset(index);
+            let next = if index + 1 < pool.capacity { low(pool.instance(index + 1)) } else { 0 };
+            let fields = [
+                (NEXT, next),
+                (KEY, 0),
+                (RETURN, 0),
+                (SHOWS, 0),
+                (STUB, made.stub(index).0),
+                (SELF, low(pool.instance(index))),
+            ];
+            for (field, word) in fields {
+                words.store(at + u64::from(field.unsigned_abs()), word);
+            }
+        }
+        words.store(base + u64::from(HEAD.unsigned_abs()), low(pool.instance(0)));
+        made
+    }
+
+    /// Address of an instance's stub.
+    #[must_use]
+    pub fn stub(&self, index: u32) -> Gva {
+        self.stubs.wrapping_add(u64::from(index) * STUB_LEN as u64)
+    }
+
+    /// The instance whose stub is at `at`.
+    #[must_use]
+    pub fn of_stub(&self, at: Gva) -> Option<u32> {
+        let offset = at.0.wrapping_sub(self.stubs.0);
+        let index = u32::try_from(offset / STUB_LEN as u64).ok()?;
+        (index < self.pool.capacity && offset.is_multiple_of(STUB_LEN as u64)).then_some(index)
+    }
+
+    /// The instance at an address.
+    #[must_use]
+    pub fn at(&self, address: Gva) -> Option<u32> {
+        let offset = address.0.wrapping_sub(self.pool.at.0).checked_sub(INSTANCES)?;
+        let index = u32::try_from(offset / INSTANCE).ok()?;
+        (index < self.pool.capacity && offset.is_multiple_of(INSTANCE)).then_some(index)
+    }
+
+    fn field(&self, index: u32, field: i32) -> u64 {
+        self.base + instance_offset(index) + u64::from(field.unsigned_abs())
+    }
+
+    /// Whether returns are counted.
+    pub fn set_enabled(&self, words: &impl Words, on: bool) {
+        words.store(self.base + u64::from(ENABLED.unsigned_abs()), on.into());
+    }
+
+    /// Calls that detours have missed so far.
+    #[must_use]
+    pub fn missed(&self, words: &impl Words) -> u64 {
+        words.load(self.base + MISSED)
+    }
+
+    /// Instances in use.
+    #[must_use]
+    pub fn active(&self, words: &impl Words) -> u32 {
+        let used = |index: &u32| words.load(self.field(*index, KEY)) != 0;
+        let used = (0..self.pool.capacity).filter(used).count();
+        u32::try_from(used).expect("no more than there are")
+    }
+
+    /// The call that an instance follows, as the guest has it; `None` while it is free.
+    #[must_use]
+    pub fn call(&self, words: &impl Words, index: u32) -> Option<FollowedCall> {
+        let word = |field| Gva(words.load(self.field(index, field)));
+        let call = FollowedCall { key: word(KEY), return_to: word(RETURN), shows: word(SHOWS) };
+        (call.key != Gva(0)).then_some(call)
+    }
+
+    /// Where an instance's stub goes on to, or went last.
+    #[must_use]
+    pub fn return_to(&self, words: &impl Words, index: u32) -> Gva {
+        Gva(words.load(self.field(index, RETURN)))
+    }
+
+    /// Takes a free instance for a call; `None` when all are in use.
+    pub fn claim(&self, words: &impl Words, call: FollowedCall) -> Option<u32> {
+        let head = self.base + u64::from(HEAD.unsigned_abs());
+        let mut found = words.load(head);
+        // The guest may have made a ring of the list: each try looks at one instance.
+        let index = loop {
+            let index = (found & LOW != 0).then(|| self.at(extended(found))).flatten()?;
+            let next = words.load(self.field(index, NEXT)) & LOW;
+            match words.compare_exchange(head, found, counted(found) | next) {
+                Ok(()) => break index,
+                Err(now) => found = now,
+            }
+        };
+        let fields = [(RETURN, call.return_to), (SHOWS, call.shows), (KEY, call.key)];
+        fields.into_iter().for_each(|(field, at)| words.store(self.field(index, field), at.0));
+        Some(index)
+    }
+
+    /// Gives an instance back.
+    pub fn release(&self, words: &impl Words, index: u32) {
+        let head = self.base + u64::from(HEAD.unsigned_abs());
+        words.store(self.field(index, KEY), 0);
+        let mut found = words.load(head);
+        loop {
+            words.store(self.field(index, NEXT), found & LOW);
+            let own = low(self.pool.instance(index));
+            match words.compare_exchange(head, found, counted(found) | own) {
+                Ok(()) => break,
+                Err(now) => found = now,
+            }
+        }
+    }
+
+    /// Gives back the instances of calls that have ended unseen.
+    pub fn release_where(&self, words: &impl Words, has_ended: impl Fn(Gva) -> bool) {
+        for index in 0..self.pool.capacity {
+            if self.call(words, index).is_some_and(|call| has_ended(call.key)) {
+                self.release(words, index);
+            }
+        }
+    }
+}
+
+/// The next number of changes, in its place above an address.
+fn counted(head: u64) -> u64 {
+    ((head >> 32).wrapping_add(1)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ring::tests::Memory;
+    use super::*;
+
+    const POOL: Pool = Pool { at: Gva(0xffff_ffff_ff30_0000), capacity: 3 };
+    const STUBS: Gva = Gva(0xffff_ffff_ff28_0000);
+
+    fn call(key: u64) -> FollowedCall {
+        FollowedCall { key: Gva(key), return_to: Gva(key + 1), shows: Gva(key + 2) }
+    }
+
+    fn made() -> (Memory, PoolMemory) {
+        let memory = Memory::new();
+        let pool = PoolMemory::new(&memory, 128, POOL, STUBS);
+        (memory, pool)
+    }
+
+    #[test]
+    fn each_instance_is_given_once_and_comes_back() {
+        let (memory, pool) = made();
+        let claim = |key| pool.claim(&memory, call(key));
+        assert_eq!([claim(8), claim(16), claim(24), claim(32)], [Some(0), Some(1), Some(2), None]);
+        assert_eq!((pool.active(&memory), pool.call(&memory, 1)), (3, Some(call(16))));
+        pool.release(&memory, 1);
+        assert_eq!((pool.active(&memory), pool.call(&memory, 1)), (2, None));
+        assert_eq!(pool.return_to(&memory, 1), Gva(17), "for one that returns twice");
+        assert_eq!((claim(40), claim(48)), (Some(1), None));
+        pool.release_where(&memory, |key| key.0 < 30);
+        assert_eq!(pool.active(&memory), 1);
+        assert!(claim(1).is_some() && claim(2).is_some() && claim(3).is_none());
+        assert_eq!(memory.load(128) >> 32, 9, "changes are counted");
+    }
+
+    #[test]
+    fn stubs_and_instances_are_told_by_their_addresses() {
+        let (_, pool) = made();
+        for index in 0..3 {
+            assert_eq!(pool.of_stub(pool.stub(index)), Some(index));
+            assert_eq!(pool.at(POOL.instance(index)), Some(index));
+        }
+        let near = [STUBS.0 - 10, STUBS.0 + 1, STUBS.0 + 30];
+        assert!(near.into_iter().all(|at| pool.of_stub(Gva(at)).is_none()));
+        let near = [POOL.at.0, POOL.at.0 + 63, POOL.at.0 + 65, POOL.at.0 + 64 + 3 * 48];
+        assert!(near.into_iter().all(|at| pool.at(Gva(at)).is_none()));
+    }
+
+    #[test]
+    fn what_the_guest_writes_into_a_pool_stops_nobody() {
+        for head in [u64::MAX, 1, low(POOL.instance(2)) + 1, low(POOL.at)] {
+            let (memory, pool) = made();
+            memory.store(128, head);
+            assert_eq!(pool.claim(&memory, call(8)), None);
+        }
+        // A list that leads back to itself gives the same instance again and again.
+        let (memory, pool) = made();
+        memory.store(128 + 64, low(POOL.instance(0)));
+        assert_eq!([0; 9].map(|_| pool.claim(&memory, call(8))), [Some(0); 9]);
+        pool.release_where(&memory, |_| true);
+    }
+}

@@ -1,0 +1,76 @@
+//! Who is running on a vCPU.
+
+use exoprobe_introspect::{TaskError, TaskId, TaskLayout, VirtualMemory};
+use exoprobe_vmm::paging::ReadPhys;
+use exoprobe_vmm::{Gpa, Gva};
+
+use super::guest::KernelView;
+use super::kernel::Kernel;
+use super::mapped::{Direct, direct_map};
+
+/// Bytes of an entry of `__per_cpu_offset`.
+const OFFSET_LEN: u64 = 8;
+
+/// How the running kernel tells its tasks.
+pub(crate) struct Tasks {
+    pub(super) layout: TaskLayout,
+    /// By vCPU, which Linux numbers as the machine does: where its current task's address is.
+    current: Box<[Gpa]>,
+    /// Where tasks are found without a walk of the page tables.
+    direct: Vec<Direct>,
+}
+
+/// Why tasks are not known.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoTasks {
+    #[error(transparent)]
+    Task(#[from] TaskError),
+    #[error("the kernel has no symbol for {0}")]
+    Symbol(&'static str),
+    #[error("the per-CPU data of CPU {0} is not there")]
+    PerCpu(u8),
+}
+
+impl Tasks {
+    /// Looks at a kernel that has made its first threads.
+    pub(super) fn find(kernel: &Kernel, vcpus: u8) -> Result<Self, NoTasks> {
+        let memory = kernel.memory();
+        let idle = kernel.symbols.address_of("init_task").ok_or(NoTasks::Symbol("init_task"))?;
+        let layout = TaskLayout::find(&memory, idle)?;
+        let current = kernel.current_task().ok_or(NoTasks::Symbol("the current task"))?;
+        let offsets = kernel.symbols.address_of("__per_cpu_offset");
+        let place = |vcpu: u8| {
+            // A kernel for one CPU has the data itself where others have its offset.
+            let base = match offsets {
+                Some(table) => {
+                    memory.read_u64(table.wrapping_add(u64::from(vcpu) * OFFSET_LEN)).ok()?
+                }
+                None => 0,
+            };
+            Some(memory.translate(Gva(base).wrapping_add(current.0)).ok()?.gpa)
+        };
+        let current = (0..vcpus).map(|vcpu| place(vcpu).ok_or(NoTasks::PerCpu(vcpu)));
+        let direct = direct_map(&memory, &kernel.symbols, &kernel.view.ram);
+        Ok(Self { layout, current: current.collect::<Result<_, _>>()?, direct })
+    }
+
+    /// The task that runs on a vCPU; `None` where the guest does not tell.
+    pub(super) fn on(&self, view: &KernelView, vcpu: u8) -> Option<TaskId> {
+        let task = Gva(view.ram.read_u64(*self.current.get(usize::from(vcpu))?)?);
+        let direct = self.direct.iter().find_map(|range| range.place(task));
+        match direct.and_then(|at| self.read_at(view, at)) {
+            Some(found) => Some(found),
+            None => self.layout.read(&VirtualMemory::with_mode(view, view.mode), task).ok(),
+        }
+    }
+
+    /// A task in RAM, where its fields are aligned as every Linux has them.
+    fn read_at(&self, view: &KernelView, task: Gpa) -> Option<TaskId> {
+        let (pid, comm) = (u64::from(self.layout.pid), u64::from(self.layout.comm));
+        let [number, low, high] = view.ram.load_words(task, [pid & !7, comm, comm + 8])?;
+        let shift = if pid & 7 == 0 { 0 } else { 32 };
+        let pid = u32::try_from(number >> shift & u64::from(u32::MAX)).expect("32 bits");
+        let comm = u128::from(low) | u128::from(high) << 64;
+        Some(TaskId { pid, comm: comm.to_le_bytes() })
+    }
+}

@@ -1,0 +1,99 @@
+//! What probes want of code in the guest, where that can do it.
+
+use std::sync::Arc;
+
+use super::kernel::Kernel;
+use super::lifecycle::is_mark;
+use super::probe::{Probe, Role};
+use super::registry::Registry;
+use super::table::Site;
+use crate::definition::{Action, Fetch, Register, ReturnMode};
+use crate::detour::{Surroundings, Task, Value};
+
+/// What a probe wants.
+pub(super) enum Wanted {
+    /// Something at each hit.
+    AtHit(Task),
+    /// Something when the function has returned.
+    AtReturn(Task),
+}
+
+/// What the site's probes want of its detour, or why it cannot have one.
+pub(super) fn wanted(
+    registry: &Registry,
+    kernel: &Kernel,
+    site: &Site,
+    around: &Surroundings,
+) -> Result<Vec<(Arc<Probe>, Wanted)>, Arc<str>> {
+    if !registry.optimizer.allowed {
+        return Err("off: optimization is switched off".into());
+    }
+    if !registry.switched_on || !site.armed || site.enabled().next().is_none() {
+        return Err("disabled: nothing there is enabled".into());
+    }
+    if site.clobbered {
+        return Err("clobbered: the guest rewrote its text".into());
+    }
+    if !site.returning.is_empty() || !site.marks.is_empty() || is_mark(&kernel.symbols, site.at) {
+        return Err("watched: the engine itself wants to know when it is reached".into());
+    }
+    if site.probes.iter().any(|probe| probe.post_handler().is_some()) {
+        return Err("post-handler: it is to run behind the instruction".into());
+    }
+    if site.enabled().filter(|probe| probe.returns().is_some()).nth(1).is_some() {
+        return Err("return-probe: more than one follows each call".into());
+    }
+    let all = site.enabled().map(|probe| Ok((Arc::clone(probe), want(probe, around)?)));
+    all.collect::<Result<_, &str>>().map_err(Arc::from)
+}
+
+/// What one probe wants.
+fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
+    let returns = match &probe.role {
+        Role::Kprobe { pre_handler: Some(_), .. } => {
+            return Err("handler: its pre-handler runs in the VMM");
+        }
+        Role::Kprobe { .. } => false,
+        Role::Kretprobe(returns) if returns.mode == ReturnMode::Site => {
+            return Err("return-mode: the places that its calls return to have int3s");
+        }
+        Role::Kretprobe(returns)
+            if returns.handler.is_some() || returns.entry_handler.is_some() =>
+        {
+            return Err("handler: its handlers run in the VMM");
+        }
+        Role::Kretprobe(_) => true,
+    };
+    let task = match probe.actions.as_slice() {
+        [Action::Count] => Task::Count,
+        [Action::Record] => {
+            let values = probe.fields().map(|field| value(field, returns, around));
+            let shown = returns.then_some(Ok(Value::ReturnAddress));
+            Task::Record(shown.into_iter().chain(values).collect::<Result<_, _>>()?)
+        }
+        _ => return Err("actions: only `record` and `count` are done within the guest"),
+    };
+    Ok(if returns { Wanted::AtReturn(task) } else { Wanted::AtHit(task) })
+}
+
+/// Where code in the guest has the value of a fetch argument.
+fn value(fetch: &Fetch, at_return: bool, around: &Surroundings) -> Result<Value, &'static str> {
+    Ok(match fetch {
+        Fetch::Register(Register::Ip) if at_return => Value::ReturnAddress,
+        Fetch::Register(register) => Value::Register(*register),
+        Fetch::StackPointer => Value::StackPointer,
+        Fetch::ReturnValue => Value::Register(Register::Ax),
+        Fetch::Stack(n) => Value::Stack(*n),
+        Fetch::Memory(at) if around.mapped.iter().any(|range| range.has_word(*at)) => {
+            Value::Fixed(*at)
+        }
+        Fetch::Memory(_) => return Err("memory: an argument reads where nothing may be mapped"),
+        Fetch::Deref { .. } if around.mapped.is_empty() => {
+            return Err("memory: the kernel does not show what it keeps mapped");
+        }
+        Fetch::Deref { offset, base } => {
+            let base = Box::new(value(base, at_return, around)?);
+            Value::Deref { offset: *offset, base }
+        }
+    })
+}

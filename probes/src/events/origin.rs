@@ -1,0 +1,59 @@
+//! From a record to the event that readers see.
+
+use std::sync::Arc;
+
+use exoprobe_introspect::SymbolTable;
+use exoprobe_vmm::{GuestClock, GuestTime, Gva};
+
+use super::ring::Record;
+use super::store::{Event, StackFrame};
+
+/// What an argument shows that could not be read.
+const FAULT: &str = "(fault)";
+
+/// What the events of one probe have in common.
+pub(crate) struct Origin {
+    pub(crate) group: Arc<str>,
+    pub(crate) event: Arc<str>,
+    pub(crate) symbol_name: Option<Arc<str>>,
+    pub(crate) offset: u64,
+    pub(crate) addr: Arc<str>,
+    /// Names of the arguments.
+    pub(crate) names: Vec<String>,
+    /// Where the kernel has them, for back-traces.
+    pub(crate) symbols: Option<SymbolTable>,
+    pub(crate) clock: GuestClock,
+}
+
+impl Origin {
+    /// The event that a record tells of.
+    pub(crate) fn event(&self, seq: u64, vcpu: u8, record: &Record) -> Event {
+        let text = |value: &Option<u64>| value.map_or(FAULT.to_owned(), |v| format!("{v:#x}"));
+        let args = self.names.iter().zip(&record.args);
+        Event {
+            seq,
+            time: self.clock.seconds(GuestTime(record.time)),
+            vcpu,
+            pid: record.task.map(|task| task.pid),
+            comm: record.task.map(|task| task.name()),
+            group: Arc::clone(&self.group),
+            event: Arc::clone(&self.event),
+            symbol_name: self.symbol_name.clone(),
+            offset: self.offset,
+            addr: Arc::clone(&self.addr),
+            ret_addr: record.ret_addr.map(|addr| format!("{addr:#x}")),
+            args: args.map(|(name, value)| (name.clone(), text(value).into())).collect(),
+            stack: (!record.stack.is_empty())
+                .then(|| record.stack.iter().map(|addr| self.frame(*addr)).collect()),
+        }
+    }
+
+    fn frame(&self, addr: u64) -> StackFrame {
+        let found = self.symbols.as_ref().and_then(|symbols| symbols.resolve(Gva(addr)));
+        StackFrame {
+            addr: format!("{addr:#x}"),
+            symbol_name: found.as_ref().map(|found| found.name.to_owned()),
+            offset: found.map_or(0, |found| found.offset),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! A pool of return probes' instances that the guest writes into while the host uses it.
+#![no_main]
+
+use std::cell::RefCell;
+
+use exoprobe_probes::detour::{FollowedCall, Pool, PoolMemory, Words};
+use exoprobe_vmm::Gva;
+use libfuzzer_sys::fuzz_target;
+
+const WORD: usize = 8;
+const POOL: Pool = Pool { at: Gva(0xffff_ffff_ff30_0000), capacity: 5 };
+const STUBS: Gva = Gva(0xffff_ffff_ff28_0000);
+
+struct Memory(RefCell<Vec<u64>>);
+
+impl Words for Memory {
+    fn load(&self, offset: u64) -> u64 {
+        self.0.borrow()[usize::try_from(offset).unwrap() / WORD]
+    }
+
+    fn store(&self, offset: u64, word: u64) {
+        self.0.borrow_mut()[usize::try_from(offset).unwrap() / WORD] = word;
+    }
+
+    fn compare_exchange(&self, offset: u64, current: u64, new: u64) -> Result<(), u64> {
+        let now = self.load(offset);
+        if now != current {
+            return Err(now);
+        }
+        self.store(offset, new);
+        Ok(())
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let words = usize::try_from(Pool::bytes(POOL.capacity)).unwrap() / WORD;
+    let memory = Memory(RefCell::new(vec![0; words]));
+    let pool = PoolMemory::new(&memory, 0, POOL, STUBS);
+    for step in data.chunks_exact(2 + WORD) {
+        let word = u64::from_le_bytes(*step[2..].first_chunk().unwrap());
+        match step[0] % 4 {
+            0 => memory.store((usize::from(step[1]) % words * WORD) as u64, word),
+            1 => {
+                let call = FollowedCall { key: Gva(word), return_to: Gva(1), shows: Gva(2) };
+                let claimed = pool.claim(&memory, call);
+                assert!(claimed.is_none_or(|index| index < POOL.capacity));
+            }
+            2 => pool.release(&memory, u32::from(step[1]) % POOL.capacity),
+            _ => pool.release_where(&memory, |key| key.0 & 1 == word & 1),
+        }
+        assert!(pool.active(&memory) <= POOL.capacity);
+        assert!(pool.at(Gva(word)).is_none_or(|index| index < POOL.capacity));
+        assert!(pool.of_stub(Gva(word)).is_none_or(|index| index < POOL.capacity));
+    }
+});
