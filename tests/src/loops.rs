@@ -141,19 +141,18 @@ impl<T: Send + 'static> Loops<T> {
         self.bodies[index]
     }
 
-    /// Puts a probe on the first instruction of a body; `line` is of kprobe_events' language, its place
-    /// is not used.
+    /// Puts a probe on the first instruction of a body; its own place is not used.
     ///
     /// # Panics
     /// When it is refused.
-    pub fn probe_body(&self, index: usize, line: &str, post_handler: bool) {
-        let mut probe = Kprobe::from(definition(line));
+    pub fn probe_body(&self, index: usize, definition: ProbeDefinition, post_handler: bool) {
+        let mut probe = Kprobe::from(definition);
         (probe.definition.symbol_name, probe.definition.offset) = (None, 0);
         probe.definition.addr = Some(self.body(index));
         if post_handler {
             probe.post_handler = Some(Box::new(|_| {}));
         }
-        self.guest.engine.register_kprobe(probe).unwrap_or_else(|e| panic!("{line}: {e}"));
+        self.guest.engine.register_kprobe(probe).unwrap_or_else(|e| panic!("body {index}: {e}"));
     }
 
     /// Runs a loop `turns` times (at least once); gives what was observed before and after.

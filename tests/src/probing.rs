@@ -6,6 +6,10 @@ use exoprobe_vmm::Gva;
 
 use crate::{TestGuest, definition, kernel_symbols};
 
+/// jmp rel8, and the nop of its length.
+const JMP_SHORT: u8 = 0xeb;
+const NOP_SHORT: u8 = 0x66;
+
 impl TestGuest {
     /// Puts a probe `NAME_OFFSET` on each instruction of a function that takes one, where the kernel has
     /// that function; gives their names (a dot in the function's becomes `_`) and places.
@@ -49,14 +53,24 @@ impl TestGuest {
         self.bytes(start, usize::try_from(end.0 - start.0).expect("a few MiB"))
     }
 
-    /// That the kernel's text is as it was.
+    /// That the kernel's text is as it was, but for branches of static keys, which the kernel itself turns (its random
+    /// numbers' when they are ready, some minutes after boot).
     ///
     /// # Panics
     /// When it is not, with the places that differ.
     pub fn assert_text(&self, before: &[u8]) {
         const SHOWN: usize = 64;
-        let now = self.kernel_text();
+        let mut now = self.kernel_text();
         let start = kernel_symbols().lookup("_stext").expect("every kernel has it").address;
+        for at in self.static_branches() {
+            let offset = usize::try_from(at.0.wrapping_sub(start.0)).unwrap_or(usize::MAX);
+            if let (Some(now), Some(before)) =
+                (now.get_mut(offset..), before.get(offset..).filter(|text| !text.is_empty()))
+            {
+                let len = if matches!(before[0], JMP_SHORT | NOP_SHORT) { 2 } else { 5 };
+                now[..len].copy_from_slice(&before[..len]);
+            }
+        }
         let both = (0u64..).zip(before.iter().zip(&now)).filter(|(_, (before, now))| before != now);
         let lines = both.take(SHOWN).map(|(offset, (before, now))| {
             let at = start.wrapping_add(offset);
@@ -67,6 +81,21 @@ impl TestGuest {
         });
         let lines: String = lines.collect();
         assert!(now == before, "the guest's text is not as it was:{lines}");
+    }
+
+    /// Where the kernel has static keys' branches (include/linux/jump_label.h: entries of 16 bytes that begin with
+    /// the place, as a distance from there).
+    fn static_branches(&self) -> Vec<Gva> {
+        let symbols = kernel_symbols();
+        let edges = ["__start___jump_table", "__stop___jump_table"].map(|s| symbols.address_of(s));
+        let [Some(start), Some(stop)] = edges else { return Vec::new() };
+        let table = self.bytes(start, usize::try_from(stop.0 - start.0).expect("some KiB"));
+        let entries = (0u64..).step_by(16).zip(table.chunks_exact(16));
+        let place = |(offset, entry): (u64, &[u8])| {
+            let distance = i32::from_le_bytes(*entry.first_chunk().expect("16 bytes"));
+            start.wrapping_add(offset).wrapping_add(i64::from(distance).cast_unsigned())
+        };
+        entries.map(place).collect()
     }
 
     /// Slots of hidden memory that hold code.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use vm_memory::mmap::{MmapRegionBuilder, MmapRegionError};
 use vm_memory::{
@@ -221,18 +221,25 @@ impl GuestRam {
             .map_err(|_| OutsideMemory { gpa, len: 1 })
     }
 
-    /// The 64-bit words at these offsets, multiples of 8, from `gpa` on: as many single accesses, and the RAM behind
-    /// them is found once. `None` when not all of it is RAM, or a word is not aligned.
+    /// The 64-bit word at `gpa`, a multiple of 8, for single accesses; `None` outside RAM. Hits read by it, so that it
+    /// must cost little.
     #[must_use]
-    pub fn load_words<const N: usize>(&self, gpa: Gpa, offsets: [u64; N]) -> Option<[u64; N]> {
-        let last = offsets.iter().max().map_or(0, |last| to_usize(*last));
-        let len = last.checked_add(size_of::<u64>())?;
-        let slice = self.map.get_slice(GuestAddress(gpa.0), len).ok()?;
-        let mut words = [0; N];
-        for (word, offset) in words.iter_mut().zip(offsets) {
-            *word = slice.load(to_usize(offset), Ordering::Acquire).ok()?;
+    pub fn word(&self, gpa: Gpa) -> Option<&AtomicU64> {
+        const LEN: u64 = size_of::<u64>() as u64;
+        if !gpa.0.is_multiple_of(LEN) {
+            return None;
         }
-        Some(words)
+        let offset_in = |region: &GuestRegionMmap| {
+            let offset = gpa.0.wrapping_sub(region.start_addr().0);
+            (offset <= region.len().wrapping_sub(LEN)).then_some(offset)
+        };
+        let (region, offset) =
+            self.map.iter().find_map(|region| Some((region, offset_in(region)?)))?;
+        // SAFETY: the word lies inside the region's mapping, as just checked (regions have whole pages).
+        let at = unsafe { region.as_ptr().add(to_usize(offset)) };
+        // SAFETY: it is aligned, as mappings and regions' starts are to pages, and mmap initialised it. The mapping
+        // stays for as long as `self`; Rust accesses it by raw pointers and atomics only.
+        Some(unsafe { AtomicU64::from_ptr(at.cast()) })
     }
 
     /// Stores an aligned 64-bit word in a single access, as a page-table entry must be.
@@ -248,7 +255,7 @@ impl GuestRam {
 
 impl ReadPhys for GuestRam {
     fn read_u64(&self, gpa: Gpa) -> Option<u64> {
-        self.map.load(GuestAddress(gpa.0), Ordering::SeqCst).ok()
+        self.word(gpa).map(|word| word.load(Ordering::SeqCst))
     }
 }
 
@@ -271,14 +278,18 @@ mod tests {
     }
 
     #[test]
-    fn words_are_loaded_where_all_of_them_are_ram() {
-        let ram = GuestRam::anonymous(&ram_ranges(1)).unwrap();
-        ram.store_u64(Gpa(0x108), 7).unwrap();
-        assert_eq!(ram.load_words(Gpa(0x100), [8, 0, 8]), Some([7, 0, 7]));
-        assert_eq!(ram.load_words(Gpa((1 << 20) - 16), [8]), Some([0]));
-        for (at, offset) in [((1 << 20) - 16, 16), (0x100, 4), (0x104, 0), (0, u64::MAX)] {
-            assert_eq!(ram.load_words(Gpa(at), [offset]), None);
+    fn aligned_words_of_ram_are_found_and_no_others() {
+        let ranges = [(0, 4096), (1 << 20, 8192)];
+        let ram = ranges.map(|(start, len)| RamRange { start: Gpa(start), len });
+        let ram = GuestRam::anonymous(&ram).unwrap();
+        for at in [0, 0x100, 4088, 1 << 20, (1 << 20) + 8184] {
+            ram.word(Gpa(at)).unwrap().store(at + 7, Ordering::SeqCst);
+            let mut bytes = [0; 8];
+            ram.read(Gpa(at), &mut bytes).unwrap();
+            assert_eq!(u64::from_le_bytes(bytes), at + 7);
         }
+        let none = [4, 4089, 4096, (1 << 20) - 8, (1 << 20) + 8192, u64::MAX - 7, u64::MAX];
+        assert!(none.into_iter().all(|at| ram.word(Gpa(at)).is_none()));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Who is running on a vCPU.
 
+use std::sync::atomic::Ordering;
+
 use exoprobe_introspect::{TaskError, TaskId, TaskLayout, VirtualMemory};
-use exoprobe_vmm::paging::ReadPhys;
 use exoprobe_vmm::{Gpa, Gva};
 
 use super::guest::KernelView;
@@ -56,7 +57,8 @@ impl Tasks {
 
     /// The task that runs on a vCPU; `None` where the guest does not tell.
     pub(super) fn on(&self, view: &KernelView, vcpu: u8) -> Option<TaskId> {
-        let task = Gva(view.ram.read_u64(*self.current.get(usize::from(vcpu))?)?);
+        let task = view.ram.word(*self.current.get(usize::from(vcpu))?)?;
+        let task = Gva(task.load(Ordering::Relaxed));
         let direct = self.direct.iter().find_map(|range| range.place(task));
         match direct.and_then(|at| self.read_at(view, at)) {
             Some(found) => Some(found),
@@ -67,7 +69,9 @@ impl Tasks {
     /// A task in RAM, where its fields are aligned as every Linux has them.
     fn read_at(&self, view: &KernelView, task: Gpa) -> Option<TaskId> {
         let (pid, comm) = (u64::from(self.layout.pid), u64::from(self.layout.comm));
-        let [number, low, high] = view.ram.load_words(task, [pid & !7, comm, comm + 8])?;
+        let word =
+            |offset: u64| Some(view.ram.word(task.wrapping_add(offset))?.load(Ordering::Relaxed));
+        let (number, low, high) = (word(pid & !7)?, word(comm)?, word(comm + 8)?);
         let shift = if pid & 7 == 0 { 0 } else { 32 };
         let pid = u32::try_from(number >> shift & u64::from(u32::MAX)).expect("32 bits");
         let comm = u128::from(low) | u128::from(high) << 64;

@@ -259,17 +259,19 @@ impl<'a> Bench<'a> {
     fn place(&self, row: &Row) {
         let Some(probe) = &row.probe else { return };
         crowd::register(self.loops.guest(), probe.others);
-        let register = |line: String| {
+        let wanted = |line: String| {
             let actions = if probe.counts_only { vec![Action::Count] } else { Vec::new() };
-            let definition = ProbeDefinition { actions, ..definition(line.trim_end()) };
-            let registered = self.loops.guest().engine.register_probe(definition);
-            registered.unwrap_or_else(|e| panic!("{line}: {e}"));
+            ProbeDefinition { actions, ..definition(line.trim_end()) }
+        };
+        let register = |line: String| {
+            let registered = self.loops.guest().engine.register_probe(wanted(line));
+            registered.unwrap_or_else(|e| panic!("{}: {e}", row.name));
         };
         let args = probe.args.join(" ");
         match probe.place {
             Place::Body => {
-                let line = format!("p:{EVENT} 0x1 {args}");
-                self.loops.probe_body(row.body.index(), line.trim_end(), probe.post_handler);
+                let definition = wanted(format!("p:{EVENT} 0x1 {args}"));
+                self.loops.probe_body(row.body.index(), definition, probe.post_handler);
             }
             Place::Entry => register(format!("p:{EVENT} {CALLEE} {args}")),
             Place::Return => register(format!("r:{EVENT} {CALLEE}")),

@@ -127,6 +127,12 @@ const fn probed(
     Row { name, plain: body, body, probe, guest: None }
 }
 
+/// As [`probed`], where hits are only counted.
+const fn counted(name: &'static str, body: Body, displaced: DisplacedBy) -> Row {
+    let probe = Some(Probe { counts_only: true, ..Probe::new(Place::Body, displaced) });
+    Row { name, plain: body, body, probe, guest: None }
+}
+
 /// A probe of [`CALLEE`], which begins with a mov.
 const fn called(name: &'static str, probe: Probe) -> Row {
     Row { name, plain: Body::Call, body: Body::Call, probe: Some(probe), guest: None }
@@ -152,7 +158,7 @@ pub(crate) const BARE: Row = Row {
     guest: Some(0.0),
 };
 
-pub(crate) const ROWS: [Row; 15] = [
+pub(crate) const ROWS: [Row; 17] = [
     Row {
         name: "out, no probe",
         plain: Body::Nothing,
@@ -160,8 +166,10 @@ pub(crate) const ROWS: [Row; 15] = [
         probe: None,
         guest: Some(1.0),
     },
+    counted("int3, emulated, count only", Body::Xor, DisplacedBy::Emulation),
     probed("int3, emulated", Body::Xor, DisplacedBy::Emulation, &[]),
     probed("int3, emulated, 4 registers", Body::Xor, DisplacedBy::Emulation, &FOUR),
+    counted("int3, boosted, count only", Body::Bswap, DisplacedBy::Boost),
     probed("int3, boosted", Body::Bswap, DisplacedBy::Boost, &[]),
     probed("int3, boosted, 4 registers", Body::Bswap, DisplacedBy::Boost, &FOUR),
     probed("int3, stepped", Body::Bswap, DisplacedBy::Step, &[]),

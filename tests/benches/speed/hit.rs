@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exoprobe_tests::TestGuest;
 use exoprobe_tests::loops::Loops;
+use exoprobe_tests::{TestGuest, definition};
 use exoprobe_vmm::ExitCounts;
 
 use crate::figure;
@@ -44,7 +44,7 @@ fn measure(way: &Way) -> Outcome {
     let loops = Loops::new(guest, &[way.body], observe);
     if way.probed {
         // Registers recorded, as the target has it.
-        loops.probe_body(0, "p:body 0x1 %di %si %dx %cx", false);
+        loops.probe_body(0, definition("p:body 0x1 %di %si %dx %cx"), false);
     }
     let ((first, before), (last, after)) = loops.run(0, TURNS);
     let hits = if way.probed { loops.guest().hits("body") } else { 0 };

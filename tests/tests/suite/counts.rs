@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::loops::{Loops, TURN_INSNS};
-use exoprobe_tests::{TestGuest, cases};
+use exoprobe_tests::{TestGuest, cases, definition};
 use exoprobe_vmm::{ExitCounts, StatsError, StepError, VcpuError};
 
 pub(crate) const CASES: &[Case] = cases![
@@ -62,13 +62,13 @@ fn each_step_is_one_instruction_of_the_guest_also_where_probes_move_rip() {
     let out = per_turn(&loops, 2);
     assert!(out.port == 1 && (TURN_INSNS..=TURN_INSNS + 2).contains(&out.step), "{out:?}");
 
-    loops.probe_body(0, "p:boosted 0x1 %ax", false);
-    loops.probe_body(1, "p:emulated 0x1", false);
+    loops.probe_body(0, definition("p:boosted 0x1 %ax"), false);
+    loops.probe_body(1, definition("p:emulated 0x1"), false);
     let slot_and_jmp = ExitCounts { breakpoint: 1, ..steps(2 + TURN_INSNS) };
     assert_eq!(per_turn(&loops, 0), slot_and_jmp);
     assert_eq!(per_turn(&loops, 1), ExitCounts { breakpoint: 1, ..steps(TURN_INSNS) });
     engine.unregister_kprobe("kprobes", "boosted").unwrap();
-    loops.probe_body(0, "p:stepped 0x1", true);
+    loops.probe_body(0, definition("p:stepped 0x1"), true);
     assert_eq!(per_turn(&loops, 0), ExitCounts { breakpoint: 2, ..steps(1 + TURN_INSNS) });
 
     vm.single_step(0, false).unwrap();
