@@ -177,6 +177,11 @@ impl Region {
         &self.covered
     }
 
+    /// All bytes of the instructions, as the guest has them.
+    pub fn bytes(&self) -> impl Iterator<Item = u8> {
+        self.insns.iter().flat_map(|insn| insn.original().iter().copied())
+    }
+
     /// The instructions, which the detour runs.
     #[must_use]
     pub fn insns(&self) -> &[Displaced] {

@@ -28,7 +28,10 @@ const REGION_MAX: u64 = 64;
 pub(super) struct Candidate {
     pub(super) at: Gva,
     pub(super) region: Arc<Region>,
+    /// Where each byte of the jmp goes.
     pub(super) places: [Gpa; JMP_LEN],
+    /// Where the bytes behind it are that belong to the last instruction which it covers.
+    pub(super) rest: Vec<Gpa>,
     pub(super) jmp: [u8; JMP_LEN],
     pub(super) code: Code,
     /// The return probe there.
@@ -92,7 +95,8 @@ pub(super) fn candidate(
     if let Some(other) = inner.find(|at| registry.sites.contains_key(at)) {
         return Err(format!("other-probe: another probe is at {other}").into());
     }
-    let places = places(kernel, site.at).ok_or("not-mapped: its text is not mapped")?;
+    let (places, rest) =
+        places(kernel, site.at, behind).ok_or("not-mapped: its text is not mapped")?;
     let (mut tasks, mut follows) = (Vec::with_capacity(wanted.len()), None);
     for (probe, wanted) in wanted {
         match wanted {
@@ -116,7 +120,7 @@ pub(super) fn candidate(
     let mut jmp = Vec::with_capacity(JMP_LEN);
     insn::jump_to(site.at, &mut jmp, code.entry).map_err(assembler)?;
     let jmp = jmp.try_into().expect("a jmp rel32 has five bytes");
-    Ok(Candidate { at: site.at, places, jmp, region, code, follows })
+    Ok(Candidate { at: site.at, places, rest, jmp, region, code, follows })
 }
 
 fn assembler(error: impl std::fmt::Display) -> Arc<str> {
@@ -197,16 +201,15 @@ fn check(
     Region::check(&bytes, at, ground)
 }
 
-/// Where each byte of a jmp at `at` goes.
-fn places(kernel: &Kernel, at: Gva) -> Option<[Gpa; JMP_LEN]> {
+/// Where each of `len` bytes at `at` goes: those of a jmp, and the others.
+fn places(kernel: &Kernel, at: Gva, len: u64) -> Option<([Gpa; JMP_LEN], Vec<Gpa>)> {
     let memory = kernel.memory();
     let first = memory.translate(at).ok()?.gpa;
-    let mut places = [Gpa(0); JMP_LEN];
-    for (offset, place) in (0u64..).zip(&mut places) {
-        *place = match first.offset_in(PAGE_SIZE) + offset < PAGE_SIZE {
-            true => first.wrapping_add(offset),
-            false => memory.translate(at.wrapping_add(offset)).ok()?.gpa,
-        };
-    }
-    Some(places)
+    let place = |offset: u64| match first.offset_in(PAGE_SIZE) + offset < PAGE_SIZE {
+        true => Some(first.wrapping_add(offset)),
+        false => Some(memory.translate(at.wrapping_add(offset)).ok()?.gpa),
+    };
+    let all: Vec<Gpa> = (0..len).map(place).collect::<Option<_>>()?;
+    let (jmp, rest) = all.split_first_chunk()?;
+    Some((*jmp, rest.to_vec()))
 }

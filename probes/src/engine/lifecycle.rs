@@ -21,6 +21,7 @@ use exoprobe_vmm::{Gva, HitContext, KernelEntry};
 use super::guest::Guest;
 use super::hit::{HitPath, Turn};
 use super::kernel::Kernel;
+use super::optimizer::Optimized;
 use super::place;
 use super::probe::Probe;
 use super::register::Wait;
@@ -303,9 +304,11 @@ impl HitPath {
         let Some(kernel) = registry.kernel.clone() else { return };
         let mut changes = Changes::default();
         for site in registry.sites.values() {
-            if let Some(holds) = registry.optimizer.holds_jmp(guest, site.at) {
-                if !holds {
-                    changes.rewritten.push(site.at);
+            if let Some(optimized) = registry.optimizer.text_of(guest, site.at) {
+                match optimized {
+                    Optimized::AsWanted => {}
+                    Optimized::Overwritten => changes.rewritten.push(site.at),
+                    Optimized::RestChanged => changes.rest.push(site.at),
                 }
                 continue;
             }
@@ -337,6 +340,8 @@ impl HitPath {
                 tracing::debug!(%error, "text that has gone");
             }
         }
+        // The detour has the instruction as it was.
+        self.unoptimize(registry, guest, rest.iter());
         // A vCPU that took one of these breakpoints before they went finds them in the table.
         if let Err(error) = guest.sync_vcpus() {
             return tracing::debug!(%error, "patrol");

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use exoprobe_vmm::Gva;
+use exoprobe_vmm::{Gpa, Gva};
 
 use super::candidate::{Candidate, candidate};
 use super::code::{Code, Retired, Space};
@@ -53,6 +53,17 @@ pub(crate) struct Optimizer {
     /// What follows return probes' calls within the guest, by the probe's number.
     pub(super) followers: BTreeMap<u32, (Arc<Probe>, Arc<Follower>)>,
     retired: Vec<Retired>,
+}
+
+/// What the text of an optimized site is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Optimized {
+    /// The jmp is there, and what follows it in the last instruction that it covers.
+    AsWanted,
+    /// The jmp is not there.
+    Overwritten,
+    /// The last instruction that it covers is another by now.
+    RestChanged,
 }
 
 /// A doorbell, and the address of the site whose it is.
@@ -186,11 +197,19 @@ impl Optimizer {
         }
     }
 
-    /// Whether the jmp of an optimized site is what its text holds.
-    pub(super) fn holds_jmp(&self, guest: &dyn Guest, at: Gva) -> Option<bool> {
+    /// What the text of an optimized site holds; `None` of others.
+    pub(super) fn text_of(&self, guest: &dyn Guest, at: Gva) -> Option<Optimized> {
         let found = self.installed.get(&at)?;
-        let mut bytes = found.places.iter().zip(&found.jmp);
-        Some(bytes.all(|(place, byte)| guest.ram().load_byte(*place) == Ok(*byte)))
+        let holds = |places: &[Gpa], bytes: &mut dyn Iterator<Item = u8>| {
+            places.iter().zip(bytes).all(|(place, byte)| guest.ram().load_byte(*place) == Ok(byte))
+        };
+        Some(match () {
+            () if !holds(&found.places, &mut found.jmp.into_iter()) => Optimized::Overwritten,
+            () if !holds(&found.rest, &mut found.region.bytes().skip(JMP_LEN)) => {
+                Optimized::RestChanged
+            }
+            () => Optimized::AsWanted,
+        })
     }
 
     /// The guest wrote over the jmp, which is gone; its detour is not used any more.

@@ -111,6 +111,20 @@ fn a_jmp_that_the_guest_wrote_over_is_clobbered() {
     assert_eq!(bytes(&fake)[..2], [0x0f, 0x0b], "never overwritten blindly");
 }
 
+/// The jmp covers five bytes of nine: a nop's rest stays in the text.
+#[test]
+fn what_changes_behind_the_jmp_takes_it_out() {
+    let fake = ready();
+    fake.engine.optimize();
+    assert!(is_optimized(&fake));
+    fake.write(Gva(FAR_OFF.0 + 8), &[0x7f]);
+    fake.engine.patrol();
+    assert_eq!(fake.flags("far"), [StatusFlag::Clobbered]);
+    assert_eq!(bytes(&fake), [INT3, BODY[1], BODY[2], BODY[3], BODY[4]], "as it was armed");
+    fake.engine.optimize();
+    assert!(fake.status("far").reason.unwrap().starts_with("clobbered: "));
+}
+
 #[test]
 fn a_reboot_forgets_detours_and_a_guest_that_has_not_booted_has_none() {
     let fake = Fake::begun();
