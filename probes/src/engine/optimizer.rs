@@ -293,23 +293,23 @@ impl HitPath {
         if let Err(error) = still {
             tracing::warn!(%error, "optimizing probes");
         }
-        let freed = registry.sort_retired(candidates.len(), retired, &busy);
-        // Nobody is to look for calls there any more.
-        if !freed.is_empty() {
-            self.publish(registry, guest);
-        }
-        freed.into_iter().for_each(|code| free(registry, guest, rings, code));
         let total = candidates.len();
+        let mut freed = registry.sort_retired(total, retired, &busy);
         let done = written.iter().filter(|written| **written).count();
         for (candidate, written) in candidates.into_iter().zip(written) {
             if !written {
                 registry.optimizer.wait_for(candidate.at);
-                free(registry, guest, rings, candidate.code);
+                freed.push(candidate.code);
             } else {
                 registry.optimizer.busy.remove(&candidate.at);
                 registry.optimizer.installed.insert(candidate.at, candidate);
             }
         }
+        // Nobody is to look for calls in what is freed; all else is in the books again.
+        if !freed.is_empty() {
+            self.publish(registry, guest);
+        }
+        freed.into_iter().for_each(|code| free(registry, guest, rings, code));
         (done, total - done)
     }
 

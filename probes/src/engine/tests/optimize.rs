@@ -196,3 +196,33 @@ fn calls_are_followed_by_the_vmm_from_the_same_instances() {
     fake.run_on(TASK_DEAD, Gva(STACK.0 - 0x100));
     assert_eq!((fake.engine.calls_followed(), fake.status("far").active), (0, Some(0)));
 }
+
+/// Also where the same pass gives an older detour's memory back.
+#[test]
+fn doorbells_are_answered_for_as_long_as_they_can_be_rung() {
+    let fake = Fake::booted();
+    fake.register("r:far far_off $retval");
+    fake.run(FREE_INITMEM);
+    for _ in 0..3 {
+        assert_eq!(fake.engine.optimize().total, 1);
+        let distance = i32::from_le_bytes(bytes(&fake)[1..].try_into().unwrap());
+        let entry = Gva(FAR_OFF.0 + 5).wrapping_add(i64::from(distance).cast_unsigned());
+        let window = fake.guest.hidden.detour_window().unwrap();
+        let mut code = vec![0; 64];
+        let offset = window.offset + entry.0 - window.gva.0;
+        fake.guest.hidden.read(offset - 64, &mut code);
+        // Behind the registers' being put back, before the entry.
+        let end = code.windows(5).rposition(|bytes| bytes == [0x9d, 0x5a, 0x59, 0x58, INT3]);
+        let bell = Gva(entry.0 - 64 + end.expect("it has one") as u64 + 4);
+        fake.store_u64(gpa(STACK), RETURN_SITE.0);
+        let ring = || fake.breakpoint(bell, STACK).0;
+        assert_eq!(ring(), BreakpointAction::Resume);
+        fake.run_on(TASK_DEAD, Gva(STACK.0 - 0x100));
+        fake.engine.allow_optimization(false);
+        fake.store_u64(gpa(STACK), RETURN_SITE.0);
+        assert_eq!(ring(), BreakpointAction::Resume, "somebody may still be in it");
+        fake.run_on(TASK_DEAD, Gva(STACK.0 - 0x100));
+        fake.store_u64(gpa(STACK), 0);
+        fake.engine.allow_optimization(true);
+    }
+}
