@@ -221,25 +221,31 @@ impl GuestRam {
             .map_err(|_| OutsideMemory { gpa, len: 1 })
     }
 
-    /// The 64-bit word at `gpa`, a multiple of 8, for single accesses; `None` outside RAM. Hits read by it, so that it
-    /// must cost little.
+    /// The 64-bit word at `gpa`, a multiple of 8, for single accesses; `None` outside RAM.
     #[must_use]
     pub fn word(&self, gpa: Gpa) -> Option<&AtomicU64> {
-        const LEN: u64 = size_of::<u64>() as u64;
-        if !gpa.0.is_multiple_of(LEN) {
+        self.words(gpa, 1)?.first()
+    }
+
+    /// So many words from `gpa` on, for single accesses, as [`Self::word`]. Hits read by it, so that it must cost
+    /// little.
+    #[must_use]
+    pub fn words(&self, gpa: Gpa, count: usize) -> Option<&[AtomicU64]> {
+        let len = count.checked_mul(size_of::<u64>())? as u64;
+        if !gpa.0.is_multiple_of(size_of::<u64>() as u64) {
             return None;
         }
         let offset_in = |region: &GuestRegionMmap| {
             let offset = gpa.0.wrapping_sub(region.start_addr().0);
-            (offset <= region.len().wrapping_sub(LEN)).then_some(offset)
+            (offset <= region.len().checked_sub(len)?).then_some(offset)
         };
         let (region, offset) =
             self.map.iter().find_map(|region| Some((region, offset_in(region)?)))?;
-        // SAFETY: the word lies inside the region's mapping, as just checked (regions have whole pages).
+        // SAFETY: the words lie inside the region's mapping, as just checked.
         let at = unsafe { region.as_ptr().add(to_usize(offset)) };
-        // SAFETY: it is aligned, as mappings and regions' starts are to pages, and mmap initialised it. The mapping
+        // SAFETY: they are aligned, as mappings and regions' starts are to pages, and mmap initialised them. The mapping
         // stays for as long as `self`; Rust accesses it by raw pointers and atomics only.
-        Some(unsafe { AtomicU64::from_ptr(at.cast()) })
+        Some(unsafe { std::slice::from_raw_parts(at.cast(), count) })
     }
 
     /// Stores an aligned 64-bit word in a single access, as a page-table entry must be.
@@ -290,6 +296,10 @@ mod tests {
         }
         let none = [4, 4089, 4096, (1 << 20) - 8, (1 << 20) + 8192, u64::MAX - 7, u64::MAX];
         assert!(none.into_iter().all(|at| ram.word(Gpa(at)).is_none()));
+        assert_eq!(ram.words(Gpa(4080), 2).map(<[_]>::len), Some(2));
+        for (at, count) in [(4080, 3), (0, usize::MAX), (0, 1 << 61), (1 << 20, 1025), (4, 1)] {
+            assert!(ram.words(Gpa(at), count).is_none());
+        }
     }
 
     #[test]

@@ -68,11 +68,21 @@ impl Tasks {
 
     /// A task in RAM, where its fields are aligned as every Linux has them.
     fn read_at(&self, view: &KernelView, task: Gpa) -> Option<TaskId> {
+        const WORD: u64 = 8;
         let (pid, comm) = (u64::from(self.layout.pid), u64::from(self.layout.comm));
-        let word =
-            |offset: u64| Some(view.ram.word(task.wrapping_add(offset))?.load(Ordering::Relaxed));
-        let (number, low, high) = (word(pid & !7)?, word(comm)?, word(comm + 8)?);
-        let shift = if pid & 7 == 0 { 0 } else { 32 };
+        if !comm.is_multiple_of(WORD) {
+            return None;
+        }
+        // One look for the RAM that has both.
+        let first = pid.min(comm) & !(WORD - 1);
+        let count = (pid.max(comm + WORD) - first) / WORD + 1;
+        let words = view.ram.words(task.wrapping_add(first), usize::try_from(count).ok()?)?;
+        let word = |offset: u64| {
+            let index = usize::try_from((offset - first) / WORD).ok()?;
+            Some(words.get(index)?.load(Ordering::Relaxed))
+        };
+        let (number, low, high) = (word(pid)?, word(comm)?, word(comm + WORD)?);
+        let shift = if pid % WORD == 0 { 0 } else { 32 };
         let pid = u32::try_from(number >> shift & u64::from(u32::MAX)).expect("32 bits");
         let comm = u128::from(low) | u128::from(high) << 64;
         Some(TaskId { pid, comm: comm.to_le_bytes() })
