@@ -282,6 +282,10 @@ impl Plan {
     }
 
     fn finish(mut self, at: Gva) -> Result<Detour, DetourError> {
+        let mut displaced = self.code.displaced;
+        self.code.a.set_label(&mut displaced)?;
+        // The label's place: what follows is not the assembler's.
+        self.code.a.zero_bytes()?;
         let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
         let assembled = self.code.a.assemble_options(at.0, options)?;
         let offset = |label: &CodeLabel| -> Result<usize, IcedError> {

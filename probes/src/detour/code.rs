@@ -83,6 +83,8 @@ pub(super) struct Code {
     at: Gva,
     frame: Frame,
     doorbell: CodeLabel,
+    /// The displaced instructions, behind all else.
+    pub(super) displaced: CodeLabel,
     /// The doorbell's int3, once there is one.
     pub(super) int3: Option<CodeLabel>,
     /// Words loaded so far, and recorded so far.
@@ -92,8 +94,8 @@ pub(super) struct Code {
 
 impl Code {
     pub(super) fn new(mut a: CodeAssembler, at: Gva, frame: Frame) -> Self {
-        let doorbell = a.create_label();
-        Self { a, at, frame, doorbell, int3: None, loaded: 0, recorded: 0 }
+        let (doorbell, displaced) = (a.create_label(), a.create_label());
+        Self { a, at, frame, doorbell, displaced, int3: None, loaded: 0, recorded: 0 }
     }
 
     pub(super) fn enter(&mut self) -> Result<(), IcedError> {
@@ -122,7 +124,8 @@ impl Code {
         Ok(())
     }
 
-    /// The doorbell.
+    /// The doorbell. An int3 that nobody answers any more (in a guest from a snapshot) is passed over: what follows goes on
+    /// without a hit.
     pub(super) fn ring(&mut self) -> Result<(), IcedError> {
         let (mut doorbell, mut int3) = (self.doorbell, self.a.create_label());
         self.a.set_label(&mut doorbell)?;
@@ -130,7 +133,14 @@ impl Code {
         self.a.set_label(&mut int3)?;
         self.a.int3()?;
         self.int3 = Some(int3);
-        Ok(())
+        if !self.frame.is_return {
+            return self.a.jmp(self.displaced);
+        }
+        // To where the instance leads, which stays in use.
+        self.a.xchg(ptr(rsp), rcx)?;
+        self.a.mov(rcx, qword_ptr(rcx + RETURN))?;
+        self.a.xchg(ptr(rsp), rcx)?;
+        self.a.ret()
     }
 
     pub(super) fn count(&mut self, counter: Gva) -> Result<(), DetourError> {

@@ -301,7 +301,7 @@ fn run_post_handlers(site: &Site, view: &KernelView, context: &mut HitContext<'_
 
 /// An int3 that belongs to no probe: behind a slot's copy the guest goes on to the jmp that follows.
 fn pass_over(table: &Table, context: &mut HitContext<'_>) -> BreakpointAction {
-    if !table.slots.contains(&context.regs.rip) {
+    if !table.passes_over(context.regs.rip) {
         return BreakpointAction::PassToGuest;
     }
     context.regs.rip += INT3_LEN;

@@ -119,7 +119,9 @@ pub(crate) struct Table {
     stops: FxHashMap<u64, Stop>,
     /// The slots' addresses. An int3 there that is no longer in `stops` ends a stepped copy whose
     /// probe has gone, perhaps before a snapshot; a jmp follows it.
-    pub(crate) slots: Range<u64>,
+    slots: Range<u64>,
+    /// Detours' addresses: as in slots, code that goes on without a hit follows an int3 that nobody knows any more.
+    detours: Range<u64>,
     /// One int3 for each call that return probes can follow.
     trampolines: Range<u64>,
     /// `None` until the kernel is known, and then there are no sites either.
@@ -156,8 +158,9 @@ impl Table {
             window.map_or(0..0, |window| window.gva.0..window.gva.0 + window.len)
         };
         let (slots, trampolines) = (range(hidden.code_window()), range(hidden.trampoline_window()));
+        let detours = range(hidden.detour_window());
         let followers = Followers::default();
-        Self { stops, slots, trampolines, view, tasks, followers, watching, switched_on }
+        Self { stops, slots, detours, trampolines, view, tasks, followers, watching, switched_on }
     }
 
     /// Adds what optimized probes have.
@@ -173,6 +176,11 @@ impl Table {
             self.stops.insert(bell.at.0, Stop::Doorbell(bell));
         }
         Self { followers, ..self }
+    }
+
+    /// Whether the guest goes on behind an int3 of the engine's at `rip` that belongs to no probe any more.
+    pub(crate) fn passes_over(&self, rip: u64) -> bool {
+        self.slots.contains(&rip) || self.detours.contains(&rip)
     }
 
     pub(crate) fn stop_at(&self, rip: Gva) -> Option<&Stop> {

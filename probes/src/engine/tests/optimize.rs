@@ -225,4 +225,8 @@ fn doorbells_are_answered_for_as_long_as_they_can_be_rung() {
         fake.store_u64(gpa(STACK), 0);
         fake.engine.allow_optimization(true);
     }
+    // One that is not known, as in a guest from a snapshot: what is behind it goes on.
+    let window = fake.guest.hidden.detour_window().unwrap();
+    let (action, regs) = fake.breakpoint(Gva(window.gva.0 + 0x4321), STACK);
+    assert_eq!((action, regs.rip), (BreakpointAction::Resume, window.gva.0 + 0x4322));
 }

@@ -1,5 +1,8 @@
 //! Detours' code, run natively: what it leaves behind is what the code in its place would have.
 
+mod memory;
+mod returns;
+
 use std::cell::RefCell;
 
 use exoprobe_vmm::Gva;
@@ -355,202 +358,15 @@ fn targets_are_those_of_branches_and_what_is_added() {
     assert_eq!(targets.indirect_jump(Gva(start.0 + 0x40)), Some(Gva(start.0 + 0x40)));
 }
 
-/// A detour whose doorbell raises an exception that the machine catches, in place of the int3.
-fn with_bell(machine: &mut Machine, detour: &Detour, at: u64) {
-    const HLT: u8 = 0xf4;
+/// Raises an exception that the machine catches.
+const HLT: u8 = 0xf4;
+/// What an int3 is to a guest when it is passed over.
+const NOP: u8 = 0x90;
+
+/// A detour with another instruction in place of its doorbell's int3.
+fn with_bell(machine: &mut Machine, detour: &Detour, at: u64, bell_insn: u8) {
     let mut bytes = detour.bytes.clone();
     let bell = detour.doorbell.expect("it may ring");
-    assert_eq!(std::mem::replace(&mut bytes[bell], HLT), 0xcc);
+    assert_eq!(std::mem::replace(&mut bytes[bell], bell_insn), 0xcc);
     machine.write(at, &bytes);
-}
-
-#[test]
-fn what_memory_gives_is_recorded_or_the_doorbell_is_rung() {
-    let mut bench = Bench::new();
-    let (memory, deref) = (bench.shared.0.borrow().memory(), |offset, base| Value::Deref {
-        offset,
-        base: Box::new(base),
-    });
-    bench.memory[0x1010..0x1018].copy_from_slice(&(memory + 0xf0).to_le_bytes());
-    bench.memory[0xf8..0x100].copy_from_slice(&77_u64.to_le_bytes());
-    bench.memory[0x3100..0x3108].copy_from_slice(&88_u64.to_le_bytes());
-    let inner = deref(0x10, Value::Register(Register::Di));
-    let values = vec![Value::Stack(0), deref(8, inner.clone()), Value::Fixed(Gva(memory)), inner];
-    let block = bench.block(1, Task::Record(values));
-    let code = leaving(&bench.shared.0.borrow(), vec![0x55, 0x48, 0x89, 0xe5, 0x85, 0xff]);
-    let mut state = input(&bench.shared.0.borrow(), [3; 16], 0x41);
-    state.gpr[RDI] = memory + 0x1000;
-    let blocks = [block];
-    let [plain, detoured] = bench.both(&code, &blocks, &state);
-    assert_eq!(plain.difference(&detoured), None);
-    let found = bench.drain();
-    assert_eq!(found[0].args, [88, 77, 0x5a5a_5a5a_5a5a_5a5a, memory + 0xf0]);
-    // Where a word may not be, all is as it was before.
-    let at = bench.shared.0.borrow().slot(0) + DETOUR;
-    let home = Gva(bench.home());
-    bench.shared.0.borrow_mut().write(home.0, &code);
-    let region = Region::check(&code, home, &PLAIN).unwrap();
-    let detour = Detour::assemble(&region, &blocks, &bench.around, Gva(at)).unwrap();
-    with_bell(&mut bench.shared.0.borrow_mut(), &detour, at);
-    let entry = at + detour.entry as u64;
-    let rings = |bench: &mut Bench, state: &State| {
-        let outcome = bench.shared.0.borrow_mut().run(entry, state, &bench.memory.clone());
-        assert_eq!((&outcome.state.gpr, outcome.state.rflags), (&state.gpr, state.rflags));
-        assert_eq!((outcome.exit, bench.drain().len()), (0, 0));
-    };
-    for outside in [memory + 0x1000 + 0x7f1 - 0x10, 0, u64::MAX, memory + 0x3fff, 1 << 63] {
-        state.gpr[RDI] = outside;
-        rings(&mut bench, &state);
-    }
-    // The next one is not there; and the stack's page ends.
-    state.gpr[RDI] = memory + 0x1000;
-    bench.memory[0x1010] = 0xf1;
-    rings(&mut bench, &state);
-    bench.memory[0x1010] = 0xf0;
-    state.gpr[RSP] = memory + 0x2ff9;
-    rings(&mut bench, &state);
-}
-
-/// A function that is called once, with a pool that follows its calls.
-struct Called {
-    bench: Bench,
-    pool: PoolMemory,
-    /// Where the call returns to.
-    behind: u64,
-    returns: Detour,
-}
-
-impl Called {
-    const FUNCTION: u64 = 0x40;
-    /// push rbp; mov rbp, rsp; lea rax, [rdi+rsi]; pop rbp; ret
-    const BODY: [u8; 10] = [0x55, 0x48, 0x89, 0xe5, 0x48, 0x8d, 0x04, 0x37, 0x5d, 0xc3];
-
-    fn new(capacity: u32) -> Self {
-        let bench = Bench::new();
-        let (home, base) = (bench.home(), bench.shared.0.borrow().slot(0));
-        let at = Gva(base + POOL);
-        let values = vec![Value::ReturnAddress, Value::Register(Register::Ax), Value::StackPointer];
-        let block = bench.block(4, Task::Record([values, vec![Value::Stack(0)]].concat()));
-        let pool = Pool { at, capacity };
-        let around = &bench.around;
-        let returns = Detour::assemble_returns(&block, pool, around, Gva(base + RETURNS)).unwrap();
-        assert!(returns.bytes.len() < 0xc00);
-        let stubs = returns.bytes.len() - usize::try_from(capacity).unwrap() * STUB_LEN;
-        let stubs = Gva(base + RETURNS + stubs as u64);
-        let pool = PoolMemory::new(&bench.shared, POOL, pool, stubs);
-        pool.set_enabled(&bench.shared, true);
-        let mut machine = bench.shared.0.borrow_mut();
-        with_bell(&mut machine, &returns, base + RETURNS);
-        let call = [0xe8, u8::try_from(Self::FUNCTION - 5).unwrap(), 0, 0, 0];
-        let code = leaving(&machine, call.to_vec());
-        machine.write(home, &code);
-        machine.write(home + Self::FUNCTION, &Self::BODY);
-        drop(machine);
-        Self { bench, pool, behind: home + 5, returns }
-    }
-
-    /// Calls it, as it is or through its detour.
-    fn call(&mut self, state: &State, detoured: bool) -> Outcome {
-        let home = self.bench.home();
-        let function = home + Self::FUNCTION;
-        let at = self.bench.shared.0.borrow().slot(0) + DETOUR;
-        let region = Region::check(&Self::BODY, Gva(function), &PLAIN).unwrap();
-        let block = self.bench.block(0, Task::Follow(self.pool.pool));
-        let mut around = self.bench.around.clone();
-        // The machine's own stubs are no trampolines.
-        around.hidden = Mapped { start: Gva(at + POOL), len: 0x1000 };
-        let detour = Detour::assemble(&region, &[block], &around, Gva(at)).unwrap();
-        let mut machine = self.bench.shared.0.borrow_mut();
-        with_bell(&mut machine, &detour, at);
-        machine.write(function, &Self::BODY);
-        if detoured {
-            machine.write_jmp(function, at + detour.entry as u64);
-        }
-        machine.run(home, state, &self.bench.memory)
-    }
-
-    fn state(&self) -> State {
-        let mut gpr = std::array::from_fn(|i| i as u64 * 3 + 1);
-        (gpr[RDI], gpr[RSI]) = (1000, 234);
-        input(&self.bench.shared.0.borrow(), gpr, 0x41)
-    }
-
-    /// Calls it through its detour; gives the records. All else is as without.
-    fn followed(&mut self) -> Vec<GuestRecord> {
-        let state = self.state();
-        let plain = self.call(&state, false);
-        let detoured = self.call(&state, true);
-        assert_eq!((plain.state.gpr, plain.exit), (detoured.state.gpr, detoured.exit));
-        assert_eq!(plain.state.rflags, detoured.state.rflags);
-        let end = usize::try_from(state.gpr[RSP] - self.bench.shared.0.borrow().memory()).unwrap();
-        assert_eq!(plain.memory[end..], detoured.memory[end..]);
-        self.bench.drain()
-    }
-}
-
-#[test]
-fn a_followed_call_returns_to_its_caller_and_tells_of_it() {
-    let mut called = Called::new(2);
-    for _ in 0..5 {
-        let found = called.followed();
-        assert_eq!(found.len(), 1);
-        let stack = called.state().gpr[RSP];
-        let above = 0x5a5a_5a5a_5a5a_5a5a;
-        assert_eq!(found[0].args, [called.behind, 1234, stack, above]);
-        assert_eq!((found[0].number, &*found[0].task.name()), (4, "a task's name"));
-        assert_eq!(called.pool.active(&called.bench.shared), 0);
-    }
-    assert_eq!(called.pool.missed(&called.bench.shared), 0);
-}
-
-#[test]
-fn a_call_without_an_instance_is_missed_and_one_whose_probe_is_off_is_let_go() {
-    let mut called = Called::new(1);
-    let elsewhere = FollowedCall { key: Gva(8), return_to: Gva(8), shows: Gva(8) };
-    assert_eq!(called.pool.claim(&called.bench.shared, elsewhere), Some(0));
-    assert!(called.followed().is_empty());
-    assert_eq!(called.pool.missed(&called.bench.shared), 1);
-    called.pool.release(&called.bench.shared, 0);
-    assert_eq!(called.followed().len(), 1);
-    called.pool.set_enabled(&called.bench.shared, false);
-    assert!(called.followed().is_empty());
-    let (pool, memory) = (called.pool, &called.bench.shared);
-    assert_eq!((pool.active(memory), pool.missed(memory), memory.load(COUNTER)), (0, 1, 0));
-}
-
-#[test]
-fn a_return_that_is_no_instances_rings_the_doorbell() {
-    let mut called = Called::new(3);
-    let state = called.state();
-    let stub = called.pool.stub(1).0;
-    let memory = called.bench.memory.clone();
-    let outcome = called.bench.shared.0.borrow_mut().run(stub, &state, &memory);
-    assert_eq!((outcome.exit, outcome.state.rflags), (0, state.rflags));
-    let mut expected = state.gpr;
-    expected[RSP] -= 8;
-    assert_eq!(outcome.state.gpr, expected);
-    let base = called.bench.shared.0.borrow().memory();
-    let slot = usize::try_from(expected[RSP] - base).unwrap();
-    let pushed = u64::from_le_bytes(outcome.memory[slot..slot + 8].try_into().unwrap());
-    assert_eq!(called.pool.at(Gva(pushed)), Some(1), "the VMM is told which");
-    assert!(called.returns.doorbell.is_some() && called.bench.drain().is_empty());
-}
-
-#[test]
-fn a_call_that_has_a_trampoline_already_rings_the_doorbell() {
-    let called = Called::new(1);
-    let home = called.bench.home();
-    let at = called.bench.shared.0.borrow().slot(0) + DETOUR;
-    let region = Region::check(&Called::BODY, Gva(home), &PLAIN).unwrap();
-    let block = called.bench.block(0, Task::Follow(called.pool.pool));
-    let detour = Detour::assemble(&region, &[block], &called.bench.around, Gva(at)).unwrap();
-    let mut machine = called.bench.shared.0.borrow_mut();
-    with_bell(&mut machine, &detour, at);
-    let state = input(&machine, [9; 16], 0x10);
-    let mut memory = vec![0; MEMORY_LEN];
-    memory[0x3100..0x3108].copy_from_slice(&called.pool.stub(0).0.to_le_bytes());
-    let outcome = machine.run(at + detour.entry as u64, &state, &memory);
-    assert_eq!((outcome.exit, outcome.state.gpr), (0, state.gpr));
-    drop(machine);
-    assert_eq!(called.pool.active(&called.bench.shared), 0);
 }
