@@ -50,6 +50,15 @@ impl Retired {
         }
     }
 
+    /// Whether a call is to come back to it: the one place that tells may be a trampoline's or another instance's, which
+    /// is no word of the guest's RAM.
+    pub(super) fn awaits_calls(&self, hidden: &HiddenMemory) -> bool {
+        match self {
+            Self::Follower(_, follower) => follower.pool.active(hidden) > 0,
+            Self::Detour { .. } => false,
+        }
+    }
+
     /// Whether somebody in it may still go on to `other`, who left no trace of that yet.
     pub(super) fn leads_to(&self, other: &Self) -> bool {
         match (self, other) {

@@ -294,7 +294,11 @@ impl HitPath {
             tracing::warn!(%error, "optimizing probes");
         }
         let total = candidates.len();
-        let mut freed = registry.sort_retired(total, retired, &busy);
+        let in_use = |(index, retired): &(usize, Retired)| {
+            busy.contains(index) || retired.awaits_calls(guest.hidden())
+        };
+        let (kept, left) = (total..).zip(retired).partition(in_use);
+        let mut freed = registry.sort_retired(kept, left);
         let done = written.iter().filter(|written| **written).count();
         for (candidate, written) in candidates.into_iter().zip(written) {
             if !written {
@@ -402,15 +406,12 @@ fn free(registry: &mut Registry, guest: &dyn Guest, rings: &mut Rings, code: Cod
 }
 
 impl Registry {
-    /// Keeps what is retired and still in use, by numbers from `first` on; gives what is not.
+    /// Keeps what is retired and still in use, and what that leads to; gives the rest.
     fn sort_retired(
         &mut self,
-        first: usize,
-        retired: Vec<Retired>,
-        busy: &BTreeSet<usize>,
+        kept: Vec<(usize, Retired)>,
+        mut left: Vec<(usize, Retired)>,
     ) -> Vec<Code> {
-        let (kept, mut left): (Vec<_>, Vec<_>) =
-            (first..).zip(retired).partition(|(index, _)| busy.contains(index));
         let mut kept: Vec<Retired> = kept.into_iter().map(|(_, retired)| retired).collect();
         let led_to = left.extract_if(.., |(_, retired)| kept.iter().any(|k| k.leads_to(retired)));
         let led_to: Vec<Retired> = led_to.map(|(_, retired)| retired).collect();

@@ -230,3 +230,30 @@ fn doorbells_are_answered_for_as_long_as_they_can_be_rung() {
     let (action, regs) = fake.breakpoint(Gva(window.gva.0 + 0x4321), STACK);
     assert_eq!((action, regs.rip), (BreakpointAction::Resume, window.gva.0 + 0x4322));
 }
+
+/// Another return probe of the same call has put its trampoline over the stub, which no word of RAM shows then.
+#[test]
+fn code_that_a_call_comes_back_to_by_way_of_another_stays() {
+    let fake = Fake::booted();
+    fake.register("r:far far_off");
+    fake.run(FREE_INITMEM);
+    assert_eq!(fake.engine.optimize().optimized, 1);
+    fake.engine.allow_optimization(false);
+    fake.store_u64(gpa(STACK), RETURN_SITE.0);
+    fake.run_on(FAR_OFF, STACK);
+    fake.store_u64(gpa(STACK), 0);
+    fake.engine.unregister_all().unwrap();
+    for _ in 0..3 {
+        assert!(fake.engine.traceless().is_none());
+        assert_eq!(fake.engine.calls_followed(), 1);
+    }
+    let window = fake.guest.hidden.detour_window().unwrap();
+    let is_empty = || {
+        let mut code = [0; 256];
+        fake.guest.hidden.read(window.offset, &mut code);
+        code == [0; 256]
+    };
+    assert!(!is_empty());
+    fake.run_on(TASK_DEAD, Gva(STACK.0 - 0x100));
+    assert!(fake.engine.traceless().is_some() && is_empty());
+}
