@@ -91,7 +91,7 @@ mod tests {
             let body = format!("{{\"lost\":3,\"next\":4}}\n{}\n", event_json(4));
             let fake = Fake::text("/v1/events", body);
             let (out, notices) = printed(&fake, false, EventQuery::default()).await;
-            assert_eq!(out, "[000]      0.000000: e: (f+0x0)\n");
+            assert_eq!(out, "           <...>-?       [000]      0.000000: e: (f+0x0)\n");
             assert_eq!(notices, "-- lost 3 events --\n");
             let (out, notices) = printed(&fake, true, EventQuery::default()).await;
             assert_eq!(out, format!("{}\n", event_json(4)));
