@@ -6,9 +6,16 @@ use exoprobe_vmm::Gva;
 
 use crate::{TestGuest, definition, kernel_symbols};
 
-/// jmp rel8, and the nop of its length.
+/// jmp rel8 and jmp rel32, and the nops of their lengths (x86_nops).
 const JMP_SHORT: u8 = 0xeb;
-const NOP_SHORT: u8 = 0x66;
+const JMP_NEAR: u8 = 0xe9;
+const NOP_SHORT: [u8; 2] = [0x66, 0x90];
+const NOP_NEAR: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+
+/// Where the kernel's resident text begins.
+fn text_start() -> Gva {
+    kernel_symbols().lookup("_stext").expect("every kernel has it").address
+}
 
 impl TestGuest {
     /// Puts a probe `NAME_OFFSET` on each instruction of a function that takes one, where the kernel has
@@ -53,28 +60,17 @@ impl TestGuest {
         self.bytes(start, usize::try_from(end.0 - start.0).expect("a few MiB"))
     }
 
-    /// That the kernel's text is as it was, but for branches of static keys, which the kernel itself turns (its random
-    /// numbers' when they are ready, some minutes after boot).
+    /// That the kernel's text is as it was, byte for byte.
     ///
     /// # Panics
     /// When it is not, with the places that differ.
     pub fn assert_text(&self, before: &[u8]) {
         const SHOWN: usize = 64;
-        let mut now = self.kernel_text();
-        let start = kernel_symbols().lookup("_stext").expect("every kernel has it").address;
-        for at in self.static_branches() {
-            let offset = usize::try_from(at.0.wrapping_sub(start.0)).unwrap_or(usize::MAX);
-            if let (Some(now), Some(before)) =
-                (now.get_mut(offset..), before.get(offset..).filter(|text| !text.is_empty()))
-            {
-                let len = if matches!(before[0], JMP_SHORT | NOP_SHORT) { 2 } else { 5 };
-                now[..len].copy_from_slice(&before[..len]);
-            }
-        }
+        let now = self.kernel_text();
+        let (symbols, start) = (kernel_symbols(), text_start());
         let both = (0u64..).zip(before.iter().zip(&now)).filter(|(_, (before, now))| before != now);
         let lines = both.take(SHOWN).map(|(offset, (before, now))| {
             let at = start.wrapping_add(offset);
-            let symbols = kernel_symbols();
             let place =
                 symbols.resolve(at).map(|found| format!("{}+{:#x}", found.name, found.offset));
             format!("\n{at} {}: {before:02x} is {now:02x}", place.unwrap_or_default())
@@ -83,19 +79,47 @@ impl TestGuest {
         assert!(now == before, "the guest's text is not as it was:{lines}");
     }
 
-    /// Where the kernel has static keys' branches (include/linux/jump_label.h: entries of 16 bytes that begin with
-    /// the place, as a distance from there).
-    fn static_branches(&self) -> Vec<Gva> {
+    /// A text of before with the branches of static keys as they are now, which the kernel itself turns (its random
+    /// numbers' key when they are ready, some minutes after boot): from the nop to the jmp to where the key's table
+    /// says, or back. What is neither stays as it was.
+    #[must_use]
+    pub fn with_turned_branches(&self, before: &[u8]) -> Vec<u8> {
+        let (mut text, now, start) = (before.to_vec(), self.kernel_text(), text_start());
+        for (at, target) in self.static_branches() {
+            let Ok(offset) = usize::try_from(at.0.wrapping_sub(start.0)) else { continue };
+            let distance = |len: u64| target.0.wrapping_sub(at.0.wrapping_add(len));
+            let short = [JMP_SHORT, distance(2).to_le_bytes()[0]];
+            let [low @ .., _, _, _, _] = distance(5).to_le_bytes();
+            let near = [&[JMP_NEAR][..], &low].concat();
+            let forms: [&[u8]; 4] = [&NOP_SHORT, &short, &NOP_NEAR, &near];
+            let form = |bytes: &[u8]| forms.into_iter().find(|form| bytes.starts_with(form));
+            if let (Some(was), Some(is)) =
+                (before.get(offset..).and_then(form), now.get(offset..).and_then(form))
+                && was.len() == is.len()
+            {
+                text[offset..offset + is.len()].copy_from_slice(is);
+            }
+        }
+        text
+    }
+
+    /// Where the kernel has static keys' branches, and where these lead (include/linux/jump_label.h: entries of 16
+    /// bytes that begin with both, each as a distance from its own place).
+    fn static_branches(&self) -> Vec<(Gva, Gva)> {
         let symbols = kernel_symbols();
         let edges = ["__start___jump_table", "__stop___jump_table"].map(|s| symbols.address_of(s));
         let [Some(start), Some(stop)] = edges else { return Vec::new() };
         let table = self.bytes(start, usize::try_from(stop.0 - start.0).expect("some KiB"));
         let entries = (0u64..).step_by(16).zip(table.chunks_exact(16));
-        let place = |(offset, entry): (u64, &[u8])| {
-            let distance = i32::from_le_bytes(*entry.first_chunk().expect("16 bytes"));
-            start.wrapping_add(offset).wrapping_add(i64::from(distance).cast_unsigned())
+        let both = |(offset, entry): (u64, &[u8])| {
+            let place = |field: usize| {
+                let distance = i32::from_le_bytes(*entry[field..].first_chunk().expect("16 bytes"));
+                let own = start.wrapping_add(offset + field as u64);
+                own.wrapping_add(i64::from(distance).cast_unsigned())
+            };
+            (place(0), place(4))
         };
-        entries.map(place).collect()
+        entries.map(both).collect()
     }
 
     /// Slots of hidden memory that hold code.

@@ -384,9 +384,9 @@ impl Stress {
         self.guest.engine.unregister_all().unwrap();
         self.guest.assert_unharmed();
         assert!(self.guest.engine.traceless().is_some());
-        self.guest.assert_text(text);
+        self.guest.assert_text(&self.guest.with_turned_branches(text));
         self.check_slots();
-        self.guest.assert_text(text);
+        self.guest.assert_text(&self.guest.with_turned_branches(text));
     }
 
     /// The same places take no new slots.
