@@ -14,7 +14,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::assemble::{Block, DetourError, Labels, Mapped, Surroundings, Task, Value};
-use super::pool::{ENABLED, HEAD, KEY, NEXT, Pool, RETURN, SELF, SHOWS, STUB};
+use super::pool::{KEY, NEXT, Pool, RETURN, SELF, SHOWS, STUB};
 use super::ring::{
     self, RECORD_ARGS, RECORD_COMM, RECORD_PID, RECORD_TIME, RING_DATA, RING_HEAD, RING_LIMIT,
 };
@@ -296,7 +296,18 @@ impl Code {
             Value::Register(Register::Dx) => a.mov(rax, frame.saved(DX))?,
             Value::Register(Register::Cx) => a.mov(rax, frame.saved(CX))?,
             Value::Register(Register::Ax) => a.mov(rax, frame.saved(AX))?,
-            Value::Register(register) => return Ok(untouched(*register)),
+            Value::Register(Register::Bx) => return Ok(rbx),
+            Value::Register(Register::Si) => return Ok(rsi),
+            Value::Register(Register::Di) => return Ok(rdi),
+            Value::Register(Register::Bp) => return Ok(rbp),
+            Value::Register(Register::R8) => return Ok(r8),
+            Value::Register(Register::R9) => return Ok(r9),
+            Value::Register(Register::R10) => return Ok(r10),
+            Value::Register(Register::R11) => return Ok(r11),
+            Value::Register(Register::R12) => return Ok(r12),
+            Value::Register(Register::R13) => return Ok(r13),
+            Value::Register(Register::R14) => return Ok(r14),
+            Value::Register(Register::R15) => return Ok(r15),
             Value::Stack(_) | Value::Fixed(_) | Value::Deref { .. } => {
                 a.mov(rax, qword_ptr(rsp + self.recorded * SAVED))?;
                 self.recorded += 1;
@@ -320,7 +331,7 @@ impl Code {
 
     /// Takes a free instance and puts its stub in place of the return address.
     pub(super) fn follow(&mut self, pool: Pool, mut labels: Labels) -> Result<(), DetourError> {
-        let head = word_at(pool.at.wrapping_add(HEAD.unsigned_abs().into()))?;
+        let head = word_at(pool.head())?;
         let (a, above) = (&mut self.a, self.frame.above());
         let mut again = a.create_label();
         a.mov(rax, head)?;
@@ -328,13 +339,8 @@ impl Code {
         a.test(eax, eax)?;
         a.je(labels.full)?;
         a.movsxd(rcx, eax)?;
-        a.mov(rdx, rax)?;
-        a.shr(rdx, 32)?;
-        a.inc(edx)?;
-        a.shl(rdx, 32)?;
-        a.or(rdx, qword_ptr(rcx + NEXT))?;
-        a.lock().cmpxchg(head, rdx)?;
-        a.jne(again)?;
+        self.exchange_head(head, NEXT, again)?;
+        let a = &mut self.a;
         a.mov(rax, qword_ptr(rsp + above))?;
         a.mov(qword_ptr(rcx + RETURN), rax)?;
         a.mov(qword_ptr(rcx + SHOWS), rax)?;
@@ -356,13 +362,13 @@ impl Code {
 
     /// Passes over what a probe wants while it is disabled.
     pub(super) fn skip_when_off(&mut self, pool: Pool, off: CodeLabel) -> Result<(), DetourError> {
-        self.a.cmp(word_at(pool.at.wrapping_add(ENABLED.unsigned_abs().into()))?, 0)?;
+        self.a.cmp(word_at(pool.enabled())?, 0)?;
         Ok(self.a.je(off)?)
     }
 
     /// Gives the instance back, and has the true return address where its own was.
     pub(super) fn give_back(&mut self, pool: Pool) -> Result<(), DetourError> {
-        let head = word_at(pool.at.wrapping_add(HEAD.unsigned_abs().into()))?;
+        let head = word_at(pool.head())?;
         let (a, above) = (&mut self.a, self.frame.above());
         let mut again = a.create_label();
         a.mov(rcx, qword_ptr(rsp + above))?;
@@ -373,34 +379,24 @@ impl Code {
         a.set_label(&mut again)?;
         a.mov(edx, eax)?;
         a.mov(qword_ptr(rcx + NEXT), rdx)?;
+        Ok(self.exchange_head(head, SELF, again)?)
+    }
+
+    /// Makes the address in a field of the instance at RCX the pool's head, in place of RAX, with the next number of
+    /// changes above it; goes on at `again` where RAX is not the head any more.
+    fn exchange_head(
+        &mut self,
+        head: AsmMemoryOperand,
+        field: i32,
+        again: CodeLabel,
+    ) -> Result<(), IcedError> {
+        let a = &mut self.a;
         a.mov(rdx, rax)?;
         a.shr(rdx, 32)?;
         a.inc(edx)?;
         a.shl(rdx, 32)?;
-        a.or(rdx, qword_ptr(rcx + SELF))?;
+        a.or(rdx, qword_ptr(rcx + field))?;
         a.lock().cmpxchg(head, rdx)?;
-        Ok(a.jne(again)?)
-    }
-}
-
-/// The register itself, where a detour leaves it alone.
-fn untouched(register: Register) -> AsmRegister64 {
-    match register {
-        Register::Ax => rax,
-        Register::Bx => rbx,
-        Register::Cx => rcx,
-        Register::Dx => rdx,
-        Register::Si => rsi,
-        Register::Di => rdi,
-        Register::Bp => rbp,
-        Register::R8 => r8,
-        Register::R9 => r9,
-        Register::R10 => r10,
-        Register::R11 => r11,
-        Register::R12 => r12,
-        Register::R13 => r13,
-        Register::R14 => r14,
-        Register::R15 => r15,
-        Register::Sp | Register::Ip | Register::Flags => rax,
+        a.jne(again)
     }
 }

@@ -16,14 +16,14 @@ use exoprobe_vmm::Gva;
 use super::ring::Words;
 
 /// Offsets in a pool.
-pub(super) const HEAD: i32 = 0;
+const HEAD: u64 = 0;
 /// See [`HEAD`].
 const MISSED: u64 = 8;
 /// See [`HEAD`].
-pub(super) const ENABLED: i32 = 16;
+const ENABLED: u64 = 16;
 const INSTANCES: u64 = 64;
 /// Bytes of an instance.
-pub(super) const INSTANCE: u64 = 48;
+const INSTANCE: u64 = 48;
 /// Offsets in an instance: the next free one's address, its lower half;
 pub(super) const NEXT: i32 = 0;
 /// where its call's return address was, 0 while there is none;
@@ -58,6 +58,16 @@ impl Pool {
     /// Address of an instance.
     pub(super) fn instance(&self, index: u32) -> Gva {
         self.at.wrapping_add(instance_offset(index))
+    }
+
+    /// Address of the list's head.
+    pub(super) fn head(&self) -> Gva {
+        self.at.wrapping_add(HEAD)
+    }
+
+    /// Address of what says whether returns are counted.
+    pub(super) fn enabled(&self) -> Gva {
+        self.at.wrapping_add(ENABLED)
     }
 
     /// Address of the counter of missed calls.
@@ -126,7 +136,7 @@ impl PoolMemory {
                 words.store(at + u64::from(field.unsigned_abs()), word);
             }
         }
-        words.store(base + u64::from(HEAD.unsigned_abs()), low(pool.instance(0)));
+        words.store(base + HEAD, low(pool.instance(0)));
         made
     }
 
@@ -158,7 +168,7 @@ impl PoolMemory {
 
     /// Whether returns are counted.
     pub fn set_enabled(&self, words: &impl Words, on: bool) {
-        words.store(self.base + u64::from(ENABLED.unsigned_abs()), on.into());
+        words.store(self.base + ENABLED, on.into());
     }
 
     /// Calls that detours have missed so far.
@@ -191,7 +201,7 @@ impl PoolMemory {
 
     /// Takes a free instance for a call; `None` when all are in use.
     pub fn claim(&self, words: &impl Words, call: FollowedCall) -> Option<u32> {
-        let head = self.base + u64::from(HEAD.unsigned_abs());
+        let head = self.base + HEAD;
         let mut found = words.load(head);
         // The guest may have made a ring of the list: each try looks at one instance.
         let index = loop {
@@ -209,7 +219,7 @@ impl PoolMemory {
 
     /// Gives an instance back.
     pub fn release(&self, words: &impl Words, index: u32) {
-        let head = self.base + u64::from(HEAD.unsigned_abs());
+        let head = self.base + HEAD;
         words.store(self.field(index, KEY), 0);
         let mut found = words.load(head);
         loop {
@@ -239,7 +249,7 @@ fn counted(head: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ring::tests::Memory;
+    use super::super::PlainWords;
     use super::*;
 
     const POOL: Pool = Pool { at: Gva(0xffff_ffff_ff30_0000), capacity: 3 };
@@ -249,8 +259,8 @@ mod tests {
         FollowedCall { key: Gva(key), return_to: Gva(key + 1), shows: Gva(key + 2) }
     }
 
-    fn made() -> (Memory, PoolMemory) {
-        let memory = Memory::new();
+    fn made() -> (PlainWords, PoolMemory) {
+        let memory = PlainWords::new(128 + Pool::bytes(POOL.capacity));
         let pool = PoolMemory::new(&memory, 128, POOL, STUBS);
         (memory, pool)
     }

@@ -13,6 +13,8 @@
 //! task's number, 32 bits each; time stamp; the task's name, 128 bits; arguments, 64 bits each. The host clears what
 //! it has read.
 
+use std::cell::RefCell;
+
 use exoprobe_introspect::TaskId;
 use exoprobe_vmm::HiddenMemory;
 
@@ -71,6 +73,41 @@ impl Words for HiddenMemory {
 
     fn compare_exchange(&self, offset: u64, current: u64, new: u64) -> Result<(), u64> {
         self.compare_exchange_u64(offset, current, new)
+    }
+}
+
+/// Words of this thread alone, for tests and fuzzing.
+pub struct PlainWords(RefCell<Vec<u64>>);
+
+impl PlainWords {
+    /// So many bytes, all zero.
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        Self(RefCell::new(vec![0; index(bytes)]))
+    }
+}
+
+/// Which word an offset is.
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("an offset in memory") / WORD
+}
+
+impl Words for PlainWords {
+    fn load(&self, offset: u64) -> u64 {
+        self.0.borrow()[index(offset)]
+    }
+
+    fn store(&self, offset: u64, word: u64) {
+        self.0.borrow_mut()[index(offset)] = word;
+    }
+
+    fn compare_exchange(&self, offset: u64, current: u64, new: u64) -> Result<(), u64> {
+        let now = self.load(offset);
+        if now != current {
+            return Err(now);
+        }
+        self.store(offset, new);
+        Ok(())
     }
 }
 
@@ -204,57 +241,32 @@ fn parse(found: u64, args_of: impl Fn(u16) -> Option<usize>) -> Option<(u16, usi
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use std::cell::RefCell;
-
+mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    pub(in crate::detour) struct Memory(RefCell<Vec<u64>>);
-
-    impl Memory {
-        pub(in crate::detour) fn new() -> Self {
-            Self(RefCell::new(vec![0; usize::try_from(GuestRing::bytes(LEN)).unwrap() / 8]))
-        }
-
-        /// What a detour does; `None` when there is no room.
-        fn write(&self, number: u16, args: &[u64]) -> Option<()> {
-            let head = self.load(0);
-            let next = head + bytes(args.len());
-            if next > self.load(8) {
-                return None;
-            }
-            self.store(0, next);
-            let at = 64 + head % LEN;
-            self.store(at + 8, head);
-            self.store(at + 16, u64::from_le_bytes(*b"a name, "));
-            self.store(at + 24, u64::from_le_bytes(*b"of 16 by"));
-            for (i, arg) in (0u64..).zip(args) {
-                self.store(at + 32 + i * 8, *arg);
-            }
-            self.store(at, u64::from(header(number, args.len())) | 7 << 32);
-            Some(())
-        }
+    fn memory() -> PlainWords {
+        PlainWords::new(GuestRing::bytes(LEN))
     }
 
-    impl Words for Memory {
-        fn load(&self, offset: u64) -> u64 {
-            self.0.borrow()[usize::try_from(offset / 8).unwrap()]
+    /// What a detour does; `None` when there is no room.
+    fn write(memory: &PlainWords, number: u16, args: &[u64]) -> Option<()> {
+        let head = memory.load(0);
+        let next = head + bytes(args.len());
+        if next > memory.load(8) {
+            return None;
         }
-
-        fn store(&self, offset: u64, word: u64) {
-            self.0.borrow_mut()[usize::try_from(offset / 8).unwrap()] = word;
+        memory.store(0, next);
+        let at = 64 + head % LEN;
+        memory.store(at + 8, head);
+        memory.store(at + 16, u64::from_le_bytes(*b"a name, "));
+        memory.store(at + 24, u64::from_le_bytes(*b"of 16 by"));
+        for (i, arg) in (0u64..).zip(args) {
+            memory.store(at + 32 + i * 8, *arg);
         }
-
-        fn compare_exchange(&self, offset: u64, current: u64, new: u64) -> Result<(), u64> {
-            let now = self.load(offset);
-            if now != current {
-                return Err(now);
-            }
-            self.store(offset, new);
-            Ok(())
-        }
+        memory.store(at, u64::from(header(number, args.len())) | 7 << 32);
+        Some(())
     }
 
     const LEN: u64 = 2048;
@@ -265,12 +277,12 @@ pub(super) mod tests {
 
     #[test]
     fn records_come_in_order_over_the_end_and_a_full_ring_takes_no_more() {
-        let memory = Memory::new();
+        let memory = memory();
         let mut ring = GuestRing::new(&memory, 0, LEN);
         let mut next = 0;
         for round in 0..50 {
             let mut written = 0;
-            while memory.write(3, &[round, written, 9]).is_some() {
+            while write(&memory, 3, &[round, written, 9]).is_some() {
                 written += 1;
             }
             assert_eq!(written, LEN / 56);
@@ -289,10 +301,10 @@ pub(super) mod tests {
 
     #[test]
     fn a_record_that_is_not_whole_holds_up_those_behind_it() {
-        let memory = Memory::new();
+        let memory = memory();
         let mut ring = GuestRing::new(&memory, 0, LEN);
-        memory.write(1, &[1]).unwrap();
-        memory.write(1, &[2]).unwrap();
+        write(&memory, 1, &[1]).unwrap();
+        write(&memory, 1, &[2]).unwrap();
         let header = memory.load(64);
         memory.store(64, 0);
         let mut got = Vec::new();
@@ -309,9 +321,9 @@ pub(super) mod tests {
             scribbles in prop::collection::vec((0..GuestRing::bytes(LEN) / 8, any::<u64>()), 0..40),
             head in prop_oneof![any::<u64>(), 0..2 * LEN],
         ) {
-            let memory = Memory::new();
+            let memory = memory();
             let mut ring = GuestRing::new(&memory, 0, LEN);
-            memory.write(2, &[1, 2]).unwrap();
+            write(&memory, 2, &[1, 2]).unwrap();
             for (word, value) in scribbles {
                 memory.store(word * 8, value);
             }
@@ -321,7 +333,7 @@ pub(super) mod tests {
             let drained = ring.drain(&memory, args_of, |_| taken += 1);
             prop_assert!(taken <= most);
             if drained.is_err() {
-                memory.write(1, &[5]).unwrap();
+                write(&memory, 1, &[5]).unwrap();
                 let mut got = Vec::new();
                 ring.drain(&memory, args_of, |record| got.push(record.args)).unwrap();
                 prop_assert_eq!(got, vec![vec![5]]);

@@ -1,9 +1,7 @@
 //! A pool of return probes' instances that the guest writes into while the host uses it.
 #![no_main]
 
-use std::cell::RefCell;
-
-use exoprobe_probes::detour::{FollowedCall, Pool, PoolMemory, Words};
+use exoprobe_probes::detour::{FollowedCall, PlainWords, Pool, PoolMemory, Words};
 use exoprobe_vmm::Gva;
 use libfuzzer_sys::fuzz_target;
 
@@ -11,30 +9,9 @@ const WORD: usize = 8;
 const POOL: Pool = Pool { at: Gva(0xffff_ffff_ff30_0000), capacity: 5 };
 const STUBS: Gva = Gva(0xffff_ffff_ff28_0000);
 
-struct Memory(RefCell<Vec<u64>>);
-
-impl Words for Memory {
-    fn load(&self, offset: u64) -> u64 {
-        self.0.borrow()[usize::try_from(offset).unwrap() / WORD]
-    }
-
-    fn store(&self, offset: u64, word: u64) {
-        self.0.borrow_mut()[usize::try_from(offset).unwrap() / WORD] = word;
-    }
-
-    fn compare_exchange(&self, offset: u64, current: u64, new: u64) -> Result<(), u64> {
-        let now = self.load(offset);
-        if now != current {
-            return Err(now);
-        }
-        self.store(offset, new);
-        Ok(())
-    }
-}
-
 fuzz_target!(|data: &[u8]| {
     let words = usize::try_from(Pool::bytes(POOL.capacity)).unwrap() / WORD;
-    let memory = Memory(RefCell::new(vec![0; words]));
+    let memory = PlainWords::new(Pool::bytes(POOL.capacity));
     let pool = PoolMemory::new(&memory, 0, POOL, STUBS);
     for step in data.chunks_exact(2 + WORD) {
         let word = u64::from_le_bytes(*step[2..].first_chunk().unwrap());

@@ -18,14 +18,19 @@ fn bytes(fake: &Fake) -> [u8; 5] {
     std::array::from_fn(|offset| fake.byte(FAR_OFF.wrapping_add(offset as u64)))
 }
 
+/// Where the jmp at `far_off` leads.
+fn jmp_target(fake: &Fake) -> Gva {
+    let distance = i32::from_le_bytes(bytes(fake)[1..].try_into().unwrap());
+    Gva(FAR_OFF.0 + 5).wrapping_add(i64::from(distance).cast_unsigned())
+}
+
 #[test]
 fn a_jmp_into_hidden_memory_takes_the_int3s_place_until_something_changes() {
     let fake = ready();
     assert_eq!(bytes(&fake)[0], INT3);
     assert_eq!(fake.engine.optimize().optimized, 1);
     let jmp = bytes(&fake);
-    let distance = i32::from_le_bytes(jmp[1..].try_into().unwrap());
-    let to = Gva(FAR_OFF.0 + 5).wrapping_add(i64::from(distance).cast_unsigned());
+    let to = jmp_target(&fake);
     let window = fake.guest.hidden.detour_window().unwrap();
     assert!(jmp[0] == 0xe9 && (window.gva.0..window.gva.0 + window.len).contains(&to.0), "{to}");
     assert!(is_optimized(&fake));
@@ -145,8 +150,7 @@ fn what_follows_calls_stays_while_somebody_is_in_a_detour_that_leads_to_it() {
     fake.run(FREE_INITMEM);
     assert_eq!(fake.engine.optimize().optimized, 1);
     assert!(is_optimized(&fake));
-    let distance = i32::from_le_bytes(bytes(&fake)[1..].try_into().unwrap());
-    let detour = Gva(FAR_OFF.0 + 5).wrapping_add(i64::from(distance).cast_unsigned());
+    let detour = jmp_target(&fake);
     let window = fake.guest.hidden.detour_window().unwrap();
     let code = |from: Gva, len: usize| {
         let mut found = vec![0; len];
@@ -205,8 +209,7 @@ fn doorbells_are_answered_for_as_long_as_they_can_be_rung() {
     fake.run(FREE_INITMEM);
     for _ in 0..3 {
         assert_eq!(fake.engine.optimize().total, 1);
-        let distance = i32::from_le_bytes(bytes(&fake)[1..].try_into().unwrap());
-        let entry = Gva(FAR_OFF.0 + 5).wrapping_add(i64::from(distance).cast_unsigned());
+        let entry = jmp_target(&fake);
         let window = fake.guest.hidden.detour_window().unwrap();
         let mut code = vec![0; 64];
         let offset = window.offset + entry.0 - window.gva.0;
