@@ -159,12 +159,11 @@ fn follower(
             return Err(why);
         }
     };
-    let doorbell = code.doorbell.ok_or("assembler: no doorbell")?;
     let stubs = Gva(code.end.0 - u64::from(capacity) * STUB_LEN as u64);
     let memory = PoolMemory::new(hidden, piece.offset, pool, stubs);
     rings.set_pool(code.blocks[0], memory);
     code.pool = Some(piece);
-    let follower = Arc::new(Follower { pool: memory, doorbell, code, stubs });
+    let follower = Arc::new(Follower { pool: memory, code, stubs });
     let both = (Arc::clone(probe), Arc::clone(&follower));
     registry.optimizer.followers.insert(probe.id, both);
     Ok(follower)

@@ -9,7 +9,7 @@ use super::cells::{Cells, Piece};
 use super::follower::Follower;
 use super::probe::Probe;
 use super::rings::{Rings, pool_window};
-use super::table::Site;
+use super::table::{Doorbell, Site};
 use super::text;
 use crate::detour::Detour;
 
@@ -24,14 +24,26 @@ pub(crate) struct Code {
     pub(super) end: Gva,
     /// Where it is entered.
     pub(super) entry: Gva,
-    pub(super) doorbell: Option<Gva>,
-    /// Where the displaced instructions are.
-    pub(super) displaced: Gva,
+    /// Where its doorbell is, and the displaced instructions.
+    bell: Option<Gva>,
+    displaced: Gva,
     piece: Piece,
     /// Numbers of its blocks.
     pub(super) blocks: Vec<u16>,
     /// The instances that its calls have.
     pub(super) pool: Option<Piece>,
+}
+
+impl Code {
+    /// Its doorbell, whose hits are those of `site`; `None` of code that has none.
+    pub(super) fn doorbell(&self, site: &Arc<Site>) -> Option<Doorbell> {
+        Some(Doorbell { at: self.bell?, site: Arc::clone(site), displaced: self.displaced })
+    }
+
+    /// Whether its doorbell is at an address.
+    pub(super) fn rings_at(&self, at: Gva) -> bool {
+        self.bell == Some(at)
+    }
 }
 
 /// Code that nothing leads to any more, but in which somebody may still be, or come back to.
@@ -117,7 +129,7 @@ impl Space {
             start: piece.gva,
             end: at(detour.bytes.len()),
             entry: at(detour.entry),
-            doorbell: detour.doorbell.map(at),
+            bell: detour.doorbell.map(at),
             displaced: at(detour.displaced),
             piece,
             blocks,

@@ -19,8 +19,8 @@ use crate::detour::{FollowedCall, PoolMemory};
 /// A return probe's pool and code within the guest.
 pub(crate) struct Follower {
     pub(super) pool: PoolMemory,
-    /// Where calls that are not its pool's, and those whose values the VMM must read, are dealt with.
-    pub(super) doorbell: Gva,
+    /// What its calls return to. The doorbell is rung by those that are not its pool's, and where the VMM must read a
+    /// value.
     pub(super) code: Code,
     /// The first stub: what comes before it in `code` is run by returns.
     pub(super) stubs: Gva,
@@ -53,7 +53,7 @@ impl Followers {
 
     /// The one whose doorbell is at an address.
     pub(super) fn of_doorbell(&self, at: Gva) -> Option<(&Arc<Probe>, &Arc<Follower>)> {
-        self.at(at).filter(|(_, follower)| follower.doorbell == at)
+        self.at(at).filter(|(_, follower)| follower.code.rings_at(at))
     }
 
     /// Has returns counted of those probes only that are on.

@@ -49,7 +49,7 @@ pub(crate) struct Optimizer {
     pub(super) ground: Option<Arc<KernelGround>>,
     pub(super) space: Space,
     /// Doorbells of detours that are about to get their jmps.
-    preparing: Vec<Bell>,
+    preparing: Vec<Doorbell>,
     /// What follows return probes' calls within the guest, by the probe's number.
     pub(super) followers: BTreeMap<u32, (Arc<Probe>, Arc<Follower>)>,
     retired: Vec<Retired>,
@@ -64,20 +64,6 @@ pub(super) enum Optimized {
     Overwritten,
     /// The last instruction that it covers is another by now.
     RestChanged,
-}
-
-/// A doorbell, and the address of the site whose it is.
-#[derive(Clone, Copy)]
-struct Bell {
-    at: Gva,
-    site: Gva,
-    displaced: Gva,
-}
-
-impl Bell {
-    fn of(of: &Candidate) -> Option<Self> {
-        Some(Self { at: of.code.doorbell?, site: of.at, displaced: of.code.displaced })
-    }
 }
 
 /// What a pass came to.
@@ -153,19 +139,12 @@ impl Optimizer {
         &'a self,
         sites: &'a HashMap<Gva, Arc<Site>>,
     ) -> impl Iterator<Item = Doorbell> + 'a {
-        let installed = self.installed.values().filter_map(Bell::of);
-        let all = installed.chain(self.preparing.iter().copied());
-        let there = all.filter_map(|Bell { at, site, displaced }| {
-            Some(Doorbell { at, site: Arc::clone(sites.get(&site)?), displaced })
-        });
+        let there = self.installed.values().filter_map(|c| c.code.doorbell(sites.get(&c.at)?));
         let left = self.retired.iter().filter_map(|retired| match retired {
-            Retired::Detour { code, site: Some(site), .. } => {
-                let (at, displaced) = (code.doorbell?, code.displaced);
-                Some(Doorbell { at, site: Arc::clone(site), displaced })
-            }
+            Retired::Detour { code, site: Some(site), .. } => code.doorbell(site),
             _ => None,
         });
-        there.chain(left)
+        there.chain(self.preparing.iter().cloned()).chain(left)
     }
 
     /// What follows calls within the guest, also of probes that have gone.
@@ -271,7 +250,8 @@ impl HitPath {
         candidates: Vec<Candidate>,
     ) -> (usize, usize) {
         // Before anybody can ring them.
-        registry.optimizer.preparing = candidates.iter().filter_map(Bell::of).collect();
+        let bell = |c: &Candidate| c.code.doorbell(registry.sites.get(&c.at)?);
+        registry.optimizer.preparing = candidates.iter().filter_map(bell).collect();
         if !candidates.is_empty() {
             self.publish(registry, guest);
         }
@@ -313,7 +293,8 @@ impl HitPath {
         if !freed.is_empty() {
             self.publish(registry, guest);
         }
-        freed.into_iter().for_each(|code| free(registry, guest, rings, code));
+        let space = &mut registry.optimizer.space;
+        freed.into_iter().for_each(|code| space.free(guest.hidden(), rings, code));
         (done, total - done)
     }
 
@@ -398,11 +379,6 @@ fn addresses(registry: &Registry, candidates: &[Candidate], retired: &[Retired])
         inside.add(code.start, code.end, index);
     }
     inside
-}
-
-/// Gives back what a detour has that nobody is in.
-fn free(registry: &mut Registry, guest: &dyn Guest, rings: &mut Rings, code: Code) {
-    registry.optimizer.space.free(guest.hidden(), rings, code);
 }
 
 impl Registry {

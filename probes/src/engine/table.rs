@@ -104,6 +104,7 @@ pub(crate) enum Stop {
 }
 
 /// Where a detour has the VMM deal with a hit.
+#[derive(Clone)]
 pub(crate) struct Doorbell {
     /// Address of its int3.
     pub(crate) at: Gva,
