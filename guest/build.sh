@@ -27,8 +27,12 @@ tiny)
     fragments=(kernel.config)
     out=$guest/out
     ;;
+kprobe-events)
+    source_package=linux-source-6.1
+    fragments=(kernel.config kprobe-events.config)
+    ;;
 *)
-    echo "build.sh: unknown variant '$variant' (known: tiny)" >&2
+    echo "build.sh: unknown variant '$variant' (known: tiny, kprobe-events)" >&2
     exit 2
     ;;
 esac

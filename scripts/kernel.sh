@@ -54,27 +54,26 @@ progress() {
     if [[ -t 2 ]]; then echo >&2; fi
 }
 
+# The options of all fragments, a line each; of an option that several have, the last one's.
+wanted_options() {
+    awk '/^CONFIG_/ { name = $0; sub(/=.*/, "", name); line[name] = $0 }
+         /^# CONFIG_.* is not set$/ { line[$2] = $0 }
+         END { for (name in line) print line[name] }' "${fragments[@]}" | LC_ALL=C sort
+}
+
 # Fails if an option of the fragments did not make it into the final configuration.
 check_config() {
-    local config=$1 line fragment lost=0
-    for fragment in "${fragments[@]}"; do
-        while IFS= read -r line; do
-            case $line in
-            CONFIG_* | '# CONFIG_'*' is not set') ;;
-            *) continue ;;
-            esac
-            if [[ $line == \#* ]]; then
-                line=${line#\# }
-                line=${line%% *}
-                if ! grep -q "^$line=" "$config"; then continue; fi
-                line="# $line is not set"
-            elif grep -qxF -- "$line" "$config"; then
-                continue
-            fi
-            echo "not in the final configuration: $line (${fragment##*/})"
-            lost=1
-        done <"$fragment"
-    done
+    local config=$1 line name lost=0
+    while IFS= read -r line; do
+        if [[ $line == \#* ]]; then
+            read -r _ name _ <<<"$line"
+            if ! grep -q "^$name=" "$config"; then continue; fi
+        elif grep -qxF -- "$line" "$config"; then
+            continue
+        fi
+        echo "not in the final configuration: $line"
+        lost=1
+    done < <(wanted_options)
     return "$lost"
 }
 

@@ -11,6 +11,12 @@ use serde::{Deserialize, Serialize};
 pub const KRETPROBE: &str = "kretprobe";
 /// The row of a breakpoint that no engine sees.
 pub const BARE: &str = "int3, bare";
+/// The row of a probe at a function's entry that records four registers by an int3.
+pub const BY_INT3: &str = "kprobe at an entry, 4 registers";
+/// The row of the same probe, optimized.
+pub const OPTIMIZED: &str = "optimized, 4 registers";
+/// The row of a jump-optimized kprobe event of a guest's own kernel, with the same four.
+pub const OWN_EVENT: &str = "the guest's own event, 4 registers";
 /// How far two counts of a row may be apart that is not even, as a part of them.
 const UNEVEN: f64 = 0.01;
 
@@ -144,6 +150,17 @@ impl Report {
         problems.extend(filled.map(|column| format!("{column} were not expected here")));
         problems.extend(self.rows.iter().flat_map(|row| self.row_problems(row)));
         problems
+    }
+
+    /// What a row takes of another's instructions: host and guest together, or of the guest alone where
+    /// those were not counted.
+    #[must_use]
+    pub fn ratio(&self, row: &str, to: &str) -> Option<f64> {
+        let of = |name: &str| self.rows.iter().find(|row| row.name == name);
+        let (row, to) = (of(row)?, of(to)?);
+        let all = row.all_instructions.zip(to.all_instructions);
+        let (part, whole) = all.or(row.guest_instructions.zip(to.guest_instructions))?;
+        (whole > 0.0).then_some(part / whole)
     }
 
     /// Whether the other report has the same counts, but for rows that vary by a little.
@@ -289,6 +306,21 @@ mod tests {
     fn a_report_comes_back_as_it_went() {
         let text = serde_json::to_string_pretty(&report()).unwrap();
         assert_eq!(Report::parse(&text).unwrap(), report());
+    }
+
+    #[test]
+    fn a_ratio_is_of_all_instructions_or_else_of_the_guests() {
+        let mut report = report();
+        let mut other = report.rows[0].clone();
+        (other.name, other.guest_instructions) = ("other".to_owned(), Some(-2.0));
+        report.rows.push(other);
+        assert_eq!(report.ratio("boosted", "other"), None, "of nothing");
+        report.rows[1].guest_instructions = Some(4.0);
+        assert_eq!(report.ratio("boosted", "other"), Some(-0.25));
+        report.rows[0].all_instructions = Some(30.0);
+        report.rows[1].all_instructions = Some(300.0);
+        assert_eq!(report.ratio("boosted", "other"), Some(0.1));
+        assert_eq!(report.ratio("boosted", "nothing"), None);
     }
 
     #[test]

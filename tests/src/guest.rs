@@ -93,12 +93,18 @@ impl TestGuest {
         guest
     }
 
-    /// Makes an engine for a machine, which is not started.
+    /// Makes an engine for a machine that runs the tiny kernel, and does not start it.
     #[must_use]
     pub fn new(vm: Vm) -> Self {
+        Self::of_kernel(vm, kernel_symbols())
+    }
+
+    /// As [`Self::new`], for a kernel with these symbols.
+    #[must_use]
+    pub fn of_kernel(vm: Vm, symbols: SymbolTable) -> Self {
         let vm = Arc::new(vm);
         let guest: Arc<dyn Guest> = Arc::clone(&vm) as Arc<dyn Guest>;
-        let engine = Arc::new(Engine::new(guest, vm.clock(), kernel_symbols(), DEFAULT_EVENTS));
+        let engine = Arc::new(Engine::new(guest, vm.clock(), symbols, DEFAULT_EVENTS));
         Self { vm, engine }
     }
 
@@ -109,8 +115,16 @@ impl TestGuest {
     #[must_use]
     pub fn start(vm: Vm) -> Self {
         let guest = Self::new(vm);
-        guest.vm.start(guest.engine.exit_hook()).expect("a new machine starts");
+        guest.power_on();
         guest
+    }
+
+    /// Starts the machine.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub fn power_on(&self) {
+        self.vm.start(self.engine.exit_hook()).expect("a new machine starts");
     }
 
     /// Waits until the workload takes commands.

@@ -10,6 +10,7 @@ mod guest;
 pub mod harness;
 pub mod http;
 pub mod loops;
+mod own_event;
 mod probing;
 mod process;
 
@@ -18,6 +19,7 @@ use std::time::Duration;
 pub use binary::{Service, exoprobe};
 pub use functions::{address, definition, function_size};
 pub use guest::{GUEST_ENV, SnapshotCleanup, TestGuest, guest_file, host, kernel_symbols};
+pub use own_event::OwnEvent;
 pub use process::{Running, finish};
 
 /// How long anything may take that is sure to come: it only ends a test that would hang, so it is

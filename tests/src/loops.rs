@@ -12,7 +12,7 @@ use exoprobe_probes::{Action, Kprobe, ProbeDefinition, Verdict};
 use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
 use exoprobe_vmm::{Gpa, Gva, VmState, kvm_regs};
 
-use crate::{PATIENCE, TestGuest, address, definition, kernel_symbols};
+use crate::{PATIENCE, TestGuest, definition};
 
 /// A function that is overwritten: 300 bytes that run only when the guest reboots.
 const SCRATCH: &str = "__do_sys_reboot";
@@ -29,6 +29,17 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Instructions that end each turn of a loop (`dec rcx; jnz`), beside its body.
 pub const TURN_INSNS: u64 = 2;
+
+/// A body that calls a function of the kernel.
+///
+/// # Panics
+/// Never: kernel text is in the last 2 GiB.
+#[must_use]
+pub fn call(function: Gva) -> Vec<u8> {
+    // mov rax, imm32; call rax. The immediate is sign-extended.
+    let low = u32::try_from(function.0 & 0xffff_ffff).expect("32 bits").to_le_bytes();
+    [&[0x48, 0xc7, 0xc0][..], &low, &[0xff, 0xd0]].concat()
+}
 
 /// What the parked vCPU is to do.
 #[derive(Clone, Copy)]
@@ -94,8 +105,8 @@ impl<T: Send + 'static> Loops<T> {
         bodies: &[&[u8]],
         observe: impl Fn() -> T + Send + Sync + 'static,
     ) -> Self {
-        let symbols = kernel_symbols();
-        let park = address(SCRATCH);
+        let symbols = guest.engine.symbols();
+        let park = symbols.lookup_function(SCRATCH).expect("every kernel has it").address;
         let (code, offsets) = assemble(bodies);
         let bounds = symbols.function_at(park).expect("it is a function");
         assert!(code.len() as u64 <= bounds.end.0 - park.0, "the bodies are too long");

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use exoprobe_probes::{Action, ProbeDefinition, StatusFlag};
 use exoprobe_tests::counts::{Clock, Column, HostKind, Report, RowCounts, SCHEMA};
 use exoprobe_tests::loops::{Loops, TURN_INSNS};
-use exoprobe_tests::{TestGuest, definition, host, kernel_symbols};
+use exoprobe_tests::{OwnEvent, TestGuest, definition, host};
 use exoprobe_vmm::{ExitCounts, ExitHook, Gva, Vm};
 
 use crate::bare::Bare;
 use crate::crowd;
-use crate::rows::{BARE, BODIES, Body, CALLEE, Place, ROWS, Row};
+use crate::rows::{BARE, BODIES, Body, CALLEE, FOUR, OWN_EVENT, Place, ROWS, Row};
 
 /// The first round after stepping has begun may have a step too many (seen in Bochs).
 const STEP_ROUNDS: u32 = 3;
@@ -103,6 +103,7 @@ pub(crate) fn all(plan: &Plan) -> Report {
     let missing = std::mem::take(&mut bench.missing);
     drop(bench);
     rows.insert(1, bare_row(plan, missing.clone()));
+    rows.push(own_event_row(plan, missing.clone()));
     Report {
         schema: SCHEMA,
         host: HostKind::here(plan.software_kvm),
@@ -126,10 +127,19 @@ fn bare_row(plan: &Plan, missing: BTreeMap<Column, String>) -> RowCounts {
     bench.row(&BARE)
 }
 
+/// The row [`OWN_EVENT`], in a guest whose kernel has kprobe events.
+fn own_event_row(plan: &Plan, missing: BTreeMap<Column, String>) -> RowCounts {
+    let (guest, event) = OwnEvent::boot(CALLEE, &FOUR);
+    let mut bench = Bench::new(plan, guest, |_| {});
+    bench.missing = missing;
+    bench.row_of(&OWN_EVENT, |present| event.set(bench.loops.guest(), present))
+}
+
 impl<'a> Bench<'a> {
     /// Takes a guest to its loops; `int3` is told where the bare one is before any runs.
     fn new(plan: &'a Plan, guest: TestGuest, int3: impl FnOnce(Gva)) -> Self {
-        let callee = kernel_symbols().lookup_function(CALLEE).expect("every kernel has it").address;
+        let callee =
+            guest.engine.symbols().lookup_function(CALLEE).expect("every kernel has it").address;
         let codes = BODIES.map(|body| body.code(callee));
         let vm = Arc::clone(&guest.vm);
         let bodies: Vec<&[u8]> = codes.iter().map(Vec::as_slice).collect();
@@ -228,9 +238,19 @@ impl<'a> Bench<'a> {
     }
 
     fn row(&self, row: &Row) -> RowCounts {
+        self.row_of(row, |present| {
+            if present {
+                self.place(row);
+            }
+        })
+    }
+
+    /// A row whose event `set` puts in place; a probe of the engine's is removed in the end.
+    fn row_of(&self, row: &Row, set: impl Fn(bool)) -> RowCounts {
         eprintln!("counting: {}", row.name);
+        set(false);
         let (plain, plain_steps) = self.side(row.plain);
-        self.place(row);
+        set(true);
         let (with, with_steps) = self.side(row.body);
         if row.probe.is_some() {
             self.check_and_remove(row);
@@ -245,7 +265,7 @@ impl<'a> Bench<'a> {
         RowCounts {
             name: row.name.to_owned(),
             displaced: row.probe.map(|probe| probe.displaced),
-            registers: row.probe.map_or(0, |probe| probe.args.len()),
+            registers: row.registers(),
             exits: exits.filter(|(_, n)| *n != 0.0).map(|(k, n)| (k.to_owned(), n)).collect(),
             kvm_exits: self.has(Column::KvmExits).then(|| kvm(KVM_EXITS)),
             kvm_emulated: self.has(Column::KvmEmulated).then(|| kvm(KVM_EMULATED)),

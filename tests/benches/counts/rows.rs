@@ -2,6 +2,7 @@
 
 use exoprobe_probes::DisplacedBy;
 use exoprobe_tests::counts::{self, KRETPROBE};
+use exoprobe_tests::loops;
 use exoprobe_vmm::Gva;
 
 /// A loop's body.
@@ -38,13 +39,7 @@ impl Body {
             // bswap rax
             Self::Bswap => vec![0x48, 0x0f, 0xc8],
             Self::Int3 => vec![0xcc],
-            Self::Call => {
-                // mov rax, imm32; call rax. The immediate is sign-extended, and kernel text is in the last
-                // 2 GiB.
-                let [low, ..] = [callee.0 & 0xffff_ffff];
-                let low = u32::try_from(low).expect("32 bits").to_le_bytes();
-                [&[0x48, 0xc7, 0xc0][..], &low, &[0xff, 0xd0]].concat()
-            }
+            Self::Call => loops::call(callee),
         }
     }
 
@@ -55,7 +50,7 @@ impl Body {
 }
 
 /// Four registers to record.
-const FOUR: [&str; 4] = ["%di", "%si", "%dx", "%cx"];
+pub(crate) const FOUR: [&str; 4] = ["%di", "%si", "%dx", "%cx"];
 
 /// A loop, and the loop to compare it with.
 pub(crate) struct Row {
@@ -158,6 +153,18 @@ pub(crate) const BARE: Row = Row {
     guest: Some(0.0),
 };
 
+/// The jump-optimized kprobe event of a guest's own kernel. Counted in a guest of its own.
+pub(crate) const OWN_EVENT: Row =
+    Row { name: counts::OWN_EVENT, plain: Body::Call, body: Body::Call, probe: None, guest: None };
+
+impl Row {
+    /// How many registers each hit records.
+    pub(crate) fn registers(&self) -> usize {
+        let own = if self.name == counts::OWN_EVENT { FOUR.len() } else { 0 };
+        self.probe.map_or(own, |probe| probe.args.len())
+    }
+}
+
 pub(crate) const ROWS: [Row; 17] = [
     Row {
         name: "out, no probe",
@@ -175,9 +182,9 @@ pub(crate) const ROWS: [Row; 17] = [
     probed("int3, stepped", Body::Bswap, DisplacedBy::Step, &[]),
     probed("int3, stepped, 4 registers", Body::Bswap, DisplacedBy::Step, &FOUR),
     called("kprobe at an entry", ENTRY),
-    called("kprobe at an entry, 4 registers", Probe { args: &FOUR, ..ENTRY }),
+    called(counts::BY_INT3, Probe { args: &FOUR, ..ENTRY }),
     called("optimized", Probe { optimized: true, ..ENTRY }),
-    called("optimized, 4 registers", Probe { optimized: true, args: &FOUR, ..ENTRY }),
+    called(counts::OPTIMIZED, Probe { optimized: true, args: &FOUR, ..ENTRY }),
     called("optimized, count only", Probe { optimized: true, counts_only: true, ..ENTRY }),
     called(KRETPROBE, RETURN),
     called("kretprobe, optimized", Probe { optimized: true, ..RETURN }),

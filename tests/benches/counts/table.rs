@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets};
-use exoprobe_tests::counts::{HostKind, Report, RowCounts};
+use exoprobe_tests::counts::{BY_INT3, HostKind, OPTIMIZED, OWN_EVENT, Report, RowCounts};
 
 /// A report as text: the table, and below it what a reader of the numbers must know.
 pub(crate) fn text(report: &Report) -> String {
@@ -51,10 +51,24 @@ fn notes(report: &Report) -> Vec<String> {
                 .to_owned(),
         );
     }
+    notes.extend(ratios(report));
     if report.host.software {
         notes.push("KVM's emulator counts an int3 as emulated.".to_owned());
     }
     notes
+}
+
+/// What an optimized hit takes of others with the same four registers.
+fn ratios(report: &Report) -> Option<String> {
+    let of_int3 = report.ratio(OPTIMIZED, BY_INT3);
+    let of_own = report.ratio(OPTIMIZED, OWN_EVENT)?;
+    let instructions = if of_int3.is_some() { "instructions" } else { "guest's instructions" };
+    let of_int3 = of_int3.map(|part| format!("{part:.4} of `{BY_INT3}` (asked: 0.03), and "));
+    Some(format!(
+        "Of the {instructions}, `{OPTIMIZED}` takes {}1/{:.1} of `{OWN_EVENT}` (asked: 1/20).",
+        of_int3.unwrap_or_default(),
+        of_own.recip()
+    ))
 }
 
 /// All counts as text, by the name of their column.

@@ -4,6 +4,7 @@
 mod detour;
 mod hit;
 mod machine;
+mod own_event;
 mod service;
 
 /// Prints one figure beside what is asked of it.
@@ -16,6 +17,7 @@ fn main() {
     println!("{:<58} {:>14}   asked", "figure", "measured");
     detour::run();
     hit::run();
+    own_event::run();
     machine::run();
     service::run();
 }

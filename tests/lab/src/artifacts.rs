@@ -96,6 +96,7 @@ pub(crate) fn guest_files() -> Result<Vec<(&'static str, PathBuf)>, LabError> {
         ("guest/out/bzImage", "out/bzImage"),
         ("guest/out/System.map", "out/System.map"),
         ("guest/out/initramfs.cpio", "out/initramfs.cpio"),
+        ("guest/out/kprobe-events/vmlinux", "out/kprobe-events/vmlinux"),
     ];
     let mut found = Vec::new();
     for (name, file) in files {
