@@ -115,6 +115,14 @@ pub enum ProbeError {
     /// Two arguments of one probe have one name.
     #[error("two arguments are called `{0}`")]
     DuplicateArg(String),
+    /// A filter looks at what is not there.
+    #[error("the filter's `{field}` is no field of this probe: it has `{known}`")]
+    NoSuchField {
+        /// What it looks at.
+        field: String,
+        /// What there is.
+        known: String,
+    },
     /// Something that the other kind of probe has.
     #[error("{0}")]
     Kind(&'static str),
@@ -237,6 +245,7 @@ impl ProbeError {
             | Self::Place(_)
             | Self::BadName { .. }
             | Self::DuplicateArg(_)
+            | Self::NoSuchField { .. }
             | Self::Kind(_)
             | Self::Maxactive(_)
             | Self::Action(_)

@@ -87,6 +87,8 @@ pub struct ProbeStatus {
     pub return_mode: Option<ReturnMode>,
     /// What a hit does.
     pub actions: Vec<Action>,
+    /// Which hits count; all without one.
+    pub filter: Option<String>,
     /// The probed instruction, once it is known.
     pub instruction: Option<String>,
     /// How it runs.

@@ -27,12 +27,13 @@ Examples:
   exoprobe probe add 'p:open do_sys_openat2 dfd=%di' 'r:ret vfs_read $retval'
   exoprobe probe add -f probes.txt
   exoprobe probe add '{\"symbol_name\": \"vfs_read\", \"actions\": [{\"return\": \"-5\"}]}'
+  exoprobe probe add '{\"symbol_name\": \"ksys_write\", \"args\": [\"n=%dx\"], \"filter\": \"n > 4096 && common_pid != 1\"}'
 
 A definition is a line of kprobe_events:
   p[:[GROUP/]EVENT] SYMBOL[+OFFSET]|0xADDR [[NAME=]VALUE ...]     a kprobe
   r[MAXACTIVE][:[GROUP/]EVENT] SYMBOL|0xADDR [[NAME=]VALUE ...]   a return probe
 VALUE is %REG, $stackN, $stack, $retval (return probes), @ADDR, +OFFS(VALUE) or -OFFS(VALUE).
-JSON says more (actions, return mode): an object or an array as POST /v1/probes takes it (docs/api.md).";
+JSON says more (filter, actions, return mode): an object or an array as POST /v1/probes takes it (docs/api.md).";
 
 /// Arguments of `probe add`.
 #[derive(Debug, Args)]

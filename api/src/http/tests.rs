@@ -143,7 +143,10 @@ async fn before_the_kernel_begins_probes_wait_for_it() {
     for (kind, body) in [
         (FORM, "p:a __x64_sys_getpid"),
         ("Text/Plain; charset=utf-8", "r3:b __x64_sys_getpid $retval"),
-        (JSON, r#" {"event": "c", "addr": "0xffffffff81000200", "actions": ["count"]}"#),
+        (
+            JSON,
+            r#" {"event": "c", "addr": "0xffffffff81000200", "actions": ["count"], "filter": "common_pid==9"}"#,
+        ),
         (JSON, r#"{"event": "unregister", "symbol_name": "__x64_sys_getpid"}"#),
     ] {
         let response = ask(Method::POST, "/v1/probes", kind, body).await;
@@ -157,6 +160,7 @@ async fn before_the_kernel_begins_probes_wait_for_it() {
     }
     assert_eq!((&all[1]["kind"], &all[1]["maxactive"]), (&json!("r"), &json!(3)));
     assert_eq!(all[2]["actions"], json!(["count"]));
+    assert_eq!((&all[1]["filter"], &all[2]["filter"]), (&json!(null), &json!("common_pid == 0x9")));
     let shown = ask(Method::GET, "/v1/probes/kprobes/unregister", JSON, "").await;
     assert_eq!(shown.status(), StatusCode::OK, "a name like a route's");
 
@@ -196,6 +200,8 @@ async fn wrong_actions_and_kinds_say_what_would_be_right() {
         (r#"{"symbol_name":"f","maxactive":4}"#, 422, "kind `r`"),
         (r#"{"kind":"r","symbol_name":"f","maxactive":0}"#, 422, "1 to 4096"),
         (r#"{"symbol_name":"f","args":["$retval"]}"#, 422, "kind `r`"),
+        (r#"{"symbol_name":"f","filter":"arg1 == 1"}"#, 422, "it has `common_pid`"),
+        (r#"{"symbol_name":"f","filter":"common_pid ="}"#, 422, "`==`, `!=`"),
     ];
     for (definition, status, part) in wrong {
         let found = post(JSON, definition, status, "EINVAL").await;

@@ -2,11 +2,14 @@
 
 mod action;
 mod fetch;
+mod filter;
+mod filter_text;
 mod register;
 mod text;
 
 pub use action::Action;
 pub use fetch::{Fetch, FetchArg, NESTING_MAX};
+pub use filter::{Comparison, Field, Filter};
 pub use register::Register;
 pub use text::{ParseError, definition_lines, parse_line};
 
@@ -25,6 +28,9 @@ pub const ARGS_MAX: usize = 128;
 pub const ARG_NAME_MAX: usize = 32;
 /// Largest maxactive (KRETPROBE_MAXACTIVE_MAX of the tracer).
 pub const MAXACTIVE_MAX: u32 = 4096;
+
+/// What a filter calls the number of the task that was current.
+pub const PID_FIELD: &str = "common_pid";
 
 /// Kind of a probe, as in the second column of kprobes/list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
@@ -108,6 +114,10 @@ pub struct ProbeDefinition {
     /// What a hit does, in order; [`Action::Record`] alone when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<Action>,
+    /// Which hits count: of the others nothing comes, neither events nor what other actions do. Its fields are
+    /// the arguments, by name, and `common_pid`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<Filter>,
     /// Return probes: calls of the function that can be followed at a time, at most
     /// [`MAXACTIVE_MAX`]; by default max(10, 2 x vCPUs) (kprobes.rst).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,9 +169,24 @@ impl ProbeDefinition {
     }
 }
 
+impl ProbeDefinition {
+    /// The filter with its fields found among the arguments.
+    ///
+    /// # Errors
+    /// The name of one that is no field of this probe.
+    pub fn filter_by_field(&self) -> Result<Option<Filter<Field>>, String> {
+        let mut find = |name: &String| {
+            let arg = (0..self.args.len()).find(|index| self.arg_name(*index) == *name);
+            let pid = || (name == PID_FIELD).then_some(Field::Pid);
+            arg.map(Field::Arg).or_else(pid).ok_or_else(|| name.clone())
+        };
+        self.filter.as_ref().map(|filter| filter.resolve(&mut find)).transpose()
+    }
+}
+
 impl fmt::Display for ProbeDefinition {
     /// The canonical line of kprobe_events: group and names always filled in. What the language has no
-    /// words for is left out: flags, actions, the return mode.
+    /// words for is left out: flags, actions, the filter, the return mode.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kind.letter())?;
         if let Some(maxactive) = self.maxactive {

@@ -323,7 +323,7 @@ pub(super) fn parse_address(text: &str) -> Option<Gva> {
     parse_number(text).map(Gva)
 }
 
-fn parse_number(text: &str) -> Option<u64> {
+pub(super) fn parse_number(text: &str) -> Option<u64> {
     let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(hex) => (hex, 16),
         None => (text, 10),

@@ -7,11 +7,13 @@ use iced_x86::{BlockEncoderOptions, IcedError};
 use super::Region;
 use super::code::{Code, Frame};
 use super::pool::{Pool, STUB_LEN};
-use crate::definition::Register;
+use crate::definition::{Field, Filter, Register};
 use crate::insn::{self, AssembleError};
 
 /// Most values of one detour that are read from memory.
 pub const LOADS_MAX: usize = 16;
+/// Bytes of a counter.
+pub const COUNTER: u64 = 8;
 /// push imm32
 const PUSH: u8 = 0x68;
 
@@ -27,6 +29,9 @@ pub enum DetourError {
     /// It is not in the last 2 GiB of addresses, where 32 bits hold an address.
     #[error("{0} is not in the last 2 GiB of addresses")]
     Far(Gva),
+    /// A filter looks at the current task.
+    #[error("the kernel does not tell which task is current")]
+    NoTask,
     /// The kernel's stack has no room for more.
     #[error("more than {LOADS_MAX} arguments read memory")]
     TooManyLoads,
@@ -66,17 +71,29 @@ impl Value {
 pub enum Task {
     /// Adds one to the counter.
     Count,
-    /// Writes a record, or adds one to the counter when there is no room.
-    Record(Vec<Value>),
+    /// Writes a record, or adds one to the counter when there is no room. Hits that the filter does not let
+    /// through go into a second counter behind that.
+    Record {
+        /// What is written.
+        values: Vec<Value>,
+        /// Of these values by their places.
+        filter: Option<Filter<Field>>,
+    },
     /// Has the call return by way of an instance of this pool; adds one to the pool's own counter when none is
     /// free.
     Follow(Pool),
 }
 
 impl Task {
+    /// Writes a record of every hit.
+    #[must_use]
+    pub fn record(values: Vec<Value>) -> Self {
+        Self::Record { values, filter: None }
+    }
+
     pub(super) fn values(&self) -> &[Value] {
         match self {
-            Self::Record(values) => values,
+            Self::Record { values, .. } => values,
             Self::Count | Self::Follow(_) => &[],
         }
     }
@@ -87,10 +104,18 @@ impl Task {
 pub struct Block {
     /// Its number in records.
     pub number: u16,
-    /// A 64-bit counter in hidden memory.
+    /// Two 64-bit counters in hidden memory.
     pub counter: Gva,
     /// What it does.
     pub task: Task,
+}
+
+impl Block {
+    /// The second counter.
+    #[must_use]
+    pub fn filtered(&self) -> Gva {
+        self.counter.wrapping_add(COUNTER)
+    }
 }
 
 /// Where a kernel has what names the current task, in bytes.
@@ -159,6 +184,8 @@ pub struct Detour {
 pub(super) struct Labels {
     /// Comes when there is no room, or no instance.
     pub(super) full: CodeLabel,
+    /// Comes when the hit is not wanted.
+    pub(super) filtered: CodeLabel,
     /// Goes on behind.
     pub(super) done: CodeLabel,
 }
@@ -182,7 +209,7 @@ impl Detour {
         for (block, labels) in blocks.iter().zip(&plan.labels) {
             match &block.task {
                 Task::Count => code.count(block.counter)?,
-                Task::Record(values) => code.record(block.number, values, around, *labels)?,
+                Task::Record { .. } => code.record(block, around, *labels)?,
                 Task::Follow(pool) => code.follow(*pool, *labels)?,
             }
         }
@@ -218,7 +245,7 @@ impl Detour {
         code.skip_when_off(pool, labels.done)?;
         code.prove(blocks, around)?;
         match &block.task {
-            Task::Record(values) => code.record(block.number, values, around, labels)?,
+            Task::Record { .. } => code.record(block, around, labels)?,
             Task::Count | Task::Follow(_) => {
                 code.count(block.counter)?;
                 code.a.set_label(&mut labels.done)?;
@@ -258,15 +285,23 @@ impl Plan {
         }
         let loads = i32::try_from(loads).expect("at most 16");
         let mut a = CodeAssembler::new(64)?;
-        let label =
-            |a: &mut CodeAssembler| Labels { full: a.create_label(), done: a.create_label() };
+        let label = |a: &mut CodeAssembler| Labels {
+            full: a.create_label(),
+            filtered: a.create_label(),
+            done: a.create_label(),
+        };
         let labels: Vec<Labels> = blocks.iter().map(|_| label(&mut a)).collect();
         let mut entry = a.create_label();
         let mut code = Code::new(a, probed, Frame { loads, ..frame });
         for (block, labels) in blocks.iter().zip(&labels) {
             match &block.task {
                 Task::Count => {}
-                Task::Record(_) => code.when_full(block.counter, *labels)?,
+                Task::Record { filter, .. } => {
+                    code.when_full(block.counter, *labels)?;
+                    if filter.is_some() {
+                        code.when_filtered(block.filtered(), *labels)?;
+                    }
+                }
                 Task::Follow(pool) => code.when_full(pool.missed(), *labels)?,
             }
         }

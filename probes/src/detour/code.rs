@@ -49,6 +49,17 @@ fn per_cpu(offset: Gva) -> Result<u64, DetourError> {
     Ok(offset.0)
 }
 
+/// Offset of a field of a task.
+fn in_task(offset: u32) -> i32 {
+    i32::try_from(offset).expect("within a task")
+}
+
+/// How many of the values are loaded from memory.
+fn loads(values: &[Value]) -> i32 {
+    let loaded = values.iter().filter(|value| value.is_loaded()).count();
+    i32::try_from(loaded).expect("at most 16")
+}
+
 /// What is on the stack while a detour runs.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Frame {
@@ -87,7 +98,7 @@ pub(super) struct Code {
     pub(super) displaced: CodeLabel,
     /// The doorbell's int3, once there is one.
     pub(super) int3: Option<CodeLabel>,
-    /// Words loaded so far, and recorded so far.
+    /// Words loaded so far, and of those recorded by the blocks so far.
     loaded: i32,
     recorded: i32,
 }
@@ -149,8 +160,25 @@ impl Code {
 
     /// Comes from where there is no room, and goes on behind it.
     pub(super) fn when_full(&mut self, counter: Gva, labels: Labels) -> Result<(), DetourError> {
-        let mut full = labels.full;
-        self.a.set_label(&mut full)?;
+        self.count_instead(counter, labels.full, labels)
+    }
+
+    /// Comes from where a hit is not wanted, and goes on behind it.
+    pub(super) fn when_filtered(
+        &mut self,
+        counter: Gva,
+        labels: Labels,
+    ) -> Result<(), DetourError> {
+        self.count_instead(counter, labels.filtered, labels)
+    }
+
+    fn count_instead(
+        &mut self,
+        counter: Gva,
+        mut from: CodeLabel,
+        labels: Labels,
+    ) -> Result<(), DetourError> {
+        self.a.set_label(&mut from)?;
         self.count(counter)?;
         Ok(self.a.jmp(labels.done)?)
     }
@@ -204,10 +232,17 @@ impl Code {
         Ok(self.a.mov(rax, qword_ptr(rax))?)
     }
 
-    /// Rings the doorbell unless the word at RAX is in one of the ranges.
+    /// Rings the doorbell unless the word at RAX is in one of the ranges, or in the page that the registers were
+    /// just saved to: a system call's are often there.
     fn is_mapped(&mut self, ranges: &[Mapped]) -> Result<(), IcedError> {
         let a = &mut self.a;
         let mut found = a.create_label();
+        a.mov(rcx, rsp)?;
+        a.and(rcx, PAGE_BITS)?;
+        a.mov(rdx, rax)?;
+        a.sub(rdx, rcx)?;
+        a.cmp(rdx, !PAGE_BITS - (SAVED - 1))?;
+        a.jbe(found)?;
         for range in ranges {
             a.mov(rcx, range.start.0)?;
             a.mov(rdx, rax)?;
@@ -221,14 +256,17 @@ impl Code {
         a.set_label(&mut found)
     }
 
-    /// RCX is the ring, then the record; RAX and RDX are at hand.
+    /// The record of a block. RCX is the ring, then the record; RAX and RDX are at hand.
     pub(super) fn record(
         &mut self,
-        number: u16,
-        values: &[Value],
+        block: &Block,
         around: &Surroundings,
         mut labels: Labels,
     ) -> Result<(), DetourError> {
+        let Task::Record { values, filter } = &block.task else { return Ok(()) };
+        if let Some(filter) = filter {
+            self.go_if((filter, false), values, around, labels.filtered)?;
+        }
         self.reserve(values.len(), around, labels)?;
         let a = &mut self.a;
         a.rdtsc()?;
@@ -236,21 +274,21 @@ impl Code {
         a.or(rax, rdx)?;
         a.mov(qword_ptr(rcx + RECORD_TIME), rax)?;
         if let Some(current) = around.current {
-            let field = |offset: u32| i32::try_from(offset).expect("within a task");
             a.mov(rax, qword_ptr(per_cpu(current.task)?).gs())?;
-            a.mov(edx, dword_ptr(rax + field(current.pid)))?;
+            a.mov(edx, dword_ptr(rax + in_task(current.pid)))?;
             a.mov(dword_ptr(rcx + RECORD_PID), edx)?;
-            a.mov(rdx, qword_ptr(rax + field(current.comm)))?;
+            a.mov(rdx, qword_ptr(rax + in_task(current.comm)))?;
             a.mov(qword_ptr(rcx + RECORD_COMM), rdx)?;
-            a.mov(rdx, qword_ptr(rax + (field(current.comm) + SAVED)))?;
+            a.mov(rdx, qword_ptr(rax + (in_task(current.comm) + SAVED)))?;
             a.mov(qword_ptr(rcx + (RECORD_COMM + SAVED)), rdx)?;
         }
-        for (index, value) in (0..).zip(values) {
-            let from = self.value(value)?;
-            self.a.mov(qword_ptr(rcx + (RECORD_ARGS + index * SAVED)), from)?;
+        for (at, index) in (RECORD_ARGS..).step_by(8).zip(0..values.len()) {
+            let from = self.value_of(values, index)?;
+            self.a.mov(qword_ptr(rcx + at), from)?;
         }
+        self.recorded += loads(values);
         let a = &mut self.a;
-        a.mov(dword_ptr(rcx), ring::header(number, values.len()).cast_signed())?;
+        a.mov(dword_ptr(rcx), ring::header(block.number, values.len()).cast_signed())?;
         // What follows, another block or the end, begins with an instruction.
         Ok(a.set_label(&mut labels.done)?)
     }
@@ -284,7 +322,31 @@ impl Code {
         Ok(a.lea(rcx, ptr(rcx + rax + RING_DATA))?)
     }
 
-    /// A register that holds a value: its own, or RAX. Loaded ones come in the order in which they were loaded.
+    /// A register that holds one of the values of a record: its own, or RAX.
+    pub(super) fn value_of(
+        &mut self,
+        values: &[Value],
+        index: usize,
+    ) -> Result<AsmRegister64, DetourError> {
+        let value = &values[index];
+        if !value.is_loaded() {
+            return self.value(value);
+        }
+        // In the order in which they were loaded.
+        let before = self.recorded + loads(&values[..index]);
+        self.a.mov(rax, qword_ptr(rsp + before * SAVED))?;
+        Ok(rax)
+    }
+
+    /// RAX: the number of the current task.
+    pub(super) fn pid(&mut self, around: &Surroundings) -> Result<AsmRegister64, DetourError> {
+        let current = around.current.ok_or(DetourError::NoTask)?;
+        self.a.mov(rax, qword_ptr(per_cpu(current.task)?).gs())?;
+        self.a.mov(eax, dword_ptr(rax + in_task(current.pid)))?;
+        Ok(rax)
+    }
+
+    /// A register that holds a value that was not loaded: its own, or RAX.
     fn value(&mut self, value: &Value) -> Result<AsmRegister64, DetourError> {
         let (a, frame) = (&mut self.a, self.frame);
         match value {
@@ -309,8 +371,7 @@ impl Code {
             Value::Register(Register::R14) => return Ok(r14),
             Value::Register(Register::R15) => return Ok(r15),
             Value::Stack(_) | Value::Fixed(_) | Value::Deref { .. } => {
-                a.mov(rax, qword_ptr(rsp + self.recorded * SAVED))?;
-                self.recorded += 1;
+                unreachable!("it is loaded")
             }
             Value::ReturnAddress => {
                 a.mov(rax, qword_ptr(rsp + frame.above()))?;

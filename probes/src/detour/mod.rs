@@ -7,13 +7,14 @@
 
 mod assemble;
 mod code;
+mod filter;
 mod pool;
 mod region;
 mod ring;
 mod targets;
 
 pub use assemble::{
-    Block, Current, Detour, DetourError, LOADS_MAX, Mapped, Surroundings, Task, Value,
+    Block, COUNTER, Current, Detour, DetourError, LOADS_MAX, Mapped, Surroundings, Task, Value,
 };
 pub use pool::{FollowedCall, Pool, PoolMemory, STUB_LEN};
 pub use region::{Ground, JMP_LEN, Obstacle, Region};

@@ -7,7 +7,7 @@ use super::hit::HitPath;
 use super::probe::{Probe, count};
 use super::returns::RETURN_ADDRESS_LEN;
 use super::table::Table;
-use crate::definition::{Action, Fetch};
+use crate::definition::{Action, Fetch, Field};
 use crate::events::Shape;
 
 /// Most places of a back-trace.
@@ -37,6 +37,10 @@ impl HitPath {
         let mut done = Done { verdict: Verdict::Continue, stop: false };
         let mut records = false;
         count(&probe.books.hits);
+        if !self.is_wanted(table, probe, hit) {
+            count(&probe.books.filtered);
+            return done;
+        }
         for action in &probe.actions {
             match action {
                 Action::Record => {
@@ -59,6 +63,19 @@ impl HitPath {
             count(&probe.books.filtered);
         }
         done
+    }
+
+    /// Whether the probe's filter lets the hit through.
+    fn is_wanted(&self, table: &Table, probe: &Probe, hit: &mut Hit<'_>) -> bool {
+        let Some(filter) = &probe.filter else { return true };
+        let fields = &probe.definition.args;
+        filter.holds(&mut |field| match field {
+            Field::Arg(index) => fetch(&fields.get(*index)?.body, hit),
+            Field::Pid => {
+                let tasks = table.tasks.as_ref()?;
+                Some(tasks.on(hit.memory.view, hit.vcpu)?.pid.into())
+            }
+        })
     }
 
     fn record(&self, table: &Table, occasion: &Occasion<'_>, hit: &mut Hit<'_>, stack: &[u64]) {

@@ -13,8 +13,8 @@ use super::probe::Probe;
 use super::registry::Registry;
 use super::table::{Site, Way};
 use crate::definition::{
-    ARG_NAME_MAX, ARGS_MAX, Action, Fetch, MAXACTIVE_MAX, NAME_MAX, ProbeDefinition, ProbeKind,
-    Register, ReturnMode, is_event_name,
+    ARG_NAME_MAX, ARGS_MAX, Action, Fetch, MAXACTIVE_MAX, NAME_MAX, PID_FIELD, ProbeDefinition,
+    ProbeKind, Register, ReturnMode, is_event_name,
 };
 use crate::error::ProbeError;
 use crate::insn::{self, Displaced, SlotKind};
@@ -224,7 +224,11 @@ fn check_names(definition: &ProbeDefinition) -> Result<(), ProbeError> {
             return Err(ProbeError::DuplicateArg(name));
         }
     }
-    Ok(())
+    definition.filter_by_field().map(drop).map_err(|field| {
+        let args = (0..definition.args.len()).map(|index| definition.arg_name(index));
+        let known = args.chain([PID_FIELD.to_owned()]).collect::<Vec<_>>().join("`, `");
+        ProbeError::NoSuchField { field, known }
+    })
 }
 
 /// What belongs to return probes only.

@@ -12,7 +12,7 @@ use super::handlers::{
     EntryHandler, FaultHandler, Kprobe, Kretprobe, NewProbe, PostHandler, PreHandler, ReturnHandler,
 };
 use super::returns::{Active, Watch};
-use crate::definition::{Action, Fetch, Flag, ProbeDefinition, ReturnMode};
+use crate::definition::{Action, Fetch, Field, Filter, Flag, ProbeDefinition, ReturnMode};
 
 /// Default maxactive on few vCPUs (kprobes.rst: max(10, 2*NR_CPUS)).
 const MAXACTIVE_LEAST: u32 = 10;
@@ -25,6 +25,8 @@ pub(crate) struct Probe {
     pub(crate) event: Arc<str>,
     /// What a hit does; never empty.
     pub(crate) actions: Vec<Action>,
+    /// Which hits count; all without one.
+    pub(crate) filter: Option<Filter<Field>>,
     /// It probes a function's entry, where the return address is on top of the stack.
     pub(crate) is_entry: bool,
     /// Some argument may fault, so that records say which did.
@@ -96,6 +98,7 @@ impl Probe {
             group: definition.group().into(),
             event: definition.event_name().into(),
             actions,
+            filter: definition.filter_by_field().expect("registration checks it first"),
             is_entry,
             may_fault: definition.args.iter().any(|arg| arg.body.reads_memory()),
             role,

@@ -14,12 +14,13 @@ use super::kernel::Kernel;
 use super::mapped::mapped;
 use super::probe::{Books, Probe};
 use crate::detour::{
-    Block, Current, GuestRecord, GuestRing, Mapped, PoolMemory, Surroundings, Task,
+    Block, COUNTER, Current, GuestRecord, GuestRing, Mapped, PoolMemory, Surroundings, Task,
 };
 
 /// Blocks, and so probes at optimized places, at a time.
 const BLOCKS: u64 = 4096;
-const COUNTER: u64 = 8;
+/// Bytes of a block's counters.
+const COUNTERS: u64 = 2 * COUNTER;
 /// Bytes of a ring's data, as powers of two, the least first.
 const RING_BITS: Range<u32> = 12..32;
 /// Bytes for the pools of return probes: 5,000 instances.
@@ -45,8 +46,8 @@ pub(crate) struct Rings {
 struct Used {
     probe: Arc<Probe>,
     task: Task,
-    /// The counter, when it was last looked at.
-    seen: u64,
+    /// The counters, when they were last looked at.
+    seen: [u64; 2],
     /// Of what calls return to: their pool, and the calls missed when it was last looked at.
     pool: Option<(PoolMemory, u64)>,
 }
@@ -61,7 +62,7 @@ struct Leaving {
 /// Where pools are: behind the counters.
 pub(super) fn pool_window(hidden: &HiddenMemory) -> Option<Window> {
     let data = hidden.data_window()?;
-    let before = BLOCKS * COUNTER;
+    let before = BLOCKS * COUNTERS;
     Some(Window { gva: data.gva.wrapping_add(before), offset: data.offset + before, len: POOLS })
 }
 
@@ -102,7 +103,7 @@ impl Rings {
         if cpu.is_none() && vcpus > 1 {
             return Err("cpu: the kernel does not tell where it has the CPU's number");
         }
-        let before = BLOCKS * COUNTER + POOLS;
+        let before = BLOCKS * COUNTERS + POOLS;
         let stride = (window.len - before) / vcpus / PAGE_SIZE * PAGE_SIZE;
         let fits = |len: &u64| GuestRing::bytes(*len) <= stride;
         let len = RING_BITS.rev().map(|bit| 1 << bit).find(fits);
@@ -150,11 +151,12 @@ impl Rings {
                 own.for_each(|block| self.release(hidden, block.number));
                 return None;
             };
-            let offset = self.counters? + u64::from(number) * COUNTER;
-            hidden.store_u64(offset, 0);
-            let counter = hidden.data_window()?.gva.wrapping_add(u64::from(number) * COUNTER);
+            let offset = u64::from(number) * COUNTERS;
+            let at = self.counters? + offset;
+            [at, at + COUNTER].into_iter().for_each(|at| hidden.store_u64(at, 0));
+            let counter = hidden.data_window()?.gva.wrapping_add(offset);
             self.blocks[usize::from(number)] =
-                Some(Used { probe, task: task.clone(), seen: 0, pool: None });
+                Some(Used { probe, task: task.clone(), seen: [0; 2], pool: None });
             blocks.push(Block { number, counter, task });
         }
         Some(blocks)
@@ -212,7 +214,7 @@ impl Rings {
         let (rings, blocks) = (&mut self.rings, &self.blocks);
         let used = |number: u16| blocks.get(usize::from(number)).and_then(Option::as_ref);
         let args_of = |number| match &used(number)?.task {
-            Task::Record(values) => Some(values.len()),
+            Task::Record { values, .. } => Some(values.len()),
             Task::Count | Task::Follow(_) => None,
         };
         for (vcpu, ring) in (0u8..).zip(rings) {
@@ -244,15 +246,17 @@ impl Rings {
             *seen = missed;
             block.probe.books.nmissed.fetch_add(since, Ordering::Relaxed);
         }
-        let now = hidden.load_u64(counters + number as u64 * COUNTER);
-        let since = now.wrapping_sub(block.seen);
-        if since == 0 {
-            return;
-        }
+        let at = counters + number as u64 * COUNTERS;
+        let now = [at, at + COUNTER].map(|at| hidden.load_u64(at));
+        let [first, second] = [0, 1].map(|n| now[n].wrapping_sub(block.seen[n]));
         block.seen = now;
+        let books = &block.probe.books;
         match block.task {
-            Task::Count => add(&block.probe.books, |books| &books.filtered, since),
-            Task::Record(_) => add(&block.probe.books, |books| &books.lost, since),
+            Task::Count => add(books, |books| &books.filtered, first),
+            Task::Record { .. } => {
+                add(books, |books| &books.lost, first);
+                add(books, |books| &books.filtered, second);
+            }
             Task::Follow(_) => {}
         }
     }
@@ -260,6 +264,9 @@ impl Rings {
 
 /// Hits, and what they came to.
 fn add(books: &Books, to: impl Fn(&Books) -> &AtomicU64, hits: u64) {
+    if hits == 0 {
+        return;
+    }
     books.hits.fetch_add(hits, Ordering::Relaxed);
     to(books).fetch_add(hits, Ordering::Relaxed);
 }

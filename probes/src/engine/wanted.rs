@@ -1,5 +1,6 @@
 //! What probes want of code in the guest, where that can do it.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use super::kernel::Kernel;
@@ -7,7 +8,7 @@ use super::lifecycle::is_mark;
 use super::probe::{Probe, Role};
 use super::registry::Registry;
 use super::table::Site;
-use crate::definition::{Action, Fetch, Register, ReturnMode};
+use crate::definition::{Action, Fetch, Field, Filter, Register, ReturnMode};
 use crate::detour::{Surroundings, Task, Value};
 
 /// What a probe wants.
@@ -69,11 +70,25 @@ fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
         [Action::Record] => {
             let values = probe.fields().map(|field| value(field, returns, around));
             let shown = returns.then_some(Ok(Value::ReturnAddress));
-            Task::Record(shown.into_iter().chain(values).collect::<Result<_, _>>()?)
+            let values = shown.into_iter().chain(values).collect::<Result<_, _>>()?;
+            if around.current.is_none() && probe.filter.as_ref().is_some_and(Filter::asks_for_pid) {
+                return Err("filter: the kernel does not tell which task is current");
+            }
+            Task::Record { values, filter: probe.filter.as_ref().map(|f| behind(f, returns)) }
         }
         _ => return Err("actions: only `record` and `count` are done within the guest"),
     };
     Ok(if returns { Wanted::AtReturn(task) } else { Wanted::AtHit(task) })
+}
+
+/// The probe's filter over the values of its records, where those of returns have the return address first.
+fn behind(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
+    let place = |field: &Field| match field {
+        Field::Arg(index) => Field::Arg(index + usize::from(returns)),
+        Field::Pid => Field::Pid,
+    };
+    let Ok(moved) = filter.resolve(&mut |field| Ok::<_, Infallible>(place(field)));
+    moved
 }
 
 /// Where code in the guest has the value of a fetch argument.

@@ -178,7 +178,7 @@ pub(crate) fn run() {
     let store = least(|| mapping.time(STORE, CALLS)) - plain;
     detoured(&mut mapping, Task::Count);
     let count = least(|| mapping.time(FUNCTION, CALLS)) - plain;
-    detoured(&mut mapping, Task::Record(FOUR.map(Value::Register).to_vec()));
+    detoured(&mut mapping, Task::record(FOUR.map(Value::Register).to_vec()));
     let mut ring = GuestRing::new(&mapping, RING as u64, RING_LEN);
     let (mut record, mut drain, mut taken) = (f64::INFINITY, f64::INFINITY, 0);
     for _ in 0..ROUNDS {

@@ -6,6 +6,7 @@ mod early;
 mod entry;
 mod everywhere;
 mod faults;
+mod filters;
 mod handlers;
 mod hits;
 mod holds;
@@ -24,7 +25,7 @@ mod usermem;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 22] = [
+pub(crate) const ALL: [&[Case]; 23] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -33,6 +34,7 @@ pub(crate) const ALL: [&[Case]; 22] = [
     entry::CASES,
     everywhere::CASES,
     faults::CASES,
+    filters::CASES,
     handlers::CASES,
     hits::CASES,
     holds::CASES,

@@ -45,6 +45,11 @@ pub struct ProbeRequest {
     #[serde(default, deserialize_with = "action::read")]
     #[schema(value_type = Vec<Action>, example = json!(["record"]))]
     pub actions: Vec<exoprobe_probes::Action>,
+    /// Which hits count, as `fd == 3 && common_pid != 1`: comparisons (`==`, `!=`, `<`, `<=`, `>`, `>=`, `&`) of
+    /// the arguments, by name, or of `common_pid`, with numbers; `&&`, `||`, `!`, `( )`. Of the other hits
+    /// nothing comes: they are counted as `filtered`.
+    #[schema(example = "fd == 3 && common_pid != 1")]
+    pub filter: Option<String>,
     /// Return probes: calls that can be followed at a time, 1 to 4096; by default the larger of 10 and
     /// twice the vCPUs.
     pub maxactive: Option<u32>,
@@ -108,6 +113,7 @@ impl TryFrom<ProbeRequest> for ProbeDefinition {
     type Error = Problem;
     fn try_from(request: ProbeRequest) -> Result<Self, Problem> {
         let addr = request.addr.map(Gva::try_from).transpose()?;
+        let filter = request.filter.map(|text| text.parse().map_err(ProbeError::Syntax));
         let args = request.args.iter().map(|arg| arg.parse().map_err(ProbeError::Syntax));
         Ok(Self {
             kind: request.kind,
@@ -119,6 +125,7 @@ impl TryFrom<ProbeRequest> for ProbeDefinition {
             flags: request.flags,
             args: args.collect::<Result<_, _>>()?,
             actions: request.actions,
+            filter: filter.transpose()?,
             maxactive: request.maxactive,
             return_mode: request.return_mode,
         })
@@ -199,6 +206,9 @@ pub struct ProbeStatus {
     /// What a hit does, in this order.
     #[schema(value_type = Vec<Action>, example = json!(["record"]))]
     pub actions: Vec<exoprobe_probes::Action>,
+    /// Which hits count; null where all do.
+    #[schema(example = "fd == 0x3 && common_pid != 0x1")]
+    pub filter: Option<String>,
     /// The probed instruction; null while it is not known.
     pub instruction: Option<String>,
     /// How it runs: `emulation`, `boost` or `step`; null while it is not known.
@@ -230,6 +240,7 @@ impl From<exoprobe_probes::ProbeStatus> for ProbeStatus {
             active: status.active,
             return_mode: status.return_mode,
             actions: status.actions,
+            filter: status.filter,
             instruction: status.instruction,
             displaced: status.displaced,
             definition: status.definition,
@@ -263,6 +274,8 @@ mod tests {
     fn a_wrong_argument_keeps_its_column_and_identifier() {
         let problem = definition(json!({"symbol_name": "f", "args": ["a=%zz"]})).unwrap_err();
         assert_eq!((problem.id, problem.position), (Some("BAD_REG_NAME"), Some(2)));
+        let problem = definition(json!({"symbol_name": "f", "filter": "a = 1"})).unwrap_err();
+        assert_eq!((problem.id, problem.position), (Some("INVALID_OP"), Some(2)));
     }
 
     #[test]
@@ -299,6 +312,7 @@ mod tests {
             active: Some(4),
             return_mode: Some(ReturnMode::Site),
             actions: vec![exoprobe_probes::Action::Return(1)],
+            filter: Some("a == 0x1".to_owned()),
             instruction: Some("nop".to_owned()),
             displaced: Some(DisplacedBy::Boost),
             definition: "r:kprobes/e 0x1000".to_owned(),

@@ -14,7 +14,7 @@ fn what_memory_gives_is_recorded_or_the_doorbell_is_rung() {
     bench.memory[0x3100..0x3108].copy_from_slice(&88_u64.to_le_bytes());
     let inner = deref(0x10, Value::Register(Register::Di));
     let values = vec![Value::Stack(0), deref(8, inner.clone()), Value::Fixed(Gva(memory)), inner];
-    let block = bench.block(1, Task::Record(values));
+    let block = bench.block(1, Task::record(values));
     let code = leaving(&bench.shared.0.borrow(), vec![0x55, 0x48, 0x89, 0xe5, 0x85, 0xff]);
     let mut state = input(&bench.shared.0.borrow(), [3; 16], 0x41);
     state.gpr[RDI] = memory + 0x1000;
@@ -23,6 +23,12 @@ fn what_memory_gives_is_recorded_or_the_doorbell_is_rung() {
     assert_eq!(plain.difference(&detoured), None);
     let found = bench.drain();
     assert_eq!(found[0].args, [88, 77, 0x5a5a_5a5a_5a5a_5a5a, memory + 0xf0]);
+    // The page of the stack is there, to its last word.
+    bench.memory[0x3ff8..0x4000].copy_from_slice(&(memory + 0xf0).to_le_bytes());
+    state.gpr[RDI] = memory + 0x3ff8 - 0x10;
+    let [plain, detoured] = bench.both(&code, &blocks, &state);
+    assert_eq!(plain.difference(&detoured), None);
+    assert_eq!(bench.drain()[0].args, [88, 77, 0x5a5a_5a5a_5a5a_5a5a, memory + 0xf0]);
     // Where a word may not be, all is as it was before.
     let at = bench.shared.0.borrow().slot(0) + DETOUR;
     let home = Gva(bench.home());
@@ -36,7 +42,8 @@ fn what_memory_gives_is_recorded_or_the_doorbell_is_rung() {
         assert_eq!((&outcome.state.gpr, outcome.state.rflags), (&state.gpr, state.rflags));
         assert_eq!((outcome.exit, bench.drain().len()), (0, 0));
     };
-    for outside in [memory + 0x1000 + 0x7f1 - 0x10, 0, u64::MAX, memory + 0x3fff, 1 << 63] {
+    let beyond = [0x1000 + 0x7f1, 0x3ff9, 0x2fff, 0x400f].map(|offset| memory + offset - 0x10);
+    for outside in beyond.into_iter().chain([0, u64::MAX, 1 << 63]) {
         state.gpr[RDI] = outside;
         rings(&mut bench, &state);
     }

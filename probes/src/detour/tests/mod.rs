@@ -1,5 +1,6 @@
 //! Detours' code, run natively: what it leaves behind is what the code in its place would have.
 
+mod filter;
 mod memory;
 mod returns;
 
@@ -221,7 +222,7 @@ proptest! {
         // A word below the stack pointer is written by one of them, as no kernel does.
         let code = leaving(&machine, code);
         drop(machine);
-        let record = Task::Record(VALUES.map(Value::Register).to_vec());
+        let record = Task::record(VALUES.map(Value::Register).to_vec());
         let mut blocks = vec![bench.block(5, record)];
         if count {
             blocks.push(bench.block(6, Task::Count));
@@ -247,7 +248,7 @@ fn every_register_can_be_recorded() {
     for register in Register::ALL {
         let values = [Value::Register(*register), Value::StackPointer];
         let values = values.into_iter().cycle().take(4).collect();
-        let block = bench.block(1, Task::Record(values));
+        let block = bench.block(1, Task::record(values));
         let _ = bench.both(&code, &[block], &input);
         let regs = exoprobe_vmm::kvm_regs {
             rax: input.gpr[0],
@@ -279,7 +280,7 @@ fn a_full_ring_loses_records_and_counts_them() {
     let mut bench = Bench::new();
     let state = input(&bench.shared.0.borrow(), [7; 16], 0);
     let code = leaving(&bench.shared.0.borrow(), vec![0x55, 0x48, 0x89, 0xe5, 0x85, 0xff]);
-    let block = bench.block(9, Task::Record(VALUES.map(Value::Register).to_vec()));
+    let block = bench.block(9, Task::record(VALUES.map(Value::Register).to_vec()));
     let mut total = 0;
     for round in 1..=3 {
         for _ in 0..50 {
@@ -310,7 +311,7 @@ fn a_hit_takes_no_more_instructions_than_asked() {
         instructions(&detour.bytes, detour.entry)
     };
     let args = [Register::Di, Register::Si, Register::Dx, Register::Cx];
-    let record = assemble(Task::Record(args.map(Value::Register).to_vec()));
+    let record = assemble(Task::record(args.map(Value::Register).to_vec()));
     let count = assemble(Task::Count);
     assert!(record <= 45 && count <= 12, "{record} with a record, {count} without");
 }

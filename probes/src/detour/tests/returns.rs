@@ -21,7 +21,7 @@ impl Called {
         let (home, base) = (bench.home(), bench.shared.0.borrow().slot(0));
         let at = Gva(base + POOL);
         let values = vec![Value::ReturnAddress, Value::Register(Register::Ax), Value::StackPointer];
-        let block = bench.block(4, Task::Record([values, vec![Value::Stack(0)]].concat()));
+        let block = bench.block(4, Task::record([values, vec![Value::Stack(0)]].concat()));
         let pool = Pool { at, capacity };
         let around = &bench.around;
         let returns = Detour::assemble_returns(&block, pool, around, Gva(base + RETURNS)).unwrap();

@@ -1,0 +1,295 @@
+//! Parses filters. Positions are columns of the text, identifiers those of the tracer (error_log).
+
+use winnow::ascii::multispace0;
+use winnow::combinator::{alt, eof, preceded, repeat_till, terminated};
+use winnow::prelude::*;
+use winnow::stream::{AsChar, LocatingSlice, Location};
+use winnow::token::{self, take_while};
+
+use super::filter::{Comparison, Filter, GROUPS_MAX, TESTS_MAX};
+use super::{ParseError, is_event_name, text};
+
+/// What a filter looks like, for who got one wrong.
+const FORM: &str = "write `NAME == 5`, and `&&`, `||`, `!`, `( )` between such";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Word,
+    Comparison(Comparison),
+    And,
+    Or,
+    Not,
+    Open,
+    Close,
+    /// A character that begins nothing.
+    Other,
+}
+
+#[derive(Clone, Copy)]
+struct Token<'a> {
+    kind: Kind,
+    text: &'a str,
+    at: usize,
+}
+
+type Input<'a> = LocatingSlice<&'a str>;
+
+/// The longer of two signs that begin alike comes first.
+fn sign(input: &mut Input<'_>) -> winnow::ModalResult<Kind> {
+    alt((
+        alt((
+            "&&".value(Kind::And),
+            "||".value(Kind::Or),
+            "(".value(Kind::Open),
+            ")".value(Kind::Close),
+        )),
+        "==".value(Kind::Comparison(Comparison::Equal)),
+        "!=".value(Kind::Comparison(Comparison::NotEqual)),
+        "<=".value(Kind::Comparison(Comparison::AtMost)),
+        ">=".value(Kind::Comparison(Comparison::AtLeast)),
+        "<".value(Kind::Comparison(Comparison::Below)),
+        ">".value(Kind::Comparison(Comparison::Above)),
+        "&".value(Kind::Comparison(Comparison::AnyBit)),
+        "!".value(Kind::Not),
+    ))
+    .parse_next(input)
+}
+
+fn lex<'a>(input: &mut Input<'a>) -> winnow::ModalResult<Token<'a>> {
+    let at = input.current_token_start();
+    let word = take_while(1.., |c: char| c.is_alphanum() || matches!(c, '_' | '-' | '.'));
+    let (kind, text) = alt((
+        word.value(Kind::Word).with_taken(),
+        sign.with_taken(),
+        token::any.value(Kind::Other).with_taken(),
+    ))
+    .parse_next(input)?;
+    Ok(Token { kind, text, at })
+}
+
+fn tokens(text: &str) -> Vec<Token<'_>> {
+    let each = terminated(lex, multispace0);
+    let mut all = preceded(multispace0, repeat_till(0.., each, eof));
+    let found: winnow::ModalResult<(Vec<_>, &str)> = all.parse_next(&mut LocatingSlice::new(text));
+    found.map(|(tokens, _)| tokens).unwrap_or_default()
+}
+
+/// Parses a whole filter.
+///
+/// # Errors
+/// [`ParseError`] with the column at fault.
+pub(super) fn parse(text: &str) -> Result<Filter, ParseError> {
+    let tokens = tokens(text);
+    let mut parser = Grammar { tokens: &tokens, end: text.len(), tests: 0 };
+    let filter = parser.any(GROUPS_MAX)?;
+    match parser.tokens.first() {
+        None => Ok(filter),
+        Some(token) if token.kind == Kind::Close => {
+            fail(token.at, "TOO_MANY_CLOSE", "this `)` closes nothing".to_owned())
+        }
+        Some(token) => {
+            let message = format!("`{}` is too much: {FORM}", token.text);
+            fail(token.at, "INVALID_FILTER", message)
+        }
+    }
+}
+
+fn fail<T>(position: usize, id: &'static str, message: String) -> Result<T, ParseError> {
+    Err(ParseError { message, position, id })
+}
+
+struct Grammar<'t, 'a> {
+    tokens: &'t [Token<'a>],
+    /// Length of the text.
+    end: usize,
+    tests: usize,
+}
+
+impl<'a> Grammar<'_, 'a> {
+    fn next(&mut self) -> Option<Token<'a>> {
+        let (first, rest) = self.tokens.split_first()?;
+        self.tokens = rest;
+        Some(*first)
+    }
+
+    fn takes(&mut self, kind: Kind) -> bool {
+        let found = self.tokens.first().is_some_and(|token| token.kind == kind);
+        if found {
+            self.tokens = &self.tokens[1..];
+        }
+        found
+    }
+
+    /// Where the next token is, or would be.
+    fn position(&self) -> usize {
+        self.tokens.first().map_or(self.end, |token| token.at)
+    }
+
+    fn any(&mut self, groups: usize) -> Result<Filter, ParseError> {
+        let mut all = vec![self.all(groups)?];
+        while self.takes(Kind::Or) {
+            all.push(self.all(groups)?);
+        }
+        Ok(joined(all, Filter::Any))
+    }
+
+    fn all(&mut self, groups: usize) -> Result<Filter, ParseError> {
+        let mut all = vec![self.one(groups)?];
+        while self.takes(Kind::And) {
+            all.push(self.one(groups)?);
+        }
+        Ok(joined(all, Filter::All))
+    }
+
+    /// `groups`: how many parentheses and `!` may still be opened.
+    fn one(&mut self, groups: usize) -> Result<Filter, ParseError> {
+        let position = self.position();
+        let deeper = || match groups.checked_sub(1) {
+            Some(left) => Ok(left),
+            None => {
+                let message = format!("more than {GROUPS_MAX} `(` and `!` in one another");
+                fail(position, "TOO_MANY_OPEN", message)
+            }
+        };
+        if self.takes(Kind::Not) {
+            return Ok(Filter::Not(Box::new(self.one(deeper()?)?)));
+        }
+        if self.takes(Kind::Open) {
+            let inner = self.any(deeper()?)?;
+            if !self.takes(Kind::Close) {
+                let message = "the `)` of this is missing".to_owned();
+                return fail(position, "TOO_MANY_OPEN", message);
+            }
+            return Ok(inner);
+        }
+        self.test()
+    }
+
+    fn test(&mut self) -> Result<Filter, ParseError> {
+        let position = self.position();
+        let field = match self.next() {
+            Some(Token { kind: Kind::Word, text, .. }) if is_event_name(text) => text.to_owned(),
+            Some(token) => {
+                let message = format!("`{}` is no field's name: {FORM}", token.text);
+                return fail(position, "FIELD_NOT_FOUND", message);
+            }
+            None => return fail(position, "NO_FILTER", format!("a comparison is missing: {FORM}")),
+        };
+        if self.tests == TESTS_MAX {
+            return fail(position, "TOO_MANY_PREDS", format!("more than {TESTS_MAX} comparisons"));
+        }
+        self.tests += 1;
+        let position = self.position();
+        let Some(Token { kind: Kind::Comparison(comparison), .. }) = self.next() else {
+            let message = format!("behind `{field}` comes `==`, `!=`, `<`, `<=`, `>`, `>=` or `&`");
+            return fail(position, "INVALID_OP", message);
+        };
+        let position = self.position();
+        let operand = self.next().filter(|token| token.kind == Kind::Word);
+        match operand.and_then(|token| number(token.text)) {
+            Some(operand) => Ok(Filter::Test { field, comparison, operand }),
+            None => {
+                let message = "a number belongs here: `5`, `0x1f` or `-12`".to_owned();
+                fail(position, "ILLEGAL_INTVAL", message)
+            }
+        }
+    }
+}
+
+fn joined(mut all: Vec<Filter>, join: impl Fn(Vec<Filter>) -> Filter) -> Filter {
+    match all.pop() {
+        Some(one) if all.is_empty() => one,
+        Some(last) => {
+            all.push(last);
+            join(all)
+        }
+        None => join(all),
+    }
+}
+
+/// A number of 64 bits; a negative one in two's complement.
+fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix('-') {
+        None => text::parse_number(text),
+        Some(digits) => text::parse_number(digits).filter(|n| *n <= 1 << 63).map(u64::wrapping_neg),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn each_fault_has_its_identifier_and_column() {
+        for (text, id, position) in [
+            ("", "NO_FILTER", 0),
+            ("  ", "NO_FILTER", 2),
+            ("a", "INVALID_OP", 1),
+            ("a = 5", "INVALID_OP", 2),
+            ("a ~ \"x*\"", "INVALID_OP", 2),
+            ("a ==", "ILLEGAL_INTVAL", 4),
+            ("a == x", "ILLEGAL_INTVAL", 5),
+            ("a == \"x\"", "ILLEGAL_INTVAL", 5),
+            ("a == 0x10000000000000000", "ILLEGAL_INTVAL", 5),
+            ("a == -9223372036854775809", "ILLEGAL_INTVAL", 5),
+            ("a == 5 &&", "NO_FILTER", 9),
+            ("a == 5 b == 6", "INVALID_FILTER", 7),
+            ("a == 5)", "TOO_MANY_CLOSE", 6),
+            ("a == 1 && (a == 5", "TOO_MANY_OPEN", 10),
+            ("5 == a", "FIELD_NOT_FOUND", 0),
+            ("&& a == 5", "FIELD_NOT_FOUND", 0),
+            ("ä == 5", "FIELD_NOT_FOUND", 0),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert_eq!((error.id, error.position), (id, position), "{text}: {error}");
+        }
+        let many = vec!["a == 1"; TESTS_MAX + 1].join(" || ");
+        assert_eq!(parse(&many).unwrap_err().id, "TOO_MANY_PREDS");
+        let deep = format!("{}a == 1{}", "(".repeat(17), ")".repeat(17));
+        assert_eq!(parse(&deep).unwrap_err().id, "TOO_MANY_OPEN");
+        assert_eq!(
+            parse(&format!("{}a == 1", "!".repeat(100_000))).unwrap_err().id,
+            "TOO_MANY_OPEN"
+        );
+    }
+
+    fn any_filter() -> impl Strategy<Value = Filter> {
+        let test = ("[a-z_][a-z0-9_]{0,5}", 0..Comparison::ALL.len(), any::<u64>()).prop_map(
+            |(field, which, operand)| Filter::Test {
+                field,
+                comparison: Comparison::ALL[which],
+                operand,
+            },
+        );
+        test.prop_recursive(4, 32, 4, |inner| {
+            prop_oneof![
+                inner.clone().prop_map(|one| Filter::Not(Box::new(one))),
+                prop::collection::vec(inner.clone(), 2..4).prop_map(Filter::All),
+                prop::collection::vec(inner, 2..4).prop_map(Filter::Any),
+            ]
+        })
+    }
+
+    fn tests(filter: &Filter) -> usize {
+        match filter {
+            Filter::Test { .. } => 1,
+            Filter::Not(inner) => tests(inner),
+            Filter::All(all) | Filter::Any(all) => all.iter().map(tests).sum(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text: String) {
+            let _ = parse(&text);
+        }
+
+        #[test]
+        fn what_is_printed_parses_to_the_same(filter in any_filter()) {
+            prop_assume!(tests(&filter) <= TESTS_MAX);
+            prop_assert_eq!(parse(&filter.to_string()).unwrap(), filter);
+        }
+    }
+}
