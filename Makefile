@@ -45,7 +45,7 @@ end-to-end:
 	@mkdir -p target/tests && rm -f target/tests/*.jsonl; status=0; \
 	EXOPROBE_TEST_REPORT=$(CURDIR)/target/tests/host.jsonl \
 	    cargo test --locked -p exoprobe-tests --test integration -- --test-threads 2 || status=1; \
-	$(LAB) run intel smp stock || status=1; \
+	$(LAB) run intel smp stock --once || status=1; \
 	echo '== what ran where'; \
 	$(LAB) places target/tests/{host,lab-intel,lab-smp,lab-stock}.jsonl || status=1; \
 	exit $$status

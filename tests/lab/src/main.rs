@@ -20,6 +20,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 
 use error::LabError;
+use exoprobe_tests::harness::Need;
 use plan::{Plan, Run};
 use watch::Limits;
 
@@ -69,6 +70,9 @@ struct RunArgs {
     /// Give up after so many seconds for one machine, counted from its power-on
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     limit: u64,
+    /// Run tests that take the number of vCPUs with two only, if this host's own KVM runs them with one
+    #[arg(long)]
+    once: bool,
     /// How many instructions make a second of the machine's time, for a slower clock
     #[arg(long, value_name = "INSTRUCTIONS", value_parser = clap::value_parser!(u32).range(1_000_000..))]
     ips: Option<u32>,
@@ -116,6 +120,9 @@ fn run(args: &RunArgs) -> Result<(), LabError> {
             ..run
         })
         .collect();
+    // Elsewhere, or nowhere: then they run here.
+    let once = args.once && Need::Kvm.lack().is_none();
+    let runs: Vec<Run> = runs.into_iter().map(|run| if once { run.once() } else { run }).collect();
     if runs.is_empty() {
         return Err(LabError::NoMachine(args.machine.clone().unwrap_or_default()));
     }

@@ -34,6 +34,16 @@ pub(crate) struct Run {
     pub(crate) job: Job,
 }
 
+impl Run {
+    /// The same, where tests that run with one vCPU and with two do so with two only.
+    pub(crate) fn once(mut self) -> Self {
+        for step in &mut self.job.steps {
+            step.env.insert(LACKS_ENV.to_owned(), self.plan.lacks(true));
+        }
+        self
+    }
+}
+
 /// The suite that only [`Plan::Stock`] runs, for it needs a kernel and minutes of its own.
 pub(crate) const STOCK_SUITE: &str = "stock::";
 /// The suites that [`Plan::Smp`] is for.
@@ -42,6 +52,8 @@ const SMP_SUITES: [&str; 2] = ["smp::", "stress::"];
 const STRESS_SECONDS: &str = "2";
 /// File that the counts go to.
 pub(crate) const COUNTS_FILE: &str = "counts.json";
+/// Why a test is not run with one vCPU.
+const ONCE: &str = "it runs here with two vCPUs (--once), and elsewhere with one";
 /// The end-to-end tests, in the lab.
 const TESTS: &str = "/bin/integration";
 
@@ -112,7 +124,17 @@ impl Plan {
     pub(crate) fn may_skip(self, test: &str, reason: &str) -> bool {
         let lacks = self.machine().lacks.split(';').filter_map(|lack| lack.split_once('='));
         let told = lacks.into_iter().any(|(_, why)| why == reason);
-        told || (self != Self::Stock && test.starts_with(STOCK_SUITE))
+        told || reason == ONCE || (self != Self::Stock && test.starts_with(STOCK_SUITE))
+    }
+
+    /// What tests cannot have there, as [`LACKS_ENV`]; with `once`, also the time for a second number of vCPUs, where
+    /// the first can be had.
+    fn lacks(self, once: bool) -> String {
+        let own = self.machine().lacks;
+        let has_smp = own.split(';').all(|lack| !lack.starts_with("smp="));
+        let once = (once && has_smp).then(|| format!("repeat={ONCE}"));
+        let all = [Some(own.to_owned()), once].into_iter().flatten();
+        all.filter(|lack| !lack.is_empty()).collect::<Vec<_>>().join(";")
     }
 
     fn step(self, name: &str, program: &str, args: Vec<String>) -> Step {
@@ -120,7 +142,7 @@ impl Plan {
             (GUEST_ENV, "/guest"),
             (REPORT_ENV, RESULTS),
             (PROGRESS_ENV, "1"),
-            (LACKS_ENV, self.machine().lacks),
+            (LACKS_ENV, &self.lacks(false)),
         ];
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
         Step {
@@ -203,6 +225,18 @@ mod tests {
         assert!(
             Plan::Amd.may_skip("counts::x", reason) && !Plan::Intel.may_skip("counts::x", reason)
         );
+    }
+
+    #[test]
+    fn once_leaves_out_what_two_vcpus_repeat() {
+        let lacks = |plan: Plan| {
+            let run = plan.runs(None).pop().expect("a plan runs something").once();
+            assert!(plan.may_skip("hits::x", ONCE));
+            run.job.steps[0].env[LACKS_ENV].clone()
+        };
+        assert!(lacks(Plan::Intel).ends_with(&format!(";repeat={ONCE}")), "{}", lacks(Plan::Intel));
+        assert_eq!(lacks(Plan::Smp), format!("repeat={ONCE}"));
+        assert_eq!(lacks(Plan::Amd), AMD.lacks, "it has one vCPU only");
     }
 
     #[test]

@@ -44,12 +44,17 @@ impl Case {
             Run::Once(run) => vec![Test { name, needs, body: Box::new(run) }],
             Run::EachVcpuCount(run) => VCPU_COUNTS
                 .map(|vcpus| {
-                    let (mark, smp) = if vcpus == 1 { ("", None) } else { ("s", Some(Need::Smp)) };
+                    let contended = needs.contains(&Need::ContendedLocks);
+                    let (mark, own) = match vcpus {
+                        // Where two would not do, one is no repetition.
+                        1 => ("", (!contended).then_some(Need::Repeat)),
+                        _ => ("s", Some(Need::Smp)),
+                    };
                     let needs = needs.iter().copied();
                     let needs = needs.filter(|need| vcpus > 1 || *need != Need::ContendedLocks);
                     Test {
                         name: format!("{name} [{vcpus} vCPU{mark}]"),
-                        needs: needs.chain(smp).collect(),
+                        needs: needs.chain(own).collect(),
                         body: Box::new(move || run(vcpus)),
                     }
                 })
@@ -89,7 +94,9 @@ mod tests {
         assert_eq!(vcpus, 1);
     }
 
-    const CASES: &[Case] = cases![plain, counted(vcpus) needs [Kvm, Loopback, ContendedLocks], plain needs [], counted(vcpus)];
+    const CASES: &[Case] = cases![
+        plain, counted(vcpus) needs [Kvm, Loopback, ContendedLocks], plain needs [], counted(vcpus),
+    ];
 
     #[test]
     fn names_are_the_module_the_function_and_the_vcpus() {
@@ -101,6 +108,8 @@ mod tests {
         let kvm = [Need::Kvm, Need::Loopback];
         let two = [Need::Kvm, Need::Loopback, Need::ContendedLocks, Need::Smp];
         assert_eq!(needs, [&kvm[..], &two]);
+        let needs: Vec<Vec<Need>> = CASES[3].tests().into_iter().map(|test| test.needs).collect();
+        assert_eq!(needs, [[Need::Kvm, Need::Repeat], [Need::Kvm, Need::Smp]]);
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub enum Need {
     Loopback,
     /// A guest with more than one vCPU.
     Smp,
+    /// The time for a case with one vCPU that is run with two as well.
+    Repeat,
     /// vCPUs that may wait for each other with interrupts off: the host takes a vCPU out that spins so, for
     /// the one that it waits for. Of a case that takes the number of vCPUs, only with more than one.
     ContendedLocks,
@@ -49,13 +51,14 @@ pub enum Lack {
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 11] = [
+const NAMES: [(Need, &str); 12] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
     (Need::Root, "root"),
     (Need::Loopback, "loopback"),
     (Need::Smp, "smp"),
+    (Need::Repeat, "repeat"),
     (Need::ContendedLocks, "contended_locks"),
     (Need::SingleStep, "single_step"),
     (Need::TripleFault, "triple_fault"),
@@ -99,8 +102,9 @@ impl Need {
             // Its owner is the effective user.
             Self::Root => require(metadata("/proc/self")?.uid() == 0, "not run by root"),
             Self::Loopback => loopback_connects(),
-            // KVM has these, so that their absence can only be told.
+            // KVM has these, and here is time, so that their absence can only be told.
             Self::Smp
+            | Self::Repeat
             | Self::ContendedLocks
             | Self::SingleStep
             | Self::TripleFault
