@@ -1,6 +1,7 @@
 //! `make bench`: the figures of docs/benchmarks.md. Ratios are taken in one run, rounds of the two
 //! sides alternating; the least of each side counts, because the machine is shared.
 
+mod consumer;
 mod detour;
 mod hit;
 mod machine;
@@ -16,6 +17,7 @@ fn main() {
     let _snapshots = exoprobe_tests::SnapshotCleanup;
     println!("{:<58} {:>14}   asked", "figure", "measured");
     detour::run();
+    consumer::run();
     hit::run();
     own_event::run();
     machine::run();
