@@ -1,5 +1,5 @@
 //! Hidden memory: one region outside the guest's RAM and e820 map, in its own KVM memory slot,
-//! reached by the guest's kernel through a single entry in its own page tables.
+//! reached by the guest's kernel through entries in its own page tables.
 //!
 //! | pages     | mapped as          | holds |
 //! |-----------|--------------------|-------|
@@ -11,19 +11,23 @@
 //! | 256 to 510| read, write        | data window: what that code counts and records |
 //! | 511       | not mapped         | the page table that a user half of the guest's tables gets: page 1 alone |
 //!
+//! Behind these, mapped by entries of their own when they are wanted, come 6 MiB of rings: read, write.
+//!
 //! The guest can, as kernel, rewrite its tables; so the entry is checked before each use.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use vm_memory::{Bytes, GuestAddress, GuestRegionMmap, MmapRegion, VolatileMemory};
 
 use crate::addr::{Gpa, Gva};
-use crate::layout::{HIDDEN_GVA_FALLBACK, HIDDEN_GVAS, HIDDEN_SIZE, KERNEL_IMAGE_BASE};
+use crate::layout::{
+    HIDDEN_GVA_FALLBACK, HIDDEN_GVAS, HIDDEN_SIZE, KERNEL_IMAGE_BASE, RINGS_GVA, RINGS_SIZE,
+};
 use crate::memory::{GuestRam, MemoryError, OutsideMemory, to_usize};
 use crate::paging::{
-    self, PAGE_SIZE, PAGE_SIZE_2M, PTE_ACCESSED, PTE_ADDR_MASK, PTE_DIRTY, PTE_NO_EXECUTE,
-    PTE_PRESENT, PTE_WRITE, PagingError, PagingMode, ReadPhys,
+    self, PAGE_SIZE, PAGE_SIZE_2M, PTE_ACCESSED, PTE_ADDR_MASK, PTE_DIRTY, PTE_LARGE,
+    PTE_NO_EXECUTE, PTE_PRESENT, PTE_WRITE, PagingError, PagingMode, ReadPhys,
 };
 
 /// Global translation: survives a CR3 write, as the kernel's own text does.
@@ -70,6 +74,14 @@ pub enum HiddenError {
         /// The entry now.
         now: u64,
     },
+    /// An entry that is to map the rings is taken.
+    #[error("the guest uses the page-directory entry for rings at {gva}: it is {now:#x}")]
+    RingsTaken {
+        /// What it maps.
+        gva: Gva,
+        /// The entry.
+        now: u64,
+    },
     /// Page-table isolation is on, and user mode's tables have no directory that could map the stubs.
     #[error("the guest isolates page tables, and those of user mode cannot map hidden memory: {0}")]
     UserTables(PagingError),
@@ -89,6 +101,9 @@ pub struct Window {
     pub len: u64,
 }
 
+/// The rings.
+const RINGS: Window = Window { gva: RINGS_GVA, offset: HIDDEN_SIZE, len: RINGS_SIZE };
+
 /// The hidden region of one guest.
 #[derive(Debug)]
 pub struct HiddenMemory {
@@ -96,27 +111,33 @@ pub struct HiddenMemory {
     gpa: Gpa,
     /// Guest-virtual base once mapped; 0 before.
     base: AtomicU64,
+    /// The rings are mapped.
+    has_rings: AtomicBool,
 }
+
+/// Bytes of the whole region.
+const REGION: u64 = HIDDEN_SIZE + RINGS_SIZE;
 
 impl HiddenMemory {
     /// Reserves the region above `ram`, builds its page tables and fills its trampolines. Pages cost memory when touched.
     ///
     /// # Errors
-    /// [`MemoryError`] when the host cannot map 2 MiB.
+    /// [`MemoryError`] when the host cannot map 8 MiB.
     pub fn new(ram: &GuestRam) -> Result<Self, MemoryError> {
         let gpa = Gpa(ram.end().0.max(1 << 32).next_multiple_of(PAGE_SIZE_2M));
-        let mapping = MmapRegion::new(to_usize(HIDDEN_SIZE))
-            .map_err(|source| MemoryError::Map { mib: HIDDEN_SIZE >> 20, source })?;
+        let mapping = MmapRegion::new(to_usize(REGION))
+            .map_err(|source| MemoryError::Map { mib: REGION >> 20, source })?;
         let region =
             GuestRegionMmap::new(mapping, GuestAddress(gpa.0)).ok_or(MemoryError::Wraps(gpa))?;
-        let hidden = Self { region, gpa, base: AtomicU64::new(NOT_MAPPED) };
+        let (base, has_rings) = (AtomicU64::new(NOT_MAPPED), AtomicBool::new(false));
+        let hidden = Self { region, gpa, base, has_rings };
         hidden.build_page_tables();
         hidden.fill_trampolines();
         Ok(hidden)
     }
 
-    /// Makes the region as new: all zero but its page tables and trampolines, and not mapped. The guest
-    /// must be at power-on: nothing of it may lead here any more.
+    /// Makes the region as new, but for what is in the rings: all zero but its page tables and trampolines, and
+    /// not mapped. The guest must be at power-on: nothing of it may lead here any more.
     pub(crate) fn reset(&self) {
         self.restore_base(None);
         self.write(0, &vec![0; to_usize(HIDDEN_SIZE)]);
@@ -152,7 +173,7 @@ impl HiddenMemory {
     /// Host address and length in bytes, for the KVM memory slot.
     #[must_use]
     pub(crate) fn host_mapping(&self) -> (*mut u8, u64) {
-        (self.region.as_ptr(), HIDDEN_SIZE)
+        (self.region.as_ptr(), REGION)
     }
 
     /// The guest-virtual base once [`Self::map`] succeeded.
@@ -163,6 +184,7 @@ impl HiddenMemory {
     }
 
     pub(crate) fn restore_base(&self, base: Option<Gva>) {
+        self.has_rings.store(false, Ordering::Release);
         self.base.store(base.map_or(NOT_MAPPED, |gva| gva.0), Ordering::Release);
     }
 
@@ -207,6 +229,35 @@ impl HiddenMemory {
         } else {
             Err(HiddenError::Overwritten { gva, now })
         }
+    }
+
+    /// Maps the rings by entries of the directory that has the fixmap; later calls check that the guest left
+    /// them alone. Whoever lays rings out empties them: what is in them is of an earlier guest, or of a snapshot.
+    ///
+    /// # Errors
+    /// [`HiddenError`]; nothing was written to the guest then.
+    pub fn map_rings(&self, ram: &GuestRam, mode: PagingMode) -> Result<Window, HiddenError> {
+        let steps = (0..RINGS_SIZE).step_by(to_usize(PAGE_SIZE_2M));
+        let flags = PTE_PRESENT | PTE_ACCESSED | PTE_WRITE | PTE_DIRTY;
+        let entry = |step| {
+            let gpa = self.gpa.0 + HIDDEN_SIZE + step;
+            gpa | flags | PTE_LARGE | PTE_NO_EXECUTE | PTE_GLOBAL
+        };
+        let mut missing = Vec::new();
+        for step in steps {
+            let gva = RINGS_GVA.wrapping_add(step);
+            let at = directory_entry(ram, mode, gva)?;
+            match load(ram, at)? {
+                0 => missing.push((at, entry(step))),
+                now if is_entry(now, entry(step)) => {}
+                now => return Err(HiddenError::RingsTaken { gva, now }),
+            }
+        }
+        for (at, entry) in missing {
+            ram.store_u64(at, entry)?;
+        }
+        self.has_rings.store(true, Ordering::Release);
+        Ok(RINGS)
     }
 
     /// Under page-table isolation an exception in user mode enters the kernel on page tables that map
@@ -272,6 +323,13 @@ impl HiddenMemory {
     #[must_use]
     pub fn data_window(&self) -> Option<Window> {
         self.window(DATA_PAGES)
+    }
+
+    /// Where rings of records are, once mapped.
+    #[must_use]
+    pub fn rings_window(&self) -> Option<Window> {
+        let mapped = self.has_rings.load(Ordering::Acquire);
+        mapped.then_some(RINGS)
     }
 
     fn window(&self, pages: Range<u64>) -> Option<Window> {

@@ -33,7 +33,7 @@ pub const LOCAL_APIC: u32 = 0xfee0_0000;
 /// I/O APIC, where KVM's in-kernel irqchip puts it.
 pub const IO_APIC: u32 = 0xfec0_0000;
 
-/// Bytes of the hidden region: what one page-directory entry maps.
+/// Bytes of the hidden region without its rings: what one page-directory entry maps.
 pub const HIDDEN_SIZE: u64 = 2 << 20;
 /// First GiB of the kernel-image mapping: the kernel's text lies in it.
 pub const KERNEL_IMAGE_BASE: Gva = Gva(0xffff_ffff_8000_0000);
@@ -46,6 +46,12 @@ pub const HIDDEN_GVAS: [Gva; 2] = [Gva(0xffff_ffff_ff20_0000), Gva(0xffff_ffff_f
 /// 512 MiB kernel-image range, the smallest Linux uses: below modules in every layout. Linux clears
 /// unused entries here once, early in boot (cleanup_highmap).
 pub const HIDDEN_GVA_FALLBACK: Gva = Gva(0xffff_ffff_9fe0_0000);
+/// Where the rings of hidden memory are mapped: behind the fixmap, whose last page-directory entry ends here
+/// (FIXADDR_TOP of x86-64's fixmap.h), in the same directory; below the last 2 MiB, where a pointer that is an
+/// error's number must lead nowhere (mm.rst, "unused hole"; err.h).
+pub const RINGS_GVA: Gva = Gva(0xffff_ffff_ff80_0000);
+/// Bytes of the rings: three page-directory entries.
+pub const RINGS_SIZE: u64 = 6 << 20;
 /// First address of the kernel's half with 48-bit addresses: 64-bit Linux runs above it once it has
 /// left the identity mapping it is started in.
 pub const KERNEL_HALF: Gva = Gva(0xffff_8000_0000_0000);

@@ -23,8 +23,6 @@ const BLOCKS: u64 = 4096;
 const COUNTERS: u64 = 2 * COUNTER;
 /// Bytes of a ring's data, as powers of two, the least first.
 const RING_BITS: Range<u32> = 12..32;
-/// Bytes for the pools of return probes: 5,000 instances.
-const POOLS: u64 = 64 * PAGE_SIZE;
 
 /// The host's side of all that detours write.
 #[derive(Default)]
@@ -63,7 +61,8 @@ struct Leaving {
 pub(super) fn pool_window(hidden: &HiddenMemory) -> Option<Window> {
     let data = hidden.data_window()?;
     let before = BLOCKS * COUNTERS;
-    Some(Window { gva: data.gva.wrapping_add(before), offset: data.offset + before, len: POOLS })
+    let (gva, offset) = (data.gva.wrapping_add(before), data.offset + before);
+    Some(Window { gva, offset, len: data.len - before })
 }
 
 /// A record, and what it is of.
@@ -88,11 +87,14 @@ impl Rings {
         guest: &dyn Guest,
         kernel: &Kernel,
     ) -> Result<Surroundings, &'static str> {
+        let counters = guest.hidden().data_window();
+        let counters = counters.ok_or("not-mapped: hidden memory is not mapped")?;
+        let rings = guest.hidden().map_rings(guest.ram(), kernel.view.mode);
+        let window =
+            rings.map_err(|_| "not-mapped: the guest uses the place of the rings itself")?;
         if let Some(around) = &self.around {
             return Ok(around.clone());
         }
-        let window =
-            guest.hidden().data_window().ok_or("not-mapped: hidden memory is not mapped")?;
         let vcpus = u64::from(guest.vcpus());
         let cpu = kernel.cpu_number();
         let current = kernel.current_task().zip(kernel.tasks()).map(|(task, tasks)| Current {
@@ -103,20 +105,18 @@ impl Rings {
         if cpu.is_none() && vcpus > 1 {
             return Err("cpu: the kernel does not tell where it has the CPU's number");
         }
-        let before = BLOCKS * COUNTERS + POOLS;
-        let stride = (window.len - before) / vcpus / PAGE_SIZE * PAGE_SIZE;
+        let stride = window.len / vcpus / PAGE_SIZE * PAGE_SIZE;
         let fits = |len: &u64| GuestRing::bytes(*len) <= stride;
         let len = RING_BITS.rev().map(|bit| 1 << bit).find(fits);
         let len = len.ok_or("cpu: there are too many vCPUs for their rings")?;
-        let base = window.offset + before;
         self.rings = (0..vcpus)
-            .map(|index| GuestRing::new(guest.hidden(), base + index * stride, len))
+            .map(|index| GuestRing::new(guest.hidden(), window.offset + index * stride, len))
             .collect();
-        self.counters = Some(window.offset);
+        self.counters = Some(counters.offset);
         let narrow = |value: u64| u32::try_from(value).expect("less than hidden memory");
         let hidden = guest.hidden().base().unwrap_or_default();
         let around = Surroundings {
-            rings: window.gva.wrapping_add(before),
+            rings: window.gva,
             stride: narrow(stride),
             mask: narrow(len - 1),
             cpu,

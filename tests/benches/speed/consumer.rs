@@ -27,7 +27,7 @@ impl Ring {
     /// The one that is full: its head has come to the limit behind it, and that is its length.
     fn full(guest: &TestGuest) -> Self {
         let hidden = guest.vm.hidden();
-        let window = hidden.data_window().expect("a probe is optimized");
+        let window = hidden.rings_window().expect("a probe is optimized");
         let words = (window.offset..window.offset + window.len - WORD).step_by(8);
         let is_full = |at: &u64| {
             let [head, limit] = [*at, at + WORD].map(|at| hidden.load_u64(at));
@@ -43,7 +43,7 @@ pub(crate) fn run() {
     guest.probe(&format!("p:{EVENT} __x64_sys_getpid %di %si %dx %cx"));
     guest.optimize(EVENT);
     // Nothing is read before the ring is full.
-    let _ = guest.work("getpid 9000");
+    let _ = guest.work("getpid 66000");
     let ring = Ring::full(&guest);
     let (hidden, records) = (guest.vm.hidden(), ring.len / RECORD);
     let mut data = vec![0; usize::try_from(ring.len).expect("below 2 MiB")];

@@ -15,7 +15,7 @@ use exoprobe_vmm::Gva;
 
 use crate::figure;
 
-const SIZE: usize = 1 << 20;
+const SIZE: usize = 8 << 20;
 /// Offsets in the mapping.
 const FUNCTION: usize = 0;
 const STORE: usize = 0x100;
@@ -28,7 +28,7 @@ const STAMP: usize = 0x1018;
 const TASK: usize = 0x1020;
 const RING: usize = 0x2000;
 /// As in a guest with one vCPU.
-const RING_LEN: u64 = 1 << 19;
+const RING_LEN: u64 = 1 << 22;
 /// Calls that fill no ring: 64 bytes are the longest records here.
 const CALLS: u32 = 4000;
 const ROUNDS: usize = 200;
@@ -141,7 +141,7 @@ fn detoured(mapping: &mut Mapping, task: Task) {
     let around = Surroundings {
         rings: Gva(mapping.at(RING)),
         stride: 0x10000,
-        mask: u32::try_from(RING_LEN - 1).expect("18 bits"),
+        mask: u32::try_from(RING_LEN - 1).expect("22 bits"),
         // A program's GS is 0, so that an offset is an address.
         cpu: Some(at(CPU)),
         current: Some(Current { task: at(CURRENT), pid: 0, comm: 8 }),

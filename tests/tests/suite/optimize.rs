@@ -281,16 +281,16 @@ fn the_rule_that_stops_an_optimization_is_named(vcpus: u8) {
 
 fn a_full_ring_loses_records_and_no_hit(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
-    guest.probe(&format!("p:args {GETPID} {}", "%di ".repeat(100).trim_end()));
+    guest.probe(&format!("p:args {GETPID} {}", "%di ".repeat(128).trim_end()));
     guest.optimize("args");
-    // 820 bytes each: more than the ring holds, with nobody reading.
-    assert_eq!(guest.work("getpid 1500"), 1500);
+    // 1056 bytes each: more than the ring holds, with nobody reading.
+    assert_eq!(guest.work("getpid 4500"), 4500);
     let status = guest.status("args");
-    assert_eq!(status.hits, 1500);
+    assert_eq!(status.hits, 4500);
     assert!(status.lost > 0 && status.recorded > 100, "{status:?}");
     assert_eq!(guest.work("getpid 100"), 100);
     let after = guest.status("args");
-    assert_eq!((after.hits, after.lost), (1600, status.lost), "it goes on");
+    assert_eq!((after.hits, after.lost), (4600, status.lost), "it goes on");
     guest.engine.unregister_all().unwrap();
     guest.assert_unharmed();
 }
@@ -301,9 +301,9 @@ fn what_the_guest_writes_into_its_rings_costs_records_only(vcpus: u8) {
     guest.optimize("args");
     assert_eq!(guest.work("getpid 50"), 50);
     // As code of the guest's could: all that detours write to, but for counters.
-    let window = guest.vm.hidden().data_window().unwrap();
-    let len = usize::try_from(window.len).unwrap() - 32_768;
-    guest.vm.hidden().write(window.offset + 32_768, &vec![0xa5; len]);
+    let window = guest.vm.hidden().rings_window().unwrap();
+    let len = usize::try_from(window.len).unwrap();
+    guest.vm.hidden().write(window.offset, &vec![0xa5; len]);
     let status = guest.status("args");
     assert!(status.hits <= 50, "{status:?}");
     assert_eq!(guest.work("getpid 50"), 50);

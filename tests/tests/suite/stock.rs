@@ -28,6 +28,11 @@ fn a_distributions_kernel_boots_with_kaslr_to_the_prompt() {
     let base = kernel_base(&guest);
     println!("KASLR put the kernel at {base:?}");
     assert!(base > WITHOUT_KASLR, "{base:?}");
+    // It leaves the places free that ours are to have.
+    let (hidden, ram, mode) = (guest.vm.hidden(), guest.vm.ram(), guest.paging_mode());
+    hidden.map(ram, mode).expect("a place for hidden memory");
+    hidden.map_rings(ram, mode).expect("a place for rings");
+    guest.assert_unharmed();
 }
 
 /// The first mapping of the kernel image.

@@ -1,6 +1,6 @@
 use super::*;
 use crate::memory::ram_ranges;
-use crate::paging::{PTE_LARGE, translate};
+use crate::paging::translate;
 
 const RW: u64 = PTE_PRESENT | PTE_WRITE;
 /// Kernel code that page-table isolation leaves in the user half, and its page table entry.
@@ -124,6 +124,34 @@ fn full_or_unmapped_directories_are_an_error() {
     let nowhere = PagingMode { cr3: 0x8000, levels: 4 };
     assert!(matches!(hidden.map(&ram, nowhere), Err(HiddenError::Paging(_))));
     assert_eq!(hidden.base(), None);
+}
+
+#[test]
+fn rings_are_mapped_whole_or_not_at_all() {
+    let (ram, mode) = guest();
+    let hidden = HiddenMemory::new(&ram).unwrap();
+    let entry = |step: u64| Gpa(FIXMAP + slot_of(RINGS_GVA) + step * 8);
+    assert_eq!(hidden.rings_window(), None);
+    ram.store_u64(entry(2), ENTRY_PAGE).unwrap();
+    let taken = HiddenError::RingsTaken { gva: Gva(0xffff_ffff_ffc0_0000), now: ENTRY_PAGE };
+    assert_eq!(hidden.map_rings(&ram, mode), Err(taken));
+    let entries = || [0, 1, 2, 3].map(|step| ram.read_u64(entry(step)).unwrap());
+    assert_eq!((entries(), hidden.rings_window()), ([0, 0, ENTRY_PAGE, 0], None));
+    ram.store_u64(entry(2), 0).unwrap();
+    let window = hidden.map_rings(&ram, mode).unwrap();
+    assert_eq!(hidden.rings_window(), Some(window));
+    assert_eq!(entries()[3], 0, "where errors' numbers lead");
+    for offset in [0, PAGE_SIZE_2M, window.len - 8] {
+        let found = translate(&ram, mode, window.gva.wrapping_add(offset)).unwrap();
+        assert!(found.writable && !found.executable && !found.user);
+        assert_eq!(found.gpa, Gpa(hidden.gpa().0 + window.offset + offset));
+    }
+    // Again, also in a guest from a snapshot; and not where the guest made something else of it.
+    hidden.restore_base(None);
+    assert_eq!(hidden.rings_window(), None);
+    assert_eq!(hidden.map_rings(&ram, mode), Ok(window));
+    ram.store_u64(entry(0), entries()[1]).unwrap();
+    assert!(matches!(hidden.map_rings(&ram, mode), Err(HiddenError::RingsTaken { .. })));
 }
 
 #[test]
