@@ -28,7 +28,7 @@ const LAST_CALLS: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "Examples:
   exoprobe run --kernel vmlinux --initramfs initramfs.cpio --socket /tmp/exoprobe.sock
-  exoprobe run --kernel bzImage --symbols System.map --memory 512 --vcpus 2 --console
+  exoprobe run --kernel bzImage --memory 512 --vcpus 2 --console
   exoprobe run --restore /tmp/guest.snap --socket /tmp/second.sock
   exoprobe run --kernel vmlinux --probe 'p:begin start_kernel' --probe 'r:init kernel_init_freeable'
   EXOPROBE_TOKEN=... exoprobe run --kernel vmlinux --listen 127.0.0.1:8080
@@ -61,7 +61,8 @@ pub struct RunArgs {
     /// Number of vCPUs
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "restore")]
     pub vcpus: u8,
-    /// Symbols of the kernel: its vmlinux or System.map [default: the kernel itself]
+    /// Symbols of the kernel: its vmlinux or System.map [default: those of a vmlinux, or the kernel's own, read from
+    /// the guest's memory once it runs]
     #[arg(long, value_name = "PATH")]
     pub symbols: Option<PathBuf>,
     /// Go on from a snapshot in place of booting a kernel

@@ -7,6 +7,8 @@
 
 pub mod extable;
 pub mod image;
+pub mod kallsyms;
+pub mod kernel_image;
 pub mod symbols;
 pub mod task;
 pub mod view;
@@ -14,6 +16,8 @@ pub mod virt;
 
 pub use extable::{ExceptionTable, ExtableError, Fixup};
 pub use image::MemoryImage;
+pub use kallsyms::KallsymsError;
+pub use kernel_image::KernelImage;
 pub use symbols::{
     FunctionBounds, LoadError, LookupError, Symbol, SymbolKind, SymbolOffset, SymbolTable,
 };

@@ -1,6 +1,6 @@
 //! Why the engine refuses, each with the errno that the kernel's own API gives where one applies.
 
-use exoprobe_introspect::{ExtableError, LookupError, VirtualReadError};
+use exoprobe_introspect::{ExtableError, KallsymsError, LookupError, VirtualReadError};
 use exoprobe_vmm::hidden::HiddenError;
 use exoprobe_vmm::paging::PagingError;
 use exoprobe_vmm::{Gva, OutsideMemory, VcpuError};
@@ -24,9 +24,11 @@ pub enum AttachError {
         "the symbols are not of the kernel that runs: {0}; give the vmlinux or System.map of its own build"
     )]
     WrongSymbols(String),
-    /// There are no symbols.
-    #[error("no symbols are loaded: start with --symbols VMLINUX or System.map")]
-    NoSymbols,
+    /// There are no symbols: none were given, and the kernel does not tell its own.
+    #[error(
+        "the kernel does not tell its symbols: {0}; start with --symbols VMLINUX or System.map"
+    )]
+    NoSymbols(#[from] KallsymsError),
     /// Hidden memory cannot be mapped.
     #[error(transparent)]
     Hidden(#[from] HiddenError),
@@ -238,7 +240,7 @@ impl ProbeError {
             Self::Clobbered { .. } => "ETXTBSY",
             Self::Attach(AttachError::Booting) | Self::NotFinal(_) => "EAGAIN",
             Self::Attach(AttachError::Stopped) | Self::Vcpu(_) => "ESHUTDOWN",
-            Self::Attach(AttachError::NoSymbols) => "ENODATA",
+            Self::Attach(AttachError::NoSymbols(_)) => "ENODATA",
             Self::Attach(_) => "ENXIO",
             Self::Read(_) | Self::Memory(_) => "EFAULT",
             Self::Syntax(_)

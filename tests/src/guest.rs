@@ -99,12 +99,12 @@ impl TestGuest {
         Self::of_kernel(vm, kernel_symbols())
     }
 
-    /// As [`Self::new`], for a kernel with these symbols.
+    /// As [`Self::new`], for a kernel with these symbols; with none, the engine reads the kernel's own.
     #[must_use]
-    pub fn of_kernel(vm: Vm, symbols: SymbolTable) -> Self {
+    pub fn of_kernel(vm: Vm, symbols: impl Into<Option<SymbolTable>>) -> Self {
         let vm = Arc::new(vm);
         let guest: Arc<dyn Guest> = Arc::clone(&vm) as Arc<dyn Guest>;
-        let engine = Arc::new(Engine::new(guest, vm.clock(), symbols, DEFAULT_EVENTS));
+        let engine = Arc::new(Engine::new(guest, vm.clock(), symbols.into(), DEFAULT_EVENTS));
         Self { vm, engine }
     }
 

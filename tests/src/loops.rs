@@ -105,7 +105,7 @@ impl<T: Send + 'static> Loops<T> {
         bodies: &[&[u8]],
         observe: impl Fn() -> T + Send + Sync + 'static,
     ) -> Self {
-        let symbols = guest.engine.symbols();
+        let symbols = guest.engine.symbols().expect("the guest's kernel runs");
         let park = symbols.lookup_function(SCRATCH).expect("every kernel has it").address;
         let (code, offsets) = assemble(bodies);
         let bounds = symbols.function_at(park).expect("it is a function");

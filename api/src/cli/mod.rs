@@ -10,6 +10,7 @@ mod format;
 mod kprobes;
 mod probe;
 mod show;
+mod symbols;
 #[cfg(test)]
 mod tests;
 mod tty;
@@ -53,6 +54,8 @@ enum Command {
     Probe(probe::ProbeCommand),
     /// Print the events that probes recorded
     Events(events::EventsArgs),
+    /// Look up symbols of the guest's kernel
+    Symbols(symbols::SymbolsArgs),
     /// Look at the guest and control it
     #[command(subcommand)]
     Vm(vm::VmCommand),
@@ -98,6 +101,9 @@ fn dispatch(cli: Cli, out: &mut dyn Write) -> Result<(), CliError> {
         }
         Command::Events(args) => {
             with_client(&connection, out, async |context| events::run(context, &args).await)
+        }
+        Command::Symbols(args) => {
+            with_client(&connection, out, async |context| symbols::run(context, &args).await)
         }
         Command::Vm(command) => {
             with_client(&connection, out, async |context| vm::run(context, command).await)

@@ -27,6 +27,7 @@ async fn exoprobe(fake: &Fake, args: &[&str]) -> (String, Result<(), CliError>) 
         Command::Probe(command) => probe::run(&mut context, command).await,
         Command::Vm(command) => vm::run(&mut context, command).await,
         Command::Events(args) => events::run(&mut context, &args).await,
+        Command::Symbols(args) => symbols::run(&mut context, &args).await,
         other => panic!("{other:?} needs no service"),
     };
     (String::from_utf8(out).unwrap(), result)
@@ -276,6 +277,23 @@ async fn the_guests_answer_decides_the_status() {
         assert_eq!(result.map_or_else(|error| error.status(), |()| 0), status);
         let shown = answer.replace('\x1b', "\\u{1b}");
         assert_eq!(out, if status == 3 { "" } else { &shown });
+    }
+}
+
+#[tokio::test]
+async fn symbols_are_a_table_with_offsets_where_an_address_was_asked_for() {
+    const SYMBOL: &str = r#"[{"name":"vfs_read","addr":"0xffffffff81000000","size":64,
+        "kind":"function","global":true,"offset":16}]"#;
+    let routes = Router::new().route("/v1/symbols", get(async || SYMBOL));
+    let fake = Fake::serve(routes);
+    let (out, result) = exoprobe(&fake, &["symbols", "--at", "0xffffffff81000010"]).await;
+    result.unwrap();
+    assert!(out.contains("0xffffffff81000000  ") && out.contains("vfs_read+0x10"), "{out}");
+    let (out, result) = exoprobe(&fake, &["--json", "symbols", "vfs_*"]).await;
+    result.unwrap();
+    assert!(out.contains("\"size\":64"), "{out}");
+    for wrong in [&["exoprobe", "symbols"][..], &["exoprobe", "symbols", "a", "--at", "1"]] {
+        assert!(Cli::try_parse_from(wrong).is_err(), "{wrong:?}");
     }
 }
 

@@ -8,6 +8,7 @@ mod kprobes;
 mod openapi;
 mod probes;
 mod problem;
+mod symbols;
 #[cfg(test)]
 mod tests;
 mod vm;
@@ -51,6 +52,7 @@ fn engine_routes(engine: &Arc<Engine>, closing: &Closing) -> Router {
     let events = EventsApi { engine: Arc::clone(engine), closing: closing.clone() };
     probes::routes(Arc::clone(engine))
         .merge(kprobes::routes(Arc::clone(engine)))
+        .merge(symbols::routes(Arc::clone(engine)))
         .merge(events::routes(events))
         .route("/v1/openapi.json", get(openapi_document))
 }

@@ -5,7 +5,7 @@ use utoipa::openapi::{Content, PathItem, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, Modify, OpenApi};
 
 use super::problem::{PROBLEM_JSON, ProblemDocument};
-use super::{events, kprobes, probes, vm, wire};
+use super::{events, kprobes, probes, symbols, vm, wire};
 
 /// Every error of every route.
 pub(crate) struct Problems;
@@ -36,7 +36,7 @@ impl IntoResponses for Problems {
         probes::remove, probes::unregister,
         kprobes::list, kprobes::enabled, kprobes::switch, kprobes::optimization, kprobes::optimize,
         kprobes::blacklist,
-        events::events, super::openapi_document,
+        symbols::symbols, events::events, super::openapi_document,
     ),
     components(schemas(ProblemDocument, wire::Lost)),
     modifiers(&ShortNames, &BearerToken),
@@ -45,6 +45,7 @@ impl IntoResponses for Problems {
         (name = "vm", description = "The guest: state, run control, registers, serial ports"),
         (name = "probes", description = "Probes"),
         (name = "kprobes", description = "All probes together, as in the kernel's debugfs"),
+        (name = "symbols", description = "The guest kernel's symbols"),
         (name = "events", description = "Hits of probes"),
         (name = "meta", description = "This document"),
     )

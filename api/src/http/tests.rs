@@ -61,7 +61,7 @@ fn app() -> (Router, watch::Sender<bool>) {
     let hidden = HiddenMemory::new(&ram).unwrap();
     let symbols = SymbolTable::from_system_map(SYSTEM_MAP).unwrap();
     let guest = Arc::new(BootingGuest { ram, hidden });
-    let engine = Arc::new(Engine::new(guest, GuestClock::default(), symbols, 16));
+    let engine = Arc::new(Engine::new(guest, GuestClock::default(), Some(symbols), 16));
     let end = watch::Sender::new(false);
     (finish(engine_routes(&engine, &Closing::new(end.subscribe()))), end)
 }
@@ -123,6 +123,35 @@ async fn bodies_that_cannot_be_read() {
     problem(change(JSON, r#"{"enabled":true,"x":1}"#), 400, "EINVAL").await;
     problem(change("text/plain", r#"{"enabled":true}"#), 415, "EMEDIUMTYPE").await;
     problem(change("application/json; charset=utf-8", r#"{"enabled":true}"#), 404, "ENOENT").await;
+}
+
+#[tokio::test]
+async fn symbols_are_found_by_name_and_by_address() {
+    let get = async |query: &str| {
+        let response = send(request(Method::GET, &format!("/v1/symbols{query}"), JSON, "")).await;
+        assert_eq!(response.status(), StatusCode::OK, "{query}");
+        let total = response.headers()["exoprobe-total"].to_str().unwrap().to_owned();
+        (serde_json::from_str::<Value>(&body(response).await).unwrap(), total)
+    };
+    let (found, _) = get("?name=__x64_sys_getpid").await;
+    let [symbol] = &found.as_array().unwrap()[..] else { panic!("{found}") };
+    assert_eq!(
+        (&symbol["addr"], &symbol["kind"]),
+        (&json!("0xffffffff81000200"), &json!("function"))
+    );
+    let (at, _) = get("?at=0xffffffff81000201").await;
+    assert_eq!((&at[0]["name"], &at[0]["offset"]), (&symbol["name"], &json!(1)));
+    let (all, total) = get("?limit=2").await;
+    assert!(all.as_array().unwrap().len() == 2 && total.parse::<usize>().unwrap() > 2, "{total}");
+    assert_eq!(get("?name=no_such_*").await, (json!([]), "0".to_owned()));
+
+    let get = |query: &str| request(Method::GET, &format!("/v1/symbols{query}"), JSON, "");
+    let near = problem(get("?name=__x64_sys_getpit"), 404, "ENOENT").await;
+    assert!(near["near"].as_array().unwrap().contains(&symbol["name"]), "{near}");
+    problem(get("?at=0x10"), 404, "ENOENT").await;
+    problem(get("?at=ten"), 422, "EINVAL").await;
+    problem(get("?at=0x10&name=a"), 400, "EINVAL").await;
+    problem(get("?nam=a"), 400, "EINVAL").await;
 }
 
 #[tokio::test]

@@ -59,9 +59,6 @@ pub enum StartError {
     /// The given symbols are of no use.
     #[error(transparent)]
     Symbols(#[from] LoadError),
-    /// The guest's kernel file holds no symbols, and no other file was given.
-    #[error("{0} (--symbols PATH)")]
-    NoSymbols(LoadError),
     /// A probe that was asked for is refused.
     #[error(transparent)]
     Probe(#[from] BatchError),
@@ -95,8 +92,9 @@ impl Service {
             Source::Restore(path) => Vm::restore(&host, path)?,
         };
         let symbols = match &config.symbols {
-            Some(path) => SymbolTable::load(path)?,
-            None => SymbolTable::load(&vm.config().kernel).map_err(StartError::NoSymbols)?,
+            Some(path) => Some(SymbolTable::load(path)?),
+            // A vmlinux tells before it runs; of any other kernel the engine reads them once it does.
+            None => SymbolTable::load(&vm.config().kernel).ok(),
         };
         let vm = Arc::new(vm);
         let guest = Arc::clone(&vm) as Arc<dyn Guest>;

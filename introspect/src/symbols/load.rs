@@ -96,7 +96,7 @@ impl SymbolTable {
     /// # Errors
     /// [`SystemMapError`], with the line where one is to blame.
     pub fn from_system_map(text: &str) -> Result<Self, SystemMapError> {
-        system_map::parse(text).map(Self::from_tables)
+        system_map::parse(text)
     }
 
     /// The table of either, told apart by their contents.

@@ -6,6 +6,7 @@
 mod build;
 mod elf;
 mod glob;
+mod listing;
 mod load;
 mod near;
 mod system_map;
@@ -19,6 +20,8 @@ use exoprobe_vmm::Gva;
 
 pub use build::{MAX_NAME_BYTES, MAX_NAME_LEN, MAX_SYMBOLS, TableError};
 pub use elf::ElfError;
+pub(crate) use listing::Listing;
+pub use listing::ListingError;
 pub use load::{ContentError, LoadError, MAX_FILE_BYTES};
 pub use system_map::{LineProblem, SystemMapError};
 

@@ -1,7 +1,7 @@
 //! Symbols of a `System.map`: the sorted output of `nm`, one `address type name` a line.
 
-use super::TextKind;
-use super::build::{Builder, RawSymbol, TableError, Tables};
+use super::SymbolTable;
+use super::listing::{Listing, ListingError};
 
 /// What is wrong with a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,23 +33,9 @@ pub enum SystemMapError {
         "this is Debian's placeholder; the real System.map is in the linux-image-...-dbg package"
     )]
     Placeholder,
-    /// A symbol that every x86-64 kernel's map has is not there: the file was cut short or filtered.
-    #[error("no symbol {name}, which bounds the kernel's text: the map is not complete")]
-    NoTextBounds {
-        /// The missing symbol.
-        name: &'static str,
-    },
-    /// The bounds of the kernel's text are in the wrong order.
-    #[error("{end} does not lie above {start}")]
-    BadTextBounds {
-        /// The symbol that should be lower.
-        start: &'static str,
-        /// The symbol that should be higher.
-        end: &'static str,
-    },
-    /// The symbols make no table.
+    /// Its lines make no table.
     #[error(transparent)]
-    Table(#[from] TableError),
+    Listing(#[from] ListingError),
 }
 
 /// What Debian's placeholder has in place of a name, after an address and a type.
@@ -61,41 +47,21 @@ struct Line<'a> {
     name: &'a str,
 }
 
-/// Addresses of the symbols that bound the kernel's text.
-#[derive(Default)]
-struct Bounds {
-    text: Option<u64>,
-    stext: Option<u64>,
-    etext: Option<u64>,
-    sinittext: Option<u64>,
-    einittext: Option<u64>,
-}
-
-pub(super) fn parse(text: &str) -> Result<Tables, SystemMapError> {
+pub(super) fn parse(text: &str) -> Result<SymbolTable, SystemMapError> {
     if text.lines().next().is_some_and(|line| line.contains(PLACEHOLDER)) {
         return Err(SystemMapError::Placeholder);
     }
     // A line takes 19 bytes beside its name, and an average one 45.
-    let mut builder = Builder::new(text.len() / 40, text.len() / 2);
-    let mut bounds = Bounds::default();
+    let mut listing = Listing::new(text.len() / 40, text.len() / 2);
     for (number, line) in text.lines().enumerate() {
         if line.trim().is_empty() {
             continue;
         }
         let at = |problem| SystemMapError::Line { line: number + 1, problem };
         let line = parse_line(line).map_err(at)?;
-        bounds.note(&line);
-        builder.push(&RawSymbol {
-            name: line.name,
-            address: line.address,
-            size: 0,
-            function: matches!(line.kind, b't' | b'T' | b'w' | b'W'),
-            global: line.kind.is_ascii_uppercase() || line.kind == b'w',
-            typed: true,
-        })?;
+        listing.push(line.address, line.kind, line.name)?;
     }
-    bounds.add_to(&mut builder)?;
-    Ok(builder.finish()?)
+    Ok(listing.finish()?)
 }
 
 fn parse_line(line: &str) -> Result<Line<'_>, LineProblem> {
@@ -115,41 +81,5 @@ fn parse_line(line: &str) -> Result<Line<'_>, LineProblem> {
             Ok(Line { address, kind, name })
         }
         _ => Err(LineProblem::Type),
-    }
-}
-
-impl Bounds {
-    fn note(&mut self, line: &Line<'_>) {
-        let bound = match line.name {
-            "_text" => &mut self.text,
-            "_stext" => &mut self.stext,
-            "_etext" => &mut self.etext,
-            "_sinittext" => &mut self.sinittext,
-            "_einittext" => &mut self.einittext,
-            _ => return,
-        };
-        bound.get_or_insert(line.address);
-    }
-
-    fn add_to(&self, builder: &mut Builder) -> Result<(), SystemMapError> {
-        // `_text` lies first where both exist: the boot code between them is text as well.
-        let start = match (self.text, self.stext) {
-            (Some(text), Some(stext)) => Some(text.min(stext)),
-            (text, stext) => text.or(stext),
-        };
-        let start = start.ok_or(SystemMapError::NoTextBounds { name: "_stext" })?;
-        let end = self.etext.ok_or(SystemMapError::NoTextBounds { name: "_etext" })?;
-        if start >= end {
-            return Err(SystemMapError::BadTextBounds { start: "_stext", end: "_etext" });
-        }
-        builder.text(start, end, TextKind::Core);
-        if let (Some(start), Some(end)) = (self.sinittext, self.einittext) {
-            if start > end {
-                let (start, end) = ("_sinittext", "_einittext");
-                return Err(SystemMapError::BadTextBounds { start, end });
-            }
-            builder.text(start, end, TextKind::Init);
-        }
-        Ok(())
     }
 }

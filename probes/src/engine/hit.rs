@@ -37,8 +37,8 @@ pub(crate) struct HitPath {
     pub(crate) held: Box<[AtomicBool]>,
     /// By vCPU: the stack pointer of the task that is ending there; 0 when none is.
     pub(crate) ending: Box<[AtomicU64]>,
-    /// The symbols as linked.
-    pub(crate) symbols: SymbolTable,
+    /// The symbols as linked, where some were given.
+    pub(crate) symbols: Option<SymbolTable>,
     pub(crate) registry: Mutex<Registry>,
     /// What detours write. Taken behind the registry's lock, and held while events are moved: they have one
     /// consumer.

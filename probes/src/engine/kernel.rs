@@ -8,12 +8,13 @@ use std::sync::{Arc, OnceLock};
 
 use exoprobe_introspect::symbols::TextKind;
 use exoprobe_introspect::{ExceptionTable, SymbolTable, VirtualMemory};
-use exoprobe_vmm::paging::{PAGE_SIZE, PAGE_SIZE_2M, PagingMode, translate};
+use exoprobe_vmm::paging::{PAGE_SIZE, PagingMode, translate};
 use exoprobe_vmm::{Gva, KernelEntry, fault_fixup, kvm_sregs};
 
 use super::guest::{Guest, KernelView};
 use super::patched::Patched;
 use super::reserved;
+use super::symbols::{SYSCALL_ENTRY, SymbolSource};
 use super::tables::RelativeTable;
 use super::tasks::Tasks;
 use crate::error::{AttachError, Reserved};
@@ -21,11 +22,6 @@ use crate::insn::Assurances;
 
 /// IA32_LSTAR: the system-call entry, set once the kernel has taken over its page tables.
 const MSR_LSTAR: u32 = 0xc000_0082;
-const SYSCALL_ENTRY: &str = "entry_SYSCALL_64";
-/// The code that both the first CPU and the others come through into the kernel's own addresses.
-const FIRST_CODE: &str = "secondary_startup_64";
-/// How far behind [`FIRST_CODE`] that code may reach, in bytes.
-const FIRST_CODE_MAX: u64 = 64 << 10;
 /// enum system_states: 0 is SYSTEM_BOOTING, left after alternatives have been patched; from 2 on, init
 /// text has been freed (1 is SYSTEM_SCHEDULING).
 const SYSTEM_STATE: &str = "system_state";
@@ -39,7 +35,7 @@ const HOT_CPU_NUMBER: u64 = 12;
 /// Prefix of trampolines' names (STATIC_CALL_TRAMP_PREFIX).
 const STATIC_CALL_TRAMPOLINE: &str = "__SCT__";
 /// Under page-table isolation the user's root lies behind the kernel's (PTI_PGTABLE_SWITCH_BIT).
-const USER_TABLES: u64 = PAGE_SIZE;
+pub(super) const USER_TABLES: u64 = PAGE_SIZE;
 
 /// A kernel that can be probed.
 pub(crate) struct Kernel {
@@ -76,18 +72,20 @@ const STATIC_CALLS: RelativeTable = RelativeTable {
 };
 
 impl Kernel {
-    /// Looks at a guest whose kernel has long begun; `symbols` are as linked.
+    /// Looks at a guest whose kernel has long begun.
     ///
     /// # Errors
     /// [`AttachError::Booting`] until the kernel's text is final.
-    pub(super) fn attach(guest: &dyn Guest, symbols: &SymbolTable) -> Result<Self, AttachError> {
-        require_some(symbols)?;
+    pub(super) fn attach(
+        guest: &dyn Guest,
+        source: &mut SymbolSource<'_>,
+    ) -> Result<Self, AttachError> {
         let entry = Gva(guest.msr(MSR_LSTAR)?);
         if entry == Gva(0) {
             return Err(AttachError::Booting);
         }
-        let symbols = slide(symbols, entry)?;
         let sregs = guest.sregs()?;
+        let symbols = source.at_syscall_entry(guest, PagingMode::of(&sregs)?, entry)?;
         let mode = kernel_paging(guest, &sregs, &symbols, entry)?;
         let view = KernelView { ram: guest.ram().clone(), mode, early: None };
         let state = system_state(&VirtualMemory::with_mode(&view, mode), &symbols);
@@ -101,12 +99,11 @@ impl Kernel {
     /// moment are the early ones.
     pub(super) fn at_entry(
         guest: &dyn Guest,
-        symbols: &SymbolTable,
+        source: &mut SymbolSource<'_>,
         entry: &KernelEntry,
     ) -> Result<Self, AttachError> {
-        require_some(symbols)?;
-        let symbols = early_slide(symbols, entry.rip)?;
         let early = PagingMode::of(&entry.sregs)?;
+        let symbols = source.at_first_code(guest, early, entry.rip)?;
         let mode = own_tables(guest, early, &symbols, entry.rip)?;
         guest.hidden().map(guest.ram(), early)?;
         let view = KernelView { ram: guest.ram().clone(), mode, early: Some(early) };
@@ -326,37 +323,6 @@ impl Kernel {
 fn by_name(name: &str) -> Option<Reserved> {
     let trampoline = name.starts_with(STATIC_CALL_TRAMPOLINE);
     trampoline.then_some(Reserved::StaticCall).or_else(|| reserved::by_name(name))
-}
-
-/// With KASLR all of the kernel is moved by one distance, so its entry point tells it.
-fn slide(symbols: &SymbolTable, entry: Gva) -> Result<SymbolTable, AttachError> {
-    let linked = linked_address(symbols, SYSCALL_ENTRY)?;
-    let distance = entry.0.wrapping_sub(linked.0).cast_signed();
-    if distance % PAGE_SIZE.cast_signed() != 0 {
-        let text = format!("{SYSCALL_ENTRY} is at {linked} in them and at {entry} in the guest");
-        return Err(AttachError::WrongSymbols(text));
-    }
-    Ok(symbols.with_slide(distance))
-}
-
-/// The distance is a multiple of 2 MiB (CONFIG_PHYSICAL_ALIGN), and `rip` a little behind a symbol.
-fn early_slide(symbols: &SymbolTable, rip: Gva) -> Result<SymbolTable, AttachError> {
-    let linked = linked_address(symbols, FIRST_CODE)?;
-    let distance = rip.0.wrapping_sub(linked.0);
-    if distance % PAGE_SIZE_2M > FIRST_CODE_MAX {
-        let text = format!("{FIRST_CODE} is at {linked} in them and the guest's begins at {rip}");
-        return Err(AttachError::WrongSymbols(text));
-    }
-    Ok(symbols.with_slide((distance & !(PAGE_SIZE_2M - 1)).cast_signed()))
-}
-
-fn require_some(symbols: &SymbolTable) -> Result<(), AttachError> {
-    if symbols.is_empty() { Err(AttachError::NoSymbols) } else { Ok(()) }
-}
-
-fn linked_address(symbols: &SymbolTable, name: &str) -> Result<Gva, AttachError> {
-    let found = symbols.lookup_function(name);
-    found.map(|symbol| symbol.address).map_err(|e| AttachError::WrongSymbols(e.to_string()))
 }
 
 /// The kernel's own page tables, which stay for as long as it runs. Those of the moment may be a

@@ -27,6 +27,7 @@ use super::probe::Probe;
 use super::register::Wait;
 use super::registry::{Registry, State};
 use super::slots::Slots;
+use super::symbols::SymbolSource;
 use super::table::{Mark, Site};
 use super::text;
 use crate::error::{AttachError, ProbeError};
@@ -70,13 +71,17 @@ impl HitPath {
             }
             Some(kernel) if kernel.is_booting() => None,
             Some(kernel) => Some(kernel.finish(guest, &guest.sregs()?)?),
-            None => match (Kernel::attach(guest, &self.symbols), &registry.entry) {
-                (Err(AttachError::Booting), None) => None,
-                (Err(AttachError::Booting), Some(entry)) => {
-                    Some(Kernel::at_entry(guest, &self.symbols, entry)?)
+            None => {
+                let entry = registry.entry;
+                let mut source = self.symbol_source(registry);
+                match (Kernel::attach(guest, &mut source), &entry) {
+                    (Err(AttachError::Booting), None) => None,
+                    (Err(AttachError::Booting), Some(entry)) => {
+                        Some(Kernel::at_entry(guest, &mut source, entry)?)
+                    }
+                    (attached, _) => Some(attached?),
                 }
-                (attached, _) => Some(attached?),
-            },
+            }
         };
         if let Some(kernel) = next {
             registry.kernel = Some(Arc::new(kernel));
@@ -88,6 +93,10 @@ impl HitPath {
         Ok(registry.kernel.clone())
     }
 
+    fn symbol_source<'a>(&'a self, registry: &'a mut Registry) -> SymbolSource<'a> {
+        SymbolSource { given: self.symbols.as_ref(), found: &mut registry.own_symbols }
+    }
+
     /// The kernel begins, on a vCPU's thread.
     pub(super) fn begin_kernel(&self, entry: &KernelEntry) -> Turn {
         let Some(guest) = self.guest.upgrade() else { return Turn::Now };
@@ -96,7 +105,8 @@ impl HitPath {
         if registry.probes.is_empty() {
             return Turn::Now;
         }
-        match Kernel::at_entry(guest.as_ref(), &self.symbols, entry) {
+        let mut source = self.symbol_source(&mut registry);
+        match Kernel::at_entry(guest.as_ref(), &mut source, entry) {
             Ok(kernel) => {
                 registry.kernel = Some(Arc::new(kernel));
                 self.advance(&mut registry, guest.as_ref(), Wait::No);
@@ -445,7 +455,7 @@ impl Registry {
         self.sites.clear();
         self.slots = Slots::default();
         self.optimizer.forget_guest();
-        (self.kernel, self.entry) = (None, None);
+        (self.kernel, self.entry, self.own_symbols) = (None, None, None);
         self.unwatchable.clear();
         for registered in self.probes.values_mut() {
             registered.state = State::Pending(NOT_BEGUN.to_owned());

@@ -31,6 +31,7 @@ mod returns;
 mod rings;
 mod slots;
 mod stacks;
+mod symbols;
 mod table;
 mod tables;
 mod tasks;
@@ -98,12 +99,13 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine for `guest`; `symbols` are as linked, without KASLR's slide.
+    /// An engine for `guest`; `symbols` are as linked, without KASLR's slide. Without any it goes by the kernel's own,
+    /// which it reads from the guest's memory as soon as the kernel runs.
     #[must_use]
     pub fn new(
         guest: Arc<dyn Guest>,
         clock: GuestClock,
-        symbols: SymbolTable,
+        symbols: Option<SymbolTable>,
         events: usize,
     ) -> Self {
         let vcpus = guest.vcpus();
@@ -134,11 +136,19 @@ impl Engine {
         self.path.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The symbols, where the guest has them once it is known (KASLR), else as linked.
-    #[must_use]
-    pub fn symbols(&self) -> SymbolTable {
-        let registry = self.lock();
-        registry.kernel.as_ref().map_or_else(|| self.path.symbols.clone(), |k| k.symbols.clone())
+    /// The symbols: where the running kernel has them (KASLR), or, before it begins, as they were given.
+    ///
+    /// # Errors
+    /// [`ProbeError::Attach`], where none were given and the kernel's own cannot be read, or not yet.
+    pub fn symbols(&self) -> Result<SymbolTable, ProbeError> {
+        let mut registry = self.lock();
+        let kernel = self.path.attach(&mut registry, self.guest.as_ref());
+        match (kernel, &self.path.symbols) {
+            (Ok(Some(kernel)), _) => Ok(kernel.symbols.clone()),
+            (_, Some(given)) => Ok(given.clone()),
+            (Ok(None), None) => Err(AttachError::Booting.into()),
+            (Err(error), None) => Err(error.into()),
+        }
     }
 
     /// Reads the kernel's memory at a virtual address.

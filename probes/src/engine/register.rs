@@ -90,11 +90,17 @@ impl HitPath {
             return Err(ProbeError::NameTaken(format!("{}/{}", name.0, name.1)));
         }
         let kernel = registry.kernel.clone();
-        let symbols = kernel.as_ref().map_or(&self.symbols, |kernel| &kernel.symbols);
-        let found = match (&kernel, definition.addr) {
+        let symbols = kernel.as_ref().map(|kernel| &kernel.symbols).or(self.symbols.as_ref());
+        let found = match (&kernel, definition.addr, symbols) {
             // Addresses are the running kernel's, which nobody knows yet (KASLR).
-            (None, Some(at)) => Place { at, symbol: None, offset: 0 },
-            _ => place::find(symbols, definition)?,
+            (None, Some(at), _) => Place { at, symbol: None, offset: 0 },
+            (_, _, Some(symbols)) => place::find(symbols, definition)?,
+            // Its names will be the kernel's own.
+            (_, at, None) => Place {
+                at: at.unwrap_or_default(),
+                symbol: definition.symbol_name.as_deref().map(Arc::from),
+                offset: definition.offset,
+            },
         };
         let is_entry = found.symbol.is_some() && found.offset == 0;
         let probe = Arc::new(Probe::new(registry.take_id(), probe, is_entry, guest.vcpus()));
@@ -106,7 +112,8 @@ impl HitPath {
             },
             None => State::Pending(NOT_BEGUN.to_owned()),
         };
-        let registration = Registration { id: probe.id, addr: Some(found.at) };
+        let addr = (found.at != Gva::default()).then_some(found.at);
+        let registration = Registration { id: probe.id, addr };
         let Place { at, symbol, offset } = found;
         let addr = at.to_string().into();
         registry.insert(Registered { probe, symbol, offset, addr, state });

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use exoprobe_introspect::SymbolTable;
 use exoprobe_introspect::VirtualReadError;
 use exoprobe_vmm::{Gva, HiddenMemory, KernelEntry};
 
@@ -32,6 +33,8 @@ pub(crate) struct Registry {
     pub(super) switched_on: bool,
     /// How the kernel began, where the machine told.
     pub(super) entry: Option<KernelEntry>,
+    /// The running kernel's own symbols, where none were given.
+    pub(super) own_symbols: Option<SymbolTable>,
     /// Where calls return to that cannot be watched.
     pub(super) unwatchable: HashSet<Gva>,
     next_id: u32,
@@ -77,6 +80,7 @@ impl Registry {
             kernel: None,
             switched_on: true,
             entry: None,
+            own_symbols: None,
             unwatchable: HashSet::new(),
             next_id: 1,
         }

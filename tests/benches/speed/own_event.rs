@@ -21,7 +21,13 @@ struct Caller {
 
 impl Caller {
     fn new(guest: TestGuest) -> Self {
-        let function = guest.engine.symbols().lookup_function(FUNCTION).expect("it has it").address;
+        let function = guest
+            .engine
+            .symbols()
+            .expect("they were given")
+            .lookup_function(FUNCTION)
+            .expect("it has it")
+            .address;
         let code = loops::call(function);
         Self { loops: Loops::new(guest, &[&code], Instant::now) }
     }

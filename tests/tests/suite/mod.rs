@@ -12,6 +12,7 @@ mod hits;
 mod holds;
 mod lifecycle;
 mod optimize;
+mod own_symbols;
 mod program;
 mod refusals;
 mod registration;
@@ -25,7 +26,7 @@ mod usermem;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 23] = [
+pub(crate) const ALL: [&[Case]; 24] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -40,6 +41,7 @@ pub(crate) const ALL: [&[Case]; 23] = [
     holds::CASES,
     lifecycle::CASES,
     optimize::CASES,
+    own_symbols::CASES,
     program::CASES,
     refusals::CASES,
     registration::CASES,

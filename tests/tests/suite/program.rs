@@ -17,7 +17,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_user_without_the_right_to_kvm_is_told_how_to_get_it needs [Kvm, GuardedKvm, Root],
     doctor_names_what_it_found,
     a_socket_in_use_is_refused_and_a_stale_one_replaced,
-    sigterm_during_boot_ends_cleanly,
+    a_bzimage_alone_is_probed_from_its_beginning_and_sigterm_ends_it_cleanly,
     tcp_needs_a_token needs [Kvm, Loopback],
     the_command_line_does_the_main_job,
     the_console_comes_on_standard_output_to_its_end,
@@ -146,8 +146,8 @@ fn a_socket_in_use_is_refused_and_a_stale_one_replaced() {
     next.wait_for_socket(Path::new(&socket), PATIENCE);
 }
 
-fn sigterm_during_boot_ends_cleanly() {
-    let (kernel, initramfs) = (guest_file("vmlinux"), guest_file("initramfs.cpio"));
+fn a_bzimage_alone_is_probed_from_its_beginning_and_sigterm_ends_it_cleanly() {
+    let (kernel, initramfs) = (guest_file("bzImage"), guest_file("initramfs.cpio"));
     let args = [
         "--kernel",
         kernel.to_str().unwrap(),
@@ -165,6 +165,9 @@ fn sigterm_during_boot_ends_cleanly() {
         assert!(Instant::now() < deadline, "{}", service.ok(&["probe", "show", "begin"]));
         std::thread::sleep(Duration::from_millis(100));
     }
+    let found = service.ok(&["symbols", "start_kernel"]);
+    assert!(found.contains("function  start_kernel"), "{found}");
+    assert!(service.ok(&["symbols", "start_k*", "--limit", "5"]).contains("start_kernel"));
     // However far the kernel is: the probe is there, and waits if it must.
     let added = service.ok(&["probe", "add", "p:early __x64_sys_getpid", "r:ret rest_init"]);
     assert!(added.contains("early") && added.contains("ret"), "{added}");

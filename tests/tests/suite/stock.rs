@@ -1,26 +1,29 @@
 //! A kernel that nobody here configured, with the command line a user would give it.
 
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{TestGuest, cases, guest_file};
+use exoprobe_tests::{TestGuest, cases, guest_file, host};
 use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
-use exoprobe_vmm::{Gva, VmConfig, paging};
+use exoprobe_vmm::{Gva, Vm, VmConfig, paging};
 
 pub(crate) const CASES: &[Case] = cases![
-    a_distributions_kernel_boots_with_kaslr_to_the_prompt needs [HardwareKvm, StockKernel],
+    a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it needs [HardwareKvm, StockKernel],
 ];
 
 /// Where the kernel's text lies without KASLR (CONFIG_PHYSICAL_START above the image's mappings).
 const WITHOUT_KASLR: Gva = Gva(0xffff_ffff_8100_0000);
 const STEP: u64 = 2 << 20;
 
-fn a_distributions_kernel_boots_with_kaslr_to_the_prompt() {
+fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
     let config = VmConfig {
         kernel: guest_file("stock/bzImage"),
         cmdline: "console=ttyS0".to_owned(),
         memory_mib: 256,
         ..TestGuest::config("vmlinux", 1)
     };
-    let guest = TestGuest::boot(&config);
+    // Nobody has symbols of it.
+    let guest = TestGuest::of_kernel(Vm::create(&host(), &config).expect("it can be made"), None);
+    guest.power_on();
+    guest.wait_for_prompt();
     assert_eq!(guest.work("getpid 1000"), 1000);
     assert_eq!(guest.work("open /dev/null 10"), 10);
     guest.assert_unharmed();
@@ -28,10 +31,19 @@ fn a_distributions_kernel_boots_with_kaslr_to_the_prompt() {
     let base = kernel_base(&guest);
     println!("KASLR put the kernel at {base:?}");
     assert!(base > WITHOUT_KASLR, "{base:?}");
-    // It leaves the places free that ours are to have.
-    let (hidden, ram, mode) = (guest.vm.hidden(), guest.vm.ram(), guest.paging_mode());
-    hidden.map(ram, mode).expect("a place for hidden memory");
-    hidden.map_rings(ram, mode).expect("a place for rings");
+    let symbols = guest.engine.symbols().expect("its memory tells its symbols");
+    println!("{} symbols, from its memory", symbols.len());
+    assert_eq!(symbols.lookup("_text").unwrap().address, base);
+    guest.probe("p:getpid __x64_sys_getpid %di");
+    guest.probe("r:open do_sys_openat2 $retval");
+    assert_eq!(guest.work("getpid 1000"), 1000);
+    assert_eq!(guest.work("open /dev/null 10"), 10);
+    assert_eq!((guest.hits("getpid"), guest.hits("open")), (1000, 10));
+    guest.optimize("getpid");
+    let before = guest.vm.exit_counts().breakpoint;
+    assert_eq!(guest.work("getpid 1000"), 1000);
+    assert_eq!((guest.hits("getpid"), guest.vm.exit_counts().breakpoint), (2000, before));
+    guest.engine.unregister_all().unwrap();
     guest.assert_unharmed();
 }
 

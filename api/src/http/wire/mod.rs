@@ -4,6 +4,7 @@ mod action;
 mod events;
 mod kprobes;
 mod probes;
+mod symbols;
 mod vm;
 
 pub use action::{Action, Number};
@@ -12,6 +13,7 @@ pub use kprobes::BlacklistEntry;
 pub use probes::{
     Address, ProbeChange, ProbeRequest, ProbeRequests, ProbeStatus, Registered, Unregistered,
 };
+pub use symbols::Symbol;
 pub use vm::{Reason, Regs, Snapshot, SnapshotRequest, State, Stopped, VcpuRegisters, VmStatus};
 
 use serde::{Serialize, Serializer};

@@ -75,16 +75,20 @@ fn a_bad_line_is_told_by_its_number() {
 #[test]
 fn a_map_cut_short_is_refused() {
     let no_end = refused("ffffffff81000000 T _text\nffffffff81000000 T f\n");
-    assert_eq!(no_end, SystemMapError::NoTextBounds { name: "_etext" });
+    assert_eq!(no_end, SystemMapError::Listing(ListingError::NoTextBounds { name: "_etext" }));
     let no_start = refused("ffffffff81000000 T _etext\n");
-    assert_eq!(no_start, SystemMapError::NoTextBounds { name: "_stext" });
+    assert_eq!(no_start, SystemMapError::Listing(ListingError::NoTextBounds { name: "_stext" }));
     let inverted = refused("ffffffff81000000 T _text\nffffffff81000000 T _etext\n");
-    assert!(matches!(inverted, SystemMapError::BadTextBounds { .. }));
+    assert!(matches!(inverted, SystemMapError::Listing(ListingError::BadTextBounds { .. })));
     let debian =
         "ffffffffffffffff B The real System.map is in the linux-image-<version>-dbg package\n";
     assert_eq!(refused(debian), SystemMapError::Placeholder);
     let zeros = refused("0000000000000000 T _text\n0000000000000001 T _etext\n");
-    assert_eq!(zeros, SystemMapError::Table(TableError::NoFunctions), "an unprivileged kallsyms");
+    assert_eq!(
+        zeros,
+        SystemMapError::Listing(ListingError::Table(TableError::NoFunctions)),
+        "an unprivileged kallsyms"
+    );
 }
 
 #[test]

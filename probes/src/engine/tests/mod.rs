@@ -222,7 +222,7 @@ impl Fake {
         let root = format!("{:x} D init_top_pgt\n", root.0);
         let symbols = SymbolTable::from_system_map(&(SYMBOLS.to_owned() + &root)).unwrap();
         let machine = Arc::clone(&guest) as Arc<dyn Guest>;
-        let engine = Arc::new(Engine::new(machine, GuestClock::default(), symbols, 1000));
+        let engine = Arc::new(Engine::new(machine, GuestClock::default(), Some(symbols), 1000));
         let hook = engine.exit_hook();
         Self { own_root, guest, engine, hook }
     }

@@ -1,0 +1,107 @@
+//! The guest kernel's symbols.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use exoprobe_introspect::SymbolTable;
+use exoprobe_probes::{Engine, ProbeError};
+use exoprobe_vmm::Gva;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::extract::Query;
+use super::problem::Problem;
+use super::wire::{Address, Symbol};
+use super::{Problems, blocking};
+
+/// Header of how many symbols there are, of which `limit` may leave some out.
+const TOTAL: HeaderName = HeaderName::from_static("exoprobe-total");
+/// Symbols that are given unless the client says.
+const DEFAULT_LIMIT: usize = 100;
+/// Most symbols of one answer: it is made in memory.
+const MAX_LIMIT: usize = 10_000;
+
+pub(crate) fn routes(engine: Arc<Engine>) -> Router {
+    Router::new().route("/v1/symbols", get(symbols)).with_state(engine)
+}
+
+/// Which symbols.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct SymbolsQuery {
+    /// Their names: `*` stands for any run of characters, `?` for any one. All when absent.
+    #[param(example = "vfs_*")]
+    name: Option<String>,
+    /// Instead: the function that has this address.
+    #[param(example = "0xffffffff81000010")]
+    at: Option<String>,
+    /// Most symbols to give: 100 when absent, 10,000 at most.
+    limit: Option<usize>,
+}
+
+/// Symbols of the guest's kernel, by name or by address.
+///
+/// Where the kernel has them (KASLR). Without `--symbols`, and with a kernel file that tells none, they are the
+/// kernel's own, read from its memory: 503 until it runs. In order of their names; a name may have several
+/// addresses. A plain name that nothing has is 404, with names like it (`near`).
+#[utoipa::path(get, path = "/v1/symbols", tag = "symbols", operation_id = "symbols",
+    params(SymbolsQuery),
+    responses((status = 200, body = Vec<Symbol>,
+        headers(("exoprobe-total" = u64, description = "How many there are, also beyond `limit`"))),
+        Problems))]
+pub(crate) async fn symbols(
+    State(engine): State<Arc<Engine>>,
+    Query(query): Query<SymbolsQuery>,
+) -> Result<Response, Problem> {
+    if query.at.is_some() && query.name.is_some() {
+        return Err(Problem::malformed("give either `name` or `at`"));
+    }
+    let at = query.at.map(|text| Gva::try_from(Address::Text(text))).transpose()?;
+    let limit = query.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
+    let name = query.name.unwrap_or_else(|| "*".to_owned());
+    let found = blocking(move || {
+        let table = engine.symbols()?;
+        match at {
+            Some(at) => Ok((covering(&table, at).into_iter().collect::<Vec<_>>(), 1)),
+            None => matching(&table, &name, limit),
+        }
+    });
+    let (symbols, total) = found.await?.map_err(|error: ProbeError| Problem::from(error))?;
+    if let (Some(at), true) = (at, symbols.is_empty()) {
+        return Err(Problem::new("ENOENT", format!("no function of the kernel has {at}")));
+    }
+    let mut response = Json(symbols).into_response();
+    response.headers_mut().insert(TOTAL, HeaderValue::from(total));
+    Ok(response)
+}
+
+fn covering(table: &SymbolTable, at: Gva) -> Option<Symbol> {
+    let found = table.resolve(at)?;
+    let symbol = table.iter().find(|s| s.address == found.start && s.name == found.name)?;
+    Some(Symbol { offset: Some(found.offset), ..Symbol::from(symbol) })
+}
+
+fn matching(
+    table: &SymbolTable,
+    name: &str,
+    limit: usize,
+) -> Result<(Vec<Symbol>, usize), ProbeError> {
+    let mut total = 0;
+    let mut symbols = Vec::new();
+    for symbol in table.search(name) {
+        total += 1;
+        if symbols.len() < limit {
+            symbols.push(Symbol::from(symbol));
+        }
+    }
+    if total == 0 && !name.contains(['*', '?']) {
+        // The error has names like it.
+        table.lookup(name)?;
+    }
+    Ok((symbols, total))
+}

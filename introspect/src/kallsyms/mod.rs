@@ -1,0 +1,74 @@
+//! The kernel's own table of symbols, read from its memory: what /proc/kallsyms shows of the kernel itself, for
+//! kernels from 4.19 on with CONFIG_KALLSYMS.
+//!
+//! The tables have no header. `tokens` are found by their content, and everything else by where it must be from there
+//! and by agreeing with it: nothing is believed that a second table does not confirm. All of it is the
+//! guest's memory: every step is bounded.
+
+mod addresses;
+mod names;
+#[doc(hidden)]
+pub mod sample;
+#[cfg(test)]
+mod tests;
+mod tokens;
+mod window;
+
+use exoprobe_vmm::Gva;
+
+use crate::kernel_image::{ImageError, KernelImage};
+use crate::symbols::{Listing, ListingError, SymbolTable};
+use crate::view::GuestView;
+use crate::virt::VirtualMemory;
+
+use names::Names;
+use tokens::Tokens;
+use window::Window;
+
+/// Most tokens of a name: as many as its length can say. A name's text may still be longer than is kept.
+const NAME_TOKENS_MAX: usize = 1024;
+
+/// Why a guest's memory gives no symbols.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KallsymsError {
+    /// Where the kernel is cannot be told.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// There is no table of tokens.
+    #[error("its image has no table of names (CONFIG_KALLSYMS)")]
+    NoTokens,
+    /// What is before the tokens are no names.
+    #[error("its table of names is of no known form")]
+    NoNames,
+    /// There are no addresses for them.
+    #[error("its table of symbols' addresses is of no known form")]
+    NoAddresses,
+    /// They make no table.
+    #[error("its symbols make no table: {0}")]
+    Listing(#[from] ListingError),
+}
+
+/// Reads the symbols of the kernel that has `inside` mapped, such as its system-call entry (IA32_LSTAR). They are where
+/// the kernel has them: with KASLR the table's slide is 0 all the same.
+///
+/// # Errors
+/// [`KallsymsError`].
+pub fn read<V: GuestView + ?Sized>(
+    memory: &VirtualMemory<'_, V>,
+    inside: Gva,
+) -> Result<SymbolTable, KallsymsError> {
+    let image = KernelImage::find(memory, inside)?;
+    let windows = Window::all(memory, &image);
+    let tokens = Tokens::find(&windows)?;
+    let window = windows.iter().find(|window| window.offset(tokens.start).is_some());
+    let window = window.ok_or(KallsymsError::NoTokens)?;
+    let names = Names::find(window, &tokens)?;
+    let addresses = addresses::find(window, &tokens, &names)?;
+    let mut listing = Listing::new(names.count, names.count * 16);
+    names.for_each(&tokens, |index, kind, name| match str::from_utf8(name) {
+        Ok(name) => listing.push(addresses[index], kind, name),
+        // No compiler makes such names; nobody could ask for one.
+        Err(_) => Ok(()),
+    })?;
+    Ok(listing.finish()?)
+}

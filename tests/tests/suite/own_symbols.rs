@@ -1,0 +1,84 @@
+//! Symbols that the guest's memory tells: nobody gave a file.
+
+use std::collections::BTreeSet;
+
+use exoprobe_introspect::SymbolTable;
+use exoprobe_tests::harness::Case;
+use exoprobe_tests::{TestGuest, cases, guest_file, host};
+use exoprobe_vmm::Vm;
+
+pub(crate) const CASES: &[Case] = cases![
+    symbols_from_memory_are_those_of_the_build,
+    probes_by_name_need_no_file(vcpus),
+    probes_set_before_power_on_find_their_symbols(vcpus),
+];
+
+fn restored(vcpus: u8) -> TestGuest {
+    let vm = Vm::restore(&host(), &TestGuest::snapshot(vcpus)).expect("the snapshot is whole");
+    let guest = TestGuest::of_kernel(vm, None);
+    guest.power_on();
+    guest
+}
+
+fn listed(table: &SymbolTable) -> BTreeSet<(u64, String)> {
+    table.iter().map(|symbol| (symbol.address.0, symbol.name.to_owned())).collect()
+}
+
+/// What the kernel itself leaves out of its table: the table, and the linker script's own (scripts/kallsyms.c).
+fn is_left_out(name: &str) -> bool {
+    const TABLES: [&str; 8] = [
+        "offsets",
+        "relative_base",
+        "num_syms",
+        "names",
+        "markers",
+        "seqs_of_names",
+        "token_table",
+        "token_index",
+    ];
+    let is_table = name.strip_prefix("kallsyms_").is_some_and(|rest| TABLES.contains(&rest));
+    is_table || name.starts_with("init_per_cpu__") || name == "phys_startup_64"
+}
+
+fn symbols_from_memory_are_those_of_the_build() {
+    let guest = restored(1);
+    let found = guest.engine.symbols().unwrap();
+    let map = SymbolTable::load(&guest_file("System.map")).unwrap();
+    let (found_all, mut map_all) = (listed(&found), listed(&map));
+    map_all.retain(|(_, name)| !is_left_out(name));
+    let only_found: Vec<_> = found_all.difference(&map_all).take(20).collect();
+    let only_map: Vec<_> = map_all.difference(&found_all).take(20).collect();
+    assert!(only_found.is_empty() && only_map.is_empty(), "{only_found:?} {only_map:?}");
+    assert!(found.len() > 5000, "{}", found.len());
+    for symbol in map.iter().filter(|symbol| !is_left_out(symbol.name)) {
+        let same = found.resolve(symbol.address).map(|found| (found.name, found.size));
+        assert_eq!(same, map.resolve(symbol.address).map(|found| (found.name, found.size)));
+    }
+}
+
+fn probes_by_name_need_no_file(vcpus: u8) {
+    let guest = restored(vcpus);
+    guest.probe("p:getpid __x64_sys_getpid");
+    guest.probe("r:open do_sys_openat2 $retval");
+    assert_eq!(guest.work("getpid 100"), 100);
+    assert_eq!(guest.work("open /dev/null 10"), 10);
+    assert_eq!((guest.hits("getpid"), guest.hits("open")), (100, 10));
+    guest.optimize("getpid");
+    assert_eq!(guest.work("getpid 100"), 100);
+    assert_eq!(guest.hits("getpid"), 200);
+    guest.assert_unharmed();
+}
+
+fn probes_set_before_power_on_find_their_symbols(vcpus: u8) {
+    let vm = Vm::create(&host(), &TestGuest::config("bzImage", vcpus)).expect("it can be made");
+    let guest = TestGuest::of_kernel(vm, None);
+    guest.probe("p:start start_kernel");
+    guest.probe("p:getpid __x64_sys_getpid");
+    let waits = guest.engine.show("kprobes", "start").unwrap();
+    assert_eq!((waits.addr, waits.hits), (None, 0));
+    guest.power_on();
+    guest.wait_for_prompt();
+    assert_eq!(guest.work("getpid 50"), 50);
+    assert_eq!((guest.hits("start"), guest.hits("getpid")), (1, 50));
+    guest.assert_unharmed();
+}
