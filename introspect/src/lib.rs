@@ -21,6 +21,6 @@ pub use kernel_image::KernelImage;
 pub use symbols::{
     FunctionBounds, LoadError, LookupError, Symbol, SymbolKind, SymbolOffset, SymbolTable,
 };
-pub use task::{TaskError, TaskId, TaskLayout};
+pub use task::{Task, TaskError, TaskId, TaskLayout};
 pub use view::{GuestView, ReadError};
 pub use virt::{GuestString, VirtualMemory, VirtualReadError};

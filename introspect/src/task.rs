@@ -14,6 +14,8 @@ use crate::virt::{VirtualMemory, VirtualReadError};
 pub const COMM_LEN: usize = 16;
 /// Bytes of a task that are looked through: more than any configuration's.
 const TASK_MAX: usize = 16 << 10;
+/// Most processes that are listed (PID_MAX_DEFAULT of Linux's threads.h, four times).
+pub const TASKS_MAX: usize = 128 << 10;
 /// Read at a time.
 const PIECE: usize = 512;
 const WORD: usize = 8;
@@ -35,6 +37,9 @@ pub enum TaskError {
     /// The kernel has not made its first threads yet, or hides them.
     #[error("the list of tasks does not begin with the idle task, the first process and kthreadd")]
     NoList,
+    /// The list of processes does not come back to its beginning.
+    #[error("the list of processes is broken: after {0} tasks it does not come to its end")]
+    Broken(usize),
     /// No two words count the first tasks.
     #[error("the first tasks have no numbers 0, 1 and 2 at one place")]
     NoPid,
@@ -47,6 +52,19 @@ pub struct TaskLayout {
     pub pid: u32,
     /// `comm`: its name, [`COMM_LEN`] bytes.
     pub comm: u32,
+    /// `tasks`: where it is in the list of all processes, two addresses.
+    pub tasks: u32,
+}
+
+/// A task, and the process that it is a thread of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Its address.
+    pub at: Gva,
+    /// Number and name.
+    pub id: TaskId,
+    /// `tgid`: the process's number, that of its first thread.
+    pub tgid: u32,
 }
 
 /// Who a task is.
@@ -80,8 +98,9 @@ impl TaskLayout {
         let named = |at: &usize| idle[*at..].starts_with(IDLE) && at + COMM_LEN <= idle.len();
         let comm = (0..idle.len()).step_by(PID).find(named).ok_or(TaskError::NotIdle(init_task))?;
         let words = (0..idle.len().saturating_sub(2 * WORD)).step_by(WORD);
-        let mut lists = words.filter_map(|at| first_two(memory, init_task, &idle, at, comm));
-        let (first, second) = lists.next().ok_or(TaskError::NoList)?;
+        let mut lists =
+            words.filter_map(|at| Some((at, first_two(memory, init_task, &idle, at, comm)?)));
+        let (list, (first, second)) = lists.next().ok_or(TaskError::NoList)?;
         let tasks = [idle, read_task(memory, first)?, read_task(memory, second)?];
         let numbered = |at: &usize| {
             let is_number = |(number, task): (u32, &Vec<u8>)| {
@@ -91,7 +110,47 @@ impl TaskLayout {
         };
         let pid = (0..TASK_MAX).step_by(PID).find(numbered).ok_or(TaskError::NoPid)?;
         let narrow = |at: usize| u32::try_from(at).expect("at most TASK_MAX");
-        Ok(Self { pid: narrow(pid), comm: narrow(comm) })
+        Ok(Self { pid: narrow(pid), comm: narrow(comm), tasks: narrow(list) })
+    }
+
+    /// The task at an address.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn task<V: GuestView + ?Sized>(
+        &self,
+        memory: &VirtualMemory<'_, V>,
+        at: Gva,
+    ) -> Result<Task, VirtualReadError> {
+        let mut tgid = [0; PID];
+        memory.read(at.wrapping_add(u64::from(self.pid) + PID as u64), &mut tgid)?;
+        Ok(Task { at, id: self.read(memory, at)?, tgid: u32::from_le_bytes(tgid) })
+    }
+
+    /// All processes but the idle task at `init_task`, in the order in which they began: their first threads. The
+    /// guest should stand still.
+    ///
+    /// # Errors
+    /// [`TaskError::Read`], [`TaskError::Broken`] where the list has more than [`TASKS_MAX`] or does not end.
+    pub fn processes<V: GuestView + ?Sized>(
+        &self,
+        memory: &VirtualMemory<'_, V>,
+        init_task: Gva,
+    ) -> Result<Vec<Task>, TaskError> {
+        let offset = u64::from(self.tasks);
+        let next = |task: Gva| -> Result<Gva, VirtualReadError> {
+            let link = memory.read_u64(task.wrapping_add(offset))?;
+            Ok(Gva(link.wrapping_sub(offset)))
+        };
+        let (mut tasks, mut at) = (Vec::new(), next(init_task)?);
+        while at != init_task {
+            if tasks.len() == TASKS_MAX {
+                return Err(TaskError::Broken(tasks.len()));
+            }
+            tasks.push(self.task(memory, at)?);
+            at = next(at)?;
+        }
+        Ok(tasks)
     }
 
     /// Who the task at an address is.
@@ -219,12 +278,33 @@ mod tests {
     fn the_first_tasks_tell_where_number_and_name_are() {
         let image = Image::booted();
         let found = image.find().unwrap();
-        assert_eq!(found, TaskLayout { pid: 0x3a8, comm: 0x508 });
+        assert_eq!(found, TaskLayout { pid: 0x3a8, comm: 0x508, tasks: 0x310 });
         let image = MemoryImage::new(Gpa(0), Image::booted().0, MODE);
         let memory = VirtualMemory::with_mode(&image, MODE);
         let id = found.read(&memory, Gva(KERNEL + TASKS[2])).unwrap();
         assert_eq!((id.pid, &*id.name()), (2, "kthreadd"));
         assert!(found.read(&memory, Gva(0x1000)).is_err());
+    }
+
+    #[test]
+    fn processes_are_listed_to_the_end_of_their_list_or_it_is_broken() {
+        let layout = TaskLayout { pid: 0x3a8, comm: 0x508, tasks: 0x310 };
+        let idle = Gva(KERNEL + TASKS[0]);
+        let list = |image: Image| {
+            let image = MemoryImage::new(Gpa(0), image.0, MODE);
+            layout.processes(&VirtualMemory::with_mode(&image, MODE), idle)
+        };
+        let found = list(Image::booted()).unwrap();
+        let found: Vec<(u64, u32, u32, String)> =
+            found.iter().map(|t| (t.at.0 - KERNEL, t.id.pid, t.tgid, t.id.name())).collect();
+        let expected = [(TASKS[1], 1, 1, "init"), (TASKS[2], 2, 2, "kthreadd")];
+        assert_eq!(found, expected.map(|(at, pid, tgid, name)| (at, pid, tgid, name.to_owned())));
+        let mut image = Image::booted();
+        image.word(TASKS[2] + LIST, KERNEL + TASKS[1] + LIST);
+        assert_eq!(list(image), Err(TaskError::Broken(TASKS_MAX)));
+        let mut image = Image::booted();
+        image.word(TASKS[1] + LIST, 0x10);
+        assert!(matches!(list(image), Err(TaskError::Read(_))));
     }
 
     #[test]

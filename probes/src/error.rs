@@ -6,6 +6,7 @@ use exoprobe_vmm::paging::PagingError;
 use exoprobe_vmm::{Gva, OutsideMemory, VcpuError};
 
 use crate::definition::ParseError;
+use crate::engine::NoTasks;
 use crate::insn::{AssembleError, BoundaryError, PostUnsupported, Refusal};
 
 /// Why the guest's kernel cannot be probed at the moment.
@@ -216,6 +217,9 @@ pub enum ProbeError {
     /// The guest's memory could not be written.
     #[error(transparent)]
     Memory(#[from] OutsideMemory),
+    /// The guest's tasks cannot be told.
+    #[error("the guest's tasks are not known: {0}")]
+    Tasks(#[from] NoTasks),
     /// A vCPU did not answer.
     #[error(transparent)]
     Vcpu(#[from] VcpuError),
@@ -243,6 +247,7 @@ impl ProbeError {
             Self::Attach(AttachError::NoSymbols(_)) => "ENODATA",
             Self::Attach(_) => "ENXIO",
             Self::Read(_) | Self::Memory(_) => "EFAULT",
+            Self::Tasks(_) => "ENODATA",
             Self::Syntax(_)
             | Self::Place(_)
             | Self::BadName { .. }

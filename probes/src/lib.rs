@@ -17,8 +17,8 @@ pub use definition::{
 };
 pub use engine::{
     BlacklistEntry, DATA_SIZE_MAX, DEFAULT_EVENTS, Engine, EntryHandler, EntryVerdict,
-    FaultHandler, Guest, Hit, Instance, Kprobe, Kretprobe, NewProbe, Optimization, PostHandler,
-    PreHandler, Recovery, Registration, ReturnHandler, Traceless, Verdict,
+    FaultHandler, Guest, Hit, Instance, Kprobe, Kretprobe, NewProbe, NoTasks, Optimization,
+    PostHandler, PreHandler, Process, Recovery, Registration, ReturnHandler, Traceless, Verdict,
 };
 pub use error::{AttachError, BatchError, ProbeError, Reserved};
 pub use events::{Event, EventPage, EventStore, StackFrame};

@@ -9,6 +9,7 @@ mod events;
 mod format;
 mod kprobes;
 mod probe;
+mod ps;
 mod show;
 mod symbols;
 #[cfg(test)]
@@ -56,6 +57,9 @@ enum Command {
     Events(events::EventsArgs),
     /// Look up symbols of the guest's kernel
     Symbols(symbols::SymbolsArgs),
+    /// List the guest's processes
+    #[command(after_help = "Examples:\n  exoprobe ps\n  exoprobe --json ps")]
+    Ps,
     /// Look at the guest and control it
     #[command(subcommand)]
     Vm(vm::VmCommand),
@@ -105,6 +109,7 @@ fn dispatch(cli: Cli, out: &mut dyn Write) -> Result<(), CliError> {
         Command::Symbols(args) => {
             with_client(&connection, out, async |context| symbols::run(context, &args).await)
         }
+        Command::Ps => with_client(&connection, out, async |context| ps::run(context).await),
         Command::Vm(command) => {
             with_client(&connection, out, async |context| vm::run(context, command).await)
         }

@@ -28,6 +28,7 @@ async fn exoprobe(fake: &Fake, args: &[&str]) -> (String, Result<(), CliError>) 
         Command::Vm(command) => vm::run(&mut context, command).await,
         Command::Events(args) => events::run(&mut context, &args).await,
         Command::Symbols(args) => symbols::run(&mut context, &args).await,
+        Command::Ps => ps::run(&mut context).await,
         other => panic!("{other:?} needs no service"),
     };
     (String::from_utf8(out).unwrap(), result)
@@ -278,6 +279,18 @@ async fn the_guests_answer_decides_the_status() {
         let shown = answer.replace('\x1b', "\\u{1b}");
         assert_eq!(out, if status == 3 { "" } else { &shown });
     }
+}
+
+#[tokio::test]
+async fn processes_are_a_table_that_the_guest_cannot_write_to_the_terminal_by() {
+    const PROCESSES: &str = r#"[{"pid":1,"comm":"init","vcpus":[0,1],"task":"0x1"},
+        {"pid":7,"comm":"\u001b[2J","vcpus":[],"task":"0x2"}]"#;
+    let fake = Fake::serve(Router::new().route("/v1/tasks", get(async || PROCESSES)));
+    let (out, result) = exoprobe(&fake, &["ps"]).await;
+    result.unwrap();
+    let lines: Vec<Vec<&str>> = out.lines().map(|l| l.split_whitespace().collect()).collect();
+    assert_eq!(lines[..2], [["PID", "VCPU", "COMM"], ["1", "0,1", "init"]]);
+    assert!(!out.contains('\u{1b}'), "{out:?}");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ mod openapi;
 mod probes;
 mod problem;
 mod symbols;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod vm;
@@ -53,6 +54,7 @@ fn engine_routes(engine: &Arc<Engine>, closing: &Closing) -> Router {
     probes::routes(Arc::clone(engine))
         .merge(kprobes::routes(Arc::clone(engine)))
         .merge(symbols::routes(Arc::clone(engine)))
+        .merge(tasks::routes(Arc::clone(engine)))
         .merge(events::routes(events))
         .route("/v1/openapi.json", get(openapi_document))
 }

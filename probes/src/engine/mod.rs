@@ -18,6 +18,7 @@ mod handlers;
 mod hit;
 mod kernel;
 mod lifecycle;
+mod look;
 mod mapped;
 mod memory;
 mod optimizer;
@@ -47,6 +48,7 @@ pub use handlers::{
 };
 pub use optimizer::Optimization;
 pub use reserved::BlacklistEntry;
+pub use tasks::{NoTasks, Process};
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -134,32 +136,6 @@ impl Engine {
 
     fn lock(&self) -> MutexGuard<'_, Registry> {
         self.path.registry.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The symbols: where the running kernel has them (KASLR), or, before it begins, as they were given.
-    ///
-    /// # Errors
-    /// [`ProbeError::Attach`], where none were given and the kernel's own cannot be read, or not yet.
-    pub fn symbols(&self) -> Result<SymbolTable, ProbeError> {
-        let mut registry = self.lock();
-        let kernel = self.path.attach(&mut registry, self.guest.as_ref());
-        match (kernel, &self.path.symbols) {
-            (Ok(Some(kernel)), _) => Ok(kernel.symbols.clone()),
-            (_, Some(given)) => Ok(given.clone()),
-            (Ok(None), None) => Err(AttachError::Booting.into()),
-            (Err(error), None) => Err(error.into()),
-        }
-    }
-
-    /// Reads the kernel's memory at a virtual address.
-    ///
-    /// # Errors
-    /// [`ProbeError::Read`] where nothing is mapped, [`ProbeError::Attach`].
-    pub fn read_memory(&self, at: Gva, buf: &mut [u8]) -> Result<(), ProbeError> {
-        let mut registry = self.lock();
-        let kernel = self.path.attach(&mut registry, self.guest.as_ref())?;
-        let kernel = kernel.ok_or(AttachError::Booting)?;
-        Ok(kernel.memory().read(at, buf)?)
     }
 
     /// Registers one kprobe. One whose text is not there yet waits for it, and is armed as soon as it is.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use exoprobe_introspect::{TaskError, TaskId, TaskLayout, VirtualMemory};
+use exoprobe_introspect::{Task, TaskError, TaskId, TaskLayout, VirtualMemory};
 use exoprobe_vmm::{Gpa, Gva};
 
 use super::guest::KernelView;
@@ -23,21 +23,36 @@ pub(crate) struct Tasks {
 
 /// Why tasks are not known.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NoTasks {
+pub enum NoTasks {
+    /// They cannot be read, or told apart.
     #[error(transparent)]
     Task(#[from] TaskError),
+    /// A symbol is missing.
     #[error("the kernel has no symbol for {0}")]
     Symbol(&'static str),
+    /// So is a CPU's data.
     #[error("the per-CPU data of CPU {0} is not there")]
     PerCpu(u8),
+}
+
+/// A process of the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its first thread.
+    pub task: Task,
+    /// The vCPUs that run one of its threads.
+    pub vcpus: Vec<u8>,
+}
+
+fn idle_task(kernel: &Kernel) -> Result<Gva, NoTasks> {
+    kernel.symbols.address_of("init_task").ok_or(NoTasks::Symbol("init_task"))
 }
 
 impl Tasks {
     /// Looks at a kernel that has made its first threads.
     pub(super) fn find(kernel: &Kernel, vcpus: u8) -> Result<Self, NoTasks> {
         let memory = kernel.memory();
-        let idle = kernel.symbols.address_of("init_task").ok_or(NoTasks::Symbol("init_task"))?;
-        let layout = TaskLayout::find(&memory, idle)?;
+        let layout = TaskLayout::find(&memory, idle_task(kernel)?)?;
         let current = kernel.current_task().ok_or(NoTasks::Symbol("the current task"))?;
         let offsets = kernel.symbols.address_of("__per_cpu_offset");
         let place = |vcpu: u8| {
@@ -53,6 +68,22 @@ impl Tasks {
         let current = (0..vcpus).map(|vcpu| place(vcpu).ok_or(NoTasks::PerCpu(vcpu)));
         let direct = direct_map(&memory, &kernel.symbols, &kernel.view.ram);
         Ok(Self { layout, current: current.collect::<Result<_, _>>()?, direct })
+    }
+
+    /// All processes, and on which vCPUs each runs.
+    pub(super) fn processes(&self, kernel: &Kernel) -> Result<Vec<Process>, NoTasks> {
+        let memory = kernel.memory();
+        let processes = self.layout.processes(&memory, idle_task(kernel)?)?;
+        let current = |(vcpu, at): (u8, &Gpa)| {
+            let task = kernel.view.ram.word(*at)?.load(Ordering::Relaxed);
+            Some((vcpu, self.layout.task(&memory, Gva(task)).ok()?.tgid))
+        };
+        let running: Vec<(u8, u32)> = (0..).zip(&self.current).filter_map(current).collect();
+        let process = |task: Task| {
+            let runs = running.iter().filter(|(_, tgid)| *tgid == task.tgid);
+            Process { task, vcpus: runs.map(|(vcpu, _)| *vcpu).collect() }
+        };
+        Ok(processes.into_iter().map(process).collect())
     }
 
     /// The task that runs on a vCPU; `None` where the guest does not tell.

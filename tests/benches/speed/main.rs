@@ -7,6 +7,7 @@ mod hit;
 mod machine;
 mod own_event;
 mod service;
+mod symbols;
 
 /// Prints one figure beside what is asked of it.
 fn figure(name: &str, value: &str, asked: &str) {
@@ -22,4 +23,5 @@ fn main() {
     own_event::run();
     machine::run();
     service::run();
+    symbols::run();
 }

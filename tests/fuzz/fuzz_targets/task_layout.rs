@@ -28,5 +28,8 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(layout) = TaskLayout::find(&virt, init_task) {
         let task = layout.read(&virt, init_task).expect("it was read before");
         assert!(task.pid == 0 && task.name().starts_with("swapper"));
+        if let Ok(processes) = layout.processes(&virt, init_task) {
+            assert!(processes.len() <= exoprobe_introspect::task::TASKS_MAX);
+        }
     }
 });

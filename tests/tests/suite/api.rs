@@ -344,7 +344,11 @@ fn the_switch_stops_all_and_leaves_each_as_it_was() {
     let hits = || {
         work(&service, "getpid 10");
         let all = get(&service, "/v1/probes").json();
-        assert_eq!((&all[0]["flags"], &all[1]["flags"]), (&json!([]), &json!([])));
+        for probe in all.as_array().unwrap() {
+            // The optimizer comes when it comes.
+            let flags = probe["flags"].as_array().unwrap().iter();
+            assert_eq!(flags.filter(|flag| **flag != "OPTIMIZED").count(), 0, "{probe}");
+        }
         [0, 1].map(|index| all[index]["hits"].as_u64().unwrap())
     };
     let put = |headers: &[&str], body: &[u8]| {

@@ -21,12 +21,13 @@ mod slots;
 mod smp;
 mod stock;
 mod stress;
+mod tasks;
 mod text;
 mod usermem;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 24] = [
+pub(crate) const ALL: [&[Case]; 25] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -49,6 +50,7 @@ pub(crate) const ALL: [&[Case]; 24] = [
     smp::CASES,
     stock::CASES,
     stress::CASES,
+    tasks::CASES,
     text::CASES,
     usermem::CASES,
 ];

@@ -5,6 +5,7 @@ mod events;
 mod kprobes;
 mod probes;
 mod symbols;
+mod tasks;
 mod vm;
 
 pub use action::{Action, Number};
@@ -14,6 +15,7 @@ pub use probes::{
     Address, ProbeChange, ProbeRequest, ProbeRequests, ProbeStatus, Registered, Unregistered,
 };
 pub use symbols::Symbol;
+pub use tasks::Process;
 pub use vm::{Reason, Regs, Snapshot, SnapshotRequest, State, Stopped, VcpuRegisters, VmStatus};
 
 use serde::{Serialize, Serializer};

@@ -1,0 +1,98 @@
+//! A kernel's own table of symbols: read from memory and indexed, and looked up.
+//!
+//! The memory is what a vmlinux says it is. `EXOPROBE_VMLINUX` names one beside the tiny guest's.
+
+use std::hint::black_box;
+use std::path::Path;
+use std::time::Instant;
+
+use exoprobe_introspect::{MemoryImage, SymbolTable, VirtualMemory, kallsyms};
+use exoprobe_tests::guest_file;
+use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
+use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
+use exoprobe_vmm::{Gpa, Gva};
+use object::{Object, ObjectSegment};
+
+use crate::figure;
+
+const ROUNDS: usize = 10;
+/// Of page tables, below where kernels are loaded.
+const ROOT: u64 = 0x1000;
+const UPPER: u64 = 0x2000;
+const MODE: PagingMode = PagingMode { cr3: ROOT, levels: 4 };
+
+/// Guest-physical memory with the kernel's segments, mapped as kernels are; and an address in its text.
+fn memory(vmlinux: &Path) -> (MemoryImage, Gva) {
+    let file = std::fs::read(vmlinux).expect("a vmlinux");
+    let elf = object::File::parse(&*file).expect("an ELF file");
+    let physical = |gva: u64| usize::try_from(gva - KERNEL_IMAGE_BASE.0).expect("within 1 GiB");
+    let in_image = |gva: u64| gva >= KERNEL_IMAGE_BASE.0;
+    let segments = || elf.segments().filter(|segment| in_image(segment.address()));
+    let end = segments().map(|s| physical(s.address() + s.size())).max().expect("segments");
+    let mut bytes = vec![0; end];
+    for segment in segments() {
+        let (at, data) = (physical(segment.address()), segment.data().expect("within the file"));
+        bytes[at..at + data.len()].copy_from_slice(data);
+    }
+    let mut put = |at: u64, word: u64| {
+        let at = usize::try_from(at).expect("low");
+        bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    };
+    put(ROOT + 511 * 8, UPPER | PTE_PRESENT);
+    put(UPPER + 510 * 8, PTE_PRESENT | PTE_LARGE);
+    let text = segments().map(|s| s.address()).min().expect("segments");
+    (MemoryImage::new(Gpa(0), bytes, MODE), Gva(text))
+}
+
+fn least(mut of: impl FnMut() -> f64) -> f64 {
+    (0..ROUNDS).map(|_| of()).fold(f64::INFINITY, f64::min)
+}
+
+fn measure(name: &str, vmlinux: &Path) {
+    let (image, text) = memory(vmlinux);
+    let virt = VirtualMemory::with_mode(&image, MODE);
+    let table = kallsyms::read(&virt, text).expect("a kernel with CONFIG_KALLSYMS");
+    let read = least(|| {
+        let begun = Instant::now();
+        black_box(kallsyms::read(&virt, text)).expect("it was read before");
+        begun.elapsed().as_secs_f64() * 1e3
+    });
+    let count = table.len();
+    figure(
+        &format!("{count} symbols of {name}, read and indexed"),
+        &format!("{read:.1} ms"),
+        "<= 150 ms (150,000)",
+    );
+    let names: Vec<String> = table.iter().map(|symbol| symbol.name.to_owned()).collect();
+    let by_name = least(|| {
+        each(&table, names.len(), |table, i| {
+            black_box(table.address_of(&names[i]));
+        })
+    });
+    let addresses: Vec<Gva> = table.iter().map(|symbol| symbol.address).collect();
+    let by_address = least(|| {
+        each(&table, names.len(), |table, i| {
+            black_box(table.resolve(addresses[i]));
+        })
+    });
+    figure("  look-up by name", &format!("{by_name:.0} ns"), "<= 1000 ns");
+    figure("  look-up by address", &format!("{by_address:.0} ns"), "<= 1000 ns");
+}
+
+/// Nanoseconds each.
+fn each(table: &SymbolTable, count: usize, look: impl Fn(&SymbolTable, usize)) -> f64 {
+    const STRIDE: usize = 7919;
+    let begun = Instant::now();
+    // Not one behind the other, as nobody asks.
+    (0..count).for_each(|i| look(table, i * STRIDE % count));
+    #[expect(clippy::cast_precision_loss, reason = "some 100,000")]
+    let count = count as f64;
+    begun.elapsed().as_secs_f64() * 1e9 / count
+}
+
+pub(crate) fn run() {
+    measure("the tiny guest", &guest_file("vmlinux"));
+    if let Some(path) = std::env::var_os("EXOPROBE_VMLINUX") {
+        measure("EXOPROBE_VMLINUX", Path::new(&path));
+    }
+}
