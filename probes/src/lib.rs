@@ -16,7 +16,7 @@ pub use definition::{
     Action, Fetch, FetchArg, Flag, ProbeDefinition, ProbeKind, Register, ReturnMode, parse_line,
 };
 pub use engine::{
-    BlacklistEntry, DATA_SIZE_MAX, DEFAULT_EVENTS, Engine, EntryHandler, EntryVerdict,
+    BlacklistEntry, CodeLine, DATA_SIZE_MAX, DEFAULT_EVENTS, Engine, EntryHandler, EntryVerdict,
     FaultHandler, Guest, Hit, Instance, Kprobe, Kretprobe, NewProbe, NoTasks, Optimization,
     PostHandler, PreHandler, Process, Recovery, Registration, ReturnHandler, Traceless, Verdict,
 };

@@ -8,6 +8,7 @@ mod error;
 mod events;
 mod format;
 mod kprobes;
+mod memory;
 mod probe;
 mod ps;
 mod show;
@@ -57,6 +58,10 @@ enum Command {
     Events(events::EventsArgs),
     /// Look up symbols of the guest's kernel
     Symbols(symbols::SymbolsArgs),
+    /// Print memory of the guest's kernel
+    X(memory::MemoryArgs),
+    /// Print the instructions of a function of the guest's kernel
+    Disas(memory::CodeArgs),
     /// List the guest's processes
     #[command(after_help = "Examples:\n  exoprobe ps\n  exoprobe --json ps")]
     Ps,
@@ -108,6 +113,12 @@ fn dispatch(cli: Cli, out: &mut dyn Write) -> Result<(), CliError> {
         }
         Command::Symbols(args) => {
             with_client(&connection, out, async |context| symbols::run(context, &args).await)
+        }
+        Command::X(args) => {
+            with_client(&connection, out, async |context| memory::memory(context, &args).await)
+        }
+        Command::Disas(args) => {
+            with_client(&connection, out, async |context| memory::code(context, &args).await)
         }
         Command::Ps => with_client(&connection, out, async |context| ps::run(context).await),
         Command::Vm(command) => {

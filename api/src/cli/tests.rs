@@ -29,6 +29,8 @@ async fn exoprobe(fake: &Fake, args: &[&str]) -> (String, Result<(), CliError>) 
         Command::Events(args) => events::run(&mut context, &args).await,
         Command::Symbols(args) => symbols::run(&mut context, &args).await,
         Command::Ps => ps::run(&mut context).await,
+        Command::X(args) => memory::memory(&mut context, &args).await,
+        Command::Disas(args) => memory::code(&mut context, &args).await,
         other => panic!("{other:?} needs no service"),
     };
     (String::from_utf8(out).unwrap(), result)
@@ -291,6 +293,26 @@ async fn processes_are_a_table_that_the_guest_cannot_write_to_the_terminal_by() 
     let lines: Vec<Vec<&str>> = out.lines().map(|l| l.split_whitespace().collect()).collect();
     assert_eq!(lines[..2], [["PID", "VCPU", "COMM"], ["1", "0,1", "init"]]);
     assert!(!out.contains('\u{1b}'), "{out:?}");
+}
+
+#[tokio::test]
+async fn memory_is_shown_in_lines_and_code_with_its_probes() {
+    const MEMORY: &str =
+        r#"{"addr":"0xfffffffffffffff8","bytes":"4142001b434445464748494a4b4c4d4e4f"}"#;
+    const CODE: &str = r#"[{"addr":"0x10","bytes":"e8fb000000","text":"call 110h","target":"f+0x10",
+        "probes":["kprobes/a"]}]"#;
+    let routes = Router::new()
+        .route("/v1/memory", get(async || MEMORY))
+        .route("/v1/disassembly", get(async || CODE));
+    let fake = Fake::serve(routes);
+    let (out, result) = exoprobe(&fake, &["x", "jiffies", "17"]).await;
+    result.unwrap();
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[0].starts_with("0xfffffffffffffff8  41 42 00 1b 43 "), "{out}");
+    assert!(lines[0].ends_with("  AB..CDEFGHIJKLMN") && lines[1].ends_with("  O"), "{out}");
+    let (out, result) = exoprobe(&fake, &["disas", "f"]).await;
+    result.unwrap();
+    assert!(out.contains("call 110h") && out.contains("f+0x10") && out.contains("kprobes/a"));
 }
 
 #[tokio::test]

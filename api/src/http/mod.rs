@@ -5,6 +5,7 @@ mod definitions;
 mod events;
 mod extract;
 mod kprobes;
+mod memory;
 mod openapi;
 mod probes;
 mod problem;
@@ -55,6 +56,7 @@ fn engine_routes(engine: &Arc<Engine>, closing: &Closing) -> Router {
         .merge(kprobes::routes(Arc::clone(engine)))
         .merge(symbols::routes(Arc::clone(engine)))
         .merge(tasks::routes(Arc::clone(engine)))
+        .merge(memory::routes(Arc::clone(engine)))
         .merge(events::routes(events))
         .route("/v1/openapi.json", get(openapi_document))
 }

@@ -155,6 +155,18 @@ async fn symbols_are_found_by_name_and_by_address() {
 }
 
 #[tokio::test]
+async fn memory_that_cannot_be_read_is_told() {
+    let get = |uri: &str| request(Method::GET, uri, JSON, "");
+    problem(get("/v1/memory"), 400, "EINVAL").await;
+    problem(get("/v1/memory?at=0x10&len=65537"), 400, "EINVAL").await;
+    problem(get("/v1/memory?at=0x10&length=1"), 400, "EINVAL").await;
+    problem(get("/v1/memory?at=f%2Bzz"), 422, "EINVAL").await;
+    problem(get("/v1/memory?at=no_such_symbol"), 404, "ENOENT").await;
+    problem(get("/v1/memory?at=__x64_sys_getpid"), 503, "EAGAIN").await;
+    problem(get("/v1/disassembly?at=__x64_sys_getpid"), 503, "EAGAIN").await;
+}
+
+#[tokio::test]
 async fn wrong_definitions_say_where() {
     let found = post("text/plain", "p:a __x64_sys_getpid\np:b f %zz\n", 422, "EINVAL").await;
     assert_eq!(found["line"], 2);

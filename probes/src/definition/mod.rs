@@ -11,6 +11,7 @@ pub use action::Action;
 pub use fetch::{Fetch, FetchArg, NESTING_MAX};
 pub use filter::{Comparison, Field, Filter};
 pub use register::Register;
+pub(crate) use text::parse_place;
 pub use text::{ParseError, definition_lines, parse_line};
 
 use std::fmt;
@@ -167,9 +168,7 @@ impl ProbeDefinition {
             None => format!("arg{}", index + 1),
         }
     }
-}
 
-impl ProbeDefinition {
     /// The filter with its fields found among the arguments.
     ///
     /// # Errors

@@ -88,7 +88,7 @@ pub fn parse_line(line: &str) -> Result<ProbeDefinition, ParseError> {
         let message = "no place to probe: write `SYMBOL[+OFFSET]` or `0xADDRESS` behind the event";
         return command.fail(command.text.len(), "BAD_PROBE_ADDR", message.to_owned());
     };
-    let mut definition = parse_place(&place)?;
+    let mut definition = parse_place_token(&place)?;
     let Command { kind, maxactive, group, event } = command_parts;
     (definition.group, definition.event, definition.maxactive) = (group, event, maxactive);
     if kind == ProbeKind::Kretprobe {
@@ -102,6 +102,14 @@ pub fn parse_line(line: &str) -> Result<ProbeDefinition, ParseError> {
         definition.args.push(parse_arg_token(&token)?);
     }
     Ok(definition)
+}
+
+/// Parses a place by itself: `SYMBOL[+OFFS]` or `0xADDR`.
+///
+/// # Errors
+/// [`ParseError`] with the column at fault.
+pub(crate) fn parse_place(text: &str) -> Result<ProbeDefinition, ParseError> {
+    parse_place_token(&Token { text, at: 0 })
 }
 
 /// What the first word says.
@@ -182,7 +190,7 @@ fn check_name(name: &Token<'_>, ids: [&'static str; 3], what: &str) -> Result<()
     Ok(())
 }
 
-fn parse_place(place: &Token<'_>) -> Result<ProbeDefinition, ParseError> {
+fn parse_place_token(place: &Token<'_>) -> Result<ProbeDefinition, ParseError> {
     let kind = ProbeKind::Kprobe;
     if let Some(addr) = parse_address(place.text) {
         return Ok(ProbeDefinition { kind, addr: Some(addr), ..ProbeDefinition::default() });

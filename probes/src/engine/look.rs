@@ -1,13 +1,97 @@
 //! What is read of the guest for whoever asks.
 
+use std::sync::{Arc, MutexGuard};
+
 use exoprobe_introspect::SymbolTable;
 use exoprobe_vmm::Gva;
+use iced_x86::{Decoder, DecoderOptions, Instruction};
 
 use super::Engine;
+use super::kernel::Kernel;
+use super::registry::Registry;
 use super::tasks::{Process, Tasks};
+use crate::definition::parse_place;
 use crate::error::{AttachError, ProbeError};
 
+/// An instruction of the guest's kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeLine {
+    /// Its address.
+    pub at: Gva,
+    /// Its bytes, as they are without probes.
+    pub bytes: Vec<u8>,
+    /// It as text, in Intel's order of operands; `(bad)` for a byte that begins none.
+    pub text: String,
+    /// Where it branches to, if its bytes say so: `SYMBOL+0xOFFSET`, where a symbol is known.
+    pub target: Option<String>,
+    /// Names of the probes there, with their groups.
+    pub probes: Vec<String>,
+}
+
 impl Engine {
+    /// The registry, and the kernel that runs.
+    fn look(&self) -> Result<(MutexGuard<'_, Registry>, Arc<Kernel>), ProbeError> {
+        let mut registry = self.lock();
+        let kernel = self.path.attach(&mut registry, self.guest.as_ref())?;
+        Ok((registry, kernel.ok_or(AttachError::Booting)?))
+    }
+
+    /// The address that a text names: `0xADDR`, or `SYMBOL[+OFFSET]`.
+    ///
+    /// # Errors
+    /// [`ProbeError::Syntax`], [`ProbeError::Symbol`], and as [`Self::symbols`].
+    pub fn address_of(&self, place: &str) -> Result<Gva, ProbeError> {
+        let place = parse_place(place)?;
+        match place.symbol_name {
+            Some(name) => Ok(self.symbols()?.lookup(&name)?.address.wrapping_add(place.offset)),
+            None => Ok(place.addr.unwrap_or_default()),
+        }
+    }
+
+    /// The kernel's memory at a virtual address, as it would be without probes.
+    ///
+    /// # Errors
+    /// As [`Self::read_memory`].
+    pub fn read_without_probes(&self, at: Gva, buf: &mut [u8]) -> Result<(), ProbeError> {
+        let (registry, kernel) = self.look()?;
+        kernel.memory().read(at, buf)?;
+        registry.without_breakpoints(at, buf);
+        Ok(())
+    }
+
+    /// The instructions of the function that has `at`, as they are without probes.
+    ///
+    /// # Errors
+    /// [`ProbeError::NotText`] outside of functions, [`ProbeError::Read`] where the text is not mapped,
+    /// [`ProbeError::Attach`].
+    pub fn disassemble(&self, at: Gva) -> Result<Vec<CodeLine>, ProbeError> {
+        let (registry, kernel) = self.look()?;
+        let bounds = kernel.symbols.function_at(at).ok_or(ProbeError::NotText(at))?;
+        let bytes = registry.original_text(&kernel, bounds.start, bounds.end)?;
+        let mut decoder = Decoder::with_ip(64, &bytes, bounds.start.0, DecoderOptions::NONE);
+        let mut lines = Vec::new();
+        while decoder.can_decode() {
+            let from = decoder.position();
+            let insn = decoder.decode();
+            if insn.is_invalid() {
+                // Whatever follows is looked at from the next byte on.
+                let _ = decoder.set_position(from + 1);
+                decoder.set_ip(bounds.start.0 + from as u64 + 1);
+            }
+            let at = bounds.start.wrapping_add(from as u64);
+            let site = registry.sites.get(&at);
+            let probes = site.map(|site| &*site.probes).unwrap_or_default();
+            lines.push(CodeLine {
+                at,
+                bytes: bytes[from..decoder.position()].to_vec(),
+                text: if insn.is_invalid() { "(bad)".to_owned() } else { insn.to_string() },
+                target: target(&insn, &kernel.symbols),
+                probes: probes.iter().map(|p| format!("{}/{}", p.group, p.event)).collect(),
+            });
+        }
+        Ok(lines)
+    }
+
     /// The symbols: where the running kernel has them (KASLR), or, before it begins, as they were given.
     ///
     /// # Errors
@@ -28,9 +112,7 @@ impl Engine {
     /// # Errors
     /// [`ProbeError::Read`] where nothing is mapped, [`ProbeError::Attach`].
     pub fn read_memory(&self, at: Gva, buf: &mut [u8]) -> Result<(), ProbeError> {
-        let mut registry = self.lock();
-        let kernel = self.path.attach(&mut registry, self.guest.as_ref())?;
-        let kernel = kernel.ok_or(AttachError::Booting)?;
+        let (_registry, kernel) = self.look()?;
         Ok(kernel.memory().read(at, buf)?)
     }
 
@@ -39,9 +121,7 @@ impl Engine {
     /// # Errors
     /// [`ProbeError::Attach`], [`ProbeError::Tasks`] where the kernel does not tell them, or not yet.
     pub fn processes(&self) -> Result<Vec<Process>, ProbeError> {
-        let mut registry = self.lock();
-        let kernel = self.path.attach(&mut registry, self.guest.as_ref())?;
-        let kernel = kernel.ok_or(AttachError::Booting)?;
+        let (_registry, kernel) = self.look()?;
         let mut found = None;
         self.guest.with_vcpus_still(&mut |_| {
             found = Some(match kernel.tasks() {
@@ -52,4 +132,12 @@ impl Engine {
         })?;
         Ok(found.expect("it was called")?)
     }
+}
+
+fn target(insn: &Instruction, symbols: &SymbolTable) -> Option<String> {
+    let to = Gva(insn.near_branch_target());
+    if to == Gva(0) {
+        return None;
+    }
+    Some(symbols.resolve(to).map_or_else(|| to.to_string(), |found| found.to_string()))
 }

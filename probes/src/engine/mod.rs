@@ -46,6 +46,7 @@ pub use handlers::{
     DATA_SIZE_MAX, EntryHandler, EntryVerdict, FaultHandler, Hit, Instance, Kprobe, Kretprobe,
     NewProbe, PostHandler, PreHandler, Recovery, ReturnHandler, Verdict,
 };
+pub use look::CodeLine;
 pub use optimizer::Optimization;
 pub use reserved::BlacklistEntry;
 pub use tasks::{NoTasks, Process};

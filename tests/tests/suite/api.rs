@@ -17,6 +17,7 @@ pub(crate) const CASES: &[Case] = cases![
     values_come_from_memory_and_the_stack_or_are_faults,
     several_are_registered_and_unregistered_at_once,
     the_switch_stops_all_and_leaves_each_as_it_was,
+    memory_and_code_are_as_they_are_without_probes,
     the_blacklist_is_the_kernels_file_and_has_reasons,
     a_probe_whose_text_the_guest_rewrites_says_so_by_itself,
     a_client_that_stops_reading_its_events_slows_nobody,
@@ -364,6 +365,30 @@ fn the_switch_stops_all_and_leaves_each_as_it_was() {
     assert_eq!(hits(), [20, 20]);
     let shown = http::ask(service.socket(), "GET", ENABLED, &[ACCEPT_JSON], b"");
     assert_eq!(shown.json(), json!(true));
+}
+
+fn memory_and_code_are_as_they_are_without_probes() {
+    const GETPID: &str = "__x64_sys_getpid";
+    let service = service(1);
+    let memory = |at: &str| get(&service, &format!("/v1/memory?at={at}&len=32")).json();
+    let code = || get(&service, &format!("/v1/disassembly?at={GETPID}")).json();
+    let (bytes, lines) = (memory(GETPID), code());
+    probe(&service, &json!({"event": "here", "symbol_name": GETPID}));
+    work(&service, "getpid 1");
+    assert_eq!(memory(GETPID), bytes, "no int3, and no jmp");
+    assert_eq!(memory(bytes["addr"].as_str().unwrap()), bytes);
+    let mut probed = code();
+    assert_eq!(probed[0]["probes"].take(), json!(["kprobes/here"]));
+    probed[0]["probes"] = json!([]);
+    assert_eq!(probed, lines);
+    assert_eq!(lines[0]["addr"], bytes["addr"]);
+    let all: String =
+        lines.as_array().unwrap().iter().map(|l| l["bytes"].as_str().unwrap()).collect();
+    assert!(all.starts_with(&bytes["bytes"].as_str().unwrap()[..10]), "{all}");
+    let text = |line: &Value| line["text"].as_str().unwrap().to_owned();
+    assert!(lines.as_array().unwrap().iter().any(|line| text(line).starts_with("ret")), "{lines}");
+    assert_problem(&get(&service, "/v1/memory?at=0x10"), 422, "EFAULT");
+    assert_problem(&get(&service, "/v1/disassembly?at=0x10"), 422, "EINVAL");
 }
 
 fn the_blacklist_is_the_kernels_file_and_has_reasons() {

@@ -3,6 +3,7 @@
 mod action;
 mod events;
 mod kprobes;
+mod memory;
 mod probes;
 mod symbols;
 mod tasks;
@@ -11,6 +12,7 @@ mod vm;
 pub use action::{Action, Number};
 pub use events::{Event, Lost, StackFrame};
 pub use kprobes::BlacklistEntry;
+pub use memory::{CodeLine, Memory};
 pub use probes::{
     Address, ProbeChange, ProbeRequest, ProbeRequests, ProbeStatus, Registered, Unregistered,
 };

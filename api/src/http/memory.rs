@@ -1,0 +1,79 @@
+//! The guest kernel's memory and code.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::routing::get;
+use axum::{Json, Router};
+use exoprobe_probes::{Engine, ProbeError};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::extract::Query;
+use super::problem::Problem;
+use super::wire::{CodeLine, Memory};
+use super::{Problems, blocking};
+
+/// Bytes that are given unless the client says.
+const DEFAULT_LEN: usize = 64;
+/// Most bytes of one answer.
+const MAX_LEN: usize = 64 << 10;
+
+pub(crate) fn routes(engine: Arc<Engine>) -> Router {
+    Router::new()
+        .route("/v1/memory", get(memory))
+        .route("/v1/disassembly", get(disassembly))
+        .with_state(engine)
+}
+
+/// Which memory.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct MemoryQuery {
+    /// Where: an address, or `SYMBOL[+OFFSET]`.
+    #[param(example = "jiffies")]
+    at: String,
+    /// How many bytes: 64 when absent, 65,536 at most.
+    len: Option<usize>,
+}
+
+/// Memory of the guest's kernel, by virtual address, as it would be without probes.
+#[utoipa::path(get, path = "/v1/memory", tag = "memory", operation_id = "memory",
+    params(MemoryQuery), responses((status = 200, body = Memory), Problems))]
+pub(crate) async fn memory(
+    State(engine): State<Arc<Engine>>,
+    Query(query): Query<MemoryQuery>,
+) -> Result<Json<Memory>, Problem> {
+    let len = query.len.unwrap_or(DEFAULT_LEN);
+    if len > MAX_LEN {
+        return Err(Problem::malformed(format!("`len` is at most {MAX_LEN}")));
+    }
+    let read = blocking(move || -> Result<Memory, ProbeError> {
+        let (at, mut bytes) = (engine.address_of(&query.at)?, vec![0; len]);
+        engine.read_without_probes(at, &mut bytes)?;
+        Ok(Memory::new(at.0, &bytes))
+    });
+    Ok(Json(read.await??))
+}
+
+/// Which code.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct CodeQuery {
+    /// A function, or an address in it.
+    #[param(example = "vfs_read")]
+    at: String,
+}
+
+/// The instructions of a function of the guest's kernel, as they are without probes.
+#[utoipa::path(get, path = "/v1/disassembly", tag = "memory", operation_id = "disassembly",
+    params(CodeQuery), responses((status = 200, body = Vec<CodeLine>), Problems))]
+pub(crate) async fn disassembly(
+    State(engine): State<Arc<Engine>>,
+    Query(query): Query<CodeQuery>,
+) -> Result<Json<Vec<CodeLine>>, Problem> {
+    let read = blocking(move || engine.disassemble(engine.address_of(&query.at)?));
+    Ok(Json(read.await??.into_iter().map(CodeLine::from).collect()))
+}
