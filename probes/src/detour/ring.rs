@@ -315,6 +315,36 @@ mod tests {
         assert_eq!(got, [1, 2]);
     }
 
+    #[test]
+    fn what_no_detour_writes_is_told_and_the_ring_begins_anew() {
+        let one = bytes(1);
+        let good = u64::from(header(1, 1));
+        // The head, and the first word of the record that has been written.
+        for (what, head, first) in [
+            ("a head beyond the limit", 2 * LEN, good),
+            ("a head before what was read", one - 8, good),
+            ("a block that there is not", 2 * one, u64::from(header(10, 1))),
+            ("another number of arguments than the block's", 2 * one, u64::from(header(2, 1))),
+            ("more arguments than there is room", 2 * one, u64::from(header(9, 9))),
+            ("a record that was never reserved to its end", one + 8, good),
+            ("a header without its mark", 2 * one, good & !1),
+        ] {
+            let memory = memory();
+            let mut ring = GuestRing::new(&memory, 0, LEN);
+            write(&memory, 1, &[1]).unwrap();
+            ring.drain(&memory, args_of, |_| {}).unwrap();
+            write(&memory, 1, &[2]).unwrap();
+            memory.store(0, head);
+            memory.store(64 + one, first);
+            let drained = ring.drain(&memory, args_of, |record| panic!("{what}: {record:?}"));
+            assert_eq!(drained, Err(Scribbled), "{what}");
+            write(&memory, 1, &[3]).unwrap();
+            let mut got = Vec::new();
+            ring.drain(&memory, args_of, |record| got.extend(record.args)).unwrap();
+            assert_eq!(got, [3], "{what}");
+        }
+    }
+
     proptest! {
         #[test]
         fn whatever_the_guest_writes_the_host_stays_within_and_goes_on(
