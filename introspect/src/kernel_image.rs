@@ -105,12 +105,6 @@ impl KernelImage {
     pub fn ranges(&self) -> &[MappedRange] {
         &self.ranges
     }
-
-    /// The range that `at` is in.
-    #[must_use]
-    pub fn range_of(&self, at: Gva) -> Option<MappedRange> {
-        self.ranges.iter().copied().find(|range| range.contains(at))
-    }
 }
 
 #[cfg(test)]
@@ -142,7 +136,6 @@ mod tests {
         let first = MappedRange { start: base, len: 0x40_2000 };
         let last = MappedRange { start: base.wrapping_add(0x5f_f000), len: 0x1000 };
         assert_eq!((found.base(), found.ranges()), (base, &[first, last][..]));
-        assert_eq!(found.range_of(last.start), Some(last));
         let at = base.wrapping_add(0x40_2000);
         assert_eq!(KernelImage::find(&memory, at), Err(ImageError::NotMapped(at)));
         assert_eq!(KernelImage::find(&memory, Gva(0x1000)), Err(ImageError::Outside(Gva(0x1000))));

@@ -7,8 +7,7 @@ use serde::Deserialize;
 use super::Context;
 use super::error::CliError;
 use super::format::{Column, table};
-use super::probe::print_raw;
-use crate::client::{ApiPath, ClientError, Payload};
+use crate::client::{ApiPath, Payload};
 
 /// State of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -34,10 +33,7 @@ pub(super) async fn switch(
         }
         None => context.client.get(&path).await?,
     };
-    if context.json {
-        return print_raw(context, &answer);
-    }
-    let on: bool = serde_json::from_slice(&answer).map_err(ClientError::from)?;
+    let Some(on) = context.read::<bool>(&answer)? else { return Ok(()) };
     Ok(writeln!(context.out, "{}", if on { "on" } else { "off" })?)
 }
 
@@ -53,10 +49,7 @@ struct Entry {
 /// Prints where no probe may be.
 pub(super) async fn blacklist(context: &mut Context<'_>) -> Result<(), CliError> {
     let answer = context.client.get(&ApiPath::new(&["kprobes", "blacklist"])).await?;
-    if context.json {
-        return print_raw(context, &answer);
-    }
-    let entries: Vec<Entry> = serde_json::from_slice(&answer).map_err(ClientError::from)?;
+    let Some(entries) = context.read::<Vec<Entry>>(&answer)? else { return Ok(()) };
     let columns = ["START", "END", "SYMBOL", "REASON"].map(Column::Text);
     let rows = entries.into_iter().map(|e| vec![e.start, e.end, e.symbol, e.reason]);
     Ok(writeln!(context.out, "{}", table(&columns, rows))?)

@@ -6,8 +6,7 @@ use serde::Deserialize;
 use super::Context;
 use super::error::CliError;
 use super::format::{Column, table};
-use super::probe::print_raw;
-use crate::client::{ApiPath, ClientError};
+use crate::client::ApiPath;
 
 /// Bytes of a line.
 const LINE: usize = 16;
@@ -52,10 +51,7 @@ struct CodeLine {
 pub(super) async fn memory(context: &mut Context<'_>, args: &MemoryArgs) -> Result<(), CliError> {
     let path = ApiPath::new(&["memory"]).query("at", &args.at).query("len", args.len);
     let answer = context.client.get(&path).await?;
-    if context.json {
-        return print_raw(context, &answer);
-    }
-    let Memory { addr, bytes } = serde_json::from_slice(&answer).map_err(ClientError::from)?;
+    let Some(Memory { addr, bytes }) = context.read(&answer)? else { return Ok(()) };
     let start = u64::from_str_radix(addr.trim_start_matches("0x"), 16).unwrap_or_default();
     let pairs: Vec<&str> =
         bytes.as_bytes().chunks(2).filter_map(|p| str::from_utf8(p).ok()).collect();
@@ -78,10 +74,7 @@ fn shown(pair: &str) -> char {
 pub(super) async fn code(context: &mut Context<'_>, args: &CodeArgs) -> Result<(), CliError> {
     let path = ApiPath::new(&["disassembly"]).query("at", &args.at);
     let answer = context.client.get(&path).await?;
-    if context.json {
-        return print_raw(context, &answer);
-    }
-    let lines: Vec<CodeLine> = serde_json::from_slice(&answer).map_err(ClientError::from)?;
+    let Some(lines) = context.read::<Vec<CodeLine>>(&answer)? else { return Ok(()) };
     let columns = ["ADDR", "BYTES", "INSTRUCTION", "TARGET", "PROBES"].map(Column::Text);
     let rows = lines.into_iter().map(|line| {
         let target = line.target.unwrap_or_default();

@@ -23,8 +23,9 @@ use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use serde::de::DeserializeOwned;
 
-use crate::client::Client;
+use crate::client::{Client, ClientError};
 use connection::Connection;
 use error::CliError;
 
@@ -80,6 +81,18 @@ struct Context<'a> {
     client: &'a Client,
     json: bool,
     out: &'a mut dyn Write,
+}
+
+impl Context<'_> {
+    /// What an answer says; `None` where JSON is asked for, and it was printed as it came.
+    fn read<T: DeserializeOwned>(&mut self, answer: &[u8]) -> Result<Option<T>, CliError> {
+        if self.json {
+            self.out.write_all(answer.trim_ascii_end())?;
+            writeln!(self.out)?;
+            return Ok(None);
+        }
+        Ok(Some(serde_json::from_slice(answer).map_err(ClientError::from)?))
+    }
 }
 
 /// Runs the command that the process was started with.

@@ -150,19 +150,12 @@ pub(super) async fn run(context: &mut Context<'_>, command: ProbeCommand) -> Res
     }
 }
 
-pub(super) fn print_raw(context: &mut Context<'_>, json: &[u8]) -> Result<(), CliError> {
-    context.out.write_all(json.trim_ascii_end())?;
-    Ok(writeln!(context.out)?)
-}
-
 /// Prints one probe, or an array of them.
 pub(super) fn print_table(context: &mut Context<'_>, probes: &[u8]) -> Result<(), CliError> {
-    if context.json {
-        return print_raw(context, probes);
-    }
-    let rows = match serde_json::from_slice(probes).map_err(ClientError::from)? {
-        Value::Array(probes) => probes,
-        one => vec![one],
+    let rows = match context.read(probes)? {
+        None => return Ok(()),
+        Some(Value::Array(probes)) => probes,
+        Some(one) => vec![one],
     };
     let rows = rows.iter().map(ProbeRow::deserialize).collect::<Result<Vec<_>, _>>();
     Ok(write!(context.out, "{}", probe_table(&rows.map_err(ClientError::from)?))?)
@@ -170,10 +163,7 @@ pub(super) fn print_table(context: &mut Context<'_>, probes: &[u8]) -> Result<()
 
 async fn show(context: &mut Context<'_>, name: &ProbeName) -> Result<(), CliError> {
     let probe = context.client.get(&name.path()).await?;
-    if context.json {
-        return print_raw(context, &probe);
-    }
-    let probe: Value = serde_json::from_slice(&probe).map_err(ClientError::from)?;
+    let Some(probe) = context.read::<Value>(&probe)? else { return Ok(()) };
     Ok(write!(context.out, "{}", members(&probe))?)
 }
 

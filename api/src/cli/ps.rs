@@ -5,8 +5,7 @@ use serde::Deserialize;
 use super::Context;
 use super::error::CliError;
 use super::format::{Column, table};
-use super::probe::print_raw;
-use crate::client::{ApiPath, ClientError};
+use crate::client::ApiPath;
 
 #[derive(Deserialize)]
 struct Process {
@@ -18,10 +17,7 @@ struct Process {
 /// Prints the guest's processes.
 pub(super) async fn run(context: &mut Context<'_>) -> Result<(), CliError> {
     let answer = context.client.get(&ApiPath::new(&["tasks"])).await?;
-    if context.json {
-        return print_raw(context, &answer);
-    }
-    let processes: Vec<Process> = serde_json::from_slice(&answer).map_err(ClientError::from)?;
+    let Some(processes) = context.read::<Vec<Process>>(&answer)? else { return Ok(()) };
     let columns = [Column::Number("PID"), Column::Text("VCPU"), Column::Text("COMM")];
     let rows = processes.into_iter().map(|process| {
         let vcpus: Vec<String> = process.vcpus.iter().map(u8::to_string).collect();

@@ -6,8 +6,7 @@ use serde::Deserialize;
 use super::Context;
 use super::error::CliError;
 use super::format::{Column, table};
-use super::probe::print_raw;
-use crate::client::{ApiPath, ClientError};
+use crate::client::ApiPath;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,10 +44,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SymbolsArgs) -> Result
     let path = ApiPath::new(&["symbols"]);
     let path = path.query_if("name", args.name.as_ref()).query_if("at", args.at.as_ref());
     let answer = context.client.get(&path.query("limit", args.limit)).await?;
-    if context.json {
-        return print_raw(context, &answer);
-    }
-    let symbols: Vec<Symbol> = serde_json::from_slice(&answer).map_err(ClientError::from)?;
+    let Some(symbols) = context.read::<Vec<Symbol>>(&answer)? else { return Ok(()) };
     let is_full = symbols.len() == args.limit && args.at.is_none();
     let columns =
         [Column::Text("ADDR"), Column::Number("SIZE"), Column::Text("KIND"), Column::Text("NAME")];

@@ -82,7 +82,7 @@ pub(crate) async fn symbols(
 
 fn covering(table: &SymbolTable, at: Gva) -> Option<Symbol> {
     let found = table.resolve(at)?;
-    let symbol = table.iter().find(|s| s.address == found.start && s.name == found.name)?;
+    let symbol = table.search(found.name).find(|symbol| symbol.address == found.start)?;
     Some(Symbol { offset: Some(found.offset), ..Symbol::from(symbol) })
 }
 

@@ -25,7 +25,7 @@ use names::Names;
 use tokens::Tokens;
 use window::Window;
 
-/// Most tokens of a name: as many as its length can say. A name's text may still be longer than is kept.
+/// Most tokens of a name that are looked at: twice the letters of the longest that Linux keeps (KSYM_NAME_LEN, 512).
 const NAME_TOKENS_MAX: usize = 1024;
 
 /// Why a guest's memory gives no symbols.

@@ -40,8 +40,7 @@ impl<'a> Names<'a> {
         // From the tokens down: between them and the number are names, whose words hardly look like a number.
         for align in [8_u64, 4] {
             let step = usize::try_from(align).expect("8 or 4");
-            let last = window.aligned(end, align).checked_sub(2 * step);
-            let mut at = last;
+            let mut at = window.aligned(end, align).checked_sub(2 * step);
             while let Some(offset) = at {
                 if let Some(names) = Self::at(window, offset, end, step, &mut steps) {
                     return Ok(names);

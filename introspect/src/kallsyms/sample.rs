@@ -112,13 +112,11 @@ struct Writer {
 }
 
 impl Writer {
-    fn table(&mut self, bytes: &[u8]) -> usize {
+    fn table(&mut self, bytes: &[u8]) {
         while !self.bytes.len().is_multiple_of(self.align) {
             self.bytes.push(0);
         }
-        let at = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
-        at
     }
 }
 

@@ -297,12 +297,14 @@ impl Plan {
             match &block.task {
                 Task::Count => {}
                 Task::Record { filter, .. } => {
-                    code.when_full(block.counter, *labels)?;
+                    code.count_instead(block.counter, labels.full, labels.done)?;
                     if filter.is_some() {
-                        code.when_filtered(block.filtered(), *labels)?;
+                        code.count_instead(block.filtered(), labels.filtered, labels.done)?;
                     }
                 }
-                Task::Follow(pool) => code.when_full(pool.missed(), *labels)?,
+                Task::Follow(pool) => {
+                    code.count_instead(pool.missed(), labels.full, labels.done)?;
+                }
             }
         }
         let may_ring = frame.is_return

@@ -158,29 +158,16 @@ impl Code {
         Ok(self.a.lock().inc(word_at(counter)?)?)
     }
 
-    /// Comes from where there is no room, and goes on behind it.
-    pub(super) fn when_full(&mut self, counter: Gva, labels: Labels) -> Result<(), DetourError> {
-        self.count_instead(counter, labels.full, labels)
-    }
-
-    /// Comes from where a hit is not wanted, and goes on behind it.
-    pub(super) fn when_filtered(
-        &mut self,
-        counter: Gva,
-        labels: Labels,
-    ) -> Result<(), DetourError> {
-        self.count_instead(counter, labels.filtered, labels)
-    }
-
-    fn count_instead(
+    /// Comes from where there is no room, or a hit is not wanted: counts that, and goes on at `done`.
+    pub(super) fn count_instead(
         &mut self,
         counter: Gva,
         mut from: CodeLabel,
-        labels: Labels,
+        done: CodeLabel,
     ) -> Result<(), DetourError> {
         self.a.set_label(&mut from)?;
         self.count(counter)?;
-        Ok(self.a.jmp(labels.done)?)
+        Ok(self.a.jmp(done)?)
     }
 
     /// Loads all that comes from memory, and looks whether the call at hand can be followed; rings the doorbell

@@ -30,7 +30,7 @@ pub struct CodeLine {
 
 impl Engine {
     /// The registry, and the kernel that runs.
-    fn look(&self) -> Result<(MutexGuard<'_, Registry>, Arc<Kernel>), ProbeError> {
+    pub(super) fn look(&self) -> Result<(MutexGuard<'_, Registry>, Arc<Kernel>), ProbeError> {
         let mut registry = self.lock();
         let kernel = self.path.attach(&mut registry, self.guest.as_ref())?;
         Ok((registry, kernel.ok_or(AttachError::Booting)?))

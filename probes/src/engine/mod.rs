@@ -60,7 +60,7 @@ use exoprobe_vmm::hidden::TRAMPOLINES;
 use exoprobe_vmm::{ExitHook, GuestClock, Gva};
 
 use crate::definition::ProbeKind;
-use crate::error::{AttachError, BatchError, ProbeError};
+use crate::error::{BatchError, ProbeError};
 use crate::events::{EventStore, Ring};
 use crate::status::ProbeStatus;
 use hit::HitPath;
@@ -387,9 +387,8 @@ impl Engine {
     /// # Errors
     /// [`ProbeError::Attach`] while the kernel is not known.
     pub fn blacklist(&self) -> Result<Vec<BlacklistEntry>, ProbeError> {
-        let mut registry = self.lock();
-        let kernel = self.path.attach(&mut registry, self.guest.as_ref())?;
-        Ok(kernel.ok_or(AttachError::Booting)?.blacklist())
+        let (_registry, kernel) = self.look()?;
+        Ok(kernel.blacklist())
     }
 
     /// Looks whether the text under the probes is still what it was, and places probes that wait. To

@@ -138,13 +138,7 @@ fn own_event_row(plan: &Plan, missing: BTreeMap<Column, String>) -> RowCounts {
 impl<'a> Bench<'a> {
     /// Takes a guest to its loops; `int3` is told where the bare one is before any runs.
     fn new(plan: &'a Plan, guest: TestGuest, int3: impl FnOnce(Gva)) -> Self {
-        let callee = guest
-            .engine
-            .symbols()
-            .expect("they were given")
-            .lookup_function(CALLEE)
-            .expect("every kernel has it")
-            .address;
+        let callee = guest.engine.address_of(CALLEE).expect("every kernel has it");
         let codes = BODIES.map(|body| body.code(callee));
         let vm = Arc::clone(&guest.vm);
         let bodies: Vec<&[u8]> = codes.iter().map(Vec::as_slice).collect();

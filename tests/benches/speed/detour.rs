@@ -13,7 +13,7 @@ use exoprobe_probes::detour::{
 use exoprobe_probes::insn::Assurances;
 use exoprobe_vmm::Gva;
 
-use crate::figure;
+use crate::{figure, least};
 
 const SIZE: usize = 8 << 20;
 /// Offsets in the mapping.
@@ -159,10 +159,6 @@ fn detoured(mapping: &mut Mapping, task: Task) {
     mapping.write(FUNCTION, &jmp);
 }
 
-fn least(of: impl FnMut() -> f64) -> f64 {
-    std::iter::repeat_with(of).take(ROUNDS).fold(f64::INFINITY, f64::min)
-}
-
 /// Measures and prints.
 pub(crate) fn run() {
     let mut mapping = Mapping::new();
@@ -174,10 +170,10 @@ pub(crate) fn run() {
     stamped[15..19].copy_from_slice(&stamp);
     stamped.push(0xc3);
     mapping.write(STORE, &stamped);
-    let plain = least(|| mapping.time(FUNCTION, CALLS));
-    let store = least(|| mapping.time(STORE, CALLS)) - plain;
+    let plain = least(ROUNDS, || mapping.time(FUNCTION, CALLS));
+    let store = least(ROUNDS, || mapping.time(STORE, CALLS)) - plain;
     detoured(&mut mapping, Task::Count);
-    let count = least(|| mapping.time(FUNCTION, CALLS)) - plain;
+    let count = least(ROUNDS, || mapping.time(FUNCTION, CALLS)) - plain;
     detoured(&mut mapping, Task::record(FOUR.map(Value::Register).to_vec()));
     let mut ring = GuestRing::new(&mapping, RING as u64, RING_LEN);
     let (mut record, mut drain, mut taken) = (f64::INFINITY, f64::INFINITY, 0);

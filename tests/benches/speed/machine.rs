@@ -7,7 +7,7 @@ use std::time::Instant;
 use exoprobe_tests::TestGuest;
 use exoprobe_vmm::{BreakpointAction, DEFAULT_KVM, ExitHook, HitContext, Host, Vm};
 
-use crate::figure;
+use crate::{figure, least};
 
 const ROUNDS: usize = 10;
 
@@ -21,10 +21,6 @@ impl ExitHook for NoProbes {
     exoprobe_tests::only_breakpoints!();
 }
 
-fn least(mut measure: impl FnMut() -> f64) -> f64 {
-    (0..ROUNDS).map(|_| measure()).fold(f64::INFINITY, f64::min)
-}
-
 pub(crate) fn run() {
     let begun = Instant::now();
     drop(TestGuest::boot(&TestGuest::config("vmlinux", 1)));
@@ -33,7 +29,7 @@ pub(crate) fn run() {
         &format!("{:.1} s", begun.elapsed().as_secs_f64()),
         "<= 15 s",
     );
-    let preflight = least(|| {
+    let preflight = least(ROUNDS, || {
         let begun = Instant::now();
         drop(Host::open(Path::new(DEFAULT_KVM)).expect("KVM"));
         begun.elapsed().as_secs_f64() * 1e3
@@ -41,7 +37,7 @@ pub(crate) fn run() {
     figure("  preflight alone", &format!("{preflight:.1} ms"), "");
     let snapshot = TestGuest::snapshot(1);
     let host = Host::open(Path::new(DEFAULT_KVM)).expect("KVM");
-    let restore = least(|| {
+    let restore = least(ROUNDS, || {
         let begun = Instant::now();
         let vm = Vm::restore(&host, &snapshot).expect("a whole snapshot");
         vm.start(Arc::new(NoProbes)).expect("a new machine starts");
@@ -53,7 +49,7 @@ pub(crate) fn run() {
         "<= 15 ms",
     );
     let config = TestGuest::config("vmlinux", 1);
-    let start = least(|| {
+    let start = least(ROUNDS, || {
         let begun = Instant::now();
         let host = Host::open(Path::new(DEFAULT_KVM)).expect("KVM");
         let vm = Vm::create(&host, &config).expect("the guest can be made");

@@ -14,6 +14,11 @@ fn figure(name: &str, value: &str, asked: &str) {
     println!("{name:<58} {value:>14}   {asked}");
 }
 
+/// The least of so many measurements.
+fn least(rounds: usize, measure: impl FnMut() -> f64) -> f64 {
+    std::iter::repeat_with(measure).take(rounds).fold(f64::INFINITY, f64::min)
+}
+
 fn main() {
     let _snapshots = exoprobe_tests::SnapshotCleanup;
     println!("{:<58} {:>14}   asked", "figure", "measured");

@@ -21,13 +21,7 @@ struct Caller {
 
 impl Caller {
     fn new(guest: TestGuest) -> Self {
-        let function = guest
-            .engine
-            .symbols()
-            .expect("they were given")
-            .lookup_function(FUNCTION)
-            .expect("it has it")
-            .address;
+        let function = guest.engine.address_of(FUNCTION).expect("every kernel has it");
         let code = loops::call(function);
         Self { loops: Loops::new(guest, &[&code], Instant::now) }
     }

@@ -13,7 +13,7 @@ use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
 use exoprobe_vmm::{Gpa, Gva};
 use object::{Object, ObjectSegment};
 
-use crate::figure;
+use crate::{figure, least};
 
 const ROUNDS: usize = 10;
 /// Of page tables, below where kernels are loaded.
@@ -44,15 +44,11 @@ fn memory(vmlinux: &Path) -> (MemoryImage, Gva) {
     (MemoryImage::new(Gpa(0), bytes, MODE), Gva(text))
 }
 
-fn least(mut of: impl FnMut() -> f64) -> f64 {
-    (0..ROUNDS).map(|_| of()).fold(f64::INFINITY, f64::min)
-}
-
 fn measure(name: &str, vmlinux: &Path) {
     let (image, text) = memory(vmlinux);
     let virt = VirtualMemory::with_mode(&image, MODE);
     let table = kallsyms::read(&virt, text).expect("a kernel with CONFIG_KALLSYMS");
-    let read = least(|| {
+    let read = least(ROUNDS, || {
         let begun = Instant::now();
         black_box(kallsyms::read(&virt, text)).expect("it was read before");
         begun.elapsed().as_secs_f64() * 1e3
@@ -64,13 +60,13 @@ fn measure(name: &str, vmlinux: &Path) {
         "<= 150 ms (150,000)",
     );
     let names: Vec<String> = table.iter().map(|symbol| symbol.name.to_owned()).collect();
-    let by_name = least(|| {
+    let by_name = least(ROUNDS, || {
         each(&table, names.len(), |table, i| {
             black_box(table.address_of(&names[i]));
         })
     });
     let addresses: Vec<Gva> = table.iter().map(|symbol| symbol.address).collect();
-    let by_address = least(|| {
+    let by_address = least(ROUNDS, || {
         each(&table, names.len(), |table, i| {
             black_box(table.resolve(addresses[i]));
         })
