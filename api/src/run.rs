@@ -65,6 +65,10 @@ pub struct RunArgs {
     /// the guest's memory once it runs]
     #[arg(long, value_name = "PATH")]
     pub symbols: Option<PathBuf>,
+    /// Types of the kernel: BTF, as `pahole --btf_encode_detached` makes it, or an ELF file with a section .BTF
+    /// [default: the kernel's own (CONFIG_DEBUG_INFO_BTF), read from the guest's memory]
+    #[arg(long, value_name = "PATH")]
+    pub btf: Option<PathBuf>,
     /// Go on from a snapshot in place of booting a kernel
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "kernel")]
     pub restore: Option<PathBuf>,
@@ -291,6 +295,7 @@ fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
     Ok(ServiceConfig {
         source,
         symbols: args.symbols.clone(),
+        types: args.btf.clone(),
         kvm: args.kvm.clone(),
         probes: args.probes.clone(),
         events: args.events,

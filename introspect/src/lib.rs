@@ -5,15 +5,18 @@
 //! parsers here are bounded in time and memory, and never panic, whatever they are given.
 #![forbid(unsafe_code)]
 
+pub mod btf;
 pub mod extable;
 pub mod image;
 pub mod kallsyms;
 pub mod kernel_image;
+mod name_hash;
 pub mod symbols;
 pub mod task;
 pub mod view;
 pub mod virt;
 
+pub use btf::Btf;
 pub use extable::{ExceptionTable, ExtableError, Fixup};
 pub use image::MemoryImage;
 pub use kallsyms::KallsymsError;

@@ -1,12 +1,13 @@
 //! Why the engine refuses, each with the errno that the kernel's own API gives where one applies.
 
+use exoprobe_introspect::btf::NoTypes;
 use exoprobe_introspect::{ExtableError, KallsymsError, LookupError, VirtualReadError};
 use exoprobe_vmm::hidden::HiddenError;
 use exoprobe_vmm::paging::PagingError;
 use exoprobe_vmm::{Gva, OutsideMemory, VcpuError};
 
-use crate::definition::ParseError;
-use crate::engine::NoTasks;
+use crate::definition::{FieldError, ParseError};
+use crate::engine::{NoTasks, ParameterError};
 use crate::insn::{AssembleError, BoundaryError, PostUnsupported, Refusal};
 
 /// Why the guest's kernel cannot be probed at the moment.
@@ -118,14 +119,20 @@ pub enum ProbeError {
     /// Two arguments of one probe have one name.
     #[error("two arguments are called `{0}`")]
     DuplicateArg(String),
-    /// A filter looks at what is not there.
-    #[error("the filter's `{field}` is no field of this probe: it has `{known}`")]
-    NoSuchField {
-        /// What it looks at.
-        field: String,
-        /// What there is.
+    /// A filter does not fit the probe.
+    #[error("{error}: it has `{known}`")]
+    Filter {
+        /// What is wrong with it.
+        error: FieldError,
+        /// The fields that there are.
         known: String,
     },
+    /// A parameter cannot be fetched by its name.
+    #[error(transparent)]
+    Parameter(#[from] ParameterError),
+    /// The kernel's types are not known.
+    #[error(transparent)]
+    Types(#[from] NoTypes),
     /// Something that the other kind of probe has.
     #[error("{0}")]
     Kind(&'static str),
@@ -247,12 +254,16 @@ impl ProbeError {
             Self::Attach(AttachError::NoSymbols(_)) => "ENODATA",
             Self::Attach(_) => "ENXIO",
             Self::Read(_) | Self::Memory(_) => "EFAULT",
-            Self::Tasks(_) => "ENODATA",
+            Self::Tasks(_) | Self::Types(_) => "ENODATA",
+            Self::Parameter(ParameterError::NoPrototype(_) | ParameterError::NoSuch { .. }) => {
+                "ENOENT"
+            }
             Self::Syntax(_)
             | Self::Place(_)
             | Self::BadName { .. }
             | Self::DuplicateArg(_)
-            | Self::NoSuchField { .. }
+            | Self::Filter { .. }
+            | Self::Parameter(_)
             | Self::Kind(_)
             | Self::Maxactive(_)
             | Self::Action(_)

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use exoprobe_introspect::SymbolTable;
-use exoprobe_probes::{DEFAULT_EVENTS, Engine, Guest, Kprobe, ProbeError, ProbeStatus};
+use exoprobe_probes::{DEFAULT_EVENTS, Engine, Given, Guest, Kprobe, ProbeError, ProbeStatus};
 use exoprobe_vmm::paging::PagingMode;
 use exoprobe_vmm::{DEFAULT_KVM, Gva, Host, SerialPort, Vm, VmConfig, VmState};
 
@@ -104,7 +104,8 @@ impl TestGuest {
     pub fn of_kernel(vm: Vm, symbols: impl Into<Option<SymbolTable>>) -> Self {
         let vm = Arc::new(vm);
         let guest: Arc<dyn Guest> = Arc::clone(&vm) as Arc<dyn Guest>;
-        let engine = Arc::new(Engine::new(guest, vm.clock(), symbols.into(), DEFAULT_EVENTS));
+        let given = Given { symbols: symbols.into(), types: None };
+        let engine = Arc::new(Engine::new(guest, vm.clock(), given, DEFAULT_EVENTS));
         Self { vm, engine }
     }
 

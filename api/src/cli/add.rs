@@ -24,15 +24,18 @@ const EXCERPT: usize = 200;
 const EXAMPLES: &str = "\
 Examples:
   exoprobe probe add 'p:getpid __x64_sys_getpid %di'
-  exoprobe probe add 'p:open do_sys_openat2 dfd=%di' 'r:ret vfs_read $retval'
+  exoprobe probe add 'p:open do_sys_openat2 dfd filename:string' 'r:ret vfs_read $retval:s64'
   exoprobe probe add -f probes.txt
   exoprobe probe add '{\"symbol_name\": \"vfs_read\", \"actions\": [{\"return\": \"-5\"}]}'
   exoprobe probe add '{\"symbol_name\": \"ksys_write\", \"args\": [\"n=%dx\"], \"filter\": \"n > 4096 && common_pid != 1\"}'
 
 A definition is a line of kprobe_events:
-  p[:[GROUP/]EVENT] SYMBOL[+OFFSET]|0xADDR [[NAME=]VALUE ...]     a kprobe
-  r[MAXACTIVE][:[GROUP/]EVENT] SYMBOL|0xADDR [[NAME=]VALUE ...]   a return probe
-VALUE is %REG, $stackN, $stack, $retval (return probes), @ADDR, +OFFS(VALUE) or -OFFS(VALUE).
+  p[:[GROUP/]EVENT] SYMBOL[+OFFSET]|0xADDR [[NAME=]VALUE[:TYPE] ...]     a kprobe
+  r[MAXACTIVE][:[GROUP/]EVENT] SYMBOL|0xADDR [[NAME=]VALUE[:TYPE] ...]   a return probe
+VALUE is %REG, $stackN, $stack, $retval (return probes), @ADDR, +OFFS(VALUE) or -OFFS(VALUE); at a function's entry
+also the name of a parameter, where the kernel's types are known (`exoprobe types SYMBOL`).
+TYPE is u8 to u64, s8 to s64, x8 to x64 or, of what is in memory, string or ustring; x64 when absent, or what the
+parameter is.
 JSON says more (filter, actions, return mode): an object or an array as POST /v1/probes takes it (docs/api.md).";
 
 /// Arguments of `probe add`.

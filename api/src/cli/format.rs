@@ -66,7 +66,7 @@ pub(super) fn event_text(event: &EventRecord) -> String {
     let pid = event.pid.map_or("?".to_owned(), |pid| pid.to_string());
     let mut line = format!("{comm:>16}-{pid:<7} [{vcpu:03}] {time:>13.6}: {name}: ({hit})");
     for (name, value) in &event.args {
-        line.push_str(&format!(" {name}={}", scalar(value)));
+        line.push_str(&format!(" {name}={}", argument(value)));
     }
     let mut text = printable(&line);
     for frame in &event.stack {
@@ -74,6 +74,18 @@ pub(super) fn event_text(event: &EventRecord) -> String {
         text.push_str(&format!("\n        => {}", printable(&place)));
     }
     text
+}
+
+/// An argument's value, text in quotes as ftrace shows it. In JSON numbers in hexadecimal digits are text, too.
+fn argument(value: &Value) -> String {
+    match value {
+        Value::String(text) if text != "(fault)" && !is_hexadecimal(text) => format!("\"{text}\""),
+        other => scalar(other),
+    }
+}
+
+fn is_hexadecimal(text: &str) -> bool {
+    text.strip_prefix("0x").is_some_and(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 fn place(symbol: Option<&str>, offset: u64, addr: &str) -> String {
@@ -153,12 +165,12 @@ mod tests {
         let mut event: EventRecord = serde_json::from_str(
             r#"{"seq":7,"time":12.5,"vcpu":1,"pid":1,"comm":"init","group":"kprobes","event":"getpid",
                 "symbol_name":"__x64_sys_getpid","offset":4,"addr":"0xffffffff81000004",
-                "args":{"arg1":"0x1f","b":"0x0"}}"#,
+                "args":{"arg1":"0x1f","b":-3,"c":"(fault)","d":"a\u001bb"}}"#,
         )
         .unwrap();
         assert_eq!(
             event_text(&event),
-            "            init-1       [001]     12.500000: getpid: (__x64_sys_getpid+0x4) arg1=0x1f b=0x0"
+            "            init-1       [001]     12.500000: getpid: (__x64_sys_getpid+0x4) arg1=0x1f b=-3 c=(fault) d=\"a\\u{1b}b\""
         );
         event.symbol_name = None;
         event.args.clear();

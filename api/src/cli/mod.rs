@@ -16,6 +16,7 @@ mod symbols;
 #[cfg(test)]
 mod tests;
 mod tty;
+mod types;
 mod vm;
 
 use std::future::Future;
@@ -59,6 +60,8 @@ enum Command {
     Events(events::EventsArgs),
     /// Look up symbols of the guest's kernel
     Symbols(symbols::SymbolsArgs),
+    /// Show types and functions of the guest's kernel: members, offsets, parameters
+    Types(types::TypesArgs),
     /// Print memory of the guest's kernel
     X(memory::MemoryArgs),
     /// Print the instructions of a function of the guest's kernel
@@ -126,6 +129,9 @@ fn dispatch(cli: Cli, out: &mut dyn Write) -> Result<(), CliError> {
         }
         Command::Symbols(args) => {
             with_client(&connection, out, async |context| symbols::run(context, &args).await)
+        }
+        Command::Types(args) => {
+            with_client(&connection, out, async |context| types::run(context, &args).await)
         }
         Command::X(args) => {
             with_client(&connection, out, async |context| memory::memory(context, &args).await)

@@ -13,6 +13,7 @@ mod symbols;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod types;
 mod vm;
 pub mod wire;
 
@@ -56,6 +57,7 @@ fn engine_routes(engine: &Arc<Engine>, closing: &Closing) -> Router {
         .merge(kprobes::routes(Arc::clone(engine)))
         .merge(symbols::routes(Arc::clone(engine)))
         .merge(tasks::routes(Arc::clone(engine)))
+        .merge(types::routes(Arc::clone(engine)))
         .merge(memory::routes(Arc::clone(engine)))
         .merge(events::routes(events))
         .route("/v1/openapi.json", get(openapi_document))

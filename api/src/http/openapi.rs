@@ -5,7 +5,7 @@ use utoipa::openapi::{Content, PathItem, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, Modify, OpenApi};
 
 use super::problem::{PROBLEM_JSON, ProblemDocument};
-use super::{events, kprobes, memory, probes, symbols, tasks, vm, wire};
+use super::{events, kprobes, memory, probes, symbols, tasks, types, vm, wire};
 
 /// Every error of every route.
 pub(crate) struct Problems;
@@ -36,7 +36,8 @@ impl IntoResponses for Problems {
         probes::remove, probes::unregister,
         kprobes::list, kprobes::enabled, kprobes::switch, kprobes::optimization, kprobes::optimize,
         kprobes::blacklist,
-        symbols::symbols, tasks::tasks, memory::memory, memory::disassembly, events::events, super::openapi_document,
+        symbols::symbols, types::list, types::show, tasks::tasks, memory::memory,
+        memory::disassembly, events::events, super::openapi_document,
     ),
     components(schemas(ProblemDocument, wire::Lost)),
     modifiers(&ShortNames, &BearerToken),
@@ -46,6 +47,7 @@ impl IntoResponses for Problems {
         (name = "probes", description = "Probes"),
         (name = "kprobes", description = "All probes together, as in the kernel's debugfs"),
         (name = "symbols", description = "The guest kernel's symbols"),
+        (name = "types", description = "The guest kernel's types"),
         (name = "tasks", description = "The guest's processes"),
         (name = "memory", description = "The guest kernel's memory and code"),
         (name = "events", description = "Hits of probes"),

@@ -18,12 +18,12 @@ use super::problem::Problem;
 use super::wire::{Address, Symbol};
 use super::{Problems, blocking};
 
-/// Header of how many symbols there are, of which `limit` may leave some out.
+/// Header of how many there are, of which `limit` may leave some out.
 const TOTAL: HeaderName = HeaderName::from_static("exoprobe-total");
-/// Symbols that are given unless the client says.
-const DEFAULT_LIMIT: usize = 100;
-/// Most symbols of one answer: it is made in memory.
-const MAX_LIMIT: usize = 10_000;
+/// What is given unless the client says.
+pub(super) const DEFAULT_LIMIT: usize = 100;
+/// Most of one answer: it is made in memory.
+pub(super) const MAX_LIMIT: usize = 10_000;
 
 pub(crate) fn routes(engine: Arc<Engine>) -> Router {
     Router::new().route("/v1/symbols", get(symbols)).with_state(engine)
@@ -75,9 +75,13 @@ pub(crate) async fn symbols(
     if let (Some(at), true) = (at, symbols.is_empty()) {
         return Err(Problem::new("ENOENT", format!("no function of the kernel has {at}")));
     }
-    let mut response = Json(symbols).into_response();
+    Ok(with_total(Json(symbols).into_response(), total))
+}
+
+/// An answer that says how many there are in all.
+pub(super) fn with_total(mut response: Response, total: usize) -> Response {
     response.headers_mut().insert(TOTAL, HeaderValue::from(total));
-    Ok(response)
+    response
 }
 
 fn covering(table: &SymbolTable, at: Gva) -> Option<Symbol> {

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, Response, StatusCode, header};
 use exoprobe_introspect::SymbolTable;
-use exoprobe_probes::{Engine, Guest};
+use exoprobe_probes::{Engine, Given, Guest};
 use exoprobe_vmm::memory::ram_ranges;
 use exoprobe_vmm::{GuestClock, GuestRam, HiddenMemory, VcpuError, kvm_regs, kvm_sregs};
 use serde_json::{Value, json};
@@ -61,7 +61,8 @@ fn app() -> (Router, watch::Sender<bool>) {
     let hidden = HiddenMemory::new(&ram).unwrap();
     let symbols = SymbolTable::from_system_map(SYSTEM_MAP).unwrap();
     let guest = Arc::new(BootingGuest { ram, hidden });
-    let engine = Arc::new(Engine::new(guest, GuestClock::default(), Some(symbols), 16));
+    let given = Given { symbols: Some(symbols), types: None };
+    let engine = Arc::new(Engine::new(guest, GuestClock::default(), given, 16));
     let end = watch::Sender::new(false);
     (finish(engine_routes(&engine, &Closing::new(end.subscribe()))), end)
 }

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
-use exoprobe_introspect::{LoadError, SymbolTable};
-use exoprobe_probes::{BatchError, Engine, Guest, NewProbe, ProbeDefinition};
+use exoprobe_introspect::btf::FileError;
+use exoprobe_introspect::{Btf, LoadError, SymbolTable};
+use exoprobe_probes::{BatchError, Engine, Given, Guest, NewProbe, ProbeDefinition};
 use exoprobe_vmm::{ControlError, CreateError, Host, HostError, Vm, VmConfig};
 use tokio::sync::watch;
 
@@ -39,6 +40,8 @@ pub struct ServiceConfig {
     pub source: Source,
     /// Symbols of its kernel; the kernel file itself when absent.
     pub symbols: Option<PathBuf>,
+    /// Its kernel's types, as BTF; the kernel's own when absent.
+    pub types: Option<PathBuf>,
     /// The KVM device.
     pub kvm: PathBuf,
     /// Probes to register before the guest runs.
@@ -59,6 +62,14 @@ pub enum StartError {
     /// The given symbols are of no use.
     #[error(transparent)]
     Symbols(#[from] LoadError),
+    /// The given types are of no use.
+    #[error("cannot take types from {path}: {source}")]
+    Types {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: FileError,
+    },
     /// A probe that was asked for is refused.
     #[error(transparent)]
     Probe(#[from] BatchError),
@@ -98,7 +109,12 @@ impl Service {
         };
         let vm = Arc::new(vm);
         let guest = Arc::clone(&vm) as Arc<dyn Guest>;
-        let engine = Arc::new(Engine::new(guest, vm.clock(), symbols, config.events));
+        let open = |path: &PathBuf| {
+            Btf::open(path).map_err(|source| StartError::Types { path: path.clone(), source })
+        };
+        let types = config.types.as_ref().map(open).transpose()?;
+        let given = Given { symbols, types };
+        let engine = Arc::new(Engine::new(guest, vm.clock(), given, config.events));
         let probes = config.probes.iter().cloned().map(NewProbe::from).collect();
         engine.register_probes(probes)?;
         let (console, console_growth) = workers::watch_port(&vm, 0)?;

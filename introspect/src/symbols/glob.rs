@@ -2,7 +2,7 @@
 
 /// Whether all of `name` matches `pattern`, in which `*` stands for any run of bytes and `?` for
 /// any one. Takes at most the product of both lengths, whatever the pattern.
-pub(super) fn matches(pattern: &[u8], name: &[u8]) -> bool {
+pub(crate) fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     // The last star and how much of the name it has taken: only that one need be retried.
     let mut star: Option<(usize, usize)> = None;

@@ -5,7 +5,7 @@
 
 mod build;
 mod elf;
-mod glob;
+pub(crate) mod glob;
 mod listing;
 mod load;
 mod near;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use exoprobe_vmm::Gva;
 use serde::{Deserialize, Serialize};
 
-use super::{ParseError, Register, text};
+use super::{ParseError, Register, ValueType, text};
 
 /// Most dereferences in one another, as the tracer's budget of steps allows.
 pub const NESTING_MAX: usize = 12;
@@ -24,6 +24,9 @@ pub enum Fetch {
     ReturnValue,
     /// `@ADDR`: memory at an address.
     Memory(Gva),
+    /// `NAME`: the function's parameter of this name, at its entry. What it is in is known once the kernel's types
+    /// are.
+    Parameter(String),
     /// `+OFFS(BODY)`, `-OFFS(BODY)`: memory at the value of BODY plus or minus OFFS bytes.
     Deref {
         /// Bytes added to the inner value.
@@ -49,6 +52,16 @@ impl Fetch {
             _ => false,
         }
     }
+
+    /// The parameter that it is, or begins with.
+    #[must_use]
+    pub fn parameter(&self) -> Option<&str> {
+        match self {
+            Self::Parameter(name) => Some(name),
+            Self::Deref { base, .. } => base.parameter(),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Fetch {
@@ -59,6 +72,7 @@ impl fmt::Display for Fetch {
             Self::StackPointer => f.write_str("$stack"),
             Self::ReturnValue => f.write_str("$retval"),
             Self::Memory(addr) => write!(f, "@{addr}"),
+            Self::Parameter(name) => f.write_str(name),
             Self::Deref { offset, base } => write!(f, "{offset:+}({base})"),
         }
     }
@@ -71,13 +85,15 @@ impl FromStr for Fetch {
     }
 }
 
-/// One recorded value: `[NAME=]BODY`.
+/// One recorded value: `[NAME=]BODY[:TYPE]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchArg {
-    /// Name of the field; `argN` (N from 1) when the definition gives none.
+    /// Name of the field; a parameter's own, or `argN` (N from 1), when the definition gives none.
     pub name: Option<String>,
     /// Where its value comes from.
     pub body: Fetch,
+    /// What it is; when the definition does not say, what the kernel's types say of a parameter, else `x64`.
+    pub kind: Option<ValueType>,
 }
 
 impl fmt::Display for FetchArg {
@@ -85,7 +101,11 @@ impl fmt::Display for FetchArg {
         if let Some(name) = &self.name {
             write!(f, "{name}=")?;
         }
-        self.body.fmt(f)
+        self.body.fmt(f)?;
+        match self.kind {
+            Some(kind) => write!(f, ":{kind}"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which hits count: ftrace's filter language over the numbers of a hit (events.rst, "Event filtering").
 //!
-//! | operator | of numbers of 64 bits, without sign |
+//! | operator | of numbers, with sign where the field's type has one |
 //! |---|---|
 //! | `==` `!=` `<` `<=` `>` `>=` | as they say |
 //! | `&` | some bit is in both |
@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{ParseError, filter_text};
+use super::{ParseError, ValueType, filter_text};
 
 /// Most comparisons of one filter.
 pub(super) const TESTS_MAX: usize = 32;
@@ -63,16 +63,20 @@ impl Comparison {
         }
     }
 
-    /// What it says of two numbers.
+    /// What it says of two numbers; with signs, where they have some.
     #[must_use]
-    pub fn holds(self, value: u64, operand: u64) -> bool {
+    pub fn holds(self, value: u64, operand: u64, is_signed: bool) -> bool {
+        let order = match is_signed {
+            true => value.cast_signed().cmp(&operand.cast_signed()),
+            false => value.cmp(&operand),
+        };
         match self {
-            Self::Equal => value == operand,
-            Self::NotEqual => value != operand,
-            Self::Below => value < operand,
-            Self::AtMost => value <= operand,
-            Self::Above => value > operand,
-            Self::AtLeast => value >= operand,
+            Self::Equal => order.is_eq(),
+            Self::NotEqual => order.is_ne(),
+            Self::Below => order.is_lt(),
+            Self::AtMost => order.is_le(),
+            Self::Above => order.is_gt(),
+            Self::AtLeast => order.is_ge(),
             Self::AnyBit => value & operand != 0,
         }
     }
@@ -81,10 +85,36 @@ impl Comparison {
 /// What a filter can look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Field {
-    /// An argument, by its place among them.
-    Arg(usize),
+    /// An argument.
+    Arg {
+        /// Its place among them.
+        index: usize,
+        /// Its type, which is a number's.
+        kind: ValueType,
+    },
     /// `common_pid`: the number of the task that was current.
     Pid,
+}
+
+/// Why a filter does not fit its probe.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FieldError {
+    /// It looks at what is not there.
+    #[error("the filter's `{0}` is no field of this probe")]
+    NoSuch(String),
+    /// It compares text.
+    #[error("the filter's `{0}` is text: only numbers can be compared")]
+    Text(String),
+}
+
+impl Field {
+    /// The number that it is, of a word as it was fetched; and whether it has a sign.
+    fn number(self, word: u64) -> (u64, bool) {
+        match self {
+            Self::Arg { kind, .. } => (kind.narrow(word), kind.is_signed()),
+            Self::Pid => (word, false),
+        }
+    }
 }
 
 /// An expression over fields; by name as written, or by [`Field`] once they are known.
@@ -108,19 +138,6 @@ pub enum Filter<F = String> {
 }
 
 impl<F> Filter<F> {
-    /// Whether it lets a hit through; `value` gives a field's value, `None` where it cannot be known. A comparison
-    /// with such a value is false, whichever it is.
-    pub fn holds(&self, value: &mut impl FnMut(&F) -> Option<u64>) -> bool {
-        match self {
-            Self::Test { field, comparison, operand } => {
-                value(field).is_some_and(|value| comparison.holds(value, *operand))
-            }
-            Self::Not(inner) => !inner.holds(value),
-            Self::All(all) => all.iter().all(|one| one.holds(value)),
-            Self::Any(any) => any.iter().any(|one| one.holds(value)),
-        }
-    }
-
     /// The same over other fields.
     ///
     /// # Errors
@@ -142,6 +159,20 @@ impl<F> Filter<F> {
 }
 
 impl Filter<Field> {
+    /// Whether it lets a hit through; `fetch` gives a field's word, `None` where it cannot be known. A comparison
+    /// with such a value is false, whichever it is.
+    pub fn holds(&self, fetch: &mut impl FnMut(Field) -> Option<u64>) -> bool {
+        match self {
+            Self::Test { field, comparison, operand } => fetch(*field).is_some_and(|word| {
+                let (value, is_signed) = field.number(word);
+                comparison.holds(value, *operand, is_signed)
+            }),
+            Self::Not(inner) => !inner.holds(fetch),
+            Self::All(all) => all.iter().all(|one| one.holds(fetch)),
+            Self::Any(any) => any.iter().any(|one| one.holds(fetch)),
+        }
+    }
+
     /// Whether it looks at the current task.
     #[must_use]
     pub fn asks_for_pid(&self) -> bool {
@@ -198,9 +229,39 @@ impl<'de> Deserialize<'de> for Filter {
 mod tests {
     use super::*;
 
+    /// `a` is of the type, all else the task's number.
+    fn typed(text: &str, kind: &str, a: Option<u64>, pid: u64) -> bool {
+        let (filter, kind) = (text.parse::<Filter>().unwrap(), kind.parse().unwrap());
+        let a_or_pid = |name: &String| match &**name {
+            "a" => Field::Arg { index: 0, kind },
+            _ => Field::Pid,
+        };
+        let Ok(filter) =
+            filter.resolve(&mut |name| Ok::<_, std::convert::Infallible>(a_or_pid(name)));
+        filter.holds(&mut |field| if field == Field::Pid { Some(pid) } else { a })
+    }
+
     fn holds(text: &str, a: Option<u64>, pid: u64) -> bool {
-        let filter: Filter = text.parse().unwrap();
-        filter.holds(&mut |field| if field == "a" { a } else { Some(pid) })
+        typed(text, "x64", a, pid)
+    }
+
+    #[test]
+    fn types_say_how_wide_numbers_are_and_whether_they_have_signs() {
+        let word = 0x1234_5678_ffff_ff9c;
+        for (text, kind, expected) in [
+            ("a == -100", "s32", true),
+            ("a < 0", "s32", true),
+            ("a >= -100", "s32", true),
+            ("a > 5", "s32", false),
+            ("a == 4294967196", "u32", true),
+            ("a < 0", "u32", false),
+            ("a == 0x9c", "x8", true),
+            ("a == -100", "s8", true),
+            ("a & 0x100", "u8", false),
+            ("a & 0x8000000000000000", "s32", true),
+        ] {
+            assert_eq!(typed(text, kind, Some(word), 0), expected, "{text} of {kind}");
+        }
     }
 
     #[test]

@@ -6,13 +6,15 @@ mod filter;
 mod filter_text;
 mod register;
 mod text;
+mod value;
 
 pub use action::Action;
 pub use fetch::{Fetch, FetchArg, NESTING_MAX};
-pub use filter::{Comparison, Field, Filter};
+pub use filter::{Comparison, Field, FieldError, Filter};
 pub use register::Register;
 pub(crate) use text::parse_place;
 pub use text::{ParseError, definition_lines, parse_line};
+pub use value::{TEXT_MAX, ValueType, Width};
 
 use std::fmt;
 
@@ -163,21 +165,29 @@ impl ProbeDefinition {
     /// Name of argument `index`.
     #[must_use]
     pub fn arg_name(&self, index: usize) -> String {
-        match self.args.get(index).and_then(|arg| arg.name.clone()) {
-            Some(name) => name,
-            None => format!("arg{}", index + 1),
+        match self.args.get(index) {
+            Some(FetchArg { name: Some(name), .. }) => name.clone(),
+            Some(FetchArg { body: Fetch::Parameter(name), .. }) => name.clone(),
+            _ => format!("arg{}", index + 1),
         }
     }
 
-    /// The filter with its fields found among the arguments.
+    /// The filter with its fields found among the arguments, whose types `kind_of` gives.
     ///
     /// # Errors
-    /// The name of one that is no field of this probe.
-    pub fn filter_by_field(&self) -> Result<Option<Filter<Field>>, String> {
+    /// [`FieldError`].
+    pub fn filter_by_field(
+        &self,
+        kind_of: impl Fn(usize) -> ValueType,
+    ) -> Result<Option<Filter<Field>>, FieldError> {
         let mut find = |name: &String| {
-            let arg = (0..self.args.len()).find(|index| self.arg_name(*index) == *name);
-            let pid = || (name == PID_FIELD).then_some(Field::Pid);
-            arg.map(Field::Arg).or_else(pid).ok_or_else(|| name.clone())
+            let found = (0..self.args.len()).find(|index| self.arg_name(*index) == *name);
+            match found.map(|index| (index, kind_of(index))) {
+                Some((_, kind)) if kind.is_text() => Err(FieldError::Text(name.clone())),
+                Some((index, kind)) => Ok(Field::Arg { index, kind }),
+                None if name == PID_FIELD => Ok(Field::Pid),
+                None => Err(FieldError::NoSuch(name.clone())),
+            }
         };
         self.filter.as_ref().map(|filter| filter.resolve(&mut find)).transpose()
     }
@@ -194,6 +204,9 @@ impl fmt::Display for ProbeDefinition {
         write!(f, ":{}/{} {}", self.group(), self.event_name(), self.place())?;
         for (index, arg) in self.args.iter().enumerate() {
             write!(f, " {}={}", self.arg_name(index), arg.body)?;
+            if let Some(kind) = arg.kind {
+                write!(f, ":{kind}")?;
+            }
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Lines of kprobe_events: `p|r[MAXACTIVE][:[GRP/]EVENT] SYMBOL[+OFFS][%return]|ADDR [[NAME=]BODY ...]`.
+//! Lines of kprobe_events:
+//! `p|r[MAXACTIVE][:[GRP/]EVENT] SYMBOL[+OFFS][%return]|ADDR [[NAME=]BODY[:TYPE] ...]`.
 //!
 //! Positions are columns of the command as given, so that a caret can be put under them.
 
@@ -11,7 +12,7 @@ use winnow::token::take_till;
 
 use super::{
     ARG_NAME_MAX, ARGS_MAX, Fetch, FetchArg, MAXACTIVE_MAX, NESTING_MAX, ProbeDefinition,
-    ProbeKind, is_event_name,
+    ProbeKind, ValueType, is_event_name, is_identifier,
 };
 
 /// A line that is no definition.
@@ -26,6 +27,8 @@ pub struct ParseError {
     pub id: &'static str,
 }
 
+/// Longest name of a parameter, in bytes.
+const PARAMETER_MAX: usize = 128;
 /// Words of a kernel stack of 16 KiB: what `$stackN` can name.
 const STACK_WORDS: u64 = 2048;
 
@@ -248,7 +251,26 @@ fn parse_arg_token(token: &Token<'_>) -> Result<FetchArg, ParseError> {
         }
     }
     let name = name.map(|n| n.text.to_owned());
-    Ok(FetchArg { name, body: parse_body(&body, NESTING_MAX)? })
+    let (body, kind) = match body.split(':') {
+        Some((body, kind)) => (body, Some(kind)),
+        None => (body, None),
+    };
+    let fetch = parse_body(&body, NESTING_MAX)?;
+    let kind = kind.map(|kind| parse_type(&kind, &fetch)).transpose()?;
+    Ok(FetchArg { name, body: fetch, kind })
+}
+
+fn parse_type(kind: &Token<'_>, body: &Fetch) -> Result<ValueType, ParseError> {
+    let Ok(found) = kind.text.parse::<ValueType>() else {
+        let message = format!("`{}` is {}", kind.text, super::value::NoSuchType);
+        return kind.fail(0, "BAD_TYPE", message);
+    };
+    let is_place = matches!(body, Fetch::Memory(_) | Fetch::Deref { .. } | Fetch::Parameter(_));
+    if found.is_text() && !is_place {
+        let message = format!("text is in memory: write `+0({body}):{found}`");
+        return kind.fail(0, "BAD_STRING", message);
+    }
+    Ok(found)
 }
 
 /// Parses the body of an argument by itself.
@@ -273,10 +295,14 @@ fn parse_body(body: &Token<'_>, nesting: usize) -> Result<Fetch, ParseError> {
             }
         },
         Some(b'+' | b'-') => parse_deref(body, nesting),
+        Some(_) if is_identifier(body.text) && body.text.len() <= PARAMETER_MAX => {
+            Ok(Fetch::Parameter(body.text.to_owned()))
+        }
         Some(_) => {
             let text = body.text;
-            let message =
-                format!("`{text}` is no value: write `%di`, `$stack0`, `@0x...` or `+8(%di)`");
+            let message = format!(
+                "`{text}` is no value: write `%di`, `$stack0`, `@0x...`, `+8(%di)` or a parameter's name"
+            );
             body.fail(0, "BAD_FETCH_ARG", message)
         }
     }
@@ -357,6 +383,12 @@ mod tests {
         assert_eq!(full.args[0].name.as_deref(), Some("file"));
         assert_eq!(full.args[1].body, Fetch::Register(Register::Si));
         assert_eq!(full.to_string(), "p:my/ev vfs_read+16 file=%di arg2=%si");
+        let typed = parse_line("p:open do_sys_openat2 dfd filename:string a=+8(how):x32").unwrap();
+        let (name, kind) = (typed.arg_name(1), typed.args[1].kind);
+        assert_eq!((&*name, kind), ("filename", Some(ValueType::Text)));
+        assert_eq!((typed.args[0].kind, typed.args[2].body.parameter()), (None, Some("how")));
+        let text = "p:kprobes/open do_sys_openat2 dfd=dfd filename=filename:string a=+8(how):x32";
+        assert_eq!(typed.to_string(), text);
         assert_eq!(
             parse_line("p 0xffffffff81000000").unwrap().addr,
             Some(Gva(0xffff_ffff_8100_0000))
@@ -395,7 +427,13 @@ mod tests {
             ("p:e sym =%di", "NO_ARG_NAME", 8),
             ("p:e sym a=", "NO_ARG_BODY", 10),
             ("p:e sym 1a=%di", "BAD_ARG_NAME", 8),
-            ("p:e sym di", "BAD_FETCH_ARG", 8),
+            ("p:e sym 9x", "BAD_FETCH_ARG", 8),
+            ("p:e sym a=di->b", "BAD_FETCH_ARG", 10),
+            ("p:e sym +0(9x)", "BAD_FETCH_ARG", 11),
+            ("p:e sym %di:int", "BAD_TYPE", 12),
+            ("p:e sym %di:", "BAD_TYPE", 12),
+            ("p:e sym a=%di:string", "BAD_STRING", 14),
+            ("p:e sym $stack0:ustring", "BAD_STRING", 16),
         ];
         for (line, id, position) in cases {
             let error = parse_line(line).unwrap_err();
@@ -427,11 +465,19 @@ mod tests {
             Just(Fetch::StackPointer),
             Just(Fetch::ReturnValue),
             any::<u64>().prop_map(|addr| Fetch::Memory(Gva(addr))),
+            "[a-z_][a-z0-9_]{0,9}".prop_map(Fetch::Parameter),
         ];
         leaf.prop_recursive(6, 8, 1, |inner| {
             (-i64::MAX..=i64::MAX, inner)
                 .prop_map(|(offset, base)| Fetch::Deref { offset, base: Box::new(base) })
         })
+    }
+
+    fn any_type() -> impl Strategy<Value = Option<ValueType>> {
+        let names = ["u8", "s16", "x32", "u64", "string", "ustring"];
+        prop::option::of(
+            prop::sample::select(names.to_vec()).prop_map(|name: &str| name.parse().unwrap()),
+        )
     }
 
     proptest! {
@@ -444,10 +490,10 @@ mod tests {
         fn what_is_printed_parses_to_the_same(
             group in "[a-z_][a-z0-9_]{0,10}", event in "[a-z_][a-z0-9_]{0,10}",
             symbol in "[a-z_][a-z0-9_.]{0,20}", offset: u32,
-            bodies in prop::collection::vec(any_fetch(), 0..8), maxactive in prop::option::of(1..4097u32),
+            bodies in prop::collection::vec(any_fetch(), 0..8), kind in any_type(), maxactive in prop::option::of(1..4097u32),
         ) {
             let args = bodies.into_iter().enumerate().map(|(i, body)| FetchArg {
-                name: Some(format!("n{i}")), body,
+                name: Some(format!("n{i}")), kind: kind.filter(|k| !k.is_text() || matches!(body, Fetch::Deref { .. })), body,
             }).collect();
             let kind = if maxactive.is_some() { ProbeKind::Kretprobe } else { ProbeKind::Kprobe };
             let probe = ProbeDefinition {

@@ -1,11 +1,11 @@
 //! A filter as code: it jumps away for hits that are not wanted, before any room is made for a record.
 
 use iced_x86::IcedError;
-use iced_x86::code_asm::{CodeLabel, rcx};
+use iced_x86::code_asm::{AsmRegister64, CodeLabel, al, ax, eax, rax, rcx};
 
 use super::assemble::{DetourError, Surroundings, Value};
 use super::code::Code;
-use crate::definition::{Comparison, Field, Filter};
+use crate::definition::{Comparison, Field, Filter, ValueType, Width};
 
 impl Code {
     /// Goes to `target` if what the filter says is `when`. RAX and RCX are used.
@@ -47,9 +47,12 @@ impl Code {
         around: &Surroundings,
         target: CodeLabel,
     ) -> Result<(), DetourError> {
-        let found = match field {
-            Field::Arg(index) => self.value_of(values, index)?,
-            Field::Pid => self.pid(around)?,
+        let (found, is_signed) = match field {
+            Field::Arg { index, kind } => {
+                let found = self.value_of(values, index)?;
+                (self.narrow(found, kind)?, kind.is_signed())
+            }
+            Field::Pid => (self.pid(around)?, false),
         };
         let a = &mut self.a;
         match (comparison, i32::try_from(operand.cast_signed())) {
@@ -64,7 +67,55 @@ impl Code {
                 a.cmp(found, rcx)?;
             }
         }
-        Ok(self.branch(comparison, when, target)?)
+        let branched = match is_signed {
+            true => self.branch_signed(comparison, when, target),
+            false => self.branch(comparison, when, target),
+        };
+        Ok(branched?)
+    }
+
+    /// A register that holds as much of a value as its type has: its own, or RAX.
+    fn narrow(
+        &mut self,
+        found: AsmRegister64,
+        kind: ValueType,
+    ) -> Result<AsmRegister64, IcedError> {
+        if kind.width() == Width::Quad {
+            return Ok(found);
+        }
+        let a = &mut self.a;
+        if found != rax {
+            a.mov(rax, found)?;
+        }
+        match (kind.width(), kind.is_signed()) {
+            (Width::Byte, false) => a.movzx(eax, al)?,
+            (Width::Byte, true) => a.movsx(rax, al)?,
+            (Width::Word, false) => a.movzx(eax, ax)?,
+            (Width::Word, true) => a.movsx(rax, ax)?,
+            (Width::Double, false) => a.mov(eax, eax)?,
+            (Width::Double, true) => a.movsxd(rax, eax)?,
+            (Width::Quad, _) => {}
+        }
+        Ok(rax)
+    }
+
+    /// As [`Self::branch`], of numbers with signs.
+    fn branch_signed(
+        &mut self,
+        comparison: Comparison,
+        when: bool,
+        target: CodeLabel,
+    ) -> Result<(), IcedError> {
+        let a = &mut self.a;
+        match (comparison, when) {
+            (Comparison::Below, true) | (Comparison::AtLeast, false) => a.jl(target),
+            (Comparison::Below, false) | (Comparison::AtLeast, true) => a.jge(target),
+            (Comparison::AtMost, true) | (Comparison::Above, false) => a.jle(target),
+            (Comparison::AtMost, false) | (Comparison::Above, true) => a.jg(target),
+            (Comparison::Equal | Comparison::NotEqual | Comparison::AnyBit, _) => {
+                self.branch(comparison, when, target)
+            }
+        }
     }
 
     /// Goes to `target` if the flags say of the comparison what `when` says.

@@ -2,18 +2,25 @@
 
 use exoprobe_vmm::Gva;
 
+use super::arguments::{Argument, Arguments};
 use super::handlers::{Hit, Verdict};
 use super::hit::HitPath;
+use super::memory::KERNEL_HALF;
 use super::probe::{Probe, count};
 use super::returns::RETURN_ADDRESS_LEN;
 use super::table::Table;
-use crate::definition::{Action, Fetch, Field};
-use crate::events::Shape;
+use crate::definition::{Action, Fetch, Field, TEXT_MAX, ValueType};
+use crate::events::{Shape, TextPlace};
 
 /// Most places of a back-trace.
 const STACK_DEPTH: usize = 32;
 /// Farthest a back-trace follows frame pointers from the stack pointer: the largest kernel stack.
 const STACK_SPAN: u64 = 64 << 10;
+
+/// Bytes of a record's word.
+const WORD: usize = 8;
+/// Most bytes of all texts of one hit.
+const TEXTS_MAX: usize = 4 * TEXT_MAX;
 
 /// What the actions of one hit came to.
 pub(super) struct Done {
@@ -67,10 +74,10 @@ impl HitPath {
 
     /// Whether the probe's filter lets the hit through.
     fn is_wanted(&self, table: &Table, probe: &Probe, hit: &mut Hit<'_>) -> bool {
-        let Some(filter) = &probe.filter else { return true };
-        let fields = &probe.definition.args;
+        let Some(filter) = &probe.arguments().filter else { return true };
+        let list = &probe.arguments().list;
         filter.holds(&mut |field| match field {
-            Field::Arg(index) => fetch(&fields.get(*index)?.body, hit),
+            Field::Arg { index, .. } => fetch(&list.get(index)?.fetch, hit),
             Field::Pid => {
                 let tasks = table.tasks.as_ref()?;
                 Some(tasks.on(hit.memory.view, hit.vcpu)?.pid.into())
@@ -81,14 +88,17 @@ impl HitPath {
     fn record(&self, table: &Table, occasion: &Occasion<'_>, hit: &mut Hit<'_>, stack: &[u64]) {
         let Occasion { probe, ret_addr, .. } = *occasion;
         let Some(ring) = self.rings.get(usize::from(hit.vcpu)) else { return };
-        let fields = probe.fields();
+        let Arguments { list, may_fault, has_text, .. } = probe.arguments();
+        let mut texts = Texts::default();
+        let texts_at = if *has_text { texts.fetch_all(list, hit) } else { Vec::new() };
         let task = table.tasks.as_ref().and_then(|tasks| tasks.on(hit.memory.view, hit.vcpu));
         let shape = Shape {
             has_task: task.is_some(),
             is_return: ret_addr.is_some(),
-            may_fault: probe.may_fault,
-            args: u16::try_from(fields.len()).unwrap_or(u16::MAX),
+            may_fault: *may_fault,
+            args: u16::try_from(list.len()).unwrap_or(u16::MAX),
             stack: u16::try_from(stack.len()).unwrap_or(u16::MAX),
+            text: texts.words(),
         };
         let Some(mut writer) = ring.begin(probe.id, hit.time.0, shape) else {
             return count(&probe.books.lost);
@@ -99,8 +109,13 @@ impl HitPath {
         if let Some(ret_addr) = ret_addr {
             writer.ret_addr(ret_addr.0);
         }
-        writer.args(probe.may_fault, fields.map(|field| fetch(field, hit)));
+        let value = |(index, arg): (usize, &Argument)| match arg.kind.is_text() {
+            true => texts_at[index].map(TextPlace::word),
+            false => fetch(&arg.fetch, hit),
+        };
+        writer.args(*may_fault, list.iter().enumerate().map(value));
         writer.stack(stack);
+        writer.text(&texts.bytes);
         writer.finish();
         count(&probe.books.recorded);
     }
@@ -151,6 +166,8 @@ fn fetch(body: &Fetch, hit: &mut Hit<'_>) -> Option<u64> {
         Fetch::Register(register) => Some(register.of(hit.regs)),
         Fetch::StackPointer => Some(hit.regs.rsp),
         Fetch::ReturnValue => Some(hit.return_value()),
+        // Registration has found where it is.
+        Fetch::Parameter(_) => None,
         Fetch::Stack(_) | Fetch::Memory(_) | Fetch::Deref { .. } => {
             let at = place(body, hit)?;
             hit.read_u64(at).ok()
@@ -166,7 +183,41 @@ fn place(body: &Fetch, hit: &mut Hit<'_>) -> Option<Gva> {
         Fetch::Deref { offset, base } => {
             Some(Gva(fetch(base, hit)?).wrapping_add(offset.cast_unsigned()))
         }
-        Fetch::Register(_) | Fetch::StackPointer | Fetch::ReturnValue => None,
+        Fetch::Register(_) | Fetch::StackPointer | Fetch::ReturnValue | Fetch::Parameter(_) => None,
+    }
+}
+
+/// The texts of one hit.
+#[derive(Default)]
+struct Texts {
+    bytes: Vec<u8>,
+}
+
+impl Texts {
+    /// Reads those arguments that are text; gives where each is, by argument, and `None` of those that cannot be
+    /// read.
+    fn fetch_all(&mut self, list: &[Argument], hit: &mut Hit<'_>) -> Vec<Option<TextPlace>> {
+        let mut one = |arg: &Argument| {
+            if !arg.kind.is_text() {
+                return None;
+            }
+            let at = place(&arg.fetch, hit)?;
+            if arg.kind == ValueType::UserText && at.0 & KERNEL_HALF != 0 {
+                return None;
+            }
+            let text = hit.read_text(at, TEXT_MAX - 1).ok()?.bytes;
+            if self.bytes.len() + text.len() > TEXTS_MAX {
+                return None;
+            }
+            let found = TextPlace::new(self.bytes.len(), text.len())?;
+            self.bytes.extend_from_slice(&text);
+            Some(found)
+        };
+        list.iter().map(&mut one).collect()
+    }
+
+    fn words(&self) -> u16 {
+        u16::try_from(self.bytes.len().div_ceil(WORD)).expect("at most TEXTS_MAX")
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 use rustc_hash::FxHashMap;
 
 use super::Engine;
+use super::arguments::Argument;
 use super::registry::{Registered, Registry};
 use crate::events::{Hit, Origin, Record};
 
@@ -42,13 +43,14 @@ impl Engine {
     /// What the events of a probe have in common.
     fn origin(&self, registry: &Registry, from: &Registered) -> Origin {
         let definition = &from.probe.definition;
+        let field = |(index, arg): (usize, &Argument)| (definition.arg_name(index), arg.kind);
         Origin {
             group: Arc::clone(&from.probe.group),
             event: Arc::clone(&from.probe.event),
             symbol_name: from.symbol.clone(),
             offset: from.offset,
             addr: Arc::clone(&from.addr),
-            names: (0..definition.args.len()).map(|index| definition.arg_name(index)).collect(),
+            fields: from.probe.arguments().list.iter().enumerate().map(field).collect(),
             symbols: registry.kernel.as_ref().map(|kernel| kernel.symbols.clone()),
             clock: self.clock,
         }

@@ -1,6 +1,6 @@
 //! What users of the library give a probe: closures, and what these get to see.
 
-use exoprobe_introspect::{VirtualMemory, VirtualReadError};
+use exoprobe_introspect::{GuestString, VirtualMemory, VirtualReadError};
 use exoprobe_vmm::{GuestTime, Gva, kvm_regs};
 
 use super::guest::KernelView;
@@ -187,6 +187,14 @@ impl Hit<'_> {
     /// As [`Self::read`].
     pub fn read_u64(&mut self, at: Gva) -> Result<u64, VirtualReadError> {
         self.access(at, |memory, gva| memory.read_u64(gva))
+    }
+
+    /// The text at `at`, up to its end or `max` bytes.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_text(&mut self, at: Gva, max: usize) -> Result<GuestString, VirtualReadError> {
+        self.access(at, |memory, gva| memory.read_cstr(gva, max))
     }
 
     /// Writes guest memory, whatever its page's protection; whole or not at all.

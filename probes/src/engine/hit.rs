@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use arc_swap::ArcSwap;
-use exoprobe_introspect::SymbolTable;
+use exoprobe_introspect::{Btf, SymbolTable};
 use exoprobe_vmm::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry};
 
 use super::actions::{Done, Occasion};
@@ -39,6 +39,8 @@ pub(crate) struct HitPath {
     pub(crate) ending: Box<[AtomicU64]>,
     /// The symbols as linked, where some were given.
     pub(crate) symbols: Option<SymbolTable>,
+    /// The kernel's types, where they were given.
+    pub(crate) types: Option<Arc<Btf>>,
     pub(crate) registry: Mutex<Registry>,
     /// What detours write. Taken behind the registry's lock, and held while events are moved: they have one
     /// consumer.

@@ -247,6 +247,7 @@ impl HitPath {
         for (id, probe) in waiting {
             let found = place::find(&kernel.symbols, &probe.definition).and_then(|found| {
                 probe.set_at(found.at);
+                self.learn_arguments(registry, kernel, &probe, &found)?;
                 let site = self.place(registry, guest, kernel, &probe)?;
                 Ok((found, site))
             });
@@ -455,7 +456,8 @@ impl Registry {
         self.sites.clear();
         self.slots = Slots::default();
         self.optimizer.forget_guest();
-        (self.kernel, self.entry, self.own_symbols) = (None, None, None);
+        (self.kernel, self.entry) = (None, None);
+        (self.own_symbols, self.own_types) = (None, None);
         self.unwatchable.clear();
         for registered in self.probes.values_mut() {
             registered.state = State::Pending(NOT_BEGUN.to_owned());

@@ -7,7 +7,7 @@ use exoprobe_vmm::{GuestRam, Gva, SregsSource};
 use super::guest::KernelView;
 
 /// Kernel addresses have this bit, user addresses do not (Documentation/arch/x86/x86_64/mm.rst).
-const KERNEL_HALF: u64 = 1 << 63;
+pub(super) const KERNEL_HALF: u64 = 1 << 63;
 
 /// Memory as a hit sees it.
 #[derive(Clone, Copy)]

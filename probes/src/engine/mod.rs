@@ -6,6 +6,7 @@
 //! `settle` (register.rs) is the one place that does both.
 
 mod actions;
+mod arguments;
 mod calls;
 mod candidate;
 mod cells;
@@ -39,8 +40,10 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod text;
+mod types;
 mod wanted;
 
+pub use arguments::ParameterError;
 pub use guest::Guest;
 pub use handlers::{
     DATA_SIZE_MAX, EntryHandler, EntryVerdict, FaultHandler, Hit, Instance, Kprobe, Kretprobe,
@@ -55,7 +58,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
-use exoprobe_introspect::SymbolTable;
+use exoprobe_introspect::{Btf, SymbolTable};
 use exoprobe_vmm::hidden::TRAMPOLINES;
 use exoprobe_vmm::{ExitHook, GuestClock, Gva};
 
@@ -73,6 +76,16 @@ use table::Table;
 const RING_WORDS: usize = 1 << 17;
 /// Events kept for readers unless told otherwise.
 pub const DEFAULT_EVENTS: usize = 1 << 16;
+
+/// What is known of a guest's kernel before it runs. What is not given is read from the guest's memory, as soon as the
+/// kernel runs.
+#[derive(Debug, Default)]
+pub struct Given {
+    /// Its symbols as linked, without KASLR's slide.
+    pub symbols: Option<SymbolTable>,
+    /// Its types.
+    pub types: Option<Btf>,
+}
 
 /// A probe that was registered: what unregistering takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,15 +115,10 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine for `guest`; `symbols` are as linked, without KASLR's slide. Without any it goes by the kernel's own,
-    /// which it reads from the guest's memory as soon as the kernel runs.
+    /// An engine for `guest`, which keeps the last `events` events for readers.
     #[must_use]
-    pub fn new(
-        guest: Arc<dyn Guest>,
-        clock: GuestClock,
-        symbols: Option<SymbolTable>,
-        events: usize,
-    ) -> Self {
+    pub fn new(guest: Arc<dyn Guest>, clock: GuestClock, given: Given, events: usize) -> Self {
+        let Given { symbols, types } = given;
         let vcpus = guest.vcpus();
         // A guest from a snapshot may have tasks in slots of before.
         let table = Table::new([].iter(), guest.hidden(), None, None, Vec::new(), true);
@@ -121,6 +129,7 @@ impl Engine {
             held: (0..vcpus).map(|_| AtomicBool::new(false)).collect(),
             ending: (0..vcpus).map(|_| AtomicU64::new(0)).collect(),
             symbols,
+            types: types.map(Arc::new),
             registry: Mutex::new(Registry::new()),
             rings_of_guest: Mutex::default(),
             guest: Arc::downgrade(&guest),

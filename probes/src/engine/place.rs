@@ -6,6 +6,7 @@ use std::sync::Arc;
 use exoprobe_introspect::SymbolTable;
 use exoprobe_vmm::Gva;
 
+use super::arguments::{Arguments, ParameterError};
 use super::guest::Guest;
 use super::handlers::{DATA_SIZE_MAX, NewProbe};
 use super::kernel::Kernel;
@@ -13,8 +14,8 @@ use super::probe::Probe;
 use super::registry::Registry;
 use super::table::{Site, Way};
 use crate::definition::{
-    ARG_NAME_MAX, ARGS_MAX, Action, Fetch, MAXACTIVE_MAX, NAME_MAX, PID_FIELD, ProbeDefinition,
-    ProbeKind, Register, ReturnMode, is_event_name,
+    ARG_NAME_MAX, ARGS_MAX, Action, Fetch, MAXACTIVE_MAX, NAME_MAX, ProbeDefinition, ProbeKind,
+    Register, ReturnMode, is_event_name,
 };
 use crate::error::ProbeError;
 use crate::insn::{self, Displaced, SlotKind};
@@ -224,16 +225,15 @@ fn check_names(definition: &ProbeDefinition) -> Result<(), ProbeError> {
             return Err(ProbeError::DuplicateArg(name));
         }
     }
-    definition.filter_by_field().map(drop).map_err(|field| {
-        let args = (0..definition.args.len()).map(|index| definition.arg_name(index));
-        let known = args.chain([PID_FIELD.to_owned()]).collect::<Vec<_>>().join("`, `");
-        ProbeError::NoSuchField { field, known }
-    })
+    Arguments::check(definition)
 }
 
 /// What belongs to return probes only.
 fn check_kind(definition: &ProbeDefinition) -> Result<(), ProbeError> {
     if definition.kind == ProbeKind::Kretprobe {
+        if let Some(name) = definition.args.iter().find_map(|arg| arg.body.parameter()) {
+            return Err(ParameterError::NotEntry(name.to_owned()).into());
+        }
         return match definition.maxactive {
             Some(maxactive) if !(1..=MAXACTIVE_MAX).contains(&maxactive) => {
                 Err(ProbeError::Maxactive(maxactive))
@@ -274,6 +274,11 @@ fn check_actions(definition: &ProbeDefinition) -> Result<(), ProbeError> {
             Action::SetReg { reg: Register::Ip | Register::Flags, .. } => {
                 return Err(ProbeError::Action(
                     "`ip` and `flags` cannot be set: leave a function with `return`",
+                ));
+            }
+            Action::WriteMem { to, .. } if to.parameter().is_some() => {
+                return Err(ProbeError::Action(
+                    "`write_mem` takes no parameter by its name: give its register",
                 ));
             }
             Action::WriteMem { to, .. } if !to.reads_memory() => {

@@ -1,18 +1,19 @@
 //! A registered probe: what the hit path and the registry share.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use crossbeam_queue::ArrayQueue;
 use exoprobe_vmm::Gva;
 
+use super::arguments::Arguments;
 use super::follower::Follower;
 use super::handlers::{
     EntryHandler, FaultHandler, Kprobe, Kretprobe, NewProbe, PostHandler, PreHandler, ReturnHandler,
 };
 use super::returns::{Active, Watch};
-use crate::definition::{Action, Fetch, Field, Filter, Flag, ProbeDefinition, ReturnMode};
+use crate::definition::{Action, Flag, ProbeDefinition, ReturnMode};
 
 /// Default maxactive on few vCPUs (kprobes.rst: max(10, 2*NR_CPUS)).
 const MAXACTIVE_LEAST: u32 = 10;
@@ -25,12 +26,10 @@ pub(crate) struct Probe {
     pub(crate) event: Arc<str>,
     /// What a hit does; never empty.
     pub(crate) actions: Vec<Action>,
-    /// Which hits count; all without one.
-    pub(crate) filter: Option<Filter<Field>>,
     /// It probes a function's entry, where the return address is on top of the stack.
     pub(crate) is_entry: bool,
-    /// Some argument may fault, so that records say which did.
-    pub(crate) may_fault: bool,
+    /// What a hit fetches, from when it has a place.
+    arguments: OnceLock<Arguments>,
     pub(crate) role: Role,
     pub(crate) fault_handler: Option<FaultHandler>,
     pub(crate) enabled: AtomicBool,
@@ -98,9 +97,8 @@ impl Probe {
             group: definition.group().into(),
             event: definition.event_name().into(),
             actions,
-            filter: definition.filter_by_field().expect("registration checks it first"),
             is_entry,
-            may_fault: definition.args.iter().any(|arg| arg.body.reads_memory()),
+            arguments: OnceLock::new(),
             role,
             fault_handler,
             enabled: AtomicBool::new(!definition.flags.contains(&Flag::Disabled)),
@@ -138,9 +136,21 @@ impl Probe {
         }
     }
 
-    /// What its fields are fetched from.
-    pub(crate) fn fields(&self) -> impl ExactSizeIterator<Item = &Fetch> {
-        self.definition.args.iter().map(|arg| &arg.body)
+    /// What a hit fetches; nothing before it has a place, when there are none.
+    pub(crate) fn arguments(&self) -> &Arguments {
+        static NONE: OnceLock<Arguments> = OnceLock::new();
+        self.arguments.get().unwrap_or_else(|| NONE.get_or_init(Arguments::default))
+    }
+
+    /// Whether it is known what a hit fetches.
+    pub(crate) fn has_arguments(&self) -> bool {
+        self.arguments.get().is_some()
+    }
+
+    /// What a hit fetches is known from now on.
+    pub(crate) fn set_arguments(&self, arguments: Arguments) {
+        // The same kernel, booted again, gives the same.
+        let _ = self.arguments.set(arguments);
     }
 }
 

@@ -106,7 +106,10 @@ impl HitPath {
         let probe = Arc::new(Probe::new(registry.take_id(), probe, is_entry, guest.vcpus()));
         probe.set_at(found.at);
         let state = match kernel {
-            Some(kernel) => match self.place(registry, guest, &kernel, &probe) {
+            Some(kernel) => match self
+                .learn_arguments(registry, &kernel, &probe, &found)
+                .and_then(|()| self.place(registry, guest, &kernel, &probe))
+            {
                 Err(error @ ProbeError::NotFinal(_)) => State::Pending(error.to_string()),
                 placed => State::Placed(placed?),
             },

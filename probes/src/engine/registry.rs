@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use exoprobe_introspect::SymbolTable;
-use exoprobe_introspect::VirtualReadError;
+use exoprobe_introspect::{Btf, SymbolTable, VirtualReadError};
 use exoprobe_vmm::{Gva, HiddenMemory, KernelEntry};
 
 use super::kernel::Kernel;
@@ -35,6 +34,8 @@ pub(crate) struct Registry {
     pub(super) entry: Option<KernelEntry>,
     /// The running kernel's own symbols, where none were given.
     pub(super) own_symbols: Option<SymbolTable>,
+    /// Its own types, once they were asked for.
+    pub(super) own_types: Option<Arc<Btf>>,
     /// Where calls return to that cannot be watched.
     pub(super) unwatchable: HashSet<Gva>,
     next_id: u32,
@@ -81,6 +82,7 @@ impl Registry {
             switched_on: true,
             entry: None,
             own_symbols: None,
+            own_types: None,
             unwatchable: HashSet::new(),
             next_id: 1,
         }

@@ -68,13 +68,18 @@ fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
     let task = match probe.actions.as_slice() {
         [Action::Count] => Task::Count,
         [Action::Record] => {
-            let values = probe.fields().map(|field| value(field, returns, around));
+            if probe.arguments().has_text {
+                return Err("text: an argument is text, which the VMM reads");
+            }
+            let list = probe.arguments().list.iter();
+            let values = list.map(|arg| value(&arg.fetch, returns, around));
             let shown = returns.then_some(Ok(Value::ReturnAddress));
             let values = shown.into_iter().chain(values).collect::<Result<_, _>>()?;
-            if around.current.is_none() && probe.filter.as_ref().is_some_and(Filter::asks_for_pid) {
+            let filter = probe.arguments().filter.as_ref();
+            if around.current.is_none() && filter.is_some_and(Filter::asks_for_pid) {
                 return Err("filter: the kernel does not tell which task is current");
             }
-            Task::Record { values, filter: probe.filter.as_ref().map(|f| behind(f, returns)) }
+            Task::Record { values, filter: filter.map(|f| behind(f, returns)) }
         }
         _ => return Err("actions: only `record` and `count` are done within the guest"),
     };
@@ -84,7 +89,9 @@ fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
 /// The probe's filter over the values of its records, where those of returns have the return address first.
 fn behind(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
     let place = |field: &Field| match field {
-        Field::Arg(index) => Field::Arg(index + usize::from(returns)),
+        Field::Arg { index, kind } => {
+            Field::Arg { index: index + usize::from(returns), kind: *kind }
+        }
         Field::Pid => Field::Pid,
     };
     let Ok(moved) = filter.resolve(&mut |field| Ok::<_, Infallible>(place(field)));
@@ -102,6 +109,7 @@ fn value(fetch: &Fetch, at_return: bool, around: &Surroundings) -> Result<Value,
         Fetch::Memory(at) if around.mapped.iter().any(|range| range.has_word(*at)) => {
             Value::Fixed(*at)
         }
+        Fetch::Parameter(_) => return Err("parameter: where it is is not known yet"),
         Fetch::Memory(_) => return Err("memory: an argument reads where nothing may be mapped"),
         Fetch::Deref { .. } if around.mapped.is_empty() => {
             return Err("memory: the kernel does not show what it keeps mapped");

@@ -7,6 +7,6 @@ mod ring;
 mod store;
 
 pub(crate) use origin::Origin;
-pub(crate) use ring::{Record, Ring, Shape};
+pub(crate) use ring::{Record, Ring, Shape, TextPlace};
 pub(crate) use store::Hit;
 pub use store::{Event, EventPage, EventStore, StackFrame};

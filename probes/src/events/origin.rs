@@ -5,8 +5,9 @@ use std::sync::Arc;
 use exoprobe_introspect::SymbolTable;
 use exoprobe_vmm::{GuestClock, GuestTime, Gva};
 
-use super::ring::Record;
+use super::ring::{Record, TextPlace};
 use super::store::{Event, StackFrame};
+use crate::definition::ValueType;
 
 /// What an argument shows that could not be read.
 const FAULT: &str = "(fault)";
@@ -18,8 +19,8 @@ pub(crate) struct Origin {
     pub(crate) symbol_name: Option<Arc<str>>,
     pub(crate) offset: u64,
     pub(crate) addr: Arc<str>,
-    /// Names of the arguments.
-    pub(crate) names: Vec<String>,
+    /// Names and types of the arguments.
+    pub(crate) fields: Vec<(String, ValueType)>,
     /// Where the kernel has them, for back-traces.
     pub(crate) symbols: Option<SymbolTable>,
     pub(crate) clock: GuestClock,
@@ -28,8 +29,10 @@ pub(crate) struct Origin {
 impl Origin {
     /// The event that a record tells of.
     pub(crate) fn event(&self, seq: u64, vcpu: u8, record: &Record) -> Event {
-        let text = |value: &Option<u64>| value.map_or(FAULT.to_owned(), |v| format!("{v:#x}"));
-        let args = self.names.iter().zip(&record.args);
+        let args = self.fields.iter().zip(&record.args).map(|((name, kind), word)| {
+            let value = word.and_then(|word| value(*kind, word, &record.text));
+            (name.clone(), value.unwrap_or_else(|| FAULT.into()))
+        });
         Event {
             seq,
             time: self.clock.seconds(GuestTime(record.time)),
@@ -42,7 +45,7 @@ impl Origin {
             offset: self.offset,
             addr: Arc::clone(&self.addr),
             ret_addr: record.ret_addr.map(|addr| format!("{addr:#x}")),
-            args: args.map(|(name, value)| (name.clone(), text(value).into())).collect(),
+            args: args.collect(),
             stack: (!record.stack.is_empty())
                 .then(|| record.stack.iter().map(|addr| self.frame(*addr)).collect()),
         }
@@ -56,4 +59,13 @@ impl Origin {
             offset: found.map_or(0, |found| found.offset),
         }
     }
+}
+
+/// What an argument shows: a number, or text, of which what is no UTF-8 is replaced.
+fn value(kind: ValueType, word: u64, texts: &[u8]) -> Option<serde_json::Value> {
+    if !kind.is_text() {
+        return Some(kind.number(word));
+    }
+    let text = TextPlace::of(word, texts)?;
+    Some(String::from_utf8_lossy(text).into_owned().into())
 }

@@ -2,7 +2,8 @@
 //! consumer whoever holds the store's drain lock.
 //!
 //! A record is a run of 64-bit words: probe id and length, guest time, shape, task, return address
-//! (of returns), which arguments could not be read (where one may not be), arguments, back-trace.
+//! (of returns), which arguments could not be read (where one may not be), arguments, back-trace, texts. An argument that
+//! is text says where its bytes are among those ([`TextPlace`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,6 +30,34 @@ pub(crate) struct Shape {
     pub(crate) args: u16,
     /// Words of back-trace.
     pub(crate) stack: u16,
+    /// Words of texts.
+    pub(crate) text: u16,
+}
+
+/// Where the bytes of a text are among those of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TextPlace {
+    start: u32,
+    len: u32,
+}
+
+impl TextPlace {
+    /// `None` beyond 4 GiB.
+    pub(crate) fn new(start: usize, len: usize) -> Option<Self> {
+        Some(Self { start: u32::try_from(start).ok()?, len: u32::try_from(len).ok()? })
+    }
+
+    /// As the argument's word.
+    pub(crate) fn word(self) -> u64 {
+        u64::from(self.len) << 32 | u64::from(self.start)
+    }
+
+    /// The text that a word tells of.
+    pub(crate) fn of(word: u64, texts: &[u8]) -> Option<&[u8]> {
+        let start = usize::try_from(word & u64::from(u32::MAX)).ok()?;
+        let len = usize::try_from(word >> 32).ok()?;
+        texts.get(start..start.checked_add(len)?)
+    }
 }
 
 impl Shape {
@@ -38,13 +67,15 @@ impl Shape {
             | u64::from(self.is_return) << 32
             | u64::from(self.may_fault) << 33
             | u64::from(self.has_task) << 34
+            | u64::from(self.text) << 48
     }
 
     fn unpack(word: u64) -> Self {
         let half = |shift: u32| u16::try_from(word >> shift & 0xffff).expect("16 bits");
         let flag = |bit: u32| word >> bit & 1 != 0;
         let (is_return, may_fault, has_task) = (flag(32), flag(33), flag(34));
-        Self { args: half(0), stack: half(16), is_return, may_fault, has_task }
+        let (args, stack, text) = (half(0), half(16), half(48));
+        Self { args, stack, text, is_return, may_fault, has_task }
     }
 
     fn words(self) -> usize {
@@ -54,6 +85,7 @@ impl Shape {
             + if self.may_fault { FAULT_WORDS } else { 0 }
             + usize::from(self.args)
             + usize::from(self.stack)
+            + usize::from(self.text)
     }
 }
 
@@ -70,6 +102,8 @@ pub(crate) struct Record {
     /// `None` where it could not be read.
     pub(crate) args: Vec<Option<u64>>,
     pub(crate) stack: Vec<u64>,
+    /// The bytes of all texts, to the end of a word.
+    pub(crate) text: Box<[u8]>,
 }
 
 impl Record {
@@ -83,7 +117,8 @@ impl Record {
         let mut values = record.args.into_iter();
         let ret_addr = if is_return { values.next() } else { None };
         let (args, task) = (values.map(Some).collect(), has_task.then_some(record.task));
-        Self { probe, time: record.time, task, ret_addr, args, stack: Vec::new() }
+        let (stack, text) = (Vec::new(), Box::default());
+        Self { probe, time: record.time, task, ret_addr, args, stack, text }
     }
 }
 
@@ -151,8 +186,9 @@ impl Ring {
             });
             let args = args.collect();
             let stack = (0..shape.stack).map(|_| next()).collect();
+            let text = (0..shape.text).flat_map(|_| next().to_le_bytes()).collect();
             let probe = u32::try_from(header >> 32).expect("32 bits");
-            take(Record { probe, time, task, ret_addr, args, stack });
+            take(Record { probe, time, task, ret_addr, args, stack, text });
             tail += header & u64::from(u32::MAX);
             self.tail.store(tail, Ordering::Release);
         }
@@ -208,6 +244,15 @@ impl Writer<'_> {
         frames.iter().for_each(|frame| self.put(*frame));
     }
 
+    /// The bytes of all texts, as many words as the shape told.
+    pub(crate) fn text(&mut self, bytes: &[u8]) {
+        for piece in bytes.chunks(size_of::<u64>()) {
+            let mut word = [0; size_of::<u64>()];
+            word[..piece.len()].copy_from_slice(piece);
+            self.put(u64::from_le_bytes(word));
+        }
+    }
+
     /// Lets the consumer see it.
     pub(crate) fn finish(self) {
         debug_assert!(self.next == self.end, "fewer words than the record's shape has");
@@ -228,6 +273,7 @@ mod tests {
             may_fault: record.args.contains(&None),
             args: u16::try_from(record.args.len()).unwrap(),
             stack: u16::try_from(record.stack.len()).unwrap(),
+            text: u16::try_from(record.text.len() / 8).unwrap(),
         };
         let Some(mut writer) = ring.begin(record.probe, record.time, shape) else {
             return false;
@@ -236,13 +282,15 @@ mod tests {
         record.ret_addr.into_iter().for_each(|at| writer.ret_addr(at));
         writer.args(shape.may_fault, record.args.iter().copied());
         writer.stack(&record.stack);
+        writer.text(&record.text);
         writer.finish();
         true
     }
 
     fn record(probe: u32, time: u64, args: &[u64]) -> Record {
         let args = args.iter().copied().map(Some).collect();
-        Record { probe, time, task: None, ret_addr: None, args, stack: Vec::new() }
+        let (stack, text) = (Vec::new(), Box::default());
+        Record { probe, time, task: None, ret_addr: None, args, stack, text }
     }
 
     #[test]
@@ -255,6 +303,15 @@ mod tests {
         ring.drain(|r| got.push(r));
         assert_eq!(got, [first, second]);
         assert!(push(&ring, &record(9, 9, &[])));
+    }
+
+    #[test]
+    fn a_text_is_where_its_argument_says_or_nowhere() {
+        let place = |start, len| TextPlace::new(start, len).unwrap().word();
+        assert_eq!(TextPlace::of(place(2, 3), b"abcdefgh"), Some(&b"cde"[..]));
+        assert_eq!(TextPlace::of(place(8, 0), b"abcdefgh"), Some(&b""[..]));
+        assert_eq!(TextPlace::of(place(6, 3), b"abcdefgh"), None);
+        assert_eq!(TextPlace::of(u64::MAX, b"abcdefgh"), None);
     }
 
     #[test]
@@ -283,10 +340,12 @@ mod tests {
         fn any_record()(
             probe: u32, time: u64, task: Option<(u32, [u8; 16])>, ret_addr: Option<u64>,
             args in prop::collection::vec(any::<Option<u64>>(), 0..128),
-            stack in prop::collection::vec(any::<u64>(), 0..64),
+            stack in prop::collection::vec(any::<u64>(), 0..40),
+            texts in prop::collection::vec(any::<u64>(), 0..24),
         ) -> Record {
             let task = task.map(|(pid, comm)| TaskId { pid, comm });
-            Record { probe, time, task, ret_addr, args, stack }
+            let text = texts.into_iter().flat_map(u64::to_le_bytes).collect();
+            Record { probe, time, task, ret_addr, args, stack, text }
         }
     }
 

@@ -37,8 +37,8 @@ pub struct Event {
     /// Where the function returned to, of a return probe, as hexadecimal text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ret_addr: Option<String>,
-    /// Values asked for, by name, as hexadecimal text, in the definition's order; `(fault)` where
-    /// memory could not be read.
+    /// Values asked for, by name, in the definition's order: numbers, or, of the types `x8` to `x64`, hexadecimal text;
+    /// texts; `(fault)` where memory could not be read.
     pub args: serde_json::Map<String, serde_json::Value>,
     /// Back-trace, where the probe asks for it, the probed place first.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,7 +143,17 @@ impl EventStore {
 mod tests {
     use exoprobe_vmm::GuestClock;
 
+    use super::super::ring::TextPlace;
     use super::*;
+    use crate::definition::{ValueType, Width};
+
+    fn kind(field: &str) -> ValueType {
+        match field {
+            "c" => ValueType::Text,
+            "d" => ValueType::Signed(Width::Double),
+            _ => ValueType::default(),
+        }
+    }
 
     fn hits(count: usize) -> impl Iterator<Item = Hit> {
         let origin = Arc::new(Origin {
@@ -152,7 +162,7 @@ mod tests {
             symbol_name: None,
             offset: 0,
             addr: "0x0".into(),
-            names: vec!["a".to_owned(), "b".to_owned()],
+            fields: ["a", "b", "c", "d"].map(|name| (name.to_owned(), kind(name))).to_vec(),
             symbols: None,
             clock: GuestClock::default(),
         });
@@ -161,8 +171,14 @@ mod tests {
             time: 0,
             task: None,
             ret_addr: None,
-            args: vec![Some(number), None],
+            args: vec![
+                Some(number),
+                None,
+                Some(TextPlace::new(1, 2).unwrap().word()),
+                Some(u64::MAX),
+            ],
             stack: Vec::new(),
+            text: b"atext".as_slice().into(),
         };
         (1..).take(count).map(move |number| {
             let origin = Arc::clone(&origin);
@@ -179,7 +195,9 @@ mod tests {
         assert_eq!(page.lost, 6);
         assert_eq!(page.events.iter().map(|e| e.seq).collect::<Vec<_>>(), [7, 8, 9, 10]);
         let args: Vec<String> = page.events.iter().map(|e| format!("{:?}", e.args)).collect();
-        assert_eq!(args[3], r#"{"a": String("0xa"), "b": String("(fault)")}"#);
+        let expected =
+            r#"{"a": String("0xa"), "b": String("(fault)"), "c": String("te"), "d": Number(-1)}"#;
+        assert_eq!(args[3], expected);
         assert_eq!(page.next, 11);
         let resumed = store.read(9, 1);
         assert_eq!((resumed.lost, resumed.events[0].seq, resumed.next), (0, 9, 10));

@@ -1,4 +1,4 @@
-//! A kernel's own table of symbols: read from memory and indexed, and looked up.
+//! A kernel's own table of symbols: read from memory and indexed, and looked up; and its types.
 //!
 //! The memory is what a vmlinux says it is. `EXOPROBE_VMLINUX` names one beside the tiny guest's.
 
@@ -6,12 +6,12 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
 
-use exoprobe_introspect::{MemoryImage, SymbolTable, VirtualMemory, kallsyms};
+use exoprobe_introspect::{Btf, MemoryImage, SymbolTable, VirtualMemory, kallsyms};
 use exoprobe_tests::guest_file;
 use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
 use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
 use exoprobe_vmm::{Gpa, Gva};
-use object::{Object, ObjectSegment};
+use object::{Object, ObjectSection, ObjectSegment};
 
 use crate::{figure, least};
 
@@ -73,6 +73,23 @@ fn measure(name: &str, vmlinux: &Path) {
     });
     figure("  look-up by name", &format!("{by_name:.0} ns"), "<= 1000 ns");
     figure("  look-up by address", &format!("{by_address:.0} ns"), "<= 1000 ns");
+    measure_types(name, vmlinux);
+}
+
+/// The types that a kernel has in its memory, indexed; none where it has none.
+fn measure_types(name: &str, vmlinux: &Path) {
+    let file = std::fs::read(vmlinux).expect("a vmlinux");
+    let elf = object::File::parse(&*file).expect("an ELF file");
+    let Some(section) = elf.section_by_name(".BTF") else { return };
+    let bytes = section.data().expect("within the file");
+    let count = Btf::parse(bytes).expect("BTF").len();
+    let parsed = least(ROUNDS, || {
+        let begun = Instant::now();
+        black_box(Btf::parse(bytes)).expect("it was parsed before");
+        begun.elapsed().as_secs_f64() * 1e3
+    });
+    let what = format!("{count} types of {name}, checked and indexed");
+    figure(&what, &format!("{parsed:.1} ms"), "<= 300 ms");
 }
 
 /// Nanoseconds each.

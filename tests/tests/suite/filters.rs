@@ -1,5 +1,6 @@
 //! Filters: the hits that they let through, counted by the guest, by an int3 and in the guest alike.
 
+use exoprobe_probes::definition::FieldError;
 use exoprobe_probes::{Action, ProbeError, ProbeStatus};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases, definition};
@@ -121,7 +122,9 @@ fn what_is_no_field_of_the_probe_is_refused() {
         guest.engine.register_probe(definition).map(drop)
     };
     let error = refused("arg2 == 1 && size == 1").unwrap_err();
-    assert!(matches!(&error, ProbeError::NoSuchField { field, .. } if field == "size"));
+    assert!(
+        matches!(&error, ProbeError::Filter { error: FieldError::NoSuch(field), .. } if field == "size")
+    );
     assert!(error.to_string().contains("`fd`, `arg2`, `common_pid`"), "{error}");
     refused("arg2 == 1 || fd == 1 || common_pid == 1").unwrap();
 }

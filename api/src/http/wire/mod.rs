@@ -7,6 +7,7 @@ mod memory;
 mod probes;
 mod symbols;
 mod tasks;
+mod types;
 mod vm;
 
 pub use action::{Action, Number};
@@ -18,6 +19,7 @@ pub use probes::{
 };
 pub use symbols::Symbol;
 pub use tasks::Process;
+pub use types::{EnumValue, Member, Type, TypeName};
 pub use vm::{Reason, Regs, Snapshot, SnapshotRequest, State, Stopped, VcpuRegisters, VmStatus};
 
 use serde::{Serialize, Serializer};

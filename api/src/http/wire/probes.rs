@@ -37,9 +37,10 @@ pub struct ProbeRequest {
     #[schema(value_type = Vec<String>, example = json!([]))]
     pub flags: Vec<Flag>,
     /// Values to record with each hit, each `[NAME=]` and `%REG`, `$stackN`, `$stack`, `$retval`
-    /// (return probes), `@ADDR`, or `+OFFS(...)` or `-OFFS(...)` of one of them.
+    /// (return probes), `@ADDR`, the name of one of the function's parameters, or `+OFFS(...)` or `-OFFS(...)` of one of
+    /// them; then `:TYPE`: `u8` to `u64`, `s8` to `s64`, `x8` to `x64`, `string`, `ustring`.
     #[serde(default)]
-    #[schema(example = json!(["fd=%di", "count=+8(%si)"]))]
+    #[schema(example = json!(["dfd", "filename:string", "flags=+0(%dx):x32"]))]
     pub args: Vec<String>,
     /// What a hit does, in this order; `record` alone when empty.
     #[serde(default, deserialize_with = "action::read")]

@@ -1,7 +1,7 @@
 //! Filters: the code says what the expression says.
 
 use super::*;
-use crate::definition::{Comparison, Field, Filter};
+use crate::definition::{Comparison, Field, Filter, ValueType, Width};
 
 /// Values that are in registers and in memory, which two blocks have one after the other.
 fn values() -> Vec<Value> {
@@ -15,11 +15,19 @@ fn values() -> Vec<Value> {
 
 /// Numbers that are often equal, and some that 32 bits do not hold.
 fn number() -> impl Strategy<Value = u64> {
-    prop_oneof![4 => 0..4_u64, 1 => any::<u64>(), 1 => Just(u64::MAX), 1 => Just(1 << 63)]
+    prop_oneof![4 => 0..4_u64, 1 => any::<u64>(), 1 => Just(u64::MAX), 1 => Just(1 << 63),
+        1 => any::<i8>().prop_map(|n| i64::from(n).cast_unsigned())]
+}
+
+fn kind() -> impl Strategy<Value = ValueType> {
+    let numbers = Width::ALL
+        .map(|width| [ValueType::Unsigned(width), ValueType::Signed(width), ValueType::Hex(width)]);
+    prop_oneof![Just(ValueType::default()), prop::sample::select(numbers.concat())]
 }
 
 fn filter() -> impl Strategy<Value = Filter<Field>> {
-    let field = prop_oneof![4 => (0..4_usize).prop_map(Field::Arg), 1 => Just(Field::Pid)];
+    let arg = (0..4_usize, kind()).prop_map(|(index, kind)| Field::Arg { index, kind });
+    let field = prop_oneof![4 => arg, 1 => Just(Field::Pid)];
     let operand = prop_oneof![5 => number(), 1 => Just(0x111)];
     let test = (field, 0..Comparison::ALL.len(), operand).prop_map(|(field, which, operand)| {
         Filter::Test { field, comparison: Comparison::ALL[which], operand }
@@ -55,7 +63,7 @@ proptest! {
 
         let args = [dx, top, r9, next];
         let holds = |filter: &Filter<Field>| filter.holds(&mut |field| match field {
-            Field::Arg(index) => Some(args[*index]),
+            Field::Arg { index, .. } => Some(args[index]),
             Field::Pid => Some(0x111),
         });
         let expected: Vec<u16> =
@@ -79,7 +87,8 @@ fn a_filter_takes_two_instructions_a_comparison() {
         let detour = Detour::assemble(&region, &blocks, &bench.around, Gva(home + 0x100)).unwrap();
         instructions(&detour.bytes, detour.entry)
     };
-    let test = Filter::Test { field: Field::Arg(0), comparison: Comparison::Equal, operand: 5 };
+    let field = Field::Arg { index: 0, kind: ValueType::default() };
+    let test = Filter::Test { field, comparison: Comparison::Equal, operand: 5 };
     let both = Filter::All(vec![test.clone(), test]);
     assert_eq!(assemble(Some(both)), assemble(None) + 4);
 }

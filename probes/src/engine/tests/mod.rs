@@ -19,7 +19,7 @@ use exoprobe_vmm::{
     HitContext, KernelEntry, KvmError, SregsSource, VcpuError, kvm_regs, kvm_sregs,
 };
 
-use super::{Engine, Guest};
+use super::{Engine, Given, Guest};
 use crate::definition::parse_line;
 use crate::status::{ProbeStatus, StatusFlag};
 
@@ -222,7 +222,8 @@ impl Fake {
         let root = format!("{:x} D init_top_pgt\n", root.0);
         let symbols = SymbolTable::from_system_map(&(SYMBOLS.to_owned() + &root)).unwrap();
         let machine = Arc::clone(&guest) as Arc<dyn Guest>;
-        let engine = Arc::new(Engine::new(machine, GuestClock::default(), Some(symbols), 1000));
+        let given = Given { symbols: Some(symbols), types: None };
+        let engine = Arc::new(Engine::new(machine, GuestClock::default(), given, 1000));
         let hook = engine.exit_hook();
         Self { own_root, guest, engine, hook }
     }

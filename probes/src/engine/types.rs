@@ -1,0 +1,63 @@
+//! The kernel's types: those that were given, or its own.
+
+use std::sync::Arc;
+
+use exoprobe_introspect::Btf;
+use exoprobe_introspect::btf::NoTypes;
+
+use super::Engine;
+use super::arguments::Arguments;
+use super::hit::HitPath;
+use super::kernel::Kernel;
+use super::place::Place;
+use super::probe::Probe;
+use super::registry::Registry;
+use crate::error::ProbeError;
+
+impl HitPath {
+    fn types(&self, registry: &mut Registry, kernel: &Kernel) -> Result<Arc<Btf>, NoTypes> {
+        if let Some(types) = self.types.as_ref().or(registry.own_types.as_ref()) {
+            return Ok(Arc::clone(types));
+        }
+        let found = Arc::new(Btf::read(&kernel.memory(), &kernel.symbols)?);
+        tracing::info!(types = found.len(), "types from the guest's memory");
+        Ok(Arc::clone(registry.own_types.insert(found)))
+    }
+
+    /// Finds out what hits of a probe fetch, if that is not known yet.
+    pub(super) fn learn_arguments(
+        &self,
+        registry: &mut Registry,
+        kernel: &Kernel,
+        probe: &Probe,
+        place: &Place,
+    ) -> Result<(), ProbeError> {
+        if probe.has_arguments() {
+            return Ok(());
+        }
+        let definition = &probe.definition;
+        let arguments = match Arguments::plain(definition)? {
+            Some(plain) => plain,
+            None => {
+                let function = place.symbol.as_deref().filter(|_| place.offset == 0);
+                Arguments::find(definition, function, &*self.types(registry, kernel)?)?
+            }
+        };
+        probe.set_arguments(arguments);
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// The kernel's types: those that were given, or, where it has them in its memory, its own.
+    ///
+    /// # Errors
+    /// [`ProbeError::Types`] where it has none, [`ProbeError::Attach`].
+    pub fn types(&self) -> Result<Arc<Btf>, ProbeError> {
+        if let Some(given) = &self.path.types {
+            return Ok(Arc::clone(given));
+        }
+        let (mut registry, kernel) = self.look()?;
+        Ok(self.path.types(&mut registry, &kernel)?)
+    }
+}
