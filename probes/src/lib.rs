@@ -17,7 +17,7 @@ pub use definition::{
 };
 pub use engine::{
     BlacklistEntry, CodeLine, DATA_SIZE_MAX, DEFAULT_EVENTS, Engine, EntryHandler, EntryVerdict,
-    FaultHandler, Guest, Hit, Instance, Kprobe, Kretprobe, NewProbe, NoTasks, Optimization,
+    FaultHandler, Frame, Guest, Hit, Instance, Kprobe, Kretprobe, NewProbe, NoTasks, Optimization,
     PostHandler, PreHandler, Process, Recovery, Registration, ReturnHandler, Traceless, Verdict,
 };
 pub use error::{AttachError, BatchError, ProbeError, Reserved};

@@ -9,6 +9,7 @@ mod memory;
 mod openapi;
 mod probes;
 mod problem;
+mod stack;
 mod symbols;
 mod tasks;
 #[cfg(test)]
@@ -57,6 +58,7 @@ fn engine_routes(engine: &Arc<Engine>, closing: &Closing) -> Router {
         .merge(symbols::routes(Arc::clone(engine)))
         .merge(tasks::routes(Arc::clone(engine)))
         .merge(memory::routes(Arc::clone(engine)))
+        .merge(stack::routes(Arc::clone(engine)))
         .merge(events::routes(events))
         .route("/v1/openapi.json", get(openapi_document))
 }

@@ -6,6 +6,7 @@
 //! `settle` (register.rs) is the one place that does both.
 
 mod actions;
+mod backtrace;
 mod calls;
 mod candidate;
 mod cells;
@@ -41,6 +42,7 @@ mod tests;
 mod text;
 mod wanted;
 
+pub use backtrace::Frame;
 pub use guest::Guest;
 pub use handlers::{
     DATA_SIZE_MAX, EntryHandler, EntryVerdict, FaultHandler, Hit, Instance, Kprobe, Kretprobe,

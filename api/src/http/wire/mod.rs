@@ -5,6 +5,7 @@ mod events;
 mod kprobes;
 mod memory;
 mod probes;
+mod stack;
 mod symbols;
 mod tasks;
 mod vm;
@@ -16,6 +17,7 @@ pub use memory::{CodeLine, Memory};
 pub use probes::{
     Address, ProbeChange, ProbeRequest, ProbeRequests, ProbeStatus, Registered, Unregistered,
 };
+pub use stack::Frame;
 pub use symbols::Symbol;
 pub use tasks::Process;
 pub use vm::{Reason, Regs, Snapshot, SnapshotRequest, State, Stopped, VcpuRegisters, VmStatus};
