@@ -1,10 +1,11 @@
-//! Reads a guest's memory as Linux: virtual memory, symbols, tasks and the exception table.
+//! Reads a guest's memory as Linux: virtual memory, symbols, tasks, stacks and the exception table.
 //!
 //! Everything works over [`GuestView`], two methods that a live virtual machine and a plain
 //! [`MemoryImage`] both provide. Guest memory, kernel images and symbol files are hostile input: the
 //! parsers here are bounded in time and memory, and never panic, whatever they are given.
 #![forbid(unsafe_code)]
 
+pub mod banner;
 pub mod btf;
 pub mod extable;
 pub mod image;
@@ -13,9 +14,11 @@ pub mod kernel_image;
 mod name_hash;
 pub mod symbols;
 pub mod task;
+pub mod unwind;
 pub mod view;
 pub mod virt;
 
+pub use banner::{Banner, BannerError, Version};
 pub use btf::Btf;
 pub use extable::{ExceptionTable, ExtableError, Fixup};
 pub use image::MemoryImage;
@@ -25,5 +28,6 @@ pub use symbols::{
     FunctionBounds, LoadError, LookupError, Symbol, SymbolKind, SymbolOffset, SymbolTable,
 };
 pub use task::{Task, TaskError, TaskId, TaskLayout};
+pub use unwind::{OrcError, OrcTables};
 pub use view::{GuestView, ReadError};
 pub use virt::{GuestString, VirtualMemory, VirtualReadError};

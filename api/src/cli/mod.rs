@@ -12,6 +12,7 @@ mod memory;
 mod probe;
 mod ps;
 mod show;
+mod stack;
 mod symbols;
 #[cfg(test)]
 mod tests;
@@ -66,6 +67,8 @@ enum Command {
     X(memory::MemoryArgs),
     /// Print the instructions of a function of the guest's kernel
     Disas(memory::CodeArgs),
+    /// Print the back-trace of a vCPU
+    Stack(stack::StackArgs),
     /// List the guest's processes
     #[command(after_help = "Examples:\n  exoprobe ps\n  exoprobe --json ps")]
     Ps,
@@ -138,6 +141,9 @@ fn dispatch(cli: Cli, out: &mut dyn Write) -> Result<(), CliError> {
         }
         Command::Disas(args) => {
             with_client(&connection, out, async |context| memory::code(context, &args).await)
+        }
+        Command::Stack(args) => {
+            with_client(&connection, out, async |context| stack::run(context, &args).await)
         }
         Command::Ps => with_client(&connection, out, async |context| ps::run(context).await),
         Command::Vm(command) => {

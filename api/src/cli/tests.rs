@@ -28,6 +28,7 @@ async fn exoprobe(fake: &Fake, args: &[&str]) -> (String, Result<(), CliError>) 
         Command::Vm(command) => vm::run(&mut context, command).await,
         Command::Events(args) => events::run(&mut context, &args).await,
         Command::Symbols(args) => symbols::run(&mut context, &args).await,
+        Command::Stack(args) => stack::run(&mut context, &args).await,
         Command::Ps => ps::run(&mut context).await,
         Command::X(args) => memory::memory(&mut context, &args).await,
         Command::Disas(args) => memory::code(&mut context, &args).await,
@@ -293,6 +294,23 @@ async fn processes_are_a_table_that_the_guest_cannot_write_to_the_terminal_by() 
     let lines: Vec<Vec<&str>> = out.lines().map(|l| l.split_whitespace().collect()).collect();
     assert_eq!(lines[..2], [["PID", "VCPU", "COMM"], ["1", "0,1", "init"]]);
     assert!(!out.contains('\u{1b}'), "{out:?}");
+}
+
+#[tokio::test]
+async fn a_stack_is_shown_as_the_kernel_does() {
+    const STACK: &str = r#"[
+        {"addr":"0xffffffff81000010","symbol_name":"vfs_read","offset":16,"size":64,"user":false},
+        {"addr":"0xffffffffc0000000","symbol_name":null,"offset":0,"size":0,"user":false},
+        {"addr":"0x401000","symbol_name":null,"offset":0,"size":0,"user":true}]"#;
+    let fake = Fake::serve(Router::new().route("/v1/vcpus/1/stack", get(async || STACK)));
+    let (out, result) = exoprobe(&fake, &["stack", "1"]).await;
+    result.unwrap();
+    assert_eq!(out, " => vfs_read+0x10/0x40\n => 0xffffffffc0000000\n => 0x401000 (user)\n");
+    let (out, _) = exoprobe(&fake, &["--json", "stack", "1"]).await;
+    assert_eq!(out, format!("{STACK}\n"));
+    for wrong in [&["exoprobe", "stack"][..], &["exoprobe", "stack", "x"]] {
+        assert!(Cli::try_parse_from(wrong).is_err(), "{wrong:?}");
+    }
 }
 
 #[tokio::test]

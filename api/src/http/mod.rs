@@ -9,6 +9,7 @@ mod memory;
 mod openapi;
 mod probes;
 mod problem;
+mod stack;
 mod symbols;
 mod tasks;
 #[cfg(test)]
@@ -59,6 +60,7 @@ fn engine_routes(engine: &Arc<Engine>, closing: &Closing) -> Router {
         .merge(tasks::routes(Arc::clone(engine)))
         .merge(types::routes(Arc::clone(engine)))
         .merge(memory::routes(Arc::clone(engine)))
+        .merge(stack::routes(Arc::clone(engine)))
         .merge(events::routes(events))
         .route("/v1/openapi.json", get(openapi_document))
 }

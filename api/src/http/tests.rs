@@ -8,7 +8,7 @@ use axum::http::{Method, Request, Response, StatusCode, header};
 use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{Engine, Given, Guest};
 use exoprobe_vmm::memory::ram_ranges;
-use exoprobe_vmm::{GuestClock, GuestRam, HiddenMemory, VcpuError, kvm_regs, kvm_sregs};
+use exoprobe_vmm::{GuestClock, GuestRam, HiddenMemory, Registers, VcpuError, kvm_sregs};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::ServiceExt;
@@ -47,7 +47,7 @@ impl Guest for BootingGuest {
     fn sync_vcpus(&self) -> Result<(), VcpuError> {
         Ok(())
     }
-    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[kvm_regs])) -> Result<(), VcpuError> {
+    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[Registers])) -> Result<(), VcpuError> {
         access(&[]);
         Ok(())
     }
@@ -279,6 +279,17 @@ async fn the_switch_is_the_kernels_file_and_json() {
 #[tokio::test]
 async fn the_blacklist_needs_the_kernel() {
     problem(request(Method::GET, "/v1/kprobes/blacklist", JSON, ""), 503, "EAGAIN").await;
+}
+
+#[tokio::test]
+async fn stacks_are_of_vcpus_and_need_the_kernel() {
+    problem(request(Method::GET, "/v1/vcpus/0/stack", JSON, ""), 503, "EAGAIN").await;
+    for vcpu in ["1", "256", "18446744073709551615"] {
+        let uri = format!("/v1/vcpus/{vcpu}/stack");
+        let absent = problem(request(Method::GET, &uri, JSON, ""), 404, "ENOENT").await;
+        assert_eq!(absent["detail"], format!("there is no vCPU {vcpu}"));
+    }
+    problem(request(Method::GET, "/v1/vcpus/x/stack", JSON, ""), 400, "EINVAL").await;
 }
 
 #[tokio::test]

@@ -20,15 +20,17 @@ mod registration;
 mod returns;
 mod slots;
 mod smp;
+mod stacks;
 mod stock;
 mod stress;
 mod tasks;
 mod text;
+mod types;
 mod usermem;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 26] = [
+pub(crate) const ALL: [&[Case]; 28] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -50,9 +52,11 @@ pub(crate) const ALL: [&[Case]; 26] = [
     registration::CASES,
     returns::CASES,
     smp::CASES,
+    stacks::CASES,
     stock::CASES,
     stress::CASES,
     tasks::CASES,
     text::CASES,
+    types::CASES,
     usermem::CASES,
 ];

@@ -5,6 +5,7 @@ mod events;
 mod kprobes;
 mod memory;
 mod probes;
+mod stack;
 mod symbols;
 mod tasks;
 mod types;
@@ -17,6 +18,7 @@ pub use memory::{CodeLine, Memory};
 pub use probes::{
     Address, ProbeChange, ProbeRequest, ProbeRequests, ProbeStatus, Registered, Unregistered,
 };
+pub use stack::Frame;
 pub use symbols::Symbol;
 pub use tasks::Process;
 pub use types::{EnumValue, Member, Type, TypeName};
