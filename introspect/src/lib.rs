@@ -9,6 +9,7 @@ pub mod extable;
 pub mod image;
 pub mod kallsyms;
 pub mod kernel_image;
+pub mod lines;
 pub mod symbols;
 pub mod task;
 pub mod view;
@@ -18,6 +19,7 @@ pub use extable::{ExceptionTable, ExtableError, Fixup};
 pub use image::MemoryImage;
 pub use kallsyms::KallsymsError;
 pub use kernel_image::KernelImage;
+pub use lines::{LinesError, SourceLines, SourceLocation, SourcePlace};
 pub use symbols::{
     FunctionBounds, LoadError, LookupError, Symbol, SymbolKind, SymbolOffset, SymbolTable,
 };
