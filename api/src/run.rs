@@ -65,6 +65,10 @@ pub struct RunArgs {
     /// the guest's memory once it runs]
     #[arg(long, value_name = "PATH")]
     pub symbols: Option<PathBuf>,
+    /// ELF file with the kernel's debug information (DWARF), for source lines [default: the symbols' file, if it has
+    /// some]
+    #[arg(long, value_name = "FILE")]
+    pub debug_info: Option<PathBuf>,
     /// Go on from a snapshot in place of booting a kernel
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "kernel")]
     pub restore: Option<PathBuf>,
@@ -291,6 +295,7 @@ fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
     Ok(ServiceConfig {
         source,
         symbols: args.symbols.clone(),
+        debug_info: args.debug_info.clone(),
         kvm: args.kvm.clone(),
         probes: args.probes.clone(),
         events: args.events,

@@ -1,5 +1,6 @@
 //! One guest, its probe engine, and the threads that carry its output to clients.
 
+mod files;
 mod listen;
 pub(crate) mod progress;
 mod socket;
@@ -9,11 +10,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
-use exoprobe_introspect::{LoadError, SymbolTable};
+use exoprobe_introspect::{LinesError, LoadError, SourceLines};
 use exoprobe_probes::{BatchError, Engine, Guest, NewProbe, ProbeDefinition};
 use exoprobe_vmm::{ControlError, CreateError, Host, HostError, Vm, VmConfig};
 use tokio::sync::watch;
 
+use files::KernelFiles;
 pub use listen::{ListenError, Listeners, serve};
 pub use socket::{SocketError, SocketFile, bind};
 
@@ -39,6 +41,8 @@ pub struct ServiceConfig {
     pub source: Source,
     /// Symbols of its kernel; the kernel file itself when absent.
     pub symbols: Option<PathBuf>,
+    /// A file with its source lines; the symbols' file when absent, if it has them.
+    pub debug_info: Option<PathBuf>,
     /// The KVM device.
     pub kvm: PathBuf,
     /// Probes to register before the guest runs.
@@ -59,6 +63,9 @@ pub enum StartError {
     /// The given symbols are of no use.
     #[error(transparent)]
     Symbols(#[from] LoadError),
+    /// The given source lines are of no use.
+    #[error(transparent)]
+    DebugInfo(#[from] LinesError),
     /// A probe that was asked for is refused.
     #[error(transparent)]
     Probe(#[from] BatchError),
@@ -74,6 +81,7 @@ pub enum StartError {
 pub struct Service {
     vm: Arc<Vm>,
     engine: Arc<Engine>,
+    lines: Option<Arc<SourceLines>>,
     growth: [Growth; 2],
     closing: watch::Sender<bool>,
     /// Held for their end.
@@ -91,11 +99,9 @@ impl Service {
             Source::Boot(boot) => Vm::create(&host, boot)?,
             Source::Restore(path) => Vm::restore(&host, path)?,
         };
-        let symbols = match &config.symbols {
-            Some(path) => Some(SymbolTable::load(path)?),
-            // A vmlinux tells before it runs; of any other kernel the engine reads them once it does.
-            None => SymbolTable::load(&vm.config().kernel).ok(),
-        };
+        let (symbols, debug_info) = (config.symbols.as_deref(), config.debug_info.as_deref());
+        let KernelFiles { symbols, lines } =
+            KernelFiles::load(symbols, debug_info, &vm.config().kernel)?;
         let vm = Arc::new(vm);
         let guest = Arc::clone(&vm) as Arc<dyn Guest>;
         let engine = Arc::new(Engine::new(guest, vm.clock(), symbols, config.events));
@@ -108,6 +114,7 @@ impl Service {
         Ok(Self {
             vm,
             engine,
+            lines: lines.map(Arc::new),
             growth: [console_growth, workload_growth],
             closing: watch::Sender::new(false),
             _workers: [console, workload, drainer],
@@ -131,6 +138,7 @@ impl Service {
         http::router(VmApi {
             vm: Arc::clone(&self.vm),
             engine: Arc::clone(&self.engine),
+            lines: self.lines.clone(),
             growth: self.growth.clone(),
             closing: self.closing(),
         })

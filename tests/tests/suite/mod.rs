@@ -19,6 +19,7 @@ mod registration;
 mod returns;
 mod slots;
 mod smp;
+mod source_lines;
 mod stock;
 mod stress;
 mod tasks;
@@ -27,7 +28,7 @@ mod usermem;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 25] = [
+pub(crate) const ALL: [&[Case]; 26] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -48,6 +49,7 @@ pub(crate) const ALL: [&[Case]; 25] = [
     registration::CASES,
     returns::CASES,
     smp::CASES,
+    source_lines::CASES,
     stock::CASES,
     stress::CASES,
     tasks::CASES,

@@ -16,7 +16,7 @@ pub use memory::{CodeLine, Memory};
 pub use probes::{
     Address, ProbeChange, ProbeRequest, ProbeRequests, ProbeStatus, Registered, Unregistered,
 };
-pub use symbols::Symbol;
+pub use symbols::{InlinedCall, Source, Symbol};
 pub use tasks::Process;
 pub use vm::{Reason, Regs, Snapshot, SnapshotRequest, State, Stopped, VcpuRegisters, VmStatus};
 
