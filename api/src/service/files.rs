@@ -82,8 +82,8 @@ mod tests {
     use super::*;
 
     const SEED: &[u8] = include_bytes!("../../../tests/fuzz/seeds/source_lines/dwarf4.elf");
-    const MAP: &str =
-        "ffffffff81000000 T outer\nffffffff81000040 T plain\nffffffff81000080 T _etext\n";
+    const MAP: &str = "ffffffff81000000 T _stext\nffffffff81000000 T outer\n\
+        ffffffff81000040 T plain\nffffffff81000080 T _etext\n";
 
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
@@ -134,6 +134,15 @@ mod tests {
         elf
     }
 
+    /// The small kernel without its symbol table, the second section.
+    fn stripped() -> Vec<u8> {
+        let mut elf = SEED.to_vec();
+        let headers = usize::from_le_bytes(elf[40..48].try_into().unwrap());
+        let kind = &mut elf[headers + 2 * 64 + 4];
+        assert_eq!(std::mem::replace(kind, 1), 2);
+        elf
+    }
+
     fn bzimage() -> Vec<u8> {
         let mut image = vec![0; 0x400];
         image[0x202..0x206].copy_from_slice(b"HdrS");
@@ -159,9 +168,11 @@ mod tests {
     #[test]
     fn a_kernel_without_symbols_is_none_and_a_damaged_one_is_told() {
         let folder = folder();
-        let (files, log) = load(None, None, &folder.file("bzImage", &bzimage()));
-        let files = files.unwrap();
-        assert!(files.symbols.is_none() && files.lines.is_none() && log.is_empty(), "{log}");
+        for (name, contents) in [("bzImage", bzimage()), ("stripped", stripped())] {
+            let (files, log) = load(None, None, &folder.file(name, &contents));
+            let files = files.unwrap();
+            assert!(files.symbols.is_none() && files.lines.is_none() && log.is_empty(), "{log}");
+        }
         let wrong = [folder.file("damaged", &damaged()), folder.0.path().join("missing")];
         for kernel in wrong {
             let (files, log) = load(None, None, &kernel);
