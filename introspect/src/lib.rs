@@ -11,6 +11,7 @@ pub mod extable;
 pub mod image;
 pub mod kallsyms;
 pub mod kernel_image;
+pub mod lines;
 mod name_hash;
 pub mod symbols;
 pub mod task;
@@ -24,6 +25,7 @@ pub use extable::{ExceptionTable, ExtableError, Fixup};
 pub use image::MemoryImage;
 pub use kallsyms::KallsymsError;
 pub use kernel_image::KernelImage;
+pub use lines::{LinesError, SourceLines, SourceLocation, SourcePlace};
 pub use symbols::{
     FunctionBounds, LoadError, LookupError, Symbol, SymbolKind, SymbolOffset, SymbolTable,
 };

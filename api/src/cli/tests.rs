@@ -317,8 +317,9 @@ async fn a_stack_is_shown_as_the_kernel_does() {
 async fn memory_is_shown_in_lines_and_code_with_its_probes() {
     const MEMORY: &str =
         r#"{"addr":"0xfffffffffffffff8","bytes":"4142001b434445464748494a4b4c4d4e4f"}"#;
-    const CODE: &str = r#"[{"addr":"0x10","bytes":"e8fb000000","text":"call 110h","target":"f+0x10",
-        "probes":["kprobes/a"]}]"#;
+    const CODE: &str = r#"[{"addr":"0xe","bytes":"6690","text":"nop","target":null,"probes":[]},
+        {"addr":"0x10","bytes":"e8fb000000","text":"call 110h","target":"f+0x10",
+        "probes":["kprobes/a"],"source":"fs/a\u001b.c:7"}]"#;
     let routes = Router::new()
         .route("/v1/memory", get(async || MEMORY))
         .route("/v1/disassembly", get(async || CODE));
@@ -331,6 +332,9 @@ async fn memory_is_shown_in_lines_and_code_with_its_probes() {
     let (out, result) = exoprobe(&fake, &["disas", "f"]).await;
     result.unwrap();
     assert!(out.contains("call 110h") && out.contains("f+0x10") && out.contains("kprobes/a"));
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[1].starts_with("0xe ") && lines[3].starts_with("0x10 "), "{out}");
+    assert_eq!((lines.len(), lines[2]), (4, "; fs/a\\u{1b}.c:7"));
 }
 
 #[tokio::test]
@@ -347,6 +351,23 @@ async fn symbols_are_a_table_with_offsets_where_an_address_was_asked_for() {
     assert!(out.contains("\"size\":64"), "{out}");
     for wrong in [&["exoprobe", "symbols"][..], &["exoprobe", "symbols", "a", "--at", "1"]] {
         assert!(Cli::try_parse_from(wrong).is_err(), "{wrong:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_is_shown_with_its_source_line() {
+    const SYMBOL: &str = r#"[{"name":"f","addr":"0x10","size":64,"kind":"function","global":true,
+        "offset":16,"source":{"file":"a.h","line":7,"column":5,"inlined":[
+        {"function":"inner","file":"b.c","line":30},{"function":null,"file":null,"line":null}]}}]"#;
+    let symbols = async |query: axum::extract::RawQuery| {
+        assert!(query.0.unwrap().contains("at=0x20"));
+        SYMBOL
+    };
+    let fake = Fake::serve(Router::new().route("/v1/symbols", get(symbols)));
+    for args in [&["symbols", "0x20"][..], &["symbols", "--at", "0x20"]] {
+        let (out, result) = exoprobe(&fake, args).await;
+        result.unwrap();
+        assert!(out.ends_with("\na.h:7:5\n  in inner, inlined at b.c:30\n  in ?\n"), "{out}");
     }
 }
 

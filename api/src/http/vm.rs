@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use exoprobe_introspect::SourceLines;
 use exoprobe_probes::Engine;
 use exoprobe_vmm::{SerialPort, Vm};
 use futures_util::stream;
@@ -30,6 +31,7 @@ const NEXT_OFFSET: &str = "exoprobe-next-offset";
 pub(crate) struct VmApi {
     pub(crate) vm: Arc<Vm>,
     pub(crate) engine: Arc<Engine>,
+    pub(crate) lines: Option<Arc<SourceLines>>,
     /// Tells when a serial port's output has grown.
     pub(crate) growth: [Growth; 2],
     pub(crate) closing: Closing,

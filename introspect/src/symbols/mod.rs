@@ -20,6 +20,7 @@ use exoprobe_vmm::Gva;
 
 pub use build::{MAX_NAME_BYTES, MAX_NAME_LEN, MAX_SYMBOLS, TableError};
 pub use elf::ElfError;
+pub(crate) use elf::check_ident;
 pub(crate) use listing::Listing;
 pub use listing::ListingError;
 pub use load::{ContentError, LoadError, MAX_FILE_BYTES};

@@ -20,6 +20,7 @@ mod registration;
 mod returns;
 mod slots;
 mod smp;
+mod source_lines;
 mod stacks;
 mod stock;
 mod stress;
@@ -30,7 +31,7 @@ mod usermem;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 28] = [
+pub(crate) const ALL: [&[Case]; 29] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -53,6 +54,7 @@ pub(crate) const ALL: [&[Case]; 28] = [
     returns::CASES,
     smp::CASES,
     stacks::CASES,
+    source_lines::CASES,
     stock::CASES,
     stress::CASES,
     tasks::CASES,

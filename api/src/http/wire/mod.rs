@@ -19,7 +19,7 @@ pub use probes::{
     Address, ProbeChange, ProbeRequest, ProbeRequests, ProbeStatus, Registered, Unregistered,
 };
 pub use stack::Frame;
-pub use symbols::Symbol;
+pub use symbols::{InlinedCall, Source, Symbol};
 pub use tasks::Process;
 pub use types::{EnumValue, Member, Type, TypeName};
 pub use vm::{Reason, Regs, Snapshot, SnapshotRequest, State, Stopped, VcpuRegisters, VmStatus};
