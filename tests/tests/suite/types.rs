@@ -1,5 +1,7 @@
 //! The kernel's types: read from BTF, and what probes make of them.
 
+use std::path::Path;
+
 use exoprobe_introspect::Btf;
 use exoprobe_introspect::btf::MemberLayout;
 use exoprobe_tests::harness::Case;
@@ -7,7 +9,7 @@ use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, guest_file, http};
 use serde_json::{Value, json};
 
 pub(crate) const CASES: &[Case] = cases![
-    types_are_those_that_pahole_tells,
+    types_are_those_that_pahole_tells needs [DebugInfo],
     parameters_have_names_and_types,
     types_are_shown_and_what_is_wrong_is_told,
     without_types_it_is_told_where_to_get_them,
@@ -48,7 +50,12 @@ fn read(members: &[MemberLayout]) -> Vec<Place> {
 
 fn types_are_those_that_pahole_tells() {
     let types = Btf::open(&guest_file("vmlinux.btf")).unwrap();
-    let told_all = std::fs::read_to_string(guest_file("pahole.txt")).unwrap();
+    assert_as_told(&types, &guest_file("pahole.txt"));
+}
+
+/// Types are what pahole told of the kernel's DWARF.
+pub(super) fn assert_as_told(types: &Btf, pahole: &Path) {
+    let told_all = std::fs::read_to_string(pahole).unwrap();
     for name in ["task_struct", "file", "sk_buff"] {
         let start = told_all.find(&format!("struct {name} {{")).unwrap_or_else(|| panic!("{name}"));
         let text = &told_all[start..];
