@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use exoprobe_probes::{Action, Frame, ProbeDefinition};
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, definition};
+use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, definition, http};
 
 use super::returns::{By, events_of, follow};
 
@@ -121,8 +121,8 @@ fn a_stack_is_shown_by_http_and_on_the_command_line() {
     let _ = service.ok(&["probe", "add", json]);
     let banner = status(&service)["banner"].clone();
     assert!(banner.as_str().unwrap().starts_with("Linux version "), "{banner}");
-    // Nobody waits for its answer, which comes when the guest is resumed.
-    let _ = service.client(&["vm", "send", "--timeout", "0", "getpid", "1"]);
+    // Its answer comes when the guest is resumed.
+    let _ = http::ask(service.socket(), "POST", "/v1/vm/serial/1", &[], b"getpid 1\n");
     let deadline = Instant::now() + PATIENCE;
     while status(&service)["state"] != "paused" {
         assert!(Instant::now() < deadline, "no hit");
