@@ -133,8 +133,10 @@ impl Btf {
     }
 
     fn index(&mut self) {
+        // With a blank in it a name could not be told from a tag with a name.
+        let is_name = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic());
         let mut named: Vec<u32> =
-            self.ids().filter(|id| !self.name(*id).is_empty()).map(|id| id.0).collect();
+            self.ids().filter(|id| is_name(self.name(*id))).map(|id| id.0).collect();
         named.sort_unstable_by(|a, b| {
             let name = |id: &u32| self.name(TypeId(*id));
             name(a).cmp(name(b)).then(a.cmp(b))

@@ -93,6 +93,16 @@ fn declarations_read_as_c() {
 }
 
 #[test]
+fn a_name_with_a_blank_names_nothing() {
+    let mut s = kernel();
+    s.composite(STRUCT, "struct task", 8, &[]);
+    s.composite(STRUCT, "a\u{1b}", 8, &[]);
+    let btf = s.btf();
+    assert_eq!(btf.size_of(btf.find("struct task").unwrap()), Some(48));
+    assert_eq!(btf.type_names().collect::<Vec<_>>(), ["pid_t", "task"]);
+}
+
+#[test]
 fn enums_have_names_and_signs() {
     let mut s = Sample::default();
     let (a, b) = (s.name("A"), s.name("B"));
