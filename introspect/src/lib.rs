@@ -1,4 +1,4 @@
-//! Reads a guest's memory as Linux: virtual memory, symbols, tasks and the exception table.
+//! Reads a guest's memory as Linux: virtual memory, symbols, types, tasks, modules and the exception table.
 //!
 //! Everything works over [`GuestView`], two methods that a live virtual machine and a plain
 //! [`MemoryImage`] both provide. Guest memory, kernel images and symbol files are hostile input: the
@@ -10,6 +10,7 @@ pub mod extable;
 pub mod image;
 pub mod kallsyms;
 pub mod kernel_image;
+pub mod modules;
 mod name_hash;
 pub mod symbols;
 pub mod task;
@@ -21,6 +22,7 @@ pub use extable::{ExceptionTable, ExtableError, Fixup};
 pub use image::MemoryImage;
 pub use kallsyms::KallsymsError;
 pub use kernel_image::KernelImage;
+pub use modules::{Module, ModuleError, ModuleLayout, ModuleState, NoModules};
 pub use symbols::{
     FunctionBounds, LoadError, LookupError, Symbol, SymbolKind, SymbolOffset, SymbolTable,
 };

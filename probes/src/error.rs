@@ -237,7 +237,8 @@ impl ProbeError {
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
-            Self::Symbol(LookupError::Unknown { .. }) | Self::NoSuchProbe(_) => "ENOENT",
+            Self::Symbol(LookupError::Unknown { .. } | LookupError::NoModule { .. })
+            | Self::NoSuchProbe(_) => "ENOENT",
             Self::Symbol(LookupError::Ambiguous { .. }) => "EADDRNOTAVAIL",
             Self::NameTaken(_) => "EEXIST",
             Self::Boundary(BoundaryError::Inside { .. } | BoundaryError::Undecodable { .. }) => {
