@@ -2,10 +2,10 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 LAB := cargo run --quiet --locked -p exoprobe-lab --
-.PHONY: help setup setup-lab guest guest-events build demo test end-to-end lab lab-smp lab-amd lab-stock stress stress-lab lint bench counts openapi clean
+.PHONY: help setup setup-lab guest guest-events guest-6.12 build demo test end-to-end lab lab-smp lab-amd lab-stock stress stress-lab lint bench counts openapi clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## install missing Debian packages (apt when root, else print the line)
 	@scripts/setup.sh
@@ -18,6 +18,10 @@ guest: setup  ## build the tiny guest's kernel and initramfs (cached)
 
 guest-events: setup  ## build the kernel with kprobe events of its own that benches compare with (cached)
 	@guest/build.sh kprobe-events
+
+guest-6.12: setup  ## build a guest of Linux 6.12 with modules, ORC tables, BTF and KASLR (cached)
+	@scripts/setup.sh --guest tiny-6.12
+	@guest/build.sh tiny-6.12
 
 build: setup  ## build the release binary
 	cargo build --release --locked
@@ -33,7 +37,7 @@ lint: setup  ## formatting and lints, as CI wants them
 	cd guest/init && cargo clippy --locked --release -- -D warnings
 	cd tests/fuzz && cargo check --locked
 
-test: guest guest-events setup-lab lint  ## lints and every test, here and in the lab
+test: guest guest-events guest-6.12 setup-lab lint  ## lints and every test, here and in the lab
 	cargo build --locked --workspace
 	cargo test --locked --workspace --exclude exoprobe-tests
 	cd guest/init && cargo test --locked --lib
@@ -50,22 +54,22 @@ end-to-end:
 	$(LAB) places target/tests/{host,lab-intel,lab-smp,lab-stock}.jsonl || status=1; \
 	exit $$status
 
-lab: guest guest-events setup-lab  ## the tests on a real kvm_intel, in Bochs (LAB_ARGS='--test hits::')
+lab: guest guest-events guest-6.12 setup-lab  ## the tests on a real kvm_intel, in Bochs (LAB_ARGS='--test hits::')
 	$(LAB) run intel $(LAB_ARGS)
 
-lab-smp: guest guest-events setup-lab  ## changes under load, on a kvm_intel with two CPUs
+lab-smp: guest guest-events guest-6.12 setup-lab  ## changes under load, on a kvm_intel with two CPUs
 	$(LAB) run smp $(LAB_ARGS)
 
-lab-amd: guest guest-events setup-lab  ## the same on kvm_amd, as far as Bochs goes
+lab-amd: guest guest-events guest-6.12 setup-lab  ## the same on kvm_amd, as far as Bochs goes
 	$(LAB) run amd $(LAB_ARGS)
 
-lab-stock: guest guest-events setup-lab  ## Debian's cloud kernel as the guest, on kvm_intel
+lab-stock: guest guest-events guest-6.12 setup-lab  ## Debian's cloud kernel as the guest, on kvm_intel
 	$(LAB) run stock $(LAB_ARGS)
 
 stress: guest setup  ## ten minutes of probes that come and go at random
 	EXOPROBE_STRESS_SECONDS=600 cargo test --locked -p exoprobe-tests --test integration -- stress::
 
-stress-lab: guest guest-events setup-lab  ## the same in the lab, on two CPUs with a slow clock
+stress-lab: guest guest-events guest-6.12 setup-lab  ## the same in the lab, on two CPUs with a slow clock
 	$(LAB) run smp --test stress:: --ips 50000000 --env EXOPROBE_STRESS_SECONDS=600 \
 	    --silence 900 --limit 7200
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds exoprobe's tiny guest into guest/out/: kernel (vmlinux, bzImage, System.map) and
+# Builds exoprobe's tiny guest into guest/out/: kernel (vmlinux, bzImage, System.map, ...) and
 # initramfs.cpio. See README.md.
 #
 #   guest/build.sh [VARIANT]      default: tiny; other variants go to guest/out/VARIANT/
@@ -24,21 +24,26 @@ out=$guest/out/$variant
 case $variant in
 tiny)
     source_package=linux-source-6.1
-    fragments=(kernel.config)
+    fragments=(kernel.config debug-info.config)
     out=$guest/out
+    ;;
+tiny-6.12)
+    source_package=linux-source-6.12
+    fragments=(kernel.config debug-info.config linux-6.12.config)
     ;;
 kprobe-events)
     source_package=linux-source-6.1
     fragments=(kernel.config kprobe-events.config)
     ;;
 *)
-    echo "build.sh: unknown variant '$variant' (known: tiny, kprobe-events)" >&2
+    echo "build.sh: unknown variant '$variant' (known: tiny, tiny-6.12, kprobe-events)" >&2
     exit 2
     ;;
 esac
+fragments=("${fragments[@]/#/$guest/}")
 
 if [[ -n $list_packages ]]; then
-    exec "$scripts/kernel.sh" --packages "$source_package"
+    exec "$scripts/kernel.sh" --packages "$source_package" "${fragments[@]}"
 fi
 
 script=guest
@@ -50,12 +55,16 @@ init_sources() {
         LC_ALL=C sort)
 }
 
+# Modules of the kernel in folder $1, which go into the initramfs.
+modules_of() { find "$1" -path '*/modules/*.ko' | LC_ALL=C sort; }
+
 initramfs_key() {
     local sources
     mapfile -t sources < <(init_sources)
     {
         (cd "$guest" && sha256sum -- build.sh "${sources[@]}")
         rustc -vV
+        modules_of "$1" | while IFS= read -r module; do sha256sum <"$module"; done
     } | short_hash
 }
 
@@ -82,12 +91,17 @@ newc() {
 # Zeros up to the next multiple of 4.
 pad() { head -c $(((4 - $1 % 4) % 4)) /dev/zero; }
 
+# The archive with program $1 as its init and the modules of the kernel in folder $2.
 pack() {
+    local module modules
     newc dev 8#40755 ''
     newc dev/console 8#20600 '' 5 1
     newc proc 8#40755 ''
     newc sys 8#40755 ''
     newc init 8#100755 "$1"
+    mapfile -t modules < <(modules_of "$2")
+    ((${#modules[@]} == 0)) || newc modules 8#40755 ''
+    for module in "${modules[@]}"; do newc "modules/${module##*/}" 8#100644 "$module"; done
     newc 'TRAILER!!!' 0 ''
 }
 
@@ -108,7 +122,7 @@ make_init() {
 }
 
 build_initramfs() {
-    local result=$1 target log=$cache/init.log
+    local kernel=$1 result=$2 target log=$cache/init.log
     command -v cargo >/dev/null || die "cargo is missing; install Rust (https://rustup.rs)"
     say "initramfs: building"
     target=$(mktemp -d "${TMPDIR:-/tmp}/exoprobe-init.XXXXXX")
@@ -117,7 +131,7 @@ build_initramfs() {
         tail -n 30 "$log" >&2
         die "initramfs: the build failed; full log: $log"
     fi
-    pack "$target/build/x86_64-unknown-linux-gnu/release/init" >"$result/initramfs.cpio"
+    pack "$target/build/x86_64-unknown-linux-gnu/release/init" "$kernel" >"$result/initramfs.cpio"
     rm -rf "$target"
 }
 
@@ -129,7 +143,8 @@ publish() {
     for name in "$@"; do
         from=$folder/$name
         if cmp -s "$from" "$out/$name"; then continue; fi
-        temporary=$(mktemp "$out/.$name.XXXXXX")
+        mkdir -p "$(dirname "$out/$name")"
+        temporary=$(mktemp "$out/.publish.XXXXXX")
         scratch+=("$temporary")
         cp "$from" "$temporary"
         chmod 644 "$temporary"
@@ -137,10 +152,11 @@ publish() {
     done
 }
 
-kernel=$("$scripts/kernel.sh" "$variant" "$source_package" "${fragments[@]/#/$guest/}")
-initramfs=$(initramfs_key)
-cached "$cache" "$initramfs" build_initramfs
+kernel=$("$scripts/kernel.sh" "$variant" "$source_package" "${fragments[@]}")
+initramfs=$(initramfs_key "$kernel")
+cached "$cache" "$initramfs" build_initramfs "$kernel"
 mkdir -p "$out"
-publish "$kernel" vmlinux bzImage System.map config
+mapfile -t built < <(find "$kernel" -type f -printf '%P\n')
+publish "$kernel" "${built[@]}"
 publish "$cache/$initramfs" initramfs.cpio
 say "$variant: ready in $out (kernel ${kernel##*/}, initramfs $initramfs)"

@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
 # Builds a Linux kernel from Debian's source package, and prints the folder that then has its vmlinux,
-# bzImage, System.map and config.
+# bzImage, System.map and config, and modules/ with those of its modules that are no part of it.
 #
 #   scripts/kernel.sh NAME SOURCE_PACKAGE FRAGMENT...   fragments are merged, in order, over tinyconfig
-#   scripts/kernel.sh --packages SOURCE_PACKAGE         only lists the Debian packages that it needs
+#   scripts/kernel.sh --packages SOURCE_PACKAGE FRAGMENT...   only lists the Debian packages that it needs
+#
+# vmlinux has all symbols and no DWARF. Of a kernel with DWARF (CONFIG_DEBUG_INFO_*), the folder also has
+# vmlinux.debug, with it; vmlinux.btf, its types alone, as the kernel has them in memory if it does
+# (CONFIG_DEBUG_INFO_BTF); and pahole.txt, what pahole says of some of them.
 #
 # Results are cached by the hash of their inputs in ${EXOPROBE_CACHE:-~/.cache/exoprobe}/kernel.
 set -euo pipefail
@@ -11,9 +15,22 @@ set -euo pipefail
 # What the kernel build runs, and nothing more: the C toolchain and make, the generators of
 # kconfig and of the bzImage, lz4 for its payload, libelf for objtool, xz for the source.
 packages=(gcc make libc6-dev binutils bc flex bison libelf-dev lz4 xz-utils)
+# And for its types, pahole.
+types=()
+# Those that pahole.txt shows.
+shown_types=task_struct,file,sk_buff
+
+# Adds what these fragments need to the packages.
+need_packages() {
+    if grep -qs '^CONFIG_DEBUG_INFO_DWARF.*=y' -- "$@"; then types=(pahole); fi
+    packages+=("${types[@]}")
+}
 
 if [[ ${1:-} == --packages ]]; then
-    printf '%s\n' "$2" "${packages[@]}"
+    source_package=$2
+    shift 2
+    need_packages "$@"
+    printf '%s\n' "$source_package" "${packages[@]}"
     exit 0
 fi
 
@@ -27,12 +44,13 @@ source_package=$2
 shift 2
 fragments=()
 for fragment in "$@"; do fragments+=("$(realpath "$fragment")"); done
+need_packages "${fragments[@]}"
 cache=${EXOPROBE_CACHE:-$HOME/.cache/exoprobe}/kernel
 
 kernel_key() {
     {
         cat "$scripts/kernel.sh" "$scripts/cache.sh" "${fragments[@]}"
-        package_version "$source_package"
+        package_version "$source_package" "${types[@]}"
         # Their versions are compiled into the kernel (linux_banner).
         { gcc --version && ld --version; } 2>/dev/null || true
     } | short_hash
@@ -82,7 +100,9 @@ make_kernel() {
     # A reproducible kernel: no time, user, host or path of this build in it.
     export KBUILD_BUILD_TIMESTAMP='1970-01-01 00:00:00 UTC' KBUILD_BUILD_USER=exoprobe
     export KBUILD_BUILD_HOST=exoprobe KBUILD_BUILD_VERSION=1 LC_ALL=C
-    unset MAKEFLAGS MFLAGS CROSS_COMPILE ARCH KCFLAGS KAFLAGS KCONFIG_CONFIG
+    unset MAKEFLAGS MFLAGS CROSS_COMPILE ARCH KCONFIG_CONFIG
+    # In DWARF, and the build IDs that depend on it, the tree is where Debian's users unpack theirs.
+    export KCFLAGS=-fdebug-prefix-map=$tree=/usr/src KAFLAGS=-fdebug-prefix-map=$tree=/usr/src
     tar -C "$tree" -xf "/usr/src/$source_package.tar.xz" || return
     cd "$tree/$source_package" || return
     make tinyconfig || return
@@ -94,7 +114,33 @@ make_kernel() {
     nice make -j"$(nproc)" vmlinux bzImage || return
     cp vmlinux System.map .config "$result/" || return
     mv "$result/.config" "$result/config" || return
-    cp arch/x86/boot/bzImage "$result/"
+    cp arch/x86/boot/bzImage "$result/" || return
+    if grep -q '=m$' .config; then make_modules "$result" || return; fi
+    if grep -q '^CONFIG_DEBUG_INFO=y' .config; then part_debug_info "$result" || return; fi
+}
+
+# In the kernel's tree: its modules, without DWARF, into RESULT/modules.
+make_modules() {
+    local result=$1 module
+    nice make -j"$(nproc)" modules || return
+    mkdir "$result/modules" || return
+    while IFS= read -r module; do
+        objcopy --strip-debug "$module" "$result/modules/${module##*/}" || return
+    done < <(find . -name '*.ko')
+}
+
+# Makes two files of a vmlinux with DWARF, and two more of its types.
+part_debug_info() {
+    local result=$1
+    local whole=$result/vmlinux.debug btf=$result/vmlinux.btf
+    mv "$result/vmlinux" "$whole" || return
+    if grep -q '^CONFIG_DEBUG_INFO_BTF=y' "$result/config"; then
+        objcopy --strip-debug --dump-section .BTF="$btf" "$whole" "$result/vmlinux" || return
+    else
+        objcopy --strip-debug "$whole" "$result/vmlinux" || return
+        pahole --btf_encode_detached="$btf" "$whole" || return
+    fi
+    pahole -F dwarf -C "$shown_types" "$whole" >"$result/pahole.txt"
 }
 
 build_kernel() {

@@ -2,18 +2,37 @@
 # Installs what exoprobe needs from Debian, if anything is missing: through apt when root, else it
 # prints the one line to run. Rust itself must be there (rustup.rs, or Debian's cargo >= 1.90).
 #
-#   scripts/setup.sh [--lab]      with --lab, what the lab needs too (docs/testing.md)
+#   scripts/setup.sh                      what the tiny guest and the product need
+#   scripts/setup.sh --guest VARIANT      what that variant of the guest needs too (guest/build.sh)
+#   scripts/setup.sh --lab                what the lab needs too (docs/testing.md)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+variants=(tiny)
+packages=(curl g++ python3)
+while [ $# -gt 0 ]; do
+    case $1 in
+    --lab)
+        # The emulator with its terminal and its BIOSes; the boot loader and the maker of its CD.
+        packages+=(bochs bochs-term bochsbios seabios isolinux syslinux-common xorriso)
+        shift
+        ;;
+    --guest)
+        variants+=("${2:?give a variant of guest/build.sh}")
+        shift 2
+        ;;
+    *)
+        echo "setup: unknown argument '$1' (known: --lab, --guest VARIANT)" >&2
+        exit 2
+        ;;
+    esac
+done
 # The guest's build names its own packages, so that there is one list of them.
-list=$(guest/build.sh --packages)
-mapfile -t packages <<<"$list"
-packages+=(curl g++ python3)
-if [ "${1:-}" = --lab ]; then
-    # The emulator with its terminal and its BIOSes; the boot loader and the maker of its CD.
-    packages+=(bochs bochs-term bochsbios seabios isolinux syslinux-common xorriso)
-fi
+for variant in "${variants[@]}"; do
+    list=$(guest/build.sh --packages "$variant")
+    mapfile -t -O "${#packages[@]}" packages <<<"$list"
+done
+mapfile -t packages < <(printf '%s\n' "${packages[@]}" | LC_ALL=C sort -u)
 
 missing=()
 for package in "${packages[@]}"; do

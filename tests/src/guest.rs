@@ -1,8 +1,7 @@
 //! A guest in this process.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exoprobe_introspect::SymbolTable;
@@ -154,28 +153,6 @@ impl TestGuest {
             self.vm.state(),
             self.console()
         );
-    }
-
-    /// The snapshot of a freshly booted guest, taken once for all tests of a run.
-    ///
-    /// # Panics
-    /// When the guest does not boot, or did not when another test wanted it.
-    #[must_use]
-    pub fn snapshot(vcpus: u8) -> PathBuf {
-        let mut snapshots = SNAPSHOTS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(taken) = snapshots.get(&vcpus) {
-            return taken.clone().expect("a guest boots: see the test that wanted it first");
-        }
-        snapshots.insert(vcpus, None);
-        let path = std::env::temp_dir()
-            .join(format!("exoprobe-tests-{}-{vcpus}.snapshot", std::process::id()));
-        let begun = Instant::now();
-        let guest = Self::boot(&Self::config("vmlinux", vcpus));
-        guest.vm.snapshot(&path).expect("a snapshot can be taken");
-        let seconds = begun.elapsed().as_secs_f64();
-        eprintln!("booted {vcpus} vCPU(s) for all tests in {seconds:.1} s");
-        snapshots.insert(vcpus, Some(path.clone()));
-        path
     }
 
     /// A guest as it was right after boot.
@@ -398,23 +375,6 @@ impl Drop for TestGuest {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("console of the guest:\n{}", self.console());
-        }
-    }
-}
-
-/// Snapshots of this run by number of vCPUs; none where the boot failed, so that it is not waited
-/// for again.
-static SNAPSHOTS: Mutex<BTreeMap<u8, Option<PathBuf>>> = Mutex::new(BTreeMap::new());
-
-/// Removes the snapshots of this run when it goes: `main` holds one.
-#[derive(Debug)]
-pub struct SnapshotCleanup;
-
-impl Drop for SnapshotCleanup {
-    fn drop(&mut self) {
-        let taken = std::mem::take(&mut *SNAPSHOTS.lock().unwrap_or_else(PoisonError::into_inner));
-        for path in taken.into_values().flatten() {
-            drop(std::fs::remove_file(path));
         }
     }
 }

@@ -11,16 +11,20 @@ pub mod harness;
 pub mod http;
 pub mod loops;
 mod own_event;
+mod own_symbols;
 mod probing;
 mod process;
+mod snapshots;
 
 use std::time::Duration;
 
 pub use binary::{Service, exoprobe};
 pub use functions::{address, definition, function_size};
-pub use guest::{GUEST_ENV, SnapshotCleanup, TestGuest, guest_file, host, kernel_symbols};
+pub use guest::{GUEST_ENV, TestGuest, guest_file, host, kernel_symbols};
 pub use own_event::OwnEvent;
+pub use own_symbols::assert_same_symbols;
 pub use process::{Running, finish};
+pub use snapshots::{SnapshotCleanup, TestKernel};
 
 /// How long anything may take that is sure to come: it only ends a test that would hang, so it is
 /// right for machines far slower than this one.

@@ -69,6 +69,10 @@ pub enum Command<'a> {
     },
     /// Pin init to a CPU.
     Cpu(usize),
+    /// Load a kernel module of the initramfs.
+    Insmod(Module<'a>),
+    /// Unload a kernel module.
+    Rmmod(Module<'a>),
     /// Answer.
     Ping,
     /// Tell all totals since boot.
@@ -79,6 +83,43 @@ pub enum Command<'a> {
     Reboot,
     /// Make the kernel panic.
     Panic,
+}
+
+/// A kernel module, by the name that the kernel calls it and its file has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Module<'a>(&'a [u8]);
+
+/// Longest name of a module: the kernel's `MODULE_NAME_LEN` on 64-bit machines, less its NUL.
+pub const MAX_MODULE: usize = 55;
+/// Room for any [`Module::path`].
+const MAX_PATH: usize = 80;
+
+impl<'a> Module<'a> {
+    /// Letters, digits, `_` and `-`: all that module names have, and nothing that means more in a path.
+    fn new(name: &'a [u8]) -> Option<Self> {
+        let plain = |&byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+        ((1..=MAX_MODULE).contains(&name.len()) && name.iter().all(plain)).then_some(Self(name))
+    }
+
+    /// The name, ending in a NUL as all that follow it.
+    #[must_use]
+    pub fn name(&self) -> [u8; MAX_PATH] {
+        joined([b"", self.0, b""])
+    }
+
+    /// The path of its file, ending as [`Self::name`].
+    #[must_use]
+    pub fn path(&self) -> [u8; MAX_PATH] {
+        joined([b"/modules/", self.0, b".ko"])
+    }
+}
+
+fn joined(parts: [&[u8]; 3]) -> [u8; MAX_PATH] {
+    let mut bytes = [0; MAX_PATH];
+    for (slot, byte) in bytes.iter_mut().zip(parts.into_iter().flatten()) {
+        *slot = *byte;
+    }
+    bytes
 }
 
 /// Why a line is not a command.
@@ -105,6 +146,8 @@ pub enum Reason<'a> {
     NotInChild(&'a [u8]),
     /// More children than [`MAX_CHILDREN`], or none.
     Children,
+    /// No name that a module can have.
+    BadModule(&'a [u8]),
 }
 
 impl fmt::Display for Reason<'_> {
@@ -115,6 +158,11 @@ impl fmt::Display for Reason<'_> {
             Self::Excess(word) => write!(f, "unexpected argument {}", Shown(word)),
             Self::BadNumber(word) => write!(f, "bad number {}", Shown(word)),
             Self::NotInChild(word) => write!(f, "cannot run {} in a child", Shown(word)),
+            Self::BadModule(word) => write!(
+                f,
+                "bad module name {}: 1 to {MAX_MODULE} letters, digits, _ and -",
+                Shown(word)
+            ),
             Self::Children => write!(f, "the number of children must be 1 to {MAX_CHILDREN}"),
         }
     }
@@ -139,6 +187,11 @@ impl<'a> Words<'a> {
     fn number(&mut self, what: &'static str) -> Result<u64, Reason<'a>> {
         let word = self.word(what)?;
         number(word).ok_or(Reason::BadNumber(word))
+    }
+
+    fn module(&mut self) -> Result<Module<'a>, Reason<'a>> {
+        let word = self.word("module name")?;
+        Module::new(word).ok_or(Reason::BadModule(word))
     }
 
     fn index(&mut self, what: &'static str) -> Result<usize, Reason<'a>> {
@@ -179,6 +232,8 @@ fn parse_words<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Command<'a>,
         b"reboot" => Command::Reboot,
         b"panic" => Command::Panic,
         b"cpu" => Command::Cpu(words.index("CPU")?),
+        b"insmod" => Command::Insmod(words.module()?),
+        b"rmmod" => Command::Rmmod(words.module()?),
         b"spawn" => Command::Spawn { cpu: words.index("CPU")?, work: child_work(words)? },
         b"par" => {
             let children = words.index("number of children")?;
@@ -222,7 +277,7 @@ mod tests {
 
     #[test]
     fn parses_every_command() {
-        let cases: [(&[u8], Command<'_>); 18] = [
+        let cases: [(&[u8], Command<'_>); 20] = [
             (b"getpid 1000", Command::Work(Work::Getpid(1000))),
             (b"open /dev/null 3", Command::Work(Work::Open(b"/dev/null", 3))),
             (b"fork 2", Command::Work(Work::Fork(2))),
@@ -233,6 +288,8 @@ mod tests {
             (b"trap 6", Command::Work(Work::Trap(6))),
             (b"badptr 8", Command::Work(Work::Badptr(8))),
             (b"cpu 1", Command::Cpu(1)),
+            (b"insmod ttynull", Command::Insmod(Module(b"ttynull"))),
+            (b"rmmod 8250-x_y", Command::Rmmod(Module(b"8250-x_y"))),
             (b"  ping\t", Command::Ping),
             (b"counters", Command::Counters),
             (b"poweroff", Command::Poweroff),
@@ -251,6 +308,23 @@ mod tests {
     }
 
     #[test]
+    fn a_module_has_a_file_and_both_names_end_in_a_nul() {
+        let until_nul = |bytes: [u8; MAX_PATH]| {
+            let end = bytes.iter().position(|&byte| byte == 0).unwrap();
+            assert!(bytes[end..].iter().all(|&byte| byte == 0));
+            bytes[..end].to_vec()
+        };
+        let longest = [b'm'; MAX_MODULE];
+        for name in [&b"ttynull"[..], b"x", &longest] {
+            let module = Module::new(name).unwrap();
+            assert_eq!(until_nul(module.name()), name);
+            assert_eq!(until_nul(module.path()), [b"/modules/", name, b".ko"].concat());
+        }
+        assert_eq!(Module::new(&[b'm'; MAX_MODULE + 1]), None);
+        assert_eq!(Module::new(b""), None);
+    }
+
+    #[test]
     fn an_empty_line_is_no_command() {
         assert_eq!(parse(b""), Ok(None));
         assert_eq!(parse(b"  \t"), Ok(None));
@@ -258,7 +332,7 @@ mod tests {
 
     #[test]
     fn says_what_is_wrong() {
-        let cases: [(&[u8], &str); 11] = [
+        let cases: [(&[u8], &str); 16] = [
             (b"frob 1", "frob: unknown command"),
             (b"getpid", "getpid: count missing"),
             (b"getpid x1", "getpid: bad number x1"),
@@ -267,6 +341,11 @@ mod tests {
             (b"getpid 99999999999999999999999", "getpid: bad number 99999999999999999999999"),
             (b"getpid 1 2", "getpid: unexpected argument 2"),
             (b"open /x", "open: count missing"),
+            (b"insmod", "insmod: module name missing"),
+            (b"insmod a b", "insmod: unexpected argument b"),
+            (b"rmmod ../a", "rmmod: bad module name ../a: 1 to 55 letters, digits, _ and -"),
+            (b"insmod a.ko", "insmod: bad module name a.ko: 1 to 55 letters, digits, _ and -"),
+            (b"spawn 0 rmmod a", "spawn: cannot run rmmod in a child"),
             (b"spawn 0 par 2 getpid 1", "spawn: cannot run par in a child"),
             (b"par 0 getpid 1", "par: the number of children must be 1 to 64"),
             (b"par 65 getpid 1", "par: the number of children must be 1 to 64"),

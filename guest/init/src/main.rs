@@ -115,6 +115,8 @@ impl Workload {
                 Ok(()) => self.answer(format_args!("done cpu {cpu}"))?,
                 Err(errno) => self.answer(format_args!("error cpu: sched_setaffinity: {errno}"))?,
             },
+            Command::Insmod(module) => self.report("insmod", &work::load_module(module))?,
+            Command::Rmmod(module) => self.report("rmmod", &work::unload_module(module))?,
             Command::Ping => self.answer(format_args!("done ping 1"))?,
             Command::Counters => self.totals()?,
             Command::Poweroff => {

@@ -43,6 +43,7 @@ mod nr {
     pub(super) const SYNC: usize = 162;
     pub(super) const MOUNT: usize = 165;
     pub(super) const REBOOT: usize = 169;
+    pub(super) const DELETE_MODULE: usize = 176;
     pub(super) const SCHED_SETAFFINITY: usize = 203;
     pub(super) const SCHED_GETAFFINITY: usize = 204;
     pub(super) const CLOCK_GETTIME: usize = 228;
@@ -50,6 +51,7 @@ mod nr {
     pub(super) const OPENAT: usize = 257;
     pub(super) const PIPE2: usize = 293;
     pub(super) const GETCPU: usize = 309;
+    pub(super) const FINIT_MODULE: usize = 313;
     pub(super) const SETTIMEOFDAY: usize = 164;
 }
 
@@ -93,7 +95,7 @@ unsafe fn syscall(number: usize, args: [usize; 6]) -> Result<usize> {
     }
 }
 
-/// Bytes that end in a NUL, as the kernel takes path names.
+/// Bytes that end in a NUL, as the kernel takes names.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Path<'a>(&'a [u8]);
 
@@ -276,6 +278,22 @@ pub(crate) fn mount(kind: Path<'_>, target: Path<'_>) -> Result<()> {
     let kind = address(kind.0.as_ptr());
     // SAFETY: both strings hold a NUL; there is no data pointer.
     unsafe { syscall(nr::MOUNT, [kind, address(target.0.as_ptr()), kind, 0, 0, 0]) }.map(drop)
+}
+
+/// Loads the kernel module in a file, without parameters.
+pub(crate) fn load_module(file: Fd) -> Result<()> {
+    let parameters = c"";
+    // SAFETY: the parameters are a string that ends in a NUL.
+    unsafe { syscall(nr::FINIT_MODULE, [file.0, address(parameters.as_ptr()), 0, 0, 0, 0]) }
+        .map(drop)
+}
+
+/// Unloads a kernel module; fails at once where it is in use.
+pub(crate) fn unload_module(name: Path<'_>) -> Result<()> {
+    const O_NONBLOCK: usize = 0o4000;
+    // SAFETY: a `Path` holds a NUL, so the kernel reads only inside it.
+    unsafe { syscall(nr::DELETE_MODULE, [address(name.0.as_ptr()), O_NONBLOCK, 0, 0, 0, 0]) }
+        .map(drop)
 }
 
 /// Makes a terminal raw: bytes as they come, no echo, no signals, 115200 baud 8N1, modem

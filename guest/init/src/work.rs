@@ -4,7 +4,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use exoprobe_guest_init::cause::Cause;
-use exoprobe_guest_init::command::{MAX_CHILDREN, Work};
+use exoprobe_guest_init::command::{MAX_CHILDREN, Module, Work};
 
 use crate::sys::{self, Errno, Fd, Forked, Path, Pid};
 
@@ -105,6 +105,12 @@ pub(crate) struct Outcome {
     pub(crate) failure: Option<Failure>,
 }
 
+impl Outcome {
+    fn of_one(result: Result<(), Failure>) -> Self {
+        Self { done: u64::from(result.is_ok()), failure: result.err() }
+    }
+}
+
 /// Does the work in this process.
 pub(crate) fn here(counters: &Counters, work: &Work<'_>) -> Outcome {
     let Some(slot) = counters.done.first() else { return Outcome { done: 0, failure: None } };
@@ -138,6 +144,25 @@ fn open(path: &[u8], count: u64, tally: &Tally) -> Result<(), Failure> {
         let file = call("openat", sys::open(path, 0))?;
         call("close", sys::close(file))
     })
+}
+
+/// Loads a module from the initramfs.
+pub(crate) fn load_module(module: &Module<'_>) -> Outcome {
+    let load = || {
+        let path = module.path();
+        let path = call("openat", Path::new(&path).ok_or(Errno(22)))?;
+        let file = call("openat", sys::open(path, 0))?;
+        let loaded = call("finit_module", sys::load_module(file));
+        call("close", sys::close(file)).and(loaded)
+    };
+    Outcome::of_one(load())
+}
+
+/// Unloads a module.
+pub(crate) fn unload_module(module: &Module<'_>) -> Outcome {
+    let name = module.name();
+    let name = Path::new(&name).ok_or(Errno(22));
+    Outcome::of_one(call("delete_module", name.and_then(sys::unload_module)))
 }
 
 fn fork_once() -> Result<(), Failure> {

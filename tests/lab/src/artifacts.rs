@@ -97,6 +97,9 @@ pub(crate) fn guest_files() -> Result<Vec<(&'static str, PathBuf)>, LabError> {
         ("guest/out/System.map", "out/System.map"),
         ("guest/out/initramfs.cpio", "out/initramfs.cpio"),
         ("guest/out/kprobe-events/vmlinux", "out/kprobe-events/vmlinux"),
+        ("guest/out/tiny-6.12/bzImage", "out/tiny-6.12/bzImage"),
+        ("guest/out/tiny-6.12/System.map", "out/tiny-6.12/System.map"),
+        ("guest/out/tiny-6.12/initramfs.cpio", "out/tiny-6.12/initramfs.cpio"),
     ];
     let mut found = Vec::new();
     for (name, file) in files {

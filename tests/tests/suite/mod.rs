@@ -10,6 +10,7 @@ mod filters;
 mod handlers;
 mod hits;
 mod holds;
+mod kernel_6_12;
 mod lifecycle;
 mod optimize;
 mod own_symbols;
@@ -27,7 +28,7 @@ mod usermem;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 25] = [
+pub(crate) const ALL: [&[Case]; 26] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -40,6 +41,7 @@ pub(crate) const ALL: [&[Case]; 25] = [
     handlers::CASES,
     hits::CASES,
     holds::CASES,
+    kernel_6_12::CASES,
     lifecycle::CASES,
     optimize::CASES,
     own_symbols::CASES,

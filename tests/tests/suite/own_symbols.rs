@@ -1,10 +1,8 @@
 //! Symbols that the guest's memory tells: nobody gave a file.
 
-use std::collections::BTreeSet;
-
 use exoprobe_introspect::SymbolTable;
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{TestGuest, cases, guest_file, host};
+use exoprobe_tests::{TestGuest, assert_same_symbols, cases, guest_file, host};
 use exoprobe_vmm::Vm;
 
 pub(crate) const CASES: &[Case] = cases![
@@ -20,40 +18,11 @@ fn restored(vcpus: u8) -> TestGuest {
     guest
 }
 
-fn listed(table: &SymbolTable) -> BTreeSet<(u64, String)> {
-    table.iter().map(|symbol| (symbol.address.0, symbol.name.to_owned())).collect()
-}
-
-/// What the kernel itself leaves out of its table: the table, and the linker script's own (scripts/kallsyms.c).
-fn is_left_out(name: &str) -> bool {
-    const TABLES: [&str; 8] = [
-        "offsets",
-        "relative_base",
-        "num_syms",
-        "names",
-        "markers",
-        "seqs_of_names",
-        "token_table",
-        "token_index",
-    ];
-    let is_table = name.strip_prefix("kallsyms_").is_some_and(|rest| TABLES.contains(&rest));
-    is_table || name.starts_with("init_per_cpu__") || name == "phys_startup_64"
-}
-
 fn symbols_from_memory_are_those_of_the_build() {
     let guest = restored(1);
     let found = guest.engine.symbols().unwrap();
     let map = SymbolTable::load(&guest_file("System.map")).unwrap();
-    let (found_all, mut map_all) = (listed(&found), listed(&map));
-    map_all.retain(|(_, name)| !is_left_out(name));
-    let only_found: Vec<_> = found_all.difference(&map_all).take(20).collect();
-    let only_map: Vec<_> = map_all.difference(&found_all).take(20).collect();
-    assert!(only_found.is_empty() && only_map.is_empty(), "{only_found:?} {only_map:?}");
-    assert!(found.len() > 5000, "{}", found.len());
-    for symbol in map.iter().filter(|symbol| !is_left_out(symbol.name)) {
-        let same = found.resolve(symbol.address).map(|found| (found.name, found.size));
-        assert_eq!(same, map.resolve(symbol.address).map(|found| (found.name, found.size)));
-    }
+    assert_same_symbols(&found, &map);
 }
 
 fn probes_by_name_need_no_file(vcpus: u8) {

@@ -44,8 +44,65 @@ pub enum EmulationFailure {
     Breakpoint,
     /// An instruction that may be passed over; it has so many bytes.
     Skip(u8),
+    /// RDRAND or RDSEED: may always answer that there is no random number just now.
+    NoRandomNumber(RandomNumber),
     /// Nothing known helps.
     Fatal,
+}
+
+/// A request for a random number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RandomNumber {
+    /// Length of the instruction in bytes.
+    len: u8,
+    /// Number of the register that it would be put into, as instructions have it.
+    register: u8,
+    /// A prefix made the operand 16 bits wide.
+    narrow: bool,
+}
+
+impl RandomNumber {
+    /// Of an instruction's bytes: `[66] [REX] 0F C7 /6` or `/7` with a register (Intel SDM vol. 2, RDRAND).
+    fn decode(bytes: [u8; 7]) -> Option<Self> {
+        let narrow = bytes[0] == 0x66;
+        let mut at = usize::from(narrow);
+        let rex = (bytes[at] & 0xf0 == 0x40).then_some(bytes[at]);
+        at += usize::from(rex.is_some());
+        let [0x0f, 0xc7, modrm] = bytes[at..at + 3] else { return None };
+        let is_random = modrm >> 6 == 0b11 && matches!((modrm >> 3) & 7, 6 | 7);
+        // REX.B is the register's fourth bit; REX.W goes before the prefix.
+        let register = (modrm & 7) | ((rex.unwrap_or(0) & 1) << 3);
+        let narrow = narrow && rex.unwrap_or(0) & 8 == 0;
+        let len = u8::try_from(at + 3).ok()?;
+        is_random.then_some(Self { len, register, narrow })
+    }
+
+    /// Ends the instruction as it ends when there is no number: 0, and no flag.
+    pub fn refuse(self, regs: &mut kvm_regs) {
+        // CF PF AF ZF SF OF.
+        const FLAGS: u64 = 0x8d5;
+        let register = match self.register {
+            0 => &mut regs.rax,
+            1 => &mut regs.rcx,
+            2 => &mut regs.rdx,
+            3 => &mut regs.rbx,
+            4 => &mut regs.rsp,
+            5 => &mut regs.rbp,
+            6 => &mut regs.rsi,
+            7 => &mut regs.rdi,
+            8 => &mut regs.r8,
+            9 => &mut regs.r9,
+            10 => &mut regs.r10,
+            11 => &mut regs.r11,
+            12 => &mut regs.r12,
+            13 => &mut regs.r13,
+            14 => &mut regs.r14,
+            _ => &mut regs.r15,
+        };
+        *register = if self.narrow { *register & !0xffff } else { 0 };
+        regs.rflags &= !FLAGS;
+        skip(regs, self.len);
+    }
 }
 
 /// Why the system-call assist could not be placed.
@@ -146,10 +203,12 @@ impl SoftwareKvm {
             return EmulationFailure::Fatal;
         }
         // data[1]: byte 0 counts the instruction bytes, which follow.
-        match failure.data[1].to_le_bytes()[1] {
+        let [_, bytes @ ..] = failure.data[1].to_le_bytes();
+        match bytes[0] {
             OPCODE_INT3 => EmulationFailure::Breakpoint,
             OPCODE_FWAIT => EmulationFailure::Skip(1),
-            _ => EmulationFailure::Fatal,
+            _ => RandomNumber::decode(bytes)
+                .map_or(EmulationFailure::Fatal, EmulationFailure::NoRandomNumber),
         }
     }
 
@@ -249,6 +308,45 @@ mod tests {
             };
             assert_eq!((to(23), to(28)), (LSTAR, HANDLER));
         }
+    }
+
+    #[test]
+    fn a_request_for_a_random_number_is_refused_as_a_cpu_may() {
+        let decode = |code: &[u8]| {
+            let mut bytes = [0x90; 7];
+            bytes[..code.len()].copy_from_slice(code);
+            RandomNumber::decode(bytes)
+        };
+        let cases: [(&[u8], u8, bool); 5] = [
+            (&[0x0f, 0xc7, 0xf0], 0, false),             // rdrand eax
+            (&[0x48, 0x0f, 0xc7, 0xf2], 2, false),       // rdrand rdx
+            (&[0x49, 0x0f, 0xc7, 0xff], 15, false),      // rdseed r15
+            (&[0x66, 0x0f, 0xc7, 0xf1], 1, true),        // rdrand cx
+            (&[0x66, 0x49, 0x0f, 0xc7, 0xf0], 8, false), // rdrand r8, an idle prefix before it
+        ];
+        for (code, register, narrow) in cases {
+            let len = u8::try_from(code.len()).unwrap();
+            let request = decode(code);
+            assert_eq!(request, Some(RandomNumber { len, register, narrow }), "{code:x?}");
+        }
+        // cmpxchg8b [rax], vmptrld [rax], xsavec, rdpid: not these.
+        let others: [&[u8]; 4] =
+            [&[0x0f, 0xc7, 8], &[0x0f, 0xc7, 0x30], &[0x0f, 0xc7, 0x20], &[0xf3, 0x0f, 0xc7, 0xf8]];
+        for code in others {
+            assert_eq!(decode(code), None, "{code:x?}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_0_and_sets_no_flag() {
+        let full = kvm_regs { rip: 0x1000, rcx: u64::MAX, rflags: 0xfff, ..kvm_regs::default() };
+        let refused = |narrow| {
+            let mut regs = full;
+            RandomNumber { len: 4, register: 1, narrow }.refuse(&mut regs);
+            (regs.rcx, regs.rip, regs.rflags)
+        };
+        assert_eq!(refused(false), (0, 0x1004, 0x72a));
+        assert_eq!(refused(true), (!0xffff, 0x1004, 0x72a));
     }
 
     #[test]

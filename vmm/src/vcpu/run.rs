@@ -213,6 +213,11 @@ impl Vcpu {
                 self.fd.set_sync_dirty_reg(SyncReg::Register);
                 Next::Continue
             }
+            EmulationFailure::NoRandomNumber(request) => {
+                request.refuse(&mut self.fd.sync_regs_mut().regs);
+                self.fd.set_sync_dirty_reg(SyncReg::Register);
+                Next::Continue
+            }
             EmulationFailure::Fatal => {
                 let rip = self.fd.sync_regs_mut().regs.rip;
                 Next::Stop(failed(format!("KVM cannot emulate the instruction at {rip:#x}")))

@@ -1,0 +1,120 @@
+//! Booting is slow: a kernel is booted once for all tests of a run, which restore its snapshot.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use exoprobe_vmm::{Vm, VmConfig};
+
+use crate::{TestGuest, guest_file, host};
+
+/// What `guest/build.sh tiny-6.12` makes.
+const LINUX_6_12: &str = "tiny-6.12";
+/// Enough for its bzImage to unpack itself to anywhere KASLR may choose.
+const LINUX_6_12_MIB: u64 = 64;
+
+/// A kernel that tests boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TestKernel {
+    /// The tiny guest's, Linux 6.1, from its vmlinux.
+    Tiny,
+    /// Linux 6.12 with modules, ORC tables, BTF and KASLR, from its bzImage: see `guest/README.md`.
+    Linux6_12,
+}
+
+impl TestKernel {
+    /// A file of its build.
+    ///
+    /// # Panics
+    /// When it was not built: `make guest guest-6.12` does that.
+    #[must_use]
+    pub fn file(self, name: &str) -> PathBuf {
+        match self {
+            Self::Tiny => guest_file(name),
+            Self::Linux6_12 => guest_file(&format!("{LINUX_6_12}/{name}")),
+        }
+    }
+
+    /// The machine that it boots on.
+    ///
+    /// # Panics
+    /// As [`Self::file`].
+    #[must_use]
+    pub fn config(self, vcpus: u8) -> VmConfig {
+        match self {
+            Self::Tiny => TestGuest::config("vmlinux", vcpus),
+            Self::Linux6_12 => VmConfig {
+                initramfs: Some(self.file("initramfs.cpio")),
+                memory_mib: LINUX_6_12_MIB,
+                ..TestGuest::config(&format!("{LINUX_6_12}/bzImage"), vcpus)
+            },
+        }
+    }
+
+    /// The snapshot of a freshly booted guest, taken once for all tests of a run.
+    ///
+    /// # Panics
+    /// When the guest does not boot, or did not when another test wanted it.
+    #[must_use]
+    pub fn snapshot(self, vcpus: u8) -> PathBuf {
+        let mut snapshots = SNAPSHOTS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(taken) = snapshots.get(&(self, vcpus)) {
+            return taken.clone().expect("a guest boots: see the test that wanted it first");
+        }
+        snapshots.insert((self, vcpus), None);
+        let name = format!("exoprobe-tests-{}-{self:?}-{vcpus}.snapshot", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let begun = Instant::now();
+        // What its engine would know of the kernel is not in a snapshot.
+        let vm = Vm::create(&host(), &self.config(vcpus)).expect("the guest can be made");
+        let guest = TestGuest::of_kernel(vm, None);
+        guest.power_on();
+        guest.wait_for_prompt();
+        guest.vm.snapshot(&path).expect("a snapshot can be taken");
+        let seconds = begun.elapsed().as_secs_f64();
+        eprintln!("booted {self:?} with {vcpus} vCPU(s) for all tests in {seconds:.1} s");
+        snapshots.insert((self, vcpus), Some(path.clone()));
+        path
+    }
+
+    /// A guest as it was right after boot, of which nobody gave a file: its memory tells its symbols.
+    ///
+    /// # Panics
+    /// When it cannot be restored.
+    #[must_use]
+    pub fn restored(self, vcpus: u8) -> TestGuest {
+        let vm = Vm::restore(&host(), &self.snapshot(vcpus)).expect("the snapshot is whole");
+        let guest = TestGuest::of_kernel(vm, None);
+        guest.power_on();
+        guest
+    }
+}
+
+impl TestGuest {
+    /// The snapshot of a freshly booted tiny guest.
+    ///
+    /// # Panics
+    /// As [`TestKernel::snapshot`].
+    #[must_use]
+    pub fn snapshot(vcpus: u8) -> PathBuf {
+        TestKernel::Tiny.snapshot(vcpus)
+    }
+}
+
+/// Snapshots of this run by kernel and number of vCPUs; none where the boot failed, so that it is not
+/// waited for again.
+static SNAPSHOTS: Mutex<BTreeMap<(TestKernel, u8), Option<PathBuf>>> = Mutex::new(BTreeMap::new());
+
+/// Removes the snapshots of this run when it goes: `main` holds one.
+#[derive(Debug)]
+pub struct SnapshotCleanup;
+
+impl Drop for SnapshotCleanup {
+    fn drop(&mut self) {
+        let taken = std::mem::take(&mut *SNAPSHOTS.lock().unwrap_or_else(PoisonError::into_inner));
+        for path in taken.into_values().flatten() {
+            drop(std::fs::remove_file(path));
+        }
+    }
+}

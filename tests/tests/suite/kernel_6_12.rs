@@ -1,0 +1,65 @@
+//! Linux 6.12, of which nobody gave more than its bzImage: with KASLR, ORC tables, BTF and modules.
+
+use exoprobe_introspect::SymbolTable;
+use exoprobe_tests::harness::Case;
+use exoprobe_tests::{TestKernel, assert_same_symbols, cases};
+
+pub(crate) const CASES: &[Case] = cases![
+    symbols_from_its_memory_are_those_of_the_build_moved_by_kaslr,
+    probes_by_name_count_each_call_with_a_breakpoint_and_with_a_detour,
+    a_modules_calls_of_the_kernel_are_counted_for_as_long_as_it_is_loaded,
+];
+
+const KERNEL: TestKernel = TestKernel::Linux6_12;
+/// CONFIG_PHYSICAL_ALIGN: KASLR moves a kernel by so many bytes.
+const STEP: i64 = 2 << 20;
+
+fn symbols_from_its_memory_are_those_of_the_build_moved_by_kaslr() {
+    let guest = KERNEL.restored(1);
+    let found = guest.engine.symbols().unwrap();
+    let map = SymbolTable::load(&KERNEL.file("System.map")).unwrap();
+    let text = |table: &SymbolTable| table.lookup("_text").unwrap().address.0;
+    let slide = text(&found).wrapping_sub(text(&map)).cast_signed();
+    println!("KASLR moved it by {slide:#x}");
+    // Nearly always it is somewhere else, and never between two of these places.
+    assert_eq!(slide % STEP, 0);
+    assert_same_symbols(&found, &map.with_slide(slide));
+}
+
+fn probes_by_name_count_each_call_with_a_breakpoint_and_with_a_detour() {
+    let guest = KERNEL.restored(1);
+    guest.probe("p:getpid __x64_sys_getpid");
+    guest.probe("r:open do_sys_openat2 $retval");
+    assert_eq!(guest.work("getpid 100"), 100);
+    assert_eq!(guest.work("open /dev/null 10"), 10);
+    assert_eq!((guest.hits("getpid"), guest.hits("open")), (100, 10));
+    guest.optimize("getpid");
+    let before = guest.vm.exit_counts().breakpoint;
+    assert_eq!(guest.work("getpid 100"), 100);
+    assert_eq!((guest.hits("getpid"), guest.vm.exit_counts().breakpoint), (200, before));
+    guest.engine.unregister_all().unwrap();
+    guest.assert_unharmed();
+}
+
+fn a_modules_calls_of_the_kernel_are_counted_for_as_long_as_it_is_loaded() {
+    let guest = KERNEL.restored(1);
+    guest.probe("p:load do_init_module");
+    guest.probe("p:open tty_port_open");
+    assert_eq!(guest.work("insmod test_module"), 1);
+    assert_eq!(guest.work("insmod ttynull"), 1);
+    // Each is one call of the module's ttynull_open, which calls the kernel's tty_port_open.
+    assert_eq!(guest.work("open /dev/ttynull 20"), 20);
+    assert_eq!((guest.hits("load"), guest.hits("open")), (2, 20));
+    for module in ["ttynull", "test_module"] {
+        assert_eq!(guest.work(&format!("rmmod {module}")), 1);
+    }
+    for (command, error) in [
+        ("rmmod ttynull", "error rmmod: delete_module: errno 2 (0 done)"),
+        ("insmod nothing", "error insmod: openat: errno 2 (0 done)"),
+    ] {
+        let from = guest.send(command);
+        assert_eq!(guest.answer_line(from, command), error);
+    }
+    guest.engine.unregister_all().unwrap();
+    guest.assert_unharmed();
+}
