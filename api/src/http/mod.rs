@@ -6,6 +6,7 @@ mod events;
 mod extract;
 mod kprobes;
 mod memory;
+mod modules;
 mod openapi;
 mod probes;
 mod problem;
@@ -57,6 +58,7 @@ fn engine_routes(engine: &Arc<Engine>, closing: &Closing) -> Router {
         .merge(kprobes::routes(Arc::clone(engine)))
         .merge(symbols::routes(Arc::clone(engine)))
         .merge(tasks::routes(Arc::clone(engine)))
+        .merge(modules::routes(Arc::clone(engine)))
         .merge(types::routes(Arc::clone(engine)))
         .merge(memory::routes(Arc::clone(engine)))
         .merge(events::routes(events))

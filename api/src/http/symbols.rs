@@ -47,7 +47,8 @@ pub(crate) struct SymbolsQuery {
 /// Symbols of the guest's kernel, by name or by address.
 ///
 /// Where the kernel has them (KASLR). Without `--symbols`, and with a kernel file that tells none, they are the
-/// kernel's own, read from its memory: 503 until it runs. In order of their names; a name may have several
+/// kernel's own, read from its memory: 503 until it runs. In order of their names, modules' behind the kernel's
+/// (`MODULE:NAME` are that module's only); a name may have several
 /// addresses. A plain name that nothing has is 404, with names like it (`near`).
 #[utoipa::path(get, path = "/v1/symbols", tag = "symbols", operation_id = "symbols",
     params(SymbolsQuery),
@@ -86,7 +87,10 @@ pub(super) fn with_total(mut response: Response, total: usize) -> Response {
 
 fn covering(table: &SymbolTable, at: Gva) -> Option<Symbol> {
     let found = table.resolve(at)?;
-    let symbol = table.search(found.name).find(|symbol| symbol.address == found.start)?;
+    let is_it = |symbol: &exoprobe_introspect::Symbol<'_>| {
+        symbol.address == found.start && symbol.module == found.module
+    };
+    let symbol = table.search(found.name).find(is_it)?;
     Some(Symbol { offset: Some(found.offset), ..Symbol::from(symbol) })
 }
 

@@ -20,6 +20,12 @@ const NAME_MAX: u64 = 256;
 const MOD_TEXT: u64 = 0;
 const MOD_INIT_TEXT: u64 = 4;
 
+/// Whether a kernel with these symbols has a list of modules.
+#[must_use]
+pub fn has_modules(symbols: &SymbolTable) -> bool {
+    symbols.address_of(LIST).is_some()
+}
+
 /// Where an address is, and how much is there, 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Area {

@@ -20,7 +20,7 @@ use crate::symbols::{KERNEL_HALF, TableError};
 use crate::view::GuestView;
 use crate::virt::{VirtualMemory, VirtualReadError};
 
-pub use layout::ModuleLayout;
+pub use layout::{ModuleLayout, has_modules};
 pub use symbols::Room;
 
 /// Most modules: a distribution's kernel has some two hundred loaded.

@@ -22,6 +22,7 @@ mod lifecycle;
 mod look;
 mod mapped;
 mod memory;
+mod modules;
 mod optimizer;
 mod patched;
 mod place;
@@ -50,6 +51,7 @@ pub use handlers::{
     NewProbe, PostHandler, PreHandler, Recovery, ReturnHandler, Verdict,
 };
 pub use look::CodeLine;
+pub use modules::ModuleStatus;
 pub use optimizer::Optimization;
 pub use reserved::BlacklistEntry;
 pub use tasks::{NoTasks, Process};
