@@ -15,7 +15,6 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use exoprobe_introspect::SymbolTable;
 use exoprobe_introspect::symbols::TextKind;
 use exoprobe_vmm::{Gva, HitContext, KernelEntry};
 
@@ -33,21 +32,6 @@ use super::symbols::SymbolSource;
 use super::table::{Mark, Site};
 use super::text;
 use crate::error::{AttachError, ProbeError};
-
-/// Where each mark is.
-const MARKS: [(Mark, &str); 7] = [
-    (Mark::TextFinal, "rest_init"),
-    (Mark::FreeInit, "free_initmem"),
-    (Mark::TaskDead, "do_task_dead"),
-    (Mark::StackLeft, "put_task_stack"),
-    (Mark::ModuleBegins, "do_init_module"),
-    (Mark::ModuleInitFreed, "do_free_init"),
-    (Mark::ModuleEnds, "free_module"),
-];
-/// Whether the engine may want to know when `at` is reached.
-pub(super) fn is_mark(symbols: &SymbolTable, at: Gva) -> bool {
-    MARKS.iter().any(|(_, name)| symbols.address_of(name) == Some(at))
-}
 
 /// Places that calls return to and that cannot be watched: so many are remembered.
 const UNWATCHABLE_MAX: usize = 1 << 16;
@@ -305,43 +289,6 @@ impl HitPath {
         places
     }
 
-    /// Sets the marks that are needed and, where vCPUs are waited for, drops the others; gives the places
-    /// that changed.
-    pub(super) fn want_marks(
-        &self,
-        registry: &mut Registry,
-        guest: &dyn Guest,
-        wait: Wait,
-    ) -> BTreeSet<Gva> {
-        let Some(kernel) = registry.kernel.clone() else { return BTreeSet::new() };
-        let follows = registry.return_probes().next().is_some() || self.calls_followed(guest) > 0;
-        let mut changed = BTreeSet::new();
-        for (mark, symbol) in MARKS {
-            let wanted = match mark {
-                Mark::TextFinal => kernel.will_tell_final() && !registry.probes.is_empty(),
-                Mark::FreeInit => kernel.has_init_text() && !registry.probes.is_empty(),
-                Mark::TaskDead | Mark::StackLeft => follows,
-                Mark::ModuleBegins | Mark::ModuleInitFreed | Mark::ModuleEnds => {
-                    !registry.probes.is_empty()
-                        && registry.may_have_modules(&kernel)
-                        && kernel.symbols.address_of(symbol).is_some()
-                }
-            };
-            let there = registry.sites.values().find(|site| site.marks.contains(&mark));
-            match (wanted, there.map(|site| site.at)) {
-                (false, Some(_)) if wait == Wait::ForVcpus => {
-                    changed.extend(registry.reached(mark))
-                }
-                (true, None) => match set_mark(registry, guest, &kernel, mark, symbol) {
-                    Ok(at) => _ = changed.insert(at),
-                    Err(error) => tracing::warn!(%error, ?mark, "a mark cannot be set"),
-                },
-                _ => {}
-            }
-        }
-        changed
-    }
-
     /// Looks whether the text under the probes is still what it was, whether what waits can be placed,
     /// and whether marks are needed still. To be called now and then, not from a vCPU's thread.
     pub(super) fn patrol(&self, registry: &mut Registry, guest: &dyn Guest) {
@@ -453,26 +400,6 @@ fn look_at(guest: &dyn Guest, kernel: &Kernel, site: &Site) -> Look {
     }
 }
 
-fn set_mark(
-    registry: &mut Registry,
-    guest: &dyn Guest,
-    kernel: &Kernel,
-    mark: Mark,
-    symbol: &str,
-) -> Result<Gva, ProbeError> {
-    let found = kernel.symbols.address_of(symbol);
-    // What modules call theirs does not matter; where there is none, the error says so.
-    let entry = match found {
-        Some(entry) => entry,
-        None => kernel.symbols.lookup_function(symbol)?.address,
-    };
-    let at = place::behind_ftrace(registry, kernel, entry);
-    let mut site = place::site(registry, guest, kernel, at, None)?;
-    site.marks.push(mark);
-    registry.sites.insert(at, Arc::new(site));
-    Ok(at)
-}
-
 fn is_module_text(kernel: &Kernel, at: Gva) -> bool {
     kernel.symbols.text_kind(at) == Some(TextKind::Module)
 }
@@ -481,13 +408,6 @@ impl Registry {
     /// Is a place within what an optimized site's jmp covers?
     fn is_covered(&self, kernel: &Kernel, place: &Place) -> bool {
         self.optimizer.covering(place::behind_ftrace(self, kernel, place.at)).is_some()
-    }
-
-    /// A mark is needed no more; gives where it was.
-    fn reached(&mut self, mark: Mark) -> Option<Gva> {
-        let site = self.sites.values_mut().find(|site| site.marks.contains(&mark))?;
-        Arc::make_mut(site).marks.retain(|other| *other != mark);
-        Some(site.at)
     }
 
     /// The text of a site has gone, and its int3 with it.

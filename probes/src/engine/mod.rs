@@ -21,6 +21,7 @@ mod kernel;
 mod lifecycle;
 mod look;
 mod mapped;
+mod marks;
 mod memory;
 mod modules;
 mod optimizer;

@@ -33,7 +33,7 @@ impl RelativeTable {
     ) -> Result<HashMap<Gva, Gva>, AttachError> {
         let fail = |reason: String| AttachError::KernelTable { table: self.name, reason };
         let (start, bytes) = read_table(memory, symbols, self.start, self.stop).map_err(fail)?;
-        if bytes.len() as u64 % self.entry != 0 {
+        if !(bytes.len() as u64).is_multiple_of(self.entry) {
             return Err(fail(format!("it has {} bytes", bytes.len())));
         }
         Ok(self.addresses(start, &bytes))
