@@ -69,6 +69,10 @@ pub struct RunArgs {
     /// [default: the kernel's own (CONFIG_DEBUG_INFO_BTF), read from the guest's memory]
     #[arg(long, value_name = "PATH")]
     pub btf: Option<PathBuf>,
+    /// ELF file with the kernel's debug information (DWARF), for source lines [default: the symbols' file, if it has
+    /// some]
+    #[arg(long, value_name = "FILE")]
+    pub debug_info: Option<PathBuf>,
     /// Go on from a snapshot in place of booting a kernel
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "kernel")]
     pub restore: Option<PathBuf>,
@@ -296,6 +300,7 @@ fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
         source,
         symbols: args.symbols.clone(),
         types: args.btf.clone(),
+        debug_info: args.debug_info.clone(),
         kvm: args.kvm.clone(),
         probes: args.probes.clone(),
         events: args.events,

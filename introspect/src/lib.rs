@@ -1,31 +1,38 @@
-//! Reads a guest's memory as Linux: virtual memory, symbols, types, tasks, modules and the exception table.
+//! Reads a guest's memory as Linux: virtual memory, symbols, types, tasks, stacks, modules and the exception
+//! table.
 //!
 //! Everything works over [`GuestView`], two methods that a live virtual machine and a plain
 //! [`MemoryImage`] both provide. Guest memory, kernel images and symbol files are hostile input: the
 //! parsers here are bounded in time and memory, and never panic, whatever they are given.
 #![forbid(unsafe_code)]
 
+pub mod banner;
 pub mod btf;
 pub mod extable;
 pub mod image;
 pub mod kallsyms;
 pub mod kernel_image;
+pub mod lines;
 pub mod modules;
 mod name_hash;
 pub mod symbols;
 pub mod task;
+pub mod unwind;
 pub mod view;
 pub mod virt;
 
+pub use banner::{Banner, BannerError, Version};
 pub use btf::Btf;
 pub use extable::{ExceptionTable, ExtableError, Fixup};
 pub use image::MemoryImage;
 pub use kallsyms::KallsymsError;
 pub use kernel_image::KernelImage;
+pub use lines::{LinesError, SourceLines, SourceLocation, SourcePlace};
 pub use modules::{Module, ModuleError, ModuleLayout, ModuleState, NoModules};
 pub use symbols::{
     FunctionBounds, LoadError, LookupError, Symbol, SymbolKind, SymbolOffset, SymbolTable,
 };
 pub use task::{Task, TaskError, TaskId, TaskLayout};
+pub use unwind::{OrcError, OrcTables};
 pub use view::{GuestView, ReadError};
 pub use virt::{GuestString, VirtualMemory, VirtualReadError};

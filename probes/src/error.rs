@@ -244,7 +244,8 @@ impl ProbeError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Symbol(LookupError::Unknown { .. } | LookupError::NoModule { .. })
-            | Self::NoSuchProbe(_) => "ENOENT",
+            | Self::NoSuchProbe(_)
+            | Self::Vcpu(VcpuError::NoSuchVcpu(_)) => "ENOENT",
             Self::Symbol(LookupError::Ambiguous { .. }) => "EADDRNOTAVAIL",
             Self::NameTaken(_) => "EEXIST",
             Self::Boundary(BoundaryError::Inside { .. } | BoundaryError::Undecodable { .. }) => {

@@ -44,11 +44,16 @@ impl TestKernel {
     pub fn config(self, vcpus: u8) -> VmConfig {
         match self {
             Self::Tiny => TestGuest::config("vmlinux", vcpus),
-            Self::Linux6_12 => VmConfig {
-                initramfs: Some(self.file("initramfs.cpio")),
-                memory_mib: LINUX_6_12_MIB,
-                ..TestGuest::config(&format!("{LINUX_6_12}/bzImage"), vcpus)
-            },
+            Self::Linux6_12 => {
+                let tiny = TestGuest::config(&format!("{LINUX_6_12}/bzImage"), vcpus);
+                VmConfig {
+                    initramfs: Some(self.file("initramfs.cpio")),
+                    memory_mib: LINUX_6_12_MIB,
+                    // What the tiny kernel leaves out to boot sooner, modules need: they are in /sys/module.
+                    cmdline: tiny.cmdline.replace("param_sysfs_init,", ""),
+                    ..tiny
+                }
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::Context;
 use super::error::CliError;
-use super::format::{Column, table};
+use super::format::{Column, printable, table};
 use crate::client::ApiPath;
 
 /// Bytes of a line.
@@ -45,6 +45,7 @@ struct CodeLine {
     text: String,
     target: Option<String>,
     probes: Vec<String>,
+    source: Option<String>,
 }
 
 /// Prints memory of the guest's kernel.
@@ -75,10 +76,21 @@ pub(super) async fn code(context: &mut Context<'_>, args: &CodeArgs) -> Result<(
     let path = ApiPath::new(&["disassembly"]).query("at", &args.at);
     let answer = context.client.get(&path).await?;
     let Some(lines) = context.read::<Vec<CodeLine>>(&answer)? else { return Ok(()) };
+    let sources: Vec<Option<String>> = lines.iter().map(|line| line.source.clone()).collect();
     let columns = ["ADDR", "BYTES", "INSTRUCTION", "TARGET", "PROBES"].map(Column::Text);
     let rows = lines.into_iter().map(|line| {
         let target = line.target.unwrap_or_default();
         vec![line.addr, line.bytes, line.text, target, line.probes.join(" ")]
     });
-    Ok(writeln!(context.out, "{}", table(&columns, rows))?)
+    let table = table(&columns, rows);
+    let mut shown = table.lines();
+    writeln!(context.out, "{}", shown.next().unwrap_or_default())?;
+    // Each row is one line.
+    for (line, source) in shown.zip(sources) {
+        if let Some(source) = source {
+            writeln!(context.out, "; {}", printable(&source))?;
+        }
+        writeln!(context.out, "{line}")?;
+    }
+    Ok(())
 }

@@ -13,6 +13,7 @@ mod modules;
 mod probe;
 mod ps;
 mod show;
+mod stack;
 mod symbols;
 #[cfg(test)]
 mod tests;
@@ -67,6 +68,8 @@ enum Command {
     X(memory::MemoryArgs),
     /// Print the instructions of a function of the guest's kernel
     Disas(memory::CodeArgs),
+    /// Print the back-trace of a vCPU
+    Stack(stack::StackArgs),
     /// List the guest's processes
     #[command(after_help = "Examples:\n  exoprobe ps\n  exoprobe --json ps")]
     Ps,
@@ -142,6 +145,9 @@ fn dispatch(cli: Cli, out: &mut dyn Write) -> Result<(), CliError> {
         }
         Command::Disas(args) => {
             with_client(&connection, out, async |context| memory::code(context, &args).await)
+        }
+        Command::Stack(args) => {
+            with_client(&connection, out, async |context| stack::run(context, &args).await)
         }
         Command::Ps => with_client(&connection, out, async |context| ps::run(context).await),
         Command::Modules => {

@@ -28,6 +28,7 @@ async fn exoprobe(fake: &Fake, args: &[&str]) -> (String, Result<(), CliError>) 
         Command::Vm(command) => vm::run(&mut context, command).await,
         Command::Events(args) => events::run(&mut context, &args).await,
         Command::Symbols(args) => symbols::run(&mut context, &args).await,
+        Command::Stack(args) => stack::run(&mut context, &args).await,
         Command::Ps => ps::run(&mut context).await,
         Command::Modules => modules::run(&mut context).await,
         Command::X(args) => memory::memory(&mut context, &args).await,
@@ -314,11 +315,29 @@ async fn modules_are_a_table_with_the_probes_in_them() {
 }
 
 #[tokio::test]
+async fn a_stack_is_shown_as_the_kernel_does() {
+    const STACK: &str = r#"[
+        {"addr":"0xffffffff81000010","symbol_name":"vfs_read","offset":16,"size":64,"user":false},
+        {"addr":"0xffffffffc0000000","symbol_name":null,"offset":0,"size":0,"user":false},
+        {"addr":"0x401000","symbol_name":null,"offset":0,"size":0,"user":true}]"#;
+    let fake = Fake::serve(Router::new().route("/v1/vcpus/1/stack", get(async || STACK)));
+    let (out, result) = exoprobe(&fake, &["stack", "1"]).await;
+    result.unwrap();
+    assert_eq!(out, " => vfs_read+0x10/0x40\n => 0xffffffffc0000000\n => 0x401000 (user)\n");
+    let (out, _) = exoprobe(&fake, &["--json", "stack", "1"]).await;
+    assert_eq!(out, format!("{STACK}\n"));
+    for wrong in [&["exoprobe", "stack"][..], &["exoprobe", "stack", "x"]] {
+        assert!(Cli::try_parse_from(wrong).is_err(), "{wrong:?}");
+    }
+}
+
+#[tokio::test]
 async fn memory_is_shown_in_lines_and_code_with_its_probes() {
     const MEMORY: &str =
         r#"{"addr":"0xfffffffffffffff8","bytes":"4142001b434445464748494a4b4c4d4e4f"}"#;
-    const CODE: &str = r#"[{"addr":"0x10","bytes":"e8fb000000","text":"call 110h","target":"f+0x10",
-        "probes":["kprobes/a"]}]"#;
+    const CODE: &str = r#"[{"addr":"0xe","bytes":"6690","text":"nop","target":null,"probes":[]},
+        {"addr":"0x10","bytes":"e8fb000000","text":"call 110h","target":"f+0x10",
+        "probes":["kprobes/a"],"source":"fs/a\u001b.c:7"}]"#;
     let routes = Router::new()
         .route("/v1/memory", get(async || MEMORY))
         .route("/v1/disassembly", get(async || CODE));
@@ -331,6 +350,9 @@ async fn memory_is_shown_in_lines_and_code_with_its_probes() {
     let (out, result) = exoprobe(&fake, &["disas", "f"]).await;
     result.unwrap();
     assert!(out.contains("call 110h") && out.contains("f+0x10") && out.contains("kprobes/a"));
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[1].starts_with("0xe ") && lines[3].starts_with("0x10 "), "{out}");
+    assert_eq!((lines.len(), lines[2]), (4, "; fs/a\\u{1b}.c:7"));
 }
 
 #[tokio::test]
@@ -347,6 +369,23 @@ async fn symbols_are_a_table_with_offsets_where_an_address_was_asked_for() {
     assert!(out.contains("\"size\":64"), "{out}");
     for wrong in [&["exoprobe", "symbols"][..], &["exoprobe", "symbols", "a", "--at", "1"]] {
         assert!(Cli::try_parse_from(wrong).is_err(), "{wrong:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_is_shown_with_its_source_line() {
+    const SYMBOL: &str = r#"[{"name":"f","addr":"0x10","size":64,"kind":"function","global":true,
+        "offset":16,"source":{"file":"a.h","line":7,"column":5,"inlined":[
+        {"function":"inner","file":"b.c","line":30},{"function":null,"file":null,"line":null}]}}]"#;
+    let symbols = async |query: axum::extract::RawQuery| {
+        assert!(query.0.unwrap().contains("at=0x20"));
+        SYMBOL
+    };
+    let fake = Fake::serve(Router::new().route("/v1/symbols", get(symbols)));
+    for args in [&["symbols", "0x20"][..], &["symbols", "--at", "0x20"]] {
+        let (out, result) = exoprobe(&fake, args).await;
+        result.unwrap();
+        assert!(out.ends_with("\na.h:7:5\n  in inner, inlined at b.c:30\n  in ?\n"), "{out}");
     }
 }
 

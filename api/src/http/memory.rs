@@ -1,14 +1,13 @@
 //! The guest kernel's memory and code.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
-use exoprobe_probes::{Engine, ProbeError};
+use exoprobe_probes::ProbeError;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::code::CodeApi;
 use super::extract::Query;
 use super::problem::Problem;
 use super::wire::{CodeLine, Memory};
@@ -19,11 +18,11 @@ const DEFAULT_LEN: usize = 64;
 /// Most bytes of one answer.
 const MAX_LEN: usize = 64 << 10;
 
-pub(crate) fn routes(engine: Arc<Engine>) -> Router {
+pub(crate) fn routes(api: CodeApi) -> Router {
     Router::new()
         .route("/v1/memory", get(memory))
         .route("/v1/disassembly", get(disassembly))
-        .with_state(engine)
+        .with_state(api)
 }
 
 /// Which memory.
@@ -42,7 +41,7 @@ pub(crate) struct MemoryQuery {
 #[utoipa::path(get, path = "/v1/memory", tag = "memory", operation_id = "memory",
     params(MemoryQuery), responses((status = 200, body = Memory), Problems))]
 pub(crate) async fn memory(
-    State(engine): State<Arc<Engine>>,
+    State(CodeApi { engine, .. }): State<CodeApi>,
     Query(query): Query<MemoryQuery>,
 ) -> Result<Json<Memory>, Problem> {
     let len = query.len.unwrap_or(DEFAULT_LEN);
@@ -68,12 +67,13 @@ pub(crate) struct CodeQuery {
 }
 
 /// The instructions of a function of the guest's kernel, as they are without probes.
+///
+/// With source lines (`source`) where the symbols' file or that of `--debug-info` has DWARF.
 #[utoipa::path(get, path = "/v1/disassembly", tag = "memory", operation_id = "disassembly",
     params(CodeQuery), responses((status = 200, body = Vec<CodeLine>), Problems))]
 pub(crate) async fn disassembly(
-    State(engine): State<Arc<Engine>>,
+    State(api): State<CodeApi>,
     Query(query): Query<CodeQuery>,
 ) -> Result<Json<Vec<CodeLine>>, Problem> {
-    let read = blocking(move || engine.disassemble(engine.address_of(&query.at)?));
-    Ok(Json(read.await??.into_iter().map(CodeLine::from).collect()))
+    Ok(Json(blocking(move || api.disassemble(&query.at)).await??))
 }

@@ -1,6 +1,7 @@
 //! HTTP: routes under `/v1`, JSON in and out, every error a problem document.
 
 mod auth;
+mod code;
 mod definitions;
 mod events;
 mod extract;
@@ -10,6 +11,7 @@ mod modules;
 mod openapi;
 mod probes;
 mod problem;
+mod stack;
 mod symbols;
 mod tasks;
 #[cfg(test)]
@@ -25,7 +27,6 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use exoprobe_probes::Engine;
 
 pub use auth::{Token, TokenError};
 pub use openapi::openapi_json;
@@ -34,6 +35,7 @@ pub use problem::{PROBLEM_JSON, Problem, ProblemDocument};
 pub(crate) use vm::VmApi;
 
 use crate::service::Closing;
+use code::CodeApi;
 use events::EventsApi;
 use openapi::Problems;
 
@@ -42,7 +44,8 @@ pub const BODY_MAX: usize = 1 << 20;
 
 /// All routes.
 pub(crate) fn router(api: VmApi) -> Router {
-    let engine_routes = engine_routes(&api.engine, &api.closing);
+    let code = CodeApi { engine: Arc::clone(&api.engine), lines: api.lines.clone() };
+    let engine_routes = engine_routes(code, &api.closing);
     finish(vm::routes(api).merge(engine_routes))
 }
 
@@ -52,16 +55,18 @@ pub(crate) fn with_token(router: Router, token: Token) -> Router {
 }
 
 /// The routes that need no machine.
-fn engine_routes(engine: &Arc<Engine>, closing: &Closing) -> Router {
+fn engine_routes(code: CodeApi, closing: &Closing) -> Router {
+    let engine = &code.engine;
     let events = EventsApi { engine: Arc::clone(engine), closing: closing.clone() };
     probes::routes(Arc::clone(engine))
         .merge(kprobes::routes(Arc::clone(engine)))
-        .merge(symbols::routes(Arc::clone(engine)))
         .merge(tasks::routes(Arc::clone(engine)))
         .merge(modules::routes(Arc::clone(engine)))
         .merge(types::routes(Arc::clone(engine)))
-        .merge(memory::routes(Arc::clone(engine)))
+        .merge(stack::routes(Arc::clone(engine)))
         .merge(events::routes(events))
+        .merge(symbols::routes(code.clone()))
+        .merge(memory::routes(code))
         .route("/v1/openapi.json", get(openapi_document))
 }
 

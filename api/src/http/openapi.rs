@@ -5,7 +5,7 @@ use utoipa::openapi::{Content, PathItem, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, Modify, OpenApi};
 
 use super::problem::{PROBLEM_JSON, ProblemDocument};
-use super::{events, kprobes, memory, modules, probes, symbols, tasks, types, vm, wire};
+use super::{events, kprobes, memory, modules, probes, stack, symbols, tasks, types, vm, wire};
 
 /// Every error of every route.
 pub(crate) struct Problems;
@@ -37,13 +37,13 @@ impl IntoResponses for Problems {
         kprobes::list, kprobes::enabled, kprobes::switch, kprobes::optimization, kprobes::optimize,
         kprobes::blacklist,
         symbols::symbols, types::list, types::show, tasks::tasks, modules::modules, memory::memory,
-        memory::disassembly, events::events, super::openapi_document,
+        memory::disassembly, stack::stack, events::events, super::openapi_document,
     ),
     components(schemas(ProblemDocument, wire::Lost)),
     modifiers(&ShortNames, &BearerToken),
     security((), ("token" = [])),
     tags(
-        (name = "vm", description = "The guest: state, run control, registers, serial ports"),
+        (name = "vm", description = "The guest: state, run control, registers, stacks, serial ports"),
         (name = "probes", description = "Probes"),
         (name = "kprobes", description = "All probes together, as in the kernel's debugfs"),
         (name = "symbols", description = "The guest kernel's symbols"),

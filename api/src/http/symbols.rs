@@ -1,18 +1,17 @@
 //! The guest kernel's symbols.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use exoprobe_introspect::SymbolTable;
-use exoprobe_probes::{Engine, ProbeError};
+use exoprobe_probes::ProbeError;
 use exoprobe_vmm::Gva;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::code::CodeApi;
 use super::extract::Query;
 use super::problem::Problem;
 use super::wire::{Address, Symbol};
@@ -25,8 +24,8 @@ pub(super) const DEFAULT_LIMIT: usize = 100;
 /// Most of one answer: it is made in memory.
 pub(super) const MAX_LIMIT: usize = 10_000;
 
-pub(crate) fn routes(engine: Arc<Engine>) -> Router {
-    Router::new().route("/v1/symbols", get(symbols)).with_state(engine)
+pub(crate) fn routes(api: CodeApi) -> Router {
+    Router::new().route("/v1/symbols", get(symbols)).with_state(api)
 }
 
 /// Which symbols.
@@ -48,15 +47,16 @@ pub(crate) struct SymbolsQuery {
 ///
 /// Where the kernel has them (KASLR). Without `--symbols`, and with a kernel file that tells none, they are the
 /// kernel's own, read from its memory: 503 until it runs. In order of their names, modules' behind the kernel's
-/// (`MODULE:NAME` are that module's only); a name may have several
-/// addresses. A plain name that nothing has is 404, with names like it (`near`).
+/// (`MODULE:NAME` are that module's only); a name may have several addresses. A plain name that nothing has is 404, with
+/// names like it (`near`). By address also where the source has it (`source`), from the DWARF of the symbols' file or of
+/// `--debug-info`.
 #[utoipa::path(get, path = "/v1/symbols", tag = "symbols", operation_id = "symbols",
     params(SymbolsQuery),
     responses((status = 200, body = Vec<Symbol>,
         headers(("exoprobe-total" = u64, description = "How many there are, also beyond `limit`"))),
         Problems))]
 pub(crate) async fn symbols(
-    State(engine): State<Arc<Engine>>,
+    State(api): State<CodeApi>,
     Query(query): Query<SymbolsQuery>,
 ) -> Result<Response, Problem> {
     if query.at.is_some() && query.name.is_some() {
@@ -66,16 +66,13 @@ pub(crate) async fn symbols(
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
     let name = query.name.unwrap_or_else(|| "*".to_owned());
     let found = blocking(move || {
-        let table = engine.symbols()?;
+        let table = api.engine.symbols()?;
         match at {
-            Some(at) => Ok((covering(&table, at).into_iter().collect::<Vec<_>>(), 1)),
-            None => matching(&table, &name, limit),
+            Some(at) => Ok((vec![covering(&api, &table, at)?], 1)),
+            None => Ok(matching(&table, &name, limit)?),
         }
     });
-    let (symbols, total) = found.await?.map_err(|error: ProbeError| Problem::from(error))?;
-    if let (Some(at), true) = (at, symbols.is_empty()) {
-        return Err(Problem::new("ENOENT", format!("no function of the kernel has {at}")));
-    }
+    let (symbols, total) = found.await?.map_err(|problem: Problem| problem)?;
     Ok(with_total(Json(symbols).into_response(), total))
 }
 
@@ -85,13 +82,17 @@ pub(super) fn with_total(mut response: Response, total: usize) -> Response {
     response
 }
 
-fn covering(table: &SymbolTable, at: Gva) -> Option<Symbol> {
-    let found = table.resolve(at)?;
-    let is_it = |symbol: &exoprobe_introspect::Symbol<'_>| {
-        symbol.address == found.start && symbol.module == found.module
-    };
-    let symbol = table.search(found.name).find(is_it)?;
-    Some(Symbol { offset: Some(found.offset), ..Symbol::from(symbol) })
+fn covering(api: &CodeApi, table: &SymbolTable, at: Gva) -> Result<Symbol, Problem> {
+    let symbol = table.resolve(at).and_then(|found| {
+        let is_it = |symbol: &exoprobe_introspect::Symbol<'_>| {
+            symbol.address == found.start && symbol.module == found.module
+        };
+        let symbol = table.search(found.name).find(is_it)?;
+        Some(Symbol { offset: Some(found.offset), ..Symbol::from(symbol) })
+    });
+    let symbol = symbol
+        .ok_or_else(|| Problem::new("ENOENT", format!("no function of the kernel has {at}")))?;
+    Ok(Symbol { source: api.source(table, at)?, ..symbol })
 }
 
 fn matching(

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, Response, StatusCode, header};
-use exoprobe_introspect::SymbolTable;
+use exoprobe_introspect::{SourceLines, SymbolTable};
 use exoprobe_probes::{Engine, Given, Guest};
 use exoprobe_vmm::memory::ram_ranges;
-use exoprobe_vmm::{GuestClock, GuestRam, HiddenMemory, VcpuError, kvm_regs, kvm_sregs};
+use exoprobe_vmm::{GuestClock, GuestRam, HiddenMemory, Registers, VcpuError, kvm_sregs};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::ServiceExt;
@@ -47,7 +47,7 @@ impl Guest for BootingGuest {
     fn sync_vcpus(&self) -> Result<(), VcpuError> {
         Ok(())
     }
-    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[kvm_regs])) -> Result<(), VcpuError> {
+    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[Registers])) -> Result<(), VcpuError> {
         access(&[]);
         Ok(())
     }
@@ -57,14 +57,21 @@ impl Guest for BootingGuest {
 }
 
 fn app() -> (Router, watch::Sender<bool>) {
+    app_with(SymbolTable::from_system_map(SYSTEM_MAP).unwrap(), None)
+}
+
+fn app_with(
+    symbols: SymbolTable,
+    lines: Option<Arc<SourceLines>>,
+) -> (Router, watch::Sender<bool>) {
     let ram = GuestRam::anonymous(&ram_ranges(24)).unwrap();
     let hidden = HiddenMemory::new(&ram).unwrap();
-    let symbols = SymbolTable::from_system_map(SYSTEM_MAP).unwrap();
     let guest = Arc::new(BootingGuest { ram, hidden });
     let given = Given { symbols: Some(symbols), types: None };
     let engine = Arc::new(Engine::new(guest, GuestClock::default(), given, 16));
     let end = watch::Sender::new(false);
-    (finish(engine_routes(&engine, &Closing::new(end.subscribe()))), end)
+    let code = CodeApi { engine, lines };
+    (finish(engine_routes(code, &Closing::new(end.subscribe()))), end)
 }
 
 async fn send(request: Request<Body>) -> Response<Body> {
@@ -153,6 +160,41 @@ async fn symbols_are_found_by_name_and_by_address() {
     problem(get("?at=ten"), 422, "EINVAL").await;
     problem(get("?at=0x10&name=a"), 400, "EINVAL").await;
     problem(get("?nam=a"), 400, "EINVAL").await;
+}
+
+#[tokio::test]
+async fn an_address_has_its_source_line_and_inlined_calls() {
+    const VMLINUX: &[u8] = include_bytes!("../../../tests/fuzz/seeds/source_lines/dwarf5.elf");
+    let lines = Arc::new(SourceLines::from_elf(VMLINUX.to_vec()).unwrap());
+    let answer = async |symbols: &SymbolTable, at: &str| {
+        let (app, _end) = app_with(symbols.clone(), Some(Arc::clone(&lines)));
+        let request = request(Method::GET, &format!("/v1/symbols?{at}"), JSON, "");
+        let response = app.oneshot(request).await.unwrap();
+        let status = response.status();
+        (status, serde_json::from_str::<Value>(&body(response).await).unwrap())
+    };
+    let symbols = SymbolTable::from_elf(VMLINUX).unwrap();
+    for (symbols, at) in [
+        (symbols.clone(), "at=0xffffffff81000018"),
+        (symbols.with_slide(0x20_0000), "at=0xffffffff81200018"),
+    ] {
+        let (status, found) = answer(&symbols, at).await;
+        assert_eq!((status, &found[0]["name"]), (StatusCode::OK, &json!("outer")));
+        let expected = json!({"file": "include/util.h", "line": 7, "column": 5, "inlined": [
+            {"function": "inner", "file": "kernel/sys.c", "line": 30},
+            {"function": "middle", "file": "kernel/sys.c", "line": 12},
+        ]});
+        assert_eq!(found[0]["source"], expected);
+    }
+    let (_, found) = answer(&symbols, "at=0xffffffff81000041").await;
+    let expected = json!({"file": "kernel/sys.c", "line": 50, "column": 5, "inlined": []});
+    assert_eq!(found[0]["source"], expected);
+    let (_, found) = answer(&symbols, "name=outer").await;
+    assert_eq!(found[0].get("source"), None, "no address was asked for");
+    let other = SymbolTable::from_system_map(SYSTEM_MAP).unwrap();
+    let (status, refused) = answer(&other, "at=0xffffffff81000201").await;
+    assert_eq!((status, &refused["code"]), (StatusCode::CONFLICT, &json!("ENXIO")));
+    assert!(refused["detail"].as_str().unwrap().contains("another kernel"), "{refused}");
 }
 
 #[tokio::test]
@@ -279,6 +321,17 @@ async fn the_switch_is_the_kernels_file_and_json() {
 #[tokio::test]
 async fn the_blacklist_needs_the_kernel() {
     problem(request(Method::GET, "/v1/kprobes/blacklist", JSON, ""), 503, "EAGAIN").await;
+}
+
+#[tokio::test]
+async fn stacks_are_of_vcpus_and_need_the_kernel() {
+    problem(request(Method::GET, "/v1/vcpus/0/stack", JSON, ""), 503, "EAGAIN").await;
+    for vcpu in ["1", "256", "18446744073709551615"] {
+        let uri = format!("/v1/vcpus/{vcpu}/stack");
+        let absent = problem(request(Method::GET, &uri, JSON, ""), 404, "ENOENT").await;
+        assert_eq!(absent["detail"], format!("there is no vCPU {vcpu}"));
+    }
+    problem(request(Method::GET, "/v1/vcpus/x/stack", JSON, ""), 400, "EINVAL").await;
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use exoprobe_introspect::SourceLines;
 use exoprobe_probes::Engine;
 use exoprobe_vmm::{SerialPort, Vm};
 use futures_util::stream;
@@ -30,6 +31,7 @@ const NEXT_OFFSET: &str = "exoprobe-next-offset";
 pub(crate) struct VmApi {
     pub(crate) vm: Arc<Vm>,
     pub(crate) engine: Arc<Engine>,
+    pub(crate) lines: Option<Arc<SourceLines>>,
     /// Tells when a serial port's output has grown.
     pub(crate) growth: [Growth; 2],
     pub(crate) closing: Closing,
@@ -51,8 +53,12 @@ pub(crate) fn routes(api: VmApi) -> Router {
 /// The guest's state.
 #[utoipa::path(get, path = "/v1/vm", tag = "vm", operation_id = "vm_status",
     responses((status = 200, body = VmStatus), Problems))]
-pub(crate) async fn status(State(api): State<VmApi>) -> axum::Json<VmStatus> {
-    axum::Json(VmStatus::from(&*api.vm))
+pub(crate) async fn status(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
+    let status = blocking(move || {
+        let banner = api.engine.banner().map(|banner| banner.text);
+        VmStatus::new(&api.vm, banner)
+    });
+    Ok(axum::Json(status.await?))
 }
 
 /// Take all vCPUs out of the guest.
@@ -61,7 +67,7 @@ pub(crate) async fn status(State(api): State<VmApi>) -> axum::Json<VmStatus> {
 pub(crate) async fn pause(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
     let vm = Arc::clone(&api.vm);
     blocking(move || vm.pause()).await??;
-    Ok(status(State(api)).await)
+    status(State(api)).await
 }
 
 /// Let the vCPUs run again; what a probe holds goes on with the hit.
@@ -70,7 +76,7 @@ pub(crate) async fn pause(State(api): State<VmApi>) -> Result<axum::Json<VmStatu
 pub(crate) async fn resume(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
     let vm = Arc::clone(&api.vm);
     blocking(move || vm.resume()).await??;
-    Ok(status(State(api)).await)
+    status(State(api)).await
 }
 
 /// Boot the guest again, whatever it is doing, also when it has stopped.
@@ -81,7 +87,7 @@ pub(crate) async fn resume(State(api): State<VmApi>) -> Result<axum::Json<VmStat
 pub(crate) async fn reboot(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
     let vm = Arc::clone(&api.vm);
     blocking(move || vm.reboot()).await??;
-    Ok(status(State(api)).await)
+    status(State(api)).await
 }
 
 /// Stop the guest, as if its plug were pulled; the service stays.
@@ -90,7 +96,7 @@ pub(crate) async fn reboot(State(api): State<VmApi>) -> Result<axum::Json<VmStat
 pub(crate) async fn shutdown(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
     let vm = Arc::clone(&api.vm);
     blocking(move || vm.shut_down()).await?;
-    Ok(status(State(api)).await)
+    status(State(api)).await
 }
 
 /// Write the whole machine to a file on the service's host.

@@ -1,5 +1,6 @@
 //! One guest, its probe engine, and the threads that carry its output to clients.
 
+mod files;
 mod listen;
 pub(crate) mod progress;
 mod socket;
@@ -10,11 +11,12 @@ use std::sync::Arc;
 
 use axum::Router;
 use exoprobe_introspect::btf::FileError;
-use exoprobe_introspect::{Btf, LoadError, SymbolTable};
+use exoprobe_introspect::{Btf, LinesError, LoadError, SourceLines};
 use exoprobe_probes::{BatchError, Engine, Given, Guest, NewProbe, ProbeDefinition};
 use exoprobe_vmm::{ControlError, CreateError, Host, HostError, Vm, VmConfig};
 use tokio::sync::watch;
 
+use files::KernelFiles;
 pub use listen::{ListenError, Listeners, serve};
 pub use socket::{SocketError, SocketFile, bind};
 
@@ -42,6 +44,8 @@ pub struct ServiceConfig {
     pub symbols: Option<PathBuf>,
     /// Its kernel's types, as BTF; the kernel's own when absent.
     pub types: Option<PathBuf>,
+    /// A file with its source lines; the symbols' file when absent, if it has them.
+    pub debug_info: Option<PathBuf>,
     /// The KVM device.
     pub kvm: PathBuf,
     /// Probes to register before the guest runs.
@@ -70,6 +74,9 @@ pub enum StartError {
         /// Why.
         source: FileError,
     },
+    /// The given source lines are of no use.
+    #[error(transparent)]
+    DebugInfo(#[from] LinesError),
     /// A probe that was asked for is refused.
     #[error(transparent)]
     Probe(#[from] BatchError),
@@ -85,6 +92,7 @@ pub enum StartError {
 pub struct Service {
     vm: Arc<Vm>,
     engine: Arc<Engine>,
+    lines: Option<Arc<SourceLines>>,
     growth: [Growth; 2],
     closing: watch::Sender<bool>,
     /// Held for their end.
@@ -102,11 +110,9 @@ impl Service {
             Source::Boot(boot) => Vm::create(&host, boot)?,
             Source::Restore(path) => Vm::restore(&host, path)?,
         };
-        let symbols = match &config.symbols {
-            Some(path) => Some(SymbolTable::load(path)?),
-            // A vmlinux tells before it runs; of any other kernel the engine reads them once it does.
-            None => SymbolTable::load(&vm.config().kernel).ok(),
-        };
+        let (symbols, debug_info) = (config.symbols.as_deref(), config.debug_info.as_deref());
+        let KernelFiles { symbols, lines } =
+            KernelFiles::load(symbols, debug_info, &vm.config().kernel)?;
         let vm = Arc::new(vm);
         let guest = Arc::clone(&vm) as Arc<dyn Guest>;
         let open = |path: &PathBuf| {
@@ -124,6 +130,7 @@ impl Service {
         Ok(Self {
             vm,
             engine,
+            lines: lines.map(Arc::new),
             growth: [console_growth, workload_growth],
             closing: watch::Sender::new(false),
             _workers: [console, workload, drainer],
@@ -147,6 +154,7 @@ impl Service {
         http::router(VmApi {
             vm: Arc::clone(&self.vm),
             engine: Arc::clone(&self.engine),
+            lines: self.lines.clone(),
             growth: self.growth.clone(),
             closing: self.closing(),
         })

@@ -138,6 +138,8 @@ fn symbols_of_modules_are_found_as_the_kernels_own() {
         assert!(near.contains("did you mean hello:hello_work?"), "{near}");
         let resolved = |at| table.resolve(Gva(at)).map(|found| found.to_string());
         assert_eq!(resolved(TEXT + 0x12).as_deref(), Some("hello_work+0x2 [hello]"));
+        let qualified = table.resolve(Gva(TEXT + 0x12)).unwrap().qualified_name();
+        assert_eq!(qualified, "hello:hello_work");
         assert_eq!(resolved(0xffff_ffff_8100_0012).as_deref(), Some("vfs_read+0x2"));
         assert_eq!(resolved(TEXT + 0x1000), None, "however large a function says it is");
         assert_eq!(table.text_kind(Gva(TEXT + 0x4000)), Some(TextKind::Module));

@@ -86,7 +86,8 @@ pub(super) fn parse<'data, R: ReadRef<'data>>(data: R) -> Result<Tables, ElfErro
     Ok(builder.finish()?)
 }
 
-fn check_ident<'data, R: ReadRef<'data>>(data: R) -> Result<(), ElfError> {
+/// Refuses what is no x86-64 ELF file.
+pub(crate) fn check_ident<'data, R: ReadRef<'data>>(data: R) -> Result<(), ElfError> {
     if data.read_bytes_at(0, 4) != Ok(MAGIC) {
         return Err(ElfError::NotElf);
     }

@@ -81,6 +81,17 @@ pub enum LoadError {
     },
 }
 
+impl LoadError {
+    /// Whether the file is a kernel, or may be one, that only has no symbols, and nothing is wrong with it: a bzImage, a
+    /// stripped vmlinux.
+    #[must_use]
+    pub fn is_without_symbols(&self) -> bool {
+        use ContentError::{BzImage, Elf, Unrecognized};
+        let Self::Content { source, .. } = self else { return false };
+        matches!(source, BzImage | Unrecognized | Elf(ElfError::NoSymbolTable))
+    }
+}
+
 impl SymbolTable {
     /// The table of an ELF kernel held in memory; x86-64 only.
     ///

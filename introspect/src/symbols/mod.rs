@@ -22,6 +22,7 @@ use exoprobe_vmm::Gva;
 
 pub use build::{MAX_NAME_BYTES, MAX_NAME_LEN, MAX_SYMBOLS, TableError};
 pub use elf::ElfError;
+pub(crate) use elf::check_ident;
 pub(crate) use listing::Listing;
 pub use listing::ListingError;
 pub use load::{ContentError, LoadError, MAX_FILE_BYTES};
@@ -76,6 +77,14 @@ pub struct SymbolOffset<'a> {
     pub start: Gva,
     /// The module that has it; `None` of the kernel's own.
     pub module: Option<&'a str>,
+}
+
+impl SymbolOffset<'_> {
+    /// The name that only this function has, as a probe takes it: `MODULE:NAME` of a module's.
+    #[must_use]
+    pub fn qualified_name(&self) -> String {
+        self.module.map_or_else(|| self.name.to_owned(), |module| format!("{module}:{}", self.name))
+    }
 }
 
 impl fmt::Display for SymbolOffset<'_> {

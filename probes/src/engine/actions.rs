@@ -1,8 +1,10 @@
 //! A hit's actions: handlers as data.
 
+use exoprobe_introspect::unwind::{Place, Walk};
 use exoprobe_vmm::Gva;
 
 use super::arguments::{Argument, Arguments};
+use super::backtrace::ProbedStack;
 use super::handlers::{Hit, Verdict};
 use super::hit::HitPath;
 use super::memory::KERNEL_HALF;
@@ -14,8 +16,6 @@ use crate::events::{Shape, TextPlace};
 
 /// Most places of a back-trace.
 const STACK_DEPTH: usize = 32;
-/// Farthest a back-trace follows frame pointers from the stack pointer: the largest kernel stack.
-const STACK_SPAN: u64 = 64 << 10;
 
 /// Bytes of a record's word.
 const WORD: usize = 8;
@@ -120,41 +120,25 @@ impl HitPath {
         count(&probe.books.recorded);
     }
 
-    /// Follows frame pointers, with the true addresses in place of trampolines'. Bounded; whatever is on
-    /// the stack, it only ever goes up.
+    /// The way to a hit: the place itself, of a return where it led to, and the callers above.
     fn back_trace(
         &self,
         table: &Table,
         occasion: &Occasion<'_>,
-        hit: &mut Hit<'_>,
+        hit: &Hit<'_>,
     ) -> ([u64; STACK_DEPTH], usize) {
+        let from = match occasion.ret_addr {
+            Some(ret_addr) => Place::at(ret_addr, hit.regs).returned(),
+            // At a function's entry its own frame is not made yet.
+            None if occasion.probe.is_entry => Place::at(occasion.at, hit.regs).without_frame(0),
+            None => Place::at(occasion.at, hit.regs),
+        };
+        let stack = ProbedStack { path: self, table, memory: hit.memory };
+        let callers = Walk::new(table.orc.as_deref(), &stack, from);
+        let all = std::iter::once(occasion.at).chain(occasion.ret_addr).chain(callers);
         let (mut frames, mut depth) = ([0; STACK_DEPTH], 0);
-        let mut add = |frame: u64| {
-            frames[depth] = frame;
-            depth += 1;
-            depth < STACK_DEPTH
-        };
-        add(occasion.at.0);
-        let (bottom, mut rbp) = (hit.regs.rsp, hit.regs.rbp);
-        // At a function's entry its own frame is not made yet.
-        let entry = match occasion.ret_addr {
-            Some(ret_addr) => Some(ret_addr.0),
-            None if occasion.probe.is_entry => {
-                hit.memory.word(Gva(bottom)).map(|found| self.true_return(table, Gva(found)).0)
-            }
-            None => None,
-        };
-        if let Some(entry) = entry {
-            add(entry);
-        }
-        while rbp >= bottom && rbp - bottom < STACK_SPAN && rbp % 8 == 0 {
-            let (next, ret) =
-                (hit.memory.word(Gva(rbp)), hit.memory.word(Gva(rbp.wrapping_add(8))));
-            let (Some(next), Some(ret)) = (next, ret) else { break };
-            if ret >> 63 == 0 || !add(self.true_return(table, Gva(ret)).0) || next <= rbp {
-                break;
-            }
-            rbp = next;
+        for (frame, at) in frames.iter_mut().zip(all) {
+            (*frame, depth) = (at.0, depth + 1);
         }
         (frames, depth)
     }

@@ -2,7 +2,7 @@
 
 use exoprobe_introspect::{GuestView, ReadError};
 use exoprobe_vmm::paging::{PagingError, PagingMode};
-use exoprobe_vmm::{Gpa, GuestRam, HiddenMemory, VcpuError, Vm, VmState, kvm_regs, kvm_sregs};
+use exoprobe_vmm::{Gpa, GuestRam, HiddenMemory, Registers, VcpuError, Vm, VmState, kvm_sregs};
 
 /// A guest that can be probed.
 pub trait Guest: Send + Sync {
@@ -31,7 +31,7 @@ pub trait Guest: Send + Sync {
     ///
     /// # Errors
     /// As [`Self::sregs`]; `access` was not called.
-    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[kvm_regs])) -> Result<(), VcpuError>;
+    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[Registers])) -> Result<(), VcpuError>;
     /// It runs no more.
     fn stopped(&self) -> bool;
 }
@@ -61,7 +61,7 @@ impl Guest for Vm {
         self.sync_vcpus()
     }
 
-    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[kvm_regs])) -> Result<(), VcpuError> {
+    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[Registers])) -> Result<(), VcpuError> {
         self.with_vcpus_still(access)
     }
 

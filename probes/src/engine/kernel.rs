@@ -7,10 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use exoprobe_introspect::symbols::TextKind;
-use exoprobe_introspect::{ExceptionTable, SymbolTable, VirtualMemory};
+use exoprobe_introspect::{
+    Banner, BannerError, ExceptionTable, OrcTables, SymbolTable, VirtualMemory,
+};
 use exoprobe_vmm::paging::{PAGE_SIZE, PagingMode, translate};
 use exoprobe_vmm::{Gva, KernelEntry, fault_fixup, kvm_sregs};
 
+use super::backtrace::Learned;
 use super::guest::{Guest, KernelView};
 use super::modules::Loaded;
 use super::patched::Patched;
@@ -55,6 +58,8 @@ pub(crate) struct Kernel {
     /// It has come past the place that tells that its text is final.
     told_final: Arc<AtomicBool>,
     tasks: Arc<OnceLock<Arc<Tasks>>>,
+    banner: Arc<OnceLock<Banner>>,
+    orc: Arc<Learned>,
     /// Those that probes may be in; their symbols are among the others.
     pub(super) modules: Arc<[Arc<Loaded>]>,
 }
@@ -119,7 +124,9 @@ impl Kernel {
     /// The same kernel when its text is final.
     pub(super) fn finish(&self, guest: &dyn Guest, sregs: &kvm_sregs) -> Result<Self, AttachError> {
         let view = KernelView { early: None, ..self.view.clone() };
-        Self::final_one(guest, self.symbols.clone(), view, sregs, !self.has_init_text())
+        let next = Self::final_one(guest, self.symbols.clone(), view, sregs, !self.has_init_text());
+        let (banner, orc) = (self.banner.clone(), self.orc.clone());
+        next.map(|next| Self { banner, orc, ..next })
     }
 
     fn final_one(
@@ -165,6 +172,8 @@ impl Kernel {
             init_freed: Arc::new(AtomicBool::new(init_freed)),
             told_final: Arc::default(),
             tasks: Arc::default(),
+            banner: Arc::default(),
+            orc: Arc::default(),
             modules: Arc::default(),
         })
     }
@@ -270,6 +279,30 @@ impl Kernel {
                 false
             }
         }
+    }
+
+    /// What it says of itself.
+    ///
+    /// # Errors
+    /// [`BannerError`].
+    pub(super) fn banner(&self) -> Result<&Banner, BannerError> {
+        if let Some(known) = self.banner.get() {
+            return Ok(known);
+        }
+        let found = Banner::read(&self.memory(), &self.symbols)?;
+        Ok(self.banner.get_or_init(|| found))
+    }
+
+    /// Its ORC tables, once they have been read.
+    pub(super) fn orc(&self) -> Option<&Arc<OrcTables>> {
+        self.orc.tables()
+    }
+
+    /// Reads its ORC tables, unless that was tried and another time would give the same; says whether there are any
+    /// now that were not there before.
+    pub(super) fn learn_orc(&self) -> bool {
+        self.orc
+            .learn(|| Ok(OrcTables::read(&self.memory(), &self.symbols, self.banner()?.version)?))
     }
 
     /// How the kernel treats the instruction at `at`, if so that no probe may be there.

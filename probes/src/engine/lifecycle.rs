@@ -76,7 +76,8 @@ impl HitPath {
             registry.kernel = Some(Arc::new(kernel));
             self.advance(registry, guest, Wait::ForVcpus);
         }
-        if registry.kernel.as_ref().is_some_and(|kernel| kernel.learn_tasks(guest.vcpus())) {
+        let has_tasks = registry.kernel.as_ref().is_some_and(|k| k.learn_tasks(guest.vcpus()));
+        if registry.learn_orc() || has_tasks {
             self.publish(registry, guest);
         }
         self.follow_modules(registry, guest, Told::Nothing, Wait::ForVcpus);
@@ -99,6 +100,7 @@ impl HitPath {
         match Kernel::at_entry(guest.as_ref(), &mut source, entry) {
             Ok(kernel) => {
                 registry.kernel = Some(Arc::new(kernel));
+                registry.learn_orc();
                 self.advance(&mut registry, guest.as_ref(), Wait::No);
             }
             Err(error) => tracing::warn!(%error, "probes wait until the kernel has booted"),
@@ -118,7 +120,10 @@ impl HitPath {
             kernel.finish(guest.as_ref(), &sregs)
         });
         match finished {
-            Some(Ok(kernel)) => registry.kernel = Some(Arc::new(kernel)),
+            Some(Ok(kernel)) => {
+                registry.kernel = Some(Arc::new(kernel));
+                registry.learn_orc();
+            }
             Some(Err(error)) => tracing::warn!(%error, "some probes wait for the next change"),
             None => {}
         }

@@ -7,6 +7,7 @@
 
 mod actions;
 mod arguments;
+mod backtrace;
 mod calls;
 mod candidate;
 mod cells;
@@ -46,6 +47,7 @@ mod types;
 mod wanted;
 
 pub use arguments::ParameterError;
+pub use backtrace::Frame;
 pub use guest::Guest;
 pub use handlers::{
     DATA_SIZE_MAX, EntryHandler, EntryVerdict, FaultHandler, Hit, Instance, Kprobe, Kretprobe,

@@ -129,6 +129,12 @@ impl Optimizer {
         (at < end).then_some(*start)
     }
 
+    /// The optimized site whose detour has `at`.
+    pub(super) fn of_detour(&self, at: Gva) -> Option<Gva> {
+        let has = |found: &&Candidate| found.code.start <= at && at < found.code.end;
+        self.installed.values().find(has).map(|found| found.at)
+    }
+
     /// Whether no detour is there that could still write.
     pub(super) fn is_idle(&self) -> bool {
         self.installed.is_empty() && self.retired.is_empty() && self.followers.is_empty()
@@ -260,12 +266,12 @@ impl HitPath {
         let inside = addresses(registry, &candidates, &retired);
         let mut written = vec![false; candidates.len()];
         let mut busy: BTreeSet<usize> = (0..candidates.len() + retired.len()).collect();
-        let still = guest.with_vcpus_still(&mut |regs| {
+        let still = guest.with_vcpus_still(&mut |registers| {
             // Who is held at a breakpoint goes on from there by the way of an int3.
             if self.held.iter().any(|held| held.load(Ordering::Acquire)) {
                 return;
             }
-            busy = mentioned(guest.ram(), regs, &inside);
+            busy = mentioned(guest.ram(), registers, &inside);
             for (index, candidate) in candidates.iter().enumerate() {
                 written[index] = !busy.contains(&index) && candidate.write(guest.ram());
             }
@@ -325,13 +331,13 @@ impl HitPath {
         let mut clobbered = Vec::new();
         for look in 0..LOOKS {
             let mut left = true;
-            let still = guest.with_vcpus_still(&mut |regs| {
+            let still = guest.with_vcpus_still(&mut |registers| {
                 for found in taken.iter().filter(|_| look == 0) {
                     if !found.take_back(guest.ram()) {
                         clobbered.push(found.at);
                     }
                 }
-                left = mentioned(guest.ram(), regs, &inside).is_empty();
+                left = mentioned(guest.ram(), registers, &inside).is_empty();
             });
             match still {
                 Ok(()) if left => break,

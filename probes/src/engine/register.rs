@@ -62,6 +62,7 @@ impl HitPath {
                 }
             }
         }
+        registry.learn_orc();
         let mut places: BTreeSet<Gva> =
             added.iter().filter_map(|id| registry.probes[id].placed()).collect();
         places.extend(self.want_marks(registry, guest, Wait::ForVcpus));
@@ -262,7 +263,9 @@ impl HitPath {
         let table = Table::new(sites, guest.hidden(), view, tasks, watching, on);
         let followers = Followers::new(registry.optimizer.followers());
         followers.set_enabled(guest.hidden(), on);
-        let table = table.with_detours(registry.optimizer.doorbells(&registry.sites), followers);
+        let mut table =
+            table.with_detours(registry.optimizer.doorbells(&registry.sites), followers);
+        table.orc = registry.kernel.as_ref().and_then(|kernel| kernel.orc().cloned());
         self.table.store(Arc::new(table));
     }
 }

@@ -14,7 +14,7 @@ use super::probe::Probe;
 use super::slots::Slots;
 use super::table::Site;
 use super::text;
-use crate::definition::ProbeKind;
+use crate::definition::{Action, ProbeKind};
 use crate::error::ProbeError;
 use crate::status::{ProbeStatus, StatusFlag};
 
@@ -203,6 +203,14 @@ impl Registry {
             }
         }
         self.optimizer.without_jumps(start, bytes);
+    }
+
+    /// Has the kernel's ORC tables read once a probe takes back-traces; says whether that is new. Not in a hit: it may
+    /// be megabytes.
+    pub(super) fn learn_orc(&self) -> bool {
+        let takes = |registered: &Registered| registered.probe.actions.contains(&Action::Stack);
+        let wanted = self.probes.values().any(takes);
+        wanted && self.kernel.as_ref().is_some_and(|kernel| kernel.learn_orc())
     }
 
     /// Return probes, for whoever ends a task.

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use exoprobe_vmm::{GuestRam, Gva, kvm_regs};
+use exoprobe_vmm::{GuestRam, Gva, Registers};
 
 /// Bytes of RAM that are looked at together.
 const CHUNK: usize = 64 << 10;
@@ -37,7 +37,11 @@ impl Addresses {
 }
 
 /// The numbers of the ranges that a register or an aligned word of RAM is in.
-pub(super) fn mentioned(ram: &GuestRam, regs: &[kvm_regs], among: &Addresses) -> BTreeSet<usize> {
+pub(super) fn mentioned(
+    ram: &GuestRam,
+    registers: &[Registers],
+    among: &Addresses,
+) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     let Some((first, end)) = among.span() else { return found };
     let mut look = |word: u64| {
@@ -45,7 +49,7 @@ pub(super) fn mentioned(ram: &GuestRam, regs: &[kvm_regs], among: &Addresses) ->
             found.extend(among.find(word));
         }
     };
-    for r in regs {
+    for Registers { regs: r, .. } in registers {
         let all = [
             r.rip, r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10,
             r.r11, r.r12, r.r13, r.r14, r.r15,
@@ -86,7 +90,8 @@ mod tests {
         ram.write(Gpa((1 << 20) - 8), &0x200f_u64.to_le_bytes()).unwrap();
         ram.write(Gpa(0x100), &0x3010_u64.to_le_bytes()).unwrap();
         ram.write(Gpa(0x204), &0x1000_u64.to_le_bytes()).unwrap();
-        let regs = kvm_regs { rip: 0x4000, rax: 0x5000, ..kvm_regs::default() };
-        assert_eq!(mentioned(&ram, &[regs], &among), BTreeSet::from([1, 3]));
+        let mut registers = Registers::default();
+        (registers.regs.rip, registers.regs.rax) = (0x4000, 0x5000);
+        assert_eq!(mentioned(&ram, &[registers], &among), BTreeSet::from([1, 3]));
     }
 }

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use exoprobe_vmm::hidden::Window;
+use exoprobe_introspect::OrcTables;
+use exoprobe_vmm::hidden::{SLOT_ADDRESS_OFFSET, SLOT_SIZE, Window};
 use exoprobe_vmm::{Gpa, Gva, HiddenMemory};
 use rustc_hash::FxHashMap;
 
@@ -135,6 +136,8 @@ pub(crate) struct Table {
     pub(crate) view: Option<KernelView>,
     /// How the kernel tells its tasks, once that is known.
     pub(crate) tasks: Option<Arc<Tasks>>,
+    /// What back-traces go by, where the kernel has such tables and somebody asked for them.
+    pub(crate) orc: Option<Arc<OrcTables>>,
     /// Return probes whose calls are followed within the guest.
     pub(crate) followers: Followers,
     /// Return probes in the mode `site`, armed or not.
@@ -167,7 +170,18 @@ impl Table {
         let (slots, trampolines) = (range(hidden.code_window()), range(hidden.trampoline_window()));
         let detours = range(hidden.detour_window());
         let followers = Followers::default();
-        Self { stops, slots, detours, trampolines, view, tasks, followers, watching, switched_on }
+        Self {
+            stops,
+            slots,
+            detours,
+            trampolines,
+            view,
+            tasks,
+            orc: None,
+            followers,
+            watching,
+            switched_on,
+        }
     }
 
     /// Adds what optimized probes have.
@@ -188,6 +202,13 @@ impl Table {
     /// Whether the guest goes on behind an int3 of the engine's at `rip` that belongs to no probe any more.
     pub(crate) fn passes_over(&self, rip: u64) -> bool {
         self.slots.contains(&rip) || self.detours.contains(&rip)
+    }
+
+    /// Where in hidden memory the slot at `at` holds its instruction's own address.
+    pub(crate) fn slot_address(&self, hidden: &HiddenMemory, at: Gva) -> Option<u64> {
+        let inside = self.slots.contains(&at.0).then(|| at.0 - self.slots.start)?;
+        let slot = inside / SLOT_SIZE * SLOT_SIZE;
+        Some(hidden.code_window()?.offset + slot + SLOT_ADDRESS_OFFSET)
     }
 
     pub(crate) fn stop_at(&self, rip: Gva) -> Option<&Stop> {

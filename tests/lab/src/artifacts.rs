@@ -95,6 +95,7 @@ pub(crate) fn guest_files() -> Result<Vec<(&'static str, PathBuf)>, LabError> {
         ("guest/out/vmlinux", "out/vmlinux"),
         ("guest/out/bzImage", "out/bzImage"),
         ("guest/out/System.map", "out/System.map"),
+        ("guest/out/vmlinux.btf", "out/vmlinux.btf"),
         ("guest/out/initramfs.cpio", "out/initramfs.cpio"),
         ("guest/out/kprobe-events/vmlinux", "out/kprobe-events/vmlinux"),
         ("guest/out/tiny-6.12/bzImage", "out/tiny-6.12/bzImage"),

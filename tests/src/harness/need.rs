@@ -4,6 +4,7 @@ use std::fs::{File, Metadata};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::OnceLock;
 
 use exoprobe_vmm::{DEFAULT_KVM, Host};
@@ -36,6 +37,8 @@ pub enum Need {
     OwnBreakpoint,
     /// A distribution's kernel as a guest: `stock/bzImage` among the guest's files.
     StockKernel,
+    /// The kernel's DWARF, `vmlinux.debug` among the guest's files, and binutils' addr2line.
+    DebugInfo,
 }
 
 /// Why a place does not have what a case needs.
@@ -51,7 +54,7 @@ pub enum Lack {
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 12] = [
+const NAMES: [(Need, &str); 13] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
@@ -64,6 +67,7 @@ const NAMES: [(Need, &str); 12] = [
     (Need::TripleFault, "triple_fault"),
     (Need::OwnBreakpoint, "own_breakpoint"),
     (Need::StockKernel, "stock_kernel"),
+    (Need::DebugInfo, "debug_info"),
 ];
 
 /// A text of [`LACKS_ENV`] that nobody can follow.
@@ -112,6 +116,12 @@ impl Need {
             Self::StockKernel => {
                 let kernel = crate::guest::guest_folder().join("out/stock/bzImage");
                 require(kernel.exists(), "no such kernel here: `make lab-stock` has one")
+            }
+            Self::DebugInfo => {
+                let file = crate::guest::guest_folder().join("out/vmlinux.debug");
+                require(file.exists(), "no vmlinux.debug here: `make guest` makes one")?;
+                let ran = Command::new("addr2line").arg("--version").output();
+                require(ran.is_ok(), "no addr2line: it is in binutils")
             }
         }
     }

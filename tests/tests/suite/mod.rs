@@ -20,15 +20,18 @@ mod registration;
 mod returns;
 mod slots;
 mod smp;
+mod source_lines;
+mod stacks;
 mod stock;
 mod stress;
 mod tasks;
 mod text;
+mod types;
 mod usermem;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 26] = [
+pub(crate) const ALL: [&[Case]; 29] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -50,9 +53,12 @@ pub(crate) const ALL: [&[Case]; 26] = [
     registration::CASES,
     returns::CASES,
     smp::CASES,
+    stacks::CASES,
+    source_lines::CASES,
     stock::CASES,
     stress::CASES,
     tasks::CASES,
     text::CASES,
+    types::CASES,
     usermem::CASES,
 ];

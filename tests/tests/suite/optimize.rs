@@ -173,7 +173,11 @@ fn what_detours_read_is_what_the_vmm_would(vcpus: u8) {
     let events = events_of(&guest, "file");
     let (by_vmm, by_detour) = events.split_at(usize::try_from(before.0).unwrap());
     let different = |events: &[Arc<Event>]| {
-        let all = events.iter().map(|event| format!("{:?}", event.args));
+        // Where the file is differs from open to open, when the kernel frees late.
+        let all = events.iter().map(|event| {
+            let args = event.args.iter().filter(|(name, _)| *name != "arg1");
+            format!("{:?}", args.collect::<Vec<_>>())
+        });
         all.collect::<BTreeSet<String>>()
     };
     assert_eq!(different(by_vmm), different(by_detour));

@@ -1,9 +1,13 @@
 //! A kernel that nobody here configured, with the command line a user would give it.
 
+use exoprobe_probes::Action;
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases, guest_file, host};
 use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
 use exoprobe_vmm::{Gva, Vm, VmConfig, paging};
+
+use super::returns::{By, events_of, follow};
+use super::stacks::{held, parts, register};
 
 pub(crate) const CASES: &[Case] = cases![
     a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it needs [HardwareKvm, StockKernel],
@@ -46,6 +50,7 @@ fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
     assert_eq!((guest.hits("getpid"), guest.vm.exit_counts().breakpoint), (2000, before));
     guest.engine.unregister_all().unwrap();
     opened_files_are_told(&guest);
+    stacks_go_by_orc_tables(&guest);
     guest.assert_unharmed();
 }
 
@@ -68,6 +73,35 @@ fn opened_files_are_told(guest: &TestGuest) {
         );
         assert_eq!(who, (Some(1), Some("init")));
     }
+    guest.engine.unregister_all().unwrap();
+}
+
+/// It has no frame pointers.
+fn stacks_go_by_orc_tables(guest: &TestGuest) {
+    const OUTER: [&str; 2] = ["do_syscall_64", "entry_SYSCALL_64_after_hwframe"];
+    follow(guest, "r:outer __x64_sys_openat", By::Trampoline);
+    register(guest, "p:traced do_sys_openat2", &[Action::Stack]);
+    let banner = guest.engine.banner().expect("it has begun").text;
+    assert!(banner.starts_with("Linux version 6."), "{banner}");
+    assert_eq!(guest.work("open /dev/null 3"), 3);
+    let events = events_of(guest, "traced");
+    assert_eq!(events.len(), 3);
+    for event in events {
+        let stack = event.stack.as_ref().expect("it was asked for");
+        let names: Vec<&str> = stack.iter().filter_map(|f| f.symbol_name.as_deref()).collect();
+        assert_eq!(names[..2], ["do_sys_openat2", "__x64_sys_openat"], "{stack:?}");
+        assert!(names.ends_with(&OUTER), "{stack:?}");
+    }
+    register(guest, "p:hold vfs_open", &[Action::Stop]);
+    let from = guest.send("open /dev/null 1");
+    let frames = guest.engine.stack(held(guest)).unwrap();
+    let (kernel, user) = parts(&frames);
+    assert_eq!(kernel[0], "vfs_open", "{frames:?}");
+    assert!(kernel.contains(&"do_sys_openat2") && kernel.ends_with(&OUTER), "{frames:?}");
+    assert!(user >= 1, "{frames:?}");
+    guest.engine.unregister_kprobe("kprobes", "hold").unwrap();
+    guest.vm.resume().unwrap();
+    assert_eq!(guest.answer(from, "open /dev/null 1"), 1);
     guest.engine.unregister_all().unwrap();
 }
 

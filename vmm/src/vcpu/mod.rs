@@ -26,7 +26,7 @@ use kvm_bindings::{kvm_regs, kvm_sregs};
 use crate::boot::Entry;
 
 /// Registers of a vCPU that is out of the guest.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Registers {
     /// General registers.
     pub regs: kvm_regs,
@@ -74,7 +74,7 @@ pub(crate) enum Command {
     /// Read the registers.
     Registers(Reply<Box<Registers>>),
     /// Tell the registers, and do nothing until whoever asked lets go of the other end.
-    StandStill(Receiver<Never>, Reply<Box<kvm_regs>>),
+    StandStill(Receiver<Never>, Reply<Box<Registers>>),
     /// Read one model-specific register.
     Msr(u32, Reply<u64>),
     /// Exit after each instruction, or no more.

@@ -13,7 +13,6 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use kvm_bindings::kvm_regs;
 use kvm_ioctls::VmFd;
 
 use crate::boot::{self, BootError};
@@ -327,7 +326,7 @@ impl Vm {
     /// [`VcpuError`]; `access` was not called.
     pub fn with_vcpus_still<T>(
         &self,
-        access: impl FnOnce(&[kvm_regs]) -> T,
+        access: impl FnOnce(&[Registers]) -> T,
     ) -> Result<T, VcpuError> {
         let mut standing = Vec::new();
         let mut pending = Vec::new();
@@ -336,9 +335,9 @@ impl Vm {
             standing.push(hold);
             pending.push(vcpu.begin(|reply| Command::StandStill(until, reply))?);
         }
-        let regs = pending.into_iter().map(|answer| answer.wait().map(|regs| *regs));
-        let regs = regs.collect::<Result<Vec<_>, _>>()?;
-        let result = access(&regs);
+        let registers = pending.into_iter().map(|answer| answer.wait().map(|registers| *registers));
+        let registers = registers.collect::<Result<Vec<_>, _>>()?;
+        let result = access(&registers);
         drop(standing);
         Ok(result)
     }

@@ -33,6 +33,10 @@ pub struct CodeLine {
     pub target: Option<String>,
     /// Names of the probes there, with their groups.
     pub probes: Vec<String>,
+    /// Its source file and line, where that is told and another than of the instruction before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "fs/read_write.c:460")]
+    pub source: Option<String>,
 }
 
 impl Memory {
@@ -46,7 +50,7 @@ impl Memory {
 impl From<exoprobe_probes::CodeLine> for CodeLine {
     fn from(line: exoprobe_probes::CodeLine) -> Self {
         let exoprobe_probes::CodeLine { at, bytes, text, target, probes } = line;
-        Self { addr: Hex(at.0), bytes: digits(&bytes), text, target, probes }
+        Self { addr: Hex(at.0), bytes: digits(&bytes), text, target, probes, source: None }
     }
 }
 

@@ -6,6 +6,7 @@ mod kprobes;
 mod memory;
 mod modules;
 mod probes;
+mod stack;
 mod symbols;
 mod tasks;
 mod types;
@@ -19,7 +20,8 @@ pub use modules::Module;
 pub use probes::{
     Address, ProbeChange, ProbeRequest, ProbeRequests, ProbeStatus, Registered, Unregistered,
 };
-pub use symbols::Symbol;
+pub use stack::Frame;
+pub use symbols::{InlinedCall, Source, Symbol};
 pub use tasks::Process;
 pub use types::{EnumValue, Member, Type, TypeName};
 pub use vm::{Reason, Regs, Snapshot, SnapshotRequest, State, Stopped, VcpuRegisters, VmStatus};

@@ -1,6 +1,6 @@
 //! Symbols.
 
-use exoprobe_introspect::SymbolKind;
+use exoprobe_introspect::{SourceLocation, SymbolKind};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -27,6 +27,48 @@ pub struct Symbol {
     /// Of a symbol that was asked for by an address: bytes from its start to that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
+    /// Where the code at that address comes from; absent where no file tells it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+}
+
+/// Where an instruction comes from.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Source {
+    /// The source file, from the folder that the kernel was built in.
+    #[schema(example = "kernel/sys.c")]
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+    /// The column, from 1, where the compiler told it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<u32>,
+    /// The inlined calls that the instruction is in, innermost first.
+    pub inlined: Vec<InlinedCall>,
+}
+
+/// A call in whose place the compiler put the called function's code.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct InlinedCall {
+    /// The function that is called; null where that is not told.
+    #[schema(example = "task_tgid_vnr")]
+    pub function: Option<String>,
+    /// The source file where it is called; null where that is not told.
+    pub file: Option<String>,
+    /// The line there.
+    pub line: Option<u32>,
+}
+
+impl From<SourceLocation> for Source {
+    fn from(location: SourceLocation) -> Self {
+        let SourceLocation { place, inlined, .. } = location;
+        let inlined = inlined.into_iter().map(|call| {
+            let (file, line) = call.caller.map(|place| (place.file, place.line)).unzip();
+            InlinedCall { function: call.function, file, line }
+        });
+        let inlined = inlined.collect();
+        Self { file: place.file, line: place.line, column: place.column, inlined }
+    }
 }
 
 impl From<exoprobe_introspect::Symbol<'_>> for Symbol {
@@ -43,6 +85,7 @@ impl From<exoprobe_introspect::Symbol<'_>> for Symbol {
             global: symbol.global,
             module: symbol.module.map(str::to_owned),
             offset: None,
+            source: None,
         }
     }
 }

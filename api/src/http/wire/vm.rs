@@ -27,6 +27,10 @@ pub struct VmStatus {
     /// The kernel's file.
     #[schema(value_type = String)]
     pub kernel: PathBuf,
+    /// What the running kernel says of itself (`linux_banner`); null until it runs and something about it was asked,
+    /// or a probe was registered.
+    #[schema(example = "Linux version 6.1.0-56-cloud-amd64 (...) #1 SMP ...")]
+    pub banner: Option<String>,
     /// Guest seconds since power-on.
     pub seconds: f64,
     /// Exits of all vCPUs to user space so far.
@@ -247,8 +251,10 @@ impl From<&StopRecord> for Stopped {
     }
 }
 
-impl From<&Vm> for VmStatus {
-    fn from(vm: &Vm) -> Self {
+impl VmStatus {
+    /// The state of a machine that runs the kernel with this banner.
+    #[must_use]
+    pub fn new(vm: &Vm, banner: Option<String>) -> Self {
         let (state, stopped) = match vm.state() {
             VmState::Created => (State::Created, None),
             VmState::Running => (State::Running, None),
@@ -264,6 +270,7 @@ impl From<&Vm> for VmStatus {
             vcpus: config.vcpus,
             memory_mib: config.memory_mib,
             kernel: config.kernel.clone(),
+            banner,
             seconds: vm.clock().seconds(vm.clock().now()),
             exits: vm.exit_counts().into(),
             hidden: vm.hidden().base().map(|base| Hex(base.0)),

@@ -7,6 +7,7 @@ mod modules;
 mod optimize;
 mod patrol;
 mod returns;
+mod stacks;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -17,7 +18,7 @@ use exoprobe_vmm::memory::ram_ranges;
 use exoprobe_vmm::paging::{PAGE_SIZE, PTE_PRESENT, PTE_WRITE};
 use exoprobe_vmm::{
     BreakpointAction, ExitHook, Gpa, GuestClock, GuestRam, GuestTime, Gva, HiddenMemory,
-    HitContext, KernelEntry, KvmError, SregsSource, VcpuError, kvm_regs, kvm_sregs,
+    HitContext, KernelEntry, KvmError, Registers, SregsSource, VcpuError, kvm_regs, kvm_sregs,
 };
 
 use super::{Engine, Given, Guest};
@@ -53,6 +54,11 @@ ffffffff81110100 D __start___ex_table
 ffffffff81110100 D __stop___ex_table
 ffffffff81110200 D __alt_instructions
 ffffffff8111020c D __alt_instructions_end
+ffffffff81118000 D linux_banner
+ffffffff81119000 D __start_orc_unwind_ip
+ffffffff81119018 D __stop_orc_unwind_ip
+ffffffff8111a000 D __start_orc_unwind
+ffffffff8111a024 D __stop_orc_unwind
 ";
 /// swapgs
 const ENTRY: Gva = Gva(0xffff_ffff_8100_0200);
@@ -121,6 +127,8 @@ struct FakeGuest {
     syncs: AtomicU64,
     stopped: AtomicBool,
     gate: Gate,
+    /// The vCPU's, for who has it stand still.
+    registers: Mutex<Registers>,
 }
 
 /// Where `sync_vcpus` waits when a test closes it.
@@ -201,8 +209,10 @@ impl Guest for FakeGuest {
         Ok(())
     }
 
-    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[kvm_regs])) -> Result<(), VcpuError> {
-        access(&[kvm_regs::default()]);
+    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[Registers])) -> Result<(), VcpuError> {
+        let mut registers = *self.registers.lock().unwrap();
+        registers.sregs.cr3 = self.root.load(Ordering::SeqCst);
+        access(&[registers]);
         Ok(())
     }
 
@@ -239,6 +249,7 @@ impl Fake {
             syncs: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             gate: Gate::default(),
+            registers: Mutex::default(),
         });
         let root = KERNEL_IMAGE_BASE.wrapping_add(own_root);
         let root = format!("{:x} D init_top_pgt\n", root.0);

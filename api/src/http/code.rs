@@ -1,0 +1,74 @@
+//! What routes of the kernel's code work on: the engine, and source lines where a file tells them.
+
+use std::sync::Arc;
+
+use exoprobe_introspect::{LinesError, SourceLines, SymbolTable};
+use exoprobe_probes::Engine;
+use exoprobe_vmm::Gva;
+
+use super::problem::Problem;
+use super::wire::{CodeLine, Source};
+
+#[derive(Clone)]
+pub(crate) struct CodeApi {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) lines: Option<Arc<SourceLines>>,
+}
+
+impl CodeApi {
+    /// Where the instruction at an address comes from, if that is told.
+    pub(super) fn source(&self, table: &SymbolTable, at: Gva) -> Result<Option<Source>, Problem> {
+        let Some(lines) = &self.lines else { return Ok(None) };
+        let location = lines.lookup(at, lines.slide(table)?)?;
+        Ok(location.map(Source::from))
+    }
+
+    /// A function's instructions, with their source lines.
+    pub(super) fn disassemble(&self, at: &str) -> Result<Vec<CodeLine>, Problem> {
+        let found = self.engine.disassemble(self.engine.address_of(at)?)?;
+        let addresses: Vec<Gva> = found.iter().map(|line| line.at).collect();
+        let mut code: Vec<CodeLine> = found.into_iter().map(CodeLine::from).collect();
+        if let Some(lines) = &self.lines {
+            let slide = lines.slide(&self.engine.symbols()?)?;
+            let places = lines.places(addresses, slide)?;
+            let texts =
+                places.into_iter().map(|place| place.map(|p| format!("{}:{}", p.file, p.line)));
+            for (line, source) in code.iter_mut().zip(where_it_changes(texts)) {
+                line.source = source;
+            }
+        }
+        Ok(code)
+    }
+}
+
+/// Leaves those out that are as the last before them.
+fn where_it_changes(
+    places: impl Iterator<Item = Option<String>>,
+) -> impl Iterator<Item = Option<String>> {
+    let mut last = None;
+    places.map(move |place| {
+        let changed = place.filter(|place| last.as_ref() != Some(place))?;
+        last = Some(changed.clone());
+        Some(changed)
+    })
+}
+
+impl From<LinesError> for Problem {
+    fn from(error: LinesError) -> Self {
+        Self::new("ENXIO", error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::where_it_changes;
+
+    #[test]
+    fn a_line_is_told_where_it_changes() {
+        let places = [None, Some("a:1"), Some("a:1"), Some("b:1"), None, Some("b:1"), Some("a:1")];
+        let told = where_it_changes(places.into_iter().map(|p| p.map(str::to_owned)));
+        let told: Vec<_> = told.collect();
+        let told: Vec<_> = told.iter().map(Option::as_deref).collect();
+        assert_eq!(told, [None, Some("a:1"), None, Some("b:1"), None, None, Some("a:1")]);
+    }
+}

@@ -1,0 +1,34 @@
+//! Back-traces of vCPUs.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::routing::get;
+use axum::{Json, Router};
+use exoprobe_probes::Engine;
+
+use super::extract::Path;
+use super::problem::Problem;
+use super::wire::Frame;
+use super::{Problems, blocking};
+
+pub(crate) fn routes(engine: Arc<Engine>) -> Router {
+    Router::new().route("/v1/vcpus/{vcpu}/stack", get(stack)).with_state(engine)
+}
+
+/// The back-trace of a vCPU, taken while all of them stand still.
+///
+/// The kernel's part by its ORC tables or, where it has none, by frame pointers, with the true addresses where return
+/// probes have changed some; then the user's part, by frame pointers. 503 until the guest's kernel runs.
+#[utoipa::path(get, path = "/v1/vcpus/{vcpu}/stack", tag = "vm", operation_id = "vcpu_stack",
+    params(("vcpu" = u64, Path, description = "vCPU, from 0")),
+    responses((status = 200, body = Vec<Frame>), Problems))]
+pub(crate) async fn stack(
+    State(engine): State<Arc<Engine>>,
+    Path(vcpu): Path<u64>,
+) -> Result<Json<Vec<Frame>>, Problem> {
+    let index = u8::try_from(vcpu)
+        .map_err(|_| Problem::new("ENOENT", format!("there is no vCPU {vcpu}")))?;
+    let frames = blocking(move || engine.stack(index)).await??;
+    Ok(Json(frames.into_iter().map(Frame::from).collect()))
+}

@@ -1,0 +1,253 @@
+//! Source files and lines of the kernel's code, from the DWARF of its vmlinux.
+//!
+//! DWARF is large: hundreds of megabytes in a distribution's kernel. Opening reads headers alone; the first question has the
+//! sections read, which stay in memory, and a unit (a source file with what it includes) is parsed when it is first asked for.
+
+mod context;
+mod elf;
+mod landmarks;
+mod section;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::{self, Cursor};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use exoprobe_vmm::Gva;
+use gimli::SectionId;
+use object::read::ReadCache;
+
+use crate::symbols::{ElfError, LoadError, SymbolTable};
+use context::DebugInfo;
+use elf::Placed;
+use landmarks::Landmarks;
+
+/// A line of a source file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourcePlace {
+    /// The file, from the folder that the kernel was built in; a whole path where it is not in there.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+    /// The column, from 1, where the compiler told it.
+    pub column: Option<u32>,
+}
+
+/// A call that the compiler replaced by the called function's code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InlinedCall {
+    /// The function that is called.
+    pub function: Option<String>,
+    /// Where it is called.
+    pub caller: Option<SourcePlace>,
+}
+
+/// Where an instruction comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceLocation {
+    /// Its own line: of the innermost inlined function where it is in one.
+    pub place: SourcePlace,
+    /// The function that it is in, as the source names it: the one that is no inlined one.
+    pub function: Option<String>,
+    /// The inlined calls that it is in, innermost first.
+    pub inlined: Vec<InlinedCall>,
+}
+
+/// Why a file tells no lines.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("debug information of {}: {problem}", path.display())]
+pub struct LinesError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub problem: LinesProblem,
+}
+
+/// What is wrong with a file that should tell lines.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum LinesProblem {
+    /// The operating system refused.
+    #[error("cannot read it: {0}")]
+    Unreadable(Arc<io::Error>),
+    /// It is no ELF file of use.
+    #[error(transparent)]
+    Elf(#[from] ElfError),
+    /// Its symbols, which tell whose kernel's it is, are of no use.
+    #[error("{0}")]
+    Symbols(Arc<LoadError>),
+    /// The kernel was built without, or the file was stripped.
+    #[error(
+        "it has none (built without CONFIG_DEBUG_INFO, or stripped): give the vmlinux of the debug \
+         package of the same build"
+    )]
+    NoDebugInfo,
+    /// More than this program reads.
+    #[error("it has {bytes} bytes of it, more than the limit of {max}")]
+    TooLarge {
+        /// Bytes of the sections, unpacked.
+        bytes: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// It belongs to another kernel.
+    #[error(
+        "it is of another kernel than the one that runs ({name} is elsewhere, or not there): give \
+         the vmlinux of the same build"
+    )]
+    OtherKernel {
+        /// A function that shows it.
+        name: String,
+    },
+    /// The DWARF is truncated or damaged.
+    #[error("it is damaged, or not as compilers write it: {0}")]
+    Damaged(gimli::Error),
+}
+
+/// The source lines of a kernel. Threads may share it; they wait for each other.
+pub struct SourceLines {
+    path: PathBuf,
+    image: Image,
+    sections: Vec<Placed>,
+    landmarks: Landmarks,
+    debug_info: Mutex<Option<Result<DebugInfo, LinesProblem>>>,
+}
+
+enum Image {
+    File(File),
+    Bytes(Vec<u8>),
+}
+
+impl std::fmt::Debug for SourceLines {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SourceLines").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl SourceLines {
+    /// Opens an ELF file with DWARF and symbols; of the DWARF nothing is read yet.
+    ///
+    /// # Errors
+    /// [`LinesError`], which names the file.
+    pub fn open(path: &Path) -> Result<Self, LinesError> {
+        let lines = Self::find(path)?;
+        let symbols = SymbolTable::load(path).map_err(|error| LinesError {
+            path: path.to_owned(),
+            problem: LinesProblem::Symbols(error.into()),
+        })?;
+        Ok(Self { landmarks: Landmarks::of(&symbols), ..lines })
+    }
+
+    /// [`Self::open`] of a file whose symbols have been loaded already.
+    ///
+    /// # Errors
+    /// [`LinesError`], which names the file.
+    pub fn with_symbols(path: &Path, symbols: &SymbolTable) -> Result<Self, LinesError> {
+        let landmarks = Landmarks::of(&symbols.with_slide(0));
+        Ok(Self { landmarks, ..Self::find(path)? })
+    }
+
+    /// The lines of an ELF file held in memory, whose symbols, if it has any, may be damaged.
+    ///
+    /// # Errors
+    /// [`LinesError`], with an empty path.
+    pub fn from_elf(bytes: Vec<u8>) -> Result<Self, LinesError> {
+        let path = PathBuf::new();
+        let sections = match elf::find(&*bytes) {
+            Ok(sections) => sections,
+            Err(problem) => return Err(LinesError { path, problem }),
+        };
+        let symbols = SymbolTable::from_elf(&bytes).ok();
+        let landmarks = symbols.as_ref().map(Landmarks::of).unwrap_or_default();
+        let image = Image::Bytes(bytes);
+        Ok(Self { path, image, sections, landmarks, debug_info: Mutex::default() })
+    }
+
+    fn find(path: &Path) -> Result<Self, LinesError> {
+        let opened = || {
+            // Asked before opening, because opening a pipe would wait for its writer.
+            if !path.metadata()?.is_file() {
+                return Err(io::Error::other("not a regular file"));
+            }
+            File::open(path)
+        };
+        let found = opened().map_err(|error| LinesProblem::Unreadable(error.into()));
+        let found = found.and_then(|file| Ok((elf::find(&ReadCache::new(&file))?, file)));
+        let path = path.to_owned();
+        match found {
+            Ok((sections, file)) => Ok(Self {
+                path,
+                image: Image::File(file),
+                sections,
+                landmarks: Landmarks::default(),
+                debug_info: Mutex::default(),
+            }),
+            Err(problem) => Err(LinesError { path, problem }),
+        }
+    }
+
+    /// How far the kernel of these symbols was moved from where this file has it (KASLR), in bytes.
+    ///
+    /// # Errors
+    /// [`LinesProblem::OtherKernel`] where functions of the file, as many as are looked for, were not all moved alike.
+    pub fn slide(&self, running: &SymbolTable) -> Result<i64, LinesError> {
+        self.landmarks.slide(running).map_err(|name| {
+            let problem = LinesProblem::OtherKernel { name: name.to_owned() };
+            LinesError { path: self.path.clone(), problem }
+        })
+    }
+
+    /// Where the instruction at a running kernel's address comes from. `None` where that is not told: of modules,
+    /// assembly without lines, and outside the text.
+    ///
+    /// # Errors
+    /// [`LinesError`]; what could not be read once stays so.
+    pub fn lookup(&self, at: Gva, slide: i64) -> Result<Option<SourceLocation>, LinesError> {
+        self.ask(|debug_info| debug_info.location(linked(at, slide)))
+    }
+
+    /// The line of each of some addresses, without the inlined calls.
+    ///
+    /// # Errors
+    /// As [`Self::lookup`].
+    pub fn places(
+        &self,
+        addresses: impl IntoIterator<Item = Gva>,
+        slide: i64,
+    ) -> Result<Vec<Option<SourcePlace>>, LinesError> {
+        self.ask(|debug_info| debug_info.places(addresses.into_iter().map(|at| linked(at, slide))))
+    }
+
+    fn ask<T>(
+        &self,
+        question: impl FnOnce(&mut DebugInfo) -> Result<T, gimli::Error>,
+    ) -> Result<T, LinesError> {
+        let mut debug_info = self.debug_info.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = match debug_info.get_or_insert_with(|| self.read()) {
+            Ok(debug_info) => question(debug_info).map_err(LinesProblem::Damaged),
+            Err(problem) => Err(problem.clone()),
+        };
+        answer.map_err(|problem| LinesError { path: self.path.clone(), problem })
+    }
+
+    fn read(&self) -> Result<DebugInfo, LinesProblem> {
+        let mut contents: Vec<(SectionId, Vec<u8>)> = Vec::new();
+        for section in &self.sections {
+            let bytes = match &self.image {
+                Image::File(file) => section.read(&mut &*file)?,
+                Image::Bytes(bytes) => section.read(&mut Cursor::new(bytes))?,
+            };
+            contents.push((section.id, bytes));
+        }
+        let take = |wanted: SectionId| {
+            let found = contents.iter_mut().find(|(id, _)| *id == wanted);
+            found.map(|(_, bytes)| std::mem::take(bytes)).unwrap_or_default()
+        };
+        DebugInfo::new(take).map_err(LinesProblem::Damaged)
+    }
+}
+
+fn linked(at: Gva, slide: i64) -> u64 {
+    at.0.wrapping_sub(slide.cast_unsigned())
+}

@@ -1,0 +1,210 @@
+//! Back-traces of the guest's stacks, with true addresses where probes have changed some.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use exoprobe_introspect::unwind::{Place, Stack, UserPlace, Walk, prologue, user_frames};
+use exoprobe_introspect::{Banner, BannerError, OrcError, OrcTables, SymbolOffset, SymbolTable};
+use exoprobe_vmm::{Gva, KvmError, Registers, SregsSource, VcpuError, kvm_sregs};
+
+use super::Engine;
+use super::hit::HitPath;
+use super::kernel::Kernel;
+use super::memory::HitMemory;
+use super::registry::Registry;
+use super::table::Table;
+use crate::error::ProbeError;
+
+/// Kernel addresses have this bit.
+const KERNEL_HALF: u64 = 1 << 63;
+/// Of the code segment's selector: the privilege level, 3 in user mode.
+const USER_RPL: u16 = 3;
+/// Longest instruction, in bytes.
+const INSN_MAX: u64 = 15;
+
+/// A place of a vCPU's back-trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Its address: the next instruction of the first frame, what a call returns to of those above.
+    pub addr: Gva,
+    /// The kernel's function that it is in.
+    pub symbol_name: Option<String>,
+    /// Bytes from the function's start.
+    pub offset: u64,
+    /// Bytes of the function; 0 where there is none.
+    pub size: u64,
+    /// It is of user mode.
+    pub user: bool,
+}
+
+/// Stacks of a guest with probes.
+pub(super) struct ProbedStack<'a> {
+    pub(super) path: &'a HitPath,
+    pub(super) table: &'a Table,
+    pub(super) memory: HitMemory<'a>,
+}
+
+impl Stack for ProbedStack<'_> {
+    fn word(&self, at: Gva) -> Option<u64> {
+        self.memory.word(at)
+    }
+
+    fn returns_to(&self, found: Gva) -> Gva {
+        self.path.true_return(self.table, found)
+    }
+
+    /// Of a slot, the instruction that it has.
+    fn stands_for(&self, ip: Gva) -> Gva {
+        let original = || {
+            let guest = self.path.guest.upgrade()?;
+            let address = self.table.slot_address(guest.hidden(), ip)?;
+            Some(Gva(guest.hidden().load_u64(address)))
+        };
+        original().filter(|at| at.0 & KERNEL_HALF != 0).unwrap_or(ip)
+    }
+}
+
+/// How often tables are read that may be there another time: the kernel maps and sorts them when it begins.
+const TRIES: u32 = 20;
+
+/// Why there are no ORC tables.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoTables {
+    #[error(transparent)]
+    Banner(#[from] BannerError),
+    #[error(transparent)]
+    Orc(#[from] OrcError),
+}
+
+impl NoTables {
+    fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Self::Banner(BannerError::Read(_))
+                | Self::Orc(OrcError::Unsorted(_) | OrcError::Read(_))
+        )
+    }
+}
+
+/// A kernel's ORC tables, once somebody has asked.
+#[derive(Clone, Default)]
+pub(super) struct Learned {
+    /// `None` where it has none.
+    tables: OnceLock<Option<Arc<OrcTables>>>,
+    /// How often they could not be read.
+    failed: Arc<AtomicU32>,
+}
+
+impl Learned {
+    pub(super) fn tables(&self) -> Option<&Arc<OrcTables>> {
+        self.tables.get()?.as_ref()
+    }
+
+    /// Says whether there are tables now that were not there before.
+    pub(super) fn learn(&self, read: impl FnOnce() -> Result<OrcTables, NoTables>) -> bool {
+        if self.tables.get().is_some() {
+            return false;
+        }
+        match read() {
+            Ok(tables) => {
+                tracing::debug!(entries = tables.len(), layout = ?tables.layout(), "ORC tables");
+                self.tables.set(Some(Arc::new(tables))).is_ok()
+            }
+            Err(error) => {
+                tracing::debug!(%error, "back-traces go by frame pointers");
+                if !error.may_pass() || self.failed.fetch_add(1, Ordering::Relaxed) >= TRIES {
+                    let _ = self.tables.set(None);
+                }
+                false
+            }
+        }
+    }
+}
+
+/// Those of a vCPU that stands still.
+struct Known<'a>(&'a kvm_sregs);
+
+impl SregsSource for Known<'_> {
+    fn sregs(&self) -> Result<kvm_sregs, KvmError> {
+        Ok(*self.0)
+    }
+}
+
+impl Engine {
+    /// What the running kernel says of itself; `None` while it is not known: before it runs, and until something
+    /// about it is asked or a probe is registered.
+    #[must_use]
+    pub fn banner(&self) -> Option<Banner> {
+        self.lock().kernel.as_ref().and_then(|kernel| kernel.banner().ok().cloned())
+    }
+
+    /// The back-trace of a vCPU, taken while all stand still: the kernel's part by its ORC tables, or by frame
+    /// pointers where it has none, then the user's by frame pointers.
+    ///
+    /// # Errors
+    /// [`ProbeError::Vcpu`] where there is no such vCPU, [`ProbeError::Attach`].
+    pub fn stack(&self, vcpu: u8) -> Result<Vec<Frame>, ProbeError> {
+        if vcpu >= self.guest.vcpus() {
+            return Err(VcpuError::NoSuchVcpu(vcpu).into());
+        }
+        let (registry, kernel) = self.look()?;
+        kernel.learn_orc();
+        let mut found = Vec::new();
+        self.guest.with_vcpus_still(&mut |all| {
+            if let Some(registers) = all.get(usize::from(vcpu)) {
+                found = self.path.stack_of(&registry, &kernel, registers);
+            }
+        })?;
+        Ok(found)
+    }
+}
+
+impl HitPath {
+    fn stack_of(&self, registry: &Registry, kernel: &Kernel, registers: &Registers) -> Vec<Frame> {
+        let Registers { regs, sregs } = registers;
+        let table = self.table.load();
+        let memory = HitMemory { view: &kernel.view, sregs: &Known(sregs) };
+        let stack = ProbedStack { path: self, table: &table, memory };
+        if sregs.cs.selector & USER_RPL == USER_RPL {
+            return user_frames(&stack, UserPlace::from(regs)).map(user_frame).collect();
+        }
+        let ip = stack.stands_for(Gva(regs.rip));
+        let mut from = Place::at(ip, regs);
+        if let Some(offset) = without_frame(registry, kernel, ip) {
+            from = from.without_frame(offset);
+        }
+        let mut walk = Walk::new(kernel.orc().map(|tables| &**tables), &stack, from);
+        let shown = |at: Gva| {
+            let at = registry.optimizer.of_detour(at).unwrap_or(at);
+            kernel_frame(&kernel.symbols, at)
+        };
+        let mut frames: Vec<Frame> = std::iter::once(ip).chain(walk.by_ref()).map(shown).collect();
+        if let Some(user) = walk.user() {
+            frames.extend(user_frames(&stack, user).map(user_frame));
+        }
+        frames
+    }
+}
+
+/// How far above the stack pointer the return address is, where the function at `ip` has no frame there.
+fn without_frame(registry: &Registry, kernel: &Kernel, ip: Gva) -> Option<u64> {
+    let function = kernel.symbols.function_at(ip)?;
+    let end = ip.wrapping_add(INSN_MAX).min(function.end);
+    let code = registry.original_text(kernel, function.start, end).ok()?;
+    prologue::return_offset(&code, usize::try_from(ip.0.wrapping_sub(function.start.0)).ok()?)
+}
+
+fn kernel_frame(symbols: &SymbolTable, addr: Gva) -> Frame {
+    let found = symbols.resolve(addr);
+    Frame {
+        addr,
+        symbol_name: found.as_ref().map(SymbolOffset::qualified_name),
+        offset: found.map_or(0, |found| found.offset),
+        size: found.map_or(0, |found| found.size),
+        user: false,
+    }
+}
+
+fn user_frame(addr: Gva) -> Frame {
+    Frame { addr, symbol_name: None, offset: 0, size: 0, user: true }
+}

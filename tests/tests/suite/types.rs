@@ -1,0 +1,190 @@
+//! The kernel's types: read from BTF, and what probes make of them.
+
+use std::path::Path;
+
+use exoprobe_introspect::Btf;
+use exoprobe_introspect::btf::MemberLayout;
+use exoprobe_tests::harness::Case;
+use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, guest_file, http};
+use serde_json::{Value, json};
+
+pub(crate) const CASES: &[Case] = cases![
+    types_are_those_that_pahole_tells needs [DebugInfo],
+    parameters_have_names_and_types,
+    types_are_shown_and_what_is_wrong_is_told,
+    without_types_it_is_told_where_to_get_them,
+];
+
+/// A member: its declaration without blanks, offset and size in bytes.
+type Place = (String, u64, u64);
+
+fn compact(text: &str) -> String {
+    text.chars().filter(|c| !c.is_whitespace()).collect()
+}
+
+/// What pahole says of members: `DECLARATION; /* OFFSET[:BIT] SIZE */`.
+fn told(pahole: &str) -> Vec<Place> {
+    let member = |line: &str| {
+        let (declaration, place) = line.trim().rsplit_once("/*")?;
+        let mut numbers =
+            place.trim_end().strip_suffix("*/")?.split([' ', ':']).filter(|n| !n.is_empty());
+        let (offset, size) = (numbers.next()?.parse().ok()?, numbers.next_back()?.parse().ok()?);
+        let declaration = declaration.trim().strip_suffix(';')?;
+        let declaration = declaration.split("__attribute__").next()?;
+        // The end of a struct that is written out.
+        let declaration = declaration.trim_start_matches('}');
+        Some((compact(declaration), offset, size))
+    };
+    pahole.lines().filter_map(member).collect()
+}
+
+fn read(members: &[MemberLayout]) -> Vec<Place> {
+    let each = members.iter().flat_map(|member| {
+        let width = member.bits.map_or(String::new(), |(bits, _)| format!(":{bits}"));
+        let declaration = member.declaration.split("{...}").last().unwrap_or_default();
+        let own = (compact(declaration) + &width, member.offset, member.size);
+        read(&member.members).into_iter().chain([own])
+    });
+    each.collect()
+}
+
+fn types_are_those_that_pahole_tells() {
+    let types = Btf::open(&guest_file("vmlinux.btf")).unwrap();
+    assert_as_told(&types, &guest_file("pahole.txt"));
+}
+
+/// Types are what pahole told of the kernel's DWARF.
+pub(super) fn assert_as_told(types: &Btf, pahole: &Path) {
+    let told_all = std::fs::read_to_string(pahole).unwrap();
+    for name in ["task_struct", "file", "sk_buff"] {
+        let start = told_all.find(&format!("struct {name} {{")).unwrap_or_else(|| panic!("{name}"));
+        let text = &told_all[start..];
+        // Its end may carry attributes.
+        let text = &text[..text.find("\n}").expect("its end")];
+        let (told, layout) = (told(text), types.about(name).unwrap());
+        let read = read(&layout.members);
+        for (told, read) in told.iter().zip(&read) {
+            assert_eq!(told, read, "of {name}");
+        }
+        assert_eq!(told.len(), read.len(), "of {name}");
+        assert!(told.len() > 20, "{told:?}");
+    }
+}
+
+fn service(with_types: bool) -> Service {
+    let (snapshot, types) = (TestGuest::snapshot(1), guest_file("vmlinux.btf"));
+    let (snapshot, types) = (snapshot.to_str().unwrap(), types.to_str().unwrap());
+    match with_types {
+        true => Service::start(&["--restore", snapshot, "--btf", types]),
+        false => Service::start(&["--restore", snapshot]),
+    }
+}
+
+fn events(service: &Service, event: &str) -> Vec<Value> {
+    let lines = http::ask(service.socket(), "GET", "/v1/events?from=1&limit=10000", &[], b"").body;
+    let all = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    all.filter(|hit| hit["event"] == event).collect()
+}
+
+fn add(service: &Service, probes: &Value) {
+    let _ = service.ok(&["probe", "add", &probes.to_string()]);
+}
+
+fn parameters_have_names_and_types() {
+    let service = service(true);
+    add(
+        &service,
+        &json!([
+            {"event": "opens", "symbol_name": "do_sys_openat2",
+                "args": ["dfd", "filename:string", "how", "flags=+0(how):u32"], "filter": "dfd < 0"},
+            {"event": "none", "symbol_name": "do_sys_openat2", "args": ["dfd"], "filter": "dfd > 0"},
+        ]),
+    );
+    assert!(service.work("open /dev/null 10").starts_with("done "));
+    let hits = events(&service, "opens");
+    assert_eq!(hits.len(), 10);
+    for hit in &hits {
+        let args = &hit["args"];
+        assert_eq!((&args["dfd"], &args["filename"]), (&json!(-100), &json!("/dev/null")), "{hit}");
+        assert!(args["how"].as_str().is_some_and(|at| at.starts_with("0xffff")), "{hit}");
+        assert!(args["flags"].is_u64(), "{hit}");
+        assert_eq!(hit["comm"], "init");
+    }
+    let none: Value =
+        serde_json::from_str(&service.ok(&["--json", "probe", "show", "none"])).unwrap();
+    assert_eq!((&none["hits"], &none["filtered"]), (&json!(10), &json!(10)));
+    let shown = service.ok(&["events", "--limit", "1"]);
+    assert!(shown.contains(" dfd=-100 filename=\"/dev/null\" how=0xffff"), "{shown}");
+    let _ = service.ok(&["probe", "rm", "--all"]);
+    // In the guest's own code, too: the filter's number has a sign, and 32 of the register's bits.
+    add(
+        &service,
+        &json!([
+            {"event": "own", "symbol_name": "do_sys_openat2", "args": ["dfd"], "filter": "dfd == -100"},
+            {"event": "other", "symbol_name": "do_sys_openat2", "args": ["dfd"], "filter": "dfd >= 0"},
+        ]),
+    );
+    wait_optimized(&service, "own");
+    assert!(service.work("open /dev/null 10").starts_with("done "));
+    let own = events(&service, "own");
+    assert_eq!(own.len(), 10);
+    assert!(own.iter().all(|hit| hit["args"]["dfd"] == -100), "{own:?}");
+    assert_eq!(events(&service, "other").len(), 0);
+}
+
+fn wait_optimized(service: &Service, event: &str) {
+    let begun = std::time::Instant::now();
+    loop {
+        let probe = service.ok(&["--json", "probe", "show", event]);
+        if probe.contains("\"OPTIMIZED\"") {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{probe}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+fn types_are_shown_and_what_is_wrong_is_told() {
+    let service = service(true);
+    let shown = service.ok(&["types", "struct file"]);
+    assert!(shown.starts_with("struct file {\n") && shown.contains("f_op;"), "{shown}");
+    let function = service.ok(&["types", "do_sys_openat2"]);
+    let expected = "long do_sys_openat2(int dfd, const char *filename, struct open_how *how);\n";
+    assert_eq!(function.replace("long int", "long"), expected);
+    let listed = service.ok(&["types", "task_struc?"]);
+    assert!(listed.lines().any(|line| line.trim_end().ends_with("task_struct")), "{listed}");
+    let refused = |args: &[&str]| {
+        let output = service.client(args);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let error = refused(&["types", "struct no_such"]);
+    assert!(error.contains("no type or function \"struct no_such\""), "{error}");
+    let error = refused(&["probe", "add", "p:a do_sys_openat2 fd"]);
+    assert!(error.contains("no parameter `fd`: it has `dfd`, `filename`, `how`"), "{error}");
+    let error = refused(&["probe", "add", "p:a do_sys_openat2+1 dfd"]);
+    assert!(error.contains("parameters are known at a function's entry only"), "{error}");
+    let error = refused(&["probe", "add", "p:a do_sys_openat2 dfd:string"]);
+    assert!(error.contains("`dfd` is `int dfd`, not the address of text"), "{error}");
+    let error = refused(&["probe", "add", "r:a do_sys_openat2 dfd"]);
+    assert!(error.contains("parameters are known at a function's entry only"), "{error}");
+    assert_eq!(service.ok(&["--json", "probe", "list"]).trim(), "[]");
+}
+
+fn without_types_it_is_told_where_to_get_them() {
+    let service = self::service(false);
+    for args in [&["types", "file"][..], &["probe", "add", "p:a do_sys_openat2 dfd"]] {
+        let output = service.client(args);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains("CONFIG_DEBUG_INFO_BTF") && error.contains("--btf FILE"), "{error}");
+    }
+    let _ = service.ok(&["probe", "add", "p:a do_sys_openat2 name=+0(%si):string dfd=%di:s32"]);
+    assert!(service.work("open /dev/null 3").starts_with("done "));
+    let hits = events(&service, "a");
+    assert_eq!(hits.len(), 3);
+    assert!(
+        hits.iter().all(|hit| hit["args"] == json!({"name": "/dev/null", "dfd": -100})),
+        "{hits:?}"
+    );
+}
