@@ -1,4 +1,5 @@
-//! Reads a guest's memory as Linux: virtual memory, symbols, tasks, stacks and the exception table.
+//! Reads a guest's memory as Linux: virtual memory, symbols, types, tasks, stacks, modules and the exception
+//! table.
 //!
 //! Everything works over [`GuestView`], two methods that a live virtual machine and a plain
 //! [`MemoryImage`] both provide. Guest memory, kernel images and symbol files are hostile input: the
@@ -12,6 +13,7 @@ pub mod image;
 pub mod kallsyms;
 pub mod kernel_image;
 pub mod lines;
+pub mod modules;
 mod name_hash;
 pub mod symbols;
 pub mod task;
@@ -26,6 +28,7 @@ pub use image::MemoryImage;
 pub use kallsyms::KallsymsError;
 pub use kernel_image::KernelImage;
 pub use lines::{LinesError, SourceLines, SourceLocation, SourcePlace};
+pub use modules::{Module, ModuleError, ModuleLayout, ModuleState, NoModules};
 pub use symbols::{
     FunctionBounds, LoadError, LookupError, Symbol, SymbolKind, SymbolOffset, SymbolTable,
 };

@@ -1,7 +1,7 @@
 //! Why the engine refuses, each with the errno that the kernel's own API gives where one applies.
 
 use exoprobe_introspect::btf::NoTypes;
-use exoprobe_introspect::{ExtableError, KallsymsError, LookupError, VirtualReadError};
+use exoprobe_introspect::{ExtableError, KallsymsError, LookupError, NoModules, VirtualReadError};
 use exoprobe_vmm::hidden::HiddenError;
 use exoprobe_vmm::paging::PagingError;
 use exoprobe_vmm::{Gva, OutsideMemory, VcpuError};
@@ -227,6 +227,12 @@ pub enum ProbeError {
     /// The guest's tasks cannot be told.
     #[error("the guest's tasks are not known: {0}")]
     Tasks(#[from] NoTasks),
+    /// The guest's modules cannot be told.
+    #[error("the guest's modules are not known: {0}")]
+    Modules(#[from] NoModules),
+    /// What is in the guest's memory is no list of modules.
+    #[error("the guest's modules cannot be read: {0}")]
+    BrokenModules(String),
     /// A vCPU did not answer.
     #[error(transparent)]
     Vcpu(#[from] VcpuError),
@@ -237,7 +243,7 @@ impl ProbeError {
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
-            Self::Symbol(LookupError::Unknown { .. })
+            Self::Symbol(LookupError::Unknown { .. } | LookupError::NoModule { .. })
             | Self::NoSuchProbe(_)
             | Self::Vcpu(VcpuError::NoSuchVcpu(_)) => "ENOENT",
             Self::Symbol(LookupError::Ambiguous { .. }) => "EADDRNOTAVAIL",
@@ -256,7 +262,8 @@ impl ProbeError {
             Self::Attach(AttachError::NoSymbols(_)) => "ENODATA",
             Self::Attach(_) => "ENXIO",
             Self::Read(_) | Self::Memory(_) => "EFAULT",
-            Self::Tasks(_) | Self::Types(_) => "ENODATA",
+            Self::Tasks(_) | Self::Types(_) | Self::Modules(_) => "ENODATA",
+            Self::BrokenModules(_) => "EFAULT",
             Self::Parameter(ParameterError::NoPrototype(_) | ParameterError::NoSuch { .. }) => {
                 "ENOENT"
             }

@@ -114,7 +114,8 @@ impl ProbeStatus {
         let (addr, kind) = (self.addr.unwrap_or_default(), self.kind.list_letter());
         match &self.symbol_name {
             Some(symbol) => {
-                format!("{:016x}  {kind}  {symbol}+{:#x}    {flags}\n", addr.0, self.offset)
+                let (module, symbol) = symbol.split_once(':').unwrap_or((" ", symbol));
+                format!("{:016x}  {kind}  {symbol}+{:#x}  {module} {flags}\n", addr.0, self.offset)
             }
             None => format!("{:016x}  {kind}  {addr} {flags}\n", addr.0),
         }

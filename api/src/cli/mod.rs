@@ -9,6 +9,7 @@ mod events;
 mod format;
 mod kprobes;
 mod memory;
+mod modules;
 mod probe;
 mod ps;
 mod show;
@@ -72,6 +73,9 @@ enum Command {
     /// List the guest's processes
     #[command(after_help = "Examples:\n  exoprobe ps\n  exoprobe --json ps")]
     Ps,
+    /// List the guest's loadable modules, and the probes in them
+    #[command(after_help = modules::EXAMPLES)]
+    Modules,
     /// Look at the guest and control it
     #[command(subcommand)]
     Vm(vm::VmCommand),
@@ -146,6 +150,9 @@ fn dispatch(cli: Cli, out: &mut dyn Write) -> Result<(), CliError> {
             with_client(&connection, out, async |context| stack::run(context, &args).await)
         }
         Command::Ps => with_client(&connection, out, async |context| ps::run(context).await),
+        Command::Modules => {
+            with_client(&connection, out, async |context| modules::run(context).await)
+        }
         Command::Vm(command) => {
             with_client(&connection, out, async |context| vm::run(context, command).await)
         }

@@ -12,6 +12,7 @@ const EXAMPLES: &str = "\
 Examples:
   exoprobe symbols vfs_read
   exoprobe symbols 'vfs_*' --limit 20
+  exoprobe symbols 'ext4:*read*'
   exoprobe symbols 0xffffffff81000010
   exoprobe --json symbols '*_openat*'";
 
@@ -36,6 +37,7 @@ struct Symbol {
     addr: String,
     size: u64,
     kind: String,
+    module: Option<String>,
     offset: Option<u64>,
     source: Option<Source>,
 }
@@ -75,6 +77,10 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SymbolsArgs) -> Result
         let name = match symbol.offset {
             Some(offset) => format!("{}+{offset:#x}", symbol.name),
             None => symbol.name,
+        };
+        let name = match symbol.module {
+            Some(module) => format!("{name} [{module}]"),
+            None => name,
         };
         vec![symbol.addr, symbol.size.to_string(), symbol.kind, name]
     });

@@ -30,6 +30,7 @@ async fn exoprobe(fake: &Fake, args: &[&str]) -> (String, Result<(), CliError>) 
         Command::Symbols(args) => symbols::run(&mut context, &args).await,
         Command::Stack(args) => stack::run(&mut context, &args).await,
         Command::Ps => ps::run(&mut context).await,
+        Command::Modules => modules::run(&mut context).await,
         Command::X(args) => memory::memory(&mut context, &args).await,
         Command::Disas(args) => memory::code(&mut context, &args).await,
         other => panic!("{other:?} needs no service"),
@@ -297,6 +298,23 @@ async fn processes_are_a_table_that_the_guest_cannot_write_to_the_terminal_by() 
 }
 
 #[tokio::test]
+async fn modules_are_a_table_with_the_probes_in_them() {
+    const MODULES: &str = r#"[{"name":"ext4","state":"Live","addr":"0xffffffffc0000000","size":4096,
+        "symbols":12,"probes":["kprobes/a","g/b"]},
+        {"name":"\u001b[2J","state":"Loading","addr":"0x0","size":0,"symbols":0,"probes":[]}]"#;
+    let fake = Fake::serve(Router::new().route("/v1/modules", get(async || MODULES)));
+    let (out, result) = exoprobe(&fake, &["modules"]).await;
+    result.unwrap();
+    let lines: Vec<Vec<&str>> = out.lines().map(|l| l.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["NAME", "STATE", "TEXT", "SIZE", "SYMBOLS", "PROBES"]);
+    assert_eq!(lines[1], ["ext4", "Live", "0xffffffffc0000000", "4096", "12", "kprobes/a,g/b"]);
+    assert!(!out.contains('\u{1b}') && lines[2].ends_with(&["-"]), "{out:?}");
+    let (out, result) = exoprobe(&fake, &["--json", "modules"]).await;
+    result.unwrap();
+    assert!(out.contains("\"symbols\":12"), "{out}");
+}
+
+#[tokio::test]
 async fn a_stack_is_shown_as_the_kernel_does() {
     const STACK: &str = r#"[
         {"addr":"0xffffffff81000010","symbol_name":"vfs_read","offset":16,"size":64,"user":false},
@@ -340,12 +358,12 @@ async fn memory_is_shown_in_lines_and_code_with_its_probes() {
 #[tokio::test]
 async fn symbols_are_a_table_with_offsets_where_an_address_was_asked_for() {
     const SYMBOL: &str = r#"[{"name":"vfs_read","addr":"0xffffffff81000000","size":64,
-        "kind":"function","global":true,"offset":16}]"#;
+        "kind":"function","global":true,"module":"ext4","offset":16}]"#;
     let routes = Router::new().route("/v1/symbols", get(async || SYMBOL));
     let fake = Fake::serve(routes);
     let (out, result) = exoprobe(&fake, &["symbols", "--at", "0xffffffff81000010"]).await;
     result.unwrap();
-    assert!(out.contains("0xffffffff81000000  ") && out.contains("vfs_read+0x10"), "{out}");
+    assert!(out.contains("0xffffffff81000000  ") && out.contains("vfs_read+0x10 [ext4]"), "{out}");
     let (out, result) = exoprobe(&fake, &["--json", "symbols", "vfs_*"]).await;
     result.unwrap();
     assert!(out.contains("\"size\":64"), "{out}");

@@ -7,6 +7,7 @@ mod events;
 mod extract;
 mod kprobes;
 mod memory;
+mod modules;
 mod openapi;
 mod probes;
 mod problem;
@@ -60,6 +61,7 @@ fn engine_routes(code: CodeApi, closing: &Closing) -> Router {
     probes::routes(Arc::clone(engine))
         .merge(kprobes::routes(Arc::clone(engine)))
         .merge(tasks::routes(Arc::clone(engine)))
+        .merge(modules::routes(Arc::clone(engine)))
         .merge(types::routes(Arc::clone(engine)))
         .merge(stack::routes(Arc::clone(engine)))
         .merge(events::routes(events))

@@ -5,7 +5,7 @@ use utoipa::openapi::{Content, PathItem, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, Modify, OpenApi};
 
 use super::problem::{PROBLEM_JSON, ProblemDocument};
-use super::{events, kprobes, memory, probes, stack, symbols, tasks, types, vm, wire};
+use super::{events, kprobes, memory, modules, probes, stack, symbols, tasks, types, vm, wire};
 
 /// Every error of every route.
 pub(crate) struct Problems;
@@ -36,7 +36,7 @@ impl IntoResponses for Problems {
         probes::remove, probes::unregister,
         kprobes::list, kprobes::enabled, kprobes::switch, kprobes::optimization, kprobes::optimize,
         kprobes::blacklist,
-        symbols::symbols, types::list, types::show, tasks::tasks, memory::memory,
+        symbols::symbols, types::list, types::show, tasks::tasks, modules::modules, memory::memory,
         memory::disassembly, stack::stack, events::events, super::openapi_document,
     ),
     components(schemas(ProblemDocument, wire::Lost)),
@@ -49,6 +49,7 @@ impl IntoResponses for Problems {
         (name = "symbols", description = "The guest kernel's symbols"),
         (name = "types", description = "The guest kernel's types"),
         (name = "tasks", description = "The guest's processes"),
+        (name = "modules", description = "The guest's loadable modules"),
         (name = "memory", description = "The guest kernel's memory and code"),
         (name = "events", description = "Hits of probes"),
         (name = "meta", description = "This document"),

@@ -46,9 +46,10 @@ pub(crate) struct SymbolsQuery {
 /// Symbols of the guest's kernel, by name or by address.
 ///
 /// Where the kernel has them (KASLR). Without `--symbols`, and with a kernel file that tells none, they are the
-/// kernel's own, read from its memory: 503 until it runs. In order of their names; a name may have several
-/// addresses. A plain name that nothing has is 404, with names like it (`near`). By address also where the source has it
-/// (`source`), from the DWARF of the symbols' file or of `--debug-info`.
+/// kernel's own, read from its memory: 503 until it runs. In order of their names, modules' behind the kernel's
+/// (`MODULE:NAME` are that module's only); a name may have several addresses. A plain name that nothing has is 404, with
+/// names like it (`near`). By address also where the source has it (`source`), from the DWARF of the symbols' file or of
+/// `--debug-info`.
 #[utoipa::path(get, path = "/v1/symbols", tag = "symbols", operation_id = "symbols",
     params(SymbolsQuery),
     responses((status = 200, body = Vec<Symbol>,
@@ -83,7 +84,10 @@ pub(super) fn with_total(mut response: Response, total: usize) -> Response {
 
 fn covering(api: &CodeApi, table: &SymbolTable, at: Gva) -> Result<Symbol, Problem> {
     let symbol = table.resolve(at).and_then(|found| {
-        let symbol = table.search(found.name).find(|symbol| symbol.address == found.start)?;
+        let is_it = |symbol: &exoprobe_introspect::Symbol<'_>| {
+            symbol.address == found.start && symbol.module == found.module
+        };
+        let symbol = table.search(found.name).find(is_it)?;
         Some(Symbol { offset: Some(found.offset), ..Symbol::from(symbol) })
     });
     let symbol = symbol

@@ -2,7 +2,7 @@
 
 use exoprobe_vmm::Gva;
 
-use super::{KERNEL_HALF, TextKind, TextRange};
+use super::{KERNEL_HALF, SymbolKind, TextKind, TextRange};
 use crate::name_hash::NameHash;
 
 /// Most symbols a table may hold; a distribution kernel has some 150,000.
@@ -64,6 +64,10 @@ impl Entry {
         self.flags & FUNCTION != 0
     }
 
+    pub(super) fn kind(&self) -> SymbolKind {
+        if self.is_function() { SymbolKind::Function } else { SymbolKind::Data }
+    }
+
     pub(super) fn is_global(&self) -> bool {
         self.flags & GLOBAL != 0
     }
@@ -98,6 +102,11 @@ pub(super) struct Tables {
 }
 
 impl Tables {
+    /// Bytes of all names.
+    pub(super) fn name_bytes(&self) -> usize {
+        self.names.len()
+    }
+
     pub(super) fn name(&self, entry: &Entry) -> &str {
         name_in(&self.names, entry)
     }
@@ -189,8 +198,17 @@ impl Builder {
         Ok(())
     }
 
-    /// Sorts and indexes what was collected.
+    /// Sorts and indexes what was collected of a kernel.
     pub(super) fn finish(self) -> Result<Tables, TableError> {
+        let tables = self.index();
+        match tables.entries.iter().any(Entry::is_function) {
+            true => Ok(tables),
+            false => Err(TableError::NoFunctions),
+        }
+    }
+
+    /// Sorts and indexes what was collected, which may be nothing.
+    pub(super) fn index(self) -> Tables {
         let Self { names, mut entries, mut text } = self;
         text.sort_unstable_by_key(|range| (range.start, range.end));
         entries.sort_unstable_by(|a, b| {
@@ -198,15 +216,12 @@ impl Builder {
             order.then_with(|| name_in(&names, a).cmp(name_in(&names, b)))
         });
         demote_markers(&names, &mut entries, &text);
-        if !entries.iter().any(Entry::is_function) {
-            return Err(TableError::NoFunctions);
-        }
         fill_sizes(&mut entries, &text);
         let by_name = index_names(&names, &entries);
         let name = |at: usize| name_in(&names, &entries[by_name[at] as usize]);
         let exact = NameHash::of(by_name.len(), name);
         let segments = Sweep::over(&names, &entries);
-        Ok(Tables { names, entries, by_name, exact, segments, text })
+        Tables { names, entries, by_name, exact, segments, text }
     }
 }
 

@@ -1,7 +1,5 @@
 //! Symbols as `nm` lists them: an address, a type's letter, a name. `System.map` and the kernel's own table are such.
 
-use std::sync::Arc;
-
 use super::build::{Builder, RawSymbol, TableError, Tables};
 use super::{SymbolTable, TextKind};
 
@@ -65,7 +63,7 @@ impl Listing {
 
     /// Sorts and indexes what was collected.
     pub(crate) fn finish(self) -> Result<SymbolTable, ListingError> {
-        Ok(SymbolTable { tables: Arc::new(self.tables()?), slide: 0 })
+        Ok(SymbolTable::of(self.tables()?))
     }
 
     fn tables(mut self) -> Result<Tables, ListingError> {

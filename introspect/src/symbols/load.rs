@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use object::read::ReadCache;
 
@@ -163,7 +162,7 @@ impl SymbolTable {
     }
 
     fn from_tables(tables: super::build::Tables) -> Self {
-        Self { tables: Arc::new(tables), slide: 0 }
+        Self::of(tables)
     }
 }
 

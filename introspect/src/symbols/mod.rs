@@ -1,13 +1,15 @@
 //! The guest kernel's symbols: names to addresses and back.
 //!
 //! Built once from an ELF `vmlinux` or a `System.map`, immutable from then on, and cheap to share:
-//! a clone, and a table moved by [`SymbolTable::with_slide`], share one copy of the names.
+//! a clone, and a table moved by [`SymbolTable::with_slide`], share one copy of the names. Modules that
+//! are loaded make a second layer ([`SymbolTable::with_modules`]).
 
 mod build;
 mod elf;
 pub(crate) mod glob;
 mod listing;
 mod load;
+mod modules;
 mod near;
 mod system_map;
 #[cfg(test)]
@@ -24,9 +26,11 @@ pub(crate) use elf::check_ident;
 pub(crate) use listing::Listing;
 pub use listing::ListingError;
 pub use load::{ContentError, LoadError, MAX_FILE_BYTES};
+pub use modules::{ModuleSymbol, ModuleTable};
 pub use system_map::{LineProblem, SystemMapError};
 
 use build::{Entry, Tables};
+use modules::Layer;
 
 /// Where the upper half of the address space begins with four-level paging, the lower end of
 /// everything that is the kernel's. Symbols below are no addresses: per-CPU offsets, constants.
@@ -56,9 +60,11 @@ pub struct Symbol<'a> {
     pub kind: SymbolKind,
     /// Visible outside its source file.
     pub global: bool,
+    /// The module that has it; `None` of the kernel's own.
+    pub module: Option<&'a str>,
 }
 
-/// An address as a symbol and an offset into it; displayed as `name+0x10`.
+/// An address as a symbol and an offset into it; displayed as `name+0x10`, or `name+0x10 [module]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SymbolOffset<'a> {
     /// The function's name.
@@ -69,11 +75,22 @@ pub struct SymbolOffset<'a> {
     pub size: u64,
     /// The function's first address.
     pub start: Gva,
+    /// The module that has it; `None` of the kernel's own.
+    pub module: Option<&'a str>,
+}
+
+impl SymbolOffset<'_> {
+    /// The name that only this function has, as a probe takes it: `MODULE:NAME` of a module's.
+    #[must_use]
+    pub fn qualified_name(&self) -> String {
+        self.module.map_or_else(|| self.name.to_owned(), |module| format!("{module}:{}", self.name))
+    }
 }
 
 impl fmt::Display for SymbolOffset<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}+{:#x}", self.name, self.offset)
+        write!(f, "{}+{:#x}", self.name, self.offset)?;
+        self.module.map_or(Ok(()), |module| write!(f, " [{module}]"))
     }
 }
 
@@ -98,6 +115,8 @@ pub enum TextKind {
     Init,
     /// Other executable sections (`.exit.text`, `.altinstr_replacement`, ...), freed as well.
     Other,
+    /// A module's text, which is there while the module is loaded.
+    Module,
 }
 
 /// A range of executable addresses.
@@ -122,6 +141,12 @@ pub enum LookupError {
         /// Up to three names like it, the likeliest first.
         near: Vec<String>,
     },
+    /// A symbol of a module was asked for (`MODULE:SYMBOL`) that is not loaded.
+    #[error("no module named {module:?} is loaded")]
+    NoModule {
+        /// The module asked for.
+        module: String,
+    },
     /// Several symbols at different addresses have this name; an address must be given instead.
     #[error("{} symbols are named {name:?}, the first at {}", addresses.len(), first(addresses))]
     Ambiguous {
@@ -145,6 +170,7 @@ fn first(addresses: &[Gva]) -> Gva {
 pub struct SymbolTable {
     tables: Arc<Tables>,
     slide: i64,
+    modules: Layer,
 }
 
 impl fmt::Debug for SymbolTable {
@@ -157,11 +183,16 @@ impl fmt::Debug for SymbolTable {
 }
 
 impl SymbolTable {
+    fn of(tables: Tables) -> Self {
+        Self { tables: Arc::new(tables), slide: 0, modules: Layer::default() }
+    }
+
     /// The same symbols moved by `slide` bytes from where they were linked, as KASLR does. It
-    /// replaces a former slide. Per-CPU and absolute symbols do not move. Nothing is copied.
+    /// replaces a former slide. Per-CPU and absolute symbols do not move, nor do modules'. Nothing is
+    /// copied.
     #[must_use]
     pub fn with_slide(&self, slide: i64) -> Self {
-        Self { tables: Arc::clone(&self.tables), slide }
+        Self { slide, ..self.clone() }
     }
 
     /// Bytes between link-time and present addresses.
@@ -170,10 +201,10 @@ impl SymbolTable {
         self.slide
     }
 
-    /// Number of symbols, functions and data.
+    /// Number of symbols, functions and data, also of modules.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.tables.entries.len()
+        self.tables.entries.len() + self.modules.iter().map(ModuleTable::len).sum::<usize>()
     }
 
     /// Whether there is no symbol; never so for a table that was built without error.
@@ -182,11 +213,12 @@ impl SymbolTable {
         self.tables.entries.is_empty()
     }
 
-    /// The symbol of this exact name, function or data.
+    /// The symbol of this exact name, function or data, of the kernel or of a module; `MODULE:SYMBOL` is that
+    /// module's.
     ///
     /// # Errors
     /// [`LookupError::Unknown`] with near matches; [`LookupError::Ambiguous`] where the name has
-    /// more than one address.
+    /// more than one address; [`LookupError::NoModule`].
     pub fn lookup(&self, name: &str) -> Result<Symbol<'_>, LookupError> {
         self.lookup_where(name, |_| true)
     }
@@ -199,8 +231,9 @@ impl SymbolTable {
         self.lookup_where(name, Entry::is_function)
     }
 
-    /// Where the symbol of this exact name is, of one that need not be there: quicker than a
-    /// [`Self::lookup`] that fails. `None` also where the name has several addresses.
+    /// Where the kernel's own symbol of this exact name is, of one that need not be there: quicker than a
+    /// [`Self::lookup`] that fails. `None` also where the name has several addresses. What modules call theirs
+    /// does not matter.
     #[must_use]
     pub fn address_of(&self, name: &str) -> Option<Gva> {
         let mut same = self.tables.named(name).map(|entry| entry.address);
@@ -213,18 +246,48 @@ impl SymbolTable {
         name: &str,
         wanted: impl Fn(&Entry) -> bool,
     ) -> Result<Symbol<'_>, LookupError> {
-        let same: Vec<&Entry> = self.tables.named(name).filter(|entry| wanted(entry)).collect();
-        let Some(best) = same.iter().max_by_key(|entry| (entry.is_function(), entry.size)) else {
-            let near = near::near(&self.tables, name, wanted);
+        let (module, plain) = self.split(name);
+        if let Some(module) = module
+            && self.modules.named(Some(module)).next().is_none()
+        {
+            return Err(LookupError::NoModule { module: module.to_owned() });
+        }
+        let own = module.is_none().then(|| self.tables.named(plain)).into_iter().flatten();
+        let own = own.filter(|entry| wanted(entry)).map(|entry| self.symbol(entry));
+        let others = self.modules.named(module).flat_map(|module| {
+            let same = module.tables.named(plain).filter(|entry| wanted(entry));
+            same.map(|entry| module.symbol(entry)).collect::<Vec<_>>()
+        });
+        let same: Vec<Symbol<'_>> = own.chain(others).collect();
+        let Some(best) = same.iter().max_by_key(|it| (it.kind == SymbolKind::Function, it.size))
+        else {
+            let near = self.near(module, plain, wanted);
             return Err(LookupError::Unknown { name: name.to_owned(), near });
         };
-        if same.iter().all(|entry| entry.address == best.address) {
-            return Ok(self.symbol(best));
+        if same.iter().all(|symbol| symbol.address == best.address) {
+            return Ok(*best);
         }
-        let mut addresses: Vec<Gva> = same.iter().map(|entry| self.slid(entry.address)).collect();
+        let mut addresses: Vec<Gva> = same.iter().map(|symbol| symbol.address).collect();
         addresses.sort_unstable();
         addresses.dedup();
         Err(LookupError::Ambiguous { name: name.to_owned(), addresses })
+    }
+
+    /// Names like one that is not there, in one module or everywhere.
+    fn near(
+        &self,
+        module: Option<&str>,
+        name: &str,
+        wanted: impl Fn(&Entry) -> bool,
+    ) -> Vec<String> {
+        let own = module.is_none().then_some(&*self.tables);
+        let others = self.modules.named(module).map(|module| &module.tables);
+        let near = near::near(own.into_iter().chain(others), name, wanted);
+        let qualify = |name: String| match module {
+            Some(module) => format!("{module}:{name}"),
+            None => name,
+        };
+        near.into_iter().map(qualify).collect()
     }
 
     /// The function whose bytes include `gva`, as a name and an offset; `None` outside all
@@ -233,70 +296,69 @@ impl SymbolTable {
     /// (`_stext`), then a global before a local, then the shortest, then the alphabetically first.
     #[must_use]
     pub fn resolve(&self, gva: Gva) -> Option<SymbolOffset<'_>> {
-        let entry = self.covering(gva)?;
-        let start = self.slid(entry.address);
-        Some(SymbolOffset {
-            name: self.tables.name(entry),
-            offset: gva.0.wrapping_sub(start.0),
-            size: entry.size,
-            start,
-        })
+        let Symbol { name, address: start, size, module, .. } = self.covering(gva)?;
+        Some(SymbolOffset { name, offset: gva.0.wrapping_sub(start.0), size, start, module })
     }
 
     /// The extent of the function [`Self::resolve`] finds at `gva`. A label inside a hand-written
     /// assembly function begins a function of its own here.
     #[must_use]
     pub fn function_at(&self, gva: Gva) -> Option<FunctionBounds<'_>> {
-        let entry = self.covering(gva)?;
-        let start = self.slid(entry.address);
-        Some(FunctionBounds {
-            start,
-            end: start.wrapping_add(entry.size),
-            name: self.tables.name(entry),
-        })
+        let Symbol { name, address: start, size, .. } = self.covering(gva)?;
+        Some(FunctionBounds { start, end: start.wrapping_add(size), name })
     }
 
-    fn covering(&self, gva: Gva) -> Option<&Entry> {
-        self.tables.covering(self.unslid(gva))
+    fn covering(&self, gva: Gva) -> Option<Symbol<'_>> {
+        if let Some(entry) = self.tables.covering(self.unslid(gva)) {
+            return Some(self.symbol(entry));
+        }
+        let module = self.modules.at(gva.0)?;
+        Some(module.symbol(module.tables.covering(gva.0)?))
     }
 
     /// Whether `gva` lies in executable kernel text, of any kind.
     #[must_use]
     pub fn text_contains(&self, gva: Gva) -> bool {
-        self.tables.text_at(self.unslid(gva)).is_some()
+        self.text_kind(gva).is_some()
     }
 
     /// Which part of the kernel's text `gva` lies in; `None` outside of text.
     #[must_use]
     pub fn text_kind(&self, gva: Gva) -> Option<TextKind> {
-        self.tables.text_at(self.unslid(gva)).map(|range| range.kind)
+        let own = self.tables.text_at(self.unslid(gva)).map(|range| range.kind);
+        own.or_else(|| self.modules.at(gva.0).map(|_| TextKind::Module))
     }
 
-    /// The executable ranges, ascending.
-    pub fn text_ranges(&self) -> impl ExactSizeIterator<Item = TextRange> {
-        self.tables.text.iter().map(|range| TextRange {
+    /// The executable ranges: the kernel's own, ascending, and then each module's.
+    pub fn text_ranges(&self) -> impl Iterator<Item = TextRange> {
+        let own = self.tables.text.iter().map(|range| TextRange {
             start: self.slid(range.start.0),
             end: self.slid(range.end.0),
             kind: range.kind,
-        })
+        });
+        own.chain(self.modules.iter().flat_map(|module| module.tables.text.iter().copied()))
     }
 
-    /// All symbols, ascending by address and then by name.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = Symbol<'_>> {
-        self.tables.entries.iter().map(|entry| self.symbol(entry))
+    /// All symbols: the kernel's own, ascending by address and then by name, and then each module's.
+    pub fn iter(&self) -> impl Iterator<Item = Symbol<'_>> {
+        let own = self.tables.entries.iter().map(|entry| self.symbol(entry));
+        let others = self
+            .modules
+            .iter()
+            .flat_map(|module| module.tables.entries.iter().map(move |entry| module.symbol(entry)));
+        own.chain(others)
     }
 
-    /// The symbols whose whole name matches `pattern`, in order of their names: `*` stands for any
-    /// run of characters, `?` for any one. A literal beginning makes it fast.
+    /// The symbols whose whole name matches `pattern`, in order of their names, those of modules behind the
+    /// kernel's: `*` stands for any run of characters, `?` for any one. A literal beginning makes it fast.
+    /// `MODULE:PATTERN` looks in that module only.
     pub fn search<'a>(&'a self, pattern: &'a str) -> impl Iterator<Item = Symbol<'a>> {
-        let prefix = &pattern[..pattern.find(['*', '?']).unwrap_or(pattern.len())];
-        self.tables
-            .by_name_from(prefix)
-            .take_while(move |entry| self.tables.name(entry).starts_with(prefix))
-            .filter(move |entry| {
-                glob::matches(pattern.as_bytes(), self.tables.name(entry).as_bytes())
-            })
-            .map(|entry| self.symbol(entry))
+        let (module, pattern) = self.split(pattern);
+        let own = module.is_none().then(|| matching(&self.tables, pattern)).into_iter().flatten();
+        let others = self.modules.named(module).flat_map(move |module| {
+            matching(&module.tables, pattern).map(move |entry| module.symbol(entry))
+        });
+        own.map(|entry| self.symbol(entry)).chain(others)
     }
 
     fn symbol(&self, entry: &Entry) -> Symbol<'_> {
@@ -304,8 +366,9 @@ impl SymbolTable {
             name: self.tables.name(entry),
             address: self.slid(entry.address),
             size: entry.size,
-            kind: if entry.is_function() { SymbolKind::Function } else { SymbolKind::Data },
+            kind: entry.kind(),
             global: entry.is_global(),
+            module: None,
         }
     }
 
@@ -317,4 +380,11 @@ impl SymbolTable {
     fn unslid(&self, gva: Gva) -> u64 {
         gva.0.wrapping_sub_signed(self.slide)
     }
+}
+
+fn matching<'a>(tables: &'a Tables, pattern: &'a str) -> impl Iterator<Item = &'a Entry> {
+    let prefix = &pattern[..pattern.find(['*', '?']).unwrap_or(pattern.len())];
+    let entries = tables.by_name_from(prefix);
+    let entries = entries.take_while(move |entry| tables.name(entry).starts_with(prefix));
+    entries.filter(move |entry| glob::matches(pattern.as_bytes(), tables.name(entry).as_bytes()))
 }

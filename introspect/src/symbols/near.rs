@@ -10,14 +10,20 @@ const MAX_QUERY: usize = 128;
 const MIN_PART: usize = 3;
 
 /// Up to three names of `wanted` symbols like `name`, the likeliest first.
-pub(super) fn near(tables: &Tables, name: &str, wanted: impl Fn(&Entry) -> bool) -> Vec<String> {
+pub(super) fn near<'a>(
+    tables: impl Iterator<Item = &'a Tables>,
+    name: &str,
+    wanted: impl Fn(&Entry) -> bool,
+) -> Vec<String> {
     if name.is_empty() || name.len() > MAX_QUERY {
         return Vec::new();
     }
     let query = Query::new(name);
     let mut best: Vec<(usize, &str)> = Vec::with_capacity(SUGGESTIONS + 1);
-    for entry in tables.by_name_from("").filter(|entry| wanted(entry)) {
-        let candidate = tables.name(entry);
+    let named = |tables: &'a Tables| {
+        tables.by_name_from("").filter(|entry| wanted(entry)).map(|entry| tables.name(entry))
+    };
+    for candidate in tables.flat_map(named) {
         // One name may stand for several symbols.
         if best.iter().any(|(_, known)| *known == candidate) {
             continue;

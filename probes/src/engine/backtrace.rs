@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use exoprobe_introspect::unwind::{Place, Stack, UserPlace, Walk, prologue, user_frames};
-use exoprobe_introspect::{Banner, BannerError, OrcError, OrcTables, SymbolTable};
+use exoprobe_introspect::{Banner, BannerError, OrcError, OrcTables, SymbolOffset, SymbolTable};
 use exoprobe_vmm::{Gva, KvmError, Registers, SregsSource, VcpuError, kvm_sregs};
 
 use super::Engine;
@@ -198,7 +198,7 @@ fn kernel_frame(symbols: &SymbolTable, addr: Gva) -> Frame {
     let found = symbols.resolve(addr);
     Frame {
         addr,
-        symbol_name: found.map(|found| found.name.to_owned()),
+        symbol_name: found.as_ref().map(SymbolOffset::qualified_name),
         offset: found.map_or(0, |found| found.offset),
         size: found.map_or(0, |found| found.size),
         user: false,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use exoprobe_introspect::symbols::TextKind;
 use exoprobe_vmm::paging::PAGE_SIZE;
 use exoprobe_vmm::{Gpa, GuestRam, Gva};
 
@@ -87,6 +88,11 @@ pub(super) fn candidate(
     rings: &mut Rings,
     site: &Site,
 ) -> Result<Candidate, Arc<str>> {
+    if kernel.symbols.text_kind(site.at) == Some(TextKind::Module) {
+        return Err(
+            "module: nobody knows what jumps into the middle of a module's functions".into()
+        );
+    }
     let around = rings.surroundings(guest, kernel)?;
     let wanted = wanted(registry, kernel, site, &around)?;
     let region = region(registry, kernel, site.at)?;

@@ -15,6 +15,7 @@ use super::actions::{Done, Occasion};
 use super::guest::{Guest, KernelView};
 use super::handlers::{Hit, Verdict};
 use super::memory::HitMemory;
+use super::modules::Told;
 use super::probe::{Probe, Role};
 use super::registry::Registry;
 use super::returns::{Frames, RETURN_ADDRESS_LEN, is_same_stack, unwatch, unwatch_stack};
@@ -253,6 +254,18 @@ impl HitPath {
                     0 => {}
                     ended => self.end_stack(table, Gva(ended)),
                 },
+                // The first argument is the module. What is hit here stays.
+                Mark::ModuleBegins | Mark::ModuleInitFreed | Mark::ModuleEnds => {
+                    let module = Gva(context.regs.rdi);
+                    let told = match mark {
+                        Mark::ModuleBegins => Told::Begins(module),
+                        Mark::ModuleEnds => Told::Ends(module),
+                        _ => Told::Nothing,
+                    };
+                    if self.hear_of_module(told) == Turn::Again {
+                        return Turn::Again;
+                    }
+                }
                 // Both happen once, and change what is to be hit here.
                 Mark::TextFinal => {
                     self.finish_boot(context);

@@ -15,6 +15,7 @@ use exoprobe_vmm::{Gva, KernelEntry, fault_fixup, kvm_sregs};
 
 use super::backtrace::Learned;
 use super::guest::{Guest, KernelView};
+use super::modules::Loaded;
 use super::patched::Patched;
 use super::reserved;
 use super::symbols::{SYSCALL_ENTRY, SymbolSource};
@@ -41,27 +42,30 @@ const STATIC_CALL_TRAMPOLINE: &str = "__SCT__";
 pub(super) const USER_TABLES: u64 = PAGE_SIZE;
 
 /// A kernel that can be probed.
+#[derive(Clone)]
 pub(crate) struct Kernel {
     pub(crate) symbols: SymbolTable,
     pub(crate) view: KernelView,
     pub(crate) assurances: Assurances,
     entry_text: Range<Gva>,
-    extable: ExceptionTable,
+    extable: Arc<ExceptionTable>,
     /// Where each leads to when it is a jmp.
-    jump_labels: HashMap<Gva, Gva>,
-    static_calls: HashSet<Gva>,
+    jump_labels: Arc<HashMap<Gva, Gva>>,
+    static_calls: Arc<HashSet<Gva>>,
     /// What it will still patch.
-    patched: Patched,
-    init_freed: AtomicBool,
+    patched: Arc<Patched>,
+    init_freed: Arc<AtomicBool>,
     /// It has come past the place that tells that its text is final.
-    told_final: AtomicBool,
-    tasks: OnceLock<Arc<Tasks>>,
-    banner: OnceLock<Banner>,
-    orc: Learned,
+    told_final: Arc<AtomicBool>,
+    tasks: Arc<OnceLock<Arc<Tasks>>>,
+    banner: Arc<OnceLock<Banner>>,
+    orc: Arc<Learned>,
+    /// Those that probes may be in; their symbols are among the others.
+    pub(super) modules: Arc<[Arc<Loaded>]>,
 }
 
 /// include/linux/jump_label.h: code, target (32 bits each), key (64 bits).
-const JUMP_LABELS: RelativeTable = RelativeTable {
+pub(super) const JUMP_LABELS: RelativeTable = RelativeTable {
     name: "__jump_table",
     start: "__start___jump_table",
     stop: "__stop___jump_table",
@@ -69,7 +73,7 @@ const JUMP_LABELS: RelativeTable = RelativeTable {
 };
 
 /// include/linux/static_call_types.h: addr, key (32 bits each).
-const STATIC_CALLS: RelativeTable = RelativeTable {
+pub(super) const STATIC_CALLS: RelativeTable = RelativeTable {
     name: ".static_call_sites",
     start: "__start_static_call_sites",
     stop: "__stop_static_call_sites",
@@ -154,23 +158,31 @@ impl Kernel {
         let entry_text = entry_text(&symbols);
         let extable = ExceptionTable::read(&memory, &symbols)?;
         let jump_labels = JUMP_LABELS.read(&memory, &symbols)?;
-        let static_calls = STATIC_CALLS.read(&memory, &symbols)?.into_keys().collect();
-        let (init_freed, told_final) = (AtomicBool::new(init_freed), AtomicBool::new(false));
+        let static_calls: HashSet<Gva> =
+            STATIC_CALLS.read(&memory, &symbols)?.into_keys().collect();
         Ok(Self {
             symbols,
             view,
             assurances,
             entry_text,
-            extable,
-            jump_labels,
-            static_calls,
-            patched,
-            init_freed,
-            told_final,
-            tasks: OnceLock::new(),
-            banner: OnceLock::new(),
-            orc: Learned::default(),
+            extable: Arc::new(extable),
+            jump_labels: Arc::new(jump_labels),
+            static_calls: Arc::new(static_calls),
+            patched: Arc::new(patched),
+            init_freed: Arc::new(AtomicBool::new(init_freed)),
+            told_final: Arc::default(),
+            tasks: Arc::default(),
+            banner: Arc::default(),
+            orc: Arc::default(),
+            modules: Arc::default(),
         })
+    }
+
+    /// The same kernel with other modules.
+    pub(super) fn with_modules(&self, modules: Vec<Arc<Loaded>>) -> Self {
+        let symbols =
+            self.symbols.with_modules(modules.iter().map(|loaded| loaded.table()).collect());
+        Self { symbols, modules: modules.into(), ..self.clone() }
     }
 
     /// Memory as the kernel sees it.
@@ -308,7 +320,9 @@ impl Kernel {
         } else if self.static_calls.contains(&at) {
             Some(Reserved::StaticCall)
         } else {
-            self.function_name(at).and_then(by_name)
+            let is_original = self.assurances.faults_show_original;
+            let of_module = self.modules.iter().find_map(|it| it.reserved(at, is_original));
+            of_module.or_else(|| self.function_name(at).and_then(by_name))
         }
     }
 

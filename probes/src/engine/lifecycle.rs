@@ -7,6 +7,7 @@
 //! | its text is final | a mark at `rest_init` | the rest is armed |
 //! | init text is freed | a mark at `free_initmem` | probes there are gone |
 //! | a task ends | marks at `do_task_dead` and, when it is off its stack, `put_task_stack` | its calls' instances are given back |
+//! | modules come and go | see modules.rs | probes come and go with them |
 //! | the guest is booted again | the machine ([`HitPath::forget_guest`]) | all wait again |
 //! | text is rewritten or unmapped | [`HitPath::patrol`] | its probes are clobbered, or gone |
 
@@ -14,15 +15,15 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use exoprobe_introspect::SymbolTable;
 use exoprobe_introspect::symbols::TextKind;
 use exoprobe_vmm::{Gva, HitContext, KernelEntry};
 
 use super::guest::Guest;
 use super::hit::{HitPath, Turn};
 use super::kernel::Kernel;
+use super::modules::{Modules, Told};
 use super::optimizer::Optimized;
-use super::place;
+use super::place::{self, Place};
 use super::probe::Probe;
 use super::register::Wait;
 use super::registry::{Registry, State};
@@ -31,18 +32,6 @@ use super::symbols::SymbolSource;
 use super::table::{Mark, Site};
 use super::text;
 use crate::error::{AttachError, ProbeError};
-
-/// Where each mark is.
-const MARKS: [(Mark, &str); 4] = [
-    (Mark::TextFinal, "rest_init"),
-    (Mark::FreeInit, "free_initmem"),
-    (Mark::TaskDead, "do_task_dead"),
-    (Mark::StackLeft, "put_task_stack"),
-];
-/// Whether the engine may want to know when `at` is reached.
-pub(super) fn is_mark(symbols: &SymbolTable, at: Gva) -> bool {
-    MARKS.iter().any(|(_, name)| symbols.address_of(name) == Some(at))
-}
 
 /// Places that calls return to and that cannot be watched: so many are remembered.
 const UNWATCHABLE_MAX: usize = 1 << 16;
@@ -91,6 +80,7 @@ impl HitPath {
         if registry.learn_orc() || has_tasks {
             self.publish(registry, guest);
         }
+        self.follow_modules(registry, guest, Told::Nothing, Wait::ForVcpus);
         Ok(registry.kernel.clone())
     }
 
@@ -149,16 +139,36 @@ impl HitPath {
         kernel.free_init_text();
         let is_init = |at: &Gva| kernel.symbols.text_kind(*at) == Some(TextKind::Init);
         let lost: Vec<Gva> = registry.sites.keys().copied().filter(is_init).collect();
-        for at in lost {
-            let site = &registry.sites[&at];
-            if site.armed
-                && let Err(error) = text::disarm(guest.ram(), site.gpa, at, site.insn.original())
-            {
-                tracing::warn!(%error, "init text");
-            }
-            registry.lose(at);
-        }
+        self.lose_text(&mut registry, guest.as_ref(), &lost, Wait::No);
         self.let_go_of_mark(&mut registry, guest.as_ref(), Mark::FreeInit);
+    }
+
+    /// Text is about to go, or has gone: takes the int3s out that are in it still, and its probes are gone.
+    pub(super) fn lose_text(
+        &self,
+        registry: &mut Registry,
+        guest: &dyn Guest,
+        lost: &[Gva],
+        wait: Wait,
+    ) {
+        for at in lost {
+            let site = &registry.sites[at];
+            // Its memory may be mapped again as it is, when nobody would answer the int3 in it.
+            if site.armed
+                && text::holds(guest.ram(), site.gpa, site.insn.original()) == text::Holds::Int3
+                && let Err(error) = text::disarm(guest.ram(), site.gpa, *at, site.insn.original())
+            {
+                tracing::debug!(%error, "text that has gone");
+            }
+        }
+        // A vCPU that took one of these breakpoints before they went finds them in the table.
+        if wait == Wait::ForVcpus
+            && !lost.is_empty()
+            && let Err(error) = guest.sync_vcpus()
+        {
+            tracing::debug!(%error, "text that has gone");
+        }
+        lost.iter().for_each(|at| registry.lose(*at));
     }
 
     /// A mark that was reached is taken out, and everything is brought up to what it told.
@@ -226,7 +236,7 @@ impl HitPath {
     /// Brings everything up to the kernel's phase: places what waits, sets and drops marks, arms.
     pub(super) fn advance(&self, registry: &mut Registry, guest: &dyn Guest, wait: Wait) {
         let Some(kernel) = registry.kernel.clone() else { return };
-        let mut places = self.place_waiting(registry, guest, &kernel);
+        let mut places = self.place_waiting(registry, guest, &kernel, wait);
         places.extend(self.want_marks(registry, guest, wait));
         if places.is_empty() {
             return;
@@ -242,15 +252,28 @@ impl HitPath {
         registry: &mut Registry,
         guest: &dyn Guest,
         kernel: &Kernel,
+        wait: Wait,
     ) -> BTreeSet<Gva> {
         let is_waiting = |(id, registered): (&u32, &super::registry::Registered)| {
-            registered.placed().is_none().then(|| (*id, Arc::clone(&registered.probe)))
+            let probe = &registered.probe;
+            // Another module may be at an address whose module has gone.
+            let is_anyones = matches!(registered.state, State::Gone)
+                && probe.definition.addr.is_some_and(|at| is_module_text(kernel, at));
+            let waits = registered.placed().is_none() && !is_anyones;
+            waits.then(|| (*id, Arc::clone(probe)))
         };
         let waiting: Vec<(u32, Arc<Probe>)> =
             registry.probes.iter().filter_map(is_waiting).collect();
         let mut places = BTreeSet::new();
         for (id, probe) in waiting {
-            let found = place::find(&kernel.symbols, &probe.definition).and_then(|found| {
+            let found = place::find(&kernel.symbols, &probe.definition);
+            // To take a jmp out stops all vCPUs, of which this thread may be one's.
+            if wait == Wait::No
+                && found.as_ref().is_ok_and(|found| registry.is_covered(kernel, found))
+            {
+                continue;
+            }
+            let found = found.and_then(|found| {
                 probe.set_at(found.at);
                 self.learn_arguments(registry, kernel, &probe, &found)?;
                 let site = self.place(registry, guest, kernel, &probe)?;
@@ -269,38 +292,6 @@ impl HitPath {
             }
         }
         places
-    }
-
-    /// Sets the marks that are needed and, where vCPUs are waited for, drops the others; gives the places
-    /// that changed.
-    pub(super) fn want_marks(
-        &self,
-        registry: &mut Registry,
-        guest: &dyn Guest,
-        wait: Wait,
-    ) -> BTreeSet<Gva> {
-        let Some(kernel) = registry.kernel.clone() else { return BTreeSet::new() };
-        let follows = registry.return_probes().next().is_some() || self.calls_followed(guest) > 0;
-        let mut changed = BTreeSet::new();
-        for (mark, symbol) in MARKS {
-            let wanted = match mark {
-                Mark::TextFinal => kernel.will_tell_final() && !registry.probes.is_empty(),
-                Mark::FreeInit => kernel.has_init_text() && !registry.probes.is_empty(),
-                Mark::TaskDead | Mark::StackLeft => follows,
-            };
-            let there = registry.sites.values().find(|site| site.marks.contains(&mark));
-            match (wanted, there.map(|site| site.at)) {
-                (false, Some(_)) if wait == Wait::ForVcpus => {
-                    changed.extend(registry.reached(mark))
-                }
-                (true, None) => match set_mark(registry, guest, &kernel, mark, symbol) {
-                    Ok(at) => _ = changed.insert(at),
-                    Err(error) => tracing::warn!(%error, ?mark, "a mark cannot be set"),
-                },
-                _ => {}
-            }
-        }
-        changed
     }
 
     /// Looks whether the text under the probes is still what it was, whether what waits can be placed,
@@ -346,16 +337,6 @@ impl HitPath {
     /// guest itself has put the instruction over the breakpoint.
     fn accept(&self, registry: &mut Registry, guest: &dyn Guest, changes: Changes) {
         let Changes { lost, rewritten, rest, restored } = changes;
-        for at in &lost {
-            let site = &registry.sites[at];
-            // Its memory may be mapped again as it is, when nobody would answer the int3 in it.
-            if site.armed
-                && text::holds(guest.ram(), site.gpa, site.insn.original()) == text::Holds::Int3
-                && let Err(error) = text::disarm(guest.ram(), site.gpa, *at, site.insn.original())
-            {
-                tracing::debug!(%error, "text that has gone");
-            }
-        }
         // The detour has the instruction as it was.
         self.unoptimize(registry, guest, rest.iter());
         // A vCPU that took one of these breakpoints before they went finds them in the table.
@@ -377,7 +358,7 @@ impl HitPath {
                 text::holds(guest.ram(), here.gpa, here.insn.original()) == text::Holds::Int3;
             registry.change(*at, |site| (site.armed, site.clobbered) = (armed, false));
         }
-        lost.into_iter().for_each(|at| registry.lose(at));
+        self.lose_text(registry, guest, &lost, Wait::ForVcpus);
         if let Err(unsettled) = self.settle(registry, guest, &restored, Wait::No) {
             tracing::debug!(error = %unsettled.error, "patrol");
         }
@@ -424,27 +405,14 @@ fn look_at(guest: &dyn Guest, kernel: &Kernel, site: &Site) -> Look {
     }
 }
 
-fn set_mark(
-    registry: &mut Registry,
-    guest: &dyn Guest,
-    kernel: &Kernel,
-    mark: Mark,
-    symbol: &str,
-) -> Result<Gva, ProbeError> {
-    let entry = kernel.symbols.lookup_function(symbol)?.address;
-    let at = place::behind_ftrace(registry, kernel, entry);
-    let mut site = place::site(registry, guest, kernel, at, None)?;
-    site.marks.push(mark);
-    registry.sites.insert(at, Arc::new(site));
-    Ok(at)
+fn is_module_text(kernel: &Kernel, at: Gva) -> bool {
+    kernel.symbols.text_kind(at) == Some(TextKind::Module)
 }
 
 impl Registry {
-    /// A mark is needed no more; gives where it was.
-    fn reached(&mut self, mark: Mark) -> Option<Gva> {
-        let site = self.sites.values_mut().find(|site| site.marks.contains(&mark))?;
-        Arc::make_mut(site).marks.retain(|other| *other != mark);
-        Some(site.at)
+    /// Is a place within what an optimized site's jmp covers?
+    fn is_covered(&self, kernel: &Kernel, place: &Place) -> bool {
+        self.optimizer.covering(place::behind_ftrace(self, kernel, place.at)).is_some()
     }
 
     /// The text of a site has gone, and its int3 with it.
@@ -463,6 +431,7 @@ impl Registry {
         self.optimizer.forget_guest();
         (self.kernel, self.entry) = (None, None);
         (self.own_symbols, self.own_types) = (None, None);
+        self.modules = Modules::default();
         self.unwatchable.clear();
         for registered in self.probes.values_mut() {
             registered.state = State::Pending(NOT_BEGUN.to_owned());

@@ -22,7 +22,9 @@ mod kernel;
 mod lifecycle;
 mod look;
 mod mapped;
+mod marks;
 mod memory;
+mod modules;
 mod optimizer;
 mod patched;
 mod place;
@@ -52,6 +54,7 @@ pub use handlers::{
     NewProbe, PostHandler, PreHandler, Recovery, ReturnHandler, Verdict,
 };
 pub use look::CodeLine;
+pub use modules::ModuleStatus;
 pub use optimizer::Optimization;
 pub use reserved::BlacklistEntry;
 pub use tasks::{NoTasks, Process};

@@ -30,6 +30,7 @@ const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 /// Where a definition points.
 pub(super) struct Place {
     pub(super) at: Gva,
+    /// `MODULE:SYMBOL` where it is a module's.
     pub(super) symbol: Option<Arc<str>>,
     pub(super) offset: u64,
 }
@@ -61,10 +62,16 @@ pub(super) fn find(
     if wants_entry && !is_entry {
         return Err(ProbeError::NotEntry(at));
     }
+    let found = symbols.resolve(at);
+    let module = found.and_then(|found| found.module);
     let named = definition.symbol_name.as_ref().map(|name| (name.as_str(), definition.offset));
-    let found = symbols.resolve(at).map(|found| (found.name, found.offset));
-    let (symbol, offset) = named.or(found).unzip();
-    Ok(Place { at, symbol: symbol.map(Arc::from), offset: offset.unwrap_or_default() })
+    let (symbol, offset) = named.or(found.map(|found| (found.name, found.offset))).unzip();
+    let symbol = symbol.map(|symbol| match module {
+        // The module is told, asked for or not.
+        Some(module) if !symbol.contains(':') => format!("{module}:{symbol}").into(),
+        _ => Arc::from(symbol),
+    });
+    Ok(Place { at, symbol, offset: offset.unwrap_or_default() })
 }
 
 /// Where a probe at `at` goes in a kernel whose function tracer owns the nop at functions' entries: behind

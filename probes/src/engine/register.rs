@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use exoprobe_introspect::modules::has_modules;
+use exoprobe_introspect::{LookupError, NoModules};
 use exoprobe_vmm::Gva;
 
 use super::Registration;
@@ -19,6 +21,7 @@ use super::registry::{Registered, Registry, State};
 use super::returns::unwatch_all;
 use super::table::Table;
 use super::{place, text};
+use crate::definition::ProbeDefinition;
 use crate::error::{BatchError, ProbeError};
 
 /// Whether a change waits until every vCPU has seen it.
@@ -91,30 +94,20 @@ impl HitPath {
             return Err(ProbeError::NameTaken(format!("{}/{}", name.0, name.1)));
         }
         let kernel = registry.kernel.clone();
-        let symbols = kernel.as_ref().map(|kernel| &kernel.symbols).or(self.symbols.as_ref());
-        let found = match (&kernel, definition.addr, symbols) {
-            // Addresses are the running kernel's, which nobody knows yet (KASLR).
-            (None, Some(at), _) => Place { at, symbol: None, offset: 0 },
-            (_, _, Some(symbols)) => place::find(symbols, definition)?,
-            // Its names will be the kernel's own.
-            (_, at, None) => Place {
-                at: at.unwrap_or_default(),
-                symbol: definition.symbol_name.as_deref().map(Arc::from),
-                offset: definition.offset,
-            },
-        };
+        let (found, waits_for) = self.find_place(registry, definition)?;
         let is_entry = found.symbol.is_some() && found.offset == 0;
         let probe = Arc::new(Probe::new(registry.take_id(), probe, is_entry, guest.vcpus()));
         probe.set_at(found.at);
-        let state = match kernel {
-            Some(kernel) => match self
+        let state = match (kernel, waits_for) {
+            (Some(_), Some(module)) => State::Pending(module.to_string()),
+            (Some(kernel), None) => match self
                 .learn_arguments(registry, &kernel, &probe, &found)
                 .and_then(|()| self.place(registry, guest, &kernel, &probe))
             {
                 Err(error @ ProbeError::NotFinal(_)) => State::Pending(error.to_string()),
                 placed => State::Placed(placed?),
             },
-            None => State::Pending(NOT_BEGUN.to_owned()),
+            (None, _) => State::Pending(NOT_BEGUN.to_owned()),
         };
         let addr = (found.at != Gva::default()).then_some(found.at);
         let registration = Registration { id: probe.id, addr };
@@ -122,6 +115,37 @@ impl HitPath {
         let addr = at.to_string().into();
         registry.insert(Registered { probe, symbol, offset, addr, state });
         Ok(registration)
+    }
+
+    /// Where a new probe is to be, as far as that is known, and the error that only a module's coming will mend.
+    fn find_place(
+        &self,
+        registry: &Registry,
+        definition: &ProbeDefinition,
+    ) -> Result<(Place, Option<LookupError>), ProbeError> {
+        let kernel = registry.kernel.as_ref();
+        let symbols = kernel.map(|kernel| &kernel.symbols).or(self.symbols.as_ref());
+        let by_name = Place {
+            at: definition.addr.unwrap_or_default(),
+            symbol: definition.symbol_name.as_deref().map(Arc::from),
+            offset: definition.offset,
+        };
+        match (kernel, definition.addr, symbols) {
+            // Addresses are the running kernel's, which nobody knows yet (KASLR).
+            (None, Some(_), _) => Ok((Place { offset: 0, ..by_name }, None)),
+            (_, _, Some(symbols)) => match place::find(symbols, definition) {
+                Err(ProbeError::Symbol(error @ LookupError::NoModule { .. })) => {
+                    if !has_modules(symbols) {
+                        return Err(NoModules::NoList.into());
+                    }
+                    registry.can_wait_for_module()?;
+                    Ok((by_name, Some(error)))
+                }
+                found => Ok((found?, None)),
+            },
+            // Its names will be the kernel's own.
+            (_, _, None) => Ok((by_name, None)),
+        }
     }
 
     /// Makes a probe part of the site for its address; gives where that is.

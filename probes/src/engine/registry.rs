@@ -8,6 +8,7 @@ use exoprobe_introspect::{Btf, SymbolTable, VirtualReadError};
 use exoprobe_vmm::{Gva, HiddenMemory, KernelEntry};
 
 use super::kernel::Kernel;
+use super::modules::Modules;
 use super::optimizer::Optimizer;
 use super::probe::Probe;
 use super::slots::Slots;
@@ -36,6 +37,7 @@ pub(crate) struct Registry {
     pub(super) own_symbols: Option<SymbolTable>,
     /// Its own types, once they were asked for.
     pub(super) own_types: Option<Arc<Btf>>,
+    pub(super) modules: Modules,
     /// Where calls return to that cannot be watched.
     pub(super) unwatchable: HashSet<Gva>,
     next_id: u32,
@@ -83,6 +85,7 @@ impl Registry {
             entry: None,
             own_symbols: None,
             own_types: None,
+            modules: Modules::default(),
             unwatchable: HashSet::new(),
             next_id: 1,
         }

@@ -34,6 +34,12 @@ pub(crate) enum Mark {
     TaskDead,
     /// It has left it.
     StackLeft,
+    /// A module is whole, and its init function about to run.
+    ModuleBegins,
+    /// Modules' init text is about to be freed.
+    ModuleInitFreed,
+    /// A module is about to be freed.
+    ModuleEnds,
 }
 
 /// A probed address with all that is wanted there. Immutable: a change makes a new one.

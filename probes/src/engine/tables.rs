@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use exoprobe_introspect::modules::ModuleEntries;
 use exoprobe_introspect::{SymbolTable, VirtualMemory};
 use exoprobe_vmm::Gva;
 
@@ -32,10 +33,30 @@ impl RelativeTable {
     ) -> Result<HashMap<Gva, Gva>, AttachError> {
         let fail = |reason: String| AttachError::KernelTable { table: self.name, reason };
         let (start, bytes) = read_table(memory, symbols, self.start, self.stop).map_err(fail)?;
-        let step = usize::try_from(self.entry).expect("a few bytes");
-        if bytes.len() % step != 0 {
+        if !(bytes.len() as u64).is_multiple_of(self.entry) {
             return Err(fail(format!("it has {} bytes", bytes.len())));
         }
+        Ok(self.addresses(start, &bytes))
+    }
+
+    /// Likewise of a module's table.
+    pub(super) fn read_entries(
+        &self,
+        memory: &VirtualMemory<'_, KernelView>,
+        entries: ModuleEntries,
+    ) -> Result<HashMap<Gva, Gva>, AttachError> {
+        let fail = |reason: String| AttachError::KernelTable { table: self.name, reason };
+        let len = u64::from(entries.count) * self.entry;
+        if len > TABLE_MAX {
+            return Err(fail(format!("it has {len} bytes")));
+        }
+        let mut bytes = vec![0; usize::try_from(len).expect("at most 8 MiB")];
+        memory.read(entries.at, &mut bytes).map_err(|error| fail(error.to_string()))?;
+        Ok(self.addresses(entries.at, &bytes))
+    }
+
+    fn addresses(&self, start: Gva, bytes: &[u8]) -> HashMap<Gva, Gva> {
+        let step = usize::try_from(self.entry).expect("a few bytes");
         let entries = (0u64..).step_by(step).zip(bytes.chunks_exact(step));
         let both = entries.map(|(offset, entry)| {
             let place = start.wrapping_add(offset);
@@ -43,7 +64,7 @@ impl RelativeTable {
             let second = entry.get(4..8).map(|next| relative(place.wrapping_add(4), next));
             (first, second.unwrap_or(first))
         });
-        Ok(both.collect())
+        both.collect()
     }
 }
 

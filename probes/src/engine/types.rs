@@ -15,7 +15,11 @@ use super::registry::Registry;
 use crate::error::ProbeError;
 
 impl HitPath {
-    fn types(&self, registry: &mut Registry, kernel: &Kernel) -> Result<Arc<Btf>, NoTypes> {
+    pub(super) fn types(
+        &self,
+        registry: &mut Registry,
+        kernel: &Kernel,
+    ) -> Result<Arc<Btf>, NoTypes> {
         if let Some(types) = self.types.as_ref().or(registry.own_types.as_ref()) {
             return Ok(Arc::clone(types));
         }

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use super::kernel::Kernel;
-use super::lifecycle::is_mark;
+use super::marks::is_mark;
 use super::probe::{Probe, Role};
 use super::registry::Registry;
 use super::table::Site;

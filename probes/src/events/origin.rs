@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use exoprobe_introspect::SymbolTable;
+use exoprobe_introspect::{SymbolOffset, SymbolTable};
 use exoprobe_vmm::{GuestClock, GuestTime, Gva};
 
 use super::ring::{Record, TextPlace};
@@ -55,7 +55,7 @@ impl Origin {
         let found = self.symbols.as_ref().and_then(|symbols| symbols.resolve(Gva(addr)));
         StackFrame {
             addr: format!("{addr:#x}"),
-            symbol_name: found.as_ref().map(|found| found.name.to_owned()),
+            symbol_name: found.as_ref().map(SymbolOffset::qualified_name),
             offset: found.map_or(0, |found| found.offset),
         }
     }

@@ -13,7 +13,9 @@ fuzz_target!(|data: &str| {
             Err(LookupError::Ambiguous { addresses, .. }) => {
                 assert!(addresses.contains(&symbol.address));
             }
-            Err(LookupError::Unknown { .. }) => panic!("{} is listed but unknown", symbol.name),
+            Err(LookupError::Unknown { .. } | LookupError::NoModule { .. }) => {
+                panic!("{} is listed but unknown", symbol.name)
+            }
         }
     }
 });

@@ -1,7 +1,7 @@
 //! Linux 6.12, of which nobody gave more than its bzImage: with KASLR, ORC tables, BTF and modules.
 
 use exoprobe_introspect::SymbolTable;
-use exoprobe_probes::Action;
+use exoprobe_probes::{Action, StatusFlag};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestKernel, assert_same_symbols, cases};
 
@@ -15,6 +15,7 @@ pub(crate) const CASES: &[Case] = cases![
     its_types_are_in_its_memory needs [Kvm, DebugInfo],
     files_and_stacks_are_told_by_its_own_tables,
     a_modules_calls_of_the_kernel_are_counted_for_as_long_as_it_is_loaded,
+    a_modules_function_is_counted_whenever_it_is_loaded,
 ];
 
 const KERNEL: TestKernel = TestKernel::Linux6_12;
@@ -100,6 +101,48 @@ fn a_modules_calls_of_the_kernel_are_counted_for_as_long_as_it_is_loaded() {
         let from = guest.send(command);
         assert_eq!(guest.answer_line(from, command), error);
     }
+    guest.engine.unregister_all().unwrap();
+    guest.assert_unharmed();
+}
+
+fn a_modules_function_is_counted_whenever_it_is_loaded() {
+    let guest = KERNEL.restored(1);
+    guest.probe("p:init ttynull:ttynull_init");
+    guest.probe("p:open ttynull:ttynull_open");
+    guest.probe("r:opened ttynull:ttynull_open");
+    guest.probe("p:exit ttynull:ttynull_exit");
+    guest.probe("p:other test_module:no_such_function");
+    let flags = |event: &str| guest.status(event).flags;
+    for event in ["init", "open", "opened", "exit"] {
+        assert_eq!(flags(event), [StatusFlag::Pending]);
+        assert!(guest.status(event).reason.unwrap().contains("no module named \"ttynull\""));
+    }
+    let unknown = guest.check("p:bare ttynull_open").unwrap_err();
+    assert_eq!(unknown.code(), "ENOENT");
+    let loaded = |names: &[&str]| {
+        let found = guest.engine.modules().unwrap();
+        assert_eq!(found.iter().map(|module| &*module.name).collect::<Vec<_>>(), names);
+        found
+    };
+    for round in 1..=3 {
+        loaded(&[]);
+        assert_eq!(guest.work("insmod ttynull"), 1);
+        assert_eq!((guest.hits("init"), flags("open")), (round, vec![]), "before its first call");
+        assert_eq!(guest.work("open /dev/ttynull 20"), 20);
+        assert_eq!((guest.hits("open"), guest.hits("opened")), (20 * round, 20 * round));
+        let of_module = loaded(&["ttynull"]).remove(0);
+        assert!(of_module.probes.contains(&"kprobes/open".to_owned()), "{of_module:?}");
+        // The work that frees its init text comes a little later.
+        guest.wait_until("its init text is gone", |g| g.status("init").flags == [StatusFlag::Gone]);
+        assert_eq!(guest.work("rmmod ttynull"), 1);
+        assert_eq!(guest.hits("exit"), round);
+        for event in ["open", "opened", "exit"] {
+            assert_eq!(flags(event), [StatusFlag::Gone], "{event}");
+        }
+    }
+    assert_eq!(guest.work("insmod test_module"), 1);
+    guest.engine.patrol();
+    assert!(guest.status("other").reason.unwrap().contains("no symbol named"));
     guest.engine.unregister_all().unwrap();
     guest.assert_unharmed();
 }

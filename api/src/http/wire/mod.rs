@@ -4,6 +4,7 @@ mod action;
 mod events;
 mod kprobes;
 mod memory;
+mod modules;
 mod probes;
 mod stack;
 mod symbols;
@@ -15,6 +16,7 @@ pub use action::{Action, Number};
 pub use events::{Event, Lost, StackFrame};
 pub use kprobes::BlacklistEntry;
 pub use memory::{CodeLine, Memory};
+pub use modules::Module;
 pub use probes::{
     Address, ProbeChange, ProbeRequest, ProbeRequests, ProbeStatus, Registered, Unregistered,
 };

@@ -21,6 +21,9 @@ pub struct Symbol {
     pub kind: &'static str,
     /// Seen outside its source file.
     pub global: bool,
+    /// The module that has it; absent of the kernel's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
     /// Of a symbol that was asked for by an address: bytes from its start to that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
@@ -80,6 +83,7 @@ impl From<exoprobe_introspect::Symbol<'_>> for Symbol {
             size: symbol.size,
             kind,
             global: symbol.global,
+            module: symbol.module.map(str::to_owned),
             offset: None,
             source: None,
         }

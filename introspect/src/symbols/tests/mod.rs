@@ -38,7 +38,7 @@ fn names_become_addresses_and_addresses_names() {
     assert_eq!((bounds.start, bounds.end), (Gva(TEXT + 0x10), Gva(TEXT + 0x40)));
     assert_eq!(table.lookup("jiffies").unwrap().kind, SymbolKind::Data);
     assert!(table.lookup_function("jiffies").is_err());
-    assert_eq!((table.len(), table.iter().len(), table.is_empty()), (5, 5, false));
+    assert_eq!((table.len(), table.iter().count(), table.is_empty()), (5, 5, false));
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn build(symbols: &[Plain]) -> Option<SymbolTable> {
         builder.push(&raw).unwrap();
     }
     let tables = builder.finish().ok()?;
-    Some(SymbolTable { tables: Arc::new(tables), slide: 0 })
+    Some(SymbolTable::of(tables))
 }
 
 /// What `resolve` promises, word for word.
@@ -87,6 +87,7 @@ proptest! {
         match table.lookup(&name) {
             Ok(found) => prop_assert_eq!(expected, [found.address]),
             Err(LookupError::Ambiguous { addresses, .. }) => prop_assert_eq!(addresses, expected),
+            Err(error @ LookupError::NoModule { .. }) => panic!("{error}"),
             Err(LookupError::Unknown { near, .. }) => {
                 prop_assert!(expected.is_empty() && near.len() <= 3);
             }

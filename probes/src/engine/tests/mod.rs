@@ -3,6 +3,7 @@
 
 mod boot;
 mod contention;
+mod modules;
 mod optimize;
 mod patrol;
 mod returns;
@@ -11,7 +12,7 @@ mod stacks;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use exoprobe_introspect::SymbolTable;
+use exoprobe_introspect::{Btf, SymbolTable};
 use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
 use exoprobe_vmm::memory::ram_ranges;
 use exoprobe_vmm::paging::{PAGE_SIZE, PTE_PRESENT, PTE_WRITE};
@@ -39,6 +40,9 @@ ffffffff81001300 T do_task_dead
 ffffffff81001400 T patched
 ffffffff81001500 T caller
 ffffffff81001600 T put_task_stack
+ffffffff81001700 t do_init_module
+ffffffff81001800 t do_free_init
+ffffffff81001900 t free_module
 ffffffff81002000 T far_off
 ffffffff81003000 T _etext
 ffffffff81008000 T _sinittext
@@ -68,8 +72,22 @@ const STACK_LEFT: Gva = Gva(0xffff_ffff_8100_1600);
 const RETURN_SITE: Gva = Gva(0xffff_ffff_8100_1505);
 const FAR_OFF: Gva = Gva(0xffff_ffff_8100_2000);
 const ONCE: Gva = Gva(0xffff_ffff_8100_8000);
-const FUNCTIONS: [Gva; 8] =
-    [WORK, REST_INIT, FREE_INITMEM, TASK_DEAD, PATCHED, STACK_LEFT, FAR_OFF, ONCE];
+const MODULE_BEGINS: Gva = Gva(0xffff_ffff_8100_1700);
+const MODULE_INIT_FREED: Gva = Gva(0xffff_ffff_8100_1800);
+const MODULE_ENDS: Gva = Gva(0xffff_ffff_8100_1900);
+const FUNCTIONS: [Gva; 11] = [
+    WORK,
+    REST_INIT,
+    FREE_INITMEM,
+    TASK_DEAD,
+    PATCHED,
+    STACK_LEFT,
+    MODULE_BEGINS,
+    MODULE_INIT_FREED,
+    MODULE_ENDS,
+    FAR_OFF,
+    ONCE,
+];
 const TEXT_LEN: usize = 0x9000;
 /// push rbp; mov rbp, rsp; 5-byte nop; pop rbp; ret
 const BODY: [u8; 11] = [0x55, 0x48, 0x89, 0xe5, 0x0f, 0x1f, 0x44, 0x00, 0x00, 0x5d, 0xc3];
@@ -218,6 +236,10 @@ impl Fake {
     }
 
     fn with_root(own_root: u64) -> Self {
+        Self::with(own_root, "", None)
+    }
+
+    fn with(own_root: u64, more_symbols: &str, types: Option<Btf>) -> Self {
         let ram = GuestRam::anonymous(&ram_ranges(MIB)).unwrap();
         let guest = Arc::new(FakeGuest {
             hidden: HiddenMemory::new(&ram).unwrap(),
@@ -231,9 +253,10 @@ impl Fake {
         });
         let root = KERNEL_IMAGE_BASE.wrapping_add(own_root);
         let root = format!("{:x} D init_top_pgt\n", root.0);
-        let symbols = SymbolTable::from_system_map(&(SYMBOLS.to_owned() + &root)).unwrap();
+        let symbols = SYMBOLS.to_owned() + more_symbols + &root;
+        let symbols = SymbolTable::from_system_map(&symbols).unwrap();
         let machine = Arc::clone(&guest) as Arc<dyn Guest>;
-        let given = Given { symbols: Some(symbols), types: None };
+        let given = Given { symbols: Some(symbols), types };
         let engine = Arc::new(Engine::new(machine, GuestClock::default(), given, 1000));
         let hook = engine.exit_hook();
         Self { own_root, guest, engine, hook }
@@ -327,7 +350,10 @@ impl Fake {
 
     /// One breakpoint exit, of a vCPU whose stack is at `rsp`.
     fn breakpoint(&self, at: Gva, rsp: Gva) -> (BreakpointAction, kvm_regs) {
-        let mut regs = kvm_regs { rip: at.0, rsp: rsp.0, rflags: 2, ..kvm_regs::default() };
+        self.breakpoint_of(kvm_regs { rip: at.0, rsp: rsp.0, rflags: 2, ..kvm_regs::default() })
+    }
+
+    fn breakpoint_of(&self, mut regs: kvm_regs) -> (BreakpointAction, kvm_regs) {
         let source: &FakeGuest = &self.guest;
         let mut context = HitContext::new(0, &mut regs, GuestTime(1), source);
         let action = self.hook.breakpoint(&mut context);
