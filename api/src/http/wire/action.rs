@@ -110,7 +110,10 @@ mod tests {
             (json!({"set_reg": {"reg": "zz", "value": 1}}), "`%zz` is no register: use ax"),
             (json!({"set_reg": {"reg": "ax"}}), "missing field `value`"),
             (json!({"set_reg": {"reg": "ax", "value": 1, "x": 1}}), "unknown field `x`"),
-            (json!({"write_mem": {"to": "di", "size": 4, "value": 1}}), "`di` is no value: write"),
+            (
+                json!({"write_mem": {"to": "9di", "size": 4, "value": 1}}),
+                "`9di` is no value: write",
+            ),
             (json!({"write_mem": {"to": "%di", "size": 300, "value": 1}}), "expected u8"),
             (json!({"record": 1, "stop": 1}), "the action {"),
             (json!(5), "the action 5: "),
