@@ -20,6 +20,7 @@ pub mod task;
 pub mod unwind;
 pub mod view;
 pub mod virt;
+pub mod vmcoreinfo;
 
 pub use banner::{Banner, BannerError, Version};
 pub use btf::Btf;
@@ -36,3 +37,4 @@ pub use task::{Task, TaskError, TaskId, TaskLayout};
 pub use unwind::{OrcError, OrcTables};
 pub use view::{GuestView, ReadError};
 pub use virt::{GuestString, VirtualMemory, VirtualReadError};
+pub use vmcoreinfo::VmCoreInfo;

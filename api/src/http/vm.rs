@@ -56,7 +56,8 @@ pub(crate) fn routes(api: VmApi) -> Router {
 pub(crate) async fn status(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
     let status = blocking(move || {
         let banner = api.engine.banner().map(|banner| banner.text);
-        VmStatus::new(&api.vm, banner)
+        let offset = api.engine.vmcoreinfo().and_then(|notes| notes.kernel_offset());
+        VmStatus::new(&api.vm, banner, offset)
     });
     Ok(axum::Json(status.await?))
 }

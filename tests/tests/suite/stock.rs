@@ -37,6 +37,9 @@ fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
     // One of some 500 places is that without KASLR.
     assert!(base >= WITHOUT_KASLR, "{base:?}");
     let symbols = guest.engine.symbols().expect("its memory tells its symbols");
+    let notes = guest.engine.vmcoreinfo().expect("Debian's kernels can be dumped");
+    println!("{:?}, moved by {:#x?}", notes.release(), notes.kernel_offset());
+    assert_eq!(notes.kernel_offset(), Some(base.0 - WITHOUT_KASLR.0), "it says so itself");
     println!("{} symbols, from its memory", symbols.len());
     assert_eq!(symbols.lookup("_text").unwrap().address, base);
     guest.probe("p:getpid __x64_sys_getpid %di");

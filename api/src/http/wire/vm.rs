@@ -31,6 +31,9 @@ pub struct VmStatus {
     /// or a probe was registered.
     #[schema(example = "Linux version 6.1.0-56-cloud-amd64 (...) #1 SMP ...")]
     pub banner: Option<String>,
+    /// By how many bytes KASLR moved the running kernel, as it notes it down for dumps (vmcoreinfo); null as `banner`, and
+    /// of kernels that cannot be dumped.
+    pub kernel_offset: Option<Hex>,
     /// Guest seconds since power-on.
     pub seconds: f64,
     /// Exits of all vCPUs to user space so far.
@@ -252,9 +255,9 @@ impl From<&StopRecord> for Stopped {
 }
 
 impl VmStatus {
-    /// The state of a machine that runs the kernel with this banner.
+    /// The state of a machine that runs the kernel with this banner and this offset.
     #[must_use]
-    pub fn new(vm: &Vm, banner: Option<String>) -> Self {
+    pub fn new(vm: &Vm, banner: Option<String>, offset: Option<u64>) -> Self {
         let (state, stopped) = match vm.state() {
             VmState::Created => (State::Created, None),
             VmState::Running => (State::Running, None),
@@ -271,6 +274,7 @@ impl VmStatus {
             memory_mib: config.memory_mib,
             kernel: config.kernel.clone(),
             banner,
+            kernel_offset: offset.map(Hex),
             seconds: vm.clock().seconds(vm.clock().now()),
             exits: vm.exit_counts().into(),
             hidden: vm.hidden().base().map(|base| Hex(base.0)),

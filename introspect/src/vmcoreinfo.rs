@@ -1,0 +1,121 @@
+//! What a kernel notes down for whoever looks at its dump: lines `KEY=VALUE`
+//! (Documentation/admin-guide/kdump/vmcoreinfo.rst). Kernels that can be dumped have it (CONFIG_KEXEC, CONFIG_PROC_KCORE).
+
+use exoprobe_vmm::Gva;
+
+use crate::symbols::SymbolTable;
+use crate::view::GuestView;
+use crate::virt::VirtualMemory;
+
+/// Where the kernel has the text's address, and its length in bytes (kernel/vmcore_info.c).
+const DATA: &str = "vmcoreinfo_data";
+const SIZE: &str = "vmcoreinfo_size";
+/// Longest text (VMCOREINFO_BYTES: a page).
+const SIZE_MAX: u64 = 4096;
+const OFFSET: &str = "KERNELOFFSET";
+const RELEASE: &str = "OSRELEASE";
+
+/// A kernel's notes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VmCoreInfo {
+    text: String,
+}
+
+impl VmCoreInfo {
+    /// Reads them from a kernel's memory, where `symbols` are; `None` where it has none, or none yet.
+    #[must_use]
+    pub fn read<V: GuestView + ?Sized>(
+        memory: &VirtualMemory<'_, V>,
+        symbols: &SymbolTable,
+    ) -> Option<Self> {
+        let word = |name| memory.read_u64(symbols.address_of(name)?).ok();
+        let (at, size) = (Gva(word(DATA)?), word(SIZE)?);
+        if size == 0 || size > SIZE_MAX {
+            return None;
+        }
+        let mut bytes = vec![0; usize::try_from(size).ok()?];
+        memory.read(at, &mut bytes).ok()?;
+        let text = String::from_utf8(bytes).ok()?;
+        text.lines().any(|line| line.starts_with(RELEASE)).then_some(Self { text })
+    }
+
+    /// The value of a key, as it is written; the first, where a key is there twice.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+    }
+
+    /// The kernel's release, as `uname -r` tells it.
+    #[must_use]
+    pub fn release(&self) -> Option<&str> {
+        self.get(RELEASE)
+    }
+
+    /// By how many bytes KASLR moved the kernel from where it was linked.
+    #[must_use]
+    pub fn kernel_offset(&self) -> Option<u64> {
+        u64::from_str_radix(self.get(OFFSET)?, 16).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exoprobe_vmm::Gpa;
+    use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::MemoryImage;
+
+    const KERNEL: u64 = 0xffff_ffff_8000_0000;
+    const MODE: PagingMode = PagingMode { cr3: 0, levels: 4 };
+    const TEXT: &[u8] =
+        b"OSRELEASE=6.1.0-56-cloud-amd64\nPAGESIZE=4096\nKERNELOFFSET=19200000\nKERNELOFFSET=1\n";
+
+    fn read(content: &[u8], at: u64, size: u64) -> Option<VmCoreInfo> {
+        let mut bytes = vec![0; 0x4000];
+        bytes[511 * 8..512 * 8].copy_from_slice(&(0x1000 | PTE_PRESENT).to_le_bytes());
+        let large = (PTE_PRESENT | PTE_LARGE).to_le_bytes();
+        bytes[0x1000 + 510 * 8..0x1000 + 511 * 8].copy_from_slice(&large);
+        bytes[0x2000..0x2008].copy_from_slice(&at.to_le_bytes());
+        bytes[0x2008..0x2010].copy_from_slice(&size.to_le_bytes());
+        bytes[0x3000..0x3000 + content.len()].copy_from_slice(content);
+        let image = MemoryImage::new(Gpa(0), bytes, MODE);
+        let map = format!(
+            "{KERNEL:x} T _stext\n{:x} T _etext\n{:x} D {DATA}\n{:x} D {SIZE}\n",
+            KERNEL + 0x100,
+            KERNEL + 0x2000,
+            KERNEL + 0x2008
+        );
+        let symbols = SymbolTable::from_system_map(&map).unwrap();
+        VmCoreInfo::read(&VirtualMemory::with_mode(&image, MODE), &symbols)
+    }
+
+    #[test]
+    fn notes_have_values_by_key() {
+        let found = read(TEXT, KERNEL + 0x3000, TEXT.len() as u64).unwrap();
+        assert_eq!(found.release(), Some("6.1.0-56-cloud-amd64"));
+        assert_eq!(found.kernel_offset(), Some(0x1920_0000));
+        assert_eq!((found.get("PAGESIZE"), found.get("PAGE")), (Some("4096"), None));
+    }
+
+    #[test]
+    fn what_is_not_there_is_none() {
+        let len = TEXT.len() as u64;
+        assert_eq!(read(TEXT, 0x10, len), None, "not mapped");
+        assert_eq!(read(TEXT, KERNEL + 0x3000, 0), None, "not written yet");
+        assert_eq!(read(TEXT, KERNEL + 0x3000, SIZE_MAX + 1), None, "too long");
+        assert_eq!(read(b"\xff\xfe=1\nOSRELEASE=1", KERNEL + 0x3000, 16), None, "no text");
+        assert_eq!(read(b"A=1\n", KERNEL + 0x3000, 4), None, "another's");
+        let odd = read(b"OSRELEASE=x\nKERNELOFFSET=zz\n", KERNEL + 0x3000, 28).unwrap();
+        assert_eq!(odd.kernel_offset(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_notes_are_read_or_none(content in prop::collection::vec(any::<u8>(), 0..200), at: u64, size in 0..300u64) {
+            let _ = read(&content, at, size);
+            let _ = read(&content, KERNEL + 0x3000, size).map(|found| found.kernel_offset());
+        }
+    }
+}
