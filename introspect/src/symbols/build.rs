@@ -225,13 +225,14 @@ impl Builder {
     }
 }
 
-/// Names of the tool chain's own (`$x`, `.L12`), or that no terminal should be shown, are not kept.
+/// Names of the tool chain's own (`$x`, `.L12`), that no terminal should be shown, or that would be taken for a module
+/// and a symbol of it are not kept.
 fn is_kept(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= MAX_NAME_LEN
         && !name.starts_with('$')
         && !name.starts_with(".L")
-        && name.bytes().all(|byte| byte.is_ascii_graphic())
+        && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':')
 }
 
 /// Makes data of the linker's end markers, which files list as text though they lie behind the last

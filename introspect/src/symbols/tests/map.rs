@@ -94,7 +94,13 @@ fn a_map_cut_short_is_refused() {
 #[test]
 fn names_of_the_tool_chain_or_unfit_for_a_terminal_are_dropped() {
     let long = "x".repeat(MAX_NAME_LEN + 1);
-    let names = [(1, 't', "$x"), (2, 't', ".L1"), (3, 't', "a\u{1b}[0m"), (4, 't', long.as_str())];
+    let names = [
+        (1, 't', "$x"),
+        (2, 't', ".L1"),
+        (3, 't', "a\u{1b}[0m"),
+        (4, 't', long.as_str()),
+        (5, 't', "a:b"),
+    ];
     assert_eq!(map(&names).len(), 2);
 }
 
