@@ -73,8 +73,8 @@ stress-lab: guest guest-events guest-6.12 setup-lab  ## the same in the lab, on 
 	$(LAB) run smp --test stress:: --ips 50000000 --env EXOPROBE_STRESS_SECONDS=600 \
 	    --silence 900 --limit 7200
 
-bench: guest guest-events build  ## the figures of docs/benchmarks.md
-	cargo bench --locked -p exoprobe-tests --bench speed
+bench: guest guest-events build  ## the figures of docs/benchmarks.md (BENCH='symbols' for a part)
+	cargo bench --locked -p exoprobe-tests --bench speed -- $(BENCH)
 
 counts: guest guest-events build  ## exits and instructions of one hit, counted
 	cargo bench --locked -p exoprobe-tests --bench counts

@@ -1,5 +1,6 @@
 //! `make bench`: the figures of docs/benchmarks.md. Ratios are taken in one run, rounds of the two
-//! sides alternating; the least of each side counts, because the machine is shared.
+//! sides alternating; the least of each side counts, because the machine is shared. Arguments name the parts that
+//! are wanted: `make bench BENCH='symbols'`.
 
 mod consumer;
 mod detour;
@@ -21,12 +22,28 @@ fn least(rounds: usize, measure: impl FnMut() -> f64) -> f64 {
 
 fn main() {
     let _snapshots = exoprobe_tests::SnapshotCleanup;
+    let parts: [(&str, fn()); 7] = [
+        ("detour", detour::run),
+        ("consumer", consumer::run),
+        ("hit", hit::run),
+        ("own_event", own_event::run),
+        ("machine", machine::run),
+        ("service", service::run),
+        ("symbols", symbols::run),
+    ];
+    // Cargo adds options of its own.
+    let wanted: Vec<String> =
+        std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let is_known = |name: &String| parts.iter().any(|(part, _)| part == name);
+    if let Some(unknown) = wanted.iter().find(|name| !is_known(name)) {
+        let names: Vec<&str> = parts.iter().map(|(name, _)| *name).collect();
+        eprintln!("there is no part {unknown}: give some of {}, or none for all", names.join(", "));
+        std::process::exit(2);
+    }
     println!("{:<58} {:>14}   asked", "figure", "measured");
-    detour::run();
-    consumer::run();
-    hit::run();
-    own_event::run();
-    machine::run();
-    service::run();
-    symbols::run();
+    for (name, run) in parts {
+        if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
+            run();
+        }
+    }
 }
