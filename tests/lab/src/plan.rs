@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use exoprobe_lab::job::{Job, RESULTS, Step};
-use exoprobe_tests::harness::{LACKS_ENV, PART_ENV, PROGRESS_ENV, REPORT_ENV};
+use exoprobe_tests::harness::{LACKS_ENV, NO_DEBUG_INFO, PART_ENV, PROGRESS_ENV, REPORT_ENV};
 use exoprobe_tests::{GUEST_ENV, STRESS_SECONDS_ENV};
 
 use crate::artifacts::{self, Programs};
@@ -124,7 +124,9 @@ impl Plan {
     pub(crate) fn may_skip(self, test: &str, reason: &str) -> bool {
         let lacks = self.machine().lacks.split(';').filter_map(|lack| lack.split_once('='));
         let told = lacks.into_iter().any(|(_, why)| why == reason);
-        told || reason == ONCE || (self != Self::Stock && test.starts_with(STOCK_SUITE))
+        // What needs no VM is compared here, where binutils and pahole are.
+        let told = told || matches!(reason, ONCE | NO_DEBUG_INFO);
+        told || (self != Self::Stock && test.starts_with(STOCK_SUITE))
     }
 
     /// What tests cannot have there, as [`LACKS_ENV`]; with `once`, also the time for a second number of vCPUs, where
@@ -221,6 +223,7 @@ mod tests {
             Plan::Intel.may_skip("stock::x", "why") && !Plan::Stock.may_skip("stock::x", "why")
         );
         assert!(!Plan::Intel.may_skip("hits::x", "why"));
+        assert!(Plan::Intel.may_skip("source_lines::x", NO_DEBUG_INFO));
         let reason = "KVM_GUESTDBG_SINGLESTEP ends Bochs under SVM";
         assert!(
             Plan::Amd.may_skip("counts::x", reason) && !Plan::Intel.may_skip("counts::x", reason)

@@ -50,6 +50,9 @@ pub enum Lack {
     Broken(String),
 }
 
+/// Why a case that needs [`Need::DebugInfo`] is skipped where the guest's files are without it.
+pub const NO_DEBUG_INFO: &str = "no vmlinux.debug here: `make guest` makes one";
+
 /// Names what a place lacks that only its owner knows: `need=reason`, several with `;` between.
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
@@ -119,7 +122,7 @@ impl Need {
             }
             Self::DebugInfo => {
                 let file = crate::guest::guest_folder().join("out/vmlinux.debug");
-                require(file.exists(), "no vmlinux.debug here: `make guest` makes one")?;
+                require(file.exists(), NO_DEBUG_INFO)?;
                 let ran = Command::new("addr2line").arg("--version").output();
                 require(ran.is_ok(), "no addr2line: it is in binutils")
             }
