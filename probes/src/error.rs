@@ -267,8 +267,8 @@ impl ProbeError {
             Self::Parameter(ParameterError::NoPrototype(_) | ParameterError::NoSuch { .. }) => {
                 "ENOENT"
             }
-            Self::Syntax(_)
-            | Self::Place(_)
+            Self::Syntax(error) => error.errno(),
+            Self::Place(_)
             | Self::BadName { .. }
             | Self::DuplicateArg(_)
             | Self::Filter { .. }

@@ -22,5 +22,5 @@ pub use engine::{
     Registration, ReturnHandler, Traceless, Verdict,
 };
 pub use error::{AttachError, BatchError, ProbeError, Reserved};
-pub use events::{Event, EventPage, EventStore, StackFrame};
+pub use events::{Event, EventPage, EventStore, StackFrame, TracePage, trace_header};
 pub use status::{DisplacedBy, ProbeStatus, StatusFlag};

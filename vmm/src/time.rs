@@ -45,6 +45,13 @@ impl GuestClock {
     pub fn seconds(&self, time: GuestTime) -> f64 {
         time.0 as f64 / (f64::from(self.khz.max(1)) * 1e3)
     }
+
+    /// Whole microseconds since the guest's power-on.
+    #[must_use]
+    pub fn micros(&self, time: GuestTime) -> u64 {
+        let micros = u128::from(time.0) * 1000 / u128::from(self.khz.max(1));
+        u64::try_from(micros).unwrap_or(u64::MAX)
+    }
 }
 
 fn host_tsc() -> u64 {

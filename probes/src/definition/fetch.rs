@@ -6,12 +6,12 @@ use std::str::FromStr;
 use exoprobe_vmm::Gva;
 use serde::{Deserialize, Serialize};
 
-use super::{ParseError, Register, ValueType, text};
+use super::{ParseError, Register, ValueType, language};
 
 /// Most dereferences in one another, as the tracer's budget of steps allows.
 pub const NESTING_MAX: usize = 12;
 
-/// Where a value comes from. All are 64 bits wide.
+/// Where a value comes from. Numbers are 64 bits wide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fetch {
     /// `%REG`.
@@ -22,17 +22,44 @@ pub enum Fetch {
     StackPointer,
     /// `$retval`: what the function returned. Return probes only.
     ReturnValue,
+    /// `$argN`: the function's Nth argument, from 1, at its entry.
+    Argument(u16),
+    /// `$arg*`: all parameters, at the function's entry. Stands for several values.
+    AllParameters,
+    /// `$comm`: the current task's name.
+    Comm,
+    /// `\NUM`: the number itself.
+    Constant(u64),
+    /// `\"text"`: the text itself.
+    ConstantText(String),
     /// `@ADDR`: memory at an address.
     Memory(Gva),
-    /// `NAME`: the function's parameter of this name, at its entry. What it is in is known once the kernel's types
-    /// are.
+    /// `@SYM[+-OFFS]`: memory at a symbol of the kernel.
+    Symbol {
+        /// Its name.
+        name: String,
+        /// Bytes from its start.
+        offset: i64,
+    },
+    /// `NAME`: the function's parameter of this name, at its entry; what it is in is known once the kernel's types
+    /// are. Or, where it has none of the name, a value as the tracer's first version wrote it: `aN`, `sN`, `sa`, `rv`,
+    /// `ra`.
     Parameter(String),
+    /// `BODY->MEMBER.MEMBER->MEMBER`: a member of the struct that a parameter or the returned value points to.
+    Member {
+        /// The pointer: a parameter or `$retval`.
+        base: Box<Fetch>,
+        /// All that follows the first `->`.
+        path: String,
+    },
     /// `+OFFS(BODY)`, `-OFFS(BODY)`: memory at the value of BODY plus or minus OFFS bytes.
     Deref {
         /// Bytes added to the inner value.
         offset: i64,
         /// What gives the address.
         base: Box<Fetch>,
+        /// `+uOFFS(BODY)`: the memory is a user's; at the kernel's addresses there is none.
+        user: bool,
     },
 }
 
@@ -40,7 +67,14 @@ impl Fetch {
     /// Reads memory, which may not be there at a hit.
     #[must_use]
     pub fn reads_memory(&self) -> bool {
-        matches!(self, Self::Stack(_) | Self::Memory(_) | Self::Deref { .. })
+        matches!(
+            self,
+            Self::Stack(_)
+                | Self::Memory(_)
+                | Self::Symbol { .. }
+                | Self::Member { .. }
+                | Self::Deref { .. }
+        )
     }
 
     /// Has a meaning at a function's return only.
@@ -48,19 +82,33 @@ impl Fetch {
     pub fn is_of_return(&self) -> bool {
         match self {
             Self::ReturnValue => true,
-            Self::Deref { base, .. } => base.is_of_return(),
+            Self::Deref { base, .. } | Self::Member { base, .. } => base.is_of_return(),
             _ => false,
+        }
+    }
+
+    /// What all the dereferences begin with.
+    #[must_use]
+    pub fn innermost(&self) -> &Self {
+        match self {
+            Self::Deref { base, .. } | Self::Member { base, .. } => base.innermost(),
+            other => other,
         }
     }
 
     /// The parameter that it is, or begins with.
     #[must_use]
     pub fn parameter(&self) -> Option<&str> {
-        match self {
+        match self.innermost() {
             Self::Parameter(name) => Some(name),
-            Self::Deref { base, .. } => base.parameter(),
             _ => None,
         }
+    }
+
+    /// Text that no memory has to be read for.
+    #[must_use]
+    pub fn is_known_text(&self) -> bool {
+        matches!(self, Self::Comm | Self::ConstantText(_))
     }
 }
 
@@ -71,9 +119,21 @@ impl fmt::Display for Fetch {
             Self::Stack(n) => write!(f, "$stack{n}"),
             Self::StackPointer => f.write_str("$stack"),
             Self::ReturnValue => f.write_str("$retval"),
+            Self::Argument(n) => write!(f, "$arg{n}"),
+            Self::AllParameters => f.write_str("$arg*"),
+            Self::Comm => f.write_str("$comm"),
+            Self::Constant(number) => write!(f, "\\{number:#x}"),
+            Self::ConstantText(text) => write!(f, "\\\"{text}\""),
             Self::Memory(addr) => write!(f, "@{addr}"),
+            Self::Symbol { name, offset: 0 } => write!(f, "@{name}"),
+            Self::Symbol { name, offset } => write!(f, "@{name}{offset:+}"),
             Self::Parameter(name) => f.write_str(name),
-            Self::Deref { offset, base } => write!(f, "{offset:+}({base})"),
+            Self::Member { base, path } => write!(f, "{base}->{path}"),
+            Self::Deref { offset, base, user: false } => write!(f, "{offset:+}({base})"),
+            Self::Deref { offset, base, user: true } => {
+                let sign = if *offset < 0 { '-' } else { '+' };
+                write!(f, "{sign}u{}({base})", offset.unsigned_abs())
+            }
         }
     }
 }
@@ -81,19 +141,44 @@ impl fmt::Display for Fetch {
 impl FromStr for Fetch {
     type Err = ParseError;
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        text::parse_fetch(text)
+        language::parse_fetch(text)
     }
 }
 
-/// One recorded value: `[NAME=]BODY[:TYPE]`.
+/// One recorded value, or several of one kind in a row: `[NAME=]BODY[:TYPE]`, `[NAME=]BODY:TYPE[COUNT]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchArg {
     /// Name of the field; a parameter's own, or `argN` (N from 1), when the definition gives none.
     pub name: Option<String>,
     /// Where its value comes from.
     pub body: Fetch,
-    /// What it is; when the definition does not say, what the kernel's types say of a parameter, else `x64`.
+    /// What it is; when the definition does not say, what the kernel's types say of a parameter, `string` of text, else
+    /// `x64`.
     pub kind: Option<ValueType>,
+    /// How many there are, of an array.
+    pub count: Option<u8>,
+}
+
+impl FetchArg {
+    /// The name of its field, when it is argument `index`.
+    pub(super) fn name_at(&self, index: usize) -> String {
+        match (&self.name, &self.body) {
+            (Some(name), _) | (None, Fetch::Parameter(name)) => name.clone(),
+            _ => super::unnamed(index),
+        }
+    }
+
+    /// What follows the name.
+    pub(super) fn fmt_value(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.body)?;
+        if let Some(kind) = self.kind {
+            write!(f, ":{kind}")?;
+        }
+        match self.count {
+            Some(count) => write!(f, "[{count}]"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl fmt::Display for FetchArg {
@@ -101,18 +186,14 @@ impl fmt::Display for FetchArg {
         if let Some(name) = &self.name {
             write!(f, "{name}=")?;
         }
-        self.body.fmt(f)?;
-        match self.kind {
-            Some(kind) => write!(f, ":{kind}"),
-            None => Ok(()),
-        }
+        self.fmt_value(f)
     }
 }
 
 impl FromStr for FetchArg {
     type Err = ParseError;
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        text::parse_arg(text)
+        language::parse_arg(text)
     }
 }
 

@@ -1,9 +1,11 @@
-//! Which hits count: ftrace's filter language over the numbers of a hit (events.rst, "Event filtering").
+//! Which hits count: ftrace's filter language over the values of a hit (events.rst, "Event filtering").
 //!
 //! | operator | of numbers, with sign where the field's type has one |
 //! |---|---|
 //! | `==` `!=` `<` `<=` `>` `>=` | as they say |
 //! | `&` | some bit is in both |
+//! | `==` `!=` `"text"` | a text is this one, or is not |
+//! | `~` `!~` `"glob"` | a text matches, or does not: `*` is any text, `?` a character, `[a-z]` one of some |
 //! | `!` `&&` `\|\|` `( )` | in this order of strength |
 
 use std::fmt;
@@ -92,8 +94,62 @@ pub enum Field {
         /// Its type, which is a number's.
         kind: ValueType,
     },
+    /// An argument that is text.
+    Text {
+        /// Its place among them.
+        index: usize,
+    },
     /// `common_pid`: the number of the task that was current.
     Pid,
+    /// `comm`: its name.
+    Comm,
+}
+
+/// The value of a field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FieldValue {
+    /// A word, as it was fetched.
+    Word(u64),
+    /// Text.
+    Text(Vec<u8>),
+}
+
+impl From<u64> for FieldValue {
+    fn from(word: u64) -> Self {
+        Self::Word(word)
+    }
+}
+
+/// How text is compared.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TextTest {
+    /// It is a pattern: `~`, not `==`.
+    pub glob: bool,
+    /// What does not match is wanted: `!=`, `!~`.
+    pub not: bool,
+    /// What with.
+    pub text: String,
+}
+
+impl TextTest {
+    /// As it is written.
+    #[must_use]
+    pub fn sign(&self) -> &'static str {
+        match (self.glob, self.not) {
+            (false, false) => "==",
+            (false, true) => "!=",
+            (true, false) => "~",
+            (true, true) => "!~",
+        }
+    }
+
+    fn holds(&self, value: &[u8]) -> bool {
+        let is_match = match self.glob {
+            true => exoprobe_introspect::glob_matches(self.text.as_bytes(), value),
+            false => self.text.as_bytes() == value,
+        };
+        is_match != self.not
+    }
 }
 
 /// Why a filter does not fit its probe.
@@ -102,9 +158,15 @@ pub enum FieldError {
     /// It looks at what is not there.
     #[error("the filter's `{0}` is no field of this probe")]
     NoSuch(String),
-    /// It compares text.
-    #[error("the filter's `{0}` is text: only numbers can be compared")]
+    /// It compares text with a number.
+    #[error("the filter's `{0}` is text: compare it by `==`, `!=` or `~` with a \"text\"")]
     Text(String),
+    /// It compares a number with text.
+    #[error("the filter's `{0}` is a number: compare it with one")]
+    Number(String),
+    /// It compares what has several values.
+    #[error("the filter's `{0}` is an array, which cannot be compared")]
+    Array(String),
 }
 
 impl Field {
@@ -112,7 +174,7 @@ impl Field {
     fn number(self, word: u64) -> (u64, bool) {
         match self {
             Self::Arg { kind, .. } => (kind.narrow(word), kind.is_signed()),
-            Self::Pid => (word, false),
+            Self::Pid | Self::Text { .. } | Self::Comm => (word, false),
         }
     }
 }
@@ -129,6 +191,13 @@ pub enum Filter<F = String> {
         /// With what.
         operand: u64,
     },
+    /// One comparison of text.
+    Match {
+        /// Of what.
+        field: F,
+        /// How, and with what.
+        test: TextTest,
+    },
     /// `!`
     Not(Box<Filter<F>>),
     /// `&&`: two or more.
@@ -138,11 +207,14 @@ pub enum Filter<F = String> {
 }
 
 impl<F> Filter<F> {
-    /// The same over other fields.
+    /// The same over other fields, which `find` gives; it is told whether the field is compared with text.
     ///
     /// # Errors
     /// The first that `find` gives.
-    pub fn resolve<G, E>(&self, find: &mut impl FnMut(&F) -> Result<G, E>) -> Result<Filter<G>, E> {
+    pub fn resolve<G, E>(
+        &self,
+        find: &mut impl FnMut(&F, bool) -> Result<G, E>,
+    ) -> Result<Filter<G>, E> {
         let mut each = |all: &[Self]| -> Result<Vec<Filter<G>>, E> {
             all.iter().map(|one| one.resolve(find)).collect()
         };
@@ -152,34 +224,44 @@ impl<F> Filter<F> {
             Self::Not(inner) => Filter::Not(Box::new(inner.resolve(find)?)),
             Self::Test { field, comparison, operand } => {
                 let (comparison, operand) = (*comparison, *operand);
-                Filter::Test { field: find(field)?, comparison, operand }
+                Filter::Test { field: find(field, false)?, comparison, operand }
+            }
+            Self::Match { field, test } => {
+                Filter::Match { field: find(field, true)?, test: test.clone() }
             }
         })
     }
 }
 
 impl Filter<Field> {
-    /// Whether it lets a hit through; `fetch` gives a field's word, `None` where it cannot be known. A comparison
+    /// Whether it lets a hit through; `fetch` gives a field's value, `None` where it cannot be known. A comparison
     /// with such a value is false, whichever it is.
-    pub fn holds(&self, fetch: &mut impl FnMut(Field) -> Option<u64>) -> bool {
+    pub fn holds<V: Into<FieldValue>>(&self, fetch: &mut impl FnMut(Field) -> Option<V>) -> bool {
         match self {
-            Self::Test { field, comparison, operand } => fetch(*field).is_some_and(|word| {
-                let (value, is_signed) = field.number(word);
-                comparison.holds(value, *operand, is_signed)
-            }),
+            Self::Test { field, comparison, operand } => match fetch(*field).map(V::into) {
+                Some(FieldValue::Word(word)) => {
+                    let (value, is_signed) = field.number(word);
+                    comparison.holds(value, *operand, is_signed)
+                }
+                _ => false,
+            },
+            Self::Match { field, test } => match fetch(*field).map(V::into) {
+                Some(FieldValue::Text(text)) => test.holds(&text),
+                _ => false,
+            },
             Self::Not(inner) => !inner.holds(fetch),
             Self::All(all) => all.iter().all(|one| one.holds(fetch)),
             Self::Any(any) => any.iter().any(|one| one.holds(fetch)),
         }
     }
 
-    /// Whether it looks at the current task.
+    /// Whether it looks at a field for which `is_one` holds.
     #[must_use]
-    pub fn asks_for_pid(&self) -> bool {
+    pub fn asks_for(&self, is_one: &impl Fn(Field) -> bool) -> bool {
         match self {
-            Self::Test { field, .. } => *field == Field::Pid,
-            Self::Not(inner) => inner.asks_for_pid(),
-            Self::All(all) | Self::Any(all) => all.iter().any(Self::asks_for_pid),
+            Self::Test { field, .. } | Self::Match { field, .. } => is_one(*field),
+            Self::Not(inner) => inner.asks_for(is_one),
+            Self::All(all) | Self::Any(all) => all.iter().any(|one| one.asks_for(is_one)),
         }
     }
 }
@@ -190,7 +272,9 @@ impl fmt::Display for Filter {
             all.iter().enumerate().try_for_each(|(index, one)| {
                 let between = if index == 0 { "" } else { with };
                 match one {
-                    Self::Test { .. } | Self::Not(_) => write!(f, "{between}{one}"),
+                    Self::Test { .. } | Self::Match { .. } | Self::Not(_) => {
+                        write!(f, "{between}{one}")
+                    }
                     Self::All(_) | Self::Any(_) => write!(f, "{between}({one})"),
                 }
             })
@@ -199,6 +283,7 @@ impl fmt::Display for Filter {
             Self::Test { field, comparison, operand } => {
                 write!(f, "{field} {} {operand:#x}", comparison.sign())
             }
+            Self::Match { field, test } => write!(f, "{field} {} \"{}\"", test.sign(), test.text),
             Self::Not(inner) => write!(f, "!({inner})"),
             Self::All(all) => joined(f, all, " && "),
             Self::Any(any) => joined(f, any, " || "),
@@ -237,7 +322,7 @@ mod tests {
             _ => Field::Pid,
         };
         let Ok(filter) =
-            filter.resolve(&mut |name| Ok::<_, std::convert::Infallible>(a_or_pid(name)));
+            filter.resolve(&mut |name, _| Ok::<_, std::convert::Infallible>(a_or_pid(name)));
         filter.holds(&mut |field| if field == Field::Pid { Some(pid) } else { a })
     }
 

@@ -1,21 +1,31 @@
 //! Parses filters. Positions are columns of the text, identifiers those of the tracer (error_log).
 
 use winnow::ascii::multispace0;
-use winnow::combinator::{alt, eof, preceded, repeat_till, terminated};
+use winnow::combinator::{alt, eof, opt, preceded, repeat_till, terminated};
 use winnow::prelude::*;
 use winnow::stream::{AsChar, LocatingSlice, Location};
 use winnow::token::{self, take_while};
 
-use super::filter::{Comparison, Filter, GROUPS_MAX, TESTS_MAX};
-use super::{ParseError, is_event_name, text};
+use super::filter::{Comparison, Filter, GROUPS_MAX, TESTS_MAX, TextTest};
+use super::language::parse_number;
+use super::{ParseError, is_event_name};
 
 /// What a filter looks like, for who got one wrong.
-const FORM: &str = "write `NAME == 5`, and `&&`, `||`, `!`, `( )` between such";
+const FORM: &str =
+    "write `NAME == 5` or `NAME ~ \"text*\"`, and `&&`, `||`, `!`, `( )` between such";
+/// Longest text of a comparison, in bytes (MAX_FILTER_STR_VAL).
+const TEXT_MAX: usize = 255;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Word,
     Comparison(Comparison),
+    /// `~`, or, with `true`, `!~`.
+    Glob(bool),
+    /// Text between quotes, which `text` is without.
+    Quoted,
+    /// A quote whose text does not end.
+    OpenQuote,
     And,
     Or,
     Not,
@@ -45,20 +55,32 @@ fn sign(input: &mut Input<'_>) -> winnow::ModalResult<Kind> {
         )),
         "==".value(Kind::Comparison(Comparison::Equal)),
         "!=".value(Kind::Comparison(Comparison::NotEqual)),
+        alt(("!~".value(Kind::Glob(true)), "~".value(Kind::Glob(false)))),
         "<=".value(Kind::Comparison(Comparison::AtMost)),
         ">=".value(Kind::Comparison(Comparison::AtLeast)),
-        "<".value(Kind::Comparison(Comparison::Below)),
-        ">".value(Kind::Comparison(Comparison::Above)),
+        alt((
+            "<".value(Kind::Comparison(Comparison::Below)),
+            ">".value(Kind::Comparison(Comparison::Above)),
+        )),
         "&".value(Kind::Comparison(Comparison::AnyBit)),
         "!".value(Kind::Not),
     ))
     .parse_next(input)
 }
 
+/// Text between two quotes of one kind.
+fn quoted<'a>(input: &mut Input<'a>) -> winnow::ModalResult<(Kind, &'a str)> {
+    let quote = token::one_of(['"', '\'']).parse_next(input)?;
+    let text = token::take_till(0.., quote).parse_next(input)?;
+    let is_closed = opt(quote).parse_next(input)?.is_some();
+    Ok((if is_closed { Kind::Quoted } else { Kind::OpenQuote }, text))
+}
+
 fn lex<'a>(input: &mut Input<'a>) -> winnow::ModalResult<Token<'a>> {
     let at = input.current_token_start();
     let word = take_while(1.., |c: char| c.is_alphanum() || matches!(c, '_' | '-' | '.'));
     let (kind, text) = alt((
+        quoted,
         word.value(Kind::Word).with_taken(),
         sign.with_taken(),
         token::any.value(Kind::Other).with_taken(),
@@ -180,10 +202,28 @@ impl<'a> Grammar<'_, 'a> {
         }
         self.tests += 1;
         let position = self.position();
-        let Some(Token { kind: Kind::Comparison(comparison), .. }) = self.next() else {
-            let message = format!("behind `{field}` comes `==`, `!=`, `<`, `<=`, `>`, `>=` or `&`");
-            return fail(position, "INVALID_OP", message);
-        };
+        let sign = self.next().map(|token| token.kind);
+        match (sign, self.tokens.first().map(|token| token.kind)) {
+            (Some(Kind::Glob(not)), _) => self.matching(field, true, not),
+            (Some(Kind::Comparison(Comparison::Equal)), Some(Kind::Quoted | Kind::OpenQuote)) => {
+                self.matching(field, false, false)
+            }
+            (
+                Some(Kind::Comparison(Comparison::NotEqual)),
+                Some(Kind::Quoted | Kind::OpenQuote),
+            ) => self.matching(field, false, true),
+            (Some(Kind::Comparison(comparison)), _) => self.number(field, comparison),
+            _ => {
+                let message = format!(
+                    "behind `{field}` comes `==`, `!=`, `<`, `<=`, `>`, `>=`, `&`, `~` or `!~`"
+                );
+                fail(position, "INVALID_OP", message)
+            }
+        }
+    }
+
+    /// The rest of a comparison with a number.
+    fn number(&mut self, field: String, comparison: Comparison) -> Result<Filter, ParseError> {
         let position = self.position();
         let operand = self.next().filter(|token| token.kind == Kind::Word);
         match operand.and_then(|token| number(token.text)) {
@@ -191,6 +231,28 @@ impl<'a> Grammar<'_, 'a> {
             None => {
                 let message = "a number belongs here: `5`, `0x1f` or `-12`".to_owned();
                 fail(position, "ILLEGAL_INTVAL", message)
+            }
+        }
+    }
+
+    /// The rest of a comparison with text.
+    fn matching(&mut self, field: String, glob: bool, not: bool) -> Result<Filter, ParseError> {
+        let position = self.position();
+        match self.next() {
+            Some(Token { kind: Kind::Quoted, text, .. }) if text.len() > TEXT_MAX => {
+                let message = format!("a text of a filter has at most {TEXT_MAX} bytes");
+                fail(position, "OPERAND_TOO_LONG", message)
+            }
+            Some(Token { kind: Kind::Quoted, text, .. }) => {
+                let test = TextTest { glob, not, text: text.to_owned() };
+                Ok(Filter::Match { field, test })
+            }
+            Some(Token { kind: Kind::OpenQuote, .. }) => {
+                fail(position, "MISSING_QUOTE", "the quote at the text's end is missing".to_owned())
+            }
+            _ => {
+                let message = "a text belongs here, between quotes: `\"file*\"`".to_owned();
+                fail(position, "MISSING_QUOTE", message)
             }
         }
     }
@@ -210,8 +272,8 @@ fn joined(mut all: Vec<Filter>, join: impl Fn(Vec<Filter>) -> Filter) -> Filter 
 /// A number of 64 bits; a negative one in two's complement.
 fn number(text: &str) -> Option<u64> {
     match text.strip_prefix('-') {
-        None => text::parse_number(text),
-        Some(digits) => text::parse_number(digits).filter(|n| *n <= 1 << 63).map(u64::wrapping_neg),
+        None => parse_number(text),
+        Some(digits) => parse_number(digits).filter(|n| *n <= 1 << 63).map(u64::wrapping_neg),
     }
 }
 
@@ -228,10 +290,13 @@ mod tests {
             ("  ", "NO_FILTER", 2),
             ("a", "INVALID_OP", 1),
             ("a = 5", "INVALID_OP", 2),
-            ("a ~ \"x*\"", "INVALID_OP", 2),
+            ("a < \"x\"", "ILLEGAL_INTVAL", 4),
+            ("a ~ x*", "MISSING_QUOTE", 4),
+            ("a ~", "MISSING_QUOTE", 3),
+            ("a == \"x", "MISSING_QUOTE", 5),
+            ("a !~ 'x\" && b == 1", "MISSING_QUOTE", 5),
             ("a ==", "ILLEGAL_INTVAL", 4),
             ("a == x", "ILLEGAL_INTVAL", 5),
-            ("a == \"x\"", "ILLEGAL_INTVAL", 5),
             ("a == 0x10000000000000000", "ILLEGAL_INTVAL", 5),
             ("a == -9223372036854775809", "ILLEGAL_INTVAL", 5),
             ("a == 5 &&", "NO_FILTER", 9),
@@ -256,13 +321,20 @@ mod tests {
     }
 
     fn any_filter() -> impl Strategy<Value = Filter> {
-        let test = ("[a-z_][a-z0-9_]{0,5}", 0..Comparison::ALL.len(), any::<u64>()).prop_map(
+        let number = ("[a-z_][a-z0-9_]{0,5}", 0..Comparison::ALL.len(), any::<u64>()).prop_map(
             |(field, which, operand)| Filter::Test {
                 field,
                 comparison: Comparison::ALL[which],
                 operand,
             },
         );
+        let text = ("[a-z_][a-z0-9_]{0,5}", any::<[bool; 2]>(), "[^\"]{0,60}").prop_map(
+            |(field, [glob, not], text)| Filter::Match {
+                field,
+                test: TextTest { glob, not, text },
+            },
+        );
+        let test = prop_oneof![number, text];
         test.prop_recursive(4, 32, 4, |inner| {
             prop_oneof![
                 inner.clone().prop_map(|one| Filter::Not(Box::new(one))),
@@ -274,7 +346,7 @@ mod tests {
 
     fn tests(filter: &Filter) -> usize {
         match filter {
-            Filter::Test { .. } => 1,
+            Filter::Test { .. } | Filter::Match { .. } => 1,
             Filter::Not(inner) => tests(inner),
             Filter::All(all) | Filter::Any(all) => all.iter().map(tests).sum(),
         }

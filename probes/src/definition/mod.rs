@@ -1,20 +1,24 @@
 //! What a user says a probe is: JSON, or a line of kprobe_events' language.
 
 mod action;
+mod argument;
 mod fetch;
 mod filter;
 mod filter_text;
+mod language;
 mod register;
-mod text;
 mod value;
 
 pub use action::Action;
+pub(crate) use argument::Argument;
 pub use fetch::{Fetch, FetchArg, NESTING_MAX};
-pub use filter::{Comparison, Field, FieldError, Filter};
+pub use filter::{Comparison, Field, FieldError, FieldValue, Filter, TextTest};
+pub(crate) use language::parse_place;
+pub use language::{
+    Command, Deletion, ParseError, definition_lines, normalised, parse_command, parse_line,
+};
 pub use register::Register;
-pub(crate) use text::parse_place;
-pub use text::{ParseError, definition_lines, parse_line};
-pub use value::{TEXT_MAX, ValueType, Width};
+pub use value::{ARRAY_MAX, Bits, TEXT_MAX, ValueType, Width};
 
 use std::fmt;
 
@@ -34,6 +38,8 @@ pub const MAXACTIVE_MAX: u32 = 4096;
 
 /// What a filter calls the number of the task that was current.
 pub const PID_FIELD: &str = "common_pid";
+/// What a filter calls its name.
+pub const COMM_FIELD: &str = "comm";
 
 /// Kind of a probe, as in the second column of kprobes/list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
@@ -165,31 +171,7 @@ impl ProbeDefinition {
     /// Name of argument `index`.
     #[must_use]
     pub fn arg_name(&self, index: usize) -> String {
-        match self.args.get(index) {
-            Some(FetchArg { name: Some(name), .. }) => name.clone(),
-            Some(FetchArg { body: Fetch::Parameter(name), .. }) => name.clone(),
-            _ => format!("arg{}", index + 1),
-        }
-    }
-
-    /// The filter with its fields found among the arguments, whose types `kind_of` gives.
-    ///
-    /// # Errors
-    /// [`FieldError`].
-    pub fn filter_by_field(
-        &self,
-        kind_of: impl Fn(usize) -> ValueType,
-    ) -> Result<Option<Filter<Field>>, FieldError> {
-        let mut find = |name: &String| {
-            let found = (0..self.args.len()).find(|index| self.arg_name(*index) == *name);
-            match found.map(|index| (index, kind_of(index))) {
-                Some((_, kind)) if kind.is_text() => Err(FieldError::Text(name.clone())),
-                Some((index, kind)) => Ok(Field::Arg { index, kind }),
-                None if name == PID_FIELD => Ok(Field::Pid),
-                None => Err(FieldError::NoSuch(name.clone())),
-            }
-        };
-        self.filter.as_ref().map(|filter| filter.resolve(&mut find)).transpose()
+        self.args.get(index).map_or_else(|| unnamed(index), |arg| arg.name_at(index))
     }
 }
 
@@ -203,13 +185,22 @@ impl fmt::Display for ProbeDefinition {
         }
         write!(f, ":{}/{} {}", self.group(), self.event_name(), self.place())?;
         for (index, arg) in self.args.iter().enumerate() {
-            write!(f, " {}={}", self.arg_name(index), arg.body)?;
-            if let Some(kind) = arg.kind {
-                write!(f, ":{kind}")?;
+            match arg.body {
+                // Several values, each with a name of its own.
+                Fetch::AllParameters => write!(f, " {}", arg.body)?,
+                _ => {
+                    write!(f, " {}=", self.arg_name(index))?;
+                    arg.fmt_value(f)?;
+                }
             }
         }
         Ok(())
     }
+}
+
+/// Name of argument `index`, which has none of its own.
+fn unnamed(index: usize) -> String {
+    format!("arg{}", index + 1)
 }
 
 /// Is `name` a C identifier of a length the tracer takes?
@@ -251,7 +242,7 @@ mod hex_number {
                     Some(digits) => (-1_i64, digits),
                     None => (1, text.as_str()),
                 };
-                let number = super::text::parse_address(digits).map(|addr| addr.0);
+                let number = super::language::parse_address(digits).map(|addr| addr.0);
                 let number = number.filter(|n| sign > 0 || *n <= 1 << 63);
                 number
                     .map(|n| if sign < 0 { n.wrapping_neg() } else { n })

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde_json::Value;
-
 /// Most bytes of a text that are recorded, its end included (PATH_MAX).
 pub const TEXT_MAX: usize = 4096;
+/// Most values of an array (MAX_ARRAY_LEN of the tracer).
+pub const ARRAY_MAX: u8 = 64;
 
 /// How many bits of a value count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,10 +36,47 @@ impl Width {
         }
     }
 
+    /// In bytes.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Byte => 1,
+            Self::Word => 2,
+            Self::Double => 4,
+            Self::Quad => 8,
+        }
+    }
+
     /// The width of so many bytes, where it is one.
     #[must_use]
     pub fn of_bytes(bytes: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|width| u64::from(width.bits()) == bytes * 8)
+    }
+}
+
+/// Some bits of a number: `bW@O/C`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bits {
+    width: u8,
+    offset: u8,
+    container: Width,
+}
+
+impl Bits {
+    /// `width` bits, at least one, above the `offset` lowest of a number; `None` where it has not as many.
+    #[must_use]
+    pub fn new(width: u32, offset: u32, container: Width) -> Option<Self> {
+        let end = width.checked_add(offset).filter(|_| width > 0)?;
+        (end <= container.bits()).then_some(())?;
+        Some(Self {
+            width: u8::try_from(width).ok()?,
+            offset: u8::try_from(offset).ok()?,
+            container,
+        })
+    }
+
+    fn of(self, word: u64) -> u64 {
+        word >> self.offset & (u64::MAX >> (64 - u32::from(self.width)))
     }
 }
 
@@ -52,6 +89,14 @@ pub enum ValueType {
     Signed(Width),
     /// `x8` to `x64`: a number, in hexadecimal digits.
     Hex(Width),
+    /// `char`: a character of one byte.
+    Char,
+    /// `bW@O/C`: some bits of a number.
+    Bits(Bits),
+    /// `symbol`: an address of the kernel, shown by the symbol it is in.
+    Symbol,
+    /// `symstr`: the same, as text.
+    SymbolText,
     /// `string`: text in memory, the kernel's or, at a user's address, the user's.
     Text,
     /// `ustring`: text in the memory of a user.
@@ -65,10 +110,16 @@ impl Default for ValueType {
 }
 
 impl ValueType {
-    /// Its value is text, not a number.
+    /// Its value is text in memory, not a number.
     #[must_use]
     pub fn is_text(self) -> bool {
         matches!(self, Self::Text | Self::UserText)
+    }
+
+    /// It is shown as text, which numbers cannot be compared with.
+    #[must_use]
+    pub fn shows_text(self) -> bool {
+        matches!(self, Self::Text | Self::UserText | Self::SymbolText)
     }
 
     /// Its numbers have signs.
@@ -77,12 +128,14 @@ impl ValueType {
         matches!(self, Self::Signed(_))
     }
 
-    /// How many bits count; those of a text's address.
+    /// How wide the number is that it is taken from; of a text, its address.
     #[must_use]
     pub fn width(self) -> Width {
         match self {
             Self::Unsigned(width) | Self::Signed(width) | Self::Hex(width) => width,
-            Self::Text | Self::UserText => Width::Quad,
+            Self::Bits(bits) => bits.container,
+            Self::Char => Width::Byte,
+            Self::Symbol | Self::SymbolText | Self::Text | Self::UserText => Width::Quad,
         }
     }
 
@@ -90,51 +143,74 @@ impl ValueType {
     #[must_use]
     pub fn narrow(self, word: u64) -> u64 {
         let unused = 64 - self.width().bits();
-        match self.is_signed() {
-            true => ((word << unused).cast_signed() >> unused).cast_unsigned(),
-            false => word << unused >> unused,
-        }
-    }
-
-    /// A number of this type as JSON: what is shown in hexadecimal digits is text, for a double holds only 53 bits.
-    #[must_use]
-    pub fn number(self, word: u64) -> Value {
-        let number = self.narrow(word);
+        let plain = word << unused >> unused;
         match self {
-            Self::Unsigned(_) => number.into(),
-            Self::Signed(_) => number.cast_signed().into(),
-            Self::Hex(_) | Self::Text | Self::UserText => format!("{number:#x}").into(),
+            Self::Signed(_) => ((word << unused).cast_signed() >> unused).cast_unsigned(),
+            Self::Bits(bits) => bits.of(plain),
+            _ => plain,
         }
     }
 }
 
 impl fmt::Display for ValueType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let letter = match self {
-            Self::Unsigned(_) => 'u',
-            Self::Signed(_) => 's',
-            Self::Hex(_) => 'x',
-            Self::Text => return f.write_str("string"),
-            Self::UserText => return f.write_str("ustring"),
-        };
-        write!(f, "{letter}{}", self.width().bits())
+        match self {
+            Self::Unsigned(width) => write!(f, "u{}", width.bits()),
+            Self::Signed(width) => write!(f, "s{}", width.bits()),
+            Self::Hex(width) => write!(f, "x{}", width.bits()),
+            Self::Bits(Bits { width, offset, container }) => {
+                write!(f, "b{width}@{offset}/{}", container.bits())
+            }
+            Self::Char => f.write_str("char"),
+            Self::Symbol => f.write_str("symbol"),
+            Self::SymbolText => f.write_str("symstr"),
+            Self::Text => f.write_str("string"),
+            Self::UserText => f.write_str("ustring"),
+        }
     }
 }
 
 /// Not the name of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no such type: `u8` to `u64`, `s8` to `s64`, `x8` to `x64`, `string` and `ustring` are")]
-pub struct NoSuchType;
+pub enum NoSuchType {
+    /// It names none.
+    #[error(
+        "no such type: `u8` to `u64`, `s8` to `s64`, `x8` to `x64`, `char`, `symbol`, `symstr`, `string`, `ustring` and \
+        `bWIDTH@OFFSET/CONTAINER` are"
+    )]
+    Unknown,
+    /// It begins as a bit-field.
+    #[error(
+        "no bit-field: write `b4@8/32` for four bits above the lowest eight of 32; containers have 8, 16, 32 or 64"
+    )]
+    BitField,
+}
 
 impl FromStr for ValueType {
     type Err = NoSuchType;
     fn from_str(text: &str) -> Result<Self, NoSuchType> {
+        if let Some(rest) =
+            text.strip_prefix('b').filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+        {
+            return bit_field(rest).map(Self::Bits).ok_or(NoSuchType::BitField);
+        }
         let numbers = Width::ALL
             .into_iter()
             .flat_map(|width| [Self::Unsigned(width), Self::Signed(width), Self::Hex(width)]);
-        let mut all = numbers.chain([Self::Text, Self::UserText]);
-        all.find(|kind| kind.to_string() == text).ok_or(NoSuchType)
+        let others = [Self::Char, Self::Symbol, Self::SymbolText, Self::Text, Self::UserText];
+        let mut all = numbers.chain(others);
+        all.find(|kind| kind.to_string() == text).ok_or(NoSuchType::Unknown)
     }
+}
+
+/// `W@O/C`.
+fn bit_field(text: &str) -> Option<Bits> {
+    let (width, rest) = text.split_once('@')?;
+    let (offset, container) = rest.split_once('/')?;
+    let number = |text: &str| u32::try_from(super::language::parse_number(text)?).ok();
+    let container = number(container)?;
+    let container = Width::ALL.into_iter().find(|width| width.bits() == container)?;
+    Bits::new(number(width)?, number(offset)?, container)
 }
 
 #[cfg(test)]
@@ -143,26 +219,32 @@ mod tests {
 
     #[test]
     fn numbers_are_as_wide_as_their_type() {
-        let show =
-            |name: &str, word: u64| name.parse::<ValueType>().unwrap().number(word).to_string();
+        let narrow = |name: &str, word: u64| name.parse::<ValueType>().unwrap().narrow(word);
         let word = 0xffff_ffff_ffff_ff9c;
-        assert_eq!(show("s32", word), "-100");
-        assert_eq!(show("u32", word), "4294967196");
-        assert_eq!(show("s8", 0x17f), "127");
-        assert_eq!(show("u16", 0x1_ffff), "65535");
-        assert_eq!(show("x8", word), "\"0x9c\"");
-        assert_eq!(show("u64", word), "18446744073709551516");
-        assert_eq!(show("s64", word), "-100");
-        assert_eq!(ValueType::default().number(31).to_string(), "\"0x1f\"");
+        assert_eq!(narrow("s32", word).cast_signed(), -100);
+        assert_eq!(narrow("u32", word), 4_294_967_196);
+        assert_eq!(narrow("s8", 0x17f), 127);
+        assert_eq!(narrow("x8", word), 0x9c);
+        assert_eq!(narrow("char", 0x1241), 0x41);
+        assert_eq!(narrow("b4@8/16", 0x7_5a00), 0xa);
+        assert_eq!(narrow("b64@0/64", word), word);
+        assert_eq!(narrow("b1@31/32", 0xffff_ffff_7fff_ffff), 0);
     }
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for name in ["u8", "s16", "x32", "u64", "string", "ustring"] {
+        let names =
+            ["u8", "s16", "x32", "u64", "string", "ustring", "char", "symbol", "symstr", "b3@5/8"];
+        for name in names {
             assert_eq!(name.parse::<ValueType>().unwrap().to_string(), name);
         }
-        for name in ["", "u7", "int", "String", "u64 "] {
-            assert_eq!(name.parse::<ValueType>(), Err(NoSuchType));
+        for name in ["", "u7", "int", "String", "u64 ", "b"] {
+            assert_eq!(name.parse::<ValueType>(), Err(NoSuchType::Unknown));
+        }
+        for name in
+            ["b0@0/8", "b9@0/8", "b4@5/8", "b4@0/24", "b4@0", "b4/8", "b1@-1/8", "b99999999999@0/8"]
+        {
+            assert_eq!(name.parse::<ValueType>(), Err(NoSuchType::BitField), "{name}");
         }
         assert_eq!((Width::of_bytes(4), Width::of_bytes(3)), (Some(Width::Double), None));
     }

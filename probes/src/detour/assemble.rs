@@ -32,6 +32,9 @@ pub enum DetourError {
     /// A filter looks at the current task.
     #[error("the kernel does not tell which task is current")]
     NoTask,
+    /// A filter looks at text.
+    #[error("text is read by the VMM")]
+    Text,
     /// The kernel's stack has no room for more.
     #[error("more than {LOADS_MAX} arguments read memory")]
     TooManyLoads,
@@ -57,6 +60,8 @@ pub enum Value {
     },
     /// Where the call returns to; in code for returns only.
     ReturnAddress,
+    /// This number.
+    Constant(u64),
 }
 
 impl Value {

@@ -211,7 +211,10 @@ impl Code {
                 }
                 self.is_mapped(&around.mapped)?;
             }
-            Value::Register(_) | Value::StackPointer | Value::ReturnAddress => {
+            Value::Register(_)
+            | Value::StackPointer
+            | Value::ReturnAddress
+            | Value::Constant(_) => {
                 let from = self.value(value)?;
                 return Ok(self.a.mov(rax, from)?);
             }
@@ -360,6 +363,7 @@ impl Code {
             Value::Stack(_) | Value::Fixed(_) | Value::Deref { .. } => {
                 unreachable!("it is loaded")
             }
+            Value::Constant(number) => a.mov(rax, *number)?,
             Value::ReturnAddress => {
                 a.mov(rax, qword_ptr(rsp + frame.above()))?;
                 a.mov(rax, qword_ptr(rax + SHOWS))?;

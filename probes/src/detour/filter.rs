@@ -21,6 +21,7 @@ impl Code {
             Filter::Test { field, comparison, operand } => {
                 return self.test((*field, *comparison, *operand), when, values, around, target);
             }
+            Filter::Match { .. } => return Err(DetourError::Text),
             Filter::Not(inner) => return self.go_if((inner, !when), values, around, target),
             Filter::All(all) => (all, false),
             Filter::Any(any) => (any, true),
@@ -53,6 +54,7 @@ impl Code {
                 (self.narrow(found, kind)?, kind.is_signed())
             }
             Field::Pid => (self.pid(around)?, false),
+            Field::Text { .. } | Field::Comm => return Err(DetourError::Text),
         };
         let a = &mut self.a;
         match (comparison, i32::try_from(operand.cast_signed())) {

@@ -1,26 +1,22 @@
 //! A hit's actions: handlers as data.
 
+use exoprobe_introspect::TaskId;
 use exoprobe_introspect::unwind::{Place, Walk};
 use exoprobe_vmm::Gva;
 
-use super::arguments::{Argument, Arguments};
+use super::arguments::Arguments;
 use super::backtrace::ProbedStack;
 use super::handlers::{Hit, Verdict};
 use super::hit::HitPath;
-use super::memory::KERNEL_HALF;
 use super::probe::{Probe, count};
 use super::returns::RETURN_ADDRESS_LEN;
 use super::table::Table;
-use crate::definition::{Action, Fetch, Field, TEXT_MAX, ValueType};
-use crate::events::{Shape, TextPlace};
+use super::values::{Bytes, place, read_text, word};
+use crate::definition::{Action, Argument, Fetch, Field, FieldValue};
+use crate::events::{Shape, TextPlace, show_symbol};
 
 /// Most places of a back-trace.
 const STACK_DEPTH: usize = 32;
-
-/// Bytes of a record's word.
-const WORD: usize = 8;
-/// Most bytes of all texts of one hit.
-const TEXTS_MAX: usize = 4 * TEXT_MAX;
 
 /// What the actions of one hit came to.
 pub(super) struct Done {
@@ -74,13 +70,21 @@ impl HitPath {
 
     /// Whether the probe's filter lets the hit through.
     fn is_wanted(&self, table: &Table, probe: &Probe, hit: &mut Hit<'_>) -> bool {
-        let Some(filter) = &probe.arguments().filter else { return true };
+        let Some(filter) = probe.filter() else { return true };
         let list = &probe.arguments().list;
         filter.holds(&mut |field| match field {
-            Field::Arg { index, .. } => fetch(&list.get(index)?.fetch, hit),
-            Field::Pid => {
-                let tasks = table.tasks.as_ref()?;
-                Some(tasks.on(hit.memory.view, hit.vcpu)?.pid.into())
+            Field::Arg { index, .. } => Some(FieldValue::Word(word(list.get(index)?, hit)?)),
+            Field::Pid => Some(FieldValue::Word(current(table, hit)?.pid.into())),
+            Field::Comm => Some(FieldValue::Text(current(table, hit)?.name().into_bytes())),
+            Field::Text { index } => {
+                let arg = list.get(index)?;
+                let text = match &arg.fetch {
+                    Fetch::Comm => current(table, hit)?.name().into_bytes(),
+                    Fetch::ConstantText(text) => text.clone().into_bytes(),
+                    _ if arg.kind.is_text() => read_text(arg, hit)?,
+                    _ => show_symbol(table.symbols.as_ref(), word(arg, hit)?).into_bytes(),
+                };
+                Some(FieldValue::Text(text))
             }
         })
     }
@@ -88,17 +92,17 @@ impl HitPath {
     fn record(&self, table: &Table, occasion: &Occasion<'_>, hit: &mut Hit<'_>, stack: &[u64]) {
         let Occasion { probe, ret_addr, .. } = *occasion;
         let Some(ring) = self.rings.get(usize::from(hit.vcpu)) else { return };
-        let Arguments { list, may_fault, has_text, .. } = probe.arguments();
-        let mut texts = Texts::default();
-        let texts_at = if *has_text { texts.fetch_all(list, hit) } else { Vec::new() };
-        let task = table.tasks.as_ref().and_then(|tasks| tasks.on(hit.memory.view, hit.vcpu));
+        let Arguments { list, may_fault, has_bytes } = probe.arguments();
+        let mut bytes = Bytes::default();
+        let bytes_at = if *has_bytes { bytes.fetch_all(list, hit) } else { Vec::new() };
+        let task = current(table, hit);
         let shape = Shape {
             has_task: task.is_some(),
             is_return: ret_addr.is_some(),
             may_fault: *may_fault,
             args: u16::try_from(list.len()).unwrap_or(u16::MAX),
             stack: u16::try_from(stack.len()).unwrap_or(u16::MAX),
-            text: texts.words(),
+            text: bytes.words(),
         };
         let Some(mut writer) = ring.begin(probe.id, hit.time.0, shape) else {
             return count(&probe.books.lost);
@@ -109,13 +113,13 @@ impl HitPath {
         if let Some(ret_addr) = ret_addr {
             writer.ret_addr(ret_addr.0);
         }
-        let value = |(index, arg): (usize, &Argument)| match arg.kind.is_text() {
-            true => texts_at[index].map(TextPlace::word),
-            false => fetch(&arg.fetch, hit),
+        let value = |(index, arg): (usize, &Argument)| match arg.is_in_bytes() {
+            true => bytes_at[index].map(TextPlace::word),
+            false => word(arg, hit),
         };
         writer.args(*may_fault, list.iter().enumerate().map(value));
         writer.stack(stack);
-        writer.text(&texts.bytes);
+        writer.text(bytes.as_slice());
         writer.finish();
         count(&probe.books.recorded);
     }
@@ -144,65 +148,9 @@ impl HitPath {
     }
 }
 
-/// The value of a fetch argument; `None` where memory cannot be read.
-fn fetch(body: &Fetch, hit: &mut Hit<'_>) -> Option<u64> {
-    match body {
-        Fetch::Register(register) => Some(register.of(hit.regs)),
-        Fetch::StackPointer => Some(hit.regs.rsp),
-        Fetch::ReturnValue => Some(hit.return_value()),
-        // Registration has found where it is.
-        Fetch::Parameter(_) => None,
-        Fetch::Stack(_) | Fetch::Memory(_) | Fetch::Deref { .. } => {
-            let at = place(body, hit)?;
-            hit.read_u64(at).ok()
-        }
-    }
-}
-
-/// Where a fetch argument that reads memory does so.
-fn place(body: &Fetch, hit: &mut Hit<'_>) -> Option<Gva> {
-    match body {
-        Fetch::Stack(n) => Some(Gva(hit.regs.rsp).wrapping_add(u64::from(*n) * 8)),
-        Fetch::Memory(addr) => Some(*addr),
-        Fetch::Deref { offset, base } => {
-            Some(Gva(fetch(base, hit)?).wrapping_add(offset.cast_unsigned()))
-        }
-        Fetch::Register(_) | Fetch::StackPointer | Fetch::ReturnValue | Fetch::Parameter(_) => None,
-    }
-}
-
-/// The texts of one hit.
-#[derive(Default)]
-struct Texts {
-    bytes: Vec<u8>,
-}
-
-impl Texts {
-    /// Reads those arguments that are text; gives where each is, by argument, and `None` of those that cannot be
-    /// read.
-    fn fetch_all(&mut self, list: &[Argument], hit: &mut Hit<'_>) -> Vec<Option<TextPlace>> {
-        let mut one = |arg: &Argument| {
-            if !arg.kind.is_text() {
-                return None;
-            }
-            let at = place(&arg.fetch, hit)?;
-            if arg.kind == ValueType::UserText && at.0 & KERNEL_HALF != 0 {
-                return None;
-            }
-            let text = hit.read_text(at, TEXT_MAX - 1).ok()?.bytes;
-            if self.bytes.len() + text.len() > TEXTS_MAX {
-                return None;
-            }
-            let found = TextPlace::new(self.bytes.len(), text.len())?;
-            self.bytes.extend_from_slice(&text);
-            Some(found)
-        };
-        list.iter().map(&mut one).collect()
-    }
-
-    fn words(&self) -> u16 {
-        u16::try_from(self.bytes.len().div_ceil(WORD)).expect("at most TEXTS_MAX")
-    }
+/// The task that is current, where the kernel tells.
+fn current(table: &Table, hit: &Hit<'_>) -> Option<TaskId> {
+    table.tasks.as_ref()?.on(hit.memory.view, hit.vcpu)
 }
 
 fn write_memory(hit: &mut Hit<'_>, to: &Fetch, size: u8, value: u64) {

@@ -5,7 +5,6 @@ use std::sync::{Arc, PoisonError};
 use rustc_hash::FxHashMap;
 
 use super::Engine;
-use super::arguments::Argument;
 use super::registry::{Registered, Registry};
 use crate::events::{Hit, Origin, Record};
 
@@ -42,15 +41,14 @@ impl Engine {
 
     /// What the events of a probe have in common.
     fn origin(&self, registry: &Registry, from: &Registered) -> Origin {
-        let definition = &from.probe.definition;
-        let field = |(index, arg): (usize, &Argument)| (definition.arg_name(index), arg.kind);
         Origin {
             group: Arc::clone(&from.probe.group),
             event: Arc::clone(&from.probe.event),
             symbol_name: from.symbol.clone(),
             offset: from.offset,
+            at: from.probe.at(),
             addr: Arc::clone(&from.addr),
-            fields: from.probe.arguments().list.iter().enumerate().map(field).collect(),
+            fields: from.probe.arguments().list.clone(),
             symbols: registry.kernel.as_ref().map(|kernel| kernel.symbols.clone()),
             clock: self.clock,
         }

@@ -13,6 +13,7 @@ mod candidate;
 mod cells;
 mod code;
 mod drain;
+mod filters;
 mod follower;
 mod ground;
 mod guest;
@@ -44,6 +45,7 @@ mod tasks;
 mod tests;
 mod text;
 mod types;
+mod values;
 mod wanted;
 
 pub use arguments::ParameterError;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use exoprobe_introspect::SymbolTable;
 use exoprobe_vmm::Gva;
 
-use super::arguments::{Arguments, ParameterError};
+use super::arguments::{Arguments, ParameterError, is_old_name};
 use super::guest::Guest;
 use super::handlers::{DATA_SIZE_MAX, NewProbe};
 use super::kernel::Kernel;
@@ -232,15 +232,13 @@ fn check_names(definition: &ProbeDefinition) -> Result<(), ProbeError> {
             return Err(ProbeError::DuplicateArg(name));
         }
     }
-    Arguments::check(definition)
+    Arguments::check(definition, definition.filter.as_ref())
 }
 
 /// What belongs to return probes only.
 fn check_kind(definition: &ProbeDefinition) -> Result<(), ProbeError> {
     if definition.kind == ProbeKind::Kretprobe {
-        if let Some(name) = definition.args.iter().find_map(|arg| arg.body.parameter()) {
-            return Err(ParameterError::NotEntry(name.to_owned()).into());
-        }
+        check_return_args(definition)?;
         return match definition.maxactive {
             Some(maxactive) if !(1..=MAXACTIVE_MAX).contains(&maxactive) => {
                 Err(ProbeError::Maxactive(maxactive))
@@ -262,6 +260,22 @@ fn check_kind(definition: &ProbeDefinition) -> Result<(), ProbeError> {
         true => Err(ProbeError::Kind("$retval belongs to return probes (kind `r`)")),
         false => Ok(()),
     }
+}
+
+/// Parameters are known at a function's entry.
+fn check_return_args(definition: &ProbeDefinition) -> Result<(), ProbeError> {
+    for arg in &definition.args {
+        match arg.body.innermost() {
+            Fetch::Parameter(name) if !is_old_name(name) => {
+                return Err(ParameterError::NotEntry(name.clone()).into());
+            }
+            body @ (Fetch::Argument(_) | Fetch::AllParameters) => {
+                return Err(ParameterError::NoArguments(body.to_string()).into());
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn check_actions(definition: &ProbeDefinition) -> Result<(), ProbeError> {

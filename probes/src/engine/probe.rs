@@ -13,7 +13,7 @@ use super::handlers::{
     EntryHandler, FaultHandler, Kprobe, Kretprobe, NewProbe, PostHandler, PreHandler, ReturnHandler,
 };
 use super::returns::{Active, Watch};
-use crate::definition::{Action, Flag, ProbeDefinition, ReturnMode};
+use crate::definition::{Action, Field, Filter, Flag, ProbeDefinition, ReturnMode};
 
 /// Default maxactive on few vCPUs (kprobes.rst: max(10, 2*NR_CPUS)).
 const MAXACTIVE_LEAST: u32 = 10;
@@ -30,6 +30,10 @@ pub(crate) struct Probe {
     pub(crate) is_entry: bool,
     /// What a hit fetches, from when it has a place.
     arguments: OnceLock<Arguments>,
+    /// Which hits count, as it was written.
+    written_filter: ArcSwapOption<Filter>,
+    /// The same over what a hit fetches, from when that is known.
+    filter: ArcSwapOption<Filter<Field>>,
     pub(crate) role: Role,
     pub(crate) fault_handler: Option<FaultHandler>,
     pub(crate) enabled: AtomicBool,
@@ -99,6 +103,8 @@ impl Probe {
             actions,
             is_entry,
             arguments: OnceLock::new(),
+            written_filter: ArcSwapOption::new(definition.filter.clone().map(Arc::new)),
+            filter: ArcSwapOption::empty(),
             role,
             fault_handler,
             enabled: AtomicBool::new(!definition.flags.contains(&Flag::Disabled)),
@@ -147,10 +153,27 @@ impl Probe {
         self.arguments.get().is_some()
     }
 
-    /// What a hit fetches is known from now on.
-    pub(crate) fn set_arguments(&self, arguments: Arguments) {
+    /// What a hit fetches is known from now on, and what its filter looks at.
+    pub(crate) fn set_arguments(&self, arguments: Arguments, filter: Option<Filter<Field>>) {
         // The same kernel, booted again, gives the same.
         let _ = self.arguments.set(arguments);
+        self.filter.store(filter.map(Arc::new));
+    }
+
+    /// Which hits count; all without one.
+    pub(crate) fn filter(&self) -> Option<Arc<Filter<Field>>> {
+        self.filter.load_full()
+    }
+
+    /// The same as it was written.
+    pub(crate) fn written_filter(&self) -> Option<Arc<Filter>> {
+        self.written_filter.load_full()
+    }
+
+    /// Other hits count from now on; `found` is the filter over what a hit fetches, once that is known.
+    pub(crate) fn set_filter(&self, filter: Option<Filter>, found: Option<Filter<Field>>) {
+        self.written_filter.store(filter.map(Arc::new));
+        self.filter.store(found.map(Arc::new));
     }
 }
 

@@ -265,6 +265,7 @@ impl HitPath {
         followers.set_enabled(guest.hidden(), on);
         let mut table =
             table.with_detours(registry.optimizer.doorbells(&registry.sites), followers);
+        table.symbols = registry.kernel.as_ref().map(|kernel| kernel.symbols.clone());
         table.orc = registry.kernel.as_ref().and_then(|kernel| kernel.orc().cloned());
         self.table.store(Arc::new(table));
     }

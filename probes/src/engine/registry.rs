@@ -260,7 +260,7 @@ impl Registry {
             active: returns.map(|returns| returns.active_with(hidden)),
             return_mode: returns.map(|returns| returns.mode),
             actions: probe.actions.clone(),
-            filter: probe.definition.filter.as_ref().map(ToString::to_string),
+            filter: probe.written_filter().map(|filter| filter.to_string()),
             instruction: site.map(|site| site.insn.text()),
             displaced: site.map(|site| site.displaced_by()),
             definition: probe.definition.to_string(),

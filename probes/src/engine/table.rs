@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use exoprobe_introspect::OrcTables;
+use exoprobe_introspect::{OrcTables, SymbolTable};
 use exoprobe_vmm::hidden::{SLOT_ADDRESS_OFFSET, SLOT_SIZE, Window};
 use exoprobe_vmm::{Gpa, Gva, HiddenMemory};
 use rustc_hash::FxHashMap;
@@ -138,6 +138,8 @@ pub(crate) struct Table {
     pub(crate) tasks: Option<Arc<Tasks>>,
     /// What back-traces go by, where the kernel has such tables and somebody asked for them.
     pub(crate) orc: Option<Arc<OrcTables>>,
+    /// The kernel's, for filters over symbols' names.
+    pub(crate) symbols: Option<SymbolTable>,
     /// Return probes whose calls are followed within the guest.
     pub(crate) followers: Followers,
     /// Return probes in the mode `site`, armed or not.
@@ -178,6 +180,7 @@ impl Table {
             view,
             tasks,
             orc: None,
+            symbols: None,
             followers,
             watching,
             switched_on,

@@ -6,7 +6,7 @@ use exoprobe_introspect::Btf;
 use exoprobe_introspect::btf::NoTypes;
 
 use super::Engine;
-use super::arguments::Arguments;
+use super::arguments::{Arguments, Ground};
 use super::hit::HitPath;
 use super::kernel::Kernel;
 use super::place::Place;
@@ -40,14 +40,15 @@ impl HitPath {
             return Ok(());
         }
         let definition = &probe.definition;
-        let arguments = match Arguments::plain(definition)? {
-            Some(plain) => plain,
-            None => {
-                let function = place.symbol.as_deref().filter(|_| place.offset == 0);
-                Arguments::find(definition, function, &*self.types(registry, kernel)?)?
-            }
+        let types = match Arguments::ask_for_types(definition) {
+            true => self.types(registry, kernel),
+            false => Err(NoTypes::None),
         };
-        probe.set_arguments(arguments);
+        let function = place.symbol.as_deref().filter(|_| place.offset == 0);
+        let ground = Ground { symbols: &kernel.symbols, function, types };
+        let arguments = Arguments::find(definition, &ground)?;
+        let filter = arguments.filter(probe.written_filter().as_deref())?;
+        probe.set_arguments(arguments, filter);
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use super::marks::is_mark;
 use super::probe::{Probe, Role};
 use super::registry::Registry;
 use super::table::Site;
-use crate::definition::{Action, Fetch, Field, Filter, Register, ReturnMode};
+use crate::definition::{Action, Fetch, Field, Filter, Register, ReturnMode, ValueType};
 use crate::detour::{Surroundings, Task, Value};
 
 /// What a probe wants.
@@ -68,22 +68,36 @@ fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
     let task = match probe.actions.as_slice() {
         [Action::Count] => Task::Count,
         [Action::Record] => {
-            if probe.arguments().has_text {
-                return Err("text: an argument is text, which the VMM reads");
+            if probe.arguments().has_bytes {
+                return Err("text: an argument is text or an array, which the VMM reads");
             }
             let list = probe.arguments().list.iter();
             let values = list.map(|arg| value(&arg.fetch, returns, around));
             let shown = returns.then_some(Ok(Value::ReturnAddress));
             let values = shown.into_iter().chain(values).collect::<Result<_, _>>()?;
-            let filter = probe.arguments().filter.as_ref();
-            if around.current.is_none() && filter.is_some_and(Filter::asks_for_pid) {
-                return Err("filter: the kernel does not tell which task is current");
-            }
-            Task::Record { values, filter: filter.map(|f| behind(f, returns)) }
+            let filter = probe.filter();
+            filter.as_deref().map_or(Ok(()), |filter| check_filter(filter, around))?;
+            Task::Record { values, filter: filter.map(|f| behind(&f, returns)) }
         }
         _ => return Err("actions: only `record` and `count` are done within the guest"),
     };
     Ok(if returns { Wanted::AtReturn(task) } else { Wanted::AtHit(task) })
+}
+
+/// Whether code in the guest can say what the filter says.
+fn check_filter(filter: &Filter<Field>, around: &Surroundings) -> Result<(), &'static str> {
+    let is_bits = |field| matches!(field, Field::Arg { kind: ValueType::Bits(_), .. });
+    let is_text = |field| matches!(field, Field::Text { .. } | Field::Comm);
+    if around.current.is_none() && filter.asks_for(&|field| field == Field::Pid) {
+        return Err("filter: the kernel does not tell which task is current");
+    }
+    if filter.asks_for(&is_text) {
+        return Err("filter: it looks at text, which the VMM reads");
+    }
+    if filter.asks_for(&is_bits) {
+        return Err("filter: it looks at a bit-field, which the VMM takes out");
+    }
+    Ok(())
 }
 
 /// The probe's filter over the values of its records, where those of returns have the return address first.
@@ -92,9 +106,10 @@ fn behind(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
         Field::Arg { index, kind } => {
             Field::Arg { index: index + usize::from(returns), kind: *kind }
         }
-        Field::Pid => Field::Pid,
+        Field::Text { index } => Field::Text { index: index + usize::from(returns) },
+        Field::Pid | Field::Comm => *field,
     };
-    let Ok(moved) = filter.resolve(&mut |field| Ok::<_, Infallible>(place(field)));
+    let Ok(moved) = filter.resolve(&mut |field, _| Ok::<_, Infallible>(place(field)));
     moved
 }
 
@@ -109,12 +124,22 @@ fn value(fetch: &Fetch, at_return: bool, around: &Surroundings) -> Result<Value,
         Fetch::Memory(at) if around.mapped.iter().any(|range| range.has_word(*at)) => {
             Value::Fixed(*at)
         }
-        Fetch::Parameter(_) => return Err("parameter: where it is is not known yet"),
+        Fetch::Constant(number) => Value::Constant(*number),
+        // It is shown from elsewhere.
+        Fetch::Comm | Fetch::ConstantText(_) => Value::Constant(0),
+        Fetch::Parameter(_)
+        | Fetch::Argument(_)
+        | Fetch::AllParameters
+        | Fetch::Symbol { .. }
+        | Fetch::Member { .. } => return Err("parameter: where it is is not known yet"),
         Fetch::Memory(_) => return Err("memory: an argument reads where nothing may be mapped"),
         Fetch::Deref { .. } if around.mapped.is_empty() => {
             return Err("memory: the kernel does not show what it keeps mapped");
         }
-        Fetch::Deref { offset, base } => {
+        Fetch::Deref { user: true, .. } => {
+            return Err("memory: an argument reads a user's memory");
+        }
+        Fetch::Deref { offset, base, user: false } => {
             let base = Box::new(value(base, at_return, around)?);
             Value::Deref { offset: *offset, base }
         }

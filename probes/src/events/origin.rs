@@ -5,12 +5,10 @@ use std::sync::Arc;
 use exoprobe_introspect::{SymbolOffset, SymbolTable};
 use exoprobe_vmm::{GuestClock, GuestTime, Gva};
 
-use super::ring::{Record, TextPlace};
+use super::ring::Record;
+use super::show::Shown;
 use super::store::{Event, StackFrame};
-use crate::definition::ValueType;
-
-/// What an argument shows that could not be read.
-const FAULT: &str = "(fault)";
+use crate::definition::Argument;
 
 /// What the events of one probe have in common.
 pub(crate) struct Origin {
@@ -18,10 +16,11 @@ pub(crate) struct Origin {
     pub(crate) event: Arc<str>,
     pub(crate) symbol_name: Option<Arc<str>>,
     pub(crate) offset: u64,
+    pub(crate) at: Gva,
+    /// The same as text.
     pub(crate) addr: Arc<str>,
-    /// Names and types of the arguments.
-    pub(crate) fields: Vec<(String, ValueType)>,
-    /// Where the kernel has them, for back-traces.
+    pub(crate) fields: Box<[Argument]>,
+    /// Where the kernel has them.
     pub(crate) symbols: Option<SymbolTable>,
     pub(crate) clock: GuestClock,
 }
@@ -29,9 +28,9 @@ pub(crate) struct Origin {
 impl Origin {
     /// The event that a record tells of.
     pub(crate) fn event(&self, seq: u64, vcpu: u8, record: &Record) -> Event {
-        let args = self.fields.iter().zip(&record.args).map(|((name, kind), word)| {
-            let value = word.and_then(|word| value(*kind, word, &record.text));
-            (name.clone(), value.unwrap_or_else(|| FAULT.into()))
+        let args = self.fields.iter().enumerate().map(|(index, field)| {
+            let shown = Shown::of(field, record, index);
+            (field.name.clone(), shown.json(self.symbols.as_ref()))
         });
         Event {
             seq,
@@ -59,13 +58,4 @@ impl Origin {
             offset: found.map_or(0, |found| found.offset),
         }
     }
-}
-
-/// What an argument shows: a number, or text, of which what is no UTF-8 is replaced.
-fn value(kind: ValueType, word: u64, texts: &[u8]) -> Option<serde_json::Value> {
-    if !kind.is_text() {
-        return Some(kind.number(word));
-    }
-    let text = TextPlace::of(word, texts)?;
-    Some(String::from_utf8_lossy(text).into_owned().into())
 }

@@ -67,6 +67,19 @@ pub struct EventPage {
     pub lost: u64,
 }
 
+/// Lines of the file `trace`.
+#[derive(Clone, Debug, Default)]
+pub struct TracePage {
+    /// In order of sequence.
+    pub text: String,
+    /// How many events they tell of.
+    pub events: usize,
+    /// Sequence number to ask for next.
+    pub next: u64,
+    /// Events asked for that the store no longer has.
+    pub lost: u64,
+}
+
 /// A hit that was recorded.
 #[derive(Clone)]
 pub(crate) struct Hit {
@@ -120,16 +133,32 @@ impl EventStore {
     /// Up to `max` events from sequence number `from` on (0 and 1 both mean the first).
     #[must_use]
     pub fn read(&self, from: u64, max: usize) -> EventPage {
+        let (start, lost, hits) = self.hits(from, max);
+        let event = |(seq, hit): (u64, Hit)| Arc::new(hit.origin.event(seq, hit.vcpu, &hit.record));
+        let events: Vec<Arc<Event>> = (start..).zip(hits).map(event).collect();
+        EventPage { next: start + events.len() as u64, lost, events }
+    }
+
+    /// As [`Self::read`], as the lines of the tracer's file `trace`.
+    #[must_use]
+    pub fn trace(&self, from: u64, max: usize) -> TracePage {
+        let (start, lost, hits) = self.hits(from, max);
+        let mut text = String::new();
+        for hit in &hits {
+            hit.write_line(&mut text).expect("a String takes everything");
+        }
+        TracePage { text, events: hits.len(), next: start + hits.len() as u64, lost }
+    }
+
+    /// Hits from a sequence number on: that of the first, how many before it are lost, and the hits.
+    fn hits(&self, from: u64, max: usize) -> (u64, u64, Vec<Hit>) {
         let kept = self.lock();
         let first = kept.next - kept.hits.len() as u64;
         let from = from.clamp(1, kept.next);
         let start = from.max(first);
         let skip = usize::try_from(start - first).expect("at most the capacity");
-        let hits: Vec<Hit> = kept.hits.iter().skip(skip).take(max).cloned().collect();
-        drop(kept);
-        let event = |(seq, hit): (u64, Hit)| Arc::new(hit.origin.event(seq, hit.vcpu, &hit.record));
-        let events: Vec<Arc<Event>> = (start..).zip(hits).map(event).collect();
-        EventPage { next: start + events.len() as u64, lost: start - from, events }
+        let hits = kept.hits.iter().skip(skip).take(max).cloned().collect();
+        (start, start - from, hits)
     }
 
     /// Sequence number of the last event, as it changes; 0 before the first.
@@ -141,18 +170,19 @@ impl EventStore {
 
 #[cfg(test)]
 mod tests {
-    use exoprobe_vmm::GuestClock;
+    use exoprobe_vmm::{GuestClock, Gva};
 
     use super::super::ring::TextPlace;
     use super::*;
-    use crate::definition::{ValueType, Width};
+    use crate::definition::{Argument, Fetch, ValueType, Width};
 
-    fn kind(field: &str) -> ValueType {
-        match field {
+    fn field(name: &str) -> Argument {
+        let kind = match name {
             "c" => ValueType::Text,
             "d" => ValueType::Signed(Width::Double),
             _ => ValueType::default(),
-        }
+        };
+        Argument { name: name.to_owned(), fetch: Fetch::StackPointer, kind, count: None }
     }
 
     fn hits(count: usize) -> impl Iterator<Item = Hit> {
@@ -161,8 +191,9 @@ mod tests {
             event: "e".into(),
             symbol_name: None,
             offset: 0,
-            addr: "0x0".into(),
-            fields: ["a", "b", "c", "d"].map(|name| (name.to_owned(), kind(name))).to_vec(),
+            at: Gva(0x10),
+            addr: "0x10".into(),
+            fields: ["a", "b", "c", "d"].map(field).into(),
             symbols: None,
             clock: GuestClock::default(),
         });

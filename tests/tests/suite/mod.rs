@@ -28,10 +28,11 @@ mod tasks;
 mod text;
 mod types;
 mod usermem;
+mod values;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 29] = [
+pub(crate) const ALL: [&[Case]; 30] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -61,4 +62,5 @@ pub(crate) const ALL: [&[Case]; 29] = [
     text::CASES,
     types::CASES,
     usermem::CASES,
+    values::CASES,
 ];

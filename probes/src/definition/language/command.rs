@@ -1,0 +1,209 @@
+//! Whole commands, and their first words.
+
+use super::super::{
+    ARGS_MAX, Fetch, FetchArg, MAXACTIVE_MAX, NAME_MAX, ProbeDefinition, ProbeKind, is_event_name,
+};
+use super::ParseError;
+use super::argument::parse_arg_token;
+use super::place::parse_place_token;
+use super::token::{Token, tokens};
+
+/// One line of kprobe_events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// A new event.
+    Define(Box<ProbeDefinition>),
+    /// Events that go.
+    Delete(Deletion),
+}
+
+/// Which events are to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deletion {
+    /// Of which group; of [`DEFAULT_GROUP`](super::super::DEFAULT_GROUP) where it does not say.
+    pub group: Option<String>,
+    /// Which of them; all without one.
+    pub event: Option<String>,
+    /// Only those whose listing goes on so: a place, and the first arguments.
+    pub words: Vec<String>,
+}
+
+/// The lines of a text that are commands, with their numbers from 1: not those that are blank, or comments
+/// (`#` first).
+pub fn definition_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    (1..).zip(text.lines()).filter(|(_, line)| {
+        let line = line.trim_start();
+        !line.is_empty() && !line.starts_with('#')
+    })
+}
+
+/// Parses one command. What stands behind a `#` is a comment.
+///
+/// # Errors
+/// [`ParseError`] with the column at fault.
+pub fn parse_command(line: &str) -> Result<Command, ParseError> {
+    let line = line.split_once('#').map_or(line, |(command, _)| command);
+    let tokens = tokens(line);
+    match tokens.split_first() {
+        Some((first, words)) if first.text.starts_with('-') => {
+            let (group, event) = parse_deletion(first)?;
+            let words = words.iter().map(|token| token.text.to_owned()).collect();
+            Ok(Command::Delete(Deletion { group, event, words }))
+        }
+        _ => Ok(Command::Define(Box::new(define(&tokens)?))),
+    }
+}
+
+/// Parses one definition.
+///
+/// # Errors
+/// [`ParseError`] with the column at fault.
+pub fn parse_line(line: &str) -> Result<ProbeDefinition, ParseError> {
+    define(&tokens(line))
+}
+
+fn define(tokens: &[Token<'_>]) -> Result<ProbeDefinition, ParseError> {
+    let Some((command, rest)) = tokens.split_first() else {
+        let message = "the definition is empty: write `p:EVENT SYMBOL[+OFFSET] [%REG ...]`";
+        return Token { text: "", at: 0 }.fail(0, "NO_EVENT_INFO", message);
+    };
+    let First { kind, maxactive, group, event } = parse_first(command)?;
+    let Some((place, args)) = rest.split_first() else {
+        let message = "no place to probe: write `SYMBOL[+OFFSET]` or `0xADDRESS` behind the event";
+        return command.fail(command.text.len(), "BAD_PROBE_ADDR", message);
+    };
+    let mut definition = parse_place_token(place)?;
+    (definition.group, definition.event, definition.maxactive) = (group, event, maxactive);
+    if kind == ProbeKind::Kretprobe {
+        definition.kind = kind;
+    }
+    for token in args {
+        if definition.args.len() == ARGS_MAX {
+            let message = format!("more than {ARGS_MAX} arguments");
+            return args[0].fail(0, "TOO_MANY_ARGS", message);
+        }
+        let arg = parse_arg_token(token)?;
+        check_arg(&definition, &arg, token)?;
+        definition.args.push(arg);
+    }
+    Ok(definition)
+}
+
+/// Whether an argument goes with the probe, and with those before it.
+fn check_arg(
+    definition: &ProbeDefinition,
+    arg: &FetchArg,
+    token: &Token<'_>,
+) -> Result<(), ParseError> {
+    if arg.body.is_of_return() && definition.kind == ProbeKind::Kprobe {
+        let skip = token.text.find('$').unwrap_or_default();
+        let message =
+            "`$retval` is what a function returned: give a return probe (`r`), or `SYMBOL%return`";
+        return token.fail(skip, "RETVAL_ON_PROBE", message);
+    }
+    if arg.body == Fetch::AllParameters {
+        return match definition.args.iter().any(|other| other.body == Fetch::AllParameters) {
+            true => {
+                token.fail(0, "DOUBLE_ARGS", "`$arg*` stands for all parameters: write it once")
+            }
+            false => Ok(()),
+        };
+    }
+    let index = definition.args.len();
+    let name = arg.name_at(index);
+    if (0..index).any(|other| definition.arg_name(other) == name) {
+        let message = format!("two arguments are called `{name}`: write `OTHER={}`", arg.body);
+        return token.fail(0, "USED_ARG_NAME", message);
+    }
+    Ok(())
+}
+
+/// What the first word says.
+struct First {
+    kind: ProbeKind,
+    maxactive: Option<u32>,
+    group: Option<String>,
+    event: Option<String>,
+}
+
+fn parse_first(command: &Token<'_>) -> Result<First, ParseError> {
+    let (kind, name) = match command.split(':') {
+        Some((kind, name)) => (kind, Some(name)),
+        None => (*command, None),
+    };
+    let (kind, maxactive) = parse_kind(&kind)?;
+    let (group, event) = name.map_or(Ok((None, None)), |name| parse_name(&name))?;
+    Ok(First { kind, maxactive, group, event })
+}
+
+fn parse_deletion(first: &Token<'_>) -> Result<GroupAndEvent, ParseError> {
+    match first.behind("-:") {
+        Some(name) => parse_name(&name),
+        None => {
+            let message = "write `-:EVENT`, `-:GROUP/EVENT`, or `-:GROUP/` for all of a group";
+            first.fail(0, "BAD_PROBE_TYPE", message)
+        }
+    }
+}
+
+fn parse_kind(kind: &Token<'_>) -> Result<(ProbeKind, Option<u32>), ParseError> {
+    if kind.text == "p" {
+        return Ok((ProbeKind::Kprobe, None));
+    }
+    if kind.text.starts_with('p') {
+        let message = "maxactive belongs to return probes: write `p`, or `r10`";
+        return kind.fail(1, "BAD_MAXACT_TYPE", message);
+    }
+    let Some(number) = kind.text.strip_prefix('r') else {
+        let message = format!(
+            "`{}` is no command: `p` is a kprobe, `r` a return probe, `-` deletes",
+            kind.text
+        );
+        return kind.fail(0, "BAD_PROBE_TYPE", message);
+    };
+    if number.is_empty() {
+        return Ok((ProbeKind::Kretprobe, None));
+    }
+    match number.parse::<u64>().ok().filter(|_| !number.starts_with('+')) {
+        Some(1..) if number.parse::<u32>().is_ok_and(|n| n <= MAXACTIVE_MAX) => {
+            Ok((ProbeKind::Kretprobe, number.parse().ok()))
+        }
+        Some(1..) => {
+            let message = format!("maxactive is at most {MAXACTIVE_MAX}");
+            kind.fail(1, "MAXACT_TOO_BIG", message)
+        }
+        _ => kind.fail(1, "BAD_MAXACT", format!("`{number}` is no maxactive: write `r10`")),
+    }
+}
+
+type GroupAndEvent = (Option<String>, Option<String>);
+
+fn parse_name(name: &Token<'_>) -> Result<GroupAndEvent, ParseError> {
+    let (group, event) = match name.split('/').or_else(|| name.split('.')) {
+        Some((group, event)) => (Some(group), event),
+        None => (None, *name),
+    };
+    if let Some(group) = &group {
+        check_name(group, ["NO_GROUP_NAME", "GROUP_TOO_LONG", "BAD_GROUP_NAME"], "group")?;
+        if event.text.is_empty() {
+            return Ok((Some(group.text.to_owned()), None));
+        }
+    }
+    check_name(&event, ["NO_EVENT_NAME", "EVENT_TOO_LONG", "BAD_EVENT_NAME"], "event")?;
+    Ok((group.map(|g| g.text.to_owned()), Some(event.text.to_owned())))
+}
+
+fn check_name(name: &Token<'_>, ids: [&'static str; 3], what: &str) -> Result<(), ParseError> {
+    if name.text.is_empty() {
+        return name.fail(0, ids[0], format!("the {what} name is empty"));
+    }
+    if name.text.chars().count() > NAME_MAX {
+        let message = format!("the {what} name has more than {NAME_MAX} characters");
+        return name.fail(0, ids[1], message);
+    }
+    if !is_event_name(name.text) {
+        let message = format!("`{}` is no {what} name: letters, digits and _ only", name.text);
+        return name.fail(0, ids[2], message);
+    }
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! What is wrong with a command, and where.
+
+use super::token::tokens;
+
+/// A line that is no definition.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ParseError {
+    /// What is wrong, and what would be right.
+    pub message: String,
+    /// Column of the fault, from 0, in bytes.
+    pub position: usize,
+    /// The tracer's identifier for it (error_log).
+    pub id: &'static str,
+}
+
+impl ParseError {
+    /// The errno that a write of the command gives.
+    #[must_use]
+    pub fn errno(&self) -> &'static str {
+        match self.id {
+            "ARG_TOO_LONG" | "TOO_MANY_ARGS" | "TOO_MANY_OPS" => "E2BIG",
+            _ => "EINVAL",
+        }
+    }
+
+    /// Whether the tracer has an entry for it in error_log: of what is no command at all it has none.
+    #[must_use]
+    pub fn is_logged(&self) -> bool {
+        !matches!(self.id, "NO_EVENT_INFO" | "BAD_PROBE_TYPE")
+    }
+}
+
+/// A command as error_log shows it, its words with one blank between them, and where a column of it is there.
+#[must_use]
+pub fn normalised(command: &str, position: usize) -> (String, usize) {
+    let (mut text, mut column) = (String::new(), None);
+    for token in tokens(command) {
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        // What lies between two words is told at the end of the first.
+        if column.is_none() && position < token.at {
+            column = Some(text.len().saturating_sub(1));
+        }
+        if column.is_none() && position <= token.at + token.text.len() {
+            column = Some(text.len() + (position - token.at));
+        }
+        text.push_str(token.text);
+    }
+    let column = column.unwrap_or(text.len());
+    (text, column)
+}

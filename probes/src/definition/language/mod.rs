@@ -1,0 +1,24 @@
+//! The language of kprobe_events:
+//! `p|r[MAXACTIVE][:[GRP/][EVENT]] [MOD:]SYMBOL[+OFFS][%return]|ADDR [[NAME=]BODY[:TYPE] ...]`, and
+//! `-:[GRP/][EVENT] [PLACE [ARGUMENT...]]` to delete.
+//!
+//! Positions are columns of the command as given, so that a caret can be put under them; [`normalised`] gives those of
+//! error_log. Identifiers are the tracer's own.
+
+mod argument;
+mod body;
+mod command;
+mod error;
+mod place;
+#[cfg(test)]
+mod tests;
+mod token;
+
+pub use command::{Command, Deletion, definition_lines, parse_command, parse_line};
+pub use error::{ParseError, normalised};
+
+pub(super) use argument::parse_arg;
+pub(super) use body::parse_fetch;
+pub(super) use place::parse_address;
+pub(crate) use place::parse_place;
+pub(crate) use token::parse_number;

@@ -1,0 +1,41 @@
+//! A filter's fields among a probe's arguments.
+
+use crate::definition::{Argument, COMM_FIELD, Field, FieldError, Filter, PID_FIELD};
+use crate::error::ProbeError;
+
+/// The filter with its fields found.
+///
+/// # Errors
+/// [`ProbeError::Filter`].
+pub(super) fn resolve(
+    filter: Option<&Filter>,
+    list: &[Argument],
+) -> Result<Option<Filter<Field>>, ProbeError> {
+    let mut find = |name: &String, wants_text: bool| field(list, name, wants_text);
+    let found = filter.map(|filter| filter.resolve(&mut find)).transpose();
+    found.map_err(|error| {
+        let known = list.iter().map(|arg| arg.name.as_str()).chain([PID_FIELD, COMM_FIELD]);
+        ProbeError::Filter { error, known: known.collect::<Vec<_>>().join("`, `") }
+    })
+}
+
+fn field(list: &[Argument], name: &str, wants_text: bool) -> Result<Field, FieldError> {
+    let owned = || name.to_owned();
+    let Some(index) = list.iter().position(|arg| arg.name == name) else {
+        return match (name, wants_text) {
+            (PID_FIELD, false) => Ok(Field::Pid),
+            (PID_FIELD, true) => Err(FieldError::Number(owned())),
+            (COMM_FIELD | "COMM", true) => Ok(Field::Comm),
+            (COMM_FIELD | "COMM", false) => Err(FieldError::Text(owned())),
+            _ => Err(FieldError::NoSuch(owned())),
+        };
+    };
+    let arg = &list[index];
+    match (arg.count, arg.is_number(), wants_text) {
+        (Some(_), _, _) => Err(FieldError::Array(owned())),
+        (None, true, false) => Ok(Field::Arg { index, kind: arg.kind }),
+        (None, true, true) => Err(FieldError::Number(owned())),
+        (None, false, true) => Ok(Field::Text { index }),
+        (None, false, false) => Err(FieldError::Text(owned())),
+    }
+}

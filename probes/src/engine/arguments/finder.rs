@@ -1,0 +1,253 @@
+//! Finds what arguments name.
+
+use exoprobe_introspect::Btf;
+use exoprobe_introspect::btf::{ArgumentPlace, FieldPlace, Kind, Parameter, TypeId};
+
+use super::old::{self, REGISTERS};
+use super::{Ground, ParameterError};
+use crate::definition::{Argument, Bits, Fetch, FetchArg, ProbeKind, ValueType, Width};
+use crate::error::ProbeError;
+
+/// What a value is whose definition does not say.
+pub(super) fn default_kind(fetch: &Fetch) -> ValueType {
+    if fetch.is_known_text() { ValueType::Text } else { ValueType::default() }
+}
+
+/// How many values there are: an array of one number is that number.
+pub(super) fn count(kind: Option<ValueType>, count: Option<u8>) -> Option<u8> {
+    count.filter(|count| *count > 1 || kind.is_some_and(ValueType::is_text))
+}
+
+/// Finds the values of one probe.
+pub(super) struct Finder<'a> {
+    ground: &'a Ground<'a>,
+    at_return: bool,
+    /// The function's, where it is known and its entry is probed.
+    params: Option<Vec<Parameter>>,
+}
+
+/// A value, and the kernel's type of it.
+struct Typed {
+    fetch: Fetch,
+    id: TypeId,
+    /// Bits, and how many lie below, of a bit-field.
+    bits: Option<(u32, u32)>,
+}
+
+impl<'a> Finder<'a> {
+    pub(super) fn new(kind: ProbeKind, ground: &'a Ground<'a>) -> Self {
+        let at_return = kind == ProbeKind::Kretprobe;
+        let mut finder = Self { ground, at_return, params: None };
+        if let (false, Ok(types), Ok(prototype)) = (at_return, finder.types(), finder.prototype()) {
+            finder.params = Some(types.parameters(prototype));
+        }
+        finder
+    }
+
+    fn types(&self) -> Result<&'a Btf, ProbeError> {
+        self.ground.types.as_deref().map_err(|error| error.clone().into())
+    }
+
+    /// The type of the function whose entry is probed.
+    fn prototype(&self) -> Result<TypeId, ProbeError> {
+        let types = self.types()?;
+        let no_prototype = |name: &str| ParameterError::NoPrototype(name.to_owned());
+        let function = self.ground.function.ok_or_else(|| no_prototype("there"))?;
+        Ok(types.function(function).ok_or_else(|| no_prototype(function))?)
+    }
+
+    /// `$arg*`.
+    pub(super) fn all(&self) -> Result<Vec<Argument>, ProbeError> {
+        if self.ground.function.is_none() || self.at_return {
+            return Err(ParameterError::NoArguments(Fetch::AllParameters.to_string()).into());
+        }
+        self.prototype()?;
+        let params = self.params.iter().flatten();
+        let each = params.map(|param| {
+            let name = param.name.clone();
+            let body = Fetch::Parameter(name.clone());
+            self.argument(name, &FetchArg { name: None, body, kind: None, count: None })
+        });
+        each.collect()
+    }
+
+    pub(super) fn argument(&self, name: String, arg: &FetchArg) -> Result<Argument, ProbeError> {
+        let count = count(arg.kind, arg.count);
+        let (fetch, kind) = match self.typed(&arg.body)? {
+            None => (self.place(&arg.body)?, arg.kind.unwrap_or_else(|| default_kind(&arg.body))),
+            Some(typed) => match arg.kind {
+                Some(kind) if kind.is_text() && count.is_none() => {
+                    (self.text(typed, &arg.body)?, kind)
+                }
+                Some(kind) => (typed.fetch, kind),
+                None => {
+                    let kind = self.kind(&typed)?;
+                    (typed.fetch, kind)
+                }
+            },
+        };
+        Ok(Argument { name, fetch, kind, count })
+    }
+
+    /// What the kernel's types say of a body: of a parameter, and of a member.
+    fn typed(&self, body: &Fetch) -> Result<Option<Typed>, ProbeError> {
+        match body {
+            Fetch::Parameter(name) => {
+                let known = self.params.iter().flatten().find(|param| param.name == *name);
+                let Some(param) = known else { return Ok(None) };
+                Ok(Some(Typed { fetch: place_of(param)?, id: param.id, bits: None }))
+            }
+            Fetch::Member { base, path } => self.member(base, path).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The same fetch argument, with what it names found.
+    fn place(&self, body: &Fetch) -> Result<Fetch, ProbeError> {
+        Ok(match body {
+            Fetch::Parameter(name) => match self.typed(body)? {
+                Some(typed) => typed.fetch,
+                None => match old::fetch(name, self.at_return) {
+                    Some(fetch) => fetch,
+                    None => return Err(self.no_parameter(name)),
+                },
+            },
+            Fetch::Member { base, path } => self.member(base, path)?.fetch,
+            Fetch::Argument(n) => {
+                let no_arguments = || ParameterError::NoArguments(body.to_string());
+                if self.ground.function.is_none() || self.at_return {
+                    return Err(no_arguments().into());
+                }
+                n.checked_sub(1).and_then(old::argument).ok_or_else(no_arguments)?
+            }
+            Fetch::Symbol { name, offset } => {
+                let at = self.ground.symbols.lookup(name)?.address;
+                Fetch::Memory(at.wrapping_add(offset.cast_unsigned()))
+            }
+            Fetch::Deref { offset, base, user } => {
+                Fetch::Deref { offset: *offset, base: Box::new(self.place(base)?), user: *user }
+            }
+            other => other.clone(),
+        })
+    }
+
+    /// Why there is no such parameter.
+    fn no_parameter(&self, name: &str) -> ProbeError {
+        let Some(function) = self.ground.function.filter(|_| !self.at_return) else {
+            return ParameterError::NotEntry(name.to_owned()).into();
+        };
+        match self.prototype() {
+            Err(error) => error,
+            Ok(_) => {
+                let has = self.params.iter().flatten().map(|param| param.name.clone()).collect();
+                let (function, name) = (function.to_owned(), name.to_owned());
+                ParameterError::NoSuch { function, name, has }.into()
+            }
+        }
+    }
+
+    /// `BASE->PATH`.
+    fn member(&self, base: &Fetch, path: &str) -> Result<Typed, ProbeError> {
+        let types = self.types()?;
+        let mut at = self.pointer(base)?;
+        let mut name = base.to_string();
+        for part in path.split("->") {
+            let to = match types.kind(types.resolve(at.id)) {
+                Kind::Pointer(to) => types.resolve(to),
+                _ => TypeId(0),
+            };
+            if at.bits.is_some() || !matches!(types.kind(to), Kind::Composite(_)) {
+                let declaration = types.declaration(at.id, &name);
+                return Err(ParameterError::NoPointer { name, declaration }.into());
+            }
+            name = format!("{name}->{part}");
+            let place = types.field(to, part);
+            let place =
+                place.map_err(|source| ParameterError::Member { name: name.clone(), source })?;
+            at = behind(at.fetch, place, types);
+        }
+        Ok(at)
+    }
+
+    /// What a way to a member begins with.
+    fn pointer(&self, base: &Fetch) -> Result<Typed, ProbeError> {
+        if *base != Fetch::ReturnValue {
+            let name = base.parameter().unwrap_or_default();
+            return self.typed(base)?.ok_or_else(|| self.no_parameter(name));
+        }
+        let (types, prototype) = (self.types()?, self.prototype()?);
+        let id = match types.kind(prototype) {
+            Kind::Prototype(it) => it.result,
+            _ => TypeId(0),
+        };
+        if matches!(types.kind(types.resolve(id)), Kind::Void) {
+            let function = self.ground.function.unwrap_or_default();
+            return Err(ParameterError::NoReturnValue(function.to_owned()).into());
+        }
+        Ok(Typed { fetch: Fetch::ReturnValue, id, bits: None })
+    }
+
+    /// Where the text is: behind a pointer to characters, or in an array of them.
+    fn text(&self, typed: Typed, body: &Fetch) -> Result<Fetch, ProbeError> {
+        let types = self.types()?;
+        let is_char = |id: TypeId| {
+            matches!(types.kind(types.resolve(id)), Kind::Int { size: 1, is_bool: false, .. })
+        };
+        match types.kind(types.resolve(typed.id)) {
+            Kind::Pointer(to) if is_char(to) => {
+                Ok(Fetch::Deref { offset: 0, base: Box::new(typed.fetch), user: false })
+            }
+            Kind::Array { element, .. } if is_char(element) => Ok(typed.fetch),
+            _ => {
+                let name = body.to_string();
+                let declaration = types.declaration(typed.id, &name);
+                Err(ParameterError::NotText { name, declaration }.into())
+            }
+        }
+    }
+
+    /// What values of a type are shown as: integers and enums by their width and sign, all else in hexadecimal digits.
+    fn kind(&self, typed: &Typed) -> Result<ValueType, ProbeError> {
+        let types = self.types()?;
+        let (Kind::Int { size, is_signed, .. } | Kind::Enum { size, is_signed }) =
+            types.kind(types.resolve(typed.id))
+        else {
+            return Ok(ValueType::default());
+        };
+        let Some(width) = Width::of_bytes(size.into()) else { return Ok(ValueType::default()) };
+        Ok(match typed.bits.map(|(bits, below)| Bits::new(bits, below, width)) {
+            Some(Some(bits)) => ValueType::Bits(bits),
+            Some(None) => ValueType::default(),
+            None if is_signed => ValueType::Signed(width),
+            None => ValueType::Unsigned(width),
+        })
+    }
+}
+
+fn place_of(param: &Parameter) -> Result<Fetch, ParameterError> {
+    match param.place {
+        ArgumentPlace::Register(number) => match REGISTERS.get(usize::from(number)) {
+            Some(register) => Ok(Fetch::Register(*register)),
+            None => Err(ParameterError::ByValue(param.name.clone())),
+        },
+        ArgumentPlace::Stack(word) => Ok(Fetch::Stack(word)),
+        ArgumentPlace::ByValue => Err(ParameterError::ByValue(param.name.clone())),
+    }
+}
+
+/// A member of the struct that `pointer` is the address of.
+fn behind(pointer: Fetch, place: FieldPlace, types: &Btf) -> Typed {
+    // A bit-field is a part of the number of its type's size that it lies in.
+    let unit = match place.bits {
+        Some(_) => types.size_of(place.id).unwrap_or(1).clamp(1, 8) * 8,
+        None => 8,
+    };
+    let below = place.bit_offset % unit;
+    let offset = i64::try_from((place.bit_offset - below) / 8).unwrap_or(i64::MAX);
+    let bits = place.bits.map(|bits| (bits, u32::try_from(below).expect("below 64")));
+    Typed {
+        fetch: Fetch::Deref { offset, base: Box::new(pointer), user: false },
+        id: place.id,
+        bits,
+    }
+}

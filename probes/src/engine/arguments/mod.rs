@@ -1,0 +1,120 @@
+//! What a probe fetches at each hit: its definition's arguments, with what they name found by the kernel's symbols
+//! and types.
+
+mod error;
+mod filter;
+mod finder;
+mod old;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use exoprobe_introspect::btf::NoTypes;
+use exoprobe_introspect::{Btf, SymbolTable};
+
+pub use error::ParameterError;
+pub(super) use old::is_old_name;
+
+use crate::definition::{Argument, Fetch, Field, Filter, ProbeDefinition};
+use crate::error::ProbeError;
+use finder::Finder;
+
+/// Most values of a hit.
+const VALUES_MAX: usize = crate::definition::ARGS_MAX;
+
+/// All of a hit's values.
+#[derive(Debug, Default)]
+pub(crate) struct Arguments {
+    pub(crate) list: Box<[Argument]>,
+    /// Some argument may fault, so that records say which did.
+    pub(crate) may_fault: bool,
+    /// Some argument is text, or an array.
+    pub(crate) has_bytes: bool,
+}
+
+/// What is known where a probe is.
+pub(super) struct Ground<'a> {
+    pub(super) symbols: &'a SymbolTable,
+    /// The function whose entry is probed; none where the place is no entry.
+    pub(super) function: Option<&'a str>,
+    /// The kernel's types, where they were asked for.
+    pub(super) types: Result<Arc<Btf>, NoTypes>,
+}
+
+impl Arguments {
+    /// Checks what can be checked before the kernel is known.
+    ///
+    /// # Errors
+    /// [`ProbeError::Filter`].
+    pub(super) fn check(
+        definition: &ProbeDefinition,
+        filter: Option<&Filter>,
+    ) -> Result<(), ProbeError> {
+        let args = definition.args.iter().enumerate();
+        let given = args.map(|(index, arg)| Argument {
+            name: definition.arg_name(index),
+            fetch: arg.body.clone(),
+            kind: arg.kind.unwrap_or_else(|| finder::default_kind(&arg.body)),
+            count: finder::count(arg.kind, arg.count),
+        });
+        let given: Vec<Argument> = given.collect();
+        if given.iter().any(|arg| arg.fetch == Fetch::AllParameters) {
+            // Their names are the kernel's to tell.
+            return Ok(());
+        }
+        filter::resolve(filter, &given).map(drop)
+    }
+
+    /// Whether the kernel's types are needed for a definition's arguments.
+    pub(super) fn ask_for_types(definition: &ProbeDefinition) -> bool {
+        definition.args.iter().any(|arg| match arg.body.innermost() {
+            Fetch::Parameter(_) | Fetch::AllParameters => true,
+            _ => matches!(arg.body, Fetch::Member { .. }),
+        })
+    }
+
+    /// Of a definition, where its place is known.
+    ///
+    /// # Errors
+    /// [`ProbeError::Parameter`], [`ProbeError::Types`], [`ProbeError::Symbol`], [`ProbeError::DuplicateArg`].
+    pub(super) fn find(
+        definition: &ProbeDefinition,
+        ground: &Ground<'_>,
+    ) -> Result<Self, ProbeError> {
+        let finder = Finder::new(definition.kind, ground);
+        let mut list = Vec::new();
+        for (index, arg) in definition.args.iter().enumerate() {
+            match arg.body {
+                Fetch::AllParameters => list.extend(finder.all()?),
+                _ => list.push(finder.argument(definition.arg_name(index), arg)?),
+            }
+        }
+        if list.len() > VALUES_MAX {
+            return Err(ProbeError::TooManyArgs(list.len()));
+        }
+        if let Some(twice) = duplicate(&list) {
+            return Err(ProbeError::DuplicateArg(twice.to_owned()));
+        }
+        let has_bytes = list.iter().any(Argument::is_in_bytes);
+        let may_fault = list.iter().any(|arg| arg.fetch.reads_memory());
+        Ok(Self { list: list.into(), may_fault, has_bytes })
+    }
+
+    /// A filter over them.
+    ///
+    /// # Errors
+    /// [`ProbeError::Filter`].
+    pub(super) fn filter(
+        &self,
+        filter: Option<&Filter>,
+    ) -> Result<Option<Filter<Field>>, ProbeError> {
+        filter::resolve(filter, &self.list)
+    }
+}
+
+/// A name that two have.
+fn duplicate(list: &[Argument]) -> Option<&str> {
+    let mut names = std::collections::HashSet::new();
+    list.iter().map(|arg| arg.name.as_str()).find(|name| !names.insert(*name))
+}

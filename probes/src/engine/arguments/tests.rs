@@ -1,0 +1,180 @@
+//! Of arguments.
+
+use exoprobe_introspect::btf::sample::{POINTER, STRUCT, Sample, kernel};
+
+use super::*;
+use crate::definition::{FieldValue, parse_line};
+
+const MAP: &str =
+    "ffffffff81000000 T _stext\nffffffff81000100 T _etext\nffffffff82000010 D jiffies\n";
+
+/// As at the entry of a function, with types or without.
+fn find(
+    definition: &ProbeDefinition,
+    function: Option<&str>,
+    types: Option<&Arc<Btf>>,
+) -> Result<Arguments, ProbeError> {
+    let symbols = SymbolTable::from_system_map(MAP).unwrap();
+    let types = types.map(Arc::clone).ok_or(NoTypes::None);
+    Arguments::find(definition, &Ground { symbols: &symbols, function, types })
+}
+
+fn found(line: &str, types: &Arc<Btf>) -> Result<Vec<String>, String> {
+    let found = find(&parse_line(line).unwrap(), Some("get"), Some(types));
+    let found = found.map_err(|e| e.to_string())?;
+    Ok(found.list.iter().map(|arg| format!("{}:{}", arg.fetch, arg.kind)).collect())
+}
+
+#[test]
+fn parameters_are_found_with_their_types() {
+    let types = Arc::new(kernel().btf());
+    let line = "p get fd name:string task x=+8(task):u32 a=fd:x16 b=name raw=%di";
+    let expected =
+        ["%di:s32", "+0(%si):string", "%dx:x64", "+8(%dx):u32", "%di:x16", "%si:x64", "%di:x64"];
+    assert_eq!(found(line, &types).unwrap(), expected);
+}
+
+#[test]
+fn what_is_no_parameter_is_told() {
+    let types = Arc::new(kernel().btf());
+    let error = |line| found(line, &types).unwrap_err();
+    let text = "get has no parameter `x`: it has `fd`, `name`, `task`";
+    assert_eq!(error("p get x"), text);
+    assert_eq!(error("p get a=+8(x)"), text);
+    let text =
+        "`task` is `struct task *task`, not the address of text: `string` cannot be its type";
+    assert_eq!(error("p get task:string"), text);
+    let definition = parse_line("p get+4 fd").unwrap();
+    let within = find(&definition, None, Some(&types)).unwrap_err();
+    assert!(within.to_string().starts_with("`fd` is taken for a parameter's name"), "{within}");
+    let other = find(&definition, Some("put"), Some(&types)).unwrap_err();
+    assert!(other.to_string().contains("no function put"), "{other}");
+    let mut sample = Sample::default();
+    let large = sample.composite(STRUCT, "large", 24, &[]);
+    let place = sample.to(POINTER, large);
+    sample.function("get", 0, &[("by_value", large), ("at", place)]);
+    let types = Arc::new(sample.btf());
+    assert!(found("p get by_value", &types).unwrap_err().contains("struct by value"));
+    assert_eq!(found("p get at", &types).unwrap(), ["%di:x64"]);
+}
+
+#[test]
+fn filters_go_by_the_types_that_are_found() {
+    let types = Arc::new(kernel().btf());
+    let holds = |filter: &str, word: u64| {
+        let mut definition = parse_line("p get fd name:string").unwrap();
+        definition.filter = Some(filter.parse().unwrap());
+        let filter = find(&definition, Some("get"), Some(&types))
+            .and_then(|found| found.filter(definition.filter.as_ref()))
+            .map_err(|e| e.to_string())?;
+        Ok::<bool, String>(filter.unwrap().holds(&mut |_| Some(word)))
+    };
+    assert_eq!(holds("fd == -100", 0x7_ffff_ff9c), Ok(true));
+    assert_eq!(holds("fd < 0", 5), Ok(false));
+    let text = "the filter's `name` is text: compare it by `==`, `!=` or `~` with a \"text\": it has `fd`, `name`, \
+        `common_pid`, `comm`";
+    assert_eq!(holds("name == 1", 0), Err(text.to_owned()));
+}
+
+#[test]
+fn members_are_found_behind_pointers() {
+    let types = Arc::new(kernel().btf());
+    let line = "p get task->pid n=task->comm:string t=task->text:string task->b a=task->next p=+4(task->text):u8";
+    let expected = [
+        "+0(%dx):s32",
+        "+4(%dx):string",
+        "+0(+40(%dx)):string",
+        "+28(%dx):s32",
+        "+32(%dx):x64",
+        "+4(+40(%dx)):u8",
+    ];
+    assert_eq!(found(line, &types).unwrap(), expected);
+    let error = |line| found(line, &types).unwrap_err();
+    assert_eq!(
+        error("p get a=fd->x"),
+        "`fd` is `int fd`, which points to no struct: it has no members"
+    );
+    let text =
+        "`task->comm` is `char task->comm[16]`, which points to no struct: it has no members";
+    assert_eq!(error("p get a=task->comm->x"), text);
+    assert_eq!(error("p get a=task->nope"), "`task->nope`: struct task has no member \"nope\"");
+    assert!(error("p get a=task->pid:string").contains("not the address of text"));
+}
+
+#[test]
+fn all_parameters_are_several_values() {
+    let types = Arc::new(kernel().btf());
+    let all = find(&parse_line("p get $arg* ip=%ip").unwrap(), Some("get"), Some(&types)).unwrap();
+    let names: Vec<&str> = all.list.iter().map(|arg| arg.name.as_str()).collect();
+    assert_eq!(names, ["fd", "name", "task", "ip"]);
+    assert_eq!(found("p get $arg*", &types).unwrap(), ["%di:s32", "%si:x64", "%dx:x64"]);
+    let twice = find(&parse_line("p get fd $arg*").unwrap(), Some("get"), Some(&types));
+    assert!(matches!(twice, Err(ProbeError::DuplicateArg(name)) if name == "fd"));
+    let within = find(&parse_line("p get+4 $arg*").unwrap(), None, Some(&types)).unwrap_err();
+    assert!(within.to_string().starts_with("`$arg*`: arguments are known"), "{within}");
+}
+
+/// Values, without any types.
+fn without_types(line: &str) -> Result<Vec<String>, String> {
+    let found = find(&parse_line(line).unwrap(), Some("get"), None).map_err(|e| e.to_string())?;
+    Ok(found.list.iter().map(|arg| format!("{}={}", arg.name, arg.fetch)).collect())
+}
+
+#[test]
+fn the_first_versions_names_are_known_without_types() {
+    let entry = ["a0=%di", "a5=%r9", "a6=$stack1", "sa=$stack", "s3=$stack3", "deep=+8(%si)"];
+    assert_eq!(without_types("p get a0 a5 a6 sa s3 deep=+8(a1)").unwrap(), entry);
+    assert_eq!(without_types("r get rv ra").unwrap(), ["rv=$retval", "ra=%ip"]);
+    assert!(without_types("p get rv").unwrap_err().contains("no BTF"));
+    assert!(without_types("p get a9999").unwrap_err().contains("no BTF"));
+    let types = Arc::new(kernel().btf());
+    assert!(found("p get rv", &types).unwrap_err().contains("no parameter `rv`"));
+    let mut sample = Sample::default();
+    let int = sample.int("int", 4, true);
+    sample.function("get", int, &[("x", int), ("a0", int)]);
+    let types = Arc::new(sample.btf());
+    assert_eq!(found("p get a0", &types).unwrap(), ["%si:s32"], "a parameter comes first");
+}
+
+#[test]
+fn numbered_arguments_and_symbols_are_found() {
+    let entry = ["arg1=%di", "arg2=$stack2", "arg3=@0xffffffff82000018", "arg4=$comm"];
+    assert_eq!(without_types("p get $arg1 $arg8 @jiffies+8 $comm").unwrap(), entry);
+    assert!(without_types("p get @nope").unwrap_err().contains("nope"));
+    let within = find(&parse_line("p get+4 $arg1").unwrap(), None, None).unwrap_err();
+    assert!(within.to_string().starts_with("`$arg1`: arguments are known"), "{within}");
+}
+
+#[test]
+fn filters_compare_text_with_text() {
+    let resolve = |filter: &str| {
+        let mut definition = parse_line("p get $comm a=+0(%di):x8[4] s=%si:symstr n=%dx").unwrap();
+        definition.filter = Some(filter.parse().unwrap());
+        find(&definition, Some("get"), None)
+            .and_then(|found| found.filter(definition.filter.as_ref()))
+            .map(Option::unwrap)
+            .map_err(|e| e.to_string())
+    };
+    let holds = |filter: &str, text: &str| {
+        resolve(filter).unwrap().holds(&mut |_| Some(FieldValue::Text(text.as_bytes().to_vec())))
+    };
+    for (filter, expected) in [
+        ("arg1 == \"init\"", true),
+        ("arg1 != \"init\"", false),
+        ("comm ~ \"in*\"", true),
+        ("comm !~ \"*x*\"", true),
+        ("s ~ \"i[a-z]?t\"", true),
+        ("comm ~ \"i[!n]it\"", false),
+    ] {
+        assert_eq!(holds(filter, "init"), expected, "{filter}");
+    }
+    for (filter, error) in [
+        ("a == 1", "array"),
+        ("n ~ \"x\"", "is a number"),
+        ("comm == 1", "is text"),
+        ("common_pid == \"1\"", "is a number"),
+        ("s == 1", "is text"),
+    ] {
+        assert!(resolve(filter).unwrap_err().contains(error), "{filter}");
+    }
+}

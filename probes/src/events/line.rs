@@ -1,0 +1,92 @@
+//! Events as lines of the tracer's files `trace` and `trace_pipe` (ftrace.rst, "Output format"; kprobetrace.rst).
+
+use std::fmt::{self, Write};
+
+use exoprobe_introspect::SymbolTable;
+use exoprobe_vmm::{GuestTime, Gva};
+
+use super::show::{Shown, show_symbol};
+use super::store::Hit;
+
+/// What the file `trace` begins with: how many events it shows, of how many that there were, and the vCPUs. Behind it
+/// come the events.
+#[must_use]
+pub fn trace_header(events: u64, written: u64, vcpus: usize) -> String {
+    format!(
+        "# tracer: nop\n\
+        #\n\
+        # entries-in-buffer/entries-written: {events}/{written}   #P:{vcpus}\n\
+        #\n\
+        #                                _-----=> irqs-off/BH-disabled\n\
+        #                               / _----=> need-resched\n\
+        #                              | / _---=> hardirq/softirq\n\
+        #                              || / _--=> preempt-depth\n\
+        #                              ||| / _-=> migrate-disable\n\
+        #                              |||| /     delay\n\
+        #           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION\n\
+        #              | |         |   |||||     |         |\n"
+    )
+}
+
+impl Hit {
+    /// Adds the event's line. Of the five flags nothing is known here: they are dots.
+    pub(crate) fn write_line(&self, out: &mut String) -> fmt::Result {
+        let (origin, record) = (&self.origin, &self.record);
+        let comm = record.task.map_or_else(|| "<...>".to_owned(), |task| task.name());
+        let pid = record.task.map_or(0, |task| task.pid);
+        let micros = origin.clock.micros(GuestTime(record.time));
+        let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
+        let who = format!("{:>16}-{pid:<7} [{:03}] .....", plain(&comm), self.vcpu);
+        let when = format!("{seconds:>5}.{micros:06}");
+        write!(out, "{who} {when}: {}: (", origin.event)?;
+        let symbols = origin.symbols.as_ref();
+        match record.ret_addr {
+            None => out.push_str(&show_symbol(symbols, origin.at.0)),
+            Some(ret_addr) => {
+                write!(
+                    out,
+                    "{} <- {}",
+                    show_symbol(symbols, ret_addr),
+                    function(symbols, origin.at)
+                )?;
+            }
+        }
+        out.push(')');
+        for (index, field) in origin.fields.iter().enumerate() {
+            write!(out, " {}=", field.name)?;
+            Shown::of(field, record, index).print(symbols, out)?;
+        }
+        out.push('\n');
+        if !record.stack.is_empty() {
+            writeln!(out, "{who} {when}: <stack trace>")?;
+        }
+        for addr in &record.stack {
+            writeln!(out, " => {}", frame(symbols, *addr))?;
+        }
+        Ok(())
+    }
+}
+
+/// The function that an address is in, by its name.
+fn function(symbols: Option<&SymbolTable>, at: Gva) -> String {
+    let found = symbols.and_then(|symbols| symbols.resolve(at));
+    found.map_or_else(|| at.to_string(), |found| found.qualified_name())
+}
+
+/// A place of a back-trace.
+fn frame(symbols: Option<&SymbolTable>, addr: u64) -> String {
+    let found = symbols.and_then(|symbols| symbols.resolve(Gva(addr)));
+    found.map_or_else(|| format!("{addr:#x}"), |found| found.qualified_name())
+}
+
+/// A guest's text without what would end a line, or steer a terminal.
+pub(super) fn plain(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    shown
+}

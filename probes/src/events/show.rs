@@ -1,0 +1,162 @@
+//! Recorded values as they are shown: as JSON, and as the tracer's text.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use exoprobe_introspect::SymbolTable;
+use exoprobe_vmm::Gva;
+use serde_json::Value;
+
+use super::line::plain;
+use super::ring::{Record, TextPlace};
+use crate::definition::{Argument, Fetch, ValueType};
+
+/// What shows that could not be read.
+const FAULT: &str = "(fault)";
+/// In place of a text's length: it could not be read.
+const NO_TEXT: u16 = u16::MAX;
+
+/// Texts of an array, one behind the other: a length of 16 bits, and the bytes.
+#[derive(Default)]
+pub(crate) struct TextList(Vec<u8>);
+
+impl TextList {
+    /// `None` is one that could not be read.
+    pub(crate) fn push(&mut self, text: Option<&[u8]>) {
+        let len = text.and_then(|text| u16::try_from(text.len()).ok()).unwrap_or(NO_TEXT);
+        self.0.extend_from_slice(&len.to_le_bytes());
+        if len != NO_TEXT {
+            self.0.extend_from_slice(text.unwrap_or_default());
+        }
+    }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    /// The texts in such bytes.
+    fn parse(mut bytes: &[u8]) -> Vec<Option<&[u8]>> {
+        let mut found = Vec::new();
+        while let Some((len, rest)) = bytes.split_first_chunk() {
+            let len = u16::from_le_bytes(*len);
+            let (text, rest) = match len {
+                NO_TEXT => (None, rest),
+                _ => match rest.split_at_checked(len.into()) {
+                    Some((text, rest)) => (Some(text), rest),
+                    None => break,
+                },
+            };
+            found.push(text);
+            bytes = rest;
+        }
+        found
+    }
+}
+
+/// A recorded value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Shown<'a> {
+    /// It could not be read.
+    Fault,
+    /// A word, narrowed.
+    Number(ValueType, u64),
+    Text(Cow<'a, str>),
+    Array(Vec<Shown<'a>>),
+}
+
+impl<'a> Shown<'a> {
+    /// Argument `index` of a record.
+    pub(crate) fn of(arg: &'a Argument, record: &'a Record, index: usize) -> Self {
+        let word = || record.args.get(index).copied().flatten();
+        let bytes = || TextPlace::of(word()?, &record.text);
+        let shown = match &arg.fetch {
+            Fetch::Comm => record.task.map(|task| Self::Text(task.name().into())),
+            Fetch::ConstantText(text) => Some(Self::Text(text.into())),
+            _ => match (arg.count, arg.kind.is_text()) {
+                (None, true) => bytes().map(text),
+                (Some(_), true) => bytes().map(|bytes| {
+                    let each = TextList::parse(bytes).into_iter();
+                    Self::Array(each.map(|one| one.map_or(Self::Fault, text)).collect())
+                }),
+                (Some(_), false) => bytes().map(|bytes| numbers(arg.kind, bytes)),
+                (None, false) => word().map(|word| Self::Number(arg.kind, arg.kind.narrow(word))),
+            },
+        };
+        shown.unwrap_or(Self::Fault)
+    }
+
+    /// As JSON: what is shown in hexadecimal digits is text, for a double holds only 53 bits.
+    pub(crate) fn json(&self, symbols: Option<&SymbolTable>) -> Value {
+        match self {
+            Self::Fault => FAULT.into(),
+            Self::Text(text) => text.as_ref().into(),
+            Self::Array(all) => all.iter().map(|one| one.json(symbols)).collect(),
+            Self::Number(kind, number) => match kind {
+                ValueType::Unsigned(_) | ValueType::Bits(_) => (*number).into(),
+                ValueType::Signed(_) => number.cast_signed().into(),
+                ValueType::Char => character(*number).to_string().into(),
+                ValueType::Symbol | ValueType::SymbolText => show_symbol(symbols, *number).into(),
+                ValueType::Hex(_) | ValueType::Text | ValueType::UserText => {
+                    format!("{number:#x}").into()
+                }
+            },
+        }
+    }
+
+    /// As the tracer prints it.
+    pub(crate) fn print(
+        &self,
+        symbols: Option<&SymbolTable>,
+        out: &mut impl fmt::Write,
+    ) -> fmt::Result {
+        match self {
+            Self::Fault => out.write_str(FAULT),
+            Self::Text(text) => write!(out, "\"{}\"", plain(text)),
+            Self::Array(all) => {
+                for (index, one) in all.iter().enumerate() {
+                    out.write_str(if index == 0 { "{" } else { "," })?;
+                    one.print(symbols, out)?;
+                }
+                out.write_str("}")
+            }
+            Self::Number(kind, number) => match kind {
+                ValueType::Char => write!(out, "'{}'", plain(&character(*number).to_string())),
+                ValueType::Unsigned(_) | ValueType::Bits(_) => write!(out, "{number}"),
+                ValueType::Signed(_) => write!(out, "{}", number.cast_signed()),
+                ValueType::Symbol => out.write_str(&show_symbol(symbols, *number)),
+                ValueType::SymbolText => write!(out, "\"{}\"", show_symbol(symbols, *number)),
+                ValueType::Hex(_) | ValueType::Text | ValueType::UserText => {
+                    write!(out, "{number:#x}")
+                }
+            },
+        }
+    }
+}
+
+/// Text, of which what is no UTF-8 is replaced.
+fn text(bytes: &[u8]) -> Shown<'_> {
+    Shown::Text(String::from_utf8_lossy(bytes))
+}
+
+fn numbers(kind: ValueType, bytes: &[u8]) -> Shown<'static> {
+    let each = bytes.chunks_exact(kind.width().bytes()).map(|bytes| {
+        let mut word = [0; size_of::<u64>()];
+        word[..bytes.len()].copy_from_slice(bytes);
+        Shown::Number(kind, kind.narrow(u64::from_le_bytes(word)))
+    });
+    Shown::Array(each.collect())
+}
+
+fn character(number: u64) -> char {
+    char::from(u8::try_from(number & 0xff).expect("8 bits"))
+}
+
+/// An address by the symbol that it is in: `SYM+0xOFF/0xSIZE`; without one, its digits.
+pub(crate) fn show_symbol(symbols: Option<&SymbolTable>, addr: u64) -> String {
+    match symbols.and_then(|symbols| symbols.resolve(Gva(addr))) {
+        Some(found) => {
+            format!("{}+{:#x}/{:#x}", found.qualified_name(), found.offset, found.size)
+        }
+        None => format!("{addr:#x}"),
+    }
+}
