@@ -17,8 +17,8 @@ pub use definition::{
 };
 pub use engine::{
     BlacklistEntry, CodeLine, DATA_SIZE_MAX, DEFAULT_EVENTS, Engine, EntryHandler, EntryVerdict,
-    FaultHandler, Frame, Given, Guest, Hit, Instance, Kprobe, Kretprobe, ModuleStatus, NewProbe,
-    NoTasks, Optimization, ParameterError, PostHandler, PreHandler, Process, Recovery,
+    EventField, FaultHandler, Frame, Given, Guest, Hit, Instance, Kprobe, Kretprobe, ModuleStatus,
+    NewProbe, NoTasks, Optimization, ParameterError, PostHandler, PreHandler, Process, Recovery,
     Registration, ReturnHandler, Traceless, Verdict,
 };
 pub use error::{AttachError, BatchError, ProbeError, Reserved};

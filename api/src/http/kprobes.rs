@@ -115,12 +115,13 @@ pub(crate) async fn blacklist(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let entries = blocking(move || engine.blacklist()).await??;
-    let entries = entries.into_iter().map(BlacklistEntry::from);
     Ok(match accepts(&headers, JSON) {
-        true => Json(entries.collect::<Vec<_>>()).into_response(),
+        true => {
+            let entries = entries.into_iter().map(BlacklistEntry::from);
+            Json(entries.collect::<Vec<_>>()).into_response()
+        }
         false => {
-            let lines = entries.filter(|entry| !entry.returns_only).map(|entry| entry.line());
-            lines.collect::<String>().into_response()
+            entries.iter().filter_map(|entry| entry.line()).collect::<String>().into_response()
         }
     })
 }
@@ -137,16 +138,7 @@ fn read_switch(media_type: &str, body: &[u8]) -> Result<bool, Problem> {
     match media_type {
         JSON => serde_json::from_slice(body).map_err(|e| Problem::malformed(e.to_string())),
         "" | "text/plain" | "application/x-www-form-urlencoded" => {
-            let text = String::from_utf8_lossy(body).trim().to_ascii_lowercase();
-            match text.as_str() {
-                "1" | "y" | "yes" | "t" | "true" | "on" => Ok(true),
-                "0" | "n" | "no" | "f" | "false" | "off" => Ok(false),
-                _ => {
-                    let shown: String = text.chars().take(20).collect();
-                    let detail = format!("`{shown}` is neither on nor off: write 1 or 0");
-                    Err(Problem::new("EINVAL", detail))
-                }
-            }
+            Ok(exoprobe_tracer::parse_switch(&String::from_utf8_lossy(body))?)
         }
         other => {
             let detail = format!("content-type {other}: send text/plain or application/json");

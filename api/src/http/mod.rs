@@ -16,6 +16,7 @@ mod symbols;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod tracefs;
 mod types;
 mod vm;
 pub mod wire;
@@ -27,6 +28,7 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use exoprobe_tracer::Tracer;
 
 pub use auth::{Token, TokenError};
 pub use openapi::openapi_json;
@@ -38,6 +40,7 @@ use crate::service::Closing;
 use code::CodeApi;
 use events::EventsApi;
 use openapi::Problems;
+use tracefs::TracefsApi;
 
 /// Largest body taken, in bytes.
 pub const BODY_MAX: usize = 1 << 20;
@@ -45,7 +48,7 @@ pub const BODY_MAX: usize = 1 << 20;
 /// All routes.
 pub(crate) fn router(api: VmApi) -> Router {
     let code = CodeApi { engine: Arc::clone(&api.engine), lines: api.lines.clone() };
-    let engine_routes = engine_routes(code, &api.closing);
+    let engine_routes = engine_routes(code, Arc::clone(&api.tracer), &api.closing);
     finish(vm::routes(api).merge(engine_routes))
 }
 
@@ -55,8 +58,9 @@ pub(crate) fn with_token(router: Router, token: Token) -> Router {
 }
 
 /// The routes that need no machine.
-fn engine_routes(code: CodeApi, closing: &Closing) -> Router {
+fn engine_routes(code: CodeApi, tracer: Arc<Tracer>, closing: &Closing) -> Router {
     let engine = &code.engine;
+    let tracefs = TracefsApi { tracer, closing: closing.clone() };
     let events = EventsApi { engine: Arc::clone(engine), closing: closing.clone() };
     probes::routes(Arc::clone(engine))
         .merge(kprobes::routes(Arc::clone(engine)))
@@ -65,6 +69,7 @@ fn engine_routes(code: CodeApi, closing: &Closing) -> Router {
         .merge(types::routes(Arc::clone(engine)))
         .merge(stack::routes(Arc::clone(engine)))
         .merge(events::routes(events))
+        .merge(tracefs::routes(tracefs))
         .merge(symbols::routes(code.clone()))
         .merge(memory::routes(code))
         .route("/v1/openapi.json", get(openapi_document))

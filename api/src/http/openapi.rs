@@ -5,7 +5,9 @@ use utoipa::openapi::{Content, PathItem, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, Modify, OpenApi};
 
 use super::problem::{PROBLEM_JSON, ProblemDocument};
-use super::{events, kprobes, memory, modules, probes, stack, symbols, tasks, types, vm, wire};
+use super::{
+    events, kprobes, memory, modules, probes, stack, symbols, tasks, tracefs, types, vm, wire,
+};
 
 /// Every error of every route.
 pub(crate) struct Problems;
@@ -37,7 +39,8 @@ impl IntoResponses for Problems {
         kprobes::list, kprobes::enabled, kprobes::switch, kprobes::optimization, kprobes::optimize,
         kprobes::blacklist,
         symbols::symbols, types::list, types::show, tasks::tasks, modules::modules, memory::memory,
-        memory::disassembly, stack::stack, events::events, super::openapi_document,
+        memory::disassembly, stack::stack, events::events,
+        tracefs::root, tracefs::read, tracefs::replace, tracefs::append, super::openapi_document,
     ),
     components(schemas(ProblemDocument, wire::Lost)),
     modifiers(&ShortNames, &BearerToken),
@@ -52,6 +55,7 @@ impl IntoResponses for Problems {
         (name = "modules", description = "The guest's loadable modules"),
         (name = "memory", description = "The guest kernel's memory and code"),
         (name = "events", description = "Hits of probes"),
+        (name = "tracefs", description = "The kprobe event tracer's files, as in the kernel's tracefs"),
         (name = "meta", description = "This document"),
     )
 )]

@@ -140,6 +140,8 @@ fn status_of(code: &str) -> StatusCode {
         "EINVAL" | "EILSEQ" | "EOPNOTSUPP" | "E2BIG" | "EADDRNOTAVAIL" | "EFAULT" => {
             StatusCode::UNPROCESSABLE_ENTITY
         }
+        "EACCES" => StatusCode::FORBIDDEN,
+        "EISDIR" => StatusCode::METHOD_NOT_ALLOWED,
         "EAGAIN" => StatusCode::SERVICE_UNAVAILABLE,
         "ENOMEM" | "ENOSPC" => StatusCode::INSUFFICIENT_STORAGE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,

@@ -70,8 +70,9 @@ fn app_with(
     let given = Given { symbols: Some(symbols), types: None };
     let engine = Arc::new(Engine::new(guest, GuestClock::default(), given, 16));
     let end = watch::Sender::new(false);
+    let tracer = Arc::new(Tracer::new(Arc::clone(&engine), 1));
     let code = CodeApi { engine, lines };
-    (finish(engine_routes(code, &Closing::new(end.subscribe()))), end)
+    (finish(engine_routes(code, tracer, &Closing::new(end.subscribe()))), end)
 }
 
 async fn send(request: Request<Body>) -> Response<Body> {

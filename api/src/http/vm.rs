@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use exoprobe_introspect::SourceLines;
 use exoprobe_probes::Engine;
+use exoprobe_tracer::Tracer;
 use exoprobe_vmm::{SerialPort, Vm};
 use futures_util::stream;
 use serde::Deserialize;
@@ -31,6 +32,7 @@ const NEXT_OFFSET: &str = "exoprobe-next-offset";
 pub(crate) struct VmApi {
     pub(crate) vm: Arc<Vm>,
     pub(crate) engine: Arc<Engine>,
+    pub(crate) tracer: Arc<Tracer>,
     pub(crate) lines: Option<Arc<SourceLines>>,
     /// Tells when a serial port's output has grown.
     pub(crate) growth: [Growth; 2],

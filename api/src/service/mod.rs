@@ -13,6 +13,7 @@ use axum::Router;
 use exoprobe_introspect::btf::FileError;
 use exoprobe_introspect::{Btf, LinesError, LoadError, SourceLines};
 use exoprobe_probes::{BatchError, Engine, Given, Guest, NewProbe, ProbeDefinition};
+use exoprobe_tracer::Tracer;
 use exoprobe_vmm::{ControlError, CreateError, Host, HostError, Vm, VmConfig};
 use tokio::sync::watch;
 
@@ -92,6 +93,7 @@ pub enum StartError {
 pub struct Service {
     vm: Arc<Vm>,
     engine: Arc<Engine>,
+    tracer: Arc<Tracer>,
     lines: Option<Arc<SourceLines>>,
     growth: [Growth; 2],
     closing: watch::Sender<bool>,
@@ -127,8 +129,10 @@ impl Service {
         let (workload, workload_growth) = workers::watch_port(&vm, 1)?;
         let drainer = workers::drain(Arc::clone(&engine))?;
         vm.start(engine.exit_hook())?;
+        let vcpus = usize::from(vm.config().vcpus);
         Ok(Self {
             vm,
+            tracer: Arc::new(Tracer::new(Arc::clone(&engine), vcpus)),
             engine,
             lines: lines.map(Arc::new),
             growth: [console_growth, workload_growth],
@@ -154,6 +158,7 @@ impl Service {
         http::router(VmApi {
             vm: Arc::clone(&self.vm),
             engine: Arc::clone(&self.engine),
+            tracer: Arc::clone(&self.tracer),
             lines: self.lines.clone(),
             growth: self.growth.clone(),
             closing: self.closing(),

@@ -50,6 +50,7 @@ mod wanted;
 
 pub use arguments::ParameterError;
 pub use backtrace::Frame;
+pub use filters::EventField;
 pub use guest::Guest;
 pub use handlers::{
     DATA_SIZE_MAX, EntryHandler, EntryVerdict, FaultHandler, Hit, Instance, Kprobe, Kretprobe,

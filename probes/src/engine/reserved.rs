@@ -97,6 +97,15 @@ pub struct BlacklistEntry {
     pub reason: Reserved,
 }
 
+impl BlacklistEntry {
+    /// Its line in the kernel's kprobes/blacklist, which has none for what only return probes may not be at.
+    #[must_use]
+    pub fn line(&self) -> Option<String> {
+        let is_whole = self.reason != Reserved::NoReturnAddress;
+        is_whole.then(|| format!("{}-{}\t{}\n", self.start, self.end, self.symbol))
+    }
+}
+
 /// Why the function of this name takes no probe at all.
 pub(super) fn by_name(name: &str) -> Option<Reserved> {
     // The compiler's and linker's suffixes (`.part.0`, `.cold`) do not make it another function.

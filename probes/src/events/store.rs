@@ -1,6 +1,7 @@
 //! The last events, by sequence number.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
@@ -133,16 +134,16 @@ impl EventStore {
     /// Up to `max` events from sequence number `from` on (0 and 1 both mean the first).
     #[must_use]
     pub fn read(&self, from: u64, max: usize) -> EventPage {
-        let (start, lost, hits) = self.hits(from, max);
+        let (start, lost, hits) = self.hits(from..u64::MAX, max);
         let event = |(seq, hit): (u64, Hit)| Arc::new(hit.origin.event(seq, hit.vcpu, &hit.record));
         let events: Vec<Arc<Event>> = (start..).zip(hits).map(event).collect();
         EventPage { next: start + events.len() as u64, lost, events }
     }
 
-    /// As [`Self::read`], as the lines of the tracer's file `trace`.
+    /// As [`Self::read`], of sequence numbers in a range, as the lines of the tracer's file `trace`.
     #[must_use]
-    pub fn trace(&self, from: u64, max: usize) -> TracePage {
-        let (start, lost, hits) = self.hits(from, max);
+    pub fn trace(&self, range: Range<u64>, max: usize) -> TracePage {
+        let (start, lost, hits) = self.hits(range, max);
         let mut text = String::new();
         for hit in &hits {
             hit.write_line(&mut text).expect("a String takes everything");
@@ -150,13 +151,14 @@ impl EventStore {
         TracePage { text, events: hits.len(), next: start + hits.len() as u64, lost }
     }
 
-    /// Hits from a sequence number on: that of the first, how many before it are lost, and the hits.
-    fn hits(&self, from: u64, max: usize) -> (u64, u64, Vec<Hit>) {
+    /// Hits of some sequence numbers: that of the first, how many before it are lost, and the hits.
+    fn hits(&self, Range { start: from, end }: Range<u64>, max: usize) -> (u64, u64, Vec<Hit>) {
         let kept = self.lock();
         let first = kept.next - kept.hits.len() as u64;
         let from = from.clamp(1, kept.next);
-        let start = from.max(first);
-        let skip = usize::try_from(start - first).expect("at most the capacity");
+        let start = from.max(first).min(end.max(from));
+        let skip = usize::try_from(start.saturating_sub(first)).expect("at most the capacity");
+        let max = max.min(usize::try_from(end.saturating_sub(start)).unwrap_or(usize::MAX));
         let hits = kept.hits.iter().skip(skip).take(max).cloned().collect();
         (start, start - from, hits)
     }
@@ -235,5 +237,22 @@ mod tests {
         assert_eq!(store.read(11, 5).events.len(), 0);
         assert_eq!(store.read(u64::MAX, 5).next, 11, "the future starts with the next event");
         assert_eq!(*store.latest().borrow(), 10);
+    }
+
+    #[test]
+    fn lines_of_a_range_are_of_no_other() {
+        let store = EventStore::new(4);
+        store.append(hits(10));
+        let page = |range, max| {
+            let page = store.trace(range, max);
+            assert_eq!(page.text.lines().count(), page.events);
+            (page.events, page.next, page.lost)
+        };
+        assert_eq!(page(5..9, 100), (2, 9, 2), "7 and 8");
+        assert_eq!(page(8..9, 100), (1, 9, 0));
+        assert_eq!(page(1..5, 100), (0, 5, 4));
+        assert_eq!(page(9..u64::MAX, 1), (1, 10, 0));
+        assert_eq!(page(20..30, 100), (0, 11, 0), "not there yet");
+        assert_eq!(page(9..9, 100), (0, 9, 0));
     }
 }

@@ -26,13 +26,14 @@ mod stock;
 mod stress;
 mod tasks;
 mod text;
+mod tracefs;
 mod types;
 mod usermem;
 mod values;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 30] = [
+pub(crate) const ALL: [&[Case]; 31] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -60,6 +61,7 @@ pub(crate) const ALL: [&[Case]; 30] = [
     stress::CASES,
     tasks::CASES,
     text::CASES,
+    tracefs::CASES,
     types::CASES,
     usermem::CASES,
     values::CASES,

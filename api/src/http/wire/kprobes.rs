@@ -31,14 +31,6 @@ impl From<exoprobe_probes::BlacklistEntry> for BlacklistEntry {
     }
 }
 
-impl BlacklistEntry {
-    /// Its line in the kernel's kprobes/blacklist.
-    #[must_use]
-    pub fn line(&self) -> String {
-        format!("{:#018x}-{:#018x}\t{}\n", self.start.0, self.end.0, self.symbol)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use exoprobe_vmm::Gva;
@@ -47,13 +39,15 @@ mod tests {
 
     #[test]
     fn an_entry_is_a_line_of_the_kernels_file() {
-        let entry = BlacklistEntry::from(exoprobe_probes::BlacklistEntry {
+        let entry = exoprobe_probes::BlacklistEntry {
             start: Gva(0xffff_ffff_8100_0010),
             end: Gva(0xffff_ffff_8100_0080),
             symbol: "repeat_nmi".to_owned(),
             reason: Reserved::NmiEntry,
-        });
-        assert_eq!(entry.line(), "0xffffffff81000010-0xffffffff81000080\trepeat_nmi\n");
+        };
+        let line = "0xffffffff81000010-0xffffffff81000080\trepeat_nmi\n";
+        assert_eq!(entry.line().as_deref(), Some(line));
+        let entry = BlacklistEntry::from(entry);
         let json = serde_json::to_value(&entry).unwrap();
         assert_eq!(json["end"], "0xffffffff81000080");
         assert!(json["reason"].as_str().unwrap().contains("NMI"), "{json}");

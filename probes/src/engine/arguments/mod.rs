@@ -51,6 +51,16 @@ impl Arguments {
         definition: &ProbeDefinition,
         filter: Option<&Filter>,
     ) -> Result<(), ProbeError> {
+        let given = Self::given(definition);
+        if given.iter().any(|arg| arg.fetch == Fetch::AllParameters) {
+            // Their names are the kernel's to tell.
+            return Ok(());
+        }
+        filter::resolve(filter, &given).map(drop)
+    }
+
+    /// What a definition says of its arguments by itself.
+    pub(super) fn given(definition: &ProbeDefinition) -> Vec<Argument> {
         let args = definition.args.iter().enumerate();
         let given = args.map(|(index, arg)| Argument {
             name: definition.arg_name(index),
@@ -58,12 +68,7 @@ impl Arguments {
             kind: arg.kind.unwrap_or_else(|| finder::default_kind(&arg.body)),
             count: finder::count(arg.kind, arg.count),
         });
-        let given: Vec<Argument> = given.collect();
-        if given.iter().any(|arg| arg.fetch == Fetch::AllParameters) {
-            // Their names are the kernel's to tell.
-            return Ok(());
-        }
-        filter::resolve(filter, &given).map(drop)
+        given.collect()
     }
 
     /// Whether the kernel's types are needed for a definition's arguments.

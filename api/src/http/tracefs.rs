@@ -1,0 +1,193 @@
+//! The kprobe event tracer's files, as the kernel has them in tracefs.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{self, Bytes};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use exoprobe_tracer::{Kind, Tracer, TracerError};
+use futures_util::stream;
+use serde::Serialize;
+use tokio::sync::watch;
+use utoipa::ToSchema;
+
+use super::extract::{Body, Path};
+use super::problem::Problem;
+use super::{Problems, blocking};
+use crate::service::Closing;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+/// Events that a reader of `trace_pipe` is given at once.
+const LINES: usize = 1024;
+
+#[derive(Clone)]
+pub(crate) struct TracefsApi {
+    pub(crate) tracer: Arc<Tracer>,
+    pub(crate) closing: Closing,
+}
+
+pub(crate) fn routes(api: TracefsApi) -> Router {
+    Router::new()
+        .route("/v1/tracefs", get(root))
+        .route("/v1/tracefs/", get(root))
+        .route("/v1/tracefs/{*path}", get(read).put(replace).post(append))
+        .with_state(api)
+}
+
+/// What a folder has.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TracefsFolder)]
+pub(crate) struct Folder {
+    /// In no particular order.
+    entries: Vec<FolderEntry>,
+}
+
+/// A file or folder in a folder.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TracefsEntry)]
+pub(crate) struct FolderEntry {
+    /// Its name.
+    #[schema(example = "kprobe_events")]
+    name: String,
+    /// `file` or `directory`.
+    #[schema(value_type = String, example = "file")]
+    kind: &'static str,
+    /// Permissions, in octal digits.
+    #[schema(example = "0640")]
+    mode: String,
+}
+
+impl From<exoprobe_tracer::Entry> for FolderEntry {
+    fn from(entry: exoprobe_tracer::Entry) -> Self {
+        let (kind, mode) = match entry.kind {
+            Kind::Directory => ("directory", 0o750),
+            Kind::File(mode) => ("file", mode),
+        };
+        Self { name: entry.name, kind, mode: format!("{mode:04o}") }
+    }
+}
+
+impl From<TracerError> for Problem {
+    fn from(error: TracerError) -> Self {
+        let mut problem = Self::new(error.errno, error.message);
+        (problem.line, problem.position, problem.id) = (error.line, error.position, error.id);
+        problem
+    }
+}
+
+/// The tracer's folder.
+#[utoipa::path(get, path = "/v1/tracefs", tag = "tracefs", operation_id = "list_tracefs",
+    responses((status = 200, body = Folder), Problems))]
+pub(crate) async fn root(State(api): State<TracefsApi>) -> Result<Response, Problem> {
+    answer(api, String::new()).await
+}
+
+/// A file's text as it is now, or what a folder has.
+///
+/// The file `trace_pipe` does not end: its lines come as their events happen, and each goes to one reader only.
+#[utoipa::path(get, path = "/v1/tracefs/{path}", tag = "tracefs", operation_id = "read_tracefs",
+    params(("path" = String, Path, example = "events/kprobes/getpid/format")),
+    responses((status = 200, content((String = "text/plain"), (Folder = "application/json"))), Problems))]
+pub(crate) async fn read(
+    State(api): State<TracefsApi>,
+    Path(path): Path<String>,
+) -> Result<Response, Problem> {
+    if Tracer::is_pipe(&path) {
+        return Ok(pipe(api));
+    }
+    answer(api, path).await
+}
+
+/// Write a file from its begin, as a shell's `>` does.
+///
+/// Of `kprobe_events`: all events are removed first, unless one is enabled. Of `trace` and `error_log`: they are emptied.
+#[utoipa::path(put, path = "/v1/tracefs/{path}", tag = "tracefs", operation_id = "replace_tracefs",
+    params(("path" = String, Path, example = "kprobe_events")),
+    request_body(content = String, content_type = "text/plain", example = "p:getpid __x64_sys_getpid"),
+    responses((status = 204, description = "Written"), Problems))]
+pub(crate) async fn replace(
+    State(api): State<TracefsApi>,
+    Path(path): Path<String>,
+    Body(text): Body,
+) -> Result<StatusCode, Problem> {
+    write(api, path, text, true).await
+}
+
+/// Write to a file, as a shell's `>>` does.
+///
+/// Lines of `kprobe_events` are commands; they run in order, and what comes before one that is wrong stays.
+#[utoipa::path(post, path = "/v1/tracefs/{path}", tag = "tracefs", operation_id = "append_tracefs",
+    params(("path" = String, Path, example = "events/kprobes/getpid/enable")),
+    request_body(content = String, content_type = "text/plain", example = "1"),
+    responses((status = 204, description = "Written"), Problems))]
+pub(crate) async fn append(
+    State(api): State<TracefsApi>,
+    Path(path): Path<String>,
+    Body(text): Body,
+) -> Result<StatusCode, Problem> {
+    write(api, path, text, false).await
+}
+
+async fn write(
+    api: TracefsApi,
+    path: String,
+    text: Bytes,
+    from_begin: bool,
+) -> Result<StatusCode, Problem> {
+    let text = String::from_utf8(text.into())
+        .map_err(|_| Problem::new("EINVAL", "what is written is not UTF-8 text"))?;
+    let work = move || {
+        if from_begin {
+            api.tracer.truncate(&path)?;
+        }
+        // Opening alone writes nothing.
+        if from_begin && text.is_empty() { Ok(()) } else { api.tracer.write(&path, &text) }
+    };
+    blocking(work).await??;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn answer(api: TracefsApi, path: String) -> Result<Response, Problem> {
+    let work = move || match api.tracer.list(&path)? {
+        Some(entries) => {
+            let entries = entries.into_iter().map(FolderEntry::from).collect();
+            Ok(axum::Json(Folder { entries }).into_response())
+        }
+        None => Ok(([(header::CONTENT_TYPE, TEXT)], api.tracer.read(&path)?).into_response()),
+    };
+    blocking(work).await?.map_err(|error: TracerError| error.into())
+}
+
+/// A reader of `trace_pipe`.
+struct PipeReader {
+    tracer: Arc<Tracer>,
+    latest: watch::Receiver<u64>,
+    closing: Closing,
+}
+
+fn pipe(TracefsApi { tracer, closing }: TracefsApi) -> Response {
+    let latest = tracer.engine().events().latest();
+    let lines = stream::unfold(PipeReader { tracer, latest, closing }, |mut reader| async move {
+        Some((Ok::<_, Infallible>(reader.next().await?), reader))
+    });
+    ([(header::CONTENT_TYPE, TEXT)], body::Body::from_stream(lines)).into_response()
+}
+
+impl PipeReader {
+    /// The next lines; `None` when the service ends.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            // Before reading, so that no event after it is missed.
+            self.latest.mark_unchanged();
+            let lines = self.tracer.take_lines(LINES);
+            if !lines.is_empty() {
+                return Some(lines.into());
+            }
+            self.closing.or_changed(&mut self.latest).await?;
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! The tracer's files, as the service has them.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+
+use exoprobe_tests::harness::Case;
+use exoprobe_tests::http::{self, Answer};
+use exoprobe_tests::{PATIENCE, Service, TestGuest, cases};
+
+pub(crate) const CASES: &[Case] = cases![
+    the_seeds_session_runs_word_for_word,
+    faults_are_in_error_log_with_their_carets,
+    events_are_deleted_by_name_group_and_words,
+    tracing_is_switched_cleared_and_taken,
+    filters_are_set_and_taken_away,
+    a_thousand_events_are_defined_by_one_write,
+    what_cannot_be_read_or_written_says_so,
+];
+
+const GETPID: &str = "__x64_sys_getpid";
+const OPEN: &str = "do_sys_openat2";
+
+fn service() -> Service {
+    let snapshot = TestGuest::snapshot(1);
+    Service::start(&["--restore", snapshot.to_str().unwrap()])
+}
+
+fn ask(service: &Service, method: &str, path: &str, text: &str) -> Answer {
+    let path = format!("/v1/tracefs/{path}");
+    http::ask(service.socket(), method, &path, &["content-type: text/plain"], text.as_bytes())
+}
+
+fn cat(service: &Service, path: &str) -> String {
+    let answer = ask(service, "GET", path, "");
+    assert_eq!(answer.status, 200, "{path}: {answer:?}");
+    answer.body
+}
+
+/// `echo text > path`
+fn replace(service: &Service, path: &str, text: &str) {
+    let answer = ask(service, "PUT", path, &format!("{text}\n"));
+    assert_eq!(answer.status, 204, "{text} > {path}: {answer:?}");
+}
+
+/// `echo text >> path`
+fn append(service: &Service, path: &str, text: &str) {
+    let answer = ask(service, "POST", path, &format!("{text}\n"));
+    assert_eq!(answer.status, 204, "{text} >> {path}: {answer:?}");
+}
+
+/// The errno of a write that fails.
+fn refused(service: &Service, path: &str, text: &str) -> String {
+    let answer = ask(service, "POST", path, text);
+    assert!(answer.status >= 400, "{text} >> {path}: {answer:?}");
+    answer.json()["code"].as_str().unwrap().to_owned()
+}
+
+fn work(service: &Service, command: &str) {
+    let answer = service.work(command);
+    assert!(answer.starts_with("done "), "{answer}");
+}
+
+/// The events in a text of `trace` or `trace_pipe`.
+fn events(text: &str) -> Vec<&str> {
+    text.lines().filter(|line| !line.starts_with('#')).collect()
+}
+
+/// Hits of each event, by kprobe_profile.
+fn profile(service: &Service) -> Vec<(String, u64, u64)> {
+    let text = cat(service, "kprobe_profile");
+    let line = |line: &str| {
+        assert_eq!(line.len(), 2 + 44 + 1 + 15 + 1 + 15, "{line:?}");
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words[0].to_owned(), words[1].parse().unwrap(), words[2].parse().unwrap())
+    };
+    text.lines().map(line).collect()
+}
+
+/// A line's parts: task, CPU, time, and what follows the time.
+fn parts(line: &str) -> (&str, &str, &str, &str) {
+    let (task, rest) = line.split_once(" [").unwrap_or_else(|| panic!("{line:?}"));
+    let (cpu, rest) = rest.split_once("] ..... ").unwrap_or_else(|| panic!("{line:?}"));
+    let (time, what) = rest.split_once(": ").unwrap_or_else(|| panic!("{line:?}"));
+    (task, cpu, time, what)
+}
+
+/// All hexadecimal numbers as `0x#`.
+fn without_numbers(text: &str) -> String {
+    let mut shown = String::new();
+    let mut rest = text;
+    while let Some((head, tail)) = rest.split_once("0x") {
+        shown.push_str(head);
+        shown.push_str("0x#");
+        rest = tail.trim_start_matches(|c: char| c.is_ascii_hexdigit());
+    }
+    shown + rest
+}
+
+fn the_seeds_session_runs_word_for_word() {
+    let service = service();
+    replace(&service, "kprobe_events", &format!("p:myprobe {OPEN} a0 a1 a2 a3"));
+    append(&service, "kprobe_events", &format!("r:myretprobe {OPEN} rv ra"));
+    let listing = format!(
+        "p:kprobes/myprobe {OPEN} a0=a0 a1=a1 a2=a2 a3=a3\nr:kprobes/myretprobe {OPEN} rv=rv ra=ra\n"
+    );
+    assert_eq!(cat(&service, "kprobe_events"), listing);
+    let format = cat(&service, "events/kprobes/myprobe/format");
+    let id = cat(&service, "events/kprobes/myprobe/id");
+    assert!(format.starts_with(&format!(
+        "name: myprobe\nID: {id}format:\n\tfield:unsigned short common_type;"
+    )));
+    assert!(format.contains("\tfield:u64 a3;\toffset:40;\tsize:8;\tsigned:0;\n"), "{format}");
+    assert!(
+        format.ends_with(", REC->__probe_ip, REC->a0, REC->a1, REC->a2, REC->a3\n"),
+        "{format}"
+    );
+    work(&service, "open /dev/null 2");
+    assert_eq!(events(&cat(&service, "trace")).len(), 0, "they are not enabled");
+    assert_eq!(cat(&service, "events/enable"), "0\n");
+    append(&service, "events/kprobes/myprobe/enable", "1");
+    assert_eq!(
+        (
+            &*cat(&service, "events/kprobes/enable"),
+            &*cat(&service, "events/kprobes/myprobe/enable")
+        ),
+        ("X\n", "1\n")
+    );
+    append(&service, "events/enable", "1");
+    work(&service, "open /dev/null 3");
+    let counts = profile(&service);
+    assert_eq!(counts, [("myprobe".to_owned(), 3, 0), ("myretprobe".to_owned(), 3, 0)]);
+    let trace = cat(&service, "trace");
+    assert!(
+        trace.starts_with("# tracer: nop\n#\n# entries-in-buffer/entries-written: 6/6   #P:1\n#\n"),
+        "{trace}"
+    );
+    assert!(
+        trace.contains("\n#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION\n"),
+        "{trace}"
+    );
+    assert_lines_are_the_tracers(&trace, 6);
+    let busy = ask(&service, "PUT", "kprobe_events", "");
+    assert_eq!(busy.json()["code"], "EBUSY", "{busy:?}");
+    assert_eq!(cat(&service, "kprobe_events"), listing, "nothing was deleted");
+    append(&service, "events/enable", "0");
+    replace(&service, "kprobe_events", "");
+    assert_eq!(cat(&service, "kprobe_events"), "");
+    assert_eq!(events(&cat(&service, "trace")).len(), 6);
+}
+
+/// The lines of the two events, in turn.
+fn assert_lines_are_the_tracers(trace: &str, count: usize) {
+    let lines = events(trace);
+    let mut before = "";
+    for (index, line) in lines.iter().enumerate() {
+        let (task, cpu, time, what) = parts(line);
+        assert_eq!((task, cpu), ("            init-1      ", "000"), "{line}");
+        assert_eq!(
+            time.trim_start().split_once('.').map(|(_, micros)| micros.len()),
+            Some(6),
+            "{line}"
+        );
+        assert!(before <= time, "{trace}");
+        before = time;
+        let expected = match index % 2 {
+            0 => format!("myprobe: ({OPEN}+0x#/0x#) a0=0x# a1=0x# a2=0x# a3=0x#"),
+            _ => format!("myretprobe: (__x64_sys_openat+0x#/0x# <- {OPEN}) rv=0x# ra=0x#"),
+        };
+        assert_eq!(without_numbers(what), expected, "{line}");
+    }
+    assert_eq!(lines.len(), count);
+}
+
+/// Commands that the engine refuses: errno, identifier, and the caret's column in the command.
+const FAULTS: &[(&str, &str, &str, usize)] = &[
+    ("p:e no_such_function", "ENOENT", "BAD_PROBE_ADDR", 4),
+    ("p:e  __x64_sys_getpid+4", "EILSEQ", "BAD_INSN_BNDRY", 4),
+    ("r:e __x64_sys_getpid+3", "EINVAL", "BAD_RETPROBE", 4),
+    ("p:e 0x1000", "EINVAL", "FAIL_REG_PROBE", 4),
+    ("p:e __x64_sys_getpid a=@no_such_data+8", "ENOENT", "BAD_MEM_ADDR", 23),
+    ("p:e __x64_sys_getpid   a=%zz", "EINVAL", "BAD_REG_NAME", 23),
+    ("p:e __x64_sys_getpid+3 $arg1", "EINVAL", "NOFENTRY_ARGS", 23),
+    ("r:e __x64_sys_getpid x=$arg1", "EINVAL", "NOFENTRY_ARGS", 23),
+    ("p:there __x64_sys_getpid", "EEXIST", "SAME_PROBE", 0),
+    ("r:there __x64_sys_getpid", "EEXIST", "DIFF_PROBE_TYPE", 0),
+    ("p:there __x64_sys_getpid %di", "EEXIST", "EVENT_EXIST", 0),
+];
+
+fn faults_are_in_error_log_with_their_carets() {
+    let service = service();
+    append(&service, "kprobe_events", &format!("p:there {GETPID}"));
+    for (command, errno, id, column) in FAULTS {
+        replace(&service, "error_log", "");
+        let text = format!("p:before {GETPID} %di\n{command}\np:behind {GETPID}\n");
+        let answer = ask(&service, "POST", "kprobe_events", &text);
+        assert!(answer.status >= 400, "{command}: {answer:?}");
+        let problem = answer.json();
+        assert_eq!(
+            (&problem["code"], &problem["id"], &problem["line"]),
+            (&(*errno).into(), &(*id).into(), &2.into()),
+            "{command}: {problem}"
+        );
+        let log = cat(&service, "error_log");
+        let lines: Vec<&str> = log.lines().collect();
+        assert_eq!(lines.len(), 3, "{log}");
+        assert!(lines[0].contains("] trace_kprobe: error: "), "{log}");
+        let words: Vec<&str> = command.split_whitespace().collect();
+        assert_eq!(lines[1], format!("  Command: {}", words.join(" ")));
+        assert_eq!(lines[2], format!("{:1$}^", "", 11 + column), "{log}");
+        let listing = cat(&service, "kprobe_events");
+        assert!(listing.contains("p:kprobes/before ") && !listing.contains("behind"), "{listing}");
+        append(&service, "kprobe_events", "-:before");
+    }
+    assert_eq!(refused(&service, "kprobe_events", "x:e sym"), "EINVAL");
+    assert_eq!(cat(&service, "error_log").lines().count(), 3, "no command at all has no entry");
+    assert_eq!(
+        refused(&service, "kprobe_events", &format!("p:e {GETPID} {}", "a".repeat(5000))),
+        "EINVAL"
+    );
+}
+
+fn events_are_deleted_by_name_group_and_words() {
+    let service = service();
+    let define = |names: &[&str]| {
+        for name in names {
+            append(&service, "kprobe_events", &format!("p:{name} {GETPID} a=%di b=%si"));
+        }
+    };
+    let listed = || {
+        let text = cat(&service, "kprobe_events");
+        let name = |line: &str| line.split([':', ' ']).nth(1).map(str::to_owned);
+        text.lines().filter_map(name).collect::<Vec<_>>().join(" ")
+    };
+    define(&["one", "g/two", "g/three", "h/four"]);
+    assert_eq!(listed(), "kprobes/one g/two g/three h/four");
+    assert_eq!(refused(&service, "kprobe_events", "-:two"), "ENOENT");
+    assert_eq!(refused(&service, "kprobe_events", &format!("-:g/two {GETPID} a=%si")), "ENOENT");
+    append(&service, "kprobe_events", &format!("-:g/two {GETPID} a=%di # and all that follows"));
+    append(&service, "kprobe_events", "# a comment\n\n-:one");
+    assert_eq!(listed(), "g/three h/four");
+    append(&service, "events/g/three/enable", "1");
+    assert_eq!(refused(&service, "kprobe_events", "-:g/"), "EBUSY");
+    append(&service, "events/g/three/enable", "0");
+    define(&["g/five"]);
+    append(&service, "kprobe_events", "-:g/");
+    assert_eq!(listed(), "h/four");
+    assert_eq!(ask(&service, "GET", "events/g", "").status, 404);
+    let names = |path: &str| {
+        let folder = ask(&service, "GET", path, "").json();
+        let name = |entry: &serde_json::Value| entry["name"].as_str().unwrap().to_owned();
+        folder["entries"].as_array().unwrap().iter().map(name).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!((&*names("events"), &*names("events/h")), ("h enable", "four enable"));
+    assert_eq!(names("events/h/four/"), "filter format id enable");
+    assert!(names("").contains("kprobe_events kprobe_profile trace trace_pipe"), "{}", names(""));
+}
+
+fn tracing_is_switched_cleared_and_taken() {
+    let service = service();
+    append(&service, "kprobe_events", &format!("p:g {GETPID} n=$comm"));
+    append(&service, "events/kprobes/g/enable", "1");
+    work(&service, "getpid 2");
+    append(&service, "tracing_on", "0");
+    work(&service, "getpid 3");
+    assert_eq!(cat(&service, "tracing_on"), "0\n");
+    append(&service, "tracing_on", "1");
+    work(&service, "getpid 4");
+    assert_eq!(events(&cat(&service, "trace")).len(), 6, "2 and 4");
+    assert_eq!(profile(&service), [("g".to_owned(), 9, 0)]);
+    replace(&service, "trace", "");
+    assert_eq!(events(&cat(&service, "trace")).len(), 0);
+    work(&service, "getpid 5");
+    let mut pipe = pipe(&service);
+    let mut taken = || {
+        let mut line = String::new();
+        pipe.read_line(&mut line).unwrap();
+        line
+    };
+    for _ in 0..5 {
+        assert!(taken().ends_with(" n=\"init\"\n"));
+    }
+    assert!(events(&cat(&service, "trace")).is_empty(), "they were taken");
+    work(&service, "getpid 1");
+    assert!(taken().contains(": g: (__x64_sys_getpid+0x0/"));
+    assert!(cat(&service, "trace").contains("entries-written: 0/6 "), "since it was cleared");
+}
+
+/// A reader of `trace_pipe`, behind the answer's head.
+fn pipe(service: &Service) -> BufReader<UnixStream> {
+    let mut stream = UnixStream::connect(service.socket()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"GET /v1/tracefs/trace_pipe HTTP/1.0\r\n\r\n").unwrap();
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    while line != "\r\n" {
+        line.clear();
+        assert_ne!(reader.read_line(&mut line).unwrap(), 0, "an answer has a head");
+    }
+    reader
+}
+
+fn filters_are_set_and_taken_away() {
+    let service = service();
+    append(&service, "kprobe_events", "p:w ksys_write fd=%di count=%dx");
+    append(&service, "events/kprobes/w/enable", "1");
+    let filter = "events/kprobes/w/filter";
+    assert_eq!(cat(&service, filter), "none\n");
+    append(&service, filter, "count == 1 && comm == \"init\"");
+    assert_eq!(cat(&service, filter), "count == 0x1 && comm == \"init\"\n");
+    work(&service, "write 7");
+    assert_eq!(events(&cat(&service, "trace")).len(), 7, "answers are longer");
+    assert_eq!(refused(&service, filter, "size == 1"), "EINVAL");
+    assert_eq!(refused(&service, filter, "count == "), "EINVAL");
+    let log = cat(&service, "error_log");
+    let expected = "  Command: count ==\n                   ^\n";
+    assert!(log.ends_with(expected), "{log}");
+    assert_eq!(cat(&service, filter), "count == 0x1 && comm == \"init\"\n");
+    append(&service, filter, "0");
+    assert_eq!(cat(&service, filter), "none\n");
+}
+
+fn a_thousand_events_are_defined_by_one_write() {
+    let service = service();
+    let line = |n: usize| format!("p:e{n} {GETPID} a=%di b=+8(%si):x32\n");
+    append(&service, "kprobe_events", &(0..1000).map(line).collect::<String>());
+    assert_eq!(cat(&service, "kprobe_events").lines().count(), 1000);
+    append(&service, "events/kprobes/e999/enable", "1");
+    work(&service, "getpid 3");
+    assert_eq!(profile(&service)[999], ("e999".to_owned(), 3, 0));
+    append(&service, "events/kprobes/e999/enable", "0");
+    replace(&service, "kprobe_events", "");
+    assert_eq!(cat(&service, "kprobe_events"), "");
+}
+
+fn what_cannot_be_read_or_written_says_so() {
+    let service = service();
+    append(&service, "kprobe_events", &format!("p:e {GETPID}"));
+    for (path, errno) in [
+        ("kprobe_profile", "EACCES"),
+        ("trace_pipe", "EACCES"),
+        ("kprobes/list", "EACCES"),
+        ("events/kprobes/e/format", "EACCES"),
+        ("events/kprobes/e/id", "EACCES"),
+        ("events/kprobes", "EISDIR"),
+        ("kprobes", "EISDIR"),
+        ("events/kprobes/f/enable", "ENOENT"),
+        ("no_such_file", "ENOENT"),
+        ("events/kprobes/e/no_such_file", "ENOENT"),
+        ("tracing_on", "EINVAL"),
+        ("kprobes/enabled", "EINVAL"),
+        ("events/kprobes/e/enable", "EINVAL"),
+    ] {
+        assert_eq!(refused(&service, path, "maybe"), errno, "{path}");
+    }
+    for path in ["..", "events/../kprobe_events", "events/kprobes/e%00", "%2e%2e/trace", "a%2fb"] {
+        assert!(ask(&service, "GET", path, "").status >= 400, "{path}");
+    }
+    let path = "/v1/tracefs/kprobe_events";
+    let answer = http::ask(service.socket(), "POST", path, &[], b"p:e \xff\xfe");
+    assert_eq!(answer.json()["code"], "EINVAL", "{answer:?}");
+    assert_eq!(cat(&service, "kprobes/enabled"), "1\n");
+    append(&service, "kprobes/enabled", "0");
+    assert_eq!(cat(&service, "kprobes/enabled"), "0\n");
+    append(&service, "kprobes-optimization", "0");
+    assert_eq!(cat(&service, "kprobes-optimization"), "0\n");
+    assert!(cat(&service, "kprobes/list").contains(GETPID));
+    assert!(cat(&service, "kprobes/blacklist").lines().count() > 10);
+}

@@ -1,0 +1,193 @@
+//! kprobe_events: its listing, and what is written to it.
+
+use exoprobe_probes::definition::DEFAULT_GROUP;
+use exoprobe_probes::definition::{
+    Command, Deletion, Flag, definition_lines, normalised, parse_command, parse_line,
+};
+use exoprobe_probes::{Engine, NewProbe, ProbeDefinition, ProbeError, ProbeStatus, StatusFlag};
+
+use crate::error::TracerError;
+use crate::fault::fault;
+use crate::log::ErrorLog;
+
+/// Longest line, in bytes (the kernel's buffer is a page).
+const LINE_MAX: usize = 4095;
+/// Whose faults these are, in error_log.
+const PART: &str = "trace_kprobe";
+
+/// The text of kprobe_events.
+pub(crate) fn listing(probes: &[ProbeStatus]) -> String {
+    probes.iter().map(|probe| format!("{}\n", probe.definition)).collect()
+}
+
+/// The text of kprobe_profile: hits and misses.
+pub(crate) fn profile(probes: &[ProbeStatus]) -> String {
+    let line = |probe: &ProbeStatus| {
+        format!("  {:<44} {:>15} {:>15}\n", probe.event, probe.hits, probe.nmissed)
+    };
+    probes.iter().map(line).collect()
+}
+
+/// Removes all events, as opening the file with O_TRUNC does.
+pub(crate) fn clear(engine: &Engine) -> Result<(), TracerError> {
+    let probes = engine.list();
+    refuse_enabled(probes.iter())?;
+    Ok(engine.unregister_all()?)
+}
+
+fn refuse_enabled<'a>(
+    mut probes: impl Iterator<Item = &'a ProbeStatus>,
+) -> Result<(), TracerError> {
+    match probes.find(|probe| is_enabled(probe)) {
+        None => Ok(()),
+        Some(ProbeStatus { group, event, .. }) => {
+            let message = format!(
+                "{group}/{event} is enabled: write 0 to events/{group}/{event}/enable first (nothing was deleted)"
+            );
+            Err(TracerError::new("EBUSY", message))
+        }
+    }
+}
+
+/// Whether a probe's event is enabled.
+pub(crate) fn is_enabled(probe: &ProbeStatus) -> bool {
+    !probe.flags.contains(&StatusFlag::Disabled)
+}
+
+/// A definition on its way to the engine, and the line that it is of.
+struct Defined<'a> {
+    number: usize,
+    line: &'a str,
+    definition: ProbeDefinition,
+}
+
+/// Commands that are being written: definitions are registered many at a time.
+pub(crate) struct Writer<'a> {
+    engine: &'a Engine,
+    log: &'a mut ErrorLog,
+    defined: Vec<Defined<'a>>,
+}
+
+impl<'a> Writer<'a> {
+    pub(crate) fn new(engine: &'a Engine, log: &'a mut ErrorLog) -> Self {
+        Self { engine, log, defined: Vec::new() }
+    }
+
+    /// Runs all commands of a text, in order; at the first fault it stops, and what came before stays.
+    pub(crate) fn write(mut self, text: &'a str) -> Result<(), TracerError> {
+        for (number, line) in definition_lines(text) {
+            if let Err(error) = self.line(number, line) {
+                // What was read before the fault is done all the same.
+                self.register()?;
+                return Err(TracerError { line: Some(number), ..error });
+            }
+        }
+        self.register()
+    }
+
+    fn line(&mut self, number: usize, line: &'a str) -> Result<(), TracerError> {
+        if line.len() > LINE_MAX {
+            let message = format!("a line has at most {LINE_MAX} bytes");
+            return Err(TracerError::new("EINVAL", message));
+        }
+        match parse_command(line) {
+            Ok(Command::Define(mut definition)) => {
+                definition.flags = vec![Flag::Disabled];
+                self.defined.push(Defined { number, line, definition: *definition });
+                Ok(())
+            }
+            Ok(Command::Delete(deletion)) => {
+                self.register()?;
+                delete(self.engine, &deletion)
+            }
+            Err(error) => {
+                let tracer = TracerError {
+                    position: Some(error.position),
+                    id: Some(error.id),
+                    ..TracerError::new(error.errno(), error.to_string())
+                };
+                if error.is_logged() {
+                    self.log(&tracer.message, line, error.position);
+                }
+                Err(tracer)
+            }
+        }
+    }
+
+    /// Registers what has been read so far.
+    fn register(&mut self) -> Result<(), TracerError> {
+        let mut left = std::mem::take(&mut self.defined);
+        let probes = |defined: &[Defined<'_>]| -> Vec<NewProbe> {
+            defined.iter().map(|one| one.definition.clone().into()).collect()
+        };
+        let Err(refused) = self.engine.register_probes(probes(&left)) else { return Ok(()) };
+        let Some(at) = left.get(refused.index) else { return Err(refused.error.into()) };
+        let (number, line) = (at.number, at.line);
+        let (id, position) = fault(&refused.error, line, &at.definition);
+        let id = if id == "EVENT_EXIST" { self.which_taken(at) } else { id };
+        let message = refused.error.to_string();
+        self.log(&message, line, position);
+        let error = TracerError {
+            line: Some(number),
+            position: Some(position),
+            id: Some(id),
+            ..TracerError::new(refused.error.code(), message)
+        };
+        left.truncate(refused.index);
+        match self.engine.register_probes(probes(&left)) {
+            Ok(_) => Err(error),
+            Err(other) => Err(other.error.into()),
+        }
+    }
+
+    /// How a definition differs from the event that has its name.
+    fn which_taken(&self, defined: &Defined<'_>) -> &'static str {
+        let (group, event) = (defined.definition.group(), defined.definition.event_name());
+        match self.engine.show(group, &event) {
+            Ok(there) if there.kind != defined.definition.kind => "DIFF_PROBE_TYPE",
+            Ok(there) if there.definition == defined.definition.to_string() => "SAME_PROBE",
+            _ => "EVENT_EXIST",
+        }
+    }
+
+    fn log(&mut self, message: &str, line: &str, position: usize) {
+        let line = line.split_once('#').map_or(line, |(command, _)| command);
+        self.log.add(self.engine.micros(), PART, message, normalised(line, position));
+    }
+}
+
+/// `-:GROUP/EVENT [PLACE [ARGUMENT...]]`.
+fn delete(engine: &Engine, deletion: &Deletion) -> Result<(), TracerError> {
+    let group = deletion.group.as_deref().unwrap_or(DEFAULT_GROUP);
+    let words = canonical(&deletion.words);
+    let probes = engine.list();
+    let is_meant = |probe: &&ProbeStatus| {
+        let is_named = deletion.event.as_ref().is_none_or(|event| probe.event == *event);
+        let mut listed = probe.definition.split_whitespace().skip(1);
+        probe.group == group && is_named && words.iter().all(|word| listed.next() == Some(word))
+    };
+    let meant: Vec<&ProbeStatus> = probes.iter().filter(is_meant).collect();
+    if meant.is_empty() {
+        let name = deletion.event.as_deref().unwrap_or_default();
+        let message = format!("there is no event `{group}/{name}` so defined: see kprobe_events");
+        return Err(TracerError::new("ENOENT", message));
+    }
+    refuse_enabled(meant.iter().copied())?;
+    for probe in meant {
+        match engine.unregister_probe(&probe.group, &probe.event) {
+            // The guest has rewritten the text: the probe is gone all the same.
+            Ok(()) | Err(ProbeError::Clobbered { .. } | ProbeError::NoSuchProbe(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Place and arguments in the words of the listing.
+fn canonical(words: &[String]) -> Vec<String> {
+    let line = format!("p:x {}", words.join(" "));
+    match parse_line(&line) {
+        Ok(parsed) => parsed.to_string().split_whitespace().skip(1).map(str::to_owned).collect(),
+        Err(_) => words.to_vec(),
+    }
+}

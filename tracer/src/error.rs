@@ -1,0 +1,31 @@
+//! Why a file is not read or written.
+
+use exoprobe_probes::ProbeError;
+
+/// What is wrong, with the errno that the kernel's own file gives.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct TracerError {
+    /// Name of the errno.
+    pub errno: &'static str,
+    /// What is wrong, and what would be right.
+    pub message: String,
+    /// The line of a text that is at fault, from 1.
+    pub line: Option<usize>,
+    /// Column of the fault in that line, from 0.
+    pub position: Option<usize>,
+    /// The tracer's identifier for it (error_log).
+    pub id: Option<&'static str>,
+}
+
+impl TracerError {
+    pub(crate) fn new(errno: &'static str, message: impl Into<String>) -> Self {
+        Self { errno, message: message.into(), line: None, position: None, id: None }
+    }
+}
+
+impl From<ProbeError> for TracerError {
+    fn from(error: ProbeError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}

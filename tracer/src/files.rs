@@ -1,0 +1,206 @@
+//! The tracer, file by file.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use exoprobe_probes::{Engine, ProbeStatus, trace_header};
+
+use crate::buffer::Buffer;
+use crate::error::TracerError;
+use crate::log::ErrorLog;
+use crate::node::{EventFile, File, Kind, Node};
+use crate::{commands, event};
+
+/// Something in a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// The tracer of one guest.
+pub struct Tracer {
+    engine: Arc<Engine>,
+    vcpus: usize,
+    log: Mutex<ErrorLog>,
+    buffer: Mutex<Buffer>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tracer {
+    /// Of a guest with so many vCPUs. All events that come from now on are kept.
+    #[must_use]
+    pub fn new(engine: Arc<Engine>, vcpus: usize) -> Self {
+        Self { engine, vcpus, log: Mutex::default(), buffer: Mutex::default() }
+    }
+
+    /// The engine that it is over.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// What a path leads to, and the probes that are there.
+    fn find(&self, path: &str) -> Result<(Node, Vec<ProbeStatus>), TracerError> {
+        let probes = self.engine.list();
+        let found = Node::at(path).filter(|node| node.is_among(&probes));
+        let found = found.ok_or_else(|| {
+            let message = format!("there is no `{path}`: see the folder above it");
+            TracerError::new("ENOENT", message)
+        });
+        Ok((found?, probes))
+    }
+
+    /// What a folder has; `None` of a file.
+    ///
+    /// # Errors
+    /// [`TracerError`], `ENOENT`.
+    pub fn list(&self, path: &str) -> Result<Option<Vec<Entry>>, TracerError> {
+        let (node, probes) = self.find(path)?;
+        let entries = node.entries(&probes);
+        Ok(entries.map(|all| all.into_iter().map(|(name, kind)| Entry { name, kind }).collect()))
+    }
+
+    /// Whether a path is that of the file whose readers wait for what comes: [`Self::take_lines`].
+    #[must_use]
+    pub fn is_pipe(path: &str) -> bool {
+        Node::at(path) == Some(Node::File(File::TracePipe))
+    }
+
+    /// The text of a file as it is now.
+    ///
+    /// # Errors
+    /// [`TracerError`]: `ENOENT`, `EISDIR`, and what the engine says.
+    pub fn read(&self, path: &str) -> Result<String, TracerError> {
+        let (node, probes) = self.find(path)?;
+        match &node {
+            Node::File(file) => self.read_file(*file, &probes),
+            Node::Enable(..) => Ok(event::enabled_text(&among(&probes, &node)).to_owned()),
+            Node::OfEvent(_, _, file) => match among(&probes, &node).first() {
+                Some(probe) => event::read(&self.engine, probe, *file),
+                None => Err(TracerError::new("ENOENT", "the event has gone")),
+            },
+            _ => Err(TracerError::new("EISDIR", format!("`{path}` is a folder"))),
+        }
+    }
+
+    fn read_file(&self, file: File, probes: &[ProbeStatus]) -> Result<String, TracerError> {
+        let digit = |on: bool| if on { "1\n" } else { "0\n" }.to_owned();
+        Ok(match file {
+            File::KprobeEvents => commands::listing(probes),
+            File::KprobeProfile => commands::profile(probes),
+            File::Trace => {
+                self.engine.drain();
+                let (lines, written) = lock(&self.buffer).read(self.engine.events());
+                trace_header(lines.events, written, self.vcpus) + &lines.text
+            }
+            File::TracePipe => self.take_lines(usize::MAX),
+            File::TracingOn => digit(lock(&self.buffer).is_on()),
+            File::ErrorLog => lock(&self.log).text(),
+            File::Optimization => digit(self.engine.is_optimization_allowed()),
+            File::List => self.engine.list_text(),
+            File::Enabled => digit(self.engine.is_switched_on()),
+            File::Blacklist => {
+                self.engine.blacklist()?.iter().filter_map(|entry| entry.line()).collect()
+            }
+        })
+    }
+
+    /// Takes up to `max` events from the file `trace_pipe`, as its lines: no other reader gets them. Empty where there is
+    /// none; [`exoprobe_probes::EventStore::latest`] tells when there may be more.
+    #[must_use]
+    pub fn take_lines(&self, max: usize) -> String {
+        lock(&self.buffer).take(self.engine.events(), max).text
+    }
+
+    /// Opens a file for writing from its begin (O_TRUNC), as a shell's `>` does.
+    ///
+    /// # Errors
+    /// [`TracerError`]: `ENOENT`, `EISDIR`, `EACCES`, `EBUSY`.
+    pub fn truncate(&self, path: &str) -> Result<(), TracerError> {
+        match self.writable(path)?.0 {
+            Node::File(File::KprobeEvents) => commands::clear(&self.engine),
+            Node::File(File::Trace) => {
+                let next = self.next();
+                lock(&self.buffer).clear(next);
+                Ok(())
+            }
+            Node::File(File::ErrorLog) => {
+                lock(&self.log).clear();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes to a file: all of a text, as one write.
+    ///
+    /// # Errors
+    /// [`TracerError`], as the file says; what came before a fault stays.
+    pub fn write(&self, path: &str, text: &str) -> Result<(), TracerError> {
+        let (node, probes) = self.writable(path)?;
+        let engine = &*self.engine;
+        match &node {
+            Node::File(File::KprobeEvents) => {
+                commands::Writer::new(engine, &mut lock(&self.log)).write(text)
+            }
+            Node::File(File::TracingOn) => {
+                let (on, next) = (event::parse_switch(text)?, self.next());
+                lock(&self.buffer).switch(on, next);
+                Ok(())
+            }
+            Node::File(File::Enabled) => Ok(engine.switch(event::parse_switch(text)?)?),
+            Node::File(File::Optimization) => {
+                engine.allow_optimization(event::parse_switch(text)?);
+                Ok(())
+            }
+            // What is written to them is of no importance: that it is empties them.
+            Node::File(File::Trace | File::ErrorLog) => self.truncate(path),
+            Node::Enable(..) => event::enable(engine, &among(&probes, &node), text),
+            Node::OfEvent(..) => match among(&probes, &node).first() {
+                Some(probe) => event::set_filter(engine, &mut lock(&self.log), probe, text),
+                None => Err(TracerError::new("ENOENT", "the event has gone")),
+            },
+            _ => Err(read_only(path)),
+        }
+    }
+
+    /// What a path leads to, if it can be written.
+    fn writable(&self, path: &str) -> Result<(Node, Vec<ProbeStatus>), TracerError> {
+        let (node, probes) = self.find(path)?;
+        match &node {
+            Node::File(file) if file.mode() & 0o200 == 0 => Err(read_only(path)),
+            Node::OfEvent(_, _, EventFile::Format | EventFile::Id) => Err(read_only(path)),
+            Node::File(_) | Node::Enable(..) | Node::OfEvent(..) => Ok((node, probes)),
+            _ => Err(TracerError::new("EISDIR", format!("`{path}` is a folder"))),
+        }
+    }
+
+    /// The number of the next event, once all hits so far have theirs.
+    fn next(&self) -> u64 {
+        self.engine.drain();
+        *self.engine.events().latest().borrow() + 1
+    }
+}
+
+fn read_only(path: &str) -> TracerError {
+    TracerError::new("EACCES", format!("`{path}` can only be read"))
+}
+
+/// The probes that a path is about.
+fn among<'a>(probes: &'a [ProbeStatus], node: &Node) -> Vec<&'a ProbeStatus> {
+    let (group, event) = match node {
+        Node::Enable(group, event) => (group.as_ref(), event.as_ref()),
+        Node::OfEvent(group, event, _) => (Some(group), Some(event)),
+        _ => (None, None),
+    };
+    let is_it = |probe: &&ProbeStatus| {
+        group.is_none_or(|group| probe.group == *group)
+            && event.is_none_or(|event| probe.event == *event)
+    };
+    probes.iter().filter(is_it).collect()
+}

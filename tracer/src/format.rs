@@ -1,0 +1,159 @@
+//! The file `format` of an event: its fields in a record, and how they are printed (events.rst, "Event formats").
+
+use std::fmt::Write;
+
+use exoprobe_probes::definition::{ValueType, Width};
+use exoprobe_probes::{EventField, ProbeKind};
+
+/// Where the fields that every event has end.
+const COMMON: usize = 8;
+/// Bytes of an address.
+const WORD: usize = 8;
+/// Bytes of a text's place in a record: offset and length, 16 bits each.
+const DATA_LOC: usize = 4;
+
+/// The text of the file.
+pub(crate) fn text(name: &str, id: u32, kind: ProbeKind, fields: &[EventField]) -> String {
+    let mut layout = Layout::default();
+    for (ty, name, size, signed) in [
+        ("unsigned short", "common_type", 2, false),
+        ("unsigned char", "common_flags", 1, false),
+        ("unsigned char", "common_preempt_count", 1, false),
+        ("int", "common_pid", 4, true),
+    ] {
+        layout.field(&format!("{ty} {name}"), size, signed);
+    }
+    debug_assert_eq!(layout.end, COMMON, "the fields of every event");
+    layout.text.push('\n');
+    let (shown, values): (&str, &[&str]) = match kind {
+        ProbeKind::Kprobe => ("(%lx)", &["__probe_ip"]),
+        ProbeKind::Kretprobe => ("(%lx <- %lx)", &["__probe_func", "__probe_ret_ip"]),
+    };
+    for value in values {
+        layout.field(&format!("unsigned long {value}"), WORD, false);
+    }
+    let (mut formats, mut records) = (shown.to_owned(), String::new());
+    for value in values {
+        write!(records, ", REC->{value}").expect("a String takes everything");
+    }
+    for field in fields {
+        layout.value(field);
+        let (format, record) = print(field);
+        write!(formats, " {}={format}", field.name)
+            .and_then(|()| records.write_str(&record))
+            .expect("a String takes everything");
+    }
+    format!("name: {name}\nID: {id}\nformat:\n{}\nprint fmt: \"{formats}\"{records}\n", layout.text)
+}
+
+/// Fields, one behind the other.
+#[derive(Default)]
+struct Layout {
+    text: String,
+    end: usize,
+}
+
+impl Layout {
+    fn field(&mut self, declaration: &str, size: usize, signed: bool) {
+        let (offset, signed) = (self.end, u8::from(signed));
+        writeln!(
+            self.text,
+            "\tfield:{declaration};\toffset:{offset};\tsize:{size};\tsigned:{signed};"
+        )
+        .expect("a String takes everything");
+        self.end += size;
+    }
+
+    fn value(&mut self, EventField { name, kind, count }: &EventField) {
+        let ty = type_name(*kind);
+        let each = if kind.shows_text() { DATA_LOC } else { kind.width().bytes() };
+        let (array, size) = match count {
+            Some(count) => (format!("[{count}]"), each * usize::from(*count)),
+            None => (String::new(), each),
+        };
+        self.field(&format!("{ty} {name}{array}"), size, kind.is_signed());
+    }
+}
+
+fn type_name(kind: ValueType) -> String {
+    match kind {
+        ValueType::Signed(width) => format!("s{}", width.bits()),
+        ValueType::Char => "char".to_owned(),
+        ValueType::Text | ValueType::UserText | ValueType::SymbolText => {
+            "__data_loc char[]".to_owned()
+        }
+        ValueType::Unsigned(_) | ValueType::Hex(_) | ValueType::Bits(_) | ValueType::Symbol => {
+            format!("u{}", kind.width().bits())
+        }
+    }
+}
+
+/// How a value is printed, and from what.
+fn print(EventField { name, kind, count }: &EventField) -> (String, String) {
+    let long = |short: &str, long: &str| match kind.width() {
+        Width::Quad => long.to_owned(),
+        _ => short.to_owned(),
+    };
+    let format = match kind {
+        ValueType::Unsigned(_) | ValueType::Bits(_) => long("%u", "%Lu"),
+        ValueType::Signed(_) => long("%d", "%Ld"),
+        ValueType::Hex(_) => long("0x%x", "0x%Lx"),
+        ValueType::Char => "'%c'".to_owned(),
+        ValueType::Symbol => "%pS".to_owned(),
+        ValueType::Text | ValueType::UserText | ValueType::SymbolText => "\\\"%s\\\"".to_owned(),
+    };
+    let record = |place: &str| match kind {
+        ValueType::Symbol => format!(", (void *)REC->{place}"),
+        ValueType::Text | ValueType::UserText | ValueType::SymbolText => {
+            format!(", __get_str({place})")
+        }
+        _ => format!(", REC->{place}"),
+    };
+    let Some(count) = count else { return (format, record(name)) };
+    let formats = vec![format; usize::from(*count)].join(",");
+    let records = (0..*count).map(|index| record(&format!("{name}[{index}]")));
+    (format!("{{{formats}}}"), records.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(name: &str, kind: &str, count: Option<u8>) -> EventField {
+        EventField { name: name.to_owned(), kind: kind.parse().expect("a type"), count }
+    }
+
+    #[test]
+    fn fields_lie_behind_one_another() {
+        let fields = [
+            field("a", "x64", None),
+            field("b", "s32", None),
+            field("c", "string", None),
+            field("d", "u8", Some(3)),
+            field("e", "symbol", None),
+        ];
+        let expected = "name: myprobe\nID: 7\nformat:\n\
+            \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+            \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
+            \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
+            \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+            \tfield:unsigned long __probe_ip;\toffset:8;\tsize:8;\tsigned:0;\n\
+            \tfield:u64 a;\toffset:16;\tsize:8;\tsigned:0;\n\
+            \tfield:s32 b;\toffset:24;\tsize:4;\tsigned:1;\n\
+            \tfield:__data_loc char[] c;\toffset:28;\tsize:4;\tsigned:0;\n\
+            \tfield:u8 d[3];\toffset:32;\tsize:3;\tsigned:0;\n\
+            \tfield:u64 e;\toffset:35;\tsize:8;\tsigned:0;\n\n\
+            print fmt: \"(%lx) a=0x%Lx b=%d c=\\\"%s\\\" d={%u,%u,%u} e=%pS\", REC->__probe_ip, REC->a, REC->b, \
+            __get_str(c), REC->d[0], REC->d[1], REC->d[2], (void *)REC->e\n";
+        assert_eq!(text("myprobe", 7, ProbeKind::Kprobe, &fields), expected);
+        let returns = text("r", 8, ProbeKind::Kretprobe, &[]);
+        assert!(
+            returns.ends_with(
+                "\tfield:unsigned long __probe_func;\toffset:8;\tsize:8;\tsigned:0;\n\
+            \tfield:unsigned long __probe_ret_ip;\toffset:16;\tsize:8;\tsigned:0;\n\n\
+            print fmt: \"(%lx <- %lx)\", REC->__probe_func, REC->__probe_ret_ip\n"
+            ),
+            "{returns}"
+        );
+    }
+}

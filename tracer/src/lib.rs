@@ -1,0 +1,18 @@
+//! The kprobe event tracer (kprobetrace.rst) for a guest: its files, as texts. The engine's probes are its events, also
+//! those that were registered otherwise; what the engine has no place for is here: error_log, and what of the events
+//! the files `trace` and `trace_pipe` show.
+
+mod buffer;
+mod commands;
+mod error;
+mod event;
+mod fault;
+mod files;
+mod format;
+mod log;
+mod node;
+
+pub use error::TracerError;
+pub use event::parse_switch;
+pub use files::{Entry, Tracer};
+pub use node::Kind;

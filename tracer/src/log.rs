@@ -1,0 +1,85 @@
+//! error_log: the last faults of what was written (ftrace.rst, "error_log").
+
+use std::collections::VecDeque;
+use std::fmt::Write;
+
+/// Faults that are kept (TRACING_LOG_ERRS_MAX).
+const KEPT: usize = 8;
+/// What is before a command.
+const COMMAND: &str = "  Command: ";
+
+/// A fault.
+#[derive(Clone, Debug)]
+struct Fault {
+    /// Microseconds since the guest's power-on.
+    time: u64,
+    /// Whose it is, as the file tells it.
+    part: &'static str,
+    message: String,
+    command: String,
+    column: usize,
+}
+
+/// The last faults.
+#[derive(Debug, Default)]
+pub(crate) struct ErrorLog(VecDeque<Fault>);
+
+impl ErrorLog {
+    /// `column` is one of the command, from 0; `message` goes on one line.
+    pub(crate) fn add(
+        &mut self,
+        time: u64,
+        part: &'static str,
+        message: &str,
+        (command, column): (String, usize),
+    ) {
+        if self.0.len() == KEPT {
+            self.0.pop_front();
+        }
+        let message = message.replace('\n', " ");
+        self.0.push_back(Fault { time, part, message, command, column });
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        for Fault { time, part, message, command, column } in &self.0 {
+            let (seconds, micros) = (time / 1_000_000, time % 1_000_000);
+            let before = COMMAND.len() + command.chars().take(*column).count();
+            // Columns count bytes, as the kernel's do; a caret is put under characters.
+            let before = before.min(COMMAND.len() + column);
+            writeln!(text, "[{seconds:>5}.{micros:06}] {part}: error: {message}")
+                .and_then(|()| writeln!(text, "{COMMAND}{command}"))
+                .and_then(|()| writeln!(text, "{:before$}^", ""))
+                .expect("a String takes everything");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_eight_are_shown_with_their_carets() {
+        let mut log = ErrorLog::default();
+        for n in 0..10 {
+            log.add(1_000_007 * n, "trace_kprobe", "no\nregister", (format!("p:e{n} sym %zz"), 9));
+        }
+        let text = log.text();
+        assert_eq!(text.lines().count(), 3 * 8);
+        let last: Vec<&str> = text.lines().skip(3 * 7).collect();
+        let expected = [
+            "[    9.000063] trace_kprobe: error: no register",
+            "  Command: p:e9 sym %zz",
+            "                    ^",
+        ];
+        assert_eq!(last, expected);
+        log.clear();
+        assert_eq!(log.text(), "");
+    }
+}

@@ -1,0 +1,146 @@
+//! The tracer's folder: which paths there are.
+
+use exoprobe_probes::ProbeStatus;
+
+/// A folder or a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A folder.
+    Directory,
+    /// A file, with its permissions.
+    File(u16),
+}
+
+const READ: u16 = 0o440;
+const READ_WRITE: u16 = 0o640;
+
+/// What a path leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Node {
+    Root,
+    Kprobes,
+    Events,
+    Group(String),
+    Event(String, String),
+    File(File),
+    /// `events/enable`, `events/GROUP/enable`, `events/GROUP/EVENT/enable`.
+    Enable(Option<String>, Option<String>),
+    OfEvent(String, String, EventFile),
+}
+
+macro_rules! files {
+    ($type:ident: $($variant:ident $name:literal $mode:ident $doc:literal),* $(,)?) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum $type {
+            $(#[doc = $doc] $variant,)*
+        }
+
+        impl $type {
+            pub(crate) const ALL: &[Self] = &[$(Self::$variant),*];
+
+            pub(crate) fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            pub(crate) fn mode(self) -> u16 {
+                match self { $(Self::$variant => $mode,)* }
+            }
+
+            fn named(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|file| file.name() == name)
+            }
+        }
+    };
+}
+
+files! { File:
+    KprobeEvents "kprobe_events" READ_WRITE "The definitions.",
+    KprobeProfile "kprobe_profile" READ "Hits and misses.",
+    Trace "trace" READ_WRITE "The events.",
+    TracePipe "trace_pipe" READ "The events, as they come; who reads them takes them.",
+    TracingOn "tracing_on" READ_WRITE "Whether events are kept.",
+    ErrorLog "error_log" READ_WRITE "The last faults of what was written.",
+    Optimization "kprobes-optimization" READ_WRITE "debug.kprobes-optimization.",
+    List "kprobes/list" READ "All probes.",
+    Enabled "kprobes/enabled" READ_WRITE "The switch over all probes.",
+    Blacklist "kprobes/blacklist" READ "Where no probe may be.",
+}
+
+files! { EventFile:
+    Filter "filter" READ_WRITE "Which hits count.",
+    Format "format" READ "The fields.",
+    Id "id" READ "The event's number.",
+}
+
+pub(crate) const ENABLE: &str = "enable";
+/// Of files that are in a folder of the root.
+const KPROBES: &str = "kprobes";
+const EVENTS: &str = "events";
+
+impl Node {
+    /// What a path leads to, if it can; that its group and event are there is not looked at.
+    pub(crate) fn at(path: &str) -> Option<Self> {
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let some = |name: &str| Some(name.to_owned());
+        Some(match parts.as_slice() {
+            [] => Self::Root,
+            [KPROBES] => Self::Kprobes,
+            [EVENTS] => Self::Events,
+            [EVENTS, ENABLE] => Self::Enable(None, None),
+            [EVENTS, group] => Self::Group((*group).to_owned()),
+            [EVENTS, group, ENABLE] => Self::Enable(some(group), None),
+            [EVENTS, group, event] => Self::Event((*group).to_owned(), (*event).to_owned()),
+            [EVENTS, group, event, ENABLE] => Self::Enable(some(group), some(event)),
+            [EVENTS, group, event, name] => {
+                Self::OfEvent((*group).to_owned(), (*event).to_owned(), EventFile::named(name)?)
+            }
+            _ => Self::File(File::named(&parts.join("/"))?),
+        })
+    }
+
+    /// Names and kinds of what a folder has; `None` of a file.
+    pub(crate) fn entries(&self, probes: &[ProbeStatus]) -> Option<Vec<(String, Kind)>> {
+        let enable = || (ENABLE.to_owned(), Kind::File(READ_WRITE));
+        let folder = |name: &str| (name.to_owned(), Kind::Directory);
+        Some(match self {
+            Self::Root => {
+                let files = File::ALL.iter().filter(|file| !file.name().contains('/'));
+                let files = files.map(|file| (file.name().to_owned(), Kind::File(file.mode())));
+                files.chain([folder(KPROBES), folder(EVENTS)]).collect()
+            }
+            Self::Kprobes => {
+                let within = |file: &File| file.name().strip_prefix("kprobes/").map(str::to_owned);
+                let files = File::ALL.iter().filter_map(|file| Some((within(file)?, file.mode())));
+                files.map(|(name, mode)| (name, Kind::File(mode))).collect()
+            }
+            Self::Events => {
+                let mut groups: Vec<&str> = probes.iter().map(|probe| &*probe.group).collect();
+                groups.sort_unstable();
+                groups.dedup();
+                groups.into_iter().map(folder).chain([enable()]).collect()
+            }
+            Self::Group(group) => {
+                let events = probes.iter().filter(|probe| probe.group == *group);
+                events.map(|probe| folder(&probe.event)).chain([enable()]).collect()
+            }
+            Self::Event(..) => {
+                let files = EventFile::ALL.iter();
+                let files = files.map(|file| (file.name().to_owned(), Kind::File(file.mode())));
+                files.chain([enable()]).collect()
+            }
+            Self::File(_) | Self::Enable(..) | Self::OfEvent(..) => return None,
+        })
+    }
+
+    /// Whether the group and the event that it is about are there.
+    pub(crate) fn is_among(&self, probes: &[ProbeStatus]) -> bool {
+        let (group, event) = match self {
+            Self::Group(group) | Self::Enable(Some(group), None) => (group, None),
+            Self::Event(group, event)
+            | Self::OfEvent(group, event, _)
+            | Self::Enable(Some(group), Some(event)) => (group, Some(event)),
+            _ => return true,
+        };
+        probes.iter().any(|it| it.group == *group && event.is_none_or(|event| it.event == *event))
+    }
+}
