@@ -12,13 +12,11 @@ use exoprobe_vmm::{Gva, KvmError, Registers, SregsSource, VcpuError, kvm_sregs};
 use super::Engine;
 use super::hit::HitPath;
 use super::kernel::Kernel;
-use super::memory::HitMemory;
+use super::memory::{HitMemory, KERNEL_HALF};
 use super::registry::Registry;
 use super::table::Table;
 use crate::error::ProbeError;
 
-/// Kernel addresses have this bit.
-const KERNEL_HALF: u64 = 1 << 63;
 /// Of the code segment's selector: the privilege level, 3 in user mode.
 const USER_RPL: u16 = 3;
 /// Longest instruction, in bytes.
