@@ -53,7 +53,7 @@ pub use handlers::{
     DATA_SIZE_MAX, EntryHandler, EntryVerdict, FaultHandler, Hit, Instance, Kprobe, Kretprobe,
     NewProbe, PostHandler, PreHandler, Recovery, ReturnHandler, Verdict,
 };
-pub use look::CodeLine;
+pub use look::{CodeLine, RunningKernel};
 pub use modules::ModuleStatus;
 pub use optimizer::Optimization;
 pub use reserved::BlacklistEntry;

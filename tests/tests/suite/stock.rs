@@ -39,7 +39,7 @@ fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
     // One of some 500 places is that without KASLR.
     assert!(base >= WITHOUT_KASLR, "{base:?}");
     let symbols = guest.engine.symbols().expect("its memory tells its symbols");
-    let notes = guest.engine.vmcoreinfo().expect("Debian's kernels can be dumped");
+    let notes = guest.engine.running_kernel().vmcoreinfo.expect("Debian's kernels can be dumped");
     println!("{:?}, moved by {:#x?}", notes.release(), notes.kernel_offset());
     assert_eq!(notes.kernel_offset(), Some(base.0 - WITHOUT_KASLR.0), "it says so itself");
     println!("{} symbols, from its memory", symbols.len());
@@ -65,7 +65,7 @@ fn opened_files_are_told(guest: &TestGuest) {
 fn stacks_go_by_orc_tables(guest: &TestGuest) {
     follow(guest, "r:outer __x64_sys_openat", By::Trampoline);
     register(guest, "p:traced do_sys_openat2", &[Action::Stack]);
-    let banner = guest.engine.banner().expect("it has begun").text;
+    let banner = guest.engine.running_kernel().banner.expect("it has begun").text;
     assert!(banner.starts_with("Linux version 6."), "{banner}");
     assert_eq!(guest.work("open /dev/null 3"), 3);
     assert_callers(&events_of(guest, "traced"), 3);
