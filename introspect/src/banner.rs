@@ -86,24 +86,17 @@ fn version(text: &str) -> Option<Version> {
 
 #[cfg(test)]
 mod tests {
-    use exoprobe_vmm::Gpa;
-    use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::MemoryImage;
+    use crate::image::sample::{KERNEL, MODE, image, mapped};
 
-    const KERNEL: u64 = 0xffff_ffff_8000_0000;
-    const MODE: PagingMode = PagingMode { cr3: 0, levels: 4 };
     const AT: usize = 0x2ff8;
 
     fn read(content: &[u8], map: &str) -> Result<Banner, BannerError> {
-        let mut bytes = vec![0; 0x4000];
-        bytes[511 * 8..512 * 8].copy_from_slice(&(0x1000 | PTE_PRESENT).to_le_bytes());
-        let large = (PTE_PRESENT | PTE_LARGE).to_le_bytes();
-        bytes[0x1000 + 510 * 8..0x1000 + 511 * 8].copy_from_slice(&large);
+        let mut bytes = mapped(0x4000, &[KERNEL]);
         bytes[AT..AT + content.len()].copy_from_slice(content);
-        let image = MemoryImage::new(Gpa(0), bytes, MODE);
+        let image = image(bytes);
         let text = format!("{KERNEL:x} T _stext\n{:x} T _etext\n{map}", KERNEL + 0x100);
         let symbols = SymbolTable::from_system_map(&text).unwrap();
         Banner::read(&VirtualMemory::with_mode(&image, MODE), &symbols)

@@ -164,20 +164,15 @@ fn entry(at: Gva, raw: &[u8; 12]) -> Fixup {
 mod tests {
     use super::*;
     use crate::image::MemoryImage;
-    use exoprobe_vmm::Gpa;
-    use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
+    use crate::image::sample::{SAME, TABLES, with_content};
     use proptest::prelude::*;
 
     /// Virtual address at which all images below begin.
-    const BASE: Gva = Gva(0x2000);
+    const BASE: Gva = Gva(SAME + TABLES as u64);
 
-    /// Two page tables that map the first GiB to itself, and `content` behind them.
+    /// `content` behind page tables, mapped to itself.
     fn image(content: &[u8]) -> MemoryImage {
-        let mut bytes = vec![0; 0x2000];
-        bytes[..8].copy_from_slice(&(0x1000 | PTE_PRESENT).to_le_bytes());
-        bytes[0x1000..0x1008].copy_from_slice(&(PTE_PRESENT | PTE_LARGE).to_le_bytes());
-        bytes.extend_from_slice(content);
-        MemoryImage::new(Gpa(0), bytes, PagingMode { cr3: 0, levels: 4 })
+        with_content(content, &[SAME])
     }
 
     fn read(content: &[u8], start: Gva, stop: Gva) -> Result<ExceptionTable, ExtableError> {

@@ -1,5 +1,8 @@
 //! A saved piece of guest memory, for tests, fuzzing and memory dumps.
 
+#[doc(hidden)]
+pub mod sample;
+
 use exoprobe_vmm::Gpa;
 use exoprobe_vmm::paging::{PagingError, PagingMode};
 

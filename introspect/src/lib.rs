@@ -15,6 +15,7 @@ pub mod kernel_image;
 pub mod lines;
 pub mod modules;
 mod name_hash;
+mod regular_file;
 pub mod symbols;
 pub mod task;
 pub mod unwind;

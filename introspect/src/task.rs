@@ -220,15 +220,9 @@ fn half(task: &[u8], at: usize) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use exoprobe_vmm::Gpa;
-    use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
-
     use super::*;
-    use crate::MemoryImage;
+    use crate::image::sample::{self, KERNEL, MODE};
 
-    /// Where the first GiB is mapped again, as kernels are.
-    const KERNEL: u64 = 0xffff_ffff_8000_0000;
-    const MODE: PagingMode = PagingMode { cr3: 0, levels: 4 };
     const TASKS: [u64; 3] = [0x2000, 0x8000, 0x7000];
     const LIST: u64 = 0x310;
     const NUMBER: u64 = 0x3a8;
@@ -248,9 +242,7 @@ mod tests {
 
         /// Three tasks, as a kernel has them once it has booted.
         fn booted() -> Self {
-            let mut image = Self(vec![0; 0xa000]);
-            image.word(511 * 8, 0x1000 | PTE_PRESENT);
-            image.word(0x1000 + 510 * 8, PTE_PRESENT | PTE_LARGE);
+            let mut image = Self(sample::mapped(0xa000, &[KERNEL]));
             for (number, name) in [(0, "swapper/0"), (1, "init"), (2, "kthreadd")] {
                 let at = TASKS[number];
                 let (next, back) = (TASKS[(number + 1) % 3], TASKS[(number + 2) % 3]);
@@ -268,7 +260,7 @@ mod tests {
         }
 
         fn find(self) -> Result<TaskLayout, TaskError> {
-            let image = MemoryImage::new(Gpa(0), self.0, MODE);
+            let image = sample::image(self.0);
             let memory = VirtualMemory::with_mode(&image, MODE);
             TaskLayout::find(&memory, Gva(KERNEL + TASKS[0]))
         }
@@ -279,7 +271,7 @@ mod tests {
         let image = Image::booted();
         let found = image.find().unwrap();
         assert_eq!(found, TaskLayout { pid: 0x3a8, comm: 0x508, tasks: 0x310 });
-        let image = MemoryImage::new(Gpa(0), Image::booted().0, MODE);
+        let image = sample::image(Image::booted().0);
         let memory = VirtualMemory::with_mode(&image, MODE);
         let id = found.read(&memory, Gva(KERNEL + TASKS[2])).unwrap();
         assert_eq!((id.pid, &*id.name()), (2, "kthreadd"));
@@ -291,7 +283,7 @@ mod tests {
         let layout = TaskLayout { pid: 0x3a8, comm: 0x508, tasks: 0x310 };
         let idle = Gva(KERNEL + TASKS[0]);
         let list = |image: Image| {
-            let image = MemoryImage::new(Gpa(0), image.0, MODE);
+            let image = sample::image(image.0);
             layout.processes(&VirtualMemory::with_mode(&image, MODE), idle)
         };
         let found = list(Image::booted()).unwrap();
@@ -318,7 +310,7 @@ mod tests {
         let mut image = Image::booted();
         image.put(TASKS[2] + NUMBER, &[3, 0, 0, 0]);
         assert_eq!(image.find(), Err(TaskError::NoPid));
-        let image = MemoryImage::new(Gpa(0), Image::booted().0, MODE);
+        let image = sample::image(Image::booted().0);
         let memory = VirtualMemory::with_mode(&image, MODE);
         assert!(matches!(TaskLayout::find(&memory, Gva(0x1000)), Err(TaskError::Read(_))));
     }

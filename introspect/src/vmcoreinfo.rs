@@ -60,27 +60,20 @@ impl VmCoreInfo {
 
 #[cfg(test)]
 mod tests {
-    use exoprobe_vmm::Gpa;
-    use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::MemoryImage;
+    use crate::image::sample::{KERNEL, MODE, image, mapped};
 
-    const KERNEL: u64 = 0xffff_ffff_8000_0000;
-    const MODE: PagingMode = PagingMode { cr3: 0, levels: 4 };
     const TEXT: &[u8] =
         b"OSRELEASE=6.1.0-56-cloud-amd64\nPAGESIZE=4096\nKERNELOFFSET=19200000\nKERNELOFFSET=1\n";
 
     fn read(content: &[u8], at: u64, size: u64) -> Option<VmCoreInfo> {
-        let mut bytes = vec![0; 0x4000];
-        bytes[511 * 8..512 * 8].copy_from_slice(&(0x1000 | PTE_PRESENT).to_le_bytes());
-        let large = (PTE_PRESENT | PTE_LARGE).to_le_bytes();
-        bytes[0x1000 + 510 * 8..0x1000 + 511 * 8].copy_from_slice(&large);
+        let mut bytes = mapped(0x4000, &[KERNEL]);
         bytes[0x2000..0x2008].copy_from_slice(&at.to_le_bytes());
         bytes[0x2008..0x2010].copy_from_slice(&size.to_le_bytes());
         bytes[0x3000..0x3000 + content.len()].copy_from_slice(content);
-        let image = MemoryImage::new(Gpa(0), bytes, MODE);
+        let image = image(bytes);
         let map = format!(
             "{KERNEL:x} T _stext\n{:x} T _etext\n{:x} D {DATA}\n{:x} D {SIZE}\n",
             KERNEL + 0x100,

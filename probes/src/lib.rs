@@ -19,7 +19,7 @@ pub use engine::{
     BlacklistEntry, CodeLine, DATA_SIZE_MAX, DEFAULT_EVENTS, Engine, EntryHandler, EntryVerdict,
     EventField, FaultHandler, Frame, Given, Guest, Hit, Instance, Kprobe, Kretprobe, ModuleStatus,
     NewProbe, NoTasks, Optimization, ParameterError, PostHandler, PreHandler, Process, Recovery,
-    Registration, ReturnHandler, Traceless, Verdict,
+    Registration, ReturnHandler, RunningKernel, Traceless, Verdict,
 };
 pub use error::{AttachError, BatchError, ProbeError, Reserved};
 pub use events::{Event, EventPage, EventStore, StackFrame, TracePage, trace_header};

@@ -48,6 +48,24 @@ impl TestGuest {
         });
     }
 
+    /// Probes by name count so many calls of getpid, and ten opens: by breakpoints, and then of getpid by a detour,
+    /// without an exit. They stay.
+    ///
+    /// # Panics
+    /// When they count otherwise.
+    pub fn assert_counts_by_name(&self, calls: u64) {
+        let getpid = || assert_eq!(self.work(&format!("getpid {calls}")), calls);
+        self.probe("p:getpid __x64_sys_getpid %di");
+        self.probe("r:open do_sys_openat2 $retval");
+        getpid();
+        assert_eq!(self.work("open /dev/null 10"), 10);
+        assert_eq!((self.hits("getpid"), self.hits("open")), (calls, 10));
+        self.optimize("getpid");
+        let before = self.vm.exit_counts().breakpoint;
+        getpid();
+        assert_eq!((self.hits("getpid"), self.vm.exit_counts().breakpoint), (2 * calls, before));
+    }
+
     /// The kernel's resident text as it is now.
     ///
     /// # Panics

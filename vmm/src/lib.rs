@@ -44,5 +44,5 @@ pub use snapshot::SnapshotError;
 pub use status::{StopReason, StopRecord, VmState};
 pub use stub::StubError;
 pub use time::{GuestClock, GuestTime};
-pub use vcpu::{ExitCounts, Registers, StatsError, StepError, VcpuError};
+pub use vcpu::{ExitCounts, Registers, StatsError, StepError, VcpuError, gpr};
 pub use vm::{ControlError, CreateError, RebootError, Vm};

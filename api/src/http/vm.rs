@@ -56,11 +56,7 @@ pub(crate) fn routes(api: VmApi) -> Router {
 #[utoipa::path(get, path = "/v1/vm", tag = "vm", operation_id = "vm_status",
     responses((status = 200, body = VmStatus), Problems))]
 pub(crate) async fn status(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
-    let status = blocking(move || {
-        let banner = api.engine.banner().map(|banner| banner.text);
-        let offset = api.engine.vmcoreinfo().and_then(|notes| notes.kernel_offset());
-        VmStatus::new(&api.vm, banner, offset)
-    });
+    let status = blocking(move || VmStatus::new(&api.vm, api.engine.running_kernel()));
     Ok(axum::Json(status.await?))
 }
 

@@ -15,11 +15,15 @@ pub mod sample;
 #[cfg(test)]
 mod tests;
 
+use std::io::{self, Read};
+use std::path::Path;
+
 use exoprobe_vmm::Gva;
 use object::{Object, ObjectSection};
 
 use crate::name_hash::NameHash;
-use crate::symbols::{SymbolTable, glob};
+use crate::regular_file::{self, OpenError};
+use crate::symbols::{MAX_FILE_BYTES, SymbolTable, glob};
 use crate::view::GuestView;
 use crate::virt::{VirtualMemory, VirtualReadError};
 
@@ -74,16 +78,19 @@ pub enum NoTypes {
 /// Why a file has no types.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
+    /// A directory, device, pipe or socket.
+    #[error("not a regular file")]
+    NotAFile,
     /// It cannot be read.
     #[error(transparent)]
-    Io(#[from] std::io::Error),
+    Io(#[from] io::Error),
     /// It is ELF, without the section.
     #[error(
         "the ELF file has no section {SECTION}: make it with `pahole -J`, or give detached BTF"
     )]
     NoSection,
     /// It is larger than any kernel's.
-    #[error("the file is larger than {BTF_MAX} bytes")]
+    #[error("the file is larger than {MAX_FILE_BYTES} bytes")]
     TooLarge,
     /// It is no BTF.
     #[error(transparent)]
@@ -114,13 +121,16 @@ impl Btf {
     ///
     /// # Errors
     /// [`FileError`].
-    pub fn open(path: &std::path::Path) -> Result<Self, FileError> {
-        use std::io::Read;
-        let mut bytes = Vec::new();
-        std::fs::File::open(path)?.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > FILE_MAX {
+    pub fn open(path: &Path) -> Result<Self, FileError> {
+        let (file, len) = regular_file::open(path).map_err(|error| match error {
+            OpenError::NotAFile => FileError::NotAFile,
+            OpenError::Io(error) => error.into(),
+        })?;
+        if len > MAX_FILE_BYTES {
             return Err(FileError::TooLarge);
         }
+        let mut bytes = Vec::new();
+        file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
         if !bytes.starts_with(b"\x7fELF") {
             return Ok(Self::parse(&bytes)?);
         }
@@ -239,6 +249,3 @@ impl Btf {
         None
     }
 }
-
-/// Most bytes of a file that has the section: a distribution's vmlinux with its debug information.
-const FILE_MAX: u64 = 1 << 30;

@@ -205,7 +205,11 @@ fn files_have_it_as_it_is_or_in_a_section() {
     // The tests' own program is ELF, and has none.
     let own = std::env::current_exe().unwrap();
     assert!(matches!(Btf::open(&own), Err(FileError::NoSection)));
-    assert!(matches!(Btf::open(folder.path()), Err(FileError::Io(_))));
+    assert!(matches!(Btf::open(folder.path()), Err(FileError::NotAFile)));
+    assert!(matches!(Btf::open(&folder.path().join("missing")), Err(FileError::Io(_))));
+    // Sparse: takes no space.
+    std::fs::File::create(&path).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
+    assert!(matches!(Btf::open(&path), Err(FileError::TooLarge)));
 }
 
 /// Asks all that can be asked.

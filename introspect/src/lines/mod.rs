@@ -19,6 +19,7 @@ use exoprobe_vmm::Gva;
 use gimli::SectionId;
 use object::read::ReadCache;
 
+use crate::regular_file::{self, OpenError};
 use crate::symbols::{ElfError, LoadError, SymbolTable};
 use context::DebugInfo;
 use elf::Placed;
@@ -165,15 +166,13 @@ impl SourceLines {
     }
 
     fn find(path: &Path) -> Result<Self, LinesError> {
-        let opened = || {
-            // Asked before opening, because opening a pipe would wait for its writer.
-            if !path.metadata()?.is_file() {
-                return Err(io::Error::other("not a regular file"));
-            }
-            File::open(path)
-        };
-        let found = opened().map_err(|error| LinesProblem::Unreadable(error.into()));
-        let found = found.and_then(|file| Ok((elf::find(&ReadCache::new(&file))?, file)));
+        let opened = regular_file::open(path).map_err(|error| {
+            LinesProblem::Unreadable(Arc::new(match error {
+                OpenError::Io(error) => error,
+                OpenError::NotAFile => io::Error::other(error),
+            }))
+        });
+        let found = opened.and_then(|(file, _)| Ok((elf::find(&ReadCache::new(&file))?, file)));
         let path = path.to_owned();
         match found {
             Ok((sections, file)) => Ok(Self {

@@ -1,17 +1,13 @@
 //! Modules in an image of memory, whole and broken.
 
-use exoprobe_vmm::Gpa;
-use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
 use proptest::prelude::*;
 
 use super::sample::{Form, SampleModule};
 use super::*;
+use crate::SymbolTable;
+use crate::image::sample::{KERNEL, MODE, image, mapped};
 use crate::symbols::{LookupError, ModuleTable, SymbolKind, TextKind};
-use crate::{MemoryImage, SymbolTable};
 
-/// Where the first GiB is mapped again, as kernels are.
-const KERNEL: u64 = 0xffff_ffff_8000_0000;
-const MODE: PagingMode = PagingMode { cr3: 0, levels: 4 };
 const HEAD: u64 = KERNEL + 0x2000;
 const FIRST: u64 = KERNEL + 0x3000;
 const SECOND: u64 = KERNEL + 0x4000;
@@ -62,9 +58,7 @@ struct Image(Vec<u8>);
 
 impl Image {
     fn of(form: Form, modules: &[SampleModule]) -> Self {
-        let mut image = Self(vec![0; 0x6000]);
-        image.put(KERNEL + 511 * 8, &(0x1000 | PTE_PRESENT).to_le_bytes());
-        image.put(KERNEL + 0x1000 + 510 * 8, &(PTE_PRESENT | PTE_LARGE).to_le_bytes());
+        let mut image = Self(mapped(0x6000, &[KERNEL]));
         sample::write(form, HEAD, modules, &mut |at, bytes| image.put(at, bytes));
         image
     }
@@ -75,13 +69,13 @@ impl Image {
     }
 
     fn list(&self, form: Form) -> Result<Vec<Module>, ModuleError> {
-        let image = MemoryImage::new(Gpa(0), self.0.clone(), MODE);
+        let image = image(self.0.clone());
         let layout = ModuleLayout::find(&sample::types(form).btf(), &symbols()).unwrap();
         layout.list(&VirtualMemory::with_mode(&image, MODE))
     }
 
     fn tables(&self, form: Form, room: Room) -> Result<Vec<ModuleTable>, ModuleError> {
-        let image = MemoryImage::new(Gpa(0), self.0.clone(), MODE);
+        let image = image(self.0.clone());
         let memory = VirtualMemory::with_mode(&image, MODE);
         let layout = ModuleLayout::find(&sample::types(form).btf(), &symbols())?;
         let modules = layout.list(&memory)?;

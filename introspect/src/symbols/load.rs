@@ -1,14 +1,14 @@
 //! Symbol tables from files and buffers, by what they contain.
 
-use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use object::read::ReadCache;
 
 use super::{ElfError, SymbolTable, SystemMapError, elf, system_map};
+use crate::regular_file::{self, OpenError};
 
-/// Largest symbol file read, in bytes. A distribution's `vmlinux` with debug information has
+/// Largest file read for symbols or types, in bytes. A distribution's `vmlinux` with debug information has
 /// some 400 to 900 MB.
 pub const MAX_FILE_BYTES: u64 = 1 << 30;
 
@@ -130,16 +130,14 @@ impl SymbolTable {
             io::ErrorKind::NotFound => LoadError::Missing { path: path.to_owned() },
             _ => LoadError::Unreadable { path: path.to_owned(), source },
         };
-        // Asked before opening, because opening a pipe would wait for its writer.
-        let metadata = path.metadata().map_err(unreadable)?;
-        if !metadata.is_file() {
-            return Err(LoadError::NotAFile { path: path.to_owned() });
-        }
-        let (bytes, max) = (metadata.len(), MAX_FILE_BYTES);
+        let (mut file, bytes) = regular_file::open(path).map_err(|error| match error {
+            OpenError::NotAFile => LoadError::NotAFile { path: path.to_owned() },
+            OpenError::Io(source) => unreadable(source),
+        })?;
+        let max = MAX_FILE_BYTES;
         if bytes > max {
             return Err(LoadError::TooLarge { path: path.to_owned(), bytes, max });
         }
-        let mut file = File::open(path).map_err(unreadable)?;
         let mut head = Vec::new();
         (&file).take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(unreadable)?;
         let content = |source| LoadError::Content { path: path.to_owned(), source };

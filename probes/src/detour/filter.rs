@@ -69,11 +69,8 @@ impl Code {
                 a.cmp(found, rcx)?;
             }
         }
-        let branched = match is_signed {
-            true => self.branch_signed(comparison, when, target),
-            false => self.branch(comparison, when, target),
-        };
-        Ok(branched?)
+        let comparison = if when { comparison } else { opposite(comparison) };
+        Ok(self.branch(comparison, is_signed, target)?)
     }
 
     /// A register that holds as much of a value as its type has: its own, or RAX.
@@ -101,42 +98,38 @@ impl Code {
         Ok(rax)
     }
 
-    /// As [`Self::branch`], of numbers with signs.
-    fn branch_signed(
-        &mut self,
-        comparison: Comparison,
-        when: bool,
-        target: CodeLabel,
-    ) -> Result<(), IcedError> {
-        let a = &mut self.a;
-        match (comparison, when) {
-            (Comparison::Below, true) | (Comparison::AtLeast, false) => a.jl(target),
-            (Comparison::Below, false) | (Comparison::AtLeast, true) => a.jge(target),
-            (Comparison::AtMost, true) | (Comparison::Above, false) => a.jle(target),
-            (Comparison::AtMost, false) | (Comparison::Above, true) => a.jg(target),
-            (Comparison::Equal | Comparison::NotEqual | Comparison::AnyBit, _) => {
-                self.branch(comparison, when, target)
-            }
-        }
-    }
-
-    /// Goes to `target` if the flags say of the comparison what `when` says.
+    /// Goes to `target` if the flags say that the comparison holds, of numbers with signs or without.
     fn branch(
         &mut self,
         comparison: Comparison,
-        when: bool,
+        is_signed: bool,
         target: CodeLabel,
     ) -> Result<(), IcedError> {
         let a = &mut self.a;
-        match (comparison, when) {
-            (Comparison::Equal, true) | (Comparison::NotEqual, false) => a.je(target),
-            (Comparison::Equal, false) | (Comparison::NotEqual, true) => a.jne(target),
-            (Comparison::Below, true) | (Comparison::AtLeast, false) => a.jb(target),
-            (Comparison::Below, false) | (Comparison::AtLeast, true) => a.jae(target),
-            (Comparison::AtMost, true) | (Comparison::Above, false) => a.jbe(target),
-            (Comparison::AtMost, false) | (Comparison::Above, true) => a.ja(target),
-            (Comparison::AnyBit, true) => a.jne(target),
-            (Comparison::AnyBit, false) => a.je(target),
+        match (comparison, is_signed) {
+            (Comparison::Equal, _) => a.je(target),
+            // Of bits, TEST clears ZF when any is set.
+            (Comparison::NotEqual | Comparison::AnyBit, _) => a.jne(target),
+            (Comparison::Below, false) => a.jb(target),
+            (Comparison::Below, true) => a.jl(target),
+            (Comparison::AtMost, false) => a.jbe(target),
+            (Comparison::AtMost, true) => a.jle(target),
+            (Comparison::Above, false) => a.ja(target),
+            (Comparison::Above, true) => a.jg(target),
+            (Comparison::AtLeast, false) => a.jae(target),
+            (Comparison::AtLeast, true) => a.jge(target),
         }
+    }
+}
+
+/// The comparison whose branch is taken where this one's is not; of bits, that of TEST's ZF.
+fn opposite(comparison: Comparison) -> Comparison {
+    match comparison {
+        Comparison::Equal => Comparison::NotEqual,
+        Comparison::NotEqual | Comparison::AnyBit => Comparison::Equal,
+        Comparison::Below => Comparison::AtLeast,
+        Comparison::AtMost => Comparison::Above,
+        Comparison::Above => Comparison::AtMost,
+        Comparison::AtLeast => Comparison::Below,
     }
 }

@@ -4,21 +4,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use exoprobe_introspect::unwind::{Place, Stack, UserPlace, Walk, prologue, user_frames};
-use exoprobe_introspect::{
-    Banner, BannerError, OrcError, OrcTables, SymbolOffset, SymbolTable, VmCoreInfo,
-};
+use exoprobe_introspect::{BannerError, OrcError, OrcTables, SymbolOffset, SymbolTable};
 use exoprobe_vmm::{Gva, KvmError, Registers, SregsSource, VcpuError, kvm_sregs};
 
 use super::Engine;
 use super::hit::HitPath;
 use super::kernel::Kernel;
-use super::memory::HitMemory;
+use super::memory::{HitMemory, KERNEL_HALF};
 use super::registry::Registry;
 use super::table::Table;
 use crate::error::ProbeError;
 
-/// Kernel addresses have this bit.
-const KERNEL_HALF: u64 = 1 << 63;
 /// Of the code segment's selector: the privilege level, 3 in user mode.
 const USER_RPL: u16 = 3;
 /// Longest instruction, in bytes.
@@ -133,22 +129,6 @@ impl SregsSource for Known<'_> {
 }
 
 impl Engine {
-    /// What the running kernel says of itself; `None` while it is not known: before it runs, and until something
-    /// about it is asked or a probe is registered.
-    #[must_use]
-    pub fn banner(&self) -> Option<Banner> {
-        self.lock().kernel.as_ref().and_then(|kernel| kernel.banner().ok().cloned())
-    }
-
-    /// What the running kernel notes down of itself for dumps; `None` as of [`Self::banner`], and of kernels that
-    /// cannot be dumped.
-    #[must_use]
-    pub fn vmcoreinfo(&self) -> Option<VmCoreInfo> {
-        let registry = self.lock();
-        let kernel = registry.kernel.as_ref()?;
-        VmCoreInfo::read(&kernel.memory(), &kernel.symbols)
-    }
-
     /// The back-trace of a vCPU, taken while all stand still: the kernel's part by its ORC tables, or by frame
     /// pointers where it has none, then the user's by frame pointers.
     ///

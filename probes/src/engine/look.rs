@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use exoprobe_introspect::SymbolTable;
+use exoprobe_introspect::{Banner, SymbolTable, VmCoreInfo};
 use exoprobe_vmm::Gva;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 
@@ -28,7 +28,28 @@ pub struct CodeLine {
     pub probes: Vec<String>,
 }
 
+/// What a running kernel says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunningKernel {
+    /// Its banner.
+    pub banner: Option<Banner>,
+    /// What it notes down for dumps; `None` of kernels that cannot be dumped.
+    pub vmcoreinfo: Option<VmCoreInfo>,
+}
+
 impl Engine {
+    /// What the running kernel says of itself; nothing while it is not known: before it runs, and until something
+    /// about it is asked or a probe is registered.
+    #[must_use]
+    pub fn running_kernel(&self) -> RunningKernel {
+        let registry = self.lock();
+        let Some(kernel) = &registry.kernel else { return RunningKernel::default() };
+        RunningKernel {
+            banner: kernel.banner().ok().cloned(),
+            vmcoreinfo: VmCoreInfo::read(&kernel.memory(), &kernel.symbols),
+        }
+    }
+
     /// The registry, and the kernel that runs.
     pub(super) fn look(&self) -> Result<(MutexGuard<'_, Registry>, Arc<Kernel>), ProbeError> {
         let mut registry = self.lock();

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use exoprobe_introspect::SymbolTable;
+use exoprobe_introspect::{SymbolOffset, SymbolTable};
 use exoprobe_vmm::Gva;
 
 use super::arguments::{Arguments, ParameterError, is_old_name};
@@ -62,16 +62,16 @@ pub(super) fn find(
     if wants_entry && !is_entry {
         return Err(ProbeError::NotEntry(at));
     }
-    let found = symbols.resolve(at);
-    let module = found.and_then(|found| found.module);
-    let named = definition.symbol_name.as_ref().map(|name| (name.as_str(), definition.offset));
-    let (symbol, offset) = named.or(found.map(|found| (found.name, found.offset))).unzip();
-    let symbol = symbol.map(|symbol| match module {
+    let (symbol, offset) = match (definition.symbol_name.as_deref(), symbols.resolve(at)) {
         // The module is told, asked for or not.
-        Some(module) if !symbol.contains(':') => format!("{module}:{symbol}").into(),
-        _ => Arc::from(symbol),
-    });
-    Ok(Place { at, symbol, offset: offset.unwrap_or_default() })
+        (Some(name), Some(found)) if !name.contains(':') => {
+            (Some(SymbolOffset { name, ..found }.qualified_name()), definition.offset)
+        }
+        (Some(name), _) => (Some(name.to_owned()), definition.offset),
+        (None, Some(found)) => (Some(found.qualified_name()), found.offset),
+        (None, None) => (None, 0),
+    };
+    Ok(Place { at, symbol: symbol.map(Arc::from), offset })
 }
 
 /// Where a probe at `at` goes in a kernel whose function tracer owns the nop at functions' entries: behind

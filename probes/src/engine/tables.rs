@@ -47,11 +47,7 @@ impl RelativeTable {
     ) -> Result<HashMap<Gva, Gva>, AttachError> {
         let fail = |reason: String| AttachError::KernelTable { table: self.name, reason };
         let len = u64::from(entries.count) * self.entry;
-        if len > TABLE_MAX {
-            return Err(fail(format!("it has {len} bytes")));
-        }
-        let mut bytes = vec![0; usize::try_from(len).expect("at most 8 MiB")];
-        memory.read(entries.at, &mut bytes).map_err(|error| fail(error.to_string()))?;
+        let bytes = read_bytes(memory, entries.at, len).map_err(fail)?;
         Ok(self.addresses(entries.at, &bytes))
     }
 
@@ -78,13 +74,21 @@ pub(super) fn read_table(
     let (Some(start), Some(stop)) = (symbols.address_of(start), symbols.address_of(stop)) else {
         return Ok((Gva(0), Vec::new()));
     };
-    let len = stop.0.wrapping_sub(start.0);
+    Ok((start, read_bytes(memory, start, stop.0.wrapping_sub(start.0))?))
+}
+
+/// A table of `len` bytes.
+fn read_bytes(
+    memory: &VirtualMemory<'_, KernelView>,
+    at: Gva,
+    len: u64,
+) -> Result<Vec<u8>, String> {
     if len > TABLE_MAX {
         return Err(format!("it has {len} bytes"));
     }
     let mut bytes = vec![0; usize::try_from(len).expect("at most 8 MiB")];
-    memory.read(start, &mut bytes).map_err(|e| e.to_string())?;
-    Ok((start, bytes))
+    memory.read(at, &mut bytes).map_err(|e| e.to_string())?;
+    Ok(bytes)
 }
 
 /// The address that the 32-bit offset at `place` means.

@@ -3,7 +3,7 @@
 //! Semantics: Intel SDM vol. 2 (each instruction's "Operation" and "Flags Affected"); the property
 //! tests compare every form with the CPU.
 
-use exoprobe_vmm::addr::Gva;
+use exoprobe_vmm::{Gva, gpr};
 use iced_x86::{Code, ConditionCode, Instruction, OpKind, Register};
 use kvm_bindings::kvm_regs;
 
@@ -259,28 +259,6 @@ fn finish_rsp(regs: &mut kvm_regs, value: u64, result: u64, carry: bool, overflo
     let overflow = if overflow { flag::OF } else { 0 };
     regs.rsp = result;
     set_status(regs, result_flags(result) | adjust | carry | overflow);
-}
-
-fn gpr(regs: &mut kvm_regs, number: Gpr) -> &mut u64 {
-    match number {
-        0 => &mut regs.rax,
-        1 => &mut regs.rcx,
-        2 => &mut regs.rdx,
-        3 => &mut regs.rbx,
-        4 => &mut regs.rsp,
-        5 => &mut regs.rbp,
-        6 => &mut regs.rsi,
-        7 => &mut regs.rdi,
-        8 => &mut regs.r8,
-        9 => &mut regs.r9,
-        10 => &mut regs.r10,
-        11 => &mut regs.r11,
-        12 => &mut regs.r12,
-        13 => &mut regs.r13,
-        14 => &mut regs.r14,
-        // `gpr_number` makes no number above 15.
-        _ => &mut regs.r15,
-    }
 }
 
 /// The number and width of a 32- or 64-bit general-purpose register.

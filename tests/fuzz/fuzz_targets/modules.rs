@@ -4,18 +4,14 @@
 
 use std::sync::LazyLock;
 
+use exoprobe_introspect::image::sample::{KERNEL, MODE, TABLES, image, mapped};
 use exoprobe_introspect::modules::sample::{self, Form, SampleModule};
 use exoprobe_introspect::modules::{MODULES_MAX, Room};
-use exoprobe_introspect::{MemoryImage, ModuleLayout, SymbolTable, VirtualMemory};
-use exoprobe_vmm::Gpa;
-use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
+use exoprobe_introspect::{ModuleLayout, SymbolTable, VirtualMemory};
 use libfuzzer_sys::fuzz_target;
 
-const KERNEL: u64 = 0xffff_ffff_8000_0000;
 const TEXT: u64 = 0xffff_ffff_c000_0000;
 const HEAD: u64 = KERNEL + 0x2000;
-/// Behind two page tables.
-const BASE: usize = 0x2000;
 const LEN: usize = 0x5000;
 const CHANGE: usize = 10;
 
@@ -25,9 +21,7 @@ struct Whole {
 }
 
 fn whole(form: Form) -> Whole {
-    let mut memory = vec![0; LEN];
-    memory[511 * 8..][..8].copy_from_slice(&(0x1000 | PTE_PRESENT).to_le_bytes());
-    memory[0x1000 + 510 * 8..][..8].copy_from_slice(&(PTE_PRESENT | PTE_LARGE).to_le_bytes());
+    let mut memory = mapped(LEN, &[KERNEL]);
     let module = |name, at, text| SampleModule {
         name,
         at,
@@ -56,12 +50,12 @@ fuzz_target!(|data: &[u8]| {
     let Whole { form, memory } = &WHOLE[usize::from(first % 2)];
     let mut memory = memory.clone();
     for change in changes.chunks_exact(CHANGE) {
-        let at = BASE + usize::from(u16::from_le_bytes([change[0], change[1]])) % (LEN - BASE - 8);
+        let at =
+            TABLES + usize::from(u16::from_le_bytes([change[0], change[1]])) % (LEN - TABLES - 8);
         memory[at..at + 8].copy_from_slice(&change[2..]);
     }
-    let mode = PagingMode { cr3: 0, levels: 4 };
-    let image = MemoryImage::new(Gpa(0), memory, mode);
-    let virt = VirtualMemory::with_mode(&image, mode);
+    let image = image(memory);
+    let virt = VirtualMemory::with_mode(&image, MODE);
     let layout = ModuleLayout::find(&sample::types(*form).btf(), &SYMBOLS).expect("they are whole");
     let Ok(modules) = layout.list(&virt) else { return };
     assert!(modules.len() <= MODULES_MAX);

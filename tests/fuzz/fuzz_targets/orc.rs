@@ -2,16 +2,11 @@
 //! many entries, registers, then the memory.
 #![no_main]
 
+use exoprobe_introspect::image::sample::{KERNEL, MODE, SAME, TABLES, with_content};
 use exoprobe_introspect::unwind::{FRAMES_MAX, Place, Stack, Walk, user_frames};
 use exoprobe_introspect::{MemoryImage, OrcTables, Version, VirtualMemory};
-use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
-use exoprobe_vmm::{Gpa, Gva, kvm_regs};
+use exoprobe_vmm::{Gva, kvm_regs};
 use libfuzzer_sys::fuzz_target;
-
-/// Where the memory begins, behind two page tables.
-const BASE: usize = 0x2000;
-const KERNEL: u64 = 0xffff_ffff_8000_0000;
-const MODE: PagingMode = PagingMode { cr3: 0, levels: 4 };
 
 struct Memory<'a>(VirtualMemory<'a, MemoryImage>);
 
@@ -21,25 +16,12 @@ impl Stack for Memory<'_> {
     }
 }
 
-fn image(content: &[u8]) -> MemoryImage {
-    let mut memory = vec![0; BASE];
-    for entry in [0, 511] {
-        memory[entry * 8..][..8].copy_from_slice(&(0x1000 | PTE_PRESENT).to_le_bytes());
-    }
-    for entry in [0, 510] {
-        let mapped = (PTE_PRESENT | PTE_LARGE).to_le_bytes();
-        memory[0x1000 + entry * 8..][..8].copy_from_slice(&mapped);
-    }
-    memory.extend_from_slice(content);
-    MemoryImage::new(Gpa(0), memory, MODE)
-}
-
 fuzz_target!(|data: &[u8]| {
     let Some(([which, count, ip, sp, bp], content)) = data.split_first_chunk() else { return };
     let (major, minor) = [(4, 19), (6, 1), (6, 3), (6, 12)][usize::from(*which) % 4];
-    let image = image(content);
+    let image = with_content(content, &[SAME, KERNEL]);
     let memory = VirtualMemory::with_mode(&image, MODE);
-    let base = Gva(KERNEL + BASE as u64);
+    let base = Gva(KERNEL + TABLES as u64);
     let entries = base.wrapping_add(u64::from(*count) * 4);
     let stop = entries.wrapping_add(u64::from(*count) * 6);
     let version = Version { major, minor, patch: 0 };

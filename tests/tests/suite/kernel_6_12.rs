@@ -3,7 +3,9 @@
 use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{Action, StatusFlag};
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{TestKernel, assert_same_symbols, cases};
+use exoprobe_tests::{
+    OPENS, TestKernel, assert_callers, assert_opened, assert_same_symbols, cases,
+};
 
 use super::returns::{By, events_of, follow};
 use super::stacks::register;
@@ -36,15 +38,7 @@ fn symbols_from_its_memory_are_those_of_the_build_moved_by_kaslr() {
 
 fn probes_by_name_count_each_call_with_a_breakpoint_and_with_a_detour() {
     let guest = KERNEL.restored(1);
-    guest.probe("p:getpid __x64_sys_getpid");
-    guest.probe("r:open do_sys_openat2 $retval");
-    assert_eq!(guest.work("getpid 100"), 100);
-    assert_eq!(guest.work("open /dev/null 10"), 10);
-    assert_eq!((guest.hits("getpid"), guest.hits("open")), (100, 10));
-    guest.optimize("getpid");
-    let before = guest.vm.exit_counts().breakpoint;
-    assert_eq!(guest.work("getpid 100"), 100);
-    assert_eq!((guest.hits("getpid"), guest.vm.exit_counts().breakpoint), (200, before));
+    guest.assert_counts_by_name(100);
     guest.engine.unregister_all().unwrap();
     guest.assert_unharmed();
 }
@@ -59,25 +53,12 @@ fn its_types_are_in_its_memory() {
 /// Its parameters by BTF, its callers by ORC tables: it has no frame pointers.
 fn files_and_stacks_are_told_by_its_own_tables() {
     let guest = KERNEL.restored(1);
-    guest.probe("p:opens do_sys_openat2 dfd filename:string");
+    guest.probe(OPENS);
     follow(&guest, "r:outer __x64_sys_openat", By::Trampoline);
     register(&guest, "p:traced do_sys_openat2", &[Action::Stack]);
     assert_eq!(guest.work("open /dev/null 5"), 5);
-    let opens = events_of(&guest, "opens");
-    assert_eq!(opens.len(), 5);
-    for open in opens {
-        let (dfd, name) = (&open.args["dfd"], &open.args["filename"]);
-        assert_eq!((dfd, name), (&(-100).into(), &"/dev/null".into()));
-        assert_eq!((open.pid, open.comm.as_deref()), (Some(1), Some("init")));
-    }
-    let traced = events_of(&guest, "traced");
-    assert_eq!(traced.len(), 5);
-    for event in traced {
-        let stack = event.stack.as_ref().expect("it was asked for");
-        let names: Vec<&str> = stack.iter().filter_map(|f| f.symbol_name.as_deref()).collect();
-        assert_eq!(names[..2], ["do_sys_openat2", "__x64_sys_openat"], "{stack:?}");
-        assert!(names.ends_with(&["do_syscall_64", "entry_SYSCALL_64_after_hwframe"]), "{stack:?}");
-    }
+    assert_opened(&events_of(&guest, "opens"), 5);
+    assert_callers(&events_of(&guest, "traced"), 5);
     guest.engine.unregister_all().unwrap();
     guest.assert_unharmed();
 }

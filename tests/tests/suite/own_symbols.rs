@@ -27,14 +27,7 @@ fn symbols_from_memory_are_those_of_the_build() {
 
 fn probes_by_name_need_no_file(vcpus: u8) {
     let guest = restored(vcpus);
-    guest.probe("p:getpid __x64_sys_getpid");
-    guest.probe("r:open do_sys_openat2 $retval");
-    assert_eq!(guest.work("getpid 100"), 100);
-    assert_eq!(guest.work("open /dev/null 10"), 10);
-    assert_eq!((guest.hits("getpid"), guest.hits("open")), (100, 10));
-    guest.optimize("getpid");
-    assert_eq!(guest.work("getpid 100"), 100);
-    assert_eq!(guest.hits("getpid"), 200);
+    guest.assert_counts_by_name(100);
     guest.assert_unharmed();
 }
 

@@ -2,7 +2,9 @@
 
 use exoprobe_probes::Action;
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{TestGuest, cases, guest_file, host};
+use exoprobe_tests::{
+    ENTRY, OPENS, TestGuest, assert_callers, assert_opened, cases, guest_file, host,
+};
 use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
 use exoprobe_vmm::{Gva, Vm, VmConfig, paging};
 
@@ -37,20 +39,12 @@ fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
     // One of some 500 places is that without KASLR.
     assert!(base >= WITHOUT_KASLR, "{base:?}");
     let symbols = guest.engine.symbols().expect("its memory tells its symbols");
-    let notes = guest.engine.vmcoreinfo().expect("Debian's kernels can be dumped");
+    let notes = guest.engine.running_kernel().vmcoreinfo.expect("Debian's kernels can be dumped");
     println!("{:?}, moved by {:#x?}", notes.release(), notes.kernel_offset());
     assert_eq!(notes.kernel_offset(), Some(base.0 - WITHOUT_KASLR.0), "it says so itself");
     println!("{} symbols, from its memory", symbols.len());
     assert_eq!(symbols.lookup("_text").unwrap().address, base);
-    guest.probe("p:getpid __x64_sys_getpid %di");
-    guest.probe("r:open do_sys_openat2 $retval");
-    assert_eq!(guest.work("getpid 1000"), 1000);
-    assert_eq!(guest.work("open /dev/null 10"), 10);
-    assert_eq!((guest.hits("getpid"), guest.hits("open")), (1000, 10));
-    guest.optimize("getpid");
-    let before = guest.vm.exit_counts().breakpoint;
-    assert_eq!(guest.work("getpid 1000"), 1000);
-    assert_eq!((guest.hits("getpid"), guest.vm.exit_counts().breakpoint), (2000, before));
+    guest.assert_counts_by_name(1000);
     guest.engine.unregister_all().unwrap();
     opened_files_are_told(&guest);
     stacks_go_by_orc_tables(&guest);
@@ -61,46 +55,26 @@ fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
 fn opened_files_are_told(guest: &TestGuest) {
     let types = guest.engine.types().expect("its memory tells its types");
     println!("{} types, from its memory", types.len());
-    guest.probe("p:opens do_sys_openat2 dfd filename:string");
+    guest.probe(OPENS);
     assert_eq!(guest.work("open /dev/null 10"), 10);
-    guest.engine.drain();
-    let events = guest.engine.events().read(1, 100_000).events;
-    let opens: Vec<_> = events.iter().filter(|event| &*event.event == "opens").collect();
-    assert_eq!(opens.len(), 10);
-    for event in opens {
-        let who = (event.pid, event.comm.as_deref());
-        println!("{:?} opens {}", who, event.args["filename"]);
-        assert_eq!(
-            (&event.args["dfd"], &event.args["filename"]),
-            (&(-100).into(), &"/dev/null".into())
-        );
-        assert_eq!(who, (Some(1), Some("init")));
-    }
+    assert_opened(&events_of(guest, "opens"), 10);
     guest.engine.unregister_all().unwrap();
 }
 
 /// It has no frame pointers.
 fn stacks_go_by_orc_tables(guest: &TestGuest) {
-    const OUTER: [&str; 2] = ["do_syscall_64", "entry_SYSCALL_64_after_hwframe"];
     follow(guest, "r:outer __x64_sys_openat", By::Trampoline);
     register(guest, "p:traced do_sys_openat2", &[Action::Stack]);
-    let banner = guest.engine.banner().expect("it has begun").text;
+    let banner = guest.engine.running_kernel().banner.expect("it has begun").text;
     assert!(banner.starts_with("Linux version 6."), "{banner}");
     assert_eq!(guest.work("open /dev/null 3"), 3);
-    let events = events_of(guest, "traced");
-    assert_eq!(events.len(), 3);
-    for event in events {
-        let stack = event.stack.as_ref().expect("it was asked for");
-        let names: Vec<&str> = stack.iter().filter_map(|f| f.symbol_name.as_deref()).collect();
-        assert_eq!(names[..2], ["do_sys_openat2", "__x64_sys_openat"], "{stack:?}");
-        assert!(names.ends_with(&OUTER), "{stack:?}");
-    }
+    assert_callers(&events_of(guest, "traced"), 3);
     register(guest, "p:hold vfs_open", &[Action::Stop]);
     let from = guest.send("open /dev/null 1");
     let frames = guest.engine.stack(held(guest)).unwrap();
     let (kernel, user) = parts(&frames);
     assert_eq!(kernel[0], "vfs_open", "{frames:?}");
-    assert!(kernel.contains(&"do_sys_openat2") && kernel.ends_with(&OUTER), "{frames:?}");
+    assert!(kernel.contains(&"do_sys_openat2") && kernel.ends_with(&ENTRY), "{frames:?}");
     assert!(user >= 1, "{frames:?}");
     guest.engine.unregister_kprobe("kprobes", "hold").unwrap();
     guest.vm.resume().unwrap();

@@ -14,6 +14,7 @@ use crate::memory::{GuestRam, OutsideMemory};
 use crate::msr_exits::MSR_LSTAR;
 use crate::paging::{PagingError, PagingMode};
 use crate::stub::{self, Stub, StubError, Way};
+use crate::vcpu::gpr;
 
 /// Added to the kernel command line: features that KVM's emulator lacks in kernel mode, and that
 /// CPUID cannot hide because KVM forces the host's user-visible bits. Without `erms` and `fsrm` (both or
@@ -81,24 +82,7 @@ impl RandomNumber {
     pub fn refuse(self, regs: &mut kvm_regs) {
         // CF PF AF ZF SF OF.
         const FLAGS: u64 = 0x8d5;
-        let register = match self.register {
-            0 => &mut regs.rax,
-            1 => &mut regs.rcx,
-            2 => &mut regs.rdx,
-            3 => &mut regs.rbx,
-            4 => &mut regs.rsp,
-            5 => &mut regs.rbp,
-            6 => &mut regs.rsi,
-            7 => &mut regs.rdi,
-            8 => &mut regs.r8,
-            9 => &mut regs.r9,
-            10 => &mut regs.r10,
-            11 => &mut regs.r11,
-            12 => &mut regs.r12,
-            13 => &mut regs.r13,
-            14 => &mut regs.r14,
-            _ => &mut regs.r15,
-        };
+        let register = gpr(regs, self.register);
         *register = if self.narrow { *register & !0xffff } else { 0 };
         regs.rflags &= !FLAGS;
         skip(regs, self.len);

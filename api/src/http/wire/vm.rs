@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use exoprobe_probes::RunningKernel;
 use exoprobe_vmm::{ExitCounts, Registers, StopReason, StopRecord, Vm, VmState, kvm_regs};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -255,9 +256,10 @@ impl From<&StopRecord> for Stopped {
 }
 
 impl VmStatus {
-    /// The state of a machine that runs the kernel with this banner and this offset.
+    /// The state of a machine that runs this kernel.
     #[must_use]
-    pub fn new(vm: &Vm, banner: Option<String>, offset: Option<u64>) -> Self {
+    pub fn new(vm: &Vm, running: RunningKernel) -> Self {
+        let offset = running.vmcoreinfo.and_then(|notes| notes.kernel_offset());
         let (state, stopped) = match vm.state() {
             VmState::Created => (State::Created, None),
             VmState::Running => (State::Running, None),
@@ -273,7 +275,7 @@ impl VmStatus {
             vcpus: config.vcpus,
             memory_mib: config.memory_mib,
             kernel: config.kernel.clone(),
-            banner,
+            banner: running.banner.map(|banner| banner.text),
             kernel_offset: offset.map(Hex),
             seconds: vm.clock().seconds(vm.clock().now()),
             exits: vm.exit_counts().into(),

@@ -4,17 +4,14 @@ mod frame_pointers;
 mod tables;
 mod walks;
 
-use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
-use exoprobe_vmm::{Gpa, Gva, kvm_regs};
+use exoprobe_vmm::{Gva, kvm_regs};
 
 use super::orc::{Base, ENTRY_BYTES, Kind, Layout};
 use super::*;
 use crate::banner::Version;
+use crate::image::sample::{KERNEL, MODE, SAME, image, mapped};
 use crate::{MemoryImage, VirtualMemory};
 
-/// Where the first GiB is mapped again, as kernels are; it is at 0, too, for user mode.
-pub(super) const KERNEL: u64 = 0xffff_ffff_8000_0000;
-const MODE: PagingMode = PagingMode { cr3: 0, levels: 4 };
 /// Where the tables are.
 const IPS: u64 = KERNEL + 0x2000;
 const ENTRIES: u64 = KERNEL + 0x3000;
@@ -96,14 +93,8 @@ struct Model {
 
 impl Model {
     fn new() -> Self {
-        let mut model = Self { bytes: vec![0; BYTES], rows: 0 };
-        for root in [0, 511] {
-            model.word(root * 8, 0x1000 | PTE_PRESENT);
-        }
-        for large in [0, 510] {
-            model.word(0x1000 + large * 8, PTE_PRESENT | PTE_LARGE);
-        }
-        model
+        // User mode is where the kernel is, at its own addresses.
+        Self { bytes: mapped(BYTES, &[SAME, KERNEL]), rows: 0 }
     }
 
     fn put(&mut self, at: u64, bytes: &[u8]) {
@@ -143,7 +134,7 @@ impl Model {
     }
 
     fn image(&self) -> MemoryImage {
-        MemoryImage::new(Gpa(0), self.bytes.clone(), MODE)
+        image(self.bytes.clone())
     }
 
     fn tables(&self, version: Version) -> Result<OrcTables, OrcError> {

@@ -94,7 +94,7 @@ fn tables_that_come_later_are_found_and_others_never_asked_for() {
     fake.trace("p:entry work", ReturnMode::Trampoline);
     fake.run(WORK);
     assert_eq!(fake.traced("entry"), ["work+0x0", "caller+0x5"], "by frame pointers");
-    assert_eq!(fake.engine.banner(), None, "it has none");
+    assert_eq!(fake.engine.running_kernel().banner, None, "it has none");
     let fake = Fake::with_orc();
     // The kernel has not sorted them yet.
     let mut first = [0; 4];
@@ -109,7 +109,7 @@ fn tables_that_come_later_are_found_and_others_never_asked_for() {
     let sp = Gva(STACK.0 - 8);
     fake.run_on(WORK.wrapping_add(1), sp);
     assert_eq!(fake.traced("inside"), ["work+0x1", "caller+0x5", "far_off+0x3"]);
-    assert_eq!(fake.engine.banner().unwrap().version.to_string(), "6.1.0");
+    assert_eq!(fake.engine.running_kernel().banner.unwrap().version.to_string(), "6.1.0");
 }
 
 #[test]

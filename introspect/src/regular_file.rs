@@ -1,0 +1,26 @@
+//! Files that users name, which may be anything.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// Why a file is not opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    /// A directory, device, pipe or socket.
+    #[error("not a regular file")]
+    NotAFile,
+    /// The operating system refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Opens a regular file; gives its length in bytes, too.
+pub(crate) fn open(path: &Path) -> Result<(File, u64), OpenError> {
+    // Asked before opening, because opening a pipe would wait for its writer.
+    let metadata = path.metadata()?;
+    if !metadata.is_file() {
+        return Err(OpenError::NotAFile);
+    }
+    Ok((File::open(path)?, metadata.len()))
+}
