@@ -1,10 +1,13 @@
 //! The command line: a client of the API, human tables by default, JSON for programs.
 
 mod add;
+mod callers;
+mod color;
 mod connection;
 mod console;
 mod doctor;
 mod error;
+mod event_text;
 mod events;
 mod format;
 mod kprobes;
