@@ -9,6 +9,7 @@ mod doctor;
 mod error;
 mod event_text;
 mod events;
+mod export;
 mod format;
 mod kprobes;
 mod memory;
@@ -63,6 +64,8 @@ enum Command {
     Probe(probe::ProbeCommand),
     /// Print the events that probes recorded
     Events(events::EventsArgs),
+    /// Write the events as a trace for Perfetto's or Chrome's viewer
+    Export(export::ExportArgs),
     /// Look up symbols of the guest's kernel
     Symbols(symbols::SymbolsArgs),
     /// Show types and functions of the guest's kernel: members, offsets, parameters
@@ -136,6 +139,9 @@ fn dispatch(cli: Cli, out: &mut dyn Write) -> Result<(), CliError> {
         }
         Command::Events(args) => {
             with_client(&connection, out, async |context| events::run(context, &args).await)
+        }
+        Command::Export(args) => {
+            with_client(&connection, out, async |context| export::run(context, &args).await)
         }
         Command::Symbols(args) => {
             with_client(&connection, out, async |context| symbols::run(context, &args).await)
