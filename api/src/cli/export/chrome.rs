@@ -12,10 +12,11 @@ use super::tracks::{Track, TrackBy, Tracks};
 use super::{Hit, TraceFormat};
 use crate::cli::format::printable_json;
 
-/// The process that vCPUs, and tasks that are idle, stand below.
-const CPUS: u32 = 0;
-/// The process that unknown tasks stand below: more than Linux's highest number of a task, 2^22.
-const NO_TASK: u32 = (1 << 22) + 1;
+/// The process that vCPUs, and tasks that are idle, stand below: more than Linux's highest number of a task, 2^22. Their
+/// threads count on from there, for some viewers look for a thread by its number alone.
+const CPUS: u32 = (1 << 22) + 1;
+/// The process that unknown tasks stand below.
+const NO_TASK: u32 = CPUS + 4096;
 /// The largest number up to which JavaScript, in which viewers are written, has all.
 const EXACT: u64 = 1 << 53;
 
@@ -118,7 +119,7 @@ impl TraceFormat for Chrome {
             ph: "i",
             ts: Some(microseconds(time)),
             pid: CPUS,
-            tid: 0,
+            tid: CPUS,
             s: Some("g"),
             args: Map::from_iter([("lost".to_owned(), json!(lost))]),
         };
@@ -134,8 +135,8 @@ impl TraceFormat for Chrome {
 fn ids(track: &Track) -> (u32, u32) {
     match track {
         Track::Task { pid, .. } => (*pid, *pid),
-        Track::Idle(cpu) | Track::Cpu(cpu) => (CPUS, *cpu),
-        Track::NoTask(cpu) => (NO_TASK, *cpu),
+        Track::Idle(cpu) | Track::Cpu(cpu) => (CPUS, CPUS.saturating_add(*cpu)),
+        Track::NoTask(cpu) => (NO_TASK, NO_TASK.saturating_add(*cpu)),
     }
 }
 

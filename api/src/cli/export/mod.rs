@@ -291,5 +291,6 @@ fn tell(written: Written, args: &ExportArgs, json: bool, out: &mut dyn Write) ->
     }
     let to = path.map(|path| format!(" to {path}")).unwrap_or_default();
     let lost = if lost == 0 { String::new() } else { format!(", {lost} lost") };
-    writeln!(out, "wrote {events} events{to}{lost}; open it at https://ui.perfetto.dev")
+    let plural = if events == 1 { "" } else { "s" };
+    writeln!(out, "wrote {events} event{plural}{to}{lost}; open it at https://ui.perfetto.dev")
 }

@@ -22,6 +22,63 @@ const EVENTS: &str = r#"{"seq":1,"time":1.5,"vcpu":0,"pid":61,"comm":"sh","group
 {"seq":7,"time":4.0,"vcpu":1,"group":"kprobes","event":"open","symbol_name":null,"offset":0,"addr":"0x14","args":{}}
 "#;
 
+/// [`EVENTS`] as far as their third, as a trace.
+const TRACE: &str = r#"
+    packet { track_descriptor { uuid: 1 name: "Tasks" child_ordering: EXPLICIT } trusted_packet_sequence_id: 1 }
+    packet {
+        track_descriptor { uuid: 16 name: "sh-61" parent_uuid: 1 sibling_order_rank: 61 }
+        trusted_packet_sequence_id: 1
+    }
+    packet {
+        timestamp: 1500000000
+        trusted_packet_sequence_id: 1
+        track_event {
+            type: TYPE_INSTANT track_uuid: 16 categories: "kprobes" name: "open"
+            debug_annotations { name: "seq" uint_value: 1 }
+            debug_annotations { name: "cpu" uint_value: 0 }
+            debug_annotations { name: "pid" uint_value: 61 }
+            debug_annotations { name: "comm" string_value: "sh" }
+            debug_annotations { name: "group" string_value: "kprobes" }
+            debug_annotations { name: "place" string_value: "do_open+0x4" }
+            debug_annotations {
+                name: "args"
+                dict_entries { name: "dfd" int_value: -100 }
+                dict_entries { name: "big" uint_value: 18446744073709551615 }
+                dict_entries { name: "flags" pointer_value: 0x8000 }
+                dict_entries { name: "name" string_value: "/in\033" }
+                dict_entries { name: "bad" string_value: "(fault)" }
+            }
+            callstack { frames { function_name: "0x99" } frames { function_name: "do_open+0x4" } }
+        }
+    }
+    packet { track_descriptor { uuid: 2 name: "lost events" } trusted_packet_sequence_id: 1 }
+    packet {
+        timestamp: 2000000001
+        trusted_packet_sequence_id: 1
+        track_event {
+            type: TYPE_INSTANT track_uuid: 2 categories: "exoprobe" name: "lost 3 events"
+            debug_annotations { name: "lost" uint_value: 3 }
+        }
+    }
+    packet {
+        track_descriptor { uuid: 17 name: "idle, CPU 1" parent_uuid: 1 sibling_order_rank: 1 }
+        trusted_packet_sequence_id: 1
+    }
+    packet {
+        timestamp: 2000000001
+        trusted_packet_sequence_id: 1
+        track_event {
+            type: TYPE_INSTANT track_uuid: 17 categories: "g" name: "ret"
+            debug_annotations { name: "seq" uint_value: 5 }
+            debug_annotations { name: "cpu" uint_value: 1 }
+            debug_annotations { name: "pid" uint_value: 0 }
+            debug_annotations { name: "comm" string_value: "swapper/1" }
+            debug_annotations { name: "group" string_value: "g" }
+            debug_annotations { name: "place" string_value: "f+0x0" }
+            debug_annotations { name: "caller" string_value: "g+0x4" }
+        }
+    }"#;
+
 #[derive(Parser)]
 struct Exporting {
     #[command(flatten)]
@@ -80,63 +137,10 @@ async fn perfettos_schema_reads_what_was_written() {
     let fake = service(|| Body::from(EVENTS));
     let (bytes, _, result) = exported(&fake, &[]).await;
     result.unwrap();
-    let expected = r#"
-        packet { track_descriptor { uuid: 1 name: "Tasks" child_ordering: EXPLICIT } trusted_packet_sequence_id: 1 }
-        packet {
-            track_descriptor { uuid: 16 name: "sh-61" parent_uuid: 1 sibling_order_rank: 61 }
-            trusted_packet_sequence_id: 1
-        }
-        packet {
-            timestamp: 1500000000
-            trusted_packet_sequence_id: 1
-            track_event {
-                type: TYPE_INSTANT track_uuid: 16 categories: "kprobes" name: "open"
-                debug_annotations { name: "seq" uint_value: 1 }
-                debug_annotations { name: "cpu" uint_value: 0 }
-                debug_annotations { name: "pid" uint_value: 61 }
-                debug_annotations { name: "comm" string_value: "sh" }
-                debug_annotations { name: "group" string_value: "kprobes" }
-                debug_annotations { name: "place" string_value: "do_open+0x4" }
-                debug_annotations {
-                    name: "args"
-                    dict_entries { name: "dfd" int_value: -100 }
-                    dict_entries { name: "big" uint_value: 18446744073709551615 }
-                    dict_entries { name: "flags" pointer_value: 0x8000 }
-                    dict_entries { name: "name" string_value: "/in\033" }
-                    dict_entries { name: "bad" string_value: "(fault)" }
-                }
-                callstack { frames { function_name: "0x99" } frames { function_name: "do_open+0x4" } }
-            }
-        }
-        packet { track_descriptor { uuid: 2 name: "lost events" } trusted_packet_sequence_id: 1 }
-        packet {
-            timestamp: 2000000001
-            trusted_packet_sequence_id: 1
-            track_event {
-                type: TYPE_INSTANT track_uuid: 2 categories: "exoprobe" name: "lost 3 events"
-                debug_annotations { name: "lost" uint_value: 3 }
-            }
-        }
-        packet {
-            track_descriptor { uuid: 17 name: "idle, CPU 1" parent_uuid: 1 sibling_order_rank: 1 }
-            trusted_packet_sequence_id: 1
-        }
-        packet {
-            timestamp: 2000000001
-            trusted_packet_sequence_id: 1
-            track_event {
-                type: TYPE_INSTANT track_uuid: 17 categories: "g" name: "ret"
-                debug_annotations { name: "seq" uint_value: 5 }
-                debug_annotations { name: "cpu" uint_value: 1 }
-                debug_annotations { name: "pid" uint_value: 0 }
-                debug_annotations { name: "comm" string_value: "swapper/1" }
-                debug_annotations { name: "group" string_value: "g" }
-                debug_annotations { name: "place" string_value: "f+0x0" }
-                debug_annotations { name: "caller" string_value: "g+0x4" }
-            }
-        }"#;
-    let expected = DynamicMessage::parse_text_format(published_trace(), expected).unwrap();
+    let expected = DynamicMessage::parse_text_format(published_trace(), TRACE).unwrap();
     let (written, expected) = (text(&decoded(&bytes)), text(&expected));
+    // More packets follow.
+    let expected = expected.strip_suffix(']').unwrap();
     assert_eq!(written.get(..expected.len()).unwrap_or(&written), expected);
     let tracks = written.matches("parent_uuid: 1\n").count();
     assert!(tracks == 3 && written.contains("\"unknown task, CPU 1\""), "{written}");
@@ -223,7 +227,10 @@ async fn chromes_format_has_the_documented_fields() {
             .collect::<Vec<_>>()
     };
     assert_eq!(named(61), ["sh-61"], "once");
-    assert_eq!(named(1), ["idle, CPU 1", "unknown task, CPU 1"]);
+    let others: Vec<u64> = hits[2..].iter().map(|event| event["tid"].as_u64().unwrap()).collect();
+    assert_eq!(named(others[0]), ["idle, CPU 1"]);
+    assert_eq!(named(others[2]), ["unknown task, CPU 1"]);
+    assert!(others[0] > 1 << 22 && others[2] > 1 << 22, "no task of Linux has them: {others:?}");
     let raw = String::from_utf8(bytes).unwrap();
     assert!(!raw.contains('\u{1b}'), "harmless on a terminal, too");
 }
@@ -246,23 +253,31 @@ async fn all_pages_are_written() {
 }
 
 #[tokio::test]
-async fn what_comes_is_written_until_the_time_is_over() {
+async fn what_comes_is_written_and_from_where_it_is_told() {
     let events = async |RawQuery(query): RawQuery| match query.as_deref() {
         Some("limit=0") => Body::empty(),
-        Some("from=18446744073709551615&follow=true") => endless(event_json(9) + "\n"),
-        Some("from=5&follow=true") => endless(event_json(5) + "\n"),
+        Some("from=18446744073709551615&follow=true") => Body::from(event_json(9)),
+        Some("from=5&follow=true") => Body::from(event_json(5)),
         other => panic!("{other:?}"),
     };
     let fake = Fake::serve(Router::new().route("/v1/events", get(events)));
-    for (args, seq) in [
-        (&["--format", "chrome", "--seconds", "1"][..], 9),
-        (&["--format", "chrome", "--seconds", "1", "--follow", "--from", "5"], 5),
-    ] {
-        let (bytes, _, result) = exported(&fake, args).await;
+    for (args, seq) in
+        [(&["--follow"][..], 9), (&["--seconds", "600"], 9), (&["--follow", "--from", "5"], 5)]
+    {
+        let (bytes, _, result) = exported(&fake, &[args, &["--format", "chrome"]].concat()).await;
         result.unwrap();
         let trace: Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(check_chrome(&trace).last().unwrap()["args"]["seq"], seq);
     }
+}
+
+#[tokio::test]
+async fn a_trace_ends_when_its_time_is_over() {
+    let fake = service(|| endless(String::new()));
+    let (bytes, told, result) = exported(&fake, &["--format", "chrome", "--seconds", "1"]).await;
+    result.unwrap();
+    assert!(check_chrome(&serde_json::from_slice(&bytes).unwrap()).is_empty());
+    assert!(told.contains(r#""events":0"#), "{told}");
 }
 
 #[tokio::test]
