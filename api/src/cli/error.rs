@@ -77,6 +77,12 @@ pub(super) enum CliError {
     /// A terminal cannot show what is asked for.
     #[error("a Perfetto trace is binary: give --output FILE, or send standard output elsewhere")]
     BinaryToTerminal,
+    /// There is no terminal to draw on.
+    #[error("standard output is no terminal to draw on: give --once for one table, or --json")]
+    NoTerminal,
+    /// The service ended while it was looked at.
+    #[error("the service went away: {0}")]
+    Gone(ClientError),
     /// A path that JSON cannot hold.
     #[error("the path {0:?} is not UTF-8, which the service needs")]
     Path(PathBuf),
@@ -115,8 +121,10 @@ impl CliError {
             | Self::NoDefinition
             | Self::MixedDefinitions
             | Self::BinaryToTerminal
+            | Self::NoTerminal
             | Self::Path(_) => USAGE,
             Self::Client(ClientError::Connect { .. } | ClientError::Broken(_))
+            | Self::Gone(_)
             | Self::TimedOut(_)
             | Self::StillPending { .. }
             | Self::Ended => NO_ANSWER,

@@ -158,7 +158,7 @@ mod tests {
         );
         assert!(!plain(&event, None).contains(['\u{1b}', '\u{9b}']));
         for (style, text) in [
-            (Palette::COLORED.task, "     \\u{1b}[2J-1      "),
+            (Palette::COLORED.task, "       \\u{1b}[2J-1      "),
             (Palette::COLORED.place, "g\\u{1b}[5m"),
             (Palette::COLORED.fault, "(fault)"),
             (Palette::COLORED.key, "d"),
