@@ -113,16 +113,17 @@ impl<'a> Look<'a> {
         self.rows.iter().filter_map(|row| row.rate).fold(0.0, |sum, rate| sum + rate)
     }
 
+    /// What matters most stands to the left: a narrow window shows no more.
     fn table(&self) -> String {
         let columns = [
             Column::Number("HITS/S"),
+            Column::Text("EVENT"),
             Column::Number("HITS"),
-            Column::Number("RECORDED"),
-            Column::Number("FILTERED"),
             Column::Number("LOST"),
             Column::Number("NMISSED"),
             Column::Text("HOW"),
-            Column::Text("EVENT"),
+            Column::Number("RECORDED"),
+            Column::Number("FILTERED"),
             Column::Text("PLACE"),
         ];
         table(&columns, self.rows.iter().map(Row::cells))
@@ -139,13 +140,13 @@ impl Row<'_> {
         let probe = self.probe;
         vec![
             self.rate.map_or("-".to_owned(), |rate| format!("{rate:.1}")),
+            probe.name(),
             probe.hits.to_string(),
-            probe.recorded.to_string(),
-            probe.filtered.to_string(),
             probe.lost.to_string(),
             probe.nmissed.to_string(),
             how(&probe.flags),
-            probe.name(),
+            probe.recorded.to_string(),
+            probe.filtered.to_string(),
             probe.place(),
         ]
     }
