@@ -7,7 +7,7 @@ use hyper::body::{Bytes, Frame};
 
 use super::Context;
 use super::error::CliError;
-use super::tty::TypedLines;
+use super::tty::Typed;
 use crate::client::ClientError;
 
 /// Prints what there is, as the guest wrote it.
@@ -22,7 +22,7 @@ pub(super) async fn follow(context: &mut Context<'_>, port: u8) -> Result<(), Cl
     context.out.write_all(&bytes)?;
     context.out.flush()?;
     let mut body = context.client.serial_follow(port, next).await?;
-    let mut typed = TypedLines::start();
+    let mut typed = Typed::lines();
     let mut interrupt = pin!(tokio::signal::ctrl_c());
     loop {
         tokio::select! {
@@ -47,6 +47,6 @@ fn write(context: &mut Context<'_>, frame: &Frame<Bytes>) -> Result<(), CliError
     Ok(())
 }
 
-async fn next_line(typed: &mut Option<TypedLines>) -> Option<Vec<u8>> {
+async fn next_line(typed: &mut Option<Typed>) -> Option<Vec<u8>> {
     typed.as_mut()?.next().await
 }

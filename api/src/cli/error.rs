@@ -66,6 +66,23 @@ pub(super) enum CliError {
         /// Why.
         source: io::Error,
     },
+    /// A file could not be written.
+    #[error("cannot write {path}: {source}")]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A terminal cannot show what is asked for.
+    #[error("a Perfetto trace is binary: give --output FILE, or send standard output elsewhere")]
+    BinaryToTerminal,
+    /// There is no terminal to draw on.
+    #[error("standard output is no terminal to draw on: give --once for one table, or --json")]
+    NoTerminal,
+    /// The service ended while it was looked at.
+    #[error("the service went away: {0}")]
+    Gone(ClientError),
     /// A path that JSON cannot hold.
     #[error("the path {0:?} is not UTF-8, which the service needs")]
     Path(PathBuf),
@@ -100,8 +117,14 @@ impl CliError {
     pub(super) fn status(&self) -> u8 {
         match self {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
-            Self::Url { .. } | Self::NoDefinition | Self::MixedDefinitions | Self::Path(_) => USAGE,
+            Self::Url { .. }
+            | Self::NoDefinition
+            | Self::MixedDefinitions
+            | Self::BinaryToTerminal
+            | Self::NoTerminal
+            | Self::Path(_) => USAGE,
             Self::Client(ClientError::Connect { .. } | ClientError::Broken(_))
+            | Self::Gone(_)
             | Self::TimedOut(_)
             | Self::StillPending { .. }
             | Self::Ended => NO_ANSWER,

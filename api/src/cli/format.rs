@@ -1,22 +1,45 @@
 //! Text for people.
 
+use std::borrow::Cow;
+
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::Value;
-
-use crate::client::EventRecord;
 
 /// `text` on one line and with no control characters: the guest has a say in some of it, and must
 /// not have one in what the terminal does.
 pub(super) fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() {
+        if disturbs(c) {
             out.extend(c.escape_default());
         } else {
             out.push(c);
         }
     }
     out
+}
+
+/// As [`printable`], of a JSON document without blank space between its tokens: it says the same as before.
+pub(super) fn printable_json(json: &str) -> Cow<'_, str> {
+    if !json.contains(disturbs) {
+        return Cow::Borrowed(json);
+    }
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if disturbs(c) {
+            // All of them are in Unicode's first plane.
+            out.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Control characters, and what breaks lines or turns the direction of text.
+fn disturbs(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A line and a caret under the column `position`, in bytes from 0.
@@ -53,46 +76,6 @@ pub(super) fn table(columns: &[Column], rows: impl Iterator<Item = Vec<String>>)
         }
     }
     table.trim_fmt()
-}
-
-/// An event as ftrace's `trace` shows it, its back-trace on lines of their own.
-pub(super) fn event_text(event: &EventRecord) -> String {
-    let EventRecord { vcpu, time, event: name, symbol_name, offset, addr, .. } = event;
-    let hit = match &event.ret_addr {
-        Some(ret_addr) => format!("{ret_addr} <- {}", symbol_name.as_ref().unwrap_or(addr)),
-        None => place(symbol_name.as_deref(), *offset, addr),
-    };
-    let comm = event.comm.as_deref().unwrap_or("<...>");
-    let pid = event.pid.map_or("?".to_owned(), |pid| pid.to_string());
-    let mut line = format!("{comm:>16}-{pid:<7} [{vcpu:03}] {time:>13.6}: {name}: ({hit})");
-    for (name, value) in &event.args {
-        line.push_str(&format!(" {name}={}", argument(value)));
-    }
-    let mut text = printable(&line);
-    for frame in &event.stack {
-        let place = place(frame.symbol_name.as_deref(), frame.offset, &frame.addr);
-        text.push_str(&format!("\n        => {}", printable(&place)));
-    }
-    text
-}
-
-/// An argument's value, text in quotes as ftrace shows it. In JSON numbers in hexadecimal digits are text, too.
-fn argument(value: &Value) -> String {
-    match value {
-        Value::String(text) if text != "(fault)" && !is_hexadecimal(text) => format!("\"{text}\""),
-        other => scalar(other),
-    }
-}
-
-fn is_hexadecimal(text: &str) -> bool {
-    text.strip_prefix("0x").is_some_and(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()))
-}
-
-fn place(symbol: Option<&str>, offset: u64, addr: &str) -> String {
-    match symbol {
-        Some(symbol) => format!("{symbol}+{offset:#x}"),
-        None => addr.to_owned(),
-    }
 }
 
 /// A value in a line: text without its quotes.
@@ -141,6 +124,17 @@ mod tests {
     #[test]
     fn the_guest_cannot_write_to_the_terminal() {
         assert_eq!(printable("a\x1b[31m\nb\u{9b}é"), "a\\u{1b}[31m\\nb\\u{9b}é");
+        assert_eq!(printable("a\u{202e}b\u{2069}"), "a\\u{202e}b\\u{2069}", "nor turn it around");
+    }
+
+    #[test]
+    fn nor_by_json_which_says_the_same_as_before() {
+        let raw = "{\"comm\":\"\u{9b}2J\u{7f}\u{2028}é\"}";
+        let shown = printable_json(raw);
+        assert_eq!(shown, r#"{"comm":"\u009b2J\u007f\u2028é"}"#);
+        let value = |json: &str| serde_json::from_str::<Value>(json).unwrap();
+        assert_eq!(value(&shown), value(raw));
+        assert!(matches!(printable_json(r#"{"a":"é\u001b"}"#), Cow::Borrowed(_)));
     }
 
     #[test]
@@ -158,50 +152,6 @@ mod tests {
         let rows = [["a", "1", ""], ["long_one", "1234", "z"]];
         let text = table(&columns, rows.iter().map(|row| row.map(str::to_owned).to_vec()));
         assert_eq!(text, "NAME         N  Z\na            1\nlong_one  1234  z");
-    }
-
-    #[test]
-    fn events_look_like_ftrace() {
-        let mut event: EventRecord = serde_json::from_str(
-            r#"{"seq":7,"time":12.5,"vcpu":1,"pid":1,"comm":"init","group":"kprobes","event":"getpid",
-                "symbol_name":"__x64_sys_getpid","offset":4,"addr":"0xffffffff81000004",
-                "args":{"arg1":"0x1f","b":-3,"c":"(fault)","d":"a\u001bb"}}"#,
-        )
-        .unwrap();
-        assert_eq!(
-            event_text(&event),
-            "            init-1       [001]     12.500000: getpid: (__x64_sys_getpid+0x4) arg1=0x1f b=-3 c=(fault) d=\"a\\u{1b}b\""
-        );
-        event.symbol_name = None;
-        event.args.clear();
-        (event.pid, event.comm) = (None, None);
-        assert_eq!(
-            event_text(&event),
-            "           <...>-?       [001]     12.500000: getpid: (0xffffffff81000004)"
-        );
-    }
-
-    #[test]
-    fn returns_tell_where_to_and_back_traces_follow() {
-        let mut event: EventRecord = serde_json::from_str(
-            r#"{"seq":7,"time":12.5,"vcpu":1,"group":"kprobes","event":"ret",
-                "symbol_name":"vfs_read","offset":0,"addr":"0xffffffff81000000",
-                "ret_addr":"0xffffffff81000104","args":{"arg1":"0x1"},
-                "stack":[{"addr":"0xffffffff81000000","symbol_name":"vfs_read","offset":0},
-                    {"addr":"0xffffffffc0000000","symbol_name":null,"offset":0}]}"#,
-        )
-        .unwrap();
-        assert_eq!(
-            event_text(&event),
-            "           <...>-?       [001]     12.500000: ret: (0xffffffff81000104 <- vfs_read) arg1=0x1\n        \
-             => vfs_read+0x0\n        => 0xffffffffc0000000"
-        );
-        event.stack.clear();
-        event.symbol_name = None;
-        assert_eq!(
-            event_text(&event),
-            "           <...>-?       [001]     12.500000: ret: (0xffffffff81000104 <- 0xffffffff81000000) arg1=0x1"
-        );
     }
 
     #[test]

@@ -1,11 +1,15 @@
 //! The command line: a client of the API, human tables by default, JSON for programs.
 
 mod add;
+mod callers;
+mod color;
 mod connection;
 mod console;
 mod doctor;
 mod error;
+mod event_text;
 mod events;
+mod export;
 mod format;
 mod kprobes;
 mod memory;
@@ -17,6 +21,7 @@ mod stack;
 mod symbols;
 #[cfg(test)]
 mod tests;
+mod top;
 mod tty;
 mod types;
 mod vm;
@@ -38,6 +43,7 @@ Examples:
   exoprobe run --help
   exoprobe probe add 'p:getpid __x64_sys_getpid' 'r:read vfs_read $retval'
   exoprobe events --follow
+  exoprobe top
 
 Exit status: 0 done, 1 refused or failed, 2 wrong usage, 3 no connection or no answer in time";
 
@@ -60,6 +66,10 @@ enum Command {
     Probe(probe::ProbeCommand),
     /// Print the events that probes recorded
     Events(events::EventsArgs),
+    /// Show how often probes are hit, as it goes
+    Top(top::TopArgs),
+    /// Write the events as a trace for Perfetto's or Chrome's viewer
+    Export(export::ExportArgs),
     /// Look up symbols of the guest's kernel
     Symbols(symbols::SymbolsArgs),
     /// Show types and functions of the guest's kernel: members, offsets, parameters
@@ -133,6 +143,12 @@ fn dispatch(cli: Cli, out: &mut dyn Write) -> Result<(), CliError> {
         }
         Command::Events(args) => {
             with_client(&connection, out, async |context| events::run(context, &args).await)
+        }
+        Command::Top(args) => {
+            with_client(&connection, out, async |context| top::run(context, &args).await)
+        }
+        Command::Export(args) => {
+            with_client(&connection, out, async |context| export::run(context, &args).await)
         }
         Command::Symbols(args) => {
             with_client(&connection, out, async |context| symbols::run(context, &args).await)

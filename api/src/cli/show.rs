@@ -7,20 +7,23 @@ use super::format::{Column, printable, table};
 /// What a table shows of what is not known.
 const UNKNOWN: &str = "-";
 
-/// A probe, as far as its table shows it.
+/// A probe, as far as tables show it.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct ProbeRow {
-    kind: String,
-    group: String,
-    event: String,
-    symbol_name: Option<String>,
-    offset: u64,
-    addr: Option<String>,
-    flags: Vec<String>,
+    pub(super) id: u32,
+    pub(super) kind: String,
+    pub(super) group: String,
+    pub(super) event: String,
+    pub(super) symbol_name: Option<String>,
+    pub(super) offset: u64,
+    pub(super) addr: Option<String>,
+    pub(super) flags: Vec<String>,
     reason: Option<String>,
-    hits: u64,
-    nmissed: u64,
-    lost: u64,
+    pub(super) hits: u64,
+    pub(super) recorded: u64,
+    pub(super) filtered: u64,
+    pub(super) lost: u64,
+    pub(super) nmissed: u64,
     displaced: Option<String>,
 }
 
@@ -46,7 +49,8 @@ impl ProbeRow {
         }
     }
 
-    fn place(&self) -> String {
+    /// Where it is, by symbol.
+    pub(super) fn place(&self) -> String {
         match &self.symbol_name {
             Some(symbol) if self.offset == 0 => symbol.clone(),
             Some(symbol) => format!("{symbol}+{:#x}", self.offset),

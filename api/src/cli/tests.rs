@@ -27,6 +27,8 @@ async fn exoprobe(fake: &Fake, args: &[&str]) -> (String, Result<(), CliError>) 
         Command::Probe(command) => probe::run(&mut context, command).await,
         Command::Vm(command) => vm::run(&mut context, command).await,
         Command::Events(args) => events::run(&mut context, &args).await,
+        Command::Top(args) => top::run(&mut context, &args).await,
+        Command::Export(args) => export::run(&mut context, &args).await,
         Command::Symbols(args) => symbols::run(&mut context, &args).await,
         Command::Stack(args) => stack::run(&mut context, &args).await,
         Command::Ps => ps::run(&mut context).await,

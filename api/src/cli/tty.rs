@@ -1,4 +1,4 @@
-//! Lines that a user types at a terminal.
+//! What a user types at a terminal.
 
 use std::io::{ErrorKind, IsTerminal, Read, stdin};
 use std::mem::MaybeUninit;
@@ -8,32 +8,47 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 /// Ctrl-]
 const LEAVE: u8 = 0x1d;
 
-/// Lines as they are typed, their ends included.
-pub(super) struct TypedLines {
+/// What is typed, piece by piece.
+pub(super) struct Typed {
     received: UnboundedReceiver<Vec<u8>>,
-    _leave_key: Option<LeaveKey>,
+    _mode: Option<Mode>,
 }
 
-impl TypedLines {
-    /// Starts reading, if standard input is a terminal.
-    pub(super) fn start() -> Option<Self> {
+impl Typed {
+    /// Lines as they are typed, their ends included, if standard input is a terminal.
+    pub(super) fn lines() -> Option<Self> {
+        // Ctrl-] ends a line, so that it is seen without Enter.
+        Self::start(|mode| mode.c_cc[libc::VEOL] = LEAVE)
+    }
+
+    /// Keys as they are pressed, and not shown, if standard input is a terminal. Ctrl-Z is no more than a key.
+    pub(super) fn keys() -> Option<Self> {
+        Self::start(|mode| {
+            mode.c_lflag &= !(libc::ICANON | libc::ECHO);
+            mode.c_cc[libc::VMIN] = 1;
+            mode.c_cc[libc::VTIME] = 0;
+            mode.c_cc[libc::VSUSP] = libc::_POSIX_VDISABLE;
+        })
+    }
+
+    fn start(change: impl FnOnce(&mut libc::termios)) -> Option<Self> {
         if !stdin().is_terminal() {
             return None;
         }
-        let leave_key = LeaveKey::install();
+        let mode = Mode::change(change);
         let (sender, received) = unbounded_channel();
         // A thread, because reading cannot be cancelled; it ends with the process.
-        std::thread::spawn(move || read_lines(stdin().lock(), &sender));
-        Some(Self { received, _leave_key: leave_key })
+        std::thread::spawn(move || read_typed(stdin().lock(), &sender));
+        Some(Self { received, _mode: mode })
     }
 
-    /// The next line; `None` when the user leaves.
+    /// What was typed next; `None` when the user leaves.
     pub(super) async fn next(&mut self) -> Option<Vec<u8>> {
         self.received.recv().await
     }
 }
 
-fn read_lines(mut input: impl Read, lines: &UnboundedSender<Vec<u8>>) {
+fn read_typed(mut input: impl Read, pieces: &UnboundedSender<Vec<u8>>) {
     let mut buffer = [0; 4096];
     loop {
         let typed = match input.read(&mut buffer) {
@@ -42,19 +57,19 @@ fn read_lines(mut input: impl Read, lines: &UnboundedSender<Vec<u8>>) {
             Err(_) => return,
         };
         let leaves = typed.is_empty() || typed.contains(&LEAVE);
-        if leaves || lines.send(typed.to_vec()).is_err() {
+        if leaves || pieces.send(typed.to_vec()).is_err() {
             return;
         }
     }
 }
 
-/// Makes Ctrl-] end a line, so that it is seen without Enter, until dropped.
-struct LeaveKey {
+/// How the terminal takes what is typed, until dropped: then it is as before.
+struct Mode {
     saved: libc::termios,
 }
 
-impl LeaveKey {
-    fn install() -> Option<Self> {
+impl Mode {
+    fn change(change: impl FnOnce(&mut libc::termios)) -> Option<Self> {
         let mut saved = MaybeUninit::uninit();
         // SAFETY: the pointer is to a termios of our own, which the call may fill.
         if unsafe { libc::tcgetattr(libc::STDIN_FILENO, saved.as_mut_ptr()) } != 0 {
@@ -62,13 +77,13 @@ impl LeaveKey {
         }
         // SAFETY: the call above succeeded, so it is filled.
         let saved: libc::termios = unsafe { saved.assume_init() };
-        let mut with_key = saved;
-        with_key.c_cc[libc::VEOL] = LEAVE;
-        set(&with_key).then_some(Self { saved })
+        let mut changed = saved;
+        change(&mut changed);
+        set(&changed).then_some(Self { saved })
     }
 }
 
-impl Drop for LeaveKey {
+impl Drop for Mode {
     fn drop(&mut self) {
         set(&self.saved);
     }
@@ -85,7 +100,7 @@ mod tests {
 
     fn sent(typed: &[u8]) -> Vec<Vec<u8>> {
         let (sender, mut received) = unbounded_channel();
-        read_lines(typed, &sender);
+        read_typed(typed, &sender);
         drop(sender);
         std::iter::from_fn(|| received.try_recv().ok()).collect()
     }

@@ -36,6 +36,9 @@ pub struct EventRecord {
     pub pid: Option<u32>,
     /// Its name.
     pub comm: Option<String>,
+    /// Group of the probe's event.
+    #[serde(default)]
+    pub group: String,
     /// Name of the probe's event.
     pub event: String,
     /// Function probed.
