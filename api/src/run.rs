@@ -263,17 +263,17 @@ fn next_stop(vm: &Vm, closing: &Closing, told: u64) -> Option<(u64, StopRecord)>
     None
 }
 
-/// What asks the service to end.
-struct Signals([Signal; 3]);
+/// What asks a program that runs on to end.
+pub(crate) struct Signals([Signal; 3]);
 
 impl Signals {
-    fn new() -> std::io::Result<Self> {
+    pub(crate) fn new() -> std::io::Result<Self> {
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
         let [interrupt, terminate, hangup] = kinds.map(signal);
         Ok(Self([interrupt?, terminate?, hangup?]))
     }
 
-    async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         let [interrupt, terminate, hangup] = &mut self.0;
         tokio::select! {
             _ = interrupt.recv() => {}
