@@ -7,6 +7,7 @@ use exoprobe_vmm::HostError;
 
 use super::format::{caret, printable};
 use crate::client::{ClientError, Problem, Target, TargetError};
+use crate::mount::MountError;
 use crate::run::RunError;
 
 const FAILED: u8 = 1;
@@ -98,6 +99,9 @@ pub(super) enum CliError {
     /// The service could not be run.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The service could not be mounted, or unmounted.
+    #[error(transparent)]
+    Mount(MountError),
     /// This host cannot run guests.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -110,6 +114,15 @@ pub(super) enum CliError {
     /// No event loop.
     #[error("cannot start the event loop: {0}")]
     Runtime(io::Error),
+}
+
+impl From<MountError> for CliError {
+    fn from(error: MountError) -> Self {
+        match error {
+            MountError::Service(error) => Self::Client(error),
+            other => Self::Mount(other),
+        }
+    }
 }
 
 impl CliError {
@@ -125,6 +138,7 @@ impl CliError {
             | Self::Path(_) => USAGE,
             Self::Client(ClientError::Connect { .. } | ClientError::Broken(_))
             | Self::Gone(_)
+            | Self::Mount(MountError::NoAnswer)
             | Self::TimedOut(_)
             | Self::StillPending { .. }
             | Self::Ended => NO_ANSWER,

@@ -14,6 +14,7 @@ mod format;
 mod kprobes;
 mod memory;
 mod modules;
+mod mount;
 mod probe;
 mod ps;
 mod show;
@@ -89,6 +90,8 @@ enum Command {
     /// Look at the guest and control it
     #[command(subcommand)]
     Vm(vm::VmCommand),
+    /// Show the guest's tracefs as files of this host, until Ctrl-C
+    Mount(mount::MountArgs),
     /// Say whether this host can run guests, and how
     Doctor(doctor::DoctorArgs),
     /// Print the API's OpenAPI description
@@ -172,6 +175,7 @@ fn dispatch(cli: Cli, out: &mut dyn Write) -> Result<(), CliError> {
         Command::Vm(command) => {
             with_client(&connection, out, async |context| vm::run(context, command).await)
         }
+        Command::Mount(args) => mount::run(&connection, &args),
         Command::Doctor(args) => doctor::run(&args, connection.json, out),
         Command::Openapi => Ok(writeln!(out, "{}", crate::openapi_json().trim_end())?),
     }

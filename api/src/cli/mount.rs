@@ -1,0 +1,71 @@
+//! `exoprobe mount`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::connection::Connection;
+use super::error::CliError;
+use crate::client::Client;
+use crate::mount::{Mounted, Unmounted, take_away};
+use crate::run::Signals;
+
+/// Threads that answer the kernel: none of them waits.
+const THREADS: usize = 2;
+/// What answers that are under way may take at the end.
+const LAST_CALLS: Duration = Duration::from_secs(1);
+
+const EXAMPLES: &str = "\
+Examples:
+  mkdir -p /tmp/tracing && exoprobe mount /tmp/tracing &
+  echo 'p:myprobe do_sys_open a0 a1' > /tmp/tracing/kprobe_events
+  echo 1 > /tmp/tracing/events/kprobes/myprobe/enable
+  cat /tmp/tracing/trace_pipe
+  exoprobe mount --unmount /tmp/tracing";
+
+/// Arguments of `mount`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct MountArgs {
+    /// Empty folder to mount on
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Take a mount away, also one that a process has left that was killed
+    #[arg(long)]
+    unmount: bool,
+}
+
+pub(super) fn run(connection: &Connection, args: &MountArgs) -> Result<(), CliError> {
+    if args.unmount {
+        return Ok(take_away(&args.dir)?);
+    }
+    let client = connection.client()?;
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(THREADS).enable_all().build();
+    let runtime = runtime.map_err(CliError::Runtime)?;
+    let result = runtime.block_on(mount(client, &args.dir));
+    runtime.shutdown_timeout(LAST_CALLS);
+    result
+}
+
+/// Mounts, until a signal comes or somebody unmounts.
+async fn mount(client: Client, dir: &Path) -> Result<(), CliError> {
+    // Before the mount: none may be left behind.
+    let mut signals = Signals::new().map_err(CliError::Runtime)?;
+    let target = client.target().clone();
+    let mut mounted = Mounted::new(client, dir, |notice| eprintln!("{notice}")).await?;
+    eprintln!("{target} is mounted on {}; Ctrl-C unmounts it", mounted.point().display());
+    tokio::select! {
+        () = signals.next() => {}
+        () = mounted.ended() => {
+            eprintln!("{} was unmounted", mounted.point().display());
+            return Ok(());
+        }
+    }
+    let point = mounted.point().to_owned();
+    if mounted.unmount().await? == Unmounted::InUse {
+        eprintln!("{} was still in use: who uses it gets errors now", point.display());
+    }
+    Ok(())
+}

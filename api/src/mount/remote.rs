@@ -1,0 +1,163 @@
+//! The tracer's files, as the service has them.
+
+use std::time::Duration;
+
+use fuser::{Errno, FileType};
+use hyper::Method;
+use hyper::body::{Bytes, Incoming};
+use serde::Deserialize;
+
+use super::errno::errno_of;
+use super::path::TracePath;
+use crate::client::{Client, ClientError, Payload};
+
+/// What a request may take, but for what comes from a file that has no end.
+pub(super) const LIMIT: Duration = Duration::from_secs(20);
+
+/// The files of one service.
+#[derive(Clone, Debug)]
+pub(super) struct Remote {
+    client: Client,
+    limit: Duration,
+}
+
+/// What a folder says of one thing in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) kind: FileType,
+    /// Permissions.
+    pub(super) mode: u16,
+}
+
+#[derive(Deserialize)]
+struct Listing {
+    entries: Vec<RawEntry>,
+}
+
+#[derive(Deserialize)]
+struct RawEntry {
+    name: String,
+    kind: String,
+    mode: String,
+}
+
+impl RawEntry {
+    /// `None` of what no folder of this host could show.
+    fn read(self, folder: &TracePath) -> Option<Entry> {
+        folder.child(&self.name)?;
+        let kind = match self.kind.as_str() {
+            "file" => FileType::RegularFile,
+            "directory" => FileType::Directory,
+            _ => return None,
+        };
+        let mode = u16::from_str_radix(&self.mode, 8).ok()? & 0o7777;
+        Some(Entry { name: self.name, kind, mode })
+    }
+}
+
+impl Remote {
+    pub(super) fn new(client: Client) -> Self {
+        Self { client, limit: LIMIT }
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_limit(client: Client, limit: Duration) -> Self {
+        Self { client, limit }
+    }
+
+    /// What is in a folder.
+    pub(super) async fn list(&self, folder: &TracePath) -> Result<Vec<Entry>, Errno> {
+        let listing = async { list(&self.client, folder).await };
+        self.within(listing).await
+    }
+
+    /// A file's text as it is now.
+    pub(super) async fn read(&self, file: &TracePath) -> Result<Bytes, Errno> {
+        self.within(self.client.get(&file.api())).await
+    }
+
+    /// Does what opening with O_TRUNC does.
+    pub(super) async fn truncate(&self, file: &TracePath) -> Result<(), Errno> {
+        self.send(Method::PUT, file, String::new()).await
+    }
+
+    /// Writes to a file, as one write(2).
+    pub(super) async fn write(&self, file: &TracePath, text: String) -> Result<(), Errno> {
+        self.send(Method::POST, file, text).await
+    }
+
+    async fn send(&self, method: Method, file: &TracePath, text: String) -> Result<(), Errno> {
+        let path = file.api();
+        let sent = self.client.call(method, &path, Payload::Text(text));
+        self.within(sent).await.map(drop)
+    }
+
+    /// A file that has no end, as it comes.
+    pub(super) async fn follow(&self, file: &TracePath) -> Result<Incoming, Errno> {
+        let path = file.api();
+        let response = self.client.send(Method::GET, &path, Payload::Empty);
+        Ok(self.within(response).await?.into_body())
+    }
+
+    async fn within<T>(
+        &self,
+        work: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, Errno> {
+        match tokio::time::timeout(self.limit, work).await {
+            Ok(done) => done.map_err(|error| errno_of(&error)),
+            Err(_) => Err(Errno::ETIMEDOUT),
+        }
+    }
+}
+
+/// What is in a folder of the service; what no folder of this host could show is left out.
+pub(super) async fn list(client: &Client, folder: &TracePath) -> Result<Vec<Entry>, ClientError> {
+    let answer = client.get(&folder.api()).await?;
+    let listing: Listing = serde_json::from_slice(&answer)?;
+    Ok(listing.entries.into_iter().filter_map(|entry| entry.read(folder)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::http::StatusCode;
+    use axum::routing::get;
+
+    use super::*;
+    use crate::client::testing::Fake;
+
+    #[tokio::test]
+    async fn folders_are_read_and_odd_names_left_out() {
+        let listing = r#"{"entries":[{"name":"trace","kind":"file","mode":"0640"},
+            {"name":"events","kind":"directory","mode":"0750"},{"name":"..","kind":"directory","mode":"0750"},
+            {"name":"a/b","kind":"file","mode":"0640"},{"name":"x","kind":"socket","mode":"0640"},
+            {"name":"y","kind":"file","mode":"rw"}]}"#;
+        let fake = Fake::text("/v1/tracefs", listing);
+        let entries = Remote::new(fake.client()).list(&TracePath::root()).await.unwrap();
+        let entry = |name: &str, kind, mode| Entry { name: name.to_owned(), kind, mode };
+        let expected = [
+            entry("trace", FileType::RegularFile, 0o640),
+            entry("events", FileType::Directory, 0o750),
+        ];
+        assert_eq!(entries, expected);
+    }
+
+    #[tokio::test]
+    async fn what_goes_wrong_is_an_errno() {
+        let busy = async || (StatusCode::CONFLICT, r#"{"detail":"enabled","code":"EBUSY"}"#);
+        let silent = async || std::future::pending::<&str>().await;
+        let router = Router::new()
+            .route("/v1/tracefs/kprobe_events", get(async || "").put(busy))
+            .route("/v1/tracefs/trace", get(silent));
+        let fake = Fake::serve(router);
+        let remote = Remote::with_limit(fake.client(), Duration::from_millis(300));
+        let file = |name| TracePath::root().child(name).unwrap();
+        assert_eq!(remote.truncate(&file("kprobe_events")).await, Err(Errno::EBUSY));
+        assert_eq!(remote.read(&file("trace")).await, Err(Errno::ETIMEDOUT));
+        assert_eq!(remote.read(&file("none")).await, Err(Errno::ENOENT));
+        assert_eq!(remote.list(&file("kprobe_events")).await, Err(Errno::EIO), "no listing");
+        fake.stop();
+        assert_eq!(remote.read(&file("trace")).await, Err(Errno::ECONNREFUSED));
+    }
+}

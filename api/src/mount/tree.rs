@@ -1,0 +1,287 @@
+//! The files and folders that are mounted, by the kernel's numbers for them.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo, OpenAccMode, OpenFlags};
+
+use super::handles::{FolderEntry, Handle, Handles, OpenFile};
+use super::inodes::Inodes;
+use super::path::TracePath;
+use super::pipe::{self, Pipe};
+use super::remote::Remote;
+
+/// Permissions of the root, which no folder tells.
+const ROOT_MODE: u16 = 0o750;
+
+/// The service's files, and what the kernel knows and has open of them.
+pub(super) struct Tree {
+    pub(super) remote: Remote,
+    pub(super) handles: Handles,
+    inodes: Mutex<Inodes>,
+    owner: (u32, u32),
+    mounted: SystemTime,
+}
+
+impl Tree {
+    /// Files of the user and group `owner`.
+    pub(super) fn new(remote: Remote, owner: (u32, u32)) -> Self {
+        let (inodes, handles) = (Mutex::new(Inodes::new()), Handles::default());
+        Self { remote, handles, inodes, owner, mounted: SystemTime::now() }
+    }
+
+    fn inodes(&self) -> MutexGuard<'_, Inodes> {
+        self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// # Errors
+    /// ESTALE for a number that the kernel said it has forgotten.
+    pub(super) fn path(&self, number: INodeNo) -> Result<TracePath, Errno> {
+        self.inodes().path(number).ok_or(Errno::ESTALE)
+    }
+
+    pub(super) fn forget(&self, number: INodeNo, lookups: u64) {
+        self.inodes().forget(number, lookups);
+    }
+
+    /// Finds what has a name in a folder; the kernel is to be told of it.
+    pub(super) async fn look_up(
+        &self,
+        folder: INodeNo,
+        name: Option<String>,
+    ) -> Result<FileAttr, Errno> {
+        let folder = self.path(folder)?;
+        let path = name.and_then(|name| folder.child(&name)).ok_or(Errno::ENOENT)?;
+        let attr = self.find(&path).await?;
+        Ok(FileAttr { ino: self.inodes().look_up(&path), ..attr })
+    }
+
+    pub(super) async fn attr(&self, number: INodeNo) -> Result<FileAttr, Errno> {
+        let path = self.path(number)?;
+        Ok(FileAttr { ino: number, ..self.find(&path).await? })
+    }
+
+    /// What a file or folder is, by the folder that it is in.
+    async fn find(&self, path: &TracePath) -> Result<FileAttr, Errno> {
+        let Some((folder, name)) = path.parent() else { return Ok(self.root()) };
+        let entries = self.remote.list(&folder).await?;
+        let entry = entries.into_iter().find(|entry| entry.name == name);
+        let entry = entry.ok_or(Errno::ENOENT)?;
+        Ok(self.attr_of(entry.kind, entry.mode))
+    }
+
+    /// The root: there as long as the mount is, whether the service is or not.
+    fn root(&self) -> FileAttr {
+        self.attr_of(FileType::Directory, ROOT_MODE)
+    }
+
+    fn attr_of(&self, kind: FileType, perm: u16) -> FileAttr {
+        let (uid, gid) = self.owner;
+        FileAttr {
+            ino: INodeNo::ROOT,
+            // As in tracefs: how long a text is, is known when it is read.
+            size: 0,
+            blocks: 0,
+            atime: self.mounted,
+            mtime: self.mounted,
+            ctime: self.mounted,
+            crtime: self.mounted,
+            kind,
+            perm,
+            nlink: if kind == FileType::Directory { 2 } else { 1 },
+            uid,
+            gid,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+
+    pub(super) async fn open(&self, number: INodeNo, flags: OpenFlags) -> Result<Opened, Errno> {
+        let path = self.path(number)?;
+        if flags.0 & libc::O_TRUNC != 0 {
+            self.remote.truncate(&path).await?;
+        }
+        let mut how = FopenFlags::FOPEN_DIRECT_IO;
+        let pipe = path.parent().is_some_and(|(_, name)| name == pipe::NAME);
+        let handle = if pipe {
+            // Without a position, so that two readers of one opening wait here and not for its lock.
+            how |= FopenFlags::FOPEN_NONSEEKABLE | FopenFlags::FOPEN_STREAM;
+            Handle::Pipe(Pipe::new(path))
+        } else {
+            Handle::File(OpenFile::new(path))
+        };
+        if pipe || flags.acc_mode() == OpenAccMode::O_RDONLY {
+            how |= FopenFlags::FOPEN_NOFLUSH;
+        }
+        Ok((self.handles.add(handle), how))
+    }
+
+    pub(super) async fn write(&self, handle: FileHandle, data: &[u8]) -> Result<u32, Errno> {
+        match &*self.handles.get(handle)? {
+            Handle::File(file) => file.write(&self.remote, data).await?,
+            Handle::Pipe(_) => return Err(Errno::EACCES),
+            Handle::Folder(_) => return Err(Errno::EISDIR),
+        }
+        u32::try_from(data.len()).map_err(|_| Errno::EINVAL)
+    }
+
+    pub(super) async fn flush(&self, handle: FileHandle) -> Result<(), Errno> {
+        match &*self.handles.get(handle)? {
+            Handle::File(file) => file.flush(&self.remote).await,
+            Handle::Pipe(_) | Handle::Folder(_) => Ok(()),
+        }
+    }
+
+    pub(super) async fn set_attr(
+        &self,
+        number: INodeNo,
+        change: Change,
+    ) -> Result<FileAttr, Errno> {
+        match change {
+            // From truncate(2), or from open(2) where the kernel does not hand its O_TRUNC over.
+            Change::Size(0) => self.remote.truncate(&self.path(number)?).await?,
+            Change::Size(_) => return Err(Errno::EINVAL),
+            Change::Owner => return Err(Errno::EPERM),
+            Change::Nothing => {}
+        }
+        self.attr(number).await
+    }
+
+    /// A folder as it is shown, read anew at its beginning.
+    pub(super) async fn entries(
+        &self,
+        handle: FileHandle,
+        offset: u64,
+    ) -> Result<Vec<FolderEntry>, Errno> {
+        let handle = self.handles.get(handle)?;
+        let Handle::Folder(folder) = &*handle else { return Err(Errno::ENOTDIR) };
+        let mut entries = folder.entries.lock().await;
+        if offset == 0 {
+            *entries = self.show(&folder.path).await?;
+        }
+        let begin = usize::try_from(offset).map_err(|_| Errno::EINVAL)?;
+        Ok(entries.iter().skip(begin).cloned().collect())
+    }
+
+    async fn show(&self, folder: &TracePath) -> Result<Vec<FolderEntry>, Errno> {
+        let listed = self.remote.list(folder).await?;
+        let inodes = self.inodes();
+        let above = folder.parent().map(|(above, _)| above).unwrap_or_default();
+        let own = [(folder, "."), (&above, "..")].map(|(path, name)| FolderEntry {
+            number: inodes.number(path),
+            kind: FileType::Directory,
+            name: name.to_owned(),
+        });
+        let listed = listed.into_iter().filter_map(|entry| {
+            let number = inodes.number(&folder.child(&entry.name)?);
+            Some(FolderEntry { number, kind: entry.kind, name: entry.name })
+        });
+        Ok(own.into_iter().chain(listed).collect())
+    }
+}
+
+/// A handle, and how the kernel is to treat it.
+pub(super) type Opened = (FileHandle, FopenFlags);
+
+/// What setattr asks for.
+#[derive(Clone, Copy)]
+pub(super) enum Change {
+    Nothing,
+    Size(u64),
+    /// Owner or permissions, which are the service's.
+    Owner,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use axum::Router;
+    use axum::http::StatusCode;
+    use axum::routing::get;
+
+    use super::*;
+    use crate::client::testing::Fake;
+    use crate::mount::handles::OpenFolder;
+
+    const ROOT: &str = r#"{"entries":[{"name":"trace","kind":"file","mode":"0640"},
+        {"name":"trace_pipe","kind":"file","mode":"0440"},{"name":"events","kind":"directory","mode":"0750"}]}"#;
+    const EVENTS: &str = r#"{"entries":[{"name":"enable","kind":"file","mode":"0640"}]}"#;
+
+    /// A tree, and how often `trace` was emptied.
+    fn tree() -> (Fake, Tree, Arc<Mutex<usize>>) {
+        let emptied = Arc::new(Mutex::new(0));
+        let counted = Arc::clone(&emptied);
+        let empty = async move |body: String| {
+            assert_eq!(body, "");
+            *counted.lock().unwrap() += 1;
+            StatusCode::NO_CONTENT
+        };
+        let router = Router::new()
+            .route("/v1/tracefs", get(async || ROOT))
+            .route("/v1/tracefs/events", get(async || EVENTS))
+            .route("/v1/tracefs/trace", get(async || "").put(empty));
+        let fake = Fake::serve(router);
+        let tree = Tree::new(Remote::new(fake.client()), (7, 8));
+        (fake, tree, emptied)
+    }
+
+    async fn number(tree: &Tree, folder: INodeNo, name: &str) -> Result<INodeNo, Errno> {
+        tree.look_up(folder, Some(name.to_owned())).await.map(|attr| attr.ino)
+    }
+
+    #[tokio::test]
+    async fn what_a_file_is_comes_from_its_folder() {
+        let (fake, tree, _) = tree();
+        let events = tree.look_up(INodeNo::ROOT, Some("events".to_owned())).await.unwrap();
+        assert_eq!((events.kind, events.perm), (FileType::Directory, 0o750));
+        let enable = tree.look_up(events.ino, Some("enable".to_owned())).await.unwrap();
+        assert_eq!((enable.kind, enable.perm, enable.size), (FileType::RegularFile, 0o640, 0));
+        assert_eq!((enable.uid, enable.gid), (7, 8));
+        assert_eq!(tree.attr(enable.ino).await.unwrap(), enable);
+        for name in ["none", "..", "a/b"] {
+            assert_eq!(number(&tree, events.ino, name).await, Err(Errno::ENOENT), "{name}");
+        }
+        assert_eq!(tree.look_up(INodeNo::ROOT, None).await.err(), Some(Errno::ENOENT));
+        tree.forget(enable.ino, 1);
+        assert_eq!(tree.attr(enable.ino).await, Err(Errno::ESTALE));
+        fake.stop();
+        assert_eq!(tree.attr(events.ino).await, Err(Errno::ECONNREFUSED));
+        assert_eq!(tree.attr(INodeNo::ROOT).await.unwrap().kind, FileType::Directory);
+    }
+
+    #[tokio::test]
+    async fn a_truncating_open_empties_once_and_gives_its_error() {
+        let (_fake, tree, emptied) = tree();
+        let trace = number(&tree, INodeNo::ROOT, "trace").await.unwrap();
+        let write = OpenFlags(libc::O_WRONLY | libc::O_TRUNC);
+        let (handle, how) = tree.open(trace, write).await.unwrap();
+        assert_eq!((*emptied.lock().unwrap(), how), (1, FopenFlags::FOPEN_DIRECT_IO));
+        tree.handles.remove(handle);
+        let pipe = number(&tree, INodeNo::ROOT, "trace_pipe").await.unwrap();
+        assert_eq!(tree.open(pipe, write).await, Err(Errno::ENOENT), "the fake has none");
+        assert_eq!(tree.set_attr(trace, Change::Size(0)).await.unwrap().ino, trace);
+        assert_eq!(*emptied.lock().unwrap(), 2);
+        assert_eq!(tree.set_attr(trace, Change::Size(1)).await, Err(Errno::EINVAL));
+        assert_eq!(tree.set_attr(trace, Change::Owner).await, Err(Errno::EPERM));
+        assert!(tree.set_attr(trace, Change::Nothing).await.is_ok());
+        assert_eq!(*emptied.lock().unwrap(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_folder_is_read_from_its_beginning_on() {
+        let (fake, tree, _) = tree();
+        let events = number(&tree, INodeNo::ROOT, "events").await.unwrap();
+        let path = tree.path(events).unwrap();
+        let handle = tree.handles.add(Handle::Folder(OpenFolder::new(path)));
+        let entries = tree.entries(handle, 0).await.unwrap();
+        let shown: Vec<_> = entries.iter().map(|e| (e.name.as_str(), e.number)).collect();
+        let enable = number(&tree, events, "enable").await.unwrap();
+        assert_eq!(shown, [(".", events), ("..", INodeNo::ROOT), ("enable", enable)]);
+        fake.stop();
+        assert_eq!(tree.entries(handle, 2).await.unwrap(), entries[2..]);
+        assert_eq!(tree.entries(handle, 3).await.unwrap(), []);
+        assert_eq!(tree.entries(handle, 0).await, Err(Errno::ECONNREFUSED));
+    }
+}
