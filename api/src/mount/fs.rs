@@ -204,21 +204,28 @@ impl Filesystem for TraceFs {
         data: &[u8],
         _: WriteFlags,
         _: OpenFlags,
-        _: Option<LockOwner>,
+        writer: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let (tree, data) = (self.tree(), data.to_vec());
-        let work = async move { tree.write(handle, &data).await };
+        let work = async move { tree.write(handle, &data, writer).await };
         self.answer(request, work, |done| match done {
             Ok(size) => reply.written(size),
             Err(errno) => reply.error(errno),
         });
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+    fn flush(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        closer: LockOwner,
+        reply: ReplyEmpty,
+    ) {
         let tree = self.tree();
         // Also of a task that ends, whose files the kernel closes.
-        self.runtime.spawn(async move { send_empty(tree.flush(handle).await, reply) });
+        self.runtime.spawn(async move { send_empty(tree.flush(handle, closer).await, reply) });
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
@@ -235,8 +242,8 @@ impl Filesystem for TraceFs {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.tree.handles.remove(handle);
-        reply.ok();
+        let tree = self.tree();
+        self.runtime.spawn(async move { send_empty(tree.release(handle).await, reply) });
     }
 
     fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fuser::{Errno, FileHandle, FileType, INodeNo};
+use fuser::{Errno, FileHandle, FileType, INodeNo, LockOwner};
 use hyper::body::Bytes;
 
 use super::lines::LineKeeper;
@@ -87,9 +87,14 @@ impl OpenFile {
     ///
     /// # Errors
     /// EINVAL for what is no text, and for a line that does not end.
-    pub(super) async fn write(&self, remote: &Remote, data: &[u8]) -> Result<(), Errno> {
+    pub(super) async fn write(
+        &self,
+        remote: &Remote,
+        data: &[u8],
+        writer: Option<LockOwner>,
+    ) -> Result<(), Errno> {
         let mut lines = self.lines.lock().await;
-        let portion = lines.portion(data).map_err(|_| Errno::EINVAL)?;
+        let portion = lines.portion(data, writer).map_err(|_| Errno::EINVAL)?;
         let sent = match portion.send.as_slice() {
             [] => Ok(()),
             send => self.send(remote, send.to_vec()).await,
@@ -101,9 +106,13 @@ impl OpenFile {
         sent
     }
 
-    /// Sends what is left of a write that the kernel took apart.
-    pub(super) async fn flush(&self, remote: &Remote) -> Result<(), Errno> {
-        match self.lines.lock().await.rest() {
+    /// Sends what `closer` left of a write that the kernel took apart, or anybody (`None`).
+    pub(super) async fn flush(
+        &self,
+        remote: &Remote,
+        closer: Option<LockOwner>,
+    ) -> Result<(), Errno> {
+        match self.lines.lock().await.rest(closer) {
             rest if rest.is_empty() => Ok(()),
             rest => self.send(remote, rest).await,
         }
@@ -193,11 +202,11 @@ mod tests {
         let (router, written) = writable();
         let fake = Fake::serve(router);
         let (remote, file) = (Remote::new(fake.client()), file("kprobe_events"));
-        file.write(&remote, b"p:a f\n").await.unwrap();
-        assert_eq!(file.write(&remote, b"bad\n").await, Err(Errno::EEXIST));
-        assert_eq!(file.write(&remote, b"\xff\n").await, Err(Errno::EINVAL));
-        file.write(&remote, b"p:b f").await.unwrap();
-        file.flush(&remote).await.unwrap();
+        file.write(&remote, b"p:a f\n", None).await.unwrap();
+        assert_eq!(file.write(&remote, b"bad\n", None).await, Err(Errno::EEXIST));
+        assert_eq!(file.write(&remote, b"\xff\n", None).await, Err(Errno::EINVAL));
+        file.write(&remote, b"p:b f", None).await.unwrap();
+        file.flush(&remote, None).await.unwrap();
         assert_eq!(*written.lock().unwrap(), ["p:a f\n", "p:b f"]);
     }
 
@@ -210,11 +219,11 @@ mod tests {
         data.extend_from_slice(b"p:bcdef");
         data.truncate(WRITE_MAX);
         let cut = WRITE_MAX % 6;
-        file.write(&remote, &data).await.unwrap();
-        file.write(&remote, b"|end\n").await.unwrap();
-        file.write(&remote, &data).await.unwrap();
-        file.flush(&remote).await.unwrap();
-        file.flush(&remote).await.unwrap();
+        file.write(&remote, &data, None).await.unwrap();
+        file.write(&remote, b"|end\n", None).await.unwrap();
+        file.write(&remote, &data, None).await.unwrap();
+        file.flush(&remote, None).await.unwrap();
+        file.flush(&remote, None).await.unwrap();
         let written = written.lock().unwrap();
         assert!(cut > 0 && written.len() == 4, "{}", written.len());
         assert!(written[0].ends_with("f\n") && written[0].len() == WRITE_MAX - cut);

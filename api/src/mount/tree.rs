@@ -3,7 +3,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo, OpenAccMode, OpenFlags};
+use fuser::{
+    Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo, LockOwner, OpenAccMode, OpenFlags,
+};
 
 use super::handles::{FolderEntry, Handle, Handles, OpenFile};
 use super::inodes::Inodes;
@@ -117,18 +119,34 @@ impl Tree {
         Ok((self.handles.add(handle), how))
     }
 
-    pub(super) async fn write(&self, handle: FileHandle, data: &[u8]) -> Result<u32, Errno> {
+    pub(super) async fn write(
+        &self,
+        handle: FileHandle,
+        data: &[u8],
+        writer: Option<LockOwner>,
+    ) -> Result<u32, Errno> {
         match &*self.handles.get(handle)? {
-            Handle::File(file) => file.write(&self.remote, data).await?,
+            Handle::File(file) => file.write(&self.remote, data, writer).await?,
             Handle::Pipe(_) => return Err(Errno::EACCES),
             Handle::Folder(_) => return Err(Errno::EISDIR),
         }
         u32::try_from(data.len()).map_err(|_| Errno::EINVAL)
     }
 
-    pub(super) async fn flush(&self, handle: FileHandle) -> Result<(), Errno> {
+    /// `closer` closes the file; others may have it open still.
+    pub(super) async fn flush(&self, handle: FileHandle, closer: LockOwner) -> Result<(), Errno> {
         match &*self.handles.get(handle)? {
-            Handle::File(file) => file.flush(&self.remote).await,
+            Handle::File(file) => file.flush(&self.remote, Some(closer)).await,
+            Handle::Pipe(_) | Handle::Folder(_) => Ok(()),
+        }
+    }
+
+    /// Nobody has it open any more.
+    pub(super) async fn release(&self, handle: FileHandle) -> Result<(), Errno> {
+        let open = self.handles.get(handle)?;
+        self.handles.remove(handle);
+        match &*open {
+            Handle::File(file) => file.flush(&self.remote, None).await,
             Handle::Pipe(_) | Handle::Folder(_) => Ok(()),
         }
     }

@@ -8,6 +8,7 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
@@ -197,6 +198,26 @@ fn a_large_write_does_not_cut_lines() {
     assert!(tracer.written.iter().all(|written| written.ends_with('\n')));
     assert_eq!(tracer.written.concat(), text);
     drop(tracer);
+    // A process that is forked meanwhile closes the file, too.
+    m.service.tracer().events.clear();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                assert!(Command::new("true").status().unwrap().success());
+            }
+        });
+        for _ in 0..20 {
+            let mut file = OpenOptions::new().append(true).open(m.file("kprobe_events")).unwrap();
+            let written = file.write(text.as_bytes());
+            m.service.tracer().events.clear();
+            if !matches!(written, Ok(len) if len == text.len()) {
+                stop.store(true, Ordering::Relaxed);
+                panic!("{written:?}");
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
     // The last line without its end comes with the file's end.
     let comment = format!("#{}", "x".repeat((64 << 10) - 1));
     let mut file = OpenOptions::new().append(true).open(m.file("kprobe_events")).unwrap();

@@ -3,7 +3,9 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, umount2};
@@ -27,6 +29,7 @@ pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
 pub(crate) struct Program {
     child: Child,
     said: Arc<Mutex<String>>,
+    collector: JoinHandle<()>,
 }
 
 impl Program {
@@ -38,13 +41,13 @@ impl Program {
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let said = Arc::new(Mutex::new(String::new()));
         let collected = Arc::clone(&said);
-        std::thread::spawn(move || {
+        let collector = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(len @ 1..) = output.read(&mut buffer) {
                 collected.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..len]));
             }
         });
-        Self { child, said }
+        Self { child, said, collector }
     }
 
     /// A line for the shell.
@@ -112,28 +115,31 @@ impl Drop for Program {
 pub(crate) fn shell(line: &str) -> (Option<i32>, String) {
     let mut program = Program::shell(line);
     let status = program.wait();
-    // The collector may be a moment behind.
-    let mut before = program.said();
-    loop {
-        std::thread::sleep(LOOK);
-        let now = program.said();
-        if now == before {
-            return (status.code(), now);
-        }
-        before = now;
-    }
+    until("the end of its output", || program.collector.is_finished());
+    (status.code(), program.said())
 }
 
-/// A folder to mount on; what is mounted there goes with it.
+/// A folder to mount on; what is mounted there goes with it. A test that hangs in a call of its own
+/// is freed, too, and fails.
 pub(crate) struct Point {
     dir: tempfile::TempDir,
+    /// Ends the watch, by its own end.
+    _watch: Sender<()>,
 }
 
 impl Point {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("tracing")).unwrap();
-        Self { dir }
+        let path = dir.path().join("tracing");
+        std::fs::create_dir(&path).unwrap();
+        let (watch, watched) = channel();
+        std::thread::spawn(move || {
+            if watched.recv_timeout(2 * PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                // Then calls that wait there get an error.
+                let _ = umount2(&path, MntFlags::MNT_DETACH | MntFlags::MNT_FORCE);
+            }
+        });
+        Self { dir, _watch: watch }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
