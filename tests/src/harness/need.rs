@@ -39,6 +39,8 @@ pub enum Need {
     StockKernel,
     /// The kernel's DWARF, `vmlinux.debug` among the guest's files, and binutils' addr2line.
     DebugInfo,
+    /// File systems of programs: `/dev/fuse` opens, and root may mount.
+    Fuse,
 }
 
 /// Why a place does not have what a case needs.
@@ -53,11 +55,14 @@ pub enum Lack {
 /// Why a case that needs [`Need::DebugInfo`] is skipped where the guest's files are without it.
 pub const NO_DEBUG_INFO: &str = "no vmlinux.debug here: `make guest` makes one";
 
+/// Why a case that needs [`Need::Fuse`] is skipped where there is none.
+pub const NO_FUSE: &str = "no /dev/fuse that opens here, or not run by root";
+
 /// Names what a place lacks that only its owner knows: `need=reason`, several with `;` between.
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 13] = [
+const NAMES: [(Need, &str); 14] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
@@ -71,6 +76,7 @@ const NAMES: [(Need, &str); 13] = [
     (Need::OwnBreakpoint, "own_breakpoint"),
     (Need::StockKernel, "stock_kernel"),
     (Need::DebugInfo, "debug_info"),
+    (Need::Fuse, "fuse"),
 ];
 
 /// A text of [`LACKS_ENV`] that nobody can follow.
@@ -125,6 +131,10 @@ impl Need {
                 require(file.exists(), NO_DEBUG_INFO)?;
                 let ran = Command::new("addr2line").arg("--version").output();
                 require(ran.is_ok(), "no addr2line: it is in binutils")
+            }
+            Self::Fuse => {
+                let opened = File::options().read(true).write(true).open("/dev/fuse");
+                require(opened.is_ok() && Self::Root.lack().is_none(), NO_FUSE)
             }
         }
     }

@@ -2,10 +2,11 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::http::{self, Answer};
-use exoprobe_tests::{PATIENCE, Service, TestGuest, cases};
+use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, exoprobe, finish};
 
 pub(crate) const CASES: &[Case] = cases![
     the_seeds_session_runs_word_for_word,
@@ -15,6 +16,7 @@ pub(crate) const CASES: &[Case] = cases![
     filters_are_set_and_taken_away,
     a_thousand_events_are_defined_by_one_write,
     what_cannot_be_read_or_written_says_so,
+    the_session_of_the_docs_runs_in_a_shell needs [Kvm, Fuse],
 ];
 
 const GETPID: &str = "__x64_sys_getpid";
@@ -365,4 +367,24 @@ fn what_cannot_be_read_or_written_says_so() {
     assert_eq!(cat(&service, "kprobes-optimization"), "0\n");
     assert!(cat(&service, "kprobes/list").contains(GETPID));
     assert!(cat(&service, "kprobes/blacklist").lines().count() > 10);
+}
+
+fn the_session_of_the_docs_runs_in_a_shell() {
+    let service = service();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tracer-session.sh");
+    let mut session = Command::new(script);
+    session.env("EXOPROBE_SOCKET", service.socket()).env("EXOPROBE", exoprobe().get_program());
+    let output = finish(&mut session, PATIENCE);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{told}");
+    let trace = text.split("$ cat /sys/kernel/debug/tracing/trace\n").nth(1);
+    assert_lines_are_the_tracers(trace.unwrap_or_else(|| panic!("{text}")), 6);
+    assert!(text.contains("name: myprobe\nID: "), "{text}");
+    let profile = format!("  {:<44} {:>15} {:>15}\n", "myretprobe", 3, 0);
+    assert!(text.contains(&profile), "{text}");
+    assert_eq!(cat(&service, "kprobe_events"), "", "they were cleared");
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let socket = service.socket().to_str().unwrap();
+    assert!(!mounts.contains(socket), "nothing is left mounted: {mounts}");
 }
