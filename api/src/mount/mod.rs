@@ -35,6 +35,8 @@ use tree::Tree;
 
 /// The device that file systems outside the kernel need.
 const DEVICE: &str = "/dev/fuse";
+/// HTTP status of what is not there.
+const NOT_FOUND: u16 = 404;
 /// How long those who use a mount have to let go of it at its end.
 const LETTING_GO: Duration = Duration::from_secs(1);
 /// Between two tries to unmount.
@@ -71,6 +73,8 @@ pub(crate) enum MountError {
     Device(io::Error),
     #[error(transparent)]
     Service(#[from] ClientError),
+    #[error("the service has no tracefs: it is older than this program, start it anew")]
+    NoTracefs,
     #[error("the service did not answer within {} s", LIMIT.as_secs())]
     NoAnswer,
     #[error("cannot mount on {point:?}: {source}{}", advice(.source))]
@@ -205,8 +209,13 @@ fn device_error(error: io::Error) -> MountError {
 async fn check_service(client: &Client) -> Result<(), MountError> {
     let root = TracePath::root();
     let listing = tokio::time::timeout(LIMIT, remote::list(client, &root)).await;
-    listing.map_err(|_| MountError::NoAnswer)??;
-    Ok(())
+    match listing.map_err(|_| MountError::NoAnswer)? {
+        Ok(_) => Ok(()),
+        Err(ClientError::Refused(problem)) if problem.status == NOT_FOUND => {
+            Err(MountError::NoTracefs)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 #[cfg(test)]
@@ -233,7 +242,7 @@ mod tests {
         assert!(matches!(error, MountError::Service(ClientError::Connect { .. })), "{error}");
         let without = Fake::text("/v1/vm", "{}");
         let error = check_service(&without.client()).await.unwrap_err();
-        assert!(matches!(error, MountError::Service(ClientError::Refused(_))), "{error}");
+        assert!(matches!(error, MountError::NoTracefs), "{error}");
         let with = Fake::text("/v1/tracefs", r#"{"entries":[]}"#);
         check_service(&with.client()).await.unwrap();
     }

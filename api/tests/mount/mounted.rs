@@ -134,7 +134,7 @@ impl Point {
         std::fs::create_dir(&path).unwrap();
         let (watch, watched) = channel();
         std::thread::spawn(move || {
-            if watched.recv_timeout(2 * PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            if watched.recv_timeout(5 * PATIENCE) == Err(RecvTimeoutError::Timeout) {
                 // Then calls that wait there get an error.
                 let _ = umount2(&path, MntFlags::MNT_DETACH | MntFlags::MNT_FORCE);
             }
