@@ -122,20 +122,33 @@ impl fmt::Display for Fetch {
             Self::Argument(n) => write!(f, "$arg{n}"),
             Self::AllParameters => f.write_str("$arg*"),
             Self::Comm => f.write_str("$comm"),
-            Self::Constant(number) => write!(f, "\\{number:#x}"),
+            Self::Constant(number) => write!(f, "\\{}", shortest(*number, true)),
             Self::ConstantText(text) => write!(f, "\\\"{text}\""),
-            Self::Memory(addr) => write!(f, "@{addr}"),
+            Self::Memory(addr) => write!(f, "@{}", shortest(addr.0, false)),
             Self::Symbol { name, offset: 0 } => write!(f, "@{name}"),
-            Self::Symbol { name, offset } => write!(f, "@{name}{offset:+}"),
+            Self::Symbol { name, offset } => {
+                write!(f, "@{name}{}{}", sign(*offset), shortest(offset.unsigned_abs(), false))
+            }
             Self::Parameter(name) => f.write_str(name),
             Self::Member { base, path } => write!(f, "{base}->{path}"),
-            Self::Deref { offset, base, user: false } => write!(f, "{offset:+}({base})"),
-            Self::Deref { offset, base, user: true } => {
-                let sign = if *offset < 0 { '-' } else { '+' };
-                write!(f, "{sign}u{}({base})", offset.unsigned_abs())
+            Self::Deref { offset, base, user } => {
+                let (sign, user) = (sign(*offset), if *user { "u" } else { "" });
+                write!(f, "{sign}{user}{}({base})", shortest(offset.unsigned_abs(), false))
             }
         }
     }
+}
+
+fn sign(offset: i64) -> char {
+    if offset < 0 { '-' } else { '+' }
+}
+
+/// A number as the language takes it, so that no body becomes longer than it was written: its length is limited.
+fn shortest(number: u64, may_be_negative: bool) -> String {
+    let (decimal, hexadecimal) = (number.to_string(), format!("{number:#x}"));
+    let negative = may_be_negative.then(|| number.cast_signed().to_string());
+    let all = [decimal, hexadecimal].into_iter().chain(negative);
+    all.min_by_key(String::len).unwrap_or_default()
 }
 
 impl FromStr for Fetch {
@@ -163,7 +176,8 @@ impl FetchArg {
     /// The name of its field, when it is argument `index`.
     pub(super) fn name_at(&self, index: usize) -> String {
         match (&self.name, &self.body) {
-            (Some(name), _) | (None, Fetch::Parameter(name)) => name.clone(),
+            (Some(name), _) => name.clone(),
+            (None, Fetch::Parameter(name)) if super::is_arg_name(name) => name.clone(),
             _ => super::unnamed(index),
         }
     }

@@ -283,7 +283,11 @@ impl fmt::Display for Filter {
             Self::Test { field, comparison, operand } => {
                 write!(f, "{field} {} {operand:#x}", comparison.sign())
             }
-            Self::Match { field, test } => write!(f, "{field} {} \"{}\"", test.sign(), test.text),
+            Self::Match { field, test } => {
+                // A text has at most one kind of quotes in it.
+                let quote = if test.text.contains('"') { '\'' } else { '"' };
+                write!(f, "{field} {} {quote}{}{quote}", test.sign(), test.text)
+            }
             Self::Not(inner) => write!(f, "!({inner})"),
             Self::All(all) => joined(f, all, " && "),
             Self::Any(any) => joined(f, any, " || "),

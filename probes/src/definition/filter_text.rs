@@ -328,7 +328,7 @@ mod tests {
                 operand,
             },
         );
-        let text = ("[a-z_][a-z0-9_]{0,5}", any::<[bool; 2]>(), "[^\"]{0,60}").prop_map(
+        let text = ("[a-z_][a-z0-9_]{0,5}", any::<[bool; 2]>(), "[^\"]{0,60}|[^']{0,60}").prop_map(
             |(field, [glob, not], text)| Filter::Match {
                 field,
                 test: TextTest { glob, not, text },

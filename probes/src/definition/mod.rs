@@ -203,6 +203,27 @@ fn unnamed(index: usize) -> String {
     format!("arg{}", index + 1)
 }
 
+/// Names that each event's fields have anyhow.
+const RESERVED: [&str; 8] = [
+    "common_type",
+    "common_flags",
+    "common_preempt_count",
+    "common_pid",
+    "common_tgid",
+    "__probe_ip",
+    "__probe_ret_ip",
+    "__probe_func",
+];
+
+fn is_reserved(name: &str) -> bool {
+    RESERVED.contains(&name)
+}
+
+/// Can an argument's field be called so?
+fn is_arg_name(name: &str) -> bool {
+    name.len() <= ARG_NAME_MAX && is_event_name(name) && !is_reserved(name)
+}
+
 /// Is `name` a C identifier of a length the tracer takes?
 #[must_use]
 pub fn is_event_name(name: &str) -> bool {

@@ -9,6 +9,7 @@ mod machine;
 mod own_event;
 mod service;
 mod symbols;
+mod tracer;
 
 /// Prints one figure beside what is asked of it.
 fn figure(name: &str, value: &str, asked: &str) {
@@ -22,7 +23,7 @@ fn least(rounds: usize, measure: impl FnMut() -> f64) -> f64 {
 
 fn main() {
     let _snapshots = exoprobe_tests::SnapshotCleanup;
-    let parts: [(&str, fn()); 7] = [
+    let parts: [(&str, fn()); 8] = [
         ("detour", detour::run),
         ("consumer", consumer::run),
         ("hit", hit::run),
@@ -30,6 +31,7 @@ fn main() {
         ("machine", machine::run),
         ("service", service::run),
         ("symbols", symbols::run),
+        ("tracer", tracer::run),
     ];
     // Cargo adds options of its own.
     let wanted: Vec<String> =

@@ -1,15 +1,24 @@
-//! A probe's definition from arbitrary text and JSON; what is taken prints as text that means the
-//! same.
+//! Commands of kprobe_events from arbitrary text, and definitions from JSON; what is taken prints as text that means
+//! the same, and what is refused has its place in the text, also as error_log shows it.
 #![no_main]
 
-use exoprobe_probes::{ProbeDefinition, parse_line};
+use exoprobe_probes::ProbeDefinition;
+use exoprobe_probes::definition::{Command, normalised, parse_command, parse_line};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &str| {
-    if let Ok(definition) = parse_line(data) {
-        let printed = definition.to_string();
-        let again = parse_line(&printed).expect("what is printed parses");
-        assert_eq!(again.to_string(), printed);
+    match parse_command(data) {
+        Ok(Command::Define(definition)) => {
+            let printed = definition.to_string();
+            let again = parse_line(&printed).expect("what is printed parses");
+            assert_eq!(again.to_string(), printed);
+        }
+        Ok(Command::Delete(_)) => {}
+        Err(error) => {
+            assert!(error.position <= data.len());
+            let (shown, column) = normalised(data, error.position);
+            assert!(column <= shown.len());
+        }
     }
     if let Ok(definition) = serde_json::from_str::<ProbeDefinition>(data) {
         let json = serde_json::to_string(&definition).expect("a definition is JSON");

@@ -1,25 +1,13 @@
 //! Arguments: names, and types.
 
 use super::super::value::{ARRAY_MAX, NoSuchType};
-use super::super::{ARG_NAME_MAX, Fetch, FetchArg, ValueType, is_event_name};
+use super::super::{ARG_NAME_MAX, Fetch, FetchArg, ValueType, is_event_name, is_reserved};
 use super::ParseError;
 use super::body::parse_body;
 use super::token::{Token, parse_number};
 
 /// Longest body and type of an argument, in characters.
 const BODY_MAX: usize = 63;
-/// Names that each event's fields have anyhow.
-const RESERVED: [&str; 8] = [
-    "common_type",
-    "common_flags",
-    "common_preempt_count",
-    "common_pid",
-    "common_tgid",
-    "__probe_ip",
-    "__probe_ret_ip",
-    "__probe_func",
-];
-
 /// Parses one argument by itself.
 pub(in super::super) fn parse_arg(text: &str) -> Result<FetchArg, ParseError> {
     parse_arg_token(&Token { text, at: 0 })
@@ -64,7 +52,7 @@ fn check_name(name: &Token<'_>) -> Result<(), ParseError> {
         let message = format!("`{}` is no name: letters, digits and _ only", name.text);
         return name.fail(0, "BAD_ARG_NAME", message);
     }
-    if RESERVED.contains(&name.text) {
+    if is_reserved(name.text) {
         let message = format!("every event has a field `{}`: choose another name", name.text);
         return name.fail(0, "USED_ARG_NAME", message);
     }

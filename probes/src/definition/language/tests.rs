@@ -158,16 +158,18 @@ fn commands_delete_by_name_group_and_words() {
 
 #[test]
 fn every_kind_of_argument_is_read_and_printed() {
-    let line = "r:g/e mod:sym+4 a=$comm b=\\0x10 c=\\\"x:y\":string d=@jiffies e=@init_task+8:s32 f=+u16(%di):ustring \
+    let line = "r:g/e mod:sym+4 a=$comm b=\\16 c=\\\"x:y\":string d=@jiffies e=@init_task+8:s32 f=+u16(%di):ustring \
         g=a0 h=file->f_path.dentry->d_name.name:string i=$retval->len j=+0(%si):x8[16] k=%ax:b3@5/16 l=%cx:symbol \
         m=%dx:symstr n=+8(%di):char o=+0(%bx):string[3] p=@init_task-8";
     let probe = parse_line(line).unwrap();
     assert_eq!(probe.to_string(), line);
     let probe = parse_line("p e $arg3 $arg* \\-1 rv").unwrap();
-    assert_eq!(
-        probe.to_string(),
-        "p:kprobes/p_e_0 e arg1=$arg3 $arg* arg3=\\0xffffffffffffffff rv=rv"
-    );
+    assert_eq!(probe.to_string(), "p:kprobes/p_e_0 e arg1=$arg3 $arg* arg3=\\-1 rv=rv");
+    let long = "n".repeat(33);
+    let probe = parse_line(&format!("p e {long}")).unwrap();
+    assert_eq!(probe.to_string(), format!("p:kprobes/p_e_0 e arg1={long}"));
+    let probe = parse_line("p e common_pid").unwrap();
+    assert_eq!(probe.to_string(), "p:kprobes/p_e_0 e arg1=common_pid", "each event has one");
     assert_eq!(parse_line("p e @010").unwrap().args[0].body, Fetch::Memory(Gva(8)), "octal");
 }
 
