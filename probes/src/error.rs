@@ -264,9 +264,12 @@ impl ProbeError {
             Self::Read(_) | Self::Memory(_) => "EFAULT",
             Self::Tasks(_) | Self::Types(_) | Self::Modules(_) => "ENODATA",
             Self::BrokenModules(_) => "EFAULT",
-            Self::Parameter(ParameterError::NoPrototype(_) | ParameterError::NoSuch { .. }) => {
-                "ENOENT"
-            }
+            Self::Parameter(
+                ParameterError::NoPrototype(_)
+                | ParameterError::NoSuch { .. }
+                | ParameterError::ByValue(_)
+                | ParameterError::Member { .. },
+            ) => "ENOENT",
             Self::Syntax(error) => error.errno(),
             Self::Place(_)
             | Self::BadName { .. }

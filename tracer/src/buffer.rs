@@ -5,9 +5,12 @@ use std::collections::VecDeque;
 
 use exoprobe_probes::{EventStore, TracePage};
 
+/// Most times of tracing that are kept: of one more, the first is forgotten.
+const SPANS_MAX: usize = 1024;
+
 /// Times of tracing, as sequence numbers of events: each with its first, and, once it is over, the first that does not
 /// belong to it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Buffer {
     spans: VecDeque<(u64, Option<u64>)>,
     /// Events shown or taken since it was cleared, and lost ones.
@@ -47,13 +50,19 @@ impl Buffer {
     /// Events from `next` on are kept, or are not.
     pub(crate) fn switch(&mut self, on: bool, next: u64) {
         match (self.is_on(), on) {
-            (false, true) => self.spans.push_back((next, None)),
+            (false, true) => match self.spans.back_mut() {
+                Some((_, end)) if *end == Some(next) => *end = None,
+                _ => self.spans.push_back((next, None)),
+            },
             (true, false) => {
                 if let Some((from, end)) = self.spans.back_mut() {
                     *end = Some(next.max(*from));
                 }
             }
             _ => {}
+        }
+        while self.spans.len() > SPANS_MAX {
+            self.spans.pop_front();
         }
     }
 
@@ -96,4 +105,33 @@ impl Buffer {
 /// Events of one span.
 fn page(store: &EventStore, from: u64, end: Option<u64>, max: usize) -> TracePage {
     store.trace(from..end.unwrap_or(u64::MAX), max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_tracing_are_joined_and_few() {
+        let mut buffer = Buffer::default();
+        buffer.switch(false, 5);
+        assert_eq!((buffer.is_on(), buffer.spans.len()), (false, 1));
+        buffer.switch(true, 5);
+        assert_eq!(buffer.spans, [(1, None)], "nothing came between");
+        buffer.switch(true, 7);
+        buffer.switch(false, 9);
+        buffer.switch(false, 11);
+        buffer.switch(true, 12);
+        assert_eq!(buffer.spans, [(1, Some(9)), (12, None)]);
+        for n in 0..5000 {
+            buffer.switch(n % 2 == 1, 20 + 10 * n);
+        }
+        assert!(buffer.is_on());
+        assert_eq!(buffer.spans.len(), SPANS_MAX);
+        buffer.clear(90_000);
+        assert_eq!(buffer.spans, [(90_000, None)]);
+        buffer.switch(false, 90_000);
+        buffer.clear(90_001);
+        assert!(buffer.spans.is_empty() && !buffer.is_on());
+    }
 }

@@ -3,8 +3,11 @@
 use exoprobe_probes::definition::DEFAULT_GROUP;
 use exoprobe_probes::definition::{
     Command, Deletion, Flag, definition_lines, normalised, parse_command, parse_line,
+    without_comment,
 };
-use exoprobe_probes::{Engine, NewProbe, ProbeDefinition, ProbeError, ProbeStatus, StatusFlag};
+use exoprobe_probes::{
+    Engine, NewProbe, ProbeDefinition, ProbeError, ProbeKind, ProbeStatus, StatusFlag,
+};
 
 use crate::error::TracerError;
 use crate::fault::fault;
@@ -76,68 +79,65 @@ impl<'a> Writer<'a> {
     /// Runs all commands of a text, in order; at the first fault it stops, and what came before stays.
     pub(crate) fn write(mut self, text: &'a str) -> Result<(), TracerError> {
         for (number, line) in definition_lines(text) {
-            if let Err(error) = self.line(number, line) {
-                // What was read before the fault is done all the same.
-                self.register()?;
-                return Err(TracerError { line: Some(number), ..error });
-            }
+            let done = self.line(number, line);
+            done.map_err(|error| TracerError { line: error.line.or(Some(number)), ..error })?;
         }
         self.register()
     }
 
     fn line(&mut self, number: usize, line: &'a str) -> Result<(), TracerError> {
-        if line.len() > LINE_MAX {
-            let message = format!("a line has at most {LINE_MAX} bytes");
-            return Err(TracerError::new("EINVAL", message));
-        }
-        match parse_command(line) {
-            Ok(Command::Define(mut definition)) => {
-                definition.flags = vec![Flag::Disabled];
-                self.defined.push(Defined { number, line, definition: *definition });
-                Ok(())
-            }
-            Ok(Command::Delete(deletion)) => {
+        let command = match line.len() {
+            0..=LINE_MAX => parse_command(line),
+            _ => {
                 self.register()?;
-                delete(self.engine, &deletion)
+                let message = format!("a line has at most {LINE_MAX} bytes");
+                return Err(TracerError::new("EINVAL", message));
             }
+        };
+        if let Ok(Command::Define(mut definition)) = command {
+            definition.flags = vec![Flag::Disabled];
+            self.defined.push(Defined { number, line, definition: *definition });
+            return Ok(());
+        }
+        // What was read before comes first, also where it is wrong.
+        self.register()?;
+        match command {
+            Ok(Command::Delete(deletion)) => delete(self.engine, &deletion),
+            Ok(Command::Define(_)) => Ok(()),
             Err(error) => {
-                let tracer = TracerError {
-                    position: Some(error.position),
-                    id: Some(error.id),
-                    ..TracerError::new(error.errno(), error.to_string())
-                };
                 if error.is_logged() {
-                    self.log(&tracer.message, line, error.position);
+                    self.log(&error.message, line, error.position);
                 }
-                Err(tracer)
+                Err(error.into())
             }
         }
     }
 
     /// Registers what has been read so far.
     fn register(&mut self) -> Result<(), TracerError> {
-        let mut left = std::mem::take(&mut self.defined);
+        let defined = std::mem::take(&mut self.defined);
         let probes = |defined: &[Defined<'_>]| -> Vec<NewProbe> {
             defined.iter().map(|one| one.definition.clone().into()).collect()
         };
-        let Err(refused) = self.engine.register_probes(probes(&left)) else { return Ok(()) };
-        let Some(at) = left.get(refused.index) else { return Err(refused.error.into()) };
-        let (number, line) = (at.number, at.line);
-        let (id, position) = fault(&refused.error, line, &at.definition);
+        if defined.is_empty() {
+            return Ok(());
+        }
+        let Err(refused) = self.engine.register_probes(probes(&defined)) else { return Ok(()) };
+        let (before, rest) = defined.split_at(refused.index);
+        let Some(at) = rest.first() else { return Err(refused.error.into()) };
+        if !before.is_empty() {
+            self.engine.register_probes(probes(before)).map_err(|batch| batch.error)?;
+        }
+        let (id, position) = fault(&refused.error, at.line, &at.definition);
         let id = if id == "EVENT_EXIST" { self.which_taken(at) } else { id };
         let message = refused.error.to_string();
-        self.log(&message, line, position);
-        let error = TracerError {
-            line: Some(number),
+        self.log(&message, at.line, position);
+        Err(TracerError {
+            line: Some(at.number),
             position: Some(position),
             id: Some(id),
             ..TracerError::new(refused.error.code(), message)
-        };
-        left.truncate(refused.index);
-        match self.engine.register_probes(probes(&left)) {
-            Ok(_) => Err(error),
-            Err(other) => Err(other.error.into()),
-        }
+        })
     }
 
     /// How a definition differs from the event that has its name.
@@ -151,19 +151,23 @@ impl<'a> Writer<'a> {
     }
 
     fn log(&mut self, message: &str, line: &str, position: usize) {
-        let line = line.split_once('#').map_or(line, |(command, _)| command);
-        self.log.add(self.engine.micros(), PART, message, normalised(line, position));
+        let shown = normalised(without_comment(line), position);
+        self.log.add(self.engine.micros(), PART, message, shown);
     }
 }
 
 /// `-:GROUP/EVENT [PLACE [ARGUMENT...]]`.
 fn delete(engine: &Engine, deletion: &Deletion) -> Result<(), TracerError> {
     let group = deletion.group.as_deref().unwrap_or(DEFAULT_GROUP);
-    let words = canonical(&deletion.words);
     let probes = engine.list();
+    let [kprobe, kretprobe] = ["p", "r"].map(|letter| canonical(letter, &deletion.words));
     let is_meant = |probe: &&ProbeStatus| {
         let is_named = deletion.event.as_ref().is_none_or(|event| probe.event == *event);
         let mut listed = probe.definition.split_whitespace().skip(1);
+        let words = match probe.kind {
+            ProbeKind::Kprobe => &kprobe,
+            ProbeKind::Kretprobe => &kretprobe,
+        };
         probe.group == group && is_named && words.iter().all(|word| listed.next() == Some(word))
     };
     let meant: Vec<&ProbeStatus> = probes.iter().filter(is_meant).collect();
@@ -184,8 +188,8 @@ fn delete(engine: &Engine, deletion: &Deletion) -> Result<(), TracerError> {
 }
 
 /// Place and arguments in the words of the listing.
-fn canonical(words: &[String]) -> Vec<String> {
-    let line = format!("p:x {}", words.join(" "));
+fn canonical(letter: &str, words: &[String]) -> Vec<String> {
+    let line = format!("{letter}:x {}", words.join(" "));
     match parse_line(&line) {
         Ok(parsed) => parsed.to_string().split_whitespace().skip(1).map(str::to_owned).collect(),
         Err(_) => words.to_vec(),

@@ -1,6 +1,7 @@
 //! Why a file is not read or written.
 
 use exoprobe_probes::ProbeError;
+use exoprobe_probes::definition::ParseError;
 
 /// What is wrong, with the errno that the kernel's own file gives.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,6 +22,13 @@ pub struct TracerError {
 impl TracerError {
     pub(crate) fn new(errno: &'static str, message: impl Into<String>) -> Self {
         Self { errno, message: message.into(), line: None, position: None, id: None }
+    }
+}
+
+impl From<ParseError> for TracerError {
+    fn from(error: ParseError) -> Self {
+        let (position, id) = (Some(error.position), Some(error.id));
+        Self { position, id, ..Self::new(error.errno(), error.message) }
     }
 }
 

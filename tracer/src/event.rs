@@ -1,7 +1,7 @@
 //! Files of events: enable, filter, format, id.
 
-use exoprobe_probes::definition::Filter;
-use exoprobe_probes::{Engine, ProbeStatus};
+use exoprobe_probes::definition::{FieldError, Filter};
+use exoprobe_probes::{Engine, ProbeError, ProbeStatus};
 
 use crate::commands::is_enabled;
 use crate::error::TracerError;
@@ -46,10 +46,15 @@ pub(crate) fn enable(
     text: &str,
 ) -> Result<(), TracerError> {
     let on = parse_switch(text)?;
+    let mut first = Ok(());
     for probe in probes {
-        engine.enable_probe(&probe.group, &probe.event, on)?;
+        // All that can be is done; one that has gone meanwhile wants nothing.
+        match engine.enable_probe(&probe.group, &probe.event, on) {
+            Ok(()) | Err(ProbeError::NoSuchProbe(_)) => {}
+            Err(error) => first = first.and(Err(error.into())),
+        }
     }
-    Ok(())
+    first
 }
 
 pub(crate) fn read(
@@ -70,6 +75,22 @@ pub(crate) fn read(
     })
 }
 
+/// A fault of a filter that is in one of its fields.
+fn wrong_field(text: &str, error: ProbeError) -> TracerError {
+    let (id, name) = match &error {
+        ProbeError::Filter { error: FieldError::NoSuch(name), .. } => ("FIELD_NOT_FOUND", name),
+        ProbeError::Filter { error, .. } => ("ILLEGAL_FIELD_OP", error.field()),
+        _ => return error.into(),
+    };
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_whole = |at: &usize| {
+        !text[..*at].ends_with(is_part) && !text[at + name.len()..].starts_with(is_part)
+    };
+    let position = text.match_indices(name.as_str()).map(|(at, _)| at).find(is_whole);
+    let position = Some(position.unwrap_or_default());
+    TracerError { position, id: Some(id), ..TracerError::from(error) }
+}
+
 /// Sets a filter; `0` takes it away.
 pub(crate) fn set_filter(
     engine: &Engine,
@@ -81,14 +102,10 @@ pub(crate) fn set_filter(
     if text == "0" {
         return Ok(engine.set_filter(&probe.group, &probe.event, None)?);
     }
-    let filter = text.parse::<Filter>().map_err(|error| TracerError {
-        position: Some(error.position),
-        id: Some(error.id),
-        ..TracerError::new(error.errno(), error.to_string())
-    });
+    let filter = text.parse::<Filter>().map_err(TracerError::from);
     let set = filter.and_then(|filter| {
         let set = engine.set_filter(&probe.group, &probe.event, Some(filter));
-        set.map_err(TracerError::from)
+        set.map_err(|error| wrong_field(text, error))
     });
     set.inspect_err(|error| {
         let line = text.lines().next().unwrap_or_default().to_owned();

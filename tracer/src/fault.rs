@@ -1,6 +1,7 @@
 //! Faults of commands as the tracer tells them: an identifier and a place in the command (kprobetrace.rst; error_log).
 
 use exoprobe_introspect::LookupError;
+use exoprobe_probes::definition::without_comment;
 use exoprobe_probes::insn::BoundaryError;
 use exoprobe_probes::{Fetch, ParameterError, ProbeDefinition, ProbeError};
 
@@ -22,10 +23,7 @@ pub(crate) fn fault(
         }
         ProbeError::Symbol(error) => symbol(error, definition, &words),
         ProbeError::Types(_) => {
-            let first = definition.args.iter().position(|arg| {
-                arg.body.parameter().is_some()
-                    || matches!(arg.body, Fetch::AllParameters | Fetch::Member { .. })
-            });
+            let first = definition.args.iter().position(|arg| arg.body.asks_for_types());
             ("NOSUP_BTFARG", words.body(first.unwrap_or_default()))
         }
         ProbeError::Parameter(error) => (error.id(), parameter(error, definition, &words)),
@@ -41,7 +39,12 @@ fn symbol(
 ) -> (&'static str, usize) {
     let of_arg = definition.args.iter().position(|arg| match arg.body.innermost() {
         Fetch::Symbol { name, .. } => {
-            matches!(error, LookupError::Unknown { name: unknown, .. } if unknown == name)
+            let (LookupError::Unknown { name: of, .. } | LookupError::Ambiguous { name: of, .. }) =
+                error
+            else {
+                return false;
+            };
+            of == name && definition.symbol_name.as_ref() != Some(name)
         }
         _ => false,
     });
@@ -57,9 +60,14 @@ fn parameter(error: &ParameterError, definition: &ProbeDefinition, words: &Words
     let named = error.body();
     let is_it = |body: &Fetch| {
         let text = body.to_string();
-        match named {
-            Some(name) => text.contains(name),
-            None => body.parameter().is_some() || text.contains("$retval") || text == "$arg*",
+        match (error, named) {
+            (ParameterError::NotText { .. }, Some(name)) => text == name,
+            (ParameterError::Member { .. } | ParameterError::NoPointer { .. }, Some(name)) => {
+                text.contains("->") && text.contains(name)
+            }
+            (_, Some(name)) => body.parameter() == Some(name) || text == name,
+            (ParameterError::NoReturnValue(_), None) => text.contains("$retval->"),
+            (_, None) => body.asks_for_types(),
         }
     };
     let index = definition.args.iter().position(|arg| is_it(&arg.body)).unwrap_or_default();
@@ -82,7 +90,7 @@ struct Words<'a>(Vec<(usize, &'a str)>);
 
 impl<'a> Words<'a> {
     fn of(command: &'a str) -> Self {
-        let command = command.split_once('#').map_or(command, |(command, _)| command);
+        let command = without_comment(command);
         let each = command.split_whitespace();
         Self(each.map(|word| (word.as_ptr().addr() - command.as_ptr().addr(), word)).collect())
     }
@@ -111,5 +119,74 @@ impl<'a> Words<'a> {
         let is_it = |word: &str| word.split(['=', ':']).next() == Some(name);
         let found = self.0.iter().skip(2).rev().find(|(_, word)| is_it(word));
         found.map_or_else(|| self.start(2), |(at, _)| *at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exoprobe_introspect::btf::FieldError;
+    use exoprobe_probes::definition::parse_line;
+
+    use super::*;
+
+    /// The identifier, and what stands from the caret on.
+    fn at(error: impl Into<ProbeError>, command: &str) -> (&'static str, String) {
+        let definition = parse_line(command).expect("it is right but for the kernel");
+        let (id, column) = fault(&error.into(), command, &definition);
+        (id, command.get(column..).expect("within the command").to_owned())
+    }
+
+    #[test]
+    fn carets_of_parameters_are_where_the_tracer_puts_them() {
+        let name = |name: &str| name.to_owned();
+        let command = "p:e get  a=%di b=+8(task->mm->pgd) c=fd:string $arg*";
+        let member = |path: &str| ParameterError::Member {
+            name: name(path),
+            source: FieldError::NoType(name("x")),
+        };
+        let rest = |from: &str| command[command.find(from).expect("it is there")..].to_owned();
+        assert_eq!(at(member("task->mm"), command), ("NO_BTF_FIELD", rest("mm->pgd")));
+        assert_eq!(at(member("task->mm->pgd"), command), ("NO_BTF_FIELD", rest("pgd")));
+        let pointer =
+            ParameterError::NoPointer { name: name("task"), declaration: name("int task") };
+        assert_eq!(at(pointer, command), ("NO_PTR_STRCT", rest("mm->pgd")));
+        let text = ParameterError::NotText { name: name("fd"), declaration: name("int fd") };
+        assert_eq!(at(text, command), ("BAD_TYPE4STR", rest("fd:string")));
+        let none =
+            ParameterError::NoSuch { function: name("get"), name: name("fd"), has: Vec::new() };
+        assert_eq!(at(none, command), ("NO_BTFARG", rest("fd:string")));
+        let whole = ParameterError::NoArguments(name("$arg*"));
+        assert_eq!(at(whole, command), ("NOFENTRY_ARGS", rest("$arg*")));
+        let unknown = ParameterError::NoPrototype(name("get"));
+        assert_eq!(at(unknown, command), ("NO_BTF_ENTRY", rest("+8(task")));
+        let void = ParameterError::NoReturnValue(name("get"));
+        assert_eq!(
+            at(void, "r:e get x=%ax y=$retval->z # $retval"),
+            ("NO_RETVAL", name("$retval->z # $retval"))
+        );
+    }
+
+    #[test]
+    fn other_carets_are_at_words() {
+        let command = "p:e  get+4 one=%di   fd  fd2=%si ";
+        let rest = |from: &str| command[command.find(from).expect("it is there")..].to_owned();
+        assert_eq!(
+            at(ProbeError::DuplicateArg("fd".to_owned()), command),
+            ("USED_ARG_NAME", rest("fd "))
+        );
+        assert_eq!(at(ProbeError::TooManyArgs(200), command), ("TOO_MANY_ARGS", rest("one")));
+        assert_eq!(
+            at(ProbeError::NameTaken("e".to_owned()), command),
+            ("EVENT_EXIST", rest("p:e"))
+        );
+        let types = exoprobe_introspect::btf::NoTypes::None;
+        assert_eq!(at(types, command), ("NOSUP_BTFARG", rest("fd ")));
+        let unknown = |name: &str| LookupError::Unknown { name: name.to_owned(), near: Vec::new() };
+        assert_eq!(at(unknown("get"), command), ("BAD_PROBE_ADDR", rest("get+4")));
+        let twice = LookupError::Ambiguous { name: "get".to_owned(), addresses: Vec::new() };
+        assert_eq!(at(twice, command), ("NON_UNIQ_SYMBOL", rest("get+4")));
+        let data = "p:e get a=+8(@data+4)";
+        assert_eq!(at(unknown("data"), data), ("BAD_MEM_ADDR", "@data+4)".to_owned()));
+        assert_eq!(at(ProbeError::Place("x"), "p:e get"), ("FAIL_REG_PROBE", "get".to_owned()));
     }
 }

@@ -95,7 +95,9 @@ impl Tracer {
             File::KprobeProfile => commands::profile(probes),
             File::Trace => {
                 self.engine.drain();
-                let (lines, written) = lock(&self.buffer).read(self.engine.events());
+                // Not under the lock: there may be much to show.
+                let buffer = lock(&self.buffer).clone();
+                let (lines, written) = buffer.read(self.engine.events());
                 trace_header(lines.events, written, self.vcpus) + &lines.text
             }
             File::TracePipe => self.take_lines(usize::MAX),
@@ -125,8 +127,8 @@ impl Tracer {
         match self.writable(path)?.0 {
             Node::File(File::KprobeEvents) => commands::clear(&self.engine),
             Node::File(File::Trace) => {
-                let next = self.next();
-                lock(&self.buffer).clear(next);
+                let mut buffer = lock(&self.buffer);
+                buffer.clear(self.next());
                 Ok(())
             }
             Node::File(File::ErrorLog) => {
@@ -149,8 +151,8 @@ impl Tracer {
                 commands::Writer::new(engine, &mut lock(&self.log)).write(text)
             }
             Node::File(File::TracingOn) => {
-                let (on, next) = (event::parse_switch(text)?, self.next());
-                lock(&self.buffer).switch(on, next);
+                let (on, mut buffer) = (event::parse_switch(text)?, lock(&self.buffer));
+                buffer.switch(on, self.next());
                 Ok(())
             }
             Node::File(File::Enabled) => Ok(engine.switch(event::parse_switch(text)?)?),
@@ -180,7 +182,8 @@ impl Tracer {
         }
     }
 
-    /// The number of the next event, once all hits so far have theirs.
+    /// The number of the next event, once all hits so far have theirs. With the buffer's lock held, so that nobody takes
+    /// events between.
     fn next(&self) -> u64 {
         self.engine.drain();
         *self.engine.events().latest().borrow() + 1

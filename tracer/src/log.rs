@@ -48,9 +48,9 @@ impl ErrorLog {
         let mut text = String::new();
         for Fault { time, part, message, command, column } in &self.0 {
             let (seconds, micros) = (time / 1_000_000, time % 1_000_000);
-            let before = COMMAND.len() + command.chars().take(*column).count();
             // Columns count bytes, as the kernel's do; a caret is put under characters.
-            let before = before.min(COMMAND.len() + column);
+            let columns = command.get(..*column).map_or(*column, |text| text.chars().count());
+            let before = COMMAND.len() + columns;
             writeln!(text, "[{seconds:>5}.{micros:06}] {part}: error: {message}")
                 .and_then(|()| writeln!(text, "{COMMAND}{command}"))
                 .and_then(|()| writeln!(text, "{:before$}^", ""))
@@ -81,5 +81,11 @@ mod tests {
         assert_eq!(last, expected);
         log.clear();
         assert_eq!(log.text(), "");
+        log.add(0, "trace_kprobe", "no name", ("p:ä sym %zz".to_owned(), 9));
+        assert!(
+            log.text().ends_with(&format!("\n{:1$}^\n", "", COMMAND.len() + 8)),
+            "{}",
+            log.text()
+        );
     }
 }

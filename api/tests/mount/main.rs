@@ -231,7 +231,9 @@ fn a_large_write_does_not_cut_lines() {
 
 fn trace_pipe_waits_and_signals_end_the_wait() {
     let m = Mounted::new();
-    let cat = || Program::spawn(Command::new("cat").arg(m.file("trace_pipe")));
+    // What is started in the background ignores SIGINT, and so does what it starts.
+    let with_signals = ["--default-signal=INT", "cat"];
+    let cat = || Program::spawn(Command::new("env").args(with_signals).arg(m.file("trace_pipe")));
     let readers = |count| until("readers", || m.service.tracer().readers() == count);
     let mut first = cat();
     readers(1);

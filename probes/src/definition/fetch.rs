@@ -87,6 +87,16 @@ impl Fetch {
         }
     }
 
+    /// Is found by the kernel's types.
+    #[must_use]
+    pub fn asks_for_types(&self) -> bool {
+        match self {
+            Self::Parameter(_) | Self::AllParameters | Self::Member { .. } => true,
+            Self::Deref { base, .. } => base.asks_for_types(),
+            _ => false,
+        }
+    }
+
     /// What all the dereferences begin with.
     #[must_use]
     pub fn innermost(&self) -> &Self {
@@ -94,6 +104,12 @@ impl Fetch {
             Self::Deref { base, .. } | Self::Member { base, .. } => base.innermost(),
             other => other,
         }
+    }
+
+    /// Is looked up in the kernel's symbols, or by the function's arguments.
+    #[must_use]
+    pub fn is_named(&self) -> bool {
+        matches!(self, Self::Symbol { .. } | Self::Argument(_))
     }
 
     /// The parameter that it is, or begins with.

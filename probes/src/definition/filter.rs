@@ -169,6 +169,16 @@ pub enum FieldError {
     Array(String),
 }
 
+impl FieldError {
+    /// The field that it is about.
+    #[must_use]
+    pub fn field(&self) -> &String {
+        match self {
+            Self::NoSuch(name) | Self::Text(name) | Self::Number(name) | Self::Array(name) => name,
+        }
+    }
+}
+
 impl Field {
     /// The number that it is, of a word as it was fetched; and whether it has a sign.
     fn number(self, word: u64) -> (u64, bool) {
@@ -268,14 +278,15 @@ impl Filter<Field> {
 
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // No parentheses but those that are needed: how many there may be in one another is limited.
         let joined = |f: &mut fmt::Formatter<'_>, all: &[Self], with: &str| {
             all.iter().enumerate().try_for_each(|(index, one)| {
                 let between = if index == 0 { "" } else { with };
-                match one {
-                    Self::Test { .. } | Self::Match { .. } | Self::Not(_) => {
-                        write!(f, "{between}{one}")
+                match (self, one) {
+                    (Self::Any(_), Self::Any(_)) | (Self::All(_), Self::Any(_) | Self::All(_)) => {
+                        write!(f, "{between}({one})")
                     }
-                    Self::All(_) | Self::Any(_) => write!(f, "{between}({one})"),
+                    _ => write!(f, "{between}{one}"),
                 }
             })
         };
@@ -288,7 +299,10 @@ impl fmt::Display for Filter {
                 let quote = if test.text.contains('"') { '\'' } else { '"' };
                 write!(f, "{field} {} {quote}{}{quote}", test.sign(), test.text)
             }
-            Self::Not(inner) => write!(f, "!({inner})"),
+            Self::Not(inner) => match &**inner {
+                Self::All(_) | Self::Any(_) => write!(f, "!({inner})"),
+                _ => write!(f, "!{inner}"),
+            },
             Self::All(all) => joined(f, all, " && "),
             Self::Any(any) => joined(f, any, " || "),
         }

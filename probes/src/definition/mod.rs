@@ -16,6 +16,7 @@ pub use filter::{Comparison, Field, FieldError, FieldValue, Filter, TextTest};
 pub(crate) use language::parse_place;
 pub use language::{
     Command, Deletion, ParseError, definition_lines, normalised, parse_command, parse_line,
+    without_comment,
 };
 pub use register::Register;
 pub use value::{ARRAY_MAX, Bits, TEXT_MAX, ValueType, Width};

@@ -71,7 +71,8 @@ impl HitPath {
     /// Whether the probe's filter lets the hit through.
     fn is_wanted(&self, table: &Table, probe: &Probe, hit: &mut Hit<'_>) -> bool {
         let Some(filter) = probe.filter() else { return true };
-        let list = &probe.arguments().list;
+        let arguments = probe.arguments();
+        let list = &arguments.list;
         filter.holds(&mut |field| match field {
             Field::Arg { index, .. } => Some(FieldValue::Word(word(list.get(index)?, hit)?)),
             Field::Pid => Some(FieldValue::Word(current(table, hit)?.pid.into())),
@@ -92,7 +93,8 @@ impl HitPath {
     fn record(&self, table: &Table, occasion: &Occasion<'_>, hit: &mut Hit<'_>, stack: &[u64]) {
         let Occasion { probe, ret_addr, .. } = *occasion;
         let Some(ring) = self.rings.get(usize::from(hit.vcpu)) else { return };
-        let Arguments { list, may_fault, has_bytes } = probe.arguments();
+        let arguments = probe.arguments();
+        let Arguments { list, may_fault, has_bytes } = &*arguments;
         let mut bytes = Bytes::default();
         let bytes_at = if *has_bytes { bytes.fetch_all(list, hit) } else { Vec::new() };
         let task = current(table, hit);

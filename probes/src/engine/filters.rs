@@ -69,6 +69,12 @@ impl Engine {
         self.path.unoptimize(&mut registry, self.guest.as_ref(), place.iter());
         registry.optimizer.changed = true;
         probe.set_filter(filter, found);
+        if let Some(returns) = probe.returns() {
+            // So has what its calls return to. Those under way return by the old one, which goes when they have.
+            returns.follower.store(None);
+            registry.optimizer.forget(&[id]);
+            self.path.publish(&registry, self.guest.as_ref());
+        }
         Ok(())
     }
 }

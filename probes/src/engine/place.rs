@@ -302,6 +302,11 @@ fn check_actions(definition: &ProbeDefinition) -> Result<(), ProbeError> {
                     "`write_mem` takes no parameter by its name: give its register",
                 ));
             }
+            Action::WriteMem { to, .. } if to.asks_for_types() || to.innermost().is_named() => {
+                return Err(ProbeError::Action(
+                    "`write_mem` takes no symbol, argument or member: give an address or a register",
+                ));
+            }
             Action::WriteMem { to, .. } if !to.reads_memory() => {
                 return Err(ProbeError::Action(
                     "`write_mem` needs a place in memory: `+8(%di)`, `@0x...` or `$stack0`",

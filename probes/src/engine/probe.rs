@@ -1,7 +1,7 @@
 //! A registered probe: what the hit path and the registry share.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use crossbeam_queue::ArrayQueue;
@@ -29,7 +29,7 @@ pub(crate) struct Probe {
     /// It probes a function's entry, where the return address is on top of the stack.
     pub(crate) is_entry: bool,
     /// What a hit fetches, from when it has a place.
-    arguments: OnceLock<Arguments>,
+    arguments: ArcSwapOption<Arguments>,
     /// Which hits count, as it was written.
     written_filter: ArcSwapOption<Filter>,
     /// The same over what a hit fetches, from when that is known.
@@ -102,7 +102,7 @@ impl Probe {
             event: definition.event_name().into(),
             actions,
             is_entry,
-            arguments: OnceLock::new(),
+            arguments: ArcSwapOption::empty(),
             written_filter: ArcSwapOption::new(definition.filter.clone().map(Arc::new)),
             filter: ArcSwapOption::empty(),
             role,
@@ -143,20 +143,18 @@ impl Probe {
     }
 
     /// What a hit fetches; nothing before it has a place, when there are none.
-    pub(crate) fn arguments(&self) -> &Arguments {
-        static NONE: OnceLock<Arguments> = OnceLock::new();
-        self.arguments.get().unwrap_or_else(|| NONE.get_or_init(Arguments::default))
+    pub(crate) fn arguments(&self) -> Arc<Arguments> {
+        self.arguments.load_full().unwrap_or_default()
     }
 
     /// Whether it is known what a hit fetches.
     pub(crate) fn has_arguments(&self) -> bool {
-        self.arguments.get().is_some()
+        self.arguments.load().is_some()
     }
 
     /// What a hit fetches is known from now on, and what its filter looks at.
     pub(crate) fn set_arguments(&self, arguments: Arguments, filter: Option<Filter<Field>>) {
-        // The same kernel, booted again, gives the same.
-        let _ = self.arguments.set(arguments);
+        self.arguments.store(Some(Arc::new(arguments)));
         self.filter.store(filter.map(Arc::new));
     }
 

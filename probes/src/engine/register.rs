@@ -47,6 +47,9 @@ impl HitPath {
         guest: &dyn Guest,
         probes: Vec<NewProbe>,
     ) -> Result<Vec<Registration>, BatchError> {
+        if probes.is_empty() {
+            return Ok(Vec::new());
+        }
         let (mut registrations, mut added) = (Vec::new(), Vec::with_capacity(probes.len()));
         for (index, probe) in probes.into_iter().enumerate() {
             let name = probe.definition().event_name();

@@ -28,7 +28,8 @@ impl HitPath {
         Ok(Arc::clone(registry.own_types.insert(found)))
     }
 
-    /// Finds out what hits of a probe fetch, if that is not known yet.
+    /// Finds out what hits of a probe fetch, where it is now: a kernel that is booted again has its symbols elsewhere
+    /// (KASLR).
     pub(super) fn learn_arguments(
         &self,
         registry: &mut Registry,
@@ -36,9 +37,6 @@ impl HitPath {
         probe: &Probe,
         place: &Place,
     ) -> Result<(), ProbeError> {
-        if probe.has_arguments() {
-            return Ok(());
-        }
         let definition = &probe.definition;
         let types = match Arguments::ask_for_types(definition) {
             true => self.types(registry, kernel),

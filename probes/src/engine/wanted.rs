@@ -68,10 +68,11 @@ fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
     let task = match probe.actions.as_slice() {
         [Action::Count] => Task::Count,
         [Action::Record] => {
-            if probe.arguments().has_bytes {
+            let arguments = probe.arguments();
+            if arguments.has_bytes {
                 return Err("text: an argument is text or an array, which the VMM reads");
             }
-            let list = probe.arguments().list.iter();
+            let list = arguments.list.iter();
             let values = list.map(|arg| value(&arg.fetch, returns, around));
             let shown = returns.then_some(Ok(Value::ReturnAddress));
             let values = shown.into_iter().chain(values).collect::<Result<_, _>>()?;

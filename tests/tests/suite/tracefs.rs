@@ -213,6 +213,17 @@ fn faults_are_in_error_log_with_their_carets() {
         assert!(listing.contains("p:kprobes/before ") && !listing.contains("behind"), "{listing}");
         append(&service, "kprobe_events", "-:before");
     }
+    replace(&service, "error_log", "");
+    let answer = ask(&service, "POST", "kprobe_events", "p:e no_such_fn\np:f sym %zz\n");
+    assert_eq!(answer.json()["line"], 1, "{answer:?}");
+    assert_eq!(cat(&service, "error_log").lines().count(), 3, "the first fault ends the write");
+    let answer = ask(&service, "POST", "kprobe_events", &format!("p:k {GETPID}\nr:k {GETPID}\n"));
+    assert_eq!(
+        (&answer.json()["id"], &answer.json()["line"]),
+        (&"DIFF_PROBE_TYPE".into(), &2.into())
+    );
+    replace(&service, "error_log", "");
+    assert_eq!(refused(&service, "kprobe_events", "p:e no_such_fn\n-:x\n"), "ENOENT");
     assert_eq!(refused(&service, "kprobe_events", "x:e sym"), "EINVAL");
     assert_eq!(cat(&service, "error_log").lines().count(), 3, "no command at all has no entry");
     assert_eq!(
@@ -235,6 +246,9 @@ fn events_are_deleted_by_name_group_and_words() {
     };
     define(&["one", "g/two", "g/three", "h/four"]);
     assert_eq!(listed(), "kprobes/one g/two g/three h/four");
+    append(&service, "kprobe_events", &format!("r:ret {GETPID} x=+0x10($retval)"));
+    append(&service, "kprobe_events", &format!("-:ret {GETPID} x=+0x10($retval)"));
+    append(&service, "kprobe_events", "");
     assert_eq!(refused(&service, "kprobe_events", "-:two"), "ENOENT");
     assert_eq!(refused(&service, "kprobe_events", &format!("-:g/two {GETPID} a=%si")), "ENOENT");
     append(&service, "kprobe_events", &format!("-:g/two {GETPID} a=%di # and all that follows"));
@@ -317,6 +331,10 @@ fn filters_are_set_and_taken_away() {
     let expected = "  Command: count ==\n                   ^\n";
     assert!(log.ends_with(expected), "{log}");
     assert_eq!(cat(&service, filter), "count == 0x1 && comm == \"init\"\n");
+    assert_eq!(refused(&service, filter, "count == 1 && size == 1"), "EINVAL");
+    let log = cat(&service, "error_log");
+    let expected = "  Command: count == 1 && size == 1\n                         ^\n";
+    assert!(log.ends_with(expected), "{log}");
     append(&service, filter, "0");
     assert_eq!(cat(&service, filter), "none\n");
 }

@@ -10,6 +10,7 @@ pub(crate) const CASES: &[Case] = cases![
     arrays_texts_and_constants_are_recorded,
     text_chooses_the_hits_that_are_recorded(vcpus),
     a_filter_changes_while_its_probe_is_there(vcpus),
+    a_return_probes_filter_changes_too(vcpus),
 ];
 
 /// The arguments of a probe's events.
@@ -114,5 +115,33 @@ fn a_filter_changes_while_its_probe_is_there(vcpus: u8) {
     assert_eq!(books(&guest, "g"), (50, 25, 25));
     let last = events_of(&guest, "g").pop().expect("25 events");
     assert_eq!((&last["c"], &last["n"]), (&json!("init"), &json!("0x5")), "of a detour");
+    guest.assert_unharmed();
+}
+
+fn a_return_probes_filter_changes_too(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
+    guest.probe("r:ret ksys_write result=$retval:s32");
+    set_filter(&guest, "ret", Some("result == 1")).unwrap();
+    assert_eq!(guest.work("write 20"), 20);
+    guest.optimize("ret");
+    let exits = || guest.vm.exit_counts().breakpoint;
+    let before = exits();
+    assert_eq!(guest.work("write 20"), 20);
+    assert_eq!(exits(), before, "within the guest");
+    assert_eq!(books(&guest, "ret").1, 40);
+    set_filter(&guest, "ret", Some("result == 12345")).unwrap();
+    assert_eq!(guest.work("write 20"), 20);
+    guest.optimize("ret");
+    let before = exits();
+    assert_eq!(guest.work("write 20"), 20);
+    assert_eq!(exits(), before, "by new code, within the guest");
+    assert_eq!(books(&guest, "ret").1, 40);
+    set_filter(&guest, "ret", Some("result == 1 && comm == \"init\"")).unwrap();
+    assert_eq!(guest.work("write 20"), 20);
+    set_filter(&guest, "ret", None).unwrap();
+    let (hits, recorded, filtered) = books(&guest, "ret");
+    assert_eq!((recorded, filtered), (60, hits - 60));
+    let status = guest.status("ret");
+    assert_eq!((status.lost, status.nmissed, status.active), (0, 0, Some(0)));
     guest.assert_unharmed();
 }

@@ -6,7 +6,7 @@ use super::super::{
 use super::ParseError;
 use super::argument::parse_arg_token;
 use super::place::parse_place_token;
-use super::token::{Token, tokens};
+use super::token::{Token, parse_number, tokens};
 
 /// One line of kprobe_events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +42,7 @@ pub fn definition_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 /// # Errors
 /// [`ParseError`] with the column at fault.
 pub fn parse_command(line: &str) -> Result<Command, ParseError> {
-    let line = line.split_once('#').map_or(line, |(command, _)| command);
-    let tokens = tokens(line);
+    let tokens = tokens(without_comment(line));
     match tokens.split_first() {
         Some((first, words)) if first.text.starts_with('-') => {
             let (group, event) = parse_deletion(first)?;
@@ -54,12 +53,18 @@ pub fn parse_command(line: &str) -> Result<Command, ParseError> {
     }
 }
 
-/// Parses one definition.
+/// Parses one definition. What stands behind a `#` is a comment.
 ///
 /// # Errors
 /// [`ParseError`] with the column at fault.
 pub fn parse_line(line: &str) -> Result<ProbeDefinition, ParseError> {
-    define(&tokens(line))
+    define(&tokens(without_comment(line)))
+}
+
+/// A command, as far as the `#` of its comment.
+#[must_use]
+pub fn without_comment(line: &str) -> &str {
+    line.split_once('#').map_or(line, |(command, _)| command)
 }
 
 fn define(tokens: &[Token<'_>]) -> Result<ProbeDefinition, ParseError> {
@@ -70,7 +75,7 @@ fn define(tokens: &[Token<'_>]) -> Result<ProbeDefinition, ParseError> {
     let First { kind, maxactive, group, event } = parse_first(command)?;
     let Some((place, args)) = rest.split_first() else {
         let message = "no place to probe: write `SYMBOL[+OFFSET]` or `0xADDRESS` behind the event";
-        return command.fail(command.text.len(), "BAD_PROBE_ADDR", message);
+        return command.fail(command.text.len(), "NO_EVENT_INFO", message);
     };
     let mut definition = parse_place_token(place)?;
     (definition.group, definition.event, definition.maxactive) = (group, event, maxactive);
@@ -164,10 +169,8 @@ fn parse_kind(kind: &Token<'_>) -> Result<(ProbeKind, Option<u32>), ParseError> 
     if number.is_empty() {
         return Ok((ProbeKind::Kretprobe, None));
     }
-    match number.parse::<u64>().ok().filter(|_| !number.starts_with('+')) {
-        Some(1..) if number.parse::<u32>().is_ok_and(|n| n <= MAXACTIVE_MAX) => {
-            Ok((ProbeKind::Kretprobe, number.parse().ok()))
-        }
+    match parse_number(number).and_then(|n| u32::try_from(n).ok()) {
+        Some(maxactive @ 1..=MAXACTIVE_MAX) => Ok((ProbeKind::Kretprobe, Some(maxactive))),
         Some(1..) => {
             let message = format!("maxactive is at most {MAXACTIVE_MAX}");
             kind.fail(1, "MAXACT_TOO_BIG", message)

@@ -14,7 +14,9 @@ mod place;
 mod tests;
 mod token;
 
-pub use command::{Command, Deletion, definition_lines, parse_command, parse_line};
+pub use command::{
+    Command, Deletion, definition_lines, parse_command, parse_line, without_comment,
+};
 pub use error::{ParseError, normalised};
 
 pub(super) use argument::parse_arg;

@@ -44,7 +44,7 @@ pub(super) fn parse_place_token(place: &Token<'_>) -> Result<ProbeDefinition, Pa
     if symbol.text.is_empty() {
         return place.fail(0, "BAD_PROBE_ADDR", "the symbol name is empty");
     }
-    if symbol.text.contains('/') {
+    if symbol.text.contains('/') && symbol.text.contains(':') {
         // As the place of a uprobe, which has no entry in error_log here.
         let message = "a path is the place of a uprobe: only the kernel can be probed";
         return place.fail(0, "BAD_PROBE_TYPE", message);

@@ -30,7 +30,9 @@ const FAULTS: &[(&str, &str, usize)] = &[
     ("", "NO_EVENT_INFO", 0),
     ("x:a b", "BAD_PROBE_TYPE", 0),
     ("p10:a b", "BAD_MAXACT_TYPE", 1),
-    ("p:a", "BAD_PROBE_ADDR", 3),
+    ("p:a", "NO_EVENT_INFO", 3),
+    ("p:e /bin/sh:0x10", "BAD_PROBE_TYPE", 4),
+    ("r5000000000:e sym", "BAD_MAXACT", 1),
     ("p: sym", "NO_EVENT_NAME", 2),
     ("p:/e sym", "NO_GROUP_NAME", 2),
     ("p:1g/e sym", "BAD_GROUP_NAME", 2),
@@ -168,6 +170,8 @@ fn every_kind_of_argument_is_read_and_printed() {
     let long = "n".repeat(33);
     let probe = parse_line(&format!("p e {long}")).unwrap();
     assert_eq!(probe.to_string(), format!("p:kprobes/p_e_0 e arg1={long}"));
+    let spaces = parse_line("p:e\u{a0}sym\u{b}fd=%di").unwrap();
+    assert_eq!(spaces.to_string(), "p:kprobes/e sym fd=%di");
     let probe = parse_line("p e common_pid").unwrap();
     assert_eq!(probe.to_string(), "p:kprobes/p_e_0 e arg1=common_pid", "each event has one");
     assert_eq!(parse_line("p e @010").unwrap().args[0].body, Fetch::Memory(Gva(8)), "octal");

@@ -1,10 +1,9 @@
 //! Words, and numbers.
 
-use winnow::ascii::{space0, space1};
 use winnow::combinator::{opt, preceded};
 use winnow::prelude::*;
 use winnow::stream::{LocatingSlice, Location};
-use winnow::token::take_till;
+use winnow::token::{take_till, take_while};
 
 use super::ParseError;
 
@@ -53,12 +52,10 @@ pub(super) fn tokens<'a>(line: &'a str) -> Vec<Token<'a>> {
         let text = take_till(1.., char::is_whitespace).parse_next(input)?;
         Ok(Token { text, at })
     };
-    let blank: winnow::ModalResult<&str> = space0(&mut input);
     let mut found = Vec::new();
-    let mut next = blank.and_then(|_| opt(word).parse_next(&mut input));
-    while let Ok(Some(token)) = next {
+    let mut next = opt(preceded(take_while(0.., char::is_whitespace), word));
+    while let Ok(Some(token)) = next.parse_next(&mut input) {
         found.push(token);
-        next = opt(preceded(space1, word)).parse_next(&mut input);
     }
     found
 }

@@ -74,7 +74,13 @@ impl<'a> Finder<'a> {
     pub(super) fn argument(&self, name: String, arg: &FetchArg) -> Result<Argument, ProbeError> {
         let count = count(arg.kind, arg.count);
         let (fetch, kind) = match self.typed(&arg.body)? {
-            None => (self.place(&arg.body)?, arg.kind.unwrap_or_else(|| default_kind(&arg.body))),
+            None => {
+                let kind = arg.kind.unwrap_or_else(|| default_kind(&arg.body));
+                let fetch = self.place(&arg.body)?;
+                // A value of the first version, which is the text's address.
+                let is_address = kind.is_text() && matches!(arg.body, Fetch::Parameter(_));
+                (if is_address { at(fetch) } else { fetch }, kind)
+            }
             Some(typed) => match arg.kind {
                 Some(kind) if kind.is_text() && count.is_none() => {
                     (self.text(typed, &arg.body)?, kind)
@@ -164,7 +170,7 @@ impl<'a> Finder<'a> {
             let place = types.field(to, part);
             let place =
                 place.map_err(|source| ParameterError::Member { name: name.clone(), source })?;
-            at = behind(at.fetch, place, types);
+            at = behind(at.fetch, place);
         }
         Ok(at)
     }
@@ -194,9 +200,7 @@ impl<'a> Finder<'a> {
             matches!(types.kind(types.resolve(id)), Kind::Int { size: 1, is_bool: false, .. })
         };
         match types.kind(types.resolve(typed.id)) {
-            Kind::Pointer(to) if is_char(to) => {
-                Ok(Fetch::Deref { offset: 0, base: Box::new(typed.fetch), user: false })
-            }
+            Kind::Pointer(to) if is_char(to) => Ok(at(typed.fetch)),
             Kind::Array { element, .. } if is_char(element) => Ok(typed.fetch),
             _ => {
                 let name = body.to_string();
@@ -214,14 +218,21 @@ impl<'a> Finder<'a> {
         else {
             return Ok(ValueType::default());
         };
-        let Some(width) = Width::of_bytes(size.into()) else { return Ok(ValueType::default()) };
-        Ok(match typed.bits.map(|(bits, below)| Bits::new(bits, below, width)) {
-            Some(Some(bits)) => ValueType::Bits(bits),
-            Some(None) => ValueType::default(),
-            None if is_signed => ValueType::Signed(width),
-            None => ValueType::Unsigned(width),
+        if let Some((bits, below)) = typed.bits {
+            let mut found = Width::ALL.iter().filter_map(|width| Bits::new(bits, below, *width));
+            return Ok(found.next().map_or(ValueType::default(), ValueType::Bits));
+        }
+        Ok(match Width::of_bytes(size.into()) {
+            Some(width) if is_signed => ValueType::Signed(width),
+            Some(width) => ValueType::Unsigned(width),
+            None => ValueType::default(),
         })
     }
+}
+
+/// Memory at a value.
+fn at(pointer: Fetch) -> Fetch {
+    Fetch::Deref { offset: 0, base: Box::new(pointer), user: false }
 }
 
 fn place_of(param: &Parameter) -> Result<Fetch, ParameterError> {
@@ -236,15 +247,11 @@ fn place_of(param: &Parameter) -> Result<Fetch, ParameterError> {
 }
 
 /// A member of the struct that `pointer` is the address of.
-fn behind(pointer: Fetch, place: FieldPlace, types: &Btf) -> Typed {
-    // A bit-field is a part of the number of its type's size that it lies in.
-    let unit = match place.bits {
-        Some(_) => types.size_of(place.id).unwrap_or(1).clamp(1, 8) * 8,
-        None => 8,
-    };
-    let below = place.bit_offset % unit;
-    let offset = i64::try_from((place.bit_offset - below) / 8).unwrap_or(i64::MAX);
-    let bits = place.bits.map(|bits| (bits, u32::try_from(below).expect("below 64")));
+fn behind(pointer: Fetch, place: FieldPlace) -> Typed {
+    // A bit-field is taken out of the number that begins with its first byte.
+    let below = u32::try_from(place.bit_offset % 8).expect("below 8");
+    let offset = i64::try_from(place.offset()).unwrap_or(i64::MAX);
+    let bits = place.bits.map(|bits| (bits, below));
     Typed {
         fetch: Fetch::Deref { offset, base: Box::new(pointer), user: false },
         id: place.id,

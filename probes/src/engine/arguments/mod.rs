@@ -73,10 +73,7 @@ impl Arguments {
 
     /// Whether the kernel's types are needed for a definition's arguments.
     pub(super) fn ask_for_types(definition: &ProbeDefinition) -> bool {
-        definition.args.iter().any(|arg| match arg.body.innermost() {
-            Fetch::Parameter(_) | Fetch::AllParameters => true,
-            _ => matches!(arg.body, Fetch::Member { .. }),
-        })
+        definition.args.iter().any(|arg| arg.body.asks_for_types())
     }
 
     /// Of a definition, where its place is known.

@@ -102,6 +102,23 @@ fn members_are_found_behind_pointers() {
 }
 
 #[test]
+fn what_is_returned_has_members_and_bit_fields() {
+    let mut sample = Sample::default();
+    let (int, char) = (sample.int("int", 4, true), sample.int("char", 1, false));
+    // Members with widths: kind_flag.
+    let fields = [("a", char, 0), ("b", int, 9 << 24 | 13)];
+    let packed = sample.composite(STRUCT | 0x80, "packed", 8, &fields);
+    let packed = sample.to(POINTER, packed);
+    sample.function("get", packed, &[]);
+    sample.function("put", 0, &[]);
+    let types = Arc::new(sample.btf());
+    let bits = ["+1($retval):b9@5/16", "+0(+0($retval)):x64"];
+    assert_eq!(found("r get x=$retval->b y=+0($retval->a)", &types).unwrap(), bits);
+    let void = find(&parse_line("r put x=$retval->b").unwrap(), Some("put"), Some(&types));
+    assert_eq!(void.unwrap_err().to_string(), "put returns nothing (void)");
+}
+
+#[test]
 fn all_parameters_are_several_values() {
     let types = Arc::new(kernel().btf());
     let all = find(&parse_line("p get $arg* ip=%ip").unwrap(), Some("get"), Some(&types)).unwrap();
@@ -124,6 +141,8 @@ fn without_types(line: &str) -> Result<Vec<String>, String> {
 fn the_first_versions_names_are_known_without_types() {
     let entry = ["a0=%di", "a5=%r9", "a6=$stack1", "sa=$stack", "s3=$stack3", "deep=+8(%si)"];
     assert_eq!(without_types("p get a0 a5 a6 sa s3 deep=+8(a1)").unwrap(), entry);
+    let text = found("p get x=a1:string", &Arc::new(kernel().btf())).unwrap();
+    assert_eq!(text, ["+0(%si):string"]);
     assert_eq!(without_types("r get rv ra").unwrap(), ["rv=$retval", "ra=%ip"]);
     assert!(without_types("p get rv").unwrap_err().contains("no BTF"));
     assert!(without_types("p get a9999").unwrap_err().contains("no BTF"));
