@@ -1,6 +1,8 @@
 //! Registering and unregistering several, enabling and disabling, for both kinds of probes.
 
-use exoprobe_probes::{Kprobe, Kretprobe, NewProbe, ProbeError, Registration, StatusFlag};
+use exoprobe_probes::{
+    Kprobe, Kretprobe, NewProbe, ProbeDefinition, ProbeError, Registration, StatusFlag,
+};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, address, cases, definition};
 
@@ -78,7 +80,9 @@ fn what_a_return_probe_may_not_ask_for_is_refused(vcpus: u8) {
     // A definition of the other kind: a kprobe's can be a return probe's, with what that has.
     let returns = definition("r:kind getname");
     assert_eq!(code(guest.engine.register_kprobe(Kprobe::from(returns))), "EINVAL");
-    assert_eq!(code(guest.engine.register_probe(definition("p:kind getname $retval"))), "EINVAL");
+    let retval = vec!["$retval".parse().unwrap()];
+    let kprobe = ProbeDefinition { args: retval, ..definition("p:kind getname") };
+    assert_eq!(code(guest.engine.register_probe(kprobe)), "EINVAL");
     let plain = definition("p:kind __x64_sys_getpid");
     guest.engine.register_kretprobe(Kretprobe::from(plain)).unwrap();
     assert_eq!(guest.work("getpid 7"), 7);
