@@ -7,14 +7,8 @@ service=
 mounted=
 
 finish() {
-    if [ -n "$mounted" ]; then
-        kill "$mounted" 2>/dev/null || true
-        wait "$mounted" 2>/dev/null || true
-    fi
-    if [ -n "$service" ]; then
-        kill "$service" 2>/dev/null || true
-        wait "$service" 2>/dev/null || true
-    fi
+    end "$mounted"
+    end "$service"
     rm -rf "$dir"
 }
 trap finish EXIT
@@ -33,6 +27,18 @@ fail() {
     exit 1
 }
 
+# runs PID COMMAND: fails when that has ended
+runs() {
+    kill -0 "$1" 2>/dev/null || fail "exoprobe $2 ended"
+}
+
+# end PID: ends a program, where there is one
+end() {
+    [ -n "$1" ] || return 0
+    kill "$1" 2>/dev/null || true
+    wait "$1" 2>/dev/null || true
+}
+
 # Boots the guest, and waits until its workload takes commands.
 boot() {
     export EXOPROBE_SOCKET=$socket
@@ -42,12 +48,12 @@ boot() {
     service=$!
     for _ in $(seq 600); do
         [ -S "$socket" ] && break
-        kill -0 "$service" 2>/dev/null || fail "exoprobe run ended"
+        runs "$service" run
         sleep 0.1
     done
     # The workload writes `ready` to its port once it takes commands.
     until http GET /v1/vm/serial/1 | grep -q '^ready'; do
-        kill -0 "$service" 2>/dev/null || fail "exoprobe run ended"
+        runs "$service" run
         [ "$((SECONDS))" -lt 600 ] || fail "no prompt after 10 minutes"
         sleep 0.2
     done
@@ -61,7 +67,7 @@ mount_tracefs() {
     mounted=$!
     for _ in $(seq 100); do
         [ -e "$tracing/kprobe_events" ] && return
-        kill -0 "$mounted" 2>/dev/null || fail "exoprobe mount ended"
+        runs "$mounted" mount
         sleep 0.1
     done
     fail "nothing is mounted after 10 s"

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::{PATIENCE, Running, finish};
+use crate::{PATIENCE, Running, TestGuest, finish};
 
 /// The program, built beside the tests.
 ///
@@ -43,6 +43,16 @@ impl Service {
             Running::spawn(exoprobe().arg("run").arg("--socket").arg(&socket).args(args));
         running.wait_for_socket(&socket, PATIENCE);
         Self { running, socket, _dir: dir }
+    }
+
+    /// Starts it with the tiny guest from its snapshot, at the workload's prompt.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    #[must_use]
+    pub fn restored(vcpus: u8) -> Self {
+        let snapshot = TestGuest::snapshot(vcpus);
+        Self::start(&["--restore", snapshot.to_str().expect("its path is text")])
     }
 
     /// Its socket.

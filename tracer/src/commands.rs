@@ -86,25 +86,24 @@ impl<'a> Writer<'a> {
     }
 
     fn line(&mut self, number: usize, line: &'a str) -> Result<(), TracerError> {
-        let command = match line.len() {
-            0..=LINE_MAX => parse_command(line),
-            _ => {
-                self.register()?;
-                let message = format!("a line has at most {LINE_MAX} bytes");
-                return Err(TracerError::new("EINVAL", message));
-            }
-        };
-        if let Ok(Command::Define(mut definition)) = command {
-            definition.flags = vec![Flag::Disabled];
-            self.defined.push(Defined { number, line, definition: *definition });
-            return Ok(());
+        if line.len() > LINE_MAX {
+            self.register()?;
+            let message = format!("a line has at most {LINE_MAX} bytes");
+            return Err(TracerError::new("EINVAL", message));
         }
         // What was read before comes first, also where it is wrong.
-        self.register()?;
-        match command {
-            Ok(Command::Delete(deletion)) => delete(self.engine, &deletion),
-            Ok(Command::Define(_)) => Ok(()),
+        match parse_command(line) {
+            Ok(Command::Define(mut definition)) => {
+                definition.flags = vec![Flag::Disabled];
+                self.defined.push(Defined { number, line, definition: *definition });
+                Ok(())
+            }
+            Ok(Command::Delete(deletion)) => {
+                self.register()?;
+                delete(self.engine, &deletion)
+            }
             Err(error) => {
+                self.register()?;
                 if error.is_logged() {
                     self.log(&error.message, line, error.position);
                 }

@@ -1,7 +1,7 @@
 //! Faults of commands as the tracer tells them: an identifier and a place in the command (kprobetrace.rst; error_log).
 
 use exoprobe_introspect::LookupError;
-use exoprobe_probes::definition::without_comment;
+use exoprobe_probes::definition::words;
 use exoprobe_probes::insn::BoundaryError;
 use exoprobe_probes::{Fetch, ParameterError, ProbeDefinition, ProbeError};
 
@@ -90,9 +90,7 @@ struct Words<'a>(Vec<(usize, &'a str)>);
 
 impl<'a> Words<'a> {
     fn of(command: &'a str) -> Self {
-        let command = without_comment(command);
-        let each = command.split_whitespace();
-        Self(each.map(|word| (word.as_ptr().addr() - command.as_ptr().addr(), word)).collect())
+        Self(words(command).collect())
     }
 
     /// Where a word begins; where the last ends, when there is none.

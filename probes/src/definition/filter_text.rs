@@ -7,7 +7,7 @@ use winnow::stream::{AsChar, LocatingSlice, Location};
 use winnow::token::{self, take_while};
 
 use super::filter::{Comparison, Filter, GROUPS_MAX, TESTS_MAX, TextTest};
-use super::language::parse_number;
+use super::language::parse_signed;
 use super::{ParseError, is_event_name};
 
 /// What a filter looks like, for who got one wrong.
@@ -226,7 +226,7 @@ impl<'a> Grammar<'_, 'a> {
     fn number(&mut self, field: String, comparison: Comparison) -> Result<Filter, ParseError> {
         let position = self.position();
         let operand = self.next().filter(|token| token.kind == Kind::Word);
-        match operand.and_then(|token| number(token.text)) {
+        match operand.and_then(|token| parse_signed(token.text)) {
             Some(operand) => Ok(Filter::Test { field, comparison, operand }),
             None => {
                 let message = "a number belongs here: `5`, `0x1f` or `-12`".to_owned();
@@ -266,14 +266,6 @@ fn joined(mut all: Vec<Filter>, join: impl Fn(Vec<Filter>) -> Filter) -> Filter 
             join(all)
         }
         None => join(all),
-    }
-}
-
-/// A number of 64 bits; a negative one in two's complement.
-fn number(text: &str) -> Option<u64> {
-    match text.strip_prefix('-') {
-        None => parse_number(text),
-        Some(digits) => parse_number(digits).filter(|n| *n <= 1 << 63).map(u64::wrapping_neg),
     }
 }
 

@@ -16,7 +16,7 @@ pub use filter::{Comparison, Field, FieldError, FieldValue, Filter, TextTest};
 pub(crate) use language::parse_place;
 pub use language::{
     Command, Deletion, ParseError, definition_lines, normalised, parse_command, parse_line,
-    without_comment,
+    without_comment, words,
 };
 pub use register::Register;
 pub use value::{ARRAY_MAX, Bits, TEXT_MAX, ValueType, Width};
@@ -36,6 +36,9 @@ pub const ARGS_MAX: usize = 128;
 pub const ARG_NAME_MAX: usize = 32;
 /// Largest maxactive (KRETPROBE_MAXACTIVE_MAX of the tracer).
 pub const MAXACTIVE_MAX: u32 = 4096;
+
+/// Words of a kernel stack of 16 KiB: what `$stackN` can name.
+pub(crate) const STACK_WORDS: u16 = 2048;
 
 /// What a filter calls the number of the task that was current.
 pub const PID_FIELD: &str = "common_pid";
@@ -259,17 +262,8 @@ mod hex_number {
         match Either::deserialize(d)? {
             Either::Number(number) => Ok(number),
             Either::Negative(number) => Ok(number.cast_unsigned()),
-            Either::Text(text) => {
-                let (sign, digits) = match text.strip_prefix('-') {
-                    Some(digits) => (-1_i64, digits),
-                    None => (1, text.as_str()),
-                };
-                let number = super::language::parse_address(digits).map(|addr| addr.0);
-                let number = number.filter(|n| sign > 0 || *n <= 1 << 63);
-                number
-                    .map(|n| if sign < 0 { n.wrapping_neg() } else { n })
-                    .ok_or_else(|| serde::de::Error::custom(format!("`{text}` is no number")))
-            }
+            Either::Text(text) => super::language::parse_signed(&text)
+                .ok_or_else(|| serde::de::Error::custom(format!("`{text}` is no number"))),
         }
     }
 }

@@ -61,22 +61,16 @@ impl Hit {
             writeln!(out, "{who} {when}: <stack trace>")?;
         }
         for addr in &record.stack {
-            writeln!(out, " => {}", frame(symbols, *addr))?;
+            writeln!(out, " => {}", function(symbols, Gva(*addr)))?;
         }
         Ok(())
     }
 }
 
-/// The function that an address is in, by its name.
+/// The function that an address is in, by its name; without one, its digits.
 fn function(symbols: Option<&SymbolTable>, at: Gva) -> String {
     let found = symbols.and_then(|symbols| symbols.resolve(at));
     found.map_or_else(|| at.to_string(), |found| found.qualified_name())
-}
-
-/// A place of a back-trace.
-fn frame(symbols: Option<&SymbolTable>, addr: u64) -> String {
-    let found = symbols.and_then(|symbols| symbols.resolve(Gva(addr)));
-    found.map_or_else(|| format!("{addr:#x}"), |found| found.qualified_name())
 }
 
 /// A guest's text without what would end a line, or steer a terminal.

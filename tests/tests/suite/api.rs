@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::http::{self, Answer};
-use exoprobe_tests::{PATIENCE, Service, TestGuest, cases};
+use exoprobe_tests::{PATIENCE, Service, cases};
 use serde_json::{Value, json};
 
 pub(crate) const CASES: &[Case] = cases![
@@ -28,11 +28,6 @@ pub(crate) const CASES: &[Case] = cases![
 const JSON: &str = "content-type: application/json";
 const TEXT: &str = "content-type: text/plain";
 const ACCEPT_JSON: &str = "accept: application/json";
-
-fn service(vcpus: u8) -> Service {
-    let snapshot = TestGuest::snapshot(vcpus);
-    Service::start(&["--restore", snapshot.to_str().unwrap()])
-}
 
 fn get(service: &Service, path: &str) -> Answer {
     http::ask(service.socket(), "GET", path, &[], b"")
@@ -85,7 +80,7 @@ fn assert_problem(answer: &Answer, status: u16, code: &str) -> Value {
 }
 
 fn the_main_job(vcpus: u8) {
-    let service = service(vcpus);
+    let service = Service::restored(vcpus);
     let mode = std::fs::metadata(service.socket()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     // Else it comes in between, now or later.
@@ -130,7 +125,7 @@ fn the_main_job(vcpus: u8) {
 }
 
 fn events_resume_by_sequence_as_lines_and_as_server_sent_events() {
-    let service = service(1);
+    let service = Service::restored(1);
     let body = r#"{"event": "w", "symbol_name": "ksys_write", "args": ["fd=%di", "len=%dx"]}"#;
     assert_eq!(post(&service, "/v1/probes", JSON, body).status, 201);
     let seconds = || get(&service, "/v1/vm").json()["seconds"].as_f64().unwrap();
@@ -167,7 +162,7 @@ fn events_resume_by_sequence_as_lines_and_as_server_sent_events() {
 }
 
 fn bad_requests_are_problems_and_change_nothing() {
-    let service = service(1);
+    let service = Service::restored(1);
     assert_eq!(post(&service, "/v1/probes", TEXT, "p:kept __x64_sys_getpid").status, 201);
     let cases = [
         (JSON, r#"{"event": "#, 400, "EINVAL"),
@@ -214,7 +209,7 @@ fn bad_requests_are_problems_and_change_nothing() {
 }
 
 fn return_probes_tell_values_callers_and_back_traces(vcpus: u8) {
-    let service = service(vcpus);
+    let service = Service::restored(vcpus);
     let batch = json!([
         {"event": "in", "symbol_name": "ksys_write", "args": ["len=%dx"]},
         {"kind": "r", "event": "out", "symbol_name": "ksys_write", "args": ["written=$retval"]},
@@ -259,7 +254,7 @@ fn return_probes_tell_values_callers_and_back_traces(vcpus: u8) {
 }
 
 fn functions_fail_and_return_as_actions_say() {
-    let service = service(1);
+    let service = Service::restored(1);
     let remove = || {
         let gone = http::ask(service.socket(), "DELETE", "/v1/probes", &[], b"");
         assert_eq!(gone.status, 204);
@@ -296,7 +291,7 @@ fn functions_fail_and_return_as_actions_say() {
 }
 
 fn values_come_from_memory_and_the_stack_or_are_faults() {
-    let service = service(1);
+    let service = Service::restored(1);
     let entry = json!({"event": "entry", "symbol_name": "__x64_sys_getpid", "actions": ["stack"],
         "args": ["number=+120(%di)", "bad=@0x10", "deep=+8(+0(@0xffff800000000000))",
             "near=-8(+8(%sp))", "top=$stack0", "sp=$stack"]});
@@ -315,7 +310,7 @@ fn values_come_from_memory_and_the_stack_or_are_faults() {
 }
 
 fn several_are_registered_and_unregistered_at_once() {
-    let service = service(1);
+    let service = Service::restored(1);
     let text = "p:count __x64_sys_getpid\nr:my/ret __x64_sys_getpid\np:left vfs_read";
     let made = post(&service, "/v1/probes", TEXT, text).json();
     work(&service, "getpid 10");
@@ -339,7 +334,7 @@ fn several_are_registered_and_unregistered_at_once() {
 
 fn the_switch_stops_all_and_leaves_each_as_it_was() {
     const ENABLED: &str = "/v1/kprobes/enabled";
-    let service = service(1);
+    let service = Service::restored(1);
     let text = "p:count __x64_sys_getpid\nr:ret __x64_sys_getpid";
     assert_eq!(post(&service, "/v1/probes", TEXT, text).status, 201);
     let hits = || {
@@ -369,7 +364,7 @@ fn the_switch_stops_all_and_leaves_each_as_it_was() {
 
 fn memory_and_code_are_as_they_are_without_probes() {
     const GETPID: &str = "__x64_sys_getpid";
-    let service = service(1);
+    let service = Service::restored(1);
     let memory = |at: &str| get(&service, &format!("/v1/memory?at={at}&len=32")).json();
     let code = || get(&service, &format!("/v1/disassembly?at={GETPID}")).json();
     let (bytes, lines) = (memory(GETPID), code());
@@ -393,7 +388,7 @@ fn memory_and_code_are_as_they_are_without_probes() {
 
 fn the_blacklist_is_the_kernels_file_and_has_reasons() {
     const BLACKLIST: &str = "/v1/kprobes/blacklist";
-    let service = service(1);
+    let service = Service::restored(1);
     let entries = http::ask(service.socket(), "GET", BLACKLIST, &[ACCEPT_JSON], b"").json();
     let entries = entries.as_array().unwrap();
     let line = |entry: &Value| {
@@ -418,7 +413,7 @@ fn the_blacklist_is_the_kernels_file_and_has_reasons() {
 }
 
 fn a_probe_whose_text_the_guest_rewrites_says_so_by_itself() {
-    let service = service(1);
+    let service = Service::restored(1);
     let victim = probe(&service, &json!({"event": "victim", "symbol_name": "__x64_sys_getppid"}));
     let to = format!("@{}", victim["addr"].as_str().unwrap());
     let actions = json!(["count", {"write_mem": {"to": to, "size": 1, "value": "0x90"}}]);
@@ -434,7 +429,7 @@ fn a_probe_whose_text_the_guest_rewrites_says_so_by_itself() {
 }
 
 fn a_client_that_stops_reading_its_events_slows_nobody() {
-    let service = service(1);
+    let service = Service::restored(1);
     assert_eq!(post(&service, "/v1/probes", TEXT, "p:getpid __x64_sys_getpid").status, 201);
     let mut lazy = http::connect(service.socket());
     lazy.write_all(&http::request("GET", "/v1/events?follow=true", &[], b"")).unwrap();
@@ -450,7 +445,7 @@ fn a_client_that_stops_reading_its_events_slows_nobody() {
 }
 
 fn two_hundred_clients_at_once() {
-    let service = service(1);
+    let service = Service::restored(1);
     assert_eq!(post(&service, "/v1/probes", TEXT, "p:getpid __x64_sys_getpid").status, 201);
     let mut waiting: Vec<_> = (0..200)
         .map(|n| {
@@ -478,7 +473,7 @@ fn two_hundred_clients_at_once() {
 }
 
 fn the_vm_by_http() {
-    let service = service(2);
+    let service = Service::restored(2);
     let vm = get(&service, "/v1/vm").json();
     assert_eq!((&vm["state"], &vm["vcpus"]), (&json!("running"), &json!(2)));
     assert_eq!((&vm["held"], &vm["boots"]), (&json!([]), &json!(1)));

@@ -372,8 +372,7 @@ fn every_function_that_the_rules_allow_is_optimized_and_put_back() {
 
 fn the_service_optimizes_by_itself_and_can_be_told_not_to() {
     const SWITCH: &str = "/v1/kprobes/optimization";
-    let snapshot = TestGuest::snapshot(1);
-    let service = Service::start(&["--restore", snapshot.to_str().unwrap()]);
+    let service = Service::restored(1);
     let ask = |method: &str, path: &str, body: &str| {
         let headers = ["content-type: text/plain"];
         http::ask(service.socket(), method, path, &headers, body.as_bytes())

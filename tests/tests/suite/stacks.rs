@@ -112,8 +112,7 @@ fn a_vcpu_in_user_mode_has_frames_of_user_mode(vcpus: u8) {
 }
 
 fn a_stack_is_shown_by_http_and_on_the_command_line() {
-    let snapshot = TestGuest::snapshot(1);
-    let service = Service::start(&["--restore", snapshot.to_str().unwrap()]);
+    let service = Service::restored(1);
     let status = |service: &Service| -> serde_json::Value {
         serde_json::from_str(&service.ok(&["--json", "vm", "status"])).unwrap()
     };

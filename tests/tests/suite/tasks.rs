@@ -44,8 +44,7 @@ fn processes_are_those_that_the_guest_has(vcpus: u8) {
 }
 
 fn processes_are_listed_by_http_and_on_the_command_line() {
-    let snapshot = TestGuest::snapshot(1);
-    let service = Service::start(&["--restore", snapshot.to_str().unwrap()]);
+    let service = Service::restored(1);
     let json: serde_json::Value = serde_json::from_str(&service.ok(&["--json", "ps"])).unwrap();
     assert_eq!((&json[1]["pid"], &json[1]["comm"]), (&2.into(), &"kthreadd".into()));
     let table = service.ok(&["ps"]);

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::http::{self, Answer};
-use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, exoprobe, finish};
+use exoprobe_tests::{PATIENCE, Service, cases, exoprobe, finish};
 
 pub(crate) const CASES: &[Case] = cases![
     the_seeds_session_runs_word_for_word,
@@ -21,11 +21,6 @@ pub(crate) const CASES: &[Case] = cases![
 
 const GETPID: &str = "__x64_sys_getpid";
 const OPEN: &str = "do_sys_openat2";
-
-fn service() -> Service {
-    let snapshot = TestGuest::snapshot(1);
-    Service::start(&["--restore", snapshot.to_str().unwrap()])
-}
 
 fn ask(service: &Service, method: &str, path: &str, text: &str) -> Answer {
     let path = format!("/v1/tracefs/{path}");
@@ -99,7 +94,7 @@ fn without_numbers(text: &str) -> String {
 }
 
 fn the_seeds_session_runs_word_for_word() {
-    let service = service();
+    let service = Service::restored(1);
     replace(&service, "kprobe_events", &format!("p:myprobe {OPEN} a0 a1 a2 a3"));
     append(&service, "kprobe_events", &format!("r:myretprobe {OPEN} rv ra"));
     let listing = format!(
@@ -189,7 +184,7 @@ const FAULTS: &[(&str, &str, &str, usize)] = &[
 ];
 
 fn faults_are_in_error_log_with_their_carets() {
-    let service = service();
+    let service = Service::restored(1);
     append(&service, "kprobe_events", &format!("p:there {GETPID}"));
     for (command, errno, id, column) in FAULTS {
         replace(&service, "error_log", "");
@@ -233,7 +228,7 @@ fn faults_are_in_error_log_with_their_carets() {
 }
 
 fn events_are_deleted_by_name_group_and_words() {
-    let service = service();
+    let service = Service::restored(1);
     let define = |names: &[&str]| {
         for name in names {
             append(&service, "kprobe_events", &format!("p:{name} {GETPID} a=%di b=%si"));
@@ -272,7 +267,7 @@ fn events_are_deleted_by_name_group_and_words() {
 }
 
 fn tracing_is_switched_cleared_and_taken() {
-    let service = service();
+    let service = Service::restored(1);
     append(&service, "kprobe_events", &format!("p:g {GETPID} n=$comm"));
     append(&service, "events/kprobes/g/enable", "1");
     work(&service, "getpid 2");
@@ -316,7 +311,7 @@ fn pipe(service: &Service) -> BufReader<UnixStream> {
 }
 
 fn filters_are_set_and_taken_away() {
-    let service = service();
+    let service = Service::restored(1);
     append(&service, "kprobe_events", "p:w ksys_write fd=%di count=%dx");
     append(&service, "events/kprobes/w/enable", "1");
     let filter = "events/kprobes/w/filter";
@@ -340,7 +335,7 @@ fn filters_are_set_and_taken_away() {
 }
 
 fn a_thousand_events_are_defined_by_one_write() {
-    let service = service();
+    let service = Service::restored(1);
     let line = |n: usize| format!("p:e{n} {GETPID} a=%di b=+8(%si):x32\n");
     append(&service, "kprobe_events", &(0..1000).map(line).collect::<String>());
     assert_eq!(cat(&service, "kprobe_events").lines().count(), 1000);
@@ -353,7 +348,7 @@ fn a_thousand_events_are_defined_by_one_write() {
 }
 
 fn what_cannot_be_read_or_written_says_so() {
-    let service = service();
+    let service = Service::restored(1);
     append(&service, "kprobe_events", &format!("p:e {GETPID}"));
     for (path, errno) in [
         ("kprobe_profile", "EACCES"),
@@ -388,7 +383,7 @@ fn what_cannot_be_read_or_written_says_so() {
 }
 
 fn the_session_of_the_docs_runs_in_a_shell() {
-    let service = service();
+    let service = Service::restored(1);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tracer-session.sh");
     let mut session = Command::new(script);
     session.env("EXOPROBE_SOCKET", service.socket()).env("EXOPROBE", exoprobe().get_program());

@@ -1,13 +1,11 @@
 //! Bodies of arguments: what is looked up.
 
-use super::super::{Fetch, NESTING_MAX, is_identifier};
+use super::super::{Fetch, NESTING_MAX, STACK_WORDS, is_identifier};
 use super::ParseError;
-use super::token::{Token, parse_number, parse_offset};
+use super::token::{Token, parse_number, parse_offset, parse_signed};
 
 /// Longest name of a parameter, in bytes.
 const PARAMETER_MAX: usize = 128;
-/// Words of a kernel stack of 16 KiB: what `$stackN` can name.
-const STACK_WORDS: u64 = 2048;
 /// What `$argN` can name.
 const ARGUMENTS_MAX: u64 = 2048;
 
@@ -55,7 +53,7 @@ fn variable(body: &Token<'_>) -> Result<Fetch, ParseError> {
     }
     let number = |text: &str, max: u64| parse_number(text).filter(|n| *n < max);
     if let Some(n) = name.strip_prefix("stack") {
-        return match number(n, STACK_WORDS).map(u16::try_from) {
+        return match number(n, STACK_WORDS.into()).map(u16::try_from) {
             Some(Ok(n)) => Ok(Fetch::Stack(n)),
             _ => {
                 let message = format!("`{n}` is no stack entry: 0 to {}", STACK_WORDS - 1);
@@ -116,10 +114,8 @@ fn constant(value: &Token<'_>) -> Result<Fetch, ParseError> {
             ),
         };
     }
-    let number = match value.text.strip_prefix('-') {
-        Some(digits) => parse_number(digits).filter(|n| *n <= 1 << 63).map(u64::wrapping_neg),
-        None => parse_number(value.text.strip_prefix('+').unwrap_or(value.text)),
-    };
+    let number =
+        value.text.strip_prefix('+').map_or_else(|| parse_signed(value.text), parse_number);
     match number {
         Some(number) => Ok(Fetch::Constant(number)),
         None => {

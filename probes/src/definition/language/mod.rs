@@ -19,8 +19,9 @@ pub use command::{
 };
 pub use error::{ParseError, normalised};
 
+pub use token::words;
+
 pub(super) use argument::parse_arg;
 pub(super) use body::parse_fetch;
-pub(super) use place::parse_address;
 pub(crate) use place::parse_place;
-pub(crate) use token::parse_number;
+pub(crate) use token::{parse_number, parse_signed};

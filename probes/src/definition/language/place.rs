@@ -15,7 +15,7 @@ pub(crate) fn parse_place(text: &str) -> Result<ProbeDefinition, ParseError> {
 }
 
 /// A whole text that is a number.
-pub(in super::super) fn parse_address(text: &str) -> Option<Gva> {
+pub(super) fn parse_address(text: &str) -> Option<Gva> {
     parse_number(text).map(Gva)
 }
 

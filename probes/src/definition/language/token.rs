@@ -44,7 +44,12 @@ impl<'a> Token<'a> {
     }
 }
 
-/// The words of a command.
+/// The words of a command, with the columns where they begin.
+pub fn words(command: &str) -> impl Iterator<Item = (usize, &str)> {
+    tokens(super::without_comment(command)).into_iter().map(|token| (token.at, token.text))
+}
+
+/// The words of a text.
 pub(super) fn tokens<'a>(line: &'a str) -> Vec<Token<'a>> {
     let mut input = LocatingSlice::new(line);
     let word = |input: &mut LocatingSlice<&'a str>| -> winnow::ModalResult<Token<'a>> {
@@ -72,6 +77,14 @@ pub(crate) fn parse_number(text: &str) -> Option<u64> {
     // from_str_radix alone would take a sign.
     digits.chars().all(|c| c.is_digit(radix)).then_some(())?;
     u64::from_str_radix(digits, radix).ok()
+}
+
+/// A number of 64 bits; a negative one in two's complement.
+pub(crate) fn parse_signed(text: &str) -> Option<u64> {
+    match text.strip_prefix('-') {
+        None => parse_number(text),
+        Some(digits) => parse_number(digits).filter(|n| *n <= 1 << 63).map(u64::wrapping_neg),
+    }
 }
 
 /// A number behind `+` or `-`.

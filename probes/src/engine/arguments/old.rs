@@ -1,13 +1,11 @@
 //! Values as the tracer's first version wrote them (kprobe-based event tracer, "Synopsis"): `aN`, `sN`, `sa`, and at a
 //! return `rv`, `ra`.
 
-use crate::definition::{Fetch, Register};
+use crate::definition::{Fetch, Register, STACK_WORDS};
 
 /// Registers that arguments come in, in order (System V ABI, AMD64, 3.2.3).
 pub(super) const REGISTERS: [Register; 6] =
     [Register::Di, Register::Si, Register::Dx, Register::Cx, Register::R8, Register::R9];
-/// Words of a kernel stack of 16 KiB.
-const STACK_WORDS: u16 = 2048;
 
 /// What such a name stands for.
 pub(super) fn fetch(name: &str, at_return: bool) -> Option<Fetch> {
