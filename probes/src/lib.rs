@@ -10,6 +10,7 @@ mod engine;
 mod error;
 mod events;
 pub mod insn;
+mod latency;
 mod status;
 
 pub use definition::{
@@ -23,4 +24,5 @@ pub use engine::{
 };
 pub use error::{AttachError, BatchError, ProbeError, Reserved};
 pub use events::{Event, EventPage, EventStore, StackFrame, TracePage, trace_header};
+pub use latency::Latency;
 pub use status::{DisplacedBy, ProbeStatus, StatusFlag};

@@ -4,6 +4,7 @@ use exoprobe_vmm::Gva;
 use serde::{Deserialize, Serialize};
 
 use crate::definition::{Action, ProbeKind, ReturnMode};
+use crate::latency::Latency;
 
 /// How a probe's instruction runs displaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +84,8 @@ pub struct ProbeStatus {
     pub maxactive: Option<u32>,
     /// Of a return probe: calls that it follows now.
     pub active: Option<u32>,
+    /// Of a return probe: how long its calls took.
+    pub latency: Option<Latency>,
     /// Of a return probe: how it takes hold of returns.
     pub return_mode: Option<ReturnMode>,
     /// What a hit does.

@@ -4,6 +4,9 @@
 
 use kvm_ioctls::VcpuFd;
 
+/// A vCPU's time-stamp counter (Intel SDM vol. 4, IA32_TIME_STAMP_COUNTER).
+pub(crate) const MSR_TSC: u32 = 0x10;
+
 /// A moment on the guest's clock: ticks of the time-stamp counter since power-on.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
@@ -44,6 +47,13 @@ impl GuestClock {
     #[expect(clippy::cast_precision_loss, reason = "2^53 ticks are 30 days at 3 GHz, to the tick")]
     pub fn seconds(&self, time: GuestTime) -> f64 {
         time.0 as f64 / (f64::from(self.khz.max(1)) * 1e3)
+    }
+
+    /// Whole nanoseconds that so many ticks take.
+    #[must_use]
+    pub fn nanos(&self, ticks: u64) -> u64 {
+        let nanos = u128::from(ticks) * 1_000_000 / u128::from(self.khz.max(1));
+        u64::try_from(nanos).unwrap_or(u64::MAX)
     }
 
     /// Whole microseconds since the guest's power-on.

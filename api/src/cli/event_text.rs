@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::color::Palette;
 use super::format::{printable, scalar};
+use super::latency::duration;
 use crate::client::EventRecord;
 
 /// An event as ftrace's `trace` shows it, its back-trace on lines of their own. `caller` is where a return probe's
@@ -44,7 +45,9 @@ fn hit(event: &EventRecord, caller: Option<&str>, style: Style) -> String {
         Some(ret_addr) => {
             let to = printable(caller.unwrap_or(ret_addr));
             let from = printable(symbol_name.as_ref().unwrap_or(addr));
-            format!("({style}{to}{style:#} <- {style}{from}{style:#})")
+            let took = event.duration_ns.map(|took| format!(" {}", duration(took)));
+            let took = took.unwrap_or_default();
+            format!("({style}{to}{style:#} <- {style}{from}{style:#}){took}")
         }
         None => {
             let place = printable(&place(symbol_name.as_deref(), *offset, addr));
@@ -119,7 +122,7 @@ mod tests {
         let mut event: EventRecord = serde_json::from_str(
             r#"{"seq":7,"time":12.5,"vcpu":1,"group":"kprobes","event":"ret",
                 "symbol_name":"vfs_read","offset":0,"addr":"0xffffffff81000000",
-                "ret_addr":"0xffffffff81000104","args":{"arg1":"0x1"},
+                "ret_addr":"0xffffffff81000104","duration_ns":1250,"args":{"arg1":"0x1"},
                 "stack":[{"addr":"0xffffffff81000000","symbol_name":"vfs_read","offset":0},
                     {"addr":"0xffffffffc0000000","symbol_name":null,"offset":0}]}"#,
         )
@@ -128,17 +131,17 @@ mod tests {
         let frames = "\n        => vfs_read+0x0\n        => 0xffffffffc0000000";
         assert_eq!(
             plain(&event, None),
-            format!("{start}(0xffffffff81000104 <- vfs_read) arg1=0x1{frames}")
+            format!("{start}(0xffffffff81000104 <- vfs_read) 1.25us arg1=0x1{frames}")
         );
         assert_eq!(
             plain(&event, Some("ksys_read+0x4f")),
-            format!("{start}(ksys_read+0x4f <- vfs_read) arg1=0x1{frames}")
+            format!("{start}(ksys_read+0x4f <- vfs_read) 1.25us arg1=0x1{frames}")
         );
         event.stack.clear();
         event.symbol_name = None;
         assert_eq!(
             plain(&event, None),
-            format!("{start}(0xffffffff81000104 <- 0xffffffff81000000) arg1=0x1")
+            format!("{start}(0xffffffff81000104 <- 0xffffffff81000000) 1.25us arg1=0x1")
         );
     }
 

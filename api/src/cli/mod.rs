@@ -12,6 +12,7 @@ mod events;
 mod export;
 mod format;
 mod kprobes;
+mod latency;
 mod memory;
 mod modules;
 mod mount;

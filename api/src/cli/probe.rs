@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use clap::{Args, Subcommand};
+use exoprobe_probes::Latency;
 use exoprobe_probes::definition::DEFAULT_GROUP;
 use hyper::Method;
 use hyper::body::Bytes;
@@ -14,6 +15,7 @@ use super::add::{AddArgs, add};
 use super::error::{CliError, problem_text};
 use super::format::{members, printable};
 use super::kprobes::{Switch, blacklist, switch};
+use super::latency::distribution;
 use super::show::{ProbeRow, probe_table};
 use crate::client::{ApiPath, ClientError, Payload};
 
@@ -163,8 +165,14 @@ pub(super) fn print_table(context: &mut Context<'_>, probes: &[u8]) -> Result<()
 
 async fn show(context: &mut Context<'_>, name: &ProbeName) -> Result<(), CliError> {
     let probe = context.client.get(&name.path()).await?;
-    let Some(probe) = context.read::<Value>(&probe)? else { return Ok(()) };
-    Ok(write!(context.out, "{}", members(&probe))?)
+    let Some(mut probe) = context.read::<Value>(&probe)? else { return Ok(()) };
+    let latency = probe.as_object_mut().and_then(|members| members.remove("latency"));
+    let latency = Option::<Latency>::deserialize(latency.unwrap_or_default());
+    write!(context.out, "{}", members(&probe))?;
+    if let Some(latency) = latency.map_err(ClientError::from)?.filter(|found| found.calls > 0) {
+        write!(context.out, "\n{}", distribution(&latency))?;
+    }
+    Ok(())
 }
 
 async fn set_enabled(

@@ -1,5 +1,6 @@
 //! Probes for people.
 
+use exoprobe_probes::Latency;
 use serde::Deserialize;
 
 use super::format::{Column, printable, table};
@@ -24,6 +25,7 @@ pub(super) struct ProbeRow {
     pub(super) filtered: u64,
     pub(super) lost: u64,
     pub(super) nmissed: u64,
+    pub(super) latency: Option<Latency>,
     displaced: Option<String>,
 }
 

@@ -50,6 +50,8 @@ pub struct EventRecord {
     pub addr: String,
     /// Where the function returned to, of a return probe.
     pub ret_addr: Option<String>,
+    /// How long the call took, of a return probe, in nanoseconds.
+    pub duration_ns: Option<u64>,
     /// Values by name.
     #[serde(default)]
     pub args: Map<String, Value>,

@@ -217,6 +217,7 @@ mod tests {
                 offset: 0,
                 addr: "0x0".into(),
                 ret_addr: None,
+                duration_ns: None,
                 args: serde_json::Map::new(),
                 stack: None,
             })

@@ -44,6 +44,9 @@ impl Guest for BootingGuest {
     fn msr(&self, _index: u32) -> Result<u64, VcpuError> {
         Ok(0)
     }
+    fn tsc_offset(&self) -> Result<u64, VcpuError> {
+        Ok(0)
+    }
     fn sync_vcpus(&self) -> Result<(), VcpuError> {
         Ok(())
     }

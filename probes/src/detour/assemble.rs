@@ -60,6 +60,8 @@ pub enum Value {
     },
     /// Where the call returns to; in code for returns only.
     ReturnAddress,
+    /// The guest's time-stamp counter when the call began; in code for returns only.
+    Entered,
     /// This number.
     Constant(u64),
 }

@@ -14,7 +14,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
 use super::assemble::{Block, DetourError, Labels, Mapped, Surroundings, Task, Value};
-use super::pool::{KEY, NEXT, Pool, RETURN, SELF, SHOWS, STUB};
+use super::pool::{ENTERED, KEY, NEXT, Pool, RETURN, SELF, SHOWS, STUB};
 use super::ring::{
     self, RECORD_ARGS, RECORD_COMM, RECORD_PID, RECORD_TIME, RING_DATA, RING_HEAD, RING_LIMIT,
 };
@@ -58,6 +58,13 @@ fn in_task(offset: u32) -> i32 {
 fn loads(values: &[Value]) -> i32 {
     let loaded = values.iter().filter(|value| value.is_loaded()).count();
     i32::try_from(loaded).expect("at most 16")
+}
+
+/// RAX: the time-stamp counter; RDX is used.
+fn read_tsc(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    a.rdtsc()?;
+    a.shl(rdx, 32)?;
+    a.or(rax, rdx)
 }
 
 /// What is on the stack while a detour runs.
@@ -214,6 +221,7 @@ impl Code {
             Value::Register(_)
             | Value::StackPointer
             | Value::ReturnAddress
+            | Value::Entered
             | Value::Constant(_) => {
                 let from = self.value(value)?;
                 return Ok(self.a.mov(rax, from)?);
@@ -259,9 +267,7 @@ impl Code {
         }
         self.reserve(values.len(), around, labels)?;
         let a = &mut self.a;
-        a.rdtsc()?;
-        a.shl(rdx, 32)?;
-        a.or(rax, rdx)?;
+        read_tsc(a)?;
         a.mov(qword_ptr(rcx + RECORD_TIME), rax)?;
         if let Some(current) = around.current {
             a.mov(rax, qword_ptr(per_cpu(current.task)?).gs())?;
@@ -364,9 +370,10 @@ impl Code {
                 unreachable!("it is loaded")
             }
             Value::Constant(number) => a.mov(rax, *number)?,
-            Value::ReturnAddress => {
+            Value::ReturnAddress | Value::Entered => {
+                let field = if *value == Value::Entered { ENTERED } else { SHOWS };
                 a.mov(rax, qword_ptr(rsp + frame.above()))?;
-                a.mov(rax, qword_ptr(rax + SHOWS))?;
+                a.mov(rax, qword_ptr(rax + field))?;
             }
         }
         Ok(rax)
@@ -396,6 +403,8 @@ impl Code {
         a.mov(rax, qword_ptr(rsp + above))?;
         a.mov(qword_ptr(rcx + RETURN), rax)?;
         a.mov(qword_ptr(rcx + SHOWS), rax)?;
+        read_tsc(a)?;
+        a.mov(qword_ptr(rcx + ENTERED), rax)?;
         a.lea(rdx, ptr(rsp + above))?;
         a.mov(qword_ptr(rcx + KEY), rdx)?;
         a.mov(rax, qword_ptr(rcx + STUB))?;

@@ -18,7 +18,7 @@ pub use assemble::{
 };
 pub use pool::{FollowedCall, Pool, PoolMemory, STUB_LEN};
 pub use region::{Ground, JMP_LEN, Obstacle, Region};
-pub use ring::{GuestRecord, GuestRing, PlainWords, Scribbled, Words};
+pub use ring::{GuestRecord, GuestRing, PlainWords, RETURN_VALUES, Scribbled, Words};
 pub use targets::Targets;
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ const MISSED: u64 = 8;
 const ENABLED: u64 = 16;
 const INSTANCES: u64 = 64;
 /// Bytes of an instance.
-const INSTANCE: u64 = 48;
+const INSTANCE: u64 = 56;
 /// Offsets in an instance: the next free one's address, its lower half;
 pub(super) const NEXT: i32 = 0;
 /// where its call's return address was, 0 while there is none;
@@ -34,8 +34,10 @@ pub(super) const RETURN: i32 = 16;
 pub(super) const SHOWS: i32 = 24;
 /// its stub's address;
 pub(super) const STUB: i32 = 32;
-/// and its own, the lower half.
+/// its own, the lower half;
 pub(super) const SELF: i32 = 40;
+/// and the guest's time-stamp counter when the call began.
+pub(super) const ENTERED: i32 = 48;
 /// Bytes of a stub: push imm32, jmp rel32.
 pub const STUB_LEN: usize = 10;
 
@@ -102,6 +104,8 @@ pub struct FollowedCall {
     pub return_to: Gva,
     /// Where it returns to.
     pub shows: Gva,
+    /// The guest's time-stamp counter when it began.
+    pub entered: u64,
 }
 
 /// The host's side of a pool.
@@ -131,6 +135,7 @@ impl PoolMemory {
                 (SHOWS, 0),
                 (STUB, made.stub(index).0),
                 (SELF, low(pool.instance(index))),
+                (ENTERED, 0),
             ];
             for (field, word) in fields {
                 words.store(at + u64::from(field.unsigned_abs()), word);
@@ -188,8 +193,9 @@ impl PoolMemory {
     /// The call that an instance follows, as the guest has it; `None` while it is free.
     #[must_use]
     pub fn call(&self, words: &impl Words, index: u32) -> Option<FollowedCall> {
-        let word = |field| Gva(words.load(self.field(index, field)));
-        let call = FollowedCall { key: word(KEY), return_to: word(RETURN), shows: word(SHOWS) };
+        let word = |field| words.load(self.field(index, field));
+        let [key, return_to, shows] = [KEY, RETURN, SHOWS].map(|field| Gva(word(field)));
+        let call = FollowedCall { key, return_to, shows, entered: word(ENTERED) };
         (call.key != Gva(0)).then_some(call)
     }
 
@@ -212,8 +218,13 @@ impl PoolMemory {
                 Err(now) => found = now,
             }
         };
-        let fields = [(RETURN, call.return_to), (SHOWS, call.shows), (KEY, call.key)];
-        fields.into_iter().for_each(|(field, at)| words.store(self.field(index, field), at.0));
+        let fields = [
+            (RETURN, call.return_to.0),
+            (SHOWS, call.shows.0),
+            (ENTERED, call.entered),
+            (KEY, call.key.0),
+        ];
+        fields.into_iter().for_each(|(field, word)| words.store(self.field(index, field), word));
         Some(index)
     }
 
@@ -256,7 +267,12 @@ mod tests {
     const STUBS: Gva = Gva(0xffff_ffff_ff28_0000);
 
     fn call(key: u64) -> FollowedCall {
-        FollowedCall { key: Gva(key), return_to: Gva(key + 1), shows: Gva(key + 2) }
+        FollowedCall {
+            key: Gva(key),
+            return_to: Gva(key + 1),
+            shows: Gva(key + 2),
+            entered: key + 3,
+        }
     }
 
     fn made() -> (PlainWords, PoolMemory) {
@@ -290,7 +306,7 @@ mod tests {
         }
         let near = [STUBS.0 - 10, STUBS.0 + 1, STUBS.0 + 30];
         assert!(near.into_iter().all(|at| pool.of_stub(Gva(at)).is_none()));
-        let near = [POOL.at.0, POOL.at.0 + 63, POOL.at.0 + 65, POOL.at.0 + 64 + 3 * 48];
+        let near = [POOL.at.0, POOL.at.0 + 63, POOL.at.0 + 65, POOL.at.0 + 64 + 3 * 56];
         assert!(near.into_iter().all(|at| pool.at(Gva(at)).is_none()));
     }
 

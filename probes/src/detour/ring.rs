@@ -33,14 +33,16 @@ pub(super) const RECORD_COMM: i32 = 16;
 /// See [`RECORD_TIME`].
 pub(super) const RECORD_ARGS: i32 = 32;
 const WORD: usize = 8;
-/// Most arguments of a record: a return's has the return address besides.
-pub(super) const ARGS_MAX: usize = crate::definition::ARGS_MAX + 1;
+/// Values that the record of a return has before its arguments: where to, and when the call began.
+pub const RETURN_VALUES: usize = 2;
+/// Most values of a record.
+pub(super) const ARGS_MAX: usize = crate::definition::ARGS_MAX + RETURN_VALUES;
 /// Bytes of the longest record, and of what is behind a ring's end for it.
 pub(super) const RECORD_MAX: usize = RECORD_ARGS as usize + ARGS_MAX * WORD;
 
 /// The header of a whole record: never zero.
 pub(super) fn header(number: u16, args: usize) -> u32 {
-    let args = u32::try_from(args.min(ARGS_MAX)).expect("at most 129");
+    let args = u32::try_from(args.min(ARGS_MAX)).expect("at most 130");
     u32::from(number) << 16 | args << 1 | 1
 }
 

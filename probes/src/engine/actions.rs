@@ -13,7 +13,7 @@ use super::returns::RETURN_ADDRESS_LEN;
 use super::table::Table;
 use super::values::{Bytes, place, read_text, word};
 use crate::definition::{Action, Argument, Fetch, Field, FieldValue};
-use crate::events::{Shape, TextPlace, show_symbol};
+use crate::events::{Returned, Shape, TextPlace, show_symbol};
 
 /// Most places of a back-trace.
 const STACK_DEPTH: usize = 32;
@@ -29,8 +29,8 @@ pub(super) struct Occasion<'a> {
     pub(super) probe: &'a Probe,
     /// The address probed.
     pub(super) at: Gva,
-    /// Where the function returned to, of a return probe.
-    pub(super) ret_addr: Option<Gva>,
+    /// Of a return probe.
+    pub(super) returned: Option<Returned>,
 }
 
 impl HitPath {
@@ -91,7 +91,7 @@ impl HitPath {
     }
 
     fn record(&self, table: &Table, occasion: &Occasion<'_>, hit: &mut Hit<'_>, stack: &[u64]) {
-        let Occasion { probe, ret_addr, .. } = *occasion;
+        let Occasion { probe, returned, .. } = *occasion;
         let Some(ring) = self.rings.get(usize::from(hit.vcpu)) else { return };
         let arguments = probe.arguments();
         let Arguments { list, may_fault, has_bytes } = &*arguments;
@@ -100,7 +100,7 @@ impl HitPath {
         let task = current(table, hit);
         let shape = Shape {
             has_task: task.is_some(),
-            is_return: ret_addr.is_some(),
+            is_return: returned.is_some(),
             may_fault: *may_fault,
             args: u16::try_from(list.len()).unwrap_or(u16::MAX),
             stack: u16::try_from(stack.len()).unwrap_or(u16::MAX),
@@ -112,8 +112,8 @@ impl HitPath {
         if let Some(task) = &task {
             writer.task(task);
         }
-        if let Some(ret_addr) = ret_addr {
-            writer.ret_addr(ret_addr.0);
+        if let Some(returned) = returned {
+            writer.returned(returned);
         }
         let value = |(index, arg): (usize, &Argument)| match arg.is_in_bytes() {
             true => bytes_at[index].map(TextPlace::word),
@@ -133,7 +133,8 @@ impl HitPath {
         occasion: &Occasion<'_>,
         hit: &Hit<'_>,
     ) -> ([u64; STACK_DEPTH], usize) {
-        let from = match occasion.ret_addr {
+        let ret_addr = occasion.returned.map(|returned| returned.to);
+        let from = match ret_addr {
             Some(ret_addr) => Place::at(ret_addr, hit.regs).returned(),
             // At a function's entry its own frame is not made yet.
             None if occasion.probe.is_entry => Place::at(occasion.at, hit.regs).without_frame(0),
@@ -141,7 +142,7 @@ impl HitPath {
         };
         let stack = ProbedStack { path: self, table, memory: hit.memory };
         let callers = Walk::new(table.orc.as_deref(), &stack, from);
-        let all = std::iter::once(occasion.at).chain(occasion.ret_addr).chain(callers);
+        let all = std::iter::once(occasion.at).chain(ret_addr).chain(callers);
         let (mut frames, mut depth) = ([0; STACK_DEPTH], 0);
         for (frame, at) in frames.iter_mut().zip(all) {
             (*frame, depth) = (at.0, depth + 1);

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use exoprobe_vmm::Gva;
 
 use super::actions::Occasion;
-use super::handlers::{EntryVerdict, Hit};
+use super::handlers::{EntryVerdict, Hit, Instance};
 use super::hit::{HitPath, Turn};
 use super::probe::{Probe, Returns, count};
 use super::returns::{Active, RETURN_ADDRESS_LEN, recycle, watch};
 use super::table::{Site, Stop, Table};
 use crate::definition::ReturnMode;
+use crate::events::Returned;
 
 /// How a call is followed.
 enum Way {
@@ -135,7 +136,8 @@ impl HitPath {
             && let Some(returns) = probe.returns()
         {
             let mut hit = hit.of(probe.fault_handler.as_ref());
-            stop = self.act_on_return(table, &probe, active.instance.ret_addr, &mut hit);
+            let Instance { ret_addr, entered, .. } = active.instance;
+            stop = self.act_on_return(table, &probe, Returned { to: ret_addr, entered }, &mut hit);
             if let Some(handler) = &returns.handler {
                 handler(&mut active.instance, &mut hit);
             }
@@ -149,10 +151,10 @@ impl HitPath {
         &self,
         table: &Table,
         probe: &Probe,
-        ret_addr: Gva,
+        returned: Returned,
         hit: &mut Hit<'_>,
     ) -> bool {
-        let occasion = Occasion { probe, at: probe.at(), ret_addr: Some(ret_addr) };
+        let occasion = Occasion { probe, at: probe.at(), returned: Some(returned) };
         self.act(table, &occasion, hit).stop
     }
 

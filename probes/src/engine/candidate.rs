@@ -169,7 +169,7 @@ fn follower(
     let memory = PoolMemory::new(hidden, piece.offset, pool, stubs);
     rings.set_pool(code.blocks[0], memory);
     code.pool = Some(piece);
-    let follower = Arc::new(Follower { pool: memory, code, stubs });
+    let follower = Arc::new(Follower { pool: memory, code, stubs, clock: rings.clock() });
     let both = (Arc::clone(probe), Arc::clone(&follower));
     registry.optimizer.followers.insert(probe.id, both);
     Ok(follower)

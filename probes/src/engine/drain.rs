@@ -5,8 +5,15 @@ use std::sync::{Arc, PoisonError};
 use rustc_hash::FxHashMap;
 
 use super::Engine;
+use super::probe::Probe;
 use super::registry::{Registered, Registry};
 use crate::events::{Hit, Origin, Record};
+
+/// Whose a record is.
+struct Source {
+    probe: Arc<Probe>,
+    origin: Arc<Origin>,
+}
 
 impl Engine {
     /// Moves all recorded hits into the event store, merged by time; one whose handler took long may come
@@ -20,21 +27,25 @@ impl Engine {
         let mut guests = self.path.rings_of_guest.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch: Vec<(u8, Record)> = Vec::new();
         guests.drain(self.guest.hidden(), |found, record| {
-            let record = Record::of_guest(found.probe.id, record, found.is_return, found.has_task);
-            batch.push((found.vcpu, record));
+            batch.push((found.vcpu, found.record(record)));
         });
         for (vcpu, ring) in (0u8..).zip(&self.path.rings) {
             ring.drain(|record| batch.push((vcpu, record)));
         }
         batch.sort_by_key(|(_, record)| record.time);
-        let mut origins: FxHashMap<u32, Option<Arc<Origin>>> = FxHashMap::default();
+        let mut sources: FxHashMap<u32, Option<Source>> = FxHashMap::default();
         let hits = batch.into_iter().filter_map(|(vcpu, record)| {
-            let origin = origins.entry(record.probe).or_insert_with(|| {
+            let source = sources.entry(record.probe).or_insert_with(|| {
                 let from = registry.probes.get(&record.probe)?;
-                Some(Arc::new(self.origin(registry, from)))
+                let origin = Arc::new(self.origin(registry, from));
+                Some(Source { probe: Arc::clone(&from.probe), origin })
             });
             // A probe that has gone tells nothing any more.
-            Some(Hit { origin: Arc::clone(origin.as_ref()?), vcpu, record })
+            let Source { probe, origin } = source.as_ref()?;
+            if let Some((returns, ticks)) = probe.returns().zip(record.duration()) {
+                returns.timed.add(self.clock.nanos(ticks));
+            }
+            Some(Hit { origin: Arc::clone(origin), vcpu, record })
         });
         self.store.append(hits)
     }

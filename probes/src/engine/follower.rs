@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use exoprobe_vmm::{Gva, HiddenMemory};
+use exoprobe_vmm::{GuestTime, Gva, HiddenMemory};
 
 use super::calls::is_on;
 use super::code::Code;
@@ -15,6 +15,7 @@ use super::probe::{Probe, Returns};
 use super::returns::RETURN_ADDRESS_LEN;
 use super::table::Table;
 use crate::detour::{FollowedCall, PoolMemory};
+use crate::events::Returned;
 
 /// A return probe's pool and code within the guest.
 pub(crate) struct Follower {
@@ -24,6 +25,8 @@ pub(crate) struct Follower {
     pub(super) code: Code,
     /// The first stub: what comes before it in `code` is run by returns.
     pub(super) stubs: Gva,
+    /// What is added to the guest's time-stamp counter to have its time.
+    pub(super) clock: u64,
 }
 
 impl Follower {
@@ -93,7 +96,9 @@ impl HitPath {
         let guest = self.guest.upgrade()?;
         let key = Gva(hit.regs.rsp);
         let return_to = Gva(hit.memory.word(key)?);
-        let call = FollowedCall { key, return_to, shows: self.true_return(table, return_to) };
+        let entered = hit.time.0.wrapping_sub(follower.clock);
+        let shows = self.true_return(table, return_to);
+        let call = FollowedCall { key, return_to, shows, entered };
         let index = follower.pool.claim(guest.hidden(), call)?;
         let stored = hit.memory.store_u64(key, follower.pool.stub(index).0);
         if stored.is_err() {
@@ -128,7 +133,8 @@ impl HitPath {
             Some(call) => {
                 hit.regs.rip = call.shows.0;
                 if is_on(table, probe) {
-                    self.act_on_return(table, probe, call.shows, hit);
+                    let entered = GuestTime(call.entered.wrapping_add(follower.clock));
+                    self.act_on_return(table, probe, Returned { to: call.shows, entered }, hit);
                 }
                 follower.pool.release(hidden, index);
             }

@@ -22,6 +22,11 @@ pub trait Guest: Send + Sync {
     /// # Errors
     /// As [`Self::sregs`].
     fn msr(&self, index: u32) -> Result<u64, VcpuError>;
+    /// What is added to the first vCPU's time-stamp counter to have the guest's time, in ticks.
+    ///
+    /// # Errors
+    /// As [`Self::sregs`].
+    fn tsc_offset(&self) -> Result<u64, VcpuError>;
     /// Returns once every vCPU has left the guest and dealt with the exit, since the call.
     ///
     /// # Errors
@@ -55,6 +60,10 @@ impl Guest for Vm {
 
     fn msr(&self, index: u32) -> Result<u64, VcpuError> {
         self.msr(0, index)
+    }
+
+    fn tsc_offset(&self) -> Result<u64, VcpuError> {
+        self.tsc_offset(0)
     }
 
     fn sync_vcpus(&self) -> Result<(), VcpuError> {

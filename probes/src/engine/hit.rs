@@ -288,7 +288,7 @@ fn look<'a>(view: &'a KernelView, context: &'a mut HitContext<'_>) -> Hit<'a> {
 }
 
 fn occasion(probe: &Probe, at: Gva) -> Occasion<'_> {
-    Occasion { probe, at, ret_addr: None }
+    Occasion { probe, at, returned: None }
 }
 
 /// Runs the instruction under the breakpoint, or sends the vCPU to where it runs.

@@ -110,9 +110,6 @@ pub struct Traceless<'a> {
     _registry: MutexGuard<'a, Registry>,
 }
 
-/// The vCPU's own time-stamp counter, which detours read.
-const MSR_TSC: u32 = 0x10;
-
 /// The probe engine of one guest. Its methods may wait for vCPUs: handlers, which run on vCPUs' threads, must
 /// not call them.
 pub struct Engine {
@@ -363,13 +360,7 @@ impl Engine {
     /// ([`ProbeStatus::reason`]). To be called now and then; not by handlers.
     pub fn optimize(&self) -> Optimization {
         let mut registry = self.lock();
-        let done = self.path.optimize(&mut registry, self.guest.as_ref());
-        if done.total > 0 {
-            let mut rings = self.path.rings_of_guest.lock().unwrap_or_else(PoisonError::into_inner);
-            let read = || self.guest.msr(MSR_TSC).map(|tsc| self.clock.now().0.wrapping_sub(tsc));
-            rings.set_clock(|| read().unwrap_or_default());
-        }
-        done
+        self.path.optimize(&mut registry, self.guest.as_ref())
     }
 
     /// One probe as its registration told of it, for unregistering several at once.

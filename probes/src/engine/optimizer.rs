@@ -227,6 +227,9 @@ impl HitPath {
             return Optimization { total: optimizer.installed.len(), ..Optimization::default() };
         }
         optimizer.changed = false;
+        if !sites.is_empty() {
+            rings.set_clock(|| guest.tsc_offset().unwrap_or_default());
+        }
         let is_due = |site: &&Arc<Site>| registry.optimizer.is_due(site.at);
         let sites: Vec<Arc<Site>> = registry.sites.values().filter(is_due).cloned().collect();
         for site in sites {

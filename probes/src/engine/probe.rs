@@ -14,6 +14,7 @@ use super::handlers::{
 };
 use super::returns::{Active, Watch};
 use crate::definition::{Action, Field, Filter, Flag, ProbeDefinition, ReturnMode};
+use crate::latency::Timed;
 
 /// Default maxactive on few vCPUs (kprobes.rst: max(10, 2*NR_CPUS)).
 const MAXACTIVE_LEAST: u32 = 10;
@@ -60,6 +61,8 @@ pub(crate) struct Returns {
     pub(crate) sites: AtomicU32,
     /// Where those in use are found, in the mode `site`.
     pub(crate) watched: Box<[Watch]>,
+    /// How long its calls took, as far as they are recorded.
+    pub(crate) timed: Timed,
     /// What has its instances in place of `pool`, once the guest has code for its returns.
     pub(crate) follower: ArcSwapOption<Follower>,
 }
@@ -193,7 +196,8 @@ impl Returns {
         };
         let mode = definition.return_mode;
         let (sites, follower) = (AtomicU32::new(0), ArcSwapOption::empty());
-        Self { handler, entry_handler, mode, maxactive, pool, sites, watched, follower }
+        let timed = Timed::default();
+        Self { handler, entry_handler, mode, maxactive, pool, sites, watched, timed, follower }
     }
 
     /// Instances in use.

@@ -258,6 +258,7 @@ impl Registry {
             lost,
             maxactive: returns.map(|returns| returns.maxactive),
             active: returns.map(|returns| returns.active_with(hidden)),
+            latency: returns.map(|returns| returns.timed.read()),
             return_mode: returns.map(|returns| returns.mode),
             actions: probe.actions.clone(),
             filter: probe.written_filter().map(|filter| filter.to_string()),

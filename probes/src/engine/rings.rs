@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use exoprobe_vmm::HiddenMemory;
 use exoprobe_vmm::hidden::Window;
 use exoprobe_vmm::layout::HIDDEN_SIZE;
 use exoprobe_vmm::paging::PAGE_SIZE;
+use exoprobe_vmm::{GuestTime, Gva, HiddenMemory};
 
 use super::guest::Guest;
 use super::kernel::Kernel;
@@ -16,6 +16,7 @@ use super::probe::{Books, Probe};
 use crate::detour::{
     Block, COUNTER, Current, GuestRecord, GuestRing, Mapped, PoolMemory, Surroundings, Task,
 };
+use crate::events::{Record, Returned};
 
 /// Blocks, and so probes at optimized places, at a time.
 const BLOCKS: u64 = 4096;
@@ -69,10 +70,28 @@ pub(super) fn pool_window(hidden: &HiddenMemory) -> Option<Window> {
 pub(super) struct Found<'a> {
     pub(super) vcpu: u8,
     pub(super) probe: &'a Arc<Probe>,
-    /// It is of a return; the return address comes first.
+    /// It is of a return; [`RETURN_VALUES`] come first.
     pub(super) is_return: bool,
     /// The kernel tells which task was current.
     pub(super) has_task: bool,
+    /// What makes the guest's time-stamp counter its time.
+    pub(super) clock: u64,
+}
+
+impl Found<'_> {
+    /// As it is kept.
+    pub(super) fn record(&self, found: GuestRecord) -> Record {
+        let time = found.time.wrapping_add(self.clock);
+        let mut values = found.args.into_iter();
+        let mut returned = || {
+            let (to, entered) = (Gva(values.next()?), values.next()?);
+            Some(Returned { to, entered: GuestTime(entered.wrapping_add(self.clock)) })
+        };
+        let returned = if self.is_return { returned() } else { None };
+        let (args, task) = (values.map(Some).collect(), self.has_task.then_some(found.task));
+        let (probe, stack, text) = (self.probe.id, Vec::new(), Box::default());
+        Record { probe, time, task, returned, args, stack, text }
+    }
 }
 
 impl Rings {
@@ -131,6 +150,11 @@ impl Rings {
     /// Learns how records tell time, once.
     pub(super) fn set_clock(&mut self, read: impl FnOnce() -> u64) {
         self.clock.get_or_insert_with(read);
+    }
+
+    /// What is added to the guest's time-stamp counter to have its time.
+    pub(super) fn clock(&self) -> u64 {
+        self.clock.unwrap_or_default()
     }
 
     /// A block for each task; `None` when there are not so many. [`Self::surroundings`] comes first.
@@ -209,7 +233,7 @@ impl Rings {
         hidden: &HiddenMemory,
         mut take: impl FnMut(Found<'_>, GuestRecord),
     ) {
-        let clock = self.clock.unwrap_or_default();
+        let clock = self.clock();
         let has_task = self.around.as_ref().is_some_and(|around| around.current.is_some());
         let (rings, blocks) = (&mut self.rings, &self.blocks);
         let used = |number: u16| blocks.get(usize::from(number)).and_then(Option::as_ref);
@@ -218,12 +242,11 @@ impl Rings {
             Task::Count | Task::Follow(_) => None,
         };
         for (vcpu, ring) in (0u8..).zip(rings) {
-            let drained = ring.drain(hidden, args_of, |mut record| {
-                record.time = record.time.wrapping_add(clock);
+            let drained = ring.drain(hidden, args_of, |record| {
                 let Some(block) = used(record.number) else { return };
                 add(&block.probe.books, |books| &books.recorded, 1);
                 let (probe, is_return) = (&block.probe, block.pool.is_some());
-                take(Found { vcpu, probe, is_return, has_task }, record);
+                take(Found { vcpu, probe, is_return, has_task, clock }, record);
             });
             if let Err(error) = drained {
                 tracing::warn!(%error, vcpu, "records of optimized probes");

@@ -9,7 +9,7 @@ use super::probe::{Probe, Role};
 use super::registry::Registry;
 use super::table::Site;
 use crate::definition::{Action, Fetch, Field, Filter, Register, ReturnMode, ValueType};
-use crate::detour::{Surroundings, Task, Value};
+use crate::detour::{RETURN_VALUES, Surroundings, Task, Value};
 
 /// What a probe wants.
 pub(super) enum Wanted {
@@ -74,8 +74,8 @@ fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
             }
             let list = arguments.list.iter();
             let values = list.map(|arg| value(&arg.fetch, returns, around));
-            let shown = returns.then_some(Ok(Value::ReturnAddress));
-            let values = shown.into_iter().chain(values).collect::<Result<_, _>>()?;
+            let shown = returns.then_some([Ok(Value::ReturnAddress), Ok(Value::Entered)]);
+            let values = shown.into_iter().flatten().chain(values).collect::<Result<_, _>>()?;
             let filter = probe.filter();
             filter.as_deref().map_or(Ok(()), |filter| check_filter(filter, around))?;
             Task::Record { values, filter: filter.map(|f| behind(&f, returns)) }
@@ -101,13 +101,12 @@ fn check_filter(filter: &Filter<Field>, around: &Surroundings) -> Result<(), &'s
     Ok(())
 }
 
-/// The probe's filter over the values of its records, where those of returns have the return address first.
+/// The probe's filter over the values of its records, where those of returns have [`RETURN_VALUES`] first.
 fn behind(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
+    let before = if returns { RETURN_VALUES } else { 0 };
     let place = |field: &Field| match field {
-        Field::Arg { index, kind } => {
-            Field::Arg { index: index + usize::from(returns), kind: *kind }
-        }
-        Field::Text { index } => Field::Text { index: index + usize::from(returns) },
+        Field::Arg { index, kind } => Field::Arg { index: index + before, kind: *kind },
+        Field::Text { index } => Field::Text { index: index + before },
         Field::Pid | Field::Comm => *field,
     };
     let Ok(moved) = filter.resolve(&mut |field, _| Ok::<_, Infallible>(place(field)));

@@ -40,13 +40,13 @@ impl Hit {
         let when = format!("{seconds:>5}.{micros:06}");
         write!(out, "{who} {when}: {}: (", origin.event)?;
         let symbols = origin.symbols.as_ref();
-        match record.ret_addr {
+        match record.returned {
             None => out.push_str(&show_symbol(symbols, origin.at.0)),
-            Some(ret_addr) => {
+            Some(returned) => {
                 write!(
                     out,
                     "{} <- {}",
-                    show_symbol(symbols, ret_addr),
+                    show_symbol(symbols, returned.to.0),
                     function(symbols, origin.at)
                 )?;
             }

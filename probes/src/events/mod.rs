@@ -12,7 +12,7 @@ mod tests;
 
 pub use line::trace_header;
 pub(crate) use origin::Origin;
-pub(crate) use ring::{Record, Ring, Shape, TextPlace};
+pub(crate) use ring::{Record, Returned, Ring, Shape, TextPlace};
 pub(crate) use show::{TextList, show_symbol};
 pub(crate) use store::Hit;
 pub use store::{Event, EventPage, EventStore, StackFrame, TracePage};

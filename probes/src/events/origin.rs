@@ -43,7 +43,8 @@ impl Origin {
             symbol_name: self.symbol_name.clone(),
             offset: self.offset,
             addr: Arc::clone(&self.addr),
-            ret_addr: record.ret_addr.map(|addr| format!("{addr:#x}")),
+            ret_addr: record.returned.map(|returned| returned.to.to_string()),
+            duration_ns: record.duration().map(|ticks| self.clock.nanos(ticks)),
             args: args.collect(),
             stack: (!record.stack.is_empty())
                 .then(|| record.stack.iter().map(|addr| self.frame(*addr)).collect()),

@@ -1,21 +1,22 @@
 //! A single-producer, single-consumer ring of records: the producer is one vCPU's thread, the
 //! consumer whoever holds the store's drain lock.
 //!
-//! A record is a run of 64-bit words: probe id and length, guest time, shape, task, return address
-//! (of returns), which arguments could not be read (where one may not be), arguments, back-trace, texts. An argument that
+//! A record is a run of 64-bit words: probe id and length, guest time, shape, task, return address and
+//! time of entry (of returns), which arguments could not be read (where one may not be), arguments, back-trace, texts. An argument that
 //! is text says where its bytes are among those ([`TextPlace`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use exoprobe_introspect::TaskId;
-
-use crate::detour::GuestRecord;
+use exoprobe_vmm::{GuestTime, Gva};
 
 const HEADER_WORDS: usize = 3;
 /// One bit an argument: 128 at most.
 const FAULT_WORDS: usize = 2;
 /// Number and name.
 const TASK_WORDS: usize = 3;
+/// Where to, and the time of entry.
+const RETURN_WORDS: usize = 2;
 
 /// What a record has beside its header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,12 +82,21 @@ impl Shape {
     fn words(self) -> usize {
         HEADER_WORDS
             + if self.has_task { TASK_WORDS } else { 0 }
-            + usize::from(self.is_return)
+            + if self.is_return { RETURN_WORDS } else { 0 }
             + if self.may_fault { FAULT_WORDS } else { 0 }
             + usize::from(self.args)
             + usize::from(self.stack)
             + usize::from(self.text)
     }
+}
+
+/// A return of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Returned {
+    /// Where to.
+    pub(crate) to: Gva,
+    /// When the function was entered.
+    pub(crate) entered: GuestTime,
 }
 
 /// One hit, as read back.
@@ -97,8 +107,8 @@ pub(crate) struct Record {
     pub(crate) time: u64,
     /// Which task was current, where the kernel tells.
     pub(crate) task: Option<TaskId>,
-    /// Where the function returned to, of a return probe.
-    pub(crate) ret_addr: Option<u64>,
+    /// Of a return probe.
+    pub(crate) returned: Option<Returned>,
     /// `None` where it could not be read.
     pub(crate) args: Vec<Option<u64>>,
     pub(crate) stack: Vec<u64>,
@@ -107,18 +117,10 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// What a detour wrote, of a probe.
-    pub(crate) fn of_guest(
-        probe: u32,
-        record: GuestRecord,
-        is_return: bool,
-        has_task: bool,
-    ) -> Self {
-        let mut values = record.args.into_iter();
-        let ret_addr = if is_return { values.next() } else { None };
-        let (args, task) = (values.map(Some).collect(), has_task.then_some(record.task));
-        let (stack, text) = (Vec::new(), Box::default());
-        Self { probe, time: record.time, task, ret_addr, args, stack, text }
+    /// How long the call took, of a return, in ticks of the guest's clock; 0 where the guest's counters of two CPUs do not
+    /// agree so far.
+    pub(crate) fn duration(&self) -> Option<u64> {
+        Some(self.time.saturating_sub(self.returned?.entered.0))
     }
 }
 
@@ -175,7 +177,8 @@ impl Ring {
             let mut next = || words.next().expect("endless");
             let (header, time, shape) = (next(), next(), Shape::unpack(next()));
             let task = shape.has_task.then(|| unpack_task([next(), next(), next()]));
-            let ret_addr = shape.is_return.then(&mut next);
+            let returned =
+                shape.is_return.then(|| Returned { to: Gva(next()), entered: GuestTime(next()) });
             let faults = match shape.may_fault {
                 true => u128::from(next()) | u128::from(next()) << 64,
                 false => 0,
@@ -188,7 +191,7 @@ impl Ring {
             let stack = (0..shape.stack).map(|_| next()).collect();
             let text = (0..shape.text).flat_map(|_| next().to_le_bytes()).collect();
             let probe = u32::try_from(header >> 32).expect("32 bits");
-            take(Record { probe, time, task, ret_addr, args, stack, text });
+            take(Record { probe, time, task, returned, args, stack, text });
             tail += header & u64::from(u32::MAX);
             self.tail.store(tail, Ordering::Release);
         }
@@ -216,9 +219,10 @@ impl Writer<'_> {
         task.comm.as_chunks().0.iter().for_each(|half| self.put(u64::from_le_bytes(*half)));
     }
 
-    /// Where the function returns to: next, of a return's record.
-    pub(crate) fn ret_addr(&mut self, ret_addr: u64) {
-        self.put(ret_addr);
+    /// The return: next, of a return's record.
+    pub(crate) fn returned(&mut self, returned: Returned) {
+        self.put(returned.to.0);
+        self.put(returned.entered.0);
     }
 
     /// All arguments, of which `may_fault` says whether some may be missing; `None` is one that is.
@@ -269,7 +273,7 @@ mod tests {
     fn push(ring: &Ring, record: &Record) -> bool {
         let shape = Shape {
             has_task: record.task.is_some(),
-            is_return: record.ret_addr.is_some(),
+            is_return: record.returned.is_some(),
             may_fault: record.args.contains(&None),
             args: u16::try_from(record.args.len()).unwrap(),
             stack: u16::try_from(record.stack.len()).unwrap(),
@@ -279,7 +283,7 @@ mod tests {
             return false;
         };
         record.task.iter().for_each(|task| writer.task(task));
-        record.ret_addr.into_iter().for_each(|at| writer.ret_addr(at));
+        record.returned.into_iter().for_each(|returned| writer.returned(returned));
         writer.args(shape.may_fault, record.args.iter().copied());
         writer.stack(&record.stack);
         writer.text(&record.text);
@@ -290,7 +294,7 @@ mod tests {
     fn record(probe: u32, time: u64, args: &[u64]) -> Record {
         let args = args.iter().copied().map(Some).collect();
         let (stack, text) = (Vec::new(), Box::default());
-        Record { probe, time, task: None, ret_addr: None, args, stack, text }
+        Record { probe, time, task: None, returned: None, args, stack, text }
     }
 
     #[test]
@@ -338,14 +342,16 @@ mod tests {
 
     prop_compose! {
         fn any_record()(
-            probe: u32, time: u64, task: Option<(u32, [u8; 16])>, ret_addr: Option<u64>,
+            probe: u32, time: u64, task: Option<(u32, [u8; 16])>, returned: Option<(u64, u64)>,
             args in prop::collection::vec(any::<Option<u64>>(), 0..128),
             stack in prop::collection::vec(any::<u64>(), 0..40),
             texts in prop::collection::vec(any::<u64>(), 0..24),
         ) -> Record {
             let task = task.map(|(pid, comm)| TaskId { pid, comm });
+            let returned = returned
+                .map(|(to, entered)| Returned { to: Gva(to), entered: GuestTime(entered) });
             let text = texts.into_iter().flat_map(u64::to_le_bytes).collect();
-            Record { probe, time, task, ret_addr, args, stack, text }
+            Record { probe, time, task, returned, args, stack, text }
         }
     }
 

@@ -38,6 +38,9 @@ pub struct Event {
     /// Where the function returned to, of a return probe, as hexadecimal text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ret_addr: Option<String>,
+    /// How long the call took, of a return probe, in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ns: Option<u64>,
     /// Values asked for, by name, in the definition's order: numbers, or, of the types `x8` to `x64`, hexadecimal text;
     /// texts; `(fault)` where memory could not be read.
     pub args: serde_json::Map<String, serde_json::Value>,
@@ -203,7 +206,7 @@ mod tests {
             probe: 1,
             time: 0,
             task: None,
-            ret_addr: None,
+            returned: None,
             args: vec![
                 Some(number),
                 None,

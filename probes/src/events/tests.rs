@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use exoprobe_introspect::{SymbolTable, TaskId};
-use exoprobe_vmm::{GuestClock, Gva};
+use exoprobe_vmm::{GuestClock, GuestTime, Gva};
 
 use super::*;
 use crate::definition::{Argument, FetchArg, parse_line};
@@ -38,7 +38,7 @@ fn shown(line: &str, change: impl FnOnce(&mut Record)) -> String {
         probe: 1,
         time: 0,
         task: Some(task),
-        ret_addr: None,
+        returned: None,
         args: vec![Some(0x41); definition.args.len()],
         stack: Vec::new(),
         text: Box::default(),
@@ -63,7 +63,8 @@ fn lines_are_those_of_the_tracer() {
     let values = "a=-1 b=(fault) c='A' d=sys_open+0x3/0x2a e=65 f=\"bash\" g=\"x\" h=4";
     assert_eq!(text, format!("{prefix} my: (do_sys_open+0x0/0xd6) {values}\n"));
     let text = shown("r:ret do_sys_open rv", |record| {
-        record.ret_addr = Some(0xffff_ffff_8100_00f1);
+        let to = Gva(0xffff_ffff_8100_00f1);
+        record.returned = Some(Returned { to, entered: GuestTime(1) });
         record.stack = vec![0xffff_ffff_8100_0000, 0x10];
     });
     let call = "ret: (sys_open+0x1b/0x2a <- do_sys_open) rv=0x41";

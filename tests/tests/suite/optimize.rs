@@ -14,7 +14,7 @@ use exoprobe_tests::{
 use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
 use exoprobe_vmm::{Gpa, Gva};
 
-use super::returns::{By, SCRATCH, events_of, follow};
+use super::returns::{By, SCRATCH, assert_durations, events_of, follow};
 
 pub(crate) const CASES: &[Case] = cases![
     optimized_hits_are_recorded_without_an_exit(vcpus),
@@ -88,6 +88,7 @@ fn optimized_hits_are_recorded_without_an_exit(vcpus: u8) {
 fn optimized_return_probes_follow_calls_without_an_exit(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     let text = guest.kernel_text();
+    guest.probe(&format!("p:entered {GETPID}"));
     guest.probe(&format!("r:ret {GETPID} pid=$retval"));
     let calls = |count: u64| match vcpus {
         1 => guest.work(&format!("getpid {count}")),
@@ -113,10 +114,30 @@ fn optimized_return_probes_follow_calls_without_an_exit(vcpus: u8) {
     let before = breakpoints(&guest);
     assert_eq!((calls(100), breakpoints(&guest) - before), (100, 100 + deaths(vcpus)));
     assert_eq!(guest.hits("ret"), 1110);
+    assert_durations(&guest, "ret");
+    if vcpus == 1 {
+        assert_lie_between(&events_of(&guest, "entered"), &events_of(&guest, "ret"));
+    }
     guest.engine.unregister_all().unwrap();
     guest.assert_text(&text);
     guest.assert_unharmed();
     assert!(guest.engine.traceless().is_some());
+}
+
+/// Each call began when it was entered, as the kprobe before it saw that, or later; and the last one had ended then.
+#[expect(clippy::cast_precision_loss, reason = "2^53 nanoseconds are 104 days")]
+fn assert_lie_between(entered: &[Arc<Event>], returned: &[Arc<Event>]) {
+    // Of a double's seconds, in nanoseconds.
+    const ROUNDING: f64 = 2.0;
+    let nanos = |event: &Event| event.time * 1e9;
+    let began = |event: &Event| nanos(event) - event.duration_ns.unwrap() as f64;
+    assert_eq!(entered.len(), returned.len());
+    for (entered, returned) in entered.iter().zip(returned) {
+        assert!(began(returned) >= nanos(entered) - ROUNDING, "{entered:?} {returned:?}");
+    }
+    for calls in returned.windows(2) {
+        assert!(began(&calls[1]) >= nanos(&calls[0]) - ROUNDING, "{calls:?}");
+    }
 }
 
 /// Exits of children that end, which return probes are watched for at two places.

@@ -88,6 +88,16 @@ fn caller(events: &[Arc<Event>]) -> String {
     symbol_at(first)
 }
 
+/// Each return says how long the call took, and the probe's books have the sum of it.
+pub(super) fn assert_durations(guest: &TestGuest, event: &str) {
+    let events = events_of(guest, event);
+    let durations = events.iter().map(|event| event.duration_ns.expect("a return's event has it"));
+    let latency = guest.status(event).latency.expect("a return probe has it");
+    assert_eq!(latency.calls, guest.status(event).recorded);
+    assert_eq!((latency.calls, latency.total_ns), (events.len() as u64, durations.clone().sum()));
+    assert_eq!(Some(latency.max_ns), durations.max());
+}
+
 /// Followed to the end, none missed.
 fn assert_books(guest: &TestGuest, event: &str, hits: u64) {
     let status = guest.status(event);
@@ -113,6 +123,7 @@ fn each_call_returns_once_with_its_value_to_its_caller(vcpus: u8) {
         // The answers are written too, the last of which is still on its way back.
         guest.wait_until("the answer's write returns", |g| g.hits("write") == g.hits("written"));
 
+        ["getpid", "open", "write"].iter().for_each(|event| assert_durations(&guest, event));
         let getpid = events_of(&guest, "getpid");
         assert_eq!(values(&getpid, "pid"), ["0x1"; 500], "init's own");
         let write = events_of(&guest, "write");

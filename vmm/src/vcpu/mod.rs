@@ -100,6 +100,8 @@ pub(crate) enum Command {
     StandStill(Receiver<Never>, Reply<Box<Registers>>),
     /// Read one model-specific register.
     Msr(u32, Reply<u64>),
+    /// Tell what the time-stamp counter lacks of the guest's time.
+    TscOffset(Reply<u64>),
     /// Exit after each instruction, or no more.
     SingleStep(bool, Reply<()>),
     /// Read all state for a snapshot.

@@ -17,7 +17,10 @@ use crate::boot;
 use crate::hook::KernelEntry;
 use crate::machine::Machine;
 use crate::status::{StopReason, StopRecord};
-use crate::time::{GuestClock, GuestTime};
+use crate::time::{GuestClock, GuestTime, MSR_TSC};
+
+/// Times that the counter is read to be told exactly.
+const TSC_READINGS: usize = 5;
 
 /// What a vCPU's thread does between two commands.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -169,6 +172,7 @@ impl Vcpu {
                 let _ = until.recv();
             }
             Command::Msr(index, reply) => answer(&reply, self.msr(index)),
+            Command::TscOffset(reply) => answer(&reply, self.tsc_offset()),
             Command::SingleStep(on, reply) => answer(&reply, self.single_step(on)),
             Command::Save(reply) => {
                 answer(&reply, VcpuState::save(&self.fd, self.machine.saved_msrs()).map(Box::new))
@@ -206,6 +210,20 @@ impl Vcpu {
 
     fn registers(&self) -> Result<Box<Registers>, kvm_ioctls::Error> {
         Ok(Box::new(Registers { regs: self.fd.get_regs()?, sregs: self.fd.get_sregs()? }))
+    }
+
+    /// Of several readings that which took least time: the counter was read in the middle of it.
+    fn tsc_offset(&self) -> Result<u64, kvm_ioctls::Error> {
+        let mut least: Option<(u64, u64)> = None;
+        for _ in 0..TSC_READINGS {
+            let before = self.clock.now().0;
+            let tsc = self.msr(MSR_TSC)?;
+            let took = self.clock.now().0.saturating_sub(before);
+            if least.is_none_or(|(other, _)| took < other) {
+                least = Some((took, (before + took / 2).wrapping_sub(tsc)));
+            }
+        }
+        Ok(least.expect("one at least").1)
     }
 
     fn msr(&self, index: u32) -> Result<u64, kvm_ioctls::Error> {

@@ -309,6 +309,15 @@ impl Vm {
         self.vcpu(vcpu)?.ask(|reply| Command::Msr(index, reply))
     }
 
+    /// What is added to a vCPU's time-stamp counter to have the guest's time ([`GuestTime`]), in ticks; right to some
+    /// microseconds.
+    ///
+    /// # Errors
+    /// [`VcpuError`].
+    pub fn tsc_offset(&self, vcpu: u8) -> Result<u64, VcpuError> {
+        self.vcpu(vcpu)?.ask(Command::TscOffset)
+    }
+
     /// Returns once every vCPU has left the guest since the call: what was written to guest memory
     /// before is seen by all instructions the guest fetches after (a VM exit serializes, Intel SDM
     /// vol. 3, 9.3).

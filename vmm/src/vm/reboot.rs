@@ -12,11 +12,10 @@ use crate::memory::{GuestRam, MemoryError};
 use crate::msr_exits;
 use crate::snapshot::Chips;
 use crate::status::{StopReason, StopRecord};
+use crate::time::MSR_TSC;
 use crate::vcpu::{Command, Refusal, VcpuError, VcpuState};
 
-/// MSRs of a vCPU's time-stamp counter (Intel SDM vol. 3, 17.17). A reboot leaves it going, as it
-/// leaves the machine's clock.
-const MSR_TSC: u32 = 0x10;
+/// Beside [`MSR_TSC`] (Intel SDM vol. 3, 17.17). A reboot leaves it going, as it leaves the machine's clock.
 const MSR_TSC_ADJUST: u32 = 0x3b;
 
 /// Why a guest was not booted again.

@@ -28,7 +28,7 @@ pub(super) struct Chrome {
     some: bool,
 }
 
-/// An event that has no duration, or metadata.
+/// A call, from its begin on; an event that has no duration; or metadata.
 #[derive(Serialize)]
 struct TraceEvent<'a> {
     name: &'a str,
@@ -37,6 +37,8 @@ struct TraceEvent<'a> {
     ph: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     ts: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<f64>,
     pid: u32,
     tid: u32,
     /// How high it is drawn: in its thread, or over all.
@@ -73,8 +75,17 @@ impl Chrome {
             ("thread_sort_index", "sort_index", rank),
         ] {
             let args = Map::from_iter([(key.to_owned(), value)]);
-            let metadata =
-                TraceEvent { name: what, cat: None, ph: "M", ts: None, pid, tid, s: None, args };
+            let metadata = TraceEvent {
+                name: what,
+                cat: None,
+                ph: "M",
+                ts: None,
+                dur: None,
+                pid,
+                tid,
+                s: None,
+                args,
+            };
             self.event(&metadata, out)?;
         }
         Ok(())
@@ -102,11 +113,12 @@ impl TraceFormat for Chrome {
         let event = TraceEvent {
             name: &hit.event.event,
             cat: Some(&hit.event.group),
-            ph: "i",
-            ts: Some(microseconds(hit.time)),
+            ph: if hit.took.is_some() { "X" } else { "i" },
+            ts: Some(microseconds(hit.begin())),
+            dur: hit.took.map(microseconds),
             pid,
             tid,
-            s: Some("t"),
+            s: hit.took.is_none().then_some("t"),
             args,
         };
         self.event(&event, out)
@@ -118,6 +130,7 @@ impl TraceFormat for Chrome {
             cat: Some("exoprobe"),
             ph: "i",
             ts: Some(microseconds(time)),
+            dur: None,
             pid: CPUS,
             tid: CPUS,
             s: Some("g"),

@@ -93,11 +93,18 @@ struct Hit<'a> {
     track: Track,
     /// Nanoseconds since the guest was booted.
     time: u64,
+    /// Nanoseconds of a call that ended then, where those of its track lie within each other.
+    took: Option<u64>,
     /// Where the function returned to, by name if that is known.
     caller: Option<String>,
 }
 
 impl Hit<'_> {
+    /// When it began.
+    fn begin(&self) -> u64 {
+        self.time.saturating_sub(self.took.unwrap_or(0))
+    }
+
     /// What a viewer shows when the hit is selected. The probe's own values are apart: they may have any name.
     fn details(&self) -> Map<String, Value> {
         let event = self.event;
@@ -116,6 +123,9 @@ impl Hit<'_> {
         details.insert("place".to_owned(), json!(place));
         if let Some(caller) = self.caller.as_ref().or(event.ret_addr.as_ref()) {
             details.insert("caller".to_owned(), json!(caller));
+        }
+        if let Some(duration_ns) = event.duration_ns {
+            details.insert("duration_ns".to_owned(), json!(duration_ns));
         }
         if !event.args.is_empty() {
             details.insert("args".to_owned(), Value::Object(event.args.clone()));
@@ -177,7 +187,8 @@ impl<'a> Trace<'a> {
         self.write_lost()?;
         let track = Track::of(event, self.tracks);
         self.written.events += 1;
-        self.format.hit(&Hit { event, track, time: self.time, caller }, self.out)
+        let took = event.duration_ns.filter(|_| track.is_of_one_task());
+        self.format.hit(&Hit { event, track, time: self.time, took, caller }, self.out)
     }
 
     fn lost(&mut self, lost: u64) {

@@ -1,6 +1,6 @@
 //! Perfetto's trace: protobuf.
 //!
-//! A hit is an instant on the track of its task or vCPU. Tracks are of no process: events tell their thread alone.
+//! A hit is an instant on the track of its task or vCPU, a call of a return probe a slice on that of its task. Tracks are of no process: events tell their thread alone.
 
 use std::io::{self, Write};
 
@@ -79,7 +79,17 @@ impl TraceFormat for Perfetto {
             callstack: (!frames.is_empty()).then_some(InlineCallstack { frames }),
             ..instant(uuid, hit.event.event.clone())
         };
-        write_event(event, hit.time, out)
+        if hit.took.is_none() {
+            return write_event(event, hit.time, out);
+        }
+        let event = TrackEvent { r#type: Some(EventType::SliceBegin.into()), ..event };
+        write_event(event, hit.begin(), out)?;
+        let end = TrackEvent {
+            r#type: Some(EventType::SliceEnd.into()),
+            track_uuid: Some(uuid),
+            ..TrackEvent::default()
+        };
+        write_event(end, hit.time, out)
     }
 
     fn lost(&mut self, lost: u64, time: u64, out: &mut dyn Write) -> io::Result<()> {

@@ -73,6 +73,8 @@ pub(super) struct TrackEvent {
 #[repr(i32)]
 pub(super) enum EventType {
     Unspecified = 0,
+    SliceBegin = 1,
+    SliceEnd = 2,
     Instant = 3,
 }
 

@@ -183,9 +183,13 @@ fn check_chrome(trace: &Value) -> &Vec<Value> {
             };
             assert!(key, "{event}");
         } else {
-            assert_eq!(event["ph"], "i");
             assert!(event["ts"].is_f64() && event["cat"].is_string(), "{event}");
-            assert!(matches!(event["s"].as_str(), Some("g" | "p" | "t")), "{event}");
+            let kind = match event["ph"].as_str() {
+                Some("i") => matches!(event["s"].as_str(), Some("g" | "p" | "t")),
+                Some("X") => event["dur"].is_f64() && event.get("s").is_none(),
+                _ => false,
+            };
+            assert!(kind, "{event}");
         }
     }
     events
@@ -233,6 +237,30 @@ async fn chromes_format_has_the_documented_fields() {
     assert!(others[0] > 1 << 22 && others[2] > 1 << 22, "no task of Linux has them: {others:?}");
     let raw = String::from_utf8(bytes).unwrap();
     assert!(!raw.contains('\u{1b}'), "harmless on a terminal, too");
+}
+
+#[tokio::test]
+async fn calls_are_slices_on_the_tracks_of_their_tasks() {
+    let line = |seq: u64, pid: u32| {
+        format!(
+            r#"{{"seq":{seq},"time":3.0,"vcpu":0,"pid":{pid},"comm":"sh","group":"g","event":"ret","symbol_name":"f","offset":0,"addr":"0x100","ret_addr":"0x204","duration_ns":1500,"args":{{}}}}"#
+        ) + "\n"
+    };
+    let fake = service(move || Body::from(line(1, 61) + &line(2, 0)));
+    let (bytes, _, result) = exported(&fake, &["--format", "chrome"]).await;
+    result.unwrap();
+    let trace: Value = serde_json::from_slice(&bytes).unwrap();
+    let calls: Vec<&Value> = check_chrome(&trace).iter().filter(|e| e["ph"] == "X").collect();
+    assert_eq!(calls.len(), 2);
+    assert_eq!((&calls[0]["ts"], &calls[0]["dur"]), (&json!(2_999_998.5), &json!(1.5)));
+    let written = text(&decoded(&exported(&fake, &[]).await.0));
+    for part in ["timestamp: 2999998500", "type: TYPE_SLICE_BEGIN", "type: TYPE_SLICE_END"] {
+        assert_eq!(written.matches(part).count(), 2, "{part}: {written}");
+    }
+    // Calls on one vCPU are of several tasks, and begin and end as they like.
+    let by_cpu = text(&decoded(&exported(&fake, &["--tracks", "cpu"]).await.0));
+    assert_eq!(by_cpu.matches("type: TYPE_INSTANT").count(), 2);
+    assert_eq!(by_cpu.matches("name: \"duration_ns\"").count(), 2);
 }
 
 #[tokio::test]

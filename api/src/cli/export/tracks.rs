@@ -59,6 +59,11 @@ impl Track {
         }
     }
 
+    /// Whether all that stands on it was done by one task, one thing after the other.
+    pub(super) fn is_of_one_task(&self) -> bool {
+        matches!(self, Self::Task { .. } | Self::Idle(_))
+    }
+
     /// As a viewer shows it.
     pub(super) fn name(&self) -> String {
         match self {

@@ -9,6 +9,7 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use exoprobe_probes::Latency;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval_at};
@@ -17,6 +18,7 @@ use super::Context;
 use super::color::ColorArgs;
 use super::error::CliError;
 use super::format::{Column, table};
+use super::latency::{duration, sparkline};
 use super::show::ProbeRow;
 use super::tty::Typed;
 use crate::client::{ApiPath, Client, ClientError};
@@ -32,7 +34,8 @@ Examples:
   exoprobe top --json | jq -c '.probes[] | [.event, .hits_per_second]'
 
 q or Ctrl-C ends it. HOW says how hits are taken: `int3` leaves the guest, `optimized` does not; `disabled`, `pending`, `gone` and
-`clobbered` probes have none.";
+`clobbered` probes have none. Of return probes whose returns are recorded, LATENCY shows how long all their calls took, a bar for each power of
+two, and P50 and P99 what half and 99 % of them did not take longer than.";
 
 /// Arguments of `top`.
 #[derive(Debug, Args)]
@@ -115,18 +118,25 @@ impl<'a> Look<'a> {
 
     /// What matters most stands to the left: a narrow window shows no more.
     fn table(&self) -> String {
-        let columns = [
+        let mut columns = vec![
             Column::Number("HITS/S"),
             Column::Text("EVENT"),
             Column::Number("HITS"),
             Column::Number("LOST"),
             Column::Number("NMISSED"),
             Column::Text("HOW"),
+        ];
+        let timed = self.rows.iter().any(|row| row.timed().is_some());
+        if timed {
+            let [half, most] = [Column::Number("P50"), Column::Number("P99")];
+            columns.extend([half, most, Column::Text("LATENCY")]);
+        }
+        columns.extend([
             Column::Number("RECORDED"),
             Column::Number("FILTERED"),
             Column::Text("PLACE"),
-        ];
-        table(&columns, self.rows.iter().map(Row::cells))
+        ]);
+        table(&columns, self.rows.iter().map(|row| row.cells(timed)))
     }
 
     fn json(&self) -> Value {
@@ -136,19 +146,32 @@ impl<'a> Look<'a> {
 }
 
 impl Row<'_> {
-    fn cells(&self) -> Vec<String> {
+    /// How long a return probe's calls took, where some were timed.
+    fn timed(&self) -> Option<&Latency> {
+        self.probe.latency.as_ref().filter(|latency| latency.calls > 0)
+    }
+
+    /// With three columns about latency where some probe has them.
+    fn cells(&self, timed: bool) -> Vec<String> {
         let probe = self.probe;
-        vec![
+        let mut cells = vec![
             self.rate.map_or("-".to_owned(), |rate| format!("{rate:.1}")),
             probe.name(),
             probe.hits.to_string(),
             probe.lost.to_string(),
             probe.nmissed.to_string(),
             how(&probe.flags),
-            probe.recorded.to_string(),
-            probe.filtered.to_string(),
-            probe.place(),
-        ]
+        ];
+        let within = |thousandths| {
+            let found = self.timed().and_then(|latency| latency.quantile(thousandths));
+            found.map_or_else(String::new, duration)
+        };
+        if timed {
+            let bars = self.timed().map_or_else(String::new, sparkline);
+            cells.extend([within(500), within(990), bars]);
+        }
+        cells.extend([probe.recorded.to_string(), probe.filtered.to_string(), probe.place()]);
+        cells
     }
 
     fn json(&self) -> Value {
@@ -158,7 +181,7 @@ impl Row<'_> {
             "symbol_name": probe.symbol_name, "offset": probe.offset, "addr": probe.addr,
             "hits_per_second": self.rate, "hits": probe.hits, "recorded": probe.recorded,
             "filtered": probe.filtered, "lost": probe.lost, "nmissed": probe.nmissed,
-            "flags": probe.flags, "how": how(&probe.flags),
+            "flags": probe.flags, "how": how(&probe.flags), "latency": probe.latency,
         })
     }
 }

@@ -163,6 +163,20 @@ fn rows_that_lost_events_stand_out() {
 }
 
 #[test]
+fn return_probes_show_how_long_their_calls_took() {
+    let mut probes = vec![probe(1, "a", 5), probe(2, "b", 4)];
+    let buckets = vec![0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 1];
+    probes[1].latency = Some(Latency { calls: 10, total_ns: 0, max_ns: 2_100, buckets });
+    let now = sample(Instant::now(), probes);
+    let table = Look::new(None, &now).table();
+    let lines: Vec<Vec<&str>> = table.lines().map(|l| l.split_whitespace().collect()).collect();
+    assert_eq!(lines[0][5..9], ["HOW", "P50", "P99", "LATENCY"]);
+    assert_eq!(lines[1][5..], ["int3", "2", "3", "f"]);
+    let timed = ["int3", "2.05us", "2.10us", "1.02us", "█▁", "4.10us", "2", "3", "f"];
+    assert_eq!(lines[2][5..], timed);
+}
+
+#[test]
 fn flags_say_how_hits_are_taken() {
     let how = |flags: &[&str]| how(&flags.iter().map(|&flag| flag.to_owned()).collect::<Vec<_>>());
     assert_eq!(how(&[]), "int3");

@@ -35,6 +35,10 @@ pub struct Event<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "0xffffffff81000000")]
     pub ret_addr: Option<&'a str>,
+    /// How long the call took, of a return probe, in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = 1250)]
+    pub duration_ns: Option<u64>,
     /// Values asked for, by name, as hexadecimal text, in the definition's order; `(fault)` where
     /// memory could not be read.
     #[schema(value_type = Object, example = json!({"fd": "0x3"}))]
@@ -73,6 +77,7 @@ impl<'a> From<&'a exoprobe_probes::Event> for Event<'a> {
             offset: event.offset,
             addr: &event.addr,
             ret_addr: event.ret_addr.as_deref(),
+            duration_ns: event.duration_ns,
             args: &event.args,
             stack: event.stack.as_ref().map(frames),
         }
@@ -115,13 +120,14 @@ mod tests {
             offset: 4,
             addr: "0x1000".into(),
             ret_addr: None,
+            duration_ns: None,
             args: serde_json::Map::from_iter([("a".to_owned(), json!("0x1"))]),
             stack: None,
         };
         let engine = serde_json::to_value(&event).unwrap();
         assert_eq!(serde_json::to_value(Event::from(&event)).unwrap(), engine);
         (event.pid, event.comm) = (Some(7), Some("sh".to_owned()));
-        event.ret_addr = Some("0x2000".to_owned());
+        (event.ret_addr, event.duration_ns) = (Some("0x2000".to_owned()), Some(9));
         let symbol_name = Some("g".to_owned());
         let frame = exoprobe_probes::StackFrame { addr: "0x3".to_owned(), symbol_name, offset: 5 };
         event.stack = Some(vec![frame]);

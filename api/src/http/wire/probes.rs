@@ -201,6 +201,8 @@ pub struct ProbeStatus {
     pub maxactive: Option<u32>,
     /// Of a return probe: calls that it follows now.
     pub active: Option<u32>,
+    /// Of a return probe: how long its calls took.
+    pub latency: Option<Latency>,
     /// Of a return probe: `trampoline` or `site`.
     #[schema(value_type = Option<String>, example = "trampoline")]
     pub return_mode: Option<ReturnMode>,
@@ -217,6 +219,28 @@ pub struct ProbeStatus {
     pub displaced: Option<DisplacedBy>,
     /// The definition as a line of kprobe_events, which has no words for flags, actions and return mode.
     pub definition: String,
+}
+
+/// How long the calls of a return probe took, as far as their returns were recorded.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Latency {
+    /// Calls that were timed.
+    pub calls: u64,
+    /// Nanoseconds of all of them together.
+    pub total_ns: u64,
+    /// Nanoseconds of the longest.
+    pub max_ns: u64,
+    /// Calls by duration: the first took 0 or 1 ns, the one at place N at least 2 to the power of N ns, and less than
+    /// twice that.
+    #[schema(example = json!([0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 3]))]
+    pub buckets: Vec<u64>,
+}
+
+impl From<exoprobe_probes::Latency> for Latency {
+    fn from(latency: exoprobe_probes::Latency) -> Self {
+        let exoprobe_probes::Latency { calls, total_ns, max_ns, buckets } = latency;
+        Self { calls, total_ns, max_ns, buckets }
+    }
 }
 
 impl From<exoprobe_probes::ProbeStatus> for ProbeStatus {
@@ -239,6 +263,7 @@ impl From<exoprobe_probes::ProbeStatus> for ProbeStatus {
             lost: status.lost,
             maxactive: status.maxactive,
             active: status.active,
+            latency: status.latency.map(Latency::from),
             return_mode: status.return_mode,
             actions: status.actions,
             filter: status.filter,
@@ -311,6 +336,12 @@ mod tests {
             lost: 1,
             maxactive: Some(10),
             active: Some(4),
+            latency: Some(exoprobe_probes::Latency {
+                calls: 3,
+                total_ns: 12,
+                max_ns: 5,
+                buckets: vec![0, 1, 2],
+            }),
             return_mode: Some(ReturnMode::Site),
             actions: vec![exoprobe_probes::Action::Return(1)],
             filter: Some("a == 0x1".to_owned()),

@@ -20,8 +20,14 @@ impl Called {
         let bench = Bench::new();
         let (home, base) = (bench.home(), bench.shared.0.borrow().slot(0));
         let at = Gva(base + POOL);
-        let values = vec![Value::ReturnAddress, Value::Register(Register::Ax), Value::StackPointer];
-        let block = bench.block(4, Task::record([values, vec![Value::Stack(0)]].concat()));
+        let values = vec![
+            Value::ReturnAddress,
+            Value::Register(Register::Ax),
+            Value::StackPointer,
+            Value::Stack(0),
+            Value::Entered,
+        ];
+        let block = bench.block(RETURNS_BLOCK, Task::record(values));
         let pool = Pool { at, capacity };
         let around = &bench.around;
         let returns = Detour::assemble_returns(&block, pool, around, Gva(base + RETURNS)).unwrap();
@@ -81,14 +87,17 @@ impl Called {
 
 #[test]
 fn a_followed_call_returns_to_its_caller_and_tells_of_it() {
-    let mut called = Called::new(2);
+    let (mut called, mut last) = (Called::new(2), 0);
     for _ in 0..5 {
         let found = called.followed();
         assert_eq!(found.len(), 1);
         let stack = called.state().gpr[RSP];
         let above = 0x5a5a_5a5a_5a5a_5a5a;
-        assert_eq!(found[0].args, [called.behind, 1234, stack, above]);
-        assert_eq!((found[0].number, &*found[0].task.name()), (4, "a task's name"));
+        assert_eq!(found[0].args[..4], [called.behind, 1234, stack, above]);
+        let entered = found[0].args[4];
+        assert!(last < entered && entered < found[0].time, "{last} {entered} {}", found[0].time);
+        last = found[0].time;
+        assert_eq!((found[0].number, &*found[0].task.name()), (RETURNS_BLOCK, "a task's name"));
         assert_eq!(called.pool.active(&called.bench.shared), 0);
     }
     assert_eq!(called.pool.missed(&called.bench.shared), 0);
@@ -97,7 +106,7 @@ fn a_followed_call_returns_to_its_caller_and_tells_of_it() {
 #[test]
 fn a_call_without_an_instance_is_missed_and_one_whose_probe_is_off_is_let_go() {
     let mut called = Called::new(1);
-    let elsewhere = FollowedCall { key: Gva(8), return_to: Gva(8), shows: Gva(8) };
+    let elsewhere = FollowedCall { key: Gva(8), return_to: Gva(8), shows: Gva(8), entered: 0 };
     assert_eq!(called.pool.claim(&called.bench.shared, elsewhere), Some(0));
     assert!(called.followed().is_empty());
     assert_eq!(called.pool.missed(&called.bench.shared), 1);
@@ -137,7 +146,7 @@ fn a_return_that_nobody_answers_goes_on_to_where_it_leads() {
     with_bell(&mut machine, &called.returns, base + RETURNS, NOP);
     drop(machine);
     // The key is another call's.
-    let call = FollowedCall { key: Gva(8), return_to: Gva(exit), shows: Gva(8) };
+    let call = FollowedCall { key: Gva(8), return_to: Gva(exit), shows: Gva(8), entered: 0 };
     assert_eq!(called.pool.claim(&called.bench.shared, call), Some(0));
     let stub = called.pool.stub(0).0;
     let memory = called.bench.memory.clone();

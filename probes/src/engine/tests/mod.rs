@@ -203,6 +203,10 @@ impl Guest for FakeGuest {
         Ok(self.lstar.load(Ordering::SeqCst))
     }
 
+    fn tsc_offset(&self) -> Result<u64, VcpuError> {
+        Ok(0)
+    }
+
     fn sync_vcpus(&self) -> Result<(), VcpuError> {
         self.gate.pass();
         self.syncs.fetch_add(1, Ordering::SeqCst);
