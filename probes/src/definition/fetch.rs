@@ -6,7 +6,7 @@ use std::str::FromStr;
 use exoprobe_vmm::Gva;
 use serde::{Deserialize, Serialize};
 
-use super::{ParseError, Register, ValueType, language};
+use super::{ParseError, Register, Segment, ValueType, language};
 
 /// Most dereferences in one another, as the tracer's budget of steps allows.
 pub const NESTING_MAX: usize = 12;
@@ -16,6 +16,10 @@ pub const NESTING_MAX: usize = 12;
 pub enum Fetch {
     /// `%REG`.
     Register(Register),
+    /// `%cs`, `%ss`.
+    Segment(Segment),
+    /// `%orig_ax`: the number of the system call that the registers were saved for; -1, as they were for a breakpoint.
+    OrigAx,
     /// `$stackN`: the Nth word from the stack pointer on.
     Stack(u16),
     /// `$stack`: the stack pointer.
@@ -77,6 +81,12 @@ impl Fetch {
         )
     }
 
+    /// May have no value at a hit.
+    #[must_use]
+    pub fn may_fault(&self) -> bool {
+        self.reads_memory() || matches!(self, Self::Segment(_))
+    }
+
     /// Has a meaning at a function's return only.
     #[must_use]
     pub fn is_of_return(&self) -> bool {
@@ -132,6 +142,8 @@ impl fmt::Display for Fetch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Register(register) => write!(f, "%{register}"),
+            Self::Segment(segment) => write!(f, "%{}", segment.name()),
+            Self::OrigAx => f.write_str("%orig_ax"),
             Self::Stack(n) => write!(f, "$stack{n}"),
             Self::StackPointer => f.write_str("$stack"),
             Self::ReturnValue => f.write_str("$retval"),

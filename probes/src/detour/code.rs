@@ -18,7 +18,7 @@ use super::pool::{KEY, NEXT, Pool, RETURN, SELF, SHOWS, STUB};
 use super::ring::{
     self, RECORD_ARGS, RECORD_COMM, RECORD_PID, RECORD_TIME, RING_DATA, RING_HEAD, RING_LIMIT,
 };
-use crate::definition::Register;
+use crate::definition::{Register, Segment};
 
 /// Bytes of a register on the stack.
 const SAVED: i32 = 8;
@@ -212,6 +212,7 @@ impl Code {
                 self.is_mapped(&around.mapped)?;
             }
             Value::Register(_)
+            | Value::Segment(_)
             | Value::StackPointer
             | Value::ReturnAddress
             | Value::Constant(_) => {
@@ -360,6 +361,8 @@ impl Code {
             Value::Register(Register::R13) => return Ok(r13),
             Value::Register(Register::R14) => return Ok(r14),
             Value::Register(Register::R15) => return Ok(r15),
+            Value::Segment(Segment::Cs) => a.mov(eax, cs)?,
+            Value::Segment(Segment::Ss) => a.mov(eax, ss)?,
             Value::Stack(_) | Value::Fixed(_) | Value::Deref { .. } => {
                 unreachable!("it is loaded")
             }

@@ -21,6 +21,9 @@ pub(super) fn word(arg: &Argument, hit: &mut Hit<'_>) -> Option<u64> {
 fn fetch(body: &Fetch, width: Width, hit: &mut Hit<'_>) -> Option<u64> {
     match body {
         Fetch::Register(register) => Some(register.of(hit.regs)),
+        Fetch::Segment(segment) => Some(segment.of(&hit.memory.sregs.sregs().ok()?)),
+        // No system call's entry saved them (the kernel's int3 entry has -1 in its place).
+        Fetch::OrigAx => Some(u64::MAX),
         Fetch::StackPointer => Some(hit.regs.rsp),
         Fetch::ReturnValue => Some(hit.return_value()),
         Fetch::Constant(number) => Some(*number),

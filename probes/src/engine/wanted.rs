@@ -119,6 +119,8 @@ fn value(fetch: &Fetch, at_return: bool, around: &Surroundings) -> Result<Value,
     Ok(match fetch {
         Fetch::Register(Register::Ip) if at_return => Value::ReturnAddress,
         Fetch::Register(register) => Value::Register(*register),
+        Fetch::Segment(segment) => Value::Segment(*segment),
+        Fetch::OrigAx => Value::Constant(u64::MAX),
         Fetch::StackPointer => Value::StackPointer,
         Fetch::ReturnValue => Value::Register(Register::Ax),
         Fetch::Stack(n) => Value::Stack(*n),

@@ -4,7 +4,7 @@ use exoprobe_vmm::Gva;
 use proptest::prelude::*;
 
 use super::*;
-use crate::definition::{Fetch, FetchArg, ProbeDefinition, ProbeKind, Register, ValueType};
+use crate::definition::{Fetch, FetchArg, ProbeDefinition, ProbeKind, Register, Segment, ValueType};
 
 #[test]
 fn the_demo_line() {
@@ -162,7 +162,7 @@ fn commands_delete_by_name_group_and_words() {
 fn every_kind_of_argument_is_read_and_printed() {
     let line = "r:g/e mod:sym+4 a=$comm b=\\16 c=\\\"x:y\":string d=@jiffies e=@init_task+8:s32 f=+u16(%di):ustring \
         g=a0 h=file->f_path.dentry->d_name.name:string i=$retval->len j=+0(%si):x8[16] k=%ax:b3@5/16 l=%cx:symbol \
-        m=%dx:symstr n=+8(%di):char o=+0(%bx):string[3] p=@init_task-8";
+        m=%dx:symstr n=+8(%di):char o=+0(%bx):string[3] p=@init_task-8 q=%cs r=%ss:u16 s=%orig_ax";
     let probe = parse_line(line).unwrap();
     assert_eq!(probe.to_string(), line);
     let probe = parse_line("p e $arg3 $arg* \\-1 rv").unwrap();
@@ -192,6 +192,8 @@ fn any_fetch() -> impl Strategy<Value = Fetch> {
     let leaf = prop_oneof![
         (0..18usize).prop_map(|r| Fetch::Register(Register::ALL[r])),
         (0..2048u16).prop_map(Fetch::Stack),
+        prop::sample::select(Segment::ALL).prop_map(Fetch::Segment),
+        Just(Fetch::OrigAx),
         Just(Fetch::StackPointer),
         Just(Fetch::ReturnValue),
         any::<u64>().prop_map(|addr| Fetch::Memory(Gva(addr))),

@@ -99,7 +99,7 @@ impl Arguments {
             return Err(ProbeError::DuplicateArg(twice.to_owned()));
         }
         let has_bytes = list.iter().any(Argument::is_in_bytes);
-        let may_fault = list.iter().any(|arg| arg.fetch.reads_memory());
+        let may_fault = list.iter().any(|arg| arg.fetch.may_fault());
         Ok(Self { list: list.into(), may_fault, has_bytes })
     }
 
