@@ -16,6 +16,7 @@ pub(crate) fn fault(
         ProbeError::Syntax(error) => (error.id, error.position),
         ProbeError::NameTaken(_) => ("EVENT_EXIST", words.start(0)),
         ProbeError::TooManyArgs(_) => ("TOO_MANY_ARGS", words.start(2)),
+        ProbeError::EventTooBig { index, .. } => ("EVENT_TOO_BIG", words.body(*index)),
         ProbeError::DuplicateArg(name) => ("USED_ARG_NAME", words.argument(name)),
         ProbeError::NotEntry(_) => ("BAD_RETPROBE", words.start(1)),
         ProbeError::Boundary(BoundaryError::Inside { .. } | BoundaryError::Undecodable { .. }) => {
@@ -176,6 +177,10 @@ mod tests {
         assert_eq!(
             at(ProbeError::NameTaken("e".to_owned()), command),
             ("EVENT_EXIST", rest("p:e"))
+        );
+        assert_eq!(
+            at(ProbeError::EventTooBig { index: 2, bytes: 4000 }, command),
+            ("EVENT_TOO_BIG", rest("%si "))
         );
         let types = exoprobe_introspect::btf::NoTypes::None;
         assert_eq!(at(types, command), ("NOSUP_BTFARG", rest("fd ")));

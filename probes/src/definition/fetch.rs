@@ -210,6 +210,18 @@ impl FetchArg {
         }
     }
 
+    /// Bytes that it has in a record of the tracer's, or more where the kernel's types say what it is.
+    pub(crate) fn least_record_bytes(&self) -> usize {
+        let each = match (self.kind, &self.body) {
+            (_, Fetch::AllParameters) => 0,
+            (Some(kind), _) => kind.record_bytes(),
+            (None, body) if body.is_known_text() => ValueType::Text.record_bytes(),
+            (None, body) if body.asks_for_types() => 1,
+            (None, _) => ValueType::default().record_bytes(),
+        };
+        each * self.count.map_or(1, usize::from)
+    }
+
     /// What follows the name.
     pub(super) fn fmt_value(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.body)?;

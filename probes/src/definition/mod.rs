@@ -32,6 +32,8 @@ pub const DEFAULT_GROUP: &str = "kprobes";
 pub const NAME_MAX: usize = 63;
 /// Most arguments of one probe (MAX_TRACE_ARGS).
 pub const ARGS_MAX: usize = 128;
+/// Most bytes of one event's values in a record of the tracer's (MAX_PROBE_EVENT_SIZE).
+pub const RECORD_MAX: usize = 3072;
 /// Longest argument name, in characters (MAX_ARG_NAME_LEN).
 pub const ARG_NAME_MAX: usize = 32;
 /// Largest maxactive (KRETPROBE_MAXACTIVE_MAX of the tracer).

@@ -8,6 +8,9 @@ pub const TEXT_MAX: usize = 4096;
 /// Most values of an array (MAX_ARRAY_LEN of the tracer).
 pub const ARRAY_MAX: u8 = 64;
 
+/// Bytes of a text's place in a record: offset and length, 16 bits each.
+const DATA_LOC: usize = 4;
+
 /// How many bits of a value count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Width {
@@ -137,6 +140,12 @@ impl ValueType {
             Self::Char => Width::Byte,
             Self::Symbol | Self::SymbolText | Self::Text | Self::UserText => Width::Quad,
         }
+    }
+
+    /// Bytes that one value has in a record of the tracer's: of a text, where it is and how long.
+    #[must_use]
+    pub fn record_bytes(self) -> usize {
+        if self.shows_text() { DATA_LOC } else { self.width().bytes() }
     }
 
     /// The number that a word's bits are: those that do not count follow the sign, or are clear.

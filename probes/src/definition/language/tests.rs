@@ -119,6 +119,11 @@ fn what_is_too_long_or_too_much_is_refused() {
     let many = format!("p:e sym{}", " %di".repeat(129));
     assert_eq!(fault(&many), ("TOO_MANY_ARGS", 8, "E2BIG"));
     let deep = format!("p:e sym {}%di{}", "+1(".repeat(13), ")".repeat(13));
+    let array = " +0(%di):u64[64]".repeat(6);
+    let line = format!("p:e sym{array} a=$comm b=+0(%si):string[1]");
+    assert_eq!(fault(&line), ("EVENT_TOO_BIG", 7 + 6 * 16 + 3, "E2BIG"));
+    let line = format!("p:e sym{} b=+0(%si):string[64] c=%ax d=%di:u8", &array[..5 * 16]);
+    parse_line(&format!("{line} e=+0(%di):u8[64] f=+0(%di):u8[64] g=+0(%di):u8[64] x")).unwrap();
     assert_eq!(fault(&deep), ("TOO_MANY_OPS", 8 + 3 * 13, "E2BIG"));
     let members = format!("p:e sym x{}", "->a".repeat(13));
     assert_eq!(fault(&members), ("TOO_MANY_OPS", 8, "E2BIG"));

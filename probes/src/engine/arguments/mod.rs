@@ -16,7 +16,7 @@ use exoprobe_introspect::{Btf, SymbolTable};
 pub use error::ParameterError;
 pub(super) use old::is_old_name;
 
-use crate::definition::{Argument, Fetch, Field, Filter, ProbeDefinition};
+use crate::definition::{Argument, Fetch, Field, Filter, ProbeDefinition, RECORD_MAX};
 use crate::error::ProbeError;
 use finder::Finder;
 
@@ -46,11 +46,15 @@ impl Arguments {
     /// Checks what can be checked before the kernel is known.
     ///
     /// # Errors
-    /// [`ProbeError::Filter`].
+    /// [`ProbeError::EventTooBig`], [`ProbeError::Filter`].
     pub(super) fn check(
         definition: &ProbeDefinition,
         filter: Option<&Filter>,
     ) -> Result<(), ProbeError> {
+        let mut room = Room::default();
+        for (index, arg) in definition.args.iter().enumerate() {
+            room.take(index, arg.least_record_bytes())?;
+        }
         let given = Self::given(definition);
         if given.iter().any(|arg| arg.fetch == Fetch::AllParameters) {
             // Their names are the kernel's to tell.
@@ -79,18 +83,22 @@ impl Arguments {
     /// Of a definition, where its place is known.
     ///
     /// # Errors
-    /// [`ProbeError::Parameter`], [`ProbeError::Types`], [`ProbeError::Symbol`], [`ProbeError::DuplicateArg`].
+    /// [`ProbeError::Parameter`], [`ProbeError::Types`], [`ProbeError::Symbol`], [`ProbeError::DuplicateArg`],
+    /// [`ProbeError::EventTooBig`].
     pub(super) fn find(
         definition: &ProbeDefinition,
         ground: &Ground<'_>,
     ) -> Result<Self, ProbeError> {
         let finder = Finder::new(definition.kind, ground);
-        let mut list = Vec::new();
+        let (mut list, mut room) = (Vec::new(), Room::default());
         for (index, arg) in definition.args.iter().enumerate() {
+            let before = list.len();
             match arg.body {
                 Fetch::AllParameters => list.extend(finder.all()?),
                 _ => list.push(finder.argument(definition.arg_name(index), arg)?),
             }
+            let bytes = list[before..].iter().map(Argument::record_bytes).sum();
+            room.take(index, bytes)?;
         }
         if list.len() > VALUES_MAX {
             return Err(ProbeError::TooManyArgs(list.len()));
@@ -112,6 +120,21 @@ impl Arguments {
         filter: Option<&Filter>,
     ) -> Result<Option<Filter<Field>>, ProbeError> {
         filter::resolve(filter, &self.list)
+    }
+}
+
+/// What a record of the tracer's has room for.
+#[derive(Default)]
+struct Room(usize);
+
+impl Room {
+    /// The values of argument `index` come behind those before it.
+    fn take(&mut self, index: usize, bytes: usize) -> Result<(), ProbeError> {
+        self.0 += bytes;
+        match self.0 <= RECORD_MAX {
+            true => Ok(()),
+            false => Err(ProbeError::EventTooBig { index, bytes: self.0 }),
+        }
     }
 }
 

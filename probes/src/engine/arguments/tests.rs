@@ -165,6 +165,22 @@ fn numbered_arguments_and_symbols_are_found() {
 }
 
 #[test]
+fn values_have_room_in_a_record_of_the_tracers() {
+    let types = Arc::new(kernel().btf());
+    let arrays = "+0(%di):u64[64] ".repeat(5) + "+0(%di):u32[64] +0(%di):u32[62]";
+    // 3064 bytes, and one of four and one of eight.
+    assert_eq!(found(&format!("p get {arrays} fd x=fd"), &types).unwrap().len(), 9);
+    let line = format!("p get {arrays} fd name");
+    let error = find(&parse_line(&line).unwrap(), Some("get"), Some(&types)).unwrap_err();
+    assert!(matches!(error, ProbeError::EventTooBig { index: 8, bytes: 3076 }), "{error}");
+    assert_eq!(error.code(), "E2BIG");
+    let mut definition = parse_line("p get +0(%di):u64[64] +0(%di):u64[64]").unwrap();
+    definition.args = vec![definition.args[0].clone(); 7];
+    let error = Arguments::check(&definition, None).unwrap_err();
+    assert!(matches!(error, ProbeError::EventTooBig { index: 6, bytes: 3584 }), "{error}");
+}
+
+#[test]
 fn filters_compare_text_with_text() {
     let resolve = |filter: &str| {
         let mut definition = parse_line("p get $comm a=+0(%di):x8[4] s=%si:symstr n=%dx").unwrap();
