@@ -226,7 +226,7 @@ fn is_reserved(name: &str) -> bool {
 }
 
 /// Can an argument's field be called so?
-fn is_arg_name(name: &str) -> bool {
+pub(crate) fn is_arg_name(name: &str) -> bool {
     name.len() <= ARG_NAME_MAX && is_event_name(name) && !is_reserved(name)
 }
 

@@ -109,6 +109,15 @@ impl NewProbe {
     }
 }
 
+impl NewProbe {
+    pub(super) fn definition_mut(&mut self) -> &mut ProbeDefinition {
+        match self {
+            Self::Kprobe(probe) => &mut probe.definition,
+            Self::Kretprobe(probe) => &mut probe.definition,
+        }
+    }
+}
+
 impl From<Kprobe> for NewProbe {
     fn from(probe: Kprobe) -> Self {
         Self::Kprobe(probe)

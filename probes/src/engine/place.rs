@@ -35,6 +35,13 @@ pub(super) struct Place {
     pub(super) offset: u64,
 }
 
+impl Place {
+    /// The function whose entry it is.
+    pub(super) fn function(&self) -> Option<&str> {
+        self.symbol.as_deref().filter(|_| self.offset == 0)
+    }
+}
+
 /// Finds the place, by the symbols where they are (or, before boot, as linked).
 pub(super) fn find(
     symbols: &SymbolTable,

@@ -4,7 +4,9 @@ use exoprobe_vmm::Gva;
 use proptest::prelude::*;
 
 use super::*;
-use crate::definition::{Fetch, FetchArg, ProbeDefinition, ProbeKind, Register, Segment, ValueType};
+use crate::definition::{
+    Fetch, FetchArg, ProbeDefinition, ProbeKind, Register, Segment, ValueType,
+};
 
 #[test]
 fn the_demo_line() {

@@ -235,7 +235,7 @@ fn at(pointer: Fetch) -> Fetch {
     Fetch::Deref { offset: 0, base: Box::new(pointer), user: false }
 }
 
-fn place_of(param: &Parameter) -> Result<Fetch, ParameterError> {
+pub(super) fn place_of(param: &Parameter) -> Result<Fetch, ParameterError> {
     match param.place {
         ArgumentPlace::Register(number) => match REGISTERS.get(usize::from(number)) {
             Some(register) => Ok(Fetch::Register(*register)),

@@ -5,6 +5,7 @@ mod error;
 mod filter;
 mod finder;
 mod old;
+pub(super) mod rewrite;
 #[cfg(test)]
 mod tests;
 

@@ -180,6 +180,41 @@ fn values_have_room_in_a_record_of_the_tracers() {
     assert!(matches!(error, ProbeError::EventTooBig { index: 6, bytes: 3584 }), "{error}");
 }
 
+fn rewritten(line: &str, types: &Btf) -> Result<String, ProbeError> {
+    let mut definition = parse_line(line).unwrap();
+    assert!(rewrite::is_due(&definition));
+    rewrite::rewrite(&mut definition, definition.symbol_name.clone().as_deref(), types)?;
+    Ok(definition.to_string())
+}
+
+#[test]
+fn bare_arguments_are_called_by_their_parameters_names() {
+    let types = kernel().btf();
+    assert_eq!(
+        rewritten("p:e get $arg1 $arg2 x=$arg3 $arg3:x32 +8($arg3)", &types).unwrap(),
+        "p:kprobes/e get fd=fd name=name x=$arg3 task=task:x32 arg5=+8($arg3)"
+    );
+    assert_eq!(rewritten("p:e put $arg1", &types).unwrap(), "p:kprobes/e put arg1=$arg1");
+    let error = rewritten("p:e get $arg1 $arg4", &types).unwrap_err();
+    let text = "get has no parameter `$arg4`: it has `fd`, `name`, `task`";
+    assert_eq!((error.to_string().as_str(), error.code()), (text, "ENOENT"));
+    assert!(!rewrite::is_due(&parse_line("p:e get x=$arg1 +0($arg2) fd").unwrap()));
+}
+
+#[test]
+fn what_is_no_parameters_place_keeps_its_number() {
+    let mut sample = Sample::default();
+    let int = sample.int("int", 4, true);
+    let pair = sample.composite(STRUCT, "pair", 16, &[]);
+    let params = [("first", int), ("both", pair), ("third", int), ("common_pid", int), ("", 0)];
+    sample.function("get", int, &params);
+    let types = sample.btf();
+    assert_eq!(
+        rewritten("p:e get $arg1 $arg2 $arg3 $arg4 $arg9", &types).unwrap(),
+        "p:kprobes/e get first=first arg2=$arg2 arg3=$arg3 arg4=$arg4 arg5=$arg9"
+    );
+}
+
 #[test]
 fn filters_compare_text_with_text() {
     let resolve = |filter: &str| {
