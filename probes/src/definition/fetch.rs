@@ -26,9 +26,9 @@ pub enum Fetch {
     StackPointer,
     /// `$retval`: what the function returned. Return probes only.
     ReturnValue,
-    /// `$argN`: the function's Nth argument, from 1, at its entry.
+    /// `$argN`: the function's Nth argument, from 1, at its entry; at a return, as it was then.
     Argument(u16),
-    /// `$arg*`: all parameters, at the function's entry. Stands for several values.
+    /// `$arg*`: all parameters, as they are at the function's entry. Stands for several values.
     AllParameters,
     /// `$comm`: the current task's name.
     Comm,
@@ -84,7 +84,7 @@ impl Fetch {
     /// May have no value at a hit.
     #[must_use]
     pub fn may_fault(&self) -> bool {
-        self.reads_memory() || matches!(self, Self::Segment(_))
+        self.reads_memory() || matches!(self, Self::Segment(_) | Self::Argument(_))
     }
 
     /// Has a meaning at a function's return only.

@@ -94,7 +94,7 @@ impl HitPath {
         let Occasion { probe, ret_addr, .. } = *occasion;
         let Some(ring) = self.rings.get(usize::from(hit.vcpu)) else { return };
         let arguments = probe.arguments();
-        let Arguments { list, may_fault, has_bytes } = &*arguments;
+        let Arguments { list, may_fault, has_bytes, .. } = &*arguments;
         let mut bytes = Bytes::default();
         let bytes_at = if *has_bytes { bytes.fetch_all(list, hit) } else { Vec::new() };
         let task = current(table, hit);

@@ -72,6 +72,11 @@ fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
             if arguments.has_bytes {
                 return Err("text: an argument is text or an array, which the VMM reads");
             }
+            if !arguments.kept.is_empty() {
+                return Err(
+                    "entry-argument: what a return probe has of the entry is kept by the VMM",
+                );
+            }
             let list = arguments.list.iter();
             let values = list.map(|arg| value(&arg.fetch, returns, around));
             let shown = returns.then_some(Ok(Value::ReturnAddress));

@@ -9,13 +9,14 @@ pub(super) mod rewrite;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use exoprobe_introspect::btf::NoTypes;
 use exoprobe_introspect::{Btf, SymbolTable};
 
 pub use error::ParameterError;
-pub(super) use old::is_old_name;
+pub(super) use old::argument as place_of_argument;
 
 use crate::definition::{Argument, Fetch, Field, Filter, ProbeDefinition, RECORD_MAX};
 use crate::error::ProbeError;
@@ -23,6 +24,9 @@ use finder::Finder;
 
 /// Most values of a hit.
 const VALUES_MAX: usize = crate::definition::ARGS_MAX;
+
+/// How many of a call's arguments are kept for its return.
+pub(crate) const KEPT_MAX: usize = 16;
 
 /// All of a hit's values.
 #[derive(Debug, Default)]
@@ -32,12 +36,14 @@ pub(crate) struct Arguments {
     pub(crate) may_fault: bool,
     /// Some argument is text, or an array.
     pub(crate) has_bytes: bool,
+    /// Of a return probe: the arguments of the call, from 1, that are kept at its entry.
+    pub(crate) kept: Box<[u16]>,
 }
 
 /// What is known where a probe is.
 pub(super) struct Ground<'a> {
     pub(super) symbols: &'a SymbolTable,
-    /// The function whose entry is probed; none where the place is no entry.
+    /// The function whose entry or return is probed; none where the place is neither.
     pub(super) function: Option<&'a str>,
     /// The kernel's types, where they were asked for.
     pub(super) types: Result<Arc<Btf>, NoTypes>,
@@ -109,7 +115,12 @@ impl Arguments {
         }
         let has_bytes = list.iter().any(Argument::is_in_bytes);
         let may_fault = list.iter().any(|arg| arg.fetch.may_fault());
-        Ok(Self { list: list.into(), may_fault, has_bytes })
+        let is_of_entry = |arg: &Argument| match arg.fetch.innermost() {
+            Fetch::Argument(n) => Some(*n),
+            _ => None,
+        };
+        let kept: BTreeSet<u16> = list.iter().filter_map(is_of_entry).collect();
+        Ok(Self { list: list.into(), may_fault, has_bytes, kept: kept.into_iter().collect() })
     }
 
     /// A filter over them.

@@ -180,10 +180,43 @@ fn values_have_room_in_a_record_of_the_tracers() {
     assert!(matches!(error, ProbeError::EventTooBig { index: 6, bytes: 3584 }), "{error}");
 }
 
+#[test]
+fn a_return_has_the_arguments_of_its_entry() {
+    let types = Arc::new(kernel().btf());
+    let line = "r get fd name:string a=+8(task):u32 $arg3 rv task->pid b=+u4(+0($arg2)):ustring";
+    let expected = [
+        "$arg1:s32",
+        "+0($arg2):string",
+        "+8($arg3):u32",
+        "$arg3:x64",
+        "$retval:x64",
+        "+0($arg3):s32",
+        "+u4(+0($arg2)):ustring",
+    ];
+    assert_eq!(found(line, &types).unwrap(), expected);
+    let kept = |line: &str, types| {
+        let found = find(&parse_line(line).unwrap(), Some("get"), types);
+        found.map(|found| found.kept.to_vec())
+    };
+    assert_eq!(kept("r get task $retval $arg*", Some(&types)).err().unwrap().code(), "EINVAL");
+    assert_eq!(kept("r get $retval $arg*", Some(&types)).unwrap(), [1, 2, 3]);
+    assert_eq!(kept("r get a=+4($arg8) $arg2 b=$arg8 a1 %di", None).unwrap(), [2, 8]);
+    assert!(kept("p get $arg* $arg8", Some(&types)).unwrap().is_empty());
+    kept("r get $arg16", None).unwrap();
+    match kept("r get a=+4($arg17)", None).unwrap_err() {
+        ProbeError::Parameter(error) => {
+            assert_eq!((error.id(), error.body()), ("TOO_MANY_EARGS", Some("$arg17")));
+        }
+        other => panic!("{other}"),
+    }
+    assert!(found("r get x", &types).unwrap_err().contains("no parameter `x`"));
+}
+
 fn rewritten(line: &str, types: &Btf) -> Result<String, ProbeError> {
     let mut definition = parse_line(line).unwrap();
     assert!(rewrite::is_due(&definition));
-    rewrite::rewrite(&mut definition, definition.symbol_name.clone().as_deref(), types)?;
+    let function = definition.symbol_name.clone();
+    rewrite::rewrite(&mut definition, function.as_deref(), types)?;
     Ok(definition.to_string())
 }
 
