@@ -56,6 +56,14 @@ pub enum Fetch {
         /// All that follows the first `->`.
         path: String,
     },
+    /// `BODY:%pd`, `BODY:%pD`: the name of what the value is the address of; where it is is known once the kernel's types
+    /// are.
+    NameOf {
+        /// What it is.
+        what: Named,
+        /// What gives the address.
+        base: Box<Fetch>,
+    },
     /// `+OFFS(BODY)`, `-OFFS(BODY)`: memory at the value of BODY plus or minus OFFS bytes.
     Deref {
         /// Bytes added to the inner value.
@@ -65,6 +73,37 @@ pub enum Fetch {
         /// `+uOFFS(BODY)`: the memory is a user's; at the kernel's addresses there is none.
         user: bool,
     },
+}
+
+/// What has a name in the kernel's file systems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Named {
+    /// `%pd`: a `struct dentry`.
+    Dentry,
+    /// `%pD`: a `struct file`.
+    File,
+}
+
+impl Named {
+    /// Both.
+    pub const ALL: &[Self] = &[Self::Dentry, Self::File];
+
+    /// As the type of an argument.
+    #[must_use]
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Self::Dentry => "%pd",
+            Self::File => "%pD",
+        }
+    }
+
+    /// The dereferences that its name takes.
+    pub(super) fn steps(self) -> usize {
+        match self {
+            Self::Dentry => 2,
+            Self::File => 3,
+        }
+    }
 }
 
 impl Fetch {
@@ -77,6 +116,7 @@ impl Fetch {
                 | Self::Memory(_)
                 | Self::Symbol { .. }
                 | Self::Member { .. }
+                | Self::NameOf { .. }
                 | Self::Deref { .. }
         )
     }
@@ -92,7 +132,9 @@ impl Fetch {
     pub fn is_of_return(&self) -> bool {
         match self {
             Self::ReturnValue => true,
-            Self::Deref { base, .. } | Self::Member { base, .. } => base.is_of_return(),
+            Self::Deref { base, .. } | Self::Member { base, .. } | Self::NameOf { base, .. } => {
+                base.is_of_return()
+            }
             _ => false,
         }
     }
@@ -101,7 +143,10 @@ impl Fetch {
     #[must_use]
     pub fn asks_for_types(&self) -> bool {
         match self {
-            Self::Parameter(_) | Self::AllParameters | Self::Member { .. } => true,
+            Self::Parameter(_)
+            | Self::AllParameters
+            | Self::Member { .. }
+            | Self::NameOf { .. } => true,
             Self::Deref { base, .. } => base.asks_for_types(),
             _ => false,
         }
@@ -111,7 +156,9 @@ impl Fetch {
     #[must_use]
     pub fn innermost(&self) -> &Self {
         match self {
-            Self::Deref { base, .. } | Self::Member { base, .. } => base.innermost(),
+            Self::Deref { base, .. } | Self::Member { base, .. } | Self::NameOf { base, .. } => {
+                base.innermost()
+            }
             other => other,
         }
     }
@@ -128,6 +175,16 @@ impl Fetch {
         match self.innermost() {
             Self::Parameter(name) => Some(name),
             _ => None,
+        }
+    }
+
+    /// Dereferences in one another.
+    pub(super) fn depth(&self) -> usize {
+        match self {
+            Self::Deref { base, .. } => 1 + base.depth(),
+            Self::Member { path, .. } => 1 + path.matches("->").count(),
+            Self::NameOf { what, base } => what.steps() + base.depth(),
+            _ => 0,
         }
     }
 
@@ -159,6 +216,7 @@ impl fmt::Display for Fetch {
             }
             Self::Parameter(name) => f.write_str(name),
             Self::Member { base, path } => write!(f, "{base}->{path}"),
+            Self::NameOf { what, base } => write!(f, "{base}:{}", what.suffix()),
             Self::Deref { offset, base, user } => {
                 let (sign, user) = (sign(*offset), if *user { "u" } else { "" });
                 write!(f, "{sign}{user}{}({base})", shortest(offset.unsigned_abs(), false))
@@ -215,6 +273,7 @@ impl FetchArg {
         let each = match (self.kind, &self.body) {
             (_, Fetch::AllParameters) => 0,
             (Some(kind), _) => kind.record_bytes(),
+            (None, Fetch::NameOf { .. }) => ValueType::Text.record_bytes(),
             (None, body) if body.is_known_text() => ValueType::Text.record_bytes(),
             (None, body) if body.asks_for_types() => 1,
             (None, _) => ValueType::default().record_bytes(),

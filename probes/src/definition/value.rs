@@ -184,8 +184,8 @@ impl fmt::Display for ValueType {
 pub enum NoSuchType {
     /// It names none.
     #[error(
-        "no such type: `u8` to `u64`, `s8` to `s64`, `x8` to `x64`, `char`, `symbol`, `symstr`, `string`, `ustring` and \
-        `bWIDTH@OFFSET/CONTAINER` are"
+        "no such type: `u8` to `u64`, `s8` to `s64`, `x8` to `x64`, `char`, `symbol`, `symstr`, `string`, `ustring`, `%pd`, \
+        `%pD` and `bWIDTH@OFFSET/CONTAINER` are"
     )]
     Unknown,
     /// It begins as a bit-field.

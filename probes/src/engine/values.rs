@@ -43,7 +43,8 @@ fn fetch(body: &Fetch, width: Width, hit: &mut Hit<'_>) -> Option<u64> {
         Fetch::Parameter(_)
         | Fetch::AllParameters
         | Fetch::Symbol { .. }
-        | Fetch::Member { .. } => None,
+        | Fetch::Member { .. }
+        | Fetch::NameOf { .. } => None,
     }
 }
 

@@ -139,7 +139,8 @@ fn value(fetch: &Fetch, at_return: bool, around: &Surroundings) -> Result<Value,
         | Fetch::Argument(_)
         | Fetch::AllParameters
         | Fetch::Symbol { .. }
-        | Fetch::Member { .. } => return Err("parameter: where it is is not known yet"),
+        | Fetch::Member { .. }
+        | Fetch::NameOf { .. } => return Err("parameter: where it is is not known yet"),
         Fetch::Memory(_) => return Err("memory: an argument reads where nothing may be mapped"),
         Fetch::Deref { .. } if around.mapped.is_empty() => {
             return Err("memory: the kernel does not show what it keeps mapped");

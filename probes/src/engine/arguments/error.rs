@@ -59,6 +59,9 @@ pub enum ParameterError {
         /// What it is.
         declaration: String,
     },
+    /// The names of files are not where they should be.
+    #[error("`%pd` and `%pD` are not known of this kernel: {0}")]
+    NoNames(FieldError),
     /// No member of this name.
     #[error("`{name}`: {source}")]
     Member {
@@ -85,6 +88,7 @@ impl ParameterError {
             Self::NotText { .. } => "BAD_TYPE4STR",
             Self::NoReturnValue(_) => "NO_RETVAL",
             Self::NoPointer { .. } => "NO_PTR_STRCT",
+            Self::NoNames(_) => "NOSUP_BTFARG",
             Self::Member { .. } => "NO_BTF_FIELD",
         }
     }
@@ -101,7 +105,7 @@ impl ParameterError {
             | Self::NotText { name, .. }
             | Self::NoPointer { name, .. }
             | Self::Member { name, .. } => Some(name),
-            Self::NoPrototype(_) | Self::NoReturnValue(_) => None,
+            Self::NoPrototype(_) | Self::NoReturnValue(_) | Self::NoNames(_) => None,
         }
     }
 }

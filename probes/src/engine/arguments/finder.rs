@@ -5,12 +5,15 @@ use exoprobe_introspect::btf::{ArgumentPlace, FieldPlace, Kind, Parameter, TypeI
 
 use super::old::{self, REGISTERS};
 use super::{Ground, KEPT_MAX, ParameterError};
-use crate::definition::{Argument, Bits, Fetch, FetchArg, ProbeKind, ValueType, Width};
+use crate::definition::{Argument, Bits, Fetch, FetchArg, Named, ProbeKind, ValueType, Width};
 use crate::error::ProbeError;
 
 /// What a value is whose definition does not say.
 pub(super) fn default_kind(fetch: &Fetch) -> ValueType {
-    if fetch.is_known_text() { ValueType::Text } else { ValueType::default() }
+    match fetch {
+        Fetch::Comm | Fetch::ConstantText(_) | Fetch::NameOf { .. } => ValueType::Text,
+        _ => ValueType::default(),
+    }
 }
 
 /// How many values there are: an array of one number is that number.
@@ -120,6 +123,7 @@ impl<'a> Finder<'a> {
                 },
             },
             Fetch::Member { base, path } => self.member(base, path)?.fetch,
+            Fetch::NameOf { what, base } => self.place(&name_of(*what, base, self.types()?)?)?,
             Fetch::Argument(n) => {
                 let no_arguments = || ParameterError::NoArguments(body.to_string());
                 if self.ground.function.is_none() {
@@ -245,6 +249,20 @@ impl<'a> Finder<'a> {
 /// Memory at a value.
 fn at(pointer: Fetch) -> Fetch {
     Fetch::Deref { offset: 0, base: Box::new(pointer), user: false }
+}
+
+/// Where the name is of what the value of `base` is the address of.
+pub(super) fn name_of(what: Named, base: &Fetch, types: &Btf) -> Result<Fetch, ParameterError> {
+    let behind = |base: Fetch, name, path| {
+        let place = types.field_of(name, path).map_err(ParameterError::NoNames)?;
+        let offset = i64::try_from(place.offset()).unwrap_or(i64::MAX);
+        Ok(Fetch::Deref { offset, base: Box::new(base), user: false })
+    };
+    let dentry = match what {
+        Named::Dentry => base.clone(),
+        Named::File => behind(base.clone(), "file", "f_path.dentry")?,
+    };
+    behind(dentry, "dentry", "d_name.name").map(at)
 }
 
 pub(super) fn place_of(param: &Parameter) -> Result<Fetch, ParameterError> {

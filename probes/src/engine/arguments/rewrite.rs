@@ -4,20 +4,21 @@ use exoprobe_introspect::Btf;
 use exoprobe_introspect::btf::Kind;
 
 use super::ParameterError;
-use super::finder::place_of;
+use super::finder::{name_of, place_of};
 use super::old;
-use crate::definition::{Fetch, FetchArg, ProbeDefinition, is_arg_name};
+use crate::definition::{BODY_MAX, Fetch, FetchArg, ProbeDefinition, ValueType, is_arg_name};
 use crate::error::ProbeError;
 
 /// Whether a definition has something to rewrite.
 pub(in super::super) fn is_due(definition: &ProbeDefinition) -> bool {
-    definition.args.iter().any(|arg| bare(arg).is_some())
+    let is_name = |arg: &FetchArg| matches!(arg.body, Fetch::NameOf { .. });
+    definition.args.iter().any(|arg| bare(arg).is_some() || is_name(arg))
 }
 
-/// Calls each bare `$argN` by the parameter's name.
+/// Calls each bare `$argN` by the parameter's name, and says of `%pd` and `%pD` where the names are.
 ///
 /// # Errors
-/// [`ParameterError::NoSuch`].
+/// [`ParameterError::NoSuch`], [`ParameterError::NoNames`].
 pub(in super::super) fn rewrite(
     definition: &mut ProbeDefinition,
     function: Option<&str>,
@@ -27,7 +28,16 @@ pub(in super::super) fn rewrite(
         if let (Some(n), Some(function)) = (bare(arg), function)
             && let Some(name) = parameter(n, function, types)?
         {
-            (arg.name, arg.body) = (Some(name.clone()), Fetch::Parameter(name));
+            arg.name = Some(name.clone());
+            *without_suffix(&mut arg.body) = Fetch::Parameter(name);
+        }
+        if let Fetch::NameOf { what, base } = &arg.body {
+            let body = name_of(*what, base, types)?;
+            let written = FetchArg { name: None, body, kind: Some(ValueType::Text), count: None };
+            // What the language could not read stays as it is.
+            if written.to_string().len() <= BODY_MAX {
+                *arg = FetchArg { name: arg.name.take(), ..written };
+            }
         }
     }
     Ok(())
@@ -35,9 +45,21 @@ pub(in super::super) fn rewrite(
 
 /// The N of an argument that is `$argN` and has no name.
 fn bare(arg: &FetchArg) -> Option<u16> {
-    match (&arg.name, &arg.body) {
+    let body = match &arg.body {
+        Fetch::NameOf { base, .. } => base,
+        body => body,
+    };
+    match (&arg.name, body) {
         (None, Fetch::Argument(n)) => Some(*n),
         _ => None,
+    }
+}
+
+/// What stands before `:%pd` or `:%pD`.
+fn without_suffix(body: &mut Fetch) -> &mut Fetch {
+    match body {
+        Fetch::NameOf { base, .. } => base,
+        body => body,
     }
 }
 

@@ -235,6 +235,42 @@ fn bare_arguments_are_called_by_their_parameters_names() {
 }
 
 #[test]
+fn names_of_files_are_where_the_types_say() {
+    let mut sample = kernel();
+    let int = sample.int("int", 4, true);
+    let char = sample.int("char", 1, true);
+    let text = sample.to(POINTER, char);
+    let qstr = sample.composite(STRUCT, "qstr", 16, &[("len", int, 0), ("name", text, 64)]);
+    let dentry = sample.composite(STRUCT, "dentry", 64, &[("d_name", qstr, 256)]);
+    let dentry = sample.to(POINTER, dentry);
+    let path = sample.composite(STRUCT, "path", 16, &[("mnt", text, 0), ("dentry", dentry, 64)]);
+    let file = sample.composite(STRUCT, "file", 64, &[("f_path", path, 128)]);
+    let file = sample.to(POINTER, file);
+    sample.function("open", int, &[("file", file), ("dentry", dentry)]);
+    let types = Arc::new(sample.btf());
+    let line = "p:e open file:%pD x=$arg2:%pd $arg1:%pD +8(%cx):%pd";
+    let expected = "p:kprobes/e open arg1=+0(+40(+24(file))):string x=+0(+40($arg2)):string \
+        file=+0(+40(+24(file))):string arg4=+0(+40(+8(%cx))):string";
+    assert_eq!(rewritten(line, &types).unwrap(), expected);
+    assert_eq!(parse_line(expected).unwrap().to_string(), expected);
+    let fetched = |line: &str| {
+        let found = find(&parse_line(line).unwrap(), Some("open"), Some(&types)).unwrap();
+        found.list.iter().map(|arg| format!("{}:{}", arg.fetch, arg.kind)).collect::<Vec<_>>()
+    };
+    // What was defined before the types were known is fetched all the same.
+    let values = ["+0(+40(+24(%di))):string", "+0(+40(%si)):string"];
+    assert_eq!(fetched("p:e open file:%pD x=$arg2:%pd"), values);
+    let values = ["+0(+40(+24($arg1))):string", "+0(+40($retval)):string"];
+    assert_eq!(fetched("r:e open file:%pD $retval:%pd"), values);
+    let long = format!("p:e open x={}file->f_path.dentry{}:%pd", "+999(".repeat(5), ")".repeat(5));
+    assert_eq!(rewritten(&long, &types).unwrap(), long.replace("p:e", "p:kprobes/e"));
+    let error = rewritten("p:e get x=%di:%pd", &kernel().btf()).unwrap_err();
+    assert!(error.to_string().contains("no type \"dentry\""), "{error}");
+    let error = find(&parse_line("p:e get x=%di:%pd").unwrap(), Some("get"), None).unwrap_err();
+    assert!(matches!(error, ProbeError::Types(NoTypes::None)), "{error}");
+}
+
+#[test]
 fn what_is_no_parameters_place_keeps_its_number() {
     let mut sample = Sample::default();
     let int = sample.int("int", 4, true);
