@@ -47,6 +47,11 @@ pub const PID_FIELD: &str = "common_pid";
 /// What a filter calls its name.
 pub const COMM_FIELD: &str = "comm";
 
+/// What it calls the number of the vCPU.
+pub const CPU_FIELD: &str = "CPU";
+/// Behind an address in a filter: the user's text there.
+pub(crate) const USER_TEXT: &str = ".ustring";
+
 /// Kind of a probe, as in the second column of kprobes/list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub enum ProbeKind {

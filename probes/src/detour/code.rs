@@ -337,6 +337,15 @@ impl Code {
         Ok(rax)
     }
 
+    /// RAX: the number of the CPU.
+    pub(super) fn cpu(&mut self, around: &Surroundings) -> Result<AsmRegister64, DetourError> {
+        match around.cpu {
+            Some(offset) => self.a.mov(eax, dword_ptr(per_cpu(offset)?).gs())?,
+            None => self.a.xor(eax, eax)?,
+        }
+        Ok(rax)
+    }
+
     /// A register that holds a value that was not loaded: its own, or RAX.
     fn value(&mut self, value: &Value) -> Result<AsmRegister64, DetourError> {
         let (a, frame) = (&mut self.a, self.frame);

@@ -11,8 +11,8 @@ use super::hit::HitPath;
 use super::probe::{Probe, count};
 use super::returns::RETURN_ADDRESS_LEN;
 use super::table::Table;
-use super::values::{Bytes, place, read_text, word};
-use crate::definition::{Action, Argument, Fetch, Field, FieldValue};
+use super::values::{Bytes, place, read_text, text_at, word};
+use crate::definition::{Action, Argument, Fetch, Field, FieldValue, ValueType};
 use crate::events::{Shape, TextPlace, show_symbol};
 
 /// Most places of a back-trace.
@@ -75,6 +75,11 @@ impl HitPath {
         let list = &arguments.list;
         filter.holds(&mut |field| match field {
             Field::Arg { index, .. } => Some(FieldValue::Word(word(list.get(index)?, hit)?)),
+            Field::Cpu => Some(FieldValue::Word(hit.vcpu.into())),
+            Field::UserText { index } => {
+                let at = word(list.get(index)?, hit)?;
+                Some(FieldValue::Text(text_at(Gva(at), ValueType::UserText, hit)?))
+            }
             Field::Pid => Some(FieldValue::Word(current(table, hit)?.pid.into())),
             Field::Comm => Some(FieldValue::Text(current(table, hit)?.name().into_bytes())),
             Field::Text { index } => {

@@ -88,7 +88,8 @@ pub(super) fn read_text(arg: &Argument, hit: &mut Hit<'_>) -> Option<Vec<u8>> {
     text_at(at, arg.kind, hit)
 }
 
-fn text_at(at: Gva, kind: ValueType, hit: &mut Hit<'_>) -> Option<Vec<u8>> {
+/// The text at an address; of a user, where the type says so.
+pub(super) fn text_at(at: Gva, kind: ValueType, hit: &mut Hit<'_>) -> Option<Vec<u8>> {
     if kind == ValueType::UserText && !is_users(at) {
         return None;
     }

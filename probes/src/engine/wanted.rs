@@ -93,7 +93,8 @@ fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
 /// Whether code in the guest can say what the filter says.
 fn check_filter(filter: &Filter<Field>, around: &Surroundings) -> Result<(), &'static str> {
     let is_bits = |field| matches!(field, Field::Arg { kind: ValueType::Bits(_), .. });
-    let is_text = |field| matches!(field, Field::Text { .. } | Field::Comm);
+    let is_text =
+        |field| matches!(field, Field::Text { .. } | Field::UserText { .. } | Field::Comm);
     if around.current.is_none() && filter.asks_for(&|field| field == Field::Pid) {
         return Err("filter: the kernel does not tell which task is current");
     }
@@ -113,7 +114,8 @@ fn behind(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
             Field::Arg { index: index + usize::from(returns), kind: *kind }
         }
         Field::Text { index } => Field::Text { index: index + usize::from(returns) },
-        Field::Pid | Field::Comm => *field,
+        Field::UserText { index } => Field::UserText { index: index + usize::from(returns) },
+        Field::Pid | Field::Cpu | Field::Comm => *field,
     };
     let Ok(moved) = filter.resolve(&mut |field, _| Ok::<_, Infallible>(place(field)));
     moved

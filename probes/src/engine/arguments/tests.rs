@@ -72,7 +72,7 @@ fn filters_go_by_the_types_that_are_found() {
     assert_eq!(holds("fd == -100", 0x7_ffff_ff9c), Ok(true));
     assert_eq!(holds("fd < 0", 5), Ok(false));
     let text = "the filter's `name` is text: compare it by `==`, `!=` or `~` with a \"text\": it has `fd`, `name`, \
-        `common_pid`, `comm`";
+        `common_pid`, `comm`, `CPU`";
     assert_eq!(holds("name == 1", 0), Err(text.to_owned()));
 }
 
@@ -287,7 +287,8 @@ fn what_is_no_parameters_place_keeps_its_number() {
 #[test]
 fn filters_compare_text_with_text() {
     let resolve = |filter: &str| {
-        let mut definition = parse_line("p get $comm a=+0(%di):x8[4] s=%si:symstr n=%dx").unwrap();
+        let mut definition =
+            parse_line("p get $comm a=+0(%di):x8[4] s=%si:symstr n=%dx w=%dx:x32").unwrap();
         definition.filter = Some(filter.parse().unwrap());
         find(&definition, Some("get"), None)
             .and_then(|found| found.filter(definition.filter.as_ref()))
@@ -304,6 +305,7 @@ fn filters_compare_text_with_text() {
         ("comm !~ \"*x*\"", true),
         ("s ~ \"i[a-z]?t\"", true),
         ("comm ~ \"i[!n]it\"", false),
+        ("n.ustring == \"init\"", true),
     ] {
         assert_eq!(holds(filter, "init"), expected, "{filter}");
     }
@@ -313,6 +315,13 @@ fn filters_compare_text_with_text() {
         ("comm == 1", "is text"),
         ("common_pid == \"1\"", "is a number"),
         ("s == 1", "is text"),
+        ("CPU == \"1\"", "is a number"),
+        ("n.ustring == 1", "is text"),
+        ("x.ustring ~ \"x\"", "no field"),
+        ("arg1.ustring ~ \"x\"", "no address"),
+        ("a.ustring ~ \"x\"", "no address"),
+        ("w.ustring ~ \"x\"", "no address"),
+        ("comm.ustring ~ \"x\"", "no field"),
     ] {
         assert!(resolve(filter).unwrap_err().contains(error), "{filter}");
     }
