@@ -66,7 +66,7 @@ fn parameter(error: &ParameterError, definition: &ProbeDefinition, words: &Words
             (ParameterError::Member { .. } | ParameterError::NoPointer { .. }, Some(name)) => {
                 text.contains("->") && text.contains(name)
             }
-            (_, Some(name)) => body.parameter() == Some(name) || text == name,
+            (_, Some(name)) => body.innermost().to_string() == name || text == name,
             (ParameterError::NoReturnValue(_), None) => text.contains("$retval->"),
             (ParameterError::NoNames(_), None) => matches!(body, Fetch::NameOf { .. }),
             (_, None) => body.asks_for_types(),
@@ -160,7 +160,7 @@ mod tests {
         let none = ParameterError::NoNames(FieldError::NoType(name("dentry")));
         assert_eq!(at(none, "p:e get fd x=fd:%pd"), ("NOSUP_BTFARG", "fd:%pd".to_owned()));
         let many = ParameterError::TooManyKept(name("$arg17"));
-        assert_eq!(at(many, "r:e get x=+8($arg17)").1, "$arg17)");
+        assert_eq!(at(many, "r:e get %di x=+8($arg17)").1, "$arg17)");
         let unknown = ParameterError::NoPrototype(name("get"));
         assert_eq!(at(unknown, command), ("NO_BTF_ENTRY", rest("+8(task")));
         let void = ParameterError::NoReturnValue(name("get"));

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::definition::{
-    Fetch, FetchArg, Named, ProbeDefinition, ProbeKind, Register, Segment, ValueType,
+    Fetch, FetchArg, Named, ProbeDefinition, ProbeKind, RECORD_MAX, Register, Segment, ValueType,
 };
 
 #[test]
@@ -269,6 +269,7 @@ proptest! {
             group: Some(group), event: Some(event), symbol_name: Some(symbol),
             offset: offset.into(), args, ..ProbeDefinition::default()
         };
+        prop_assume!(probe.args.iter().map(FetchArg::least_record_bytes).sum::<usize>() <= RECORD_MAX);
         prop_assert_eq!(parse_line(&probe.to_string()).unwrap(), probe);
     }
 }

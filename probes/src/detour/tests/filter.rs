@@ -117,7 +117,7 @@ fn a_kernel_for_one_cpu_has_the_first_only() {
         let state = input(&bench.shared.0.borrow(), [7; 16], 0);
         let code = leaving(&bench.shared.0.borrow(), vec![0x55, 0x48, 0x89, 0xe5, 0x85, 0xff]);
         let filter = Filter::Test { field: Field::Cpu, comparison: Comparison::Equal, operand };
-        let task = Task::Record { values: Vec::new(), filter: Some(filter) };
+        let task = Task::Record { values: values(), filter: Some(filter) };
         let blocks = [bench.block(1, task)];
         let [plain, detoured] = bench.both(&code, &blocks, &state);
         assert_eq!(plain.difference(&detoured), None);

@@ -281,11 +281,12 @@ fn selectors_can_be_recorded() {
     let mut bench = Bench::new();
     let input = input(&bench.shared.0.borrow(), [u64::MAX; 16], 0);
     let code = leaving(&bench.shared.0.borrow(), vec![0x0f, 0x1f, 0x44, 0x00, 0x00]);
-    let values = Segment::ALL.iter().map(|segment| Value::Segment(*segment)).collect();
+    let both = Segment::ALL.iter().cycle().map(|segment| Value::Segment(*segment));
+    let values = both.take(4).collect();
     let block = bench.block(1, Task::record(values));
     let [plain, detoured] = bench.both(&code, &[block], &input);
     assert_eq!(plain.difference(&detoured), None);
-    assert_eq!(bench.drain()[0].args, [0x33, 0x2b]);
+    assert_eq!(bench.drain()[0].args, [0x33, 0x2b, 0x33, 0x2b]);
 }
 
 #[test]
