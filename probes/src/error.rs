@@ -158,6 +158,17 @@ pub enum ProbeError {
     /// Too many arguments.
     #[error("{0} arguments: a probe takes at most 128")]
     TooManyArgs(usize),
+    /// The values of a hit are too long.
+    #[error(
+        "argument {} ends {bytes} bytes into an event's values, which have at most {}", index + 1,
+        crate::definition::RECORD_MAX
+    )]
+    EventTooBig {
+        /// The first argument that has no room, from 0.
+        index: usize,
+        /// Bytes up to its end, as the tracer counts them.
+        bytes: usize,
+    },
     /// The group and event exist.
     #[error("a probe `{0}` exists already: choose another event name, or delete it first")]
     NameTaken(String),
@@ -254,7 +265,7 @@ impl ProbeError {
             Self::Refused(_) | Self::Reserved { .. } | Self::Post(_) | Self::Assemble(_) => {
                 "EOPNOTSUPP"
             }
-            Self::TooManyArgs(_) | Self::DataSize(_) => "E2BIG",
+            Self::TooManyArgs(_) | Self::EventTooBig { .. } | Self::DataSize(_) => "E2BIG",
             Self::NoSlots(_) => "ENOMEM",
             Self::Clobbered { .. } => "ETXTBSY",
             Self::Attach(AttachError::Booting) | Self::NotFinal(_) => "EAGAIN",

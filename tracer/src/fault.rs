@@ -16,6 +16,7 @@ pub(crate) fn fault(
         ProbeError::Syntax(error) => (error.id, error.position),
         ProbeError::NameTaken(_) => ("EVENT_EXIST", words.start(0)),
         ProbeError::TooManyArgs(_) => ("TOO_MANY_ARGS", words.start(2)),
+        ProbeError::EventTooBig { index, .. } => ("EVENT_TOO_BIG", words.body(*index)),
         ProbeError::DuplicateArg(name) => ("USED_ARG_NAME", words.argument(name)),
         ProbeError::NotEntry(_) => ("BAD_RETPROBE", words.start(1)),
         ProbeError::Boundary(BoundaryError::Inside { .. } | BoundaryError::Undecodable { .. }) => {
@@ -65,8 +66,9 @@ fn parameter(error: &ParameterError, definition: &ProbeDefinition, words: &Words
             (ParameterError::Member { .. } | ParameterError::NoPointer { .. }, Some(name)) => {
                 text.contains("->") && text.contains(name)
             }
-            (_, Some(name)) => body.parameter() == Some(name) || text == name,
+            (_, Some(name)) => body.innermost().to_string() == name || text == name,
             (ParameterError::NoReturnValue(_), None) => text.contains("$retval->"),
+            (ParameterError::NoNames(_), None) => matches!(body, Fetch::NameOf { .. }),
             (_, None) => body.asks_for_types(),
         }
     };
@@ -155,6 +157,10 @@ mod tests {
         assert_eq!(at(none, command), ("NO_BTFARG", rest("fd:string")));
         let whole = ParameterError::NoArguments(name("$arg*"));
         assert_eq!(at(whole, command), ("NOFENTRY_ARGS", rest("$arg*")));
+        let none = ParameterError::NoNames(FieldError::NoType(name("dentry")));
+        assert_eq!(at(none, "p:e get fd x=fd:%pd"), ("NOSUP_BTFARG", "fd:%pd".to_owned()));
+        let many = ParameterError::TooManyKept(name("$arg17"));
+        assert_eq!(at(many, "r:e get %di x=+8($arg17)").1, "$arg17)");
         let unknown = ParameterError::NoPrototype(name("get"));
         assert_eq!(at(unknown, command), ("NO_BTF_ENTRY", rest("+8(task")));
         let void = ParameterError::NoReturnValue(name("get"));
@@ -176,6 +182,10 @@ mod tests {
         assert_eq!(
             at(ProbeError::NameTaken("e".to_owned()), command),
             ("EVENT_EXIST", rest("p:e"))
+        );
+        assert_eq!(
+            at(ProbeError::EventTooBig { index: 2, bytes: 4000 }, command),
+            ("EVENT_TOO_BIG", rest("%si "))
         );
         let types = exoprobe_introspect::btf::NoTypes::None;
         assert_eq!(at(types, command), ("NOSUP_BTFARG", rest("fd ")));

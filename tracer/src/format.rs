@@ -9,8 +9,6 @@ use exoprobe_probes::{EventField, ProbeKind};
 const COMMON: usize = 8;
 /// Bytes of an address.
 const WORD: usize = 8;
-/// Bytes of a text's place in a record: offset and length, 16 bits each.
-const DATA_LOC: usize = 4;
 
 /// The text of the file.
 pub(crate) fn text(name: &str, id: u32, kind: ProbeKind, fields: &[EventField]) -> String {
@@ -66,7 +64,7 @@ impl Layout {
 
     fn value(&mut self, EventField { name, kind, count }: &EventField) {
         let ty = type_name(*kind);
-        let each = if kind.shows_text() { DATA_LOC } else { kind.width().bytes() };
+        let each = kind.record_bytes();
         let (array, size) = match count {
             Some(count) => (format!("[{count}]"), each * usize::from(*count)),
             None => (String::new(), each),

@@ -33,7 +33,7 @@ A definition is a line of kprobe_events:
   p[:[GROUP/]EVENT] SYMBOL[+OFFSET]|0xADDR [[NAME=]VALUE[:TYPE] ...]     a kprobe
   r[MAXACTIVE][:[GROUP/]EVENT] SYMBOL|0xADDR [[NAME=]VALUE[:TYPE] ...]   a return probe
 VALUE is %REG, $stackN, $stack, $retval (return probes), @ADDR, +OFFS(VALUE) or -OFFS(VALUE); at a function's entry
-also the name of a parameter, where the kernel's types are known (`exoprobe types SYMBOL`).
+or return also the name of a parameter, where the kernel's types are known (`exoprobe types SYMBOL`).
 TYPE is u8 to u64, s8 to s64, x8 to x64 or, of what is in memory, string or ustring; x64 when absent, or what the
 parameter is.
 JSON says more (filter, actions, return mode): an object or an array as POST /v1/probes takes it (docs/api.md).";

@@ -21,6 +21,11 @@ impl Argument {
         !self.fetch.is_known_text() && (self.kind.is_text() || self.count.is_some())
     }
 
+    /// Bytes that it has in a record of the tracer's.
+    pub(crate) fn record_bytes(&self) -> usize {
+        self.kind.record_bytes() * self.count.map_or(1, usize::from)
+    }
+
     /// Numbers can be compared with it.
     pub(crate) fn is_number(&self) -> bool {
         self.count.is_none() && !self.kind.shows_text()

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use exoprobe_vmm::Gva;
 use serde::{Deserialize, Serialize};
 
-use super::{ParseError, Register, ValueType, language};
+use super::{ParseError, Register, Segment, ValueType, language};
 
 /// Most dereferences in one another, as the tracer's budget of steps allows.
 pub const NESTING_MAX: usize = 12;
@@ -16,15 +16,19 @@ pub const NESTING_MAX: usize = 12;
 pub enum Fetch {
     /// `%REG`.
     Register(Register),
+    /// `%cs`, `%ss`.
+    Segment(Segment),
+    /// `%orig_ax`: the number of the system call that the registers were saved for; -1, as they were for a breakpoint.
+    OrigAx,
     /// `$stackN`: the Nth word from the stack pointer on.
     Stack(u16),
     /// `$stack`: the stack pointer.
     StackPointer,
     /// `$retval`: what the function returned. Return probes only.
     ReturnValue,
-    /// `$argN`: the function's Nth argument, from 1, at its entry.
+    /// `$argN`: the function's Nth argument, from 1, at its entry; at a return, as it was then.
     Argument(u16),
-    /// `$arg*`: all parameters, at the function's entry. Stands for several values.
+    /// `$arg*`: all parameters, as they are at the function's entry. Stands for several values.
     AllParameters,
     /// `$comm`: the current task's name.
     Comm,
@@ -52,6 +56,14 @@ pub enum Fetch {
         /// All that follows the first `->`.
         path: String,
     },
+    /// `BODY:%pd`, `BODY:%pD`: the name of what the value is the address of; where it is is known once the kernel's types
+    /// are.
+    NameOf {
+        /// What it is.
+        what: Named,
+        /// What gives the address.
+        base: Box<Fetch>,
+    },
     /// `+OFFS(BODY)`, `-OFFS(BODY)`: memory at the value of BODY plus or minus OFFS bytes.
     Deref {
         /// Bytes added to the inner value.
@@ -61,6 +73,37 @@ pub enum Fetch {
         /// `+uOFFS(BODY)`: the memory is a user's; at the kernel's addresses there is none.
         user: bool,
     },
+}
+
+/// What has a name in the kernel's file systems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Named {
+    /// `%pd`: a `struct dentry`.
+    Dentry,
+    /// `%pD`: a `struct file`.
+    File,
+}
+
+impl Named {
+    /// Both.
+    pub const ALL: &[Self] = &[Self::Dentry, Self::File];
+
+    /// As the type of an argument.
+    #[must_use]
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Self::Dentry => "%pd",
+            Self::File => "%pD",
+        }
+    }
+
+    /// The dereferences that its name takes.
+    pub(super) fn steps(self) -> usize {
+        match self {
+            Self::Dentry => 2,
+            Self::File => 3,
+        }
+    }
 }
 
 impl Fetch {
@@ -73,8 +116,15 @@ impl Fetch {
                 | Self::Memory(_)
                 | Self::Symbol { .. }
                 | Self::Member { .. }
+                | Self::NameOf { .. }
                 | Self::Deref { .. }
         )
+    }
+
+    /// May have no value at a hit.
+    #[must_use]
+    pub fn may_fault(&self) -> bool {
+        self.reads_memory() || matches!(self, Self::Segment(_) | Self::Argument(_))
     }
 
     /// Has a meaning at a function's return only.
@@ -82,7 +132,9 @@ impl Fetch {
     pub fn is_of_return(&self) -> bool {
         match self {
             Self::ReturnValue => true,
-            Self::Deref { base, .. } | Self::Member { base, .. } => base.is_of_return(),
+            Self::Deref { base, .. } | Self::Member { base, .. } | Self::NameOf { base, .. } => {
+                base.is_of_return()
+            }
             _ => false,
         }
     }
@@ -91,7 +143,10 @@ impl Fetch {
     #[must_use]
     pub fn asks_for_types(&self) -> bool {
         match self {
-            Self::Parameter(_) | Self::AllParameters | Self::Member { .. } => true,
+            Self::Parameter(_)
+            | Self::AllParameters
+            | Self::Member { .. }
+            | Self::NameOf { .. } => true,
             Self::Deref { base, .. } => base.asks_for_types(),
             _ => false,
         }
@@ -101,7 +156,9 @@ impl Fetch {
     #[must_use]
     pub fn innermost(&self) -> &Self {
         match self {
-            Self::Deref { base, .. } | Self::Member { base, .. } => base.innermost(),
+            Self::Deref { base, .. } | Self::Member { base, .. } | Self::NameOf { base, .. } => {
+                base.innermost()
+            }
             other => other,
         }
     }
@@ -121,6 +178,16 @@ impl Fetch {
         }
     }
 
+    /// Dereferences in one another.
+    pub(super) fn depth(&self) -> usize {
+        match self {
+            Self::Deref { base, .. } => 1 + base.depth(),
+            Self::Member { path, .. } => 1 + path.matches("->").count(),
+            Self::NameOf { what, base } => what.steps() + base.depth(),
+            _ => 0,
+        }
+    }
+
     /// Text that no memory has to be read for.
     #[must_use]
     pub fn is_known_text(&self) -> bool {
@@ -132,6 +199,8 @@ impl fmt::Display for Fetch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Register(register) => write!(f, "%{register}"),
+            Self::Segment(segment) => write!(f, "%{}", segment.name()),
+            Self::OrigAx => f.write_str("%orig_ax"),
             Self::Stack(n) => write!(f, "$stack{n}"),
             Self::StackPointer => f.write_str("$stack"),
             Self::ReturnValue => f.write_str("$retval"),
@@ -147,6 +216,7 @@ impl fmt::Display for Fetch {
             }
             Self::Parameter(name) => f.write_str(name),
             Self::Member { base, path } => write!(f, "{base}->{path}"),
+            Self::NameOf { what, base } => write!(f, "{base}:{}", what.suffix()),
             Self::Deref { offset, base, user } => {
                 let (sign, user) = (sign(*offset), if *user { "u" } else { "" });
                 write!(f, "{sign}{user}{}({base})", shortest(offset.unsigned_abs(), false))
@@ -196,6 +266,19 @@ impl FetchArg {
             (None, Fetch::Parameter(name)) if super::is_arg_name(name) => name.clone(),
             _ => super::unnamed(index),
         }
+    }
+
+    /// Bytes that it has in a record of the tracer's, or more where the kernel's types say what it is.
+    pub(crate) fn least_record_bytes(&self) -> usize {
+        let each = match (self.kind, &self.body) {
+            (_, Fetch::AllParameters) => 0,
+            (Some(kind), _) => kind.record_bytes(),
+            (None, Fetch::NameOf { .. }) => ValueType::Text.record_bytes(),
+            (None, body) if body.is_known_text() => ValueType::Text.record_bytes(),
+            (None, body) if body.asks_for_types() => 1,
+            (None, _) => ValueType::default().record_bytes(),
+        };
+        each * self.count.map_or(1, usize::from)
     }
 
     /// What follows the name.

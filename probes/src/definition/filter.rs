@@ -99,8 +99,15 @@ pub enum Field {
         /// Its place among them.
         index: usize,
     },
+    /// The text of a user that an argument is the address of.
+    UserText {
+        /// Its place among them.
+        index: usize,
+    },
     /// `common_pid`: the number of the task that was current.
     Pid,
+    /// `CPU`: the number of the vCPU.
+    Cpu,
     /// `comm`: its name.
     Comm,
 }
@@ -164,6 +171,9 @@ pub enum FieldError {
     /// It compares a number with text.
     #[error("the filter's `{0}` is a number: compare it with one")]
     Number(String),
+    /// It takes for an address what is none.
+    #[error("the filter's `{0}` is no address of 64 bits, behind which `.ustring` could be")]
+    NoAddress(String),
     /// It compares what has several values.
     #[error("the filter's `{0}` is an array, which cannot be compared")]
     Array(String),
@@ -174,7 +184,11 @@ impl FieldError {
     #[must_use]
     pub fn field(&self) -> &String {
         match self {
-            Self::NoSuch(name) | Self::Text(name) | Self::Number(name) | Self::Array(name) => name,
+            Self::NoSuch(name)
+            | Self::Text(name)
+            | Self::Number(name)
+            | Self::NoAddress(name)
+            | Self::Array(name) => name,
         }
     }
 }
@@ -184,7 +198,9 @@ impl Field {
     fn number(self, word: u64) -> (u64, bool) {
         match self {
             Self::Arg { kind, .. } => (kind.narrow(word), kind.is_signed()),
-            Self::Pid | Self::Text { .. } | Self::Comm => (word, false),
+            Self::Pid | Self::Cpu | Self::Text { .. } | Self::UserText { .. } | Self::Comm => {
+                (word, false)
+            }
         }
     }
 }

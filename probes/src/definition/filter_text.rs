@@ -8,7 +8,7 @@ use winnow::token::{self, take_while};
 
 use super::filter::{Comparison, Filter, GROUPS_MAX, TESTS_MAX, TextTest};
 use super::language::parse_signed;
-use super::{ParseError, is_event_name};
+use super::{ParseError, USER_TEXT, is_event_name};
 
 /// What a filter looks like, for who got one wrong.
 const FORM: &str =
@@ -189,8 +189,9 @@ impl<'a> Grammar<'_, 'a> {
 
     fn test(&mut self) -> Result<Filter, ParseError> {
         let position = self.position();
+        let is_field = |text: &str| is_event_name(text.strip_suffix(USER_TEXT).unwrap_or(text));
         let field = match self.next() {
-            Some(Token { kind: Kind::Word, text, .. }) if is_event_name(text) => text.to_owned(),
+            Some(Token { kind: Kind::Word, text, .. }) if is_field(text) => text.to_owned(),
             Some(token) => {
                 let message = format!("`{}` is no field's name: {FORM}", token.text);
                 return fail(position, "FIELD_NOT_FOUND", message);
@@ -295,6 +296,8 @@ mod tests {
             ("a == 5 b == 6", "INVALID_FILTER", 7),
             ("a == 5)", "TOO_MANY_CLOSE", 6),
             ("a == 1 && (a == 5", "TOO_MANY_OPEN", 10),
+            ("a.ustrin ~ \"x\"", "FIELD_NOT_FOUND", 0),
+            (".ustring ~ \"x\"", "FIELD_NOT_FOUND", 0),
             ("5 == a", "FIELD_NOT_FOUND", 0),
             ("&& a == 5", "FIELD_NOT_FOUND", 0),
             ("ä == 5", "FIELD_NOT_FOUND", 0),
@@ -320,12 +323,12 @@ mod tests {
                 operand,
             },
         );
-        let text = ("[a-z_][a-z0-9_]{0,5}", any::<[bool; 2]>(), "[^\"]{0,60}|[^']{0,60}").prop_map(
-            |(field, [glob, not], text)| Filter::Match {
-                field,
-                test: TextTest { glob, not, text },
-            },
-        );
+        let text =
+            ("[a-z_][a-z0-9_]{0,5}(\\.ustring)?", any::<[bool; 2]>(), "[^\"]{0,60}|[^']{0,60}")
+                .prop_map(|(field, [glob, not], text)| Filter::Match {
+                    field,
+                    test: TextTest { glob, not, text },
+                });
         let test = prop_oneof![number, text];
         test.prop_recursive(4, 32, 4, |inner| {
             prop_oneof![

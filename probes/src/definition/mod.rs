@@ -11,14 +11,14 @@ mod value;
 
 pub use action::Action;
 pub(crate) use argument::Argument;
-pub use fetch::{Fetch, FetchArg, NESTING_MAX};
+pub use fetch::{Fetch, FetchArg, NESTING_MAX, Named};
 pub use filter::{Comparison, Field, FieldError, FieldValue, Filter, TextTest};
-pub(crate) use language::parse_place;
+pub(crate) use language::{BODY_MAX, parse_place};
 pub use language::{
     Command, Deletion, ParseError, definition_lines, normalised, parse_command, parse_line,
     without_comment, words,
 };
-pub use register::Register;
+pub use register::{Register, Segment};
 pub use value::{ARRAY_MAX, Bits, TEXT_MAX, ValueType, Width};
 
 use std::fmt;
@@ -32,6 +32,8 @@ pub const DEFAULT_GROUP: &str = "kprobes";
 pub const NAME_MAX: usize = 63;
 /// Most arguments of one probe (MAX_TRACE_ARGS).
 pub const ARGS_MAX: usize = 128;
+/// Most bytes of one event's values in a record of the tracer's (MAX_PROBE_EVENT_SIZE).
+pub const RECORD_MAX: usize = 3072;
 /// Longest argument name, in characters (MAX_ARG_NAME_LEN).
 pub const ARG_NAME_MAX: usize = 32;
 /// Largest maxactive (KRETPROBE_MAXACTIVE_MAX of the tracer).
@@ -44,6 +46,11 @@ pub(crate) const STACK_WORDS: u16 = 2048;
 pub const PID_FIELD: &str = "common_pid";
 /// What a filter calls its name.
 pub const COMM_FIELD: &str = "comm";
+
+/// What it calls the number of the vCPU.
+pub const CPU_FIELD: &str = "CPU";
+/// Behind an address in a filter: the user's text there.
+pub(crate) const USER_TEXT: &str = ".ustring";
 
 /// Kind of a probe, as in the second column of kprobes/list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
@@ -224,7 +231,7 @@ fn is_reserved(name: &str) -> bool {
 }
 
 /// Can an argument's field be called so?
-fn is_arg_name(name: &str) -> bool {
+pub(crate) fn is_arg_name(name: &str) -> bool {
     name.len() <= ARG_NAME_MAX && is_event_name(name) && !is_reserved(name)
 }
 

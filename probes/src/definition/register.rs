@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use exoprobe_vmm::kvm_regs;
+use exoprobe_vmm::{kvm_regs, kvm_sregs};
 use serde::{Deserialize, Serialize};
 
 macro_rules! registers {
@@ -44,6 +44,39 @@ registers! {
     R8 "r8" r8 "R8", R9 "r9" r9 "R9", R10 "r10" r10 "R10", R11 "r11" r11 "R11",
     R12 "r12" r12 "R12", R13 "r13" r13 "R13", R14 "r14" r14 "R14", R15 "r15" r15 "R15",
     Ip "ip" rip "RIP, the probed address", Flags "flags" rflags "RFLAGS",
+}
+
+/// A segment register, of which the selector is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Segment {
+    /// CS
+    Cs,
+    /// SS
+    Ss,
+}
+
+impl Segment {
+    /// Both.
+    pub const ALL: &[Self] = &[Self::Cs, Self::Ss];
+
+    /// Name without `%`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cs => "cs",
+            Self::Ss => "ss",
+        }
+    }
+
+    /// Its selector.
+    #[must_use]
+    pub fn of(self, sregs: &kvm_sregs) -> u64 {
+        let segment = match self {
+            Self::Cs => sregs.cs,
+            Self::Ss => sregs.ss,
+        };
+        segment.selector.into()
+    }
 }
 
 /// No register has this name.

@@ -8,6 +8,9 @@ pub const TEXT_MAX: usize = 4096;
 /// Most values of an array (MAX_ARRAY_LEN of the tracer).
 pub const ARRAY_MAX: u8 = 64;
 
+/// Bytes of a text's place in a record: offset and length, 16 bits each.
+const DATA_LOC: usize = 4;
+
 /// How many bits of a value count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Width {
@@ -139,6 +142,12 @@ impl ValueType {
         }
     }
 
+    /// Bytes that one value has in a record of the tracer's: of a text, where it is and how long.
+    #[must_use]
+    pub fn record_bytes(self) -> usize {
+        if self.shows_text() { DATA_LOC } else { self.width().bytes() }
+    }
+
     /// The number that a word's bits are: those that do not count follow the sign, or are clear.
     #[must_use]
     pub fn narrow(self, word: u64) -> u64 {
@@ -175,8 +184,8 @@ impl fmt::Display for ValueType {
 pub enum NoSuchType {
     /// It names none.
     #[error(
-        "no such type: `u8` to `u64`, `s8` to `s64`, `x8` to `x64`, `char`, `symbol`, `symstr`, `string`, `ustring` and \
-        `bWIDTH@OFFSET/CONTAINER` are"
+        "no such type: `u8` to `u64`, `s8` to `s64`, `x8` to `x64`, `char`, `symbol`, `symstr`, `string`, `ustring`, `%pd`, \
+        `%pD` and `bWIDTH@OFFSET/CONTAINER` are"
     )]
     Unknown,
     /// It begins as a bit-field.

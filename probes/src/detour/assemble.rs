@@ -7,7 +7,7 @@ use iced_x86::{BlockEncoderOptions, IcedError};
 use super::Region;
 use super::code::{Code, Frame};
 use super::pool::{Pool, STUB_LEN};
-use crate::definition::{Field, Filter, Register};
+use crate::definition::{Field, Filter, Register, Segment};
 use crate::insn::{self, AssembleError};
 
 /// Most values of one detour that are read from memory.
@@ -45,6 +45,8 @@ pub enum DetourError {
 pub enum Value {
     /// A register, as it is when the probed instruction is about to run.
     Register(Register),
+    /// A segment register's selector.
+    Segment(Segment),
     /// The stack pointer.
     StackPointer,
     /// The Nth word from the stack pointer on.

@@ -18,7 +18,7 @@ use super::pool::{ENTERED, KEY, NEXT, Pool, RETURN, SELF, SHOWS, STUB};
 use super::ring::{
     self, RECORD_ARGS, RECORD_COMM, RECORD_PID, RECORD_TIME, RING_DATA, RING_HEAD, RING_LIMIT,
 };
-use crate::definition::Register;
+use crate::definition::{Register, Segment};
 
 /// Bytes of a register on the stack.
 const SAVED: i32 = 8;
@@ -219,6 +219,7 @@ impl Code {
                 self.is_mapped(&around.mapped)?;
             }
             Value::Register(_)
+            | Value::Segment(_)
             | Value::StackPointer
             | Value::ReturnAddress
             | Value::Entered
@@ -342,6 +343,15 @@ impl Code {
         Ok(rax)
     }
 
+    /// RAX: the number of the CPU.
+    pub(super) fn cpu(&mut self, around: &Surroundings) -> Result<AsmRegister64, DetourError> {
+        match around.cpu {
+            Some(offset) => self.a.mov(eax, dword_ptr(per_cpu(offset)?).gs())?,
+            None => self.a.xor(eax, eax)?,
+        }
+        Ok(rax)
+    }
+
     /// A register that holds a value that was not loaded: its own, or RAX.
     fn value(&mut self, value: &Value) -> Result<AsmRegister64, DetourError> {
         let (a, frame) = (&mut self.a, self.frame);
@@ -366,6 +376,8 @@ impl Code {
             Value::Register(Register::R13) => return Ok(r13),
             Value::Register(Register::R14) => return Ok(r14),
             Value::Register(Register::R15) => return Ok(r15),
+            Value::Segment(Segment::Cs) => a.mov(eax, cs)?,
+            Value::Segment(Segment::Ss) => a.mov(eax, ss)?,
             Value::Stack(_) | Value::Fixed(_) | Value::Deref { .. } => {
                 unreachable!("it is loaded")
             }

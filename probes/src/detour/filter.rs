@@ -54,7 +54,10 @@ impl Code {
                 (self.narrow(found, kind)?, kind.is_signed())
             }
             Field::Pid => (self.pid(around)?, false),
-            Field::Text { .. } | Field::Comm => return Err(DetourError::Text),
+            Field::Cpu => (self.cpu(around)?, false),
+            Field::Text { .. } | Field::UserText { .. } | Field::Comm => {
+                return Err(DetourError::Text);
+            }
         };
         let a = &mut self.a;
         match (comparison, i32::try_from(operand.cast_signed())) {

@@ -11,8 +11,8 @@ use super::hit::HitPath;
 use super::probe::{Probe, count};
 use super::returns::RETURN_ADDRESS_LEN;
 use super::table::Table;
-use super::values::{Bytes, place, read_text, word};
-use crate::definition::{Action, Argument, Fetch, Field, FieldValue};
+use super::values::{Bytes, place, read_text, text_at, word};
+use crate::definition::{Action, Argument, Fetch, Field, FieldValue, ValueType};
 use crate::events::{Returned, Shape, TextPlace, show_symbol};
 
 /// Most places of a back-trace.
@@ -75,6 +75,11 @@ impl HitPath {
         let list = &arguments.list;
         filter.holds(&mut |field| match field {
             Field::Arg { index, .. } => Some(FieldValue::Word(word(list.get(index)?, hit)?)),
+            Field::Cpu => Some(FieldValue::Word(hit.vcpu.into())),
+            Field::UserText { index } => {
+                let at = word(list.get(index)?, hit)?;
+                Some(FieldValue::Text(text_at(Gva(at), ValueType::UserText, hit)?))
+            }
             Field::Pid => Some(FieldValue::Word(current(table, hit)?.pid.into())),
             Field::Comm => Some(FieldValue::Text(current(table, hit)?.name().into_bytes())),
             Field::Text { index } => {
@@ -94,7 +99,7 @@ impl HitPath {
         let Occasion { probe, returned, .. } = *occasion;
         let Some(ring) = self.rings.get(usize::from(hit.vcpu)) else { return };
         let arguments = probe.arguments();
-        let Arguments { list, may_fault, has_bytes } = &*arguments;
+        let Arguments { list, may_fault, has_bytes, .. } = &*arguments;
         let mut bytes = Bytes::default();
         let bytes_at = if *has_bytes { bytes.fetch_all(list, hit) } else { Vec::new() };
         let task = current(table, hit);

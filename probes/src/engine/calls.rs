@@ -10,6 +10,7 @@ use super::hit::{HitPath, Turn};
 use super::probe::{Probe, Returns, count};
 use super::returns::{Active, RETURN_ADDRESS_LEN, recycle, watch};
 use super::table::{Site, Stop, Table};
+use super::values::keep;
 use crate::definition::ReturnMode;
 use crate::events::Returned;
 
@@ -61,6 +62,7 @@ impl HitPath {
         let ret_addr = self.behind_stub(table, go_to).unwrap_or(go_to);
         let mut active = returns.pool.pop()?;
         active.begin(ret_addr, hit.time);
+        active.kept = keep(&probe.arguments().kept, hit);
         active.probe = Some(Arc::clone(probe));
         // Before the entry handler, who is promised the return.
         let way = match returns.mode {
@@ -131,15 +133,16 @@ impl HitPath {
         hit: &mut Hit<'_>,
     ) -> bool {
         let mut stop = false;
+        let Active { instance, kept, probe, .. } = &mut *active;
         // A probe that was disabled, removed or switched off lets its calls go.
-        if let Some(probe) = active.probe.clone().filter(|probe| is_on(table, probe))
+        if let Some(probe) = probe.clone().filter(|probe| is_on(table, probe))
             && let Some(returns) = probe.returns()
         {
-            let mut hit = hit.of(probe.fault_handler.as_ref());
-            let Instance { ret_addr, entered, .. } = active.instance;
+            let mut hit = Hit { kept: &*kept, ..hit.of(probe.fault_handler.as_ref()) };
+            let Instance { ret_addr, entered, .. } = *instance;
             stop = self.act_on_return(table, &probe, Returned { to: ret_addr, entered }, &mut hit);
             if let Some(handler) = &returns.handler {
-                handler(&mut active.instance, &mut hit);
+                handler(instance, &mut hit);
             }
         }
         recycle(active);

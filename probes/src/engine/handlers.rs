@@ -109,6 +109,15 @@ impl NewProbe {
     }
 }
 
+impl NewProbe {
+    pub(super) fn definition_mut(&mut self) -> &mut ProbeDefinition {
+        match self {
+            Self::Kprobe(probe) => &mut probe.definition,
+            Self::Kretprobe(probe) => &mut probe.definition,
+        }
+    }
+}
+
 impl From<Kprobe> for NewProbe {
     fn from(probe: Kprobe) -> Self {
         Self::Kprobe(probe)
@@ -151,6 +160,8 @@ pub struct Hit<'a> {
     pub(super) time: GuestTime,
     pub(super) memory: HitMemory<'a>,
     pub(super) fault_handler: Option<&'a FaultHandler>,
+    /// Of a return: arguments of the call as they were at its entry, as far as they were kept.
+    pub(super) kept: &'a [Option<u64>],
 }
 
 impl Hit<'_> {
@@ -208,8 +219,8 @@ impl Hit<'_> {
 
     /// The same hit, for the handlers of one probe.
     pub(super) fn of<'a>(&'a mut self, fault_handler: Option<&'a FaultHandler>) -> Hit<'a> {
-        let Hit { regs, vcpu, time, memory, .. } = self;
-        Hit { regs, vcpu: *vcpu, time: *time, memory: *memory, fault_handler }
+        let Hit { regs, vcpu, time, memory, kept, .. } = self;
+        Hit { regs, vcpu: *vcpu, time: *time, memory: *memory, fault_handler, kept }
     }
 
     fn access<T>(

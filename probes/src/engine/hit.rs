@@ -284,7 +284,8 @@ impl HitPath {
 /// A hit for handlers to look at.
 fn look<'a>(view: &'a KernelView, context: &'a mut HitContext<'_>) -> Hit<'a> {
     let (vcpu, time, sregs) = (context.vcpu, context.time, context.sregs_source());
-    Hit { regs: context.regs, vcpu, time, memory: HitMemory { view, sregs }, fault_handler: None }
+    let memory = HitMemory { view, sregs };
+    Hit { regs: context.regs, vcpu, time, memory, fault_handler: None, kept: &[] }
 }
 
 fn occasion(probe: &Probe, at: Gva) -> Occasion<'_> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use exoprobe_introspect::{SymbolOffset, SymbolTable};
 use exoprobe_vmm::Gva;
 
-use super::arguments::{Arguments, ParameterError, is_old_name};
+use super::arguments::Arguments;
 use super::guest::Guest;
 use super::handlers::{DATA_SIZE_MAX, NewProbe};
 use super::kernel::Kernel;
@@ -33,6 +33,13 @@ pub(super) struct Place {
     /// `MODULE:SYMBOL` where it is a module's.
     pub(super) symbol: Option<Arc<str>>,
     pub(super) offset: u64,
+}
+
+impl Place {
+    /// The function whose entry it is.
+    pub(super) fn function(&self) -> Option<&str> {
+        self.symbol.as_deref().filter(|_| self.offset == 0)
+    }
 }
 
 /// Finds the place, by the symbols where they are (or, before boot, as linked).
@@ -238,7 +245,6 @@ fn check_names(definition: &ProbeDefinition) -> Result<(), ProbeError> {
 /// What belongs to return probes only.
 fn check_kind(definition: &ProbeDefinition) -> Result<(), ProbeError> {
     if definition.kind == ProbeKind::Kretprobe {
-        check_return_args(definition)?;
         return match definition.maxactive {
             Some(maxactive) if !(1..=MAXACTIVE_MAX).contains(&maxactive) => {
                 Err(ProbeError::Maxactive(maxactive))
@@ -260,22 +266,6 @@ fn check_kind(definition: &ProbeDefinition) -> Result<(), ProbeError> {
         true => Err(ProbeError::Kind("$retval belongs to return probes (kind `r`)")),
         false => Ok(()),
     }
-}
-
-/// Parameters are known at a function's entry.
-fn check_return_args(definition: &ProbeDefinition) -> Result<(), ProbeError> {
-    for arg in &definition.args {
-        match arg.body.innermost() {
-            Fetch::Parameter(name) if !is_old_name(name) => {
-                return Err(ParameterError::NotEntry(name.clone()).into());
-            }
-            body @ (Fetch::Argument(_) | Fetch::AllParameters) => {
-                return Err(ParameterError::NoArguments(body.to_string()).into());
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 fn check_actions(definition: &ProbeDefinition) -> Result<(), ProbeError> {

@@ -90,6 +90,7 @@ impl HitPath {
         guest: &dyn Guest,
         mut probe: NewProbe,
     ) -> Result<Registration, ProbeError> {
+        self.rewrite(registry, probe.definition_mut())?;
         place::check(&mut probe)?;
         let definition = probe.definition();
         let name = (definition.group().to_owned(), definition.event_name());
@@ -121,7 +122,7 @@ impl HitPath {
     }
 
     /// Where a new probe is to be, as far as that is known, and the error that only a module's coming will mend.
-    fn find_place(
+    pub(super) fn find_place(
         &self,
         registry: &Registry,
         definition: &ProbeDefinition,

@@ -14,6 +14,7 @@ use exoprobe_vmm::{GuestTime, Gva};
 
 use super::handlers::Instance;
 use super::probe::{Probe, count};
+use super::values::Kept;
 
 /// Bytes of a kernel stack and its alignment (THREAD_SIZE of x86-64; more only under KASAN).
 const THREAD_SIZE: u64 = 16 << 10;
@@ -24,6 +25,8 @@ const FREE: u64 = 0;
 /// An instance of a return probe, in its pool or in use.
 pub(crate) struct Active {
     pub(crate) instance: Instance,
+    /// Arguments of the call, for the probe's record.
+    pub(super) kept: Kept,
     /// Its probe while in use: instances outlive their probe's registration.
     pub(crate) probe: Option<Arc<Probe>>,
     /// The one that was made before it, of the same call.
@@ -34,7 +37,7 @@ impl Active {
     pub(crate) fn new(data_size: usize) -> Self {
         let data = vec![0; data_size].into();
         let instance = Instance { ret_addr: Gva(0), entered: GuestTime(0), data };
-        Self { instance, probe: None, next: None }
+        Self { instance, kept: Kept::default(), probe: None, next: None }
     }
 
     pub(crate) fn begin(&mut self, ret_addr: Gva, entered: GuestTime) {

@@ -6,12 +6,13 @@ use exoprobe_introspect::Btf;
 use exoprobe_introspect::btf::NoTypes;
 
 use super::Engine;
-use super::arguments::{Arguments, Ground};
+use super::arguments::{Arguments, Ground, rewrite};
 use super::hit::HitPath;
 use super::kernel::Kernel;
 use super::place::Place;
 use super::probe::Probe;
 use super::registry::Registry;
+use crate::definition::ProbeDefinition;
 use crate::error::ProbeError;
 
 impl HitPath {
@@ -28,6 +29,21 @@ impl HitPath {
         Ok(Arc::clone(registry.own_types.insert(found)))
     }
 
+    /// Has a definition's arguments as the tracer lists them, where the kernel and its types are known by now.
+    pub(super) fn rewrite(
+        &self,
+        registry: &mut Registry,
+        definition: &mut ProbeDefinition,
+    ) -> Result<(), ProbeError> {
+        let Some(kernel) = registry.kernel.clone().filter(|_| rewrite::is_due(definition)) else {
+            return Ok(());
+        };
+        // What is wrong with its place, or that there are no types, is told when it is found.
+        let Ok((place, None)) = self.find_place(registry, definition) else { return Ok(()) };
+        let Ok(types) = self.types(registry, &kernel) else { return Ok(()) };
+        rewrite::rewrite(definition, place.function(), &types)
+    }
+
     /// Finds out what hits of a probe fetch, where it is now: a kernel that is booted again has its symbols elsewhere
     /// (KASLR).
     pub(super) fn learn_arguments(
@@ -42,8 +58,7 @@ impl HitPath {
             true => self.types(registry, kernel),
             false => Err(NoTypes::None),
         };
-        let function = place.symbol.as_deref().filter(|_| place.offset == 0);
-        let ground = Ground { symbols: &kernel.symbols, function, types };
+        let ground = Ground { symbols: &kernel.symbols, function: place.function(), types };
         let arguments = Arguments::find(definition, &ground)?;
         let filter = arguments.filter(probe.written_filter().as_deref())?;
         probe.set_arguments(arguments, filter);

@@ -2,6 +2,7 @@
 
 use exoprobe_vmm::Gva;
 
+use super::arguments::{KEPT_MAX, place_of_argument};
 use super::handlers::Hit;
 use super::memory::KERNEL_HALF;
 use crate::definition::{Argument, Fetch, TEXT_MAX, ValueType, Width};
@@ -12,6 +13,9 @@ const WORD: usize = 8;
 /// Most bytes of all texts and arrays of one hit.
 const BYTES_MAX: usize = 4 * TEXT_MAX;
 
+/// Arguments of a call as they were at its entry, from the first on.
+pub(super) type Kept = [Option<u64>; KEPT_MAX];
+
 /// An argument's word; `None` where memory cannot be read.
 pub(super) fn word(arg: &Argument, hit: &mut Hit<'_>) -> Option<u64> {
     fetch(&arg.fetch, arg.kind.width(), hit)
@@ -21,6 +25,9 @@ pub(super) fn word(arg: &Argument, hit: &mut Hit<'_>) -> Option<u64> {
 fn fetch(body: &Fetch, width: Width, hit: &mut Hit<'_>) -> Option<u64> {
     match body {
         Fetch::Register(register) => Some(register.of(hit.regs)),
+        Fetch::Segment(segment) => Some(segment.of(&hit.memory.sregs.sregs().ok()?)),
+        // No system call's entry saved them (the kernel's int3 entry has -1 in its place).
+        Fetch::OrigAx => Some(u64::MAX),
         Fetch::StackPointer => Some(hit.regs.rsp),
         Fetch::ReturnValue => Some(hit.return_value()),
         Fetch::Constant(number) => Some(*number),
@@ -32,12 +39,28 @@ fn fetch(body: &Fetch, width: Width, hit: &mut Hit<'_>) -> Option<u64> {
             hit.read(at, &mut bytes[..width.bytes()]).ok()?;
             Some(u64::from_le_bytes(bytes))
         }
+        Fetch::Argument(n) => *hit.kept.get(usize::from(*n).checked_sub(1)?)?,
         Fetch::Parameter(_)
-        | Fetch::Argument(_)
         | Fetch::AllParameters
         | Fetch::Symbol { .. }
-        | Fetch::Member { .. } => None,
+        | Fetch::Member { .. }
+        | Fetch::NameOf { .. } => None,
     }
+}
+
+/// The arguments of a call that are to be kept, as they are at its entry; `None` of those that are not, or cannot be
+/// read.
+pub(super) fn keep(wanted: &[u16], hit: &mut Hit<'_>) -> Kept {
+    let mut kept = Kept::default();
+    for n in wanted {
+        let Some(index) = n.checked_sub(1) else { continue };
+        if let (Some(place), Some(slot)) =
+            (place_of_argument(index), kept.get_mut(usize::from(index)))
+        {
+            *slot = fetch(&place, Width::Quad, hit);
+        }
+    }
+    kept
 }
 
 /// Where a fetch argument that reads memory does so. What names a parameter or a symbol is not here any more:
@@ -65,7 +88,8 @@ pub(super) fn read_text(arg: &Argument, hit: &mut Hit<'_>) -> Option<Vec<u8>> {
     text_at(at, arg.kind, hit)
 }
 
-fn text_at(at: Gva, kind: ValueType, hit: &mut Hit<'_>) -> Option<Vec<u8>> {
+/// The text at an address; of a user, where the type says so.
+pub(super) fn text_at(at: Gva, kind: ValueType, hit: &mut Hit<'_>) -> Option<Vec<u8>> {
     if kind == ValueType::UserText && !is_users(at) {
         return None;
     }

@@ -72,6 +72,11 @@ fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
             if arguments.has_bytes {
                 return Err("text: an argument is text or an array, which the VMM reads");
             }
+            if !arguments.kept.is_empty() {
+                return Err(
+                    "entry-argument: what a return probe has of the entry is kept by the VMM",
+                );
+            }
             let list = arguments.list.iter();
             let values = list.map(|arg| value(&arg.fetch, returns, around));
             let shown = returns.then_some([Ok(Value::ReturnAddress), Ok(Value::Entered)]);
@@ -88,7 +93,8 @@ fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
 /// Whether code in the guest can say what the filter says.
 fn check_filter(filter: &Filter<Field>, around: &Surroundings) -> Result<(), &'static str> {
     let is_bits = |field| matches!(field, Field::Arg { kind: ValueType::Bits(_), .. });
-    let is_text = |field| matches!(field, Field::Text { .. } | Field::Comm);
+    let is_text =
+        |field| matches!(field, Field::Text { .. } | Field::UserText { .. } | Field::Comm);
     if around.current.is_none() && filter.asks_for(&|field| field == Field::Pid) {
         return Err("filter: the kernel does not tell which task is current");
     }
@@ -107,7 +113,8 @@ fn behind(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
     let place = |field: &Field| match field {
         Field::Arg { index, kind } => Field::Arg { index: index + before, kind: *kind },
         Field::Text { index } => Field::Text { index: index + before },
-        Field::Pid | Field::Comm => *field,
+        Field::UserText { index } => Field::UserText { index: index + before },
+        Field::Pid | Field::Cpu | Field::Comm => *field,
     };
     let Ok(moved) = filter.resolve(&mut |field, _| Ok::<_, Infallible>(place(field)));
     moved
@@ -118,6 +125,8 @@ fn value(fetch: &Fetch, at_return: bool, around: &Surroundings) -> Result<Value,
     Ok(match fetch {
         Fetch::Register(Register::Ip) if at_return => Value::ReturnAddress,
         Fetch::Register(register) => Value::Register(*register),
+        Fetch::Segment(segment) => Value::Segment(*segment),
+        Fetch::OrigAx => Value::Constant(u64::MAX),
         Fetch::StackPointer => Value::StackPointer,
         Fetch::ReturnValue => Value::Register(Register::Ax),
         Fetch::Stack(n) => Value::Stack(*n),
@@ -131,7 +140,8 @@ fn value(fetch: &Fetch, at_return: bool, around: &Surroundings) -> Result<Value,
         | Fetch::Argument(_)
         | Fetch::AllParameters
         | Fetch::Symbol { .. }
-        | Fetch::Member { .. } => return Err("parameter: where it is is not known yet"),
+        | Fetch::Member { .. }
+        | Fetch::NameOf { .. } => return Err("parameter: where it is is not known yet"),
         Fetch::Memory(_) => return Err("memory: an argument reads where nothing may be mapped"),
         Fetch::Deref { .. } if around.mapped.is_empty() => {
             return Err("memory: the kernel does not show what it keeps mapped");

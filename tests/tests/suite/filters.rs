@@ -10,6 +10,8 @@ pub(crate) const CASES: &[Case] = cases![
     a_task_chooses_the_hits_that_are_recorded(vcpus),
     results_choose_the_returns_that_are_recorded(vcpus),
     values_of_memory_choose_too(vcpus),
+    a_vcpu_chooses_the_hits_that_are_recorded(vcpus),
+    texts_of_users_choose_too(vcpus),
     actions_are_for_hits_that_the_filter_lets_through,
     what_is_no_field_of_the_probe_is_refused,
 ];
@@ -96,6 +98,42 @@ fn values_of_memory_choose_too(vcpus: u8) {
     assert!(hits >= 10 && recorded == 0, "{hits} {recorded}");
     let (hits, recorded, filtered) = books(&guest.status("open"));
     assert!(recorded >= 40 && filtered == hits - recorded, "{recorded} {filtered}");
+    guest.assert_unharmed();
+}
+
+fn a_vcpu_chooses_the_hits_that_are_recorded(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
+    probe(&guest, &format!("p:first {GETPID}"), "CPU == 0", Vec::new());
+    probe(&guest, &format!("p:others {GETPID}"), "cpu > 0", Vec::new());
+    in_both_ways(&guest, "first", || assert_eq!(guest.work("par 2 getpid 100"), 200));
+    guest.engine.drain();
+    let events = guest.engine.events().read(1, 1000).events;
+    assert_eq!(events.len(), 400);
+    let [first, others] = ["first", "others"].map(|event| {
+        let (hits, recorded, filtered) = books(&guest.status(event));
+        let is_first = event == "first";
+        let there = events.iter().filter(|it| (it.vcpu == 0) == is_first && *it.event == *event);
+        assert_eq!(there.count() as u64, recorded, "{event}");
+        assert_eq!((hits, filtered), (400, 400 - recorded));
+        recorded
+    });
+    assert_eq!(first + others, 400);
+    assert_eq!(others > 0, vcpus > 1, "{first} {others}");
+}
+
+fn texts_of_users_choose_too(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
+    let line = "do_sys_openat2 name=%si";
+    probe(&guest, &format!("p:null {line}"), "name.ustring ~ \"/dev/nu*\"", Vec::new());
+    probe(&guest, &format!("p:none {line}"), "name.ustring == \"/dev/nul\"", Vec::new());
+    // The kernel's own text is no user's.
+    let kernels = "p:kernels do_sys_openat2 at=%ip";
+    probe(&guest, kernels, "at.ustring ~ \"*\"", Vec::new());
+    let returns = "r:ret do_sys_openat2 name=$arg2";
+    probe(&guest, returns, "name.ustring == \"/dev/null\"", Vec::new());
+    assert_eq!(guest.work("open /dev/null 10"), 10);
+    let found = ["null", "none", "kernels", "ret"].map(|event| books(&guest.status(event)));
+    assert_eq!(found, [(10, 10, 0), (10, 0, 10), (10, 0, 10), (10, 10, 0)]);
     guest.assert_unharmed();
 }
 

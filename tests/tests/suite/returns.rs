@@ -20,6 +20,7 @@ pub(crate) const CASES: &[Case] = cases![
     calls_beyond_maxactive_are_missed_and_counted(vcpus),
     an_entry_handler_chooses_the_calls_to_follow(vcpus),
     what_an_entry_handler_leaves_is_there_at_the_return(vcpus),
+    arguments_of_the_entry_are_there_at_the_return(vcpus),
     a_return_handler_changes_what_the_caller_sees(vcpus),
     only_a_trampoline_shows_on_the_guests_stack(vcpus),
     back_traces_show_true_addresses(vcpus),
@@ -340,6 +341,37 @@ fn what_an_entry_handler_leaves_is_there_at_the_return(vcpus: u8) {
         assert_eq!(guest.work("par 2 getpid 100"), 200);
         assert_books(&guest, "data", 200);
         assert_eq!(sum.load(Ordering::SeqCst), 200 * 201 / 2, "each number came back once");
+        guest.assert_unharmed();
+    }
+}
+
+fn arguments_of_the_entry_are_there_at_the_return(vcpus: u8) {
+    for mode in MODES {
+        let guest = TestGuest::restored(vcpus);
+        guest.probe("p:entered ksys_write fd=%di n=%dx");
+        follow(&guest, "r:write ksys_write fd=$arg1 n=$arg3 result=$retval", mode);
+        let open = "r:open do_sys_openat2 dfd=$arg1:s32 name=+u0($arg2):ustring $arg16";
+        follow(&guest, open, mode);
+        guest.engine.optimize();
+        let why = guest.status("write").reason.expect("it cannot be optimized");
+        let rule = if mode == By::Site { "return-mode: " } else { "entry-argument: " };
+        assert!(why.starts_with(rule), "{why}");
+        assert_eq!(guest.work("par 2 write 50"), 100);
+        guest.wait_until("the last returns", |g| g.hits("write") == g.hits("entered"));
+        let (entered, written) = (events_of(&guest, "entered"), events_of(&guest, "write"));
+        for name in ["fd", "n"] {
+            let [mut entered, mut written] = [&entered, &written].map(|all| values(all, name));
+            entered.sort_unstable();
+            written.sort_unstable();
+            assert_eq!(entered, written, "{name}, {mode:?}");
+        }
+        assert_eq!(values(&written, "n"), values(&written, "result"), "all of it was written");
+        assert_eq!(values(&written, "n").iter().filter(|n| **n == "0x1").count(), 100);
+        assert_eq!(guest.work("open /dev/null 20"), 20);
+        assert_books(&guest, "open", 20);
+        let open = events_of(&guest, "open");
+        assert_eq!(values(&open, "name"), ["/dev/null"; 20], "read at the return");
+        assert!(open.iter().all(|event| event.args["dfd"] == -100), "{:?}", open[0]);
         guest.assert_unharmed();
     }
 }

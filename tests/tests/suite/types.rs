@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 pub(crate) const CASES: &[Case] = cases![
     types_are_those_that_pahole_tells needs [DebugInfo],
     parameters_have_names_and_types,
+    definitions_are_shown_as_the_types_have_them,
     types_are_shown_and_what_is_wrong_is_told,
     without_types_it_is_told_where_to_get_them,
 ];
@@ -132,6 +133,40 @@ fn parameters_have_names_and_types() {
     assert_eq!(events(&service, "other").len(), 0);
 }
 
+fn definitions_are_shown_as_the_types_have_them() {
+    let service = service(true);
+    let add = |line: &str| service.ok(&["probe", "add", line]);
+    let shown = |event: &str| {
+        let shown = service.ok(&["--json", "probe", "show", event]);
+        let probe: Value = serde_json::from_str(&shown).unwrap();
+        probe["definition"].as_str().unwrap().to_owned()
+    };
+    add("p:w ksys_write $arg1 n=$arg3 $arg3:u32");
+    assert_eq!(shown("w"), "p:kprobes/w ksys_write fd=fd n=$arg3 count=count:u32");
+    add("p:close filp_close $arg1:%pD d=filp->f_path.dentry:%pd");
+    add("r:closed filp_close name=filp:%pD $arg*");
+    let text = shown("close");
+    let begin = "p:kprobes/close filp_close filp=+0(+";
+    assert!(text.starts_with(begin) && text.contains("(filp))):string d=+0(+"), "{text}");
+    assert!(text.ends_with("(filp->f_path.dentry)):string"), "{text}");
+    add("r:opened do_sys_openat2 filename:string $arg1 how=+0(how):u64 fd=$retval:s32");
+    assert!(service.work("open /dev/null 10").starts_with("done "));
+    let named = |event: &str, name: &str| {
+        let hits = events(&service, event).into_iter();
+        hits.filter(|hit| hit["args"][name] == "null").collect::<Vec<_>>()
+    };
+    let closes = named("close", "filp");
+    assert_eq!((closes.len(), named("closed", "name").len()), (10, 10));
+    assert!(closes.iter().all(|hit| hit["args"]["d"] == "null"), "{closes:?}");
+    let opened = events(&service, "opened");
+    assert_eq!(opened.len(), 10);
+    for hit in opened {
+        let args = &hit["args"];
+        assert_eq!((&args["filename"], &args["dfd"]), (&json!("/dev/null"), &json!(-100)), "{hit}");
+        assert!(args["fd"].as_i64().is_some_and(|fd| fd > 2), "{hit}");
+    }
+}
+
 fn wait_optimized(service: &Service, event: &str) {
     let begun = std::time::Instant::now();
     loop {
@@ -166,8 +201,10 @@ fn types_are_shown_and_what_is_wrong_is_told() {
     assert!(error.contains("parameters are known at a function's entry only"), "{error}");
     let error = refused(&["probe", "add", "p:a do_sys_openat2 dfd:string"]);
     assert!(error.contains("`dfd` is `int dfd`, not the address of text"), "{error}");
-    let error = refused(&["probe", "add", "r:a do_sys_openat2 dfd"]);
-    assert!(error.contains("parameters are known at a function's entry only"), "{error}");
+    let error = refused(&["probe", "add", "r:a do_sys_openat2 fd"]);
+    assert!(error.contains("no parameter `fd`: it has `dfd`, `filename`, `how`"), "{error}");
+    let error = refused(&["probe", "add", "p:a do_sys_openat2 $arg4"]);
+    assert!(error.contains("no parameter `$arg4`: it has `dfd`, `filename`, `how`"), "{error}");
     assert_eq!(service.ok(&["--json", "probe", "list"]).trim(), "[]");
 }
 

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 pub(crate) const CASES: &[Case] = cases![
     both_generations_of_the_language_see_the_same_call,
+    selectors_are_the_kernels_own(vcpus),
     arrays_texts_and_constants_are_recorded,
     text_chooses_the_hits_that_are_recorded(vcpus),
     a_filter_changes_while_its_probe_is_there(vcpus),
@@ -40,6 +41,23 @@ fn both_generations_of_the_language_see_the_same_call() {
     for args in events_of(&guest, "ret") {
         assert_eq!((&args["rv"], &args["ra"]), (&args["arg3"], &args["at"]), "{args:?}");
     }
+    guest.assert_unharmed();
+}
+
+/// __KERNEL_CS and __KERNEL_DS, as a system call's entry loads them (arch/x86/include/asm/segment.h).
+fn selectors_are_the_kernels_own(vcpus: u8) {
+    let guest = TestGuest::restored(vcpus);
+    guest.probe("p:g __x64_sys_getpid cs=%cs ss=%ss orig_ax=%orig_ax n=%cs:u8");
+    guest.probe("r:ret __x64_sys_getppid cs=%cs ss=%ss orig_ax=%orig_ax n=%cs:u8");
+    assert_eq!(guest.work("getpid 3"), 3);
+    guest.optimize("g");
+    let before = guest.vm.exit_counts().breakpoint;
+    assert_eq!(guest.work("getpid 3"), 3);
+    assert_eq!(guest.vm.exit_counts().breakpoint, before, "within the guest");
+    let events = events_of(&guest, "g");
+    assert_eq!(events.len(), 6);
+    let expected = json!({"cs": "0x10", "ss": "0x18", "orig_ax": "0xffffffffffffffff", "n": 16});
+    assert!(events.iter().all(|args| json!(args) == expected), "{events:?}");
     guest.assert_unharmed();
 }
 

@@ -1,13 +1,16 @@
 //! Arguments: names, and types.
 
 use super::super::value::{ARRAY_MAX, NoSuchType};
-use super::super::{ARG_NAME_MAX, Fetch, FetchArg, ValueType, is_event_name, is_reserved};
+use super::super::{
+    ARG_NAME_MAX, Fetch, FetchArg, NESTING_MAX, Named, ValueType, is_event_name, is_reserved,
+};
 use super::ParseError;
 use super::body::parse_body;
 use super::token::{Token, parse_number};
 
 /// Longest body and type of an argument, in characters.
-const BODY_MAX: usize = 63;
+pub(crate) const BODY_MAX: usize = 63;
+
 /// Parses one argument by itself.
 pub(in super::super) fn parse_arg(text: &str) -> Result<FetchArg, ParseError> {
     parse_arg_token(&Token { text, at: 0 })
@@ -32,12 +35,31 @@ pub(super) fn parse_arg_token(token: &Token<'_>) -> Result<FetchArg, ParseError>
     }
     let (body, kind) = split_type(&rest);
     let fetch = parse_body(&body)?;
+    let name_text = |name: Token<'_>| name.text.to_owned();
+    if let Some(what) = kind.and_then(|kind| Named::ALL.iter().find(|it| it.suffix() == kind.text))
+    {
+        let body = name_of(*what, fetch, &body)?;
+        return Ok(FetchArg { name: name.map(name_text), body, kind: None, count: None });
+    }
     let (kind, count) = match kind {
         Some(kind) => parse_type(&kind, &fetch)?,
         None => (None, None),
     };
-    let name = name.map(|name| name.text.to_owned());
-    Ok(FetchArg { name, body: fetch, kind, count })
+    Ok(FetchArg { name: name.map(name_text), body: fetch, kind, count })
+}
+
+/// `BODY:%pd`, `BODY:%pD`.
+fn name_of(what: Named, base: Fetch, body: &Token<'_>) -> Result<Fetch, ParseError> {
+    if base.is_known_text() {
+        let message = format!("`{base}` is text, and no address");
+        return body.fail(0, "COMM_CANT_DEREF", message);
+    }
+    let found = Fetch::NameOf { what, base: Box::new(base) };
+    if found.depth() > NESTING_MAX {
+        let message = format!("more than {NESTING_MAX} dereferences in one another");
+        return body.fail(0, "TOO_MANY_OPS", message);
+    }
+    Ok(found)
 }
 
 fn check_name(name: &Token<'_>) -> Result<(), ParseError> {

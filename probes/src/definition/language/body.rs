@@ -1,6 +1,6 @@
 //! Bodies of arguments: what is looked up.
 
-use super::super::{Fetch, NESTING_MAX, STACK_WORDS, is_identifier};
+use super::super::{Fetch, NESTING_MAX, STACK_WORDS, Segment, is_identifier};
 use super::ParseError;
 use super::token::{Token, parse_number, parse_offset, parse_signed};
 
@@ -21,10 +21,7 @@ pub(super) fn parse_body(body: &Token<'_>) -> Result<Fetch, ParseError> {
 /// `nesting`: how many dereferences may still come.
 fn nested(body: &Token<'_>, nesting: usize) -> Result<Fetch, ParseError> {
     match body.text.as_bytes().first() {
-        Some(b'%') => match body.text[1..].parse() {
-            Ok(register) => Ok(Fetch::Register(register)),
-            Err(error) => body.fail(0, "BAD_REG_NAME", format!("{error}")),
-        },
+        Some(b'%') => register(body),
         Some(b'$') => variable(body),
         Some(b'@') => memory(body),
         Some(b'\\') => constant(&body.split_at(1).1),
@@ -37,6 +34,20 @@ fn nested(body: &Token<'_>, nesting: usize) -> Result<Fetch, ParseError> {
             );
             body.fail(0, "BAD_FETCH_ARG", message)
         }
+    }
+}
+
+fn register(body: &Token<'_>) -> Result<Fetch, ParseError> {
+    let name = &body.text[1..];
+    if name == "orig_ax" {
+        return Ok(Fetch::OrigAx);
+    }
+    if let Some(segment) = Segment::ALL.iter().find(|segment| segment.name() == name) {
+        return Ok(Fetch::Segment(*segment));
+    }
+    match name.parse() {
+        Ok(register) => Ok(Fetch::Register(register)),
+        Err(error) => body.fail(0, "BAD_REG_NAME", format!("{error} cs ss orig_ax")),
     }
 }
 

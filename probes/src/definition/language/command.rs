@@ -1,7 +1,8 @@
 //! Whole commands, and their first words.
 
 use super::super::{
-    ARGS_MAX, Fetch, FetchArg, MAXACTIVE_MAX, NAME_MAX, ProbeDefinition, ProbeKind, is_event_name,
+    ARGS_MAX, Fetch, FetchArg, MAXACTIVE_MAX, NAME_MAX, ProbeDefinition, ProbeKind, RECORD_MAX,
+    is_event_name,
 };
 use super::ParseError;
 use super::argument::parse_arg_token;
@@ -119,6 +120,12 @@ fn check_arg(
     if (0..index).any(|other| definition.arg_name(other) == name) {
         let message = format!("two arguments are called `{name}`: write `OTHER={}`", arg.body);
         return token.fail(0, "USED_ARG_NAME", message);
+    }
+    let before = definition.args.iter().map(FetchArg::least_record_bytes).sum::<usize>();
+    if before + arg.least_record_bytes() > RECORD_MAX {
+        let body = arg.name.as_ref().map_or(0, |name| name.len() + "=".len());
+        let message = format!("the values of one event have more than {RECORD_MAX} bytes");
+        return token.fail(body, "EVENT_TOO_BIG", message);
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ impl ParseError {
     #[must_use]
     pub fn errno(&self) -> &'static str {
         match self.id {
-            "ARG_TOO_LONG" | "TOO_MANY_ARGS" | "TOO_MANY_OPS" => "E2BIG",
+            "ARG_TOO_LONG" | "EVENT_TOO_BIG" | "TOO_MANY_ARGS" | "TOO_MANY_OPS" => "E2BIG",
             _ => "EINVAL",
         }
     }

@@ -21,6 +21,7 @@ pub use error::{ParseError, normalised};
 
 pub use token::words;
 
+pub(crate) use argument::BODY_MAX;
 pub(super) use argument::parse_arg;
 pub(super) use body::parse_fetch;
 pub(crate) use place::parse_place;

@@ -4,7 +4,9 @@ use exoprobe_vmm::Gva;
 use proptest::prelude::*;
 
 use super::*;
-use crate::definition::{Fetch, FetchArg, ProbeDefinition, ProbeKind, Register, ValueType};
+use crate::definition::{
+    Fetch, FetchArg, Named, ProbeDefinition, ProbeKind, RECORD_MAX, Register, Segment, ValueType,
+};
 
 #[test]
 fn the_demo_line() {
@@ -98,6 +100,10 @@ const FAULTS: &[(&str, &str, usize)] = &[
     ("p:e sym +0(%di):x8[65]", "ARRAY_TOO_BIG", 19),
     ("p:e sym $comm:u8", "NEED_STRING_TYPE", 14),
     ("p:e sym \\\"a:b\":string[2]", "NEED_STRING_TYPE", 15),
+    ("p:e sym $comm:%pd", "COMM_CANT_DEREF", 8),
+    ("p:e sym %di:%pd[2]", "BAD_TYPE", 12),
+    ("p:e sym %di:%pe", "BAD_TYPE", 12),
+    ("p:e sym $retval:%pd", "RETVAL_ON_PROBE", 8),
     ("p:e sym \\5:symstr", "BAD_SYMSTRING", 11),
     ("p:e sym +u0(%di):symstr", "BAD_SYMSTRING", 17),
 ];
@@ -119,7 +125,15 @@ fn what_is_too_long_or_too_much_is_refused() {
     let many = format!("p:e sym{}", " %di".repeat(129));
     assert_eq!(fault(&many), ("TOO_MANY_ARGS", 8, "E2BIG"));
     let deep = format!("p:e sym {}%di{}", "+1(".repeat(13), ")".repeat(13));
+    let array = " +0(%di):u64[64]".repeat(6);
+    let line = format!("p:e sym{array} a=$comm b=+0(%si):string[1]");
+    assert_eq!(fault(&line), ("EVENT_TOO_BIG", 7 + 6 * 16 + 3, "E2BIG"));
+    let line = format!("p:e sym{} b=+0(%si):string[64] c=%ax d=%di:u8", &array[..5 * 16]);
+    parse_line(&format!("{line} e=+0(%di):u8[64] f=+0(%di):u8[64] g=+0(%di):u8[64] x")).unwrap();
     assert_eq!(fault(&deep), ("TOO_MANY_OPS", 8 + 3 * 13, "E2BIG"));
+    let deep = format!("p:e sym a={}%di{}:%pD", "+1(".repeat(10), ")".repeat(10));
+    assert_eq!(fault(&deep), ("TOO_MANY_OPS", 10, "E2BIG"));
+    parse_line(&deep.replace("%pD", "%pd")).unwrap();
     let members = format!("p:e sym x{}", "->a".repeat(13));
     assert_eq!(fault(&members), ("TOO_MANY_OPS", 8, "E2BIG"));
     let long = "a".repeat(64);
@@ -162,9 +176,12 @@ fn commands_delete_by_name_group_and_words() {
 fn every_kind_of_argument_is_read_and_printed() {
     let line = "r:g/e mod:sym+4 a=$comm b=\\16 c=\\\"x:y\":string d=@jiffies e=@init_task+8:s32 f=+u16(%di):ustring \
         g=a0 h=file->f_path.dentry->d_name.name:string i=$retval->len j=+0(%si):x8[16] k=%ax:b3@5/16 l=%cx:symbol \
-        m=%dx:symstr n=+8(%di):char o=+0(%bx):string[3] p=@init_task-8";
+        m=%dx:symstr n=+8(%di):char o=+0(%bx):string[3] p=@init_task-8 q=%cs r=%ss:u16 s=%orig_ax t=file:%pD \
+        u=+8(%di):%pd";
     let probe = parse_line(line).unwrap();
     assert_eq!(probe.to_string(), line);
+    let probe = parse_line("p e file:%pD $arg1:%pd").unwrap();
+    assert_eq!(probe.to_string(), "p:kprobes/p_e_0 e arg1=file:%pD arg2=$arg1:%pd");
     let probe = parse_line("p e $arg3 $arg* \\-1 rv").unwrap();
     assert_eq!(probe.to_string(), "p:kprobes/p_e_0 e arg1=$arg3 $arg* arg3=\\-1 rv=rv");
     let long = "n".repeat(33);
@@ -192,6 +209,8 @@ fn any_fetch() -> impl Strategy<Value = Fetch> {
     let leaf = prop_oneof![
         (0..18usize).prop_map(|r| Fetch::Register(Register::ALL[r])),
         (0..2048u16).prop_map(Fetch::Stack),
+        prop::sample::select(Segment::ALL).prop_map(Fetch::Segment),
+        Just(Fetch::OrigAx),
         Just(Fetch::StackPointer),
         Just(Fetch::ReturnValue),
         any::<u64>().prop_map(|addr| Fetch::Memory(Gva(addr))),
@@ -211,6 +230,12 @@ fn any_fetch() -> impl Strategy<Value = Fetch> {
     })
 }
 
+/// What has no type of its own: the name of what another body is the address of.
+fn any_name() -> impl Strategy<Value = Fetch> {
+    (prop::sample::select(Named::ALL), any_fetch())
+        .prop_map(|(what, base)| Fetch::NameOf { what, base: Box::new(base) })
+}
+
 fn any_type() -> impl Strategy<Value = Option<ValueType>> {
     let names = ["u8", "s16", "x32", "u64", "char", "symbol", "b3@2/16", "string", "ustring"];
     prop::option::of(
@@ -228,11 +253,15 @@ proptest! {
     fn what_is_printed_parses_to_the_same(
         group in "[a-z_][a-z0-9_]{0,10}", event in "[a-z_][a-z0-9_]{0,10}",
         symbol in "[a-z_][a-z0-9_.]{0,20}", offset: u32,
-        bodies in prop::collection::vec(any_fetch(), 0..8), kind in any_type(), maxactive in 1..4097u32,
+        bodies in prop::collection::vec(prop_oneof![3 => any_fetch(), 1 => any_name()], 0..8), kind in any_type(), maxactive in 1..4097u32,
         count in prop::option::of(1..65u8),
     ) {
         let args = bodies.into_iter().enumerate().map(|(i, body)| FetchArg {
-            name: Some(format!("n{i}")), kind: kind.filter(|k| !k.is_text() || matches!(body, Fetch::Deref { .. })),
+            name: Some(format!("n{i}")), kind: kind.filter(|k| match body {
+                Fetch::Deref { .. } => true,
+                Fetch::NameOf { .. } => false,
+                _ => !k.is_text(),
+            }),
             count: count.filter(|_| kind.is_some() && matches!(body, Fetch::Deref { .. })), body,
         }).collect();
         let probe = ProbeDefinition {
@@ -240,6 +269,7 @@ proptest! {
             group: Some(group), event: Some(event), symbol_name: Some(symbol),
             offset: offset.into(), args, ..ProbeDefinition::default()
         };
+        prop_assume!(probe.args.iter().map(FetchArg::least_record_bytes).sum::<usize>() <= RECORD_MAX);
         prop_assert_eq!(parse_line(&probe.to_string()).unwrap(), probe);
     }
 }

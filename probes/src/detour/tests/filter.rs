@@ -27,7 +27,7 @@ fn kind() -> impl Strategy<Value = ValueType> {
 
 fn filter() -> impl Strategy<Value = Filter<Field>> {
     let arg = (0..4_usize, kind()).prop_map(|(index, kind)| Field::Arg { index, kind });
-    let field = prop_oneof![4 => arg, 1 => Just(Field::Pid)];
+    let field = prop_oneof![4 => arg, 1 => Just(Field::Pid), 1 => Just(Field::Cpu)];
     let operand = prop_oneof![5 => number(), 1 => Just(0x111)];
     let test = (field, 0..Comparison::ALL.len(), operand).prop_map(|(field, which, operand)| {
         Filter::Test { field, comparison: Comparison::ALL[which], operand }
@@ -65,7 +65,8 @@ proptest! {
         let holds = |filter: &Filter<Field>| filter.holds(&mut |field| match field {
             Field::Arg { index, .. } => Some(args[index]),
             Field::Pid => Some(0x111),
-            Field::Text { .. } | Field::Comm => None,
+            Field::Cpu => Some(1),
+            Field::Text { .. } | Field::UserText { .. } | Field::Comm => None,
         });
         let expected: Vec<u16> =
             (1..).zip(&filters).filter(|(_, filter)| holds(filter)).map(|(n, _)| n).collect();
@@ -104,4 +105,22 @@ fn without_the_current_task_there_is_no_code_that_asks_for_it() {
     let blocks = [bench.block(1, Task::Record { values: Vec::new(), filter: Some(filter) })];
     let refused = Detour::assemble(&region, &blocks, &bench.around, home);
     assert!(matches!(refused, Err(DetourError::NoTask)), "{refused:?}");
+}
+
+#[test]
+fn a_kernel_for_one_cpu_has_the_first_only() {
+    for (operand, recorded) in [(0, 1), (1, 0)] {
+        let mut bench = Bench::new();
+        bench.around.cpu = None;
+        // The ring that is CPU 1's where there are several.
+        bench.around.rings = bench.around.rings.wrapping_add(bench.around.stride.into());
+        let state = input(&bench.shared.0.borrow(), [7; 16], 0);
+        let code = leaving(&bench.shared.0.borrow(), vec![0x55, 0x48, 0x89, 0xe5, 0x85, 0xff]);
+        let filter = Filter::Test { field: Field::Cpu, comparison: Comparison::Equal, operand };
+        let task = Task::Record { values: values(), filter: Some(filter) };
+        let blocks = [bench.block(1, task)];
+        let [plain, detoured] = bench.both(&code, &blocks, &state);
+        assert_eq!(plain.difference(&detoured), None);
+        assert_eq!(bench.drain().len(), recorded, "CPU == {operand}");
+    }
 }

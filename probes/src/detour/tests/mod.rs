@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use super::ring::{GuestRecord, GuestRing, Words};
 use super::*;
-use crate::definition::Register;
+use crate::definition::{Register, Segment};
 use crate::insn::Assurances;
 use crate::insn::tests::machine::{MEMORY_LEN, Machine, Outcome, RDI, RSI, RSP, State};
 
@@ -276,6 +276,20 @@ fn every_register_can_be_recorded() {
         let expected = [register.of(&regs), regs.rsp, register.of(&regs), regs.rsp];
         assert_eq!(bench.drain()[0].args, expected, "{register}");
     }
+}
+
+/// As in a program of Linux's (__USER_CS, __USER_DS).
+#[test]
+fn selectors_can_be_recorded() {
+    let mut bench = Bench::new();
+    let input = input(&bench.shared.0.borrow(), [u64::MAX; 16], 0);
+    let code = leaving(&bench.shared.0.borrow(), vec![0x0f, 0x1f, 0x44, 0x00, 0x00]);
+    let both = Segment::ALL.iter().cycle().map(|segment| Value::Segment(*segment));
+    let values = both.take(4).collect();
+    let block = bench.block(1, Task::record(values));
+    let [plain, detoured] = bench.both(&code, &[block], &input);
+    assert_eq!(plain.difference(&detoured), None);
+    assert_eq!(bench.drain()[0].args, [0x33, 0x2b, 0x33, 0x2b]);
 }
 
 #[test]

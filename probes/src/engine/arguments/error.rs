@@ -2,17 +2,24 @@
 
 use exoprobe_introspect::btf::FieldError;
 
+use super::KEPT_MAX;
+
 /// Why a parameter, or what is found by way of it, cannot be fetched by its name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParameterError {
     /// The probe is not where parameters are.
     #[error(
-        "`{0}` is taken for a parameter's name: parameters are known at a function's entry only (kprobes; offset 0)"
+        "`{0}` is taken for a parameter's name: parameters are known at a function's entry only (offset 0), and at its return"
     )]
     NotEntry(String),
     /// `$argN` elsewhere than where arguments are.
-    #[error("`{0}`: arguments are known at a function's entry only (kprobes; offset 0)")]
+    #[error("`{0}`: arguments are known at a function's entry only (offset 0), and at its return")]
     NoArguments(String),
+    /// More of the entry than is kept for the return.
+    #[error(
+        "`{0}`: a return probe keeps the first {KEPT_MAX} arguments of the entry, six of them in registers"
+    )]
+    TooManyKept(String),
     /// Nothing is known of the function.
     #[error(
         "the kernel's types have no function {0}, or several of this name that differ: give registers (`%di`)"
@@ -52,6 +59,9 @@ pub enum ParameterError {
         /// What it is.
         declaration: String,
     },
+    /// The names of files are not where they should be.
+    #[error("`%pd` and `%pD` are not known of this kernel: {0}")]
+    NoNames(FieldError),
     /// No member of this name.
     #[error("`{name}`: {source}")]
     Member {
@@ -72,11 +82,13 @@ impl ParameterError {
     pub fn id(&self) -> &'static str {
         match self {
             Self::NotEntry(_) | Self::NoArguments(_) => "NOFENTRY_ARGS",
+            Self::TooManyKept(_) => "TOO_MANY_EARGS",
             Self::NoPrototype(_) => "NO_BTF_ENTRY",
             Self::NoSuch { .. } | Self::ByValue(_) => "NO_BTFARG",
             Self::NotText { .. } => "BAD_TYPE4STR",
             Self::NoReturnValue(_) => "NO_RETVAL",
             Self::NoPointer { .. } => "NO_PTR_STRCT",
+            Self::NoNames(_) => "NOSUP_BTFARG",
             Self::Member { .. } => "NO_BTF_FIELD",
         }
     }
@@ -87,12 +99,13 @@ impl ParameterError {
         match self {
             Self::NotEntry(name)
             | Self::NoArguments(name)
+            | Self::TooManyKept(name)
             | Self::NoSuch { name, .. }
             | Self::ByValue(name)
             | Self::NotText { name, .. }
             | Self::NoPointer { name, .. }
             | Self::Member { name, .. } => Some(name),
-            Self::NoPrototype(_) | Self::NoReturnValue(_) => None,
+            Self::NoPrototype(_) | Self::NoReturnValue(_) | Self::NoNames(_) => None,
         }
     }
 }

@@ -4,13 +4,16 @@ use exoprobe_introspect::Btf;
 use exoprobe_introspect::btf::{ArgumentPlace, FieldPlace, Kind, Parameter, TypeId};
 
 use super::old::{self, REGISTERS};
-use super::{Ground, ParameterError};
-use crate::definition::{Argument, Bits, Fetch, FetchArg, ProbeKind, ValueType, Width};
+use super::{Ground, KEPT_MAX, ParameterError};
+use crate::definition::{Argument, Bits, Fetch, FetchArg, Named, ProbeKind, ValueType, Width};
 use crate::error::ProbeError;
 
 /// What a value is whose definition does not say.
 pub(super) fn default_kind(fetch: &Fetch) -> ValueType {
-    if fetch.is_known_text() { ValueType::Text } else { ValueType::default() }
+    match fetch {
+        Fetch::Comm | Fetch::ConstantText(_) | Fetch::NameOf { .. } => ValueType::Text,
+        _ => ValueType::default(),
+    }
 }
 
 /// How many values there are: an array of one number is that number.
@@ -22,7 +25,7 @@ pub(super) fn count(kind: Option<ValueType>, count: Option<u8>) -> Option<u8> {
 pub(super) struct Finder<'a> {
     ground: &'a Ground<'a>,
     at_return: bool,
-    /// The function's, where it is known and its entry is probed.
+    /// The function's, where it is known and its entry or return is probed.
     params: Option<Vec<Parameter>>,
 }
 
@@ -38,7 +41,7 @@ impl<'a> Finder<'a> {
     pub(super) fn new(kind: ProbeKind, ground: &'a Ground<'a>) -> Self {
         let at_return = kind == ProbeKind::Kretprobe;
         let mut finder = Self { ground, at_return, params: None };
-        if let (false, Ok(types), Ok(prototype)) = (at_return, finder.types(), finder.prototype()) {
+        if let (Ok(types), Ok(prototype)) = (finder.types(), finder.prototype()) {
             finder.params = Some(types.parameters(prototype));
         }
         finder
@@ -48,7 +51,7 @@ impl<'a> Finder<'a> {
         self.ground.types.as_deref().map_err(|error| error.clone().into())
     }
 
-    /// The type of the function whose entry is probed.
+    /// The type of the function whose entry or return is probed.
     fn prototype(&self) -> Result<TypeId, ProbeError> {
         let types = self.types()?;
         let no_prototype = |name: &str| ParameterError::NoPrototype(name.to_owned());
@@ -58,7 +61,7 @@ impl<'a> Finder<'a> {
 
     /// `$arg*`.
     pub(super) fn all(&self) -> Result<Vec<Argument>, ProbeError> {
-        if self.ground.function.is_none() || self.at_return {
+        if self.ground.function.is_none() {
             return Err(ParameterError::NoArguments(Fetch::AllParameters.to_string()).into());
         }
         self.prototype()?;
@@ -101,7 +104,8 @@ impl<'a> Finder<'a> {
             Fetch::Parameter(name) => {
                 let known = self.params.iter().flatten().find(|param| param.name == *name);
                 let Some(param) = known else { return Ok(None) };
-                Ok(Some(Typed { fetch: place_of(param)?, id: param.id, bits: None }))
+                let fetch = self.as_entered(place_of(param)?, name)?;
+                Ok(Some(Typed { fetch, id: param.id, bits: None }))
             }
             Fetch::Member { base, path } => self.member(base, path).map(Some),
             _ => Ok(None),
@@ -119,12 +123,14 @@ impl<'a> Finder<'a> {
                 },
             },
             Fetch::Member { base, path } => self.member(base, path)?.fetch,
+            Fetch::NameOf { what, base } => self.place(&name_of(*what, base, self.types()?)?)?,
             Fetch::Argument(n) => {
                 let no_arguments = || ParameterError::NoArguments(body.to_string());
-                if self.ground.function.is_none() || self.at_return {
+                if self.ground.function.is_none() {
                     return Err(no_arguments().into());
                 }
-                n.checked_sub(1).and_then(old::argument).ok_or_else(no_arguments)?
+                let there = n.checked_sub(1).and_then(old::argument).ok_or_else(no_arguments)?;
+                self.as_entered(there, &body.to_string())?
             }
             Fetch::Symbol { name, offset } => {
                 let at = self.ground.symbols.lookup(name)?.address;
@@ -137,9 +143,19 @@ impl<'a> Finder<'a> {
         })
     }
 
+    /// What is at a place when the function is entered; of a return probe, what was kept of it.
+    fn as_entered(&self, place: Fetch, name: &str) -> Result<Fetch, ParameterError> {
+        if !self.at_return {
+            return Ok(place);
+        }
+        let kept = (0..).take(KEPT_MAX).find(|n| old::argument(*n).as_ref() == Some(&place));
+        let too_many = || ParameterError::TooManyKept(name.to_owned());
+        kept.map(|n| Fetch::Argument(n + 1)).ok_or_else(too_many)
+    }
+
     /// Why there is no such parameter.
     fn no_parameter(&self, name: &str) -> ProbeError {
-        let Some(function) = self.ground.function.filter(|_| !self.at_return) else {
+        let Some(function) = self.ground.function else {
             return ParameterError::NotEntry(name.to_owned()).into();
         };
         match self.prototype() {
@@ -235,7 +251,21 @@ fn at(pointer: Fetch) -> Fetch {
     Fetch::Deref { offset: 0, base: Box::new(pointer), user: false }
 }
 
-fn place_of(param: &Parameter) -> Result<Fetch, ParameterError> {
+/// Where the name is of what the value of `base` is the address of.
+pub(super) fn name_of(what: Named, base: &Fetch, types: &Btf) -> Result<Fetch, ParameterError> {
+    let behind = |base: Fetch, name, path| {
+        let place = types.field_of(name, path).map_err(ParameterError::NoNames)?;
+        let offset = i64::try_from(place.offset()).unwrap_or(i64::MAX);
+        Ok(Fetch::Deref { offset, base: Box::new(base), user: false })
+    };
+    let dentry = match what {
+        Named::Dentry => base.clone(),
+        Named::File => behind(base.clone(), "file", "f_path.dentry")?,
+    };
+    behind(dentry, "dentry", "d_name.name").map(at)
+}
+
+pub(super) fn place_of(param: &Parameter) -> Result<Fetch, ParameterError> {
     match param.place {
         ArgumentPlace::Register(number) => match REGISTERS.get(usize::from(number)) {
             Some(register) => Ok(Fetch::Register(*register)),

@@ -5,23 +5,28 @@ mod error;
 mod filter;
 mod finder;
 mod old;
+pub(super) mod rewrite;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use exoprobe_introspect::btf::NoTypes;
 use exoprobe_introspect::{Btf, SymbolTable};
 
 pub use error::ParameterError;
-pub(super) use old::is_old_name;
+pub(super) use old::argument as place_of_argument;
 
-use crate::definition::{Argument, Fetch, Field, Filter, ProbeDefinition};
+use crate::definition::{Argument, Fetch, Field, Filter, ProbeDefinition, RECORD_MAX};
 use crate::error::ProbeError;
 use finder::Finder;
 
 /// Most values of a hit.
 const VALUES_MAX: usize = crate::definition::ARGS_MAX;
+
+/// How many of a call's arguments are kept for its return.
+pub(crate) const KEPT_MAX: usize = 16;
 
 /// All of a hit's values.
 #[derive(Debug, Default)]
@@ -31,12 +36,14 @@ pub(crate) struct Arguments {
     pub(crate) may_fault: bool,
     /// Some argument is text, or an array.
     pub(crate) has_bytes: bool,
+    /// Of a return probe: the arguments of the call, from 1, that are kept at its entry.
+    pub(crate) kept: Box<[u16]>,
 }
 
 /// What is known where a probe is.
 pub(super) struct Ground<'a> {
     pub(super) symbols: &'a SymbolTable,
-    /// The function whose entry is probed; none where the place is no entry.
+    /// The function whose entry or return is probed; none where the place is neither.
     pub(super) function: Option<&'a str>,
     /// The kernel's types, where they were asked for.
     pub(super) types: Result<Arc<Btf>, NoTypes>,
@@ -46,11 +53,15 @@ impl Arguments {
     /// Checks what can be checked before the kernel is known.
     ///
     /// # Errors
-    /// [`ProbeError::Filter`].
+    /// [`ProbeError::EventTooBig`], [`ProbeError::Filter`].
     pub(super) fn check(
         definition: &ProbeDefinition,
         filter: Option<&Filter>,
     ) -> Result<(), ProbeError> {
+        let mut room = Room::default();
+        for (index, arg) in definition.args.iter().enumerate() {
+            room.take(index, arg.least_record_bytes())?;
+        }
         let given = Self::given(definition);
         if given.iter().any(|arg| arg.fetch == Fetch::AllParameters) {
             // Their names are the kernel's to tell.
@@ -79,18 +90,22 @@ impl Arguments {
     /// Of a definition, where its place is known.
     ///
     /// # Errors
-    /// [`ProbeError::Parameter`], [`ProbeError::Types`], [`ProbeError::Symbol`], [`ProbeError::DuplicateArg`].
+    /// [`ProbeError::Parameter`], [`ProbeError::Types`], [`ProbeError::Symbol`], [`ProbeError::DuplicateArg`],
+    /// [`ProbeError::EventTooBig`].
     pub(super) fn find(
         definition: &ProbeDefinition,
         ground: &Ground<'_>,
     ) -> Result<Self, ProbeError> {
         let finder = Finder::new(definition.kind, ground);
-        let mut list = Vec::new();
+        let (mut list, mut room) = (Vec::new(), Room::default());
         for (index, arg) in definition.args.iter().enumerate() {
+            let before = list.len();
             match arg.body {
                 Fetch::AllParameters => list.extend(finder.all()?),
                 _ => list.push(finder.argument(definition.arg_name(index), arg)?),
             }
+            let bytes = list[before..].iter().map(Argument::record_bytes).sum();
+            room.take(index, bytes)?;
         }
         if list.len() > VALUES_MAX {
             return Err(ProbeError::TooManyArgs(list.len()));
@@ -99,8 +114,13 @@ impl Arguments {
             return Err(ProbeError::DuplicateArg(twice.to_owned()));
         }
         let has_bytes = list.iter().any(Argument::is_in_bytes);
-        let may_fault = list.iter().any(|arg| arg.fetch.reads_memory());
-        Ok(Self { list: list.into(), may_fault, has_bytes })
+        let may_fault = list.iter().any(|arg| arg.fetch.may_fault());
+        let is_of_entry = |arg: &Argument| match arg.fetch.innermost() {
+            Fetch::Argument(n) => Some(*n),
+            _ => None,
+        };
+        let kept: BTreeSet<u16> = list.iter().filter_map(is_of_entry).collect();
+        Ok(Self { list: list.into(), may_fault, has_bytes, kept: kept.into_iter().collect() })
     }
 
     /// A filter over them.
@@ -112,6 +132,21 @@ impl Arguments {
         filter: Option<&Filter>,
     ) -> Result<Option<Filter<Field>>, ProbeError> {
         filter::resolve(filter, &self.list)
+    }
+}
+
+/// What a record of the tracer's has room for.
+#[derive(Default)]
+struct Room(usize);
+
+impl Room {
+    /// The values of argument `index` come behind those before it.
+    fn take(&mut self, index: usize, bytes: usize) -> Result<(), ProbeError> {
+        self.0 += bytes;
+        match self.0 <= RECORD_MAX {
+            true => Ok(()),
+            false => Err(ProbeError::EventTooBig { index, bytes: self.0 }),
+        }
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) fn fetch(name: &str, at_return: bool) -> Option<Fetch> {
 }
 
 /// The function's argument `n`, from 0, as it is at the entry: behind those in registers, above the return address.
-pub(super) fn argument(n: u16) -> Option<Fetch> {
+pub(in super::super) fn argument(n: u16) -> Option<Fetch> {
     match REGISTERS.get(usize::from(n)) {
         Some(register) => Some(Fetch::Register(*register)),
         None => {
@@ -35,9 +35,4 @@ pub(super) fn argument(n: u16) -> Option<Fetch> {
             (word < STACK_WORDS).then_some(Fetch::Stack(word))
         }
     }
-}
-
-/// Whether a return probe can have such a name for a value.
-pub(in super::super) fn is_old_name(name: &str) -> bool {
-    fetch(name, true).is_some()
 }

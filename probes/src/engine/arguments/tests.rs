@@ -72,7 +72,7 @@ fn filters_go_by_the_types_that_are_found() {
     assert_eq!(holds("fd == -100", 0x7_ffff_ff9c), Ok(true));
     assert_eq!(holds("fd < 0", 5), Ok(false));
     let text = "the filter's `name` is text: compare it by `==`, `!=` or `~` with a \"text\": it has `fd`, `name`, \
-        `common_pid`, `comm`";
+        `common_pid`, `comm`, `CPU`";
     assert_eq!(holds("name == 1", 0), Err(text.to_owned()));
 }
 
@@ -165,9 +165,130 @@ fn numbered_arguments_and_symbols_are_found() {
 }
 
 #[test]
+fn values_have_room_in_a_record_of_the_tracers() {
+    let types = Arc::new(kernel().btf());
+    let arrays = "+0(%di):u64[64] ".repeat(5) + "+0(%di):u32[64] +0(%di):u32[62]";
+    // 3064 bytes, and one of four and one of eight.
+    assert_eq!(found(&format!("p get {arrays} fd x=fd"), &types).unwrap().len(), 9);
+    let line = format!("p get {arrays} fd name");
+    let error = find(&parse_line(&line).unwrap(), Some("get"), Some(&types)).unwrap_err();
+    assert!(matches!(error, ProbeError::EventTooBig { index: 8, bytes: 3076 }), "{error}");
+    assert_eq!(error.code(), "E2BIG");
+    let mut definition = parse_line("p get +0(%di):u64[64] +0(%di):u64[64]").unwrap();
+    definition.args = vec![definition.args[0].clone(); 7];
+    let error = Arguments::check(&definition, None).unwrap_err();
+    assert!(matches!(error, ProbeError::EventTooBig { index: 6, bytes: 3584 }), "{error}");
+}
+
+#[test]
+fn a_return_has_the_arguments_of_its_entry() {
+    let types = Arc::new(kernel().btf());
+    let line = "r get fd name:string a=+8(task):u32 $arg3 rv task->pid b=+u4(+0($arg2)):ustring";
+    let expected = [
+        "$arg1:s32",
+        "+0($arg2):string",
+        "+8($arg3):u32",
+        "$arg3:x64",
+        "$retval:x64",
+        "+0($arg3):s32",
+        "+u4(+0($arg2)):ustring",
+    ];
+    assert_eq!(found(line, &types).unwrap(), expected);
+    let kept = |line: &str, types| {
+        let found = find(&parse_line(line).unwrap(), Some("get"), types);
+        found.map(|found| found.kept.to_vec())
+    };
+    assert_eq!(kept("r get task $retval $arg*", Some(&types)).err().unwrap().code(), "EINVAL");
+    assert_eq!(kept("r get $retval $arg*", Some(&types)).unwrap(), [1, 2, 3]);
+    assert_eq!(kept("r get a=+4($arg8) $arg2 b=$arg8 a1 %di", None).unwrap(), [2, 8]);
+    assert!(kept("p get $arg* $arg8", Some(&types)).unwrap().is_empty());
+    kept("r get $arg16", None).unwrap();
+    match kept("r get a=+4($arg17)", None).unwrap_err() {
+        ProbeError::Parameter(error) => {
+            assert_eq!((error.id(), error.body()), ("TOO_MANY_EARGS", Some("$arg17")));
+        }
+        other => panic!("{other}"),
+    }
+    assert!(found("r get x", &types).unwrap_err().contains("no parameter `x`"));
+}
+
+fn rewritten(line: &str, types: &Btf) -> Result<String, ProbeError> {
+    let mut definition = parse_line(line).unwrap();
+    assert!(rewrite::is_due(&definition));
+    let function = definition.symbol_name.clone();
+    rewrite::rewrite(&mut definition, function.as_deref(), types)?;
+    Ok(definition.to_string())
+}
+
+#[test]
+fn bare_arguments_are_called_by_their_parameters_names() {
+    let types = kernel().btf();
+    assert_eq!(
+        rewritten("p:e get $arg1 $arg2 x=$arg3 $arg3:x32 +8($arg3)", &types).unwrap(),
+        "p:kprobes/e get fd=fd name=name x=$arg3 task=task:x32 arg5=+8($arg3)"
+    );
+    assert_eq!(rewritten("p:e put $arg1", &types).unwrap(), "p:kprobes/e put arg1=$arg1");
+    let error = rewritten("p:e get $arg1 $arg4", &types).unwrap_err();
+    let text = "get has no parameter `$arg4`: it has `fd`, `name`, `task`";
+    assert_eq!((error.to_string().as_str(), error.code()), (text, "ENOENT"));
+    assert!(!rewrite::is_due(&parse_line("p:e get x=$arg1 +0($arg2) fd").unwrap()));
+}
+
+#[test]
+fn names_of_files_are_where_the_types_say() {
+    let mut sample = kernel();
+    let int = sample.int("int", 4, true);
+    let char = sample.int("char", 1, true);
+    let text = sample.to(POINTER, char);
+    let qstr = sample.composite(STRUCT, "qstr", 16, &[("len", int, 0), ("name", text, 64)]);
+    let dentry = sample.composite(STRUCT, "dentry", 64, &[("d_name", qstr, 256)]);
+    let dentry = sample.to(POINTER, dentry);
+    let path = sample.composite(STRUCT, "path", 16, &[("mnt", text, 0), ("dentry", dentry, 64)]);
+    let file = sample.composite(STRUCT, "file", 64, &[("f_path", path, 128)]);
+    let file = sample.to(POINTER, file);
+    sample.function("open", int, &[("file", file), ("dentry", dentry)]);
+    let types = Arc::new(sample.btf());
+    let line = "p:e open file:%pD x=$arg2:%pd $arg1:%pD +8(%cx):%pd";
+    let expected = "p:kprobes/e open arg1=+0(+40(+24(file))):string x=+0(+40($arg2)):string \
+        file=+0(+40(+24(file))):string arg4=+0(+40(+8(%cx))):string";
+    assert_eq!(rewritten(line, &types).unwrap(), expected);
+    assert_eq!(parse_line(expected).unwrap().to_string(), expected);
+    let fetched = |line: &str| {
+        let found = find(&parse_line(line).unwrap(), Some("open"), Some(&types)).unwrap();
+        found.list.iter().map(|arg| format!("{}:{}", arg.fetch, arg.kind)).collect::<Vec<_>>()
+    };
+    // What was defined before the types were known is fetched all the same.
+    let values = ["+0(+40(+24(%di))):string", "+0(+40(%si)):string"];
+    assert_eq!(fetched("p:e open file:%pD x=$arg2:%pd"), values);
+    let values = ["+0(+40(+24($arg1))):string", "+0(+40($retval)):string"];
+    assert_eq!(fetched("r:e open file:%pD $retval:%pd"), values);
+    let long = format!("p:e open x={}file->f_path.dentry{}:%pd", "+999(".repeat(5), ")".repeat(5));
+    assert_eq!(rewritten(&long, &types).unwrap(), long.replace("p:e", "p:kprobes/e"));
+    let error = rewritten("p:e get x=%di:%pd", &kernel().btf()).unwrap_err();
+    assert!(error.to_string().contains("no type \"dentry\""), "{error}");
+    let error = find(&parse_line("p:e get x=%di:%pd").unwrap(), Some("get"), None).unwrap_err();
+    assert!(matches!(error, ProbeError::Types(NoTypes::None)), "{error}");
+}
+
+#[test]
+fn what_is_no_parameters_place_keeps_its_number() {
+    let mut sample = Sample::default();
+    let int = sample.int("int", 4, true);
+    let pair = sample.composite(STRUCT, "pair", 16, &[]);
+    let params = [("first", int), ("both", pair), ("third", int), ("common_pid", int), ("", 0)];
+    sample.function("get", int, &params);
+    let types = sample.btf();
+    assert_eq!(
+        rewritten("p:e get $arg1 $arg2 $arg3 $arg4 $arg9", &types).unwrap(),
+        "p:kprobes/e get first=first arg2=$arg2 arg3=$arg3 arg4=$arg4 arg5=$arg9"
+    );
+}
+
+#[test]
 fn filters_compare_text_with_text() {
     let resolve = |filter: &str| {
-        let mut definition = parse_line("p get $comm a=+0(%di):x8[4] s=%si:symstr n=%dx").unwrap();
+        let mut definition =
+            parse_line("p get $comm a=+0(%di):x8[4] s=%si:symstr n=%dx w=%dx:x32").unwrap();
         definition.filter = Some(filter.parse().unwrap());
         find(&definition, Some("get"), None)
             .and_then(|found| found.filter(definition.filter.as_ref()))
@@ -184,6 +305,7 @@ fn filters_compare_text_with_text() {
         ("comm !~ \"*x*\"", true),
         ("s ~ \"i[a-z]?t\"", true),
         ("comm ~ \"i[!n]it\"", false),
+        ("n.ustring == \"init\"", true),
     ] {
         assert_eq!(holds(filter, "init"), expected, "{filter}");
     }
@@ -193,6 +315,13 @@ fn filters_compare_text_with_text() {
         ("comm == 1", "is text"),
         ("common_pid == \"1\"", "is a number"),
         ("s == 1", "is text"),
+        ("CPU == \"1\"", "is a number"),
+        ("n.ustring == 1", "is text"),
+        ("x.ustring ~ \"x\"", "no field"),
+        ("arg1.ustring ~ \"x\"", "no address"),
+        ("a.ustring ~ \"x\"", "no address"),
+        ("w.ustring ~ \"x\"", "no address"),
+        ("comm.ustring ~ \"x\"", "no field"),
     ] {
         assert!(resolve(filter).unwrap_err().contains(error), "{filter}");
     }

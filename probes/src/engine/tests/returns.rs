@@ -3,6 +3,7 @@
 use super::*;
 use crate::definition::ReturnMode;
 use crate::engine::Kprobe;
+use crate::events::Event;
 
 const NEXT_STACK: Gva = Gva(0xffff_ffff_8118_7f00);
 
@@ -118,5 +119,57 @@ fn calls_that_return_while_the_probe_is_off_leave_no_instance_in_use() {
         }
         let status = fake.status("returns");
         assert_eq!((status.active, status.nmissed), (Some(0), 0), "{mode:?}");
+    }
+}
+
+/// Runs a vCPU from a breakpoint until it is past it.
+fn past(fake: &Fake, regs: kvm_regs) -> kvm_regs {
+    for _ in 0..100 {
+        let (action, after) = fake.breakpoint_of(regs);
+        assert_eq!(action, BreakpointAction::Resume);
+        if after.rip != regs.rip {
+            return after;
+        }
+    }
+    panic!("the vCPU never gets past {:#x}", regs.rip);
+}
+
+#[test]
+fn arguments_of_the_entry_are_kept_for_the_return() {
+    for mode in [ReturnMode::Trampoline, ReturnMode::Site] {
+        let fake = Fake::booted();
+        register(&fake, "r:one work $arg1 y=$arg7 z=+8($arg2) now=%di", mode);
+        register(&fake, "r:two work x=$arg1 z=$arg16", mode);
+        // Two calls at once: each return has its own call's.
+        let calls = [(STACK, 5), (NEXT_STACK, 6)];
+        let entered = calls.map(|(stack, number)| {
+            fake.store_u64(gpa(stack), RETURN_SITE.0);
+            fake.store_u64(gpa(stack.wrapping_add(8)), 70 + number);
+            fake.store_u64(gpa(stack.wrapping_add(0x28)), 80);
+            let (rip, rsp, rsi) = (WORK.0, stack.0, stack.0 + 0x20);
+            past(&fake, kvm_regs { rip, rsp, rdi: number, rsi, ..kvm_regs::default() });
+            let mut word = [0; 8];
+            fake.guest.ram.read(gpa(stack), &mut word).unwrap();
+            u64::from_le_bytes(word)
+        });
+        for ((stack, number), rip) in calls.into_iter().zip(entered) {
+            // What the function did to its memory meanwhile.
+            fake.store_u64(gpa(stack.wrapping_add(0x28)), 90 + number);
+            fake.store_u64(gpa(stack.wrapping_add(8)), 0);
+            let rsp = stack.0 + 8;
+            past(&fake, kvm_regs { rip, rsp, rdi: 1, rsi: 2, ..kvm_regs::default() });
+        }
+        fake.engine.drain();
+        let shown = |event: &str, names: &[&str]| -> Vec<String> {
+            let events = fake.engine.events().read(1, 100).events;
+            let of_event = events.iter().filter(|it| &*it.event == event);
+            let value = |it: &Event, name: &str| it.args[name].as_str().unwrap().to_owned();
+            let line =
+                |it: &Event| -> Vec<String> { names.iter().map(|name| value(it, name)).collect() };
+            of_event.map(|it| line(it).join(" ")).collect()
+        };
+        let one = shown("one", &["arg1", "y", "z", "now"]);
+        assert_eq!(one, ["0x5 0x4b 0x5f 0x1", "0x6 0x4c 0x60 0x1"], "{mode:?}");
+        assert_eq!(shown("two", &["x", "z"]), ["0x5 0x0", "0x6 0x0"], "{mode:?}");
     }
 }
