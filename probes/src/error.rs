@@ -172,6 +172,28 @@ pub enum ProbeError {
     /// The group and event exist.
     #[error("a probe `{0}` exists already: choose another event name, or delete it first")]
     NameTaken(String),
+    /// The event's probes are of the other kind.
+    #[error("the event `{0}` is there, of the other kind of probe: choose another name")]
+    OtherKind(String),
+    /// The event's probes have other fields.
+    #[error(
+        "argument {number} is other than the event `{event}` has it, which is there ({there}): write the same names \
+        and types, or choose another name",
+        number = index + 1
+    )]
+    OtherArgument {
+        /// Group and name of the event.
+        event: String,
+        /// The first argument that differs, from 0; the number of them, where it has more.
+        index: usize,
+        /// What it has in its place.
+        there: String,
+    },
+    /// The event has a probe of the same place and arguments.
+    #[error(
+        "the event `{0}` has this probe already, at the same place and with the same arguments"
+    )]
+    SameProbe(String),
     /// There is no such probe.
     #[error("there is no probe `{0}`")]
     NoSuchProbe(String),
@@ -258,7 +280,10 @@ impl ProbeError {
             | Self::NoSuchProbe(_)
             | Self::Vcpu(VcpuError::NoSuchVcpu(_)) => "ENOENT",
             Self::Symbol(LookupError::Ambiguous { .. }) => "EADDRNOTAVAIL",
-            Self::NameTaken(_) => "EEXIST",
+            Self::NameTaken(_)
+            | Self::OtherKind(_)
+            | Self::OtherArgument { .. }
+            | Self::SameProbe(_) => "EEXIST",
             Self::Boundary(BoundaryError::Inside { .. } | BoundaryError::Undecodable { .. }) => {
                 "EILSEQ"
             }

@@ -98,6 +98,8 @@ pub struct ProbeStatus {
     pub displaced: Option<DisplacedBy>,
     /// The definition as a line of kprobe_events.
     pub definition: String,
+    /// How many probes its event has.
+    pub sites: u32,
 }
 
 #[expect(clippy::ref_option, reason = "serde's signature")]

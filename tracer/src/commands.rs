@@ -6,7 +6,7 @@ use exoprobe_probes::definition::{
     without_comment,
 };
 use exoprobe_probes::{
-    Engine, NewProbe, ProbeDefinition, ProbeError, ProbeKind, ProbeStatus, StatusFlag,
+    Engine, NewProbe, ProbeDefinition, ProbeError, ProbeKind, ProbeStatus, Registration, StatusFlag,
 };
 
 use crate::error::TracerError;
@@ -121,14 +121,13 @@ impl<'a> Writer<'a> {
         if defined.is_empty() {
             return Ok(());
         }
-        let Err(refused) = self.engine.register_probes(probes(&defined)) else { return Ok(()) };
+        let Err(refused) = self.engine.define_probes(probes(&defined)) else { return Ok(()) };
         let (before, rest) = defined.split_at(refused.index);
         let Some(at) = rest.first() else { return Err(refused.error.into()) };
         if !before.is_empty() {
-            self.engine.register_probes(probes(before)).map_err(|batch| batch.error)?;
+            self.engine.define_probes(probes(before)).map_err(|batch| batch.error)?;
         }
         let (id, position) = fault(&refused.error, at.line, &at.definition);
-        let id = if id == "EVENT_EXIST" { self.which_taken(at) } else { id };
         let message = refused.error.to_string();
         self.log(&message, at.line, position);
         Err(TracerError {
@@ -137,16 +136,6 @@ impl<'a> Writer<'a> {
             id: Some(id),
             ..TracerError::new(refused.error.code(), message)
         })
-    }
-
-    /// How a definition differs from the event that has its name.
-    fn which_taken(&self, defined: &Defined<'_>) -> &'static str {
-        let (group, event) = (defined.definition.group(), defined.definition.event_name());
-        match self.engine.show(group, &event) {
-            Ok(there) if there.kind != defined.definition.kind => "DIFF_PROBE_TYPE",
-            Ok(there) if there.definition == defined.definition.to_string() => "SAME_PROBE",
-            _ => "EVENT_EXIST",
-        }
     }
 
     fn log(&mut self, message: &str, line: &str, position: usize) {
@@ -176,14 +165,12 @@ fn delete(engine: &Engine, deletion: &Deletion) -> Result<(), TracerError> {
         return Err(TracerError::new("ENOENT", message));
     }
     refuse_enabled(meant.iter().copied())?;
-    for probe in meant {
-        match engine.unregister_probe(&probe.group, &probe.event) {
-            // The guest has rewritten the text: the probe is gone all the same.
-            Ok(()) | Err(ProbeError::Clobbered { .. } | ProbeError::NoSuchProbe(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
+    let registration = |probe: &&ProbeStatus| Registration { id: probe.id, addr: probe.addr };
+    match engine.unregister_probes(&mut meant.iter().map(registration).collect::<Vec<_>>()) {
+        // The guest has rewritten the text: the probe is gone all the same.
+        Ok(()) | Err(ProbeError::Clobbered { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
     }
-    Ok(())
 }
 
 /// Place and arguments in the words of the listing.

@@ -1,5 +1,7 @@
 //! Files of events: enable, filter, format, id.
 
+use std::collections::BTreeSet;
+
 use exoprobe_probes::definition::{FieldError, Filter};
 use exoprobe_probes::{Engine, ProbeError, ProbeStatus};
 
@@ -47,9 +49,10 @@ pub(crate) fn enable(
 ) -> Result<(), TracerError> {
     let on = parse_switch(text)?;
     let mut first = Ok(());
-    for probe in probes {
+    let names: BTreeSet<_> = probes.iter().map(|probe| (&probe.group, &probe.event)).collect();
+    for (group, event) in names {
         // All that can be is done; one that has gone meanwhile wants nothing.
-        match engine.enable_probe(&probe.group, &probe.event, on) {
+        match engine.enable_probe(group, event, on) {
             Ok(()) | Err(ProbeError::NoSuchProbe(_)) => {}
             Err(error) => first = first.and(Err(error.into())),
         }

@@ -14,7 +14,9 @@ pub(crate) fn fault(
     let words = Words::of(command);
     match error {
         ProbeError::Syntax(error) => (error.id, error.position),
-        ProbeError::NameTaken(_) => ("EVENT_EXIST", words.start(0)),
+        ProbeError::OtherKind(_) => ("DIFF_PROBE_TYPE", words.start(0)),
+        ProbeError::OtherArgument { index, .. } => ("DIFF_ARG_TYPE", words.start(index + 2)),
+        ProbeError::SameProbe(_) => ("SAME_PROBE", words.start(0)),
         ProbeError::TooManyArgs(_) => ("TOO_MANY_ARGS", words.start(2)),
         ProbeError::EventTooBig { index, .. } => ("EVENT_TOO_BIG", words.body(*index)),
         ProbeError::DuplicateArg(name) => ("USED_ARG_NAME", words.argument(name)),
@@ -180,13 +182,15 @@ mod tests {
         );
         assert_eq!(at(ProbeError::TooManyArgs(200), command), ("TOO_MANY_ARGS", rest("one")));
         assert_eq!(
-            at(ProbeError::NameTaken("e".to_owned()), command),
-            ("EVENT_EXIST", rest("p:e"))
-        );
-        assert_eq!(
             at(ProbeError::EventTooBig { index: 2, bytes: 4000 }, command),
             ("EVENT_TOO_BIG", rest("%si "))
         );
+        let name = || "e".to_owned();
+        assert_eq!(at(ProbeError::OtherKind(name()), command), ("DIFF_PROBE_TYPE", rest("p:e")));
+        assert_eq!(at(ProbeError::SameProbe(name()), command), ("SAME_PROBE", rest("p:e")));
+        let other = |index| ProbeError::OtherArgument { event: name(), index, there: name() };
+        assert_eq!(at(other(1), command), ("DIFF_ARG_TYPE", rest("fd ")));
+        assert_eq!(at(other(3), command), ("DIFF_ARG_TYPE", " ".to_owned()), "behind the last");
         let types = exoprobe_introspect::btf::NoTypes::None;
         assert_eq!(at(types, command), ("NOSUP_BTFARG", rest("fd ")));
         let unknown = |name: &str| LookupError::Unknown { name: name.to_owned(), near: Vec::new() };

@@ -1,5 +1,7 @@
 //! The tracer's folder: which paths there are.
 
+use std::collections::HashSet;
+
 use exoprobe_probes::ProbeStatus;
 
 /// A folder or a file.
@@ -120,7 +122,10 @@ impl Node {
                 groups.into_iter().map(folder).chain([enable()]).collect()
             }
             Self::Group(group) => {
+                // An event has one, whatever number of probes.
+                let mut found = HashSet::new();
                 let events = probes.iter().filter(|probe| probe.group == *group);
+                let events = events.filter(|probe| found.insert(&probe.event));
                 events.map(|probe| folder(&probe.event)).chain([enable()]).collect()
             }
             Self::Event(..) => {

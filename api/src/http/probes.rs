@@ -87,7 +87,7 @@ pub(crate) async fn remove_all(State(engine): Probes) -> Result<StatusCode, Prob
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// One probe.
+/// One probe; of an event that has several, the first.
 #[utoipa::path(get, path = "/v1/probes/{group}/{event}",
     tag = "probes", operation_id = "show_probe",
     params(Name),
@@ -100,7 +100,7 @@ pub(crate) async fn show(
     Ok(axum::Json(status.into()))
 }
 
-/// Arm or disarm a probe.
+/// Arm or disarm a probe, or all that its event has.
 #[utoipa::path(patch, path = "/v1/probes/{group}/{event}",
     tag = "probes", operation_id = "change_probe",
     params(Name),
@@ -117,7 +117,8 @@ pub(crate) async fn change(
     Ok(axum::Json(changed.await??.into()))
 }
 
-/// Remove a probe: when this is answered the guest's instruction is back and no hit is under way.
+/// Remove a probe, or all that its event has: when this is answered the guest's instructions are back and no hit is
+/// under way.
 #[utoipa::path(delete, path = "/v1/probes/{group}/{event}",
     tag = "probes", operation_id = "delete_probe",
     params(Name),
@@ -133,7 +134,7 @@ pub(crate) async fn remove(
 /// Remove several probes at once.
 ///
 /// An array of names, each `EVENT` or `GROUP/EVENT`. All that there are are removed; where a name is no
-/// probe's, `addr` is null.
+/// probe's, `addr` is null, and where an event has several, it is the first one's.
 #[utoipa::path(post, path = "/v1/probes/unregister", tag = "probes",
     operation_id = "unregister_probes",
     request_body(content = Vec<String>, example = json!(["getpid", "mygroup/open"])),
@@ -188,20 +189,20 @@ fn register_all(
 fn unregister_named(engine: &Engine, names: Vec<String>) -> Result<Vec<Unregistered>, Problem> {
     let found = names.into_iter().map(|name| {
         let (group, event) = name.split_once('/').unwrap_or((DEFAULT_GROUP, &name));
-        let registration = engine.registration(group, event).ok();
-        (name, registration)
+        let registrations = engine.registrations(group, event).unwrap_or_default();
+        (name, registrations)
     });
-    let found: Vec<(String, Option<Registration>)> = found.collect();
-    let mut removed: Vec<Registration> = found.iter().filter_map(|(_, probe)| *probe).collect();
+    let found: Vec<(String, Vec<Registration>)> = found.collect();
+    let mut removed: Vec<Registration> = found.iter().flat_map(|(_, of)| of).copied().collect();
     match engine.unregister_probes(&mut removed) {
         // Gone they are all the same, and the text is as the guest wants it.
         Ok(()) | Err(ProbeError::Clobbered { .. }) => {}
         Err(error) => return Err(error.into()),
     }
     let mut removed = removed.into_iter();
-    let told = found.into_iter().map(|(name, probe)| {
-        let registration = probe.and_then(|_| removed.next());
-        Unregistered::new(name, registration)
+    let told = found.into_iter().map(|(name, of)| {
+        let of_event: Vec<Registration> = removed.by_ref().take(of.len()).collect();
+        Unregistered::new(name, of_event.first().copied())
     });
     Ok(told.collect())
 }

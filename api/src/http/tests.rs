@@ -268,6 +268,39 @@ async fn before_the_kernel_begins_probes_wait_for_it() {
 }
 
 #[tokio::test]
+async fn a_name_is_of_all_probes_that_its_event_has() {
+    let app = app().0;
+    let ask = async |method, uri, kind, sent: &'static str| {
+        let response = app.clone().oneshot(request(method, uri, kind, sent)).await.unwrap();
+        let status = response.status();
+        (status, serde_json::from_str::<Value>(&body(response).await).unwrap_or_default())
+    };
+    let define = async || {
+        let lines = "p:a __x64_sys_getpid\np:a __x64_sys_getpid+4\n";
+        let (status, _) = ask(Method::POST, "/v1/tracefs/kprobe_events", FORM, lines).await;
+        assert_eq!(status, StatusCode::NO_CONTENT);
+    };
+    define().await;
+    let (status, refused) = ask(Method::POST, "/v1/probes", FORM, "p:a __x64_sys_getpid+8").await;
+    assert_eq!((status, &refused["code"]), (StatusCode::CONFLICT, &json!("EEXIST")));
+    let (_, first) = ask(Method::PATCH, "/v1/probes/a", JSON, r#"{"enabled": true}"#).await;
+    let (_, all) = ask(Method::GET, "/v1/probes", JSON, "").await;
+    assert_eq!((&first, all.as_array().unwrap().len()), (&all[0], 2));
+    for (probe, offset) in all.as_array().unwrap().iter().zip([0, 4]) {
+        let told = (&probe["offset"], &probe["sites"], &probe["flags"]);
+        assert_eq!(told, (&json!(offset), &json!(2), &json!(["PENDING"])));
+    }
+    let names = r#"["a", "a"]"#;
+    let (_, removed) = ask(Method::POST, "/v1/probes/unregister", JSON, names).await;
+    let linked = "0xffffffff81000200";
+    assert_eq!(removed, json!([{"name": "a", "addr": linked}, {"name": "a", "addr": null}]));
+    define().await;
+    let (status, _) = ask(Method::DELETE, "/v1/probes/kprobes/a", JSON, "").await;
+    assert_eq!(status, StatusCode::NO_CONTENT);
+    assert_eq!(ask(Method::GET, "/v1/probes", JSON, "").await.1, json!([]));
+}
+
+#[tokio::test]
 async fn bodies_that_are_no_names_are_refused() {
     for wrong in ["{}", "[1]", "\"a\"", "["] {
         problem(request(Method::POST, "/v1/probes/unregister", JSON, wrong), 400, "EINVAL").await;

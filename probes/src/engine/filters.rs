@@ -1,8 +1,11 @@
 //! What an event has for fields, and filters over them, which change while their probes are registered.
 
+use std::sync::Arc;
+
 use super::Engine;
 use super::arguments::Arguments;
-use crate::definition::{Argument, Filter, ValueType};
+use super::probe::Probe;
+use crate::definition::{Argument, Field, Filter, ValueType};
 use crate::error::ProbeError;
 
 /// A field of a probe's events.
@@ -17,13 +20,13 @@ pub struct EventField {
 }
 
 impl Engine {
-    /// The fields of a probe's events; of one that waits for its place, as far as the definition tells them.
+    /// The fields of an event; of one whose first probe waits for its place, as far as the definition tells them.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
     pub fn fields(&self, group: &str, event: &str) -> Result<Vec<EventField>, ProbeError> {
         let registry = self.lock();
-        let probe = &registry.probes[&registry.id(group, event)?].probe;
+        let probe = &registry.probes[&registry.ids(group, event)?[0]].probe;
         let of = |arg: &Argument| EventField {
             name: arg.name.clone(),
             kind: arg.kind,
@@ -41,7 +44,7 @@ impl Engine {
         self.clock.micros(self.clock.now())
     }
 
-    /// Has other hits of a probe count from now on: those that the filter lets through, or, without one, all. Its books
+    /// Has other hits of an event's probes count from now on: those that the filter lets through, or, without one, all. Their books
     /// go on.
     ///
     /// # Errors
@@ -53,28 +56,45 @@ impl Engine {
         filter: Option<Filter>,
     ) -> Result<(), ProbeError> {
         let mut registry = self.lock();
-        let id = registry.id(group, event)?;
-        let (probe, place) = {
-            let found = &registry.probes[&id];
-            (std::sync::Arc::clone(&found.probe), found.placed())
-        };
-        let found = match probe.has_arguments() {
-            true => probe.arguments().filter(filter.as_ref())?,
-            false => {
-                Arguments::check(&probe.definition, filter.as_ref())?;
-                None
-            }
-        };
+        let ids = registry.ids(group, event)?.to_vec();
+        let probes: Vec<Arc<Probe>> =
+            ids.iter().map(|id| Arc::clone(&registry.probes[id].probe)).collect();
+        let filter = filter.map(Arc::new);
+        let found = probes.iter().map(|probe| probe.find_filter(filter.as_deref()));
+        let found = found.collect::<Result<Vec<_>, _>>()?;
         // A detour has the filter in its code: the next one gets the new one.
-        self.path.unoptimize(&mut registry, self.guest.as_ref(), place.iter());
+        let places: Vec<_> = ids.iter().filter_map(|id| registry.probes[id].placed()).collect();
+        self.path.unoptimize(&mut registry, self.guest.as_ref(), places.iter());
         registry.optimizer.changed = true;
-        probe.set_filter(filter, found);
-        if let Some(returns) = probe.returns() {
-            // So has what its calls return to. Those under way return by the old one, which goes when they have.
-            returns.follower.store(None);
-            registry.optimizer.forget(&[id]);
+        let mut has_returns = false;
+        for (probe, found) in probes.iter().zip(found) {
+            probe.set_filter(filter.clone(), found);
+            if let Some(returns) = probe.returns() {
+                // So has what its calls return to. Those under way return by the old one, which goes when they have.
+                returns.follower.store(None);
+                has_returns = true;
+            }
+        }
+        if has_returns {
+            registry.optimizer.forget(&ids);
             self.path.publish(&registry, self.guest.as_ref());
         }
         Ok(())
+    }
+}
+
+impl Probe {
+    /// A filter over what its hits fetch, once that is known.
+    ///
+    /// # Errors
+    /// [`ProbeError::Filter`].
+    pub(super) fn find_filter(
+        &self,
+        filter: Option<&Filter>,
+    ) -> Result<Option<Filter<Field>>, ProbeError> {
+        match self.has_arguments() {
+            true => self.arguments().filter(filter),
+            false => Arguments::check(&self.definition, filter).map(|()| None),
+        }
     }
 }

@@ -276,6 +276,7 @@ impl HitPath {
             let found = found.and_then(|found| {
                 probe.set_at(found.at);
                 self.learn_arguments(registry, kernel, &probe, &found)?;
+                registry.check_fields(&probe)?;
                 let site = self.place(registry, guest, kernel, &probe)?;
                 Ok((found, site))
             });

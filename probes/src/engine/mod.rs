@@ -35,6 +35,7 @@ mod registry;
 mod reserved;
 mod returns;
 mod rings;
+mod siblings;
 mod slots;
 mod stacks;
 mod switches;
@@ -78,6 +79,7 @@ use crate::status::ProbeStatus;
 use hit::HitPath;
 use registry::Registry;
 use returns::Frames;
+use siblings::NameThere;
 use table::Table;
 
 /// Words of each vCPU's ring: 20,000 records of three arguments.
@@ -205,6 +207,25 @@ impl Engine {
     /// # Errors
     /// As [`Self::register_kprobes`].
     pub fn register_probes(&self, probes: Vec<NewProbe>) -> Result<Vec<Registration>, BatchError> {
+        self.add(probes, NameThere::Refused)
+    }
+
+    /// As [`Self::register_probes`], in the way of kprobe_events: where there is an event of a probe's name, also by one
+    /// before it in the batch, it is one more probe of that event. Such a one is enabled if the event is, and has its
+    /// filter.
+    ///
+    /// # Errors
+    /// As [`Self::register_probes`]; [`ProbeError::OtherKind`], [`ProbeError::OtherArgument`], [`ProbeError::SameProbe`]
+    /// where it does not go with the event.
+    pub fn define_probes(&self, probes: Vec<NewProbe>) -> Result<Vec<Registration>, BatchError> {
+        self.add(probes, NameThere::Joined)
+    }
+
+    fn add(
+        &self,
+        probes: Vec<NewProbe>,
+        there: NameThere,
+    ) -> Result<Vec<Registration>, BatchError> {
         let mut registry = self.lock();
         let first = probes.first().map(|p| p.definition().event_name()).unwrap_or_default();
         let guest = self.guest.as_ref();
@@ -213,10 +234,11 @@ impl Engine {
             name: first,
             error: error.into(),
         })?;
-        self.path.add_all(&mut registry, guest, probes)
+        self.path.add_all(&mut registry, guest, probes, there)
     }
 
-    /// Removes a kprobe: the guest's byte is back, and no hit is under way, when this returns.
+    /// Removes a kprobe, or all that its event has: the guest's bytes are back, and no hit is under way, when this
+    /// returns.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`]; [`ProbeError::Clobbered`] when the guest changed the text
@@ -284,8 +306,8 @@ impl Engine {
         kind: Option<ProbeKind>,
     ) -> Result<(), ProbeError> {
         let mut registry = self.lock();
-        let id = registry.id_of(group, event, kind)?;
-        self.remove(&mut registry, &[id])
+        let ids = registry.ids_of(group, event, kind)?;
+        self.remove(&mut registry, &ids)
     }
 
     fn remove_several(
@@ -338,13 +360,13 @@ impl Engine {
         registry.probes.values().map(|probe| registry.status(probe, hidden)).collect()
     }
 
-    /// One probe.
+    /// An event's probe, or the first of them.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
     pub fn show(&self, group: &str, event: &str) -> Result<ProbeStatus, ProbeError> {
         let registry = self.lock();
-        let id = registry.id_of(group, event, None)?;
+        let id = registry.ids(group, event)?[0];
         self.count_optimized(&registry);
         Ok(registry.status(&registry.probes[&id], self.guest.hidden()))
     }
@@ -363,14 +385,14 @@ impl Engine {
         self.path.optimize(&mut registry, self.guest.as_ref())
     }
 
-    /// One probe as its registration told of it, for unregistering several at once.
+    /// An event's probes as their registrations told of them, for unregistering several at once; at least one.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
-    pub fn registration(&self, group: &str, event: &str) -> Result<Registration, ProbeError> {
+    pub fn registrations(&self, group: &str, event: &str) -> Result<Vec<Registration>, ProbeError> {
         let registry = self.lock();
-        let id = registry.id(group, event)?;
-        Ok(Registration { id, addr: Some(registry.probes[&id].probe.at()) })
+        let of = |id: &u32| Registration { id: *id, addr: Some(registry.probes[id].probe.at()) };
+        Ok(registry.ids(group, event)?.iter().map(of).collect())
     }
 
     /// The text of kprobes/list, in order of registration.

@@ -172,8 +172,8 @@ impl Probe {
     }
 
     /// Other hits count from now on; `found` is the filter over what a hit fetches, once that is known.
-    pub(crate) fn set_filter(&self, filter: Option<Filter>, found: Option<Filter<Field>>) {
-        self.written_filter.store(filter.map(Arc::new));
+    pub(crate) fn set_filter(&self, filter: Option<Arc<Filter>>, found: Option<Filter<Field>>) {
+        self.written_filter.store(filter);
         self.filter.store(found.map(Arc::new));
     }
 }

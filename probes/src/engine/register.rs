@@ -19,6 +19,7 @@ use super::place::Place;
 use super::probe::Probe;
 use super::registry::{Registered, Registry, State};
 use super::returns::unwatch_all;
+use super::siblings::NameThere;
 use super::table::Table;
 use super::{place, text};
 use crate::definition::ProbeDefinition;
@@ -46,6 +47,7 @@ impl HitPath {
         registry: &mut Registry,
         guest: &dyn Guest,
         probes: Vec<NewProbe>,
+        there: NameThere,
     ) -> Result<Vec<Registration>, BatchError> {
         if probes.is_empty() {
             return Ok(Vec::new());
@@ -53,7 +55,7 @@ impl HitPath {
         let (mut registrations, mut added) = (Vec::new(), Vec::with_capacity(probes.len()));
         for (index, probe) in probes.into_iter().enumerate() {
             let name = probe.definition().event_name();
-            match self.add(registry, guest, probe) {
+            match self.add(registry, guest, probe, there) {
                 Ok(registration) => {
                     added.push(registration.id);
                     registrations.push(registration);
@@ -89,12 +91,13 @@ impl HitPath {
         registry: &mut Registry,
         guest: &dyn Guest,
         mut probe: NewProbe,
+        there: NameThere,
     ) -> Result<Registration, ProbeError> {
         self.rewrite(registry, probe.definition_mut())?;
         place::check(&mut probe)?;
         let definition = probe.definition();
         let name = (definition.group().to_owned(), definition.event_name());
-        if registry.id(&name.0, &name.1).is_ok() {
+        if there == NameThere::Refused && registry.ids(&name.0, &name.1).is_ok() {
             return Err(ProbeError::NameTaken(format!("{}/{}", name.0, name.1)));
         }
         let kernel = registry.kernel.clone();
@@ -102,12 +105,13 @@ impl HitPath {
         let is_entry = found.symbol.is_some() && found.offset == 0;
         let probe = Arc::new(Probe::new(registry.take_id(), probe, is_entry, guest.vcpus()));
         probe.set_at(found.at);
+        if let (Some(kernel), None) = (&kernel, &waits_for) {
+            self.learn_arguments(registry, kernel, &probe, &found)?;
+        }
+        registry.join(&probe)?;
         let state = match (kernel, waits_for) {
             (Some(_), Some(module)) => State::Pending(module.to_string()),
-            (Some(kernel), None) => match self
-                .learn_arguments(registry, &kernel, &probe, &found)
-                .and_then(|()| self.place(registry, guest, &kernel, &probe))
-            {
+            (Some(kernel), None) => match self.place(registry, guest, &kernel, &probe) {
                 Err(error @ ProbeError::NotFinal(_)) => State::Pending(error.to_string()),
                 placed => State::Placed(placed?),
             },

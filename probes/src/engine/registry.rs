@@ -1,5 +1,6 @@
 //! Everything that registration changes, behind one lock.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +16,6 @@ use super::slots::Slots;
 use super::table::Site;
 use super::text;
 use crate::definition::{Action, ProbeKind};
-use crate::error::ProbeError;
 use crate::status::{ProbeStatus, StatusFlag};
 
 /// Longest function that is decoded, in bytes.
@@ -25,7 +25,8 @@ const FUNCTION_MAX: u64 = 1 << 20;
 pub(crate) struct Registry {
     pub(super) probes: BTreeMap<u32, Registered>,
     pub(super) sites: HashMap<Gva, Arc<Site>>,
-    names: HashMap<(Arc<str>, Arc<str>), u32>,
+    /// The probes of each event, in order of registration.
+    pub(super) names: HashMap<(Arc<str>, Arc<str>), Vec<u32>>,
     pub(super) slots: Slots,
     pub(super) optimizer: Optimizer,
     pub(super) kernel: Option<Arc<Kernel>>,
@@ -96,26 +97,6 @@ impl Registry {
         self.next_id - 1
     }
 
-    pub(super) fn id(&self, group: &str, event: &str) -> Result<u32, ProbeError> {
-        let key = (Arc::from(group), Arc::from(event));
-        let found = self.names.get(&key).copied();
-        found.ok_or_else(|| ProbeError::NoSuchProbe(format!("{group}/{event}")))
-    }
-
-    /// As [`Self::id`], where only a probe of `kind` counts.
-    pub(super) fn id_of(
-        &self,
-        group: &str,
-        event: &str,
-        kind: Option<ProbeKind>,
-    ) -> Result<u32, ProbeError> {
-        let id = self.id(group, event)?;
-        match self.is_of_kind(id, kind) {
-            true => Ok(id),
-            false => Err(ProbeError::NoSuchProbe(format!("{group}/{event} of that kind"))),
-        }
-    }
-
     pub(super) fn is_of_kind(&self, id: u32, kind: Option<ProbeKind>) -> bool {
         let found = self.probes.get(&id).map(|registered| registered.probe.definition.kind);
         found.is_some_and(|found| kind.is_none_or(|kind| kind == found))
@@ -124,7 +105,7 @@ impl Registry {
     pub(super) fn insert(&mut self, registered: Registered) {
         let probe = &registered.probe;
         let name = (Arc::clone(&probe.group), Arc::clone(&probe.event));
-        self.names.insert(name, probe.id);
+        self.names.entry(name).or_default().push(probe.id);
         self.probes.insert(probe.id, registered);
     }
 
@@ -133,7 +114,13 @@ impl Registry {
         self.optimizer.forget(ids);
         let ids: HashSet<u32> = ids.iter().copied().collect();
         for gone in ids.iter().filter_map(|id| self.probes.remove(id)) {
-            self.names.remove(&(Arc::clone(&gone.probe.group), Arc::clone(&gone.probe.event)));
+            let name = (Arc::clone(&gone.probe.group), Arc::clone(&gone.probe.event));
+            if let Entry::Occupied(mut of_event) = self.names.entry(name) {
+                of_event.get_mut().retain(|id| !ids.contains(id));
+                if of_event.get().is_empty() {
+                    of_event.remove();
+                }
+            }
         }
         for site in self.sites.values_mut() {
             if !site.concerned().any(|probe| ids.contains(&probe.id)) {
@@ -241,6 +228,7 @@ impl Registry {
             (StatusFlag::Clobbered, site.is_some_and(|site| site.clobbered)),
         ];
         let returns = probe.returns();
+        let of_event = self.ids(&probe.group, &probe.event).map_or(1, <[u32]>::len);
         ProbeStatus {
             id: probe.id,
             kind: probe.definition.kind,
@@ -265,6 +253,7 @@ impl Registry {
             instruction: site.map(|site| site.insn.text()),
             displaced: site.map(|site| site.displaced_by()),
             definition: probe.definition.to_string(),
+            sites: u32::try_from(of_event).unwrap_or(u32::MAX),
         }
     }
 }

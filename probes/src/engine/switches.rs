@@ -1,6 +1,5 @@
 //! What switches probes on and off: their own state, the global switch, and jump optimization's.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use exoprobe_vmm::Gva;
@@ -11,7 +10,7 @@ use crate::definition::ProbeKind;
 use crate::error::ProbeError;
 
 impl Engine {
-    /// Arms a disabled kprobe again.
+    /// Arms a disabled kprobe again, or all that its event has: all or none.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`], [`ProbeError::Clobbered`].
@@ -59,16 +58,19 @@ impl Engine {
         enabled: bool,
     ) -> Result<(), ProbeError> {
         let mut registry = self.lock();
-        let id = registry.id_of(group, event, kind)?;
-        let probe = Arc::clone(&registry.probes[&id].probe);
-        if probe.enabled.swap(enabled, Ordering::SeqCst) == enabled {
+        let mut changed = registry.ids_of(group, event, kind)?;
+        let switch = |id: &u32, on| registry.probes[id].probe.enabled.swap(on, Ordering::SeqCst);
+        changed.retain(|id| switch(id, enabled) != enabled);
+        if changed.is_empty() {
             return Ok(());
         }
-        let places = registry.places_of(&[id]);
+        let places = registry.places_of(&changed);
         let settled = self.path.settle(&mut registry, self.guest.as_ref(), &places, Wait::ForVcpus);
         if enabled && settled.is_err() {
-            probe.enabled.store(false, Ordering::SeqCst);
             // What could be armed is not to stay so.
+            for id in &changed {
+                registry.probes[id].probe.enabled.store(false, Ordering::SeqCst);
+            }
             let guest = self.guest.as_ref();
             let _ = self.path.settle(&mut registry, guest, &places, Wait::ForVcpus);
         }

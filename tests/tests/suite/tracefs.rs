@@ -12,6 +12,7 @@ pub(crate) const CASES: &[Case] = cases![
     the_seeds_session_runs_word_for_word,
     faults_are_in_error_log_with_their_carets,
     events_are_deleted_by_name_group_and_words,
+    an_event_has_probes_of_several_functions,
     tracing_is_switched_cleared_and_taken,
     filters_are_set_and_taken_away,
     a_thousand_events_are_defined_by_one_write,
@@ -188,12 +189,17 @@ const FAULTS: &[(&str, &str, &str, usize)] = &[
     ),
     ("p:there __x64_sys_getpid", "EEXIST", "SAME_PROBE", 0),
     ("r:there __x64_sys_getpid", "EEXIST", "DIFF_PROBE_TYPE", 0),
-    ("p:there __x64_sys_getpid %di", "EEXIST", "EVENT_EXIST", 0),
+    ("p:there  __x64_sys_getpid %di", "EEXIST", "DIFF_ARG_TYPE", 25),
+    ("p:two __x64_sys_getppid  a=%di b=%si:u32", "EEXIST", "DIFF_ARG_TYPE", 30),
+    ("p:two __x64_sys_getppid a=%di c=%si", "EEXIST", "DIFF_ARG_TYPE", 30),
+    ("p:two __x64_sys_getppid a=%di", "EEXIST", "DIFF_ARG_TYPE", 29),
+    ("p:two __x64_sys_getpid a=%di b=%si", "EEXIST", "SAME_PROBE", 0),
+    ("p:two __x64_sys_getpid+4 a=%di b=%si", "EILSEQ", "BAD_INSN_BNDRY", 6),
 ];
 
 fn faults_are_in_error_log_with_their_carets() {
     let service = Service::restored(1);
-    append(&service, "kprobe_events", &format!("p:there {GETPID}"));
+    append(&service, "kprobe_events", &format!("p:there {GETPID}\np:two {GETPID} a=%di b=%si"));
     for (command, errno, id, column) in FAULTS {
         replace(&service, "error_log", "");
         let text = format!("p:before {GETPID} %di\n{command}\np:behind {GETPID}\n");
@@ -272,6 +278,53 @@ fn events_are_deleted_by_name_group_and_words() {
     assert_eq!((&*names("events"), &*names("events/h")), ("h enable", "four enable"));
     assert_eq!(names("events/h/four/"), "filter format id enable");
     assert!(names("").contains("kprobe_events kprobe_profile trace trace_pipe"), "{}", names(""));
+}
+
+fn an_event_has_probes_of_several_functions() {
+    let service = Service::restored(1);
+    let [getpid, open] = [(GETPID, "a=%di"), (OPEN, "a=%si")]
+        .map(|(function, arg)| format!("p:kprobes/calls {function} {arg}\n"));
+    append(&service, "kprobe_events", &getpid);
+    append(&service, "events/kprobes/calls/enable", "1");
+    append(&service, "kprobe_events", &format!("p:other {GETPID}\n{open}"));
+    let other = format!("p:kprobes/other {GETPID}\n");
+    assert_eq!(cat(&service, "kprobe_events"), format!("{getpid}{other}{open}"));
+    let folder = ask(&service, "GET", "events/kprobes", "").json();
+    assert_eq!(folder["entries"].as_array().unwrap().len(), 3, "{folder}");
+    let hits = || {
+        let calls = profile(&service).into_iter().filter(|(name, ..)| name == "calls");
+        calls.map(|(_, hits, misses)| (hits, misses)).collect::<Vec<_>>()
+    };
+    work(&service, "getpid 3");
+    work(&service, "open /dev/null 5");
+    assert_eq!(hits(), [(3, 0), (5, 0)], "the second is enabled, as its event is");
+    let trace = cat(&service, "trace");
+    let told = |function: &str| {
+        let at = format!(": calls: ({function}+0x");
+        events(&trace).into_iter().filter(|line| line.contains(&at)).count()
+    };
+    assert_eq!([told(GETPID), told(OPEN)], [3, 5]);
+
+    append(&service, "events/kprobes/calls/filter", "common_pid == 0");
+    work(&service, "getpid 1");
+    work(&service, "open /dev/null 1");
+    assert_eq!((hits(), events(&cat(&service, "trace")).len()), (vec![(4, 0), (6, 0)], 8));
+    append(&service, "events/kprobes/calls/filter", "0");
+
+    let one = format!("-:calls {GETPID} a=%di");
+    assert_eq!(refused(&service, "kprobe_events", &one), "EBUSY");
+    append(&service, "events/kprobes/calls/enable", "0");
+    assert_eq!(cat(&service, "events/enable"), "0\n", "both are off");
+    assert_eq!(refused(&service, "kprobe_events", &format!("-:calls {GETPID} a=%si")), "ENOENT");
+    append(&service, "kprobe_events", &one);
+    assert_eq!(cat(&service, "kprobe_events"), format!("{other}{open}"));
+    append(&service, "events/kprobes/calls/enable", "1");
+    work(&service, "getpid 2");
+    work(&service, "open /dev/null 2");
+    assert_eq!(hits(), [(8, 0)]);
+    append(&service, "events/kprobes/calls/enable", "0");
+    append(&service, "kprobe_events", &format!("{getpid}-:calls"));
+    assert_eq!(cat(&service, "kprobe_events"), other);
 }
 
 fn tracing_is_switched_cleared_and_taken() {

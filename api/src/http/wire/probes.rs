@@ -219,6 +219,8 @@ pub struct ProbeStatus {
     pub displaced: Option<DisplacedBy>,
     /// The definition as a line of kprobe_events, which has no words for flags, actions and return mode.
     pub definition: String,
+    /// How many probes its event has: more than one where kprobe_events defined it several times.
+    pub sites: u32,
 }
 
 /// How long the calls of a return probe took, as far as their returns were recorded.
@@ -270,6 +272,7 @@ impl From<exoprobe_probes::ProbeStatus> for ProbeStatus {
             instruction: status.instruction,
             displaced: status.displaced,
             definition: status.definition,
+            sites: status.sites,
         }
     }
 }
@@ -348,6 +351,7 @@ mod tests {
             instruction: Some("nop".to_owned()),
             displaced: Some(DisplacedBy::Boost),
             definition: "r:kprobes/e 0x1000".to_owned(),
+            sites: 2,
         };
         let mut engine = serde_json::to_value(&status).unwrap();
         engine["optimized"] = json!(false);

@@ -7,6 +7,7 @@ mod modules;
 mod optimize;
 mod patrol;
 mod returns;
+mod siblings;
 mod stacks;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
