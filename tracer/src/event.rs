@@ -46,15 +46,8 @@ pub(crate) fn enable(
     text: &str,
 ) -> Result<(), TracerError> {
     let on = parse_switch(text)?;
-    let mut first = Ok(());
-    for probe in probes {
-        // All that can be is done; one that has gone meanwhile wants nothing.
-        match engine.enable_probe(&probe.group, &probe.event, on) {
-            Ok(()) | Err(ProbeError::NoSuchProbe(_)) => {}
-            Err(error) => first = first.and(Err(error.into())),
-        }
-    }
-    first
+    let ids: Vec<u32> = probes.iter().map(|probe| probe.id).collect();
+    Ok(engine.enable_probes(&ids, on)?)
 }
 
 pub(crate) fn read(

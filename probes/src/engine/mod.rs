@@ -63,6 +63,7 @@ pub use optimizer::Optimization;
 pub use reserved::BlacklistEntry;
 pub use tasks::{NoTasks, Process};
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -76,6 +77,7 @@ use crate::error::{BatchError, ProbeError};
 use crate::events::{EventStore, Ring};
 use crate::status::ProbeStatus;
 use hit::HitPath;
+use probe::Probe;
 use registry::Registry;
 use returns::Frames;
 use table::Table;
@@ -297,13 +299,13 @@ impl Engine {
         kind: Option<ProbeKind>,
     ) -> Result<(), ProbeError> {
         let mut registry = self.lock();
-        let mut ids = Vec::with_capacity(probes.len());
+        let mut ids = BTreeSet::new();
         for probe in probes {
-            match registry.is_of_kind(probe.id, kind) && !ids.contains(&probe.id) {
-                true => ids.push(probe.id),
-                false => probe.addr = None,
+            if !registry.is_of_kind(probe.id, kind) || !ids.insert(probe.id) {
+                probe.addr = None;
             }
         }
+        let ids: Vec<u32> = ids.into_iter().collect();
         self.remove(&mut registry, &ids)
     }
 
@@ -330,6 +332,24 @@ impl Engine {
     pub fn patrol(&self) {
         let mut registry = self.lock();
         self.path.patrol(&mut registry, self.guest.as_ref());
+    }
+
+    /// Group and event of every probe, in order of registration: quicker than [`Self::list`].
+    #[must_use]
+    pub fn names(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        let registry = self.lock();
+        let name = |probe: &Probe| (Arc::clone(&probe.group), Arc::clone(&probe.event));
+        registry.probes.values().map(|registered| name(&registered.probe)).collect()
+    }
+
+    /// Whether there is such a probe, or, without an event, any of that group.
+    #[must_use]
+    pub fn has_event(&self, group: &str, event: Option<&str>) -> bool {
+        let registry = self.lock();
+        match event {
+            Some(event) => registry.id(group, event).is_ok(),
+            None => registry.probes.values().any(|registered| *registered.probe.group == *group),
+        }
     }
 
     /// Every probe, in order of registration.

@@ -1,12 +1,13 @@
 //! What switches probes on and off: their own state, the global switch, and jump optimization's.
 
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
 use exoprobe_vmm::Gva;
 
 use super::Engine;
-use super::register::Wait;
+use super::register::{Unsettled, Wait};
+use super::registry::Registry;
 use crate::definition::ProbeKind;
 use crate::error::ProbeError;
 
@@ -60,19 +61,45 @@ impl Engine {
     ) -> Result<(), ProbeError> {
         let mut registry = self.lock();
         let id = registry.id_of(group, event, kind)?;
-        let probe = Arc::clone(&registry.probes[&id].probe);
-        if probe.enabled.swap(enabled, Ordering::SeqCst) == enabled {
+        self.set_all_enabled(&mut registry, &[id], enabled)
+    }
+
+    fn set_all_enabled(
+        &self,
+        registry: &mut Registry,
+        ids: &[u32],
+        enabled: bool,
+    ) -> Result<(), ProbeError> {
+        let guest = self.guest.as_ref();
+        let is_new = |id: &&u32| {
+            let probe = registry.probes.get(id).map(|registered| &registered.probe);
+            probe.is_some_and(|probe| probe.enabled.swap(enabled, Ordering::SeqCst) != enabled)
+        };
+        let ids: Vec<u32> = ids.iter().filter(is_new).copied().collect();
+        if ids.is_empty() {
             return Ok(());
         }
-        let places = registry.places_of(&[id]);
-        let settled = self.path.settle(&mut registry, self.guest.as_ref(), &places, Wait::ForVcpus);
-        if enabled && settled.is_err() {
-            probe.enabled.store(false, Ordering::SeqCst);
-            // What could be armed is not to stay so.
-            let guest = self.guest.as_ref();
-            let _ = self.path.settle(&mut registry, guest, &places, Wait::ForVcpus);
+        let places = registry.places_of(&ids);
+        let settled = self.path.settle(registry, guest, &places, Wait::ForVcpus);
+        let Err(Unsettled { at, error }) = settled else { return Ok(()) };
+        if enabled {
+            let unarmed = registry.unarmed(&places);
+            for id in ids.iter().filter(|id| at.is_none() || unarmed.contains(id)) {
+                registry.probes[id].probe.enabled.store(false, Ordering::SeqCst);
+            }
+            // What could be armed of them is not to stay so.
+            let _ = self.path.settle(registry, guest, &places, Wait::ForVcpus);
         }
-        settled.map_err(|unsettled| unsettled.error)
+        Err(error)
+    }
+
+    /// Enables or disables several probes of either kind, by their numbers, at once: vCPUs are waited for once. Those
+    /// that are none are passed over.
+    ///
+    /// # Errors
+    /// The first of [`ProbeError::Clobbered`], after all that can be done is.
+    pub fn enable_probes(&self, ids: &[u32], on: bool) -> Result<(), ProbeError> {
+        self.set_all_enabled(&mut self.lock(), ids, on)
     }
 
     /// The global switch (kprobes/enabled): off disarms every probe, on arms those that are enabled.
@@ -110,5 +137,14 @@ impl Engine {
     #[must_use]
     pub fn is_optimization_allowed(&self) -> bool {
         self.lock().optimizer.allowed
+    }
+}
+
+impl Registry {
+    /// Probes that have to do with those of these places that should have an int3 and have none.
+    fn unarmed(&self, places: &BTreeSet<Gva>) -> HashSet<u32> {
+        let sites = places.iter().filter_map(|at| self.sites.get(at));
+        let unarmed = sites.filter(|site| !site.armed && self.is_wanted(site));
+        unarmed.flat_map(|site| site.concerned()).map(|probe| probe.id).collect()
     }
 }
