@@ -16,10 +16,11 @@ use mounted::{Point, Program, shell, until};
 use service::{ODD, Service};
 
 /// All tests. Each is a mount of its own.
-const CASES: [(&str, fn()); 12] = [
+const CASES: [(&str, fn()); 13] = [
     ("the_shell_examples_of_ftrace_work", the_shell_examples_of_ftrace_work),
     ("attributes_are_those_of_tracefs", attributes_are_those_of_tracefs),
     ("errors_are_the_services_errnos", errors_are_the_services_errnos),
+    ("an_event_that_has_gone_is_not_seen_for_long", an_event_that_has_gone_is_not_seen_for_long),
     ("a_text_is_read_whole_and_anew_from_its_beginning", a_text_is_read_whole_and_anew),
     ("a_large_write_does_not_cut_lines", a_large_write_does_not_cut_lines),
     ("trace_pipe_waits_and_signals_end_the_wait", trace_pipe_waits_and_signals_end_the_wait),
@@ -165,6 +166,26 @@ fn errors_are_the_services_errnos() {
         OpenOptions::new().append(true).open(m.file("events/kprobes/a/enable")).unwrap();
     m.service.tracer().events.clear();
     assert_eq!(errno(enable.write(b"0\n")), libc::ENOENT);
+}
+
+fn an_event_that_has_gone_is_not_seen_for_long() {
+    let m = Mounted::new();
+    let insert = |name: String| m.service.tracer().events.insert(name, ("f".to_owned(), false));
+    for n in 0..50 {
+        insert(format!("e{n}"));
+    }
+    let asked = || m.service.tracer().listed;
+    // Names of 50 folders, and of two files in each.
+    assert_eq!(m.shell("ls -lR $D/events | grep -c '^[-d]'"), "152\n");
+    assert!(asked() < 50 * 2 * 4, "less than one for each part of each file's path: {}", asked());
+    let event = |name: &str| m.file("events/kprobes").join(name);
+    assert!(event("e7/enable").exists());
+    m.service.tracer().events.remove("e7");
+    until("its end is seen", || !event("e7").exists() && !event("e7/enable").exists());
+    insert("new".to_owned());
+    assert!(event("new/id").exists(), "at once");
+    std::fs::write(m.file("kprobe_events"), "p:other f\n").unwrap();
+    assert!(!event("e8").exists() && event("other").exists(), "what is written here, at once");
 }
 
 fn a_text_is_read_whole_and_anew() {
