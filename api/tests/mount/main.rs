@@ -319,7 +319,8 @@ fn a_service_that_is_gone_may_come_back() {
     until("a reader", || m.service.tracer().readers() == 1);
     cat.wait_until_it_reads();
     m.service.stop();
-    cat.wait();
+    assert_eq!(cat.wait().code(), Some(1));
+    until("a clean error", || cat.said().contains("Input/output error"));
     assert_eq!(errno(std::fs::read(m.file("kprobe_events"))), libc::ECONNREFUSED);
     assert_eq!(errno(open.read(&mut [0; 9])), libc::ECONNREFUSED);
     assert_eq!(
@@ -337,8 +338,13 @@ fn a_service_that_is_gone_may_come_back() {
 
 fn what_a_killed_process_left_is_taken_away() {
     let mut m = Mounted::new();
+    let mut cat = Program::spawn(Command::new("cat").arg(m.file("trace_pipe")));
+    until("a reader", || m.service.tracer().readers() == 1);
+    cat.wait_until_it_reads();
     m.process.signal("KILL");
     m.process.wait();
+    assert_eq!(cat.wait().code(), Some(1));
+    until("a clean error", || cat.said().contains("connection abort"));
     assert_eq!(errno(std::fs::metadata(m.point.path())), libc::ENOTCONN);
     let again = m.point.mount(&m.service);
     assert!(again.said().contains("took away the mount that a process left"), "{}", again.said());
