@@ -236,6 +236,16 @@ pub enum ProbeError {
     /// Hidden memory is used up.
     #[error("hidden memory for displaced instructions is used up ({0} bytes): restart the guest")]
     NoSlots(u64),
+    /// All return probes together would follow too many calls at a time.
+    #[error(
+        "no room for {wanted} more instances: all return probes together have at most {most} (the sum of their maxactive)"
+    )]
+    NoInstances {
+        /// How many it asks for.
+        wanted: u32,
+        /// How many there may be.
+        most: usize,
+    },
     /// The guest's text is not what the engine believes.
     #[error(
         "the guest changed its text at {at}: {found:#04x} where {expected:#04x} was expected; nothing was written"
@@ -291,7 +301,7 @@ impl ProbeError {
                 "EOPNOTSUPP"
             }
             Self::TooManyArgs(_) | Self::EventTooBig { .. } | Self::DataSize(_) => "E2BIG",
-            Self::NoSlots(_) => "ENOMEM",
+            Self::NoSlots(_) | Self::NoInstances { .. } => "ENOMEM",
             Self::Clobbered { .. } => "ETXTBSY",
             Self::Attach(AttachError::Booting) | Self::NotFinal(_) => "EAGAIN",
             Self::Attach(AttachError::Stopped) | Self::Vcpu(_) => "ESHUTDOWN",

@@ -1,5 +1,7 @@
 //! kprobe_events: its listing, and what is written to it.
 
+use std::collections::BTreeMap;
+
 use exoprobe_probes::definition::DEFAULT_GROUP;
 use exoprobe_probes::definition::{
     Command, Deletion, Flag, definition_lines, normalised, parse_command, parse_line,
@@ -64,16 +66,19 @@ struct Defined<'a> {
     definition: ProbeDefinition,
 }
 
-/// Commands that are being written: definitions are registered many at a time.
+/// Commands that are being written, in whose order all is done: definitions are registered
+/// many at a time, and so are events deleted.
 pub(crate) struct Writer<'a> {
     engine: &'a Engine,
     log: &'a mut ErrorLog,
     defined: Vec<Defined<'a>>,
+    /// Deletions, with the numbers of their lines. There are none while there are definitions.
+    deletions: Vec<(usize, Deletion)>,
 }
 
 impl<'a> Writer<'a> {
     pub(crate) fn new(engine: &'a Engine, log: &'a mut ErrorLog) -> Self {
-        Self { engine, log, defined: Vec::new() }
+        Self { engine, log, defined: Vec::new(), deletions: Vec::new() }
     }
 
     /// Runs all commands of a text, in order; at the first fault it stops, and what came before stays.
@@ -82,33 +87,62 @@ impl<'a> Writer<'a> {
             let done = self.line(number, line);
             done.map_err(|error| TracerError { line: error.line.or(Some(number)), ..error })?;
         }
-        self.register()
+        self.do_all()
     }
 
     fn line(&mut self, number: usize, line: &'a str) -> Result<(), TracerError> {
         if line.len() > LINE_MAX {
-            self.register()?;
+            self.do_all()?;
             let message = format!("a line has at most {LINE_MAX} bytes");
             return Err(TracerError::new("EINVAL", message));
         }
         // What was read before comes first, also where it is wrong.
         match parse_command(line) {
             Ok(Command::Define(mut definition)) => {
+                self.delete()?;
                 definition.flags = vec![Flag::Disabled];
                 self.defined.push(Defined { number, line, definition: *definition });
                 Ok(())
             }
             Ok(Command::Delete(deletion)) => {
                 self.register()?;
-                delete(self.engine, &deletion)
+                self.deletions.push((number, deletion));
+                Ok(())
             }
             Err(error) => {
-                self.register()?;
+                self.do_all()?;
                 if error.is_logged() {
                     self.log(&error.message, line, error.position);
                 }
                 Err(error.into())
             }
+        }
+    }
+
+    /// Does what has been read so far.
+    fn do_all(&mut self) -> Result<(), TracerError> {
+        self.delete()?;
+        self.register()
+    }
+
+    /// Deletes what has been read so far, as far as the first that cannot be.
+    fn delete(&mut self) -> Result<(), TracerError> {
+        let deletions = std::mem::take(&mut self.deletions);
+        if deletions.is_empty() {
+            return Ok(());
+        }
+        let probes = self.engine.list();
+        let (mut left, mut gone) = (Events::of(&probes), Vec::new());
+        let found = deletions.iter().try_for_each(|(number, deletion)| {
+            let meant = left.take(deletion);
+            let meant = meant.map_err(|error| TracerError { line: Some(*number), ..error })?;
+            gone.extend(meant.iter().map(|probe| Registration { id: probe.id, addr: probe.addr }));
+            Ok(())
+        });
+        match self.engine.unregister_probes(&mut gone) {
+            // The guest has rewritten the text: the probe is gone all the same.
+            Ok(()) | Err(ProbeError::Clobbered { .. }) => found,
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -144,37 +178,60 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// `-:GROUP/EVENT [PLACE [ARGUMENT...]]`.
-fn delete(engine: &Engine, deletion: &Deletion) -> Result<(), TracerError> {
-    let group = deletion.group.as_deref().unwrap_or(DEFAULT_GROUP);
-    let probes = engine.list();
-    let [kprobe, kretprobe] = ["p", "r"].map(|letter| canonical(letter, &deletion.words));
-    let is_meant = |probe: &&ProbeStatus| {
-        let is_named = deletion.event.as_ref().is_none_or(|event| probe.event == *event);
-        let mut listed = probe.definition.split_whitespace().skip(1);
-        let words = match probe.kind {
-            ProbeKind::Kprobe => &kprobe,
-            ProbeKind::Kretprobe => &kretprobe,
-        };
-        probe.group == group && is_named && words.iter().all(|word| listed.next() == Some(word))
-    };
-    let meant: Vec<&ProbeStatus> = probes.iter().filter(is_meant).collect();
-    if meant.is_empty() {
-        let name = deletion.event.as_deref().unwrap_or_default();
-        let message = format!("there is no event `{group}/{name}` so defined: see kprobe_events");
-        return Err(TracerError::new("ENOENT", message));
+/// The events that there are, by group and name.
+struct Events<'a>(BTreeMap<&'a str, BTreeMap<&'a str, Vec<&'a ProbeStatus>>>);
+
+impl<'a> Events<'a> {
+    fn of(probes: &'a [ProbeStatus]) -> Self {
+        let mut all: BTreeMap<_, BTreeMap<_, Vec<_>>> = BTreeMap::new();
+        for probe in probes {
+            let group = all.entry(&*probe.group).or_default();
+            group.entry(&*probe.event).or_default().push(probe);
+        }
+        Self(all)
     }
-    refuse_enabled(meant.iter().copied())?;
-    let registration = |probe: &&ProbeStatus| Registration { id: probe.id, addr: probe.addr };
-    match engine.unregister_probes(&mut meant.iter().map(registration).collect::<Vec<_>>()) {
-        // The guest has rewritten the text: the probe is gone all the same.
-        Ok(()) | Err(ProbeError::Clobbered { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
+
+    /// Takes out what `-:GROUP/EVENT [PLACE [ARGUMENT...]]` means.
+    fn take(&mut self, deletion: &Deletion) -> Result<Vec<&'a ProbeStatus>, TracerError> {
+        let group = deletion.group.as_deref().unwrap_or(DEFAULT_GROUP);
+        let [kprobe, kretprobe] = ["p", "r"].map(|letter| canonical(letter, &deletion.words));
+        let is_meant = |probe: &mut &ProbeStatus| {
+            let mut listed = probe.definition.split_whitespace().skip(1);
+            let words = match probe.kind {
+                ProbeKind::Kprobe => &kprobe,
+                ProbeKind::Kretprobe => &kretprobe,
+            };
+            words.iter().all(|word| listed.next() == Some(word))
+        };
+        let mut meant = Vec::new();
+        match (self.0.get_mut(group), deletion.event.as_deref()) {
+            (Some(events), Some(event)) => {
+                let named = events.get_mut(event).into_iter();
+                meant.extend(named.flat_map(|probes| probes.extract_if(.., is_meant)));
+            }
+            (Some(events), None) => {
+                for probes in events.values_mut() {
+                    meant.extend(probes.extract_if(.., is_meant));
+                }
+            }
+            (None, _) => {}
+        }
+        if meant.is_empty() {
+            let name = deletion.event.as_deref().unwrap_or_default();
+            let message =
+                format!("there is no event `{group}/{name}` so defined: see kprobe_events");
+            return Err(TracerError::new("ENOENT", message));
+        }
+        refuse_enabled(meant.iter().copied())?;
+        Ok(meant)
     }
 }
 
 /// Place and arguments in the words of the listing.
 fn canonical(letter: &str, words: &[String]) -> Vec<String> {
+    if words.is_empty() {
+        return Vec::new();
+    }
     let line = format!("{letter}:x {}", words.join(" "));
     match parse_line(&line) {
         Ok(parsed) => parsed.to_string().split_whitespace().skip(1).map(str::to_owned).collect(),

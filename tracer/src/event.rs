@@ -1,7 +1,5 @@
 //! Files of events: enable, filter, format, id.
 
-use std::collections::BTreeSet;
-
 use exoprobe_probes::definition::{FieldError, Filter};
 use exoprobe_probes::{Engine, ProbeError, ProbeStatus};
 
@@ -48,16 +46,8 @@ pub(crate) fn enable(
     text: &str,
 ) -> Result<(), TracerError> {
     let on = parse_switch(text)?;
-    let mut first = Ok(());
-    let names: BTreeSet<_> = probes.iter().map(|probe| (&probe.group, &probe.event)).collect();
-    for (group, event) in names {
-        // All that can be is done; one that has gone meanwhile wants nothing.
-        match engine.enable_probe(group, event, on) {
-            Ok(()) | Err(ProbeError::NoSuchProbe(_)) => {}
-            Err(error) => first = first.and(Err(error.into())),
-        }
-    }
-    first
+    let ids: Vec<u32> = probes.iter().map(|probe| probe.id).collect();
+    Ok(engine.enable_probes(&ids, on)?)
 }
 
 pub(crate) fn read(

@@ -44,15 +44,26 @@ impl Tracer {
         &self.engine
     }
 
-    /// What a path leads to, and the probes that are there.
-    fn find(&self, path: &str) -> Result<(Node, Vec<ProbeStatus>), TracerError> {
-        let probes = self.engine.list();
-        let found = Node::at(path).filter(|node| node.is_among(&probes));
-        let found = found.ok_or_else(|| {
+    /// What a path leads to.
+    fn find(&self, path: &str) -> Result<Node, TracerError> {
+        let found = Node::at(path).filter(|node| node.is_there(&self.engine));
+        found.ok_or_else(|| {
             let message = format!("there is no `{path}`: see the folder above it");
             TracerError::new("ENOENT", message)
-        });
-        Ok((found?, probes))
+        })
+    }
+
+    /// The probes that a file tells of, or is about.
+    fn probes_of(&self, node: &Node) -> Vec<ProbeStatus> {
+        match node {
+            Node::File(File::KprobeEvents | File::KprobeProfile) | Node::Enable(_, None) => {
+                self.engine.list()
+            }
+            Node::Enable(Some(group), Some(event)) | Node::OfEvent(group, event, _) => {
+                self.engine.show(group, event).into_iter().collect()
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// What a folder has; `None` of a file.
@@ -60,8 +71,7 @@ impl Tracer {
     /// # Errors
     /// [`TracerError`], `ENOENT`.
     pub fn list(&self, path: &str) -> Result<Option<Vec<Entry>>, TracerError> {
-        let (node, probes) = self.find(path)?;
-        let entries = node.entries(&probes);
+        let entries = self.find(path)?.entries(|| self.engine.names());
         Ok(entries.map(|all| all.into_iter().map(|(name, kind)| Entry { name, kind }).collect()))
     }
 
@@ -76,7 +86,8 @@ impl Tracer {
     /// # Errors
     /// [`TracerError`]: `ENOENT`, `EISDIR`, and what the engine says.
     pub fn read(&self, path: &str) -> Result<String, TracerError> {
-        let (node, probes) = self.find(path)?;
+        let node = self.find(path)?;
+        let probes = self.probes_of(&node);
         match &node {
             Node::File(file) => self.read_file(*file, &probes),
             Node::Enable(..) => Ok(event::enabled_text(&among(&probes, &node)).to_owned()),
@@ -124,7 +135,7 @@ impl Tracer {
     /// # Errors
     /// [`TracerError`]: `ENOENT`, `EISDIR`, `EACCES`, `EBUSY`.
     pub fn truncate(&self, path: &str) -> Result<(), TracerError> {
-        match self.writable(path)?.0 {
+        match self.writable(path)? {
             Node::File(File::KprobeEvents) => commands::clear(&self.engine),
             Node::File(File::Trace) => {
                 let mut buffer = lock(&self.buffer);
@@ -144,7 +155,7 @@ impl Tracer {
     /// # Errors
     /// [`TracerError`], as the file says; what came before a fault stays.
     pub fn write(&self, path: &str, text: &str) -> Result<(), TracerError> {
-        let (node, probes) = self.writable(path)?;
+        let node = self.writable(path)?;
         let engine = &*self.engine;
         match &node {
             Node::File(File::KprobeEvents) => {
@@ -162,8 +173,8 @@ impl Tracer {
             }
             // What is written to them is of no importance: that it is empties them.
             Node::File(File::Trace | File::ErrorLog) => self.truncate(path),
-            Node::Enable(..) => event::enable(engine, &among(&probes, &node), text),
-            Node::OfEvent(..) => match among(&probes, &node).first() {
+            Node::Enable(..) => event::enable(engine, &among(&self.probes_of(&node), &node), text),
+            Node::OfEvent(..) => match self.probes_of(&node).first() {
                 Some(probe) => event::set_filter(engine, &mut lock(&self.log), probe, text),
                 None => Err(TracerError::new("ENOENT", "the event has gone")),
             },
@@ -172,12 +183,12 @@ impl Tracer {
     }
 
     /// What a path leads to, if it can be written.
-    fn writable(&self, path: &str) -> Result<(Node, Vec<ProbeStatus>), TracerError> {
-        let (node, probes) = self.find(path)?;
+    fn writable(&self, path: &str) -> Result<Node, TracerError> {
+        let node = self.find(path)?;
         match &node {
             Node::File(file) if file.mode() & 0o200 == 0 => Err(read_only(path)),
             Node::OfEvent(_, _, EventFile::Format | EventFile::Id) => Err(read_only(path)),
-            Node::File(_) | Node::Enable(..) | Node::OfEvent(..) => Ok((node, probes)),
+            Node::File(_) | Node::Enable(..) | Node::OfEvent(..) => Ok(node),
             _ => Err(TracerError::new("EISDIR", format!("`{path}` is a folder"))),
         }
     }

@@ -1,8 +1,9 @@
 //! The tracer's folder: which paths there are.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use exoprobe_probes::ProbeStatus;
+use exoprobe_probes::Engine;
 
 /// A folder or a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +13,9 @@ pub enum Kind {
     /// A file, with its permissions.
     File(u16),
 }
+
+/// Of an event: its group and itself.
+pub(crate) type Name = (Arc<str>, Arc<str>);
 
 const READ: u16 = 0o440;
 const READ_WRITE: u16 = 0o640;
@@ -100,8 +104,8 @@ impl Node {
         })
     }
 
-    /// Names and kinds of what a folder has; `None` of a file.
-    pub(crate) fn entries(&self, probes: &[ProbeStatus]) -> Option<Vec<(String, Kind)>> {
+    /// Names and kinds of what a folder has; `None` of a file. `names` gives those of all events, with their groups.
+    pub(crate) fn entries(&self, names: impl FnOnce() -> Vec<Name>) -> Option<Vec<(String, Kind)>> {
         let enable = || (ENABLE.to_owned(), Kind::File(READ_WRITE));
         let folder = |name: &str| (name.to_owned(), Kind::Directory);
         Some(match self {
@@ -116,17 +120,14 @@ impl Node {
                 files.map(|(name, mode)| (name, Kind::File(mode))).collect()
             }
             Self::Events => {
-                let mut groups: Vec<&str> = probes.iter().map(|probe| &*probe.group).collect();
-                groups.sort_unstable();
-                groups.dedup();
-                groups.into_iter().map(folder).chain([enable()]).collect()
+                let groups: BTreeSet<Arc<str>> =
+                    names().into_iter().map(|(group, _)| group).collect();
+                groups.iter().map(|group| folder(group)).chain([enable()]).collect()
             }
             Self::Group(group) => {
-                // An event has one, whatever number of probes.
-                let mut found = HashSet::new();
-                let events = probes.iter().filter(|probe| probe.group == *group);
-                let events = events.filter(|probe| found.insert(&probe.event));
-                events.map(|probe| folder(&probe.event)).chain([enable()]).collect()
+                let names = names();
+                let events = names.iter().filter(|(of, _)| **of == **group);
+                events.map(|(_, event)| folder(event)).chain([enable()]).collect()
             }
             Self::Event(..) => {
                 let files = EventFile::ALL.iter();
@@ -138,14 +139,13 @@ impl Node {
     }
 
     /// Whether the group and the event that it is about are there.
-    pub(crate) fn is_among(&self, probes: &[ProbeStatus]) -> bool {
-        let (group, event) = match self {
-            Self::Group(group) | Self::Enable(Some(group), None) => (group, None),
+    pub(crate) fn is_there(&self, engine: &Engine) -> bool {
+        match self {
+            Self::Group(group) | Self::Enable(Some(group), None) => engine.has_event(group, None),
             Self::Event(group, event)
             | Self::OfEvent(group, event, _)
-            | Self::Enable(Some(group), Some(event)) => (group, Some(event)),
-            _ => return true,
-        };
-        probes.iter().any(|it| it.group == *group && event.is_none_or(|event| it.event == *event))
+            | Self::Enable(Some(group), Some(event)) => engine.has_event(group, Some(event)),
+            _ => true,
+        }
     }
 }

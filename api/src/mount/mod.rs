@@ -1,8 +1,9 @@
 //! A service's tracefs as files of this host, by FUSE.
 //!
 //! The files are those of `/v1/tracefs`, which folders tell of; none of them is known here by name
-//! but `trace_pipe`, which has no end. Nothing is kept: each look at a folder, each reading of a
-//! file and each write is a request of its own.
+//! but `trace_pipe`, which has no end. Nothing is kept but what folders were like a moment ago, for
+//! the parts of paths: each listing of a folder, each reading of a file and each write is a request
+//! of its own.
 
 mod caller;
 mod errno;
@@ -10,6 +11,7 @@ mod fs;
 mod handles;
 mod inodes;
 mod lines;
+mod listings;
 mod path;
 mod pipe;
 mod point;

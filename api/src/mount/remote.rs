@@ -1,5 +1,6 @@
 //! The tracer's files, as the service has them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{Errno, FileType};
@@ -8,6 +9,7 @@ use hyper::body::{Bytes, Incoming};
 use serde::Deserialize;
 
 use super::errno::errno_of;
+use super::listings::Listings;
 use super::path::TracePath;
 use crate::client::{Client, ClientError, Payload};
 
@@ -19,6 +21,7 @@ pub(super) const LIMIT: Duration = Duration::from_secs(20);
 pub(super) struct Remote {
     client: Client,
     limit: Duration,
+    listings: Arc<Listings>,
 }
 
 /// What a folder says of one thing in it.
@@ -58,18 +61,41 @@ impl RawEntry {
 
 impl Remote {
     pub(super) fn new(client: Client) -> Self {
-        Self { client, limit: LIMIT }
+        Self { client, limit: LIMIT, listings: Arc::new(Listings::new()) }
     }
 
     #[cfg(test)]
     pub(super) fn with_limit(client: Client, limit: Duration) -> Self {
-        Self { client, limit }
+        Self { limit, ..Self::new(client) }
+    }
+
+    /// One that knows for so long what folders were like.
+    #[cfg(test)]
+    pub(super) fn with_listings(client: Client, keep: Duration) -> Self {
+        Self { listings: Arc::new(Listings::kept_for(keep)), ..Self::new(client) }
     }
 
     /// What is in a folder.
     pub(super) async fn list(&self, folder: &TracePath) -> Result<Vec<Entry>, Errno> {
-        let listing = async { list(&self.client, folder).await };
-        self.within(listing).await
+        let asked = self.listings.ask();
+        let listed = self.within(list(&self.client, folder)).await;
+        match &listed {
+            Ok(entries) => self.listings.put(folder, &asked, entries),
+            Err(_) => self.listings.forget(folder),
+        }
+        listed
+    }
+
+    /// What has that name in a folder, now or a moment ago.
+    ///
+    /// # Errors
+    /// ENOENT where nothing has.
+    pub(super) async fn find(&self, folder: &TracePath, name: &str) -> Result<Entry, Errno> {
+        if let Some(known) = self.listings.get(folder, name) {
+            return Ok(known);
+        }
+        let entries = self.list(folder).await?;
+        entries.into_iter().find(|entry| entry.name == name).ok_or(Errno::ENOENT)
     }
 
     /// A file's text as it is now.
@@ -89,6 +115,7 @@ impl Remote {
 
     async fn send(&self, method: Method, file: &TracePath, text: String) -> Result<(), Errno> {
         let path = file.api();
+        let _change = self.listings.change();
         let sent = self.client.call(method, &path, Payload::Text(text));
         self.within(sent).await.map(drop)
     }

@@ -66,9 +66,7 @@ impl Tree {
     /// What a file or folder is, by the folder that it is in.
     async fn find(&self, path: &TracePath) -> Result<FileAttr, Errno> {
         let Some((folder, name)) = path.parent() else { return Ok(self.root()) };
-        let entries = self.remote.list(&folder).await?;
-        let entry = entries.into_iter().find(|entry| entry.name == name);
-        let entry = entry.ok_or(Errno::ENOENT)?;
+        let entry = self.remote.find(&folder, name).await?;
         Ok(self.attr_of(entry.kind, entry.mode))
     }
 
@@ -265,8 +263,53 @@ mod tests {
         tree.forget(enable.ino, 1);
         assert_eq!(tree.attr(enable.ino).await, Err(Errno::ESTALE));
         fake.stop();
+        tree.remote.truncate(&TracePath::root()).await.unwrap_err();
         assert_eq!(tree.attr(events.ino).await, Err(Errno::ECONNREFUSED));
         assert_eq!(tree.attr(INodeNo::ROOT).await.unwrap().kind, FileType::Directory);
+    }
+
+    /// The folder `events` as a test wants it, and how often folders were asked for.
+    fn counting(names: &Arc<Mutex<Vec<&'static str>>>) -> (Fake, Arc<Mutex<usize>>) {
+        let (asked, names) = (Arc::new(Mutex::new(0)), Arc::clone(names));
+        let [of_root, of_events] = [Arc::clone(&asked), Arc::clone(&asked)];
+        let root = async move || {
+            *of_root.lock().unwrap() += 1;
+            ROOT
+        };
+        let events = async move || {
+            *of_events.lock().unwrap() += 1;
+            let entry = |name| format!(r#"{{"name":"{name}","kind":"file","mode":"0640"}}"#);
+            let entries: Vec<String> = names.lock().unwrap().iter().map(entry).collect();
+            format!(r#"{{"entries":[{}]}}"#, entries.join(","))
+        };
+        let router = Router::new()
+            .route("/v1/tracefs", get(root))
+            .route("/v1/tracefs/events", get(events))
+            .route("/v1/tracefs/trace", get(async || "").put(async || StatusCode::NO_CONTENT));
+        (Fake::serve(router), asked)
+    }
+
+    #[tokio::test]
+    async fn parts_of_paths_are_not_asked_for_each_time_and_what_is_not_known_is() {
+        let names = Arc::new(Mutex::new(vec!["a", "b"]));
+        let (fake, asked) = counting(&names);
+        let hour = std::time::Duration::from_secs(3600);
+        let tree = Tree::new(Remote::with_listings(fake.client(), hour), (7, 8));
+        for _ in 0..100 {
+            let events = number(&tree, INodeNo::ROOT, "events").await.unwrap();
+            number(&tree, events, "a").await.unwrap();
+            number(&tree, events, "b").await.unwrap();
+        }
+        assert_eq!(*asked.lock().unwrap(), 2, "one for each folder");
+        let events = number(&tree, INodeNo::ROOT, "events").await.unwrap();
+        *names.lock().unwrap() = vec!["c"];
+        assert!(number(&tree, events, "a").await.is_ok(), "it was there a moment ago");
+        assert!(number(&tree, events, "c").await.is_ok(), "what is new is found at once");
+        assert_eq!(number(&tree, events, "a").await, Err(Errno::ENOENT));
+        *names.lock().unwrap() = vec![];
+        let trace = number(&tree, INodeNo::ROOT, "trace").await.unwrap();
+        tree.set_attr(trace, Change::Size(0)).await.unwrap();
+        assert_eq!(number(&tree, events, "c").await, Err(Errno::ENOENT), "something was written");
     }
 
     #[tokio::test]

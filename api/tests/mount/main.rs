@@ -16,10 +16,11 @@ use mounted::{Point, Program, shell, until};
 use service::{ODD, Service};
 
 /// All tests. Each is a mount of its own.
-const CASES: [(&str, fn()); 12] = [
+const CASES: [(&str, fn()); 13] = [
     ("the_shell_examples_of_ftrace_work", the_shell_examples_of_ftrace_work),
     ("attributes_are_those_of_tracefs", attributes_are_those_of_tracefs),
     ("errors_are_the_services_errnos", errors_are_the_services_errnos),
+    ("an_event_that_has_gone_is_not_seen_for_long", an_event_that_has_gone_is_not_seen_for_long),
     ("a_text_is_read_whole_and_anew_from_its_beginning", a_text_is_read_whole_and_anew),
     ("a_large_write_does_not_cut_lines", a_large_write_does_not_cut_lines),
     ("trace_pipe_waits_and_signals_end_the_wait", trace_pipe_waits_and_signals_end_the_wait),
@@ -167,6 +168,26 @@ fn errors_are_the_services_errnos() {
     assert_eq!(errno(enable.write(b"0\n")), libc::ENOENT);
 }
 
+fn an_event_that_has_gone_is_not_seen_for_long() {
+    let m = Mounted::new();
+    let insert = |name: String| m.service.tracer().events.insert(name, ("f".to_owned(), false));
+    for n in 0..50 {
+        insert(format!("e{n}"));
+    }
+    let asked = || m.service.tracer().listed;
+    // Names of 50 folders, and of two files in each.
+    assert_eq!(m.shell("ls -lR $D/events | grep -c '^[-d]'"), "152\n");
+    assert!(asked() < 50 * 2 * 4, "less than one for each part of each file's path: {}", asked());
+    let event = |name: &str| m.file("events/kprobes").join(name);
+    assert!(event("e7/enable").exists());
+    m.service.tracer().events.remove("e7");
+    until("its end is seen", || !event("e7").exists() && !event("e7/enable").exists());
+    insert("new".to_owned());
+    assert!(event("new/id").exists(), "at once");
+    std::fs::write(m.file("kprobe_events"), "p:other f\n").unwrap();
+    assert!(!event("e8").exists() && event("other").exists(), "what is written here, at once");
+}
+
 fn a_text_is_read_whole_and_anew() {
     let m = Mounted::new();
     let mut file = File::open(m.file("trace")).unwrap();
@@ -298,7 +319,8 @@ fn a_service_that_is_gone_may_come_back() {
     until("a reader", || m.service.tracer().readers() == 1);
     cat.wait_until_it_reads();
     m.service.stop();
-    cat.wait();
+    assert_eq!(cat.wait().code(), Some(1));
+    until("a clean error", || cat.said().contains("Input/output error"));
     assert_eq!(errno(std::fs::read(m.file("kprobe_events"))), libc::ECONNREFUSED);
     assert_eq!(errno(open.read(&mut [0; 9])), libc::ECONNREFUSED);
     assert_eq!(
@@ -316,8 +338,13 @@ fn a_service_that_is_gone_may_come_back() {
 
 fn what_a_killed_process_left_is_taken_away() {
     let mut m = Mounted::new();
+    let mut cat = Program::spawn(Command::new("cat").arg(m.file("trace_pipe")));
+    until("a reader", || m.service.tracer().readers() == 1);
+    cat.wait_until_it_reads();
     m.process.signal("KILL");
     m.process.wait();
+    assert_eq!(cat.wait().code(), Some(1));
+    until("a clean error", || cat.said().contains("connection abort"));
     assert_eq!(errno(std::fs::metadata(m.point.path())), libc::ENOTCONN);
     let again = m.point.mount(&m.service);
     assert!(again.said().contains("took away the mount that a process left"), "{}", again.said());

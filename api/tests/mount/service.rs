@@ -35,6 +35,8 @@ pub(crate) struct Tracer {
     pub(crate) written: Vec<String>,
     /// How often `trace` was read.
     pub(crate) reads: usize,
+    /// How often folders were listed.
+    pub(crate) listed: usize,
     /// Readers of `trace_pipe`.
     pipes: Vec<mpsc::UnboundedSender<String>>,
 }
@@ -135,7 +137,8 @@ async fn answer(
     })
 }
 
-fn folder(entries: &[(&str, &str, &str)]) -> Answer {
+fn folder(listed: &mut usize, entries: &[(&str, &str, &str)]) -> Answer {
+    *listed += 1;
     let entries: Vec<_> = entries
         .iter()
         .map(|(name, kind, mode)| serde_json::json!({"name": name, "kind": kind, "mode": mode}))
@@ -158,23 +161,29 @@ fn encoded(event: &str) -> String {
 impl Tracer {
     fn read(&mut self, path: &str) -> Answer {
         match path {
-            "" => folder(&[
-                ("kprobe_events", "file", "0640"),
-                ("trace", "file", "0640"),
-                ("trace_pipe", "file", "0440"),
-                ("events", "directory", "0750"),
-            ]),
+            "" => folder(
+                &mut self.listed,
+                &[
+                    ("kprobe_events", "file", "0640"),
+                    ("trace", "file", "0640"),
+                    ("trace_pipe", "file", "0440"),
+                    ("events", "directory", "0750"),
+                ],
+            ),
             "/kprobe_events" => Ok(self.list().into_response()),
             "/trace" => {
                 self.reads += 1;
                 Ok(format!("# trace {}\n{}", self.reads, "x".repeat(200_000)).into_response())
             }
             "/trace_pipe" => Ok(self.pipe()),
-            "/events" => folder(&[("enable", "file", "0640"), ("kprobes", "directory", "0750")]),
+            "/events" => folder(
+                &mut self.listed,
+                &[("enable", "file", "0640"), ("kprobes", "directory", "0750")],
+            ),
             "/events/kprobes" => {
                 let entries: Vec<_> =
                     self.events.keys().map(|name| (name.as_str(), "directory", "0750")).collect();
-                folder(&entries)
+                folder(&mut self.listed, &entries)
             }
             _ => self.read_event(path),
         }
@@ -192,10 +201,13 @@ impl Tracer {
         Body::from_stream(lines).into_response()
     }
 
-    fn read_event(&self, path: &str) -> Answer {
+    fn read_event(&mut self, path: &str) -> Answer {
         for (name, (_, enabled)) in &self.events {
             match path.strip_prefix(&encoded(name)) {
-                Some("") => return folder(&[("enable", "file", "0640"), ("id", "file", "0440")]),
+                Some("") => {
+                    let files = [("enable", "file", "0640"), ("id", "file", "0440")];
+                    return folder(&mut self.listed, &files);
+                }
                 Some("/enable") => return Ok(format!("{}\n", u8::from(*enabled)).into_response()),
                 Some("/id") => return Ok("7\n".into_response()),
                 _ => {}

@@ -11,7 +11,7 @@
 //! | the guest is booted again | the machine ([`HitPath::forget_guest`]) | all wait again |
 //! | text is rewritten or unmapped | [`HitPath::patrol`] | its probes are clobbered, or gone |
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
@@ -26,7 +26,7 @@ use super::optimizer::Optimized;
 use super::place::{self, Place};
 use super::probe::Probe;
 use super::register::Wait;
-use super::registry::{Registry, State};
+use super::registry::{Registered, Registry, State};
 use super::slots::Slots;
 use super::symbols::SymbolSource;
 use super::table::{Mark, Site};
@@ -168,7 +168,7 @@ impl HitPath {
         {
             tracing::debug!(%error, "text that has gone");
         }
-        lost.iter().for_each(|at| registry.lose(*at));
+        registry.lose(lost);
     }
 
     /// A mark that was reached is taken out, and everything is brought up to what it told.
@@ -207,10 +207,10 @@ impl HitPath {
         if full || registry.unwatchable.contains(&at) {
             return Turn::Now;
         }
-        let placed = place::site(&mut registry, guest.as_ref(), &kernel, at, None);
+        let placed = place::site(&mut registry, guest.as_ref(), &kernel, at);
         let settled = placed.and_then(|mut site| {
-            site.returning.push(Arc::clone(probe));
-            registry.sites.insert(at, Arc::new(site));
+            Arc::make_mut(&mut site).returning.push(Arc::clone(probe));
+            registry.sites.insert(at, site);
             let settled =
                 self.settle(&mut registry, guest.as_ref(), &BTreeSet::from([at]), Wait::No);
             settled.map_err(|unsettled| unsettled.error)
@@ -254,7 +254,7 @@ impl HitPath {
         kernel: &Kernel,
         wait: Wait,
     ) -> BTreeSet<Gva> {
-        let is_waiting = |(id, registered): (&u32, &super::registry::Registered)| {
+        let is_waiting = |(id, registered): (&u32, &Registered)| {
             let probe = &registered.probe;
             // Another module may be at an address whose module has gone.
             let is_anyones = matches!(registered.state, State::Gone)
@@ -416,12 +416,15 @@ impl Registry {
         self.optimizer.covering(place::behind_ftrace(self, kernel, place.at)).is_some()
     }
 
-    /// The text of a site has gone, and its int3 with it.
-    fn lose(&mut self, at: Gva) {
-        if self.sites.remove(&at).is_none() {
+    /// The text of sites has gone, and their int3s with it.
+    fn lose(&mut self, lost: &[Gva]) {
+        let lost: HashSet<Gva> =
+            lost.iter().copied().filter(|at| self.sites.remove(at).is_some()).collect();
+        if lost.is_empty() {
             return;
         }
-        for registered in self.probes.values_mut().filter(|r| r.placed() == Some(at)) {
+        let is_there = |r: &&mut Registered| r.placed().is_some_and(|at| lost.contains(&at));
+        for registered in self.probes.values_mut().filter(is_there) {
             registered.state = State::Gone;
         }
     }

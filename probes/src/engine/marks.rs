@@ -84,9 +84,9 @@ fn set_mark(
         None => kernel.symbols.lookup_function(symbol)?.address,
     };
     let at = place::behind_ftrace(registry, kernel, entry);
-    let mut site = place::site(registry, guest, kernel, at, None)?;
-    site.marks.push(mark);
-    registry.sites.insert(at, Arc::new(site));
+    let mut site = place::site(registry, guest, kernel, at)?;
+    Arc::make_mut(&mut site).marks.push(mark);
+    registry.sites.insert(at, site);
     Ok(at)
 }
 

@@ -64,6 +64,7 @@ pub use optimizer::Optimization;
 pub use reserved::BlacklistEntry;
 pub use tasks::{NoTasks, Process};
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -316,13 +317,13 @@ impl Engine {
         kind: Option<ProbeKind>,
     ) -> Result<(), ProbeError> {
         let mut registry = self.lock();
-        let mut ids = Vec::with_capacity(probes.len());
+        let mut ids = BTreeSet::new();
         for probe in probes {
-            match registry.is_of_kind(probe.id, kind) && !ids.contains(&probe.id) {
-                true => ids.push(probe.id),
-                false => probe.addr = None,
+            if !registry.is_of_kind(probe.id, kind) || !ids.insert(probe.id) {
+                probe.addr = None;
             }
         }
+        let ids: Vec<u32> = ids.into_iter().collect();
         self.remove(&mut registry, &ids)
     }
 
@@ -349,6 +350,22 @@ impl Engine {
     pub fn patrol(&self) {
         let mut registry = self.lock();
         self.path.patrol(&mut registry, self.guest.as_ref());
+    }
+
+    /// Group and name of every event, in no order: quicker than [`Self::list`].
+    #[must_use]
+    pub fn names(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        self.lock().names.keys().cloned().collect()
+    }
+
+    /// Whether there is such a probe, or, without an event, any of that group.
+    #[must_use]
+    pub fn has_event(&self, group: &str, event: Option<&str>) -> bool {
+        let registry = self.lock();
+        match event {
+            Some(event) => registry.ids(group, event).is_ok(),
+            None => registry.probes.values().any(|registered| *registered.probe.group == *group),
+        }
     }
 
     /// Every probe, in order of registration.

@@ -101,33 +101,47 @@ pub(super) fn behind_ftrace(registry: &Registry, kernel: &Kernel, at: Gva) -> Gv
     }
 }
 
-/// The site at `at`, with `probe` in it when one is given; the registry is not changed but for slots.
+/// The site at `at`, for who wants to add to it; the registry is not changed but for slots.
 pub(super) fn site(
     registry: &mut Registry,
     guest: &dyn Guest,
     kernel: &Kernel,
     at: Gva,
-    probe: Option<&Arc<Probe>>,
-) -> Result<Site, ProbeError> {
-    let mut site = match registry.sites.get(&at) {
-        Some(site) => site.as_ref().clone(),
-        None => new_site(registry, guest, kernel, at)?,
-    };
-    let Some(probe) = probe else { return Ok(site) };
+) -> Result<Arc<Site>, ProbeError> {
+    match registry.sites.get(&at) {
+        Some(site) => Ok(Arc::clone(site)),
+        None => new_site(registry, guest, kernel, at).map(Arc::new),
+    }
+}
+
+/// Makes a probe part of the site at `at`, which is new where there is none.
+pub(super) fn join(
+    registry: &mut Registry,
+    guest: &dyn Guest,
+    kernel: &Kernel,
+    at: Gva,
+    probe: &Arc<Probe>,
+) -> Result<(), ProbeError> {
+    let site = site(registry, guest, kernel, at)?;
     if probe.returns().is_some()
         && let Some(reserved) = kernel.reserved_for_returns(at)
     {
         return Err(ProbeError::Reserved { at, reserved });
     }
+    let mut step = site.step;
     if probe.post_handler().is_some() {
         site.insn.supports_post()?;
         if site.insn.emulation().is_none() {
-            let slot = registry.slots.get(guest.hidden(), &site.insn, SlotKind::Stepped)?;
-            site.step = Some(slot);
+            step = Some(registry.slots.get(guest.hidden(), &site.insn, SlotKind::Stepped)?);
         }
     }
-    site.probes.push(Arc::clone(probe));
-    Ok(site)
+    // Changed where it is, and copied only while others have it: it may have very many probes.
+    registry.sites.entry(at).or_insert(site);
+    registry.change(at, |site| {
+        site.step = step;
+        site.probes.push(Arc::clone(probe));
+    });
+    Ok(())
 }
 
 fn new_site(

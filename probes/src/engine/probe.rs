@@ -178,6 +178,11 @@ impl Probe {
     }
 }
 
+/// How many calls of a return probe are followed at a time.
+pub(crate) fn maxactive(definition: &ProbeDefinition, vcpus: u8) -> u32 {
+    definition.maxactive.unwrap_or_else(|| MAXACTIVE_LEAST.max(2 * u32::from(vcpus)))
+}
+
 impl Returns {
     fn new(
         definition: &ProbeDefinition,
@@ -186,8 +191,7 @@ impl Returns {
         data_size: usize,
         vcpus: u8,
     ) -> Self {
-        let maxactive =
-            definition.maxactive.unwrap_or_else(|| MAXACTIVE_LEAST.max(2 * u32::from(vcpus)));
+        let maxactive = maxactive(definition, vcpus);
         let pool = ArrayQueue::new(usize::try_from(maxactive).expect("at most 4096"));
         while pool.push(Box::new(Active::new(data_size))).is_ok() {}
         let watched = match definition.return_mode {

@@ -100,6 +100,7 @@ impl HitPath {
         if there == NameThere::Refused && registry.ids(&name.0, &name.1).is_ok() {
             return Err(ProbeError::NameTaken(format!("{}/{}", name.0, name.1)));
         }
+        registry.check_room(definition, guest.vcpus())?;
         let kernel = registry.kernel.clone();
         let (found, waits_for) = self.find_place(registry, definition)?;
         let is_entry = found.symbol.is_some() && found.offset == 0;
@@ -168,8 +169,7 @@ impl HitPath {
         if let Some(optimized) = registry.optimizer.covering(behind) {
             self.unoptimize(registry, guest, std::iter::once(&optimized));
         }
-        let site = place::site(registry, guest, kernel, behind, Some(probe))?;
-        registry.sites.insert(behind, Arc::new(site));
+        place::join(registry, guest, kernel, behind, probe)?;
         Ok(behind)
     }
 

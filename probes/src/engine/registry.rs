@@ -11,15 +11,18 @@ use exoprobe_vmm::{Gva, HiddenMemory, KernelEntry};
 use super::kernel::Kernel;
 use super::modules::Modules;
 use super::optimizer::Optimizer;
-use super::probe::Probe;
+use super::probe::{Probe, maxactive};
 use super::slots::Slots;
 use super::table::Site;
 use super::text;
-use crate::definition::{Action, ProbeKind};
+use crate::definition::{Action, ProbeDefinition, ProbeKind};
+use crate::error::ProbeError;
 use crate::status::{ProbeStatus, StatusFlag};
 
 /// Longest function that is decoded, in bytes.
 const FUNCTION_MAX: u64 = 1 << 20;
+/// Most instances of all return probes: some 300 MiB.
+pub(super) const INSTANCES_MAX: usize = 1 << 22;
 
 /// The books of one engine.
 pub(crate) struct Registry {
@@ -41,6 +44,8 @@ pub(crate) struct Registry {
     pub(super) modules: Modules,
     /// Where calls return to that cannot be watched.
     pub(super) unwatchable: HashSet<Gva>,
+    /// Instances of all return probes.
+    instances: usize,
     next_id: u32,
 }
 
@@ -71,6 +76,10 @@ impl Registered {
             State::Pending(_) | State::Gone => None,
         }
     }
+
+    fn instances(&self) -> usize {
+        self.probe.returns().map_or(0, |returns| returns.maxactive as usize)
+    }
 }
 
 impl Registry {
@@ -88,7 +97,23 @@ impl Registry {
             own_types: None,
             modules: Modules::default(),
             unwatchable: HashSet::new(),
+            instances: 0,
             next_id: 1,
+        }
+    }
+
+    /// Whether there is room for the instances of one more probe.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoInstances`]
+    pub(super) fn check_room(&self, probe: &ProbeDefinition, vcpus: u8) -> Result<(), ProbeError> {
+        let more = match probe.kind {
+            ProbeKind::Kretprobe => maxactive(probe, vcpus),
+            ProbeKind::Kprobe => 0,
+        };
+        match self.instances + more as usize > INSTANCES_MAX {
+            true => Err(ProbeError::NoInstances { wanted: more, most: INSTANCES_MAX }),
+            false => Ok(()),
         }
     }
 
@@ -105,6 +130,7 @@ impl Registry {
     pub(super) fn insert(&mut self, registered: Registered) {
         let probe = &registered.probe;
         let name = (Arc::clone(&probe.group), Arc::clone(&probe.event));
+        self.instances += registered.instances();
         self.names.entry(name).or_default().push(probe.id);
         self.probes.insert(probe.id, registered);
     }
@@ -114,6 +140,7 @@ impl Registry {
         self.optimizer.forget(ids);
         let ids: HashSet<u32> = ids.iter().copied().collect();
         for gone in ids.iter().filter_map(|id| self.probes.remove(id)) {
+            self.instances -= gone.instances();
             let name = (Arc::clone(&gone.probe.group), Arc::clone(&gone.probe.event));
             if let Entry::Occupied(mut of_event) = self.names.entry(name) {
                 of_event.get_mut().retain(|id| !ids.contains(id));

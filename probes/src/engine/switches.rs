@@ -1,11 +1,13 @@
 //! What switches probes on and off: their own state, the global switch, and jump optimization's.
 
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
 use exoprobe_vmm::Gva;
 
 use super::Engine;
-use super::register::Wait;
+use super::register::{Unsettled, Wait};
+use super::registry::Registry;
 use crate::definition::ProbeKind;
 use crate::error::ProbeError;
 
@@ -58,23 +60,46 @@ impl Engine {
         enabled: bool,
     ) -> Result<(), ProbeError> {
         let mut registry = self.lock();
-        let mut changed = registry.ids_of(group, event, kind)?;
-        let switch = |id: &u32, on| registry.probes[id].probe.enabled.swap(on, Ordering::SeqCst);
-        changed.retain(|id| switch(id, enabled) != enabled);
-        if changed.is_empty() {
+        let ids = registry.ids_of(group, event, kind)?;
+        self.set_all_enabled(&mut registry, &ids, enabled)
+    }
+
+    fn set_all_enabled(
+        &self,
+        registry: &mut Registry,
+        ids: &[u32],
+        enabled: bool,
+    ) -> Result<(), ProbeError> {
+        let guest = self.guest.as_ref();
+        let is_new = |id: &&u32| {
+            let probe = registry.probes.get(id).map(|registered| &registered.probe);
+            probe.is_some_and(|probe| probe.enabled.swap(enabled, Ordering::SeqCst) != enabled)
+        };
+        let ids: Vec<u32> = ids.iter().filter(is_new).copied().collect();
+        if ids.is_empty() {
             return Ok(());
         }
-        let places = registry.places_of(&changed);
-        let settled = self.path.settle(&mut registry, self.guest.as_ref(), &places, Wait::ForVcpus);
-        if enabled && settled.is_err() {
-            // What could be armed is not to stay so.
-            for id in &changed {
+        let places = registry.places_of(&ids);
+        let settled = self.path.settle(registry, guest, &places, Wait::ForVcpus);
+        let Err(Unsettled { at, error }) = settled else { return Ok(()) };
+        if enabled {
+            let unarmed = registry.unarmed(&places);
+            for id in ids.iter().filter(|id| at.is_none() || unarmed.contains(id)) {
                 registry.probes[id].probe.enabled.store(false, Ordering::SeqCst);
             }
-            let guest = self.guest.as_ref();
-            let _ = self.path.settle(&mut registry, guest, &places, Wait::ForVcpus);
+            // What could be armed of them is not to stay so.
+            let _ = self.path.settle(registry, guest, &places, Wait::ForVcpus);
         }
-        settled.map_err(|unsettled| unsettled.error)
+        Err(error)
+    }
+
+    /// Enables or disables several probes of either kind, by their numbers, at once: vCPUs are waited for once. Those
+    /// that are none are passed over.
+    ///
+    /// # Errors
+    /// The first of [`ProbeError::Clobbered`], after all that can be done is.
+    pub fn enable_probes(&self, ids: &[u32], on: bool) -> Result<(), ProbeError> {
+        self.set_all_enabled(&mut self.lock(), ids, on)
     }
 
     /// The global switch (kprobes/enabled): off disarms every probe, on arms those that are enabled.
@@ -112,5 +137,19 @@ impl Engine {
     #[must_use]
     pub fn is_optimization_allowed(&self) -> bool {
         self.lock().optimizer.allowed
+    }
+}
+
+impl Registry {
+    /// Probes that have to do with those of these places that should have an int3 and have none, and all others of their
+    /// events.
+    fn unarmed(&self, places: &BTreeSet<Gva>) -> HashSet<u32> {
+        let sites = places.iter().filter_map(|at| self.sites.get(at));
+        let unarmed = sites.filter(|site| !site.armed && self.is_wanted(site));
+        let events = unarmed.flat_map(|site| site.concerned()).map(|probe| {
+            let of_event = self.ids(&probe.group, &probe.event);
+            of_event.unwrap_or_default().iter().copied()
+        });
+        events.flatten().collect()
     }
 }

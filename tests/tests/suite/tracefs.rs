@@ -16,6 +16,8 @@ pub(crate) const CASES: &[Case] = cases![
     tracing_is_switched_cleared_and_taken,
     filters_are_set_and_taken_away,
     a_thousand_events_are_defined_by_one_write,
+    very_many_events_are_defined_enabled_and_deleted_at_once,
+    who_never_reads_trace_pipe_holds_nothing_up,
     what_cannot_be_read_or_written_says_so,
     the_session_of_the_docs_runs_in_a_shell needs [Kvm, Fuse],
 ];
@@ -406,6 +408,77 @@ fn a_thousand_events_are_defined_by_one_write() {
     append(&service, "events/kprobes/e999/enable", "0");
     replace(&service, "kprobe_events", "");
     assert_eq!(cat(&service, "kprobe_events"), "");
+}
+
+fn very_many_events_are_defined_enabled_and_deleted_at_once() {
+    const MANY: usize = 10_000;
+    let service = Service::restored(1);
+    let lines = |numbers: std::ops::Range<usize>, line: &dyn Fn(usize) -> String| {
+        numbers.map(line).collect::<String>()
+    };
+    let define = |n: usize| format!("p:e{n} {GETPID}\n");
+    let too_large = ask(&service, "POST", "kprobe_events", &lines(0..5 * MANY, &define));
+    assert_eq!((too_large.status, &too_large.json()["code"]), (413, &"EMSGSIZE".into()));
+    assert_eq!(cat(&service, "kprobe_events"), "", "nothing of it was read");
+    append(&service, "kprobe_events", &lines(0..MANY, &define));
+    assert_eq!(cat(&service, "kprobe_events").lines().count(), MANY);
+    let events = ask(&service, "GET", "events/kprobes", "").json();
+    assert_eq!(events["entries"].as_array().unwrap().len(), MANY + 1);
+    append(&service, "tracing_on", "0");
+    append(&service, "events/enable", "1");
+    work(&service, "getpid 1");
+    append(&service, "events/enable", "0");
+    work(&service, "getpid 1");
+    assert!(profile(&service).iter().all(|(_, hits, misses)| hits + misses == 1));
+    let delete = |n: usize| format!("-:e{n}\n");
+    let answer =
+        ask(&service, "POST", "kprobe_events", &(lines(1..MANY, &delete) + "-:e7\n-:e0\n"));
+    let problem = answer.json();
+    assert_eq!((&problem["code"], &problem["line"]), (&"ENOENT".into(), &MANY.into()));
+    assert_eq!(cat(&service, "kprobe_events"), format!("p:kprobes/e0 {GETPID}\n"));
+    replace(&service, "kprobe_events", "");
+    assert_eq!(cat(&service, "kprobe_events"), "");
+}
+
+/// What a text is once it does not change any more.
+fn until_it_stays(read: impl Fn() -> String) -> String {
+    let mut before = read();
+    loop {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let now = read();
+        if now == before {
+            return now;
+        }
+        before = now;
+    }
+}
+
+fn who_never_reads_trace_pipe_holds_nothing_up() {
+    const EACH: u64 = 30_000;
+    let service = Service::restored(1);
+    append(&service, "kprobe_events", &format!("p:g {GETPID} n=%di"));
+    append(&service, "events/kprobes/g/enable", "1");
+    let mut never = UnixStream::connect(service.socket()).unwrap();
+    never.write_all(b"GET /v1/tracefs/trace_pipe HTTP/1.0\r\n\r\n").unwrap();
+    work(&service, &format!("getpid {EACH}"));
+    work(&service, &format!("getpid {EACH}"));
+    // What that reader was given is with it, or in the sockets: it is not more than fits there.
+    let trace = until_it_stays(|| cat(&service, "trace"));
+    let left = events(&trace).len() as u64;
+    assert!((EACH..2 * EACH).contains(&left), "{left}");
+    let written = format!(" {left}/{} ", 2 * EACH);
+    assert!(trace.contains(&written), "{}", trace.lines().take(4).collect::<String>());
+    let mut reader = pipe(&service);
+    for _ in 0..left {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        assert!(line.contains(": g: (__x64_sys_getpid+0x0/"), "{line}");
+    }
+    work(&service, "getpid 1");
+    assert_eq!(profile(&service), [("g".to_owned(), 2 * EACH + 1, 0)]);
+    let mut line = String::new();
+    reader.read_line(&mut line).unwrap();
+    assert!(line.contains(": g: (__x64_sys_getpid+0x0/"), "the other gets nothing more: {line}");
 }
 
 fn what_cannot_be_read_or_written_says_so() {

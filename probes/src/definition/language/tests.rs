@@ -116,6 +116,55 @@ fn each_fault_has_its_identifier_and_column() {
     }
 }
 
+/// Characters that are no part of any name, and what they are else: `+` is none, ` ` is a blank, and so on.
+fn odd_characters() -> impl Iterator<Item = char> {
+    let others = "\u{80}\u{a0}\u{ad}\u{300}\u{2028}\u{202e}\u{feff}\u{fffd}é\u{df}Ω漢٣０😀";
+    (0..=127u8).map(char::from).chain(others.chars())
+}
+
+#[test]
+fn names_have_no_odd_characters() {
+    let fault = |line: &str| parse_command(line).err().map(|error| (error.id, error.position));
+    for c in odd_characters() {
+        let is_part = c.is_ascii_alphanumeric() || c == '_';
+        let unless = |ok: bool, id, at| (!ok).then_some((id, at));
+        let starts = is_part && !c.is_ascii_digit();
+        let (event, group, arg) = match c {
+            '#' => (Some(("NO_EVENT_INFO", 3)), Some(("NO_EVENT_INFO", 3)), None),
+            // Two words: a place, and what is behind it.
+            _ if c.is_whitespace() => (None, None, None),
+            '/' => (None, Some(("BAD_EVENT_NAME", 4)), Some(("BAD_ARG_NAME", 8))),
+            '.' => (None, Some(("BAD_GROUP_NAME", 2)), Some(("BAD_ARG_NAME", 8))),
+            // An argument of another name, or no name.
+            '=' => (
+                Some(("BAD_EVENT_NAME", 2)),
+                Some(("BAD_GROUP_NAME", 2)),
+                Some(("BAD_FETCH_ARG", 10)),
+            ),
+            '"' => (
+                Some(("BAD_EVENT_NAME", 2)),
+                Some(("BAD_GROUP_NAME", 2)),
+                Some(("BAD_FETCH_ARG", 8)),
+            ),
+            _ => (
+                unless(is_part, "BAD_EVENT_NAME", 2),
+                unless(is_part, "BAD_GROUP_NAME", 2),
+                unless(is_part, "BAD_ARG_NAME", 8),
+            ),
+        };
+        assert_eq!(fault(&format!("p:a{c}b sym")), event, "{c:?}");
+        assert_eq!(fault(&format!("p:g{c}h/e sym")), group, "{c:?}");
+        assert_eq!(fault(&format!("p:e sym a{c}b=%di")), arg, "{c:?}");
+        if !c.is_whitespace() && !"#/.=\"".contains(c) {
+            let first = |id| unless(starts, id, 2);
+            assert_eq!(fault(&format!("p:{c}b sym")), first("BAD_EVENT_NAME"), "{c:?}");
+            assert_eq!(fault(&format!("p:{c}h/e sym")), first("BAD_GROUP_NAME"), "{c:?}");
+            let arg = unless(starts, "BAD_ARG_NAME", 8);
+            assert_eq!(fault(&format!("p:e sym {c}b=%di")), arg, "{c:?}");
+        }
+    }
+}
+
 #[test]
 fn what_is_too_long_or_too_much_is_refused() {
     let fault = |line: &str| {

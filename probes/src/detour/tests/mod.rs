@@ -27,7 +27,7 @@ const LEN: u64 = 2048;
 const POOL: u64 = 0x2000;
 const RETURNS: u64 = 0x2400;
 /// Number of the block whose records are of returns.
-const RETURNS_BLOCK: u16 = 5;
+const RETURNS_BLOCK: u16 = 7;
 /// In the current task.
 const PID: u32 = 0x3c8;
 const COMM: u32 = 0x3d0;

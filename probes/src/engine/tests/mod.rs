@@ -3,6 +3,7 @@
 
 mod boot;
 mod contention;
+mod many;
 mod modules;
 mod optimize;
 mod patrol;

@@ -270,3 +270,22 @@ fn modules_that_are_loaded_at_boot_find_probes_that_were_there_before() {
     fake.hook.reset();
     assert_eq!(fake.flags("work"), PENDING);
 }
+
+#[test]
+fn very_many_probes_go_and_come_with_their_module() {
+    const MANY: usize = 20_000;
+    let fake = Fake::with_modules();
+    let line = |n: usize| parse_line(&format!("p:e{n} hello:hello_work+{}", [0, 1, 4][n % 3]));
+    let probes = (0..MANY).map(|n| line(n).unwrap().into()).collect();
+    fake.engine.register_probes(probes).unwrap();
+    for _ in 0..2 {
+        fake.set_modules(&[module(LIVE, TEXT[0])]);
+        fake.engine.patrol();
+        assert_eq!((fake.flags("e0"), fake.byte(TEXT[0])), (CLEAN.to_vec(), INT3));
+        fake.pass(MODULE_ENDS, MODULE);
+        assert_eq!((fake.flags("e19999"), fake.byte(TEXT[0])), (GONE.to_vec(), BODY[0]));
+        fake.set_modules(&[]);
+        fake.engine.patrol();
+    }
+    fake.engine.unregister_all().unwrap();
+}
