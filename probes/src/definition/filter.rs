@@ -6,6 +6,7 @@
 //! | `&` | some bit is in both |
 //! | `==` `!=` `"text"` | a text is this one, or is not |
 //! | `~` `!~` `"glob"` | a text matches, or does not: `*` is any text, `?` a character, `[a-z]` one of some |
+//! | `NAME.ustring ~ "glob"` | the same of a user's text that a number is the address of |
 //! | `!` `&&` `\|\|` `( )` | in this order of strength |
 
 use std::fmt;
