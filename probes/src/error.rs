@@ -9,6 +9,7 @@ use exoprobe_vmm::{Gva, OutsideMemory, VcpuError};
 use crate::definition::{FieldError, ParseError};
 use crate::engine::{NoTasks, ParameterError};
 use crate::insn::{AssembleError, BoundaryError, PostUnsupported, Refusal};
+use crate::trigger::TriggerError;
 
 /// Why the guest's kernel cannot be probed at the moment.
 #[derive(Debug, thiserror::Error)]
@@ -119,6 +120,9 @@ pub enum ProbeError {
     /// Two arguments of one probe have one name.
     #[error("two arguments are called `{0}`")]
     DuplicateArg(String),
+    /// The event does not get the trigger, or keeps it.
+    #[error(transparent)]
+    Trigger(#[from] TriggerError),
     /// A filter does not fit the probe.
     #[error("{error}: it has `{known}`")]
     Filter {
@@ -317,6 +321,7 @@ impl ProbeError {
                 | ParameterError::Member { .. },
             ) => "ENOENT",
             Self::Syntax(error) => error.errno(),
+            Self::Trigger(error) => error.code(),
             Self::Place(_)
             | Self::BadName { .. }
             | Self::DuplicateArg(_)

@@ -12,6 +12,7 @@ mod events;
 pub mod insn;
 mod latency;
 mod status;
+pub mod trigger;
 
 pub use definition::{
     Action, Fetch, FetchArg, Flag, ProbeDefinition, ProbeKind, Register, ReturnMode, parse_line,
@@ -23,6 +24,6 @@ pub use engine::{
     Registration, ReturnHandler, RunningKernel, Traceless, Verdict,
 };
 pub use error::{AttachError, BatchError, ProbeError, Reserved};
-pub use events::{Event, EventPage, EventStore, StackFrame, TracePage, trace_header};
+pub use events::{Event, EventPage, EventStore, StackFrame, TraceText, trace_header};
 pub use latency::Latency;
 pub use status::{DisplacedBy, ProbeStatus, StatusFlag};

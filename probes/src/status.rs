@@ -65,6 +65,10 @@ pub struct ProbeStatus {
     /// Address of the probed instruction, once it is known.
     #[serde(serialize_with = "as_text")]
     pub addr: Option<Gva>,
+    /// Its hits become events.
+    pub enabled: bool,
+    /// Triggers of its event, which arm it also while it is not enabled.
+    pub triggers: usize,
     /// None of them is an armed probe with an int3.
     pub flags: Vec<StatusFlag>,
     /// Of a pending probe: what it waits for, or why it cannot be placed. Of one that the optimizer has looked

@@ -47,15 +47,16 @@ fn refuse_enabled<'a>(
         None => Ok(()),
         Some(ProbeStatus { group, event, .. }) => {
             let message = format!(
-                "{group}/{event} is enabled: write 0 to events/{group}/{event}/enable first (nothing was deleted)"
+                "{group}/{event} is enabled or has triggers: write 0 to events/{group}/{event}/enable, and remove what its \
+                 file `trigger` lists, first (nothing was deleted)"
             );
             Err(TracerError::new("EBUSY", message))
         }
     }
 }
 
-/// Whether a probe's event is enabled.
-pub(crate) fn is_enabled(probe: &ProbeStatus) -> bool {
+/// Whether a probe is armed: its event is enabled, or has triggers.
+fn is_enabled(probe: &ProbeStatus) -> bool {
     !probe.flags.contains(&StatusFlag::Disabled)
 }
 

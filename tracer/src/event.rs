@@ -3,7 +3,6 @@
 use exoprobe_probes::definition::{FieldError, Filter};
 use exoprobe_probes::{Engine, ProbeError, ProbeStatus};
 
-use crate::commands::is_enabled;
 use crate::error::TracerError;
 use crate::log::ErrorLog;
 use crate::node::EventFile;
@@ -32,12 +31,18 @@ pub fn parse_switch(text: &str) -> Result<bool, TracerError> {
 
 /// `1`, `0`, or `X` where some events are enabled and some are not.
 pub(crate) fn enabled_text(probes: &[&ProbeStatus]) -> &'static str {
-    let on = probes.iter().filter(|probe| is_enabled(probe)).count();
+    let on = probes.iter().filter(|probe| probe.enabled).count();
     match on {
         0 => "0\n",
         _ if on == probes.len() => "1\n",
         _ => "X\n",
     }
+}
+
+/// `1` or `0` of one event, and `*` where triggers have it armed.
+pub(crate) fn enabled_text_of(probe: &ProbeStatus) -> String {
+    let armed = if probe.triggers > 0 { "*" } else { "" };
+    format!("{}{armed}\n", u8::from(probe.enabled))
 }
 
 pub(crate) fn enable(
@@ -61,6 +66,8 @@ pub(crate) fn read(
             Some(filter) => format!("{filter}\n"),
             None => NONE.to_owned(),
         },
+        EventFile::Trigger => crate::trigger::listing(engine, &probe.group, &probe.event)?,
+        EventFile::Hist => engine.histograms(&probe.group, &probe.event)?,
         EventFile::Format => {
             let fields = engine.fields(&probe.group, &probe.event)?;
             crate::format::text(&probe.event, probe.id, probe.kind, &fields)
@@ -75,13 +82,17 @@ fn wrong_field(text: &str, error: ProbeError) -> TracerError {
         ProbeError::Filter { error, .. } => ("ILLEGAL_FIELD_OP", error.field()),
         _ => return error.into(),
     };
+    let position = Some(field_fault(text, name));
+    TracerError { position, id: Some(id), ..TracerError::from(error) }
+}
+
+/// Where a field is in a text; its begin, where it is not.
+pub(crate) fn field_fault(text: &str, name: &str) -> usize {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let is_whole = |at: &usize| {
         !text[..*at].ends_with(is_part) && !text[at + name.len()..].starts_with(is_part)
     };
-    let position = text.match_indices(name.as_str()).map(|(at, _)| at).find(is_whole);
-    let position = Some(position.unwrap_or_default());
-    TracerError { position, id: Some(id), ..TracerError::from(error) }
+    text.match_indices(name).map(|(at, _)| at).find(is_whole).unwrap_or_default()
 }
 
 /// Sets a filter; `0` takes it away.

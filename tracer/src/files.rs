@@ -2,13 +2,15 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use exoprobe_probes::{Engine, ProbeStatus, trace_header};
+use exoprobe_probes::{Engine, ProbeStatus, TraceText, trace_header};
 
-use crate::buffer::Buffer;
 use crate::error::TracerError;
 use crate::log::ErrorLog;
 use crate::node::{EventFile, File, Kind, Node};
-use crate::{commands, event};
+use crate::{commands, event, trigger};
+
+/// What the file `snapshot` says where there is none.
+const NO_SNAPSHOT: &str = "# there is no snapshot: write 1 to take one, 0 to forget it\n";
 
 /// Something in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +26,6 @@ pub struct Tracer {
     engine: Arc<Engine>,
     vcpus: usize,
     log: Mutex<ErrorLog>,
-    buffer: Mutex<Buffer>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -35,7 +36,7 @@ impl Tracer {
     /// Of a guest with so many vCPUs. All events that come from now on are kept.
     #[must_use]
     pub fn new(engine: Arc<Engine>, vcpus: usize) -> Self {
-        Self { engine, vcpus, log: Mutex::default(), buffer: Mutex::default() }
+        Self { engine, vcpus, log: Mutex::default() }
     }
 
     /// The engine that it is over.
@@ -90,6 +91,10 @@ impl Tracer {
         let probes = self.probes_of(&node);
         match &node {
             Node::File(file) => self.read_file(*file, &probes),
+            Node::Enable(_, Some(_)) => match probes.first() {
+                Some(probe) => Ok(event::enabled_text_of(probe)),
+                None => Err(TracerError::new("ENOENT", "the event has gone")),
+            },
             Node::Enable(..) => Ok(event::enabled_text(&among(&probes, &node)).to_owned()),
             Node::OfEvent(_, _, file) => match among(&probes, &node).first() {
                 Some(probe) => event::read(&self.engine, probe, *file),
@@ -106,13 +111,18 @@ impl Tracer {
             File::KprobeProfile => commands::profile(probes),
             File::Trace => {
                 self.engine.drain();
-                // Not under the lock: there may be much to show.
-                let buffer = lock(&self.buffer).clone();
-                let (lines, written) = buffer.read(self.engine.events());
-                trace_header(lines.events, written, self.vcpus) + &lines.text
+                self.with_header(&self.engine.events().trace())
             }
             File::TracePipe => self.take_lines(usize::MAX),
-            File::TracingOn => digit(lock(&self.buffer).is_on()),
+            File::TracingOn => {
+                self.engine.drain();
+                digit(self.engine.events().is_tracing())
+            }
+            File::Snapshot => {
+                self.engine.drain();
+                let snapshot = self.engine.events().snapshot();
+                snapshot.map_or_else(|| NO_SNAPSHOT.to_owned(), |text| self.with_header(&text))
+            }
             File::ErrorLog => lock(&self.log).text(),
             File::Optimization => digit(self.engine.is_optimization_allowed()),
             File::List => self.engine.list_text(),
@@ -127,7 +137,11 @@ impl Tracer {
     /// none; [`exoprobe_probes::EventStore::latest`] tells when there may be more.
     #[must_use]
     pub fn take_lines(&self, max: usize) -> String {
-        lock(&self.buffer).take(self.engine.events(), max).text
+        self.engine.events().take_trace(max).text
+    }
+
+    fn with_header(&self, lines: &TraceText) -> String {
+        trace_header(lines.events, lines.written, self.vcpus) + &lines.text
     }
 
     /// Opens a file for writing from its begin (O_TRUNC), as a shell's `>` does.
@@ -138,13 +152,16 @@ impl Tracer {
         match self.writable(path)? {
             Node::File(File::KprobeEvents) => commands::clear(&self.engine),
             Node::File(File::Trace) => {
-                let mut buffer = lock(&self.buffer);
-                buffer.clear(self.next());
+                self.engine.drain();
+                self.engine.events().clear_trace();
                 Ok(())
             }
             Node::File(File::ErrorLog) => {
                 lock(&self.log).clear();
                 Ok(())
+            }
+            Node::OfEvent(group, event, EventFile::Trigger) => {
+                Ok(self.engine.remove_histograms(&group, &event)?)
             }
             _ => Ok(()),
         }
@@ -162,10 +179,12 @@ impl Tracer {
                 commands::Writer::new(engine, &mut lock(&self.log)).write(text)
             }
             Node::File(File::TracingOn) => {
-                let (on, mut buffer) = (event::parse_switch(text)?, lock(&self.buffer));
-                buffer.switch(on, self.next());
+                let on = event::parse_switch(text)?;
+                engine.drain();
+                engine.events().set_tracing(on);
                 Ok(())
             }
+            Node::File(File::Snapshot) => self.write_snapshot(text),
             Node::File(File::Enabled) => Ok(engine.switch(event::parse_switch(text)?)?),
             Node::File(File::Optimization) => {
                 engine.allow_optimization(event::parse_switch(text)?);
@@ -173,7 +192,13 @@ impl Tracer {
             }
             // What is written to them is of no importance: that it is empties them.
             Node::File(File::Trace | File::ErrorLog) => self.truncate(path),
+            Node::Enable(Some(group), Some(event)) => {
+                Ok(engine.enable_probe(group, event, event::parse_switch(text)?)?)
+            }
             Node::Enable(..) => event::enable(engine, &among(&self.probes_of(&node), &node), text),
+            Node::OfEvent(group, event, EventFile::Trigger) => {
+                trigger::write(engine, &mut lock(&self.log), (group, event), text)
+            }
             Node::OfEvent(..) => match self.probes_of(&node).first() {
                 Some(probe) => event::set_filter(engine, &mut lock(&self.log), probe, text),
                 None => Err(TracerError::new("ENOENT", "the event has gone")),
@@ -187,17 +212,22 @@ impl Tracer {
         let node = self.find(path)?;
         match &node {
             Node::File(file) if file.mode() & 0o200 == 0 => Err(read_only(path)),
-            Node::OfEvent(_, _, EventFile::Format | EventFile::Id) => Err(read_only(path)),
+            Node::OfEvent(_, _, EventFile::Format | EventFile::Id | EventFile::Hist) => {
+                Err(read_only(path))
+            }
             Node::File(_) | Node::Enable(..) | Node::OfEvent(..) => Ok(node),
             _ => Err(TracerError::new("EISDIR", format!("`{path}` is a folder"))),
         }
     }
 
-    /// The number of the next event, once all hits so far have theirs. With the buffer's lock held, so that nobody takes
-    /// events between.
-    fn next(&self) -> u64 {
+    /// `1` takes a snapshot, `0` forgets it.
+    fn write_snapshot(&self, text: &str) -> Result<(), TracerError> {
         self.engine.drain();
-        *self.engine.events().latest().borrow() + 1
+        match event::parse_switch(text)? {
+            true => self.engine.events().take_snapshot(),
+            false => self.engine.events().free_snapshot(),
+        }
+        Ok(())
     }
 }
 

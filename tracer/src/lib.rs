@@ -1,8 +1,6 @@
 //! The kprobe event tracer (kprobetrace.rst) for a guest: its files, as texts. The engine's probes are its events, also
-//! those that were registered otherwise; what the engine has no place for is here: error_log, and what of the events
-//! the files `trace` and `trace_pipe` show.
+//! those that were registered otherwise; what the engine has no place for is here: error_log.
 
-mod buffer;
 mod commands;
 mod error;
 mod event;
@@ -11,6 +9,7 @@ mod files;
 mod format;
 mod log;
 mod node;
+mod trigger;
 
 pub use error::TracerError;
 pub use event::parse_switch;

@@ -14,7 +14,7 @@ struct Fault {
     /// Microseconds since the guest's power-on.
     time: u64,
     /// Whose it is, as the file tells it.
-    part: &'static str,
+    part: String,
     message: String,
     command: String,
     column: usize,
@@ -29,7 +29,7 @@ impl ErrorLog {
     pub(crate) fn add(
         &mut self,
         time: u64,
-        part: &'static str,
+        part: &str,
         message: &str,
         (command, column): (String, usize),
     ) {
@@ -37,6 +37,7 @@ impl ErrorLog {
             self.0.pop_front();
         }
         let message = message.replace('\n', " ");
+        let part = part.to_owned();
         self.0.push_back(Fault { time, part, message, command, column });
     }
 

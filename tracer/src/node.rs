@@ -65,6 +65,7 @@ files! { File:
     Trace "trace" READ_WRITE "The events.",
     TracePipe "trace_pipe" READ "The events, as they come; who reads them takes them.",
     TracingOn "tracing_on" READ_WRITE "Whether events are kept.",
+    Snapshot "snapshot" READ_WRITE "The trace as it was when a snapshot was taken.",
     ErrorLog "error_log" READ_WRITE "The last faults of what was written.",
     Optimization "kprobes-optimization" READ_WRITE "debug.kprobes-optimization.",
     List "kprobes/list" READ "All probes.",
@@ -74,6 +75,8 @@ files! { File:
 
 files! { EventFile:
     Filter "filter" READ_WRITE "Which hits count.",
+    Trigger "trigger" READ_WRITE "What hits set off.",
+    Hist "hist" READ "Hits counted by what their fields are.",
     Format "format" READ "The fields.",
     Id "id" READ "The event's number.",
 }

@@ -13,7 +13,7 @@ pub use action::Action;
 pub(crate) use argument::Argument;
 pub use fetch::{Fetch, FetchArg, NESTING_MAX, Named};
 pub use filter::{Comparison, Field, FieldError, FieldValue, Filter, TextTest};
-pub(crate) use language::{BODY_MAX, parse_place};
+pub(crate) use language::{BODY_MAX, parse_number, parse_place};
 pub use language::{
     Command, Deletion, ParseError, definition_lines, normalised, parse_command, parse_line,
     without_comment, words,

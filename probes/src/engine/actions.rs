@@ -46,11 +46,11 @@ impl HitPath {
         }
         for action in &probe.actions {
             match action {
-                Action::Record => {
+                Action::Record if !probe.wants_stack() => {
                     self.record(table, occasion, hit, &[]);
                     records = true;
                 }
-                Action::Stack => {
+                Action::Record | Action::Stack => {
                     records = true;
                     let (frames, depth) = self.back_trace(table, occasion, hit);
                     self.record(table, occasion, hit, &frames[..depth]);

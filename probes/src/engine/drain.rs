@@ -1,18 +1,39 @@
 //! From the rings to the store.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use rustc_hash::FxHashMap;
 
 use super::Engine;
-use super::probe::Probe;
+use super::probe::{Probe, count};
 use super::registry::{Registered, Registry};
-use crate::events::{Hit, Origin, Record};
+use crate::definition::Action;
+use crate::events::{Hit, Origin, Record, Step};
+use crate::trigger::{Triggers, holds};
 
 /// Whose a record is.
 struct Source {
     probe: Arc<Probe>,
     origin: Arc<Origin>,
+    triggers: Option<Arc<Triggers>>,
+}
+
+impl Source {
+    /// What a hit comes to.
+    fn take(&self, hit: Hit, steps: &mut Vec<Step>) {
+        let probe = &self.probe;
+        let Some(triggers) = &self.triggers else { return steps.push(Step::Keep(hit)) };
+        let filter = probe.event_filter();
+        let is_wanted = |hit: &Hit| filter.as_ref().is_none_or(|filter| holds(filter, hit));
+        let is_shown = |hit: &Hit| probe.is_shown() && is_wanted(hit);
+        let keeps_stack = probe.actions.contains(&Action::Stack);
+        if !triggers.apply(hit, is_shown, keeps_stack, steps) {
+            // It was recorded for its triggers alone.
+            probe.books.recorded.fetch_sub(1, Ordering::Relaxed);
+            count(&probe.books.filtered);
+        }
+    }
 }
 
 impl Engine {
@@ -34,20 +55,23 @@ impl Engine {
         }
         batch.sort_by_key(|(_, record)| record.time);
         let mut sources: FxHashMap<u32, Option<Source>> = FxHashMap::default();
-        let hits = batch.into_iter().filter_map(|(vcpu, record)| {
+        let mut steps = Vec::with_capacity(batch.len());
+        for (vcpu, record) in batch {
             let source = sources.entry(record.probe).or_insert_with(|| {
                 let from = registry.probes.get(&record.probe)?;
                 let origin = Arc::new(self.origin(registry, from));
-                Some(Source { probe: Arc::clone(&from.probe), origin })
+                let probe = Arc::clone(&from.probe);
+                Some(Source { triggers: probe.triggers(), probe, origin })
             });
             // A probe that has gone tells nothing any more.
-            let Source { probe, origin } = source.as_ref()?;
+            let Some(source) = &*source else { continue };
+            let Source { probe, origin, .. } = source;
             if let Some((returns, ticks)) = probe.returns().zip(record.duration()) {
                 returns.timed.add(self.clock.nanos(ticks));
             }
-            Some(Hit { origin: Arc::clone(origin), vcpu, record })
-        });
-        self.store.append(hits)
+            source.take(Hit { origin: Arc::clone(origin), vcpu, record }, &mut steps);
+        }
+        self.store.append(steps.into_iter())
     }
 
     /// What the events of a probe have in common.

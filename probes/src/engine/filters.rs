@@ -5,6 +5,8 @@ use std::sync::Arc;
 use super::Engine;
 use super::arguments::Arguments;
 use super::probe::Probe;
+use super::registry::Registry;
+use super::triggers::check_recorded;
 use crate::definition::{Argument, Field, Filter, ValueType};
 use crate::error::ProbeError;
 
@@ -62,24 +64,40 @@ impl Engine {
         let filter = filter.map(Arc::new);
         let found = probes.iter().map(|probe| probe.find_filter(filter.as_deref()));
         let found = found.collect::<Result<Vec<_>, _>>()?;
-        // A detour has the filter in its code: the next one gets the new one.
-        let places: Vec<_> = ids.iter().filter_map(|id| registry.probes[id].placed()).collect();
-        self.path.unoptimize(&mut registry, self.guest.as_ref(), places.iter());
-        registry.optimizer.changed = true;
-        let mut has_returns = false;
-        for (probe, found) in probes.iter().zip(found) {
-            probe.set_filter(filter.clone(), found);
-            if let Some(returns) = probe.returns() {
-                // So has what its calls return to. Those under way return by the old one, which goes when they have.
-                returns.follower.store(None);
-                has_returns = true;
+        if probes[0].triggers().is_some() {
+            found.iter().flatten().try_for_each(check_recorded)?;
+            // What was hit so far is of before.
+            self.drain_locked(&registry);
+        }
+        self.refit(&mut registry, &ids, |_| {
+            for (probe, found) in probes.iter().zip(found) {
+                probe.set_filter(filter.clone(), found);
             }
+        });
+        Ok(())
+    }
+
+    /// Changes what the code in the guest of some probes has in it: the next one is made anew.
+    pub(super) fn refit(
+        &self,
+        registry: &mut Registry,
+        ids: &[u32],
+        change: impl FnOnce(&mut Registry),
+    ) {
+        let places: Vec<_> = ids.iter().filter_map(|id| registry.probes[id].placed()).collect();
+        self.path.unoptimize(registry, self.guest.as_ref(), places.iter());
+        registry.optimizer.changed = true;
+        change(registry);
+        let mut has_returns = false;
+        for returns in ids.iter().filter_map(|id| registry.probes[id].probe.returns()) {
+            // So has what its calls return to. Those under way return by the old one, which goes when they have.
+            returns.follower.store(None);
+            has_returns = true;
         }
         if has_returns {
-            registry.optimizer.forget(&ids);
-            self.path.publish(&registry, self.guest.as_ref());
+            registry.optimizer.forget(ids);
         }
-        Ok(())
+        self.path.publish(registry, self.guest.as_ref());
     }
 }
 

@@ -46,6 +46,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod text;
+mod triggers;
 mod types;
 mod values;
 mod wanted;

@@ -15,6 +15,7 @@ use super::handlers::{
 use super::returns::{Active, Watch};
 use crate::definition::{Action, Field, Filter, Flag, ProbeDefinition, ReturnMode};
 use crate::latency::Timed;
+use crate::trigger::Triggers;
 
 /// Default maxactive on few vCPUs (kprobes.rst: max(10, 2*NR_CPUS)).
 const MAXACTIVE_LEAST: u32 = 10;
@@ -35,6 +36,8 @@ pub(crate) struct Probe {
     written_filter: ArcSwapOption<Filter>,
     /// The same over what a hit fetches, from when that is known.
     filter: ArcSwapOption<Filter<Field>>,
+    /// What its hits set off.
+    triggers: ArcSwapOption<Triggers>,
     pub(crate) role: Role,
     pub(crate) fault_handler: Option<FaultHandler>,
     pub(crate) enabled: AtomicBool,
@@ -108,6 +111,7 @@ impl Probe {
             arguments: ArcSwapOption::empty(),
             written_filter: ArcSwapOption::new(definition.filter.clone().map(Arc::new)),
             filter: ArcSwapOption::empty(),
+            triggers: ArcSwapOption::empty(),
             role,
             fault_handler,
             enabled: AtomicBool::new(!definition.flags.contains(&Flag::Disabled)),
@@ -127,8 +131,28 @@ impl Probe {
         self.at.store(at.0, Ordering::Relaxed);
     }
 
+    /// It is to be hit: its event is enabled, or has triggers.
     pub(crate) fn is_enabled(&self) -> bool {
+        self.is_shown() || self.triggers.load().is_some()
+    }
+
+    /// Its event is enabled: its hits become events.
+    pub(crate) fn is_shown(&self) -> bool {
         self.enabled.load(Ordering::Relaxed)
+    }
+
+    /// What its hits set off; none without triggers.
+    pub(crate) fn triggers(&self) -> Option<Arc<Triggers>> {
+        self.triggers.load_full()
+    }
+
+    pub(crate) fn set_triggers(&self, triggers: Option<Arc<Triggers>>) {
+        self.triggers.store(triggers);
+    }
+
+    /// Its hits are recorded with back-traces, for the sake of a trigger.
+    pub(crate) fn wants_stack(&self) -> bool {
+        self.triggers.load().as_ref().is_some_and(|triggers| triggers.want_stack)
     }
 
     pub(crate) fn returns(&self) -> Option<&Returns> {
@@ -161,8 +185,13 @@ impl Probe {
         self.filter.store(filter.map(Arc::new));
     }
 
-    /// Which hits count; all without one.
+    /// Which hits are recorded; all without one. Triggers are set off by hits that are not shown, too.
     pub(crate) fn filter(&self) -> Option<Arc<Filter<Field>>> {
+        if self.triggers.load().is_some() { None } else { self.event_filter() }
+    }
+
+    /// Which hits become events; all without one.
+    pub(crate) fn event_filter(&self) -> Option<Arc<Filter<Field>>> {
         self.filter.load_full()
     }
 

@@ -222,7 +222,9 @@ impl Registry {
     /// Has the kernel's ORC tables read once a probe takes back-traces; says whether that is new. Not in a hit: it may
     /// be megabytes.
     pub(super) fn learn_orc(&self) -> bool {
-        let takes = |registered: &Registered| registered.probe.actions.contains(&Action::Stack);
+        let takes = |Registered { probe, .. }: &Registered| {
+            probe.actions.contains(&Action::Stack) || probe.wants_stack()
+        };
         let wanted = self.probes.values().any(takes);
         wanted && self.kernel.as_ref().is_some_and(|kernel| kernel.learn_orc())
     }
@@ -264,6 +266,8 @@ impl Registry {
             symbol_name: symbol.as_deref().map(str::to_owned),
             offset: *offset,
             addr,
+            enabled: probe.is_shown(),
+            triggers: probe.triggers().map_or(0, |triggers| triggers.list().len()),
             flags: flags.into_iter().filter(|(_, is)| *is).map(|(flag, _)| flag).collect(),
             reason,
             hits: books.hits.load(Ordering::Acquire),

@@ -136,7 +136,8 @@ impl Registry {
         if self.siblings(new).any(|there| is_same(&there.definition, &new.definition)) {
             return Err(ProbeError::SameProbe(full_name(new)));
         }
-        new.enabled.store(first.is_enabled(), Ordering::SeqCst);
+        new.enabled.store(first.is_shown(), Ordering::SeqCst);
+        new.set_triggers(first.triggers());
         let filter = first.written_filter();
         let found = new.find_filter(filter.as_deref())?;
         new.set_filter(filter, found);

@@ -67,6 +67,9 @@ fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
     };
     let task = match probe.actions.as_slice() {
         [Action::Count] => Task::Count,
+        [Action::Record] if probe.wants_stack() => {
+            return Err("trigger: it wants back-traces, which the VMM takes");
+        }
         [Action::Record] => {
             let arguments = probe.arguments();
             if arguments.has_bytes {

@@ -74,7 +74,7 @@ fn function(symbols: Option<&SymbolTable>, at: Gva) -> String {
 }
 
 /// A guest's text without what would end a line, or steer a terminal.
-pub(super) fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         match c.is_control() {

@@ -2,7 +2,9 @@
 //! drains them in order of time, and a bounded store that readers follow by sequence number. Events are made of
 //! hits when they are read: to keep a hit must cost little.
 
+mod buffer;
 mod line;
+mod look;
 mod origin;
 mod ring;
 mod show;
@@ -10,9 +12,12 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use buffer::Control;
+pub(crate) use line::plain;
 pub use line::trace_header;
+pub(crate) use look::field_value;
 pub(crate) use origin::Origin;
 pub(crate) use ring::{Record, Returned, Ring, Shape, TextPlace};
-pub(crate) use show::{TextList, show_symbol};
-pub(crate) use store::Hit;
-pub use store::{Event, EventPage, EventStore, StackFrame, TracePage};
+pub(crate) use show::{Shown, TextList, show_symbol};
+pub use store::{Event, EventPage, EventStore, StackFrame, TraceText};
+pub(crate) use store::{Hit, Step};

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 use tokio::sync::watch;
 
+use super::buffer::{Control, Page, Stored, TraceBuffer};
 use super::origin::Origin;
 use super::ring::Record;
 
@@ -71,17 +72,15 @@ pub struct EventPage {
     pub lost: u64,
 }
 
-/// Lines of the file `trace`.
+/// Text of the files `trace` and `snapshot`, without its header.
 #[derive(Clone, Debug, Default)]
-pub struct TracePage {
-    /// In order of sequence.
+pub struct TraceText {
+    /// The events' lines.
     pub text: String,
     /// How many events they tell of.
-    pub events: usize,
-    /// Sequence number to ask for next.
-    pub next: u64,
-    /// Events asked for that the store no longer has.
-    pub lost: u64,
+    pub events: u64,
+    /// Events that there were since it was cleared: these, those taken by readers of `trace_pipe`, and lost ones.
+    pub written: u64,
 }
 
 /// A hit that was recorded.
@@ -92,10 +91,39 @@ pub(crate) struct Hit {
     pub(crate) record: Record,
 }
 
+/// What comes next.
+pub(crate) enum Step {
+    Keep(Hit),
+    Control(Control),
+}
+
 struct Kept {
     hits: VecDeque<Hit>,
     /// Sequence number of the next event.
     next: u64,
+    buffer: TraceBuffer,
+    snapshot: Option<Page>,
+}
+
+impl Kept {
+    /// The trace, and the hits that it is of.
+    fn parts(&mut self) -> (&mut TraceBuffer, Stored<'_>) {
+        (&mut self.buffer, Stored { hits: &self.hits, next: self.next })
+    }
+
+    fn control(&mut self, control: Control) {
+        let next = self.next;
+        match control {
+            Control::On => self.buffer.switch(true, next),
+            Control::Off => self.buffer.switch(false, next),
+            Control::Snapshot => {
+                let (buffer, stored) = self.parts();
+                let page = buffer.read(&stored);
+                buffer.clear(next);
+                self.snapshot = Some(page);
+            }
+        }
+    }
 }
 
 /// A bounded store. Readers who fall behind lose their own events and are told how many.
@@ -109,7 +137,8 @@ impl EventStore {
     /// A store of the last `capacity` events.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        let kept = Kept { hits: VecDeque::new(), next: 1 };
+        let (buffer, snapshot) = (TraceBuffer::default(), None);
+        let kept = Kept { hits: VecDeque::new(), next: 1, buffer, snapshot };
         Self { kept: Mutex::new(kept), capacity: capacity.max(1), latest: watch::Sender::new(0) }
     }
 
@@ -117,16 +146,21 @@ impl EventStore {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends hits in order; gives how many.
-    pub(crate) fn append(&self, hits: impl Iterator<Item = Hit>) -> usize {
+    /// Takes steps in order; gives how many events came.
+    pub(crate) fn append(&self, steps: impl Iterator<Item = Step>) -> usize {
         let mut kept = self.lock();
         let before = kept.next;
-        for hit in hits {
-            kept.next += 1;
-            if kept.hits.len() == self.capacity {
-                kept.hits.pop_front();
+        for step in steps {
+            match step {
+                Step::Control(control) => kept.control(control),
+                Step::Keep(hit) => {
+                    kept.next += 1;
+                    if kept.hits.len() == self.capacity {
+                        kept.hits.pop_front();
+                    }
+                    kept.hits.push_back(hit);
+                }
             }
-            kept.hits.push_back(hit);
         }
         if kept.next != before {
             self.latest.send_replace(kept.next - 1);
@@ -143,15 +177,62 @@ impl EventStore {
         EventPage { next: start + events.len() as u64, lost, events }
     }
 
-    /// As [`Self::read`], of sequence numbers in a range, as the lines of the tracer's file `trace`.
+    /// Whether events are shown by the tracer's files (`tracing_on`).
     #[must_use]
-    pub fn trace(&self, range: Range<u64>, max: usize) -> TracePage {
-        let (start, lost, hits) = self.hits(range, max);
-        let mut text = String::new();
-        for hit in &hits {
-            hit.write_line(&mut text).expect("a String takes everything");
-        }
-        TracePage { text, events: hits.len(), next: start + hits.len() as u64, lost }
+    pub fn is_tracing(&self) -> bool {
+        self.lock().buffer.is_on()
+    }
+
+    /// The tracer's files show events from here on, or do not.
+    pub fn set_tracing(&self, on: bool) {
+        self.lock().control(if on { Control::On } else { Control::Off });
+    }
+
+    /// Empties the file `trace`.
+    pub fn clear_trace(&self) {
+        let mut kept = self.lock();
+        let next = kept.next;
+        kept.buffer.clear(next);
+    }
+
+    /// The text of the file `trace`.
+    #[must_use]
+    pub fn trace(&self) -> TraceText {
+        let page = {
+            let mut kept = self.lock();
+            let (buffer, stored) = kept.parts();
+            buffer.read(&stored)
+        };
+        // Not under the lock: there may be much to show.
+        page.text()
+    }
+
+    /// Takes up to `max` events from the file `trace_pipe`: nobody else is shown them.
+    #[must_use]
+    pub fn take_trace(&self, max: usize) -> TraceText {
+        let page = {
+            let mut kept = self.lock();
+            let (buffer, stored) = kept.parts();
+            buffer.take(&stored, max)
+        };
+        page.text()
+    }
+
+    /// The text of the file `snapshot`; `None` where there is none.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<TraceText> {
+        let page = self.lock().snapshot.clone();
+        page.map(|page| page.text())
+    }
+
+    /// Takes what `trace` shows into the snapshot: that begins anew.
+    pub fn take_snapshot(&self) {
+        self.lock().control(Control::Snapshot);
+    }
+
+    /// Forgets the snapshot.
+    pub fn free_snapshot(&self) {
+        self.lock().snapshot = None;
     }
 
     /// Hits of some sequence numbers: that of the first, how many before it are lost, and the hits.
@@ -225,8 +306,8 @@ mod tests {
     #[test]
     fn a_reader_that_falls_behind_is_told_what_it_lost() {
         let store = EventStore::new(4);
-        assert_eq!(store.append(hits(10)), 10);
-        assert_eq!(store.append(hits(0)), 0);
+        assert_eq!(store.append(hits(10).map(Step::Keep)), 10);
+        assert_eq!(store.append(std::iter::empty()), 0);
         let page = store.read(1, 100);
         assert_eq!(page.lost, 6);
         assert_eq!(page.events.iter().map(|e| e.seq).collect::<Vec<_>>(), [7, 8, 9, 10]);
@@ -242,20 +323,54 @@ mod tests {
         assert_eq!(*store.latest().borrow(), 10);
     }
 
+    fn keep(store: &EventStore, count: usize) {
+        store.append(hits(count).map(Step::Keep));
+    }
+
+    /// How many lines, events written, and the runs that are lost.
+    fn shown(text: &TraceText) -> (usize, u64, usize) {
+        let lost = text.text.lines().filter(|line| line.starts_with("[LOST")).count();
+        assert_eq!(text.text.lines().count() - lost, usize::try_from(text.events).unwrap());
+        (text.text.lines().count() - lost, text.written, lost)
+    }
+
     #[test]
-    fn lines_of_a_range_are_of_no_other() {
+    fn the_trace_shows_what_came_while_it_was_on() {
+        let store = EventStore::new(16);
+        keep(&store, 2);
+        store.set_tracing(false);
+        keep(&store, 5);
+        store.set_tracing(true);
+        keep(&store, 3);
+        assert!(store.is_tracing());
+        assert_eq!(shown(&store.trace()), (5, 5, 0));
+        assert_eq!(shown(&store.take_trace(3)), (3, 0, 0));
+        assert_eq!(shown(&store.trace()), (2, 5, 0));
+        assert_eq!(shown(&store.take_trace(9)), (2, 0, 0));
+        assert_eq!(shown(&store.take_trace(9)), (0, 0, 0));
+        keep(&store, 20);
+        assert_eq!(shown(&store.trace()), (16, 5 + 20, 1), "four are lost");
+        store.clear_trace();
+        assert_eq!(shown(&store.trace()), (0, 0, 0));
+        assert_eq!(store.read(1, 100).events.len(), 16, "other readers have theirs");
+    }
+
+    #[test]
+    fn a_snapshot_has_the_trace_and_the_trace_begins_anew() {
         let store = EventStore::new(4);
-        store.append(hits(10));
-        let page = |range, max| {
-            let page = store.trace(range, max);
-            assert_eq!(page.text.lines().count(), page.events);
-            (page.events, page.next, page.lost)
-        };
-        assert_eq!(page(5..9, 100), (2, 9, 2), "7 and 8");
-        assert_eq!(page(8..9, 100), (1, 9, 0));
-        assert_eq!(page(1..5, 100), (0, 5, 4));
-        assert_eq!(page(9..u64::MAX, 1), (1, 10, 0));
-        assert_eq!(page(20..30, 100), (0, 11, 0), "not there yet");
-        assert_eq!(page(9..9, 100), (0, 9, 0));
+        assert!(store.snapshot().is_none());
+        let control = |control| std::iter::once(Step::Control(control));
+        let hit = |count| hits(count).map(Step::Keep);
+        let steps = hit(3).chain(control(Control::Snapshot)).chain(hit(2));
+        assert_eq!(store.append(steps.chain(control(Control::Off)).chain(hit(1))), 6);
+        assert!(!store.is_tracing());
+        assert_eq!(shown(&store.snapshot().unwrap()), (3, 3, 0));
+        assert_eq!(shown(&store.trace()), (2, 2, 0));
+        store.append(control(Control::On).chain(hit(9)));
+        assert_eq!(shown(&store.snapshot().unwrap()), (3, 3, 0), "it stays as it was");
+        store.take_snapshot();
+        assert_eq!(shown(&store.trace()), (0, 0, 0));
+        store.free_snapshot();
+        assert!(store.snapshot().is_none());
     }
 }

@@ -18,7 +18,8 @@ fuzz_target!(|data: &[u8]| {
         match step[0] % 4 {
             0 => memory.store((usize::from(step[1]) % words * WORD) as u64, word),
             1 => {
-                let call = FollowedCall { key: Gva(word), return_to: Gva(1), shows: Gva(2), entered: 3 };
+                let call =
+                    FollowedCall { key: Gva(word), return_to: Gva(1), shows: Gva(2), entered: 3 };
                 let claimed = pool.claim(&memory, call);
                 assert!(claimed.is_none_or(|index| index < POOL.capacity));
             }

@@ -27,13 +27,14 @@ mod stress;
 mod tasks;
 mod text;
 mod tracefs;
+mod triggers;
 mod types;
 mod usermem;
 mod values;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 31] = [
+pub(crate) const ALL: [&[Case]; 32] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -62,6 +63,7 @@ pub(crate) const ALL: [&[Case]; 31] = [
     tasks::CASES,
     text::CASES,
     tracefs::CASES,
+    triggers::CASES,
     types::CASES,
     usermem::CASES,
     values::CASES,

@@ -176,6 +176,10 @@ pub struct ProbeStatus {
     pub offset: u64,
     /// Address of the probed instruction; null while the probe is pending.
     pub addr: Option<Hex>,
+    /// Its hits become events.
+    pub enabled: bool,
+    /// Triggers of its event (the tracer's file `trigger`), which arm it also while it is not enabled.
+    pub triggers: usize,
     /// `GONE`, `PENDING`, `DISABLED`, `OPTIMIZED`, `CLOBBERED`; none of a probe that is armed by an int3.
     #[schema(value_type = Vec<String>)]
     pub flags: Vec<StatusFlag>,
@@ -256,6 +260,8 @@ impl From<exoprobe_probes::ProbeStatus> for ProbeStatus {
             offset: status.offset,
             addr: status.addr.map(|addr| Hex(addr.0)),
             optimized: status.flags.contains(&StatusFlag::Optimized),
+            enabled: status.enabled,
+            triggers: status.triggers,
             flags: status.flags,
             reason: status.reason,
             hits: status.hits,
@@ -330,6 +336,8 @@ mod tests {
             symbol_name: None,
             offset: 0,
             addr: Some(Gva(0x1000)),
+            enabled: false,
+            triggers: 0,
             flags: vec![StatusFlag::Disabled],
             reason: None,
             hits: 5,

@@ -1,0 +1,177 @@
+//! Triggers of events, which come and go while their probes are registered.
+//!
+//! They are set off when records are moved into the store, in order of time: so they see each hit that is recorded, also
+//! of optimized probes. An event that has some is armed also while it is not enabled; its filter is looked at then, and
+//! not in the hit.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::Engine;
+use super::probe::Probe;
+use super::register::Wait;
+use super::registry::Registry;
+use crate::definition::{Action, Field, Filter};
+use crate::error::ProbeError;
+use crate::trigger::{
+    Fields, HistChange, Live, Trigger, TriggerCommand, TriggerError, TriggerKind, Triggers,
+};
+
+impl Engine {
+    /// Sets, changes or removes a trigger of an event.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`]; [`ProbeError::Trigger`], [`ProbeError::Filter`], with all as before;
+    /// [`ProbeError::Clobbered`], where the event is armed for its first trigger and cannot be.
+    pub fn set_trigger(
+        &self,
+        group: &str,
+        event: &str,
+        command: TriggerCommand,
+    ) -> Result<(), ProbeError> {
+        let mut registry = self.lock();
+        let ids = registry.ids(group, event)?.to_vec();
+        // What was hit so far is of before.
+        self.drain_locked(&registry);
+        let probe = Arc::clone(&registry.probes[&ids[0]].probe);
+        let there = probe.triggers().map(|triggers| triggers.list().to_vec()).unwrap_or_default();
+        let position =
+            |of: &Trigger| there.iter().position(|live| live.trigger.kind.is_same(&of.kind));
+        let list = match command {
+            TriggerCommand::Remove(trigger) => {
+                let name = trigger.kind.name();
+                let at = position(&trigger).ok_or(TriggerError::NotThere(name))?;
+                there
+                    .iter()
+                    .enumerate()
+                    .filter(|(n, _)| *n != at)
+                    .map(|(_, live)| Arc::clone(live))
+                    .collect()
+            }
+            TriggerCommand::Add(trigger) => match (position(&trigger), hist_change(&trigger)) {
+                (Some(at), Some(change)) => {
+                    there[at].change(change);
+                    return Ok(());
+                }
+                (Some(_), None) => return Err(TriggerError::There(trigger.kind.name()).into()),
+                (None, Some(HistChange::Continue | HistChange::Clear)) => {
+                    return Err(TriggerError::NotThere(trigger.kind.name()).into());
+                }
+                (None, _) => {
+                    let new = Arc::new(live(&probe, trigger)?);
+                    [there, vec![new]].concat()
+                }
+            },
+        };
+        self.replace_triggers(&mut registry, &ids, list)
+    }
+
+    /// Removes the histograms of an event, as opening its file `trigger` with O_TRUNC does.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn remove_histograms(&self, group: &str, event: &str) -> Result<(), ProbeError> {
+        let mut registry = self.lock();
+        let ids = registry.ids(group, event)?.to_vec();
+        let Some(triggers) = registry.probes[&ids[0]].probe.triggers() else { return Ok(()) };
+        self.drain_locked(&registry);
+        let is_other = |live: &&Arc<Live>| !matches!(live.trigger.kind, TriggerKind::Hist(_));
+        let left: Vec<Arc<Live>> = triggers.list().iter().filter(is_other).cloned().collect();
+        if left.len() == triggers.list().len() {
+            return Ok(());
+        }
+        self.replace_triggers(&mut registry, &ids, left)
+    }
+
+    /// The triggers of an event, one a line.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn trigger_lines(&self, group: &str, event: &str) -> Result<String, ProbeError> {
+        let registry = self.lock();
+        let triggers = registry.probes[&registry.ids(group, event)?[0]].probe.triggers();
+        Ok(triggers.iter().flat_map(|triggers| triggers.list()).map(|live| live.line()).collect())
+    }
+
+    /// The text of the file `hist`: the histograms of an event.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn histograms(&self, group: &str, event: &str) -> Result<String, ProbeError> {
+        let (triggers, list, symbols) = {
+            let registry = self.lock();
+            let id = registry.ids(group, event)?[0];
+            self.drain_locked(&registry);
+            let probe = &registry.probes[&id].probe;
+            let Some(triggers) = probe.triggers() else { return Ok(String::new()) };
+            let symbols = registry.kernel.as_ref().map(|kernel| kernel.symbols.clone());
+            (triggers, probe.arguments().list.clone(), symbols)
+        };
+        let texts = triggers.list().iter().filter_map(|live| {
+            let line = live.line();
+            // Not under the registry's lock: there may be much to sort.
+            Some(live.table()?.clone().text(&line, &list, symbols.as_ref()))
+        });
+        Ok(texts.collect::<Vec<_>>().join("\n\n"))
+    }
+
+    fn replace_triggers(
+        &self,
+        registry: &mut Registry,
+        ids: &[u32],
+        list: Vec<Arc<Live>>,
+    ) -> Result<(), ProbeError> {
+        let probes: Vec<Arc<Probe>> =
+            ids.iter().map(|id| Arc::clone(&registry.probes[id].probe)).collect();
+        let triggers = (!list.is_empty()).then(|| Arc::new(Triggers::new(list)));
+        let before = probes[0].triggers();
+        self.refit(registry, ids, |registry| {
+            probes.iter().for_each(|probe| probe.set_triggers(triggers.clone()));
+            registry.learn_orc();
+        });
+        let places: BTreeSet<_> = registry.places_of(ids);
+        let settled = self.path.settle(registry, self.guest.as_ref(), &places, Wait::ForVcpus);
+        settled.map_err(|unsettled| {
+            probes.iter().for_each(|probe| probe.set_triggers(before.clone()));
+            // What could be armed is not to stay so.
+            let _ = self.path.settle(registry, self.guest.as_ref(), &places, Wait::ForVcpus);
+            unsettled.error
+        })
+    }
+}
+
+fn hist_change(trigger: &Trigger) -> Option<HistChange> {
+    match &trigger.kind {
+        TriggerKind::Hist(hist) => hist.change,
+        _ => None,
+    }
+}
+
+/// A new trigger of a probe's event.
+fn live(probe: &Probe, trigger: Trigger) -> Result<Live, ProbeError> {
+    if !probe.actions.iter().any(|action| matches!(action, Action::Record | Action::Stack)) {
+        return Err(TriggerError::NoRecords.into());
+    }
+    if !probe.has_arguments() {
+        return Err(TriggerError::Pending.into());
+    }
+    if let Some(filter) = probe.event_filter() {
+        check_recorded(&filter)?;
+    }
+    let arguments = probe.arguments();
+    let filter = arguments.filter(trigger.filter.as_ref())?;
+    filter.as_ref().map_or(Ok(()), check_recorded)?;
+    let fields = Fields { list: &arguments.list, is_return: probe.returns().is_some() };
+    Ok(Live::new(trigger, filter, &fields)?)
+}
+
+/// Whether records have all that a filter looks at.
+///
+/// # Errors
+/// [`TriggerError::UserText`].
+pub(super) fn check_recorded(filter: &Filter<Field>) -> Result<(), ProbeError> {
+    match filter.asks_for(&|field| matches!(field, Field::UserText { .. })) {
+        true => Err(TriggerError::UserText.into()),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,174 @@
+//! What the tracer's files `trace`, `trace_pipe` and `snapshot` show: times of tracing, as sequence numbers.
+
+use std::collections::VecDeque;
+
+use super::store::{Hit, TraceText};
+
+/// Most times of tracing that are kept: of one more, the first is forgotten.
+const SPANS_MAX: usize = 1024;
+
+/// Something done to the trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Control {
+    /// Events are kept from here on.
+    On,
+    /// They are not.
+    Off,
+    /// What there is goes into the snapshot.
+    Snapshot,
+}
+
+/// The hits of a store, and the sequence number behind the last.
+pub(super) struct Stored<'a> {
+    pub(super) hits: &'a VecDeque<Hit>,
+    pub(super) next: u64,
+}
+
+/// Hits that one of the files shows.
+#[derive(Clone, Default)]
+pub(crate) struct Page {
+    /// In order, with how many are lost before each of these runs.
+    pub(super) runs: Vec<(u64, Vec<Hit>)>,
+    /// Events that there were since it was cleared.
+    pub(super) written: u64,
+}
+
+impl Page {
+    /// Its lines.
+    pub(super) fn text(&self) -> TraceText {
+        let mut text = String::new();
+        for (lost, hits) in &self.runs {
+            if *lost > 0 {
+                text.push_str(&format!("[LOST {lost} EVENTS]\n"));
+            }
+            for hit in hits {
+                hit.write_line(&mut text).expect("a String takes everything");
+            }
+        }
+        TraceText { text, events: self.events(), written: self.written }
+    }
+
+    fn events(&self) -> u64 {
+        self.runs.iter().map(|(_, hits)| hits.len() as u64).sum()
+    }
+
+    fn lost(&self) -> u64 {
+        self.runs.iter().map(|(lost, _)| lost).sum()
+    }
+}
+
+/// Times of tracing: each with its first event, and, once it is over, the first that does not belong to it.
+#[derive(Debug)]
+pub(super) struct TraceBuffer {
+    spans: VecDeque<(u64, Option<u64>)>,
+    /// Events taken since it was cleared, and lost ones.
+    taken: u64,
+}
+
+impl Default for TraceBuffer {
+    fn default() -> Self {
+        Self { spans: [(1, None)].into(), taken: 0 }
+    }
+}
+
+impl TraceBuffer {
+    pub(super) fn is_on(&self) -> bool {
+        self.spans.back().is_some_and(|(_, end)| end.is_none())
+    }
+
+    /// Events from `next` on are kept, or are not.
+    pub(super) fn switch(&mut self, on: bool, next: u64) {
+        match (self.is_on(), on) {
+            (false, true) => match self.spans.back_mut() {
+                Some((_, end)) if *end == Some(next) => *end = None,
+                _ => self.spans.push_back((next, None)),
+            },
+            (true, false) => {
+                if let Some((from, end)) = self.spans.back_mut() {
+                    *end = Some(next.max(*from));
+                }
+            }
+            _ => {}
+        }
+        while self.spans.len() > SPANS_MAX {
+            self.spans.pop_front();
+        }
+    }
+
+    /// Only what comes from `next` on is shown.
+    pub(super) fn clear(&mut self, next: u64) {
+        let on = self.is_on();
+        self.spans.clear();
+        self.taken = 0;
+        self.switch(on, next);
+    }
+
+    /// All that is shown.
+    pub(super) fn read(&self, stored: &Stored<'_>) -> Page {
+        let runs = self.spans.iter().map(|(from, end)| stored.run(*from, *end, usize::MAX));
+        let mut page = Page { runs: runs.collect(), written: 0 };
+        page.written = self.taken + page.events() + page.lost();
+        page
+    }
+
+    /// Takes up to `max` events: nobody else is shown them.
+    pub(super) fn take(&mut self, stored: &Stored<'_>, max: usize) -> Page {
+        let (mut page, mut left) = (Page::default(), max);
+        while let Some((from, end)) = self.spans.front_mut() {
+            let run = stored.run(*from, *end, left);
+            left -= run.1.len();
+            *from = (*from + run.0 + run.1.len() as u64).max(*from);
+            page.runs.push(run);
+            // One that is over has nothing more, once it was read to its end.
+            if left == 0 || end.is_none() {
+                break;
+            }
+            self.spans.pop_front();
+        }
+        self.taken += page.events() + page.lost();
+        page
+    }
+}
+
+impl Stored<'_> {
+    /// Up to `max` events from `from` to before `end`, and how many of those before them are lost.
+    fn run(&self, from: u64, end: Option<u64>, max: usize) -> (u64, Vec<Hit>) {
+        let first = self.next - self.hits.len() as u64;
+        let end = end.unwrap_or(self.next).min(self.next);
+        let from = from.max(1).min(end);
+        let start = from.max(first).min(end);
+        let skip = usize::try_from(start.saturating_sub(first)).expect("at most the capacity");
+        let max = max.min(usize::try_from(end - start).unwrap_or(usize::MAX));
+        let lost = if max == 0 && start < end { 0 } else { start - from };
+        (lost, self.hits.iter().skip(skip).take(max).cloned().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_tracing_are_joined_and_few() {
+        let mut buffer = TraceBuffer::default();
+        buffer.switch(false, 5);
+        assert_eq!((buffer.is_on(), buffer.spans.len()), (false, 1));
+        buffer.switch(true, 5);
+        assert_eq!(buffer.spans, [(1, None)], "nothing came between");
+        buffer.switch(true, 7);
+        buffer.switch(false, 9);
+        buffer.switch(false, 11);
+        buffer.switch(true, 12);
+        assert_eq!(buffer.spans, [(1, Some(9)), (12, None)]);
+        for n in 0..5000 {
+            buffer.switch(n % 2 == 1, 20 + 10 * n);
+        }
+        assert!(buffer.is_on());
+        assert_eq!(buffer.spans.len(), SPANS_MAX);
+        buffer.clear(90_000);
+        assert_eq!(buffer.spans, [(90_000, None)]);
+        buffer.switch(false, 90_000);
+        buffer.clear(90_001);
+        assert!(buffer.spans.is_empty() && !buffer.is_on());
+    }
+}

@@ -1,0 +1,263 @@
+//! Histograms: hits counted by what their fields are.
+
+use std::collections::HashMap;
+
+use super::{Hist, HistField, LATENCY_FIELD, Modifier, TriggerError};
+use crate::definition::{Argument, COMM_FIELD, CPU_FIELD, PID_FIELD, ValueType};
+use crate::events::{Hit, Shown};
+
+/// Longest text that entries are told apart by, in bytes.
+const TEXT_MAX: usize = 255;
+
+/// Where a field is in a hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Arg(usize),
+    Pid,
+    Cpu,
+    Comm,
+    /// How long a return probe's call took, in nanoseconds.
+    Latency,
+    /// The guest's time, in nanoseconds.
+    Time,
+    Stack,
+}
+
+/// A field of a histogram, found in the event.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) field: HistField,
+    /// Its numbers have a sign.
+    pub(crate) is_signed: bool,
+    source: Source,
+}
+
+/// What an entry is told apart by, or a part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum KeyPart {
+    Number(u64),
+    /// The same, of numbers with a sign.
+    Signed(i64),
+    /// A task's name, and its number.
+    Task(String, u32),
+    Text(String),
+    Stack(Vec<u64>),
+    /// It could not be read.
+    Fault,
+}
+
+/// What is known of the hits of one key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Entry {
+    pub(crate) hits: u64,
+    /// The sum of each value, as far as 64 bits hold it.
+    pub(crate) sums: Vec<u64>,
+}
+
+/// A histogram at work.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    pub(crate) hist: Hist,
+    pub(crate) keys: Vec<Found>,
+    pub(crate) values: Vec<Found>,
+    pub(crate) entries: HashMap<Vec<KeyPart>, Entry>,
+    pub(crate) hits: u64,
+    /// Hits for whose key there was no room.
+    pub(crate) dropped: u64,
+    pub(crate) paused: bool,
+}
+
+impl Found {
+    fn of(field: &HistField, list: &[Argument], is_return: bool) -> Result<Self, TriggerError> {
+        let index = list.iter().position(|arg| arg.name == field.name);
+        let source = match (index, field.name.as_str()) {
+            (Some(index), _) => Source::Arg(index),
+            (None, PID_FIELD) => Source::Pid,
+            (None, CPU_FIELD | "cpu" | "common_cpu") => Source::Cpu,
+            (None, COMM_FIELD | "COMM") => Source::Comm,
+            (None, LATENCY_FIELD) if is_return => Source::Latency,
+            (None, "common_timestamp") => Source::Time,
+            (None, "common_stacktrace" | "stacktrace") => Source::Stack,
+            _ => return Err(no_field(field, list, is_return)),
+        };
+        let arg = index.map(|index| &list[index]);
+        if arg.is_some_and(|arg| arg.count.is_some()) {
+            return Err(bad(field, "it is an array, which is not counted by"));
+        }
+        let found = Self {
+            field: field.clone(),
+            is_signed: arg.is_some_and(|arg| arg.is_number() && arg.kind.is_signed()),
+            source,
+        };
+        match found.takes(field.modifier, arg) {
+            true => Ok(found),
+            false => Err(bad(field, "this field has no such modifier")),
+        }
+    }
+
+    fn is_number(&self, arg: Option<&Argument>) -> bool {
+        match self.source {
+            Source::Arg(_) => arg.is_some_and(Argument::is_number),
+            Source::Pid | Source::Cpu | Source::Latency | Source::Time => true,
+            Source::Comm | Source::Stack => false,
+        }
+    }
+
+    fn takes(&self, modifier: Modifier, arg: Option<&Argument>) -> bool {
+        match modifier {
+            Modifier::None => true,
+            Modifier::Execname => self.source == Source::Pid,
+            Modifier::Usecs => matches!(self.source, Source::Latency | Source::Time),
+            Modifier::Hex
+            | Modifier::Sym
+            | Modifier::SymOffset
+            | Modifier::Log2
+            | Modifier::Buckets(_) => self.is_number(arg),
+        }
+    }
+
+    /// The number that it is in a hit, with its sign in two's complement; none where it could not be read.
+    fn number(&self, hit: &Hit) -> Option<u64> {
+        let record = &hit.record;
+        let nanos = |ticks| hit.origin.clock.nanos(ticks);
+        let number = match self.source {
+            Source::Arg(index) => {
+                let kind = hit.origin.fields.get(index)?.kind;
+                kind.narrow((*record.args.get(index)?)?)
+            }
+            Source::Pid => record.task?.pid.into(),
+            Source::Cpu => hit.vcpu.into(),
+            Source::Latency => nanos(record.duration()?),
+            Source::Time => nanos(record.time),
+            Source::Comm | Source::Stack => return None,
+        };
+        Some(if self.field.modifier == Modifier::Usecs { number / 1000 } else { number })
+    }
+
+    fn key(&self, hit: &Hit) -> KeyPart {
+        let cut = |text: &str| {
+            let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
+            let end = ends.take_while(|end| *end <= TEXT_MAX).last().unwrap_or_default();
+            KeyPart::Text(text[..end].to_owned())
+        };
+        match self.source {
+            Source::Stack => return KeyPart::Stack(hit.record.stack.clone()),
+            Source::Comm => {
+                return hit.record.task.map_or(KeyPart::Fault, |task| cut(&task.name()));
+            }
+            Source::Arg(index) => {
+                let shown =
+                    hit.origin.fields.get(index).map(|arg| Shown::of(arg, &hit.record, index));
+                match shown {
+                    Some(Shown::Text(text)) => return cut(&text),
+                    Some(Shown::Number(..)) => {}
+                    Some(Shown::Fault | Shown::Array(_)) | None => return KeyPart::Fault,
+                }
+            }
+            Source::Pid | Source::Cpu | Source::Latency | Source::Time => {}
+        }
+        let Some(number) = self.number(hit) else { return KeyPart::Fault };
+        match self.field.modifier {
+            Modifier::Execname => {
+                let name = hit.record.task.map(|task| task.name()).unwrap_or_default();
+                KeyPart::Task(name, u32::try_from(number).unwrap_or(u32::MAX))
+            }
+            // The power of two that it is not above.
+            Modifier::Log2 => {
+                let above = u64::BITS - number.saturating_sub(1).leading_zeros();
+                KeyPart::Number(above.into())
+            }
+            Modifier::Buckets(size) => KeyPart::Number(number / size * size),
+            _ if self.is_signed => KeyPart::Signed(number.cast_signed()),
+            _ => KeyPart::Number(number),
+        }
+    }
+
+    /// It is made of back-traces.
+    pub(crate) fn is_stack(&self) -> bool {
+        self.source == Source::Stack
+    }
+}
+
+impl Table {
+    /// An empty one over the fields of an event.
+    ///
+    /// # Errors
+    /// [`TriggerError::NoField`], [`TriggerError::BadField`].
+    pub(crate) fn new(
+        hist: &Hist,
+        list: &[Argument],
+        is_return: bool,
+    ) -> Result<Self, TriggerError> {
+        let find = |all: &[HistField]| -> Result<Vec<Found>, TriggerError> {
+            all.iter().map(|field| Found::of(field, list, is_return)).collect()
+        };
+        let (keys, values) = (find(&hist.keys)?, find(&hist.values)?);
+        for value in &values {
+            let arg = list.iter().find(|arg| arg.name == value.field.name);
+            if !value.is_number(arg) {
+                return Err(bad(&value.field, "only numbers are summed up"));
+            }
+            if !matches!(value.field.modifier, Modifier::None | Modifier::Hex | Modifier::Usecs) {
+                return Err(bad(&value.field, "a sum is shown as it is, or by .hex or .usecs"));
+            }
+        }
+        Ok(Self {
+            hist: hist.clone(),
+            keys,
+            values,
+            entries: HashMap::new(),
+            hits: 0,
+            dropped: 0,
+            paused: false,
+        })
+    }
+
+    /// Forgets all hits.
+    pub(crate) fn clear(&mut self) {
+        self.entries = HashMap::new();
+        (self.hits, self.dropped) = (0, 0);
+    }
+
+    /// Whether it needs the back-trace of each hit.
+    pub(crate) fn wants_stack(&self) -> bool {
+        self.keys.iter().any(Found::is_stack)
+    }
+
+    /// Counts a hit.
+    pub(crate) fn add(&mut self, hit: &Hit) {
+        if self.paused {
+            return;
+        }
+        self.hits += 1;
+        let key: Vec<KeyPart> = self.keys.iter().map(|key| key.key(hit)).collect();
+        let has_room = self.entries.len() < usize::try_from(self.hist.size).unwrap_or(usize::MAX);
+        if !has_room && !self.entries.contains_key(&key) {
+            self.dropped += 1;
+            return;
+        }
+        let entry = self.entries.entry(key).or_default();
+        entry.hits += 1;
+        entry.sums.resize(self.values.len(), 0);
+        for (sum, value) in entry.sums.iter_mut().zip(&self.values) {
+            *sum = sum.wrapping_add(value.number(hit).unwrap_or_default());
+        }
+    }
+}
+
+fn bad(field: &HistField, why: &'static str) -> TriggerError {
+    TriggerError::BadField { field: field.to_string(), why }
+}
+
+fn no_field(field: &HistField, list: &[Argument], is_return: bool) -> TriggerError {
+    let args = list.iter().map(|arg| arg.name.as_str());
+    let latency = is_return.then_some(LATENCY_FIELD);
+    let common = [PID_FIELD, CPU_FIELD, COMM_FIELD, "common_timestamp", "common_stacktrace"];
+    let known: Vec<&str> = args.chain(common).chain(latency).collect();
+    TriggerError::NoField { name: field.name.clone(), known: known.join(", ") }
+}
+
+/// Whether a value's type has its numbers shown as symbols.
+pub(crate) fn is_symbol(kind: ValueType) -> bool {
+    matches!(kind, ValueType::Symbol | ValueType::SymbolText)
+}

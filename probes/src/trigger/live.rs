@@ -1,0 +1,149 @@
+//! The triggers of an event at work: what each hit sets off.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::hist::Table;
+use super::{HistChange, Trigger, TriggerError, TriggerKind};
+use crate::definition::{Argument, Field, Filter};
+use crate::events::{Control, Hit, Step, field_value};
+
+/// A trigger at work.
+pub(crate) struct Live {
+    pub(crate) trigger: Trigger,
+    filter: Option<Filter<Field>>,
+    /// How often it is still set off; without a limit, not looked at.
+    left: AtomicU64,
+    /// Of a histogram.
+    table: Option<Mutex<Table>>,
+}
+
+/// What an event's fields are, for triggers.
+pub(crate) struct Fields<'a> {
+    pub(crate) list: &'a [Argument],
+    pub(crate) is_return: bool,
+}
+
+impl Live {
+    /// A new one; `filter` is the trigger's own over the event's fields.
+    ///
+    /// # Errors
+    /// [`TriggerError`].
+    pub(crate) fn new(
+        trigger: Trigger,
+        filter: Option<Filter<Field>>,
+        fields: &Fields<'_>,
+    ) -> Result<Self, TriggerError> {
+        let table = match &trigger.kind {
+            TriggerKind::Hist(hist) => {
+                let mut table = Table::new(hist, fields.list, fields.is_return)?;
+                table.paused = hist.change == Some(HistChange::Pause);
+                Some(Mutex::new(table))
+            }
+            _ => None,
+        };
+        let left = AtomicU64::new(trigger.count.unwrap_or_default());
+        Ok(Self { trigger, filter, left, table })
+    }
+
+    /// Its histogram.
+    pub(crate) fn table(&self) -> Option<MutexGuard<'_, Table>> {
+        Some(self.table.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether it needs the back-trace of each hit.
+    pub(crate) fn wants_stack(&self) -> bool {
+        self.trigger.kind == TriggerKind::Stacktrace
+            || self.table().is_some_and(|table| table.wants_stack())
+    }
+
+    /// Whether a hit sets it off; one time less is left then.
+    fn is_set_off(&self, hit: &Hit) -> bool {
+        if !self.filter.as_ref().is_none_or(|filter| holds(filter, hit)) {
+            return false;
+        }
+        let take = |left: u64| left.checked_sub(1);
+        self.trigger.count.is_none()
+            || self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+
+    /// Changes a histogram.
+    pub(crate) fn change(&self, change: HistChange) {
+        let Some(mut table) = self.table() else { return };
+        match change {
+            HistChange::Pause => table.paused = true,
+            HistChange::Continue => table.paused = false,
+            HistChange::Clear => table.clear(),
+        }
+    }
+
+    /// Its line in the file `trigger`.
+    pub(crate) fn line(&self) -> String {
+        match self.table() {
+            None => format!("{}\n", self.trigger),
+            Some(table) => {
+                let state = if table.paused { "paused" } else { "active" };
+                format!("{} [{state}]\n", self.trigger)
+            }
+        }
+    }
+}
+
+/// Whether a filter lets a recorded hit through.
+pub(crate) fn holds(filter: &Filter<Field>, hit: &Hit) -> bool {
+    filter.holds(&mut |field| field_value(field, hit))
+}
+
+/// The triggers of one event, at least one.
+pub(crate) struct Triggers {
+    list: Vec<Arc<Live>>,
+    /// Some trigger needs the back-trace of each hit.
+    pub(crate) want_stack: bool,
+}
+
+impl Triggers {
+    pub(crate) fn new(list: Vec<Arc<Live>>) -> Self {
+        let want_stack = list.iter().any(|live| live.wants_stack());
+        Self { list, want_stack }
+    }
+
+    /// In the order in which they were set.
+    pub(crate) fn list(&self) -> &[Arc<Live>] {
+        &self.list
+    }
+
+    /// What a hit sets off, in order, with the hit itself in between where it becomes an event: it does where `is_shown`
+    /// says so, or it has a back-trace by a trigger. Its own back-trace stays where `keeps_stack`. Says whether it became
+    /// one.
+    pub(crate) fn apply(
+        &self,
+        mut hit: Hit,
+        is_shown: impl FnOnce(&Hit) -> bool,
+        keeps_stack: bool,
+        steps: &mut Vec<Step>,
+    ) -> bool {
+        let set_off = |wanted: &TriggerKind| {
+            let named = self.list.iter().find(|live| live.trigger.kind.is_same(wanted));
+            named.is_some_and(|live| live.is_set_off(&hit))
+        };
+        let (on, snapshot) = (set_off(&TriggerKind::TraceOn), set_off(&TriggerKind::Snapshot));
+        let (off, stack) = (set_off(&TriggerKind::TraceOff), set_off(&TriggerKind::Stacktrace));
+        for live in &self.list {
+            if let Some(mut table) = live.table().filter(|_| live.is_set_off(&hit)) {
+                table.add(&hit);
+            }
+        }
+        let before = [(on, Control::On), (snapshot, Control::Snapshot)];
+        let control = |(is, control): (bool, Control)| is.then_some(Step::Control(control));
+        steps.extend(before.into_iter().filter_map(control));
+        let shown = stack || is_shown(&hit);
+        if shown {
+            if !stack && !keeps_stack {
+                hit.record.stack.clear();
+            }
+            steps.push(Step::Keep(hit));
+        }
+        steps.extend(control((off, Control::Off)));
+        shown
+    }
+}

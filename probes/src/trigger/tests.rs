@@ -1,0 +1,293 @@
+//! Of commands, and of what hits set off.
+
+use std::sync::Arc;
+
+use exoprobe_introspect::{SymbolTable, TaskId};
+use exoprobe_vmm::{GuestClock, GuestTime, Gva};
+use proptest::prelude::*;
+
+use super::hist::Table;
+use super::*;
+use crate::definition::{Argument, FetchArg, parse_line};
+use crate::events::{Control, Hit, Origin, Record, Returned, Step};
+
+fn parsed(text: &str) -> TriggerCommand {
+    parse_trigger(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+fn added(text: &str) -> Trigger {
+    match parsed(text) {
+        TriggerCommand::Add(trigger) => trigger,
+        TriggerCommand::Remove(_) => panic!("{text}"),
+    }
+}
+
+#[test]
+fn commands_are_those_of_the_kernel() {
+    let cases = [
+        ("traceoff", "traceoff:unlimited"),
+        ("traceon:3", "traceon:count=3"),
+        ("snapshot:1 if fd > 2", "snapshot:count=1 if fd > 0x2"),
+        (" stacktrace:0x10  if  comm == \"sh\" ", "stacktrace:count=16 if comm == \"sh\""),
+        ("hist:keys=fd", "hist:keys=fd:vals=hitcount:sort=hitcount:size=2048"),
+        (
+            "hist:key=common_pid.execname,fd.log2:values=hitcount,len:sort=len.descending,fd:size=200:pause if fd == 3",
+            "hist:keys=common_pid.execname,fd.log2:vals=hitcount,len:sort=len.descending,fd:size=256 if fd == 0x3",
+        ),
+        (
+            "hist:keys=a.buckets=100,b.sym-offset,c.hex",
+            "hist:keys=a.buckets=100,b.sym-offset,c.hex:vals=hitcount:sort=hitcount:size=2048",
+        ),
+    ];
+    for (text, listed) in cases {
+        assert_eq!(added(text).to_string(), listed);
+        assert_eq!(added(listed).to_string(), listed);
+    }
+    assert!(matches!(parsed("!hist:keys=fd"), TriggerCommand::Remove(_)));
+    let hist = |text: &str| match added(text).kind {
+        TriggerKind::Hist(hist) => hist.change,
+        _ => None,
+    };
+    assert_eq!(hist("hist:keys=a:clear"), Some(HistChange::Clear));
+    assert_eq!(hist("hist:keys=a:cont"), Some(HistChange::Continue));
+}
+
+#[test]
+fn faults_have_their_place() {
+    let cases = [
+        ("", "HIST_NOT_FOUND", 0),
+        ("!", "HIST_NOT_FOUND", 1),
+        ("tracof", "HIST_NOT_FOUND", 0),
+        ("traceoff:0", "EXPECT_NUMBER", 9),
+        ("traceoff:x", "EXPECT_NUMBER", 9),
+        ("traceoff unless a", "NO_FILTER", 9),
+        ("traceoff if a = 1", "INVALID_OP", 14),
+        ("hist", "HIST_CREATE_FAIL", 4),
+        ("hist:vals=a", "HIST_CREATE_FAIL", 5),
+        ("hist:keys=a,b,c,d", "HIST_CREATE_FAIL", 10),
+        ("hist:keys=a:vals=b,c,d", "HIST_CREATE_FAIL", 17),
+        ("hist:keys=a:frob", "HIST_CREATE_FAIL", 12),
+        ("hist:keys=a,", "FIELD_NOT_FOUND", 12),
+        ("hist:keys=a b", "NO_FILTER", 12),
+        ("hist:keys=a.frob", "BAD_FIELD_MODIFIER", 12),
+        ("hist:keys=a.buckets=0", "BAD_FIELD_MODIFIER", 12),
+        ("hist:keys=a:sort=b", "INVALID_SORT_FIELD", 12),
+        ("hist:keys=a:sort=a.up", "INVALID_SORT_MODIFIER", 17),
+        ("hist:keys=a:sort=", "EMPTY_SORT_FIELD", 17),
+        ("hist:keys=a:sort=a,a,a", "TOO_MANY_SORT_FIELDS", 17),
+        ("hist:keys=a:size=1", "EXPECT_NUMBER", 17),
+        ("hist:keys=a:size=131073", "EXPECT_NUMBER", 17),
+    ];
+    for (text, id, position) in cases {
+        let error = parse_trigger(text).unwrap_err();
+        assert_eq!((error.id, error.position), (id, position), "{text}: {error}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_written_is_a_trigger_or_a_fault_within_it(text in "\\PC{0,60}|!?(hist|traceon)[:=,. a-z0-9\"~&|!()]{0,40}") {
+        match parse_trigger(&text) {
+            Err(error) => prop_assert!(error.position <= text.len()),
+            // What it comes to is listed as what can be written.
+            Ok(TriggerCommand::Add(found) | TriggerCommand::Remove(found)) => {
+                prop_assert_eq!(added(&found.to_string()).to_string(), found.to_string());
+            }
+        }
+    }
+}
+
+fn symbols() -> SymbolTable {
+    let map = "ffffffff81000000 T _stext\nffffffff81000000 T first\nffffffff81000100 T second\nffffffff81000200 T _etext\n";
+    SymbolTable::from_system_map(map).unwrap()
+}
+
+fn fields(line: &str) -> Box<[Argument]> {
+    let definition = parse_line(line).unwrap();
+    let kind = |arg: &FetchArg| arg.kind.unwrap_or_default();
+    let each = definition.args.iter().enumerate().map(|(index, arg)| Argument {
+        name: definition.arg_name(index),
+        fetch: arg.body.clone(),
+        kind: kind(arg),
+        count: arg.count,
+    });
+    each.collect()
+}
+
+const LINE: &str = "r:e f fd=%di:s32 len=%si:u64 at=%dx";
+
+/// A hit with these values, of a task, that took so many ticks.
+fn hit(args: [u64; 3], pid: u32, took: u64) -> Hit {
+    let origin = Arc::new(Origin {
+        group: "kprobes".into(),
+        event: "e".into(),
+        symbol_name: None,
+        offset: 0,
+        at: Gva(0x10),
+        addr: "0x10".into(),
+        fields: fields(LINE),
+        symbols: None,
+        clock: GuestClock::default(),
+    });
+    let record = Record {
+        probe: 1,
+        time: 1000,
+        task: Some(TaskId { pid, comm: *b"sh\0\0\0\0\0\0\0\0\0\0\0\0\0\0" }),
+        returned: Some(Returned { to: Gva(0), entered: GuestTime(1000 - took) }),
+        args: args.map(Some).to_vec(),
+        stack: vec![0xffff_ffff_8100_0008, 0xffff_ffff_8100_0104],
+        text: Box::default(),
+    };
+    Hit { origin, vcpu: 1, record }
+}
+
+/// The lines of a histogram over some hits, without the first four.
+fn counted(command: &str, hits: &[Hit]) -> Vec<String> {
+    let trigger = added(command);
+    let TriggerKind::Hist(hist) = &trigger.kind else { panic!("{command}") };
+    let mut table = Table::new(hist, &fields(LINE), true).unwrap();
+    hits.iter().for_each(|hit| table.add(hit));
+    let text = table.text("LINE\n", &fields(LINE), Some(&symbols()));
+    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    assert_eq!(lines[..4], ["# event histogram", "#", "# trigger info: LINE", "#"], "{text}");
+    lines[5..].to_vec()
+}
+
+#[test]
+fn hits_are_counted_by_their_keys_and_values_summed() {
+    let hits = [
+        hit([3, 10, 0], 7, 0),
+        hit([4, 1, 0], 7, 0),
+        hit([3, 20, 0], 8, 0),
+        hit([u64::from(u32::MAX), 5, 0], 7, 0),
+    ];
+    assert_eq!(
+        counted("hist:keys=fd:vals=len:sort=len.descending", &hits),
+        [
+            "{ fd:          3 } hitcount:          2  len:         30",
+            "{ fd:         -1 } hitcount:          1  len:          5",
+            "{ fd:          4 } hitcount:          1  len:          1",
+            "",
+            "Totals:",
+            "    Hits: 4",
+            "    Entries: 3",
+            "    Dropped: 0",
+        ]
+    );
+    let by_task = counted("hist:keys=common_pid.execname,cpu", &hits);
+    assert_eq!(
+        by_task[..2],
+        [
+            "{ common_pid: sh              [         8], cpu:          1 } hitcount:          1",
+            "{ common_pid: sh              [         7], cpu:          1 } hitcount:          3",
+        ]
+    );
+    let cases = [
+        ("hist:keys=comm", "{ comm: sh                                  } hitcount:          4"),
+        ("hist:keys=len.log2:sort=len", "{ len: ~ 2^0  } hitcount:          1"),
+        ("hist:keys=len.buckets=10:sort=len", "{ len: ~ 0-9 } hitcount:          2"),
+        ("hist:keys=len.hex:sort=len.descending", "{ len: 14 } hitcount:          1"),
+        ("hist:keys=common_latency", "{ common_latency:          0 } hitcount:          4"),
+    ];
+    for (command, first) in cases {
+        assert_eq!(counted(command, &hits)[0], first, "{command}");
+    }
+}
+
+#[test]
+fn addresses_and_back_traces_are_shown_by_symbols() {
+    let at = hit([0, 0, 0xffff_ffff_8100_0104], 1, 0);
+    let all = std::slice::from_ref(&at);
+    let sym = format!("{{ at: [ffffffff81000104] {:<45} }} hitcount:          1", "second");
+    assert_eq!(counted("hist:keys=at.sym", all)[0], sym);
+    let sym = format!("{{ at: [ffffffff81000104] {:<55} }} hitcount:          1", "second+0x4");
+    assert_eq!(counted("hist:keys=at.sym-offset", all)[0], sym);
+    assert_eq!(
+        counted("hist:keys=stacktrace", all)[..4],
+        [
+            "{ stacktrace:",
+            "         first+0x8/0x100",
+            "         second+0x4/0x100",
+            "} hitcount:          1",
+        ]
+    );
+}
+
+#[test]
+fn a_full_histogram_drops_new_keys_and_counts_the_others() {
+    let mut hits: Vec<Hit> = (0..200).map(|fd| hit([fd, 0, 0], 1, 0)).collect();
+    hits.push(hit([3, 0, 0], 1, 0));
+    let lines = counted("hist:keys=fd:size=128:sort=hitcount.descending", &hits);
+    assert_eq!(lines[0], "{ fd:          3 } hitcount:          2");
+    assert_eq!(lines[lines.len() - 3..], ["    Hits: 201", "    Entries: 128", "    Dropped: 72"]);
+}
+
+#[test]
+fn fields_that_are_not_there_are_named() {
+    let refused = |command: &str| {
+        let trigger = added(command);
+        let TriggerKind::Hist(hist) = &trigger.kind else { panic!("{command}") };
+        Table::new(hist, &fields("p:e f fd=%di s=+0(%si):string a=@0x10:u8[4]"), false).unwrap_err()
+    };
+    for (command, part) in [
+        ("hist:keys=fb", "fb"),
+        ("hist:keys=common_latency", "common_latency"),
+        ("hist:keys=a", "a"),
+        ("hist:keys=s.log2", "s.log2"),
+        ("hist:keys=fd.execname", "fd.execname"),
+        ("hist:keys=fd.usecs", "fd.usecs"),
+        ("hist:keys=fd:vals=s", "s"),
+        ("hist:keys=s:vals=fd.log2", "fd.log2"),
+    ] {
+        assert_eq!(refused(command).fault().1, Some(part), "{command}");
+    }
+    assert!(refused("hist:keys=fb").to_string().contains("fd, s, a, common_pid"));
+}
+
+fn triggers(commands: &[&str]) -> Triggers {
+    let list = fields(LINE);
+    let fields = Fields { list: &list, is_return: true };
+    let live = |command: &&str| Arc::new(Live::new(added(command), None, &fields).unwrap());
+    Triggers::new(commands.iter().map(live).collect())
+}
+
+/// What a hit comes to: events as their number of places of back-trace.
+fn steps(triggers: &Triggers, is_shown: bool) -> Vec<Result<usize, Control>> {
+    let mut steps = Vec::new();
+    let shown = triggers.apply(hit([0; 3], 1, 0), |_| is_shown, false, &mut steps);
+    let found: Vec<_> = steps
+        .into_iter()
+        .map(|step| match step {
+            Step::Keep(hit) => Ok(hit.record.stack.len()),
+            Step::Control(control) => Err(control),
+        })
+        .collect();
+    assert_eq!(found.iter().any(Result::is_ok), shown);
+    found
+}
+
+#[test]
+fn hits_set_triggers_off_in_the_kernels_order_and_as_often_as_told() {
+    let all = triggers(&["traceoff:1", "stacktrace:2", "snapshot", "traceon:1"]);
+    assert!(all.want_stack);
+    let first = [Err(Control::On), Err(Control::Snapshot), Ok(2), Err(Control::Off)];
+    assert_eq!(steps(&all, true), first);
+    assert_eq!(steps(&all, false), [Err(Control::Snapshot), Ok(2)], "for its back-trace");
+    assert_eq!(steps(&all, true), [Err(Control::Snapshot), Ok(0)]);
+    assert_eq!(steps(&all, false), [Err(Control::Snapshot)]);
+}
+
+#[test]
+fn a_paused_histogram_counts_nothing() {
+    let all = triggers(&["hist:keys=fd:pause"]);
+    let live = &all.list()[0];
+    let hits = || live.table().unwrap().hits;
+    assert!(live.line().ends_with(":size=2048 [paused]\n") && !all.want_stack);
+    steps(&all, true);
+    assert_eq!(hits(), 0);
+    live.change(HistChange::Continue);
+    steps(&all, false);
+    assert_eq!(hits(), 1, "also of an event that is not enabled");
+    live.change(HistChange::Clear);
+    assert!(hits() == 0 && live.line().ends_with(" [active]\n"));
+}

@@ -1,0 +1,61 @@
+//! Triggers of events: the files `trigger` and `hist`.
+
+use exoprobe_probes::definition::FieldError;
+use exoprobe_probes::trigger::parse_trigger;
+use exoprobe_probes::{Engine, ProbeError};
+
+use crate::error::TracerError;
+use crate::event::field_fault;
+use crate::log::ErrorLog;
+
+/// What the file `trigger` says where there are none.
+const NONE: &str = "# Available triggers:\n# traceon traceoff snapshot stacktrace hist\n";
+
+/// The text of the file `trigger`.
+pub(crate) fn listing(engine: &Engine, group: &str, event: &str) -> Result<String, ProbeError> {
+    let lines = engine.trigger_lines(group, event)?;
+    Ok(if lines.is_empty() { NONE.to_owned() } else { lines })
+}
+
+/// Sets or removes a trigger of an event, by a command.
+///
+/// # Errors
+/// [`TracerError`]: what is wrong with the command, or what the engine says; all is as before then.
+pub(crate) fn write(
+    engine: &Engine,
+    log: &mut ErrorLog,
+    (group, event): (&str, &str),
+    text: &str,
+) -> Result<(), TracerError> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Ok(());
+    }
+    let set = parse_trigger(text).map_err(TracerError::from).and_then(|command| {
+        engine.set_trigger(group, event, command).map_err(|error| fault(text, error))
+    });
+    set.inspect_err(|error| {
+        let line = text.lines().next().unwrap_or_default().to_owned();
+        let column = error.position.unwrap_or_default().min(line.len());
+        log.add(
+            engine.micros(),
+            &format!("trigger:{group}:{event}"),
+            &error.message,
+            (line, column),
+        );
+    })
+}
+
+/// Which part of a command the engine does not take.
+fn fault(text: &str, error: ProbeError) -> TracerError {
+    let (id, name) = match &error {
+        ProbeError::Filter { error: FieldError::NoSuch(name), .. } => {
+            ("FIELD_NOT_FOUND", Some(name.as_str()))
+        }
+        ProbeError::Filter { error, .. } => ("ILLEGAL_FIELD_OP", Some(error.field().as_str())),
+        ProbeError::Trigger(error) => error.fault(),
+        _ => return error.into(),
+    };
+    let position = Some(name.map_or(0, |name| field_fault(text, name)));
+    TracerError { position, id: Some(id), ..TracerError::from(error) }
+}
