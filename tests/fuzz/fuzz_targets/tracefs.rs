@@ -54,6 +54,10 @@ impl Guest for Still {
         Ok(0)
     }
 
+    fn tsc_offset(&self) -> Result<u64, VcpuError> {
+        Ok(0)
+    }
+
     fn sync_vcpus(&self) -> Result<(), VcpuError> {
         Ok(())
     }
