@@ -10,7 +10,7 @@ const BUCKETS: usize = u64::BITS as usize;
 /// How long calls took, by powers of two of nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Calls that were timed: those whose return was recorded.
+    /// Calls that were timed: those whose return was recorded, also for the sake of a trigger alone.
     pub calls: u64,
     /// Nanoseconds of all of them together.
     pub total_ns: u64,

@@ -127,8 +127,9 @@ impl HitPath {
         writer.args(*may_fault, list.iter().enumerate().map(value));
         writer.stack(stack);
         writer.text(bytes.as_slice());
-        writer.finish();
+        // Before the consumer sees it, who may take it back.
         count(&probe.books.recorded);
+        writer.finish();
     }
 
     /// The way to a hit: the place itself, of a return where it led to, and the callers above.

@@ -45,6 +45,22 @@ impl Engine {
     }
 
     pub(super) fn drain_locked(&self, registry: &Registry) -> usize {
+        self.drain_as(registry, &|probe| probe.triggers())
+    }
+
+    /// As [`Self::drain_locked`], where what some probes have hit is for the triggers that they had.
+    pub(super) fn drain_for(&self, registry: &Registry, ids: &[u32], before: &Arc<Triggers>) {
+        self.drain_as(registry, &|probe| match ids.contains(&probe.id) {
+            true => Some(Arc::clone(before)),
+            false => probe.triggers(),
+        });
+    }
+
+    fn drain_as(
+        &self,
+        registry: &Registry,
+        triggers_of: &dyn Fn(&Probe) -> Option<Arc<Triggers>>,
+    ) -> usize {
         let mut guests = self.path.rings_of_guest.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch: Vec<(u8, Record)> = Vec::new();
         guests.drain(self.guest.hidden(), |found, record| {
@@ -61,7 +77,7 @@ impl Engine {
                 let from = registry.probes.get(&record.probe)?;
                 let origin = Arc::new(self.origin(registry, from));
                 let probe = Arc::clone(&from.probe);
-                Some(Source { triggers: probe.triggers(), probe, origin })
+                Some(Source { triggers: triggers_of(&probe), probe, origin })
             });
             // A probe that has gone tells nothing any more.
             let Some(source) = &*source else { continue };

@@ -65,7 +65,10 @@ impl Engine {
         let found = probes.iter().map(|probe| probe.find_filter(filter.as_deref()));
         let found = found.collect::<Result<Vec<_>, _>>()?;
         if probes[0].triggers().is_some() {
-            found.iter().flatten().try_for_each(check_recorded)?;
+            for (probe, found) in probes.iter().zip(&found) {
+                let list = &probe.arguments().list;
+                found.as_ref().map_or(Ok(()), |filter| check_recorded(filter, list))?;
+            }
             // What was hit so far is of before.
             self.drain_locked(&registry);
         }

@@ -330,6 +330,8 @@ impl Engine {
 
     fn remove(&self, registry: &mut Registry, ids: &[u32]) -> Result<(), ProbeError> {
         let guest = self.guest.as_ref();
+        // Their triggers go with them.
+        self.drain_locked(registry);
         let disarmed = self.path.disarm_all(registry, guest, ids);
         // Their last hits become events while they are still in the books.
         self.drain_locked(registry);

@@ -226,10 +226,11 @@ impl HitPath {
         if !optimizer.changed && optimizer.busy.is_empty() {
             return Optimization { total: optimizer.installed.len(), ..Optimization::default() };
         }
-        optimizer.changed = false;
-        if !sites.is_empty() {
-            rings.set_clock(|| guest.tsc_offset().unwrap_or_default());
+        // Without it nothing could be told of when: another time.
+        if !sites.is_empty() && !rings.learn_clock(|| guest.tsc_offset()) {
+            return Optimization { total: optimizer.installed.len(), ..Optimization::default() };
         }
+        optimizer.changed = false;
         let is_due = |site: &&Arc<Site>| registry.optimizer.is_due(site.at);
         let sites: Vec<Arc<Site>> = registry.sites.values().filter(is_due).cloned().collect();
         for site in sites {

@@ -141,6 +141,18 @@ impl Probe {
         self.enabled.load(Ordering::Relaxed)
     }
 
+    /// Something of its own runs in the VMM at its hits.
+    pub(crate) fn has_handlers(&self) -> bool {
+        match &self.role {
+            Role::Kprobe { pre_handler, post_handler } => {
+                pre_handler.is_some() || post_handler.is_some()
+            }
+            Role::Kretprobe(returns) => {
+                returns.handler.is_some() || returns.entry_handler.is_some()
+            }
+        }
+    }
+
     /// What its hits set off; none without triggers.
     pub(crate) fn triggers(&self) -> Option<Arc<Triggers>> {
         self.triggers.load_full()

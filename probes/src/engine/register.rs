@@ -248,7 +248,9 @@ impl HitPath {
         ids: &[u32],
     ) -> Result<(), ProbeError> {
         for id in ids {
-            registry.probes[id].probe.enabled.store(false, Ordering::SeqCst);
+            let probe = &registry.probes[id].probe;
+            probe.enabled.store(false, Ordering::SeqCst);
+            probe.set_triggers(None);
         }
         let places = registry.places_of(ids);
         let settled = self.settle(registry, guest, &places, Wait::ForVcpus);

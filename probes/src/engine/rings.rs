@@ -147,9 +147,10 @@ impl Rings {
         Ok(around)
     }
 
-    /// Learns how records tell time, once.
-    pub(super) fn set_clock(&mut self, read: impl FnOnce() -> u64) {
-        self.clock.get_or_insert_with(read);
+    /// Learns how records tell time, once; says whether that is known.
+    pub(super) fn learn_clock<E>(&mut self, read: impl FnOnce() -> Result<u64, E>) -> bool {
+        self.clock = self.clock.or_else(|| read().ok());
+        self.clock.is_some()
     }
 
     /// What is added to the guest's time-stamp counter to have its time.

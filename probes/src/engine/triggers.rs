@@ -11,11 +11,14 @@ use super::Engine;
 use super::probe::Probe;
 use super::register::Wait;
 use super::registry::Registry;
-use crate::definition::{Action, Field, Filter};
+use crate::definition::{Action, Argument, Field, Filter, USER_TEXT};
 use crate::error::ProbeError;
 use crate::trigger::{
     Fields, HistChange, Live, Trigger, TriggerCommand, TriggerError, TriggerKind, Triggers,
 };
+
+/// Most triggers of an event: each looks at every hit.
+const TRIGGERS_MAX: usize = 16;
 
 impl Engine {
     /// Sets, changes or removes a trigger of an event.
@@ -56,6 +59,9 @@ impl Engine {
                 (Some(_), None) => return Err(TriggerError::There(trigger.kind.name()).into()),
                 (None, Some(HistChange::Continue | HistChange::Clear)) => {
                     return Err(TriggerError::NotThere(trigger.kind.name()).into());
+                }
+                (None, _) if there.len() >= TRIGGERS_MAX => {
+                    return Err(TriggerError::TooMany(TRIGGERS_MAX).into());
                 }
                 (None, _) => {
                     let new = Arc::new(live(&probe, trigger)?);
@@ -109,8 +115,9 @@ impl Engine {
         };
         let texts = triggers.list().iter().filter_map(|live| {
             let line = live.line();
-            // Not under the registry's lock: there may be much to sort.
-            Some(live.table()?.clone().text(&line, &list, symbols.as_ref()))
+            // Not under any lock: there may be much to sort.
+            let table = live.table()?.clone();
+            Some(table.text(&line, &list, symbols.as_ref()))
         });
         Ok(texts.collect::<Vec<_>>().join("\n\n"))
     }
@@ -125,18 +132,27 @@ impl Engine {
             ids.iter().map(|id| Arc::clone(&registry.probes[id].probe)).collect();
         let triggers = (!list.is_empty()).then(|| Arc::new(Triggers::new(list)));
         let before = probes[0].triggers();
+        let arms = before.is_none() && triggers.is_some();
         self.refit(registry, ids, |registry| {
             probes.iter().for_each(|probe| probe.set_triggers(triggers.clone()));
             registry.learn_orc();
         });
         let places: BTreeSet<_> = registry.places_of(ids);
         let settled = self.path.settle(registry, self.guest.as_ref(), &places, Wait::ForVcpus);
-        settled.map_err(|unsettled| {
-            probes.iter().for_each(|probe| probe.set_triggers(before.clone()));
-            // What could be armed is not to stay so.
-            let _ = self.path.settle(registry, self.guest.as_ref(), &places, Wait::ForVcpus);
-            unsettled.error
-        })
+        if let Some(before) = before {
+            // What was hit meanwhile was recorded for them.
+            self.drain_for(registry, ids, &before);
+        }
+        match settled {
+            Err(unsettled) if arms => {
+                probes.iter().for_each(|probe| probe.set_triggers(None));
+                // What could be armed is not to stay so.
+                let _ = self.path.settle(registry, self.guest.as_ref(), &places, Wait::ForVcpus);
+                Err(unsettled.error)
+            }
+            // A place that the guest has rewritten is in nobody's way.
+            Err(_) | Ok(()) => Ok(()),
+        }
     }
 }
 
@@ -149,18 +165,20 @@ fn hist_change(trigger: &Trigger) -> Option<HistChange> {
 
 /// A new trigger of a probe's event.
 fn live(probe: &Probe, trigger: Trigger) -> Result<Live, ProbeError> {
-    if !probe.actions.iter().any(|action| matches!(action, Action::Record | Action::Stack)) {
-        return Err(TriggerError::NoRecords.into());
+    // All else would be done by hits that are not wanted for it.
+    let records = matches!(probe.actions.as_slice(), [Action::Record | Action::Stack]);
+    if !records || probe.has_handlers() {
+        return Err(TriggerError::NotOnlyRecords.into());
     }
     if !probe.has_arguments() {
         return Err(TriggerError::Pending.into());
     }
-    if let Some(filter) = probe.event_filter() {
-        check_recorded(&filter)?;
-    }
     let arguments = probe.arguments();
+    if let Some(filter) = probe.event_filter() {
+        check_recorded(&filter, &arguments.list)?;
+    }
     let filter = arguments.filter(trigger.filter.as_ref())?;
-    filter.as_ref().map_or(Ok(()), check_recorded)?;
+    filter.as_ref().map_or(Ok(()), |filter| check_recorded(filter, &arguments.list))?;
     let fields = Fields { list: &arguments.list, is_return: probe.returns().is_some() };
     Ok(Live::new(trigger, filter, &fields)?)
 }
@@ -169,9 +187,10 @@ fn live(probe: &Probe, trigger: Trigger) -> Result<Live, ProbeError> {
 ///
 /// # Errors
 /// [`TriggerError::UserText`].
-pub(super) fn check_recorded(filter: &Filter<Field>) -> Result<(), ProbeError> {
-    match filter.asks_for(&|field| matches!(field, Field::UserText { .. })) {
-        true => Err(TriggerError::UserText.into()),
-        false => Ok(()),
+pub(super) fn check_recorded(filter: &Filter<Field>, list: &[Argument]) -> Result<(), ProbeError> {
+    let is_of = |index: usize| filter.asks_for(&|field| field == Field::UserText { index });
+    match (0..list.len()).find(|index| is_of(*index)) {
+        Some(index) => Err(TriggerError::UserText(list[index].name.clone() + USER_TEXT).into()),
+        None => Ok(()),
     }
 }

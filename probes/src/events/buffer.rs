@@ -91,7 +91,9 @@ impl TraceBuffer {
             _ => {}
         }
         while self.spans.len() > SPANS_MAX {
-            self.spans.pop_front();
+            if let Some((from, Some(end))) = self.spans.pop_front() {
+                self.taken += end - from;
+            }
         }
     }
 

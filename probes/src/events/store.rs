@@ -102,7 +102,7 @@ struct Kept {
     /// Sequence number of the next event.
     next: u64,
     buffer: TraceBuffer,
-    snapshot: Option<Page>,
+    snapshot: Option<Arc<Page>>,
 }
 
 impl Kept {
@@ -120,7 +120,7 @@ impl Kept {
                 let (buffer, stored) = self.parts();
                 let page = buffer.read(&stored);
                 buffer.clear(next);
-                self.snapshot = Some(page);
+                self.snapshot = Some(Arc::new(page));
             }
         }
     }

@@ -15,7 +15,7 @@ use std::fmt;
 pub(crate) use live::{Fields, Live, Triggers, holds};
 pub use parse::parse_trigger;
 
-use crate::definition::{Filter, USER_TEXT};
+use crate::definition::Filter;
 
 /// Name of the field that says how long a return probe's call took, in nanoseconds.
 pub const LATENCY_FIELD: &str = "common_latency";
@@ -236,12 +236,19 @@ pub enum TriggerError {
     },
     /// A filter looks at what is not recorded.
     #[error(
-        "a filter over `.ustring` reads the user's memory at the hit, and triggers go by what is recorded: record the text as an argument"
+        "the filter's `{0}` is the user's memory at the hit, and triggers go by what is recorded: record the text as \
+         an argument"
     )]
-    UserText,
-    /// The probe has no record of its hits.
-    #[error("the probe records nothing that a trigger could go by: its actions are other ones")]
-    NoRecords,
+    UserText(String),
+    /// The probe does other things, or does not record.
+    #[error(
+        "the probe does more than to record its hits, or does not: triggers, which look at every hit, are for those \
+         that only record"
+    )]
+    NotOnlyRecords,
+    /// The event has many.
+    #[error("an event has at most {0} triggers")]
+    TooMany(usize),
     /// The probe waits.
     #[error("the probe waits for its place, and what its fields are is known only then")]
     Pending,
@@ -255,9 +262,11 @@ impl TriggerError {
             Self::There(_) => "EEXIST",
             Self::NotThere(_) => "ENOENT",
             Self::Pending => "EAGAIN",
-            Self::NoField { .. } | Self::BadField { .. } | Self::UserText | Self::NoRecords => {
-                "EINVAL"
-            }
+            Self::TooMany(_) => "E2BIG",
+            Self::NoField { .. }
+            | Self::BadField { .. }
+            | Self::UserText(_)
+            | Self::NotOnlyRecords => "EINVAL",
         }
     }
 
@@ -269,8 +278,8 @@ impl TriggerError {
             Self::NotThere(_) => ("TRIGGER_ENOENT_CLEAR", None),
             Self::NoField { name, .. } => ("FIELD_NOT_FOUND", Some(name)),
             Self::BadField { field, .. } => ("BAD_FIELD_MODIFIER", Some(field)),
-            Self::UserText => ("ILLEGAL_FIELD_OP", Some(USER_TEXT)),
-            Self::NoRecords | Self::Pending => ("HIST_CREATE_FAIL", None),
+            Self::UserText(name) => ("ILLEGAL_FIELD_OP", Some(name)),
+            Self::NotOnlyRecords | Self::TooMany(_) | Self::Pending => ("HIST_CREATE_FAIL", None),
         }
     }
 }

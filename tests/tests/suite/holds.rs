@@ -123,22 +123,34 @@ fn inspect(guest: &TestGuest, holder: &Holder) {
 
 fn a_hit_holds_the_machine_until_it_is_resumed(vcpus: u8) {
     let (guest, holder) = guest(vcpus);
+    let (mut together, mut rounds) = (0, 0);
+    // A host that has much to do runs one vCPU for long while the other waits.
+    while together < usize::from(vcpus) && rounds < 20 {
+        together = together.max(hold_all(&guest, &holder));
+        rounds += 1;
+    }
+    let hits = 40 * rounds;
+    assert_eq!((guest.hits("getpid"), holder.holds(), holder.releases()), (hits, hits, hits));
+    assert_eq!(together, usize::from(vcpus), "vCPUs were held at once");
+    guest.engine.unregister_all().unwrap();
+    guest.assert_unharmed();
+}
+
+/// Resumes the machine at each hit of 40 calls; gives how many vCPUs were held at once.
+fn hold_all(guest: &TestGuest, holder: &Holder) -> usize {
     let from = guest.send("par 2 getpid 20");
     let mut together = 0;
     loop {
-        wait_for(&guest, "no hit", || !guest.vm.held().is_empty() || !guest.is_silent(from));
+        wait_for(guest, "no hit", || !guest.vm.held().is_empty() || !guest.is_silent(from));
         if guest.vm.held().is_empty() {
             break;
         }
-        inspect(&guest, &holder);
+        inspect(guest, holder);
         together = together.max(guest.vm.held().len());
         guest.vm.resume().unwrap();
     }
     assert_eq!(guest.answer(from, "par"), 40);
-    assert_eq!((guest.hits("getpid"), holder.holds(), holder.releases()), (40, 40, 40));
-    assert_eq!(together, usize::from(vcpus), "vCPUs were held at once");
-    guest.engine.unregister_all().unwrap();
-    guest.assert_unharmed();
+    together
 }
 
 fn threads_that_pause_and_resume_are_not_in_the_way_of_holds(vcpus: u8) {

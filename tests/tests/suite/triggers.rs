@@ -181,6 +181,13 @@ fn what_is_wrong_with_a_trigger_is_told() {
         (&answer["id"], &answer["position"]),
         (&Value::from("FIELD_NOT_FOUND"), &Value::from(12))
     );
+    let answer = ask(&service, "POST", trigger, "traceon if a.ustring == \"x\"").json();
+    assert_eq!(
+        (&answer["id"], &answer["position"]),
+        (&Value::from("ILLEGAL_FIELD_OP"), &Value::from(11))
+    );
+    let answer = ask(&service, "POST", trigger, "hist:keys=a,bc.hex").json();
+    assert_eq!(answer["id"], "FIELD_NOT_FOUND");
     let log = cat(&service, "error_log");
     let last: Vec<&str> = log.lines().rev().take(2).collect();
     assert_eq!(last[1], "  Command: hist:keys=a,bc.hex");

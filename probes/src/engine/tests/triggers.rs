@@ -1,0 +1,128 @@
+//! Triggers of events, as they come and go.
+
+use super::*;
+use crate::definition::Action;
+use crate::error::ProbeError;
+use crate::trigger::{TriggerError, parse_trigger};
+
+impl Fake {
+    fn trigger(&self, command: &str) -> Result<(), ProbeError> {
+        self.engine.set_trigger("kprobes", "e", parse_trigger(command).unwrap())
+    }
+
+    /// Events shown, and hits of the first histogram.
+    fn counted(&self) -> (usize, u64) {
+        self.engine.drain();
+        let hist = self.engine.histograms("kprobes", "e").unwrap();
+        let hits = hist.lines().find_map(|line| line.trim().strip_prefix("Hits: "));
+        let hits = hits.map_or(0, |hits| hits.parse().unwrap());
+        (self.engine.events().read(1, 100).events.len(), hits)
+    }
+
+    fn assert_balanced(&self) {
+        let found = self.status("e");
+        assert_eq!(found.hits, found.recorded + found.filtered + found.lost, "{found:?}");
+    }
+}
+
+#[test]
+fn an_event_that_is_not_enabled_is_armed_for_its_triggers_alone() {
+    let fake = Fake::booted();
+    fake.register("p:e work a=%di");
+    fake.engine.enable_probe("kprobes", "e", false).unwrap();
+    assert_eq!(fake.byte(WORK), BODY[0]);
+    fake.trigger("hist:keys=a").unwrap();
+    assert_eq!(
+        (fake.byte(WORK), fake.status("e").enabled, fake.status("e").triggers),
+        (INT3, false, 1)
+    );
+    assert!(fake.flags("e").is_empty(), "it is armed");
+    fake.run(WORK);
+    assert_eq!(fake.counted(), (0, 1));
+    fake.engine.enable_probe("kprobes", "e", true).unwrap();
+    fake.run(WORK);
+    assert_eq!(fake.counted(), (1, 2));
+    fake.engine.set_filter("kprobes", "e", Some("a == 0x123456".parse().unwrap())).unwrap();
+    fake.run(WORK);
+    assert_eq!(fake.counted(), (1, 3), "its filter is for what is shown");
+    fake.assert_balanced();
+    // What was hit for it alone is not shown when it has gone.
+    fake.run(WORK);
+    fake.trigger("!hist:keys=a").unwrap();
+    fake.run(WORK);
+    assert_eq!(fake.counted(), (1, 0));
+    fake.assert_balanced();
+    fake.engine.enable_probe("kprobes", "e", false).unwrap();
+    assert_eq!(fake.byte(WORK), BODY[0]);
+}
+
+#[test]
+fn a_probe_goes_with_its_triggers() {
+    let fake = Fake::booted();
+    let text = fake.text();
+    for kind in ["p", "r"] {
+        fake.register(&format!("{kind}:e work"));
+        fake.trigger("hist:keys=common_pid").unwrap();
+        fake.trigger("stacktrace").unwrap();
+        fake.engine.unregister_all().unwrap();
+        assert_eq!(fake.text(), text);
+        assert!(fake.engine.traceless().is_some());
+    }
+}
+
+#[test]
+fn a_probe_that_joins_an_event_has_its_triggers() {
+    let fake = Fake::booted();
+    let define = |line: &str| fake.engine.define_probes(vec![parse_line(line).unwrap().into()]);
+    define("p:e work").unwrap();
+    fake.engine.enable_probe("kprobes", "e", false).unwrap();
+    fake.trigger("hist:keys=CPU").unwrap();
+    define("p:e far_off").unwrap();
+    assert_eq!((fake.byte(FAR_OFF), fake.status("e").enabled), (INT3, false));
+    fake.run(WORK);
+    fake.run(FAR_OFF);
+    assert_eq!(fake.counted(), (0, 2));
+    fake.engine.unregister_all().unwrap();
+    assert_eq!([WORK, FAR_OFF].map(|at| fake.byte(at)), [BODY[0]; 2]);
+}
+
+#[test]
+fn probes_that_do_more_than_record_have_no_triggers_and_events_no_more_than_some() {
+    let fake = Fake::booted();
+    let mut definition = parse_line("p:e work").unwrap();
+    definition.actions = vec![Action::Record, Action::Return(1)];
+    fake.engine.register_probes(vec![definition.into()]).unwrap();
+    let refused = |command: &str| match fake.trigger(command) {
+        Err(ProbeError::Trigger(error)) => error,
+        other => panic!("{command}: {other:?}"),
+    };
+    assert_eq!(refused("hist:keys=CPU"), TriggerError::NotOnlyRecords);
+    fake.engine.unregister_all().unwrap();
+    fake.register("p:e work a=%di");
+    for size in 1..=16 {
+        fake.trigger(&format!("hist:keys=a.buckets={size}")).unwrap();
+    }
+    assert_eq!(refused("hist:keys=CPU"), TriggerError::TooMany(16));
+    assert_eq!(refused("hist:keys=a.buckets=3"), TriggerError::There("hist"));
+    assert_eq!(refused("!traceoff"), TriggerError::NotThere("traceoff"));
+    fake.engine.remove_histograms("kprobes", "e").unwrap();
+    assert_eq!(fake.engine.trigger_lines("kprobes", "e").unwrap(), "");
+    assert_eq!(
+        refused("traceoff if a.ustring == \"x\""),
+        TriggerError::UserText("a.ustring".to_owned())
+    );
+    fake.engine.set_filter("kprobes", "e", Some("a.ustring == \"x\"".parse().unwrap())).unwrap();
+    assert_eq!(refused("traceoff"), TriggerError::UserText("a.ustring".to_owned()));
+}
+
+#[test]
+fn text_that_the_guest_rewrote_keeps_nobody_from_removing_a_trigger() {
+    let fake = Fake::booted();
+    fake.register("p:e work");
+    fake.trigger("hist:keys=CPU").unwrap();
+    fake.write(WORK, &[0x90]);
+    fake.trigger("traceoff").unwrap();
+    fake.trigger("!traceoff").unwrap();
+    fake.trigger("!hist:keys=CPU").unwrap();
+    assert_eq!(fake.byte(WORK), 0x90);
+}
