@@ -16,8 +16,8 @@ pub(crate) const CASES: &[Case] = cases![
     tracing_is_switched_cleared_and_taken,
     filters_are_set_and_taken_away,
     a_thousand_events_are_defined_by_one_write,
-    very_many_events_are_defined_enabled_and_deleted_at_once,
-    who_never_reads_trace_pipe_holds_nothing_up,
+    very_many_events_are_defined_enabled_and_deleted_at_once needs [Kvm, Repeat],
+    who_never_reads_trace_pipe_holds_nothing_up needs [Kvm, Repeat],
     what_cannot_be_read_or_written_says_so,
     the_session_of_the_docs_runs_in_a_shell needs [Kvm, Fuse],
 ];
