@@ -121,6 +121,8 @@ fn text_that_the_guest_rewrote_keeps_nobody_from_removing_a_trigger() {
     fake.register("p:e work");
     fake.trigger("hist:keys=CPU").unwrap();
     fake.write(WORK, &[0x90]);
+    fake.engine.patrol();
+    assert_eq!(fake.flags("e"), [StatusFlag::Clobbered]);
     fake.trigger("traceoff").unwrap();
     fake.trigger("!traceoff").unwrap();
     fake.trigger("!hist:keys=CPU").unwrap();
