@@ -42,14 +42,11 @@ impl Engine {
             |of: &Trigger| there.iter().position(|live| live.trigger.kind.is_same(&of.kind));
         let list = match command {
             TriggerCommand::Remove(trigger) => {
-                let name = trigger.kind.name();
-                let at = position(&trigger).ok_or(TriggerError::NotThere(name))?;
-                there
-                    .iter()
-                    .enumerate()
-                    .filter(|(n, _)| *n != at)
-                    .map(|(_, live)| Arc::clone(live))
-                    .collect()
+                // As in the kernel: one that there is not is removed already, as when the file was opened anew.
+                let Some(at) = position(&trigger) else { return Ok(()) };
+                let mut left = there;
+                left.remove(at);
+                left
             }
             TriggerCommand::Add(trigger) => match (position(&trigger), hist_change(&trigger)) {
                 (Some(at), Some(change)) => {

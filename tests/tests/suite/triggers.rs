@@ -109,7 +109,10 @@ fn histograms_of_latency_have_each_return() {
     let sum = entry.and_then(|line| line.split_once("common_latency:"));
     let sum = sum.and_then(|(_, sum)| sum.trim().parse::<u64>().ok());
     assert_eq!(latency["total_ns"].as_u64(), sum, "{text}");
-    // Opened anew, the file loses its histograms.
+    // Opened anew, the file loses its histograms; so that one is removed by `>` as well.
+    replace(&service, trigger, "!hist:keys=common_latency.log2:sort=common_latency");
+    assert_eq!(cat(&service, hist), "");
+    append(&service, trigger, "hist:keys=pid");
     append(&service, trigger, "traceoff");
     replace(&service, trigger, "");
     assert_eq!(
@@ -167,7 +170,6 @@ fn what_is_wrong_with_a_trigger_is_told() {
         ("hist:keys=a:sort=b", "EINVAL"),
         ("traceoff if b == 1", "EINVAL"),
         ("traceoff if a.ustring == \"x\"", "EINVAL"),
-        ("!traceoff", "ENOENT"),
         ("hist:keys=a:clear", "ENOENT"),
     ] {
         assert_eq!(refused(&service, trigger, text), errno, "{text}");

@@ -104,7 +104,8 @@ fn probes_that_do_more_than_record_have_no_triggers_and_events_no_more_than_some
     }
     assert_eq!(refused("hist:keys=CPU"), TriggerError::TooMany(16));
     assert_eq!(refused("hist:keys=a.buckets=3"), TriggerError::There("hist"));
-    assert_eq!(refused("!traceoff"), TriggerError::NotThere("traceoff"));
+    assert_eq!(refused("hist:keys=CPU:clear"), TriggerError::NotThere("hist"));
+    fake.trigger("!traceoff").unwrap();
     fake.engine.remove_histograms("kprobes", "e").unwrap();
     assert_eq!(fake.engine.trigger_lines("kprobes", "e").unwrap(), "");
     assert_eq!(
