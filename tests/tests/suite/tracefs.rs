@@ -278,7 +278,7 @@ fn events_are_deleted_by_name_group_and_words() {
         folder["entries"].as_array().unwrap().iter().map(name).collect::<Vec<_>>().join(" ")
     };
     assert_eq!((&*names("events"), &*names("events/h")), ("h enable", "four enable"));
-    assert_eq!(names("events/h/four/"), "filter format id enable");
+    assert_eq!(names("events/h/four/"), "filter trigger hist format id enable");
     assert!(names("").contains("kprobe_events kprobe_profile trace trace_pipe"), "{}", names(""));
 }
 
