@@ -38,6 +38,9 @@ pub(crate) struct Probe {
     filter: ArcSwapOption<Filter<Field>>,
     /// What its hits set off.
     triggers: ArcSwapOption<Triggers>,
+    /// There is something; and it wants back-traces. For the hit path, to which a look at `triggers` is much.
+    has_triggers: AtomicBool,
+    wants_stack: AtomicBool,
     pub(crate) role: Role,
     pub(crate) fault_handler: Option<FaultHandler>,
     pub(crate) enabled: AtomicBool,
@@ -112,6 +115,8 @@ impl Probe {
             written_filter: ArcSwapOption::new(definition.filter.clone().map(Arc::new)),
             filter: ArcSwapOption::empty(),
             triggers: ArcSwapOption::empty(),
+            has_triggers: AtomicBool::new(false),
+            wants_stack: AtomicBool::new(false),
             role,
             fault_handler,
             enabled: AtomicBool::new(!definition.flags.contains(&Flag::Disabled)),
@@ -133,7 +138,7 @@ impl Probe {
 
     /// It is to be hit: its event is enabled, or has triggers.
     pub(crate) fn is_enabled(&self) -> bool {
-        self.is_shown() || self.triggers.load().is_some()
+        self.is_shown() || self.has_triggers.load(Ordering::Relaxed)
     }
 
     /// Its event is enabled: its hits become events.
@@ -159,12 +164,15 @@ impl Probe {
     }
 
     pub(crate) fn set_triggers(&self, triggers: Option<Arc<Triggers>>) {
+        let wants_stack = triggers.as_ref().is_some_and(|triggers| triggers.want_stack);
+        self.wants_stack.store(wants_stack, Ordering::Relaxed);
+        self.has_triggers.store(triggers.is_some(), Ordering::SeqCst);
         self.triggers.store(triggers);
     }
 
     /// Its hits are recorded with back-traces, for the sake of a trigger.
     pub(crate) fn wants_stack(&self) -> bool {
-        self.triggers.load().as_ref().is_some_and(|triggers| triggers.want_stack)
+        self.wants_stack.load(Ordering::Relaxed)
     }
 
     pub(crate) fn returns(&self) -> Option<&Returns> {
@@ -199,7 +207,7 @@ impl Probe {
 
     /// Which hits are recorded; all without one. Triggers are set off by hits that are not shown, too.
     pub(crate) fn filter(&self) -> Option<Arc<Filter<Field>>> {
-        if self.triggers.load().is_some() { None } else { self.event_filter() }
+        if self.has_triggers.load(Ordering::Relaxed) { None } else { self.event_filter() }
     }
 
     /// Which hits become events; all without one.
