@@ -62,7 +62,10 @@ impl HitPath {
         let ret_addr = self.behind_stub(table, go_to).unwrap_or(go_to);
         let mut active = returns.pool.pop()?;
         active.begin(ret_addr, hit.time);
-        active.kept = keep(&probe.arguments().kept, hit);
+        let arguments = probe.arguments();
+        if !arguments.kept.is_empty() {
+            active.kept = keep(&arguments.kept, hit);
+        }
         active.probe = Some(Arc::clone(probe));
         // Before the entry handler, who is promised the return.
         let way = match returns.mode {

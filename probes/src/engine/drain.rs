@@ -48,6 +48,15 @@ impl Engine {
         self.drain_as(registry, &|probe| probe.triggers())
     }
 
+    /// As [`Self::drain_locked`], where some of these probes have triggers: what they hit so far is of before what is about
+    /// to change.
+    pub(super) fn drain_triggered(&self, registry: &Registry, ids: &[u32]) {
+        let mut probes = ids.iter().filter_map(|id| registry.probes.get(id));
+        if probes.any(|registered| registered.probe.has_triggers()) {
+            self.drain_locked(registry);
+        }
+    }
+
     /// As [`Self::drain_locked`], where what some probes have hit is for the triggers that they had.
     pub(super) fn drain_for(&self, registry: &Registry, ids: &[u32], before: &Arc<Triggers>) {
         self.drain_as(registry, &|probe| match ids.contains(&probe.id) {

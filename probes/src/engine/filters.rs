@@ -28,7 +28,7 @@ impl Engine {
     /// [`ProbeError::NoSuchProbe`].
     pub fn fields(&self, group: &str, event: &str) -> Result<Vec<EventField>, ProbeError> {
         let registry = self.lock();
-        let probe = &registry.probes[&registry.ids(group, event)?[0]].probe;
+        let probe = &registry.first(group, event)?.probe;
         let of = |arg: &Argument| EventField {
             name: arg.name.clone(),
             kind: arg.kind,
@@ -46,8 +46,8 @@ impl Engine {
         self.clock.micros(self.clock.now())
     }
 
-    /// Has other hits of an event's probes count from now on: those that the filter lets through, or, without one, all. Their books
-    /// go on.
+    /// Has other hits of an event's probes count from now on: those that the filter lets through, or, without one, all.
+    /// Their books go on.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`]; [`ProbeError::Filter`], with the filter of before still there.
@@ -59,19 +59,17 @@ impl Engine {
     ) -> Result<(), ProbeError> {
         let mut registry = self.lock();
         let ids = registry.ids(group, event)?.to_vec();
-        let probes: Vec<Arc<Probe>> =
-            ids.iter().map(|id| Arc::clone(&registry.probes[id].probe)).collect();
+        let probes = registry.of_ids(&ids);
         let filter = filter.map(Arc::new);
         let found = probes.iter().map(|probe| probe.find_filter(filter.as_deref()));
         let found = found.collect::<Result<Vec<_>, _>>()?;
-        if probes[0].triggers().is_some() {
+        if probes[0].has_triggers() {
             for (probe, found) in probes.iter().zip(&found) {
                 let list = &probe.arguments().list;
-                found.as_ref().map_or(Ok(()), |filter| check_recorded(filter, list))?;
+                check_recorded(found.as_ref(), list)?;
             }
-            // What was hit so far is of before.
-            self.drain_locked(&registry);
         }
+        self.drain_triggered(&registry, &ids);
         self.refit(&mut registry, &ids, |_| {
             for (probe, found) in probes.iter().zip(found) {
                 probe.set_filter(filter.clone(), found);

@@ -107,9 +107,7 @@ impl NewProbe {
             Self::Kretprobe(probe) => &probe.definition,
         }
     }
-}
 
-impl NewProbe {
     pub(super) fn definition_mut(&mut self) -> &mut ProbeDefinition {
         match self {
             Self::Kprobe(probe) => &mut probe.definition,

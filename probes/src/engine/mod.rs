@@ -331,7 +331,7 @@ impl Engine {
     fn remove(&self, registry: &mut Registry, ids: &[u32]) -> Result<(), ProbeError> {
         let guest = self.guest.as_ref();
         // Their triggers go with them.
-        self.drain_locked(registry);
+        self.drain_triggered(registry, ids);
         let disarmed = self.path.disarm_all(registry, guest, ids);
         // Their last hits become events while they are still in the books.
         self.drain_locked(registry);
@@ -386,9 +386,9 @@ impl Engine {
     /// [`ProbeError::NoSuchProbe`].
     pub fn show(&self, group: &str, event: &str) -> Result<ProbeStatus, ProbeError> {
         let registry = self.lock();
-        let id = registry.ids(group, event)?[0];
+        let first = registry.first(group, event)?;
         self.count_optimized(&registry);
-        Ok(registry.status(&registry.probes[&id], self.guest.hidden()))
+        Ok(registry.status(first, self.guest.hidden()))
     }
 
     /// Hits of optimized probes are in the books once their records and counts have been looked at.

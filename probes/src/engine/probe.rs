@@ -138,7 +138,7 @@ impl Probe {
 
     /// It is to be hit: its event is enabled, or has triggers.
     pub(crate) fn is_enabled(&self) -> bool {
-        self.is_shown() || self.has_triggers.load(Ordering::Relaxed)
+        self.is_shown() || self.has_triggers()
     }
 
     /// Its event is enabled: its hits become events.
@@ -156,6 +156,11 @@ impl Probe {
                 returns.handler.is_some() || returns.entry_handler.is_some()
             }
         }
+    }
+
+    /// Its hits set something off.
+    pub(crate) fn has_triggers(&self) -> bool {
+        self.has_triggers.load(Ordering::Relaxed)
     }
 
     /// What its hits set off; none without triggers.
@@ -207,7 +212,7 @@ impl Probe {
 
     /// Which hits are recorded; all without one. Triggers are set off by hits that are not shown, too.
     pub(crate) fn filter(&self) -> Option<Arc<Filter<Field>>> {
-        if self.has_triggers.load(Ordering::Relaxed) { None } else { self.event_filter() }
+        if self.has_triggers() { None } else { self.event_filter() }
     }
 
     /// Which hits become events; all without one.

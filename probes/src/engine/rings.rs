@@ -70,7 +70,7 @@ pub(super) fn pool_window(hidden: &HiddenMemory) -> Option<Window> {
 pub(super) struct Found<'a> {
     pub(super) vcpu: u8,
     pub(super) probe: &'a Arc<Probe>,
-    /// It is of a return; [`RETURN_VALUES`] come first.
+    /// It is of a return; [`RETURN_VALUES`](crate::detour::RETURN_VALUES) come first.
     pub(super) is_return: bool,
     /// The kernel tells which task was current.
     pub(super) has_task: bool,

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::arguments::Arguments;
 use super::probe::Probe;
-use super::registry::Registry;
+use super::registry::{Registered, Registry};
 use crate::definition::{Argument, Fetch, ProbeDefinition, ProbeKind, ValueType};
 use crate::error::ProbeError;
 
@@ -99,6 +99,19 @@ impl Registry {
         let key = (Arc::from(group), Arc::from(event));
         let found = self.names.get(&key).map(Vec::as_slice);
         found.ok_or_else(|| ProbeError::NoSuchProbe(format!("{group}/{event}")))
+    }
+
+    /// The first probe of an event.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub(super) fn first(&self, group: &str, event: &str) -> Result<&Registered, ProbeError> {
+        Ok(&self.probes[&self.ids(group, event)?[0]])
+    }
+
+    /// The probes of these numbers, which there are.
+    pub(super) fn of_ids(&self, ids: &[u32]) -> Vec<Arc<Probe>> {
+        ids.iter().map(|id| Arc::clone(&self.probes[id].probe)).collect()
     }
 
     /// As [`Self::ids`], where only probes of `kind` count.

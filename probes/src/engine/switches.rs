@@ -70,8 +70,7 @@ impl Engine {
         ids: &[u32],
         enabled: bool,
     ) -> Result<(), ProbeError> {
-        // With triggers, what was hit so far is shown as it was then.
-        self.drain_locked(registry);
+        self.drain_triggered(registry, ids);
         let guest = self.guest.as_ref();
         let is_new = |id: &&u32| {
             let probe = registry.probes.get(id).map(|registered| &registered.probe);

@@ -77,7 +77,7 @@ impl Engine {
         let mut registry = self.lock();
         let ids = registry.ids(group, event)?.to_vec();
         let Some(triggers) = registry.probes[&ids[0]].probe.triggers() else { return Ok(()) };
-        self.drain_locked(&registry);
+        self.drain_triggered(&registry, &ids);
         let is_other = |live: &&Arc<Live>| !matches!(live.trigger.kind, TriggerKind::Hist(_));
         let left: Vec<Arc<Live>> = triggers.list().iter().filter(is_other).cloned().collect();
         if left.len() == triggers.list().len() {
@@ -92,7 +92,7 @@ impl Engine {
     /// [`ProbeError::NoSuchProbe`].
     pub fn trigger_lines(&self, group: &str, event: &str) -> Result<String, ProbeError> {
         let registry = self.lock();
-        let triggers = registry.probes[&registry.ids(group, event)?[0]].probe.triggers();
+        let triggers = registry.first(group, event)?.probe.triggers();
         Ok(triggers.iter().flat_map(|triggers| triggers.list()).map(|live| live.line()).collect())
     }
 
@@ -103,9 +103,8 @@ impl Engine {
     pub fn histograms(&self, group: &str, event: &str) -> Result<String, ProbeError> {
         let (triggers, list, symbols) = {
             let registry = self.lock();
-            let id = registry.ids(group, event)?[0];
+            let probe = &registry.first(group, event)?.probe;
             self.drain_locked(&registry);
-            let probe = &registry.probes[&id].probe;
             let Some(triggers) = probe.triggers() else { return Ok(String::new()) };
             let symbols = registry.kernel.as_ref().map(|kernel| kernel.symbols.clone());
             (triggers, probe.arguments().list.clone(), symbols)
@@ -125,8 +124,7 @@ impl Engine {
         ids: &[u32],
         list: Vec<Arc<Live>>,
     ) -> Result<(), ProbeError> {
-        let probes: Vec<Arc<Probe>> =
-            ids.iter().map(|id| Arc::clone(&registry.probes[id].probe)).collect();
+        let probes = registry.of_ids(ids);
         let triggers = (!list.is_empty()).then(|| Arc::new(Triggers::new(list)));
         let before = probes[0].triggers();
         let arms = before.is_none() && triggers.is_some();
@@ -171,11 +169,9 @@ fn live(probe: &Probe, trigger: Trigger) -> Result<Live, ProbeError> {
         return Err(TriggerError::Pending.into());
     }
     let arguments = probe.arguments();
-    if let Some(filter) = probe.event_filter() {
-        check_recorded(&filter, &arguments.list)?;
-    }
+    check_recorded(probe.event_filter().as_deref(), &arguments.list)?;
     let filter = arguments.filter(trigger.filter.as_ref())?;
-    filter.as_ref().map_or(Ok(()), |filter| check_recorded(filter, &arguments.list))?;
+    check_recorded(filter.as_ref(), &arguments.list)?;
     let fields = Fields { list: &arguments.list, is_return: probe.returns().is_some() };
     Ok(Live::new(trigger, filter, &fields)?)
 }
@@ -184,9 +180,14 @@ fn live(probe: &Probe, trigger: Trigger) -> Result<Live, ProbeError> {
 ///
 /// # Errors
 /// [`TriggerError::UserText`].
-pub(super) fn check_recorded(filter: &Filter<Field>, list: &[Argument]) -> Result<(), ProbeError> {
-    let is_of = |index: usize| filter.asks_for(&|field| field == Field::UserText { index });
-    match (0..list.len()).find(|index| is_of(*index)) {
+pub(super) fn check_recorded(
+    filter: Option<&Filter<Field>>,
+    list: &[Argument],
+) -> Result<(), ProbeError> {
+    let Some(filter) = filter else { return Ok(()) };
+    let is_of =
+        |index: &usize| filter.asks_for(&|field| field == Field::UserText { index: *index });
+    match (0..list.len()).find(is_of) {
         Some(index) => Err(TriggerError::UserText(list[index].name.clone() + USER_TEXT).into()),
         None => Ok(()),
     }
