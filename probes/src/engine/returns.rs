@@ -46,6 +46,17 @@ impl Active {
     }
 }
 
+impl Drop for Active {
+    /// Drops the instances of the same call one by one: a call may have one of each of 100,000 probes, and
+    /// a drop within a drop for each would overflow the stack.
+    fn drop(&mut self) {
+        let mut next = self.next.take();
+        while let Some(mut active) = next {
+            next = active.next.take();
+        }
+    }
+}
+
 /// Gives an instance back to its probe.
 pub(crate) fn recycle(mut active: Box<Active>) {
     if let Some(probe) = active.probe.take()
@@ -224,5 +235,22 @@ impl Iterator for Chain {
         let mut first = self.0.take()?;
         self.0 = first.next.take();
         Some(first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_of_very_many_probes_is_dropped_on_a_small_stack() {
+        const STACK: usize = 256 << 10;
+        let drops = || {
+            let frames = Frames::new(1);
+            let index = frames.claim(Gva(1)).unwrap();
+            (0..200_000).for_each(|_| frames.add(index, Box::new(Active::new(0))));
+            drop(frames);
+        };
+        std::thread::Builder::new().stack_size(STACK).spawn(drops).unwrap().join().unwrap();
     }
 }
