@@ -1,14 +1,14 @@
 //! `exoprobe export`: events as files that trace viewers open.
 
 mod chrome;
+mod output;
 mod perfetto;
 mod schema;
 #[cfg(test)]
 mod tests;
 mod tracks;
 
-use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use super::event_text::place;
 use crate::client::{ApiPath, Client, EventLine, EventQuery, EventReader, EventRecord, Patience};
 use crate::run::Signals;
 use chrome::Chrome;
+use output::Output;
 use perfetto::Perfetto;
 use tracks::{Track, TrackBy};
 
@@ -228,12 +229,13 @@ pub(super) async fn run(context: &mut Context<'_>, args: &ExportArgs) -> Result<
     let failed = |source| CliError::Write { path: path.clone(), source };
     // A service that does not answer does so before a file is replaced.
     context.client.get(&ApiPath::new(&["events"]).query("limit", 0)).await?;
-    let mut file = BufWriter::new(File::create(path).map_err(failed)?);
+    let mut file = Output::create(path).map_err(failed)?;
     let recorded = record(context.client, args, &mut file).await;
     let (written, result) = recorded.map_err(|error| match error {
         CliError::Output(source) => failed(source),
         other => other,
     })?;
+    file.finish().map_err(failed)?;
     if context.json {
         tell(written, args, true, context.out)?;
     } else {
