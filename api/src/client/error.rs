@@ -1,5 +1,7 @@
 //! What can go wrong between client and service.
 
+use std::path::PathBuf;
+
 use hyper::StatusCode;
 use serde::Deserialize;
 
@@ -18,6 +20,16 @@ pub enum ClientError {
         target: Target,
         /// What the host said.
         source: std::io::Error,
+    },
+    /// Another user's process listens on the socket: it could pose as the service.
+    #[error(
+        "{path} belongs to a process of user {owner}, who is neither you nor root: give another --socket, or run this command as that user"
+    )]
+    ForeignPeer {
+        /// The socket.
+        path: PathBuf,
+        /// User id of the process.
+        owner: u32,
     },
     /// The connection ended within an answer.
     #[error("the connection to the service broke: {0}")]

@@ -207,3 +207,9 @@ async fn a_command_fails_ends_or_times_out() {
         assert_eq!(reply, expected);
     }
 }
+
+#[test]
+fn only_ones_own_services_and_roots_are_trusted() {
+    assert!(may_serve(1000, 1000) && may_serve(0, 1000) && may_serve(0, 0));
+    assert!(!may_serve(1000, 0) && !may_serve(1001, 1000));
+}
