@@ -34,6 +34,9 @@ pub enum ClientError {
     /// The connection ended within an answer.
     #[error("the connection to the service broke: {0}")]
     Broken(#[from] hyper::Error),
+    /// The service ended a stream that was to go on.
+    #[error("the service has ended")]
+    Ended,
     /// The request cannot be written as HTTP.
     #[error("cannot make the request: {0}")]
     Request(#[from] hyper::http::Error),

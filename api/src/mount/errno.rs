@@ -27,6 +27,7 @@ pub(super) fn errno_of(error: &ClientError) -> Errno {
         ClientError::ForeignPeer { .. } => Errno::EACCES,
         ClientError::Refused(problem) => of_problem(problem),
         ClientError::Broken(_)
+        | ClientError::Ended
         | ClientError::Request(_)
         | ClientError::Token
         | ClientError::Answer(_)

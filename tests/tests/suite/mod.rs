@@ -4,6 +4,7 @@ mod calls;
 mod counts;
 mod early;
 mod entry;
+mod events;
 mod everywhere;
 mod faults;
 mod filters;
@@ -34,13 +35,14 @@ mod values;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 32] = [
+pub(crate) const ALL: [&[Case]; 33] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
     counts::CASES,
     early::CASES,
     entry::CASES,
+    events::CASES,
     everywhere::CASES,
     faults::CASES,
     filters::CASES,

@@ -20,7 +20,9 @@ use super::Context;
 use super::callers::Callers;
 use super::error::CliError;
 use super::event_text::place;
-use crate::client::{ApiPath, Client, EventLine, EventQuery, EventReader, EventRecord, Patience};
+use crate::client::{
+    ApiPath, Client, ClientError, EventLine, EventQuery, EventReader, EventRecord, Patience,
+};
 use crate::run::Signals;
 use chrome::Chrome;
 use output::Output;
@@ -76,7 +78,7 @@ impl ExportArgs {
     fn query(&self) -> EventQuery {
         let follow = self.follow || self.seconds.is_some();
         let from = self.from.or(follow.then_some(NEXT_EVENT));
-        EventQuery { from, limit: None, follow }
+        EventQuery { from, follow, ..EventQuery::default() }
     }
 
     fn check(&self, stdout_is_terminal: bool) -> Result<(), CliError> {
@@ -282,7 +284,13 @@ async fn patience(seconds: Option<u64>) {
 async fn copy(client: &Client, query: EventQuery, trace: &mut Trace<'_>) -> Result<(), CliError> {
     let mut reader = EventReader::new(client, query, Patience::default());
     let mut callers = Callers::new(client);
-    while let Some(items) = reader.next().await? {
+    loop {
+        let items = match reader.next().await {
+            Ok(Some(items)) => items,
+            // The trace of a guest that has gone is as good as any.
+            Ok(None) | Err(ClientError::Ended) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
         for item in &items {
             match &item.line {
                 EventLine::Lost { lost, .. } => trace.lost(*lost),
@@ -290,7 +298,6 @@ async fn copy(client: &Client, query: EventQuery, trace: &mut Trace<'_>) -> Resu
             }
         }
     }
-    Ok(())
 }
 
 /// Says what was written, and what to do with it.
