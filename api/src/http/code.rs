@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use exoprobe_introspect::{LinesError, SourceLines, SymbolTable};
-use exoprobe_probes::Engine;
+use exoprobe_probes::{Engine, ProbeError};
 use exoprobe_vmm::Gva;
 
 use super::problem::Problem;
-use super::wire::{CodeLine, Source};
+use super::wire::{CodeLine, Place, Source};
 
 #[derive(Clone)]
 pub(crate) struct CodeApi {
@@ -24,8 +24,8 @@ impl CodeApi {
     }
 
     /// A function's instructions, with their source lines.
-    pub(super) fn disassemble(&self, at: &str) -> Result<Vec<CodeLine>, Problem> {
-        let found = self.engine.disassemble(self.engine.address_of(at)?)?;
+    pub(super) fn disassemble(&self, at: &Place) -> Result<Vec<CodeLine>, Problem> {
+        let found = self.engine.disassemble(address_of(&self.engine, at)?)?;
         let addresses: Vec<Gva> = found.iter().map(|line| line.at).collect();
         let mut code: Vec<CodeLine> = found.into_iter().map(CodeLine::from).collect();
         if let Some(lines) = &self.lines {
@@ -39,6 +39,14 @@ impl CodeApi {
         }
         Ok(code)
     }
+}
+
+/// The address of a place; 400 where it cannot be read.
+pub(super) fn address_of(engine: &Engine, Place(place): &Place) -> Result<Gva, Problem> {
+    engine.address_of(place).map_err(|error| match error {
+        ProbeError::Syntax(_) => Problem::from(error).malformed_request(),
+        other => other.into(),
+    })
 }
 
 /// Leaves those out that are as the last before them.

@@ -3,15 +3,14 @@
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
-use exoprobe_probes::ProbeError;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::code::CodeApi;
+use super::code::{CodeApi, address_of};
 use super::extract::Query;
 use super::problem::Problem;
-use super::wire::{CodeLine, Memory};
-use super::{Problems, blocking};
+use super::wire::{CodeLine, Memory, Place};
+use super::{NeedsGuest, NotFound, Problems, Refused, blocking};
 
 /// Bytes that are given unless the client says.
 const DEFAULT_LEN: usize = 64;
@@ -31,15 +30,15 @@ pub(crate) fn routes(api: CodeApi) -> Router {
 #[into_params(parameter_in = Query)]
 pub(crate) struct MemoryQuery {
     /// Where: an address, or `SYMBOL[+OFFSET]`.
-    #[param(example = "jiffies")]
-    at: String,
-    /// How many bytes: 64 when absent, 65,536 at most.
+    at: Place,
+    /// How many bytes: 64 when absent.
+    #[param(maximum = 65_536)]
     len: Option<usize>,
 }
 
 /// Memory of the guest's kernel, by virtual address, as it would be without probes.
 #[utoipa::path(get, path = "/v1/memory", tag = "memory", operation_id = "memory",
-    params(MemoryQuery), responses((status = 200, body = Memory), Problems))]
+    params(MemoryQuery), responses((status = 200, body = Memory), Problems, NeedsGuest, NotFound, Refused))]
 pub(crate) async fn memory(
     State(CodeApi { engine, .. }): State<CodeApi>,
     Query(query): Query<MemoryQuery>,
@@ -48,8 +47,8 @@ pub(crate) async fn memory(
     if len > MAX_LEN {
         return Err(Problem::malformed(format!("`len` is at most {MAX_LEN}")));
     }
-    let read = blocking(move || -> Result<Memory, ProbeError> {
-        let (at, mut bytes) = (engine.address_of(&query.at)?, vec![0; len]);
+    let read = blocking(move || -> Result<Memory, Problem> {
+        let (at, mut bytes) = (address_of(&engine, &query.at)?, vec![0; len]);
         engine.read_without_probes(at, &mut bytes)?;
         Ok(Memory::new(at.0, &bytes))
     });
@@ -62,15 +61,14 @@ pub(crate) async fn memory(
 #[into_params(parameter_in = Query)]
 pub(crate) struct CodeQuery {
     /// A function, or an address in it.
-    #[param(example = "vfs_read")]
-    at: String,
+    at: Place,
 }
 
 /// The instructions of a function of the guest's kernel, as they are without probes.
 ///
 /// With source lines (`source`) where the symbols' file or that of `--debug-info` has DWARF.
 #[utoipa::path(get, path = "/v1/disassembly", tag = "memory", operation_id = "disassembly",
-    params(CodeQuery), responses((status = 200, body = Vec<CodeLine>), Problems))]
+    params(CodeQuery), responses((status = 200, body = Vec<CodeLine>), Problems, NeedsGuest, NotFound, Refused))]
 pub(crate) async fn disassembly(
     State(api): State<CodeApi>,
     Query(query): Query<CodeQuery>,
