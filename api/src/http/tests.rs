@@ -351,7 +351,7 @@ async fn the_switch_is_the_kernels_file_and_json() {
     assert_eq!(ask(Method::PUT, JSON, "application/json", "true").await, "true");
     assert_eq!(ask(Method::GET, JSON, "*/*", "").await, "1\n");
     let put = |kind, body| request(Method::PUT, "/v1/kprobes/enabled", kind, body);
-    problem(put("text/plain", "maybe"), 422, "EINVAL").await;
+    problem(put("text/plain", "maybe"), 400, "EINVAL").await;
     problem(put(JSON, "0"), 400, "EINVAL").await;
     problem(put("text/html", "1"), 415, "EMEDIUMTYPE").await;
 }

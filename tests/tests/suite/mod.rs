@@ -18,6 +18,7 @@ mod own_symbols;
 mod program;
 mod refusals;
 mod registration;
+mod resident;
 mod returns;
 mod slots;
 mod smp;
@@ -35,7 +36,7 @@ mod values;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 33] = [
+pub(crate) const ALL: [&[Case]; 34] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -56,6 +57,7 @@ pub(crate) const ALL: [&[Case]; 33] = [
     program::CASES,
     refusals::CASES,
     registration::CASES,
+    resident::CASES,
     returns::CASES,
     smp::CASES,
     stacks::CASES,
