@@ -58,7 +58,7 @@ pub(crate) struct EventsQuery {
     limit: Option<usize>,
     /// Stream what follows, too, until the client leaves. Absent: only as server-sent events.
     follow: Option<bool>,
-    /// Start at the newest so many events of those selected. Not with `from`.
+    /// Start at the newest so many events of those selected, or at `from` if that is later.
     last: Option<usize>,
     /// Only events from this time on: guest seconds since boot or, negative, seconds before now.
     since: Option<f64>,
@@ -75,9 +75,6 @@ pub(crate) struct EventsQuery {
 impl EventsQuery {
     /// The events that are asked for, and where to start.
     fn selection(&self, engine: &Engine) -> Result<(EventSelection, Option<u64>), Problem> {
-        if self.from.is_some() && self.last.is_some() {
-            return Err(Problem::malformed("give `from` or `last`, not both"));
-        }
         let since = match self.since {
             Some(since) if !since.is_finite() => {
                 return Err(Problem::malformed("`since` is no number of seconds"));
@@ -90,7 +87,7 @@ impl EventsQuery {
         let (probe, comm) = (self.probe.clone(), self.comm.clone());
         let selection = EventSelection { probe, pid: self.pid, comm, since };
         let last = self.last.map(|count| engine.events().start_of_last(count, &selection));
-        Ok((selection, self.from.or(last)))
+        Ok((selection, self.from.max(last)))
     }
 }
 

@@ -13,11 +13,13 @@ mod hits;
 mod holds;
 mod kernel_6_12;
 mod lifecycle;
+mod openapi;
 mod optimize;
 mod own_symbols;
 mod program;
 mod refusals;
 mod registration;
+mod resident;
 mod returns;
 mod slots;
 mod smp;
@@ -35,7 +37,7 @@ mod values;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 33] = [
+pub(crate) const ALL: [&[Case]; 35] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -51,11 +53,13 @@ pub(crate) const ALL: [&[Case]; 33] = [
     holds::CASES,
     kernel_6_12::CASES,
     lifecycle::CASES,
+    openapi::CASES,
     optimize::CASES,
     own_symbols::CASES,
     program::CASES,
     refusals::CASES,
     registration::CASES,
+    resident::CASES,
     returns::CASES,
     smp::CASES,
     stacks::CASES,
