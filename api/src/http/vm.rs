@@ -115,8 +115,8 @@ pub(crate) async fn snapshot(
     let written = blocking(move || {
         let written = api.vm.snapshot_if(&path, || api.engine.traceless());
         if let Err(ControlError::Stopped) = written {
-            let detail = "the guest has stopped, and so would one restored from its snapshot: \
-                          `exoprobe vm dump FILE` writes its memory and registers";
+            let detail = "the guest has stopped, and so would one restored from its snapshot; \
+                          `exoprobe stack`, `ps` and `x` read it as it is";
             return Err(Problem::new("ESHUTDOWN", detail.to_owned()));
         }
         if !written? {

@@ -61,9 +61,7 @@ impl Engine {
     /// The kernel that runs, as far as it is, or that ran until the guest stopped.
     fn known_kernel(&self, registry: &mut Registry) -> Result<Option<Arc<Kernel>>, AttachError> {
         match self.path.attach(registry, self.guest.as_ref()) {
-            Err(AttachError::Stopped) => {
-                self.path.examine(registry, self.guest.as_ref()).map(Some)
-            }
+            Err(AttachError::Stopped) => self.path.examine(registry, self.guest.as_ref()).map(Some),
             attached => attached,
         }
     }

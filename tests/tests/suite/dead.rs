@@ -133,9 +133,8 @@ fn a_guest_that_never_began_says_so() {
 fn every_command_reads_a_panicked_guest() {
     let service = Service::restored(1);
     let _ = http::ask(service.socket(), "POST", "/v1/vm/serial/1", &[], b"panic\n");
-    let status = || -> Value {
-        serde_json::from_str(&service.ok(&["--json", "vm", "status"])).unwrap()
-    };
+    let status =
+        || -> Value { serde_json::from_str(&service.ok(&["--json", "vm", "status"])).unwrap() };
     let deadline = std::time::Instant::now() + PATIENCE;
     while status()["state"] != "stopped" {
         assert!(std::time::Instant::now() < deadline, "{}", status());
@@ -165,7 +164,7 @@ fn every_command_reads_a_panicked_guest() {
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success(), "{command:?}");
         assert!(error.contains("the guest has stopped"), "{command:?}: {error}");
-        assert_eq!(error.contains("vm dump"), command[1] == "snapshot", "{error}");
+        assert_eq!(error.contains("`exoprobe stack`"), command[1] == "snapshot", "{error}");
     }
     assert!(!std::path::Path::new("dead.snap").exists());
 }
