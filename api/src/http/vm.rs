@@ -12,7 +12,7 @@ use axum::routing::{get, post};
 use exoprobe_introspect::SourceLines;
 use exoprobe_probes::Engine;
 use exoprobe_tracer::Tracer;
-use exoprobe_vmm::{SerialPort, Vm};
+use exoprobe_vmm::{ControlError, SerialPort, Vm, VmState};
 use futures_util::stream;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -113,7 +113,13 @@ pub(crate) async fn snapshot(
         return Err(Problem::new("EINVAL", detail));
     }
     let written = blocking(move || {
-        if !api.vm.snapshot_if(&path, || api.engine.traceless())? {
+        let written = api.vm.snapshot_if(&path, || api.engine.traceless());
+        if let Err(ControlError::Stopped) = written {
+            let detail = "the guest has stopped, and so would one restored from its snapshot; \
+                          `exoprobe stack`, `ps` and `x` read it as it is";
+            return Err(Problem::new("ESHUTDOWN", detail.to_owned()));
+        }
+        if !written? {
             let detail = match api.engine.calls_followed() {
                 0 => "delete the probes first".to_owned(),
                 calls => format!(
@@ -199,6 +205,9 @@ pub(crate) async fn serial_input(
     extract::Body(bytes): extract::Body,
 ) -> Result<StatusCode, Problem> {
     let port = Arc::clone(find_port(&api, port)?.1);
+    if matches!(api.vm.state(), VmState::Stopped(_)) {
+        return Err(ControlError::Stopped.into());
+    }
     blocking(move || port.send(&bytes)).await?.map_err(|full| match full.waiting {
         // Not even an empty queue takes them: trying again would not help.
         0 => Problem::too_large("more bytes than the guest's input queue takes: send fewer"),

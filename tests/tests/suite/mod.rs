@@ -2,6 +2,7 @@ mod api;
 mod boot;
 mod calls;
 mod counts;
+mod dead;
 mod early;
 mod entry;
 mod events;
@@ -37,11 +38,12 @@ mod values;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 35] = [
+pub(crate) const ALL: [&[Case]; 36] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
     counts::CASES,
+    dead::CASES,
     early::CASES,
     entry::CASES,
     events::CASES,
@@ -62,8 +64,8 @@ pub(crate) const ALL: [&[Case]; 35] = [
     resident::CASES,
     returns::CASES,
     smp::CASES,
-    stacks::CASES,
     source_lines::CASES,
+    stacks::CASES,
     stock::CASES,
     stress::CASES,
     tasks::CASES,
