@@ -28,7 +28,7 @@ mod vcpu;
 mod vm;
 
 pub use addr::{Gpa, Gva};
-pub use boot::{BootError, ImageError};
+pub use boot::{BootError, ImageError, PayloadError, PayloadFormat};
 pub use config::{ConfigError, MAX_VCPUS, VmConfig};
 pub use devices::{OutputLog, SerialPort};
 pub use fault_fixup::FixupError;

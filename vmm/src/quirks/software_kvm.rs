@@ -23,7 +23,8 @@ use crate::vcpu::gpr;
 /// time-stamp counter is the host's here, so by that a restored guest's time would leap.
 pub const CMDLINE: &str = concat!(
     "noxsave mitigations=off clocksource=kvm-clock ",
-    "clearcpuid=smap,popcnt,cx16,pcid,rdrand,rdseed,xsave,fsgsbase,invpcid,erms,fsrm"
+    "clearcpuid=smap,popcnt,cx16,pcid,rdrand,rdseed,xsave,fsgsbase,invpcid,erms,fsrm,",
+    "ssse3,sse4_1,sse4_2,aes,pclmulqdq,sha_ni,bmi1,bmi2,adx,movbe,rdpid,rdtscp"
 );
 
 const OPCODE_INT3: u8 = 0xcc;

@@ -107,7 +107,7 @@ impl Vm {
         config.validate()?;
         let ram = GuestRam::anonymous(&ram_ranges(config.memory_mib))?;
         let cmdline = final_cmdline(&config.cmdline, host.profile());
-        let entry = boot::load(&ram, config, &cmdline)?;
+        let entry = boot::load(&ram, config, &cmdline, host.profile())?;
         let builder = Builder::new(host, config.clone(), ram, false)?;
         let vcpus = builder.create_vcpus(host)?;
         builder.finish(vcpus, &Origin::Boot(entry))
