@@ -17,7 +17,8 @@ const INITCALLS: [&str; 5] = [
 
 /// Memory is not cleared when it is allocated; locks keep their prefix on one CPU; no watchdog reports a stall
 /// that is the emulation's slowness, with back-traces that cost more of it.
-const PARAMETERS: &str = "init_on_alloc=0 noreplace-smp nowatchdog rcupdate.rcu_cpu_stall_suppress=1";
+const PARAMETERS: &str =
+    "init_on_alloc=0 noreplace-smp nowatchdog rcupdate.rcu_cpu_stall_suppress=1";
 
 /// All words.
 pub(crate) fn words() -> String {

@@ -30,6 +30,7 @@ const LAST_CALLS: Duration = Duration::from_secs(1);
 const EXAMPLES: &str = "Examples:
   exoprobe run --kernel vmlinux --initramfs initramfs.cpio --socket /tmp/exoprobe.sock
   exoprobe run --kernel bzImage --memory 512 --vcpus 2 --console
+  exoprobe run --kernel /boot/vmlinuz --memory 512 --fast-boot
   exoprobe run --restore /tmp/guest.snap --socket /tmp/second.sock
   exoprobe run --kernel vmlinux --probe 'p:begin start_kernel' --probe 'r:init kernel_init_freeable'
   EXOPROBE_TOKEN=... exoprobe run --kernel vmlinux --listen 127.0.0.1:8080
@@ -41,7 +42,8 @@ Then, from another terminal:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
-    /// Linux kernel to boot: an ELF vmlinux or a bzImage
+    /// Linux kernel to boot: an ELF vmlinux or a bzImage (unpacked by exoprobe where KVM emulates guest kernels, by
+    /// itself elsewhere; with KASLR in both cases, unless `nokaslr` is in --cmdline)
     #[arg(long, value_name = "PATH", required_unless_present = "restore")]
     pub kernel: Option<PathBuf>,
     /// Initial RAM file system
