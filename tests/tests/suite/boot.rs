@@ -25,15 +25,20 @@ fn a_machine_is_as_old_as_it_was_made_and_can_go_at_any_moment() {
 }
 
 fn a_bzimage_is_unpacked_before_it_runs_where_kvm_emulates_the_guests_kernel() {
-    /// Where a kernel of either build starts, unpacked; and as a bzImage (`startup_64` of its decompressor).
+    /// The first address of a kernel of either build, unpacked.
     const UNPACKED: u64 = 0x100_0000;
+    /// `startup_64` of the decompressor.
     const PACKED: u64 = 0x10_0200;
     let host = host();
-    let expected = if host.profile().software.is_some() { UNPACKED } else { PACKED };
     let tiny = TestGuest::config("bzImage", 1);
     for config in [tiny, TestKernel::Linux6_12.config(1)] {
         let vm = Vm::create(&host, &config).unwrap();
-        assert_eq!(vm.registers(0).unwrap().regs.rip, expected, "{}", config.kernel.display());
+        let rip = vm.registers(0).unwrap().regs.rip;
+        let right = match host.profile().software {
+            Some(_) => rip >= UNPACKED,
+            None => rip == PACKED,
+        };
+        assert!(right, "{}: {rip:#x}", config.kernel.display());
     }
 }
 
