@@ -1,8 +1,8 @@
-//! Words of the kernel command line that spare a guest much of its boot, for hosts where KVM emulates guest
-//! kernels. Measured with Debian's kernels: docs/limits.md, Hosts.
+//! Words of the kernel command line that spare a guest much of its boot, for hosts where KVM
+//! emulates guest kernels. Measured with Debian's kernels: docs/limits.md, Hosts.
 
-/// Parts of the boot that are left out whole (`initcall_blacklist=`); a kernel that has no such function ignores
-/// its name. Loadable modules still work: they need `param_sysfs_init`.
+/// Parts of the boot that are left out whole (`initcall_blacklist=`); a kernel that has no such
+/// function ignores its name. Loadable modules still work: they need `param_sysfs_init`.
 const INITCALLS: [&str; 5] = [
     // /sys/kernel/slab: some 50 files for each of 200 caches.
     "slab_sysfs_init",
@@ -15,8 +15,8 @@ const INITCALLS: [&str; 5] = [
     "tracer_init_tracefs",
 ];
 
-/// Memory is not cleared when it is allocated; locks keep their prefix on one CPU; no watchdog reports a stall
-/// that is the emulation's slowness, with back-traces that cost more of it.
+/// Memory is not cleared when it is allocated; locks keep their prefix on one CPU; no watchdog
+/// reports a stall that is the emulation's slowness, with back-traces that cost more of it.
 const PARAMETERS: &str =
     "init_on_alloc=0 noreplace-smp nowatchdog rcupdate.rcu_cpu_stall_suppress=1";
 

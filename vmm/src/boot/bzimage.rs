@@ -1,8 +1,9 @@
 //! bzImage kernels: unpacked by their own code in the guest, or here.
 //!
-//! A guest whose kernel code KVM emulates takes minutes to unpack a distribution's kernel, or cannot: zstd's
-//! decoder uses BMI2 where the host's CPU has it. So the VMM unpacks there. On hardware the guest does, as on
-//! any machine: that also moves the kernel in physical memory (KASLR), and tells it of 5-level page tables.
+//! A guest whose kernel code KVM emulates takes a minute to unpack a distribution's kernel, or
+//! cannot: zstd's decoder uses BMI2 where the host's CPU has it. So the VMM unpacks there. On
+//! hardware the guest does, as on any machine: that also moves the kernel in physical memory
+//! (KASLR), and tells it of 5-level page tables.
 
 use std::fs::File;
 use std::io::{Cursor, Read, Seek, SeekFrom};

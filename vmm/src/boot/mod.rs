@@ -73,8 +73,8 @@ fn unpacker(cmdline: &str, profile: HostProfile) -> Unpacker {
         None => Unpacker::Guest,
         // As the kernel reads it (`choose_random_location`).
         Some(_) => {
-            let kernel_words = cmdline.split_whitespace().take_while(|word| *word != "--");
-            Unpacker::Vmm { kaslr: !kernel_words.into_iter().any(|word| word == "nokaslr") }
+            let mut kernel_words = cmdline.split_whitespace().take_while(|word| *word != "--");
+            Unpacker::Vmm { kaslr: kernel_words.all(|word| word != "nokaslr") }
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The kernel inside a bzImage: a packed ELF file (Documentation/arch/x86/boot.rst, `payload_offset`).
+//! The kernel inside a bzImage: a packed ELF file (Documentation/arch/x86/boot.rst,
+//! `payload_offset`).
 
 use std::fmt;
 use std::io::{self, Read};
@@ -7,11 +8,11 @@ use ruzstd::decoding::StreamingDecoder;
 
 use crate::memory::to_usize;
 
-/// Memory that an xz or lzma decoder may take, in KiB: the kernel's build packs with dictionaries of up to
-/// 128 MiB (scripts/xz_wrap.sh).
+/// Memory that an xz or lzma decoder may take, in KiB: the kernel's build packs with dictionaries
+/// of up to 128 MiB (scripts/xz_wrap.sh).
 const LZMA_MEMORY_KIB: u32 = 192 << 10;
-/// All formats but gzip, which has its own, are followed by their unpacked size (scripts/Makefile.lib,
-/// `size_append`).
+/// All formats but gzip, which has its own, are followed by their unpacked size
+/// (scripts/Makefile.lib, `size_append`).
 const SIZE_LEN: usize = 4;
 
 /// A format that the kernel's build packs with.

@@ -1,5 +1,6 @@
-//! Moves an unpacked kernel to another virtual address, as its own decompressor does for KASLR (Linux,
-//! arch/x86/boot/compressed: `handle_relocations`, `find_random_virt_addr`). The physical address stays.
+//! Moves an unpacked kernel to another virtual address, as its own decompressor does for KASLR
+//! (Linux, arch/x86/boot/compressed: `handle_relocations`, `find_random_virt_addr`). The physical
+//! address stays.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,11 +12,13 @@ use crate::addr::Gpa;
 use crate::layout::KERNEL_IMAGE_BASE;
 use crate::memory::{GuestRam, OutsideMemory};
 
-/// KERNEL_IMAGE_SIZE of kernels with CONFIG_RANDOMIZE_BASE: the range of the kernel's virtual addresses.
+/// KERNEL_IMAGE_SIZE of kernels with CONFIG_RANDOMIZE_BASE: the range of the kernel's virtual
+/// addresses.
 const IMAGE_SIZE: u64 = 1 << 30;
 const WORD: usize = 4;
 
-/// Places in a kernel that depend on where it is mapped, by their own virtual address, sign-extended.
+/// Places in a kernel that depend on where it is mapped, by their own virtual address,
+/// sign-extended.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Relocations {
     /// 64-bit addresses.
@@ -27,8 +30,8 @@ pub(super) struct Relocations {
 }
 
 impl Relocations {
-    /// Reads the table that follows the ELF file in `unpacked`: three lists, or two, a zero before each.
-    /// `None`: it has none, as of a kernel without KASLR.
+    /// Reads the table that follows the ELF file in `unpacked`: three lists, or two, a zero before
+    /// each. `None`: it has none, as of a kernel without KASLR.
     pub(super) fn find(unpacked: &[u8]) -> Option<Self> {
         let table = unpacked.get(elf_len(unpacked)?..)?;
         let (words, []) = table.as_chunks::<WORD>() else { return None };
@@ -103,7 +106,8 @@ fn elf_len(unpacked: &[u8]) -> Option<usize> {
     usize::try_from(end).ok().filter(|end| *end <= unpacked.len())
 }
 
-/// Bytes that the kernel may be moved by, at random; a multiple of its alignment. 0: there is no room.
+/// Bytes that the kernel may be moved by, at random; a multiple of its alignment. 0: there is no
+/// room.
 pub(super) fn random_slide(header: &setup_header) -> io::Result<u64> {
     let mut random = [0; 8];
     File::open("/dev/urandom")?.read_exact(&mut random)?;
