@@ -7,6 +7,7 @@
 
 pub mod cli;
 pub mod client;
+mod fast_boot;
 pub mod http;
 mod mount;
 pub mod run;

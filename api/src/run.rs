@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exoprobe_probes::{DEFAULT_EVENTS, ProbeDefinition, parse_line};
-use exoprobe_vmm::{DEFAULT_KVM, StopReason, StopRecord, Vm, VmConfig};
+use exoprobe_vmm::{DEFAULT_KVM, StopReason, StopRecord, Vm, VmConfig, with_kernel_words};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::default_socket;
+use crate::fast_boot;
 use crate::http::{Token, TokenError};
 use crate::service::{
     Closing, ListenError, Listeners, Service, ServiceConfig, Source, StartError, progress, serve,
@@ -29,6 +30,7 @@ const LAST_CALLS: Duration = Duration::from_secs(1);
 const EXAMPLES: &str = "Examples:
   exoprobe run --kernel vmlinux --initramfs initramfs.cpio --socket /tmp/exoprobe.sock
   exoprobe run --kernel bzImage --memory 512 --vcpus 2 --console
+  exoprobe run --kernel /boot/vmlinuz --memory 512 --fast-boot
   exoprobe run --restore /tmp/guest.snap --socket /tmp/second.sock
   exoprobe run --kernel vmlinux --probe 'p:begin start_kernel' --probe 'r:init kernel_init_freeable'
   EXOPROBE_TOKEN=... exoprobe run --kernel vmlinux --listen 127.0.0.1:8080
@@ -40,7 +42,8 @@ Then, from another terminal:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
-    /// Linux kernel to boot: an ELF vmlinux or a bzImage
+    /// Linux kernel to boot: an ELF vmlinux or a bzImage (unpacked by exoprobe where KVM emulates guest kernels, by
+    /// itself elsewhere; with KASLR in both cases, unless `nokaslr` is in --cmdline)
     #[arg(long, value_name = "PATH", required_unless_present = "restore")]
     pub kernel: Option<PathBuf>,
     /// Initial RAM file system
@@ -55,6 +58,10 @@ pub struct RunArgs {
         allow_hyphen_values = true
     )]
     pub cmdline: String,
+    /// Add words to the kernel command line that leave out what takes long where KVM emulates guest kernels, and
+    /// print them: parts of /sys/kernel and /sys/module, and the guest's own tracefs, are not there then
+    #[arg(long, conflicts_with = "restore")]
+    pub fast_boot: bool,
     /// RAM in MiB
     #[arg(long, value_name = "MIB", default_value_t = 64, conflicts_with = "restore")]
     pub memory: u64,
@@ -186,6 +193,9 @@ async fn run(args: RunArgs) -> Result<(), RunError> {
     };
     eprintln!("listening on {}", listeners.describe());
     let vm = Arc::clone(service.vm());
+    if args.restore.is_none() {
+        say_what_to_expect(&vm, args.fast_boot);
+    }
     let supervised = async {
         let outcome = until_end(&service, &args, &mut signals).await;
         service.close();
@@ -194,6 +204,16 @@ async fn run(args: RunArgs) -> Result<(), RunError> {
     let ((), outcome) = tokio::join!(serve(&service, listeners), supervised);
     tokio::task::spawn_blocking(move || vm.shut_down()).await?;
     outcome
+}
+
+/// Prints what a boot on this host takes, where that is long, and what `--fast-boot` added.
+fn say_what_to_expect(vm: &Vm, fast_boot: bool) {
+    if let Some(software) = vm.host_profile().software {
+        eprintln!("this host has {}: {}", software.name(), software.expectation());
+    }
+    if fast_boot {
+        eprintln!("--fast-boot added to the kernel command line: {}", fast_boot::words());
+    }
 }
 
 /// Tells what happens, until a signal or, if so asked, the guest's end.
@@ -284,6 +304,14 @@ impl Signals {
     }
 }
 
+/// The kernel command line as it was given, with the words of `--fast-boot` if these are wanted.
+fn cmdline(args: &RunArgs) -> String {
+    match args.fast_boot {
+        true => with_kernel_words(&args.cmdline, &fast_boot::words()),
+        false => args.cmdline.clone(),
+    }
+}
+
 fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
     // Absolute, because a snapshot is restored from anywhere.
     let absolute = |path: &PathBuf| std::path::absolute(path);
@@ -292,7 +320,7 @@ fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
         (None, kernel) => Source::Boot(VmConfig {
             kernel: absolute(&kernel.clone().unwrap_or_default())?,
             initramfs: args.initramfs.as_ref().map(absolute).transpose()?,
-            cmdline: args.cmdline.clone(),
+            cmdline: cmdline(args),
             memory_mib: args.memory,
             vcpus: args.vcpus,
         }),

@@ -28,8 +28,8 @@ mod vcpu;
 mod vm;
 
 pub use addr::{Gpa, Gva};
-pub use boot::{BootError, ImageError};
-pub use config::{ConfigError, MAX_VCPUS, VmConfig};
+pub use boot::{BootError, ImageError, PayloadError, PayloadFormat};
+pub use config::{ConfigError, MAX_VCPUS, VmConfig, with_kernel_words};
 pub use devices::{OutputLog, SerialPort};
 pub use fault_fixup::FixupError;
 pub use hidden::{HiddenError, HiddenMemory};

@@ -10,7 +10,7 @@ use super::reboot::PowerOn;
 use super::{CreateError, Vm};
 use crate::addr::Gpa;
 use crate::boot::{self, Entry};
-use crate::config::VmConfig;
+use crate::config::{VmConfig, with_kernel_words};
 use crate::devices::{ConsoleWatch, PortBus, SerialPort, SerialSnapshot};
 use crate::hidden::HiddenMemory;
 use crate::host::{Host, HostProfile};
@@ -191,11 +191,7 @@ impl Builder {
 pub(super) fn final_cmdline(cmdline: &str, profile: HostProfile) -> String {
     match profile.software {
         None => cmdline.to_owned(),
-        // What stands behind ` -- ` is for init, not for the kernel.
-        Some(_) => match cmdline.split_once(" -- ") {
-            Some((kernel, init)) => format!("{kernel} {} -- {init}", software_kvm::CMDLINE),
-            None => format!("{cmdline} {}", software_kvm::CMDLINE),
-        },
+        Some(_) => with_kernel_words(cmdline, software_kvm::CMDLINE),
     }
 }
 
