@@ -5,9 +5,7 @@ use utoipa::openapi::{Content, PathItem, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, Modify, OpenApi};
 
 use super::problem::{PROBLEM_JSON, ProblemDocument};
-use super::{
-    events, kprobes, memory, modules, probes, stack, symbols, tasks, tracefs, types, vm, wire,
-};
+use super::{events, kprobes, memory, modules, probes, stack, symbols, tasks, tracefs, types, vm};
 
 /// Every error of every route.
 pub(crate) struct Problems;
@@ -42,7 +40,7 @@ impl IntoResponses for Problems {
         memory::disassembly, stack::stack, events::events,
         tracefs::root, tracefs::read, tracefs::replace, tracefs::append, super::openapi_document,
     ),
-    components(schemas(ProblemDocument, wire::Lost)),
+    components(schemas(ProblemDocument)),
     modifiers(&ShortNames, &BearerToken),
     security((), ("token" = [])),
     tags(

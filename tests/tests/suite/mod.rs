@@ -2,6 +2,7 @@ mod api;
 mod boot;
 mod calls;
 mod counts;
+mod docs;
 mod early;
 mod entry;
 mod everywhere;
@@ -34,11 +35,12 @@ mod values;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 32] = [
+pub(crate) const ALL: [&[Case]; 33] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
     counts::CASES,
+    docs::CASES,
     early::CASES,
     entry::CASES,
     everywhere::CASES,
