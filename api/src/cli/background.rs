@@ -1,4 +1,5 @@
-//! A command that goes on after its caller has its exit status: a child process of the same arguments.
+//! A command that goes on after its caller has its exit status: a child process of the same
+//! arguments.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -23,11 +24,13 @@ pub(super) struct Background {
 }
 
 impl Background {
-    /// Starts the child, and waits until it is ready; `None` in the caller then. The child gets itself: it leaves
-    /// the caller's session, so that neither Ctrl-C nor the terminal's end is for it.
+    /// Starts the child, and waits until it is ready; `None` in the caller then. The child gets
+    /// itself: it leaves the caller's session, so that neither Ctrl-C nor the terminal's end is for
+    /// it.
     ///
     /// # Errors
-    /// [`CliError::Reported`] in the caller when the child ended instead; in the child, a log that cannot be written.
+    /// [`CliError::Reported`] in the caller when the child ended instead; in the child, a log that
+    /// cannot be written.
     pub(super) fn begin(log: Option<&Path>) -> Result<Option<Self>, CliError> {
         if std::env::var_os(CHILD).as_deref() != Some(OsStr::new("1")) {
             return start().map(|()| None);

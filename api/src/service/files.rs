@@ -50,8 +50,8 @@ impl KernelFiles {
     }
 }
 
-/// BTF near a kernel's file: `KERNEL.btf`, else `vmlinux.btf` in its folder. Files that are no BTF are logged and
-/// passed over.
+/// BTF near a kernel's file: `KERNEL.btf`, else `vmlinux.btf` in its folder. Files that are no BTF
+/// are logged and passed over.
 pub(super) fn types_near(kernel: &Path) -> Option<FoundTypes> {
     let mut own_name = kernel.file_name()?.to_owned();
     own_name.push(".btf");

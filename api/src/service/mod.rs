@@ -43,7 +43,8 @@ pub struct ServiceConfig {
     pub source: Source,
     /// Symbols of its kernel; the kernel file itself when absent.
     pub symbols: Option<PathBuf>,
-    /// Its kernel's types, as BTF. When absent, the kernel's own, or those of a file near the kernel's.
+    /// Its kernel's types, as BTF. When absent, the kernel's own, or those of a file near the
+    /// kernel's.
     pub types: Option<PathBuf>,
     /// A file with its source lines; the symbols' file when absent, if it has them.
     pub debug_info: Option<PathBuf>,

@@ -196,8 +196,9 @@ impl Btf {
         ids.filter(|id| matches!(self.kind(*id), Kind::Function(_))).map(|id| self.name(id))
     }
 
-    /// Whether these can be the types of the kernel that `symbols` are of: pahole describes only functions that the
-    /// kernel has symbols for, with or without a compiler's suffix (`.isra.0`). Other kernels lack some of them.
+    /// Whether these can be the types of the kernel that `symbols` are of: pahole describes only
+    /// functions that the kernel has symbols for, with or without a compiler's suffix (`.isra.0`).
+    /// Other kernels lack some of them.
     ///
     /// # Errors
     /// [`Foreign`]

@@ -98,7 +98,8 @@ pub struct Given {
     pub symbols: Option<SymbolTable>,
     /// Its types.
     pub types: Option<Btf>,
-    /// Types that may be its own: used where the kernel has none in its memory, if its symbols do not contradict them.
+    /// Types that may be its own: used where the kernel has none in its memory, if its symbols do
+    /// not contradict them.
     pub found_types: Option<FoundTypes>,
 }
 

@@ -35,7 +35,8 @@ impl HitPath {
         Ok(Arc::clone(registry.own_types.insert(found)))
     }
 
-    /// The types that were found near the kernel's file, if they can be those of the kernel that runs.
+    /// The types that were found near the kernel's file, if they can be those of the kernel that
+    /// runs.
     fn found_types(&self, registry: &mut Registry, kernel: &Kernel) -> Option<Arc<Btf>> {
         let found = self.found_types.as_ref().filter(|_| !registry.found_foreign)?;
         let file = found.file.display();
@@ -88,8 +89,8 @@ impl HitPath {
 }
 
 impl Engine {
-    /// The kernel's types: those that were given; else its own, where it has them in its memory; else those found near
-    /// its file.
+    /// The kernel's types: those that were given; else its own, where it has them in its memory;
+    /// else those found near its file.
     ///
     /// # Errors
     /// [`ProbeError::Types`] where it has none, [`ProbeError::Attach`].

@@ -1,4 +1,5 @@
-//! The documentation's shell blocks, pasted into one shell in the order in which a reader meets them.
+//! The documentation's shell blocks, pasted into one shell in the order in which a reader meets
+//! them.
 
 mod markdown;
 
@@ -28,7 +29,8 @@ const NOT_RUN_MAX: usize = 2;
 /// Begins a line of the output that says which block comes next.
 const MARK: &str = "\u{1e}block ";
 
-/// A folder that is all that the blocks see of this host: `/tmp` in them, and their working directory.
+/// A folder that is all that the blocks see of this host: `/tmp` in them, and their working
+/// directory.
 struct Place(tempfile::TempDir);
 
 impl Place {

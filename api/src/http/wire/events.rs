@@ -72,8 +72,8 @@ pub struct Event<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = 1250)]
     pub duration_ns: Option<u64>,
-    /// Values asked for, by name, in the definition's order: numbers, hexadecimal text, text or arrays, as their types
-    /// say; `(fault)` where memory could not be read.
+    /// Values asked for, by name, in the definition's order: numbers, hexadecimal text, text or
+    /// arrays, as their types say; `(fault)` where memory could not be read.
     #[schema(value_type = Object, example = json!({"fd": "0x3"}))]
     pub args: &'a serde_json::Map<String, serde_json::Value>,
     /// Back-trace, where the probe asks for it; the probed place first.

@@ -29,7 +29,8 @@ const NOT_RUN: &str = "<!-- not run:";
 /// Reads all blocks.
 ///
 /// # Errors
-/// What stands where nothing could check it: indented blocks, fences without a language, marks of nothing.
+/// What stands where nothing could check it: indented blocks, fences without a language, marks of
+/// nothing.
 pub(super) fn blocks(text: &str) -> Result<Vec<Block>, String> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut mark = None;
