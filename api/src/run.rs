@@ -73,7 +73,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "PATH")]
     pub symbols: Option<PathBuf>,
     /// Types of the kernel: BTF, as `pahole --btf_encode_detached` makes it, or an ELF file with a section .BTF
-    /// [default: the kernel's own (CONFIG_DEBUG_INFO_BTF), read from the guest's memory]
+    /// [default: the kernel's own (CONFIG_DEBUG_INFO_BTF), read from the guest's memory, or else
+    /// KERNEL.btf or vmlinux.btf in the kernel's folder]
     #[arg(long, value_name = "PATH")]
     pub btf: Option<PathBuf>,
     /// ELF file with the kernel's debug information (DWARF), for source lines [default: the symbols' file, if it has

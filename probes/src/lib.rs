@@ -19,9 +19,9 @@ pub use definition::{
 };
 pub use engine::{
     AddressSpace, BlacklistEntry, CodeLine, DATA_SIZE_MAX, DEFAULT_EVENTS, Engine, EntryHandler,
-    EntryVerdict, EventField, FaultHandler, Frame, Given, Guest, Hit, Instance, Kprobe, Kretprobe,
-    ModuleStatus, NewProbe, NoTasks, Optimization, ParameterError, PostHandler, PreHandler,
-    Process, Recovery, Registration, ReturnHandler, RunningKernel, Traceless, Verdict,
+    EntryVerdict, EventField, FaultHandler, FoundTypes, Frame, Given, Guest, Hit, Instance, Kprobe,
+    Kretprobe, ModuleStatus, NewProbe, NoTasks, Optimization, ParameterError, PostHandler,
+    PreHandler, Process, Recovery, Registration, ReturnHandler, RunningKernel, Traceless, Verdict,
 };
 pub use error::{AttachError, BatchError, ProbeError, Reserved};
 pub use events::{

@@ -103,7 +103,7 @@ impl TestGuest {
     pub fn of_kernel(vm: Vm, symbols: impl Into<Option<SymbolTable>>) -> Self {
         let vm = Arc::new(vm);
         let guest: Arc<dyn Guest> = Arc::clone(&vm) as Arc<dyn Guest>;
-        let given = Given { symbols: symbols.into(), types: None };
+        let given = Given { symbols: symbols.into(), ..Given::default() };
         let engine = Arc::new(Engine::new(guest, vm.clock(), given, DEFAULT_EVENTS));
         Self { vm, engine }
     }

@@ -10,7 +10,6 @@ use crate::client::{ClientError, Problem, Target, TargetError};
 use crate::mount::MountError;
 use crate::run::RunError;
 
-const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 const NO_ANSWER: u8 = 3;
 /// HTTP status of a request without the right token.
@@ -111,6 +110,9 @@ pub(super) enum CliError {
     /// As above, and it was said already.
     #[error("this host cannot run guests")]
     HostReported,
+    /// A process in the background ended with this status, and has said why.
+    #[error("the process in the background ended with status {0}")]
+    Reported(u8),
     /// Standard output or input.
     #[error("standard input or output: {0}")]
     Output(#[from] io::Error),
@@ -129,6 +131,9 @@ impl From<MountError> for CliError {
 }
 
 impl CliError {
+    /// Exit status of what was refused or failed.
+    pub(super) const FAILED: u8 = 1;
+
     /// Exit status of the process.
     pub(super) fn status(&self) -> u8 {
         match self {
@@ -147,7 +152,8 @@ impl CliError {
             | Self::TimedOut(_)
             | Self::StillPending { .. }
             | Self::Ended => NO_ANSWER,
-            _ => FAILED,
+            Self::Reported(status) => *status,
+            _ => Self::FAILED,
         }
     }
 
@@ -155,7 +161,7 @@ impl CliError {
     pub(super) fn message(&self) -> Option<String> {
         match self {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
-            Self::GuestRefused | Self::HostReported => None,
+            Self::GuestRefused | Self::HostReported | Self::Reported(_) => None,
             Self::Definition { problem, definition } => {
                 Some(problem_text(problem, Some(definition)))
             }

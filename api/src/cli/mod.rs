@@ -1,6 +1,7 @@
 //! The command line: a client of the API, human tables by default, JSON for programs.
 
 mod add;
+mod background;
 mod callers;
 mod color;
 mod connection;

@@ -19,7 +19,7 @@ use utoipa::IntoParams;
 
 use super::extract::{Query, accepts};
 use super::problem::Problem;
-use super::wire::{Event, Lost};
+use super::wire::{Event, EventLine, Lost, ServerSentEvent};
 use super::{Problems, blocking};
 use crate::service::Closing;
 
@@ -99,8 +99,11 @@ impl EventsQuery {
 #[utoipa::path(get, path = "/v1/events", tag = "events",
     params(EventsQuery, ("Last-Event-ID" = Option<u64>, Header,
         description = "Resume server-sent events behind this sequence number")),
-    responses((status = 200, description = "Events, and `Lost` where there is a gap",
-        content((Event<'_> = "application/x-ndjson"), (Event<'_> = "text/event-stream")),
+    responses((status = 200,
+        description = "NDJSON: each line is an `EventLine`. Server-sent events: each has the fields of a \
+            `ServerSentEvent`, and lines that begin with a colon are comments. The schemas are those of one line, and \
+            of one event",
+        content((EventLine<'_> = "application/x-ndjson"), (ServerSentEvent<'_> = "text/event-stream")),
         headers(("exoprobe-next" = u64,
             description = "Sequence number to ask for next; not when following"))),
         Problems))]

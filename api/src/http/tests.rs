@@ -70,7 +70,7 @@ fn app_with(
     let ram = GuestRam::anonymous(&ram_ranges(24)).unwrap();
     let hidden = HiddenMemory::new(&ram).unwrap();
     let guest = Arc::new(BootingGuest { ram, hidden });
-    let given = Given { symbols: Some(symbols), types: None };
+    let given = Given { symbols: Some(symbols), ..Given::default() };
     let engine = Arc::new(Engine::new(guest, GuestClock::default(), given, 16));
     let end = watch::Sender::new(false);
     let tracer = Arc::new(Tracer::new(Arc::clone(&engine), 1));

@@ -43,7 +43,8 @@ pub struct ServiceConfig {
     pub source: Source,
     /// Symbols of its kernel; the kernel file itself when absent.
     pub symbols: Option<PathBuf>,
-    /// Its kernel's types, as BTF; the kernel's own when absent.
+    /// Its kernel's types, as BTF. When absent, the kernel's own, or those of a file near the
+    /// kernel's.
     pub types: Option<PathBuf>,
     /// A file with its source lines; the symbols' file when absent, if it has them.
     pub debug_info: Option<PathBuf>,
@@ -121,7 +122,11 @@ impl Service {
             Btf::open(path).map_err(|source| StartError::Types { path: path.clone(), source })
         };
         let types = config.types.as_ref().map(open).transpose()?;
-        let given = Given { symbols, types };
+        let found_types = match &types {
+            Some(_) => None,
+            None => files::types_near(&vm.config().kernel),
+        };
+        let given = Given { symbols, types, found_types };
         let engine = Arc::new(Engine::new(guest, vm.clock(), given, config.events));
         let probes = config.probes.iter().cloned().map(NewProbe::from).collect();
         engine.register_probes(probes)?;

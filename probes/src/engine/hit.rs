@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use exoprobe_introspect::{Btf, SymbolTable};
 use exoprobe_vmm::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry};
 
+use super::FoundTypes;
 use super::actions::{Done, Occasion};
 use super::guest::{Guest, KernelView};
 use super::handlers::{Hit, Verdict};
@@ -42,6 +43,8 @@ pub(crate) struct HitPath {
     pub(crate) symbols: Option<SymbolTable>,
     /// The kernel's types, where they were given.
     pub(crate) types: Option<Arc<Btf>>,
+    /// Types for a kernel without its own.
+    pub(super) found_types: Option<FoundTypes>,
     pub(crate) registry: Mutex<Registry>,
     /// What detours write. Taken behind the registry's lock, and held while events are moved: they have one
     /// consumer.

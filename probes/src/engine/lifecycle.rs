@@ -461,7 +461,7 @@ impl Registry {
         self.slots = Slots::default();
         self.optimizer.forget_guest();
         (self.kernel, self.entry) = (None, None);
-        (self.own_symbols, self.own_types) = (None, None);
+        (self.own_symbols, self.own_types, self.found_foreign) = (None, None, false);
         self.modules = Modules::default();
         self.unwatchable.clear();
         for registered in self.probes.values_mut() {

@@ -68,6 +68,7 @@ pub use tasks::{NoTasks, Process};
 pub use threads::AddressSpace;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -99,6 +100,18 @@ pub struct Given {
     pub symbols: Option<SymbolTable>,
     /// Its types.
     pub types: Option<Btf>,
+    /// Types that may be its own: used where the kernel has none in its memory, if its symbols do
+    /// not contradict them.
+    pub found_types: Option<FoundTypes>,
+}
+
+/// Types that were found near a kernel's file.
+#[derive(Debug)]
+pub struct FoundTypes {
+    /// The types.
+    pub types: Arc<Btf>,
+    /// Their file, for messages.
+    pub file: PathBuf,
 }
 
 /// A probe that was registered: what unregistering takes.
@@ -129,7 +142,7 @@ impl Engine {
     /// An engine for `guest`, which keeps the last `events` events for readers.
     #[must_use]
     pub fn new(guest: Arc<dyn Guest>, clock: GuestClock, given: Given, events: usize) -> Self {
-        let Given { symbols, types } = given;
+        let Given { symbols, types, found_types } = given;
         let vcpus = guest.vcpus();
         // A guest from a snapshot may have tasks in slots of before.
         let table = Table::new([].iter(), guest.hidden(), None, None, Vec::new(), true);
@@ -141,6 +154,7 @@ impl Engine {
             ending: (0..vcpus).map(|_| AtomicU64::new(0)).collect(),
             symbols,
             types: types.map(Arc::new),
+            found_types,
             registry: Mutex::new(Registry::new()),
             rings_of_guest: Mutex::default(),
             guest: Arc::downgrade(&guest),

@@ -41,6 +41,8 @@ pub(crate) struct Registry {
     pub(super) own_symbols: Option<SymbolTable>,
     /// Its own types, once they were asked for.
     pub(super) own_types: Option<Arc<Btf>>,
+    /// The types that were found near its file are another kernel's, which was logged.
+    pub(super) found_foreign: bool,
     pub(super) modules: Modules,
     /// Where calls return to that cannot be watched.
     pub(super) unwatchable: HashSet<Gva>,
@@ -95,6 +97,7 @@ impl Registry {
             entry: None,
             own_symbols: None,
             own_types: None,
+            found_foreign: false,
             modules: Modules::default(),
             unwatchable: HashSet::new(),
             instances: 0,

@@ -44,6 +44,8 @@ pub enum Need {
     Fuse,
     /// Python with the packages that `scripts/python.sh` installs, and this source tree.
     Python,
+    /// A user's shell: bash, and curl of 7.76 or later.
+    Shell,
 }
 
 /// Why a place does not have what a case needs.
@@ -64,11 +66,14 @@ pub const NO_FUSE: &str = "no /dev/fuse that opens here, or not run by root";
 /// Why a case that needs [`Need::Python`] is skipped where its packages cannot be installed.
 pub const NO_PYTHON: &str = "no python3-venv or no source tree here: `make setup` installs it";
 
+/// Why a case that needs [`Need::Shell`] is skipped where there is none.
+pub const NO_SHELL: &str = "no bash, or no curl that knows --fail-with-body";
+
 /// Names what a place lacks that only its owner knows: `need=reason`, several with `;` between.
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 15] = [
+const NAMES: [(Need, &str); 16] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
@@ -84,6 +89,7 @@ const NAMES: [(Need, &str); 15] = [
     (Need::DebugInfo, "debug_info"),
     (Need::Fuse, "fuse"),
     (Need::Python, "python"),
+    (Need::Shell, "shell"),
 ];
 
 /// A text of [`LACKS_ENV`] that nobody can follow.
@@ -147,6 +153,11 @@ impl Need {
                 let ran = Command::new("python3").args(["-c", "import venv, ensurepip"]).output();
                 let ran = ran.is_ok_and(|output| output.status.success());
                 require(ran && crate::python::script().exists(), NO_PYTHON)
+            }
+            Self::Shell => {
+                let curl = "curl --help all | grep -q -e --fail-with-body";
+                let ran = Command::new("bash").args(["-c", curl]).output();
+                require(ran.is_ok_and(|output| output.status.success()), NO_SHELL)
             }
         }
     }

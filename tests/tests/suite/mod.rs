@@ -3,6 +3,7 @@ mod boot;
 mod calls;
 mod counts;
 mod dead;
+mod docs;
 mod early;
 mod entry;
 mod events;
@@ -38,12 +39,13 @@ mod values;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 36] = [
+pub(crate) const ALL: [&[Case]; 37] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
     counts::CASES,
     dead::CASES,
+    docs::CASES,
     early::CASES,
     entry::CASES,
     events::CASES,

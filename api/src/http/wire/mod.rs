@@ -13,7 +13,7 @@ mod types;
 mod vm;
 
 pub use action::{Action, GivenAction, Number, NumberText, Width};
-pub use events::{Event, Lost, StackFrame};
+pub use events::{Event, EventLine, EventName, Lost, ServerSentEvent, StackFrame};
 pub use kprobes::BlacklistEntry;
 pub use memory::{CodeLine, Memory};
 pub use modules::Module;
