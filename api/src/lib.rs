@@ -8,6 +8,7 @@
 pub mod cli;
 pub mod client;
 pub mod http;
+mod log;
 mod mount;
 pub mod run;
 pub mod service;

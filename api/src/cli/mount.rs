@@ -8,6 +8,7 @@ use clap::Args;
 use super::connection::Connection;
 use super::error::CliError;
 use crate::client::Client;
+use crate::log::say;
 use crate::mount::{Mounted, Unmounted, take_away};
 use crate::run::Signals;
 
@@ -54,18 +55,18 @@ async fn mount(client: Client, dir: &Path) -> Result<(), CliError> {
     // Before the mount: none may be left behind.
     let mut signals = Signals::new().map_err(CliError::Runtime)?;
     let target = client.target().clone();
-    let mut mounted = Mounted::new(client, dir, |notice| eprintln!("{notice}")).await?;
-    eprintln!("{target} is mounted on {}; Ctrl-C unmounts it", mounted.point().display());
+    let mut mounted = Mounted::new(client, dir, |notice| say!("{notice}")).await?;
+    say!("{target} is mounted on {}; Ctrl-C unmounts it", mounted.point().display());
     tokio::select! {
         () = signals.next() => {}
         () = mounted.ended() => {
-            eprintln!("{} was unmounted", mounted.point().display());
+            say!("{} was unmounted", mounted.point().display());
             return Ok(());
         }
     }
     let point = mounted.point().to_owned();
     if mounted.unmount().await? == Unmounted::InUse {
-        eprintln!("{} was still in use: who uses it gets errors now", point.display());
+        say!("{} was still in use: who uses it gets errors now", point.display());
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use exoprobe_vmm::{OutputLog, StopReason, StopRecord};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Service;
+use crate::log::say;
 
 /// Between two looks at a terminal.
 const TERMINAL: Duration = Duration::from_secs(1);
@@ -39,7 +40,7 @@ pub(crate) async fn booting(service: &Service) {
             ready = workload.wait_for(|bytes| *bytes > 0) => {
                 bar.finish_and_clear();
                 if ready.is_ok() {
-                    eprintln!("the guest is ready after {:.1} s", started.elapsed().as_secs_f64());
+                    say!("the guest is ready after {:.1} s", started.elapsed().as_secs_f64());
                 }
                 return;
             }
@@ -50,7 +51,7 @@ pub(crate) async fn booting(service: &Service) {
             bar.set_message(line);
             bar.tick();
         } else {
-            eprintln!("booting, {} s: {line}", started.elapsed().as_secs());
+            say!("booting, {} s: {line}", started.elapsed().as_secs());
         }
     }
 }

@@ -12,6 +12,7 @@ mod hits;
 mod holds;
 mod kernel_6_12;
 mod lifecycle;
+mod messages;
 mod optimize;
 mod own_symbols;
 mod program;
@@ -34,7 +35,7 @@ mod values;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 32] = [
+pub(crate) const ALL: [&[Case]; 33] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -51,6 +52,7 @@ pub(crate) const ALL: [&[Case]; 32] = [
     lifecycle::CASES,
     optimize::CASES,
     own_symbols::CASES,
+    messages::CASES,
     program::CASES,
     refusals::CASES,
     registration::CASES,

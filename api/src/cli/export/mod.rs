@@ -21,6 +21,7 @@ use super::callers::Callers;
 use super::error::CliError;
 use super::event_text::place;
 use crate::client::{ApiPath, Client, EventLine, EventQuery, EventReader, EventRecord, Patience};
+use crate::log::say;
 use crate::run::Signals;
 use chrome::Chrome;
 use perfetto::Perfetto;
@@ -253,7 +254,7 @@ async fn record(
     let result = if args.query().follow {
         let mut signals = Signals::new()?;
         if args.seconds.is_none() && io::stderr().is_terminal() {
-            eprintln!("writing events as they come; Ctrl-C ends it");
+            say!("writing events as they come; Ctrl-C ends it");
         }
         tokio::select! {
             result = copy(client, args.query(), &mut trace) => result,
