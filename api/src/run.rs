@@ -215,11 +215,17 @@ async fn until_end(
     signals: &mut Signals,
 ) -> Result<(), RunError> {
     let progress = async {
-        if args.console {
-            progress::console(service).await;
-        } else if args.restore.is_none() {
-            progress::booting(service).await;
-        }
+        let console = async {
+            if args.console {
+                progress::console(service).await;
+            }
+        };
+        let booting = async {
+            if args.restore.is_none() {
+                progress::booting(service, args.console).await;
+            }
+        };
+        tokio::join!(console, booting);
         std::future::pending::<Infallible>().await
     };
     tokio::select! {

@@ -4,6 +4,7 @@ mod files;
 mod listen;
 pub(crate) mod progress;
 mod socket;
+mod user_space;
 mod workers;
 
 use std::path::PathBuf;

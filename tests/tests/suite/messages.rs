@@ -14,6 +14,8 @@ pub(crate) const CASES: &[Case] = cases![
     sigterm_ends_a_service_that_waits_for_a_lock,
     sigterm_ends_a_service_that_waits_for_its_snapshot,
     a_message_that_repeats_is_limited_and_plain_in_a_file,
+    an_answer_is_of_its_own_command,
+    a_guest_that_does_not_run_is_named_while_its_answer_is_waited_for,
 ];
 
 /// More messages of one kind than the log has in a minute.
@@ -120,7 +122,7 @@ fn a_message_that_repeats_is_limited_and_plain_in_a_file() {
     std::fs::write(&map, lines.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
     let args = ["--restore", &snapshot(), "--symbols", map.to_str().unwrap()];
     let mut service = Service::start(&args);
-    service.ok(&["probe", "add", "r:ret vfs_read"]);
+    let _ = service.ok(&["probe", "add", "r:ret vfs_read"]);
     let said = |service: &Service| service.log().matches("a mark cannot be set").count();
     let deadline = Instant::now() + PATIENCE;
     while said(&service) == 0 {
@@ -133,4 +135,51 @@ fn a_message_that_repeats_is_limited_and_plain_in_a_file() {
     let log = service.log();
     assert!(said(&service) < FLOOD, "{log}");
     assert!(!log.contains('\x1b'), "colours in what is no terminal: {log:?}");
+}
+
+fn an_answer_is_of_its_own_command() {
+    let service = Service::restored(1);
+    // Gives up before the guest is done.
+    let late = service.client(&["vm", "send", "--timeout", "0", "sleep", "1500"]);
+    assert_eq!(late.status.code(), Some(3), "{late:?}");
+    assert_eq!(service.work("ping"), "done ping 1\n");
+    let by_hand = exoprobe_tests::http::ask(
+        service.socket(),
+        "POST",
+        "/v1/vm/serial/1",
+        &[],
+        b"ping\n#4294967295\n#x\n",
+    );
+    assert_eq!(by_hand.status, 204);
+    assert_eq!(service.work("cpu 0"), "done cpu 0\n");
+    let written = service.ok(&["vm", "console", "--port", "1"]);
+    let lines = ["done ping 1", "#4294967295 error line: no command", "error #x: unknown command"];
+    for line in lines {
+        assert!(written.lines().any(|l| l.trim_end() == line), "{line}: {written}");
+    }
+}
+
+fn a_guest_that_does_not_run_is_named_while_its_answer_is_waited_for() {
+    let service = Service::restored(1);
+    let add = r#"{"event":"hold","symbol_name":"__x64_sys_getpid","actions":["stop"]}"#;
+    let _ = service.ok(&["probe", "add", add]);
+    let mut command = exoprobe();
+    command.arg("--socket").arg(service.socket()).args(["vm", "send", "--timeout", "3000"]);
+    let waiting = Running::spawn(command.args(["getpid", "1"]));
+    let deadline = Instant::now() + PATIENCE;
+    while !waiting.stderr().contains("probe kprobes/hold holds vCPU 0") {
+        assert!(Instant::now() < deadline, "{waiting}: {}", service.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let status: serde_json::Value =
+        serde_json::from_str(&service.ok(&["--json", "vm", "status"])).unwrap();
+    assert_eq!(status["held_by"][0]["probe"], "kprobes/hold", "{status}");
+    let _ = service.ok(&["probe", "rm", "hold"]);
+    let _ = service.ok(&["vm", "resume"]);
+    let answer = waiting.finish(PATIENCE);
+    assert_eq!(String::from_utf8_lossy(&answer.stdout), "done getpid 1\n");
+    let _ = service.ok(&["vm", "shutdown"]);
+    let refused = service.client(&["vm", "send", "--timeout", "3000", "ping"]);
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(3) && error.contains("has stopped"), "{error}");
 }

@@ -53,6 +53,32 @@ fn a_jmp_into_hidden_memory_takes_the_int3s_place_until_something_changes() {
     assert!(fake.engine.traceless().is_some());
 }
 
+#[test]
+fn a_reason_goes_with_what_it_was_for() {
+    let fake = ready();
+    fake.register("p:inside far_off+1");
+    assert_eq!(fake.status("far").state, ProbeState::Armed);
+    assert_eq!(fake.status("far").unoptimized_reason, None, "no pass was made");
+    fake.engine.optimize();
+    let status = fake.status("far");
+    assert!(status.unoptimized_reason.unwrap().starts_with("other-probe: "));
+    assert_eq!((status.state, status.reason), (ProbeState::Armed, None));
+    fake.engine.unregister_all().unwrap();
+    fake.register("p:far far_off");
+    assert_eq!(fake.status("far").unoptimized_reason, None, "it is not that of another probe");
+    assert_eq!(fake.engine.optimize().optimized, 1);
+    assert_eq!(fake.status("far").state, ProbeState::Optimized);
+    fake.engine.disable_kprobe("kprobes", "far").unwrap();
+    fake.engine.optimize();
+    let status = fake.status("far");
+    assert_eq!((status.state, status.unoptimized_reason), (ProbeState::Disabled, None));
+    fake.engine.enable_kprobe("kprobes", "far").unwrap();
+    fake.engine.switch(false).unwrap();
+    assert_eq!(fake.status("far").state, ProbeState::Off);
+    fake.engine.switch(true).unwrap();
+    assert_eq!(fake.status("far").state, ProbeState::Armed);
+}
+
 /// A task that was interrupted behind the first instruction would go on in the middle of the jmp.
 #[test]
 fn nobody_may_be_within_what_the_jmp_covers() {
