@@ -9,6 +9,7 @@ pub mod cli;
 pub mod client;
 mod fast_boot;
 pub mod http;
+mod log;
 mod mount;
 pub mod run;
 mod runtime_folder;

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,21 +10,21 @@ use std::time::Duration;
 use exoprobe_probes::{DEFAULT_EVENTS, ProbeDefinition, parse_line};
 use exoprobe_vmm::{DEFAULT_KVM, StopReason, StopRecord, Vm, VmConfig, with_kernel_words};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 use crate::default_socket;
 use crate::fast_boot;
 use crate::http::{Token, TokenError};
+use crate::log::{self, say};
 use crate::service::{
     Closing, ListenError, Listeners, Service, ServiceConfig, Source, StartError, progress, serve,
 };
 
-/// Filter of the log on standard error, as tracing's `EnvFilter` reads it.
-const LOG_ENV: &str = "EXOPROBE_LOG";
 /// The token of TCP clients, when no file holds it.
 const TOKEN_ENV: &str = "EXOPROBE_TOKEN";
 /// How soon the end of the guest is seen.
 const STOP_POLL: Duration = Duration::from_millis(250);
+/// Messages about stops of the guest, which boots again.
+const STOPPED: &str = "the guest stopped, and boots again";
 /// What blocking calls may take to finish at the end.
 const LAST_CALLS: Duration = Duration::from_secs(1);
 
@@ -147,6 +148,9 @@ pub enum RunError {
     /// A part of the service panicked.
     #[error("a part of the service failed: {0}")]
     Task(#[from] tokio::task::JoinError),
+    /// A thread of the service ended, without which hits are not recorded or output is not seen.
+    #[error("the service's thread {0} ended unexpectedly; the guest was stopped")]
+    Worker(&'static str),
     /// With `--exit-with-guest`: the guest did not end well.
     #[error("{0}")]
     Guest(String),
@@ -158,18 +162,13 @@ pub enum RunError {
 /// [`RunError`]; the socket is gone, and the guest, when this returns. SIGINT and SIGTERM are no
 /// error.
 pub fn main(args: RunArgs) -> Result<(), RunError> {
-    init_log();
+    log::init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(run(args));
+    // Also after a panic: to drop the runtime would wait for calls that only the service's end ends.
+    let result = catch_unwind(AssertUnwindSafe(|| runtime.block_on(run(args))));
     runtime.shutdown_timeout(LAST_CALLS);
-    result
-}
-
-fn init_log() {
-    let filter = EnvFilter::try_from_env(LOG_ENV).unwrap_or_else(|_| EnvFilter::new("warn"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // Only fails where the embedding program has set up a log already.
-    let _ = log.try_init();
+    log::report_all_left_out();
+    result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 async fn run(args: RunArgs) -> Result<(), RunError> {
@@ -179,20 +178,23 @@ async fn run(args: RunArgs) -> Result<(), RunError> {
         None => None,
     };
     if let Some((address, _)) = tcp.as_ref().filter(|(address, _)| !address.ip().is_loopback()) {
-        eprintln!("warning: {address} is not loopback; the token and all data go unencrypted");
+        say!("warning: {address} is not loopback; the token and all data go unencrypted");
     }
-    let listeners = Listeners::bind(&args.socket, tcp).await?;
+    let listeners = tokio::select! {
+        listeners = Listeners::bind(&args.socket, tcp) => listeners?,
+        () = signals.next() => return Ok(()),
+    };
     let config = service_config(&args)?;
     let mut start = tokio::task::spawn_blocking(move || Service::start(&config));
     let service = tokio::select! {
         service = &mut start => service??,
         () = signals.next() => {
-            // What was begun ends by itself, in a moment.
-            let _ = start.await;
+            // What was begun ends by itself, in a moment, unless it waits for a file.
+            let _ = tokio::time::timeout(LAST_CALLS, start).await;
             return Ok(());
         }
     };
-    eprintln!("listening on {}", listeners.describe());
+    say!("listening on {}", listeners.describe());
     let vm = Arc::clone(service.vm());
     if args.restore.is_none() {
         say_what_to_expect(&vm, args.fast_boot);
@@ -200,6 +202,7 @@ async fn run(args: RunArgs) -> Result<(), RunError> {
     let supervised = async {
         let outcome = until_end(&service, &args, &mut signals).await;
         service.close();
+        end_at_once_on(signals);
         outcome
     };
     let ((), outcome) = tokio::join!(serve(&service, listeners), supervised);
@@ -210,31 +213,48 @@ async fn run(args: RunArgs) -> Result<(), RunError> {
 /// Prints what a boot on this host takes, where that is long, and what `--fast-boot` added.
 fn say_what_to_expect(vm: &Vm, fast_boot: bool) {
     if let Some(software) = vm.host_profile().software {
-        eprintln!("this host has {}: {}", software.name(), software.expectation());
+        say!("this host has {}: {}", software.name(), software.expectation());
     }
     if fast_boot {
-        eprintln!("--fast-boot added to the kernel command line: {}", fast_boot::words());
+        say!("--fast-boot added to the kernel command line: {}", fast_boot::words());
     }
 }
 
-/// Tells what happens, until a signal or, if so asked, the guest's end.
+/// Has the next signal end the process, whatever it still waits for.
+fn end_at_once_on(mut signals: Signals) {
+    tokio::spawn(async move {
+        signals.next().await;
+        say!("ended by a second signal");
+        std::process::exit(1);
+    });
+}
+
+/// Reports what happens, until a signal, the end of a worker or, if so asked, the guest's end.
 async fn until_end(
     service: &Service,
     args: &RunArgs,
     signals: &mut Signals,
 ) -> Result<(), RunError> {
     let progress = async {
-        if args.console {
-            progress::console(service).await;
-        } else if args.restore.is_none() {
-            progress::booting(service).await;
-        }
+        let console = async {
+            if args.console {
+                progress::console(service).await;
+            }
+        };
+        let booting = async {
+            if args.restore.is_none() {
+                progress::booting(service, args.console).await;
+            }
+        };
+        tokio::join!(console, booting);
         std::future::pending::<Infallible>().await
     };
     tokio::select! {
         () = signals.next() => Ok(()),
         ended = follow_guest(service, args) => ended,
+        name = service.failed_worker() => Err(RunError::Worker(name)),
         never = progress => match never {},
+        never = log::report_left_out() => match never {},
     }
 }
 
@@ -251,12 +271,12 @@ async fn follow_guest(service: &Service, args: &RunArgs) -> Result<(), RunError>
             let vm = Arc::clone(service.vm());
             match tokio::task::spawn_blocking(move || vm.reboot_after(boot)).await? {
                 Ok(true) => {
-                    eprintln!("{text}; it boots again");
+                    log::limited(STOPPED, format_args!("{text}; it boots again"));
                     continue;
                 }
                 // Somebody else was quicker.
                 Ok(false) => {
-                    eprintln!("{text}; it was booted again");
+                    log::limited(STOPPED, format_args!("{text}; it was booted again"));
                     continue;
                 }
                 Err(error) => text = format!("{text}; {error}"),
@@ -266,7 +286,7 @@ async fn follow_guest(service: &Service, args: &RunArgs) -> Result<(), RunError>
         if args.exit_with_guest && !ended_well {
             return Err(RunError::Guest(text));
         }
-        eprintln!("{text}");
+        say!("{text}");
         if args.exit_with_guest {
             return Ok(());
         }

@@ -14,7 +14,9 @@ use serde_json::Value;
 use super::Context;
 use super::error::CliError;
 use super::probe::print_table;
+use super::show::PENDING;
 use crate::client::{ApiPath, Client, ClientError, Payload, Problem};
+use crate::log::say;
 
 /// Between two looks at probes that are waited for.
 const LOOK: Duration = Duration::from_millis(200);
@@ -185,9 +187,8 @@ async fn list(client: &Client) -> Result<Vec<Value>, ClientError> {
 
 /// What a probe waits for, if it does.
 fn pending_reason(probe: &Value) -> Option<String> {
-    let flags = probe["flags"].as_array()?;
     let reason = probe["reason"].as_str().unwrap_or_default();
-    flags.iter().any(|flag| flag == "PENDING").then(|| reason.to_owned())
+    (probe["state"] == PENDING).then(|| reason.to_owned())
 }
 
 /// A line on standard error that goes away when the wait ends.
@@ -197,7 +198,7 @@ impl Progress {
     fn start(seconds: u64) -> Self {
         let target = ProgressDrawTarget::stderr();
         if target.is_hidden() {
-            eprintln!("waiting for the probes' text (at most {seconds} s)");
+            say!("waiting for the probes' text (at most {seconds} s)");
         }
         let bar = ProgressBar::with_draw_target(None, target);
         bar.enable_steady_tick(LOOK);

@@ -93,8 +93,14 @@ pub(super) enum CliError {
     #[error("the guest refused")]
     GuestRefused,
     /// The guest did not answer a command.
-    #[error("the guest did not answer within {0} s: does its init take commands on serial port 1?")]
+    #[error(
+        "the guest did not answer within {0} s: does its init take commands with numbers on serial \
+         port 1 (guest/README.md), and is it done with earlier ones?"
+    )]
     TimedOut(u64),
+    /// The guest has stopped, so that it answers nothing.
+    #[error("the guest has stopped ({0}); `exoprobe vm reboot` boots it again")]
+    Stopped(String),
     /// The service ended the guest's output.
     #[error("the guest's output ended without an answer")]
     Ended,
@@ -150,6 +156,7 @@ impl CliError {
             | Self::Gone(_)
             | Self::Mount(MountError::NoAnswer)
             | Self::TimedOut(_)
+            | Self::Stopped(_)
             | Self::StillPending { .. }
             | Self::Ended => NO_ANSWER,
             Self::Reported(status) => *status,

@@ -12,6 +12,7 @@ mod event_text;
 mod events;
 mod export;
 mod format;
+mod idle;
 mod kprobes;
 mod latency;
 mod memory;
@@ -38,6 +39,7 @@ use clap::{Parser, Subcommand};
 use serde::de::DeserializeOwned;
 
 use crate::client::{Client, ClientError};
+use crate::log::say;
 use connection::Connection;
 use error::CliError;
 
@@ -133,7 +135,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if let Some(message) = error.message() {
-                eprintln!("{message}");
+                say!("{message}");
             }
             ExitCode::from(error.status())
         }

@@ -9,6 +9,7 @@ use super::background::Background;
 use super::connection::Connection;
 use super::error::CliError;
 use crate::client::Client;
+use crate::log::say;
 use crate::mount::{Mounted, Unmounted, take_away};
 use crate::run::Signals;
 
@@ -69,12 +70,12 @@ async fn mount(client: Client, dir: &Path, background: Option<Background>) -> Re
     // Before the mount: none may be left behind.
     let mut signals = Signals::new().map_err(CliError::Runtime)?;
     let target = client.target().clone();
-    let mut mounted = Mounted::new(client, dir, |notice| eprintln!("{notice}")).await?;
+    let mut mounted = Mounted::new(client, dir, |notice| say!("{notice}")).await?;
     let point = mounted.point().display();
     match background {
-        None => eprintln!("{target} is mounted on {point}; Ctrl-C unmounts it"),
+        None => say!("{target} is mounted on {point}; Ctrl-C unmounts it"),
         Some(background) => {
-            eprintln!("{target} is mounted on {point}; `exoprobe mount --unmount` ends it");
+            say!("{target} is mounted on {point}; `exoprobe mount --unmount` ends it");
             if let Err(error) = background.ready() {
                 mounted.unmount().await?;
                 return Err(error);
@@ -84,13 +85,13 @@ async fn mount(client: Client, dir: &Path, background: Option<Background>) -> Re
     tokio::select! {
         () = signals.next() => {}
         () = mounted.ended() => {
-            eprintln!("{} was unmounted", mounted.point().display());
+            say!("{} was unmounted", mounted.point().display());
             return Ok(());
         }
     }
     let point = mounted.point().to_owned();
     if mounted.unmount().await? == Unmounted::InUse {
-        eprintln!("{} was still in use: who uses it gets errors now", point.display());
+        say!("{} was still in use: who uses it gets errors now", point.display());
     }
     Ok(())
 }

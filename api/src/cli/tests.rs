@@ -13,7 +13,7 @@ use super::*;
 use crate::client::testing::{Fake, endless};
 
 const PROBE: &str = r#"{"id":1,"kind":"k","group":"kprobes","event":"getpid",
-    "symbol_name":"f","offset":0,"addr":"0x10","flags":[],"reason":null,"hits":2,"nmissed":0,
+    "symbol_name":"f","offset":0,"addr":"0x10","state":"armed","flags":[],"reason":null,"hits":2,"nmissed":0,
     "recorded":2,"filtered":0,"lost":0,"instruction":"nop","displaced":"emulation",
     "definition":"p:kprobes/getpid f"}"#;
 
@@ -92,8 +92,8 @@ fn wrong_usage_is_refused() {
 /// The probe as the kernel has not begun.
 fn pending() -> String {
     let pending = PROBE.replace(
-        r#""addr":"0x10","flags":[],"reason":null"#,
-        r#""addr":null,"flags":["PENDING"],"reason":"no kernel yet""#,
+        r#""addr":"0x10","state":"armed","flags":[],"reason":null"#,
+        r#""addr":null,"state":"pending","flags":["PENDING"],"reason":"no kernel yet""#,
     );
     assert_ne!(pending, PROBE);
     pending
@@ -274,11 +274,16 @@ async fn the_guest_is_controlled() {
 #[tokio::test]
 async fn the_guests_answer_decides_the_status() {
     for (answer, status) in [("done 1\n", 0), ("error \x1bno\n", 1), ("hm\n", 3)] {
+        let number = Arc::new(Mutex::new(String::new()));
+        let of_write = Arc::clone(&number);
         let read = async move |query: axum::extract::RawQuery| match query.0 {
             None => ([("exoprobe-next-offset", "0")], Body::empty()),
-            Some(_) => ([("x", "y")], endless(answer.to_owned())),
+            Some(_) => ([("x", "y")], endless(format!("{} {answer}", number.lock().unwrap()))),
         };
-        let write = async || StatusCode::NO_CONTENT;
+        let write = async move |line: String| {
+            *of_write.lock().unwrap() = line.split(' ').next().unwrap().to_owned();
+            StatusCode::NO_CONTENT
+        };
         let fake = Fake::serve(Router::new().route("/v1/vm/serial/1", get(read).post(write)));
         let (out, result) = exoprobe(&fake, &["vm", "send", "--timeout", "1", "go", "1"]).await;
         assert_eq!(result.map_or_else(|error| error.status(), |()| 0), status);

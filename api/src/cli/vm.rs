@@ -6,10 +6,11 @@ use std::time::Duration;
 use clap::Subcommand;
 use hyper::Method;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::error::CliError;
 use super::format::{members, printable, scalar};
-use super::{Context, console};
+use super::{Context, console, idle};
 use crate::client::{ApiPath, ClientError, Payload, Reply, Target};
 
 const CONSOLE_EXAMPLES: &str = "\
@@ -140,11 +141,16 @@ pub(super) fn print(
 }
 
 async fn send(context: &mut Context<'_>, line: &str, seconds: u64) -> Result<(), CliError> {
-    let reply = context.client.command(line, Duration::from_secs(seconds)).await?;
-    let (text, result) = match reply {
+    let limit = Duration::from_secs(seconds);
+    let reply = tokio::select! {
+        // An answer that is there counts, also of a guest that stopped thereafter.
+        biased;
+        reply = timeout(limit, context.client.command(line)) => reply,
+        idle = idle::watch(context.client) => return Err(idle),
+    };
+    let (text, result) = match reply.map_err(|_| CliError::TimedOut(seconds))?? {
         Reply::Done(text) => (text, Ok(())),
         Reply::Failed(text) => (text, Err(CliError::GuestRefused)),
-        Reply::TimedOut => return Err(CliError::TimedOut(seconds)),
         Reply::Ended => return Err(CliError::Ended),
     };
     match context.json {

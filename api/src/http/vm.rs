@@ -56,7 +56,7 @@ pub(crate) fn routes(api: VmApi) -> Router {
 #[utoipa::path(get, path = "/v1/vm", tag = "vm", operation_id = "vm_status",
     responses((status = 200, body = VmStatus), Problems))]
 pub(crate) async fn status(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
-    let status = blocking(move || VmStatus::new(&api.vm, api.engine.running_kernel()));
+    let status = blocking(move || VmStatus::new(&api.vm, &api.engine));
     Ok(axum::Json(status.await?))
 }
 

@@ -210,6 +210,20 @@ fn number(word: &[u8]) -> Option<u64> {
     (!word.is_empty() && u32::try_from(value).is_ok()).then_some(value)
 }
 
+/// Splits a line into the command's number and the command: `#NUMBER COMMAND`.
+///
+/// A line that begins otherwise, or with more than a `u32` holds, has no number.
+#[must_use]
+pub fn split_number(line: &[u8]) -> (Option<u32>, &[u8]) {
+    let word = line.split(u8::is_ascii_whitespace).next().unwrap_or_default();
+    let digits = word.strip_prefix(b"#").filter(|digits| digits.iter().all(u8::is_ascii_digit));
+    let number = digits.and_then(|digits| core::str::from_utf8(digits).ok()?.parse().ok());
+    match number {
+        Some(number) => (Some(number), line.get(word.len()..).unwrap_or_default()),
+        None => (None, line),
+    }
+}
+
 /// Parses one line; an empty one is no command.
 ///
 /// # Errors
@@ -273,6 +287,16 @@ mod tests {
     fn reason(line: &[u8]) -> String {
         let error = parse(line).unwrap_err();
         format!("{}: {}", Shown(error.command), error.reason)
+    }
+
+    #[test]
+    fn a_command_may_have_a_number() {
+        assert_eq!(split_number(b"#7 ping"), (Some(7), &b" ping"[..]));
+        assert_eq!(split_number(b"#4294967295"), (Some(u32::MAX), &b""[..]));
+        for line in [&b"ping"[..], b"", b"#", b"# 7", b"#x ping", b"#+7 ping", b"#4294967296 ping"]
+        {
+            assert_eq!(split_number(line), (None, line));
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use exoprobe_vmm::Gva;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 
 use super::Engine;
+use super::actions::Holder;
 use super::kernel::Kernel;
 use super::registry::Registry;
 use super::tasks::{Process, Tasks};
@@ -49,6 +50,13 @@ impl Engine {
             banner: kernel.banner().ok().cloned(),
             vmcoreinfo: VmCoreInfo::read(&kernel.memory(), &kernel.symbols),
         }
+    }
+
+    /// The probe that stopped the guest last at a hit of `vcpu`. It holds the guest still if the machine
+    /// says so of the vCPU ([`exoprobe_vmm::Vm::held`]).
+    #[must_use]
+    pub fn holder(&self, vcpu: u8) -> Option<Arc<Holder>> {
+        self.path.holders.get(usize::from(vcpu))?.load_full()
     }
 
     /// The registry, and the kernel that runs or, of a guest that has stopped, ran.

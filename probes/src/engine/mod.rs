@@ -52,6 +52,7 @@ mod types;
 mod values;
 mod wanted;
 
+pub use actions::Holder;
 pub use arguments::ParameterError;
 pub use backtrace::Frame;
 pub use filters::EventField;
@@ -72,7 +73,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use exoprobe_introspect::{Btf, SymbolTable};
 use exoprobe_vmm::hidden::TRAMPOLINES;
 use exoprobe_vmm::{ExitHook, GuestClock, Gva};
@@ -151,6 +152,7 @@ impl Engine {
             rings: (0..vcpus).map(|_| Ring::new(RING_WORDS)).collect(),
             frames: Frames::new(TRAMPOLINES),
             held: (0..vcpus).map(|_| AtomicBool::new(false)).collect(),
+            holders: (0..vcpus).map(|_| ArcSwapOption::empty()).collect(),
             ending: (0..vcpus).map(|_| AtomicU64::new(0)).collect(),
             symbols,
             types: types.map(Arc::new),
@@ -415,7 +417,7 @@ impl Engine {
     }
 
     /// Puts jmps in place of the int3s of those probes that may have one, and says of the others why not
-    /// ([`ProbeStatus::reason`]). To be called now and then; not by handlers.
+    /// ([`ProbeStatus::unoptimized_reason`]). To be called now and then; not by handlers.
     pub fn optimize(&self) -> Optimization {
         let mut registry = self.lock();
         self.path.optimize(&mut registry, self.guest.as_ref())

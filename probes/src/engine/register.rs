@@ -184,7 +184,7 @@ impl HitPath {
         places: &BTreeSet<Gva>,
         wait: Wait,
     ) -> Result<(), Unsettled> {
-        registry.optimizer.changed = true;
+        registry.optimizer.note_change();
         // On vCPUs' threads nothing is settled that could be optimized: marks, and return sites.
         if wait == Wait::ForVcpus {
             self.unoptimize(registry, guest, places.iter());

@@ -17,7 +17,7 @@ use super::table::Site;
 use super::text;
 use crate::definition::{Action, ProbeDefinition, ProbeKind};
 use crate::error::ProbeError;
-use crate::status::{ProbeStatus, StatusFlag};
+use crate::status::{ProbeState, ProbeStatus, StatusFlag};
 
 /// Longest function that is decoded, in bytes.
 const FUNCTION_MAX: u64 = 1 << 20;
@@ -245,10 +245,7 @@ impl Registry {
             [&books.recorded, &books.filtered, &books.lost].map(|b| b.load(Ordering::Acquire));
         let (addr, reason) = match state {
             State::Pending(reason) => (None, Some(reason.clone())),
-            State::Placed(at) => {
-                (Some(probe.at()), self.optimizer.why_not(*at).map(|why| why.to_string()))
-            }
-            State::Gone => (Some(probe.at()), None),
+            State::Placed(_) | State::Gone => (Some(probe.at()), None),
         };
         let site = registered.placed().and_then(|at| self.sites.get(&at));
         let optimized = site.is_some_and(|site| self.optimizer.is_installed(site.at));
@@ -259,6 +256,9 @@ impl Registry {
             (StatusFlag::Optimized, optimized && probe.is_enabled()),
             (StatusFlag::Clobbered, site.is_some_and(|site| site.clobbered)),
         ];
+        let flags: Vec<_> = flags.into_iter().filter(|(_, is)| *is).map(|(flag, _)| flag).collect();
+        let state = ProbeState::of(&flags, self.switched_on);
+        let why_not = || Some(self.optimizer.why_not(registered.placed()?)?.to_string());
         let returns = probe.returns();
         let of_event = self.ids(&probe.group, &probe.event).map_or(1, <[u32]>::len);
         ProbeStatus {
@@ -271,8 +271,10 @@ impl Registry {
             addr,
             enabled: probe.is_shown(),
             triggers: probe.triggers().map_or(0, |triggers| triggers.list().len()),
-            flags: flags.into_iter().filter(|(_, is)| *is).map(|(flag, _)| flag).collect(),
+            state,
+            flags,
             reason,
+            unoptimized_reason: (state == ProbeState::Armed).then(why_not).flatten(),
             hits: books.hits.load(Ordering::Acquire),
             nmissed: books.nmissed.load(Ordering::Acquire),
             recorded,

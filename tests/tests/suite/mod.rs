@@ -15,6 +15,7 @@ mod hits;
 mod holds;
 mod kernel_6_12;
 mod lifecycle;
+mod messages;
 mod openapi;
 mod optimize;
 mod own_symbols;
@@ -39,7 +40,7 @@ mod values;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 37] = [
+pub(crate) const ALL: [&[Case]; 38] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -57,6 +58,7 @@ pub(crate) const ALL: [&[Case]; 37] = [
     holds::CASES,
     kernel_6_12::CASES,
     lifecycle::CASES,
+    messages::CASES,
     openapi::CASES,
     optimize::CASES,
     own_symbols::CASES,

@@ -47,7 +47,7 @@ fn reason(guest: &TestGuest, event: &str) -> String {
     guest.engine.optimize();
     let status = guest.status(event);
     assert!(!status.flags.contains(&StatusFlag::Optimized), "{status:?}");
-    status.reason.unwrap_or_default()
+    status.unoptimized_reason.unwrap_or_default()
 }
 
 fn breakpoints(guest: &TestGuest) -> u64 {

@@ -23,6 +23,7 @@ use super::event_text::place;
 use crate::client::{
     ApiPath, Client, ClientError, EventLine, EventQuery, EventReader, EventRecord, Patience,
 };
+use crate::log::say;
 use crate::run::Signals;
 use chrome::Chrome;
 use output::Output;
@@ -257,7 +258,7 @@ async fn record(
     let result = if args.query().follow {
         let mut signals = Signals::new()?;
         if args.seconds.is_none() && io::stderr().is_terminal() {
-            eprintln!("writing events as they come; Ctrl-C ends it");
+            say!("writing events as they come; Ctrl-C ends it");
         }
         tokio::select! {
             result = copy(client, args.query(), &mut trace) => result,

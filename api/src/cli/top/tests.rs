@@ -14,7 +14,7 @@ use crate::client::testing::Fake;
 
 fn json_of(id: u32, event: &str, hits: u64) -> Value {
     json!({"id": id, "kind": "k", "group": "kprobes", "event": event, "symbol_name": "f", "offset": 0,
-        "addr": "0x10", "flags": [], "reason": null, "hits": hits, "nmissed": 1, "recorded": 2,
+        "addr": "0x10", "state": "armed", "flags": [], "reason": null, "hits": hits, "nmissed": 1, "recorded": 2,
         "filtered": 3, "lost": 0, "displaced": "boost"})
 }
 

@@ -2,7 +2,8 @@
 
 use exoprobe_probes::definition::Flag;
 use exoprobe_probes::{
-    DisplacedBy, ProbeDefinition, ProbeError, ProbeKind, Registration, ReturnMode, StatusFlag,
+    DisplacedBy, ProbeDefinition, ProbeError, ProbeKind, ProbeState, Registration, ReturnMode,
+    StatusFlag,
 };
 use exoprobe_vmm::Gva;
 use serde::{Deserialize, Serialize};
@@ -223,17 +224,25 @@ pub struct ProbeStatus {
     pub enabled: bool,
     /// Triggers of its event (the tracer's file `trigger`), which arm it also while it is not enabled.
     pub triggers: usize,
+    /// `pending`: its text is not there yet, or not final (`reason`). `armed`: by an int3. `optimized`: by a jmp, so that
+    /// its hits do not leave the guest. `disabled`: by the user, and no trigger has it armed. `off`: enabled, and the
+    /// switch over all probes is off. `clobbered`: the guest rewrote its text, and it is armed again when the text is
+    /// back. `gone`: its text is no more.
+    #[schema(value_type = String, example = "armed")]
+    pub state: ProbeState,
     /// `GONE`, `PENDING`, `DISABLED`, `OPTIMIZED`, `CLOBBERED`; none of a probe that is armed by an int3.
     #[schema(value_type = Vec<String>)]
     pub flags: Vec<StatusFlag>,
     /// A jmp is in place of its int3: its hits do not leave the guest.
     pub optimized: bool,
-    /// Of a pending probe: what it waits for, or why it cannot be placed. Of one that the optimizer has looked
-    /// at and that is not optimized: why, the rule's name first.
+    /// Of a pending probe: what it waits for, or why it cannot be placed; else null.
+    pub reason: Option<String>,
+    /// Of an armed probe: why it is not optimized, the rule's name first; null until the optimizer has looked at it
+    /// after the last change of probes, and in other states.
     #[schema(
         example = "indirect-jump: f jumps to a place that only it knows, at 0xffffffff81000010"
     )]
-    pub reason: Option<String>,
+    pub unoptimized_reason: Option<String>,
     /// Times the guest hit it while it was enabled; of a return probe, returns.
     pub hits: u64,
     /// Calls that a return probe could not follow. Kprobes miss none.
@@ -305,8 +314,10 @@ impl From<exoprobe_probes::ProbeStatus> for ProbeStatus {
             optimized: status.flags.contains(&StatusFlag::Optimized),
             enabled: status.enabled,
             triggers: status.triggers,
+            state: status.state,
             flags: status.flags,
             reason: status.reason,
+            unoptimized_reason: status.unoptimized_reason,
             hits: status.hits,
             nmissed: status.nmissed,
             recorded: status.recorded,
@@ -381,8 +392,10 @@ mod tests {
             addr: Some(Gva(0x1000)),
             enabled: false,
             triggers: 0,
+            state: ProbeState::Disabled,
             flags: vec![StatusFlag::Disabled],
             reason: None,
+            unoptimized_reason: Some("rule: text".to_owned()),
             hits: 5,
             nmissed: 2,
             recorded: 3,

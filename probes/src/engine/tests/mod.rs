@@ -26,7 +26,7 @@ use exoprobe_vmm::{
 
 use super::{Engine, FoundTypes, Given, Guest};
 use crate::definition::parse_line;
-use crate::status::{ProbeStatus, StatusFlag};
+use crate::status::{ProbeState, ProbeStatus, StatusFlag};
 
 const MIB: u64 = 32;
 /// Where the kernel's image is: its first 2 MiB by pages, which map to the same offset in RAM.
