@@ -8,6 +8,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction};
 
 use super::Engine;
 use super::kernel::Kernel;
+use super::lifecycle::Purpose;
 use super::registry::Registry;
 use super::tasks::{Process, Tasks};
 use crate::definition::parse_place;
@@ -53,7 +54,7 @@ impl Engine {
     /// The registry, and the kernel that runs.
     pub(super) fn look(&self) -> Result<(MutexGuard<'_, Registry>, Arc<Kernel>), ProbeError> {
         let mut registry = self.lock();
-        let kernel = self.path.attach(&mut registry, self.guest.as_ref())?;
+        let kernel = self.path.attach(&mut registry, self.guest.as_ref(), Purpose::Question)?;
         Ok((registry, kernel.ok_or(AttachError::Booting)?))
     }
 
@@ -119,7 +120,7 @@ impl Engine {
     /// [`ProbeError::Attach`], where none were given and the kernel's own cannot be read, or not yet.
     pub fn symbols(&self) -> Result<SymbolTable, ProbeError> {
         let mut registry = self.lock();
-        let kernel = self.path.attach(&mut registry, self.guest.as_ref());
+        let kernel = self.path.attach(&mut registry, self.guest.as_ref(), Purpose::Question);
         match (kernel, &self.path.symbols) {
             (Ok(Some(kernel)), _) => Ok(kernel.symbols.clone()),
             (_, Some(given)) => Ok(given.clone()),
