@@ -12,6 +12,7 @@ mod hits;
 mod holds;
 mod kernel_6_12;
 mod lifecycle;
+mod moments;
 mod optimize;
 mod own_symbols;
 mod program;
@@ -34,7 +35,7 @@ mod values;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 32] = [
+pub(crate) const ALL: [&[Case]; 33] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -49,6 +50,7 @@ pub(crate) const ALL: [&[Case]; 32] = [
     holds::CASES,
     kernel_6_12::CASES,
     lifecycle::CASES,
+    moments::CASES,
     optimize::CASES,
     own_symbols::CASES,
     program::CASES,
