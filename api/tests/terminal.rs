@@ -1,7 +1,8 @@
 //! The program at a terminal: a pseudo-terminal, and a fake service behind a socket.
 
+use std::collections::HashMap;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -12,6 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tempfile::TempDir;
 
@@ -25,9 +30,13 @@ const PROBES: &str = r#"[{"id":1,"kind":"k","group":"kprobes","event":"open","sy
     "offset":0,"addr":"0x14","flags":[],"reason":null,"hits":7,"nmissed":0,"recorded":7,"filtered":0,
     "lost":0,"displaced":"boost"}]"#;
 
-/// A service that has an event and a probe.
+/// The input that a guest got, and whether its queue was full once already.
+type Input = Arc<Mutex<(Vec<u8>, bool)>>;
+
+/// A service that has an event, a probe, and a guest that has printed one line.
 struct Service {
     dir: TempDir,
+    input: Input,
     end: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -38,9 +47,12 @@ impl Service {
         let path = dir.path().join("socket");
         let (end, ended) = tokio::sync::oneshot::channel();
         let (listening, listens) = mpsc::channel();
+        let input = Input::default();
         let router = Router::new()
             .route("/v1/events", get(async || EVENT))
-            .route("/v1/probes", get(async || PROBES));
+            .route("/v1/probes", get(async || PROBES))
+            .route("/v1/vm/serial/{port}", get(printed).post(typed))
+            .with_state(Arc::clone(&input));
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
@@ -53,7 +65,16 @@ impl Service {
             });
         });
         listens.recv().unwrap();
-        Self { dir, end: Some(end), thread: Some(thread) }
+        Self { dir, input, end: Some(end), thread: Some(thread) }
+    }
+
+    /// Waits until the guest got this input.
+    fn wait_for_input(&self, wanted: &[u8]) {
+        let end = Instant::now() + PATIENCE;
+        while self.input.lock().unwrap().0 != wanted {
+            assert!(Instant::now() < end, "{:?}", self.input.lock().unwrap());
+            thread::sleep(LOOK);
+        }
     }
 
     fn socket(&self) -> PathBuf {
@@ -83,6 +104,27 @@ impl Drop for Service {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// One line of output, and a stream without an end where the client follows.
+async fn printed(Query(query): Query<HashMap<String, String>>) -> Response {
+    match query.contains_key("follow") {
+        true => Body::from_stream(futures_util::stream::pending::<io::Result<Vec<u8>>>())
+            .into_response(),
+        false => ([("exoprobe-next-offset", "8")], "login:\r\n").into_response(),
+    }
+}
+
+/// Takes input but for the first time: then the queue is full.
+async fn typed(State(input): State<Input>, bytes: Bytes) -> Response {
+    let mut input = input.lock().unwrap();
+    if !std::mem::replace(&mut input.1, true) {
+        let kind = [("content-type", "application/problem+json")];
+        let problem = r#"{"status":503,"title":"","detail":"full","code":"EAGAIN"}"#;
+        return (StatusCode::SERVICE_UNAVAILABLE, kind, problem).into_response();
+    }
+    input.0.extend_from_slice(&bytes);
+    StatusCode::NO_CONTENT.into_response()
 }
 
 /// A terminal, and what was written to it.
@@ -264,4 +306,42 @@ fn what_is_for_no_terminal_or_for_one_only_is_refused() {
         output.status.success() && output.stdout.first() == Some(&0x0a),
         "a trace's first field"
     );
+}
+
+#[test]
+fn a_console_at_a_terminal_gets_every_key_and_is_left_by_the_escape_key() {
+    let service = Service::start();
+    let mut terminal = Terminal::open();
+    let before = terminal.mode();
+    let mut command = service.exoprobe(&["vm", "console", "--follow"]);
+    command.stdin(terminal.stdio()).stdout(terminal.stdio()).stderr(terminal.stdio());
+    let child = command.spawn().unwrap();
+    terminal.wait("greeting", |text| text.contains("login:") && text.contains("Ctrl-] leaves"));
+    let raw = libc::ECHO | libc::ICANON | libc::ISIG;
+    assert_eq!(terminal.mode().0 & raw, 0, "keys are the guest's");
+    // No line end, and Ctrl-C, which the guest's own terminal makes a signal of.
+    terminal.keyboard.write_all(b"ro\x03").unwrap();
+    service.wait_for_input(b"ro\x03");
+    terminal.keyboard.write_all(b"\x1d").unwrap();
+    assert!(finish(child).status.success());
+    assert_eq!(terminal.mode(), before);
+    service.wait_for_input(b"ro\x03");
+}
+
+#[test]
+fn piped_input_arrives_whole_and_output_goes_on_after_its_end() {
+    let service = Service::start();
+    let mut command = service.exoprobe(&["vm", "console", "--follow", "--port", "1"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let lines = b"getpid 5\x1d\n".repeat(2000);
+    child.stdin.take().unwrap().write_all(&lines).unwrap();
+    service.wait_for_input(&lines);
+    assert!(child.try_wait().unwrap().is_none(), "it follows the output");
+    let pid = libc::pid_t::try_from(child.id()).unwrap();
+    // SAFETY: it is our child, which was not waited for yet.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
+    let output = finish(child);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stdout, b"login:\r\n");
 }

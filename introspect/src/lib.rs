@@ -18,6 +18,7 @@ mod name_hash;
 mod regular_file;
 pub mod symbols;
 pub mod task;
+pub mod task_fields;
 pub mod unwind;
 pub mod view;
 pub mod virt;

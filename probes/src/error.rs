@@ -6,7 +6,7 @@ use exoprobe_vmm::hidden::HiddenError;
 use exoprobe_vmm::paging::PagingError;
 use exoprobe_vmm::{Gva, OutsideMemory, VcpuError};
 
-use crate::definition::{FieldError, ParseError};
+use crate::definition::{FieldError, ParseError, UnknownRegister};
 use crate::engine::{NoTasks, ParameterError};
 use crate::insn::{AssembleError, BoundaryError, PostUnsupported, Refusal};
 use crate::trigger::TriggerError;
@@ -109,6 +109,9 @@ pub enum ProbeError {
     /// Both or neither of symbol and address.
     #[error("give either symbol_name or addr: {0}")]
     Place(&'static str),
+    /// An address is asked for by a register that is none.
+    #[error(transparent)]
+    Register(#[from] UnknownRegister),
     /// A name is no C identifier or too long.
     #[error("`{name}` is no {what} name: a letter or _, then letters, digits and _, at most 63")]
     BadName {
@@ -291,6 +294,7 @@ impl ProbeError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Symbol(LookupError::Unknown { .. } | LookupError::NoModule { .. })
+            | Self::Tasks(NoTasks::NoSuch(_))
             | Self::NoSuchProbe(_)
             | Self::Vcpu(VcpuError::NoSuchVcpu(_)) => "ENOENT",
             Self::Symbol(LookupError::Ambiguous { .. }) => "EADDRNOTAVAIL",
@@ -323,6 +327,7 @@ impl ProbeError {
             Self::Syntax(error) => error.errno(),
             Self::Trigger(error) => error.code(),
             Self::Place(_)
+            | Self::Register(_)
             | Self::BadName { .. }
             | Self::DuplicateArg(_)
             | Self::Filter { .. }

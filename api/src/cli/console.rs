@@ -1,52 +1,81 @@
 //! `exoprobe vm console`.
 
+use std::future::pending;
+use std::io::{IsTerminal, Write, stderr, stdin};
 use std::pin::pin;
+use std::time::Duration;
 
 use http_body_util::BodyExt;
-use hyper::body::{Bytes, Frame};
+use hyper::body::Incoming;
+use tokio::time::sleep;
 
 use super::Context;
 use super::error::CliError;
 use super::tty::Typed;
-use crate::client::ClientError;
+use crate::client::{Client, ClientError};
 
-/// Prints what there is, as the guest wrote it.
+/// The port with the guest's console. The other takes command lines, which the guest does not echo.
+const CONSOLE: u8 = 0;
+/// Code of a refusal because the guest does not read its port.
+const NOT_READ: &str = "EAGAIN";
+/// Between two tries to send what the guest has no room for.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Prints all kept output, as the guest wrote it.
 pub(super) async fn print(context: &mut Context<'_>, port: u8) -> Result<(), CliError> {
     let (bytes, _) = context.client.serial_read(port).await?;
     Ok(context.out.write_all(&bytes)?)
 }
 
-/// Prints what there is and what comes, and sends what is typed, until either side ends.
+/// Connects standard input and output to a port, until the service ends, Ctrl-C, or the escape key.
+///
+/// Input is sent key by key on a terminal at port 0, line by line on a terminal at port 1, and as it
+/// comes where standard input is no terminal. Output goes on after the end of such input.
 pub(super) async fn follow(context: &mut Context<'_>, port: u8) -> Result<(), CliError> {
     let (bytes, next) = context.client.serial_read(port).await?;
     context.out.write_all(&bytes)?;
     context.out.flush()?;
-    let mut body = context.client.serial_follow(port, next).await?;
-    let mut typed = Typed::lines();
-    let mut interrupt = pin!(tokio::signal::ctrl_c());
-    loop {
-        tokio::select! {
-            frame = body.frame() => match frame.transpose().map_err(ClientError::from)? {
-                Some(frame) => write(context, &frame)?,
-                None => return Ok(()),
-            },
-            line = next_line(&mut typed), if typed.is_some() => match line {
-                Some(line) => context.client.serial_write(port, line).await?,
-                None => return Ok(()),
-            },
-            _ = &mut interrupt => return Ok(()),
-        }
+    let body = context.client.serial_follow(port, next).await?;
+    let typed = match port {
+        _ if !stdin().is_terminal() => Some(Typed::piped()),
+        CONSOLE => Typed::raw().inspect(|_| say_how_to_leave()),
+        _ => Typed::lines(),
+    };
+    let interrupt = pin!(tokio::signal::ctrl_c());
+    tokio::select! {
+        shown = show(context.out, body) => shown,
+        sent = send(context.client, port, typed) => sent,
+        _ = interrupt => Ok(()),
     }
 }
 
-fn write(context: &mut Context<'_>, frame: &Frame<Bytes>) -> Result<(), CliError> {
-    if let Some(data) = frame.data_ref() {
-        context.out.write_all(data)?;
-        context.out.flush()?;
+/// Goes to standard error, so that a log of the output has only the guest's bytes.
+fn say_how_to_leave() {
+    // Without a standard error there is nothing to say.
+    let _ = writeln!(stderr(), "Connected to the guest's console. Ctrl-] leaves.");
+}
+
+/// Prints output as it comes.
+async fn show(out: &mut dyn Write, mut body: Incoming) -> Result<(), CliError> {
+    while let Some(frame) = body.frame().await.transpose().map_err(ClientError::from)? {
+        if let Some(data) = frame.data_ref() {
+            out.write_all(data)?;
+            out.flush()?;
+        }
     }
     Ok(())
 }
 
-async fn next_line(typed: &mut Option<Typed>) -> Option<Vec<u8>> {
-    typed.as_mut()?.next().await
+/// Sends input as it comes. Returns when the user leaves; never after the end of piped input.
+async fn send(client: &Client, port: u8, typed: Option<Typed>) -> Result<(), CliError> {
+    let Some(mut typed) = typed else { return pending().await };
+    while let Some(bytes) = typed.next().await {
+        while let Err(error) = client.serial_write(port, bytes.clone()).await {
+            match &error {
+                ClientError::Refused(problem) if problem.code == NOT_READ => sleep(RETRY).await,
+                _ => return Err(error.into()),
+            }
+        }
+    }
+    if typed.is_terminal() { Ok(()) } else { pending().await }
 }

@@ -33,6 +33,9 @@ pub(super) enum CliError {
     /// Some of several probes could not be changed.
     #[error("{0} of {1} probes failed")]
     Some(usize, usize),
+    /// A type without a size is asked for in memory.
+    #[error("{0} has no value in memory: it is a function, or nothing is known of it but its name")]
+    NoValue(String),
     /// No definition was given.
     #[error("no definition: give some as arguments, or a file with -f")]
     NoDefinition,

@@ -2,25 +2,55 @@
 
 use clap::Args;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::Context;
 use super::error::CliError;
 use super::format::{Column, printable, table};
-use crate::client::ApiPath;
+use super::typed;
+use crate::client::{ApiPath, ClientError};
 
 /// Bytes of a line.
 const LINE: usize = 16;
 
+const EXAMPLES: &str = "\
+Examples:
+  exoprobe x jiffies 8
+  exoprobe x 0xffffffff81000000 256
+  exoprobe x --vcpu 1 %sp 128
+  exoprobe x --type file %di
+  exoprobe x --type task_struct init_task
+  exoprobe x --pid 1 0x400000
+
+A register is that of a vCPU. An address of user mode is of the task --pid, or else of what the vCPU
+runs. Numbers of a type are shown by their declarations, other members as bytes.";
+
 /// Arguments of `x`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  exoprobe x jiffies 8\n  exoprobe x 0xffffffff81000000 256")]
+#[command(after_help = EXAMPLES)]
 pub(super) struct MemoryArgs {
-    /// Where: an address, or SYMBOL[+OFFSET]
+    /// Where: an address, SYMBOL[+OFFSET], or a register, %REG[+OFFSET]
     #[arg(value_name = "AT")]
     at: String,
     /// How many bytes, 65536 at most
     #[arg(value_name = "LEN", default_value_t = 64)]
     len: usize,
+    /// Show the memory as a type of the kernel's: a struct with its members
+    #[arg(long = "type", value_name = "TYPE", conflicts_with = "len")]
+    type_name: Option<String>,
+    /// The vCPU of the register and of the address: 0 unless given
+    #[arg(long, conflicts_with = "pid")]
+    vcpu: Option<u8>,
+    /// The task of an address of user mode, running or not
+    #[arg(long)]
+    pid: Option<u32>,
+}
+
+impl MemoryArgs {
+    fn path(&self, len: u64) -> ApiPath {
+        let path = ApiPath::new(&["memory"]).query("at", &self.at).query("len", len);
+        path.query_if("vcpu", self.vcpu).query_if("pid", self.pid)
+    }
 }
 
 /// Arguments of `disas`.
@@ -48,10 +78,12 @@ struct CodeLine {
     source: Option<String>,
 }
 
-/// Prints memory of the guest's kernel.
+/// Prints memory of the guest.
 pub(super) async fn memory(context: &mut Context<'_>, args: &MemoryArgs) -> Result<(), CliError> {
-    let path = ApiPath::new(&["memory"]).query("at", &args.at).query("len", args.len);
-    let answer = context.client.get(&path).await?;
+    if let Some(name) = &args.type_name {
+        return value(context, args, name).await;
+    }
+    let answer = context.client.get(&args.path(args.len as u64)).await?;
     let Some(Memory { addr, bytes }) = context.read(&answer)? else { return Ok(()) };
     let start = u64::from_str_radix(addr.trim_start_matches("0x"), 16).unwrap_or_default();
     let pairs: Vec<&str> =
@@ -63,6 +95,23 @@ pub(super) async fn memory(context: &mut Context<'_>, args: &MemoryArgs) -> Resu
         writeln!(context.out, "{at:#018x}  {:width$}  {text}", pairs.join(" "))?;
     }
     Ok(())
+}
+
+/// Prints memory as a value of a type.
+async fn value(context: &mut Context<'_>, args: &MemoryArgs, name: &str) -> Result<(), CliError> {
+    let found = context.client.get(&ApiPath::new(&["types", name])).await?;
+    let found: Value = serde_json::from_slice(&found).map_err(ClientError::from)?;
+    let size = found["size"].as_u64().ok_or_else(|| CliError::NoValue(name.to_owned()))?;
+    let answer = context.client.get(&args.path(size)).await?;
+    let memory: Memory = serde_json::from_slice(&answer).map_err(ClientError::from)?;
+    let pairs = memory.bytes.as_bytes().chunks(2).filter_map(|pair| str::from_utf8(pair).ok());
+    let bytes: Vec<u8> = pairs.filter_map(|pair| u8::from_str_radix(pair, 16).ok()).collect();
+    let mut shown = typed::with_values(found, &bytes);
+    if context.json {
+        shown["addr"] = memory.addr.into();
+        return Ok(writeln!(context.out, "{shown}")?);
+    }
+    Ok(write!(context.out, "{}: {}", memory.addr, typed::text(&shown))?)
 }
 
 /// A byte as a character, where it is one that a terminal may be shown.

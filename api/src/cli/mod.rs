@@ -25,6 +25,7 @@ mod symbols;
 mod tests;
 mod top;
 mod tty;
+mod typed;
 mod types;
 mod vm;
 

@@ -11,6 +11,7 @@ use crate::client::ApiPath;
 const EXAMPLES: &str = "\
 Examples:
   exoprobe stack 0
+  exoprobe stack --pid 1
   exoprobe --json stack 1 | jq -r '.[].symbol_name'";
 
 /// Arguments of `stack`.
@@ -18,8 +19,11 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(super) struct StackArgs {
     /// Which vCPU, from 0
-    #[arg(value_name = "VCPU")]
-    vcpu: u8,
+    #[arg(value_name = "VCPU", required_unless_present = "pid", conflicts_with = "pid")]
+    vcpu: Option<u8>,
+    /// A task instead, running or not: the number of a process or thread (needs the kernel's types)
+    #[arg(long)]
+    pid: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -31,9 +35,12 @@ struct Frame {
     user: bool,
 }
 
-/// Prints the back-trace of a vCPU.
+/// Prints the back-trace of a vCPU or a task.
 pub(super) async fn run(context: &mut Context<'_>, args: &StackArgs) -> Result<(), CliError> {
-    let path = ApiPath::new(&["vcpus", &args.vcpu.to_string(), "stack"]);
+    let path = match args.pid {
+        Some(pid) => ApiPath::new(&["tasks", &pid.to_string(), "stack"]),
+        None => ApiPath::new(&["vcpus", &args.vcpu.unwrap_or_default().to_string(), "stack"]),
+    };
     let answer = context.client.get(&path).await?;
     let Some(frames) = context.read::<Vec<Frame>>(&answer)? else { return Ok(()) };
     for frame in &frames {

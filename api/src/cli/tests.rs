@@ -289,13 +289,17 @@ async fn the_guests_answer_decides_the_status() {
 
 #[tokio::test]
 async fn processes_are_a_table_that_the_guest_cannot_write_to_the_terminal_by() {
-    const PROCESSES: &str = r#"[{"pid":1,"comm":"init","vcpus":[0,1],"task":"0x1"},
-        {"pid":7,"comm":"\u001b[2J","vcpus":[],"task":"0x2"}]"#;
+    const PROCESSES: &str = r#"[{"pid":1,"comm":"init","vcpus":[0,1],"state":"S","parent":0,"task":"0x1"},
+        {"pid":7,"comm":"\u001b[2J","vcpus":[],"state":null,"parent":null,"task":"0x2"}]"#;
     let fake = Fake::serve(Router::new().route("/v1/tasks", get(async || PROCESSES)));
     let (out, result) = exoprobe(&fake, &["ps"]).await;
     result.unwrap();
     let lines: Vec<Vec<&str>> = out.lines().map(|l| l.split_whitespace().collect()).collect();
-    assert_eq!(lines[..2], [["PID", "VCPU", "COMM"], ["1", "0,1", "init"]]);
+    assert_eq!(
+        lines[..2],
+        [["PID", "PPID", "STATE", "VCPU", "COMM"], ["1", "0", "S", "0,1", "init"]]
+    );
+    assert_eq!(lines[2][..4], ["7", "-", "-", "-"]);
     assert!(!out.contains('\u{1b}'), "{out:?}");
 }
 

@@ -3,52 +3,81 @@
 use std::io::{ErrorKind, IsTerminal, Read, stdin};
 use std::mem::MaybeUninit;
 
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// Ctrl-]
 const LEAVE: u8 = 0x1d;
+/// Pieces that wait to be sent. A reader that is ahead of them waits.
+const PIECES: usize = 16;
 
-/// What is typed, piece by piece.
+/// Standard input, piece by piece.
 pub(super) struct Typed {
-    received: UnboundedReceiver<Vec<u8>>,
-    _mode: Option<Mode>,
+    received: Receiver<Vec<u8>>,
+    /// Absent for piped input, and where the terminal refused another mode.
+    mode: Option<Mode>,
 }
 
 impl Typed {
     /// Lines as they are typed, their ends included, if standard input is a terminal.
     pub(super) fn lines() -> Option<Self> {
         // Ctrl-] ends a line, so that it is seen without Enter.
-        Self::start(|mode| mode.c_cc[libc::VEOL] = LEAVE)
+        Self::terminal(|mode| mode.c_cc[libc::VEOL] = LEAVE)
     }
 
     /// Keys as they are pressed, and not shown, if standard input is a terminal. Ctrl-Z is no more than a key.
     pub(super) fn keys() -> Option<Self> {
-        Self::start(|mode| {
-            mode.c_lflag &= !(libc::ICANON | libc::ECHO);
-            mode.c_cc[libc::VMIN] = 1;
-            mode.c_cc[libc::VTIME] = 0;
+        Self::terminal(|mode| {
+            by_key(mode);
             mode.c_cc[libc::VSUSP] = libc::_POSIX_VDISABLE;
         })
     }
 
-    fn start(change: impl FnOnce(&mut libc::termios)) -> Option<Self> {
-        if !stdin().is_terminal() {
-            return None;
-        }
-        let mode = Mode::change(change);
-        let (sender, received) = unbounded_channel();
-        // A thread, because reading cannot be cancelled; it ends with the process.
-        std::thread::spawn(move || read_typed(stdin().lock(), &sender));
-        Some(Self { received, _mode: mode })
+    /// Every key as it is pressed, Ctrl-C too, and not shown, if standard input is a terminal. Ctrl-] ends it.
+    ///
+    /// Output is processed as before, so that a bare line feed starts a new line.
+    pub(super) fn raw() -> Option<Self> {
+        Self::terminal(|mode| {
+            by_key(mode);
+            mode.c_lflag &= !(libc::ISIG | libc::IEXTEN);
+            mode.c_iflag &= !(libc::IXON | libc::ICRNL | libc::INLCR | libc::IGNCR | libc::ISTRIP);
+        })
     }
 
-    /// What was typed next; `None` when the user leaves.
+    /// Input that is no terminal's, to its end.
+    pub(super) fn piped() -> Self {
+        Self::start(None, None)
+    }
+
+    fn terminal(change: impl FnOnce(&mut libc::termios)) -> Option<Self> {
+        stdin().is_terminal().then(|| Self::start(Mode::change(change), Some(LEAVE)))
+    }
+
+    fn start(mode: Option<Mode>, leave: Option<u8>) -> Self {
+        let (sender, received) = channel(PIECES);
+        // A thread, because reading cannot be cancelled; it ends with the process.
+        std::thread::spawn(move || read_typed(stdin().lock(), leave, &sender));
+        Self { received, mode }
+    }
+
+    /// Whether the input comes from a terminal whose mode was changed.
+    pub(super) fn is_terminal(&self) -> bool {
+        self.mode.is_some()
+    }
+
+    /// The next piece; `None` at the end of input and when the user leaves.
     pub(super) async fn next(&mut self) -> Option<Vec<u8>> {
         self.received.recv().await
     }
 }
 
-fn read_typed(mut input: impl Read, pieces: &UnboundedSender<Vec<u8>>) {
+/// No lines, no echo: each byte is read at once.
+fn by_key(mode: &mut libc::termios) {
+    mode.c_lflag &= !(libc::ICANON | libc::ECHO);
+    mode.c_cc[libc::VMIN] = 1;
+    mode.c_cc[libc::VTIME] = 0;
+}
+
+fn read_typed(mut input: impl Read, leave: Option<u8>, pieces: &Sender<Vec<u8>>) {
     let mut buffer = [0; 4096];
     loop {
         let typed = match input.read(&mut buffer) {
@@ -56,8 +85,8 @@ fn read_typed(mut input: impl Read, pieces: &UnboundedSender<Vec<u8>>) {
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(_) => return,
         };
-        let leaves = typed.is_empty() || typed.contains(&LEAVE);
-        if leaves || pieces.send(typed.to_vec()).is_err() {
+        let leaves = typed.is_empty() || leave.is_some_and(|key| typed.contains(&key));
+        if leaves || pieces.blocking_send(typed.to_vec()).is_err() {
             return;
         }
     }
@@ -98,16 +127,21 @@ fn set(termios: &libc::termios) -> bool {
 mod tests {
     use super::*;
 
-    fn sent(typed: &[u8]) -> Vec<Vec<u8>> {
-        let (sender, mut received) = unbounded_channel();
-        read_typed(typed, &sender);
+    fn sent(typed: &[u8], leave: Option<u8>) -> Vec<Vec<u8>> {
+        let (sender, mut received) = channel(PIECES);
+        read_typed(typed, leave, &sender);
         drop(sender);
         std::iter::from_fn(|| received.try_recv().ok()).collect()
     }
 
     #[test]
     fn typing_is_sent_until_the_user_leaves() {
-        assert_eq!(sent(b"ls\n"), [b"ls\n"]);
-        assert_eq!(sent(b"half a line\x1d"), Vec::<Vec<u8>>::new());
+        assert_eq!(sent(b"ls\n", Some(LEAVE)), [b"ls\n"]);
+        assert_eq!(sent(b"half a line\x1d", Some(LEAVE)), Vec::<Vec<u8>>::new());
+    }
+
+    #[test]
+    fn piped_input_has_no_key_to_leave_by() {
+        assert_eq!(sent(b"a\x1db", None), [b"a\x1db"]);
     }
 }

@@ -15,7 +15,12 @@ use crate::client::{ApiPath, ClientError, Payload, Reply, Target};
 const CONSOLE_EXAMPLES: &str = "\
 Examples:
   exoprobe vm console
-  exoprobe vm console --follow";
+  exoprobe vm console --follow
+  echo 'getpid 5' | exoprobe vm console --port 1 --follow
+
+With --follow and a terminal, every key goes to the guest's console, Ctrl-C too; Ctrl-] leaves.
+Port 1 takes command lines: they are sent line by line. Piped input is sent as it comes, and the
+guest's output goes on after its end, until Ctrl-C.";
 
 const SEND_EXAMPLES: &str = "\
 Examples:
@@ -61,7 +66,7 @@ pub(super) enum VmCommand {
         /// Serial port
         #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
         port: u8,
-        /// Go on with what it writes, and send it typed lines (Ctrl-] or Ctrl-C leaves)
+        /// Go on with its output, and send it standard input (Ctrl-] leaves)
         #[arg(long, short)]
         follow: bool,
     },

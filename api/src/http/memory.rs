@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
-use exoprobe_probes::ProbeError;
+use exoprobe_probes::{AddressSpace, ProbeError};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -30,14 +30,18 @@ pub(crate) fn routes(api: CodeApi) -> Router {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct MemoryQuery {
-    /// Where: an address, or `SYMBOL[+OFFSET]`.
+    /// Where: an address, `SYMBOL[+OFFSET]`, or `%REG[+OFFSET]`, a register of `vcpu`.
     #[param(example = "jiffies")]
     at: String,
     /// How many bytes: 64 when absent, 65,536 at most.
     len: Option<usize>,
+    /// The vCPU of the register, and of which the loaded page tables map an address of user mode: 0 when absent.
+    vcpu: Option<u8>,
+    /// The task whose page tables map an address of user mode, running or not. Not with `vcpu`.
+    pid: Option<u32>,
 }
 
-/// Memory of the guest's kernel, by virtual address, as it would be without probes.
+/// Memory of the guest by virtual address, as it would be without probes: the kernel's, or of user mode.
 #[utoipa::path(get, path = "/v1/memory", tag = "memory", operation_id = "memory",
     params(MemoryQuery), responses((status = 200, body = Memory), Problems))]
 pub(crate) async fn memory(
@@ -48,9 +52,15 @@ pub(crate) async fn memory(
     if len > MAX_LEN {
         return Err(Problem::malformed(format!("`len` is at most {MAX_LEN}")));
     }
+    let vcpu = query.vcpu.unwrap_or_default();
+    let space = match (query.vcpu, query.pid) {
+        (Some(_), Some(_)) => return Err(Problem::malformed("give `vcpu` or `pid`, not both")),
+        (_, None) => AddressSpace::Vcpu(vcpu),
+        (None, Some(pid)) => AddressSpace::Task(pid),
+    };
     let read = blocking(move || -> Result<Memory, ProbeError> {
-        let (at, mut bytes) = (engine.address_of(&query.at)?, vec![0; len]);
-        engine.read_without_probes(at, &mut bytes)?;
+        let (at, mut bytes) = (engine.address_at(&query.at, vcpu)?, vec![0; len]);
+        engine.read_in(space, at, &mut bytes)?;
         Ok(Memory::new(at.0, &bytes))
     });
     Ok(Json(read.await??))

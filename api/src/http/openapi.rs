@@ -39,7 +39,7 @@ impl IntoResponses for Problems {
         kprobes::list, kprobes::enabled, kprobes::switch, kprobes::optimization, kprobes::optimize,
         kprobes::blacklist,
         symbols::symbols, types::list, types::show, tasks::tasks, modules::modules, memory::memory,
-        memory::disassembly, stack::stack, events::events,
+        memory::disassembly, stack::stack, stack::task_stack, events::events,
         tracefs::root, tracefs::read, tracefs::replace, tracefs::append, super::openapi_document,
     ),
     components(schemas(ProblemDocument, wire::Lost)),

@@ -1,4 +1,4 @@
-//! Back-traces of vCPUs.
+//! Back-traces of vCPUs and tasks.
 
 use std::sync::Arc;
 
@@ -13,7 +13,10 @@ use super::wire::Frame;
 use super::{Problems, blocking};
 
 pub(crate) fn routes(engine: Arc<Engine>) -> Router {
-    Router::new().route("/v1/vcpus/{vcpu}/stack", get(stack)).with_state(engine)
+    Router::new()
+        .route("/v1/vcpus/{vcpu}/stack", get(stack))
+        .route("/v1/tasks/{pid}/stack", get(task_stack))
+        .with_state(engine)
 }
 
 /// The back-trace of a vCPU, taken while all of them stand still.
@@ -30,5 +33,19 @@ pub(crate) async fn stack(
     let index = u8::try_from(vcpu)
         .map_err(|_| Problem::new("ENOENT", format!("there is no vCPU {vcpu}")))?;
     let frames = blocking(move || engine.stack(index)).await??;
+    Ok(Json(frames.into_iter().map(Frame::from).collect()))
+}
+
+/// The back-trace of a task, running or not, taken while all vCPUs stand still.
+///
+/// As of a vCPU. Needs the kernel's types; 404 where no task has this number.
+#[utoipa::path(get, path = "/v1/tasks/{pid}/stack", tag = "tasks", operation_id = "task_stack",
+    params(("pid" = u32, Path, description = "Number of a process or thread")),
+    responses((status = 200, body = Vec<Frame>), Problems))]
+pub(crate) async fn task_stack(
+    State(engine): State<Arc<Engine>>,
+    Path(pid): Path<u32>,
+) -> Result<Json<Vec<Frame>>, Problem> {
+    let frames = blocking(move || engine.task_stack(pid)).await??;
     Ok(Json(frames.into_iter().map(Frame::from).collect()))
 }

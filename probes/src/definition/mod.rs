@@ -18,7 +18,7 @@ pub use language::{
     Command, Deletion, ParseError, definition_lines, normalised, parse_command, parse_line,
     without_comment, words,
 };
-pub use register::{Register, Segment};
+pub use register::{Register, Segment, UnknownRegister};
 pub use value::{ARRAY_MAX, Bits, TEXT_MAX, ValueType, Width};
 
 use std::fmt;

@@ -143,7 +143,7 @@ impl Engine {
         let mut found = Vec::new();
         self.guest.with_vcpus_still(&mut |all| {
             if let Some(registers) = all.get(usize::from(vcpu)) {
-                found = self.path.stack_of(&registry, &kernel, registers);
+                found = self.path.stack_of(&registry, &kernel, registers, false);
             }
         })?;
         Ok(found)
@@ -151,7 +151,14 @@ impl Engine {
 }
 
 impl HitPath {
-    fn stack_of(&self, registry: &Registry, kernel: &Kernel, registers: &Registers) -> Vec<Frame> {
+    /// The back-trace of a vCPU with these registers, or of a task that was `switched_out` with them.
+    pub(super) fn stack_of(
+        &self,
+        registry: &Registry,
+        kernel: &Kernel,
+        registers: &Registers,
+        switched_out: bool,
+    ) -> Vec<Frame> {
         let Registers { regs, sregs } = registers;
         let table = self.table.load();
         let memory = HitMemory { view: &kernel.view, sregs: &Known(sregs) };
@@ -163,6 +170,11 @@ impl HitPath {
         let mut from = Place::at(ip, regs);
         if let Some(offset) = without_frame(registry, kernel, ip) {
             from = from.without_frame(offset);
+        }
+        // RIP is a return address then, but for a new task, which begins at a function.
+        let begins = kernel.symbols.function_at(ip).is_some_and(|function| function.start == ip);
+        if switched_out && !begins {
+            from = from.returned();
         }
         let mut walk = Walk::new(kernel.orc().map(|tables| &**tables), &stack, from);
         let shown = |at: Gva| {

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, MutexGuard};
 
+use exoprobe_introspect::task_fields::TaskFields;
 use exoprobe_introspect::{Banner, SymbolTable, VmCoreInfo};
 use exoprobe_vmm::Gva;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
@@ -143,13 +144,15 @@ impl Engine {
     /// # Errors
     /// [`ProbeError::Attach`], [`ProbeError::Tasks`] where the kernel does not tell them, or not yet.
     pub fn processes(&self) -> Result<Vec<Process>, ProbeError> {
-        let (_registry, kernel) = self.look()?;
+        let (mut registry, kernel) = self.look()?;
+        let types = self.path.types(&mut registry, &kernel).ok();
+        let fields = types.and_then(|types| TaskFields::find(&types).ok());
         let mut found = None;
         self.guest.with_vcpus_still(&mut |_| {
             found = Some(match kernel.tasks() {
-                Some(tasks) => tasks.processes(&kernel),
+                Some(tasks) => tasks.processes(&kernel, fields.as_ref()),
                 None => Tasks::find(&kernel, self.guest.vcpus())
-                    .and_then(|tasks| tasks.processes(&kernel)),
+                    .and_then(|tasks| tasks.processes(&kernel, fields.as_ref())),
             });
         })?;
         Ok(found.expect("it was called")?)

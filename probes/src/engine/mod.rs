@@ -46,6 +46,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod text;
+mod threads;
 mod triggers;
 mod types;
 mod values;
@@ -64,6 +65,7 @@ pub use modules::ModuleStatus;
 pub use optimizer::Optimization;
 pub use reserved::BlacklistEntry;
 pub use tasks::{NoTasks, Process};
+pub use threads::AddressSpace;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64};

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use exoprobe_introspect::{Task, TaskError, TaskId, TaskLayout, VirtualMemory};
+use exoprobe_introspect::btf::FieldError;
+use exoprobe_introspect::task_fields::TaskFields;
+use exoprobe_introspect::{Task, TaskError, TaskId, TaskLayout, VirtualMemory, VirtualReadError};
 use exoprobe_vmm::{Gpa, Gva};
 
 use super::guest::KernelView;
@@ -33,6 +35,15 @@ pub enum NoTasks {
     /// So is a CPU's data.
     #[error("the per-CPU data of CPU {0} is not there")]
     PerCpu(u8),
+    /// A task's memory is not mapped.
+    #[error("cannot read a task: {0}")]
+    Read(#[from] VirtualReadError),
+    /// The kernel's types do not locate a field.
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    /// No task has this number.
+    #[error("there is no task {0}: `exoprobe ps` lists the processes")]
+    NoSuch(u32),
 }
 
 /// A process of the guest.
@@ -42,6 +53,10 @@ pub struct Process {
     pub task: Task,
     /// The vCPUs that run one of its threads.
     pub vcpus: Vec<u8>,
+    /// State of its first thread, as the letter in `/proc/PID/stat`; `None` without the kernel's types.
+    pub state: Option<char>,
+    /// Process number of its parent; `None` without the kernel's types.
+    pub parent: Option<u32>,
 }
 
 fn idle_task(kernel: &Kernel) -> Result<Gva, NoTasks> {
@@ -70,10 +85,25 @@ impl Tasks {
         Ok(Self { layout, current: current.collect::<Result<_, _>>()?, direct })
     }
 
-    /// All processes, and on which vCPUs each runs.
-    pub(super) fn processes(&self, kernel: &Kernel) -> Result<Vec<Process>, NoTasks> {
+    /// The first threads of all processes.
+    pub(super) fn leaders(&self, kernel: &Kernel) -> Result<Vec<Task>, NoTasks> {
+        Ok(self.layout.processes(&kernel.memory(), idle_task(kernel)?)?)
+    }
+
+    /// The vCPU on which a task runs.
+    pub(super) fn vcpu_of(&self, kernel: &Kernel, task: Gva) -> Option<u8> {
+        let current = |at: &Gpa| Some(kernel.view.ram.word(*at)?.load(Ordering::Relaxed));
+        (0..).zip(&self.current).find(|(_, at)| current(at) == Some(task.0)).map(|(vcpu, _)| vcpu)
+    }
+
+    /// All processes, and on which vCPUs each runs; with state and parent by `fields`.
+    pub(super) fn processes(
+        &self,
+        kernel: &Kernel,
+        fields: Option<&TaskFields>,
+    ) -> Result<Vec<Process>, NoTasks> {
         let memory = kernel.memory();
-        let processes = self.layout.processes(&memory, idle_task(kernel)?)?;
+        let processes = self.leaders(kernel)?;
         let current = |(vcpu, at): (u8, &Gpa)| {
             let task = kernel.view.ram.word(*at)?.load(Ordering::Relaxed);
             Some((vcpu, self.layout.task(&memory, Gva(task)).ok()?.tgid))
@@ -81,7 +111,12 @@ impl Tasks {
         let running: Vec<(u8, u32)> = (0..).zip(&self.current).filter_map(current).collect();
         let process = |task: Task| {
             let runs = running.iter().filter(|(_, tgid)| *tgid == task.tgid);
-            Process { task, vcpus: runs.map(|(vcpu, _)| *vcpu).collect() }
+            Process {
+                task,
+                vcpus: runs.map(|(vcpu, _)| *vcpu).collect(),
+                state: fields.and_then(|it| it.state(&memory, task.at).ok()),
+                parent: fields.and_then(|it| it.parent(&memory, &self.layout, task.at).ok()),
+            }
         };
         Ok(processes.into_iter().map(process).collect())
     }

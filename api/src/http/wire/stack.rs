@@ -1,11 +1,11 @@
-//! Back-traces of vCPUs.
+//! Back-traces of vCPUs and tasks.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::Hex;
 
-/// A place of a vCPU's back-trace.
+/// A place of a back-trace.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Frame {
     /// The next instruction of the first; what a call returns to of those above.

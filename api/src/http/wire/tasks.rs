@@ -16,13 +16,18 @@ pub struct Process {
     pub comm: String,
     /// The vCPUs that run one of its threads now.
     pub vcpus: Vec<u8>,
+    /// State of its first thread, as the letter in `/proc/PID/stat`; null without the kernel's types.
+    #[schema(example = "S", min_length = 1, max_length = 1)]
+    pub state: Option<char>,
+    /// Number of its parent, 0 of those that the kernel made; null without the kernel's types.
+    pub parent: Option<u32>,
     /// Where the kernel has its first thread (`struct task_struct`).
     pub task: Hex,
 }
 
 impl From<exoprobe_probes::Process> for Process {
     fn from(process: exoprobe_probes::Process) -> Self {
-        let exoprobe_probes::Process { task, vcpus } = process;
-        Self { pid: task.tgid, comm: task.id.name(), vcpus, task: Hex(task.at.0) }
+        let exoprobe_probes::Process { task, vcpus, state, parent } = process;
+        Self { pid: task.tgid, comm: task.id.name(), vcpus, state, parent, task: Hex(task.at.0) }
     }
 }
