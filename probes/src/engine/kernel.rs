@@ -257,6 +257,14 @@ impl Kernel {
         !self.init_freed.load(Ordering::Relaxed)
     }
 
+    /// Looks whether init text has gone, in a kernel that no mark tells it of.
+    pub(super) fn learn_init_freed(&self) {
+        let state = system_state(&self.memory(), &self.symbols);
+        if self.has_booted() && state.is_some_and(|state| state >= INIT_FREED) {
+            self.free_init_text();
+        }
+    }
+
     pub(super) fn free_init_text(&self) {
         self.init_freed.store(true, Ordering::Relaxed);
     }

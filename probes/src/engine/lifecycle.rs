@@ -81,6 +81,12 @@ impl HitPath {
         if let Some(kernel) = next {
             registry.kernel = Some(Arc::new(kernel));
         }
+        // There is no mark at free_initmem() then.
+        if registry.probes.is_empty()
+            && let Some(kernel) = &registry.kernel
+        {
+            kernel.learn_init_freed();
+        }
         if (purpose == Purpose::Probes || !registry.probes.is_empty())
             && let Some(kernel) = &registry.kernel
             && let Some(kernel) = kernel.prepare(guest, || Ok(guest.sregs()?))?

@@ -119,6 +119,8 @@ fn questions_change_nothing_in_a_guest_without_probes_at_any_moment() {
     fake.register("p:work work");
     assert_eq!(fake.run(WORK), 1, "and a probe finds it ready");
     assert!(fake.guest.hidden.base().is_some());
+    let refused = fake.engine.register_probe(parse_line("p:once once").unwrap());
+    assert!(refused.is_err(), "init text has gone, though no mark told so");
 }
 
 #[test]
