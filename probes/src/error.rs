@@ -20,8 +20,15 @@ pub enum AttachError {
     )]
     Booting,
     /// It runs no more.
-    #[error("the guest has stopped")]
+    #[error(
+        "the guest has stopped: its memory and registers can be read, and `exoprobe vm reboot` boots it again"
+    )]
     Stopped,
+    /// It stopped before its kernel ran at its own addresses, so that there is nothing to be read.
+    #[error(
+        "the guest stopped before its kernel had begun: `exoprobe vm console` has what it said"
+    )]
+    NeverBegan,
     /// The symbols are of another kernel.
     #[error(
         "the symbols are not of the kernel that runs: {0}; give the vmlinux or System.map of its own build"
@@ -312,7 +319,9 @@ impl ProbeError {
             Self::NoSlots(_) | Self::NoInstances { .. } => "ENOMEM",
             Self::Clobbered { .. } => "ETXTBSY",
             Self::Attach(AttachError::Booting) | Self::NotFinal(_) => "EAGAIN",
-            Self::Attach(AttachError::Stopped) | Self::Vcpu(_) => "ESHUTDOWN",
+            Self::Attach(AttachError::Stopped | AttachError::NeverBegan) | Self::Vcpu(_) => {
+                "ESHUTDOWN"
+            }
             Self::Attach(AttachError::NoSymbols(_)) => "ENODATA",
             Self::Attach(_) => "ENXIO",
             Self::Read(_) | Self::Memory(_) => "EFAULT",

@@ -24,6 +24,8 @@ pub use engine::{
     Process, Recovery, Registration, ReturnHandler, RunningKernel, Traceless, Verdict,
 };
 pub use error::{AttachError, BatchError, ProbeError, Reserved};
-pub use events::{Event, EventPage, EventStore, StackFrame, TraceText, trace_header};
+pub use events::{
+    Event, EventPage, EventSelection, EventStore, StackFrame, TraceText, trace_header,
+};
 pub use latency::Latency;
 pub use status::{DisplacedBy, ProbeStatus, StatusFlag};

@@ -139,7 +139,9 @@ impl CliError {
             | Self::BinaryToTerminal
             | Self::NoTerminal
             | Self::Path(_) => USAGE,
-            Self::Client(ClientError::Connect { .. } | ClientError::Broken(_))
+            Self::Client(
+                ClientError::Connect { .. } | ClientError::Broken(_) | ClientError::Ended,
+            )
             | Self::Gone(_)
             | Self::Mount(MountError::NoAnswer)
             | Self::TimedOut(_)

@@ -61,7 +61,7 @@ async fn a_follower_goes_on_behind_the_last_event() {
     let client = fake.client();
     let mut reader = EventReader::new(&client, follow(), PATIENCE);
     let (read, error) = read_all(&mut reader).await;
-    assert!(error.is_none(), "{error:?}");
+    assert!(matches!(error, Some(ClientError::Ended)), "an end that nobody asked for: {error:?}");
     assert_eq!(read, [1, 2, 3, 0, 8]);
     assert_eq!(
         *queries.lock().unwrap(),
@@ -98,7 +98,7 @@ async fn a_follower_stops_at_its_limit() {
     let (router, queries) = scripted(vec![endless(text)]);
     let fake = Fake::serve(router);
     let client = fake.client();
-    let query = EventQuery { from: Some(1), limit: Some(3), follow: true };
+    let query = EventQuery { from: Some(1), limit: Some(3), follow: true, ..EventQuery::default() };
     let (read, error) = read_all(&mut EventReader::new(&client, query, PATIENCE)).await;
     assert_eq!((read, error.is_none()), (vec![1, 2, 3], true));
     assert_eq!(*queries.lock().unwrap(), ["from=1&limit=3&follow=true"]);
@@ -206,4 +206,10 @@ async fn a_command_fails_ends_or_times_out() {
         let reply = fake.client().command("x", Duration::from_millis(300)).await.unwrap();
         assert_eq!(reply, expected);
     }
+}
+
+#[test]
+fn only_ones_own_services_and_roots_are_trusted() {
+    assert!(may_serve(1000, 1000) && may_serve(0, 1000) && may_serve(0, 0));
+    assert!(!may_serve(1000, 0) && !may_serve(1001, 1000));
 }

@@ -177,11 +177,9 @@ impl HitPath {
             from = from.returned();
         }
         let mut walk = Walk::new(kernel.orc().map(|tables| &**tables), &stack, from);
-        let shown = |at: Gva| {
-            let at = registry.optimizer.of_detour(at).unwrap_or(at);
-            kernel_frame(&kernel.symbols, at)
-        };
-        let mut frames: Vec<Frame> = std::iter::once(ip).chain(walk.by_ref()).map(shown).collect();
+        let original = |at: Gva| registry.optimizer.of_detour(at).unwrap_or(at);
+        let mut frames = vec![kernel_frame(&kernel.symbols, original(ip))];
+        frames.extend(walk.by_ref().map(|at| caller_frame(&kernel.symbols, original(at))));
         if let Some(user) = walk.user() {
             frames.extend(user_frames(&stack, user).map(user_frame));
         }
@@ -205,6 +203,21 @@ fn kernel_frame(symbols: &SymbolTable, addr: Gva) -> Frame {
         offset: found.map_or(0, |found| found.offset),
         size: found.map_or(0, |found| found.size),
         user: false,
+    }
+}
+
+/// As [`kernel_frame`], of an address that a call returns to. After a call of a function that never returns,
+/// that is behind the caller's end, and often another function's first: the call itself names the caller, as in
+/// the kernel's own back-traces (`%pB`, Documentation/core-api/printk-formats.rst).
+fn caller_frame(symbols: &SymbolTable, addr: Gva) -> Frame {
+    let frame = kernel_frame(symbols, addr);
+    if frame.symbol_name.is_some() && frame.offset > 0 {
+        return frame;
+    }
+    let call = kernel_frame(symbols, Gva(addr.0.wrapping_sub(1)));
+    match call.symbol_name {
+        Some(_) => Frame { addr, offset: call.offset + 1, ..call },
+        None => frame,
     }
 }
 

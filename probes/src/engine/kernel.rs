@@ -119,6 +119,37 @@ impl Kernel {
         Self::final_one(symbols, view, state.is_none_or(|s| s >= INIT_FREED))
     }
 
+    /// Looks at a kernel that runs no more, wherever it stopped; changes nothing in its memory. `entry` is where
+    /// it began, if that was seen.
+    ///
+    /// # Errors
+    /// [`AttachError::NeverBegan`] where it did not come to its own addresses.
+    pub(super) fn of_stopped(
+        guest: &dyn Guest,
+        source: &mut SymbolSource<'_>,
+        entry: Option<&KernelEntry>,
+    ) -> Result<Self, AttachError> {
+        let sregs = guest.sregs()?;
+        let now = PagingMode::of(&sregs)?;
+        let (symbols, text) = match (guest.msr(MSR_LSTAR)?, entry) {
+            (0, None) => return Err(AttachError::NeverBegan),
+            (0, Some(entry)) => {
+                let early = PagingMode::of(&entry.sregs)?;
+                (source.at_first_code(guest, early, entry.rip)?, entry.rip)
+            }
+            (lstar, _) => (source.at_syscall_entry(guest, now, Gva(lstar))?, Gva(lstar)),
+        };
+        let (mode, early) = match kernel_paging(guest, &sregs, &symbols, text) {
+            Ok(mode) => (mode, None),
+            // It stopped before its own tables were complete.
+            Err(_) => (now, Some(now)),
+        };
+        let view = KernelView { ram: guest.ram().clone(), mode, early };
+        let state = system_state(&VirtualMemory::with_mode(&view, mode), &symbols);
+        let init_freed = state.is_some_and(|state| state >= INIT_FREED);
+        Self::look(symbols, view, false, Patched::NONE, init_freed)
+    }
+
     /// Looks at a kernel that runs its first instructions at its own addresses. Its page tables of the
     /// moment are the early ones.
     pub(super) fn at_entry(

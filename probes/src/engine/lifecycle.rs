@@ -105,6 +105,33 @@ impl HitPath {
         Ok(registry.kernel.clone())
     }
 
+    /// The kernel of a guest that has stopped, for questions: changes nothing in its memory. Not for vCPU
+    /// threads.
+    ///
+    /// # Errors
+    /// [`AttachError`]; [`AttachError::NeverBegan`] where the guest stopped before its kernel began.
+    pub(super) fn examine(
+        &self,
+        registry: &mut Registry,
+        guest: &dyn Guest,
+    ) -> Result<Arc<Kernel>, AttachError> {
+        let known = registry.kernel.clone();
+        let kernel = match known {
+            Some(kernel) if kernel.has_booted() => kernel,
+            known => {
+                let entry = registry.entry;
+                let mut source = self.symbol_source(registry);
+                let found = Kernel::of_stopped(guest, &mut source, entry.as_ref());
+                // One that stopped early may be readable by its first page tables alone.
+                found.map(Arc::new).or_else(|error| known.ok_or(error))?
+            }
+        };
+        registry.kernel = Some(Arc::clone(&kernel));
+        kernel.learn_tasks(guest.vcpus());
+        self.follow_modules(registry, guest, Told::Nothing, Wait::ForVcpus);
+        Ok(registry.kernel.clone().unwrap_or(kernel))
+    }
+
     fn symbol_source<'a>(&'a self, registry: &'a mut Registry) -> SymbolSource<'a> {
         SymbolSource { given: self.symbols.as_ref(), found: &mut registry.own_symbols }
     }

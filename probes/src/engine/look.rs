@@ -52,11 +52,19 @@ impl Engine {
         }
     }
 
-    /// The registry, and the kernel that runs.
+    /// The registry, and the kernel that runs or, of a guest that has stopped, ran.
     pub(super) fn look(&self) -> Result<(MutexGuard<'_, Registry>, Arc<Kernel>), ProbeError> {
         let mut registry = self.lock();
-        let kernel = self.path.attach(&mut registry, self.guest.as_ref(), Purpose::Question)?;
+        let kernel = self.known_kernel(&mut registry)?;
         Ok((registry, kernel.ok_or(AttachError::Booting)?))
+    }
+
+    /// The kernel that runs, as far as it is, or that ran until the guest stopped.
+    fn known_kernel(&self, registry: &mut Registry) -> Result<Option<Arc<Kernel>>, AttachError> {
+        match self.path.attach(registry, self.guest.as_ref(), Purpose::Question) {
+            Err(AttachError::Stopped) => self.path.examine(registry, self.guest.as_ref()).map(Some),
+            attached => attached,
+        }
     }
 
     /// The address that a text names: `0xADDR`, or `SYMBOL[+OFFSET]`.
@@ -121,7 +129,7 @@ impl Engine {
     /// [`ProbeError::Attach`], where none were given and the kernel's own cannot be read, or not yet.
     pub fn symbols(&self) -> Result<SymbolTable, ProbeError> {
         let mut registry = self.lock();
-        let kernel = self.path.attach(&mut registry, self.guest.as_ref(), Purpose::Question);
+        let kernel = self.known_kernel(&mut registry);
         match (kernel, &self.path.symbols) {
             (Ok(Some(kernel)), _) => Ok(kernel.symbols.clone()),
             (_, Some(given)) => Ok(given.clone()),

@@ -232,6 +232,10 @@ impl HitPath {
         loaded: Vec<Arc<Loaded>>,
         wait: Wait,
     ) {
+        if guest.stopped() {
+            registry.kernel = Some(Arc::new(kernel.with_modules(loaded)));
+            return;
+        }
         let is_lost = |at: &Gva| {
             let mut owners = kernel.modules.iter().filter(|known| known.has(*at));
             owners.any(|known| !loaded.iter().any(|it| known.is_still(&it.module) && it.has(*at)))

@@ -21,7 +21,7 @@ use crate::status::{ProbeStatus, StatusFlag};
 
 /// Longest function that is decoded, in bytes.
 const FUNCTION_MAX: u64 = 1 << 20;
-/// Most instances of all return probes: some 300 MiB.
+/// Most instances of all return probes together, in use or not: 1,024 probes with the largest maxactive.
 pub(super) const INSTANCES_MAX: usize = 1 << 22;
 
 /// The books of one engine.

@@ -42,6 +42,8 @@ pub enum Need {
     DebugInfo,
     /// File systems of programs: `/dev/fuse` opens, and root may mount.
     Fuse,
+    /// Python with the packages that `scripts/python.sh` installs, and this source tree.
+    Python,
 }
 
 /// Why a place does not have what a case needs.
@@ -59,11 +61,14 @@ pub const NO_DEBUG_INFO: &str = "no vmlinux.debug here: `make guest` makes one";
 /// Why a case that needs [`Need::Fuse`] is skipped where there is none.
 pub const NO_FUSE: &str = "no /dev/fuse that opens here, or not run by root";
 
+/// Why a case that needs [`Need::Python`] is skipped where its packages cannot be installed.
+pub const NO_PYTHON: &str = "no python3-venv or no source tree here: `make setup` installs it";
+
 /// Names what a place lacks that only its owner knows: `need=reason`, several with `;` between.
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 14] = [
+const NAMES: [(Need, &str); 15] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
@@ -78,6 +83,7 @@ const NAMES: [(Need, &str); 14] = [
     (Need::StockKernel, "stock_kernel"),
     (Need::DebugInfo, "debug_info"),
     (Need::Fuse, "fuse"),
+    (Need::Python, "python"),
 ];
 
 /// A text of [`LACKS_ENV`] that nobody can follow.
@@ -136,6 +142,11 @@ impl Need {
             Self::Fuse => {
                 let opened = File::options().read(true).write(true).open("/dev/fuse");
                 require(opened.is_ok() && Self::Root.lack().is_none(), NO_FUSE)
+            }
+            Self::Python => {
+                let ran = Command::new("python3").args(["-c", "import venv, ensurepip"]).output();
+                let ran = ran.is_ok_and(|output| output.status.success());
+                require(ran && crate::python::script().exists(), NO_PYTHON)
             }
         }
     }

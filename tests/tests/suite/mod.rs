@@ -2,8 +2,10 @@ mod api;
 mod boot;
 mod calls;
 mod counts;
+mod dead;
 mod early;
 mod entry;
+mod events;
 mod everywhere;
 mod faults;
 mod filters;
@@ -13,11 +15,13 @@ mod holds;
 mod kernel_6_12;
 mod lifecycle;
 mod moments;
+mod openapi;
 mod optimize;
 mod own_symbols;
 mod program;
 mod refusals;
 mod registration;
+mod resident;
 mod returns;
 mod slots;
 mod smp;
@@ -35,13 +39,15 @@ mod values;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 33] = [
+pub(crate) const ALL: [&[Case]; 37] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
     counts::CASES,
+    dead::CASES,
     early::CASES,
     entry::CASES,
+    events::CASES,
     everywhere::CASES,
     faults::CASES,
     filters::CASES,
@@ -51,15 +57,17 @@ pub(crate) const ALL: [&[Case]; 33] = [
     kernel_6_12::CASES,
     lifecycle::CASES,
     moments::CASES,
+    openapi::CASES,
     optimize::CASES,
     own_symbols::CASES,
     program::CASES,
     refusals::CASES,
     registration::CASES,
+    resident::CASES,
     returns::CASES,
     smp::CASES,
-    stacks::CASES,
     source_lines::CASES,
+    stacks::CASES,
     stock::CASES,
     stress::CASES,
     tasks::CASES,

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use kvm_bindings::{Msrs, kvm_msr_entry, kvm_regs};
+use kvm_bindings::{Msrs, kvm_msr_entry};
 use kvm_ioctls::VcpuFd;
 
 use super::debug::report_debug;
@@ -71,8 +71,7 @@ impl Vcpu {
         let exits = Arc::new(ExitCounters::default());
         let counted = Arc::clone(&exits);
         let thread = std::thread::Builder::new().name(format!("vcpu{index}")).spawn(move || {
-            let shared = Arc::clone(&machine);
-            let vcpu = Self {
+            let mut vcpu = Self {
                 fd,
                 index,
                 machine,
@@ -83,20 +82,18 @@ impl Vcpu {
                 mode: Mode::Paused,
                 commands,
             };
-            // Handlers of probes run on this thread; if one panics, the machine must not go on
-            // with a vCPU missing. Nothing of the vCPU is used after.
-            if catch_unwind(AssertUnwindSafe(|| vcpu.main())).is_err() {
+            // Handlers of probes run on this thread. If one panics, the machine must not go on without
+            // this vCPU; the thread answers commands still, so that its registers can be read.
+            while catch_unwind(AssertUnwindSafe(|| vcpu.main())).is_err() {
                 let message = format!("the thread of vCPU {index} panicked");
-                let (reason, regs) = (StopReason::Failed { message }, kvm_regs::default());
-                let seconds = clock.seconds(clock.now());
-                shared.stop(StopRecord { reason, vcpu: index, regs, seconds });
+                vcpu.stop(StopReason::Failed { message });
             }
         })?;
         let thread = Mutex::new(Some(thread));
         Ok(VcpuRemote { index, commands: sender, thread, exits, stats })
     }
 
-    fn main(mut self) {
+    fn main(&mut self) {
         let _armed = kick::Armed::new(&mut self.fd);
         self.fd.set_sync_valid_reg(kvm_ioctls::SyncReg::Register);
         loop {

@@ -67,7 +67,7 @@ pub enum ControlError {
     #[error("the guest was started already")]
     AlreadyStarted,
     /// The guest has stopped.
-    #[error("the guest has stopped")]
+    #[error("the guest has stopped: `exoprobe vm reboot` boots it again")]
     Stopped,
     /// A vCPU is in the middle of a hit.
     #[error("a probe holds the guest in the middle of a hit: resume it first")]

@@ -24,7 +24,7 @@ pub enum RebootError {
     /// It was never started.
     #[error("the guest was not started yet")]
     NotStarted,
-    /// A vCPU gave no answer. One whose thread has ended ([`StopReason::Failed`]) never does again.
+    /// A vCPU gave no answer.
     #[error(transparent)]
     Vcpu(#[from] VcpuError),
     /// Kernel or initramfs are no longer what they were.

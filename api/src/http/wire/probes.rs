@@ -8,7 +8,7 @@ use exoprobe_vmm::Gva;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Action, Hex, action};
+use super::{Action, GivenAction, Hex};
 use crate::http::Problem;
 
 /// A probe to register. Exactly one of `symbol_name` and `addr` is to be given.
@@ -17,15 +17,16 @@ use crate::http::Problem;
 pub struct ProbeRequest {
     /// `k`, a kprobe, or `r`, a return probe.
     #[serde(default)]
-    #[schema(value_type = String, example = "k")]
+    #[schema(value_type = Kind)]
     pub kind: ProbeKind,
     /// Group of its event; `kprobes` when absent.
+    #[schema(pattern = "^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
     pub group: Option<String>,
     /// Name of its event; made up from the place when absent.
-    #[schema(example = "getpid")]
+    #[schema(example = "getpid", pattern = "^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
     pub event: Option<String>,
     /// Function to probe.
-    #[schema(example = "__x64_sys_getpid")]
+    #[schema(example = "__x64_sys_getpid", min_length = 1)]
     pub symbol_name: Option<String>,
     /// Bytes from the symbol's start.
     #[serde(default)]
@@ -34,30 +35,65 @@ pub struct ProbeRequest {
     pub addr: Option<Address>,
     /// `DISABLED` to register it unarmed.
     #[serde(default)]
-    #[schema(value_type = Vec<String>, example = json!([]))]
+    #[schema(value_type = Vec<RequestFlag>, example = json!([]))]
     pub flags: Vec<Flag>,
     /// Values to record with each hit, each `[NAME=]` and `%REG`, `$stackN`, `$stack`, `$retval`
     /// (return probes), `@ADDR`, the name of one of the function's parameters, or `+OFFS(...)` or `-OFFS(...)` of one of
     /// them; then `:TYPE`: `u8` to `u64`, `s8` to `s64`, `x8` to `x64`, `string`, `ustring`.
     #[serde(default)]
-    #[schema(example = json!(["dfd", "filename:string", "flags=+0(%dx):x32"]))]
+    #[schema(example = json!(["regs=%di", "flags=+0(%dx):x32"]))]
     pub args: Vec<String>,
     /// What a hit does, in this order; `record` alone when empty.
-    #[serde(default, deserialize_with = "action::read")]
+    #[serde(default)]
     #[schema(value_type = Vec<Action>, example = json!(["record"]))]
-    pub actions: Vec<exoprobe_probes::Action>,
+    pub actions: Vec<GivenAction>,
     /// Which hits count, as `fd == 3 && common_pid != 1`: comparisons (`==`, `!=`, `<`, `<=`, `>`, `>=`, `&`) of
     /// the arguments, by name, or of `common_pid`, with numbers; `&&`, `||`, `!`, `( )`. Of the other hits
     /// nothing comes: they are counted as `filtered`.
-    #[schema(example = "fd == 3 && common_pid != 1")]
+    #[schema(example = "common_pid != 1")]
     pub filter: Option<String>,
     /// Return probes: calls that can be followed at a time, 1 to 4096; by default the larger of 10 and
     /// twice the vCPUs.
+    #[schema(minimum = 1, maximum = 4096)]
     pub maxactive: Option<u32>,
     /// Return probes: `trampoline`, or `site`, which leaves the guest's stack alone.
     #[serde(default)]
-    #[schema(value_type = String, example = "trampoline")]
+    #[schema(value_type = Mode)]
     pub return_mode: ReturnMode,
+}
+
+/// Schema of [`ProbeKind`].
+#[derive(ToSchema)]
+#[schema(as = ProbeKind)]
+#[serde(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its schema is wanted")]
+enum Kind {
+    /// A kprobe.
+    K,
+    /// A return probe.
+    R,
+}
+
+/// Schema of [`ReturnMode`].
+#[derive(ToSchema)]
+#[schema(as = ReturnMode)]
+#[serde(rename_all = "snake_case")]
+#[expect(dead_code, reason = "only its schema is wanted")]
+enum Mode {
+    /// The return address is replaced.
+    Trampoline,
+    /// The guest's stack is left alone.
+    Site,
+}
+
+/// Schema of [`Flag`].
+#[derive(ToSchema)]
+#[schema(as = ProbeFlag)]
+#[serde(rename_all = "UPPERCASE")]
+#[expect(dead_code, reason = "only its schema is wanted")]
+enum RequestFlag {
+    /// To be registered unarmed.
+    Disabled,
 }
 
 /// Probes to register.
@@ -87,15 +123,20 @@ pub enum Address {
     /// A number.
     Number(u64),
     /// Text.
-    Text(String),
+    Text(AddressText),
 }
+
+/// An address as text: hexadecimal with `0x`, or decimal.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[schema(example = "0xffffffff81000010", pattern = "^(0x0*[0-9a-fA-F]{1,16}|0*[0-9]{1,19})$")]
+pub struct AddressText(pub String);
 
 impl TryFrom<Address> for Gva {
     type Error = Problem;
     fn try_from(address: Address) -> Result<Self, Problem> {
         let text = match address {
             Address::Number(number) => return Ok(Self(number)),
-            Address::Text(text) => text,
+            Address::Text(AddressText(text)) => text,
         };
         let (digits, radix) = match text.strip_prefix("0x") {
             Some(hex) => (hex, 16),
@@ -115,6 +156,8 @@ impl TryFrom<ProbeRequest> for ProbeDefinition {
     fn try_from(request: ProbeRequest) -> Result<Self, Problem> {
         let addr = request.addr.map(Gva::try_from).transpose()?;
         let filter = request.filter.map(|text| text.parse().map_err(ProbeError::Syntax));
+        let actions = request.actions.into_iter().map(exoprobe_probes::Action::try_from);
+        let actions = actions.collect::<Result<_, _>>()?;
         let args = request.args.iter().map(|arg| arg.parse().map_err(ProbeError::Syntax));
         Ok(Self {
             kind: request.kind,
@@ -125,7 +168,7 @@ impl TryFrom<ProbeRequest> for ProbeDefinition {
             addr,
             flags: request.flags,
             args: args.collect::<Result<_, _>>()?,
-            actions: request.actions,
+            actions,
             filter: filter.transpose()?,
             maxactive: request.maxactive,
             return_mode: request.return_mode,

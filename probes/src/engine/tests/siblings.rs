@@ -109,6 +109,10 @@ fn a_probe_that_joins_is_as_its_event_is() {
     let definition = parse_line("p:e patched a=%di").unwrap();
     let refused = fake.engine.register_probe(definition).unwrap_err();
     assert!(matches!(refused, ProbeError::NameTaken(_)), "{refused}");
+    for (other_fault, code) in [("p:e no_such_function", "ENOENT"), ("p:e work+99999", "EINVAL")] {
+        let refused = fake.engine.register_probe(parse_line(other_fault).unwrap()).unwrap_err();
+        assert_eq!(refused.code(), code, "{other_fault}: EEXIST would hide it: {refused}");
+    }
     let batch = ["p:new work", "p:new far_off"].map(|line| parse_line(line).unwrap().into());
     let refused = fake.engine.register_probes(batch.into()).unwrap_err();
     assert_eq!((refused.index, refused.error.code()), (1, "EEXIST"));
