@@ -10,6 +10,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction};
 use super::Engine;
 use super::actions::Holder;
 use super::kernel::Kernel;
+use super::lifecycle::Purpose;
 use super::registry::Registry;
 use super::tasks::{Process, Tasks};
 use crate::definition::parse_place;
@@ -68,7 +69,7 @@ impl Engine {
 
     /// The kernel that runs, as far as it is, or that ran until the guest stopped.
     fn known_kernel(&self, registry: &mut Registry) -> Result<Option<Arc<Kernel>>, AttachError> {
-        match self.path.attach(registry, self.guest.as_ref()) {
+        match self.path.attach(registry, self.guest.as_ref(), Purpose::Question) {
             Err(AttachError::Stopped) => self.path.examine(registry, self.guest.as_ref()).map(Some),
             attached => attached,
         }

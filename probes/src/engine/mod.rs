@@ -83,6 +83,7 @@ use crate::error::{BatchError, ProbeError};
 use crate::events::{EventStore, Ring};
 use crate::status::ProbeStatus;
 use hit::HitPath;
+use lifecycle::Purpose;
 use registry::Registry;
 use returns::Frames;
 use siblings::NameThere;
@@ -249,7 +250,7 @@ impl Engine {
         let mut registry = self.lock();
         let first = probes.first().map(|p| p.definition().event_name()).unwrap_or_default();
         let guest = self.guest.as_ref();
-        self.path.attach(&mut registry, guest).map_err(|error| BatchError {
+        self.path.attach(&mut registry, guest, Purpose::Probes).map_err(|error| BatchError {
             index: 0,
             name: first,
             error: error.into(),

@@ -16,6 +16,7 @@ mod holds;
 mod kernel_6_12;
 mod lifecycle;
 mod messages;
+mod moments;
 mod openapi;
 mod optimize;
 mod own_symbols;
@@ -40,7 +41,7 @@ mod values;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 38] = [
+pub(crate) const ALL: [&[Case]; 39] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -59,6 +60,7 @@ pub(crate) const ALL: [&[Case]; 38] = [
     kernel_6_12::CASES,
     lifecycle::CASES,
     messages::CASES,
+    moments::CASES,
     openapi::CASES,
     optimize::CASES,
     own_symbols::CASES,
