@@ -31,10 +31,11 @@ mod triggers;
 mod types;
 mod usermem;
 mod values;
+mod vectors;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 32] = [
+pub(crate) const ALL: [&[Case]; 33] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -67,4 +68,5 @@ pub(crate) const ALL: [&[Case]; 32] = [
     types::CASES,
     usermem::CASES,
     values::CASES,
+    vectors::CASES,
 ];
