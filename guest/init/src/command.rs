@@ -28,6 +28,8 @@ pub enum Work<'a> {
     Trap(u64),
     /// That many rounds of system calls with pointers to nothing, all of which must give EFAULT.
     Badptr(u64),
+    /// That many times: patterns in all vector registers, kept over a `sched_yield` and a signal.
+    Vectors(u64),
 }
 
 impl Work<'_> {
@@ -44,6 +46,7 @@ impl Work<'_> {
             Self::Sleep(_) => "sleep",
             Self::Trap(_) => "trap",
             Self::Badptr(_) => "badptr",
+            Self::Vectors(_) => "vectors",
         }
     }
 }
@@ -73,6 +76,8 @@ pub enum Command<'a> {
     Insmod(Module<'a>),
     /// Unload a kernel module.
     Rmmod(Module<'a>),
+    /// Answer the bytes of the widest vector register that user mode may use.
+    Width,
     /// Answer.
     Ping,
     /// Tell all totals since boot.
@@ -241,6 +246,7 @@ pub fn parse(line: &[u8]) -> Result<Option<Command<'_>>, ParseError<'_>> {
 fn parse_words<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Command<'a>, Reason<'a>> {
     Ok(match command {
         b"ping" => Command::Ping,
+        b"width" => Command::Width,
         b"counters" => Command::Counters,
         b"poweroff" => Command::Poweroff,
         b"reboot" => Command::Reboot,
@@ -276,6 +282,7 @@ fn work<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Option<Work<'a>>, R
         b"sleep" => Work::Sleep(words.number("milliseconds")?),
         b"trap" => Work::Trap(words.number("count")?),
         b"badptr" => Work::Badptr(words.number("count")?),
+        b"vectors" => Work::Vectors(words.number("count")?),
         _ => return Ok(None),
     }))
 }
@@ -301,7 +308,7 @@ mod tests {
 
     #[test]
     fn parses_every_command() {
-        let cases: [(&[u8], Command<'_>); 20] = [
+        let cases: [(&[u8], Command<'_>); 22] = [
             (b"getpid 1000", Command::Work(Work::Getpid(1000))),
             (b"open /dev/null 3", Command::Work(Work::Open(b"/dev/null", 3))),
             (b"fork 2", Command::Work(Work::Fork(2))),
@@ -311,6 +318,8 @@ mod tests {
             (b"sleep 0", Command::Work(Work::Sleep(0))),
             (b"trap 6", Command::Work(Work::Trap(6))),
             (b"badptr 8", Command::Work(Work::Badptr(8))),
+            (b"vectors 9", Command::Work(Work::Vectors(9))),
+            (b"width", Command::Width),
             (b"cpu 1", Command::Cpu(1)),
             (b"insmod ttynull", Command::Insmod(Module(b"ttynull"))),
             (b"rmmod 8250-x_y", Command::Rmmod(Module(b"8250-x_y"))),

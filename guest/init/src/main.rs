@@ -5,6 +5,7 @@
 
 mod runtime;
 mod sys;
+mod vectors;
 mod work;
 
 use core::cell::Cell;
@@ -14,6 +15,7 @@ use exoprobe_guest_init::command::{self, Command};
 use exoprobe_guest_init::line::{Line, LineBuffer, MAX_LINE};
 use exoprobe_guest_init::text::{Shown, Text};
 use sys::{Errno, Fd, Path};
+use vectors::Width;
 use work::{Counters, Outcome};
 
 const O_RDWR: usize = 2;
@@ -131,6 +133,9 @@ impl Workload {
             },
             Command::Insmod(module) => self.report("insmod", &work::load_module(module))?,
             Command::Rmmod(module) => self.report("rmmod", &work::unload_module(module))?,
+            Command::Width => {
+                self.answer(format_args!("done width {}", Width::of_user_mode().bytes()))?;
+            }
             Command::Ping => self.answer(format_args!("done ping 1"))?,
             Command::Counters => self.totals()?,
             Command::Poweroff => {

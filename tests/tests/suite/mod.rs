@@ -38,10 +38,11 @@ mod triggers;
 mod types;
 mod usermem;
 mod values;
+mod vectors;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 39] = [
+pub(crate) const ALL: [&[Case]; 40] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
@@ -81,4 +82,5 @@ pub(crate) const ALL: [&[Case]; 39] = [
     types::CASES,
     usermem::CASES,
     values::CASES,
+    vectors::CASES,
 ];

@@ -148,7 +148,7 @@ fn stubs_stand_one_behind_the_other_in_either_order() {
         let mut sregs = kvm_bindings::kvm_sregs { cr3: CR3, cr4: 1 << 5, ..Default::default() };
         (sregs.cr0, sregs.efer) = (1 << 31, 1 << 10);
         (sregs.idt.base, sregs.idt.limit) = (IDT.0, LIMIT);
-        let quirk = SoftwareKvm { syscall_faults: true };
+        let quirk = SoftwareKvm { syscall_faults: true, host_cpuid: false };
         quirk.install_assist(ram, hidden, &sregs, LSTAR).unwrap();
     };
     for assist_first in [true, false] {
