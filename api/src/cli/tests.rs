@@ -116,13 +116,13 @@ async fn add_waits_if_so_told_until_no_probe_is_pending() {
     let fake = Fake::serve(Router::new().route("/v1/probes", post(add).get(list)));
     let (out, result) = exoprobe(&fake, &["probe", "add", "p:getpid f", "p g"]).await;
     result.unwrap();
-    assert!(out.contains("PENDING") && out.contains("getpid is pending: no kernel yet"), "{out}");
+    assert!(out.contains("  pending  ") && out.contains("getpid is pending: no kernel yet"), "{out}");
     assert_eq!(looks.load(Ordering::Relaxed), 0, "not waited for");
     let wait = ["probe", "add", "--wait", "600", "p:getpid f", "p g"];
     let (out, result) = exoprobe(&fake, &wait).await;
     result.unwrap();
     assert_eq!(looks.load(Ordering::Relaxed), 2);
-    assert!(!out.contains("PENDING") && out.lines().count() == 2, "its own, placed: {out}");
+    assert!(!out.contains("pending") && out.lines().count() == 2, "its own, placed: {out}");
     assert_eq!(*bodies.lock().unwrap(), ["p:getpid f\np g\n"; 2]);
 }
 
@@ -135,7 +135,7 @@ async fn a_wait_that_is_over_leaves_the_probe_and_says_why() {
     assert_eq!(error.status(), 3);
     let message = error.message().unwrap();
     assert!(message.contains("1 of 1") && message.contains("no kernel yet"), "{message}");
-    assert!(out.contains("PENDING"), "{out}");
+    assert!(out.contains("  pending  "), "{out}");
 }
 
 #[tokio::test]
