@@ -41,6 +41,23 @@ pub(super) enum CliError {
     /// JSON beside other definitions.
     #[error("JSON definitions stand alone: give one argument, or one file with -f")]
     MixedDefinitions,
+    /// Flags beside JSON definitions.
+    #[error("JSON definitions say it themselves: --filter and flags for actions go with lines")]
+    FlagsWithJson,
+    /// A filter in a definition and as a flag.
+    #[error("{0}: give a filter either as `if FILTER` or with --filter")]
+    TwoFilters(String),
+    /// A pattern that stands for no probes.
+    #[error("{pattern}: {why}")]
+    Pattern {
+        /// As given.
+        pattern: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No function that a pattern matches can be probed.
+    #[error("no probe was added: all {0} functions were refused")]
+    AllRefused(usize),
     /// Probes were added, and the time to wait for them is over.
     #[error("{count} of {of} probes still pending after {seconds} s, and kept: {reason}")]
     StillPending {
@@ -147,6 +164,8 @@ impl CliError {
             Self::Url { .. }
             | Self::NoDefinition
             | Self::MixedDefinitions
+            | Self::FlagsWithJson
+            | Self::TwoFilters(_)
             | Self::BinaryToTerminal
             | Self::NoTerminal
             | Self::Path(_) => USAGE,

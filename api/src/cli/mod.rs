@@ -6,6 +6,7 @@ mod callers;
 mod color;
 mod connection;
 mod console;
+mod definitions;
 mod doctor;
 mod error;
 mod event_text;

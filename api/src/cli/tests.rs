@@ -116,7 +116,10 @@ async fn add_waits_if_so_told_until_no_probe_is_pending() {
     let fake = Fake::serve(Router::new().route("/v1/probes", post(add).get(list)));
     let (out, result) = exoprobe(&fake, &["probe", "add", "p:getpid f", "p g"]).await;
     result.unwrap();
-    assert!(out.contains("  pending  ") && out.contains("getpid is pending: no kernel yet"), "{out}");
+    assert!(
+        out.contains("  pending  ") && out.contains("getpid is pending: no kernel yet"),
+        "{out}"
+    );
     assert_eq!(looks.load(Ordering::Relaxed), 0, "not waited for");
     let wait = ["probe", "add", "--wait", "600", "p:getpid f", "p g"];
     let (out, result) = exoprobe(&fake, &wait).await;
@@ -162,6 +165,46 @@ async fn json_definitions_go_as_they_are() {
     assert_eq!(message, "error: no (EINVAL)\n  {\"event\":\"b\"}", "and no caret");
     let (_, mixed) = exoprobe(&fake, &["probe", "add", "p a", "-f", file.to_str().unwrap()]).await;
     assert_eq!(mixed.unwrap_err().status(), 2);
+}
+
+#[tokio::test]
+async fn a_pattern_is_a_probe_for_each_function_and_refused_ones_are_left_out() {
+    const SYMBOLS: &str = r#"[{"name":"vfs_a","addr":"0x1","size":4,"kind":"function"},
+        {"name":"vfs_b","addr":"0x5","size":4,"kind":"function","module":"m"},
+        {"name":"vfs_c","addr":"0x9","size":4,"kind":"object"},
+        {"name":"vfs_d","addr":"0xd","size":4,"kind":"function"}]"#;
+    let add = async |body: String| {
+        let refused = r#"{"detail":"no","code":"EINVAL","index":0}"#;
+        match body.lines().next() {
+            Some("p m:vfs_b if common_pid == 1") => {
+                (StatusCode::UNPROCESSABLE_ENTITY, refused.to_owned())
+            }
+            _ => {
+                assert_eq!(body, "p vfs_a if common_pid == 1\np vfs_d if common_pid == 1\n");
+                (StatusCode::CREATED, format!("[{PROBE}]"))
+            }
+        }
+    };
+    let routes =
+        Router::new().route("/v1/probes", post(add)).route("/v1/symbols", get(async || SYMBOLS));
+    let fake = Fake::serve(routes);
+    let line = "vfs_* if common_pid == 1";
+    let (out, result) = exoprobe(&fake, &["probe", "add", line]).await;
+    result.unwrap();
+    assert!(out.contains("getpid"), "{out}");
+    let all = ["probe", "add", "--all-or-none", line];
+    let message = exoprobe(&fake, &all).await.1.unwrap_err().message().unwrap();
+    assert!(message.contains("m:vfs_b"), "{message}");
+    let (out, result) = exoprobe(&fake, &["probe", "add", "--dry-run", "r vfs_*"]).await;
+    result.unwrap();
+    assert_eq!(out, "r m:vfs_b\nr vfs_a\nr vfs_d\n");
+    for (args, part) in
+        [(["--max", "2", line], "3 functions"), (["--max", "9", "p:e vfs_*"], "name")]
+    {
+        let args: Vec<&str> = ["probe", "add"].into_iter().chain(args).collect();
+        let message = exoprobe(&fake, &args).await.1.unwrap_err().message().unwrap();
+        assert!(message.contains(part), "{message}");
+    }
 }
 
 #[tokio::test]

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use exoprobe_probes::definition::definition_lines;
-use exoprobe_probes::{ProbeDefinition, ProbeError, parse_line};
+use exoprobe_probes::definition::{definition_lines, parse_conditional};
+use exoprobe_probes::{ProbeDefinition, ProbeError};
 use serde::Deserializer;
 use serde::de::{SeqAccess, Visitor};
 use serde_json::Value;
@@ -63,7 +63,7 @@ impl Batch {
             Problem::malformed(format!("the definitions are not UTF-8: {error}"))
         })?;
         let parsed = definition_lines(text).enumerate().map(|(index, (number, line))| {
-            let definition = parse_line(line).map_err(|error| {
+            let definition = parse_conditional(line).map_err(|error| {
                 Problem::from(ProbeError::Syntax(error)).at_line(number).at_index(index)
             })?;
             Ok((number, definition))
@@ -160,6 +160,20 @@ mod tests {
         let wrong = problem("text/plain", "p:a f\n#\np:b g %zz\n");
         assert_eq!((wrong.line, wrong.index, wrong.position), (Some(3), Some(1), Some(6)));
         assert!(wrong.detail.starts_with("line 3: "), "{}", wrong.detail);
+    }
+
+    #[test]
+    fn a_line_may_end_with_a_filter() {
+        let line = "p:a f name=%di:u32 if name == 0x3 && comm == \"a#b\" # c\n";
+        let Ok(Batch::Lines(lines)) = Batch::read("text/plain", line.as_bytes()) else {
+            panic!("this is a line")
+        };
+        let filter = lines[0].1.filter.as_ref().map(ToString::to_string);
+        assert_eq!(filter.as_deref(), Some("name == 0x3 && comm == \"a#b\""));
+        assert_eq!(lines[0].1.args.len(), 1);
+        let wrong = problem("text/plain", "p:a f if common_pid ==\n");
+        assert_eq!((wrong.line, wrong.status), (Some(1), 422));
+        assert!(wrong.position.is_some_and(|position| position >= 9), "{wrong:?}");
     }
 
     #[test]

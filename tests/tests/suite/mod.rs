@@ -1,3 +1,4 @@
+mod adding;
 mod api;
 mod boot;
 mod calls;
@@ -42,7 +43,8 @@ mod vectors;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 40] = [
+pub(crate) const ALL: [&[Case]; 41] = [
+    adding::CASES,
     api::CASES,
     boot::CASES,
     calls::CASES,
