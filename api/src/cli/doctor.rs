@@ -184,7 +184,9 @@ mod tests {
         assert!(hardware.contains("12.3 ms") && hardware.contains("by hardware"));
         let software = text(&report(Some(Software { syscall_faults: true, host_cpuid: false })));
         assert!(software.contains("find no AVX") && !software.contains("GLIBC_TUNABLES"));
-        assert!(software.contains("emulates guest kernel code") && software.contains("many minutes"));
+        assert!(
+            software.contains("emulates guest kernel code") && software.contains("many minutes")
+        );
         assert!(software.contains("System calls fault"));
         let own_cpuid = text(&report(Some(Software { syscall_faults: true, host_cpuid: true })));
         assert!(own_cpuid.contains("loses values") && own_cpuid.contains("GLIBC_TUNABLES"));

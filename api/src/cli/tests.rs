@@ -116,7 +116,10 @@ async fn add_waits_if_so_told_until_no_probe_is_pending() {
     let fake = Fake::serve(Router::new().route("/v1/probes", post(add).get(list)));
     let (out, result) = exoprobe(&fake, &["probe", "add", "p:getpid f", "p g"]).await;
     result.unwrap();
-    assert!(out.contains("  pending  ") && out.contains("getpid is pending: no kernel yet"), "{out}");
+    assert!(
+        out.contains("  pending  ") && out.contains("getpid is pending: no kernel yet"),
+        "{out}"
+    );
     assert_eq!(looks.load(Ordering::Relaxed), 0, "not waited for");
     let wait = ["probe", "add", "--wait", "600", "p:getpid f", "p g"];
     let (out, result) = exoprobe(&fake, &wait).await;
