@@ -1,5 +1,6 @@
 //! `exoprobe vm`.
 
+use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +13,9 @@ use super::error::CliError;
 use super::format::{members, printable, scalar};
 use super::{Context, console, idle};
 use crate::client::{ApiPath, ClientError, Payload, Reply, Target};
+
+/// Code of a refusal because the guest has stopped.
+const STOPPED: &str = "ESHUTDOWN";
 
 const CONSOLE_EXAMPLES: &str = "\
 Examples:
@@ -142,10 +146,17 @@ pub(super) fn print(
 
 async fn send(context: &mut Context<'_>, line: &str, seconds: u64) -> Result<(), CliError> {
     let limit = Duration::from_secs(seconds);
+    let command = async {
+        match context.client.command(line).await {
+            // The watch reports it, with the reason.
+            Err(ClientError::Refused(problem)) if problem.code == STOPPED => pending().await,
+            reply => reply,
+        }
+    };
     let reply = tokio::select! {
         // An answer that is there counts, also of a guest that stopped thereafter.
         biased;
-        reply = timeout(limit, context.client.command(line)) => reply,
+        reply = timeout(limit, command) => reply,
         idle = idle::watch(context.client) => return Err(idle),
     };
     let (text, result) = match reply.map_err(|_| CliError::TimedOut(seconds))?? {
