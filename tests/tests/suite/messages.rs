@@ -1,7 +1,8 @@
 //! Messages of the service, and the signals that end it, in each of its phases.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -79,23 +80,32 @@ fn a_dead_standard_error_ends_nothing() {
 fn sigterm_ends_a_service_that_waits_for_a_lock() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s").to_str().unwrap().to_owned();
-    let folder = File::open(dir.path()).unwrap();
-    folder.lock().unwrap();
-    let mut command = exoprobe();
-    command.args(["run", "--restore", &snapshot(), "--socket", &socket]);
-    let running = Running::spawn(&mut command);
-    let waits = format!(" {} ", running.pid());
+    let folder = dir.path().join("exoprobe");
+    DirBuilder::new().mode(0o700).create(&folder).unwrap();
+    let lock = folder.join("start.lock");
+    let held = File::create(&lock).unwrap();
+    held.lock().unwrap();
+    let start = || {
+        let mut command = exoprobe();
+        command.args(["run", "--restore", &snapshot(), "--socket", &socket]);
+        Running::spawn(command.env("XDG_RUNTIME_DIR", dir.path()))
+    };
+    let running = start();
+    let open_files = format!("/proc/{}/fd", running.pid());
+    let has_lock = || {
+        let files = std::fs::read_dir(&open_files).into_iter().flatten().flatten();
+        files.filter_map(|file| std::fs::read_link(file.path()).ok()).any(|path| path == lock)
+    };
     let deadline = Instant::now() + PATIENCE;
-    while !std::fs::read_to_string("/proc/locks")
-        .unwrap()
-        .lines()
-        .any(|line| line.contains("->") && line.contains(&waits))
-    {
+    while !has_lock() {
         assert!(Instant::now() < deadline, "it does not wait: {running}");
         std::thread::sleep(Duration::from_millis(10));
     }
     terminate(&running);
     ends_well(running);
+    let output = start().finish(PATIENCE);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && error.contains("start.lock is locked"), "{error}");
 }
 
 fn sigterm_ends_a_service_that_waits_for_its_snapshot() {

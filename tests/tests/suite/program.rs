@@ -276,7 +276,7 @@ fn the_command_line_does_the_main_job() {
         serde_json::from_str(&service.ok(&["--json", "probe", "show", "getpid"])).unwrap();
     assert_eq!(json["hits"], 1000);
     let _ = service.ok(&["probe", "disable", "getpid"]);
-    assert!(service.ok(&["probe", "list"]).contains("DISABLED"));
+    assert!(service.ok(&["probe", "list"]).contains("disabled"));
     let _ = service.ok(&["probe", "enable", "getpid"]);
     let events = service.ok(&["events", "--limit", "3"]);
     assert_eq!(events.lines().count(), 3, "{events}");
