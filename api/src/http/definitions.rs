@@ -82,7 +82,7 @@ fn with_integers(body: &[u8]) -> Option<Vec<u8>> {
 /// Returns true if something changed.
 fn write_integers(json: &mut Value) -> bool {
     /// From here on a double does not hold every integer.
-    const LIMIT: f64 = (1_u64 << 53) as f64;
+    const LIMIT: f64 = 9_007_199_254_740_992.0;
     match json {
         Value::Array(items) => items.iter_mut().fold(false, |any, item| write_integers(item) | any),
         Value::Object(fields) => {

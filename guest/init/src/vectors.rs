@@ -169,34 +169,48 @@ impl Registers {
     fn kept_over(&self, call: (usize, [usize; 2])) -> bool {
         let mut seen = Values([[0; WIDEST]; REGISTERS]);
         let (from, to) = (&raw const self.pattern, &raw mut seen);
-        // SAFETY: both areas have room for all registers of any width, and CPUID has the width used here;
-        // the system calls take no pointers and return, and the handler changes vector registers only.
-        unsafe {
-            match self.width {
-                Width::Xmm => over_system_call!(
-                    "movdqu xmm\\n, [r12 + 64*\\n]",
-                    "movdqu [r13 + 64*\\n], xmm\\n",
-                    "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
-                    from,
-                    to,
-                    call
-                ),
-                Width::Ymm => over_system_call!(
-                    "vmovdqu ymm\\n, [r12 + 64*\\n]",
-                    "vmovdqu [r13 + 64*\\n], ymm\\n",
-                    "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
-                    from,
-                    to,
-                    call
-                ),
-                Width::Zmm => over_system_call!(
-                    "vmovdqu32 zmm\\n, [r12 + 64*\\n]",
-                    "vmovdqu32 [r13 + 64*\\n], zmm\\n",
-                    "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
-                    from,
-                    to,
-                    call
-                ),
+        match self.width {
+            Width::Xmm => {
+                // SAFETY: both areas have room for all registers of any width, and CPUID has this one; the
+                // system calls take no pointers and return, and the handler changes vector registers only.
+                unsafe {
+                    over_system_call!(
+                        "movdqu xmm\\n, [r12 + 64*\\n]",
+                        "movdqu [r13 + 64*\\n], xmm\\n",
+                        "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
+                        from,
+                        to,
+                        call
+                    )
+                }
+            }
+            Width::Ymm => {
+                // SAFETY: both areas have room for all registers of any width, and CPUID has this one; the
+                // system calls take no pointers and return, and the handler changes vector registers only.
+                unsafe {
+                    over_system_call!(
+                        "vmovdqu ymm\\n, [r12 + 64*\\n]",
+                        "vmovdqu [r13 + 64*\\n], ymm\\n",
+                        "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
+                        from,
+                        to,
+                        call
+                    )
+                }
+            }
+            Width::Zmm => {
+                // SAFETY: both areas have room for all registers of any width, and CPUID has this one; the
+                // system calls take no pointers and return, and the handler changes vector registers only.
+                unsafe {
+                    over_system_call!(
+                        "vmovdqu32 zmm\\n, [r12 + 64*\\n]",
+                        "vmovdqu32 [r13 + 64*\\n], zmm\\n",
+                        "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
+                        from,
+                        to,
+                        call
+                    )
+                }
             }
         }
         let pairs = self.pattern.0.iter().zip(&seen.0).take(self.width.registers());

@@ -126,7 +126,7 @@ mod tests {
         for action in actions.as_array().unwrap() {
             schema(action).unwrap();
         }
-        let read = read(actions.clone()).unwrap();
+        let read = read(actions).unwrap();
         assert_eq!(read[9], read[8]);
         assert_eq!(read[9], read[7]);
         assert_eq!(read[9], exoprobe_probes::Action::Return(12_u64.wrapping_neg()));
