@@ -237,6 +237,13 @@ fn foreign_types_are_not_used_and_it_is_told_where_to_get_some() {
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(error.contains("CONFIG_DEBUG_INFO_BTF") && error.contains("--btf FILE"), "{error}");
     }
+    let definition = b"p:e __x64_sys_getpid %di:%pd";
+    let file = "/v1/tracefs/kprobe_events";
+    let refused =
+        http::ask(service.socket(), "POST", file, &["content-type: text/plain"], definition);
+    let problem = refused.json();
+    let expected = (&json!("ENODATA"), &json!("NOSUP_BTFARG"), &json!(21));
+    assert_eq!((&problem["code"], &problem["id"], &problem["position"]), expected, "{problem}");
     let log = service.log();
     let warnings = log.lines().filter(|line| line.contains("no_function_of_this_kernel"));
     assert_eq!(warnings.count(), 1, "{log}");
