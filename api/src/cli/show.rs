@@ -32,13 +32,14 @@ pub(super) struct ProbeRow {
     displaced: Option<String>,
 }
 
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 10] = [
     Column::Text("KIND"),
     Column::Text("EVENT"),
     Column::Text("PLACE"),
     Column::Text("ADDR"),
     Column::Number("HITS"),
     Column::Number("NMISSED"),
+    Column::Number("FILTERED"),
     Column::Number("LOST"),
     Column::Text("STATE"),
     Column::Text("HOW"),
@@ -72,6 +73,7 @@ impl ProbeRow {
             or_unknown(&self.addr),
             self.hits.to_string(),
             self.nmissed.to_string(),
+            self.filtered.to_string(),
             self.lost.to_string(),
             self.state.clone(),
             or_unknown(&self.displaced),
@@ -117,10 +119,10 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "KIND  EVENT   PLACE       ADDR                HITS  NMISSED  LOST  STATE      HOW",
-                "k     getpid  sys_getpid  0xffffffff81000000    12        0     0  armed      emulation",
-                "r     my/e    -           0xffffffff81000010     0        3     1  clobbered  boost",
-                "k     p       f+0x4       -                      0        0     0  pending    -",
+                "KIND  EVENT   PLACE       ADDR                HITS  NMISSED  FILTERED  LOST  STATE      HOW",
+                "k     getpid  sys_getpid  0xffffffff81000000    12        0         0     0  armed      emulation",
+                "r     my/e    -           0xffffffff81000010     0        3         0     1  clobbered  boost",
+                "k     p       f+0x4       -                      0        0         0     0  pending    -",
                 "p is pending: no\\u{1b}kernel",
             ]
         );

@@ -68,7 +68,7 @@ pub enum ImageError {
     },
     /// The initramfs does not fit beside the kernel.
     #[error(
-        "initramfs {path} has {size} bytes; {room} bytes of guest memory are free above the kernel: raise the memory size"
+        "initramfs {path} has {size} bytes; {room} bytes of guest memory are free above the kernel: give {needed_mib} MiB of memory or more"
     )]
     InitramfsTooLarge {
         /// The file.
@@ -77,6 +77,8 @@ pub enum ImageError {
         size: u64,
         /// Bytes free.
         room: u64,
+        /// Least RAM in MiB that both fit into.
+        needed_mib: u64,
     },
 }
 
@@ -184,19 +186,19 @@ pub(super) fn load_initramfs(
         kernel.header.map_or(MMIO_GAP_START, |h| u64::from(h.initrd_addr_max).saturating_add(1));
     let top = low_ram_end(ram).min(highest);
     let room = top.saturating_sub(kernel.end.0.next_multiple_of(PAGE_SIZE));
+    let needed_mib =
+        kernel.end.0.saturating_add(size).saturating_add(2 * PAGE_SIZE).div_ceil(1 << 20);
+    let too_large =
+        || ImageError::InitramfsTooLarge { path: path.to_owned(), size, room, needed_mib };
     if size > room {
-        return Err(ImageError::InitramfsTooLarge { path: path.to_owned(), size, room });
+        return Err(too_large());
     }
     let start = Gpa(top - size).align_down(PAGE_SIZE);
     let fail = |source| ImageError::Read { path: path.to_owned(), source };
     file.seek(SeekFrom::Start(0)).map_err(fail)?;
     let mut data = Vec::with_capacity(to_usize(size));
     file.take(size).read_to_end(&mut data).map_err(fail)?;
-    ram.write(start, &data).map_err(|_| ImageError::InitramfsTooLarge {
-        path: path.to_owned(),
-        size,
-        room,
-    })?;
+    ram.write(start, &data).map_err(|_| too_large())?;
     Ok(Initramfs { start, size })
 }
 
