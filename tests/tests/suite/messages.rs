@@ -11,9 +11,9 @@ use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, Running, Service, TestGuest, cases, exoprobe, finish, guest_file};
 
 pub(crate) const CASES: &[Case] = cases![
-    a_dead_standard_error_ends_nothing,
+    a_dead_standard_error_ends_nothing needs [Kvm, Shell],
     sigterm_ends_a_service_that_waits_for_a_lock,
-    sigterm_ends_a_service_that_waits_for_its_snapshot,
+    sigterm_ends_a_service_that_waits_for_its_snapshot needs [Kvm, Shell],
     a_message_that_repeats_is_limited_and_plain_in_a_file,
     an_answer_is_of_its_own_command,
     a_guest_that_does_not_run_is_named_while_its_answer_is_waited_for,
