@@ -14,7 +14,6 @@ use super::stacks::{held, parts, register};
 
 pub(crate) const CASES: &[Case] = cases![
     a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it needs [HardwareKvm, StockKernel],
-    a_distributions_kernel_boots_with_a_probe_from_before_power_on_and_questions_at_each_moment needs [HardwareKvm, StockKernel],
     a_distributions_kernel_is_not_changed_by_questions_at_each_moment_of_its_boot needs [HardwareKvm, StockKernel],
 ];
 
@@ -31,18 +30,6 @@ fn guest() -> TestGuest {
         ..TestGuest::config("vmlinux", 1)
     };
     TestGuest::of_kernel(Vm::create(&host(), &config).expect("it can be made"), None)
-}
-
-/// Its early_ioremap_init() takes entry 505 of the last GiB's directory, right below the two that its image has.
-fn a_distributions_kernel_boots_with_a_probe_from_before_power_on_and_questions_at_each_moment() {
-    let guest = guest();
-    guest.probe("p:early early_ioremap_init");
-    guest.power_on();
-    let moments = guest.at_each_moment_of_boot(ask);
-    println!("asked at {moments} moments");
-    guest.assert_counts_by_name(100);
-    guest.engine.unregister_all().unwrap();
-    guest.assert_unharmed();
 }
 
 fn a_distributions_kernel_is_not_changed_by_questions_at_each_moment_of_its_boot() {
