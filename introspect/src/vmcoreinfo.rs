@@ -39,6 +39,38 @@ impl VmCoreInfo {
         text.lines().any(|line| line.starts_with(RELEASE)).then_some(Self { text })
     }
 
+    /// Notes for a kernel that has none of its own, made of what else is known of it, under the kernel's keys:
+    /// `release` as its banner has it, by how many bytes KASLR moved it. A key `EXOPROBE` says so. `None` where a symbol
+    /// is missing.
+    #[must_use]
+    pub fn made<V: GuestView + ?Sized>(
+        memory: &VirtualMemory<'_, V>,
+        symbols: &SymbolTable,
+        release: &str,
+        kernel_offset: u64,
+        five_levels: bool,
+    ) -> Option<Self> {
+        let at = |name| symbols.address_of(name).map(|at| at.0);
+        let phys_base = memory.read_u64(symbols.address_of("phys_base")?).ok()?.cast_signed();
+        let tables = at("init_top_pgt")?;
+        let text = format!(
+            "{RELEASE}={release}\nPAGESIZE=4096\nSYMBOL(init_uts_ns)={:x}\nSYMBOL(_stext)={:x}\n\
+             SYMBOL(swapper_pg_dir)={tables:x}\nSYMBOL(init_top_pgt)={tables:x}\n\
+             NUMBER(phys_base)={phys_base}\nNUMBER(pgtable_l5_enabled)={}\n{OFFSET}={kernel_offset:x}\n\
+             EXOPROBE=made by exoprobe: the kernel has no notes of its own\n",
+            at("init_uts_ns")?,
+            at("_stext")?,
+            u8::from(five_levels),
+        );
+        Some(Self { text })
+    }
+
+    /// All of them, lines `KEY=VALUE`.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// The value of a key, as it is written; the first, where a key is there twice.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use exoprobe_introspect::LookupError;
 use exoprobe_probes::{BatchError, ProbeError};
 use exoprobe_vmm::devices::InputFull;
-use exoprobe_vmm::{ControlError, RebootError, SnapshotError, VcpuError};
+use exoprobe_vmm::{ControlError, DumpError, RebootError, SnapshotError, VcpuError};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -209,6 +209,7 @@ impl From<ControlError> for Problem {
             ControlError::NotStarted => Self::new("EAGAIN", error.to_string()),
             ControlError::Vcpu(vcpu) => vcpu.into(),
             ControlError::Snapshot(snapshot) => snapshot.into(),
+            ControlError::Dump(dump) => dump.into(),
             ControlError::Kvm(_) => Self::new("EIO", error.to_string()),
         }
     }
@@ -230,20 +231,32 @@ impl From<SnapshotError> for Problem {
         let SnapshotError::Io { source, .. } = &error else {
             return Self::new("EIO", error.to_string());
         };
-        match source.raw_os_error() {
-            Some(libc::ENOSPC | libc::EDQUOT) => Self::new("ENOSPC", error.to_string()),
-            // The path is the client's: the request is at fault and not the service.
-            Some(libc::ENOENT) => {
-                Self::with_status(StatusCode::UNPROCESSABLE_ENTITY, "ENOENT", error.to_string())
-            }
-            Some(libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG) => {
-                Self::new("EINVAL", error.to_string())
-            }
-            Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
-                Self::with_status(StatusCode::UNPROCESSABLE_ENTITY, "EACCES", error.to_string())
-            }
-            _ => Self::new("EIO", error.to_string()),
+        of_file(source, error.to_string())
+    }
+}
+
+impl From<DumpError> for Problem {
+    fn from(error: DumpError) -> Self {
+        match &error {
+            DumpError::Exists(_) => Self::new("EEXIST", error.to_string()),
+            DumpError::Io { source, .. } => of_file(source, error.to_string()),
         }
+    }
+}
+
+/// Of a file at a path that the client gave.
+fn of_file(source: &std::io::Error, detail: String) -> Problem {
+    match source.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => Problem::new("ENOSPC", detail),
+        // The path is the client's: the request is at fault and not the service.
+        Some(libc::ENOENT) => {
+            Problem::with_status(StatusCode::UNPROCESSABLE_ENTITY, "ENOENT", detail)
+        }
+        Some(libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG) => Problem::new("EINVAL", detail),
+        Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
+            Problem::with_status(StatusCode::UNPROCESSABLE_ENTITY, "EACCES", detail)
+        }
+        _ => Problem::new("EIO", detail),
     }
 }
 

@@ -182,6 +182,15 @@ impl Optimizer {
         }
     }
 
+    /// Where jmps are, and the bytes that were there before.
+    pub(super) fn original_bytes(&self) -> impl Iterator<Item = (Gpa, u8)> {
+        let covered = |found: &Candidate| {
+            let places = found.places.iter().copied().zip(*found.region.covered());
+            places.collect::<Vec<_>>()
+        };
+        self.installed.values().flat_map(covered)
+    }
+
     /// What the text of an optimized site holds; `None` of others.
     pub(super) fn text_of(&self, guest: &dyn Guest, at: Gva) -> Option<Optimized> {
         let found = self.installed.get(&at)?;
