@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 variants=(tiny)
-packages=(curl g++ python3)
+packages=(curl g++ python3 python3-venv)
 while [ $# -gt 0 ]; do
     case $1 in
     --lab)

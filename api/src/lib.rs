@@ -7,9 +7,12 @@
 
 pub mod cli;
 pub mod client;
+mod fast_boot;
 pub mod http;
+mod log;
 mod mount;
 pub mod run;
+mod runtime_folder;
 pub mod service;
 
 use std::path::PathBuf;
@@ -23,10 +26,11 @@ pub fn default_socket() -> PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     match runtime.filter(|dir| dir.is_absolute()) {
         Some(dir) => dir.join("exoprobe.sock"),
-        None => {
-            // SAFETY: getuid has no preconditions and cannot fail.
-            let uid = unsafe { libc::getuid() };
-            PathBuf::from(format!("/tmp/exoprobe-{uid}.sock"))
-        }
+        None => PathBuf::from(format!("/tmp/exoprobe-{}.sock", user_id())),
     }
+}
+
+/// The user that this process runs as.
+fn user_id() -> u32 {
+    nix::unistd::geteuid().as_raw()
 }

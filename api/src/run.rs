@@ -2,33 +2,36 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use exoprobe_probes::{DEFAULT_EVENTS, ProbeDefinition, parse_line};
-use exoprobe_vmm::{DEFAULT_KVM, StopReason, StopRecord, Vm, VmConfig};
+use exoprobe_vmm::{DEFAULT_KVM, StopReason, StopRecord, Vm, VmConfig, with_kernel_words};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 use crate::default_socket;
+use crate::fast_boot;
 use crate::http::{Token, TokenError};
+use crate::log::{self, say};
 use crate::service::{
     Closing, ListenError, Listeners, Service, ServiceConfig, Source, StartError, progress, serve,
 };
 
-/// Filter of the log on standard error, as tracing's `EnvFilter` reads it.
-const LOG_ENV: &str = "EXOPROBE_LOG";
 /// The token of TCP clients, when no file holds it.
 const TOKEN_ENV: &str = "EXOPROBE_TOKEN";
 /// How soon the end of the guest is seen.
 const STOP_POLL: Duration = Duration::from_millis(250);
+/// Messages about stops of the guest, which boots again.
+const STOPPED: &str = "the guest stopped, and boots again";
 /// What blocking calls may take to finish at the end.
 const LAST_CALLS: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "Examples:
   exoprobe run --kernel vmlinux --initramfs initramfs.cpio --socket /tmp/exoprobe.sock
   exoprobe run --kernel bzImage --memory 512 --vcpus 2 --console
+  exoprobe run --kernel /boot/vmlinuz --memory 512 --fast-boot
   exoprobe run --restore /tmp/guest.snap --socket /tmp/second.sock
   exoprobe run --kernel vmlinux --probe 'p:begin start_kernel' --probe 'r:init kernel_init_freeable'
   EXOPROBE_TOKEN=... exoprobe run --kernel vmlinux --listen 127.0.0.1:8080
@@ -40,7 +43,8 @@ Then, from another terminal:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
-    /// Linux kernel to boot: an ELF vmlinux or a bzImage
+    /// Linux kernel to boot: an ELF vmlinux or a bzImage (unpacked by exoprobe where KVM emulates guest kernels, by
+    /// itself elsewhere; with KASLR in both cases, unless `nokaslr` is in --cmdline)
     #[arg(long, value_name = "PATH", required_unless_present = "restore")]
     pub kernel: Option<PathBuf>,
     /// Initial RAM file system
@@ -55,6 +59,10 @@ pub struct RunArgs {
         allow_hyphen_values = true
     )]
     pub cmdline: String,
+    /// Add words to the kernel command line that leave out what takes long where KVM emulates guest kernels, and
+    /// print them: parts of /sys/kernel and /sys/module, and the guest's own tracefs, are not there then
+    #[arg(long, conflicts_with = "restore")]
+    pub fast_boot: bool,
     /// RAM in MiB
     #[arg(long, value_name = "MIB", default_value_t = 64, conflicts_with = "restore")]
     pub memory: u64,
@@ -66,7 +74,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "PATH")]
     pub symbols: Option<PathBuf>,
     /// Types of the kernel: BTF, as `pahole --btf_encode_detached` makes it, or an ELF file with a section .BTF
-    /// [default: the kernel's own (CONFIG_DEBUG_INFO_BTF), read from the guest's memory]
+    /// [default: the kernel's own (CONFIG_DEBUG_INFO_BTF), read from the guest's memory, or else
+    /// KERNEL.btf or vmlinux.btf in the kernel's folder]
     #[arg(long, value_name = "PATH")]
     pub btf: Option<PathBuf>,
     /// ELF file with the kernel's debug information (DWARF), for source lines [default: the symbols' file, if it has
@@ -139,6 +148,9 @@ pub enum RunError {
     /// A part of the service panicked.
     #[error("a part of the service failed: {0}")]
     Task(#[from] tokio::task::JoinError),
+    /// A thread of the service ended, without which hits are not recorded or output is not seen.
+    #[error("the service's thread {0} ended unexpectedly; the guest was stopped")]
+    Worker(&'static str),
     /// With `--exit-with-guest`: the guest did not end well.
     #[error("{0}")]
     Guest(String),
@@ -150,18 +162,13 @@ pub enum RunError {
 /// [`RunError`]; the socket is gone, and the guest, when this returns. SIGINT and SIGTERM are no
 /// error.
 pub fn main(args: RunArgs) -> Result<(), RunError> {
-    init_log();
+    log::init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(run(args));
+    // Also after a panic: to drop the runtime would wait for calls that only the service's end ends.
+    let result = catch_unwind(AssertUnwindSafe(|| runtime.block_on(run(args))));
     runtime.shutdown_timeout(LAST_CALLS);
-    result
-}
-
-fn init_log() {
-    let filter = EnvFilter::try_from_env(LOG_ENV).unwrap_or_else(|_| EnvFilter::new("warn"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // Only fails where the embedding program has set up a log already.
-    let _ = log.try_init();
+    log::report_all_left_out();
+    result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 async fn run(args: RunArgs) -> Result<(), RunError> {
@@ -171,24 +178,31 @@ async fn run(args: RunArgs) -> Result<(), RunError> {
         None => None,
     };
     if let Some((address, _)) = tcp.as_ref().filter(|(address, _)| !address.ip().is_loopback()) {
-        eprintln!("warning: {address} is not loopback; the token and all data go unencrypted");
+        say!("warning: {address} is not loopback; the token and all data go unencrypted");
     }
-    let listeners = Listeners::bind(&args.socket, tcp).await?;
+    let listeners = tokio::select! {
+        listeners = Listeners::bind(&args.socket, tcp) => listeners?,
+        () = signals.next() => return Ok(()),
+    };
     let config = service_config(&args)?;
     let mut start = tokio::task::spawn_blocking(move || Service::start(&config));
     let service = tokio::select! {
         service = &mut start => service??,
         () = signals.next() => {
-            // What was begun ends by itself, in a moment.
-            let _ = start.await;
+            // What was begun ends by itself, in a moment, unless it waits for a file.
+            let _ = tokio::time::timeout(LAST_CALLS, start).await;
             return Ok(());
         }
     };
-    eprintln!("listening on {}", listeners.describe());
+    say!("listening on {}", listeners.describe());
     let vm = Arc::clone(service.vm());
+    if args.restore.is_none() {
+        say_what_to_expect(&vm, args.fast_boot);
+    }
     let supervised = async {
         let outcome = until_end(&service, &args, &mut signals).await;
         service.close();
+        end_at_once_on(signals);
         outcome
     };
     let ((), outcome) = tokio::join!(serve(&service, listeners), supervised);
@@ -196,24 +210,51 @@ async fn run(args: RunArgs) -> Result<(), RunError> {
     outcome
 }
 
-/// Tells what happens, until a signal or, if so asked, the guest's end.
+/// Prints what a boot on this host takes, where that is long, and what `--fast-boot` added.
+fn say_what_to_expect(vm: &Vm, fast_boot: bool) {
+    if let Some(software) = vm.host_profile().software {
+        say!("this host has {}: {}", software.name(), software.expectation());
+    }
+    if fast_boot {
+        say!("--fast-boot added to the kernel command line: {}", fast_boot::words());
+    }
+}
+
+/// Has the next signal end the process, whatever it still waits for.
+fn end_at_once_on(mut signals: Signals) {
+    tokio::spawn(async move {
+        signals.next().await;
+        say!("ended by a second signal");
+        std::process::exit(1);
+    });
+}
+
+/// Reports what happens, until a signal, the end of a worker or, if so asked, the guest's end.
 async fn until_end(
     service: &Service,
     args: &RunArgs,
     signals: &mut Signals,
 ) -> Result<(), RunError> {
     let progress = async {
-        if args.console {
-            progress::console(service).await;
-        } else if args.restore.is_none() {
-            progress::booting(service).await;
-        }
+        let console = async {
+            if args.console {
+                progress::console(service).await;
+            }
+        };
+        let booting = async {
+            if args.restore.is_none() {
+                progress::booting(service, args.console).await;
+            }
+        };
+        tokio::join!(console, booting);
         std::future::pending::<Infallible>().await
     };
     tokio::select! {
         () = signals.next() => Ok(()),
         ended = follow_guest(service, args) => ended,
+        name = service.failed_worker() => Err(RunError::Worker(name)),
         never = progress => match never {},
+        never = log::report_left_out() => match never {},
     }
 }
 
@@ -230,12 +271,12 @@ async fn follow_guest(service: &Service, args: &RunArgs) -> Result<(), RunError>
             let vm = Arc::clone(service.vm());
             match tokio::task::spawn_blocking(move || vm.reboot_after(boot)).await? {
                 Ok(true) => {
-                    eprintln!("{text}; it boots again");
+                    log::limited(STOPPED, format_args!("{text}; it boots again"));
                     continue;
                 }
                 // Somebody else was quicker.
                 Ok(false) => {
-                    eprintln!("{text}; it was booted again");
+                    log::limited(STOPPED, format_args!("{text}; it was booted again"));
                     continue;
                 }
                 Err(error) => text = format!("{text}; {error}"),
@@ -245,7 +286,7 @@ async fn follow_guest(service: &Service, args: &RunArgs) -> Result<(), RunError>
         if args.exit_with_guest && !ended_well {
             return Err(RunError::Guest(text));
         }
-        eprintln!("{text}");
+        say!("{text}");
         if args.exit_with_guest {
             return Ok(());
         }
@@ -284,6 +325,14 @@ impl Signals {
     }
 }
 
+/// The kernel command line as it was given, with the words of `--fast-boot` if these are wanted.
+fn cmdline(args: &RunArgs) -> String {
+    match args.fast_boot {
+        true => with_kernel_words(&args.cmdline, &fast_boot::words()),
+        false => args.cmdline.clone(),
+    }
+}
+
 fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
     // Absolute, because a snapshot is restored from anywhere.
     let absolute = |path: &PathBuf| std::path::absolute(path);
@@ -292,7 +341,7 @@ fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
         (None, kernel) => Source::Boot(VmConfig {
             kernel: absolute(&kernel.clone().unwrap_or_default())?,
             initramfs: args.initramfs.as_ref().map(absolute).transpose()?,
-            cmdline: args.cmdline.clone(),
+            cmdline: cmdline(args),
             memory_mib: args.memory,
             vcpus: args.vcpus,
         }),

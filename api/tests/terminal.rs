@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(10);
 const SIZE: (u16, u16) = (24, 80);
 const EVENT: &str = r#"{"seq":1,"time":1.5,"vcpu":0,"pid":7,"comm":"\u001b[2J","group":"kprobes","event":"open","symbol_name":"do_open","offset":0,"addr":"0x14","args":{}}"#;
 const PROBES: &str = r#"[{"id":1,"kind":"k","group":"kprobes","event":"open","symbol_name":"do_open",
-    "offset":0,"addr":"0x14","flags":[],"reason":null,"hits":7,"nmissed":0,"recorded":7,"filtered":0,
+    "offset":0,"addr":"0x14","state":"armed","flags":[],"reason":null,"hits":7,"nmissed":0,"recorded":7,"filtered":0,
     "lost":0,"displaced":"boost"}]"#;
 
 /// The input that a guest got, and whether its queue was full once already.

@@ -19,11 +19,14 @@ pub use definition::{
 };
 pub use engine::{
     AddressSpace, BlacklistEntry, CodeLine, DATA_SIZE_MAX, DEFAULT_EVENTS, Dumping, Engine,
-    EntryHandler, EntryVerdict, EventField, FaultHandler, Frame, Given, Guest, Hit, Instance,
-    Kprobe, Kretprobe, ModuleStatus, NewProbe, NoTasks, Optimization, ParameterError, PostHandler,
-    PreHandler, Process, Recovery, Registration, ReturnHandler, RunningKernel, Traceless, Verdict,
+    EntryHandler, EntryVerdict, EventField, FaultHandler, FoundTypes, Frame, Given, Guest, Hit,
+    Holder, Instance, Kprobe, Kretprobe, ModuleStatus, NewProbe, NoTasks, Optimization,
+    ParameterError, PostHandler, PreHandler, Process, Recovery, Registration, ReturnHandler,
+    RunningKernel, Traceless, Verdict,
 };
 pub use error::{AttachError, BatchError, ProbeError, Reserved};
-pub use events::{Event, EventPage, EventStore, StackFrame, TraceText, trace_header};
+pub use events::{
+    Event, EventPage, EventSelection, EventStore, StackFrame, TraceText, trace_header,
+};
 pub use latency::Latency;
-pub use status::{DisplacedBy, ProbeStatus, StatusFlag};
+pub use status::{DisplacedBy, ProbeState, ProbeStatus, StatusFlag};

@@ -35,6 +35,43 @@ pub enum StatusFlag {
     Clobbered,
 }
 
+/// The state of a probe: each is in one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProbeState {
+    /// Its text is not there yet, or not final; [`ProbeStatus::reason`] says more.
+    Pending,
+    /// An int3 is in its text.
+    Armed,
+    /// A jmp is in its text: its hits do not leave the guest.
+    Optimized,
+    /// It is disabled, and no trigger has it armed.
+    Disabled,
+    /// It is enabled, and the switch over all probes is off.
+    Off,
+    /// The guest has rewritten its text. It is armed again when the text is back.
+    Clobbered,
+    /// Its text is no longer there.
+    Gone,
+}
+
+impl ProbeState {
+    /// The state of a probe with these flags; of several that hold, the one that has most to change
+    /// before the probe can hit.
+    pub(crate) fn of(flags: &[StatusFlag], switched_on: bool) -> Self {
+        let has = |flag| flags.contains(&flag);
+        match () {
+            () if has(StatusFlag::Gone) => Self::Gone,
+            () if has(StatusFlag::Pending) => Self::Pending,
+            () if has(StatusFlag::Clobbered) => Self::Clobbered,
+            () if has(StatusFlag::Disabled) => Self::Disabled,
+            () if !switched_on => Self::Off,
+            () if has(StatusFlag::Optimized) => Self::Optimized,
+            () => Self::Armed,
+        }
+    }
+}
+
 impl StatusFlag {
     fn tag(self) -> &'static str {
         match self {
@@ -69,11 +106,15 @@ pub struct ProbeStatus {
     pub enabled: bool,
     /// Triggers of its event, which arm it also while it is not enabled.
     pub triggers: usize,
-    /// None of them is an armed probe with an int3.
+    /// Its state.
+    pub state: ProbeState,
+    /// As kprobes/list has them, also several.
     pub flags: Vec<StatusFlag>,
-    /// Of a pending probe: what it waits for, or why it cannot be placed. Of one that the optimizer has looked
-    /// at and that is not optimized: why, the rule's name first.
+    /// Of a pending probe: what it waits for, or why it cannot be placed.
     pub reason: Option<String>,
+    /// Of an armed probe that the optimizer has looked at since the last change: why it is not
+    /// optimized, the rule's name first.
+    pub unoptimized_reason: Option<String>,
     /// Times the guest hit it while it was enabled; returns, of a return probe.
     pub hits: u64,
     /// Calls that a return probe could not follow. Kprobes miss none.

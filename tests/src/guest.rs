@@ -17,6 +17,8 @@ const BALANCE_TRIES: u32 = 3000;
 const BALANCE_WAIT: Duration = Duration::from_millis(10);
 /// How often a wait for the workload looks whether the guest still runs.
 const LOOK: Duration = Duration::from_millis(200);
+/// How often a boot is looked at by a test of its moments.
+const MOMENT: Duration = Duration::from_millis(100);
 /// What the guest's console shows when its kernel has found something wrong.
 const SIGNS_OF_HARM: [&str; 7] =
     ["BUG", "Oops", "WARNING", "panic", "segfault", "traps:", "rcu_sched"];
@@ -103,7 +105,7 @@ impl TestGuest {
     pub fn of_kernel(vm: Vm, symbols: impl Into<Option<SymbolTable>>) -> Self {
         let vm = Arc::new(vm);
         let guest: Arc<dyn Guest> = Arc::clone(&vm) as Arc<dyn Guest>;
-        let given = Given { symbols: symbols.into(), types: None };
+        let given = Given { symbols: symbols.into(), ..Given::default() };
         let engine = Arc::new(Engine::new(guest, vm.clock(), given, DEFAULT_EVENTS));
         Self { vm, engine }
     }
@@ -133,6 +135,24 @@ impl TestGuest {
     /// As [`Self::boot`].
     pub fn wait_for_prompt(&self) {
         self.wait_for_prompt_from(0);
+    }
+
+    /// Calls `act` at each 100 ms, until the workload takes commands. Returns how often.
+    ///
+    /// # Panics
+    /// As [`Self::boot`].
+    pub fn at_each_moment_of_boot(&self, mut act: impl FnMut(&Self)) -> u32 {
+        let log = self.workload_port().log();
+        let deadline = Instant::now() + PATIENCE;
+        let mut moments = 0;
+        while log.wait_line(0, MOMENT, |line| line == "ready").is_none() {
+            let state = self.vm.state();
+            let boots = !matches!(state, VmState::Stopped(_)) && Instant::now() < deadline;
+            assert!(boots, "no prompt; state {state:?}; console:\n{}", self.console());
+            act(self);
+            moments += 1;
+        }
+        moments
     }
 
     /// Boots the guest again, to its workload's prompt.

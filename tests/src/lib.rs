@@ -15,6 +15,7 @@ mod own_event;
 mod own_symbols;
 mod probing;
 mod process;
+mod python;
 mod snapshots;
 
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub use opens::{ENTRY, OPENS, assert_callers, assert_opened};
 pub use own_event::OwnEvent;
 pub use own_symbols::assert_same_symbols;
 pub use process::{Running, finish};
+pub use python::{python_environment, python_file};
 pub use snapshots::{SnapshotCleanup, TestKernel};
 
 /// How long anything may take that is sure to come: it only ends a test that would hang, so it is

@@ -17,7 +17,7 @@ const PART: &str = "event filter parse error";
 /// # Errors
 /// [`TracerError`], `EINVAL`.
 pub fn parse_switch(text: &str) -> Result<bool, TracerError> {
-    let text = text.trim();
+    let text = text.trim_ascii();
     match text.to_ascii_lowercase().as_str() {
         "1" | "y" | "yes" | "t" | "true" | "on" => Ok(true),
         "0" | "n" | "no" | "f" | "false" | "off" => Ok(false),

@@ -58,6 +58,15 @@ impl VmConfig {
     }
 }
 
+/// Adds `words` to a kernel command line, before what is for init (after ` -- `).
+#[must_use]
+pub fn with_kernel_words(cmdline: &str, words: &str) -> String {
+    match cmdline.split_once(" -- ") {
+        Some((kernel, init)) => format!("{kernel} {words} -- {init}"),
+        None => format!("{cmdline} {words}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,10 +8,11 @@
 //! | 2 to 5    | read, execute      | trampolines: an int3 in each byte |
 //! | 6 to 127  | read, execute      | code window: slots of probes |
 //! | 128 to 255| read, execute      | detour window: code of optimized probes |
-//! | 256 to 510| read, write        | data window: what that code counts and records |
-//! | 511       | not mapped         | the page table that a user half of the guest's tables gets: page 1 alone |
+//! | 256 to 494| read, write        | data window: what that code counts and records |
+//! | 495       | not mapped         | the page table that a user half of the guest's tables gets: page 1 alone |
+//! | 496 to 511| read, write        | where the rings begin |
 //!
-//! Behind these, mapped by entries of their own when they are wanted, come 6 MiB of rings: read, write.
+//! The rings go on in the next 4 MiB, mapped by entries of their own when they are wanted: read, write.
 //!
 //! The guest can, as kernel, rewrite its tables; so the entry is checked before each use.
 
@@ -21,9 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vm_memory::{Bytes, GuestAddress, GuestRegionMmap, MmapRegion, VolatileMemory};
 
 use crate::addr::{Gpa, Gva};
-use crate::layout::{
-    HIDDEN_GVA_FALLBACK, HIDDEN_GVAS, HIDDEN_SIZE, KERNEL_IMAGE_BASE, RINGS_GVA, RINGS_SIZE,
-};
+use crate::layout::{HIDDEN_GVA, HIDDEN_SIZE, RINGS_SIZE};
 use crate::memory::{GuestRam, MemoryError, OutsideMemory, to_usize};
 use crate::paging::{
     self, PAGE_SIZE, PAGE_SIZE_2M, PTE_ACCESSED, PTE_ADDR_MASK, PTE_DIRTY, PTE_LARGE,
@@ -36,8 +35,10 @@ const STUB_PAGE: u64 = 1;
 const TRAMPOLINE_PAGES: Range<u64> = 2..6;
 const CODE_PAGES: Range<u64> = 6..128;
 const DETOUR_PAGES: Range<u64> = 128..256;
-const DATA_PAGES: Range<u64> = 256..511;
-const USER_TABLE_PAGE: u64 = 511;
+const DATA_PAGES: Range<u64> = 256..495;
+const USER_TABLE_PAGE: u64 = 495;
+/// The rings' first pages: what a ring needs besides a power of two of bytes.
+const RING_PAGES: Range<u64> = 496..512;
 const NOT_MAPPED: u64 = 0;
 /// What tells the user half of a pair of roots from the kernel's (PTI_USER_PGTABLE_BIT of Linux).
 const USER_HALF: u64 = PAGE_SIZE;
@@ -58,12 +59,16 @@ pub enum HiddenError {
     /// The vCPU's tables cannot be walked, most often because the guest is not that far yet.
     #[error("the guest's kernel page tables cannot be used yet: {0}")]
     Paging(#[from] PagingError),
-    /// Every entry that could map it is taken.
+    /// The guest uses an entry that is to map it, or its rings.
     #[error(
-        "no free page-directory entry to map hidden memory at: neither {} nor {}, nor any from {} down",
-        HIDDEN_GVAS[0], HIDDEN_GVAS[1], HIDDEN_GVA_FALLBACK
+        "the guest uses the page-directory entry of {gva}, which is for hidden memory: it is {now:#x}"
     )]
-    NoRoom,
+    Taken {
+        /// What it maps.
+        gva: Gva,
+        /// The entry.
+        now: u64,
+    },
     /// The guest's entry for the region no longer holds what was written into it.
     #[error(
         "the guest changed its page-table entry for hidden memory at {gva}: it is now {now:#x}"
@@ -72,14 +77,6 @@ pub enum HiddenError {
         /// Where the region was mapped.
         gva: Gva,
         /// The entry now.
-        now: u64,
-    },
-    /// An entry that is to map the rings is taken.
-    #[error("the guest uses the page-directory entry for rings at {gva}: it is {now:#x}")]
-    RingsTaken {
-        /// What it maps.
-        gva: Gva,
-        /// The entry.
         now: u64,
     },
     /// Page-table isolation is on, and user mode's tables have no directory that could map the stubs.
@@ -102,7 +99,11 @@ pub struct Window {
 }
 
 /// The rings.
-const RINGS: Window = Window { gva: RINGS_GVA, offset: HIDDEN_SIZE, len: RINGS_SIZE };
+const RINGS: Window = {
+    let offset = RING_PAGES.start * PAGE_SIZE;
+    let gva = Gva(HIDDEN_GVA.0 + offset);
+    Window { gva, offset, len: HIDDEN_SIZE - offset + RINGS_SIZE }
+};
 
 /// The hidden region of one guest.
 #[derive(Debug)]
@@ -122,7 +123,7 @@ impl HiddenMemory {
     /// Reserves the region above `ram`, builds its page tables and fills its trampolines. Pages cost memory when touched.
     ///
     /// # Errors
-    /// [`MemoryError`] when the host cannot map 8 MiB.
+    /// [`MemoryError`] when the host cannot map 6 MiB.
     pub fn new(ram: &GuestRam) -> Result<Self, MemoryError> {
         let gpa = Gpa(ram.end().0.max(1 << 32).next_multiple_of(PAGE_SIZE_2M));
         let mapping = MmapRegion::new(to_usize(REGION))
@@ -146,9 +147,9 @@ impl HiddenMemory {
     }
 
     fn build_page_tables(&self) {
-        for page in STUB_PAGE..USER_TABLE_PAGE {
-            let kind =
-                if DATA_PAGES.contains(&page) { PTE_WRITE | PTE_NO_EXECUTE | PTE_DIRTY } else { 0 };
+        for page in (STUB_PAGE..USER_TABLE_PAGE).chain(RING_PAGES) {
+            let is_data = page >= DATA_PAGES.start;
+            let kind = if is_data { PTE_WRITE | PTE_NO_EXECUTE | PTE_DIRTY } else { 0 };
             self.write(page * 8, &(self.page_entry(page) | PTE_GLOBAL | kind).to_le_bytes());
         }
         let user = USER_TABLE_PAGE * PAGE_SIZE + STUB_PAGE * 8;
@@ -192,9 +193,9 @@ impl HiddenMemory {
         self.gpa.0 | PTE_PRESENT | PTE_WRITE | PTE_ACCESSED
     }
 
-    /// Maps the region by one entry of the guest's own page directories, once; later calls check that
-    /// the guest left the entry alone. Of the places in [`crate::layout`], the first that is free is
-    /// taken, so it can be called as soon as the kernel runs on its own page tables.
+    /// Maps the region at [`HIDDEN_GVA`] by one entry of the guest's own page directory, once; later calls check that
+    /// the guest left the entry alone. It can be called as soon as the kernel runs on its own page tables, and
+    /// changes the guest: only for a probe, or a quirk of the host.
     ///
     /// # Errors
     /// [`HiddenError`]; nothing was written to the guest then.
@@ -203,23 +204,14 @@ impl HiddenMemory {
             let at = directory_entry(ram, mode, base)?;
             return self.check(ram, at, base);
         }
-        let mut why_not = HiddenError::NoRoom;
-        for candidate in candidates() {
-            let at = match directory_entry(ram, mode, candidate) {
-                Ok(at) => at,
-                Err(error) => {
-                    why_not = error.into();
-                    continue;
-                }
-            };
-            let now = load(ram, at)?;
-            if now == 0 || now == self.entry() {
-                ram.store_u64(at, self.entry())?;
-                self.base.store(candidate.0, Ordering::Release);
-                return Ok(candidate);
-            }
+        let at = directory_entry(ram, mode, HIDDEN_GVA)?;
+        match load(ram, at)? {
+            0 => ram.store_u64(at, self.entry())?,
+            now if is_entry(now, self.entry()) => {}
+            now => return Err(HiddenError::Taken { gva: HIDDEN_GVA, now }),
         }
-        Err(why_not)
+        self.base.store(HIDDEN_GVA.0, Ordering::Release);
+        Ok(HIDDEN_GVA)
     }
 
     fn check(&self, ram: &GuestRam, at: Gpa, gva: Gva) -> Result<Gva, HiddenError> {
@@ -231,8 +223,8 @@ impl HiddenMemory {
         }
     }
 
-    /// Maps the rings by entries of the directory that has the fixmap; later calls check that the guest left
-    /// them alone. Whoever lays rings out empties them: what is in them is of an earlier guest, or of a snapshot.
+    /// Maps the rest of the rings by more entries of that directory; later calls check that the guest left
+    /// them alone. Needs [`Self::map`] before. Whoever lays rings out empties them: what is in them is of an earlier guest, or of a snapshot.
     ///
     /// # Errors
     /// [`HiddenError`]; nothing was written to the guest then.
@@ -245,12 +237,12 @@ impl HiddenMemory {
         };
         let mut missing = Vec::new();
         for step in steps {
-            let gva = RINGS_GVA.wrapping_add(step);
+            let gva = HIDDEN_GVA.wrapping_add(HIDDEN_SIZE + step);
             let at = directory_entry(ram, mode, gva)?;
             match load(ram, at)? {
                 0 => missing.push((at, entry(step))),
                 now if is_entry(now, entry(step)) => {}
-                now => return Err(HiddenError::RingsTaken { gva, now }),
+                now => return Err(HiddenError::Taken { gva, now }),
             }
         }
         for (at, entry) in missing {
@@ -391,14 +383,6 @@ impl HiddenMemory {
         let slice = self.region.as_volatile_slice_at(to_usize(offset), buf.len());
         slice.copy_to(buf);
     }
-}
-
-/// All places for the region, best first.
-fn candidates() -> impl Iterator<Item = Gva> {
-    let fallback = HIDDEN_GVA_FALLBACK.0 - KERNEL_IMAGE_BASE.0;
-    let steps = (1..=fallback / PAGE_SIZE_2M).rev();
-    let image = steps.map(|step| KERNEL_IMAGE_BASE.wrapping_add(step * PAGE_SIZE_2M));
-    HIDDEN_GVAS.into_iter().chain(image)
 }
 
 /// Where the page-directory entry for `gva` is.

@@ -37,21 +37,16 @@ pub const IO_APIC: u32 = 0xfec0_0000;
 pub const HIDDEN_SIZE: u64 = 2 << 20;
 /// First GiB of the kernel-image mapping: the kernel's text lies in it.
 pub const KERNEL_IMAGE_BASE: Gva = Gva(0xffff_ffff_8000_0000);
-/// Where hidden memory is mapped, in this order: between the end of modules (MODULES_END of x86-64's
-/// mm.rst, 0xffffffffff000000) and the fixmap's two page-directory entries, in the directory called
-/// level2_fixmap_pgt. From 4.19 on, Linux has that directory in its image, in all its page tables from
-/// startup_64 on, and never cleans it up. rel32 reaches from there to all kernel text and modules.
-pub const HIDDEN_GVAS: [Gva; 2] = [Gva(0xffff_ffff_ff20_0000), Gva(0xffff_ffff_ff00_0000)];
-/// Where it is mapped if those are taken: from here down to [`KERNEL_IMAGE_BASE`]. The last 2 MiB of a
-/// 512 MiB kernel-image range, the smallest Linux uses: below modules in every layout. Linux clears
-/// unused entries here once, early in boot (cleanup_highmap).
-pub const HIDDEN_GVA_FALLBACK: Gva = Gva(0xffff_ffff_9fe0_0000);
-/// Where the rings of hidden memory are mapped: behind the fixmap, whose last page-directory entry ends here
-/// (FIXADDR_TOP of x86-64's fixmap.h), in the same directory; below the last 2 MiB, where a pointer that is an
-/// error's number must lead nowhere (mm.rst, "unused hole"; err.h).
-pub const RINGS_GVA: Gva = Gva(0xffff_ffff_ff80_0000);
-/// Bytes of the rings: three page-directory entries.
-pub const RINGS_SIZE: u64 = 6 << 20;
+/// Where hidden memory is mapped: entry 508 of the page directory of the last GiB (level2_fixmap_pgt), the first
+/// above the fixmap. Linux grows its fixmap from FIXADDR_TOP (0xffffffffff7ff000) downwards: the entries below may
+/// become its own at any moment, 505 in early_ioremap_init() for one, and how many depends on its configuration.
+/// Entries 508 to 511 are the "6 MB reserved space + a 2MB hole" of head_64.S: from 4.19 to 6.12 no kernel writes
+/// them, and the directory is in its image, in all its page tables from startup_64 on. rel32 reaches from there to
+/// all kernel text and modules.
+pub const HIDDEN_GVA: Gva = Gva(0xffff_ffff_ff80_0000);
+/// Bytes of rings that follow hidden memory: two more page-directory entries. They end below the last 2 MiB, where a
+/// pointer that is an error's number must lead nowhere (mm.rst, "unused hole"; err.h).
+pub const RINGS_SIZE: u64 = 4 << 20;
 /// First address of the kernel's half with 48-bit addresses: 64-bit Linux runs above it once it has
 /// left the identity mapping it is started in.
 pub const KERNEL_HALF: Gva = Gva(0xffff_8000_0000_0000);

@@ -29,8 +29,8 @@ mod vcpu;
 mod vm;
 
 pub use addr::{Gpa, Gva};
-pub use boot::{BootError, ImageError};
-pub use config::{ConfigError, MAX_VCPUS, VmConfig};
+pub use boot::{BootError, ImageError, PayloadError, PayloadFormat};
+pub use config::{ConfigError, MAX_VCPUS, VmConfig, with_kernel_words};
 pub use devices::{OutputLog, SerialPort};
 pub use dump::{Dump, DumpError, DumpNotes};
 pub use fault_fixup::FixupError;

@@ -12,9 +12,13 @@ use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::Value;
 
 use super::Context;
-use super::error::CliError;
+use super::definitions::{ActionArgs, Line, expand, has_pattern, with_kinds};
+use super::error::{CliError, problem_text};
+use super::format::printable;
 use super::probe::print_table;
+use super::show::PENDING;
 use crate::client::{ApiPath, Client, ClientError, Payload, Problem};
+use crate::log::say;
 
 /// Between two looks at probes that are waited for.
 const LOOK: Duration = Duration::from_millis(200);
@@ -25,6 +29,9 @@ const EXAMPLES: &str = "\
 Examples:
   exoprobe probe add 'p:getpid __x64_sys_getpid %di'
   exoprobe probe add 'p:open do_sys_openat2 dfd filename:string' 'r:ret vfs_read $retval:s64'
+  exoprobe probe add vfs_read 'p:cat do_sys_openat2 filename:string if comm == \"cat\"'
+  exoprobe probe add --dry-run 'vfs_*'
+  exoprobe probe add --count --return -12 'p:fail do_sys_openat2'
   exoprobe probe add -f probes.txt
   exoprobe probe add '{\"symbol_name\": \"vfs_read\", \"actions\": [{\"return\": \"-5\"}]}'
   exoprobe probe add '{\"symbol_name\": \"ksys_write\", \"args\": [\"n=%dx\"], \"filter\": \"n > 4096 && common_pid != 1\"}'
@@ -32,6 +39,8 @@ Examples:
 A definition is a line of kprobe_events:
   p[:[GROUP/]EVENT] SYMBOL[+OFFSET]|0xADDR [[NAME=]VALUE[:TYPE] ...]     a kprobe
   r[MAXACTIVE][:[GROUP/]EVENT] SYMBOL|0xADDR [[NAME=]VALUE[:TYPE] ...]   a return probe
+`if FILTER` may follow. A line that begins with a place is a kprobe: `vfs_read` is `p vfs_read`. A SYMBOL with `*` or
+`?` stands for all functions that match; those that cannot be probed are left out and listed with the reason.
 VALUE is %REG, $stackN, $stack, $retval (return probes), @ADDR, +OFFS(VALUE) or -OFFS(VALUE); at a function's entry
 or return also the name of a parameter, where the kernel's types are known (`exoprobe types SYMBOL`).
 TYPE is u8 to u64, s8 to s64, x8 to x64 or, of what is in memory, string or ustring; x64 when absent, or what the
@@ -51,20 +60,97 @@ pub(super) struct AddArgs {
     /// How long to wait for text that is not there yet, as while the kernel boots
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     wait: u64,
+    /// Most functions that one pattern may match
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    max: usize,
+    /// Add all that a pattern matches, or none when one is refused
+    #[arg(long)]
+    all_or_none: bool,
+    /// Print the definitions that patterns stand for, and add none
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    actions: ActionArgs,
 }
 
 pub(super) async fn add(context: &mut Context<'_>, args: &AddArgs) -> Result<(), CliError> {
     let definitions = Definitions::collect(args)?;
+    if let Definitions::Lines(text) = &definitions
+        && (args.dry_run || !args.actions.is_empty() || has_pattern(text))
+    {
+        return add_expanded(context, args, text).await;
+    }
     let path = ApiPath::new(&["probes"]);
     match context.client.call(Method::POST, &path, definitions.payload()).await {
-        Ok(added) if args.wait == 0 => print_table(context, &added),
-        Ok(added) => {
-            let added = serde_json::from_slice(&added).map_err(ClientError::from)?;
-            wait_and_print(context, added, args.wait).await
-        }
+        Ok(added) => print_added(context, args, &added).await,
         Err(ClientError::Refused(problem)) => Err(definitions.refused(args, problem)),
         Err(error) => Err(error.into()),
     }
+}
+
+async fn print_added(
+    context: &mut Context<'_>,
+    args: &AddArgs,
+    added: &[u8],
+) -> Result<(), CliError> {
+    if args.wait == 0 {
+        return print_table(context, added);
+    }
+    let added = serde_json::from_slice(added).map_err(ClientError::from)?;
+    wait_and_print(context, added, args.wait).await
+}
+
+/// Adds lines with patterns or flags. What a pattern matches and the service refuses is left out, and said.
+async fn add_expanded(
+    context: &mut Context<'_>,
+    args: &AddArgs,
+    text: &str,
+) -> Result<(), CliError> {
+    let mut lines = expand(context.client, text, args.max).await?;
+    if args.dry_run {
+        return print_lines(context, &lines);
+    }
+    let (path, count) = (ApiPath::new(&["probes"]), lines.len());
+    while !lines.is_empty() {
+        let payload = args.actions.payload(&lines)?;
+        let mut problem = match context.client.call(Method::POST, &path, payload).await {
+            Ok(added) => return print_added(context, args, &added).await,
+            Err(ClientError::Refused(problem)) => problem,
+            Err(error) => return Err(error.into()),
+        };
+        let Some(index) = problem.index.filter(|index| *index < lines.len()) else {
+            return Err(ClientError::Refused(problem).into());
+        };
+        if let Some(number) = problem.line.take() {
+            let detail = problem.detail.strip_prefix(&format!("line {number}: "));
+            problem.detail = detail.unwrap_or(&problem.detail).to_owned();
+        }
+        let Line { text, matched } = lines.remove(index);
+        match matched {
+            Some(name) if !args.all_or_none => {
+                say!("left out: {}: {}", printable(&name), problem_text(&problem, None));
+            }
+            _ => {
+                if !args.actions.is_empty() {
+                    // A column of an argument or of the flag, not of the line.
+                    problem.position = None;
+                }
+                return Err(CliError::Definition { problem, definition: text });
+            }
+        }
+    }
+    Err(CliError::AllRefused(count))
+}
+
+fn print_lines(context: &mut Context<'_>, lines: &[Line]) -> Result<(), CliError> {
+    if context.json {
+        let texts: Value = lines.iter().map(|line| line.text.as_str()).collect();
+        return Ok(writeln!(context.out, "{texts}")?);
+    }
+    for line in lines {
+        writeln!(context.out, "{}", printable(&line.text))?;
+    }
+    Ok(())
 }
 
 /// Definitions as they were given.
@@ -81,6 +167,9 @@ impl Definitions {
         let mut sources: Vec<String> = args.definitions.clone();
         sources.extend(file);
         if sources.iter().any(|source| source.trim_start().starts_with(['{', '['])) {
+            if args.dry_run || !args.actions.is_empty() {
+                return Err(CliError::FlagsWithJson);
+            }
             let alone = <[String; 1]>::try_from(sources);
             return alone.map(|[json]| Self::Json(json)).map_err(|_| CliError::MixedDefinitions);
         }
@@ -88,7 +177,7 @@ impl Definitions {
         if definition_lines(&text).next().is_none() {
             return Err(CliError::NoDefinition);
         }
-        Ok(Self::Lines(text))
+        Ok(Self::Lines(with_kinds(&text)))
     }
 
     fn payload(&self) -> Payload {
@@ -185,9 +274,8 @@ async fn list(client: &Client) -> Result<Vec<Value>, ClientError> {
 
 /// What a probe waits for, if it does.
 fn pending_reason(probe: &Value) -> Option<String> {
-    let flags = probe["flags"].as_array()?;
     let reason = probe["reason"].as_str().unwrap_or_default();
-    flags.iter().any(|flag| flag == "PENDING").then(|| reason.to_owned())
+    (probe["state"] == PENDING).then(|| reason.to_owned())
 }
 
 /// A line on standard error that goes away when the wait ends.
@@ -197,7 +285,7 @@ impl Progress {
     fn start(seconds: u64) -> Self {
         let target = ProgressDrawTarget::stderr();
         if target.is_hidden() {
-            eprintln!("waiting for the probes' text (at most {seconds} s)");
+            say!("waiting for the probes' text (at most {seconds} s)");
         }
         let bar = ProgressBar::with_draw_target(None, target);
         bar.enable_steady_tick(LOOK);
@@ -217,7 +305,15 @@ impl Drop for Progress {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        args: AddArgs,
+    }
 
     fn problem(json: &str) -> Problem {
         serde_json::from_str(json).unwrap()
@@ -246,8 +342,8 @@ mod tests {
     #[test]
     fn json_stands_alone() {
         let collect = |definitions: &[&str]| {
-            let definitions = definitions.iter().map(|text| (*text).to_owned()).collect();
-            Definitions::collect(&AddArgs { definitions, file: None, wait: 0 })
+            let args = ["x"].into_iter().chain(definitions.iter().copied());
+            Definitions::collect(&Only::try_parse_from(args).unwrap().args)
         };
         assert!(matches!(collect(&[" {\"addr\": 1}"]), Ok(Definitions::Json(_))));
         assert!(

@@ -38,6 +38,8 @@ struct Device {
 #[derive(Debug, Serialize)]
 struct Software {
     syscall_faults: bool,
+    /// CPUID in guest user mode is the host's.
+    host_cpuid: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -51,7 +53,10 @@ struct Findings {
 impl From<HostProfile> for Findings {
     fn from(profile: HostProfile) -> Self {
         let HostProfile { breakpoint, reinjection, software } = profile;
-        let software = software.map(|kvm| Software { syscall_faults: kvm.syscall_faults });
+        let software = software.map(|SoftwareKvm { syscall_faults, host_cpuid }| Software {
+            syscall_faults,
+            host_cpuid,
+        });
         Self { breakpoint, reinjection, software }
     }
 }
@@ -144,7 +149,8 @@ fn finding_lines(findings: &Findings) -> Vec<String> {
 }
 
 fn software_lines(software: &Software) -> Vec<String> {
-    let kvm = SoftwareKvm { syscall_faults: software.syscall_faults };
+    let Software { syscall_faults, host_cpuid } = *software;
+    let kvm = SoftwareKvm { syscall_faults, host_cpuid };
     let title = format!("Virtualization  {}", kvm.name());
     let follows = kvm.consequences().into_iter().map(|line| format!("  - {line}"));
     [title, String::new(), "What follows:".to_owned()].into_iter().chain(follows).collect()
@@ -176,9 +182,14 @@ mod tests {
         let hardware = text(&report(None));
         assert!(hardware.contains("/dev/kvm (mode 0660, uid 0, gid 36)"));
         assert!(hardware.contains("12.3 ms") && hardware.contains("by hardware"));
-        let software = text(&report(Some(Software { syscall_faults: true })));
-        assert!(software.contains("emulates guest kernel code") && software.contains("slow"));
+        let software = text(&report(Some(Software { syscall_faults: true, host_cpuid: false })));
+        assert!(software.contains("find no AVX") && !software.contains("GLIBC_TUNABLES"));
+        assert!(
+            software.contains("emulates guest kernel code") && software.contains("many minutes")
+        );
         assert!(software.contains("System calls fault"));
+        let own_cpuid = text(&report(Some(Software { syscall_faults: true, host_cpuid: true })));
+        assert!(own_cpuid.contains("loses values") && own_cpuid.contains("GLIBC_TUNABLES"));
     }
 
     #[test]

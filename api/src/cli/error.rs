@@ -10,7 +10,6 @@ use crate::client::{ClientError, Problem, Target, TargetError};
 use crate::mount::MountError;
 use crate::run::RunError;
 
-const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 const NO_ANSWER: u8 = 3;
 /// HTTP status of a request without the right token.
@@ -42,6 +41,23 @@ pub(super) enum CliError {
     /// JSON beside other definitions.
     #[error("JSON definitions stand alone: give one argument, or one file with -f")]
     MixedDefinitions,
+    /// Flags beside JSON definitions.
+    #[error("JSON definitions say it themselves: --filter and flags for actions go with lines")]
+    FlagsWithJson,
+    /// A filter in a definition and as a flag.
+    #[error("{0}: give a filter either as `if FILTER` or with --filter")]
+    TwoFilters(String),
+    /// A pattern that stands for no probes.
+    #[error("{pattern}: {why}")]
+    Pattern {
+        /// As given.
+        pattern: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No function that a pattern matches can be probed.
+    #[error("no probe was added: all {0} functions were refused")]
+    AllRefused(usize),
     /// Probes were added, and the time to wait for them is over.
     #[error("{count} of {of} probes still pending after {seconds} s, and kept: {reason}")]
     StillPending {
@@ -94,8 +110,14 @@ pub(super) enum CliError {
     #[error("the guest refused")]
     GuestRefused,
     /// The guest did not answer a command.
-    #[error("the guest did not answer within {0} s: does its init take commands on serial port 1?")]
+    #[error(
+        "the guest did not answer within {0} s: does its init take commands with numbers on serial \
+         port 1 (guest/README.md), and is it done with earlier ones?"
+    )]
     TimedOut(u64),
+    /// The guest has stopped, so that it answers nothing.
+    #[error("the guest has stopped ({0}); `exoprobe vm reboot` boots it again")]
+    Stopped(String),
     /// The service ended the guest's output.
     #[error("the guest's output ended without an answer")]
     Ended,
@@ -111,6 +133,9 @@ pub(super) enum CliError {
     /// As above, and it was said already.
     #[error("this host cannot run guests")]
     HostReported,
+    /// A process in the background ended with this status, and has said why.
+    #[error("the process in the background ended with status {0}")]
+    Reported(u8),
     /// Standard output or input.
     #[error("standard input or output: {0}")]
     Output(#[from] io::Error),
@@ -129,6 +154,9 @@ impl From<MountError> for CliError {
 }
 
 impl CliError {
+    /// Exit status of what was refused or failed.
+    pub(super) const FAILED: u8 = 1;
+
     /// Exit status of the process.
     pub(super) fn status(&self) -> u8 {
         match self {
@@ -136,16 +164,22 @@ impl CliError {
             Self::Url { .. }
             | Self::NoDefinition
             | Self::MixedDefinitions
+            | Self::FlagsWithJson
+            | Self::TwoFilters(_)
             | Self::BinaryToTerminal
             | Self::NoTerminal
             | Self::Path(_) => USAGE,
-            Self::Client(ClientError::Connect { .. } | ClientError::Broken(_))
+            Self::Client(
+                ClientError::Connect { .. } | ClientError::Broken(_) | ClientError::Ended,
+            )
             | Self::Gone(_)
             | Self::Mount(MountError::NoAnswer)
             | Self::TimedOut(_)
+            | Self::Stopped(_)
             | Self::StillPending { .. }
             | Self::Ended => NO_ANSWER,
-            _ => FAILED,
+            Self::Reported(status) => *status,
+            _ => Self::FAILED,
         }
     }
 
@@ -153,7 +187,7 @@ impl CliError {
     pub(super) fn message(&self) -> Option<String> {
         match self {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
-            Self::GuestRefused | Self::HostReported => None,
+            Self::GuestRefused | Self::HostReported | Self::Reported(_) => None,
             Self::Definition { problem, definition } => {
                 Some(problem_text(problem, Some(definition)))
             }

@@ -1,16 +1,19 @@
 //! The command line: a client of the API, human tables by default, JSON for programs.
 
 mod add;
+mod background;
 mod callers;
 mod color;
 mod connection;
 mod console;
+mod definitions;
 mod doctor;
 mod error;
 mod event_text;
 mod events;
 mod export;
 mod format;
+mod idle;
 mod kprobes;
 mod latency;
 mod memory;
@@ -37,6 +40,7 @@ use clap::{Parser, Subcommand};
 use serde::de::DeserializeOwned;
 
 use crate::client::{Client, ClientError};
+use crate::log::say;
 use connection::Connection;
 use error::CliError;
 
@@ -132,7 +136,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if let Some(message) = error.message() {
-                eprintln!("{message}");
+                say!("{message}");
             }
             ExitCode::from(error.status())
         }

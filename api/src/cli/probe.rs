@@ -18,6 +18,7 @@ use super::kprobes::{Switch, blacklist, switch};
 use super::latency::distribution;
 use super::show::{ProbeRow, probe_table};
 use crate::client::{ApiPath, ClientError, Payload};
+use crate::log::say;
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -233,7 +234,7 @@ impl Failures {
     }
 
     fn add(&mut self, name: &ProbeName, why: &str) {
-        eprintln!("{}: {why}", printable(&name.0));
+        say!("{}: {why}", printable(&name.0));
         self.0 += 1;
     }
 

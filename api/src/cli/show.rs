@@ -7,6 +7,8 @@ use super::format::{Column, printable, table};
 
 /// What a table shows of what is not known.
 const UNKNOWN: &str = "-";
+/// The state of a probe whose text is waited for.
+pub(super) const PENDING: &str = "pending";
 
 /// A probe, as far as tables show it.
 #[derive(Clone, Debug, Deserialize)]
@@ -18,6 +20,7 @@ pub(super) struct ProbeRow {
     pub(super) symbol_name: Option<String>,
     pub(super) offset: u64,
     pub(super) addr: Option<String>,
+    state: String,
     pub(super) flags: Vec<String>,
     reason: Option<String>,
     pub(super) hits: u64,
@@ -29,15 +32,16 @@ pub(super) struct ProbeRow {
     displaced: Option<String>,
 }
 
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 10] = [
     Column::Text("KIND"),
     Column::Text("EVENT"),
     Column::Text("PLACE"),
     Column::Text("ADDR"),
     Column::Number("HITS"),
     Column::Number("NMISSED"),
+    Column::Number("FILTERED"),
     Column::Number("LOST"),
-    Column::Text("FLAGS"),
+    Column::Text("STATE"),
     Column::Text("HOW"),
 ];
 
@@ -69,8 +73,9 @@ impl ProbeRow {
             or_unknown(&self.addr),
             self.hits.to_string(),
             self.nmissed.to_string(),
+            self.filtered.to_string(),
             self.lost.to_string(),
-            self.flags.join(","),
+            self.state.clone(),
             or_unknown(&self.displaced),
         ]
     }
@@ -80,7 +85,7 @@ impl ProbeRow {
 pub(super) fn probe_table(probes: &[ProbeRow]) -> String {
     let mut text = table(&COLUMNS, probes.iter().map(ProbeRow::cells)) + "\n";
     for probe in probes {
-        if let Some(reason) = &probe.reason {
+        if let Some(reason) = probe.reason.as_ref().filter(|_| probe.state == PENDING) {
             let line = printable(&format!("{} is pending: {reason}", probe.name()));
             text.push_str(&format!("{line}\n"));
         }
@@ -96,15 +101,15 @@ mod tests {
     fn probes_are_one_a_line() {
         let probes: Vec<ProbeRow> = serde_json::from_str(
             r#"[{"id":1,"kind":"k","group":"kprobes","event":"getpid","symbol_name":"sys_getpid",
-                "offset":0,"addr":"0xffffffff81000000","flags":[],"reason":null,"hits":12,
+                "offset":0,"addr":"0xffffffff81000000","state":"armed","flags":[],"reason":null,"hits":12,
                 "nmissed":0,"recorded":12,"filtered":0,"lost":0,"instruction":"endbr64",
-                "displaced":"emulation","definition":"p:kprobes/getpid sys_getpid"},
+                "displaced":"emulation","unoptimized_reason":"text: an argument","definition":"p:kprobes/getpid sys_getpid"},
                {"id":2,"kind":"r","group":"my","event":"e","symbol_name":null,
-                "offset":0,"addr":"0xffffffff81000010","flags":["DISABLED","CLOBBERED"],
+                "offset":0,"addr":"0xffffffff81000010","state":"clobbered","flags":["DISABLED","CLOBBERED"],
                 "reason":null,"hits":0,"nmissed":3,"recorded":0,"filtered":0,"lost":1,
                 "instruction":"nop","displaced":"boost","definition":"r:my/e 0xffffffff81000010"},
                {"id":3,"kind":"k","group":"kprobes","event":"p","symbol_name":"f","offset":4,
-                "addr":null,"flags":["PENDING"],"reason":"no\u001bkernel","hits":0,"nmissed":0,
+                "addr":null,"state":"pending","flags":["PENDING"],"reason":"no\u001bkernel","hits":0,"nmissed":0,
                 "recorded":0,"filtered":0,"lost":0,"instruction":null,"displaced":null,
                 "definition":"p:kprobes/p f+4"}]"#,
         )
@@ -114,10 +119,10 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "KIND  EVENT   PLACE       ADDR                HITS  NMISSED  LOST  FLAGS               HOW",
-                "k     getpid  sys_getpid  0xffffffff81000000    12        0     0                      emulation",
-                "r     my/e    -           0xffffffff81000010     0        3     1  DISABLED,CLOBBERED  boost",
-                "k     p       f+0x4       -                      0        0     0  PENDING             -",
+                "KIND  EVENT   PLACE       ADDR                HITS  NMISSED  FILTERED  LOST  STATE      HOW",
+                "k     getpid  sys_getpid  0xffffffff81000000    12        0         0     0  armed      emulation",
+                "r     my/e    -           0xffffffff81000010     0        3         0     1  clobbered  boost",
+                "k     p       f+0x4       -                      0        0         0     0  pending    -",
                 "p is pending: no\\u{1b}kernel",
             ]
         );

@@ -7,6 +7,7 @@ use super::Context;
 use super::error::CliError;
 use super::format::{Column, printable, table};
 use crate::client::ApiPath;
+use crate::log::say;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -89,7 +90,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SymbolsArgs) -> Result
         writeln!(context.out, "{source}")?;
     }
     if is_full {
-        eprintln!("there may be more: give --limit");
+        say!("there may be more: give --limit");
     }
     Ok(())
 }

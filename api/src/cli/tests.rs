@@ -13,7 +13,7 @@ use super::*;
 use crate::client::testing::{Fake, endless};
 
 const PROBE: &str = r#"{"id":1,"kind":"k","group":"kprobes","event":"getpid",
-    "symbol_name":"f","offset":0,"addr":"0x10","flags":[],"reason":null,"hits":2,"nmissed":0,
+    "symbol_name":"f","offset":0,"addr":"0x10","state":"armed","flags":[],"reason":null,"hits":2,"nmissed":0,
     "recorded":2,"filtered":0,"lost":0,"instruction":"nop","displaced":"emulation",
     "definition":"p:kprobes/getpid f"}"#;
 
@@ -92,8 +92,8 @@ fn wrong_usage_is_refused() {
 /// The probe as the kernel has not begun.
 fn pending() -> String {
     let pending = PROBE.replace(
-        r#""addr":"0x10","flags":[],"reason":null"#,
-        r#""addr":null,"flags":["PENDING"],"reason":"no kernel yet""#,
+        r#""addr":"0x10","state":"armed","flags":[],"reason":null"#,
+        r#""addr":null,"state":"pending","flags":["PENDING"],"reason":"no kernel yet""#,
     );
     assert_ne!(pending, PROBE);
     pending
@@ -116,13 +116,16 @@ async fn add_waits_if_so_told_until_no_probe_is_pending() {
     let fake = Fake::serve(Router::new().route("/v1/probes", post(add).get(list)));
     let (out, result) = exoprobe(&fake, &["probe", "add", "p:getpid f", "p g"]).await;
     result.unwrap();
-    assert!(out.contains("PENDING") && out.contains("getpid is pending: no kernel yet"), "{out}");
+    assert!(
+        out.contains("  pending  ") && out.contains("getpid is pending: no kernel yet"),
+        "{out}"
+    );
     assert_eq!(looks.load(Ordering::Relaxed), 0, "not waited for");
     let wait = ["probe", "add", "--wait", "600", "p:getpid f", "p g"];
     let (out, result) = exoprobe(&fake, &wait).await;
     result.unwrap();
     assert_eq!(looks.load(Ordering::Relaxed), 2);
-    assert!(!out.contains("PENDING") && out.lines().count() == 2, "its own, placed: {out}");
+    assert!(!out.contains("pending") && out.lines().count() == 2, "its own, placed: {out}");
     assert_eq!(*bodies.lock().unwrap(), ["p:getpid f\np g\n"; 2]);
 }
 
@@ -135,7 +138,7 @@ async fn a_wait_that_is_over_leaves_the_probe_and_says_why() {
     assert_eq!(error.status(), 3);
     let message = error.message().unwrap();
     assert!(message.contains("1 of 1") && message.contains("no kernel yet"), "{message}");
-    assert!(out.contains("PENDING"), "{out}");
+    assert!(out.contains("  pending  "), "{out}");
 }
 
 #[tokio::test]
@@ -162,6 +165,46 @@ async fn json_definitions_go_as_they_are() {
     assert_eq!(message, "error: no (EINVAL)\n  {\"event\":\"b\"}", "and no caret");
     let (_, mixed) = exoprobe(&fake, &["probe", "add", "p a", "-f", file.to_str().unwrap()]).await;
     assert_eq!(mixed.unwrap_err().status(), 2);
+}
+
+#[tokio::test]
+async fn a_pattern_is_a_probe_for_each_function_and_refused_ones_are_left_out() {
+    const SYMBOLS: &str = r#"[{"name":"vfs_a","addr":"0x1","size":4,"kind":"function"},
+        {"name":"vfs_b","addr":"0x5","size":4,"kind":"function","module":"m"},
+        {"name":"vfs_c","addr":"0x9","size":4,"kind":"object"},
+        {"name":"vfs_d","addr":"0xd","size":4,"kind":"function"}]"#;
+    let add = async |body: String| {
+        let refused = r#"{"detail":"no","code":"EINVAL","index":0}"#;
+        match body.lines().next() {
+            Some("p m:vfs_b if common_pid == 1") => {
+                (StatusCode::UNPROCESSABLE_ENTITY, refused.to_owned())
+            }
+            _ => {
+                assert_eq!(body, "p vfs_a if common_pid == 1\np vfs_d if common_pid == 1\n");
+                (StatusCode::CREATED, format!("[{PROBE}]"))
+            }
+        }
+    };
+    let routes =
+        Router::new().route("/v1/probes", post(add)).route("/v1/symbols", get(async || SYMBOLS));
+    let fake = Fake::serve(routes);
+    let line = "vfs_* if common_pid == 1";
+    let (out, result) = exoprobe(&fake, &["probe", "add", line]).await;
+    result.unwrap();
+    assert!(out.contains("getpid"), "{out}");
+    let all = ["probe", "add", "--all-or-none", line];
+    let message = exoprobe(&fake, &all).await.1.unwrap_err().message().unwrap();
+    assert!(message.contains("m:vfs_b"), "{message}");
+    let (out, result) = exoprobe(&fake, &["probe", "add", "--dry-run", "r vfs_*"]).await;
+    result.unwrap();
+    assert_eq!(out, "r m:vfs_b\nr vfs_a\nr vfs_d\n");
+    for (args, part) in
+        [(["--max", "2", line], "3 functions"), (["--max", "9", "p:e vfs_*"], "name")]
+    {
+        let args: Vec<&str> = ["probe", "add"].into_iter().chain(args).collect();
+        let message = exoprobe(&fake, &args).await.1.unwrap_err().message().unwrap();
+        assert!(message.contains(part), "{message}");
+    }
 }
 
 #[tokio::test]
@@ -274,11 +317,16 @@ async fn the_guest_is_controlled() {
 #[tokio::test]
 async fn the_guests_answer_decides_the_status() {
     for (answer, status) in [("done 1\n", 0), ("error \x1bno\n", 1), ("hm\n", 3)] {
+        let number = Arc::new(Mutex::new(String::new()));
+        let of_write = Arc::clone(&number);
         let read = async move |query: axum::extract::RawQuery| match query.0 {
             None => ([("exoprobe-next-offset", "0")], Body::empty()),
-            Some(_) => ([("x", "y")], endless(answer.to_owned())),
+            Some(_) => ([("x", "y")], endless(format!("{} {answer}", number.lock().unwrap()))),
         };
-        let write = async || StatusCode::NO_CONTENT;
+        let write = async move |line: String| {
+            *of_write.lock().unwrap() = line.split(' ').next().unwrap().to_owned();
+            StatusCode::NO_CONTENT
+        };
         let fake = Fake::serve(Router::new().route("/v1/vm/serial/1", get(read).post(write)));
         let (out, result) = exoprobe(&fake, &["vm", "send", "--timeout", "1", "go", "1"]).await;
         assert_eq!(result.map_or_else(|error| error.status(), |()| 0), status);

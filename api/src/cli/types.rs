@@ -7,6 +7,7 @@ use super::Context;
 use super::error::CliError;
 use super::format::{Column, printable, table};
 use crate::client::ApiPath;
+use crate::log::say;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -82,7 +83,7 @@ async fn list(context: &mut Context<'_>, args: &TypesArgs) -> Result<(), CliErro
     });
     writeln!(context.out, "{}", table(&columns, rows))?;
     if is_full {
-        eprintln!("there may be more: give --limit");
+        say!("there may be more: give --limit");
     }
     Ok(())
 }

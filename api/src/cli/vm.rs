@@ -1,16 +1,21 @@
 //! `exoprobe vm`.
 
+use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Subcommand;
 use hyper::Method;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::error::CliError;
 use super::format::{members, printable, scalar};
-use super::{Context, console};
+use super::{Context, console, idle};
 use crate::client::{ApiPath, ClientError, Payload, Reply, Target};
+
+/// Code of a refusal because the guest has stopped.
+const STOPPED: &str = "ESHUTDOWN";
 
 const CONSOLE_EXAMPLES: &str = "\
 Examples:
@@ -172,11 +177,23 @@ pub(super) fn print(
 }
 
 async fn send(context: &mut Context<'_>, line: &str, seconds: u64) -> Result<(), CliError> {
-    let reply = context.client.command(line, Duration::from_secs(seconds)).await?;
-    let (text, result) = match reply {
+    let limit = Duration::from_secs(seconds);
+    let command = async {
+        match context.client.command(line).await {
+            // The watch reports it, with the reason.
+            Err(ClientError::Refused(problem)) if problem.code == STOPPED => pending().await,
+            reply => reply,
+        }
+    };
+    let reply = tokio::select! {
+        // An answer that is there counts, also of a guest that stopped thereafter.
+        biased;
+        reply = timeout(limit, command) => reply,
+        idle = idle::watch(context.client) => return Err(idle),
+    };
+    let (text, result) = match reply.map_err(|_| CliError::TimedOut(seconds))?? {
         Reply::Done(text) => (text, Ok(())),
         Reply::Failed(text) => (text, Err(CliError::GuestRefused)),
-        Reply::TimedOut => return Err(CliError::TimedOut(seconds)),
         Reply::Ended => return Err(CliError::Ended),
     };
     match context.json {

@@ -1,5 +1,7 @@
 //! What can go wrong between client and service.
 
+use std::path::PathBuf;
+
 use hyper::StatusCode;
 use serde::Deserialize;
 
@@ -19,9 +21,22 @@ pub enum ClientError {
         /// What the host said.
         source: std::io::Error,
     },
+    /// Another user's process listens on the socket: it could pose as the service.
+    #[error(
+        "{path} belongs to a process of user {owner}, who is neither you nor root: give another --socket, or run this command as that user"
+    )]
+    ForeignPeer {
+        /// The socket.
+        path: PathBuf,
+        /// User id of the process.
+        owner: u32,
+    },
     /// The connection ended within an answer.
     #[error("the connection to the service broke: {0}")]
     Broken(#[from] hyper::Error),
+    /// The service ended a stream that was to go on.
+    #[error("the service has ended")]
+    Ended,
     /// The request cannot be written as HTTP.
     #[error("cannot make the request: {0}")]
     Request(#[from] hyper::http::Error),

@@ -13,7 +13,7 @@ use super::{ApiPath, Client, ClientError, Lines, Payload};
 const PAGE: u64 = 1000;
 
 /// Which events to read.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct EventQuery {
     /// Sequence number of the first; the service's choice when absent.
     pub from: Option<u64>,
@@ -21,6 +21,16 @@ pub struct EventQuery {
     pub limit: Option<u64>,
     /// Wait for more instead of ending.
     pub follow: bool,
+    /// Begin at the newest so many, where there is no `from`.
+    pub last: Option<u64>,
+    /// Guest seconds of the first; negative: so long ago.
+    pub since: Option<f64>,
+    /// Only events of this name, with wildcards.
+    pub probe: Option<String>,
+    /// Only those of the task of this number.
+    pub pid: Option<u32>,
+    /// Only those of tasks of this name, with wildcards.
+    pub comm: Option<String>,
 }
 
 /// An event, as far as it is shown.
@@ -150,6 +160,8 @@ impl<'c> EventReader<'c> {
         while self.query.limit != Some(0) {
             match self.next_of_stream().await {
                 Ok(None) if self.page_was_full() => self.stream = None,
+                // A follower asked for no end.
+                Ok(None) if self.query.follow => return Err(ClientError::Ended),
                 Ok(None) => return Ok(None),
                 Ok(Some(lines)) => {
                     let items = self.take(lines)?;
@@ -182,9 +194,14 @@ impl<'c> EventReader<'c> {
 
     /// What to ask for, and how many events that is at most.
     fn request(&self) -> (ApiPath, Option<u64>) {
-        let EventQuery { from, limit, follow } = self.query;
-        let limit = if follow { limit } else { Some(limit.unwrap_or(PAGE).min(PAGE)) };
-        let path = ApiPath::new(&["events"]).query_if("from", from).query_if("limit", limit);
+        let EventQuery { from, limit, follow, last, since, probe, pid, comm } = &self.query;
+        let limit = if *follow { *limit } else { Some(limit.unwrap_or(PAGE).min(PAGE)) };
+        // Once an event was read, it is known where to go on.
+        let last = last.filter(|_| from.is_none());
+        let path = ApiPath::new(&["events"]).query_if("from", *from).query_if("last", last);
+        let path = path.query_if("limit", limit).query_if("since", *since);
+        let path = path.query_if("probe", probe.as_ref()).query_if("pid", *pid);
+        let path = path.query_if("comm", comm.as_ref());
         (path.query_if("follow", follow.then_some(true)), limit)
     }
 

@@ -161,12 +161,26 @@ impl Client {
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
         let failed = |source| ClientError::Connect { target: self.target.clone(), source };
         match &self.target {
-            Target::Unix(path) => handshake(UnixStream::connect(path).await.map_err(failed)?).await,
+            Target::Unix(path) => {
+                let stream = UnixStream::connect(path).await.map_err(failed)?;
+                let owner = stream.peer_cred().map_err(failed)?.uid();
+                if !may_serve(owner, crate::user_id()) {
+                    return Err(ClientError::ForeignPeer { path: path.clone(), owner });
+                }
+                handshake(stream).await
+            }
             Target::Tcp { address, .. } => {
                 handshake(TcpStream::connect(address).await.map_err(failed)?).await
             }
         }
     }
+}
+
+/// Whether a process of `owner` is trusted to be the service of `user`. In `/tmp`, any user can listen on
+/// the default path first.
+fn may_serve(owner: u32, user: u32) -> bool {
+    const ROOT: u32 = 0;
+    owner == user || owner == ROOT
 }
 
 async fn handshake<S>(stream: S) -> Result<SendRequest<Full<Bytes>>, ClientError>

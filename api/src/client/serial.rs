@@ -1,11 +1,12 @@
 //! The guest's serial ports.
 
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::Method;
 use hyper::body::{Bytes, Incoming};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::{ApiPath, Client, ClientError, Lines, Payload};
 
@@ -15,15 +16,13 @@ const NEXT_OFFSET: &str = "exoprobe-next-offset";
 const COMMAND_PORT: u8 = 1;
 const RECONNECT: Duration = Duration::from_millis(200);
 
-/// What the guest answered to a command.
+/// The guest's answer to a command, without the command's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// A line that starts with `done`.
     Done(String),
     /// A line that starts with `error`.
     Failed(String),
-    /// None came in time.
-    TimedOut,
     /// The service ended the stream: the guest writes no more.
     Ended,
 }
@@ -38,12 +37,20 @@ fn next_offset(response: &hyper::Response<Incoming>) -> Result<u64, ClientError>
     offset.ok_or(ClientError::NoHeader(NEXT_OFFSET))
 }
 
-fn reply(line: &str) -> Option<Reply> {
+/// Reads a line as the answer to command `number` (guest/README.md).
+fn reply(line: &str, number: u32) -> Option<Reply> {
+    let line = line.strip_prefix(&format!("#{number} "))?;
     match line.split(' ').next() {
         Some("done") => Some(Reply::Done(line.to_owned())),
         Some("error") => Some(Reply::Failed(line.to_owned())),
         _ => None,
     }
+}
+
+/// A number that another command hardly has: clients do not know of each other.
+fn command_number() -> u32 {
+    // Each `RandomState` hashes differently; the upper half of a hash is as good as the lower.
+    u32::try_from(RandomState::new().hash_one(std::process::id()) >> 32).unwrap_or_default()
 }
 
 impl Client {
@@ -75,29 +82,31 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a line to the guest's command port and waits for its answer.
+    /// Sends a line to the guest's command port and waits for its answer, without a limit in time.
+    ///
+    /// The line goes with a number, which the answer has as well: answers to other commands, also
+    /// earlier ones whose sender did not wait, are passed over.
     ///
     /// # Errors
-    /// [`ClientError`]; no answer in time is [`Reply::TimedOut`].
-    pub async fn command(&self, line: &str, limit: Duration) -> Result<Reply, ClientError> {
-        let work = async {
-            // The offset comes first, so that no answer is too quick to be seen.
-            let response = self.send(Method::GET, &serial(COMMAND_PORT), Payload::Empty).await?;
-            let from = next_offset(&response)?;
-            drop(response);
-            self.serial_write(COMMAND_PORT, format!("{line}\n").into_bytes()).await?;
-            self.await_reply(from).await
-        };
-        timeout(limit, work).await.unwrap_or(Ok(Reply::TimedOut))
+    /// [`ClientError`].
+    pub async fn command(&self, line: &str) -> Result<Reply, ClientError> {
+        // The offset comes first, so that no answer is too quick to be seen.
+        let response = self.send(Method::GET, &serial(COMMAND_PORT), Payload::Empty).await?;
+        let from = next_offset(&response)?;
+        drop(response);
+        let number = command_number();
+        let line = format!("#{number} {line}\n");
+        self.serial_write(COMMAND_PORT, line.into_bytes()).await?;
+        self.await_reply(from, number).await
     }
 
-    async fn await_reply(&self, from: u64) -> Result<Reply, ClientError> {
+    async fn await_reply(&self, from: u64, number: u32) -> Result<Reply, ClientError> {
         loop {
             let mut lines = Lines::new(self.serial_follow(COMMAND_PORT, from).await?);
             loop {
                 match lines.next().await {
                     Ok(Some(batch)) => {
-                        if let Some(reply) = batch.iter().find_map(|line| reply(line)) {
+                        if let Some(reply) = batch.iter().find_map(|line| reply(line, number)) {
                             return Ok(reply);
                         }
                     }
@@ -117,13 +126,14 @@ mod tests {
 
     #[test]
     fn replies_are_told_from_other_lines() {
-        assert_eq!(reply("done 5"), Some(Reply::Done("done 5".to_owned())));
+        assert_eq!(reply("#7 done 5", 7), Some(Reply::Done("done 5".to_owned())));
         assert_eq!(
-            reply("error no such command").map(|r| matches!(r, Reply::Failed(_))),
+            reply("#7 error no such command", 7).map(|r| matches!(r, Reply::Failed(_))),
             Some(true)
         );
-        assert_eq!(reply("done"), Some(Reply::Done("done".to_owned())));
-        assert_eq!(reply("done5"), None);
-        assert_eq!(reply(" done 5"), None);
+        assert_eq!(reply("#7 done", 7), Some(Reply::Done("done".to_owned())));
+        for other in ["done 5", "#7 done5", " #7 done 5", "#8 done 5", "#77 done 5", "#7done 5"] {
+            assert_eq!(reply(other, 7), None, "{other}");
+        }
     }
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use exoprobe_introspect::{LinesError, SourceLines, SymbolTable};
-use exoprobe_probes::Engine;
+use exoprobe_probes::{Engine, ProbeError};
 use exoprobe_vmm::Gva;
 
 use super::problem::Problem;
-use super::wire::{CodeLine, Source};
+use super::wire::{CodeLine, DataPlace, Place, Source};
 
 #[derive(Clone)]
 pub(crate) struct CodeApi {
@@ -24,8 +24,8 @@ impl CodeApi {
     }
 
     /// A function's instructions, with their source lines.
-    pub(super) fn disassemble(&self, at: &str) -> Result<Vec<CodeLine>, Problem> {
-        let found = self.engine.disassemble(self.engine.address_of(at)?)?;
+    pub(super) fn disassemble(&self, at: &Place) -> Result<Vec<CodeLine>, Problem> {
+        let found = self.engine.disassemble(address_of(&self.engine, at)?)?;
         let addresses: Vec<Gva> = found.iter().map(|line| line.at).collect();
         let mut code: Vec<CodeLine> = found.into_iter().map(CodeLine::from).collect();
         if let Some(lines) = &self.lines {
@@ -38,6 +38,29 @@ impl CodeApi {
             }
         }
         Ok(code)
+    }
+}
+
+/// The address of a place; 400 where it cannot be read.
+pub(super) fn address_of(engine: &Engine, Place(place): &Place) -> Result<Gva, Problem> {
+    engine.address_of(place).map_err(place_problem)
+}
+
+/// The address of a place in memory, by a register of `vcpu` where it names one; 400 where it cannot be read.
+pub(super) fn address_at(
+    engine: &Engine,
+    DataPlace(place): &DataPlace,
+    vcpu: u8,
+) -> Result<Gva, Problem> {
+    engine.address_at(place, vcpu).map_err(place_problem)
+}
+
+fn place_problem(error: ProbeError) -> Problem {
+    match error {
+        ProbeError::Syntax(_) | ProbeError::Register(_) | ProbeError::Place(_) => {
+            Problem::from(error).malformed_request()
+        }
+        other => other.into(),
     }
 }
 

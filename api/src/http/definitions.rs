@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use exoprobe_probes::definition::definition_lines;
-use exoprobe_probes::{ProbeDefinition, ProbeError, parse_line};
+use exoprobe_probes::definition::{definition_lines, parse_conditional};
+use exoprobe_probes::{ProbeDefinition, ProbeError};
 use serde::Deserializer;
 use serde::de::{SeqAccess, Visitor};
+use serde_json::Value;
 
 use super::problem::Problem;
 use super::wire::{ProbeRequest, ProbeRequests};
@@ -42,7 +43,11 @@ impl Batch {
     }
 
     fn from_json(body: &[u8]) -> Result<Self, Problem> {
-        match parse_requests(body)? {
+        let parsed = parse_requests(body).or_else(|problem| match with_integers(body) {
+            Some(body) => parse_requests(&body),
+            None => Err(problem),
+        });
+        match parsed? {
             ProbeRequests::One(request) => Ok(Self::One(Box::new((*request).try_into()?))),
             ProbeRequests::Many(requests) => {
                 let definitions = requests.into_iter().enumerate().map(|(index, request)| {
@@ -58,12 +63,40 @@ impl Batch {
             Problem::malformed(format!("the definitions are not UTF-8: {error}"))
         })?;
         let parsed = definition_lines(text).enumerate().map(|(index, (number, line))| {
-            let definition = parse_line(line).map_err(|error| {
+            let definition = parse_conditional(line).map_err(|error| {
                 Problem::from(ProbeError::Syntax(error)).at_line(number).at_index(index)
             })?;
             Ok((number, definition))
         });
         non_empty(parsed.collect::<Result<_, Problem>>()?).map(Self::Lines)
+    }
+}
+
+/// JSON with its whole numbers written as integers: `7.0` is one to JSON Schema, and not to serde. `None` where
+/// there is none.
+fn with_integers(body: &[u8]) -> Option<Vec<u8>> {
+    let mut json: Value = serde_json::from_slice(body).ok()?;
+    write_integers(&mut json).then(|| json.to_string().into_bytes())
+}
+
+/// Returns true if something changed.
+fn write_integers(json: &mut Value) -> bool {
+    /// From here on a double does not hold every integer.
+    const LIMIT: f64 = 9_007_199_254_740_992.0;
+    match json {
+        Value::Array(items) => items.iter_mut().fold(false, |any, item| write_integers(item) | any),
+        Value::Object(fields) => {
+            fields.values_mut().fold(false, |any, value| write_integers(value) | any)
+        }
+        Value::Number(number) if number.is_f64() => {
+            let whole = number.as_f64().filter(|n| n.fract() == 0.0 && n.abs() < LIMIT);
+            let Some(whole) = whole.and_then(|n| format!("{n:.0}").parse::<i64>().ok()) else {
+                return false;
+            };
+            *json = whole.into();
+            true
+        }
+        _ => false,
     }
 }
 
@@ -130,6 +163,20 @@ mod tests {
     }
 
     #[test]
+    fn a_line_may_end_with_a_filter() {
+        let line = "p:a f name=%di:u32 if name == 0x3 && comm == \"a#b\" # c\n";
+        let Ok(Batch::Lines(lines)) = Batch::read("text/plain", line.as_bytes()) else {
+            panic!("this is a line")
+        };
+        let filter = lines[0].1.filter.as_ref().map(ToString::to_string);
+        assert_eq!(filter.as_deref(), Some("name == 0x3 && comm == \"a#b\""));
+        assert_eq!(lines[0].1.args.len(), 1);
+        let wrong = problem("text/plain", "p:a f if common_pid ==\n");
+        assert_eq!((wrong.line, wrong.status), (Some(1), 422));
+        assert!(wrong.position.is_some_and(|position| position >= 9), "{wrong:?}");
+    }
+
+    #[test]
     fn the_content_type_decides_and_curl_need_not_give_one() {
         let form = "application/x-www-form-urlencoded";
         assert!(matches!(Batch::read(form, b"p:a f"), Ok(Batch::Lines(_))));
@@ -138,6 +185,18 @@ mod tests {
         assert_eq!(problem("application/xml", "<p/>").status, 415);
         assert_eq!(problem("", "p:a f").status, 415);
         assert_eq!(problem("application/json", "p:a f").status, 400);
+    }
+
+    #[test]
+    fn a_whole_number_is_an_integer() {
+        let body =
+            br#"[{"symbol_name":"f"},{"kind":"r","addr":4096.0,"maxactive":7.0,"offset":-0.0}]"#;
+        let Ok(Batch::Array(read)) = Batch::read("application/json", body) else { panic!() };
+        assert_eq!((read[1].addr.unwrap().0, read[1].maxactive), (4096, Some(7)));
+        for wrong in ["7.5", "1e300", "9007199254740992.0"] {
+            let body = format!(r#"{{"symbol_name":"f","offset":{wrong}}}"#);
+            assert_eq!(problem("application/json", &body).status, 400, "{wrong}");
+        }
     }
 
     #[test]

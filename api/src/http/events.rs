@@ -7,11 +7,11 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use exoprobe_probes::{Engine, EventPage};
+use exoprobe_probes::{Engine, EventPage, EventSelection};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Deserialize;
 use tokio::sync::watch;
@@ -19,7 +19,7 @@ use utoipa::IntoParams;
 
 use super::extract::{Query, accepts};
 use super::problem::Problem;
-use super::wire::{Event, Lost};
+use super::wire::{Event, EventLine, Lost, ServerSentEvent};
 use super::{Problems, blocking};
 use crate::service::Closing;
 
@@ -43,11 +43,11 @@ pub(crate) struct EventsApi {
 }
 
 pub(crate) fn routes(api: EventsApi) -> Router {
-    Router::new().route("/v1/events", get(events)).with_state(api)
+    Router::new().route("/v1/events", get(events).delete(clear)).with_state(api)
 }
 
 /// Which events.
-#[derive(Debug, Default, Deserialize, IntoParams)]
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct EventsQuery {
@@ -58,6 +58,37 @@ pub(crate) struct EventsQuery {
     limit: Option<usize>,
     /// Stream what follows, too, until the client leaves. Absent: only as server-sent events.
     follow: Option<bool>,
+    /// Start at the newest so many events of those selected, or at `from` if that is later.
+    last: Option<usize>,
+    /// Only events from this time on: guest seconds since boot or, negative, seconds before now.
+    since: Option<f64>,
+    /// Only events of this name, or `GROUP/EVENT`: `*` stands for any run of characters, `?` for any one.
+    #[param(example = "open*")]
+    probe: Option<String>,
+    /// Only events of the task of this number.
+    pid: Option<u32>,
+    /// Only events of tasks of this name, with `*` and `?`.
+    #[param(example = "sh")]
+    comm: Option<String>,
+}
+
+impl EventsQuery {
+    /// The events that are asked for, and where to start.
+    fn selection(&self, engine: &Engine) -> Result<(EventSelection, Option<u64>), Problem> {
+        let since = match self.since {
+            Some(since) if !since.is_finite() => {
+                return Err(Problem::malformed("`since` is no number of seconds"));
+            }
+            Some(ago) if ago.is_sign_negative() => {
+                Some(Duration::from_micros(engine.micros()).as_secs_f64() + ago)
+            }
+            since => since,
+        };
+        let (probe, comm) = (self.probe.clone(), self.comm.clone());
+        let selection = EventSelection { probe, pid: self.pid, comm, since };
+        let last = self.last.map(|count| engine.events().start_of_last(count, &selection));
+        Ok((selection, self.from.max(last)))
+    }
 }
 
 /// Events: hits of probes, in order.
@@ -68,8 +99,11 @@ pub(crate) struct EventsQuery {
 #[utoipa::path(get, path = "/v1/events", tag = "events",
     params(EventsQuery, ("Last-Event-ID" = Option<u64>, Header,
         description = "Resume server-sent events behind this sequence number")),
-    responses((status = 200, description = "Events, and `Lost` where there is a gap",
-        content((Event<'_> = "application/x-ndjson"), (Event<'_> = "text/event-stream")),
+    responses((status = 200,
+        description = "NDJSON: each line is an `EventLine`. Server-sent events: each has the fields of a \
+            `ServerSentEvent`, and lines that begin with a colon are comments. The schemas are those of one line, and \
+            of one event",
+        content((EventLine<'_> = "application/x-ndjson"), (ServerSentEvent<'_> = "text/event-stream")),
         headers(("exoprobe-next" = u64,
             description = "Sequence number to ask for next; not when following"))),
         Problems))]
@@ -79,25 +113,41 @@ pub(crate) async fn events(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let as_sse = accepts(&headers, EVENT_STREAM);
-    let from = match last_event_id(&headers)? {
-        Some(last) if as_sse => Some(last.saturating_add(1)),
-        _ => query.from,
-    };
+    let resumed = last_event_id(&headers)?.filter(|_| as_sse).map(|last| last.saturating_add(1));
+    let (engine, wanted) = (Arc::clone(&api.engine), query.clone());
+    let selected = blocking(move || {
+        // Hits of before are events before the next one, or the newest, is looked for.
+        engine.drain();
+        wanted.selection(&engine)
+    });
+    let (selection, from) = selected.await??;
+    let from = resumed.or(from);
     if query.follow.unwrap_or(as_sse) {
-        let pages = follow(&api, from, query.limit);
+        let pages = follow(&api, from, query.limit, selection);
         return Ok(if as_sse { sse_response(pages) } else { ndjson_response(pages) });
     }
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
-    let page = blocking(move || {
-        api.engine.drain();
-        read(&api.engine, from, limit)
-    });
-    let page = page.await?;
+    let page = blocking(move || read(&api.engine, from, limit, &selection)).await?;
     let next = HeaderValue::from(page.next);
     let pages = stream::iter([page]);
     let mut response = if as_sse { sse_response(pages) } else { ndjson_response(pages) };
     response.headers_mut().insert(NEXT, next);
     Ok(response)
+}
+
+/// Forget all events, those in the tracer's `trace` too.
+///
+/// Sequence numbers go on. Readers are not told that they lost these.
+#[utoipa::path(delete, path = "/v1/events", tag = "events", operation_id = "clear_events",
+    responses((status = 204, description = "Forgotten"), Problems))]
+pub(crate) async fn clear(State(api): State<EventsApi>) -> Result<StatusCode, Problem> {
+    blocking(move || {
+        // Hits of before are moved into the store first, so that they go as well.
+        api.engine.drain();
+        api.engine.events().clear();
+    })
+    .await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
@@ -107,8 +157,8 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
 }
 
 /// A page; who does not say where to start has lost nothing.
-fn read(engine: &Engine, from: Option<u64>, max: usize) -> EventPage {
-    let page = engine.events().read(from.unwrap_or(0), max);
+fn read(engine: &Engine, from: Option<u64>, max: usize, selection: &EventSelection) -> EventPage {
+    let page = engine.events().read_selected(from.unwrap_or(0), max, selection);
     EventPage { lost: if from.is_some() { page.lost } else { 0 }, ..page }
 }
 
@@ -116,6 +166,7 @@ fn follow(
     api: &EventsApi,
     from: Option<u64>,
     limit: Option<usize>,
+    selection: EventSelection,
 ) -> impl Stream<Item = EventPage> + Send + 'static {
     let follower = Follower {
         latest: api.engine.events().latest(),
@@ -123,6 +174,7 @@ fn follow(
         closing: api.closing.clone(),
         from,
         left: limit,
+        selection,
     };
     stream::unfold(follower, Follower::next)
 }
@@ -136,6 +188,7 @@ struct Follower {
     from: Option<u64>,
     /// Events it still wants; `None` is any number.
     left: Option<usize>,
+    selection: EventSelection,
 }
 
 impl Follower {
@@ -148,7 +201,7 @@ impl Follower {
             }
             // Before reading, so that no event after it is missed.
             self.latest.mark_unchanged();
-            let page = read(&self.engine, self.from, max);
+            let page = read(&self.engine, self.from, max, &self.selection);
             self.from = Some(page.next);
             if !page.events.is_empty() || page.lost > 0 {
                 self.left = self.left.map(|left| left - page.events.len());
@@ -160,8 +213,7 @@ impl Follower {
 }
 
 fn lost(page: &EventPage) -> Option<Lost> {
-    let next = page.next - page.events.len() as u64;
-    (page.lost > 0).then_some(Lost { lost: page.lost, next })
+    (page.lost > 0).then_some(Lost { lost: page.lost, next: page.start })
 }
 
 fn ndjson_response(pages: impl Stream<Item = EventPage> + Send + 'static) -> Response {
@@ -222,7 +274,7 @@ mod tests {
                 stack: None,
             })
         };
-        EventPage { events: vec![event(7), event(8)], next: 9, lost }
+        EventPage { events: vec![event(7), event(8)], start: 7, next: 9, lost }
     }
 
     #[test]

@@ -51,6 +51,22 @@ impl<S: Send + Sync> FromRequest<S> for Body {
     }
 }
 
+/// A body of any type that must be there: one without a byte has a content type.
+pub(crate) struct PresentBody(pub(crate) Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for PresentBody {
+    type Rejection = Problem;
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let is_typed = request.headers().contains_key(CONTENT_TYPE);
+        let Body(bytes) = Body::from_request(request, state).await?;
+        if bytes.is_empty() && !is_typed {
+            let detail = "there is no body: one that is empty on purpose has the header `Content-Type: text/plain`";
+            return Err(Problem::malformed(detail));
+        }
+        Ok(Self(bytes))
+    }
+}
+
 /// The body's media type without its parameters, in lower case.
 pub(crate) fn media_type(headers: &HeaderMap) -> String {
     let value = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();

@@ -12,8 +12,8 @@ use exoprobe_probes::Engine;
 
 use super::extract::{Body, accepts, media_type};
 use super::problem::Problem;
-use super::wire::BlacklistEntry;
-use super::{Problems, blocking};
+use super::wire::{BlacklistEntry, Switch};
+use super::{NeedsGuest, NoRoom, Problems, blocking};
 
 const JSON: &str = "application/json";
 
@@ -54,9 +54,9 @@ pub(crate) async fn enabled(
 /// Off disarms every probe, on arms those that are enabled; whether each is enabled stays as it is.
 /// Text: `1`, `y`, `on` or `0`, `n`, `off`. Answered as it is read.
 #[utoipa::path(put, path = "/v1/kprobes/enabled", tag = "kprobes", operation_id = "switch_kprobes",
-    request_body(content((String = "text/plain", example = "0"), (bool = "application/json"))),
+    request_body(content((Switch = "text/plain"), (bool = "application/json"))),
     responses((status = 200, content((String = "text/plain", example = "0\n"),
-        (bool = "application/json"))), Problems))]
+        (bool = "application/json"))), Problems, NeedsGuest, NoRoom))]
 pub(crate) async fn switch(
     State(engine): Probes,
     headers: HeaderMap,
@@ -88,7 +88,7 @@ pub(crate) async fn optimization(
 /// background. Text: `1`, `y`, `on` or `0`, `n`, `off`. Answered as it is read.
 #[utoipa::path(put, path = "/v1/kprobes/optimization", tag = "kprobes",
     operation_id = "optimize_kprobes",
-    request_body(content((String = "text/plain", example = "0"), (bool = "application/json"))),
+    request_body(content((Switch = "text/plain"), (bool = "application/json"))),
     responses((status = 200, content((String = "text/plain", example = "0\n"),
         (bool = "application/json"))), Problems))]
 pub(crate) async fn optimize(
@@ -109,7 +109,7 @@ pub(crate) async fn optimize(
     operation_id = "kprobes_blacklist",
     responses((status = 200, content((String = "text/plain",
         example = "0xffffffff81000000-0xffffffff810000c0\tstartup_64\n"),
-        (Vec<BlacklistEntry> = "application/json"))), Problems))]
+        (Vec<BlacklistEntry> = "application/json"))), Problems, NeedsGuest))]
 pub(crate) async fn blacklist(
     State(engine): Probes,
     headers: HeaderMap,
@@ -138,7 +138,8 @@ fn read_switch(media_type: &str, body: &[u8]) -> Result<bool, Problem> {
     match media_type {
         JSON => serde_json::from_slice(body).map_err(|e| Problem::malformed(e.to_string())),
         "" | "text/plain" | "application/x-www-form-urlencoded" => {
-            Ok(exoprobe_tracer::parse_switch(&String::from_utf8_lossy(body))?)
+            let read = exoprobe_tracer::parse_switch(&String::from_utf8_lossy(body));
+            read.map_err(|error| Problem::from(error).malformed_request())
         }
         other => {
             let detail = format!("content-type {other}: send text/plain or application/json");
@@ -160,7 +161,7 @@ mod tests {
             assert_eq!(read_switch("", off.as_bytes()), Ok(false), "{off}");
         }
         for wrong in ["", "2", "o", "10", "enabled", "\u{fffd}"] {
-            assert_eq!(read_switch("text/plain", wrong.as_bytes()).unwrap_err().status, 422);
+            assert_eq!(read_switch("text/plain", wrong.as_bytes()).unwrap_err().status, 400);
         }
         assert_eq!(read_switch(JSON, b" true"), Ok(true));
         assert_eq!(read_switch(JSON, b"1").unwrap_err().status, 400);

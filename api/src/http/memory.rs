@@ -3,15 +3,15 @@
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
-use exoprobe_probes::{AddressSpace, ProbeError};
+use exoprobe_probes::AddressSpace;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::code::CodeApi;
+use super::code::{CodeApi, address_at};
 use super::extract::Query;
 use super::problem::Problem;
-use super::wire::{CodeLine, Memory};
-use super::{Problems, blocking};
+use super::wire::{CodeLine, DataPlace, Memory, Place};
+use super::{NeedsGuest, NotFound, Problems, Refused, blocking};
 
 /// Bytes that are given unless the client says.
 const DEFAULT_LEN: usize = 64;
@@ -31,19 +31,19 @@ pub(crate) fn routes(api: CodeApi) -> Router {
 #[into_params(parameter_in = Query)]
 pub(crate) struct MemoryQuery {
     /// Where: an address, `SYMBOL[+OFFSET]`, or `%REG[+OFFSET]`, a register of `vcpu`.
-    #[param(example = "jiffies")]
-    at: String,
-    /// How many bytes: 64 when absent, 65,536 at most.
+    at: DataPlace,
+    /// How many bytes: 64 when absent.
+    #[param(maximum = 65_536)]
     len: Option<usize>,
     /// The vCPU of the register, and of which the loaded page tables map an address of user mode: 0 when absent.
     vcpu: Option<u8>,
-    /// The task whose page tables map an address of user mode, running or not. Not with `vcpu`.
+    /// The task whose page tables map an address of user mode, running or not; `vcpu` is the register's alone then.
     pid: Option<u32>,
 }
 
 /// Memory of the guest by virtual address, as it would be without probes: the kernel's, or of user mode.
 #[utoipa::path(get, path = "/v1/memory", tag = "memory", operation_id = "memory",
-    params(MemoryQuery), responses((status = 200, body = Memory), Problems))]
+    params(MemoryQuery), responses((status = 200, body = Memory), Problems, NeedsGuest, NotFound, Refused))]
 pub(crate) async fn memory(
     State(CodeApi { engine, .. }): State<CodeApi>,
     Query(query): Query<MemoryQuery>,
@@ -53,13 +53,9 @@ pub(crate) async fn memory(
         return Err(Problem::malformed(format!("`len` is at most {MAX_LEN}")));
     }
     let vcpu = query.vcpu.unwrap_or_default();
-    let space = match (query.vcpu, query.pid) {
-        (Some(_), Some(_)) => return Err(Problem::malformed("give `vcpu` or `pid`, not both")),
-        (_, None) => AddressSpace::Vcpu(vcpu),
-        (None, Some(pid)) => AddressSpace::Task(pid),
-    };
-    let read = blocking(move || -> Result<Memory, ProbeError> {
-        let (at, mut bytes) = (engine.address_at(&query.at, vcpu)?, vec![0; len]);
+    let space = query.pid.map_or(AddressSpace::Vcpu(vcpu), AddressSpace::Task);
+    let read = blocking(move || -> Result<Memory, Problem> {
+        let (at, mut bytes) = (address_at(&engine, &query.at, vcpu)?, vec![0; len]);
         engine.read_in(space, at, &mut bytes)?;
         Ok(Memory::new(at.0, &bytes))
     });
@@ -72,15 +68,14 @@ pub(crate) async fn memory(
 #[into_params(parameter_in = Query)]
 pub(crate) struct CodeQuery {
     /// A function, or an address in it.
-    #[param(example = "vfs_read")]
-    at: String,
+    at: Place,
 }
 
 /// The instructions of a function of the guest's kernel, as they are without probes.
 ///
 /// With source lines (`source`) where the symbols' file or that of `--debug-info` has DWARF.
 #[utoipa::path(get, path = "/v1/disassembly", tag = "memory", operation_id = "disassembly",
-    params(CodeQuery), responses((status = 200, body = Vec<CodeLine>), Problems))]
+    params(CodeQuery), responses((status = 200, body = Vec<CodeLine>), Problems, NeedsGuest, NotFound, Refused))]
 pub(crate) async fn disassembly(
     State(api): State<CodeApi>,
     Query(query): Query<CodeQuery>,

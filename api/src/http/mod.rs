@@ -1,9 +1,11 @@
 //! HTTP: routes under `/v1`, JSON in and out, every error a problem document.
 
+mod answers;
 mod auth;
 mod code;
 mod definitions;
 mod events;
+mod exact;
 mod extract;
 mod kprobes;
 mod memory;
@@ -37,9 +39,9 @@ pub use problem::{PROBLEM_JSON, Problem, ProblemDocument};
 pub(crate) use vm::VmApi;
 
 use crate::service::Closing;
+use answers::{NeedsGuest, NoRoom, NoSuchAccess, NotFound, Problems, Refused};
 use code::CodeApi;
 use events::EventsApi;
-use openapi::Problems;
 use tracefs::TracefsApi;
 
 /// Largest body taken, in bytes.

@@ -9,7 +9,7 @@ use exoprobe_probes::Engine;
 
 use super::problem::Problem;
 use super::wire::Module;
-use super::{Problems, blocking};
+use super::{NeedsGuest, Problems, Refused, blocking};
 
 pub(crate) fn routes(engine: Arc<Engine>) -> Router {
     Router::new().route("/v1/modules", get(modules)).with_state(engine)
@@ -20,7 +20,7 @@ pub(crate) fn routes(engine: Arc<Engine>) -> Router {
 /// Read from its memory, by its types (`CONFIG_DEBUG_INFO_BTF`, or `--btf`); 409 with the code `ENODATA` where these are not
 /// known or the kernel takes no modules, 503 until it runs.
 #[utoipa::path(get, path = "/v1/modules", tag = "modules", operation_id = "modules",
-    responses((status = 200, body = Vec<Module>), Problems))]
+    responses((status = 200, body = Vec<Module>), Problems, NeedsGuest, Refused))]
 pub(crate) async fn modules(
     State(engine): State<Arc<Engine>>,
 ) -> Result<Json<Vec<Module>>, Problem> {

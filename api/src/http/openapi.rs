@@ -1,27 +1,14 @@
 //! The OpenAPI document, generated from the routes.
 
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{Content, PathItem, Ref, RefOr, ResponseBuilder};
-use utoipa::{IntoResponses, Modify, OpenApi};
+use utoipa::openapi::{PathItem, RefOr};
+use utoipa::{Modify, OpenApi};
 
-use super::problem::{PROBLEM_JSON, ProblemDocument};
+use super::exact::{UnreadableRequests, make_exact};
+use super::problem::ProblemDocument;
 use super::{
     events, kprobes, memory, modules, probes, stack, symbols, tasks, tracefs, types, vm, wire,
 };
-
-/// Every error of every route.
-pub(crate) struct Problems;
-
-impl IntoResponses for Problems {
-    fn responses() -> std::collections::BTreeMap<String, RefOr<utoipa::openapi::Response>> {
-        let schema = Ref::from_schema_name("Problem");
-        let response = ResponseBuilder::new()
-            .description("What went wrong")
-            .content(PROBLEM_JSON, Content::new(Some(schema)))
-            .build();
-        [("default".to_owned(), response.into())].into()
-    }
-}
 
 #[derive(OpenApi)]
 #[openapi(
@@ -39,11 +26,11 @@ impl IntoResponses for Problems {
         kprobes::list, kprobes::enabled, kprobes::switch, kprobes::optimization, kprobes::optimize,
         kprobes::blacklist,
         symbols::symbols, types::list, types::show, tasks::tasks, modules::modules, memory::memory,
-        memory::disassembly, stack::stack, stack::task_stack, events::events,
+        memory::disassembly, stack::stack, stack::task_stack, events::events, events::clear,
         tracefs::root, tracefs::read, tracefs::replace, tracefs::append, super::openapi_document,
     ),
-    components(schemas(ProblemDocument, wire::Lost)),
-    modifiers(&ShortNames, &BearerToken),
+    components(schemas(ProblemDocument, wire::Lost, wire::Place, wire::DataPlace)),
+    modifiers(&ShortNames, &BearerToken, &UnreadableRequests),
     security((), ("token" = [])),
     tags(
         (name = "vm", description = "The guest: state, run control, registers, stacks, serial ports"),
@@ -64,8 +51,10 @@ struct Document;
 /// The OpenAPI document as JSON, with a line end.
 #[must_use]
 pub fn openapi_json() -> String {
-    let json = Document::openapi().to_pretty_json();
-    json.expect("the document has text keys only") + "\n"
+    let document = serde_json::to_value(Document::openapi());
+    let mut document = document.expect("the document has text keys only");
+    make_exact(&mut document);
+    format!("{document:#}\n")
 }
 
 /// Routes that name a group are there without it, too.

@@ -17,7 +17,7 @@ use super::definitions::Batch;
 use super::extract::{Body, Json, Path, media_type};
 use super::problem::Problem;
 use super::wire::{ProbeChange, ProbeRequests, ProbeStatus, Registered, Unregistered};
-use super::{Problems, blocking};
+use super::{NeedsGuest, NoRoom, NotFound, Problems, Refused, blocking};
 
 type Probes = State<Arc<Engine>>;
 
@@ -62,7 +62,7 @@ pub(crate) async fn list(State(engine): Probes) -> Result<axum::Json<Vec<ProbeSt
     request_body(content((ProbeRequests = "application/json"), (String = "text/plain",
         example = "p:getpid __x64_sys_getpid"))),
     responses((status = 201, body = Registered,
-        headers(("location" = String, description = "The probe, of a single one"))), Problems))]
+        headers(("location" = String, description = "The probe, of a single one"))), Problems, NeedsGuest, NotFound, Refused, NoRoom))]
 pub(crate) async fn create(
     State(engine): Probes,
     headers: HeaderMap,
@@ -81,7 +81,7 @@ pub(crate) async fn create(
 
 /// Remove all probes.
 #[utoipa::path(delete, path = "/v1/probes", tag = "probes", operation_id = "delete_all_probes",
-    responses((status = 204, description = "Removed"), Problems))]
+    responses((status = 204, description = "Removed"), Problems, NeedsGuest))]
 pub(crate) async fn remove_all(State(engine): Probes) -> Result<StatusCode, Problem> {
     blocking(move || engine.unregister_all()).await??;
     Ok(StatusCode::NO_CONTENT)
@@ -91,7 +91,7 @@ pub(crate) async fn remove_all(State(engine): Probes) -> Result<StatusCode, Prob
 #[utoipa::path(get, path = "/v1/probes/{group}/{event}",
     tag = "probes", operation_id = "show_probe",
     params(Name),
-    responses((status = 200, body = ProbeStatus), Problems))]
+    responses((status = 200, body = ProbeStatus), Problems, NotFound))]
 pub(crate) async fn show(
     State(engine): Probes,
     Path(Name { group, event }): Path<Name>,
@@ -104,7 +104,7 @@ pub(crate) async fn show(
 #[utoipa::path(patch, path = "/v1/probes/{group}/{event}",
     tag = "probes", operation_id = "change_probe",
     params(Name),
-    request_body = ProbeChange, responses((status = 200, body = ProbeStatus), Problems))]
+    request_body = ProbeChange, responses((status = 200, body = ProbeStatus), Problems, NeedsGuest, NotFound, NoRoom))]
 pub(crate) async fn change(
     State(engine): Probes,
     Path(Name { group, event }): Path<Name>,
@@ -122,7 +122,7 @@ pub(crate) async fn change(
 #[utoipa::path(delete, path = "/v1/probes/{group}/{event}",
     tag = "probes", operation_id = "delete_probe",
     params(Name),
-    responses((status = 204, description = "Removed"), Problems))]
+    responses((status = 204, description = "Removed"), Problems, NeedsGuest, NotFound))]
 pub(crate) async fn remove(
     State(engine): Probes,
     Path(Name { group, event }): Path<Name>,
@@ -139,7 +139,7 @@ pub(crate) async fn remove(
     operation_id = "unregister_probes",
     request_body(content = Vec<String>, example = json!(["getpid", "mygroup/open"])),
     responses((status = 200, description = "In the order of the names", body = Vec<Unregistered>),
-        Problems))]
+        Problems, NeedsGuest))]
 pub(crate) async fn unregister(
     State(engine): Probes,
     Json(names): Json<Vec<String>>,

@@ -92,6 +92,14 @@ impl Problem {
         Self::with_status(StatusCode::BAD_REQUEST, "EINVAL", detail)
     }
 
+    /// The same problem, of a request that cannot be read at all.
+    #[must_use]
+    pub fn malformed_request(mut self) -> Self {
+        let status = StatusCode::BAD_REQUEST;
+        (self.status, self.title) = (status.as_u16(), status.canonical_reason().unwrap_or("Error"));
+        self
+    }
+
     /// A body of a type that the route does not take.
     #[must_use]
     pub fn media_type(detail: impl Into<String>) -> Self {

@@ -10,7 +10,7 @@ use exoprobe_probes::Engine;
 use super::extract::Path;
 use super::problem::Problem;
 use super::wire::Frame;
-use super::{Problems, blocking};
+use super::{NeedsGuest, NotFound, Problems, Refused, blocking};
 
 pub(crate) fn routes(engine: Arc<Engine>) -> Router {
     Router::new()
@@ -25,7 +25,7 @@ pub(crate) fn routes(engine: Arc<Engine>) -> Router {
 /// probes have changed some; then the user's part, by frame pointers. 503 until the guest's kernel runs.
 #[utoipa::path(get, path = "/v1/vcpus/{vcpu}/stack", tag = "vm", operation_id = "vcpu_stack",
     params(("vcpu" = u64, Path, description = "vCPU, from 0")),
-    responses((status = 200, body = Vec<Frame>), Problems))]
+    responses((status = 200, body = Vec<Frame>), Problems, NeedsGuest, NotFound, Refused))]
 pub(crate) async fn stack(
     State(engine): State<Arc<Engine>>,
     Path(vcpu): Path<u64>,
@@ -41,7 +41,7 @@ pub(crate) async fn stack(
 /// As of a vCPU. Needs the kernel's types; 404 where no task has this number.
 #[utoipa::path(get, path = "/v1/tasks/{pid}/stack", tag = "tasks", operation_id = "task_stack",
     params(("pid" = u32, Path, description = "Number of a process or thread")),
-    responses((status = 200, body = Vec<Frame>), Problems))]
+    responses((status = 200, body = Vec<Frame>), Problems, NeedsGuest, NotFound, Refused))]
 pub(crate) async fn task_stack(
     State(engine): State<Arc<Engine>>,
     Path(pid): Path<u32>,

@@ -14,8 +14,8 @@ use utoipa::IntoParams;
 use super::code::CodeApi;
 use super::extract::Query;
 use super::problem::Problem;
-use super::wire::{Address, Symbol};
-use super::{Problems, blocking};
+use super::wire::{Address, AddressText, Symbol};
+use super::{NeedsGuest, NotFound, Problems, Refused, blocking};
 
 /// Header of how many there are, of which `limit` may leave some out.
 const TOTAL: HeaderName = HeaderName::from_static("exoprobe-total");
@@ -36,9 +36,8 @@ pub(crate) struct SymbolsQuery {
     /// Their names: `*` stands for any run of characters, `?` for any one. All when absent.
     #[param(example = "vfs_*")]
     name: Option<String>,
-    /// Instead: the function that has this address.
-    #[param(example = "0xffffffff81000010")]
-    at: Option<String>,
+    /// The function that has this address, if its name is as `name` says.
+    at: Option<AddressText>,
     /// Most symbols to give: 100 when absent, 10,000 at most.
     limit: Option<usize>,
 }
@@ -54,21 +53,19 @@ pub(crate) struct SymbolsQuery {
     params(SymbolsQuery),
     responses((status = 200, body = Vec<Symbol>,
         headers(("exoprobe-total" = u64, description = "How many there are, also beyond `limit`"))),
-        Problems))]
+        Problems, NeedsGuest, NotFound, Refused))]
 pub(crate) async fn symbols(
     State(api): State<CodeApi>,
     Query(query): Query<SymbolsQuery>,
 ) -> Result<Response, Problem> {
-    if query.at.is_some() && query.name.is_some() {
-        return Err(Problem::malformed("give either `name` or `at`"));
-    }
-    let at = query.at.map(|text| Gva::try_from(Address::Text(text))).transpose()?;
+    let at = query.at.map(|text| Gva::try_from(Address::Text(text))).transpose();
+    let at = at.map_err(Problem::malformed_request)?;
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
     let name = query.name.unwrap_or_else(|| "*".to_owned());
     let found = blocking(move || {
         let table = api.engine.symbols()?;
         match at {
-            Some(at) => Ok((vec![covering(&api, &table, at)?], 1)),
+            Some(at) => Ok((vec![covering(&api, &table, at, &name)?], 1)),
             None => Ok(matching(&table, &name, limit)?),
         }
     });
@@ -82,16 +79,19 @@ pub(super) fn with_total(mut response: Response, total: usize) -> Response {
     response
 }
 
-fn covering(api: &CodeApi, table: &SymbolTable, at: Gva) -> Result<Symbol, Problem> {
+/// The function that has an address, if its name matches.
+fn covering(api: &CodeApi, table: &SymbolTable, at: Gva, name: &str) -> Result<Symbol, Problem> {
     let symbol = table.resolve(at).and_then(|found| {
         let is_it = |symbol: &exoprobe_introspect::Symbol<'_>| {
-            symbol.address == found.start && symbol.module == found.module
+            symbol.address == found.start
+                && symbol.module == found.module
+                && symbol.name == found.name
         };
-        let symbol = table.search(found.name).find(is_it)?;
+        let symbol = table.search(name).find(is_it)?;
         Some(Symbol { offset: Some(found.offset), ..Symbol::from(symbol) })
     });
-    let symbol = symbol
-        .ok_or_else(|| Problem::new("ENOENT", format!("no function of the kernel has {at}")))?;
+    let none = || format!("no function of the kernel whose name is as `{name}` has {at}");
+    let symbol = symbol.ok_or_else(|| Problem::new("ENOENT", none()))?;
     Ok(Symbol { source: api.source(table, at)?, ..symbol })
 }
 

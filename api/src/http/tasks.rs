@@ -9,7 +9,7 @@ use exoprobe_probes::Engine;
 
 use super::problem::Problem;
 use super::wire::Process;
-use super::{Problems, blocking};
+use super::{NeedsGuest, Problems, blocking};
 
 pub(crate) fn routes(engine: Arc<Engine>) -> Router {
     Router::new().route("/v1/tasks", get(tasks)).with_state(engine)
@@ -19,7 +19,7 @@ pub(crate) fn routes(engine: Arc<Engine>) -> Router {
 ///
 /// Read from its memory while all vCPUs stand still; 503 until its kernel runs.
 #[utoipa::path(get, path = "/v1/tasks", tag = "tasks", operation_id = "tasks",
-    responses((status = 200, body = Vec<Process>), Problems))]
+    responses((status = 200, body = Vec<Process>), Problems, NeedsGuest))]
 pub(crate) async fn tasks(
     State(engine): State<Arc<Engine>>,
 ) -> Result<Json<Vec<Process>>, Problem> {

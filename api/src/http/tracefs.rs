@@ -15,9 +15,9 @@ use serde::Serialize;
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
-use super::extract::{Body, Path};
+use super::extract::{Path, PresentBody};
 use super::problem::Problem;
-use super::{Problems, blocking};
+use super::{NeedsGuest, NoRoom, NoSuchAccess, NotFound, Problems, Refused, blocking};
 use crate::service::Closing;
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -81,7 +81,7 @@ impl From<TracerError> for Problem {
 
 /// The tracer's folder.
 #[utoipa::path(get, path = "/v1/tracefs", tag = "tracefs", operation_id = "list_tracefs",
-    responses((status = 200, body = Folder), Problems))]
+    responses((status = 200, body = Folder), Problems, NeedsGuest))]
 pub(crate) async fn root(State(api): State<TracefsApi>) -> Result<Response, Problem> {
     answer(api, String::new()).await
 }
@@ -91,7 +91,7 @@ pub(crate) async fn root(State(api): State<TracefsApi>) -> Result<Response, Prob
 /// The file `trace_pipe` does not end: its lines come as their events happen, and each goes to one reader only.
 #[utoipa::path(get, path = "/v1/tracefs/{path}", tag = "tracefs", operation_id = "read_tracefs",
     params(("path" = String, Path, example = "events/kprobes/getpid/format")),
-    responses((status = 200, content((String = "text/plain"), (Folder = "application/json"))), Problems))]
+    responses((status = 200, content((String = "text/plain"), (Folder = "application/json"))), Problems, NeedsGuest, NotFound, NoSuchAccess))]
 pub(crate) async fn read(
     State(api): State<TracefsApi>,
     Path(path): Path<String>,
@@ -108,11 +108,11 @@ pub(crate) async fn read(
 #[utoipa::path(put, path = "/v1/tracefs/{path}", tag = "tracefs", operation_id = "replace_tracefs",
     params(("path" = String, Path, example = "kprobe_events")),
     request_body(content = String, content_type = "text/plain", example = "p:getpid __x64_sys_getpid"),
-    responses((status = 204, description = "Written"), Problems))]
+    responses((status = 204, description = "Written"), Problems, NeedsGuest, NotFound, Refused, NoRoom, NoSuchAccess))]
 pub(crate) async fn replace(
     State(api): State<TracefsApi>,
     Path(path): Path<String>,
-    Body(text): Body,
+    PresentBody(text): PresentBody,
 ) -> Result<StatusCode, Problem> {
     write(api, path, text, true).await
 }
@@ -123,11 +123,11 @@ pub(crate) async fn replace(
 #[utoipa::path(post, path = "/v1/tracefs/{path}", tag = "tracefs", operation_id = "append_tracefs",
     params(("path" = String, Path, example = "events/kprobes/getpid/enable")),
     request_body(content = String, content_type = "text/plain", example = "1"),
-    responses((status = 204, description = "Written"), Problems))]
+    responses((status = 204, description = "Written"), Problems, NeedsGuest, NotFound, Refused, NoRoom, NoSuchAccess))]
 pub(crate) async fn append(
     State(api): State<TracefsApi>,
     Path(path): Path<String>,
-    Body(text): Body,
+    PresentBody(text): PresentBody,
 ) -> Result<StatusCode, Problem> {
     write(api, path, text, false).await
 }

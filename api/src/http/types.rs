@@ -15,7 +15,7 @@ use super::extract::{Path, Query};
 use super::problem::Problem;
 use super::symbols::{DEFAULT_LIMIT, MAX_LIMIT, with_total};
 use super::wire::{Type, TypeName};
-use super::{Problems, blocking};
+use super::{NeedsGuest, NotFound, Problems, blocking};
 
 pub(crate) fn routes(engine: Arc<Engine>) -> Router {
     Router::new()
@@ -53,7 +53,7 @@ pub(crate) struct TypePath {
     params(TypesQuery),
     responses((status = 200, body = Vec<TypeName>,
         headers(("exoprobe-total" = u64, description = "How many there are, also beyond `limit`"))),
-        Problems))]
+        Problems, NeedsGuest))]
 pub(crate) async fn list(
     State(engine): State<Arc<Engine>>,
     Query(query): Query<TypesQuery>,
@@ -80,7 +80,7 @@ fn matching(types: &Btf, pattern: &str, limit: usize) -> (Vec<TypeName>, usize) 
 
 /// One type of the guest's kernel, with its members, or one function's prototype.
 #[utoipa::path(get, path = "/v1/types/{name}", tag = "types", operation_id = "show_type",
-    params(TypePath), responses((status = 200, body = Type), Problems))]
+    params(TypePath), responses((status = 200, body = Type), Problems, NeedsGuest, NotFound))]
 pub(crate) async fn show(
     State(engine): State<Arc<Engine>>,
     Path(TypePath { name }): Path<TypePath>,

@@ -20,7 +20,7 @@ use utoipa::IntoParams;
 use super::extract::{self, Json, Path, Query};
 use super::problem::Problem;
 use super::wire::{DumpRequest, DumpWritten, Snapshot, SnapshotRequest, VcpuRegisters, VmStatus};
-use super::{Problems, blocking};
+use super::{NeedsGuest, NoRoom, NotFound, Problems, Refused, blocking};
 use crate::service::{Closing, Growth};
 
 const OCTETS: &str = "application/octet-stream";
@@ -57,13 +57,13 @@ pub(crate) fn routes(api: VmApi) -> Router {
 #[utoipa::path(get, path = "/v1/vm", tag = "vm", operation_id = "vm_status",
     responses((status = 200, body = VmStatus), Problems))]
 pub(crate) async fn status(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
-    let status = blocking(move || VmStatus::new(&api.vm, api.engine.running_kernel()));
+    let status = blocking(move || VmStatus::new(&api.vm, &api.engine));
     Ok(axum::Json(status.await?))
 }
 
 /// Take all vCPUs out of the guest.
 #[utoipa::path(post, path = "/v1/vm/pause", tag = "vm", operation_id = "vm_pause",
-    responses((status = 200, body = VmStatus), Problems))]
+    responses((status = 200, body = VmStatus), Problems, NeedsGuest))]
 pub(crate) async fn pause(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
     let vm = Arc::clone(&api.vm);
     blocking(move || vm.pause()).await??;
@@ -72,7 +72,7 @@ pub(crate) async fn pause(State(api): State<VmApi>) -> Result<axum::Json<VmStatu
 
 /// Let the vCPUs run again; what a probe holds goes on with the hit.
 #[utoipa::path(post, path = "/v1/vm/resume", tag = "vm", operation_id = "vm_resume",
-    responses((status = 200, body = VmStatus), Problems))]
+    responses((status = 200, body = VmStatus), Problems, NeedsGuest))]
 pub(crate) async fn resume(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
     let vm = Arc::clone(&api.vm);
     blocking(move || vm.resume()).await??;
@@ -83,7 +83,7 @@ pub(crate) async fn resume(State(api): State<VmApi>) -> Result<axum::Json<VmStat
 ///
 /// Its kernel and initramfs are read anew. Its output, its time and the counts of exits go on.
 #[utoipa::path(post, path = "/v1/vm/reboot", tag = "vm", operation_id = "vm_reboot",
-    responses((status = 200, body = VmStatus), Problems))]
+    responses((status = 200, body = VmStatus), Problems, NeedsGuest, NoRoom))]
 pub(crate) async fn reboot(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
     let vm = Arc::clone(&api.vm);
     blocking(move || vm.reboot()).await??;
@@ -104,7 +104,7 @@ pub(crate) async fn shutdown(State(api): State<VmApi>) -> Result<axum::Json<VmSt
 /// Refused while probes are registered: their breakpoints would be part of it.
 #[utoipa::path(post, path = "/v1/vm/snapshot", tag = "vm", operation_id = "vm_snapshot",
     request_body = SnapshotRequest,
-    responses((status = 200, body = Snapshot), Problems))]
+    responses((status = 200, body = Snapshot), Problems, NeedsGuest, Refused, NoRoom))]
 pub(crate) async fn snapshot(
     State(api): State<VmApi>,
     Json(SnapshotRequest { path }): Json<SnapshotRequest>,
@@ -165,7 +165,7 @@ pub(crate) async fn dump(
 /// Registers of a vCPU.
 #[utoipa::path(get, path = "/v1/vm/registers/{vcpu}", tag = "vm", operation_id = "vcpu_registers",
     params(("vcpu" = u64, Path, description = "vCPU, from 0")),
-    responses((status = 200, body = VcpuRegisters), Problems))]
+    responses((status = 200, body = VcpuRegisters), Problems, NeedsGuest, NotFound))]
 pub(crate) async fn registers(
     State(api): State<VmApi>,
     Path(vcpu): Path<u64>,
@@ -195,7 +195,7 @@ pub(crate) struct SerialQuery {
     responses((status = 200, body = Vec<u8>, content_type = OCTETS,
         headers(("exoprobe-next-offset" = u64,
             description = "Offset to go on from; not when following"))),
-        Problems))]
+        Problems, NotFound))]
 pub(crate) async fn serial_output(
     State(api): State<VmApi>,
     Path(port): Path<u64>,
@@ -222,9 +222,9 @@ pub(crate) async fn serial_output(
 /// Send bytes to the guest through a serial port.
 #[utoipa::path(post, path = "/v1/vm/serial/{port}", tag = "vm", operation_id = "serial_input",
     params(("port" = u64, Path, description = "0 or 1")),
-    request_body(content = Vec<u8>, content_type = OCTETS,
+    request_body(content = Option<Vec<u8>>, content_type = OCTETS,
         description = "The bytes; any content type is taken"),
-    responses((status = 204, description = "Queued for the guest"), Problems))]
+    responses((status = 204, description = "Queued for the guest"), Problems, NotFound, NeedsGuest))]
 pub(crate) async fn serial_input(
     State(api): State<VmApi>,
     Path(port): Path<u64>,

@@ -24,8 +24,10 @@ const ERRNOS: [(&str, i32); 32] = errnos![
 pub(super) fn errno_of(error: &ClientError) -> Errno {
     match error {
         ClientError::Connect { source, .. } => of_connect(source),
+        ClientError::ForeignPeer { .. } => Errno::EACCES,
         ClientError::Refused(problem) => of_problem(problem),
         ClientError::Broken(_)
+        | ClientError::Ended
         | ClientError::Request(_)
         | ClientError::Token
         | ClientError::Answer(_)

@@ -1,10 +1,15 @@
 //! What files tell of the guest's kernel: its symbols, and its source lines.
 
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
+use exoprobe_introspect::Btf;
+use exoprobe_introspect::btf::FileError;
 use exoprobe_introspect::lines::LinesProblem;
 use exoprobe_introspect::symbols::ElfError;
 use exoprobe_introspect::{SourceLines, SymbolTable};
+use exoprobe_probes::FoundTypes;
 
 use super::StartError;
 
@@ -45,6 +50,22 @@ impl KernelFiles {
     }
 }
 
+/// BTF near a kernel's file: `KERNEL.btf`, else `vmlinux.btf` in its folder. Files that are no BTF
+/// are logged and passed over.
+pub(super) fn types_near(kernel: &Path) -> Option<FoundTypes> {
+    let mut own_name = kernel.file_name()?.to_owned();
+    own_name.push(".btf");
+    let candidates = [kernel.with_file_name(own_name), kernel.with_file_name("vmlinux.btf")];
+    candidates.into_iter().find_map(|file| match Btf::open(&file) {
+        Ok(types) => Some(FoundTypes { types: Arc::new(types), file }),
+        Err(FileError::Io(error)) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => {
+            tracing::warn!("{} is not used: {error}", file.display());
+            None
+        }
+    })
+}
+
 fn own_symbols(kernel: &Path) -> Option<SymbolTable> {
     match SymbolTable::load(kernel) {
         Ok(symbols) => Some(symbols),
@@ -77,7 +98,7 @@ fn own_lines(path: &Path, symbols: &SymbolTable) -> Option<SourceLines> {
 mod tests {
     use std::io::Write;
     use std::path::PathBuf;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     use super::*;
 
@@ -117,14 +138,17 @@ mod tests {
         debug_info: Option<&Path>,
         kernel: &Path,
     ) -> (Result<KernelFiles, StartError>, String) {
+        logged(|| KernelFiles::load(symbols, debug_info, kernel))
+    }
+
+    /// What `run` returns, and what it logs.
+    fn logged<T>(run: impl FnOnce() -> T) -> (T, String) {
         let log = Log::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
-        let files = tracing::subscriber::with_default(subscriber, || {
-            KernelFiles::load(symbols, debug_info, kernel)
-        });
+        let result = tracing::subscriber::with_default(subscriber, run);
         let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-        (files, text)
+        (result, text)
     }
 
     /// The small kernel with an address of its symbol table beyond the file.
@@ -201,5 +225,32 @@ mod tests {
         let other = folder.file("other", MAP.replace("81000040", "81000050").as_bytes());
         let refused = load(Some(&other), Some(&vmlinux), &image).0.unwrap_err().to_string();
         assert!(refused.contains("another kernel"), "{refused}");
+    }
+
+    #[test]
+    fn types_near_a_kernel_are_found_and_other_files_are_only_logged() {
+        // The smallest BTF: a header, no type, and the empty string.
+        let btf = [&[0x9f, 0xeb, 1, 0, 24, 0, 0, 0][..], &[0; 12], &[1, 0, 0, 0], &[0]].concat();
+        let near = |files: &[(&str, &[u8])]| {
+            let folder = folder();
+            for (name, contents) in files {
+                folder.file(name, contents);
+            }
+            let kernel = folder.0.path().join("bzImage");
+            let (found, log) = logged(|| types_near(&kernel));
+            let name = |found: FoundTypes| found.file.file_name().map(|n| n.to_owned());
+            (found.and_then(name).map(|n| n.into_string().unwrap()), log)
+        };
+        assert_eq!(near(&[]), (None, String::new()));
+        let (found, log) = near(&[("vmlinux.btf", &btf)]);
+        assert_eq!((found.as_deref(), &*log), (Some("vmlinux.btf"), ""));
+        let (found, _) = near(&[("vmlinux.btf", &btf), ("bzImage.btf", &btf)]);
+        assert_eq!(found.as_deref(), Some("bzImage.btf"));
+        let (found, log) = near(&[("vmlinux.btf", b"hello")]);
+        assert_eq!(found, None);
+        assert!(log.contains("WARN") && log.contains("vmlinux.btf is not used"), "{log}");
+        let (found, log) = near(&[("vmlinux.btf", &btf), ("bzImage.btf", &btf[..10])]);
+        assert_eq!(found.as_deref(), Some("vmlinux.btf"));
+        assert!(log.contains("bzImage.btf is not used"), "{log}");
     }
 }

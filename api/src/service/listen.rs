@@ -31,6 +31,9 @@ pub enum ListenError {
         /// What the host said.
         source: io::Error,
     },
+    /// The thread that binds the unix socket failed.
+    #[error("cannot bind the socket: {0}")]
+    Thread(#[source] io::Error),
 }
 
 /// Bound sockets, before there is something to serve. The unix socket's file goes with them.
@@ -58,7 +61,10 @@ impl Listeners {
                 Some((listener, token))
             }
         };
-        let (unix, file) = bind(socket)?;
+        let socket = socket.to_owned();
+        // In a thread of its own: it waits for a lock that another process may hold.
+        let bound = tokio::task::spawn_blocking(move || bind(&socket)).await;
+        let (unix, file) = bound.map_err(io::Error::from).map_err(ListenError::Thread)??;
         Ok(Self { unix, file, tcp })
     }
 

@@ -4,6 +4,7 @@ mod files;
 mod listen;
 pub(crate) mod progress;
 mod socket;
+mod user_space;
 mod workers;
 
 use std::path::PathBuf;
@@ -43,7 +44,8 @@ pub struct ServiceConfig {
     pub source: Source,
     /// Symbols of its kernel; the kernel file itself when absent.
     pub symbols: Option<PathBuf>,
-    /// Its kernel's types, as BTF; the kernel's own when absent.
+    /// Its kernel's types, as BTF. When absent, the kernel's own, or those of a file near the
+    /// kernel's.
     pub types: Option<PathBuf>,
     /// A file with its source lines; the symbols' file when absent, if it has them.
     pub debug_info: Option<PathBuf>,
@@ -97,6 +99,7 @@ pub struct Service {
     lines: Option<Arc<SourceLines>>,
     growth: [Growth; 2],
     closing: watch::Sender<bool>,
+    failed: workers::Failed,
     /// Held for their end.
     _workers: [Worker; 3],
 }
@@ -121,13 +124,18 @@ impl Service {
             Btf::open(path).map_err(|source| StartError::Types { path: path.clone(), source })
         };
         let types = config.types.as_ref().map(open).transpose()?;
-        let given = Given { symbols, types };
+        let found_types = match &types {
+            Some(_) => None,
+            None => files::types_near(&vm.config().kernel),
+        };
+        let given = Given { symbols, types, found_types };
         let engine = Arc::new(Engine::new(guest, vm.clock(), given, config.events));
         let probes = config.probes.iter().cloned().map(NewProbe::from).collect();
         engine.register_probes(probes)?;
-        let (console, console_growth) = workers::watch_port(&vm, 0)?;
-        let (workload, workload_growth) = workers::watch_port(&vm, 1)?;
-        let drainer = workers::drain(Arc::clone(&engine))?;
+        let failed = workers::Failed::new(None);
+        let (console, console_growth) = workers::watch_port(&vm, 0, &failed)?;
+        let (workload, workload_growth) = workers::watch_port(&vm, 1, &failed)?;
+        let drainer = workers::drain(Arc::clone(&engine), &failed)?;
         vm.start(engine.exit_hook())?;
         let vcpus = usize::from(vm.config().vcpus);
         Ok(Self {
@@ -137,6 +145,7 @@ impl Service {
             lines: lines.map(Arc::new),
             growth: [console_growth, workload_growth],
             closing: watch::Sender::new(false),
+            failed,
             _workers: [console, workload, drainer],
         })
     }
@@ -168,6 +177,18 @@ impl Service {
     /// Ends all streams and lets listeners finish.
     pub fn close(&self) {
         self.closing.send_replace(true);
+    }
+
+    /// Waits until a worker ends by itself, which none should; gives its name.
+    pub(crate) async fn failed_worker(&self) -> &'static str {
+        let mut failed = self.failed.subscribe();
+        loop {
+            if let Some(name) = *failed.borrow_and_update() {
+                return name;
+            }
+            // Never an error: this service has the sender.
+            let _ = failed.changed().await;
+        }
     }
 
     pub(crate) fn closing(&self) -> Closing {

@@ -4,10 +4,11 @@ use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exoprobe_vmm::{OutputLog, StopReason, StopRecord};
+use exoprobe_vmm::{OutputLog, StopReason, StopRecord, VmState};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::Service;
+use super::{Service, user_space};
+use crate::log::say;
 
 /// Between two looks at a terminal.
 const TERMINAL: Duration = Duration::from_secs(1);
@@ -18,14 +19,28 @@ const CONSOLE_POLL: Duration = Duration::from_millis(100);
 /// Console bytes looked at for its last line.
 const TAIL: u64 = 512;
 
-/// Tells how booting goes until the guest's workload speaks (on serial port 1), or the service
-/// closes.
-pub(crate) async fn booting(service: &Service) {
+/// How far a boot is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Its kernel begins.
+    Kernel,
+    /// Its first program was seen once.
+    Seen,
+    /// Its first program runs. Its workload may speak.
+    UserSpace,
+}
+
+/// Shows how booting goes until the kernel has started the guest's first program, the guest stops or the
+/// service closes; then waits for the guest's workload to speak (on serial port 1). With `beside_console`
+/// it says something only while the console does not.
+pub(crate) async fn booting(service: &Service, beside_console: bool) {
     let started = Instant::now();
-    let console = Arc::clone(service.vm().serial(0).expect("a machine has port 0").log());
+    let vm = service.vm();
+    let console = Arc::clone(vm.serial(0).expect("a machine has port 0").log());
     let mut closing = service.closing();
     let mut workload = service.growth(1);
-    let terminal = std::io::stderr().is_terminal();
+    let (mut phase, mut shown) = (Phase::Kernel, console.end());
+    let terminal = std::io::stderr().is_terminal() && !beside_console;
     let bar = ProgressBar::new_spinner().with_style(
         ProgressStyle::with_template("{spinner} booting, {elapsed}: {wide_msg}")
             .expect("a constant template"),
@@ -39,19 +54,46 @@ pub(crate) async fn booting(service: &Service) {
             ready = workload.wait_for(|bytes| *bytes > 0) => {
                 bar.finish_and_clear();
                 if ready.is_ok() {
-                    eprintln!("the guest is ready after {:.1} s", started.elapsed().as_secs_f64());
+                    say!("the guest is ready after {:.1} s", started.elapsed().as_secs_f64());
                 }
                 return;
             }
-            _ = tick.tick() => {}
+            _ = tick.tick(), if phase != Phase::UserSpace => {}
+        }
+        if matches!(vm.state(), VmState::Stopped(_)) {
+            // Why it stopped is reported elsewhere.
+            return bar.finish_and_clear();
+        }
+        phase = next_phase(service, phase).await;
+        let seconds = started.elapsed().as_secs();
+        if phase == Phase::UserSpace {
+            bar.finish_and_clear();
+            say!("the guest's kernel has started its first program, after {seconds} s");
+            continue;
         }
         let line = last_line(&console);
-        if terminal {
-            bar.set_message(line);
-            bar.tick();
-        } else {
-            eprintln!("booting, {} s: {line}", started.elapsed().as_secs());
+        let silent = shown == console.end();
+        shown = console.end();
+        match (terminal, beside_console) {
+            (true, _) => {
+                bar.set_message(line);
+                bar.tick();
+            }
+            (false, true) if silent => say!("booting, {seconds} s: nothing new on the console"),
+            (false, true) => {}
+            (false, false) => say!("booting, {seconds} s: {line}"),
         }
+    }
+}
+
+async fn next_phase(service: &Service, phase: Phase) -> Phase {
+    let vm = Arc::clone(service.vm());
+    // A paused guest answers as well; it is where it was.
+    let runs = tokio::task::spawn_blocking(move || user_space::runs(&vm)).await;
+    match (runs.unwrap_or(false), phase) {
+        (false, _) => Phase::Kernel,
+        (true, Phase::Kernel) => Phase::Seen,
+        (true, Phase::Seen | Phase::UserSpace) => Phase::UserSpace,
     }
 }
 

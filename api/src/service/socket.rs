@@ -1,13 +1,17 @@
 //! The unix socket: open to its owner only from the first moment, and never in another's place.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tokio::net::{UnixListener, UnixSocket};
+
+use crate::runtime_folder::{RuntimeFolderError, runtime_folder};
 
 /// Owner only.
 const MODE: u32 = 0o600;
@@ -15,6 +19,11 @@ const MODE: u32 = 0o600;
 const BACKLOG: u32 = 1024;
 /// Longest path (sockaddr_un, less its NUL).
 const PATH_MAX: usize = 107;
+/// File in the runtime folder that services lock while they bind.
+const LOCK: &str = "start.lock";
+/// How long the lock is waited for. It is held for some system calls.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_RETRY: Duration = Duration::from_millis(10);
 
 /// Why a socket could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +44,14 @@ pub enum SocketError {
         /// Its length.
         len: usize,
     },
+    /// Another service of this user holds the lock.
+    #[error(
+        "{0} is locked: another exoprobe of this user has been starting for {LOCK_PATIENCE:?}; end it, then try again"
+    )]
+    Locked(PathBuf),
+    /// There is no folder for the lock.
+    #[error("cannot lock the start of services: {0}")]
+    Folder(#[from] RuntimeFolderError),
     /// Anything else.
     #[error("cannot listen on {path}: {source}")]
     Io {
@@ -88,10 +105,7 @@ pub fn bind(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
         return Err(SocketError::TooLong { path: path.to_owned(), len });
     }
     let failed = |source| SocketError::Io { path: path.to_owned(), source };
-    // Two servers that find the same stale socket must not each take the other's new one for it.
-    let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-    let folder = File::open(parent.unwrap_or(Path::new("."))).map_err(failed)?;
-    folder.lock().map_err(failed)?;
+    let _lock = lock()?;
     let bound = match listen(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             remove_stale(path)?;
@@ -102,6 +116,25 @@ pub fn bind(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
     let listener = bound.map_err(failed)?;
     let identity = identity(path).map_err(failed)?;
     Ok((listener, SocketFile { path: path.to_owned(), identity }))
+}
+
+/// Holds off other services of this user: two that find the same stale socket must not each take the
+/// other's new one for it. The lock is in a folder that no other user can open.
+fn lock() -> Result<File, SocketError> {
+    let path = runtime_folder()?.join(LOCK);
+    let failed = |source| SocketError::Io { path: path.clone(), source };
+    let file = File::options().create(true).append(true).mode(MODE).open(&path).map_err(failed)?;
+    let end = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+            Err(TryLockError::WouldBlock) if Instant::now() >= end => {
+                return Err(SocketError::Locked(path));
+            }
+            Err(TryLockError::WouldBlock) => thread::sleep(LOCK_RETRY),
+        }
+    }
 }
 
 fn listen(path: &Path) -> io::Result<UnixListener> {
@@ -168,6 +201,14 @@ mod tests {
         assert!(matches!(bind(&path), Err(SocketError::NotASocket(_))));
         assert!(matches!(bind(&link), Err(SocketError::NotASocket(_))));
         assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[tokio::test]
+    async fn a_lock_on_the_sockets_folder_by_another_holds_off_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = File::open(dir.path()).unwrap();
+        folder.lock().unwrap();
+        assert!(bind(&dir.path().join("s")).is_ok());
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! Threads that stand between the guest's blocking world and the service's.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -24,6 +25,9 @@ const PATROL: Duration = Duration::from_millis(100);
 /// How soon a port's watcher sees that it is to end.
 const WATCH: Duration = Duration::from_millis(100);
 
+/// The name of a worker that has ended by itself.
+pub(super) type Failed = watch::Sender<Option<&'static str>>;
+
 /// A thread that ends when this is dropped.
 pub(super) struct Worker {
     stop: Arc<AtomicBool>,
@@ -31,10 +35,20 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    fn spawn(name: &str, body: impl FnOnce(&AtomicBool) + Send + 'static) -> io::Result<Self> {
+    /// Runs `body` in a thread called `name`. When it ends, other than by `stop`, `failed` has the name.
+    fn spawn(
+        name: &'static str,
+        failed: &Failed,
+        body: impl FnOnce(&AtomicBool) + Send + 'static,
+    ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&stop);
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || body(&flag))?;
+        let (flag, failed) = (Arc::clone(&stop), failed.clone());
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let outcome = catch_unwind(AssertUnwindSafe(|| body(&flag)));
+            if outcome.is_err() || !flag.load(Ordering::Acquire) {
+                failed.send_replace(Some(name));
+            }
+        })?;
         Ok(Self { stop, thread: Some(thread) })
     }
 }
@@ -44,16 +58,15 @@ impl Drop for Worker {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            if thread.join().is_err() {
-                tracing::error!("a thread of the service panicked");
-            }
+            // Never an error: the thread catches its panics.
+            let _ = thread.join();
         }
     }
 }
 
 /// Moves hits from the rings into the event store as they come, looks after the probes' text, and optimizes.
-pub(super) fn drain(engine: Arc<Engine>) -> io::Result<Worker> {
-    Worker::spawn("drainer", move |stop| {
+pub(super) fn drain(engine: Arc<Engine>, failed: &Failed) -> io::Result<Worker> {
+    Worker::spawn("drainer", failed, move |stop| {
         let mut patrolled = Instant::now();
         while !stop.load(Ordering::Acquire) {
             let moved = engine.drain();
@@ -73,11 +86,11 @@ pub(super) fn drain(engine: Arc<Engine>) -> io::Result<Worker> {
 }
 
 /// Tells async readers when serial port `port` has more: its log wakes only threads.
-pub(super) fn watch_port(vm: &Vm, port: usize) -> io::Result<(Worker, Growth)> {
+pub(super) fn watch_port(vm: &Vm, port: usize, failed: &Failed) -> io::Result<(Worker, Growth)> {
     let log = Arc::clone(vm.serial(port).expect("a machine has ports 0 and 1").log());
     let sender = watch::Sender::new(log.end());
     let growth = sender.subscribe();
-    let worker = Worker::spawn(&format!("serial-{port}"), move |stop| {
+    let worker = Worker::spawn(["serial-0", "serial-1"][port], failed, move |stop| {
         let mut seen = log.end();
         sender.send_replace(seen);
         while !stop.load(Ordering::Acquire) {
@@ -89,4 +102,28 @@ pub(super) fn watch_port(vm: &Vm, port: usize) -> io::Result<(Worker, Growth)> {
         }
     })?;
     Ok((worker, growth))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_panics_or_returns_is_reported_and_one_that_is_stopped_is_not() {
+        let (panics, returns, stops) = (Failed::new(None), Failed::new(None), Failed::new(None));
+        drop(Worker::spawn("panics", &panics, |_| panic!("as a bug would")).unwrap());
+        assert_eq!(*panics.borrow(), Some("panics"));
+        let worker = Worker::spawn("returns", &returns, |_| ()).unwrap();
+        while returns.borrow().is_none() {
+            thread::yield_now();
+        }
+        drop(worker);
+        let until_stopped = |stop: &AtomicBool| {
+            while !stop.load(Ordering::Acquire) {
+                thread::park_timeout(WATCH);
+            }
+        };
+        drop(Worker::spawn("stops", &stops, until_stopped).unwrap());
+        assert_eq!(*stops.borrow(), None);
+    }
 }

@@ -16,7 +16,7 @@ use mounted::{Point, Program, shell, until};
 use service::{ODD, Service};
 
 /// All tests. Each is a mount of its own.
-const CASES: [(&str, fn()); 13] = [
+const CASES: [(&str, fn()); 14] = [
     ("the_shell_examples_of_ftrace_work", the_shell_examples_of_ftrace_work),
     ("attributes_are_those_of_tracefs", attributes_are_those_of_tracefs),
     ("errors_are_the_services_errnos", errors_are_the_services_errnos),
@@ -28,6 +28,7 @@ const CASES: [(&str, fn()); 13] = [
     ("a_service_that_is_gone_may_come_back", a_service_that_is_gone_may_come_back),
     ("what_a_killed_process_left_is_taken_away", what_a_killed_process_left_is_taken_away),
     ("the_end_unmounts", the_end_unmounts),
+    ("in_the_background_it_returns_when_it_is_ready", in_the_background_it_returns_when_ready),
     ("only_an_empty_folder_is_mounted_on", only_an_empty_folder_is_mounted_on),
     ("a_missing_device_is_told", a_missing_device_is_told),
 ];
@@ -45,7 +46,10 @@ fn main() -> ExitCode {
     });
     let conclusion = libtest_mimic::run(&args, trials.into());
     if let Some(reason) = lack().filter(|_| conclusion.num_ignored > 0) {
-        eprintln!("SKIPPED here ({}), all real mounts: {reason}\n", conclusion.num_ignored);
+        #[expect(clippy::disallowed_macros, reason = "a test: its standard error is there")]
+        {
+            eprintln!("SKIPPED here ({}), all real mounts: {reason}\n", conclusion.num_ignored);
+        }
     }
     conclusion.exit_code()
 }
@@ -390,6 +394,44 @@ fn the_end_unmounts() {
     let mut none = unmount();
     assert_eq!(none.wait().code(), Some(1));
     until("a reason", || none.said().contains("not a mount of exoprobe"));
+}
+
+fn in_the_background_it_returns_when_ready() {
+    let point = Point::new();
+    let service = Service::start(point.beside());
+    let (dir, socket, log) = (point.path(), service.socket(), point.beside().join("log"));
+    let flags = ["mount", "--background", "--socket"].map(Path::new);
+    let mount = |dir: &Path, log: &Path| {
+        let more = [socket, Path::new("--log"), log, dir];
+        let mut program = Program::exoprobe(&[&flags[..], &more[..]].concat());
+        (program.wait().code(), program)
+    };
+    let unmount = || Program::exoprobe(&[Path::new("mount"), Path::new("--unmount"), &dir]).wait();
+    // The file is there at once; the pipes of the caller are not held open.
+    let (status, mounted) = mount(&dir, &log);
+    assert!(status == Some(0) && dir.join("kprobe_events").exists(), "{}", mounted.said());
+    mounted.wait_for_closed_output();
+    assert!(mounted.said().contains("`exoprobe mount --unmount` ends it"), "{}", mounted.said());
+    // What is wrong is said by the caller, with its status.
+    let (status, again) = mount(&dir, &log);
+    assert_eq!(status, Some(1), "{}", again.said());
+    until("a reason", || again.said().contains("another `exoprobe mount`, which runs"));
+    let (status, missing) = mount(&point.beside().join("missing"), &log);
+    assert_eq!(status, Some(1), "{}", missing.said());
+    until("a reason", || missing.said().contains("does not exist"));
+    let (status, no_log) = mount(&dir, &dir.join("no/log"));
+    assert_eq!(status, Some(1), "{}", no_log.said());
+    until("a reason", || no_log.said().contains("cannot write"));
+    assert!(unmount().success() && !point.is_mounted());
+    until("the end", || std::fs::read_to_string(&log).unwrap().contains("was unmounted"));
+    // Without a log.
+    let program = env!("CARGO_BIN_EXE_exoprobe");
+    let (socket, dir) = (socket.display(), dir.display());
+    let line =
+        format!("{program} mount --background --socket {socket} {dir} && cat {dir}/kprobe_events");
+    let mut shell = Program::shell(&line);
+    assert!(shell.wait().success(), "{}", shell.said());
+    assert!(unmount().success() && !point.is_mounted());
 }
 
 fn only_an_empty_folder_is_mounted_on() {

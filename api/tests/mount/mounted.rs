@@ -85,6 +85,11 @@ impl Program {
         until("a read", || std::fs::read_to_string(&file).is_ok_and(|text| text.starts_with("0 ")));
     }
 
+    /// Waits until no process holds its output open any more.
+    pub(crate) fn wait_for_closed_output(&self) {
+        until("closed output", || self.collector.is_finished());
+    }
+
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }

@@ -28,6 +28,8 @@ pub enum Work<'a> {
     Trap(u64),
     /// That many rounds of system calls with pointers to nothing, all of which must give EFAULT.
     Badptr(u64),
+    /// That many times: patterns in all vector registers, kept over a `sched_yield` and a signal.
+    Vectors(u64),
 }
 
 impl Work<'_> {
@@ -44,6 +46,7 @@ impl Work<'_> {
             Self::Sleep(_) => "sleep",
             Self::Trap(_) => "trap",
             Self::Badptr(_) => "badptr",
+            Self::Vectors(_) => "vectors",
         }
     }
 }
@@ -73,6 +76,8 @@ pub enum Command<'a> {
     Insmod(Module<'a>),
     /// Unload a kernel module.
     Rmmod(Module<'a>),
+    /// Answer the bytes of the widest vector register that user mode may use.
+    Width,
     /// Answer.
     Ping,
     /// Tell all totals since boot.
@@ -210,6 +215,20 @@ fn number(word: &[u8]) -> Option<u64> {
     (!word.is_empty() && u32::try_from(value).is_ok()).then_some(value)
 }
 
+/// Splits a line into the command's number and the command: `#NUMBER COMMAND`.
+///
+/// A line that begins otherwise, or with more than a `u32` holds, has no number.
+#[must_use]
+pub fn split_number(line: &[u8]) -> (Option<u32>, &[u8]) {
+    let word = line.split(u8::is_ascii_whitespace).next().unwrap_or_default();
+    let digits = word.strip_prefix(b"#").filter(|digits| digits.iter().all(u8::is_ascii_digit));
+    let number = digits.and_then(|digits| core::str::from_utf8(digits).ok()?.parse().ok());
+    match number {
+        Some(number) => (Some(number), line.get(word.len()..).unwrap_or_default()),
+        None => (None, line),
+    }
+}
+
 /// Parses one line; an empty one is no command.
 ///
 /// # Errors
@@ -227,6 +246,7 @@ pub fn parse(line: &[u8]) -> Result<Option<Command<'_>>, ParseError<'_>> {
 fn parse_words<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Command<'a>, Reason<'a>> {
     Ok(match command {
         b"ping" => Command::Ping,
+        b"width" => Command::Width,
         b"counters" => Command::Counters,
         b"poweroff" => Command::Poweroff,
         b"reboot" => Command::Reboot,
@@ -262,6 +282,7 @@ fn work<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Option<Work<'a>>, R
         b"sleep" => Work::Sleep(words.number("milliseconds")?),
         b"trap" => Work::Trap(words.number("count")?),
         b"badptr" => Work::Badptr(words.number("count")?),
+        b"vectors" => Work::Vectors(words.number("count")?),
         _ => return Ok(None),
     }))
 }
@@ -276,8 +297,18 @@ mod tests {
     }
 
     #[test]
+    fn a_command_may_have_a_number() {
+        assert_eq!(split_number(b"#7 ping"), (Some(7), &b" ping"[..]));
+        assert_eq!(split_number(b"#4294967295"), (Some(u32::MAX), &b""[..]));
+        for line in [&b"ping"[..], b"", b"#", b"# 7", b"#x ping", b"#+7 ping", b"#4294967296 ping"]
+        {
+            assert_eq!(split_number(line), (None, line));
+        }
+    }
+
+    #[test]
     fn parses_every_command() {
-        let cases: [(&[u8], Command<'_>); 20] = [
+        let cases: [(&[u8], Command<'_>); 22] = [
             (b"getpid 1000", Command::Work(Work::Getpid(1000))),
             (b"open /dev/null 3", Command::Work(Work::Open(b"/dev/null", 3))),
             (b"fork 2", Command::Work(Work::Fork(2))),
@@ -287,6 +318,8 @@ mod tests {
             (b"sleep 0", Command::Work(Work::Sleep(0))),
             (b"trap 6", Command::Work(Work::Trap(6))),
             (b"badptr 8", Command::Work(Work::Badptr(8))),
+            (b"vectors 9", Command::Work(Work::Vectors(9))),
+            (b"width", Command::Width),
             (b"cpu 1", Command::Cpu(1)),
             (b"insmod ttynull", Command::Insmod(Module(b"ttynull"))),
             (b"rmmod 8250-x_y", Command::Rmmod(Module(b"8250-x_y"))),

@@ -8,8 +8,8 @@ pub const MAX_LINE: usize = 255;
 pub enum Line<'a> {
     /// A complete line without its line end (LF or CR LF).
     Text(&'a [u8]),
-    /// A line longer than [`MAX_LINE`]; its bytes were dropped.
-    TooLong,
+    /// The first [`MAX_LINE`] bytes of a longer line; the others were dropped.
+    TooLong(&'a [u8]),
 }
 
 /// Collects bytes until a line is complete.
@@ -52,7 +52,7 @@ impl LineBuffer {
         let line = self.bytes.get(..self.len).unwrap_or_default();
         self.len = 0;
         if core::mem::take(&mut self.overflowed) {
-            return Line::TooLong;
+            return Line::TooLong(line);
         }
         Line::Text(line.strip_suffix(b"\r").unwrap_or(line))
     }
@@ -68,7 +68,10 @@ mod tests {
         for &byte in input {
             match buffer.push(byte) {
                 Some(Line::Text(text)) => out.push(Some(text.to_vec())),
-                Some(Line::TooLong) => out.push(None),
+                Some(Line::TooLong(start)) => {
+                    assert_eq!(start.len(), MAX_LINE);
+                    out.push(None);
+                }
                 None => {}
             }
         }

@@ -5,14 +5,17 @@
 
 mod runtime;
 mod sys;
+mod vectors;
 mod work;
 
+use core::cell::Cell;
 use core::fmt::{self, Write as _};
 
 use exoprobe_guest_init::command::{self, Command};
 use exoprobe_guest_init::line::{Line, LineBuffer, MAX_LINE};
 use exoprobe_guest_init::text::{Shown, Text};
 use sys::{Errno, Fd, Path};
+use vectors::Width;
 use work::{Counters, Outcome};
 
 const O_RDWR: usize = 2;
@@ -48,7 +51,12 @@ fn run() -> sys::Result<()> {
     let tty = open(b"/dev/ttyS1\0")?;
     sys::make_raw(tty)?;
     sys::write_all(tty, b"ready\n")?;
-    let workload = Workload { tty, counters: Counters::new()?, cpus: sys::cpu_count()? };
+    let workload = Workload {
+        tty,
+        counters: Counters::new()?,
+        cpus: sys::cpu_count()?,
+        number: Cell::new(None),
+    };
     workload.serve()
 }
 
@@ -57,6 +65,8 @@ struct Workload {
     tty: Fd,
     counters: Counters,
     cpus: usize,
+    /// Number of the command that is being answered, if it has one.
+    number: Cell<Option<u32>>,
 }
 
 /// Whether to read on.
@@ -82,11 +92,17 @@ impl Workload {
     }
 
     fn line(&self, line: &Line<'_>) -> sys::Result<Next> {
+        let (Line::Text(bytes) | Line::TooLong(bytes)) = line;
+        let (number, text) = command::split_number(bytes);
+        self.number.set(number);
         match line {
-            Line::TooLong => {
+            Line::TooLong(_) => {
                 self.answer(format_args!("error line: longer than {MAX_LINE} bytes"))?;
             }
-            Line::Text(text) => match command::parse(text) {
+            Line::Text(_) => match command::parse(text) {
+                Ok(None) if number.is_some() => {
+                    self.answer(format_args!("error line: no command"))?;
+                }
                 Ok(None) => {}
                 Ok(Some(command)) => return self.execute(&command),
                 Err(error) => {
@@ -117,6 +133,9 @@ impl Workload {
             },
             Command::Insmod(module) => self.report("insmod", &work::load_module(module))?,
             Command::Rmmod(module) => self.report("rmmod", &work::unload_module(module))?,
+            Command::Width => {
+                self.answer(format_args!("done width {}", Width::of_user_mode().bytes()))?;
+            }
             Command::Ping => self.answer(format_args!("done ping 1"))?,
             Command::Counters => self.totals()?,
             Command::Poweroff => {
@@ -147,7 +166,7 @@ impl Workload {
     }
 
     fn totals(&self) -> sys::Result<()> {
-        let mut text = Text::new();
+        let mut text = self.begin_answer();
         let sum: u64 = self.counters.totals().map(|(_name, total)| total).sum();
         // Writing to a `Text` cannot fail.
         let _ = write!(text, "done counters {sum}");
@@ -166,8 +185,18 @@ impl Workload {
         }
     }
 
-    fn answer(&self, line: fmt::Arguments<'_>) -> sys::Result<()> {
+    /// An answer's first word, where its command has a number.
+    fn begin_answer(&self) -> Text {
         let mut text = Text::new();
+        if let Some(number) = self.number.get() {
+            // Writing to a `Text` cannot fail.
+            let _ = write!(text, "#{number} ");
+        }
+        text
+    }
+
+    fn answer(&self, line: fmt::Arguments<'_>) -> sys::Result<()> {
+        let mut text = self.begin_answer();
         // Writing to a `Text` cannot fail.
         let _ = writeln!(text, "{line}");
         sys::write_all(self.tty, text.as_bytes())

@@ -35,6 +35,7 @@ mod nr {
     pub(super) const CLOSE: usize = 3;
     pub(super) const MMAP: usize = 9;
     pub(super) const MUNMAP: usize = 11;
+    pub(super) const RT_SIGACTION: usize = 13;
     pub(super) const IOCTL: usize = 16;
     pub(super) const NANOSLEEP: usize = 35;
     pub(super) const GETPID: usize = 39;
@@ -44,6 +45,7 @@ mod nr {
     pub(super) const MOUNT: usize = 165;
     pub(super) const REBOOT: usize = 169;
     pub(super) const DELETE_MODULE: usize = 176;
+    pub(super) const GETTID: usize = 186;
     pub(super) const SCHED_SETAFFINITY: usize = 203;
     pub(super) const SCHED_GETAFFINITY: usize = 204;
     pub(super) const CLOCK_GETTIME: usize = 228;
@@ -153,6 +155,23 @@ pub(crate) fn pipe() -> Result<(Fd, Fd)> {
 pub(crate) fn getpid() -> Result<usize> {
     // SAFETY: no memory is involved.
     unsafe { syscall(nr::GETPID, [0; 6]) }
+}
+
+pub(crate) fn gettid() -> Result<usize> {
+    // SAFETY: no memory is involved.
+    unsafe { syscall(nr::GETTID, [0; 6]) }
+}
+
+/// Has a signal run `handler`, which returns to `restorer`: the addresses of two functions that stay
+/// within the kernel's rules for them.
+pub(crate) fn handle_signal(signal: usize, handler: usize, restorer: usize) -> Result<()> {
+    const SA_RESTORER: usize = 0x0400_0000;
+    const MASK_BYTES: usize = 8;
+    // The kernel's `struct sigaction`: handler, flags, restorer, mask.
+    let action = [handler, SA_RESTORER, restorer, 0];
+    // SAFETY: the kernel reads four words; it writes nothing, the pointer to the old action being null.
+    unsafe { syscall(nr::RT_SIGACTION, [signal, address(action.as_ptr()), 0, MASK_BYTES, 0, 0]) }
+        .map(drop)
 }
 
 /// Which side of a `fork` this is.

@@ -7,10 +7,11 @@ use exoprobe_guest_init::cause::Cause;
 use exoprobe_guest_init::command::{MAX_CHILDREN, Module, Work};
 
 use crate::sys::{self, Errno, Fd, Forked, Path, Pid};
+use crate::vectors::Registers;
 
 /// Kinds of work, in the order of the totals.
-pub(crate) const KINDS: [&str; 9] =
-    ["getpid", "open", "fork", "write", "mmap", "spin", "sleep", "trap", "badptr"];
+pub(crate) const KINDS: [&str; 10] =
+    ["getpid", "open", "fork", "write", "mmap", "spin", "sleep", "trap", "badptr", "vectors"];
 
 /// Why work ended early.
 #[derive(Debug, Clone, Copy)]
@@ -129,6 +130,7 @@ fn perform(work: &Work<'_>, tally: &Tally) -> Result<(), Failure> {
         Work::Spin(ms) => timed(tally, |start| spin(start, ms)),
         Work::Trap(count) => tally.repeat(count, trap_once),
         Work::Badptr(count) => tally.repeat(count, bad_pointers_once),
+        Work::Vectors(count) => vectors(count, tally),
         Work::Sleep(ms) => timed(tally, |_start| call("nanosleep", sys::sleep_ms(ms))),
     }
 }
@@ -195,6 +197,17 @@ fn bad_pointers_once() -> Result<(), Failure> {
             Err(Errno(EFAULT)) => {}
             Err(errno) => return Err(Failure::Call(name, errno)),
             Ok(_) => return Err(Failure::Call(name, Errno(0))),
+        }
+    }
+    Ok(())
+}
+
+/// Counts the rounds in which no vector register lost its value; a round that lost one does not end the work.
+fn vectors(count: u64, tally: &Tally) -> Result<(), Failure> {
+    let registers = call("rt_sigaction", Registers::new())?;
+    for _ in 0..count {
+        if registers.are_kept() {
+            tally.add(1);
         }
     }
     Ok(())

@@ -15,6 +15,7 @@ pub mod sample;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -64,7 +65,7 @@ pub enum NoTypes {
     /// It has none.
     #[error(
         "the kernel has no BTF in its memory (CONFIG_DEBUG_INFO_BTF): give its types with --btf FILE, made by \
-        `pahole --btf_encode_detached FILE vmlinux`"
+        `pahole --btf_encode_detached FILE vmlinux`, or call it vmlinux.btf and put it into the kernel's folder"
     )]
     None,
     /// There is not as much as its symbols say.
@@ -73,6 +74,17 @@ pub enum NoTypes {
     /// It is none.
     #[error("the kernel's BTF is broken: {0}")]
     Parse(#[from] BtfError),
+}
+
+/// Why types are not those of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Foreign {
+    /// Nothing to compare with the kernel's symbols.
+    #[error("the types describe no function")]
+    NoFunctions,
+    /// A function that the kernel does not have.
+    #[error("the types describe the function {0:?}, which the kernel does not have")]
+    Function(String),
 }
 
 /// Why a file has no types.
@@ -176,6 +188,31 @@ impl Btf {
         of_types
             .map(|id| self.name(id))
             .filter(move |name| std::mem::replace(&mut last, *name) != *name)
+    }
+
+    /// Names of functions, in order.
+    fn function_names(&self) -> impl Iterator<Item = &str> {
+        let ids = self.by_name.iter().map(|id| TypeId(*id));
+        ids.filter(|id| matches!(self.kind(*id), Kind::Function(_))).map(|id| self.name(id))
+    }
+
+    /// Whether these can be the types of the kernel that `symbols` are of: pahole describes only
+    /// functions that the kernel has symbols for, with or without a compiler's suffix (`.isra.0`).
+    /// Other kernels lack some of them.
+    ///
+    /// # Errors
+    /// [`Foreign`]
+    pub fn check_kernel(&self, symbols: &SymbolTable) -> Result<(), Foreign> {
+        let known: HashSet<&str> =
+            symbols.iter().filter_map(|symbol| symbol.name.split('.').next()).collect();
+        let mut described = 0;
+        for name in self.function_names() {
+            described += 1;
+            if !known.contains(name) {
+                return Err(Foreign::Function(name.to_owned()));
+            }
+        }
+        if described == 0 { Err(Foreign::NoFunctions) } else { Ok(()) }
     }
 
     /// The types among [`Self::type_names`] whose names match: `*` stands for any run of characters, `?` for any one.

@@ -243,3 +243,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn types_belong_to_a_kernel_that_has_all_of_their_functions() {
+    let mut sample = Sample::default();
+    let int = sample.int("int", 4, true);
+    sample.function("work", int, &[]);
+    sample.function("rest", int, &[]);
+    let types = sample.btf();
+    let symbols = |text: &str| SymbolTable::from_system_map(text).unwrap();
+    let start = "ffffffff81000000 T _text\nffffffff81000010 T work\n";
+    let own =
+        symbols(&format!("{start}ffffffff81000020 t rest.isra.0\nffffffff81000030 T _etext\n"));
+    assert_eq!(types.check_kernel(&own), Ok(()));
+    let other = symbols(&format!("{start}ffffffff81000030 T _etext\n"));
+    assert_eq!(types.check_kernel(&other), Err(Foreign::Function("rest".to_owned())));
+    let mut without = Sample::default();
+    without.int("int", 4, true);
+    assert_eq!(without.btf().check_kernel(&own), Err(Foreign::NoFunctions));
+}

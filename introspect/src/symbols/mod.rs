@@ -134,7 +134,7 @@ pub struct TextRange {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
     /// No symbol has this name.
-    #[error("no symbol named {name:?}{}", suggest(near))]
+    #[error("no symbol named {name:?}{}", suggest(name, near))]
     Unknown {
         /// The name asked for.
         name: String,
@@ -157,7 +157,11 @@ pub enum LookupError {
     },
 }
 
-fn suggest(near: &[String]) -> String {
+fn suggest(name: &str, near: &[String]) -> String {
+    if name.contains(['*', '?']) {
+        return " (a pattern is no symbol: look up those that match, or give it to `exoprobe probe add`)"
+            .to_owned();
+    }
     if near.is_empty() { String::new() } else { format!(" (did you mean {}?)", near.join(", ")) }
 }
 

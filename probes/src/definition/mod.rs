@@ -15,8 +15,8 @@ pub use fetch::{Fetch, FetchArg, NESTING_MAX, Named};
 pub use filter::{Comparison, Field, FieldError, FieldValue, Filter, TextTest};
 pub(crate) use language::{BODY_MAX, parse_number, parse_place};
 pub use language::{
-    Command, Deletion, ParseError, definition_lines, normalised, parse_command, parse_line,
-    without_comment, words,
+    Command, Deletion, ParseError, definition_lines, normalised, parse_command, parse_conditional,
+    parse_line, split_condition, without_comment, words,
 };
 pub use register::{Register, Segment, UnknownRegister};
 pub use value::{ARRAY_MAX, Bits, TEXT_MAX, ValueType, Width};

@@ -1,5 +1,7 @@
 //! A hit's actions: handlers as data.
 
+use std::sync::Arc;
+
 use exoprobe_introspect::TaskId;
 use exoprobe_introspect::unwind::{Place, Walk};
 use exoprobe_vmm::Gva;
@@ -33,7 +35,26 @@ pub(super) struct Occasion<'a> {
     pub(super) returned: Option<Returned>,
 }
 
+/// A probe that stops the guest at a hit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Group of its event.
+    pub group: Arc<str>,
+    /// Name of its event.
+    pub event: Arc<str>,
+    /// The address probed.
+    pub at: Gva,
+}
+
 impl HitPath {
+    /// Keeps which probe stops the guest, for those who ask.
+    fn note_holder(&self, occasion: &Occasion<'_>, vcpu: u8) {
+        let Some(of_vcpu) = self.holders.get(usize::from(vcpu)) else { return };
+        let (group, event) = (&occasion.probe.group, &occasion.probe.event);
+        let (group, event) = (Arc::clone(group), Arc::clone(event));
+        of_vcpu.store(Some(Arc::new(Holder { group, event, at: occasion.at })));
+    }
+
     /// Runs a probe's actions in order.
     pub(super) fn act(&self, table: &Table, occasion: &Occasion<'_>, hit: &mut Hit<'_>) -> Done {
         let probe = occasion.probe;
@@ -59,7 +80,10 @@ impl HitPath {
                 Action::SetReg { reg, value } => *reg.of_mut(hit.regs) = *value,
                 Action::WriteMem { to, size, value } => write_memory(hit, to, *size, *value),
                 Action::Return(value) => done.verdict = leave(hit, *value),
-                Action::Stop => done.stop = true,
+                Action::Stop => {
+                    done.stop = true;
+                    self.note_holder(occasion, hit.vcpu);
+                }
             }
         }
         if !records {

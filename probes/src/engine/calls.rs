@@ -60,7 +60,7 @@ impl HitPath {
         };
         // One that is followed within the guest goes on to there by a stub.
         let ret_addr = self.behind_stub(table, go_to).unwrap_or(go_to);
-        let mut active = returns.pool.pop()?;
+        let mut active = returns.instances.take()?;
         active.begin(ret_addr, hit.time);
         let arguments = probe.arguments();
         if !arguments.kept.is_empty() {

@@ -87,7 +87,7 @@ impl Engine {
     ) {
         let places: Vec<_> = ids.iter().filter_map(|id| registry.probes[id].placed()).collect();
         self.path.unoptimize(registry, self.guest.as_ref(), places.iter());
-        registry.optimizer.changed = true;
+        registry.optimizer.note_change();
         change(registry);
         let mut has_returns = false;
         for returns in ids.iter().filter_map(|id| registry.probes[id].probe.returns()) {

@@ -53,7 +53,7 @@ impl KernelGround {
 
 impl Ground for KernelGround {
     fn assurances(&self) -> Assurances {
-        self.kernel.assurances
+        self.kernel.assurances()
     }
 
     fn is_target(&self, at: Gva) -> bool {

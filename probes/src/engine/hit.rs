@@ -7,11 +7,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use exoprobe_introspect::{Btf, SymbolTable};
 use exoprobe_vmm::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry};
 
-use super::actions::{Done, Occasion};
+use super::FoundTypes;
+use super::actions::{Done, Holder, Occasion};
 use super::guest::{Guest, KernelView};
 use super::handlers::{Hit, Verdict};
 use super::memory::HitMemory;
@@ -36,12 +37,16 @@ pub(crate) struct HitPath {
     pub(crate) frames: Frames,
     /// By vCPU: it is held at a breakpoint whose instruction has not run.
     pub(crate) held: Box<[AtomicBool]>,
+    /// By vCPU: the probe that stopped the guest there last.
+    pub(crate) holders: Box<[ArcSwapOption<Holder>]>,
     /// By vCPU: the stack pointer of the task that is ending there; 0 when none is.
     pub(crate) ending: Box<[AtomicU64]>,
     /// The symbols as linked, where some were given.
     pub(crate) symbols: Option<SymbolTable>,
     /// The kernel's types, where they were given.
     pub(crate) types: Option<Arc<Btf>>,
+    /// Types for a kernel without its own.
+    pub(super) found_types: Option<FoundTypes>,
     pub(crate) registry: Mutex<Registry>,
     /// What detours write. Taken behind the registry's lock, and held while events are moved: they have one
     /// consumer.

@@ -46,7 +46,10 @@ pub(super) const USER_TABLES: u64 = PAGE_SIZE;
 pub(crate) struct Kernel {
     pub(crate) symbols: SymbolTable,
     pub(crate) view: KernelView,
-    pub(crate) assurances: Assurances,
+    /// Every page table maps hidden memory, once the kernel's own do.
+    mapped_everywhere: bool,
+    /// The guest has been made ready for probes: see [`Self::prepare`].
+    prepared: Prepared,
     entry_text: Range<Gva>,
     extable: Arc<ExceptionTable>,
     /// Where each leads to when it is a jmp.
@@ -62,6 +65,17 @@ pub(crate) struct Kernel {
     orc: Arc<Learned>,
     /// Those that probes may be in; their symbols are among the others.
     pub(super) modules: Arc<[Arc<Loaded>]>,
+}
+
+/// What has been done to the guest, for probes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Prepared {
+    /// Nothing.
+    No,
+    /// Hidden memory is mapped.
+    Mapped,
+    /// And a fault in a slot shows the original's address.
+    FaultsShowOriginal,
 }
 
 /// include/linux/jump_label.h: code, target (32 bits each), key (64 bits).
@@ -81,7 +95,8 @@ pub(super) const STATIC_CALLS: RelativeTable = RelativeTable {
 };
 
 impl Kernel {
-    /// Looks at a guest whose kernel has long begun.
+    /// Looks at a guest whose kernel has long begun. Looking changes nothing in the guest, here as in
+    /// [`Self::at_entry`] and [`Self::finish`].
     ///
     /// # Errors
     /// [`AttachError::Booting`] until the kernel's text is final.
@@ -101,7 +116,7 @@ impl Kernel {
         if state == Some(0) {
             return Err(AttachError::Booting);
         }
-        Self::final_one(guest, symbols, view, &sregs, state.is_none_or(|s| s >= INIT_FREED))
+        Self::final_one(symbols, view, state.is_none_or(|s| s >= INIT_FREED))
     }
 
     /// Looks at a kernel that runs no more, wherever it stopped; changes nothing in its memory. `entry` is where
@@ -132,8 +147,7 @@ impl Kernel {
         let view = KernelView { ram: guest.ram().clone(), mode, early };
         let state = system_state(&VirtualMemory::with_mode(&view, mode), &symbols);
         let init_freed = state.is_some_and(|state| state >= INIT_FREED);
-        let assurances = Assurances { faults_show_original: false, mapped_everywhere: false };
-        Self::look(symbols, view, mode, assurances, Patched::NONE, init_freed)
+        Self::look(symbols, view, false, Patched::NONE, init_freed)
     }
 
     /// Looks at a kernel that runs its first instructions at its own addresses. Its page tables of the
@@ -146,47 +160,69 @@ impl Kernel {
         let early = PagingMode::of(&entry.sregs)?;
         let symbols = source.at_first_code(guest, early, entry.rip)?;
         let mode = own_tables(guest, early, &symbols, entry.rip)?;
-        guest.hidden().map(guest.ram(), early)?;
         let view = KernelView { ram: guest.ram().clone(), mode, early: Some(early) };
         let patched = Patched::read(&VirtualMemory::with_mode(&view, early), &symbols);
-        let assurances = Assurances { faults_show_original: false, mapped_everywhere: true };
-        Self::look(symbols, view, early, assurances, patched, false)
+        Self::look(symbols, view, true, patched, false)
     }
 
     /// The same kernel when its text is final.
-    pub(super) fn finish(&self, guest: &dyn Guest, sregs: &kvm_sregs) -> Result<Self, AttachError> {
+    pub(super) fn finish(&self) -> Result<Self, AttachError> {
         let view = KernelView { early: None, ..self.view.clone() };
-        let next = Self::final_one(guest, self.symbols.clone(), view, sregs, !self.has_init_text());
+        let next = Self::final_one(self.symbols.clone(), view, !self.has_init_text());
         let (banner, orc) = (self.banner.clone(), self.orc.clone());
         next.map(|next| Self { banner, orc, ..next })
     }
 
     fn final_one(
-        guest: &dyn Guest,
         symbols: SymbolTable,
         view: KernelView,
-        sregs: &kvm_sregs,
         init_freed: bool,
     ) -> Result<Self, AttachError> {
-        let mode = view.mode;
-        guest.hidden().map(guest.ram(), mode)?;
         let mapped_everywhere = !isolates_page_tables(&view, &symbols);
-        let assurances = Assurances {
-            faults_show_original: mapped_everywhere && fixes_faults(guest, mode, sregs),
-            mapped_everywhere,
+        Self::look(symbols, view, mapped_everywhere, Patched::NONE, init_freed)
+    }
+
+    /// Makes the guest ready for probes: maps hidden memory and, when the kernel's text is final, has faults of slots
+    /// redirected. Returns the kernel with what that assures, or `None` where it was ready.
+    ///
+    /// # Errors
+    /// [`AttachError`]: hidden memory cannot be mapped, or the guest has changed its entry.
+    pub(super) fn prepare(
+        &self,
+        guest: &dyn Guest,
+        sregs: impl FnOnce() -> Result<kvm_sregs, AttachError>,
+    ) -> Result<Option<Self>, AttachError> {
+        let is_new = self.prepared == Prepared::No;
+        if is_new || self.has_booted() {
+            guest.hidden().map(guest.ram(), self.mode_now())?;
+        }
+        if !is_new {
+            return Ok(None);
+        }
+        let may_redirect = self.has_booted() && self.mapped_everywhere;
+        let prepared = match may_redirect && fixes_faults(guest, self.view.mode, &sregs()?) {
+            true => Prepared::FaultsShowOriginal,
+            false => Prepared::Mapped,
         };
-        Self::look(symbols, view, mode, assurances, Patched::NONE, init_freed)
+        Ok(Some(Self { prepared, ..self.clone() }))
+    }
+
+    /// What displaced instructions may rely on.
+    pub(super) fn assurances(&self) -> Assurances {
+        Assurances {
+            faults_show_original: self.prepared == Prepared::FaultsShowOriginal,
+            mapped_everywhere: self.mapped_everywhere,
+        }
     }
 
     fn look(
         symbols: SymbolTable,
         view: KernelView,
-        now: PagingMode,
-        assurances: Assurances,
+        mapped_everywhere: bool,
         patched: Patched,
         init_freed: bool,
     ) -> Result<Self, AttachError> {
-        let memory = VirtualMemory::with_mode(&view, now);
+        let memory = VirtualMemory::with_mode(&view, view.early.unwrap_or(view.mode));
         let entry_text = entry_text(&symbols);
         let extable = ExceptionTable::read(&memory, &symbols)?;
         let jump_labels = JUMP_LABELS.read(&memory, &symbols)?;
@@ -195,7 +231,8 @@ impl Kernel {
         Ok(Self {
             symbols,
             view,
-            assurances,
+            mapped_everywhere,
+            prepared: Prepared::No,
             entry_text,
             extable: Arc::new(extable),
             jump_labels: Arc::new(jump_labels),
@@ -219,7 +256,12 @@ impl Kernel {
 
     /// Memory as the kernel sees it.
     pub(super) fn memory(&self) -> VirtualMemory<'_, KernelView> {
-        VirtualMemory::with_mode(&self.view, self.view.early.unwrap_or(self.view.mode))
+        VirtualMemory::with_mode(&self.view, self.mode_now())
+    }
+
+    /// The page tables that it runs on.
+    fn mode_now(&self) -> PagingMode {
+        self.view.early.unwrap_or(self.view.mode)
     }
 
     /// Is its text final?
@@ -244,6 +286,14 @@ impl Kernel {
     /// Is its init text there still?
     pub(super) fn has_init_text(&self) -> bool {
         !self.init_freed.load(Ordering::Relaxed)
+    }
+
+    /// Looks whether init text has gone, in a kernel that no mark tells it of.
+    pub(super) fn learn_init_freed(&self) {
+        let state = system_state(&self.memory(), &self.symbols);
+        if self.has_booted() && state.is_some_and(|state| state >= INIT_FREED) {
+            self.free_init_text();
+        }
     }
 
     pub(super) fn free_init_text(&self) {
@@ -341,10 +391,10 @@ impl Kernel {
     pub(super) fn reserved(&self, at: Gva) -> Option<Reserved> {
         if self.symbols.text_kind(at).is_some_and(|kind| self.is_lost(kind)) {
             Some(Reserved::InitText)
-        } else if self.entry_text.contains(&at) && !self.assurances.mapped_everywhere {
+        } else if self.entry_text.contains(&at) && !self.mapped_everywhere {
             Some(Reserved::EntryText)
         } else if let Some(fixup) = self.extable.find(at)
-            && (!self.assurances.faults_show_original || fixup.decodes_text())
+            && (!self.assurances().faults_show_original || fixup.decodes_text())
         {
             Some(Reserved::ExceptionTable)
         } else if self.jump_labels.contains_key(&at) {
@@ -352,7 +402,7 @@ impl Kernel {
         } else if self.static_calls.contains(&at) {
             Some(Reserved::StaticCall)
         } else {
-            let is_original = self.assurances.faults_show_original;
+            let is_original = self.assurances().faults_show_original;
             let of_module = self.modules.iter().find_map(|it| it.reserved(at, is_original));
             of_module.or_else(|| self.function_name(at).and_then(by_name))
         }
@@ -374,7 +424,7 @@ impl Kernel {
             entries.push(reserved::BlacklistEntry { start, end, symbol, reason });
         };
         if self.entry_text.start != self.entry_text.end {
-            let reason = match self.assurances.mapped_everywhere {
+            let reason = match self.mapped_everywhere {
                 true => Reserved::NoReturnAddress,
                 false => Reserved::EntryText,
             };

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use exoprobe_introspect::symbols::TextKind;
-use exoprobe_vmm::{Gva, HitContext, KernelEntry};
+use exoprobe_vmm::{Gva, HitContext, KernelEntry, kvm_sregs};
 
 use super::guest::Guest;
 use super::hit::{HitPath, Turn};
@@ -37,6 +37,15 @@ use crate::error::{AttachError, ProbeError};
 const UNWATCHABLE_MAX: usize = 1 << 16;
 /// Places that the calls of one probe return to: a guest that makes up return addresses finds an end.
 const RETURN_SITES_MAX: u32 = 4096;
+/// What the kernel is looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To read the guest, which stays as it is (unless there are probes, which may be armed then).
+    Question,
+    /// To set probes: hidden memory is mapped.
+    Probes,
+}
+
 pub(super) const NOT_BEGUN: &str = "the guest's kernel has not begun yet";
 
 impl HitPath {
@@ -48,18 +57,14 @@ impl HitPath {
         &self,
         registry: &mut Registry,
         guest: &dyn Guest,
+        purpose: Purpose,
     ) -> Result<Option<Arc<Kernel>>, AttachError> {
         if guest.stopped() {
             return Err(AttachError::Stopped);
         }
         let next = match &registry.kernel {
-            Some(kernel) if kernel.has_booted() => {
-                // The guest may have changed its tables since: slots need the mapping.
-                guest.hidden().map(guest.ram(), kernel.view.mode)?;
-                None
-            }
-            Some(kernel) if kernel.is_booting() => None,
-            Some(kernel) => Some(kernel.finish(guest, &guest.sregs()?)?),
+            Some(kernel) if kernel.has_booted() || kernel.is_booting() => None,
+            Some(kernel) => Some(kernel.finish()?),
             None => {
                 let entry = registry.entry;
                 let mut source = self.symbol_source(registry);
@@ -72,8 +77,24 @@ impl HitPath {
                 }
             }
         };
+        let mut is_news = next.is_some();
         if let Some(kernel) = next {
             registry.kernel = Some(Arc::new(kernel));
+        }
+        // There is no mark at free_initmem() then.
+        if registry.probes.is_empty()
+            && let Some(kernel) = &registry.kernel
+        {
+            kernel.learn_init_freed();
+        }
+        if (purpose == Purpose::Probes || !registry.probes.is_empty())
+            && let Some(kernel) = &registry.kernel
+            && let Some(kernel) = kernel.prepare(guest, || Ok(guest.sregs()?))?
+        {
+            registry.kernel = Some(Arc::new(kernel));
+            is_news = true;
+        }
+        if is_news {
             self.advance(registry, guest, Wait::ForVcpus);
         }
         let has_tasks = registry.kernel.as_ref().is_some_and(|k| k.learn_tasks(guest.vcpus()));
@@ -124,7 +145,8 @@ impl HitPath {
             return Turn::Now;
         }
         let mut source = self.symbol_source(&mut registry);
-        match Kernel::at_entry(guest.as_ref(), &mut source, entry) {
+        let begun = Kernel::at_entry(guest.as_ref(), &mut source, entry);
+        match ready(guest.as_ref(), begun, || Ok(entry.sregs)) {
             Ok(kernel) => {
                 registry.kernel = Some(Arc::new(kernel));
                 registry.learn_orc();
@@ -143,8 +165,8 @@ impl HitPath {
         let finished = registry.kernel.as_ref().map(|kernel| {
             // Whatever comes of it: the mark that was hit must go.
             kernel.tell_final();
-            let sregs = context.sregs().map_err(|error| AttachError::Vcpu(error.into()))?;
-            kernel.finish(guest.as_ref(), &sregs)
+            let sregs = || context.sregs().map_err(|error| AttachError::Vcpu(error.into()));
+            ready(guest.as_ref(), kernel.finish(), sregs)
         });
         match finished {
             Some(Ok(kernel)) => {
@@ -331,7 +353,7 @@ impl HitPath {
         if registry.probes.is_empty() {
             return self.advance(registry, guest, Wait::ForVcpus);
         }
-        match self.attach(registry, guest) {
+        match self.attach(registry, guest, Purpose::Probes) {
             Ok(Some(_)) => {}
             Ok(None) => return,
             Err(error) => return tracing::debug!(%error, "patrol"),
@@ -391,6 +413,16 @@ impl HitPath {
             tracing::debug!(error = %unsettled.error, "patrol");
         }
     }
+}
+
+/// A kernel that has just been looked at, with the guest ready for its probes.
+fn ready(
+    guest: &dyn Guest,
+    kernel: Result<Kernel, AttachError>,
+    sregs: impl FnOnce() -> Result<kvm_sregs, AttachError>,
+) -> Result<Kernel, AttachError> {
+    let kernel = kernel?;
+    Ok(kernel.prepare(guest, sregs)?.unwrap_or(kernel))
 }
 
 /// Sites whose text is not as the engine left it.
@@ -461,7 +493,7 @@ impl Registry {
         self.slots = Slots::default();
         self.optimizer.forget_guest();
         (self.kernel, self.entry) = (None, None);
-        (self.own_symbols, self.own_types) = (None, None);
+        (self.own_symbols, self.own_types, self.found_foreign) = (None, None, false);
         self.modules = Modules::default();
         self.unwatchable.clear();
         for registered in self.probes.values_mut() {

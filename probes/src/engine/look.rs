@@ -8,7 +8,9 @@ use exoprobe_vmm::Gva;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 
 use super::Engine;
+use super::actions::Holder;
 use super::kernel::Kernel;
+use super::lifecycle::Purpose;
 use super::registry::Registry;
 use super::tasks::{Process, Tasks};
 use crate::definition::parse_place;
@@ -51,6 +53,13 @@ impl Engine {
         }
     }
 
+    /// The probe that stopped the guest last at a hit of `vcpu`. It holds the guest still if the machine
+    /// says so of the vCPU ([`exoprobe_vmm::Vm::held`]).
+    #[must_use]
+    pub fn holder(&self, vcpu: u8) -> Option<Arc<Holder>> {
+        self.path.holders.get(usize::from(vcpu))?.load_full()
+    }
+
     /// The registry, and the kernel that runs or, of a guest that has stopped, ran.
     pub(super) fn look(&self) -> Result<(MutexGuard<'_, Registry>, Arc<Kernel>), ProbeError> {
         let mut registry = self.lock();
@@ -60,7 +69,7 @@ impl Engine {
 
     /// The kernel that runs, as far as it is, or that ran until the guest stopped.
     fn known_kernel(&self, registry: &mut Registry) -> Result<Option<Arc<Kernel>>, AttachError> {
-        match self.path.attach(registry, self.guest.as_ref()) {
+        match self.path.attach(registry, self.guest.as_ref(), Purpose::Question) {
             Err(AttachError::Stopped) => self.path.examine(registry, self.guest.as_ref()).map(Some),
             attached => attached,
         }

@@ -53,6 +53,7 @@ mod types;
 mod values;
 mod wanted;
 
+pub use actions::Holder;
 pub use arguments::ParameterError;
 pub use backtrace::Frame;
 pub use dump::Dumping;
@@ -70,10 +71,11 @@ pub use tasks::{NoTasks, Process};
 pub use threads::AddressSpace;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use exoprobe_introspect::{Btf, SymbolTable};
 use exoprobe_vmm::hidden::TRAMPOLINES;
 use exoprobe_vmm::{ExitHook, GuestClock, Gva};
@@ -83,6 +85,7 @@ use crate::error::{BatchError, ProbeError};
 use crate::events::{EventStore, Ring};
 use crate::status::ProbeStatus;
 use hit::HitPath;
+use lifecycle::Purpose;
 use registry::Registry;
 use returns::Frames;
 use siblings::NameThere;
@@ -101,6 +104,18 @@ pub struct Given {
     pub symbols: Option<SymbolTable>,
     /// Its types.
     pub types: Option<Btf>,
+    /// Types that may be its own: used where the kernel has none in its memory, if its symbols do
+    /// not contradict them.
+    pub found_types: Option<FoundTypes>,
+}
+
+/// Types that were found near a kernel's file.
+#[derive(Debug)]
+pub struct FoundTypes {
+    /// The types.
+    pub types: Arc<Btf>,
+    /// Their file, for messages.
+    pub file: PathBuf,
 }
 
 /// A probe that was registered: what unregistering takes.
@@ -131,7 +146,7 @@ impl Engine {
     /// An engine for `guest`, which keeps the last `events` events for readers.
     #[must_use]
     pub fn new(guest: Arc<dyn Guest>, clock: GuestClock, given: Given, events: usize) -> Self {
-        let Given { symbols, types } = given;
+        let Given { symbols, types, found_types } = given;
         let vcpus = guest.vcpus();
         // A guest from a snapshot may have tasks in slots of before.
         let table = Table::new([].iter(), guest.hidden(), None, None, Vec::new(), true);
@@ -140,9 +155,11 @@ impl Engine {
             rings: (0..vcpus).map(|_| Ring::new(RING_WORDS)).collect(),
             frames: Frames::new(TRAMPOLINES),
             held: (0..vcpus).map(|_| AtomicBool::new(false)).collect(),
+            holders: (0..vcpus).map(|_| ArcSwapOption::empty()).collect(),
             ending: (0..vcpus).map(|_| AtomicU64::new(0)).collect(),
             symbols,
             types: types.map(Arc::new),
+            found_types,
             registry: Mutex::new(Registry::new()),
             rings_of_guest: Mutex::default(),
             guest: Arc::downgrade(&guest),
@@ -235,7 +252,7 @@ impl Engine {
         let mut registry = self.lock();
         let first = probes.first().map(|p| p.definition().event_name()).unwrap_or_default();
         let guest = self.guest.as_ref();
-        self.path.attach(&mut registry, guest).map_err(|error| BatchError {
+        self.path.attach(&mut registry, guest, Purpose::Probes).map_err(|error| BatchError {
             index: 0,
             name: first,
             error: error.into(),
@@ -403,7 +420,7 @@ impl Engine {
     }
 
     /// Puts jmps in place of the int3s of those probes that may have one, and says of the others why not
-    /// ([`ProbeStatus::reason`]). To be called now and then; not by handlers.
+    /// ([`ProbeStatus::unoptimized_reason`]). To be called now and then; not by handlers.
     pub fn optimize(&self) -> Optimization {
         let mut registry = self.lock();
         self.path.optimize(&mut registry, self.guest.as_ref())

@@ -244,7 +244,7 @@ impl HitPath {
         registry.unwatchable.retain(|at| !is_lost(at));
         self.lose_text(registry, guest, &lost, wait);
         registry.kernel = Some(Arc::new(kernel.with_modules(loaded)));
-        registry.optimizer.changed = true;
+        registry.optimizer.note_change();
         self.publish(registry, guest);
         self.advance(registry, guest, wait);
     }

@@ -118,6 +118,14 @@ impl Optimizer {
         self.why_not.insert(at, "busy: a task was within what the jmp would cover".into());
     }
 
+    /// Probes, their text or what they may do have changed: the next pass looks at all sites again, and
+    /// reasons of the last one hold no more, but of sites that it leaves alone.
+    pub(super) fn note_change(&mut self) {
+        self.changed = true;
+        let Self { why_not, busy, passes, .. } = self;
+        why_not.retain(|at, _| busy.get(at).is_some_and(|(_, until)| *passes + 1 < *until));
+    }
+
     pub(super) fn why_not(&self, at: Gva) -> Option<&Arc<str>> {
         self.why_not.get(&at)
     }
@@ -232,6 +240,7 @@ impl HitPath {
         registry.optimizer.passes += 1;
         let Registry { optimizer, sites, .. } = &mut *registry;
         optimizer.busy.retain(|at, _| sites.contains_key(at));
+        optimizer.why_not.retain(|at, _| sites.contains_key(at));
         if !optimizer.changed && optimizer.busy.is_empty() {
             return Optimization { total: optimizer.installed.len(), ..Optimization::default() };
         }

@@ -191,7 +191,7 @@ fn check_instruction(
     insn::check_boundary(bounds.start, &bytes, at).map_err(ProbeError::Boundary)?;
     let skip = usize::try_from(at.0.wrapping_sub(bounds.start.0)).unwrap_or(usize::MAX);
     let bytes = bytes.get(skip..).ok_or(ProbeError::NotText(at))?;
-    Ok(insn::analyze(bytes, at, kernel.assurances)?)
+    Ok(insn::analyze(bytes, at, kernel.assurances())?)
 }
 
 /// Checks all that can be told from the definition alone.

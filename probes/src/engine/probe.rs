@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
-use crossbeam_queue::ArrayQueue;
 use exoprobe_vmm::Gva;
 
 use super::arguments::Arguments;
@@ -12,7 +11,7 @@ use super::follower::Follower;
 use super::handlers::{
     EntryHandler, FaultHandler, Kprobe, Kretprobe, NewProbe, PostHandler, PreHandler, ReturnHandler,
 };
-use super::returns::{Active, Watch};
+use super::returns::{Instances, Watch};
 use crate::definition::{Action, Field, Filter, Flag, ProbeDefinition, ReturnMode};
 use crate::latency::Timed;
 use crate::trigger::Triggers;
@@ -61,15 +60,14 @@ pub(crate) struct Returns {
     pub(crate) entry_handler: Option<EntryHandler>,
     pub(crate) mode: ReturnMode,
     pub(crate) maxactive: u32,
-    /// Instances that are not in use.
-    pub(crate) pool: ArrayQueue<Box<Active>>,
+    pub(crate) instances: Instances,
     /// In the mode `site`: places that its calls return to, so far.
     pub(crate) sites: AtomicU32,
     /// Where those in use are found, in the mode `site`.
     pub(crate) watched: Box<[Watch]>,
     /// How long its calls took, as far as they are recorded.
     pub(crate) timed: Timed,
-    /// What has its instances in place of `pool`, once the guest has code for its returns.
+    /// What has its instances in place of `instances`, once the guest has code for its returns.
     pub(crate) follower: ArcSwapOption<Follower>,
 }
 
@@ -246,8 +244,7 @@ impl Returns {
         vcpus: u8,
     ) -> Self {
         let maxactive = maxactive(definition, vcpus);
-        let pool = ArrayQueue::new(usize::try_from(maxactive).expect("at most 4096"));
-        while pool.push(Box::new(Active::new(data_size))).is_ok() {}
+        let instances = Instances::new(maxactive, data_size);
         let watched = match definition.return_mode {
             ReturnMode::Site => (0..maxactive).map(|_| Watch::default()).collect(),
             ReturnMode::Trampoline => Box::default(),
@@ -255,12 +252,11 @@ impl Returns {
         let mode = definition.return_mode;
         let (sites, follower) = (AtomicU32::new(0), ArcSwapOption::empty());
         let timed = Timed::default();
-        Self { handler, entry_handler, mode, maxactive, pool, sites, watched, timed, follower }
+        Self { handler, entry_handler, mode, maxactive, instances, sites, watched, timed, follower }
     }
 
     /// Instances in use.
     pub(crate) fn active(&self) -> u32 {
-        self.maxactive
-            - u32::try_from(self.pool.len()).unwrap_or(self.maxactive).min(self.maxactive)
+        self.instances.in_use()
     }
 }

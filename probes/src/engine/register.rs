@@ -97,9 +97,6 @@ impl HitPath {
         place::check(&mut probe)?;
         let definition = probe.definition();
         let name = (definition.group().to_owned(), definition.event_name());
-        if there == NameThere::Refused && registry.ids(&name.0, &name.1).is_ok() {
-            return Err(ProbeError::NameTaken(format!("{}/{}", name.0, name.1)));
-        }
         registry.check_room(definition, guest.vcpus())?;
         let kernel = registry.kernel.clone();
         let (found, waits_for) = self.find_place(registry, definition)?;
@@ -108,6 +105,10 @@ impl HitPath {
         probe.set_at(found.at);
         if let (Some(kernel), None) = (&kernel, &waits_for) {
             self.learn_arguments(registry, kernel, &probe, &found)?;
+        }
+        // Last, as in the kernel: a definition with another fault has that one reported.
+        if there == NameThere::Refused && registry.ids(&name.0, &name.1).is_ok() {
+            return Err(ProbeError::NameTaken(format!("{}/{}", name.0, name.1)));
         }
         registry.join(&probe)?;
         let state = match (kernel, waits_for) {
@@ -183,7 +184,7 @@ impl HitPath {
         places: &BTreeSet<Gva>,
         wait: Wait,
     ) -> Result<(), Unsettled> {
-        registry.optimizer.changed = true;
+        registry.optimizer.note_change();
         // On vCPUs' threads nothing is settled that could be optimized: marks, and return sites.
         if wait == Wait::ForVcpus {
             self.unoptimize(registry, guest, places.iter());

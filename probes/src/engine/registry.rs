@@ -17,11 +17,11 @@ use super::table::Site;
 use super::text;
 use crate::definition::{Action, ProbeDefinition, ProbeKind};
 use crate::error::ProbeError;
-use crate::status::{ProbeStatus, StatusFlag};
+use crate::status::{ProbeState, ProbeStatus, StatusFlag};
 
 /// Longest function that is decoded, in bytes.
 const FUNCTION_MAX: u64 = 1 << 20;
-/// Most instances of all return probes: some 300 MiB.
+/// Most instances of all return probes together, in use or not: 1,024 probes with the largest maxactive.
 pub(super) const INSTANCES_MAX: usize = 1 << 22;
 
 /// The books of one engine.
@@ -41,6 +41,8 @@ pub(crate) struct Registry {
     pub(super) own_symbols: Option<SymbolTable>,
     /// Its own types, once they were asked for.
     pub(super) own_types: Option<Arc<Btf>>,
+    /// The types that were found near its file are another kernel's, which was logged.
+    pub(super) found_foreign: bool,
     pub(super) modules: Modules,
     /// Where calls return to that cannot be watched.
     pub(super) unwatchable: HashSet<Gva>,
@@ -95,6 +97,7 @@ impl Registry {
             entry: None,
             own_symbols: None,
             own_types: None,
+            found_foreign: false,
             modules: Modules::default(),
             unwatchable: HashSet::new(),
             instances: 0,
@@ -242,10 +245,7 @@ impl Registry {
             [&books.recorded, &books.filtered, &books.lost].map(|b| b.load(Ordering::Acquire));
         let (addr, reason) = match state {
             State::Pending(reason) => (None, Some(reason.clone())),
-            State::Placed(at) => {
-                (Some(probe.at()), self.optimizer.why_not(*at).map(|why| why.to_string()))
-            }
-            State::Gone => (Some(probe.at()), None),
+            State::Placed(_) | State::Gone => (Some(probe.at()), None),
         };
         let site = registered.placed().and_then(|at| self.sites.get(&at));
         let optimized = site.is_some_and(|site| self.optimizer.is_installed(site.at));
@@ -256,6 +256,9 @@ impl Registry {
             (StatusFlag::Optimized, optimized && probe.is_enabled()),
             (StatusFlag::Clobbered, site.is_some_and(|site| site.clobbered)),
         ];
+        let flags: Vec<_> = flags.into_iter().filter(|(_, is)| *is).map(|(flag, _)| flag).collect();
+        let state = ProbeState::of(&flags, self.switched_on);
+        let why_not = || Some(self.optimizer.why_not(registered.placed()?)?.to_string());
         let returns = probe.returns();
         let of_event = self.ids(&probe.group, &probe.event).map_or(1, <[u32]>::len);
         ProbeStatus {
@@ -268,8 +271,10 @@ impl Registry {
             addr,
             enabled: probe.is_shown(),
             triggers: probe.triggers().map_or(0, |triggers| triggers.list().len()),
-            flags: flags.into_iter().filter(|(_, is)| *is).map(|(flag, _)| flag).collect(),
+            state,
+            flags,
             reason,
+            unoptimized_reason: (state == ProbeState::Armed).then(why_not).flatten(),
             hits: books.hits.load(Ordering::Acquire),
             nmissed: books.nmissed.load(Ordering::Acquire),
             recorded,

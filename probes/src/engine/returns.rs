@@ -6,7 +6,7 @@
 //! that breaks this (by jumping into trampolines) gets its own instances mixed up, and nothing else.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::atomic::AtomicCell;
@@ -21,8 +21,10 @@ const THREAD_SIZE: u64 = 16 << 10;
 /// What a return pops.
 pub(crate) const RETURN_ADDRESS_LEN: u64 = 8;
 const FREE: u64 = 0;
+/// Instances of a probe that are kept while no call is in them.
+const SPARE_MOST: usize = 16;
 
-/// An instance of a return probe, in its pool or in use.
+/// An instance of a return probe, spare or in use.
 pub(crate) struct Active {
     pub(crate) instance: Instance,
     /// Arguments of the call, for the probe's record.
@@ -46,13 +48,61 @@ impl Active {
     }
 }
 
+impl Drop for Active {
+    /// Drops the instances of the same call one by one: a call may have one of each of 100,000 probes, and
+    /// a drop within a drop for each would overflow the stack.
+    fn drop(&mut self) {
+        let mut next = self.next.take();
+        while let Some(mut active) = next {
+            next = active.next.take();
+        }
+    }
+}
+
 /// Gives an instance back to its probe.
 pub(crate) fn recycle(mut active: Box<Active>) {
     if let Some(probe) = active.probe.take()
         && let Some(returns) = probe.returns()
     {
-        // The pool has room for all of its own.
-        let _ = returns.pool.push(active);
+        returns.instances.give_back(active);
+    }
+}
+
+/// The instances of a return probe. They are made when calls need them, and most of those that are not in use any
+/// more are freed: what a probe costs goes by the calls under way, not by its maxactive.
+pub(crate) struct Instances {
+    /// How many may be in use: its maxactive.
+    most: u32,
+    /// Bytes that each has for its handlers.
+    data_size: usize,
+    in_use: AtomicU32,
+    /// Some that are not in use, so that a hit seldom allocates.
+    spare: ArrayQueue<Box<Active>>,
+}
+
+impl Instances {
+    pub(crate) fn new(most: u32, data_size: usize) -> Self {
+        let spare = usize::try_from(most).map_or(SPARE_MOST, |most| most.clamp(1, SPARE_MOST));
+        Self { most, data_size, in_use: AtomicU32::new(0), spare: ArrayQueue::new(spare) }
+    }
+
+    /// One for a call; `None` when all are in use.
+    pub(crate) fn take(&self) -> Option<Box<Active>> {
+        let one_more = |in_use| (in_use < self.most).then_some(in_use + 1);
+        self.in_use.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
+        Some(self.spare.pop().unwrap_or_else(|| Box::new(Active::new(self.data_size))))
+    }
+
+    /// The end of what [`Self::take`] began. Frees the instance where enough are spare.
+    fn give_back(&self, active: Box<Active>) {
+        // Before the count goes down, so that the next call finds it.
+        let _ = self.spare.push(active);
+        self.in_use.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// How many are in use.
+    pub(crate) fn in_use(&self) -> u32 {
+        self.in_use.load(Ordering::Acquire)
     }
 }
 
@@ -224,5 +274,58 @@ impl Iterator for Chain {
         let mut first = self.0.take()?;
         self.0 = first.next.take();
         Some(first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_of_very_many_probes_is_dropped_on_a_small_stack() {
+        const STACK: usize = 256 << 10;
+        let drops = || {
+            let frames = Frames::new(1);
+            let index = frames.claim(Gva(1)).unwrap();
+            (0..200_000).for_each(|_| frames.add(index, Box::new(Active::new(0))));
+            drop(frames);
+        };
+        std::thread::Builder::new().stack_size(STACK).spawn(drops).unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn instances_are_made_for_calls_and_never_more_than_maxactive() {
+        const MOST: u32 = 4096;
+        let instances = Instances::new(MOST, 8);
+        assert_eq!((instances.in_use(), instances.spare.len()), (0, 0), "none before a call");
+        let taken: Vec<_> = std::iter::from_fn(|| instances.take()).collect();
+        assert_eq!((taken.len(), instances.in_use()), (4096, MOST));
+        assert!(instances.take().is_none());
+        taken.into_iter().for_each(|active| instances.give_back(active));
+        assert_eq!((instances.in_use(), instances.spare.len()), (0, SPARE_MOST));
+        let few = Instances::new(1, 0);
+        let one = few.take().unwrap();
+        assert!(few.take().is_none());
+        few.give_back(one);
+        assert!(few.take().is_some());
+    }
+
+    #[test]
+    fn vcpus_never_have_more_than_maxactive() {
+        let instances = Instances::new(3, 0);
+        let most = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        let Some(active) = instances.take() else { continue };
+                        most.fetch_max(instances.in_use(), Ordering::Relaxed);
+                        instances.give_back(active);
+                    }
+                });
+            }
+        });
+        assert_eq!(instances.in_use(), 0);
+        assert!(most.into_inner() <= 3);
     }
 }

@@ -127,7 +127,7 @@ impl Engine {
     pub fn allow_optimization(&self, on: bool) {
         let mut registry = self.lock();
         registry.optimizer.allowed = on;
-        registry.optimizer.changed = true;
+        registry.optimizer.note_change();
         if !on {
             let places: Vec<Gva> = registry.sites.keys().copied().collect();
             self.path.unoptimize(&mut registry, self.guest.as_ref(), places.iter());

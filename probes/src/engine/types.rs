@@ -24,9 +24,31 @@ impl HitPath {
         if let Some(types) = self.types.as_ref().or(registry.own_types.as_ref()) {
             return Ok(Arc::clone(types));
         }
-        let found = Arc::new(Btf::read(&kernel.memory(), &kernel.symbols)?);
-        tracing::info!(types = found.len(), "types from the guest's memory");
+        let found = match Btf::read(&kernel.memory(), &kernel.symbols) {
+            Ok(own) => {
+                tracing::info!(types = own.len(), "types from the guest's memory");
+                Arc::new(own)
+            }
+            Err(NoTypes::None) => self.found_types(registry, kernel).ok_or(NoTypes::None)?,
+            Err(error) => return Err(error),
+        };
         Ok(Arc::clone(registry.own_types.insert(found)))
+    }
+
+    /// The types that were found near the kernel's file, if they can be those of the kernel that
+    /// runs.
+    fn found_types(&self, registry: &mut Registry, kernel: &Kernel) -> Option<Arc<Btf>> {
+        let found = self.found_types.as_ref().filter(|_| !registry.found_foreign)?;
+        let file = found.file.display();
+        if let Err(reason) = found.types.check_kernel(&kernel.symbols) {
+            registry.found_foreign = true;
+            tracing::warn!(
+                "{file} is not used: {reason}; give this kernel's types with --btf FILE"
+            );
+            return None;
+        }
+        tracing::info!(types = found.types.len(), "types from {file}");
+        Some(Arc::clone(&found.types))
     }
 
     /// Has a definition's arguments as the tracer lists them, where the kernel and its types are known by now.
@@ -67,7 +89,8 @@ impl HitPath {
 }
 
 impl Engine {
-    /// The kernel's types: those that were given, or, where it has them in its memory, its own.
+    /// The kernel's types: those that were given; else its own, where it has them in its memory;
+    /// else those found near its file.
     ///
     /// # Errors
     /// [`ProbeError::Types`] where it has none, [`ProbeError::Attach`].

@@ -7,6 +7,7 @@ mod line;
 mod look;
 mod origin;
 mod ring;
+mod select;
 mod show;
 mod store;
 #[cfg(test)]
@@ -18,6 +19,7 @@ pub use line::trace_header;
 pub(crate) use look::field_value;
 pub(crate) use origin::Origin;
 pub(crate) use ring::{Record, Returned, Ring, Shape, TextPlace};
+pub use select::EventSelection;
 pub(crate) use show::{Shown, TextList, show_symbol};
 pub use store::{Event, EventPage, EventStore, StackFrame, TraceText};
 pub(crate) use store::{Hit, Step};

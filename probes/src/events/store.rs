@@ -1,7 +1,6 @@
 //! The last events, by sequence number.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
@@ -10,6 +9,7 @@ use tokio::sync::watch;
 use super::buffer::{Control, Page, Stored, TraceBuffer};
 use super::origin::Origin;
 use super::ring::Record;
+use super::select::EventSelection;
 
 /// One hit of one probe.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -64,8 +64,10 @@ pub struct StackFrame {
 /// Events from some sequence number on.
 #[derive(Clone, Debug, Default)]
 pub struct EventPage {
-    /// In order of sequence, without a gap.
+    /// In order of sequence; without a gap where all are selected.
     pub events: Vec<Arc<Event>>,
+    /// Sequence number that the page starts at: events before it are lost, or were not asked for.
+    pub start: u64,
     /// Sequence number to ask for next.
     pub next: u64,
     /// Events asked for that the store no longer has.
@@ -101,6 +103,8 @@ struct Kept {
     hits: VecDeque<Hit>,
     /// Sequence number of the next event.
     next: u64,
+    /// Sequence number of the first event after [`EventStore::clear`].
+    cleared: u64,
     buffer: TraceBuffer,
     snapshot: Option<Arc<Page>>,
 }
@@ -109,6 +113,11 @@ impl Kept {
     /// The trace, and the hits that it is of.
     fn parts(&mut self) -> (&mut TraceBuffer, Stored<'_>) {
         (&mut self.buffer, Stored { hits: &self.hits, next: self.next })
+    }
+
+    /// Sequence number of the oldest.
+    fn first(&self) -> u64 {
+        self.next - self.hits.len() as u64
     }
 
     fn control(&mut self, control: Control) {
@@ -138,7 +147,7 @@ impl EventStore {
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         let (buffer, snapshot) = (TraceBuffer::default(), None);
-        let kept = Kept { hits: VecDeque::new(), next: 1, buffer, snapshot };
+        let kept = Kept { hits: VecDeque::new(), next: 1, cleared: 1, buffer, snapshot };
         Self { kept: Mutex::new(kept), capacity: capacity.max(1), latest: watch::Sender::new(0) }
     }
 
@@ -171,10 +180,35 @@ impl EventStore {
     /// Up to `max` events from sequence number `from` on (0 and 1 both mean the first).
     #[must_use]
     pub fn read(&self, from: u64, max: usize) -> EventPage {
-        let (start, lost, hits) = self.hits(from..u64::MAX, max);
+        self.read_selected(from, max, &EventSelection::default())
+    }
+
+    /// As [`Self::read`], up to `max` of the events that are selected. Lost ones count whether selected or not.
+    #[must_use]
+    pub fn read_selected(&self, from: u64, max: usize, selection: &EventSelection) -> EventPage {
+        let (start, lost, next, hits) = self.hits(from, max, selection);
         let event = |(seq, hit): (u64, Hit)| Arc::new(hit.origin.event(seq, hit.vcpu, &hit.record));
-        let events: Vec<Arc<Event>> = (start..).zip(hits).map(event).collect();
-        EventPage { next: start + events.len() as u64, lost, events }
+        let events = hits.into_iter().map(event).collect();
+        EventPage { events, start, next, lost }
+    }
+
+    /// Sequence number from which on there are `count` selected events, or of the oldest where there are fewer.
+    #[must_use]
+    pub fn start_of_last(&self, count: usize, selection: &EventSelection) -> u64 {
+        let kept = self.lock();
+        let Some(before) = count.checked_sub(1) else { return kept.next };
+        let newest_first = (kept.first()..kept.next).rev().zip(kept.hits.iter().rev());
+        let mut selected = newest_first.filter(|(_, hit)| selection.wants(hit));
+        selected.nth(before).map_or(kept.first(), |(seq, _)| seq)
+    }
+
+    /// Forgets all events, those in `trace` too. Readers are not told that they lost these.
+    pub fn clear(&self) {
+        let mut kept = self.lock();
+        let next = kept.next;
+        kept.hits.clear();
+        kept.cleared = next;
+        kept.buffer.clear(next);
     }
 
     /// Whether events are shown by the tracer's files (`tracing_on`).
@@ -235,16 +269,28 @@ impl EventStore {
         self.lock().snapshot = None;
     }
 
-    /// Hits of some sequence numbers: that of the first, how many before it are lost, and the hits.
-    fn hits(&self, Range { start: from, end }: Range<u64>, max: usize) -> (u64, u64, Vec<Hit>) {
+    /// Selected hits from `from` on, with their sequence numbers; and where that is, how many before are lost, and where
+    /// to go on.
+    fn hits(
+        &self,
+        from: u64,
+        max: usize,
+        selection: &EventSelection,
+    ) -> (u64, u64, u64, Vec<(u64, Hit)>) {
         let kept = self.lock();
-        let first = kept.next - kept.hits.len() as u64;
-        let from = from.clamp(1, kept.next);
-        let start = from.max(first).min(end.max(from));
-        let skip = usize::try_from(start.saturating_sub(first)).expect("at most the capacity");
-        let max = max.min(usize::try_from(end.saturating_sub(start)).unwrap_or(usize::MAX));
-        let hits = kept.hits.iter().skip(skip).take(max).cloned().collect();
-        (start, start - from, hits)
+        let from = from.clamp(kept.cleared, kept.next);
+        let start = from.max(kept.first());
+        let skip = usize::try_from(start - kept.first()).expect("at most the capacity");
+        let numbered = (start..).zip(kept.hits.iter().skip(skip));
+        let selected = numbered.filter(|(_, hit)| selection.wants(hit)).take(max);
+        let hits: Vec<(u64, Hit)> = selected.map(|(seq, hit)| (seq, hit.clone())).collect();
+        // A full page may have more after it.
+        let last = hits.last().filter(|_| hits.len() == max);
+        let next = match max {
+            0 => start,
+            _ => last.map_or(kept.next, |(seq, _)| seq + 1),
+        };
+        (start, start - from, next, hits)
     }
 
     /// Sequence number of the last event, as it changes; 0 before the first.
@@ -256,6 +302,7 @@ impl EventStore {
 
 #[cfg(test)]
 mod tests {
+    use exoprobe_introspect::TaskId;
     use exoprobe_vmm::{GuestClock, Gva};
 
     use super::super::ring::TextPlace;
@@ -325,6 +372,46 @@ mod tests {
 
     fn keep(store: &EventStore, count: usize) {
         store.append(hits(count).map(Step::Keep));
+    }
+
+    #[test]
+    fn selected_events_are_pages_without_the_others() {
+        let store = EventStore::new(10);
+        // Of task 1, 2, 3, 1, 2, 3, ...
+        let of_task = |(number, mut hit): (u32, Hit)| {
+            hit.record.task =
+                Some(TaskId { pid: 1 + number % 3, comm: *b"some_task\0\0\0\0\0\0\0" });
+            Step::Keep(hit)
+        };
+        store.append((0..).zip(hits(12)).map(of_task));
+        let selection = EventSelection { pid: Some(2), ..EventSelection::default() };
+        let numbers = |page: &EventPage| page.events.iter().map(|e| e.seq).collect::<Vec<_>>();
+        let page = store.read_selected(1, 2, &selection);
+        assert_eq!((numbers(&page), page.start, page.next, page.lost), (vec![5, 8], 3, 9, 2));
+        let rest = store.read_selected(page.next, 2, &selection);
+        assert_eq!((numbers(&rest), rest.next, rest.lost), (vec![11], 13, 0));
+        assert_eq!(store.start_of_last(2, &selection), 8);
+        assert_eq!(
+            (store.start_of_last(99, &selection), store.start_of_last(0, &selection)),
+            (3, 13)
+        );
+        let none = EventSelection { comm: Some("other*".to_owned()), ..EventSelection::default() };
+        assert_eq!(store.read_selected(1, 5, &none).next, 13);
+        let comm = EventSelection { comm: Some("some*".to_owned()), ..EventSelection::default() };
+        assert_eq!(store.read_selected(1, 99, &comm).events.len(), 10);
+    }
+
+    #[test]
+    fn cleared_events_are_not_lost_ones() {
+        let store = EventStore::new(4);
+        keep(&store, 6);
+        store.clear();
+        let page = store.read(1, 9);
+        assert_eq!((page.events.len(), page.start, page.next, page.lost), (0, 7, 7, 0));
+        assert_eq!(store.trace().text, "");
+        keep(&store, 6);
+        let page = store.read(1, 9);
+        assert_eq!((page.events.len(), page.start, page.lost), (4, 9, 2));
     }
 
     /// How many lines, events written, and the runs that are lost.

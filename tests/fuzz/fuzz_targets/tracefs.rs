@@ -110,7 +110,7 @@ fn run(tracer: &Tracer, line: &str) {
 
 fuzz_target!(|data: &str| {
     let (guest, symbols) = &*MACHINE;
-    let given = Given { symbols: Some(symbols.clone()), types: None };
+    let given = Given { symbols: Some(symbols.clone()), ..Given::default() };
     let guest = Arc::clone(guest) as Arc<dyn Guest>;
     let engine = Arc::new(Engine::new(guest, GuestClock::default(), given, 16));
     let tracer = Tracer::new(engine, 1);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use exoprobe_lab::job::{Job, RESULTS, Step};
 use exoprobe_tests::harness::{
-    LACKS_ENV, NO_DEBUG_INFO, NO_FUSE, PART_ENV, PROGRESS_ENV, REPORT_ENV,
+    LACKS_ENV, NO_DEBUG_INFO, NO_FUSE, NO_PYTHON, NO_SHELL, PART_ENV, PROGRESS_ENV, REPORT_ENV,
 };
 use exoprobe_tests::{GUEST_ENV, STRESS_SECONDS_ENV};
 
@@ -126,8 +126,10 @@ impl Plan {
     pub(crate) fn may_skip(self, test: &str, reason: &str) -> bool {
         let lacks = self.machine().lacks.split(';').filter_map(|lack| lack.split_once('='));
         let told = lacks.into_iter().any(|(_, why)| why == reason);
-        // What needs no VM is compared here, where binutils and pahole are; mounts need no VMX either.
-        let told = told || matches!(reason, ONCE | NO_DEBUG_INFO | NO_FUSE);
+        // What needs no VM is compared here, where binutils and pahole are; mounts need no VMX either, Python's packages
+        // come from the network, and the lab has no shell.
+        let is_elsewhere = matches!(reason, ONCE | NO_DEBUG_INFO | NO_FUSE | NO_PYTHON | NO_SHELL);
+        let told = told || is_elsewhere;
         told || (self != Self::Stock && test.starts_with(STOCK_SUITE))
     }
 

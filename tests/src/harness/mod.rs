@@ -15,7 +15,7 @@ use std::sync::Arc;
 use libtest_mimic::Arguments;
 
 pub use case::{Case, Run, VCPU_COUNTS};
-pub use need::{LACKS_ENV, Lack, NO_DEBUG_INFO, NO_FUSE, Need};
+pub use need::{LACKS_ENV, Lack, NO_DEBUG_INFO, NO_FUSE, NO_PYTHON, NO_SHELL, Need};
 pub use report::{Outcome, Record};
 use session::Session;
 

@@ -42,6 +42,10 @@ pub enum Need {
     DebugInfo,
     /// File systems of programs: `/dev/fuse` opens, and root may mount.
     Fuse,
+    /// Python with the packages that `scripts/python.sh` installs, and this source tree.
+    Python,
+    /// A user's shell: bash, and curl of 7.76 or later.
+    Shell,
 }
 
 /// Why a place does not have what a case needs.
@@ -59,11 +63,17 @@ pub const NO_DEBUG_INFO: &str = "no vmlinux.debug here: `make guest` makes one";
 /// Why a case that needs [`Need::Fuse`] is skipped where there is none.
 pub const NO_FUSE: &str = "no /dev/fuse that opens here, or not run by root";
 
+/// Why a case that needs [`Need::Python`] is skipped where its packages cannot be installed.
+pub const NO_PYTHON: &str = "no python3-venv or no source tree here: `make setup` installs it";
+
+/// Why a case that needs [`Need::Shell`] is skipped where there is none.
+pub const NO_SHELL: &str = "no bash, or no curl that knows --fail-with-body";
+
 /// Names what a place lacks that only its owner knows: `need=reason`, several with `;` between.
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 14] = [
+const NAMES: [(Need, &str); 16] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
@@ -78,6 +88,8 @@ const NAMES: [(Need, &str); 14] = [
     (Need::StockKernel, "stock_kernel"),
     (Need::DebugInfo, "debug_info"),
     (Need::Fuse, "fuse"),
+    (Need::Python, "python"),
+    (Need::Shell, "shell"),
 ];
 
 /// A text of [`LACKS_ENV`] that nobody can follow.
@@ -136,6 +148,16 @@ impl Need {
             Self::Fuse => {
                 let opened = File::options().read(true).write(true).open("/dev/fuse");
                 require(opened.is_ok() && Self::Root.lack().is_none(), NO_FUSE)
+            }
+            Self::Python => {
+                let ran = Command::new("python3").args(["-c", "import venv, ensurepip"]).output();
+                let ran = ran.is_ok_and(|output| output.status.success());
+                require(ran && crate::python::script().exists(), NO_PYTHON)
+            }
+            Self::Shell => {
+                let curl = "curl --help all | grep -q -e --fail-with-body";
+                let ran = Command::new("bash").args(["-c", curl]).output();
+                require(ran.is_ok_and(|output| output.status.success()), NO_SHELL)
             }
         }
     }

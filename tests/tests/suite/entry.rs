@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, TestGuest, cases, host, kernel_symbols};
-use exoprobe_vmm::layout::HIDDEN_GVAS;
+use exoprobe_vmm::layout::HIDDEN_GVA;
 use exoprobe_vmm::paging::{PagingMode, translate};
 use exoprobe_vmm::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry, Vm, kvm_regs};
 
@@ -166,7 +166,7 @@ fn check_entry(said: &Said) -> Gva {
     let symbols = kernel_symbols();
     let function = symbols.function_at(rip).expect("in the kernel's text");
     assert!(function.name.starts_with("secondary_startup_64"), "{rip}: {}", function.name);
-    assert_eq!(hidden, HIDDEN_GVAS[0]);
+    assert_eq!(hidden, HIDDEN_GVA);
     hidden
 }
 

@@ -1,10 +1,13 @@
+mod adding;
 mod api;
 mod boot;
 mod calls;
 mod counts;
 mod dead;
+mod docs;
 mod early;
 mod entry;
+mod events;
 mod everywhere;
 mod faults;
 mod filters;
@@ -13,11 +16,15 @@ mod hits;
 mod holds;
 mod kernel_6_12;
 mod lifecycle;
+mod messages;
+mod moments;
+mod openapi;
 mod optimize;
 mod own_symbols;
 mod program;
 mod refusals;
 mod registration;
+mod resident;
 mod returns;
 mod slots;
 mod smp;
@@ -32,17 +39,21 @@ mod triggers;
 mod types;
 mod usermem;
 mod values;
+mod vectors;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 33] = [
+pub(crate) const ALL: [&[Case]; 41] = [
+    adding::CASES,
     api::CASES,
     boot::CASES,
     calls::CASES,
     counts::CASES,
     dead::CASES,
+    docs::CASES,
     early::CASES,
     entry::CASES,
+    events::CASES,
     everywhere::CASES,
     faults::CASES,
     filters::CASES,
@@ -51,15 +62,19 @@ pub(crate) const ALL: [&[Case]; 33] = [
     holds::CASES,
     kernel_6_12::CASES,
     lifecycle::CASES,
+    messages::CASES,
+    moments::CASES,
+    openapi::CASES,
     optimize::CASES,
     own_symbols::CASES,
     program::CASES,
     refusals::CASES,
     registration::CASES,
+    resident::CASES,
     returns::CASES,
     smp::CASES,
-    stacks::CASES,
     source_lines::CASES,
+    stacks::CASES,
     stock::CASES,
     stress::CASES,
     tasks::CASES,
@@ -69,4 +84,5 @@ pub(crate) const ALL: [&[Case]; 33] = [
     types::CASES,
     usermem::CASES,
     values::CASES,
+    vectors::CASES,
 ];

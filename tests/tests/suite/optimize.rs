@@ -47,7 +47,7 @@ fn reason(guest: &TestGuest, event: &str) -> String {
     guest.engine.optimize();
     let status = guest.status(event);
     assert!(!status.flags.contains(&StatusFlag::Optimized), "{status:?}");
-    status.reason.unwrap_or_default()
+    status.unoptimized_reason.unwrap_or_default()
 }
 
 fn breakpoints(guest: &TestGuest) -> u64 {
@@ -410,7 +410,8 @@ fn the_service_optimizes_by_itself_and_can_be_told_not_to() {
         }
     };
     let why = |probe: &serde_json::Value, rule: &str| {
-        probe["optimized"] == false && probe["reason"].as_str().is_some_and(|r| r.starts_with(rule))
+        probe["optimized"] == false
+            && probe["unoptimized_reason"].as_str().is_some_and(|r| r.starts_with(rule))
     };
     until("refused", &|probes| why(&probes[0], "other-probe: ") && why(&probes[1], "memory: "));
     assert_eq!(ask("DELETE", "/v1/probes/memory", "").status, 204);
@@ -427,6 +428,6 @@ fn the_service_optimizes_by_itself_and_can_be_told_not_to() {
 
 fn rule(status: &ProbeStatus) -> Option<String> {
     let optimized = status.flags.contains(&StatusFlag::Optimized);
-    let reason = status.reason.as_deref().unwrap_or("none given");
+    let reason = status.unoptimized_reason.as_deref().unwrap_or("none given");
     (!optimized).then(|| reason.split(": ").next().unwrap_or(reason).to_owned())
 }

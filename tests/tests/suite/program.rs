@@ -9,13 +9,17 @@ use std::time::{Duration, Instant};
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::http::{self, Answer};
-use exoprobe_tests::{PATIENCE, Running, Service, TestGuest, cases, exoprobe, finish, guest_file};
+use exoprobe_tests::{
+    PATIENCE, Running, Service, TestGuest, cases, exoprobe, finish, guest_file, host,
+};
 
 pub(crate) const CASES: &[Case] = cases![
     bad_images_are_refused_before_anything_runs,
     a_host_without_kvm_says_what_to_do,
     a_user_without_the_right_to_kvm_is_told_how_to_get_it needs [Kvm, GuardedKvm, Root],
     doctor_names_what_it_found,
+    a_host_that_emulates_says_what_to_expect_and_fast_boot_what_it_adds,
+    a_corrupt_payload_is_refused_where_it_is_unpacked_here,
     a_socket_in_use_is_refused_and_a_stale_one_replaced,
     a_bzimage_alone_is_probed_from_its_beginning_and_sigterm_ends_it_cleanly,
     tcp_needs_a_token needs [Kvm, Loopback],
@@ -129,6 +133,52 @@ fn doctor_names_what_it_found() {
     assert!(found.to_string().contains("breakpoint"), "{found}");
 }
 
+fn a_host_that_emulates_says_what_to_expect_and_fast_boot_what_it_adds() {
+    let (kernel, initramfs) = (guest_file("bzImage"), guest_file("initramfs.cpio"));
+    let args = ["--kernel", kernel.to_str().unwrap(), "--initramfs", initramfs.to_str().unwrap()];
+    let cmdline = ["--cmdline", "console=ttyS0 -- --an-argument-of-init"];
+    let service = Service::start(&[&args[..], &cmdline, &["--fast-boot"]].concat());
+    let deadline = Instant::now() + PATIENCE;
+    // The kernel prints its command line among the first lines, and all of them come at once.
+    let console = loop {
+        let console = service.ok(&["vm", "console"]);
+        if console.contains("Kernel command line") {
+            break console;
+        }
+        assert!(Instant::now() < deadline, "{console}");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let log = service.log();
+    let added = log
+        .lines()
+        .find_map(|line| line.split_once("--fast-boot added to the kernel command line: "));
+    let words = added.unwrap_or_else(|| panic!("{log}")).1;
+    assert!(words.contains("initcall_blacklist=slab_sysfs_init"), "{words}");
+    let line = console.lines().find(|line| line.contains("Command line:")).expect(&console);
+    let (kernel, init) = line.split_once(" -- ").expect(line);
+    assert!(kernel.contains(words) && init.trim() == "--an-argument-of-init", "{line}");
+    let software = host().profile().software;
+    assert_eq!(log.contains("this host has software-only KVM"), software.is_some(), "{log}");
+    let doctor = finish(exoprobe().arg("doctor"), PATIENCE);
+    let text = String::from_utf8_lossy(&doctor.stdout);
+    assert_eq!(text.contains("--fast-boot"), software.is_some(), "{text}");
+}
+
+fn a_corrupt_payload_is_refused_where_it_is_unpacked_here() {
+    if host().profile().software.is_none() {
+        // There the guest's own decompressor finds it out.
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut image = std::fs::read(guest_file("bzImage")).unwrap();
+    let middle = image.len() / 2;
+    image[middle..middle + 4096].fill(0xff);
+    let path = dir.path().join("bzImage");
+    std::fs::write(&path, image).unwrap();
+    let error = refused(&["--kernel", path.to_str().unwrap()]);
+    assert!(error.contains("cannot be unpacked") && error.contains("corrupt"), "{error}");
+}
+
 fn a_socket_in_use_is_refused_and_a_stale_one_replaced() {
     let snapshot = snapshot();
     let mut service = Service::start(&["--restore", &snapshot]);
@@ -226,7 +276,7 @@ fn the_command_line_does_the_main_job() {
         serde_json::from_str(&service.ok(&["--json", "probe", "show", "getpid"])).unwrap();
     assert_eq!(json["hits"], 1000);
     let _ = service.ok(&["probe", "disable", "getpid"]);
-    assert!(service.ok(&["probe", "list"]).contains("DISABLED"));
+    assert!(service.ok(&["probe", "list"]).contains("disabled"));
     let _ = service.ok(&["probe", "enable", "getpid"]);
     let events = service.ok(&["events", "--limit", "3"]);
     assert_eq!(events.lines().count(), 3, "{events}");

@@ -353,7 +353,7 @@ fn arguments_of_the_entry_are_there_at_the_return(vcpus: u8) {
         let open = "r:open do_sys_openat2 dfd=$arg1:s32 name=+u0($arg2):ustring $arg16";
         follow(&guest, open, mode);
         guest.engine.optimize();
-        let why = guest.status("write").reason.expect("it cannot be optimized");
+        let why = guest.status("write").unoptimized_reason.expect("it cannot be optimized");
         let rule = if mode == By::Site { "return-mode: " } else { "entry-argument: " };
         assert!(why.starts_with(rule), "{why}");
         assert_eq!(guest.work("par 2 write 50"), 100);

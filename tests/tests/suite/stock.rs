@@ -8,26 +8,45 @@ use exoprobe_tests::{
 use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
 use exoprobe_vmm::{Gva, Vm, VmConfig, paging};
 
+use super::moments::{ask, assert_not_mapped};
 use super::returns::{By, events_of, follow};
 use super::stacks::{held, parts, register};
 
 pub(crate) const CASES: &[Case] = cases![
     a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it needs [HardwareKvm, StockKernel],
+    a_distributions_kernel_is_not_changed_by_questions_at_each_moment_of_its_boot needs [HardwareKvm, StockKernel],
 ];
 
 /// Where the kernel's text lies without KASLR (CONFIG_PHYSICAL_START above the image's mappings).
 const WITHOUT_KASLR: Gva = Gva(0xffff_ffff_8100_0000);
 const STEP: u64 = 2 << 20;
 
-fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
+/// A machine with the distribution's kernel, of which nobody has symbols.
+fn guest() -> TestGuest {
     let config = VmConfig {
         kernel: guest_file("stock/bzImage"),
         cmdline: "console=ttyS0".to_owned(),
         memory_mib: 256,
         ..TestGuest::config("vmlinux", 1)
     };
-    // Nobody has symbols of it.
-    let guest = TestGuest::of_kernel(Vm::create(&host(), &config).expect("it can be made"), None);
+    TestGuest::of_kernel(Vm::create(&host(), &config).expect("it can be made"), None)
+}
+
+fn a_distributions_kernel_is_not_changed_by_questions_at_each_moment_of_its_boot() {
+    let guest = guest();
+    guest.power_on();
+    let moments = guest.at_each_moment_of_boot(|guest| {
+        ask(guest);
+        assert_not_mapped(guest);
+    });
+    println!("asked at {moments} moments");
+    guest.assert_counts_by_name(100);
+    guest.engine.unregister_all().unwrap();
+    guest.assert_unharmed();
+}
+
+fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
+    let guest = guest();
     guest.power_on();
     guest.wait_for_prompt();
     assert_eq!(guest.work("getpid 1000"), 1000);

@@ -53,7 +53,7 @@ fn processes_are_listed_by_http_and_on_the_command_line() {
     assert_eq!((&json[1]["pid"], &json[1]["comm"]), (&2.into(), &"kthreadd".into()));
     let table = service.ok(&["ps"]);
     assert!(
-        table.lines().any(|line| line.split_whitespace().eq(["2", "-", "-", "-", "kthreadd"])),
+        table.lines().any(|line| line.split_whitespace().eq(["2", "0", "S", "-", "kthreadd"])),
         "{table}"
     );
 }

@@ -181,7 +181,6 @@ const FAULTS: &[(&str, &str, &str, usize)] = &[
     ("p:e __x64_sys_getpid   a=%zz", "EINVAL", "BAD_REG_NAME", 23),
     ("p:e __x64_sys_getpid+3 $arg1", "EINVAL", "NOFENTRY_ARGS", 23),
     ("r:e __x64_sys_getpid x=$arg17", "EINVAL", "TOO_MANY_EARGS", 23),
-    ("p:e __x64_sys_getpid %di:%pd", "ENODATA", "NOSUP_BTFARG", 21),
     (
         "p:e __x64_sys_getpid +0(%sp):u64[64] +0(%sp):u64[64] +0(%sp):u64[64] +0(%sp):u64[64] +0(%sp):u64[64] \
             +0(%sp):u64[64] x=+8(%sp):u8",

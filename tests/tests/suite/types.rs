@@ -4,6 +4,7 @@ use std::path::Path;
 
 use exoprobe_introspect::Btf;
 use exoprobe_introspect::btf::MemberLayout;
+use exoprobe_introspect::btf::sample::Sample;
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, guest_file, http};
 use serde_json::{Value, json};
@@ -13,7 +14,7 @@ pub(crate) const CASES: &[Case] = cases![
     parameters_have_names_and_types,
     definitions_are_shown_as_the_types_have_them,
     types_are_shown_and_what_is_wrong_is_told,
-    without_types_it_is_told_where_to_get_them,
+    foreign_types_are_not_used_and_it_is_told_where_to_get_some,
 ];
 
 /// A member: its declaration without blanks, offset and size in bytes.
@@ -72,11 +73,12 @@ pub(super) fn assert_as_told(types: &Btf, pahole: &Path) {
     }
 }
 
-fn service(with_types: bool) -> Service {
+fn service(types_given: bool) -> Service {
     let (snapshot, types) = (TestGuest::snapshot(1), guest_file("vmlinux.btf"));
     let (snapshot, types) = (snapshot.to_str().unwrap(), types.to_str().unwrap());
-    match with_types {
+    match types_given {
         true => Service::start(&["--restore", snapshot, "--btf", types]),
+        // The types beside its kernel are found.
         false => Service::start(&["--restore", snapshot]),
     }
 }
@@ -134,7 +136,7 @@ fn parameters_have_names_and_types() {
 }
 
 fn definitions_are_shown_as_the_types_have_them() {
-    let service = service(true);
+    let service = service(false);
     let add = |line: &str| service.ok(&["probe", "add", line]);
     let shown = |event: &str| {
         let shown = service.ok(&["--json", "probe", "show", event]);
@@ -180,7 +182,7 @@ fn wait_optimized(service: &Service, event: &str) {
 }
 
 fn types_are_shown_and_what_is_wrong_is_told() {
-    let service = service(true);
+    let service = service(false);
     let shown = service.ok(&["types", "struct file"]);
     assert!(shown.starts_with("struct file {\n") && shown.contains("f_op;"), "{shown}");
     let function = service.ok(&["types", "do_sys_openat2"]);
@@ -208,14 +210,43 @@ fn types_are_shown_and_what_is_wrong_is_told() {
     assert_eq!(service.ok(&["--json", "probe", "list"]).trim(), "[]");
 }
 
-fn without_types_it_is_told_where_to_get_them() {
-    let service = self::service(false);
+/// Boots the tiny guest from a folder where types of another kernel lie beside the kernel.
+fn boot_beside_foreign_types(dir: &Path) -> Service {
+    let mut foreign = Sample::default();
+    let int = foreign.int("int", 4, true);
+    foreign.function("no_function_of_this_kernel", int, &[]);
+    std::fs::write(dir.join("vmlinux.btf"), foreign.bytes()).unwrap();
+    let kernel = dir.join("vmlinux");
+    std::fs::copy(guest_file("vmlinux"), &kernel).unwrap();
+    let initramfs = guest_file("initramfs.cpio");
+    let cmdline = std::fs::read_to_string(guest_file("../cmdline")).unwrap();
+    let [kernel, initramfs] = [&kernel, &initramfs].map(|path| path.to_str().unwrap());
+    let mut args = vec!["--kernel", kernel, "--initramfs", initramfs];
+    args.extend(["--memory", "32", "--cmdline", cmdline.trim_end()]);
+    let service = Service::start(&args);
+    assert!(service.work("ping").starts_with("done "));
+    service
+}
+
+fn foreign_types_are_not_used_and_it_is_told_where_to_get_some() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = boot_beside_foreign_types(dir.path());
     for args in [&["types", "file"][..], &["probe", "add", "p:a do_sys_openat2 dfd"]] {
         let output = service.client(args);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(error.contains("CONFIG_DEBUG_INFO_BTF") && error.contains("--btf FILE"), "{error}");
     }
+    let definition = b"p:e __x64_sys_getpid %di:%pd";
+    let file = "/v1/tracefs/kprobe_events";
+    let refused =
+        http::ask(service.socket(), "POST", file, &["content-type: text/plain"], definition);
+    let problem = refused.json();
+    let expected = (&json!("ENODATA"), &json!("NOSUP_BTFARG"), &json!(21));
+    assert_eq!((&problem["code"], &problem["id"], &problem["position"]), expected, "{problem}");
+    let log = service.log();
+    let warnings = log.lines().filter(|line| line.contains("no_function_of_this_kernel"));
+    assert_eq!(warnings.count(), 1, "{log}");
     let _ = service.ok(&["probe", "add", "p:a do_sys_openat2 name=+0(%si):string dfd=%di:s32"]);
     assert!(service.work("open /dev/null 3").starts_with("done "));
     let hits = events(&service, "a");

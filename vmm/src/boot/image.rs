@@ -5,18 +5,16 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use linux_loader::loader::bootparam::setup_header;
-use linux_loader::loader::{BzImage, Elf, KernelLoader, KernelLoaderResult};
-use vm_memory::GuestAddress;
+use linux_loader::loader::{Elf, KernelLoader, KernelLoaderResult};
+use vm_memory::{GuestAddress, ReadVolatile};
 
+use super::bzimage::{self, Unpacker};
+use super::payload::PayloadError;
 use crate::addr::Gpa;
 use crate::layout::{HIGH_RAM_START, MMIO_GAP_START};
 use crate::memory::{GuestRam, to_usize};
 use crate::paging::PAGE_SIZE;
 
-/// Offset of the 64-bit entry point in a bzImage's protected-mode code (boot.rst).
-const BZIMAGE_ENTRY_64: u64 = 0x200;
-/// `xloadflags` bit 0: the kernel has the 64-bit entry point.
-const XLF_KERNEL_64: u16 = 1;
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 const BZIMAGE_MAGIC: &[u8] = b"HdrS";
 const BZIMAGE_MAGIC_OFFSET: usize = 0x202;
@@ -60,9 +58,17 @@ pub enum ImageError {
         /// The loader's word for it.
         reason: String,
     },
+    /// The kernel that a bzImage carries cannot be unpacked.
+    #[error("{path} cannot be unpacked: {source}")]
+    Payload {
+        /// The bzImage.
+        path: PathBuf,
+        /// Why.
+        source: PayloadError,
+    },
     /// The initramfs does not fit beside the kernel.
     #[error(
-        "initramfs {path} has {size} bytes; {room} bytes of guest memory are free above the kernel: raise the memory size"
+        "initramfs {path} has {size} bytes; {room} bytes of guest memory are free above the kernel: give {needed_mib} MiB of memory or more"
     )]
     InitramfsTooLarge {
         /// The file.
@@ -71,6 +77,8 @@ pub enum ImageError {
         size: u64,
         /// Bytes free.
         room: u64,
+        /// Least RAM in MiB that both fit into.
+        needed_mib: u64,
     },
 }
 
@@ -104,9 +112,12 @@ fn open(path: &Path) -> Result<(File, u64), ImageError> {
     Ok((file, meta.len()))
 }
 
-/// Loads an ELF vmlinux at its physical addresses, or a bzImage at 1 MiB, from where it unpacks
-/// itself to its preferred address.
-pub(super) fn load_kernel(ram: &GuestRam, path: &Path) -> Result<LoadedKernel, ImageError> {
+/// Loads an ELF vmlinux at its physical addresses, or a bzImage as `unpacker` has it.
+pub(super) fn load_kernel(
+    ram: &GuestRam,
+    path: &Path,
+    unpacker: Unpacker,
+) -> Result<LoadedKernel, ImageError> {
     let (mut file, _) = open(path)?;
     let mut head = Vec::new();
     file.by_ref()
@@ -116,16 +127,16 @@ pub(super) fn load_kernel(ram: &GuestRam, path: &Path) -> Result<LoadedKernel, I
     if head.starts_with(ELF_MAGIC) {
         load_elf(ram, path, &mut file, &head)
     } else if head[BZIMAGE_MAGIC_OFFSET.min(head.len())..].starts_with(BZIMAGE_MAGIC) {
-        load_bzimage(ram, path, &mut file)
+        bzimage::load(ram, path, &mut file, unpacker)
     } else {
         Err(ImageError::NotAKernel(path.to_owned()))
     }
 }
 
-fn load_elf(
+pub(super) fn load_elf<F: Read + ReadVolatile + Seek>(
     ram: &GuestRam,
     path: &Path,
-    file: &mut File,
+    file: &mut F,
     head: &[u8],
 ) -> Result<LoadedKernel, ImageError> {
     let class = head.get(4).copied();
@@ -141,54 +152,15 @@ fn load_elf(
     Ok(LoadedKernel { entry: Gpa(loaded.kernel_load.0), end: Gpa(loaded.kernel_end), header: None })
 }
 
-/// Bytes that a bzImage's header says it has: set-up sectors of 512 bytes, the boot sector before them,
-/// and `syssize` paragraphs of 16 bytes (boot.rst).
-fn bzimage_len(header: &setup_header) -> u64 {
-    let sectors = match header.setup_sects {
-        0 => 4,
-        sectors => u64::from(sectors),
-    };
-    (sectors + 1) * 512 + u64::from(header.syssize) * 16
-}
-
-fn load_bzimage(ram: &GuestRam, path: &Path, file: &mut File) -> Result<LoadedKernel, ImageError> {
-    let at = GuestAddress(HIGH_RAM_START.0);
-    let loaded = BzImage::load(ram.as_vm_memory(), None, file, Some(at))
-        .map_err(|e| load_error(ram, path, &e))?;
-    check_end(ram, path, &loaded)?;
-    let header = loaded.setup_header.unwrap_or_default();
-    if header.xloadflags & XLF_KERNEL_64 == 0 {
-        let found = "a bzImage without the 64-bit entry point".to_owned();
-        return Err(ImageError::NotX86_64 { path: path.to_owned(), found });
-    }
-    let (promised, len) = (bzimage_len(&header), file.metadata().map_or(0, |m| m.len()));
-    if len < promised {
-        return Err(ImageError::Load {
-            path: path.to_owned(),
-            mib: ram.size() >> 20,
-            reason: format!("it has {len} of {promised} bytes"),
-        });
-    }
-    let unpacked = header.pref_address.saturating_add(u64::from(header.init_size));
-    if unpacked > low_ram_end(ram) {
-        return Err(ImageError::Load {
-            path: path.to_owned(),
-            mib: ram.size() >> 20,
-            reason: format!("unpacked, the kernel ends at {unpacked:#x}"),
-        });
-    }
-    Ok(LoadedKernel {
-        entry: Gpa(loaded.kernel_load.0 + BZIMAGE_ENTRY_64),
-        end: Gpa(loaded.kernel_end.max(unpacked)),
-        header: Some(header),
-    })
-}
-
-fn load_error(ram: &GuestRam, path: &Path, error: &linux_loader::loader::Error) -> ImageError {
+pub(super) fn load_error(ram: &GuestRam, path: &Path, error: &dyn ToString) -> ImageError {
     ImageError::Load { path: path.to_owned(), mib: ram.size() >> 20, reason: error.to_string() }
 }
 
-fn check_end(ram: &GuestRam, path: &Path, loaded: &KernelLoaderResult) -> Result<(), ImageError> {
+pub(super) fn check_end(
+    ram: &GuestRam,
+    path: &Path,
+    loaded: &KernelLoaderResult,
+) -> Result<(), ImageError> {
     if loaded.kernel_end > low_ram_end(ram) || loaded.kernel_end <= HIGH_RAM_START.0 {
         return Err(ImageError::Load {
             path: path.to_owned(),
@@ -199,7 +171,7 @@ fn check_end(ram: &GuestRam, path: &Path, loaded: &KernelLoaderResult) -> Result
     Ok(())
 }
 
-fn low_ram_end(ram: &GuestRam) -> u64 {
+pub(super) fn low_ram_end(ram: &GuestRam) -> u64 {
     ram.end().0.min(MMIO_GAP_START)
 }
 
@@ -214,29 +186,29 @@ pub(super) fn load_initramfs(
         kernel.header.map_or(MMIO_GAP_START, |h| u64::from(h.initrd_addr_max).saturating_add(1));
     let top = low_ram_end(ram).min(highest);
     let room = top.saturating_sub(kernel.end.0.next_multiple_of(PAGE_SIZE));
+    let needed_mib =
+        kernel.end.0.saturating_add(size).saturating_add(2 * PAGE_SIZE).div_ceil(1 << 20);
+    let too_large =
+        || ImageError::InitramfsTooLarge { path: path.to_owned(), size, room, needed_mib };
     if size > room {
-        return Err(ImageError::InitramfsTooLarge { path: path.to_owned(), size, room });
+        return Err(too_large());
     }
     let start = Gpa(top - size).align_down(PAGE_SIZE);
     let fail = |source| ImageError::Read { path: path.to_owned(), source };
     file.seek(SeekFrom::Start(0)).map_err(fail)?;
     let mut data = Vec::with_capacity(to_usize(size));
     file.take(size).read_to_end(&mut data).map_err(fail)?;
-    ram.write(start, &data).map_err(|_| ImageError::InitramfsTooLarge {
-        path: path.to_owned(),
-        size,
-        room,
-    })?;
+    ram.write(start, &data).map_err(|_| too_large())?;
     Ok(Initramfs { start, size })
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::memory::ram_ranges;
     use std::io::Write;
 
-    fn file(content: &[u8]) -> tempfile::NamedTempFile {
+    pub(in crate::boot) fn file(content: &[u8]) -> tempfile::NamedTempFile {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(content).unwrap();
         file
@@ -244,11 +216,11 @@ mod tests {
 
     fn load(content: &[u8]) -> Result<LoadedKernel, ImageError> {
         let ram = GuestRam::anonymous(&ram_ranges(32)).unwrap();
-        load_kernel(&ram, file(content).path())
+        load_kernel(&ram, file(content).path(), Unpacker::Guest)
     }
 
     /// A minimal ELF header with one program header that promises `filesz` bytes at 16 MiB.
-    fn elf(machine: u16, paddr: u64, filesz: u64, memsz: u64) -> Vec<u8> {
+    pub(in crate::boot) fn elf(machine: u16, paddr: u64, filesz: u64, memsz: u64) -> Vec<u8> {
         let mut image = vec![0; 120];
         image[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
         image[18..20].copy_from_slice(&machine.to_le_bytes());
@@ -276,6 +248,7 @@ mod tests {
         let missing = load_kernel(
             &GuestRam::anonymous(&ram_ranges(32)).unwrap(),
             Path::new("/nonexistent/vmlinux"),
+            Unpacker::Guest,
         );
         assert!(matches!(missing, Err(ImageError::Read { .. })));
         assert!(matches!(load(b""), Err(ImageError::Empty(_))));
@@ -291,28 +264,6 @@ mod tests {
         let mut bz = vec![0; 0x260];
         bz[0x202..0x206].copy_from_slice(b"HdrS");
         assert!(load(&bz).is_err());
-    }
-
-    #[test]
-    fn a_bzimage_that_does_not_fit_once_unpacked_is_refused() {
-        let image = |init_size: u32| {
-            let mut bz = vec![0u8; 0x1000];
-            bz[0x1f1] = 4;
-            bz[0x1f4..0x1f8].copy_from_slice(&(0x600u32 / 16).to_le_bytes());
-            bz[0x202..0x206].copy_from_slice(b"HdrS");
-            bz[0x206..0x208].copy_from_slice(&0x20fu16.to_le_bytes());
-            bz[0x211] = 1;
-            bz[0x214..0x218].copy_from_slice(&0x10_0000u32.to_le_bytes());
-            bz[0x236..0x238].copy_from_slice(&XLF_KERNEL_64.to_le_bytes());
-            bz[0x258..0x260].copy_from_slice(&0x100_0000u64.to_le_bytes());
-            bz[0x260..0x264].copy_from_slice(&init_size.to_le_bytes());
-            bz
-        };
-        assert_eq!(load(&image(8 << 20)).unwrap().entry, Gpa(0x10_0200));
-        let large = load(&image(17 << 20));
-        assert!(matches!(large, Err(ImageError::Load { .. })), "16 + 17 MiB in 32");
-        let cut = load(&image(8 << 20)[..0xfff]);
-        assert!(matches!(cut, Err(ImageError::Load { .. })), "one byte short");
     }
 
     #[test]

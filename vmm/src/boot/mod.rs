@@ -1,18 +1,25 @@
 //! Puts a kernel, its initramfs and boot parameters into RAM and says how the first vCPU starts
 //! (Documentation/arch/x86/boot.rst, "64-bit Boot Protocol").
 
+mod bzimage;
 mod cpuid;
 mod image;
 mod mptable;
 mod params;
+mod payload;
 mod registers;
+mod relocs;
 
 pub(crate) use cpuid::for_vcpu as cpuid_for_vcpu;
 pub use image::ImageError;
+pub use payload::{Format as PayloadFormat, PayloadError};
 pub(crate) use registers::{application_msrs, set_boot_registers};
+
+use bzimage::Unpacker;
 
 use crate::addr::Gpa;
 use crate::config::VmConfig;
+use crate::host::HostProfile;
 use crate::memory::{GuestRam, OutsideMemory};
 
 /// Why a guest cannot be booted from its configuration.
@@ -40,11 +47,16 @@ pub(crate) struct Entry {
 ///
 /// # Errors
 /// [`BootError`]; RAM may then be partly written.
-pub(crate) fn load(ram: &GuestRam, config: &VmConfig, cmdline: &str) -> Result<Entry, BootError> {
+pub(crate) fn load(
+    ram: &GuestRam,
+    config: &VmConfig,
+    cmdline: &str,
+    profile: HostProfile,
+) -> Result<Entry, BootError> {
     if cmdline.len() >= crate::layout::CMDLINE_MAX {
         return Err(BootError::CmdlineTooLong(cmdline.len()));
     }
-    let kernel = image::load_kernel(ram, &config.kernel)?;
+    let kernel = image::load_kernel(ram, &config.kernel, unpacker(cmdline, profile))?;
     let initramfs = match &config.initramfs {
         Some(path) => Some(image::load_initramfs(ram, path, &kernel)?),
         None => None,
@@ -53,4 +65,16 @@ pub(crate) fn load(ram: &GuestRam, config: &VmConfig, cmdline: &str) -> Result<E
     mptable::write(ram, config.vcpus)?;
     registers::write_boot_tables(ram)?;
     Ok(Entry { rip: kernel.entry })
+}
+
+/// Chooses who unpacks a bzImage: see [`bzimage`].
+fn unpacker(cmdline: &str, profile: HostProfile) -> Unpacker {
+    match profile.software {
+        None => Unpacker::Guest,
+        // As the kernel reads it (`choose_random_location`).
+        Some(_) => {
+            let mut kernel_words = cmdline.split_whitespace().take_while(|word| *word != "--");
+            Unpacker::Vmm { kaslr: kernel_words.all(|word| word != "nokaslr") }
+        }
+    }
 }

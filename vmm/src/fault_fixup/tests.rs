@@ -71,18 +71,18 @@ fn a_stub_replaces_an_address_in_the_slots_by_that_of_the_slot() {
     let (ram, mode, hidden) = booted();
     install(&ram, &hidden, mode, IDT, LIMIT).unwrap();
     let slots = hidden.code_window().unwrap();
-    assert_eq!((slots.gva.0, slots.len), (0xffff_ffff_ff20_6000, 0x7_a000));
+    assert_eq!((slots.gva.0, slots.len), (0xffff_ffff_ff80_6000, 0x7_a000));
     let expected = |rip: &str, cs: &str, out: &str, handler: &str| {
         vec![
             "push rax".to_owned(),
             format!("mov rax,[rsp+{rip}]"),
-            "sub rax,0FFFFFFFFFF206000h".to_owned(),
+            "sub rax,0FFFFFFFFFF806000h".to_owned(),
             "cmp rax,7A000h".to_owned(),
             format!("jae short 0{out}h"),
             format!("test byte [rsp+{cs}],3"),
             format!("jne short 0{out}h"),
             "or rax,1Fh".to_owned(),
-            "mov rax,[rax-0DFA007h]".to_owned(),
+            "mov rax,[rax-7FA007h]".to_owned(),
             format!("mov [rsp+{rip}],rax"),
             "pop rax".to_owned(),
             format!("jmp 0{handler}h"),
@@ -148,7 +148,7 @@ fn stubs_stand_one_behind_the_other_in_either_order() {
         let mut sregs = kvm_bindings::kvm_sregs { cr3: CR3, cr4: 1 << 5, ..Default::default() };
         (sregs.cr0, sregs.efer) = (1 << 31, 1 << 10);
         (sregs.idt.base, sregs.idt.limit) = (IDT.0, LIMIT);
-        let quirk = SoftwareKvm { syscall_faults: true };
+        let quirk = SoftwareKvm { syscall_faults: true, host_cpuid: false };
         quirk.install_assist(ram, hidden, &sregs, LSTAR).unwrap();
     };
     for assist_first in [true, false] {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::layout::KERNEL_IMAGE_BASE;
 use crate::memory::ram_ranges;
 use crate::paging::translate;
 
@@ -6,7 +7,7 @@ const RW: u64 = PTE_PRESENT | PTE_WRITE;
 /// Kernel code that page-table isolation leaves in the user half, and its page table entry.
 const ENTRY_CODE: Gva = Gva(0xffff_ffff_8000_0000);
 const ENTRY_PAGE: u64 = PTE_PRESENT | PTE_LARGE;
-/// Page directories of the kernel image and of the fixmap.
+/// Page directories of the kernel image and of the last GiB, which has the fixmap.
 const IMAGE: u64 = 0x4000;
 const FIXMAP: u64 = 0x5000;
 
@@ -42,7 +43,7 @@ fn code_is_executable_only_and_data_writable_only() {
     let hidden = HiddenMemory::new(&ram).unwrap();
     assert_eq!(hidden.code_window(), None);
     let base = hidden.map(&ram, mode).unwrap();
-    assert_eq!(base, HIDDEN_GVAS[0]);
+    assert_eq!(base, HIDDEN_GVA);
     let windows = [
         hidden.stub_window(),
         hidden.trampoline_window(),
@@ -84,45 +85,75 @@ fn every_trampoline_is_an_int3_from_the_start() {
     assert!(bytes.iter().all(|byte| *byte == 0xcc));
 }
 
+/// Entries of the last GiB's directory.
+fn directory(ram: &GuestRam) -> Vec<u64> {
+    (0..512).map(|entry| ram.read_u64(Gpa(FIXMAP + entry * 8)).unwrap()).collect()
+}
+
 #[test]
-fn taken_entries_are_passed_over_and_a_changed_one_is_reported() {
-    let (ram, mode) = guest();
-    let taken = 0x20_0000 | PTE_PRESENT | PTE_LARGE;
-    for gva in HIDDEN_GVAS {
+fn it_is_above_all_that_any_kernel_uses_of_the_last_gib() {
+    /// Entry of the last page of the fixmap, FIXADDR_TOP: 507 in every kernel from 4.19 on.
+    const TOP: u64 = (0xffff_ffff_ff7f_f000 >> 21) & 511;
+    // The kernel's own entries, down from that: the two of head_64.S, those of early_ioremap_init() with and
+    // without vsyscalls, FIX_TBOOT_BASE, and the highest and the most of CONFIG_DEBUG_KMAP_LOCAL_FORCE_MAP.
+    for used in [2, 1, 3, 4, 35, 266] {
+        let (ram, mode) = guest();
+        let own = TOP + 1 - used..=TOP;
+        let write = |entries: std::ops::RangeInclusive<u64>| {
+            for entry in entries {
+                ram.store_u64(Gpa(FIXMAP + entry * 8), 0x8000 | RW).unwrap();
+            }
+        };
+        // Mapped before the kernel has more than the first two, and looked at when it has all.
+        write(TOP - 1..=TOP);
         let hidden = HiddenMemory::new(&ram).unwrap();
-        assert_eq!(hidden.map(&ram, mode), Ok(gva));
-        ram.store_u64(Gpa(FIXMAP + slot_of(gva)), taken).unwrap();
+        assert_eq!(hidden.map(&ram, mode), Ok(HIDDEN_GVA));
+        let rings = hidden.map_rings(&ram, mode).unwrap();
+        let mine: Vec<u64> =
+            (0..).zip(directory(&ram)).filter(|(_, e)| *e != 0).map(|(i, _)| i).collect();
+        assert_eq!(mine, [506, 507, 508, 509, 510], "and none where errors' numbers lead");
+        write(own);
+        assert_eq!(hidden.map(&ram, mode), Ok(HIDDEN_GVA), "{used} entries of the kernel");
+        assert_eq!(hidden.map_rings(&ram, mode), Ok(rings), "{used} entries of the kernel");
     }
-    ram.store_u64(Gpa(IMAGE + slot_of(HIDDEN_GVA_FALLBACK)), taken).unwrap();
+}
+
+#[test]
+fn rel32_reaches_the_first_byte_of_kernel_text() {
+    let last = RINGS.gva.wrapping_add(RINGS.len);
+    assert!(last.0 - KERNEL_IMAGE_BASE.0 < 1 << 31);
+    assert_eq!(last, Gva(0xffff_ffff_ffe0_0000), "where errors' numbers begin");
+}
+
+#[test]
+fn a_taken_entry_is_left_alone_and_a_changed_one_is_reported() {
+    let (ram, mode) = guest();
+    let at = Gpa(FIXMAP + slot_of(HIDDEN_GVA));
     let hidden = HiddenMemory::new(&ram).unwrap();
-    let base = hidden.map(&ram, mode).unwrap();
-    assert_eq!(base.0, HIDDEN_GVA_FALLBACK.0 - PAGE_SIZE_2M);
-    assert_eq!(hidden.map(&ram, mode), Ok(base));
-    let at = Gpa(IMAGE + slot_of(base));
-    assert_eq!(ram.read_u64(at), Some(hidden.entry()));
+    ram.store_u64(at, ENTRY_PAGE).unwrap();
+    let before = directory(&ram);
+    let taken = HiddenError::Taken { gva: HIDDEN_GVA, now: ENTRY_PAGE };
+    assert_eq!(hidden.map(&ram, mode), Err(taken));
+    assert_eq!((directory(&ram), hidden.base()), (before, None));
     ram.store_u64(at, 0).unwrap();
-    assert_eq!(hidden.map(&ram, mode), Err(HiddenError::Overwritten { gva: base, now: 0 }));
+    assert_eq!(hidden.map(&ram, mode), Ok(HIDDEN_GVA));
+    assert_eq!(ram.read_u64(at), Some(hidden.entry()));
+    // That of an earlier run, in a guest from a snapshot; the CPU may have set its bit.
+    ram.store_u64(at, hidden.entry() | PTE_DIRTY).unwrap();
+    hidden.restore_base(None);
+    assert_eq!(hidden.map(&ram, mode), Ok(HIDDEN_GVA));
+    ram.store_u64(at, 0).unwrap();
+    assert_eq!(hidden.map(&ram, mode), Err(HiddenError::Overwritten { gva: HIDDEN_GVA, now: 0 }));
 }
 
 #[test]
-fn a_guest_without_the_fixmaps_directory_has_it_in_the_kernel_image() {
+fn tables_without_the_directory_are_an_error() {
     let (ram, mode) = guest();
-    ram.store_u64(Gpa(0x6ff8), 0).unwrap();
     let hidden = HiddenMemory::new(&ram).unwrap();
-    assert_eq!(hidden.map(&ram, mode), Ok(HIDDEN_GVA_FALLBACK));
-}
-
-#[test]
-fn full_or_unmapped_directories_are_an_error() {
-    let (ram, mode) = guest();
-    for entry in 0..512 {
-        ram.store_u64(Gpa(IMAGE + entry * 8), PTE_PRESENT).unwrap();
-        ram.store_u64(Gpa(FIXMAP + entry * 8), PTE_PRESENT).unwrap();
-    }
-    let hidden = HiddenMemory::new(&ram).unwrap();
-    assert_eq!(hidden.map(&ram, mode), Err(HiddenError::NoRoom));
     let nowhere = PagingMode { cr3: 0x8000, levels: 4 };
     assert!(matches!(hidden.map(&ram, nowhere), Err(HiddenError::Paging(_))));
+    ram.store_u64(Gpa(0x6ff8), 0).unwrap();
+    assert!(matches!(hidden.map(&ram, mode), Err(HiddenError::Paging(_))));
     assert_eq!(hidden.base(), None);
 }
 
@@ -130,19 +161,21 @@ fn full_or_unmapped_directories_are_an_error() {
 fn rings_are_mapped_whole_or_not_at_all() {
     let (ram, mode) = guest();
     let hidden = HiddenMemory::new(&ram).unwrap();
-    let entry = |step: u64| Gpa(FIXMAP + slot_of(RINGS_GVA) + step * 8);
+    hidden.map(&ram, mode).unwrap();
+    let entries = || directory(&ram)[509..].to_vec();
+    let entry = |index: u64| Gpa(FIXMAP + index * 8);
     assert_eq!(hidden.rings_window(), None);
-    ram.store_u64(entry(2), ENTRY_PAGE).unwrap();
-    let taken = HiddenError::RingsTaken { gva: Gva(0xffff_ffff_ffc0_0000), now: ENTRY_PAGE };
+    ram.store_u64(entry(510), ENTRY_PAGE).unwrap();
+    let taken = HiddenError::Taken { gva: Gva(0xffff_ffff_ffc0_0000), now: ENTRY_PAGE };
     assert_eq!(hidden.map_rings(&ram, mode), Err(taken));
-    let entries = || [0, 1, 2, 3].map(|step| ram.read_u64(entry(step)).unwrap());
-    assert_eq!((entries(), hidden.rings_window()), ([0, 0, ENTRY_PAGE, 0], None));
-    ram.store_u64(entry(2), 0).unwrap();
+    assert_eq!((entries(), hidden.rings_window()), (vec![0, ENTRY_PAGE, 0], None));
+    ram.store_u64(entry(510), 0).unwrap();
     let window = hidden.map_rings(&ram, mode).unwrap();
     assert_eq!(hidden.rings_window(), Some(window));
-    assert_eq!(entries()[3], 0, "where errors' numbers lead");
-    for offset in [0, PAGE_SIZE_2M, window.len - 8] {
-        let found = translate(&ram, mode, window.gva.wrapping_add(offset)).unwrap();
+    assert_eq!(entries()[2], 0, "where errors' numbers lead");
+    let both = Both(&ram, &hidden);
+    for offset in (0..window.len).step_by(to_usize(PAGE_SIZE)).chain([window.len - 8]) {
+        let found = translate(&both, mode, window.gva.wrapping_add(offset)).unwrap();
         assert!(found.writable && !found.executable && !found.user);
         assert_eq!(found.gpa, Gpa(hidden.gpa().0 + window.offset + offset));
     }
@@ -150,8 +183,8 @@ fn rings_are_mapped_whole_or_not_at_all() {
     hidden.restore_base(None);
     assert_eq!(hidden.rings_window(), None);
     assert_eq!(hidden.map_rings(&ram, mode), Ok(window));
-    ram.store_u64(entry(0), entries()[1]).unwrap();
-    assert!(matches!(hidden.map_rings(&ram, mode), Err(HiddenError::RingsTaken { .. })));
+    ram.store_u64(entry(509), entries()[1]).unwrap();
+    assert!(matches!(hidden.map_rings(&ram, mode), Err(HiddenError::Taken { .. })));
 }
 
 #[test]

@@ -38,9 +38,9 @@ pub enum PreflightError {
 pub(crate) fn examine(kvm: &Kvm) -> Result<HostProfile, PreflightError> {
     let breakpoint = breakpoint_exit(kvm)?;
     let reinjection = reinjection(kvm)?;
-    let syscall_faults = syscall_faults(kvm)?;
-    let software = (breakpoint == BreakpointExit::EmulationFailure || syscall_faults)
-        .then_some(SoftwareKvm { syscall_faults });
+    let user = user_mode(kvm)?;
+    let software =
+        (breakpoint == BreakpointExit::EmulationFailure || user.syscall_faults).then_some(user);
     Ok(HostProfile { breakpoint, reinjection, software })
 }
 
@@ -86,11 +86,18 @@ pub(crate) fn breakpoint_event(mut events: kvm_vcpu_events) -> kvm_vcpu_events {
     events
 }
 
-fn syscall_faults(kvm: &Kvm) -> Result<bool, PreflightError> {
-    let mut probe = ProbeGuest::user(kvm, &[0x0f, 0x05])?;
-    match probe.run()? {
-        Observed::SystemCall => Ok(false),
-        Observed::Vector { number: VECTOR_PAGE_FAULT, .. } => Ok(true),
-        other => Err(unknown("syscall from user mode", &other)),
-    }
+/// Reads CPUID and makes a system call in user mode. CR4.OSXSAVE is clear: so is the flag in CPUID, unless
+/// it is the host's own.
+fn user_mode(kvm: &Kvm) -> Result<SoftwareKvm, PreflightError> {
+    // mov eax, 1; cpuid; mov esi, ecx; syscall
+    const CODE: [u8; 11] = [0xb8, 1, 0, 0, 0, 0x0f, 0xa2, 0x89, 0xce, 0x0f, 0x05];
+    const ECX_OSXSAVE: u64 = 1 << 27;
+    let mut probe = ProbeGuest::user(kvm, &CODE)?;
+    let syscall_faults = match probe.run()? {
+        Observed::SystemCall => false,
+        Observed::Vector { number: VECTOR_PAGE_FAULT, .. } => true,
+        other => return Err(unknown("cpuid and syscall in user mode", &other)),
+    };
+    let host_cpuid = probe.vcpu.get_regs()?.rsi & ECX_OSXSAVE != 0;
+    Ok(SoftwareKvm { syscall_faults, host_cpuid })
 }

@@ -21,9 +21,17 @@ use crate::vcpu::gpr;
 /// neither) Linux copies by words, which takes the emulator fewer turns. One list: the last
 /// `clearcpuid=` of a command line wins. The clock is KVM's, which a snapshot restores: the guest's
 /// time-stamp counter is the host's here, so by that a restored guest's time would leap.
-pub const CMDLINE: &str = concat!(
+const CMDLINE: &str = concat!(
     "noxsave mitigations=off clocksource=kvm-clock ",
-    "clearcpuid=smap,popcnt,cx16,pcid,rdrand,rdseed,xsave,fsgsbase,invpcid,erms,fsrm"
+    "clearcpuid=smap,popcnt,cx16,pcid,rdrand,rdseed,xsave,fsgsbase,invpcid,erms,fsrm,",
+    "ssse3,sse4_1,sse4_2,aes,pclmulqdq,sha_ni,bmi1,bmi2,adx,movbe,rdpid,rdtscp"
+);
+
+/// Added as well where guest programs see the host's CPUID: the kernel hands the word to init as an
+/// environment variable, and glibc then uses no registers that the guest kernel does not save.
+const NO_AVX_IN_GLIBC: &str = concat!(
+    "GLIBC_TUNABLES=glibc.cpu.hwcaps=",
+    "-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX512BW,-AVX_Fast_Unaligned_Load"
 );
 
 const OPCODE_INT3: u8 = 0xcc;
@@ -36,6 +44,9 @@ const PAGE_FAULT_VECTOR: u8 = 14;
 pub struct SoftwareKvm {
     /// A user-mode SYSCALL faults at LSTAR instead of entering the kernel.
     pub syscall_faults: bool,
+    /// CPUID in user mode has OSXSAVE set though the guest's CR4 has not: it is the host's, and programs
+    /// take AVX for usable, whose registers the guest kernel does not save.
+    pub host_cpuid: bool,
 }
 
 /// What an emulation failure means.
@@ -123,10 +134,12 @@ impl SoftwareKvm {
     #[must_use]
     pub fn consequences(self) -> Vec<String> {
         let mut all = vec![
-            "KVM emulates guest kernel code: it is slow, and booting takes long. Guest user code runs \
-             natively."
+            self.expectation().to_owned(),
+            "A bzImage is unpacked by the VMM, not in the guest; with KASLR, its virtual address is random, \
+             its physical address is not."
                 .to_owned(),
-            format!("Guests are started with `{CMDLINE}`."),
+            format!("Guests are started with `{}`.", self.cmdline("")),
+            self.vector_registers().to_owned(),
         ];
         if self.syscall_faults {
             let text = "System calls fault here: a stub in hidden memory, before the guest's page-fault \
@@ -137,6 +150,38 @@ impl SoftwareKvm {
             "Times measured here say nothing about hardware KVM; ratios within one run may.";
         all.push(times.to_owned());
         all
+    }
+
+    /// How fast guests are, for a user who is about to wait for one.
+    #[must_use]
+    pub fn expectation(self) -> &'static str {
+        "KVM emulates guest kernel code, at about 1.6 million instructions/s; guest user code runs natively. \
+         A distribution's kernel takes many minutes to boot (`exoprobe run --fast-boot` leaves out parts of it), the tiny \
+         guest of this project 12 s."
+    }
+
+    /// The part of the vector registers that programs may use, for `exoprobe doctor`.
+    fn vector_registers(self) -> &'static str {
+        if self.host_cpuid {
+            "Guest kernels save xmm registers only, and CPUID in guest user mode is the host's: a program that \
+             uses AVX loses values. glibc is kept from it by an environment variable of init; other programs, \
+             and those that init starts without its environment, are not."
+        } else {
+            "Guest kernels save xmm registers only. CPUID in guest user mode has no OSXSAVE, so that programs \
+             that ask find no AVX; one that uses AVX without asking loses values."
+        }
+    }
+
+    /// The words to add to the kernel command line `given`. An init that has `GLIBC_TUNABLES` from it keeps
+    /// those.
+    #[must_use]
+    pub fn cmdline(self, given: &str) -> String {
+        let has_tunables = given.split_whitespace().any(|word| word.starts_with("GLIBC_TUNABLES="));
+        if self.host_cpuid && !has_tunables {
+            format!("{CMDLINE} {NO_AVX_IN_GLIBC}")
+        } else {
+            CMDLINE.to_owned()
+        }
     }
 
     /// Makes KVM report what it cannot emulate.
@@ -270,7 +315,7 @@ mod tests {
         let (ram, mode) = guest();
         put(&ram, PAGE_FAULT_VECTOR, HANDLER);
         let hidden = HiddenMemory::new(&ram).unwrap();
-        let quirk = SoftwareKvm { syscall_faults: true };
+        let quirk = SoftwareKvm { syscall_faults: true, host_cpuid: false };
         let install = |lstar| quirk.install_assist(&ram, &hidden, &sregs(), lstar);
         assert!(matches!(install(Gva(0x7fff_0000_0000)), Err(AssistError::Stub(_))));
         assert_eq!(target(&ram, mode, PAGE_FAULT_VECTOR), Some(HANDLER), "nothing was changed");
@@ -292,6 +337,16 @@ mod tests {
             };
             assert_eq!((to(23), to(28)), (LSTAR, HANDLER));
         }
+    }
+
+    #[test]
+    fn glibc_is_kept_from_avx_where_cpuid_is_the_hosts() {
+        let quirk = |host_cpuid| SoftwareKvm { syscall_faults: true, host_cpuid };
+        assert!(!quirk(false).cmdline("quiet").contains("GLIBC_TUNABLES"));
+        let line = quirk(true).cmdline("quiet");
+        assert!(line.starts_with("noxsave ") && line.contains("hwcaps=-AVX,"), "{line}");
+        let own = quirk(true).cmdline("quiet GLIBC_TUNABLES=glibc.malloc.check=1");
+        assert!(!own.contains("GLIBC_TUNABLES"), "the user's own stay: {own}");
     }
 
     #[test]
@@ -337,7 +392,7 @@ mod tests {
     fn a_guest_without_a_page_fault_handler_is_left_alone() {
         let (ram, mode) = guest();
         let hidden = HiddenMemory::new(&ram).unwrap();
-        let quirk = SoftwareKvm { syscall_faults: true };
+        let quirk = SoftwareKvm { syscall_faults: true, host_cpuid: false };
         let refused = quirk.install_assist(&ram, &hidden, &sregs(), LSTAR);
         assert!(matches!(refused, Err(AssistError::NoHandler)));
         assert_eq!(target(&ram, mode, PAGE_FAULT_VECTOR), None);

@@ -10,7 +10,7 @@ use super::reboot::PowerOn;
 use super::{CreateError, Vm};
 use crate::addr::Gpa;
 use crate::boot::{self, Entry};
-use crate::config::VmConfig;
+use crate::config::{VmConfig, with_kernel_words};
 use crate::devices::{ConsoleWatch, PortBus, SerialPort, SerialSnapshot};
 use crate::hidden::HiddenMemory;
 use crate::host::{Host, HostProfile};
@@ -18,7 +18,6 @@ use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS, SERIAL0, SERIAL1};
 use crate::machine::Machine;
 use crate::memory::{GuestRam, RamRange};
 use crate::msr_exits;
-use crate::quirks::software_kvm;
 use crate::snapshot::{SnapshotError, SnapshotMeta};
 use crate::time::{GuestClock, GuestTime};
 use crate::vcpu::{Vcpu, report_debug};
@@ -191,11 +190,7 @@ impl Builder {
 pub(super) fn final_cmdline(cmdline: &str, profile: HostProfile) -> String {
     match profile.software {
         None => cmdline.to_owned(),
-        // What stands behind ` -- ` is for init, not for the kernel.
-        Some(_) => match cmdline.split_once(" -- ") {
-            Some((kernel, init)) => format!("{kernel} {} -- {init}", software_kvm::CMDLINE),
-            None => format!("{cmdline} {}", software_kvm::CMDLINE),
-        },
+        Some(quirk) => with_kernel_words(cmdline, &quirk.cmdline(cmdline)),
     }
 }
 
@@ -239,7 +234,7 @@ mod tests {
             software: None,
         };
         assert_eq!(final_cmdline("quiet -- -v", profile), "quiet -- -v");
-        profile.software = Some(SoftwareKvm { syscall_faults: true });
+        profile.software = Some(SoftwareKvm { syscall_faults: true, host_cpuid: false });
         let line = final_cmdline("quiet -- -v", profile);
         assert!(line.starts_with("quiet noxsave") && line.ends_with(" -- -v"), "{line}");
         assert!(final_cmdline("quiet", profile).starts_with("quiet noxsave"));

@@ -21,7 +21,7 @@ use crate::devices::SerialPort;
 use crate::dump::{self, Dump, DumpError, DumpNotes};
 use crate::hidden::HiddenMemory;
 use crate::hook::ExitHook;
-use crate::host::Host;
+use crate::host::{Host, HostProfile};
 use crate::machine::Machine;
 use crate::memory::{GuestRam, MemoryError, ram_ranges};
 use crate::snapshot::{self, Chips, SnapshotError, SnapshotMeta};
@@ -111,7 +111,7 @@ impl Vm {
         config.validate()?;
         let ram = GuestRam::anonymous(&ram_ranges(config.memory_mib))?;
         let cmdline = final_cmdline(&config.cmdline, host.profile());
-        let entry = boot::load(&ram, config, &cmdline)?;
+        let entry = boot::load(&ram, config, &cmdline, host.profile())?;
         let builder = Builder::new(host, config.clone(), ram, false)?;
         let vcpus = builder.create_vcpus(host)?;
         builder.finish(vcpus, &Origin::Boot(entry))
@@ -429,6 +429,12 @@ impl Vm {
     #[must_use]
     pub fn config(&self) -> &VmConfig {
         &self.config
+    }
+
+    /// What preflight found of the host.
+    #[must_use]
+    pub fn host_profile(&self) -> HostProfile {
+        self.machine.profile
     }
 
     /// Serial port 0 (console) or 1 (workload); `None` for any other.

@@ -123,7 +123,7 @@ impl Vm {
 
     fn load(&self, ram: &GuestRam) -> Result<boot::Entry, BootError> {
         let cmdline = final_cmdline(&self.config.cmdline, self.machine.profile);
-        boot::load(ram, &self.config, &cmdline)
+        boot::load(ram, &self.config, &cmdline, self.machine.profile)
     }
 
     /// All vCPUs are halted.

@@ -1,14 +1,14 @@
 //! `exoprobe export`: events as files that trace viewers open.
 
 mod chrome;
+mod output;
 mod perfetto;
 mod schema;
 #[cfg(test)]
 mod tests;
 mod tracks;
 
-use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,9 +20,13 @@ use super::Context;
 use super::callers::Callers;
 use super::error::CliError;
 use super::event_text::place;
-use crate::client::{ApiPath, Client, EventLine, EventQuery, EventReader, EventRecord, Patience};
+use crate::client::{
+    ApiPath, Client, ClientError, EventLine, EventQuery, EventReader, EventRecord, Patience,
+};
+use crate::log::say;
 use crate::run::Signals;
 use chrome::Chrome;
+use output::Output;
 use perfetto::Perfetto;
 use tracks::{Track, TrackBy};
 
@@ -75,7 +79,7 @@ impl ExportArgs {
     fn query(&self) -> EventQuery {
         let follow = self.follow || self.seconds.is_some();
         let from = self.from.or(follow.then_some(NEXT_EVENT));
-        EventQuery { from, limit: None, follow }
+        EventQuery { from, follow, ..EventQuery::default() }
     }
 
     fn check(&self, stdout_is_terminal: bool) -> Result<(), CliError> {
@@ -228,12 +232,13 @@ pub(super) async fn run(context: &mut Context<'_>, args: &ExportArgs) -> Result<
     let failed = |source| CliError::Write { path: path.clone(), source };
     // A service that does not answer does so before a file is replaced.
     context.client.get(&ApiPath::new(&["events"]).query("limit", 0)).await?;
-    let mut file = BufWriter::new(File::create(path).map_err(failed)?);
+    let mut file = Output::create(path).map_err(failed)?;
     let recorded = record(context.client, args, &mut file).await;
     let (written, result) = recorded.map_err(|error| match error {
         CliError::Output(source) => failed(source),
         other => other,
     })?;
+    file.finish().map_err(failed)?;
     if context.json {
         tell(written, args, true, context.out)?;
     } else {
@@ -253,7 +258,7 @@ async fn record(
     let result = if args.query().follow {
         let mut signals = Signals::new()?;
         if args.seconds.is_none() && io::stderr().is_terminal() {
-            eprintln!("writing events as they come; Ctrl-C ends it");
+            say!("writing events as they come; Ctrl-C ends it");
         }
         tokio::select! {
             result = copy(client, args.query(), &mut trace) => result,
@@ -280,7 +285,13 @@ async fn patience(seconds: Option<u64>) {
 async fn copy(client: &Client, query: EventQuery, trace: &mut Trace<'_>) -> Result<(), CliError> {
     let mut reader = EventReader::new(client, query, Patience::default());
     let mut callers = Callers::new(client);
-    while let Some(items) = reader.next().await? {
+    loop {
+        let items = match reader.next().await {
+            Ok(Some(items)) => items,
+            // The trace of a guest that has gone is as good as any.
+            Ok(None) | Err(ClientError::Ended) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
         for item in &items {
             match &item.line {
                 EventLine::Lost { lost, .. } => trace.lost(*lost),
@@ -288,7 +299,6 @@ async fn copy(client: &Client, query: EventQuery, trace: &mut Trace<'_>) -> Resu
             }
         }
     }
-    Ok(())
 }
 
 /// Says what was written, and what to do with it.

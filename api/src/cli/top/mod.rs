@@ -118,20 +118,17 @@ impl<'a> Look<'a> {
 
     /// What matters most stands to the left: a narrow window shows no more.
     fn table(&self) -> String {
-        let mut columns = vec![
-            Column::Number("HITS/S"),
-            Column::Text("EVENT"),
-            Column::Number("HITS"),
-            Column::Number("LOST"),
-            Column::Number("NMISSED"),
-            Column::Text("HOW"),
-        ];
+        let mut columns =
+            vec![Column::Number("HITS/S"), Column::Text("EVENT"), Column::Number("HITS")];
         let timed = self.rows.iter().any(|row| row.timed().is_some());
         if timed {
             let [half, most] = [Column::Number("P50"), Column::Number("P99")];
-            columns.extend([half, most, Column::Text("LATENCY")]);
+            columns.extend([most, Column::Text("LATENCY"), half]);
         }
         columns.extend([
+            Column::Number("LOST"),
+            Column::Number("NMISSED"),
+            Column::Text("HOW"),
             Column::Number("RECORDED"),
             Column::Number("FILTERED"),
             Column::Text("PLACE"),
@@ -158,9 +155,6 @@ impl Row<'_> {
             self.rate.map_or("-".to_owned(), |rate| format!("{rate:.1}")),
             probe.name(),
             probe.hits.to_string(),
-            probe.lost.to_string(),
-            probe.nmissed.to_string(),
-            how(&probe.flags),
         ];
         let within = |thousandths| {
             let found = self.timed().and_then(|latency| latency.quantile(thousandths));
@@ -168,8 +162,9 @@ impl Row<'_> {
         };
         if timed {
             let bars = self.timed().map_or_else(String::new, sparkline);
-            cells.extend([within(500), within(990), bars]);
+            cells.extend([within(990), bars, within(500)]);
         }
+        cells.extend([probe.lost.to_string(), probe.nmissed.to_string(), how(&probe.flags)]);
         cells.extend([probe.recorded.to_string(), probe.filtered.to_string(), probe.place()]);
         cells
     }

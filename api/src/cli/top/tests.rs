@@ -14,7 +14,7 @@ use crate::client::testing::Fake;
 
 fn json_of(id: u32, event: &str, hits: u64) -> Value {
     json!({"id": id, "kind": "k", "group": "kprobes", "event": event, "symbol_name": "f", "offset": 0,
-        "addr": "0x10", "flags": [], "reason": null, "hits": hits, "nmissed": 1, "recorded": 2,
+        "addr": "0x10", "state": "armed", "flags": [], "reason": null, "hits": hits, "nmissed": 1, "recorded": 2,
         "filtered": 3, "lost": 0, "displaced": "boost"})
 }
 
@@ -170,10 +170,12 @@ fn return_probes_show_how_long_their_calls_took() {
     let now = sample(Instant::now(), probes);
     let table = Look::new(None, &now).table();
     let lines: Vec<Vec<&str>> = table.lines().map(|l| l.split_whitespace().collect()).collect();
-    assert_eq!(lines[0][5..9], ["HOW", "P50", "P99", "LATENCY"]);
-    assert_eq!(lines[1][5..], ["int3", "2", "3", "f"]);
-    let timed = ["int3", "2.05us", "2.10us", "1.02us", "█▁", "4.10us", "2", "3", "f"];
-    assert_eq!(lines[2][5..], timed);
+    assert_eq!(lines[0][2..8], ["HITS", "P99", "LATENCY", "P50", "LOST", "NMISSED"]);
+    assert_eq!(lines[1][3..], ["0", "1", "int3", "2", "3", "f"]);
+    let timed = ["2.10us", "1.02us", "█▁", "4.10us", "2.05us", "0", "1", "int3", "2", "3", "f"];
+    assert_eq!(lines[2][3..], timed);
+    let narrow = frame(&Look::new(None, &now), Size { columns: 80, rows: 24 }, &Palette::PLAIN);
+    assert!(narrow[1].contains("P99") && narrow[3].contains("4.10us"), "at 80 columns: {narrow:?}");
 }
 
 #[test]

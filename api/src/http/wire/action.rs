@@ -4,6 +4,8 @@ use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::http::Problem;
+
 /// What the actions look like, for who got one wrong.
 const FORMS: &str = r#"the actions are "record", "stack", "count", "stop", {"set_reg": {"reg": "ax", "value": "0x1"}}, {"write_mem": {"to": "+8(%di)", "size": 4, "value": "0x0"}} and {"return": "-12"}"#;
 /// Longest part of a wrong action that its error repeats, in characters.
@@ -11,7 +13,7 @@ const EXCERPT: usize = 100;
 
 /// One step of what a hit does, in JSON: the schema of [`exoprobe_probes::Action`].
 #[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Action {
     /// Write an event with the definition's arguments.
     Record,
@@ -24,7 +26,7 @@ pub enum Action {
     /// Change a register.
     SetReg {
         /// Its name, with or without `%`; not `ip`.
-        #[schema(example = "ax")]
+        #[schema(example = "ax", pattern = "^%?([abcd]x|[sd]i|[bs]p|r[89]|r1[0-5]|flags|[cs]s)$")]
         reg: String,
         /// What it is set to.
         value: Number,
@@ -34,8 +36,8 @@ pub enum Action {
         /// The place that a fetch argument of this text would read.
         #[schema(example = "+8(%di)")]
         to: String,
-        /// Bytes: 1, 2, 4 or 8.
-        size: u8,
+        /// Bytes.
+        size: Width,
         /// What is written there.
         value: Number,
     },
@@ -48,23 +50,51 @@ pub enum Action {
 #[serde(untagged)]
 pub enum Number {
     /// A number.
-    Number(i64),
+    #[schema(value_type = i64)]
+    Number(serde_json::Number),
     /// Text.
-    Text(String),
+    Text(NumberText),
 }
 
-/// Reads actions one by one, so that an error shows which is wrong and what would be right.
-pub(super) fn read<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<exoprobe_probes::Action>, D::Error> {
-    let given = Vec::<Value>::deserialize(deserializer)?;
-    let read = given.into_iter().map(|action| {
-        exoprobe_probes::Action::deserialize(&action).map_err(|error| {
-            let shown: String = action.to_string().chars().take(EXCERPT).collect();
-            D::Error::custom(format!("the action {shown}: {error}; {FORMS}"))
-        })
-    });
-    read.collect()
+/// A number of 64 bits as text.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[schema(
+    example = "0x1f",
+    pattern = "^(0[xX]0*[0-9a-fA-F]{1,16}|-0[xX]0*[0-9a-fA-F]{1,15}|-?0[0-7]{0,20}|[1-9][0-9]{0,18}|-[1-9][0-9]{0,17})$"
+)]
+pub struct NumberText(pub String);
+
+/// Bytes of a number: 1, 2, 4 or 8.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[schema(value_type = u8, example = 4)]
+pub struct Width(pub u8);
+
+/// An action as a client gave it: of the form of [`Action`]. What it names is looked at later.
+#[derive(Clone, Debug)]
+pub struct GivenAction(Value);
+
+impl<'de> Deserialize<'de> for GivenAction {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let action = Value::deserialize(deserializer)?;
+        match Action::deserialize(&action) {
+            Ok(_) => Ok(Self(action)),
+            Err(error) => Err(D::Error::custom(describe(&action, &error))),
+        }
+    }
+}
+
+impl TryFrom<GivenAction> for exoprobe_probes::Action {
+    type Error = Problem;
+    fn try_from(GivenAction(action): GivenAction) -> Result<Self, Problem> {
+        Self::deserialize(&action)
+            .map_err(|error| Problem::new("EINVAL", describe(&action, &error)))
+    }
+}
+
+/// Which action is wrong, why, and what would be right.
+fn describe(action: &Value, error: &serde_json::Error) -> String {
+    let shown: String = action.to_string().chars().take(EXCERPT).collect();
+    format!("the action {shown}: {error}; {FORMS}")
 }
 
 #[cfg(test)]
@@ -75,6 +105,14 @@ mod tests {
 
     fn schema(action: &Value) -> Result<Action, serde_json::Error> {
         Action::deserialize(action)
+    }
+
+    /// Reads actions, and what they name.
+    fn read(actions: Value) -> Result<Vec<exoprobe_probes::Action>, String> {
+        let given: Vec<GivenAction> =
+            serde_json::from_value(actions).map_err(|error| error.to_string())?;
+        let read = given.into_iter().map(exoprobe_probes::Action::try_from);
+        read.collect::<Result<_, _>>().map_err(|problem| problem.detail.clone())
     }
 
     #[test]
@@ -96,7 +134,7 @@ mod tests {
         for action in written.as_array().unwrap() {
             schema(action).unwrap();
         }
-        assert_eq!(super::read(written).unwrap(), read, "what is shown can be given again");
+        assert_eq!(self::read(written).unwrap(), read, "what is shown can be given again");
     }
 
     #[test]
@@ -119,7 +157,7 @@ mod tests {
             (json!(5), "the action 5: "),
         ];
         for (action, part) in cases {
-            let error = read(json!([action])).unwrap_err().to_string();
+            let error = read(json!([action])).unwrap_err();
             assert!(error.contains(part) && error.contains(FORMS), "{action}: {error}");
         }
     }

@@ -3,8 +3,41 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
+/// A line of events: a hit, or a gap before the hit that follows.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum EventLine<'a> {
+    /// A hit.
+    Hit(Event<'a>),
+    /// Events that this reader cannot have any more.
+    Lost(Lost),
+}
+
+/// A server-sent event, by its fields.
+#[derive(Debug, ToSchema)]
+#[allow(dead_code, reason = "only its schema is used: the fields are text of a stream")]
+pub struct ServerSentEvent<'a> {
+    /// Sequence number of a hit, for `Last-Event-ID`; absent of a gap.
+    pub id: Option<u64>,
+    /// What `data` is.
+    pub event: EventName,
+    /// As JSON text, in one line.
+    pub data: EventLine<'a>,
+}
+
+/// Name of a server-sent event.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum EventName {
+    /// `data` is an `Event`.
+    Hit,
+    /// `data` is a `Lost`.
+    Lost,
+}
+
 /// One hit of one probe.
 #[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Event<'a> {
     /// Position among all events since the service started, from 1.
     pub seq: u64,
@@ -39,8 +72,8 @@ pub struct Event<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = 1250)]
     pub duration_ns: Option<u64>,
-    /// Values asked for, by name, as hexadecimal text, in the definition's order; `(fault)` where
-    /// memory could not be read.
+    /// Values asked for, by name, in the definition's order: numbers, hexadecimal text, text or
+    /// arrays, as their types say; `(fault)` where memory could not be read.
     #[schema(value_type = Object, example = json!({"fd": "0x3"}))]
     pub args: &'a serde_json::Map<String, serde_json::Value>,
     /// Back-trace, where the probe asks for it; the probed place first.
@@ -50,6 +83,7 @@ pub struct Event<'a> {
 
 /// One place of a back-trace.
 #[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct StackFrame<'a> {
     /// The address, as hexadecimal text.
     #[schema(example = "0xffffffff81000000")]
@@ -93,6 +127,7 @@ impl<'a> From<&'a exoprobe_probes::StackFrame> for StackFrame<'a> {
 
 /// In a stream of events: some were gone before this reader asked for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Lost {
     /// How many.
     pub lost: u64,

@@ -12,13 +12,14 @@ mod tasks;
 mod types;
 mod vm;
 
-pub use action::{Action, Number};
-pub use events::{Event, Lost, StackFrame};
+pub use action::{Action, GivenAction, Number, NumberText, Width};
+pub use events::{Event, EventLine, EventName, Lost, ServerSentEvent, StackFrame};
 pub use kprobes::BlacklistEntry;
 pub use memory::{CodeLine, Memory};
 pub use modules::Module;
 pub use probes::{
-    Address, ProbeChange, ProbeRequest, ProbeRequests, ProbeStatus, Registered, Unregistered,
+    Address, AddressText, ProbeChange, ProbeRequest, ProbeRequests, ProbeStatus, Registered,
+    Unregistered,
 };
 pub use stack::Frame;
 pub use symbols::{InlinedCall, Source, Symbol};
@@ -29,8 +30,32 @@ pub use vm::{
     VcpuRegisters, VmStatus,
 };
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use utoipa::ToSchema;
+
+/// A place in the guest's kernel: an address, or `SYMBOL[+OFFSET]`, of a module also as `MODULE:SYMBOL`.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[schema(
+    example = "jiffies",
+    pattern = r"^(0x0*[0-9a-fA-F]{1,16}|[1-9][0-9]{0,18}|([A-Za-z_][A-Za-z0-9_]*:)?[A-Za-z_.][A-Za-z0-9_.$]*(\+(0x0*[0-9a-fA-F]{1,16}|0|[1-9][0-9]{0,18}))?)$"
+)]
+pub struct Place(pub String);
+
+/// A place in the guest's memory: as [`Place`], or a register of a vCPU, `%REG[+OFFSET]`.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[schema(
+    example = "jiffies",
+    pattern = r"^(%([a-d]x|[sd]i|[bs]p|r[89]|r1[0-5]|ip|flags)(\+(0x0*[0-9a-fA-F]{1,16}|0|[1-9][0-9]{0,18}))?|0x0*[0-9a-fA-F]{1,16}|[1-9][0-9]{0,18}|([A-Za-z_][A-Za-z0-9_]*:)?[A-Za-z_.][A-Za-z0-9_.$]*(\+(0x0*[0-9a-fA-F]{1,16}|0|[1-9][0-9]{0,18}))?)$"
+)]
+pub struct DataPlace(pub String);
+
+/// A switch's state, in any case of letters.
+#[derive(Clone, Debug, ToSchema)]
+#[schema(
+    example = "0",
+    pattern = r"^[ \t\n\f\r]*([01yYnNtTfF]|[oO][nN]|[oO][fF][fF]|[yY][eE][sS]|[nN][oO]|[tT][rR][uU][eE]|[fF][aA][lL][sS][eE])[ \t\n\f\r]*$"
+)]
+pub struct Switch(pub String);
 
 /// A 64-bit number as hexadecimal text: a JSON number holds only 53 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]

@@ -2,13 +2,14 @@
 
 use exoprobe_probes::definition::Flag;
 use exoprobe_probes::{
-    DisplacedBy, ProbeDefinition, ProbeError, ProbeKind, Registration, ReturnMode, StatusFlag,
+    DisplacedBy, ProbeDefinition, ProbeError, ProbeKind, ProbeState, Registration, ReturnMode,
+    StatusFlag,
 };
 use exoprobe_vmm::Gva;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Action, Hex, action};
+use super::{Action, GivenAction, Hex};
 use crate::http::Problem;
 
 /// A probe to register. Exactly one of `symbol_name` and `addr` is to be given.
@@ -17,15 +18,16 @@ use crate::http::Problem;
 pub struct ProbeRequest {
     /// `k`, a kprobe, or `r`, a return probe.
     #[serde(default)]
-    #[schema(value_type = String, example = "k")]
+    #[schema(value_type = Kind)]
     pub kind: ProbeKind,
     /// Group of its event; `kprobes` when absent.
+    #[schema(pattern = "^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
     pub group: Option<String>,
     /// Name of its event; made up from the place when absent.
-    #[schema(example = "getpid")]
+    #[schema(example = "getpid", pattern = "^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
     pub event: Option<String>,
     /// Function to probe.
-    #[schema(example = "__x64_sys_getpid")]
+    #[schema(example = "__x64_sys_getpid", min_length = 1)]
     pub symbol_name: Option<String>,
     /// Bytes from the symbol's start.
     #[serde(default)]
@@ -34,30 +36,65 @@ pub struct ProbeRequest {
     pub addr: Option<Address>,
     /// `DISABLED` to register it unarmed.
     #[serde(default)]
-    #[schema(value_type = Vec<String>, example = json!([]))]
+    #[schema(value_type = Vec<RequestFlag>, example = json!([]))]
     pub flags: Vec<Flag>,
     /// Values to record with each hit, each `[NAME=]` and `%REG`, `$stackN`, `$stack`, `$retval`
     /// (return probes), `@ADDR`, the name of one of the function's parameters, or `+OFFS(...)` or `-OFFS(...)` of one of
     /// them; then `:TYPE`: `u8` to `u64`, `s8` to `s64`, `x8` to `x64`, `string`, `ustring`.
     #[serde(default)]
-    #[schema(example = json!(["dfd", "filename:string", "flags=+0(%dx):x32"]))]
+    #[schema(example = json!(["regs=%di", "flags=+0(%dx):x32"]))]
     pub args: Vec<String>,
     /// What a hit does, in this order; `record` alone when empty.
-    #[serde(default, deserialize_with = "action::read")]
+    #[serde(default)]
     #[schema(value_type = Vec<Action>, example = json!(["record"]))]
-    pub actions: Vec<exoprobe_probes::Action>,
+    pub actions: Vec<GivenAction>,
     /// Which hits count, as `fd == 3 && common_pid != 1`: comparisons (`==`, `!=`, `<`, `<=`, `>`, `>=`, `&`) of
     /// the arguments, by name, or of `common_pid`, with numbers; `&&`, `||`, `!`, `( )`. Of the other hits
     /// nothing comes: they are counted as `filtered`.
-    #[schema(example = "fd == 3 && common_pid != 1")]
+    #[schema(example = "common_pid != 1")]
     pub filter: Option<String>,
     /// Return probes: calls that can be followed at a time, 1 to 4096; by default the larger of 10 and
     /// twice the vCPUs.
+    #[schema(minimum = 1, maximum = 4096)]
     pub maxactive: Option<u32>,
     /// Return probes: `trampoline`, or `site`, which leaves the guest's stack alone.
     #[serde(default)]
-    #[schema(value_type = String, example = "trampoline")]
+    #[schema(value_type = Mode)]
     pub return_mode: ReturnMode,
+}
+
+/// Schema of [`ProbeKind`].
+#[derive(ToSchema)]
+#[schema(as = ProbeKind)]
+#[serde(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its schema is wanted")]
+enum Kind {
+    /// A kprobe.
+    K,
+    /// A return probe.
+    R,
+}
+
+/// Schema of [`ReturnMode`].
+#[derive(ToSchema)]
+#[schema(as = ReturnMode)]
+#[serde(rename_all = "snake_case")]
+#[expect(dead_code, reason = "only its schema is wanted")]
+enum Mode {
+    /// The return address is replaced.
+    Trampoline,
+    /// The guest's stack is left alone.
+    Site,
+}
+
+/// Schema of [`Flag`].
+#[derive(ToSchema)]
+#[schema(as = ProbeFlag)]
+#[serde(rename_all = "UPPERCASE")]
+#[expect(dead_code, reason = "only its schema is wanted")]
+enum RequestFlag {
+    /// To be registered unarmed.
+    Disabled,
 }
 
 /// Probes to register.
@@ -87,15 +124,20 @@ pub enum Address {
     /// A number.
     Number(u64),
     /// Text.
-    Text(String),
+    Text(AddressText),
 }
+
+/// An address as text: hexadecimal with `0x`, or decimal.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[schema(example = "0xffffffff81000010", pattern = "^(0x0*[0-9a-fA-F]{1,16}|0*[0-9]{1,19})$")]
+pub struct AddressText(pub String);
 
 impl TryFrom<Address> for Gva {
     type Error = Problem;
     fn try_from(address: Address) -> Result<Self, Problem> {
         let text = match address {
             Address::Number(number) => return Ok(Self(number)),
-            Address::Text(text) => text,
+            Address::Text(AddressText(text)) => text,
         };
         let (digits, radix) = match text.strip_prefix("0x") {
             Some(hex) => (hex, 16),
@@ -115,6 +157,8 @@ impl TryFrom<ProbeRequest> for ProbeDefinition {
     fn try_from(request: ProbeRequest) -> Result<Self, Problem> {
         let addr = request.addr.map(Gva::try_from).transpose()?;
         let filter = request.filter.map(|text| text.parse().map_err(ProbeError::Syntax));
+        let actions = request.actions.into_iter().map(exoprobe_probes::Action::try_from);
+        let actions = actions.collect::<Result<_, _>>()?;
         let args = request.args.iter().map(|arg| arg.parse().map_err(ProbeError::Syntax));
         Ok(Self {
             kind: request.kind,
@@ -125,7 +169,7 @@ impl TryFrom<ProbeRequest> for ProbeDefinition {
             addr,
             flags: request.flags,
             args: args.collect::<Result<_, _>>()?,
-            actions: request.actions,
+            actions,
             filter: filter.transpose()?,
             maxactive: request.maxactive,
             return_mode: request.return_mode,
@@ -180,17 +224,25 @@ pub struct ProbeStatus {
     pub enabled: bool,
     /// Triggers of its event (the tracer's file `trigger`), which arm it also while it is not enabled.
     pub triggers: usize,
+    /// `pending`: its text is not there yet, or not final (`reason`). `armed`: by an int3. `optimized`: by a jmp, so that
+    /// its hits do not leave the guest. `disabled`: by the user, and no trigger has it armed. `off`: enabled, and the
+    /// switch over all probes is off. `clobbered`: the guest rewrote its text, and it is armed again when the text is
+    /// back. `gone`: its text is no more.
+    #[schema(value_type = String, example = "armed")]
+    pub state: ProbeState,
     /// `GONE`, `PENDING`, `DISABLED`, `OPTIMIZED`, `CLOBBERED`; none of a probe that is armed by an int3.
     #[schema(value_type = Vec<String>)]
     pub flags: Vec<StatusFlag>,
     /// A jmp is in place of its int3: its hits do not leave the guest.
     pub optimized: bool,
-    /// Of a pending probe: what it waits for, or why it cannot be placed. Of one that the optimizer has looked
-    /// at and that is not optimized: why, the rule's name first.
+    /// Of a pending probe: what it waits for, or why it cannot be placed; else null.
+    pub reason: Option<String>,
+    /// Of an armed probe: why it is not optimized, the rule's name first; null until the optimizer has looked at it
+    /// after the last change of probes, and in other states.
     #[schema(
         example = "indirect-jump: f jumps to a place that only it knows, at 0xffffffff81000010"
     )]
-    pub reason: Option<String>,
+    pub unoptimized_reason: Option<String>,
     /// Times the guest hit it while it was enabled; of a return probe, returns.
     pub hits: u64,
     /// Calls that a return probe could not follow. Kprobes miss none.
@@ -262,8 +314,10 @@ impl From<exoprobe_probes::ProbeStatus> for ProbeStatus {
             optimized: status.flags.contains(&StatusFlag::Optimized),
             enabled: status.enabled,
             triggers: status.triggers,
+            state: status.state,
             flags: status.flags,
             reason: status.reason,
+            unoptimized_reason: status.unoptimized_reason,
             hits: status.hits,
             nmissed: status.nmissed,
             recorded: status.recorded,
@@ -338,8 +392,10 @@ mod tests {
             addr: Some(Gva(0x1000)),
             enabled: false,
             triggers: 0,
+            state: ProbeState::Disabled,
             flags: vec![StatusFlag::Disabled],
             reason: None,
+            unoptimized_reason: Some("rule: text".to_owned()),
             hits: 5,
             nmissed: 2,
             recorded: 3,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use exoprobe_probes::RunningKernel;
+use exoprobe_probes::Engine;
 use exoprobe_vmm::{ExitCounts, Registers, StopReason, StopRecord, Vm, VmState, kvm_regs};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -19,6 +19,8 @@ pub struct VmStatus {
     /// vCPUs that are in the middle of a hit, whose probe paused the guest there; resuming it lets them
     /// go on.
     pub held: Vec<u8>,
+    /// The probes that hold them, by vCPU.
+    pub held_by: Vec<HeldBy>,
     /// Boots of this guest, the present one included: 1 at first, also from a snapshot.
     pub boots: u64,
     /// Number of vCPUs.
@@ -41,6 +43,17 @@ pub struct VmStatus {
     pub exits: Exits,
     /// Where hidden memory is mapped in the guest; null before it is.
     pub hidden: Option<Hex>,
+}
+
+/// A probe whose action `stop` holds the guest.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct HeldBy {
+    /// The vCPU in the middle of the hit.
+    pub vcpu: u8,
+    /// The probe, as `GROUP/EVENT`. It may have been deleted since.
+    pub probe: String,
+    /// The address probed.
+    pub addr: Hex,
 }
 
 /// Exits to user space, by kind.
@@ -280,9 +293,16 @@ impl From<&StopRecord> for Stopped {
 }
 
 impl VmStatus {
-    /// The state of a machine that runs this kernel.
+    /// The state of a machine whose probes `engine` has.
     #[must_use]
-    pub fn new(vm: &Vm, running: RunningKernel) -> Self {
+    pub fn new(vm: &Vm, engine: &Engine) -> Self {
+        let running = engine.running_kernel();
+        let held = vm.held();
+        let holders = held.iter().filter_map(|&vcpu| {
+            let holder = engine.holder(vcpu)?;
+            let probe = format!("{}/{}", holder.group, holder.event);
+            Some(HeldBy { vcpu, probe, addr: Hex(holder.at.0) })
+        });
         let offset = running.vmcoreinfo.and_then(|notes| notes.kernel_offset());
         let (state, stopped) = match vm.state() {
             VmState::Created => (State::Created, None),
@@ -294,7 +314,8 @@ impl VmStatus {
         Self {
             state,
             stopped,
-            held: vm.held(),
+            held_by: holders.collect(),
+            held,
             boots: vm.boots(),
             vcpus: config.vcpus,
             memory_mib: config.memory_mib,

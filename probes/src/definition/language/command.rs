@@ -7,7 +7,7 @@ use super::super::{
 use super::ParseError;
 use super::argument::parse_arg_token;
 use super::place::parse_place_token;
-use super::token::{Token, parse_number, tokens};
+use super::token::{Token, parse_number, tokens, words};
 
 /// One line of kprobe_events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,38 @@ pub fn parse_command(line: &str) -> Result<Command, ParseError> {
 /// [`ParseError`] with the column at fault.
 pub fn parse_line(line: &str) -> Result<ProbeDefinition, ParseError> {
     define(&tokens(without_comment(line)))
+}
+
+/// Parses one definition, to which a filter may be added: `DEFINITION if FILTER`. This is a word of ours, not
+/// of kprobe_events. A `#` outside quotation marks begins a comment.
+///
+/// # Errors
+/// [`ParseError`] with the column at fault.
+pub fn parse_conditional(line: &str) -> Result<ProbeDefinition, ParseError> {
+    let (definition, condition) = split_condition(line);
+    let mut definition = parse_line(definition)?;
+    if let Some((at, filter)) = condition {
+        let shifted = |error: ParseError| ParseError { position: at + error.position, ..error };
+        definition.filter = Some(filter.parse().map_err(shifted)?);
+    }
+    Ok(definition)
+}
+
+/// A line's definition, and the filter after its word `if` with the column where it begins. The word stands
+/// after the place at the earliest, so that a function may be called `if`.
+#[must_use]
+pub fn split_condition(line: &str) -> (&str, Option<(usize, &str)>) {
+    let Some((at, word)) = words(line).skip(2).find(|(_, word)| *word == "if") else {
+        return (line, None);
+    };
+    let begin = at + word.len();
+    let filter = &line[begin..];
+    let mut is_quoted = false;
+    let comment = filter.find(|c| {
+        is_quoted ^= c == '"';
+        c == '#' && !is_quoted
+    });
+    (&line[..at], Some((begin, &filter[..comment.unwrap_or(filter.len())])))
 }
 
 /// A command, as far as the `#` of its comment.

@@ -15,7 +15,8 @@ mod tests;
 mod token;
 
 pub use command::{
-    Command, Deletion, definition_lines, parse_command, parse_line, without_comment,
+    Command, Deletion, definition_lines, parse_command, parse_conditional, parse_line,
+    split_condition, without_comment,
 };
 pub use error::{ParseError, normalised};
 

@@ -75,6 +75,67 @@ fn probes_of_a_guest_that_is_half_booted_wait_or_are_armed_as_their_text_allows(
     assert_eq!(fake.byte(REST_INIT), INT3);
 }
 
+/// Everything that reads the guest.
+fn ask_all(fake: &Fake) {
+    let engine = &fake.engine;
+    let mut bytes = [0; 8];
+    let _ = (engine.symbols(), engine.address_of("work"), engine.types().map(|_| ()));
+    let _ = (engine.read_memory(WORK, &mut bytes), engine.read_without_probes(WORK, &mut bytes));
+    let _ = (engine.disassemble(WORK), engine.blacklist(), engine.processes(), engine.stack(0));
+    let _ =
+        (engine.modules(), engine.running_kernel(), engine.list(), engine.traceless().is_some());
+    engine.patrol();
+    engine.optimize();
+}
+
+#[test]
+fn questions_change_nothing_in_a_guest_without_probes_at_any_moment() {
+    let fake = Fake::new();
+    let memory = || {
+        let ram = &fake.guest.ram;
+        let mut bytes = vec![0; usize::try_from(ram.size()).unwrap()];
+        ram.read(Gpa(0), &mut bytes).unwrap();
+        bytes
+    };
+    let ask = |moment: &str| {
+        let before = memory();
+        ask_all(&fake);
+        assert!(memory() == before, "{moment}");
+        assert_eq!(fake.guest.hidden.base(), None, "{moment}");
+    };
+    ask("before its kernel is there");
+    fake.load_kernel();
+    ask("before its kernel begins");
+    assert!(fake.begin());
+    ask("on its first tables");
+    assert!(fake.engine.disassemble(WORK).is_ok(), "its kernel is known");
+    fake.guest.root.store(ROOT, Ordering::SeqCst);
+    fake.guest.lstar.store(ENTRY.0, Ordering::SeqCst);
+    ask("on its own tables");
+    fake.store_u64(SYSTEM_STATE, 1);
+    ask("when its text is final");
+    fake.store_u64(SYSTEM_STATE, 3);
+    ask("when it has booted");
+    fake.register("p:work work");
+    assert_eq!(fake.run(WORK), 1, "and a probe finds it ready");
+    assert!(fake.guest.hidden.base().is_some());
+    let refused = fake.engine.register_probe(parse_line("p:once once").unwrap());
+    assert!(refused.is_err(), "init text has gone, though no mark told so");
+}
+
+#[test]
+fn a_kernel_that_was_asked_about_early_is_made_ready_for_the_first_probe() {
+    let fake = Fake::begun();
+    ask_all(&fake);
+    fake.register("p:work work");
+    fake.register("p:patched patched+4");
+    assert_eq!(fake.run(WORK), 1);
+    assert_eq!(fake.flags("patched"), [StatusFlag::Pending]);
+    fake.finish_text();
+    assert_eq!(fake.flags("patched"), CLEAN);
+    assert_eq!(fake.run(PATCHED.wrapping_add(4)), 1);
+}
+
 #[test]
 fn a_mark_that_came_too_late_is_made_up_for_by_the_patrol() {
     let fake = Fake::begun();

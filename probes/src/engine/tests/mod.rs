@@ -24,9 +24,9 @@ use exoprobe_vmm::{
     HitContext, KernelEntry, KvmError, Registers, SregsSource, VcpuError, kvm_regs, kvm_sregs,
 };
 
-use super::{Engine, Given, Guest};
+use super::{Engine, FoundTypes, Given, Guest};
 use crate::definition::parse_line;
-use crate::status::{ProbeStatus, StatusFlag};
+use crate::status::{ProbeState, ProbeStatus, StatusFlag};
 
 const MIB: u64 = 32;
 /// Where the kernel's image is: its first 2 MiB by pages, which map to the same offset in RAM.
@@ -247,6 +247,16 @@ impl Fake {
     }
 
     fn with(own_root: u64, more_symbols: &str, types: Option<Btf>) -> Self {
+        Self::with_types(own_root, more_symbols, types, None)
+    }
+
+    /// One with types that were given, and types that were found near its kernel.
+    fn with_types(
+        own_root: u64,
+        more_symbols: &str,
+        types: Option<Btf>,
+        found_types: Option<FoundTypes>,
+    ) -> Self {
         let ram = GuestRam::anonymous(&ram_ranges(MIB)).unwrap();
         let guest = Arc::new(FakeGuest {
             hidden: HiddenMemory::new(&ram).unwrap(),
@@ -263,7 +273,7 @@ impl Fake {
         let symbols = SYMBOLS.to_owned() + more_symbols + &root;
         let symbols = SymbolTable::from_system_map(&symbols).unwrap();
         let machine = Arc::clone(&guest) as Arc<dyn Guest>;
-        let given = Given { symbols: Some(symbols), types };
+        let given = Given { symbols: Some(symbols), types, found_types };
         let engine = Arc::new(Engine::new(machine, GuestClock::default(), given, 1000));
         let hook = engine.exit_hook();
         Self { own_root, guest, engine, hook }

@@ -211,7 +211,7 @@ fn text_that_a_modules_tables_name_takes_no_probe_and_none_is_optimized() {
     assert_eq!(fake.refused("p:label hello:hello_work+4"), "EOPNOTSUPP");
     fake.register("p:count hello:twice");
     fake.engine.optimize();
-    let reason = fake.status("count").reason.unwrap();
+    let reason = fake.status("count").unoptimized_reason.unwrap();
     assert!(reason.starts_with("module: "), "{reason}");
     let jump_labels = (JUMP_LABELS.0, u32::MAX);
     fake.set_modules(&[SampleModule { jump_labels, ..module(LIVE, TEXT[0]) }]);

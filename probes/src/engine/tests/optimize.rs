@@ -40,7 +40,7 @@ fn a_jmp_into_hidden_memory_takes_the_int3s_place_until_something_changes() {
     fake.register("p:inside far_off+1");
     assert_eq!(bytes(&fake), [INT3, INT3, BODY[2], BODY[3], BODY[4]]);
     fake.engine.optimize();
-    assert!(fake.status("far").reason.unwrap().starts_with("other-probe: "));
+    assert!(fake.status("far").unoptimized_reason.unwrap().starts_with("other-probe: "));
     fake.engine.unregister_kprobe("kprobes", "inside").unwrap();
     assert_eq!(fake.engine.optimize().optimized, 1);
     fake.engine.disable_kprobe("kprobes", "far").unwrap();
@@ -53,6 +53,32 @@ fn a_jmp_into_hidden_memory_takes_the_int3s_place_until_something_changes() {
     assert!(fake.engine.traceless().is_some());
 }
 
+#[test]
+fn a_reason_goes_with_what_it_was_for() {
+    let fake = ready();
+    fake.register("p:inside far_off+1");
+    assert_eq!(fake.status("far").state, ProbeState::Armed);
+    assert_eq!(fake.status("far").unoptimized_reason, None, "no pass was made");
+    fake.engine.optimize();
+    let status = fake.status("far");
+    assert!(status.unoptimized_reason.unwrap().starts_with("other-probe: "));
+    assert_eq!((status.state, status.reason), (ProbeState::Armed, None));
+    fake.engine.unregister_all().unwrap();
+    fake.register("p:far far_off");
+    assert_eq!(fake.status("far").unoptimized_reason, None, "it is not that of another probe");
+    assert_eq!(fake.engine.optimize().optimized, 1);
+    assert_eq!(fake.status("far").state, ProbeState::Optimized);
+    fake.engine.disable_kprobe("kprobes", "far").unwrap();
+    fake.engine.optimize();
+    let status = fake.status("far");
+    assert_eq!((status.state, status.unoptimized_reason), (ProbeState::Disabled, None));
+    fake.engine.enable_kprobe("kprobes", "far").unwrap();
+    fake.engine.switch(false).unwrap();
+    assert_eq!(fake.status("far").state, ProbeState::Off);
+    fake.engine.switch(true).unwrap();
+    assert_eq!(fake.status("far").state, ProbeState::Armed);
+}
+
 /// A task that was interrupted behind the first instruction would go on in the middle of the jmp.
 #[test]
 fn nobody_may_be_within_what_the_jmp_covers() {
@@ -61,7 +87,7 @@ fn nobody_may_be_within_what_the_jmp_covers() {
         fake.store_u64(gpa(STACK), inside.0);
         let mut passes = std::iter::repeat_with(|| fake.engine.optimize().waiting);
         assert!(passes.by_ref().take(20).any(|waiting| waiting == 1), "{inside}");
-        assert!(fake.status("far").reason.unwrap().starts_with("busy: "));
+        assert!(fake.status("far").unoptimized_reason.unwrap().starts_with("busy: "));
         assert_eq!(bytes(&fake)[0], INT3);
     }
     // Where the jmp begins, and behind it, anybody may be.
@@ -105,7 +131,8 @@ fn a_jmp_that_the_guest_wrote_over_is_clobbered() {
     assert_eq!(fake.flags("far"), [StatusFlag::Clobbered]);
     assert_eq!(bytes(&fake)[..2], [0x0f, 0x0b], "left alone");
     fake.engine.optimize();
-    assert!(fake.status("far").reason.unwrap().starts_with("disabled: "), "no int3 is there");
+    let status = fake.status("far");
+    assert_eq!((status.state, status.unoptimized_reason), (ProbeState::Clobbered, None));
     fake.write(FAR_OFF, &BODY);
     fake.engine.patrol();
     assert_eq!((fake.flags("far"), bytes(&fake)[0]), (vec![], INT3));
@@ -127,7 +154,8 @@ fn what_changes_behind_the_jmp_takes_it_out() {
     assert_eq!(fake.flags("far"), [StatusFlag::Clobbered]);
     assert_eq!(bytes(&fake), [INT3, BODY[1], BODY[2], BODY[3], BODY[4]], "as it was armed");
     fake.engine.optimize();
-    assert!(fake.status("far").reason.unwrap().starts_with("clobbered: "));
+    let status = fake.status("far");
+    assert_eq!((status.state, status.unoptimized_reason), (ProbeState::Clobbered, None));
 }
 
 #[test]

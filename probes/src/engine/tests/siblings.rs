@@ -1,5 +1,6 @@
 //! Events of several probes.
 
+use exoprobe_introspect::btf::NoTypes;
 use exoprobe_introspect::btf::sample::Sample;
 
 use super::*;
@@ -109,6 +110,10 @@ fn a_probe_that_joins_is_as_its_event_is() {
     let definition = parse_line("p:e patched a=%di").unwrap();
     let refused = fake.engine.register_probe(definition).unwrap_err();
     assert!(matches!(refused, ProbeError::NameTaken(_)), "{refused}");
+    for (other_fault, code) in [("p:e no_such_function", "ENOENT"), ("p:e work+99999", "EINVAL")] {
+        let refused = fake.engine.register_probe(parse_line(other_fault).unwrap()).unwrap_err();
+        assert_eq!(refused.code(), code, "{other_fault}: EEXIST would hide it: {refused}");
+    }
     let batch = ["p:new work", "p:new far_off"].map(|line| parse_line(line).unwrap().into());
     let refused = fake.engine.register_probes(batch.into()).unwrap_err();
     assert_eq!((refused.index, refused.error.code()), (1, "EEXIST"));
@@ -216,4 +221,30 @@ fn types_that_are_known_late_are_compared_late() {
     assert_eq!(fake.two(), [INT3, BODY[0]]);
     fake.finish_text();
     assert_eq!(index(fake.try_define("p:all work $arg* x=%si")), 1);
+}
+
+#[test]
+fn types_near_the_kernel_are_used_where_they_are_its_own() {
+    let of = |functions: &[&str]| {
+        let mut sample = Sample::default();
+        let int = sample.int("int", 4, true);
+        for function in functions {
+            sample.function(function, int, &[("fd", int)]);
+        }
+        FoundTypes { types: Arc::new(sample.btf()), file: "/k/vmlinux.btf".into() }
+    };
+    let answer = |found, given: Option<Btf>| {
+        let fake = Fake::with_types(ROOT, "", given, Some(found));
+        fake.load_kernel();
+        assert!(fake.begin());
+        let types = fake.engine.types().map(|types| types.len());
+        (fake.try_define("p:e work fd").is_ok(), types.map_err(|error| error.to_string()))
+    };
+    assert_eq!(answer(of(&["work", "once"]), None), (true, Ok(5)));
+    let none = Err(NoTypes::None.to_string());
+    assert_eq!(answer(of(&["work", "other_kernels"]), None), (false, none));
+    let mut given = Sample::default();
+    let int = given.int("int", 4, true);
+    given.function("work", int, &[("fd", int), ("more", int)]);
+    assert_eq!(answer(of(&["work", "once"]), Some(given.btf())), (true, Ok(3)));
 }

@@ -1,0 +1,225 @@
+//! Definitions of `probe add` that the service does not take as they are: bare symbols, patterns, and flags for
+//! filters and actions.
+
+use std::collections::BTreeSet;
+
+use clap::Args;
+use exoprobe_probes::definition::{definition_lines, parse_conditional, words};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::error::CliError;
+use crate::client::{ApiPath, Client, ClientError, Payload, Problem};
+
+/// Most symbols that are looked at for one pattern: the service gives no more at once.
+const SYMBOLS_MAX: usize = 10_000;
+
+/// Flags that say of all definitions what their lines do not.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct ActionArgs {
+    /// Which hits count, as `if FILTER` at the end of a definition
+    #[arg(long, value_name = "FILTER")]
+    filter: Option<String>,
+    /// Record back-traces, too
+    #[arg(long, conflicts_with = "count")]
+    stack: bool,
+    /// Only count hits: write no events
+    #[arg(long)]
+    count: bool,
+    /// Change a register at each hit, as `di=0x10`; may be repeated
+    #[arg(long, value_name = "REG=VALUE", value_parser = register_value)]
+    set: Vec<(String, String)>,
+    /// Pause the machine at each hit
+    #[arg(long)]
+    stop: bool,
+    /// Leave the function at once with this value, as `-12`
+    #[arg(long = "return", value_name = "VALUE", allow_hyphen_values = true)]
+    return_value: Option<String>,
+}
+
+fn register_value(text: &str) -> Result<(String, String), &'static str> {
+    match text.trim_start_matches('%').split_once('=') {
+        Some((register, value)) if !register.is_empty() && !value.is_empty() => {
+            Ok((register.to_owned(), value.to_owned()))
+        }
+        _ => Err("write REG=VALUE, as di=0x10"),
+    }
+}
+
+impl ActionArgs {
+    /// Whether no flag is given.
+    pub(super) fn is_empty(&self) -> bool {
+        self.filter.is_none() && self.actions().is_empty()
+    }
+
+    /// The actions in the order in which they are run; none without a flag.
+    fn actions(&self) -> Vec<Value> {
+        let sets = self.set.iter();
+        let mut actions: Vec<Value> =
+            sets.map(|(reg, value)| json!({ "set_reg": { "reg": reg, "value": value } })).collect();
+        actions.extend(self.stop.then(|| json!("stop")));
+        actions.extend(self.return_value.as_ref().map(|value| json!({ "return": value })));
+        if self.stack || self.count || !actions.is_empty() {
+            let first = if self.stack { "stack" } else { "record" };
+            actions.insert(0, json!(if self.count { "count" } else { first }));
+        }
+        actions
+    }
+
+    /// A line and the flags, as JSON.
+    fn apply(&self, line: &str) -> Result<Value, CliError> {
+        let definition = parse_conditional(line).map_err(|error| CliError::Definition {
+            problem: Box::new(Problem {
+                detail: error.message,
+                code: "EINVAL".to_owned(),
+                position: Some(error.position),
+                ..Problem::default()
+            }),
+            definition: line.to_owned(),
+        })?;
+        if self.filter.is_some() && definition.filter.is_some() {
+            return Err(CliError::TwoFilters(line.to_owned()));
+        }
+        let mut json = serde_json::to_value(&definition).map_err(ClientError::from)?;
+        if let Some(filter) = &self.filter {
+            json["filter"] = json!(filter);
+        }
+        let actions = self.actions();
+        if !actions.is_empty() {
+            json["actions"] = Value::Array(actions);
+        }
+        Ok(json)
+    }
+
+    /// What to send for `lines`.
+    pub(super) fn payload(&self, lines: &[Line]) -> Result<Payload, CliError> {
+        if self.is_empty() {
+            let text = lines.iter().map(|line| format!("{}\n", line.text)).collect();
+            return Ok(Payload::Text(text));
+        }
+        let definitions: Result<_, _> = lines.iter().map(|line| self.apply(&line.text)).collect();
+        Ok(Payload::Json(Value::Array(definitions?)))
+    }
+}
+
+/// One definition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) text: String,
+    /// The function that a pattern stood for.
+    pub(super) matched: Option<String>,
+}
+
+/// Writes `p` before each line of `text` that begins with a place, so that `vfs_read` is `p vfs_read`.
+pub(super) fn with_kinds(text: &str) -> String {
+    let line = |line: &str| match words(line).next() {
+        Some((_, first)) if is_place(first) => format!("p {}\n", line.trim_start()),
+        _ => format!("{line}\n"),
+    };
+    text.lines().map(line).collect()
+}
+
+/// Whether a line's first word is no `p`, `r10`, `p:NAME`, nor a deletion.
+fn is_place(word: &str) -> bool {
+    let command = word.split_once(':').map_or(word, |(command, _)| command);
+    let is_kind = command.strip_prefix(['p', 'r']);
+    let is_kind = is_kind.is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()));
+    let begins = |c: char| c.is_ascii_alphanumeric() || "_*?".contains(c);
+    !is_kind && word.starts_with(begins) && !word.contains(':')
+}
+
+/// Whether a line's place is a pattern.
+pub(super) fn has_pattern(text: &str) -> bool {
+    definition_lines(text).any(|(_, line)| pattern_of(line).is_some())
+}
+
+/// The pattern of a line, and where it begins.
+fn pattern_of(line: &str) -> Option<(usize, &str)> {
+    words(line).nth(1).filter(|(_, place)| place.contains(['*', '?']))
+}
+
+/// The definitions of a text, with a line for each function that a pattern matches.
+///
+/// # Errors
+/// [`CliError::Pattern`] where a pattern matches nothing, more than `max` functions, or has an event's name.
+pub(super) async fn expand(client: &Client, text: &str, max: usize) -> Result<Vec<Line>, CliError> {
+    let mut lines = Vec::new();
+    for (_, line) in definition_lines(text) {
+        let Some((at, pattern)) = pattern_of(line) else {
+            lines.push(Line { text: line.to_owned(), matched: None });
+            continue;
+        };
+        let refuse = |why: String| CliError::Pattern { pattern: pattern.to_owned(), why };
+        let kind = words(line).next().map_or("", |(_, first)| first);
+        if kind.split_once(':').is_some_and(|(_, name)| !name.ends_with('/')) {
+            return Err(refuse("leave out the event's name, or give `p:GROUP/`".to_owned()));
+        }
+        let found = functions(client, pattern).await?;
+        if found.is_empty() {
+            return Err(refuse("no function matches".to_owned()));
+        }
+        if found.len() > max {
+            let count = found.len();
+            return Err(refuse(format!("{count} functions match: --max allows {max}")));
+        }
+        let (before, after) = (&line[..at], &line[at + pattern.len()..]);
+        lines.extend(
+            found
+                .into_iter()
+                .map(|name| Line { text: format!("{before}{name}{after}"), matched: Some(name) }),
+        );
+    }
+    Ok(lines)
+}
+
+/// The functions of the guest's kernel whose names match, each once.
+async fn functions(client: &Client, pattern: &str) -> Result<BTreeSet<String>, CliError> {
+    #[derive(Deserialize)]
+    struct Symbol {
+        name: String,
+        kind: String,
+        module: Option<String>,
+    }
+    let path = ApiPath::new(&["symbols"]).query("name", pattern).query("limit", SYMBOLS_MAX);
+    let answer = client.get(&path).await?;
+    let symbols: Vec<Symbol> = serde_json::from_slice(&answer).map_err(ClientError::from)?;
+    let functions = symbols.into_iter().filter(|symbol| symbol.kind == "function");
+    let name = |symbol: Symbol| match symbol.module {
+        Some(module) => format!("{module}:{}", symbol.name),
+        None => symbol.name,
+    };
+    Ok(functions.map(name).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_symbol_is_a_kprobe() {
+        let text = "vfs_read\np:e f\n r10 f\n# c\npick if common_pid == 1\n-:e\n0x10 %di\nr g";
+        let expected =
+            "p vfs_read\np:e f\n r10 f\n# c\np pick if common_pid == 1\n-:e\np 0x10 %di\nr g\n";
+        assert_eq!(with_kinds(text), expected);
+        assert!(has_pattern("p vfs_*\n") && !has_pattern("p f x=*\n"));
+    }
+
+    #[test]
+    fn flags_are_actions_in_the_order_that_the_engine_needs() {
+        let flags = ActionArgs {
+            filter: Some("common_pid == 1".to_owned()),
+            set: vec![register_value("%di=0x10").unwrap()],
+            stop: true,
+            return_value: Some("-12".to_owned()),
+            ..ActionArgs::default()
+        };
+        let json = flags.apply("p:e f %di").unwrap();
+        assert_eq!(json["filter"], "common_pid == 1");
+        let set = json!({ "set_reg": { "reg": "di", "value": "0x10" } });
+        assert_eq!(json["actions"], json!(["record", set, "stop", { "return": "-12" }]));
+        assert!(flags.apply("p f if common_pid == 2").is_err(), "two filters");
+        let error = flags.apply("p f %zz").unwrap_err().message().unwrap();
+        assert!(error.contains("p f %zz") && error.contains('^'), "{error}");
+        assert!(register_value("di").is_err() && register_value("=1").is_err());
+    }
+}
