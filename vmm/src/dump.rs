@@ -92,7 +92,7 @@ pub(crate) fn write(
     // It holds all of the guest's memory: for its owner's eyes only.
     let mut options = File::options();
     let file = options.write(true).create_new(true).mode(0o600).open(&partial);
-    let mut file = file.map_err(|source| DumpError::Io { path: partial.clone(), source })?;
+    let mut file = file.map_err(|source| DumpError::Io { path: path.to_owned(), source })?;
     let written = write_all(&mut file, ram, registers, notes);
     let named = written.and_then(|len| {
         // A link, unlike a renaming, leaves a file that came meanwhile.
@@ -283,4 +283,151 @@ fn prstatus(pid: u32, registers: &Registers) -> [u8; PRSTATUS_LEN] {
         place.copy_from_slice(&word.to_le_bytes());
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use object::read::elf::{FileHeader, ProgramHeader};
+
+    use super::*;
+
+    const LOW: RamRange = RamRange { start: Gpa(0), len: 0x40_0000 };
+    const HIGH: RamRange = RamRange { start: Gpa(1 << 32), len: 0x20_0000 };
+    const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
+
+    fn ram() -> GuestRam {
+        let ram = GuestRam::anonymous(&[LOW, HIGH]).unwrap();
+        ram.write(Gpa(0x1000), &[0xcc, 2, 3]).unwrap();
+        ram.write(Gpa(0x10_0ffe), b"over the edge").unwrap();
+        ram.write(Gpa(HIGH.start.0 + HIGH.len - 4), b"last").unwrap();
+        ram
+    }
+
+    fn registers(rip: u64) -> Registers {
+        let mut registers = Registers::default();
+        (registers.regs.r15, registers.regs.rip, registers.regs.rsp) = (15, rip, 0x5000);
+        registers.sregs.gs.base = 0x6000;
+        registers
+    }
+
+    fn notes() -> DumpNotes {
+        DumpNotes {
+            pids: vec![7, 0],
+            vmcoreinfo: Some("OSRELEASE=6.1.0\nPAGESIZE=4096\n".to_owned()),
+            direct_map: Some(DIRECT_MAP),
+            original: vec![(Gpa(0x1000), 0x55)],
+        }
+    }
+
+    fn dump(path: &Path, force: bool) -> Result<u64, DumpError> {
+        write(path, force, &ram(), &[registers(0x1234), registers(0x5678)], &notes())
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(dir).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn segments_are_ranges_of_ram_with_the_guests_own_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("core");
+        let len = dump(&path, false).unwrap();
+        let data = std::fs::read(&path).unwrap();
+        assert_eq!(data.len() as u64, len);
+        let header = FileHeader64::<LE>::parse(&*data).unwrap();
+        assert_eq!((header.e_type(LE), header.e_machine(LE)), (ET_CORE, EM_X86_64));
+        let segments = header.program_headers(LE, &*data).unwrap();
+        assert_eq!(segments.len(), 3);
+        assert_eq!(segments[0].p_type(LE), PT_NOTE);
+        for (segment, range) in segments[1..].iter().zip([LOW, HIGH]) {
+            assert_eq!(segment.p_type(LE), PT_LOAD);
+            assert_eq!((segment.p_paddr(LE), segment.p_memsz(LE)), (range.start.0, range.len));
+            assert_eq!(segment.p_vaddr(LE), DIRECT_MAP + range.start.0);
+            assert_eq!(segment.p_offset(LE) % PAGE_SIZE, 0);
+            let mut expected = vec![0; to_usize(range.len)];
+            ram().read(range.start, &mut expected).unwrap();
+            if range.start == Gpa(0) {
+                expected[0x1000] = 0x55;
+            }
+            assert!(segment.data(LE, &*data).unwrap() == expected, "{range:?}");
+        }
+    }
+
+    #[test]
+    fn notes_are_registers_of_each_vcpu_and_vmcoreinfo() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("core");
+        dump(&path, false).unwrap();
+        let data = std::fs::read(&path).unwrap();
+        let header = FileHeader64::<LE>::parse(&*data).unwrap();
+        let segment = header.program_headers(LE, &*data).unwrap()[0];
+        let mut iterator = segment.notes(LE, &*data).unwrap().unwrap();
+        let u64_at =
+            |desc: &[u8], at: usize| u64::from_le_bytes(desc[at..at + 8].try_into().unwrap());
+        for (pid, rip) in [(7u32, 0x1234), (0, 0x5678)] {
+            let note = iterator.next().unwrap().unwrap();
+            assert_eq!((note.name(), note.n_type(LE)), (&b"CORE"[..], NT_PRSTATUS));
+            let desc = note.desc();
+            assert_eq!(desc.len(), PRSTATUS_LEN);
+            assert_eq!(desc[PRSTATUS_PID..PRSTATUS_PID + 4], pid.to_le_bytes());
+            // Indexes of struct user_regs_struct: r15, ip, sp, gs_base.
+            let words = [0, 16, 19, 22].map(|word| u64_at(desc, PRSTATUS_REGS + word * 8));
+            assert_eq!(words, [15, rip, 0x5000, 0x6000]);
+        }
+        let note = iterator.next().unwrap().unwrap();
+        assert_eq!(note.name(), b"VMCOREINFO");
+        assert_eq!(note.desc(), notes().vmcoreinfo.unwrap().as_bytes());
+        assert!(iterator.next().unwrap().is_none());
+    }
+
+    #[test]
+    fn pages_of_zeros_take_no_room_and_only_the_owner_reads_it() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("core");
+        let len = dump(&path, false).unwrap();
+        let meta = std::fs::metadata(&path).unwrap();
+        assert!(len > LOW.len + HIGH.len);
+        // Four pages of memory and one of headers, with room for a file system's own blocks.
+        assert!(meta.blocks() * 512 < 0x4_0000, "{} blocks", meta.blocks());
+        assert_eq!(meta.mode() & 0o777, 0o600);
+        assert_eq!(names(dir.path()), ["core"], "nothing else is left");
+    }
+
+    #[test]
+    fn a_file_that_is_there_is_replaced_only_by_force() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("core");
+        std::fs::write(&path, "mine").unwrap();
+        let error = dump(&path, false).unwrap_err();
+        assert!(matches!(&error, DumpError::Exists(there) if *there == path), "{error}");
+        assert!(error.to_string().contains("--force"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+        let len = dump(&path, true).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), len);
+        assert_eq!(names(dir.path()), ["core"]);
+    }
+
+    #[test]
+    fn a_bad_path_is_named_and_no_partial_file_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("missing/core");
+        let error = dump(&missing, false).unwrap_err();
+        assert!(matches!(&error, DumpError::Io { path, .. } if *path == missing), "{error}");
+        assert!(error.to_string().contains("No such file"), "{error}");
+        // A folder is refused after all is written: the renaming fails.
+        let folder = dir.path().join("folder");
+        std::fs::create_dir(&folder).unwrap();
+        let error = dump(&folder, true).unwrap_err();
+        assert!(error.to_string().contains("Is a directory"), "{error}");
+        assert_eq!(names(dir.path()), ["folder"]);
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error() {
+        let mut full = File::options().write(true).open("/dev/full").unwrap();
+        let error = write_all(&mut full, &ram(), &[registers(0)], &notes()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    }
 }

@@ -117,7 +117,8 @@ pub(crate) async fn snapshot(
         let written = api.vm.snapshot_if(&path, || api.engine.traceless());
         if let Err(ControlError::Stopped) = written {
             let detail = "the guest has stopped, and so would one restored from its snapshot; \
-                          `exoprobe stack`, `ps` and `x` read it as it is";
+                          `exoprobe stack`, `ps` and `x` read it as it is, and \
+                          `exoprobe vm dump` writes it to a file";
             return Err(Problem::new("ESHUTDOWN", detail.to_owned()));
         }
         if !written? {
@@ -142,7 +143,7 @@ pub(crate) async fn snapshot(
 /// A running guest stands still meanwhile; one that has stopped is written as it was at its end.
 #[utoipa::path(post, path = "/v1/vm/dump", tag = "vm", operation_id = "vm_dump",
     request_body = DumpRequest,
-    responses((status = 200, body = DumpWritten), Problems))]
+    responses((status = 200, body = DumpWritten), Problems, NeedsGuest, Refused, NoRoom))]
 pub(crate) async fn dump(
     State(api): State<VmApi>,
     Json(DumpRequest { path, force }): Json<DumpRequest>,
