@@ -54,14 +54,23 @@ pub fn run(suites: &[&[Case]]) -> ExitCode {
 mod tests {
     use std::path::Path;
 
-    /// What the compiler would drop without a word: functions marked `#[test]`, and files that are
-    /// no module.
+    /// Functions marked `#[test]` and files that are no module: the compiler drops both without a
+    /// word.
     #[test]
     fn nothing_in_the_suites_is_left_out() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite");
-        let modules = std::fs::read_to_string(folder.join("mod.rs")).unwrap();
+        check(&folder, &folder.join("mod.rs"));
+    }
+
+    /// Checks the files of `folder`, whose modules `parent` declares.
+    fn check(folder: &Path, parent: &Path) {
+        let modules = std::fs::read_to_string(parent).unwrap();
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
+            if path.is_dir() {
+                check(&path, &path.with_extension("rs"));
+                continue;
+            }
             let text = std::fs::read_to_string(&path).unwrap();
             assert!(!text.contains("#[test]"), "{}: list it in cases![]", path.display());
             let name = path.file_stem().unwrap().to_str().unwrap();
