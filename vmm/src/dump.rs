@@ -19,6 +19,7 @@ use object::elf::{
 };
 use object::endian::{LittleEndian as LE, U16, U32, U64};
 use object::pod::bytes_of;
+use tempfile::TempPath;
 
 use crate::addr::Gpa;
 use crate::memory::{GuestRam, OutsideMemory, RamRange, to_usize};
@@ -26,16 +27,14 @@ use crate::paging::PAGE_SIZE;
 use crate::vcpu::Registers;
 
 const CHUNK: usize = 1 << 20;
-/// struct elf_prstatus of x86-64 (include/linux/elfcore.h): the task's number, and the registers.
+/// struct elf_prstatus of x86-64 (include/linux/elfcore.h): `pr_pid`, and the registers.
 const PRSTATUS_LEN: usize = 336;
 const PRSTATUS_PID: usize = 32;
 const PRSTATUS_REGS: usize = 112;
 
-/// What a dump has beside memory and registers.
+/// Parts of a dump besides memory and registers.
 #[derive(Clone, Debug, Default)]
 pub struct DumpNotes {
-    /// Number of the task that each vCPU runs, in order; drgn takes a vCPU's registers for those of this task.
-    pub pids: Vec<u32>,
     /// The kernel's notes for dumps, lines `KEY=VALUE`.
     pub vmcoreinfo: Option<String>,
     /// Where the kernel maps all RAM (PAGE_OFFSET); `None` where it is not known.
@@ -49,7 +48,7 @@ pub struct DumpNotes {
 pub struct Dump {
     /// Length of the file, holes included.
     pub bytes: u64,
-    /// How long the guest's vCPUs stood still for it.
+    /// How long the guest's vCPUs stood still for it; zero of a guest that did not run.
     pub stood: std::time::Duration,
 }
 
@@ -61,12 +60,15 @@ pub enum DumpError {
         "{0} is there already: give another name, or overwrite it (`--force`, \"force\": true)"
     )]
     Exists(PathBuf),
+    /// There is something else than a file.
+    #[error("{0} is no regular file: give another name")]
+    NotAFile(PathBuf),
     /// The file cannot be written.
     #[error("dump {path}: {source}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the host said.
+        /// The host's error.
         source: io::Error,
     },
 }
@@ -79,30 +81,30 @@ pub(crate) fn write(
     registers: &[Registers],
     notes: &DumpNotes,
 ) -> Result<u64, DumpError> {
-    let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::AlreadyExists => DumpError::Exists(path.to_owned()),
-        _ => DumpError::Io { path: path.to_owned(), source },
-    };
-    if !force && path.symlink_metadata().is_ok() {
-        return Err(DumpError::Exists(path.to_owned()));
+    let failed = |source: io::Error| DumpError::Io { path: path.to_owned(), source };
+    match path.symlink_metadata() {
+        Ok(_) if !force => return Err(DumpError::Exists(path.to_owned())),
+        Ok(found) if !found.is_file() => return Err(DumpError::NotAFile(path.to_owned())),
+        _ => {}
     }
     let mut partial = path.as_os_str().to_owned();
     partial.push(format!(".{}.partial", std::process::id()));
-    let partial = PathBuf::from(partial);
+    // A service of this process number may have been killed while it wrote.
+    drop(std::fs::remove_file(&partial));
     // It holds all of the guest's memory: for its owner's eyes only.
     let mut options = File::options();
     let file = options.write(true).create_new(true).mode(0o600).open(&partial);
-    let mut file = file.map_err(|source| DumpError::Io { path: path.to_owned(), source })?;
-    let written = write_all(&mut file, ram, registers, notes);
-    let named = written.and_then(|len| {
-        // A link, unlike a renaming, leaves a file that came meanwhile.
-        if force { std::fs::rename(&partial, path) } else { std::fs::hard_link(&partial, path) }?;
-        Ok(len)
-    });
-    if !(force && named.is_ok()) {
-        drop(std::fs::remove_file(&partial));
-    }
-    named.map_err(failed)
+    let mut file = file.map_err(failed)?;
+    // Removes it again, unless it gets its name.
+    let partial = TempPath::try_from_path(partial).map_err(failed)?;
+    let len = write_all(&mut file, ram, registers, notes).map_err(failed)?;
+    let named = if force { partial.persist(path) } else { partial.persist_noclobber(path) };
+    named.map_err(|error| match error.error.kind() {
+        // It came meanwhile.
+        io::ErrorKind::AlreadyExists => DumpError::Exists(path.to_owned()),
+        _ => failed(error.error),
+    })?;
+    Ok(len)
 }
 
 fn write_all(
@@ -135,14 +137,17 @@ fn write_all(
     }
     file.write_all(&note)?;
     file.set_len(at)?;
+    let mut original = notes.original.clone();
+    original.sort_unstable_by_key(|(place, _)| place.0);
     let mut start = memory;
     for range in ranges {
-        write_range(file, ram, range, start, &notes.original)?;
+        write_range(file, ram, range, start, &original)?;
         start += range.len;
     }
     Ok(at)
 }
 
+/// `original` is in order.
 fn write_range(
     file: &mut File,
     ram: &GuestRam,
@@ -155,11 +160,11 @@ fn write_range(
         let chunk = &mut buffer[..to_usize((range.len - at).min(CHUNK as u64))];
         let gpa = Gpa(range.start.0 + at);
         ram.read(gpa, chunk).map_err(|outside: OutsideMemory| io::Error::other(outside))?;
-        for (place, byte) in original {
-            let index = usize::try_from(place.0.wrapping_sub(gpa.0)).ok();
-            if let Some(there) = index.and_then(|index| chunk.get_mut(index)) {
-                *there = *byte;
-            }
+        let first = original.partition_point(|(place, _)| *place < gpa);
+        for (place, byte) in &original[first..] {
+            let index = usize::try_from(place.0 - gpa.0).ok();
+            let Some(there) = index.and_then(|index| chunk.get_mut(index)) else { break };
+            *there = *byte;
         }
         for (page, bytes) in (0u64..).zip(chunk.chunks(to_usize(PAGE_SIZE))) {
             if bytes.iter().any(|byte| *byte != 0) {
@@ -224,9 +229,8 @@ fn program_header(
 
 fn note_segment(registers: &[Registers], notes: &DumpNotes) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for (vcpu, registers) in registers.iter().enumerate() {
-        let pid = notes.pids.get(vcpu).copied().unwrap_or_default();
-        note(&mut bytes, b"CORE\0", NT_PRSTATUS, &prstatus(pid, registers));
+    for (number, registers) in (1..).zip(registers) {
+        note(&mut bytes, b"CORE\0", NT_PRSTATUS, &prstatus(number, registers));
     }
     if let Some(text) = &notes.vmcoreinfo {
         note(&mut bytes, b"VMCOREINFO\0", NoteType(0), text.as_bytes());
@@ -245,8 +249,9 @@ fn note(bytes: &mut Vec<u8>, name: &[u8], kind: NoteType, content: &[u8]) {
     }
 }
 
-/// In the order of struct user_regs_struct (arch/x86/include/asm/user_64.h).
-fn prstatus(pid: u32, registers: &Registers) -> [u8; PRSTATUS_LEN] {
+/// Registers are in the order of struct user_regs_struct (arch/x86/include/asm/user_64.h). `number` is the vCPU's, from
+/// 1, in place of a task's: drgn finds a CPU's registers so, as QEMU's dump-guest-memory writes them.
+fn prstatus(number: u32, registers: &Registers) -> [u8; PRSTATUS_LEN] {
     let Registers { regs: r, sregs: s } = registers;
     let words = [
         r.r15,
@@ -278,7 +283,7 @@ fn prstatus(pid: u32, registers: &Registers) -> [u8; PRSTATUS_LEN] {
         s.gs.selector.into(),
     ];
     let mut bytes = [0; PRSTATUS_LEN];
-    bytes[PRSTATUS_PID..PRSTATUS_PID + 4].copy_from_slice(&pid.to_le_bytes());
+    bytes[PRSTATUS_PID..PRSTATUS_PID + 4].copy_from_slice(&number.to_le_bytes());
     for (place, word) in bytes[PRSTATUS_REGS..].chunks_exact_mut(8).zip(words) {
         place.copy_from_slice(&word.to_le_bytes());
     }
@@ -294,6 +299,7 @@ mod tests {
     const LOW: RamRange = RamRange { start: Gpa(0), len: 0x40_0000 };
     const HIGH: RamRange = RamRange { start: Gpa(1 << 32), len: 0x20_0000 };
     const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
+    const ORIGINAL: [u64; 6] = [0x1000, u64::MAX, 0x1f_ffff, 0x20_0000, 0, 0x80_0000];
 
     fn ram() -> GuestRam {
         let ram = GuestRam::anonymous(&[LOW, HIGH]).unwrap();
@@ -312,10 +318,10 @@ mod tests {
 
     fn notes() -> DumpNotes {
         DumpNotes {
-            pids: vec![7, 0],
             vmcoreinfo: Some("OSRELEASE=6.1.0\nPAGESIZE=4096\n".to_owned()),
             direct_map: Some(DIRECT_MAP),
-            original: vec![(Gpa(0x1000), 0x55)],
+            // In no order, at the first and the last byte of a chunk, and in no RAM.
+            original: ORIGINAL.map(|place| (Gpa(place), 0x55)).to_vec(),
         }
     }
 
@@ -347,8 +353,10 @@ mod tests {
             assert_eq!(segment.p_offset(LE) % PAGE_SIZE, 0);
             let mut expected = vec![0; to_usize(range.len)];
             ram().read(range.start, &mut expected).unwrap();
-            if range.start == Gpa(0) {
-                expected[0x1000] = 0x55;
+            for place in ORIGINAL {
+                if let Some(byte) = expected.get_mut(to_usize(place.wrapping_sub(range.start.0))) {
+                    *byte = 0x55;
+                }
             }
             assert!(segment.data(LE, &*data).unwrap() == expected, "{range:?}");
         }
@@ -365,12 +373,12 @@ mod tests {
         let mut iterator = segment.notes(LE, &*data).unwrap().unwrap();
         let u64_at =
             |desc: &[u8], at: usize| u64::from_le_bytes(desc[at..at + 8].try_into().unwrap());
-        for (pid, rip) in [(7u32, 0x1234), (0, 0x5678)] {
+        for (number, rip) in [(1u32, 0x1234), (2, 0x5678)] {
             let note = iterator.next().unwrap().unwrap();
             assert_eq!((note.name(), note.n_type(LE)), (&b"CORE"[..], NT_PRSTATUS));
             let desc = note.desc();
             assert_eq!(desc.len(), PRSTATUS_LEN);
-            assert_eq!(desc[PRSTATUS_PID..PRSTATUS_PID + 4], pid.to_le_bytes());
+            assert_eq!(desc[PRSTATUS_PID..PRSTATUS_PID + 4], number.to_le_bytes());
             // Indexes of struct user_regs_struct: r15, ip, sp, gs_base.
             let words = [0, 16, 19, 22].map(|word| u64_at(desc, PRSTATUS_REGS + word * 8));
             assert_eq!(words, [15, rip, 0x5000, 0x6000]);
@@ -404,9 +412,26 @@ mod tests {
         assert!(matches!(&error, DumpError::Exists(there) if *there == path), "{error}");
         assert!(error.to_string().contains("--force"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+        // Left by one that was killed.
+        let partial = dir.path().join(format!("core.{}.partial", std::process::id()));
+        std::fs::write(&partial, "half").unwrap();
         let len = dump(&path, true).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), len);
         assert_eq!(names(dir.path()), ["core"]);
+    }
+
+    #[test]
+    fn links_and_folders_are_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let (link, target) = (dir.path().join("link"), dir.path().join("target"));
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        for force in [false, true] {
+            let error = dump(&link, force).unwrap_err();
+            assert_eq!(matches!(error, DumpError::NotAFile(_)), force, "{error}");
+        }
+        let error = dump(dir.path(), true).unwrap_err();
+        assert!(error.to_string().contains("no regular file"), "{error}");
+        assert_eq!(names(dir.path()), ["link"]);
     }
 
     #[test]
@@ -416,12 +441,10 @@ mod tests {
         let error = dump(&missing, false).unwrap_err();
         assert!(matches!(&error, DumpError::Io { path, .. } if *path == missing), "{error}");
         assert!(error.to_string().contains("No such file"), "{error}");
-        // A folder is refused after all is written: the renaming fails.
-        let folder = dir.path().join("folder");
-        std::fs::create_dir(&folder).unwrap();
-        let error = dump(&folder, true).unwrap_err();
-        assert!(error.to_string().contains("Is a directory"), "{error}");
-        assert_eq!(names(dir.path()), ["folder"]);
+        let slash = dir.path().join("core/");
+        let error = dump(&slash, true).unwrap_err();
+        assert!(matches!(&error, DumpError::Io { path, .. } if *path == slash), "{error}");
+        assert_eq!(names(dir.path()), [""; 0]);
     }
 
     #[test]

@@ -140,10 +140,11 @@ async fn dump(context: &mut Context<'_>, path: &Path, force: bool) -> Result<(),
     let answer = write(context, "dump", json!({ "path": path, "force": force })).await?;
     print(context, &answer, |made| {
         let (path, bytes) = (printable(&scalar(&made["path"])), scalar(&made["bytes"]));
-        format!(
-            "{path}: {bytes} bytes; the guest stood still for {} ms\n",
-            scalar(&made["stood_ms"])
-        )
+        let stood = match made["stood_ms"].as_u64() {
+            None | Some(0) => String::new(),
+            Some(ms) => format!("; the guest stood still for {ms} ms"),
+        };
+        format!("{path}: {bytes} bytes{stood}\n")
     })
 }
 

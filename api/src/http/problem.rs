@@ -247,6 +247,7 @@ impl From<DumpError> for Problem {
     fn from(error: DumpError) -> Self {
         match &error {
             DumpError::Exists(_) => Self::new("EEXIST", error.to_string()),
+            DumpError::NotAFile(_) => Self::new("EINVAL", error.to_string()),
             DumpError::Io { source, .. } => of_file(source, error.to_string()),
         }
     }
@@ -260,10 +261,14 @@ fn of_file(source: &std::io::Error, detail: String) -> Problem {
         Some(libc::ENOENT) => {
             Problem::with_status(StatusCode::UNPROCESSABLE_ENTITY, "ENOENT", detail)
         }
-        Some(libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG) => Problem::new("EINVAL", detail),
+        Some(libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG | libc::ELOOP) => {
+            Problem::new("EINVAL", detail)
+        }
         Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
             Problem::with_status(StatusCode::UNPROCESSABLE_ENTITY, "EACCES", detail)
         }
+        // A path with a zero byte.
+        None if source.kind() == std::io::ErrorKind::InvalidInput => Problem::new("EINVAL", detail),
         _ => Problem::new("EIO", detail),
     }
 }

@@ -1,6 +1,6 @@
-//! What a dump of the guest needs to know of its kernel and of the probes in it.
+//! The part of a dump that comes from the kernel's memory, and the places where probes have bytes in it.
 
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 
 use exoprobe_introspect::VmCoreInfo;
 use exoprobe_vmm::{DumpNotes, Gva};
@@ -8,6 +8,8 @@ use exoprobe_vmm::{DumpNotes, Gva};
 use super::Engine;
 use super::kernel::Kernel;
 use super::registry::Registry;
+use super::table::Site;
+use super::text::INT3;
 
 /// Where x86-64 kernels are linked, but for those with another CONFIG_PHYSICAL_START.
 const LINKED_TEXT: u64 = 0xffff_ffff_8100_0000;
@@ -23,8 +25,7 @@ pub struct Dumping<'a> {
 }
 
 impl Engine {
-    /// What a dump of the guest needs beside its memory, for [`exoprobe_vmm::Vm::dump`]; of a kernel that is not known,
-    /// nothing but the guest's own bytes.
+    /// Gives the notes for [`exoprobe_vmm::Vm::dump`]; of a kernel that is not known, nothing but the guest's own bytes.
     #[must_use]
     pub fn dump_notes(&self) -> (Dumping<'_>, DumpNotes) {
         let (registry, kernel) = match self.look() {
@@ -35,9 +36,12 @@ impl Engine {
             }
         };
         let mut notes = kernel.map(|kernel| self.notes_of(&kernel)).unwrap_or_default();
-        let armed = registry.sites.values().filter(|site| site.armed);
-        notes.original = armed.map(|site| (site.gpa, site.insn.original()[0])).collect();
-        notes.original.extend(registry.optimizer.original_bytes());
+        let ram = self.guest.ram();
+        // The guest may have written over one.
+        let has_int3 = |site: &&Arc<Site>| site.armed && ram.load_byte(site.gpa) == Ok(INT3);
+        let sites = registry.sites.values().filter(has_int3);
+        notes.original = sites.map(|site| (site.gpa, site.insn.original()[0])).collect();
+        notes.original.extend(registry.optimizer.original_bytes(ram));
         (Dumping { _registry: registry }, notes)
     }
 
@@ -52,9 +56,7 @@ impl Engine {
             VmCoreInfo::made(&memory, symbols, &release, offset, memory.mode().levels == 5)
         });
         let variable = symbols.address_of(DIRECT_MAP_VARIABLE);
-        let task = |vcpu| Some(kernel.tasks()?.on(&kernel.view, vcpu)?.pid);
         DumpNotes {
-            pids: (0..self.guest.vcpus()).map(|vcpu| task(vcpu).unwrap_or_default()).collect(),
             vmcoreinfo: info.map(|info| info.text().to_owned()),
             direct_map: variable.map_or(Some(DIRECT_MAP), |at| memory.read_u64(at).ok()),
             original: Vec::new(),

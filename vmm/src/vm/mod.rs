@@ -1,6 +1,7 @@
 //! A virtual machine from configuration to shutdown.
 
 mod build;
+mod dump;
 mod reboot;
 
 pub(crate) use build::host_address;
@@ -11,14 +12,14 @@ use std::ops::Add;
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kvm_ioctls::VmFd;
 
 use crate::boot::{self, BootError};
 use crate::config::{ConfigError, VmConfig};
 use crate::devices::SerialPort;
-use crate::dump::{self, Dump, DumpError, DumpNotes};
+use crate::dump::DumpError;
 use crate::hidden::HiddenMemory;
 use crate::hook::ExitHook;
 use crate::host::{Host, HostProfile};
@@ -255,50 +256,6 @@ impl Vm {
             clock: self.fd.get_clock()?,
         };
         Ok(snapshot::write(path, &meta, &self.machine.ram, &self.machine.hidden)?)
-    }
-
-    /// Writes RAM and registers to `path` as an ELF core, with what `notes` gives when all vCPUs are out of
-    /// the guest; what comes with that is kept until they may run again. A running guest stands still
-    /// meanwhile, and one that has stopped is written as it was at its end. Without `force`, a file that is
-    /// there is left.
-    ///
-    /// # Errors
-    /// [`ControlError`]; the guest goes on as before.
-    pub fn dump<G>(
-        &self,
-        path: &Path,
-        force: bool,
-        notes: impl FnOnce() -> (G, DumpNotes),
-    ) -> Result<Dump, ControlError> {
-        let _control = self.lock();
-        let begun = Instant::now();
-        let was_running = match self.state() {
-            VmState::Stopped(_) => false,
-            _ => match self.pause_locked() {
-                Err(ControlError::Stopped) => false,
-                paused => paused?,
-            },
-        };
-        let written = self.write_dump(path, force, notes);
-        if was_running {
-            match self.resume_locked() {
-                Ok(()) | Err(ControlError::Stopped) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(Dump { bytes: written?, stood: begun.elapsed() })
-    }
-
-    fn write_dump<G>(
-        &self,
-        path: &Path,
-        force: bool,
-        notes: impl FnOnce() -> (G, DumpNotes),
-    ) -> Result<u64, ControlError> {
-        let (_kept, notes) = notes();
-        let registers = self.vcpus().iter().map(|vcpu| vcpu.ask(Command::Registers).map(|it| *it));
-        let registers = registers.collect::<Result<Vec<_>, _>>()?;
-        Ok(dump::write(path, force, &self.machine.ram, &registers, &notes)?)
     }
 
     /// Stops the guest, as if its plug were pulled.

@@ -199,7 +199,7 @@ pub struct DumpWritten {
     pub path: PathBuf,
     /// Its length; pages of zeros take no room on the host's disk.
     pub bytes: u64,
-    /// For how long the guest stood still, in milliseconds.
+    /// For how long a running guest stood still, in milliseconds; 0 of one that did not run.
     pub stood_ms: u64,
 }
 
