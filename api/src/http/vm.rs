@@ -20,7 +20,7 @@ use utoipa::IntoParams;
 use super::extract::{self, Json, Path, Query};
 use super::problem::Problem;
 use super::wire::{DumpRequest, DumpWritten, Snapshot, SnapshotRequest, VcpuRegisters, VmStatus};
-use super::{NeedsGuest, NoRoom, NotFound, Problems, Refused, blocking};
+use super::{NeedsGuest, NoRoom, NotFound, Problems, Refused, WritesFile, blocking};
 use crate::service::{Closing, Growth};
 
 const OCTETS: &str = "application/octet-stream";
@@ -109,10 +109,7 @@ pub(crate) async fn snapshot(
     State(api): State<VmApi>,
     Json(SnapshotRequest { path }): Json<SnapshotRequest>,
 ) -> Result<axum::Json<Snapshot>, Problem> {
-    if !path.is_absolute() {
-        let detail = format!("{} is not an absolute path", path.display());
-        return Err(Problem::new("EINVAL", detail));
-    }
+    check_absolute(&path)?;
     let written = blocking(move || {
         let written = api.vm.snapshot_if(&path, || api.engine.traceless());
         if let Err(ControlError::Stopped) = written {
@@ -143,15 +140,12 @@ pub(crate) async fn snapshot(
 /// A running guest stands still meanwhile; one that has stopped is written as it was at its end.
 #[utoipa::path(post, path = "/v1/vm/dump", tag = "vm", operation_id = "vm_dump",
     request_body = DumpRequest,
-    responses((status = 200, body = DumpWritten), Problems, NeedsGuest, Refused, NoRoom))]
+    responses((status = 200, body = DumpWritten), Problems, WritesFile, Refused, NoRoom))]
 pub(crate) async fn dump(
     State(api): State<VmApi>,
     Json(DumpRequest { path, force }): Json<DumpRequest>,
 ) -> Result<axum::Json<DumpWritten>, Problem> {
-    if !path.is_absolute() {
-        let detail = format!("{} is not an absolute path", path.display());
-        return Err(Problem::new("EINVAL", detail));
-    }
+    check_absolute(&path)?;
     let written = blocking(move || {
         let written = api.vm.dump(&path, force, || api.engine.dump_notes());
         written.map(|made| DumpWritten {
@@ -161,6 +155,13 @@ pub(crate) async fn dump(
         })
     });
     Ok(axum::Json(written.await??))
+}
+
+fn check_absolute(path: &std::path::Path) -> Result<(), Problem> {
+    if path.is_absolute() {
+        return Ok(());
+    }
+    Err(Problem::new("EINVAL", format!("{} is not an absolute path", path.display())))
 }
 
 /// Registers of a vCPU.
