@@ -158,23 +158,21 @@ fn a_held_guest_is_dumped_where_it_is_and_stays_held() {
     let service = Service::restored(2);
     let stop = json!({"event": "hold", "symbol_name": OPEN, "actions": ["stop"]});
     drop(service.ok(&["probe", "add", &stop.to_string()]));
-    std::thread::scope(|scope| {
-        let working = scope.spawn(|| service.work("spawn 1 open /init 1"));
-        let held = |status: &Value| status["held"] == json!([1]);
-        wait_until(&service, "the hit", held);
-        drop(dump(&service, &core));
-        assert!(held(&ask(&service, &["vm", "status"])), "as before");
-        let shown = drgn(&core, TestKernel::Tiny, &[OPEN]);
-        assert_same(&service, &shown);
-        let cpu = &shown["cpus"][1];
-        assert_eq!(functions(cpu)[..2], [OPEN, "do_sys_open"], "{cpu}");
-        assert_eq!(cpu["pc"], address(OPEN).0);
-        assert_eq!(shown["code"][OPEN], code(OPEN));
-        drop(service.ok(&["probe", "rm", "hold"]));
-        drop(service.ok(&["vm", "resume"]));
-        let done = working.join().unwrap();
-        assert!(done.starts_with("done spawn"), "{done}");
-    });
+    let work = b"spawn 1 open /init 1\n";
+    let _ = http::ask(service.socket(), "POST", "/v1/vm/serial/1", &[], work);
+    let held = |status: &Value| status["held"] == json!([1]);
+    wait_until(&service, "the hit", held);
+    drop(dump(&service, &core));
+    assert!(held(&ask(&service, &["vm", "status"])), "as before");
+    let shown = drgn(&core, TestKernel::Tiny, &[OPEN]);
+    assert_same(&service, &shown);
+    let cpu = &shown["cpus"][1];
+    assert_eq!(functions(cpu)[..2], [OPEN, "do_sys_open"], "{cpu}");
+    assert_eq!(cpu["pc"], address(OPEN).0);
+    assert_eq!(shown["code"][OPEN], code(OPEN));
+    drop(service.ok(&["probe", "rm", "hold"]));
+    drop(service.ok(&["vm", "resume"]));
+    assert!(service.work("getpid 10").ends_with(" 10\n"));
 }
 
 fn a_kernel_that_kaslr_moved_is_dumped() {
