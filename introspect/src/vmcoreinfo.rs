@@ -136,6 +136,36 @@ mod tests {
         assert_eq!(odd.kernel_offset(), None);
     }
 
+    #[test]
+    fn notes_are_made_of_symbols_and_none_where_one_is_missing() {
+        let mut bytes = mapped(0x4000, &[KERNEL]);
+        bytes[0x2000..0x2008].copy_from_slice(&(-0x20_0000i64).to_le_bytes());
+        let image = image(bytes);
+        let memory = VirtualMemory::with_mode(&image, MODE);
+        let lines = [
+            format!("{KERNEL:x} T _stext\n{:x} T _etext\n", KERNEL + 0x100),
+            format!("{:x} D phys_base\n", KERNEL + 0x2000),
+            format!("{:x} D init_uts_ns\n", KERNEL + 0x2100),
+            format!("{:x} D init_top_pgt\n", KERNEL + 0x3000),
+        ];
+        let made = |map: &str| {
+            let symbols = SymbolTable::from_system_map(map).unwrap();
+            VmCoreInfo::made(&memory, &symbols, "6.1.0-x", 0x1920_0000, false)
+        };
+        let found = made(&lines.concat()).unwrap();
+        assert_eq!((found.release(), found.kernel_offset()), (Some("6.1.0-x"), Some(0x1920_0000)));
+        assert_eq!(found.get("NUMBER(phys_base)"), Some("-2097152"));
+        assert_eq!(found.get("SYMBOL(init_uts_ns)"), Some(&*format!("{:x}", KERNEL + 0x2100)));
+        assert_eq!(found.get("SYMBOL(swapper_pg_dir)"), found.get("SYMBOL(init_top_pgt)"));
+        assert_eq!(found.get("NUMBER(pgtable_l5_enabled)"), Some("0"));
+        assert!(found.text().lines().all(|line| line.contains('=')), "{}", found.text());
+        for missing in 1..lines.len() {
+            let mut fewer = lines.to_vec();
+            drop(fewer.remove(missing));
+            assert_eq!(made(&fewer.concat()), None, "{missing}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_notes_are_read_or_none(content in prop::collection::vec(any::<u8>(), 0..200), at: u64, size in 0..300u64) {

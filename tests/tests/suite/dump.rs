@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::http;
 use exoprobe_tests::{
-    PATIENCE, Service, TestKernel, address, cases, finish, guest_file, python_environment,
-    python_file,
+    PATIENCE, Service, TestGuest, TestKernel, address, cases, finish, guest_file, host,
+    python_environment, python_file,
 };
-use exoprobe_vmm::VmState;
+use exoprobe_vmm::{ControlError, Vm, VmState};
 use serde_json::{Value, json};
 
 pub(crate) const CASES: &[Case] = cases![
@@ -20,6 +20,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_kernel_that_kaslr_moved_is_dumped needs [Kvm, DebugInfo, Python],
     a_running_guest_goes_on_and_readelf_reads_its_dump(vcpus) needs [Kvm, DebugInfo],
     a_path_that_cannot_be_is_refused,
+    a_guest_that_never_began_has_memory_and_registers_alone,
 ];
 
 const GETPID: &str = "__x64_sys_getpid";
@@ -180,7 +181,7 @@ fn a_kernel_that_kaslr_moved_is_dumped() {
     let core = dir.path().join("core");
     let guest = TestKernel::Linux6_12.restored(1);
     guest.vm.pause().unwrap();
-    drop(guest.vm.dump(&core, false, || guest.engine.dump_notes()).unwrap());
+    guest.vm.dump(&core, false, || guest.engine.dump_notes()).unwrap();
     let shown = drgn(&core, TestKernel::Linux6_12, &[]);
     let banner = guest.engine.running_kernel().banner.unwrap();
     assert_eq!(shown["release"], banner.text.split(' ').nth(2).unwrap());
@@ -242,4 +243,24 @@ fn a_path_that_cannot_be_is_refused() {
     drop(service.ok(&["vm", "dump", "--force", file]));
     assert!(std::fs::read(file).unwrap().starts_with(b"\x7fELF"));
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 2, "no part of a dump is left");
+}
+
+fn a_guest_that_never_began_has_memory_and_registers_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let core = dir.path().join("core");
+    let config = TestGuest::config("vmlinux", 1);
+    let guest = TestGuest::new(Vm::create(&host(), &config).unwrap());
+    let dump = || guest.vm.dump(&core, false, || guest.engine.dump_notes());
+    let refused = dump();
+    assert!(matches!(refused, Err(ControlError::NotStarted)), "{refused:?}");
+    assert!(!core.exists());
+    guest.vm.shut_down();
+    let made = dump().unwrap();
+    assert_eq!(made.stood, Duration::ZERO);
+    let bytes = std::fs::read(&core).unwrap();
+    assert_eq!(bytes.len() as u64, made.bytes);
+    let notes = String::from_utf8_lossy(&bytes[..4096]);
+    assert!(notes.contains("CORE") && !notes.contains("VMCOREINFO"), "{notes}");
+    let rip = guest.vm.registers(0).unwrap().regs.rip.to_le_bytes();
+    assert!(bytes[..4096].windows(8).any(|word| word == rip));
 }
