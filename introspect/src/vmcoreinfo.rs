@@ -39,6 +39,38 @@ impl VmCoreInfo {
         text.lines().any(|line| line.starts_with(RELEASE)).then_some(Self { text })
     }
 
+    /// Notes for a kernel that has none of its own, made of what else is known of it, under the kernel's keys:
+    /// `release` as its banner has it, by how many bytes KASLR moved it. A key `EXOPROBE` says so. `None` where a symbol
+    /// is missing.
+    #[must_use]
+    pub fn made<V: GuestView + ?Sized>(
+        memory: &VirtualMemory<'_, V>,
+        symbols: &SymbolTable,
+        release: &str,
+        kernel_offset: u64,
+        five_levels: bool,
+    ) -> Option<Self> {
+        let at = |name| symbols.address_of(name).map(|at| at.0);
+        let phys_base = memory.read_u64(symbols.address_of("phys_base")?).ok()?.cast_signed();
+        let tables = at("init_top_pgt")?;
+        let text = format!(
+            "{RELEASE}={release}\nPAGESIZE=4096\nSYMBOL(init_uts_ns)={:x}\nSYMBOL(_stext)={:x}\n\
+             SYMBOL(swapper_pg_dir)={tables:x}\nSYMBOL(init_top_pgt)={tables:x}\n\
+             NUMBER(phys_base)={phys_base}\nNUMBER(pgtable_l5_enabled)={}\n{OFFSET}={kernel_offset:x}\n\
+             EXOPROBE=made by exoprobe: the kernel has no notes of its own\n",
+            at("init_uts_ns")?,
+            at("_stext")?,
+            u8::from(five_levels),
+        );
+        Some(Self { text })
+    }
+
+    /// All of them, lines `KEY=VALUE`.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// The value of a key, as it is written; the first, where a key is there twice.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
@@ -102,6 +134,36 @@ mod tests {
         assert_eq!(read(b"A=1\n", KERNEL + 0x3000, 4), None, "another's");
         let odd = read(b"OSRELEASE=x\nKERNELOFFSET=zz\n", KERNEL + 0x3000, 28).unwrap();
         assert_eq!(odd.kernel_offset(), None);
+    }
+
+    #[test]
+    fn notes_are_made_of_symbols_and_none_where_one_is_missing() {
+        let mut bytes = mapped(0x4000, &[KERNEL]);
+        bytes[0x2000..0x2008].copy_from_slice(&(-0x20_0000i64).to_le_bytes());
+        let image = image(bytes);
+        let memory = VirtualMemory::with_mode(&image, MODE);
+        let lines = [
+            format!("{KERNEL:x} T _stext\n{:x} T _etext\n", KERNEL + 0x100),
+            format!("{:x} D phys_base\n", KERNEL + 0x2000),
+            format!("{:x} D init_uts_ns\n", KERNEL + 0x2100),
+            format!("{:x} D init_top_pgt\n", KERNEL + 0x3000),
+        ];
+        let made = |map: &str| {
+            let symbols = SymbolTable::from_system_map(map).unwrap();
+            VmCoreInfo::made(&memory, &symbols, "6.1.0-x", 0x1920_0000, false)
+        };
+        let found = made(&lines.concat()).unwrap();
+        assert_eq!((found.release(), found.kernel_offset()), (Some("6.1.0-x"), Some(0x1920_0000)));
+        assert_eq!(found.get("NUMBER(phys_base)"), Some("-2097152"));
+        assert_eq!(found.get("SYMBOL(init_uts_ns)"), Some(&*format!("{:x}", KERNEL + 0x2100)));
+        assert_eq!(found.get("SYMBOL(swapper_pg_dir)"), found.get("SYMBOL(init_top_pgt)"));
+        assert_eq!(found.get("NUMBER(pgtable_l5_enabled)"), Some("0"));
+        assert!(found.text().lines().all(|line| line.contains('=')), "{}", found.text());
+        for missing in 1..lines.len() {
+            let mut fewer = lines.to_vec();
+            drop(fewer.remove(missing));
+            assert_eq!(made(&fewer.concat()), None, "{missing}");
+        }
     }
 
     proptest! {

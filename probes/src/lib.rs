@@ -18,10 +18,11 @@ pub use definition::{
     Action, Fetch, FetchArg, Flag, ProbeDefinition, ProbeKind, Register, ReturnMode, parse_line,
 };
 pub use engine::{
-    AddressSpace, BlacklistEntry, CodeLine, DATA_SIZE_MAX, DEFAULT_EVENTS, Engine, EntryHandler,
-    EntryVerdict, EventField, FaultHandler, FoundTypes, Frame, Given, Guest, Hit, Holder, Instance,
-    Kprobe, Kretprobe, ModuleStatus, NewProbe, NoTasks, Optimization, ParameterError, PostHandler,
-    PreHandler, Process, Recovery, Registration, ReturnHandler, RunningKernel, Traceless, Verdict,
+    AddressSpace, BlacklistEntry, CodeLine, DATA_SIZE_MAX, DEFAULT_EVENTS, Dumping, Engine,
+    EntryHandler, EntryVerdict, EventField, FaultHandler, FoundTypes, Frame, Given, Guest, Hit,
+    Holder, Instance, Kprobe, Kretprobe, ModuleStatus, NewProbe, NoTasks, Optimization,
+    ParameterError, PostHandler, PreHandler, Process, Recovery, Registration, ReturnHandler,
+    RunningKernel, Traceless, Verdict,
 };
 pub use error::{AttachError, BatchError, ProbeError, Reserved};
 pub use events::{

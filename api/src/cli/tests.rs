@@ -299,10 +299,17 @@ async fn the_guest_is_controlled() {
         assert!(path.as_str().unwrap().starts_with('/'), "{path}");
         serde_json::json!({ "path": path, "bytes": 5 }).to_string()
     };
+    let dump = async |body: String| {
+        let body = serde_json::from_str::<serde_json::Value>(&body).unwrap();
+        // One that is forced is of a guest that runs.
+        let stood = if body["force"] == true { 7 } else { 0 };
+        serde_json::json!({ "path": body["path"], "bytes": 6, "stood_ms": stood }).to_string()
+    };
     let router = Router::new()
         .route("/v1/vm", get(async move || vm))
         .route("/v1/vm/pause", post(async move || vm))
-        .route("/v1/vm/snapshot", post(snapshot));
+        .route("/v1/vm/snapshot", post(snapshot))
+        .route("/v1/vm/dump", post(dump));
     let fake = Fake::serve(router);
     assert_eq!(
         exoprobe(&fake, &["vm", "status"]).await.0,
@@ -312,6 +319,10 @@ async fn the_guest_is_controlled() {
     assert_eq!(exoprobe(&fake, &["vm", "pause"]).await.0, "paused\n");
     let (out, _) = exoprobe(&fake, &["vm", "snapshot", "a.snap"]).await;
     assert!(out.ends_with("/a.snap: 5 bytes\n"), "{out}");
+    let (out, _) = exoprobe(&fake, &["vm", "dump", "a.core"]).await;
+    assert!(out.starts_with('/') && out.ends_with("/a.core: 6 bytes\n"), "{out}");
+    let (out, _) = exoprobe(&fake, &["vm", "dump", "--force", "a.core"]).await;
+    assert!(out.ends_with("/a.core: 6 bytes; the guest stood still for 7 ms\n"), "{out}");
 }
 
 #[tokio::test]

@@ -58,6 +58,17 @@ pub(super) enum VmCommand {
         /// File on the service's host
         path: PathBuf,
     },
+    /// Write the guest's memory and registers to a file, as an ELF core for crash and drgn
+    #[command(
+        after_help = "Example:\n  exoprobe vm dump guest.core && drgn -c guest.core -s vmlinux"
+    )]
+    Dump {
+        /// File on the service's host
+        path: PathBuf,
+        /// Replace a file that is there
+        #[arg(long)]
+        force: bool,
+    },
     /// Show a vCPU's registers
     #[command(after_help = "Example:\n  exoprobe vm registers 1")]
     Registers {
@@ -95,6 +106,7 @@ pub(super) async fn run(context: &mut Context<'_>, command: VmCommand) -> Result
         VmCommand::Reboot => control(context, "reboot").await,
         VmCommand::Shutdown => control(context, "shutdown").await,
         VmCommand::Snapshot { path } => snapshot(context, &path).await,
+        VmCommand::Dump { path, force } => dump(context, &path, force).await,
         VmCommand::Registers { vcpu } => {
             show(context, &ApiPath::new(&["vm", "registers", &vcpu.to_string()])).await
         }
@@ -116,18 +128,39 @@ async fn control(context: &mut Context<'_>, action: &str) -> Result<(), CliError
 }
 
 async fn snapshot(context: &mut Context<'_>, path: &Path) -> Result<(), CliError> {
+    let path = on_service(context, path)?;
+    let answer = write(context, "snapshot", json!({ "path": path })).await?;
+    print(context, &answer, |made| {
+        format!("{}: {} bytes\n", printable(&scalar(&made["path"])), scalar(&made["bytes"]))
+    })
+}
+
+async fn dump(context: &mut Context<'_>, path: &Path, force: bool) -> Result<(), CliError> {
+    let path = on_service(context, path)?;
+    let answer = write(context, "dump", json!({ "path": path, "force": force })).await?;
+    print(context, &answer, |made| {
+        let (path, bytes) = (printable(&scalar(&made["path"])), scalar(&made["bytes"]));
+        let stood = match made["stood_ms"].as_u64() {
+            None | Some(0) => String::new(),
+            Some(ms) => format!("; the guest stood still for {ms} ms"),
+        };
+        format!("{path}: {bytes} bytes{stood}\n")
+    })
+}
+
+async fn write(context: &mut Context<'_>, what: &str, body: Value) -> Result<Vec<u8>, CliError> {
+    let at = ApiPath::new(&["vm", what]);
+    Ok(context.client.call(Method::POST, &at, Payload::Json(body)).await?.to_vec())
+}
+
+/// A path as the service is to have it.
+fn on_service(context: &Context<'_>, path: &Path) -> Result<String, CliError> {
     // Over a unix socket both ends share a file system, though not a working directory.
     let path = match context.client.target() {
         Target::Unix(_) => std::path::absolute(path)?,
         Target::Tcp { .. } => path.to_owned(),
     };
-    let text = path.to_str().ok_or_else(|| CliError::Path(path.clone()))?;
-    let payload = Payload::Json(json!({ "path": text }));
-    let at = ApiPath::new(&["vm", "snapshot"]);
-    let answer = context.client.call(Method::POST, &at, payload).await?;
-    print(context, &answer, |made| {
-        format!("{}: {} bytes\n", printable(&scalar(&made["path"])), scalar(&made["bytes"]))
-    })
+    path.to_str().map(str::to_owned).ok_or_else(|| CliError::Path(path.clone()))
 }
 
 /// Prints an answer as it came, or as `human` puts it.

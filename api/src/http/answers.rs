@@ -35,6 +35,11 @@ answers! {
         "409" "The guest has stopped, or does not have what this needs",
         "503" "Later: the guest's kernel has not begun",
     }
+    /// Of a route that writes a file and asks the guest, also one that has stopped.
+    WritesFile {
+        "409" "There is a file already",
+        "503" "Later: the guest has not begun",
+    }
     /// Of a route that names something.
     NotFound { "404" "There is no such thing" }
     /// Of a route that takes something.

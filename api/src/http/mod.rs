@@ -39,7 +39,7 @@ pub use problem::{PROBLEM_JSON, Problem, ProblemDocument};
 pub(crate) use vm::VmApi;
 
 use crate::service::Closing;
-use answers::{NeedsGuest, NoRoom, NoSuchAccess, NotFound, Problems, Refused};
+use answers::{NeedsGuest, NoRoom, NoSuchAccess, NotFound, Problems, Refused, WritesFile};
 use code::CodeApi;
 use events::EventsApi;
 use tracefs::TracefsApi;

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use exoprobe_introspect::LookupError;
 use exoprobe_probes::{BatchError, ProbeError};
 use exoprobe_vmm::devices::InputFull;
-use exoprobe_vmm::{ControlError, RebootError, SnapshotError, VcpuError};
+use exoprobe_vmm::{ControlError, DumpError, RebootError, SnapshotError, VcpuError};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -217,6 +217,7 @@ impl From<ControlError> for Problem {
             ControlError::NotStarted => Self::new("EAGAIN", error.to_string()),
             ControlError::Vcpu(vcpu) => vcpu.into(),
             ControlError::Snapshot(snapshot) => snapshot.into(),
+            ControlError::Dump(dump) => dump.into(),
             ControlError::Kvm(_) => Self::new("EIO", error.to_string()),
         }
     }
@@ -238,20 +239,37 @@ impl From<SnapshotError> for Problem {
         let SnapshotError::Io { source, .. } = &error else {
             return Self::new("EIO", error.to_string());
         };
-        match source.raw_os_error() {
-            Some(libc::ENOSPC | libc::EDQUOT) => Self::new("ENOSPC", error.to_string()),
-            // The path is the client's: the request is at fault and not the service.
-            Some(libc::ENOENT) => {
-                Self::with_status(StatusCode::UNPROCESSABLE_ENTITY, "ENOENT", error.to_string())
-            }
-            Some(libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG) => {
-                Self::new("EINVAL", error.to_string())
-            }
-            Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
-                Self::with_status(StatusCode::UNPROCESSABLE_ENTITY, "EACCES", error.to_string())
-            }
-            _ => Self::new("EIO", error.to_string()),
+        of_file(source, error.to_string())
+    }
+}
+
+impl From<DumpError> for Problem {
+    fn from(error: DumpError) -> Self {
+        match &error {
+            DumpError::Exists(_) => Self::new("EEXIST", error.to_string()),
+            DumpError::NotAFile(_) => Self::new("EINVAL", error.to_string()),
+            DumpError::Io { source, .. } => of_file(source, error.to_string()),
         }
+    }
+}
+
+/// Of a file at a path that the client gave.
+fn of_file(source: &std::io::Error, detail: String) -> Problem {
+    match source.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => Problem::new("ENOSPC", detail),
+        // The path is the client's: the request is at fault and not the service.
+        Some(libc::ENOENT) => {
+            Problem::with_status(StatusCode::UNPROCESSABLE_ENTITY, "ENOENT", detail)
+        }
+        Some(libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG | libc::ELOOP) => {
+            Problem::new("EINVAL", detail)
+        }
+        Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
+            Problem::with_status(StatusCode::UNPROCESSABLE_ENTITY, "EACCES", detail)
+        }
+        // A path with a zero byte.
+        None if source.kind() == std::io::ErrorKind::InvalidInput => Problem::new("EINVAL", detail),
+        _ => Problem::new("EIO", detail),
     }
 }
 

@@ -19,8 +19,8 @@ use utoipa::IntoParams;
 
 use super::extract::{self, Json, Path, Query};
 use super::problem::Problem;
-use super::wire::{Snapshot, SnapshotRequest, VcpuRegisters, VmStatus};
-use super::{NeedsGuest, NoRoom, NotFound, Problems, Refused, blocking};
+use super::wire::{DumpRequest, DumpWritten, Snapshot, SnapshotRequest, VcpuRegisters, VmStatus};
+use super::{NeedsGuest, NoRoom, NotFound, Problems, Refused, WritesFile, blocking};
 use crate::service::{Closing, Growth};
 
 const OCTETS: &str = "application/octet-stream";
@@ -47,6 +47,7 @@ pub(crate) fn routes(api: VmApi) -> Router {
         .route("/v1/vm/reboot", post(reboot))
         .route("/v1/vm/shutdown", post(shutdown))
         .route("/v1/vm/snapshot", post(snapshot))
+        .route("/v1/vm/dump", post(dump))
         .route("/v1/vm/registers/{vcpu}", get(registers))
         .route("/v1/vm/serial/{port}", get(serial_output).post(serial_input))
         .with_state(api)
@@ -108,15 +109,13 @@ pub(crate) async fn snapshot(
     State(api): State<VmApi>,
     Json(SnapshotRequest { path }): Json<SnapshotRequest>,
 ) -> Result<axum::Json<Snapshot>, Problem> {
-    if !path.is_absolute() {
-        let detail = format!("{} is not an absolute path", path.display());
-        return Err(Problem::new("EINVAL", detail));
-    }
+    check_absolute(&path)?;
     let written = blocking(move || {
         let written = api.vm.snapshot_if(&path, || api.engine.traceless());
         if let Err(ControlError::Stopped) = written {
             let detail = "the guest has stopped, and so would one restored from its snapshot; \
-                          `exoprobe stack`, `ps` and `x` read it as it is";
+                          `exoprobe stack`, `ps` and `x` read it as it is, and \
+                          `exoprobe vm dump` writes it to a file";
             return Err(Problem::new("ESHUTDOWN", detail.to_owned()));
         }
         if !written? {
@@ -134,6 +133,35 @@ pub(crate) async fn snapshot(
         Ok(Snapshot { path, bytes })
     });
     Ok(axum::Json(written.await??))
+}
+
+/// Write the guest's RAM and registers to a file on the service's host, as an ELF core for crash and drgn.
+///
+/// A running guest stands still meanwhile; one that has stopped is written as it was at its end.
+#[utoipa::path(post, path = "/v1/vm/dump", tag = "vm", operation_id = "vm_dump",
+    request_body = DumpRequest,
+    responses((status = 200, body = DumpWritten), Problems, WritesFile, Refused, NoRoom))]
+pub(crate) async fn dump(
+    State(api): State<VmApi>,
+    Json(DumpRequest { path, force }): Json<DumpRequest>,
+) -> Result<axum::Json<DumpWritten>, Problem> {
+    check_absolute(&path)?;
+    let written = blocking(move || {
+        let written = api.vm.dump(&path, force, || api.engine.dump_notes());
+        written.map(|made| DumpWritten {
+            path,
+            bytes: made.bytes,
+            stood_ms: u64::try_from(made.stood.as_millis()).unwrap_or(u64::MAX),
+        })
+    });
+    Ok(axum::Json(written.await??))
+}
+
+fn check_absolute(path: &std::path::Path) -> Result<(), Problem> {
+    if path.is_absolute() {
+        return Ok(());
+    }
+    Err(Problem::new("EINVAL", format!("{} is not an absolute path", path.display())))
 }
 
 /// Registers of a vCPU.

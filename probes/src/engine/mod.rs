@@ -13,6 +13,7 @@ mod candidate;
 mod cells;
 mod code;
 mod drain;
+mod dump;
 mod filters;
 mod follower;
 mod ground;
@@ -55,6 +56,7 @@ mod wanted;
 pub use actions::Holder;
 pub use arguments::ParameterError;
 pub use backtrace::Frame;
+pub use dump::Dumping;
 pub use filters::EventField;
 pub use guest::Guest;
 pub use handlers::{

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use exoprobe_vmm::{Gpa, Gva};
+use exoprobe_vmm::{Gpa, GuestRam, Gva};
 
 use super::candidate::{Candidate, candidate};
 use super::code::{Code, Retired, Space};
@@ -188,6 +188,17 @@ impl Optimizer {
                 }
             }
         }
+    }
+
+    /// Where bytes of jmps are, and those that were there before.
+    pub(super) fn original_bytes(&self, ram: &GuestRam) -> Vec<(Gpa, u8)> {
+        let mut bytes = Vec::new();
+        for found in self.installed.values() {
+            let places = found.places.iter().zip(found.jmp).zip(found.region.covered());
+            let there = places.filter(|((place, jmp), _)| ram.load_byte(**place) == Ok(*jmp));
+            bytes.extend(there.map(|((place, _), original)| (*place, *original)));
+        }
+        bytes
     }
 
     /// What the text of an optimized site holds; `None` of others.

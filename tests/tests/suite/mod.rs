@@ -5,6 +5,7 @@ mod calls;
 mod counts;
 mod dead;
 mod docs;
+mod dump;
 mod early;
 mod entry;
 mod events;
@@ -43,7 +44,7 @@ mod vectors;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 41] = [
+pub(crate) const ALL: [&[Case]; 42] = [
     adding::CASES,
     api::CASES,
     boot::CASES,
@@ -51,6 +52,7 @@ pub(crate) const ALL: [&[Case]; 41] = [
     counts::CASES,
     dead::CASES,
     docs::CASES,
+    dump::CASES,
     early::CASES,
     entry::CASES,
     events::CASES,

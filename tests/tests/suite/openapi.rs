@@ -1,5 +1,6 @@
 //! The service answers as its OpenAPI document says.
 
+use std::path::Path;
 use std::process::Command;
 
 use exoprobe_tests::harness::Case;
@@ -99,10 +100,30 @@ fn what_is_not_generated_is_as_the_document_says() {
     assert_eq!(snapshot(&[JSON], &to(path.to_str().unwrap())), 200);
     drop(service.ok(&["probe", "add", "p:getpid __x64_sys_getpid"]));
     assert_eq!(snapshot(&[JSON], &to(path.to_str().unwrap())), 409);
+    assert_dumps_are_as_the_document_says(&service, dir.path());
     assert_eq!(ask(&service, "POST", "/v1/vm/reboot", &[], ""), 200);
     assert_eq!(ask(&service, "POST", "/v1/vm/shutdown", &[], ""), 200);
     assert_eq!(ask(&service, "POST", "/v1/vm/shutdown", &[], ""), 200);
     assert_eq!(ask(&service, "POST", "/v1/vm/pause", &[], ""), 409);
+}
+
+fn assert_dumps_are_as_the_document_says(service: &Service, dir: &Path) {
+    let dump = |headers: &[&str], body: &str| ask(service, "POST", "/v1/vm/dump", headers, body);
+    let path = dir.join("core");
+    let path = path.to_str().unwrap();
+    let to = |path: &str| serde_json::json!({ "path": path }).to_string();
+    assert_eq!(dump(&[TEXT], &to(path)), 415);
+    for wrong in ["", "{}", r#"{"path":7}"#, r#"{"path":"/tmp/x","force":1}"#] {
+        assert_eq!(dump(&[JSON], wrong), 400, "{wrong}");
+    }
+    for cannot_be in ["relative", "/nonexistent/x", "/dev/null/x", "/tmp/\0", &"/x".repeat(3000)] {
+        assert_eq!(dump(&[JSON], &to(cannot_be)), 422, "{cannot_be:?}");
+    }
+    assert_eq!(dump(&[JSON], &to(&"x".repeat(1 << 20))), 413);
+    assert_eq!(dump(&[JSON], &to(path)), 200);
+    assert_eq!(dump(&[JSON], &to(path)), 409);
+    let forced = serde_json::json!({ "path": path, "force": true }).to_string();
+    assert_eq!(dump(&[JSON], &forced), 200);
 }
 
 /// `curl -X PUT` has no body; `> kprobe_events` removes all events.

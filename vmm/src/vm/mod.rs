@@ -1,6 +1,7 @@
 //! A virtual machine from configuration to shutdown.
 
 mod build;
+mod dump;
 mod reboot;
 
 pub(crate) use build::host_address;
@@ -18,6 +19,7 @@ use kvm_ioctls::VmFd;
 use crate::boot::{self, BootError};
 use crate::config::{ConfigError, VmConfig};
 use crate::devices::SerialPort;
+use crate::dump::DumpError;
 use crate::hidden::HiddenMemory;
 use crate::hook::ExitHook;
 use crate::host::{Host, HostProfile};
@@ -81,6 +83,9 @@ pub enum ControlError {
     /// Writing a snapshot failed.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    /// Writing a dump failed.
+    #[error(transparent)]
+    Dump(#[from] DumpError),
     /// KVM refused to give its state.
     #[error("KVM: {0}")]
     Kvm(#[from] kvm_ioctls::Error),

@@ -25,7 +25,10 @@ pub use stack::Frame;
 pub use symbols::{InlinedCall, Source, SourceLine, Symbol};
 pub use tasks::Process;
 pub use types::{EnumValue, Member, Type, TypeName};
-pub use vm::{Reason, Regs, Snapshot, SnapshotRequest, State, Stopped, VcpuRegisters, VmStatus};
+pub use vm::{
+    DumpRequest, DumpWritten, Reason, Regs, Snapshot, SnapshotRequest, State, Stopped,
+    VcpuRegisters, VmStatus,
+};
 
 use serde::{Deserialize, Serialize, Serializer};
 use utoipa::ToSchema;

@@ -179,6 +179,30 @@ pub struct SnapshotRequest {
     pub path: PathBuf,
 }
 
+/// Where to write a dump.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DumpRequest {
+    /// Absolute path on the service's host.
+    #[schema(value_type = String, example = "/tmp/guest.core")]
+    pub path: PathBuf,
+    /// Replace a file that is there.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// A dump that was written.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct DumpWritten {
+    /// The file.
+    #[schema(value_type = String)]
+    pub path: PathBuf,
+    /// Its length; pages of zeros take no room on the host's disk.
+    pub bytes: u64,
+    /// For how long a running guest stood still, in milliseconds; 0 of one that did not run.
+    pub stood_ms: u64,
+}
+
 /// A snapshot that was written.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Snapshot {

@@ -1,0 +1,57 @@
+//! Dumps: RAM and registers as they are at one moment, also of a guest that has stopped.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::{ControlError, Vm};
+use crate::dump::{self, Dump, DumpNotes};
+use crate::status::VmState;
+use crate::vcpu::Command;
+
+impl Vm {
+    /// Writes RAM and registers to `path` as an ELF core, with the notes that `notes` gives when all vCPUs are out of
+    /// the guest; the other value that it gives is kept until they may run again. A running guest stands still
+    /// meanwhile, and one that has stopped is written as it was at its end. Without `force`, a file that is there is
+    /// left.
+    ///
+    /// # Errors
+    /// [`ControlError`]; the guest goes on as before. A guest that a hook holds meanwhile stays held, without an error.
+    pub fn dump<G>(
+        &self,
+        path: &Path,
+        force: bool,
+        notes: impl FnOnce() -> (G, DumpNotes),
+    ) -> Result<Dump, ControlError> {
+        let _control = self.lock();
+        let begun = Instant::now();
+        let was_running = match self.state() {
+            VmState::Stopped(_) => false,
+            _ => match self.pause_locked() {
+                Err(ControlError::Stopped) => false,
+                paused => paused?,
+            },
+        };
+        let written = self.write_dump(path, force, notes);
+        // A hook may have held it just before the pause.
+        if was_running && self.held().is_empty() {
+            match self.resume_locked() {
+                Ok(()) | Err(ControlError::Stopped) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let stood = if was_running { begun.elapsed() } else { Duration::ZERO };
+        Ok(Dump { bytes: written?, stood })
+    }
+
+    fn write_dump<G>(
+        &self,
+        path: &Path,
+        force: bool,
+        notes: impl FnOnce() -> (G, DumpNotes),
+    ) -> Result<u64, ControlError> {
+        let (_kept, notes) = notes();
+        let registers = self.vcpus().iter().map(|vcpu| vcpu.ask(Command::Registers).map(|it| *it));
+        let registers = registers.collect::<Result<Vec<_>, _>>()?;
+        Ok(dump::write(path, force, &self.machine.ram, &registers, &notes)?)
+    }
+}
