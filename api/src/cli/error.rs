@@ -58,6 +58,23 @@ pub(super) enum CliError {
     /// No function that a pattern matches can be probed.
     #[error("no probe was added: all {0} functions were refused")]
     AllRefused(usize),
+    /// A temporary probe waits for its place.
+    #[error("the probe cannot be placed yet, and was removed: {0}")]
+    NotPlaced(String),
+    /// A temporary probe went before its time.
+    #[error("another client removed the probe: nothing is left of what it counted")]
+    ProbeGone,
+    /// A second signal came while a temporary probe was still there.
+    #[error("ended before the service answered: `exoprobe probe rm {0}` removes the probe")]
+    LeftBehind(String),
+    /// A key of a histogram is none.
+    #[error("{key}: {why}")]
+    Key {
+        /// As given.
+        key: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// Probes were added, and the time to wait for them is over.
     #[error("{count} of {of} probes still pending after {seconds} s, and kept: {reason}")]
     StillPending {
@@ -166,6 +183,7 @@ impl CliError {
             | Self::MixedDefinitions
             | Self::FlagsWithJson
             | Self::TwoFilters(_)
+            | Self::Key { .. }
             | Self::BinaryToTerminal
             | Self::NoTerminal
             | Self::Path(_) => USAGE,
@@ -177,6 +195,7 @@ impl CliError {
             | Self::TimedOut(_)
             | Self::Stopped(_)
             | Self::StillPending { .. }
+            | Self::LeftBehind(_)
             | Self::Ended => NO_ANSWER,
             Self::Reported(status) => *status,
             _ => Self::FAILED,

@@ -3,6 +3,7 @@
 mod add;
 mod background;
 mod callers;
+mod collect;
 mod color;
 mod connection;
 mod console;
@@ -13,6 +14,7 @@ mod event_text;
 mod events;
 mod export;
 mod format;
+mod hist;
 mod idle;
 mod kprobes;
 mod latency;
@@ -23,6 +25,7 @@ mod probe;
 mod ps;
 mod show;
 mod stack;
+mod stacks;
 mod symbols;
 #[cfg(test)]
 mod tests;
@@ -75,6 +78,10 @@ enum Command {
     Events(events::EventsArgs),
     /// Show how often probes are hit, as it goes
     Top(top::TopArgs),
+    /// Count hits by the values that they have, with a probe of its own for that time
+    Hist(hist::HistArgs),
+    /// Count the back-traces that lead to a function, with a probe of its own for that time
+    Stacks(stacks::StacksArgs),
     /// Write the events as a trace for Perfetto's or Chrome's viewer
     Export(export::ExportArgs),
     /// Look up symbols of the guest's kernel
@@ -155,6 +162,12 @@ fn dispatch(cli: Cli, out: &mut dyn Write) -> Result<(), CliError> {
         }
         Command::Top(args) => {
             with_client(&connection, out, async |context| top::run(context, &args).await)
+        }
+        Command::Hist(args) => {
+            with_client(&connection, out, async |context| hist::run(context, &args).await)
+        }
+        Command::Stacks(args) => {
+            with_client(&connection, out, async |context| stacks::run(context, &args).await)
         }
         Command::Export(args) => {
             with_client(&connection, out, async |context| export::run(context, &args).await)

@@ -2,6 +2,7 @@ mod adding;
 mod api;
 mod boot;
 mod calls;
+mod collecting;
 mod counts;
 mod dead;
 mod docs;
@@ -43,11 +44,12 @@ mod vectors;
 
 use exoprobe_tests::harness::Case;
 
-pub(crate) const ALL: [&[Case]; 41] = [
+pub(crate) const ALL: [&[Case]; 42] = [
     adding::CASES,
     api::CASES,
     boot::CASES,
     calls::CASES,
+    collecting::CASES,
     counts::CASES,
     dead::CASES,
     docs::CASES,
