@@ -9,6 +9,7 @@ use super::format::{caret, printable};
 use crate::client::{ClientError, Problem, Target, TargetError};
 use crate::mount::MountError;
 use crate::run::RunError;
+use crate::runtime_folder::RuntimeFolderError;
 
 const USAGE: u8 = 2;
 const NO_ANSWER: u8 = 3;
@@ -138,6 +139,9 @@ pub(super) enum CliError {
     /// The service ended the guest's output.
     #[error("the guest's output ended without an answer")]
     Ended,
+    /// There is no folder of this user's services.
+    #[error("cannot look for services: {0}")]
+    Folder(#[from] RuntimeFolderError),
     /// The service could not be run.
     #[error(transparent)]
     Run(#[from] RunError),

@@ -18,6 +18,7 @@ mod hist;
 mod idle;
 mod kprobes;
 mod latency;
+mod ls;
 mod memory;
 mod modules;
 mod mount;
@@ -71,6 +72,9 @@ pub struct Cli {
 enum Command {
     /// Run a guest and serve its API
     Run(Box<crate::run::RunArgs>),
+    /// List the services on this host
+    #[command(after_help = ls::EXAMPLES)]
+    Ls,
     /// Add, list, change and remove probes
     #[command(subcommand)]
     Probe(probe::ProbeCommand),
@@ -154,6 +158,7 @@ fn dispatch(cli: Cli, out: &mut dyn Write) -> Result<(), CliError> {
     let Cli { connection, command } = cli;
     match command {
         Command::Run(args) => Ok(crate::run::main(*args)?),
+        Command::Ls => block_on(ls::run(connection.json, out))?,
         Command::Probe(command) => {
             with_client(&connection, out, async |context| probe::run(context, command).await)
         }
