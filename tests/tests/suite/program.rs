@@ -389,9 +389,9 @@ fn ls_names_live_services_and_dead_sockets() {
     let rows = list();
     let shown: Vec<_> =
         rows.iter().map(|row| (&row["state"], &row["pid"], &row["vcpus"])).collect();
-    let (running, pid) = ("running".into(), |running: &Running| running.pid().into());
-    let pids = [&first, &second, &third].map(pid);
-    assert_eq!(shown, pids.each_ref().map(|pid| (&running, pid, &serde_json::Value::from(1))));
+    let pids = [&first, &second, &third].map(|running| serde_json::Value::from(running.pid()));
+    let (state, vcpus) = ("running".into(), 1.into());
+    assert_eq!(shown, pids.each_ref().map(|pid| (&state, pid, &vcpus)));
     // Killed, its socket stays; ended, it goes.
     second.signal(libc::SIGKILL);
     drop(second);
