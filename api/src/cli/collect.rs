@@ -133,7 +133,7 @@ pub(super) async fn collect(
 ) -> Result<Collected, CliError> {
     // Before the probe: none may be left behind.
     let (mut signals, mut impatient) = (Signals::new()?, Signals::new()?);
-    let probe = Temporary::new(context.client);
+    let probe = Temporary::new(context.client, context.json);
     let work = async {
         let collected = probe.collect(definition, args, wanted, &mut signals).await;
         let removed = probe.remove().await;
@@ -155,13 +155,15 @@ pub(super) async fn collect(
 /// A probe that no other client has made: its name has this process's number and 64 random bits.
 struct Temporary<'c> {
     client: &'c Client,
+    /// A program reads standard error.
+    json: bool,
     event: String,
 }
 
 impl<'c> Temporary<'c> {
-    fn new(client: &'c Client) -> Self {
+    fn new(client: &'c Client, json: bool) -> Self {
         let random = RandomState::new().hash_one(std::process::id());
-        Self { client, event: format!("tmp_{}_{random:016x}", std::process::id()) }
+        Self { client, json, event: format!("tmp_{}_{random:016x}", std::process::id()) }
     }
 
     fn path(&self, below: &[&str]) -> ApiPath {
@@ -191,7 +193,7 @@ impl<'c> Temporary<'c> {
                 _ => return Err(error.into()),
             }
         }
-        if args.limit.is_none() {
+        if args.limit.is_none() && !self.json {
             say!("counting; Ctrl-C ends it and prints");
         }
         tokio::select! {

@@ -10,6 +10,7 @@ mod console;
 mod definitions;
 mod doctor;
 mod error;
+mod error_json;
 mod event_text;
 mod events;
 mod export;
@@ -138,20 +139,27 @@ impl Context<'_> {
 /// Runs the command that the process was started with.
 #[must_use]
 pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help and the version are no errors.
+        Err(error) if error.use_stderr() && error_json::is_wanted(std::env::args_os()) => {
+            say!("{}", error_json::of_usage(&error));
+            return ExitCode::from(CliError::USAGE);
+        }
+        Err(error) => error.exit(),
+    };
+    let json = cli.connection.json;
     // Not locked: `run --console` writes to it from a thread of its own.
     let mut out = BufWriter::new(io::stdout());
-    let result = dispatch(Cli::parse(), &mut out).and_then(|()| Ok(out.flush()?));
+    let result = dispatch(cli, &mut out).and_then(|()| Ok(out.flush()?));
     // Whatever is still buffered has failed to be written once, and is not tried again.
     drop(out.into_parts());
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            if let Some(message) = error.message() {
-                say!("{message}");
-            }
-            ExitCode::from(error.status())
-        }
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    let message = if json { error_json::of(&error) } else { error.message() };
+    if let Some(message) = message {
+        say!("{message}");
     }
+    ExitCode::from(error.status())
 }
 
 fn dispatch(cli: Cli, out: &mut dyn Write) -> Result<(), CliError> {
