@@ -13,6 +13,8 @@ mod error;
 mod error_json;
 mod event_text;
 mod events;
+#[cfg(test)]
+mod examples;
 mod export;
 mod format;
 mod hist;
