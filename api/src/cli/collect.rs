@@ -111,7 +111,7 @@ impl Collected {
 pub(super) fn definition(text: &str) -> Result<ProbeDefinition, CliError> {
     let lines = with_kinds(text);
     if has_pattern(&lines) {
-        let why = "one function is counted at a time: `exoprobe probe add` takes patterns";
+        let why = "one place is counted at a time: give SYMBOL[+OFFSET] (`exoprobe probe add` takes patterns and source lines)";
         return Err(CliError::Pattern { pattern: text.to_owned(), why: why.to_owned() });
     }
     let Some((_, line)) = definition_lines(&lines).next() else {

@@ -103,7 +103,7 @@ fn the_probe_goes_in_every_way_of_ending() {
         (&["hist", "__x64_sys_getpid", "common_latency"][..], 1, "common_latency"),
         (&["hist", "__x64_sys_getpid", "comm.log2"], 1, "modifier"),
         (&["hist", "no_such_function"], 1, "ENOENT"),
-        (&["hist", "vfs_*"], 1, "one function"),
+        (&["hist", "vfs_*"], 1, "one place"),
         (&["stacks", "p:e __x64_sys_getpid %zz"], 1, "^"),
     ] {
         let output = service.client(args);
