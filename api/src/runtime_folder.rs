@@ -1,8 +1,9 @@
-//! A folder of this user alone, for sockets' locks.
+//! A folder of this user alone: for sockets' locks, and links to the sockets of services.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// Owner only.
@@ -70,9 +71,109 @@ fn own(path: &Path) -> Result<(), RuntimeFolderError> {
     })
 }
 
+/// A link to a service's socket, by which [`sockets`] finds it. Removed on drop.
+#[derive(Debug)]
+pub(crate) struct Link(PathBuf);
+
+impl Link {
+    /// Links to `socket`. Links to the same path, and to those that are no more, go.
+    ///
+    /// # Errors
+    /// [`RuntimeFolderError`].
+    pub(crate) fn new(socket: &Path) -> Result<Self, RuntimeFolderError> {
+        link_in(&runtime_folder()?, socket)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Another service may have removed it already.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn link_in(folder: &Path, socket: &Path) -> Result<Link, RuntimeFolderError> {
+    let failed = |source| RuntimeFolderError::Io { path: folder.to_owned(), source };
+    let socket = std::path::absolute(socket).map_err(failed)?;
+    for (link, target) in links(folder).map_err(failed)? {
+        if target == socket || fs::symlink_metadata(&target).is_err() {
+            let _ = fs::remove_file(link);
+        }
+    }
+    // No other process has its number, and the inode is in use.
+    let inode = fs::symlink_metadata(&socket).map_err(failed)?.ino();
+    let link = folder.join(format!("service-{}-{inode}", std::process::id()));
+    symlink(&socket, &link).map_err(failed)?;
+    Ok(Link(link))
+}
+
+/// The links in a folder, with what they lead to.
+fn links(folder: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        // Whatever is no link, or has gone meanwhile, is none.
+        if let Ok(target) = fs::read_link(&path) {
+            found.push((path, target));
+        }
+    }
+    Ok(found)
+}
+
+/// The sockets of this user's services, live or left behind, and `default` if it is there.
+///
+/// # Errors
+/// [`RuntimeFolderError`].
+pub(crate) fn sockets(default: &Path) -> Result<BTreeSet<PathBuf>, RuntimeFolderError> {
+    sockets_in(&runtime_folder()?, default)
+}
+
+fn sockets_in(folder: &Path, default: &Path) -> Result<BTreeSet<PathBuf>, RuntimeFolderError> {
+    let failed = |source| RuntimeFolderError::Io { path: folder.to_owned(), source };
+    let linked = links(folder).map_err(failed)?.into_iter().map(|(_, target)| target);
+    let is_socket = |path: &PathBuf| {
+        fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+    };
+    Ok(linked.chain([default.to_owned()]).filter(is_socket).collect())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
     use super::*;
+
+    #[test]
+    fn sockets_are_found_by_their_links_and_stay_when_they_are_dead() {
+        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let [one, other, default] =
+            ["one", "other", "default"].map(|name| elsewhere.path().join(name));
+        let listeners = [&one, &other, &default].map(|path| UnixListener::bind(path).unwrap());
+        let name = |path: PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+        let found = || -> Vec<String> {
+            sockets_in(dir.path(), &default).unwrap().into_iter().map(name).collect()
+        };
+        assert_eq!(found(), ["default"]);
+        let first = link_in(dir.path(), &one).unwrap();
+        let second = link_in(dir.path(), &other).unwrap();
+        fs::write(dir.path().join("start.lock"), "").unwrap();
+        assert_eq!(found(), ["default", "one", "other"]);
+        drop(listeners);
+        assert_eq!(found().len(), 3, "dead, and there");
+        std::mem::forget(second);
+        fs::remove_file(&other).unwrap();
+        drop(first);
+        assert_eq!(found(), ["default"]);
+        assert_eq!(links(dir.path()).unwrap().len(), 1, "left by a service that was killed");
+        let _again = link_in(dir.path(), &one).unwrap();
+        assert_eq!(links(dir.path()).unwrap().len(), 1, "and taken away by the next");
+        // A socket in place of another.
+        fs::remove_file(&one).unwrap();
+        let _listener = UnixListener::bind(&one).unwrap();
+        let _anew = link_in(dir.path(), &one).unwrap();
+        assert_eq!(found(), ["default", "one"]);
+        assert_eq!(links(dir.path()).unwrap().len(), 1);
+    }
 
     #[test]
     fn a_folder_that_others_may_write_to_is_refused() {

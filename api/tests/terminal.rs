@@ -345,3 +345,33 @@ fn piped_input_arrives_whole_and_output_goes_on_after_its_end() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(output.stdout, b"login:\r\n");
 }
+
+#[test]
+fn errors_are_one_json_object_where_json_is_asked_for() {
+    let service = Service::start();
+    let error = |args: &[&str], status: i32| {
+        let output = run(service.exoprobe(args).stdout(Stdio::piped()));
+        assert_eq!(output.status.code(), Some(status), "{args:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let document = |args: &[&str], status: i32| -> serde_json::Value {
+        let text = error(args, status);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{args:?}: {error}: {text}"))
+    };
+    let refused = document(&["--json", "probe", "show", "nothing"], 1);
+    assert_eq!((&refused["status"], &refused["code"]), (&404.into(), &"HTTP 404".into()));
+    let usage = document(&["probe", "show", "--json", "--no-such-flag"], 2);
+    assert_eq!(usage["code"], "EINVAL");
+    assert!(usage["detail"].as_str().unwrap().contains("--no-such-flag"), "{usage}");
+    let own = document(&["--json", "probe", "add", "# nothing"], 2);
+    assert!(own["detail"].as_str().unwrap().contains("no definition"), "{own}");
+    let host = document(&["--json", "doctor", "--kvm", "/nonexistent/kvm"], 1);
+    assert_eq!(host["code"], "ENODEV", "{host}");
+    // The last one wins, so that no service is there.
+    let nobody = document(&["--json", "ps", "--socket", "/nonexistent/socket"], 3);
+    assert_eq!(nobody["code"], "ENOENT");
+    assert!(nobody["hint"].as_str().unwrap().contains("exoprobe run"), "{nobody}");
+    assert!(error(&["probe", "show", "--no-such-flag"], 2).starts_with("error: "));
+    let help = run(service.exoprobe(&["--json", "--help"]).stdout(Stdio::piped()));
+    assert!(help.status.success() && help.stderr.is_empty() && !help.stdout.is_empty());
+}

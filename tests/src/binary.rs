@@ -109,9 +109,7 @@ impl Service {
     /// # Panics
     /// When it does not end within [`PATIENCE`].
     pub fn end(&mut self, signal: i32) -> std::process::ExitStatus {
-        let pid = i32::try_from(self.pid()).expect("a pid");
-        // SAFETY: `kill` takes any numbers; the child is ours and not yet waited for.
-        unsafe { libc::kill(pid, signal) };
+        self.running.signal(signal);
         self.running.wait(PATIENCE)
     }
 }

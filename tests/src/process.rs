@@ -49,6 +49,17 @@ impl Running {
         self.child.id()
     }
 
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// When the signal is none.
+    pub fn signal(&self, signal: i32) {
+        let pid = i32::try_from(self.pid()).expect("a pid");
+        // SAFETY: `kill` takes any numbers; the child is ours and not yet waited for.
+        let sent = unsafe { libc::kill(pid, signal) };
+        assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
+    }
+
     /// What it has written to standard error.
     #[must_use]
     pub fn stderr(&self) -> String {

@@ -30,7 +30,7 @@ pub(super) struct Connection {
     /// File with the bearer token that TCP needs [env: EXOPROBE_TOKEN, the token itself]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Client options")]
     token_file: Option<PathBuf>,
-    /// Print JSON, as the service sends it
+    /// Print JSON, as the service sends it; errors, too, on standard error
     #[arg(long, global = true, help_heading = "Client options")]
     pub(super) json: bool,
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use clap::Args;
+use exoprobe_probes::ProbeDefinition;
 use exoprobe_probes::definition::{definition_lines, parse_conditional, words};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -46,6 +47,22 @@ fn register_value(text: &str) -> Result<(String, String), &'static str> {
     }
 }
 
+/// Reads a line, after which `if FILTER` may stand.
+///
+/// # Errors
+/// [`CliError::Definition`], as the service refuses it.
+pub(super) fn read_line(line: &str) -> Result<ProbeDefinition, CliError> {
+    parse_conditional(line).map_err(|error| CliError::Definition {
+        problem: Box::new(Problem {
+            detail: error.message,
+            code: "EINVAL".to_owned(),
+            position: Some(error.position),
+            ..Problem::default()
+        }),
+        definition: line.to_owned(),
+    })
+}
+
 impl ActionArgs {
     /// Whether no flag is given.
     pub(super) fn is_empty(&self) -> bool {
@@ -68,15 +85,7 @@ impl ActionArgs {
 
     /// A line and the flags, as JSON.
     fn apply(&self, line: &str) -> Result<Value, CliError> {
-        let definition = parse_conditional(line).map_err(|error| CliError::Definition {
-            problem: Box::new(Problem {
-                detail: error.message,
-                code: "EINVAL".to_owned(),
-                position: Some(error.position),
-                ..Problem::default()
-            }),
-            definition: line.to_owned(),
-        })?;
+        let definition = read_line(line)?;
         if self.filter.is_some() && definition.filter.is_some() {
             return Err(CliError::TwoFilters(line.to_owned()));
         }

@@ -9,8 +9,8 @@ use super::format::{caret, printable};
 use crate::client::{ClientError, Problem, Target, TargetError};
 use crate::mount::MountError;
 use crate::run::RunError;
+use crate::runtime_folder::RuntimeFolderError;
 
-const USAGE: u8 = 2;
 const NO_ANSWER: u8 = 3;
 /// HTTP status of a request without the right token.
 const UNAUTHORIZED: u16 = 401;
@@ -30,8 +30,13 @@ pub(super) enum CliError {
         definition: String,
     },
     /// Some of several probes could not be changed.
-    #[error("{0} of {1} probes failed")]
-    Some(usize, usize),
+    #[error("{} of {of} probes failed", .failed.len())]
+    Some {
+        /// Their names, each with why.
+        failed: Vec<(String, Problem)>,
+        /// How many were to be changed.
+        of: usize,
+    },
     /// A type without a size is asked for in memory.
     #[error("{0} has no value in memory: it is a function, or nothing is known of it but its name")]
     NoValue(String),
@@ -58,6 +63,23 @@ pub(super) enum CliError {
     /// No function that a pattern matches can be probed.
     #[error("no probe was added: all {0} functions were refused")]
     AllRefused(usize),
+    /// A temporary probe waits for its place.
+    #[error("the probe cannot be placed yet, and was removed: {0}")]
+    NotPlaced(String),
+    /// A temporary probe went before its time.
+    #[error("another client removed the probe: nothing is left of what it counted")]
+    ProbeGone,
+    /// A second signal came while a temporary probe was still there.
+    #[error("ended before the service answered: `exoprobe probe rm {0}` removes the probe")]
+    LeftBehind(String),
+    /// A key of a histogram is none.
+    #[error("{key}: {why}")]
+    Key {
+        /// As given.
+        key: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// Probes were added, and the time to wait for them is over.
     #[error("{count} of {of} probes still pending after {seconds} s, and kept: {reason}")]
     StillPending {
@@ -121,6 +143,9 @@ pub(super) enum CliError {
     /// The service ended the guest's output.
     #[error("the guest's output ended without an answer")]
     Ended,
+    /// There is no folder of this user's services.
+    #[error("cannot look for services: {0}")]
+    Folder(#[from] RuntimeFolderError),
     /// The service could not be run.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -130,9 +155,6 @@ pub(super) enum CliError {
     /// This host cannot run guests.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// As above, and it was said already.
-    #[error("this host cannot run guests")]
-    HostReported,
     /// A process in the background ended with this status, and has said why.
     #[error("the process in the background ended with status {0}")]
     Reported(u8),
@@ -156,6 +178,8 @@ impl From<MountError> for CliError {
 impl CliError {
     /// Exit status of what was refused or failed.
     pub(super) const FAILED: u8 = 1;
+    /// Exit status of wrong usage.
+    pub(super) const USAGE: u8 = 2;
 
     /// Exit status of the process.
     pub(super) fn status(&self) -> u8 {
@@ -166,9 +190,10 @@ impl CliError {
             | Self::MixedDefinitions
             | Self::FlagsWithJson
             | Self::TwoFilters(_)
+            | Self::Key { .. }
             | Self::BinaryToTerminal
             | Self::NoTerminal
-            | Self::Path(_) => USAGE,
+            | Self::Path(_) => Self::USAGE,
             Self::Client(
                 ClientError::Connect { .. } | ClientError::Broken(_) | ClientError::Ended,
             )
@@ -177,6 +202,7 @@ impl CliError {
             | Self::TimedOut(_)
             | Self::Stopped(_)
             | Self::StillPending { .. }
+            | Self::LeftBehind(_)
             | Self::Ended => NO_ANSWER,
             Self::Reported(status) => *status,
             _ => Self::FAILED,
@@ -187,17 +213,39 @@ impl CliError {
     pub(super) fn message(&self) -> Option<String> {
         match self {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
-            Self::GuestRefused | Self::HostReported | Self::Reported(_) => None,
+            Self::GuestRefused | Self::Reported(_) => None,
             Self::Definition { problem, definition } => {
                 Some(problem_text(problem, Some(definition)))
             }
             Self::Client(ClientError::Refused(problem)) => Some(problem_text(problem, None)),
-            Self::Client(ClientError::Connect { target, .. }) => {
-                Some(format!("error: {self}\n{}", connect_advice(target)))
+            Self::Some { failed, .. } => {
+                let line = |(name, problem): &(String, Problem)| {
+                    format!("{}: {}\n", printable(name), problem_text(problem, None))
+                };
+                Some(failed.iter().map(line).collect::<String>() + &format!("error: {self}"))
             }
-            _ => Some(format!("error: {self}")),
+            _ => match self.hint() {
+                Some(hint) => Some(format!("error: {self}\n{hint}")),
+                None => Some(format!("error: {self}")),
+            },
         }
     }
+
+    /// What to do, where that is not in the message.
+    pub(super) fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Client(ClientError::Connect { target, .. }) => Some(connect_advice(target)),
+            Self::Client(ClientError::Refused(problem)) | Self::Definition { problem, .. } => {
+                refusal_advice(problem)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn refusal_advice(problem: &Problem) -> Option<&'static str> {
+    let advice = "Give the service's token with --token-file FILE or EXOPROBE_TOKEN.";
+    (problem.status == UNAUTHORIZED).then_some(advice)
 }
 
 fn connect_advice(target: &Target) -> &'static str {
@@ -220,8 +268,8 @@ pub(super) fn problem_text(problem: &Problem, definition: Option<&str>) -> Strin
         (Some(definition), None) => text.push_str(&format!("\n  {}", definition.trim())),
         (None, _) => {}
     }
-    if problem.status == UNAUTHORIZED {
-        text.push_str("\nGive the service's token with --token-file FILE or EXOPROBE_TOKEN.");
+    if let Some(advice) = refusal_advice(problem) {
+        text.push_str(&format!("\n{advice}"));
     }
     // Some details name them already.
     let missing: Vec<_> =

@@ -3,19 +3,25 @@
 mod add;
 mod background;
 mod callers;
+mod collect;
 mod color;
 mod connection;
 mod console;
 mod definitions;
 mod doctor;
 mod error;
+mod error_json;
 mod event_text;
 mod events;
+#[cfg(test)]
+mod examples;
 mod export;
 mod format;
+mod hist;
 mod idle;
 mod kprobes;
 mod latency;
+mod ls;
 mod memory;
 mod modules;
 mod mount;
@@ -23,6 +29,7 @@ mod probe;
 mod ps;
 mod show;
 mod stack;
+mod stacks;
 mod symbols;
 #[cfg(test)]
 mod tests;
@@ -68,6 +75,9 @@ pub struct Cli {
 enum Command {
     /// Run a guest and serve its API
     Run(Box<crate::run::RunArgs>),
+    /// List the services on this host
+    #[command(after_help = ls::EXAMPLES)]
+    Ls,
     /// Add, list, change and remove probes
     #[command(subcommand)]
     Probe(probe::ProbeCommand),
@@ -75,6 +85,10 @@ enum Command {
     Events(events::EventsArgs),
     /// Show how often probes are hit, as it goes
     Top(top::TopArgs),
+    /// Count hits by the values that they have, with a probe of its own for that time
+    Hist(hist::HistArgs),
+    /// Count the back-traces that lead to a function, with a probe of its own for that time
+    Stacks(stacks::StacksArgs),
     /// Write the events as a trace for Perfetto's or Chrome's viewer
     Export(export::ExportArgs),
     /// Look up symbols of the guest's kernel
@@ -127,26 +141,34 @@ impl Context<'_> {
 /// Runs the command that the process was started with.
 #[must_use]
 pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help and the version are no errors.
+        Err(error) if error.use_stderr() && error_json::is_wanted(std::env::args_os()) => {
+            say!("{}", error_json::of_usage(&error));
+            return ExitCode::from(CliError::USAGE);
+        }
+        Err(error) => error.exit(),
+    };
+    let json = cli.connection.json;
     // Not locked: `run --console` writes to it from a thread of its own.
     let mut out = BufWriter::new(io::stdout());
-    let result = dispatch(Cli::parse(), &mut out).and_then(|()| Ok(out.flush()?));
+    let result = dispatch(cli, &mut out).and_then(|()| Ok(out.flush()?));
     // Whatever is still buffered has failed to be written once, and is not tried again.
     drop(out.into_parts());
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            if let Some(message) = error.message() {
-                say!("{message}");
-            }
-            ExitCode::from(error.status())
-        }
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    let message = if json { error_json::of(&error) } else { error.message() };
+    if let Some(message) = message {
+        say!("{message}");
     }
+    ExitCode::from(error.status())
 }
 
 fn dispatch(cli: Cli, out: &mut dyn Write) -> Result<(), CliError> {
     let Cli { connection, command } = cli;
     match command {
         Command::Run(args) => Ok(crate::run::main(*args)?),
+        Command::Ls => block_on(ls::run(connection.json, out))?,
         Command::Probe(command) => {
             with_client(&connection, out, async |context| probe::run(context, command).await)
         }
@@ -155,6 +177,12 @@ fn dispatch(cli: Cli, out: &mut dyn Write) -> Result<(), CliError> {
         }
         Command::Top(args) => {
             with_client(&connection, out, async |context| top::run(context, &args).await)
+        }
+        Command::Hist(args) => {
+            with_client(&connection, out, async |context| hist::run(context, &args).await)
+        }
+        Command::Stacks(args) => {
+            with_client(&connection, out, async |context| stacks::run(context, &args).await)
         }
         Command::Export(args) => {
             with_client(&connection, out, async |context| export::run(context, &args).await)

@@ -12,13 +12,12 @@ use serde_json::{Value, json};
 
 use super::Context;
 use super::add::{AddArgs, add};
-use super::error::{CliError, problem_text};
-use super::format::{members, printable};
+use super::error::CliError;
+use super::format::members;
 use super::kprobes::{Switch, blacklist, switch};
 use super::latency::distribution;
 use super::show::{ProbeRow, probe_table};
-use crate::client::{ApiPath, ClientError, Payload};
-use crate::log::say;
+use crate::client::{ApiPath, ClientError, Payload, Problem};
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -208,14 +207,23 @@ async fn remove(context: &mut Context<'_>, names: &[ProbeName]) -> Result<(), Cl
     let told: Vec<Told> = serde_json::from_slice(&told).map_err(ClientError::from)?;
     let mut failures = Failures::default();
     for (name, _) in names.iter().zip(&told).filter(|(_, told)| told.addr.is_none()) {
-        failures.add(name, "error: there is no such probe (ENOENT)");
+        failures.add(
+            name,
+            Problem {
+                status: 404,
+                title: "Not Found".to_owned(),
+                detail: "there is no such probe".to_owned(),
+                code: "ENOENT".to_owned(),
+                ..Problem::default()
+            },
+        );
     }
     failures.result(names.len())
 }
 
 /// Refusals among several requests: the others are still made.
 #[derive(Default)]
-struct Failures(usize);
+struct Failures(Vec<(String, Problem)>);
 
 impl Failures {
     fn check(
@@ -226,20 +234,19 @@ impl Failures {
         match answer {
             Ok(body) => Ok(Some(body)),
             Err(ClientError::Refused(problem)) => {
-                self.add(name, &problem_text(&problem, None));
+                self.add(name, *problem);
                 Ok(None)
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    fn add(&mut self, name: &ProbeName, why: &str) {
-        say!("{}: {why}", printable(&name.0));
-        self.0 += 1;
+    fn add(&mut self, name: &ProbeName, why: Problem) {
+        self.0.push((name.0.clone(), why));
     }
 
-    fn result(&self, of: usize) -> Result<(), CliError> {
-        if self.0 == 0 { Ok(()) } else { Err(CliError::Some(self.0, of)) }
+    fn result(self, of: usize) -> Result<(), CliError> {
+        if self.0.is_empty() { Ok(()) } else { Err(CliError::Some { failed: self.0, of }) }
     }
 }
 

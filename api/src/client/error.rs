@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use hyper::StatusCode;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::Target;
 
@@ -55,10 +55,11 @@ pub enum ClientError {
 }
 
 /// A refusal: RFC 9457's members and this API's own.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Problem {
-    /// HTTP status.
+    /// HTTP status; 0 of what no service refused.
+    #[serde(skip_serializing_if = "is_zero")]
     pub status: u16,
     /// Its kind in words.
     pub title: String,
@@ -67,17 +68,27 @@ pub struct Problem {
     /// Stable name, an errno's where one applies.
     pub code: String,
     /// Column of the fault in a definition, in bytes from 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<usize>,
     /// Line of a text of definitions, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<usize>,
     /// The tracer's name for a syntax error.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// Names close to one that is unknown.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub near: Vec<String>,
     /// Which definition of a batch, from 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<usize>,
     /// Its event.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,
+}
+
+fn is_zero(status: &u16) -> bool {
+    *status == 0
 }
 
 impl Problem {

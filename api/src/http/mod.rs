@@ -7,6 +7,7 @@ mod definitions;
 mod events;
 mod exact;
 mod extract;
+mod histograms;
 mod kprobes;
 mod memory;
 mod modules;
@@ -65,6 +66,7 @@ fn engine_routes(code: CodeApi, tracer: Arc<Tracer>, closing: &Closing) -> Route
     let tracefs = TracefsApi { tracer, closing: closing.clone() };
     let events = EventsApi { engine: Arc::clone(engine), closing: closing.clone() };
     probes::routes(Arc::clone(engine))
+        .merge(histograms::routes(Arc::clone(engine)))
         .merge(kprobes::routes(Arc::clone(engine)))
         .merge(tasks::routes(Arc::clone(engine)))
         .merge(modules::routes(Arc::clone(engine)))

@@ -7,7 +7,8 @@ use utoipa::{Modify, OpenApi};
 use super::exact::{UnreadableRequests, make_exact};
 use super::problem::ProblemDocument;
 use super::{
-    events, kprobes, memory, modules, probes, stack, symbols, tasks, tracefs, types, vm, wire,
+    events, histograms, kprobes, memory, modules, probes, stack, symbols, tasks, tracefs, types,
+    vm, wire,
 };
 
 #[derive(OpenApi)]
@@ -22,7 +23,7 @@ use super::{
         vm::status, vm::pause, vm::resume, vm::reboot, vm::shutdown, vm::snapshot, vm::dump, vm::registers,
         vm::serial_output, vm::serial_input,
         probes::list, probes::create, probes::remove_all, probes::show, probes::change,
-        probes::remove, probes::unregister,
+        probes::remove, probes::unregister, histograms::list,
         kprobes::list, kprobes::enabled, kprobes::switch, kprobes::optimization, kprobes::optimize,
         kprobes::blacklist,
         symbols::symbols, types::list, types::show, tasks::tasks, modules::modules, memory::memory,

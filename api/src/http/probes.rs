@@ -37,9 +37,9 @@ pub(crate) fn routes(engine: Arc<Engine>) -> Router {
 pub(crate) struct Name {
     /// Group of its event.
     #[serde(default = "default_group")]
-    group: String,
+    pub(super) group: String,
     /// Name of its event.
-    event: String,
+    pub(super) event: String,
 }
 
 fn default_group() -> String {

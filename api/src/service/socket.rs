@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::{UnixListener, UnixSocket};
 
-use crate::runtime_folder::{RuntimeFolderError, runtime_folder};
+use crate::runtime_folder::{Link, RuntimeFolderError, runtime_folder};
 
 /// Owner only.
 const MODE: u32 = 0o600;
@@ -67,6 +67,8 @@ pub enum SocketError {
 pub struct SocketFile {
     path: PathBuf,
     identity: Identity,
+    /// For `exoprobe ls`.
+    _link: Option<Link>,
 }
 
 impl SocketFile {
@@ -115,7 +117,10 @@ pub fn bind(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
     };
     let listener = bound.map_err(failed)?;
     let identity = identity(path).map_err(failed)?;
-    Ok((listener, SocketFile { path: path.to_owned(), identity }))
+    let link = Link::new(path)
+        .inspect_err(|error| tracing::warn!(%error, "`exoprobe ls` will not show this service"))
+        .ok();
+    Ok((listener, SocketFile { path: path.to_owned(), identity, _link: link }))
 }
 
 /// Holds off other services of this user: two that find the same stale socket must not each take the

@@ -7,6 +7,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use exoprobe_introspect::SymbolTable;
+
 use super::Engine;
 use super::probe::Probe;
 use super::register::Wait;
@@ -14,7 +16,8 @@ use super::registry::Registry;
 use crate::definition::{Action, Argument, Field, Filter, USER_TEXT};
 use crate::error::ProbeError;
 use crate::trigger::{
-    Fields, HistChange, Live, Trigger, TriggerCommand, TriggerError, TriggerKind, Triggers,
+    Fields, HistChange, Histogram, Live, Table, Trigger, TriggerCommand, TriggerError, TriggerKind,
+    Triggers,
 };
 
 /// Most triggers of an event: each looks at every hit.
@@ -100,22 +103,46 @@ impl Engine {
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
-    pub fn histograms(&self, group: &str, event: &str) -> Result<String, ProbeError> {
+    pub fn histogram_text(&self, group: &str, event: &str) -> Result<String, ProbeError> {
+        let text = |table: &Table, line: &str, list: &[Argument], symbols: Option<&SymbolTable>| {
+            table.text(line, list, symbols)
+        };
+        Ok(self.each_histogram(group, event, text)?.join("\n\n"))
+    }
+
+    /// The histograms of an event, in the order in which they were set.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn histograms(&self, group: &str, event: &str) -> Result<Vec<Histogram>, ProbeError> {
+        let view = |table: &Table, line: &str, list: &[Argument], symbols: Option<&SymbolTable>| {
+            table.view(line, list, symbols)
+        };
+        self.each_histogram(group, event, view)
+    }
+
+    /// Shows each histogram of an event, with its line in the file `trigger`. All hits so far are counted.
+    fn each_histogram<T>(
+        &self,
+        group: &str,
+        event: &str,
+        show: impl Fn(&Table, &str, &[Argument], Option<&SymbolTable>) -> T,
+    ) -> Result<Vec<T>, ProbeError> {
         let (triggers, list, symbols) = {
             let registry = self.lock();
             let probe = &registry.first(group, event)?.probe;
             self.drain_locked(&registry);
-            let Some(triggers) = probe.triggers() else { return Ok(String::new()) };
+            let Some(triggers) = probe.triggers() else { return Ok(Vec::new()) };
             let symbols = registry.kernel.as_ref().map(|kernel| kernel.symbols.clone());
             (triggers, probe.arguments().list.clone(), symbols)
         };
-        let texts = triggers.list().iter().filter_map(|live| {
+        let shown = triggers.list().iter().filter_map(|live| {
             let line = live.line();
             // Not under any lock: there may be much to sort.
             let table = live.table()?.clone();
-            Some(table.text(&line, &list, symbols.as_ref()))
+            Some(show(&table, &line, &list, symbols.as_ref()))
         });
-        Ok(texts.collect::<Vec<_>>().join("\n\n"))
+        Ok(shown.collect())
     }
 
     fn replace_triggers(

@@ -46,17 +46,20 @@ impl Origin {
             ret_addr: record.returned.map(|returned| returned.to.to_string()),
             duration_ns: record.duration().map(|ticks| self.clock.nanos(ticks)),
             args: args.collect(),
-            stack: (!record.stack.is_empty())
-                .then(|| record.stack.iter().map(|addr| self.frame(*addr)).collect()),
+            stack: (!record.stack.is_empty()).then(|| frames(self.symbols.as_ref(), &record.stack)),
         }
     }
+}
 
-    fn frame(&self, addr: u64) -> StackFrame {
-        let found = self.symbols.as_ref().and_then(|symbols| symbols.resolve(Gva(addr)));
+/// The places of a back-trace, by name where they have one.
+pub(crate) fn frames(symbols: Option<&SymbolTable>, stack: &[u64]) -> Vec<StackFrame> {
+    let frame = |addr: &u64| {
+        let found = symbols.and_then(|symbols| symbols.resolve(Gva(*addr)));
         StackFrame {
             addr: format!("{addr:#x}"),
             symbol_name: found.as_ref().map(SymbolOffset::qualified_name),
             offset: found.map_or(0, |found| found.offset),
         }
-    }
+    };
+    stack.iter().map(frame).collect()
 }

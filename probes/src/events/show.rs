@@ -12,7 +12,7 @@ use super::ring::{Record, TextPlace};
 use crate::definition::{Argument, Fetch, ValueType};
 
 /// What shows that could not be read.
-const FAULT: &str = "(fault)";
+pub(crate) const FAULT: &str = "(fault)";
 /// In place of a text's length: it could not be read.
 const NO_TEXT: u16 = u16::MAX;
 

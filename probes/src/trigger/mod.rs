@@ -9,11 +9,14 @@ mod parse;
 mod show;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use std::fmt;
 
+pub(crate) use hist::Table;
 pub(crate) use live::{Fields, Live, Triggers, holds};
 pub use parse::parse_trigger;
+pub use view::{Histogram, HistogramEntry, HistogramNumber, HistogramValue};
 
 use crate::definition::Filter;
 

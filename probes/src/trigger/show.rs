@@ -20,9 +20,7 @@ impl Table {
         symbols: Option<&SymbolTable>,
     ) -> String {
         let mut text = format!("# event histogram\n#\n# trigger info: {line}#\n\n");
-        let mut entries: Vec<(&Vec<KeyPart>, &Entry)> = self.entries.iter().collect();
-        entries.sort_by(|a, b| self.order(*a, *b));
-        for (key, entry) in entries {
+        for (key, entry) in self.sorted() {
             self.print(key, entry, list, symbols, &mut text).expect("a String takes everything");
         }
         let Self { hits, dropped, .. } = self;
@@ -30,6 +28,13 @@ impl Table {
         text + &format!(
             "\nTotals:\n    Hits: {hits}\n    Entries: {total}\n    Dropped: {dropped}\n"
         )
+    }
+
+    /// Its entries, in the order that the command asks for.
+    pub(super) fn sorted(&self) -> Vec<(&Vec<KeyPart>, &Entry)> {
+        let mut entries: Vec<(&Vec<KeyPart>, &Entry)> = self.entries.iter().collect();
+        entries.sort_by(|a, b| self.order(*a, *b));
+        entries
     }
 
     fn order(&self, a: (&Vec<KeyPart>, &Entry), b: (&Vec<KeyPart>, &Entry)) -> Ordering {

@@ -153,6 +153,55 @@ fn counted(command: &str, hits: &[Hit]) -> Vec<String> {
     lines[5..].to_vec()
 }
 
+/// The first entry of a histogram over some hits, for programs.
+fn first(command: &str, hits: &[Hit]) -> HistogramEntry {
+    let TriggerKind::Hist(hist) = added(command).kind else { panic!("{command}") };
+    let mut table = Table::new(&hist, &fields(LINE), true).unwrap();
+    hits.iter().for_each(|hit| table.add(hit));
+    let view = table.view("LINE\n", &fields(LINE), Some(&symbols()));
+    assert_eq!((view.trigger.as_str(), view.hits), ("LINE", hits.len() as u64));
+    assert_eq!(view.entries.iter().map(|entry| entry.hits).sum::<u64>() + view.dropped, view.hits);
+    view.entries.into_iter().next().unwrap()
+}
+
+#[test]
+fn programs_have_each_key_as_what_it_is() {
+    use HistogramNumber::{Signed, Unsigned};
+    use HistogramValue::{Number, Range, Stack, Task, Text};
+    let of = |fd: u64, len: u64| [hit([fd, len, 0xffff_ffff_8100_0108], 7, 0)];
+    let text = |text: &str| Text(text.to_owned());
+    let cases = [
+        ("hist:keys=fd", Number(Signed(-1))),
+        ("hist:keys=fd.log2", text("negative")),
+        ("hist:keys=len", Number(Unsigned(20))),
+        ("hist:keys=len.log2", Range(17, 32)),
+        ("hist:keys=len.buckets=10", Range(20, 29)),
+        ("hist:keys=len.hex", text("0x14")),
+        ("hist:keys=at.sym", text("second")),
+        ("hist:keys=at.sym-offset", text("second+0x8")),
+        ("hist:keys=common_pid.execname", Task("sh".to_owned(), 7)),
+        ("hist:keys=comm", text("sh")),
+    ];
+    for (command, expected) in cases {
+        assert_eq!(first(command, &of(0xffff_ffff, 20)).keys, [expected], "{command}");
+    }
+    let powers =
+        [(0, (0, 1)), (1, (0, 1)), (2, (2, 2)), (3, (3, 4)), (1 << 63, ((1 << 62) + 1, 1 << 63))];
+    for (len, (from, to)) in powers.into_iter().chain([(u64::MAX, ((1 << 63) + 1, u64::MAX))]) {
+        assert_eq!(first("hist:keys=len.log2", &of(0, len)).keys, [Range(from, to)], "{len}");
+    }
+    let sums = first("hist:keys=comm:vals=fd,len", &of(0xffff_fffe, 3)).sums;
+    assert_eq!(sums, [Signed(-2), Unsigned(3)]);
+    let stack = first("hist:keys=common_stacktrace", &of(0, 0)).keys;
+    let [Stack(frames)] = stack.as_slice() else { panic!("{stack:?}") };
+    let frames: Vec<_> =
+        frames.iter().map(|f| (f.symbol_name.as_deref(), f.offset, f.addr.as_str())).collect();
+    assert_eq!(
+        frames,
+        [(Some("first"), 8, "0xffffffff81000008"), (Some("second"), 4, "0xffffffff81000104")]
+    );
+}
+
 #[test]
 fn hits_are_counted_by_their_keys_and_values_summed() {
     let hits = [

@@ -27,12 +27,6 @@ fn snapshot() -> String {
     TestGuest::snapshot(1).to_str().unwrap().to_owned()
 }
 
-fn terminate(running: &Running) {
-    let pid = libc::pid_t::try_from(running.pid()).unwrap();
-    // SAFETY: kill has no preconditions, and the process is a child that was not waited for.
-    assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
-}
-
 fn ends_well(mut running: Running) {
     let status = running.wait(PATIENCE);
     assert!(status.success(), "{status}: {running}");
@@ -73,7 +67,7 @@ fn a_dead_standard_error_ends_nothing() {
     let refused = ["vm", "status", "--socket", "/nonexistent/s"];
     let status = finish(&mut without_standard_error(&refused), PATIENCE).status;
     assert_eq!(status.code(), Some(3), "{status}");
-    terminate(&running);
+    running.signal(libc::SIGTERM);
     ends_well(running);
     assert!(!Path::new(&socket).exists(), "the socket is removed");
 }
@@ -102,7 +96,7 @@ fn sigterm_ends_a_service_that_waits_for_a_lock() {
         assert!(Instant::now() < deadline, "it does not wait: {running}");
         std::thread::sleep(Duration::from_millis(10));
     }
-    terminate(&running);
+    running.signal(libc::SIGTERM);
     ends_well(running);
     let output = start().finish(PATIENCE);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -120,7 +114,7 @@ fn sigterm_ends_a_service_that_waits_for_its_snapshot() {
     // Opens when the service does. What it reads is no whole snapshot.
     let mut writer = OpenOptions::new().write(true).open(&fifo).unwrap();
     writer.write_all(b"exo").unwrap();
-    terminate(&running);
+    running.signal(libc::SIGTERM);
     ends_well(running);
 }
 

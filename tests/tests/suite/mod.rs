@@ -2,6 +2,7 @@ mod adding;
 mod api;
 mod boot;
 mod calls;
+mod collecting;
 mod counts;
 mod dead;
 mod docs;
@@ -49,6 +50,7 @@ pub(crate) const ALL: [&[Case]; 42] = [
     api::CASES,
     boot::CASES,
     calls::CASES,
+    collecting::CASES,
     counts::CASES,
     dead::CASES,
     docs::CASES,

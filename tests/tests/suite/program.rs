@@ -25,6 +25,7 @@ pub(crate) const CASES: &[Case] = cases![
     tcp_needs_a_token needs [Kvm, Loopback],
     the_command_line_does_the_main_job,
     the_console_comes_on_standard_output_to_its_end,
+    ls_names_live_services_and_dead_sockets,
     a_guest_that_resets_itself_boots_again_if_so_asked,
 ];
 
@@ -363,4 +364,42 @@ fn a_guest_that_resets_itself_boots_again_if_so_asked() {
     boots(&service, 4);
     assert_eq!(service.log().matches("it reset itself; it boots again").count(), 2);
     assert_eq!(service.ok(&["vm", "shutdown"]), "stopped\n");
+}
+
+fn ls_names_live_services_and_dead_sockets() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = dir.path().join("runtime");
+    std::fs::create_dir(&runtime).unwrap();
+    let mut start = |name: &str| {
+        let socket = dir.path().join(name);
+        let mut command = exoprobe();
+        command.env("XDG_RUNTIME_DIR", &runtime).args(["run", "--restore", &snapshot()]);
+        let mut running = Running::spawn(command.arg("--socket").arg(&socket));
+        running.wait_for_socket(&socket, PATIENCE);
+        running
+    };
+    let list = || {
+        let output =
+            finish(exoprobe().env("XDG_RUNTIME_DIR", &runtime).args(["ls", "--json"]), PATIENCE);
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice::<Vec<serde_json::Value>>(&output.stdout).unwrap()
+    };
+    assert_eq!(list(), [] as [serde_json::Value; 0]);
+    let [first, second, third] = ["a.sock", "b.sock", "c.sock"].map(&mut start);
+    let rows = list();
+    let shown: Vec<_> =
+        rows.iter().map(|row| (&row["state"], &row["pid"], &row["vcpus"])).collect();
+    let pids = [&first, &second, &third].map(|running| serde_json::Value::from(running.pid()));
+    let (state, vcpus) = ("running".into(), 1.into());
+    assert_eq!(shown, pids.each_ref().map(|pid| (&state, pid, &vcpus)));
+    // Killed, its socket stays; ended, it goes.
+    second.signal(libc::SIGKILL);
+    drop(second);
+    first.signal(libc::SIGTERM);
+    assert!(first.finish(PATIENCE).status.success());
+    let rows = list();
+    assert_eq!(rows[0]["state"], "dead", "{rows:?}");
+    assert!(rows[0]["socket"].as_str().unwrap().ends_with("/b.sock"), "{rows:?}");
+    assert_eq!((rows.len(), &rows[1]["pid"]), (2, &pids[2]));
+    assert!(dir.path().join("b.sock").exists(), "it is left alone");
 }

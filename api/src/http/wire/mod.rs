@@ -2,6 +2,7 @@
 
 mod action;
 mod events;
+mod histograms;
 mod kprobes;
 mod memory;
 mod modules;
@@ -14,6 +15,7 @@ mod vm;
 
 pub use action::{Action, GivenAction, Number, NumberText, Width};
 pub use events::{Event, EventLine, EventName, Lost, ServerSentEvent, StackFrame};
+pub use histograms::{Histogram, HistogramEntry, HistogramKey, HistogramNumber};
 pub use kprobes::BlacklistEntry;
 pub use memory::{CodeLine, Memory};
 pub use modules::Module;
