@@ -9,5 +9,5 @@ use exoprobe_tests::{SnapshotCleanup, harness};
 
 fn main() -> ExitCode {
     let _snapshots = SnapshotCleanup;
-    harness::run(&suite::ALL)
+    harness::run(suite::ALL)
 }
