@@ -39,9 +39,9 @@ impl VmCoreInfo {
         text.lines().any(|line| line.starts_with(RELEASE)).then_some(Self { text })
     }
 
-    /// Notes for a kernel that has none of its own, made of what else is known of it, under the kernel's keys:
-    /// `release` as its banner has it, by how many bytes KASLR moved it. A key `EXOPROBE` says so. `None` where a symbol
-    /// is missing.
+    /// Makes notes for a kernel that has none of its own, under the kernel's keys. `release` is that
+    /// of its banner, `kernel_offset` the bytes by which KASLR moved it. A key `EXOPROBE`
+    /// marks them. `None` where a symbol is missing.
     #[must_use]
     pub fn made<V: GuestView + ?Sized>(
         memory: &VirtualMemory<'_, V>,

@@ -3,7 +3,7 @@
 //! | part | content |
 //! |---|---|
 //! | PT_NOTE | NT_PRSTATUS of each vCPU, in order; `VMCOREINFO`, where it is known |
-//! | PT_LOAD | a range of RAM: `p_paddr` is its guest-physical address, `p_vaddr` that in the direct map |
+//! | PT_LOAD | a range of RAM: `p_paddr` is guest-physical, `p_vaddr` in the direct map |
 //!
 //! Pages of zeros are holes of the file.
 
@@ -39,7 +39,7 @@ pub struct DumpNotes {
     pub vmcoreinfo: Option<String>,
     /// Where the kernel maps all RAM (PAGE_OFFSET); `None` where it is not known.
     pub direct_map: Option<u64>,
-    /// Bytes that the dump has in place of those in memory: the guest's own, where probes have theirs.
+    /// Bytes in place of those in memory: the guest's own, where probes have theirs.
     pub original: Vec<(Gpa, u8)>,
 }
 
@@ -73,7 +73,8 @@ pub enum DumpError {
     },
 }
 
-/// Writes beside `path` and renames, so that no reader ever finds half a dump there; gives the file's length.
+/// Writes beside `path` and renames, so that no reader ever finds half a dump there. Returns the file's
+/// length.
 pub(crate) fn write(
     path: &Path,
     force: bool,
@@ -249,8 +250,9 @@ fn note(bytes: &mut Vec<u8>, name: &[u8], kind: NoteType, content: &[u8]) {
     }
 }
 
-/// Registers are in the order of struct user_regs_struct (arch/x86/include/asm/user_64.h). `number` is the vCPU's, from
-/// 1, in place of a task's: drgn finds a CPU's registers so, as QEMU's dump-guest-memory writes them.
+/// Registers are in the order of struct user_regs_struct (arch/x86/include/asm/user_64.h). `number`
+/// is the vCPU's, from 1, in place of a task's: drgn finds a CPU's registers so, as QEMU's
+/// dump-guest-memory writes them.
 fn prstatus(number: u32, registers: &Registers) -> [u8; PRSTATUS_LEN] {
     let Registers { regs: r, sregs: s } = registers;
     let words = [

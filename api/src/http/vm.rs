@@ -135,7 +135,7 @@ pub(crate) async fn snapshot(
     Ok(axum::Json(written.await??))
 }
 
-/// Write the guest's RAM and registers to a file on the service's host, as an ELF core for crash and drgn.
+/// Write the guest's RAM and registers to a file on the service's host, an ELF core for drgn.
 ///
 /// A running guest stands still meanwhile; one that has stopped is written as it was at its end.
 #[utoipa::path(post, path = "/v1/vm/dump", tag = "vm", operation_id = "vm_dump",

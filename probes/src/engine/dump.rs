@@ -1,4 +1,4 @@
-//! The part of a dump that comes from the kernel's memory, and the places where probes have bytes in it.
+//! The part of a dump that comes from the kernel's memory, and the places of probes' bytes in it.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -25,7 +25,8 @@ pub struct Dumping<'a> {
 }
 
 impl Engine {
-    /// Gives the notes for [`exoprobe_vmm::Vm::dump`]; of a kernel that is not known, nothing but the guest's own bytes.
+    /// Gives the notes for [`exoprobe_vmm::Vm::dump`]; of a kernel that is not known, nothing but the
+    /// guest's own bytes.
     #[must_use]
     pub fn dump_notes(&self) -> (Dumping<'_>, DumpNotes) {
         let (registry, kernel) = match self.look() {

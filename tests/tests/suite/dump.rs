@@ -26,7 +26,7 @@ pub(crate) const CASES: &[Case] = cases![
 const GETPID: &str = "__x64_sys_getpid";
 const OPEN: &str = "do_sys_openat2";
 
-/// What `tests/python/dump.py` prints of a dump: see there.
+/// The output of `tests/python/dump.py`: see there.
 fn drgn(core: &Path, kernel: TestKernel, symbols: &[&str]) -> Value {
     let environment = python_environment("drgn");
     let mut program = Command::new(environment.join("bin/python"));
@@ -108,7 +108,7 @@ fn drgn_shows_a_paused_guest_as_the_service_does(vcpus: u8) {
     assert!(service.work("getpid 10").ends_with(" 10\n"));
 }
 
-/// Checks what a guest is that does not run.
+/// Compares a dump with a guest that does not run.
 fn assert_same(service: &Service, shown: &Value) {
     let status = ask(service, &["vm", "status"]);
     let release = status["banner"].as_str().unwrap().split(' ').nth(2).unwrap();
