@@ -1,5 +1,6 @@
 //! Errors as clients see them: RFC 9457 problem documents with the kernel's errno as `code`.
 
+use std::io::ErrorKind;
 use std::ops::{Deref, DerefMut};
 
 use axum::Json;
@@ -9,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use exoprobe_introspect::LookupError;
 use exoprobe_probes::{BatchError, ProbeError};
 use exoprobe_vmm::devices::InputFull;
-use exoprobe_vmm::{ControlError, RebootError, SnapshotError, VcpuError};
+use exoprobe_vmm::{ControlError, NewFileError, RebootError, SnapshotError, VcpuError};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -226,6 +227,7 @@ impl From<RebootError> for Problem {
     fn from(error: RebootError) -> Self {
         match error {
             RebootError::NotStarted => Self::new("EAGAIN", error.to_string()),
+            RebootError::NoFiles => Self::new("ENODATA", error.to_string()),
             RebootError::Vcpu(vcpu) => vcpu.into(),
             RebootError::Memory(_) => Self::new("ENOMEM", error.to_string()),
             RebootError::Boot(_) | RebootError::Kvm { .. } => Self::new("EIO", error.to_string()),
@@ -235,23 +237,39 @@ impl From<RebootError> for Problem {
 
 impl From<SnapshotError> for Problem {
     fn from(error: SnapshotError) -> Self {
-        let SnapshotError::Io { source, .. } = &error else {
-            return Self::new("EIO", error.to_string());
-        };
-        match source.raw_os_error() {
-            Some(libc::ENOSPC | libc::EDQUOT) => Self::new("ENOSPC", error.to_string()),
-            // The path is the client's: the request is at fault and not the service.
-            Some(libc::ENOENT) => {
-                Self::with_status(StatusCode::UNPROCESSABLE_ENTITY, "ENOENT", error.to_string())
-            }
-            Some(libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG) => {
+        match &error {
+            SnapshotError::File(NewFileError::NotAFile(_)) => {
                 Self::new("EINVAL", error.to_string())
             }
-            Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
-                Self::with_status(StatusCode::UNPROCESSABLE_ENTITY, "EACCES", error.to_string())
+            SnapshotError::File(NewFileError::Exists(_)) => Self::new("EEXIST", error.to_string()),
+            SnapshotError::Io { source, .. }
+            | SnapshotError::File(NewFileError::Io { source, .. }) => {
+                of_file(source, error.to_string())
             }
             _ => Self::new("EIO", error.to_string()),
         }
+    }
+}
+
+/// Of a file at a path that the client gave.
+fn of_file(source: &std::io::Error, detail: String) -> Problem {
+    match source.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => Problem::new("ENOSPC", detail),
+        // The path is the client's: the request is at fault and not the service.
+        Some(libc::ENOENT) => {
+            Problem::with_status(StatusCode::UNPROCESSABLE_ENTITY, "ENOENT", detail)
+        }
+        Some(libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG | libc::ELOOP) => {
+            Problem::new("EINVAL", detail)
+        }
+        Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
+            Problem::with_status(StatusCode::UNPROCESSABLE_ENTITY, "EACCES", detail)
+        }
+        // A path with a zero byte, or of a folder.
+        None if matches!(source.kind(), ErrorKind::InvalidInput | ErrorKind::IsADirectory) => {
+            Problem::new("EINVAL", detail)
+        }
+        _ => Problem::new("EIO", detail),
     }
 }
 
@@ -340,6 +358,10 @@ mod tests {
         let no_space = std::io::Error::from_raw_os_error(libc::ENOSPC);
         let path = "/x".into();
         check(SnapshotError::Io { path, source: no_space }, 507, "ENOSPC");
+        check(SnapshotError::File(NewFileError::NotAFile("/x".into())), 422, "EINVAL");
+        let source = ErrorKind::IsADirectory.into();
+        check(SnapshotError::File(NewFileError::Io { path: "/".into(), source }), 422, "EINVAL");
+        check(RebootError::NoFiles, 409, "ENODATA");
     }
 
     #[test]

@@ -48,7 +48,9 @@ fn without_standard_error(args: &[&str]) -> Command {
 fn a_dead_standard_error_ends_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s").to_str().unwrap().to_owned();
-    let run = ["run", "--restore", &snapshot(), "--reboot", "--socket", &socket];
+    let (snapshot, files) = (snapshot(), Service::boot_files());
+    let run = ["run", "--restore", &snapshot, "--reboot", "--socket", &socket];
+    let run = [&run[..], &files.each_ref().map(String::as_str)].concat();
     let mut running = Running::spawn(&mut without_standard_error(&run));
     running.wait_for_socket(Path::new(&socket), PATIENCE);
     let client = |args: &[&str]| {

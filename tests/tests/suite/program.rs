@@ -26,6 +26,7 @@ pub(crate) const CASES: &[Case] = cases![
     the_command_line_does_the_main_job,
     the_console_comes_on_standard_output_to_its_end,
     a_guest_that_resets_itself_boots_again_if_so_asked,
+    a_reboot_reads_no_file_that_only_a_snapshot_names,
 ];
 
 fn snapshot() -> String {
@@ -352,7 +353,9 @@ fn a_guest_that_resets_itself_boots_again_if_so_asked() {
         let answer = http::ask(service.socket(), "POST", "/v1/vm/serial/1", &[], b"reboot\n");
         assert_eq!(answer.status, 204, "{answer:?}");
     };
-    let service = Service::start(&["--restore", &snapshot(), "--reboot", "--exit-with-guest"]);
+    let (snapshot, files) = (snapshot(), Service::boot_files());
+    let restore = ["--restore", &snapshot, "--reboot", "--exit-with-guest"];
+    let service = Service::start(&[&restore[..], &files.each_ref().map(String::as_str)].concat());
     boots(&service, 1);
     reset(&service);
     boots(&service, 2);
@@ -363,4 +366,21 @@ fn a_guest_that_resets_itself_boots_again_if_so_asked() {
     boots(&service, 4);
     assert_eq!(service.log().matches("it reset itself; it boots again").count(), 2);
     assert_eq!(service.ok(&["vm", "shutdown"]), "stopped\n");
+}
+
+fn a_reboot_reads_no_file_that_only_a_snapshot_names() {
+    let error = refused(&["--restore", &snapshot(), "--reboot"]);
+    assert!(error.contains("--kernel PATH"), "{error}");
+    let error = refused(&["--restore", &snapshot(), "--initramfs", "x"]);
+    assert!(error.contains("--kernel"), "{error}");
+    let service = Service::start(&["--restore", &snapshot()]);
+    let answer = http::ask(service.socket(), "POST", "/v1/vm/reboot", &[], b"");
+    assert_eq!((answer.status, &answer.json()["code"]), (409, &"ENODATA".into()), "{answer:?}");
+    let output = service.client(&["vm", "reboot"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("--restore SNAPSHOT --kernel PATH"), "{error}");
+    let status: serde_json::Value =
+        serde_json::from_str(&service.ok(&["--json", "vm", "status"])).unwrap();
+    assert_eq!((&status["state"], &status["boots"]), (&"running".into(), &1.into()), "{status}");
+    assert_eq!(service.work("getpid 5"), "done 5\n", "the guest goes on");
 }

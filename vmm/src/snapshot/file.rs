@@ -1,9 +1,8 @@
-//! The file: header, checksums, atomic replacement.
+//! The file: header and checksums.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crc32fast::Hasher;
 
@@ -12,6 +11,7 @@ use crate::addr::Gpa;
 use crate::hidden::HiddenMemory;
 use crate::layout::HIDDEN_SIZE;
 use crate::memory::{GuestRam, ram_ranges, to_usize};
+use crate::new_file::NewFile;
 use crate::paging::PAGE_SIZE;
 
 const MAGIC: &[u8; 8] = b"EXOPROBE";
@@ -82,36 +82,29 @@ fn io_error(path: &Path) -> impl Fn(io::Error) -> SnapshotError {
     move |source| SnapshotError::Io { path: path.to_owned(), source }
 }
 
-/// Writes beside `path` and renames, so that no reader ever finds half a snapshot there.
+/// Begins the file at `path` and writes all of it. The caller finishes it: no reader ever finds half a snapshot.
 pub(crate) fn write(
     path: &Path,
     meta: &SnapshotMeta,
     ram: &GuestRam,
     hidden: &HiddenMemory,
-) -> Result<(), SnapshotError> {
+) -> Result<NewFile, SnapshotError> {
     let json = serde_json::to_vec(meta).map_err(|e| SnapshotError::Content(e.to_string()))?;
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(format!(".{}.partial", std::process::id()));
-    let partial = PathBuf::from(partial);
     // It holds all of the guest's memory: for its owner's eyes only.
-    let mut options = File::options();
-    let written = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&partial)
-        .and_then(|file| write_all(file, &json, ram, hidden))
-        .and_then(|()| std::fs::rename(&partial, path));
-    if written.is_err() {
-        drop(std::fs::remove_file(&partial));
-    }
-    written.map_err(io_error(path))
+    let mut file = NewFile::create(path, 0o600)?;
+    write_all(&mut file, &json, ram, hidden).map_err(io_error(path))?;
+    Ok(file)
 }
 
-fn write_all(mut file: File, json: &[u8], ram: &GuestRam, hidden: &HiddenMemory) -> io::Result<()> {
+fn write_all(
+    file: &mut NewFile,
+    json: &[u8],
+    ram: &GuestRam,
+    hidden: &HiddenMemory,
+) -> io::Result<()> {
     let memory_offset = (HEADER_LEN as u64 + json.len() as u64).next_multiple_of(PAGE_SIZE);
     file.seek(SeekFrom::Start(memory_offset))?;
-    let (memory_len, memory_crc) = write_memory(&mut file, ram, hidden)?;
+    let (memory_len, memory_crc) = write_memory(file, ram, hidden)?;
     let header = Header {
         meta_len: json.len() as u64,
         memory_offset,
@@ -125,7 +118,11 @@ fn write_all(mut file: File, json: &[u8], ram: &GuestRam, hidden: &HiddenMemory)
 }
 
 /// Writes RAM and the hidden region; gives their length and checksum.
-fn write_memory(file: &mut File, ram: &GuestRam, hidden: &HiddenMemory) -> io::Result<(u64, u32)> {
+fn write_memory(
+    file: &mut NewFile,
+    ram: &GuestRam,
+    hidden: &HiddenMemory,
+) -> io::Result<(u64, u32)> {
     let mut hasher = Hasher::new();
     let mut buffer = vec![0; CHUNK];
     for range in ram.ranges() {

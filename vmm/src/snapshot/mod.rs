@@ -22,10 +22,12 @@ pub(crate) use meta::{Chips, SnapshotMeta};
 
 use std::path::PathBuf;
 
+use crate::new_file::NewFileError;
+
 /// Why a snapshot could not be written or restored.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The file cannot be read or written.
+    /// The file cannot be read, or not be written to.
     #[error("snapshot {path}: {source}")]
     Io {
         /// The file.
@@ -33,6 +35,9 @@ pub enum SnapshotError {
         /// What the host said.
         source: std::io::Error,
     },
+    /// The file cannot be made, or get its name.
+    #[error("snapshot: {0}")]
+    File(#[from] NewFileError),
     /// The file is something else.
     #[error("{0} is no exoprobe snapshot")]
     NotASnapshot(PathBuf),

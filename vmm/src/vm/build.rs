@@ -149,6 +149,7 @@ impl Builder {
             fd: self.fd,
             serial,
             config: self.config,
+            has_boot_files: from.is_none(),
             clock,
             power_on,
             control: Mutex::new(()),

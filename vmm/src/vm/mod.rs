@@ -4,7 +4,7 @@ mod build;
 mod reboot;
 
 pub(crate) use build::host_address;
-pub use reboot::RebootError;
+pub use reboot::{BootFiles, RebootError};
 
 use std::collections::BTreeMap;
 use std::ops::Add;
@@ -23,6 +23,7 @@ use crate::hook::ExitHook;
 use crate::host::{Host, HostProfile};
 use crate::machine::Machine;
 use crate::memory::{GuestRam, MemoryError, ram_ranges};
+use crate::new_file::NewFile;
 use crate::snapshot::{self, Chips, SnapshotError, SnapshotMeta};
 use crate::status::{StopReason, StopRecord, VmState};
 use crate::time::GuestClock;
@@ -92,6 +93,8 @@ pub struct Vm {
     machine: Arc<Machine>,
     serial: [Arc<SerialPort>; 2],
     config: VmConfig,
+    /// The files that `config` names were named by the user, and not by a snapshot.
+    has_boot_files: bool,
     clock: GuestClock,
     power_on: PowerOn,
     /// Held while the run state changes.
@@ -113,7 +116,8 @@ impl Vm {
         builder.finish(vcpus, &Origin::Boot(entry))
     }
 
-    /// Makes a machine from a snapshot file, paused where it was taken.
+    /// Makes a machine from a snapshot file, paused where it was taken. It cannot be rebooted before
+    /// [`Self::set_boot_files`]: the files that a snapshot names are not read.
     ///
     /// # Errors
     /// [`CreateError::Snapshot`] for a file that is not whole.
@@ -199,7 +203,8 @@ impl Vm {
         self.machine.status.held()
     }
 
-    /// Writes the whole machine to `path`, atomically; a running guest is paused meanwhile.
+    /// Writes the whole machine to `path`; a running guest is paused meanwhile. The file is there when all of it is on
+    /// the disk, in place of a regular file that was there; nothing else is replaced.
     ///
     /// # Errors
     /// [`ControlError`]; the guest goes on as before. [`ControlError::Held`] when a hook holds it, also one
@@ -219,7 +224,7 @@ impl Vm {
         path: &Path,
         permit: impl FnOnce() -> Option<G>,
     ) -> Result<bool, ControlError> {
-        let _control = self.lock();
+        let control = self.lock();
         let was_running = self.pause_locked()?;
         if !self.held().is_empty() {
             return Err(ControlError::Held);
@@ -228,10 +233,14 @@ impl Vm {
         if was_running {
             self.resume_locked()?;
         }
-        written.map_or(Ok(false), |written| written.map(|()| true))
+        // The guest need not wait for the disk.
+        drop(control);
+        let Some(file) = written.transpose()? else { return Ok(false) };
+        file.finish(true).map_err(SnapshotError::from)?;
+        Ok(true)
     }
 
-    fn write_snapshot(&self, path: &Path) -> Result<(), ControlError> {
+    fn write_snapshot(&self, path: &Path) -> Result<NewFile, ControlError> {
         // In the direction of interrupts: an edge between two steps is then in the later one, and
         // at worst comes twice.
         let serial = [self.serial[0].snapshot(), self.serial[1].snapshot()];
