@@ -42,7 +42,7 @@ pub use kvm_ioctls::Error as KvmError;
 pub use memory::{GuestRam, OutsideMemory};
 pub use new_file::{NewFile, NewFileError};
 pub use preflight::PreflightError;
-pub use snapshot::SnapshotError;
+pub use snapshot::{SnapshotError, SnapshotProgress};
 pub use status::{StopReason, StopRecord, VmState};
 pub use stub::StubError;
 pub use time::{GuestClock, GuestTime};

@@ -83,6 +83,15 @@ impl NewFile {
         Ok(Self { file, path: path.to_owned(), folder, name, temporary })
     }
 
+    /// Writes all of the file to the disk. [`Self::finish`] does so, too.
+    ///
+    /// # Errors
+    /// [`NewFileError::Io`].
+    pub fn sync(&self) -> Result<(), NewFileError> {
+        let fail = |source| NewFileError::Io { path: self.path.clone(), source };
+        self.file.sync_all().map_err(fail)
+    }
+
     /// Gives the file its name once all of it is on the disk. A regular file of that name is replaced, if `replace`
     /// says so.
     ///
@@ -91,7 +100,7 @@ impl NewFile {
     pub fn finish(mut self, replace: bool) -> Result<(), NewFileError> {
         let path = self.path.clone();
         let fail = |source: io::Error| NewFileError::Io { path: path.clone(), source };
-        self.file.sync_all().map_err(fail)?;
+        self.sync()?;
         check_target(&self.folder, &self.name, &self.path)?;
         match self.give_name(replace) {
             Err(Errno::EXIST) => return Err(NewFileError::Exists(path)),

@@ -151,7 +151,7 @@ fn status_of(code: &str) -> StatusCode {
         }
         "EACCES" => StatusCode::FORBIDDEN,
         "EISDIR" => StatusCode::METHOD_NOT_ALLOWED,
-        "EAGAIN" => StatusCode::SERVICE_UNAVAILABLE,
+        "EAGAIN" | "ECANCELED" => StatusCode::SERVICE_UNAVAILABLE,
         "ENOMEM" | "ENOSPC" => StatusCode::INSUFFICIENT_STORAGE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
@@ -246,6 +246,7 @@ impl From<SnapshotError> for Problem {
             | SnapshotError::File(NewFileError::Io { source, .. }) => {
                 of_file(source, error.to_string())
             }
+            SnapshotError::Ended => Self::new("ECANCELED", error.to_string()),
             _ => Self::new("EIO", error.to_string()),
         }
     }
@@ -361,6 +362,7 @@ mod tests {
         check(SnapshotError::File(NewFileError::NotAFile("/x".into())), 422, "EINVAL");
         let source = ErrorKind::IsADirectory.into();
         check(SnapshotError::File(NewFileError::Io { path: "/".into(), source }), 422, "EINVAL");
+        check(SnapshotError::Ended, 503, "ECANCELED");
         check(RebootError::NoFiles, 409, "ENODATA");
     }
 

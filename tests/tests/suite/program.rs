@@ -382,5 +382,5 @@ fn a_reboot_reads_no_file_that_only_a_snapshot_names() {
     let status: serde_json::Value =
         serde_json::from_str(&service.ok(&["--json", "vm", "status"])).unwrap();
     assert_eq!((&status["state"], &status["boots"]), (&"running".into(), &1.into()), "{status}");
-    assert_eq!(service.work("getpid 5"), "done 5\n", "the guest goes on");
+    assert_eq!(service.work("getpid 5"), "done getpid 5\n", "the guest goes on");
 }

@@ -16,9 +16,11 @@
 
 mod file;
 mod meta;
+mod progress;
 
 pub(crate) use file::{open, write};
 pub(crate) use meta::{Chips, SnapshotMeta};
+pub use progress::SnapshotProgress;
 
 use std::path::PathBuf;
 
@@ -38,6 +40,9 @@ pub enum SnapshotError {
     /// The file cannot be made, or get its name.
     #[error("snapshot: {0}")]
     File(#[from] NewFileError),
+    /// It was ended before it was whole.
+    #[error("the snapshot was ended before it was whole; there is no file of it")]
+    Ended,
     /// The file is something else.
     #[error("{0} is no exoprobe snapshot")]
     NotASnapshot(PathBuf),

@@ -152,6 +152,7 @@ impl Builder {
             has_boot_files: from.is_none(),
             clock,
             power_on,
+            snapshot: Mutex::default(),
             control: Mutex::new(()),
         };
         let mut remotes = Vec::new();

@@ -24,7 +24,7 @@ use crate::host::{Host, HostProfile};
 use crate::machine::Machine;
 use crate::memory::{GuestRam, MemoryError, ram_ranges};
 use crate::new_file::NewFile;
-use crate::snapshot::{self, Chips, SnapshotError, SnapshotMeta};
+use crate::snapshot::{self, Chips, SnapshotError, SnapshotMeta, SnapshotProgress};
 use crate::status::{StopReason, StopRecord, VmState};
 use crate::time::GuestClock;
 use crate::vcpu::{
@@ -97,6 +97,8 @@ pub struct Vm {
     has_boot_files: bool,
     clock: GuestClock,
     power_on: PowerOn,
+    /// The snapshot that is being written.
+    snapshot: Mutex<Option<Arc<SnapshotProgress>>>,
     /// Held while the run state changes.
     control: Mutex<()>,
 }
@@ -210,37 +212,59 @@ impl Vm {
     /// [`ControlError`]; the guest goes on as before. [`ControlError::Held`] when a hook holds it, also one
     /// that does so meanwhile: it stays paused then.
     pub fn snapshot(&self, path: &Path) -> Result<(), ControlError> {
-        self.snapshot_if(path, || Some(())).map(drop)
+        self.snapshot_if(path, &Arc::default(), || Some(())).map(drop)
     }
 
     /// As [`Self::snapshot`], where `permit` allows it; `false` where it does not. It is asked when the vCPUs
     /// are out of the guest, and what it gives is kept until they may run again: a lock that is taken so,
-    /// and not around this call, may also be taken by a hook's [`ExitHook::reset`].
+    /// and not around this call, may also be taken by a hook's [`ExitHook::reset`]. `progress` is shown by
+    /// [`Self::snapshot_progress`] meanwhile, and may end it.
     ///
     /// # Errors
-    /// As [`Self::snapshot`].
+    /// As [`Self::snapshot`]; [`SnapshotError::Ended`].
     pub fn snapshot_if<G>(
         &self,
         path: &Path,
+        progress: &Arc<SnapshotProgress>,
         permit: impl FnOnce() -> Option<G>,
     ) -> Result<bool, ControlError> {
         let control = self.lock();
+        progress.check()?;
         let was_running = self.pause_locked()?;
         if !self.held().is_empty() {
             return Err(ControlError::Held);
         }
-        let written = permit().map(|_permit| self.write_snapshot(path));
+        *self.writing() = Some(Arc::clone(progress));
+        let written = permit().map(|_permit| self.write_snapshot(path, progress));
+        *self.writing() = None;
         if was_running {
             self.resume_locked()?;
         }
         // The guest need not wait for the disk.
         drop(control);
         let Some(file) = written.transpose()? else { return Ok(false) };
+        file.sync().map_err(SnapshotError::from)?;
+        progress.check()?;
         file.finish(true).map_err(SnapshotError::from)?;
         Ok(true)
     }
 
-    fn write_snapshot(&self, path: &Path) -> Result<NewFile, ControlError> {
+    /// The snapshot for which the guest stands still now. Waits for nothing.
+    #[must_use]
+    pub fn snapshot_progress(&self) -> Option<Arc<SnapshotProgress>> {
+        self.writing().clone()
+    }
+
+    /// Locked for moments only.
+    fn writing(&self) -> std::sync::MutexGuard<'_, Option<Arc<SnapshotProgress>>> {
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_snapshot(
+        &self,
+        path: &Path,
+        progress: &SnapshotProgress,
+    ) -> Result<NewFile, ControlError> {
         // In the direction of interrupts: an edge between two steps is then in the later one, and
         // at worst comes twice.
         let serial = [self.serial[0].snapshot(), self.serial[1].snapshot()];
@@ -259,7 +283,7 @@ impl Vm {
             chips,
             clock: self.fd.get_clock()?,
         };
-        Ok(snapshot::write(path, &meta, &self.machine.ram, &self.machine.hidden)?)
+        Ok(snapshot::write(path, progress, &meta, &self.machine.ram, &self.machine.hidden)?)
     }
 
     /// Stops the guest, as if its plug were pulled.
