@@ -91,7 +91,7 @@ fn bad_images_are_refused_before_anything_runs() {
                 "--initramfs".into(),
                 file("huge", &vec![0; 40 << 20]),
             ],
-            "raise the memory",
+            "MiB of memory or more",
         ),
         (vec!["--restore".into(), truncated], "snapshot"),
         (vec!["--kernel".into(), vmlinux.into(), "--vcpus".into(), "99".into()], "vCPU"),
