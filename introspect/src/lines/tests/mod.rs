@@ -199,6 +199,9 @@ fn exercise(bytes: Vec<u8>) {
         let _ = lines.lookup(Gva(TEXT + offset), 0);
     }
     let _ = lines.places((0..2 * OUTER).map(|offset| Gva(TEXT + offset)), 0);
+    for (file, line) in FILES.into_iter().flat_map(|file| [7, 10, 31].map(|line| (file, line))) {
+        let _ = lines.code(file, line, 0);
+    }
 }
 
 #[test]
