@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -83,6 +83,11 @@ impl NewFile {
         Ok(Self { file, path: path.to_owned(), folder, name, temporary })
     }
 
+    /// The file, to write to.
+    pub fn file(&mut self) -> &mut File {
+        &mut self.file
+    }
+
     /// Writes all of the file to the disk. [`Self::finish`] does so, too.
     ///
     /// # Errors
@@ -147,12 +152,6 @@ impl Drop for NewFile {
     }
 }
 
-impl Read for NewFile {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.file.read(bytes)
-    }
-}
-
 impl Write for NewFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write(bytes)
@@ -160,12 +159,6 @@ impl Write for NewFile {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
-    }
-}
-
-impl Seek for NewFile {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.file.seek(to)
     }
 }
 

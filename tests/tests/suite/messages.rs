@@ -182,6 +182,7 @@ fn a_snapshot_ends_when_its_client_goes() {
     terminate(&client);
     drop(client.finish(PATIENCE));
     wait_for_snapshot(&socket, serde_json::Value::is_null);
+    // Its file would be there by now.
     assert!(is_empty(dir.path()), "a file is left");
     let output = finish(exoprobe().args(["vm", "pause", "--socket", &socket]), PATIENCE);
     assert!(output.status.success(), "nothing waits for it: {output:?}");

@@ -96,7 +96,8 @@ pub(crate) fn write(
     let fail = io_error(path);
     let json = serde_json::to_vec(meta).map_err(|e| SnapshotError::Content(e.to_string()))?;
     // It holds all of the guest's memory: for its owner's eyes only.
-    let mut file = NewFile::create(path, 0o600)?;
+    let mut new = NewFile::create(path, 0o600)?;
+    let file = new.file();
     let memory_offset = (HEADER_LEN as u64 + json.len() as u64).next_multiple_of(PAGE_SIZE);
     file.seek(SeekFrom::Start(memory_offset)).map_err(&fail)?;
     progress.begin(ram.size() + HIDDEN_SIZE);
@@ -116,7 +117,7 @@ pub(crate) fn write(
     file.rewind().map_err(&fail)?;
     file.write_all(&header.encode()).map_err(&fail)?;
     file.write_all(&json).map_err(&fail)?;
-    Ok(file)
+    Ok(new)
 }
 
 /// Passes RAM and the hidden region on, in order, until `take` fails.

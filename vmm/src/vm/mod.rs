@@ -236,20 +236,19 @@ impl Vm {
         }
         *self.writing() = Some(Arc::clone(progress));
         let written = permit().map(|_permit| self.write_snapshot(path, progress));
-        *self.writing() = None;
-        if was_running {
-            self.resume_locked()?;
-        }
+        let resumed = if was_running { self.resume_locked() } else { Ok(()) };
         // The guest need not wait for the disk.
         drop(control);
-        let Some(file) = written.transpose()? else { return Ok(false) };
-        file.sync().map_err(SnapshotError::from)?;
-        progress.check()?;
-        file.finish(true).map_err(SnapshotError::from)?;
-        Ok(true)
+        let named = resumed.and_then(|()| finish_snapshot(written.transpose()?, progress));
+        let mut writing = self.writing();
+        // Another may have begun.
+        if writing.as_ref().is_some_and(|writing| Arc::ptr_eq(writing, progress)) {
+            *writing = None;
+        }
+        named
     }
 
-    /// The snapshot for which the guest stands still now. Waits for nothing.
+    /// The snapshot that is being written, until its file is there or it has failed. Waits for nothing.
     #[must_use]
     pub fn snapshot_progress(&self) -> Option<Arc<SnapshotProgress>> {
         self.writing().clone()
@@ -501,6 +500,18 @@ impl Vm {
     fn lock(&self) -> std::sync::MutexGuard<'_, ()> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Gives a snapshot's file its name; `false` where there is none.
+fn finish_snapshot(
+    written: Option<NewFile>,
+    progress: &SnapshotProgress,
+) -> Result<bool, ControlError> {
+    let Some(file) = written else { return Ok(false) };
+    file.sync().map_err(SnapshotError::from)?;
+    progress.check()?;
+    file.finish(true).map_err(SnapshotError::from)?;
+    Ok(true)
 }
 
 fn wait_each(pending: Vec<Pending<()>>) -> Result<(), VcpuError> {

@@ -37,7 +37,8 @@ pub struct VmStatus {
     /// By how many bytes KASLR moved the running kernel, as it notes it down for dumps (vmcoreinfo); null as `banner`, and
     /// of kernels that cannot be dumped.
     pub kernel_offset: Option<Hex>,
-    /// The snapshot that is being written, during which the guest stands still; null while there is none.
+    /// The snapshot that is being written, until its file is there or it has failed; null while there is none. The guest
+    /// stands still until all is written.
     pub snapshot: Option<SnapshotStatus>,
     /// Guest seconds since power-on.
     pub seconds: f64,
