@@ -116,7 +116,7 @@ fn tables_that_come_later_are_found_and_others_never_asked_for() {
 fn the_running_kernel_is_known_while_a_snapshot_is_written() {
     let fake = Fake::with_orc();
     fake.trace("p:entry work", ReturnMode::Trampoline);
-    fake.engine.unregister_all();
+    let _ = fake.engine.unregister_all();
     let running = fake.engine.running_kernel();
     assert!(running.banner.is_some());
     let (told, heard) = std::sync::mpsc::channel();
