@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exoprobe_probes::{DEFAULT_EVENTS, ProbeDefinition, parse_line};
-use exoprobe_vmm::{DEFAULT_KVM, StopReason, StopRecord, Vm, VmConfig, with_kernel_words};
+use exoprobe_vmm::{
+    BootFiles, DEFAULT_KVM, StopReason, StopRecord, Vm, VmConfig, with_kernel_words,
+};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::default_socket;
@@ -21,6 +23,8 @@ use crate::service::{
 
 /// The token of TCP clients, when no file holds it.
 const TOKEN_ENV: &str = "EXOPROBE_TOKEN";
+/// Kernel command line unless told otherwise.
+const DEFAULT_CMDLINE: &str = "console=ttyS0 quiet";
 /// How soon the end of the guest is seen.
 const STOP_POLL: Duration = Duration::from_millis(250);
 /// Messages about stops of the guest, which boots again.
@@ -33,6 +37,7 @@ const EXAMPLES: &str = "Examples:
   exoprobe run --kernel bzImage --memory 512 --vcpus 2 --console
   exoprobe run --kernel /boot/vmlinuz --memory 512 --fast-boot
   exoprobe run --restore /tmp/guest.snap --socket /tmp/second.sock
+  exoprobe run --restore /tmp/guest.snap --kernel vmlinux --initramfs initramfs.cpio --reboot
   exoprobe run --kernel vmlinux --probe 'p:begin start_kernel' --probe 'r:init kernel_init_freeable'
   EXOPROBE_TOKEN=... exoprobe run --kernel vmlinux --listen 127.0.0.1:8080
 
@@ -44,21 +49,16 @@ Then, from another terminal:
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
     /// Linux kernel to boot: an ELF vmlinux or a bzImage (unpacked by exoprobe where KVM emulates guest kernels, by
-    /// itself elsewhere; with KASLR in both cases, unless `nokaslr` is in --cmdline)
+    /// itself elsewhere; with KASLR in both cases, unless `nokaslr` is in --cmdline); with --restore, the kernel to
+    /// reboot with
     #[arg(long, value_name = "PATH", required_unless_present = "restore")]
     pub kernel: Option<PathBuf>,
     /// Initial RAM file system
-    #[arg(long, value_name = "PATH", conflicts_with = "restore")]
+    #[arg(long, value_name = "PATH", requires = "kernel")]
     pub initramfs: Option<PathBuf>,
-    /// Kernel command line
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "console=ttyS0 quiet",
-        conflicts_with = "restore",
-        allow_hyphen_values = true
-    )]
-    pub cmdline: String,
+    /// Kernel command line [default: console=ttyS0 quiet; with --restore, the snapshot's]
+    #[arg(long, value_name = "TEXT", requires = "kernel", allow_hyphen_values = true)]
+    pub cmdline: Option<String>,
     /// Add words to the kernel command line that leave out what takes long where KVM emulates guest kernels, and
     /// print them: parts of /sys/kernel and /sys/module, and the guest's own tracefs, are not there then
     #[arg(long, conflicts_with = "restore")]
@@ -82,8 +82,9 @@ pub struct RunArgs {
     /// some]
     #[arg(long, value_name = "FILE")]
     pub debug_info: Option<PathBuf>,
-    /// Go on from a snapshot in place of booting a kernel
-    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "kernel")]
+    /// Go on from a snapshot in place of booting a kernel. The guest can be rebooted with --kernel alone: files that
+    /// a snapshot names are not booted from
+    #[arg(long, value_name = "SNAPSHOT")]
     pub restore: Option<PathBuf>,
     /// Unix socket to listen on, for this user only
     #[arg(long, value_name = "PATH", default_value_os_t = default_socket())]
@@ -123,6 +124,11 @@ pub enum RunError {
     /// The sockets.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// Reboots of a restored guest, from no file.
+    #[error(
+        "--reboot with --restore needs --kernel PATH (and --initramfs): files that a snapshot names are not booted from"
+    )]
+    NoKernel,
     /// TCP without a token.
     #[error("--listen needs a token: give --token-file PATH or set {TOKEN_ENV}")]
     NoToken,
@@ -172,6 +178,9 @@ pub fn main(args: RunArgs) -> Result<(), RunError> {
 }
 
 async fn run(args: RunArgs) -> Result<(), RunError> {
+    if args.reboot && args.restore.is_some() && args.kernel.is_none() {
+        return Err(RunError::NoKernel);
+    }
     let mut signals = Signals::new()?;
     let tcp = match args.listen {
         Some(address) => Some((address, token(args.token_file.as_deref())?)),
@@ -327,20 +336,26 @@ impl Signals {
 
 /// The kernel command line as it was given, with the words of `--fast-boot` if these are wanted.
 fn cmdline(args: &RunArgs) -> String {
+    let cmdline = args.cmdline.as_deref().unwrap_or(DEFAULT_CMDLINE);
     match args.fast_boot {
-        true => with_kernel_words(&args.cmdline, &fast_boot::words()),
-        false => args.cmdline.clone(),
+        true => with_kernel_words(cmdline, &fast_boot::words()),
+        false => cmdline.to_owned(),
     }
 }
 
 fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
-    // Absolute, because a snapshot is restored from anywhere.
+    // Absolute, because a snapshot has them, too.
     let absolute = |path: &PathBuf| std::path::absolute(path);
-    let source = match (&args.restore, &args.kernel) {
-        (Some(snapshot), _) => Source::Restore(snapshot.clone()),
-        (None, kernel) => Source::Boot(VmConfig {
-            kernel: absolute(&kernel.clone().unwrap_or_default())?,
-            initramfs: args.initramfs.as_ref().map(absolute).transpose()?,
+    let kernel = args.kernel.as_ref().map(absolute).transpose()?;
+    let initramfs = args.initramfs.as_ref().map(absolute).transpose()?;
+    let source = match &args.restore {
+        Some(path) => {
+            let files = |kernel| BootFiles { kernel, initramfs, cmdline: args.cmdline.clone() };
+            Source::Restore { path: path.clone(), boot_files: kernel.map(files) }
+        }
+        None => Source::Boot(VmConfig {
+            kernel: kernel.unwrap_or_default(),
+            initramfs,
             cmdline: cmdline(args),
             memory_mib: args.memory,
             vcpus: args.vcpus,

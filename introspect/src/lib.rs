@@ -15,6 +15,7 @@ pub mod kernel_image;
 pub mod lines;
 pub mod modules;
 mod name_hash;
+mod printable;
 mod regular_file;
 pub mod symbols;
 pub mod task;
@@ -32,6 +33,7 @@ pub use kallsyms::KallsymsError;
 pub use kernel_image::KernelImage;
 pub use lines::{LineError, LinesError, SourceLines, SourceLocation, SourcePlace};
 pub use modules::{Module, ModuleError, ModuleLayout, ModuleState, NoModules};
+pub use printable::{printable, printable_json, printable_lines};
 pub use symbols::glob::matches as glob_matches;
 pub use symbols::{
     FunctionBounds, LoadError, LookupError, Symbol, SymbolKind, SymbolOffset, SymbolTable,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::{PATIENCE, Running, TestGuest, finish};
+use crate::{PATIENCE, Running, TestGuest, finish, guest_file};
 
 /// The program, built beside the tests.
 ///
@@ -52,7 +52,20 @@ impl Service {
     #[must_use]
     pub fn restored(vcpus: u8) -> Self {
         let snapshot = TestGuest::snapshot(vcpus);
-        Self::start(&["--restore", snapshot.to_str().expect("its path is text")])
+        let restore = ["--restore", snapshot.to_str().expect("its path is text")];
+        let files = Self::boot_files();
+        Self::start(&[&restore[..], &files.each_ref().map(String::as_str)].concat())
+    }
+
+    /// Arguments that name the tiny guest's files: with them it may be rebooted after `--restore`.
+    ///
+    /// # Panics
+    /// When a path is no text.
+    #[must_use]
+    pub fn boot_files() -> [String; 4] {
+        let path = |name: &str| guest_file(name).into_os_string().into_string().expect("text");
+        let [kernel, initramfs] = ["vmlinux", "initramfs.cpio"].map(path);
+        ["--kernel".to_owned(), kernel, "--initramfs".to_owned(), initramfs]
     }
 
     /// Its socket.

@@ -9,7 +9,7 @@ use exoprobe_probes::{DEFAULT_EVENTS, Engine, Given, Guest, Kprobe, ProbeError, 
 use exoprobe_vmm::paging::PagingMode;
 use exoprobe_vmm::{DEFAULT_KVM, Gva, Host, SerialPort, Vm, VmConfig, VmState};
 
-use crate::{PATIENCE, definition};
+use crate::{PATIENCE, TestKernel, definition};
 
 const MEMORY_MIB: u64 = 32;
 /// How often, and how far apart, a probe's books are looked at until they balance: far longer than a hit.
@@ -181,8 +181,7 @@ impl TestGuest {
     /// When it cannot be restored.
     #[must_use]
     pub fn restored(vcpus: u8) -> Self {
-        let path = Self::snapshot(vcpus);
-        Self::start(Vm::restore(&host(), &path).expect("the snapshot can be restored"))
+        Self::start(TestKernel::Tiny.restored_vm(vcpus))
     }
 
     /// The first line of the workload from `from` on that `accept`s; `None` once the guest has stopped

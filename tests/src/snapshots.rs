@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use exoprobe_vmm::{Vm, VmConfig};
+use exoprobe_vmm::{BootFiles, Vm, VmConfig};
 
 use crate::{TestGuest, guest_file, host};
 
@@ -83,14 +83,26 @@ impl TestKernel {
         path
     }
 
+    /// A machine as it was right after boot, which may be rebooted.
+    ///
+    /// # Panics
+    /// When it cannot be restored.
+    #[must_use]
+    pub fn restored_vm(self, vcpus: u8) -> Vm {
+        let mut vm = Vm::restore(&host(), &self.snapshot(vcpus)).expect("the snapshot is whole");
+        let VmConfig { kernel, initramfs, cmdline, .. } = self.config(vcpus);
+        let files = BootFiles { kernel, initramfs, cmdline: Some(cmdline) };
+        vm.set_boot_files(files).expect("the tests' own command line");
+        vm
+    }
+
     /// A guest as it was right after boot, of which nobody gave a file: its memory tells its symbols.
     ///
     /// # Panics
     /// When it cannot be restored.
     #[must_use]
     pub fn restored(self, vcpus: u8) -> TestGuest {
-        let vm = Vm::restore(&host(), &self.snapshot(vcpus)).expect("the snapshot is whole");
-        let guest = TestGuest::of_kernel(vm, None);
+        let guest = TestGuest::of_kernel(self.restored_vm(vcpus), None);
         guest.power_on();
         guest
     }

@@ -9,7 +9,6 @@
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use object::elf::{
@@ -19,10 +18,10 @@ use object::elf::{
 };
 use object::endian::{LittleEndian as LE, U16, U32, U64};
 use object::pod::bytes_of;
-use tempfile::TempPath;
 
 use crate::addr::Gpa;
 use crate::memory::{GuestRam, OutsideMemory, RamRange, to_usize};
+use crate::new_file::{NewFile, NewFileError};
 use crate::paging::PAGE_SIZE;
 use crate::vcpu::Registers;
 
@@ -60,10 +59,10 @@ pub enum DumpError {
         "{0} is there already: give another name, or overwrite it (`--force`, \"force\": true)"
     )]
     Exists(PathBuf),
-    /// There is something else than a file.
-    #[error("{0} is no regular file: give another name")]
-    NotAFile(PathBuf),
-    /// The file cannot be written.
+    /// It cannot be made, or named.
+    #[error("dump {0}")]
+    File(NewFileError),
+    /// It cannot be written.
     #[error("dump {path}: {source}")]
     Io {
         /// The file.
@@ -73,8 +72,16 @@ pub enum DumpError {
     },
 }
 
-/// Writes beside `path` and renames, so that no reader ever finds half a dump there. Returns the file's
-/// length.
+impl From<NewFileError> for DumpError {
+    fn from(error: NewFileError) -> Self {
+        match error {
+            NewFileError::Exists(path) => Self::Exists(path),
+            other => Self::File(other),
+        }
+    }
+}
+
+/// Writes a file that has its name once it is whole; gives its length.
 pub(crate) fn write(
     path: &Path,
     force: bool,
@@ -82,29 +89,15 @@ pub(crate) fn write(
     registers: &[Registers],
     notes: &DumpNotes,
 ) -> Result<u64, DumpError> {
-    let failed = |source: io::Error| DumpError::Io { path: path.to_owned(), source };
-    match path.symlink_metadata() {
-        Ok(_) if !force => return Err(DumpError::Exists(path.to_owned())),
-        Ok(found) if !found.is_file() => return Err(DumpError::NotAFile(path.to_owned())),
-        _ => {}
-    }
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(format!(".{}.partial", std::process::id()));
-    // A service of this process number may have been killed while it wrote.
-    drop(std::fs::remove_file(&partial));
     // It holds all of the guest's memory: for its owner's eyes only.
-    let mut options = File::options();
-    let file = options.write(true).create_new(true).mode(0o600).open(&partial);
-    let mut file = file.map_err(failed)?;
-    // Removes it again, unless it gets its name.
-    let partial = TempPath::try_from_path(partial).map_err(failed)?;
-    let len = write_all(&mut file, ram, registers, notes).map_err(failed)?;
-    let named = if force { partial.persist(path) } else { partial.persist_noclobber(path) };
-    named.map_err(|error| match error.error.kind() {
-        // It came meanwhile.
-        io::ErrorKind::AlreadyExists => DumpError::Exists(path.to_owned()),
-        _ => failed(error.error),
-    })?;
+    let mut new = NewFile::create(path, 0o600)?;
+    // Said before gigabytes are written, and once more when it gets its name.
+    if !force && path.symlink_metadata().is_ok() {
+        return Err(DumpError::Exists(path.to_owned()));
+    }
+    let failed = |source: io::Error| DumpError::Io { path: path.to_owned(), source };
+    let len = write_all(new.file(), ram, registers, notes).map_err(failed)?;
+    new.finish(force)?;
     Ok(len)
 }
 
@@ -414,9 +407,6 @@ mod tests {
         assert!(matches!(&error, DumpError::Exists(there) if *there == path), "{error}");
         assert!(error.to_string().contains("--force"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
-        // Left by one that was killed.
-        let partial = dir.path().join(format!("core.{}.partial", std::process::id()));
-        std::fs::write(&partial, "half").unwrap();
         let len = dump(&path, true).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), len);
         assert_eq!(names(dir.path()), ["core"]);
@@ -429,7 +419,7 @@ mod tests {
         std::os::unix::fs::symlink(&target, &link).unwrap();
         for force in [false, true] {
             let error = dump(&link, force).unwrap_err();
-            assert_eq!(matches!(error, DumpError::NotAFile(_)), force, "{error}");
+            assert!(matches!(error, DumpError::File(NewFileError::NotAFile(_))), "{error}");
         }
         let error = dump(dir.path(), true).unwrap_err();
         assert!(error.to_string().contains("no regular file"), "{error}");
@@ -441,11 +431,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("missing/core");
         let error = dump(&missing, false).unwrap_err();
-        assert!(matches!(&error, DumpError::Io { path, .. } if *path == missing), "{error}");
-        assert!(error.to_string().contains("No such file"), "{error}");
+        assert!(error.to_string().contains("missing/core: No such file"), "{error}");
         let slash = dir.path().join("core/");
         let error = dump(&slash, true).unwrap_err();
-        assert!(matches!(&error, DumpError::Io { path, .. } if *path == slash), "{error}");
+        assert!(error.to_string().contains("core/"), "{error}");
         assert_eq!(names(dir.path()), [""; 0]);
     }
 

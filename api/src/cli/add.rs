@@ -148,7 +148,7 @@ async fn add_expanded(
 fn print_lines(context: &mut Context<'_>, lines: &[Line]) -> Result<(), CliError> {
     if context.json {
         let texts: Value = lines.iter().map(|line| line.text.as_str()).collect();
-        return Ok(writeln!(context.out, "{texts}")?);
+        return Ok(context.print_json(&texts.to_string())?);
     }
     for line in lines {
         writeln!(context.out, "{}", printable(&line.text))?;

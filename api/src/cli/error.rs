@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use exoprobe_vmm::HostError;
 
-use super::format::{caret, printable};
+use super::format::{caret, printable, printable_lines};
 use crate::client::{ClientError, Problem, Target, TargetError};
 use crate::mount::MountError;
 use crate::run::RunError;
@@ -209,8 +209,12 @@ impl CliError {
         }
     }
 
-    /// What to tell the user; nothing where enough was said.
+    /// Returns the message for the user, on lines of its own; none where enough was said.
     pub(super) fn message(&self) -> Option<String> {
+        self.text().map(|text| printable_lines(&text).into_owned())
+    }
+
+    fn text(&self) -> Option<String> {
         match self {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
             Self::GuestRefused | Self::Reported(_) => None,

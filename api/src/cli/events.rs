@@ -11,7 +11,6 @@ use super::callers::Callers;
 use super::color::{ColorArgs, Palette};
 use super::error::CliError;
 use super::event_text::{event_text, lost_text};
-use super::format::printable_json;
 use crate::client::{ApiPath, EventItem, EventLine, EventQuery, EventReader, Patience, Payload};
 
 const EXAMPLES: &str = "\
@@ -160,7 +159,7 @@ fn print_json(
             context.out.flush()?;
             writeln!(notices, "{}", lost_text(*lost, &Palette::PLAIN))?;
         }
-        EventLine::Event(_) => writeln!(context.out, "{}", printable_json(&item.raw))?,
+        EventLine::Event(_) => context.print_json(&item.raw)?,
     }
     Ok(())
 }

@@ -1,46 +1,8 @@
 //! Text for people.
 
-use std::borrow::Cow;
-
 use comfy_table::{CellAlignment, Table, presets};
+pub(super) use exoprobe_introspect::{printable, printable_json, printable_lines};
 use serde_json::Value;
-
-/// `text` on one line and with no control characters: the guest has a say in some of it, and must
-/// not have one in what the terminal does.
-pub(super) fn printable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if disturbs(c) {
-            out.extend(c.escape_default());
-        } else {
-            out.push(c);
-        }
-    }
-    out
-}
-
-/// As [`printable`], of a JSON document without blank space between its tokens: it says the same as before.
-pub(super) fn printable_json(json: &str) -> Cow<'_, str> {
-    if !json.contains(disturbs) {
-        return Cow::Borrowed(json);
-    }
-    let mut out = String::with_capacity(json.len());
-    for c in json.chars() {
-        if disturbs(c) {
-            // All of them are in Unicode's first plane.
-            out.push_str(&format!("\\u{:04x}", u32::from(c)));
-        } else {
-            out.push(c);
-        }
-    }
-    Cow::Owned(out)
-}
-
-/// Control characters, and what breaks lines or turns the direction of text.
-fn disturbs(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
 
 /// A line and a caret under the column `position`, in bytes from 0.
 pub(super) fn caret(line: &str, position: usize) -> String {
@@ -120,22 +82,6 @@ fn collect(value: &Value, depth: usize, lines: &mut Vec<(usize, String, String)>
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_guest_cannot_write_to_the_terminal() {
-        assert_eq!(printable("a\x1b[31m\nb\u{9b}é"), "a\\u{1b}[31m\\nb\\u{9b}é");
-        assert_eq!(printable("a\u{202e}b\u{2069}"), "a\\u{202e}b\\u{2069}", "nor turn it around");
-    }
-
-    #[test]
-    fn nor_by_json_which_says_the_same_as_before() {
-        let raw = "{\"comm\":\"\u{9b}2J\u{7f}\u{2028}é\"}";
-        let shown = printable_json(raw);
-        assert_eq!(shown, r#"{"comm":"\u009b2J\u007f\u2028é"}"#);
-        let value = |json: &str| serde_json::from_str::<Value>(json).unwrap();
-        assert_eq!(value(&shown), value(raw));
-        assert!(matches!(printable_json(r#"{"a":"é\u001b"}"#), Cow::Borrowed(_)));
-    }
 
     #[test]
     fn the_caret_stands_under_its_column() {

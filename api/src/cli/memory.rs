@@ -109,7 +109,7 @@ async fn value(context: &mut Context<'_>, args: &MemoryArgs, name: &str) -> Resu
     let mut shown = typed::with_values(found, &bytes);
     if context.json {
         shown["addr"] = memory.addr.into();
-        return Ok(writeln!(context.out, "{shown}")?);
+        return Ok(context.print_json(&shown.to_string())?);
     }
     Ok(write!(context.out, "{}: {}", memory.addr, typed::text(&shown))?)
 }

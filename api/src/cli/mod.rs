@@ -18,6 +18,8 @@ mod examples;
 mod export;
 mod format;
 mod hist;
+#[cfg(test)]
+mod hostile_text;
 mod idle;
 mod kprobes;
 mod latency;
@@ -50,6 +52,7 @@ use crate::client::{Client, ClientError};
 use crate::log::say;
 use connection::Connection;
 use error::CliError;
+use format::printable_json;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -127,14 +130,18 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// What an answer says; `None` where JSON is asked for, and it was printed as it came.
+    /// Reads an answer. Where JSON is asked for, prints it and returns `None`.
     fn read<T: DeserializeOwned>(&mut self, answer: &[u8]) -> Result<Option<T>, CliError> {
         if self.json {
-            self.out.write_all(answer.trim_ascii_end())?;
-            writeln!(self.out)?;
+            self.print_json(&String::from_utf8_lossy(answer))?;
             return Ok(None);
         }
         Ok(Some(serde_json::from_slice(answer).map_err(ClientError::from)?))
+    }
+
+    /// Prints a JSON document and a line feed. The guest's text in it cannot steer the terminal.
+    fn print_json(&mut self, document: &str) -> io::Result<()> {
+        writeln!(self.out, "{}", printable_json(document.trim_ascii_end()))
     }
 }
 

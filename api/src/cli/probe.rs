@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::Context;
 use super::add::{AddArgs, add};
 use super::error::CliError;
-use super::format::members;
+use super::format::{members, printable_lines};
 use super::kprobes::{Switch, blacklist, switch};
 use super::latency::distribution;
 use super::show::{ProbeRow, probe_table};
@@ -131,7 +131,8 @@ pub(super) async fn run(context: &mut Context<'_>, command: ProbeCommand) -> Res
         ProbeCommand::Add(args) => add(context, &args).await,
         ProbeCommand::List { kprobes_list: true } => {
             let list = context.client.get(&ApiPath::new(&["kprobes", "list"])).await?;
-            Ok(context.out.write_all(&list)?)
+            let list = String::from_utf8_lossy(&list);
+            Ok(write!(context.out, "{}", printable_lines(&list))?)
         }
         ProbeCommand::List { kprobes_list: false } => {
             let probes = context.client.get(&ApiPath::new(&["probes"])).await?;

@@ -18,7 +18,7 @@ const PROBE: &str = r#"{"id":1,"kind":"k","group":"kprobes","event":"getpid",
     "definition":"p:kprobes/getpid f"}"#;
 
 /// Runs a client command; gives what it printed and how it ended.
-async fn exoprobe(fake: &Fake, args: &[&str]) -> (String, Result<(), CliError>) {
+pub(super) async fn exoprobe(fake: &Fake, args: &[&str]) -> (String, Result<(), CliError>) {
     let cli = Cli::try_parse_from(["exoprobe"].iter().chain(args)).unwrap();
     let client = fake.client();
     let mut out = Vec::new();
@@ -32,6 +32,7 @@ async fn exoprobe(fake: &Fake, args: &[&str]) -> (String, Result<(), CliError>) 
         Command::Stacks(args) => stacks::run(&mut context, &args).await,
         Command::Export(args) => export::run(&mut context, &args).await,
         Command::Symbols(args) => symbols::run(&mut context, &args).await,
+        Command::Types(args) => types::run(&mut context, &args).await,
         Command::Stack(args) => stack::run(&mut context, &args).await,
         Command::Ps => ps::run(&mut context).await,
         Command::Modules => modules::run(&mut context).await,

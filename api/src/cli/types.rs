@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::Context;
 use super::error::CliError;
-use super::format::{Column, printable, table};
+use super::format::{Column, printable_lines, table};
 use crate::client::ApiPath;
 use crate::log::say;
 
@@ -86,10 +86,6 @@ async fn list(context: &mut Context<'_>, args: &TypesArgs) -> Result<(), CliErro
         say!("there may be more: give --limit");
     }
     Ok(())
-}
-
-fn printable_lines(text: &str) -> String {
-    text.lines().map(|line| printable(line) + "\n").collect()
 }
 
 /// A declaration with its members and their places, as pahole shows them: offset, size in bytes.

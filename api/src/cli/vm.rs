@@ -169,11 +169,7 @@ pub(super) fn print(
     answer: &[u8],
     human: impl FnOnce(&Value) -> String,
 ) -> Result<(), CliError> {
-    if context.json {
-        context.out.write_all(answer.trim_ascii_end())?;
-        return Ok(writeln!(context.out)?);
-    }
-    let value = serde_json::from_slice(answer).map_err(ClientError::from)?;
+    let Some(value) = context.read(answer)? else { return Ok(()) };
     Ok(write!(context.out, "{}", human(&value))?)
 }
 
@@ -198,7 +194,7 @@ async fn send(context: &mut Context<'_>, line: &str, seconds: u64) -> Result<(),
         Reply::Ended => return Err(CliError::Ended),
     };
     match context.json {
-        true => writeln!(context.out, "{}", json!({ "ok": result.is_ok(), "reply": text }))?,
+        true => context.print_json(&json!({ "ok": result.is_ok(), "reply": text }).to_string())?,
         false => writeln!(context.out, "{}", printable(&text))?,
     }
     context.out.flush()?;

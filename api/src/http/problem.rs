@@ -1,5 +1,6 @@
 //! Errors as clients see them: RFC 9457 problem documents with the kernel's errno as `code`.
 
+use std::io::ErrorKind;
 use std::ops::{Deref, DerefMut};
 
 use axum::Json;
@@ -9,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use exoprobe_introspect::LookupError;
 use exoprobe_probes::{BatchError, ProbeError};
 use exoprobe_vmm::devices::InputFull;
-use exoprobe_vmm::{ControlError, DumpError, RebootError, SnapshotError, VcpuError};
+use exoprobe_vmm::{ControlError, DumpError, NewFileError, RebootError, SnapshotError, VcpuError};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -150,7 +151,7 @@ fn status_of(code: &str) -> StatusCode {
         }
         "EACCES" => StatusCode::FORBIDDEN,
         "EISDIR" => StatusCode::METHOD_NOT_ALLOWED,
-        "EAGAIN" => StatusCode::SERVICE_UNAVAILABLE,
+        "EAGAIN" | "ECANCELED" => StatusCode::SERVICE_UNAVAILABLE,
         "ENOMEM" | "ENOSPC" => StatusCode::INSUFFICIENT_STORAGE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
@@ -227,6 +228,7 @@ impl From<RebootError> for Problem {
     fn from(error: RebootError) -> Self {
         match error {
             RebootError::NotStarted => Self::new("EAGAIN", error.to_string()),
+            RebootError::NoFiles => Self::new("ENODATA", error.to_string()),
             RebootError::Vcpu(vcpu) => vcpu.into(),
             RebootError::Memory(_) => Self::new("ENOMEM", error.to_string()),
             RebootError::Boot(_) | RebootError::Kvm { .. } => Self::new("EIO", error.to_string()),
@@ -236,10 +238,18 @@ impl From<RebootError> for Problem {
 
 impl From<SnapshotError> for Problem {
     fn from(error: SnapshotError) -> Self {
-        let SnapshotError::Io { source, .. } = &error else {
-            return Self::new("EIO", error.to_string());
-        };
-        of_file(source, error.to_string())
+        match &error {
+            SnapshotError::File(NewFileError::NotAFile(_)) => {
+                Self::new("EINVAL", error.to_string())
+            }
+            SnapshotError::File(NewFileError::Exists(_)) => Self::new("EEXIST", error.to_string()),
+            SnapshotError::Io { source, .. }
+            | SnapshotError::File(NewFileError::Io { source, .. }) => {
+                of_file(source, error.to_string())
+            }
+            SnapshotError::Ended => Self::new("ECANCELED", error.to_string()),
+            _ => Self::new("EIO", error.to_string()),
+        }
     }
 }
 
@@ -247,8 +257,11 @@ impl From<DumpError> for Problem {
     fn from(error: DumpError) -> Self {
         match &error {
             DumpError::Exists(_) => Self::new("EEXIST", error.to_string()),
-            DumpError::NotAFile(_) => Self::new("EINVAL", error.to_string()),
-            DumpError::Io { source, .. } => of_file(source, error.to_string()),
+            DumpError::File(NewFileError::NotAFile(_)) => Self::new("EINVAL", error.to_string()),
+            DumpError::File(NewFileError::Exists(_)) => Self::new("EEXIST", error.to_string()),
+            DumpError::Io { source, .. } | DumpError::File(NewFileError::Io { source, .. }) => {
+                of_file(source, error.to_string())
+            }
         }
     }
 }
@@ -267,8 +280,10 @@ fn of_file(source: &std::io::Error, detail: String) -> Problem {
         Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
             Problem::with_status(StatusCode::UNPROCESSABLE_ENTITY, "EACCES", detail)
         }
-        // A path with a zero byte.
-        None if source.kind() == std::io::ErrorKind::InvalidInput => Problem::new("EINVAL", detail),
+        // A path with a zero byte, or of a folder.
+        None if matches!(source.kind(), ErrorKind::InvalidInput | ErrorKind::IsADirectory) => {
+            Problem::new("EINVAL", detail)
+        }
         _ => Problem::new("EIO", detail),
     }
 }
@@ -358,6 +373,11 @@ mod tests {
         let no_space = std::io::Error::from_raw_os_error(libc::ENOSPC);
         let path = "/x".into();
         check(SnapshotError::Io { path, source: no_space }, 507, "ENOSPC");
+        check(SnapshotError::File(NewFileError::NotAFile("/x".into())), 422, "EINVAL");
+        let source = ErrorKind::IsADirectory.into();
+        check(SnapshotError::File(NewFileError::Io { path: "/".into(), source }), 422, "EINVAL");
+        check(SnapshotError::Ended, 503, "ECANCELED");
+        check(RebootError::NoFiles, 409, "ENODATA");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Routes of the machine: state, run control, snapshots, registers, serial ports.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 
 use axum::Router;
@@ -12,7 +13,7 @@ use axum::routing::{get, post};
 use exoprobe_introspect::SourceLines;
 use exoprobe_probes::Engine;
 use exoprobe_tracer::Tracer;
-use exoprobe_vmm::{ControlError, SerialPort, Vm, VmState};
+use exoprobe_vmm::{ControlError, SerialPort, SnapshotProgress, Vm, VmState};
 use futures_util::stream;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -101,7 +102,8 @@ pub(crate) async fn shutdown(State(api): State<VmApi>) -> Result<axum::Json<VmSt
 
 /// Write the whole machine to a file on the service's host.
 ///
-/// Refused while probes are registered: their breakpoints would be part of it.
+/// Refused while probes are registered: their breakpoints would be part of it. The end of the client's connection, or of the
+/// service, ends it; there is no file then.
 #[utoipa::path(post, path = "/v1/vm/snapshot", tag = "vm", operation_id = "vm_snapshot",
     request_body = SnapshotRequest,
     responses((status = 200, body = Snapshot), Problems, NeedsGuest, Refused, NoRoom))]
@@ -110,8 +112,11 @@ pub(crate) async fn snapshot(
     Json(SnapshotRequest { path }): Json<SnapshotRequest>,
 ) -> Result<axum::Json<Snapshot>, Problem> {
     check_absolute(&path)?;
+    let progress = Arc::new(SnapshotProgress::default());
+    let ended = EndOnDrop(Arc::clone(&progress));
+    let mut closing = api.closing.clone();
     let written = blocking(move || {
-        let written = api.vm.snapshot_if(&path, || api.engine.traceless());
+        let written = api.vm.snapshot_if(&path, &progress, || api.engine.traceless());
         if let Err(ControlError::Stopped) = written {
             let detail = "the guest has stopped, and so would one restored from its snapshot; \
                           `exoprobe stack`, `ps` and `x` read it as it is, and \
@@ -132,7 +137,24 @@ pub(crate) async fn snapshot(
             std::fs::metadata(&path).map_err(|error| Problem::new("EIO", error.to_string()))?.len();
         Ok(Snapshot { path, bytes })
     });
-    Ok(axum::Json(written.await??))
+    let mut written = pin!(written);
+    let written = tokio::select! {
+        written = &mut written => written,
+        () = closing.closed() => {
+            ended.0.end();
+            written.await
+        }
+    };
+    Ok(axum::Json(written??))
+}
+
+/// Ends a snapshot whose request is given up: its client has gone.
+struct EndOnDrop(Arc<SnapshotProgress>);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        self.0.end();
+    }
 }
 
 /// Write the guest's RAM and registers to a file on the service's host, an ELF core for drgn.

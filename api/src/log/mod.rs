@@ -11,6 +11,7 @@ use std::fmt::{self, Arguments};
 use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
 
+use exoprobe_introspect::printable_lines;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{self, FormatEvent, FormatFields};
@@ -30,10 +31,11 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// Writes a line to standard error; use [`say!`].
+/// Writes a line to standard error, unprintable characters as escapes; use [`say!`].
 pub(crate) fn line(text: Arguments<'_>) {
     // One write, so that lines of several threads do not mix. There is no place to report a failure.
-    let _ = io::stderr().lock().write_all(format!("{text}\n").as_bytes());
+    let text = format!("{text}\n");
+    let _ = io::stderr().lock().write_all(printable_lines(&text).as_bytes());
 }
 
 /// Writes a line that a guest can cause, unless `kind` had its share: then it is only counted.

@@ -15,7 +15,7 @@ use exoprobe_introspect::btf::FileError;
 use exoprobe_introspect::{Btf, LinesError, LoadError, SourceLines};
 use exoprobe_probes::{BatchError, Engine, Given, Guest, NewProbe, ProbeDefinition};
 use exoprobe_tracer::Tracer;
-use exoprobe_vmm::{ControlError, CreateError, Host, HostError, Vm, VmConfig};
+use exoprobe_vmm::{BootFiles, ControlError, CreateError, Host, HostError, Vm, VmConfig};
 use tokio::sync::watch;
 
 use files::KernelFiles;
@@ -34,7 +34,12 @@ pub enum Source {
     /// A kernel to boot.
     Boot(VmConfig),
     /// A snapshot to go on from.
-    Restore(PathBuf),
+    Restore {
+        /// The snapshot.
+        path: PathBuf,
+        /// Files to boot the guest from again, if it may be.
+        boot_files: Option<BootFiles>,
+    },
 }
 
 /// What a service is made of.
@@ -113,7 +118,13 @@ impl Service {
         let host = Host::open(&config.kvm)?;
         let vm = match &config.source {
             Source::Boot(boot) => Vm::create(&host, boot)?,
-            Source::Restore(path) => Vm::restore(&host, path)?,
+            Source::Restore { path, boot_files } => {
+                let mut vm = Vm::restore(&host, path)?;
+                if let Some(files) = boot_files {
+                    vm.set_boot_files(files.clone()).map_err(CreateError::from)?;
+                }
+                vm
+            }
         };
         let (symbols, debug_info) = (config.symbols.as_deref(), config.debug_info.as_deref());
         let KernelFiles { symbols, lines } =

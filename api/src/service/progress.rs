@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use exoprobe_introspect::printable;
 use exoprobe_vmm::{OutputLog, StopReason, StopRecord, VmState};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -102,7 +103,7 @@ fn last_line(console: &OutputLog) -> String {
     let bytes = console.read(console.end().saturating_sub(TAIL)).bytes;
     let text = String::from_utf8_lossy(&bytes);
     let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    line.chars().filter(|c| !c.is_control()).collect()
+    printable(line)
 }
 
 /// Copies the guest's console to standard output as it comes, until the service closes.
@@ -141,5 +142,5 @@ pub(crate) fn stop_text(record: &StopRecord) -> String {
         StopReason::ShutDown => "it was shut down".to_owned(),
     };
     let text = format!("the guest stopped after {:.1} s: {why}", record.seconds);
-    text.chars().filter(|c| !c.is_control()).collect()
+    printable(&text)
 }

@@ -1,6 +1,7 @@
 //! What is read of the guest for whoever asks.
 
 use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
 
 use exoprobe_introspect::task_fields::TaskFields;
 use exoprobe_introspect::{Banner, SymbolTable, VmCoreInfo};
@@ -31,6 +32,9 @@ pub struct CodeLine {
     pub probes: Vec<String>,
 }
 
+/// Between two tries to lock the registry.
+const REGISTRY_POLL: Duration = Duration::from_millis(1);
+
 /// What a running kernel says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunningKernel {
@@ -40,16 +44,30 @@ pub struct RunningKernel {
     pub vmcoreinfo: Option<VmCoreInfo>,
 }
 
-impl Engine {
-    /// What the running kernel says of itself; nothing while it is not known: before it runs, and until something
-    /// about it is asked or a probe is registered.
-    #[must_use]
-    pub fn running_kernel(&self) -> RunningKernel {
-        let registry = self.lock();
-        let Some(kernel) = &registry.kernel else { return RunningKernel::default() };
-        RunningKernel {
+impl RunningKernel {
+    pub(super) fn of(registry: &Registry) -> Self {
+        let Some(kernel) = &registry.kernel else { return Self::default() };
+        Self {
             banner: kernel.banner().ok().cloned(),
             vmcoreinfo: VmCoreInfo::read(&kernel.memory(), &kernel.symbols),
+        }
+    }
+}
+
+impl Engine {
+    /// What the running kernel says of itself; nothing while it is not known: before it runs, and until something
+    /// about it is asked or a probe is registered. Does not wait for a [`Traceless`](super::Traceless).
+    #[must_use]
+    pub fn running_kernel(&self) -> RunningKernel {
+        loop {
+            if let Some(kept) = self.kept_kernel.load_full() {
+                return RunningKernel::clone(&kept);
+            }
+            // Not waited for: a snapshot may be about to keep it, for a long time.
+            if let Some(registry) = self.try_lock() {
+                return RunningKernel::of(&registry);
+            }
+            std::thread::sleep(REGISTRY_POLL);
         }
     }
 

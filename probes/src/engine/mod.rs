@@ -73,7 +73,7 @@ pub use threads::AddressSpace;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use exoprobe_introspect::{Btf, SymbolTable};
@@ -130,7 +130,15 @@ pub struct Registration {
 
 /// Keeps a guest free of traces of probes: see [`Engine::traceless`].
 pub struct Traceless<'a> {
+    engine: &'a Engine,
     _registry: MutexGuard<'a, Registry>,
+}
+
+impl Drop for Traceless<'_> {
+    fn drop(&mut self) {
+        // Before the registry is unlocked: from then on it may change.
+        self.engine.kept_kernel.store(None);
+    }
 }
 
 /// The probe engine of one guest. Its methods may wait for vCPUs: handlers, which run on vCPUs' threads, must
@@ -140,6 +148,8 @@ pub struct Engine {
     clock: GuestClock,
     path: Arc<HitPath>,
     store: EventStore,
+    /// What [`Self::running_kernel`] says while a [`Traceless`] keeps the registry locked.
+    kept_kernel: ArcSwapOption<RunningKernel>,
 }
 
 impl Engine {
@@ -165,7 +175,8 @@ impl Engine {
             guest: Arc::downgrade(&guest),
         };
         let store = EventStore::new(events);
-        Self { guest, clock, path: Arc::new(path), store }
+        let kept_kernel = ArcSwapOption::empty();
+        Self { guest, clock, path: Arc::new(path), store, kept_kernel }
     }
 
     /// The hook to start the machine with.
@@ -176,6 +187,14 @@ impl Engine {
 
     fn lock(&self) -> MutexGuard<'_, Registry> {
         self.path.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, Registry>> {
+        match self.path.registry.try_lock() {
+            Ok(registry) => Some(registry),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Registers one kprobe. One whose text is not there yet waits for it, and is armed as soon as it is.
@@ -464,7 +483,11 @@ impl Engine {
         let traceless = registry.probes.is_empty()
             && !registry.sites.values().any(|site| site.armed)
             && self.path.calls_followed(self.guest.as_ref()) == 0;
-        traceless.then_some(Traceless { _registry: registry })
+        if !traceless {
+            return None;
+        }
+        self.kept_kernel.store(Some(Arc::new(RunningKernel::of(&registry))));
+        Some(Traceless { engine: self, _registry: registry })
     }
 
     /// Calls that removed return probes still follow to their end.

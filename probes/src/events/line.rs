@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use exoprobe_introspect::SymbolTable;
+use exoprobe_introspect::{SymbolTable, printable};
 use exoprobe_vmm::{GuestTime, Gva};
 
 use super::show::{Shown, show_symbol};
@@ -36,7 +36,7 @@ impl Hit {
         let pid = record.task.map_or(0, |task| task.pid);
         let micros = origin.clock.micros(GuestTime(record.time));
         let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
-        let who = format!("{:>16}-{pid:<7} [{:03}] .....", plain(&comm), self.vcpu);
+        let who = format!("{:>16}-{pid:<7} [{:03}] .....", printable(&comm), self.vcpu);
         let when = format!("{seconds:>5}.{micros:06}");
         write!(out, "{who} {when}: {}: (", origin.event)?;
         let symbols = origin.symbols.as_ref();
@@ -71,16 +71,4 @@ impl Hit {
 fn function(symbols: Option<&SymbolTable>, at: Gva) -> String {
     let found = symbols.and_then(|symbols| symbols.resolve(at));
     found.map_or_else(|| at.to_string(), |found| found.qualified_name())
-}
-
-/// A guest's text without what would end a line, or steer a terminal.
-pub(crate) fn plain(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c.is_control() {
-            true => shown.extend(c.escape_default()),
-            false => shown.push(c),
-        }
-    }
-    shown
 }

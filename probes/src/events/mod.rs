@@ -14,7 +14,6 @@ mod store;
 mod tests;
 
 pub(crate) use buffer::Control;
-pub(crate) use line::plain;
 pub use line::trace_header;
 pub(crate) use look::field_value;
 pub(crate) use origin::{Origin, frames};

@@ -3,11 +3,10 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use exoprobe_introspect::SymbolTable;
+use exoprobe_introspect::{SymbolTable, printable};
 use exoprobe_vmm::Gva;
 use serde_json::Value;
 
-use super::line::plain;
 use super::ring::{Record, TextPlace};
 use crate::definition::{Argument, Fetch, ValueType};
 
@@ -111,7 +110,7 @@ impl<'a> Shown<'a> {
     ) -> fmt::Result {
         match self {
             Self::Fault => out.write_str(FAULT),
-            Self::Text(text) => write!(out, "\"{}\"", plain(text)),
+            Self::Text(text) => write!(out, "\"{}\"", printable(text)),
             Self::Array(all) => {
                 for (index, one) in all.iter().enumerate() {
                     out.write_str(if index == 0 { "{" } else { "," })?;
@@ -120,7 +119,7 @@ impl<'a> Shown<'a> {
                 out.write_str("}")
             }
             Self::Number(kind, number) => match kind {
-                ValueType::Char => write!(out, "'{}'", plain(&character(*number).to_string())),
+                ValueType::Char => write!(out, "'{}'", printable(&character(*number).to_string())),
                 ValueType::Unsigned(_) | ValueType::Bits(_) => write!(out, "{number}"),
                 ValueType::Signed(_) => write!(out, "{}", number.cast_signed()),
                 ValueType::Symbol => out.write_str(&show_symbol(symbols, *number)),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use exoprobe_introspect::{SymbolTable, TaskId};
+use exoprobe_introspect::{SymbolTable, TaskId, printable_lines};
 use exoprobe_vmm::{GuestClock, GuestTime, Gva};
 
 use super::*;
@@ -49,6 +49,20 @@ fn shown(line: &str, change: impl FnOnce(&mut Record)) -> String {
     let page = store.trace();
     assert_eq!((page.events, page.written), (1, 1));
     page.text
+}
+
+#[test]
+fn a_line_of_the_tracer_cannot_steer_a_terminal() {
+    let hostile = "\u{1b}[2J\u{9b}\n\u{202e}\u{200b}\u{e0041}";
+    let text = shown("p:my do_sys_open a=$comm c=+0(%di):string", |record| {
+        let comm = *b"\x1b\xc2\x9b\xe2\x80\xae\n\0\0\0\0\0\0\0\0\0";
+        record.task = Some(TaskId { pid: 1, comm });
+        record.text = hostile.as_bytes().into();
+        record.args[1] = Some(TextPlace::new(0, hostile.len()).unwrap().word());
+    });
+    assert_eq!(printable_lines(&text), text);
+    assert_eq!(text.lines().count(), 1, "{text:?}");
+    assert!(text.contains("\\u{1b}[2J\\u{9b}\\n\\u{202e}"), "{text:?}");
 }
 
 #[test]

@@ -3,13 +3,13 @@
 use std::cmp::Ordering;
 use std::fmt::Write;
 
-use exoprobe_introspect::SymbolTable;
+use exoprobe_introspect::{SymbolTable, printable};
 use exoprobe_vmm::Gva;
 
 use super::hist::{Entry, Found, KeyPart, Table};
 use super::{Modifier, SortKey};
 use crate::definition::Argument;
-use crate::events::{plain, show_symbol};
+use crate::events::show_symbol;
 
 impl Table {
     /// Its text, below a line that says what it is.
@@ -108,8 +108,10 @@ fn print_key(
         KeyPart::Number(number) => *number,
         KeyPart::Signed(number) => number.cast_unsigned(),
         KeyPart::Fault => return write!(out, "{name}: (fault)"),
-        KeyPart::Text(text) => return write!(out, "{name}: {:<35}", plain(text)),
-        KeyPart::Task(comm, pid) => return write!(out, "{name}: {:<16}[{pid:>10}]", plain(comm)),
+        KeyPart::Text(text) => return write!(out, "{name}: {:<35}", printable(text)),
+        KeyPart::Task(comm, pid) => {
+            return write!(out, "{name}: {:<16}[{pid:>10}]", printable(comm));
+        }
         KeyPart::Stack(frames) => {
             writeln!(out, "{name}:")?;
             return frames

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use exoprobe_probes::{Action, ProbeDefinition};
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, TestGuest, cases, definition, host, kernel_symbols};
+use exoprobe_tests::{PATIENCE, TestGuest, TestKernel, cases, definition, kernel_symbols};
 use exoprobe_vmm::{
-    BreakpointAction, ControlError, ExitHook, Gva, HitContext, KernelEntry, StopReason, Vm, VmState,
+    BreakpointAction, ControlError, ExitHook, Gva, HitContext, KernelEntry, StopReason, VmState,
 };
 
 pub(crate) const CASES: &[Case] = cases![
@@ -83,7 +83,7 @@ impl ExitHook for Holder {
 
 /// A restored guest with a probe at getpid, whose hits are held.
 fn guest(vcpus: u8) -> (TestGuest, Arc<Holder>) {
-    let vm = Vm::restore(&host(), &TestGuest::snapshot(vcpus)).unwrap();
+    let vm = TestKernel::Tiny.restored_vm(vcpus);
     let guest = TestGuest::new(vm);
     let at = kernel_symbols().lookup_function("__x64_sys_getpid").unwrap().address;
     let (met, holds, releases, resets) = Default::default();

@@ -8,8 +8,8 @@ use exoprobe_probes::{AttachError, Kprobe, ProbeError};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, TestGuest, cases, definition, guest_file, host};
 use exoprobe_vmm::{
-    ControlError, CreateError, GuestTime, RebootError, SnapshotError, StopReason, StopRecord, Vm,
-    VmConfig, VmState, paging,
+    ControlError, CreateError, GuestTime, NewFileError, RebootError, SnapshotError, StopReason,
+    StopRecord, Vm, VmConfig, VmState, paging,
 };
 
 /// IA32_EFER, long mode active (Intel SDM vol. 3, 2.2.1).
@@ -25,6 +25,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_guest_that_cannot_be_booted_again_goes_on_as_it_was,
     a_snapshot_taken_under_load_goes_on_in_another_machine(vcpus),
     a_guest_does_not_feel_how_long_its_snapshot_lay(vcpus),
+    a_snapshot_replaces_regular_files_and_nothing_else,
     a_damaged_snapshot_is_refused_by_the_part_that_is_damaged,
 ];
 
@@ -297,6 +298,33 @@ fn a_guest_does_not_feel_how_long_its_snapshot_lay(vcpus: u8) {
     let slept = f64::from(u32::try_from(millis).unwrap()) / 1e3;
     assert!(slept < 1.5 * passed, "it felt {slept} s, of which {passed} s passed for it");
     twin.assert_unharmed();
+}
+
+fn a_snapshot_replaces_regular_files_and_nothing_else() {
+    let guest = TestGuest::restored(1);
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::write(at("old"), "old").unwrap();
+    // Named as a service's own files were once, which it removed.
+    let foreign = at(&format!("old.{}.partial", std::process::id()));
+    std::fs::write(&foreign, "mine").unwrap();
+    guest.vm.snapshot(&at("old")).unwrap();
+    assert_eq!(std::fs::read(&foreign).unwrap(), b"mine");
+    drop(Vm::restore(&host(), &at("old")).unwrap());
+    let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+    std::os::unix::fs::symlink(at("old"), at("link")).unwrap();
+    for name in ["socket", "link"] {
+        let kind = at(name).symlink_metadata().unwrap().file_type();
+        match guest.vm.snapshot(&at(name)) {
+            Err(ControlError::Snapshot(SnapshotError::File(NewFileError::NotAFile(_)))) => {}
+            other => panic!("{name}: {other:?}"),
+        }
+        assert_eq!(at(name).symlink_metadata().unwrap().file_type(), kind);
+    }
+    let missing = guest.vm.snapshot(&at("missing/x"));
+    assert!(matches!(missing, Err(ControlError::Snapshot(_))), "{missing:?}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 4, "nothing else is left");
+    guest.assert_unharmed();
 }
 
 /// Offset of a byte, and the error that its change must give.

@@ -14,6 +14,8 @@ pub(crate) const CASES: &[Case] = cases![
     a_dead_standard_error_ends_nothing needs [Kvm, Shell],
     sigterm_ends_a_service_that_waits_for_a_lock,
     sigterm_ends_a_service_that_waits_for_its_snapshot needs [Kvm, Shell],
+    sigterm_ends_a_snapshot_and_leaves_no_file needs [Kvm, Repeat],
+    a_snapshot_ends_when_its_client_goes needs [Kvm, Repeat],
     a_message_that_repeats_is_limited_and_plain_in_a_file,
     an_answer_is_of_its_own_command,
     a_guest_that_does_not_run_is_named_while_its_answer_is_waited_for,
@@ -43,7 +45,9 @@ fn without_standard_error(args: &[&str]) -> Command {
 fn a_dead_standard_error_ends_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s").to_str().unwrap().to_owned();
-    let run = ["run", "--restore", &snapshot(), "--reboot", "--socket", &socket];
+    let (snapshot, files) = (snapshot(), Service::boot_files());
+    let run = ["run", "--restore", &snapshot, "--reboot", "--socket", &socket];
+    let run = [&run[..], &files.each_ref().map(String::as_str)].concat();
     let mut running = Running::spawn(&mut without_standard_error(&run));
     running.wait_for_socket(Path::new(&socket), PATIENCE);
     let client = |args: &[&str]| {
@@ -115,6 +119,68 @@ fn sigterm_ends_a_service_that_waits_for_its_snapshot() {
     let mut writer = OpenOptions::new().write(true).open(&fifo).unwrap();
     writer.write_all(b"exo").unwrap();
     running.signal(libc::SIGTERM);
+    ends_well(running);
+}
+
+/// A service in the middle of a snapshot to a file in `folder`, and the client that asked for it.
+fn in_a_snapshot(folder: &Path) -> (Running, String, Running) {
+    // Gigabytes, so that it takes its time; none is touched, for the guest has hardly begun.
+    let (socket, kernel) = (folder.join("s"), guest_file("vmlinux"));
+    let mut command = exoprobe();
+    command.args(["run", "--memory", "4096", "--kernel"]).arg(kernel).arg("--socket").arg(&socket);
+    let mut running = Running::spawn(&mut command);
+    running.wait_for_socket(&socket, PATIENCE);
+    let socket = socket.to_str().unwrap().to_owned();
+    let mut command = exoprobe();
+    command.args(["--socket", &socket, "vm", "snapshot"]).arg(folder.join("snapshot"));
+    let client = Running::spawn(&mut command);
+    wait_for_snapshot(&socket, |snapshot| {
+        let [written, size] = ["written", "size"].map(|name| snapshot[name].as_u64());
+        written > Some(0) && size > Some(4096 << 20) && written < size
+    });
+    (running, socket, client)
+}
+
+/// Waits for the status to have such a snapshot; a status that waited for a snapshot would never have one.
+fn wait_for_snapshot(socket: &str, wanted: impl Fn(&serde_json::Value) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let output =
+            finish(exoprobe().args(["--json", "vm", "status", "--socket", socket]), PATIENCE);
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        if wanted(&status["snapshot"]) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{status}");
+    }
+}
+
+fn is_empty(folder: &Path) -> bool {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    entries.filter(|name| name != "s").count() == 0
+}
+
+fn sigterm_ends_a_snapshot_and_leaves_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (running, _, client) = in_a_snapshot(dir.path());
+    terminate(&running);
+    ends_well(running);
+    let output = client.finish(PATIENCE);
+    assert!(!output.status.success(), "{output:?}");
+    assert!(is_empty(dir.path()), "a file is left");
+}
+
+fn a_snapshot_ends_when_its_client_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (running, socket, client) = in_a_snapshot(dir.path());
+    terminate(&client);
+    drop(client.finish(PATIENCE));
+    wait_for_snapshot(&socket, serde_json::Value::is_null);
+    // Its file would be there by now.
+    assert!(is_empty(dir.path()), "a file is left");
+    let output = finish(exoprobe().args(["vm", "pause", "--socket", &socket]), PATIENCE);
+    assert!(output.status.success(), "nothing waits for it: {output:?}");
+    terminate(&running);
     ends_well(running);
 }
 

@@ -31,9 +31,14 @@ fn generated_requests_are_answered_as_the_document_says() {
     std::fs::write(&token, TOKEN).unwrap();
     let snapshot = TestGuest::snapshot(1);
     let types = guest_file("vmlinux.btf");
+    let [kernel, kernel_file, initramfs, initramfs_file] = &Service::boot_files();
     let service = Service::start(&[
         "--restore",
         snapshot.to_str().unwrap(),
+        kernel,
+        kernel_file,
+        initramfs,
+        initramfs_file,
         "--btf",
         types.to_str().unwrap(),
         "--listen",

@@ -27,6 +27,7 @@ pub(crate) const CASES: &[Case] = cases![
     the_console_comes_on_standard_output_to_its_end,
     ls_names_live_services_and_dead_sockets,
     a_guest_that_resets_itself_boots_again_if_so_asked,
+    a_reboot_reads_no_file_that_only_a_snapshot_names,
 ];
 
 fn snapshot() -> String {
@@ -91,7 +92,7 @@ fn bad_images_are_refused_before_anything_runs() {
                 "--initramfs".into(),
                 file("huge", &vec![0; 40 << 20]),
             ],
-            "raise the memory",
+            "MiB of memory or more",
         ),
         (vec!["--restore".into(), truncated], "snapshot"),
         (vec!["--kernel".into(), vmlinux.into(), "--vcpus".into(), "99".into()], "vCPU"),
@@ -353,7 +354,9 @@ fn a_guest_that_resets_itself_boots_again_if_so_asked() {
         let answer = http::ask(service.socket(), "POST", "/v1/vm/serial/1", &[], b"reboot\n");
         assert_eq!(answer.status, 204, "{answer:?}");
     };
-    let service = Service::start(&["--restore", &snapshot(), "--reboot", "--exit-with-guest"]);
+    let (snapshot, files) = (snapshot(), Service::boot_files());
+    let restore = ["--restore", &snapshot, "--reboot", "--exit-with-guest"];
+    let service = Service::start(&[&restore[..], &files.each_ref().map(String::as_str)].concat());
     boots(&service, 1);
     reset(&service);
     boots(&service, 2);
@@ -402,4 +405,21 @@ fn ls_names_live_services_and_dead_sockets() {
     assert!(rows[0]["socket"].as_str().unwrap().ends_with("/b.sock"), "{rows:?}");
     assert_eq!((rows.len(), &rows[1]["pid"]), (2, &pids[2]));
     assert!(dir.path().join("b.sock").exists(), "it is left alone");
+}
+
+fn a_reboot_reads_no_file_that_only_a_snapshot_names() {
+    let error = refused(&["--restore", &snapshot(), "--reboot"]);
+    assert!(error.contains("--kernel PATH"), "{error}");
+    let error = refused(&["--restore", &snapshot(), "--initramfs", "x"]);
+    assert!(error.contains("--kernel"), "{error}");
+    let service = Service::start(&["--restore", &snapshot()]);
+    let answer = http::ask(service.socket(), "POST", "/v1/vm/reboot", &[], b"");
+    assert_eq!((answer.status, &answer.json()["code"]), (409, &"ENODATA".into()), "{answer:?}");
+    let output = service.client(&["vm", "reboot"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("--restore SNAPSHOT --kernel PATH"), "{error}");
+    let status: serde_json::Value =
+        serde_json::from_str(&service.ok(&["--json", "vm", "status"])).unwrap();
+    assert_eq!((&status["state"], &status["boots"]), (&"running".into(), &1.into()), "{status}");
+    assert_eq!(service.work("getpid 5"), "done getpid 5\n", "the guest goes on");
 }

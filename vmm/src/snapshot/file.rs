@@ -1,17 +1,17 @@
-//! The file: header, checksums, atomic replacement.
+//! The file: header and checksums.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crc32fast::Hasher;
 
-use super::{SnapshotError, SnapshotMeta};
+use super::{SnapshotError, SnapshotMeta, SnapshotProgress};
 use crate::addr::Gpa;
 use crate::hidden::HiddenMemory;
 use crate::layout::HIDDEN_SIZE;
 use crate::memory::{GuestRam, ram_ranges, to_usize};
+use crate::new_file::NewFile;
 use crate::paging::PAGE_SIZE;
 
 const MAGIC: &[u8; 8] = b"EXOPROBE";
@@ -82,66 +82,63 @@ fn io_error(path: &Path) -> impl Fn(io::Error) -> SnapshotError {
     move |source| SnapshotError::Io { path: path.to_owned(), source }
 }
 
-/// Writes beside `path` and renames, so that no reader ever finds half a snapshot there.
+/// Begins the file at `path` and writes all of it. The caller finishes it: no reader ever finds half a snapshot.
+///
+/// # Errors
+/// [`SnapshotError::Ended`] where `progress` says so.
 pub(crate) fn write(
     path: &Path,
+    progress: &SnapshotProgress,
     meta: &SnapshotMeta,
     ram: &GuestRam,
     hidden: &HiddenMemory,
-) -> Result<(), SnapshotError> {
+) -> Result<NewFile, SnapshotError> {
+    let fail = io_error(path);
     let json = serde_json::to_vec(meta).map_err(|e| SnapshotError::Content(e.to_string()))?;
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(format!(".{}.partial", std::process::id()));
-    let partial = PathBuf::from(partial);
     // It holds all of the guest's memory: for its owner's eyes only.
-    let mut options = File::options();
-    let written = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&partial)
-        .and_then(|file| write_all(file, &json, ram, hidden))
-        .and_then(|()| std::fs::rename(&partial, path));
-    if written.is_err() {
-        drop(std::fs::remove_file(&partial));
-    }
-    written.map_err(io_error(path))
-}
-
-fn write_all(mut file: File, json: &[u8], ram: &GuestRam, hidden: &HiddenMemory) -> io::Result<()> {
+    let mut new = NewFile::create(path, 0o600)?;
+    let file = new.file();
     let memory_offset = (HEADER_LEN as u64 + json.len() as u64).next_multiple_of(PAGE_SIZE);
-    file.seek(SeekFrom::Start(memory_offset))?;
-    let (memory_len, memory_crc) = write_memory(&mut file, ram, hidden)?;
+    file.seek(SeekFrom::Start(memory_offset)).map_err(&fail)?;
+    progress.begin(ram.size() + HIDDEN_SIZE);
+    let mut hasher = Hasher::new();
+    for_each_chunk(ram, hidden, |chunk| {
+        hasher.update(chunk);
+        file.write_all(chunk).map_err(&fail)?;
+        progress.advance(chunk.len() as u64)
+    })?;
     let header = Header {
         meta_len: json.len() as u64,
         memory_offset,
-        memory_len,
-        meta_crc: crc32fast::hash(json),
-        memory_crc,
+        memory_len: ram.size() + HIDDEN_SIZE,
+        meta_crc: crc32fast::hash(&json),
+        memory_crc: hasher.finalize(),
     };
-    file.rewind()?;
-    file.write_all(&header.encode())?;
-    file.write_all(json)
+    file.rewind().map_err(&fail)?;
+    file.write_all(&header.encode()).map_err(&fail)?;
+    file.write_all(&json).map_err(&fail)?;
+    Ok(new)
 }
 
-/// Writes RAM and the hidden region; gives their length and checksum.
-fn write_memory(file: &mut File, ram: &GuestRam, hidden: &HiddenMemory) -> io::Result<(u64, u32)> {
-    let mut hasher = Hasher::new();
+/// Passes RAM and the hidden region on, in order, until `take` fails.
+fn for_each_chunk(
+    ram: &GuestRam,
+    hidden: &HiddenMemory,
+    mut take: impl FnMut(&[u8]) -> Result<(), SnapshotError>,
+) -> Result<(), SnapshotError> {
     let mut buffer = vec![0; CHUNK];
     for range in ram.ranges() {
         for at in (0..range.len).step_by(CHUNK) {
             let len = to_usize((range.len - at).min(CHUNK as u64));
             let chunk = &mut buffer[..len];
-            ram.read(Gpa(range.start.0 + at), chunk).map_err(io::Error::other)?;
-            hasher.update(chunk);
-            file.write_all(chunk)?;
+            ram.read(Gpa(range.start.0 + at), chunk)
+                .map_err(|error| SnapshotError::Content(error.to_string()))?;
+            take(chunk)?;
         }
     }
     let mut region = vec![0; to_usize(HIDDEN_SIZE)];
     hidden.read(0, &mut region);
-    hasher.update(&region);
-    file.write_all(&region)?;
-    Ok((ram.size() + HIDDEN_SIZE, hasher.finalize()))
+    take(&region)
 }
 
 /// Checks the whole file; gives the metadata, RAM mapped from it, and the hidden region.

@@ -16,16 +16,20 @@
 
 mod file;
 mod meta;
+mod progress;
 
 pub(crate) use file::{open, write};
 pub(crate) use meta::{Chips, SnapshotMeta};
+pub use progress::SnapshotProgress;
 
 use std::path::PathBuf;
+
+use crate::new_file::NewFileError;
 
 /// Why a snapshot could not be written or restored.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The file cannot be read or written.
+    /// The file cannot be read, or not be written to.
     #[error("snapshot {path}: {source}")]
     Io {
         /// The file.
@@ -33,6 +37,12 @@ pub enum SnapshotError {
         /// What the host said.
         source: std::io::Error,
     },
+    /// The file cannot be made, or get its name.
+    #[error("snapshot: {0}")]
+    File(#[from] NewFileError),
+    /// It was ended before it was whole.
+    #[error("the snapshot was ended before it was whole; there is no file of it")]
+    Ended,
     /// The file is something else.
     #[error("{0} is no exoprobe snapshot")]
     NotASnapshot(PathBuf),

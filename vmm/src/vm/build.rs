@@ -149,8 +149,10 @@ impl Builder {
             fd: self.fd,
             serial,
             config: self.config,
+            has_boot_files: from.is_none(),
             clock,
             power_on,
+            snapshot: Mutex::default(),
             control: Mutex::new(()),
         };
         let mut remotes = Vec::new();

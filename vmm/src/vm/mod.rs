@@ -3,9 +3,10 @@
 mod build;
 mod dump;
 mod reboot;
+mod snapshot;
 
 pub(crate) use build::host_address;
-pub use reboot::RebootError;
+pub use reboot::{BootFiles, RebootError};
 
 use std::collections::BTreeMap;
 use std::ops::Add;
@@ -25,7 +26,7 @@ use crate::hook::ExitHook;
 use crate::host::{Host, HostProfile};
 use crate::machine::Machine;
 use crate::memory::{GuestRam, MemoryError, ram_ranges};
-use crate::snapshot::{self, Chips, SnapshotError, SnapshotMeta};
+use crate::snapshot::{SnapshotError, SnapshotProgress};
 use crate::status::{StopReason, StopRecord, VmState};
 use crate::time::GuestClock;
 use crate::vcpu::{
@@ -97,8 +98,12 @@ pub struct Vm {
     machine: Arc<Machine>,
     serial: [Arc<SerialPort>; 2],
     config: VmConfig,
+    /// The files that `config` names were named by the user, and not by a snapshot.
+    has_boot_files: bool,
     clock: GuestClock,
     power_on: PowerOn,
+    /// The snapshot that is being written.
+    snapshot: Mutex<Option<Arc<SnapshotProgress>>>,
     /// Held while the run state changes.
     control: Mutex<()>,
 }
@@ -118,12 +123,13 @@ impl Vm {
         builder.finish(vcpus, &Origin::Boot(entry))
     }
 
-    /// Makes a machine from a snapshot file, paused where it was taken.
+    /// Makes a machine from a snapshot file, paused where it was taken. It cannot be rebooted before
+    /// [`Self::set_boot_files`]: the files that a snapshot names are not read.
     ///
     /// # Errors
     /// [`CreateError::Snapshot`] for a file that is not whole.
     pub fn restore(host: &Host, path: &Path) -> Result<Self, CreateError> {
-        let (meta, ram, hidden) = snapshot::open(path)?;
+        let (meta, ram, hidden) = crate::snapshot::open(path)?;
         let restored = Restored { meta, ram, hidden };
         let (config, ram) = (restored.meta.config.clone(), restored.ram.clone());
         let settled = restored.meta.is_settled();
@@ -202,60 +208,6 @@ impl Vm {
     #[must_use]
     pub fn held(&self) -> Vec<u8> {
         self.machine.status.held()
-    }
-
-    /// Writes the whole machine to `path`, atomically; a running guest is paused meanwhile.
-    ///
-    /// # Errors
-    /// [`ControlError`]; the guest goes on as before. [`ControlError::Held`] when a hook holds it, also one
-    /// that does so meanwhile: it stays paused then.
-    pub fn snapshot(&self, path: &Path) -> Result<(), ControlError> {
-        self.snapshot_if(path, || Some(())).map(drop)
-    }
-
-    /// As [`Self::snapshot`], where `permit` allows it; `false` where it does not. It is asked when the vCPUs
-    /// are out of the guest, and what it gives is kept until they may run again: a lock that is taken so,
-    /// and not around this call, may also be taken by a hook's [`ExitHook::reset`].
-    ///
-    /// # Errors
-    /// As [`Self::snapshot`].
-    pub fn snapshot_if<G>(
-        &self,
-        path: &Path,
-        permit: impl FnOnce() -> Option<G>,
-    ) -> Result<bool, ControlError> {
-        let _control = self.lock();
-        let was_running = self.pause_locked()?;
-        if !self.held().is_empty() {
-            return Err(ControlError::Held);
-        }
-        let written = permit().map(|_permit| self.write_snapshot(path));
-        if was_running {
-            self.resume_locked()?;
-        }
-        written.map_or(Ok(false), |written| written.map(|()| true))
-    }
-
-    fn write_snapshot(&self, path: &Path) -> Result<(), ControlError> {
-        // In the direction of interrupts: an edge between two steps is then in the later one, and
-        // at worst comes twice.
-        let serial = [self.serial[0].snapshot(), self.serial[1].snapshot()];
-        let chips = Chips::save(&self.fd)?;
-        let mut vcpus = Vec::new();
-        for vcpu in self.vcpus() {
-            vcpus.push(*vcpu.ask(Command::Save)?);
-        }
-        let meta = SnapshotMeta {
-            config: self.config.clone(),
-            time: self.clock.now(),
-            tsc_khz: self.clock.khz(),
-            hidden_base: self.machine.hidden.base(),
-            vcpus,
-            serial,
-            chips,
-            clock: self.fd.get_clock()?,
-        };
-        Ok(snapshot::write(path, &meta, &self.machine.ram, &self.machine.hidden)?)
     }
 
     /// Stops the guest, as if its plug were pulled.

@@ -1,5 +1,6 @@
 //! The same guest booted again, in the same machine.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvm_bindings::kvm_regs;
@@ -8,6 +9,7 @@ use kvm_ioctls::{VcpuFd, VmFd};
 use super::Vm;
 use super::build::final_cmdline;
 use crate::boot::{self, BootError};
+use crate::config::{ConfigError, VmConfig};
 use crate::memory::{GuestRam, MemoryError};
 use crate::msr_exits;
 use crate::snapshot::Chips;
@@ -24,6 +26,12 @@ pub enum RebootError {
     /// It was never started.
     #[error("the guest was not started yet")]
     NotStarted,
+    /// It comes from a snapshot, and nobody has said which files to boot it from.
+    #[error(
+        "the guest comes from a snapshot, and files that a snapshot names are not read: start the service with \
+         `exoprobe run --restore SNAPSHOT --kernel PATH` (and --initramfs, --cmdline) to boot it again"
+    )]
+    NoFiles,
     /// A vCPU gave no answer.
     #[error(transparent)]
     Vcpu(#[from] VcpuError),
@@ -73,13 +81,38 @@ impl PowerOn {
     }
 }
 
+/// Files to boot a restored guest from: a snapshot's own names of them are not used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BootFiles {
+    /// Linux kernel: an ELF vmlinux or a bzImage.
+    pub kernel: PathBuf,
+    /// Initial RAM file system, if any.
+    pub initramfs: Option<PathBuf>,
+    /// Kernel command line; that of the snapshot if there is none.
+    pub cmdline: Option<String>,
+}
+
 impl Vm {
+    /// Names the files that [`Self::reboot`] boots a restored guest from. They are in its later snapshots, too.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: the command line cannot be used.
+    pub fn set_boot_files(&mut self, files: BootFiles) -> Result<(), ConfigError> {
+        let BootFiles { kernel, initramfs, cmdline } = files;
+        let cmdline = cmdline.unwrap_or_else(|| self.config.cmdline.clone());
+        let config = VmConfig { kernel, initramfs, cmdline, ..self.config.clone() };
+        config.validate()?;
+        self.config = config;
+        self.has_boot_files = true;
+        Ok(())
+    }
+
     /// Boots the guest again from its configuration, whatever it is doing: running, paused, held or stopped.
     /// Its kernel and initramfs are read anew; memory and devices are as at the first boot. The serial
     /// ports' logs, the exits' counts and the guest's time go on; input that waits at a port is dropped.
     ///
     /// # Errors
-    /// [`RebootError`]. With kernel or initramfs unusable, or before the start, the guest goes on as it was;
+    /// [`RebootError`]; [`RebootError::NoFiles`] after [`Self::restore`] without [`Self::set_boot_files`]. With kernel or initramfs unusable, or before the start, the guest goes on as it was;
     /// after a later failure it has stopped ([`StopReason::Failed`], or why it had stopped before).
     pub fn reboot(&self) -> Result<(), RebootError> {
         let _control = self.lock();
@@ -109,6 +142,9 @@ impl Vm {
     fn reboot_locked(&self) -> Result<(), RebootError> {
         if self.machine.hook().is_none() {
             return Err(RebootError::NotStarted);
+        }
+        if !self.has_boot_files {
+            return Err(RebootError::NoFiles);
         }
         // Into memory that nobody sees: what is wrong with the files is found before the guest is harmed.
         self.load(&GuestRam::anonymous(&self.machine.ram.ranges())?)?;

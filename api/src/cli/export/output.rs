@@ -1,19 +1,18 @@
 //! The file that a trace goes to: the old one stays until the new one is whole.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use tempfile::{Builder, NamedTempFile};
+use exoprobe_vmm::{NewFile, NewFileError};
 
 /// Mode of a new file, before the umask.
 const MODE: u32 = 0o666;
 
 /// A file that is being written.
 pub(super) enum Output {
-    /// A regular file, in the same folder under another name until it is whole.
-    Replaced { temporary: BufWriter<NamedTempFile>, path: PathBuf },
+    /// A regular file, which has no name until it is whole.
+    Replaced(BufWriter<NewFile>),
     /// A device or a pipe: there is nothing to keep.
     Direct(BufWriter<File>),
 }
@@ -25,38 +24,38 @@ impl Output {
         if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
             return Ok(Self::Direct(BufWriter::new(File::create(path)?)));
         }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let mut builder = Builder::new();
-        builder.prefix(".exoprobe-").permissions(Permissions::from_mode(MODE));
-        let temporary = builder.tempfile_in(folder.unwrap_or(Path::new(".")))?;
-        Ok(Self::Replaced { temporary: BufWriter::new(temporary), path })
+        let file = NewFile::create(&path, MODE).map_err(host_error)?;
+        Ok(Self::Replaced(BufWriter::new(file)))
     }
 
     /// Puts the file in its place. Without this call it is removed, and the old one stays.
     pub(super) fn finish(self) -> io::Result<()> {
         match self {
             Self::Direct(mut file) => file.flush(),
-            Self::Replaced { temporary, path } => {
-                let temporary = temporary.into_inner()?;
-                temporary.as_file().sync_all()?;
-                temporary.persist(path)?;
-                Ok(())
-            }
+            Self::Replaced(file) => file.into_inner()?.finish(true).map_err(host_error),
         }
+    }
+}
+
+/// What the host said: the path is named elsewhere.
+fn host_error(error: NewFileError) -> io::Error {
+    match error {
+        NewFileError::Io { source, .. } => source,
+        other => io::Error::other(other),
     }
 }
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Replaced { temporary, .. } => temporary.write(bytes),
+            Self::Replaced(file) => file.write(bytes),
             Self::Direct(file) => file.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Self::Replaced { temporary, .. } => temporary.flush(),
+            Self::Replaced(file) => file.flush(),
             Self::Direct(file) => file.flush(),
         }
     }

@@ -210,7 +210,7 @@ async fn once(context: &mut Context<'_>, args: &TopArgs) -> Result<(), CliError>
     let now = Sample::again(context.client).await?;
     let look = Look::new(Some(&before), &now);
     if context.json {
-        return Ok(writeln!(context.out, "{}", look.json())?);
+        return Ok(context.print_json(&look.json().to_string())?);
     }
     Ok(writeln!(context.out, "{}", look.table())?)
 }
@@ -220,7 +220,7 @@ async fn stream(context: &mut Context<'_>, args: &TopArgs) -> Result<(), CliErro
     let client = context.client;
     let first = Sample::take(client).await?;
     watch(client, args, first, |before, now| {
-        writeln!(context.out, "{}", Look::new(Some(before), now).json())?;
+        context.print_json(&Look::new(Some(before), now).json().to_string())?;
         context.out.flush()
     })
     .await

@@ -37,12 +37,24 @@ pub struct VmStatus {
     /// By how many bytes KASLR moved the running kernel, as it notes it down for dumps (vmcoreinfo); null as `banner`, and
     /// of kernels that cannot be dumped.
     pub kernel_offset: Option<Hex>,
+    /// The snapshot that is being written, until its file is there or it has failed; null while there is none. The guest
+    /// stands still until all is written.
+    pub snapshot: Option<SnapshotStatus>,
     /// Guest seconds since power-on.
     pub seconds: f64,
     /// Exits of all vCPUs to user space so far.
     pub exits: Exits,
     /// Where hidden memory is mapped in the guest; null before it is.
     pub hidden: Option<Hex>,
+}
+
+/// A snapshot that is being written.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+pub struct SnapshotStatus {
+    /// Bytes of memory written so far.
+    pub written: u64,
+    /// Bytes of memory to write.
+    pub size: u64,
 }
 
 /// A probe whose action `stop` holds the guest.
@@ -293,7 +305,7 @@ impl From<&StopRecord> for Stopped {
 }
 
 impl VmStatus {
-    /// The state of a machine whose probes `engine` has.
+    /// The state of a machine whose probes `engine` has. Does not wait for a snapshot.
     #[must_use]
     pub fn new(vm: &Vm, engine: &Engine) -> Self {
         let running = engine.running_kernel();
@@ -322,6 +334,9 @@ impl VmStatus {
             kernel: config.kernel.clone(),
             banner: running.banner.map(|banner| banner.text),
             kernel_offset: offset.map(Hex),
+            snapshot: vm
+                .snapshot_progress()
+                .map(|it| SnapshotStatus { written: it.written(), size: it.size() }),
             seconds: vm.clock().seconds(vm.clock().now()),
             exits: vm.exit_counts().into(),
             hidden: vm.hidden().base().map(|base| Hex(base.0)),

@@ -113,6 +113,25 @@ fn tables_that_come_later_are_found_and_others_never_asked_for() {
 }
 
 #[test]
+fn the_running_kernel_is_known_while_a_snapshot_is_written() {
+    let fake = Fake::with_orc();
+    fake.trace("p:entry work", ReturnMode::Trampoline);
+    let _ = fake.engine.unregister_all();
+    let running = fake.engine.running_kernel();
+    assert!(running.banner.is_some());
+    let (told, heard) = std::sync::mpsc::channel();
+    let traceless = fake.engine.traceless().unwrap();
+    let engine = Arc::clone(&fake.engine);
+    let asking = std::thread::spawn(move || told.send(engine.running_kernel()));
+    // Only a hang reaches it.
+    let kept = heard.recv_timeout(std::time::Duration::from_secs(60));
+    drop(traceless);
+    asking.join().unwrap().ok();
+    assert_eq!(kept, Ok(running.clone()));
+    assert_eq!(fake.engine.running_kernel(), running, "asked anew");
+}
+
+#[test]
 fn a_vcpus_stack_is_shown_from_slots_and_through_trampolines() {
     let fake = Fake::with_orc();
     assert_eq!(fake.stack_at(WORK, STACK, KERNEL_CS), ["work+0x0", "caller+0x5", "far_off+0x3"]);

@@ -1,0 +1,103 @@
+//! Snapshots: the whole machine to a file.
+
+use std::path::Path;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use super::{ControlError, Vm};
+use crate::new_file::NewFile;
+use crate::snapshot::{self, Chips, SnapshotError, SnapshotMeta, SnapshotProgress};
+use crate::vcpu::Command;
+
+impl Vm {
+    /// Writes the whole machine to `path`; a running guest is paused meanwhile. The file is there when all of it is on
+    /// the disk, in place of a regular file that was there; nothing else is replaced.
+    ///
+    /// # Errors
+    /// [`ControlError`]; the guest goes on as before. [`ControlError::Held`] when a hook holds it, also one
+    /// that does so meanwhile: it stays paused then.
+    pub fn snapshot(&self, path: &Path) -> Result<(), ControlError> {
+        self.snapshot_if(path, &Arc::default(), || Some(())).map(drop)
+    }
+
+    /// As [`Self::snapshot`], where `permit` allows it; `false` where it does not. It is asked when the vCPUs
+    /// are out of the guest, and what it gives is kept until they may run again: a lock that is taken so,
+    /// and not around this call, may also be taken by a hook's [`ExitHook::reset`]. `progress` is shown by
+    /// [`Self::snapshot_progress`] meanwhile, and may end it.
+    ///
+    /// # Errors
+    /// As [`Self::snapshot`]; [`SnapshotError::Ended`].
+    pub fn snapshot_if<G>(
+        &self,
+        path: &Path,
+        progress: &Arc<SnapshotProgress>,
+        permit: impl FnOnce() -> Option<G>,
+    ) -> Result<bool, ControlError> {
+        let control = self.lock();
+        progress.check()?;
+        let was_running = self.pause_locked()?;
+        if !self.held().is_empty() {
+            return Err(ControlError::Held);
+        }
+        *self.writing() = Some(Arc::clone(progress));
+        let written = permit().map(|_permit| self.write_snapshot(path, progress));
+        let resumed = if was_running { self.resume_locked() } else { Ok(()) };
+        // The guest need not wait for the disk.
+        drop(control);
+        let named = resumed.and_then(|()| finish_snapshot(written.transpose()?, progress));
+        let mut writing = self.writing();
+        // Another may have begun.
+        if writing.as_ref().is_some_and(|writing| Arc::ptr_eq(writing, progress)) {
+            *writing = None;
+        }
+        named
+    }
+
+    /// The snapshot that is being written, until its file is there or it has failed. Waits for nothing.
+    #[must_use]
+    pub fn snapshot_progress(&self) -> Option<Arc<SnapshotProgress>> {
+        self.writing().clone()
+    }
+
+    /// Locked for moments only.
+    fn writing(&self) -> MutexGuard<'_, Option<Arc<SnapshotProgress>>> {
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_snapshot(
+        &self,
+        path: &Path,
+        progress: &SnapshotProgress,
+    ) -> Result<NewFile, ControlError> {
+        // In the direction of interrupts: an edge between two steps is then in the later one, and
+        // at worst comes twice.
+        let serial = [self.serial[0].snapshot(), self.serial[1].snapshot()];
+        let chips = Chips::save(&self.fd)?;
+        let mut vcpus = Vec::new();
+        for vcpu in self.vcpus() {
+            vcpus.push(*vcpu.ask(Command::Save)?);
+        }
+        let meta = SnapshotMeta {
+            config: self.config.clone(),
+            time: self.clock.now(),
+            tsc_khz: self.clock.khz(),
+            hidden_base: self.machine.hidden.base(),
+            vcpus,
+            serial,
+            chips,
+            clock: self.fd.get_clock()?,
+        };
+        Ok(snapshot::write(path, progress, &meta, &self.machine.ram, &self.machine.hidden)?)
+    }
+}
+
+/// Gives a snapshot's file its name; `false` where there is none.
+fn finish_snapshot(
+    written: Option<NewFile>,
+    progress: &SnapshotProgress,
+) -> Result<bool, ControlError> {
+    let Some(file) = written else { return Ok(false) };
+    file.sync().map_err(SnapshotError::from)?;
+    progress.check()?;
+    file.finish(true).map_err(SnapshotError::from)?;
+    Ok(true)
+}
