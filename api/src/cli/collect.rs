@@ -1,4 +1,5 @@
-//! A probe of a command's own, which counts hits in a histogram until it is time, and goes in every way of ending.
+//! A command's own probe: counts hits in a histogram until it is time, and goes in every way of
+//! ending.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -67,7 +68,7 @@ pub(super) struct Entry {
     pub(super) hits: u64,
 }
 
-/// What the hits of an entry have in common.
+/// A value that all hits of an entry have.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Key {
@@ -79,7 +80,7 @@ pub(super) enum Key {
     Stack(Vec<StackFrame>),
 }
 
-/// What was collected.
+/// The histogram, and the hits that are not in it.
 pub(super) struct Collected {
     pub(super) histogram: Histogram,
     /// As the service sent it, with the two counts below.
@@ -120,8 +121,9 @@ pub(super) fn definition(text: &str) -> Result<ProbeDefinition, CliError> {
     read_line(line)
 }
 
-/// Registers a probe, counts its hits by the keys that `wanted` gives until it is time or a signal comes, and removes
-/// it. `wanted` is asked again with the fields that are no numbers, until the service takes what it gives.
+/// Registers a probe, counts its hits by the keys of `wanted` until it is time or a signal comes, and
+/// removes it. `wanted` is called with the fields that are known to be no numbers, until the service
+/// takes its keys.
 ///
 /// # Errors
 /// [`CliError`]; the probe is removed all the same.

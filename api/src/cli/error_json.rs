@@ -1,4 +1,4 @@
-//! Errors for programs (`--json`): one line of JSON, with the members of the API's problem documents.
+//! Errors for programs (`--json`): one line of JSON, with the members of problem documents.
 
 use std::error::Error;
 use std::ffi::OsString;

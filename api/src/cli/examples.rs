@@ -5,9 +5,9 @@ use clap::{CommandFactory, Parser};
 
 use super::Cli;
 
-/// What ends a command in a shell's line.
+/// Words that end a command in a shell's line.
 const OPERATORS: [&str; 6] = ["|", "||", "&&", ";", "&", "do"];
-/// What may stand before a command.
+/// Words that may stand before a command.
 const BEFORE: [&str; 4] = ["until", "while", "if", "sudo"];
 const REDIRECTIONS: [&str; 4] = [">", ">>", "<", "2>"];
 

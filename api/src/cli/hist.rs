@@ -47,7 +47,7 @@ return probe could not follow.";
 pub(super) struct HistArgs {
     /// A function, or a definition as `probe add` takes it; `if FILTER` may follow
     definition: String,
-    /// What to count by, at most three
+    /// Values to count by, at most three
     #[arg(value_name = "KEY", default_value = "comm", num_args = 1..=KEYS_MAX)]
     keys: Vec<String>,
     /// Count each number apart

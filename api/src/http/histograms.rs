@@ -20,7 +20,8 @@ pub(crate) fn routes(engine: Arc<Engine>) -> Router {
 
 /// The histograms of an event, in the order in which they were set.
 ///
-/// The tracer's triggers `hist` (`/v1/tracefs/events/GROUP/EVENT/trigger`) set them. All hits until now are in them.
+/// The tracer's triggers `hist` (`/v1/tracefs/events/GROUP/EVENT/trigger`) set them. They have all
+/// hits until now.
 #[utoipa::path(get, path = "/v1/probes/{group}/{event}/histograms", tag = "probes",
     operation_id = "list_histograms",
     params(Name),

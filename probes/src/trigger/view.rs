@@ -54,7 +54,8 @@ pub enum HistogramValue {
     Range(u64, u64),
     /// A task by name and number (`.execname`).
     Task(String, u32),
-    /// Text, also a symbol, hexadecimal digits, `(fault)`, and `negative`: all such numbers, of `.log2`.
+    /// Text; also symbols, hexadecimal digits, `(fault)`, and `negative` for all negative numbers of
+    /// `.log2`.
     Text(String),
     /// A back-trace, the probed place first.
     Stack(Vec<StackFrame>),
@@ -135,7 +136,7 @@ impl Found {
         }
     }
 
-    /// The numbers above half of a power of two and not above it: of the power 0, those are 0 and 1.
+    /// The numbers above half of a power of two and not above it; of the power 0, 0 and 1.
     fn power(&self, power: u64) -> HistogramValue {
         let below =
             |power: u64| u32::try_from(power).ok().and_then(|power| 1_u64.checked_shl(power));

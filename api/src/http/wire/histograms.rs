@@ -12,10 +12,10 @@ pub struct Histogram<'a> {
     /// Its line in the tracer's file `trigger`.
     #[schema(example = "hist:keys=count.log2:vals=hitcount:sort=count:size=2048 [active]")]
     pub trigger: &'a str,
-    /// What hits are told apart by, each with its modifier.
+    /// Fields whose values make the entries, each with its modifier.
     #[schema(example = json!(["count.log2"]))]
     pub keys: &'a [String],
-    /// What is summed up, each with its modifier.
+    /// Fields that are summed up, each with its modifier.
     #[schema(example = json!(["count"]))]
     pub values: &'a [String],
     /// Hits that were counted, `dropped` ones among them.
@@ -47,7 +47,7 @@ pub enum HistogramNumber {
     Signed(i64),
 }
 
-/// What the hits of an entry have in common.
+/// A value that all hits of an entry have.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum HistogramKey<'a> {
@@ -67,7 +67,8 @@ pub enum HistogramKey<'a> {
         /// Its number.
         pid: u32,
     },
-    /// Text; also symbols, hexadecimal digits, `(fault)`, and `negative` for all negative numbers of `.log2`.
+    /// Text; also symbols, hexadecimal digits, `(fault)`, and `negative` for all negative numbers of
+    /// `.log2`.
     Text(&'a str),
     /// A back-trace, the probed place first.
     Stack(Vec<StackFrame<'a>>),
