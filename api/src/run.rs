@@ -18,6 +18,7 @@ use crate::log::{self, say};
 use crate::service::{
     Closing, ListenError, Listeners, Service, ServiceConfig, Source, StartError, progress, serve,
 };
+use crate::token_file::{self, TokenFileError};
 
 /// The token of TCP clients, when no file holds it.
 const TOKEN_ENV: &str = "EXOPROBE_TOKEN";
@@ -91,7 +92,8 @@ pub struct RunArgs {
     /// TCP address to listen on as well; clients then need the token
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<SocketAddr>,
-    /// File that holds the token of TCP clients [default: environment variable EXOPROBE_TOKEN]
+    /// File of mode 0600 that holds the token of TCP clients, at least 16 characters [default: environment variable
+    /// EXOPROBE_TOKEN]
     #[arg(long, value_name = "PATH", requires = "listen")]
     pub token_file: Option<PathBuf>,
     /// Probe to register before the guest runs its first instruction; may be given several times
@@ -134,14 +136,9 @@ pub enum RunError {
         /// Why.
         source: TokenError,
     },
-    /// The token's file cannot be read.
-    #[error("cannot read the token file {path}: {source}")]
-    TokenFile {
-        /// The file.
-        path: PathBuf,
-        /// What the host said.
-        source: std::io::Error,
-    },
+    /// The token's file cannot be used.
+    #[error(transparent)]
+    TokenFile(#[from] TokenFileError),
     /// The host refused threads, signals or the like.
     #[error("cannot start the service: {0}")]
     Io(#[from] std::io::Error),
@@ -367,11 +364,7 @@ fn definition(line: &str) -> Result<ProbeDefinition, String> {
 
 fn token(file: Option<&Path>) -> Result<Token, RunError> {
     let (text, from) = match file {
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|source| RunError::TokenFile { path: path.to_owned(), source })?;
-            (text, path.display().to_string())
-        }
+        Some(path) => (token_file::read(path)?, path.display().to_string()),
         None => (std::env::var(TOKEN_ENV).map_err(|_| RunError::NoToken)?, TOKEN_ENV.to_owned()),
     };
     Token::new(&text).map_err(|source| RunError::Token { from, source })

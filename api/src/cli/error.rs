@@ -9,6 +9,7 @@ use super::format::{caret, printable};
 use crate::client::{ClientError, Problem, Target, TargetError};
 use crate::mount::MountError;
 use crate::run::RunError;
+use crate::token_file::TokenFileError;
 
 const USAGE: u8 = 2;
 const NO_ANSWER: u8 = 3;
@@ -78,6 +79,9 @@ pub(super) enum CliError {
         /// What is wrong with it.
         source: TargetError,
     },
+    /// The token's file cannot be used.
+    #[error(transparent)]
+    TokenFile(#[from] TokenFileError),
     /// A file could not be read.
     #[error("cannot read {path}: {source}")]
     File {

@@ -93,7 +93,7 @@ impl EventsQuery {
 
 /// Events: hits of probes, in order.
 ///
-/// NDJSON, an event a line, or server-sent events where `Accept` asks for them (`id`: the sequence
+/// NDJSON, an event a line (an empty line every 15 s without one shows that the service is there), or server-sent events where `Accept` asks for them (`id`: the sequence
 /// number, `event`: hit; resumable with `Last-Event-ID`). Where events were gone before this reader
 /// got to them, a line or an event `lost` says how many.
 #[utoipa::path(get, path = "/v1/events", tag = "events",
@@ -124,13 +124,14 @@ pub(crate) async fn events(
     let from = resumed.or(from);
     if query.follow.unwrap_or(as_sse) {
         let pages = follow(&api, from, query.limit, selection);
-        return Ok(if as_sse { sse_response(pages) } else { ndjson_response(pages) });
+        return Ok(if as_sse { sse_response(pages) } else { ndjson_response(pages, KEEP_ALIVE) });
     }
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
     let page = blocking(move || read(&api.engine, from, limit, &selection)).await?;
     let next = HeaderValue::from(page.next);
     let pages = stream::iter([page]);
-    let mut response = if as_sse { sse_response(pages) } else { ndjson_response(pages) };
+    let mut response =
+        if as_sse { sse_response(pages) } else { ndjson_response(pages, KEEP_ALIVE) };
     response.headers_mut().insert(NEXT, next);
     Ok(response)
 }
@@ -216,8 +217,20 @@ fn lost(page: &EventPage) -> Option<Lost> {
     (page.lost > 0).then_some(Lost { lost: page.lost, next: page.start })
 }
 
-fn ndjson_response(pages: impl Stream<Item = EventPage> + Send + 'static) -> Response {
-    let body = pages.map(|page| ndjson(&page).map(Bytes::from));
+/// Lines of JSON. While no page comes, a line with nothing in it shows every `keep_alive` that the
+/// service is there.
+fn ndjson_response(
+    pages: impl Stream<Item = EventPage> + Send + 'static,
+    keep_alive: Duration,
+) -> Response {
+    let pages = Box::pin(pages);
+    let body = stream::unfold(pages, move |mut pages| async move {
+        let text = match tokio::time::timeout(keep_alive, pages.next()).await {
+            Ok(page) => ndjson(&page?).map(Bytes::from),
+            Err(_) => Ok(Bytes::from_static(b"\n")),
+        };
+        Some((text, pages))
+    });
     ([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(body)).into_response()
 }
 
@@ -285,6 +298,17 @@ mod tests {
         assert!(lines[1].starts_with(r#"{"seq":7,"#), "{}", lines[1]);
         assert_eq!(lines.len(), 3);
         assert_eq!(ndjson(&page(0)).unwrap().iter().filter(|b| **b == b'\n').count(), 2);
+    }
+
+    #[tokio::test]
+    async fn lines_without_events_keep_the_connection_alive() {
+        let pages = stream::iter([page(0)]).chain(stream::pending());
+        let response = ndjson_response(pages, Duration::from_millis(1));
+        let mut body = response.into_body().into_data_stream();
+        assert!(body.next().await.unwrap().unwrap().starts_with(b"{"));
+        for _ in 0..3 {
+            assert_eq!(body.next().await.unwrap().unwrap(), "\n");
+        }
     }
 
     #[tokio::test]

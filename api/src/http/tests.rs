@@ -1,6 +1,7 @@
 //! The routes that need no machine, against an engine whose guest never gets past booting.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -412,14 +413,16 @@ async fn followers_end_with_the_service() {
 
 #[tokio::test]
 async fn tcp_clients_need_the_token_everywhere() {
-    let app = with_token(app().0, Token::new("s3cret").unwrap());
+    let app = with_token(app().0, Token::new("s3cret-s3cret-s3cret").unwrap(), Duration::ZERO);
     for uri in ["/v1/probes", "/v1/openapi.json", "/nothing"] {
         let response = app.clone().oneshot(request(Method::GET, uri, JSON, "")).await.unwrap();
         assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{uri}");
         assert_eq!(response.headers()[header::WWW_AUTHENTICATE], "Bearer");
         assert_eq!(response.headers()[header::CONTENT_TYPE], PROBLEM_JSON);
         let mut admitted = request(Method::GET, uri, JSON, "");
-        admitted.headers_mut().insert("authorization", "Bearer s3cret".parse().unwrap());
+        admitted
+            .headers_mut()
+            .insert("authorization", "Bearer s3cret-s3cret-s3cret".parse().unwrap());
         let response = app.clone().oneshot(admitted).await.unwrap();
         assert_ne!(response.status(), StatusCode::UNAUTHORIZED, "{uri}");
     }

@@ -1,5 +1,7 @@
 //! One guest, its probe engine, and the threads that carry its output to clients.
 
+mod connections;
+mod descriptors;
 mod files;
 mod listen;
 pub(crate) mod progress;
