@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use exoprobe_probes::{DEFAULT_EVENTS, ProbeDefinition, parse_line};
+use exoprobe_probes::{EventLimits, ProbeDefinition, parse_line};
 use exoprobe_vmm::{DEFAULT_KVM, StopReason, StopRecord, Vm, VmConfig, with_kernel_words};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -22,6 +22,8 @@ use crate::token_file::{self, TokenFileError};
 
 /// The token of TCP clients, when no file holds it.
 const TOKEN_ENV: &str = "EXOPROBE_TOKEN";
+/// Largest `--events-memory`.
+const EVENTS_MIB_MAX: u64 = 1 << 16;
 /// How soon the end of the guest is seen.
 const STOP_POLL: Duration = Duration::from_millis(250);
 /// Messages about stops of the guest, which boots again.
@@ -100,8 +102,11 @@ pub struct RunArgs {
     #[arg(long = "probe", value_name = "DEFINITION", value_parser = definition)]
     pub probes: Vec<ProbeDefinition>,
     /// Events kept for readers
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_EVENTS, value_parser = events_kept)]
+    #[arg(long, value_name = "N", default_value_t = EventLimits::DEFAULT_COUNT, value_parser = events_kept)]
     pub events: usize,
+    /// Memory for the events kept for readers, in MiB; the oldest go when they take more
+    #[arg(long, value_name = "MIB", default_value_t = EventLimits::DEFAULT_MIB as u64, value_parser = clap::value_parser!(u64).range(1..=EVENTS_MIB_MAX))]
+    pub events_memory: u64,
     /// KVM device
     #[arg(long, value_name = "PATH", default_value = DEFAULT_KVM, hide_short_help = true)]
     pub kvm: PathBuf,
@@ -343,6 +348,7 @@ fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
             vcpus: args.vcpus,
         }),
     };
+    let bytes = usize::try_from(args.events_memory << 20).unwrap_or(usize::MAX);
     Ok(ServiceConfig {
         source,
         symbols: args.symbols.clone(),
@@ -350,7 +356,7 @@ fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
         debug_info: args.debug_info.clone(),
         kvm: args.kvm.clone(),
         probes: args.probes.clone(),
-        events: args.events,
+        events: EventLimits { count: args.events, bytes },
     })
 }
 

@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use exoprobe_probes::{Engine, EventPage, EventSelection};
+use exoprobe_probes::{Bounds, Engine, EventPage, EventSelection};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Deserialize;
 use tokio::sync::watch;
@@ -30,10 +30,12 @@ const NEXT: HeaderName = HeaderName::from_static("exoprobe-next");
 const LAST_EVENT_ID: &str = "last-event-id";
 /// Events given at once unless the client says.
 const DEFAULT_LIMIT: usize = 1000;
-/// Most events of one answer that does not follow: it is made in memory.
+/// Most events of one answer that does not follow.
 const MAX_LIMIT: usize = 10_000;
-/// Events a follower is given at once: what waits for a slow client is no more than this.
+/// Events made into text at once: what waits for a slow client is no more than this,
 const PAGE: usize = 256;
+/// nor events that take more memory than this and one more event, in bytes.
+const PAGE_BYTES: usize = 256 << 10;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Clone)]
@@ -127,9 +129,9 @@ pub(crate) async fn events(
         return Ok(if as_sse { sse_response(pages) } else { ndjson_response(pages, KEEP_ALIVE) });
     }
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
-    let page = blocking(move || read(&api.engine, from, limit, &selection)).await?;
-    let next = HeaderValue::from(page.next);
-    let pages = stream::iter([page]);
+    let pages = Pages::new(&api.engine, from, limit, selection);
+    let next = HeaderValue::from(pages.end);
+    let pages = stream::unfold(pages, Pages::next);
     let mut response =
         if as_sse { sse_response(pages) } else { ndjson_response(pages, KEEP_ALIVE) };
     response.headers_mut().insert(NEXT, next);
@@ -157,10 +159,53 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     number.map(Some).ok_or_else(|| Problem::malformed("Last-Event-ID is no sequence number"))
 }
 
-/// A page; who does not say where to start has lost nothing.
-fn read(engine: &Engine, from: Option<u64>, max: usize, selection: &EventSelection) -> EventPage {
-    let page = engine.events().read_selected(from.unwrap_or(0), max, selection);
+/// A page; a reader that does not say where to start has lost nothing.
+fn read(
+    engine: &Engine,
+    from: Option<u64>,
+    bounds: Bounds,
+    selection: &EventSelection,
+) -> EventPage {
+    let page = engine.events().read_part(from.unwrap_or(0), bounds, selection);
     EventPage { lost: if from.is_some() { page.lost } else { 0 }, ..page }
+}
+
+/// The events that there were when a client asked, part by part.
+struct Pages {
+    engine: Arc<Engine>,
+    /// Where to go on; `None` before the first page of a reader that did not say.
+    from: Option<u64>,
+    /// Sequence number to end before.
+    end: u64,
+    /// Most events that are left.
+    left: usize,
+    selection: EventSelection,
+}
+
+impl Pages {
+    fn new(
+        engine: &Arc<Engine>,
+        from: Option<u64>,
+        left: usize,
+        selection: EventSelection,
+    ) -> Self {
+        let end = engine.events().end_of(from.unwrap_or(0), left, &selection);
+        Self { engine: Arc::clone(engine), from, end, left, selection }
+    }
+
+    /// The next page that holds something.
+    async fn next(mut self) -> Option<(EventPage, Self)> {
+        while self.left > 0 && self.from.is_none_or(|from| from < self.end) {
+            let bounds = Bounds { events: self.left.min(PAGE), bytes: PAGE_BYTES, end: self.end };
+            let page = read(&self.engine, self.from, bounds, &self.selection);
+            self.from = Some(page.next);
+            self.left -= page.events.len();
+            if !page.events.is_empty() || page.lost > 0 {
+                return Some((page, self));
+            }
+        }
+        None
+    }
 }
 
 fn follow(
@@ -202,7 +247,8 @@ impl Follower {
             }
             // Before reading, so that no event after it is missed.
             self.latest.mark_unchanged();
-            let page = read(&self.engine, self.from, max, &self.selection);
+            let bounds = Bounds { events: max, bytes: PAGE_BYTES, ..Bounds::default() };
+            let page = read(&self.engine, self.from, bounds, &self.selection);
             self.from = Some(page.next);
             if !page.events.is_empty() || page.lost > 0 {
                 self.left = self.left.map(|left| left - page.events.len());

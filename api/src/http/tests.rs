@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, Response, StatusCode, header};
 use exoprobe_introspect::{SourceLines, SymbolTable};
-use exoprobe_probes::{Engine, Given, Guest};
+use exoprobe_probes::{Engine, EventLimits, Given, Guest};
 use exoprobe_vmm::memory::ram_ranges;
 use exoprobe_vmm::{GuestClock, GuestRam, HiddenMemory, Registers, VcpuError, kvm_sregs};
 use serde_json::{Value, json};
@@ -72,7 +72,12 @@ fn app_with(
     let hidden = HiddenMemory::new(&ram).unwrap();
     let guest = Arc::new(BootingGuest { ram, hidden });
     let given = Given { symbols: Some(symbols), ..Given::default() };
-    let engine = Arc::new(Engine::new(guest, GuestClock::default(), given, 16));
+    let engine = Arc::new(Engine::new(
+        guest,
+        GuestClock::default(),
+        given,
+        EventLimits { count: 16, ..EventLimits::default() },
+    ));
     let end = watch::Sender::new(false);
     let tracer = Arc::new(Tracer::new(Arc::clone(&engine), 1));
     let code = CodeApi { engine, lines };

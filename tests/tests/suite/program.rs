@@ -32,7 +32,7 @@ pub(crate) const CASES: &[Case] = cases![
 ];
 
 /// Open files that a service may have which is to run out of them.
-const FEW_DESCRIPTORS: u32 = 256;
+const FEW_DESCRIPTORS: u32 = 128;
 
 fn snapshot() -> String {
     TestGuest::snapshot(1).to_str().unwrap().to_owned()
@@ -294,7 +294,7 @@ fn silent_tcp_clients_take_nothing_from_the_unix_socket() {
     let address = service.tcp_address();
     // Until the socket's queue is full as well: connecting takes as long as the service wants then.
     let target = address.parse().unwrap();
-    let connect = |_| TcpStream::connect_timeout(&target, Duration::from_millis(500)).ok();
+    let connect = |_| TcpStream::connect_timeout(&target, Duration::from_secs(5)).ok();
     let silent: Vec<TcpStream> = (0..2 * FEW_DESCRIPTORS).map_while(connect).collect();
     assert!(silent.len() > FEW_DESCRIPTORS as usize / 2, "only {}", silent.len());
     for _ in 0..10 {
