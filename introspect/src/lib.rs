@@ -30,7 +30,7 @@ pub use extable::{ExceptionTable, ExtableError, Fixup};
 pub use image::MemoryImage;
 pub use kallsyms::KallsymsError;
 pub use kernel_image::KernelImage;
-pub use lines::{LinesError, SourceLines, SourceLocation, SourcePlace};
+pub use lines::{LineError, LinesError, SourceLines, SourceLocation, SourcePlace};
 pub use modules::{Module, ModuleError, ModuleLayout, ModuleState, NoModules};
 pub use symbols::glob::matches as glob_matches;
 pub use symbols::{

@@ -3,16 +3,20 @@
 //!
 //! | pages     | mapped as          | holds |
 //! |-----------|--------------------|-------|
-//! | 0         | not mapped         | the page table for all the others |
+//! | 0         | not mapped         | nothing |
 //! | 1         | read, execute      | the VMM's own stubs (`stub`) |
 //! | 2 to 5    | read, execute      | trampolines: an int3 in each byte |
 //! | 6 to 127  | read, execute      | code window: slots of probes |
 //! | 128 to 255| read, execute      | detour window: code of optimized probes |
-//! | 256 to 494| read, write        | data window: what that code counts and records |
-//! | 495       | not mapped         | the page table that a user half of the guest's tables gets: page 1 alone |
+//! | 256 to 495| read, write        | data window: what that code counts and records |
 //! | 496 to 511| read, write        | where the rings begin |
 //!
 //! The rings go on in the next 4 MiB, mapped by entries of their own when they are wanted: read, write.
+//!
+//! The page tables of hidden memory are in the guest's RAM, at [`HIDDEN_TABLES`]: one for all pages, and one
+//! for page 1 alone, which a user half of the guest's tables gets. A kernel that walks its own tables
+//! (CONFIG_DEBUG_WX, /sys/kernel/debug/page_tables) reads each table through its direct map, which has nothing
+//! but RAM.
 //!
 //! The guest can, as kernel, rewrite its tables; so the entry is checked before each use.
 
@@ -22,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vm_memory::{Bytes, GuestAddress, GuestRegionMmap, MmapRegion, VolatileMemory};
 
 use crate::addr::{Gpa, Gva};
-use crate::layout::{HIDDEN_GVA, HIDDEN_SIZE, RINGS_SIZE};
+use crate::layout::{HIDDEN_GVA, HIDDEN_SIZE, HIDDEN_TABLES, RINGS_SIZE};
 use crate::memory::{GuestRam, MemoryError, OutsideMemory, to_usize};
 use crate::paging::{
     self, PAGE_SIZE, PAGE_SIZE_2M, PTE_ACCESSED, PTE_ADDR_MASK, PTE_DIRTY, PTE_LARGE,
@@ -35,11 +39,13 @@ const STUB_PAGE: u64 = 1;
 const TRAMPOLINE_PAGES: Range<u64> = 2..6;
 const CODE_PAGES: Range<u64> = 6..128;
 const DETOUR_PAGES: Range<u64> = 128..256;
-const DATA_PAGES: Range<u64> = 256..495;
-const USER_TABLE_PAGE: u64 = 495;
+const DATA_PAGES: Range<u64> = 256..496;
 /// The rings' first pages: what a ring needs besides a power of two of bytes.
 const RING_PAGES: Range<u64> = 496..512;
 const NOT_MAPPED: u64 = 0;
+/// The page table that maps all pages, and the one for user halves: page 1 alone.
+const TABLE: Gpa = HIDDEN_TABLES;
+const USER_TABLE: Gpa = Gpa(HIDDEN_TABLES.0 + PAGE_SIZE);
 /// What tells the user half of a pair of roots from the kernel's (PTI_USER_PGTABLE_BIT of Linux).
 const USER_HALF: u64 = PAGE_SIZE;
 const INT3: u8 = 0xcc;
@@ -120,7 +126,7 @@ pub struct HiddenMemory {
 const REGION: u64 = HIDDEN_SIZE + RINGS_SIZE;
 
 impl HiddenMemory {
-    /// Reserves the region above `ram`, builds its page tables and fills its trampolines. Pages cost memory when touched.
+    /// Reserves the region above `ram` and fills its trampolines. Pages cost memory when touched.
     ///
     /// # Errors
     /// [`MemoryError`] when the host cannot map 6 MiB.
@@ -132,28 +138,31 @@ impl HiddenMemory {
             GuestRegionMmap::new(mapping, GuestAddress(gpa.0)).ok_or(MemoryError::Wraps(gpa))?;
         let (base, has_rings) = (AtomicU64::new(NOT_MAPPED), AtomicBool::new(false));
         let hidden = Self { region, gpa, base, has_rings };
-        hidden.build_page_tables();
         hidden.fill_trampolines();
         Ok(hidden)
     }
 
-    /// Makes the region as new, but for what is in the rings: all zero but its page tables and trampolines, and
-    /// not mapped. The guest must be at power-on: nothing of it may lead here any more.
+    /// Makes the region as new, but for what is in the rings: all zero but its trampolines, and not mapped. The guest must be at power-on: nothing of it may lead here any more.
     pub(crate) fn reset(&self) {
         self.restore_base(None);
         self.write(0, &vec![0; to_usize(HIDDEN_SIZE)]);
-        self.build_page_tables();
         self.fill_trampolines();
     }
 
-    fn build_page_tables(&self) {
-        for page in (STUB_PAGE..USER_TABLE_PAGE).chain(RING_PAGES) {
+    /// Writes the page table of all pages.
+    fn write_table(&self, ram: &GuestRam) -> Result<(), OutsideMemory> {
+        for page in STUB_PAGE..RING_PAGES.end {
             let is_data = page >= DATA_PAGES.start;
             let kind = if is_data { PTE_WRITE | PTE_NO_EXECUTE | PTE_DIRTY } else { 0 };
-            self.write(page * 8, &(self.page_entry(page) | PTE_GLOBAL | kind).to_le_bytes());
+            let entry = self.page_entry(page) | PTE_GLOBAL | kind;
+            ram.store_u64(Gpa(TABLE.0 + page * 8), entry)?;
         }
-        let user = USER_TABLE_PAGE * PAGE_SIZE + STUB_PAGE * 8;
-        self.write(user, &self.page_entry(STUB_PAGE).to_le_bytes());
+        Ok(())
+    }
+
+    /// Writes the page table of user halves.
+    fn write_user_table(&self, ram: &GuestRam) -> Result<(), OutsideMemory> {
+        ram.store_u64(Gpa(USER_TABLE.0 + STUB_PAGE * 8), self.page_entry(STUB_PAGE))
     }
 
     fn page_entry(&self, page: u64) -> u64 {
@@ -189,8 +198,8 @@ impl HiddenMemory {
         self.base.store(base.map_or(NOT_MAPPED, |gva| gva.0), Ordering::Release);
     }
 
-    fn entry(&self) -> u64 {
-        self.gpa.0 | PTE_PRESENT | PTE_WRITE | PTE_ACCESSED
+    fn entry() -> u64 {
+        TABLE.0 | PTE_PRESENT | PTE_WRITE | PTE_ACCESSED
     }
 
     /// Maps the region at [`HIDDEN_GVA`] by one entry of the guest's own page directory, once; later calls check that
@@ -198,7 +207,7 @@ impl HiddenMemory {
     /// changes the guest: only for a probe, or a quirk of the host.
     ///
     /// # Errors
-    /// [`HiddenError`]; nothing was written to the guest then.
+    /// [`HiddenError`]; the guest's directory is as it was then.
     pub fn map(&self, ram: &GuestRam, mode: PagingMode) -> Result<Gva, HiddenError> {
         if let Some(base) = self.base() {
             let at = directory_entry(ram, mode, base)?;
@@ -206,8 +215,11 @@ impl HiddenMemory {
         }
         let at = directory_entry(ram, mode, HIDDEN_GVA)?;
         match load(ram, at)? {
-            0 => ram.store_u64(at, self.entry())?,
-            now if is_entry(now, self.entry()) => {}
+            0 => {
+                self.write_table(ram)?;
+                ram.store_u64(at, Self::entry())?;
+            }
+            now if is_entry(now, Self::entry()) => {}
             now => return Err(HiddenError::Taken { gva: HIDDEN_GVA, now }),
         }
         self.base.store(HIDDEN_GVA.0, Ordering::Release);
@@ -216,7 +228,7 @@ impl HiddenMemory {
 
     fn check(&self, ram: &GuestRam, at: Gpa, gva: Gva) -> Result<Gva, HiddenError> {
         let now = load(ram, at)?;
-        if is_entry(now, self.entry()) {
+        if is_entry(now, Self::entry()) {
             Ok(gva)
         } else {
             Err(HiddenError::Overwritten { gva, now })
@@ -274,17 +286,18 @@ impl HiddenMemory {
         let at = directory_entry(ram, user, base).map_err(HiddenError::UserTables)?;
         let now = load(ram, at)?;
         // The kernel's own directory: the tables are those of two processes, by chance side by side.
-        if at == directory_entry(ram, mode, base)? || is_entry(now, self.user_entry()) {
+        if at == directory_entry(ram, mode, base)? || is_entry(now, Self::user_entry()) {
             return Ok(());
         }
         if now != 0 {
             return Err(HiddenError::Overwritten { gva: base, now });
         }
-        Ok(ram.store_u64(at, self.user_entry())?)
+        self.write_user_table(ram)?;
+        Ok(ram.store_u64(at, Self::user_entry())?)
     }
 
-    fn user_entry(&self) -> u64 {
-        self.page_entry(USER_TABLE_PAGE) | PTE_WRITE
+    fn user_entry() -> u64 {
+        USER_TABLE.0 | PTE_PRESENT | PTE_WRITE | PTE_ACCESSED
     }
 
     /// The VMM's own code page, once mapped.

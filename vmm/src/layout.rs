@@ -18,6 +18,11 @@ pub const CMDLINE_MAX: usize = 2048;
 pub const MP_TABLE: Gpa = Gpa(0x9_fc00);
 /// End of conventional RAM; the MP table above it is kept out of the e820 map's RAM.
 pub const LOW_RAM_END: Gpa = Gpa(0x9_fc00);
+/// Page tables of hidden memory, two pages: RAM in the hole of the video memory (0xa0000 to 0xbffff), which this
+/// machine has no device for. The e820 map leaves it out, and Linux takes nothing of it (trim_bios_range(),
+/// reserve_bios_regions()), but has the whole first MiB in its direct map (init_mem_mapping(): "the ISA range is
+/// always mapped regardless of memory holes"). It looks for tables of firmware from 0xc0000 on and below 0xa0000.
+pub const HIDDEN_TABLES: Gpa = Gpa(0xa_0000);
 /// Start of extended RAM: where kernels load.
 pub const HIGH_RAM_START: Gpa = Gpa(0x10_0000);
 /// Where RAM stops below 4 GiB: the APICs and KVM's own pages lie above.

@@ -131,9 +131,10 @@ impl GuestRam {
         for region in self.map.iter() {
             let flags = MAP_RAM | libc::MAP_FIXED;
             // SAFETY: the range is exactly one mapping that `self` owns, so no other mapping is replaced, and
-            // its owner unmaps the new one in its place. Nobody has a reference into it: all go through raw
-            // pointers, for which the memory stays readable and writable all the time (mmap(2) replaces it
-            // in one step), and KVM is told of the change by the host's kernel.
+            // its owner unmaps the new one in its place. Accesses go through raw pointers and atomics
+            // (`words`), for which the memory stays readable and writable all the time (mmap(2) replaces it
+            // in one step): to them the guest may have written zeros, as it may at any moment. KVM is told
+            // of the change by the host's kernel.
             let mapped = unsafe {
                 libc::mmap(region.as_ptr().cast(), region.size(), PROT_RAM, flags, -1, 0)
             };

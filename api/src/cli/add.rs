@@ -31,6 +31,7 @@ Examples:
   exoprobe probe add 'p:open do_sys_openat2 dfd filename:string' 'r:ret vfs_read $retval:s64'
   exoprobe probe add vfs_read 'p:cat do_sys_openat2 filename:string if comm == \"cat\"'
   exoprobe probe add --dry-run 'vfs_*'
+  exoprobe probe add 'p:line kernel/sys.c:950 %di'
   exoprobe probe add --count --return -12 'p:fail do_sys_openat2'
   exoprobe probe add -f probes.txt
   exoprobe probe add '{\"symbol_name\": \"vfs_read\", \"actions\": [{\"return\": \"-5\"}]}'
@@ -41,6 +42,8 @@ A definition is a line of kprobe_events:
   r[MAXACTIVE][:[GROUP/]EVENT] SYMBOL|0xADDR [[NAME=]VALUE[:TYPE] ...]   a return probe
 `if FILTER` may follow. A line that begins with a place is a kprobe: `vfs_read` is `p vfs_read`. A SYMBOL with `*` or
 `?` stands for all functions that match; those that cannot be probed are left out and listed with the reason.
+SYMBOL may be FILE:LINE where a file tells the kernel's source lines (`run --debug-info`): a probe for each copy of the
+line's code, inlined or not.
 VALUE is %REG, $stackN, $stack, $retval (return probes), @ADDR, +OFFS(VALUE) or -OFFS(VALUE); at a function's entry
 or return also the name of a parameter, where the kernel's types are known (`exoprobe types SYMBOL`).
 TYPE is u8 to u64, s8 to s64, x8 to x64 or, of what is in memory, string or ustring; x64 when absent, or what the
@@ -60,13 +63,13 @@ pub(super) struct AddArgs {
     /// How long to wait for text that is not there yet, as while the kernel boots
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     wait: u64,
-    /// Most functions that one pattern may match
+    /// Most functions that one pattern may match, and most copies of a line's code
     #[arg(long, value_name = "N", default_value_t = 1000)]
     max: usize,
     /// Add all that a pattern matches, or none when one is refused
     #[arg(long)]
     all_or_none: bool,
-    /// Print the definitions that patterns stand for, and add none
+    /// Print the definitions that patterns and source lines stand for, and add none
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]

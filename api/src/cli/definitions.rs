@@ -106,7 +106,7 @@ impl ActionArgs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) text: String,
-    /// The function that a pattern stood for.
+    /// The function or place that a pattern or a source line stood for.
     pub(super) matched: Option<String>,
 }
 
@@ -125,12 +125,25 @@ fn is_place(word: &str) -> bool {
     let is_kind = command.strip_prefix(['p', 'r']);
     let is_kind = is_kind.is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()));
     let begins = |c: char| c.is_ascii_alphanumeric() || "_*?".contains(c);
-    !is_kind && word.starts_with(begins) && !word.contains(':')
+    !is_kind && word.starts_with(begins) && (!word.contains(':') || is_source_line(word))
 }
 
-/// Whether a line's place is a pattern.
+/// Whether a place is `FILE:LINE`: no symbol's name begins with a digit.
+pub(super) fn is_source_line(place: &str) -> bool {
+    let parts = place.split_once(':').filter(|(file, _)| !file.is_empty());
+    parts
+        .is_some_and(|(_, line)| line.bytes().all(|byte| byte.is_ascii_digit()) && !line.is_empty())
+}
+
+/// Whether a line's place is a pattern, or a line of the source.
 pub(super) fn has_pattern(text: &str) -> bool {
-    definition_lines(text).any(|(_, line)| pattern_of(line).is_some())
+    definition_lines(text)
+        .any(|(_, line)| pattern_of(line).is_some() || source_line_of(line).is_some())
+}
+
+/// The source line that a definition's place is, and where it begins.
+fn source_line_of(line: &str) -> Option<(usize, &str)> {
+    words(line).nth(1).filter(|(_, place)| is_source_line(place))
 }
 
 /// The pattern of a line, and where it begins.
@@ -138,13 +151,27 @@ fn pattern_of(line: &str) -> Option<(usize, &str)> {
     words(line).nth(1).filter(|(_, place)| place.contains(['*', '?']))
 }
 
-/// The definitions of a text, with a line for each function that a pattern matches.
+/// The definitions of a text, with a line for each function that a pattern matches, and for each place that has
+/// code of a source line.
 ///
 /// # Errors
 /// [`CliError::Pattern`] where a pattern matches nothing, more than `max` functions, or has an event's name.
 pub(super) async fn expand(client: &Client, text: &str, max: usize) -> Result<Vec<Line>, CliError> {
     let mut lines = Vec::new();
     for (_, line) in definition_lines(text) {
+        if let Some((at, source)) = source_line_of(line) {
+            let (before, after) = (&line[..at], &line[at + source.len()..]);
+            let places = places(client, source).await?;
+            let definition = |place: &str| format!("{before}{place}{after}");
+            if places.len() > max {
+                let why = format!("{} places have code of it: --max allows {max}", places.len());
+                return Err(CliError::Pattern { pattern: source.to_owned(), why });
+            }
+            lines.extend(
+                places.into_iter().map(|p| Line { text: definition(&p), matched: Some(p) }),
+            );
+            continue;
+        }
         let Some((at, pattern)) = pattern_of(line) else {
             lines.push(Line { text: line.to_owned(), matched: None });
             continue;
@@ -170,6 +197,25 @@ pub(super) async fn expand(client: &Client, text: &str, max: usize) -> Result<Ve
         );
     }
     Ok(lines)
+}
+
+/// The places of the guest's kernel that have code of a source line, as `SYMBOL+OFFSET`.
+async fn places(client: &Client, line: &str) -> Result<Vec<String>, CliError> {
+    #[derive(Deserialize)]
+    struct Symbol {
+        name: String,
+        module: Option<String>,
+        offset: u64,
+    }
+    let path = ApiPath::new(&["symbols"]).query("line", line).query("limit", SYMBOLS_MAX);
+    let answer = client.get(&path).await?;
+    let symbols: Vec<Symbol> = serde_json::from_slice(&answer).map_err(ClientError::from)?;
+    let place = |Symbol { name, module, offset }| {
+        let module = module.map(|module| format!("{module}:")).unwrap_or_default();
+        let offset = if offset == 0 { String::new() } else { format!("+{offset}") };
+        format!("{module}{name}{offset}")
+    };
+    Ok(symbols.into_iter().map(place).collect())
 }
 
 /// The functions of the guest's kernel whose names match, each once.
@@ -202,6 +248,19 @@ mod tests {
             "p vfs_read\np:e f\n r10 f\n# c\np pick if common_pid == 1\n-:e\np 0x10 %di\nr g\n";
         assert_eq!(with_kinds(text), expected);
         assert!(has_pattern("p vfs_*\n") && !has_pattern("p f x=*\n"));
+    }
+
+    #[test]
+    fn a_place_with_a_number_after_a_colon_is_a_source_line() {
+        let source = |place: &str| {
+            (is_source_line(place), has_pattern(&format!("p:e {place}")), with_kinds(place))
+        };
+        for place in ["kernel/sys.c:950", "a.c:1"] {
+            assert_eq!(source(place), (true, true, format!("p {place}\n")), "{place}");
+        }
+        for place in ["ext4:read", "f+1", "sys.c:", ":12", "a:1x", "a:b:1"] {
+            assert!(!is_source_line(place), "{place}");
+        }
     }
 
     #[test]

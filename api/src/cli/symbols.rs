@@ -4,6 +4,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use super::Context;
+use super::definitions::is_source_line;
 use super::error::CliError;
 use super::format::{Column, printable, table};
 use crate::client::ApiPath;
@@ -15,13 +16,15 @@ Examples:
   exoprobe symbols 'vfs_*' --limit 20
   exoprobe symbols 'ext4:*read*'
   exoprobe symbols 0xffffffff81000010
+  exoprobe symbols kernel/sys.c:950
   exoprobe --json symbols '*_openat*'";
 
 /// Arguments of `symbols`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct SymbolsArgs {
-    /// A name; `*` stands for any run of characters, `?` for any one. Or an address (0x...), as with --at
+    /// A name; `*` stands for any run of characters, `?` for any one. Or an address (0x...), as with --at; or
+    /// FILE:LINE of the source: the functions that have code of it
     #[arg(value_name = "NAME", required_unless_present = "at")]
     name: Option<String>,
     /// Instead: the function that has this address, and its source line where a file tells it
@@ -66,7 +69,12 @@ pub(super) async fn run(context: &mut Context<'_>, args: &SymbolsArgs) -> Result
     } else {
         (args.name.as_ref(), args.at.as_ref())
     };
+    let (name, line) = match name {
+        Some(name) if is_source_line(name) => (None, Some(name)),
+        name => (name, None),
+    };
     let path = ApiPath::new(&["symbols"]).query_if("name", name).query_if("at", at);
+    let path = path.query_if("line", line);
     let answer = context.client.get(&path.query("limit", args.limit)).await?;
     let Some(symbols) = context.read::<Vec<Symbol>>(&answer)? else { return Ok(()) };
     let is_full = symbols.len() == args.limit && at.is_none();

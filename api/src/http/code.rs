@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use exoprobe_introspect::{LinesError, SourceLines, SymbolTable};
+use exoprobe_introspect::{LineError, LinesError, SourceLines, SymbolTable};
 use exoprobe_probes::{Engine, ProbeError};
 use exoprobe_vmm::Gva;
 
 use super::problem::Problem;
-use super::wire::{CodeLine, DataPlace, Place, Source};
+use super::wire::{CodeLine, DataPlace, Place, Source, SourceLine};
 
 #[derive(Clone)]
 pub(crate) struct CodeApi {
@@ -21,6 +21,23 @@ impl CodeApi {
         let Some(lines) = &self.lines else { return Ok(None) };
         let location = lines.lookup(at, lines.slide(table)?)?;
         Ok(location.map(Source::from))
+    }
+
+    /// Where a source line's code begins, in each function that has it.
+    pub(super) fn addresses(
+        &self,
+        table: &SymbolTable,
+        line: &SourceLine,
+    ) -> Result<Vec<Gva>, Problem> {
+        let malformed =
+            || Problem::malformed("write a line as FILE:LINE, kernel/sys.c:950 for one");
+        let (file, number) = line.parse().ok_or_else(malformed)?;
+        let none = || {
+            let why = "no file tells source lines: start the service with --debug-info VMLINUX, that of the kernel's debug package";
+            Problem::new("ENXIO", why)
+        };
+        let lines = self.lines.as_ref().ok_or_else(none)?;
+        Ok(lines.code(file, number, lines.slide(table)?)?)
     }
 
     /// A function's instructions, with their source lines.
@@ -79,6 +96,17 @@ fn where_it_changes(
 impl From<LinesError> for Problem {
     fn from(error: LinesError) -> Self {
         Self::new("ENXIO", error.to_string())
+    }
+}
+
+impl From<LineError> for Problem {
+    fn from(error: LineError) -> Self {
+        let code = match error {
+            LineError::Lines(error) => return error.into(),
+            LineError::Ambiguous { .. } => "EINVAL",
+            LineError::NoFile { .. } | LineError::NoCode { .. } => "ENOENT",
+        };
+        Self::new(code, error.to_string())
     }
 }
 

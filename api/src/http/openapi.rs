@@ -29,7 +29,7 @@ use super::{
         memory::disassembly, stack::stack, stack::task_stack, events::events, events::clear,
         tracefs::root, tracefs::read, tracefs::replace, tracefs::append, super::openapi_document,
     ),
-    components(schemas(ProblemDocument, wire::Lost, wire::Place, wire::DataPlace)),
+    components(schemas(ProblemDocument, wire::Lost, wire::Place, wire::DataPlace, wire::SourceLine)),
     modifiers(&ShortNames, &BearerToken, &UnreadableRequests),
     security((), ("token" = [])),
     tags(

@@ -14,7 +14,7 @@ use utoipa::IntoParams;
 use super::code::CodeApi;
 use super::extract::Query;
 use super::problem::Problem;
-use super::wire::{Address, AddressText, Symbol};
+use super::wire::{Address, AddressText, SourceLine, Symbol};
 use super::{NeedsGuest, NotFound, Problems, Refused, blocking};
 
 /// Header of how many there are, of which `limit` may leave some out.
@@ -38,6 +38,8 @@ pub(crate) struct SymbolsQuery {
     name: Option<String>,
     /// The function that has this address, if its name is as `name` says.
     at: Option<AddressText>,
+    /// The functions that have code of this source line, if their names are as `name` says. Not together with `at`.
+    line: Option<SourceLine>,
     /// Most symbols to give: 100 when absent, 10,000 at most.
     limit: Option<usize>,
 }
@@ -48,7 +50,8 @@ pub(crate) struct SymbolsQuery {
 /// kernel's own, read from its memory: 503 until it runs. In order of their names, modules' behind the kernel's
 /// (`MODULE:NAME` are that module's only); a name may have several addresses. A plain name that nothing has is 404, with
 /// names like it (`near`). By address also where the source has it (`source`), from the DWARF of the symbols' file or of
-/// `--debug-info`.
+/// `--debug-info`. By source line a symbol for each copy of its code, inlined or not, in the order of their addresses:
+/// `offset` is where the copy begins. A line without code is 404, with the next that has some.
 #[utoipa::path(get, path = "/v1/symbols", tag = "symbols", operation_id = "symbols",
     params(SymbolsQuery),
     responses((status = 200, body = Vec<Symbol>,
@@ -62,11 +65,15 @@ pub(crate) async fn symbols(
     let at = at.map_err(Problem::malformed_request)?;
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
     let name = query.name.unwrap_or_else(|| "*".to_owned());
+    if at.is_some() && query.line.is_some() {
+        return Err(Problem::new("EINVAL", "give `at` or `line`, not both"));
+    }
     let found = blocking(move || {
         let table = api.engine.symbols()?;
-        match at {
-            Some(at) => Ok((vec![covering(&api, &table, at, &name)?], 1)),
-            None => Ok(matching(&table, &name, limit)?),
+        match (at, &query.line) {
+            (Some(at), _) => Ok((vec![covering(&api, &table, at, &name)?], 1)),
+            (None, Some(line)) => of_line(&api, &table, line, &name, limit),
+            (None, None) => Ok(matching(&table, &name, limit)?),
         }
     });
     let (symbols, total) = found.await?.map_err(|problem: Problem| problem)?;
@@ -93,6 +100,21 @@ fn covering(api: &CodeApi, table: &SymbolTable, at: Gva, name: &str) -> Result<S
     let none = || format!("no function of the kernel whose name is as `{name}` has {at}");
     let symbol = symbol.ok_or_else(|| Problem::new("ENOENT", none()))?;
     Ok(Symbol { source: api.source(table, at)?, ..symbol })
+}
+
+/// The functions that have code of a line, those whose names match.
+fn of_line(
+    api: &CodeApi,
+    table: &SymbolTable,
+    line: &SourceLine,
+    name: &str,
+    limit: usize,
+) -> Result<(Vec<Symbol>, usize), Problem> {
+    let addresses = api.addresses(table, line)?;
+    let found: Vec<_> =
+        addresses.into_iter().filter_map(|at| covering(api, table, at, name).ok()).collect();
+    let total = found.len();
+    Ok((found.into_iter().take(limit).collect(), total))
 }
 
 fn matching(

@@ -50,6 +50,17 @@ impl DebugInfo {
         self.call(|this| addresses.map(|address| this.find_place(address)).collect())
     }
 
+    /// The sections.
+    pub(super) fn dwarf(&self) -> &Dwarf<Reader> {
+        &self.dwarf
+    }
+
+    /// Looks through all units, which takes as much as finding them does.
+    pub(super) fn scan<T>(&self, find: impl FnOnce(&Self) -> Result<T, Error>) -> Result<T, Error> {
+        self.work.begin(OPEN_WORK);
+        find(self)
+    }
+
     fn call<T>(&mut self, find: impl FnOnce(&Self) -> Result<T, Error>) -> Result<T, Error> {
         if self.spent > KEPT_WORK {
             self.context = units(&self.dwarf, &self.work)?;
@@ -117,14 +128,14 @@ fn place(location: Option<&Location<'_>>, directory: &str) -> Option<SourcePlace
 }
 
 /// A path from where the compiler ran; whole where it leads elsewhere.
-fn relative<'a>(path: &'a str, directory: &str) -> &'a str {
+pub(super) fn relative<'a>(path: &'a str, directory: &str) -> &'a str {
     let inside = path.strip_prefix(directory.trim_end_matches('/'));
     let inside = inside.and_then(|rest| rest.strip_prefix('/')).filter(|_| !directory.is_empty());
     let inside = inside.map(|rest| rest.strip_prefix("./").unwrap_or(rest));
     inside.filter(|rest| !rest.is_empty() && !rest.starts_with('/')).unwrap_or(path)
 }
 
-fn short(text: &str) -> Option<&str> {
+pub(super) fn short(text: &str) -> Option<&str> {
     (!text.is_empty() && text.len() <= MAX_TEXT).then_some(text)
 }
 

@@ -3,6 +3,7 @@
 //! DWARF is large: hundreds of megabytes in a distribution's kernel. Opening reads headers alone; the first question has the
 //! sections read, which stay in memory, and a unit (a source file with what it includes) is parsed when it is first asked for.
 
+mod code;
 mod context;
 mod elf;
 mod landmarks;
@@ -105,6 +106,43 @@ pub enum LinesProblem {
     #[error("it is damaged, or not as compilers write it: {0}")]
     Damaged(gimli::Error),
 }
+
+/// Why a source line stands for no code.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum LineError {
+    /// No file that has code at or after the line ends with the name.
+    #[error("no source file `{file}` of the kernel has code at line {line} or after it")]
+    NoFile {
+        /// As it was asked for.
+        file: String,
+        /// As it was asked for.
+        line: u32,
+    },
+    /// More than one file ends with the name.
+    #[error("`{file}` may be {}: give more of its path", files.join(", "))]
+    Ambiguous {
+        /// As it was asked for.
+        file: String,
+        /// Some of those that it may be.
+        files: Vec<String>,
+    },
+    /// The compiler made no code of the line.
+    #[error("line {line} of {file} has no code of its own; the next that has is {next}")]
+    NoCode {
+        /// The file, as the kernel's build has it.
+        file: String,
+        /// As it was asked for.
+        line: u32,
+        /// The next line with code.
+        next: u32,
+    },
+    /// The DWARF is of no use.
+    #[error(transparent)]
+    Lines(#[from] LinesError),
+}
+
+/// Most files that an error names.
+const NAMED: usize = 5;
 
 /// The source lines of a kernel. Threads may share it; they wait for each other.
 pub struct SourceLines {
@@ -218,6 +256,34 @@ impl SourceLines {
         self.ask(|debug_info| debug_info.places(addresses.into_iter().map(|at| linked(at, slide))))
     }
 
+    /// Where the code of a line begins, in each function that has it: itself, or in an inlined call. `file` is a
+    /// path from where the kernel was built, or the end of one; addresses are of the running kernel, ascending.
+    ///
+    /// # Errors
+    /// [`LineError`].
+    pub fn code(&self, file: &str, line: u32, slide: i64) -> Result<Vec<Gva>, LineError> {
+        let mut found = self.ask(|debug_info| debug_info.code(file, line))?;
+        // A whole path is that file, whatever others end like it.
+        if let Some(exact) = found.remove(file) {
+            found = [(file.to_owned(), exact)].into();
+        }
+        let asked = || file.to_owned();
+        if found.len() > 1 {
+            let files = found.into_keys().take(NAMED).collect();
+            return Err(LineError::Ambiguous { file: asked(), files });
+        }
+        let Some((path, code)) = found.pop_first() else {
+            return Err(LineError::NoFile { file: asked(), line });
+        };
+        match code.next {
+            Some(next) if code.addresses.is_empty() => {
+                Err(LineError::NoCode { file: path, line, next })
+            }
+            _ if code.addresses.is_empty() => Err(LineError::NoFile { file: asked(), line }),
+            _ => Ok(code.addresses.into_iter().map(|at| running(at, slide)).collect()),
+        }
+    }
+
     fn ask<T>(
         &self,
         question: impl FnOnce(&mut DebugInfo) -> Result<T, gimli::Error>,
@@ -245,6 +311,10 @@ impl SourceLines {
         };
         DebugInfo::new(take).map_err(LinesProblem::Damaged)
     }
+}
+
+fn running(at: u64, slide: i64) -> Gva {
+    Gva(at.wrapping_add(slide.cast_unsigned()))
 }
 
 fn linked(at: Gva, slide: i64) -> u64 {

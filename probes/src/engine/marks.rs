@@ -61,6 +61,10 @@ impl HitPath {
                 }
                 (true, None) => match set_mark(registry, guest, &kernel, mark, symbol) {
                     Ok(at) => _ = changed.insert(at),
+                    // The next pass sets it.
+                    Err(error @ ProbeError::NotFinal(_)) => {
+                        tracing::debug!(%error, ?mark, "a mark waits");
+                    }
                     Err(error) => tracing::warn!(%error, ?mark, "a mark cannot be set"),
                 },
                 _ => {}

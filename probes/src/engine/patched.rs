@@ -4,12 +4,13 @@
 
 use exoprobe_introspect::{SymbolTable, VirtualMemory};
 use exoprobe_vmm::Gva;
+use iced_x86::{Decoder, DecoderOptions};
 
 use super::guest::KernelView;
 use super::tables::{RelativeTable, read_table, relative};
 
-/// Bytes of a call or jmp to a thunk, prefixes and filling included.
-const THUNK_CALL: u64 = 16;
+/// Bytes of the longest call or jmp to a thunk, with prefixes: of one that cannot be decoded.
+const THUNK_CALL: usize = 15;
 /// Bytes of a call.
 const CALL: u64 = 5;
 /// Bytes of the longest constant in an instruction.
@@ -23,15 +24,44 @@ const ALTERNATIVE_FORMS: [(usize, usize); 3] = [(12, 10), (13, 10), (14, 12)];
 /// struct paravirt_patch_site: instr (64 bits), type, len, and filling.
 const PARAVIRT_SITE: usize = 16;
 
+/// How much the kernel replaces at a place.
+#[derive(Clone, Copy)]
+enum Extent {
+    /// So many bytes.
+    Bytes(u64),
+    /// The instruction there: its replacement is filled up to its length (apply_retpolines(),
+    /// apply_returns()). No more, for in init text the next function follows at once.
+    Instruction,
+}
+
 /// Tables of places alone, one at the start of each entry.
-const PLACES: [(&str, &str, u64); 6] = [
-    ("__smp_locks", "__smp_locks_end", 1),
-    ("__retpoline_sites", "__retpoline_sites_end", THUNK_CALL),
-    ("__return_sites", "__return_sites_end", THUNK_CALL),
-    ("__call_sites", "__call_sites_end", THUNK_CALL),
-    ("__cfi_sites", "__cfi_sites_end", THUNK_CALL),
-    ("__ibt_endbr_seal", "__ibt_endbr_seal_end", 4),
+const PLACES: [(&str, &str, Extent); 6] = [
+    ("__smp_locks", "__smp_locks_end", Extent::Bytes(1)),
+    ("__retpoline_sites", "__retpoline_sites_end", Extent::Instruction),
+    ("__return_sites", "__return_sites_end", Extent::Instruction),
+    ("__call_sites", "__call_sites_end", Extent::Instruction),
+    // The 16 bytes in front of a function (fineibt_preamble_start).
+    ("__cfi_sites", "__cfi_sites_end", Extent::Bytes(16)),
+    ("__ibt_endbr_seal", "__ibt_endbr_seal_end", Extent::Bytes(4)),
 ];
+
+impl Extent {
+    /// In bytes, at `at`.
+    fn at(self, memory: &VirtualMemory<'_, KernelView>, at: Gva) -> u64 {
+        let Self::Bytes(len) = self else { return instruction_len(memory, at) };
+        len
+    }
+}
+
+fn instruction_len(memory: &VirtualMemory<'_, KernelView>, at: Gva) -> u64 {
+    let mut bytes = [0; THUNK_CALL];
+    if memory.read(at, &mut bytes).is_err() {
+        return THUNK_CALL as u64;
+    }
+    let instruction = Decoder::with_ip(64, &bytes, at.0, DecoderOptions::NONE).decode();
+    let len = if instruction.is_invalid() { THUNK_CALL } else { instruction.len() };
+    len as u64
+}
 
 /// The places.
 pub(super) enum Patched {
@@ -50,10 +80,11 @@ impl Patched {
             ranges.extend(paravirt_sites(memory, symbols)?);
             ranges.extend(tracer_calls(memory, symbols)?);
             ranges.extend(runtime_constants(memory, symbols)?);
-            for (start, stop, len) in PLACES {
+            for (start, stop, extent) in PLACES {
                 let table = RelativeTable { name: start, start, stop, entry: 4 };
                 let places = table.read(memory, symbols).ok()?;
-                ranges.extend(places.into_keys().map(|at| (at.0, at.0.saturating_add(len))));
+                let range = |at: Gva| (at.0, at.0.saturating_add(extent.at(memory, at)));
+                ranges.extend(places.into_keys().map(range));
             }
             Some(ranges)
         });

@@ -24,6 +24,8 @@ use crate::insn::{self, Displaced, SlotKind};
 const FTRACE: &str = "__fentry__";
 /// What the kernel makes of that call (x86_nops[5]).
 const FTRACE_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+/// The first byte of a call with a 32-bit displacement.
+const CALL: u8 = 0xe8;
 /// Where indirect branches may land (CET).
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
@@ -81,13 +83,12 @@ pub(super) fn find(
     Ok(Place { at, symbol: symbol.map(Arc::from), offset })
 }
 
-/// Where a probe at `at` goes in a kernel whose function tracer owns the nop at functions' entries: behind
-/// it. The tracer rewrites and checks that nop; a call of the function comes through what follows either way.
+/// Where a probe at `at` goes in a kernel whose function tracer owns the call at functions' entries, a nop once
+/// it has booted: after it. The tracer rewrites and checks that instruction; a call of the function comes through
+/// the next either way.
 pub(super) fn behind_ftrace(registry: &Registry, kernel: &Kernel, at: Gva) -> Gva {
     let Some(function) = kernel.symbols.function_at(at) else { return at };
-    if kernel.symbols.address_of(FTRACE).is_none() {
-        return at;
-    }
+    let Some(tracer) = kernel.symbols.address_of(FTRACE) else { return at };
     let mut bytes = [0; ENDBR64.len() + FTRACE_NOP.len()];
     if kernel.memory().read(function.start, &mut bytes).is_err() {
         return at;
@@ -95,10 +96,16 @@ pub(super) fn behind_ftrace(registry: &Registry, kernel: &Kernel, at: Gva) -> Gv
     registry.without_breakpoints(function.start, &mut bytes);
     let entry = if bytes.starts_with(&ENDBR64) { ENDBR64.len() } else { 0 };
     let nop = function.start.wrapping_add(entry as u64);
-    match at == nop && bytes[entry..].starts_with(&FTRACE_NOP) {
-        true => nop.wrapping_add(FTRACE_NOP.len() as u64),
-        false => at,
-    }
+    let behind = nop.wrapping_add(FTRACE_NOP.len() as u64);
+    let call = call_to(tracer, behind);
+    let is_tracers = |bytes: &[u8]| bytes.starts_with(&FTRACE_NOP) || bytes.starts_with(&call);
+    if at == nop && is_tracers(&bytes[entry..]) { behind } else { at }
+}
+
+/// The call of `target` that ends at `end`.
+fn call_to(target: Gva, end: Gva) -> [u8; FTRACE_NOP.len()] {
+    let [a, b, c, d, ..] = target.0.wrapping_sub(end.0).to_le_bytes();
+    [CALL, a, b, c, d]
 }
 
 /// The site at `at`, for who wants to add to it; the registry is not changed but for slots.

@@ -8,6 +8,8 @@ use libfuzzer_sys::fuzz_target;
 /// Where the seeds have their text, and how much of it.
 const TEXT: u64 = 0xffff_ffff_8100_0000;
 const BYTES: u64 = 0x88;
+/// Names that the seeds' files end with.
+const FILES: [&str; 2] = ["sys.c", "util.h"];
 
 fuzz_target!(|data: &[u8]| {
     let Ok(lines) = SourceLines::from_elf(data.to_vec()) else { return };
@@ -18,6 +20,12 @@ fuzz_target!(|data: &[u8]| {
         };
         if let (Some(location), [Some(place)]) = (location, &places[..]) {
             assert!(location.place == *place && place.line > 0);
+        }
+    }
+    for (file, line) in FILES.into_iter().flat_map(|file| (1..60).map(move |line| (file, line))) {
+        for at in lines.code(file, line, 0).unwrap_or_default() {
+            let found = lines.lookup(at, 0).ok().flatten().expect("it was looked up there");
+            assert!(found.place.line == line && found.place.file.ends_with(file));
         }
     }
 });

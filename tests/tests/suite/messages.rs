@@ -17,6 +17,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_message_that_repeats_is_limited_and_plain_in_a_file,
     an_answer_is_of_its_own_command,
     a_guest_that_does_not_run_is_named_while_its_answer_is_waited_for,
+    progress_ends_when_the_guest_is_ready_or_has_stopped,
 ];
 
 /// More messages of one kind than the log has in a minute.
@@ -192,4 +193,28 @@ fn a_guest_that_does_not_run_is_named_while_its_answer_is_waited_for() {
     let refused = service.client(&["vm", "send", "--timeout", "3000", "ping"]);
     let error = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.status.code() == Some(3) && error.contains("has stopped"), "{error}");
+}
+
+/// Longer than the pause between two lines of progress.
+const PAUSE: Duration = Duration::from_secs(7);
+
+fn progress_ends_when_the_guest_is_ready_or_has_stopped() {
+    let kernel = guest_file("bzImage");
+    let initramfs = guest_file("initramfs.cpio");
+    let booted = ["--kernel", kernel.to_str().unwrap(), "--memory", "64"];
+    // Without an initramfs the kernel panics: it finds no root.
+    let panics = [&booted[..], &["--cmdline", "console=ttyS0 panic=-1"]].concat();
+    let runs = [&booted[..], &["--initramfs", initramfs.to_str().unwrap()]].concat();
+    for (args, end) in [(panics, "panic"), (runs, "the guest is ready")] {
+        let service = Service::start(&args);
+        let deadline = Instant::now() + PATIENCE;
+        while !service.log().contains(end) {
+            assert!(Instant::now() < deadline, "{}", service.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let lines = || service.log().lines().filter(|line| line.starts_with("booting,")).count();
+        let shown = lines();
+        std::thread::sleep(PAUSE);
+        assert_eq!(lines(), shown, "{}", service.log());
+    }
 }

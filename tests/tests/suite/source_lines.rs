@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 pub(crate) const CASES: &[Case] = cases![
     lines_are_as_addr2line_tells_them needs [DebugInfo],
     the_service_tells_lines_where_the_kernel_runs needs [Kvm, DebugInfo],
+    a_probe_of_a_source_line_counts_what_comes_through_it needs [Kvm, DebugInfo],
+    lines_have_the_code_that_addr2line_says needs [DebugInfo],
     debug_information_of_another_kernel_is_refused needs [Kvm, DebugInfo],
 ];
 
@@ -102,6 +104,50 @@ fn lines_are_as_addr2line_tells_them() {
     assert!(inlined > 50, "{inlined}");
     let getpid = lines.lookup(addresses[addresses.len() - 1], 0).unwrap().unwrap();
     assert_eq!(getpid.place.file, "kernel/sys.c");
+}
+
+/// From lines to addresses and back.
+fn lines_have_the_code_that_addr2line_says() {
+    let symbols = SymbolTable::load(&debug_info()).unwrap();
+    let lines = SourceLines::open(&debug_info()).unwrap();
+    let getpid = symbols.lookup_function(GETPID).unwrap();
+    // A function's own line, and one of a function that is inlined in many.
+    let own = lines.lookup(getpid.address, 0).unwrap().unwrap().place;
+    // `current`.
+    let inline = ("arch/x86/include/asm/current.h", 15);
+    let mut counts = Vec::new();
+    for (file, line) in [(own.file.as_str(), own.line), inline] {
+        let found = lines.code(file, line, 0).unwrap();
+        let step = found.len().div_ceil(FUNCTIONS);
+        let some: Vec<Gva> = found.iter().copied().step_by(step).collect();
+        for truth in truth(&some) {
+            assert!(is_same(&truth[0].1, &format!("{file}:{line}")), "{truth:?} {file}:{line}");
+        }
+        counts.push(found.len());
+    }
+    println!("copies: {counts:?}");
+    assert!(counts[0] == 1 && counts[1] > 100, "{counts:?}");
+}
+
+fn a_probe_of_a_source_line_counts_what_comes_through_it() {
+    let service = service(debug_info().to_str().unwrap());
+    let symbol = &get(&service, &format!("/v1/symbols?name={GETPID}"))[0];
+    let at = symbol["addr"].as_str().unwrap();
+    let source = get(&service, &format!("/v1/symbols?at={at}"))[0]["source"].clone();
+    let line = format!("sys.c:{}", source["line"]);
+    let client = |args: &[&str]| service.client(args);
+    let shown = String::from_utf8(client(&["symbols", &line]).stdout).unwrap();
+    assert!(shown.contains(GETPID), "{shown}");
+    let added = client(&["probe", "add", &format!("p:line kernel/{line}"), GETPID]);
+    assert!(added.status.success(), "{added:?}");
+    let sent = client(&["vm", "send", "getpid 100"]);
+    assert!(sent.status.success(), "{sent:?}");
+    let probes = get(&service, "/v1/probes");
+    let hits: Vec<&Value> = probes.as_array().unwrap().iter().map(|probe| &probe["hits"]).collect();
+    assert_eq!(hits, [&json!(100), &json!(100)], "{probes}");
+    let refused = client(&["probe", "add", "sys.c:1"]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && said.contains("has no code of its own"), "{said}");
 }
 
 fn service(debug_info: &str) -> Service {

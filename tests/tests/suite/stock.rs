@@ -14,6 +14,7 @@ use super::stacks::{held, parts, register};
 
 pub(crate) const CASES: &[Case] = cases![
     a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it needs [HardwareKvm, StockKernel],
+    a_distributions_kernel_boots_with_probes_from_before_power_on_and_questions_at_each_moment needs [HardwareKvm, StockKernel],
     a_distributions_kernel_is_not_changed_by_questions_at_each_moment_of_its_boot needs [HardwareKvm, StockKernel],
 ];
 
@@ -30,6 +31,36 @@ fn guest() -> TestGuest {
         ..TestGuest::config("vmlinux", 1)
     };
     TestGuest::of_kernel(Vm::create(&host(), &config).expect("it can be made"), None)
+}
+
+/// Functions that its boot runs through once, the first ones before it patches its text. Its
+/// early_ioremap_init() takes entry 505 of the last GiB's directory, right below the two that its image has;
+/// mark_rodata_ro() walks all page tables for pages that are writable and executable (CONFIG_DEBUG_WX).
+const ONCE: [&str; 6] = [
+    "x86_64_start_kernel",
+    "start_kernel",
+    "early_ioremap_init",
+    "trap_init",
+    "rest_init",
+    "mark_rodata_ro",
+];
+
+fn a_distributions_kernel_boots_with_probes_from_before_power_on_and_questions_at_each_moment() {
+    let guest = guest();
+    for function in ONCE {
+        guest.probe(&format!("p:{function} {function}"));
+    }
+    guest.power_on();
+    let moments = guest.at_each_moment_of_boot(ask);
+    println!("asked at {moments} moments");
+    for function in ONCE {
+        assert_eq!(guest.hits(function), 1, "{function}: {:?}", guest.status(function));
+    }
+    let checked = "Checked W+X mappings: passed, no W+X pages found";
+    assert!(guest.console().contains(checked), "with hidden memory mapped");
+    guest.assert_counts_by_name(100);
+    guest.engine.unregister_all().unwrap();
+    guest.assert_unharmed();
 }
 
 fn a_distributions_kernel_is_not_changed_by_questions_at_each_moment_of_its_boot() {

@@ -25,18 +25,6 @@ fn guest() -> (GuestRam, PagingMode) {
     (ram, PagingMode { cr3: 0x2000, levels: 4 })
 }
 
-struct Both<'a>(&'a GuestRam, &'a HiddenMemory);
-impl ReadPhys for Both<'_> {
-    fn read_u64(&self, gpa: Gpa) -> Option<u64> {
-        if let Some(offset) = gpa.0.checked_sub(self.1.gpa().0).filter(|o| *o < HIDDEN_SIZE) {
-            let mut word = [0; 8];
-            self.1.read(offset, &mut word);
-            return Some(u64::from_le_bytes(word));
-        }
-        self.0.read_u64(gpa)
-    }
-}
-
 #[test]
 fn code_is_executable_only_and_data_writable_only() {
     let (ram, mode) = guest();
@@ -55,7 +43,7 @@ fn code_is_executable_only_and_data_writable_only() {
         assert_eq!(window.gva, next, "one behind the other");
         let last = window.gva.wrapping_add(window.len - 1);
         for at in [window.gva, last] {
-            let found = translate(&Both(&ram, &hidden), mode, at).unwrap();
+            let found = translate(&ram, mode, at).unwrap();
             assert!(found.executable && !found.writable && !found.user);
             let offset = window.offset + at.0 - window.gva.0;
             assert_eq!(found.gpa, Gpa(hidden.gpa().0 + offset));
@@ -64,13 +52,45 @@ fn code_is_executable_only_and_data_writable_only() {
     }
     for page in [DATA_PAGES.start, DATA_PAGES.end - 1] {
         let data = base.wrapping_add(page * PAGE_SIZE);
-        let found = translate(&Both(&ram, &hidden), mode, data).unwrap();
+        let found = translate(&ram, mode, data).unwrap();
         assert!(!found.executable && found.writable && !found.user);
     }
-    for table in [0, USER_TABLE_PAGE] {
-        let at = base.wrapping_add(table * PAGE_SIZE);
-        assert!(translate(&Both(&ram, &hidden), mode, at).is_err(), "tables stay unmapped");
+    assert!(translate(&ram, mode, base).is_err(), "page 0 is not mapped");
+    for table in [TABLE, USER_TABLE] {
+        let maps = |page| (hidden.page_entry(page) ^ table.0) & PTE_ADDR_MASK == 0;
+        assert!((0..512).all(|page| !maps(page)), "tables are not mapped by hidden memory");
     }
+}
+
+/// A kernel that walks its own tables (CONFIG_DEBUG_WX) reads each through its direct map, which has RAM and
+/// the whole first MiB: a table elsewhere ends it.
+#[test]
+fn all_page_tables_are_in_the_first_mib() {
+    let (ram, mode) = guest();
+    let isolated = PagingMode { cr3: 0x3000, levels: 4 };
+    isolate(&ram);
+    let hidden = HiddenMemory::new(&ram).unwrap();
+    hidden.map(&ram, mode).unwrap();
+    hidden.map_rings(&ram, mode).unwrap();
+    hidden.map_stubs_for_user(&ram, mode, ENTRY_CODE).unwrap();
+    for (root, tables) in [(mode, 1), (isolated, 1)] {
+        let at = directory_entry(&ram, root, HIDDEN_GVA).unwrap();
+        let words = (0..4).map(|entry| ram.read_u64(Gpa(at.0 + entry * 8)).unwrap());
+        let found: Vec<_> = words.filter(|word| *word != 0 && word & PTE_LARGE == 0).collect();
+        assert_eq!(found.len(), tables);
+        for word in found {
+            let table = word & PTE_ADDR_MASK;
+            assert!((0xa_0000..0xc_0000).contains(&table), "{table:#x}: RAM that no guest uses");
+        }
+    }
+}
+
+/// Gives `ram` the user half of its tables: 0x7000 PDPT, 0x8000 directory of the image, 0x9000 of the fixmap.
+fn isolate(ram: &GuestRam) {
+    ram.store_u64(Gpa(0x3ff8), 0x7000 | RW).unwrap();
+    ram.store_u64(Gpa(0x7ff0), 0x8000 | RW).unwrap();
+    ram.store_u64(Gpa(0x7ff8), 0x9000 | RW).unwrap();
+    ram.store_u64(Gpa(0x8000 + slot_of(ENTRY_CODE)), ENTRY_PAGE).unwrap();
 }
 
 #[test]
@@ -137,9 +157,9 @@ fn a_taken_entry_is_left_alone_and_a_changed_one_is_reported() {
     assert_eq!((directory(&ram), hidden.base()), (before, None));
     ram.store_u64(at, 0).unwrap();
     assert_eq!(hidden.map(&ram, mode), Ok(HIDDEN_GVA));
-    assert_eq!(ram.read_u64(at), Some(hidden.entry()));
+    assert_eq!(ram.read_u64(at), Some(HiddenMemory::entry()));
     // That of an earlier run, in a guest from a snapshot; the CPU may have set its bit.
-    ram.store_u64(at, hidden.entry() | PTE_DIRTY).unwrap();
+    ram.store_u64(at, HiddenMemory::entry() | PTE_DIRTY).unwrap();
     hidden.restore_base(None);
     assert_eq!(hidden.map(&ram, mode), Ok(HIDDEN_GVA));
     ram.store_u64(at, 0).unwrap();
@@ -173,9 +193,8 @@ fn rings_are_mapped_whole_or_not_at_all() {
     let window = hidden.map_rings(&ram, mode).unwrap();
     assert_eq!(hidden.rings_window(), Some(window));
     assert_eq!(entries()[2], 0, "where errors' numbers lead");
-    let both = Both(&ram, &hidden);
     for offset in (0..window.len).step_by(to_usize(PAGE_SIZE)).chain([window.len - 8]) {
-        let found = translate(&both, mode, window.gva.wrapping_add(offset)).unwrap();
+        let found = translate(&ram, mode, window.gva.wrapping_add(offset)).unwrap();
         assert!(found.writable && !found.executable && !found.user);
         assert_eq!(found.gpa, Gpa(hidden.gpa().0 + window.offset + offset));
     }
@@ -199,21 +218,18 @@ fn the_user_half_of_isolated_tables_gets_the_stubs_alone() {
     let before = words();
     assert_eq!(map(), Ok(()));
     assert_eq!(words(), before, "the page above the root is no root");
-    // 0x7000 PDPT, 0x8000 directory of the image, 0x9000 of the fixmap.
-    ram.store_u64(Gpa(0x3ff8), 0x7000 | RW).unwrap();
-    ram.store_u64(Gpa(0x7ff0), 0x8000 | RW).unwrap();
-    ram.store_u64(Gpa(0x8000 + slot_of(ENTRY_CODE)), ENTRY_PAGE).unwrap();
+    isolate(&ram);
+    ram.store_u64(Gpa(0x7ff8), 0).unwrap();
     assert!(matches!(map(), Err(HiddenError::UserTables(_))));
     ram.store_u64(Gpa(0x7ff8), 0x9000 | RW).unwrap();
     assert_eq!((map(), map()), (Ok(()), Ok(())));
-    let both = Both(&ram, &hidden);
     let stubs = hidden.stub_window().unwrap();
-    let found = translate(&both, user, stubs.gva).unwrap();
+    let found = translate(&ram, user, stubs.gva).unwrap();
     assert!(found.executable && !found.writable && !found.user);
     assert_eq!(found.gpa, Gpa(hidden.gpa().0 + stubs.offset));
     for page in (0..HIDDEN_SIZE / PAGE_SIZE).filter(|page| *page != STUB_PAGE) {
         let at = base.wrapping_add(page * PAGE_SIZE);
-        assert!(translate(&both, user, at).is_err(), "user mode's tables reach nothing else");
+        assert!(translate(&ram, user, at).is_err(), "user mode's tables reach nothing else");
     }
     ram.store_u64(Gpa(0x9000 + slot_of(base)), ENTRY_PAGE).unwrap();
     assert!(matches!(map(), Err(HiddenError::Overwritten { .. })));

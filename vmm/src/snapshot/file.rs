@@ -16,7 +16,7 @@ use crate::paging::PAGE_SIZE;
 
 const MAGIC: &[u8; 8] = b"EXOPROBE";
 /// Raised whenever the layout, that of hidden memory, or the metadata changes.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 const HEADER_LEN: usize = 64;
 const CHUNK: usize = 1 << 20;
 /// Metadata of 16 vCPUs is below 2 MiB.

@@ -2,9 +2,14 @@
 //! that comes just before KVM_RUN is not lost (Documentation/virt/kvm/api.rst, 5, immediate_exit).
 
 use std::cell::Cell;
+use std::io;
+use std::marker::PhantomData;
+use std::mem::offset_of;
+use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 use std::thread::JoinHandle;
 
+use kvm_bindings::kvm_run;
 use kvm_ioctls::VcpuFd;
 use libc::{c_int, c_void, siginfo_t};
 use vmm_sys_util::signal::{Killable, register_signal_handler};
@@ -22,8 +27,8 @@ fn kick_signal() -> c_int {
 extern "C" fn on_kick(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
     let flag = IMMEDIATE_EXIT.get();
     if !flag.is_null() {
-        // SAFETY: `arm` stored a pointer into this thread's own kvm_run mapping and `disarm` takes it
-        // out before the mapping goes. KVM reads the byte; nobody else writes it meanwhile.
+        // SAFETY: `Armed::new` stored a pointer into a mapping that outlives the guard, whose drop takes the
+        // pointer out. No reference leads into that mapping.
         unsafe { flag.write_volatile(1) };
     }
 }
@@ -37,17 +42,53 @@ pub(super) fn install_handler() -> Result<(), i32> {
     *DONE.get_or_init(|| register_signal_handler(kick_signal(), on_kick).map_err(|e| e.errno()))
 }
 
-/// Makes this thread kickable for as long as the guard lives.
-pub(super) struct Armed(());
+/// A mapping of a vCPU's kvm_run for the signal's handler alone. The one that `VcpuFd` has is borrowed mutably
+/// whenever the vCPU runs, so that no pointer into it may be kept.
+pub(super) struct RunPage(*mut u8);
 
-impl Armed {
-    pub(super) fn new(vcpu: &mut VcpuFd) -> Self {
-        IMMEDIATE_EXIT.set(&raw mut vcpu.get_kvm_run().immediate_exit);
-        Self(())
+// SAFETY: the pointer is to a mapping of the process, not of a thread, and only its owner uses it.
+unsafe impl Send for RunPage {}
+
+/// Bytes that are mapped: `immediate_exit` is in the first page.
+const RUN_PAGE: usize = 4096;
+
+impl RunPage {
+    /// Maps the page of `vcpu`.
+    ///
+    /// # Errors
+    /// The errno of mmap.
+    pub(super) fn map(vcpu: &VcpuFd) -> io::Result<Self> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let (nowhere, fd) = (std::ptr::null_mut(), vcpu.as_raw_fd());
+        // SAFETY: a new mapping, which replaces none; the descriptor is open.
+        let at = unsafe { libc::mmap(nowhere, RUN_PAGE, access, libc::MAP_SHARED, fd, 0) };
+        if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Self(at.cast())) }
+    }
+
+    fn immediate_exit(&self) -> *mut u8 {
+        const { assert!(offset_of!(kvm_run, immediate_exit) < RUN_PAGE) };
+        self.0.wrapping_add(offset_of!(kvm_run, immediate_exit))
     }
 }
 
-impl Drop for Armed {
+impl Drop for RunPage {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `map` made, of that length; guards that lead into it borrow `self`.
+        unsafe { libc::munmap(self.0.cast(), RUN_PAGE) };
+    }
+}
+
+/// Makes this thread kickable for as long as the guard lives.
+pub(super) struct Armed<'a>(PhantomData<&'a RunPage>);
+
+impl<'a> Armed<'a> {
+    pub(super) fn new(page: &'a RunPage) -> Self {
+        IMMEDIATE_EXIT.set(page.immediate_exit());
+        Self(PhantomData)
+    }
+}
+
+impl Drop for Armed<'_> {
     fn drop(&mut self) {
         IMMEDIATE_EXIT.set(std::ptr::null_mut());
     }

@@ -67,6 +67,7 @@ impl Vcpu {
     ) -> std::io::Result<VcpuRemote> {
         kick::install_handler().map_err(std::io::Error::from_raw_os_error)?;
         let (sender, commands) = channel();
+        let run_page = kick::RunPage::map(&fd)?;
         let stats = KvmStats::open(&fd);
         let exits = Arc::new(ExitCounters::default());
         let counted = Arc::clone(&exits);
@@ -84,7 +85,7 @@ impl Vcpu {
             };
             // Handlers of probes run on this thread. If one panics, the machine must not go on without
             // this vCPU; the thread answers commands still, so that its registers can be read.
-            while catch_unwind(AssertUnwindSafe(|| vcpu.main())).is_err() {
+            while catch_unwind(AssertUnwindSafe(|| vcpu.main(&run_page))).is_err() {
                 let message = format!("the thread of vCPU {index} panicked");
                 vcpu.stop(StopReason::Failed { message });
             }
@@ -93,8 +94,8 @@ impl Vcpu {
         Ok(VcpuRemote { index, commands: sender, thread, exits, stats })
     }
 
-    fn main(&mut self) {
-        let _armed = kick::Armed::new(&mut self.fd);
+    fn main(&mut self, run_page: &kick::RunPage) {
+        let _armed = kick::Armed::new(run_page);
         self.fd.set_sync_valid_reg(kvm_ioctls::SyncReg::Register);
         loop {
             let go_on = if self.mode == Mode::Running { self.turn() } else { self.wait() };

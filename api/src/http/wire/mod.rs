@@ -22,7 +22,7 @@ pub use probes::{
     Unregistered,
 };
 pub use stack::Frame;
-pub use symbols::{InlinedCall, Source, Symbol};
+pub use symbols::{InlinedCall, Source, SourceLine, Symbol};
 pub use tasks::Process;
 pub use types::{EnumValue, Member, Type, TypeName};
 pub use vm::{Reason, Regs, Snapshot, SnapshotRequest, State, Stopped, VcpuRegisters, VmStatus};

@@ -1,7 +1,7 @@
 //! Symbols.
 
 use exoprobe_introspect::{SourceLocation, SymbolKind};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Hex;
@@ -30,6 +30,23 @@ pub struct Symbol {
     /// Where the code at that address comes from; absent where no file tells it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
+}
+
+/// A line of the kernel's source, `FILE:LINE`. The file is a path from the folder that the kernel was built in, or
+/// the end of one.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[schema(example = "kernel/sys.c:950", pattern = r"^[^:]{1,4095}:[1-9][0-9]{0,8}$")]
+pub struct SourceLine(pub String);
+
+impl SourceLine {
+    /// The file and the line.
+    pub(crate) fn parse(&self) -> Option<(&str, u32)> {
+        let (file, line) = self.0.split_once(':')?;
+        let digits = line.len() <= 9 && line.bytes().all(|byte| byte.is_ascii_digit());
+        let is_number = digits && !line.starts_with('0') && !line.is_empty();
+        let is_file = (1..=4095).contains(&file.chars().count());
+        (is_number && is_file).then_some((file, line.parse().ok()?))
+    }
 }
 
 /// Where an instruction comes from.

@@ -64,6 +64,36 @@ fn a_kernel_that_was_moved_is_asked_for_at_its_addresses() {
 }
 
 #[test]
+fn the_code_of_a_line_begins_where_its_row_does() {
+    for (version, slide) in [(3, 0_i64), (4, 0x1c00_0000), (5, -0x20_0000)] {
+        let lines = lines(elf(&dwarf(version), 0));
+        for (offset, file, line) in ROWS {
+            let at = Gva(TEXT + offset).wrapping_add(slide.cast_unsigned());
+            let line = u32::try_from(line).unwrap();
+            let short = FILES[file].rsplit('/').next().unwrap();
+            for name in [FILES[file], short] {
+                assert_eq!(lines.code(name, line, slide).unwrap(), [at], "{name}:{line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_line_without_code_is_refused_with_the_next_that_has_some() {
+    let lines = lines(elf(&dwarf(5), 0));
+    let refused = |name: &str, line| lines.code(name, line, 0).unwrap_err().to_string();
+    assert_eq!(
+        refused("sys.c", 11),
+        "line 11 of kernel/sys.c has no code of its own; the next that has is 13"
+    );
+    let none = "no source file `sys.c` of the kernel has code at line 51 or after it";
+    assert_eq!(refused("sys.c", 51), none);
+    for name in ["ys.c", "", "/sys.c", "kernel/", "other/kernel/sys.c"] {
+        assert!(matches!(lines.code(name, 10, 0), Err(LineError::NoFile { .. })), "{name}");
+    }
+}
+
+#[test]
 fn packed_sections_are_unpacked() {
     let pack = |wrong: u64| {
         let pack = |(name, bytes): (String, Vec<u8>)| {
@@ -169,6 +199,9 @@ fn exercise(bytes: Vec<u8>) {
         let _ = lines.lookup(Gva(TEXT + offset), 0);
     }
     let _ = lines.places((0..2 * OUTER).map(|offset| Gva(TEXT + offset)), 0);
+    for (file, line) in FILES.into_iter().flat_map(|file| [7, 10, 31].map(|line| (file, line))) {
+        let _ = lines.code(file, line, 0);
+    }
 }
 
 #[test]
