@@ -14,6 +14,7 @@ mod mount;
 pub mod run;
 mod runtime_folder;
 pub mod service;
+mod token_file;
 
 use std::path::PathBuf;
 

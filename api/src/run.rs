@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use exoprobe_probes::{DEFAULT_EVENTS, ProbeDefinition, parse_line};
+use exoprobe_probes::{EventLimits, ProbeDefinition, parse_line};
 use exoprobe_vmm::{
     BootFiles, DEFAULT_KVM, StopReason, StopRecord, Vm, VmConfig, with_kernel_words,
 };
@@ -20,11 +20,14 @@ use crate::log::{self, say};
 use crate::service::{
     Closing, ListenError, Listeners, Service, ServiceConfig, Source, StartError, progress, serve,
 };
+use crate::token_file::{self, TokenFileError};
 
 /// The token of TCP clients, when no file holds it.
 const TOKEN_ENV: &str = "EXOPROBE_TOKEN";
 /// Kernel command line unless told otherwise.
 const DEFAULT_CMDLINE: &str = "console=ttyS0 quiet";
+/// Largest `--events-memory`.
+const EVENTS_MIB_MAX: u64 = 1 << 16;
 /// How soon the end of the guest is seen.
 const STOP_POLL: Duration = Duration::from_millis(250);
 /// Messages about stops of the guest, which boots again.
@@ -92,15 +95,19 @@ pub struct RunArgs {
     /// TCP address to listen on as well; clients then need the token
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<SocketAddr>,
-    /// File that holds the token of TCP clients [default: environment variable EXOPROBE_TOKEN]
+    /// File of mode 0600 that holds the token of TCP clients, at least 16 characters [default: environment variable
+    /// EXOPROBE_TOKEN]
     #[arg(long, value_name = "PATH", requires = "listen")]
     pub token_file: Option<PathBuf>,
     /// Probe to register before the guest runs its first instruction; may be given several times
     #[arg(long = "probe", value_name = "DEFINITION", value_parser = definition)]
     pub probes: Vec<ProbeDefinition>,
     /// Events kept for readers
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_EVENTS, value_parser = events_kept)]
+    #[arg(long, value_name = "N", default_value_t = EventLimits::DEFAULT_COUNT, value_parser = events_kept)]
     pub events: usize,
+    /// Memory for the events kept for readers, in MiB; the oldest go when they take more
+    #[arg(long, value_name = "MIB", default_value_t = EventLimits::DEFAULT_MIB as u64, value_parser = clap::value_parser!(u64).range(1..=EVENTS_MIB_MAX))]
+    pub events_memory: u64,
     /// KVM device
     #[arg(long, value_name = "PATH", default_value = DEFAULT_KVM, hide_short_help = true)]
     pub kvm: PathBuf,
@@ -140,14 +147,9 @@ pub enum RunError {
         /// Why.
         source: TokenError,
     },
-    /// The token's file cannot be read.
-    #[error("cannot read the token file {path}: {source}")]
-    TokenFile {
-        /// The file.
-        path: PathBuf,
-        /// What the host said.
-        source: std::io::Error,
-    },
+    /// The token's file cannot be used.
+    #[error(transparent)]
+    TokenFile(#[from] TokenFileError),
     /// The host refused threads, signals or the like.
     #[error("cannot start the service: {0}")]
     Io(#[from] std::io::Error),
@@ -361,6 +363,7 @@ fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
             vcpus: args.vcpus,
         }),
     };
+    let bytes = usize::try_from(args.events_memory << 20).unwrap_or(usize::MAX);
     Ok(ServiceConfig {
         source,
         symbols: args.symbols.clone(),
@@ -368,7 +371,7 @@ fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
         debug_info: args.debug_info.clone(),
         kvm: args.kvm.clone(),
         probes: args.probes.clone(),
-        events: args.events,
+        events: EventLimits { count: args.events, bytes },
     })
 }
 
@@ -382,11 +385,7 @@ fn definition(line: &str) -> Result<ProbeDefinition, String> {
 
 fn token(file: Option<&Path>) -> Result<Token, RunError> {
     let (text, from) = match file {
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|source| RunError::TokenFile { path: path.to_owned(), source })?;
-            (text, path.display().to_string())
-        }
+        Some(path) => (token_file::read(path)?, path.display().to_string()),
         None => (std::env::var(TOKEN_ENV).map_err(|_| RunError::NoToken)?, TOKEN_ENV.to_owned()),
     };
     Token::new(&text).map_err(|source| RunError::Token { from, source })

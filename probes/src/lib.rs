@@ -18,15 +18,15 @@ pub use definition::{
     Action, Fetch, FetchArg, Flag, ProbeDefinition, ProbeKind, Register, ReturnMode, parse_line,
 };
 pub use engine::{
-    AddressSpace, BlacklistEntry, CodeLine, DATA_SIZE_MAX, DEFAULT_EVENTS, Dumping, Engine,
-    EntryHandler, EntryVerdict, EventField, FaultHandler, FoundTypes, Frame, Given, Guest, Hit,
-    Holder, Instance, Kprobe, Kretprobe, ModuleStatus, NewProbe, NoTasks, Optimization,
-    ParameterError, PostHandler, PreHandler, Process, Recovery, Registration, ReturnHandler,
-    RunningKernel, Traceless, Verdict,
+    AddressSpace, BlacklistEntry, CodeLine, DATA_SIZE_MAX, Dumping, Engine, EntryHandler,
+    EntryVerdict, EventField, FaultHandler, FoundTypes, Frame, Given, Guest, Hit, Holder, Instance,
+    Kprobe, Kretprobe, ModuleStatus, NewProbe, NoTasks, Optimization, ParameterError, PostHandler,
+    PreHandler, Process, Recovery, Registration, ReturnHandler, RunningKernel, Traceless, Verdict,
 };
 pub use error::{AttachError, BatchError, ProbeError, Reserved};
 pub use events::{
-    Event, EventPage, EventSelection, EventStore, StackFrame, TraceText, trace_header,
+    Bounds, Event, EventLimits, EventPage, EventSelection, EventStore, StackFrame, TraceReader,
+    TraceText, trace_header,
 };
 pub use latency::Latency;
 pub use status::{DisplacedBy, ProbeState, ProbeStatus, StatusFlag};

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use crate::{PATIENCE, Running, TestGuest, finish, guest_file};
 
@@ -37,12 +38,49 @@ impl Service {
     /// When it does not.
     #[must_use]
     pub fn start(args: &[&str]) -> Self {
+        Self::start_as(exoprobe(), args)
+    }
+
+    /// Starts it as [`Self::start`], with at most so many open files.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    #[must_use]
+    pub fn start_with_descriptors(most: u32, args: &[&str]) -> Self {
+        let program = exoprobe();
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n $1; shift; exec \"$@\"", "sh", &most.to_string()]);
+        command.arg(program.get_program());
+        command.env_remove("EXOPROBE_SOCKET").env_remove("EXOPROBE_TOKEN");
+        Self::start_as(command, args)
+    }
+
+    fn start_as(mut program: Command, args: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let socket = dir.path().join("api.sock");
         let mut running =
-            Running::spawn(exoprobe().arg("run").arg("--socket").arg(&socket).args(args));
+            Running::spawn(program.arg("run").arg("--socket").arg(&socket).args(args));
         running.wait_for_socket(&socket, PATIENCE);
         Self { running, socket, _dir: dir }
+    }
+
+    /// Where it listens on TCP (`ADDRESS:PORT`), as it writes itself.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[must_use]
+    pub fn tcp_address(&self) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            // The whole line: it is written once the guest is there, after the socket is.
+            let log = self.log();
+            let found = log.split_once("http://").and_then(|(_, rest)| rest.split_once('\n'));
+            if let Some((address, _)) = found {
+                return address.to_owned();
+            }
+            assert!(Instant::now() < deadline, "no TCP address in {log}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Starts it with the tiny guest from its snapshot, at the workload's prompt.

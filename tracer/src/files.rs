@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use exoprobe_probes::{Engine, ProbeStatus, TraceText, trace_header};
+use exoprobe_probes::{Engine, ProbeStatus, TraceReader, TraceText, trace_header};
 
 use crate::error::TracerError;
 use crate::log::ErrorLog;
@@ -80,6 +80,17 @@ impl Tracer {
     #[must_use]
     pub fn is_pipe(path: &str) -> bool {
         Node::at(path) == Some(Node::File(File::TracePipe))
+    }
+
+    /// A reader of the file `trace`, with the lines that come before it; `None` of other files, for [`Self::read`].
+    #[must_use]
+    pub fn open_trace(&self, path: &str) -> Option<(String, TraceReader)> {
+        if Node::at(path) != Some(Node::File(File::Trace)) {
+            return None;
+        }
+        self.engine.drain();
+        let reader = self.engine.events().open_trace();
+        Some((trace_header(reader.events, reader.written, self.vcpus), reader))
     }
 
     /// The text of a file as it is now.

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::error::CliError;
 use crate::client::{Client, Target};
+use crate::token_file;
 
 const SOCKET_VARIABLE: &str = "EXOPROBE_SOCKET";
 const TOKEN_VARIABLE: &str = "EXOPROBE_TOKEN";
@@ -27,7 +28,7 @@ pub(super) struct Connection {
     /// Service behind a TCP port
     #[arg(long, global = true, value_name = "http://HOST:PORT", help_heading = "Client options")]
     url: Option<String>,
-    /// File with the bearer token that TCP needs [env: EXOPROBE_TOKEN, the token itself]
+    /// File of mode 0600 with the bearer token that TCP needs [env: EXOPROBE_TOKEN, the token itself]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Client options")]
     token_file: Option<PathBuf>,
     /// Print JSON, as the service sends it; errors, too, on standard error
@@ -53,14 +54,15 @@ impl Connection {
 
     fn token(&self) -> Result<Option<String>, CliError> {
         let Some(path) = &self.token_file else { return Ok(std::env::var(TOKEN_VARIABLE).ok()) };
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| CliError::File { path: path.clone(), source })?;
-        Ok(Some(text.trim().to_owned()))
+        Ok(Some(token_file::read(path)?))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -84,6 +86,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         std::fs::write(&path, "secret\n").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         let connection = Connection { token_file: Some(path), ..Connection::default() };
         assert_eq!(connection.token().unwrap().as_deref(), Some("secret"));
     }

@@ -10,6 +10,7 @@ use crate::client::{ClientError, Problem, Target, TargetError};
 use crate::mount::MountError;
 use crate::run::RunError;
 use crate::runtime_folder::RuntimeFolderError;
+use crate::token_file::TokenFileError;
 
 const NO_ANSWER: u8 = 3;
 /// HTTP status of a request without the right token.
@@ -100,6 +101,9 @@ pub(super) enum CliError {
         /// What is wrong with it.
         source: TargetError,
     },
+    /// The token's file cannot be used.
+    #[error(transparent)]
+    TokenFile(#[from] TokenFileError),
     /// A file could not be read.
     #[error("cannot read {path}: {source}")]
     File {

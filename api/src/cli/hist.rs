@@ -72,7 +72,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &HistArgs) -> Result<()
     };
     let collected = collect(context, definition, &args.collect, wanted).await?;
     if context.json {
-        return Ok(writeln!(context.out, "{}", collected.json)?);
+        return Ok(context.print_json(&collected.json.to_string())?);
     }
     Ok(write!(context.out, "{}", text(&collected, &keys))?)
 }

@@ -48,6 +48,9 @@ const PRINTING: &[(&[&str], bool)] = &[
     (&["vm", "reboot"], true),
     (&["vm", "shutdown"], true),
     (&["vm", "snapshot", "f"], true),
+    (&["vm", "dump", "f"], true),
+    (&["hist", "--for", "0.1", "f", "dx=%dx"], true),
+    (&["stacks", "--for", "0.1", "f"], true),
     (&["vm", "registers"], true),
     (&["vm", "send", "go"], true),
 ];
@@ -58,6 +61,8 @@ const OTHERS: &[&[&str]] = &[
     &["mount"],
     &["doctor"],
     &["openapi"],
+    // Of the guest's, its JSON has the banner, by the same function.
+    &["ls"],
     &["events", "clear"],
     &["probe", "rm"],
     &["probe", "switch"],
@@ -113,6 +118,11 @@ fn answers() -> Vec<(&'static str, String)> {
             "/v1/events",
             r#"{"seq":1,"time":0.0,"vcpu":0,"pid":7,"comm":"@","group":"kprobes","event":"e","symbol_name":"@","offset":0,"addr":"0x1","args":{"@":"@"},"stack":[{"addr":"0x4","symbol_name":"@","offset":0}]}"#,
         ),
+        (
+            "/v1/probes/exoprobe/{event}/histograms",
+            r#"[{"trigger":"@","keys":["@"],"values":[],"hits":9,"dropped":0,
+              "entries":[{"keys":["@"],"hits":9,"sums":[]}]}]"#,
+        ),
         ("/v1/vm", vm),
         ("/v1/vm/registers/0", r#"{"vcpu":0,"@":"@"}"#),
     ];
@@ -130,13 +140,17 @@ fn service() -> Fake {
         *of_write.lock().unwrap() = line.split(' ').next().unwrap().to_owned();
         StatusCode::NO_CONTENT
     };
-    let control = hostile(r#"{"state":"@","path":"@","bytes":5}"#);
+    let control = hostile(r#"{"state":"@","path":"@","bytes":5,"stood_ms":1}"#);
     let probes = async || format!("[{}]", probe());
     let mut routes = Router::new()
         .route("/v1/vm/serial/1", get(read).post(write))
         .route("/v1/vm/{action}", post(async || control))
         .route("/v1/probes", get(probes).post(probes))
-        .route("/v1/probes/{group}/{event}", patch(async || probe()).get(async || probe()));
+        .route("/v1/tracefs/events/exoprobe/{event}/trigger", post(async || StatusCode::NO_CONTENT))
+        .route(
+            "/v1/probes/{group}/{event}",
+            patch(async || probe()).get(async || probe()).delete(async || StatusCode::NO_CONTENT),
+        );
     for (path, answer) in answers() {
         routes = routes.route(path, get(async || answer));
     }

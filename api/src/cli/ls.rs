@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::error::CliError;
-use super::format::{Column, table};
+use super::format::{Column, printable_json, table};
 use crate::client::{ApiPath, Client, ClientError, Target};
 use crate::{default_socket, runtime_folder};
 
@@ -61,7 +61,10 @@ pub(super) async fn run(json: bool, out: &mut dyn Write) -> Result<(), CliError>
     }
     rows.sort_by(|a, b| a.socket.cmp(&b.socket));
     match json {
-        true => writeln!(out, "{}", serde_json::to_string(&rows).map_err(ClientError::from)?)?,
+        true => {
+            let document = serde_json::to_string(&rows).map_err(ClientError::from)?;
+            writeln!(out, "{}", printable_json(&document))?;
+        }
         false => writeln!(out, "{}", show(&rows))?,
     }
     Ok(())

@@ -44,7 +44,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &StacksArgs) -> Result<
     };
     let collected = collect(context, definition(&args.definition)?, &args.collect, wanted).await?;
     if context.json {
-        return Ok(writeln!(context.out, "{}", collected.json)?);
+        return Ok(context.print_json(&collected.json.to_string())?);
     }
     if args.folded {
         write!(context.out, "{}", folded(&collected.histogram.entries))?;

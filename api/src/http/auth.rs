@@ -1,7 +1,10 @@
 //! The bearer token of TCP listeners.
 
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
@@ -14,10 +17,23 @@ use super::problem::Problem;
 #[derive(Clone)]
 pub struct Token(Arc<[u8]>);
 
-/// The token is empty, or no header could carry it.
+/// Fewest characters of a token.
+const TOKEN_MIN: usize = 16;
+/// How long an answer to a request without the token is held back.
+pub(crate) const FAILURE_DELAY: Duration = Duration::from_secs(1);
+
+/// Why a text is no token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the token must be one line of visible ASCII characters, at least one")]
-pub struct TokenError;
+pub enum TokenError {
+    /// No header could carry it.
+    #[error("the token must be one line of visible ASCII characters")]
+    NotALine,
+    /// It could be guessed.
+    #[error(
+        "the token has {0} characters and needs {TOKEN_MIN}: make one with `openssl rand -hex 32`"
+    )]
+    TooShort(usize),
+}
 
 impl Token {
     /// A token; blanks and line ends around it do not count.
@@ -26,8 +42,11 @@ impl Token {
     /// [`TokenError`].
     pub fn new(text: &str) -> Result<Self, TokenError> {
         let text = text.trim();
-        if text.is_empty() || !text.bytes().all(|b| b.is_ascii_graphic()) {
-            return Err(TokenError);
+        if !text.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(TokenError::NotALine);
+        }
+        if text.len() < TOKEN_MIN {
+            return Err(TokenError::TooShort(text.len()));
         }
         Ok(Self(text.as_bytes().into()))
     }
@@ -40,11 +59,33 @@ impl Token {
     }
 }
 
-/// Middleware: answers 401 to a request without the token.
-pub(crate) async fn require(State(token): State<Token>, request: Request, next: Next) -> Response {
+/// The other end of a connection, for messages. In the extensions of its requests.
+#[derive(Clone)]
+pub(crate) struct Peer(Arc<str>);
+
+impl Peer {
+    pub(crate) fn new(address: &impl fmt::Debug) -> Self {
+        Self(format!("{address:?}").into())
+    }
+}
+
+/// Lets in only who presents the token. Others are answered after `delay`.
+pub(crate) fn with_token(router: Router, token: Token, delay: Duration) -> Router {
+    router.layer(axum::middleware::from_fn_with_state((token, delay), require))
+}
+
+/// Middleware: answers 401 to a request without the token, late.
+async fn require(
+    State((token, delay)): State<(Token, Duration)>,
+    request: Request,
+    next: Next,
+) -> Response {
     if token.admits(request.headers()) {
         return next.run(request).await;
     }
+    let peer = request.extensions().get::<Peer>().map_or("unknown", |peer| &*peer.0);
+    tracing::warn!(peer, "a request without the right token was refused");
+    tokio::time::sleep(delay).await;
     let detail = "this listener needs the header `Authorization: Bearer TOKEN`";
     let problem = Problem::with_status(StatusCode::UNAUTHORIZED, "EACCES", detail);
     ([(header::WWW_AUTHENTICATE, "Bearer")], problem).into_response()
@@ -64,17 +105,30 @@ mod tests {
 
     #[test]
     fn only_the_token_itself_is_admitted() {
-        assert!(admits("s3cret\n", Some("Bearer s3cret")));
-        assert!(admits("s3cret", Some("bearer s3cret")), "the scheme has no case (RFC 9110)");
-        for wrong in ["Bearer s3cre", "Bearer s3cret2", "Basic s3cret", "s3cret", "Bearer", ""] {
-            assert!(!admits("s3cret", Some(wrong)), "{wrong}");
+        assert!(admits("s3cret-s3cret-s3cret\n", Some("Bearer s3cret-s3cret-s3cret")));
+        assert!(
+            admits("s3cret-s3cret-s3cret", Some("bearer s3cret-s3cret-s3cret")),
+            "the scheme has no case (RFC 9110)"
+        );
+        for wrong in [
+            "Bearer s3cret-s3cret-s3cre",
+            "Bearer s3cret-s3cret-s3cret2",
+            "Basic s3cret-s3cret-s3cret",
+            "s3cret-s3cret-s3cret",
+            "Bearer",
+            "",
+        ] {
+            assert!(!admits("s3cret-s3cret-s3cret", Some(wrong)), "{wrong}");
         }
-        assert!(!admits("s3cret", None));
+        assert!(!admits("s3cret-s3cret-s3cret", None));
     }
 
     #[test]
-    fn a_token_must_be_something() {
-        assert!(Token::new(" \n").is_err());
-        assert!(Token::new("two words").is_err());
+    fn a_token_must_be_a_line_that_nobody_guesses() {
+        let refused = |text: &str| Token::new(text).err();
+        assert_eq!(refused(" \n"), Some(TokenError::TooShort(0)));
+        assert_eq!(refused(&"a".repeat(15)), Some(TokenError::TooShort(15)));
+        assert_eq!(refused(&"a".repeat(16)), None);
+        assert_eq!(refused("two words and some more"), Some(TokenError::NotALine));
     }
 }

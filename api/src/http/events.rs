@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use exoprobe_probes::{Engine, EventPage, EventSelection};
+use exoprobe_probes::{Bounds, Engine, EventPage, EventSelection};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Deserialize;
 use tokio::sync::watch;
@@ -30,10 +30,12 @@ const NEXT: HeaderName = HeaderName::from_static("exoprobe-next");
 const LAST_EVENT_ID: &str = "last-event-id";
 /// Events given at once unless the client says.
 const DEFAULT_LIMIT: usize = 1000;
-/// Most events of one answer that does not follow: it is made in memory.
+/// Most events of one answer that does not follow.
 const MAX_LIMIT: usize = 10_000;
-/// Events a follower is given at once: what waits for a slow client is no more than this.
+/// Events made into text at once: what waits for a slow client is no more than this,
 const PAGE: usize = 256;
+/// nor events that take more memory than this and one more event, in bytes.
+const PAGE_BYTES: usize = 256 << 10;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Clone)]
@@ -93,7 +95,7 @@ impl EventsQuery {
 
 /// Events: hits of probes, in order.
 ///
-/// NDJSON, an event a line, or server-sent events where `Accept` asks for them (`id`: the sequence
+/// NDJSON, an event a line (an empty line every 15 s without one shows that the service is there), or server-sent events where `Accept` asks for them (`id`: the sequence
 /// number, `event`: hit; resumable with `Last-Event-ID`). Where events were gone before this reader
 /// got to them, a line or an event `lost` says how many.
 #[utoipa::path(get, path = "/v1/events", tag = "events",
@@ -124,13 +126,14 @@ pub(crate) async fn events(
     let from = resumed.or(from);
     if query.follow.unwrap_or(as_sse) {
         let pages = follow(&api, from, query.limit, selection);
-        return Ok(if as_sse { sse_response(pages) } else { ndjson_response(pages) });
+        return Ok(if as_sse { sse_response(pages) } else { ndjson_response(pages, KEEP_ALIVE) });
     }
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
-    let page = blocking(move || read(&api.engine, from, limit, &selection)).await?;
-    let next = HeaderValue::from(page.next);
-    let pages = stream::iter([page]);
-    let mut response = if as_sse { sse_response(pages) } else { ndjson_response(pages) };
+    let pages = Pages::new(&api.engine, from, limit, selection);
+    let next = HeaderValue::from(pages.end);
+    let pages = stream::unfold(pages, Pages::next);
+    let mut response =
+        if as_sse { sse_response(pages) } else { ndjson_response(pages, KEEP_ALIVE) };
     response.headers_mut().insert(NEXT, next);
     Ok(response)
 }
@@ -156,10 +159,53 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     number.map(Some).ok_or_else(|| Problem::malformed("Last-Event-ID is no sequence number"))
 }
 
-/// A page; who does not say where to start has lost nothing.
-fn read(engine: &Engine, from: Option<u64>, max: usize, selection: &EventSelection) -> EventPage {
-    let page = engine.events().read_selected(from.unwrap_or(0), max, selection);
+/// A page; a reader that does not say where to start has lost nothing.
+fn read(
+    engine: &Engine,
+    from: Option<u64>,
+    bounds: Bounds,
+    selection: &EventSelection,
+) -> EventPage {
+    let page = engine.events().read_part(from.unwrap_or(0), bounds, selection);
     EventPage { lost: if from.is_some() { page.lost } else { 0 }, ..page }
+}
+
+/// The events that there were when a client asked, part by part.
+struct Pages {
+    engine: Arc<Engine>,
+    /// Where to go on; `None` before the first page of a reader that did not say.
+    from: Option<u64>,
+    /// Sequence number to end before.
+    end: u64,
+    /// Most events that are left.
+    left: usize,
+    selection: EventSelection,
+}
+
+impl Pages {
+    fn new(
+        engine: &Arc<Engine>,
+        from: Option<u64>,
+        left: usize,
+        selection: EventSelection,
+    ) -> Self {
+        let end = engine.events().end_of(from.unwrap_or(0), left, &selection);
+        Self { engine: Arc::clone(engine), from, end, left, selection }
+    }
+
+    /// The next page that holds something.
+    async fn next(mut self) -> Option<(EventPage, Self)> {
+        while self.left > 0 && self.from.is_none_or(|from| from < self.end) {
+            let bounds = Bounds { events: self.left.min(PAGE), bytes: PAGE_BYTES, end: self.end };
+            let page = read(&self.engine, self.from, bounds, &self.selection);
+            self.from = Some(page.next);
+            self.left -= page.events.len();
+            if !page.events.is_empty() || page.lost > 0 {
+                return Some((page, self));
+            }
+        }
+        None
+    }
 }
 
 fn follow(
@@ -201,7 +247,8 @@ impl Follower {
             }
             // Before reading, so that no event after it is missed.
             self.latest.mark_unchanged();
-            let page = read(&self.engine, self.from, max, &self.selection);
+            let bounds = Bounds { events: max, bytes: PAGE_BYTES, ..Bounds::default() };
+            let page = read(&self.engine, self.from, bounds, &self.selection);
             self.from = Some(page.next);
             if !page.events.is_empty() || page.lost > 0 {
                 self.left = self.left.map(|left| left - page.events.len());
@@ -216,8 +263,20 @@ fn lost(page: &EventPage) -> Option<Lost> {
     (page.lost > 0).then_some(Lost { lost: page.lost, next: page.start })
 }
 
-fn ndjson_response(pages: impl Stream<Item = EventPage> + Send + 'static) -> Response {
-    let body = pages.map(|page| ndjson(&page).map(Bytes::from));
+/// Lines of JSON. While no page comes, a line with nothing in it shows every `keep_alive` that the
+/// service is there.
+fn ndjson_response(
+    pages: impl Stream<Item = EventPage> + Send + 'static,
+    keep_alive: Duration,
+) -> Response {
+    let pages = Box::pin(pages);
+    let body = stream::unfold(pages, move |mut pages| async move {
+        let text = match tokio::time::timeout(keep_alive, pages.next()).await {
+            Ok(page) => ndjson(&page?).map(Bytes::from),
+            Err(_) => Ok(Bytes::from_static(b"\n")),
+        };
+        Some((text, pages))
+    });
     ([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(body)).into_response()
 }
 
@@ -285,6 +344,17 @@ mod tests {
         assert!(lines[1].starts_with(r#"{"seq":7,"#), "{}", lines[1]);
         assert_eq!(lines.len(), 3);
         assert_eq!(ndjson(&page(0)).unwrap().iter().filter(|b| **b == b'\n').count(), 2);
+    }
+
+    #[tokio::test]
+    async fn lines_without_events_keep_the_connection_alive() {
+        let pages = stream::iter([page(0)]).chain(stream::pending());
+        let response = ndjson_response(pages, Duration::from_millis(1));
+        let mut body = response.into_body().into_data_stream();
+        assert!(body.next().await.unwrap().unwrap().starts_with(b"{"));
+        for _ in 0..3 {
+            assert_eq!(body.next().await.unwrap().unwrap(), "\n");
+        }
     }
 
     #[tokio::test]

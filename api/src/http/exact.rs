@@ -37,6 +37,7 @@ fn add_statuses(operation: &mut Operation) {
         found.push(problem("400", "The request is not as this document says"));
     }
     if let Some(RefOr::T(body)) = &operation.request_body {
+        found.push(problem("408", "The body did not come in time"));
         found.push(problem("413", "The body is too large"));
         if body.content.contains_key("application/json") {
             found.push(problem("415", "The body is of another content type"));

@@ -3,6 +3,7 @@
 mod answers;
 mod auth;
 mod code;
+mod deadline;
 mod definitions;
 mod events;
 mod exact;
@@ -33,7 +34,9 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use exoprobe_tracer::Tracer;
 
+pub(crate) use auth::{FAILURE_DELAY, Peer, with_token};
 pub use auth::{Token, TokenError};
+pub(crate) use deadline::{BODY_DEADLINE, with_body_deadline};
 pub use openapi::openapi_json;
 pub use problem::{PROBLEM_JSON, Problem, ProblemDocument};
 
@@ -53,11 +56,6 @@ pub(crate) fn router(api: VmApi) -> Router {
     let code = CodeApi { engine: Arc::clone(&api.engine), lines: api.lines.clone() };
     let engine_routes = engine_routes(code, Arc::clone(&api.tracer), &api.closing);
     finish(vm::routes(api).merge(engine_routes))
-}
-
-/// Lets in only who presents the token.
-pub(crate) fn with_token(router: Router, token: Token) -> Router {
-    router.layer(axum::middleware::from_fn_with_state(token, auth::require))
 }
 
 /// The routes that need no machine.

@@ -14,6 +14,8 @@ use exoprobe_vmm::{ControlError, DumpError, NewFileError, RebootError, SnapshotE
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::deadline::too_slow;
+
 /// Media type of every error.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
@@ -305,6 +307,9 @@ impl From<BytesRejection> for Problem {
         if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
             let detail = format!("the body is larger than {} bytes", super::BODY_MAX);
             return Self::too_large(detail);
+        }
+        if let Some(slow) = too_slow(&rejection) {
+            return Self::with_status(StatusCode::REQUEST_TIMEOUT, "ETIMEDOUT", slow.to_string());
         }
         Self::malformed(rejection.body_text())
     }

@@ -1,12 +1,13 @@
 //! The routes that need no machine, against an engine whose guest never gets past booting.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, Response, StatusCode, header};
 use exoprobe_introspect::{SourceLines, SymbolTable};
-use exoprobe_probes::{Engine, Given, Guest};
+use exoprobe_probes::{Engine, EventLimits, Given, Guest};
 use exoprobe_vmm::memory::ram_ranges;
 use exoprobe_vmm::{GuestClock, GuestRam, HiddenMemory, Registers, VcpuError, kvm_sregs};
 use serde_json::{Value, json};
@@ -71,7 +72,12 @@ fn app_with(
     let hidden = HiddenMemory::new(&ram).unwrap();
     let guest = Arc::new(BootingGuest { ram, hidden });
     let given = Given { symbols: Some(symbols), ..Given::default() };
-    let engine = Arc::new(Engine::new(guest, GuestClock::default(), given, 16));
+    let engine = Arc::new(Engine::new(
+        guest,
+        GuestClock::default(),
+        given,
+        EventLimits { count: 16, ..EventLimits::default() },
+    ));
     let end = watch::Sender::new(false);
     let tracer = Arc::new(Tracer::new(Arc::clone(&engine), 1));
     let code = CodeApi { engine, lines };
@@ -412,14 +418,16 @@ async fn followers_end_with_the_service() {
 
 #[tokio::test]
 async fn tcp_clients_need_the_token_everywhere() {
-    let app = with_token(app().0, Token::new("s3cret").unwrap());
+    let app = with_token(app().0, Token::new("s3cret-s3cret-s3cret").unwrap(), Duration::ZERO);
     for uri in ["/v1/probes", "/v1/openapi.json", "/nothing"] {
         let response = app.clone().oneshot(request(Method::GET, uri, JSON, "")).await.unwrap();
         assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{uri}");
         assert_eq!(response.headers()[header::WWW_AUTHENTICATE], "Bearer");
         assert_eq!(response.headers()[header::CONTENT_TYPE], PROBLEM_JSON);
         let mut admitted = request(Method::GET, uri, JSON, "");
-        admitted.headers_mut().insert("authorization", "Bearer s3cret".parse().unwrap());
+        admitted
+            .headers_mut()
+            .insert("authorization", "Bearer s3cret-s3cret-s3cret".parse().unwrap());
         let response = app.clone().oneshot(admitted).await.unwrap();
         assert_ne!(response.status(), StatusCode::UNAUTHORIZED, "{uri}");
     }

@@ -9,8 +9,9 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use exoprobe_probes::TraceReader;
 use exoprobe_tracer::{Kind, Tracer, TracerError};
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use tokio::sync::watch;
 use utoipa::ToSchema;
@@ -99,6 +100,10 @@ pub(crate) async fn read(
     if Tracer::is_pipe(&path) {
         return Ok(pipe(api));
     }
+    let (tracer, opened) = (Arc::clone(&api.tracer), path.clone());
+    if let Some((header, reader)) = blocking(move || tracer.open_trace(&opened)).await? {
+        return Ok(trace(api.tracer, header, reader));
+    }
     answer(api, path).await
 }
 
@@ -160,6 +165,16 @@ async fn answer(api: TracefsApi, path: String) -> Result<Response, Problem> {
         None => Ok(([(header::CONTENT_TYPE, TEXT)], api.tracer.read(&path)?).into_response()),
     };
     blocking(work).await?.map_err(|error: TracerError| error.into())
+}
+
+/// The file `trace`, part by part: all of it could be many times the store's memory.
+fn trace(tracer: Arc<Tracer>, header: String, reader: TraceReader) -> Response {
+    let parts = stream::unfold((tracer, reader), |(tracer, mut reader)| async move {
+        let part = reader.next_part(tracer.engine().events())?;
+        Some((Ok::<_, Infallible>(Bytes::from(part)), (tracer, reader)))
+    });
+    let all = stream::iter([Ok(Bytes::from(header))]).chain(parts);
+    ([(header::CONTENT_TYPE, TEXT)], body::Body::from_stream(all)).into_response()
 }
 
 /// A reader of `trace_pipe`.

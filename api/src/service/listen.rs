@@ -5,17 +5,23 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use axum::Router;
 use axum::serve::ListenerExt;
-use tokio::net::{TcpListener, UnixListener};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::task::JoinSet;
 
+use super::Service;
+use super::connections::{ConnectionLimits, serve_on};
+use super::descriptors;
 use super::socket::{SocketError, SocketFile, bind};
-use super::{Closing, Service};
 use crate::http::{self, Token};
 
 /// How long open requests may take to finish.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long an answer on TCP may wait for a client that reads none of it, or is gone.
+const UNREAD: Duration = Duration::from_secs(300);
+/// Silence on TCP after which a client's host is asked whether it is still there.
+const TCP_SILENCE: Duration = Duration::from_secs(60);
 
 /// Why there is nothing to listen on.
 #[derive(Debug, thiserror::Error)]
@@ -84,17 +90,19 @@ impl Listeners {
 pub async fn serve(service: &Service, listeners: Listeners) {
     let Listeners { unix, file, tcp } = listeners;
     let mut servers = JoinSet::new();
-    let router = service.router();
+    let connections = descriptors::connections();
+    let limits = |connections| ConnectionLimits { connections, ..ConnectionLimits::default() };
+    let router = http::with_body_deadline(service.router(), http::BODY_DEADLINE);
     if let Some((tcp, token)) = tcp {
         let tcp = tcp.tap_io(|stream| {
-            // Events are small, and late with Nagle's algorithm.
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "TCP_NODELAY");
+            if let Err(error) = set_options(stream) {
+                tracing::debug!(%error, "options of a TCP socket");
             }
         });
-        servers.spawn(serve_on(tcp, http::with_token(router.clone(), token), service.closing()));
+        let router = http::with_token(router.clone(), token, http::FAILURE_DELAY);
+        servers.spawn(serve_on(tcp, router, limits(connections.tcp), service.closing()));
     }
-    servers.spawn(serve_on(unix, router, service.closing()));
+    servers.spawn(serve_on(unix, router, limits(connections.unix), service.closing()));
     service.closing().closed().await;
     drop(file);
     let finish = async { while servers.join_next().await.is_some() {} };
@@ -103,12 +111,10 @@ pub async fn serve(service: &Service, listeners: Listeners) {
     }
 }
 
-async fn serve_on<L>(listener: L, router: Router, mut closing: Closing)
-where
-    L: axum::serve::Listener,
-    L::Addr: std::fmt::Debug,
-{
-    let until = async move { closing.closed().await };
-    // Never an error: axum tries again what accept refuses.
-    let _ = axum::serve(listener, router).with_graceful_shutdown(until).await;
+fn set_options(stream: &TcpStream) -> io::Result<()> {
+    // Events are small, and late with Nagle's algorithm.
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(TCP_SILENCE))?;
+    socket.set_tcp_user_timeout(Some(UNREAD))
 }

@@ -1,5 +1,7 @@
 //! One guest, its probe engine, and the threads that carry its output to clients.
 
+mod connections;
+mod descriptors;
 mod files;
 mod listen;
 pub(crate) mod progress;
@@ -13,7 +15,7 @@ use std::sync::Arc;
 use axum::Router;
 use exoprobe_introspect::btf::FileError;
 use exoprobe_introspect::{Btf, LinesError, LoadError, SourceLines};
-use exoprobe_probes::{BatchError, Engine, Given, Guest, NewProbe, ProbeDefinition};
+use exoprobe_probes::{BatchError, Engine, EventLimits, Given, Guest, NewProbe, ProbeDefinition};
 use exoprobe_tracer::Tracer;
 use exoprobe_vmm::{BootFiles, ControlError, CreateError, Host, HostError, Vm, VmConfig};
 use tokio::sync::watch;
@@ -58,8 +60,8 @@ pub struct ServiceConfig {
     pub kvm: PathBuf,
     /// Probes to register before the guest runs.
     pub probes: Vec<ProbeDefinition>,
-    /// Events kept for readers.
-    pub events: usize,
+    /// Bounds of the events kept for readers.
+    pub events: EventLimits,
 }
 
 /// Why a service could not start.

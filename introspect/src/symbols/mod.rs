@@ -187,6 +187,14 @@ impl fmt::Debug for SymbolTable {
 }
 
 impl SymbolTable {
+    /// Whether this is a clone of `other`.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.tables, &other.tables)
+            && self.slide == other.slide
+            && self.modules.is_same(&other.modules)
+    }
+
     fn of(tables: Tables) -> Self {
         Self { tables: Arc::new(tables), slide: 0, modules: Layer::default() }
     }

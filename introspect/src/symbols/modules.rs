@@ -101,6 +101,11 @@ pub(super) struct Layer {
 }
 
 impl Layer {
+    /// Whether this is a clone of `other`.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.modules, &other.modules)
+    }
+
     fn new(modules: Vec<Arc<ModuleTable>>) -> Self {
         let ranges = |(index, module): (usize, &Arc<ModuleTable>)| {
             let text = module.tables.text.iter();

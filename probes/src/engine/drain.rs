@@ -84,7 +84,7 @@ impl Engine {
         for (vcpu, record) in batch {
             let source = sources.entry(record.probe).or_insert_with(|| {
                 let from = registry.probes.get(&record.probe)?;
-                let origin = Arc::new(self.origin(registry, from));
+                let origin = self.origin(registry, from);
                 let probe = Arc::clone(&from.probe);
                 Some(Source { triggers: triggers_of(&probe), probe, origin })
             });
@@ -99,18 +99,35 @@ impl Engine {
         self.store.append(steps.into_iter())
     }
 
-    /// What the events of a probe have in common.
-    fn origin(&self, registry: &Registry, from: &Registered) -> Origin {
-        Origin {
+    /// What the events of a probe have in common: made again only where it has changed.
+    fn origin(&self, registry: &Registry, from: &Registered) -> Arc<Origin> {
+        let symbols = registry.kernel.as_ref().map(|kernel| &kernel.symbols);
+        let (at, fields) = (from.probe.at(), Arc::clone(&from.probe.arguments().list));
+        let is_same = |origin: &Arc<Origin>| {
+            let same_symbols = match (&origin.symbols, symbols) {
+                (Some(had), Some(now)) => had.is_same(now),
+                (had, now) => had.is_none() && now.is_none(),
+            };
+            same_symbols
+                && Arc::ptr_eq(&origin.fields, &fields)
+                && (origin.at, origin.offset) == (at, from.offset)
+                && origin.symbol_name == from.symbol
+        };
+        let mut known = from.origin.borrow_mut();
+        if let Some(origin) = known.as_ref().filter(|origin| is_same(origin)) {
+            return Arc::clone(origin);
+        }
+        let origin = Origin {
             group: Arc::clone(&from.probe.group),
             event: Arc::clone(&from.probe.event),
             symbol_name: from.symbol.clone(),
             offset: from.offset,
-            at: from.probe.at(),
+            at,
             addr: Arc::clone(&from.addr),
-            fields: from.probe.arguments().list.clone(),
-            symbols: registry.kernel.as_ref().map(|kernel| kernel.symbols.clone()),
+            fields,
+            symbols: symbols.cloned(),
             clock: self.clock,
-        }
+        };
+        Arc::clone(known.insert(Arc::new(origin)))
     }
 }

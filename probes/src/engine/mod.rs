@@ -82,7 +82,7 @@ use exoprobe_vmm::{ExitHook, GuestClock, Gva};
 
 use crate::definition::ProbeKind;
 use crate::error::{BatchError, ProbeError};
-use crate::events::{EventStore, Ring};
+use crate::events::{EventLimits, EventStore, Ring};
 use crate::status::ProbeStatus;
 use hit::HitPath;
 use lifecycle::Purpose;
@@ -93,8 +93,6 @@ use table::Table;
 
 /// Words of each vCPU's ring: 20,000 records of three arguments.
 const RING_WORDS: usize = 1 << 17;
-/// Events kept for readers unless told otherwise.
-pub const DEFAULT_EVENTS: usize = 1 << 16;
 
 /// What is known of a guest's kernel before it runs. What is not given is read from the guest's memory, as soon as the
 /// kernel runs.
@@ -153,9 +151,14 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine for `guest`, which keeps the last `events` events for readers.
+    /// An engine for `guest`, which keeps the last events for readers within `limits`.
     #[must_use]
-    pub fn new(guest: Arc<dyn Guest>, clock: GuestClock, given: Given, events: usize) -> Self {
+    pub fn new(
+        guest: Arc<dyn Guest>,
+        clock: GuestClock,
+        given: Given,
+        limits: EventLimits,
+    ) -> Self {
         let Given { symbols, types, found_types } = given;
         let vcpus = guest.vcpus();
         // A guest from a snapshot may have tasks in slots of before.
@@ -174,7 +177,7 @@ impl Engine {
             rings_of_guest: Mutex::default(),
             guest: Arc::downgrade(&guest),
         };
-        let store = EventStore::new(events);
+        let store = EventStore::new(limits);
         let kept_kernel = ArcSwapOption::empty();
         Self { guest, clock, path: Arc::new(path), store, kept_kernel }
     }

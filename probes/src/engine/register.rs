@@ -1,5 +1,6 @@
 //! Registration, removal, arming.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -123,7 +124,8 @@ impl HitPath {
         let registration = Registration { id: probe.id, addr };
         let Place { at, symbol, offset } = found;
         let addr = at.to_string().into();
-        registry.insert(Registered { probe, symbol, offset, addr, state });
+        let origin = RefCell::default();
+        registry.insert(Registered { probe, symbol, offset, addr, state, origin });
         Ok(registration)
     }
 

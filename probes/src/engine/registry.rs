@@ -1,5 +1,6 @@
 //! Everything that registration changes, behind one lock.
 
+use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use super::table::Site;
 use super::text;
 use crate::definition::{Action, ProbeDefinition, ProbeKind};
 use crate::error::ProbeError;
+use crate::events::Origin;
 use crate::status::{ProbeState, ProbeStatus, StatusFlag};
 
 /// Longest function that is decoded, in bytes.
@@ -59,6 +61,8 @@ pub(super) struct Registered {
     /// The address as text, as its events show it.
     pub(super) addr: Arc<str>,
     pub(super) state: State,
+    /// What its events have in common, as of the last ones.
+    pub(super) origin: RefCell<Option<Arc<Origin>>>,
 }
 
 /// What has become of a probe.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::store::{Hit, TraceText};
+use super::store::{EventStore, Hit, TraceText};
 
 /// Most times of tracing that are kept: of one more, the first is forgotten.
 const SPANS_MAX: usize = 1024;
@@ -107,17 +107,32 @@ impl TraceBuffer {
 
     /// All that is shown.
     pub(super) fn read(&self, stored: &Stored<'_>) -> Page {
-        let runs = self.spans.iter().map(|(from, end)| stored.run(*from, *end, usize::MAX));
-        let mut page = Page { runs: runs.collect(), written: 0 };
+        let all =
+            |(from, end): &(u64, Option<u64>)| stored.run(*from, *end, usize::MAX, usize::MAX);
+        let mut page = Page { runs: self.spans.iter().map(all).collect(), written: 0 };
         page.written = self.taken + page.events() + page.lost();
         page
+    }
+
+    /// A reader of all that is shown.
+    pub(super) fn open(&self, stored: &Stored<'_>) -> TraceReader {
+        let first = stored.first();
+        let span = |(from, end): &(u64, Option<u64>)| {
+            let end = end.unwrap_or(stored.next).min(stored.next);
+            ((*from).max(1).min(end), end)
+        };
+        let spans: VecDeque<(u64, u64)> = self.spans.iter().map(span).collect();
+        let shown = |(from, end): &(u64, u64)| end - (*from).max(first).min(*end);
+        let events = spans.iter().map(shown).sum();
+        let all: u64 = spans.iter().map(|(from, end)| end - from).sum();
+        TraceReader { spans, events, written: self.taken + all }
     }
 
     /// Takes up to `max` events: nobody else is shown them.
     pub(super) fn take(&mut self, stored: &Stored<'_>, max: usize) -> Page {
         let (mut page, mut left) = (Page::default(), max);
         while let Some((from, end)) = self.spans.front_mut() {
-            let run = stored.run(*from, *end, left);
+            let run = stored.run(*from, *end, left, usize::MAX);
             left -= run.1.len();
             *from = (*from + run.0 + run.1.len() as u64).max(*from);
             page.runs.push(run);
@@ -133,16 +148,67 @@ impl TraceBuffer {
 }
 
 impl Stored<'_> {
-    /// Up to `max` events from `from` to before `end`, and how many of those before them are lost.
-    fn run(&self, from: u64, end: Option<u64>, max: usize) -> (u64, Vec<Hit>) {
-        let first = self.next - self.hits.len() as u64;
+    /// Sequence number of the oldest.
+    fn first(&self) -> u64 {
+        self.next - self.hits.len() as u64
+    }
+
+    /// Up to `max` events from `from` to before `end`, or as many as take `bytes`, and how many of those before them
+    /// are lost.
+    pub(super) fn run(
+        &self,
+        from: u64,
+        end: Option<u64>,
+        max: usize,
+        bytes: usize,
+    ) -> (u64, Vec<Hit>) {
+        let first = self.first();
         let end = end.unwrap_or(self.next).min(self.next);
         let from = from.max(1).min(end);
         let start = from.max(first).min(end);
         let skip = usize::try_from(start.saturating_sub(first)).expect("at most the capacity");
         let max = max.min(usize::try_from(end - start).unwrap_or(usize::MAX));
         let lost = if max == 0 && start < end { 0 } else { start - from };
-        (lost, self.hits.iter().skip(skip).take(max).cloned().collect())
+        let mut before = 0;
+        let hits = self.hits.iter().skip(skip).take(max).take_while(|hit| {
+            let fits = before < bytes;
+            before += hit.bytes();
+            fits
+        });
+        (lost, hits.cloned().collect())
+    }
+}
+
+/// Events that a reader of `trace` is given at once, and how many bytes of them.
+const PART: (usize, usize) = (1024, 1 << 20);
+
+/// Reads what the file `trace` showed when it was opened, part by part. Events that the store drops
+/// meanwhile are lines `[LOST n EVENTS]`.
+#[derive(Debug)]
+pub struct TraceReader {
+    /// What is left: first events, and the first that do not belong to them.
+    spans: VecDeque<(u64, u64)>,
+    /// How many events there were to show.
+    pub events: u64,
+    /// Events that there were since it was cleared.
+    pub written: u64,
+}
+
+impl TraceReader {
+    /// The next lines; `None` at the end.
+    pub fn next_part(&mut self, store: &EventStore) -> Option<String> {
+        while let Some((from, end)) = self.spans.front_mut() {
+            let page = store.trace_part(*from, *end, PART.0, PART.1);
+            let passed = page.events() + page.lost();
+            *from += passed;
+            if from >= end || passed == 0 {
+                self.spans.pop_front();
+            }
+            if passed > 0 {
+                return Some(page.text().text);
+            }
+        }
+        None
     }
 }
 

@@ -3,6 +3,7 @@
 //! hits when they are read: to keep a hit must cost little.
 
 mod buffer;
+mod kept;
 mod line;
 mod look;
 mod origin;
@@ -14,11 +15,13 @@ mod store;
 mod tests;
 
 pub(crate) use buffer::Control;
+pub use buffer::TraceReader;
+pub use kept::EventLimits;
 pub use line::trace_header;
 pub(crate) use look::field_value;
 pub(crate) use origin::{Origin, frames};
 pub(crate) use ring::{Record, Returned, Ring, Shape, TextPlace};
 pub use select::EventSelection;
 pub(crate) use show::{FAULT, Shown, TextList, show_symbol};
-pub use store::{Event, EventPage, EventStore, StackFrame, TraceText};
+pub use store::{Bounds, Event, EventPage, EventStore, StackFrame, TraceText};
 pub(crate) use store::{Hit, Step};

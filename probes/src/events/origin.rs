@@ -19,7 +19,7 @@ pub(crate) struct Origin {
     pub(crate) at: Gva,
     /// The same as text.
     pub(crate) addr: Arc<str>,
-    pub(crate) fields: Box<[Argument]>,
+    pub(crate) fields: Arc<[Argument]>,
     /// Where the kernel has them.
     pub(crate) symbols: Option<SymbolTable>,
     pub(crate) clock: GuestClock,

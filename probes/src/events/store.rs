@@ -1,12 +1,12 @@
 //! The last events, by sequence number.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::buffer::{Control, Page, Stored, TraceBuffer};
+use super::buffer::{Control, Page, Stored, TraceBuffer, TraceReader};
+use super::kept::{EventLimits, KeptHits};
 use super::origin::Origin;
 use super::ring::Record;
 use super::select::EventSelection;
@@ -74,6 +74,23 @@ pub struct EventPage {
     pub lost: u64,
 }
 
+/// Bounds of a page of events.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Most events.
+    pub events: usize,
+    /// Memory of events, in bytes, with which the page is full.
+    pub bytes: usize,
+    /// Sequence number that the page ends before.
+    pub end: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { events: usize::MAX, bytes: usize::MAX, end: u64::MAX }
+    }
+}
+
 /// Text of the files `trace` and `snapshot`, without its header.
 #[derive(Clone, Debug, Default)]
 pub struct TraceText {
@@ -100,7 +117,7 @@ pub(crate) enum Step {
 }
 
 struct Kept {
-    hits: VecDeque<Hit>,
+    hits: KeptHits,
     /// Sequence number of the next event.
     next: u64,
     /// Sequence number of the first event after [`EventStore::clear`].
@@ -112,12 +129,12 @@ struct Kept {
 impl Kept {
     /// The trace, and the hits that it is of.
     fn parts(&mut self) -> (&mut TraceBuffer, Stored<'_>) {
-        (&mut self.buffer, Stored { hits: &self.hits, next: self.next })
+        (&mut self.buffer, Stored { hits: self.hits.all(), next: self.next })
     }
 
     /// Sequence number of the oldest.
     fn first(&self) -> u64 {
-        self.next - self.hits.len() as u64
+        self.next - self.hits.all().len() as u64
     }
 
     fn control(&mut self, control: Control) {
@@ -138,17 +155,16 @@ impl Kept {
 /// A bounded store. Readers who fall behind lose their own events and are told how many.
 pub struct EventStore {
     kept: Mutex<Kept>,
-    capacity: usize,
     latest: watch::Sender<u64>,
 }
 
 impl EventStore {
-    /// A store of the last `capacity` events.
+    /// A store of the last events, as many as the limits let it keep.
     #[must_use]
-    pub fn new(capacity: usize) -> Self {
+    pub fn new(limits: EventLimits) -> Self {
         let (buffer, snapshot) = (TraceBuffer::default(), None);
-        let kept = Kept { hits: VecDeque::new(), next: 1, cleared: 1, buffer, snapshot };
-        Self { kept: Mutex::new(kept), capacity: capacity.max(1), latest: watch::Sender::new(0) }
+        let kept = Kept { hits: KeptHits::new(limits), next: 1, cleared: 1, buffer, snapshot };
+        Self { kept: Mutex::new(kept), latest: watch::Sender::new(0) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
@@ -164,10 +180,7 @@ impl EventStore {
                 Step::Control(control) => kept.control(control),
                 Step::Keep(hit) => {
                     kept.next += 1;
-                    if kept.hits.len() == self.capacity {
-                        kept.hits.pop_front();
-                    }
-                    kept.hits.push_back(hit);
+                    kept.hits.push(hit);
                 }
             }
         }
@@ -186,10 +199,28 @@ impl EventStore {
     /// As [`Self::read`], up to `max` of the events that are selected. Lost ones count whether selected or not.
     #[must_use]
     pub fn read_selected(&self, from: u64, max: usize, selection: &EventSelection) -> EventPage {
-        let (start, lost, next, hits) = self.hits(from, max, selection);
+        self.read_part(from, Bounds { events: max, ..Bounds::default() }, selection)
+    }
+
+    /// As [`Self::read_selected`], within `bounds`.
+    #[must_use]
+    pub fn read_part(&self, from: u64, bounds: Bounds, selection: &EventSelection) -> EventPage {
+        let (start, lost, next, hits) = self.hits(from, bounds, selection);
         let event = |(seq, hit): (u64, Hit)| Arc::new(hit.origin.event(seq, hit.vcpu, &hit.record));
         let events = hits.into_iter().map(event).collect();
         EventPage { events, start, next, lost }
+    }
+
+    /// The end of up to `max` selected events from sequence number `from` on: the number to ask for next.
+    #[must_use]
+    pub fn end_of(&self, from: u64, max: usize, selection: &EventSelection) -> u64 {
+        let kept = self.lock();
+        let start = from.clamp(kept.cleared, kept.next).max(kept.first());
+        let Some(before) = max.checked_sub(1) else { return start };
+        let skip = usize::try_from(start - kept.first()).expect("at most the capacity");
+        let numbered = (start..).zip(kept.hits.all().iter().skip(skip));
+        let mut selected = numbered.filter(|(_, hit)| selection.wants(hit));
+        selected.nth(before).map_or(kept.next, |(seq, _)| seq + 1)
     }
 
     /// Sequence number from which on there are `count` selected events, or of the oldest where there are fewer.
@@ -197,7 +228,7 @@ impl EventStore {
     pub fn start_of_last(&self, count: usize, selection: &EventSelection) -> u64 {
         let kept = self.lock();
         let Some(before) = count.checked_sub(1) else { return kept.next };
-        let newest_first = (kept.first()..kept.next).rev().zip(kept.hits.iter().rev());
+        let newest_first = (kept.first()..kept.next).rev().zip(kept.hits.all().iter().rev());
         let mut selected = newest_first.filter(|(_, hit)| selection.wants(hit));
         selected.nth(before).map_or(kept.first(), |(seq, _)| seq)
     }
@@ -232,13 +263,25 @@ impl EventStore {
     /// The text of the file `trace`.
     #[must_use]
     pub fn trace(&self) -> TraceText {
-        let page = {
-            let mut kept = self.lock();
-            let (buffer, stored) = kept.parts();
-            buffer.read(&stored)
-        };
-        // Not under the lock: there may be much to show.
-        page.text()
+        let mut reader = self.open_trace();
+        let (events, written) = (reader.events, reader.written);
+        let text = std::iter::from_fn(|| reader.next_part(self)).collect();
+        TraceText { text, events, written }
+    }
+
+    /// A reader of what the file `trace` shows now.
+    #[must_use]
+    pub fn open_trace(&self) -> TraceReader {
+        let mut kept = self.lock();
+        let (buffer, stored) = kept.parts();
+        buffer.open(&stored)
+    }
+
+    /// Takes a part of the file `trace`: events from `from` to before `end`.
+    pub(super) fn trace_part(&self, from: u64, end: u64, max: usize, bytes: usize) -> Page {
+        let mut kept = self.lock();
+        let (_, stored) = kept.parts();
+        Page { runs: vec![stored.run(from, Some(end), max, bytes)], written: 0 }
     }
 
     /// Takes up to `max` events from the file `trace_pipe`: nobody else is shown them.
@@ -274,23 +317,29 @@ impl EventStore {
     fn hits(
         &self,
         from: u64,
-        max: usize,
+        bounds: Bounds,
         selection: &EventSelection,
     ) -> (u64, u64, u64, Vec<(u64, Hit)>) {
         let kept = self.lock();
         let from = from.clamp(kept.cleared, kept.next);
         let start = from.max(kept.first());
+        let end = bounds.end.clamp(start, kept.next);
+        if bounds.events == 0 {
+            return (start, start - from, start, Vec::new());
+        }
         let skip = usize::try_from(start - kept.first()).expect("at most the capacity");
-        let numbered = (start..).zip(kept.hits.iter().skip(skip));
-        let selected = numbered.filter(|(_, hit)| selection.wants(hit)).take(max);
-        let hits: Vec<(u64, Hit)> = selected.map(|(seq, hit)| (seq, hit.clone())).collect();
-        // A full page may have more after it.
-        let last = hits.last().filter(|_| hits.len() == max);
-        let next = match max {
-            0 => start,
-            _ => last.map_or(kept.next, |(seq, _)| seq + 1),
-        };
-        (start, start - from, next, hits)
+        let (mut hits, mut bytes) = (Vec::new(), 0);
+        for (seq, hit) in (start..end).zip(kept.hits.all().iter().skip(skip)) {
+            if selection.wants(hit) {
+                bytes += hit.bytes();
+                hits.push((seq, hit.clone()));
+                // A full page may have more after it.
+                if hits.len() == bounds.events || bytes >= bounds.bytes {
+                    return (start, start - from, seq + 1, hits);
+                }
+            }
+        }
+        (start, start - from, end, hits)
     }
 
     /// Sequence number of the last event, as it changes; 0 before the first.
@@ -352,7 +401,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_falls_behind_is_told_what_it_lost() {
-        let store = EventStore::new(4);
+        let store = EventStore::new(EventLimits { count: 4, ..EventLimits::default() });
         assert_eq!(store.append(hits(10).map(Step::Keep)), 10);
         assert_eq!(store.append(std::iter::empty()), 0);
         let page = store.read(1, 100);
@@ -376,7 +425,7 @@ mod tests {
 
     #[test]
     fn selected_events_are_pages_without_the_others() {
-        let store = EventStore::new(10);
+        let store = EventStore::new(EventLimits { count: 10, ..EventLimits::default() });
         // Of task 1, 2, 3, 1, 2, 3, ...
         let of_task = |(number, mut hit): (u32, Hit)| {
             hit.record.task =
@@ -402,8 +451,56 @@ mod tests {
     }
 
     #[test]
+    fn events_are_bounded_in_bytes_and_the_oldest_go() {
+        let bytes = 64 << 10;
+        let store = EventStore::new(EventLimits { bytes, ..EventLimits::default() });
+        let large = |mut hit: Hit| {
+            hit.record.text = vec![b'x'; 1000].into();
+            Step::Keep(hit)
+        };
+        store.append(hits(500).map(large));
+        let page = store.read(1, 1000);
+        let kept = page.events.len();
+        assert!((40..=64).contains(&kept), "{kept} of more than 1,000 bytes");
+        assert_eq!((page.lost, page.next), (500 - kept as u64, 501));
+        // Each of another probe: what a probe's events have in common counts as well.
+        let stranger = |number: usize| {
+            let mut hit = hits(1).next().unwrap();
+            let fields = vec![field("a"); number];
+            Arc::get_mut(&mut hit.origin).unwrap().fields = fields.into();
+            Step::Keep(hit)
+        };
+        store.append((0..500).map(|_| stranger(50)));
+        assert!(store.read(1, 1000).events.len() < 20);
+        store.append(hits(500).map(Step::Keep));
+        let small = store.read(1, 1000).events.len();
+        assert!(small > 64, "room is used again: {small}");
+        // One that is larger than all is kept, alone.
+        let huge = |mut hit: Hit| {
+            hit.record.text = vec![b'x'; bytes].into();
+            Step::Keep(hit)
+        };
+        store.append(hits(1).map(huge));
+        assert_eq!(store.read(1, 1000).events.len(), 1);
+    }
+
+    #[test]
+    fn a_page_ends_by_bytes_and_by_number() {
+        let store = EventStore::new(EventLimits::default());
+        keep(&store, 100);
+        let all = EventSelection::default();
+        let part = |from, bounds| store.read_part(from, bounds, &all);
+        let page = part(1, Bounds { bytes: 1, ..Bounds::default() });
+        assert_eq!((page.events.len(), page.next), (1, 2), "one at least");
+        let page = part(10, Bounds { end: 15, ..Bounds::default() });
+        assert_eq!((page.events.len(), page.next), (5, 15));
+        assert_eq!((store.end_of(1, 7, &all), store.end_of(1, 1000, &all)), (8, 101));
+        assert_eq!(store.end_of(5, 0, &all), 5);
+    }
+
+    #[test]
     fn cleared_events_are_not_lost_ones() {
-        let store = EventStore::new(4);
+        let store = EventStore::new(EventLimits { count: 4, ..EventLimits::default() });
         keep(&store, 6);
         store.clear();
         let page = store.read(1, 9);
@@ -423,7 +520,7 @@ mod tests {
 
     #[test]
     fn the_trace_shows_what_came_while_it_was_on() {
-        let store = EventStore::new(16);
+        let store = EventStore::new(EventLimits { count: 16, ..EventLimits::default() });
         keep(&store, 2);
         store.set_tracing(false);
         keep(&store, 5);
@@ -444,7 +541,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_has_the_trace_and_the_trace_begins_anew() {
-        let store = EventStore::new(4);
+        let store = EventStore::new(EventLimits { count: 4, ..EventLimits::default() });
         assert!(store.snapshot().is_none());
         let control = |control| std::iter::once(Step::Control(control));
         let hit = |count| hits(count).map(Step::Keep);

@@ -44,7 +44,7 @@ fn shown(line: &str, change: impl FnOnce(&mut Record)) -> String {
         text: Box::default(),
     };
     change(&mut record);
-    let store = EventStore::new(4);
+    let store = EventStore::new(EventLimits::default());
     store.append(std::iter::once(Step::Keep(Hit { origin: Arc::new(origin), vcpu: 1, record })));
     let page = store.trace();
     assert_eq!((page.events, page.written), (1, 1));

@@ -125,7 +125,7 @@ fn hit(args: [u64; 3], pid: u32, took: u64) -> Hit {
         offset: 0,
         at: Gva(0x10),
         addr: "0x10".into(),
-        fields: fields(LINE),
+        fields: fields(LINE).into(),
         symbols: None,
         clock: GuestClock::default(),
     });

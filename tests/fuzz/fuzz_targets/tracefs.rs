@@ -6,7 +6,7 @@
 use std::sync::{Arc, LazyLock};
 
 use exoprobe_introspect::SymbolTable;
-use exoprobe_probes::{Engine, Given, Guest};
+use exoprobe_probes::{Engine, EventLimits, Given, Guest};
 use exoprobe_tracer::Tracer;
 use exoprobe_vmm::memory::ram_ranges;
 use exoprobe_vmm::{GuestClock, GuestRam, HiddenMemory, Registers, VcpuError, kvm_sregs};
@@ -112,7 +112,12 @@ fuzz_target!(|data: &str| {
     let (guest, symbols) = &*MACHINE;
     let given = Given { symbols: Some(symbols.clone()), ..Given::default() };
     let guest = Arc::clone(guest) as Arc<dyn Guest>;
-    let engine = Arc::new(Engine::new(guest, GuestClock::default(), given, 16));
+    let engine = Arc::new(Engine::new(
+        guest,
+        GuestClock::default(),
+        given,
+        EventLimits { count: 16, ..EventLimits::default() },
+    ));
     let tracer = Tracer::new(engine, 1);
     data.lines().take(COMMANDS_MAX).for_each(|line| run(&tracer, line));
     let mut all = Vec::new();

@@ -163,7 +163,7 @@ fn is_empty(folder: &Path) -> bool {
 fn sigterm_ends_a_snapshot_and_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let (running, _, client) = in_a_snapshot(dir.path());
-    terminate(&running);
+    running.signal(libc::SIGTERM);
     ends_well(running);
     let output = client.finish(PATIENCE);
     assert!(!output.status.success(), "{output:?}");
@@ -173,14 +173,14 @@ fn sigterm_ends_a_snapshot_and_leaves_no_file() {
 fn a_snapshot_ends_when_its_client_goes() {
     let dir = tempfile::tempdir().unwrap();
     let (running, socket, client) = in_a_snapshot(dir.path());
-    terminate(&client);
+    client.signal(libc::SIGTERM);
     drop(client.finish(PATIENCE));
     wait_for_snapshot(&socket, serde_json::Value::is_null);
     // Its file would be there by now.
     assert!(is_empty(dir.path()), "a file is left");
     let output = finish(exoprobe().args(["vm", "pause", "--socket", &socket]), PATIENCE);
     assert!(output.status.success(), "nothing waits for it: {output:?}");
-    terminate(&running);
+    running.signal(libc::SIGTERM);
     ends_well(running);
 }
 

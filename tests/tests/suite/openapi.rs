@@ -1,5 +1,7 @@
 //! The service answers as its OpenAPI document says.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -29,6 +31,7 @@ fn generated_requests_are_answered_as_the_document_says() {
     let dir = tempfile::tempdir().unwrap();
     let token = dir.path().join("token");
     std::fs::write(&token, TOKEN).unwrap();
+    std::fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
     let snapshot = TestGuest::snapshot(1);
     let types = guest_file("vmlinux.btf");
     let [kernel, kernel_file, initramfs, initramfs_file] = &Service::boot_files();
@@ -53,7 +56,7 @@ fn generated_requests_are_answered_as_the_document_says() {
     let mut generator = Command::new(environment.join("bin/python"));
     generator.arg(environment.join("bin/schemathesis")).current_dir(dir.path());
     generator.arg("--config-file").arg(python_file("schemathesis.toml"));
-    generator.arg("run").arg(format!("{}/v1/openapi.json", tcp_address(&service)));
+    generator.arg("run").arg(format!("http://{}/v1/openapi.json", service.tcp_address()));
     generator.args(["--header", &format!("Authorization: Bearer {TOKEN}"), "--seed", &seed]);
     generator.args(["--max-examples", EXAMPLES, "--generation-database", "none", "--no-color"]);
     let output = finish(&mut generator, PATIENCE);
@@ -66,13 +69,6 @@ fn generated_requests_are_answered_as_the_document_says() {
     );
     let status = http::ask(service.socket(), "GET", "/v1/vm", &[], b"").json();
     assert_eq!(status["stopped"], Value::Null, "{status}");
-}
-
-/// Where it listens on TCP, as it says itself.
-fn tcp_address(service: &Service) -> String {
-    let log = service.log();
-    let at = log.find("http://127.0.0.1:").unwrap_or_else(|| panic!("no TCP address in {log}"));
-    log[at..].split_whitespace().next().unwrap_or_default().to_owned()
 }
 
 /// Asks, and checks that the status is one that the document has for this.

@@ -1,7 +1,9 @@
 //! The program from the outside: arguments, sockets, signals, the host.
 
+use std::fs::Permissions;
 use std::io::Write;
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -23,12 +25,16 @@ pub(crate) const CASES: &[Case] = cases![
     a_socket_in_use_is_refused_and_a_stale_one_replaced,
     a_bzimage_alone_is_probed_from_its_beginning_and_sigterm_ends_it_cleanly,
     tcp_needs_a_token needs [Kvm, Loopback],
+    silent_tcp_clients_take_nothing_from_the_unix_socket needs [Kvm, Loopback],
     the_command_line_does_the_main_job,
     the_console_comes_on_standard_output_to_its_end,
     ls_names_live_services_and_dead_sockets,
     a_guest_that_resets_itself_boots_again_if_so_asked,
     a_reboot_reads_no_file_that_only_a_snapshot_names,
 ];
+
+/// Open files that a service may have which is to run out of them.
+const FEW_DESCRIPTORS: u32 = 128;
 
 fn snapshot() -> String {
     TestGuest::snapshot(1).to_str().unwrap().to_owned()
@@ -239,6 +245,17 @@ fn tcp_needs_a_token() {
     let dir = tempfile::tempdir().unwrap();
     let token = dir.path().join("token");
     std::fs::write(&token, "correct-horse-battery\n").unwrap();
+    let refused_file = || {
+        let token = token.to_str().unwrap();
+        let listen = ["--restore", &snapshot, "--listen", "127.0.0.1:0", "--token-file", token];
+        refused(&listen)
+    };
+    set_mode(&token, 0o644);
+    assert!(refused_file().contains("chmod 600"));
+    set_mode(&token, 0o600);
+    std::fs::write(&token, "short\n").unwrap();
+    assert!(refused_file().contains("needs 16"));
+    std::fs::write(&token, "correct-horse-battery\n").unwrap();
     // A port that was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
@@ -264,7 +281,37 @@ fn tcp_needs_a_token() {
         assert!(answer.head.to_lowercase().contains("www-authenticate: bearer"), "{answer:?}");
     }
     assert_eq!(ask(&["authorization: Bearer correct-horse-battery"]).status, 200);
-    drop(service);
+    let log = service.log();
+    assert!(log.contains("without the right token") && log.contains("127.0.0.1:"), "{log}");
+}
+
+fn silent_tcp_clients_take_nothing_from_the_unix_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    std::fs::write(&token, "correct-horse-battery\n").unwrap();
+    set_mode(&token, 0o600);
+    let (snapshot, token) = (snapshot(), token.to_str().unwrap());
+    let listen = ["--restore", &snapshot, "--listen", "127.0.0.1:0", "--token-file", token];
+    let service = Service::start_with_descriptors(FEW_DESCRIPTORS, &listen);
+    let address = service.tcp_address();
+    // Until the socket's queue is full as well: connecting takes as long as the service wants then.
+    let target = address.parse().unwrap();
+    let connect = |_| TcpStream::connect_timeout(&target, Duration::from_secs(5)).ok();
+    let silent: Vec<TcpStream> = (0..2 * FEW_DESCRIPTORS).map_while(connect).collect();
+    assert!(silent.len() > FEW_DESCRIPTORS as usize / 2, "only {}", silent.len());
+    for _ in 0..10 {
+        assert_eq!(http::ask(service.socket(), "GET", "/v1/vm", &[], b"").status, 200);
+    }
+    drop(silent);
+    let mut stream = TcpStream::connect(&address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let header = ["authorization: Bearer correct-horse-battery"];
+    stream.write_all(&http::request("GET", "/v1/vm", &header, b"")).unwrap();
+    assert_eq!(Answer::read(stream).status, 200);
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
 fn the_command_line_does_the_main_job() {

@@ -2,10 +2,13 @@
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::http;
-use exoprobe_tests::{Service, cases};
+use exoprobe_tests::{Service, TestGuest, cases};
 use serde_json::{Value, json};
 
-pub(crate) const CASES: &[Case] = cases![return_probes_cost_by_their_calls_and_not_by_maxactive];
+pub(crate) const CASES: &[Case] = cases![
+    return_probes_cost_by_their_calls_and_not_by_maxactive,
+    events_cost_their_budget_and_answers_are_streamed,
+];
 
 const PROBES: usize = 1000;
 /// The largest that there is.
@@ -38,9 +41,56 @@ fn return_probes_cost_by_their_calls_and_not_by_maxactive() {
     assert!(after.saturating_sub(before) <= MOST_KIB, "{before} KiB, then {after} KiB");
 }
 
-/// The service's resident memory (`VmRSS` of /proc/PID/status).
+/// Budget of the events, in MiB.
+const EVENTS_MIB: u64 = 8;
+/// Hits, each with 3 KiB of values: three times the budget.
+const HITS: u64 = 8000;
+/// Most that the service may take for events above their budget, in KiB; and for an answer, as docs/limits.md says.
+const MOST_ABOVE_KIB: u64 = 12 << 10;
+
+fn events_cost_their_budget_and_answers_are_streamed() {
+    let snapshot = TestGuest::snapshot(1);
+    let budget = EVENTS_MIB.to_string();
+    let service =
+        Service::start(&["--restore", snapshot.to_str().unwrap(), "--events-memory", &budget]);
+    let arrays = (0..6).map(|index| format!("a{index}=@__x64_sys_getpid:x64[64]"));
+    let line = format!("p:large __x64_sys_getpid {}", arrays.collect::<Vec<_>>().join(" "));
+    drop(service.ok(&["probe", "add", &line]));
+    drop(service.work("getpid 10"));
+    let before = resident_kib(&service);
+    assert!(service.work(&format!("getpid {HITS}")).contains("done getpid"));
+    let ask = |path| http::ask(service.socket(), "GET", path, &[], b"");
+    let oldest = ask("/v1/events?from=1&limit=1").body;
+    let oldest: Value = serde_json::from_str(oldest.lines().next().unwrap()).unwrap();
+    assert!(oldest["lost"].as_u64().unwrap() > HITS / 2, "{oldest}");
+    let with = peak_kib(&service);
+    for path in ["/v1/events?limit=10000", "/v1/tracefs/trace"] {
+        std::fs::write(format!("/proc/{}/clear_refs", service.pid()), "5").unwrap();
+        let (answer, start) = (ask(path), resident_kib(&service));
+        let peak = peak_kib(&service);
+        let (lines, len) = (answer.body.lines().count(), answer.body.len() >> 10);
+        eprintln!("resident: {path} of {lines} lines, {len} KiB: {start} KiB, at most {peak} KiB");
+        assert!(lines > 500 && len as u64 > MOST_ABOVE_KIB, "{lines} lines, {len} KiB");
+        assert!(peak.saturating_sub(with) <= MOST_ABOVE_KIB, "{with} KiB, then {peak} KiB");
+    }
+    eprintln!("resident: {before} KiB, {with} KiB with {EVENTS_MIB} MiB of events");
+    let most = (EVENTS_MIB << 10) + MOST_ABOVE_KIB;
+    assert!(with.saturating_sub(before) <= most, "{before} KiB, then {with} KiB");
+}
+
+/// The service's resident memory.
 fn resident_kib(service: &Service) -> u64 {
+    status_kib(service, "VmRSS:")
+}
+
+/// The most that it was since it was last reset.
+fn peak_kib(service: &Service) -> u64 {
+    status_kib(service, "VmHWM:")
+}
+
+/// A figure of /proc/PID/status.
+fn status_kib(service: &Service, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", service.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim().strip_suffix(" kB").unwrap().trim().parse().unwrap()
 }

@@ -31,7 +31,7 @@ pub(crate) const KEPT_MAX: usize = 16;
 /// All of a hit's values.
 #[derive(Debug, Default)]
 pub(crate) struct Arguments {
-    pub(crate) list: Box<[Argument]>,
+    pub(crate) list: Arc<[Argument]>,
     /// Some argument may fault, so that records say which did.
     pub(crate) may_fault: bool,
     /// Some argument is text, or an array.

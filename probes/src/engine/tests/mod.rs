@@ -26,6 +26,7 @@ use exoprobe_vmm::{
 
 use super::{Engine, FoundTypes, Given, Guest};
 use crate::definition::parse_line;
+use crate::events::EventLimits;
 use crate::status::{ProbeState, ProbeStatus, StatusFlag};
 
 const MIB: u64 = 32;
@@ -274,7 +275,12 @@ impl Fake {
         let symbols = SymbolTable::from_system_map(&symbols).unwrap();
         let machine = Arc::clone(&guest) as Arc<dyn Guest>;
         let given = Given { symbols: Some(symbols), types, found_types };
-        let engine = Arc::new(Engine::new(machine, GuestClock::default(), given, 1000));
+        let engine = Arc::new(Engine::new(
+            machine,
+            GuestClock::default(),
+            given,
+            EventLimits { count: 1000, ..EventLimits::default() },
+        ));
         let hook = engine.exit_hook();
         Self { own_root, guest, engine, hook }
     }
