@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use exoprobe_probes::{EventLimits, ProbeDefinition, parse_line};
+use exoprobe_probes::{EventLimits, Limits, ProbeDefinition, parse_line};
 use exoprobe_vmm::{
     BootFiles, DEFAULT_KVM, StopReason, StopRecord, Vm, VmConfig, with_kernel_words,
 };
@@ -26,8 +26,8 @@ use crate::token_file::{self, TokenFileError};
 const TOKEN_ENV: &str = "EXOPROBE_TOKEN";
 /// Kernel command line unless told otherwise.
 const DEFAULT_CMDLINE: &str = "console=ttyS0 quiet";
-/// Largest `--events-memory`.
-const EVENTS_MIB_MAX: u64 = 1 << 16;
+/// Largest `--events-memory` and `--memory-limit`.
+const LIMIT_MIB_MAX: u64 = 1 << 16;
 /// How soon the end of the guest is seen.
 const STOP_POLL: Duration = Duration::from_millis(250);
 /// Messages about stops of the guest, which boots again.
@@ -106,8 +106,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = EventLimits::DEFAULT_COUNT, value_parser = events_kept)]
     pub events: usize,
     /// Memory for the events kept for readers, in MiB; the oldest go when they take more
-    #[arg(long, value_name = "MIB", default_value_t = EventLimits::DEFAULT_MIB as u64, value_parser = clap::value_parser!(u64).range(1..=EVENTS_MIB_MAX))]
+    #[arg(long, value_name = "MIB", default_value_t = EventLimits::DEFAULT_MIB as u64, value_parser = clap::value_parser!(u64).range(1..=LIMIT_MIB_MAX))]
     pub events_memory: u64,
+    /// Memory that all probes together may take at most, in MiB; a probe beyond is refused (507 over HTTP)
+    #[arg(long, value_name = "MIB", default_value_t = Limits::DEFAULT_MIB as u64, value_parser = clap::value_parser!(u64).range(1..=LIMIT_MIB_MAX))]
+    pub memory_limit: u64,
     /// KVM device
     #[arg(long, value_name = "PATH", default_value = DEFAULT_KVM, hide_short_help = true)]
     pub kvm: PathBuf,
@@ -363,7 +366,8 @@ fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
             vcpus: args.vcpus,
         }),
     };
-    let bytes = usize::try_from(args.events_memory << 20).unwrap_or(usize::MAX);
+    let bytes = |mib: u64| usize::try_from(mib << 20).unwrap_or(usize::MAX);
+    let events = EventLimits { count: args.events, bytes: bytes(args.events_memory) };
     Ok(ServiceConfig {
         source,
         symbols: args.symbols.clone(),
@@ -371,7 +375,7 @@ fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
         debug_info: args.debug_info.clone(),
         kvm: args.kvm.clone(),
         probes: args.probes.clone(),
-        events: EventLimits { count: args.events, bytes },
+        limits: Limits { events, memory: bytes(args.memory_limit) },
     })
 }
 

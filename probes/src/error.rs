@@ -250,14 +250,18 @@ pub enum ProbeError {
     /// Hidden memory is used up.
     #[error("hidden memory for displaced instructions is used up ({0} bytes): restart the guest")]
     NoSlots(u64),
-    /// All return probes together would follow too many calls at a time.
+    /// All probes together might take too much of the host's memory.
     #[error(
-        "no room for {wanted} more instances: all return probes together have at most {most} (the sum of their maxactive)"
+        "no room: the probe may take {} KiB of memory, and the others {} KiB of the {} MiB for all (--memory-limit): \
+         remove probes, or lower maxactive",
+        wanted.div_ceil(1024), taken.div_ceil(1024), most >> 20
     )]
-    NoInstances {
-        /// How many it asks for.
-        wanted: u32,
-        /// How many there may be.
+    NoMemory {
+        /// The most that it may take, in bytes.
+        wanted: usize,
+        /// The most that the registered probes may take, in bytes.
+        taken: usize,
+        /// The limit, in bytes.
         most: usize,
     },
     /// The guest's text is not what the engine believes.
@@ -316,7 +320,7 @@ impl ProbeError {
                 "EOPNOTSUPP"
             }
             Self::TooManyArgs(_) | Self::EventTooBig { .. } | Self::DataSize(_) => "E2BIG",
-            Self::NoSlots(_) | Self::NoInstances { .. } => "ENOMEM",
+            Self::NoSlots(_) | Self::NoMemory { .. } => "ENOMEM",
             Self::Clobbered { .. } => "ETXTBSY",
             Self::Attach(AttachError::Booting) | Self::NotFinal(_) => "EAGAIN",
             Self::Attach(AttachError::Stopped | AttachError::NeverBegan) | Self::Vcpu(_) => {

@@ -20,8 +20,9 @@ pub use definition::{
 pub use engine::{
     AddressSpace, BlacklistEntry, CodeLine, DATA_SIZE_MAX, Dumping, Engine, EntryHandler,
     EntryVerdict, EventField, FaultHandler, FoundTypes, Frame, Given, Guest, Hit, Holder, Instance,
-    Kprobe, Kretprobe, ModuleStatus, NewProbe, NoTasks, Optimization, ParameterError, PostHandler,
-    PreHandler, Process, Recovery, Registration, ReturnHandler, RunningKernel, Traceless, Verdict,
+    Kprobe, Kretprobe, Limits, ModuleStatus, NewProbe, NoTasks, Optimization, ParameterError,
+    PostHandler, PreHandler, Process, Recovery, Registration, ReturnHandler, RunningKernel,
+    Traceless, Verdict,
 };
 pub use error::{AttachError, BatchError, ProbeError, Reserved};
 pub use events::{

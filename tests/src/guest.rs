@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exoprobe_introspect::SymbolTable;
-use exoprobe_probes::{Engine, EventLimits, Given, Guest, Kprobe, ProbeError, ProbeStatus};
+use exoprobe_probes::{Engine, Given, Guest, Kprobe, Limits, ProbeError, ProbeStatus};
 use exoprobe_vmm::paging::PagingMode;
 use exoprobe_vmm::{DEFAULT_KVM, Gva, Host, SerialPort, Vm, VmConfig, VmState};
 
@@ -106,7 +106,7 @@ impl TestGuest {
         let vm = Arc::new(vm);
         let guest: Arc<dyn Guest> = Arc::clone(&vm) as Arc<dyn Guest>;
         let given = Given { symbols: symbols.into(), ..Given::default() };
-        let engine = Arc::new(Engine::new(guest, vm.clock(), given, EventLimits::default()));
+        let engine = Arc::new(Engine::new(guest, vm.clock(), given, Limits::default()));
         Self { vm, engine }
     }
 

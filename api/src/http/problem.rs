@@ -276,13 +276,14 @@ fn of_file(source: &std::io::Error, detail: String) -> Problem {
         Some(libc::ENOENT) => {
             Problem::with_status(StatusCode::UNPROCESSABLE_ENTITY, "ENOENT", detail)
         }
-        Some(libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG | libc::ELOOP) => {
+        // EINVAL: a path with a zero byte.
+        Some(libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG | libc::ELOOP | libc::EINVAL) => {
             Problem::new("EINVAL", detail)
         }
         Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
             Problem::with_status(StatusCode::UNPROCESSABLE_ENTITY, "EACCES", detail)
         }
-        // A path with a zero byte, or of a folder.
+        // The same, found before the host was asked; or a path of a folder.
         None if matches!(source.kind(), ErrorKind::InvalidInput | ErrorKind::IsADirectory) => {
             Problem::new("EINVAL", detail)
         }

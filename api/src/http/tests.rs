@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, Response, StatusCode, header};
 use exoprobe_introspect::{SourceLines, SymbolTable};
-use exoprobe_probes::{Engine, EventLimits, Given, Guest};
+use exoprobe_probes::{Engine, EventLimits, Given, Guest, Limits};
 use exoprobe_vmm::memory::ram_ranges;
 use exoprobe_vmm::{GuestClock, GuestRam, HiddenMemory, Registers, VcpuError, kvm_sregs};
 use serde_json::{Value, json};
@@ -76,7 +76,7 @@ fn app_with(
         guest,
         GuestClock::default(),
         given,
-        EventLimits { count: 16, ..EventLimits::default() },
+        Limits { events: EventLimits { count: 16, ..EventLimits::default() }, ..Limits::default() },
     ));
     let end = watch::Sender::new(false);
     let tracer = Arc::new(Tracer::new(Arc::clone(&engine), 1));

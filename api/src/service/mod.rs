@@ -3,6 +3,7 @@
 mod connections;
 mod descriptors;
 mod files;
+mod freed;
 mod listen;
 pub(crate) mod progress;
 mod socket;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use axum::Router;
 use exoprobe_introspect::btf::FileError;
 use exoprobe_introspect::{Btf, LinesError, LoadError, SourceLines};
-use exoprobe_probes::{BatchError, Engine, EventLimits, Given, Guest, NewProbe, ProbeDefinition};
+use exoprobe_probes::{BatchError, Engine, Given, Guest, Limits, NewProbe, ProbeDefinition};
 use exoprobe_tracer::Tracer;
 use exoprobe_vmm::{BootFiles, ControlError, CreateError, Host, HostError, Vm, VmConfig};
 use tokio::sync::watch;
@@ -60,8 +61,8 @@ pub struct ServiceConfig {
     pub kvm: PathBuf,
     /// Probes to register before the guest runs.
     pub probes: Vec<ProbeDefinition>,
-    /// Bounds of the events kept for readers.
-    pub events: EventLimits,
+    /// Bounds on memory.
+    pub limits: Limits,
 }
 
 /// Why a service could not start.
@@ -108,7 +109,7 @@ pub struct Service {
     closing: watch::Sender<bool>,
     failed: workers::Failed,
     /// Held for their end.
-    _workers: [Worker; 3],
+    _workers: [Worker; 4],
 }
 
 impl Service {
@@ -142,13 +143,14 @@ impl Service {
             None => files::types_near(&vm.config().kernel),
         };
         let given = Given { symbols, types, found_types };
-        let engine = Arc::new(Engine::new(guest, vm.clock(), given, config.events));
+        let engine = Arc::new(Engine::new(guest, vm.clock(), given, config.limits));
         let probes = config.probes.iter().cloned().map(NewProbe::from).collect();
         engine.register_probes(probes)?;
         let failed = workers::Failed::new(None);
         let (console, console_growth) = workers::watch_port(&vm, 0, &failed)?;
         let (workload, workload_growth) = workers::watch_port(&vm, 1, &failed)?;
         let drainer = workers::drain(Arc::clone(&engine), &failed)?;
+        let memory = workers::give_back(&failed)?;
         vm.start(engine.exit_hook())?;
         let vcpus = usize::from(vm.config().vcpus);
         Ok(Self {
@@ -159,7 +161,7 @@ impl Service {
             growth: [console_growth, workload_growth],
             closing: watch::Sender::new(false),
             failed,
-            _workers: [console, workload, drainer],
+            _workers: [console, workload, drainer, memory],
         })
     }
 

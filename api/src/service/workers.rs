@@ -12,6 +12,7 @@ use exoprobe_vmm::Vm;
 use tokio::sync::watch;
 
 use super::Growth;
+use super::freed::Freed;
 
 /// How long hits may wait in the rings while there are probes.
 const DRAIN_BUSY: Duration = Duration::from_millis(5);
@@ -22,6 +23,8 @@ const DRAIN_IDLE: Duration = Duration::from_millis(50);
 /// How long the guest may have rewritten text under a probe, or a probe could be placed or optimized, before the
 /// engine looks.
 const PATROL: Duration = Duration::from_millis(100);
+/// Between two looks at the memory that was freed.
+const GIVE_BACK: Duration = Duration::from_secs(5);
 /// How soon a port's watcher sees that it is to end.
 const WATCH: Duration = Duration::from_millis(100);
 
@@ -81,6 +84,17 @@ pub(super) fn drain(engine: Arc<Engine>, failed: &Failed) -> io::Result<Worker> 
                 false => DRAIN_IDLE,
             };
             thread::park_timeout(rest);
+        }
+    })
+}
+
+/// Gives memory that was freed back to the host.
+pub(super) fn give_back(failed: &Failed) -> io::Result<Worker> {
+    Worker::spawn("memory", failed, |stop| {
+        let mut freed = Freed::default();
+        while !stop.load(Ordering::Acquire) {
+            thread::park_timeout(GIVE_BACK);
+            freed.give_back();
         }
     })
 }

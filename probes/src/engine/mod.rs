@@ -36,6 +36,7 @@ mod registry;
 mod reserved;
 mod returns;
 mod rings;
+mod room;
 mod siblings;
 mod slots;
 mod stacks;
@@ -67,6 +68,7 @@ pub use look::{CodeLine, RunningKernel};
 pub use modules::ModuleStatus;
 pub use optimizer::Optimization;
 pub use reserved::BlacklistEntry;
+pub use room::Limits;
 pub use tasks::{NoTasks, Process};
 pub use threads::AddressSpace;
 
@@ -82,7 +84,7 @@ use exoprobe_vmm::{ExitHook, GuestClock, Gva};
 
 use crate::definition::ProbeKind;
 use crate::error::{BatchError, ProbeError};
-use crate::events::{EventLimits, EventStore, Ring};
+use crate::events::{EventStore, Ring};
 use crate::status::ProbeStatus;
 use hit::HitPath;
 use lifecycle::Purpose;
@@ -151,14 +153,9 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine for `guest`, which keeps the last events for readers within `limits`.
+    /// An engine for `guest` that keeps within `limits`.
     #[must_use]
-    pub fn new(
-        guest: Arc<dyn Guest>,
-        clock: GuestClock,
-        given: Given,
-        limits: EventLimits,
-    ) -> Self {
+    pub fn new(guest: Arc<dyn Guest>, clock: GuestClock, given: Given, limits: Limits) -> Self {
         let Given { symbols, types, found_types } = given;
         let vcpus = guest.vcpus();
         // A guest from a snapshot may have tasks in slots of before.
@@ -173,11 +170,11 @@ impl Engine {
             symbols,
             types: types.map(Arc::new),
             found_types,
-            registry: Mutex::new(Registry::new()),
+            registry: Mutex::new(Registry::new(limits.memory)),
             rings_of_guest: Mutex::default(),
             guest: Arc::downgrade(&guest),
         };
-        let store = EventStore::new(limits);
+        let store = EventStore::new(limits.events);
         let kept_kernel = ArcSwapOption::empty();
         Self { guest, clock, path: Arc::new(path), store, kept_kernel }
     }

@@ -22,7 +22,7 @@ use super::registry::{Registered, Registry, State};
 use super::returns::unwatch_all;
 use super::siblings::NameThere;
 use super::table::Table;
-use super::{place, text};
+use super::{place, room, text};
 use crate::definition::ProbeDefinition;
 use crate::error::{BatchError, ProbeError};
 
@@ -98,7 +98,8 @@ impl HitPath {
         place::check(&mut probe)?;
         let definition = probe.definition();
         let name = (definition.group().to_owned(), definition.event_name());
-        registry.check_room(definition, guest.vcpus())?;
+        let cost = room::cost(&probe, guest.vcpus());
+        registry.room.check(cost)?;
         let kernel = registry.kernel.clone();
         let (found, waits_for) = self.find_place(registry, definition)?;
         let is_entry = found.symbol.is_some() && found.offset == 0;
@@ -125,7 +126,7 @@ impl HitPath {
         let Place { at, symbol, offset } = found;
         let addr = at.to_string().into();
         let origin = RefCell::default();
-        registry.insert(Registered { probe, symbol, offset, addr, state, origin });
+        registry.insert(Registered { probe, symbol, offset, addr, state, cost, origin });
         Ok(registration)
     }
 

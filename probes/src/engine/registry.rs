@@ -12,19 +12,17 @@ use exoprobe_vmm::{Gva, HiddenMemory, KernelEntry};
 use super::kernel::Kernel;
 use super::modules::Modules;
 use super::optimizer::Optimizer;
-use super::probe::{Probe, maxactive};
+use super::probe::Probe;
+use super::room::Room;
 use super::slots::Slots;
 use super::table::Site;
 use super::text;
-use crate::definition::{Action, ProbeDefinition, ProbeKind};
-use crate::error::ProbeError;
+use crate::definition::{Action, ProbeKind};
 use crate::events::Origin;
 use crate::status::{ProbeState, ProbeStatus, StatusFlag};
 
 /// Longest function that is decoded, in bytes.
 const FUNCTION_MAX: u64 = 1 << 20;
-/// Most instances of all return probes together, in use or not: 1,024 probes with the largest maxactive.
-pub(super) const INSTANCES_MAX: usize = 1 << 22;
 
 /// The books of one engine.
 pub(crate) struct Registry {
@@ -48,8 +46,8 @@ pub(crate) struct Registry {
     pub(super) modules: Modules,
     /// Where calls return to that cannot be watched.
     pub(super) unwatchable: HashSet<Gva>,
-    /// Instances of all return probes.
-    instances: usize,
+    /// The memory that the probes may take.
+    pub(super) room: Room,
     next_id: u32,
 }
 
@@ -61,6 +59,8 @@ pub(super) struct Registered {
     /// The address as text, as its events show it.
     pub(super) addr: Arc<str>,
     pub(super) state: State,
+    /// The memory that it may take, in bytes.
+    pub(super) cost: usize,
     /// What its events have in common, as of the last ones.
     pub(super) origin: RefCell<Option<Arc<Origin>>>,
 }
@@ -82,14 +82,11 @@ impl Registered {
             State::Pending(_) | State::Gone => None,
         }
     }
-
-    fn instances(&self) -> usize {
-        self.probe.returns().map_or(0, |returns| returns.maxactive as usize)
-    }
 }
 
 impl Registry {
-    pub(super) fn new() -> Self {
+    /// The books of no probe; all together may take `memory` bytes.
+    pub(super) fn new(memory: usize) -> Self {
         Self {
             probes: BTreeMap::new(),
             sites: HashMap::new(),
@@ -104,23 +101,8 @@ impl Registry {
             found_foreign: false,
             modules: Modules::default(),
             unwatchable: HashSet::new(),
-            instances: 0,
+            room: Room::new(memory),
             next_id: 1,
-        }
-    }
-
-    /// Whether there is room for the instances of one more probe.
-    ///
-    /// # Errors
-    /// [`ProbeError::NoInstances`]
-    pub(super) fn check_room(&self, probe: &ProbeDefinition, vcpus: u8) -> Result<(), ProbeError> {
-        let more = match probe.kind {
-            ProbeKind::Kretprobe => maxactive(probe, vcpus),
-            ProbeKind::Kprobe => 0,
-        };
-        match self.instances + more as usize > INSTANCES_MAX {
-            true => Err(ProbeError::NoInstances { wanted: more, most: INSTANCES_MAX }),
-            false => Ok(()),
         }
     }
 
@@ -137,7 +119,7 @@ impl Registry {
     pub(super) fn insert(&mut self, registered: Registered) {
         let probe = &registered.probe;
         let name = (Arc::clone(&probe.group), Arc::clone(&probe.event));
-        self.instances += registered.instances();
+        self.room.take(registered.cost);
         self.names.entry(name).or_default().push(probe.id);
         self.probes.insert(probe.id, registered);
     }
@@ -147,7 +129,7 @@ impl Registry {
         self.optimizer.forget(ids);
         let ids: HashSet<u32> = ids.iter().copied().collect();
         for gone in ids.iter().filter_map(|id| self.probes.remove(id)) {
-            self.instances -= gone.instances();
+            self.room.give_back(gone.cost);
             let name = (Arc::clone(&gone.probe.group), Arc::clone(&gone.probe.event));
             if let Entry::Occupied(mut of_event) = self.names.entry(name) {
                 of_event.get_mut().retain(|id| !ids.contains(id));

@@ -6,7 +6,7 @@
 use std::sync::{Arc, LazyLock};
 
 use exoprobe_introspect::SymbolTable;
-use exoprobe_probes::{Engine, EventLimits, Given, Guest};
+use exoprobe_probes::{Engine, EventLimits, Given, Guest, Limits};
 use exoprobe_tracer::Tracer;
 use exoprobe_vmm::memory::ram_ranges;
 use exoprobe_vmm::{GuestClock, GuestRam, HiddenMemory, Registers, VcpuError, kvm_sregs};
@@ -116,7 +116,7 @@ fuzz_target!(|data: &str| {
         guest,
         GuestClock::default(),
         given,
-        EventLimits { count: 16, ..EventLimits::default() },
+        Limits { events: EventLimits { count: 16, ..EventLimits::default() }, ..Limits::default() },
     ));
     let tracer = Tracer::new(engine, 1);
     data.lines().take(COMMANDS_MAX).for_each(|line| run(&tracer, line));

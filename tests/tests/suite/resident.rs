@@ -1,13 +1,17 @@
 //! What the service costs its host, in bytes of memory (docs/limits.md).
 
+use std::time::{Duration, Instant};
+
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::http;
-use exoprobe_tests::{Service, TestGuest, cases};
+use exoprobe_tests::{PATIENCE, Service, TestGuest, cases};
 use serde_json::{Value, json};
 
 pub(crate) const CASES: &[Case] = cases![
     return_probes_cost_by_their_calls_and_not_by_maxactive,
     events_cost_their_budget_and_answers_are_streamed,
+    probes_beyond_the_operators_limit_are_refused_with_the_figure,
+    memory_that_was_freed_goes_back_to_the_host needs [Repeat],
 ];
 
 const PROBES: usize = 1000;
@@ -76,6 +80,52 @@ fn events_cost_their_budget_and_answers_are_streamed() {
     eprintln!("resident: {before} KiB, {with} KiB with {EVENTS_MIB} MiB of events");
     let most = (EVENTS_MIB << 10) + MOST_ABOVE_KIB;
     assert!(with.saturating_sub(before) <= most, "{before} KiB, then {with} KiB");
+}
+
+fn probes_beyond_the_operators_limit_are_refused_with_the_figure() {
+    let snapshot = TestGuest::snapshot(1);
+    let service = Service::start(&["--restore", snapshot.to_str().unwrap(), "--memory-limit", "2"]);
+    let add = |line: &str| {
+        let kind = ["content-type: text/plain"];
+        http::ask(service.socket(), "POST", "/v1/probes", &kind, line.as_bytes())
+    };
+    let large = "r4096:large __x64_sys_getpid";
+    assert_eq!(add(large).status, 201);
+    let refused = add("r4096:more __x64_sys_getpid");
+    let problem = refused.json();
+    let detail = problem["detail"].as_str().unwrap();
+    assert_eq!((refused.status, &problem["code"]), (507, &json!("ENOMEM")), "{problem}");
+    assert!(detail.contains("of the 2 MiB for all (--memory-limit)"), "{detail}");
+    assert_eq!(add("p:small __x64_sys_getpid").status, 201, "there is room for it");
+    drop(service.ok(&["probe", "rm", "large"]));
+    assert_eq!(add(large).status, 201, "and again");
+}
+
+/// Probes that are registered and removed.
+const MANY: usize = 20_000;
+
+fn memory_that_was_freed_goes_back_to_the_host() {
+    let service = Service::restored(1);
+    let line = |index| format!("p:e{index} __x64_sys_getpid %di a=%si b=%dx\n");
+    let lines: String = (0..MANY).map(line).collect();
+    let kind = ["content-type: text/plain"];
+    let ask = |method, body: &str| {
+        http::ask(service.socket(), method, "/v1/probes", &kind, body.as_bytes()).status
+    };
+    let before = resident_kib(&service);
+    assert_eq!(ask("POST", &lines), 201);
+    let with = resident_kib(&service);
+    assert!(with > before + (32 << 10), "{before} KiB, {with} KiB: too little to see it go");
+    assert_eq!(ask("DELETE", ""), 204);
+    let deadline = Instant::now() + PATIENCE;
+    let most = before + (with - before) / 2;
+    while resident_kib(&service) > most {
+        let now = resident_kib(&service);
+        assert!(Instant::now() < deadline, "{before} KiB, {with} KiB with probes, {now} KiB after");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let after = resident_kib(&service);
+    eprintln!("resident: {before} KiB, {with} KiB with {MANY} probes, {after} KiB after");
 }
 
 /// The service's resident memory.

@@ -78,9 +78,11 @@ fn what_cannot_be_armed_stays_disabled_and_the_others_do_not() {
 }
 
 #[test]
-fn instances_of_all_return_probes_have_a_limit() {
+fn probes_have_a_limit_in_memory() {
+    /// Of a return probe with 4,096 instances, in bytes.
+    const COST: usize = 4096 + 4096 * 352;
     let fake = Fake::booted();
-    let full = 1024;
+    let full = (Limits::DEFAULT_MIB << 20) / COST;
     let refused = |line: &str, numbers| {
         let refused = fake.engine.register_probes(disabled(line, numbers));
         let BatchError { index, error, .. } = refused.unwrap_err();
@@ -88,12 +90,13 @@ fn instances_of_all_return_probes_have_a_limit() {
     };
     let (index, code, told) = refused("r4096:e# far_off", 0..full + 1);
     assert_eq!((index, code), (full, "ENOMEM"));
-    assert!(told.contains("4096 more") && told.contains("maxactive"), "{told}");
+    let figures = ["may take 1412 KiB", "of the 1536 MiB", "--memory-limit", "maxactive"];
+    assert!(figures.iter().all(|figure| told.contains(figure)), "{told}");
     assert!(fake.engine.names().is_empty(), "all or none");
     fake.engine.register_probes(disabled("r4096:e# far_off", 0..full)).unwrap();
-    assert_eq!(refused("r1:more# far_off", 0..1).0, 0);
+    assert_eq!(refused("r4096:more# far_off", 0..1).0, 0);
     fake.engine.register_probes(disabled("p:entry# far_off", 0..1)).unwrap();
     fake.engine.unregister_probe("kprobes", "e7").unwrap();
-    fake.engine.register_probes(disabled("r4095:more# far_off", 0..1)).unwrap();
-    assert_eq!(refused("r:again# far_off", 0..1).1, "ENOMEM");
+    fake.engine.register_probes(disabled("r4096:more# far_off", 0..1)).unwrap();
+    assert_eq!(refused("r4096:again# far_off", 0..1).1, "ENOMEM");
 }

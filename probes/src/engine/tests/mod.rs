@@ -24,6 +24,7 @@ use exoprobe_vmm::{
     HitContext, KernelEntry, KvmError, Registers, SregsSource, VcpuError, kvm_regs, kvm_sregs,
 };
 
+use super::Limits;
 use super::{Engine, FoundTypes, Given, Guest};
 use crate::definition::parse_line;
 use crate::events::EventLimits;
@@ -279,7 +280,10 @@ impl Fake {
             machine,
             GuestClock::default(),
             given,
-            EventLimits { count: 1000, ..EventLimits::default() },
+            Limits {
+                events: EventLimits { count: 1000, ..EventLimits::default() },
+                ..Limits::default()
+            },
         ));
         let hook = engine.exit_hook();
         Self { own_root, guest, engine, hook }
