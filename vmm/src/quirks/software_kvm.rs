@@ -296,6 +296,9 @@ fn repair_syscall(a: &mut CodeAssembler, lstar: Gva) -> Result<(), StubError> {
 }
 
 #[cfg(test)]
+mod glibc;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::idt::testing::{CR3, IDT, LIMIT, guest, put, target};
