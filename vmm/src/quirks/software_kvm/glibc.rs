@@ -30,7 +30,7 @@ fn step(tunables: Option<&str>) -> Option<(u64, u64)> {
     let (mut all, mut wide) = (0, 0);
     while is_stopped(pid) {
         let rip = ptrace(libc::PTRACE_PEEKUSER, pid, RIP);
-        let text = ptrace(libc::PTRACE_PEEKTEXT, pid, rip.cast_unsigned() as usize);
+        let text = ptrace(libc::PTRACE_PEEKTEXT, pid, usize::try_from(rip).unwrap_or_default());
         all += 1;
         wide += u64::from(WIDE.contains(&text.to_le_bytes()[0]));
         assert_ne!(ptrace(libc::PTRACE_SINGLESTEP, pid, 0), -1, "{all} instructions");
