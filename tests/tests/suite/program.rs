@@ -25,7 +25,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_socket_in_use_is_refused_and_a_stale_one_replaced,
     a_bzimage_alone_is_probed_from_its_beginning_and_sigterm_ends_it_cleanly,
     tcp_needs_a_token needs [Kvm, Loopback],
-    silent_tcp_clients_take_nothing_from_the_unix_socket needs [Kvm, Loopback],
+    silent_tcp_clients_take_nothing_from_the_unix_socket needs [Kvm, Loopback, Shell],
     the_command_line_does_the_main_job,
     the_console_comes_on_standard_output_to_its_end,
     ls_names_live_services_and_dead_sockets,
