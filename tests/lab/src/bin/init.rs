@@ -41,6 +41,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             .map_err(|error| format!("mounting {target}: {error}"))?;
     }
     raise_loopback().map_err(|error| format!("raising lo: {error}"))?;
+    seed_random().map_err(|error| format!("seeding /dev/random: {error}"))?;
     let job: Job = serde_json::from_slice(&std::fs::read(JOB_FILE)?)?;
     let mut results = OpenOptions::new().append(true).open(RESULTS)?;
     for step in &job.steps {
@@ -97,6 +98,30 @@ fn raise_loopback() -> std::io::Result<()> {
     // SAFETY: the request lives across the call, has a name that ends in NUL, and the kernel only
     // reads it.
     match unsafe { libc::ioctl(fd, libc::SIOCSIFFLAGS, &raw const request) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Gives the kernel its first random bits (random(4), RNDADDENTROPY): the emulated machine has too
+/// little noise of its own, and a program that waits for them, as by getrandom(2), would wait for
+/// ever. They are the same in each run, as all of this machine is.
+fn seed_random() -> std::io::Result<()> {
+    /// linux/random.h; the constant is not in libc's crate.
+    const RNDADDENTROPY: libc::Ioctl = libc::_IOW::<[libc::c_int; 2]>(b'R' as u32, 0x03);
+    /// `struct rand_pool_info` with 32 bytes.
+    #[repr(C)]
+    struct Seed {
+        entropy_count: libc::c_int,
+        buf_size: libc::c_int,
+        buf: [u32; 8],
+    }
+    let seed = Seed { entropy_count: 256, buf_size: 32, buf: [0x6578_6f70; 8] };
+    let random = File::open("/dev/random")?;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&random);
+    // SAFETY: the request lives across the call, `buf_size` is the size of `buf`, and the kernel
+    // only reads it.
+    match unsafe { libc::ioctl(fd, RNDADDENTROPY, &raw const seed) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
     }
