@@ -14,16 +14,14 @@ pub fn printable(text: &str) -> String {
 /// As [`printable`], of text that has lines and tabs of its own.
 #[must_use]
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
-    let unwanted = |c| is_unprintable(c) && !matches!(c, '\n' | '\t');
-    escaped(text, unwanted, |c, out| out.extend(c.escape_default()))
+    escaped(text, is_unprintable_in_lines, |c, out| out.extend(c.escape_default()))
 }
 
 /// Escapes the unprintable characters of a JSON document as `\uXXXX`: its value stays the same. Line feeds and tabs
 /// are left, for between tokens they are blank space, and within strings there are none (RFC 8259, 7).
 #[must_use]
 pub fn printable_json(json: &str) -> Cow<'_, str> {
-    let unwanted = |c| is_unprintable(c) && !matches!(c, '\n' | '\t');
-    escaped(json, unwanted, |c, out| match c {
+    escaped(json, is_unprintable_in_lines, |c, out| match c {
         // Only blank space can be a raw carriage return; it would overwrite its line.
         '\r' => out.push(' '),
         _ => {
@@ -50,6 +48,10 @@ fn escaped(
         if unwanted(c) { escape(c, &mut out) } else { out.push(c) }
     }
     Cow::Owned(out)
+}
+
+fn is_unprintable_in_lines(c: char) -> bool {
+    is_unprintable(c) && !matches!(c, '\n' | '\t')
 }
 
 /// Control characters (Unicode's category Cc), those of format (Cf: direction, zero width, tags), and separators of

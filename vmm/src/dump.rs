@@ -20,12 +20,13 @@ use object::endian::{LittleEndian as LE, U16, U32, U64};
 use object::pod::bytes_of;
 
 use crate::addr::Gpa;
-use crate::memory::{GuestRam, OutsideMemory, RamRange, to_usize};
+use crate::memory::{GuestRam, to_usize};
 use crate::new_file::{NewFile, NewFileError};
 use crate::paging::PAGE_SIZE;
 use crate::vcpu::Registers;
 
-const CHUNK: usize = 1 << 20;
+/// Bytes between two messages about how far it is.
+const PROGRESS: u64 = 1 << 30;
 /// struct elf_prstatus of x86-64 (include/linux/elfcore.h): `pr_pid`, and the registers.
 const PRSTATUS_LEN: usize = 336;
 const PRSTATUS_PID: usize = 32;
@@ -134,40 +135,38 @@ fn write_all(
     let mut original = notes.original.clone();
     original.sort_unstable_by_key(|(place, _)| place.0);
     let mut start = memory;
-    for range in ranges {
-        write_range(file, ram, range, start, &original)?;
-        start += range.len;
-    }
+    ram.for_each_chunk(|gpa, chunk| {
+        put_back(chunk, gpa, &original);
+        write_pages(file, start, chunk)?;
+        start += chunk.len() as u64;
+        if (start - memory).is_multiple_of(PROGRESS) {
+            tracing::info!(
+                written_mib = (start - memory) >> 20,
+                of_mib = ram.size() >> 20,
+                "writing a dump"
+            );
+        }
+        Ok::<_, io::Error>(())
+    })?;
     Ok(at)
 }
 
-/// `original` is in order.
-fn write_range(
-    file: &mut File,
-    ram: &GuestRam,
-    range: RamRange,
-    start: u64,
-    original: &[(Gpa, u8)],
-) -> io::Result<()> {
-    let mut buffer = vec![0; CHUNK];
-    for at in (0..range.len).step_by(CHUNK) {
-        let chunk = &mut buffer[..to_usize((range.len - at).min(CHUNK as u64))];
-        let gpa = Gpa(range.start.0 + at);
-        ram.read(gpa, chunk).map_err(|outside: OutsideMemory| io::Error::other(outside))?;
-        let first = original.partition_point(|(place, _)| *place < gpa);
-        for (place, byte) in &original[first..] {
-            let index = usize::try_from(place.0 - gpa.0).ok();
-            let Some(there) = index.and_then(|index| chunk.get_mut(index)) else { break };
-            *there = *byte;
-        }
-        for (page, bytes) in (0u64..).zip(chunk.chunks(to_usize(PAGE_SIZE))) {
-            if bytes.iter().any(|byte| *byte != 0) {
-                file.seek(SeekFrom::Start(start + at + page * PAGE_SIZE))?;
-                file.write_all(bytes)?;
-            }
-        }
-        if at > 0 && at % (1 << 30) == 0 {
-            tracing::info!(written_mib = at >> 20, of_mib = range.len >> 20, "writing a dump");
+/// Replaces the bytes of `chunk`, which is of the memory at `gpa`, by those in `original`, which is in order.
+fn put_back(chunk: &mut [u8], gpa: Gpa, original: &[(Gpa, u8)]) {
+    let first = original.partition_point(|(place, _)| *place < gpa);
+    for (place, byte) in &original[first..] {
+        let index = usize::try_from(place.0 - gpa.0).ok();
+        let Some(there) = index.and_then(|index| chunk.get_mut(index)) else { break };
+        *there = *byte;
+    }
+}
+
+/// Writes the pages of `chunk` that are not zero to the file, which is at `start` there.
+fn write_pages(file: &mut File, start: u64, chunk: &[u8]) -> io::Result<()> {
+    for (page, bytes) in (0u64..).zip(chunk.chunks(to_usize(PAGE_SIZE))) {
+        if bytes.iter().any(|byte| *byte != 0) {
+            file.seek(SeekFrom::Start(start + page * PAGE_SIZE))?;
+            file.write_all(bytes)?;
         }
     }
     Ok(())
@@ -290,6 +289,7 @@ mod tests {
     use object::read::elf::{FileHeader, ProgramHeader};
 
     use super::*;
+    use crate::memory::RamRange;
 
     const LOW: RamRange = RamRange { start: Gpa(0), len: 0x40_0000 };
     const HIGH: RamRange = RamRange { start: Gpa(1 << 32), len: 0x20_0000 };

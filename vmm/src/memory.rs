@@ -14,6 +14,8 @@ use crate::addr::Gpa;
 use crate::layout;
 use crate::paging::ReadPhys;
 
+/// Bytes of RAM that are copied at once to a file.
+pub(crate) const CHUNK: usize = 1 << 20;
 const PROT_RAM: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const MAP_RAM: i32 = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_NORESERVE;
 
@@ -168,6 +170,29 @@ impl GuestRam {
     #[must_use]
     pub fn end(&self) -> Gpa {
         Gpa(self.map.last_addr().0 + 1)
+    }
+
+    /// Passes a copy of all RAM on, in ascending order, in chunks with their first addresses, until `take` fails.
+    ///
+    /// # Errors
+    /// That of `take`.
+    ///
+    /// # Panics
+    /// Never: what is read is in RAM.
+    pub(crate) fn for_each_chunk<E>(
+        &self,
+        mut take: impl FnMut(Gpa, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut buffer = vec![0; CHUNK];
+        for range in self.ranges() {
+            for at in (0..range.len).step_by(CHUNK) {
+                let chunk = &mut buffer[..to_usize((range.len - at).min(CHUNK as u64))];
+                let gpa = Gpa(range.start.0 + at);
+                self.read(gpa, chunk).expect("a range of RAM is in RAM");
+                take(gpa, chunk)?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads all of `buf`.

@@ -208,42 +208,51 @@ pub(super) async fn expand(client: &Client, text: &str, max: usize) -> Result<Ve
     Ok(lines)
 }
 
-/// The places of the guest's kernel that have code of a source line, as `SYMBOL+OFFSET`.
-async fn places(client: &Client, line: &str) -> Result<Vec<String>, CliError> {
-    #[derive(Deserialize)]
-    struct Symbol {
-        name: String,
-        module: Option<String>,
-        offset: u64,
+/// A symbol of the guest's kernel.
+#[derive(Deserialize)]
+struct Symbol {
+    name: String,
+    kind: String,
+    module: Option<String>,
+    /// Where it was asked for by a place in it.
+    offset: Option<u64>,
+}
+
+impl Symbol {
+    /// As a definition names it: `[MODULE:]NAME[+OFFSET]`.
+    fn place(&self) -> String {
+        let module = self.module.as_ref().map(|module| format!("{module}:")).unwrap_or_default();
+        let offset = self.offset.filter(|offset| *offset != 0);
+        let offset = offset.map(|offset| format!("+{offset}")).unwrap_or_default();
+        format!("{module}{}{offset}", self.name)
     }
-    let path = ApiPath::new(&["symbols"]).query("line", line).query("limit", SYMBOLS_MAX);
-    let answer = client.get(&path).await?;
-    let symbols: Vec<Symbol> = serde_json::from_slice(&answer).map_err(ClientError::from)?;
-    let place = |Symbol { name, module, offset }| {
-        let module = module.map(|module| format!("{module}:")).unwrap_or_default();
-        let offset = if offset == 0 { String::new() } else { format!("+{offset}") };
-        format!("{module}{name}{offset}")
-    };
-    Ok(symbols.into_iter().map(place).collect())
+}
+
+/// The places of the guest's kernel that have code of a source line.
+async fn places(client: &Client, line: &str) -> Result<Vec<String>, CliError> {
+    Ok(symbols(client, "line", line).await?.iter().map(Symbol::place).collect())
 }
 
 /// The functions of the guest's kernel whose names match, each once.
 async fn functions(client: &Client, pattern: &str) -> Result<BTreeSet<String>, CliError> {
-    #[derive(Deserialize)]
-    struct Symbol {
-        name: String,
-        kind: String,
-        module: Option<String>,
-    }
-    let path = ApiPath::new(&["symbols"]).query("name", pattern).query("limit", SYMBOLS_MAX);
+    let symbols = symbols(client, "name", pattern).await?;
+    let functions = symbols.iter().filter(|symbol| symbol.kind == "function");
+    Ok(functions.map(Symbol::place).collect())
+}
+
+/// All symbols that a question finds.
+///
+/// # Errors
+/// [`CliError::Pattern`] where the service does not give all of them.
+async fn symbols(client: &Client, by: &str, what: &str) -> Result<Vec<Symbol>, CliError> {
+    let path = ApiPath::new(&["symbols"]).query(by, what).query("limit", SYMBOLS_MAX);
     let answer = client.get(&path).await?;
     let symbols: Vec<Symbol> = serde_json::from_slice(&answer).map_err(ClientError::from)?;
-    let functions = symbols.into_iter().filter(|symbol| symbol.kind == "function");
-    let name = |symbol: Symbol| match symbol.module {
-        Some(module) => format!("{module}:{}", symbol.name),
-        None => symbol.name,
-    };
-    Ok(functions.map(name).collect())
+    if symbols.len() >= SYMBOLS_MAX {
+        let why = format!("{SYMBOLS_MAX} symbols or more match: give a narrower one");
+        return Err(CliError::Pattern { pattern: what.to_owned(), why });
+    }
+    Ok(symbols)
 }
 
 #[cfg(test)]

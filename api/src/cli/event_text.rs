@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::color::Palette;
 use super::format::{printable, scalar};
 use super::latency::duration;
-use crate::client::EventRecord;
+use crate::client::{EventRecord, StackFrame};
 
 /// An event as ftrace's `trace` shows it, its back-trace on lines of their own. `caller` is where a return probe's
 /// function returned to, where that is known by name.
@@ -27,7 +27,7 @@ pub(super) fn event_text(event: &EventRecord, caller: Option<&str>, palette: &Pa
     }
     let style = palette.place;
     for frame in &event.stack {
-        let place = place(frame.symbol_name.as_deref(), frame.offset, &frame.addr);
+        let place = frame_place(frame);
         text.push_str(&format!("\n        => {style}{}{style:#}", printable(&place)));
     }
     text
@@ -62,6 +62,11 @@ pub(super) fn place(symbol: Option<&str>, offset: u64, addr: &str) -> String {
         Some(symbol) => format!("{symbol}+{offset:#x}"),
         None => addr.to_owned(),
     }
+}
+
+/// The place of a frame of a back-trace.
+pub(super) fn frame_place(frame: &StackFrame) -> String {
+    place(frame.symbol_name.as_deref(), frame.offset, &frame.addr)
 }
 
 /// An argument's value, text in quotes as ftrace shows it.

@@ -8,7 +8,7 @@ use super::Context;
 use super::collect::{CollectArgs, Collected, Entry, Key, Wanted, collect, definition};
 use super::definitions::read_line;
 use super::error::CliError;
-use super::event_text::place;
+use super::event_text::frame_place;
 use super::format::printable;
 use super::latency::duration;
 
@@ -187,8 +187,7 @@ fn with_empty_ranges(entries: &[Entry], key: &Field) -> Vec<Row> {
             }
             last = Some(to).filter(|to| is_power && *to <= u64::MAX / 2);
         }
-        let texts: Vec<String> = entry.keys.iter().map(|value| shown(value, key)).collect();
-        rows.push((texts.join(", "), entry.hits));
+        rows.push((label(entry, std::slice::from_ref(key)), entry.hits));
     }
     rows
 }
@@ -210,11 +209,7 @@ fn shown(value: &Key, key: &Field) -> String {
         Key::Range { from, to } => format!("{:>6} .. {}", number(*from), number(*to)),
         Key::Task { comm, pid } => format!("{comm}-{pid}"),
         Key::Text(text) => text.clone(),
-        Key::Stack(stack) => {
-            let name = |symbol: Option<&str>, offset, addr: &str| place(symbol, offset, addr);
-            let frames = stack.iter().map(|f| name(f.symbol_name.as_deref(), f.offset, &f.addr));
-            frames.collect::<Vec<_>>().join(" < ")
-        }
+        Key::Stack(stack) => stack.iter().map(frame_place).collect::<Vec<_>>().join(" < "),
     };
     printable(&text)
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use super::Context;
 use super::collect::{CollectArgs, Collected, Entry, Key, Wanted, collect, definition};
 use super::error::CliError;
-use super::event_text::place;
+use super::event_text::frame_place;
 use super::format::printable;
 use crate::client::StackFrame;
 use crate::log::say;
@@ -69,8 +69,7 @@ fn text(collected: &Collected) -> String {
         let (comm, stack) = parts(entry);
         text.push_str(&format!("{:>10} {}\n", entry.hits, printable(comm)));
         for frame in stack {
-            let place = place(frame.symbol_name.as_deref(), frame.offset, &frame.addr);
-            text.push_str(&format!("           => {}\n", printable(&place)));
+            text.push_str(&format!("           => {}\n", printable(&frame_place(frame))));
         }
         text.push('\n');
     }

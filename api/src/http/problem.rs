@@ -241,14 +241,8 @@ impl From<RebootError> for Problem {
 impl From<SnapshotError> for Problem {
     fn from(error: SnapshotError) -> Self {
         match &error {
-            SnapshotError::File(NewFileError::NotAFile(_)) => {
-                Self::new("EINVAL", error.to_string())
-            }
-            SnapshotError::File(NewFileError::Exists(_)) => Self::new("EEXIST", error.to_string()),
-            SnapshotError::Io { source, .. }
-            | SnapshotError::File(NewFileError::Io { source, .. }) => {
-                of_file(source, error.to_string())
-            }
+            SnapshotError::File(file) => of_new_file(file, error.to_string()),
+            SnapshotError::Io { source, .. } => of_file(source, error.to_string()),
             SnapshotError::Ended => Self::new("ECANCELED", error.to_string()),
             _ => Self::new("EIO", error.to_string()),
         }
@@ -259,12 +253,18 @@ impl From<DumpError> for Problem {
     fn from(error: DumpError) -> Self {
         match &error {
             DumpError::Exists(_) => Self::new("EEXIST", error.to_string()),
-            DumpError::File(NewFileError::NotAFile(_)) => Self::new("EINVAL", error.to_string()),
-            DumpError::File(NewFileError::Exists(_)) => Self::new("EEXIST", error.to_string()),
-            DumpError::Io { source, .. } | DumpError::File(NewFileError::Io { source, .. }) => {
-                of_file(source, error.to_string())
-            }
+            DumpError::File(file) => of_new_file(file, error.to_string()),
+            DumpError::Io { source, .. } => of_file(source, error.to_string()),
         }
+    }
+}
+
+/// Of a file that was to be made at a path that the client gave.
+fn of_new_file(error: &NewFileError, detail: String) -> Problem {
+    match error {
+        NewFileError::NotAFile(_) => Problem::new("EINVAL", detail),
+        NewFileError::Exists(_) => Problem::new("EEXIST", detail),
+        NewFileError::Io { source, .. } => of_file(source, detail),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The code of a source line: from the line to its addresses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use gimli::{Error, FileEntry, LineProgramHeader, Reader as _, UnitRef};
 
@@ -8,14 +8,11 @@ use super::SourceLocation;
 use super::context::{DebugInfo, relative, short};
 use super::section::Reader;
 
-/// Most files that one name may stand for, and most addresses of one line, in what is gathered.
-const GATHERED: usize = 4096;
-
 /// Code of one source file, of what was asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct FileCode {
-    /// Addresses of the line, ascending, each in another function or inlined call: the lowest there.
-    pub(super) addresses: Vec<u64>,
+    /// Addresses of the line, each in another function or inlined call: the lowest there.
+    pub(super) addresses: BTreeSet<u64>,
     /// The next line that has code, where there is one.
     pub(super) next: Option<u32>,
 }
@@ -42,33 +39,28 @@ impl DebugInfo {
             Ok(files)
         })?;
         for (path, code) in &mut files {
-            code.addresses.sort_unstable();
-            code.addresses.dedup();
-            self.keep_first_of_each_copy(path, line, &mut code.addresses)?;
+            code.addresses = self.first_of_each_copy(path, line, &code.addresses)?;
         }
         Ok(files)
     }
 
-    /// Of addresses in one function, and one inlined call in it, keeps the lowest.
-    fn keep_first_of_each_copy(
+    /// Of addresses in one function, and one inlined call in it, gives the lowest.
+    fn first_of_each_copy(
         &mut self,
         path: &str,
         line: u32,
-        addresses: &mut Vec<u64>,
-    ) -> Result<(), Error> {
-        let mut copies = Vec::new();
-        let mut kept = Vec::new();
-        for address in addresses.drain(..) {
-            let Some(found) = self.location(address)? else { continue };
+        addresses: &BTreeSet<u64>,
+    ) -> Result<BTreeSet<u64>, Error> {
+        let mut copies = HashSet::new();
+        let mut first = BTreeSet::new();
+        for address in addresses {
+            let Some(found) = self.location(*address)? else { continue };
             let SourceLocation { place, function, inlined } = found;
-            let copy = (function, inlined);
-            if place.file == path && place.line == line && !copies.contains(&copy) {
-                copies.push(copy);
-                kept.push(address);
+            if place.file == path && place.line == line && copies.insert((function, inlined)) {
+                first.insert(*address);
             }
         }
-        *addresses = kept;
-        Ok(())
+        Ok(first)
     }
 }
 
@@ -89,14 +81,14 @@ fn gather(
         let Some(path) = paths.get(&row.file_index()) else { continue };
         let here = row.line().and_then(|line| u32::try_from(line.get()).ok());
         let Some(here) = here.filter(|_| row.is_stmt() && !row.end_sequence()) else { continue };
-        if here < line || row.address() == 0 || files.len() > GATHERED {
+        if here < line || row.address() == 0 {
             continue;
         }
         let code = files.entry(path.clone()).or_default();
         if here > line {
             code.next = Some(code.next.map_or(here, |next| next.min(here)));
-        } else if code.addresses.len() < GATHERED {
-            code.addresses.push(row.address());
+        } else {
+            code.addresses.insert(row.address());
         }
     }
     Ok(())

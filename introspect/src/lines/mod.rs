@@ -27,7 +27,7 @@ use elf::Placed;
 use landmarks::Landmarks;
 
 /// A line of a source file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SourcePlace {
     /// The file, from the folder that the kernel was built in; a whole path where it is not in there.
     pub file: String,
@@ -38,7 +38,7 @@ pub struct SourcePlace {
 }
 
 /// A call that the compiler replaced by the called function's code.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct InlinedCall {
     /// The function that is called.
     pub function: Option<String>,
@@ -275,12 +275,10 @@ impl SourceLines {
         let Some((path, code)) = found.pop_first() else {
             return Err(LineError::NoFile { file: asked(), line });
         };
-        match code.next {
-            Some(next) if code.addresses.is_empty() => {
-                Err(LineError::NoCode { file: path, line, next })
-            }
-            _ if code.addresses.is_empty() => Err(LineError::NoFile { file: asked(), line }),
-            _ => Ok(code.addresses.into_iter().map(|at| running(at, slide)).collect()),
+        match (code.addresses.is_empty(), code.next) {
+            (false, _) => Ok(code.addresses.into_iter().map(|at| running(at, slide)).collect()),
+            (true, Some(next)) => Err(LineError::NoCode { file: path, line, next }),
+            (true, None) => Err(LineError::NoFile { file: asked(), line }),
         }
     }
 

@@ -1,15 +1,14 @@
 //! The part of a dump that comes from the kernel's memory, and the places of probes' bytes in it.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use exoprobe_introspect::VmCoreInfo;
 use exoprobe_vmm::{DumpNotes, Gva};
 
-use super::Engine;
 use super::kernel::Kernel;
-use super::registry::Registry;
 use super::table::Site;
 use super::text::INT3;
+use super::{Engine, KeptProbes};
 
 /// Where x86-64 kernels are linked, but for those with another CONFIG_PHYSICAL_START.
 const LINKED_TEXT: u64 = 0xffff_ffff_8100_0000;
@@ -19,16 +18,11 @@ const TEXT: &str = "_text";
 const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
 const DIRECT_MAP_VARIABLE: &str = "page_offset_base";
 
-/// Keeps probes as they are while a dump is written.
-pub struct Dumping<'a> {
-    _registry: MutexGuard<'a, Registry>,
-}
-
 impl Engine {
     /// Gives the notes for [`exoprobe_vmm::Vm::dump`]; of a kernel that is not known, nothing but the
     /// guest's own bytes.
     #[must_use]
-    pub fn dump_notes(&self) -> (Dumping<'_>, DumpNotes) {
+    pub fn dump_notes(&self) -> (KeptProbes<'_>, DumpNotes) {
         let (registry, kernel) = match self.look() {
             Ok((registry, kernel)) => (registry, Some(kernel)),
             Err(error) => {
@@ -40,10 +34,11 @@ impl Engine {
         let ram = self.guest.ram();
         // The guest may have written over one.
         let has_int3 = |site: &&Arc<Site>| site.armed && ram.load_byte(site.gpa) == Ok(INT3);
-        let sites = registry.sites.values().filter(has_int3);
+        let kept = KeptProbes::new(self, registry);
+        let sites = kept.registry.sites.values().filter(has_int3);
         notes.original = sites.map(|site| (site.gpa, site.insn.original()[0])).collect();
-        notes.original.extend(registry.optimizer.original_bytes(ram));
-        (Dumping { _registry: registry }, notes)
+        notes.original.extend(kept.registry.optimizer.original_bytes(ram));
+        (kept, notes)
     }
 
     fn notes_of(&self, kernel: &Kernel) -> DumpNotes {

@@ -56,7 +56,7 @@ impl RunningKernel {
 
 impl Engine {
     /// What the running kernel says of itself; nothing while it is not known: before it runs, and until something
-    /// about it is asked or a probe is registered. Does not wait for a [`Traceless`](super::Traceless).
+    /// about it is asked or a probe is registered. Does not wait for [`KeptProbes`](super::KeptProbes).
     #[must_use]
     pub fn running_kernel(&self) -> RunningKernel {
         loop {

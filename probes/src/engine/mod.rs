@@ -57,7 +57,6 @@ mod wanted;
 pub use actions::Holder;
 pub use arguments::ParameterError;
 pub use backtrace::Frame;
-pub use dump::Dumping;
 pub use filters::EventField;
 pub use guest::Guest;
 pub use handlers::{
@@ -128,13 +127,21 @@ pub struct Registration {
     pub addr: Option<Gva>,
 }
 
-/// Keeps a guest free of traces of probes: see [`Engine::traceless`].
-pub struct Traceless<'a> {
+/// Keeps the probes as they are while the guest's memory is written to a file: no probe comes or goes. Meanwhile
+/// [`Engine::running_kernel`] answers without a wait.
+pub struct KeptProbes<'a> {
     engine: &'a Engine,
-    _registry: MutexGuard<'a, Registry>,
+    registry: MutexGuard<'a, Registry>,
 }
 
-impl Drop for Traceless<'_> {
+impl<'a> KeptProbes<'a> {
+    fn new(engine: &'a Engine, registry: MutexGuard<'a, Registry>) -> Self {
+        engine.kept_kernel.store(Some(Arc::new(RunningKernel::of(&registry))));
+        Self { engine, registry }
+    }
+}
+
+impl Drop for KeptProbes<'_> {
     fn drop(&mut self) {
         // Before the registry is unlocked: from then on it may change.
         self.engine.kept_kernel.store(None);
@@ -148,7 +155,7 @@ pub struct Engine {
     clock: GuestClock,
     path: Arc<HitPath>,
     store: EventStore,
-    /// What [`Self::running_kernel`] says while a [`Traceless`] keeps the registry locked.
+    /// What [`Self::running_kernel`] says while [`KeptProbes`] keep the registry locked.
     kept_kernel: ArcSwapOption<RunningKernel>,
 }
 
@@ -475,7 +482,7 @@ impl Engine {
 
     /// While the guest shows no trace of a probe (no breakpoint in its text, no trampoline on its
     /// stacks): keeps it so, by keeping others from registering, until what it gives is dropped.
-    pub fn traceless(&self) -> Option<Traceless<'_>> {
+    pub fn traceless(&self) -> Option<KeptProbes<'_>> {
         let mut registry = self.lock();
         // A mark for calls that have ended since may be left.
         self.path.patrol(&mut registry, self.guest.as_ref());
@@ -483,11 +490,7 @@ impl Engine {
         let traceless = registry.probes.is_empty()
             && !registry.sites.values().any(|site| site.armed)
             && self.path.calls_followed(self.guest.as_ref()) == 0;
-        if !traceless {
-            return None;
-        }
-        self.kept_kernel.store(Some(Arc::new(RunningKernel::of(&registry))));
-        Some(Traceless { engine: self, _registry: registry })
+        traceless.then(|| KeptProbes::new(self, registry))
     }
 
     /// Calls that removed return probes still follow to their end.

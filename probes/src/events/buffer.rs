@@ -149,7 +149,7 @@ impl TraceBuffer {
 
 impl Stored<'_> {
     /// Sequence number of the oldest.
-    fn first(&self) -> u64 {
+    pub(super) fn first(&self) -> u64 {
         self.next - self.hits.len() as u64
     }
 

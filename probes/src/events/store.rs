@@ -132,9 +132,27 @@ impl Kept {
         (&mut self.buffer, Stored { hits: self.hits.all(), next: self.next })
     }
 
+    fn stored(&self) -> Stored<'_> {
+        Stored { hits: self.hits.all(), next: self.next }
+    }
+
     /// Sequence number of the oldest.
     fn first(&self) -> u64 {
-        self.next - self.hits.all().len() as u64
+        self.stored().first()
+    }
+
+    /// Where a reader that asks from `from` on begins, and the selected hits from there to before `end`, with their
+    /// sequence numbers.
+    fn selected<'a>(
+        &'a self,
+        from: u64,
+        end: u64,
+        selection: &'a EventSelection,
+    ) -> (u64, impl Iterator<Item = (u64, &'a Hit)>) {
+        let start = from.max(self.first());
+        let skip = usize::try_from(start - self.first()).expect("at most the capacity");
+        let numbered = (start..end).zip(self.hits.all().iter().skip(skip));
+        (start, numbered.filter(|(_, hit)| selection.wants(hit)))
     }
 
     fn control(&mut self, control: Control) {
@@ -215,11 +233,9 @@ impl EventStore {
     #[must_use]
     pub fn end_of(&self, from: u64, max: usize, selection: &EventSelection) -> u64 {
         let kept = self.lock();
-        let start = from.clamp(kept.cleared, kept.next).max(kept.first());
+        let from = from.clamp(kept.cleared, kept.next);
+        let (start, mut selected) = kept.selected(from, kept.next, selection);
         let Some(before) = max.checked_sub(1) else { return start };
-        let skip = usize::try_from(start - kept.first()).expect("at most the capacity");
-        let numbered = (start..).zip(kept.hits.all().iter().skip(skip));
-        let mut selected = numbered.filter(|(_, hit)| selection.wants(hit));
         selected.nth(before).map_or(kept.next, |(seq, _)| seq + 1)
     }
 
@@ -279,9 +295,8 @@ impl EventStore {
 
     /// Takes a part of the file `trace`: events from `from` to before `end`.
     pub(super) fn trace_part(&self, from: u64, end: u64, max: usize, bytes: usize) -> Page {
-        let mut kept = self.lock();
-        let (_, stored) = kept.parts();
-        Page { runs: vec![stored.run(from, Some(end), max, bytes)], written: 0 }
+        let run = self.lock().stored().run(from, Some(end), max, bytes);
+        Page { runs: vec![run], written: 0 }
     }
 
     /// Takes up to `max` events from the file `trace_pipe`: nobody else is shown them.
@@ -322,24 +337,21 @@ impl EventStore {
     ) -> (u64, u64, u64, Vec<(u64, Hit)>) {
         let kept = self.lock();
         let from = from.clamp(kept.cleared, kept.next);
-        let start = from.max(kept.first());
-        let end = bounds.end.clamp(start, kept.next);
+        let end = bounds.end.min(kept.next);
+        let (start, selected) = kept.selected(from, end, selection);
         if bounds.events == 0 {
             return (start, start - from, start, Vec::new());
         }
-        let skip = usize::try_from(start - kept.first()).expect("at most the capacity");
         let (mut hits, mut bytes) = (Vec::new(), 0);
-        for (seq, hit) in (start..end).zip(kept.hits.all().iter().skip(skip)) {
-            if selection.wants(hit) {
-                bytes += hit.bytes();
-                hits.push((seq, hit.clone()));
-                // A full page may have more after it.
-                if hits.len() == bounds.events || bytes >= bounds.bytes {
-                    return (start, start - from, seq + 1, hits);
-                }
+        for (seq, hit) in selected {
+            bytes += hit.bytes();
+            hits.push((seq, hit.clone()));
+            // A full page may have more after it.
+            if hits.len() == bounds.events || bytes >= bounds.bytes {
+                return (start, start - from, seq + 1, hits);
             }
         }
-        (start, start - from, end, hits)
+        (start, start - from, end.max(start), hits)
     }
 
     /// Sequence number of the last event, as it changes; 0 before the first.

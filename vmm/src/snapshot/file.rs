@@ -7,10 +7,9 @@ use std::path::Path;
 use crc32fast::Hasher;
 
 use super::{SnapshotError, SnapshotMeta, SnapshotProgress};
-use crate::addr::Gpa;
 use crate::hidden::HiddenMemory;
 use crate::layout::HIDDEN_SIZE;
-use crate::memory::{GuestRam, ram_ranges, to_usize};
+use crate::memory::{CHUNK, GuestRam, ram_ranges, to_usize};
 use crate::new_file::NewFile;
 use crate::paging::PAGE_SIZE;
 
@@ -18,7 +17,6 @@ const MAGIC: &[u8; 8] = b"EXOPROBE";
 /// Raised whenever the layout, that of hidden memory, or the metadata changes.
 pub(super) const VERSION: u32 = 5;
 const HEADER_LEN: usize = 64;
-const CHUNK: usize = 1 << 20;
 /// Metadata of 16 vCPUs is below 2 MiB.
 const META_MAX: u64 = 16 << 20;
 
@@ -126,16 +124,7 @@ fn for_each_chunk(
     hidden: &HiddenMemory,
     mut take: impl FnMut(&[u8]) -> Result<(), SnapshotError>,
 ) -> Result<(), SnapshotError> {
-    let mut buffer = vec![0; CHUNK];
-    for range in ram.ranges() {
-        for at in (0..range.len).step_by(CHUNK) {
-            let len = to_usize((range.len - at).min(CHUNK as u64));
-            let chunk = &mut buffer[..len];
-            ram.read(Gpa(range.start.0 + at), chunk)
-                .map_err(|error| SnapshotError::Content(error.to_string()))?;
-            take(chunk)?;
-        }
-    }
+    ram.for_each_chunk(|_, chunk| take(chunk))?;
     let mut region = vec![0; to_usize(HIDDEN_SIZE)];
     hidden.read(0, &mut region);
     take(&region)

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use super::Context;
 use super::callers::Callers;
 use super::error::CliError;
-use super::event_text::place;
+use super::event_text::{frame_place, place};
 use crate::client::{
     ApiPath, Client, ClientError, EventLine, EventQuery, EventReader, EventRecord, Patience,
 };
@@ -140,7 +140,7 @@ impl Hit<'_> {
     /// The back-trace's places, the probed one first.
     fn stack(&self) -> impl DoubleEndedIterator<Item = String> {
         let frames = self.event.stack.iter();
-        frames.map(|frame| place(frame.symbol_name.as_deref(), frame.offset, &frame.addr))
+        frames.map(frame_place)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::definition::{Action, ReturnMode};
-use crate::engine::Frame;
+use crate::engine::{Frame, KeptProbes};
 use crate::error::ProbeError;
 
 const BANNER: Gva = Gva(0xffff_ffff_8111_8000);
@@ -113,22 +113,26 @@ fn tables_that_come_later_are_found_and_others_never_asked_for() {
 }
 
 #[test]
-fn the_running_kernel_is_known_while_a_snapshot_is_written() {
+fn the_running_kernel_is_known_while_a_snapshot_or_a_dump_is_written() {
     let fake = Fake::with_orc();
     fake.trace("p:entry work", ReturnMode::Trampoline);
     let _ = fake.engine.unregister_all();
     let running = fake.engine.running_kernel();
     assert!(running.banner.is_some());
-    let (told, heard) = std::sync::mpsc::channel();
-    let traceless = fake.engine.traceless().unwrap();
-    let engine = Arc::clone(&fake.engine);
-    let asking = std::thread::spawn(move || told.send(engine.running_kernel()));
-    // Only a hang reaches it.
-    let kept = heard.recv_timeout(std::time::Duration::from_secs(60));
-    drop(traceless);
-    asking.join().unwrap().ok();
-    assert_eq!(kept, Ok(running.clone()));
-    assert_eq!(fake.engine.running_kernel(), running, "asked anew");
+    let of_snapshot: fn(&Engine) -> KeptProbes<'_> = |engine| engine.traceless().unwrap();
+    let of_dump: fn(&Engine) -> KeptProbes<'_> = |engine| engine.dump_notes().0;
+    for keep in [of_snapshot, of_dump] {
+        let (told, heard) = std::sync::mpsc::channel();
+        let kept_probes = keep(&fake.engine);
+        let engine = Arc::clone(&fake.engine);
+        let asking = std::thread::spawn(move || told.send(engine.running_kernel()));
+        // Only a hang reaches it.
+        let kept = heard.recv_timeout(std::time::Duration::from_secs(60));
+        drop(kept_probes);
+        asking.join().unwrap().ok();
+        assert_eq!(kept, Ok(running.clone()));
+        assert_eq!(fake.engine.running_kernel(), running, "asked anew");
+    }
 }
 
 #[test]
