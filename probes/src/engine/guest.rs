@@ -1,8 +1,6 @@
 //! What the engine needs of a guest: the one seam between it and the virtual machine.
 
-use exoprobe_introspect::{GuestView, ReadError};
-use exoprobe_vmm::paging::{PagingError, PagingMode};
-use exoprobe_vmm::{Gpa, GuestRam, HiddenMemory, Registers, VcpuError, Vm, VmState, kvm_sregs};
+use exoprobe_vmm::{GuestRam, HiddenMemory, Registers, VcpuError, Vm, VmState, kvm_sregs};
 
 /// A guest that can be probed.
 pub trait Guest: Send + Sync {
@@ -76,26 +74,5 @@ impl Guest for Vm {
 
     fn stopped(&self) -> bool {
         matches!(self.state(), VmState::Stopped(_))
-    }
-}
-
-/// A guest's memory under the kernel's page tables.
-#[derive(Clone)]
-pub(crate) struct KernelView {
-    pub(crate) ram: GuestRam,
-    /// The kernel's own tables, which stay for as long as it runs.
-    pub(crate) mode: PagingMode,
-    /// The tables it started on, until its own are complete.
-    pub(crate) early: Option<PagingMode>,
-}
-
-impl GuestView for KernelView {
-    fn read_phys(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), ReadError> {
-        let len = buf.len();
-        self.ram.read(gpa, buf).map_err(|_| ReadError::OutsideMemory { gpa, len })
-    }
-
-    fn paging(&self) -> Result<PagingMode, PagingError> {
-        Ok(self.mode)
     }
 }
