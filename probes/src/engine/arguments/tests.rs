@@ -7,7 +7,6 @@ use std::sync::Arc;
 use exoprobe_introspect::btf::NoTypes;
 use exoprobe_introspect::{Btf, SymbolTable};
 
-use super::error::ParameterError;
 use super::finder::Ground;
 use super::list::Arguments;
 use super::rewrite;

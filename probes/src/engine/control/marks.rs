@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use exoprobe_introspect::SymbolTable;
 use exoprobe_vmm::Gva;
 
 use crate::engine::control::place;

@@ -7,32 +7,21 @@
 //! | all of it is about to be freed | a mark at `free_module` | likewise |
 //! | anything else | whoever asks, and the patrol | the list is read again |
 
-use std::collections::HashSet;
-use std::ops::Range;
 use std::sync::Arc;
 
-use exoprobe_introspect::modules::{Room, has_modules};
-use exoprobe_introspect::symbols::ModuleTable;
-use exoprobe_introspect::{
-    ExceptionTable, ExtableError, Module, ModuleError, ModuleLayout, ModuleState, NoModules,
-};
+use exoprobe_introspect::modules::has_modules;
+use exoprobe_introspect::{ModuleLayout, NoModules};
 use exoprobe_vmm::Gva;
 
 use crate::engine::control::register::Wait;
 use crate::engine::control::registry::Registry;
-use crate::engine::facade::engine::Engine;
 use crate::engine::guest::Guest;
 use crate::engine::hit::path::{HitPath, Turn};
-use crate::engine::kernel::error::AttachError;
 use crate::engine::kernel::modules::Loaded;
 use crate::engine::kernel::modules::Modules;
 use crate::engine::kernel::modules::Told;
 use crate::engine::kernel::modules::read_all;
-use crate::engine::kernel::reserved::Reserved;
 use crate::engine::kernel::running::Kernel;
-use crate::engine::kernel::tables::RelativeTable;
-use crate::engine::kernel::tables::{JUMP_LABELS, STATIC_CALLS};
-use crate::error::ProbeError;
 
 impl HitPath {
     /// A mark told something of a module, on a vCPU's thread.

@@ -1,20 +1,14 @@
 //! From a definition to a place in the guest's text that is fit for it.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use exoprobe_introspect::{SymbolOffset, SymbolTable};
 use exoprobe_vmm::Gva;
 
-use crate::definition::{
-    ARG_NAME_MAX, ARGS_MAX, Action, Fetch, MAXACTIVE_MAX, NAME_MAX, ProbeDefinition, ProbeKind,
-    Register, ReturnMode, is_event_name,
-};
-use crate::engine::arguments::list::Arguments;
+use crate::definition::{Action, ProbeDefinition, ProbeKind};
 use crate::engine::control::registry::Registry;
 use crate::engine::guest::Guest;
 use crate::engine::kernel::running::Kernel;
-use crate::engine::probe::handlers::{DATA_SIZE_MAX, NewProbe};
 use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::{Site, Way};
 use crate::error::ProbeError;

@@ -11,7 +11,6 @@ use crate::engine::arguments::list::Arguments;
 use crate::engine::arguments::rewrite;
 use crate::engine::control::place::Place;
 use crate::engine::control::registry::Registry;
-use crate::engine::facade::engine::Engine;
 use crate::engine::hit::path::HitPath;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::probe::registered::Probe;

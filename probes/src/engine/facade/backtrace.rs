@@ -8,8 +8,7 @@ use crate::engine::control::registry::Registry;
 use crate::engine::facade::engine::Engine;
 use crate::engine::hit::path::HitPath;
 use crate::engine::hit::stack::ProbedStack;
-use crate::engine::hit::table::Table;
-use crate::engine::kernel::memory::{HitMemory, KERNEL_HALF};
+use crate::engine::kernel::memory::HitMemory;
 use crate::engine::kernel::running::Kernel;
 use crate::error::ProbeError;
 

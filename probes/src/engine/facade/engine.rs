@@ -1,14 +1,12 @@
 //! The engine of one guest: registration, removal and listing of probes.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use exoprobe_introspect::{Btf, SymbolTable};
 use exoprobe_vmm::hidden::TRAMPOLINES;
-use exoprobe_vmm::{ExitHook, GuestClock, Gva};
+use exoprobe_vmm::{ExitHook, GuestClock};
 
 use crate::definition::ProbeKind;
 use crate::engine::control::boot::Purpose;

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::definition::{Argument, Field, Filter, ValueType};
+use crate::definition::{Argument, Filter, ValueType};
 use crate::engine::arguments::list::Arguments;
 use crate::engine::control::registry::Registry;
 use crate::engine::facade::engine::Engine;
 use crate::engine::facade::triggers::check_recorded;
-use crate::engine::probe::registered::Probe;
 use crate::error::ProbeError;
 
 /// A field of a probe's events.

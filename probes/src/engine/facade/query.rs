@@ -5,7 +5,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use exoprobe_introspect::task_fields::TaskFields;
-use exoprobe_introspect::{Banner, Btf, ModuleState, SymbolTable, VmCoreInfo};
+use exoprobe_introspect::{Btf, ModuleState, SymbolTable};
 use exoprobe_vmm::Gva;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 

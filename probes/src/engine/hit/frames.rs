@@ -5,19 +5,15 @@
 //! no lock: a stack is run by one vCPU at a time, and so its calls' frames are touched by one. A guest
 //! that breaks this (by jumping into trampolines) gets its own instances mixed up, and nothing else.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::atomic::AtomicCell;
-use exoprobe_vmm::{GuestTime, Gva};
+use exoprobe_vmm::Gva;
 
-use crate::engine::probe::fetch::Kept;
-use crate::engine::probe::handlers::Instance;
 use crate::engine::probe::registered::Active;
 use crate::engine::probe::registered::is_same_stack;
 use crate::engine::probe::registered::recycle;
-use crate::engine::probe::registered::{Probe, count};
 
 const FREE: u64 = 0;
 /// The calls that are followed by trampolines.

@@ -5,18 +5,15 @@ use std::sync::Arc;
 
 use exoprobe_introspect::{OrcTables, SymbolTable};
 use exoprobe_vmm::hidden::{SLOT_ADDRESS_OFFSET, SLOT_SIZE, Window};
-use exoprobe_vmm::{Gpa, Gva, HiddenMemory};
+use exoprobe_vmm::{Gva, HiddenMemory};
 use rustc_hash::FxHashMap;
 
 use crate::engine::kernel::tasks::Tasks;
 use crate::engine::kernel::view::KernelView;
-use crate::engine::patch::slots::Slot;
 use crate::engine::probe::code::Code;
 use crate::engine::probe::follower::Follower;
 use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::Site;
-use crate::insn::Displaced;
-use crate::status::DisplacedBy;
 
 pub(crate) enum Stop {
     /// The probed instruction itself.

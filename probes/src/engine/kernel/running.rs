@@ -10,7 +10,7 @@ use exoprobe_introspect::symbols::TextKind;
 use exoprobe_introspect::{
     Banner, BannerError, ExceptionTable, OrcTables, SymbolTable, VirtualMemory,
 };
-use exoprobe_vmm::paging::{PAGE_SIZE, PagingMode, translate};
+use exoprobe_vmm::paging::{PagingMode, translate};
 use exoprobe_vmm::{Gva, KernelEntry, fault_fixup, kvm_sregs};
 
 use crate::engine::guest::Guest;
@@ -22,7 +22,6 @@ use crate::engine::kernel::reserved;
 use crate::engine::kernel::reserved::Reserved;
 use crate::engine::kernel::symbols::{SYSCALL_ENTRY, SymbolSource};
 use crate::engine::kernel::tables::JUMP_LABELS;
-use crate::engine::kernel::tables::RelativeTable;
 use crate::engine::kernel::tables::STATIC_CALLS;
 use crate::engine::kernel::tasks::{NoTasks, Tasks};
 use crate::engine::kernel::view::KernelView;

@@ -6,9 +6,8 @@ use exoprobe_vmm::hidden::Window;
 use exoprobe_vmm::{Gva, HiddenMemory};
 
 use crate::detour::Detour;
-use crate::engine::hit::table::Doorbell;
 use crate::engine::optimize::rings::{Rings, pool_window};
-use crate::engine::patch::blocks::{Cells, Piece};
+use crate::engine::patch::blocks::Cells;
 use crate::engine::patch::text;
 use crate::engine::probe::code::Code;
 use crate::engine::probe::follower::Follower;
