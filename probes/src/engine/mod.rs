@@ -19,6 +19,7 @@ pub(crate) mod control;
 mod facade;
 mod guest;
 mod hit;
+mod hook;
 pub(crate) mod kernel;
 mod optimize;
 mod patch;
