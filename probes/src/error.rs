@@ -9,6 +9,7 @@ use crate::engine::arguments::error::ParameterError;
 use crate::engine::kernel::error::AttachError;
 use crate::engine::kernel::reserved::Reserved;
 use crate::engine::kernel::tasks::NoTasks;
+use crate::engine::patch::error::{SlotError, TextError};
 use crate::insn::{AssembleError, BoundaryError, PostUnsupported, Refusal};
 use crate::trigger::TriggerError;
 
@@ -202,6 +203,24 @@ pub enum ProbeError {
     /// A vCPU did not answer.
     #[error(transparent)]
     Vcpu(#[from] VcpuError),
+}
+
+impl From<TextError> for ProbeError {
+    fn from(error: TextError) -> Self {
+        match error {
+            TextError::Clobbered { at, found, expected } => Self::Clobbered { at, found, expected },
+            TextError::Memory(error) => Self::Memory(error),
+        }
+    }
+}
+
+impl From<SlotError> for ProbeError {
+    fn from(error: SlotError) -> Self {
+        match error {
+            SlotError::Full(bytes) => Self::NoSlots(bytes),
+            SlotError::Assemble(error) => Self::Assemble(error),
+        }
+    }
 }
 
 impl ProbeError {

@@ -4,16 +4,16 @@
 //! tried here: the thread that holds it may be waiting for this very vCPU. While it is not free the vCPU goes back to its
 //! breakpoint, by way of its commands, and hits again; nothing has been counted then.
 
-use crate::engine::control::settle::Wait;
+use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
 use crate::engine::guest::Guest;
 use crate::engine::hit::path::HitPath;
 use crate::engine::hit::table::Stop;
 use crate::engine::hit::table::Table;
 use crate::engine::kernel::memory::HitMemory;
-use crate::engine::kernel::modules::Told;
+use crate::engine::kernel::modules::ModuleEvent;
 use crate::engine::kernel::view::KernelView;
-use crate::engine::probe::site::Mark;
+use crate::engine::probe::site::InternalBreakpoint;
 use crate::engine::probe::site::Site;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -102,17 +102,17 @@ impl Hook {
     }
 
     /// Does what the engine itself wants at a place.
-    fn reach(&self, mark: Mark, table: &Table, context: &HitContext<'_>) -> Turn {
+    fn reach(&self, mark: InternalBreakpoint, table: &Table, context: &HitContext<'_>) -> Turn {
         let (rsp, vcpu) = (Gva(context.regs.rsp), usize::from(context.vcpu));
         let ending = &self.hits.ending[vcpu];
         match mark {
-            Mark::TaskDead => {
+            InternalBreakpoint::TaskDead => {
                 self.hits.calls.end_stack(table, rsp);
                 ending.store(rsp.0, Ordering::Relaxed);
                 NOW
             }
             // The functions that took it off its stack were called after its end was marked.
-            Mark::StackLeft => {
+            InternalBreakpoint::StackLeft => {
                 match ending.swap(0, Ordering::Relaxed) {
                     0 => {}
                     ended => self.hits.calls.end_stack(table, Gva(ended)),
@@ -120,29 +120,31 @@ impl Hook {
                 NOW
             }
             // The first argument is the module. The mark stays.
-            Mark::ModuleBegins | Mark::ModuleInitFreed | Mark::ModuleEnds => {
+            InternalBreakpoint::ModuleBegins
+            | InternalBreakpoint::ModuleInitFreed
+            | InternalBreakpoint::ModuleEnds => {
                 let module = Gva(context.regs.rdi);
-                let told = match mark {
-                    Mark::ModuleBegins => Told::Begins(module),
-                    Mark::ModuleEnds => Told::Ends(module),
-                    _ => Told::Nothing,
+                let event = match mark {
+                    InternalBreakpoint::ModuleBegins => ModuleEvent::Coming(module),
+                    InternalBreakpoint::ModuleEnds => ModuleEvent::Going(module),
+                    _ => ModuleEvent::Other,
                 };
                 self.with_control(|control, guest| {
-                    control.follow_modules(guest, told, Wait::No);
+                    control.follow_modules(guest, event, Wait::No);
                     NOW
                 })
             }
             // Both happen once, and change what is to be hit here.
-            Mark::TextFinal => {
+            InternalBreakpoint::TextFinal => {
                 let _ = self.with_control(|control, guest| {
                     control.finish_boot(guest, context);
                     AGAIN
                 });
                 AGAIN
             }
-            Mark::FreeInit => {
+            InternalBreakpoint::FreeInit => {
                 let _ = self.with_control(|control, guest| {
-                    control.lose_init_text(guest);
+                    control.init_text_gone(guest);
                     AGAIN
                 });
                 AGAIN

@@ -22,7 +22,7 @@ mod hit;
 mod hook;
 pub(crate) mod kernel;
 mod optimize;
-mod patch;
+pub(crate) mod patch;
 mod probe;
 #[cfg(test)]
 mod tests;

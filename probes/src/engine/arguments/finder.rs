@@ -11,7 +11,7 @@ use crate::definition::{Argument, Bits, Fetch, FetchArg, Named, ProbeKind, Value
 use crate::error::ProbeError;
 
 /// What is known where a probe is.
-pub(crate) struct Ground<'a> {
+pub(crate) struct ResolveContext<'a> {
     pub(crate) symbols: &'a SymbolTable,
     /// The function whose entry or return is probed; none where the place is neither.
     pub(crate) function: Option<&'a str>,
@@ -34,7 +34,7 @@ pub(super) fn count(kind: Option<ValueType>, count: Option<u8>) -> Option<u8> {
 
 /// Finds the values of one probe.
 pub(super) struct Finder<'a> {
-    ground: &'a Ground<'a>,
+    ground: &'a ResolveContext<'a>,
     at_return: bool,
     /// The function's, where it is known and its entry or return is probed.
     params: Option<Vec<Parameter>>,
@@ -49,7 +49,7 @@ struct Typed {
 }
 
 impl<'a> Finder<'a> {
-    pub(super) fn new(kind: ProbeKind, ground: &'a Ground<'a>) -> Self {
+    pub(super) fn new(kind: ProbeKind, ground: &'a ResolveContext<'a>) -> Self {
         let at_return = kind == ProbeKind::Kretprobe;
         let mut finder = Self { ground, at_return, params: None };
         if let (Ok(types), Ok(prototype)) = (finder.types(), finder.prototype()) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::filter;
-use super::finder::{self, Finder, Ground};
+use super::finder::{self, Finder, ResolveContext};
 use crate::definition::{Argument, Fetch, Field, Filter, ProbeDefinition, RECORD_MAX};
 use crate::error::ProbeError;
 
@@ -69,7 +69,7 @@ impl Arguments {
     /// [`ProbeError::EventTooBig`].
     pub(crate) fn find(
         definition: &ProbeDefinition,
-        ground: &Ground<'_>,
+        ground: &ResolveContext<'_>,
     ) -> Result<Self, ProbeError> {
         let finder = Finder::new(definition.kind, ground);
         let (mut list, mut room) = (Vec::new(), Room::default());

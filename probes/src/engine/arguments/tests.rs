@@ -7,7 +7,7 @@ use std::sync::Arc;
 use exoprobe_introspect::btf::NoTypes;
 use exoprobe_introspect::{Btf, SymbolTable};
 
-use super::finder::Ground;
+use super::finder::ResolveContext;
 use super::list::Arguments;
 use super::rewrite;
 use crate::definition::{FieldValue, ProbeDefinition, parse_line};
@@ -24,7 +24,7 @@ fn find(
 ) -> Result<Arguments, ProbeError> {
     let symbols = SymbolTable::from_system_map(MAP).unwrap();
     let types = types.map(Arc::clone).ok_or(NoTypes::None);
-    Arguments::find(definition, &Ground { symbols: &symbols, function, types })
+    Arguments::find(definition, &ResolveContext { symbols: &symbols, function, types })
 }
 
 fn found(line: &str, types: &Arc<Btf>) -> Result<Vec<String>, String> {

@@ -2,9 +2,9 @@
 
 use crate::engine::control::place;
 use crate::engine::control::place::Place;
+use crate::engine::control::reconcile::Wait;
 use crate::engine::control::registry::Registered;
 use crate::engine::control::registry::State;
-use crate::engine::control::settle::Wait;
 use crate::engine::control::state::Control;
 use crate::engine::guest::Guest;
 use crate::engine::kernel::running::Kernel;
@@ -24,7 +24,7 @@ impl Control {
         if places.is_empty() {
             return;
         }
-        if let Err(unsettled) = self.settle(guest, &places, wait) {
+        if let Err(unsettled) = self.reconcile(guest, &places, wait) {
             tracing::warn!(error = %unsettled.error, "arming probes that waited");
         }
     }

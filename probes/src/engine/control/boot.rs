@@ -1,29 +1,28 @@
-//! Text comes and goes: probes wait for the kernel to begin, follow its boot, and notice when their
-//! text is lost or rewritten.
+//! The kernel's boot, as probes follow it. Other files of this folder deal with the later moments.
 //!
-//! | moment | told by | then |
+//! | moment | reported by | then |
 //! |---|---|---|
-//! | the kernel begins | the machine ([`HitPath::begin_kernel`]) | all is armed but what the kernel will patch |
-//! | its text is final | a mark at `rest_init` | the rest is armed |
-//! | init text is freed | a mark at `free_initmem` | probes there are gone |
-//! | a task ends | marks at `do_task_dead` and, when it is off its stack, `put_task_stack` | its calls' instances are given back |
+//! | the kernel begins | the machine ([`Control::begin_kernel`]) | all is armed but what the kernel will patch |
+//! | its text is final | a breakpoint of the engine at `rest_init` | the rest is armed |
+//! | init text is freed | likewise at `free_initmem` | probes there are gone |
+//! | a task ends | likewise at `do_task_dead` and, when it is off its stack, `put_task_stack` | its calls' instances are given back |
 //! | modules come and go | see modules.rs | probes come and go with them |
-//! | the guest is booted again | the machine ([`HitPath::forget_guest`]) | all wait again |
-//! | text is rewritten or unmapped | [`HitPath::patrol`] | its probes are clobbered, or gone |
+//! | the guest is booted again | the machine ([`Control::reset`]) | all wait again |
+//! | text is rewritten or unmapped | [`Control::patrol`] | its probes are clobbered, or gone |
 
 use std::sync::Arc;
 
 use exoprobe_introspect::symbols::TextKind;
 use exoprobe_vmm::{Gva, HitContext, KernelEntry, kvm_sregs};
 
-use crate::engine::control::settle::Wait;
+use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
 use crate::engine::guest::Guest;
 
 use crate::engine::kernel::error::AttachError;
-use crate::engine::kernel::modules::Told;
+use crate::engine::kernel::modules::ModuleEvent;
 use crate::engine::kernel::running::Kernel;
-use crate::engine::probe::site::Mark;
+use crate::engine::probe::site::InternalBreakpoint;
 
 /// What the kernel is looked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -86,7 +85,7 @@ impl Control {
         if self.learn_orc() || has_tasks {
             self.publish(guest);
         }
-        self.follow_modules(guest, Told::Nothing, Wait::ForVcpus);
+        self.follow_modules(guest, ModuleEvent::Other, Wait::ForVcpus);
         Ok(self.kernel.running.clone())
     }
 
@@ -109,7 +108,7 @@ impl Control {
         };
         self.kernel.running = Some(Arc::clone(&kernel));
         kernel.learn_tasks(guest.vcpus());
-        self.follow_modules(guest, Told::Nothing, Wait::ForVcpus);
+        self.follow_modules(guest, ModuleEvent::Other, Wait::ForVcpus);
         Ok(self.kernel.running.clone().unwrap_or(kernel))
     }
 
@@ -147,25 +146,25 @@ impl Control {
             Some(Err(error)) => tracing::warn!(%error, "some probes wait for the next change"),
             None => {}
         }
-        self.let_go_of_mark(guest, Mark::TextFinal);
+        self.let_go_of_mark(guest, InternalBreakpoint::TextFinal);
     }
 
     /// The kernel is about to free its init text, on a vCPU's thread. Nothing runs there any more.
-    pub(crate) fn lose_init_text(&mut self, guest: &dyn Guest) {
+    pub(crate) fn init_text_gone(&mut self, guest: &dyn Guest) {
         let Some(kernel) = self.kernel.running.clone() else { return };
         kernel.free_init_text();
         let is_init = |at: &Gva| kernel.symbols.text_kind(*at) == Some(TextKind::Init);
         let lost: Vec<Gva> = self.registry.sites.keys().copied().filter(is_init).collect();
-        self.lose_text(guest, &lost, Wait::No);
-        self.let_go_of_mark(guest, Mark::FreeInit);
+        self.text_gone(guest, &lost, Wait::No);
+        self.let_go_of_mark(guest, InternalBreakpoint::FreeInit);
     }
 
-    /// A mark that was reached is taken out, and everything is brought up to what it told.
-    fn let_go_of_mark(&mut self, guest: &dyn Guest, mark: Mark) {
+    /// Takes a breakpoint of the engine out that was reached, and brings everything up to the new moment.
+    fn let_go_of_mark(&mut self, guest: &dyn Guest, mark: InternalBreakpoint) {
         let place = self.registry.reached(mark);
         self.advance(guest, Wait::No);
         let places = place.into_iter().collect();
-        if let Err(unsettled) = self.settle(guest, &places, Wait::No) {
+        if let Err(unsettled) = self.reconcile(guest, &places, Wait::No) {
             tracing::warn!(error = %unsettled.error, ?mark, "taking a mark out");
         }
     }

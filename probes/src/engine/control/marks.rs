@@ -6,12 +6,12 @@ use std::sync::Arc;
 use exoprobe_vmm::Gva;
 
 use crate::engine::control::place;
-use crate::engine::control::settle::Wait;
+use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
 use crate::engine::guest::Guest;
 use crate::engine::kernel::running::Kernel;
+use crate::engine::probe::site::InternalBreakpoint;
 use crate::engine::probe::site::MARKS;
-use crate::engine::probe::site::Mark;
 use crate::error::ProbeError;
 
 impl Control {
@@ -24,10 +24,16 @@ impl Control {
         let mut changed = BTreeSet::new();
         for (mark, symbol) in MARKS {
             let wanted = match mark {
-                Mark::TextFinal => kernel.will_tell_final() && !self.registry.probes.is_empty(),
-                Mark::FreeInit => kernel.has_init_text() && !self.registry.probes.is_empty(),
-                Mark::TaskDead | Mark::StackLeft => follows,
-                Mark::ModuleBegins | Mark::ModuleInitFreed | Mark::ModuleEnds => {
+                InternalBreakpoint::TextFinal => {
+                    kernel.will_tell_final() && !self.registry.probes.is_empty()
+                }
+                InternalBreakpoint::FreeInit => {
+                    kernel.has_init_text() && !self.registry.probes.is_empty()
+                }
+                InternalBreakpoint::TaskDead | InternalBreakpoint::StackLeft => follows,
+                InternalBreakpoint::ModuleBegins
+                | InternalBreakpoint::ModuleInitFreed
+                | InternalBreakpoint::ModuleEnds => {
                     !self.registry.probes.is_empty()
                         && self.kernel.may_have_modules(&kernel)
                         && kernel.symbols.address_of(symbol).is_some()
@@ -38,7 +44,7 @@ impl Control {
                 (false, Some(_)) if wait == Wait::ForVcpus => {
                     changed.extend(self.registry.reached(mark))
                 }
-                (true, None) => match set_mark(self, guest, &kernel, mark, symbol) {
+                (true, None) => match set_breakpoint(self, guest, &kernel, mark, symbol) {
                     Ok(at) => _ = changed.insert(at),
                     // The next pass sets it.
                     Err(error @ ProbeError::NotFinal(_)) => {
@@ -53,11 +59,11 @@ impl Control {
     }
 }
 
-fn set_mark(
+fn set_breakpoint(
     control: &mut Control,
     guest: &dyn Guest,
     kernel: &Kernel,
-    mark: Mark,
+    mark: InternalBreakpoint,
     symbol: &str,
 ) -> Result<Gva, ProbeError> {
     let found = kernel.symbols.address_of(symbol);

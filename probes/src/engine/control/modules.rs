@@ -1,11 +1,11 @@
 //! The guest's modules. What is known of them is kept current, and probes follow their text.
 //!
-//! | moment | told by | then |
+//! | moment | reported by | then |
 //! |---|---|---|
-//! | a module is whole, its init function has not run | a mark at `do_init_module` | what waited for it is armed |
-//! | its init text is about to be freed | a mark at `do_free_init` | probes there are gone, their int3s out |
-//! | all of it is about to be freed | a mark at `free_module` | likewise |
-//! | anything else | whoever asks, and the patrol | the list is read again |
+//! | a module is whole, its init function has not run | a breakpoint of the engine at `do_init_module` | what waited for it is armed |
+//! | its init text is about to be freed | likewise at `do_free_init` | probes there are gone, their int3s out |
+//! | all of it is about to be freed | likewise at `free_module` | likewise |
+//! | anything else | questions of users, and the patrol | the list is read again |
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use exoprobe_introspect::modules::has_modules;
 use exoprobe_introspect::{ModuleLayout, NoModules};
 use exoprobe_vmm::Gva;
 
-use crate::engine::control::settle::Wait;
+use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
 use crate::engine::guest::Guest;
 
 use crate::engine::kernel::modules::Loaded;
+use crate::engine::kernel::modules::ModuleEvent;
 use crate::engine::kernel::modules::Modules;
-use crate::engine::kernel::modules::Told;
 use crate::engine::kernel::modules::read_all;
 use crate::engine::kernel::running::Kernel;
 
 impl Control {
     /// Looks which modules there are. Probes in those that have gone are gone, and what waited is placed.
-    pub(crate) fn follow_modules(&mut self, guest: &dyn Guest, told: Told, wait: Wait) {
+    pub(crate) fn follow_modules(&mut self, guest: &dyn Guest, event: ModuleEvent, wait: Wait) {
         let Some(kernel) = self.kernel.running.clone().filter(|kernel| kernel.has_booted()) else {
             return;
         };
@@ -39,12 +39,12 @@ impl Control {
             };
         }
         let Modules::Known(layout, failure) = &mut self.kernel.modules else { return };
-        let found = read_all(layout, &kernel.memory(), &kernel.modules, told);
+        let found = read_all(layout, &kernel.memory(), &kernel.modules, event);
         *failure = found.as_ref().err().map(ToString::to_string);
-        let loaded = match (found, told) {
+        let loaded = match (found, event) {
             (Ok(found), _) => found,
             // Whatever the guest's list is like, the text is about to go.
-            (Err(error), Told::Ends(at)) => {
+            (Err(error), ModuleEvent::Going(at)) => {
                 tracing::debug!(%error, "modules");
                 Some(kernel.modules.iter().filter(|it| it.module.at != at).cloned().collect())
             }
@@ -79,7 +79,7 @@ impl Control {
         };
         let lost: Vec<Gva> = self.registry.sites.keys().copied().filter(is_lost).collect();
         self.registry.unwatchable.retain(|at| !is_lost(at));
-        self.lose_text(guest, &lost, wait);
+        self.text_gone(guest, &lost, wait);
         self.kernel.running = Some(Arc::new(kernel.with_modules(loaded)));
         self.optimizer.note_change();
         self.publish(guest);

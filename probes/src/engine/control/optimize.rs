@@ -2,7 +2,7 @@
 
 use crate::engine::control::state::Control;
 use crate::engine::guest::Guest;
-use crate::engine::optimize::candidate::Candidate;
+use crate::engine::optimize::candidate::OptimizedSite;
 use crate::engine::optimize::optimizer::Optimization;
 
 impl Control {
@@ -31,7 +31,7 @@ impl Control {
 
     /// Publishes the doorbells of new detours, installs their jmps, and frees code that no table has after that. Returns
     /// how many jmps were written, and how many wait.
-    fn install(&mut self, guest: &dyn Guest, candidates: Vec<Candidate>) -> (usize, usize) {
+    fn install(&mut self, guest: &dyn Guest, candidates: Vec<OptimizedSite>) -> (usize, usize) {
         let total = candidates.len();
         self.optimizer.announce(&self.registry.sites, &candidates);
         if !candidates.is_empty() {

@@ -1,7 +1,7 @@
 //! Looks now and then whether the text under the probes is what it was.
 
 use crate::engine::control::boot::Purpose;
-use crate::engine::control::settle::Wait;
+use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
 use crate::engine::guest::Guest;
 use crate::engine::kernel::running::Kernel;
@@ -77,8 +77,8 @@ impl Control {
                 text::holds(guest.ram(), here.gpa, here.insn.original()) == text::Holds::Int3;
             self.registry.change(*at, |site| (site.armed, site.clobbered) = (armed, false));
         }
-        self.lose_text(guest, &lost, Wait::ForVcpus);
-        if let Err(unsettled) = self.settle(guest, &restored, Wait::No) {
+        self.text_gone(guest, &lost, Wait::ForVcpus);
+        if let Err(unsettled) = self.reconcile(guest, &restored, Wait::No) {
             tracing::debug!(error = %unsettled.error, "patrol");
         }
     }

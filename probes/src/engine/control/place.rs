@@ -12,7 +12,7 @@ use crate::engine::kernel::running::Kernel;
 use crate::engine::patch::view::GuestText;
 use crate::engine::patch::view::Overlay;
 use crate::engine::probe::registered::Probe;
-use crate::engine::probe::site::{Site, Way};
+use crate::engine::probe::site::{Displacement, Site};
 use crate::error::ProbeError;
 use crate::insn::{self, Displaced, SlotKind};
 
@@ -169,8 +169,8 @@ fn new_site(
     }
     guest.ram().load_byte(found.gpa)?;
     let way = match insn.emulation() {
-        Some(_) => Way::Emulate,
-        None => Way::Slot(registry.slots.get(guest.hidden(), &insn, SlotKind::Boosted)?),
+        Some(_) => Displacement::Emulate,
+        None => Displacement::Slot(registry.slots.get(guest.hidden(), &insn, SlotKind::Boosted)?),
     };
     Ok(Site {
         at,

@@ -1,4 +1,4 @@
-//! Registration, removal, arming.
+//! Registration and removal of probes.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -11,10 +11,10 @@ use exoprobe_vmm::Gva;
 
 use crate::definition::ProbeDefinition;
 use crate::engine::control::place::Place;
+use crate::engine::control::reconcile::Wait;
 use crate::engine::control::registry::NOT_BEGUN;
 use crate::engine::control::registry::{Registered, State};
-use crate::engine::control::settle::Wait;
-use crate::engine::control::siblings::NameThere;
+use crate::engine::control::siblings::OnDuplicate;
 use crate::engine::control::state::Control;
 use crate::engine::control::{place, room};
 use crate::engine::guest::Guest;
@@ -40,7 +40,7 @@ impl Control {
         &mut self,
         guest: &dyn Guest,
         probes: Vec<NewProbe>,
-        there: NameThere,
+        there: OnDuplicate,
     ) -> Result<Vec<Registration>, BatchError> {
         if probes.is_empty() {
             return Ok(Vec::new());
@@ -64,7 +64,7 @@ impl Control {
         let mut places: BTreeSet<Gva> =
             added.iter().filter_map(|id| self.registry.probes[id].placed()).collect();
         places.extend(self.want_marks(guest, Wait::ForVcpus));
-        if let Err(refused) = self.settle(guest, &places, Wait::ForVcpus) {
+        if let Err(refused) = self.reconcile(guest, &places, Wait::ForVcpus) {
             let at_fault = |id: &u32| {
                 refused.at.is_none_or(|at| self.registry.probes[id].placed() == Some(at))
             };
@@ -84,7 +84,7 @@ impl Control {
         &mut self,
         guest: &dyn Guest,
         mut probe: NewProbe,
-        there: NameThere,
+        there: OnDuplicate,
     ) -> Result<Registration, ProbeError> {
         self.rewrite(probe.definition_mut())?;
         check::check(&mut probe)?;
@@ -101,7 +101,7 @@ impl Control {
             self.learn_arguments(kernel, &probe, &found)?;
         }
         // Last, as in the kernel: a definition with another fault has that one reported.
-        if there == NameThere::Refused && self.registry.ids(&name.0, &name.1).is_ok() {
+        if there == OnDuplicate::Refused && self.registry.ids(&name.0, &name.1).is_ok() {
             return Err(ProbeError::NameTaken(format!("{}/{}", name.0, name.1)));
         }
         self.registry.join(&probe)?;
@@ -176,7 +176,7 @@ impl Control {
             probe.set_triggers(None);
         }
         let places = self.registry.places_of(ids);
-        let settled = self.settle(guest, &places, Wait::ForVcpus);
+        let settled = self.reconcile(guest, &places, Wait::ForVcpus);
         settled.map_err(|unsettled| unsettled.error)
     }
 

@@ -11,7 +11,7 @@ use crate::definition::ProbeKind;
 use crate::engine::control::room::Room;
 use crate::engine::patch::slots::Slots;
 use crate::engine::probe::registered::Probe;
-use crate::engine::probe::site::Mark;
+use crate::engine::probe::site::InternalBreakpoint;
 use crate::engine::probe::site::{Site, Sites};
 use crate::events::Origin;
 
@@ -147,8 +147,8 @@ impl Registry {
 
     /// Is an int3 to be at a site?
     pub(crate) fn is_wanted(&self, site: &Site) -> bool {
-        let probed = site.probes.iter().any(|probe| probe.is_enabled());
-        let returns = site.returning.iter().any(|probe| probe.is_enabled());
+        let probed = site.probes.iter().any(|probe| probe.wants_breakpoint());
+        let returns = site.returning.iter().any(|probe| probe.wants_breakpoint());
         !site.marks.is_empty() || (self.switched_on && (probed || returns))
     }
 
@@ -193,7 +193,7 @@ impl Registry {
     }
 
     /// A mark is needed no more; gives where it was.
-    pub(crate) fn reached(&mut self, mark: Mark) -> Option<Gva> {
+    pub(crate) fn reached(&mut self, mark: InternalBreakpoint) -> Option<Gva> {
         let site = self.sites.values_mut().find(|site| site.marks.contains(&mark))?;
         Arc::make_mut(site).marks.retain(|other| *other != mark);
         Some(site.at)

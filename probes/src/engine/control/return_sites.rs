@@ -1,7 +1,7 @@
 //! Places that calls of return probes in the mode `site` return to.
 
 use crate::engine::control::place;
-use crate::engine::control::settle::Wait;
+use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
 use crate::engine::guest::Guest;
 use crate::engine::probe::registered::Probe;
@@ -32,7 +32,7 @@ impl Control {
         let settled = placed.and_then(|mut site| {
             Arc::make_mut(&mut site).returning.push(Arc::clone(probe));
             self.registry.sites.insert(at, site);
-            let settled = self.settle(guest, &BTreeSet::from([at]), Wait::No);
+            let settled = self.reconcile(guest, &BTreeSet::from([at]), Wait::No);
             settled.map_err(|unsettled| unsettled.error)
         });
         match settled {

@@ -13,7 +13,7 @@ use crate::error::ProbeError;
 
 /// What comes of a definition whose event there is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NameThere {
+pub(crate) enum OnDuplicate {
     /// It is refused.
     Refused,
     /// Its probe is one more of the event.
@@ -149,7 +149,7 @@ impl Registry {
         if self.siblings(new).any(|there| is_same(&there.definition, &new.definition)) {
             return Err(ProbeError::SameProbe(full_name(new)));
         }
-        new.enabled.store(first.is_shown(), Ordering::SeqCst);
+        new.enabled.store(first.records_events(), Ordering::SeqCst);
         new.set_triggers(first.triggers());
         let filter = first.written_filter();
         let found = new.find_filter(filter.as_deref())?;

@@ -66,9 +66,9 @@ impl Control {
             probe.follower.store(None);
         }
         self.registry.reset();
-        self.optimizer.forget_guest();
+        self.optimizer.reset();
         self.kernel.reset();
-        self.rings.forget_guest();
+        self.rings.reset();
         self.hits.table.store(Arc::default());
     }
 }

@@ -12,10 +12,10 @@ use crate::status::{ProbeState, ProbeStatus, StatusFlag};
 impl Control {
     pub(crate) fn status(&self, registered: &Registered, hidden: &HiddenMemory) -> ProbeStatus {
         let Registered { probe, symbol, offset, state, .. } = registered;
-        let books = &probe.books;
+        let counters = &probe.counters;
         // Recorded, filtered and lost first: a hit is counted before it goes into one of them.
-        let [recorded, filtered, lost] =
-            [&books.recorded, &books.filtered, &books.lost].map(|b| b.load(Ordering::Acquire));
+        let [recorded, filtered, lost] = [&counters.recorded, &counters.filtered, &counters.lost]
+            .map(|b| b.load(Ordering::Acquire));
         let (addr, reason) = match state {
             State::Pending(reason) => (None, Some(reason.clone())),
             State::Placed(_) | State::Gone => (Some(probe.at()), None),
@@ -25,8 +25,8 @@ impl Control {
         let flags = [
             (StatusFlag::Gone, matches!(state, State::Gone)),
             (StatusFlag::Pending, matches!(state, State::Pending(_))),
-            (StatusFlag::Disabled, !probe.is_enabled()),
-            (StatusFlag::Optimized, optimized && probe.is_enabled()),
+            (StatusFlag::Disabled, !probe.wants_breakpoint()),
+            (StatusFlag::Optimized, optimized && probe.wants_breakpoint()),
             (StatusFlag::Clobbered, site.is_some_and(|site| site.clobbered)),
         ];
         let flags: Vec<_> = flags.into_iter().filter(|(_, is)| *is).map(|(flag, _)| flag).collect();
@@ -42,14 +42,14 @@ impl Control {
             symbol_name: symbol.as_deref().map(str::to_owned),
             offset: *offset,
             addr,
-            enabled: probe.is_shown(),
+            enabled: probe.records_events(),
             triggers: probe.triggers().map_or(0, |triggers| triggers.list().len()),
             state,
             flags,
             reason,
             unoptimized_reason: (state == ProbeState::Armed).then(why_not).flatten(),
-            hits: books.hits.load(Ordering::Acquire),
-            nmissed: books.nmissed.load(Ordering::Acquire),
+            hits: counters.hits.load(Ordering::Acquire),
+            nmissed: counters.nmissed.load(Ordering::Acquire),
             recorded,
             filtered,
             lost,

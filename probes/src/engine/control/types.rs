@@ -3,7 +3,7 @@
 use exoprobe_introspect::btf::NoTypes;
 
 use crate::definition::ProbeDefinition;
-use crate::engine::arguments::finder::Ground;
+use crate::engine::arguments::finder::ResolveContext;
 use crate::engine::arguments::list::Arguments;
 use crate::engine::arguments::rewrite;
 use crate::engine::control::place::Place;
@@ -38,7 +38,7 @@ impl Control {
             true => self.kernel.types(kernel),
             false => Err(NoTypes::None),
         };
-        let ground = Ground { symbols: &kernel.symbols, function: place.function(), types };
+        let ground = ResolveContext { symbols: &kernel.symbols, function: place.function(), types };
         let arguments = Arguments::find(definition, &ground)?;
         let filter = arguments.filter(probe.written_filter().as_deref())?;
         probe.set_arguments(arguments, filter);

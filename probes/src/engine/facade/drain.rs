@@ -27,12 +27,12 @@ impl Source {
         let Some(triggers) = &self.triggers else { return steps.push(Step::Keep(hit)) };
         let filter = probe.event_filter();
         let is_wanted = |hit: &Hit| filter.as_ref().is_none_or(|filter| holds(filter, hit));
-        let is_shown = |hit: &Hit| probe.is_shown() && is_wanted(hit);
+        let records_events = |hit: &Hit| probe.records_events() && is_wanted(hit);
         let keeps_stack = probe.actions.contains(&Action::Stack);
-        if !triggers.apply(hit, is_shown, keeps_stack, steps) {
+        if !triggers.apply(hit, records_events, keeps_stack, steps) {
             // It was recorded for its triggers alone.
-            probe.books.recorded.fetch_sub(1, Ordering::Relaxed);
-            count(&probe.books.filtered);
+            probe.counters.recorded.fetch_sub(1, Ordering::Relaxed);
+            count(&probe.counters.filtered);
         }
     }
 }

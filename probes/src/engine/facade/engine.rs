@@ -11,7 +11,7 @@ use crate::definition::ProbeKind;
 use crate::engine::control::boot::Purpose;
 use crate::engine::control::register::Registration;
 use crate::engine::control::room::Limits;
-use crate::engine::control::siblings::NameThere;
+use crate::engine::control::siblings::OnDuplicate;
 use crate::engine::control::state::Control;
 use crate::engine::guest::Guest;
 use crate::engine::hit::path::HitPath;
@@ -151,7 +151,7 @@ impl Engine {
     /// # Errors
     /// As [`Self::register_kprobes`].
     pub fn register_probes(&self, probes: Vec<NewProbe>) -> Result<Vec<Registration>, BatchError> {
-        self.add(probes, NameThere::Refused)
+        self.add(probes, OnDuplicate::Refused)
     }
 
     /// As [`Self::register_probes`], in the way of kprobe_events: where there is an event of a probe's name, also by one
@@ -162,13 +162,13 @@ impl Engine {
     /// As [`Self::register_probes`]; [`ProbeError::OtherKind`], [`ProbeError::OtherArgument`], [`ProbeError::SameProbe`]
     /// where it does not go with the event.
     pub fn define_probes(&self, probes: Vec<NewProbe>) -> Result<Vec<Registration>, BatchError> {
-        self.add(probes, NameThere::Joined)
+        self.add(probes, OnDuplicate::Joined)
     }
 
     fn add(
         &self,
         probes: Vec<NewProbe>,
-        there: NameThere,
+        there: OnDuplicate,
     ) -> Result<Vec<Registration>, BatchError> {
         let mut control = self.lock();
         let first = probes.first().map(|p| p.definition().event_name()).unwrap_or_default();

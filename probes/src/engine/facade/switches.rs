@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::engine::control::settle::Unsettled;
+use crate::engine::control::reconcile::ArmError;
 use exoprobe_vmm::Gva;
 
 use crate::definition::ProbeKind;
-use crate::engine::control::settle::Wait;
+use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
 use crate::error::ProbeError;
@@ -81,15 +81,15 @@ impl Engine {
             return Ok(());
         }
         let places = control.registry.places_of(&ids);
-        let settled = control.settle(guest, &places, Wait::ForVcpus);
-        let Err(Unsettled { at, error }) = settled else { return Ok(()) };
+        let settled = control.reconcile(guest, &places, Wait::ForVcpus);
+        let Err(ArmError { at, error }) = settled else { return Ok(()) };
         if enabled {
             let unarmed = control.registry.unarmed(&places);
             for id in ids.iter().filter(|id| at.is_none() || unarmed.contains(id)) {
                 control.registry.probes[id].probe.enabled.store(false, Ordering::SeqCst);
             }
             // What could be armed of them is not to stay so.
-            let _ = control.settle(guest, &places, Wait::ForVcpus);
+            let _ = control.reconcile(guest, &places, Wait::ForVcpus);
         }
         Err(error)
     }
@@ -112,7 +112,7 @@ impl Engine {
         let mut control = self.lock();
         control.registry.switched_on = on;
         let places = control.registry.sites.keys().copied().collect();
-        let settled = control.settle(self.guest.as_ref(), &places, Wait::ForVcpus);
+        let settled = control.reconcile(self.guest.as_ref(), &places, Wait::ForVcpus);
         settled.map_err(|unsettled| unsettled.error)
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use exoprobe_introspect::SymbolTable;
 
 use crate::definition::{Action, Argument, Field, Filter, USER_TEXT};
-use crate::engine::control::settle::Wait;
+use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
 use crate::engine::probe::registered::Probe;
@@ -162,7 +162,7 @@ impl Engine {
             control.learn_orc();
         });
         let places: BTreeSet<_> = control.registry.places_of(ids);
-        let settled = control.settle(self.guest.as_ref(), &places, Wait::ForVcpus);
+        let settled = control.reconcile(self.guest.as_ref(), &places, Wait::ForVcpus);
         if let Some(before) = before {
             // What was hit meanwhile was recorded for them.
             self.drain_for(control, ids, &before);
@@ -171,7 +171,7 @@ impl Engine {
             Err(unsettled) if arms => {
                 probes.iter().for_each(|probe| probe.set_triggers(None));
                 // What could be armed is not to stay so.
-                let _ = control.settle(self.guest.as_ref(), &places, Wait::ForVcpus);
+                let _ = control.reconcile(self.guest.as_ref(), &places, Wait::ForVcpus);
                 Err(unsettled.error)
             }
             // A place that the guest has rewritten is in nobody's way.

@@ -21,14 +21,14 @@ use crate::events::{Returned, Ring, Shape, TextPlace, show_symbol};
 /// Most places of a back-trace.
 const STACK_DEPTH: usize = 32;
 
-/// What the actions of one hit came to.
+/// The result of the actions of one hit.
 pub(crate) struct Done {
     pub(crate) verdict: Verdict,
     pub(crate) stop: bool,
 }
 
 /// A hit of one probe: what its record says of it.
-pub(crate) struct Occasion<'a> {
+pub(crate) struct HitInfo<'a> {
     pub(crate) probe: &'a Probe,
     /// The address probed.
     pub(crate) at: Gva,
@@ -57,11 +57,11 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// Keeps which probe stops the guest, for those who ask.
-    fn note_holder(&self, occasion: &Occasion<'_>, vcpu: u8) {
+    fn note_holder(&self, info: &HitInfo<'_>, vcpu: u8) {
         let Some(of_vcpu) = self.holders.get(usize::from(vcpu)) else { return };
-        let (group, event) = (&occasion.probe.group, &occasion.probe.event);
+        let (group, event) = (&info.probe.group, &info.probe.event);
         let (group, event) = (Arc::clone(group), Arc::clone(event));
-        of_vcpu.store(Some(Arc::new(Holder { group, event, at: occasion.at })));
+        of_vcpu.store(Some(Arc::new(Holder { group, event, at: info.at })));
     }
 
     /// Runs a probe's actions in order.
@@ -69,27 +69,27 @@ impl Recorder {
         &self,
         calls: &CallTracker,
         table: &Table,
-        occasion: &Occasion<'_>,
+        info: &HitInfo<'_>,
         hit: &mut Hit<'_>,
     ) -> Done {
-        let probe = occasion.probe;
+        let probe = info.probe;
         let mut done = Done { verdict: Verdict::Continue, stop: false };
         let mut records = false;
-        count(&probe.books.hits);
+        count(&probe.counters.hits);
         if !self.is_wanted(table, probe, hit) {
-            count(&probe.books.filtered);
+            count(&probe.counters.filtered);
             return done;
         }
         for action in &probe.actions {
             match action {
                 Action::Record if !probe.wants_stack() => {
-                    self.record(table, occasion, hit, &[]);
+                    self.record(table, info, hit, &[]);
                     records = true;
                 }
                 Action::Record | Action::Stack => {
                     records = true;
-                    let (frames, depth) = back_trace(calls, table, occasion, hit);
-                    self.record(table, occasion, hit, &frames[..depth]);
+                    let (frames, depth) = back_trace(calls, table, info, hit);
+                    self.record(table, info, hit, &frames[..depth]);
                 }
                 Action::Count => {}
                 Action::SetReg { reg, value } => *reg.of_mut(hit.regs) = *value,
@@ -97,12 +97,12 @@ impl Recorder {
                 Action::Return(value) => done.verdict = leave(hit, *value),
                 Action::Stop => {
                     done.stop = true;
-                    self.note_holder(occasion, hit.vcpu);
+                    self.note_holder(info, hit.vcpu);
                 }
             }
         }
         if !records {
-            count(&probe.books.filtered);
+            count(&probe.counters.filtered);
         }
         done
     }
@@ -134,8 +134,8 @@ impl Recorder {
         })
     }
 
-    fn record(&self, table: &Table, occasion: &Occasion<'_>, hit: &mut Hit<'_>, stack: &[u64]) {
-        let Occasion { probe, returned, .. } = *occasion;
+    fn record(&self, table: &Table, info: &HitInfo<'_>, hit: &mut Hit<'_>, stack: &[u64]) {
+        let HitInfo { probe, returned, .. } = *info;
         let Some(ring) = self.rings.get(usize::from(hit.vcpu)) else { return };
         let arguments = probe.arguments();
         let Arguments { list, may_fault, has_bytes, .. } = &*arguments;
@@ -151,7 +151,7 @@ impl Recorder {
             text: bytes.words(),
         };
         let Some(mut writer) = ring.begin(probe.id, hit.time.0, shape) else {
-            return count(&probe.books.lost);
+            return count(&probe.counters.lost);
         };
         if let Some(task) = &task {
             writer.task(task);
@@ -167,7 +167,7 @@ impl Recorder {
         writer.stack(stack);
         writer.text(bytes.as_slice());
         // Before the consumer sees it, who may take it back.
-        count(&probe.books.recorded);
+        count(&probe.counters.recorded);
         writer.finish();
     }
 }
@@ -176,19 +176,19 @@ impl Recorder {
 fn back_trace(
     calls: &CallTracker,
     table: &Table,
-    occasion: &Occasion<'_>,
+    info: &HitInfo<'_>,
     hit: &Hit<'_>,
 ) -> ([u64; STACK_DEPTH], usize) {
-    let ret_addr = occasion.returned.map(|returned| returned.to);
+    let ret_addr = info.returned.map(|returned| returned.to);
     let from = match ret_addr {
         Some(ret_addr) => Place::at(ret_addr, hit.regs).returned(),
         // At a function's entry its own frame is not made yet.
-        None if occasion.probe.is_entry => Place::at(occasion.at, hit.regs).without_frame(0),
-        None => Place::at(occasion.at, hit.regs),
+        None if info.probe.is_entry => Place::at(info.at, hit.regs).without_frame(0),
+        None => Place::at(info.at, hit.regs),
     };
     let stack = ProbedStack { calls, table, memory: hit.memory };
     let callers = Walk::new(table.orc.as_deref(), &stack, from);
-    let all = std::iter::once(occasion.at).chain(ret_addr).chain(callers);
+    let all = std::iter::once(info.at).chain(ret_addr).chain(callers);
     let (mut frames, mut depth) = ([0; STACK_DEPTH], 0);
     for (frame, at) in frames.iter_mut().zip(all) {
         (*frame, depth) = (at.0, depth + 1);

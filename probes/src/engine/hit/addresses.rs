@@ -1,6 +1,6 @@
 //! Calls that return probes follow, and the true addresses that they return to.
 
-use crate::engine::hit::frames::Frames;
+use crate::engine::hit::frames::TrampolineTable;
 use crate::engine::hit::table::Table;
 use crate::engine::probe::registered::is_same_stack;
 use crate::engine::probe::registered::unwatch_stack;
@@ -8,7 +8,7 @@ use exoprobe_vmm::{Gva, HiddenMemory};
 
 /// The calls that are followed by changed return addresses.
 pub(crate) struct CallTracker {
-    pub(crate) frames: Frames,
+    pub(crate) frames: TrampolineTable,
     pub(crate) hidden: HiddenMemory,
 }
 

@@ -7,7 +7,7 @@ use exoprobe_vmm::Gva;
 
 use crate::definition::ReturnMode;
 use crate::detour::FollowedCall;
-use crate::engine::hit::actions::Occasion;
+use crate::engine::hit::actions::HitInfo;
 use crate::engine::hit::actions::Recorder;
 use crate::engine::hit::addresses::CallTracker;
 use crate::engine::kernel::memory::HitMemory;
@@ -16,13 +16,13 @@ use crate::engine::hit::table::{Stop, Table};
 use crate::engine::probe::fetch::keep;
 use crate::engine::probe::follower::Follower;
 use crate::engine::probe::handlers::{EntryVerdict, Hit, Instance};
-use crate::engine::probe::registered::{Active, RETURN_ADDRESS_LEN, recycle, watch};
+use crate::engine::probe::registered::{KretprobeInstance, RETURN_ADDRESS_LEN, recycle, watch};
 use crate::engine::probe::registered::{Probe, Returns, count};
 use crate::engine::probe::site::Site;
 use crate::events::Returned;
 
 /// How a call is followed.
-enum Way {
+enum FollowVia {
     /// The place that it returns to is watched.
     Watch,
     /// It has this trampoline already.
@@ -45,7 +45,7 @@ impl CallTracker {
             None => self.follow(table, probe, returns, hit),
         };
         if followed.is_none() {
-            count(&probe.books.nmissed);
+            count(&probe.counters.nmissed);
         }
     }
 
@@ -76,7 +76,7 @@ impl CallTracker {
         active.probe = Some(Arc::clone(probe));
         // Before the entry handler, who is promised the return.
         let way = match returns.mode {
-            ReturnMode::Site => is_watched(table, ret_addr, probe).then_some(Way::Watch),
+            ReturnMode::Site => is_watched(table, ret_addr, probe).then_some(FollowVia::Watch),
             ReturnMode::Trampoline => self.way(key, go_to, frame),
         };
         let Some(way) = way else {
@@ -87,31 +87,31 @@ impl CallTracker {
             && handler(&mut active.instance, &mut hit.of(probe.fault_handler.as_ref()))
                 == EntryVerdict::Skip
         {
-            if let Way::Divert(index) = way {
+            if let FollowVia::Divert(index) = way {
                 self.frames.unclaim(index);
             }
             recycle(active);
             return Some(());
         }
         let followed = match way {
-            Way::Watch => watch(&returns.watched, key, active),
-            Way::Join(index) => {
+            FollowVia::Watch => watch(&returns.watched, key, active),
+            FollowVia::Join(index) => {
                 self.frames.add(index, active);
                 Ok(())
             }
-            Way::Divert(index) => self.divert(index, table, key, active, hit),
+            FollowVia::Divert(index) => self.divert(index, table, key, active, hit),
         };
         followed.map_err(recycle).ok()
     }
 
     /// How a call can be followed by a trampoline, if at all: one whose return address is at `key`, and which
     /// has one already if there is a `frame`.
-    fn way(&self, key: Gva, go_to: Gva, frame: Option<usize>) -> Option<Way> {
+    fn way(&self, key: Gva, go_to: Gva, frame: Option<usize>) -> Option<FollowVia> {
         match frame {
-            Some(index) => Some(Way::Join(index)),
+            Some(index) => Some(FollowVia::Join(index)),
             // A return address that is not aligned is none of Linux's.
             None if key.0.is_multiple_of(RETURN_ADDRESS_LEN) => {
-                self.frames.claim(go_to).map(Way::Divert)
+                self.frames.claim(go_to).map(FollowVia::Divert)
             }
             None => None,
         }
@@ -123,9 +123,9 @@ impl CallTracker {
         index: usize,
         table: &Table,
         key: Gva,
-        active: Box<Active>,
+        active: Box<KretprobeInstance>,
         hit: &Hit<'_>,
-    ) -> Result<(), Box<Active>> {
+    ) -> Result<(), Box<KretprobeInstance>> {
         if hit.memory.store_u64(key, table.trampoline(index).0).is_err() {
             self.frames.unclaim(index);
             return Err(active);
@@ -180,11 +180,11 @@ impl Recorder {
         &self,
         calls: &CallTracker,
         table: &Table,
-        mut active: Box<Active>,
+        mut active: Box<KretprobeInstance>,
         hit: &mut Hit<'_>,
     ) -> bool {
         let mut stop = false;
-        let Active { instance, kept, probe, .. } = &mut *active;
+        let KretprobeInstance { instance, kept, probe, .. } = &mut *active;
         // A probe that was disabled, removed or switched off lets its calls go.
         if let Some(probe) = probe.clone().filter(|probe| is_on(table, probe))
             && let Some(returns) = probe.returns()
@@ -215,8 +215,8 @@ impl Recorder {
         returned: Returned,
         hit: &mut Hit<'_>,
     ) -> bool {
-        let occasion = Occasion { probe, at: probe.at(), returned: Some(returned) };
-        self.act(calls, table, &occasion, hit).stop
+        let info = HitInfo { probe, at: probe.at(), returned: Some(returned) };
+        self.act(calls, table, &info, hit).stop
     }
 
     /// The code that calls return to has rung its doorbell: with the address of the instance on the stack. Says
@@ -260,7 +260,7 @@ impl Recorder {
 
 /// Are a probe's returns to be seen?
 pub(crate) fn is_on(table: &Table, probe: &Probe) -> bool {
-    table.switched_on && probe.is_enabled()
+    table.switched_on && probe.wants_breakpoint()
 }
 
 /// Does a breakpoint at `ret_addr` finish calls of this probe?

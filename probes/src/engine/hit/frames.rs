@@ -11,24 +11,24 @@ use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::atomic::AtomicCell;
 use exoprobe_vmm::Gva;
 
-use crate::engine::probe::registered::Active;
+use crate::engine::probe::registered::KretprobeInstance;
 use crate::engine::probe::registered::is_same_stack;
 use crate::engine::probe::registered::recycle;
 
 const FREE: u64 = 0;
 /// The calls that are followed by trampolines.
-pub(crate) struct Frames {
+pub(crate) struct TrampolineTable {
     /// Where the return address was on the stack; [`FREE`] for frames that are not in use.
     keys: Box<[AtomicU64]>,
     /// The return address itself. It stays when the frame is free: a call that returns a second time
     /// still finds its way.
     returns: Box<[AtomicU64]>,
-    newest: Box<[AtomicCell<Option<Box<Active>>>]>,
+    newest: Box<[AtomicCell<Option<Box<KretprobeInstance>>>]>,
     /// First in, first out, so that a frame rests as long as can be.
     free: ArrayQueue<usize>,
 }
 
-impl Frames {
+impl TrampolineTable {
     /// Frames for so many trampolines.
     pub(crate) fn new(count: usize) -> Self {
         let free = ArrayQueue::new(count.max(1));
@@ -64,7 +64,7 @@ impl Frames {
     }
 
     /// Adds an instance to a call.
-    pub(crate) fn add(&self, index: usize, mut active: Box<Active>) {
+    pub(crate) fn add(&self, index: usize, mut active: Box<KretprobeInstance>) {
         active.next = self.newest[index].take();
         self.newest[index].store(Some(active));
     }
@@ -116,11 +116,11 @@ impl Frames {
 }
 
 /// Instances of one call, the newest first.
-pub(crate) struct Chain(Option<Box<Active>>);
+pub(crate) struct Chain(Option<Box<KretprobeInstance>>);
 
 impl Iterator for Chain {
-    type Item = Box<Active>;
-    fn next(&mut self) -> Option<Box<Active>> {
+    type Item = Box<KretprobeInstance>;
+    fn next(&mut self) -> Option<Box<KretprobeInstance>> {
         let mut first = self.0.take()?;
         self.0 = first.next.take();
         Some(first)
@@ -135,9 +135,9 @@ mod tests {
     fn a_call_of_very_many_probes_is_dropped_on_a_small_stack() {
         const STACK: usize = 256 << 10;
         let drops = || {
-            let frames = Frames::new(1);
+            let frames = TrampolineTable::new(1);
             let index = frames.claim(Gva(1)).unwrap();
-            (0..200_000).for_each(|_| frames.add(index, Box::new(Active::new(0))));
+            (0..200_000).for_each(|_| frames.add(index, Box::new(KretprobeInstance::new(0))));
             drop(frames);
         };
         std::thread::Builder::new().stack_size(STACK).spawn(drops).unwrap().join().unwrap();

@@ -8,16 +8,16 @@ use exoprobe_vmm::hidden::TRAMPOLINES;
 use exoprobe_vmm::{BreakpointAction, Gva, HiddenMemory, HitContext};
 
 use crate::engine::hit::actions::Recorder;
-use crate::engine::hit::actions::{Done, Occasion};
+use crate::engine::hit::actions::{Done, HitInfo};
 use crate::engine::hit::addresses::CallTracker;
-use crate::engine::hit::frames::Frames;
+use crate::engine::hit::frames::TrampolineTable;
 use crate::engine::hit::table::{Stop, Table};
 use crate::engine::kernel::memory::HitMemory;
 use crate::engine::kernel::view::KernelView;
 use crate::engine::probe::handlers::{Hit, Verdict};
 use crate::engine::probe::registered::{Probe, Role};
 use crate::engine::probe::registered::{RETURN_ADDRESS_LEN, unwatch};
-use crate::engine::probe::site::{Site, Way};
+use crate::engine::probe::site::{Displacement, Site};
 use crate::events::Ring;
 use crate::insn::Shadow;
 
@@ -26,7 +26,7 @@ const RING_WORDS: usize = 1 << 17;
 /// Bytes of an int3.
 const INT3_LEN: u64 = 1;
 
-/// What vCPU threads share of the engine.
+/// The part of the engine that vCPU threads share.
 pub(crate) struct HitPath {
     pub(crate) table: ArcSwap<Table>,
     pub(crate) recorder: Recorder,
@@ -49,7 +49,10 @@ impl HitPath {
                 rings: (0..vcpus).map(|_| Ring::new(RING_WORDS)).collect(),
                 holders: (0..vcpus).map(|_| ArcSwapOption::empty()).collect(),
             },
-            calls: CallTracker { frames: Frames::new(TRAMPOLINES), hidden: hidden.clone() },
+            calls: CallTracker {
+                frames: TrampolineTable::new(TRAMPOLINES),
+                hidden: hidden.clone(),
+            },
             held: (0..vcpus).map(|_| AtomicBool::new(false)).collect(),
             ending: (0..vcpus).map(|_| AtomicU64::new(0)).collect(),
         }
@@ -68,7 +71,7 @@ impl HitPath {
         };
         match stop {
             Some(Stop::Probe(site)) => self.hit(table, view, site, context),
-            Some(Stop::Doorbell(bell)) => {
+            Some(Stop::SlowPathExit(bell)) => {
                 context.regs.rip = bell.site.at.0;
                 // Nothing that could end or stop a hit is optimized.
                 self.run_probes(table, &bell.site, &mut look(view, context));
@@ -156,7 +159,7 @@ impl HitPath {
                 Role::Kprobe { pre_handler, .. } => {
                     let mut hit = hit.of(probe.fault_handler.as_ref());
                     let done =
-                        self.recorder.act(&self.calls, table, &occasion(probe, site.at), &mut hit);
+                        self.recorder.act(&self.calls, table, &info(probe, site.at), &mut hit);
                     all.stop |= done.stop;
                     all.verdict = match (done.verdict, pre_handler) {
                         (Verdict::Continue, Some(handler)) => handler(&mut hit),
@@ -237,19 +240,19 @@ fn look<'a>(view: &'a KernelView, context: &'a mut HitContext<'_>) -> Hit<'a> {
     Hit { regs: context.regs, vcpu, time, memory, fault_handler: None, kept: &[] }
 }
 
-fn occasion(probe: &Probe, at: Gva) -> Occasion<'_> {
-    Occasion { probe, at, returned: None }
+fn info(probe: &Probe, at: Gva) -> HitInfo<'_> {
+    HitInfo { probe, at, returned: None }
 }
 
 /// Runs the instruction under the breakpoint, or sends the vCPU to where it runs.
 fn displace(site: &Site, view: &KernelView, context: &mut HitContext<'_>) {
     match (site.way, site.step) {
-        (Way::Emulate, _) => {
+        (Displacement::Emulate, _) => {
             let emulation = site.insn.emulation().expect("Way::Emulate is chosen by it");
             context.sti_shadow = emulation.apply(context.regs) == Shadow::Sti;
             run_post_handlers(site, view, context);
         }
-        (Way::Slot(_), Some(slot)) | (Way::Slot(slot), None) => {
+        (Displacement::Slot(_), Some(slot)) | (Displacement::Slot(slot), None) => {
             context.regs.rip = slot.gva.0;
         }
     }

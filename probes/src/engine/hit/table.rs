@@ -1,4 +1,4 @@
-//! What the hit path looks breakpoints up in: immutable, replaced as a whole.
+//! The table that the hit path looks breakpoints up in: immutable, replaced as a whole.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ pub(crate) enum Stop {
     /// Behind a stepped copy.
     StepEnd(Arc<Site>),
     /// A detour's doorbell.
-    Doorbell(Doorbell),
+    SlowPathExit(SlowPathExit),
 }
 
 /// Where a detour has the VMM deal with a hit.
 #[derive(Clone)]
-pub(crate) struct Doorbell {
+pub(crate) struct SlowPathExit {
     /// Address of its int3.
     pub(crate) at: Gva,
     /// Whose hit it is.
@@ -42,7 +42,7 @@ pub(crate) struct Table {
     /// The slots' addresses. An int3 there that is no longer in `stops` ends a stepped copy whose
     /// probe has gone, perhaps before a snapshot; a jmp follows it.
     slots: Range<u64>,
-    /// Detours' addresses: as in slots, code that goes on without a hit follows an int3 that nobody knows any more.
+    /// Detours' addresses: as in slots, code that goes on without a hit follows an int3 of a probe that is gone.
     detours: Range<u64>,
     /// One int3 for each call that return probes can follow.
     trampolines: Range<u64>,
@@ -50,7 +50,7 @@ pub(crate) struct Table {
     pub(crate) view: Option<KernelView>,
     /// How the kernel tells its tasks, once that is known.
     pub(crate) tasks: Option<Arc<Tasks>>,
-    /// What back-traces go by, where the kernel has such tables and somebody asked for them.
+    /// The kernel's ORC tables, once a probe records stacks.
     pub(crate) orc: Option<Arc<OrcTables>>,
     /// The kernel's, for filters over symbols' names.
     pub(crate) symbols: Option<SymbolTable>,
@@ -104,14 +104,14 @@ impl Table {
     /// Adds what optimized probes have.
     pub(crate) fn with_detours(
         mut self,
-        doorbells: impl Iterator<Item = Doorbell>,
+        doorbells: impl Iterator<Item = SlowPathExit>,
         followers: Followers,
     ) -> Self {
         for mut bell in doorbells {
             if !self.switched_on {
                 bell.site = Arc::new(bell.site.marks_only());
             }
-            self.stops.insert(bell.at.0, Stop::Doorbell(bell));
+            self.stops.insert(bell.at.0, Stop::SlowPathExit(bell));
         }
         Self { followers, ..self }
     }
@@ -170,7 +170,7 @@ impl Followers {
     /// Has returns counted of those probes only that are on.
     pub(crate) fn set_enabled(&self, hidden: &HiddenMemory, switched_on: bool) {
         for (probe, follower) in &self.0 {
-            follower.pool.set_enabled(hidden, switched_on && probe.is_enabled());
+            follower.pool.set_enabled(hidden, switched_on && probe.wants_breakpoint());
         }
     }
 
@@ -188,7 +188,7 @@ impl Followers {
     }
 }
 
-impl Doorbell {
+impl SlowPathExit {
     /// The doorbell of a piece of code, whose hits are those of `site`; `None` of code that has none.
     pub(crate) fn of(code: &Code, site: &Arc<Site>) -> Option<Self> {
         Some(Self { at: code.bell?, site: Arc::clone(site), displaced: code.displaced })

@@ -54,10 +54,10 @@ pub(crate) enum FollowError {
 
 /// What a mark tells of a module: where its struct is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
-    Nothing,
-    Begins(Gva),
-    Ends(Gva),
+pub(crate) enum ModuleEvent {
+    Other,
+    Coming(Gva),
+    Going(Gva),
 }
 
 /// A module that probes may be in.
@@ -128,14 +128,14 @@ impl Loaded {
     }
 }
 
-impl Told {
+impl ModuleEvent {
     /// Whether probes may be in a module: in one that is loaded, or about to be once it can fail no more without a
     /// mark, until its text is freed.
     fn admits(self, module: &Module, known: &[Arc<Loaded>]) -> bool {
         match (self, module.state) {
-            (Self::Ends(at), _) if at == module.at => false,
+            (Self::Going(at), _) if at == module.at => false,
             (_, ModuleState::Unformed) => false,
-            (Self::Begins(at), _) if at == module.at => true,
+            (Self::Coming(at), _) if at == module.at => true,
             (_, ModuleState::Live) => true,
             (_, ModuleState::Coming | ModuleState::Going) => {
                 known.iter().any(|loaded| loaded.is_still(module))
@@ -149,7 +149,7 @@ pub(crate) fn read_all(
     layout: &ModuleLayout,
     memory: &KernelMemory<'_>,
     known: &[Arc<Loaded>],
-    told: Told,
+    told: ModuleEvent,
 ) -> Result<Option<Vec<Arc<Loaded>>>, FollowError> {
     let list = || -> Result<Vec<Module>, FollowError> {
         let mut modules = layout.list(memory)?;

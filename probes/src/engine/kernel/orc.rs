@@ -29,14 +29,14 @@ impl NoTables {
 
 /// A kernel's ORC tables, once somebody has asked.
 #[derive(Clone, Default)]
-pub(crate) struct Learned {
+pub(crate) struct OrcCache {
     /// `None` where it has none.
     tables: OnceLock<Option<Arc<OrcTables>>>,
     /// How often they could not be read.
     failed: Arc<AtomicU32>,
 }
 
-impl Learned {
+impl OrcCache {
     pub(crate) fn tables(&self) -> Option<&Arc<OrcTables>> {
         self.tables.get()?.as_ref()
     }

@@ -16,7 +16,7 @@ use exoprobe_vmm::{Gva, KernelEntry, fault_fixup, kvm_sregs};
 use crate::engine::guest::Guest;
 use crate::engine::kernel::error::AttachError;
 use crate::engine::kernel::modules::Loaded;
-use crate::engine::kernel::orc::Learned;
+use crate::engine::kernel::orc::OrcCache;
 use crate::engine::kernel::patched::Patched;
 use crate::engine::kernel::reserved;
 use crate::engine::kernel::reserved::Reserved;
@@ -63,7 +63,7 @@ pub(crate) struct Kernel {
     told_final: Arc<AtomicBool>,
     tasks: Arc<OnceLock<Arc<Tasks>>>,
     banner: Arc<OnceLock<Banner>>,
-    orc: Arc<Learned>,
+    orc: Arc<OrcCache>,
     /// Those that probes may be in; their symbols are among the others.
     pub(crate) modules: Arc<[Arc<Loaded>]>,
 }

@@ -1,4 +1,4 @@
-//! What is known of a guest's kernel before it runs, and from when it does.
+//! The kernel of one guest, from before it runs: hints of the user, and facts once it runs.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::engine::kernel::modules::Modules;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::kernel::symbols::SymbolSource;
 
-/// What is known of a guest's kernel before it runs. What is not given is read from the guest's memory, as soon as the
+/// Facts about a guest's kernel, given before it runs. The others are read from the guest's memory, as soon as the
 /// kernel runs.
 #[derive(Debug, Default)]
 pub struct Given {
@@ -35,12 +35,12 @@ pub struct FoundTypes {
     pub file: PathBuf,
 }
 
-/// What a running kernel says of itself.
+/// A running kernel's description of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunningKernel {
     /// Its banner.
     pub banner: Option<Banner>,
-    /// What it notes down for dumps; `None` of kernels that cannot be dumped.
+    /// Its notes for dumps; `None` of kernels that cannot be dumped.
     pub vmcoreinfo: Option<VmCoreInfo>,
 }
 

@@ -20,7 +20,7 @@ use crate::engine::probe::site::Site;
 const REGION_MAX: u64 = 64;
 
 /// A site that is to have a jmp, or has it.
-pub(crate) struct Candidate {
+pub(crate) struct OptimizedSite {
     pub(crate) at: Gva,
     pub(crate) region: Arc<Region>,
     /// Where each byte of the jmp goes.
@@ -33,7 +33,7 @@ pub(crate) struct Candidate {
     pub(crate) follows: Option<(Arc<Probe>, Arc<Follower>)>,
 }
 
-impl Candidate {
+impl OptimizedSite {
     /// Puts the jmp in place of the int3; says whether that was there, with what should follow it. Every vCPU
     /// must stand still.
     pub(crate) fn write(&self, ram: &GuestRam) -> bool {

@@ -11,7 +11,7 @@ use crate::detour::{
 };
 use crate::engine::guest::Guest;
 use crate::engine::kernel::running::Kernel;
-use crate::engine::optimize::candidate::Candidate;
+use crate::engine::optimize::candidate::OptimizedSite;
 use crate::engine::optimize::ground::KernelGround;
 use crate::engine::optimize::optimizer::Optimizer;
 use crate::engine::optimize::rings::Rings;
@@ -34,7 +34,7 @@ impl Optimizer {
         kernel: &Arc<Kernel>,
         rings: &mut Rings,
         site: &Site,
-    ) -> Result<Candidate, Arc<str>> {
+    ) -> Result<OptimizedSite, Arc<str>> {
         if kernel.symbols.text_kind(site.at) == Some(TextKind::Module) {
             return Err(
                 "module: nobody knows what jumps into the middle of a module's functions".into()
@@ -73,7 +73,7 @@ impl Optimizer {
         let mut jmp = Vec::with_capacity(JMP_LEN);
         insn::jump_to(site.at, &mut jmp, code.entry).map_err(assembler)?;
         let jmp = jmp.try_into().expect("a jmp rel32 has five bytes");
-        Ok(Candidate { at: site.at, places, rest, jmp, region, code, follows })
+        Ok(OptimizedSite { at: site.at, places, rest, jmp, region, code, follows })
     }
 
     /// The pool of a return probe and the code its calls return to, made on first use.

@@ -13,10 +13,10 @@ use exoprobe_vmm::{Gpa, GuestRam, Gva};
 
 use crate::detour::{JMP_LEN, Region};
 use crate::engine::guest::Guest;
-use crate::engine::hit::table::Doorbell;
 use crate::engine::hit::table::Followers;
+use crate::engine::hit::table::SlowPathExit;
 use crate::engine::kernel::running::Kernel;
-use crate::engine::optimize::candidate::Candidate;
+use crate::engine::optimize::candidate::OptimizedSite;
 use crate::engine::optimize::ground::KernelGround;
 use crate::engine::optimize::rings::Rings;
 use crate::engine::optimize::space::{Retired, Space};
@@ -29,10 +29,10 @@ use crate::engine::probe::site::Site;
 use crate::engine::probe::site::Sites;
 use crate::insn::SLOT_SIZE;
 
-/// How often is looked whether somebody is still in a detour that is not used any more: what an interrupt came
+/// How often a task is looked for in a detour that is not used any more: what an interrupt came
 /// into the midst of is over soon, and what only looks like an address on a stack stays.
 const LOOKS: u32 = 3;
-/// A site that somebody is in is looked at again after 2, 4, 8, ... passes, at most two to this power.
+/// A site that a task is in is looked at again after 2, 4, 8, ... passes, at most two to this power.
 const BUSY_MAX: u32 = 9;
 /// Between two looks.
 const LOOK: Duration = Duration::from_micros(200);
@@ -42,26 +42,26 @@ pub(crate) struct Optimizer {
     /// debug.kprobes-optimization.
     pub(crate) allowed: bool,
     installed: Installed,
-    /// What the safety check said, until the kernel is booted again.
+    /// Results of the safety check, until the kernel is booted again.
     pub(crate) checked: HashMap<Gva, Result<Arc<Region>, Arc<str>>>,
     why_not: HashMap<Gva, Arc<str>>,
     /// Something has changed since the last pass.
     pub(crate) changed: bool,
-    /// Sites that somebody was in: how often, and the pass that looks again.
+    /// Sites that a task was in: how often, and the pass that looks again.
     busy: HashMap<Gva, (u32, u64)>,
     passes: u64,
     pub(crate) ground: Option<Arc<KernelGround>>,
     pub(crate) space: Space,
     /// Doorbells of detours that are about to get their jmps.
-    preparing: Vec<Doorbell>,
-    /// What follows return probes' calls within the guest, by the probe's number.
+    preparing: Vec<SlowPathExit>,
+    /// Pools and code of return probes' calls within the guest, by the probe's number.
     pub(crate) followers: BTreeMap<u32, (Arc<Probe>, Arc<Follower>)>,
     retired: Vec<Retired>,
 }
 
 /// Sites that have a jmp.
 #[derive(Default)]
-pub(crate) struct Installed(BTreeMap<Gva, Candidate>);
+pub(crate) struct Installed(BTreeMap<Gva, OptimizedSite>);
 
 impl Overlay for Installed {
     fn restore(&self, start: Gva, bytes: &mut [u8]) {
@@ -78,7 +78,7 @@ impl Overlay for Installed {
     }
 }
 
-/// What the text of an optimized site is like.
+/// The state of an optimized site's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Optimized {
     /// The jmp is there, and what follows it in the last instruction that it covers.
@@ -89,12 +89,12 @@ pub(crate) enum Optimized {
     RestChanged,
 }
 
-/// What a pass came to.
+/// The result of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Optimization {
     /// Probed places that were optimized by it.
     pub optimized: usize,
-    /// Places that may be, once nobody is in them.
+    /// Places that may be, once no task is in them.
     pub waiting: usize,
     /// All that are optimized now.
     pub total: usize,
@@ -119,7 +119,7 @@ impl Optimizer {
     }
 
     /// Everything about the guest is void.
-    pub(crate) fn forget_guest(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = Self { allowed: self.allowed, ..Self::new() };
     }
 
@@ -171,7 +171,7 @@ impl Optimizer {
 
     /// The optimized site whose detour has `at`.
     pub(crate) fn of_detour(&self, at: Gva) -> Option<Gva> {
-        let has = |found: &&Candidate| found.code.start <= at && at < found.code.end;
+        let has = |found: &&OptimizedSite| found.code.start <= at && at < found.code.end;
         self.installed.0.values().find(has).map(|found| found.at)
     }
 
@@ -181,17 +181,20 @@ impl Optimizer {
     }
 
     /// All doorbells that may be rung, with the sites whose hits they are.
-    pub(crate) fn doorbells<'a>(&'a self, sites: &'a Sites) -> impl Iterator<Item = Doorbell> + 'a {
+    pub(crate) fn doorbells<'a>(
+        &'a self,
+        sites: &'a Sites,
+    ) -> impl Iterator<Item = SlowPathExit> + 'a {
         let there =
-            self.installed.0.values().filter_map(|c| Doorbell::of(&c.code, sites.get(&c.at)?));
+            self.installed.0.values().filter_map(|c| SlowPathExit::of(&c.code, sites.get(&c.at)?));
         let left = self.retired.iter().filter_map(|retired| match retired {
-            Retired::Detour { code, site: Some(site), .. } => Doorbell::of(code, site),
+            Retired::Detour { code, site: Some(site), .. } => SlowPathExit::of(code, site),
             _ => None,
         });
         there.chain(self.preparing.iter().cloned()).chain(left)
     }
 
-    /// What follows calls within the guest, also of probes that have gone.
+    /// Pools and code of calls within the guest, also of probes that have gone.
     pub(crate) fn followers(&self) -> impl Iterator<Item = (Arc<Probe>, Arc<Follower>)> {
         let left = self.retired.iter().filter_map(|retired| match retired {
             Retired::Follower(probe, follower) => Some((Arc::clone(probe), Arc::clone(follower))),
@@ -217,7 +220,7 @@ impl Optimizer {
         bytes
     }
 
-    /// What the text of an optimized site holds; `None` of others.
+    /// Compares the text of an optimized site with what should be there; `None` of other sites.
     pub(crate) fn text_of(&self, guest: &dyn Guest, at: Gva) -> Option<Optimized> {
         let found = self.installed.0.get(&at)?;
         let holds = |places: &[Gpa], bytes: &mut dyn Iterator<Item = u8>| {
@@ -250,7 +253,7 @@ impl Optimizer {
         guest: &dyn Guest,
         kernel: &Arc<Kernel>,
         rings: &mut Rings,
-    ) -> Vec<Candidate> {
+    ) -> Vec<OptimizedSite> {
         self.passes += 1;
         self.busy.retain(|at, _| sites.contains_key(at));
         self.why_not.retain(|at, _| sites.contains_key(at));
@@ -277,8 +280,8 @@ impl Optimizer {
     }
 
     /// Adds the doorbells of detours that are about to get their jmps: the table must have them before.
-    pub(crate) fn announce(&mut self, sites: &Sites, candidates: &[Candidate]) {
-        let bell = |c: &Candidate| Doorbell::of(&c.code, sites.get(&c.at)?);
+    pub(crate) fn announce(&mut self, sites: &Sites, candidates: &[OptimizedSite]) {
+        let bell = |c: &OptimizedSite| SlowPathExit::of(&c.code, sites.get(&c.at)?);
         self.preparing = candidates.iter().filter_map(bell).collect();
     }
 
@@ -290,7 +293,7 @@ impl Optimizer {
         sites: &Sites,
         guest: &dyn Guest,
         is_held: &dyn Fn() -> bool,
-        candidates: Vec<Candidate>,
+        candidates: Vec<OptimizedSite>,
     ) -> (usize, Vec<Code>) {
         self.preparing.clear();
         let retired = std::mem::take(&mut self.retired);
@@ -348,7 +351,7 @@ impl Optimizer {
         guest: &dyn Guest,
     ) -> Vec<Gva> {
         let taken = places.iter().filter_map(|at| self.installed.0.remove(at));
-        let taken: Vec<Candidate> = taken.collect();
+        let taken: Vec<OptimizedSite> = taken.collect();
         let followers: Vec<Arc<Follower>> = followers_at(sites, places).collect();
         if taken.is_empty() && followers.is_empty() {
             return Vec::new();
@@ -410,9 +413,9 @@ fn followers_at(sites: &Sites, places: &[Gva]) -> impl Iterator<Item = Arc<Follo
     probes.filter_map(|probe| probe.returns()?.follower())
 }
 
-/// Where nobody may be when the jmps are written, by the number of the candidate; and behind these the retired
+/// Addresses that no task may be at when the jmps are written, by the number of the site; and after these the retired
 /// detours.
-fn addresses(sites: &Sites, candidates: &[Candidate], retired: &[Retired]) -> Addresses {
+fn addresses(sites: &Sites, candidates: &[OptimizedSite], retired: &[Retired]) -> Addresses {
     let mut inside = Addresses::default();
     for (index, candidate) in candidates.iter().enumerate() {
         let mut inner = candidate.region.inner().peekable();

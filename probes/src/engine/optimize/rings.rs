@@ -15,7 +15,7 @@ use crate::detour::{
 use crate::engine::guest::Guest;
 use crate::engine::kernel::mapped::mapped;
 use crate::engine::kernel::running::Kernel;
-use crate::engine::probe::registered::{Books, Probe};
+use crate::engine::probe::registered::{Counters, Probe};
 use crate::events::{Record, Returned};
 
 /// Blocks, and so probes at optimized places, at a time.
@@ -35,7 +35,7 @@ pub(crate) struct Rings {
     /// Where to look for a free block first.
     next: usize,
     /// Blocks that no code has any more, with records of theirs that may still be in the rings.
-    leaving: Vec<Leaving>,
+    leaving: Vec<Draining>,
     around: Option<Surroundings>,
     /// What is added to the guest's time-stamp counter to have its time ([`exoprobe_vmm::GuestTime`]).
     clock: Option<u64>,
@@ -52,7 +52,7 @@ struct Used {
 }
 
 /// A block that is given back when all has been read that was written before.
-struct Leaving {
+struct Draining {
     number: u16,
     /// By ring: how far it was written.
     heads: Vec<u64>,
@@ -96,7 +96,7 @@ impl Found<'_> {
 
 impl Rings {
     /// Everything about the guest is void.
-    pub(crate) fn forget_guest(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = Self::default();
     }
 
@@ -208,7 +208,7 @@ impl Rings {
     /// A block that no detour has any more: to be given to another when its last records have been read.
     pub(crate) fn release(&mut self, hidden: &HiddenMemory, number: u16) {
         let heads = self.rings.iter().map(|ring| ring.head(hidden)).collect();
-        self.leaving.push(Leaving { number, heads });
+        self.leaving.push(Draining { number, heads });
         self.let_go(hidden);
     }
 
@@ -219,8 +219,8 @@ impl Rings {
             rings.all(|(ring, head)| ring.has_read(*head))
         });
         self.leaving = leaving;
-        let gone: Vec<Leaving> = gone;
-        for Leaving { number, .. } in gone {
+        let gone: Vec<Draining> = gone;
+        for Draining { number, .. } in gone {
             self.count_block(hidden, usize::from(number));
             if let Some(block) = self.blocks.get_mut(usize::from(number)) {
                 *block = None;
@@ -245,7 +245,7 @@ impl Rings {
         for (vcpu, ring) in (0u8..).zip(rings) {
             let drained = ring.drain(hidden, args_of, |record| {
                 let Some(block) = used(record.number) else { return };
-                add(&block.probe.books, |books| &books.recorded, 1);
+                add(&block.probe.counters, |counters| &counters.recorded, 1);
                 let (probe, is_return) = (&block.probe, block.pool.is_some());
                 take(Found { vcpu, probe, is_return, has_task, clock }, record);
             });
@@ -268,18 +268,18 @@ impl Rings {
             let missed = pool.missed(hidden);
             let since = missed.wrapping_sub(*seen);
             *seen = missed;
-            block.probe.books.nmissed.fetch_add(since, Ordering::Relaxed);
+            block.probe.counters.nmissed.fetch_add(since, Ordering::Relaxed);
         }
         let at = counters + number as u64 * COUNTERS;
         let now = [at, at + COUNTER].map(|at| hidden.load_u64(at));
         let [first, second] = [0, 1].map(|n| now[n].wrapping_sub(block.seen[n]));
         block.seen = now;
-        let books = &block.probe.books;
+        let counters = &block.probe.counters;
         match block.task {
-            Task::Count => add(books, |books| &books.filtered, first),
+            Task::Count => add(counters, |counters| &counters.filtered, first),
             Task::Record { .. } => {
-                add(books, |books| &books.lost, first);
-                add(books, |books| &books.filtered, second);
+                add(counters, |counters| &counters.lost, first);
+                add(counters, |counters| &counters.filtered, second);
             }
             Task::Follow(_) => {}
         }
@@ -287,10 +287,10 @@ impl Rings {
 }
 
 /// Hits, and what they came to.
-fn add(books: &Books, to: impl Fn(&Books) -> &AtomicU64, hits: u64) {
+fn add(counters: &Counters, to: impl Fn(&Counters) -> &AtomicU64, hits: u64) {
     if hits == 0 {
         return;
     }
-    books.hits.fetch_add(hits, Ordering::Relaxed);
-    to(books).fetch_add(hits, Ordering::Relaxed);
+    counters.hits.fetch_add(hits, Ordering::Relaxed);
+    to(counters).fetch_add(hits, Ordering::Relaxed);
 }

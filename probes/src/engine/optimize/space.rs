@@ -7,7 +7,7 @@ use exoprobe_vmm::{Gva, HiddenMemory};
 
 use crate::detour::Detour;
 use crate::engine::optimize::rings::{Rings, pool_window};
-use crate::engine::patch::blocks::Cells;
+use crate::engine::patch::blocks::BlockAllocator;
 use crate::engine::patch::text;
 use crate::engine::probe::code::Code;
 use crate::engine::probe::follower::Follower;
@@ -55,14 +55,14 @@ impl Retired {
 
 /// Memory for such code, and for pools.
 pub(crate) struct Space {
-    detours: Cells,
-    pub(crate) pools: Cells,
+    detours: BlockAllocator,
+    pub(crate) pools: BlockAllocator,
 }
 
 impl Default for Space {
     fn default() -> Self {
         let detours: fn(&HiddenMemory) -> Option<Window> = HiddenMemory::detour_window;
-        Self { detours: Cells::of(detours), pools: Cells::of(pool_window) }
+        Self { detours: BlockAllocator::of(detours), pools: BlockAllocator::of(pool_window) }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::detour::{RETURN_VALUES, Surroundings, Task, Value};
 use crate::engine::kernel::running::Kernel;
 use crate::engine::probe::registered::{Probe, Role};
 use crate::engine::probe::site::Site;
-use crate::engine::probe::site::is_mark;
+use crate::engine::probe::site::is_internal;
 
 /// What a probe wants.
 pub(crate) enum Wanted {
@@ -35,7 +35,8 @@ pub(crate) fn wanted(
     if site.clobbered {
         return Err("clobbered: the guest rewrote its text".into());
     }
-    if !site.returning.is_empty() || !site.marks.is_empty() || is_mark(&kernel.symbols, site.at) {
+    if !site.returning.is_empty() || !site.marks.is_empty() || is_internal(&kernel.symbols, site.at)
+    {
         return Err("watched: the engine itself wants to know when it is reached".into());
     }
     if site.probes.iter().any(|probe| probe.post_handler().is_some()) {

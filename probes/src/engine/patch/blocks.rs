@@ -10,7 +10,7 @@ const CELL_LEN: usize = 64;
 const CELL: u64 = CELL_LEN as u64;
 
 /// A window of hidden memory in cells.
-pub(crate) struct Cells {
+pub(crate) struct BlockAllocator {
     window: fn(&HiddenMemory) -> Option<Window>,
     /// Whether each is in use; empty until the window is known.
     used: Vec<bool>,
@@ -20,21 +20,21 @@ pub(crate) struct Cells {
 
 /// Cells that belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct Allocation {
     cells: Range<usize>,
     pub(crate) gva: Gva,
     /// Offset in hidden memory.
     pub(crate) offset: u64,
 }
 
-impl Piece {
+impl Allocation {
     /// Bytes.
     pub(crate) fn len(&self) -> usize {
         self.cells.len() * CELL_LEN
     }
 }
 
-impl Cells {
+impl BlockAllocator {
     pub(crate) fn of(window: fn(&HiddenMemory) -> Option<Window>) -> Self {
         Self { window, used: Vec::new(), next: 0 }
     }
@@ -45,7 +45,7 @@ impl Cells {
     }
 
     /// Room for `len` bytes; `None` when there is none, or hidden memory is not mapped.
-    pub(crate) fn take(&mut self, hidden: &HiddenMemory, len: u64) -> Option<Piece> {
+    pub(crate) fn take(&mut self, hidden: &HiddenMemory, len: u64) -> Option<Allocation> {
         let window = self.window(hidden)?;
         if self.used.is_empty() {
             // In a guest from a snapshot, tasks may still use what was there before.
@@ -60,7 +60,7 @@ impl Cells {
         self.next = first + count;
         let offset = first as u64 * CELL;
         let (gva, offset) = (window.gva.wrapping_add(offset), window.offset + offset);
-        Some(Piece { cells: first..first + count, gva, offset })
+        Some(Allocation { cells: first..first + count, gva, offset })
     }
 
     fn find(&self, count: usize) -> Option<usize> {
@@ -71,7 +71,7 @@ impl Cells {
     }
 
     /// Gives a piece back.
-    pub(crate) fn free(&mut self, hidden: &HiddenMemory, piece: Piece) {
+    pub(crate) fn free(&mut self, hidden: &HiddenMemory, piece: Allocation) {
         hidden.write(piece.offset, &vec![0; piece.len()]);
         if let Some(used) = self.used.get_mut(piece.cells) {
             used.fill(false);

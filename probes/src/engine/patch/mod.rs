@@ -3,6 +3,7 @@
 //! Changes when the way of writing does. Writes what callers ask for, where the expected bytes are there; knows no probe.
 
 pub(crate) mod blocks;
+pub(crate) mod error;
 pub(crate) mod slots;
 pub(crate) mod text;
 pub(crate) mod view;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use exoprobe_vmm::{Gva, HiddenMemory};
 
-use crate::error::ProbeError;
+use crate::engine::patch::error::SlotError;
 use crate::insn::{Displaced, SLOT_SIZE, SlotKind};
 
 /// A slot with its code in place.
@@ -37,22 +37,22 @@ impl Slots {
     /// The slot of an instruction, made on first use.
     ///
     /// # Errors
-    /// [`ProbeError::NoSlots`] when the window is full, [`ProbeError::Assemble`].
+    /// [`SlotError::Full`] when the window is full, [`SlotError::Assemble`].
     pub(crate) fn get(
         &mut self,
         hidden: &HiddenMemory,
         insn: &Displaced,
         kind: SlotKind,
-    ) -> Result<Slot, ProbeError> {
+    ) -> Result<Slot, SlotError> {
         let stepped = kind == SlotKind::Stepped;
         let key = Key { at: insn.at(), original: insn.original().to_vec(), stepped };
         if let Some(slot) = self.made.get(&key) {
             return Ok(*slot);
         }
-        let window = hidden.code_window().ok_or(ProbeError::NoSlots(0))?;
+        let window = hidden.code_window().ok_or(SlotError::Full(0))?;
         let next = *self.next.get_or_insert_with(|| first_free(hidden, window.offset, window.len));
         if next + SLOT_SIZE as u64 > window.len {
-            return Err(ProbeError::NoSlots(window.len));
+            return Err(SlotError::Full(window.len));
         }
         let gva = window.gva.wrapping_add(next);
         let code = insn.assemble(kind, gva)?;

@@ -7,7 +7,7 @@ use exoprobe_vmm::paging::PAGE_SIZE;
 use exoprobe_vmm::{Gpa, GuestRam, Gva};
 
 use crate::detour::JMP_LEN;
-use crate::error::ProbeError;
+use crate::engine::patch::error::TextError;
 
 /// INT3: the breakpoint instruction.
 pub(crate) const INT3: u8 = 0xcc;
@@ -21,8 +21,8 @@ const CHANGES: u32 = 20;
 /// far as its page goes: the next need not be the next in physical memory).
 ///
 /// # Errors
-/// [`ProbeError::Clobbered`] when something else is there.
-pub(crate) fn arm(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Result<(), ProbeError> {
+/// [`TextError::Clobbered`] when something else is there.
+pub(crate) fn arm(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Result<(), TextError> {
     check(ram, gpa, at, original)?;
     exchange(ram, gpa, at, original[0], INT3)
 }
@@ -31,13 +31,13 @@ pub(crate) fn arm(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Result<
 ///
 /// # Errors
 /// As [`arm`].
-pub(crate) fn check(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Result<(), ProbeError> {
+pub(crate) fn check(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Result<(), TextError> {
     let in_page = PAGE_SIZE - gpa.offset_in(PAGE_SIZE);
     for (offset, expected) in (0..in_page).zip(original) {
         let found = ram.load_byte(gpa.wrapping_add(offset))?;
         if found != *expected {
             let (at, expected) = (at.wrapping_add(offset), *expected);
-            return Err(ProbeError::Clobbered { at, found, expected });
+            return Err(TextError::Clobbered { at, found, expected });
         }
     }
     Ok(())
@@ -49,8 +49,8 @@ pub(crate) fn check(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Resul
 /// rest is not the original's, that is waited for. What still has an int3 then has the engine's.
 ///
 /// # Errors
-/// [`ProbeError::Clobbered`] when something else is there.
-pub(crate) fn disarm(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Result<(), ProbeError> {
+/// [`TextError::Clobbered`] when something else is there.
+pub(crate) fn disarm(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Result<(), TextError> {
     for _ in 0..CHANGES {
         if holds(ram, gpa, original) != Holds::RestChanged {
             break;
@@ -60,28 +60,28 @@ pub(crate) fn disarm(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Resu
     exchange(ram, gpa, at, INT3, original[0])
 }
 
-fn exchange(ram: &GuestRam, gpa: Gpa, at: Gva, expected: u8, byte: u8) -> Result<(), ProbeError> {
+fn exchange(ram: &GuestRam, gpa: Gpa, at: Gva, expected: u8, byte: u8) -> Result<(), TextError> {
     let found = ram.exchange_byte(gpa, expected, byte)?;
-    if found == expected { Ok(()) } else { Err(ProbeError::Clobbered { at, found, expected }) }
+    if found == expected { Ok(()) } else { Err(TextError::Clobbered { at, found, expected }) }
 }
 
 /// Replaces the bytes at `places`, from `at` on, all of which must be `from`. Every vCPU must stand still, so
 /// that none sees some of them.
 ///
 /// # Errors
-/// [`ProbeError::Clobbered`] when something else is there; nothing was written then.
+/// [`TextError::Clobbered`] when something else is there; nothing was written then.
 pub(crate) fn replace(
     ram: &GuestRam,
     places: &[Gpa; JMP_LEN],
     at: Gva,
     from: &[u8; JMP_LEN],
     to: &[u8; JMP_LEN],
-) -> Result<(), ProbeError> {
+) -> Result<(), TextError> {
     for ((offset, place), expected) in (0u64..).zip(places).zip(from) {
         let found = ram.load_byte(*place)?;
         if found != *expected {
             let (at, expected) = (at.wrapping_add(offset), *expected);
-            return Err(ProbeError::Clobbered { at, found, expected });
+            return Err(TextError::Clobbered { at, found, expected });
         }
     }
     for (place, byte) in places.iter().zip(to) {
@@ -132,13 +132,13 @@ mod tests {
         arm(&ram, gpa, AT, &mov).unwrap();
         assert_eq!(ram.load_byte(gpa), Ok(INT3));
         assert_eq!(holds(&ram, gpa, &mov), Holds::Int3);
-        assert!(matches!(arm(&ram, gpa, AT, &mov), Err(ProbeError::Clobbered { .. })));
+        assert!(matches!(arm(&ram, gpa, AT, &mov), Err(TextError::Clobbered { .. })));
         disarm(&ram, gpa, AT, &mov).unwrap();
         assert_eq!(holds(&ram, gpa, &mov), Holds::Original);
         ram.store_byte(gpa, 0x0f).unwrap();
         assert_eq!(holds(&ram, gpa, &mov), Holds::Other);
         let error = disarm(&ram, gpa, AT, &mov);
-        assert!(matches!(error, Err(ProbeError::Clobbered { found: 0x0f, .. })));
+        assert!(matches!(error, Err(TextError::Clobbered { found: 0x0f, .. })));
         assert_eq!(ram.load_byte(gpa), Ok(0x0f));
     }
 
@@ -148,7 +148,7 @@ mod tests {
         let (gpa, mov) = (Gpa(0x1ffe), [0x48, 0x89, 0xe5]);
         ram.write(gpa, &[0x48, 0x8b, 0xe5]).unwrap();
         let error = arm(&ram, gpa, AT, &mov);
-        assert!(matches!(error, Err(ProbeError::Clobbered { found: 0x8b, .. })));
+        assert!(matches!(error, Err(TextError::Clobbered { found: 0x8b, .. })));
         assert_eq!(ram.load_byte(gpa), Ok(0x48));
         ram.write(gpa, &[0x48, 0x89, 0x00]).unwrap();
         arm(&ram, gpa, AT, &mov).unwrap();

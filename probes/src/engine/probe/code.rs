@@ -2,7 +2,7 @@
 
 use exoprobe_vmm::Gva;
 
-use crate::engine::patch::blocks::Piece;
+use crate::engine::patch::blocks::Allocation;
 
 /// A piece of code, and what it alone has.
 #[derive(Clone, Debug)]
@@ -15,9 +15,9 @@ pub(crate) struct Code {
     /// Where its doorbell is, and the displaced instructions.
     pub(crate) bell: Option<Gva>,
     pub(crate) displaced: Gva,
-    pub(crate) piece: Piece,
+    pub(crate) piece: Allocation,
     /// Numbers of its blocks.
     pub(crate) blocks: Vec<u16>,
     /// The instances that its calls have.
-    pub(crate) pool: Option<Piece>,
+    pub(crate) pool: Option<Allocation>,
 }

@@ -49,7 +49,7 @@ pub(crate) struct Probe {
     pub(crate) enabled: AtomicBool,
     /// The probed address; 0 until it is known.
     at: AtomicU64,
-    pub(crate) books: Books,
+    pub(crate) counters: Counters,
 }
 
 /// What kind of probe it is, with what only that kind has.
@@ -77,7 +77,7 @@ pub(crate) struct Returns {
 
 /// A probe's counters: `hits = recorded + filtered + lost`, but for a hit that is under way.
 #[derive(Default)]
-pub(crate) struct Books {
+pub(crate) struct Counters {
     pub(crate) hits: AtomicU64,
     pub(crate) recorded: AtomicU64,
     pub(crate) filtered: AtomicU64,
@@ -123,7 +123,7 @@ impl Probe {
             fault_handler,
             enabled: AtomicBool::new(!definition.flags.contains(&Flag::Disabled)),
             at: AtomicU64::new(0),
-            books: Books::default(),
+            counters: Counters::default(),
             definition,
         }
     }
@@ -139,12 +139,12 @@ impl Probe {
     }
 
     /// It is to be hit: its event is enabled, or has triggers.
-    pub(crate) fn is_enabled(&self) -> bool {
-        self.is_shown() || self.has_triggers()
+    pub(crate) fn wants_breakpoint(&self) -> bool {
+        self.records_events() || self.has_triggers()
     }
 
     /// Its event is enabled: its hits become events.
-    pub(crate) fn is_shown(&self) -> bool {
+    pub(crate) fn records_events(&self) -> bool {
         self.enabled.load(Ordering::Relaxed)
     }
 
@@ -304,17 +304,17 @@ impl Returns {
 pub(crate) const RETURN_ADDRESS_LEN: u64 = 8;
 
 /// An instance of a return probe, spare or in use.
-pub(crate) struct Active {
+pub(crate) struct KretprobeInstance {
     pub(crate) instance: Instance,
     /// Arguments of the call, for the probe's record.
     pub(crate) kept: Kept,
     /// Its probe while in use: instances outlive their probe's registration.
     pub(crate) probe: Option<Arc<Probe>>,
     /// The one that was made before it, of the same call.
-    pub(crate) next: Option<Box<Active>>,
+    pub(crate) next: Option<Box<KretprobeInstance>>,
 }
 
-impl Active {
+impl KretprobeInstance {
     pub(crate) fn new(data_size: usize) -> Self {
         let data = vec![0; data_size].into();
         let instance = Instance { ret_addr: Gva(0), entered: GuestTime(0), data };
@@ -327,7 +327,7 @@ impl Active {
     }
 }
 
-impl Drop for Active {
+impl Drop for KretprobeInstance {
     /// Drops the instances of the same call one by one: a call may have one of each of 100,000 probes, and
     /// a drop within a drop for each would overflow the stack.
     fn drop(&mut self) {
@@ -339,7 +339,7 @@ impl Drop for Active {
 }
 
 /// Gives an instance back to its probe.
-pub(crate) fn recycle(mut active: Box<Active>) {
+pub(crate) fn recycle(mut active: Box<KretprobeInstance>) {
     if let Some(probe) = active.probe.take()
         && let Some(returns) = probe.returns()
     {
@@ -359,7 +359,7 @@ pub(crate) struct Instances {
     data_size: usize,
     in_use: AtomicU32,
     /// Some that are not in use, so that a hit seldom allocates.
-    spare: ArrayQueue<Box<Active>>,
+    spare: ArrayQueue<Box<KretprobeInstance>>,
 }
 
 impl Instances {
@@ -369,14 +369,14 @@ impl Instances {
     }
 
     /// One for a call; `None` when all are in use.
-    pub(crate) fn take(&self) -> Option<Box<Active>> {
+    pub(crate) fn take(&self) -> Option<Box<KretprobeInstance>> {
         let one_more = |in_use| (in_use < self.most).then_some(in_use + 1);
         self.in_use.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
-        Some(self.spare.pop().unwrap_or_else(|| Box::new(Active::new(self.data_size))))
+        Some(self.spare.pop().unwrap_or_else(|| Box::new(KretprobeInstance::new(self.data_size))))
     }
 
     /// The end of what [`Self::take`] began. Frees the instance where enough are spare.
-    fn give_back(&self, active: Box<Active>) {
+    fn give_back(&self, active: Box<KretprobeInstance>) {
         // Before the count goes down, so that the next call finds it.
         let _ = self.spare.push(active);
         self.in_use.fetch_sub(1, Ordering::AcqRel);
@@ -393,14 +393,18 @@ impl Instances {
 pub(crate) struct Watch {
     /// Where its return address is on the stack; [`FREE`] otherwise.
     key: AtomicU64,
-    active: AtomicCell<Option<Box<Active>>>,
+    active: AtomicCell<Option<Box<KretprobeInstance>>>,
 }
 
 /// Follows a call by its place on the stack. One that was there before has ended unseen, or is entered
 /// anew by a jump from what it jumped to: it is missed.
-pub(crate) fn watch(watched: &[Watch], key: Gva, active: Box<Active>) -> Result<(), Box<Active>> {
+pub(crate) fn watch(
+    watched: &[Watch],
+    key: Gva,
+    active: Box<KretprobeInstance>,
+) -> Result<(), Box<KretprobeInstance>> {
     if let Some(stale) = unwatch(watched, key) {
-        stale.probe.iter().for_each(|probe| count(&probe.books.nmissed));
+        stale.probe.iter().for_each(|probe| count(&probe.counters.nmissed));
         recycle(stale);
     }
     let claimed = watched.iter().find(|watch| {
@@ -416,7 +420,7 @@ pub(crate) fn watch(watched: &[Watch], key: Gva, active: Box<Active>) -> Result<
 }
 
 /// Ends the watch over the call whose return address was at `key`.
-pub(crate) fn unwatch(watched: &[Watch], key: Gva) -> Option<Box<Active>> {
+pub(crate) fn unwatch(watched: &[Watch], key: Gva) -> Option<Box<KretprobeInstance>> {
     let watch = watched.iter().find(|watch| watch.key.load(Ordering::Acquire) == key.0)?;
     let active = watch.active.take();
     watch.key.store(FREE, Ordering::Release);

@@ -16,14 +16,14 @@ use crate::status::DisplacedBy;
 
 /// How the instruction of a site runs.
 #[derive(Clone, Copy)]
-pub(crate) enum Way {
+pub(crate) enum Displacement {
     Emulate,
     Slot(Slot),
 }
 
 /// What the engine itself wants to know of the guest, by a breakpoint of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Mark {
+pub(crate) enum InternalBreakpoint {
     /// The kernel's text is final: its alternatives have been patched.
     TextFinal,
     /// The kernel is about to free its init text.
@@ -41,18 +41,18 @@ pub(crate) enum Mark {
 }
 
 /// Where each mark is.
-pub(crate) const MARKS: [(Mark, &str); 7] = [
-    (Mark::TextFinal, "rest_init"),
-    (Mark::FreeInit, "free_initmem"),
-    (Mark::TaskDead, "do_task_dead"),
-    (Mark::StackLeft, "put_task_stack"),
-    (Mark::ModuleBegins, "do_init_module"),
-    (Mark::ModuleInitFreed, "do_free_init"),
-    (Mark::ModuleEnds, "free_module"),
+pub(crate) const MARKS: [(InternalBreakpoint, &str); 7] = [
+    (InternalBreakpoint::TextFinal, "rest_init"),
+    (InternalBreakpoint::FreeInit, "free_initmem"),
+    (InternalBreakpoint::TaskDead, "do_task_dead"),
+    (InternalBreakpoint::StackLeft, "put_task_stack"),
+    (InternalBreakpoint::ModuleBegins, "do_init_module"),
+    (InternalBreakpoint::ModuleInitFreed, "do_free_init"),
+    (InternalBreakpoint::ModuleEnds, "free_module"),
 ];
 
 /// Whether the engine may want to know when `at` is reached.
-pub(crate) fn is_mark(symbols: &SymbolTable, at: Gva) -> bool {
+pub(crate) fn is_internal(symbols: &SymbolTable, at: Gva) -> bool {
     MARKS.iter().any(|(_, name)| symbols.address_of(name) == Some(at))
 }
 
@@ -62,14 +62,14 @@ pub(crate) struct Site {
     pub(crate) at: Gva,
     pub(crate) gpa: Gpa,
     pub(crate) insn: Arc<Displaced>,
-    pub(crate) way: Way,
+    pub(crate) way: Displacement,
     /// Where it is stepped, when a probe has a post-handler and emulation is not possible.
     pub(crate) step: Option<Slot>,
     /// In order of registration.
     pub(crate) probes: Vec<Arc<Probe>>,
     /// Return probes in the mode `site` one of whose calls returns to here.
     pub(crate) returning: Vec<Arc<Probe>>,
-    pub(crate) marks: Vec<Mark>,
+    pub(crate) marks: Vec<InternalBreakpoint>,
     /// The int3 is in the guest's text.
     pub(crate) armed: bool,
     /// The guest changed the text; it is left alone since.
@@ -79,15 +79,15 @@ pub(crate) struct Site {
 impl Site {
     pub(crate) fn displaced_by(&self) -> DisplacedBy {
         match (self.way, self.step) {
-            (Way::Emulate, _) => DisplacedBy::Emulation,
-            (Way::Slot(_), Some(_)) => DisplacedBy::Step,
-            (Way::Slot(_), None) => DisplacedBy::Boost,
+            (Displacement::Emulate, _) => DisplacedBy::Emulation,
+            (Displacement::Slot(_), Some(_)) => DisplacedBy::Step,
+            (Displacement::Slot(_), None) => DisplacedBy::Boost,
         }
     }
 
     /// Probes there that are to run.
     pub(crate) fn enabled(&self) -> impl Iterator<Item = &Arc<Probe>> {
-        self.probes.iter().filter(|probe| probe.is_enabled())
+        self.probes.iter().filter(|probe| probe.wants_breakpoint())
     }
 
     /// The site with nothing but what the engine itself wants there.
@@ -103,8 +103,8 @@ impl Site {
     /// Where its instruction runs elsewhere.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
         let own = match self.way {
-            Way::Slot(slot) => Some(slot),
-            Way::Emulate => None,
+            Displacement::Slot(slot) => Some(slot),
+            Displacement::Emulate => None,
         };
         own.into_iter().chain(self.step)
     }

@@ -6,6 +6,7 @@ use crate::engine::control::state::Control;
 use crate::engine::guest::Guest;
 use crate::engine::hit::table::Followers;
 use crate::engine::hit::table::Table;
+use crate::engine::patch::error::TextError;
 use crate::engine::patch::text;
 use crate::engine::probe::registered::unwatch_all;
 use crate::error::ProbeError;
@@ -23,7 +24,7 @@ pub(crate) enum Wait {
 }
 
 /// A site that could not be armed or disarmed.
-pub(crate) struct Unsettled {
+pub(crate) struct ArmError {
     /// Which; none when a vCPU did not answer.
     pub(crate) at: Option<Gva>,
     pub(crate) error: ProbeError,
@@ -33,12 +34,12 @@ impl Control {
     /// Makes the int3s at `places` agree with what is wanted there, in the order that loses no hit and
     /// takes no int3 of the guest's own: table, int3s, and for those that go byte, wait, table.
     /// Everything possible is done; the first error is given.
-    pub(crate) fn settle(
+    pub(crate) fn reconcile(
         &mut self,
         guest: &dyn Guest,
         places: &BTreeSet<Gva>,
         wait: Wait,
-    ) -> Result<(), Unsettled> {
+    ) -> Result<(), ArmError> {
         self.optimizer.note_change();
         // On vCPUs' threads nothing is settled that could be optimized: marks, and return sites.
         if wait == Wait::ForVcpus {
@@ -93,7 +94,7 @@ impl Control {
         if !is_settled {
             self.publish(guest);
         }
-        first.and(synced.map_err(|error| Unsettled { at: None, error: error.into() }))
+        first.and(synced.map_err(|error| ArmError { at: None, error: error.into() }))
     }
 
     /// Takes the jmps of these sites out: their int3s are back when this returns, and every task that ran in their
@@ -112,10 +113,10 @@ impl Control {
     }
 
     /// Text is about to go, or has gone: takes the int3s out that are in it still, and its probes are gone.
-    pub(crate) fn lose_text(&mut self, guest: &dyn Guest, lost: &[Gva], wait: Wait) {
+    pub(crate) fn text_gone(&mut self, guest: &dyn Guest, lost: &[Gva], wait: Wait) {
         for at in lost {
             let site = &self.registry.sites[at];
-            // Its memory may be mapped again as it is, when nobody would answer the int3 in it.
+            // Its memory may be mapped again as it is, when no site would answer the int3 in it.
             if site.armed
                 && text::holds(guest.ram(), site.gpa, site.insn.original()) == text::Holds::Int3
                 && let Err(error) = text::disarm(guest.ram(), site.gpa, *at, site.insn.original())
@@ -154,7 +155,8 @@ impl Registry {
     /// Ends the watch over calls of return probes in the mode `site` that are off, or are being removed:
     /// their returns are not seen any more. No vCPU can be about to begin such a watch.
     fn let_calls_go(&self) {
-        for probe in self.return_probes().filter(|probe| !(self.switched_on && probe.is_enabled()))
+        for probe in
+            self.return_probes().filter(|probe| !(self.switched_on && probe.wants_breakpoint()))
         {
             if let Some(returns) = probe.returns() {
                 unwatch_all(&returns.watched);
@@ -167,12 +169,12 @@ impl Registry {
         &mut self,
         at: Gva,
         armed: bool,
-        written: Result<(), ProbeError>,
-    ) -> Result<(), Unsettled> {
+        written: Result<(), TextError>,
+    ) -> Result<(), ArmError> {
         written.map_err(|error| {
-            let clobbered = matches!(error, ProbeError::Clobbered { .. });
+            let clobbered = matches!(error, TextError::Clobbered { .. });
             self.change(at, |site| (site.armed, site.clobbered) = (armed, clobbered));
-            Unsettled { at: Some(at), error }
+            ArmError { at: Some(at), error: error.into() }
         })
     }
 }
