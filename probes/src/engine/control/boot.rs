@@ -15,6 +15,7 @@ use std::sync::Arc;
 use exoprobe_introspect::symbols::TextKind;
 use exoprobe_vmm::{Gva, HitContext, KernelEntry, kvm_sregs};
 
+use crate::engine::control::prepare::prepare;
 use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
 use crate::engine::guest::Guest;
@@ -73,7 +74,7 @@ impl Control {
         }
         if (purpose == Purpose::Probes || !self.registry.probes.is_empty())
             && let Some(kernel) = &self.kernel.running
-            && let Some(kernel) = kernel.prepare(guest, || Ok(guest.sregs()?))?
+            && let Some(kernel) = prepare(kernel, guest, || Ok(guest.sregs()?))?
         {
             self.kernel.running = Some(Arc::new(kernel));
             is_news = true;
@@ -177,5 +178,5 @@ fn ready(
     sregs: impl FnOnce() -> Result<kvm_sregs, AttachError>,
 ) -> Result<Kernel, AttachError> {
     let kernel = kernel?;
-    Ok(kernel.prepare(guest, sregs)?.unwrap_or(kernel))
+    Ok(prepare(&kernel, guest, sregs)?.unwrap_or(kernel))
 }

@@ -11,6 +11,7 @@ pub(crate) mod modules;
 pub(crate) mod optimize;
 pub(crate) mod patrol;
 pub(crate) mod place;
+pub(crate) mod prepare;
 pub(crate) mod reconcile;
 pub(crate) mod register;
 pub(crate) mod registry;

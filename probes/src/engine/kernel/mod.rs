@@ -9,6 +9,7 @@ pub(crate) mod modules;
 pub(crate) mod orc;
 pub(crate) mod patched;
 pub(crate) mod reserved;
+pub(crate) mod roots;
 pub(crate) mod running;
 pub(crate) mod state;
 pub(crate) mod symbols;

@@ -10,8 +10,8 @@ use exoprobe_introspect::symbols::TextKind;
 use exoprobe_introspect::{
     Banner, BannerError, ExceptionTable, OrcTables, SymbolTable, VirtualMemory,
 };
-use exoprobe_vmm::paging::{PagingMode, translate};
-use exoprobe_vmm::{Gva, KernelEntry, fault_fixup, kvm_sregs};
+use exoprobe_vmm::paging::PagingMode;
+use exoprobe_vmm::{Gva, KernelEntry};
 
 use crate::engine::guest::Guest;
 use crate::engine::kernel::error::AttachError;
@@ -20,12 +20,14 @@ use crate::engine::kernel::orc::OrcCache;
 use crate::engine::kernel::patched::Patched;
 use crate::engine::kernel::reserved;
 use crate::engine::kernel::reserved::Reserved;
-use crate::engine::kernel::symbols::{SYSCALL_ENTRY, SymbolSource};
+use crate::engine::kernel::roots::isolates_page_tables;
+use crate::engine::kernel::roots::kernel_paging;
+use crate::engine::kernel::roots::own_tables;
+use crate::engine::kernel::symbols::SymbolSource;
 use crate::engine::kernel::tables::JUMP_LABELS;
 use crate::engine::kernel::tables::STATIC_CALLS;
 use crate::engine::kernel::tasks::{NoTasks, Tasks};
 use crate::engine::kernel::view::KernelView;
-use crate::engine::kernel::view::USER_TABLES;
 use crate::insn::Assurances;
 
 /// IA32_LSTAR: the system-call entry, set once the kernel has taken over its page tables.
@@ -35,8 +37,6 @@ const MSR_LSTAR: u32 = 0xc000_0082;
 const SYSTEM_STATE: &str = "system_state";
 /// See [`SYSTEM_STATE`].
 const INIT_FREED: u32 = 2;
-/// Root of the kernel's own page tables (swapper_pg_dir in C).
-const PAGE_TABLES: &str = "init_top_pgt";
 /// struct pcpu_hot of Linux 6.2 to 6.14: the current task first, then the preemption count.
 const HOT: &str = "pcpu_hot";
 const HOT_CPU_NUMBER: u64 = 12;
@@ -49,7 +49,7 @@ pub(crate) struct Kernel {
     pub(crate) view: KernelView,
     /// Every page table maps hidden memory, once the kernel's own do.
     mapped_everywhere: bool,
-    /// The guest has been made ready for probes: see [`Self::prepare`].
+    /// The guest has been made ready for probes: see [`Self::prepared`].
     prepared: Prepared,
     entry_text: Range<Gva>,
     extable: Arc<ExceptionTable>,
@@ -167,29 +167,24 @@ impl Kernel {
         Self::look(symbols, view, mapped_everywhere, Patched::NONE, init_freed)
     }
 
-    /// Makes the guest ready for probes: maps hidden memory and, when the kernel's text is final, has faults of slots
-    /// redirected. Returns the kernel with what that assures, or `None` where it was ready.
-    ///
-    /// # Errors
-    /// [`AttachError`]: hidden memory cannot be mapped, or the guest has changed its entry.
-    pub(crate) fn prepare(
-        &self,
-        guest: &dyn Guest,
-        sregs: impl FnOnce() -> Result<kvm_sregs, AttachError>,
-    ) -> Result<Option<Self>, AttachError> {
-        let is_new = self.prepared == Prepared::No;
-        if is_new || self.has_booted() {
-            guest.hidden().map(guest.ram(), self.mode_now())?;
-        }
-        if !is_new {
-            return Ok(None);
-        }
-        let may_redirect = self.has_booted() && self.mapped_everywhere;
-        let prepared = match may_redirect && fixes_faults(guest, self.view.mode, &sregs()?) {
+    /// Has the guest not been made ready for probes?
+    pub(crate) fn is_unprepared(&self) -> bool {
+        self.prepared == Prepared::No
+    }
+
+    /// May faults of slots be redirected? Its text must be final, and every page table map hidden memory.
+    pub(crate) fn may_redirect_faults(&self) -> bool {
+        self.has_booted() && self.mapped_everywhere
+    }
+
+    /// The same kernel in a guest that is ready for probes: hidden memory is mapped, and a fault in a slot shows the
+    /// original's address if `faults_show_original`.
+    pub(crate) fn prepared(&self, faults_show_original: bool) -> Self {
+        let prepared = match faults_show_original {
             true => Prepared::FaultsShowOriginal,
             false => Prepared::Mapped,
         };
-        Ok(Some(Self { prepared, ..self.clone() }))
+        Self { prepared, ..self.clone() }
     }
 
     /// What displaced instructions may rely on.
@@ -245,7 +240,7 @@ impl Kernel {
     }
 
     /// The page tables that it runs on.
-    fn mode_now(&self) -> PagingMode {
+    pub(crate) fn mode_now(&self) -> PagingMode {
         self.view.early.unwrap_or(self.view.mode)
     }
 
@@ -446,64 +441,6 @@ impl Kernel {
 fn by_name(name: &str) -> Option<Reserved> {
     let trampoline = name.starts_with(STATIC_CALL_TRAMPOLINE);
     trampoline.then_some(Reserved::StaticCall).or_else(|| reserved::by_name(name))
-}
-
-/// The kernel's own page tables, which stay for as long as it runs. Those of the moment may be a
-/// process's, gone when it exits, or the user half of a KPTI pair; but all map the entry point.
-fn kernel_paging(
-    guest: &dyn Guest,
-    s: &kvm_sregs,
-    symbols: &SymbolTable,
-    entry: Gva,
-) -> Result<PagingMode, AttachError> {
-    let now = PagingMode::of(s)?;
-    let kernel = own_tables(guest, now, symbols, entry)?;
-    match translate(guest.ram(), kernel, root_address(symbols)?) {
-        Ok(found) if found.gpa.0 == kernel.cr3 => Ok(kernel),
-        _ => Err(AttachError::WrongSymbols(format!("{PAGE_TABLES} does not map itself"))),
-    }
-}
-
-fn root_address(symbols: &SymbolTable) -> Result<Gva, AttachError> {
-    let root = symbols.lookup(PAGE_TABLES);
-    root.map(|symbol| symbol.address).map_err(|e| AttachError::WrongSymbols(e.to_string()))
-}
-
-/// Where the kernel's own root is, by its distance from text that `now` maps: the kernel's image is
-/// contiguous in physical memory.
-fn own_tables(
-    guest: &dyn Guest,
-    now: PagingMode,
-    symbols: &SymbolTable,
-    text: Gva,
-) -> Result<PagingMode, AttachError> {
-    let text_gpa = translate(guest.ram(), now, text)?.gpa;
-    let cr3 = text_gpa.0.wrapping_add(root_address(symbols)?.0.wrapping_sub(text.0));
-    Ok(PagingMode { cr3, ..now })
-}
-
-/// Does it run on other page tables while in user mode (KPTI)? Those lie behind its own, and map the
-/// entry code to the same place.
-fn isolates_page_tables(view: &KernelView, symbols: &SymbolTable) -> bool {
-    let Some(entry) = symbols.address_of(SYSCALL_ENTRY) else { return true };
-    // Where it does, the two roots are aligned as a pair.
-    if view.mode.cr3 & USER_TABLES != 0 {
-        return false;
-    }
-    let user = PagingMode { cr3: view.mode.cr3 | USER_TABLES, ..view.mode };
-    let place = |mode| translate(&view.ram, mode, entry).map(|found| found.gpa);
-    matches!((place(view.mode), place(user)), (Ok(kernel), Ok(user)) if kernel == user)
-}
-
-fn fixes_faults(guest: &dyn Guest, mode: PagingMode, sregs: &kvm_sregs) -> bool {
-    let (base, limit) = (Gva(sregs.idt.base), sregs.idt.limit);
-    match fault_fixup::install(guest.ram(), guest.hidden(), mode, base, limit) {
-        Ok(()) => true,
-        Err(error) => {
-            tracing::warn!(%error, "faults of displaced instructions would show the copy's address");
-            false
-        }
-    }
 }
 
 /// Linux's section of entry code; empty when the symbols do not name it.

@@ -1,0 +1,60 @@
+//! The roots of the kernel's page tables.
+
+use crate::engine::guest::Guest;
+use crate::engine::kernel::error::AttachError;
+use crate::engine::kernel::symbols::SYSCALL_ENTRY;
+use crate::engine::kernel::view::KernelView;
+use crate::engine::kernel::view::USER_TABLES;
+use exoprobe_introspect::SymbolTable;
+use exoprobe_vmm::paging::{PagingMode, translate};
+use exoprobe_vmm::{Gva, kvm_sregs};
+
+/// Root of the kernel's own page tables (swapper_pg_dir in C).
+const PAGE_TABLES: &str = "init_top_pgt";
+
+/// The kernel's own page tables, which stay for as long as it runs. Those of the moment may be a
+/// process's, gone when it exits, or the user half of a KPTI pair; but all map the entry point.
+pub(crate) fn kernel_paging(
+    guest: &dyn Guest,
+    s: &kvm_sregs,
+    symbols: &SymbolTable,
+    entry: Gva,
+) -> Result<PagingMode, AttachError> {
+    let now = PagingMode::of(s)?;
+    let kernel = own_tables(guest, now, symbols, entry)?;
+    match translate(guest.ram(), kernel, root_address(symbols)?) {
+        Ok(found) if found.gpa.0 == kernel.cr3 => Ok(kernel),
+        _ => Err(AttachError::WrongSymbols(format!("{PAGE_TABLES} does not map itself"))),
+    }
+}
+
+fn root_address(symbols: &SymbolTable) -> Result<Gva, AttachError> {
+    let root = symbols.lookup(PAGE_TABLES);
+    root.map(|symbol| symbol.address).map_err(|e| AttachError::WrongSymbols(e.to_string()))
+}
+
+/// Where the kernel's own root is, by its distance from text that `now` maps: the kernel's image is
+/// contiguous in physical memory.
+pub(crate) fn own_tables(
+    guest: &dyn Guest,
+    now: PagingMode,
+    symbols: &SymbolTable,
+    text: Gva,
+) -> Result<PagingMode, AttachError> {
+    let text_gpa = translate(guest.ram(), now, text)?.gpa;
+    let cr3 = text_gpa.0.wrapping_add(root_address(symbols)?.0.wrapping_sub(text.0));
+    Ok(PagingMode { cr3, ..now })
+}
+
+/// Does it run on other page tables while in user mode (KPTI)? Those lie behind its own, and map the
+/// entry code to the same place.
+pub(crate) fn isolates_page_tables(view: &KernelView, symbols: &SymbolTable) -> bool {
+    let Some(entry) = symbols.address_of(SYSCALL_ENTRY) else { return true };
+    // Where it does, the two roots are aligned as a pair.
+    if view.mode.cr3 & USER_TABLES != 0 {
+        return false;
+    }
+    let user = PagingMode { cr3: view.mode.cr3 | USER_TABLES, ..view.mode };
+    let place = |mode| translate(&view.ram, mode, entry).map(|found| found.gpa);
+    matches!((place(view.mode), place(user)), (Ok(kernel), Ok(user)) if kernel == user)
+}
