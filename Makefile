@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 LAB := cargo run --quiet --locked -p exoprobe-lab --
 TIMED := scripts/timed.sh
-.PHONY: help setup setup-lab guest guest-events guest-6.12 build demo test begin end-to-end lab lab-smp lab-amd lab-stock stress stress-lab lint miri bench counts openapi clean
+.PHONY: help setup setup-lab guest guest-events guest-6.12 build demo check test begin end-to-end lab lab-smp lab-amd lab-stock stress stress-lab lint miri bench counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,15 +38,27 @@ lint: setup  ## formatting and lints, as CI wants them
 	cd guest/init && cargo clippy --locked --release -- -D warnings
 	cd tests/fuzz && $(CURDIR)/$(TIMED) "lints: fuzz targets" cargo check --locked
 
+check: guest lint  ## before each commit: lints, unit tests, and the suite `hits` on this host
+	cargo test --locked --workspace --exclude exoprobe-tests --lib --bins
+	cargo build --locked -p exoprobe
+	cargo test --locked -p exoprobe-tests --test integration -- hits:: --test-threads 2
+
+ifdef SUITE
+test: guest guest-events guest-6.12 setup-lab
+	cargo build --locked --workspace
+	cargo test --locked -p exoprobe-tests --test integration -- $(SUITE):: --test-threads 2
+	$(LAB) run intel --test $(SUITE):: --once
+else
 # The steps of `make test` are kept here, with their times.
 STEPS := $(CURDIR)/target/tests/steps
 test: export EXOPROBE_STEPS := $(STEPS)
-test: begin guest guest-events guest-6.12 setup-lab lint  ## lints and every test, here and in the lab
+test: begin guest guest-events guest-6.12 setup-lab lint  ## lints and every test, here and in the lab (SUITE=hits: one suite of them)
 	$(TIMED) "build: debug" cargo build --locked --workspace
 	$(TIMED) "unit tests" cargo test --locked --workspace --exclude exoprobe-tests
 	cd guest/init && cargo test --locked --lib
 	$(TIMED) "unit tests of the tests" cargo test --locked -p exoprobe-tests --lib
 	@$(MAKE) --no-print-directory end-to-end
+endif
 
 begin:
 	@mkdir -p target/tests && rm -f $(STEPS)
