@@ -2,26 +2,27 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 LAB := cargo run --quiet --locked -p exoprobe-lab --
-.PHONY: help setup setup-lab guest guest-events guest-6.12 build demo test end-to-end lab lab-smp lab-amd lab-stock stress stress-lab lint miri bench counts openapi clean
+TIMED := scripts/timed.sh
+.PHONY: help setup setup-lab guest guest-events guest-6.12 build demo check test begin end-to-end lab lab-smp lab-amd lab-stock stress stress-lab lint miri bench counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## install missing Debian packages (apt when root, else print the line)
-	@scripts/setup.sh
+	@$(TIMED) "Debian packages" scripts/setup.sh
 
 setup-lab: setup
-	@scripts/setup.sh --lab
+	@$(TIMED) "Debian packages of the lab" scripts/setup.sh --lab
 
 guest: setup  ## build the tiny guest's kernel and initramfs (cached)
-	@guest/build.sh
+	@$(TIMED) "guest: tiny" guest/build.sh
 
 guest-events: setup  ## build the kernel with kprobe events of its own that benches compare with (cached)
-	@guest/build.sh kprobe-events
+	@$(TIMED) "guest: kprobe-events" guest/build.sh kprobe-events
 
 guest-6.12: setup  ## build a guest of Linux 6.12 with modules, ORC tables, BTF and KASLR (cached)
-	@scripts/setup.sh --guest tiny-6.12
-	@guest/build.sh tiny-6.12
+	@$(TIMED) "Debian packages of Linux 6.12" scripts/setup.sh --guest tiny-6.12
+	@$(TIMED) "guest: tiny-6.12" guest/build.sh tiny-6.12
 
 build: setup  ## build the release binary
 	cargo build --release --locked
@@ -33,25 +34,47 @@ lint: setup  ## formatting and lints, as CI wants them
 	cargo fmt --all --check
 	cd guest/init && cargo fmt --check
 	cd tests/fuzz && cargo fmt --check
-	cargo clippy --locked --workspace --all-targets -- -D warnings
+	$(TIMED) "lints: clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
 	cd guest/init && cargo clippy --locked --release -- -D warnings
-	cd tests/fuzz && cargo check --locked
+	cd tests/fuzz && $(CURDIR)/$(TIMED) "lints: fuzz targets" cargo check --locked
 
-test: guest guest-events guest-6.12 setup-lab lint  ## lints and every test, here and in the lab
+check: guest lint  ## before each commit: lints, unit tests, and the suite `hits` on this host
+	cargo test --locked --workspace --exclude exoprobe-tests --lib --bins
+	cargo build --locked -p exoprobe
+	cargo test --locked -p exoprobe-tests --test integration -- hits:: --test-threads 2
+
+ifdef SUITE
+test: guest guest-events guest-6.12 setup-lab
 	cargo build --locked --workspace
-	cargo test --locked --workspace --exclude exoprobe-tests
+	cargo test --locked -p exoprobe-tests --test integration -- $(SUITE):: --test-threads 2
+	$(LAB) run intel --test $(SUITE):: --once
+else
+# The steps of `make test` are kept here, with their times.
+STEPS := $(CURDIR)/target/tests/steps
+test: export EXOPROBE_STEPS := $(STEPS)
+test: begin guest guest-events guest-6.12 setup-lab lint  ## lints and every test, here and in the lab (SUITE=hits: one suite of them)
+	$(TIMED) "build: debug" cargo build --locked --workspace
+	$(TIMED) "unit tests" cargo test --locked --workspace --exclude exoprobe-tests
 	cd guest/init && cargo test --locked --lib
-	cargo test --locked -p exoprobe-tests --lib
+	$(TIMED) "unit tests of the tests" cargo test --locked -p exoprobe-tests --lib
 	@$(MAKE) --no-print-directory end-to-end
+endif
 
-# All places, also when one of them fails; then what ran where.
+begin:
+	@mkdir -p target/tests && rm -f $(STEPS)
+
+# All places, also when one of them fails; then where the time went, and what ran where.
+REPORTS := target/tests/{host,lab-intel,lab-smp,lab-stock}.jsonl
 end-to-end:
 	@mkdir -p target/tests && rm -f target/tests/*.jsonl; status=0; \
-	EXOPROBE_TEST_REPORT=$(CURDIR)/target/tests/host.jsonl \
+	EXOPROBE_TEST_REPORT=$(CURDIR)/target/tests/host.jsonl $(TIMED) "end to end: host" \
 	    cargo test --locked -p exoprobe-tests --test integration -- --test-threads 2 || status=1; \
-	$(LAB) run intel smp stock --once || status=1; \
+	$(TIMED) "end to end: lab" $(LAB) run intel smp stock --once || status=1; \
+	if [ -n "$$EXOPROBE_STEPS" ]; then \
+	    echo '== where the time went'; $(LAB) times $$EXOPROBE_STEPS $(REPORTS) || status=1; \
+	fi; \
 	echo '== what ran where'; \
-	$(LAB) places target/tests/{host,lab-intel,lab-smp,lab-stock}.jsonl || status=1; \
+	$(LAB) places $(REPORTS) || status=1; \
 	exit $$status
 
 lab: guest guest-events guest-6.12 setup-lab  ## the tests on a real kvm_intel, in Bochs (LAB_ARGS='--test hits::')

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use exoprobe_tests::harness;
 
@@ -11,7 +12,7 @@ use crate::bochs::Bochs;
 use crate::error::{LabError, at};
 use crate::plan::{Plan, Run};
 use crate::watch::{self, Limits};
-use crate::{counts, image};
+use crate::{counts, image, times};
 
 /// What is to be run, and how.
 pub(crate) struct Batch {
@@ -40,9 +41,9 @@ impl Batch {
         if self.reports {
             plans.iter().try_for_each(|plan| remove(&report(*plan)))?;
         }
-        let kernel = artifacts::host_kernel()?;
+        let kernel = times::timed("lab: its kernel", artifacts::host_kernel)?;
         println!("lab: building the programs");
-        let programs = artifacts::programs()?;
+        let programs = times::timed("lab: programs, static", artifacts::programs)?;
         self.runs.iter().try_for_each(|run| self.prepare(run, &kernel, &programs))?;
         let ended = self.side_by_side();
         if self.reports {
@@ -100,10 +101,14 @@ impl Batch {
         let (name, dir) = (&run.name, folder(run));
         let kvm = run.machine.kvm;
         println!("{name}: {kvm} in Bochs; console, results and logs are in {}", dir.display());
+        let begun = Instant::now();
         let (tests, ended) = match watch::follow(name, &dir, self.limits, || Bochs::start(&dir)) {
             Err(error) => (Vec::new(), Err(error)),
             Ok((mut outcome, ended)) => {
-                let tests = std::mem::take(&mut outcome.tests);
+                let mut tests = std::mem::take(&mut outcome.tests);
+                if let Err(error) = &ended {
+                    tests.extend(outcome.unfinished(&error.to_string()));
+                }
                 let judged = ended.and_then(|()| outcome.judge(run, &tests));
                 (tests, judged.and_then(|()| counts::check(run, &outcome.files, &dir)))
             }
@@ -111,7 +116,8 @@ impl Batch {
         if let Err(error) = &ended {
             eprintln!("{name}: {error}");
         }
-        (tests, ended)
+        let kept = times::add(&format!("lab: {name}"), begun.elapsed(), ended.is_ok());
+        (tests, ended.and(kept))
     }
 
     /// Keeps the tests' records where `lab places` finds them.

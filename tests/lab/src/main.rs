@@ -10,6 +10,7 @@ mod machine;
 mod outcome;
 mod places;
 mod plan;
+mod times;
 mod watch;
 
 use std::num::NonZero;
@@ -47,6 +48,16 @@ enum Command {
         /// Reports, one a place, named after it
         #[arg(required = true)]
         reports: Vec<PathBuf>,
+    },
+    /// Show where the time of `make test` went: its steps, and the slowest tests of each place
+    Times {
+        /// The steps, as scripts/timed.sh keeps them
+        steps: PathBuf,
+        /// Reports, one a place, named after it
+        reports: Vec<PathBuf>,
+        /// Keep all of it here
+        #[arg(long, value_name = "FILE", default_value = "target/tests/times.json")]
+        json: PathBuf,
     },
 }
 
@@ -97,6 +108,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run(&args),
         Command::Places { reports } => places::compare(&reports),
+        Command::Times { steps, reports, json } => times::show(&steps, &reports, &json),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

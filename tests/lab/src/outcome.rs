@@ -81,6 +81,15 @@ impl Outcome {
         }
     }
 
+    /// Records of the tests that began and did not end, as failures for this reason.
+    pub(crate) fn unfinished(&self, reason: &str) -> impl Iterator<Item = harness::Record> {
+        self.running.iter().map(move |test| harness::Record {
+            test: test.clone(),
+            outcome: Ending::Failed { reason: reason.to_owned() },
+            seconds: 0.0,
+        })
+    }
+
     /// What runs at the moment, in words.
     pub(crate) fn running(&self) -> Option<String> {
         let step = self.step.as_ref()?;
@@ -154,6 +163,8 @@ mod tests {
         }
         assert_eq!(outcome.on_result_line(PASSED), None);
         assert_eq!(outcome.running().as_deref(), Some("tests: a::d [1 vCPU]"));
+        let unfinished: Vec<_> = outcome.unfinished("silence").map(|record| record.test).collect();
+        assert_eq!(unfinished, ["a::d [1 vCPU]"]);
         assert_eq!(outcome.on_result_line(END).as_deref(), Some("== tests: passed"));
         assert!(!outcome.done && outcome.running().is_none());
         outcome.on_result_line(r#"{"lab":"done"}"#);

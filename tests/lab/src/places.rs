@@ -9,14 +9,16 @@ use exoprobe_tests::harness::{Outcome, Record};
 use crate::error::{LabError, at};
 
 /// A place, and how its tests ended.
-struct Place {
+pub(crate) struct Place {
     name: String,
     tests: BTreeMap<String, Outcome>,
+    /// Of tests that ran.
+    seconds: BTreeMap<String, f64>,
 }
 
 impl Place {
     /// Reads a report; the place is named after the file. A place that left none ran nothing.
-    fn read(path: &Path) -> Result<Self, LabError> {
+    pub(crate) fn read(path: &Path) -> Result<Self, LabError> {
         let text = match std::fs::read_to_string(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             read => read.map_err(at(path))?,
@@ -25,7 +27,20 @@ impl Place {
         let parse = |line| serde_json::from_str::<Record>(line);
         let records = text.lines().map(parse).collect::<Result<Vec<_>, _>>();
         let records = records.map_err(|source| LabError::Json { path: path.to_owned(), source })?;
-        Ok(Self { name, tests: records.into_iter().map(|r| (r.test, r.outcome)).collect() })
+        let ran = records.iter().filter(|r| !matches!(r.outcome, Outcome::Skipped { .. }));
+        let seconds = ran.map(|r| (r.test.clone(), r.seconds)).collect();
+        let tests = records.into_iter().map(|r| (r.test, r.outcome)).collect();
+        Ok(Self { name, tests, seconds })
+    }
+
+    /// The file's name without its ending.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Tests that ran, and how long each took.
+    pub(crate) fn seconds(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.seconds.iter().map(|(test, seconds)| (test.as_str(), *seconds))
     }
 
     fn count(&self, which: impl Fn(&Outcome) -> bool) -> usize {
@@ -50,13 +65,16 @@ pub(crate) fn compare(reports: &[std::path::PathBuf]) -> Result<(), LabError> {
         table.add_row(std::iter::once(Cell::new(&place.name)).chain(counts.map(Cell::new)));
     }
     println!("{table}");
-    for place in &places {
-        for (test, outcome) in &place.tests {
-            match outcome {
-                Outcome::Passed => {}
-                Outcome::Failed { reason } => println!("FAILED {} {test}: {reason}", place.name),
-                Outcome::Skipped { reason } => println!("skipped {} {test}: {reason}", place.name),
-            }
+    let each = || places.iter().flat_map(|place| place.tests.iter().map(move |test| (place, test)));
+    for (place, (test, outcome)) in each() {
+        if let Outcome::Skipped { reason } = outcome {
+            println!("skipped {} {test}: {reason}", place.name);
+        }
+    }
+    // Last, where a reader looks first.
+    for (place, (test, outcome)) in each() {
+        if let Outcome::Failed { reason } = outcome {
+            println!("FAILED {} {test}: {reason}", place.name);
         }
     }
     judge(&places)
