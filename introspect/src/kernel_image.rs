@@ -24,7 +24,7 @@ pub struct MappedRange {
 }
 
 impl MappedRange {
-    /// First address behind.
+    /// First address after the range.
     #[must_use]
     pub fn end(&self) -> Gva {
         self.start.wrapping_add(self.len)
@@ -43,7 +43,7 @@ pub struct KernelImage {
     ranges: Vec<MappedRange>,
 }
 
-/// Why there is no image.
+/// Reasons why no image is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
     /// The address is not where images are.

@@ -1,4 +1,4 @@
-//! Text of the guest's, made harmless to print.
+//! Escapes guest text for printing.
 //!
 //! The guest chooses the names of tasks, the strings that arguments fetch, and its console's bytes. All of it passes
 //! [`printable`] before a terminal shows it, or [`printable_json`] within JSON.
@@ -11,7 +11,7 @@ pub fn printable(text: &str) -> String {
     escaped(text, is_unprintable, |c, out| out.extend(c.escape_default())).into_owned()
 }
 
-/// As [`printable`], of text that has lines and tabs of its own.
+/// As [`printable`], but keeps line feeds and tabs.
 #[must_use]
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     escaped(text, is_unprintable_in_lines, |c, out| out.extend(c.escape_default()))

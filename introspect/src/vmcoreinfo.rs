@@ -1,4 +1,4 @@
-//! What a kernel notes down for whoever looks at its dump: lines `KEY=VALUE`
+//! A kernel's notes for readers of its dump: lines `KEY=VALUE`
 //! (Documentation/admin-guide/kdump/vmcoreinfo.rst). Kernels that can be dumped have it (CONFIG_KEXEC, CONFIG_PROC_KCORE).
 
 use exoprobe_vmm::Gva;
@@ -77,7 +77,7 @@ impl VmCoreInfo {
         self.text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
     }
 
-    /// The kernel's release, as `uname -r` tells it.
+    /// The kernel's release, as `uname -r` prints it.
     #[must_use]
     pub fn release(&self) -> Option<&str> {
         self.get(RELEASE)

@@ -1,7 +1,7 @@
-//! Types of the kernel: BTF, which kernels with CONFIG_DEBUG_INFO_BTF have in their memory, and which pahole makes of
+//! Types of the kernel: BTF, which kernels with CONFIG_DEBUG_INFO_BTF have in their memory, and which pahole generates for
 //! others (Documentation/bpf/btf.rst).
 //!
-//! What it says is the guest's, or a user's: references are checked once, when it is parsed; chains of them may still be
+//! The content is the guest's, or a user's: references are checked once, when it is parsed; chains of them may still be
 //! circles, and every walk along them is bounded.
 
 mod declare;
@@ -62,21 +62,21 @@ pub struct Btf {
 /// Why a running kernel's types are not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoTypes {
-    /// It has none.
+    /// The kernel has no BTF.
     #[error(
         "the kernel has no BTF in its memory (CONFIG_DEBUG_INFO_BTF): give its types with --btf FILE, made by \
         `pahole --btf_encode_detached FILE vmlinux`, or call it vmlinux.btf and put it into the kernel's folder"
     )]
     None,
-    /// There is not as much as its symbols say.
+    /// Memory between its symbols cannot be read.
     #[error("the kernel's BTF cannot be read: {0}")]
     Read(#[from] VirtualReadError),
-    /// It is none.
+    /// The bytes are not BTF.
     #[error("the kernel's BTF is broken: {0}")]
     Parse(#[from] BtfError),
 }
 
-/// Why types are not those of a kernel.
+/// Reasons why types are another kernel's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Foreign {
     /// Nothing to compare with the kernel's symbols.
@@ -104,7 +104,7 @@ pub enum FileError {
     /// It is larger than any kernel's.
     #[error("the file is larger than {MAX_FILE_BYTES} bytes")]
     TooLarge,
-    /// It is no BTF.
+    /// The bytes are not BTF.
     #[error(transparent)]
     Parse(#[from] BtfError),
 }
@@ -152,13 +152,13 @@ impl Btf {
         Ok(Self::parse(section)?)
     }
 
-    /// How many types there are, without `void`.
+    /// Returns the number of types, without `void`.
     #[must_use]
     pub fn len(&self) -> usize {
         self.starts.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there is no type.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
@@ -196,7 +196,7 @@ impl Btf {
         ids.filter(|id| matches!(self.kind(*id), Kind::Function(_))).map(|id| self.name(id))
     }
 
-    /// Whether these can be the types of the kernel that `symbols` are of: pahole describes only
+    /// Checks that these can be the types of the kernel that `symbols` are of: pahole describes only
     /// functions that the kernel has symbols for, with or without a compiler's suffix (`.isra.0`).
     /// Other kernels lack some of them.
     ///
@@ -221,7 +221,7 @@ impl Btf {
         self.type_names().filter(matching).filter_map(|name| Some((name, self.find(name)?)))
     }
 
-    /// All about the type that a user means by `name`, or else the function of this name.
+    /// Describes the type that a user means by `name`, or else the function of this name.
     #[must_use]
     pub fn about(&self, name: &str) -> Option<Layout> {
         let found = self.find(name).or_else(|| self.function(name))?;
@@ -239,7 +239,7 @@ impl Btf {
             Kind::Typedef(_) | Kind::Int { .. } => tag.is_empty(),
             _ => false,
         };
-        // BTF may have a name twice; what has most to tell is meant.
+        // BTF may have a name twice; the type with the most information is meant.
         let rank = |id: &TypeId| match self.kind(*id) {
             Kind::Composite(it) => (2, it.size),
             Kind::Enum { .. } => (1, 0),
@@ -249,7 +249,7 @@ impl Btf {
         found.max_by_key(|id| (rank(id), std::cmp::Reverse(*id)))
     }
 
-    /// The type behind typedefs and qualifiers; `void` where they are a circle.
+    /// Resolves typedefs and qualifiers; `void` where they form a circle.
     #[must_use]
     pub fn resolve(&self, mut id: TypeId) -> TypeId {
         for _ in 0..DEPTH_MAX {
@@ -261,7 +261,7 @@ impl Btf {
         TypeId(0)
     }
 
-    /// Bytes of a value of the type; `None` where it has no values.
+    /// Returns the size of a value of the type in bytes; `None` where it has no values.
     #[must_use]
     pub fn size_of(&self, mut id: TypeId) -> Option<u64> {
         let mut count = 1u64;

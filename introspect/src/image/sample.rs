@@ -31,7 +31,7 @@ pub fn mapped(len: usize, at: &[u64]) -> Vec<u8> {
     memory
 }
 
-/// An image of such memory with `content` behind the page tables.
+/// An image of such memory with `content` after the page tables.
 #[must_use]
 pub fn with_content(content: &[u8], at: &[u64]) -> MemoryImage {
     image([&mapped(TABLES, at)[..], content].concat())

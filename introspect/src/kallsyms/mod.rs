@@ -1,8 +1,8 @@
-//! The kernel's own table of symbols, read from its memory: what /proc/kallsyms shows of the kernel itself, for
+//! The kernel's own table of symbols, read from its memory: the kernel's own part of /proc/kallsyms, for
 //! kernels from 4.19 on with CONFIG_KALLSYMS.
 //!
 //! The tables have no header. `tokens` are found by their content, and everything else by where it must be from there
-//! and by agreeing with it: nothing is believed that a second table does not confirm. All of it is the
+//! and by agreeing with it: every table is confirmed by a second one. All of it is the
 //! guest's memory: every step is bounded.
 
 mod addresses;
@@ -28,22 +28,22 @@ use window::Window;
 /// Most tokens of a name that are looked at: twice the letters of the longest that Linux keeps (KSYM_NAME_LEN, 512).
 const NAME_TOKENS_MAX: usize = 1024;
 
-/// Why a guest's memory gives no symbols.
+/// Reasons why a guest's memory has no symbols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KallsymsError {
-    /// Where the kernel is cannot be told.
+    /// The kernel's image was not found.
     #[error(transparent)]
     Image(#[from] ImageError),
     /// There is no table of tokens.
     #[error("its image has no table of names (CONFIG_KALLSYMS)")]
     NoTokens,
-    /// What is before the tokens are no names.
+    /// The data before the tokens are not names.
     #[error("its table of names is of no known form")]
     NoNames,
     /// There are no addresses for them.
     #[error("its table of symbols' addresses is of no known form")]
     NoAddresses,
-    /// They make no table.
+    /// The symbols do not form a table.
     #[error("its symbols make no table: {0}")]
     Listing(#[from] ListingError),
 }
@@ -67,7 +67,7 @@ pub fn read<V: GuestView + ?Sized>(
     let mut listing = Listing::new(names.count, names.count * 16);
     names.for_each(&tokens, |index, kind, name| match str::from_utf8(name) {
         Ok(name) => listing.push(addresses[index], kind, name),
-        // No compiler makes such names; nobody could ask for one.
+        // No compiler generates such names, and none can be looked up.
         Err(_) => Ok(()),
     })?;
     Ok(listing.finish()?)

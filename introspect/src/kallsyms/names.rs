@@ -1,9 +1,9 @@
 //! The compressed names: how many, where each begins, and the markers that say so again.
 //!
-//! Before the tokens lie, one behind the other and aligned: the number of symbols, their names, and a marker for each
+//! Before the tokens lie, one after the other and aligned: the number of symbols, their names, and a marker for each
 //! 256th name with its offset. A name is its length (a byte, or two with the first one's top bit set, from Linux
-//! 6.1 on) and so many token numbers. The number is found by trying: what stands behind it must be so many
-//! names, and behind those their markers.
+//! 6.1 on) and so many token numbers. The number is found by trying: it must be followed by so many
+//! names, and those by their markers.
 
 use exoprobe_vmm::Gva;
 
@@ -28,7 +28,7 @@ pub(super) struct Names<'a> {
     pub(super) count: usize,
     /// Address of that number.
     pub(super) number_at: Gva,
-    /// The names, and what is behind them.
+    /// The names, and the bytes after them.
     bytes: &'a [u8],
 }
 

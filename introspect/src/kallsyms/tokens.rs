@@ -28,7 +28,7 @@ pub(super) struct Tokens {
     index: Vec<u16>,
     /// The table's first address.
     pub(super) start: Gva,
-    /// First address behind the index.
+    /// First address after the index.
     pub(super) end: Gva,
 }
 
@@ -52,15 +52,15 @@ impl Tokens {
 
     /// The table whose token of the digit 0 is at offset `zero`.
     fn at(window: &Window, zero: usize) -> Option<Self> {
-        let mut behind = zero;
+        let mut end = zero;
         for _ in FIRST_DIGIT..TOKENS {
-            let rest = window.bytes.get(behind..)?;
+            let rest = window.bytes.get(end..)?;
             let len = memchr::memchr(0, &rest[..rest.len().min(TOKEN_MAX)])?;
-            behind += len + 1;
+            end += len + 1;
         }
         // The assembler aligns each table; to what is a matter of the kernel's age.
         [8, 4].into_iter().find_map(|align| {
-            let index_at = window.aligned(behind, align);
+            let index_at = window.aligned(end, align);
             let index: Vec<u16> = window
                 .bytes
                 .get(index_at..index_at + INDEX)?
@@ -70,7 +70,7 @@ impl Tokens {
                 .map(|half| u16::from_le_bytes(*half))
                 .collect();
             let start = zero.checked_sub(usize::from(*index.get(FIRST_DIGIT)?))?;
-            let texts = window.bytes.get(start..behind)?;
+            let texts = window.bytes.get(start..end)?;
             agrees(texts, &index).then(|| Self {
                 texts: texts.to_vec(),
                 index,
@@ -88,7 +88,7 @@ impl Tokens {
     }
 }
 
-/// Whether the index says where each text begins.
+/// Returns true if the index has the start of each text.
 fn agrees(texts: &[u8], index: &[u16]) -> bool {
     let mut at = 0;
     for start in index {

@@ -13,9 +13,9 @@ use super::{InlinedCall, SourceLocation, SourcePlace};
 const OPEN_WORK: u64 = 1 << 27;
 /// Most reads of one call: the largest units of that kernel take 0.3 million.
 const CALL_WORK: u64 = 1 << 24;
-/// Reads whose results are kept. Behind that they are dropped, and units are found anew.
+/// Reads whose results are kept. Beyond that they are dropped, and units are found anew.
 const KEPT_WORK: u64 = 1 << 27;
-/// Longest path or function name given, in bytes; a longer one is taken for none.
+/// Longest path or function name, in bytes; a longer one is ignored.
 const MAX_TEXT: usize = 4096;
 
 /// DWARF in memory, and what was parsed of it. A unit is parsed when it is first asked for.

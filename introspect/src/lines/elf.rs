@@ -1,4 +1,4 @@
-//! Where an ELF file has its DWARF, and that read into memory.
+//! Finds an ELF file's DWARF sections, and reads them into memory.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -19,7 +19,7 @@ pub(super) const MAX_BYTES: u64 = 1 << 30;
 /// ones have some dozen bytes. Attributes may take no bytes of the entries that have them, and time all the same.
 const MAX_ATTRIBUTE_LIST: usize = 1 << 10;
 
-/// Those that tell lines and functions. Without the first three there is nothing to tell.
+/// Sections with lines and functions. The first three are required.
 const WANTED: [SectionId; 10] = [
     SectionId::DebugInfo,
     SectionId::DebugAbbrev,
@@ -38,7 +38,7 @@ const NEEDED: usize = 3;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placed {
     pub(super) id: SectionId,
-    /// Where its contents are in the file, behind the header of compressed ones.
+    /// Where its contents are in the file, after the header of compressed ones.
     offset: u64,
     size: u64,
     /// The size that it has unpacked.

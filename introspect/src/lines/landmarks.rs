@@ -1,4 +1,4 @@
-//! Functions by which a file is told to be of the kernel that runs.
+//! Functions that identify a file as the running kernel's.
 
 use exoprobe_vmm::Gva;
 

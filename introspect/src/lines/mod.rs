@@ -1,7 +1,7 @@
 //! Source files and lines of the kernel's code, from the DWARF of its vmlinux.
 //!
-//! DWARF is large: hundreds of megabytes in a distribution's kernel. Opening reads headers alone; the first question has the
-//! sections read, which stay in memory, and a unit (a source file with what it includes) is parsed when it is first asked for.
+//! DWARF is large: hundreds of megabytes in a distribution's kernel. Opening reads headers alone; the first query reads the
+//! sections, which stay in memory, and a unit (a source file with its includes) is parsed when it is first needed.
 
 mod code;
 mod context;
@@ -33,7 +33,7 @@ pub struct SourcePlace {
     pub file: String,
     /// The line, from 1.
     pub line: u32,
-    /// The column, from 1, where the compiler told it.
+    /// The column, from 1, where the compiler recorded it.
     pub column: Option<u32>,
 }
 
@@ -57,17 +57,17 @@ pub struct SourceLocation {
     pub inlined: Vec<InlinedCall>,
 }
 
-/// Why a file tells no lines.
+/// Reasons why a file has no lines, with its path.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("debug information of {}: {problem}", path.display())]
 pub struct LinesError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The fault.
     pub problem: LinesProblem,
 }
 
-/// What is wrong with a file that should tell lines.
+/// Faults of a file with source lines.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LinesProblem {
     /// The operating system refused.
@@ -76,7 +76,7 @@ pub enum LinesProblem {
     /// It is no ELF file of use.
     #[error(transparent)]
     Elf(#[from] ElfError),
-    /// Its symbols, which tell whose kernel's it is, are of no use.
+    /// Its symbols, which identify the kernel, cannot be used.
     #[error("{0}")]
     Symbols(Arc<LoadError>),
     /// The kernel was built without, or the file was stripped.
@@ -235,11 +235,11 @@ impl SourceLines {
         })
     }
 
-    /// Where the instruction at a running kernel's address comes from. `None` where that is not told: of modules,
+    /// Where the instruction at a running kernel's address comes from. `None` where it is not known: of modules,
     /// assembly without lines, and outside the text.
     ///
     /// # Errors
-    /// [`LinesError`]; what could not be read once stays so.
+    /// [`LinesError`]; a failed read is not repeated.
     pub fn lookup(&self, at: Gva, slide: i64) -> Result<Option<SourceLocation>, LinesError> {
         self.ask(|debug_info| debug_info.location(linked(at, slide)))
     }

@@ -1,4 +1,4 @@
-//! Where a `struct module` has what.
+//! Offsets of members in `struct module`.
 
 use std::ops::Range;
 
@@ -12,15 +12,15 @@ use crate::symbols::SymbolTable;
 const LIST: &str = "modules";
 const MODULE: &str = "struct module";
 const KALLSYMS: &str = "struct mod_kallsyms";
-/// Largest `struct module` that is believed, in bytes: four times a distribution kernel's.
+/// Largest `struct module` that is accepted, in bytes: four times a distribution kernel's.
 const MODULE_MAX: u64 = 8 << 10;
-/// Longest name of a module that is believed, with its NUL (MODULE_NAME_LEN has 56).
+/// Longest name of a module that is accepted, with its NUL (MODULE_NAME_LEN has 56).
 const NAME_MAX: u64 = 256;
-/// `enum mod_mem_type` of Linux 6.4 on: MOD_TEXT, and MOD_INIT_TEXT where the types do not say.
+/// `enum mod_mem_type` of Linux 6.4 on: MOD_TEXT, and MOD_INIT_TEXT where the types do not have it.
 const MOD_TEXT: u64 = 0;
 const MOD_INIT_TEXT: u64 = 4;
 
-/// Whether a kernel with these symbols has a list of modules.
+/// Returns true if a kernel with these symbols has a list of modules.
 #[must_use]
 pub fn has_modules(symbols: &SymbolTable) -> bool {
     symbols.address_of(LIST).is_some()
@@ -33,7 +33,7 @@ pub(super) struct Area {
     pub(super) size: usize,
 }
 
-/// Where the running kernel has its modules, and each of them what, in bytes from its start.
+/// Address of the running kernel's list of modules, and offsets of their members in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModuleLayout {
     /// The list's own place.
@@ -54,7 +54,7 @@ pub struct ModuleLayout {
     pub(super) table: KallsymsLayout,
 }
 
-/// Where a `struct mod_kallsyms` has what.
+/// Offsets of members in `struct mod_kallsyms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KallsymsLayout {
     pub(super) symtab: u64,

@@ -1,7 +1,7 @@
 //! Loadable modules: which there are, where their text is, and their symbols.
 //!
 //! The kernel has them in a list (`modules`, kernel/module/main.c) of `struct module`, whose members depend on its
-//! version and configuration: they are found by the kernel's own types (BTF). All that is read is the guest's word, and
+//! version and configuration: they are found by the kernel's own types (BTF). All data is the guest's, and
 //! may change while it is read.
 
 mod layout;
@@ -37,7 +37,7 @@ const SYMBOL_NAME_MAX: usize = 512;
 pub enum NoModules {
     /// There is no list of them.
     #[error(
-        "the kernel has no symbol `modules`: it takes no modules (CONFIG_MODULES), or tells only its functions \
+        "the kernel has no symbol `modules`: it takes no modules (CONFIG_MODULES), or shows only its functions \
         (CONFIG_KALLSYMS_ALL; then give its vmlinux or System.map with --symbols)"
     )]
     NoList,
@@ -46,34 +46,34 @@ pub enum NoModules {
     Types(#[from] NoTypes),
     /// Its types have no such member.
     #[error(
-        "the kernel's types do not tell where its modules are: {0}; give those of its own build with --btf"
+        "the kernel's types lack a member that is needed to find its modules: {0}; give those of its own build with --btf"
     )]
     Layout(#[from] FieldError),
-    /// They say what cannot be.
+    /// The types are inconsistent.
     #[error(
-        "the kernel's types have a struct module that is none ({0}): give those of its own build with --btf"
+        "the kernel's types have an inconsistent struct module ({0}): give those of its own build with --btf"
     )]
     NoStruct(&'static str),
 }
 
-/// Why the modules could not be read: what is in the guest's memory is no list of modules, or it changed meanwhile.
+/// Reasons why the modules cannot be read: the guest's memory has no well-formed list of modules, or it changed meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModuleError {
     /// A module's memory is not there.
     #[error("cannot read a module: {0}")]
     Read(#[from] VirtualReadError),
-    /// The list leads to where no kernel has anything.
+    /// The list leads to an address that is not the kernel's.
     #[error("the list of modules leads to {0}, which is no kernel address")]
     BadLink(Gva),
     /// The list does not come to its end.
     #[error("the list of modules is broken: after {MODULES_MAX} it does not come to its end")]
     Broken,
-    /// A state that there is none of.
-    #[error("the module at {at} is in the state {state}, which there is not")]
+    /// An unknown state.
+    #[error("the module at {at} is in the unknown state {state}")]
     BadState {
         /// Its address.
         at: Gva,
-        /// What it says.
+        /// The state's number.
         state: u32,
     },
     /// A name that no module has.
@@ -90,17 +90,17 @@ pub enum ModuleError {
     /// More symbols than a module has, or than all of them may have together.
     #[error("the modules have too many symbols: {module} says {count}")]
     TooManySymbols {
-        /// Which one was too much.
+        /// The module whose symbols were too many.
         module: String,
         /// How many it has.
         count: u32,
     },
-    /// The symbols make no table.
+    /// The symbols do not form a table.
     #[error(transparent)]
     Table(#[from] TableError),
 }
 
-/// How far a module is (`enum module_state`).
+/// A module's state (`enum module_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ModuleState {
     /// Loaded.
@@ -109,7 +109,7 @@ pub enum ModuleState {
     Coming,
     /// Being unloaded.
     Going,
-    /// Nothing of it is to be relied on.
+    /// Its data is not valid yet.
     Unformed,
 }
 
@@ -249,14 +249,14 @@ impl ModuleLayout {
         let mut texts: Vec<(Range<Gva>, &str)> =
             modules.iter().flat_map(|m| m.texts().map(|text| (text, &*m.name))).collect();
         texts.sort_unstable_by_key(|(text, _)| (text.start, text.end));
-        let mut behind = Gva(0);
+        let mut previous_end = Gva(0);
         for (text, module) in texts {
             let is_kernels = text.start < self.image.end && self.image.start < text.end;
-            if text.start < behind || is_kernels {
+            if text.start < previous_end || is_kernels {
                 let (module, text) = (module.to_owned(), text.start);
                 return Err(ModuleError::BadText { module, text });
             }
-            behind = text.end;
+            previous_end = text.end;
         }
         Ok(())
     }

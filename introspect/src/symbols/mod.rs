@@ -33,10 +33,10 @@ use build::{Entry, Tables};
 use modules::Layer;
 
 /// Where the upper half of the address space begins with four-level paging, the lower end of
-/// everything that is the kernel's. Symbols below are no addresses: per-CPU offsets, constants.
+/// the kernel's addresses. Symbols below are no addresses: per-CPU offsets, constants.
 pub const KERNEL_HALF: Gva = Gva(0xffff_8000_0000_0000);
 
-/// What a symbol names.
+/// The kind of a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SymbolKind {
     /// Code: may be executed at its address.
@@ -99,7 +99,7 @@ impl fmt::Display for SymbolOffset<'_> {
 pub struct FunctionBounds<'a> {
     /// First address.
     pub start: Gva,
-    /// First address behind.
+    /// First address after the range.
     pub end: Gva,
     /// The function's name.
     pub name: &'a str,
@@ -124,13 +124,13 @@ pub enum TextKind {
 pub struct TextRange {
     /// First address.
     pub start: Gva,
-    /// First address behind.
+    /// First address after the range.
     pub end: Gva,
     /// Which part of the kernel it is.
     pub kind: TextKind,
 }
 
-/// Why a name stands for no one symbol.
+/// Reasons why a name does not identify one symbol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
     /// No symbol has this name.
@@ -243,9 +243,9 @@ impl SymbolTable {
         self.lookup_where(name, Entry::is_function)
     }
 
-    /// Where the kernel's own symbol of this exact name is, of one that need not be there: quicker than a
-    /// [`Self::lookup`] that fails. `None` also where the name has several addresses. What modules call theirs
-    /// does not matter.
+    /// Returns the address of the kernel's own symbol of this exact name, if there is one: quicker than a
+    /// [`Self::lookup`] that fails. `None` also where the name has several addresses. Modules' symbols are
+    /// ignored.
     #[must_use]
     pub fn address_of(&self, name: &str) -> Option<Gva> {
         let mut same = self.tables.named(name).map(|entry| entry.address);
@@ -361,7 +361,7 @@ impl SymbolTable {
         own.chain(others)
     }
 
-    /// The symbols whose whole name matches `pattern`, in order of their names, those of modules behind the
+    /// The symbols whose whole name matches `pattern`, in order of their names, those of modules after the
     /// kernel's: `*` stands for any run of characters, `?` for any one. A literal beginning makes it fast.
     /// `MODULE:PATTERN` looks in that module only.
     pub fn search<'a>(&'a self, pattern: &'a str) -> impl Iterator<Item = Symbol<'a>> {

@@ -47,7 +47,7 @@ impl ModuleTable {
         }
         for ModuleSymbol { name, address, size, kind, global } in symbols {
             let within = text.iter().find(|range| range.contains(&address));
-            // No function answers for what is behind its module's text.
+            // No function extends beyond its module's text.
             let size = within.map_or(size, |range| size.min(range.end.0 - address.0));
             let function = kind == SymbolKind::Function && within.is_some();
             let address = address.0;
@@ -96,7 +96,7 @@ impl ModuleTable {
 #[derive(Clone, Default)]
 pub(super) struct Layer {
     modules: Arc<[Arc<ModuleTable>]>,
-    /// Start and end of each range of text, and whose it is; ascending.
+    /// Start and end of each range of text, and its module's index; ascending.
     text: Arc<[(u64, u64, usize)]>,
 }
 
@@ -122,7 +122,7 @@ impl Layer {
         self.modules.iter().map(|module| &**module)
     }
 
-    /// All, or, where a name is given, that of this name.
+    /// Returns all, or, where a name is given, the one of this name.
     pub(super) fn named<'a, 'n>(
         &'a self,
         name: Option<&'n str>,
@@ -132,8 +132,8 @@ impl Layer {
 
     /// The module that has `address` in its text.
     pub(super) fn at(&self, address: u64) -> Option<&ModuleTable> {
-        let behind = self.text.partition_point(|(start, ..)| *start <= address);
-        let (_, end, index) = self.text[..behind].last()?;
+        let count = self.text.partition_point(|(start, ..)| *start <= address);
+        let (_, end, index) = self.text[..count].last()?;
         (address < *end).then(|| &*self.modules[*index])
     }
 }
@@ -153,7 +153,7 @@ impl SymbolTable {
     /// `MODULE:SYMBOL`, as kprobe_events has it, or a symbol of any.
     pub(super) fn split<'n>(&self, name: &'n str) -> (Option<&'n str>, &'n str) {
         match name.split_once(':') {
-            // Nobody names a kernel's symbol so, but a file may.
+            // Kernel symbols have no such names, but a file may.
             Some((module, symbol)) if self.tables.named(name).next().is_none() => {
                 (Some(module), symbol)
             }

@@ -1,6 +1,6 @@
 //! Back-traces from outside: by the kernel's ORC tables, or by frame pointers, where it has none.
 //!
-//! Stacks and tables are the guest's, so nothing on them is believed: a walk has at most [`FRAMES_MAX`] frames, and
+//! Stacks and tables are the guest's, so nothing on them is trusted: a walk has at most [`FRAMES_MAX`] frames, and
 //! within one stack it only ever goes up.
 
 pub mod orc;
@@ -33,7 +33,7 @@ const USER_DS: u64 = 0x2b;
 /// Bit 0 of a frame pointer: it is the address of all registers (ENCODE_FRAME_POINTER).
 const ENCODED: u64 = 1;
 
-/// Offsets in `struct pt_regs`, and from RIP on in what an exception pushes (Intel SDM vol. 3, 6.14.2).
+/// Offsets in `struct pt_regs`, and from RIP on in the frame that an exception pushes (Intel SDM vol. 3, 6.14.2).
 mod pt_regs {
     pub(super) const R13: u64 = 16;
     pub(super) const BP: u64 = 32;
@@ -47,12 +47,12 @@ mod pt_regs {
     pub(super) const SS: u64 = 32;
 }
 
-/// What a walk reads, and what it is told of addresses that probes have changed.
+/// The memory that a walk reads, and the original addresses where probes have changed them.
 pub trait Stack {
     /// The word at an address; `None` where nothing is mapped.
     fn word(&self, at: Gva) -> Option<u64>;
 
-    /// Where a call really returns to that has this return address.
+    /// Returns the original return address of a call that has this return address on the stack.
     fn returns_to(&self, found: Gva) -> Gva {
         found
     }
@@ -67,11 +67,11 @@ pub trait Stack {
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     ip: Gva,
-    /// `ip` is the next instruction to run, and not that behind a call.
+    /// `ip` is the next instruction to run, and not the one after a call.
     is_exact: bool,
     sp: u64,
     bp: u64,
-    /// Where its return address is, if it has no frame of its own.
+    /// Address of its return address, if it has no frame of its own.
     return_at: Option<Gva>,
     rest: Rest,
 }
@@ -96,7 +96,7 @@ impl Place {
         Self { ip, is_exact: true, sp: regs.rsp, bp: regs.rbp, return_at: None, rest }
     }
 
-    /// The same where `ip` is what a call has just returned to.
+    /// The same where `ip` is an address that a call has just returned to.
     #[must_use]
     pub fn returned(self) -> Self {
         Self { is_exact: false, ..self }
@@ -110,7 +110,7 @@ impl Place {
     }
 }
 
-/// What a step leads to.
+/// Result of a step.
 enum Step {
     /// A frame of the kernel. It may be on another stack.
     Kernel { place: Place, may_switch: bool },
@@ -190,7 +190,7 @@ impl<'a, S: Stack + ?Sized> Walk<'a, S> {
         }
     }
 
-    /// A register that only a frame's beginning or an exception tells.
+    /// A register that is known only at a frame's beginning or from an exception.
     fn register(&self, base: Base) -> Option<u64> {
         let saved = |regs: Gva, offset: u64| self.stack.word(regs.wrapping_add(offset));
         match (self.at.rest, base) {
@@ -215,7 +215,7 @@ impl<'a, S: Stack + ?Sized> Walk<'a, S> {
         self.by_exception(at.wrapping_add(pt_regs::IP), place)
     }
 
-    /// By what an exception pushes; `place` has the registers beside.
+    /// By the registers that an exception pushes; `place` has the registers beside.
     fn by_exception(&self, at: u64, place: Place) -> Option<Step> {
         let (ip, sp) = (self.word(at)?, self.word(at.wrapping_add(pt_regs::SP))?);
         let cs = self.word(at.wrapping_add(pt_regs::CS))?;
@@ -229,7 +229,7 @@ impl<'a, S: Stack + ?Sized> Walk<'a, S> {
         Some(Step::Kernel { place, may_switch: true })
     }
 
-    /// At the end of frame pointers, or where one is the address of registers: what user mode had, or the code that
+    /// At the end of frame pointers, or where one is the address of registers: user mode's, or those of the code that
     /// was interrupted.
     fn by_encoded_pointer(&self) -> Option<Step> {
         let Place { sp, bp, return_at: None, .. } = self.at else { return None };
@@ -266,7 +266,7 @@ impl<'a, S: Stack + ?Sized> Walk<'a, S> {
         self.stack.word(Gva(at))
     }
 
-    /// Whether a frame is where one can be.
+    /// Returns true if a frame can be at this address.
     fn accepts(&mut self, place: &Place, may_switch: bool) -> bool {
         if place.ip.0 & KERNEL_HALF == 0 || place.sp & KERNEL_HALF == 0 {
             return false;

@@ -1,4 +1,4 @@
-//! Where a function is that has no frame of its own yet, or no more: frame pointers then leave out its caller.
+//! Recognises prologues and epilogues, where a function has no frame: frame pointers leave out its caller there.
 
 /// endbr64.
 const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
@@ -19,11 +19,11 @@ pub fn return_offset(code: &[u8], at: usize) -> Option<u64> {
             push += skipped.len();
         }
     }
-    let behind = push + 1;
+    let after_push = push + 1;
     if at <= push || code.get(at) == Some(&RET) {
         Some(0)
-    } else if at == behind && code.get(push) == Some(&PUSH_RBP) {
-        let frame = code.get(behind..)?;
+    } else if at == after_push && code.get(push) == Some(&PUSH_RBP) {
+        let frame = code.get(after_push..)?;
         MOV_RBP_RSP.iter().any(|mov| frame.starts_with(mov)).then_some(8)
     } else {
         None

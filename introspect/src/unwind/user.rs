@@ -4,7 +4,7 @@ use exoprobe_vmm::{Gva, kvm_regs};
 
 use super::{FRAMES_MAX, KERNEL_HALF, Stack};
 
-/// Where user mode is, or was when the kernel was entered.
+/// Registers of user mode, now or when the kernel was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserPlace {
     /// RIP.

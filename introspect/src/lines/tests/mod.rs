@@ -20,7 +20,7 @@ fn call(function: &str, line: u32) -> InlinedCall {
     InlinedCall { function: Some(function.to_owned()), caller }
 }
 
-/// What the small kernel's DWARF says of an offset in its text.
+/// The source line of an offset in the text, in the small kernel's DWARF.
 fn expected(offset: u64) -> Option<SourceLocation> {
     let row = ROWS.iter().rev().find(|(start, ..)| *start <= offset)?;
     let inlined = match offset {
@@ -223,7 +223,7 @@ fn truncated_files_are_errors() {
     }
 }
 
-/// A file whose only unit, from `TEXT` on, has these abbreviations behind its own, 1, and these entries.
+/// A file whose only unit, from `TEXT` on, has these abbreviations after its own, 1, and these entries.
 fn handmade(abbreviations: &[u8], entries: &[u8], ranges: &[u8]) -> SourceLines {
     // DW_TAG_compile_unit with children: DW_AT_low_pc DW_FORM_addr, DW_AT_high_pc DW_FORM_data8.
     let unit = [&[1, 0x11, 1, 0x11, 1, 0x12, 7, 0, 0][..], abbreviations, &[0]].concat();
