@@ -30,7 +30,7 @@ pub struct Report {
     pub schema: u32,
     /// Where it was measured.
     pub host: HostKind,
-    /// What the time stamp counter counts.
+    /// Unit of the time stamp counter.
     pub clock: Clock,
     /// Hits in each of the shorter rounds; the longer ones have twice as many.
     pub turns: u32,
@@ -38,7 +38,7 @@ pub struct Report {
     pub rounds: u32,
     /// Columns that this host could not fill, and why.
     pub missing: BTreeMap<Column, String>,
-    /// What was counted.
+    /// The rows.
     pub rows: Vec<RowCounts>,
 }
 
@@ -82,7 +82,7 @@ pub enum Column {
 /// Counts of one hit: of a loop's turn with the probe, less one without.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RowCounts {
-    /// What is counted.
+    /// Name of the row.
     pub name: String,
     /// How the probed instruction runs; null without a probe.
     pub displaced: Option<DisplacedBy>,
@@ -152,7 +152,7 @@ impl Report {
         problems
     }
 
-    /// What a row takes of another's instructions: host and guest together, or of the guest alone where
+    /// Ratio of a row's instructions to another's: host and guest together, or of the guest alone where
     /// those were not counted.
     #[must_use]
     pub fn ratio(&self, row: &str, to: &str) -> Option<f64> {
@@ -212,7 +212,7 @@ impl HostKind {
     }
 }
 
-/// The KVM module for the CPU that `/proc/cpuinfo` tells of.
+/// The KVM module for the CPU that `/proc/cpuinfo` shows.
 fn hardware_kvm(cpuinfo: &str) -> &'static str {
     let flags = cpuinfo.lines().find_map(|line| {
         let (name, flags) = line.split_once(':')?;
@@ -370,24 +370,24 @@ mod tests {
     }
 
     #[test]
-    fn what_a_report_lacks_is_told() {
+    fn missing_parts_of_a_report_are_problems() {
         let expected = [Column::Host, Column::All];
         assert_eq!(report().problems(&expected), [""; 0]);
-        let told = |change: fn(&mut Report), expected: &[Column], problem: &str| {
+        let problems_are = |change: fn(&mut Report), expected: &[Column], problem: &str| {
             let mut changed = report();
             change(&mut changed);
             assert_eq!(changed.problems(expected), [problem]);
         };
-        told(|r| r.rows.clear(), &expected, "there are no rows");
-        told(|_| {}, &[Column::All], "no host instructions: it is time");
+        problems_are(|r| r.rows.clear(), &expected, "there are no rows");
+        problems_are(|_| {}, &[Column::All], "no host instructions: it is time");
         let filled = [Column::Host, Column::All, Column::KvmExits];
-        told(|_| {}, &filled, "VM exits were not expected here");
+        problems_are(|_| {}, &filled, "VM exits were not expected here");
         let none = "boosted, guest instructions: there is none";
-        told(|r| r.rows[0].guest_instructions = None, &expected, none);
+        problems_are(|r| r.rows[0].guest_instructions = None, &expected, none);
         let half = "boosted, VM exits: 1.5 is no whole number";
-        told(|r| r.rows[0].kvm_exits = Some(1.5), &expected, half);
+        problems_are(|r| r.rows[0].kvm_exits = Some(1.5), &expected, half);
         let third = "boosted, port: 0.25 is no whole number";
-        told(|r| r.rows[0].exits.extend([("port".to_owned(), 0.25)]), &expected, third);
+        problems_are(|r| r.rows[0].exits.extend([("port".to_owned(), 0.25)]), &expected, third);
     }
 
     #[test]

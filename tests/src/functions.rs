@@ -1,4 +1,4 @@
-//! What tests say of the guest's functions, and of probes, in a word.
+//! Short helpers for the guest's functions and for probes.
 
 use exoprobe_probes::{ProbeDefinition, parse_line};
 use exoprobe_vmm::Gva;

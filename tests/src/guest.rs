@@ -12,14 +12,14 @@ use exoprobe_vmm::{DEFAULT_KVM, Gva, Host, SerialPort, Vm, VmConfig, VmState};
 use crate::{PATIENCE, TestKernel, definition};
 
 const MEMORY_MIB: u64 = 32;
-/// How often, and how far apart, a probe's books are looked at until they balance: far longer than a hit.
+/// How often, and how far apart, a probe's counters are read until they add up: far longer than a hit.
 const BALANCE_TRIES: u32 = 3000;
 const BALANCE_WAIT: Duration = Duration::from_millis(10);
 /// How often a wait for the workload looks whether the guest still runs.
 const LOOK: Duration = Duration::from_millis(200);
 /// How often a boot is looked at by a test of its moments.
 const MOMENT: Duration = Duration::from_millis(100);
-/// What the guest's console shows when its kernel has found something wrong.
+/// Texts on the guest's console when its kernel has found an error.
 const SIGNS_OF_HARM: [&str; 7] =
     ["BUG", "Oops", "WARNING", "panic", "segfault", "traps:", "rcu_sched"];
 /// Names the guest's folder, on a machine without this source tree.
@@ -215,7 +215,7 @@ impl TestGuest {
         PagingMode::of(&sregs).expect("it runs Linux")
     }
 
-    /// Has the workload carry out a command; gives the count it answers.
+    /// Has the workload carry out a command. Returns the count it answers.
     ///
     /// # Panics
     /// When it answers with an error or not at all.
@@ -224,7 +224,7 @@ impl TestGuest {
         self.answer(from, command)
     }
 
-    /// Sends a command to the workload; gives where its answer will be in the port's log.
+    /// Sends a command to the workload. Returns where its answer will be in the port's log.
     ///
     /// # Panics
     /// When the guest does not read.
@@ -236,14 +236,14 @@ impl TestGuest {
         from
     }
 
-    /// Whether the port's log has nothing behind `from`.
+    /// Whether the port's log has nothing after `from`.
     ///
     #[must_use]
     pub fn is_silent(&self, from: u64) -> bool {
         self.workload_port().log().read(from).bytes.is_empty()
     }
 
-    /// Waits for the answer to a command sent when the port's log ended at `from`; gives its count.
+    /// Waits for the answer to a command sent when the port's log ended at `from`. Returns its count.
     ///
     /// # Panics
     /// As [`Self::work`].
@@ -253,7 +253,7 @@ impl TestGuest {
         count.unwrap_or_else(|| panic!("`{command}` gave `{line}`; console:\n{}", self.console()))
     }
 
-    /// As [`Self::answer`], for a command that may fail: gives the answer as it is.
+    /// As [`Self::answer`], for a command that may fail. Returns the answer as it is.
     ///
     /// # Panics
     /// When there is none.
@@ -293,7 +293,7 @@ impl TestGuest {
         }
     }
 
-    /// What registering a line would say. Nothing is registered: the line is the first of a batch whose
+    /// Returns the error of registering a line. Nothing is registered: the line is the first of a batch whose
     /// last is always refused, and a batch is looked at whole before anything of it goes to the guest.
     ///
     /// # Errors
@@ -309,7 +309,7 @@ impl TestGuest {
         if refused.index == 0 { Err(refused.error) } else { Ok(()) }
     }
 
-    /// Registers probes, all or none, and gives how many.
+    /// Registers probes, all or none. Returns their number.
     ///
     /// # Panics
     /// When one is refused.
@@ -320,10 +320,10 @@ impl TestGuest {
         count
     }
 
-    /// A probe's books, which must balance.
+    /// Reads a probe's counters, which must add up.
     ///
     /// # Panics
-    /// When there is none of that name, or its books do not balance.
+    /// When there is none of that name, or its counters do not add up.
     #[must_use]
     pub fn status(&self, event: &str) -> ProbeStatus {
         let mut tries = 0;
@@ -334,7 +334,7 @@ impl TestGuest {
             }
             // A vCPU may be in the middle of a hit, which is counted before it is recorded.
             tries += 1;
-            assert!(tries < BALANCE_TRIES, "the books do not balance: {status:?}");
+            assert!(tries < BALANCE_TRIES, "the counters do not add up: {status:?}");
             std::thread::sleep(BALANCE_WAIT);
         }
     }

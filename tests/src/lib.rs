@@ -1,4 +1,4 @@
-//! What the end-to-end tests and benches share: a booted guest, restored for each test from one
+//! Shared by the end-to-end tests and benches: a booted guest, restored for each test from one
 //! snapshot, with a probe engine and the workload's port.
 //!
 //! The workload counts what it really did; every test compares the engine's counts with it.

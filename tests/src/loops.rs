@@ -41,18 +41,18 @@ pub fn call(function: Gva) -> Vec<u8> {
     [&[0x48, 0xc7, 0xc0][..], &low, &[0xff, 0xd0]].concat()
 }
 
-/// What the parked vCPU is to do.
+/// The next command of the parked vCPU.
 #[derive(Clone, Copy)]
 struct LoopRequest {
     start: Gva,
     turns: u64,
 }
 
-/// Between whoever asks and the vCPU's thread.
+/// Shared by the caller and the vCPU's thread.
 struct ParkedVcpu<T> {
     request: Mutex<Option<LoopRequest>>,
     changed: Condvar,
-    /// What was observed when the running loop began.
+    /// The observation when the running loop began.
     begun: Mutex<Option<T>>,
     results: Sender<(T, T)>,
 }
@@ -166,7 +166,7 @@ impl<T: Send + 'static> Loops<T> {
         self.guest.engine.register_kprobe(probe).unwrap_or_else(|e| panic!("body {index}: {e}"));
     }
 
-    /// Runs a loop `turns` times (at least once); gives what was observed before and after.
+    /// Runs a loop `turns` times (at least once). Returns the observations before and after.
     ///
     /// # Panics
     /// When the guest does not come to its end.

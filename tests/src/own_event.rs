@@ -6,7 +6,7 @@ use exoprobe_vmm::{Gpa, Gva, Vm};
 
 use crate::{TestGuest, host};
 
-/// What `guest/build.sh kprobe-events` makes.
+/// The kernel that `guest/build.sh kprobe-events` builds.
 const KERNEL: &str = "kprobe-events/vmlinux";
 /// `jmp rel32`: the event is jump-optimized.
 const JMP: u8 = 0xe9;

@@ -19,7 +19,7 @@ fn text_start() -> Gva {
 
 impl TestGuest {
     /// Puts a probe `NAME_OFFSET` on each instruction of a function that takes one, where the kernel has
-    /// that function; gives their names (a dot in the function's becomes `_`) and places.
+    /// that function. Returns their names (a dot in the function's becomes `_`) and places.
     ///
     /// # Panics
     /// When the name is the guest's symbols' and no function's.

@@ -9,7 +9,7 @@ use exoprobe_vmm::{BootFiles, Vm, VmConfig};
 
 use crate::{TestGuest, guest_file, host};
 
-/// What `guest/build.sh tiny-6.12` makes.
+/// The files that `guest/build.sh tiny-6.12` builds.
 const LINUX_6_12: &str = "tiny-6.12";
 /// Enough for its bzImage to unpack itself to anywhere KASLR may choose.
 const LINUX_6_12_MIB: u64 = 64;
@@ -96,7 +96,7 @@ impl TestKernel {
         vm
     }
 
-    /// A guest as it was right after boot, of which nobody gave a file: its memory tells its symbols.
+    /// A guest as it was right after boot, for which no file is given: its symbols come from its memory.
     ///
     /// # Panics
     /// When it cannot be restored.

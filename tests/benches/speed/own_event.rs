@@ -35,7 +35,7 @@ impl Caller {
         ended - begun
     }
 
-    /// What a hit takes: the least of the rounds with the event less that of those without.
+    /// Cost of a hit: the least of the rounds with the event less that of those without.
     fn per_hit(&self, set: impl Fn(bool)) -> f64 {
         let (mut plain, mut with) = (Duration::MAX, Duration::MAX);
         for _ in 0..ROUNDS {

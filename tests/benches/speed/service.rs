@@ -1,4 +1,4 @@
-//! What users wait for: requests with a thousand probes; and what the service costs beside its guest.
+//! Latency of requests with a thousand probes, and the service's cost beside its guest.
 
 use std::time::Instant;
 

@@ -96,14 +96,14 @@ fn measure_types(name: &str, vmlinux: &Path) {
 fn each(table: &SymbolTable, count: usize, look: impl Fn(&SymbolTable, usize)) -> f64 {
     const STRIDE: usize = 7919;
     let begun = Instant::now();
-    // Not one behind the other, as nobody asks.
+    // Not in ascending order, which is not how users ask.
     (0..count).for_each(|i| look(table, i * STRIDE % count));
     #[expect(clippy::cast_precision_loss, reason = "some 100,000")]
     let count = count as f64;
     begun.elapsed().as_secs_f64() * 1e9 / count
 }
 
-/// Who a task is, by the longest way: a walk of four levels for each of its fields.
+/// Reads a task's number and name by the longest way: a walk of four levels for each of its fields.
 fn measure_task() {
     const LOOKS: u32 = 100_000;
     let mut bytes = vec![0; 0x5000];

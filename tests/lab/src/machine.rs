@@ -15,9 +15,9 @@ pub(crate) struct Machine {
     ips: u32,
     /// RAM in MiB.
     memory: u32,
-    /// What its Linux needs to be told, besides [`CMDLINE`].
+    /// Words on its Linux's command line, besides [`CMDLINE`].
     cmdline: &'static str,
-    /// What tests cannot have there, for `exoprobe_tests::harness`: `need=reason;...`.
+    /// Needs of tests that it lacks, for `exoprobe_tests::harness`: `need=reason;...`.
     pub(crate) lacks: &'static str,
 }
 
@@ -40,7 +40,7 @@ pub(crate) const INTEL_SMP: Machine = Machine { cpus: 2, cmdline: "idle=halt", l
 /// As [`INTEL`], with room for a distribution's kernel.
 pub(crate) const INTEL_LARGE: Machine = Machine { memory: 1536, ..INTEL };
 
-/// SVM with nested paging: the one AMD CPU of Bochs 2.7 on which kvm_amd loads, once told not to use
+/// SVM with nested paging: the one AMD CPU of Bochs 2.7 on which kvm_amd loads, with an option not to use
 /// what Bochs has not.
 pub(crate) const AMD: Machine = Machine {
     kvm: "kvm_amd",
@@ -60,7 +60,7 @@ const IPS: u32 = 500_000_000;
 /// For [`Machine::counting`].
 const COUNTING_IPS: u32 = 50_000_000;
 
-/// What the lab's Linux is always told: a panic ends the run, by a triple fault.
+/// Command line of the lab's Linux: a panic ends the run, by a triple fault.
 pub(crate) const CMDLINE: &str = "console=ttyS0 quiet panic=-1 reboot=t mitigations=off nokaslr";
 
 impl Machine {

@@ -52,7 +52,7 @@ enum Command {
 
 #[derive(clap::Args)]
 struct RunArgs {
-    /// What to run
+    /// Steps to run
     #[arg(required = true)]
     plans: Vec<Plan>,
     /// Run only this one of the plans' machines, as intel-counts

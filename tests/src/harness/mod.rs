@@ -1,5 +1,5 @@
 //! Runs the suites wherever the test program is: what a place cannot do is skipped by name, with the
-//! reason, and a report tells another program what ran.
+//! reason, and a report lists the tests that ran for another program.
 //!
 //! The command line is libtest's, through libtest-mimic.
 
@@ -26,10 +26,10 @@ pub const REPORT_ENV: &str = "EXOPROBE_TEST_REPORT";
 /// Set to 1, has [`BEGIN`] and the name written to standard error as each test begins, so that a hang
 /// has a name.
 pub const PROGRESS_ENV: &str = "EXOPROBE_TEST_PROGRESS";
-/// What stands before the name of a test that begins.
+/// Prefix of the name of a test that begins.
 pub const BEGIN: &str = "begin ";
 
-/// Runs the cases that the command line asks for; gives what `main` returns.
+/// Runs the cases that the command line selects. Returns the exit code of `main`.
 #[must_use]
 pub fn run(suites: &[&[Case]]) -> ExitCode {
     let args = Arguments::from_args();

@@ -1,4 +1,4 @@
-//! What a case needs of the place it runs in.
+//! Needs of a case in the place it runs in.
 
 use std::fs::{File, Metadata};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -92,7 +92,7 @@ const NAMES: [(Need, &str); 16] = [
     (Need::Shell, "shell"),
 ];
 
-/// A text of [`LACKS_ENV`] that nobody can follow.
+/// A malformed text of [`LACKS_ENV`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{LACKS_ENV}: `{0}` is not NEED=REASON with a need that tests have")]
 pub(super) struct LacksError(String);
@@ -109,7 +109,7 @@ pub(super) fn parse_lacks(text: &str) -> Result<Vec<(Need, String)>, LacksError>
 }
 
 impl Need {
-    /// What this place lacks of it; `None` when nothing. Looked at once a process.
+    /// The lack of it in this place; `None` if it is there. Checked once a process.
     #[must_use]
     pub fn lack(self) -> Option<Lack> {
         static FOUND: [OnceLock<Option<Lack>>; NAMES.len()] =
@@ -128,7 +128,7 @@ impl Need {
             // Its owner is the effective user.
             Self::Root => require(metadata("/proc/self")?.uid() == 0, "not run by root"),
             Self::Loopback => loopback_connects(),
-            // KVM has these, and here is time, so that their absence can only be told.
+            // KVM has these, and here is time, so that their absence can only be declared.
             Self::Smp
             | Self::Repeat
             | Self::ContendedLocks

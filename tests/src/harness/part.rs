@@ -13,7 +13,7 @@ pub(super) struct Part {
     of: NonZero<usize>,
 }
 
-/// A text of [`PART_ENV`] that nobody can follow.
+/// A malformed text of [`PART_ENV`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{PART_ENV}: `{0}` is not PART/PARTS, as 1/2")]
 pub(super) struct PartError(String);

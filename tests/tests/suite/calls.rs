@@ -181,7 +181,7 @@ fn an_entry_handler_is_asked_about_calls_that_are_followed_alone(vcpus: u8) {
     }
 }
 
-/// Whoever enters has returned, is still inside, or has died there.
+/// Each task that enters has returned, is still inside, or has died there.
 fn functions_that_switch_tasks_can_be_followed(vcpus: u8) {
     const BALANCED: [&str; 5] =
         ["schedule", "schedule_idle", "__switch_to", "do_idle", "schedule_tail"];
@@ -247,7 +247,7 @@ fn calls_under_way_outlive_their_probe_unseen(vcpus: u8) {
     }
 }
 
-/// A closure's captures tell when its probe has gone.
+/// A closure's captures show when its probe has gone.
 fn a_probe_is_dropped_with_its_last_call(vcpus: u8) {
     for mode in MODES {
         let guest = TestGuest::restored(vcpus);

@@ -7,7 +7,7 @@ use exoprobe_tests::{PATIENCE, Running, Service, cases, exoprobe};
 use serde_json::Value;
 
 pub(crate) const CASES: &[Case] = cases![
-    hist_counts_each_call_by_what_it_was_given(vcpus),
+    hist_counts_each_call_by_its_arguments(vcpus),
     hist_of_latency_and_of_text_has_each_call,
     stacks_fold_each_call_into_its_callers,
     the_probe_goes_in_every_way_of_ending,
@@ -38,7 +38,7 @@ fn end(service: &Service, running: Running) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-fn hist_counts_each_call_by_what_it_was_given(vcpus: u8) {
+fn hist_counts_each_call_by_its_arguments(vcpus: u8) {
     let service = Service::restored(vcpus);
     let hist = begin(&service, &["--json", "hist", "ksys_write if n == 1", "n=%dx:u64"]);
     let answer = match vcpus {

@@ -72,8 +72,8 @@ fn each_step_is_one_instruction_of_the_guest_also_where_probes_move_rip() {
     assert_eq!(per_turn(&loops, 0), ExitCounts { breakpoint: 2, ..steps(1 + TURN_INSNS) });
 
     vm.single_step(0, false).unwrap();
-    let nobody = vm.single_step(1, true);
-    assert!(matches!(nobody, Err(StepError::Vcpu(VcpuError::NoSuchVcpu(1)))), "{nobody:?}");
+    let absent = vm.single_step(1, true);
+    assert!(matches!(absent, Err(StepError::Vcpu(VcpuError::NoSuchVcpu(1)))), "{absent:?}");
     assert_eq!(per_turn(&loops, 0), ExitCounts { breakpoint: 2, ..ExitCounts::default() });
 }
 

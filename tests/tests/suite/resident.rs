@@ -1,4 +1,4 @@
-//! What the service costs its host, in bytes of memory (docs/limits.md).
+//! The service's use of host memory, in bytes (docs/limits.md).
 
 use std::time::{Duration, Instant};
 
