@@ -170,7 +170,7 @@ async fn answer(api: TracefsApi, path: String) -> Result<Response, Problem> {
 /// The file `trace`, part by part: all of it could be many times the store's memory.
 fn trace(tracer: Arc<Tracer>, header: String, reader: TraceReader) -> Response {
     let parts = stream::unfold((tracer, reader), |(tracer, mut reader)| async move {
-        let part = reader.next_part(tracer.engine().events())?;
+        let part = tracer.engine().events().next_part(&mut reader)?;
         Some((Ok::<_, Infallible>(Bytes::from(part)), (tracer, reader)))
     });
     let all = stream::iter([Ok(Bytes::from(header))]).chain(parts);
