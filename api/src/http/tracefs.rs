@@ -16,9 +16,10 @@ use serde::Serialize;
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
+use super::answers::{NeedsGuest, NoRoom, NoSuchAccess, NotFound, Problems, Refused};
+use super::extract::blocking;
 use super::extract::{Path, PresentBody};
 use super::problem::Problem;
-use super::{NeedsGuest, NoRoom, NoSuchAccess, NotFound, Problems, Refused, blocking};
 use crate::service::Closing;
 
 const TEXT: &str = "text/plain; charset=utf-8";

@@ -13,7 +13,7 @@ use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
 use exoprobe_vmm::{Gpa, Gva};
 use object::{Object, ObjectSection, ObjectSegment};
 
-use crate::{figure, least};
+use crate::figure::{figure, least};
 
 const ROUNDS: usize = 10;
 /// Of page tables, below where kernels are loaded.
