@@ -20,7 +20,7 @@ use std::path::PathBuf;
 
 pub use http::openapi_json;
 
-/// Where the service listens, and clients look for it, unless told otherwise:
+/// Where the service listens, and clients look for it, by default:
 /// `$XDG_RUNTIME_DIR/exoprobe.sock`, or `/tmp/exoprobe-UID.sock` without that variable.
 #[must_use]
 pub fn default_socket() -> PathBuf {

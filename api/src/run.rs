@@ -1,4 +1,4 @@
-//! `exoprobe run`: boots a guest, or restores one, and serves the API until told to end.
+//! `exoprobe run`: boots a guest, or restores one, and serves the API until a signal.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use crate::token_file::{self, TokenFileError};
 
 /// The token of TCP clients, when no file holds it.
 const TOKEN_ENV: &str = "EXOPROBE_TOKEN";
-/// Kernel command line unless told otherwise.
+/// Kernel command line by default.
 const DEFAULT_CMDLINE: &str = "console=ttyS0 quiet";
 /// Largest `--events-memory` and `--memory-limit`.
 const LIMIT_MIB_MAX: u64 = 1 << 16;
@@ -32,7 +32,7 @@ const LIMIT_MIB_MAX: u64 = 1 << 16;
 const STOP_POLL: Duration = Duration::from_millis(250);
 /// Messages about stops of the guest, which boots again.
 const STOPPED: &str = "the guest stopped, and boots again";
-/// What blocking calls may take to finish at the end.
+/// Longest wait at the end for blocking calls.
 const LAST_CALLS: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "Examples:
@@ -307,7 +307,7 @@ async fn follow_guest(service: &Service, args: &RunArgs) -> Result<(), RunError>
     }
 }
 
-/// Waits for the guest to stop in a boot behind `told`; gives which, and why. `None` when the service
+/// Waits for the guest to stop in a boot after `told`. Returns which, and why. `None` when the service
 /// ends.
 fn next_stop(vm: &Vm, closing: &Closing, told: u64) -> Option<(u64, StopRecord)> {
     while !closing.is_closed() {
@@ -318,7 +318,7 @@ fn next_stop(vm: &Vm, closing: &Closing, told: u64) -> Option<(u64, StopRecord)>
     None
 }
 
-/// What asks a program to end.
+/// Signals that ask a program to end.
 pub(crate) struct Signals([Signal; 3]);
 
 impl Signals {

@@ -120,7 +120,7 @@ fn links(folder: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
     Ok(found)
 }
 
-/// The sockets of this user's services, live or left behind, and `default` if it is there.
+/// The sockets of this user's services, live or stale, and `default` if it is there.
 ///
 /// # Errors
 /// [`RuntimeFolderError`].

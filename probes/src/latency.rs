@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// Powers of two of nanoseconds that are told apart.
+/// Number of buckets, each a power of two of nanoseconds.
 const BUCKETS: usize = u64::BITS as usize;
 
 /// How long calls took, by powers of two of nanoseconds.

@@ -8,7 +8,7 @@ use crate::fault::field_fault;
 use crate::log::ErrorLog;
 use crate::node::EventFile;
 
-/// What the file says where there is no filter.
+/// Text of the file without a filter.
 const NONE: &str = "none\n";
 /// Whose faults those of filters are, in error_log.
 const PART: &str = "event filter parse error";

@@ -44,7 +44,7 @@ pub(crate) fn text(name: &str, id: u32, kind: ProbeKind, fields: &[EventField]) 
     format!("name: {name}\nID: {id}\nformat:\n{}\nprint fmt: \"{formats}\"{records}\n", layout.text)
 }
 
-/// Fields, one behind the other.
+/// Fields, in order.
 #[derive(Default)]
 struct Layout {
     text: String,

@@ -7,6 +7,7 @@ mod event;
 mod fault;
 mod files;
 mod format;
+mod lines;
 mod log;
 mod node;
 mod trigger;

@@ -8,7 +8,7 @@ use crate::error::TracerError;
 use crate::fault::field_fault;
 use crate::log::ErrorLog;
 
-/// What the file `trigger` says where there are none.
+/// Text of the file `trigger` without triggers.
 const NONE: &str = "# Available triggers:\n# traceon traceoff snapshot stacktrace hist\n";
 
 /// The text of the file `trigger`.

@@ -275,7 +275,7 @@ async fn list(client: &Client) -> Result<Vec<Value>, ClientError> {
     Ok(serde_json::from_slice(&client.get(&ApiPath::new(&["probes"])).await?)?)
 }
 
-/// What a probe waits for, if it does.
+/// Reason that a probe is pending, if it is.
 fn pending_reason(probe: &Value) -> Option<String> {
     let reason = probe["reason"].as_str().unwrap_or_default();
     (probe["state"] == PENDING).then(|| reason.to_owned())

@@ -133,7 +133,7 @@ pub(super) async fn collect(
     args: &CollectArgs,
     wanted: impl Fn(&[String]) -> Wanted,
 ) -> Result<Collected, CliError> {
-    // Before the probe: none may be left behind.
+    // Before the probe: none may remain.
     let (mut signals, mut impatient) = (Signals::new()?, Signals::new()?);
     let probe = Temporary::new(context.client, context.json);
     let work = async {

@@ -25,7 +25,7 @@ pub(super) struct Connection {
         help_heading = "Client options"
     )]
     socket: Option<PathBuf>,
-    /// Service behind a TCP port
+    /// Service after a TCP port
     #[arg(long, global = true, value_name = "http://HOST:PORT", help_heading = "Client options")]
     url: Option<String>,
     /// File of mode 0600 with the bearer token that TCP needs [env: EXOPROBE_TOKEN, the token itself]

@@ -100,7 +100,7 @@ impl ActionArgs {
         Ok(json)
     }
 
-    /// What to send for `lines`.
+    /// Requests for `lines`.
     pub(super) fn payload(&self, lines: &[Line]) -> Result<Payload, CliError> {
         if self.is_empty() {
             let text = lines.iter().map(|line| format!("{}\n", line.text)).collect();

@@ -33,7 +33,7 @@ pub(super) fn event_text(event: &EventRecord, caller: Option<&str>, palette: &Pa
     text
 }
 
-/// What takes the place of events that this reader was too slow for.
+/// Line in place of events that this reader was too slow for.
 pub(super) fn lost_text(lost: u64, palette: &Palette) -> String {
     let style = palette.lost;
     format!("{style}-- lost {lost} events --{style:#}")
@@ -81,7 +81,7 @@ fn argument(value: &Value, palette: &Palette) -> String {
     }
 }
 
-/// What stands for a value that could not be read.
+/// Text of a value that could not be read.
 pub(super) fn is_fault(text: &str) -> bool {
     text == "(fault)"
 }

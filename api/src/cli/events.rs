@@ -147,7 +147,7 @@ async fn print(
     Ok(())
 }
 
-/// Prints an event as it came; what was lost is told beside them, for programs read events.
+/// Prints an event as it came; lost ones are reported on standard error, for programs read events.
 fn print_json(
     context: &mut Context<'_>,
     item: &EventItem,

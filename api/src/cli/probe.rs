@@ -186,7 +186,7 @@ async fn set_enabled(
 }
 
 async fn remove(context: &mut Context<'_>, names: &[ProbeName]) -> Result<(), CliError> {
-    /// What the service tells of each name.
+    /// The service's result for each name.
     #[derive(Deserialize)]
     struct Told {
         addr: Option<String>,

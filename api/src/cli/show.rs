@@ -9,7 +9,7 @@ use super::error::CliError;
 use super::format::{Column, printable, table};
 use crate::client::ClientError;
 
-/// What a table shows of what is not known.
+/// Text of an unknown value in a table.
 const UNKNOWN: &str = "-";
 /// The state of a probe whose text is waited for.
 pub(super) const PENDING: &str = "pending";

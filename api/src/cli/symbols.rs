@@ -27,7 +27,7 @@ pub(super) struct SymbolsArgs {
     /// FILE:LINE of the source: the functions that have code of it
     #[arg(value_name = "NAME", required_unless_present = "at")]
     name: Option<String>,
-    /// Instead: the function that has this address, and its source line where a file tells it
+    /// Instead: the function that has this address, and its source line where a file has it
     #[arg(long, value_name = "ADDR", conflicts_with = "name")]
     at: Option<String>,
     /// Most symbols to print, 10000 at most

@@ -1,4 +1,4 @@
-//! What a user types at a terminal.
+//! Input typed at a terminal.
 
 use std::io::{ErrorKind, IsTerminal, Read, stdin};
 use std::mem::MaybeUninit;

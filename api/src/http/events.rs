@@ -101,7 +101,7 @@ impl EventsQuery {
 /// got to them, a line or an event `lost` says how many.
 #[utoipa::path(get, path = "/v1/events", tag = "events",
     params(EventsQuery, ("Last-Event-ID" = Option<u64>, Header,
-        description = "Resume server-sent events behind this sequence number")),
+        description = "Resume server-sent events after this sequence number")),
     responses((status = 200,
         description = "NDJSON: each line is an `EventLine`. Server-sent events: each has the fields of a \
             `ServerSentEvent`, and lines that begin with a colon are comments. The schemas are those of one line, and \
@@ -141,7 +141,7 @@ pub(crate) async fn events(
 
 /// Forget all events, those in the tracer's `trace` too.
 ///
-/// Sequence numbers go on. Readers are not told that they lost these.
+/// Sequence numbers go on. Readers do not see these as lost.
 #[utoipa::path(delete, path = "/v1/events", tag = "events", operation_id = "clear_events",
     responses((status = 204, description = "Forgotten"), Problems))]
 pub(crate) async fn clear(State(api): State<EventsApi>) -> Result<StatusCode, Problem> {
@@ -231,7 +231,7 @@ struct Follower {
     engine: Arc<Engine>,
     latest: watch::Receiver<u64>,
     closing: Closing,
-    /// Where to go on; `None` before the first page of a reader who did not say.
+    /// Where to go on; `None` before the first page of a reader without `from`.
     from: Option<u64>,
     /// Events it still wants; `None` is any number.
     left: Option<usize>,

@@ -1,4 +1,4 @@
-//! What the kernel has in its kprobes folder of debugfs: list, enabled, blacklist (kprobes.rst, "The
+//! Files of the kernel's kprobes folder of debugfs: list, enabled, blacklist (kprobes.rst, "The
 //! kprobes debugfs interface").
 
 use std::sync::Arc;

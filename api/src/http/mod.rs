@@ -74,7 +74,7 @@ fn engine_routes(code: CodeApi, tracer: Arc<Tracer>, closing: &Closing) -> Route
         .route("/v1/openapi.json", get(openapi_document))
 }
 
-/// What no route decides by itself.
+/// Adds what all routes share: fallbacks and the limit of bodies.
 fn finish(routes: Router) -> Router {
     routes
         .fallback(no_route)

@@ -27,7 +27,7 @@ pub struct Problem(Box<ProblemDocument>);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub struct ProblemDocument {
-    /// Always `about:blank`: `code` tells problems apart.
+    /// Always `about:blank`: `code` identifies the problem.
     #[serde(rename = "type")]
     #[schema(value_type = String, example = "about:blank")]
     pub kind: &'static str,
@@ -37,7 +37,7 @@ pub struct ProblemDocument {
     /// The HTTP status.
     #[schema(example = 404)]
     pub status: u16,
-    /// What is wrong and, where it is known, what to do.
+    /// The fault and, where known, its remedy.
     pub detail: String,
     /// Name of the errno that the kernel gives for the same fault. Stable.
     #[schema(value_type = String, example = "ENOENT")]

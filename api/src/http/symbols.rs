@@ -20,7 +20,7 @@ use super::wire::{Address, AddressText, SourceLine, Symbol};
 
 /// Header of how many there are, of which `limit` may leave some out.
 const TOTAL: HeaderName = HeaderName::from_static("exoprobe-total");
-/// What is given unless the client says.
+/// Default of `limit`.
 pub(super) const DEFAULT_LIMIT: usize = 100;
 /// Most of one answer: it is made in memory.
 pub(super) const MAX_LIMIT: usize = 10_000;
@@ -47,8 +47,8 @@ pub(crate) struct SymbolsQuery {
 
 /// Symbols of the guest's kernel, by name or by address.
 ///
-/// Where the kernel has them (KASLR). Without `--symbols`, and with a kernel file that tells none, they are the
-/// kernel's own, read from its memory: 503 until it runs. In order of their names, modules' behind the kernel's
+/// Where the kernel has them (KASLR). Without `--symbols`, and with a kernel file that has none, they are the
+/// kernel's own, read from its memory: 503 until it runs. In order of their names, modules' after the kernel's
 /// (`MODULE:NAME` are that module's only); a name may have several addresses. A plain name that nothing has is 404, with
 /// names like it (`near`). By address also where the source has it (`source`), from the DWARF of the symbols' file or of
 /// `--debug-info`. By source line a symbol for each copy of its code, inlined or not, in the order of their addresses:

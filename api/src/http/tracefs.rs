@@ -40,7 +40,7 @@ pub(crate) fn routes(api: TracefsApi) -> Router {
         .with_state(api)
 }
 
-/// What a folder has.
+/// Entries of a folder.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TracefsFolder)]
 pub(crate) struct Folder {
@@ -171,7 +171,7 @@ async fn answer(api: TracefsApi, path: String) -> Result<Response, Problem> {
 /// The file `trace`, part by part: all of it could be many times the store's memory.
 fn trace(tracer: Arc<Tracer>, header: String, reader: TraceReader) -> Response {
     let parts = stream::unfold((tracer, reader), |(tracer, mut reader)| async move {
-        let part = tracer.engine().events().next_part(&mut reader)?;
+        let part = tracer.next_lines(&mut reader)?;
         Some((Ok::<_, Infallible>(Bytes::from(part)), (tracer, reader)))
     });
     let all = stream::iter([Ok(Bytes::from(header))]).chain(parts);

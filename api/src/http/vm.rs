@@ -29,7 +29,7 @@ const OCTETS: &str = "application/octet-stream";
 /// Header of the offset to go on reading a serial port from.
 const NEXT_OFFSET: &str = "exoprobe-next-offset";
 
-/// What these routes work on.
+/// State that these routes share.
 #[derive(Clone)]
 pub(crate) struct VmApi {
     pub(crate) vm: Arc<Vm>,
@@ -214,7 +214,7 @@ pub(crate) struct SerialQuery {
     follow: bool,
 }
 
-/// What the guest wrote to a serial port: 0 is its console, 1 its workload's port.
+/// Returns the output of a serial port: 0 is the console, 1 the workload's port.
 #[utoipa::path(get, path = "/v1/vm/serial/{port}", tag = "vm", operation_id = "serial_output",
     params(("port" = u64, Path, description = "0 or 1"), SerialQuery),
     responses((status = 200, body = Vec<u8>, content_type = OCTETS,

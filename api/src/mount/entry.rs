@@ -2,7 +2,7 @@
 
 use fuser::FileType;
 
-/// What a folder says of one thing in it.
+/// One entry of a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) name: String,

@@ -1,4 +1,4 @@
-//! What the kernel asks for, answered from the service.
+//! The kernel's requests, answered from the service.
 
 use std::ffi::OsStr;
 use std::io;
@@ -65,7 +65,7 @@ impl TraceFs {
 
 /// Waits for the end of the mount.
 async fn closed(mut closing: watch::Receiver<bool>) {
-    // An error means that nobody is left to say so.
+    // An error means that no receiver is left.
     let _ = closing.wait_for(|closing| *closing).await;
 }
 

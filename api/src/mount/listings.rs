@@ -1,4 +1,4 @@
-//! What folders were like a moment ago: the kernel asks for each part of a path each time, and what a file is, its
+//! Recent listings of folders: the kernel asks for each part of a path each time, and what a file is, its
 //! folder tells.
 
 use std::collections::HashMap;
@@ -53,7 +53,7 @@ impl Listings {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was in a folder a moment ago; `None` also where it has to be asked.
+    /// Finds a recent entry of a folder; `None` also where the service must be asked.
     pub(super) fn get(&self, folder: &TracePath, name: &str) -> Option<Entry> {
         let known = self.known();
         let listing = known.folders.get(folder)?;
@@ -71,7 +71,7 @@ impl Listings {
         if known.changes != asked.changes {
             return;
         }
-        // What nobody looks at any more does not stay.
+        // Listings that are not used any more are dropped.
         if known.swept.elapsed() >= self.keep {
             known.folders.retain(|_, listing| listing.asked.elapsed() < self.keep);
             known.swept = Instant::now();

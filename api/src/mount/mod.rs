@@ -1,6 +1,6 @@
 //! A service's tracefs as files of this host, by FUSE.
 //!
-//! The files are those of `/v1/tracefs`, which folders tell of; none of them is known here by name
+//! The files are those of `/v1/tracefs`, which folders list; none of them is known here by name
 //! but `trace_pipe`, which has no end. Nothing is kept but what folders were like a moment ago, for
 //! the parts of paths: each listing of a folder, each reading of a file and each write is a request
 //! of its own.
@@ -41,7 +41,7 @@ use tree::Tree;
 
 /// HTTP status of what is not there.
 const NOT_FOUND: u16 = 404;
-/// How long those who use a mount have to let go of it at its end.
+/// Time for programs that use a mount to let go of it at its end.
 const LETTING_GO: Duration = Duration::from_secs(1);
 /// Between two tries to unmount.
 const TRY: Duration = Duration::from_millis(50);
@@ -67,7 +67,7 @@ pub(crate) enum Unmounted {
 }
 
 impl Mounted {
-    /// Mounts the service of `client` on an empty folder. `notice` is told what else was done.
+    /// Mounts the service of `client` on an empty folder. `notice` reports what else was done.
     /// Needs tokio's runtime, which answers from then on.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl Mounted {
         &self.point
     }
 
-    /// Waits until somebody else has unmounted it.
+    /// Waits until another process has unmounted it.
     pub(crate) async fn ended(&mut self) {
         // An error means that the session is gone, too.
         let _ = self.ended.wait_for(|ended| *ended).await;

@@ -21,7 +21,7 @@ use crate::http::Peer;
 pub(crate) const HEADER_MAX: usize = 16 << 10;
 /// Largest buffer of a connection, for each direction, in bytes.
 const BUFFER_MAX: usize = 64 << 10;
-/// What a head may take to come, from the connection's begin or from the end of the last answer.
+/// Longest time in which a head must arrive, from the connection's begin or from the end of the last answer.
 const HEADER_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Limits of a listener's connections.
@@ -29,7 +29,7 @@ const HEADER_DEADLINE: Duration = Duration::from_secs(30);
 pub(super) struct ConnectionLimits {
     /// Most at a time. More wait, unaccepted, in the socket's queue.
     pub(super) connections: usize,
-    /// What a request's head may take to come. So it is also how long a connection may be idle.
+    /// Longest time in which a request's head must arrive, and so the longest idle time of a connection.
     pub(super) header: Duration,
 }
 

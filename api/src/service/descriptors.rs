@@ -42,7 +42,7 @@ fn descriptors() -> nix::Result<u64> {
     Ok(wanted)
 }
 
-/// The unix socket has twice the share of TCP: clients of TCP, who may have no token, never take the
+/// The unix socket has twice the share of TCP: clients of TCP, with a token or without, never take the
 /// descriptors of its clients.
 fn divide(limit: u64) -> Connections {
     let limit = limit.min(WANTED);

@@ -45,7 +45,7 @@ pub enum Source {
     },
 }
 
-/// What a service is made of.
+/// Configuration of a service.
 #[derive(Clone, Debug)]
 pub struct ServiceConfig {
     /// The guest.
@@ -82,7 +82,7 @@ impl Service {
     /// Makes the guest and starts it. Waits for the host, so not to be called on an async thread.
     ///
     /// # Errors
-    /// [`StartError`]: nothing is left behind.
+    /// [`StartError`]: nothing remains.
     pub fn start(config: &ServiceConfig) -> Result<Self, StartError> {
         let host = Host::open(&config.kvm)?;
         let vm = match &config.source {

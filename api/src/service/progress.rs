@@ -1,4 +1,4 @@
-//! What `exoprobe run` tells its user on the terminal.
+//! Messages of `exoprobe run` on the terminal.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -110,7 +110,7 @@ fn last_line(console: &OutputLog) -> String {
 pub(crate) async fn console(service: &Service) {
     let console = Arc::clone(service.vm().serial(0).expect("a machine has port 0").log());
     let closing = service.closing();
-    // A thread of its own: whoever reads standard output may be slow.
+    // A thread of its own: the reader of standard output may be slow.
     let copy = tokio::task::spawn_blocking(move || {
         let mut offset = 0;
         loop {
@@ -120,7 +120,7 @@ pub(crate) async fn console(service: &Service) {
             offset = chunk.end();
             let mut stdout = std::io::stdout().lock();
             let written = stdout.write_all(&chunk.bytes).and_then(|()| stdout.flush());
-            // If nobody reads it any more, that is no reason to end the guest.
+            // A closed standard output does not end the guest.
             if closed || written.is_err() {
                 return;
             }

@@ -1,4 +1,4 @@
-//! What a hit does, as data: handlers for those who do not write Rust.
+//! Actions of a hit, as data: handlers without Rust.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +31,7 @@ pub enum Action {
         to: Fetch,
         /// Bytes: 1, 2, 4 or 8.
         size: u8,
-        /// What is written, in the guest's byte order.
+        /// The value, in the guest's byte order.
         #[serde(with = "hex_number")]
         value: u64,
     },

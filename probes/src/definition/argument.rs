@@ -10,7 +10,7 @@ pub(crate) struct Argument {
     pub(crate) name: String,
     /// Where it comes from: nothing that has to be looked up in the kernel's symbols or types, any more.
     pub(crate) fetch: Fetch,
-    /// What it is, or each of its elements.
+    /// Its type, or that of each element.
     pub(crate) kind: ValueType,
     /// Of an array: how many elements.
     pub(crate) count: Option<u8>,

@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ParseError {
-    /// What is wrong, and what would be right.
+    /// The fault, and its remedy.
     pub message: String,
     /// Column of the fault, from 0, in bytes.
     pub position: usize,

@@ -60,23 +60,23 @@ pub enum Fetch {
     /// `BODY:%pd`, `BODY:%pD`: the name of what the value is the address of; where it is is known once the kernel's types
     /// are.
     NameOf {
-        /// What it is.
+        /// Its type.
         what: Named,
-        /// What gives the address.
+        /// Source of the address.
         base: Box<Fetch>,
     },
     /// `+OFFS(BODY)`, `-OFFS(BODY)`: memory at the value of BODY plus or minus OFFS bytes.
     Deref {
         /// Bytes added to the inner value.
         offset: i64,
-        /// What gives the address.
+        /// Source of the address.
         base: Box<Fetch>,
         /// `+uOFFS(BODY)`: the memory is a user's; at the kernel's addresses there is none.
         user: bool,
     },
 }
 
-/// What has a name in the kernel's file systems.
+/// Objects of the kernel's file systems that have names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Named {
     /// `%pd`: a `struct dentry`.
@@ -153,7 +153,7 @@ impl Fetch {
         }
     }
 
-    /// What all the dereferences begin with.
+    /// The innermost value of all dereferences.
     #[must_use]
     pub fn innermost(&self) -> &Self {
         match self {
@@ -245,7 +245,7 @@ pub struct FetchArg {
     pub name: Option<String>,
     /// Where its value comes from.
     pub body: Fetch,
-    /// What it is; when the definition does not say, what the kernel's types say of a parameter, `string` of text, else
+    /// Its type; by default the type that the kernel's types give a parameter, `string` of text, else
     /// `x64`.
     pub kind: Option<ValueType>,
     /// How many there are, of an array.
@@ -275,7 +275,7 @@ impl FetchArg {
         each * self.count.map_or(1, usize::from)
     }
 
-    /// What follows the name.
+    /// Writes the part after the name.
     pub(super) fn fmt_value(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.body)?;
         if let Some(kind) = self.kind {

@@ -65,7 +65,7 @@ impl Comparison {
         }
     }
 
-    /// What it says of two numbers; with signs, where they have some.
+    /// Compares two numbers; as signed ones where they have signs.
     #[must_use]
     pub fn holds(self, value: u64, operand: u64, is_signed: bool) -> bool {
         let order = match is_signed {
@@ -84,7 +84,7 @@ impl Comparison {
     }
 }
 
-/// What a filter can look at.
+/// A field of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Field {
     /// An argument.
@@ -132,9 +132,9 @@ impl From<u64> for FieldValue {
 pub struct TextTest {
     /// It is a pattern: `~`, not `==`.
     pub glob: bool,
-    /// What does not match is wanted: `!=`, `!~`.
+    /// Inverts the match: `!=`, `!~`.
     pub not: bool,
-    /// What with.
+    /// The operand.
     pub text: String,
 }
 
@@ -172,7 +172,7 @@ pub enum FieldError {
     #[error("the filter's `{0}` is a number: compare it with one")]
     Number(String),
     /// It takes for an address what is none.
-    #[error("the filter's `{0}` is no address of 64 bits, behind which `.ustring` could be")]
+    #[error("the filter's `{0}` is no address of 64 bits, after which `.ustring` could be")]
     NoAddress(String),
     /// It compares what has several values.
     #[error("the filter's `{0}` is an array, which cannot be compared")]
@@ -233,7 +233,7 @@ pub enum Filter<F = String> {
 }
 
 impl<F> Filter<F> {
-    /// The same over other fields, which `find` gives; it is told whether the field is compared with text.
+    /// The same over other fields, found by `find`, which also learns whether the field is compared with text.
     ///
     /// # Errors
     /// The first that `find` gives.

@@ -13,7 +13,7 @@ use super::filter::{Comparison, Filter, GROUPS_MAX, TESTS_MAX, TextTest};
 use super::names::{USER_TEXT, is_event_name};
 use super::number::parse_signed;
 
-/// What a filter looks like, for who got one wrong.
+/// Syntax of a filter, for error messages.
 const FORM: &str =
     "write `NAME == 5` or `NAME ~ \"text*\"`, and `&&`, `||`, `!`, `( )` between such";
 /// Longest text of a comparison, in bytes (MAX_FILTER_STR_VAL).
@@ -219,7 +219,7 @@ impl<'a> Grammar<'_, 'a> {
             (Some(Kind::Comparison(comparison)), _) => self.number(field, comparison),
             _ => {
                 let message = format!(
-                    "behind `{field}` comes `==`, `!=`, `<`, `<=`, `>`, `>=`, `&`, `~` or `!~`"
+                    "after `{field}` comes `==`, `!=`, `<`, `<=`, `>`, `>=`, `&`, `~` or `!~`"
                 );
                 fail(position, "INVALID_OP", message)
             }

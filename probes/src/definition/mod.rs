@@ -1,4 +1,4 @@
-//! What a user says a probe is: JSON, or a line of kprobe_events' language.
+//! Definitions of probes: JSON, or a line of kprobe_events' language.
 
 mod action;
 mod argument;

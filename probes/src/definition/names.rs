@@ -21,13 +21,13 @@ pub const MAXACTIVE_MAX: u32 = 4096;
 /// Words of a kernel stack of 16 KiB: what `$stackN` can name.
 pub(crate) const STACK_WORDS: u16 = 2048;
 
-/// What a filter calls the number of the task that was current.
+/// Field of a filter: number of the current task.
 pub const PID_FIELD: &str = "common_pid";
 
-/// What a filter calls its name.
+/// Field of a filter: name of the current task.
 pub const COMM_FIELD: &str = "comm";
 
-/// What it calls the number of the vCPU.
+/// Field of a filter: number of the vCPU.
 pub const CPU_FIELD: &str = "CPU";
 
 /// Behind an address in a filter: the user's text there.

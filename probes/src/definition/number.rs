@@ -1,6 +1,6 @@
 //! Numbers as definitions write them.
 
-/// A number without a sign: hexadecimal behind 0x, octal behind another 0, else decimal.
+/// A number without a sign: hexadecimal after 0x, octal after another 0, else decimal.
 pub(crate) fn parse_number(text: &str) -> Option<u64> {
     let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(hex) => (hex, 16),

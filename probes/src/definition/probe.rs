@@ -90,7 +90,7 @@ pub struct ProbeDefinition {
     /// Values to record with each hit.
     #[serde(default)]
     pub args: Vec<FetchArg>,
-    /// What a hit does, in order; [`Action::Record`] alone when empty.
+    /// Actions of a hit, in order; [`Action::Record`] alone when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<Action>,
     /// Which hits count: of the others nothing comes, neither events nor what other actions do. Its fields are

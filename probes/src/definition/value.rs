@@ -83,7 +83,7 @@ impl Bits {
     }
 }
 
-/// What a recorded value is, and how it is shown.
+/// Type of a recorded value, and its form as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ValueType {
     /// `u8` to `u64`: a number.

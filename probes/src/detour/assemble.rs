@@ -29,7 +29,7 @@ pub struct Detour {
 
 impl Detour {
     /// Assembles the code for `at`: what happens when something is full, the blocks, the instructions of
-    /// `region`, and a jmp to behind it.
+    /// `region`, and a jmp to after it.
     ///
     /// # Errors
     /// [`DetourError`].
@@ -62,7 +62,7 @@ impl Detour {
     }
 
     /// Assembles the code for `at` that the calls of a pool return to: one block, which gives the instance back,
-    /// and behind it the stubs of all instances, [`STUB_LEN`] bytes each. [`Self::doorbell`] has the registers
+    /// and after it the stubs of all instances, [`STUB_LEN`] bytes each. [`Self::doorbell`] has the registers
     /// as at the return, but for the instance's address, which is on the stack besides.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ use crate::definition::{Register, Segment};
 
 /// Bytes of a register on the stack.
 const SAVED: i32 = 8;
-/// Where each is, behind what was loaded.
+/// Where each is, after what was loaded.
 const FLAGS: i32 = 0;
 const DX: i32 = 1;
 const CX: i32 = 2;
@@ -67,7 +67,7 @@ fn read_tsc(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.or(rax, rdx)
 }
 
-/// What is on the stack while a detour runs.
+/// Stack layout of a running detour.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Frame {
     /// [`SCRATCH`] is saved.
@@ -101,7 +101,7 @@ pub(super) struct Code {
     at: Gva,
     frame: Frame,
     doorbell: CodeLabel,
-    /// The displaced instructions, behind all else.
+    /// The displaced instructions, after all else.
     pub(super) displaced: CodeLabel,
     /// The doorbell's int3, once there is one.
     pub(super) int3: Option<CodeLabel>,
@@ -142,7 +142,7 @@ impl Code {
         Ok(())
     }
 
-    /// The doorbell. An int3 that nobody answers any more (in a guest from a snapshot) is passed over: what follows goes on
+    /// The doorbell. An int3 without an engine any more (in a guest from a snapshot) is passed over: what follows goes on
     /// without a hit.
     pub(super) fn ring(&mut self) -> Result<(), IcedError> {
         let (mut doorbell, mut int3) = (self.doorbell, self.a.create_label());
@@ -481,6 +481,6 @@ pub(super) struct Labels {
     pub(super) full: CodeLabel,
     /// Comes when the hit is not wanted.
     pub(super) filtered: CodeLabel,
-    /// Goes on behind.
+    /// Goes on after.
     pub(super) done: CodeLabel,
 }

@@ -1,7 +1,7 @@
 //! Rings of records that the guest writes: their form, and the host's side.
 //!
 //! A ring is in hidden memory that the guest's kernel can write, so nothing in it is believed: positions and
-//! lengths are checked, and what does not fit costs that ring's records, and is told.
+//! lengths are checked, and what does not fit costs that ring's records, and is reported.
 //!
 //! | at | what |
 //! |---|---|
@@ -37,7 +37,7 @@ const WORD: usize = 8;
 pub const RETURN_VALUES: usize = 2;
 /// Most values of a record.
 pub(super) const ARGS_MAX: usize = crate::definition::ARGS_MAX + RETURN_VALUES;
-/// Bytes of the longest record, and of what is behind a ring's end for it.
+/// Bytes of the longest record, and of what is after a ring's end for it.
 pub(super) const RECORD_MAX: usize = RECORD_ARGS as usize + ARGS_MAX * WORD;
 
 /// The header of a whole record: never zero.
@@ -120,7 +120,7 @@ pub struct GuestRecord {
     pub number: u16,
     /// Guest time-stamp counter.
     pub time: u64,
-    /// The task that was current; all zero where the kernel does not tell.
+    /// The task that was current; all zero where the kernel does not show it.
     pub task: TaskId,
     /// Its values, in order.
     pub args: Vec<u64>,
@@ -180,7 +180,7 @@ impl GuestRing {
         self.tail >= head
     }
 
-    /// Takes all whole records, up to the first that is still being written. `args_of` tells how many arguments
+    /// Takes all whole records, up to the first that is still being written. `args_of` returns how many arguments
     /// a block's records have.
     ///
     /// # Errors
@@ -252,7 +252,7 @@ mod tests {
         PlainWords::new(GuestRing::bytes(LEN))
     }
 
-    /// What a detour does; `None` when there is no room.
+    /// Writes a record as a detour does; `None` when there is no room.
     fn write(memory: &PlainWords, number: u16, args: &[u64]) -> Option<()> {
         let head = memory.load(0);
         let next = head + bytes(args.len());

@@ -1,4 +1,4 @@
-//! What a detour is to do.
+//! Specification of a detour.
 
 use exoprobe_vmm::Gva;
 use iced_x86::IcedError;
@@ -26,7 +26,7 @@ pub enum DetourError {
     #[error("{0} is not in the last 2 GiB of addresses")]
     Far(Gva),
     /// A filter looks at the current task.
-    #[error("the kernel does not tell which task is current")]
+    #[error("the kernel does not show which task is current")]
     NoTask,
     /// A filter looks at text.
     #[error("text is read by the VMM")]
@@ -36,7 +36,7 @@ pub enum DetourError {
     TooManyLoads,
 }
 
-/// What a detour writes into a record.
+/// A value that a detour writes into a record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
     /// A register, as it is when the probed instruction is about to run.
@@ -53,7 +53,7 @@ pub enum Value {
     Deref {
         /// Bytes added to the inner value.
         offset: i64,
-        /// What gives the address.
+        /// Source of the address.
         base: Box<Value>,
     },
     /// Where the call returns to; in code for returns only.
@@ -71,15 +71,15 @@ impl Value {
     }
 }
 
-/// What a detour does for one probe.
+/// Work of a detour for one probe.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Task {
     /// Adds one to the counter.
     Count,
     /// Writes a record, or adds one to the counter when there is no room. Hits that the filter does not let
-    /// through go into a second counter behind that.
+    /// through go into a second counter after that.
     Record {
-        /// What is written.
+        /// Values of the record.
         values: Vec<Value>,
         /// Of these values by their places.
         filter: Option<Filter<Field>>,
@@ -111,7 +111,7 @@ pub struct Block {
     pub number: u16,
     /// Two 64-bit counters in hidden memory.
     pub counter: Gva,
-    /// What it does.
+    /// Its action.
     pub task: Task,
 }
 
@@ -162,7 +162,7 @@ pub struct Surroundings {
     pub mask: u32,
     /// Per-CPU offset of the CPU's number (32 bits); `None` on a kernel for one CPU.
     pub cpu: Option<Gva>,
-    /// What names the current task, where that is known.
+    /// Location of the current task, where known.
     pub current: Option<Current>,
     /// Where memory may be read without a fault.
     pub mapped: Vec<Mapped>,

@@ -13,7 +13,7 @@ pub struct Event {
     pub time: f64,
     /// vCPU that hit.
     pub vcpu: u8,
-    /// Number of the thread that was current; absent where the kernel does not tell.
+    /// Number of the thread that was current; absent where the kernel does not show it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// Its name.

@@ -10,7 +10,7 @@ use super::origin::Origin;
 use super::ring::Record;
 use crate::definition::Argument;
 
-/// What the allocator adds to each allocation, about, in bytes.
+/// Approximate overhead of an allocation, in bytes.
 const ALLOCATION: usize = 16;
 
 /// Bounds of an event store.
@@ -40,7 +40,7 @@ impl Default for EventLimits {
 pub(super) struct KeptHits {
     hits: VecDeque<Hit>,
     limits: EventLimits,
-    /// What the hits and their origins take.
+    /// Memory of the hits and their origins, in bytes.
     bytes: usize,
     /// Hits by the address of their origin.
     origins: FxHashMap<usize, usize>,

@@ -4,16 +4,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use super::buffer::{Control, Page, Stored, TraceBuffer, TraceReader, TraceText};
+use super::buffer::{Control, Stored, TraceBuffer, TraceReader};
 use super::event::{Bounds, EventPage};
 use super::hit::Hit;
 use super::kept::{EventLimits, KeptHits};
 use super::select::EventSelection;
+use super::trace::TracePage;
 
 /// Most events that a reader of `trace` takes at once, and most bytes of them.
 const PART: (usize, usize) = (1024, 1 << 20);
 
-/// What comes next.
+/// The next step of a store.
 pub(crate) enum Step {
     Keep(Hit),
     Control(Control),
@@ -26,7 +27,7 @@ struct Kept {
     /// Sequence number of the first event after [`EventStore::clear`].
     cleared: u64,
     buffer: TraceBuffer,
-    snapshot: Option<Arc<Page>>,
+    snapshot: Option<Arc<TracePage>>,
 }
 
 impl Kept {
@@ -73,7 +74,7 @@ impl Kept {
     }
 }
 
-/// A bounded store. Readers who fall behind lose their own events and are told how many.
+/// A bounded store. Readers that fall behind lose their own events and learn how many.
 pub struct EventStore {
     kept: Mutex<Kept>,
     latest: watch::Sender<u64>,
@@ -152,7 +153,7 @@ impl EventStore {
         selected.nth(before).map_or(kept.first(), |(seq, _)| seq)
     }
 
-    /// Forgets all events, those in `trace` too. Readers are not told that they lost these.
+    /// Forgets all events, those in `trace` too. Readers do not see these as lost.
     pub fn clear(&self) {
         let mut kept = self.lock();
         let next = kept.next;
@@ -179,15 +180,6 @@ impl EventStore {
         kept.buffer.clear(next);
     }
 
-    /// The text of the file `trace`.
-    #[must_use]
-    pub fn trace(&self) -> TraceText {
-        let mut reader = self.open_trace();
-        let (events, written) = (reader.events, reader.written);
-        let text = std::iter::from_fn(|| self.next_part(&mut reader)).collect();
-        TraceText { text, events, written }
-    }
-
     /// A reader of what the file `trace` shows now.
     #[must_use]
     pub fn open_trace(&self) -> TraceReader {
@@ -196,34 +188,30 @@ impl EventStore {
         buffer.open(&stored)
     }
 
-    /// Reads the next lines of the file `trace`; `None` at the end.
-    pub fn next_part(&self, reader: &mut TraceReader) -> Option<String> {
+    /// Reads the next events of the file `trace`; `None` at the end.
+    pub fn next_part(&self, reader: &mut TraceReader) -> Option<TracePage> {
         while let Some((from, end)) = reader.next_span() {
             let run = self.lock().stored().run(from, Some(end), PART.0, PART.1);
-            let page = Page { runs: vec![run], written: 0 };
+            let page = TracePage { runs: vec![run], written: 0 };
             if reader.advance(&page) {
-                return Some(page.text().text);
+                return Some(page);
             }
         }
         None
     }
 
-    /// Takes up to `max` events from the file `trace_pipe`: nobody else is shown them.
+    /// Takes up to `max` events from the file `trace_pipe`: no other reader sees them.
     #[must_use]
-    pub fn take_trace(&self, max: usize) -> TraceText {
-        let page = {
-            let mut kept = self.lock();
-            let (buffer, stored) = kept.parts();
-            buffer.take(&stored, max)
-        };
-        page.text()
+    pub fn take_trace(&self, max: usize) -> TracePage {
+        let mut kept = self.lock();
+        let (buffer, stored) = kept.parts();
+        buffer.take(&stored, max)
     }
 
-    /// The text of the file `snapshot`; `None` where there is none.
+    /// Events of the file `snapshot`; `None` where there is none.
     #[must_use]
-    pub fn snapshot(&self) -> Option<TraceText> {
-        let page = self.lock().snapshot.clone();
-        page.map(|page| page.text())
+    pub fn snapshot(&self) -> Option<Arc<TracePage>> {
+        self.lock().snapshot.clone()
     }
 
     /// Takes what `trace` shows into the snapshot: that begins anew.
@@ -427,17 +415,30 @@ mod tests {
         store.clear();
         let page = store.read(1, 9);
         assert_eq!((page.events.len(), page.start, page.next, page.lost), (0, 7, 7, 0));
-        assert_eq!(store.trace().text, "");
+        assert_eq!(trace(&store), (0, 0, 0));
         keep(&store, 6);
         let page = store.read(1, 9);
         assert_eq!((page.events.len(), page.start, page.lost), (4, 9, 2));
     }
 
-    /// How many lines, events written, and the runs that are lost.
-    fn shown(text: &TraceText) -> (usize, u64, usize) {
-        let lost = text.text.lines().filter(|line| line.starts_with("[LOST")).count();
-        assert_eq!(text.text.lines().count() - lost, usize::try_from(text.events).unwrap());
-        (text.text.lines().count() - lost, text.written, lost)
+    /// Events, events written, and runs that are lost.
+    fn shown(page: &TracePage) -> (usize, u64, usize) {
+        let lost = page.runs().filter(|(lost, _)| *lost > 0).count();
+        let events: usize = page.runs().map(|(_, events)| events.count()).sum();
+        assert_eq!(page.events(), events as u64);
+        (events, page.written(), lost)
+    }
+
+    /// The same of the file `trace`, as its readers see it.
+    fn trace(store: &EventStore) -> (usize, u64, usize) {
+        let mut reader = store.open_trace();
+        let parts = std::iter::from_fn(|| store.next_part(&mut reader));
+        let (events, lost) = parts.fold((0, 0), |sum, page| {
+            let (events, _, lost) = shown(&page);
+            (sum.0 + events, sum.1 + lost)
+        });
+        assert_eq!(reader.events, events as u64);
+        (events, reader.written, lost)
     }
 
     #[test]
@@ -449,15 +450,15 @@ mod tests {
         store.set_tracing(true);
         keep(&store, 3);
         assert!(store.is_tracing());
-        assert_eq!(shown(&store.trace()), (5, 5, 0));
+        assert_eq!(trace(&store), (5, 5, 0));
         assert_eq!(shown(&store.take_trace(3)), (3, 0, 0));
-        assert_eq!(shown(&store.trace()), (2, 5, 0));
+        assert_eq!(trace(&store), (2, 5, 0));
         assert_eq!(shown(&store.take_trace(9)), (2, 0, 0));
         assert_eq!(shown(&store.take_trace(9)), (0, 0, 0));
         keep(&store, 20);
-        assert_eq!(shown(&store.trace()), (16, 5 + 20, 1), "four are lost");
+        assert_eq!(trace(&store), (16, 5 + 20, 1), "four are lost");
         store.clear_trace();
-        assert_eq!(shown(&store.trace()), (0, 0, 0));
+        assert_eq!(trace(&store), (0, 0, 0));
         assert_eq!(store.read(1, 100).events.len(), 16, "other readers have theirs");
     }
 
@@ -471,11 +472,11 @@ mod tests {
         assert_eq!(store.append(steps.chain(control(Control::Off)).chain(hit(1))), 6);
         assert!(!store.is_tracing());
         assert_eq!(shown(&store.snapshot().unwrap()), (3, 3, 0));
-        assert_eq!(shown(&store.trace()), (2, 2, 0));
+        assert_eq!(trace(&store), (2, 2, 0));
         store.append(control(Control::On).chain(hit(9)));
         assert_eq!(shown(&store.snapshot().unwrap()), (3, 3, 0), "it stays as it was");
         store.take_snapshot();
-        assert_eq!(shown(&store.trace()), (0, 0, 0));
+        assert_eq!(trace(&store), (0, 0, 0));
         store.free_snapshot();
         assert!(store.snapshot().is_none());
     }

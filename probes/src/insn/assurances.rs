@@ -1,6 +1,6 @@
-//! What the rest of exoprobe provides for the code in slots.
+//! Guarantees for the code in slots.
 
-/// What holds in a guest for the code in its slots, on which some instructions depend.
+/// Guarantees for code in slots, on which some instructions depend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assurances {
     /// An exception of code in a slot shows the guest the address in the slot's last bytes

@@ -20,7 +20,7 @@ mod flag {
     pub(super) const DF: u64 = 1 << 10;
     pub(super) const OF: u64 = 1 << 11;
     pub(super) const RF: u64 = 1 << 16;
-    /// What arithmetic instructions write.
+    /// Flags that arithmetic instructions write.
     pub(super) const STATUS: u64 = CF | PF | AF | ZF | SF | OF;
 }
 
@@ -102,8 +102,8 @@ enum Condition {
     },
 }
 
-/// What an emulated instruction leaves behind outside the registers.
-#[must_use = "KVM must be told, or an interrupt comes where none could come"]
+/// Effect of an emulated instruction outside the registers.
+#[must_use = "pass it to KVM, or an interrupt comes where none could come"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shadow {
     /// Nothing.

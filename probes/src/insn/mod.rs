@@ -1,6 +1,6 @@
 //! The displaced instruction: the one under a kprobe's int3, and how it runs elsewhere.
 //!
-//! [`check_boundary`] tells whether an address starts an instruction at all. [`analyze`] decides
+//! [`check_boundary`] decides whether an address starts an instruction at all. [`analyze`] decides
 //! whether that instruction may run displaced: emulated by the VMM ([`Emulation`]), or from a slot
 //! in hidden guest memory ([`Displaced::assemble`]). What is not known to be right is refused, with
 //! a [`Refusal`] that says why.
@@ -59,11 +59,11 @@ enum Kind {
 /// A post-handler cannot run after this instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "no post-handler can run behind a {what}: only the guest's CPU finds out where it goes, and is \
+    "no post-handler can run after a {what}: only the guest's CPU finds out where it goes, and is \
      there at once; use a pre-handler, or probe where it goes"
 )]
 pub struct PostUnsupported {
-    /// What the instruction is.
+    /// The instruction's class.
     what: &'static str,
 }
 
@@ -156,7 +156,7 @@ impl Displaced {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// The address behind it, where a fall-through continues and a call returns to.
+    /// The address after it, where a fall-through continues and a call returns to.
     #[must_use]
     pub fn next(&self) -> Gva {
         Gva(self.decoded.insn.next_ip())
@@ -182,7 +182,7 @@ impl Displaced {
         matches!(self.kind, Kind::CallDirect { .. } | Kind::CallIndirect { .. })
     }
 
-    /// Whether it can be followed by the instruction behind it.
+    /// Whether it can be followed by the instruction after it.
     #[must_use]
     pub fn falls_through(&self) -> bool {
         match self.kind {
@@ -202,7 +202,7 @@ impl Displaced {
         }
     }
 
-    /// Whether a post-handler can run behind it: it is emulated, or can be stepped in a slot.
+    /// Whether a post-handler can run after it: it is emulated, or can be stepped in a slot.
     ///
     /// # Errors
     /// [`PostUnsupported`] for indirect calls and jumps, and for returns.

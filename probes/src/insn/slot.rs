@@ -12,8 +12,8 @@
 //! target's address below the new stack pointer, where nothing of a kernel's lives (interrupts
 //! write there at any time).
 //!
-//! A slot's last 8 bytes hold the instruction's own address, so that whoever finds an exception in
-//! the slot can tell where it would have been.
+//! A slot's last 8 bytes hold the instruction's own address, so that the handler of an exception in
+//! the slot finds where it would have been.
 
 use exoprobe_vmm::addr::Gva;
 use exoprobe_vmm::hidden;
@@ -54,8 +54,8 @@ const _: () = assert!(MAX_INSN_LEN + 1 + NEAR_LEN <= SLOT_ADDRESS_OFFSET);
 pub enum SlotKind {
     /// It continues in the guest's code by itself: no second exit.
     Boosted,
-    /// It stops at an int3 behind the copy, for a post-handler; a jmp behind that continues, for
-    /// whoever passes over the int3 without knowing the probe.
+    /// It stops at an int3 after the copy, for a post-handler; a jmp after that continues, for
+    /// a guest that passes over the int3 without the engine.
     Stepped,
 }
 
@@ -65,7 +65,7 @@ pub struct SlotCode {
     /// At most [`SLOT_ADDRESS_OFFSET`] bytes.
     pub bytes: Vec<u8>,
     /// Stepped only: offset of the int3 in `bytes`. Its breakpoint exit has RIP at slot + this; the
-    /// guest then continues at [`Displaced::after_step`], to where the jmp behind it leads as well.
+    /// guest then continues at [`Displaced::after_step`], to where the jmp after it leads as well.
     pub stop_offset: Option<u8>,
 }
 
@@ -88,12 +88,12 @@ impl SlotCode {
 /// Why there is no slot code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum AssembleError {
-    /// What the instruction addresses, or its successor, is too far from the slot.
+    /// The instruction's operand, or its successor, is too far from the slot.
     #[error("{to} is out of reach of a 32-bit displacement from the slot at {slot}")]
     OutOfReach {
         /// The slot.
         slot: Gva,
-        /// What must be reached.
+        /// The address to reach.
         to: Gva,
     },
     /// A direct branch: [`Displaced::emulation`] runs it.
@@ -166,7 +166,7 @@ pub(crate) fn jump_to(start: Gva, bytes: &mut Vec<u8>, to: Gva) -> Result<(), As
 }
 
 impl Displaced {
-    /// Appends the instruction as it runs behind `bytes`, which are code for `start`: what follows it comes
+    /// Appends the instruction as it runs after `bytes`, which are code for `start`: what follows it comes
     /// next. Not for calls, whose return address would lead there.
     ///
     /// # Errors

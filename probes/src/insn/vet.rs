@@ -68,7 +68,7 @@ fn by_mnemonic(mnemonic: Mnemonic) -> Option<Reason> {
 
 /// The ways between user and kernel mode. None depends on its own address (SDM vol. 2), but they
 /// run where page-table isolation has switched to the user's tables; and IRETQ faults when a frame
-/// for user mode is bad, which Linux tells from the address (`native_irq_return_iret`).
+/// for user mode is bad, which Linux recognizes by the address (`native_irq_return_iret`).
 fn entry_code(mnemonic: Mnemonic, assurances: Assurances) -> Option<Reason> {
     let assured = match mnemonic {
         Mnemonic::Swapgs | Mnemonic::Sysret | Mnemonic::Sysretq => assurances.mapped_everywhere,
@@ -228,7 +228,7 @@ fn is_near_direct(insn: &Instruction) -> bool {
 /// A taken branch to a non-canonical address raises #GP, which no displaced form reproduces.
 fn branch_target(insn: &Instruction) -> Result<(), Refusal> {
     let target = insn.near_branch_target();
-    // With 5-level paging 57 bits are significant, else 48: the branch's own address tells which
+    // With 5-level paging 57 bits are significant, else 48: the branch's own address shows which
     // is the least that must hold.
     let bits = if is_canonical(insn.ip(), 48) { 48 } else { 57 };
     if is_near_direct(insn) && !is_canonical(target, bits) {

@@ -21,7 +21,7 @@ pub enum TriggerCommand {
 /// Something that a hit of an event sets off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trigger {
-    /// What.
+    /// Its action.
     pub kind: TriggerKind,
     /// How often at most; always without one.
     pub count: Option<u64>,
@@ -29,12 +29,12 @@ pub struct Trigger {
     pub filter: Option<Filter>,
 }
 
-/// What a trigger does.
+/// Action of a trigger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TriggerKind {
     /// Events are kept from that hit on.
     TraceOn,
-    /// Events are not kept any more behind that hit.
+    /// Events are not kept any more after that hit.
     TraceOff,
     /// The trace goes into the snapshot, and begins anew with that hit.
     Snapshot,
@@ -69,15 +69,15 @@ impl TriggerKind {
 /// A histogram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hist {
-    /// What hits are told apart by: one to three.
+    /// Keys: one to three.
     pub keys: Vec<HistField>,
-    /// What is summed up beside the count of hits.
+    /// Fields that are summed, besides the count of hits.
     pub values: Vec<HistField>,
-    /// What entries are sorted by: one or two.
+    /// Sort keys: one or two.
     pub sort: Vec<SortKey>,
     /// Most entries, a power of two.
     pub size: u32,
-    /// What the command wants of one that there is.
+    /// Change of an existing histogram.
     pub change: Option<HistChange>,
 }
 
@@ -87,7 +87,7 @@ impl Hist {
     }
 }
 
-/// What becomes of a histogram that there is.
+/// Change of an existing histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HistChange {
     /// It counts no more; a new one begins so.
@@ -121,9 +121,9 @@ pub enum Modifier {
     SymOffset,
     /// `.execname`: a task's number with its name.
     Execname,
-    /// `.log2`: told apart by powers of two alone.
+    /// `.log2`: grouped by powers of two.
     Log2,
-    /// `.buckets=N`: told apart by multiples of N alone.
+    /// `.buckets=N`: grouped by multiples of N.
     Buckets(u64),
     /// `.usecs`: in microseconds.
     Usecs,
@@ -145,7 +145,7 @@ impl fmt::Display for HistField {
     }
 }
 
-/// What entries are sorted by.
+/// A sort key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SortKey {
     /// `hitcount`, or a key or value, by name.

@@ -18,7 +18,7 @@ pub(crate) struct Live {
     table: Option<Mutex<Table>>,
 }
 
-/// What an event's fields are, for triggers.
+/// Fields of an event, for triggers.
 pub(crate) struct Fields<'a> {
     pub(crate) list: &'a [Argument],
     pub(crate) is_return: bool,
@@ -112,7 +112,7 @@ impl Triggers {
         &self.list
     }
 
-    /// What a hit sets off, in order, with the hit itself in between where it becomes an event: it does where `is_shown`
+    /// Steps that a hit triggers, in order, with the hit itself in between where it becomes an event: it does where `is_shown`
     /// says so, or it has a back-trace by a trigger. Its own back-trace stays where `keeps_stack`. Says whether it became
     /// one.
     pub(crate) fn apply(

@@ -1,4 +1,4 @@
-//! What events set off beside their record (events.rst, "Event triggers"; histogram.rst).
+//! Triggers of events (events.rst, "Event triggers"; histogram.rst).
 //!
 //! A trigger's command is `NAME[:COUNT][ if FILTER]`, of a histogram `hist:keys=...[:...][ if FILTER]`; with `!` before
 //! it, the trigger is removed.

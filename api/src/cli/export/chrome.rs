@@ -1,7 +1,7 @@
 //! Chrome's trace event format: JSON.
 //!
 //! Source: "Trace Event Format" of the Chromium project, the object form. It has microseconds, processes and threads.
-//! Events tell their thread and not its process, so that each thread stands as a process of its own.
+//! Events have their thread and not its process, so that each thread stands as a process of its own.
 
 use std::io::{self, Write};
 

@@ -26,7 +26,7 @@ impl Hit<'_> {
         self.time.saturating_sub(self.took.unwrap_or(0))
     }
 
-    /// What a viewer shows when the hit is selected. The probe's own values are apart: they may have any name.
+    /// Details that a viewer shows for a selected hit. The probe's own values are apart: they may have any name.
     pub(super) fn details(&self) -> Map<String, Value> {
         let event = self.event;
         let addr = &event.addr;
@@ -69,6 +69,6 @@ pub(super) trait TraceFormat {
     fn hit(&mut self, hit: &Hit<'_>, out: &mut dyn Write) -> io::Result<()>;
     /// Writes that so many events are missing in front of `time`, in nanoseconds.
     fn lost(&mut self, lost: u64, time: u64, out: &mut dyn Write) -> io::Result<()>;
-    /// Writes what stands behind all events.
+    /// Writes the end, after all events.
     fn end(&mut self, out: &mut dyn Write) -> io::Result<()>;
 }

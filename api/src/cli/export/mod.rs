@@ -47,7 +47,7 @@ chrome://tracing. Times are the guest's, since it was booted.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct ExportArgs {
-    /// What to write: Perfetto's protobuf, or Chrome's JSON
+    /// Format: Perfetto's protobuf, or Chrome's JSON
     #[arg(long, value_name = "FORMAT", default_value = "perfetto")]
     format: Format,
     /// File to write; one that is there is replaced [default: standard output]
@@ -62,7 +62,7 @@ pub(super) struct ExportArgs {
     /// Write the events that come within so many seconds
     #[arg(long, value_name = "N")]
     seconds: Option<u64>,
-    /// What has a track of its own: each task, or each vCPU
+    /// One track for each task, or for each vCPU
     #[arg(long, value_name = "WHAT", default_value = "task")]
     tracks: TrackBy,
 }
@@ -183,7 +183,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &ExportArgs) -> Result<
     result
 }
 
-/// Writes events until there are no more, or it is told to end. The trace is whole also where reading them failed,
+/// Writes events until there are no more, or until a signal. The trace is whole also where reading them failed,
 /// which is the inner result.
 async fn record(
     client: &Client,

@@ -1,6 +1,6 @@
 //! Perfetto's trace: protobuf.
 //!
-//! A hit is an instant on the track of its task or vCPU, a call of a return probe a slice on that of its task. Tracks are of no process: events tell their thread alone.
+//! A hit is an instant on the track of its task or vCPU, a call of a return probe a slice on that of its task. Tracks are of no process: events have their thread alone.
 
 use std::io::{self, Write};
 
@@ -36,7 +36,7 @@ impl Perfetto {
         Self { by, tracks: Tracks::default(), has_lost: false }
     }
 
-    /// The number of a track, which is told of where it is new.
+    /// Number of a track; describes a new one.
     fn track(&mut self, track: &Track, out: &mut dyn Write) -> io::Result<u64> {
         let (number, new) = self.tracks.number(track);
         let uuid = FIRST + number;
@@ -132,7 +132,7 @@ fn write_event(event: TrackEvent, time: u64, out: &mut dyn Write) -> io::Result<
     write(packet, out)
 }
 
-/// Traces one behind the other are one trace that has the packets of all.
+/// Concatenated traces are one trace that has the packets of all.
 fn write(packet: TracePacket, out: &mut dyn Write) -> io::Result<()> {
     let packet = TracePacket { trusted_packet_sequence_id: Some(SEQUENCE), ..packet };
     out.write_all(&Trace { packet: vec![packet] }.encode_to_vec())

@@ -18,7 +18,7 @@ pub(super) struct TracePacket {
     /// Nanoseconds; of the clock BOOTTIME where no other is named.
     #[prost(uint64, optional, tag = "8")]
     pub(super) timestamp: Option<u64>,
-    /// Who wrote the packet.
+    /// Sequence of the packet's writer.
     #[prost(uint32, optional, tag = "10")]
     pub(super) trusted_packet_sequence_id: Option<u32>,
     #[prost(message, optional, tag = "11")]

@@ -1,4 +1,4 @@
-//! What top shows: two samples of the probes, and what happened between them.
+//! Samples of the probes, and rates between two of them.
 
 use std::time::Instant;
 
@@ -41,7 +41,7 @@ pub(super) struct Row<'a> {
     pub(super) rate: Option<f64>,
 }
 
-/// What happened between two samples.
+/// Rates between two samples.
 pub(super) struct Look<'a> {
     /// Of which the rates are; none before the second sample.
     pub(super) seconds: Option<f64>,
@@ -69,7 +69,7 @@ impl<'a> Look<'a> {
         self.rows.iter().filter_map(|row| row.rate).fold(0.0, |sum, rate| sum + rate)
     }
 
-    /// What matters most stands to the left: a narrow window shows no more.
+    /// The most important columns are on the left: a narrow window cuts off the others.
     pub(super) fn table(&self) -> String {
         let mut columns =
             vec![Column::Number("HITS/S"), Column::Text("EVENT"), Column::Number("HITS")];

@@ -55,7 +55,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
-/// Shows probes until told to end.
+/// Shows probes until a signal.
 pub(super) async fn run(context: &mut Context<'_>, args: &TopArgs) -> Result<(), CliError> {
     if args.once {
         return once(context, args).await;

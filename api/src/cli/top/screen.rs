@@ -10,7 +10,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use super::look::Look;
 use crate::cli::color::Palette;
 
-/// What stands above the probes: the sum, and the names of the columns.
+/// Lines above the probes: the sum, and the names of the columns.
 const HEAD: usize = 2;
 
 /// Columns and rows of a terminal.
@@ -58,7 +58,7 @@ impl<'a> Screen<'a> {
 
 impl Drop for Screen<'_> {
     fn drop(&mut self) {
-        // There is nobody left to tell what goes wrong.
+        // Nothing can report an error any more.
         let _ = self.give_back();
     }
 }

@@ -1,4 +1,4 @@
-//! What `top` shows of a fake service.
+//! Tests of `top` with a fake service.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

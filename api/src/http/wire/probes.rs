@@ -44,7 +44,7 @@ pub struct ProbeRequest {
     #[serde(default)]
     #[schema(example = json!(["regs=%di", "flags=+0(%dx):x32"]))]
     pub args: Vec<String>,
-    /// What a hit does, in this order; `record` alone when empty.
+    /// Actions of a hit, in this order; `record` alone when empty.
     #[serde(default)]
     #[schema(value_type = Vec<Action>, example = json!(["record"]))]
     pub actions: Vec<GivenAction>,
@@ -177,7 +177,7 @@ impl TryFrom<ProbeRequest> for ProbeDefinition {
     }
 }
 
-/// What to change of a probe.
+/// A change of a probe.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProbeChange {
@@ -195,7 +195,7 @@ pub struct Unregistered {
 }
 
 impl Unregistered {
-    /// What became of the probe called `name`.
+    /// Result for the probe called `name`.
     #[must_use]
     pub fn new(name: String, registration: Option<Registration>) -> Self {
         Self { name, addr: registration.and_then(|probe| probe.addr).map(|addr| Hex(addr.0)) }
@@ -262,7 +262,7 @@ pub struct ProbeStatus {
     /// Of a return probe: `trampoline` or `site`.
     #[schema(value_type = Option<String>, example = "trampoline")]
     pub return_mode: Option<ReturnMode>,
-    /// What a hit does, in this order.
+    /// Actions of a hit, in this order.
     #[schema(value_type = Vec<Action>, example = json!(["record"]))]
     pub actions: Vec<exoprobe_probes::Action>,
     /// Which hits count; null where all do.

@@ -12,7 +12,7 @@ use super::Hex;
 /// The guest's state now.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct VmStatus {
-    /// What it does.
+    /// Its action.
     pub state: State,
     /// Why it runs no more; null while it may.
     pub stopped: Option<Stopped>,
@@ -30,7 +30,7 @@ pub struct VmStatus {
     /// The kernel's file.
     #[schema(value_type = String)]
     pub kernel: PathBuf,
-    /// What the running kernel says of itself (`linux_banner`); null until it runs and something about it was asked,
+    /// Version text of the running kernel (`linux_banner`); null until it runs and something about it was asked,
     /// or a probe was registered.
     #[schema(example = "Linux version 6.1.0-56-cloud-amd64 (...) #1 SMP ...")]
     pub banner: Option<String>,

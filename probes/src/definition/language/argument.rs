@@ -28,10 +28,10 @@ pub(super) fn parse_arg_token(token: &Token<'_>) -> Result<FetchArg, ParseError>
     };
     name.as_ref().map_or(Ok(()), check_name)?;
     if rest.text.is_empty() {
-        return rest.fail(0, "NO_ARG_BODY", "nothing behind `=`: write `NAME=%di`");
+        return rest.fail(0, "NO_ARG_BODY", "nothing after `=`: write `NAME=%di`");
     }
     if rest.text.chars().count() > BODY_MAX {
-        let message = format!("an argument has at most {BODY_MAX} characters behind its name");
+        let message = format!("an argument has at most {BODY_MAX} characters after its name");
         return rest.fail(0, "ARG_TOO_LONG", message);
     }
     let (body, kind) = split_type(&rest);
@@ -82,7 +82,7 @@ fn check_name(name: &Token<'_>) -> Result<(), ParseError> {
     Ok(())
 }
 
-/// The body, and what is behind the `:`, which a constant text may have in itself.
+/// The body, and what is after the `:`, which a constant text may have in itself.
 fn split_type<'a>(rest: &Token<'a>) -> (Token<'a>, Option<Token<'a>>) {
     let behind_text = rest.behind("\\\"").and_then(|text| Some(text.text.find('"')? + 3));
     let from = behind_text.unwrap_or_default();
@@ -113,7 +113,7 @@ fn parse_type(kind: &Token<'_>, body: &Fetch) -> Result<TypeAndCount, ParseError
     Ok((Some(found), count))
 }
 
-/// What is behind the `[`.
+/// Parses the text after the `[`.
 fn parse_count(kind: &Token<'_>, rest: &Token<'_>) -> Result<u8, ParseError> {
     let Some(close) = rest.text.find(']') else {
         let message = "the `]` is missing: write `x8[16]`";
@@ -121,7 +121,7 @@ fn parse_count(kind: &Token<'_>, rest: &Token<'_>) -> Result<u8, ParseError> {
     };
     let (number, behind) = rest.split_at(close);
     if behind.text.len() > 1 {
-        return behind.fail(1, "BAD_ARRAY_SUFFIX", "nothing can be behind the `]`");
+        return behind.fail(1, "BAD_ARRAY_SUFFIX", "nothing can be after the `]`");
     }
     match parse_number(number.text) {
         Some(count @ 1..) => match u8::try_from(count) {

@@ -38,7 +38,7 @@ pub fn definition_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Parses one command. What stands behind a `#` is a comment.
+/// Parses one command. What stands after a `#` is a comment.
 ///
 /// # Errors
 /// [`ParseError`] with the column at fault.
@@ -54,7 +54,7 @@ pub fn parse_command(line: &str) -> Result<Command, ParseError> {
     }
 }
 
-/// Parses one definition. What stands behind a `#` is a comment.
+/// Parses one definition. What stands after a `#` is a comment.
 ///
 /// # Errors
 /// [`ParseError`] with the column at fault.
@@ -101,7 +101,7 @@ fn define(tokens: &[Token<'_>]) -> Result<ProbeDefinition, ParseError> {
     };
     let First { kind, maxactive, group, event } = parse_first(command)?;
     let Some((place, args)) = rest.split_first() else {
-        let message = "no place to probe: write `SYMBOL[+OFFSET]` or `0xADDRESS` behind the event";
+        let message = "no place to probe: write `SYMBOL[+OFFSET]` or `0xADDRESS` after the event";
         return command.fail(command.text.len(), "NO_EVENT_INFO", message);
     };
     let mut definition = parse_place_token(place)?;
@@ -156,7 +156,7 @@ fn check_arg(
     Ok(())
 }
 
-/// What the first word says.
+/// The parsed first word.
 struct First {
     kind: ProbeKind,
     maxactive: Option<u32>,

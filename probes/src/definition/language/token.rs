@@ -15,7 +15,7 @@ pub(super) struct Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    /// An error `skip` bytes behind the piece's begin.
+    /// An error `skip` bytes after the piece's begin.
     pub(super) fn fail<T>(
         &self,
         skip: usize,
@@ -38,7 +38,7 @@ impl<'a> Token<'a> {
         Some((head, tail.split_at(separator.len_utf8()).1))
     }
 
-    /// What follows `prefix`.
+    /// The rest after `prefix`.
     pub(super) fn behind(&self, prefix: &str) -> Option<Self> {
         self.text.starts_with(prefix).then(|| self.split_at(prefix.len()).1)
     }
@@ -73,7 +73,7 @@ pub fn normalised(command: &str, position: usize) -> (String, usize) {
         if !text.is_empty() {
             text.push(' ');
         }
-        // What lies between two words is told at the end of the first.
+        // A position between two words is shown at the end of the first.
         if column.is_none() && position < token.at {
             column = Some(text.len().saturating_sub(1));
         }
