@@ -2,8 +2,8 @@
 //!
 //! This layer verifies what comes in, converts it, and hands it on; it decides nothing. A
 //! [`service::Service`] owns one guest and its engine, [`http`] speaks to clients, and [`run`] is
-//! `exoprobe run`, which ties them to sockets and signals. [`client`] speaks to a service, and [`cli`]
-//! is the program around it all.
+//! `exoprobe run`, which ties them to sockets and signals. [`client`] speaks to a service, and
+//! [`cli`] is the program around it all.
 
 pub mod cli;
 pub mod client;

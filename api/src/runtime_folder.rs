@@ -36,8 +36,9 @@ pub enum RuntimeFolderError {
     },
 }
 
-/// Returns the folder, made if need be: `$XDG_RUNTIME_DIR/exoprobe`, or `/tmp/exoprobe-UID` without that
-/// variable. In `/tmp` anyone may make a folder of that name first, so its owner and mode are checked.
+/// Returns the folder, made if need be: `$XDG_RUNTIME_DIR/exoprobe`, or `/tmp/exoprobe-UID` without
+/// that variable. In `/tmp` anyone may make a folder of that name first, so its owner and mode are
+/// checked.
 ///
 /// # Errors
 /// [`RuntimeFolderError`].

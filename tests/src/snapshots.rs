@@ -49,7 +49,8 @@ impl TestKernel {
                 VmConfig {
                     initramfs: Some(self.file("initramfs.cpio")),
                     memory_mib: LINUX_6_12_MIB,
-                    // What the tiny kernel leaves out to boot sooner, modules need: they are in /sys/module.
+                    // What the tiny kernel leaves out to boot sooner, modules need: they are in
+                    // /sys/module.
                     cmdline: tiny.cmdline.replace("param_sysfs_init,", ""),
                     ..tiny
                 }
@@ -96,7 +97,8 @@ impl TestKernel {
         vm
     }
 
-    /// A guest as it was right after boot, of which nobody gave a file: its memory tells its symbols.
+    /// A guest as it was right after boot, of which nobody gave a file: its memory tells its
+    /// symbols.
     ///
     /// # Panics
     /// When it cannot be restored.
@@ -128,8 +130,8 @@ impl TestGuest {
     }
 }
 
-/// Snapshots of this run by kernel and number of vCPUs; none where the boot failed, so that it is not
-/// waited for again.
+/// Snapshots of this run by kernel and number of vCPUs; none where the boot failed, so that it is
+/// not waited for again.
 static SNAPSHOTS: Mutex<BTreeMap<(TestKernel, u8), Option<PathBuf>>> = Mutex::new(BTreeMap::new());
 
 /// Removes the snapshots of this run when it goes: `main` holds one.

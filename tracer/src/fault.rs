@@ -1,4 +1,5 @@
-//! Faults of commands as the tracer reports them: an identifier and a place in the command (kprobetrace.rst; error_log).
+//! Faults of commands as the tracer reports them: an identifier and a place in the command
+//! (kprobetrace.rst; error_log).
 
 use exoprobe_introspect::LookupError;
 use exoprobe_probes::definition::words;

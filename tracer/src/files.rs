@@ -82,7 +82,8 @@ impl Tracer {
         Node::at(path) == Some(Node::File(File::TracePipe))
     }
 
-    /// A reader of the file `trace`, with the lines that come before it; `None` of other files, for [`Self::read`].
+    /// A reader of the file `trace`, with the lines that come before it; `None` of other files, for
+    /// [`Self::read`].
     #[must_use]
     pub fn open_trace(&self, path: &str) -> Option<(String, TraceReader)> {
         if Node::at(path) != Some(Node::File(File::Trace)) {
@@ -157,8 +158,9 @@ impl Tracer {
         })
     }
 
-    /// Takes up to `max` events from the file `trace_pipe`, as its lines: no other reader gets them. Empty where there is
-    /// none; [`exoprobe_probes::EventStore::latest`] changes when there may be more.
+    /// Takes up to `max` events from the file `trace_pipe`, as its lines: no other reader gets
+    /// them. Empty where there is none; [`exoprobe_probes::EventStore::latest`] changes when there
+    /// may be more.
     #[must_use]
     pub fn take_lines(&self, max: usize) -> String {
         lines::text(&self.engine.events().take_trace(max))

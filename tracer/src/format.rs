@@ -1,4 +1,5 @@
-//! The file `format` of an event: its fields in a record, and how they are printed (events.rst, "Event formats").
+//! The file `format` of an event: its fields in a record, and how they are printed (events.rst,
+//! "Event formats").
 
 use std::fmt::Write;
 

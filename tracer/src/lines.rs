@@ -7,8 +7,8 @@ use exoprobe_introspect::{SymbolTable, printable};
 use exoprobe_probes::definition::ValueType;
 use exoprobe_probes::{FAULT, RecordedValue, TraceEvent, TracePage, show_symbol};
 
-/// Head of the file `trace`: how many events it shows, of how many that there were, and the number of
-/// vCPUs. The events follow it.
+/// Head of the file `trace`: how many events it shows, of how many that there were, and the number
+/// of vCPUs. The events follow it.
 pub(crate) fn header(events: u64, written: u64, vcpus: usize) -> String {
     format!(
         "# tracer: nop\n\

@@ -107,7 +107,8 @@ impl Node {
         })
     }
 
-    /// Names and kinds of what a folder has; `None` of a file. `names` gives those of all events, with their groups.
+    /// Names and kinds of what a folder has; `None` of a file. `names` gives those of all events,
+    /// with their groups.
     pub(crate) fn entries(&self, names: impl FnOnce() -> Vec<Name>) -> Option<Vec<(String, Kind)>> {
         let enable = || (ENABLE.to_owned(), Kind::File(READ_WRITE));
         let folder = |name: &str| (name.to_owned(), Kind::Directory);

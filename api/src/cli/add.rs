@@ -103,7 +103,8 @@ async fn print_added(
     wait_and_print(context, added, args.wait).await
 }
 
-/// Adds lines with patterns or flags. What a pattern matches and the service refuses is left out, and said.
+/// Adds lines with patterns or flags. What a pattern matches and the service refuses is left out,
+/// and said.
 async fn add_expanded(
     context: &mut Context<'_>,
     args: &AddArgs,

@@ -121,9 +121,9 @@ pub(super) fn definition(text: &str) -> Result<ProbeDefinition, CliError> {
     read_line(line)
 }
 
-/// Registers a probe, counts its hits by the keys of `wanted` until it is time or a signal comes, and
-/// removes it. `wanted` is called with the fields that are known to be no numbers, until the service
-/// takes its keys.
+/// Registers a probe, counts its hits by the keys of `wanted` until it is time or a signal comes,
+/// and removes it. `wanted` is called with the fields that are known to be no numbers, until the
+/// service takes its keys.
 ///
 /// # Errors
 /// [`CliError`]; the probe is removed all the same.

@@ -29,8 +29,8 @@ pub(super) async fn print(context: &mut Context<'_>, port: u8) -> Result<(), Cli
 
 /// Connects standard input and output to a port, until the service ends, Ctrl-C, or the escape key.
 ///
-/// Input is sent key by key on a terminal at port 0, line by line on a terminal at port 1, and as it
-/// comes where standard input is no terminal. Output goes on after the end of such input.
+/// Input is sent key by key on a terminal at port 0, line by line on a terminal at port 1, and as
+/// it comes where standard input is no terminal. Output goes on after the end of such input.
 pub(super) async fn follow(context: &mut Context<'_>, port: u8) -> Result<(), CliError> {
     let (bytes, next) = context.client.serial_read(port).await?;
     context.out.write_all(&bytes)?;

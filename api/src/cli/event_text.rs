@@ -8,8 +8,8 @@ use super::format::{printable, scalar};
 use super::latency::duration;
 use crate::client::{EventRecord, StackFrame};
 
-/// An event as ftrace's `trace` shows it, its back-trace on lines of their own. `caller` is where a return probe's
-/// function returned to, where that is known by name.
+/// An event as ftrace's `trace` shows it, its back-trace on lines of their own. `caller` is where a
+/// return probe's function returned to, where that is known by name.
 pub(super) fn event_text(event: &EventRecord, caller: Option<&str>, palette: &Palette) -> String {
     let Palette { when, task, name, .. } = palette;
     let EventRecord { vcpu, time, .. } = event;

@@ -40,7 +40,8 @@ pub(super) struct EventsArgs {
     /// The newest N events, then with --follow those that come
     #[arg(long, value_name = "N", conflicts_with_all = ["from", "limit"])]
     last: Option<u64>,
-    /// Events from this time on: guest seconds since boot, or so long ago with a unit (10s, 500ms, 2m, 1h)
+    /// Events from this time on: guest seconds since boot, or so long ago with a unit (10s, 500ms,
+    /// 2m, 1h)
     #[arg(long, value_name = "TIME", value_parser = since)]
     since: Option<f64>,
     /// Events of this name, or GROUP/EVENT: `*` stands for any run of characters, `?` for any one

@@ -23,8 +23,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct SymbolsArgs {
-    /// A name; `*` stands for any run of characters, `?` for any one. Or an address (0x...), as with --at; or
-    /// FILE:LINE of the source: the functions that have code of it
+    /// A name; `*` stands for any run of characters, `?` for any one. Or an address (0x...), as
+    /// with --at; or FILE:LINE of the source: the functions that have code of it
     #[arg(value_name = "NAME", required_unless_present = "at")]
     name: Option<String>,
     /// Instead: the function that has this address, and its source line where a file has it

@@ -20,8 +20,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct TypesArgs {
-    /// A struct, union, enum, typedef or function; or a pattern of names of types: `*` stands for any run of
-    /// characters, `?` for any one
+    /// A struct, union, enum, typedef or function; or a pattern of names of types: `*` stands for
+    /// any run of characters, `?` for any one
     #[arg(value_name = "NAME")]
     name: String,
     /// Most types to list, 10000 at most

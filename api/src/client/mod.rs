@@ -176,8 +176,8 @@ impl Client {
     }
 }
 
-/// Whether a process of `owner` is trusted to be the service of `user`. In `/tmp`, any user can listen on
-/// the default path first.
+/// Whether a process of `owner` is trusted to be the service of `user`. In `/tmp`, any user can
+/// listen on the default path first.
 fn may_serve(owner: u32, user: u32) -> bool {
     const ROOT: u32 = 0;
     owner == user || owner == ROOT

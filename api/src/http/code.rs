@@ -63,7 +63,8 @@ pub(super) fn address_of(engine: &Engine, Place(place): &Place) -> Result<Gva, P
     engine.address_of(place).map_err(place_problem)
 }
 
-/// The address of a place in memory, by a register of `vcpu` where it names one; 400 where it cannot be read.
+/// The address of a place in memory, by a register of `vcpu` where it names one; 400 where it
+/// cannot be read.
 pub(super) fn address_at(
     engine: &Engine,
     DataPlace(place): &DataPlace,

@@ -65,7 +65,8 @@ pub(crate) struct EventsQuery {
     last: Option<usize>,
     /// Only events from this time on: guest seconds since boot or, negative, seconds before now.
     since: Option<f64>,
-    /// Only events of this name, or `GROUP/EVENT`: `*` stands for any run of characters, `?` for any one.
+    /// Only events of this name, or `GROUP/EVENT`: `*` stands for any run of characters, `?` for
+    /// any one.
     #[param(example = "open*")]
     probe: Option<String>,
     /// Only events of the task of this number.
@@ -96,9 +97,10 @@ impl EventsQuery {
 
 /// Events: hits of probes, in order.
 ///
-/// NDJSON, an event a line (an empty line every 15 s without one shows that the service is there), or server-sent events where `Accept` asks for them (`id`: the sequence
-/// number, `event`: hit; resumable with `Last-Event-ID`). Where events were gone before this reader
-/// got to them, a line or an event `lost` says how many.
+/// NDJSON, an event a line (an empty line every 15 s without one shows that the service is there),
+/// or server-sent events where `Accept` asks for them (`id`: the sequence number, `event`: hit;
+/// resumable with `Last-Event-ID`). Where events were gone before this reader got to them, a line
+/// or an event `lost` says how many.
 #[utoipa::path(get, path = "/v1/events", tag = "events",
     params(EventsQuery, ("Last-Event-ID" = Option<u64>, Header,
         description = "Resume server-sent events after this sequence number")),

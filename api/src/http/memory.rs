@@ -36,13 +36,16 @@ pub(crate) struct MemoryQuery {
     /// How many bytes: 64 when absent.
     #[param(maximum = 65_536)]
     len: Option<usize>,
-    /// The vCPU of the register, and of which the loaded page tables map an address of user mode: 0 when absent.
+    /// The vCPU of the register, and of which the loaded page tables map an address of user mode: 0
+    /// when absent.
     vcpu: Option<u8>,
-    /// The task whose page tables map an address of user mode, running or not; `vcpu` is the register's alone then.
+    /// The task whose page tables map an address of user mode, running or not; `vcpu` is the
+    /// register's alone then.
     pid: Option<u32>,
 }
 
-/// Memory of the guest by virtual address, as it would be without probes: the kernel's, or of user mode.
+/// Memory of the guest by virtual address, as it would be without probes: the kernel's, or of user
+/// mode.
 #[utoipa::path(get, path = "/v1/memory", tag = "memory", operation_id = "memory",
     params(MemoryQuery), responses((status = 200, body = Memory), Problems, NeedsGuest, NotFound, Refused))]
 pub(crate) async fn memory(

@@ -22,8 +22,9 @@ pub(crate) fn routes(engine: Arc<Engine>) -> Router {
 
 /// The back-trace of a vCPU, taken while all of them stand still.
 ///
-/// The kernel's part by its ORC tables or, where it has none, by frame pointers, with the true addresses where return
-/// probes have changed some; then the user's part, by frame pointers. 503 until the guest's kernel runs.
+/// The kernel's part by its ORC tables or, where it has none, by frame pointers, with the true
+/// addresses where return probes have changed some; then the user's part, by frame pointers. 503
+/// until the guest's kernel runs.
 #[utoipa::path(get, path = "/v1/vcpus/{vcpu}/stack", tag = "vm", operation_id = "vcpu_stack",
     params(("vcpu" = u64, Path, description = "vCPU, from 0")),
     responses((status = 200, body = Vec<Frame>), Problems, NeedsGuest, NotFound, Refused))]

@@ -39,7 +39,8 @@ pub(crate) struct SymbolsQuery {
     name: Option<String>,
     /// The function that has this address, if its name is as `name` says.
     at: Option<AddressText>,
-    /// The functions that have code of this source line, if their names are as `name` says. Not together with `at`.
+    /// The functions that have code of this source line, if their names are as `name` says. Not
+    /// together with `at`.
     line: Option<SourceLine>,
     /// Most symbols to give: 100 when absent, 10,000 at most.
     limit: Option<usize>,
@@ -47,11 +48,12 @@ pub(crate) struct SymbolsQuery {
 
 /// Symbols of the guest's kernel, by name or by address.
 ///
-/// Where the kernel has them (KASLR). Without `--symbols`, and with a kernel file that has none, they are the
-/// kernel's own, read from its memory: 503 until it runs. In order of their names, modules' after the kernel's
-/// (`MODULE:NAME` are that module's only); a name may have several addresses. A plain name that nothing has is 404, with
-/// names like it (`near`). By address also where the source has it (`source`), from the DWARF of the symbols' file or of
-/// `--debug-info`. By source line a symbol for each copy of its code, inlined or not, in the order of their addresses:
+/// Where the kernel has them (KASLR). Without `--symbols`, and with a kernel file that has none,
+/// they are the kernel's own, read from its memory: 503 until it runs. In order of their names,
+/// modules' after the kernel's (`MODULE:NAME` are that module's only); a name may have several
+/// addresses. A plain name that nothing has is 404, with names like it (`near`). By address also
+/// where the source has it (`source`), from the DWARF of the symbols' file or of `--debug-info`. By
+/// source line a symbol for each copy of its code, inlined or not, in the order of their addresses:
 /// `offset` is where the copy begins. A line without code is 404, with the next that has some.
 #[utoipa::path(get, path = "/v1/symbols", tag = "symbols", operation_id = "symbols",
     params(SymbolsQuery),

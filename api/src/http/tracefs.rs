@@ -90,7 +90,8 @@ pub(crate) async fn root(State(api): State<TracefsApi>) -> Result<Response, Prob
 
 /// A file's text as it is now, or what a folder has.
 ///
-/// The file `trace_pipe` does not end: its lines come as their events happen, and each goes to one reader only.
+/// The file `trace_pipe` does not end: its lines come as their events happen, and each goes to one
+/// reader only.
 #[utoipa::path(get, path = "/v1/tracefs/{path}", tag = "tracefs", operation_id = "read_tracefs",
     params(("path" = String, Path, example = "events/kprobes/getpid/format")),
     responses((status = 200, content((String = "text/plain"), (Folder = "application/json"))), Problems, NeedsGuest, NotFound, NoSuchAccess))]
@@ -110,7 +111,8 @@ pub(crate) async fn read(
 
 /// Write a file from its begin, as a shell's `>` does.
 ///
-/// Of `kprobe_events`: all events are removed first, unless one is enabled. Of `trace` and `error_log`: they are emptied.
+/// Of `kprobe_events`: all events are removed first, unless one is enabled. Of `trace` and
+/// `error_log`: they are emptied.
 #[utoipa::path(put, path = "/v1/tracefs/{path}", tag = "tracefs", operation_id = "replace_tracefs",
     params(("path" = String, Path, example = "kprobe_events")),
     request_body(content = String, content_type = "text/plain", example = "p:getpid __x64_sys_getpid"),
@@ -125,7 +127,8 @@ pub(crate) async fn replace(
 
 /// Write to a file, as a shell's `>>` does.
 ///
-/// Lines of `kprobe_events` are commands; they run in order, and what comes before one that is wrong stays.
+/// Lines of `kprobe_events` are commands; they run in order, and what comes before one that is
+/// wrong stays.
 #[utoipa::path(post, path = "/v1/tracefs/{path}", tag = "tracefs", operation_id = "append_tracefs",
     params(("path" = String, Path, example = "events/kprobes/getpid/enable")),
     request_body(content = String, content_type = "text/plain", example = "1"),

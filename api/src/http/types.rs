@@ -48,8 +48,8 @@ pub(crate) struct TypePath {
 
 /// Types of the guest's kernel, in order of their names.
 ///
-/// From the BTF in its memory (`CONFIG_DEBUG_INFO_BTF`), or from the file that `--btf` gave; 409 with the code `ENODATA`
-/// where there is neither.
+/// From the BTF in its memory (`CONFIG_DEBUG_INFO_BTF`), or from the file that `--btf` gave; 409
+/// with the code `ENODATA` where there is neither.
 #[utoipa::path(get, path = "/v1/types", tag = "types", operation_id = "types",
     params(TypesQuery),
     responses((status = 200, body = Vec<TypeName>,

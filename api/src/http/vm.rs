@@ -103,8 +103,8 @@ pub(crate) async fn shutdown(State(api): State<VmApi>) -> Result<axum::Json<VmSt
 
 /// Write the whole machine to a file on the service's host.
 ///
-/// Refused while probes are registered: their breakpoints would be part of it. The end of the client's connection, or of the
-/// service, ends it; there is no file then.
+/// Refused while probes are registered: their breakpoints would be part of it. The end of the
+/// client's connection, or of the service, ends it; there is no file then.
 #[utoipa::path(post, path = "/v1/vm/snapshot", tag = "vm", operation_id = "vm_snapshot",
     request_body = SnapshotRequest,
     responses((status = 200, body = Snapshot), Problems, NeedsGuest, Refused, NoRoom))]

@@ -1,8 +1,8 @@
 //! The task that waits for an answer, and what calls it away.
 //!
 //! The kernel asks a file system to give up a request by FUSE_INTERRUPT, which fuser refuses; from
-//! then on the kernel waits for the answer, even for a task that was killed. So a server that lets a task
-//! wait looks at its signals.
+//! then on the kernel waits for the answer, even for a task that was killed. So a server that lets
+//! a task wait looks at its signals.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -63,8 +63,8 @@ impl OpenFile {
         Self { path, text: tokio::sync::Mutex::default(), lines: tokio::sync::Mutex::default() }
     }
 
-    /// `size` bytes from `offset` on, or what there is. A read at 0 asks the service; those after are
-    /// answered from the same text, so that a reader sees no halves of two.
+    /// `size` bytes from `offset` on, or what there is. A read at 0 asks the service; those after
+    /// are answered from the same text, so that a reader sees no halves of two.
     pub(super) async fn read(
         &self,
         remote: &Remote,

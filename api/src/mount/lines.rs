@@ -32,8 +32,8 @@ pub(super) struct Portion {
 }
 
 impl LineKeeper {
-    /// Puts what was kept in front of `data`. Of a write of [`WRITE_MAX`] bytes, which the kernel may
-    /// have cut, the unfinished last line is kept back.
+    /// Puts what was kept in front of `data`. Of a write of [`WRITE_MAX`] bytes, which the kernel
+    /// may have cut, the unfinished last line is kept back.
     pub(super) fn portion(
         &mut self,
         data: &[u8],
@@ -64,9 +64,9 @@ impl LineKeeper {
         self.failed = true;
     }
 
-    /// Takes the rest when `closer` closes the file, or all have (`None`), and no write will finish it. Nothing
-    /// when it was another that wrote: a process that was forked in the middle of a write closes the
-    /// file, too.
+    /// Takes the rest when `closer` closes the file, or all have (`None`), and no write will finish
+    /// it. Nothing when it was another that wrote: a process that was forked in the middle of a
+    /// write closes the file, too.
     pub(super) fn rest(&mut self, closer: Option<LockOwner>) -> Vec<u8> {
         if closer.is_some() && self.writer.is_some() && closer != self.writer {
             return Vec::new();

@@ -1,5 +1,5 @@
-//! Recent listings of folders: the kernel asks for each part of a path each time, and what a file is, its
-//! folder tells.
+//! Recent listings of folders: the kernel asks for each part of a path each time, and what a file
+//! is, its folder tells.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -85,8 +85,8 @@ impl Listings {
         self.known().folders.remove(folder);
     }
 
-    /// Something is being changed by way of this mount, until what this gives is dropped: nothing that was known before
-    /// then is known any more.
+    /// Something is being changed by way of this mount, until what this gives is dropped: nothing
+    /// that was known before then is known any more.
     pub(super) fn change(&self) -> Change<'_> {
         Change(self)
     }

@@ -105,7 +105,8 @@ impl Tree {
         let mut how = FopenFlags::FOPEN_DIRECT_IO;
         let pipe = path.parent().is_some_and(|(_, name)| name == pipe::NAME);
         let handle = if pipe {
-            // Without a position, so that two readers of one opening wait here and not for its lock.
+            // Without a position, so that two readers of one opening wait here and not for its
+            // lock.
             how |= FopenFlags::FOPEN_NONSEEKABLE | FopenFlags::FOPEN_STREAM;
             Handle::Pipe(Pipe::new(path))
         } else {

@@ -25,7 +25,8 @@ impl KernelFiles {
     /// Loads the given files; by default the kernel's own file.
     ///
     /// # Errors
-    /// Of files that were asked for. What is wrong with others is logged, unless they are only without symbols or lines.
+    /// Of files that were asked for. What is wrong with others is logged, unless they are only
+    /// without symbols or lines.
     pub(super) fn load(
         symbols: Option<&Path>,
         debug_info: Option<&Path>,
@@ -34,7 +35,8 @@ impl KernelFiles {
         let path = symbols.unwrap_or(kernel);
         let symbols = match symbols {
             Some(path) => Some(SymbolTable::load(path)?),
-            // A vmlinux has them before it runs; of any other kernel the engine reads them once it does.
+            // A vmlinux has them before it runs; of any other kernel the engine reads them once it
+            // does.
             None => own_symbols(kernel),
         };
         let lines = match (debug_info, &symbols) {

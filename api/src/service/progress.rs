@@ -31,9 +31,9 @@ enum Phase {
     UserSpace,
 }
 
-/// Shows how booting goes until the kernel has started the guest's first program, the guest stops or the
-/// service closes; then waits for the guest's workload to speak (on serial port 1). With `beside_console`
-/// it says something only while the console does not.
+/// Shows how booting goes until the kernel has started the guest's first program, the guest stops
+/// or the service closes; then waits for the guest's workload to speak (on serial port 1). With
+/// `beside_console` it says something only while the console does not.
 pub(crate) async fn booting(service: &Service, beside_console: bool) {
     let started = Instant::now();
     let vm = service.vm();

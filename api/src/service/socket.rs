@@ -123,8 +123,8 @@ pub fn bind(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
     Ok((listener, SocketFile { path: path.to_owned(), identity, _link: link }))
 }
 
-/// Holds off other services of this user: two that find the same stale socket must not each take the
-/// other's new one for it. The lock is in a folder that no other user can open.
+/// Holds off other services of this user: two that find the same stale socket must not each take
+/// the other's new one for it. The lock is in a folder that no other user can open.
 fn lock() -> Result<File, SocketError> {
     let path = runtime_folder()?.join(LOCK);
     let failed = |source| SocketError::Io { path: path.clone(), source };

@@ -8,7 +8,8 @@ use super::value::ValueType;
 pub(crate) struct Argument {
     /// Name of its field.
     pub(crate) name: String,
-    /// Where it comes from: nothing that has to be looked up in the kernel's symbols or types, any more.
+    /// Where it comes from: nothing that has to be looked up in the kernel's symbols or types, any
+    /// more.
     pub(crate) fetch: Fetch,
     /// Its type, or that of each element.
     pub(crate) kind: ValueType,

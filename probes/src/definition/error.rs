@@ -22,7 +22,8 @@ impl ParseError {
         }
     }
 
-    /// Whether the tracer has an entry for it in error_log: of what is no command at all it has none.
+    /// Whether the tracer has an entry for it in error_log: of what is no command at all it has
+    /// none.
     #[must_use]
     pub fn is_logged(&self) -> bool {
         !matches!(self.id, "NO_EVENT_INFO" | "BAD_PROBE_TYPE")

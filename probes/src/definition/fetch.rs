@@ -19,7 +19,8 @@ pub enum Fetch {
     Register(Register),
     /// `%cs`, `%ss`.
     Segment(Segment),
-    /// `%orig_ax`: the number of the system call that the registers were saved for; -1, as they were for a breakpoint.
+    /// `%orig_ax`: the number of the system call that the registers were saved for; -1, as they
+    /// were for a breakpoint.
     OrigAx,
     /// `$stackN`: the Nth word from the stack pointer on.
     Stack(u16),
@@ -46,19 +47,20 @@ pub enum Fetch {
         /// Bytes from its start.
         offset: i64,
     },
-    /// `NAME`: the function's parameter of this name, at its entry; what it is in is known once the kernel's types
-    /// are. Or, where it has none of the name, a value as the tracer's first version wrote it: `aN`, `sN`, `sa`, `rv`,
-    /// `ra`.
+    /// `NAME`: the function's parameter of this name, at its entry; what it is in is known once the
+    /// kernel's types are. Or, where it has none of the name, a value as the tracer's first version
+    /// wrote it: `aN`, `sN`, `sa`, `rv`, `ra`.
     Parameter(String),
-    /// `BODY->MEMBER.MEMBER->MEMBER`: a member of the struct that a parameter or the returned value points to.
+    /// `BODY->MEMBER.MEMBER->MEMBER`: a member of the struct that a parameter or the returned value
+    /// points to.
     Member {
         /// The pointer: a parameter or `$retval`.
         base: Box<Fetch>,
         /// All that follows the first `->`.
         path: String,
     },
-    /// `BODY:%pd`, `BODY:%pD`: the name of what the value is the address of; where it is is known once the kernel's types
-    /// are.
+    /// `BODY:%pd`, `BODY:%pD`: the name of what the value is the address of; where it is is known
+    /// once the kernel's types are.
     NameOf {
         /// Its type.
         what: Named,
@@ -230,7 +232,8 @@ fn sign(offset: i64) -> char {
     if offset < 0 { '-' } else { '+' }
 }
 
-/// A number as the language takes it, so that no body becomes longer than it was written: its length is limited.
+/// A number as the language takes it, so that no body becomes longer than it was written: its
+/// length is limited.
 fn shortest(number: u64, may_be_negative: bool) -> String {
     let (decimal, hexadecimal) = (number.to_string(), format!("{number:#x}"));
     let negative = may_be_negative.then(|| number.cast_signed().to_string());
@@ -238,15 +241,16 @@ fn shortest(number: u64, may_be_negative: bool) -> String {
     all.min_by_key(String::len).unwrap_or_default()
 }
 
-/// One recorded value, or several of one kind in a row: `[NAME=]BODY[:TYPE]`, `[NAME=]BODY:TYPE[COUNT]`.
+/// One recorded value, or several of one kind in a row: `[NAME=]BODY[:TYPE]`,
+/// `[NAME=]BODY:TYPE[COUNT]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchArg {
     /// Name of the field; a parameter's own, or `argN` (N from 1), when the definition gives none.
     pub name: Option<String>,
     /// Where its value comes from.
     pub body: Fetch,
-    /// Its type; by default the type that the kernel's types give a parameter, `string` of text, else
-    /// `x64`.
+    /// Its type; by default the type that the kernel's types give a parameter, `string` of text,
+    /// else `x64`.
     pub kind: Option<ValueType>,
     /// How many there are, of an array.
     pub count: Option<u8>,
@@ -262,7 +266,8 @@ impl FetchArg {
         }
     }
 
-    /// Bytes that it has in a record of the tracer's, or more where the kernel's types say what it is.
+    /// Bytes that it has in a record of the tracer's, or more where the kernel's types say what it
+    /// is.
     pub(crate) fn least_record_bytes(&self) -> usize {
         let each = match (self.kind, &self.body) {
             (_, Fetch::AllParameters) => 0,

@@ -1,11 +1,12 @@
-//! Which hits count: ftrace's filter language over the values of a hit (events.rst, "Event filtering").
+//! Which hits count: ftrace's filter language over the values of a hit (events.rst, "Event
+//! filtering").
 //!
 //! | operator | of numbers, with sign where the field's type has one |
 //! |---|---|
 //! | `==` `!=` `<` `<=` `>` `>=` | as they say |
 //! | `&` | some bit is in both |
 //! | `==` `!=` `"text"` | a text is this one, or is not |
-//! | `~` `!~` `"glob"` | a text matches, or does not: `*` is any text, `?` a character, `[a-z]` one of some |
+//! | `~` `!~` `"glob"` | a text matches, or not: `*` any text, `?` a character, `[a-z]` a set |
 //! | `NAME.ustring ~ "glob"` | the same of a user's text that a number is the address of |
 //! | `!` `&&` `\|\|` `( )` | in this order of strength |
 
@@ -233,7 +234,8 @@ pub enum Filter<F = String> {
 }
 
 impl<F> Filter<F> {
-    /// The same over other fields, found by `find`, which also learns whether the field is compared with text.
+    /// The same over other fields, found by `find`, which also learns whether the field is compared
+    /// with text.
     ///
     /// # Errors
     /// The first that `find` gives.
@@ -260,8 +262,8 @@ impl<F> Filter<F> {
 }
 
 impl Filter<Field> {
-    /// Whether it lets a hit through; `fetch` gives a field's value, `None` where it cannot be known. A comparison
-    /// with such a value is false, whichever it is.
+    /// Whether it lets a hit through; `fetch` gives a field's value, `None` where it cannot be
+    /// known. A comparison with such a value is false, whichever it is.
     pub fn holds<V: Into<FieldValue>>(&self, fetch: &mut impl FnMut(Field) -> Option<V>) -> bool {
         match self {
             Self::Test { field, comparison, operand } => match fetch(*field).map(V::into) {
@@ -294,7 +296,8 @@ impl Filter<Field> {
 
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // No parentheses but those that are needed: how many there may be in one another is limited.
+        // No parentheses but those that are needed: how many there may be in one another is
+        // limited.
         let joined = |f: &mut fmt::Formatter<'_>, all: &[Self], with: &str| {
             all.iter().enumerate().try_for_each(|(index, one)| {
                 let between = if index == 0 { "" } else { with };

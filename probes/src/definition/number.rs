@@ -31,8 +31,8 @@ pub(super) fn parse_offset(text: &str) -> Option<i64> {
     }
 }
 
-/// 64-bit numbers in JSON: written as hexadecimal text (a double holds only 53 bits), read as text or
-/// number, also a negative one (-12 is -ENOMEM).
+/// 64-bit numbers in JSON: written as hexadecimal text (a double holds only 53 bits), read as text
+/// or number, also a negative one (-12 is -ENOMEM).
 pub(super) mod hex_number {
     use serde::{Deserialize, Deserializer, Serializer};
 

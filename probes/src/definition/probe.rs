@@ -93,8 +93,8 @@ pub struct ProbeDefinition {
     /// Actions of a hit, in order; [`Action::Record`] alone when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<Action>,
-    /// Which hits count: of the others nothing comes, neither events nor what other actions do. Its fields are
-    /// the arguments, by name, and `common_pid`.
+    /// Which hits count: of the others nothing comes, neither events nor what other actions do. Its
+    /// fields are the arguments, by name, and `common_pid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<Filter>,
     /// Return probes: calls of the function that can be followed at a time, at most
@@ -146,8 +146,8 @@ impl ProbeDefinition {
 }
 
 impl fmt::Display for ProbeDefinition {
-    /// The canonical line of kprobe_events: group and names always filled in. What the language has no
-    /// words for is left out: flags, actions, the filter, the return mode.
+    /// The canonical line of kprobe_events: group and names always filled in. What the language has
+    /// no words for is left out: flags, actions, the filter, the return mode.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kind.letter())?;
         if let Some(maxactive) = self.maxactive {

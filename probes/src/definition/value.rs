@@ -66,7 +66,8 @@ pub struct Bits {
 }
 
 impl Bits {
-    /// `width` bits, at least one, above the `offset` lowest of a number; `None` where it has not as many.
+    /// `width` bits, at least one, above the `offset` lowest of a number; `None` where it has not
+    /// as many.
     #[must_use]
     pub fn new(width: u32, offset: u32, container: Width) -> Option<Self> {
         let end = width.checked_add(offset).filter(|_| width > 0)?;

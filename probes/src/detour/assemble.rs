@@ -20,16 +20,16 @@ pub struct Detour {
     pub bytes: Vec<u8>,
     /// Offset of where it is entered.
     pub entry: usize,
-    /// Offset of the int3 that has the VMM deal with a hit: nothing has been counted then, and all registers
-    /// but RIP are as they were when the detour was entered.
+    /// Offset of the int3 that has the VMM deal with a hit: nothing has been counted then, and all
+    /// registers but RIP are as they were when the detour was entered.
     pub doorbell: Option<usize>,
     /// Offset of the displaced instructions, which go on after a doorbell.
     pub displaced: usize,
 }
 
 impl Detour {
-    /// Assembles the code for `at`: what happens when something is full, the blocks, the instructions of
-    /// `region`, and a jmp to after it.
+    /// Assembles the code for `at`: what happens when something is full, the blocks, the
+    /// instructions of `region`, and a jmp to after it.
     ///
     /// # Errors
     /// [`DetourError`].
@@ -61,9 +61,10 @@ impl Detour {
         Ok(detour)
     }
 
-    /// Assembles the code for `at` that the calls of a pool return to: one block, which gives the instance back,
-    /// and after it the stubs of all instances, [`STUB_LEN`] bytes each. [`Self::doorbell`] has the registers
-    /// as at the return, but for the instance's address, which is on the stack besides.
+    /// Assembles the code for `at` that the calls of a pool return to: one block, which gives the
+    /// instance back, and after it the stubs of all instances, [`STUB_LEN`] bytes each.
+    /// [`Self::doorbell`] has the registers as at the return, but for the instance's address, which
+    /// is on the stack besides.
     ///
     /// # Errors
     /// [`DetourError`].

@@ -1,4 +1,5 @@
-//! A filter as code: it jumps away for hits that are not wanted, before any room is made for a record.
+//! A filter as code: it jumps away for hits that are not wanted, before any room is made for a
+//! record.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::{AsmRegister64, CodeLabel, al, ax, eax, rax, rcx};
@@ -101,7 +102,8 @@ impl Code {
         Ok(rax)
     }
 
-    /// Goes to `target` if the flags say that the comparison holds, of numbers with signs or without.
+    /// Goes to `target` if the flags say that the comparison holds, of numbers with signs or
+    /// without.
     fn branch(
         &mut self,
         comparison: Comparison,

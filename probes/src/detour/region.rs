@@ -1,7 +1,7 @@
 //! The instructions that a jmp replaces, and whether it may.
 //!
-//! The rules are those of the kernel's own optimizer (kprobes.rst, "Safety Check"), with what its tables know
-//! besides: static keys and fix-ups are jumps, too.
+//! The rules are those of the kernel's own optimizer (kprobes.rst, "Safety Check"), with what its
+//! tables know besides: static keys and fix-ups are jumps, too.
 
 use exoprobe_vmm::Gva;
 use iced_x86::{FlowControl, Instruction, Mnemonic};
@@ -229,7 +229,8 @@ fn is_padding(bytes: &[u8], at: Gva, len: usize) -> bool {
     decoder.into_iter().take_while(|insn| insn.ip() < end.0).all(fills)
 }
 
-/// Whether an instruction jumps to a place that is not in its bytes; `is_thunk` knows the compilers' stand-ins.
+/// Whether an instruction jumps to a place that is not in its bytes; `is_thunk` knows the
+/// compilers' stand-ins.
 pub(super) fn jumps_indirectly(insn: &Instruction, is_thunk: impl Fn(Gva) -> bool) -> bool {
     match insn.flow_control() {
         FlowControl::IndirectBranch => true,

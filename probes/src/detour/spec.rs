@@ -76,16 +76,16 @@ impl Value {
 pub enum Task {
     /// Adds one to the counter.
     Count,
-    /// Writes a record, or adds one to the counter when there is no room. Hits that the filter does not let
-    /// through go into a second counter after that.
+    /// Writes a record, or adds one to the counter when there is no room. Hits that the filter does
+    /// not let through go into a second counter after that.
     Record {
         /// Values of the record.
         values: Vec<Value>,
         /// Of these values by their places.
         filter: Option<Filter<Field>>,
     },
-    /// Has the call return by way of an instance of this pool; adds one to the pool's own counter when none is
-    /// free.
+    /// Has the call return by way of an instance of this pool; adds one to the pool's own counter
+    /// when none is free.
     Follow(Pool),
 }
 

@@ -1,4 +1,5 @@
-//! Events that the tracer's files `trace`, `trace_pipe` and `snapshot` show, as ranges of sequence numbers.
+//! Events that the tracer's files `trace`, `trace_pipe` and `snapshot` show, as ranges of sequence
+//! numbers.
 
 use std::collections::VecDeque;
 
@@ -25,7 +26,8 @@ pub(super) struct Stored<'a> {
     pub(super) next: u64,
 }
 
-/// Times of tracing: each with its first event, and, once it is over, the first that does not belong to it.
+/// Times of tracing: each with its first event, and, once it is over, the first that does not
+/// belong to it.
 #[derive(Debug)]
 pub(super) struct TraceBuffer {
     spans: VecDeque<(u64, Option<u64>)>,
@@ -121,8 +123,8 @@ impl Stored<'_> {
         self.next - self.hits.len() as u64
     }
 
-    /// Up to `max` events from `from` to before `end`, or as many as take `bytes`, and how many of those before them
-    /// are lost.
+    /// Up to `max` events from `from` to before `end`, or as many as take `bytes`, and how many of
+    /// those before them are lost.
     pub(super) fn run(
         &self,
         from: u64,

@@ -35,8 +35,8 @@ pub struct Event {
     /// How long the call took, of a return probe, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ns: Option<u64>,
-    /// Values asked for, by name, in the definition's order: numbers, or, of the types `x8` to `x64`, hexadecimal text;
-    /// texts; `(fault)` where memory could not be read.
+    /// Values asked for, by name, in the definition's order: numbers, or, of the types `x8` to
+    /// `x64`, hexadecimal text; texts; `(fault)` where memory could not be read.
     pub args: serde_json::Map<String, serde_json::Value>,
     /// Back-trace, where the probe asks for it, the probed place first.
     #[serde(skip_serializing_if = "Option::is_none")]

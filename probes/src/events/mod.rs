@@ -1,6 +1,6 @@
 //! From hit to event: a ring per vCPU that hits are written to without a lock, one consumer that
-//! drains them in order of time, and a bounded store that readers follow by sequence number. Events are made of
-//! hits when they are read: to keep a hit must cost little.
+//! drains them in order of time, and a bounded store that readers follow by sequence number. Events
+//! are made of hits when they are read: to keep a hit must cost little.
 
 mod buffer;
 mod event;

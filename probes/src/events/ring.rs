@@ -1,9 +1,10 @@
 //! A single-producer, single-consumer ring of records: the producer is one vCPU's thread, the
 //! consumer, the holder of the store's drain lock.
 //!
-//! A record is a run of 64-bit words: probe id and length, guest time, shape, task, return address and
-//! time of entry (of returns), which arguments could not be read (where one may not be), arguments, back-trace, texts. An argument that
-//! is text says where its bytes are among those ([`TextPlace`]).
+//! A record is a run of 64-bit words: probe id and length, guest time, shape, task, return address
+//! and time of entry (of returns), which arguments could not be read (where one may not be),
+//! arguments, back-trace, texts. An argument that is text says where its bytes are among those
+//! ([`TextPlace`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -117,8 +118,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// How long the call took, of a return, in ticks of the guest's clock; 0 where the guest's counters of two CPUs do not
-    /// agree so far.
+    /// How long the call took, of a return, in ticks of the guest's clock; 0 where the guest's
+    /// counters of two CPUs do not agree so far.
     pub(crate) fn duration(&self) -> Option<u64> {
         Some(self.time.saturating_sub(self.returned?.entered.0))
     }

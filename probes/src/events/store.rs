@@ -45,8 +45,8 @@ impl Kept {
         self.stored().first()
     }
 
-    /// Where a reader that asks from `from` on begins, and the selected hits from there to before `end`, with their
-    /// sequence numbers.
+    /// Where a reader that asks from `from` on begins, and the selected hits from there to before
+    /// `end`, with their sequence numbers.
     fn selected<'a>(
         &'a self,
         from: u64,
@@ -118,7 +118,8 @@ impl EventStore {
         self.read_selected(from, max, &EventSelection::default())
     }
 
-    /// As [`Self::read`], up to `max` of the events that are selected. Lost ones count whether selected or not.
+    /// As [`Self::read`], up to `max` of the events that are selected. Lost ones count whether
+    /// selected or not.
     #[must_use]
     pub fn read_selected(&self, from: u64, max: usize, selection: &EventSelection) -> EventPage {
         self.read_part(from, Bounds { events: max, ..Bounds::default() }, selection)
@@ -133,7 +134,8 @@ impl EventStore {
         EventPage { events, start, next, lost }
     }
 
-    /// The end of up to `max` selected events from sequence number `from` on: the number to ask for next.
+    /// The end of up to `max` selected events from sequence number `from` on: the number to ask for
+    /// next.
     #[must_use]
     pub fn end_of(&self, from: u64, max: usize, selection: &EventSelection) -> u64 {
         let kept = self.lock();
@@ -143,7 +145,8 @@ impl EventStore {
         selected.nth(before).map_or(kept.next, |(seq, _)| seq + 1)
     }
 
-    /// Sequence number from which on there are `count` selected events, or of the oldest where there are fewer.
+    /// Sequence number from which on there are `count` selected events, or of the oldest where
+    /// there are fewer.
     #[must_use]
     pub fn start_of_last(&self, count: usize, selection: &EventSelection) -> u64 {
         let kept = self.lock();
@@ -224,8 +227,8 @@ impl EventStore {
         self.lock().snapshot = None;
     }
 
-    /// Selected hits from `from` on, with their sequence numbers; and where that is, how many before are lost, and where
-    /// to go on.
+    /// Selected hits from `from` on, with their sequence numbers; and where that is, how many
+    /// before are lost, and where to go on.
     fn hits(
         &self,
         from: u64,

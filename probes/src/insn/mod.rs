@@ -8,11 +8,12 @@
 //! The int3 covers only the first byte and is never lifted; the displaced forms below are therefore
 //! complete: the guest executes nothing of the original.
 //!
-//! What the rest of exoprobe provides for a guest is said by [`Assurances`]; with none of them more is
-//! refused. What this module cannot see is the caller's to check: an instruction listed in the
-//! guest's exception table (its fix-up is found by address), symbols that must not be probed at all (entry
-//! code), supervisor shadow stacks (see [`Displaced::pushes_return_address`]), and places that the
-//! guest patches at run time (jump labels, static calls, ftrace): what was analyzed is stale after.
+//! What the rest of exoprobe provides for a guest is said by [`Assurances`]; with none of them more
+//! is refused. What this module cannot see is the caller's to check: an instruction listed in the
+//! guest's exception table (its fix-up is found by address), symbols that must not be probed at all
+//! (entry code), supervisor shadow stacks (see [`Displaced::pushes_return_address`]), and places
+//! that the guest patches at run time (jump labels, static calls, ftrace): what was analyzed is
+//! stale after.
 
 mod assurances;
 mod boundary;

@@ -8,8 +8,8 @@
 //! | `jmp r/m`, returns | copy | |
 //!
 //! None of these changes a flag or register the instruction itself does not. An indirect call reads
-//! its operand first: it may depend on RSP, and when it faults nothing has happened yet. It leaves the
-//! target's address below the new stack pointer, where nothing of a kernel's lives (interrupts
+//! its operand first: it may depend on RSP, and when it faults nothing has happened yet. It leaves
+//! the target's address below the new stack pointer, where nothing of a kernel's lives (interrupts
 //! write there at any time).
 //!
 //! A slot's last 8 bytes hold the instruction's own address, so that the handler of an exception in
@@ -25,7 +25,8 @@ use super::{Displaced, Kind, PostUnsupported};
 
 /// Bytes of one slot. Aligned slots never cross a cache line.
 pub const SLOT_SIZE: usize = 32;
-/// Where in a slot the instruction's own address is, 8 bytes, little endian; code is in front of it.
+/// Where in a slot the instruction's own address is, 8 bytes, little endian; code is in front of
+/// it.
 pub const SLOT_ADDRESS_OFFSET: usize = SLOT_SIZE - size_of::<u64>();
 // The machine finds the address there when the code has faulted.
 const _: () = assert!(
@@ -70,7 +71,8 @@ pub struct SlotCode {
 }
 
 impl SlotCode {
-    /// The whole slot for the instruction whose own address is `at`: the code, int3s and the address.
+    /// The whole slot for the instruction whose own address is `at`: the code, int3s and the
+    /// address.
     ///
     /// Nothing runs the int3s, but CPUs speculate past an indirect jmp or a ret.
     #[must_use]
@@ -166,8 +168,8 @@ pub(crate) fn jump_to(start: Gva, bytes: &mut Vec<u8>, to: Gva) -> Result<(), As
 }
 
 impl Displaced {
-    /// Appends the instruction as it runs after `bytes`, which are code for `start`: what follows it comes
-    /// next. Not for calls, whose return address would lead there.
+    /// Appends the instruction as it runs after `bytes`, which are code for `start`: what follows
+    /// it comes next. Not for calls, whose return address would lead there.
     ///
     /// # Errors
     /// [`AssembleError`], as [`Self::assemble`].

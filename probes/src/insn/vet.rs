@@ -86,8 +86,8 @@ fn far_transfer(insn: &Instruction) -> Option<Reason> {
     far.then_some(|insn| Refusal::FarTransfer { insn })
 }
 
-/// SDM vol. 2, MOV and POP: the shadow would cover the slot's jump or int3 instead. (POP SS does not
-/// exist in 64-bit mode, and LSS has no shadow.)
+/// SDM vol. 2, MOV and POP: the shadow would cover the slot's jump or int3 instead. (POP SS does
+/// not exist in 64-bit mode, and LSS has no shadow.)
 fn stack_segment(insn: &Instruction) -> Option<Reason> {
     let loads_ss = insn.mnemonic() == Mnemonic::Mov
         && insn.op0_kind() == OpKind::Register
@@ -96,8 +96,8 @@ fn stack_segment(insn: &Instruction) -> Option<Reason> {
 }
 
 /// Writes to the control registers that govern paging. In 64-bit mode they can turn off neither
-/// paging nor PAE, nor change the number of levels (SDM vol. 3, 2.5 and 4.1.2: #GP), so code goes on
-/// where it is as long as the new page table maps it.
+/// paging nor PAE, nor change the number of levels (SDM vol. 3, 2.5 and 4.1.2: #GP), so code goes
+/// on where it is as long as the new page table maps it.
 fn control_register(insn: &Instruction, assurances: Assurances) -> Option<Reason> {
     let writes = match insn.mnemonic() {
         Mnemonic::Lmsw => true,
@@ -129,8 +129,8 @@ fn by_feature(feature: CpuidFeature) -> Option<Reason> {
         CpuidFeature::RTM | CpuidFeature::HLE_or_RTM | CpuidFeature::TSXLDTRK => {
             |insn| Refusal::Transaction { insn }
         }
-        // Shadow stacks, user interrupts, key locker, MPX bounds, other entry code, debug and vendor
-        // oddities: none is in a kernel's ordinary code.
+        // Shadow stacks, user interrupts, key locker, MPX bounds, other entry code, debug and
+        // vendor oddities: none is in a kernel's ordinary code.
         CpuidFeature::CET_SS
         | CpuidFeature::UINTR
         | CpuidFeature::UDBG

@@ -116,7 +116,8 @@ impl Found {
         }
     }
 
-    /// The number that it is in a hit, with its sign in two's complement; none where it could not be read.
+    /// The number that it is in a hit, with its sign in two's complement; none where it could not
+    /// be read.
     fn number(&self, hit: &Hit) -> Option<u64> {
         let record = &hit.record;
         let nanos = |ticks| hit.origin.clock.nanos(ticks);

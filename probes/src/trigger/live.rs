@@ -112,9 +112,9 @@ impl Triggers {
         &self.list
     }
 
-    /// Steps that a hit triggers, in order, with the hit itself in between where it becomes an event: it does where `is_shown`
-    /// says so, or it has a back-trace by a trigger. Its own back-trace stays where `keeps_stack`. Says whether it became
-    /// one.
+    /// Steps that a hit triggers, in order, with the hit itself in between where it becomes an
+    /// event: it does where `is_shown` says so, or it has a back-trace by a trigger. Its own
+    /// back-trace stays where `keeps_stack`. Says whether it became one.
     pub(crate) fn apply(
         &self,
         mut hit: Hit,

@@ -1,7 +1,8 @@
 //! The whole way of a record out of the guest: from a vCPU's ring to the store that readers read.
 //!
-//! A guest fills its ring once, with real hits. Then the same bytes are put there again and again, as the guest
-//! would have written them, for a guest whose kernel is emulated cannot write five million a second.
+//! A guest fills its ring once, with real hits. Then the same bytes are put there again and again,
+//! as the guest would have written them, for a guest whose kernel is emulated cannot write five
+//! million a second.
 
 use std::time::Instant;
 

@@ -1,6 +1,6 @@
 //! `make bench`: the figures of docs/benchmarks.md. Ratios are taken in one run, rounds of the two
-//! sides alternating; the least of each side counts, because the machine is shared. Arguments name the parts that
-//! are wanted: `make bench BENCH='symbols'`.
+//! sides alternating; the least of each side counts, because the machine is shared. Arguments name
+//! the parts that are wanted: `make bench BENCH='symbols'`.
 
 mod consumer;
 mod detour;

@@ -1,5 +1,5 @@
-//! An optimized probe against the same by int3, and against the jump-optimized kprobe event of a guest's
-//! own kernel: time of one hit, with four registers recorded each.
+//! An optimized probe against the same by int3, and against the jump-optimized kprobe event of a
+//! guest's own kernel: time of one hit, with four registers recorded each.
 
 use std::time::{Duration, Instant};
 

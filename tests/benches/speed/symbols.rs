@@ -21,7 +21,8 @@ const ROOT: u64 = 0x1000;
 const UPPER: u64 = 0x2000;
 const MODE: PagingMode = PagingMode { cr3: ROOT, levels: 4 };
 
-/// Guest-physical memory with the kernel's segments, mapped as kernels are; and an address in its text.
+/// Guest-physical memory with the kernel's segments, mapped as kernels are; and an address in its
+/// text.
 fn memory(vmlinux: &Path) -> (MemoryImage, Gva) {
     let file = std::fs::read(vmlinux).expect("a vmlinux");
     let elf = object::File::parse(&*file).expect("an ELF file");

@@ -1,8 +1,8 @@
 //! `circles`: fails if files of a crate import each other in a circle.
 //!
 //! An import counts as an edge to the file that declares the name, also through a re-export.
-//! Declarations of modules are no edges, and neither is a re-export by itself: a folder's `mod.rs` may
-//! list what its files offer. Code that only tests build is left out.
+//! Declarations of modules are no edges, and neither is a re-export by itself: a folder's `mod.rs`
+//! may list what its files offer. Code that only tests build is left out.
 
 mod circle;
 mod collect;

@@ -17,8 +17,9 @@ enum Place {
     Item(Declaration),
 }
 
-/// Resolves a path as written in a module. Empty for other crates' names, locals, and modules as such: a module that is
-/// imported is no declaration, but the paths that start with it lead to some.
+/// Resolves a path as written in a module. Empty for other crates' names, locals, and modules as
+/// such: a module that is imported is no declaration, but the paths that start with it lead to
+/// some.
 pub(crate) fn resolve(tree: &Tree, from: ModuleId, path: &[String]) -> Vec<Declaration> {
     let items = places(tree, from, path, 0).into_iter();
     items

@@ -30,7 +30,8 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// Lists the crates of the workspace that the current folder belongs to: libraries, programs, tests and benches.
+    /// Lists the crates of the workspace that the current folder belongs to: libraries, programs,
+    /// tests and benches.
     pub(crate) fn find() -> Result<Workspace, CheckError> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let output = Command::new(cargo)

@@ -1,4 +1,4 @@
-//! What the lab's two programs agree on: `lab`, which prepares and watches the emulated machine, and
-//! `lab-init`, process 1 in it. See docs/testing.md.
+//! What the lab's two programs agree on: `lab`, which prepares and watches the emulated machine,
+//! and `lab-init`, process 1 in it. See docs/testing.md.
 
 pub mod job;

@@ -6,8 +6,8 @@ pub const PART_ENV: &str = "EXOPROBE_TEST_PART";
 /// Names the file that a [`Record`](super::Record) is appended to as each test ends.
 pub const REPORT_ENV: &str = "EXOPROBE_TEST_REPORT";
 
-/// Set to 1, has [`BEGIN`] and the name written to standard error as each test begins, so that a hang
-/// has a name.
+/// Set to 1, has [`BEGIN`] and the name written to standard error as each test begins, so that a
+/// hang has a name.
 pub const PROGRESS_ENV: &str = "EXOPROBE_TEST_PROGRESS";
 
 /// What stands before the name of a test that begins.

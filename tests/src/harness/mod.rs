@@ -1,5 +1,5 @@
-//! Runs the suites wherever the test program is: what a place cannot do is skipped by name, with the
-//! reason, and a report tells another program what ran.
+//! Runs the suites wherever the test program is: what a place cannot do is skipped by name, with
+//! the reason, and a report tells another program what ran.
 //!
 //! The command line is libtest's, through libtest-mimic.
 

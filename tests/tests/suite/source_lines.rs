@@ -99,7 +99,8 @@ fn lines_are_as_addr2line_tells_them() {
         as_deep += u32::from(truth.len() == told.len() && truth.iter().zip(&told).all(same));
         inlined += u32::from(told.len() > 1);
     }
-    // Assembly has no functions; and where an inlined call's ranges are not within its caller's, addr2line sees it still.
+    // Assembly has no functions; and where an inlined call's ranges are not within its caller's,
+    // addr2line sees it still.
     assert!(with_lines > 500 && as_deep * 20 > with_lines * 19, "{as_deep} of {with_lines}");
     assert!(inlined > 50, "{inlined}");
     let getpid = lines.lookup(addresses[addresses.len() - 1], 0).unwrap().unwrap();

@@ -26,7 +26,8 @@ impl Hit<'_> {
         self.time.saturating_sub(self.took.unwrap_or(0))
     }
 
-    /// Details that a viewer shows for a selected hit. The probe's own values are apart: they may have any name.
+    /// Details that a viewer shows for a selected hit. The probe's own values are apart: they may
+    /// have any name.
     pub(super) fn details(&self) -> Map<String, Value> {
         let event = self.event;
         let addr = &event.addr;

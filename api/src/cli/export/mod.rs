@@ -53,7 +53,8 @@ pub(super) struct ExportArgs {
     /// File to write; one that is there is replaced [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Start at this sequence number [default: the oldest event kept; with --follow or --seconds, the next that happens]
+    /// Start at this sequence number [default: the oldest event kept; with --follow or --seconds,
+    /// the next that happens]
     #[arg(long, value_name = "SEQ")]
     from: Option<u64>,
     /// Write the events that come, until interrupted
@@ -183,8 +184,8 @@ pub(super) async fn run(context: &mut Context<'_>, args: &ExportArgs) -> Result<
     result
 }
 
-/// Writes events until there are no more, or until a signal. The trace is whole also where reading them failed,
-/// which is the inner result.
+/// Writes events until there are no more, or until a signal. The trace is whole also where reading
+/// them failed, which is the inner result.
 async fn record(
     client: &Client,
     args: &ExportArgs,

@@ -1,6 +1,7 @@
 //! Perfetto's trace: protobuf.
 //!
-//! A hit is an instant on the track of its task or vCPU, a call of a return probe a slice on that of its task. Tracks are of no process: events have their thread alone.
+//! A hit is an instant on the track of its task or vCPU, a call of a return probe a slice on that
+//! of its task. Tracks are of no process: events have their thread alone.
 
 use std::io::{self, Write};
 

@@ -1,7 +1,7 @@
 //! Perfetto's trace as far as it is written here.
 //!
-//! Names, numbers and types are those of protos/perfetto/trace/ in Perfetto 59.1. A test reads what was written by the
-//! published descriptors, which do not come from here.
+//! Names, numbers and types are those of protos/perfetto/trace/ in Perfetto 59.1. A test reads what
+//! was written by the published descriptors, which do not come from here.
 
 use prost::{Message, Oneof};
 

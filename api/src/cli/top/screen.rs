@@ -46,7 +46,8 @@ impl<'a> Screen<'a> {
     pub(super) fn draw(&mut self, lines: &[String], size: Size) -> io::Result<()> {
         let mut lines = lines.iter();
         for row in 0..u16::try_from(size.rows).unwrap_or(u16::MAX) {
-            // Cleared first: at the end of a line as long as the row, that would take its last character.
+            // Cleared first: at the end of a line as long as the row, that would take its last
+            // character.
             self.0.queue(MoveTo(0, row))?.queue(Clear(ClearType::CurrentLine))?;
             if let Some(line) = lines.next() {
                 write!(self.0, "{line}")?;

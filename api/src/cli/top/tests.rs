@@ -32,7 +32,8 @@ fn sample(at: Instant, probes: Vec<ProbeRow>) -> Sample {
     Sample { at, probes }
 }
 
-/// A service whose probe `a` gets 100 hits between two looks, beside one that comes with the second; and the looks.
+/// A service whose probe `a` gets 100 hits between two looks, beside one that comes with the
+/// second; and the looks.
 fn service() -> (Fake, Arc<AtomicU64>) {
     let looks = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&looks);

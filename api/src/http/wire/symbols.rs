@@ -32,8 +32,8 @@ pub struct Symbol {
     pub source: Option<Source>,
 }
 
-/// A line of the kernel's source, `FILE:LINE`. The file is a path from the folder that the kernel was built in, or
-/// the end of one.
+/// A line of the kernel's source, `FILE:LINE`. The file is a path from the folder that the kernel
+/// was built in, or the end of one.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[schema(example = "kernel/sys.c:950", pattern = r"^[^:]{1,4095}:[1-9][0-9]{0,8}$")]
 pub struct SourceLine(pub String);

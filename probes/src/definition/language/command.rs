@@ -29,8 +29,8 @@ pub struct Deletion {
     pub words: Vec<String>,
 }
 
-/// The lines of a text that are commands, with their numbers from 1: not those that are blank, or comments
-/// (`#` first).
+/// The lines of a text that are commands, with their numbers from 1: not those that are blank, or
+/// comments (`#` first).
 pub fn definition_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     (1..).zip(text.lines()).filter(|(_, line)| {
         let line = line.trim_start();
@@ -62,8 +62,8 @@ pub fn parse_line(line: &str) -> Result<ProbeDefinition, ParseError> {
     define(&tokens(without_comment(line)))
 }
 
-/// Parses one definition, to which a filter may be added: `DEFINITION if FILTER`. This is a word of ours, not
-/// of kprobe_events. A `#` outside quotation marks begins a comment.
+/// Parses one definition, to which a filter may be added: `DEFINITION if FILTER`. This is a word of
+/// ours, not of kprobe_events. A `#` outside quotation marks begins a comment.
 ///
 /// # Errors
 /// [`ParseError`] with the column at fault.
@@ -77,8 +77,8 @@ pub fn parse_conditional(line: &str) -> Result<ProbeDefinition, ParseError> {
     Ok(definition)
 }
 
-/// A line's definition, and the filter after its word `if` with the column where it begins. The word stands
-/// after the place at the earliest, so that a function may be called `if`.
+/// A line's definition, and the filter after its word `if` with the column where it begins. The
+/// word stands after the place at the earliest, so that a function may be called `if`.
 #[must_use]
 pub fn split_condition(line: &str) -> (&str, Option<(usize, &str)>) {
     let Some((at, word)) = words(line).skip(2).find(|(_, word)| *word == "if") else {

@@ -2,8 +2,8 @@
 //! `p|r[MAXACTIVE][:[GRP/][EVENT]] [MOD:]SYMBOL[+OFFS][%return]|ADDR [[NAME=]BODY[:TYPE] ...]`, and
 //! `-:[GRP/][EVENT] [PLACE [ARGUMENT...]]` to delete.
 //!
-//! Positions are columns of the command as given, so that a caret can be put under them; [`normalised`] gives those of
-//! error_log. Identifiers are the tracer's own.
+//! Positions are columns of the command as given, so that a caret can be put under them;
+//! [`normalised`] gives those of error_log. Identifiers are the tracer's own.
 
 mod argument;
 mod body;

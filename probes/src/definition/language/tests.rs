@@ -116,7 +116,8 @@ fn each_fault_has_its_identifier_and_column() {
     }
 }
 
-/// Characters that are no part of any name, and what they are else: `+` is none, ` ` is a blank, and so on.
+/// Characters that are no part of any name, and what they are else: `+` is none, ` ` is a blank,
+/// and so on.
 fn odd_characters() -> impl Iterator<Item = char> {
     let others = "\u{80}\u{a0}\u{ad}\u{300}\u{2028}\u{202e}\u{feff}\u{fffd}é\u{df}Ω漢٣０😀";
     (0..=127u8).map(char::from).chain(others.chars())

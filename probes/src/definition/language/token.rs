@@ -65,7 +65,8 @@ pub(super) fn tokens<'a>(line: &'a str) -> Vec<Token<'a>> {
     found
 }
 
-/// A command as error_log shows it, its words with one blank between them, and where a column of it is there.
+/// A command as error_log shows it, its words with one blank between them, and where a column of it
+/// is there.
 #[must_use]
 pub fn normalised(command: &str, position: usize) -> (String, usize) {
     let (mut text, mut column) = (String::new(), None);

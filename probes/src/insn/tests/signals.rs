@@ -84,7 +84,8 @@ fn install_handler() {
 }
 
 extern "C" fn on_signal(signal: c_int, _info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gives a SA_SIGINFO handler its thread's ucontext_t, which nothing else uses.
+    // SAFETY: the kernel gives a SA_SIGINFO handler its thread's ucontext_t, which nothing else
+    // uses.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     let registers = &mut context.uc_mcontext.gregs;
     let rip = registers[libc::REG_RIP as usize].cast_unsigned();
