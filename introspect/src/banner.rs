@@ -1,4 +1,5 @@
-//! The kernel's banner: the text `linux_banner`, "Linux version 6.1.0-56-cloud-amd64 (...) #1 SMP ...".
+//! The kernel's banner: the text `linux_banner`, "Linux version 6.1.0-56-cloud-amd64 (...) #1 SMP
+//! ...".
 
 use std::fmt;
 
@@ -19,8 +20,8 @@ pub struct Version {
     pub major: u32,
     /// 1 of 6.1.192.
     pub minor: u32,
-    /// 192 of 6.1.192; 0 where the text has none. Distributions write what they like here: Debian's 6.1.192
-    /// calls itself 6.1.0.
+    /// 192 of 6.1.192; 0 where the text has none. Distributions write what they like here: Debian's
+    /// 6.1.192 calls itself 6.1.0.
     pub patch: u32,
 }
 

@@ -75,8 +75,8 @@ const ZEROPAD: u32 = 20;
 const TYPE_MASK: u32 = 0xff;
 
 impl Fixup {
-    /// Returns true if the kernel decodes the instruction's bytes to fix up its fault (Linux 5.16 on; before,
-    /// the word has another meaning, and this may be true of a few others).
+    /// Returns true if the kernel decodes the instruction's bytes to fix up its fault (Linux 5.16
+    /// on; before, the word has another meaning, and this may be true of a few others).
     #[must_use]
     pub fn decodes_text(&self) -> bool {
         self.data & TYPE_MASK == ZEROPAD
@@ -85,8 +85,8 @@ impl Fixup {
 
 impl ExceptionTable {
     /// Reads the table from the guest, between the symbols `__start___ex_table` and
-    /// `__stop___ex_table`. `symbols` must have the guest's slide. The kernel must be in place: before
-    /// its decompressor has run, there is something else at these addresses.
+    /// `__stop___ex_table`. `symbols` must have the guest's slide. The kernel must be in place:
+    /// before its decompressor has run, there is something else at these addresses.
     ///
     /// # Errors
     /// [`ExtableError`].
@@ -126,7 +126,8 @@ impl ExceptionTable {
         Ok(Self { entries })
     }
 
-    /// The entry of the instruction that begins at `instruction`, if the kernel expects that to fault.
+    /// The entry of the instruction that begins at `instruction`, if the kernel expects that to
+    /// fault.
     #[must_use]
     pub fn find(&self, instruction: Gva) -> Option<&Fixup> {
         let found = self.entries.binary_search_by_key(&instruction, |entry| entry.instruction);

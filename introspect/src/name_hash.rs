@@ -4,8 +4,8 @@ use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
 
-/// Positions of names in a list where equal names are neighbours. Names are the guest's: the hash is keyed, so that
-/// none can be made to collide.
+/// Positions of names in a list where equal names are neighbours. Names are the guest's: the hash
+/// is keyed, so that none can be made to collide.
 #[derive(Debug)]
 pub(crate) struct NameHash {
     keys: RandomState,

@@ -1,9 +1,9 @@
 //! Tasks: numbers and names.
 //!
-//! The offsets in `struct task_struct` depend on the kernel's configuration. They are found by the content of the
-//! first tasks of every Linux: the idle task ("swapper", number 0), the first process (1), and the thread
-//! that makes kernel threads ("kthreadd", 2), which follow one another in the list of all tasks
-//! (`init_task.tasks`).
+//! The offsets in `struct task_struct` depend on the kernel's configuration. They are found by the
+//! content of the first tasks of every Linux: the idle task ("swapper", number 0), the first
+//! process (1), and the thread that makes kernel threads ("kthreadd", 2), which follow one another
+//! in the list of all tasks (`init_task.tasks`).
 
 use exoprobe_vmm::Gva;
 
@@ -86,7 +86,8 @@ impl TaskId {
 }
 
 impl TaskLayout {
-    /// Finds the places in a kernel that has made its first threads; `init_task` is the idle task's address.
+    /// Finds the places in a kernel that has made its first threads; `init_task` is the idle task's
+    /// address.
     ///
     /// # Errors
     /// [`TaskError`].
@@ -127,8 +128,8 @@ impl TaskLayout {
         Ok(Task { at, id: self.read(memory, at)?, tgid: u32::from_le_bytes(tgid) })
     }
 
-    /// All processes but the idle task at `init_task`, in the order in which they began: their first threads. The
-    /// guest should stand still.
+    /// All processes but the idle task at `init_task`, in the order in which they began: their
+    /// first threads. The guest should stand still.
     ///
     /// # Errors
     /// [`TaskError::Read`], [`TaskError::Broken`] where the list has more than [`TASKS_MAX`] or does not end.

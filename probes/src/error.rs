@@ -34,9 +34,9 @@ pub enum AttachError {
         "the symbols are not of the kernel that runs: {0}; give the vmlinux or System.map of its own build"
     )]
     WrongSymbols(String),
-    /// There are no symbols: none were given, and the kernel does not tell its own.
+    /// There are no symbols: none were given, and the kernel does not have its own.
     #[error(
-        "the kernel does not tell its symbols: {0}; start with --symbols VMLINUX or System.map"
+        "the kernel does not show its symbols: {0}; start with --symbols VMLINUX or System.map"
     )]
     NoSymbols(#[from] KallsymsError),
     /// Hidden memory cannot be mapped.
@@ -76,14 +76,14 @@ pub enum Reserved {
     EntryText,
     /// Runs at another address than its symbol's, or on page tables of its own.
     Elsewhere,
-    /// The NMI's entry, which tells nested NMIs by the interrupted address.
+    /// The NMI's entry, which recognizes nested NMIs by the interrupted address.
     NmiEntry,
     /// No return probe: at its entry there is no return address on the stack.
     NoReturnAddress,
 }
 
 impl Reserved {
-    /// The reason, to go behind "the instruction".
+    /// The reason, to go after "the instruction".
     #[must_use]
     pub fn why(self) -> &'static str {
         match self {
@@ -98,7 +98,7 @@ impl Reserved {
                 "runs at another address than its symbol's, or on page tables of its own"
             }
             Self::NmiEntry => {
-                "belongs to the NMI's entry, which tells nested NMIs by their address"
+                "belongs to the NMI's entry, which recognizes nested NMIs by their address"
             }
             Self::NoReturnAddress => {
                 "has no return address on the stack, so that no return probe can be there"
@@ -124,7 +124,7 @@ pub enum ProbeError {
     BadName {
         /// "group", "event" or "argument".
         what: &'static str,
-        /// What was given.
+        /// The given text.
         name: String,
     },
     /// Two arguments of one probe have one name.
@@ -136,7 +136,7 @@ pub enum ProbeError {
     /// A filter does not fit the probe.
     #[error("{error}: it has `{known}`")]
     Filter {
-        /// What is wrong with it.
+        /// The fault.
         error: FieldError,
         /// The fields that there are.
         known: String,
@@ -200,7 +200,7 @@ pub enum ProbeError {
         event: String,
         /// The first argument that differs, from 0; the number of them, where it has more.
         index: usize,
-        /// What it has in its place.
+        /// Its present bytes.
         there: String,
     },
     /// The event has a probe of the same place and arguments.
@@ -234,14 +234,14 @@ pub enum ProbeError {
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The kernel treats the instruction specially.
-    #[error("the instruction at {at} {why}; probe the instruction before or behind it", why = .reserved.why())]
+    #[error("the instruction at {at} {why}; probe the instruction before or after it", why = .reserved.why())]
     Reserved {
         /// Its address.
         at: Gva,
         /// How.
         reserved: Reserved,
     },
-    /// A post-handler cannot run behind it.
+    /// A post-handler cannot run after it.
     #[error(transparent)]
     Post(#[from] PostUnsupported),
     /// The slot cannot be made.
@@ -285,13 +285,13 @@ pub enum ProbeError {
     /// The guest's memory could not be written.
     #[error(transparent)]
     Memory(#[from] OutsideMemory),
-    /// The guest's tasks cannot be told.
+    /// The guest's tasks are not known.
     #[error("the guest's tasks are not known: {0}")]
     Tasks(#[from] NoTasks),
-    /// The guest's modules cannot be told.
+    /// The guest's modules are not known.
     #[error("the guest's modules are not known: {0}")]
     Modules(#[from] NoModules),
-    /// What is in the guest's memory is no list of modules.
+    /// The guest's memory has no valid list of modules.
     #[error("the guest's modules cannot be read: {0}")]
     BrokenModules(String),
     /// A vCPU did not answer.

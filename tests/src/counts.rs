@@ -45,7 +45,8 @@ pub struct Report {
 /// Where it was measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostKind {
-    /// KVM's module, such as `kvm_intel`, built in or not; `unknown` if it is none that is known here.
+    /// KVM's module, such as `kvm_intel`, built in or not; `unknown` if it is none that is known
+    /// here.
     pub kvm: String,
     /// Guest kernel code is emulated.
     pub software: bool,
@@ -92,8 +93,8 @@ pub struct RowCounts {
     pub exits: BTreeMap<String, f64>,
     /// VM exits as KVM counts them.
     pub kvm_exits: Option<f64>,
-    /// Instructions that the guest completes, by single steps (an `out` alone is one by definition): -1
-    /// where the VMM does the probed one's work for it.
+    /// Instructions that the guest completes, by single steps (an `out` alone is one by
+    /// definition): -1 where the VMM does the probed one's work for it.
     pub guest_instructions: Option<f64>,
     /// Instructions of host and guest together.
     pub all_instructions: Option<f64>,
@@ -109,7 +110,8 @@ pub enum ReportError {
     /// Not JSON, or not of this form.
     #[error("no counts: {0}")]
     Json(#[from] serde_json::Error),
-    /// Written by a program that is older or newer; `found` is its version as JSON, `null` if it has none.
+    /// Written by a program that is older or newer; `found` is its version as JSON, `null` if it
+    /// has none.
     #[error("counts of schema {found}: this program reads schema {SCHEMA}")]
     Schema {
         /// The version.
@@ -131,9 +133,9 @@ impl Report {
         Ok(serde_json::from_value(value)?)
     }
 
-    /// Everything that must not be in a measurement on a host which cannot fill `expected_missing`, and
-    /// no other column: no rows, a count that is no whole number, a count that is not there, a column that
-    /// is missing or filled against expectation. Empty when all is well.
+    /// Everything that must not be in a measurement on a host which cannot fill `expected_missing`,
+    /// and no other column: no rows, a count that is no whole number, a count that is not there, a
+    /// column that is missing or filled against expectation. Empty when all is well.
     #[must_use]
     pub fn problems(&self, expected_missing: &[Column]) -> Vec<String> {
         let mut problems = Vec::new();
@@ -152,8 +154,8 @@ impl Report {
         problems
     }
 
-    /// Ratio of a row's instructions to another's: host and guest together, or of the guest alone where
-    /// those were not counted.
+    /// Ratio of a row's instructions to another's: host and guest together, or of the guest alone
+    /// where those were not counted.
     #[must_use]
     pub fn ratio(&self, row: &str, to: &str) -> Option<f64> {
         let of = |name: &str| self.rows.iter().find(|row| row.name == name);
@@ -227,8 +229,9 @@ fn hardware_kvm(cpuinfo: &str) -> &'static str {
 }
 
 impl RowCounts {
-    /// Whether each hit has the same count, and each time. A return probe takes its instances from a ring, whose
-    /// end costs some instructions more; why the bare breakpoint's count varies is not known.
+    /// Whether each hit has the same count, and each time. A return probe takes its instances from
+    /// a ring, whose end costs some instructions more; why the bare breakpoint's count varies is
+    /// not known.
     fn is_even(&self, column: Column) -> bool {
         let uneven = [KRETPROBE, BARE].contains(&self.name.as_str());
         !uneven || !matches!(column, Column::All | Column::Host)

@@ -9,10 +9,11 @@ use exoprobe_probes::{Engine, Given, Guest, Kprobe, Limits, ProbeError, ProbeSta
 use exoprobe_vmm::paging::PagingMode;
 use exoprobe_vmm::{DEFAULT_KVM, Gva, Host, SerialPort, Vm, VmConfig, VmState};
 
-use crate::{PATIENCE, TestKernel, definition};
+use crate::{PATIENCE, definition};
 
 const MEMORY_MIB: u64 = 32;
-/// How often, and how far apart, a probe's counters are read until they add up: far longer than a hit.
+/// How often, and how far apart, a probe's counters are read until they add up: far longer than a
+/// hit.
 const BALANCE_TRIES: u32 = 3000;
 const BALANCE_WAIT: Duration = Duration::from_millis(10);
 /// How often a wait for the workload looks whether the guest still runs.
@@ -30,8 +31,8 @@ pub(crate) fn guest_folder() -> PathBuf {
     std::env::var_os(GUEST_ENV).map_or(here, PathBuf::from)
 }
 
-/// A file of the guest's build: in `out/` of the folder that `EXOPROBE_GUEST` names, or else of this
-/// source tree's `guest/`.
+/// A file of the guest's build: in `out/` of the folder that `EXOPROBE_GUEST` names, or else of
+/// this source tree's `guest/`.
 ///
 /// # Panics
 /// When it was not built: `make guest` does that.
@@ -100,7 +101,8 @@ impl TestGuest {
         Self::of_kernel(vm, kernel_symbols())
     }
 
-    /// As [`Self::new`], for a kernel with these symbols; with none, the engine reads the kernel's own.
+    /// As [`Self::new`], for a kernel with these symbols; with none, the engine reads the kernel's
+    /// own.
     #[must_use]
     pub fn of_kernel(vm: Vm, symbols: impl Into<Option<SymbolTable>>) -> Self {
         let vm = Arc::new(vm);
@@ -175,17 +177,8 @@ impl TestGuest {
         );
     }
 
-    /// A guest as it was right after boot.
-    ///
-    /// # Panics
-    /// When it cannot be restored.
-    #[must_use]
-    pub fn restored(vcpus: u8) -> Self {
-        Self::start(TestKernel::Tiny.restored_vm(vcpus))
-    }
-
-    /// The first line of the workload from `from` on that `accept`s; `None` once the guest has stopped
-    /// without it, or `PATIENCE` is over.
+    /// The first line of the workload from `from` on that `accept`s; `None` once the guest has
+    /// stopped without it, or `PATIENCE` is over.
     fn workload_line(&self, from: u64, accept: impl Fn(&str) -> bool) -> Option<String> {
         let log = self.workload_port().log();
         let deadline = Instant::now() + PATIENCE;
@@ -243,7 +236,8 @@ impl TestGuest {
         self.workload_port().log().read(from).bytes.is_empty()
     }
 
-    /// Waits for the answer to a command sent when the port's log ended at `from`. Returns its count.
+    /// Waits for the answer to a command sent when the port's log ended at `from`. Returns its
+    /// count.
     ///
     /// # Panics
     /// As [`Self::work`].
@@ -293,8 +287,9 @@ impl TestGuest {
         }
     }
 
-    /// Returns the error of registering a line. Nothing is registered: the line is the first of a batch whose
-    /// last is always refused, and a batch is looked at whole before anything of it goes to the guest.
+    /// Returns the error of registering a line. Nothing is registered: the line is the first of a
+    /// batch whose last is always refused, and a batch is looked at whole before anything of it
+    /// goes to the guest.
     ///
     /// # Errors
     /// [`ProbeError`]: why it would be refused.
@@ -302,7 +297,8 @@ impl TestGuest {
     /// # Panics
     /// When the line is none of kprobe_events' language.
     pub fn check(&self, line: &str) -> Result<(), ProbeError> {
-        // An address and no unknown symbol, for which a similar one would be looked for: that is slow.
+        // An address and no unknown symbol, for which a similar one would be looked for: that is
+        // slow.
         let nowhere = definition("p:nowhere 0x1");
         let batch = vec![definition(line).into(), nowhere.into()];
         let refused = self.engine.register_kprobes(batch).expect_err("its last is refused");

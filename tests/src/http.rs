@@ -30,7 +30,8 @@ impl Answer {
         let shown = || String::from_utf8_lossy(&bytes);
         match end {
             Ok(_) => assert_ne!(is_whole(&bytes), Some(false), "cut off: {:?}", shown()),
-            // A server that answers early, and closes before it has read all, may reset the connection.
+            // A server that answers early, and closes before it has read all, may reset the
+            // connection.
             Err(error) => assert!(
                 is_closing(&error) && is_whole(&bytes) == Some(true),
                 "{error} after {:?}",

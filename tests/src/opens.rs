@@ -1,4 +1,5 @@
-//! Probes of files that the workload opens: their names, the tasks that open them, and the back-traces.
+//! Probes of files that the workload opens: their names, the tasks that open them, and the
+//! back-traces.
 
 use std::sync::Arc;
 
@@ -9,7 +10,8 @@ pub const OPENS: &str = "p:opens do_sys_openat2 dfd filename:string";
 /// The outermost functions of a system call's stack.
 pub const ENTRY: [&str; 2] = ["do_syscall_64", "entry_SYSCALL_64_after_hwframe"];
 
-/// The events of [`OPENS`] are of so many times that the workload, which is process 1, opened /dev/null.
+/// The events of [`OPENS`] are of so many times that the workload, which is process 1, opened
+/// /dev/null.
 ///
 /// # Panics
 /// When they are not.
@@ -22,7 +24,8 @@ pub fn assert_opened(events: &[Arc<Event>], times: usize) {
     }
 }
 
-/// The events of a probe at `do_sys_openat2` are so many, and have back-traces to where the system call entered.
+/// The events of a probe at `do_sys_openat2` are so many, and have back-traces to where the system
+/// call entered.
 ///
 /// # Panics
 /// When they have not.

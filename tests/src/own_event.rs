@@ -1,4 +1,5 @@
-//! A guest whose kernel has kprobes of its own, with one event on a function: what benches compare with.
+//! A guest whose kernel has kprobes of its own, with one event on a function: what benches compare
+//! with.
 
 use exoprobe_introspect::SymbolTable;
 use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
@@ -23,8 +24,8 @@ pub struct OwnEvent {
 }
 
 impl OwnEvent {
-    /// Boots a guest that puts an event with these fetch arguments on `function` while it boots, and waits
-    /// until its kernel has optimized it.
+    /// Boots a guest that puts an event with these fetch arguments on `function` while it boots,
+    /// and waits until its kernel has optimized it.
     ///
     /// # Panics
     /// When the guest does not get there.

@@ -13,14 +13,15 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Runs a program to its end, without input. Returns its status and output.
 ///
 /// # Panics
-/// When it cannot be started, or has not ended after `patience`: it is killed then, and the message has
-/// what it wrote.
+/// When it cannot be started, or has not ended after `patience`: it is killed then, and the message
+/// has what it wrote.
 #[must_use]
 pub fn finish(command: &mut Command, patience: Duration) -> Output {
     Running::spawn(command).finish(patience)
 }
 
-/// A running program, killed when this is dropped. It has no input, and what it writes is collected.
+/// A running program, killed when this is dropped. It has no input, and what it writes is
+/// collected.
 #[derive(Debug)]
 pub struct Running {
     command: String,

@@ -1,5 +1,6 @@
-//! The kprobe event tracer (kprobetrace.rst) for a guest: its files, as texts. The engine's probes are its events, also
-//! those that were registered otherwise; what the engine has no place for is here: error_log.
+//! The kprobe event tracer (kprobetrace.rst) for a guest: its files, as texts. The engine's probes
+//! are its events, also those that were registered otherwise; what the engine has no place for is
+//! here: error_log.
 
 mod commands;
 mod error;
@@ -7,6 +8,7 @@ mod event;
 mod fault;
 mod files;
 mod format;
+mod lines;
 mod log;
 mod node;
 mod trigger;

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use hyper::Method;
 use serde::Deserialize;
 
-use super::Context;
+use super::context::Context;
 use super::error::CliError;
 use super::format::{Column, table};
 use crate::client::{ApiPath, Payload};
@@ -18,8 +18,8 @@ pub(super) enum Switch {
     Off,
 }
 
-/// Turns the switch over all probes (`enabled`) or that of jump optimization (`optimization`), where that is
-/// asked for, and prints it.
+/// Turns the switch over all probes (`enabled`) or that of jump optimization (`optimization`),
+/// where that is asked for, and prints it.
 pub(super) async fn switch(
     context: &mut Context<'_>,
     name: &str,

@@ -1,12 +1,12 @@
-//! What folders were like a moment ago: the kernel asks for each part of a path each time, and what a file is, its
-//! folder tells.
+//! Recent listings of folders: the kernel asks for each part of a path each time, and what a file
+//! is, its folder tells.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::entry::Entry;
 use super::path::TracePath;
-use super::remote::Entry;
 
 /// How long what has gone by another hand than this mount's may still be seen.
 const KEEP: Duration = Duration::from_secs(1);
@@ -53,7 +53,7 @@ impl Listings {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was in a folder a moment ago; `None` also where it has to be asked.
+    /// Finds a recent entry of a folder; `None` also where the service must be asked.
     pub(super) fn get(&self, folder: &TracePath, name: &str) -> Option<Entry> {
         let known = self.known();
         let listing = known.folders.get(folder)?;
@@ -71,7 +71,7 @@ impl Listings {
         if known.changes != asked.changes {
             return;
         }
-        // What nobody looks at any more does not stay.
+        // Listings that are not used any more are dropped.
         if known.swept.elapsed() >= self.keep {
             known.folders.retain(|_, listing| listing.asked.elapsed() < self.keep);
             known.swept = Instant::now();
@@ -85,8 +85,8 @@ impl Listings {
         self.known().folders.remove(folder);
     }
 
-    /// Something is being changed by way of this mount, until what this gives is dropped: nothing that was known before
-    /// then is known any more.
+    /// Something is being changed by way of this mount, until what this gives is dropped: nothing
+    /// that was known before then is known any more.
     pub(super) fn change(&self) -> Change<'_> {
         Change(self)
     }

@@ -8,12 +8,13 @@ use hyper::Method;
 use hyper::body::{Bytes, Incoming};
 use serde::Deserialize;
 
+use super::entry::Entry;
 use super::errno::errno_of;
 use super::listings::Listings;
 use super::path::TracePath;
 use crate::client::{Client, ClientError, Payload};
 
-/// What a request may take, but for what comes from a file that has no end.
+/// Longest time of a request, except to files without an end.
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
 
 /// The files of one service.
@@ -22,15 +23,6 @@ pub(super) struct Remote {
     client: Client,
     limit: Duration,
     listings: Arc<Listings>,
-}
-
-/// What a folder says of one thing in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) name: String,
-    pub(super) kind: FileType,
-    /// Permissions.
-    pub(super) mode: u16,
 }
 
 #[derive(Deserialize)]
@@ -75,7 +67,7 @@ impl Remote {
         Self { listings: Arc::new(Listings::kept_for(keep)), ..Self::new(client) }
     }
 
-    /// What is in a folder.
+    /// Lists a folder.
     pub(super) async fn list(&self, folder: &TracePath) -> Result<Vec<Entry>, Errno> {
         let asked = self.listings.ask();
         let listed = self.within(list(&self.client, folder)).await;
@@ -86,7 +78,7 @@ impl Remote {
         listed
     }
 
-    /// What has that name in a folder, now or a moment ago.
+    /// Finds an entry of a folder by name, now or in a recent listing.
     ///
     /// # Errors
     /// ENOENT where nothing has.
@@ -138,7 +130,7 @@ impl Remote {
     }
 }
 
-/// What is in a folder of the service; what no folder of this host could show is left out.
+/// Lists a folder of the service without entries that no folder of this host could show.
 pub(super) async fn list(client: &Client, folder: &TracePath) -> Result<Vec<Entry>, ClientError> {
     let answer = client.get(&folder.api()).await?;
     let listing: Listing = serde_json::from_slice(&answer)?;

@@ -100,7 +100,8 @@ pub const MAX_MODULE: usize = 55;
 const MAX_PATH: usize = 80;
 
 impl<'a> Module<'a> {
-    /// Letters, digits, `_` and `-`: all that module names have, and nothing that means more in a path.
+    /// Letters, digits, `_` and `-`: all that module names have, and nothing that means more in a
+    /// path.
     fn new(name: &'a [u8]) -> Option<Self> {
         let plain = |&byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
         ((1..=MAX_MODULE).contains(&name.len()) && name.iter().all(plain)).then_some(Self(name))

@@ -162,8 +162,8 @@ pub(crate) fn gettid() -> Result<usize> {
     unsafe { syscall(nr::GETTID, [0; 6]) }
 }
 
-/// Has a signal run `handler`, which returns to `restorer`: the addresses of two functions that stay
-/// within the kernel's rules for them.
+/// Has a signal run `handler`, which returns to `restorer`: the addresses of two functions that
+/// stay within the kernel's rules for them.
 pub(crate) fn handle_signal(signal: usize, handler: usize, restorer: usize) -> Result<()> {
     const SA_RESTORER: usize = 0x0400_0000;
     const MASK_BYTES: usize = 8;

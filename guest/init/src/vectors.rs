@@ -1,7 +1,7 @@
 //! Vector registers: whether they keep their values over switches of tasks and over signals.
 //!
-//! All of it is assembly: the program itself is built for baseline x86-64, and CPUID decides when it
-//! runs which registers there are.
+//! All of it is assembly: the program itself is built for baseline x86-64, and CPUID decides when
+//! it runs which registers there are.
 
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::arch::{asm, global_asm};
@@ -27,7 +27,8 @@ const SIGUSR1: usize = 10;
 struct Values([[u8; WIDEST]; REGISTERS]);
 
 impl Width {
-    /// Asks CPUID, and XGETBV where the kernel has enabled it (Intel SDM vol. 1, 13.5, 14.3 and 15.2).
+    /// Asks CPUID, and XGETBV where the kernel has enabled it (Intel SDM vol. 1, 13.5, 14.3 and
+    /// 15.2).
     pub(crate) fn of_user_mode() -> Self {
         const OSXSAVE: u32 = 1 << 27;
         const AVX: u32 = 1 << 28;
@@ -156,8 +157,8 @@ impl Registers {
         Ok(Self { width, tid, pattern })
     }
 
-    /// Whether all registers are kept over a `sched_yield`, and over a signal whose handler overwrites
-    /// them.
+    /// Whether all registers are kept over a `sched_yield`, and over a signal whose handler
+    /// overwrites them.
     pub(crate) fn are_kept(&self) -> bool {
         const SCHED_YIELD: usize = 24;
         const TKILL: usize = 200;

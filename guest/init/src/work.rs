@@ -202,7 +202,8 @@ fn bad_pointers_once() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Counts the rounds in which no vector register lost its value; a round that lost one does not end the work.
+/// Counts the rounds in which no vector register lost its value; a round that lost one does not end
+/// the work.
 fn vectors(count: u64, tally: &Tally) -> Result<(), Failure> {
     let registers = call("rt_sigaction", Registers::new())?;
     for _ in 0..count {

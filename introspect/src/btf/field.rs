@@ -1,6 +1,7 @@
 //! Offsets of members in structs.
 
-use super::{Btf, Composite, DEPTH_MAX, Kind, Member, TypeId};
+use super::kind::{Composite, Kind, Member};
+use super::table::{Btf, DEPTH_MAX, TypeId};
 
 /// Most members that are looked at for one name, those of unnamed structs included.
 const STEPS_MAX: usize = 1 << 16;
@@ -49,8 +50,8 @@ pub enum FieldError {
 }
 
 impl Btf {
-    /// Finds a member of a struct, also inside of other members: `mm`, `list.next`. Members of unnamed structs
-    /// and unions count as their owner's.
+    /// Finds a member of a struct, also inside of other members: `mm`, `list.next`. Members of
+    /// unnamed structs and unions count as their owner's.
     ///
     /// # Errors
     /// [`FieldError`].

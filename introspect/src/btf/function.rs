@@ -1,6 +1,8 @@
-//! Places of parameters at a function's entry (System V Application Binary Interface, AMD64, 3.2.3).
+//! Places of parameters at a function's entry (System V Application Binary Interface, AMD64,
+//! 3.2.3).
 
-use super::{Btf, Kind, TypeId};
+use super::kind::Kind;
+use super::table::{Btf, TypeId};
 
 /// Number of registers that pass parameters.
 const REGISTERS: u8 = 6;
@@ -33,7 +35,8 @@ pub struct Parameter {
 }
 
 impl Btf {
-    /// Returns the prototype of a function; `None` where no function has this name, or several with different prototypes.
+    /// Returns the prototype of a function; `None` where no function has this name, or several with
+    /// different prototypes.
     #[must_use]
     pub fn function(&self, name: &str) -> Option<TypeId> {
         let mut prototypes = self.named(name).filter_map(|id| match self.kind(id) {

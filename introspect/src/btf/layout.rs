@@ -1,6 +1,8 @@
-//! A type as a whole, for people: members with their places, and those of structs and unions without names within them.
+//! A type as a whole, for people: members with their places, and those of structs and unions
+//! without names within them.
 
-use super::{Btf, Composite, Kind, TypeId};
+use super::kind::{Composite, Kind};
+use super::table::{Btf, TypeId};
 
 /// Most members that one answer has.
 const MEMBERS_MAX: usize = 20_000;
@@ -33,14 +35,16 @@ pub struct MemberLayout {
     pub offset: u64,
     /// Bytes.
     pub size: u64,
-    /// Of a bit-field: how many bits, and how many come before them in the number of `size` bytes at `offset`.
+    /// Of a bit-field: how many bits, and how many come before them in the number of `size` bytes
+    /// at `offset`.
     pub bits: Option<(u32, u32)>,
     /// Its own members, where its type has no name; of an array's first element.
     pub members: Vec<MemberLayout>,
 }
 
 impl Btf {
-    /// Describes a type or function that [`Self::find`] or [`Self::function`] returned; `name` is the function's.
+    /// Describes a type or function that [`Self::find`] or [`Self::function`] returned; `name` is
+    /// the function's.
     #[must_use]
     pub fn layout(&self, id: TypeId, name: &str) -> Layout {
         let (mut budget, resolved) = (MEMBERS_MAX, self.resolve(id));
@@ -71,7 +75,8 @@ impl Btf {
         }
     }
 
-    /// The struct or union of a member that has it written out: of no name, also as elements of an array.
+    /// The struct or union of a member that has it written out: of no name, also as elements of an
+    /// array.
     fn unnamed(&self, id: TypeId) -> Option<Composite<'_>> {
         match self.kind(id) {
             Kind::Composite(it) => self.name(id).is_empty().then_some(it),

@@ -15,7 +15,8 @@ pub const MODE: PagingMode = PagingMode { cr3: 0, levels: 4 };
 /// Bytes of the page tables, with which memory begins.
 pub const TABLES: usize = 0x2000;
 
-/// Memory of `len` bytes, whose first GiB is mapped at each of `at` ([`KERNEL`], [`SAME`]): page tables, and zeros.
+/// Memory of `len` bytes, whose first GiB is mapped at each of `at` ([`KERNEL`], [`SAME`]): page
+/// tables, and zeros.
 ///
 /// # Panics
 /// When it is shorter than [`TABLES`].

@@ -6,11 +6,11 @@
 //! | to 6.3 | before the number of symbols, the base between | 32 bits each, from a base |
 //! | from 6.4 on | after the tokens' index, followed by the base | 32 bits each, from a base |
 //!
-//! With CONFIG_KALLSYMS_ABSOLUTE_PERCPU (SMP kernels to 6.14) an offset of 0 or more is itself the value, and a
-//! negative one counts from the base less one downwards: kallsyms_sym_address() of kernel/kallsyms.c. Symbols are in
-//! the order of their addresses; the order identifies the form.
+//! With CONFIG_KALLSYMS_ABSOLUTE_PERCPU (SMP kernels to 6.14) an offset of 0 or more is itself the
+//! value, and a negative one counts from the base less one downwards: kallsyms_sym_address() of
+//! kernel/kallsyms.c. Symbols are in the order of their addresses; the order identifies the form.
 
-use super::KallsymsError;
+use super::error::KallsymsError;
 use super::names::Names;
 use super::tokens::Tokens;
 use super::window::Window;

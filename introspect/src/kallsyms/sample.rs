@@ -100,7 +100,8 @@ pub const LAYOUTS: [(&str, Layout); 6] = [
     ),
 ];
 
-/// Texts that stand for themselves, and some that are longer; several are not used, as in real tables.
+/// Texts that stand for themselves, and some that are longer; several are not used, as in real
+/// tables.
 fn token(number: u8) -> String {
     match number {
         b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'_' | b'.' => char::from(number).to_string(),

@@ -1,20 +1,21 @@
 //! The tokens that names are made of: 256 texts that end in NUL, and where each begins.
 //!
-//! A name is a row of token numbers. Characters that no token has replaced stand for themselves, so that tokens
-//! 0x30 to 0x39 are the digits in nearly every kernel: that is how the table is found. That it is one, its
-//! index says: it must agree with all 256 texts.
+//! A name is a row of token numbers. Characters that no token has replaced stand for themselves, so
+//! that tokens 0x30 to 0x39 are the digits in nearly every kernel: that is how the table is found.
+//! That it is one, its index says: it must agree with all 256 texts.
 
 use exoprobe_vmm::Gva;
 use memchr::memmem;
 
-use super::KallsymsError;
+use super::error::KallsymsError;
 use super::window::Window;
 
 /// The digits' tokens.
 const DIGITS: &[u8] = b"0\x001\x002\x003\x004\x005\x006\x007\x008\x009\x00";
 const FIRST_DIGIT: usize = b'0' as usize;
 const TOKENS: usize = 256;
-/// Bytes of a token that are looked at: the longest that scripts/kallsyms.c can make are far shorter.
+/// Bytes of a token that are looked at: the longest that scripts/kallsyms.c can make are far
+/// shorter.
 const TOKEN_MAX: usize = 512;
 /// Bytes of the index.
 const INDEX: usize = TOKENS * 2;

@@ -8,15 +8,16 @@ use object::elf::{self, FileHeader64, SectionHeader64};
 use object::read::elf::{CompressionHeader as _, FileHeader, SectionHeader as _};
 use object::read::{CompressedData, CompressionFormat, ReadRef};
 
-use super::LinesProblem;
+use super::error::LinesProblem;
 use crate::symbols::{ElfError, check_ident};
 
 const LE: LittleEndian = LittleEndian;
 
 /// Most bytes that all sections together may have, unpacked.
 pub(super) const MAX_BYTES: u64 = 1 << 30;
-/// Most bytes of .debug_abbrev without two zeros in a row. These end a list of attributes, so that none is longer; real
-/// ones have some dozen bytes. Attributes may take no bytes of the entries that have them, and time all the same.
+/// Most bytes of .debug_abbrev without two zeros in a row. These end a list of attributes, so that
+/// none is longer; real ones have some dozen bytes. Attributes may take no bytes of the entries
+/// that have them, and time all the same.
 const MAX_ATTRIBUTE_LIST: usize = 1 << 10;
 
 /// Sections with lines and functions. The first three are required.

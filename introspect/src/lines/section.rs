@@ -1,5 +1,6 @@
-//! DWARF sections as gimli reads them. A reader counts reads and checks the depth of the stack, so that a file made for it
-//! can waste neither time nor memory, nor end the process: addr2line calls itself for each nested inlined call.
+//! DWARF sections as gimli reads them. A reader counts reads and checks the depth of the stack, so
+//! that a file made for it can waste neither time nor memory, nor end the process: addr2line calls
+//! itself for each nested inlined call.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,7 +15,8 @@ const MAX_STACK: usize = 512 << 10;
 /// Cost of cutting a piece off: it may be kept.
 const PIECE: usize = 16;
 
-/// Reads that a call may still do, and where its stack began. Only the thread that has the context uses it.
+/// Reads that a call may still do, and where its stack began. Only the thread that has the context
+/// uses it.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     left: AtomicU64,
@@ -168,7 +170,8 @@ impl gimli::Reader for Reader {
     }
 }
 
-/// An offset that gimli may add to: it adds up lengths that the file gives, and does not look whether the sum overflows.
+/// An offset that gimli may add to: it adds up lengths that the file gives, and does not look
+/// whether the sum overflows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Offset(u64);
 

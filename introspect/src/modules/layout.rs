@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use exoprobe_vmm::Gva;
 
-use super::NoModules;
+use super::error::NoModules;
 use crate::btf::{Btf, FieldError, FieldPlace, Kind, TypeId};
 use crate::symbols::SymbolTable;
 
@@ -160,7 +160,8 @@ impl Fields<'_> {
         Ok(Area { base: self.offset(base, 8)?, size: self.offset(size, 4)? })
     }
 
-    /// Text, and that for initialization: an array of memories by their use (Linux 6.4 on), or two layouts.
+    /// Text, and that for initialization: an array of memories by their use (Linux 6.4 on), or two
+    /// layouts.
     fn text(&mut self) -> Result<(Area, Area), NoModules> {
         let Ok(memories) = self.place("mem") else {
             let text = self.area("core_layout.base", "core_layout.text_size")?;

@@ -2,7 +2,7 @@
 
 use exoprobe_vmm::Gva;
 
-use super::{KERNEL_HALF, SymbolKind, TextKind, TextRange};
+use super::symbol::{KERNEL_HALF, SymbolKind, TextKind, TextRange};
 use crate::name_hash::NameHash;
 
 /// Most symbols a table may hold; a distribution kernel has some 150,000.
@@ -93,7 +93,8 @@ pub(super) struct Tables {
     pub(super) entries: Vec<Entry>,
     /// Indices of `entries`, ascending by name, then by address.
     by_name: Vec<u32>,
-    /// Of each name, the first index of `by_name`: quicker than a search where a name is looked up whole.
+    /// Of each name, the first index of `by_name`: quicker than a search where a name is looked up
+    /// whole.
     exact: NameHash,
     /// Disjoint and ascending: overlapping functions are resolved here, once.
     segments: Vec<Segment>,
@@ -225,8 +226,8 @@ impl Builder {
     }
 }
 
-/// Rejects the tool chain's own names (`$x`, `.L12`), names with control characters, and names that look like a
-/// module and its symbol.
+/// Rejects the tool chain's own names (`$x`, `.L12`), names with control characters, and names that
+/// look like a module and its symbol.
 fn is_kept(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= MAX_NAME_LEN

@@ -1,4 +1,5 @@
-//! Symbols as `nm` lists them: an address, a type's letter, a name. `System.map` and the kernel's own table are such.
+//! Symbols as `nm` lists them: an address, a type's letter, a name. `System.map` and the kernel's
+//! own table are such.
 
 use super::build::{Builder, RawSymbol, TableError, Tables};
 use super::{SymbolTable, TextKind};

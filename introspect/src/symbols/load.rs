@@ -8,8 +8,8 @@ use object::read::ReadCache;
 use super::{ElfError, SymbolTable, SystemMapError, elf, system_map};
 use crate::regular_file::{self, OpenError};
 
-/// Largest file read for symbols or types, in bytes. A distribution's `vmlinux` with debug information has
-/// some 400 to 900 MB.
+/// Largest file read for symbols or types, in bytes. A distribution's `vmlinux` with debug
+/// information has some 400 to 900 MB.
 pub const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// Bytes that identify the kind of a file: a bzImage's setup header ends within.
@@ -82,8 +82,8 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Returns true if the file is, or may be, an intact kernel without symbols: a bzImage, a stripped
-    /// vmlinux.
+    /// Returns true if the file is, or may be, an intact kernel without symbols: a bzImage, a
+    /// stripped vmlinux.
     #[must_use]
     pub fn is_without_symbols(&self) -> bool {
         use ContentError::{BzImage, Elf, Unrecognized};
@@ -120,8 +120,8 @@ impl SymbolTable {
         }
     }
 
-    /// Loads the table of a file, whose kind the content identifies, not the name. Of an ELF file only headers
-    /// and symbols are read.
+    /// Loads the table of a file, whose kind the content identifies, not the name. Of an ELF file
+    /// only headers and symbols are read.
     ///
     /// # Errors
     /// [`LoadError`], which names the file.

@@ -28,7 +28,8 @@ pub enum SystemMapError {
         /// The fault.
         problem: LineProblem,
     },
-    /// The placeholder that newer Debian releases install as `/boot/System.map-*`: one line of prose.
+    /// The placeholder that newer Debian releases install as `/boot/System.map-*`: one line of
+    /// prose.
     #[error(
         "this is Debian's placeholder; the real System.map is in the linux-image-...-dbg package"
     )]

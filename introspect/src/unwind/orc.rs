@@ -1,8 +1,9 @@
 //! The kernel's ORC tables: for each instruction, how to find the frame that called it.
 //!
-//! Format: `arch/x86/include/asm/orc_types.h`, Documentation/arch/x86/orc-unwinder.rst. One table has 32-bit
-//! addresses, each as the distance from its own place, the other an entry of 6 bytes for each; an entry holds up to
-//! the next address. Sorted when the kernel is built (Linux 5.6 on) or early in its boot.
+//! Format: `arch/x86/include/asm/orc_types.h`, Documentation/arch/x86/orc-unwinder.rst. One table
+//! has 32-bit addresses, each as the distance from its own place, the other an entry of 6 bytes for
+//! each; an entry holds up to the next address. Sorted when the kernel is built (Linux 5.6 on) or
+//! early in its boot.
 
 use exoprobe_vmm::Gva;
 
@@ -67,7 +68,8 @@ pub enum Layout {
     Typed,
     /// Linux 6.3: two bits of type, one for a signal's frame, one for the end of the stack.
     Signal,
-    /// Linux 6.4 on: three bits of type, of which one value marks the end of the stack, one for a signal's frame.
+    /// Linux 6.4 on: three bits of type, of which one value marks the end of the stack, one for a
+    /// signal's frame.
     Ended,
 }
 
@@ -102,7 +104,8 @@ pub enum Base {
     R13,
     /// The word that RBP and the offset lead to.
     BpIndirect,
-    /// The word that RSP leads to, and then the offset. Before Linux 5.12: that RSP and the offset lead to.
+    /// The word that RSP leads to, and then the offset. Before Linux 5.12: that RSP and the offset
+    /// lead to.
     SpIndirect,
     Ax,
     /// One that Linux did not have when this was written.
@@ -122,7 +125,8 @@ pub struct Entry {
     pub bp: Base,
     /// From there, in bytes.
     pub bp_offset: i16,
-    /// The address that it leads to is that of the next instruction to run, and not the one after a call.
+    /// The address that it leads to is that of the next instruction to run, and not the one after a
+    /// call.
     pub signal: bool,
 }
 
@@ -220,7 +224,8 @@ impl OrcTables {
         Self::read_ranges(memory, ips, (place(start)?, place(stop)?), version)
     }
 
-    /// Copies tables that are at these addresses, each from its first address to the first after its end.
+    /// Copies tables that are at these addresses, each from its first address to the first after
+    /// its end.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -274,15 +279,15 @@ impl OrcTables {
         self.layout
     }
 
-    /// Whether [`Base::SpIndirect`] adds the offset before it reads the word ("x86/unwind/orc: Change
-    /// REG_SP_INDIRECT", Linux 5.12).
+    /// Whether [`Base::SpIndirect`] adds the offset before it reads the word ("x86/unwind/orc:
+    /// Change REG_SP_INDIRECT", Linux 5.12).
     #[must_use]
     pub fn adds_before(&self) -> bool {
         (self.version.major, self.version.minor) < (5, 12)
     }
 
-    /// The entry that holds at `ip`; `None` outside of the kernel's own text. The last entry only says where the one
-    /// before ends.
+    /// The entry that holds at `ip`; `None` outside of the kernel's own text. The last entry only
+    /// says where the one before ends.
     #[must_use]
     pub fn find(&self, ip: Gva) -> Option<Entry> {
         let (mut low, mut high) = (0, self.len());
@@ -306,7 +311,8 @@ fn len((start, stop): (Gva, Gva)) -> Result<u64, OrcError> {
     stop.0.checked_sub(start.0).ok_or(OrcError::Backwards { start, stop })
 }
 
-/// The version's layout, or, where distributions have backported a later one, the one that makes sense.
+/// The version's layout, or, where distributions have backported a later one, the one that makes
+/// sense.
 fn layout(version: Version, entries: &[u8]) -> Option<Layout> {
     let makes_sense =
         |layout: &Layout| entries.as_chunks().0.iter().all(|raw| layout.entry(*raw).is_some());

@@ -2,7 +2,7 @@
 
 use exoprobe_vmm::{Gva, kvm_regs};
 
-use super::{FRAMES_MAX, KERNEL_HALF, Stack};
+use super::stack::{FRAMES_MAX, KERNEL_HALF, Stack};
 
 /// Registers of user mode, now or when the kernel was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +22,8 @@ impl From<&kvm_regs> for UserPlace {
     }
 }
 
-/// The addresses of a user's back-trace: that of the place itself, then those that frames return to, at most
-/// [`FRAMES_MAX`].
+/// The addresses of a user's back-trace: that of the place itself, then those that frames return
+/// to, at most [`FRAMES_MAX`].
 pub fn user_frames<S: Stack + ?Sized>(
     stack: &S,
     place: UserPlace,

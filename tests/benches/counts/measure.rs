@@ -30,7 +30,8 @@ pub(crate) struct Plan {
 
 /// The counters of the vCPU's thread at one end of a loop.
 struct Moment {
-    /// Before the other counters are read, and after: a loop lies between one's last and the next's first.
+    /// Before the other counters are read, and after: a loop lies between one's last and the next's
+    /// first.
     tsc: [u64; 2],
     exits: ExitCounts,
     kvm: BTreeMap<String, u64>,

@@ -62,8 +62,8 @@ pub(crate) struct Row {
     pub(crate) body: Body,
     /// The probe on the body.
     pub(crate) probe: Option<Probe>,
-    /// Guest instructions, where steps do not show them: KVM counts an OUT that goes to user space as no step
-    /// (its emulator) or as two (kvm_intel in Bochs).
+    /// Guest instructions, where steps do not show them: KVM counts an OUT that goes to user space
+    /// as no step (its emulator) or as two (kvm_intel in Bochs).
     pub(crate) guest: Option<f64>,
 }
 
@@ -144,7 +144,8 @@ const fn crowded(name: &'static str) -> Row {
 
 const CROWD: usize = 10_000;
 
-/// The least that a breakpoint can cost: a hook that reads and writes RIP. Counted in a guest of its own.
+/// The least that a breakpoint can cost: a hook that reads and writes RIP. Counted in a guest of
+/// its own.
 pub(crate) const BARE: Row = Row {
     name: counts::BARE,
     plain: Body::Nothing,

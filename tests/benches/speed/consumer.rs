@@ -1,13 +1,14 @@
 //! The whole way of a record out of the guest: from a vCPU's ring to the store that readers read.
 //!
-//! A guest fills its ring once, with real hits. Then the same bytes are put there again and again, as the guest
-//! would have written them, for a guest whose kernel is emulated cannot write five million a second.
+//! A guest fills its ring once, with real hits. Then the same bytes are put there again and again,
+//! as the guest would have written them, for a guest whose kernel is emulated cannot write five
+//! million a second.
 
 use std::time::Instant;
 
 use exoprobe_tests::TestGuest;
 
-use crate::figure;
+use crate::figure::figure;
 
 const EVENT: &str = "filled";
 /// Bytes of a record with four arguments.

@@ -1,5 +1,5 @@
-//! The cost of a detour where code runs natively: the code that guests get, in this program, over a ring in its own
-//! memory; and how fast its records are read.
+//! The cost of a detour where code runs natively: the code that guests get, in this program, over a
+//! ring in its own memory; and how fast its records are read.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use exoprobe_probes::detour::{
 use exoprobe_probes::insn::Assurances;
 use exoprobe_vmm::Gva;
 
-use crate::{figure, least};
+use crate::figure::{figure, least};
 
 const SIZE: usize = 8 << 20;
 /// Offsets in the mapping.
@@ -193,7 +193,8 @@ pub(crate) fn run() {
     figure("  lost of a second's records at 1 M/s", &lost.to_string(), "0");
 }
 
-/// Records that are lost of those of a second, when a million come in it and are read at the same time.
+/// Records that are lost of those of a second, when a million come in it and are read at the same
+/// time.
 fn at_a_million(mapping: &Mapping, ring: &mut GuestRing) -> u64 {
     const BATCH: u32 = 1000;
     let before = mapping.load(COUNTER as u64);

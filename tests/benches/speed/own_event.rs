@@ -1,12 +1,12 @@
-//! An optimized probe against the same by int3, and against the jump-optimized kprobe event of a guest's
-//! own kernel: time of one hit, with four registers recorded each.
+//! An optimized probe against the same by int3, and against the jump-optimized kprobe event of a
+//! guest's own kernel: time of one hit, with four registers recorded each.
 
 use std::time::{Duration, Instant};
 
 use exoprobe_tests::loops::{self, Loops};
 use exoprobe_tests::{OwnEvent, TestGuest};
 
-use crate::figure;
+use crate::figure::figure;
 
 const FUNCTION: &str = "sys_ni_syscall";
 const ARGS: [&str; 4] = ["%di", "%si", "%dx", "%cx"];

@@ -13,7 +13,7 @@ use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
 use exoprobe_vmm::{Gpa, Gva};
 use object::{Object, ObjectSection, ObjectSegment};
 
-use crate::{figure, least};
+use crate::figure::{figure, least};
 
 const ROUNDS: usize = 10;
 /// Of page tables, below where kernels are loaded.
@@ -21,7 +21,8 @@ const ROOT: u64 = 0x1000;
 const UPPER: u64 = 0x2000;
 const MODE: PagingMode = PagingMode { cr3: ROOT, levels: 4 };
 
-/// Guest-physical memory with the kernel's segments, mapped as kernels are; and an address in its text.
+/// Guest-physical memory with the kernel's segments, mapped as kernels are; and an address in its
+/// text.
 fn memory(vmlinux: &Path) -> (MemoryImage, Gva) {
     let file = std::fs::read(vmlinux).expect("a vmlinux");
     let elf = object::File::parse(&*file).expect("an ELF file");

@@ -1,6 +1,7 @@
-//! The tracer's files, written and read by arbitrary paths and texts over a guest whose kernel has not begun: lines `W
-//! PATH TEXT` (as a shell's `>`), `A PATH TEXT` (as its `>>`, with a `;` for a newline) and `R PATH`. What is listed in the
-//! end can be written again, after all is switched off and deleted, and returns the same listing.
+//! The tracer's files, written and read by arbitrary paths and texts over a guest whose kernel has
+//! not begun: lines `W PATH TEXT` (as a shell's `>`), `A PATH TEXT` (as its `>>`, with a `;` for a
+//! newline) and `R PATH`. What is listed in the end can be written again, after all is switched off
+//! and deleted, and returns the same listing.
 #![no_main]
 
 use std::sync::{Arc, LazyLock};

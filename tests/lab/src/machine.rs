@@ -33,15 +33,15 @@ pub(crate) const INTEL: Machine = Machine {
     lacks: "contended_locks=one CPU, and a vCPU that spins with interrupts off keeps it",
 };
 
-/// As [`INTEL`], where two vCPUs run at once: of its two CPUs each has a few instructions' turn, and the
-/// clock goes by the longer.
+/// As [`INTEL`], where two vCPUs run at once: of its two CPUs each has a few instructions' turn,
+/// and the clock goes by the longer.
 pub(crate) const INTEL_SMP: Machine = Machine { cpus: 2, cmdline: "idle=halt", lacks: "", ..INTEL };
 
 /// As [`INTEL`], with room for a distribution's kernel.
 pub(crate) const INTEL_LARGE: Machine = Machine { memory: 1536, ..INTEL };
 
-/// SVM with nested paging: the one AMD CPU of Bochs 2.7 on which kvm_amd loads, with an option not to use
-/// what Bochs has not.
+/// SVM with nested paging: the one AMD CPU of Bochs 2.7 on which kvm_amd loads, with an option not
+/// to use what Bochs has not.
 pub(crate) const AMD: Machine = Machine {
     kvm: "kvm_amd",
     cpu: "phenom_8650_toliman",
@@ -55,7 +55,8 @@ pub(crate) const AMD: Machine = Machine {
             own_breakpoint=an int3 handed back is lost now and then, why is not known (docs/limits.md)",
 };
 
-/// Ten times what Bochs does in a second of ours, so that a timer's tick is to an exit as on silicon.
+/// Ten times what Bochs does in a second of ours, so that a timer's tick is to an exit as on
+/// silicon.
 const IPS: u32 = 500_000_000;
 /// For [`Machine::counting`].
 const COUNTING_IPS: u32 = 50_000_000;
@@ -64,8 +65,8 @@ const COUNTING_IPS: u32 = 50_000_000;
 pub(crate) const CMDLINE: &str = "console=ttyS0 quiet panic=-1 reboot=t mitigations=off nokaslr";
 
 impl Machine {
-    /// The same for counting instructions: slow enough for KVM's conversions of time, whose steps would be
-    /// seen in the counts, to be few.
+    /// The same for counting instructions: slow enough for KVM's conversions of time, whose steps
+    /// would be seen in the counts, to be few.
     pub(crate) const fn counting(&self) -> Self {
         Self { ips: COUNTING_IPS, ..*self }
     }

@@ -88,8 +88,8 @@ impl Outcome {
         Some(if tests.is_empty() { step.clone() } else { format!("{step}: {}", tests.join(", ")) })
     }
 
-    /// Whether all of `run` ran and passed, some of `tests` among it, and only such tests were skipped as its
-    /// plan allows.
+    /// Whether all of `run` ran and passed, some of `tests` among it, and only such tests were
+    /// skipped as its plan allows.
     ///
     /// # Errors
     /// The first of these that is not so.

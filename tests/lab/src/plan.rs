@@ -78,8 +78,8 @@ impl Plan {
         }
     }
 
-    /// The machines to start, which need not wait for each other; with a `filter`, one for the tests whose
-    /// names contain it.
+    /// The machines to start, which need not wait for each other; with a `filter`, one for the
+    /// tests whose names contain it.
     pub(crate) fn runs(self, filter: Option<&str>) -> Vec<Run> {
         let plan = self;
         let run = |name: &str, steps| {
@@ -126,15 +126,15 @@ impl Plan {
     pub(crate) fn may_skip(self, test: &str, reason: &str) -> bool {
         let lacks = self.machine().lacks.split(';').filter_map(|lack| lack.split_once('='));
         let named = lacks.into_iter().any(|(_, why)| why == reason);
-        // What needs no VM is compared here, where binutils and pahole are; mounts need no VMX either, Python's packages
-        // come from the network, and the lab has no shell.
+        // What needs no VM is compared here, where binutils and pahole are; mounts need no VMX
+        // either, Python's packages come from the network, and the lab has no shell.
         let is_elsewhere = matches!(reason, ONCE | NO_DEBUG_INFO | NO_FUSE | NO_PYTHON | NO_SHELL);
         let named = named || is_elsewhere;
         named || (self != Self::Stock && test.starts_with(STOCK_SUITE))
     }
 
-    /// Needs of tests that it lacks, as [`LACKS_ENV`]; with `once`, also the time for a second number of vCPUs, where
-    /// the first can be had.
+    /// Needs of tests that it lacks, as [`LACKS_ENV`]; with `once`, also the time for a second
+    /// number of vCPUs, where the first can be had.
     fn lacks(self, once: bool) -> String {
         let own = self.machine().lacks;
         let has_smp = own.split(';').all(|lack| !lack.starts_with("smp="));

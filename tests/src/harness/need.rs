@@ -24,11 +24,12 @@ pub enum Need {
     Loopback,
     /// A guest with more than one vCPU.
     Smp,
-    /// The time for a case with one vCPU that is run with two as well, or for a load of the service that does not depend on
-    /// how KVM runs the guest.
+    /// The time for a case with one vCPU that is run with two as well, or for a load of the service
+    /// that does not depend on how KVM runs the guest.
     Repeat,
-    /// vCPUs that may wait for each other with interrupts off: the host takes a vCPU out that spins so, for
-    /// the one that it waits for. Of a case that takes the number of vCPUs, only with more than one.
+    /// vCPUs that may wait for each other with interrupts off: the host takes a vCPU out that spins
+    /// so, for the one that it waits for. Of a case that takes the number of vCPUs, only with more
+    /// than one.
     ContendedLocks,
     /// KVM can single-step a guest's kernel mode.
     SingleStep,

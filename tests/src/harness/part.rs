@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use super::PART_ENV;
 
-/// Which cases: of each `of`, the one at `index`. Neighbours take about as long as each other, so that the
-/// parts do, too.
+/// Which cases: of each `of`, the one at `index`. Neighbours take about as long as each other, so
+/// that the parts do, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     index: usize,

@@ -28,7 +28,8 @@ fn begin(service: &Service, args: &[&str]) -> Running {
     running
 }
 
-/// Ends a command as Ctrl-C does; returns what it printed. Its probe has gone, and no hit was an event.
+/// Ends a command as Ctrl-C does; returns what it printed. Its probe has gone, and no hit was an
+/// event.
 fn end(service: &Service, running: Running) -> String {
     running.signal(libc::SIGINT);
     let output = running.finish(PATIENCE);

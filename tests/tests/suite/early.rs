@@ -186,8 +186,8 @@ fn check_booted(guest: &TestGuest, vcpus: u8) {
     assert_eq!(guest.hits("dead") - dead, 5, "beside the engine's own mark");
 }
 
-/// A probe that waited for its text is armed, and counts as its function's entry does. Several nops that the
-/// kernel made one of are no instructions any more.
+/// A probe that waited for its text is armed, and counts as its function's entry does. Several nops
+/// that the kernel made one of are no instructions any more.
 fn check_patched_places(guest: &TestGuest, patched: &[String]) {
     let waits = |event: &&String| guest.status(event).flags == [StatusFlag::Pending];
     let (merged, patched): (Vec<&String>, Vec<&String>) = patched.iter().partition(waits);

@@ -19,8 +19,8 @@ pub(crate) const CASES: &[Case] = cases![
 
 /// The kernel's first C function at its own addresses.
 const FIRST_C: &str = "x86_64_start_kernel";
-/// wrmsr_safe_regs(registers): eight words, of which the first three are EAX, ECX and EDX; gives -EIO for
-/// a #GP.
+/// wrmsr_safe_regs(registers): eight words, of which the first three are EAX, ECX and EDX; gives
+/// -EIO for a #GP.
 const WRITE_MSR: &str = "wrmsr_safe_regs";
 const GETPID: &str = "__x64_sys_getpid";
 const MSR_GS_BASE: u32 = 0xc000_0101;

@@ -99,8 +99,8 @@ fn a_fault_in_a_slot_is_fixed_up_as_one_of_the_original(vcpus: u8) {
     guest.assert_unharmed();
 }
 
-/// Stops at getpid until an interrupt waits, then sends the vCPU to a trampoline: does that come first, or
-/// the interrupt?
+/// Stops at getpid until an interrupt waits, then sends the vCPU to a trampoline: does that come
+/// first, or the interrupt?
 struct Shadow {
     slots: BTreeMap<u64, u64>,
     trampoline: u64,

@@ -1,4 +1,5 @@
-//! Filters: the hits that they let through, counted by the guest, by an int3 and in the guest alike.
+//! Filters: the hits that they let through, counted by the guest, by an int3 and in the guest
+//! alike.
 
 use exoprobe_probes::definition::FieldError;
 use exoprobe_probes::{Action, ProbeError, ProbeStatus};

@@ -283,7 +283,8 @@ fn a_fault_handler_is_asked_for_its_own_probe_alone(vcpus: u8) {
     assert_eq!(guest.work("getpid 10"), 10);
     assert_eq!(asked.load(Ordering::SeqCst), 0);
     guest.engine.unregister_all().unwrap();
-    // A fault of the guest's own is no concern of a probe's: the kernel reads a path that is not there.
+    // A fault of the guest's own is no concern of a probe's: the kernel reads a path that is not
+    // there.
     let (asked, count) = counter();
     let fault: FaultHandler = Box::new(move |_, _| {
         count.fetch_add(1, Ordering::SeqCst);

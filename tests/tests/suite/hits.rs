@@ -184,8 +184,8 @@ fn events_carry_time_vcpu_place_and_the_registers_asked_for(vcpus: u8) {
     }
 }
 
-/// A program of the guest with an int3 of its own, as under a debugger, while do_exit is probed. (The
-/// kernel checks one in its own text at boot: int3_selftest.)
+/// A program of the guest with an int3 of its own, as under a debugger, while do_exit is probed.
+/// (The kernel checks one in its own text at boot: int3_selftest.)
 fn the_guests_own_breakpoints_reach_it_beside_ours(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     guest.probe("p:exit do_exit");

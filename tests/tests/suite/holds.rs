@@ -22,7 +22,8 @@ pub(crate) const CASES: &[Case] = cases![
 /// The value that the hook writes to R11, which holds nothing at a function's entry.
 const MARK: u64 = 0x1dea_5eed;
 
-/// Stands before the engine's hook: a hit at `at` is held, and goes to the engine when it is released.
+/// Stands before the engine's hook: a hit at `at` is held, and goes to the engine when it is
+/// released.
 struct Holder {
     engine: Arc<dyn ExitHook>,
     at: Gva,
@@ -39,7 +40,8 @@ impl Holder {
         self.holds.load(Ordering::SeqCst)
     }
 
-    /// Lets no vCPU be held alone before all have been held at once, or it is clear that no other comes.
+    /// Lets no vCPU be held alone before all have been held at once, or it is clear that no other
+    /// comes.
     fn meet(&self, vcpu: u8) {
         self.met.lock().unwrap().insert(vcpu);
         let deadline = Instant::now() + Duration::from_secs(1);
@@ -203,7 +205,8 @@ fn a_machine_that_is_held_can_be_booted_again_and_shut_down(vcpus: u8) {
     assert_eq!((second.vm.boots(), holder.releases()), (2, 0), "the hit is of the former boot");
 }
 
-/// By data alone: each call is held twice, with the registers of the place, and is one hit of each probe.
+/// By data alone: each call is held twice, with the registers of the place, and is one hit of each
+/// probe.
 fn the_action_stop_holds_at_the_entry_and_at_the_return(vcpus: u8) {
     const CALLS: u64 = 3;
     let guest = TestGuest::restored(vcpus);

@@ -1,4 +1,5 @@
-//! At each moment of a boot: questions change nothing, and hidden memory is where the kernel never writes.
+//! At each moment of a boot: questions change nothing, and hidden memory is where the kernel never
+//! writes.
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, TestKernel, cases, host};

@@ -31,7 +31,8 @@ pub(crate) const CASES: &[Case] = cases![
 ];
 
 const GETPID: &str = "__x64_sys_getpid";
-/// f: nop; dec edi; jz 1f; call f; inc eax; ret; 1: mov eax, 1; ret. So f(n) is n, by n calls in one another.
+/// f: nop; dec edi; jz 1f; call f; inc eax; ret; 1: mov eax, 1; ret. So f(n) is n, by n calls in
+/// one another.
 const RECURSIVE: [u8; 23] = [
     0x0f, 0x1f, 0x44, 0x00, 0x00, 0xff, 0xcf, 0x74, 0x08, 0xe8, 0xf2, 0xff, 0xff, 0xff, 0xff, 0xc0,
     0xc3, 0xb8, 1, 0, 0, 0, 0xc3,
@@ -124,7 +125,8 @@ fn optimized_return_probes_follow_calls_without_an_exit(vcpus: u8) {
     assert!(guest.engine.traceless().is_some());
 }
 
-/// Each call began when it was entered, as the kprobe before it saw that, or later; and the last one had ended then.
+/// Each call began when it was entered, as the kprobe before it saw that, or later; and the last
+/// one had ended then.
 #[expect(clippy::cast_precision_loss, reason = "2^53 nanoseconds are 104 days")]
 fn assert_lie_between(entered: &[Arc<Event>], returned: &[Arc<Event>]) {
     // Of a double's seconds, in nanoseconds.
@@ -352,7 +354,8 @@ fn functions() -> Vec<Gva> {
     starts
 }
 
-/// Probes that only count at these addresses, but for those that are refused; gives how many these are.
+/// Probes that only count at these addresses, but for those that are refused; gives how many these
+/// are.
 fn count_at(guest: &TestGuest, mut places: Vec<Gva>) -> usize {
     let total = places.len();
     let probe = |at: &Gva| {

@@ -42,7 +42,8 @@ pub(super) const ALL: [By; 3] = [By::Trampoline, By::Site, By::Code];
 pub(super) const MODES: [By; 2] = [By::Trampoline, By::Site];
 /// A function that is overwritten: it runs only when the guest reboots.
 pub(super) const SCRATCH: &str = "__do_sys_reboot";
-/// f: dec edi; jz 1f; call f; inc eax; ret; 1: mov eax, 1; ret. So f(n) is n, by n calls in one another.
+/// f: dec edi; jz 1f; call f; inc eax; ret; 1: mov eax, 1; ret. So f(n) is n, by n calls in one
+/// another.
 const RECURSIVE: [u8; 18] = [
     0xff, 0xcf, 0x74, 0x08, 0xe8, 0xf7, 0xff, 0xff, 0xff, 0xff, 0xc0, 0xc3, 0xb8, 1, 0, 0, 0, 0xc3,
 ];

@@ -100,7 +100,8 @@ fn lines_match_addr2lines_output() {
             u32::from(truth.len() == functions.len() && truth.iter().zip(&functions).all(same));
         inlined += u32::from(functions.len() > 1);
     }
-    // Assembly has no functions; and where an inlined call's ranges are not within its caller's, addr2line sees it still.
+    // Assembly has no functions; and where an inlined call's ranges are not within its caller's,
+    // addr2line sees it still.
     assert!(with_lines > 500 && as_deep * 20 > with_lines * 19, "{as_deep} of {with_lines}");
     assert!(inlined > 50, "{inlined}");
     let getpid = lines.lookup(addresses[addresses.len() - 1], 0).unwrap().unwrap();

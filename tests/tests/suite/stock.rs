@@ -34,8 +34,9 @@ fn guest() -> TestGuest {
 }
 
 /// Functions that its boot runs through once, the first ones before it patches its text. Its
-/// early_ioremap_init() takes entry 505 of the last GiB's directory, right below the two that its image has;
-/// mark_rodata_ro() walks all page tables for pages that are writable and executable (CONFIG_DEBUG_WX).
+/// early_ioremap_init() takes entry 505 of the last GiB's directory, right below the two that its
+/// image has; mark_rodata_ro() walks all page tables for pages that are writable and executable
+/// (CONFIG_DEBUG_WX).
 const ONCE: [&str; 6] = [
     "x86_64_start_kernel",
     "start_kernel",

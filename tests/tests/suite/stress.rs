@@ -89,7 +89,8 @@ const PLACES: [&str; 26] = [
     "do_syscall_64",
     "hrtimer_interrupt",
 ];
-/// Where return probes do: functions that every call soon returns from, or that end with their task.
+/// Where return probes do: functions that every call soon returns from, or that end with their
+/// task.
 const RETURNING: usize = 20;
 
 /// Numbers that only look random (splitmix64).
@@ -192,7 +193,8 @@ impl Stress {
                 let begun = Instant::now();
                 self.change();
                 changes += 1;
-                // What stops the guest, as an optimization's end does, is not to be all that it gets to do.
+                // What stops the guest, as an optimization's end does, is not to be all that it
+                // gets to do.
                 std::thread::sleep(begun.elapsed());
             }
             let answer = self.guest.answer(from, work.command);

@@ -1,4 +1,5 @@
-//! A small kernel's ELF file with DWARF: `outer` in sys.c, with `middle` inlined in it and `inner`, of a header, in that.
+//! A small kernel's ELF file with DWARF: `outer` in sys.c, with `middle` inlined in it and `inner`,
+//! of a header, in that.
 
 use gimli::write::{
     Address, AttributeValue, Dwarf, EndianVec, LineProgram, LineString, Sections, Unit, UnitEntryId,
@@ -118,7 +119,8 @@ impl Writer {
     }
 }
 
-/// The ELF file of these sections, with symbols `outer` and `plain`; bit 11 of a section's flags: compressed.
+/// The ELF file of these sections, with symbols `outer` and `plain`; bit 11 of a section's flags:
+/// compressed.
 pub(super) fn elf(sections: &[(String, Vec<u8>)], flags: u64) -> Vec<u8> {
     let mut writer = Writer { file: vec![0; 64], headers: vec![[0; 64]], names: vec![0] };
     writer.section(".text", [1, 6, TEXT, 0], &[0x90; 2 * 0x40]);
