@@ -329,6 +329,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no mmap of MAP_FIXED, nor one of a file")]
     fn cleared_ram_is_zero_and_its_file_is_as_it_was() {
         let ranges = [
             RamRange { start: Gpa(0), len: 1 << 20 },

@@ -24,5 +24,7 @@ pub use spec::{
 };
 pub use targets::Targets;
 
+#[cfg(all(test, not(miri)))]
+mod model;
 #[cfg(test)]
 mod tests;
