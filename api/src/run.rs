@@ -18,7 +18,8 @@ use crate::fast_boot;
 use crate::http::{Token, TokenError};
 use crate::log::{self, say};
 use crate::service::{
-    Closing, ListenError, Listeners, Service, ServiceConfig, Source, StartError, progress, serve,
+    Closing, GuestSource, ListenError, Listeners, Service, ServiceConfig, StartError, progress,
+    serve,
 };
 use crate::token_file::{self, TokenFileError};
 
@@ -359,9 +360,9 @@ fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
     let source = match &args.restore {
         Some(path) => {
             let files = |kernel| BootFiles { kernel, initramfs, cmdline: args.cmdline.clone() };
-            Source::Restore { path: path.clone(), boot_files: kernel.map(files) }
+            GuestSource::Restore { path: path.clone(), boot_files: kernel.map(files) }
         }
-        None => Source::Boot(VmConfig {
+        None => GuestSource::Boot(VmConfig {
             kernel: kernel.unwrap_or_default(),
             initramfs,
             cmdline: cmdline(args),

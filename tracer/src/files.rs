@@ -6,7 +6,7 @@ use exoprobe_probes::{Engine, ProbeStatus, TraceReader};
 
 use crate::error::TracerError;
 use crate::log::ErrorLog;
-use crate::node::{EventFile, File, Kind, Node};
+use crate::node::{EventFile, File, Node, NodeKind};
 use crate::{commands, event, lines, trigger};
 
 /// Text of the file `snapshot` without a snapshot.
@@ -14,11 +14,11 @@ const NO_SNAPSHOT: &str = "# there is no snapshot: write 1 to take one, 0 to for
 
 /// Something in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct Item {
     /// Its name.
     pub name: String,
     /// Its type.
-    pub kind: Kind,
+    pub kind: NodeKind,
 }
 
 /// The tracer of one guest.
@@ -71,9 +71,9 @@ impl Tracer {
     ///
     /// # Errors
     /// [`TracerError`], `ENOENT`.
-    pub fn list(&self, path: &str) -> Result<Option<Vec<Entry>>, TracerError> {
+    pub fn list(&self, path: &str) -> Result<Option<Vec<Item>>, TracerError> {
         let entries = self.find(path)?.entries(|| self.engine.names());
-        Ok(entries.map(|all| all.into_iter().map(|(name, kind)| Entry { name, kind }).collect()))
+        Ok(entries.map(|all| all.into_iter().map(|(name, kind)| Item { name, kind }).collect()))
     }
 
     /// Whether a path is that of the file whose readers wait for what comes: [`Self::take_lines`].

@@ -15,5 +15,5 @@ mod trigger;
 
 pub use error::TracerError;
 pub use event::parse_switch;
-pub use files::{Entry, Tracer};
-pub use node::Kind;
+pub use files::{Item, Tracer};
+pub use node::NodeKind;

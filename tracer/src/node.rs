@@ -7,7 +7,7 @@ use exoprobe_probes::Engine;
 
 /// A folder or a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum NodeKind {
     /// A folder.
     Directory,
     /// A file, with its permissions.
@@ -109,19 +109,22 @@ impl Node {
 
     /// Names and kinds of what a folder has; `None` of a file. `names` gives those of all events,
     /// with their groups.
-    pub(crate) fn entries(&self, names: impl FnOnce() -> Vec<Name>) -> Option<Vec<(String, Kind)>> {
-        let enable = || (ENABLE.to_owned(), Kind::File(READ_WRITE));
-        let folder = |name: &str| (name.to_owned(), Kind::Directory);
+    pub(crate) fn entries(
+        &self,
+        names: impl FnOnce() -> Vec<Name>,
+    ) -> Option<Vec<(String, NodeKind)>> {
+        let enable = || (ENABLE.to_owned(), NodeKind::File(READ_WRITE));
+        let folder = |name: &str| (name.to_owned(), NodeKind::Directory);
         Some(match self {
             Self::Root => {
                 let files = File::ALL.iter().filter(|file| !file.name().contains('/'));
-                let files = files.map(|file| (file.name().to_owned(), Kind::File(file.mode())));
+                let files = files.map(|file| (file.name().to_owned(), NodeKind::File(file.mode())));
                 files.chain([folder(KPROBES), folder(EVENTS)]).collect()
             }
             Self::Kprobes => {
                 let within = |file: &File| file.name().strip_prefix("kprobes/").map(str::to_owned);
                 let files = File::ALL.iter().filter_map(|file| Some((within(file)?, file.mode())));
-                files.map(|(name, mode)| (name, Kind::File(mode))).collect()
+                files.map(|(name, mode)| (name, NodeKind::File(mode))).collect()
             }
             Self::Events => {
                 let groups: BTreeSet<Arc<str>> =
@@ -135,7 +138,7 @@ impl Node {
             }
             Self::Event(..) => {
                 let files = EventFile::ALL.iter();
-                let files = files.map(|file| (file.name().to_owned(), Kind::File(file.mode())));
+                let files = files.map(|file| (file.name().to_owned(), NodeKind::File(file.mode())));
                 files.chain([enable()]).collect()
             }
             Self::File(_) | Self::Enable(..) | Self::OfEvent(..) => return None,

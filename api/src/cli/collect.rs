@@ -58,12 +58,12 @@ pub(super) struct Wanted {
 pub(super) struct Histogram {
     pub(super) hits: u64,
     dropped: u64,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<Bucket>,
 }
 
 /// The hits of one key.
 #[derive(Deserialize)]
-pub(super) struct Entry {
+pub(super) struct Bucket {
     pub(super) keys: Vec<Key>,
     pub(super) hits: u64,
 }

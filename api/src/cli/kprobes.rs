@@ -39,7 +39,7 @@ pub(super) async fn switch(
 
 /// A place of the blacklist.
 #[derive(Deserialize)]
-struct Entry {
+struct BlacklistRow {
     start: String,
     end: String,
     symbol: String,
@@ -49,7 +49,7 @@ struct Entry {
 /// Prints where no probe may be.
 pub(super) async fn blacklist(context: &mut Context<'_>) -> Result<(), CliError> {
     let answer = context.client.get(&ApiPath::new(&["kprobes", "blacklist"])).await?;
-    let Some(entries) = context.read::<Vec<Entry>>(&answer)? else { return Ok(()) };
+    let Some(entries) = context.read::<Vec<BlacklistRow>>(&answer)? else { return Ok(()) };
     let columns = ["START", "END", "SYMBOL", "REASON"].map(Column::Text);
     let rows = entries.into_iter().map(|e| vec![e.start, e.end, e.symbol, e.reason]);
     Ok(writeln!(context.out, "{}", table(&columns, rows))?)

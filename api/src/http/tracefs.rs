@@ -10,7 +10,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use exoprobe_probes::TraceReader;
-use exoprobe_tracer::{Kind, Tracer, TracerError};
+use exoprobe_tracer::{NodeKind, Tracer, TracerError};
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use tokio::sync::watch;
@@ -63,11 +63,11 @@ pub(crate) struct FolderEntry {
     mode: String,
 }
 
-impl From<exoprobe_tracer::Entry> for FolderEntry {
-    fn from(entry: exoprobe_tracer::Entry) -> Self {
+impl From<exoprobe_tracer::Item> for FolderEntry {
+    fn from(entry: exoprobe_tracer::Item) -> Self {
         let (kind, mode) = match entry.kind {
-            Kind::Directory => ("directory", 0o750),
-            Kind::File(mode) => ("file", mode),
+            NodeKind::Directory => ("directory", 0o750),
+            NodeKind::File(mode) => ("file", mode),
         };
         Self { name: entry.name, kind, mode: format!("{mode:04o}") }
     }

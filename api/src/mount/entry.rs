@@ -4,7 +4,7 @@ use fuser::FileType;
 
 /// One entry of a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct FolderItem {
     pub(super) name: String,
     pub(super) kind: FileType,
     /// Permissions.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::entry::Entry;
+use super::entry::FolderItem;
 use super::path::TracePath;
 
 /// How long what has gone by another hand than this mount's may still be seen.
@@ -30,7 +30,7 @@ struct Known {
 struct Listing {
     /// When it was asked for.
     asked: Instant,
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, FolderItem>,
 }
 
 /// A question to the service for what is in a folder.
@@ -54,7 +54,7 @@ impl Listings {
     }
 
     /// Finds a recent entry of a folder; `None` also where the service must be asked.
-    pub(super) fn get(&self, folder: &TracePath, name: &str) -> Option<Entry> {
+    pub(super) fn get(&self, folder: &TracePath, name: &str) -> Option<FolderItem> {
         let known = self.known();
         let listing = known.folders.get(folder)?;
         (listing.asked.elapsed() < self.keep).then(|| listing.entries.get(name).cloned())?
@@ -66,7 +66,7 @@ impl Listings {
     }
 
     /// It has answered. An answer that a change may have overtaken is not kept.
-    pub(super) fn put(&self, folder: &TracePath, asked: &Asked, entries: &[Entry]) {
+    pub(super) fn put(&self, folder: &TracePath, asked: &Asked, entries: &[FolderItem]) {
         let mut known = self.known();
         if known.changes != asked.changes {
             return;
@@ -111,8 +111,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(3600);
 
-    fn entries() -> [Entry; 1] {
-        [Entry { name: "a".to_owned(), kind: FileType::Directory, mode: 0o750 }]
+    fn entries() -> [FolderItem; 1] {
+        [FolderItem { name: "a".to_owned(), kind: FileType::Directory, mode: 0o750 }]
     }
 
     #[test]

@@ -8,7 +8,7 @@ use hyper::Method;
 use hyper::body::{Bytes, Incoming};
 use serde::Deserialize;
 
-use super::entry::Entry;
+use super::entry::FolderItem;
 use super::errno::errno_of;
 use super::listings::Listings;
 use super::path::TracePath;
@@ -39,7 +39,7 @@ struct RawEntry {
 
 impl RawEntry {
     /// `None` of what no folder of this host could show.
-    fn read(self, folder: &TracePath) -> Option<Entry> {
+    fn read(self, folder: &TracePath) -> Option<FolderItem> {
         folder.child(&self.name)?;
         let kind = match self.kind.as_str() {
             "file" => FileType::RegularFile,
@@ -47,7 +47,7 @@ impl RawEntry {
             _ => return None,
         };
         let mode = u16::from_str_radix(&self.mode, 8).ok()? & 0o7777;
-        Some(Entry { name: self.name, kind, mode })
+        Some(FolderItem { name: self.name, kind, mode })
     }
 }
 
@@ -68,7 +68,7 @@ impl Remote {
     }
 
     /// Lists a folder.
-    pub(super) async fn list(&self, folder: &TracePath) -> Result<Vec<Entry>, Errno> {
+    pub(super) async fn list(&self, folder: &TracePath) -> Result<Vec<FolderItem>, Errno> {
         let asked = self.listings.ask();
         let listed = self.within(list(&self.client, folder)).await;
         match &listed {
@@ -82,7 +82,7 @@ impl Remote {
     ///
     /// # Errors
     /// ENOENT where nothing has.
-    pub(super) async fn find(&self, folder: &TracePath, name: &str) -> Result<Entry, Errno> {
+    pub(super) async fn find(&self, folder: &TracePath, name: &str) -> Result<FolderItem, Errno> {
         if let Some(known) = self.listings.get(folder, name) {
             return Ok(known);
         }
@@ -131,7 +131,10 @@ impl Remote {
 }
 
 /// Lists a folder of the service without entries that no folder of this host could show.
-pub(super) async fn list(client: &Client, folder: &TracePath) -> Result<Vec<Entry>, ClientError> {
+pub(super) async fn list(
+    client: &Client,
+    folder: &TracePath,
+) -> Result<Vec<FolderItem>, ClientError> {
     let answer = client.get(&folder.api()).await?;
     let listing: Listing = serde_json::from_slice(&answer)?;
     Ok(listing.entries.into_iter().filter_map(|entry| entry.read(folder)).collect())
@@ -154,7 +157,7 @@ mod tests {
             {"name":"y","kind":"file","mode":"rw"}]}"#;
         let fake = Fake::text("/v1/tracefs", listing);
         let entries = Remote::new(fake.client()).list(&TracePath::root()).await.unwrap();
-        let entry = |name: &str, kind, mode| Entry { name: name.to_owned(), kind, mode };
+        let entry = |name: &str, kind, mode| FolderItem { name: name.to_owned(), kind, mode };
         let expected = [
             entry("trace", FileType::RegularFile, 0o640),
             entry("events", FileType::Directory, 0o750),

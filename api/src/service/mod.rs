@@ -33,7 +33,7 @@ use workers::Worker;
 
 /// Where a guest comes from.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum GuestSource {
     /// A kernel to boot.
     Boot(VmConfig),
     /// A snapshot to go on from.
@@ -49,7 +49,7 @@ pub enum Source {
 #[derive(Clone, Debug)]
 pub struct ServiceConfig {
     /// The guest.
-    pub source: Source,
+    pub source: GuestSource,
     /// Symbols of its kernel; the kernel file itself when absent.
     pub symbols: Option<PathBuf>,
     /// Its kernel's types, as BTF. When absent, the kernel's own, or those of a file near the
@@ -86,8 +86,8 @@ impl Service {
     pub fn start(config: &ServiceConfig) -> Result<Self, StartError> {
         let host = Host::open(&config.kvm)?;
         let vm = match &config.source {
-            Source::Boot(boot) => Vm::create(&host, boot)?,
-            Source::Restore { path, boot_files } => {
+            GuestSource::Boot(boot) => Vm::create(&host, boot)?,
+            GuestSource::Restore { path, boot_files } => {
                 let mut vm = Vm::restore(&host, path)?;
                 if let Some(files) = boot_files {
                     vm.set_boot_files(files.clone()).map_err(CreateError::from)?;
