@@ -19,7 +19,7 @@ pub struct Layout {
     pub align: usize,
     /// Addresses of 64 bits, or offsets from a base, and those of per-CPU symbols absolute.
     pub addresses: Addresses,
-    /// Behind the tokens, as from 6.4 on.
+    /// The addresses follow the tokens, as from 6.4 on.
     pub after_index: bool,
     /// Bytes of a marker.
     pub marker: usize,

@@ -65,7 +65,7 @@ impl Case {
 
 /// The cases of a suite, as a constant slice of [`Case`](crate::harness::Case).
 ///
-/// An entry is `function`, or `function(vcpus)` for one that takes the number of vCPUs. Behind it
+/// An entry is `function`, or `function(vcpus)` for one that takes the number of vCPUs. After it
 /// may stand `needs [..]`, the whole list of its [`Need`](crate::harness::Need)s; without it the
 /// case needs `Kvm`; `function(vcpus)` with more than one needs `Smp` too. A function that is in no
 /// list is dead code, which the compiler reports.
