@@ -132,7 +132,8 @@ impl TaskLayout {
     /// first threads. The guest should stand still.
     ///
     /// # Errors
-    /// [`TaskError::Read`], [`TaskError::Broken`] where the list has more than [`TASKS_MAX`] or does not end.
+    /// [`TaskError::Read`], [`TaskError::Broken`] where the list has more than [`TASKS_MAX`] or
+    /// does not end.
     pub fn processes<V: GuestView + ?Sized>(
         &self,
         memory: &VirtualMemory<'_, V>,

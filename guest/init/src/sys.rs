@@ -169,7 +169,8 @@ pub(crate) fn handle_signal(signal: usize, handler: usize, restorer: usize) -> R
     const MASK_BYTES: usize = 8;
     // The kernel's `struct sigaction`: handler, flags, restorer, mask.
     let action = [handler, SA_RESTORER, restorer, 0];
-    // SAFETY: the kernel reads four words; it writes nothing, the pointer to the old action being null.
+    // SAFETY: the kernel reads four words; it writes nothing, the pointer to the old action being
+    // null.
     unsafe { syscall(nr::RT_SIGACTION, [signal, address(action.as_ptr()), 0, MASK_BYTES, 0, 0]) }
         .map(drop)
 }

@@ -172,8 +172,9 @@ impl Registers {
         let (from, to) = (&raw const self.pattern, &raw mut seen);
         match self.width {
             Width::Xmm => {
-                // SAFETY: both areas have room for all registers of any width, and CPUID has this one; the
-                // system calls take no pointers and return, and the handler changes vector registers only.
+                // SAFETY: both areas have room for all registers of any width, and CPUID has this
+                // one; the system calls take no pointers and return, and the handler changes vector
+                // registers only.
                 unsafe {
                     over_system_call!(
                         "movdqu xmm\\n, [r12 + 64*\\n]",
@@ -186,8 +187,9 @@ impl Registers {
                 }
             }
             Width::Ymm => {
-                // SAFETY: both areas have room for all registers of any width, and CPUID has this one; the
-                // system calls take no pointers and return, and the handler changes vector registers only.
+                // SAFETY: both areas have room for all registers of any width, and CPUID has this
+                // one; the system calls take no pointers and return, and the handler changes vector
+                // registers only.
                 unsafe {
                     over_system_call!(
                         "vmovdqu ymm\\n, [r12 + 64*\\n]",
@@ -200,8 +202,9 @@ impl Registers {
                 }
             }
             Width::Zmm => {
-                // SAFETY: both areas have room for all registers of any width, and CPUID has this one; the
-                // system calls take no pointers and return, and the handler changes vector registers only.
+                // SAFETY: both areas have room for all registers of any width, and CPUID has this
+                // one; the system calls take no pointers and return, and the handler changes vector
+                // registers only.
                 unsafe {
                     over_system_call!(
                         "vmovdqu32 zmm\\n, [r12 + 64*\\n]",

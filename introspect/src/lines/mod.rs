@@ -118,7 +118,8 @@ impl SourceLines {
     /// How far the kernel of these symbols was moved from where this file has it (KASLR), in bytes.
     ///
     /// # Errors
-    /// [`LinesProblem::OtherKernel`] where functions of the file, as many as are looked for, were not all moved alike.
+    /// [`LinesProblem::OtherKernel`] where functions of the file, as many as are looked for, were
+    /// not all moved alike.
     pub fn slide(&self, running: &SymbolTable) -> Result<i64, LinesError> {
         self.landmarks.slide(running).map_err(|name| {
             let problem = LinesProblem::OtherKernel { name: name.to_owned() };
