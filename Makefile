@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Folders that still have circles of files, and long lines of comment.
 CIRCLES_NOT_YET := $(addprefix --not-yet ,vmm probes/src/engine)
-WIDTH_NOT_YET := vmm introspect probes/src/engine guest
+WIDTH_NOT_YET := vmm probes/src/engine
 LAB := cargo run --quiet --locked -p exoprobe-lab --
 .PHONY: help setup setup-lab guest guest-events guest-6.12 build demo test end-to-end lab lab-smp lab-amd lab-stock stress stress-lab lint miri bench counts openapi clean
 
