@@ -2,8 +2,8 @@
 //!
 //! This layer verifies what comes in, converts it, and hands it on; it decides nothing. A
 //! [`service::Service`] owns one guest and its engine, [`http`] speaks to clients, and [`run`] is
-//! `exoprobe run`, which ties them to sockets and signals. [`client`] speaks to a service, and [`cli`]
-//! is the program around it all.
+//! `exoprobe run`, which ties them to sockets and signals. [`client`] speaks to a service, and
+//! [`cli`] is the program around it all.
 
 pub mod cli;
 pub mod client;
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 
 pub use http::openapi_json;
 
-/// Where the service listens, and clients look for it, unless told otherwise:
+/// Where the service listens, and clients look for it, by default:
 /// `$XDG_RUNTIME_DIR/exoprobe.sock`, or `/tmp/exoprobe-UID.sock` without that variable.
 #[must_use]
 pub fn default_socket() -> PathBuf {

@@ -1,4 +1,4 @@
-//! `exoprobe run`: boots a guest, or restores one, and serves the API until told to end.
+//! `exoprobe run`: boots a guest, or restores one, and serves the API until a signal.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,13 +18,14 @@ use crate::fast_boot;
 use crate::http::{Token, TokenError};
 use crate::log::{self, say};
 use crate::service::{
-    Closing, ListenError, Listeners, Service, ServiceConfig, Source, StartError, progress, serve,
+    Closing, GuestSource, ListenError, Listeners, Service, ServiceConfig, StartError, progress,
+    serve,
 };
 use crate::token_file::{self, TokenFileError};
 
 /// The token of TCP clients, when no file holds it.
 const TOKEN_ENV: &str = "EXOPROBE_TOKEN";
-/// Kernel command line unless told otherwise.
+/// Kernel command line by default.
 const DEFAULT_CMDLINE: &str = "console=ttyS0 quiet";
 /// Largest `--events-memory` and `--memory-limit`.
 const LIMIT_MIB_MAX: u64 = 1 << 16;
@@ -32,7 +33,7 @@ const LIMIT_MIB_MAX: u64 = 1 << 16;
 const STOP_POLL: Duration = Duration::from_millis(250);
 /// Messages about stops of the guest, which boots again.
 const STOPPED: &str = "the guest stopped, and boots again";
-/// What blocking calls may take to finish at the end.
+/// Longest wait at the end for blocking calls.
 const LAST_CALLS: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "Examples:
@@ -51,9 +52,9 @@ Then, from another terminal:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
-    /// Linux kernel to boot: an ELF vmlinux or a bzImage (unpacked by exoprobe where KVM emulates guest kernels, by
-    /// itself elsewhere; with KASLR in both cases, unless `nokaslr` is in --cmdline); with --restore, the kernel to
-    /// reboot with
+    /// Linux kernel to boot: an ELF vmlinux or a bzImage (unpacked by exoprobe where KVM emulates
+    /// guest kernels, by itself elsewhere; with KASLR in both cases, unless `nokaslr` is in
+    /// --cmdline); with --restore, the kernel to reboot with
     #[arg(long, value_name = "PATH", required_unless_present = "restore")]
     pub kernel: Option<PathBuf>,
     /// Initial RAM file system
@@ -62,8 +63,9 @@ pub struct RunArgs {
     /// Kernel command line [default: console=ttyS0 quiet; with --restore, the snapshot's]
     #[arg(long, value_name = "TEXT", requires = "kernel", allow_hyphen_values = true)]
     pub cmdline: Option<String>,
-    /// Add words to the kernel command line that leave out what takes long where KVM emulates guest kernels, and
-    /// print them: parts of /sys/kernel and /sys/module, and the guest's own tracefs, are not there then
+    /// Add words to the kernel command line that leave out what takes long where KVM emulates guest
+    /// kernels, and print them: parts of /sys/kernel and /sys/module, and the guest's own tracefs,
+    /// are not there then
     #[arg(long, conflicts_with = "restore")]
     pub fast_boot: bool,
     /// RAM in MiB
@@ -72,21 +74,21 @@ pub struct RunArgs {
     /// Number of vCPUs
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "restore")]
     pub vcpus: u8,
-    /// Symbols of the kernel: its vmlinux or System.map [default: those of a vmlinux, or the kernel's own, read from
-    /// the guest's memory once it runs]
+    /// Symbols of the kernel: its vmlinux or System.map [default: those of a vmlinux, or the
+    /// kernel's own, read from the guest's memory once it runs]
     #[arg(long, value_name = "PATH")]
     pub symbols: Option<PathBuf>,
-    /// Types of the kernel: BTF, as `pahole --btf_encode_detached` makes it, or an ELF file with a section .BTF
-    /// [default: the kernel's own (CONFIG_DEBUG_INFO_BTF), read from the guest's memory, or else
-    /// KERNEL.btf or vmlinux.btf in the kernel's folder]
+    /// Types of the kernel: BTF, as `pahole --btf_encode_detached` makes it, or an ELF file with a
+    /// section .BTF [default: the kernel's own (CONFIG_DEBUG_INFO_BTF), read from the guest's
+    /// memory, or else KERNEL.btf or vmlinux.btf in the kernel's folder]
     #[arg(long, value_name = "PATH")]
     pub btf: Option<PathBuf>,
-    /// ELF file with the kernel's debug information (DWARF), for source lines [default: the symbols' file, if it has
-    /// some]
+    /// ELF file with the kernel's debug information (DWARF), for source lines [default: the
+    /// symbols' file, if it has some]
     #[arg(long, value_name = "FILE")]
     pub debug_info: Option<PathBuf>,
-    /// Go on from a snapshot in place of booting a kernel. The guest can be rebooted with --kernel alone: files that
-    /// a snapshot names are not booted from
+    /// Go on from a snapshot in place of booting a kernel. The guest can be rebooted with --kernel
+    /// alone: files that a snapshot names are not booted from
     #[arg(long, value_name = "SNAPSHOT")]
     pub restore: Option<PathBuf>,
     /// Unix socket to listen on, for this user only
@@ -95,8 +97,8 @@ pub struct RunArgs {
     /// TCP address to listen on as well; clients then need the token
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<SocketAddr>,
-    /// File of mode 0600 that holds the token of TCP clients, at least 16 characters [default: environment variable
-    /// EXOPROBE_TOKEN]
+    /// File of mode 0600 that holds the token of TCP clients, at least 16 characters [default:
+    /// environment variable EXOPROBE_TOKEN]
     #[arg(long, value_name = "PATH", requires = "listen")]
     pub token_file: Option<PathBuf>,
     /// Probe to register before the guest runs its first instruction; may be given several times
@@ -108,7 +110,8 @@ pub struct RunArgs {
     /// Memory for the events kept for readers, in MiB; the oldest go when they take more
     #[arg(long, value_name = "MIB", default_value_t = EventLimits::DEFAULT_MIB as u64, value_parser = clap::value_parser!(u64).range(1..=LIMIT_MIB_MAX))]
     pub events_memory: u64,
-    /// Memory that all probes together may take at most, in MiB; a probe beyond is refused (507 over HTTP)
+    /// Memory that all probes together may take at most, in MiB; a probe beyond is refused (507
+    /// over HTTP)
     #[arg(long, value_name = "MIB", default_value_t = Limits::DEFAULT_MIB as u64, value_parser = clap::value_parser!(u64).range(1..=LIMIT_MIB_MAX))]
     pub memory_limit: u64,
     /// KVM device
@@ -175,7 +178,8 @@ pub enum RunError {
 pub fn main(args: RunArgs) -> Result<(), RunError> {
     log::init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    // Also after a panic: to drop the runtime would wait for calls that only the service's end ends.
+    // Also after a panic: to drop the runtime would wait for calls that only the service's end
+    // ends.
     let result = catch_unwind(AssertUnwindSafe(|| runtime.block_on(run(args))));
     runtime.shutdown_timeout(LAST_CALLS);
     log::report_all_left_out();
@@ -307,8 +311,8 @@ async fn follow_guest(service: &Service, args: &RunArgs) -> Result<(), RunError>
     }
 }
 
-/// Waits for the guest to stop in a boot behind `told`; gives which, and why. `None` when the service
-/// ends.
+/// Waits for the guest to stop in a boot after `told`. Returns which, and why. `None` when the
+/// service ends.
 fn next_stop(vm: &Vm, closing: &Closing, told: u64) -> Option<(u64, StopRecord)> {
     while !closing.is_closed() {
         if let Some(stop) = vm.wait_stopped_after(told, STOP_POLL) {
@@ -318,7 +322,7 @@ fn next_stop(vm: &Vm, closing: &Closing, told: u64) -> Option<(u64, StopRecord)>
     None
 }
 
-/// What asks a program to end.
+/// Signals that ask a program to end.
 pub(crate) struct Signals([Signal; 3]);
 
 impl Signals {
@@ -356,9 +360,9 @@ fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
     let source = match &args.restore {
         Some(path) => {
             let files = |kernel| BootFiles { kernel, initramfs, cmdline: args.cmdline.clone() };
-            Source::Restore { path: path.clone(), boot_files: kernel.map(files) }
+            GuestSource::Restore { path: path.clone(), boot_files: kernel.map(files) }
         }
-        None => Source::Boot(VmConfig {
+        None => GuestSource::Boot(VmConfig {
             kernel: kernel.unwrap_or_default(),
             initramfs,
             cmdline: cmdline(args),

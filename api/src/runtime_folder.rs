@@ -36,8 +36,9 @@ pub enum RuntimeFolderError {
     },
 }
 
-/// Returns the folder, made if need be: `$XDG_RUNTIME_DIR/exoprobe`, or `/tmp/exoprobe-UID` without that
-/// variable. In `/tmp` anyone may make a folder of that name first, so its owner and mode are checked.
+/// Returns the folder, made if need be: `$XDG_RUNTIME_DIR/exoprobe`, or `/tmp/exoprobe-UID` without
+/// that variable. In `/tmp` anyone may make a folder of that name first, so its owner and mode are
+/// checked.
 ///
 /// # Errors
 /// [`RuntimeFolderError`].
@@ -120,7 +121,7 @@ fn links(folder: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
     Ok(found)
 }
 
-/// The sockets of this user's services, live or left behind, and `default` if it is there.
+/// The sockets of this user's services, live or stale, and `default` if it is there.
 ///
 /// # Errors
 /// [`RuntimeFolderError`].

@@ -16,7 +16,7 @@ pub enum TokenFileError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the host said.
+        /// The host's error.
         source: io::Error,
     },
     /// Others than its owner have access.

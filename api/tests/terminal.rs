@@ -1,4 +1,4 @@
-//! The program at a terminal: a pseudo-terminal, and a fake service behind a socket.
+//! The program at a terminal: a pseudo-terminal, and a fake service after a socket.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,4 +1,5 @@
-//! What a kernel calls itself: the text `linux_banner`, "Linux version 6.1.0-56-cloud-amd64 (...) #1 SMP ...".
+//! The kernel's banner: the text `linux_banner`, "Linux version 6.1.0-56-cloud-amd64 (...) #1 SMP
+//! ...".
 
 use std::fmt;
 
@@ -6,10 +7,10 @@ use crate::symbols::SymbolTable;
 use crate::view::GuestView;
 use crate::virt::{VirtualMemory, VirtualReadError};
 
-/// Where the kernel has it (init/version-timestamp.c; init/version.c before Linux 6.1).
+/// The banner's symbol (init/version-timestamp.c; init/version.c before Linux 6.1).
 const SYMBOL: &str = "linux_banner";
 const PREFIX: &str = "Linux version ";
-/// Longest text that is read, in bytes: several times what distributions have.
+/// Longest text that is read, in bytes: several times the length of distributions' banners.
 const TEXT_MAX: usize = 1024;
 
 /// Number of a kernel's version.
@@ -19,8 +20,8 @@ pub struct Version {
     pub major: u32,
     /// 1 of 6.1.192.
     pub minor: u32,
-    /// 192 of 6.1.192; 0 where the text has none. Distributions write what they like here: Debian's 6.1.192
-    /// calls itself 6.1.0.
+    /// 192 of 6.1.192; 0 where the text has none. Distributions write what they like here: Debian's
+    /// 6.1.192 calls itself 6.1.0.
     pub patch: u32,
 }
 
@@ -30,10 +31,10 @@ impl fmt::Display for Version {
     }
 }
 
-/// What a kernel says of itself.
+/// A kernel's banner and the version in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Banner {
-    /// The whole text, without its line end; what is no text in it is replaced.
+    /// The whole text, without its line end; bytes that are not UTF-8 are replaced.
     pub text: String,
     /// The number in it.
     pub version: Version,
@@ -48,13 +49,13 @@ pub enum BannerError {
     /// It cannot be read.
     #[error("cannot read the kernel's banner: {0}")]
     Read(#[from] VirtualReadError),
-    /// Something else is there: the symbols may be another kernel's.
+    /// The text is not a banner: the symbols may be another kernel's.
     #[error("the kernel's banner is {0:?}, which does not begin \"{PREFIX}X.Y\"")]
     Format(String),
 }
 
 impl Banner {
-    /// Reads it from a kernel's memory. `symbols` must have the guest's slide.
+    /// Reads the banner from a kernel's memory. `symbols` must have the guest's slide.
     ///
     /// # Errors
     /// [`BannerError`].
@@ -77,8 +78,8 @@ fn version(text: &str) -> Option<Version> {
     let mut rest = text.strip_prefix(PREFIX)?;
     let mut number = || -> Option<u32> {
         let len = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let (digits, behind) = rest.split_at(len);
-        rest = behind.strip_prefix('.').unwrap_or("");
+        let (digits, after) = rest.split_at(len);
+        rest = after.strip_prefix('.').unwrap_or("");
         digits.parse().ok()
     };
     Some(Version { major: number()?, minor: number()?, patch: number().unwrap_or(0) })

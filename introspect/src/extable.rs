@@ -18,7 +18,7 @@ pub const MAX_BYTES: u64 = 1 << 20;
 const START: &str = "__start___ex_table";
 const STOP: &str = "__stop___ex_table";
 
-/// Why the exception table could not be read.
+/// Reasons why the exception table cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExtableError {
     /// A symbol that bounds the table is unknown or ambiguous.
@@ -29,7 +29,7 @@ pub enum ExtableError {
     Backwards {
         /// First address.
         start: Gva,
-        /// First address behind.
+        /// First address after the table.
         stop: Gva,
     },
     /// The table is larger than [`MAX_BYTES`].
@@ -69,14 +69,14 @@ pub struct ExceptionTable {
     entries: Vec<Fixup>,
 }
 
-/// EX_TYPE_ZEROPAD: what `load_unaligned_zeropad` faults with.
+/// EX_TYPE_ZEROPAD: the type of `load_unaligned_zeropad`.
 const ZEROPAD: u32 = 20;
 /// Bits of [`Fixup::data`] that are the type.
 const TYPE_MASK: u32 = 0xff;
 
 impl Fixup {
-    /// Whether the kernel decodes the instruction's bytes to fix its fault up (Linux 5.16 on; before, the
-    /// word means something else, and this may be true of a few others).
+    /// Returns true if the kernel decodes the instruction's bytes to fix up its fault (Linux 5.16
+    /// on; before, the word has another meaning, and this may be true of a few others).
     #[must_use]
     pub fn decodes_text(&self) -> bool {
         self.data & TYPE_MASK == ZEROPAD
@@ -85,8 +85,8 @@ impl Fixup {
 
 impl ExceptionTable {
     /// Reads the table from the guest, between the symbols `__start___ex_table` and
-    /// `__stop___ex_table`. `symbols` must have the guest's slide. The kernel must be in place: before
-    /// its decompressor has run, there is something else at these addresses.
+    /// `__stop___ex_table`. `symbols` must have the guest's slide. The kernel must be in place:
+    /// before its decompressor has run, there is something else at these addresses.
     ///
     /// # Errors
     /// [`ExtableError`].
@@ -126,7 +126,8 @@ impl ExceptionTable {
         Ok(Self { entries })
     }
 
-    /// The entry of the instruction that begins at `instruction`, if the kernel expects that to fault.
+    /// The entry of the instruction that begins at `instruction`, if the kernel expects that to
+    /// fault.
     #[must_use]
     pub fn find(&self, instruction: Gva) -> Option<&Fixup> {
         let found = self.entries.binary_search_by_key(&instruction, |entry| entry.instruction);
@@ -170,7 +171,7 @@ mod tests {
     /// Virtual address at which all images below begin.
     const BASE: Gva = Gva(SAME + TABLES as u64);
 
-    /// `content` behind page tables, mapped to itself.
+    /// `content` after page tables, mapped to itself.
     fn image(content: &[u8]) -> MemoryImage {
         with_content(content, &[SAME])
     }

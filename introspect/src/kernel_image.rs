@@ -1,5 +1,5 @@
-//! Where the kernel is: its image in virtual memory, found from an address that it must have mapped, as its
-//! system-call entry (IA32_LSTAR).
+//! Where the kernel is: its image in virtual memory, found from an address that it must have
+//! mapped, as its system-call entry (IA32_LSTAR).
 
 use exoprobe_vmm::Gva;
 use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
@@ -8,8 +8,8 @@ use exoprobe_vmm::paging::{PAGE_SIZE, PAGE_SIZE_2M, PagingError};
 use crate::view::GuestView;
 use crate::virt::VirtualMemory;
 
-/// Bytes that an image may take: KERNEL_IMAGE_SIZE of x86-64's page_64_types.h with KASLR, 1 GiB, is also
-/// where modules begin.
+/// Bytes that an image may take: KERNEL_IMAGE_SIZE of x86-64's page_64_types.h with KASLR, 1 GiB,
+/// is also where modules begin.
 const IMAGE_SPACE: u64 = 1 << 30;
 /// Most pages that are looked at one by one.
 const STEPS_MAX: usize = 1 << 19;
@@ -24,7 +24,7 @@ pub struct MappedRange {
 }
 
 impl MappedRange {
-    /// First address behind.
+    /// First address after the range.
     #[must_use]
     pub fn end(&self) -> Gva {
         self.start.wrapping_add(self.len)
@@ -43,7 +43,7 @@ pub struct KernelImage {
     ranges: Vec<MappedRange>,
 }
 
-/// Why there is no image.
+/// Reasons why no image is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
     /// The address is not where images are.
@@ -55,8 +55,8 @@ pub enum ImageError {
 }
 
 impl KernelImage {
-    /// The image around `inside`, which is one of its addresses. Ranges that are mapped elsewhere in the space of
-    /// images belong to it, too: freed text splits it.
+    /// The image around `inside`, which is one of its addresses. Ranges that are mapped elsewhere
+    /// in the space of images belong to it, too: freed text splits it.
     ///
     /// # Errors
     /// [`ImageError`].

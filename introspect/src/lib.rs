@@ -1,9 +1,9 @@
-//! Reads a guest's memory as Linux: virtual memory, symbols, types, tasks, stacks, modules and the exception
-//! table.
+//! Reads a guest's memory as Linux: virtual memory, symbols, types, tasks, stacks, modules and the
+//! exception table.
 //!
 //! Everything works over [`GuestView`], two methods that a live virtual machine and a plain
-//! [`MemoryImage`] both provide. Guest memory, kernel images and symbol files are hostile input: the
-//! parsers here are bounded in time and memory, and never panic, whatever they are given.
+//! [`MemoryImage`] both provide. Guest memory, kernel images and symbol files are hostile input:
+//! the parsers here are bounded in time and memory, and never panic, whatever they are given.
 #![forbid(unsafe_code)]
 
 pub mod banner;

@@ -1,11 +1,11 @@
-//! Where names are in a list, by their hash.
+//! Positions of names in a list, by their hash.
 
 use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
 
-/// Positions of names in a list where equal names are neighbours. Names are the guest's: the hash is keyed, so that
-/// none can be made to collide.
+/// Positions of names in a list where equal names are neighbours. Names are the guest's: the hash
+/// is keyed, so that none can be made to collide.
 #[derive(Debug)]
 pub(crate) struct NameHash {
     keys: RandomState,
@@ -13,7 +13,7 @@ pub(crate) struct NameHash {
 }
 
 impl NameHash {
-    /// Of each name the first of its positions from 0 to `count`, as `name_at` gives them.
+    /// Of each name the first of its positions from 0 to `count`, as `name_at` returns them.
     pub(crate) fn of<'a>(count: usize, name_at: impl Fn(usize) -> &'a str) -> Self {
         let keys = RandomState::new();
         let mut positions = HashTable::with_capacity(count);

@@ -1,24 +1,26 @@
-//! Text of the guest's, made harmless to print.
+//! Escapes guest text for printing.
 //!
-//! The guest chooses the names of tasks, the strings that arguments fetch, and its console's bytes. All of it passes
-//! [`printable`] before a terminal shows it, or [`printable_json`] within JSON.
+//! The guest chooses the names of tasks, the strings that arguments fetch, and its console's bytes.
+//! All of it passes [`printable`] before a terminal shows it, or [`printable_json`] within JSON.
 
 use std::borrow::Cow;
 
-/// Shows unprintable characters as escapes of Rust's (`\u{1b}`, `\n`): the text is on one line then.
+/// Shows unprintable characters as escapes of Rust's (`\u{1b}`, `\n`): the text is on one line
+/// then.
 #[must_use]
 pub fn printable(text: &str) -> String {
     escaped(text, is_unprintable, |c, out| out.extend(c.escape_default())).into_owned()
 }
 
-/// As [`printable`], of text that has lines and tabs of its own.
+/// As [`printable`], but keeps line feeds and tabs.
 #[must_use]
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     escaped(text, is_unprintable_in_lines, |c, out| out.extend(c.escape_default()))
 }
 
-/// Escapes the unprintable characters of a JSON document as `\uXXXX`: its value stays the same. Line feeds and tabs
-/// are left, for between tokens they are blank space, and within strings there are none (RFC 8259, 7).
+/// Escapes the unprintable characters of a JSON document as `\uXXXX`: its value stays the same.
+/// Line feeds and tabs are left, for between tokens they are blank space, and within strings there
+/// are none (RFC 8259, 7).
 #[must_use]
 pub fn printable_json(json: &str) -> Cow<'_, str> {
     escaped(json, is_unprintable_in_lines, |c, out| match c {
@@ -54,9 +56,9 @@ fn is_unprintable_in_lines(c: char) -> bool {
     is_unprintable(c) && !matches!(c, '\n' | '\t')
 }
 
-/// Control characters (Unicode's category Cc), those of format (Cf: direction, zero width, tags), and separators of
-/// lines and paragraphs (Zl, Zp): they steer a terminal, reorder text, or hide it. Source: Unicode 16.0,
-/// DerivedGeneralCategory.txt.
+/// Control characters (Unicode's category Cc), those of format (Cf: direction, zero width, tags),
+/// and separators of lines and paragraphs (Zl, Zp): they steer a terminal, reorder text, or hide
+/// it. Source: Unicode 16.0, DerivedGeneralCategory.txt.
 fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(c,

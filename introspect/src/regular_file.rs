@@ -1,10 +1,10 @@
-//! Files that users name, which may be anything.
+//! Opens files that users name, if they are regular files.
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// Why a file is not opened.
+/// Reasons why a file is not opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
     /// A directory, device, pipe or socket.
@@ -15,9 +15,9 @@ pub(crate) enum OpenError {
     Io(#[from] io::Error),
 }
 
-/// Opens a regular file; gives its length in bytes, too.
+/// Opens a regular file. Returns it and its length in bytes.
 pub(crate) fn open(path: &Path) -> Result<(File, u64), OpenError> {
-    // Asked before opening, because opening a pipe would wait for its writer.
+    // Checked before opening, because opening a pipe would wait for its writer.
     let metadata = path.metadata()?;
     if !metadata.is_file() {
         return Err(OpenError::NotAFile);

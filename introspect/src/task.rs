@@ -1,9 +1,9 @@
-//! Tasks: who is running.
+//! Tasks: numbers and names.
 //!
-//! Where `struct task_struct` has what depends on the kernel's configuration. It is found by what is in the
-//! first tasks of every Linux: the idle task ("swapper", number 0), the first process (1), and the thread
-//! that makes kernel threads ("kthreadd", 2), which follow one another in the list of all tasks
-//! (`init_task.tasks`).
+//! The offsets in `struct task_struct` depend on the kernel's configuration. They are found by the
+//! content of the first tasks of every Linux: the idle task ("swapper", number 0), the first
+//! process (1), and the thread that makes kernel threads ("kthreadd", 2), which follow one another
+//! in the list of all tasks (`init_task.tasks`).
 
 use exoprobe_vmm::Gva;
 
@@ -25,7 +25,7 @@ const PID: usize = 4;
 const IDLE: &[u8] = b"swapper";
 const KTHREADD: &[u8] = b"kthreadd\0";
 
-/// Why tasks cannot be told apart.
+/// Reasons why tasks cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TaskError {
     /// A task's memory is not there.
@@ -45,7 +45,7 @@ pub enum TaskError {
     NoPid,
 }
 
-/// Where a task has what tells who it is, in bytes from its start.
+/// Offsets of a task's number and name, in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskLayout {
     /// `pid`: the thread's number, 32 bits.
@@ -67,7 +67,7 @@ pub struct Task {
     pub tgid: u32,
 }
 
-/// Who a task is.
+/// A task's number and name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskId {
     /// The thread's number, as in all of the guest.
@@ -77,7 +77,7 @@ pub struct TaskId {
 }
 
 impl TaskId {
-    /// The name as text, up to its end; what is no text is replaced.
+    /// The name as text, up to its end; bytes that are not UTF-8 are replaced.
     #[must_use]
     pub fn name(&self) -> String {
         let end = self.comm.iter().position(|byte| *byte == 0).unwrap_or(COMM_LEN);
@@ -86,7 +86,8 @@ impl TaskId {
 }
 
 impl TaskLayout {
-    /// Finds the places in a kernel that has made its first threads; `init_task` is the idle task's address.
+    /// Finds the places in a kernel that has made its first threads; `init_task` is the idle task's
+    /// address.
     ///
     /// # Errors
     /// [`TaskError`].
@@ -127,11 +128,12 @@ impl TaskLayout {
         Ok(Task { at, id: self.read(memory, at)?, tgid: u32::from_le_bytes(tgid) })
     }
 
-    /// All processes but the idle task at `init_task`, in the order in which they began: their first threads. The
-    /// guest should stand still.
+    /// All processes but the idle task at `init_task`, in the order in which they began: their
+    /// first threads. The guest should stand still.
     ///
     /// # Errors
-    /// [`TaskError::Read`], [`TaskError::Broken`] where the list has more than [`TASKS_MAX`] or does not end.
+    /// [`TaskError::Read`], [`TaskError::Broken`] where the list has more than [`TASKS_MAX`] or
+    /// does not end.
     pub fn processes<V: GuestView + ?Sized>(
         &self,
         memory: &VirtualMemory<'_, V>,
@@ -153,7 +155,7 @@ impl TaskLayout {
         Ok(tasks)
     }
 
-    /// Who the task at an address is.
+    /// Reads the number and name of the task at an address.
     ///
     /// # Errors
     /// [`VirtualReadError`] where nothing is mapped.
@@ -169,7 +171,7 @@ impl TaskLayout {
     }
 }
 
-/// The two tasks behind the idle one, if its list of tasks is at `at`.
+/// The two tasks after the idle one, if its list of tasks is at `at`.
 fn first_two<V: GuestView + ?Sized>(
     memory: &VirtualMemory<'_, V>,
     init_task: Gva,

@@ -1,4 +1,5 @@
-//! Task fields that only the kernel's types locate: state, parent, threads, address space, saved stack.
+//! Task fields that only the kernel's types locate: state, parent, threads, address space, saved
+//! stack.
 
 use exoprobe_vmm::Gva;
 use exoprobe_vmm::paging::PagingMode;
@@ -11,7 +12,8 @@ use crate::virt::{VirtualMemory, VirtualReadError};
 const TASK: &str = "struct task_struct";
 const SIGNALS: &str = "struct signal_struct";
 const SPACE: &str = "struct mm_struct";
-/// Registers that `__switch_to_asm` leaves on the stack of a task (arch/x86/include/asm/switch_to.h).
+/// Registers that `__switch_to_asm` leaves on the stack of a task
+/// (arch/x86/include/asm/switch_to.h).
 const SWITCH_FRAME: &str = "struct inactive_task_frame";
 /// `TASK_REPORT` of include/linux/sched.h: the state bits that user space is shown.
 const REPORTED: u32 = 0x7f;

@@ -1,9 +1,9 @@
-//! What this crate needs of a guest.
+//! The interface to a guest: memory and paging registers.
 
 use exoprobe_vmm::Gpa;
 use exoprobe_vmm::paging::{PagingError, PagingMode};
 
-/// Why guest-physical memory could not be read.
+/// Reasons why guest-physical memory cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// Some byte of the range is not guest memory.
@@ -17,7 +17,7 @@ pub enum ReadError {
 }
 
 /// A guest, as far as its memory can be interpreted: its physical memory and the registers that
-/// say how virtual addresses map to it.
+/// define how virtual addresses map to it.
 pub trait GuestView {
     /// Fills `buf` from guest-physical memory at `gpa`: all of it or, on an error, nothing that
     /// the caller may use.

@@ -11,7 +11,7 @@ use crate::view::{GuestView, ReadError};
 /// page size, so that a block never crosses a page.
 const STRING_BLOCK: usize = 64;
 
-/// Why virtual memory could not be read.
+/// Reasons why virtual memory cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VirtualReadError {
     /// An address of the range has no translation.
@@ -108,11 +108,11 @@ impl<'a, V: GuestView + ?Sized> VirtualMemory<'a, V> {
         self.for_each_piece(gva, buf.len(), |gpa, piece| self.view.read_phys(gpa, &mut buf[piece]))
     }
 
-    /// Takes `len` bytes from `gva` on apart into pieces that are contiguous in physical memory, in
-    /// order: `access` is given where each lies, and which of the bytes it is.
+    /// Splits `len` bytes from `gva` on into pieces that are contiguous in physical memory, in
+    /// order. Calls `access` with the place of each, and its range of the bytes.
     ///
     /// # Errors
-    /// As [`Self::read`], with what `access` says of a piece; pieces before have been accessed.
+    /// As [`Self::read`], and the error that `access` returns; pieces before have been accessed.
     pub fn for_each_piece(
         &self,
         gva: Gva,
@@ -145,7 +145,7 @@ impl<'a, V: GuestView + ?Sized> VirtualMemory<'a, V> {
         Ok(u64::from_le_bytes(word))
     }
 
-    /// The string at `gva`, up to its NUL or `max` bytes, whichever comes first. Memory behind the
+    /// The string at `gva`, up to its NUL or `max` bytes, whichever comes first. Memory after the
     /// NUL's block of 64 bytes is not touched, so it may be unmapped.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
-//! What a kernel notes down for whoever looks at its dump: lines `KEY=VALUE`
-//! (Documentation/admin-guide/kdump/vmcoreinfo.rst). Kernels that can be dumped have it (CONFIG_KEXEC, CONFIG_PROC_KCORE).
+//! A kernel's notes for readers of its dump: lines `KEY=VALUE`
+//! (Documentation/admin-guide/kdump/vmcoreinfo.rst). Kernels that can be dumped have it
+//! (CONFIG_KEXEC, CONFIG_PROC_KCORE).
 
 use exoprobe_vmm::Gva;
 
@@ -22,7 +23,8 @@ pub struct VmCoreInfo {
 }
 
 impl VmCoreInfo {
-    /// Reads them from a kernel's memory, where `symbols` are; `None` where it has none, or none yet.
+    /// Reads them from a kernel's memory, where `symbols` are; `None` where it has none, or none
+    /// yet.
     #[must_use]
     pub fn read<V: GuestView + ?Sized>(
         memory: &VirtualMemory<'_, V>,
@@ -39,8 +41,8 @@ impl VmCoreInfo {
         text.lines().any(|line| line.starts_with(RELEASE)).then_some(Self { text })
     }
 
-    /// Makes notes for a kernel that has none of its own, under the kernel's keys. `release` is that
-    /// of its banner, `kernel_offset` the bytes by which KASLR moved it. A key `EXOPROBE`
+    /// Makes notes for a kernel that has none of its own, under the kernel's keys. `release` is
+    /// that of its banner, `kernel_offset` the bytes by which KASLR moved it. A key `EXOPROBE`
     /// marks them. `None` where a symbol is missing.
     #[must_use]
     pub fn made<V: GuestView + ?Sized>(
@@ -77,7 +79,7 @@ impl VmCoreInfo {
         self.text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
     }
 
-    /// The kernel's release, as `uname -r` tells it.
+    /// The kernel's release, as `uname -r` prints it.
     #[must_use]
     pub fn release(&self) -> Option<&str> {
         self.get(RELEASE)

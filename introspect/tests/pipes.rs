@@ -12,7 +12,7 @@ use exoprobe_introspect::{Btf, LoadError, SourceLines, SymbolTable};
 /// It only ends a test that would hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What comes of opening a pipe that nobody writes to.
+/// The result of opening a pipe that has no writer.
 fn of_pipe<T: Send + 'static>(open: impl FnOnce(&Path) -> T + Send + 'static) -> T {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");

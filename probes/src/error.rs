@@ -30,7 +30,7 @@ pub enum ProbeError {
     BadName {
         /// "group", "event" or "argument".
         what: &'static str,
-        /// What was given.
+        /// The given text.
         name: String,
     },
     /// Two arguments of one probe have one name.
@@ -42,7 +42,7 @@ pub enum ProbeError {
     /// A filter does not fit the probe.
     #[error("{error}: it has `{known}`")]
     Filter {
-        /// What is wrong with it.
+        /// The fault.
         error: FieldError,
         /// The fields that there are.
         known: String,
@@ -106,7 +106,7 @@ pub enum ProbeError {
         event: String,
         /// The first argument that differs, from 0; the number of them, where it has more.
         index: usize,
-        /// What it has in its place.
+        /// Its present bytes.
         there: String,
     },
     /// The event has a probe of the same place and arguments.
@@ -140,14 +140,14 @@ pub enum ProbeError {
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The kernel treats the instruction specially.
-    #[error("the instruction at {at} {why}; probe the instruction before or behind it", why = .reserved.why())]
+    #[error("the instruction at {at} {why}; probe the instruction before or after it", why = .reserved.why())]
     Reserved {
         /// Its address.
         at: Gva,
         /// How.
         reserved: Reserved,
     },
-    /// A post-handler cannot run behind it.
+    /// A post-handler cannot run after it.
     #[error(transparent)]
     Post(#[from] PostUnsupported),
     /// The slot cannot be made.
@@ -191,13 +191,13 @@ pub enum ProbeError {
     /// The guest's memory could not be written.
     #[error(transparent)]
     Memory(#[from] OutsideMemory),
-    /// The guest's tasks cannot be told.
+    /// The guest's tasks are not known.
     #[error("the guest's tasks are not known: {0}")]
     Tasks(#[from] NoTasks),
-    /// The guest's modules cannot be told.
+    /// The guest's modules are not known.
     #[error("the guest's modules are not known: {0}")]
     Modules(#[from] NoModules),
-    /// What is in the guest's memory is no list of modules.
+    /// The guest's memory has no valid list of modules.
     #[error("the guest's modules cannot be read: {0}")]
     BrokenModules(String),
     /// A vCPU did not answer.

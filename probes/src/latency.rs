@@ -4,20 +4,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// Powers of two of nanoseconds that are told apart.
+/// Number of buckets, each a power of two of nanoseconds.
 const BUCKETS: usize = u64::BITS as usize;
 
 /// How long calls took, by powers of two of nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Calls that were timed: those whose return was recorded, also for the sake of a trigger alone.
+    /// Calls that were timed: those whose return was recorded, also for the sake of a trigger
+    /// alone.
     pub calls: u64,
     /// Nanoseconds of all of them together.
     pub total_ns: u64,
     /// Nanoseconds of the longest.
     pub max_ns: u64,
-    /// Calls by duration: the first took 0 or 1 ns, the one at place N at least 2 to the power of N, and less than twice
-    /// that. The last is not 0.
+    /// Calls by duration: the first took 0 or 1 ns, the one at place N at least 2 to the power of
+    /// N, and less than twice that. The last is not 0.
     pub buckets: Vec<u64>,
 }
 
@@ -28,8 +29,8 @@ impl Latency {
         usize::try_from(nanoseconds.max(1).ilog2()).expect("less than 64")
     }
 
-    /// Of so many thousandths of the calls no one took longer than this, in nanoseconds, but for the width of a bucket;
-    /// `None` without calls.
+    /// Of so many thousandths of the calls no one took longer than this, in nanoseconds, but for
+    /// the width of a bucket; `None` without calls.
     #[must_use]
     pub fn quantile(&self, thousandths: u64) -> Option<u64> {
         let calls: u128 = self.buckets.iter().copied().map(u128::from).sum();

@@ -26,8 +26,8 @@ pub use engine::{
 };
 pub use error::{BatchError, ProbeError};
 pub use events::{
-    Bounds, Event, EventLimits, EventPage, EventSelection, EventStore, StackFrame, TraceReader,
-    TraceText, trace_header,
+    Bounds, Event, EventLimits, EventPage, EventSelection, EventStore, FAULT, RecordedValue,
+    StackFrame, TraceEvent, TracePage, TraceReader, show_symbol,
 };
 pub use latency::Latency;
 pub use status::{DisplacedBy, ProbeState, ProbeStatus, StatusFlag};

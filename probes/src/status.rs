@@ -12,13 +12,13 @@ use crate::latency::Latency;
 pub enum DisplacedBy {
     /// The VMM does what the instruction does: one exit a hit.
     Emulation,
-    /// Its copy in hidden memory, a jmp back behind it: one exit a hit.
+    /// Its copy in hidden memory, a jmp back after it: one exit a hit.
     Boost,
-    /// Its copy in hidden memory, an int3 behind it: two exits a hit.
+    /// Its copy in hidden memory, an int3 after it: two exits a hit.
     Step,
 }
 
-/// What there is to say of a probe's state, as in kprobes/list (kprobes.rst, "The kprobes debugfs
+/// A probe's state, as in kprobes/list (kprobes.rst, "The kprobes debugfs
 /// interface"), and what only probes from outside can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
@@ -133,7 +133,7 @@ pub struct ProbeStatus {
     pub latency: Option<Latency>,
     /// Of a return probe: how it takes hold of returns.
     pub return_mode: Option<ReturnMode>,
-    /// What a hit does.
+    /// Actions of a hit.
     pub actions: Vec<Action>,
     /// Which hits count; all without one.
     pub filter: Option<String>,

@@ -118,7 +118,7 @@ impl Service {
         self.running.pid()
     }
 
-    /// What it wrote to standard error.
+    /// Its standard error so far.
     #[must_use]
     pub fn log(&self) -> String {
         self.running.stderr()
@@ -133,7 +133,7 @@ impl Service {
         finish(exoprobe().arg("--socket").arg(&self.socket).args(args), PATIENCE)
     }
 
-    /// As [`Self::client`], for a command that must succeed; gives its standard output.
+    /// As [`Self::client`], for a command that must succeed. Returns its standard output.
     ///
     /// # Panics
     /// When it fails.
@@ -145,7 +145,7 @@ impl Service {
         String::from_utf8(output.stdout).expect("output is UTF-8")
     }
 
-    /// Has the guest's workload carry out a command; gives its answer.
+    /// Has the guest's workload carry out a command. Returns its answer.
     ///
     /// # Panics
     /// When it fails.
@@ -155,7 +155,7 @@ impl Service {
         self.ok(&["vm", "send", "--timeout", &timeout, command])
     }
 
-    /// Sends a signal and waits for the end; gives the exit status.
+    /// Sends a signal and waits for the end. Returns the exit status.
     ///
     /// # Panics
     /// When it does not end within [`PATIENCE`].

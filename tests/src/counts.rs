@@ -30,7 +30,7 @@ pub struct Report {
     pub schema: u32,
     /// Where it was measured.
     pub host: HostKind,
-    /// What the time stamp counter counts.
+    /// Unit of the time stamp counter.
     pub clock: Clock,
     /// Hits in each of the shorter rounds; the longer ones have twice as many.
     pub turns: u32,
@@ -38,14 +38,15 @@ pub struct Report {
     pub rounds: u32,
     /// Columns that this host could not fill, and why.
     pub missing: BTreeMap<Column, String>,
-    /// What was counted.
+    /// The rows.
     pub rows: Vec<RowCounts>,
 }
 
 /// Where it was measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostKind {
-    /// KVM's module, such as `kvm_intel`, built in or not; `unknown` if it is none that is known here.
+    /// KVM's module, such as `kvm_intel`, built in or not; `unknown` if it is none that is known
+    /// here.
     pub kvm: String,
     /// Guest kernel code is emulated.
     pub software: bool,
@@ -82,7 +83,7 @@ pub enum Column {
 /// Counts of one hit: of a loop's turn with the probe, less one without.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RowCounts {
-    /// What is counted.
+    /// Name of the row.
     pub name: String,
     /// How the probed instruction runs; null without a probe.
     pub displaced: Option<DisplacedBy>,
@@ -92,8 +93,8 @@ pub struct RowCounts {
     pub exits: BTreeMap<String, f64>,
     /// VM exits as KVM counts them.
     pub kvm_exits: Option<f64>,
-    /// Instructions that the guest completes, by single steps (an `out` alone is one by definition): -1
-    /// where the VMM does the probed one's work for it.
+    /// Instructions that the guest completes, by single steps (an `out` alone is one by
+    /// definition): -1 where the VMM does the probed one's work for it.
     pub guest_instructions: Option<f64>,
     /// Instructions of host and guest together.
     pub all_instructions: Option<f64>,
@@ -109,7 +110,8 @@ pub enum ReportError {
     /// Not JSON, or not of this form.
     #[error("no counts: {0}")]
     Json(#[from] serde_json::Error),
-    /// Written by a program that is older or newer; `found` is its version as JSON, `null` if it has none.
+    /// Written by a program that is older or newer; `found` is its version as JSON, `null` if it
+    /// has none.
     #[error("counts of schema {found}: this program reads schema {SCHEMA}")]
     Schema {
         /// The version.
@@ -131,9 +133,9 @@ impl Report {
         Ok(serde_json::from_value(value)?)
     }
 
-    /// Everything that must not be in a measurement on a host which cannot fill `expected_missing`, and
-    /// no other column: no rows, a count that is no whole number, a count that is not there, a column that
-    /// is missing or filled against expectation. Empty when all is well.
+    /// Everything that must not be in a measurement on a host which cannot fill `expected_missing`,
+    /// and no other column: no rows, a count that is no whole number, a count that is not there, a
+    /// column that is missing or filled against expectation. Empty when all is well.
     #[must_use]
     pub fn problems(&self, expected_missing: &[Column]) -> Vec<String> {
         let mut problems = Vec::new();
@@ -152,8 +154,8 @@ impl Report {
         problems
     }
 
-    /// What a row takes of another's instructions: host and guest together, or of the guest alone where
-    /// those were not counted.
+    /// Ratio of a row's instructions to another's: host and guest together, or of the guest alone
+    /// where those were not counted.
     #[must_use]
     pub fn ratio(&self, row: &str, to: &str) -> Option<f64> {
         let of = |name: &str| self.rows.iter().find(|row| row.name == name);
@@ -212,7 +214,7 @@ impl HostKind {
     }
 }
 
-/// The KVM module for the CPU that `/proc/cpuinfo` tells of.
+/// The KVM module for the CPU that `/proc/cpuinfo` shows.
 fn hardware_kvm(cpuinfo: &str) -> &'static str {
     let flags = cpuinfo.lines().find_map(|line| {
         let (name, flags) = line.split_once(':')?;
@@ -227,8 +229,9 @@ fn hardware_kvm(cpuinfo: &str) -> &'static str {
 }
 
 impl RowCounts {
-    /// Whether each hit has the same count, and each time. A return probe takes its instances from a ring, whose
-    /// end costs some instructions more; why the bare breakpoint's count varies is not known.
+    /// Whether each hit has the same count, and each time. A return probe takes its instances from
+    /// a ring, whose end costs some instructions more; why the bare breakpoint's count varies is
+    /// not known.
     fn is_even(&self, column: Column) -> bool {
         let uneven = [KRETPROBE, BARE].contains(&self.name.as_str());
         !uneven || !matches!(column, Column::All | Column::Host)
@@ -370,24 +373,24 @@ mod tests {
     }
 
     #[test]
-    fn what_a_report_lacks_is_told() {
+    fn missing_parts_of_a_report_are_problems() {
         let expected = [Column::Host, Column::All];
         assert_eq!(report().problems(&expected), [""; 0]);
-        let told = |change: fn(&mut Report), expected: &[Column], problem: &str| {
+        let problems_are = |change: fn(&mut Report), expected: &[Column], problem: &str| {
             let mut changed = report();
             change(&mut changed);
             assert_eq!(changed.problems(expected), [problem]);
         };
-        told(|r| r.rows.clear(), &expected, "there are no rows");
-        told(|_| {}, &[Column::All], "no host instructions: it is time");
+        problems_are(|r| r.rows.clear(), &expected, "there are no rows");
+        problems_are(|_| {}, &[Column::All], "no host instructions: it is time");
         let filled = [Column::Host, Column::All, Column::KvmExits];
-        told(|_| {}, &filled, "VM exits were not expected here");
+        problems_are(|_| {}, &filled, "VM exits were not expected here");
         let none = "boosted, guest instructions: there is none";
-        told(|r| r.rows[0].guest_instructions = None, &expected, none);
+        problems_are(|r| r.rows[0].guest_instructions = None, &expected, none);
         let half = "boosted, VM exits: 1.5 is no whole number";
-        told(|r| r.rows[0].kvm_exits = Some(1.5), &expected, half);
+        problems_are(|r| r.rows[0].kvm_exits = Some(1.5), &expected, half);
         let third = "boosted, port: 0.25 is no whole number";
-        told(|r| r.rows[0].exits.extend([("port".to_owned(), 0.25)]), &expected, third);
+        problems_are(|r| r.rows[0].exits.extend([("port".to_owned(), 0.25)]), &expected, third);
     }
 
     #[test]

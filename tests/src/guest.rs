@@ -9,17 +9,18 @@ use exoprobe_probes::{Engine, Given, Guest, Kprobe, Limits, ProbeError, ProbeSta
 use exoprobe_vmm::paging::PagingMode;
 use exoprobe_vmm::{DEFAULT_KVM, Gva, Host, SerialPort, Vm, VmConfig, VmState};
 
-use crate::{PATIENCE, TestKernel, definition};
+use crate::{PATIENCE, definition};
 
 const MEMORY_MIB: u64 = 32;
-/// How often, and how far apart, a probe's books are looked at until they balance: far longer than a hit.
+/// How often, and how far apart, a probe's counters are read until they add up: far longer than a
+/// hit.
 const BALANCE_TRIES: u32 = 3000;
 const BALANCE_WAIT: Duration = Duration::from_millis(10);
 /// How often a wait for the workload looks whether the guest still runs.
 const LOOK: Duration = Duration::from_millis(200);
 /// How often a boot is looked at by a test of its moments.
 const MOMENT: Duration = Duration::from_millis(100);
-/// What the guest's console shows when its kernel has found something wrong.
+/// Texts on the guest's console when its kernel has found an error.
 const SIGNS_OF_HARM: [&str; 7] =
     ["BUG", "Oops", "WARNING", "panic", "segfault", "traps:", "rcu_sched"];
 /// Names the guest's folder, on a machine without this source tree.
@@ -30,8 +31,8 @@ pub(crate) fn guest_folder() -> PathBuf {
     std::env::var_os(GUEST_ENV).map_or(here, PathBuf::from)
 }
 
-/// A file of the guest's build: in `out/` of the folder that `EXOPROBE_GUEST` names, or else of this
-/// source tree's `guest/`.
+/// A file of the guest's build: in `out/` of the folder that `EXOPROBE_GUEST` names, or else of
+/// this source tree's `guest/`.
 ///
 /// # Panics
 /// When it was not built: `make guest` does that.
@@ -100,7 +101,8 @@ impl TestGuest {
         Self::of_kernel(vm, kernel_symbols())
     }
 
-    /// As [`Self::new`], for a kernel with these symbols; with none, the engine reads the kernel's own.
+    /// As [`Self::new`], for a kernel with these symbols; with none, the engine reads the kernel's
+    /// own.
     #[must_use]
     pub fn of_kernel(vm: Vm, symbols: impl Into<Option<SymbolTable>>) -> Self {
         let vm = Arc::new(vm);
@@ -175,17 +177,8 @@ impl TestGuest {
         );
     }
 
-    /// A guest as it was right after boot.
-    ///
-    /// # Panics
-    /// When it cannot be restored.
-    #[must_use]
-    pub fn restored(vcpus: u8) -> Self {
-        Self::start(TestKernel::Tiny.restored_vm(vcpus))
-    }
-
-    /// The first line of the workload from `from` on that `accept`s; `None` once the guest has stopped
-    /// without it, or `PATIENCE` is over.
+    /// The first line of the workload from `from` on that `accept`s; `None` once the guest has
+    /// stopped without it, or `PATIENCE` is over.
     fn workload_line(&self, from: u64, accept: impl Fn(&str) -> bool) -> Option<String> {
         let log = self.workload_port().log();
         let deadline = Instant::now() + PATIENCE;
@@ -215,7 +208,7 @@ impl TestGuest {
         PagingMode::of(&sregs).expect("it runs Linux")
     }
 
-    /// Has the workload carry out a command; gives the count it answers.
+    /// Has the workload carry out a command. Returns the count it answers.
     ///
     /// # Panics
     /// When it answers with an error or not at all.
@@ -224,7 +217,7 @@ impl TestGuest {
         self.answer(from, command)
     }
 
-    /// Sends a command to the workload; gives where its answer will be in the port's log.
+    /// Sends a command to the workload. Returns where its answer will be in the port's log.
     ///
     /// # Panics
     /// When the guest does not read.
@@ -236,14 +229,15 @@ impl TestGuest {
         from
     }
 
-    /// Whether the port's log has nothing behind `from`.
+    /// Whether the port's log has nothing after `from`.
     ///
     #[must_use]
     pub fn is_silent(&self, from: u64) -> bool {
         self.workload_port().log().read(from).bytes.is_empty()
     }
 
-    /// Waits for the answer to a command sent when the port's log ended at `from`; gives its count.
+    /// Waits for the answer to a command sent when the port's log ended at `from`. Returns its
+    /// count.
     ///
     /// # Panics
     /// As [`Self::work`].
@@ -253,7 +247,7 @@ impl TestGuest {
         count.unwrap_or_else(|| panic!("`{command}` gave `{line}`; console:\n{}", self.console()))
     }
 
-    /// As [`Self::answer`], for a command that may fail: gives the answer as it is.
+    /// As [`Self::answer`], for a command that may fail. Returns the answer as it is.
     ///
     /// # Panics
     /// When there is none.
@@ -293,8 +287,9 @@ impl TestGuest {
         }
     }
 
-    /// What registering a line would say. Nothing is registered: the line is the first of a batch whose
-    /// last is always refused, and a batch is looked at whole before anything of it goes to the guest.
+    /// Returns the error of registering a line. Nothing is registered: the line is the first of a
+    /// batch whose last is always refused, and a batch is looked at whole before anything of it
+    /// goes to the guest.
     ///
     /// # Errors
     /// [`ProbeError`]: why it would be refused.
@@ -302,14 +297,15 @@ impl TestGuest {
     /// # Panics
     /// When the line is none of kprobe_events' language.
     pub fn check(&self, line: &str) -> Result<(), ProbeError> {
-        // An address and no unknown symbol, for which a similar one would be looked for: that is slow.
+        // An address and no unknown symbol, for which a similar one would be looked for: that is
+        // slow.
         let nowhere = definition("p:nowhere 0x1");
         let batch = vec![definition(line).into(), nowhere.into()];
         let refused = self.engine.register_kprobes(batch).expect_err("its last is refused");
         if refused.index == 0 { Err(refused.error) } else { Ok(()) }
     }
 
-    /// Registers probes, all or none, and gives how many.
+    /// Registers probes, all or none. Returns their number.
     ///
     /// # Panics
     /// When one is refused.
@@ -320,10 +316,10 @@ impl TestGuest {
         count
     }
 
-    /// A probe's books, which must balance.
+    /// Reads a probe's counters, which must add up.
     ///
     /// # Panics
-    /// When there is none of that name, or its books do not balance.
+    /// When there is none of that name, or its counters do not add up.
     #[must_use]
     pub fn status(&self, event: &str) -> ProbeStatus {
         let mut tries = 0;
@@ -334,7 +330,7 @@ impl TestGuest {
             }
             // A vCPU may be in the middle of a hit, which is counted before it is recorded.
             tries += 1;
-            assert!(tries < BALANCE_TRIES, "the books do not balance: {status:?}");
+            assert!(tries < BALANCE_TRIES, "the counters do not add up: {status:?}");
             std::thread::sleep(BALANCE_WAIT);
         }
     }

@@ -30,7 +30,8 @@ impl Answer {
         let shown = || String::from_utf8_lossy(&bytes);
         match end {
             Ok(_) => assert_ne!(is_whole(&bytes), Some(false), "cut off: {:?}", shown()),
-            // A server that answers early, and closes before it has read all, may reset the connection.
+            // A server that answers early, and closes before it has read all, may reset the
+            // connection.
             Err(error) => assert!(
                 is_closing(&error) && is_whole(&bytes) == Some(true),
                 "{error} after {:?}",
@@ -54,7 +55,7 @@ impl Answer {
     }
 }
 
-/// Whether all of an answer is there; `None` when only its connection's end can tell.
+/// Whether all of an answer is there; `None` when only the end of its connection can show it.
 fn is_whole(bytes: &[u8]) -> Option<bool> {
     let Some(head_len) = bytes.windows(4).position(|end| end == b"\r\n\r\n") else {
         return Some(false);
@@ -63,9 +64,9 @@ fn is_whole(bytes: &[u8]) -> Option<bool> {
     if head.split(' ').nth(1) == Some("204") {
         return Some(true);
     }
-    let told = head.lines().find_map(|line| line.strip_prefix("content-length:"))?;
-    let told: usize = told.trim().parse().unwrap_or_else(|e| panic!("{e}: {head}"));
-    Some(bytes.len() - head_len - 4 == told)
+    let declared = head.lines().find_map(|line| line.strip_prefix("content-length:"))?;
+    let declared: usize = declared.trim().parse().unwrap_or_else(|e| panic!("{e}: {head}"));
+    Some(bytes.len() - head_len - 4 == declared)
 }
 
 /// Whether an error only says that the server has closed the connection.
@@ -93,7 +94,7 @@ pub fn request(method: &str, path: &str, headers: &[&str], body: &[u8]) -> Vec<u
 /// A connection to a unix socket.
 ///
 /// # Panics
-/// When nobody listens.
+/// When the socket has no listener.
 #[must_use]
 pub fn connect(socket: &Path) -> UnixStream {
     let stream = UnixStream::connect(socket).expect("the service listens");

@@ -1,10 +1,11 @@
-//! What the end-to-end tests and benches share: a booted guest, restored for each test from one
+//! Shared by the end-to-end tests and benches: a booted guest, restored for each test from one
 //! snapshot, with a probe engine and the workload's port.
 //!
 //! The workload counts what it really did; every test compares the engine's counts with it.
 
 mod binary;
 pub mod counts;
+mod definitions;
 mod functions;
 mod guest;
 pub mod harness;
@@ -21,7 +22,8 @@ mod snapshots;
 use std::time::Duration;
 
 pub use binary::{Service, exoprobe};
-pub use functions::{address, definition, function_size};
+pub use definitions::definition;
+pub use functions::{address, function_size};
 pub use guest::{GUEST_ENV, TestGuest, guest_file, host, kernel_symbols};
 pub use opens::{ENTRY, OPENS, assert_callers, assert_opened};
 pub use own_event::OwnEvent;

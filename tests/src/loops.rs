@@ -1,8 +1,10 @@
-//! Loops of a few instructions in the guest's kernel mode, with interrupts off: a known piece of code
-//! that a probe can be put on, run so many times, and observed from its first instruction to its last.
+//! Loops of a few instructions in the guest's kernel mode, with interrupts off: a known piece of
+//! code that a probe can be put on, run so many times, and observed from its first instruction to
+//! its last.
 //!
 //! The loops are written over a function that the workload never calls. A probe on getpid sends the
-//! guest to a parking place before them, and it never comes back: its vCPU then runs loops on request.
+//! guest to a parking place before them, and it never comes back: its vCPU then runs loops on
+//! request.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -16,8 +18,9 @@ use crate::{PATIENCE, TestGuest, definition};
 
 /// A function that is overwritten: 300 bytes that run only when the guest reboots.
 const SCRATCH: &str = "__do_sys_reboot";
-/// park: nop; out 0xe9,al; jmp park. The nop is probed; the `out` exits also when the probe has gone: Bochs
-/// does not interrupt a guest that spins with interrupts off, and its vCPU could not be stopped.
+/// park: nop; out 0xe9,al; jmp park. The nop is probed; the `out` exits also when the probe has
+/// gone: Bochs does not interrupt a guest that spins with interrupts off, and its vCPU could not be
+/// stopped.
 const PARK: [u8; 5] = [0x90, 0xe6, 0xe9, 0xeb, 0xfb];
 /// RDX of every loop: a port without a device, for `out dx, al` in a body.
 const PORT: u64 = 0xe9;
@@ -41,18 +44,18 @@ pub fn call(function: Gva) -> Vec<u8> {
     [&[0x48, 0xc7, 0xc0][..], &low, &[0xff, 0xd0]].concat()
 }
 
-/// What the parked vCPU is to do.
+/// The next command of the parked vCPU.
 #[derive(Clone, Copy)]
 struct LoopRequest {
     start: Gva,
     turns: u64,
 }
 
-/// Between whoever asks and the vCPU's thread.
+/// Shared by the caller and the vCPU's thread.
 struct ParkedVcpu<T> {
     request: Mutex<Option<LoopRequest>>,
     changed: Condvar,
-    /// What was observed when the running loop began.
+    /// The observation when the running loop began.
     begun: Mutex<Option<T>>,
     results: Sender<(T, T)>,
 }
@@ -93,9 +96,9 @@ pub struct Loops<T> {
 }
 
 impl<T: Send + 'static> Loops<T> {
-    /// Writes a loop around each of `bodies` into `guest` and takes its vCPU there. `observe` is called
-    /// on the vCPU's thread, last thing before a loop and first thing after it. A body may use RAX; RDX
-    /// is a port without a device when the loop begins.
+    /// Writes a loop around each of `bodies` into `guest` and takes its vCPU there. `observe` is
+    /// called on the vCPU's thread, last thing before a loop and first thing after it. A body may
+    /// use RAX; RDX is a port without a device when the loop begins.
     ///
     /// # Panics
     /// When the guest does not go there, or the bodies are too long.
@@ -166,7 +169,7 @@ impl<T: Send + 'static> Loops<T> {
         self.guest.engine.register_kprobe(probe).unwrap_or_else(|e| panic!("body {index}: {e}"));
     }
 
-    /// Runs a loop `turns` times (at least once); gives what was observed before and after.
+    /// Runs a loop `turns` times (at least once). Returns the observations before and after.
     ///
     /// # Panics
     /// When the guest does not come to its end.

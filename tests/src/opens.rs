@@ -1,15 +1,17 @@
-//! What probes tell of files that the workload opens: their names, who opens them, and by which way.
+//! Probes of files that the workload opens: their names, the tasks that open them, and the
+//! back-traces.
 
 use std::sync::Arc;
 
 use exoprobe_probes::Event;
 
-/// A probe that tells opened files' names, by the kernel's types.
+/// A probe that records opened files' names, by the kernel's types.
 pub const OPENS: &str = "p:opens do_sys_openat2 dfd filename:string";
 /// The outermost functions of a system call's stack.
 pub const ENTRY: [&str; 2] = ["do_syscall_64", "entry_SYSCALL_64_after_hwframe"];
 
-/// The events of [`OPENS`] are of so many times that the workload, which is process 1, opened /dev/null.
+/// The events of [`OPENS`] are of so many times that the workload, which is process 1, opened
+/// /dev/null.
 ///
 /// # Panics
 /// When they are not.
@@ -22,7 +24,8 @@ pub fn assert_opened(events: &[Arc<Event>], times: usize) {
     }
 }
 
-/// The events of a probe at `do_sys_openat2` are so many, and have back-traces to where the system call entered.
+/// The events of a probe at `do_sys_openat2` are so many, and have back-traces to where the system
+/// call entered.
 ///
 /// # Panics
 /// When they have not.

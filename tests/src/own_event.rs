@@ -1,4 +1,5 @@
-//! A guest whose kernel has kprobes of its own, with one event on a function: what benches compare with.
+//! A guest whose kernel has kprobes of its own, with one event on a function: what benches compare
+//! with.
 
 use exoprobe_introspect::SymbolTable;
 use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
@@ -6,7 +7,7 @@ use exoprobe_vmm::{Gpa, Gva, Vm};
 
 use crate::{TestGuest, host};
 
-/// What `guest/build.sh kprobe-events` makes.
+/// The kernel that `guest/build.sh kprobe-events` builds.
 const KERNEL: &str = "kprobe-events/vmlinux";
 /// `jmp rel32`: the event is jump-optimized.
 const JMP: u8 = 0xe9;
@@ -23,8 +24,8 @@ pub struct OwnEvent {
 }
 
 impl OwnEvent {
-    /// Boots a guest that puts an event with these fetch arguments on `function` while it boots, and waits
-    /// until its kernel has optimized it.
+    /// Boots a guest that puts an event with these fetch arguments on `function` while it boots,
+    /// and waits until its kernel has optimized it.
     ///
     /// # Panics
     /// When the guest does not get there.

@@ -1,11 +1,11 @@
-//! What a kernel's own table of symbols has, next to the System.map of its build.
+//! Compares a kernel's own table of symbols with the System.map of its build.
 
 use std::collections::BTreeSet;
 
 use exoprobe_introspect::SymbolTable;
 
-/// What kernels may leave out of their table: the table (6.1 does, 6.12 does not), and the linker script's own
-/// (scripts/kallsyms.c).
+/// Symbols that kernels may leave out of their table: the table (6.1 does, 6.12 does not), and the
+/// linker script's own (scripts/kallsyms.c).
 fn is_left_out(name: &str) -> bool {
     const TABLES: [&str; 8] = [
         "offsets",
@@ -28,7 +28,8 @@ fn listed(table: &SymbolTable) -> BTreeSet<(u64, String)> {
     kept.map(|symbol| (symbol.address.0, symbol.name.to_owned())).collect()
 }
 
-/// The symbols that a kernel's memory told are all of those of its System.map, at the same places and as long.
+/// The symbols from a kernel's memory are all of those of its System.map, at the same places and as
+/// long.
 ///
 /// # Panics
 /// When they are not.

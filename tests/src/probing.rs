@@ -18,8 +18,9 @@ fn text_start() -> Gva {
 }
 
 impl TestGuest {
-    /// Puts a probe `NAME_OFFSET` on each instruction of a function that takes one, where the kernel has
-    /// that function; gives their names (a dot in the function's becomes `_`) and places.
+    /// Puts a probe `NAME_OFFSET` on each instruction of a function that takes one, where the
+    /// kernel has that function. Returns their names (a dot in the function's becomes `_`) and
+    /// places.
     ///
     /// # Panics
     /// When the name is the guest's symbols' and no function's.
@@ -48,8 +49,8 @@ impl TestGuest {
         });
     }
 
-    /// Probes by name count so many calls of getpid, and ten opens: by breakpoints, and then of getpid by a detour,
-    /// without an exit. They stay.
+    /// Probes by name count so many calls of getpid, and ten opens: by breakpoints, and then of
+    /// getpid by a detour, without an exit. They stay.
     ///
     /// # Panics
     /// When they count otherwise.
@@ -97,9 +98,9 @@ impl TestGuest {
         assert!(now == before, "the guest's text is not as it was:{lines}");
     }
 
-    /// A text of before with the branches of static keys as they are now, which the kernel itself turns (its random
-    /// numbers' key when they are ready, some minutes after boot): from the nop to the jmp to where the key's table
-    /// says, or back. What is neither stays as it was.
+    /// A text of before with the branches of static keys as they are now, which the kernel itself
+    /// turns (its random numbers' key when they are ready, some minutes after boot): from the nop
+    /// to the jmp to where the key's table says, or back. What is neither stays as it was.
     #[must_use]
     pub fn with_turned_branches(&self, before: &[u8]) -> Vec<u8> {
         let (mut text, now, start) = (before.to_vec(), self.kernel_text(), text_start());
@@ -121,8 +122,9 @@ impl TestGuest {
         text
     }
 
-    /// Where the kernel has static keys' branches, and where these lead (include/linux/jump_label.h: entries of 16
-    /// bytes that begin with both, each as a distance from its own place).
+    /// Where the kernel has static keys' branches, and where these lead
+    /// (include/linux/jump_label.h: entries of 16 bytes that begin with both, each as a distance
+    /// from its own place).
     fn static_branches(&self) -> Vec<(Gva, Gva)> {
         let symbols = kernel_symbols();
         let edges = ["__start___jump_table", "__stop___jump_table"].map(|s| symbols.address_of(s));

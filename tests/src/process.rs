@@ -10,17 +10,18 @@ use std::time::{Duration, Instant};
 
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Runs a program to its end, without input; gives its status and what it wrote.
+/// Runs a program to its end, without input. Returns its status and output.
 ///
 /// # Panics
-/// When it cannot be started, or has not ended after `patience`: it is killed then, and the message has
-/// what it wrote.
+/// When it cannot be started, or has not ended after `patience`: it is killed then, and the message
+/// has what it wrote.
 #[must_use]
 pub fn finish(command: &mut Command, patience: Duration) -> Output {
     Running::spawn(command).finish(patience)
 }
 
-/// A running program, killed when this is dropped. It has no input, and what it writes is collected.
+/// A running program, killed when this is dropped. It has no input, and what it writes is
+/// collected.
 #[derive(Debug)]
 pub struct Running {
     command: String,
@@ -60,13 +61,13 @@ impl Running {
         assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// What it has written to standard error.
+    /// Its standard error so far.
     #[must_use]
     pub fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.stderr.so_far()).into_owned()
     }
 
-    /// Waits until somebody listens on `socket`.
+    /// Waits until `socket` has a listener.
     ///
     /// # Panics
     /// When it ends instead, or after `patience`.
@@ -221,12 +222,12 @@ mod tests {
 
     #[test]
     fn waiting_for_a_socket_notices_the_end_and_has_its_own() {
-        let nobody = Path::new("/nonexistent/socket");
+        let absent = Path::new("/nonexistent/socket");
         let mut ended = Running::spawn(&mut shell("exit 4"));
-        let message = panic_of(|| ended.wait_for_socket(nobody, PATIENCE));
+        let message = panic_of(|| ended.wait_for_socket(absent, PATIENCE));
         assert!(message.contains("did not listen"), "{message}");
         let mut silent = Running::spawn(&mut shell("exec sleep 600"));
-        let message = panic_of(|| silent.wait_for_socket(nobody, SHORT));
+        let message = panic_of(|| silent.wait_for_socket(absent, SHORT));
         assert!(message.contains("does not listen"), "{message}");
     }
 }

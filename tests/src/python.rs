@@ -20,7 +20,8 @@ pub fn python_file(name: &str) -> PathBuf {
     source_tree().join("tests/python").join(name)
 }
 
-/// The folder of an environment with the packages of `tests/python/NAME.txt`, installed at its first use.
+/// The folder of an environment with the packages of `tests/python/NAME.txt`, installed at its
+/// first use.
 ///
 /// # Panics
 /// When they cannot be installed: the message has the script's output.

@@ -9,7 +9,7 @@ use exoprobe_vmm::{BootFiles, Vm, VmConfig};
 
 use crate::{TestGuest, guest_file, host};
 
-/// What `guest/build.sh tiny-6.12` makes.
+/// The files that `guest/build.sh tiny-6.12` builds.
 const LINUX_6_12: &str = "tiny-6.12";
 /// Enough for its bzImage to unpack itself to anywhere KASLR may choose.
 const LINUX_6_12_MIB: u64 = 64;
@@ -49,7 +49,8 @@ impl TestKernel {
                 VmConfig {
                     initramfs: Some(self.file("initramfs.cpio")),
                     memory_mib: LINUX_6_12_MIB,
-                    // What the tiny kernel leaves out to boot sooner, modules need: they are in /sys/module.
+                    // What the tiny kernel leaves out to boot sooner, modules need: they are in
+                    // /sys/module.
                     cmdline: tiny.cmdline.replace("param_sysfs_init,", ""),
                     ..tiny
                 }
@@ -96,7 +97,8 @@ impl TestKernel {
         vm
     }
 
-    /// A guest as it was right after boot, of which nobody gave a file: its memory tells its symbols.
+    /// A guest as it was right after boot, for which no file is given: its symbols come from its
+    /// memory.
     ///
     /// # Panics
     /// When it cannot be restored.
@@ -109,6 +111,15 @@ impl TestKernel {
 }
 
 impl TestGuest {
+    /// A guest as it was right after boot.
+    ///
+    /// # Panics
+    /// When it cannot be restored.
+    #[must_use]
+    pub fn restored(vcpus: u8) -> Self {
+        Self::start(TestKernel::Tiny.restored_vm(vcpus))
+    }
+
     /// The snapshot of a freshly booted tiny guest.
     ///
     /// # Panics
@@ -119,8 +130,8 @@ impl TestGuest {
     }
 }
 
-/// Snapshots of this run by kernel and number of vCPUs; none where the boot failed, so that it is not
-/// waited for again.
+/// Snapshots of this run by kernel and number of vCPUs; none where the boot failed, so that it is
+/// not waited for again.
 static SNAPSHOTS: Mutex<BTreeMap<(TestKernel, u8), Option<PathBuf>>> = Mutex::new(BTreeMap::new());
 
 /// Removes the snapshots of this run when it goes: `main` holds one.

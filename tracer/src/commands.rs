@@ -82,7 +82,8 @@ impl<'a> Writer<'a> {
         Self { engine, log, defined: Vec::new(), deletions: Vec::new() }
     }
 
-    /// Runs all commands of a text, in order; at the first fault it stops, and what came before stays.
+    /// Runs all commands of a text, in order; at the first fault it stops, and what came before
+    /// stays.
     pub(crate) fn write(mut self, text: &'a str) -> Result<(), TracerError> {
         for (number, line) in definition_lines(text) {
             let done = self.line(number, line);

@@ -3,13 +3,13 @@
 use exoprobe_probes::ProbeError;
 use exoprobe_probes::definition::ParseError;
 
-/// What is wrong, with the errno that the kernel's own file gives.
+/// A fault, with the errno of the kernel's own file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct TracerError {
     /// Name of the errno.
     pub errno: &'static str,
-    /// What is wrong, and what would be right.
+    /// The fault, and its remedy.
     pub message: String,
     /// The line of a text that is at fault, from 1.
     pub line: Option<usize>,

@@ -1,11 +1,12 @@
-//! Faults of commands as the tracer tells them: an identifier and a place in the command (kprobetrace.rst; error_log).
+//! Faults of commands as the tracer reports them: an identifier and a place in the command
+//! (kprobetrace.rst; error_log).
 
 use exoprobe_introspect::LookupError;
 use exoprobe_probes::definition::words;
 use exoprobe_probes::insn::BoundaryError;
 use exoprobe_probes::{Fetch, ParameterError, ProbeDefinition, ProbeError};
 
-/// What is wrong with a command that the engine refused, and at which of its columns.
+/// Identifier and column of the fault in a command that the engine refused.
 pub(crate) fn fault(
     error: &ProbeError,
     command: &str,
@@ -103,7 +104,7 @@ impl<'a> Words<'a> {
         self.0.get(index).map_or(end, |(at, _)| *at)
     }
 
-    /// Where an argument's body begins, behind its name.
+    /// Where an argument's body begins, after its name.
     fn body(&self, index: usize) -> usize {
         let word = self.0.get(index + 2).map_or("", |(_, word)| word);
         self.start(index + 2) + word.find('=').map_or(0, |at| at + 1)
@@ -122,6 +123,15 @@ impl<'a> Words<'a> {
         let found = self.0.iter().skip(2).rev().find(|(_, word)| is_it(word));
         found.map_or_else(|| self.start(2), |(at, _)| *at)
     }
+}
+
+/// Where a field is in a text; its begin, where it is not.
+pub(crate) fn field_fault(text: &str, name: &str) -> usize {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_whole = |at: &usize| {
+        !text[..*at].ends_with(is_part) && !text[at + name.len()..].starts_with(is_part)
+    };
+    text.match_indices(name).map(|(at, _)| at).find(is_whole).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -190,7 +200,7 @@ mod tests {
         assert_eq!(at(ProbeError::SameProbe(name()), command), ("SAME_PROBE", rest("p:e")));
         let other = |index| ProbeError::OtherArgument { event: name(), index, there: name() };
         assert_eq!(at(other(1), command), ("DIFF_ARG_TYPE", rest("fd ")));
-        assert_eq!(at(other(3), command), ("DIFF_ARG_TYPE", " ".to_owned()), "behind the last");
+        assert_eq!(at(other(3), command), ("DIFF_ARG_TYPE", " ".to_owned()), "after the last");
         let types = exoprobe_introspect::btf::NoTypes::None;
         assert_eq!(at(types, command), ("NOSUP_BTFARG", rest("fd ")));
         let unknown = |name: &str| LookupError::Unknown { name: name.to_owned(), near: Vec::new() };

@@ -2,23 +2,23 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use exoprobe_probes::{Engine, ProbeStatus, TraceReader, TraceText, trace_header};
+use exoprobe_probes::{Engine, ProbeStatus, TraceReader};
 
 use crate::error::TracerError;
 use crate::log::ErrorLog;
-use crate::node::{EventFile, File, Kind, Node};
-use crate::{commands, event, trigger};
+use crate::node::{EventFile, File, Node, NodeKind};
+use crate::{commands, event, lines, trigger};
 
-/// What the file `snapshot` says where there is none.
+/// Text of the file `snapshot` without a snapshot.
 const NO_SNAPSHOT: &str = "# there is no snapshot: write 1 to take one, 0 to forget it\n";
 
 /// Something in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct Item {
     /// Its name.
     pub name: String,
-    /// What it is.
-    pub kind: Kind,
+    /// Its type.
+    pub kind: NodeKind,
 }
 
 /// The tracer of one guest.
@@ -45,7 +45,7 @@ impl Tracer {
         &self.engine
     }
 
-    /// What a path leads to.
+    /// The node at a path.
     fn find(&self, path: &str) -> Result<Node, TracerError> {
         let found = Node::at(path).filter(|node| node.is_there(&self.engine));
         found.ok_or_else(|| {
@@ -54,7 +54,7 @@ impl Tracer {
         })
     }
 
-    /// The probes that a file tells of, or is about.
+    /// The probes that a file is about.
     fn probes_of(&self, node: &Node) -> Vec<ProbeStatus> {
         match node {
             Node::File(File::KprobeEvents | File::KprobeProfile) | Node::Enable(_, None) => {
@@ -67,13 +67,13 @@ impl Tracer {
         }
     }
 
-    /// What a folder has; `None` of a file.
+    /// Entries of a folder; `None` of a file.
     ///
     /// # Errors
     /// [`TracerError`], `ENOENT`.
-    pub fn list(&self, path: &str) -> Result<Option<Vec<Entry>>, TracerError> {
+    pub fn list(&self, path: &str) -> Result<Option<Vec<Item>>, TracerError> {
         let entries = self.find(path)?.entries(|| self.engine.names());
-        Ok(entries.map(|all| all.into_iter().map(|(name, kind)| Entry { name, kind }).collect()))
+        Ok(entries.map(|all| all.into_iter().map(|(name, kind)| Item { name, kind }).collect()))
     }
 
     /// Whether a path is that of the file whose readers wait for what comes: [`Self::take_lines`].
@@ -82,7 +82,8 @@ impl Tracer {
         Node::at(path) == Some(Node::File(File::TracePipe))
     }
 
-    /// A reader of the file `trace`, with the lines that come before it; `None` of other files, for [`Self::read`].
+    /// A reader of the file `trace`, with the lines that come before it; `None` of other files, for
+    /// [`Self::read`].
     #[must_use]
     pub fn open_trace(&self, path: &str) -> Option<(String, TraceReader)> {
         if Node::at(path) != Some(Node::File(File::Trace)) {
@@ -90,7 +91,12 @@ impl Tracer {
         }
         self.engine.drain();
         let reader = self.engine.events().open_trace();
-        Some((trace_header(reader.events, reader.written, self.vcpus), reader))
+        Some((lines::header(reader.events, reader.written, self.vcpus), reader))
+    }
+
+    /// The next lines of the file `trace`; `None` at the end.
+    pub fn next_lines(&self, reader: &mut TraceReader) -> Option<String> {
+        self.engine.events().next_part(reader).map(|page| lines::text(&page))
     }
 
     /// The text of a file as it is now.
@@ -122,7 +128,9 @@ impl Tracer {
             File::KprobeProfile => commands::profile(probes),
             File::Trace => {
                 self.engine.drain();
-                self.with_header(&self.engine.events().trace())
+                let mut reader = self.engine.events().open_trace();
+                let header = lines::header(reader.events, reader.written, self.vcpus);
+                header + &std::iter::from_fn(|| self.next_lines(&mut reader)).collect::<String>()
             }
             File::TracePipe => self.take_lines(usize::MAX),
             File::TracingOn => {
@@ -132,7 +140,13 @@ impl Tracer {
             File::Snapshot => {
                 self.engine.drain();
                 let snapshot = self.engine.events().snapshot();
-                snapshot.map_or_else(|| NO_SNAPSHOT.to_owned(), |text| self.with_header(&text))
+                snapshot.map_or_else(
+                    || NO_SNAPSHOT.to_owned(),
+                    |page| {
+                        lines::header(page.events(), page.written(), self.vcpus)
+                            + &lines::text(&page)
+                    },
+                )
             }
             File::ErrorLog => lock(&self.log).text(),
             File::Optimization => digit(self.engine.is_optimization_allowed()),
@@ -144,15 +158,12 @@ impl Tracer {
         })
     }
 
-    /// Takes up to `max` events from the file `trace_pipe`, as its lines: no other reader gets them. Empty where there is
-    /// none; [`exoprobe_probes::EventStore::latest`] tells when there may be more.
+    /// Takes up to `max` events from the file `trace_pipe`, as its lines: no other reader gets
+    /// them. Empty where there is none; [`exoprobe_probes::EventStore::latest`] changes when there
+    /// may be more.
     #[must_use]
     pub fn take_lines(&self, max: usize) -> String {
-        self.engine.events().take_trace(max).text
-    }
-
-    fn with_header(&self, lines: &TraceText) -> String {
-        trace_header(lines.events, lines.written, self.vcpus) + &lines.text
+        lines::text(&self.engine.events().take_trace(max))
     }
 
     /// Opens a file for writing from its begin (O_TRUNC), as a shell's `>` does.
@@ -218,7 +229,7 @@ impl Tracer {
         }
     }
 
-    /// What a path leads to, if it can be written.
+    /// The node at a path, if it can be written.
     fn writable(&self, path: &str) -> Result<Node, TracerError> {
         let node = self.find(path)?;
         match &node {

@@ -1,4 +1,5 @@
-//! The file `format` of an event: its fields in a record, and how they are printed (events.rst, "Event formats").
+//! The file `format` of an event: its fields in a record, and how they are printed (events.rst,
+//! "Event formats").
 
 use std::fmt::Write;
 
@@ -44,7 +45,7 @@ pub(crate) fn text(name: &str, id: u32, kind: ProbeKind, fields: &[EventField]) 
     format!("name: {name}\nID: {id}\nformat:\n{}\nprint fmt: \"{formats}\"{records}\n", layout.text)
 }
 
-/// Fields, one behind the other.
+/// Fields, in order.
 #[derive(Default)]
 struct Layout {
     text: String,

@@ -1,5 +1,6 @@
-//! The kprobe event tracer (kprobetrace.rst) for a guest: its files, as texts. The engine's probes are its events, also
-//! those that were registered otherwise; what the engine has no place for is here: error_log.
+//! The kprobe event tracer (kprobetrace.rst) for a guest: its files, as texts. The engine's probes
+//! are its events, also those that were registered otherwise; what the engine has no place for is
+//! here: error_log.
 
 mod commands;
 mod error;
@@ -7,11 +8,12 @@ mod event;
 mod fault;
 mod files;
 mod format;
+mod lines;
 mod log;
 mod node;
 mod trigger;
 
 pub use error::TracerError;
 pub use event::parse_switch;
-pub use files::{Entry, Tracer};
-pub use node::Kind;
+pub use files::{Item, Tracer};
+pub use node::NodeKind;

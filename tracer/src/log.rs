@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 /// Faults that are kept (TRACING_LOG_ERRS_MAX).
 const KEPT: usize = 8;
-/// What is before a command.
+/// Text before a command.
 const COMMAND: &str = "  Command: ";
 
 /// A fault.
@@ -13,7 +13,7 @@ const COMMAND: &str = "  Command: ";
 struct Fault {
     /// Microseconds since the guest's power-on.
     time: u64,
-    /// Whose it is, as the file tells it.
+    /// Its owner, as the file has it.
     part: String,
     message: String,
     command: String,

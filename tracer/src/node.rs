@@ -7,7 +7,7 @@ use exoprobe_probes::Engine;
 
 /// A folder or a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum NodeKind {
     /// A folder.
     Directory,
     /// A file, with its permissions.
@@ -20,7 +20,7 @@ pub(crate) type Name = (Arc<str>, Arc<str>);
 const READ: u16 = 0o440;
 const READ_WRITE: u16 = 0o640;
 
-/// What a path leads to.
+/// The node at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     Root,
@@ -63,7 +63,7 @@ files! { File:
     KprobeEvents "kprobe_events" READ_WRITE "The definitions.",
     KprobeProfile "kprobe_profile" READ "Hits and misses.",
     Trace "trace" READ_WRITE "The events.",
-    TracePipe "trace_pipe" READ "The events, as they come; who reads them takes them.",
+    TracePipe "trace_pipe" READ "The events, as they come; a read takes them.",
     TracingOn "tracing_on" READ_WRITE "Whether events are kept.",
     Snapshot "snapshot" READ_WRITE "The trace as it was when a snapshot was taken.",
     ErrorLog "error_log" READ_WRITE "The last faults of what was written.",
@@ -87,7 +87,7 @@ const KPROBES: &str = "kprobes";
 const EVENTS: &str = "events";
 
 impl Node {
-    /// What a path leads to, if it can; that its group and event are there is not looked at.
+    /// The node at a path, whether or not its group and event exist.
     pub(crate) fn at(path: &str) -> Option<Self> {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         let some = |name: &str| Some(name.to_owned());
@@ -107,20 +107,24 @@ impl Node {
         })
     }
 
-    /// Names and kinds of what a folder has; `None` of a file. `names` gives those of all events, with their groups.
-    pub(crate) fn entries(&self, names: impl FnOnce() -> Vec<Name>) -> Option<Vec<(String, Kind)>> {
-        let enable = || (ENABLE.to_owned(), Kind::File(READ_WRITE));
-        let folder = |name: &str| (name.to_owned(), Kind::Directory);
+    /// Names and kinds of what a folder has; `None` of a file. `names` gives those of all events,
+    /// with their groups.
+    pub(crate) fn entries(
+        &self,
+        names: impl FnOnce() -> Vec<Name>,
+    ) -> Option<Vec<(String, NodeKind)>> {
+        let enable = || (ENABLE.to_owned(), NodeKind::File(READ_WRITE));
+        let folder = |name: &str| (name.to_owned(), NodeKind::Directory);
         Some(match self {
             Self::Root => {
                 let files = File::ALL.iter().filter(|file| !file.name().contains('/'));
-                let files = files.map(|file| (file.name().to_owned(), Kind::File(file.mode())));
+                let files = files.map(|file| (file.name().to_owned(), NodeKind::File(file.mode())));
                 files.chain([folder(KPROBES), folder(EVENTS)]).collect()
             }
             Self::Kprobes => {
                 let within = |file: &File| file.name().strip_prefix("kprobes/").map(str::to_owned);
                 let files = File::ALL.iter().filter_map(|file| Some((within(file)?, file.mode())));
-                files.map(|(name, mode)| (name, Kind::File(mode))).collect()
+                files.map(|(name, mode)| (name, NodeKind::File(mode))).collect()
             }
             Self::Events => {
                 let groups: BTreeSet<Arc<str>> =
@@ -134,7 +138,7 @@ impl Node {
             }
             Self::Event(..) => {
                 let files = EventFile::ALL.iter();
-                let files = files.map(|file| (file.name().to_owned(), Kind::File(file.mode())));
+                let files = files.map(|file| (file.name().to_owned(), NodeKind::File(file.mode())));
                 files.chain([enable()]).collect()
             }
             Self::File(_) | Self::Enable(..) | Self::OfEvent(..) => return None,

@@ -5,10 +5,10 @@ use exoprobe_probes::trigger::parse_trigger;
 use exoprobe_probes::{Engine, ProbeError};
 
 use crate::error::TracerError;
-use crate::event::field_fault;
+use crate::fault::field_fault;
 use crate::log::ErrorLog;
 
-/// What the file `trigger` says where there are none.
+/// Text of the file `trigger` without triggers.
 const NONE: &str = "# Available triggers:\n# traceon traceoff snapshot stacktrace hist\n";
 
 /// The text of the file `trigger`.

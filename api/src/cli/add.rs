@@ -11,12 +11,12 @@ use hyper::Method;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::Value;
 
-use super::Context;
+use super::context::Context;
 use super::definitions::{ActionArgs, Line, expand, has_pattern, with_kinds};
 use super::error::{CliError, problem_text};
 use super::format::printable;
-use super::probe::print_table;
-use super::show::PENDING;
+
+use super::show::{PENDING, print_table};
 use crate::client::{ApiPath, Client, ClientError, Payload, Problem};
 use crate::log::say;
 
@@ -103,7 +103,8 @@ async fn print_added(
     wait_and_print(context, added, args.wait).await
 }
 
-/// Adds lines with patterns or flags. What a pattern matches and the service refuses is left out, and said.
+/// Adds lines with patterns or flags. What a pattern matches and the service refuses is left out,
+/// and said.
 async fn add_expanded(
     context: &mut Context<'_>,
     args: &AddArgs,
@@ -275,7 +276,7 @@ async fn list(client: &Client) -> Result<Vec<Value>, ClientError> {
     Ok(serde_json::from_slice(&client.get(&ApiPath::new(&["probes"])).await?)?)
 }
 
-/// What a probe waits for, if it does.
+/// Reason that a probe is pending, if it is.
 fn pending_reason(probe: &Value) -> Option<String> {
     let reason = probe["reason"].as_str().unwrap_or_default();
     (probe["state"] == PENDING).then(|| reason.to_owned())

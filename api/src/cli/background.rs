@@ -13,7 +13,7 @@ use super::error::CliError;
 
 /// Set in the child. Its standard output is a pipe to the caller then.
 const CHILD: &str = "EXOPROBE_BACKGROUND_CHILD";
-/// What the child writes when it is ready.
+/// Line that the child writes when it is ready.
 const READY: u8 = b'+';
 const NOWHERE: &str = "/dev/null";
 

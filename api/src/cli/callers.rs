@@ -11,8 +11,8 @@ const MOST: usize = 4096;
 /// Most symbols of one name that are looked at.
 const NAMESAKES: usize = 100;
 
-/// What a return is known by: function, its address, and where it returned to. With all of them, because a kernel that
-/// booted again may be elsewhere.
+/// Identifies a return: function, its address, and the address returned to. All of them, because a
+/// kernel that booted again may be elsewhere.
 type Return = (String, String, String);
 
 /// Asks the service for the names of return addresses, once each.
@@ -35,8 +35,8 @@ impl<'c> Callers<'c> {
         Self { client, known: HashMap::new() }
     }
 
-    /// Where a return probe's function returned to, as `SYMBOL+0xOFFSET`. `None` where nobody knows: outside all
-    /// symbols, or in an event from before the kernel booted again elsewhere.
+    /// Where a return probe's function returned to, as `SYMBOL+0xOFFSET`. `None` where unknown:
+    /// outside all symbols, or in an event from before the kernel booted again elsewhere.
     pub(super) async fn of(&mut self, event: &EventRecord) -> Option<String> {
         let (ret_addr, symbol) = (event.ret_addr.clone()?, event.symbol_name.clone()?);
         let key = (symbol, event.addr.clone(), ret_addr);

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::Context;
+use super::context::Context;
 use super::definitions::{has_pattern, read_line, with_kinds};
 use super::error::CliError;
 use super::show::PENDING;
@@ -58,12 +58,12 @@ pub(super) struct Wanted {
 pub(super) struct Histogram {
     pub(super) hits: u64,
     dropped: u64,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<Bucket>,
 }
 
 /// The hits of one key.
 #[derive(Deserialize)]
-pub(super) struct Entry {
+pub(super) struct Bucket {
     pub(super) keys: Vec<Key>,
     pub(super) hits: u64,
 }
@@ -121,9 +121,9 @@ pub(super) fn definition(text: &str) -> Result<ProbeDefinition, CliError> {
     read_line(line)
 }
 
-/// Registers a probe, counts its hits by the keys of `wanted` until it is time or a signal comes, and
-/// removes it. `wanted` is called with the fields that are known to be no numbers, until the service
-/// takes its keys.
+/// Registers a probe, counts its hits by the keys of `wanted` until it is time or a signal comes,
+/// and removes it. `wanted` is called with the fields that are known to be no numbers, until the
+/// service takes its keys.
 ///
 /// # Errors
 /// [`CliError`]; the probe is removed all the same.
@@ -133,7 +133,7 @@ pub(super) async fn collect(
     args: &CollectArgs,
     wanted: impl Fn(&[String]) -> Wanted,
 ) -> Result<Collected, CliError> {
-    // Before the probe: none may be left behind.
+    // Before the probe: none may remain.
     let (mut signals, mut impatient) = (Signals::new()?, Signals::new()?);
     let probe = Temporary::new(context.client, context.json);
     let work = async {

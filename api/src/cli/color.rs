@@ -39,9 +39,9 @@ pub(super) struct Palette {
     pub(super) place: Style,
     /// Name of a value.
     pub(super) key: Style,
-    /// What could not be read.
+    /// A value that could not be read.
     pub(super) fault: Style,
-    /// What is missing.
+    /// A missing value.
     pub(super) lost: Style,
 }
 

@@ -25,10 +25,11 @@ pub(super) struct Connection {
         help_heading = "Client options"
     )]
     socket: Option<PathBuf>,
-    /// Service behind a TCP port
+    /// Service after a TCP port
     #[arg(long, global = true, value_name = "http://HOST:PORT", help_heading = "Client options")]
     url: Option<String>,
-    /// File of mode 0600 with the bearer token that TCP needs [env: EXOPROBE_TOKEN, the token itself]
+    /// File of mode 0600 with the bearer token that TCP needs [env: EXOPROBE_TOKEN, the token
+    /// itself]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Client options")]
     token_file: Option<PathBuf>,
     /// Print JSON, as the service sends it; errors, too, on standard error

@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::sleep;
 
-use super::Context;
+use super::context::Context;
 use super::error::CliError;
 use super::tty::Typed;
 use crate::client::{Client, ClientError};
@@ -29,8 +29,8 @@ pub(super) async fn print(context: &mut Context<'_>, port: u8) -> Result<(), Cli
 
 /// Connects standard input and output to a port, until the service ends, Ctrl-C, or the escape key.
 ///
-/// Input is sent key by key on a terminal at port 0, line by line on a terminal at port 1, and as it
-/// comes where standard input is no terminal. Output goes on after the end of such input.
+/// Input is sent key by key on a terminal at port 0, line by line on a terminal at port 1, and as
+/// it comes where standard input is no terminal. Output goes on after the end of such input.
 pub(super) async fn follow(context: &mut Context<'_>, port: u8) -> Result<(), CliError> {
     let (bytes, next) = context.client.serial_read(port).await?;
     context.out.write_all(&bytes)?;

@@ -1,5 +1,5 @@
-//! Definitions of `probe add` that the service does not take as they are: bare symbols, patterns, and flags for
-//! filters and actions.
+//! Definitions of `probe add` that the service does not take as they are: bare symbols, patterns,
+//! and flags for filters and actions.
 
 use std::collections::BTreeSet;
 
@@ -100,7 +100,7 @@ impl ActionArgs {
         Ok(json)
     }
 
-    /// What to send for `lines`.
+    /// Requests for `lines`.
     pub(super) fn payload(&self, lines: &[Line]) -> Result<Payload, CliError> {
         if self.is_empty() {
             let text = lines.iter().map(|line| format!("{}\n", line.text)).collect();
@@ -119,7 +119,8 @@ pub(super) struct Line {
     pub(super) matched: Option<String>,
 }
 
-/// Writes `p` before each line of `text` that begins with a place, so that `vfs_read` is `p vfs_read`.
+/// Writes `p` before each line of `text` that begins with a place, so that `vfs_read` is
+/// `p vfs_read`.
 pub(super) fn with_kinds(text: &str) -> String {
     let line = |line: &str| match words(line).next() {
         Some((_, first)) if is_place(first) => format!("p {}\n", line.trim_start()),
@@ -160,11 +161,12 @@ fn pattern_of(line: &str) -> Option<(usize, &str)> {
     words(line).nth(1).filter(|(_, place)| place.contains(['*', '?']))
 }
 
-/// The definitions of a text, with a line for each function that a pattern matches, and for each place that has
-/// code of a source line.
+/// The definitions of a text, with a line for each function that a pattern matches, and for each
+/// place that has code of a source line.
 ///
 /// # Errors
-/// [`CliError::Pattern`] where a pattern matches nothing, more than `max` functions, or has an event's name.
+/// [`CliError::Pattern`] where a pattern matches nothing, more than `max` functions, or has an
+/// event's name.
 pub(super) async fn expand(client: &Client, text: &str, max: usize) -> Result<Vec<Line>, CliError> {
     let mut lines = Vec::new();
     for (_, line) in definition_lines(text) {

@@ -34,7 +34,7 @@ struct Device {
     gid: u32,
 }
 
-/// What KVM lacks on this host.
+/// A feature that KVM lacks on this host.
 #[derive(Debug, Serialize)]
 struct Software {
     syscall_faults: bool,
@@ -134,7 +134,7 @@ fn finding_lines(findings: &Findings) -> Vec<String> {
     };
     let reinjection = match findings.reinjection {
         Reinjection::OnInt3 => "with RIP on the int3",
-        Reinjection::BehindInt3 => "with RIP behind the int3",
+        Reinjection::BehindInt3 => "with RIP after the int3",
     };
     let mut lines = vec![
         format!("Breakpoints     {breakpoint}"),

@@ -1,4 +1,4 @@
-//! What a command can fail with, and the exit status of each.
+//! Errors of commands, and the exit status of each.
 
 use std::io;
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ pub(super) enum CliError {
     Pattern {
         /// As given.
         pattern: String,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// No function that a pattern matches can be probed.
@@ -78,7 +78,7 @@ pub(super) enum CliError {
     Key {
         /// As given.
         key: String,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// Probes were added, and the time to wait for them is over.
@@ -90,7 +90,7 @@ pub(super) enum CliError {
         of: usize,
         /// How long they were waited for.
         seconds: u64,
-        /// What the first waits for.
+        /// Reason that the first is pending.
         reason: String,
     },
     /// The URL is wrong.
@@ -98,7 +98,7 @@ pub(super) enum CliError {
     Url {
         /// As given.
         url: String,
-        /// What is wrong with it.
+        /// The fault.
         source: TargetError,
     },
     /// The token's file cannot be used.
@@ -239,7 +239,7 @@ impl CliError {
         }
     }
 
-    /// What to do, where that is not in the message.
+    /// The remedy, where it is not in the message.
     pub(super) fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Client(ClientError::Connect { target, .. }) => Some(connect_advice(target)),

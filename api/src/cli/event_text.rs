@@ -8,8 +8,8 @@ use super::format::{printable, scalar};
 use super::latency::duration;
 use crate::client::{EventRecord, StackFrame};
 
-/// An event as ftrace's `trace` shows it, its back-trace on lines of their own. `caller` is where a return probe's
-/// function returned to, where that is known by name.
+/// An event as ftrace's `trace` shows it, its back-trace on lines of their own. `caller` is where a
+/// return probe's function returned to, where that is known by name.
 pub(super) fn event_text(event: &EventRecord, caller: Option<&str>, palette: &Palette) -> String {
     let Palette { when, task, name, .. } = palette;
     let EventRecord { vcpu, time, .. } = event;
@@ -33,7 +33,7 @@ pub(super) fn event_text(event: &EventRecord, caller: Option<&str>, palette: &Pa
     text
 }
 
-/// What takes the place of events that this reader was too slow for.
+/// Line in place of events that this reader was too slow for.
 pub(super) fn lost_text(lost: u64, palette: &Palette) -> String {
     let style = palette.lost;
     format!("{style}-- lost {lost} events --{style:#}")
@@ -81,7 +81,7 @@ fn argument(value: &Value, palette: &Palette) -> String {
     }
 }
 
-/// What stands for a value that could not be read.
+/// Text of a value that could not be read.
 pub(super) fn is_fault(text: &str) -> bool {
     text == "(fault)"
 }

@@ -6,9 +6,9 @@ use std::pin::pin;
 use clap::{Args, Subcommand};
 use hyper::Method;
 
-use super::Context;
 use super::callers::Callers;
 use super::color::{ColorArgs, Palette};
+use super::context::Context;
 use super::error::CliError;
 use super::event_text::{event_text, lost_text};
 use crate::client::{ApiPath, EventItem, EventLine, EventQuery, EventReader, Patience, Payload};
@@ -40,7 +40,8 @@ pub(super) struct EventsArgs {
     /// The newest N events, then with --follow those that come
     #[arg(long, value_name = "N", conflicts_with_all = ["from", "limit"])]
     last: Option<u64>,
-    /// Events from this time on: guest seconds since boot, or so long ago with a unit (10s, 500ms, 2m, 1h)
+    /// Events from this time on: guest seconds since boot, or so long ago with a unit (10s, 500ms,
+    /// 2m, 1h)
     #[arg(long, value_name = "TIME", value_parser = since)]
     since: Option<f64>,
     /// Events of this name, or GROUP/EVENT: `*` stands for any run of characters, `?` for any one
@@ -147,7 +148,7 @@ async fn print(
     Ok(())
 }
 
-/// Prints an event as it came; what was lost is told beside them, for programs read events.
+/// Prints an event as it came; lost ones are reported on standard error, for programs read events.
 fn print_json(
     context: &mut Context<'_>,
     item: &EventItem,

@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(caret("p:x f", 4), "  p:x f\n      ^");
         assert_eq!(caret("é f", 3), "  é f\n    ^", "positions count bytes");
         assert_eq!(caret("a\tb", 2), "  a\tb\n   \t^");
-        assert_eq!(caret("ab", 2), "  ab\n    ^", "behind the end");
+        assert_eq!(caret("ab", 2), "  ab\n    ^", "after the end");
         assert_eq!(caret("ab", 99), "  ab\n    ^");
     }
 

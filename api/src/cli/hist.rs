@@ -4,8 +4,8 @@ use clap::Args;
 use exoprobe_probes::{ProbeDefinition, ProbeKind};
 use unicode_width::UnicodeWidthStr;
 
-use super::Context;
-use super::collect::{CollectArgs, Collected, Entry, Key, Wanted, collect, definition};
+use super::collect::{Bucket, CollectArgs, Collected, Key, Wanted, collect, definition};
+use super::context::Context;
 use super::definitions::read_line;
 use super::error::CliError;
 use super::event_text::frame_place;
@@ -175,7 +175,7 @@ fn text(collected: &Collected, keys: &[Field]) -> String {
 }
 
 /// The rows of one key. Powers of two between the first and the last are there also without hits.
-fn with_empty_ranges(entries: &[Entry], key: &Field) -> Vec<Row> {
+fn with_empty_ranges(entries: &[Bucket], key: &Field) -> Vec<Row> {
     let is_power = key.powers || key.modifier == ".log2";
     let (mut rows, mut last) = (Vec::new(), None);
     for entry in entries {
@@ -192,7 +192,7 @@ fn with_empty_ranges(entries: &[Entry], key: &Field) -> Vec<Row> {
     rows
 }
 
-fn label(entry: &Entry, keys: &[Field]) -> String {
+fn label(entry: &Bucket, keys: &[Field]) -> String {
     let each = entry.keys.iter().zip(keys).map(|(value, key)| shown(value, key));
     each.collect::<Vec<_>>().join(", ")
 }
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn bars_are_to_scale_and_powers_without_hits_have_rows() {
         let (key, _) = field("f", "count", false);
-        let entry = |from, to, hits| Entry { keys: vec![Key::Range { from, to }], hits };
+        let entry = |from, to, hits| Bucket { keys: vec![Key::Range { from, to }], hits };
         let top = u64::MAX;
         let entries =
             [entry(0, 1, 1), entry(5, 8, 80), entry(9, 16, 40), entry((top >> 1) + 2, top, 3)];

@@ -17,8 +17,8 @@ use crate::client::testing::{Fake, endless};
 /// A control sequence by ESC and by U+009B, and what reorders, breaks or hides text.
 const HOSTILE: &str = "\u{1b}[2J\u{9b}2J\u{7f}\u{202e}\u{2066}\u{2028}\u{200b}\u{feff}\u{e0041}";
 
-/// Commands that print text of the guest's, and whether they do as JSON. Without colours, which are escape sequences
-/// themselves.
+/// Commands that print text of the guest's, and whether they do as JSON. Without colours, which are
+/// escape sequences themselves.
 const PRINTING: &[(&[&str], bool)] = &[
     (&["ps"], true),
     (&["stack", "0"], true),

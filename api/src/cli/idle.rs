@@ -63,8 +63,8 @@ async fn status(client: &Client) -> Result<Status, ClientError> {
     Ok(serde_json::from_slice(&answer)?)
 }
 
-/// Watches the guest while an answer of its is waited for. Reports on standard error when it is paused;
-/// returns when it has stopped, with the error.
+/// Watches the guest while an answer of its is waited for. Reports on standard error when it is
+/// paused; returns when it has stopped, with the error.
 pub(super) async fn watch(client: &Client) -> CliError {
     let (mut reported, mut stopped) = (String::new(), false);
     loop {

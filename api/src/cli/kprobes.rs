@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use hyper::Method;
 use serde::Deserialize;
 
-use super::Context;
+use super::context::Context;
 use super::error::CliError;
 use super::format::{Column, table};
 use crate::client::{ApiPath, Payload};
@@ -18,8 +18,8 @@ pub(super) enum Switch {
     Off,
 }
 
-/// Turns the switch over all probes (`enabled`) or that of jump optimization (`optimization`), where that is
-/// asked for, and prints it.
+/// Turns the switch over all probes (`enabled`) or that of jump optimization (`optimization`),
+/// where that is asked for, and prints it.
 pub(super) async fn switch(
     context: &mut Context<'_>,
     name: &str,
@@ -39,7 +39,7 @@ pub(super) async fn switch(
 
 /// A place of the blacklist.
 #[derive(Deserialize)]
-struct Entry {
+struct BlacklistRow {
     start: String,
     end: String,
     symbol: String,
@@ -49,7 +49,7 @@ struct Entry {
 /// Prints where no probe may be.
 pub(super) async fn blacklist(context: &mut Context<'_>) -> Result<(), CliError> {
     let answer = context.client.get(&ApiPath::new(&["kprobes", "blacklist"])).await?;
-    let Some(entries) = context.read::<Vec<Entry>>(&answer)? else { return Ok(()) };
+    let Some(entries) = context.read::<Vec<BlacklistRow>>(&answer)? else { return Ok(()) };
     let columns = ["START", "END", "SYMBOL", "REASON"].map(Column::Text);
     let rows = entries.into_iter().map(|e| vec![e.start, e.end, e.symbol, e.reason]);
     Ok(writeln!(context.out, "{}", table(&columns, rows))?)

@@ -37,8 +37,8 @@ fn used(latency: &Latency) -> (usize, &[u64]) {
     (first, &latency.buckets[first..])
 }
 
-/// A histogram on one line: the first duration, a bar for each power of two, and the end of the last. Empty without
-/// calls.
+/// A histogram on one line: the first duration, a bar for each power of two, and the end of the
+/// last. Empty without calls.
 pub(super) fn sparkline(latency: &Latency) -> String {
     let (first, counts) = used(latency);
     let Some(most) = counts.iter().copied().max().filter(|most| *most > 0) else {

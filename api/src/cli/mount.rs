@@ -15,7 +15,7 @@ use crate::run::Signals;
 
 /// Threads that answer the kernel: none of them waits.
 const THREADS: usize = 2;
-/// What answers that are under way may take at the end.
+/// Longest wait at the end for answers that are under way.
 const LAST_CALLS: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "\
@@ -67,7 +67,7 @@ pub(super) fn run(connection: &Connection, args: &MountArgs) -> Result<(), CliEr
 
 /// Mounts, until a signal comes or it is unmounted.
 async fn mount(client: Client, dir: &Path, background: Option<Background>) -> Result<(), CliError> {
-    // Before the mount: none may be left behind.
+    // Before the mount: none may remain.
     let mut signals = Signals::new().map_err(CliError::Runtime)?;
     let target = client.target().clone();
     let mut mounted = Mounted::new(client, dir, |notice| say!("{notice}")).await?;
@@ -91,7 +91,7 @@ async fn mount(client: Client, dir: &Path, background: Option<Background>) -> Re
     }
     let point = mounted.point().to_owned();
     if mounted.unmount().await? == Unmounted::InUse {
-        say!("{} was still in use: who uses it gets errors now", point.display());
+        say!("{} was still in use: its users get errors now", point.display());
     }
     Ok(())
 }

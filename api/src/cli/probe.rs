@@ -10,13 +10,13 @@ use hyper::body::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Context;
 use super::add::{AddArgs, add};
+use super::context::Context;
 use super::error::CliError;
 use super::format::{members, printable_lines};
 use super::kprobes::{Switch, blacklist, switch};
 use super::latency::distribution;
-use super::show::{ProbeRow, probe_table};
+use super::show::print_table;
 use crate::client::{ApiPath, ClientError, Payload, Problem};
 
 const LIST_EXAMPLES: &str = "\
@@ -82,8 +82,8 @@ pub(super) enum ProbeCommand {
     },
     /// Turn jump optimization on or off; without an argument, show it
     ///
-    /// Optimized probes ([OPTIMIZED] among a probe's flags) have a jmp in place of their int3: their hits do not
-    /// leave the guest. `probe list --json` says of the others why they are not.
+    /// Optimized probes ([OPTIMIZED] among a probe's flags) have a jmp in place of their int3:
+    /// their hits do not leave the guest. `probe list --json` says of the others why they are not.
     #[command(after_help = OPTIMIZATION_EXAMPLES)]
     Optimization {
         /// Off has all hits go through the VMM, on has probes optimized that may be
@@ -153,17 +153,6 @@ pub(super) async fn run(context: &mut Context<'_>, command: ProbeCommand) -> Res
     }
 }
 
-/// Prints one probe, or an array of them.
-pub(super) fn print_table(context: &mut Context<'_>, probes: &[u8]) -> Result<(), CliError> {
-    let rows = match context.read(probes)? {
-        None => return Ok(()),
-        Some(Value::Array(probes)) => probes,
-        Some(one) => vec![one],
-    };
-    let rows = rows.iter().map(ProbeRow::deserialize).collect::<Result<Vec<_>, _>>();
-    Ok(write!(context.out, "{}", probe_table(&rows.map_err(ClientError::from)?))?)
-}
-
 async fn show(context: &mut Context<'_>, name: &ProbeName) -> Result<(), CliError> {
     let probe = context.client.get(&name.path()).await?;
     let Some(mut probe) = context.read::<Value>(&probe)? else { return Ok(()) };
@@ -197,7 +186,7 @@ async fn set_enabled(
 }
 
 async fn remove(context: &mut Context<'_>, names: &[ProbeName]) -> Result<(), CliError> {
-    /// What the service tells of each name.
+    /// The service's result for each name.
     #[derive(Deserialize)]
     struct Told {
         addr: Option<String>,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 
-use super::Context;
-use super::collect::{CollectArgs, Collected, Entry, Key, Wanted, collect, definition};
+use super::collect::{Bucket, CollectArgs, Collected, Key, Wanted, collect, definition};
+use super::context::Context;
 use super::error::CliError;
 use super::event_text::frame_place;
 use super::format::printable;
@@ -56,7 +56,7 @@ pub(super) async fn run(context: &mut Context<'_>, args: &StacksArgs) -> Result<
 }
 
 /// The task's name and the back-trace of an entry.
-fn parts(entry: &Entry) -> (&str, &[StackFrame]) {
+fn parts(entry: &Bucket) -> (&str, &[StackFrame]) {
     match entry.keys.as_slice() {
         [Key::Text(comm), Key::Stack(stack)] => (comm, stack),
         _ => ("?", &[]),
@@ -77,7 +77,7 @@ fn text(collected: &Collected) -> String {
 }
 
 /// Back-traces by functions alone, the outermost first, those with most hits first.
-fn folded(entries: &[Entry]) -> String {
+fn folded(entries: &[Bucket]) -> String {
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
     for entry in entries {
         let (comm, stack) = parts(entry);
@@ -100,14 +100,14 @@ fn word(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn entry(comm: &str, hits: u64, frames: &[(Option<&str>, u64)]) -> Entry {
+    fn entry(comm: &str, hits: u64, frames: &[(Option<&str>, u64)]) -> Bucket {
         let frame = |(name, offset): &(Option<&str>, u64)| StackFrame {
             addr: "0x1".to_owned(),
             symbol_name: name.map(str::to_owned),
             offset: *offset,
         };
         let stack = frames.iter().map(frame).collect();
-        Entry { keys: vec![Key::Text(comm.to_owned()), Key::Stack(stack)], hits }
+        Bucket { keys: vec![Key::Text(comm.to_owned()), Key::Stack(stack)], hits }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Deserialize;
 
-use super::Context;
+use super::context::Context;
 use super::definitions::is_source_line;
 use super::error::CliError;
 use super::format::{Column, printable, table};
@@ -23,11 +23,11 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct SymbolsArgs {
-    /// A name; `*` stands for any run of characters, `?` for any one. Or an address (0x...), as with --at; or
-    /// FILE:LINE of the source: the functions that have code of it
+    /// A name; `*` stands for any run of characters, `?` for any one. Or an address (0x...), as
+    /// with --at; or FILE:LINE of the source: the functions that have code of it
     #[arg(value_name = "NAME", required_unless_present = "at")]
     name: Option<String>,
-    /// Instead: the function that has this address, and its source line where a file tells it
+    /// Instead: the function that has this address, and its source line where a file has it
     #[arg(long, value_name = "ADDR", conflicts_with = "name")]
     at: Option<String>,
     /// Most symbols to print, 10000 at most

@@ -1,4 +1,4 @@
-//! What a user types at a terminal.
+//! Input typed at a terminal.
 
 use std::io::{ErrorKind, IsTerminal, Read, stdin};
 use std::mem::MaybeUninit;
@@ -24,7 +24,8 @@ impl Typed {
         Self::terminal(|mode| mode.c_cc[libc::VEOL] = LEAVE)
     }
 
-    /// Keys as they are pressed, and not shown, if standard input is a terminal. Ctrl-Z is no more than a key.
+    /// Keys as they are pressed, and not shown, if standard input is a terminal. Ctrl-Z is no more
+    /// than a key.
     pub(super) fn keys() -> Option<Self> {
         Self::terminal(|mode| {
             by_key(mode);
@@ -32,7 +33,8 @@ impl Typed {
         })
     }
 
-    /// Every key as it is pressed, Ctrl-C too, and not shown, if standard input is a terminal. Ctrl-] ends it.
+    /// Every key as it is pressed, Ctrl-C too, and not shown, if standard input is a terminal.
+    /// Ctrl-] ends it.
     ///
     /// Output is processed as before, so that a bare line feed starts a new line.
     pub(super) fn raw() -> Option<Self> {

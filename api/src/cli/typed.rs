@@ -9,7 +9,8 @@ const SHOWN: usize = 16;
 /// First words of declarations of numbers with a sign.
 const SIGNED: [&str; 4] = ["int", "long", "short", "signed"];
 
-/// A type as `/v1/types/NAME` has it, with `value` and `bytes` added to each member that `memory` has.
+/// A type as `/v1/types/NAME` has it, with `value` and `bytes` added to each member that `memory`
+/// has.
 pub(super) fn with_values(mut found: Value, memory: &[u8]) -> Value {
     match found["members"].as_array_mut().filter(|members| !members.is_empty()) {
         Some(members) => members.iter_mut().for_each(|member| add_value(member, memory)),

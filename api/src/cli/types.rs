@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Deserialize;
 
-use super::Context;
+use super::context::Context;
 use super::error::CliError;
 use super::format::{Column, printable_lines, table};
 use crate::client::ApiPath;
@@ -20,8 +20,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct TypesArgs {
-    /// A struct, union, enum, typedef or function; or a pattern of names of types: `*` stands for any run of
-    /// characters, `?` for any one
+    /// A struct, union, enum, typedef or function; or a pattern of names of types: `*` stands for
+    /// any run of characters, `?` for any one
     #[arg(value_name = "NAME")]
     name: String,
     /// Most types to list, 10000 at most

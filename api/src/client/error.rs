@@ -1,4 +1,4 @@
-//! What can go wrong between client and service.
+//! Errors between client and service.
 
 use std::path::PathBuf;
 
@@ -18,12 +18,12 @@ pub enum ClientError {
     Connect {
         /// Where.
         target: Target,
-        /// What the host said.
+        /// The host's error.
         source: std::io::Error,
     },
     /// Another user's process listens on the socket: it could pose as the service.
     #[error(
-        "{path} belongs to a process of user {owner}, who is neither you nor root: give another --socket, or run this command as that user"
+        "{path} belongs to a process of user {owner}, neither you nor root: give another --socket, or run this command as that user"
     )]
     ForeignPeer {
         /// The socket.
@@ -63,7 +63,7 @@ pub struct Problem {
     pub status: u16,
     /// Its kind in words.
     pub title: String,
-    /// What is wrong, and what would be right.
+    /// The fault, and its remedy.
     pub detail: String,
     /// Stable name, an errno's where one applies.
     pub code: String,

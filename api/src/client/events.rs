@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::{ApiPath, Client, ClientError, Lines, Payload};
 
-/// Events asked for at once by a reader who does not follow.
+/// Events asked for at once by a reader that does not follow.
 const PAGE: u64 = 1000;
 
 /// Which events to read.
@@ -192,7 +192,7 @@ impl<'c> EventReader<'c> {
         Ok(stream.lines.next().await?)
     }
 
-    /// What to ask for, and how many events that is at most.
+    /// The next query, and its largest number of events.
     fn request(&self) -> (ApiPath, Option<u64>) {
         let EventQuery { from, limit, follow, last, since, probe, pid, comm } = &self.query;
         let limit = if *follow { *limit } else { Some(limit.unwrap_or(PAGE).min(PAGE)) };
@@ -205,7 +205,7 @@ impl<'c> EventReader<'c> {
         (path.query_if("follow", follow.then_some(true)), limit)
     }
 
-    /// Then there may be more behind it.
+    /// Then there may be more after it.
     fn page_was_full(&self) -> bool {
         !self.query.follow && self.stream.as_ref().is_some_and(|stream| stream.left == Some(0))
     }

@@ -35,7 +35,7 @@ use tokio::net::{TcpStream, UnixStream};
 /// Streams of events come as server-sent events too; this client reads lines.
 const ACCEPTED: &str = "application/json, application/x-ndjson, */*;q=0.5";
 
-/// What a request carries.
+/// Body of a request.
 #[derive(Clone, Debug)]
 pub enum Payload {
     /// Nothing.
@@ -176,8 +176,8 @@ impl Client {
     }
 }
 
-/// Whether a process of `owner` is trusted to be the service of `user`. In `/tmp`, any user can listen on
-/// the default path first.
+/// Whether a process of `owner` is trusted to be the service of `user`. In `/tmp`, any user can
+/// listen on the default path first.
 fn may_serve(owner: u32, user: u32) -> bool {
     const ROOT: u32 = 0;
     owner == user || owner == ROOT
@@ -188,7 +188,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // What goes wrong there is told to whoever waits for the answer or reads its body.
+    // Its errors reach the waiter for the answer, or the reader of its body.
     drop(tokio::spawn(connection));
     Ok(sender)
 }

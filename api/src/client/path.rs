@@ -7,7 +7,7 @@ use std::fmt::{Display, Write};
 pub struct ApiPath(String);
 
 impl ApiPath {
-    /// `/v1` and the segments behind it.
+    /// `/v1` and the segments after it.
     #[must_use]
     pub fn new(segments: &[&str]) -> Self {
         let mut path = String::from("/v1");

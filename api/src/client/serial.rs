@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::{ApiPath, Client, ClientError, Lines, Payload};
 
-/// Header with the offset behind the bytes of an answer.
+/// Header with the offset after the bytes of an answer.
 const NEXT_OFFSET: &str = "exoprobe-next-offset";
 /// The port on which the guest's init takes commands.
 const COMMAND_PORT: u8 = 1;
@@ -54,7 +54,7 @@ fn command_number() -> u32 {
 }
 
 impl Client {
-    /// What the guest wrote to a port so far, as far as it is kept, and the offset behind it.
+    /// Reads the output of a port that is kept, and the offset after it.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -64,7 +64,7 @@ impl Client {
         Ok((response.into_body().collect().await?.to_bytes(), next))
     }
 
-    /// What the guest writes to a port from an offset on, as it comes.
+    /// Streams the output of a port from an offset on.
     ///
     /// # Errors
     /// [`ClientError`].

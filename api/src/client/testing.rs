@@ -34,7 +34,7 @@ impl Fake {
         Client::new(Target::Unix(self.dir.path().join("socket")), None).unwrap()
     }
 
-    /// Ends the service: nobody answers any more.
+    /// Ends the service: requests get no answer any more.
     pub(crate) fn stop(&self) {
         self.server.abort();
         std::fs::remove_file(self.dir.path().join("socket")).unwrap();
@@ -47,7 +47,7 @@ impl Drop for Fake {
     }
 }
 
-/// A body that breaks off behind `text`.
+/// A body that breaks off after `text`.
 pub(crate) fn broken(text: String) -> Body {
     let parts = [Ok(text), Err(std::io::Error::other("broken off"))];
     // A pause, so that the text is sent before the connection is torn down.
@@ -60,7 +60,7 @@ pub(crate) fn broken(text: String) -> Body {
     ))
 }
 
-/// A body that never ends, and has nothing behind `text`.
+/// A body that never ends, and has nothing after `text`.
 pub(crate) fn endless(text: String) -> Body {
     let first = futures_util::stream::iter([Ok::<_, std::io::Error>(text)]);
     Body::from_stream(futures_util::StreamExt::chain(first, futures_util::stream::pending()))

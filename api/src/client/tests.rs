@@ -61,7 +61,7 @@ async fn a_follower_goes_on_behind_the_last_event() {
     let client = fake.client();
     let mut reader = EventReader::new(&client, follow(), PATIENCE);
     let (read, error) = read_all(&mut reader).await;
-    assert!(matches!(error, Some(ClientError::Ended)), "an end that nobody asked for: {error:?}");
+    assert!(matches!(error, Some(ClientError::Ended)), "an unexpected end: {error:?}");
     assert_eq!(read, [1, 2, 3, 0, 8]);
     assert_eq!(
         *queries.lock().unwrap(),

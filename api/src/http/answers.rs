@@ -1,4 +1,5 @@
-//! The errors that routes are documented with: each group is a set of statuses, all with problem documents.
+//! The errors that routes are documented with: each group is a set of statuses, all with problem
+//! documents.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,8 @@ macro_rules! answers {
 }
 
 answers! {
-    /// Of every route. The document adds what can be wrong with parameters and bodies: 400, 413, 415.
+    /// Of every route. The document adds what can be wrong with parameters and bodies: 400, 413,
+    /// 415.
     Problems {
         "401" "TCP only: the token is missing or wrong",
         "500" "The service or its host failed",

@@ -69,7 +69,7 @@ impl Peer {
     }
 }
 
-/// Lets in only who presents the token. Others are answered after `delay`.
+/// Admits only requests with the token. Others are answered after `delay`.
 pub(crate) fn with_token(router: Router, token: Token, delay: Duration) -> Router {
     router.layer(axum::middleware::from_fn_with_state((token, delay), require))
 }

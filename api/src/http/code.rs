@@ -1,4 +1,4 @@
-//! What routes of the kernel's code work on: the engine, and source lines where a file tells them.
+//! State of routes about the kernel's code: the engine, and source lines where a file has them.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(crate) struct CodeApi {
 }
 
 impl CodeApi {
-    /// Where the instruction at an address comes from, if that is told.
+    /// Source of the instruction at an address, where known.
     pub(super) fn source(&self, table: &SymbolTable, at: Gva) -> Result<Option<Source>, Problem> {
         let Some(lines) = &self.lines else { return Ok(None) };
         let location = lines.lookup(at, lines.slide(table)?)?;
@@ -33,7 +33,7 @@ impl CodeApi {
             || Problem::malformed("write a line as FILE:LINE, kernel/sys.c:950 for one");
         let (file, number) = line.parse().ok_or_else(malformed)?;
         let none = || {
-            let why = "no file tells source lines: start the service with --debug-info VMLINUX, that of the kernel's debug package";
+            let why = "no file has source lines: start the service with --debug-info VMLINUX, that of the kernel's debug package";
             Problem::new("ENXIO", why)
         };
         let lines = self.lines.as_ref().ok_or_else(none)?;
@@ -63,7 +63,8 @@ pub(super) fn address_of(engine: &Engine, Place(place): &Place) -> Result<Gva, P
     engine.address_of(place).map_err(place_problem)
 }
 
-/// The address of a place in memory, by a register of `vcpu` where it names one; 400 where it cannot be read.
+/// The address of a place in memory, by a register of `vcpu` where it names one; 400 where it
+/// cannot be read.
 pub(super) fn address_at(
     engine: &Engine,
     DataPlace(place): &DataPlace,

@@ -12,7 +12,7 @@ use futures_util::stream;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
-/// What a body may take to come.
+/// Longest time in which a body must arrive.
 pub(crate) const BODY_DEADLINE: Duration = Duration::from_secs(30);
 
 /// The body did not come in time.
@@ -57,3 +57,6 @@ pub(super) fn too_slow<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a TooSl
     }
     None
 }
+
+/// Largest body taken, in bytes.
+pub const BODY_MAX: usize = 1 << 20;

@@ -72,8 +72,8 @@ impl Batch {
     }
 }
 
-/// JSON with its whole numbers written as integers: `7.0` is one to JSON Schema, and not to serde. `None` where
-/// there is none.
+/// JSON with its whole numbers written as integers: `7.0` is one to JSON Schema, and not to serde.
+/// `None` where there is none.
 fn with_integers(body: &[u8]) -> Option<Vec<u8>> {
     let mut json: Value = serde_json::from_slice(body).ok()?;
     write_integers(&mut json).then(|| json.to_string().into_bytes())

@@ -17,10 +17,11 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use utoipa::IntoParams;
 
+use super::answers::Problems;
+use super::extract::blocking;
 use super::extract::{Query, accepts};
 use super::problem::Problem;
 use super::wire::{Event, EventLine, Lost, ServerSentEvent};
-use super::{Problems, blocking};
 use crate::service::Closing;
 
 const NDJSON: &str = "application/x-ndjson";
@@ -64,7 +65,8 @@ pub(crate) struct EventsQuery {
     last: Option<usize>,
     /// Only events from this time on: guest seconds since boot or, negative, seconds before now.
     since: Option<f64>,
-    /// Only events of this name, or `GROUP/EVENT`: `*` stands for any run of characters, `?` for any one.
+    /// Only events of this name, or `GROUP/EVENT`: `*` stands for any run of characters, `?` for
+    /// any one.
     #[param(example = "open*")]
     probe: Option<String>,
     /// Only events of the task of this number.
@@ -95,12 +97,13 @@ impl EventsQuery {
 
 /// Events: hits of probes, in order.
 ///
-/// NDJSON, an event a line (an empty line every 15 s without one shows that the service is there), or server-sent events where `Accept` asks for them (`id`: the sequence
-/// number, `event`: hit; resumable with `Last-Event-ID`). Where events were gone before this reader
-/// got to them, a line or an event `lost` says how many.
+/// NDJSON, an event a line (an empty line every 15 s without one shows that the service is there),
+/// or server-sent events where `Accept` asks for them (`id`: the sequence number, `event`: hit;
+/// resumable with `Last-Event-ID`). Where events were gone before this reader got to them, a line
+/// or an event `lost` says how many.
 #[utoipa::path(get, path = "/v1/events", tag = "events",
     params(EventsQuery, ("Last-Event-ID" = Option<u64>, Header,
-        description = "Resume server-sent events behind this sequence number")),
+        description = "Resume server-sent events after this sequence number")),
     responses((status = 200,
         description = "NDJSON: each line is an `EventLine`. Server-sent events: each has the fields of a \
             `ServerSentEvent`, and lines that begin with a colon are comments. The schemas are those of one line, and \
@@ -140,7 +143,7 @@ pub(crate) async fn events(
 
 /// Forget all events, those in the tracer's `trace` too.
 ///
-/// Sequence numbers go on. Readers are not told that they lost these.
+/// Sequence numbers go on. Readers do not see these as lost.
 #[utoipa::path(delete, path = "/v1/events", tag = "events", operation_id = "clear_events",
     responses((status = 204, description = "Forgotten"), Problems))]
 pub(crate) async fn clear(State(api): State<EventsApi>) -> Result<StatusCode, Problem> {
@@ -230,7 +233,7 @@ struct Follower {
     engine: Arc<Engine>,
     latest: watch::Receiver<u64>,
     closing: Closing,
-    /// Where to go on; `None` before the first page of a reader who did not say.
+    /// Where to go on; `None` before the first page of a reader without `from`.
     from: Option<u64>,
     /// Events it still wants; `None` is any number.
     left: Option<usize>,

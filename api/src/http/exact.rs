@@ -1,4 +1,4 @@
-//! What the derived OpenAPI document does not say by itself, and all routes have in common.
+//! Parts of the OpenAPI document that are not derived and that all routes share.
 
 use serde_json::{Map, Value, json};
 use utoipa::Modify;

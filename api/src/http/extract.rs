@@ -20,7 +20,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
     }
 }
 
-/// Parameters behind the `?`.
+/// Parameters after the `?`.
 pub(crate) struct Query<T>(pub(crate) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
@@ -81,4 +81,11 @@ pub(crate) fn accepts(headers: &HeaderMap, media_type: &str) -> bool {
         let name = range.split(';').next().unwrap_or_default();
         name.trim().eq_ignore_ascii_case(media_type)
     })
+}
+
+/// Does what may wait for a vCPU or a lock, off the threads that serve connections.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    Ok(tokio::task::spawn_blocking(work).await?)
 }

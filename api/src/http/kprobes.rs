@@ -1,4 +1,4 @@
-//! What the kernel has in its kprobes folder of debugfs: list, enabled, blacklist (kprobes.rst, "The
+//! Files of the kernel's kprobes folder of debugfs: list, enabled, blacklist (kprobes.rst, "The
 //! kprobes debugfs interface").
 
 use std::sync::Arc;
@@ -10,10 +10,11 @@ use axum::routing::get;
 use axum::{Json, Router};
 use exoprobe_probes::Engine;
 
+use super::answers::{NeedsGuest, NoRoom, Problems};
+use super::extract::blocking;
 use super::extract::{Body, accepts, media_type};
 use super::problem::Problem;
 use super::wire::{BlacklistEntry, Switch};
-use super::{NeedsGuest, NoRoom, Problems, blocking};
 
 const JSON: &str = "application/json";
 
@@ -37,8 +38,8 @@ pub(crate) async fn list(State(engine): Probes) -> Result<String, Problem> {
 
 /// Is the switch over all probes on?
 ///
-/// `1` or `0` and a line end, as the kernel's kprobes/enabled; `true` or `false` where `Accept` names
-/// application/json.
+/// `1` or `0` and a line end, as the kernel's kprobes/enabled; `true` or `false` where `Accept`
+/// names application/json.
 #[utoipa::path(get, path = "/v1/kprobes/enabled", tag = "kprobes", operation_id = "kprobes_enabled",
     responses((status = 200, content((String = "text/plain", example = "1\n"),
         (bool = "application/json"))), Problems))]
@@ -69,8 +70,8 @@ pub(crate) async fn switch(
 
 /// Is jump optimization on?
 ///
-/// `1` or `0` and a line end, as the kernel's debug.kprobes-optimization; `true` or `false` where `Accept` names
-/// application/json.
+/// `1` or `0` and a line end, as the kernel's debug.kprobes-optimization; `true` or `false` where
+/// `Accept` names application/json.
 #[utoipa::path(get, path = "/v1/kprobes/optimization", tag = "kprobes",
     operation_id = "kprobes_optimization",
     responses((status = 200, content((String = "text/plain", example = "1\n"),
@@ -84,8 +85,8 @@ pub(crate) async fn optimization(
 
 /// Turn jump optimization on or off.
 ///
-/// Off has all hits go through the VMM when this is answered; on has the optimizer put jmps in again, in the
-/// background. Text: `1`, `y`, `on` or `0`, `n`, `off`. Answered as it is read.
+/// Off has all hits go through the VMM when this is answered; on has the optimizer put jmps in
+/// again, in the background. Text: `1`, `y`, `on` or `0`, `n`, `off`. Answered as it is read.
 #[utoipa::path(put, path = "/v1/kprobes/optimization", tag = "kprobes",
     operation_id = "optimize_kprobes",
     request_body(content((Switch = "text/plain"), (bool = "application/json"))),
@@ -103,8 +104,8 @@ pub(crate) async fn optimize(
 
 /// Where no probe may be in the guest's kernel, in ascending order.
 ///
-/// Lines as in the kernel's kprobes/blacklist; where `Accept` names application/json with the reasons, and
-/// with the places where only return probes may not be.
+/// Lines as in the kernel's kprobes/blacklist; where `Accept` names application/json with the
+/// reasons, and with the places where only return probes may not be.
 #[utoipa::path(get, path = "/v1/kprobes/blacklist", tag = "kprobes",
     operation_id = "kprobes_blacklist",
     responses((status = 200, content((String = "text/plain",

@@ -7,11 +7,12 @@ use exoprobe_probes::AddressSpace;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::answers::{NeedsGuest, NotFound, Problems, Refused};
 use super::code::{CodeApi, address_at};
 use super::extract::Query;
+use super::extract::blocking;
 use super::problem::Problem;
 use super::wire::{CodeLine, DataPlace, Memory, Place};
-use super::{NeedsGuest, NotFound, Problems, Refused, blocking};
 
 /// Bytes that are given unless the client says.
 const DEFAULT_LEN: usize = 64;
@@ -35,13 +36,16 @@ pub(crate) struct MemoryQuery {
     /// How many bytes: 64 when absent.
     #[param(maximum = 65_536)]
     len: Option<usize>,
-    /// The vCPU of the register, and of which the loaded page tables map an address of user mode: 0 when absent.
+    /// The vCPU of the register, and of which the loaded page tables map an address of user mode: 0
+    /// when absent.
     vcpu: Option<u8>,
-    /// The task whose page tables map an address of user mode, running or not; `vcpu` is the register's alone then.
+    /// The task whose page tables map an address of user mode, running or not; `vcpu` is the
+    /// register's alone then.
     pid: Option<u32>,
 }
 
-/// Memory of the guest by virtual address, as it would be without probes: the kernel's, or of user mode.
+/// Memory of the guest by virtual address, as it would be without probes: the kernel's, or of user
+/// mode.
 #[utoipa::path(get, path = "/v1/memory", tag = "memory", operation_id = "memory",
     params(MemoryQuery), responses((status = 200, body = Memory), Problems, NeedsGuest, NotFound, Refused))]
 pub(crate) async fn memory(

@@ -13,11 +13,12 @@ use exoprobe_probes::{Engine, NewProbe, ProbeDefinition, ProbeError, Registratio
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::answers::{NeedsGuest, NoRoom, NotFound, Problems, Refused};
 use super::definitions::Batch;
+use super::extract::blocking;
 use super::extract::{Body, Json, Path, media_type};
 use super::problem::Problem;
 use super::wire::{ProbeChange, ProbeRequests, ProbeStatus, Registered, Unregistered};
-use super::{NeedsGuest, NoRoom, NotFound, Problems, Refused, blocking};
 
 type Probes = State<Arc<Engine>>;
 
@@ -117,8 +118,8 @@ pub(crate) async fn change(
     Ok(axum::Json(changed.await??.into()))
 }
 
-/// Remove a probe, or all that its event has: when this is answered the guest's instructions are back and no hit is
-/// under way.
+/// Remove a probe, or all that its event has: when this is answered the guest's instructions are
+/// back and no hit is under way.
 #[utoipa::path(delete, path = "/v1/probes/{group}/{event}",
     tag = "probes", operation_id = "delete_probe",
     params(Name),
@@ -133,8 +134,8 @@ pub(crate) async fn remove(
 
 /// Remove several probes at once.
 ///
-/// An array of names, each `EVENT` or `GROUP/EVENT`. All that there are are removed; where a name is no
-/// probe's, `addr` is null, and where an event has several, it is the first one's.
+/// An array of names, each `EVENT` or `GROUP/EVENT`. All that there are are removed; where a name
+/// is no probe's, `addr` is null, and where an event has several, it is the first one's.
 #[utoipa::path(post, path = "/v1/probes/unregister", tag = "probes",
     operation_id = "unregister_probes",
     request_body(content = Vec<String>, example = json!(["getpid", "mygroup/open"])),

@@ -14,7 +14,7 @@ use exoprobe_vmm::{ControlError, DumpError, NewFileError, RebootError, SnapshotE
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::deadline::too_slow;
+use super::deadline::{BODY_MAX, too_slow};
 
 /// Media type of every error.
 pub const PROBLEM_JSON: &str = "application/problem+json";
@@ -27,7 +27,7 @@ pub struct Problem(Box<ProblemDocument>);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub struct ProblemDocument {
-    /// Always `about:blank`: `code` tells problems apart.
+    /// Always `about:blank`: `code` identifies the problem.
     #[serde(rename = "type")]
     #[schema(value_type = String, example = "about:blank")]
     pub kind: &'static str,
@@ -37,7 +37,7 @@ pub struct ProblemDocument {
     /// The HTTP status.
     #[schema(example = 404)]
     pub status: u16,
-    /// What is wrong and, where it is known, what to do.
+    /// The fault and, where known, its remedy.
     pub detail: String,
     /// Name of the errno that the kernel gives for the same fault. Stable.
     #[schema(value_type = String, example = "ENOENT")]
@@ -306,7 +306,7 @@ impl From<tokio::task::JoinError> for Problem {
 impl From<BytesRejection> for Problem {
     fn from(rejection: BytesRejection) -> Self {
         if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-            let detail = format!("the body is larger than {} bytes", super::BODY_MAX);
+            let detail = format!("the body is larger than {} bytes", BODY_MAX);
             return Self::too_large(detail);
         }
         if let Some(slow) = too_slow(&rejection) {

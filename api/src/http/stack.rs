@@ -7,10 +7,11 @@ use axum::routing::get;
 use axum::{Json, Router};
 use exoprobe_probes::Engine;
 
+use super::answers::{NeedsGuest, NotFound, Problems, Refused};
 use super::extract::Path;
+use super::extract::blocking;
 use super::problem::Problem;
 use super::wire::Frame;
-use super::{NeedsGuest, NotFound, Problems, Refused, blocking};
 
 pub(crate) fn routes(engine: Arc<Engine>) -> Router {
     Router::new()
@@ -21,8 +22,9 @@ pub(crate) fn routes(engine: Arc<Engine>) -> Router {
 
 /// The back-trace of a vCPU, taken while all of them stand still.
 ///
-/// The kernel's part by its ORC tables or, where it has none, by frame pointers, with the true addresses where return
-/// probes have changed some; then the user's part, by frame pointers. 503 until the guest's kernel runs.
+/// The kernel's part by its ORC tables or, where it has none, by frame pointers, with the true
+/// addresses where return probes have changed some; then the user's part, by frame pointers. 503
+/// until the guest's kernel runs.
 #[utoipa::path(get, path = "/v1/vcpus/{vcpu}/stack", tag = "vm", operation_id = "vcpu_stack",
     params(("vcpu" = u64, Path, description = "vCPU, from 0")),
     responses((status = 200, body = Vec<Frame>), Problems, NeedsGuest, NotFound, Refused))]

@@ -11,15 +11,16 @@ use exoprobe_vmm::Gva;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::answers::{NeedsGuest, NotFound, Problems, Refused};
 use super::code::CodeApi;
 use super::extract::Query;
+use super::extract::blocking;
 use super::problem::Problem;
 use super::wire::{Address, AddressText, SourceLine, Symbol};
-use super::{NeedsGuest, NotFound, Problems, Refused, blocking};
 
 /// Header of how many there are, of which `limit` may leave some out.
 const TOTAL: HeaderName = HeaderName::from_static("exoprobe-total");
-/// What is given unless the client says.
+/// Default of `limit`.
 pub(super) const DEFAULT_LIMIT: usize = 100;
 /// Most of one answer: it is made in memory.
 pub(super) const MAX_LIMIT: usize = 10_000;
@@ -38,7 +39,8 @@ pub(crate) struct SymbolsQuery {
     name: Option<String>,
     /// The function that has this address, if its name is as `name` says.
     at: Option<AddressText>,
-    /// The functions that have code of this source line, if their names are as `name` says. Not together with `at`.
+    /// The functions that have code of this source line, if their names are as `name` says. Not
+    /// together with `at`.
     line: Option<SourceLine>,
     /// Most symbols to give: 100 when absent, 10,000 at most.
     limit: Option<usize>,
@@ -46,11 +48,12 @@ pub(crate) struct SymbolsQuery {
 
 /// Symbols of the guest's kernel, by name or by address.
 ///
-/// Where the kernel has them (KASLR). Without `--symbols`, and with a kernel file that tells none, they are the
-/// kernel's own, read from its memory: 503 until it runs. In order of their names, modules' behind the kernel's
-/// (`MODULE:NAME` are that module's only); a name may have several addresses. A plain name that nothing has is 404, with
-/// names like it (`near`). By address also where the source has it (`source`), from the DWARF of the symbols' file or of
-/// `--debug-info`. By source line a symbol for each copy of its code, inlined or not, in the order of their addresses:
+/// Where the kernel has them (KASLR). Without `--symbols`, and with a kernel file that has none,
+/// they are the kernel's own, read from its memory: 503 until it runs. In order of their names,
+/// modules' after the kernel's (`MODULE:NAME` are that module's only); a name may have several
+/// addresses. A plain name that nothing has is 404, with names like it (`near`). By address also
+/// where the source has it (`source`), from the DWARF of the symbols' file or of `--debug-info`. By
+/// source line a symbol for each copy of its code, inlined or not, in the order of their addresses:
 /// `offset` is where the copy begins. A line without code is 404, with the next that has some.
 #[utoipa::path(get, path = "/v1/symbols", tag = "symbols", operation_id = "symbols",
     params(SymbolsQuery),

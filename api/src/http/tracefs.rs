@@ -10,15 +10,16 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use exoprobe_probes::TraceReader;
-use exoprobe_tracer::{Kind, Tracer, TracerError};
+use exoprobe_tracer::{NodeKind, Tracer, TracerError};
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
+use super::answers::{NeedsGuest, NoRoom, NoSuchAccess, NotFound, Problems, Refused};
+use super::extract::blocking;
 use super::extract::{Path, PresentBody};
 use super::problem::Problem;
-use super::{NeedsGuest, NoRoom, NoSuchAccess, NotFound, Problems, Refused, blocking};
 use crate::service::Closing;
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -39,7 +40,7 @@ pub(crate) fn routes(api: TracefsApi) -> Router {
         .with_state(api)
 }
 
-/// What a folder has.
+/// Entries of a folder.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TracefsFolder)]
 pub(crate) struct Folder {
@@ -62,11 +63,11 @@ pub(crate) struct FolderEntry {
     mode: String,
 }
 
-impl From<exoprobe_tracer::Entry> for FolderEntry {
-    fn from(entry: exoprobe_tracer::Entry) -> Self {
+impl From<exoprobe_tracer::Item> for FolderEntry {
+    fn from(entry: exoprobe_tracer::Item) -> Self {
         let (kind, mode) = match entry.kind {
-            Kind::Directory => ("directory", 0o750),
-            Kind::File(mode) => ("file", mode),
+            NodeKind::Directory => ("directory", 0o750),
+            NodeKind::File(mode) => ("file", mode),
         };
         Self { name: entry.name, kind, mode: format!("{mode:04o}") }
     }
@@ -89,7 +90,8 @@ pub(crate) async fn root(State(api): State<TracefsApi>) -> Result<Response, Prob
 
 /// A file's text as it is now, or what a folder has.
 ///
-/// The file `trace_pipe` does not end: its lines come as their events happen, and each goes to one reader only.
+/// The file `trace_pipe` does not end: its lines come as their events happen, and each goes to one
+/// reader only.
 #[utoipa::path(get, path = "/v1/tracefs/{path}", tag = "tracefs", operation_id = "read_tracefs",
     params(("path" = String, Path, example = "events/kprobes/getpid/format")),
     responses((status = 200, content((String = "text/plain"), (Folder = "application/json"))), Problems, NeedsGuest, NotFound, NoSuchAccess))]
@@ -109,7 +111,8 @@ pub(crate) async fn read(
 
 /// Write a file from its begin, as a shell's `>` does.
 ///
-/// Of `kprobe_events`: all events are removed first, unless one is enabled. Of `trace` and `error_log`: they are emptied.
+/// Of `kprobe_events`: all events are removed first, unless one is enabled. Of `trace` and
+/// `error_log`: they are emptied.
 #[utoipa::path(put, path = "/v1/tracefs/{path}", tag = "tracefs", operation_id = "replace_tracefs",
     params(("path" = String, Path, example = "kprobe_events")),
     request_body(content = String, content_type = "text/plain", example = "p:getpid __x64_sys_getpid"),
@@ -124,7 +127,8 @@ pub(crate) async fn replace(
 
 /// Write to a file, as a shell's `>>` does.
 ///
-/// Lines of `kprobe_events` are commands; they run in order, and what comes before one that is wrong stays.
+/// Lines of `kprobe_events` are commands; they run in order, and what comes before one that is
+/// wrong stays.
 #[utoipa::path(post, path = "/v1/tracefs/{path}", tag = "tracefs", operation_id = "append_tracefs",
     params(("path" = String, Path, example = "events/kprobes/getpid/enable")),
     request_body(content = String, content_type = "text/plain", example = "1"),
@@ -170,7 +174,7 @@ async fn answer(api: TracefsApi, path: String) -> Result<Response, Problem> {
 /// The file `trace`, part by part: all of it could be many times the store's memory.
 fn trace(tracer: Arc<Tracer>, header: String, reader: TraceReader) -> Response {
     let parts = stream::unfold((tracer, reader), |(tracer, mut reader)| async move {
-        let part = reader.next_part(tracer.engine().events())?;
+        let part = tracer.next_lines(&mut reader)?;
         Some((Ok::<_, Infallible>(Bytes::from(part)), (tracer, reader)))
     });
     let all = stream::iter([Ok(Bytes::from(header))]).chain(parts);

@@ -11,11 +11,12 @@ use exoprobe_probes::{Engine, ProbeError};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::answers::{NeedsGuest, NotFound, Problems};
+use super::extract::blocking;
 use super::extract::{Path, Query};
 use super::problem::Problem;
 use super::symbols::{DEFAULT_LIMIT, MAX_LIMIT, with_total};
 use super::wire::{Type, TypeName};
-use super::{NeedsGuest, NotFound, Problems, blocking};
 
 pub(crate) fn routes(engine: Arc<Engine>) -> Router {
     Router::new()
@@ -47,8 +48,8 @@ pub(crate) struct TypePath {
 
 /// Types of the guest's kernel, in order of their names.
 ///
-/// From the BTF in its memory (`CONFIG_DEBUG_INFO_BTF`), or from the file that `--btf` gave; 409 with the code `ENODATA`
-/// where there is neither.
+/// From the BTF in its memory (`CONFIG_DEBUG_INFO_BTF`), or from the file that `--btf` gave; 409
+/// with the code `ENODATA` where there is neither.
 #[utoipa::path(get, path = "/v1/types", tag = "types", operation_id = "types",
     params(TypesQuery),
     responses((status = 200, body = Vec<TypeName>,

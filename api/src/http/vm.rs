@@ -18,17 +18,18 @@ use futures_util::stream;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::answers::{NeedsGuest, NoRoom, NotFound, Problems, Refused, WritesFile};
+use super::extract::blocking;
 use super::extract::{self, Json, Path, Query};
 use super::problem::Problem;
 use super::wire::{DumpRequest, DumpWritten, Snapshot, SnapshotRequest, VcpuRegisters, VmStatus};
-use super::{NeedsGuest, NoRoom, NotFound, Problems, Refused, WritesFile, blocking};
 use crate::service::{Closing, Growth};
 
 const OCTETS: &str = "application/octet-stream";
 /// Header of the offset to go on reading a serial port from.
 const NEXT_OFFSET: &str = "exoprobe-next-offset";
 
-/// What these routes work on.
+/// State that these routes share.
 #[derive(Clone)]
 pub(crate) struct VmApi {
     pub(crate) vm: Arc<Vm>,
@@ -102,8 +103,8 @@ pub(crate) async fn shutdown(State(api): State<VmApi>) -> Result<axum::Json<VmSt
 
 /// Write the whole machine to a file on the service's host.
 ///
-/// Refused while probes are registered: their breakpoints would be part of it. The end of the client's connection, or of the
-/// service, ends it; there is no file then.
+/// Refused while probes are registered: their breakpoints would be part of it. The end of the
+/// client's connection, or of the service, ends it; there is no file then.
 #[utoipa::path(post, path = "/v1/vm/snapshot", tag = "vm", operation_id = "vm_snapshot",
     request_body = SnapshotRequest,
     responses((status = 200, body = Snapshot), Problems, NeedsGuest, Refused, NoRoom))]
@@ -213,7 +214,7 @@ pub(crate) struct SerialQuery {
     follow: bool,
 }
 
-/// What the guest wrote to a serial port: 0 is its console, 1 its workload's port.
+/// Returns the output of a serial port: 0 is the console, 1 the workload's port.
 #[utoipa::path(get, path = "/v1/vm/serial/{port}", tag = "vm", operation_id = "serial_output",
     params(("port" = u64, Path, description = "0 or 1"), SerialQuery),
     responses((status = 200, body = Vec<u8>, content_type = OCTETS,

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 /// Messages of one kind that are written in a window; others of it are counted.
 pub(super) const BURST: u32 = 5;
-/// Length of a window. It begins with a message, and the first message after its end begins another.
+/// Length of a window. It begins with a message, and the first message after its end begins
+/// another.
 pub(super) const WINDOW: Duration = Duration::from_secs(30);
 
 /// Counts messages by kind. Kinds are texts of the program's own, so there are not many.
@@ -29,8 +30,8 @@ impl Limiter {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether to write a message of `kind`: `Some` with the number of those left out before it that
-    /// were not reported yet, or `None`, and it is counted as left out.
+    /// Whether to write a message of `kind`: `Some` with the number of those left out before it
+    /// that were not reported yet, or `None`, and it is counted as left out.
     pub(super) fn admit(&self, kind: &'static str, now: Instant) -> Option<u64> {
         let mut windows = self.windows();
         let window = windows.entry(kind).or_insert(Window { begun: now, written: 0, left_out: 0 });

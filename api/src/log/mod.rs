@@ -33,7 +33,8 @@ pub(crate) use say;
 
 /// Writes a line to standard error, unprintable characters as escapes; use [`say!`].
 pub(crate) fn line(text: Arguments<'_>) {
-    // One write, so that lines of several threads do not mix. There is no place to report a failure.
+    // One write, so that lines of several threads do not mix. There is no place to report a
+    // failure.
     let text = format!("{text}\n");
     let _ = io::stderr().lock().write_all(printable_lines(&text).as_bytes());
 }

@@ -1,8 +1,8 @@
 //! The task that waits for an answer, and what calls it away.
 //!
 //! The kernel asks a file system to give up a request by FUSE_INTERRUPT, which fuser refuses; from
-//! then on the kernel waits for the answer, even for a task that was killed. So whoever lets a task
-//! wait looks at its signals.
+//! then on the kernel waits for the answer, even for a task that was killed. So a server that lets
+//! a task wait looks at its signals.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const UNSEEN: Duration = Duration::from_secs(1);
 /// SIGKILL's bit in a mask of signals. A signal that ends a process makes it pending, too.
 const KILL: u64 = 1 << (libc::SIGKILL - 1);
 
-/// What ends a wait.
+/// End of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wakes {
     /// Any signal that the task does not block: for a wait without an end, as tracefs has it in
@@ -30,7 +30,7 @@ pub(super) enum Wakes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Caller(u32);
 
-/// What is to be seen of a task.
+/// Visible state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     /// It waits, with these signals pending that it does not block.

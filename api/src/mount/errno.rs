@@ -1,4 +1,4 @@
-//! Which errno a failed request is told with.
+//! Errno of a failed request.
 
 use std::io;
 
@@ -11,8 +11,8 @@ macro_rules! errnos {
     ($($name:ident)*) => { [$((stringify!($name), libc::$name)),*] };
 }
 
-/// What a service may answer. Not in it is what the kernel takes as word of the file system itself
-/// (ENOSYS, ENOTCONN) or of the wait (EINTR).
+/// Errors that a service may answer with. Left out are those that the kernel takes as the file
+/// system's own (ENOSYS, ENOTCONN) or of the wait (EINTR).
 const ERRNOS: [(&str, i32); 32] = errnos![
     E2BIG EACCES EADDRNOTAVAIL EAGAIN EBUSY EDOM EEXIST EFAULT EFBIG EILSEQ EINVAL EIO EISDIR ELOOP
     EMEDIUMTYPE EMSGSIZE ENAMETOOLONG ENODATA ENODEV ENOENT ENOMEM ENOSPC ENOTDIR ENOTEMPTY ENXIO

@@ -1,4 +1,4 @@
-//! What the kernel asks for, answered from the service.
+//! The kernel's requests, answered from the service.
 
 use std::ffi::OsStr;
 use std::io;
@@ -46,8 +46,8 @@ impl TraceFs {
         Self { tree: Arc::new(tree), runtime: runtime::Handle::current(), closing, ended }
     }
 
-    /// Does `work` for a task, and answers it. Only the task's end breaks that off: what ends in time
-    /// does not give EINTR.
+    /// Does `work` for a task, and answers it. Only the task's end breaks that off: what ends in
+    /// time does not give EINTR.
     fn answer<T: Send + 'static>(
         &self,
         request: &Request,
@@ -65,7 +65,7 @@ impl TraceFs {
 
 /// Waits for the end of the mount.
 async fn closed(mut closing: watch::Receiver<bool>) {
-    // An error means that nobody is left to say so.
+    // An error means that no receiver is left.
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
@@ -94,8 +94,8 @@ fn send_empty(done: Result<(), Errno>, reply: ReplyEmpty) {
 
 impl Filesystem for TraceFs {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Kernels without the first send setattr, and those without the second lock a folder while it
-        // is looked at.
+        // Kernels without the first send setattr, and those without the second lock a folder while
+        // it is looked at.
         let _ = config.add_capabilities(InitFlags::FUSE_ATOMIC_O_TRUNC);
         let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
         let max = u32::try_from(WRITE_MAX).expect("it is 64 KiB");

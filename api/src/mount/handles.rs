@@ -1,4 +1,4 @@
-//! What is open.
+//! Open files and folders.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use super::path::TracePath;
 use super::pipe::Pipe;
 use super::remote::Remote;
 
-/// What was opened, by the number that the kernel gives back.
+/// Open files and folders, by the number that the kernel passes back.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
     open: Mutex<(u64, HashMap<u64, Arc<Handle>>)>,
@@ -63,8 +63,8 @@ impl OpenFile {
         Self { path, text: tokio::sync::Mutex::default(), lines: tokio::sync::Mutex::default() }
     }
 
-    /// `size` bytes from `offset` on, or what there is. A read at 0 asks the service; those behind are
-    /// answered from the same text, so that a reader sees no halves of two.
+    /// `size` bytes from `offset` on, or what there is. A read at 0 asks the service; those after
+    /// are answered from the same text, so that a reader sees no halves of two.
     pub(super) async fn read(
         &self,
         remote: &Remote,
@@ -128,7 +128,7 @@ impl OpenFile {
 #[derive(Debug)]
 pub(super) struct OpenFolder {
     pub(super) path: TracePath,
-    /// What was in it when it was read from its beginning.
+    /// Its entries when it was read from its beginning.
     pub(super) entries: tokio::sync::Mutex<Vec<FolderEntry>>,
 }
 

@@ -7,7 +7,7 @@ use fuser::INodeNo;
 
 use super::path::TracePath;
 
-/// What the kernel knows by number. A number comes from its path, so that it is the same each time,
+/// Paths by inode number. A number comes from its path, so that it is the same each time,
 /// and is kept until the kernel forgets it.
 pub(super) struct Inodes {
     nodes: HashMap<u64, Node>,
@@ -17,7 +17,7 @@ pub(super) struct Inodes {
 
 struct Node {
     path: TracePath,
-    /// How often the kernel was told of it and has not forgotten it.
+    /// The kernel's references to it.
     lookups: u64,
 }
 
@@ -42,7 +42,7 @@ impl Inodes {
         self.nodes.get(&number.0).map(|node| node.path.clone())
     }
 
-    /// The number of a path, which the kernel is not told to remember.
+    /// The number of a path, without a reference of the kernel's.
     pub(super) fn number(&self, path: &TracePath) -> INodeNo {
         if *path == TracePath::root() {
             return INodeNo::ROOT;
@@ -58,7 +58,7 @@ impl Inodes {
         INodeNo(number)
     }
 
-    /// The number of a path that the kernel is told of, and will forget.
+    /// The number of a path, with a reference that the kernel will drop.
     pub(super) fn look_up(&mut self, path: &TracePath) -> INodeNo {
         let number = self.number(path);
         if number != INodeNo::ROOT {
@@ -69,7 +69,7 @@ impl Inodes {
         number
     }
 
-    /// The kernel forgets `lookups` of what it was told.
+    /// Drops `lookups` of the kernel's references.
     pub(super) fn forget(&mut self, number: INodeNo, lookups: u64) {
         let Some(node) = self.nodes.get_mut(&number.0) else { return };
         node.lookups = node.lookups.saturating_sub(lookups);
@@ -92,7 +92,7 @@ mod tests {
     fn a_number_is_the_same_each_time_and_goes_when_it_is_forgotten() {
         let mut inodes = Inodes::new();
         let number = inodes.number(&path("trace"));
-        assert_eq!(inodes.path(number), None, "not told yet");
+        assert_eq!(inodes.path(number), None, "no reference yet");
         assert_eq!(inodes.look_up(&path("trace")), number);
         assert_eq!(inodes.look_up(&path("trace")), number);
         assert_ne!(inodes.look_up(&path("events")), number);

@@ -16,13 +16,13 @@ pub(super) struct LineTooLong;
 #[derive(Debug, Default)]
 pub(super) struct LineKeeper {
     kept: Vec<u8>,
-    /// Whose descriptors it was written by, if that is told.
+    /// Owner of the descriptors that wrote it, where known.
     writer: Option<LockOwner>,
     /// The write that was to finish the line failed.
     failed: bool,
 }
 
-/// What a write comes to.
+/// Outcome of a write.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Portion {
     /// To be sent now; may be empty.
@@ -32,8 +32,8 @@ pub(super) struct Portion {
 }
 
 impl LineKeeper {
-    /// Puts what was kept in front of `data`. Of a write of [`WRITE_MAX`] bytes, which the kernel may
-    /// have cut, the unfinished last line is kept back.
+    /// Puts what was kept in front of `data`. Of a write of [`WRITE_MAX`] bytes, which the kernel
+    /// may have cut, the unfinished last line is kept back.
     pub(super) fn portion(
         &mut self,
         data: &[u8],
@@ -58,15 +58,15 @@ impl LineKeeper {
         (self.kept, self.failed) = (portion.keep, false);
     }
 
-    /// The portion was refused. Its writer was told that the write ended where the line was cut, and
+    /// The portion was refused. Its write ended where the line was cut, and
     /// may try again from there, so the line's beginning stays; but it is not sent alone.
     pub(super) fn refused(&mut self) {
         self.failed = true;
     }
 
-    /// What is left when `closer` closes the file, or all have (`None`), and no write will finish. Nothing
-    /// when it was another that wrote: a process that was forked in the middle of a write closes the
-    /// file, too.
+    /// Takes the rest when `closer` closes the file, or all have (`None`), and no write will finish
+    /// it. Nothing when it was another that wrote: a process that was forked in the middle of a
+    /// write closes the file, too.
     pub(super) fn rest(&mut self, closer: Option<LockOwner>) -> Vec<u8> {
         if closer.is_some() && self.writer.is_some() && closer != self.writer {
             return Vec::new();

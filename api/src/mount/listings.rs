@@ -1,12 +1,12 @@
-//! What folders were like a moment ago: the kernel asks for each part of a path each time, and what a file is, its
-//! folder tells.
+//! Recent listings of folders: the kernel asks for each part of a path each time, and what a file
+//! is, its folder tells.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::entry::FolderItem;
 use super::path::TracePath;
-use super::remote::Entry;
 
 /// How long what has gone by another hand than this mount's may still be seen.
 const KEEP: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ struct Known {
 struct Listing {
     /// When it was asked for.
     asked: Instant,
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, FolderItem>,
 }
 
 /// A question to the service for what is in a folder.
@@ -53,8 +53,8 @@ impl Listings {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was in a folder a moment ago; `None` also where it has to be asked.
-    pub(super) fn get(&self, folder: &TracePath, name: &str) -> Option<Entry> {
+    /// Finds a recent entry of a folder; `None` also where the service must be asked.
+    pub(super) fn get(&self, folder: &TracePath, name: &str) -> Option<FolderItem> {
         let known = self.known();
         let listing = known.folders.get(folder)?;
         (listing.asked.elapsed() < self.keep).then(|| listing.entries.get(name).cloned())?
@@ -66,12 +66,12 @@ impl Listings {
     }
 
     /// It has answered. An answer that a change may have overtaken is not kept.
-    pub(super) fn put(&self, folder: &TracePath, asked: &Asked, entries: &[Entry]) {
+    pub(super) fn put(&self, folder: &TracePath, asked: &Asked, entries: &[FolderItem]) {
         let mut known = self.known();
         if known.changes != asked.changes {
             return;
         }
-        // What nobody looks at any more does not stay.
+        // Listings that are not used any more are dropped.
         if known.swept.elapsed() >= self.keep {
             known.folders.retain(|_, listing| listing.asked.elapsed() < self.keep);
             known.swept = Instant::now();
@@ -85,8 +85,8 @@ impl Listings {
         self.known().folders.remove(folder);
     }
 
-    /// Something is being changed by way of this mount, until what this gives is dropped: nothing that was known before
-    /// then is known any more.
+    /// Something is being changed by way of this mount, until what this gives is dropped: nothing
+    /// that was known before then is known any more.
     pub(super) fn change(&self) -> Change<'_> {
         Change(self)
     }
@@ -111,8 +111,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(3600);
 
-    fn entries() -> [Entry; 1] {
-        [Entry { name: "a".to_owned(), kind: FileType::Directory, mode: 0o750 }]
+    fn entries() -> [FolderItem; 1] {
+        [FolderItem { name: "a".to_owned(), kind: FileType::Directory, mode: 0o750 }]
     }
 
     #[test]

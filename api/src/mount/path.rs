@@ -17,7 +17,7 @@ impl TracePath {
         Self::default()
     }
 
-    /// What has that name in this folder. `None` for a name that no file can have: an empty or too
+    /// Path of that name in this folder. `None` for a name that no file can have: an empty or too
     /// long one, `.`, `..`, or one with `/` or NUL in it.
     pub(super) fn child(&self, name: &str) -> Option<Self> {
         let odd = name.is_empty() || name.len() > NAME_MAX || name == "." || name == "..";

@@ -20,7 +20,7 @@ pub(super) const NAME: &str = "trace_pipe";
 /// One opening of `trace_pipe`.
 ///
 /// Its stream begins with the first read and ends with its handle. Nothing is asked for ahead: what
-/// nobody reads waits in the sockets between here and the service, and then in the service. The
+/// has no reader waits in the sockets between here and the service, and then in the service. The
 /// service gives each line to one reader only. So what has come for this one, and is not read
 /// before it is closed, is lost, as is what a read had received whose task was killed meanwhile.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(super) struct Pipe {
 #[derive(Debug, Default)]
 struct Stream {
     body: Option<Incoming>,
-    /// What the last read had no room for.
+    /// Bytes that the last read had no room for.
     rest: Bytes,
 }
 
@@ -41,7 +41,7 @@ impl Pipe {
         Self { file, stream: Mutex::default() }
     }
 
-    /// What comes next, `size` bytes at most; nothing when the service ends the stream. A read behind
+    /// Reads the next bytes, `size` at most; none when the service ends the stream. A read past
     /// that begins another. Bears to be dropped while it waits.
     ///
     /// # Errors
@@ -179,7 +179,7 @@ mod tests {
             lines.send("x\n".to_owned()).unwrap();
             at_once
         });
-        assert_eq!(at_once, Err(Errno::EAGAIN), "somebody else waits");
+        assert_eq!(at_once, Err(Errno::EAGAIN), "another reader waits");
         assert_eq!(waited.unwrap(), "x\n");
     }
 

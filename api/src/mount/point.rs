@@ -9,13 +9,13 @@ use std::process::Command;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 
-use super::MountError;
+use super::error::MountError;
 
-/// What our mounts show as their source.
+/// Source of our mounts.
 pub(super) const SOURCE: &str = "exoprobe";
-/// Where the kernel tells of all mounts.
+/// The kernel's list of mounts.
 const MOUNTS: &str = "/proc/self/mountinfo";
-/// So many names of what is in a folder are told.
+/// Most names of a folder's entries in a message.
 const SHOWN: usize = 3;
 
 /// A mount, as proc_pid_mountinfo(5) describes it.
@@ -27,7 +27,7 @@ pub(super) struct Mount {
     source: String,
 }
 
-/// What stands on a mount point.
+/// State of a mount point.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
@@ -35,12 +35,12 @@ enum Found {
     Left,
     /// A mount of ours, in use.
     Alive,
-    /// A mount of somebody else's, whose process is gone.
+    /// A mount of another program, whose process is gone.
     Foreign(Mount),
 }
 
 impl Mount {
-    /// What is mounted at `point`, the last if there are several.
+    /// The mount at `point`, the last if there are several.
     pub(super) fn at(point: &Path) -> Result<Option<Self>, MountError> {
         let mounts = std::fs::read(MOUNTS).map_err(MountError::Mounts)?;
         Ok(Self::find(&mounts, point))
@@ -170,7 +170,7 @@ fn check_folder(point: &Path) -> Result<(), MountError> {
     Err(MountError::NotEmpty { point: point.to_owned(), names: shown.join(", ") })
 }
 
-/// Takes a mount of ours away; a dead one also while somebody holds on to it.
+/// Takes a mount of ours away; a dead one also while it is in use.
 ///
 /// # Errors
 /// [`MountError::NotMounted`] where there is none of ours.
@@ -182,10 +182,10 @@ pub(super) fn take_away(point: &Path) -> Result<(), MountError> {
     }
 }
 
-/// Takes what is mounted away: `lazily` at once, whoever uses it.
+/// Takes what is mounted away: `lazily` at once, also while it is in use.
 ///
 /// # Errors
-/// [`MountError::Busy`] while somebody uses it.
+/// [`MountError::Busy`] while it is in use.
 pub(super) fn unmount(point: &Path, lazily: bool) -> Result<(), MountError> {
     let detach = if lazily { MntFlags::MNT_DETACH } else { MntFlags::empty() };
     let source = match umount2(point, detach | MntFlags::UMOUNT_NOFOLLOW) {

@@ -8,12 +8,13 @@ use hyper::Method;
 use hyper::body::{Bytes, Incoming};
 use serde::Deserialize;
 
+use super::entry::FolderItem;
 use super::errno::errno_of;
 use super::listings::Listings;
 use super::path::TracePath;
 use crate::client::{Client, ClientError, Payload};
 
-/// What a request may take, but for what comes from a file that has no end.
+/// Longest time of a request, except to files without an end.
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
 
 /// The files of one service.
@@ -22,15 +23,6 @@ pub(super) struct Remote {
     client: Client,
     limit: Duration,
     listings: Arc<Listings>,
-}
-
-/// What a folder says of one thing in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) name: String,
-    pub(super) kind: FileType,
-    /// Permissions.
-    pub(super) mode: u16,
 }
 
 #[derive(Deserialize)]
@@ -47,7 +39,7 @@ struct RawEntry {
 
 impl RawEntry {
     /// `None` of what no folder of this host could show.
-    fn read(self, folder: &TracePath) -> Option<Entry> {
+    fn read(self, folder: &TracePath) -> Option<FolderItem> {
         folder.child(&self.name)?;
         let kind = match self.kind.as_str() {
             "file" => FileType::RegularFile,
@@ -55,7 +47,7 @@ impl RawEntry {
             _ => return None,
         };
         let mode = u16::from_str_radix(&self.mode, 8).ok()? & 0o7777;
-        Some(Entry { name: self.name, kind, mode })
+        Some(FolderItem { name: self.name, kind, mode })
     }
 }
 
@@ -75,8 +67,8 @@ impl Remote {
         Self { listings: Arc::new(Listings::kept_for(keep)), ..Self::new(client) }
     }
 
-    /// What is in a folder.
-    pub(super) async fn list(&self, folder: &TracePath) -> Result<Vec<Entry>, Errno> {
+    /// Lists a folder.
+    pub(super) async fn list(&self, folder: &TracePath) -> Result<Vec<FolderItem>, Errno> {
         let asked = self.listings.ask();
         let listed = self.within(list(&self.client, folder)).await;
         match &listed {
@@ -86,11 +78,11 @@ impl Remote {
         listed
     }
 
-    /// What has that name in a folder, now or a moment ago.
+    /// Finds an entry of a folder by name, now or in a recent listing.
     ///
     /// # Errors
     /// ENOENT where nothing has.
-    pub(super) async fn find(&self, folder: &TracePath, name: &str) -> Result<Entry, Errno> {
+    pub(super) async fn find(&self, folder: &TracePath, name: &str) -> Result<FolderItem, Errno> {
         if let Some(known) = self.listings.get(folder, name) {
             return Ok(known);
         }
@@ -138,8 +130,11 @@ impl Remote {
     }
 }
 
-/// What is in a folder of the service; what no folder of this host could show is left out.
-pub(super) async fn list(client: &Client, folder: &TracePath) -> Result<Vec<Entry>, ClientError> {
+/// Lists a folder of the service without entries that no folder of this host could show.
+pub(super) async fn list(
+    client: &Client,
+    folder: &TracePath,
+) -> Result<Vec<FolderItem>, ClientError> {
     let answer = client.get(&folder.api()).await?;
     let listing: Listing = serde_json::from_slice(&answer)?;
     Ok(listing.entries.into_iter().filter_map(|entry| entry.read(folder)).collect())
@@ -162,7 +157,7 @@ mod tests {
             {"name":"y","kind":"file","mode":"rw"}]}"#;
         let fake = Fake::text("/v1/tracefs", listing);
         let entries = Remote::new(fake.client()).list(&TracePath::root()).await.unwrap();
-        let entry = |name: &str, kind, mode| Entry { name: name.to_owned(), kind, mode };
+        let entry = |name: &str, kind, mode| FolderItem { name: name.to_owned(), kind, mode };
         let expected = [
             entry("trace", FileType::RegularFile, 0o640),
             entry("events", FileType::Directory, 0o750),

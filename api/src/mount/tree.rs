@@ -13,7 +13,7 @@ use super::path::TracePath;
 use super::pipe::{self, Pipe};
 use super::remote::Remote;
 
-/// Permissions of the root, which no folder tells.
+/// Permissions of the root, which no folder lists.
 const ROOT_MODE: u16 = 0o750;
 
 /// The service's files, and what the kernel knows and has open of them.
@@ -46,7 +46,7 @@ impl Tree {
         self.inodes().forget(number, lookups);
     }
 
-    /// Finds what has a name in a folder; the kernel is to be told of it.
+    /// Finds an entry of a folder by name, with a reference of the kernel's.
     pub(super) async fn look_up(
         &self,
         folder: INodeNo,
@@ -63,7 +63,7 @@ impl Tree {
         Ok(FileAttr { ino: number, ..self.find(&path).await? })
     }
 
-    /// What a file or folder is, by the folder that it is in.
+    /// Finds a file or folder by its parent.
     async fn find(&self, path: &TracePath) -> Result<FileAttr, Errno> {
         let Some((folder, name)) = path.parent() else { return Ok(self.root()) };
         let entry = self.remote.find(&folder, name).await?;
@@ -105,7 +105,8 @@ impl Tree {
         let mut how = FopenFlags::FOPEN_DIRECT_IO;
         let pipe = path.parent().is_some_and(|(_, name)| name == pipe::NAME);
         let handle = if pipe {
-            // Without a position, so that two readers of one opening wait here and not for its lock.
+            // Without a position, so that two readers of one opening wait here and not for its
+            // lock.
             how |= FopenFlags::FOPEN_NONSEEKABLE | FopenFlags::FOPEN_STREAM;
             Handle::Pipe(Pipe::new(path))
         } else {
@@ -200,7 +201,7 @@ impl Tree {
 /// A handle, and how the kernel is to treat it.
 pub(super) type Opened = (FileHandle, FopenFlags);
 
-/// What setattr asks for.
+/// A request of setattr.
 #[derive(Clone, Copy)]
 pub(super) enum Change {
     Nothing,

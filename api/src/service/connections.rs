@@ -14,14 +14,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
-use super::Closing;
+use super::closing::Closing;
 use crate::http::Peer;
 
 /// Largest head of a request (its first line and its headers), in bytes; 431 beyond.
 pub(crate) const HEADER_MAX: usize = 16 << 10;
 /// Largest buffer of a connection, for each direction, in bytes.
 const BUFFER_MAX: usize = 64 << 10;
-/// What a head may take to come, from the connection's begin or from the end of the last answer.
+/// Longest time in which a head must arrive, from the connection's begin or from the end of the
+/// last answer.
 const HEADER_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Limits of a listener's connections.
@@ -29,7 +30,8 @@ const HEADER_DEADLINE: Duration = Duration::from_secs(30);
 pub(super) struct ConnectionLimits {
     /// Most at a time. More wait, unaccepted, in the socket's queue.
     pub(super) connections: usize,
-    /// What a request's head may take to come. So it is also how long a connection may be idle.
+    /// Longest time in which a request's head must arrive, and so the longest idle time of a
+    /// connection.
     pub(super) header: Duration,
 }
 
@@ -39,8 +41,8 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// Serves `router` to the clients of `listener` until the service closes, then waits for the requests
-/// that are open.
+/// Serves `router` to the clients of `listener` until the service closes, then waits for the
+/// requests that are open.
 pub(super) async fn serve_on<L>(
     mut listener: L,
     router: Router,

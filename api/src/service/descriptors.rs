@@ -42,8 +42,8 @@ fn descriptors() -> nix::Result<u64> {
     Ok(wanted)
 }
 
-/// The unix socket has twice the share of TCP: clients of TCP, who may have no token, never take the
-/// descriptors of its clients.
+/// The unix socket has twice the share of TCP: clients of TCP, with a token or without, never take
+/// the descriptors of its clients.
 fn divide(limit: u64) -> Connections {
     let limit = limit.min(WANTED);
     let share = limit.saturating_sub(RESERVED).max(limit / 2) / 3;

@@ -1,4 +1,4 @@
-//! What files tell of the guest's kernel: its symbols, and its source lines.
+//! Files about the guest's kernel: its symbols, and its source lines.
 
 use std::io;
 use std::path::Path;
@@ -11,21 +11,22 @@ use exoprobe_introspect::symbols::ElfError;
 use exoprobe_introspect::{SourceLines, SymbolTable};
 use exoprobe_probes::FoundTypes;
 
-use super::StartError;
+use super::error::StartError;
 
-/// What was found.
+/// Symbols and source lines that were found.
 #[derive(Debug)]
 pub(super) struct KernelFiles {
-    /// As linked; none where the guest's memory is to tell them.
+    /// As linked; none where the guest's memory has them.
     pub(super) symbols: Option<SymbolTable>,
     pub(super) lines: Option<SourceLines>,
 }
 
 impl KernelFiles {
-    /// Loads what was asked for; else what the kernel's own file tells.
+    /// Loads the given files; by default the kernel's own file.
     ///
     /// # Errors
-    /// Of files that were asked for. What is wrong with others is logged, unless they are only without symbols or lines.
+    /// Of files that were asked for. What is wrong with others is logged, unless they are only
+    /// without symbols or lines.
     pub(super) fn load(
         symbols: Option<&Path>,
         debug_info: Option<&Path>,
@@ -34,7 +35,8 @@ impl KernelFiles {
         let path = symbols.unwrap_or(kernel);
         let symbols = match symbols {
             Some(path) => Some(SymbolTable::load(path)?),
-            // A vmlinux tells before it runs; of any other kernel the engine reads them once it does.
+            // A vmlinux has them before it runs; of any other kernel the engine reads them once it
+            // does.
             None => own_symbols(kernel),
         };
         let lines = match (debug_info, &symbols) {
@@ -141,7 +143,7 @@ mod tests {
         logged(|| KernelFiles::load(symbols, debug_info, kernel))
     }
 
-    /// What `run` returns, and what it logs.
+    /// Result of `run`, and its log.
     fn logged<T>(run: impl FnOnce() -> T) -> (T, String) {
         let log = Log::default();
         let writer = log.clone();

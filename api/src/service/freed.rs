@@ -1,5 +1,5 @@
-//! Memory that was freed goes back to the host: the C library keeps it for later, which after a burst of probes or
-//! events may be most of what the service has (malloc_trim(3)).
+//! Memory that was freed goes back to the host: the C library keeps it for later, which after a
+//! burst of probes or events may be most of what the service has (malloc_trim(3)).
 
 /// Free memory that is not looked after, in bytes: the next request takes it again.
 const MUCH: usize = 8 << 20;
@@ -7,13 +7,14 @@ const MUCH: usize = 8 << 20;
 /// Gives freed memory back, when there is much more of it than the last time.
 #[derive(Default)]
 pub(super) struct Freed {
-    /// Free bytes after the last time that memory was given back, or fewer. The C library counts them whether the host
-    /// has their pages or not.
+    /// Free bytes after the last time that memory was given back, or fewer. The C library counts
+    /// them whether the host has their pages or not.
     left: usize,
 }
 
 impl Freed {
-    /// Looks how much there is, and gives it back if that is much. Other threads wait for their memory meanwhile.
+    /// Looks how much there is, and gives it back if that is much. Other threads wait for their
+    /// memory meanwhile.
     pub(super) fn give_back(&mut self) {
         if !self.is_much(free_bytes()) {
             return;

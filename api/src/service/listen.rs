@@ -34,7 +34,7 @@ pub enum ListenError {
     Tcp {
         /// The address.
         address: SocketAddr,
-        /// What the host said.
+        /// The host's error.
         source: io::Error,
     },
     /// The thread that binds the unix socket failed.
@@ -58,7 +58,7 @@ impl Listeners {
         socket: &Path,
         tcp: Option<(SocketAddr, Token)>,
     ) -> Result<Self, ListenError> {
-        // The socket last: whoever waits for its file finds the TCP port open too.
+        // The socket last: once its file exists, the TCP port is open too.
         let tcp = match tcp {
             None => None,
             Some((address, token)) => {

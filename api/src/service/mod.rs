@@ -1,7 +1,9 @@
 //! One guest, its probe engine, and the threads that carry its output to clients.
 
+mod closing;
 mod connections;
 mod descriptors;
+mod error;
 mod files;
 mod freed;
 mod listen;
@@ -14,13 +16,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
-use exoprobe_introspect::btf::FileError;
-use exoprobe_introspect::{Btf, LinesError, LoadError, SourceLines};
-use exoprobe_probes::{BatchError, Engine, Given, Guest, Limits, NewProbe, ProbeDefinition};
+use exoprobe_introspect::{Btf, SourceLines};
+use exoprobe_probes::{Engine, Given, Guest, Limits, NewProbe, ProbeDefinition};
 use exoprobe_tracer::Tracer;
-use exoprobe_vmm::{BootFiles, ControlError, CreateError, Host, HostError, Vm, VmConfig};
+use exoprobe_vmm::{BootFiles, CreateError, Host, Vm, VmConfig};
 use tokio::sync::watch;
 
+pub(crate) use closing::{Closing, Growth};
+pub use error::StartError;
 use files::KernelFiles;
 pub use listen::{ListenError, Listeners, serve};
 pub use socket::{SocketError, SocketFile, bind};
@@ -28,12 +31,9 @@ pub use socket::{SocketError, SocketFile, bind};
 use crate::http::{self, VmApi};
 use workers::Worker;
 
-/// How far a serial port's output has grown, as it does.
-pub(crate) type Growth = watch::Receiver<u64>;
-
 /// Where a guest comes from.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum GuestSource {
     /// A kernel to boot.
     Boot(VmConfig),
     /// A snapshot to go on from.
@@ -45,11 +45,11 @@ pub enum Source {
     },
 }
 
-/// What a service is made of.
+/// Configuration of a service.
 #[derive(Clone, Debug)]
 pub struct ServiceConfig {
     /// The guest.
-    pub source: Source,
+    pub source: GuestSource,
     /// Symbols of its kernel; the kernel file itself when absent.
     pub symbols: Option<PathBuf>,
     /// Its kernel's types, as BTF. When absent, the kernel's own, or those of a file near the
@@ -63,40 +63,6 @@ pub struct ServiceConfig {
     pub probes: Vec<ProbeDefinition>,
     /// Bounds on memory.
     pub limits: Limits,
-}
-
-/// Why a service could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The host cannot run guests.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// The guest could not be made.
-    #[error(transparent)]
-    Create(#[from] CreateError),
-    /// The given symbols are of no use.
-    #[error(transparent)]
-    Symbols(#[from] LoadError),
-    /// The given types are of no use.
-    #[error("cannot take types from {path}: {source}")]
-    Types {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: FileError,
-    },
-    /// The given source lines are of no use.
-    #[error(transparent)]
-    DebugInfo(#[from] LinesError),
-    /// A probe that was asked for is refused.
-    #[error(transparent)]
-    Probe(#[from] BatchError),
-    /// The guest did not start.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// A thread could not be started.
-    #[error("cannot start a thread: {0}")]
-    Thread(#[from] std::io::Error),
 }
 
 /// A running guest with its engine. Dropping it ends its threads.
@@ -116,12 +82,12 @@ impl Service {
     /// Makes the guest and starts it. Waits for the host, so not to be called on an async thread.
     ///
     /// # Errors
-    /// [`StartError`]: nothing is left behind.
+    /// [`StartError`]: nothing remains.
     pub fn start(config: &ServiceConfig) -> Result<Self, StartError> {
         let host = Host::open(&config.kvm)?;
         let vm = match &config.source {
-            Source::Boot(boot) => Vm::create(&host, boot)?,
-            Source::Restore { path, boot_files } => {
+            GuestSource::Boot(boot) => Vm::create(&host, boot)?,
+            GuestSource::Restore { path, boot_files } => {
                 let mut vm = Vm::restore(&host, path)?;
                 if let Some(files) = boot_files {
                     vm.set_boot_files(files.clone()).map_err(CreateError::from)?;
@@ -212,36 +178,5 @@ impl Service {
 
     pub(crate) fn growth(&self, port: usize) -> Growth {
         self.growth[port].clone()
-    }
-}
-
-/// Tells when the service ends.
-#[derive(Clone)]
-pub(crate) struct Closing(watch::Receiver<bool>);
-
-impl Closing {
-    #[cfg(test)]
-    pub(crate) fn new(receiver: watch::Receiver<bool>) -> Self {
-        Self(receiver)
-    }
-
-    /// Has the end come?
-    pub(crate) fn is_closed(&self) -> bool {
-        *self.0.borrow()
-    }
-
-    /// Waits for the end.
-    pub(crate) async fn closed(&mut self) {
-        // An error means that the service itself is gone.
-        let _ = self.0.wait_for(|closing| *closing).await;
-    }
-
-    /// Waits for a change of `watched`; `None` when there will be none, or the service ends.
-    pub(crate) async fn or_changed<T>(&mut self, watched: &mut watch::Receiver<T>) -> Option<()> {
-        tokio::select! {
-            biased;
-            () = self.closed() => None,
-            changed = watched.changed() => changed.ok(),
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! What `exoprobe run` tells its user on the terminal.
+//! Messages of `exoprobe run` on the terminal.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -31,9 +31,9 @@ enum Phase {
     UserSpace,
 }
 
-/// Shows how booting goes until the kernel has started the guest's first program, the guest stops or the
-/// service closes; then waits for the guest's workload to speak (on serial port 1). With `beside_console`
-/// it says something only while the console does not.
+/// Shows how booting goes until the kernel has started the guest's first program, the guest stops
+/// or the service closes; then waits for the guest's workload to speak (on serial port 1). With
+/// `beside_console` it says something only while the console does not.
 pub(crate) async fn booting(service: &Service, beside_console: bool) {
     let started = Instant::now();
     let vm = service.vm();
@@ -110,7 +110,7 @@ fn last_line(console: &OutputLog) -> String {
 pub(crate) async fn console(service: &Service) {
     let console = Arc::clone(service.vm().serial(0).expect("a machine has port 0").log());
     let closing = service.closing();
-    // A thread of its own: whoever reads standard output may be slow.
+    // A thread of its own: the reader of standard output may be slow.
     let copy = tokio::task::spawn_blocking(move || {
         let mut offset = 0;
         loop {
@@ -120,7 +120,7 @@ pub(crate) async fn console(service: &Service) {
             offset = chunk.end();
             let mut stdout = std::io::stdout().lock();
             let written = stdout.write_all(&chunk.bytes).and_then(|()| stdout.flush());
-            // If nobody reads it any more, that is no reason to end the guest.
+            // A closed standard output does not end the guest.
             if closed || written.is_err() {
                 return;
             }

@@ -57,7 +57,7 @@ pub enum SocketError {
     Io {
         /// The path.
         path: PathBuf,
-        /// What the host said.
+        /// The host's error.
         source: io::Error,
     },
 }
@@ -97,7 +97,7 @@ fn identity(path: &Path) -> io::Result<Identity> {
     Ok((metadata.dev(), metadata.ino(), (metadata.mtime(), metadata.mtime_nsec())))
 }
 
-/// Listens on `path`, in place of a socket there that nobody serves any more.
+/// Listens on `path`, in place of a stale socket there.
 ///
 /// # Errors
 /// [`SocketError`]: whatever was at `path` still is.
@@ -123,8 +123,8 @@ pub fn bind(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
     Ok((listener, SocketFile { path: path.to_owned(), identity, _link: link }))
 }
 
-/// Holds off other services of this user: two that find the same stale socket must not each take the
-/// other's new one for it. The lock is in a folder that no other user can open.
+/// Holds off other services of this user: two that find the same stale socket must not each take
+/// the other's new one for it. The lock is in a folder that no other user can open.
 fn lock() -> Result<File, SocketError> {
     let path = runtime_folder()?.join(LOCK);
     let failed = |source| SocketError::Io { path: path.clone(), source };
@@ -145,7 +145,7 @@ fn lock() -> Result<File, SocketError> {
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let socket = UnixSocket::new_stream()?;
     // Linux gives the file the mode that the socket has before bind, so that it is never open to
-    // others; a chmod behind bind would leave a moment.
+    // others; a chmod after bind would leave a moment.
     let handle = File::from(socket.as_fd().try_clone_to_owned()?);
     handle.set_permissions(Permissions::from_mode(MODE))?;
     socket.bind(path)?;

@@ -11,9 +11,9 @@ const PRESENT_USER: u64 = 0b101;
 /// The privilege level of user mode, the two lowest bits of CS.
 const USER_MODE: u16 = 3;
 
-/// Whether a vCPU is in user mode, or has the page tables of a process: those alone have entries for
-/// user mode, and an idle kernel keeps the last ones loaded. The kernel's own table for patching text has
-/// one as well, for moments: two looks in turn must agree.
+/// Whether a vCPU is in user mode, or has the page tables of a process: those alone have entries
+/// for user mode, and an idle kernel keeps the last ones loaded. The kernel's own table for
+/// patching text has one as well, for moments: two looks in turn must agree.
 ///
 /// Waits for each vCPU, so not to be called on an async thread.
 pub(super) fn runs(vm: &Vm) -> bool {

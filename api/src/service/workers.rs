@@ -11,17 +11,18 @@ use exoprobe_probes::Engine;
 use exoprobe_vmm::Vm;
 use tokio::sync::watch;
 
-use super::Growth;
+use super::closing::Growth;
 use super::freed::Freed;
 
 /// How long hits may wait in the rings while there are probes.
 const DRAIN_BUSY: Duration = Duration::from_millis(5);
-/// So many hits at once, and the next are not waited for: a ring holds 4,000 records of four arguments.
+/// So many hits at once, and the next are not waited for: a ring holds 4,000 records of four
+/// arguments.
 const MANY: usize = 500;
 /// How soon the drainer sees that there are probes.
 const DRAIN_IDLE: Duration = Duration::from_millis(50);
-/// How long the guest may have rewritten text under a probe, or a probe could be placed or optimized, before the
-/// engine looks.
+/// How long the guest may have rewritten text under a probe, or a probe could be placed or
+/// optimized, before the engine looks.
 const PATROL: Duration = Duration::from_millis(100);
 /// Between two looks at the memory that was freed.
 const GIVE_BACK: Duration = Duration::from_secs(5);
@@ -38,7 +39,8 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Runs `body` in a thread called `name`. When it ends, other than by `stop`, `failed` has the name.
+    /// Runs `body` in a thread called `name`. When it ends, other than by `stop`, `failed` has the
+    /// name.
     fn spawn(
         name: &'static str,
         failed: &Failed,
@@ -67,7 +69,8 @@ impl Drop for Worker {
     }
 }
 
-/// Moves hits from the rings into the event store as they come, looks after the probes' text, and optimizes.
+/// Moves hits from the rings into the event store as they come, looks after the probes' text, and
+/// optimizes.
 pub(super) fn drain(engine: Arc<Engine>, failed: &Failed) -> io::Result<Worker> {
     Worker::spawn("drainer", failed, move |stop| {
         let mut patrolled = Instant::now();

@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-/// What this place lacks for a real mount.
+/// A reason that this place has no real mount.
 fn lack() -> Option<String> {
     const SYS_ADMIN: u64 = 1 << 21;
     if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
@@ -86,7 +86,7 @@ impl Mounted {
         self.point.path().join(name)
     }
 
-    /// What a line of the shell says in the mounted folder; it must succeed.
+    /// Output of a line of the shell in the mounted folder; it must succeed.
     fn shell(&self, line: &str) -> String {
         let (status, said) = shell(&format!("D={}; {line}", self.point.path().display()));
         assert_eq!(status, Some(0), "{line}: {said}");

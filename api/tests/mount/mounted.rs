@@ -60,7 +60,7 @@ impl Program {
         Self::spawn(Command::new(env!("CARGO_BIN_EXE_exoprobe")).args(args))
     }
 
-    /// What it has written, to either output.
+    /// Its output, of both streams.
     pub(crate) fn said(&self) -> String {
         self.said.lock().unwrap().clone()
     }
@@ -116,7 +116,7 @@ impl Drop for Program {
     }
 }
 
-/// What a line of the shell gives: its exit status and output.
+/// Exit status and output of a line of the shell.
 pub(crate) fn shell(line: &str) -> (Option<i32>, String) {
     let mut program = Program::shell(line);
     let status = program.wait();

@@ -26,12 +26,12 @@ pub(crate) struct Service {
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
-/// What the files are about.
+/// State of the fake files.
 #[derive(Default)]
 pub(crate) struct Tracer {
     /// Events by name, with their places and whether they are enabled.
     pub(crate) events: BTreeMap<String, (String, bool)>,
-    /// What was written to kprobe_events, one text a request; `PUT ` in front of those that truncate.
+    /// Texts written to kprobe_events, one a request; `PUT ` in front of those that truncate.
     pub(crate) written: Vec<String>,
     /// How often `trace` was read.
     pub(crate) reads: usize,

@@ -11,7 +11,7 @@ pub enum Cause {
     Signal(u8),
 }
 
-/// Bit that tells a signal from an error number.
+/// Bit that marks a signal, as opposed to an error number.
 const SIGNAL: u64 = 1 << 16;
 
 impl Cause {

@@ -60,14 +60,14 @@ pub enum Command<'a> {
     Spawn {
         /// The child's CPU.
         cpu: usize,
-        /// What it does.
+        /// The work of the child.
         work: Work<'a>,
     },
     /// Done by several children at once, child `i` pinned to CPU `i` modulo the number of CPUs.
     Par {
         /// How many children.
         children: usize,
-        /// What each of them does.
+        /// The work of each child.
         work: Work<'a>,
     },
     /// Pin init to a CPU.
@@ -80,7 +80,7 @@ pub enum Command<'a> {
     Width,
     /// Answer.
     Ping,
-    /// Tell all totals since boot.
+    /// Report all totals since boot.
     Counters,
     /// Sync and reset the machine.
     Poweroff,
@@ -100,7 +100,8 @@ pub const MAX_MODULE: usize = 55;
 const MAX_PATH: usize = 80;
 
 impl<'a> Module<'a> {
-    /// Letters, digits, `_` and `-`: all that module names have, and nothing that means more in a path.
+    /// Letters, digits, `_` and `-`: all that module names have, and nothing that means more in a
+    /// path.
     fn new(name: &'a [u8]) -> Option<Self> {
         let plain = |&byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
         ((1..=MAX_MODULE).contains(&name.len()) && name.iter().all(plain)).then_some(Self(name))
@@ -132,7 +133,7 @@ fn joined(parts: [&[u8]; 3]) -> [u8; MAX_PATH] {
 pub struct ParseError<'a> {
     /// The command word.
     pub command: &'a [u8],
-    /// What is wrong.
+    /// The fault.
     pub reason: Reason<'a>,
 }
 

@@ -24,7 +24,7 @@ const O_NOCTTY: usize = 0o400;
 extern "C" fn main() -> ! {
     if let Err(errno) = run() {
         let mut text = Text::new();
-        // Writing to a `Text` cannot fail, and without a console there is nobody to tell.
+        // Writing to a `Text` cannot fail, and without a console there is nowhere to report to.
         let _ = writeln!(text, "exoprobe guest init: {errno}");
         let _ = open(b"/dev/console\0").and_then(|tty| sys::write_all(tty, text.as_bytes()));
     }
@@ -60,7 +60,7 @@ fn run() -> sys::Result<()> {
     workload.serve()
 }
 
-/// What the loop needs to know.
+/// State of the loop.
 struct Workload {
     tty: Fd,
     counters: Counters,
@@ -152,7 +152,7 @@ impl Workload {
     }
 
     /// Resets the machine. Without ACPI it cannot be switched off: a reset is its clean end,
-    /// and the answer before it tells the host that it was asked for.
+    /// and the answer before it shows the host that init was asked for it.
     fn reset(&self, name: &str) -> sys::Result<()> {
         self.last_answer(name)?;
         let errno = sys::restart();

@@ -1,4 +1,5 @@
-//! What a C library would bring: the entry point and the memory functions the compiler calls.
+//! The parts of a C library that init needs: the entry point and the memory functions the compiler
+//! calls.
 
 use core::arch::{asm, global_asm};
 

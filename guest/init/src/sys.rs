@@ -162,14 +162,15 @@ pub(crate) fn gettid() -> Result<usize> {
     unsafe { syscall(nr::GETTID, [0; 6]) }
 }
 
-/// Has a signal run `handler`, which returns to `restorer`: the addresses of two functions that stay
-/// within the kernel's rules for them.
+/// Has a signal run `handler`, which returns to `restorer`: the addresses of two functions that
+/// stay within the kernel's rules for them.
 pub(crate) fn handle_signal(signal: usize, handler: usize, restorer: usize) -> Result<()> {
     const SA_RESTORER: usize = 0x0400_0000;
     const MASK_BYTES: usize = 8;
     // The kernel's `struct sigaction`: handler, flags, restorer, mask.
     let action = [handler, SA_RESTORER, restorer, 0];
-    // SAFETY: the kernel reads four words; it writes nothing, the pointer to the old action being null.
+    // SAFETY: the kernel reads four words; it writes nothing, the pointer to the old action being
+    // null.
     unsafe { syscall(nr::RT_SIGACTION, [signal, address(action.as_ptr()), 0, MASK_BYTES, 0, 0]) }
         .map(drop)
 }

@@ -1,7 +1,7 @@
 //! Vector registers: whether they keep their values over switches of tasks and over signals.
 //!
-//! All of it is assembly: the program itself is built for baseline x86-64, and CPUID decides when it
-//! runs which registers there are.
+//! All of it is assembly: the program itself is built for baseline x86-64, and CPUID decides when
+//! it runs which registers there are.
 
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::arch::{asm, global_asm};
@@ -27,7 +27,8 @@ const SIGUSR1: usize = 10;
 struct Values([[u8; WIDEST]; REGISTERS]);
 
 impl Width {
-    /// Asks CPUID, and XGETBV where the kernel has enabled it (Intel SDM vol. 1, 13.5, 14.3 and 15.2).
+    /// Asks CPUID, and XGETBV where the kernel has enabled it (Intel SDM vol. 1, 13.5, 14.3 and
+    /// 15.2).
     pub(crate) fn of_user_mode() -> Self {
         const OSXSAVE: u32 = 1 << 27;
         const AVX: u32 = 1 << 28;
@@ -156,8 +157,8 @@ impl Registers {
         Ok(Self { width, tid, pattern })
     }
 
-    /// Whether all registers are kept over a `sched_yield`, and over a signal whose handler overwrites
-    /// them.
+    /// Whether all registers are kept over a `sched_yield`, and over a signal whose handler
+    /// overwrites them.
     pub(crate) fn are_kept(&self) -> bool {
         const SCHED_YIELD: usize = 24;
         const TKILL: usize = 200;
@@ -171,8 +172,9 @@ impl Registers {
         let (from, to) = (&raw const self.pattern, &raw mut seen);
         match self.width {
             Width::Xmm => {
-                // SAFETY: both areas have room for all registers of any width, and CPUID has this one; the
-                // system calls take no pointers and return, and the handler changes vector registers only.
+                // SAFETY: both areas have room for all registers of any width, and CPUID has this
+                // one; the system calls take no pointers and return, and the handler changes vector
+                // registers only.
                 unsafe {
                     over_system_call!(
                         "movdqu xmm\\n, [r12 + 64*\\n]",
@@ -185,8 +187,9 @@ impl Registers {
                 }
             }
             Width::Ymm => {
-                // SAFETY: both areas have room for all registers of any width, and CPUID has this one; the
-                // system calls take no pointers and return, and the handler changes vector registers only.
+                // SAFETY: both areas have room for all registers of any width, and CPUID has this
+                // one; the system calls take no pointers and return, and the handler changes vector
+                // registers only.
                 unsafe {
                     over_system_call!(
                         "vmovdqu ymm\\n, [r12 + 64*\\n]",
@@ -199,8 +202,9 @@ impl Registers {
                 }
             }
             Width::Zmm => {
-                // SAFETY: both areas have room for all registers of any width, and CPUID has this one; the
-                // system calls take no pointers and return, and the handler changes vector registers only.
+                // SAFETY: both areas have room for all registers of any width, and CPUID has this
+                // one; the system calls take no pointers and return, and the handler changes vector
+                // registers only.
                 unsafe {
                     over_system_call!(
                         "vmovdqu32 zmm\\n, [r12 + 64*\\n]",

@@ -23,7 +23,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// What a child tells its parent of it.
+    /// The number by which a child reports it to its parent.
     fn cause(self) -> Cause {
         match self {
             Self::Call(_, errno) => Cause::Errno(errno.0),
@@ -50,9 +50,9 @@ fn call<T>(name: &'static str, result: sys::Result<T>) -> Result<T, Failure> {
 #[derive(Clone, Copy)]
 pub(crate) struct Counters {
     totals: &'static [AtomicU64],
-    /// What each child of the running command has done.
+    /// The count of each child of the running command.
     done: &'static [AtomicU64],
-    /// What ended each child's work early, as [`Cause::stored`], or 0.
+    /// The cause that ended each child's work early, as [`Cause::stored`], or 0.
     errors: &'static [AtomicU64],
 }
 
@@ -100,7 +100,7 @@ impl Tally {
     }
 }
 
-/// What came of a command: how much was really done, and why not all of it.
+/// The result of a command: the count that was really done, and the cause if it is not all of it.
 pub(crate) struct Outcome {
     pub(crate) done: u64,
     pub(crate) failure: Option<Failure>,
@@ -202,7 +202,8 @@ fn bad_pointers_once() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Counts the rounds in which no vector register lost its value; a round that lost one does not end the work.
+/// Counts the rounds in which no vector register lost its value; a round that lost one does not end
+/// the work.
 fn vectors(count: u64, tally: &Tally) -> Result<(), Failure> {
     let registers = call("rt_sigaction", Registers::new())?;
     for _ in 0..count {
@@ -320,9 +321,9 @@ fn child(
 
 fn reap(pid: Pid, error: &AtomicU64) -> Result<(), Failure> {
     let signal = signal(call("wait4", sys::wait(pid))?);
-    let told = Cause::from_stored(error.load(Relaxed));
+    let reported = Cause::from_stored(error.load(Relaxed));
     let killed = (signal != 0).then_some(Cause::Signal(signal));
-    killed.or(told).map_or(Ok(()), |cause| Err(Failure::Child(cause)))
+    killed.or(reported).map_or(Ok(()), |cause| Err(Failure::Child(cause)))
 }
 
 /// The signal that killed, of a wait status; 0 if none did.

@@ -1,13 +1,14 @@
 //! Types as C writes them.
 
-use super::{Btf, Kind, Qualifier, TypeId};
+use super::kind::{Kind, Qualifier};
+use super::table::{Btf, TypeId};
 
 /// Most types that one declaration names: a prototype of a prototype of many parameters.
 const BUDGET: usize = 256;
 
 impl Btf {
-    /// The declaration of `name` with a type; of a type alone where `name` is empty: `const char *name`,
-    /// `int (*)(struct file *)`. What is too long ends in `...`.
+    /// Returns the declaration of `name` with a type; of a type alone where `name` is empty: `const
+    /// char *name`, `int (*)(struct file *)`. Declarations that are too long end in `...`.
     #[must_use]
     pub fn declaration(&self, id: TypeId, name: &str) -> String {
         self.declare(id, name.to_owned(), &mut { BUDGET })
@@ -59,7 +60,7 @@ impl Btf {
         }
     }
 
-    /// A pointer's qualifier stands behind its `*`.
+    /// Handles a pointer's qualifier, which follows its `*`.
     fn qualified(
         &self,
         qualifier: Qualifier,

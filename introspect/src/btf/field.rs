@@ -1,6 +1,7 @@
-//! Where a struct has what.
+//! Offsets of members in structs.
 
-use super::{Btf, Composite, DEPTH_MAX, Kind, Member, TypeId};
+use super::kind::{Composite, Kind, Member};
+use super::table::{Btf, DEPTH_MAX, TypeId};
 
 /// Most members that are looked at for one name, those of unnamed structs included.
 const STEPS_MAX: usize = 1 << 16;
@@ -30,27 +31,27 @@ pub enum FieldError {
     /// There is no such type.
     #[error("the kernel has no type {0:?}")]
     NoType(String),
-    /// A part of the path is no struct's.
+    /// A part of the path names a member of a type that is not a struct.
     #[error("{what} is no struct or union: it has no member {member:?}")]
     NotComposite {
-        /// What it is.
+        /// The type, in C's words.
         what: String,
-        /// What was looked for.
+        /// The member that was looked up.
         member: String,
     },
     /// It has no such member.
     #[error("{what} has no member {member:?}")]
     NoMember {
-        /// In which type.
+        /// The type that was searched.
         what: String,
-        /// What was looked for.
+        /// The member that was looked up.
         member: String,
     },
 }
 
 impl Btf {
-    /// Where a member of a struct is that may be inside of other members: `mm`, `list.next`. Members of unnamed structs
-    /// and unions count as their owner's.
+    /// Finds a member of a struct, also inside of other members: `mm`, `list.next`. Members of
+    /// unnamed structs and unions count as their owner's.
     ///
     /// # Errors
     /// [`FieldError`].

@@ -1,16 +1,18 @@
-//! Where a function finds its parameters when it is entered (System V Application Binary Interface, AMD64, 3.2.3).
+//! Places of parameters at a function's entry (System V Application Binary Interface, AMD64,
+//! 3.2.3).
 
-use super::{Btf, Kind, TypeId};
+use super::kind::Kind;
+use super::table::{Btf, TypeId};
 
-/// Registers that parameters come in.
+/// Number of registers that pass parameters.
 const REGISTERS: u8 = 6;
 const WORD: u64 = 8;
-/// Largest struct that comes in registers.
+/// Largest struct that is passed in registers, in bytes.
 const IN_REGISTERS_MAX: u64 = 2 * WORD;
 /// Most parameters that are placed; C functions of kernels have some twelve.
 const PARAMS_MAX: usize = 64;
 
-/// Where a parameter is at the function's entry.
+/// Place of a parameter at the function's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArgumentPlace {
     /// The register of this number among RDI, RSI, RDX, RCX, R8, R9.
@@ -33,7 +35,8 @@ pub struct Parameter {
 }
 
 impl Btf {
-    /// The prototype of a function; `None` where there is none of this name, or several that differ.
+    /// Returns the prototype of a function; `None` where no function has this name, or several with
+    /// different prototypes.
     #[must_use]
     pub fn function(&self, name: &str) -> Option<TypeId> {
         let mut prototypes = self.named(name).filter_map(|id| match self.kind(id) {
@@ -44,7 +47,7 @@ impl Btf {
         prototypes.all(|other| other == first).then_some(first)
     }
 
-    /// A function's parameters, of its prototype; none of another type. `...` is left out.
+    /// Returns the parameters of a function's prototype; none of another type. `...` is left out.
     #[must_use]
     pub fn parameters(&self, prototype: TypeId) -> Vec<Parameter> {
         let Kind::Prototype(it) = self.kind(prototype) else { return Vec::new() };

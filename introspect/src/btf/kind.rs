@@ -1,6 +1,6 @@
-//! What one type is (btf.rst, "Type Encoding").
+//! Kinds of types (btf.rst, "Type Encoding").
 
-use super::{Btf, TypeId};
+use super::table::{Btf, TypeId};
 
 /// Words that every type has: name, information, size or type.
 pub(super) const RECORD_WORDS: usize = 3;
@@ -57,7 +57,7 @@ impl Code {
         Self::ALL.get((info >> 24 & 0x1f).checked_sub(1)? as usize).copied()
     }
 
-    /// Words behind the first three.
+    /// Words after the first three.
     pub(super) fn more_words(self, info: u32) -> usize {
         let each = match self {
             Self::Int | Self::Variable | Self::DeclTag => return 1,
@@ -70,7 +70,7 @@ impl Code {
     }
 }
 
-/// What a type is.
+/// The kind of a type.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind<'a> {
     /// `void`.
@@ -84,7 +84,7 @@ pub enum Kind<'a> {
         /// It is a `bool`.
         is_bool: bool,
     },
-    /// A number with a point.
+    /// A floating-point number.
     Float {
         /// Bytes.
         size: u32,
@@ -93,9 +93,9 @@ pub enum Kind<'a> {
     Pointer(TypeId),
     /// Several of another.
     Array {
-        /// Of which.
+        /// Type of an element.
         element: TypeId,
-        /// How many.
+        /// Number of elements.
         len: u32,
     },
     /// A struct or a union.
@@ -118,17 +118,17 @@ pub enum Kind<'a> {
     Qualified(Qualifier, TypeId),
     /// A function; its prototype.
     Function(TypeId),
-    /// What a function takes and gives.
+    /// A function's prototype: parameters and result.
     Prototype(Prototype<'a>),
     /// A variable.
     Variable(TypeId),
-    /// What a section holds.
+    /// The variables of a section.
     Section,
     /// An attribute of the compiler's, of a type (`__user`) or a declaration.
     Tag(TypeId),
 }
 
-/// What can be said of a type beside.
+/// A type's qualifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Qualifier {
     /// `const`
@@ -168,7 +168,7 @@ pub struct Member<'a> {
 /// A function's type.
 #[derive(Clone, Copy, Debug)]
 pub struct Prototype<'a> {
-    /// What it gives.
+    /// Type of its result.
     pub result: TypeId,
     params: &'a [u32],
     btf: &'a Btf,
@@ -214,25 +214,12 @@ impl<'a> Prototype<'a> {
 }
 
 impl Btf {
-    /// The text at an offset that was checked, up to its end.
-    pub(super) fn string(&self, at: u32) -> &str {
-        let rest = self.strings.get(at as usize..).unwrap_or_default();
-        rest.split('\0').next().unwrap_or_default()
-    }
-
-    pub(super) fn words_of(&self, id: TypeId) -> Option<&[u32]> {
-        let index = (id.0 as usize).checked_sub(1)?;
-        let start = *self.starts.get(index)? as usize;
-        let end = self.starts.get(index + 1).map_or(self.words.len(), |end| *end as usize);
-        self.words.get(start..end)
-    }
-
     fn parts(&self, id: TypeId) -> Option<(Code, u32, u32, &[u32])> {
         let [_, info, third, more @ ..] = self.words_of(id)? else { return None };
         Some((Code::of(*info)?, *info, *third, more))
     }
 
-    /// What a type is.
+    /// The kind of a type.
     #[must_use]
     pub fn kind(&self, id: TypeId) -> Kind<'_> {
         let Some((code, info, third, more)) = self.parts(id) else { return Kind::Void };

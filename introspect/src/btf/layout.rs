@@ -1,13 +1,15 @@
-//! A type as a whole, for people: members with their places, and those of structs and unions without names within them.
+//! A type as a whole, for people: members with their places, and those of structs and unions
+//! without names within them.
 
-use super::{Btf, Composite, Kind, TypeId};
+use super::kind::{Composite, Kind};
+use super::table::{Btf, TypeId};
 
 /// Most members that one answer has.
 const MEMBERS_MAX: usize = 20_000;
 /// Most unnamed structs and unions in one another.
 const NESTING_MAX: usize = 16;
 
-/// What there is to say of a type.
+/// The description of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// `struct`, `union`, `enum`, `typedef`, `int` or `function`.
@@ -16,7 +18,7 @@ pub struct Layout {
     pub declaration: String,
     /// Bytes; `None` of a function.
     pub size: Option<u64>,
-    /// Of a struct or union, also behind a typedef.
+    /// Members of a struct or union, also of one that a typedef names.
     pub members: Vec<MemberLayout>,
     /// Of an enum: names and values.
     pub values: Vec<(String, i128)>,
@@ -33,22 +35,24 @@ pub struct MemberLayout {
     pub offset: u64,
     /// Bytes.
     pub size: u64,
-    /// Of a bit-field: how many bits, and how many come before them in the number of `size` bytes at `offset`.
+    /// Of a bit-field: how many bits, and how many come before them in the number of `size` bytes
+    /// at `offset`.
     pub bits: Option<(u32, u32)>,
     /// Its own members, where its type has no name; of an array's first element.
     pub members: Vec<MemberLayout>,
 }
 
 impl Btf {
-    /// All about a type or function that [`Self::find`] or [`Self::function`] gave; `name` is the function's.
+    /// Describes a type or function that [`Self::find`] or [`Self::function`] returned; `name` is
+    /// the function's.
     #[must_use]
     pub fn layout(&self, id: TypeId, name: &str) -> Layout {
-        let (mut budget, behind) = (MEMBERS_MAX, self.resolve(id));
-        let members = match self.kind(behind) {
+        let (mut budget, resolved) = (MEMBERS_MAX, self.resolve(id));
+        let members = match self.kind(resolved) {
             Kind::Composite(it) => self.members(it, 0, NESTING_MAX, &mut budget),
             _ => Vec::new(),
         };
-        let values = self.enum_values(behind).take(MEMBERS_MAX);
+        let values = self.enum_values(resolved).take(MEMBERS_MAX);
         let kind = self.tag(id);
         let declaration = match self.kind(id) {
             Kind::Typedef(to) => format!("typedef {}", self.declaration(to, name)),
@@ -59,7 +63,7 @@ impl Btf {
         Layout { kind, declaration, size: self.size_of(id), members, values }
     }
 
-    /// What kind of type it is, in C's words.
+    /// Names the kind of a type in C's words.
     #[must_use]
     pub fn tag(&self, id: TypeId) -> &'static str {
         match self.kind(id) {
@@ -71,7 +75,8 @@ impl Btf {
         }
     }
 
-    /// The struct or union of a member that has it written out: of no name, also as elements of an array.
+    /// The struct or union of a member that has it written out: of no name, also as elements of an
+    /// array.
     fn unnamed(&self, id: TypeId) -> Option<Composite<'_>> {
         match self.kind(id) {
             Kind::Composite(it) => self.name(id).is_empty().then_some(it),
@@ -100,7 +105,7 @@ impl Btf {
                 _ => Vec::new(),
             };
             let size = self.size_of(member.id).unwrap_or_default();
-            // A bit-field is told by the number that it is a part of, as pahole does.
+            // A bit-field is shown with the number that contains it, as pahole does.
             let unit = if member.bits.is_some() { size.clamp(1, 8) } else { 1 };
             let offset = bits / (unit * 8) * unit;
             let before = u32::try_from(bits - offset * 8).expect("below 64");

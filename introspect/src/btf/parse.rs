@@ -1,7 +1,7 @@
-//! From bytes to checked tables.
+//! Parses BTF into checked tables.
 
 use super::kind::{Code, RECORD_WORDS};
-use super::{Btf, TypeId};
+use super::table::{Btf, TypeId};
 use crate::name_hash::NameHash;
 
 /// Most bytes of BTF that are read: ten times a distribution kernel's.
@@ -15,7 +15,7 @@ const VERSION: u8 = 1;
 const HEADER_LEN: usize = 24;
 const WORD: usize = 4;
 
-/// Why bytes are no BTF.
+/// Reasons why bytes are not BTF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BtfError {
     /// It is larger than any kernel's.
@@ -30,22 +30,22 @@ pub enum BtfError {
     /// A section reaches over the end.
     #[error("its sections reach over its end")]
     Sections,
-    /// Its names are no text that ends.
+    /// Its names are not UTF-8, or have no terminating NUL.
     #[error("its names are no text")]
     Strings,
-    /// A type is not whole.
+    /// A type is truncated.
     #[error("type {0} reaches over the end")]
     Truncated(u32),
-    /// Its kind is not known, so that nobody knows where it ends.
+    /// Its kind is not known, so that its length is unknown, too.
     #[error("type {id} is of the unknown kind {kind}")]
     Kind {
-        /// Which type.
+        /// The type's number.
         id: u32,
-        /// What it says that it is.
+        /// The kind's number.
         kind: u32,
     },
-    /// It refers to a type or a name that is not there.
-    #[error("type {0} refers to what is not there")]
+    /// It refers to a type or a name that does not exist.
+    #[error("type {0} refers to a type or a name that does not exist")]
     Reference(u32),
 }
 
@@ -111,7 +111,7 @@ impl Btf {
         Ok(btf)
     }
 
-    /// Looks that all names and types are there that types refer to.
+    /// Checks that all names and types exist that types refer to.
     fn check(&self) -> Result<(), BtfError> {
         let (count, strings) = (self.starts.len(), self.strings.len());
         for id in self.ids() {
@@ -133,7 +133,7 @@ impl Btf {
     }
 
     fn index(&mut self) {
-        // With a blank in it a name could not be told from a tag with a name.
+        // A name with a blank could be confused with a tag and its name.
         let is_name = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic());
         let mut named: Vec<u32> =
             self.ids().filter(|id| is_name(self.name(*id))).map(|id| id.0).collect();

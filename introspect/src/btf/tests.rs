@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::sample::*;
 use super::*;
+use crate::symbols::{MAX_FILE_BYTES, SymbolTable};
 
 #[test]
 fn members_are_found_also_in_unnamed_ones() {
@@ -129,7 +130,8 @@ fn parameters_are_where_the_abi_puts_them() {
     let found = btf.parameters(btf.function("f").unwrap());
     let places: Vec<ArgumentPlace> = found.iter().map(|param| param.place).collect();
     use ArgumentPlace::{ByValue, Register, Stack};
-    // The large one takes three words of the stack; for the second of two words one register is left, and not used.
+    // The large one takes three words of the stack; for the second of two words one register is
+    // left, and not used.
     let expected =
         [Register(0), ByValue, ByValue, Register(3), Register(4), ByValue, Register(5), Stack(6)];
     assert_eq!(places, expected);

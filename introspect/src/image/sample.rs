@@ -15,7 +15,8 @@ pub const MODE: PagingMode = PagingMode { cr3: 0, levels: 4 };
 /// Bytes of the page tables, with which memory begins.
 pub const TABLES: usize = 0x2000;
 
-/// Memory of `len` bytes, whose first GiB is mapped at each of `at` ([`KERNEL`], [`SAME`]): page tables, and zeros.
+/// Memory of `len` bytes, whose first GiB is mapped at each of `at` ([`KERNEL`], [`SAME`]): page
+/// tables, and zeros.
 ///
 /// # Panics
 /// When it is shorter than [`TABLES`].
@@ -31,7 +32,7 @@ pub fn mapped(len: usize, at: &[u64]) -> Vec<u8> {
     memory
 }
 
-/// An image of such memory with `content` behind the page tables.
+/// An image of such memory with `content` after the page tables.
 #[must_use]
 pub fn with_content(content: &[u8], at: &[u64]) -> MemoryImage {
     image([&mapped(TABLES, at)[..], content].concat())

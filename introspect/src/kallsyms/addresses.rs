@@ -4,13 +4,13 @@
 //! |---|---|---|
 //! | any | before the number of symbols | 64 bits each (without CONFIG_KALLSYMS_BASE_RELATIVE) |
 //! | to 6.3 | before the number of symbols, the base between | 32 bits each, from a base |
-//! | from 6.4 on | behind the tokens' index, the base behind | 32 bits each, from a base |
+//! | from 6.4 on | after the tokens' index, followed by the base | 32 bits each, from a base |
 //!
-//! With CONFIG_KALLSYMS_ABSOLUTE_PERCPU (SMP kernels to 6.14) an offset of 0 or more is itself the value, and a
-//! negative one counts from the base less one downwards: kallsyms_sym_address() of kernel/kallsyms.c. Symbols are in
-//! the order of their addresses; that tells which form it is.
+//! With CONFIG_KALLSYMS_ABSOLUTE_PERCPU (SMP kernels to 6.14) an offset of 0 or more is itself the
+//! value, and a negative one counts from the base less one downwards: kallsyms_sym_address() of
+//! kernel/kallsyms.c. Symbols are in the order of their addresses; the order identifies the form.
 
-use super::KallsymsError;
+use super::error::KallsymsError;
 use super::names::Names;
 use super::tokens::Tokens;
 use super::window::Window;
@@ -48,7 +48,7 @@ pub(super) fn find(
 ) -> Result<Vec<u64>, KallsymsError> {
     let count = names.count;
     let number = window.offset(names.number_at).ok_or(KallsymsError::NoAddresses)?;
-    let behind = window.offset(tokens.end).ok_or(KallsymsError::NoAddresses)?;
+    let index_end = window.offset(tokens.end).ok_or(KallsymsError::NoAddresses)?;
     let before = |size: usize| number.checked_sub(size);
     [WORD, HALF]
         .into_iter()
@@ -59,7 +59,7 @@ pub(super) fn find(
                 relative(window, base.checked_sub(space)?, base, count)
             };
             let new = || {
-                let offsets = window.aligned(behind, align as u64);
+                let offsets = window.aligned(index_end, align as u64);
                 let base = window.aligned(offsets.checked_add(count * HALF)?, align as u64);
                 relative(window, offsets, base, count)
             };

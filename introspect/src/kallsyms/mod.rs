@@ -1,11 +1,12 @@
-//! The kernel's own table of symbols, read from its memory: what /proc/kallsyms shows of the kernel itself, for
-//! kernels from 4.19 on with CONFIG_KALLSYMS.
+//! The kernel's own table of symbols, read from its memory: the kernel's own part of
+//! /proc/kallsyms, for kernels from 4.19 on with CONFIG_KALLSYMS.
 //!
-//! The tables have no header. `tokens` are found by their content, and everything else by where it must be from there
-//! and by agreeing with it: nothing is believed that a second table does not confirm. All of it is the
-//! guest's memory: every step is bounded.
+//! The tables have no header. `tokens` are found by their content, and everything else by where it
+//! must be from there and by agreeing with it: every table is confirmed by a second one. All of it
+//! is the guest's memory: every step is bounded.
 
 mod addresses;
+mod error;
 mod names;
 #[doc(hidden)]
 pub mod sample;
@@ -16,40 +17,19 @@ mod window;
 
 use exoprobe_vmm::Gva;
 
-use crate::kernel_image::{ImageError, KernelImage};
-use crate::symbols::{Listing, ListingError, SymbolTable};
+use crate::kernel_image::KernelImage;
+use crate::symbols::{Listing, SymbolTable};
 use crate::view::GuestView;
 use crate::virt::VirtualMemory;
 
+pub use error::KallsymsError;
 use names::Names;
 use tokens::Tokens;
 use window::Window;
 
-/// Most tokens of a name that are looked at: twice the letters of the longest that Linux keeps (KSYM_NAME_LEN, 512).
-const NAME_TOKENS_MAX: usize = 1024;
-
-/// Why a guest's memory gives no symbols.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum KallsymsError {
-    /// Where the kernel is cannot be told.
-    #[error(transparent)]
-    Image(#[from] ImageError),
-    /// There is no table of tokens.
-    #[error("its image has no table of names (CONFIG_KALLSYMS)")]
-    NoTokens,
-    /// What is before the tokens are no names.
-    #[error("its table of names is of no known form")]
-    NoNames,
-    /// There are no addresses for them.
-    #[error("its table of symbols' addresses is of no known form")]
-    NoAddresses,
-    /// They make no table.
-    #[error("its symbols make no table: {0}")]
-    Listing(#[from] ListingError),
-}
-
-/// Reads the symbols of the kernel that has `inside` mapped, such as its system-call entry (IA32_LSTAR). They are where
-/// the kernel has them: with KASLR the table's slide is 0 all the same.
+/// Reads the symbols of the kernel that has `inside` mapped, such as its system-call entry
+/// (IA32_LSTAR). They are where the kernel has them: with KASLR the table's slide is 0 all the
+/// same.
 ///
 /// # Errors
 /// [`KallsymsError`].
@@ -67,7 +47,7 @@ pub fn read<V: GuestView + ?Sized>(
     let mut listing = Listing::new(names.count, names.count * 16);
     names.for_each(&tokens, |index, kind, name| match str::from_utf8(name) {
         Ok(name) => listing.push(addresses[index], kind, name),
-        // No compiler makes such names; nobody could ask for one.
+        // No compiler generates such names, and none can be looked up.
         Err(_) => Ok(()),
     })?;
     Ok(listing.finish()?)

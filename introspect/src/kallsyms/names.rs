@@ -1,15 +1,15 @@
 //! The compressed names: how many, where each begins, and the markers that say so again.
 //!
-//! Before the tokens lie, one behind the other and aligned: the number of symbols, their names, and a marker for each
-//! 256th name with its offset. A name is its length (a byte, or two with the first one's top bit set, from Linux
-//! 6.1 on) and so many token numbers. The number is found by trying: what stands behind it must be so many
-//! names, and behind those their markers.
+//! Before the tokens lie, one after the other and aligned: the number of symbols, their names, and
+//! a marker for each 256th name with its offset. A name is its length (a byte, or two with the
+//! first one's top bit set, from Linux 6.1 on) and so many token numbers. The number is found by
+//! trying: it must be followed by so many names, and those by their markers.
 
 use exoprobe_vmm::Gva;
 
+use super::error::KallsymsError;
 use super::tokens::Tokens;
 use super::window::Window;
-use super::{KallsymsError, NAME_TOKENS_MAX};
 use crate::symbols::MAX_SYMBOLS;
 
 /// A kernel has at least so many symbols.
@@ -28,7 +28,7 @@ pub(super) struct Names<'a> {
     pub(super) count: usize,
     /// Address of that number.
     pub(super) number_at: Gva,
-    /// The names, and what is behind them.
+    /// The names, and the bytes after them.
     bytes: &'a [u8],
 }
 
@@ -37,7 +37,8 @@ impl<'a> Names<'a> {
     pub(super) fn find(window: &'a Window, tokens: &Tokens) -> Result<Self, KallsymsError> {
         let end = window.offset(tokens.start).ok_or(KallsymsError::NoNames)?;
         let mut steps = STEPS_MAX;
-        // From the tokens down: between them and the number are names, whose words hardly look like a number.
+        // From the tokens down: between them and the number are names, whose words hardly look like
+        // a number.
         for align in [8_u64, 4] {
             let step = usize::try_from(align).expect("8 or 4");
             let mut at = window.aligned(end, align).checked_sub(2 * step);
@@ -92,8 +93,8 @@ impl<'a> Names<'a> {
         found.then_some(Self { count, number_at: window.address(offset), bytes })
     }
 
-    /// All names, expanded one after the other into a buffer: `take` is given the number, the type's letter and the
-    /// name's bytes.
+    /// All names, expanded one after the other into a buffer: `take` is given the number, the
+    /// type's letter and the name's bytes.
     pub(super) fn for_each<E>(
         &self,
         tokens: &Tokens,
@@ -137,3 +138,7 @@ impl<'a> Walk<'a> {
         Some(numbers)
     }
 }
+
+/// Most tokens of a name that are looked at: twice the letters of the longest that Linux keeps
+/// (KSYM_NAME_LEN, 512).
+const NAME_TOKENS_MAX: usize = 1024;

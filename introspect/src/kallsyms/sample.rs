@@ -9,7 +9,7 @@ use crate::MemoryImage;
 pub const BASE: Gva = Gva(0xffff_ffff_8100_0000);
 const PAGES: usize = 40;
 pub const MODE: PagingMode = PagingMode { cr3: 0, levels: 4 };
-/// The page tables' end: what an image is to hold comes behind.
+/// The page tables' end: the content of the image follows.
 pub const TABLES: usize = 0x4000;
 
 /// How a kernel lays its tables out.
@@ -19,8 +19,8 @@ pub struct Layout {
     pub align: usize,
     /// Addresses of 64 bits, or offsets from a base, and those of per-CPU symbols absolute.
     pub addresses: Addresses,
-    /// Behind the tokens, as from 6.4 on.
-    pub behind: bool,
+    /// The addresses follow the tokens, as from 6.4 on.
+    pub after_index: bool,
     /// Bytes of a marker.
     pub marker: usize,
     /// Order by name: between markers and tokens in 6.2 and 6.3, last from 6.4 on.
@@ -40,31 +40,68 @@ pub enum Addresses {
 pub const LAYOUTS: [(&str, Layout); 6] = [
     (
         "4.19",
-        Layout { align: 8, addresses: Addresses::PerCpu, behind: false, marker: 8, order: false },
+        Layout {
+            align: 8,
+            addresses: Addresses::PerCpu,
+            after_index: false,
+            marker: 8,
+            order: false,
+        },
     ),
     (
         "4.19, not relocatable",
-        Layout { align: 8, addresses: Addresses::Absolute, behind: false, marker: 8, order: false },
+        Layout {
+            align: 8,
+            addresses: Addresses::Absolute,
+            after_index: false,
+            marker: 8,
+            order: false,
+        },
     ),
     (
         "5.4 to 6.1",
-        Layout { align: 8, addresses: Addresses::PerCpu, behind: false, marker: 4, order: false },
+        Layout {
+            align: 8,
+            addresses: Addresses::PerCpu,
+            after_index: false,
+            marker: 4,
+            order: false,
+        },
     ),
     (
         "6.2",
-        Layout { align: 8, addresses: Addresses::Upwards, behind: false, marker: 4, order: true },
+        Layout {
+            align: 8,
+            addresses: Addresses::Upwards,
+            after_index: false,
+            marker: 4,
+            order: true,
+        },
     ),
     (
         "6.4 to 6.14",
-        Layout { align: 8, addresses: Addresses::PerCpu, behind: true, marker: 4, order: true },
+        Layout {
+            align: 8,
+            addresses: Addresses::PerCpu,
+            after_index: true,
+            marker: 4,
+            order: true,
+        },
     ),
     (
         "tables aligned to 4",
-        Layout { align: 4, addresses: Addresses::Upwards, behind: true, marker: 4, order: true },
+        Layout {
+            align: 4,
+            addresses: Addresses::Upwards,
+            after_index: true,
+            marker: 4,
+            order: true,
+        },
     ),
 ];
 
-/// Texts that stand for themselves, and some that are longer; several are not used, as in real tables.
+/// Texts that stand for themselves, and some that are longer; several are not used, as in real
+/// tables.
 fn token(number: u8) -> String {
     match number {
         b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'_' | b'.' => char::from(number).to_string(),
@@ -144,7 +181,7 @@ pub fn tables(layout: Layout, all: &[(u64, char, String)]) -> Vec<u8> {
             writer.table(&BASE.0.to_le_bytes());
         }
     };
-    if !layout.behind {
+    if !layout.after_index {
         addresses(&mut writer);
     }
     writer.table(&(all.len() as u32).to_le_bytes());
@@ -163,7 +200,7 @@ pub fn tables(layout: Layout, all: &[(u64, char, String)]) -> Vec<u8> {
     writer.table(&names);
     writer.table(&markers);
     let order = vec![7; all.len() * 3];
-    if layout.order && !layout.behind {
+    if layout.order && !layout.after_index {
         writer.table(&order);
     }
     let (mut texts, mut index) = (Vec::new(), Vec::new());
@@ -174,7 +211,7 @@ pub fn tables(layout: Layout, all: &[(u64, char, String)]) -> Vec<u8> {
     }
     writer.table(&texts);
     writer.table(&index);
-    if layout.behind {
+    if layout.after_index {
         addresses(&mut writer);
         writer.table(&order);
     }

@@ -1,20 +1,21 @@
 //! The tokens that names are made of: 256 texts that end in NUL, and where each begins.
 //!
-//! A name is a row of token numbers. Characters that no token has replaced stand for themselves, so that tokens
-//! 0x30 to 0x39 are the digits in nearly every kernel: that is how the table is found. That it is one, its
-//! index says: it must agree with all 256 texts.
+//! A name is a row of token numbers. Characters that no token has replaced stand for themselves, so
+//! that tokens 0x30 to 0x39 are the digits in nearly every kernel: that is how the table is found.
+//! That it is one, its index says: it must agree with all 256 texts.
 
 use exoprobe_vmm::Gva;
 use memchr::memmem;
 
-use super::KallsymsError;
+use super::error::KallsymsError;
 use super::window::Window;
 
 /// The digits' tokens.
 const DIGITS: &[u8] = b"0\x001\x002\x003\x004\x005\x006\x007\x008\x009\x00";
 const FIRST_DIGIT: usize = b'0' as usize;
 const TOKENS: usize = 256;
-/// Bytes of a token that are looked at: the longest that scripts/kallsyms.c can make are far shorter.
+/// Bytes of a token that are looked at: the longest that scripts/kallsyms.c can make are far
+/// shorter.
 const TOKEN_MAX: usize = 512;
 /// Bytes of the index.
 const INDEX: usize = TOKENS * 2;
@@ -28,7 +29,7 @@ pub(super) struct Tokens {
     index: Vec<u16>,
     /// The table's first address.
     pub(super) start: Gva,
-    /// First address behind the index.
+    /// First address after the index.
     pub(super) end: Gva,
 }
 
@@ -52,15 +53,15 @@ impl Tokens {
 
     /// The table whose token of the digit 0 is at offset `zero`.
     fn at(window: &Window, zero: usize) -> Option<Self> {
-        let mut behind = zero;
+        let mut end = zero;
         for _ in FIRST_DIGIT..TOKENS {
-            let rest = window.bytes.get(behind..)?;
+            let rest = window.bytes.get(end..)?;
             let len = memchr::memchr(0, &rest[..rest.len().min(TOKEN_MAX)])?;
-            behind += len + 1;
+            end += len + 1;
         }
         // The assembler aligns each table; to what is a matter of the kernel's age.
         [8, 4].into_iter().find_map(|align| {
-            let index_at = window.aligned(behind, align);
+            let index_at = window.aligned(end, align);
             let index: Vec<u16> = window
                 .bytes
                 .get(index_at..index_at + INDEX)?
@@ -70,7 +71,7 @@ impl Tokens {
                 .map(|half| u16::from_le_bytes(*half))
                 .collect();
             let start = zero.checked_sub(usize::from(*index.get(FIRST_DIGIT)?))?;
-            let texts = window.bytes.get(start..behind)?;
+            let texts = window.bytes.get(start..end)?;
             agrees(texts, &index).then(|| Self {
                 texts: texts.to_vec(),
                 index,
@@ -88,7 +89,7 @@ impl Tokens {
     }
 }
 
-/// Whether the index says where each text begins.
+/// Returns true if the index has the start of each text.
 fn agrees(texts: &[u8], index: &[u16]) -> bool {
     let mut at = 0;
     for start in index {

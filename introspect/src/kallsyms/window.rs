@@ -52,7 +52,7 @@ impl Window {
         self.address(self.bytes.len())
     }
 
-    /// The offset of an address in it, or just behind it.
+    /// The offset of an address in it, or just after its end.
     pub(super) fn offset(&self, at: Gva) -> Option<usize> {
         let offset = usize::try_from(at.0.checked_sub(self.start.0)?).ok()?;
         (offset <= self.bytes.len()).then_some(offset)

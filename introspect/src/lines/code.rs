@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use gimli::{Error, FileEntry, LineProgramHeader, Reader as _, UnitRef};
 
-use super::SourceLocation;
 use super::context::{DebugInfo, relative, short};
+use super::place::SourceLocation;
 use super::section::Reader;
 
 /// Code of one source file, of what was asked for.
@@ -44,7 +44,7 @@ impl DebugInfo {
         Ok(files)
     }
 
-    /// Of addresses in one function, and one inlined call in it, gives the lowest.
+    /// Returns the lowest of the addresses in one function, and in one inlined call in it.
     fn first_of_each_copy(
         &mut self,
         path: &str,
@@ -117,7 +117,7 @@ fn paths(
     Ok(paths)
 }
 
-/// A file's path as lookups by address give it.
+/// A file's path in the form that lookups by address return.
 fn path(
     unit: UnitRef<'_, Reader>,
     header: &LineProgramHeader<Reader>,

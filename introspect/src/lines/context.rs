@@ -5,17 +5,17 @@ use std::sync::Arc;
 use addr2line::{Context, Location};
 use gimli::{Dwarf, Error, SectionId};
 
+use super::place::{InlinedCall, SourceLocation, SourcePlace};
 use super::section::{Reader, Work};
-use super::{InlinedCall, SourceLocation, SourcePlace};
 
-/// Most reads that finding the units may take: 4 million for a small Linux 6.12 (32 MiB of .debug_info); a
-/// distribution's is some ten times that.
+/// Most reads that finding the units may take: 4 million for a small Linux 6.12 (32 MiB of
+/// .debug_info); a distribution's is some ten times that.
 const OPEN_WORK: u64 = 1 << 27;
 /// Most reads of one call: the largest units of that kernel take 0.3 million.
 const CALL_WORK: u64 = 1 << 24;
-/// Reads whose results are kept. Behind that they are dropped, and units are found anew.
+/// Reads whose results are kept. Beyond that they are dropped, and units are found anew.
 const KEPT_WORK: u64 = 1 << 27;
-/// Longest path or function name given, in bytes; a longer one is taken for none.
+/// Longest path or function name, in bytes; a longer one is ignored.
 const MAX_TEXT: usize = 4096;
 
 /// DWARF in memory, and what was parsed of it. A unit is parsed when it is first asked for.

@@ -1,4 +1,4 @@
-//! Where an ELF file has its DWARF, and that read into memory.
+//! Finds an ELF file's DWARF sections, and reads them into memory.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -8,18 +8,19 @@ use object::elf::{self, FileHeader64, SectionHeader64};
 use object::read::elf::{CompressionHeader as _, FileHeader, SectionHeader as _};
 use object::read::{CompressedData, CompressionFormat, ReadRef};
 
-use super::LinesProblem;
+use super::error::LinesProblem;
 use crate::symbols::{ElfError, check_ident};
 
 const LE: LittleEndian = LittleEndian;
 
 /// Most bytes that all sections together may have, unpacked.
 pub(super) const MAX_BYTES: u64 = 1 << 30;
-/// Most bytes of .debug_abbrev without two zeros in a row. These end a list of attributes, so that none is longer; real
-/// ones have some dozen bytes. Attributes may take no bytes of the entries that have them, and time all the same.
+/// Most bytes of .debug_abbrev without two zeros in a row. These end a list of attributes, so that
+/// none is longer; real ones have some dozen bytes. Attributes may take no bytes of the entries
+/// that have them, and time all the same.
 const MAX_ATTRIBUTE_LIST: usize = 1 << 10;
 
-/// Those that tell lines and functions. Without the first three there is nothing to tell.
+/// Sections with lines and functions. The first three are required.
 const WANTED: [SectionId; 10] = [
     SectionId::DebugInfo,
     SectionId::DebugAbbrev,
@@ -38,7 +39,7 @@ const NEEDED: usize = 3;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placed {
     pub(super) id: SectionId,
-    /// Where its contents are in the file, behind the header of compressed ones.
+    /// Where its contents are in the file, after the header of compressed ones.
     offset: u64,
     size: u64,
     /// The size that it has unpacked.

@@ -1,4 +1,4 @@
-//! Functions by which a file is told to be of the kernel that runs.
+//! Functions that identify a file as the running kernel's.
 
 use exoprobe_vmm::Gva;
 
@@ -33,7 +33,8 @@ impl Landmarks {
         Self(found)
     }
 
-    /// The one distance of all of them that the kernel has; else the first that has another, or is missing.
+    /// The one distance of all of them that the kernel has; else the first that has another, or is
+    /// missing.
     pub(super) fn slide(&self, running: &SymbolTable) -> Result<i64, &str> {
         let mut slide = None;
         let (mut found, mut missing) = (0, None);

@@ -1,5 +1,6 @@
-//! DWARF sections as gimli reads them. A reader counts what it gives and watches the stack, so that a file made for it
-//! can waste neither time nor memory, nor end the process: addr2line calls itself for each nested inlined call.
+//! DWARF sections as gimli reads them. A reader counts reads and checks the depth of the stack, so
+//! that a file made for it can waste neither time nor memory, nor end the process: addr2line calls
+//! itself for each nested inlined call.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,10 +12,11 @@ use gimli::{Error, LittleEndian, ReaderOffset, ReaderOffsetId};
 
 /// Stack that one call may take, in bytes. Threads have 2 MiB.
 const MAX_STACK: usize = 512 << 10;
-/// What it costs to cut a piece off: it may be kept.
+/// Cost of cutting a piece off: it may be kept.
 const PIECE: usize = 16;
 
-/// What a call may still read, and where its stack began. Only the thread that has the context uses it.
+/// Reads that a call may still do, and where its stack began. Only the thread that has the context
+/// uses it.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     left: AtomicU64,
@@ -37,7 +39,7 @@ impl Work {
         let deep = stack_address().abs_diff(self.stack.load(Ordering::Relaxed)) > MAX_STACK;
         let left = if deep { None } else { self.left().checked_sub(reads as u64) };
         self.left.store(left.unwrap_or(0), Ordering::Relaxed);
-        // No other reader of DWARF's tables gives this error.
+        // No other reader of DWARF's tables returns this error.
         left.map(|_| ()).ok_or(Error::TooManyIterations)
     }
 }
@@ -168,7 +170,8 @@ impl gimli::Reader for Reader {
     }
 }
 
-/// An offset that gimli may add to: it adds up lengths that the file gives, and does not look whether the sum overflows.
+/// An offset that gimli may add to: it adds up lengths that the file gives, and does not look
+/// whether the sum overflows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Offset(u64);
 

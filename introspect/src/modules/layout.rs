@@ -1,10 +1,10 @@
-//! Where a `struct module` has what.
+//! Offsets of members in `struct module`.
 
 use std::ops::Range;
 
 use exoprobe_vmm::Gva;
 
-use super::NoModules;
+use super::error::NoModules;
 use crate::btf::{Btf, FieldError, FieldPlace, Kind, TypeId};
 use crate::symbols::SymbolTable;
 
@@ -12,15 +12,15 @@ use crate::symbols::SymbolTable;
 const LIST: &str = "modules";
 const MODULE: &str = "struct module";
 const KALLSYMS: &str = "struct mod_kallsyms";
-/// Largest `struct module` that is believed, in bytes: four times a distribution kernel's.
+/// Largest `struct module` that is accepted, in bytes: four times a distribution kernel's.
 const MODULE_MAX: u64 = 8 << 10;
-/// Longest name of a module that is believed, with its NUL (MODULE_NAME_LEN has 56).
+/// Longest name of a module that is accepted, with its NUL (MODULE_NAME_LEN has 56).
 const NAME_MAX: u64 = 256;
-/// `enum mod_mem_type` of Linux 6.4 on: MOD_TEXT, and MOD_INIT_TEXT where the types do not say.
+/// `enum mod_mem_type` of Linux 6.4 on: MOD_TEXT, and MOD_INIT_TEXT where the types do not have it.
 const MOD_TEXT: u64 = 0;
 const MOD_INIT_TEXT: u64 = 4;
 
-/// Whether a kernel with these symbols has a list of modules.
+/// Returns true if a kernel with these symbols has a list of modules.
 #[must_use]
 pub fn has_modules(symbols: &SymbolTable) -> bool {
     symbols.address_of(LIST).is_some()
@@ -33,7 +33,7 @@ pub(super) struct Area {
     pub(super) size: usize,
 }
 
-/// Where the running kernel has its modules, and each of them what, in bytes from its start.
+/// Address of the running kernel's list of modules, and offsets of their members in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModuleLayout {
     /// The list's own place.
@@ -54,7 +54,7 @@ pub struct ModuleLayout {
     pub(super) table: KallsymsLayout,
 }
 
-/// Where a `struct mod_kallsyms` has what.
+/// Offsets of members in `struct mod_kallsyms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KallsymsLayout {
     pub(super) symtab: u64,
@@ -160,7 +160,8 @@ impl Fields<'_> {
         Ok(Area { base: self.offset(base, 8)?, size: self.offset(size, 4)? })
     }
 
-    /// Text, and that for initialization: an array of memories by their use (Linux 6.4 on), or two layouts.
+    /// Text, and that for initialization: an array of memories by their use (Linux 6.4 on), or two
+    /// layouts.
     fn text(&mut self) -> Result<(Area, Area), NoModules> {
         let Ok(memories) = self.place("mem") else {
             let text = self.area("core_layout.base", "core_layout.text_size")?;

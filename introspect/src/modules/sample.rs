@@ -4,7 +4,7 @@ use crate::btf::sample::{ARRAY, ENUM, POINTER, STRUCT, Sample};
 
 /// Offset in a module of its `struct mod_kallsyms`.
 const KALLSYMS: u64 = 0x180;
-/// Offset of its symbols; behind them their letters, and then their names.
+/// Offset of its symbols; their letters follow, and then their names.
 const SYMTAB: u64 = 0x200;
 /// Bytes of an `Elf64_Sym`.
 const SYMBOL_LEN: usize = 24;
@@ -18,7 +18,7 @@ pub enum Form {
     Memories,
 }
 
-/// What the types are.
+/// The kinds of types.
 pub fn types(form: Form) -> Sample {
     let mut s = Sample::default();
     let word = s.int("unsigned int", 4, false);
@@ -72,7 +72,7 @@ pub struct SampleModule {
     pub name: &'static str,
     /// `enum module_state`.
     pub state: u32,
-    /// Where its struct is; its symbols are behind it.
+    /// Address of its struct; its symbols follow.
     pub at: u64,
     /// Where its text is, and how many bytes.
     pub text: (u64, u32),

@@ -1,8 +1,9 @@
-//! A module's symbols: an ELF table (`Elf64_Sym`) of which only what is of use to the kernel was kept.
+//! A module's symbols: an ELF table (`Elf64_Sym`) of which the kernel keeps only a part.
 
 use exoprobe_vmm::Gva;
 
-use super::{Module, ModuleError, ModuleLayout, SYMBOL_NAME_MAX, SYMBOLS_MAX, half, word};
+use super::error::{ModuleError, SYMBOL_NAME_MAX, SYMBOLS_MAX};
+use super::{Module, ModuleLayout, half, word};
 use crate::symbols::{KERNEL_HALF, ModuleSymbol, ModuleTable, SymbolKind};
 use crate::view::GuestView;
 use crate::virt::VirtualMemory;
@@ -14,12 +15,12 @@ const INFO: usize = 4;
 const SECTION: usize = 6;
 const VALUE: usize = 8;
 const SIZE: usize = 16;
-/// What `st_shndx` is of a symbol of somewhere else (SHN_UNDEF).
+/// `st_shndx` of an undefined symbol (SHN_UNDEF).
 const UNDEFINED: [u8; 2] = [0, 0];
-/// Upper half of `st_info` of a symbol that others do not see (STB_LOCAL).
+/// Upper half of `st_info` of a local symbol (STB_LOCAL).
 const LOCAL: u8 = 0;
 
-/// How much the symbols of all modules together may take.
+/// Room left for the symbols of all modules together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     /// Symbols.
@@ -35,7 +36,7 @@ impl Default for Room {
 }
 
 impl Room {
-    /// What is left when there is this table too; `None` where it is too much.
+    /// Returns the room left after this table; `None` if it does not fit.
     #[must_use]
     pub fn without(self, table: &ModuleTable) -> Option<Self> {
         Some(Self {
@@ -78,7 +79,7 @@ impl ModuleLayout {
             let count = u32::try_from(raw.len()).unwrap_or(u32::MAX);
             let too_many = || ModuleError::TooManySymbols { module: module.name.clone(), count };
             left = left.checked_sub(name.bytes.len()).ok_or_else(too_many)?;
-            // What is no text is no symbol's name, and left out with those that have none.
+            // A name that is not UTF-8 is left out, as an empty one is.
             let whole = if name.terminated { name.bytes } else { Vec::new() };
             names.push(String::from_utf8(whole).unwrap_or_default());
         }

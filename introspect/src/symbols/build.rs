@@ -1,8 +1,8 @@
-//! From raw symbols, in any order, to the sorted tables that queries use.
+//! Sorts raw symbols into the tables that queries use.
 
 use exoprobe_vmm::Gva;
 
-use super::{KERNEL_HALF, SymbolKind, TextKind, TextRange};
+use super::symbol::{KERNEL_HALF, SymbolKind, TextKind, TextRange};
 use crate::name_hash::NameHash;
 
 /// Most symbols a table may hold; a distribution kernel has some 150,000.
@@ -13,7 +13,7 @@ pub const MAX_NAME_BYTES: usize = 256 << 20;
 /// names are left out, as `kallsyms` does.
 pub const MAX_NAME_LEN: usize = 1024;
 
-/// Why well-formed symbols make no table.
+/// Reasons why well-formed symbols do not form a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
     /// More symbols than any kernel has.
@@ -93,7 +93,8 @@ pub(super) struct Tables {
     pub(super) entries: Vec<Entry>,
     /// Indices of `entries`, ascending by name, then by address.
     by_name: Vec<u32>,
-    /// Of each name, the first index of `by_name`: quicker than a search where a name is looked up whole.
+    /// Of each name, the first index of `by_name`: quicker than a search where a name is looked up
+    /// whole.
     exact: NameHash,
     /// Disjoint and ascending: overlapping functions are resolved here, once.
     segments: Vec<Segment>,
@@ -122,15 +123,15 @@ impl Tables {
     pub(super) fn named(&self, name: &str) -> impl Iterator<Item = &Entry> {
         let entry = |at: usize| &self.entries[self.by_name[at] as usize];
         let from = self.exact.find(name, |at| self.name(entry(at)));
-        let behind = from.map_or(&[][..], |at| &self.by_name[at..]);
-        let entries = behind.iter().map(|index| &self.entries[*index as usize]);
+        let rest = from.map_or(&[][..], |at| &self.by_name[at..]);
+        let entries = rest.iter().map(|index| &self.entries[*index as usize]);
         entries.take_while(move |entry| self.name(entry) == name)
     }
 
-    /// The function that answers for `address`.
+    /// Returns the function that `address` resolves to.
     pub(super) fn covering(&self, address: u64) -> Option<&Entry> {
-        let behind = self.segments.partition_point(|segment| segment.start <= address);
-        let segment = self.segments[..behind].last()?;
+        let count = self.segments.partition_point(|segment| segment.start <= address);
+        let segment = self.segments[..count].last()?;
         (address < segment.end).then(|| &self.entries[segment.entry as usize])
     }
 
@@ -141,8 +142,8 @@ impl Tables {
 }
 
 fn range_at(text: &[TextRange], address: u64) -> Option<&TextRange> {
-    let behind = text.partition_point(|range| range.start.0 <= address);
-    text[..behind].last().filter(|range| address < range.end.0)
+    let count = text.partition_point(|range| range.start.0 <= address);
+    text[..count].last().filter(|range| address < range.end.0)
 }
 
 fn name_in<'a>(names: &'a str, entry: &Entry) -> &'a str {
@@ -225,8 +226,8 @@ impl Builder {
     }
 }
 
-/// Names of the tool chain's own (`$x`, `.L12`), that no terminal should be shown, or that would be taken for a module
-/// and a symbol of it are not kept.
+/// Rejects the tool chain's own names (`$x`, `.L12`), names with control characters, and names that
+/// look like a module and its symbol.
 fn is_kept(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= MAX_NAME_LEN
@@ -235,7 +236,7 @@ fn is_kept(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':')
 }
 
-/// Makes data of the linker's end markers, which files list as text though they lie behind the last
+/// Makes data of the linker's end markers, which files list as text though they lie after the last
 /// instruction: else they would seem to be functions that reach up to the next symbol.
 fn demote_markers(names: &str, entries: &mut [Entry], text: &[TextRange]) {
     for entry in entries.iter_mut().filter(|entry| entry.is_function() && entry.size == 0) {
@@ -248,7 +249,7 @@ fn demote_markers(names: &str, entries: &mut [Entry], text: &[TextRange]) {
     }
 }
 
-/// Gives symbols without a size one: up to the next higher symbol, within their text range.
+/// Sets the size of symbols that have none: up to the next higher symbol, within their text range.
 fn fill_sizes(entries: &mut [Entry], text: &[TextRange]) {
     let mut higher = None;
     let mut same = None;

@@ -17,7 +17,7 @@ const LE: LittleEndian = LittleEndian;
 /// The first bytes of every ELF file.
 pub(super) const MAGIC: &[u8] = &elf::ELFMAG;
 
-/// Why an ELF file gives no symbol table.
+/// Reasons why an ELF file has no usable symbol table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ElfError {
     /// The file does not begin with the ELF magic number.
@@ -42,10 +42,10 @@ pub enum ElfError {
     /// A part of the file lies outside it or cannot be what the header says.
     #[error("the ELF file is truncated or damaged: bad {part}")]
     Damaged {
-        /// What could not be read.
+        /// The part that could not be read.
         part: &'static str,
     },
-    /// The symbols make no table.
+    /// The symbols do not form a table.
     #[error(transparent)]
     Table(#[from] TableError),
 }
@@ -86,7 +86,7 @@ pub(super) fn parse<'data, R: ReadRef<'data>>(data: R) -> Result<Tables, ElfErro
     Ok(builder.finish()?)
 }
 
-/// Refuses what is no x86-64 ELF file.
+/// Refuses files other than x86-64 ELF files.
 pub(crate) fn check_ident<'data, R: ReadRef<'data>>(data: R) -> Result<(), ElfError> {
     if data.read_bytes_at(0, 4) != Ok(MAGIC) {
         return Err(ElfError::NotElf);
@@ -101,7 +101,7 @@ pub(crate) fn check_ident<'data, R: ReadRef<'data>>(data: R) -> Result<(), ElfEr
     if x86_64 { Ok(()) } else { Err(ElfError::NotX86_64 { machine, class, data: encoding }) }
 }
 
-/// Tells `builder` the executable sections, and returns their address ranges, ascending.
+/// Adds the executable sections to `builder`, and returns their address ranges, ascending.
 fn executable<'data, R: ReadRef<'data>>(
     header: &Header,
     sections: &'data [Section],
@@ -143,7 +143,7 @@ fn push(
     if !named_by_user || section == elf::SHN_UNDEF || section == elf::SHN_COMMON {
         return Ok(());
     }
-    // A name outside the string table, or one that is not text, cannot be asked for.
+    // A name outside the string table, or one that is not text, cannot be looked up.
     let Some(name) = symbol.name(LE, names).ok().and_then(|name| str::from_utf8(name).ok()) else {
         return Ok(());
     };
@@ -161,6 +161,6 @@ fn push(
 }
 
 fn contains(ranges: &[(u64, u64)], address: u64) -> bool {
-    let behind = ranges.partition_point(|(start, _)| *start <= address);
-    ranges[..behind].last().is_some_and(|(_, end)| address < *end)
+    let count = ranges.partition_point(|(start, _)| *start <= address);
+    ranges[..count].last().is_some_and(|(_, end)| address < *end)
 }

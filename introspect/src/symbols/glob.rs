@@ -1,8 +1,8 @@
 //! Shell-like patterns over symbol names.
 
-/// Whether all of `name` matches `pattern`, in which `*` stands for any run of bytes, `?` for any one, and `[a-z_]` for
-/// one of some (`[!a-z_]` for one of the others; a `[` that is not closed is itself). Takes at most the product of both
-/// lengths, whatever the pattern.
+/// Returns true if all of `name` matches `pattern`, in which `*` stands for any run of bytes, `?`
+/// for any one, and `[a-z_]` for one of some (`[!a-z_]` for one of the others; a `[` that is not
+/// closed is itself). Takes at most the product of both lengths, whatever the pattern.
 #[must_use]
 pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
@@ -50,7 +50,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     (found != not).then_some(set.len() + 2)
 }
 
-/// What stands between brackets; a `]` may come first.
+/// The characters between brackets; a `]` may come first.
 fn set(pattern: &[u8]) -> Option<&[u8]> {
     let rest = pattern.strip_prefix(b"[")?;
     let from = if rest.starts_with(b"!") { 2 } else { 1 };

@@ -1,12 +1,13 @@
-//! Symbols as `nm` lists them: an address, a type's letter, a name. `System.map` and the kernel's own table are such.
+//! Symbols as `nm` lists them: an address, a type's letter, a name. `System.map` and the kernel's
+//! own table are such.
 
 use super::build::{Builder, RawSymbol, TableError, Tables};
 use super::{SymbolTable, TextKind};
 
-/// Why a listing gives no symbol table.
+/// Reasons why a listing has no usable symbol table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListingError {
-    /// A symbol that every x86-64 kernel has is not there: the listing was cut short or filtered.
+    /// A symbol that every x86-64 kernel has is missing: the listing was cut short or filtered.
     #[error("no symbol {name}, which bounds the kernel's text: the list is not complete")]
     NoTextBounds {
         /// The missing symbol.
@@ -20,7 +21,7 @@ pub enum ListingError {
         /// The symbol that should be higher.
         end: &'static str,
     },
-    /// The symbols make no table.
+    /// The symbols do not form a table.
     #[error(transparent)]
     Table(#[from] TableError),
 }

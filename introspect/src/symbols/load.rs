@@ -1,4 +1,4 @@
-//! Symbol tables from files and buffers, by what they contain.
+//! Loads symbol tables from files and buffers, by their content.
 
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use object::read::ReadCache;
 use super::{ElfError, SymbolTable, SystemMapError, elf, system_map};
 use crate::regular_file::{self, OpenError};
 
-/// Largest file read for symbols or types, in bytes. A distribution's `vmlinux` with debug information has
-/// some 400 to 900 MB.
+/// Largest file read for symbols or types, in bytes. A distribution's `vmlinux` with debug
+/// information has some 400 to 900 MB.
 pub const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// Bytes looked at to tell what a file is: a bzImage's setup header ends within.
+/// Bytes that identify the kind of a file: a bzImage's setup header ends within.
 const HEAD_BYTES: usize = 0x206;
 
 /// Offset and value of the `header` field of Linux's x86 boot protocol, in a bzImage.
 const BZIMAGE_MAGIC: (usize, &[u8]) = (0x202, b"HdrS");
 
-/// Why contents give no symbol table.
+/// Reasons why contents have no usable symbol table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContentError {
-    /// There is nothing.
+    /// The contents are empty.
     #[error("it is empty")]
     Empty,
     /// A compressed, bootable kernel.
@@ -30,15 +30,15 @@ pub enum ContentError {
     /// Neither an ELF file nor text that could be a `System.map`.
     #[error("neither an ELF vmlinux nor a System.map")]
     Unrecognized,
-    /// An ELF file, but of no use.
+    /// An ELF file that cannot be used.
     #[error(transparent)]
     Elf(#[from] ElfError),
-    /// A `System.map`, but of no use.
+    /// A `System.map` that cannot be used.
     #[error("System.map: {0}")]
     SystemMap(#[from] SystemMapError),
 }
 
-/// Why a file gives no symbol table.
+/// Reasons why a file has no usable symbol table.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// No such file.
@@ -71,18 +71,18 @@ pub enum LoadError {
         /// The limit.
         max: u64,
     },
-    /// The file was read, but is of no use.
+    /// The file was read, but cannot be used.
     #[error("symbol file {}: {source}", path.display())]
     Content {
         /// The file asked for.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         source: ContentError,
     },
 }
 
 impl LoadError {
-    /// Whether the file is a kernel, or may be one, that only has no symbols, and nothing is wrong with it: a bzImage, a
+    /// Returns true if the file is, or may be, an intact kernel without symbols: a bzImage, a
     /// stripped vmlinux.
     #[must_use]
     pub fn is_without_symbols(&self) -> bool {
@@ -109,7 +109,7 @@ impl SymbolTable {
         system_map::parse(text)
     }
 
-    /// The table of either, told apart by their contents.
+    /// Loads the table of either, which the content identifies.
     ///
     /// # Errors
     /// [`ContentError`].
@@ -120,8 +120,8 @@ impl SymbolTable {
         }
     }
 
-    /// The table of a file, told by its contents and not its name. Of an ELF file only headers
-    /// and symbols are read.
+    /// Loads the table of a file, whose kind the content identifies, not the name. Of an ELF file
+    /// only headers and symbols are read.
     ///
     /// # Errors
     /// [`LoadError`], which names the file.

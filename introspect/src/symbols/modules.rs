@@ -1,5 +1,5 @@
-//! A second layer of symbols: those of the modules that are loaded, each module's in a table of its own, so that one
-//! that stays is not indexed again when another comes or goes.
+//! A second layer of symbols: those of the modules that are loaded, each module's in a table of its
+//! own, so that one that stays is not indexed again when another comes or goes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use exoprobe_vmm::Gva;
 
 use super::build::{Builder, Entry, RawSymbol, TableError, Tables};
-use super::{Symbol, SymbolKind, SymbolTable, TextKind};
+use super::symbol::{Symbol, SymbolKind, TextKind};
 
 /// A symbol as a module has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl ModuleTable {
         }
         for ModuleSymbol { name, address, size, kind, global } in symbols {
             let within = text.iter().find(|range| range.contains(&address));
-            // No function answers for what is behind its module's text.
+            // No function extends beyond its module's text.
             let size = within.map_or(size, |range| size.min(range.end.0 - address.0));
             let function = kind == SymbolKind::Function && within.is_some();
             let address = address.0;
@@ -96,7 +96,7 @@ impl ModuleTable {
 #[derive(Clone, Default)]
 pub(super) struct Layer {
     modules: Arc<[Arc<ModuleTable>]>,
-    /// Start and end of each range of text, and whose it is; ascending.
+    /// Start and end of each range of text, and its module's index; ascending.
     text: Arc<[(u64, u64, usize)]>,
 }
 
@@ -106,7 +106,7 @@ impl Layer {
         Arc::ptr_eq(&self.modules, &other.modules)
     }
 
-    fn new(modules: Vec<Arc<ModuleTable>>) -> Self {
+    pub(super) fn new(modules: Vec<Arc<ModuleTable>>) -> Self {
         let ranges = |(index, module): (usize, &Arc<ModuleTable>)| {
             let text = module.tables.text.iter();
             text.map(|range| (range.start.0, range.end.0, index)).collect::<Vec<_>>()
@@ -122,7 +122,7 @@ impl Layer {
         self.modules.iter().map(|module| &**module)
     }
 
-    /// All, or, where a name is given, that of this name.
+    /// Returns all, or, where a name is given, the one of this name.
     pub(super) fn named<'a, 'n>(
         &'a self,
         name: Option<&'n str>,
@@ -132,32 +132,8 @@ impl Layer {
 
     /// The module that has `address` in its text.
     pub(super) fn at(&self, address: u64) -> Option<&ModuleTable> {
-        let behind = self.text.partition_point(|(start, ..)| *start <= address);
-        let (_, end, index) = self.text[..behind].last()?;
+        let count = self.text.partition_point(|(start, ..)| *start <= address);
+        let (_, end, index) = self.text[..count].last()?;
         (address < *end).then(|| &*self.modules[*index])
-    }
-}
-
-impl SymbolTable {
-    /// The same symbols of the kernel, with those of these modules instead of others.
-    #[must_use]
-    pub fn with_modules(&self, modules: Vec<Arc<ModuleTable>>) -> Self {
-        Self { modules: Layer::new(modules), ..self.clone() }
-    }
-
-    /// The modules whose symbols are there too.
-    pub fn modules(&self) -> impl Iterator<Item = &ModuleTable> {
-        self.modules.iter()
-    }
-
-    /// `MODULE:SYMBOL`, as kprobe_events has it, or a symbol of any.
-    pub(super) fn split<'n>(&self, name: &'n str) -> (Option<&'n str>, &'n str) {
-        match name.split_once(':') {
-            // Nobody names a kernel's symbol so, but a file may.
-            Some((module, symbol)) if self.tables.named(name).next().is_none() => {
-                (Some(module), symbol)
-            }
-            _ => (None, name),
-        }
     }
 }

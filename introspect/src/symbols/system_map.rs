@@ -3,7 +3,7 @@
 use super::SymbolTable;
 use super::listing::{Listing, ListingError};
 
-/// What is wrong with a line.
+/// Faults of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineProblem {
     /// Not three fields.
@@ -17,7 +17,7 @@ pub enum LineProblem {
     Type,
 }
 
-/// Why a `System.map` gives no symbol table.
+/// Reasons why a `System.map` has no usable symbol table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SystemMapError {
     /// A line is malformed.
@@ -25,10 +25,11 @@ pub enum SystemMapError {
     Line {
         /// Counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The fault.
         problem: LineProblem,
     },
-    /// What Debian installs as `/boot/System.map-*` in its newer releases: one line of prose.
+    /// The placeholder that newer Debian releases install as `/boot/System.map-*`: one line of
+    /// prose.
     #[error(
         "this is Debian's placeholder; the real System.map is in the linux-image-...-dbg package"
     )]
@@ -38,7 +39,7 @@ pub enum SystemMapError {
     Listing(#[from] ListingError),
 }
 
-/// What Debian's placeholder has in place of a name, after an address and a type.
+/// The text in Debian's placeholder in place of a name, after an address and a type.
 const PLACEHOLDER: &str = "The real System.map";
 
 struct Line<'a> {

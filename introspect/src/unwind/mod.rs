@@ -1,10 +1,11 @@
 //! Back-traces from outside: by the kernel's ORC tables, or by frame pointers, where it has none.
 //!
-//! Stacks and tables are the guest's, so nothing on them is believed: a walk has at most [`FRAMES_MAX`] frames, and
-//! within one stack it only ever goes up.
+//! Stacks and tables are the guest's, so nothing on them is trusted: a walk has at most
+//! [`FRAMES_MAX`] frames, and within one stack it only ever goes up.
 
 pub mod orc;
 pub mod prologue;
+mod stack;
 #[cfg(test)]
 mod tests;
 mod user;
@@ -12,28 +13,29 @@ mod user;
 use exoprobe_vmm::{Gva, kvm_regs};
 
 pub use orc::{OrcError, OrcTables};
+pub use stack::{FRAMES_MAX, Stack};
 pub use user::{UserPlace, user_frames};
 
 use orc::{Base, Entry, Kind};
+use stack::KERNEL_HALF;
 
-/// Most frames of a walk.
-pub const FRAMES_MAX: usize = 64;
-/// Most changes from one stack to another: there are those of a task, of interrupts, and of several exceptions.
+/// Most changes from one stack to another: there are those of a task, of interrupts, and of several
+/// exceptions.
 const SWITCHES_MAX: u32 = 8;
 /// Largest stack of a kernel, in bytes.
 const STACK_SPAN: u64 = 64 << 10;
-/// Kernel addresses have this bit, user addresses do not (Documentation/arch/x86/x86_64/mm.rst).
-const KERNEL_HALF: u64 = 1 << 63;
 /// Of a code segment's selector: the privilege level, which is 3 in user mode.
 const USER_RPL: u64 = 3;
-/// Selectors of user mode: its code (64 bits), its code (32 bits), its stack (arch/x86/include/asm/segment.h).
+/// Selectors of user mode: its code (64 bits), its code (32 bits), its stack
+/// (arch/x86/include/asm/segment.h).
 const USER_CS: u64 = 0x33;
 const USER32_CS: u64 = 0x23;
 const USER_DS: u64 = 0x2b;
 /// Bit 0 of a frame pointer: it is the address of all registers (ENCODE_FRAME_POINTER).
 const ENCODED: u64 = 1;
 
-/// Offsets in `struct pt_regs`, and from RIP on in what an exception pushes (Intel SDM vol. 3, 6.14.2).
+/// Offsets in `struct pt_regs`, and from RIP on in the frame that an exception pushes (Intel SDM
+/// vol. 3, 6.14.2).
 mod pt_regs {
     pub(super) const R13: u64 = 16;
     pub(super) const BP: u64 = 32;
@@ -47,31 +49,15 @@ mod pt_regs {
     pub(super) const SS: u64 = 32;
 }
 
-/// What a walk reads, and what it is told of addresses that probes have changed.
-pub trait Stack {
-    /// The word at an address; `None` where nothing is mapped.
-    fn word(&self, at: Gva) -> Option<u64>;
-
-    /// Where a call really returns to that has this return address.
-    fn returns_to(&self, found: Gva) -> Gva {
-        found
-    }
-
-    /// The instruction of the kernel's text that runs at this address.
-    fn stands_for(&self, ip: Gva) -> Gva {
-        ip
-    }
-}
-
 /// Where a frame is.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     ip: Gva,
-    /// `ip` is the next instruction to run, and not that behind a call.
+    /// `ip` is the next instruction to run, and not the one after a call.
     is_exact: bool,
     sp: u64,
     bp: u64,
-    /// Where its return address is, if it has no frame of its own.
+    /// Address of its return address, if it has no frame of its own.
     return_at: Option<Gva>,
     rest: Rest,
 }
@@ -96,21 +82,21 @@ impl Place {
         Self { ip, is_exact: true, sp: regs.rsp, bp: regs.rbp, return_at: None, rest }
     }
 
-    /// The same where `ip` is what a call has just returned to.
+    /// The same where `ip` is an address that a call has just returned to.
     #[must_use]
     pub fn returned(self) -> Self {
         Self { is_exact: false, ..self }
     }
 
-    /// The same of a function without a frame of its own, whose return address is so many bytes above the stack
-    /// pointer. ORC tables know that by themselves.
+    /// The same of a function without a frame of its own, whose return address is so many bytes
+    /// above the stack pointer. ORC tables know that by themselves.
     #[must_use]
     pub fn without_frame(self, offset: u64) -> Self {
         Self { return_at: Some(Gva(self.sp.wrapping_add(offset))), ..self }
     }
 }
 
-/// What a step leads to.
+/// Result of a step.
 enum Step {
     /// A frame of the kernel. It may be on another stack.
     Kernel { place: Place, may_switch: bool },
@@ -118,8 +104,8 @@ enum Step {
     User(UserPlace),
 }
 
-/// A walk up the stack: an iterator of the addresses that frames return to, the place that it begins at not
-/// included.
+/// A walk up the stack: an iterator of the addresses that frames return to, the place that it
+/// begins at not included.
 pub struct Walk<'a, S: ?Sized> {
     tables: Option<&'a OrcTables>,
     stack: &'a S,
@@ -190,7 +176,7 @@ impl<'a, S: Stack + ?Sized> Walk<'a, S> {
         }
     }
 
-    /// A register that only a frame's beginning or an exception tells.
+    /// A register that is known only at a frame's beginning or from an exception.
     fn register(&self, base: Base) -> Option<u64> {
         let saved = |regs: Gva, offset: u64| self.stack.word(regs.wrapping_add(offset));
         match (self.at.rest, base) {
@@ -215,7 +201,7 @@ impl<'a, S: Stack + ?Sized> Walk<'a, S> {
         self.by_exception(at.wrapping_add(pt_regs::IP), place)
     }
 
-    /// By what an exception pushes; `place` has the registers beside.
+    /// By the registers that an exception pushes; `place` has the registers beside.
     fn by_exception(&self, at: u64, place: Place) -> Option<Step> {
         let (ip, sp) = (self.word(at)?, self.word(at.wrapping_add(pt_regs::SP))?);
         let cs = self.word(at.wrapping_add(pt_regs::CS))?;
@@ -229,8 +215,8 @@ impl<'a, S: Stack + ?Sized> Walk<'a, S> {
         Some(Step::Kernel { place, may_switch: true })
     }
 
-    /// At the end of frame pointers, or where one is the address of registers: what user mode had, or the code that
-    /// was interrupted.
+    /// At the end of frame pointers, or where one is the address of registers: user mode's, or
+    /// those of the code that was interrupted.
     fn by_encoded_pointer(&self) -> Option<Step> {
         let Place { sp, bp, return_at: None, .. } = self.at else { return None };
         if bp & ENCODED != 0 {
@@ -266,7 +252,7 @@ impl<'a, S: Stack + ?Sized> Walk<'a, S> {
         self.stack.word(Gva(at))
     }
 
-    /// Whether a frame is where one can be.
+    /// Returns true if a frame can be at this address.
     fn accepts(&mut self, place: &Place, may_switch: bool) -> bool {
         if place.ip.0 & KERNEL_HALF == 0 || place.sp & KERNEL_HALF == 0 {
             return false;

@@ -1,8 +1,9 @@
 //! The kernel's ORC tables: for each instruction, how to find the frame that called it.
 //!
-//! Format: `arch/x86/include/asm/orc_types.h`, Documentation/arch/x86/orc-unwinder.rst. One table has 32-bit
-//! addresses, each as the distance from its own place, the other an entry of 6 bytes for each; an entry holds up to
-//! the next address. Sorted when the kernel is built (Linux 5.6 on) or early in its boot.
+//! Format: `arch/x86/include/asm/orc_types.h`, Documentation/arch/x86/orc-unwinder.rst. One table
+//! has 32-bit addresses, each as the distance from its own place, the other an entry of 6 bytes for
+//! each; an entry holds up to the next address. Sorted when the kernel is built (Linux 5.6 on) or
+//! early in its boot.
 
 use exoprobe_vmm::Gva;
 
@@ -21,10 +22,10 @@ pub const MAX_BYTES: u64 = 64 << 20;
 const SYMBOLS: [&str; 4] =
     ["__start_orc_unwind_ip", "__stop_orc_unwind_ip", "__start_orc_unwind", "__stop_orc_unwind"];
 
-/// Why there are no ORC tables.
+/// Reasons why there are no ORC tables.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OrcError {
-    /// The kernel was built without.
+    /// The kernel was built without them.
     #[error("the kernel has no ORC tables: no symbol {0}")]
     Absent(&'static str),
     /// A table ends before it begins.
@@ -32,7 +33,7 @@ pub enum OrcError {
     Backwards {
         /// First address.
         start: Gva,
-        /// First address behind.
+        /// First address after the table.
         stop: Gva,
     },
     /// They are larger than [`MAX_BYTES`].
@@ -67,30 +68,31 @@ pub enum Layout {
     Typed,
     /// Linux 6.3: two bits of type, one for a signal's frame, one for the end of the stack.
     Signal,
-    /// Linux 6.4 on: three bits of type, which tells the end of the stack, one for a signal's frame.
+    /// Linux 6.4 on: three bits of type, of which one value marks the end of the stack, one for a
+    /// signal's frame.
     Ended,
 }
 
-/// What an entry's frame is.
+/// The kind of an entry's frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing is known of it.
+    /// The frame is not known.
     Undefined,
-    /// Nobody called it.
+    /// The outermost frame: it has no caller.
     EndOfStack,
     /// A function's: the return address is below the caller's stack.
     Call,
     /// All registers are on the stack (`struct pt_regs`).
     Regs,
-    /// What an exception pushes is on the stack: RIP, CS, RFLAGS, RSP, SS.
+    /// An exception's frame is on the stack: RIP, CS, RFLAGS, RSP, SS.
     RegsPartial,
 }
 
-/// What an address of the stack counts from (ORC_REG_*).
+/// The base of an address on the stack (ORC_REG_*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most are the register of their name")]
 pub enum Base {
-    /// Nothing: of RBP, that it has not changed.
+    /// None: RBP has not changed.
     Undefined,
     /// The caller's stack pointer.
     PrevSp,
@@ -102,7 +104,8 @@ pub enum Base {
     R13,
     /// The word that RBP and the offset lead to.
     BpIndirect,
-    /// The word that RSP leads to, and then the offset. Before Linux 5.12: that RSP and the offset lead to.
+    /// The word that RSP leads to, and then the offset. Before Linux 5.12: that RSP and the offset
+    /// lead to.
     SpIndirect,
     Ax,
     /// One that Linux did not have when this was written.
@@ -112,17 +115,18 @@ pub enum Base {
 /// How to find the frame that called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What the frame is.
+    /// The kind of the frame.
     pub kind: Kind,
-    /// What the caller's stack pointer counts from (of [`Kind::Call`]), or the place of registers.
+    /// The base of the caller's stack pointer (of [`Kind::Call`]), or the place of registers.
     pub sp: Base,
     /// From there, in bytes.
     pub sp_offset: i16,
-    /// What the place of the caller's RBP counts from.
+    /// The base of the address of the caller's RBP.
     pub bp: Base,
     /// From there, in bytes.
     pub bp_offset: i16,
-    /// The address that it leads to is that of the next instruction to run, and not that behind a call.
+    /// The address that it leads to is that of the next instruction to run, and not the one after a
+    /// call.
     pub signal: bool,
 }
 
@@ -220,7 +224,8 @@ impl OrcTables {
         Self::read_ranges(memory, ips, (place(start)?, place(stop)?), version)
     }
 
-    /// Copies tables that are at these addresses, each from its first to the first behind.
+    /// Copies tables that are at these addresses, each from its first address to the first after
+    /// its end.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -262,7 +267,7 @@ impl OrcTables {
         self.entries.len() / ENTRY_BYTES
     }
 
-    /// Whether there is none; never so.
+    /// Returns true if there is no entry, which never happens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -274,15 +279,15 @@ impl OrcTables {
         self.layout
     }
 
-    /// Whether [`Base::SpIndirect`] adds the offset before it reads the word ("x86/unwind/orc: Change
-    /// REG_SP_INDIRECT", Linux 5.12).
+    /// Whether [`Base::SpIndirect`] adds the offset before it reads the word ("x86/unwind/orc:
+    /// Change REG_SP_INDIRECT", Linux 5.12).
     #[must_use]
     pub fn adds_before(&self) -> bool {
         (self.version.major, self.version.minor) < (5, 12)
     }
 
-    /// The entry that holds at `ip`; `None` outside of the kernel's own text. The last entry only says where the one
-    /// before ends.
+    /// The entry that holds at `ip`; `None` outside of the kernel's own text. The last entry only
+    /// says where the one before ends.
     #[must_use]
     pub fn find(&self, ip: Gva) -> Option<Entry> {
         let (mut low, mut high) = (0, self.len());
@@ -306,7 +311,8 @@ fn len((start, stop): (Gva, Gva)) -> Result<u64, OrcError> {
     stop.0.checked_sub(start.0).ok_or(OrcError::Backwards { start, stop })
 }
 
-/// The version's layout, or where distributions have taken over a later one, that which makes sense.
+/// The version's layout, or, where distributions have backported a later one, the one that makes
+/// sense.
 fn layout(version: Version, entries: &[u8]) -> Option<Layout> {
     let makes_sense =
         |layout: &Layout| entries.as_chunks().0.iter().all(|raw| layout.entry(*raw).is_some());

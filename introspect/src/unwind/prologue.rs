@@ -1,4 +1,5 @@
-//! Where a function is that has no frame of its own yet, or no more: frame pointers then leave out its caller.
+//! Recognises prologues and epilogues, where a function has no frame: frame pointers leave out its
+//! caller there.
 
 /// endbr64.
 const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
@@ -9,8 +10,8 @@ const PUSH_RBP: u8 = 0x55;
 const MOV_RBP_RSP: [&[u8]; 2] = [&[0x48, 0x89, 0xe5], &[0x48, 0x8b, 0xec]];
 const RET: u8 = 0xc3;
 
-/// Bytes from the stack pointer up to the return address, where the function with this `code` has no frame before its
-/// instruction at the offset `at`; `None` where it has one, or may have.
+/// Bytes from the stack pointer up to the return address, where the function with this `code` has
+/// no frame before its instruction at the offset `at`; `None` where it has one, or may have.
 #[must_use]
 pub fn return_offset(code: &[u8], at: usize) -> Option<u64> {
     let mut push = 0;
@@ -19,11 +20,11 @@ pub fn return_offset(code: &[u8], at: usize) -> Option<u64> {
             push += skipped.len();
         }
     }
-    let behind = push + 1;
+    let after_push = push + 1;
     if at <= push || code.get(at) == Some(&RET) {
         Some(0)
-    } else if at == behind && code.get(push) == Some(&PUSH_RBP) {
-        let frame = code.get(behind..)?;
+    } else if at == after_push && code.get(push) == Some(&PUSH_RBP) {
+        let frame = code.get(after_push..)?;
         MOV_RBP_RSP.iter().any(|mov| frame.starts_with(mov)).then_some(8)
     } else {
         None

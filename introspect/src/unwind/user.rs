@@ -2,9 +2,9 @@
 
 use exoprobe_vmm::{Gva, kvm_regs};
 
-use super::{FRAMES_MAX, KERNEL_HALF, Stack};
+use super::stack::{FRAMES_MAX, KERNEL_HALF, Stack};
 
-/// Where user mode is, or was when the kernel was entered.
+/// Registers of user mode, now or when the kernel was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserPlace {
     /// RIP.
@@ -22,8 +22,8 @@ impl From<&kvm_regs> for UserPlace {
     }
 }
 
-/// The addresses of a user's back-trace: that of the place itself, then those that frames return to, at most
-/// [`FRAMES_MAX`].
+/// The addresses of a user's back-trace: that of the place itself, then those that frames return
+/// to, at most [`FRAMES_MAX`].
 pub fn user_frames<S: Stack + ?Sized>(
     stack: &S,
     place: UserPlace,

@@ -1,11 +1,13 @@
-//! What a hit does, as data: handlers for those who do not write Rust.
+//! Actions of a hit, as data: handlers without Rust.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Fetch, Register, hex_number};
+use super::fetch::Fetch;
+use super::number::hex_number;
+use super::register::Register;
 
-/// One step of a handler. They run in the definition's order, before the probed instruction (kprobes)
-/// or when the function has returned (return probes).
+/// One step of a handler. They run in the definition's order, before the probed instruction
+/// (kprobes) or when the function has returned (return probes).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Action {
@@ -25,11 +27,12 @@ pub enum Action {
     },
     /// Write guest memory. Where none is mapped, nothing happens.
     WriteMem {
-        /// The place that a fetch argument of this text would read: `@ADDR`, `+OFFS(BODY)`, `$stackN`.
+        /// The place that a fetch argument of this text would read: `@ADDR`, `+OFFS(BODY)`,
+        /// `$stackN`.
         to: Fetch,
         /// Bytes: 1, 2, 4 or 8.
         size: u8,
-        /// What is written, in the guest's byte order.
+        /// The value, in the guest's byte order.
         #[serde(with = "hex_number")]
         value: u64,
     },

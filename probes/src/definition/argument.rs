@@ -1,15 +1,17 @@
 //! Arguments as they are fetched.
 
-use super::{Fetch, ValueType};
+use super::fetch::Fetch;
+use super::value::ValueType;
 
 /// One value of a hit, or several in a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Argument {
     /// Name of its field.
     pub(crate) name: String,
-    /// Where it comes from: nothing that has to be looked up in the kernel's symbols or types, any more.
+    /// Where it comes from: nothing that has to be looked up in the kernel's symbols or types, any
+    /// more.
     pub(crate) fetch: Fetch,
-    /// What it is, or each of its elements.
+    /// Its type, or that of each element.
     pub(crate) kind: ValueType,
     /// Of an array: how many elements.
     pub(crate) count: Option<u8>,

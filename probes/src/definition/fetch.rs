@@ -1,12 +1,13 @@
 //! Fetch arguments: values that are looked up at a hit (kprobetrace.rst, "FETCHARGS").
 
 use std::fmt;
-use std::str::FromStr;
 
 use exoprobe_vmm::Gva;
 use serde::{Deserialize, Serialize};
 
-use super::{ParseError, Register, Segment, ValueType, language};
+use super::names::{is_arg_name, unnamed};
+use super::register::{Register, Segment};
+use super::value::ValueType;
 
 /// Most dereferences in one another, as the tracer's budget of steps allows.
 pub const NESTING_MAX: usize = 12;
@@ -18,7 +19,8 @@ pub enum Fetch {
     Register(Register),
     /// `%cs`, `%ss`.
     Segment(Segment),
-    /// `%orig_ax`: the number of the system call that the registers were saved for; -1, as they were for a breakpoint.
+    /// `%orig_ax`: the number of the system call that the registers were saved for; -1, as they
+    /// were for a breakpoint.
     OrigAx,
     /// `$stackN`: the Nth word from the stack pointer on.
     Stack(u16),
@@ -45,37 +47,38 @@ pub enum Fetch {
         /// Bytes from its start.
         offset: i64,
     },
-    /// `NAME`: the function's parameter of this name, at its entry; what it is in is known once the kernel's types
-    /// are. Or, where it has none of the name, a value as the tracer's first version wrote it: `aN`, `sN`, `sa`, `rv`,
-    /// `ra`.
+    /// `NAME`: the function's parameter of this name, at its entry; what it is in is known once the
+    /// kernel's types are. Or, where it has none of the name, a value as the tracer's first version
+    /// wrote it: `aN`, `sN`, `sa`, `rv`, `ra`.
     Parameter(String),
-    /// `BODY->MEMBER.MEMBER->MEMBER`: a member of the struct that a parameter or the returned value points to.
+    /// `BODY->MEMBER.MEMBER->MEMBER`: a member of the struct that a parameter or the returned value
+    /// points to.
     Member {
         /// The pointer: a parameter or `$retval`.
         base: Box<Fetch>,
         /// All that follows the first `->`.
         path: String,
     },
-    /// `BODY:%pd`, `BODY:%pD`: the name of what the value is the address of; where it is is known once the kernel's types
-    /// are.
+    /// `BODY:%pd`, `BODY:%pD`: the name of what the value is the address of; where it is is known
+    /// once the kernel's types are.
     NameOf {
-        /// What it is.
+        /// Its type.
         what: Named,
-        /// What gives the address.
+        /// Source of the address.
         base: Box<Fetch>,
     },
     /// `+OFFS(BODY)`, `-OFFS(BODY)`: memory at the value of BODY plus or minus OFFS bytes.
     Deref {
         /// Bytes added to the inner value.
         offset: i64,
-        /// What gives the address.
+        /// Source of the address.
         base: Box<Fetch>,
         /// `+uOFFS(BODY)`: the memory is a user's; at the kernel's addresses there is none.
         user: bool,
     },
 }
 
-/// What has a name in the kernel's file systems.
+/// Objects of the kernel's file systems that have names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Named {
     /// `%pd`: a `struct dentry`.
@@ -152,7 +155,7 @@ impl Fetch {
         }
     }
 
-    /// What all the dereferences begin with.
+    /// The innermost value of all dereferences.
     #[must_use]
     pub fn innermost(&self) -> &Self {
         match self {
@@ -229,7 +232,8 @@ fn sign(offset: i64) -> char {
     if offset < 0 { '-' } else { '+' }
 }
 
-/// A number as the language takes it, so that no body becomes longer than it was written: its length is limited.
+/// A number as the language takes it, so that no body becomes longer than it was written: its
+/// length is limited.
 fn shortest(number: u64, may_be_negative: bool) -> String {
     let (decimal, hexadecimal) = (number.to_string(), format!("{number:#x}"));
     let negative = may_be_negative.then(|| number.cast_signed().to_string());
@@ -237,22 +241,16 @@ fn shortest(number: u64, may_be_negative: bool) -> String {
     all.min_by_key(String::len).unwrap_or_default()
 }
 
-impl FromStr for Fetch {
-    type Err = ParseError;
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        language::parse_fetch(text)
-    }
-}
-
-/// One recorded value, or several of one kind in a row: `[NAME=]BODY[:TYPE]`, `[NAME=]BODY:TYPE[COUNT]`.
+/// One recorded value, or several of one kind in a row: `[NAME=]BODY[:TYPE]`,
+/// `[NAME=]BODY:TYPE[COUNT]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchArg {
     /// Name of the field; a parameter's own, or `argN` (N from 1), when the definition gives none.
     pub name: Option<String>,
     /// Where its value comes from.
     pub body: Fetch,
-    /// What it is; when the definition does not say, what the kernel's types say of a parameter, `string` of text, else
-    /// `x64`.
+    /// Its type; by default the type that the kernel's types give a parameter, `string` of text,
+    /// else `x64`.
     pub kind: Option<ValueType>,
     /// How many there are, of an array.
     pub count: Option<u8>,
@@ -263,12 +261,13 @@ impl FetchArg {
     pub(super) fn name_at(&self, index: usize) -> String {
         match (&self.name, &self.body) {
             (Some(name), _) => name.clone(),
-            (None, Fetch::Parameter(name)) if super::is_arg_name(name) => name.clone(),
-            _ => super::unnamed(index),
+            (None, Fetch::Parameter(name)) if is_arg_name(name) => name.clone(),
+            _ => unnamed(index),
         }
     }
 
-    /// Bytes that it has in a record of the tracer's, or more where the kernel's types say what it is.
+    /// Bytes that it has in a record of the tracer's, or more where the kernel's types say what it
+    /// is.
     pub(crate) fn least_record_bytes(&self) -> usize {
         let each = match (self.kind, &self.body) {
             (_, Fetch::AllParameters) => 0,
@@ -281,7 +280,7 @@ impl FetchArg {
         each * self.count.map_or(1, usize::from)
     }
 
-    /// What follows the name.
+    /// Writes the part after the name.
     pub(super) fn fmt_value(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.body)?;
         if let Some(kind) = self.kind {
@@ -300,13 +299,6 @@ impl fmt::Display for FetchArg {
             write!(f, "{name}=")?;
         }
         self.fmt_value(f)
-    }
-}
-
-impl FromStr for FetchArg {
-    type Err = ParseError;
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        language::parse_arg(text)
     }
 }
 

@@ -1,20 +1,20 @@
-//! Which hits count: ftrace's filter language over the values of a hit (events.rst, "Event filtering").
+//! Which hits count: ftrace's filter language over the values of a hit (events.rst, "Event
+//! filtering").
 //!
 //! | operator | of numbers, with sign where the field's type has one |
 //! |---|---|
 //! | `==` `!=` `<` `<=` `>` `>=` | as they say |
 //! | `&` | some bit is in both |
 //! | `==` `!=` `"text"` | a text is this one, or is not |
-//! | `~` `!~` `"glob"` | a text matches, or does not: `*` is any text, `?` a character, `[a-z]` one of some |
+//! | `~` `!~` `"glob"` | a text matches, or not: `*` any text, `?` a character, `[a-z]` a set |
 //! | `NAME.ustring ~ "glob"` | the same of a user's text that a number is the address of |
 //! | `!` `&&` `\|\|` `( )` | in this order of strength |
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{ParseError, ValueType, filter_text};
+use super::value::ValueType;
 
 /// Most comparisons of one filter.
 pub(super) const TESTS_MAX: usize = 32;
@@ -66,7 +66,7 @@ impl Comparison {
         }
     }
 
-    /// What it says of two numbers; with signs, where they have some.
+    /// Compares two numbers; as signed ones where they have signs.
     #[must_use]
     pub fn holds(self, value: u64, operand: u64, is_signed: bool) -> bool {
         let order = match is_signed {
@@ -85,7 +85,7 @@ impl Comparison {
     }
 }
 
-/// What a filter can look at.
+/// A field of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Field {
     /// An argument.
@@ -133,9 +133,9 @@ impl From<u64> for FieldValue {
 pub struct TextTest {
     /// It is a pattern: `~`, not `==`.
     pub glob: bool,
-    /// What does not match is wanted: `!=`, `!~`.
+    /// Inverts the match: `!=`, `!~`.
     pub not: bool,
-    /// What with.
+    /// The operand.
     pub text: String,
 }
 
@@ -173,7 +173,7 @@ pub enum FieldError {
     #[error("the filter's `{0}` is a number: compare it with one")]
     Number(String),
     /// It takes for an address what is none.
-    #[error("the filter's `{0}` is no address of 64 bits, behind which `.ustring` could be")]
+    #[error("the filter's `{0}` is no address of 64 bits, after which `.ustring` could be")]
     NoAddress(String),
     /// It compares what has several values.
     #[error("the filter's `{0}` is an array, which cannot be compared")]
@@ -234,7 +234,8 @@ pub enum Filter<F = String> {
 }
 
 impl<F> Filter<F> {
-    /// The same over other fields, which `find` gives; it is told whether the field is compared with text.
+    /// The same over other fields, found by `find`, which also learns whether the field is compared
+    /// with text.
     ///
     /// # Errors
     /// The first that `find` gives.
@@ -261,8 +262,8 @@ impl<F> Filter<F> {
 }
 
 impl Filter<Field> {
-    /// Whether it lets a hit through; `fetch` gives a field's value, `None` where it cannot be known. A comparison
-    /// with such a value is false, whichever it is.
+    /// Whether it lets a hit through; `fetch` gives a field's value, `None` where it cannot be
+    /// known. A comparison with such a value is false, whichever it is.
     pub fn holds<V: Into<FieldValue>>(&self, fetch: &mut impl FnMut(Field) -> Option<V>) -> bool {
         match self {
             Self::Test { field, comparison, operand } => match fetch(*field).map(V::into) {
@@ -295,7 +296,8 @@ impl Filter<Field> {
 
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // No parentheses but those that are needed: how many there may be in one another is limited.
+        // No parentheses but those that are needed: how many there may be in one another is
+        // limited.
         let joined = |f: &mut fmt::Formatter<'_>, all: &[Self], with: &str| {
             all.iter().enumerate().try_for_each(|(index, one)| {
                 let between = if index == 0 { "" } else { with };
@@ -323,13 +325,6 @@ impl fmt::Display for Filter {
             Self::All(all) => joined(f, all, " && "),
             Self::Any(any) => joined(f, any, " || "),
         }
-    }
-}
-
-impl FromStr for Filter {
-    type Err = ParseError;
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        filter_text::parse(text)
     }
 }
 

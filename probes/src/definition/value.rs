@@ -66,7 +66,8 @@ pub struct Bits {
 }
 
 impl Bits {
-    /// `width` bits, at least one, above the `offset` lowest of a number; `None` where it has not as many.
+    /// `width` bits, at least one, above the `offset` lowest of a number; `None` where it has not
+    /// as many.
     #[must_use]
     pub fn new(width: u32, offset: u32, container: Width) -> Option<Self> {
         let end = width.checked_add(offset).filter(|_| width > 0)?;
@@ -83,7 +84,7 @@ impl Bits {
     }
 }
 
-/// What a recorded value is, and how it is shown.
+/// Type of a recorded value, and its form as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ValueType {
     /// `u8` to `u64`: a number.
@@ -216,7 +217,7 @@ impl FromStr for ValueType {
 fn bit_field(text: &str) -> Option<Bits> {
     let (width, rest) = text.split_once('@')?;
     let (offset, container) = rest.split_once('/')?;
-    let number = |text: &str| u32::try_from(super::language::parse_number(text)?).ok();
+    let number = |text: &str| u32::try_from(super::number::parse_number(text)?).ok();
     let container = number(container)?;
     let container = Width::ALL.into_iter().find(|width| width.bits() == container)?;
     Bits::new(number(width)?, number(offset)?, container)

@@ -1,28 +1,29 @@
 //! The code of a detour, piece by piece.
 //!
-//! It uses only instructions that every KVM can run, the software-only one included, and changes nothing that
-//! the probed code can see: registers and flags are saved on the kernel's stack (which has no red zone: Linux's
-//! arch/x86/Makefile, -mno-red-zone) and restored. It may be interrupted anywhere, by other detours too, and go
-//! on later on another CPU: a record is reserved by one locked exchange, and counts from when its first word is
-//! there.
+//! It uses only instructions that every KVM can run, the software-only one included, and changes
+//! nothing that the probed code can see: registers and flags are saved on the kernel's stack (which
+//! has no red zone: Linux's arch/x86/Makefile, -mno-red-zone) and restored. It may be interrupted
+//! anywhere, by other detours too, and go on later on another CPU: a record is reserved by one
+//! locked exchange, and counts from when its first word is there.
 //!
-//! Values that memory gives are loaded before anything is counted, onto the stack. Where one may not be mapped,
-//! the detour rings its doorbell instead: everything is put back, and an int3 has the VMM deal with the hit.
+//! Values that memory gives are loaded before anything is counted, onto the stack. Where one may
+//! not be mapped, the detour rings its doorbell instead: everything is put back, and an int3 has
+//! the VMM deal with the hit.
 
 use exoprobe_vmm::Gva;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::assemble::{Block, DetourError, Labels, Mapped, Surroundings, Task, Value};
 use super::pool::{ENTERED, KEY, NEXT, Pool, RETURN, SELF, SHOWS, STUB};
 use super::ring::{
     self, RECORD_ARGS, RECORD_COMM, RECORD_PID, RECORD_TIME, RING_DATA, RING_HEAD, RING_LIMIT,
 };
+use super::spec::{Block, DetourError, Mapped, Surroundings, Task, Value};
 use crate::definition::{Register, Segment};
 
 /// Bytes of a register on the stack.
 const SAVED: i32 = 8;
-/// Where each is, behind what was loaded.
+/// Where each is, after what was loaded.
 const FLAGS: i32 = 0;
 const DX: i32 = 1;
 const CX: i32 = 2;
@@ -67,14 +68,15 @@ fn read_tsc(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.or(rax, rdx)
 }
 
-/// What is on the stack while a detour runs.
+/// Stack layout of a running detour.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Frame {
     /// [`SCRATCH`] is saved.
     pub(super) scratch: bool,
     /// Words loaded from memory.
     pub(super) loads: i32,
-    /// The address of an instance lies above the registers, and above that is where a call has returned from.
+    /// The address of an instance lies above the registers, and above that is where a call has
+    /// returned from.
     pub(super) is_return: bool,
 }
 
@@ -84,7 +86,8 @@ impl Frame {
         qword_ptr(rsp + (self.loads + which) * SAVED)
     }
 
-    /// Offset of what is above the registers: the return address at a function's entry, or an instance.
+    /// Offset of what is above the registers: the return address at a function's entry, or an
+    /// instance.
     fn above(self) -> i32 {
         (self.loads + AX + 1) * SAVED
     }
@@ -101,7 +104,7 @@ pub(super) struct Code {
     at: Gva,
     frame: Frame,
     doorbell: CodeLabel,
-    /// The displaced instructions, behind all else.
+    /// The displaced instructions, after all else.
     pub(super) displaced: CodeLabel,
     /// The doorbell's int3, once there is one.
     pub(super) int3: Option<CodeLabel>,
@@ -142,8 +145,8 @@ impl Code {
         Ok(())
     }
 
-    /// The doorbell. An int3 that nobody answers any more (in a guest from a snapshot) is passed over: what follows goes on
-    /// without a hit.
+    /// The doorbell. An int3 without an engine any more (in a guest from a snapshot) is passed
+    /// over: what follows goes on without a hit.
     pub(super) fn ring(&mut self) -> Result<(), IcedError> {
         let (mut doorbell, mut int3) = (self.doorbell, self.a.create_label());
         self.a.set_label(&mut doorbell)?;
@@ -165,7 +168,8 @@ impl Code {
         Ok(self.a.lock().inc(word_at(counter)?)?)
     }
 
-    /// Comes from where there is no room, or a hit is not wanted: counts that, and goes on at `done`.
+    /// Comes from where there is no room, or a hit is not wanted: counts that, and goes on at
+    /// `done`.
     pub(super) fn count_instead(
         &mut self,
         counter: Gva,
@@ -177,8 +181,8 @@ impl Code {
         Ok(self.a.jmp(done)?)
     }
 
-    /// Loads all that comes from memory, and looks whether the call at hand can be followed; rings the doorbell
-    /// otherwise. Nothing is counted before.
+    /// Loads all that comes from memory, and looks whether the call at hand can be followed; rings
+    /// the doorbell otherwise. Nothing is counted before.
     pub(super) fn prove(
         &mut self,
         blocks: &[Block],
@@ -231,8 +235,8 @@ impl Code {
         Ok(self.a.mov(rax, qword_ptr(rax))?)
     }
 
-    /// Rings the doorbell unless the word at RAX is in one of the ranges, or in the page that the registers were
-    /// just saved to: a system call's are often there.
+    /// Rings the doorbell unless the word at RAX is in one of the ranges, or in the page that the
+    /// registers were just saved to: a system call's are often there.
     fn is_mapped(&mut self, ranges: &[Mapped]) -> Result<(), IcedError> {
         let a = &mut self.a;
         let mut found = a.create_label();
@@ -455,8 +459,8 @@ impl Code {
         Ok(self.exchange_head(head, SELF, again)?)
     }
 
-    /// Makes the address in a field of the instance at RCX the pool's head, in place of RAX, with the next number of
-    /// changes above it; goes on at `again` where RAX is not the head any more.
+    /// Makes the address in a field of the instance at RCX the pool's head, in place of RAX, with
+    /// the next number of changes above it; goes on at `again` where RAX is not the head any more.
     fn exchange_head(
         &mut self,
         head: AsmMemoryOperand,
@@ -472,4 +476,15 @@ impl Code {
         a.lock().cmpxchg(head, rdx)?;
         a.jne(again)
     }
+}
+
+/// A branch out of the straight way.
+#[derive(Clone, Copy)]
+pub(super) struct Labels {
+    /// Comes when there is no room, or no instance.
+    pub(super) full: CodeLabel,
+    /// Comes when the hit is not wanted.
+    pub(super) filtered: CodeLabel,
+    /// Goes on after.
+    pub(super) done: CodeLabel,
 }

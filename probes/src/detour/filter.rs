@@ -1,10 +1,11 @@
-//! A filter as code: it jumps away for hits that are not wanted, before any room is made for a record.
+//! A filter as code: it jumps away for hits that are not wanted, before any room is made for a
+//! record.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::{AsmRegister64, CodeLabel, al, ax, eax, rax, rcx};
 
-use super::assemble::{DetourError, Surroundings, Value};
 use super::code::Code;
+use super::spec::{DetourError, Surroundings, Value};
 use crate::definition::{Comparison, Field, Filter, ValueType, Width};
 
 impl Code {
@@ -101,7 +102,8 @@ impl Code {
         Ok(rax)
     }
 
-    /// Goes to `target` if the flags say that the comparison holds, of numbers with signs or without.
+    /// Goes to `target` if the flags say that the comparison holds, of numbers with signs or
+    /// without.
     fn branch(
         &mut self,
         comparison: Comparison,

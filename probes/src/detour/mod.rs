@@ -1,9 +1,10 @@
-//! Jump optimization: a probe whose hits never leave the guest (kprobes.rst, "How Does Jump Optimization
-//! Work?").
+//! Jump optimization: a probe whose hits never leave the guest (kprobes.rst, "How Does Jump
+//! Optimization Work?").
 //!
-//! A jmp in place of the int3 leads to a detour in hidden memory, which does what the probes there want,
-//! runs the instructions that the jmp replaces, and jumps back. [`Region`] says where that is safe and
-//! [`Obstacle`] why not, [`Targets`] knows where control comes to, and [`Detour`] is the code.
+//! A jmp in place of the int3 leads to a detour in hidden memory, which does what the probes there
+//! want, runs the instructions that the jmp replaces, and jumps back. [`Region`] says where that is
+//! safe and [`Obstacle`] why not, [`Targets`] knows where control comes to, and [`Detour`] is the
+//! code.
 
 mod assemble;
 mod code;
@@ -11,14 +12,16 @@ mod filter;
 mod pool;
 mod region;
 mod ring;
+mod spec;
 mod targets;
 
-pub use assemble::{
-    Block, COUNTER, Current, Detour, DetourError, LOADS_MAX, Mapped, Surroundings, Task, Value,
-};
+pub use assemble::Detour;
 pub use pool::{FollowedCall, Pool, PoolMemory, STUB_LEN};
 pub use region::{Ground, JMP_LEN, Obstacle, Region};
 pub use ring::{GuestRecord, GuestRing, PlainWords, RETURN_VALUES, Scribbled, Words};
+pub use spec::{
+    Block, COUNTER, Current, DetourError, LOADS_MAX, Mapped, Surroundings, Task, Value,
+};
 pub use targets::Targets;
 
 #[cfg(all(test, not(miri)))]

@@ -1,12 +1,13 @@
 //! Instances of return probes whose calls are followed within the guest.
 //!
-//! A pool is in hidden memory that the guest's kernel can write: what the host reads there is checked, and a guest
-//! that changes it mixes up its own calls. Free instances are a list, whose head is changed by one locked exchange
-//! with a number that counts the changes, so that neither an interrupt nor another CPU is ever waited for.
+//! A pool is in hidden memory that the guest's kernel can write: what the host reads there is
+//! checked, and a guest that changes it mixes up its own calls. Free instances are a list, whose
+//! head is changed by one locked exchange with a number that counts the changes, so that neither an
+//! interrupt nor another CPU is ever waited for.
 //!
 //! | at | what |
 //! |---|---|
-//! | 0 | head: the first free instance's address (its lower half; none is 0), and above it the number of changes |
+//! | 0 | head: lower half of the first free instance's address, or 0; above it, a change count |
 //! | 8 | calls that were missed, for want of an instance |
 //! | 16 | whether returns are counted |
 //! | 64 | instances |

@@ -1,7 +1,7 @@
 //! The instructions that a jmp replaces, and whether it may.
 //!
-//! The rules are those of the kernel's own optimizer (kprobes.rst, "Safety Check"), with what its tables know
-//! besides: static keys and fix-ups are jumps, too.
+//! The rules are those of the kernel's own optimizer (kprobes.rst, "Safety Check"), with what its
+//! tables know besides: static keys and fix-ups are jumps, too.
 
 use exoprobe_vmm::Gva;
 use iced_x86::{FlowControl, Instruction, Mnemonic};
@@ -17,10 +17,10 @@ pub enum Obstacle {
     /// The function, or its straight code, ends within the jmp.
     #[error("the function ends at {end}: no room for a jmp of 5 bytes")]
     TooShort {
-        /// The first address behind it.
+        /// The first address after it.
         end: Gva,
     },
-    /// What follows the function's end is not padding.
+    /// The bytes after the function's end are not padding.
     #[error("what follows `{insn}` may be run, and a jmp would cover it")]
     BehindEnd {
         /// The instruction that ends it.
@@ -98,9 +98,9 @@ impl Obstacle {
     }
 }
 
-/// What is known of a kernel's text besides its bytes.
+/// Facts about a kernel's text besides its bytes.
 pub trait Ground {
-    /// What holds for displaced instructions.
+    /// Assurances for displaced instructions.
     fn assurances(&self) -> Assurances;
     /// Whether control comes to `at` from elsewhere than the instruction before it.
     fn is_target(&self, at: Gva) -> bool;
@@ -122,7 +122,7 @@ pub struct Region {
     insns: Vec<Displaced>,
     /// The bytes that the jmp covers.
     covered: [u8; JMP_LEN],
-    /// The last instruction goes on behind itself.
+    /// The last instruction goes on after itself.
     falls_through: bool,
 }
 
@@ -171,7 +171,7 @@ impl Region {
         self.insns[0].at()
     }
 
-    /// What the jmp covers, as the guest has it.
+    /// Original bytes that the jmp covers.
     #[must_use]
     pub fn covered(&self) -> &[u8; JMP_LEN] {
         &self.covered
@@ -194,14 +194,14 @@ impl Region {
         self.insns.last().filter(|_| self.falls_through).map(Displaced::next)
     }
 
-    /// The address behind the last instruction, and behind the jmp.
+    /// The address after the last instruction, and after the jmp.
     #[must_use]
     pub fn end(&self) -> Gva {
         let jmp = self.at().wrapping_add(JMP_LEN as u64);
         self.insns.last().map_or(jmp, Displaced::next).max(jmp)
     }
 
-    /// Addresses of the instructions that the jmp covers, but for the first: nobody may be there.
+    /// Addresses of the instructions that the jmp covers, but for the first: no task may be there.
     pub fn inner(&self) -> impl Iterator<Item = Gva> {
         self.insns.iter().skip(1).map(Displaced::at)
     }
@@ -221,7 +221,7 @@ fn displaced(bytes: &[u8], at: Gva, ground: &impl Ground) -> Result<Displaced, O
     Ok(insn)
 }
 
-/// Whether nothing but what compilers fill with is in the `len` bytes behind a function's end.
+/// Whether nothing but what compilers fill with is in the `len` bytes after a function's end.
 fn is_padding(bytes: &[u8], at: Gva, len: usize) -> bool {
     let decoder = iced_x86::Decoder::with_ip(64, bytes, at.0, iced_x86::DecoderOptions::NONE);
     let end = at.wrapping_add(len as u64);
@@ -229,7 +229,8 @@ fn is_padding(bytes: &[u8], at: Gva, len: usize) -> bool {
     decoder.into_iter().take_while(|insn| insn.ip() < end.0).all(fills)
 }
 
-/// Whether an instruction jumps to a place that its bytes do not tell; `is_thunk` knows the compilers' stand-ins.
+/// Whether an instruction jumps to a place that is not in its bytes; `is_thunk` knows the
+/// compilers' stand-ins.
 pub(super) fn jumps_indirectly(insn: &Instruction, is_thunk: impl Fn(Gva) -> bool) -> bool {
     match insn.flow_control() {
         FlowControl::IndirectBranch => true,

@@ -1,17 +1,18 @@
 //! Rings of records that the guest writes: their form, and the host's side.
 //!
-//! A ring is in hidden memory that the guest's kernel can write, so nothing in it is believed: positions and
-//! lengths are checked, and what does not fit costs that ring's records, and is told.
+//! A ring is in hidden memory that the guest's kernel can write, so nothing in it is believed:
+//! positions and lengths are checked, and what does not fit costs that ring's records, and is
+//! reported.
 //!
 //! | at | what |
 //! |---|---|
 //! | 0 | head: bytes ever reserved; the guest's |
 //! | 8 | limit: how far the head may go; the host's |
-//! | 64 | records: the one reserved at position p begins at p modulo the data's size, and goes on in a straight line, over the end too |
+//! | 64 | records: position p is at p modulo the data's size; a record goes on past the end |
 //!
-//! A record: a header (none until the record is whole: number of its block, and of its arguments) and the current
-//! task's number, 32 bits each; time stamp; the task's name, 128 bits; arguments, 64 bits each. The host clears what
-//! it has read.
+//! A record: a header (none until the record is whole: number of its block, and of its arguments)
+//! and the current task's number, 32 bits each; time stamp; the task's name, 128 bits; arguments,
+//! 64 bits each. The host clears what it has read.
 
 use std::cell::RefCell;
 
@@ -37,7 +38,7 @@ const WORD: usize = 8;
 pub const RETURN_VALUES: usize = 2;
 /// Most values of a record.
 pub(super) const ARGS_MAX: usize = crate::definition::ARGS_MAX + RETURN_VALUES;
-/// Bytes of the longest record, and of what is behind a ring's end for it.
+/// Bytes of the longest record, and of what is after a ring's end for it.
 pub(super) const RECORD_MAX: usize = RECORD_ARGS as usize + ARGS_MAX * WORD;
 
 /// The header of a whole record: never zero.
@@ -120,7 +121,7 @@ pub struct GuestRecord {
     pub number: u16,
     /// Guest time-stamp counter.
     pub time: u64,
-    /// The task that was current; all zero where the kernel does not tell.
+    /// The task that was current; all zero where the kernel does not show it.
     pub task: TaskId,
     /// Its values, in order.
     pub args: Vec<u64>,
@@ -180,8 +181,8 @@ impl GuestRing {
         self.tail >= head
     }
 
-    /// Takes all whole records, up to the first that is still being written. `args_of` tells how many arguments
-    /// a block's records have.
+    /// Takes all whole records, up to the first that is still being written. `args_of` returns how
+    /// many arguments a block's records have.
     ///
     /// # Errors
     /// [`Scribbled`], after what came before; the ring is empty then.

@@ -11,20 +11,20 @@ use super::region::jumps_indirectly;
 /// Most bytes of text that are looked at: ten times a distribution kernel's.
 const TEXT_MAX: u64 = 256 << 20;
 
-/// Targets of the direct branches and calls in all of a text, and what is added to them; and which functions
-/// jump indirectly.
+/// Targets of the direct branches and calls in all of a text, and what is added to them; and which
+/// functions jump indirectly.
 pub struct Targets {
     text: Range<u64>,
     /// One bit a byte of `text`.
     bits: Vec<u64>,
-    /// The same for what stands behind a call.
+    /// The same for what stands after a call.
     behind_calls: Vec<u64>,
     /// By functions' starts: the first indirect jmp.
     indirect: HashMap<Gva, Gva>,
 }
 
 impl Targets {
-    /// For a text whose functions [`Self::add_function`] is to be told of.
+    /// For a text whose functions [`Self::add_function`] will add.
     #[must_use]
     pub fn new(text: Range<Gva>) -> Self {
         let end = text.end.0.min(text.start.0.saturating_add(TEXT_MAX));
@@ -35,8 +35,8 @@ impl Targets {
         Self { text, behind_calls: bits.clone(), bits, indirect: HashMap::new() }
     }
 
-    /// Decodes a function from its start to its end, or to what is no instruction. `is_thunk` tells the places
-    /// that jump on to where a register says (`__x86_indirect_thunk_rax`).
+    /// Decodes a function from its start to its end, or to what is no instruction. `is_thunk` finds
+    /// the places that jump on to where a register says (`__x86_indirect_thunk_rax`).
     pub fn add_function(
         &mut self,
         start: Gva,

@@ -1,8 +1,10 @@
-//! What the tracer's files `trace`, `trace_pipe` and `snapshot` show: times of tracing, as sequence numbers.
+//! Events that the tracer's files `trace`, `trace_pipe` and `snapshot` show, as ranges of sequence
+//! numbers.
 
 use std::collections::VecDeque;
 
-use super::store::{EventStore, Hit, TraceText};
+use super::hit::Hit;
+use super::trace::TracePage;
 
 /// Most times of tracing that are kept: of one more, the first is forgotten.
 const SPANS_MAX: usize = 1024;
@@ -14,50 +16,18 @@ pub(crate) enum Control {
     On,
     /// They are not.
     Off,
-    /// What there is goes into the snapshot.
+    /// Moves the trace into the snapshot.
     Snapshot,
 }
 
-/// The hits of a store, and the sequence number behind the last.
+/// The hits of a store, and the sequence number after the last.
 pub(super) struct Stored<'a> {
     pub(super) hits: &'a VecDeque<Hit>,
     pub(super) next: u64,
 }
 
-/// Hits that one of the files shows.
-#[derive(Clone, Default)]
-pub(crate) struct Page {
-    /// In order, with how many are lost before each of these runs.
-    pub(super) runs: Vec<(u64, Vec<Hit>)>,
-    /// Events that there were since it was cleared.
-    pub(super) written: u64,
-}
-
-impl Page {
-    /// Its lines.
-    pub(super) fn text(&self) -> TraceText {
-        let mut text = String::new();
-        for (lost, hits) in &self.runs {
-            if *lost > 0 {
-                text.push_str(&format!("[LOST {lost} EVENTS]\n"));
-            }
-            for hit in hits {
-                hit.write_line(&mut text).expect("a String takes everything");
-            }
-        }
-        TraceText { text, events: self.events(), written: self.written }
-    }
-
-    fn events(&self) -> u64 {
-        self.runs.iter().map(|(_, hits)| hits.len() as u64).sum()
-    }
-
-    fn lost(&self) -> u64 {
-        self.runs.iter().map(|(lost, _)| lost).sum()
-    }
-}
-
-/// Times of tracing: each with its first event, and, once it is over, the first that does not belong to it.
+/// Times of tracing: each with its first event, and, once it is over, the first that does not
+/// belong to it.
 #[derive(Debug)]
 pub(super) struct TraceBuffer {
     spans: VecDeque<(u64, Option<u64>)>,
@@ -106,10 +76,10 @@ impl TraceBuffer {
     }
 
     /// All that is shown.
-    pub(super) fn read(&self, stored: &Stored<'_>) -> Page {
+    pub(super) fn read(&self, stored: &Stored<'_>) -> TracePage {
         let all =
             |(from, end): &(u64, Option<u64>)| stored.run(*from, *end, usize::MAX, usize::MAX);
-        let mut page = Page { runs: self.spans.iter().map(all).collect(), written: 0 };
+        let mut page = TracePage { runs: self.spans.iter().map(all).collect(), written: 0 };
         page.written = self.taken + page.events() + page.lost();
         page
     }
@@ -128,9 +98,9 @@ impl TraceBuffer {
         TraceReader { spans, events, written: self.taken + all }
     }
 
-    /// Takes up to `max` events: nobody else is shown them.
-    pub(super) fn take(&mut self, stored: &Stored<'_>, max: usize) -> Page {
-        let (mut page, mut left) = (Page::default(), max);
+    /// Takes up to `max` events: no other reader sees them.
+    pub(super) fn take(&mut self, stored: &Stored<'_>, max: usize) -> TracePage {
+        let (mut page, mut left) = (TracePage::default(), max);
         while let Some((from, end)) = self.spans.front_mut() {
             let run = stored.run(*from, *end, left, usize::MAX);
             left -= run.1.len();
@@ -153,8 +123,8 @@ impl Stored<'_> {
         self.next - self.hits.len() as u64
     }
 
-    /// Up to `max` events from `from` to before `end`, or as many as take `bytes`, and how many of those before them
-    /// are lost.
+    /// Up to `max` events from `from` to before `end`, or as many as take `bytes`, and how many of
+    /// those before them are lost.
     pub(super) fn run(
         &self,
         from: u64,
@@ -179,14 +149,11 @@ impl Stored<'_> {
     }
 }
 
-/// Events that a reader of `trace` is given at once, and how many bytes of them.
-const PART: (usize, usize) = (1024, 1 << 20);
-
 /// Reads what the file `trace` showed when it was opened, part by part. Events that the store drops
 /// meanwhile are lines `[LOST n EVENTS]`.
 #[derive(Debug)]
 pub struct TraceReader {
-    /// What is left: first events, and the first that do not belong to them.
+    /// Ranges left to read: first event, and the first after it that does not belong.
     spans: VecDeque<(u64, u64)>,
     /// How many events there were to show.
     pub events: u64,
@@ -195,20 +162,21 @@ pub struct TraceReader {
 }
 
 impl TraceReader {
-    /// The next lines; `None` at the end.
-    pub fn next_part(&mut self, store: &EventStore) -> Option<String> {
-        while let Some((from, end)) = self.spans.front_mut() {
-            let page = store.trace_part(*from, *end, PART.0, PART.1);
-            let passed = page.events() + page.lost();
+    /// First sequence number that is left to read, and the end of its span.
+    pub(super) fn next_span(&self) -> Option<(u64, u64)> {
+        self.spans.front().copied()
+    }
+
+    /// Passes the events of a page, and those lost before them. Returns false if there were none.
+    pub(super) fn advance(&mut self, page: &TracePage) -> bool {
+        let passed = page.events() + page.lost();
+        if let Some((from, end)) = self.spans.front_mut() {
             *from += passed;
             if from >= end || passed == 0 {
                 self.spans.pop_front();
             }
-            if passed > 0 {
-                return Some(page.text().text);
-            }
         }
-        None
+        passed > 0
     }
 }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::hit::Hit;
 use super::origin::Origin;
 use super::ring::Record;
-use super::store::Hit;
 use crate::definition::Argument;
 
-/// What the allocator adds to each allocation, about, in bytes.
+/// Approximate overhead of an allocation, in bytes.
 const ALLOCATION: usize = 16;
 
 /// Bounds of an event store.
@@ -18,8 +18,8 @@ const ALLOCATION: usize = 16;
 pub struct EventLimits {
     /// Most events, at least 1.
     pub count: usize,
-    /// Most memory that they take, in bytes, with what events of a probe share. The newest event is kept
-    /// whatever it takes.
+    /// Most memory that they take, in bytes, with what events of a probe share. The newest event is
+    /// kept whatever it takes.
     pub bytes: usize,
 }
 
@@ -40,7 +40,7 @@ impl Default for EventLimits {
 pub(super) struct KeptHits {
     hits: VecDeque<Hit>,
     limits: EventLimits,
-    /// What the hits and their origins take.
+    /// Memory of the hits and their origins, in bytes.
     bytes: usize,
     /// Hits by the address of their origin.
     origins: FxHashMap<usize, usize>,
@@ -107,7 +107,8 @@ impl Hit {
 }
 
 impl Origin {
-    /// Memory that it takes, in bytes, about. Its texts and its symbols are the probe's and the kernel's.
+    /// Memory that it takes, in bytes, about. Its texts and its symbols are the probe's and the
+    /// kernel's.
     fn bytes(&self) -> usize {
         let names: usize = self.fields.iter().map(|field| field.name.len() + ALLOCATION).sum();
         size_of::<Self>() + self.fields.len() * 2 * size_of::<Argument>() + names + 2 * ALLOCATION

@@ -1,8 +1,7 @@
 //! Recorded hits as filters look at them.
 
-use super::show::Shown;
-use super::show_symbol;
-use super::store::Hit;
+use super::hit::Hit;
+use super::show::{RecordedValue, show_symbol};
 use crate::definition::{Field, FieldValue, ValueType};
 
 /// The value of a field; `None` where it could not be read, or is not recorded.
@@ -14,13 +13,15 @@ pub(crate) fn field_value(field: Field, hit: &Hit) -> Option<FieldValue> {
         Field::Cpu => Some(FieldValue::Word((*vcpu).into())),
         Field::Pid => Some(FieldValue::Word(record.task?.pid.into())),
         Field::Comm => text(record.task?.name()),
-        Field::Text { index } => match Shown::of(origin.fields.get(index)?, record, index) {
-            Shown::Text(found) => text(found.into_owned()),
-            Shown::Number(ValueType::Symbol | ValueType::SymbolText, at) => {
-                text(show_symbol(origin.symbols.as_ref(), at))
+        Field::Text { index } => {
+            match RecordedValue::of(origin.fields.get(index)?, record, index) {
+                RecordedValue::Text(found) => text(found.into_owned()),
+                RecordedValue::Number(ValueType::Symbol | ValueType::SymbolText, at) => {
+                    text(show_symbol(origin.symbols.as_ref(), at))
+                }
+                RecordedValue::Fault | RecordedValue::Number(..) | RecordedValue::Array(_) => None,
             }
-            Shown::Fault | Shown::Number(..) | Shown::Array(_) => None,
-        },
+        }
         // What was there then is not known any more.
         Field::UserText { .. } => None,
     }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use exoprobe_introspect::{SymbolOffset, SymbolTable};
 use exoprobe_vmm::{GuestClock, GuestTime, Gva};
 
+use super::event::{Event, StackFrame};
 use super::ring::Record;
-use super::show::Shown;
-use super::store::{Event, StackFrame};
+use super::show::RecordedValue;
 use crate::definition::Argument;
 
-/// What the events of one probe have in common.
+/// Data that all events of one probe share.
 pub(crate) struct Origin {
     pub(crate) group: Arc<str>,
     pub(crate) event: Arc<str>,
@@ -26,10 +26,10 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// The event that a record tells of.
+    /// The event of a record.
     pub(crate) fn event(&self, seq: u64, vcpu: u8, record: &Record) -> Event {
         let args = self.fields.iter().enumerate().map(|(index, field)| {
-            let shown = Shown::of(field, record, index);
+            let shown = RecordedValue::of(field, record, index);
             (field.name.clone(), shown.json(self.symbols.as_ref()))
         });
         Event {

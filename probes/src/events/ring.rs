@@ -1,9 +1,10 @@
 //! A single-producer, single-consumer ring of records: the producer is one vCPU's thread, the
-//! consumer whoever holds the store's drain lock.
+//! consumer, the holder of the store's drain lock.
 //!
-//! A record is a run of 64-bit words: probe id and length, guest time, shape, task, return address and
-//! time of entry (of returns), which arguments could not be read (where one may not be), arguments, back-trace, texts. An argument that
-//! is text says where its bytes are among those ([`TextPlace`]).
+//! A record is a run of 64-bit words: probe id and length, guest time, shape, task, return address
+//! and time of entry (of returns), which arguments could not be read (where one may not be),
+//! arguments, back-trace, texts. An argument that is text says where its bytes are among those
+//! ([`TextPlace`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,12 +19,12 @@ const TASK_WORDS: usize = 3;
 /// Where to, and the time of entry.
 const RETURN_WORDS: usize = 2;
 
-/// What a record has beside its header.
+/// Parts of a record besides its header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// It says which task was current.
     pub(crate) has_task: bool,
-    /// It tells of a return, and where to.
+    /// It is of a return, with the return address.
     pub(crate) is_return: bool,
     /// It says which arguments could not be read.
     pub(crate) may_fault: bool,
@@ -53,7 +54,7 @@ impl TextPlace {
         u64::from(self.len) << 32 | u64::from(self.start)
     }
 
-    /// The text that a word tells of.
+    /// The text that a word refers to.
     pub(crate) fn of(word: u64, texts: &[u8]) -> Option<&[u8]> {
         let start = usize::try_from(word & u64::from(u32::MAX)).ok()?;
         let len = usize::try_from(word >> 32).ok()?;
@@ -105,7 +106,7 @@ pub(crate) struct Record {
     pub(crate) probe: u32,
     /// Guest time-stamp counter.
     pub(crate) time: u64,
-    /// Which task was current, where the kernel tells.
+    /// The current task, where the kernel shows it.
     pub(crate) task: Option<TaskId>,
     /// Of a return probe.
     pub(crate) returned: Option<Returned>,
@@ -117,8 +118,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// How long the call took, of a return, in ticks of the guest's clock; 0 where the guest's counters of two CPUs do not
-    /// agree so far.
+    /// How long the call took, of a return, in ticks of the guest's clock; 0 where the guest's
+    /// counters of two CPUs do not agree so far.
     pub(crate) fn duration(&self) -> Option<u64> {
         Some(self.time.saturating_sub(self.returned?.entered.0))
     }
@@ -243,12 +244,12 @@ impl Writer<'_> {
         }
     }
 
-    /// The back-trace, whose length the shape told.
+    /// The back-trace, whose length is in the shape.
     pub(crate) fn stack(&mut self, frames: &[u64]) {
         frames.iter().for_each(|frame| self.put(*frame));
     }
 
-    /// The bytes of all texts, as many words as the shape told.
+    /// The bytes of all texts, as many words as the shape has.
     pub(crate) fn text(&mut self, bytes: &[u8]) {
         for piece in bytes.chunks(size_of::<u64>()) {
             let mut word = [0; size_of::<u64>()];
@@ -260,7 +261,7 @@ impl Writer<'_> {
     /// Lets the consumer see it.
     pub(crate) fn finish(self) {
         debug_assert!(self.next == self.end, "fewer words than the record's shape has");
-        // The record's words come before the new head for whoever acquires it.
+        // The record's words come before the new head for a thread that acquires it.
         self.ring.head.store(self.end, Ordering::Release);
     }
 }

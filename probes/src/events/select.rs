@@ -3,7 +3,7 @@
 use exoprobe_introspect::glob_matches;
 use exoprobe_vmm::GuestTime;
 
-use super::store::Hit;
+use super::hit::Hit;
 
 /// A selection of events; all of them by default.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,21 +1,20 @@
-//! Recorded values as they are shown: as JSON, and as the tracer's text.
+//! Recorded values, and as JSON.
 
 use std::borrow::Cow;
-use std::fmt;
 
-use exoprobe_introspect::{SymbolTable, printable};
+use exoprobe_introspect::SymbolTable;
 use exoprobe_vmm::Gva;
 use serde_json::Value;
 
 use super::ring::{Record, TextPlace};
 use crate::definition::{Argument, Fetch, ValueType};
 
-/// What shows that could not be read.
-pub(crate) const FAULT: &str = "(fault)";
+/// Text of a value that could not be read.
+pub const FAULT: &str = "(fault)";
 /// In place of a text's length: it could not be read.
 const NO_TEXT: u16 = u16::MAX;
 
-/// Texts of an array, one behind the other: a length of 16 bits, and the bytes.
+/// Texts of an array, one after the other: a length of 16 bits, and the bytes.
 #[derive(Default)]
 pub(crate) struct TextList(Vec<u8>);
 
@@ -54,16 +53,18 @@ impl TextList {
 
 /// A recorded value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Shown<'a> {
+pub enum RecordedValue<'a> {
     /// It could not be read.
     Fault,
     /// A word, narrowed.
     Number(ValueType, u64),
+    /// Text.
     Text(Cow<'a, str>),
-    Array(Vec<Shown<'a>>),
+    /// Several of one type.
+    Array(Vec<RecordedValue<'a>>),
 }
 
-impl<'a> Shown<'a> {
+impl<'a> RecordedValue<'a> {
     /// Argument `index` of a record.
     pub(crate) fn of(arg: &'a Argument, record: &'a Record, index: usize) -> Self {
         let word = || record.args.get(index).copied().flatten();
@@ -101,49 +102,20 @@ impl<'a> Shown<'a> {
             },
         }
     }
-
-    /// As the tracer prints it.
-    pub(crate) fn print(
-        &self,
-        symbols: Option<&SymbolTable>,
-        out: &mut impl fmt::Write,
-    ) -> fmt::Result {
-        match self {
-            Self::Fault => out.write_str(FAULT),
-            Self::Text(text) => write!(out, "\"{}\"", printable(text)),
-            Self::Array(all) => {
-                for (index, one) in all.iter().enumerate() {
-                    out.write_str(if index == 0 { "{" } else { "," })?;
-                    one.print(symbols, out)?;
-                }
-                out.write_str("}")
-            }
-            Self::Number(kind, number) => match kind {
-                ValueType::Char => write!(out, "'{}'", printable(&character(*number).to_string())),
-                ValueType::Unsigned(_) | ValueType::Bits(_) => write!(out, "{number}"),
-                ValueType::Signed(_) => write!(out, "{}", number.cast_signed()),
-                ValueType::Symbol => out.write_str(&show_symbol(symbols, *number)),
-                ValueType::SymbolText => write!(out, "\"{}\"", show_symbol(symbols, *number)),
-                ValueType::Hex(_) | ValueType::Text | ValueType::UserText => {
-                    write!(out, "{number:#x}")
-                }
-            },
-        }
-    }
 }
 
 /// Text, of which what is no UTF-8 is replaced.
-fn text(bytes: &[u8]) -> Shown<'_> {
-    Shown::Text(String::from_utf8_lossy(bytes))
+fn text(bytes: &[u8]) -> RecordedValue<'_> {
+    RecordedValue::Text(String::from_utf8_lossy(bytes))
 }
 
-fn numbers(kind: ValueType, bytes: &[u8]) -> Shown<'static> {
+fn numbers(kind: ValueType, bytes: &[u8]) -> RecordedValue<'static> {
     let each = bytes.chunks_exact(kind.width().bytes()).map(|bytes| {
         let mut word = [0; size_of::<u64>()];
         word[..bytes.len()].copy_from_slice(bytes);
-        Shown::Number(kind, kind.narrow(u64::from_le_bytes(word)))
+        RecordedValue::Number(kind, kind.narrow(u64::from_le_bytes(word)))
     });
-    Shown::Array(each.collect())
+    RecordedValue::Array(each.collect())
 }
 
 fn character(number: u64) -> char {
@@ -151,7 +123,8 @@ fn character(number: u64) -> char {
 }
 
 /// An address by the symbol that it is in: `SYM+0xOFF/0xSIZE`; without one, its digits.
-pub(crate) fn show_symbol(symbols: Option<&SymbolTable>, addr: u64) -> String {
+#[must_use]
+pub fn show_symbol(symbols: Option<&SymbolTable>, addr: u64) -> String {
     match symbols.and_then(|symbols| symbols.resolve(Gva(addr))) {
         Some(found) => {
             format!("{}+{:#x}/{:#x}", found.qualified_name(), found.offset, found.size)

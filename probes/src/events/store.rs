@@ -2,115 +2,19 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::Serialize;
 use tokio::sync::watch;
 
-use super::buffer::{Control, Page, Stored, TraceBuffer, TraceReader};
+use super::buffer::{Control, Stored, TraceBuffer, TraceReader};
+use super::event::{Bounds, EventPage};
+use super::hit::Hit;
 use super::kept::{EventLimits, KeptHits};
-use super::origin::Origin;
-use super::ring::Record;
 use super::select::EventSelection;
+use super::trace::TracePage;
 
-/// One hit of one probe.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Event {
-    /// Position among all events since the service started, from 1.
-    pub seq: u64,
-    /// Guest seconds since boot.
-    pub time: f64,
-    /// vCPU that hit.
-    pub vcpu: u8,
-    /// Number of the thread that was current; absent where the kernel does not tell.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pid: Option<u32>,
-    /// Its name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub comm: Option<String>,
-    /// Group of the probe's event.
-    pub group: Arc<str>,
-    /// Name of the probe's event.
-    pub event: Arc<str>,
-    /// Function probed; absent outside all symbols.
-    pub symbol_name: Option<Arc<str>>,
-    /// Bytes from the function's start.
-    pub offset: u64,
-    /// Probed address, as hexadecimal text.
-    pub addr: Arc<str>,
-    /// Where the function returned to, of a return probe, as hexadecimal text.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ret_addr: Option<String>,
-    /// How long the call took, of a return probe, in nanoseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub duration_ns: Option<u64>,
-    /// Values asked for, by name, in the definition's order: numbers, or, of the types `x8` to `x64`, hexadecimal text;
-    /// texts; `(fault)` where memory could not be read.
-    pub args: serde_json::Map<String, serde_json::Value>,
-    /// Back-trace, where the probe asks for it, the probed place first.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stack: Option<Vec<StackFrame>>,
-}
+/// Most events that a reader of `trace` takes at once, and most bytes of them.
+const PART: (usize, usize) = (1024, 1 << 20);
 
-/// One place of a back-trace.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct StackFrame {
-    /// The address, as hexadecimal text.
-    pub addr: String,
-    /// Function it is in; absent outside all symbols.
-    pub symbol_name: Option<String>,
-    /// Bytes from the function's start.
-    pub offset: u64,
-}
-
-/// Events from some sequence number on.
-#[derive(Clone, Debug, Default)]
-pub struct EventPage {
-    /// In order of sequence; without a gap where all are selected.
-    pub events: Vec<Arc<Event>>,
-    /// Sequence number that the page starts at: events before it are lost, or were not asked for.
-    pub start: u64,
-    /// Sequence number to ask for next.
-    pub next: u64,
-    /// Events asked for that the store no longer has.
-    pub lost: u64,
-}
-
-/// Bounds of a page of events.
-#[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    /// Most events.
-    pub events: usize,
-    /// Memory of events, in bytes, with which the page is full.
-    pub bytes: usize,
-    /// Sequence number that the page ends before.
-    pub end: u64,
-}
-
-impl Default for Bounds {
-    fn default() -> Self {
-        Self { events: usize::MAX, bytes: usize::MAX, end: u64::MAX }
-    }
-}
-
-/// Text of the files `trace` and `snapshot`, without its header.
-#[derive(Clone, Debug, Default)]
-pub struct TraceText {
-    /// The events' lines.
-    pub text: String,
-    /// How many events they tell of.
-    pub events: u64,
-    /// Events that there were since it was cleared: these, those taken by readers of `trace_pipe`, and lost ones.
-    pub written: u64,
-}
-
-/// A hit that was recorded.
-#[derive(Clone)]
-pub(crate) struct Hit {
-    pub(crate) origin: Arc<Origin>,
-    pub(crate) vcpu: u8,
-    pub(crate) record: Record,
-}
-
-/// What comes next.
+/// The next step of a store.
 pub(crate) enum Step {
     Keep(Hit),
     Control(Control),
@@ -123,7 +27,7 @@ struct Kept {
     /// Sequence number of the first event after [`EventStore::clear`].
     cleared: u64,
     buffer: TraceBuffer,
-    snapshot: Option<Arc<Page>>,
+    snapshot: Option<Arc<TracePage>>,
 }
 
 impl Kept {
@@ -141,8 +45,8 @@ impl Kept {
         self.stored().first()
     }
 
-    /// Where a reader that asks from `from` on begins, and the selected hits from there to before `end`, with their
-    /// sequence numbers.
+    /// Where a reader that asks from `from` on begins, and the selected hits from there to before
+    /// `end`, with their sequence numbers.
     fn selected<'a>(
         &'a self,
         from: u64,
@@ -170,7 +74,7 @@ impl Kept {
     }
 }
 
-/// A bounded store. Readers who fall behind lose their own events and are told how many.
+/// A bounded store. Readers that fall behind lose their own events and learn how many.
 pub struct EventStore {
     kept: Mutex<Kept>,
     latest: watch::Sender<u64>,
@@ -214,7 +118,8 @@ impl EventStore {
         self.read_selected(from, max, &EventSelection::default())
     }
 
-    /// As [`Self::read`], up to `max` of the events that are selected. Lost ones count whether selected or not.
+    /// As [`Self::read`], up to `max` of the events that are selected. Lost ones count whether
+    /// selected or not.
     #[must_use]
     pub fn read_selected(&self, from: u64, max: usize, selection: &EventSelection) -> EventPage {
         self.read_part(from, Bounds { events: max, ..Bounds::default() }, selection)
@@ -229,7 +134,8 @@ impl EventStore {
         EventPage { events, start, next, lost }
     }
 
-    /// The end of up to `max` selected events from sequence number `from` on: the number to ask for next.
+    /// The end of up to `max` selected events from sequence number `from` on: the number to ask for
+    /// next.
     #[must_use]
     pub fn end_of(&self, from: u64, max: usize, selection: &EventSelection) -> u64 {
         let kept = self.lock();
@@ -239,7 +145,8 @@ impl EventStore {
         selected.nth(before).map_or(kept.next, |(seq, _)| seq + 1)
     }
 
-    /// Sequence number from which on there are `count` selected events, or of the oldest where there are fewer.
+    /// Sequence number from which on there are `count` selected events, or of the oldest where
+    /// there are fewer.
     #[must_use]
     pub fn start_of_last(&self, count: usize, selection: &EventSelection) -> u64 {
         let kept = self.lock();
@@ -249,7 +156,7 @@ impl EventStore {
         selected.nth(before).map_or(kept.first(), |(seq, _)| seq)
     }
 
-    /// Forgets all events, those in `trace` too. Readers are not told that they lost these.
+    /// Forgets all events, those in `trace` too. Readers do not see these as lost.
     pub fn clear(&self) {
         let mut kept = self.lock();
         let next = kept.next;
@@ -276,15 +183,6 @@ impl EventStore {
         kept.buffer.clear(next);
     }
 
-    /// The text of the file `trace`.
-    #[must_use]
-    pub fn trace(&self) -> TraceText {
-        let mut reader = self.open_trace();
-        let (events, written) = (reader.events, reader.written);
-        let text = std::iter::from_fn(|| reader.next_part(self)).collect();
-        TraceText { text, events, written }
-    }
-
     /// A reader of what the file `trace` shows now.
     #[must_use]
     pub fn open_trace(&self) -> TraceReader {
@@ -293,28 +191,30 @@ impl EventStore {
         buffer.open(&stored)
     }
 
-    /// Takes a part of the file `trace`: events from `from` to before `end`.
-    pub(super) fn trace_part(&self, from: u64, end: u64, max: usize, bytes: usize) -> Page {
-        let run = self.lock().stored().run(from, Some(end), max, bytes);
-        Page { runs: vec![run], written: 0 }
+    /// Reads the next events of the file `trace`; `None` at the end.
+    pub fn next_part(&self, reader: &mut TraceReader) -> Option<TracePage> {
+        while let Some((from, end)) = reader.next_span() {
+            let run = self.lock().stored().run(from, Some(end), PART.0, PART.1);
+            let page = TracePage { runs: vec![run], written: 0 };
+            if reader.advance(&page) {
+                return Some(page);
+            }
+        }
+        None
     }
 
-    /// Takes up to `max` events from the file `trace_pipe`: nobody else is shown them.
+    /// Takes up to `max` events from the file `trace_pipe`: no other reader sees them.
     #[must_use]
-    pub fn take_trace(&self, max: usize) -> TraceText {
-        let page = {
-            let mut kept = self.lock();
-            let (buffer, stored) = kept.parts();
-            buffer.take(&stored, max)
-        };
-        page.text()
+    pub fn take_trace(&self, max: usize) -> TracePage {
+        let mut kept = self.lock();
+        let (buffer, stored) = kept.parts();
+        buffer.take(&stored, max)
     }
 
-    /// The text of the file `snapshot`; `None` where there is none.
+    /// Events of the file `snapshot`; `None` where there is none.
     #[must_use]
-    pub fn snapshot(&self) -> Option<TraceText> {
-        let page = self.lock().snapshot.clone();
-        page.map(|page| page.text())
+    pub fn snapshot(&self) -> Option<Arc<TracePage>> {
+        self.lock().snapshot.clone()
     }
 
     /// Takes what `trace` shows into the snapshot: that begins anew.
@@ -327,8 +227,8 @@ impl EventStore {
         self.lock().snapshot = None;
     }
 
-    /// Selected hits from `from` on, with their sequence numbers; and where that is, how many before are lost, and where
-    /// to go on.
+    /// Selected hits from `from` on, with their sequence numbers; and where that is, how many
+    /// before are lost, and where to go on.
     fn hits(
         &self,
         from: u64,
@@ -366,7 +266,8 @@ mod tests {
     use exoprobe_introspect::TaskId;
     use exoprobe_vmm::{GuestClock, Gva};
 
-    use super::super::ring::TextPlace;
+    use super::super::origin::Origin;
+    use super::super::ring::{Record, TextPlace};
     use super::*;
     use crate::definition::{Argument, Fetch, ValueType, Width};
 
@@ -517,17 +418,30 @@ mod tests {
         store.clear();
         let page = store.read(1, 9);
         assert_eq!((page.events.len(), page.start, page.next, page.lost), (0, 7, 7, 0));
-        assert_eq!(store.trace().text, "");
+        assert_eq!(trace(&store), (0, 0, 0));
         keep(&store, 6);
         let page = store.read(1, 9);
         assert_eq!((page.events.len(), page.start, page.lost), (4, 9, 2));
     }
 
-    /// How many lines, events written, and the runs that are lost.
-    fn shown(text: &TraceText) -> (usize, u64, usize) {
-        let lost = text.text.lines().filter(|line| line.starts_with("[LOST")).count();
-        assert_eq!(text.text.lines().count() - lost, usize::try_from(text.events).unwrap());
-        (text.text.lines().count() - lost, text.written, lost)
+    /// Events, events written, and runs that are lost.
+    fn shown(page: &TracePage) -> (usize, u64, usize) {
+        let lost = page.runs().filter(|(lost, _)| *lost > 0).count();
+        let events: usize = page.runs().map(|(_, events)| events.count()).sum();
+        assert_eq!(page.events(), events as u64);
+        (events, page.written(), lost)
+    }
+
+    /// The same of the file `trace`, as its readers see it.
+    fn trace(store: &EventStore) -> (usize, u64, usize) {
+        let mut reader = store.open_trace();
+        let parts = std::iter::from_fn(|| store.next_part(&mut reader));
+        let (events, lost) = parts.fold((0, 0), |sum, page| {
+            let (events, _, lost) = shown(&page);
+            (sum.0 + events, sum.1 + lost)
+        });
+        assert_eq!(reader.events, events as u64);
+        (events, reader.written, lost)
     }
 
     #[test]
@@ -539,15 +453,15 @@ mod tests {
         store.set_tracing(true);
         keep(&store, 3);
         assert!(store.is_tracing());
-        assert_eq!(shown(&store.trace()), (5, 5, 0));
+        assert_eq!(trace(&store), (5, 5, 0));
         assert_eq!(shown(&store.take_trace(3)), (3, 0, 0));
-        assert_eq!(shown(&store.trace()), (2, 5, 0));
+        assert_eq!(trace(&store), (2, 5, 0));
         assert_eq!(shown(&store.take_trace(9)), (2, 0, 0));
         assert_eq!(shown(&store.take_trace(9)), (0, 0, 0));
         keep(&store, 20);
-        assert_eq!(shown(&store.trace()), (16, 5 + 20, 1), "four are lost");
+        assert_eq!(trace(&store), (16, 5 + 20, 1), "four are lost");
         store.clear_trace();
-        assert_eq!(shown(&store.trace()), (0, 0, 0));
+        assert_eq!(trace(&store), (0, 0, 0));
         assert_eq!(store.read(1, 100).events.len(), 16, "other readers have theirs");
     }
 
@@ -561,11 +475,11 @@ mod tests {
         assert_eq!(store.append(steps.chain(control(Control::Off)).chain(hit(1))), 6);
         assert!(!store.is_tracing());
         assert_eq!(shown(&store.snapshot().unwrap()), (3, 3, 0));
-        assert_eq!(shown(&store.trace()), (2, 2, 0));
+        assert_eq!(trace(&store), (2, 2, 0));
         store.append(control(Control::On).chain(hit(9)));
         assert_eq!(shown(&store.snapshot().unwrap()), (3, 3, 0), "it stays as it was");
         store.take_snapshot();
-        assert_eq!(shown(&store.trace()), (0, 0, 0));
+        assert_eq!(trace(&store), (0, 0, 0));
         store.free_snapshot();
         assert!(store.snapshot().is_none());
     }

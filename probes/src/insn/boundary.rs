@@ -1,6 +1,6 @@
 //! Does an address start an instruction?
 //!
-//! x86 instructions have no alignment: only decoding from a known start, a symbol's address, tells
+//! x86 instructions have no alignment: only decoding from a known start, a symbol's address, shows
 //! where they begin. An int3 written inside an instruction would change it silently.
 
 use exoprobe_vmm::addr::Gva;
@@ -25,7 +25,7 @@ pub enum BoundaryError {
         /// Its length in bytes.
         insn_len: u8,
     },
-    /// The bytes between the function's start and the address cannot be told apart for sure.
+    /// The bytes between the function's start and the address cannot be decoded for sure.
     #[error(
         "the bytes at {at}, between the function's start and the address, do not decode for sure \
          (data in the text, a breakpoint of the guest's own, or an encoding that CPU vendors read \
@@ -49,7 +49,7 @@ pub enum BoundaryError {
 ///
 /// `function_bytes` are the function's bytes as the guest's code has them: int3s that probes put
 /// there must be replaced by the original bytes first. An int3 of the guest's own hides the
-/// instruction below it, so it makes what follows undecided; one behind an instruction that never
+/// instruction below it, so it makes what follows undecided; one after an instruction that never
 /// falls through is padding (straight-line speculation) and decodes as itself, unless a branch in
 /// the function leads to it. (A guest breakpoint over an instruction that only a jump table leads
 /// to looks like padding; the guest's own kprobes are the only source of such a one.)
@@ -106,7 +106,7 @@ fn decode_up_to(
     Ok(insns)
 }
 
-/// True for instructions behind which compilers pad with int3, and for that padding itself.
+/// True for instructions after which compilers pad with int3, and for that padding itself.
 fn never_falls_through(insn: &Instruction) -> bool {
     matches!(
         insn.flow_control(),

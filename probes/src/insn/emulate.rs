@@ -20,7 +20,7 @@ mod flag {
     pub(super) const DF: u64 = 1 << 10;
     pub(super) const OF: u64 = 1 << 11;
     pub(super) const RF: u64 = 1 << 16;
-    /// What arithmetic instructions write.
+    /// Flags that arithmetic instructions write.
     pub(super) const STATUS: u64 = CF | PF | AF | ZF | SF | OF;
 }
 
@@ -102,8 +102,8 @@ enum Condition {
     },
 }
 
-/// What an emulated instruction leaves behind outside the registers.
-#[must_use = "KVM must be told, or an interrupt comes where none could come"]
+/// Effect of an emulated instruction outside the registers.
+#[must_use = "pass it to KVM, or an interrupt comes where none could come"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shadow {
     /// Nothing.
@@ -134,8 +134,8 @@ impl Emulation {
     ///
     /// RIP becomes the next instruction's address or the branch's target, whatever it was before.
     /// RF is cleared, as by every instruction that completes (SDM vol. 3, 18.3.1.1). What is not in
-    /// `kvm_regs` is the caller's: the interrupt shadow afterwards is the one given here (one that an
-    /// earlier instruction left ends with this one), and where the guest uses indirect branch
+    /// `kvm_regs` is the caller's: the interrupt shadow afterwards is the one given here (one that
+    /// an earlier instruction left ends with this one), and where the guest uses indirect branch
     /// tracking, ENDBR64 ends its wait for ENDBRANCH. CPL must be 0: CLI and STI do not check it.
     pub fn apply(&self, regs: &mut kvm_regs) -> Shadow {
         let mut rip = self.next;

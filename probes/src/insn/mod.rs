@@ -1,6 +1,6 @@
 //! The displaced instruction: the one under a kprobe's int3, and how it runs elsewhere.
 //!
-//! [`check_boundary`] tells whether an address starts an instruction at all. [`analyze`] decides
+//! [`check_boundary`] decides whether an address starts an instruction at all. [`analyze`] decides
 //! whether that instruction may run displaced: emulated by the VMM ([`Emulation`]), or from a slot
 //! in hidden guest memory ([`Displaced::assemble`]). What is not known to be right is refused, with
 //! a [`Refusal`] that says why.
@@ -8,12 +8,14 @@
 //! The int3 covers only the first byte and is never lifted; the displaced forms below are therefore
 //! complete: the guest executes nothing of the original.
 //!
-//! What the rest of exoprobe provides for a guest is said by [`Assurances`]; with none of them more is
-//! refused. What this module cannot see is the caller's to check: an instruction listed in the
-//! guest's exception table (its fix-up is found by address), symbols that must not be probed at all (entry
-//! code), supervisor shadow stacks (see [`Displaced::pushes_return_address`]), and places that the
-//! guest patches at run time (jump labels, static calls, ftrace): what was analyzed is stale after.
+//! What the rest of exoprobe provides for a guest is said by [`Assurances`]; with none of them more
+//! is refused. What this module cannot see is the caller's to check: an instruction listed in the
+//! guest's exception table (its fix-up is found by address), symbols that must not be probed at all
+//! (entry code), supervisor shadow stacks (see [`Displaced::pushes_return_address`]), and places
+//! that the guest patches at run time (jump labels, static calls, ftrace): what was analyzed is
+//! stale after.
 
+mod assurances;
 mod boundary;
 mod decode;
 mod emulate;
@@ -23,6 +25,7 @@ mod slot;
 pub(crate) mod tests;
 mod vet;
 
+pub use assurances::Assurances;
 pub use boundary::{BoundaryError, check_boundary};
 pub use emulate::{Emulation, Shadow};
 pub use refusal::Refusal;
@@ -34,25 +37,6 @@ use iced_x86::{FlowControl, Instruction, Mnemonic};
 use thiserror::Error;
 
 use decode::{DecodeError, Decoded, MAX_INSN_LEN, decode, scan_prefixes};
-
-/// What holds in a guest for the code in its slots, on which some instructions depend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Assurances {
-    /// An exception of code in a slot shows the guest the address in the slot's last bytes
-    /// ([`SLOT_ADDRESS_OFFSET`]), the instruction's own: #DE, #UD, #NM, #DF, #NP, #SS, #GP, #PF, #MF, #AC
-    /// and #XF. (#DF is for iretq, which can fault on a stack of its own: espfix64.)
-    pub faults_show_original: bool,
-    /// Hidden memory is mapped in every page table that probed code runs on or switches to:
-    /// page-table isolation is off.
-    pub mapped_everywhere: bool,
-}
-
-impl Assurances {
-    /// Nothing is assured.
-    pub const NONE: Self = Self { faults_show_original: false, mapped_everywhere: false };
-    /// Everything is.
-    pub const ALL: Self = Self { faults_show_original: true, mapped_everywhere: true };
-}
 
 /// Where control goes from an instruction, and with it the shape of its slot code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,11 +60,11 @@ enum Kind {
 /// A post-handler cannot run after this instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "no post-handler can run behind a {what}: only the guest's CPU finds out where it goes, and is \
+    "no post-handler can run after a {what}: only the guest's CPU finds out where it goes, and is \
      there at once; use a pre-handler, or probe where it goes"
 )]
 pub struct PostUnsupported {
-    /// What the instruction is.
+    /// The instruction's class.
     what: &'static str,
 }
 
@@ -173,7 +157,7 @@ impl Displaced {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// The address behind it, where a fall-through continues and a call returns to.
+    /// The address after it, where a fall-through continues and a call returns to.
     #[must_use]
     pub fn next(&self) -> Gva {
         Gva(self.decoded.insn.next_ip())
@@ -199,7 +183,7 @@ impl Displaced {
         matches!(self.kind, Kind::CallDirect { .. } | Kind::CallIndirect { .. })
     }
 
-    /// Whether it can be followed by the instruction behind it.
+    /// Whether it can be followed by the instruction after it.
     #[must_use]
     pub fn falls_through(&self) -> bool {
         match self.kind {
@@ -219,7 +203,7 @@ impl Displaced {
         }
     }
 
-    /// Whether a post-handler can run behind it: it is emulated, or can be stepped in a slot.
+    /// Whether a post-handler can run after it: it is emulated, or can be stepped in a slot.
     ///
     /// # Errors
     /// [`PostUnsupported`] for indirect calls and jumps, and for returns.

@@ -27,7 +27,7 @@ pub enum Refusal {
     /// Intel and AMD read the bytes differently.
     #[error(
         "the bytes at {at} mean different instructions to Intel and AMD CPUs (an operand-size \
-         prefix on a branch, for one); probe the instruction before or behind it"
+         prefix on a branch, for one); probe the instruction before or after it"
     )]
     VendorDependent {
         /// The probed address.
@@ -53,7 +53,7 @@ pub enum Refusal {
     },
     /// hlt, mwait.
     #[error(
-        "`{insn}` waits for an interrupt: behind a `sti` no interrupt may come between the two, \
+        "`{insn}` waits for an interrupt: after a `sti` no interrupt may come between the two, \
          and the breakpoint would open that gap (a lost wake-up); probe the caller instead"
     )]
     Wait {
@@ -63,7 +63,7 @@ pub enum Refusal {
     /// mov ss.
     #[error(
         "`{insn}` keeps interrupts off until the next instruction has run; displaced, that would be \
-         another one; probe the instruction behind it"
+         another one; probe the instruction after it"
     )]
     InterruptShadow {
         /// The instruction.
@@ -73,7 +73,7 @@ pub enum Refusal {
     #[error(
         "`{insn}` is entry code, which may run where hidden memory is not mapped (while page-table \
          isolation is on) or fault where only its own address tells why; probe the system call or \
-         handler function behind it"
+         handler function after it"
     )]
     EntryCode {
         /// The instruction.
@@ -115,7 +115,7 @@ pub enum Refusal {
     /// Writes to CR0, CR3, CR4, while page-table isolation is on.
     #[error(
         "`{insn}` changes how memory is mapped, and hidden memory, from where it would run, is not \
-         mapped everywhere (while page-table isolation is on); probe the instruction behind it"
+         mapped everywhere (while page-table isolation is on); probe the instruction after it"
     )]
     ControlRegister {
         /// The instruction.
@@ -124,7 +124,7 @@ pub enum Refusal {
     /// Privileged or unusual, and not known to be safe.
     #[error(
         "`{insn}` is privileged or unusual, and running it displaced has not been shown to be \
-         safe; probe the instruction before or behind it"
+         safe; probe the instruction before or after it"
     )]
     Unvetted {
         /// The instruction.
@@ -133,7 +133,7 @@ pub enum Refusal {
     /// An operand relative to EIP.
     #[error(
         "`{insn}` addresses memory relative to EIP (32 bits), which hidden memory cannot reproduce; \
-         probe the instruction before or behind it"
+         probe the instruction before or after it"
     )]
     EipRelative {
         /// The instruction.
@@ -142,7 +142,7 @@ pub enum Refusal {
     /// A call whose return address is no sign-extended 32-bit number.
     #[error(
         "`{insn}` would push the return address {next}, which does not fit the 32-bit immediate of \
-         a displaced push; probe the called function or the instruction behind the call"
+         a displaced push; probe the called function or the instruction after the call"
     )]
     ReturnAddress {
         /// The instruction.

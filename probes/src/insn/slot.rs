@@ -8,12 +8,12 @@
 //! | `jmp r/m`, returns | copy | |
 //!
 //! None of these changes a flag or register the instruction itself does not. An indirect call reads
-//! its operand first: it may depend on RSP, and when it faults nothing has happened yet. It leaves the
-//! target's address below the new stack pointer, where nothing of a kernel's lives (interrupts
+//! its operand first: it may depend on RSP, and when it faults nothing has happened yet. It leaves
+//! the target's address below the new stack pointer, where nothing of a kernel's lives (interrupts
 //! write there at any time).
 //!
-//! A slot's last 8 bytes hold the instruction's own address, so that whoever finds an exception in
-//! the slot can tell where it would have been.
+//! A slot's last 8 bytes hold the instruction's own address, so that the handler of an exception in
+//! the slot finds where it would have been.
 
 use exoprobe_vmm::addr::Gva;
 use exoprobe_vmm::hidden;
@@ -25,7 +25,8 @@ use super::{Displaced, Kind, PostUnsupported};
 
 /// Bytes of one slot. Aligned slots never cross a cache line.
 pub const SLOT_SIZE: usize = 32;
-/// Where in a slot the instruction's own address is, 8 bytes, little endian; code is in front of it.
+/// Where in a slot the instruction's own address is, 8 bytes, little endian; code is in front of
+/// it.
 pub const SLOT_ADDRESS_OFFSET: usize = SLOT_SIZE - size_of::<u64>();
 // The machine finds the address there when the code has faulted.
 const _: () = assert!(
@@ -54,8 +55,8 @@ const _: () = assert!(MAX_INSN_LEN + 1 + NEAR_LEN <= SLOT_ADDRESS_OFFSET);
 pub enum SlotKind {
     /// It continues in the guest's code by itself: no second exit.
     Boosted,
-    /// It stops at an int3 behind the copy, for a post-handler; a jmp behind that continues, for
-    /// whoever passes over the int3 without knowing the probe.
+    /// It stops at an int3 after the copy, for a post-handler; a jmp after that continues, for
+    /// a guest that passes over the int3 without the engine.
     Stepped,
 }
 
@@ -65,12 +66,13 @@ pub struct SlotCode {
     /// At most [`SLOT_ADDRESS_OFFSET`] bytes.
     pub bytes: Vec<u8>,
     /// Stepped only: offset of the int3 in `bytes`. Its breakpoint exit has RIP at slot + this; the
-    /// guest then continues at [`Displaced::after_step`], to where the jmp behind it leads as well.
+    /// guest then continues at [`Displaced::after_step`], to where the jmp after it leads as well.
     pub stop_offset: Option<u8>,
 }
 
 impl SlotCode {
-    /// The whole slot for the instruction whose own address is `at`: the code, int3s and the address.
+    /// The whole slot for the instruction whose own address is `at`: the code, int3s and the
+    /// address.
     ///
     /// Nothing runs the int3s, but CPUs speculate past an indirect jmp or a ret.
     #[must_use]
@@ -88,12 +90,12 @@ impl SlotCode {
 /// Why there is no slot code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum AssembleError {
-    /// What the instruction addresses, or its successor, is too far from the slot.
+    /// The instruction's operand, or its successor, is too far from the slot.
     #[error("{to} is out of reach of a 32-bit displacement from the slot at {slot}")]
     OutOfReach {
         /// The slot.
         slot: Gva,
-        /// What must be reached.
+        /// The address to reach.
         to: Gva,
     },
     /// A direct branch: [`Displaced::emulation`] runs it.
@@ -166,8 +168,8 @@ pub(crate) fn jump_to(start: Gva, bytes: &mut Vec<u8>, to: Gva) -> Result<(), As
 }
 
 impl Displaced {
-    /// Appends the instruction as it runs behind `bytes`, which are code for `start`: what follows it comes
-    /// next. Not for calls, whose return address would lead there.
+    /// Appends the instruction as it runs after `bytes`, which are code for `start`: what follows
+    /// it comes next. Not for calls, whose return address would lead there.
     ///
     /// # Errors
     /// [`AssembleError`], as [`Self::assemble`].

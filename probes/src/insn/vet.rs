@@ -6,7 +6,7 @@
 use exoprobe_vmm::addr::Gva;
 use iced_x86::{CpuidFeature, Instruction, Mnemonic, OpKind, Register};
 
-use super::Assurances;
+use super::assurances::Assurances;
 use super::decode::Prefixes;
 use super::refusal::Refusal;
 
@@ -68,7 +68,7 @@ fn by_mnemonic(mnemonic: Mnemonic) -> Option<Reason> {
 
 /// The ways between user and kernel mode. None depends on its own address (SDM vol. 2), but they
 /// run where page-table isolation has switched to the user's tables; and IRETQ faults when a frame
-/// for user mode is bad, which Linux tells from the address (`native_irq_return_iret`).
+/// for user mode is bad, which Linux recognizes by the address (`native_irq_return_iret`).
 fn entry_code(mnemonic: Mnemonic, assurances: Assurances) -> Option<Reason> {
     let assured = match mnemonic {
         Mnemonic::Swapgs | Mnemonic::Sysret | Mnemonic::Sysretq => assurances.mapped_everywhere,
@@ -86,8 +86,8 @@ fn far_transfer(insn: &Instruction) -> Option<Reason> {
     far.then_some(|insn| Refusal::FarTransfer { insn })
 }
 
-/// SDM vol. 2, MOV and POP: the shadow would cover the slot's jump or int3 instead. (POP SS does not
-/// exist in 64-bit mode, and LSS has no shadow.)
+/// SDM vol. 2, MOV and POP: the shadow would cover the slot's jump or int3 instead. (POP SS does
+/// not exist in 64-bit mode, and LSS has no shadow.)
 fn stack_segment(insn: &Instruction) -> Option<Reason> {
     let loads_ss = insn.mnemonic() == Mnemonic::Mov
         && insn.op0_kind() == OpKind::Register
@@ -96,8 +96,8 @@ fn stack_segment(insn: &Instruction) -> Option<Reason> {
 }
 
 /// Writes to the control registers that govern paging. In 64-bit mode they can turn off neither
-/// paging nor PAE, nor change the number of levels (SDM vol. 3, 2.5 and 4.1.2: #GP), so code goes on
-/// where it is as long as the new page table maps it.
+/// paging nor PAE, nor change the number of levels (SDM vol. 3, 2.5 and 4.1.2: #GP), so code goes
+/// on where it is as long as the new page table maps it.
 fn control_register(insn: &Instruction, assurances: Assurances) -> Option<Reason> {
     let writes = match insn.mnemonic() {
         Mnemonic::Lmsw => true,
@@ -129,8 +129,8 @@ fn by_feature(feature: CpuidFeature) -> Option<Reason> {
         CpuidFeature::RTM | CpuidFeature::HLE_or_RTM | CpuidFeature::TSXLDTRK => {
             |insn| Refusal::Transaction { insn }
         }
-        // Shadow stacks, user interrupts, key locker, MPX bounds, other entry code, debug and vendor
-        // oddities: none is in a kernel's ordinary code.
+        // Shadow stacks, user interrupts, key locker, MPX bounds, other entry code, debug and
+        // vendor oddities: none is in a kernel's ordinary code.
         CpuidFeature::CET_SS
         | CpuidFeature::UINTR
         | CpuidFeature::UDBG
@@ -228,7 +228,7 @@ fn is_near_direct(insn: &Instruction) -> bool {
 /// A taken branch to a non-canonical address raises #GP, which no displaced form reproduces.
 fn branch_target(insn: &Instruction) -> Result<(), Refusal> {
     let target = insn.near_branch_target();
-    // With 5-level paging 57 bits are significant, else 48: the branch's own address tells which
+    // With 5-level paging 57 bits are significant, else 48: the branch's own address shows which
     // is the least that must hold.
     let bits = if is_canonical(insn.ip(), 48) { 48 } else { 57 };
     if is_near_direct(insn) && !is_canonical(target, bits) {

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::{Hist, HistField, LATENCY_FIELD, Modifier, TriggerError};
+use super::command::{Hist, HistField, LATENCY_FIELD, Modifier, TriggerError};
 use crate::definition::{Argument, COMM_FIELD, CPU_FIELD, PID_FIELD, ValueType};
-use crate::events::{Hit, Shown};
+use crate::events::{Hit, RecordedValue};
 
-/// Longest text that entries are told apart by, in bytes.
+/// Longest text of a key, in bytes.
 const TEXT_MAX: usize = 255;
 
 /// Where a field is in a hit.
@@ -32,7 +32,7 @@ pub(crate) struct Found {
     source: Source,
 }
 
-/// What an entry is told apart by, or a part of it.
+/// One part of an entry's key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum KeyPart {
     Number(u64),
@@ -46,7 +46,7 @@ pub(crate) enum KeyPart {
     Fault,
 }
 
-/// What is known of the hits of one key.
+/// Sums of the hits of one key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entry {
     pub(crate) hits: u64,
@@ -116,7 +116,8 @@ impl Found {
         }
     }
 
-    /// The number that it is in a hit, with its sign in two's complement; none where it could not be read.
+    /// The number that it is in a hit, with its sign in two's complement; none where it could not
+    /// be read.
     fn number(&self, hit: &Hit) -> Option<u64> {
         let record = &hit.record;
         let nanos = |ticks| hit.origin.clock.nanos(ticks);
@@ -146,12 +147,17 @@ impl Found {
                 return hit.record.task.map_or(KeyPart::Fault, |task| cut(&task.name()));
             }
             Source::Arg(index) => {
-                let shown =
-                    hit.origin.fields.get(index).map(|arg| Shown::of(arg, &hit.record, index));
+                let shown = hit
+                    .origin
+                    .fields
+                    .get(index)
+                    .map(|arg| RecordedValue::of(arg, &hit.record, index));
                 match shown {
-                    Some(Shown::Text(text)) => return cut(&text),
-                    Some(Shown::Number(..)) => {}
-                    Some(Shown::Fault | Shown::Array(_)) | None => return KeyPart::Fault,
+                    Some(RecordedValue::Text(text)) => return cut(&text),
+                    Some(RecordedValue::Number(..)) => {}
+                    Some(RecordedValue::Fault | RecordedValue::Array(_)) | None => {
+                        return KeyPart::Fault;
+                    }
                 }
             }
             Source::Pid | Source::Cpu | Source::Latency | Source::Time => {}

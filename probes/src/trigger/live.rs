@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::command::{HistChange, Trigger, TriggerError, TriggerKind};
 use super::hist::Table;
-use super::{HistChange, Trigger, TriggerError, TriggerKind};
 use crate::definition::{Argument, Field, Filter};
 use crate::events::{Control, Hit, Step, field_value};
 
@@ -18,7 +18,7 @@ pub(crate) struct Live {
     table: Option<Mutex<Table>>,
 }
 
-/// What an event's fields are, for triggers.
+/// Fields of an event, for triggers.
 pub(crate) struct Fields<'a> {
     pub(crate) list: &'a [Argument],
     pub(crate) is_return: bool,
@@ -112,9 +112,9 @@ impl Triggers {
         &self.list
     }
 
-    /// What a hit sets off, in order, with the hit itself in between where it becomes an event: it does where `is_shown`
-    /// says so, or it has a back-trace by a trigger. Its own back-trace stays where `keeps_stack`. Says whether it became
-    /// one.
+    /// Steps that a hit triggers, in order, with the hit itself in between where it becomes an
+    /// event: it does where `is_shown` says so, or it has a back-trace by a trigger. Its own
+    /// back-trace stays where `keeps_stack`. Says whether it became one.
     pub(crate) fn apply(
         &self,
         mut hit: Hit,

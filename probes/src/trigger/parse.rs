@@ -1,6 +1,6 @@
 //! Reads commands of the file `trigger`. Positions are columns of the text, from 0.
 
-use super::{
+use super::command::{
     Hist, HistChange, HistField, Modifier, SIZE_DEFAULT, SortKey, Trigger, TriggerCommand,
     TriggerKind,
 };
@@ -14,7 +14,7 @@ const VALUES_MAX: usize = 2;
 const SORT_MAX: usize = 2;
 /// Entries of a histogram.
 const SIZES: std::ops::RangeInclusive<u64> = 1 << 7..=1 << 17;
-/// What sorts without being a field.
+/// Sort key that is no field.
 const HITS: &str = "hitcount";
 
 fn fault(id: &'static str, position: usize, message: impl Into<String>) -> ParseError {
@@ -48,7 +48,7 @@ impl<'a> Part<'a> {
         Self { text, at: self.at + start }
     }
 
-    /// What is before the first `separator`, and behind it.
+    /// Splits at the first `separator`.
     fn cut(self, separator: &str) -> (Self, Option<Self>) {
         match self.text.find(separator) {
             Some(at) => (self.to(at), Some(self.from(at + separator.len()))),
@@ -113,7 +113,7 @@ fn command_of(removes: bool, trigger: Trigger) -> TriggerCommand {
     if removes { TriggerCommand::Remove(trigger) } else { TriggerCommand::Add(trigger) }
 }
 
-/// What is behind `if`.
+/// Parses the filter after `if`.
 fn condition_of(condition: Part<'_>) -> Result<Option<Filter>, ParseError> {
     if condition.text.is_empty() {
         return Ok(None);
@@ -121,7 +121,7 @@ fn condition_of(condition: Part<'_>) -> Result<Option<Filter>, ParseError> {
     let filter =
         condition.text.strip_prefix("if").filter(|rest| rest.starts_with(char::is_whitespace));
     let Some(filter) = filter else {
-        let message = "behind a trigger may be a condition alone: `if FILTER`";
+        let message = "after a trigger may be a condition alone: `if FILTER`";
         return Err(fault("NO_FILTER", condition.at, message));
     };
     let at = condition.at + (condition.text.len() - filter.len());

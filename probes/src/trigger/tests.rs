@@ -300,7 +300,7 @@ fn triggers(commands: &[&str]) -> Triggers {
     Triggers::new(commands.iter().map(live).collect())
 }
 
-/// What a hit comes to: events as their number of places of back-trace.
+/// Outcome of a hit: events as the lengths of their back-traces.
 fn steps(triggers: &Triggers, is_shown: bool) -> Vec<Result<usize, Control>> {
     let mut steps = Vec::new();
     let shown = triggers.apply(hit([0; 3], 1, 0), |_| is_shown, false, &mut steps);

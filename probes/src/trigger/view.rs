@@ -3,7 +3,7 @@
 use exoprobe_introspect::SymbolTable;
 use exoprobe_vmm::Gva;
 
-use super::Modifier;
+use super::command::Modifier;
 use super::hist::{Found, KeyPart, Table, is_symbol};
 use crate::definition::Argument;
 use crate::events::{FAULT, StackFrame, frames, show_symbol};
@@ -54,8 +54,8 @@ pub enum HistogramValue {
     Range(u64, u64),
     /// A task by name and number (`.execname`).
     Task(String, u32),
-    /// Text; also symbols, hexadecimal digits, `(fault)`, and `negative` for all negative numbers of
-    /// `.log2`.
+    /// Text; also symbols, hexadecimal digits, `(fault)`, and `negative` for all negative numbers
+    /// of `.log2`.
     Text(String),
     /// A back-trace, the probed place first.
     Stack(Vec<StackFrame>),

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use exoprobe_vmm::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry};
 
-/// An engine's hook, but for one int3 that is passed over: its registers are read and written, no more.
+/// An engine's hook, but for one int3 that is passed over: its registers are read and written, no
+/// more.
 pub(crate) struct Bare {
     engine: Arc<dyn ExitHook>,
     int3: AtomicU64,

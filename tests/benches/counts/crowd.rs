@@ -5,7 +5,8 @@ use exoprobe_probes::{Action, NewProbe, ProbeDefinition};
 use exoprobe_tests::{TestGuest, kernel_symbols};
 use exoprobe_vmm::Gva;
 
-/// Largest function whose instructions are probed, in bytes: registering decodes all of it each time.
+/// Largest function whose instructions are probed, in bytes: registering decodes all of it each
+/// time.
 const SMALL: u64 = 128;
 
 /// Registers `count` kprobes on instructions of small functions; they go with the guest.
@@ -50,8 +51,8 @@ fn instructions(guest: &TestGuest, start: Gva, size: u64) -> Vec<Gva> {
     found
 }
 
-/// It only counts: the guest's own business, its timer's ticks above all, hits some of them, and their
-/// records would fill the ring.
+/// It only counts: the guest's own business, its timer's ticks above all, hits some of them, and
+/// their records would fill the ring.
 fn probe(at: Gva) -> NewProbe {
     let (addr, actions) = (Some(at), vec![Action::Count]);
     ProbeDefinition { addr, actions, ..ProbeDefinition::default() }.into()

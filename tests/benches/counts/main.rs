@@ -1,7 +1,7 @@
-//! `make counts`: what one hit costs in VM exits and instructions, exactly. Every count is that of a
-//! loop with the probe less that of the same loop without, at two lengths of both, so that the ends of
-//! the loops cancel out; of several rounds the least counts, so that the host's interrupts fall out and
-//! the numbers are the same in each run.
+//! `make counts`: what one hit costs in VM exits and instructions, exactly. Every count is that of
+//! a loop with the probe less that of the same loop without, at two lengths of both, so that the
+//! ends of the loops cancel out; of several rounds the least counts, so that the host's interrupts
+//! fall out and the numbers are the same in each run.
 
 mod bare;
 mod crowd;
@@ -19,7 +19,8 @@ use exoprobe_vmm::{DEFAULT_KVM, Host};
 
 use measure::Plan;
 
-/// Counts VM exits and instructions of one probe hit, for each way of running the displaced instruction.
+/// Counts VM exits and instructions of one probe hit, for each way of running the displaced
+/// instruction.
 #[derive(Parser)]
 #[command(name = "counts")]
 struct Options {

@@ -28,9 +28,10 @@ pub(crate) struct Plan {
     pub(crate) software_kvm: bool,
 }
 
-/// What the vCPU's thread sees at one end of a loop.
+/// The counters of the vCPU's thread at one end of a loop.
 struct Moment {
-    /// Before the other counters are read, and after: a loop lies between one's last and the next's first.
+    /// Before the other counters are read, and after: a loop lies between one's last and the next's
+    /// first.
     tsc: [u64; 2],
     exits: ExitCounts,
     kvm: BTreeMap<String, u64>,
@@ -71,7 +72,7 @@ impl Counts {
         }
     }
 
-    /// What a longer run counts more than a shorter one: the ends of both cancel out.
+    /// Subtracts a shorter run's counts from a longer one's: the ends of both cancel out.
     fn more_than(mut self, shorter: &Self) -> Self {
         self.tsc = self.tsc.saturating_sub(shorter.tsc);
         for (mine, (_, value)) in self.exits.iter_mut().zip(shorter.exits) {
@@ -136,7 +137,7 @@ fn own_event_row(plan: &Plan, missing: BTreeMap<Column, String>) -> RowCounts {
 }
 
 impl<'a> Bench<'a> {
-    /// Takes a guest to its loops; `int3` is told where the bare one is before any runs.
+    /// Takes a guest to its loops; `int3` receives the bare one's address before any runs.
     fn new(plan: &'a Plan, guest: TestGuest, int3: impl FnOnce(Gva)) -> Self {
         let callee = guest.engine.address_of(CALLEE).expect("every kernel has it");
         let codes = BODIES.map(|body| body.code(callee));
@@ -189,7 +190,7 @@ impl<'a> Bench<'a> {
 
     fn try_steps(&self) -> Result<(), String> {
         if !self.plan.single_step {
-            return Err("not single-stepped, as told by --no-single-step".to_owned());
+            return Err("not single-stepped, because of --no-single-step".to_owned());
         }
         let vm = &self.loops.guest().vm;
         vm.single_step(0, true).map_err(|e| e.to_string())?;

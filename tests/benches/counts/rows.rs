@@ -1,4 +1,4 @@
-//! What is counted: one entry a row.
+//! The rows that are counted: one entry each.
 
 use exoprobe_probes::DisplacedBy;
 use exoprobe_tests::counts::{self, KRETPROBE};
@@ -62,8 +62,8 @@ pub(crate) struct Row {
     pub(crate) body: Body,
     /// The probe on the body.
     pub(crate) probe: Option<Probe>,
-    /// Guest instructions, where steps do not tell: KVM counts an OUT that goes to user space as no step
-    /// (its emulator) or as two (kvm_intel in Bochs).
+    /// Guest instructions, where steps do not show them: KVM counts an OUT that goes to user space
+    /// as no step (its emulator) or as two (kvm_intel in Bochs).
     pub(crate) guest: Option<f64>,
 }
 
@@ -136,7 +136,7 @@ const fn called(name: &'static str, probe: Probe) -> Row {
 const ENTRY: Probe = Probe::new(Place::Entry, DisplacedBy::Emulation);
 const RETURN: Probe = Probe::new(Place::Return, DisplacedBy::Emulation);
 
-/// What a hit costs among [`CROWD`] others.
+/// The cost of a hit among [`CROWD`] others.
 const fn crowded(name: &'static str) -> Row {
     let probe = Probe { others: CROWD, ..Probe::new(Place::Body, DisplacedBy::Emulation) };
     Row { name, plain: Body::Xor, body: Body::Xor, probe: Some(probe), guest: None }
@@ -144,7 +144,8 @@ const fn crowded(name: &'static str) -> Row {
 
 const CROWD: usize = 10_000;
 
-/// The least that a breakpoint can cost: a hook that reads and writes RIP. Counted in a guest of its own.
+/// The least that a breakpoint can cost: a hook that reads and writes RIP. Counted in a guest of
+/// its own.
 pub(crate) const BARE: Row = Row {
     name: counts::BARE,
     plain: Body::Nothing,

@@ -1,11 +1,12 @@
-//! How hits of one probe scale from one vCPU to two: by instructions a call, host and guest together, for
-//! vCPUs that wait for each other run more of them.
+//! How hits of one probe scale from one vCPU to two: by instructions a call, host and guest
+//! together, for vCPUs that wait for each other run more of them.
 
 use exoprobe_tests::TestGuest;
 
 use crate::measure::tsc;
 
-/// Calls of the shorter run; the longer has twice as many, so that what comes before and after cancels out.
+/// Calls of the shorter run; the longer has twice as many, so that what comes before and after
+/// cancels out.
 const CALLS: u64 = 10_000;
 
 /// Ticks that `CALLS` calls take on each of so many vCPUs.

@@ -58,7 +58,7 @@ fn notes(report: &Report) -> Vec<String> {
     notes
 }
 
-/// What an optimized hit takes of others with the same four registers.
+/// The ratio of an optimized hit's cost to that of others with the same four registers.
 fn ratios(report: &Report) -> Option<String> {
     let of_int3 = report.ratio(OPTIMIZED, BY_INT3);
     let of_own = report.ratio(OPTIMIZED, OWN_EVENT)?;

@@ -1,13 +1,14 @@
 //! The whole way of a record out of the guest: from a vCPU's ring to the store that readers read.
 //!
-//! A guest fills its ring once, with real hits. Then the same bytes are put there again and again, as the guest
-//! would have written them, for a guest whose kernel is emulated cannot write five million a second.
+//! A guest fills its ring once, with real hits. Then the same bytes are put there again and again,
+//! as the guest would have written them, for a guest whose kernel is emulated cannot write five
+//! million a second.
 
 use std::time::Instant;
 
 use exoprobe_tests::TestGuest;
 
-use crate::figure;
+use crate::figure::figure;
 
 const EVENT: &str = "filled";
 /// Bytes of a record with four arguments.
@@ -24,7 +25,7 @@ struct Ring {
 }
 
 impl Ring {
-    /// The one that is full: its head has come to the limit behind it, and that is its length.
+    /// The full one: its head has reached the limit after it, and that is its length.
     fn full(guest: &TestGuest) -> Self {
         let hidden = guest.vm.hidden();
         let window = hidden.rings_window().expect("a probe is optimized");
@@ -61,5 +62,5 @@ pub(crate) fn run() {
     let rate = records as f64 / least;
     figure("records into the store, on one core", &format!("{:.1} M/s", rate * 1e-6), ">= 5 M/s");
     let store = guest.engine.events();
-    assert!(store.read(1, 1).events.len() == 1, "they are events to whoever reads");
+    assert!(store.read(1, 1).events.len() == 1, "readers see events");
 }

@@ -1,5 +1,5 @@
-//! What a detour costs where code runs natively: the code that guests get, in this program, over a ring in its own
-//! memory; and how fast its records are read.
+//! The cost of a detour where code runs natively: the code that guests get, in this program, over a
+//! ring in its own memory; and how fast its records are read.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use exoprobe_probes::detour::{
 use exoprobe_probes::insn::Assurances;
 use exoprobe_vmm::Gva;
 
-use crate::{figure, least};
+use crate::figure::{figure, least};
 
 const SIZE: usize = 8 << 20;
 /// Offsets in the mapping.
@@ -24,7 +24,7 @@ const COUNTER: usize = 0x1000;
 const CPU: usize = 0x1008;
 const CURRENT: usize = 0x1010;
 const STAMP: usize = 0x1018;
-/// What stands for the current task.
+/// Stands for the current task.
 const TASK: usize = 0x1020;
 const RING: usize = 0x2000;
 /// As in a guest with one vCPU.
@@ -106,7 +106,7 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(at.cast()) }
     }
 
-    /// Calls the code at `offset` so many times; gives nanoseconds a call.
+    /// Calls the code at `offset` so many times. Returns nanoseconds a call.
     fn time(&self, offset: usize, calls: u32) -> f64 {
         // SAFETY: code was written there that keeps to the C calling convention.
         let function: extern "C" fn(u64, u64, u64, u64, u64) =
@@ -181,7 +181,7 @@ pub(crate) fn run() {
         record = record.min(mapping.time(FUNCTION, CALLS) - plain);
         let begun = Instant::now();
         let drained = ring.drain(&mapping, |_| Some(FOUR.len()), |_| taken += 1);
-        drained.expect("nobody scribbles");
+        drained.expect("no other writer");
         drain = drain.min(begun.elapsed().as_secs_f64() / f64::from(CALLS));
     }
     assert_eq!(taken, u64::from(CALLS) * ROUNDS as u64, "every call is a record");
@@ -193,7 +193,8 @@ pub(crate) fn run() {
     figure("  lost of a second's records at 1 M/s", &lost.to_string(), "0");
 }
 
-/// Records that are lost of those of a second, when a million come in it and are read at the same time.
+/// Records that are lost of those of a second, when a million come in it and are read at the same
+/// time.
 fn at_a_million(mapping: &Mapping, ring: &mut GuestRing) -> u64 {
     const BATCH: u32 = 1000;
     let before = mapping.load(COUNTER as u64);
@@ -210,7 +211,7 @@ fn at_a_million(mapping: &Mapping, ring: &mut GuestRing) -> u64 {
             done.store(true, Ordering::Release);
         });
         while !done.load(Ordering::Acquire) {
-            ring.drain(mapping, |_| Some(FOUR.len()), |_| {}).expect("nobody scribbles");
+            ring.drain(mapping, |_| Some(FOUR.len()), |_| {}).expect("no other writer");
         }
     });
     mapping.load(COUNTER as u64) - before

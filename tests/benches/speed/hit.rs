@@ -1,7 +1,7 @@
 //! An int3 hit against an empty port-I/O exit of the same guest.
 //!
-//! The loops have the same number of guest instructions a turn: `out` on one side stands against the
-//! int3 on the other.
+//! The loops have the same number of guest instructions a turn: `out` on one side stands against
+//! the int3 on the other.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use exoprobe_tests::loops::Loops;
 use exoprobe_tests::{TestGuest, definition};
 use exoprobe_vmm::ExitCounts;
 
-use crate::figure;
+use crate::figure::figure;
 
 const TURNS: u64 = 20_000;
 const ROUNDS: usize = 5;

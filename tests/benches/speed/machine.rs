@@ -7,7 +7,7 @@ use std::time::Instant;
 use exoprobe_tests::TestGuest;
 use exoprobe_vmm::{BreakpointAction, DEFAULT_KVM, ExitHook, HitContext, Host, Vm};
 
-use crate::{figure, least};
+use crate::figure::{figure, least};
 
 const ROUNDS: usize = 10;
 

@@ -1,12 +1,12 @@
-//! An optimized probe against the same by int3, and against the jump-optimized kprobe event of a guest's
-//! own kernel: time of one hit, with four registers recorded each.
+//! An optimized probe against the same by int3, and against the jump-optimized kprobe event of a
+//! guest's own kernel: time of one hit, with four registers recorded each.
 
 use std::time::{Duration, Instant};
 
 use exoprobe_tests::loops::{self, Loops};
 use exoprobe_tests::{OwnEvent, TestGuest};
 
-use crate::figure;
+use crate::figure::figure;
 
 const FUNCTION: &str = "sys_ni_syscall";
 const ARGS: [&str; 4] = ["%di", "%si", "%dx", "%cx"];
@@ -35,7 +35,7 @@ impl Caller {
         ended - begun
     }
 
-    /// What a hit takes: the least of the rounds with the event less that of those without.
+    /// Cost of a hit: the least of the rounds with the event less that of those without.
     fn per_hit(&self, set: impl Fn(bool)) -> f64 {
         let (mut plain, mut with) = (Duration::MAX, Duration::MAX);
         for _ in 0..ROUNDS {

@@ -1,11 +1,11 @@
-//! What users wait for: requests with a thousand probes; and what the service costs beside its guest.
+//! Latency of requests with a thousand probes, and the service's cost beside its guest.
 
 use std::time::Instant;
 
 use exoprobe_tests::{Service, TestGuest, http, kernel_symbols};
 use serde_json::json;
 
-use crate::figure;
+use crate::figure::figure;
 
 const PROBES: usize = 1000;
 const ROUNDS: usize = 5;
@@ -41,7 +41,8 @@ fn post(service: &Service, body: &str) -> u16 {
     http::ask(service.socket(), "POST", "/v1/probes", &kind, body.as_bytes()).status
 }
 
-/// Resident KiB of all mappings but the guest's RAM, and how much of that is private to the process.
+/// Resident KiB of all mappings but the guest's RAM, and how much of that is private to the
+/// process.
 fn resident(pid: u32) -> (u64, u64) {
     let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("Linux has smaps");
     let field = |line: &str, name: &str| -> Option<u64> {

@@ -13,7 +13,7 @@ use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
 use exoprobe_vmm::{Gpa, Gva};
 use object::{Object, ObjectSection, ObjectSegment};
 
-use crate::{figure, least};
+use crate::figure::{figure, least};
 
 const ROUNDS: usize = 10;
 /// Of page tables, below where kernels are loaded.
@@ -21,7 +21,8 @@ const ROOT: u64 = 0x1000;
 const UPPER: u64 = 0x2000;
 const MODE: PagingMode = PagingMode { cr3: ROOT, levels: 4 };
 
-/// Guest-physical memory with the kernel's segments, mapped as kernels are; and an address in its text.
+/// Guest-physical memory with the kernel's segments, mapped as kernels are; and an address in its
+/// text.
 fn memory(vmlinux: &Path) -> (MemoryImage, Gva) {
     let file = std::fs::read(vmlinux).expect("a vmlinux");
     let elf = object::File::parse(&*file).expect("an ELF file");
@@ -96,14 +97,14 @@ fn measure_types(name: &str, vmlinux: &Path) {
 fn each(table: &SymbolTable, count: usize, look: impl Fn(&SymbolTable, usize)) -> f64 {
     const STRIDE: usize = 7919;
     let begun = Instant::now();
-    // Not one behind the other, as nobody asks.
+    // Not in ascending order, which is not how users ask.
     (0..count).for_each(|i| look(table, i * STRIDE % count));
     #[expect(clippy::cast_precision_loss, reason = "some 100,000")]
     let count = count as f64;
     begun.elapsed().as_secs_f64() * 1e9 / count
 }
 
-/// Who a task is, by the longest way: a walk of four levels for each of its fields.
+/// Reads a task's number and name by the longest way: a walk of four levels for each of its fields.
 fn measure_task() {
     const LOOKS: u32 = 100_000;
     let mut bytes = vec![0; 0x5000];

@@ -1,4 +1,5 @@
-//! BTF: bytes as they come, or, behind a first byte that is odd, changes to a whole one: offsets (16 bits) and bytes.
+//! BTF: bytes as they come, or, after a first byte that is odd, changes to a whole one: offsets (16
+//! bits) and bytes.
 #![no_main]
 
 use std::sync::LazyLock;

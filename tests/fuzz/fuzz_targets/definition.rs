@@ -1,5 +1,6 @@
-//! Commands of kprobe_events from arbitrary text, and definitions from JSON; what is taken prints as text that means
-//! the same, and what is refused has its place in the text, also as error_log shows it.
+//! Commands of kprobe_events from arbitrary text, and definitions from JSON; what is taken prints
+//! as text that means the same, and what is refused has its place in the text, also as error_log
+//! shows it.
 #![no_main]
 
 use exoprobe_probes::ProbeDefinition;

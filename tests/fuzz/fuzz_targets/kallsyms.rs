@@ -1,5 +1,5 @@
-//! The kernel's own table of symbols, in each of its layouts, with bytes changed: a layout's number, then offsets
-//! (16 bits) and bytes.
+//! The kernel's own table of symbols, in each of its layouts, with bytes changed: a layout's
+//! number, then offsets (16 bits) and bytes.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,5 +1,5 @@
-//! Modules and their symbols in arbitrary memory, which is laid over two whole ones: changes of eight bytes each, at an
-//! offset (16 bits).
+//! Modules and their symbols in arbitrary memory, which is laid over two whole ones: changes of
+//! eight bytes each, at an offset (16 bits).
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,5 +1,5 @@
-//! ORC tables and stacks of arbitrary content, in memory that is mapped one to one and again as a kernel is: a version, how
-//! many entries, registers, then the memory.
+//! ORC tables and stacks of arbitrary content, in memory that is mapped one to one and again as a
+//! kernel is: a version, how many entries, registers, then the memory.
 #![no_main]
 
 use exoprobe_introspect::image::sample::{KERNEL, MODE, SAME, TABLES, with_content};

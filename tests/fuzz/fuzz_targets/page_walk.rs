@@ -1,4 +1,4 @@
-//! Reads through arbitrary page tables: the input is the guest's whole memory, behind a head that
+//! Reads through arbitrary page tables: the input is the guest's whole memory, after a head that
 //! says what is read.
 #![no_main]
 

@@ -1,6 +1,7 @@
-//! The tracer's files, written and read by arbitrary paths and texts over a guest whose kernel has not begun: lines `W
-//! PATH TEXT` (as a shell's `>`), `A PATH TEXT` (as its `>>`, with a `;` for a newline) and `R PATH`. What is listed in the
-//! end can be written again, after all is switched off and deleted, and gives the same listing.
+//! The tracer's files, written and read by arbitrary paths and texts over a guest whose kernel has
+//! not begun: lines `W PATH TEXT` (as a shell's `>`), `A PATH TEXT` (as its `>>`, with a `;` for a
+//! newline) and `R PATH`. What is listed in the end can be written again, after all is switched off
+//! and deleted, and returns the same listing.
 #![no_main]
 
 use std::sync::{Arc, LazyLock};
@@ -122,7 +123,7 @@ fuzz_target!(|data: &str| {
     data.lines().take(COMMANDS_MAX).for_each(|line| run(&tracer, line));
     let mut all = Vec::new();
     files(&tracer, "", &mut all);
-    // Where no probe may be is told by the running kernel.
+    // The running kernel decides where no probe may be.
     for path in all.iter().filter(|path| !path.ends_with("/blacklist")) {
         tracer.read(path).expect("what is listed can be read");
     }

@@ -1,4 +1,4 @@
-//! What a run is made of: the host kernel and our programs, linked statically.
+//! The parts of a run: the host kernel and our programs, linked statically.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -14,7 +14,7 @@ use crate::plan::{Plan, Run};
 use crate::watch::{self, Limits};
 use crate::{counts, image, times};
 
-/// What is to be run, and how.
+/// The steps to run, and how.
 pub(crate) struct Batch {
     pub(crate) runs: Vec<Run>,
     /// Machines at a time, at least one.
@@ -151,7 +151,7 @@ fn target() -> PathBuf {
     artifacts::root().join("target")
 }
 
-/// Where everything of a run is kept.
+/// The folder of a run.
 fn folder(run: &Run) -> PathBuf {
     target().join("lab").join(&run.name)
 }

@@ -22,8 +22,8 @@ pub(crate) struct Bochs {
 impl Bochs {
     /// Starts Bochs in the folder `dir`, which has its `bochsrc` and the debugger's commands `rc`.
     ///
-    /// Debian's Bochs draws on a terminal or not at all, so it is given one whose content nobody needs
-    /// (it goes to `terminal.txt`).
+    /// Debian's Bochs draws on a terminal or not at all, so it is given one whose content is not
+    /// used (it goes to `terminal.txt`).
     pub(crate) fn start(dir: &Path) -> Result<Self, LabError> {
         let path = dir.join("terminal.txt");
         let mut log = File::create(&path).map_err(at(path))?;

@@ -39,8 +39,9 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// A report, if it has all that `plan`'s machine can count; if not, what is wrong with it. On kvm_amd
-/// an `out` takes KVM not the same number of instructions each time, so that its count is not whole.
+/// A report, if it has all that `plan`'s machine can count; if not, what is wrong with it. On
+/// kvm_amd an `out` takes KVM not the same number of instructions each time, so that its count is
+/// not whole.
 fn complete(plan: Plan, text: &str) -> Result<Report, String> {
     let report = Report::parse(text).map_err(|error| error.to_string())?;
     let mut problems = match plan {

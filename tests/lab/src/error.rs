@@ -11,7 +11,7 @@ pub(crate) enum LabError {
     Package {
         /// Which.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A file or folder of the run.
@@ -19,7 +19,7 @@ pub(crate) enum LabError {
     File {
         /// Which.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A program that must be there could not be started.
@@ -27,7 +27,7 @@ pub(crate) enum LabError {
     Start {
         /// Its name.
         program: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A program that prepares the run failed; it has said why.

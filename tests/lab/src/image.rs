@@ -14,7 +14,7 @@ const LDLINUX: &str = "/usr/lib/syslinux/modules/bios/ldlinux.c32";
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 
-/// What goes into the initramfs: path in the lab, and the file here.
+/// Files of the initramfs: path in the lab, and the file here.
 pub(crate) type Contents = Vec<(&'static str, PathBuf)>;
 
 /// Writes an initramfs with the folders that `contents` need; all files may be executed.

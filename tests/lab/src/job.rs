@@ -31,7 +31,7 @@ impl Job {
 /// One program to run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Step {
-    /// What the user calls it.
+    /// Its name on the command line.
     pub name: String,
     /// Its path in the lab.
     pub program: PathBuf,

@@ -15,9 +15,9 @@ pub(crate) struct Machine {
     ips: u32,
     /// RAM in MiB.
     memory: u32,
-    /// What its Linux needs to be told, besides [`CMDLINE`].
+    /// Words on its Linux's command line, besides [`CMDLINE`].
     cmdline: &'static str,
-    /// What tests cannot have there, for `exoprobe_tests::harness`: `need=reason;...`.
+    /// Needs of tests that it lacks, for `exoprobe_tests::harness`: `need=reason;...`.
     pub(crate) lacks: &'static str,
 }
 
@@ -33,15 +33,15 @@ pub(crate) const INTEL: Machine = Machine {
     lacks: "contended_locks=one CPU, and a vCPU that spins with interrupts off keeps it",
 };
 
-/// As [`INTEL`], where two vCPUs run at once: of its two CPUs each has a few instructions' turn, and the
-/// clock goes by the longer.
+/// As [`INTEL`], where two vCPUs run at once: of its two CPUs each has a few instructions' turn,
+/// and the clock goes by the longer.
 pub(crate) const INTEL_SMP: Machine = Machine { cpus: 2, cmdline: "idle=halt", lacks: "", ..INTEL };
 
 /// As [`INTEL`], with room for a distribution's kernel.
 pub(crate) const INTEL_LARGE: Machine = Machine { memory: 1536, ..INTEL };
 
-/// SVM with nested paging: the one AMD CPU of Bochs 2.7 on which kvm_amd loads, once told not to use
-/// what Bochs has not.
+/// SVM with nested paging: the one AMD CPU of Bochs 2.7 on which kvm_amd loads, with an option not
+/// to use what Bochs has not.
 pub(crate) const AMD: Machine = Machine {
     kvm: "kvm_amd",
     cpu: "phenom_8650_toliman",
@@ -55,17 +55,18 @@ pub(crate) const AMD: Machine = Machine {
             own_breakpoint=an int3 handed back is lost now and then, why is not known (docs/limits.md)",
 };
 
-/// Ten times what Bochs does in a second of ours, so that a timer's tick is to an exit as on silicon.
+/// Ten times what Bochs does in a second of ours, so that a timer's tick is to an exit as on
+/// silicon.
 const IPS: u32 = 500_000_000;
 /// For [`Machine::counting`].
 const COUNTING_IPS: u32 = 50_000_000;
 
-/// What the lab's Linux is always told: a panic ends the run, by a triple fault.
+/// Command line of the lab's Linux: a panic ends the run, by a triple fault.
 pub(crate) const CMDLINE: &str = "console=ttyS0 quiet panic=-1 reboot=t mitigations=off nokaslr";
 
 impl Machine {
-    /// The same for counting instructions: slow enough for KVM's conversions of time, whose steps would be
-    /// seen in the counts, to be few.
+    /// The same for counting instructions: slow enough for KVM's conversions of time, whose steps
+    /// would be seen in the counts, to be few.
     pub(crate) const fn counting(&self) -> Self {
         Self { ips: COUNTING_IPS, ..*self }
     }

@@ -63,7 +63,7 @@ enum Command {
 
 #[derive(clap::Args)]
 struct RunArgs {
-    /// What to run
+    /// Steps to run
     #[arg(required = true)]
     plans: Vec<Plan>,
     /// Run only this one of the plans' machines, as intel-counts
@@ -81,7 +81,8 @@ struct RunArgs {
     /// Give up after so many seconds for one machine, counted from its power-on
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     limit: u64,
-    /// Run tests that take the number of vCPUs with two only, if this host's own KVM runs them with one
+    /// Run tests that take the number of vCPUs with two only, if this host's own KVM runs them with
+    /// one
     #[arg(long)]
     once: bool,
     /// How many instructions make a second of the machine's time, for a slower clock
@@ -90,7 +91,8 @@ struct RunArgs {
     /// An environment variable for the tests, as EXOPROBE_STRESS_SECONDS=600
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     env: Vec<(String, String)>,
-    /// Commands for Bochs' debugger, in place of `c` (continue); what it prints goes to debugger.txt
+    /// Commands for Bochs' debugger, in place of `c` (continue); what it prints goes to
+    /// debugger.txt
     #[arg(long, value_name = "FILE")]
     debugger: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! What a run has told, and whether that is all it should have.
+//! The results of a run, and whether they are complete.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use exoprobe_tests::harness::{self, BEGIN, Outcome as Ending};
 use crate::error::LabError;
 use crate::plan::Run;
 
-/// What a run has told so far.
+/// The results of a run so far.
 #[derive(Default)]
 pub(crate) struct Outcome {
     /// Tests, in order of their end.
@@ -38,7 +38,7 @@ impl Outcome {
         }
     }
 
-    /// Takes a line of the second serial port, and gives what the user should see of it.
+    /// Takes a line of the second serial port, and returns the part to show to the user.
     pub(crate) fn on_result_line(&mut self, line: &str) -> Option<String> {
         if let Ok(record) = serde_json::from_str::<Record>(line) {
             return self.on_record(record);
@@ -90,15 +90,15 @@ impl Outcome {
         })
     }
 
-    /// What runs at the moment, in words.
+    /// The step and tests that run at the moment, in words.
     pub(crate) fn running(&self) -> Option<String> {
         let step = self.step.as_ref()?;
         let tests: Vec<&str> = self.running.iter().map(String::as_str).collect();
         Some(if tests.is_empty() { step.clone() } else { format!("{step}: {}", tests.join(", ")) })
     }
 
-    /// Whether all of `run` ran and passed, some of `tests` among it, and only such tests were skipped as its
-    /// plan allows.
+    /// Whether all of `run` ran and passed, some of `tests` among it, and only such tests were
+    /// skipped as its plan allows.
     ///
     /// # Errors
     /// The first of these that is not so.

@@ -1,4 +1,4 @@
-//! What ran where: the reports of several places side by side.
+//! Compares the places that ran tests: the reports of several places side by side.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

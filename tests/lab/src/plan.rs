@@ -1,4 +1,4 @@
-//! What `make lab`, `make lab-amd` and `make lab-stock` run, and in which machines.
+//! Steps of `make lab`, `make lab-amd` and `make lab-stock`, and their machines.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::error::LabError;
 use crate::image::Contents;
 use crate::machine::{AMD, INTEL, INTEL_LARGE, INTEL_SMP, Machine};
 
-/// What the user asks for.
+/// The user's choice of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Plan {
     /// All tests, and the counts twice, on kvm_intel
@@ -78,8 +78,8 @@ impl Plan {
         }
     }
 
-    /// The machines to start, which need not wait for each other; with a `filter`, one for the tests whose
-    /// names contain it.
+    /// The machines to start, which need not wait for each other; with a `filter`, one for the
+    /// tests whose names contain it.
     pub(crate) fn runs(self, filter: Option<&str>) -> Vec<Run> {
         let plan = self;
         let run = |name: &str, steps| {
@@ -125,16 +125,16 @@ impl Plan {
     /// Whether it is right that this plan skips a test for this reason.
     pub(crate) fn may_skip(self, test: &str, reason: &str) -> bool {
         let lacks = self.machine().lacks.split(';').filter_map(|lack| lack.split_once('='));
-        let told = lacks.into_iter().any(|(_, why)| why == reason);
-        // What needs no VM is compared here, where binutils and pahole are; mounts need no VMX either, Python's packages
-        // come from the network, and the lab has no shell.
+        let named = lacks.into_iter().any(|(_, why)| why == reason);
+        // What needs no VM is compared here, where binutils and pahole are; mounts need no VMX
+        // either, Python's packages come from the network, and the lab has no shell.
         let is_elsewhere = matches!(reason, ONCE | NO_DEBUG_INFO | NO_FUSE | NO_PYTHON | NO_SHELL);
-        let told = told || is_elsewhere;
-        told || (self != Self::Stock && test.starts_with(STOCK_SUITE))
+        let named = named || is_elsewhere;
+        named || (self != Self::Stock && test.starts_with(STOCK_SUITE))
     }
 
-    /// What tests cannot have there, as [`LACKS_ENV`]; with `once`, also the time for a second number of vCPUs, where
-    /// the first can be had.
+    /// Needs of tests that it lacks, as [`LACKS_ENV`]; with `once`, also the time for a second
+    /// number of vCPUs, where the first can be had.
     fn lacks(self, once: bool) -> String {
         let own = self.machine().lacks;
         let has_smp = own.split(';').all(|lack| !lack.starts_with("smp="));
@@ -252,8 +252,9 @@ mod tests {
         let runs = Plan::Amd.runs(None).into_iter();
         let jobs: Vec<Job> = runs.map(|run| run.job.with_env(&settings)).collect();
         let steps: Vec<&Step> = jobs.iter().flat_map(|job| &job.steps).collect();
-        let told = |step: &&Step| step.env["SECONDS"] == "600" && step.env[GUEST_ENV] == "/guest";
-        assert!(steps.iter().all(told));
+        let has_both =
+            |step: &&Step| step.env["SECONDS"] == "600" && step.env[GUEST_ENV] == "/guest";
+        assert!(steps.iter().all(has_both));
         let parts: Vec<Option<&String>> = steps.iter().map(|s| s.env.get(PART_ENV)).collect();
         assert_eq!(parts, [None, None, Some(&"1/2".to_owned()), Some(&"2/2".to_owned())]);
         assert!(steps[0].args.contains(&"--no-single-step".to_owned()));

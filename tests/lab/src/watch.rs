@@ -132,7 +132,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Follows an emulator to its end, and shows what comes. Gives what was told until then, and how it
+/// Follows an emulator to its end, and shows its output. Returns the results until then, and how it
 /// ended; a bad end has shown the last lines.
 ///
 /// # Errors

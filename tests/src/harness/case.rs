@@ -8,7 +8,7 @@ pub const VCPU_COUNTS: [u8; 2] = [1, 2];
 /// One function of a suite; made by [`cases!`](crate::cases).
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// Path of the module it stands in, as `module_path!` gives it.
+    /// Path of the module it stands in, as `module_path!` has it.
     pub module: &'static str,
     /// Its name.
     pub function: &'static str,
@@ -65,10 +65,10 @@ impl Case {
 
 /// The cases of a suite, as a constant slice of [`Case`](crate::harness::Case).
 ///
-/// An entry is `function`, or `function(vcpus)` for one that takes the number of vCPUs. Behind it
+/// An entry is `function`, or `function(vcpus)` for one that takes the number of vCPUs. After it
 /// may stand `needs [..]`, the whole list of its [`Need`](crate::harness::Need)s; without it the
 /// case needs `Kvm`; `function(vcpus)` with more than one needs `Smp` too. A function that is in no
-/// list is dead code, which the compiler tells.
+/// list is dead code, which the compiler reports.
 #[macro_export]
 macro_rules! cases {
     (@needs) => { &[$crate::harness::Need::Kvm] };

@@ -1,9 +1,10 @@
-//! Runs the suites wherever the test program is: what a place cannot do is skipped by name, with the
-//! reason, and a report tells another program what ran.
+//! Runs the suites wherever the test program is: what a place cannot do is skipped by name, with
+//! the reason, and a report lists the tests that ran for another program.
 //!
 //! The command line is libtest's, through libtest-mimic.
 
 mod case;
+mod environment;
 mod need;
 mod part;
 mod report;
@@ -15,21 +16,12 @@ use std::sync::Arc;
 use libtest_mimic::Arguments;
 
 pub use case::{Case, Run, VCPU_COUNTS};
+pub use environment::{BEGIN, PART_ENV, PROGRESS_ENV, REPORT_ENV};
 pub use need::{LACKS_ENV, Lack, NO_DEBUG_INFO, NO_FUSE, NO_PYTHON, NO_SHELL, Need};
 pub use report::{Outcome, Record};
 use session::Session;
 
-/// Takes the cases apart for several processes: `2/3` runs the second of three parts.
-pub const PART_ENV: &str = "EXOPROBE_TEST_PART";
-/// Names the file that a [`Record`] is appended to as each test ends.
-pub const REPORT_ENV: &str = "EXOPROBE_TEST_REPORT";
-/// Set to 1, has [`BEGIN`] and the name written to standard error as each test begins, so that a hang
-/// has a name.
-pub const PROGRESS_ENV: &str = "EXOPROBE_TEST_PROGRESS";
-/// What stands before the name of a test that begins.
-pub const BEGIN: &str = "begin ";
-
-/// Runs the cases that the command line asks for; gives what `main` returns.
+/// Runs the cases that the command line selects. Returns the exit code of `main`.
 #[must_use]
 pub fn run(suites: &[&[Case]]) -> ExitCode {
     let args = Arguments::from_args();

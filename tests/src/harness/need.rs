@@ -1,4 +1,4 @@
-//! What a case needs of the place it runs in.
+//! Needs of a case in the place it runs in.
 
 use std::fs::{File, Metadata};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -24,11 +24,12 @@ pub enum Need {
     Loopback,
     /// A guest with more than one vCPU.
     Smp,
-    /// The time for a case with one vCPU that is run with two as well, or for a load of the service that does not depend on
-    /// how KVM runs the guest.
+    /// The time for a case with one vCPU that is run with two as well, or for a load of the service
+    /// that does not depend on how KVM runs the guest.
     Repeat,
-    /// vCPUs that may wait for each other with interrupts off: the host takes a vCPU out that spins so, for
-    /// the one that it waits for. Of a case that takes the number of vCPUs, only with more than one.
+    /// vCPUs that may wait for each other with interrupts off: the host takes a vCPU out that spins
+    /// so, for the one that it waits for. Of a case that takes the number of vCPUs, only with more
+    /// than one.
     ContendedLocks,
     /// KVM can single-step a guest's kernel mode.
     SingleStep,
@@ -92,7 +93,7 @@ const NAMES: [(Need, &str); 16] = [
     (Need::Shell, "shell"),
 ];
 
-/// A text of [`LACKS_ENV`] that nobody can follow.
+/// A malformed text of [`LACKS_ENV`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{LACKS_ENV}: `{0}` is not NEED=REASON with a need that tests have")]
 pub(super) struct LacksError(String);
@@ -109,7 +110,7 @@ pub(super) fn parse_lacks(text: &str) -> Result<Vec<(Need, String)>, LacksError>
 }
 
 impl Need {
-    /// What this place lacks of it; `None` when nothing. Looked at once a process.
+    /// The lack of it in this place; `None` if it is there. Checked once a process.
     #[must_use]
     pub fn lack(self) -> Option<Lack> {
         static FOUND: [OnceLock<Option<Lack>>; NAMES.len()] =
@@ -128,7 +129,7 @@ impl Need {
             // Its owner is the effective user.
             Self::Root => require(metadata("/proc/self")?.uid() == 0, "not run by root"),
             Self::Loopback => loopback_connects(),
-            // KVM has these, and here is time, so that their absence can only be told.
+            // KVM has these, and here is time, so that their absence can only be declared.
             Self::Smp
             | Self::Repeat
             | Self::ContendedLocks

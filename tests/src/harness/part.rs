@@ -5,15 +5,15 @@ use std::str::FromStr;
 
 use super::PART_ENV;
 
-/// Which cases: of each `of`, the one at `index`. Neighbours take about as long as each other, so that the
-/// parts do, too.
+/// Which cases: of each `of`, the one at `index`. Neighbours take about as long as each other, so
+/// that the parts do, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     index: usize,
     of: NonZero<usize>,
 }
 
-/// A text of [`PART_ENV`] that nobody can follow.
+/// A malformed text of [`PART_ENV`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{PART_ENV}: `{0}` is not PART/PARTS, as 1/2")]
 pub(super) struct PartError(String);

@@ -1,4 +1,4 @@
-//! The report of a run: JSON, one object a line, so that another program can tell which tests ran.
+//! The report of a run: JSON, one object a line, so that another program knows which tests ran.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// A line of the report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// The test's name, as `--list` gives it.
+    /// The test's name, as `--list` prints it.
     pub test: String,
     /// How it ended.
     #[serde(flatten)]
@@ -32,7 +32,7 @@ pub enum Outcome {
     },
     /// It did not run, because this place lacks what it needs.
     Skipped {
-        /// What is missing.
+        /// The missing needs.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! One run of the suites: each test is carried out, recorded and told to libtest-mimic.
+//! One run of the suites: each test is carried out, recorded and reported to libtest-mimic.
 
 use std::any::Any;
 use std::ffi::OsStr;
@@ -32,7 +32,7 @@ pub(super) struct Session {
     /// The cases that are this process's.
     part: Part,
     examine: fn(Need) -> Option<Lack>,
-    /// What this place lacks by its owner's word, with the reasons.
+    /// Needs that the place's owner declares as missing, with the reasons.
     lacks: Vec<(Need, String)>,
     /// Names and reasons.
     skipped: Mutex<Vec<(String, String)>>,
@@ -86,13 +86,13 @@ impl Session {
         }
     }
 
-    /// What this place lacks of what a test needs.
+    /// The first of a test's needs that this place lacks.
     fn lack(&self, need: Need) -> Option<Lack> {
-        let told = self.lacks.iter().find(|(lack, _)| *lack == need);
-        told.map(|(_, reason)| Lack::Missing(reason.clone())).or_else(|| (self.examine)(need))
+        let declared = self.lacks.iter().find(|(lack, _)| *lack == need);
+        declared.map(|(_, reason)| Lack::Missing(reason.clone())).or_else(|| (self.examine)(need))
     }
 
-    /// What a reader must not miss at the end: every skipped test, and why.
+    /// The summary for the reader: every skipped test, and the reason.
     pub(super) fn skipped(&self) -> Option<String> {
         let skipped = self.skipped.lock().unwrap_or_else(PoisonError::into_inner);
         if skipped.is_empty() {
@@ -144,7 +144,7 @@ mod tests {
 
     fn examine(need: Need) -> Option<Lack> {
         match need {
-            Need::Root => Some(Lack::Missing("nobody is root".to_owned())),
+            Need::Root => Some(Lack::Missing("not root".to_owned())),
             Need::HardwareKvm => Some(Lack::Broken("no KVM that we know".to_owned())),
             _ => None,
         }
@@ -182,14 +182,14 @@ mod tests {
         let expected = [
             Outcome::Passed,
             Outcome::Skipped { reason: "one CPU".to_owned() },
-            Outcome::Skipped { reason: "nobody is root".to_owned() },
+            Outcome::Skipped { reason: "not root".to_owned() },
             Outcome::Failed { reason: "one is not 2".to_owned() },
             Outcome::Failed { reason: "a panic without a message".to_owned() },
             Outcome::Failed { reason: "no KVM that we know".to_owned() },
         ];
         assert_eq!(outcomes, expected);
         let skipped = session.skipped().unwrap();
-        let lines = "\n  tests::passes: one CPU\n  tests::passes: nobody is root";
+        let lines = "\n  tests::passes: one CPU\n  tests::passes: not root";
         assert_eq!(skipped, format!("SKIPPED here (2):{lines}"));
     }
 

@@ -5,7 +5,7 @@ use exoprobe_tests::{Service, cases};
 use serde_json::Value;
 
 pub(crate) const CASES: &[Case] = cases![
-    a_line_is_short_for_what_json_says,
+    a_line_means_the_same_as_its_json,
     a_pattern_is_a_probe_for_each_function,
     flags_are_actions,
 ];
@@ -20,7 +20,7 @@ fn refused(service: &Service, args: &[&str]) -> String {
     String::from_utf8(output.stderr).expect("text")
 }
 
-fn a_line_is_short_for_what_json_says() {
+fn a_line_means_the_same_as_its_json() {
     let service = Service::restored(1);
     let lines = ["__x64_sys_getpid", r#"p:mine __x64_sys_getpid+1 if comm == "init""#];
     let _ = service.ok(&[&["probe", "add"], &lines[..]].concat());

@@ -12,7 +12,7 @@ pub(crate) const CASES: &[Case] = cases![
     the_main_job(vcpus),
     events_resume_by_sequence_as_lines_and_as_server_sent_events,
     bad_requests_are_problems_and_change_nothing,
-    return_probes_tell_values_callers_and_back_traces(vcpus),
+    return_probes_record_values_callers_and_back_traces(vcpus),
     functions_fail_and_return_as_actions_say,
     values_come_from_memory_and_the_stack_or_are_faults,
     several_are_registered_and_unregistered_at_once,
@@ -20,7 +20,7 @@ pub(crate) const CASES: &[Case] = cases![
     memory_and_code_are_as_they_are_without_probes,
     the_blacklist_is_the_kernels_file_and_has_reasons,
     a_probe_whose_text_the_guest_rewrites_says_so_by_itself,
-    a_client_that_stops_reading_its_events_slows_nobody,
+    a_client_that_stops_reading_its_events_slows_no_other,
     two_hundred_clients_at_once,
     the_vm_by_http needs [Kvm, Smp],
 ];
@@ -146,7 +146,7 @@ fn events_resume_by_sequence_as_lines_and_as_server_sent_events() {
     let rest = get(&service, "/v1/events?from=11&limit=5").body;
     assert!(rest.starts_with("{\"seq\":11,"), "{rest}");
 
-    // A stream that resumes behind number 12, as a browser's EventSource does.
+    // A stream that resumes after number 12, as a browser's EventSource does.
     let mut stream = http::connect(service.socket());
     let headers = ["accept: text/event-stream", "last-event-id: 12"];
     stream.write_all(&http::request("GET", "/v1/events?follow=true", &headers, b"")).unwrap();
@@ -208,7 +208,7 @@ fn bad_requests_are_problems_and_change_nothing() {
     assert_eq!((list.as_array().unwrap().len(), &list[0]["hits"]), (1, &json!(10)));
 }
 
-fn return_probes_tell_values_callers_and_back_traces(vcpus: u8) {
+fn return_probes_record_values_callers_and_back_traces(vcpus: u8) {
     let service = Service::restored(vcpus);
     let batch = json!([
         {"event": "in", "symbol_name": "ksys_write", "args": ["len=%dx"]},
@@ -319,14 +319,14 @@ fn several_are_registered_and_unregistered_at_once() {
     let names = json!(["my/ret", "never_was", "count", "ret", "count"]);
     let gone = post(&service, "/v1/probes/unregister", JSON, &names.to_string());
     assert_eq!(gone.status, 200, "{gone:?}");
-    let told = json!([
+    let expected = json!([
         {"name": "my/ret", "addr": made[1]["addr"]},
         {"name": "never_was", "addr": null},
         {"name": "count", "addr": made[0]["addr"]},
         {"name": "ret", "addr": null},
         {"name": "count", "addr": null},
     ]);
-    assert_eq!(gone.json(), told);
+    assert_eq!(gone.json(), expected);
     work(&service, "getpid 10");
     let left = get(&service, "/v1/probes").json();
     assert_eq!((left.as_array().unwrap().len(), &left[0]["event"]), (1, &json!("left")));
@@ -423,12 +423,12 @@ fn a_probe_whose_text_the_guest_rewrites_says_so_by_itself() {
     work(&service, "getpid 1");
     let deadline = std::time::Instant::now() + PATIENCE;
     while flags() != json!(["CLOBBERED"]) {
-        assert!(std::time::Instant::now() < deadline, "nobody looked");
+        assert!(std::time::Instant::now() < deadline, "the probe was not checked");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
 
-fn a_client_that_stops_reading_its_events_slows_nobody() {
+fn a_client_that_stops_reading_its_events_slows_no_other() {
     let service = Service::restored(1);
     assert_eq!(post(&service, "/v1/probes", TEXT, "p:getpid __x64_sys_getpid").status, 201);
     let mut lazy = http::connect(service.socket());

@@ -27,8 +27,8 @@ struct Sleepers {
     command: String,
 }
 
-/// Registers by `register` and sends tasks to sleep, for so long that all have entered before the first
-/// leaves.
+/// Registers by `register` and sends tasks to sleep, for so long that all have entered before the
+/// first leaves.
 fn put_to_sleep(guest: &TestGuest, tasks: u64, register: impl Fn(&TestGuest)) -> Sleepers {
     let mut millis = 500;
     loop {
@@ -125,8 +125,8 @@ fn a_call_may_return_on_another_vcpu() {
     }
 }
 
-/// No call that came back is missed. Where one goes back to that never does may be no place to watch: ud2,
-/// or the next function.
+/// No call that came back is missed. Where one goes back to that never does may be no place to
+/// watch: ud2, or the next function.
 fn assert_missed(status: &ProbeStatus, mode: By, died: u64) {
     let unwatched = mode == By::Site && status.nmissed == died;
     assert!(status.nmissed == 0 || unwatched, "{mode:?}: {status:?}");
@@ -181,7 +181,7 @@ fn an_entry_handler_is_asked_about_calls_that_are_followed_alone(vcpus: u8) {
     }
 }
 
-/// Whoever enters has returned, is still inside, or has died there.
+/// Each task that enters has returned, is still inside, or has died there.
 fn functions_that_switch_tasks_can_be_followed(vcpus: u8) {
     const BALANCED: [&str; 5] =
         ["schedule", "schedule_idle", "__switch_to", "do_idle", "schedule_tail"];
@@ -247,7 +247,7 @@ fn calls_under_way_outlive_their_probe_unseen(vcpus: u8) {
     }
 }
 
-/// A closure's captures tell when its probe has gone.
+/// A closure's captures show when its probe has gone.
 fn a_probe_is_dropped_with_its_last_call(vcpus: u8) {
     for mode in MODES {
         let guest = TestGuest::restored(vcpus);
@@ -268,7 +268,8 @@ fn a_probe_is_dropped_with_its_last_call(vcpus: u8) {
     }
 }
 
-/// One instance, in use when `off` is called: it is not counted, and free when the probe is on again.
+/// One instance, in use when `off` is called: it is not counted, and free when the probe is on
+/// again.
 fn assert_let_go(vcpus: u8, off: impl Fn(&TestGuest), on: impl Fn(&TestGuest)) {
     for mode in ALL {
         let guest = TestGuest::restored(vcpus);

@@ -7,7 +7,7 @@ use exoprobe_tests::{PATIENCE, Running, Service, cases, exoprobe};
 use serde_json::Value;
 
 pub(crate) const CASES: &[Case] = cases![
-    hist_counts_each_call_by_what_it_was_given(vcpus),
+    hist_counts_each_call_by_its_arguments(vcpus),
     hist_of_latency_and_of_text_has_each_call,
     stacks_fold_each_call_into_its_callers,
     the_probe_goes_in_every_way_of_ending,
@@ -28,7 +28,8 @@ fn begin(service: &Service, args: &[&str]) -> Running {
     running
 }
 
-/// Ends a command as Ctrl-C does; returns what it printed. Its probe has gone, and no hit was an event.
+/// Ends a command as Ctrl-C does; returns what it printed. Its probe has gone, and no hit was an
+/// event.
 fn end(service: &Service, running: Running) -> String {
     running.signal(libc::SIGINT);
     let output = running.finish(PATIENCE);
@@ -38,7 +39,7 @@ fn end(service: &Service, running: Running) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-fn hist_counts_each_call_by_what_it_was_given(vcpus: u8) {
+fn hist_counts_each_call_by_its_arguments(vcpus: u8) {
     let service = Service::restored(vcpus);
     let hist = begin(&service, &["--json", "hist", "ksys_write if n == 1", "n=%dx:u64"]);
     let answer = match vcpus {

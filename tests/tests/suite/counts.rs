@@ -25,8 +25,8 @@ fn loops(bodies: &[&[u8]]) -> Loops<ExitCounts> {
     Loops::new(guest, bodies, move || vm.exit_counts())
 }
 
-/// Exits of one turn of a loop: the ends of two runs cancel out. Of three runs the least counts: the
-/// first after stepping has begun has two steps too many with kvm_intel in Bochs.
+/// Exits of one turn of a loop: the ends of two runs cancel out. Of three runs the least counts:
+/// the first after stepping has begun has two steps too many with kvm_intel in Bochs.
 fn per_turn(loops: &Loops<ExitCounts>, index: usize) -> ExitCounts {
     let least = |turns| {
         let run = || {
@@ -72,13 +72,13 @@ fn each_step_is_one_instruction_of_the_guest_also_where_probes_move_rip() {
     assert_eq!(per_turn(&loops, 0), ExitCounts { breakpoint: 2, ..steps(1 + TURN_INSNS) });
 
     vm.single_step(0, false).unwrap();
-    let nobody = vm.single_step(1, true);
-    assert!(matches!(nobody, Err(StepError::Vcpu(VcpuError::NoSuchVcpu(1)))), "{nobody:?}");
+    let absent = vm.single_step(1, true);
+    assert!(matches!(absent, Err(StepError::Vcpu(VcpuError::NoSuchVcpu(1)))), "{absent:?}");
     assert_eq!(per_turn(&loops, 0), ExitCounts { breakpoint: 2, ..ExitCounts::default() });
 }
 
-/// The ends of two runs cancel out. The host's interrupts are exits too: the least of many short runs has
-/// none.
+/// The ends of two runs cancel out. The host's interrupts are exits too: the least of many short
+/// runs has none.
 fn kvm_counts_as_many_exits_as_there_were() {
     const RUNS: usize = 32;
     let guest = TestGuest::restored(1);

@@ -26,7 +26,7 @@ fn panic_of(guest: &TestGuest) -> StopRecord {
     record
 }
 
-/// What every guest that ended by init's panic shows.
+/// Checks a guest that ended by init's panic.
 fn assert_panicked(guest: &TestGuest, record: &StopRecord) {
     let frames = guest.engine.stack(record.vcpu).unwrap();
     let (names, _) = parts(&frames);

@@ -125,7 +125,7 @@ fn every_shell_block_runs_as_it_stands() {
     assert!(output.status.success(), "{at}\nits output:\n{shown}\nall errors:\n{errors}");
 }
 
-/// What tells lines of this component of the service's OpenAPI document from others.
+/// The validator of a component of the service's OpenAPI document.
 fn schema(service: &Service, component: &str) -> jsonschema::Validator {
     let mut document = get(service, "/v1/openapi.json", &[]).json();
     document["$ref"] = format!("#/components/schemas/{component}").into();

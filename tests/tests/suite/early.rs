@@ -42,7 +42,7 @@ fn of_function(guest: &TestGuest, function: &str) -> Vec<ProbeStatus> {
     guest.engine.list().into_iter().filter(of).collect()
 }
 
-/// What the guest waits in: a probe in the middle of its boot.
+/// Holds the guest: a probe in the middle of its boot.
 struct Halfway {
     reached: Receiver<()>,
     go_on: SyncSender<()>,
@@ -50,14 +50,14 @@ struct Halfway {
 
 impl Halfway {
     fn set(guest: &TestGuest, place: &str) -> Self {
-        let (tell, reached) = sync_channel(1);
-        let (go_on, told) = sync_channel::<()>(1);
-        let told = Mutex::new(told);
+        let (reach, reached) = sync_channel(1);
+        let (go_on, resumed) = sync_channel::<()>(1);
+        let resumed = Mutex::new(resumed);
         let probe = Kprobe {
             definition: definition(&format!("p:halfway {place}")),
             pre_handler: Some(Box::new(move |_| {
-                let told = told.lock().unwrap();
-                let _ = tell.send(()).map(|()| told.recv_timeout(PATIENCE));
+                let resumed = resumed.lock().unwrap();
+                let _ = reach.send(()).map(|()| resumed.recv_timeout(PATIENCE));
                 Verdict::Continue
             })),
             ..Kprobe::default()
@@ -120,7 +120,7 @@ fn probes_set_before_power_on_count_from_the_kernels_first_function(vcpus: u8) {
 
 /// All probes are there from the first function on when the guest is booted again.
 fn check_the_next_boot(guest: &TestGuest) {
-    // Nobody lets that one go on.
+    // That one is never resumed.
     guest.engine.unregister_kprobe("kprobes", "halfway").unwrap();
     let calls = guest.hits("getpid");
     guest.reboot();
@@ -142,8 +142,8 @@ fn check_halfway(guest: &TestGuest) -> Vec<String> {
         assert_eq!(guest.status(event).flags, [], "{event} is armed");
     }
     let waits = |status: &ProbeStatus, why: &str| {
-        let told = status.reason.as_ref().is_some_and(|reason| reason.contains(why));
-        told && status.flags == [StatusFlag::Pending]
+        let has_reason = status.reason.as_ref().is_some_and(|reason| reason.contains(why));
+        has_reason && status.flags == [StatusFlag::Pending]
     };
     let inside = of_function(guest, "start_kernel");
     assert!(inside.iter().any(|status| waits(status, "is inside the")), "{inside:?}");
@@ -186,8 +186,8 @@ fn check_booted(guest: &TestGuest, vcpus: u8) {
     assert_eq!(guest.hits("dead") - dead, 5, "beside the engine's own mark");
 }
 
-/// What waited for its text is armed, and counts as its function's entry does. Several nops that the
-/// kernel made one of are no instructions any more.
+/// A probe that waited for its text is armed, and counts as its function's entry does. Several nops
+/// that the kernel made one of are no instructions any more.
 fn check_patched_places(guest: &TestGuest, patched: &[String]) {
     let waits = |event: &&String| guest.status(event).flags == [StatusFlag::Pending];
     let (merged, patched): (Vec<&String>, Vec<&String>) = patched.iter().partition(waits);

@@ -13,14 +13,14 @@ use exoprobe_vmm::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry, Vm,
 use super::slots::{Planted, plant};
 
 pub(crate) const CASES: &[Case] = cases![
-    the_kernels_beginning_is_told_once_and_hidden_memory_lasts_from_then_on needs [Kvm, Smp],
+    kernel_entry_is_reported_once_and_hidden_memory_lasts_from_then_on needs [Kvm, Smp],
     a_guest_whose_snapshot_was_taken_at_its_beginning_boots_on,
 ];
 
 /// The kernel's first C function at its own addresses.
 const FIRST_C: &str = "x86_64_start_kernel";
-/// wrmsr_safe_regs(registers): eight words, of which the first three are EAX, ECX and EDX; gives -EIO for
-/// a #GP.
+/// wrmsr_safe_regs(registers): eight words, of which the first three are EAX, ECX and EDX; gives
+/// -EIO for a #GP.
 const WRITE_MSR: &str = "wrmsr_safe_regs";
 const GETPID: &str = "__x64_sys_getpid";
 const MSR_GS_BASE: u32 = 0xc000_0101;
@@ -54,7 +54,7 @@ enum Said {
     },
     HitFirstC,
     HitTrampoline,
-    /// What writing the register gave.
+    /// The result of writing the register.
     WroteMsr(u32),
 }
 
@@ -96,7 +96,7 @@ impl Watcher {
         vm.hidden().trampoline_window().unwrap().gva.wrapping_add(0x123)
     }
 
-    /// A trampoline behind the first.
+    /// The second trampoline.
     fn way_back(&self) -> Gva {
         self.trampoline().wrapping_add(1)
     }
@@ -133,7 +133,7 @@ impl ExitHook for Watcher {
     }
 
     fn reset(&self) {
-        unreachable!("nobody boots it again")
+        unreachable!("it is not booted again")
     }
 
     /// From the kernel's first C function by way of a trampoline, where the kernel has no IDT yet.
@@ -170,7 +170,7 @@ fn check_entry(said: &Said) -> Gva {
     hidden
 }
 
-fn the_kernels_beginning_is_told_once_and_hidden_memory_lasts_from_then_on() {
+fn kernel_entry_is_reported_once_and_hidden_memory_lasts_from_then_on() {
     let vm = Vm::create(&host(), &TestGuest::config("vmlinux", 2)).unwrap();
     assert!(vm.tells_kernel_entry());
     let guest = TestGuest::new(vm);

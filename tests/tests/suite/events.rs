@@ -5,8 +5,8 @@ use exoprobe_tests::{PATIENCE, Running, Service, cases, exoprobe, finish};
 use serde_json::Value;
 
 pub(crate) const CASES: &[Case] = cases![
-    events_are_selected_by_what_they_are_of,
-    a_follower_begins_now_and_is_told_that_the_service_ended,
+    events_are_selected_by_probe_task_and_time,
+    a_follower_begins_now_and_reports_that_the_service_ended,
 ];
 
 fn events(service: &Service, args: &[&str]) -> Vec<Value> {
@@ -18,7 +18,7 @@ fn numbers(service: &Service, args: &[&str]) -> Vec<u64> {
     events(service, args).iter().map(|event| event["seq"].as_u64().expect("a number")).collect()
 }
 
-fn events_are_selected_by_what_they_are_of() {
+fn events_are_selected_by_probe_task_and_time() {
     let service = Service::restored(1);
     let lines = ["p:one __x64_sys_getpid", "p:my/two __x64_sys_getpid+1"];
     let _ = service.ok(&[&["probe", "add"], &lines[..]].concat());
@@ -43,7 +43,7 @@ fn events_are_selected_by_what_they_are_of() {
     }
 }
 
-fn a_follower_begins_now_and_is_told_that_the_service_ended() {
+fn a_follower_begins_now_and_reports_that_the_service_ended() {
     let mut service = Service::restored(1);
     let _ = service.ok(&["probe", "add", "p:one __x64_sys_getpid"]);
     assert_eq!(service.work("getpid 3"), "done getpid 3\n");

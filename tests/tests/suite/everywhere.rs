@@ -1,5 +1,5 @@
-//! Probes where the kernel's own kprobes must refuse: what they themselves run through. From outside
-//! nothing of the guest runs for a breakpoint.
+//! Probes where the kernel's own kprobes must refuse: what they themselves run through. From
+//! outside nothing of the guest runs for a breakpoint.
 
 use exoprobe_probes::{BlacklistEntry, ProbeDefinition, ProbeError, Reserved};
 use exoprobe_tests::harness::Case;
@@ -75,7 +75,8 @@ fn hits_of(guest: &TestGuest, pairs: &Pairs<'_>) -> Vec<u64> {
     hits
 }
 
-/// As many hits of the one as of the other since `before`, but for what each vCPU was in the middle of.
+/// As many hits of the one as of the other since `before`, but for what each vCPU was in the middle
+/// of.
 fn assert_paired(guest: &TestGuest, before: &[u64], pairs: &Pairs<'_>, vcpus: u8) {
     let after = hits_of(guest, pairs);
     let added: Vec<u64> = before.iter().zip(after).map(|(before, after)| after - before).collect();

@@ -21,7 +21,7 @@ pub(crate) const CASES: &[Case] = cases![
 const READER: &str = "strncpy_from_user";
 /// No user memory is there: mmap_min_addr.
 const BAD_POINTER: u64 = 0x10;
-/// What a device's and the timer's interrupts call.
+/// The functions that a device's and the timer's interrupts call.
 const INTERRUPTS: [&str; 2] = ["common_interrupt", "sysvec_apic_timer_interrupt"];
 const GETPID: &str = "__x64_sys_getpid";
 /// Long enough for the guest's tick to come.
@@ -35,7 +35,7 @@ struct Diversion {
     /// Has the next call read at a bad address.
     spoil: AtomicBool,
     spoilt: AtomicU64,
-    /// Hits behind the function's entry.
+    /// Hits after the function's entry.
     reads: AtomicU64,
 }
 
@@ -99,8 +99,8 @@ fn a_fault_in_a_slot_is_fixed_up_as_one_of_the_original(vcpus: u8) {
     guest.assert_unharmed();
 }
 
-/// Stops at getpid until an interrupt waits, then sends the vCPU to a trampoline: does that come first, or
-/// the interrupt?
+/// Stops at getpid until an interrupt waits, then sends the vCPU to a trampoline: does that come
+/// first, or the interrupt?
 struct Shadow {
     slots: BTreeMap<u64, u64>,
     trampoline: u64,

@@ -1,4 +1,5 @@
-//! Filters: the hits that they let through, counted by the guest, by an int3 and in the guest alike.
+//! Filters: the hits that they let through, counted by the guest, by an int3 and in the guest
+//! alike.
 
 use exoprobe_probes::definition::FieldError;
 use exoprobe_probes::{Action, ProbeError, ProbeStatus};
@@ -13,7 +14,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_vcpu_chooses_the_hits_that_are_recorded(vcpus),
     texts_of_users_choose_too(vcpus),
     actions_are_for_hits_that_the_filter_lets_through,
-    what_is_no_field_of_the_probe_is_refused,
+    a_filter_over_an_unknown_field_is_refused,
 ];
 
 const WRITE: &str = "ksys_write";
@@ -152,7 +153,7 @@ fn actions_are_for_hits_that_the_filter_lets_through() {
     guest.assert_unharmed();
 }
 
-fn what_is_no_field_of_the_probe_is_refused() {
+fn a_filter_over_an_unknown_field_is_refused() {
     let guest = TestGuest::restored(1);
     let refused = |filter: &str| {
         let mut definition = definition(&format!("p:w {WRITE} fd=%di %si"));

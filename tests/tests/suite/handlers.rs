@@ -1,4 +1,4 @@
-//! What handlers are called for, and what they can do.
+//! The calls of handlers, and their abilities.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_handler_that_chose_where_to_go_on_is_the_last_of_its_hit(vcpus),
     post_handlers_see_what_the_instruction_did(vcpus),
     handlers_read_the_memory_of_the_task_that_hit(vcpus),
-    what_handlers_write_is_what_the_guest_sees(vcpus),
+    the_guest_sees_the_writes_of_handlers(vcpus),
     memory_that_is_not_there_is_an_error_and_no_harm(vcpus),
     a_fault_handler_may_give_up_or_have_it_tried_once_more(vcpus),
     a_fault_handler_is_asked_for_its_own_probe_alone(vcpus),
@@ -59,17 +59,17 @@ fn a_handler_that_chose_where_to_go_on_is_the_last_of_its_hit(vcpus: u8) {
     };
     let probes = vec![post("first", Verdict::Continue), post("diverts", Verdict::Done)];
     guest.engine.register_kprobes(probes).unwrap();
-    guest.probe("p:behind __x64_sys_getpid");
+    guest.probe("p:after __x64_sys_getpid");
     follow(&guest, "r:followed __x64_sys_getpid", By::Trampoline);
     guest.probe("p:target __x64_sys_getppid");
     assert_eq!(guest.work("getpid 20"), 20);
     assert_eq!((guest.hits("first"), guest.hits("diverts"), guest.hits("target")), (20, 20, 20));
-    assert_eq!(guest.hits("behind"), 0);
+    assert_eq!(guest.hits("after"), 0);
     assert_eq!((guest.hits("followed"), guest.status("followed").nmissed), (0, 0));
     assert_eq!(late_calls.load(Ordering::SeqCst), 0, "the instruction did not run");
     guest.engine.unregister_kprobe("kprobes", "diverts").unwrap();
     assert_eq!(guest.work("getpid 20"), 20);
-    assert_eq!((guest.hits("behind"), guest.hits("followed")), (20, 20));
+    assert_eq!((guest.hits("after"), guest.hits("followed")), (20, 20));
     assert_eq!(late_calls.load(Ordering::SeqCst), 20);
     guest.assert_unharmed();
 }
@@ -137,7 +137,7 @@ fn handlers_read_the_memory_of_the_task_that_hit(vcpus: u8) {
     guest.assert_unharmed();
 }
 
-fn what_handlers_write_is_what_the_guest_sees(vcpus: u8) {
+fn the_guest_sees_the_writes_of_handlers(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     let answer = guest.answer_line(guest.send("open /dev/nulx 1"), "open");
     assert!(answer.starts_with("error open: ") && answer.contains("(0 done)"), "{answer}");
@@ -283,7 +283,8 @@ fn a_fault_handler_is_asked_for_its_own_probe_alone(vcpus: u8) {
     assert_eq!(guest.work("getpid 10"), 10);
     assert_eq!(asked.load(Ordering::SeqCst), 0);
     guest.engine.unregister_all().unwrap();
-    // A fault of the guest's own is no concern of a probe's: the kernel reads a path that is not there.
+    // A fault of the guest's own is no concern of a probe's: the kernel reads a path that is not
+    // there.
     let (asked, count) = counter();
     let fault: FaultHandler = Box::new(move |_, _| {
         count.fetch_add(1, Ordering::SeqCst);

@@ -19,7 +19,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_pre_handler_that_returns_from_the_function_ends_the_hit(vcpus),
     events_carry_time_vcpu_place_and_the_registers_asked_for(vcpus),
     the_guests_own_breakpoints_reach_it_beside_ours(vcpus) needs [Kvm, OwnBreakpoint],
-    a_child_of_the_workload_that_stops_early_is_told(vcpus) needs [Kvm, OwnBreakpoint],
+    a_child_of_the_workload_that_stops_early_is_reported(vcpus) needs [Kvm, OwnBreakpoint],
     two_vcpus_at_once_miss_nothing needs [Kvm, Smp],
     a_steady_probe_counts_all_while_others_come_and_go_at_its_address(vcpus),
     a_thousand_functions_at_once(vcpus),
@@ -184,8 +184,8 @@ fn events_carry_time_vcpu_place_and_the_registers_asked_for(vcpus: u8) {
     }
 }
 
-/// A program of the guest with an int3 of its own, as under a debugger, while do_exit is probed. (The
-/// kernel checks one in its own text at boot: int3_selftest.)
+/// A program of the guest with an int3 of its own, as under a debugger, while do_exit is probed.
+/// (The kernel checks one in its own text at boot: int3_selftest.)
 fn the_guests_own_breakpoints_reach_it_beside_ours(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     guest.probe("p:exit do_exit");
@@ -195,7 +195,7 @@ fn the_guests_own_breakpoints_reach_it_beside_ours(vcpus: u8) {
 }
 
 /// The truth of all other tests: a count is never silently smaller than what was asked for.
-fn a_child_of_the_workload_that_stops_early_is_told(vcpus: u8) {
+fn a_child_of_the_workload_that_stops_early_is_reported(vcpus: u8) {
     const SIGKILL: u64 = 9;
     let guest = TestGuest::restored(vcpus);
     let probe = Kprobe {

@@ -19,10 +19,11 @@ pub(crate) const CASES: &[Case] = cases![
     the_action_stop_holds_at_the_entry_and_at_the_return(vcpus),
 ];
 
-/// What the hook leaves in R11, which a function does not expect anything in.
+/// The value that the hook writes to R11, which holds nothing at a function's entry.
 const MARK: u64 = 0x1dea_5eed;
 
-/// Stands before the engine's hook: a hit at `at` is held, and goes to the engine when it is released.
+/// Stands before the engine's hook: a hit at `at` is held, and goes to the engine when it is
+/// released.
 struct Holder {
     engine: Arc<dyn ExitHook>,
     at: Gva,
@@ -39,7 +40,8 @@ impl Holder {
         self.holds.load(Ordering::SeqCst)
     }
 
-    /// Lets no vCPU be held alone before all have been held at once, or it is clear that no other comes.
+    /// Lets no vCPU be held alone before all have been held at once, or it is clear that no other
+    /// comes.
     fn meet(&self, vcpu: u8) {
         self.met.lock().unwrap().insert(vcpu);
         let deadline = Instant::now() + Duration::from_secs(1);
@@ -156,7 +158,7 @@ fn hold_all(guest: &TestGuest, holder: &Holder) -> usize {
 fn threads_that_pause_and_resume_are_not_in_the_way_of_holds(vcpus: u8) {
     let (guest, holder) = guest(vcpus);
     let over = AtomicBool::new(false);
-    // For when this test fails: then nobody says that it is over.
+    // For when this test fails: then nothing else ends it.
     let deadline = Instant::now() + 2 * PATIENCE;
     let from = std::thread::scope(|scope| {
         for n in 0..4 {
@@ -203,7 +205,8 @@ fn a_machine_that_is_held_can_be_booted_again_and_shut_down(vcpus: u8) {
     assert_eq!((second.vm.boots(), holder.releases()), (2, 0), "the hit is of the former boot");
 }
 
-/// By data alone: each call is held twice, with the registers of the place, and is one hit of each probe.
+/// By data alone: each call is held twice, with the registers of the place, and is one hit of each
+/// probe.
 fn the_action_stop_holds_at_the_entry_and_at_the_return(vcpus: u8) {
     const CALLS: u64 = 3;
     let guest = TestGuest::restored(vcpus);
@@ -223,7 +226,7 @@ fn the_action_stop_holds_at_the_entry_and_at_the_return(vcpus: u8) {
         guest.vm.resume().unwrap();
     }
     assert_eq!(guest.answer(from, "getpid"), CALLS);
-    // Process 1 is told its number.
+    // Process 1 receives its number.
     let (entered, returned): (Vec<_>, Vec<_>) = places.iter().partition(|(entry, _)| *entry);
     assert_eq!((entered.len() as u64, returned.len() as u64), (CALLS, CALLS), "{places:?}");
     assert!(returned.iter().all(|(_, is_pid)| *is_pid), "{places:?}");

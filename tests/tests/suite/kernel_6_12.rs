@@ -1,4 +1,4 @@
-//! Linux 6.12, of which nobody gave more than its bzImage: with KASLR, ORC tables, BTF and modules.
+//! Linux 6.12, given by its bzImage alone: with KASLR, ORC tables, BTF and modules.
 
 use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{Action, StatusFlag};
@@ -9,13 +9,13 @@ use exoprobe_tests::{
 
 use super::returns::{By, events_of, follow};
 use super::stacks::register;
-use super::types::assert_as_told;
+use super::types::assert_matches_pahole;
 
 pub(crate) const CASES: &[Case] = cases![
     symbols_from_its_memory_are_those_of_the_build_moved_by_kaslr,
     probes_by_name_count_each_call_with_a_breakpoint_and_with_a_detour,
     its_types_are_in_its_memory needs [Kvm, DebugInfo],
-    files_and_stacks_are_told_by_its_own_tables,
+    files_and_stacks_are_read_by_its_own_tables,
     a_modules_calls_of_the_kernel_are_counted_for_as_long_as_it_is_loaded,
     a_modules_function_is_counted_whenever_it_is_loaded,
 ];
@@ -47,11 +47,11 @@ fn its_types_are_in_its_memory() {
     let guest = KERNEL.restored(1);
     let types = guest.engine.types().expect("CONFIG_DEBUG_INFO_BTF");
     println!("{} types, from its memory", types.len());
-    assert_as_told(&types, &KERNEL.file("pahole.txt"));
+    assert_matches_pahole(&types, &KERNEL.file("pahole.txt"));
 }
 
 /// Its parameters by BTF, its callers by ORC tables: it has no frame pointers.
-fn files_and_stacks_are_told_by_its_own_tables() {
+fn files_and_stacks_are_read_by_its_own_tables() {
     let guest = KERNEL.restored(1);
     guest.probe(OPENS);
     follow(&guest, "r:outer __x64_sys_openat", By::Trampoline);

@@ -253,7 +253,8 @@ fn a_snapshot_taken_under_load_goes_on_in_another_machine(vcpus: u8) {
     guest.assert_unharmed();
 }
 
-/// Pauses the guest in the middle of a sleep; gives when that was asked for, and how many milliseconds.
+/// Pauses the guest in the middle of a sleep; gives when that was asked for, and how many
+/// milliseconds.
 fn pause_asleep(guest: &TestGuest) -> (GuestTime, u64) {
     let mut millis = 1000;
     loop {

@@ -141,7 +141,8 @@ fn in_a_snapshot(folder: &Path) -> (Running, String, Running) {
     (running, socket, client)
 }
 
-/// Waits for the status to have such a snapshot; a status that waited for a snapshot would never have one.
+/// Waits for the status to have such a snapshot; a status that waited for a snapshot would never
+/// have one.
 fn wait_for_snapshot(socket: &str, wanted: impl Fn(&serde_json::Value) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -1,4 +1,5 @@
-//! At each moment of a boot: questions change nothing, and hidden memory is where the kernel never writes.
+//! At each moment of a boot: questions change nothing, and hidden memory is where the kernel never
+//! writes.
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, TestKernel, cases, host};
@@ -33,7 +34,7 @@ pub(super) fn ask(guest: &TestGuest) {
 pub(super) fn assert_not_mapped(guest: &TestGuest) {
     let by_quirk = || {
         let faults = host().profile().software.is_some_and(|software| software.syscall_faults);
-        // It is mapped first, and then the register is written: before, nobody answers.
+        // It is mapped first, and then the register is written: before, no engine answers.
         faults && guest.vm.msr(0, MSR_LSTAR).expect("a vCPU answers") != 0
     };
     assert!(guest.vm.hidden().base().is_none() || by_quirk(), "a question mapped hidden memory");

@@ -19,7 +19,8 @@ pub(crate) const CASES: &[Case] = cases![
 ];
 
 const TOKEN: &str = "schemathesis-knows-this-token";
-/// Requests a route in each of the two modes, valid and invalid; besides those at the bounds of its schemas.
+/// Requests a route in each of the two modes, valid and invalid; besides those at the bounds of its
+/// schemas.
 const EXAMPLES: &str = "15";
 /// Chooses the requests: the same one, the same requests.
 const SEED_ENV: &str = "EXOPROBE_OPENAPI_SEED";

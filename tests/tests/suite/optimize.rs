@@ -20,18 +20,19 @@ pub(crate) const CASES: &[Case] = cases![
     optimized_hits_are_recorded_without_an_exit(vcpus),
     optimized_return_probes_follow_calls_without_an_exit(vcpus),
     calls_within_one_another_are_missed_beyond_maxactive(vcpus),
-    what_detours_read_is_what_the_vmm_would(vcpus),
+    detours_read_the_same_values_as_the_vmm(vcpus),
     memory_that_may_not_be_there_is_read_by_the_vmm(vcpus),
-    what_ends_an_optimization_and_what_brings_it_back(vcpus),
+    optimizations_end_and_come_back(vcpus),
     the_rule_that_stops_an_optimization_is_named(vcpus),
     a_full_ring_loses_records_and_no_hit(vcpus),
-    what_the_guest_writes_into_its_rings_costs_records_only(vcpus),
+    guest_writes_into_rings_cost_records_only(vcpus),
     every_function_that_the_rules_allow_is_optimized_and_put_back needs [Kvm, Smp],
-    the_service_optimizes_by_itself_and_can_be_told_not_to,
+    the_service_optimizes_by_itself_unless_switched_off,
 ];
 
 const GETPID: &str = "__x64_sys_getpid";
-/// f: nop; dec edi; jz 1f; call f; inc eax; ret; 1: mov eax, 1; ret. So f(n) is n, by n calls in one another.
+/// f: nop; dec edi; jz 1f; call f; inc eax; ret; 1: mov eax, 1; ret. So f(n) is n, by n calls in
+/// one another.
 const RECURSIVE: [u8; 23] = [
     0x0f, 0x1f, 0x44, 0x00, 0x00, 0xff, 0xcf, 0x74, 0x08, 0xe8, 0xf2, 0xff, 0xff, 0xff, 0xff, 0xc0,
     0xc3, 0xb8, 1, 0, 0, 0, 0xc3,
@@ -70,7 +71,7 @@ fn optimized_hits_are_recorded_without_an_exit(vcpus: u8) {
     let events = guest.engine.events().read(1, 2000).events;
     assert_eq!(events.len(), 1010);
     assert!(events.windows(2).all(|pair| pair[0].time <= pair[1].time), "by time");
-    // The same system call, told by an int3's hit and by a detour's: by the same clock.
+    // The same system call, recorded by an int3's hit and by a detour's: by the same clock.
     let (first, last) = (&events[0], &events[1009]);
     assert!(last.time - first.time < PATIENCE.as_secs_f64(), "{} {}", first.time, last.time);
     assert_eq!(first.args.len(), 4);
@@ -107,7 +108,7 @@ fn optimized_return_probes_follow_calls_without_an_exit(vcpus: u8) {
     for event in &events {
         assert_eq!(event.ret_addr.as_ref(), caller, "as the VMM saw it");
         let pid = format!("{:#x}", event.pid.expect("it is known"));
-        assert_eq!(event.args["pid"], pid, "who called is who got the answer");
+        assert_eq!(event.args["pid"], pid, "the caller got the answer");
     }
     // Its site has an int3 again, and its calls still return within the guest.
     guest.engine.allow_optimization(false);
@@ -124,7 +125,8 @@ fn optimized_return_probes_follow_calls_without_an_exit(vcpus: u8) {
     assert!(guest.engine.traceless().is_some());
 }
 
-/// Each call began when it was entered, as the kprobe before it saw that, or later; and the last one had ended then.
+/// Each call began when it was entered, as the kprobe before it saw that, or later; and the last
+/// one had ended then.
 #[expect(clippy::cast_precision_loss, reason = "2^53 nanoseconds are 104 days")]
 fn assert_lie_between(entered: &[Arc<Event>], returned: &[Arc<Event>]) {
     // Of a double's seconds, in nanoseconds.
@@ -177,10 +179,10 @@ fn calls_within_one_another_are_missed_beyond_maxactive(vcpus: u8) {
 }
 
 /// Memory of the kernel's that stays: a file's operations, its image, the stack.
-fn what_detours_read_is_what_the_vmm_would(vcpus: u8) {
+fn detours_read_the_same_values_as_the_vmm(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     let banner = kernel_symbols().address_of("linux_banner").unwrap();
-    // A write's struct file, its operations, the first of them; and who called.
+    // A write's struct file, its operations, the first of them; and the caller.
     guest.probe(&format!(
         "p:file vfs_write %di +40(%di) +8(+40(%di)) $stack0 $stack1 $stack banner=@{banner}"
     ));
@@ -207,7 +209,7 @@ fn what_detours_read_is_what_the_vmm_would(vcpus: u8) {
     guest.assert_unharmed();
 }
 
-/// What a user passes is read by the tables of the moment, and costs the exit of an int3.
+/// User memory is read by the tables of the moment, and costs the exit of an int3.
 fn memory_that_may_not_be_there_is_read_by_the_vmm(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     guest.probe("p:user vfs_write +0(%si) len=%dx");
@@ -228,7 +230,7 @@ fn memory_that_may_not_be_there_is_read_by_the_vmm(vcpus: u8) {
     guest.assert_unharmed();
 }
 
-fn what_ends_an_optimization_and_what_brings_it_back(vcpus: u8) {
+fn optimizations_end_and_come_back(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     guest.probe(&format!("p:count {GETPID}"));
     guest.optimize("count");
@@ -308,7 +310,7 @@ fn a_full_ring_loses_records_and_no_hit(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     guest.probe(&format!("p:args {GETPID} {}", "%di ".repeat(128).trim_end()));
     guest.optimize("args");
-    // 1056 bytes each: more than the ring holds, with nobody reading.
+    // 1056 bytes each: more than the ring holds, without a reader.
     assert_eq!(guest.work("getpid 4500"), 4500);
     let status = guest.status("args");
     assert_eq!(status.hits, 4500);
@@ -320,7 +322,7 @@ fn a_full_ring_loses_records_and_no_hit(vcpus: u8) {
     guest.assert_unharmed();
 }
 
-fn what_the_guest_writes_into_its_rings_costs_records_only(vcpus: u8) {
+fn guest_writes_into_rings_cost_records_only(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     guest.probe(&format!("p:args {GETPID} %di"));
     guest.optimize("args");
@@ -352,7 +354,8 @@ fn functions() -> Vec<Gva> {
     starts
 }
 
-/// Probes that only count at these addresses, but for those that are refused; gives how many these are.
+/// Probes that only count at these addresses, but for those that are refused; gives how many these
+/// are.
 fn count_at(guest: &TestGuest, mut places: Vec<Gva>) -> usize {
     let total = places.len();
     let probe = |at: &Gva| {
@@ -391,7 +394,7 @@ fn every_function_that_the_rules_allow_is_optimized_and_put_back() {
     guest.assert_unharmed();
 }
 
-fn the_service_optimizes_by_itself_and_can_be_told_not_to() {
+fn the_service_optimizes_by_itself_unless_switched_off() {
     const SWITCH: &str = "/v1/kprobes/optimization";
     let service = Service::restored(1);
     let ask = |method: &str, path: &str, body: &str| {

@@ -1,4 +1,4 @@
-//! Symbols that the guest's memory tells: nobody gave a file.
+//! Symbols from the guest's memory, without a file.
 
 use exoprobe_introspect::SymbolTable;
 use exoprobe_tests::harness::Case;

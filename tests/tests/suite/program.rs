@@ -17,10 +17,10 @@ use exoprobe_tests::{
 
 pub(crate) const CASES: &[Case] = cases![
     bad_images_are_refused_before_anything_runs,
-    a_host_without_kvm_says_what_to_do,
-    a_user_without_the_right_to_kvm_is_told_how_to_get_it needs [Kvm, GuardedKvm, Root],
-    doctor_names_what_it_found,
-    a_host_that_emulates_says_what_to_expect_and_fast_boot_what_it_adds,
+    a_host_without_kvm_gets_a_hint,
+    a_user_without_the_right_to_kvm_gets_a_hint needs [Kvm, GuardedKvm, Root],
+    doctor_prints_its_findings,
+    a_host_that_emulates_prints_a_warning_and_fast_boot_its_words,
     a_corrupt_payload_is_refused_where_it_is_unpacked_here,
     a_socket_in_use_is_refused_and_a_stale_one_replaced,
     a_bzimage_alone_is_probed_from_its_beginning_and_sigterm_ends_it_cleanly,
@@ -47,7 +47,7 @@ fn refused(args: &[&str]) -> String {
     let mut command = exoprobe();
     let output = finish(command.arg("run").arg("--socket").arg(&socket).args(args), PATIENCE);
     assert!(!output.status.success(), "{args:?} was taken");
-    assert!(!socket.exists(), "nothing is left behind");
+    assert!(!socket.exists(), "nothing is left");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -110,7 +110,7 @@ fn bad_images_are_refused_before_anything_runs() {
     }
 }
 
-fn a_host_without_kvm_says_what_to_do() {
+fn a_host_without_kvm_gets_a_hint() {
     let snapshot = snapshot();
     let error = refused(&["--restore", &snapshot, "--kvm", "/nonexistent/kvm"]);
     assert!(error.contains("modprobe"), "{error}");
@@ -120,8 +120,8 @@ fn a_host_without_kvm_says_what_to_do() {
     assert!(!doctor.status.success());
 }
 
-fn a_user_without_the_right_to_kvm_is_told_how_to_get_it() {
-    // The program must be readable for nobody: a copy in a folder that is.
+fn a_user_without_the_right_to_kvm_gets_a_hint() {
+    // The user `nobody` must be able to read the program: a copy in a folder that is.
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("exoprobe");
     std::fs::copy(exoprobe().get_program(), &copy).unwrap();
@@ -134,14 +134,14 @@ fn a_user_without_the_right_to_kvm_is_told_how_to_get_it() {
     assert!(!output.status.success() && text.contains("usermod -aG kvm"), "{text}");
 }
 
-fn doctor_names_what_it_found() {
+fn doctor_prints_its_findings() {
     let json = finish(exoprobe().args(["doctor", "--json"]), PATIENCE);
     assert!(json.status.success());
     let found: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert!(found.to_string().contains("breakpoint"), "{found}");
 }
 
-fn a_host_that_emulates_says_what_to_expect_and_fast_boot_what_it_adds() {
+fn a_host_that_emulates_prints_a_warning_and_fast_boot_its_words() {
     let (kernel, initramfs) = (guest_file("bzImage"), guest_file("initramfs.cpio"));
     let args = ["--kernel", kernel.to_str().unwrap(), "--initramfs", initramfs.to_str().unwrap()];
     let cmdline = ["--cmdline", "console=ttyS0 -- --an-argument-of-init"];
@@ -199,7 +199,7 @@ fn a_socket_in_use_is_refused_and_a_stale_one_replaced() {
     service.end(libc::SIGKILL);
     assert!(service.socket().exists(), "a killed service leaves its socket");
     let third = finish(exoprobe().args(["vm", "status", "--socket", &socket]), PATIENCE);
-    assert_eq!(third.status.code(), Some(3), "nobody there");
+    assert_eq!(third.status.code(), Some(3), "no service");
     let mut next = Running::spawn(exoprobe().args(run));
     next.wait_for_socket(Path::new(&socket), PATIENCE);
 }

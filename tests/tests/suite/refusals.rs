@@ -10,7 +10,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_batch_is_registered_whole_or_not_at_all(vcpus),
     instructions_that_cannot_run_elsewhere_are_refused_with_the_reason(vcpus),
     text_and_tables_that_the_guest_changed_are_left_alone(vcpus),
-    what_the_kernel_rewrites_is_refused_everywhere(vcpus),
+    text_that_the_kernel_rewrites_is_refused_everywhere(vcpus),
 ];
 
 fn refused(guest: &TestGuest, definition: ProbeDefinition) -> ProbeError {
@@ -148,7 +148,7 @@ pub(super) fn table_of(guest: &TestGuest, start: &str, stop: &str, entry: usize)
     entries.map(address).collect()
 }
 
-fn what_the_kernel_rewrites_is_refused_everywhere(vcpus: u8) {
+fn text_that_the_kernel_rewrites_is_refused_everywhere(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     let tables = [
         ("__start___jump_table", "__stop___jump_table", 16, "static key"),
@@ -157,14 +157,15 @@ fn what_the_kernel_rewrites_is_refused_everywhere(vcpus: u8) {
     for (start, stop, entry, reason) in tables {
         let addresses = table_of(&guest, start, stop, entry);
         assert!(addresses.len() > 20, "{reason}: {} entries", addresses.len());
-        let mut told = 0;
+        let mut refused = 0;
         for addr in addresses {
             let probe = ProbeDefinition { addr: Some(addr), ..ProbeDefinition::default() };
             // Init text, gone by now, is in the tables too and refused for another reason.
             let error = guest.engine.register_kprobe(probe).expect_err(reason);
-            told += u32::from(error.code() == "EOPNOTSUPP" && error.to_string().contains(reason));
+            refused +=
+                u32::from(error.code() == "EOPNOTSUPP" && error.to_string().contains(reason));
         }
-        assert!(told > 20, "{reason}: only {told} say so");
+        assert!(refused > 20, "{reason}: only {refused} say so");
     }
     guest.assert_unharmed();
 }

@@ -8,7 +8,7 @@ use exoprobe_tests::{TestGuest, address, cases, definition};
 
 pub(crate) const CASES: &[Case] = cases![
     a_batch_of_both_kinds_is_registered_whole_or_not_at_all(vcpus),
-    what_a_return_probe_may_not_ask_for_is_refused(vcpus),
+    invalid_return_probes_are_refused(vcpus),
     unregistering_several_passes_over_those_that_are_none(vcpus),
     each_kind_is_found_by_its_own_functions_alone(vcpus),
     a_probe_can_be_registered_disabled_and_enabled_later(vcpus),
@@ -66,7 +66,7 @@ fn a_batch_of_both_kinds_is_registered_whole_or_not_at_all(vcpus: u8) {
     guest.assert_unharmed();
 }
 
-fn what_a_return_probe_may_not_ask_for_is_refused(vcpus: u8) {
+fn invalid_return_probes_are_refused(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     let with_data = |data_size| Kretprobe { data_size, ..kretprobe("r:data __x64_sys_getpid") };
     assert_eq!(code(guest.engine.register_kretprobe(with_data(4097))), "E2BIG");

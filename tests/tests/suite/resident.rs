@@ -1,4 +1,4 @@
-//! What the service costs its host, in bytes of memory (docs/limits.md).
+//! The service's use of host memory, in bytes (docs/limits.md).
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,8 @@ pub(crate) const CASES: &[Case] = cases![
 const PROBES: usize = 1000;
 /// The largest that there is.
 const MAXACTIVE: u32 = 4096;
-/// Most that so many may cost, in KiB, as docs/limits.md says. With all instances made beforehand it was 1,356,040.
+/// Most that so many may cost, in KiB, as docs/limits.md says. With all instances made beforehand
+/// it was 1,356,040.
 const MOST_KIB: u64 = 32 << 10;
 
 fn return_probes_cost_by_their_calls_and_not_by_maxactive() {
@@ -49,7 +50,8 @@ fn return_probes_cost_by_their_calls_and_not_by_maxactive() {
 const EVENTS_MIB: u64 = 8;
 /// Hits, each with 3 KiB of values: three times the budget.
 const HITS: u64 = 8000;
-/// Most that the service may take for events above their budget, in KiB; and for an answer, as docs/limits.md says.
+/// Most that the service may take for events above their budget, in KiB; and for an answer, as
+/// docs/limits.md says.
 const MOST_ABOVE_KIB: u64 = 12 << 10;
 
 fn events_cost_their_budget_and_answers_are_streamed() {

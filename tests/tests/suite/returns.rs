@@ -19,14 +19,14 @@ pub(crate) const CASES: &[Case] = cases![
     a_function_that_jumps_to_another_returns_once_for_both(vcpus),
     calls_beyond_maxactive_are_missed_and_counted(vcpus),
     an_entry_handler_chooses_the_calls_to_follow(vcpus),
-    what_an_entry_handler_leaves_is_there_at_the_return(vcpus),
+    data_of_an_entry_handler_is_there_at_the_return(vcpus),
     arguments_of_the_entry_are_there_at_the_return(vcpus),
     a_return_handler_changes_what_the_caller_sees(vcpus),
     only_a_trampoline_shows_on_the_guests_stack(vcpus),
     back_traces_show_true_addresses(vcpus),
 ];
 
-/// What takes hold of a call's return.
+/// Ways to intercept a call's return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
     /// A trampoline's int3.
@@ -42,7 +42,8 @@ pub(super) const ALL: [By; 3] = [By::Trampoline, By::Site, By::Code];
 pub(super) const MODES: [By; 2] = [By::Trampoline, By::Site];
 /// A function that is overwritten: it runs only when the guest reboots.
 pub(super) const SCRATCH: &str = "__do_sys_reboot";
-/// f: dec edi; jz 1f; call f; inc eax; ret; 1: mov eax, 1; ret. So f(n) is n, by n calls in one another.
+/// f: dec edi; jz 1f; call f; inc eax; ret; 1: mov eax, 1; ret. So f(n) is n, by n calls in one
+/// another.
 const RECURSIVE: [u8; 18] = [
     0xff, 0xcf, 0x74, 0x08, 0xe8, 0xf7, 0xff, 0xff, 0xff, 0xff, 0xc0, 0xc3, 0xb8, 1, 0, 0, 0, 0xc3,
 ];
@@ -309,7 +310,7 @@ fn an_entry_handler_chooses_the_calls_to_follow(vcpus: u8) {
 }
 
 /// Each call's own words: where it was entered, and a number that no other call has.
-fn what_an_entry_handler_leaves_is_there_at_the_return(vcpus: u8) {
+fn data_of_an_entry_handler_is_there_at_the_return(vcpus: u8) {
     for mode in MODES {
         let guest = TestGuest::restored(vcpus);
         let (entries, sum) = (AtomicU64::new(0), Arc::new(AtomicU64::new(0)));
@@ -450,10 +451,10 @@ fn back_traces_show_true_addresses(vcpus: u8) {
         follow(&guest, "r:open do_sys_openat2", mode);
         follow(&guest, "r:flags getname_flags", mode);
         trace(definition("p:entry getname_flags"));
-        trace(definition("p:behind getname+8"));
+        trace(definition("p:after getname+8"));
         // The same place, by its address alone.
-        let behind = address("getname").0 + 8;
-        trace(definition(&format!("p:by_addr {behind:#x}")));
+        let after = address("getname").0 + 8;
+        trace(definition(&format!("p:by_addr {after:#x}")));
         trace(in_mode("r:back getname_flags", mode));
         assert_eq!(guest.work("open /dev/null 20"), 20);
         let names = |event: &str| {
@@ -472,7 +473,7 @@ fn back_traces_show_true_addresses(vcpus: u8) {
         for event in ["entry", "back"] {
             assert_eq!(names(event)[..called.len()], called, "{event} {mode:?}");
         }
-        for event in ["behind", "by_addr"] {
+        for event in ["after", "by_addr"] {
             assert_eq!(names(event)[..called.len() - 1], called[1..], "{event} {mode:?}");
         }
         guest.assert_unharmed();

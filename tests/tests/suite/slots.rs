@@ -26,8 +26,8 @@ impl Stopped {
         Self { guest, sregs, mode }
     }
 
-    /// Puts an int3 over each instruction, and the instruction with its address into a slot; gives the
-    /// slots by instruction.
+    /// Puts an int3 over each instruction, and the instruction with its address into a slot; gives
+    /// the slots by instruction.
     pub(super) fn divert(&self, all: &[Gva]) -> BTreeMap<u64, u64> {
         let hidden = self.guest.vm.hidden();
         let window = hidden.code_window().unwrap();

@@ -20,7 +20,8 @@ const GETPID: &str = "__x64_sys_getpid";
 const WORK: &str = "par 2 getpid 2000";
 const ROUNDS: u32 = 8;
 
-/// Has both vCPUs call getpid while `round` is carried out, at least [`ROUNDS`] times; gives the calls.
+/// Has both vCPUs call getpid while `round` is carried out, at least [`ROUNDS`] times; gives the
+/// calls.
 fn under_load(guest: &TestGuest, mut round: impl FnMut(u32)) -> u64 {
     let (mut calls, mut rounds) = (0, 0);
     while rounds < ROUNDS {
@@ -81,8 +82,8 @@ fn a_place_goes_from_boosted_to_stepped_and_back_under_load() {
     });
     assert_eq!((guest.hits("steady"), guest.hits("entry")), (calls, calls));
     let [before, after] = [0, 1].map(|at| counts[at].load(Ordering::SeqCst));
-    // A probe that goes between its two handlers loses the second, and one that comes while the place is
-    // stepped has only that: on each vCPU once a round.
+    // A probe that goes between its two handlers loses the second, and one that comes while the
+    // place is stepped has only that: on each vCPU once a round.
     assert!(after > 0 && before.abs_diff(after) <= 2 * rounds, "{before} {after}");
     guest.assert_unharmed();
     guest.engine.unregister_all().unwrap();

@@ -11,9 +11,9 @@ use exoprobe_vmm::Gva;
 use serde_json::{Value, json};
 
 pub(crate) const CASES: &[Case] = cases![
-    lines_are_as_addr2line_tells_them needs [DebugInfo],
-    the_service_tells_lines_where_the_kernel_runs needs [Kvm, DebugInfo],
-    a_probe_of_a_source_line_counts_what_comes_through_it needs [Kvm, DebugInfo],
+    lines_match_addr2lines_output needs [DebugInfo],
+    the_service_returns_lines_of_run_time_addresses needs [Kvm, DebugInfo],
+    a_probe_of_a_source_line_counts_its_executions needs [Kvm, DebugInfo],
     lines_have_the_code_that_addr2line_says needs [DebugInfo],
     debug_information_of_another_kernel_is_refused needs [Kvm, DebugInfo],
 ];
@@ -26,7 +26,7 @@ fn debug_info() -> PathBuf {
     guest_file("vmlinux.debug")
 }
 
-/// What addr2line says of addresses: of each the functions, innermost first, with file and line.
+/// Runs addr2line on addresses: of each the functions, innermost first, with file and line.
 fn truth(addresses: &[Gva]) -> Vec<Vec<(String, String)>> {
     let mut command = Command::new("addr2line");
     command.args(["-a", "-i", "-f", "-e"]).arg(debug_info());
@@ -48,7 +48,7 @@ fn truth(addresses: &[Gva]) -> Vec<Vec<(String, String)>> {
 }
 
 /// The same of what exoprobe says.
-fn told(location: &SourceLocation) -> Vec<(String, String)> {
+fn functions_of(location: &SourceLocation) -> Vec<(String, String)> {
     let text = |place: &SourcePlace| format!("{}:{}", place.file, place.line);
     let mut here = text(&location.place);
     let mut frames = Vec::new();
@@ -68,7 +68,7 @@ fn is_same(whole: &str, ours: &str) -> bool {
     whole.strip_suffix(ours).is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))
 }
 
-fn lines_are_as_addr2line_tells_them() {
+fn lines_match_addr2lines_output() {
     let symbols = SymbolTable::load(&debug_info()).unwrap();
     let is_function = |s: &exoprobe_introspect::Symbol<'_>| {
         s.kind == SymbolKind::Function && s.size >= 16 && symbols.text_contains(s.address)
@@ -90,16 +90,18 @@ fn lines_are_as_addr2line_tells_them() {
             assert!(!has_line, "{at}: {truth:?}");
             continue;
         };
-        let told = told(&location);
-        assert!(is_same(place, &told[0].1), "{at}: {truth:?} {told:?}");
-        let same = |(truth, told): (&(String, String), &(String, String))| {
-            truth.0 == told.0 && is_same(&truth.1, &told.1)
+        let functions = functions_of(&location);
+        assert!(is_same(place, &functions[0].1), "{at}: {truth:?} {functions:?}");
+        let same = |(truth, ours): (&(String, String), &(String, String))| {
+            truth.0 == ours.0 && is_same(&truth.1, &ours.1)
         };
         with_lines += 1;
-        as_deep += u32::from(truth.len() == told.len() && truth.iter().zip(&told).all(same));
-        inlined += u32::from(told.len() > 1);
+        as_deep +=
+            u32::from(truth.len() == functions.len() && truth.iter().zip(&functions).all(same));
+        inlined += u32::from(functions.len() > 1);
     }
-    // Assembly has no functions; and where an inlined call's ranges are not within its caller's, addr2line sees it still.
+    // Assembly has no functions; and where an inlined call's ranges are not within its caller's,
+    // addr2line sees it still.
     assert!(with_lines > 500 && as_deep * 20 > with_lines * 19, "{as_deep} of {with_lines}");
     assert!(inlined > 50, "{inlined}");
     let getpid = lines.lookup(addresses[addresses.len() - 1], 0).unwrap().unwrap();
@@ -129,7 +131,7 @@ fn lines_have_the_code_that_addr2line_says() {
     assert!(counts[0] == 1 && counts[1] > 500, "{counts:?}");
 }
 
-fn a_probe_of_a_source_line_counts_what_comes_through_it() {
+fn a_probe_of_a_source_line_counts_its_executions() {
     let service = service(debug_info().to_str().unwrap());
     let symbol = &get(&service, &format!("/v1/symbols?name={GETPID}"))[0];
     let at = symbol["addr"].as_str().unwrap();
@@ -159,7 +161,7 @@ fn get(service: &Service, path: &str) -> Value {
     http::ask(service.socket(), "GET", path, &[], b"").json()
 }
 
-fn the_service_tells_lines_where_the_kernel_runs() {
+fn the_service_returns_lines_of_run_time_addresses() {
     let service = service(debug_info().to_str().unwrap());
     let at = get(&service, &format!("/v1/symbols?name={GETPID}"))[0]["addr"].clone();
     let at = at.as_str().unwrap();

@@ -10,13 +10,13 @@ use super::returns::{By, events_of, follow};
 
 pub(crate) const CASES: &[Case] = cases![
     a_hits_back_trace_ends_where_the_system_call_entered(vcpus),
-    a_vcpus_stack_is_told_while_a_hit_holds_the_machine(vcpus),
+    a_vcpus_stack_is_returned_while_a_hit_holds_the_machine(vcpus),
     a_stack_shows_true_callers_where_return_probes_have_trampolines(vcpus),
     a_vcpu_in_user_mode_has_frames_of_user_mode(vcpus),
     a_stack_is_shown_by_http_and_on_the_command_line,
 ];
 
-/// Who calls a system call.
+/// The callers of a system call.
 const CALLERS: [&str; 3] = ["x64_sys_call", "do_syscall_64", "entry_SYSCALL_64_after_hwframe"];
 
 pub(super) fn register(guest: &TestGuest, line: &str, actions: &[Action]) {
@@ -59,7 +59,7 @@ fn a_hits_back_trace_ends_where_the_system_call_entered(vcpus: u8) {
     guest.assert_unharmed();
 }
 
-fn a_vcpus_stack_is_told_while_a_hit_holds_the_machine(vcpus: u8) {
+fn a_vcpus_stack_is_returned_while_a_hit_holds_the_machine(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     register(&guest, "p:hold __x64_sys_getpid", &[Action::Stop]);
     let from = guest.send("getpid 1");
@@ -103,7 +103,7 @@ fn a_vcpu_in_user_mode_has_frames_of_user_mode(vcpus: u8) {
         (0..vcpus).any(|vcpu| stack(vcpu).first().is_some_and(|frame| frame.user))
     });
     assert!(guest.answer(from, "spin 4000") >= 4000);
-    // Whoever waits is in the kernel.
+    // A task that waits is in the kernel.
     guest.wait_until("it waits", |guest| {
         let frames = guest.engine.stack(0).unwrap();
         parts(&frames).0.len() > 1

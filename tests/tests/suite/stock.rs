@@ -1,4 +1,4 @@
-//! A kernel that nobody here configured, with the command line a user would give it.
+//! A distribution's kernel, with the command line a user would give it.
 
 use exoprobe_probes::Action;
 use exoprobe_tests::harness::Case;
@@ -22,7 +22,7 @@ pub(crate) const CASES: &[Case] = cases![
 const WITHOUT_KASLR: Gva = Gva(0xffff_ffff_8100_0000);
 const STEP: u64 = 2 << 20;
 
-/// A machine with the distribution's kernel, of which nobody has symbols.
+/// A machine with the distribution's kernel, for which no symbols are given.
 fn guest() -> TestGuest {
     let config = VmConfig {
         kernel: guest_file("stock/bzImage"),
@@ -34,8 +34,9 @@ fn guest() -> TestGuest {
 }
 
 /// Functions that its boot runs through once, the first ones before it patches its text. Its
-/// early_ioremap_init() takes entry 505 of the last GiB's directory, right below the two that its image has;
-/// mark_rodata_ro() walks all page tables for pages that are writable and executable (CONFIG_DEBUG_WX).
+/// early_ioremap_init() takes entry 505 of the last GiB's directory, right below the two that its
+/// image has; mark_rodata_ro() walks all page tables for pages that are writable and executable
+/// (CONFIG_DEBUG_WX).
 const ONCE: [&str; 6] = [
     "x86_64_start_kernel",
     "start_kernel",
@@ -88,7 +89,7 @@ fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
     println!("KASLR put the kernel at {base:?}");
     // One of some 500 places is that without KASLR.
     assert!(base >= WITHOUT_KASLR, "{base:?}");
-    let symbols = guest.engine.symbols().expect("its memory tells its symbols");
+    let symbols = guest.engine.symbols().expect("symbols from its memory");
     let notes = guest.engine.running_kernel().vmcoreinfo.expect("Debian's kernels can be dumped");
     println!("{:?}, moved by {:#x?}", notes.release(), notes.kernel_offset());
     assert_eq!(notes.kernel_offset(), Some(base.0 - WITHOUT_KASLR.0), "it says so itself");
@@ -96,14 +97,14 @@ fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
     assert_eq!(symbols.lookup("_text").unwrap().address, base);
     guest.assert_counts_by_name(1000);
     guest.engine.unregister_all().unwrap();
-    opened_files_are_told(&guest);
+    assert_opened_files(&guest);
     stacks_go_by_orc_tables(&guest);
     guest.assert_unharmed();
 }
 
-/// File names, by the kernel's own types, with who opens them.
-fn opened_files_are_told(guest: &TestGuest) {
-    let types = guest.engine.types().expect("its memory tells its types");
+/// Checks file names, by the kernel's own types, with the tasks that open them.
+fn assert_opened_files(guest: &TestGuest) {
+    let types = guest.engine.types().expect("types from its memory");
     println!("{} types, from its memory", types.len());
     guest.probe(OPENS);
     assert_eq!(guest.work("open /dev/null 10"), 10);

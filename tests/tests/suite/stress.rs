@@ -1,5 +1,5 @@
 //! Hundreds of probes of all kinds come and go at random while both vCPUs work; some are left alone
-//! and must count each call. Everything is told by one number, the seed.
+//! and must count each call. One number, the seed, determines all choices.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) const CASES: &[Case] = cases![probes_of_all_kinds_come_and_go_and_tho
 
 /// Unless [`STRESS_SECONDS_ENV`] says otherwise.
 const SECONDS: u64 = 20;
-/// The number to start from, as an earlier run told it.
+/// The number to start from, as an earlier run printed it.
 const SEED_ENV: &str = "EXOPROBE_STRESS_SEED";
 /// Probes at a time, besides those that are left alone.
 const PROBES: usize = 200;
@@ -89,7 +89,8 @@ const PLACES: [&str; 26] = [
     "do_syscall_64",
     "hrtimer_interrupt",
 ];
-/// Where return probes do: functions that every call soon returns from, or that end with their task.
+/// Where return probes do: functions that every call soon returns from, or that end with their
+/// task.
 const RETURNING: usize = 20;
 
 /// Numbers that only look random (splitmix64).
@@ -192,11 +193,16 @@ impl Stress {
                 let begun = Instant::now();
                 self.change();
                 changes += 1;
-                // What stops the guest, as an optimization's end does, is not to be all that it gets to do.
+                // What stops the guest, as an optimization's end does, is not to be all that it
+                // gets to do.
                 std::thread::sleep(begun.elapsed());
             }
             let answer = self.guest.answer(from, work.command);
-            assert!(work.answer.is_none_or(|told| told == answer), "{}: {answer}", work.command);
+            assert!(
+                work.answer.is_none_or(|expected| expected == answer),
+                "{}: {answer}",
+                work.command
+            );
             for (expected, calls) in expected.iter_mut().zip(work.calls) {
                 *expected += calls;
             }
@@ -349,7 +355,7 @@ impl Stress {
         }
     }
 
-    /// What is off has balanced books, and handlers were called once a hit.
+    /// Counters of probes that are off add up, and handlers were called once a hit.
     fn check_off(&self, chosen: usize) {
         let Guinea { event, called, .. } = &self.probes[chosen];
         let status: ProbeStatus = self.guest.engine.show("kprobes", event).unwrap();

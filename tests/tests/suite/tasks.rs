@@ -38,7 +38,7 @@ fn processes_are_those_that_the_guest_has(vcpus: u8) {
     guest.wait_until("its children", |guest| named(&processes(guest), "init") == 4);
     assert!(guest.answer(from, "par 3 sleep 4000") >= 12_000);
     assert_eq!(named(&processes(&guest), "init"), 1);
-    // Whoever spins is on a vCPU.
+    // A task that spins is on a vCPU.
     let from = guest.send("spin 4000");
     guest.wait_until("it runs", |guest| !processes(guest)[0].vcpus.is_empty());
     assert!(guest.answer(from, "spin 4000") >= 4000);

@@ -1,4 +1,4 @@
-//! Text that somebody else rewrites.
+//! Text that the guest rewrites.
 
 use exoprobe_probes::StatusFlag;
 use exoprobe_tests::harness::Case;

@@ -17,8 +17,8 @@ pub(crate) const CASES: &[Case] = cases![
     filters_are_set_and_taken_away,
     a_thousand_events_are_defined_by_one_write,
     very_many_events_are_defined_enabled_and_deleted_at_once needs [Kvm, Repeat],
-    who_never_reads_trace_pipe_holds_nothing_up needs [Kvm, Repeat],
-    what_cannot_be_read_or_written_says_so,
+    a_reader_that_never_reads_trace_pipe_blocks_no_other needs [Kvm, Repeat],
+    refused_reads_and_writes_report_the_reason,
     the_session_of_the_docs_runs_in_a_shell needs [Kvm, Fuse],
 ];
 
@@ -203,7 +203,7 @@ fn faults_are_in_error_log_with_their_carets() {
     append(&service, "kprobe_events", &format!("p:there {GETPID}\np:two {GETPID} a=%di b=%si"));
     for (command, errno, id, column) in FAULTS {
         replace(&service, "error_log", "");
-        let text = format!("p:before {GETPID} %di\n{command}\np:behind {GETPID}\n");
+        let text = format!("p:before {GETPID} %di\n{command}\np:after {GETPID}\n");
         let answer = ask(&service, "POST", "kprobe_events", &text);
         assert!(answer.status >= 400, "{command}: {answer:?}");
         let problem = answer.json();
@@ -220,7 +220,7 @@ fn faults_are_in_error_log_with_their_carets() {
         assert_eq!(lines[1], format!("  Command: {}", words.join(" ")));
         assert_eq!(lines[2], format!("{:1$}^", "", 11 + column), "{log}");
         let listing = cat(&service, "kprobe_events");
-        assert!(listing.contains("p:kprobes/before ") && !listing.contains("behind"), "{listing}");
+        assert!(listing.contains("p:kprobes/before ") && !listing.contains("after"), "{listing}");
         append(&service, "kprobe_events", "-:before");
     }
     replace(&service, "error_log", "");
@@ -300,11 +300,11 @@ fn an_event_has_probes_of_several_functions() {
     work(&service, "open /dev/null 5");
     assert_eq!(hits(), [(3, 0), (5, 0)], "the second is enabled, as its event is");
     let trace = cat(&service, "trace");
-    let told = |function: &str| {
+    let hits_of = |function: &str| {
         let at = format!(": calls: ({function}+0x");
         events(&trace).into_iter().filter(|line| line.contains(&at)).count()
     };
-    assert_eq!([told(GETPID), told(OPEN)], [3, 5]);
+    assert_eq!([hits_of(GETPID), hits_of(OPEN)], [3, 5]);
 
     append(&service, "events/kprobes/calls/filter", "common_pid == 0");
     work(&service, "getpid 1");
@@ -358,7 +358,7 @@ fn tracing_is_switched_cleared_and_taken() {
     assert!(cat(&service, "trace").contains("entries-written: 0/6 "), "since it was cleared");
 }
 
-/// A reader of `trace_pipe`, behind the answer's head.
+/// A reader of `trace_pipe`, after the answer's head.
 fn pipe(service: &Service) -> BufReader<UnixStream> {
     let mut stream = UnixStream::connect(service.socket()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -439,7 +439,7 @@ fn very_many_events_are_defined_enabled_and_deleted_at_once() {
     assert_eq!(cat(&service, "kprobe_events"), "");
 }
 
-/// What a text is once it does not change any more.
+/// Waits until a text does not change any more, and returns it.
 fn until_it_stays(read: impl Fn() -> String) -> String {
     let mut before = read();
     loop {
@@ -452,7 +452,7 @@ fn until_it_stays(read: impl Fn() -> String) -> String {
     }
 }
 
-fn who_never_reads_trace_pipe_holds_nothing_up() {
+fn a_reader_that_never_reads_trace_pipe_blocks_no_other() {
     const EACH: u64 = 30_000;
     let service = Service::restored(1);
     append(&service, "kprobe_events", &format!("p:g {GETPID} n=%di"));
@@ -480,7 +480,7 @@ fn who_never_reads_trace_pipe_holds_nothing_up() {
     assert!(line.contains(": g: (__x64_sys_getpid+0x0/"), "the other gets nothing more: {line}");
 }
 
-fn what_cannot_be_read_or_written_says_so() {
+fn refused_reads_and_writes_report_the_reason() {
     let service = Service::restored(1);
     append(&service, "kprobe_events", &format!("p:e {GETPID}"));
     for (path, errno) in [
@@ -522,8 +522,8 @@ fn the_session_of_the_docs_runs_in_a_shell() {
     session.env("EXOPROBE_SOCKET", service.socket()).env("EXOPROBE", exoprobe().get_program());
     let output = finish(&mut session, PATIENCE);
     let text = String::from_utf8_lossy(&output.stdout);
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}{told}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{errors}");
     let trace = text.split("$ cat /sys/kernel/debug/tracing/trace\n").nth(1);
     assert_lines_are_the_tracers(trace.unwrap_or_else(|| panic!("{text}")), 6);
     assert!(text.contains("name: myprobe\nID: "), "{text}");

@@ -1,4 +1,4 @@
-//! What hits set off: histograms, back-traces, snapshots, and tracing switched on and off.
+//! Triggers of hits: histograms, back-traces, snapshots, and tracing switched on and off.
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::http;
@@ -11,7 +11,7 @@ pub(crate) const CASES: &[Case] = cases![
     histograms_count_each_call_of_the_guests_once(vcpus),
     histograms_of_latency_have_each_return,
     tracing_stops_and_begins_with_the_hit_that_says_so,
-    what_is_wrong_with_a_trigger_is_told,
+    faults_of_a_trigger_are_reported,
 ];
 
 const EVENTS: &str = "kprobe_events";
@@ -160,7 +160,7 @@ fn tracing_stops_and_begins_with_the_hit_that_says_so() {
     assert_eq!(text.matches(": g: (").count(), 6, "{text}");
 }
 
-fn what_is_wrong_with_a_trigger_is_told() {
+fn faults_of_a_trigger_are_reported() {
     let service = Service::restored(1);
     replace(&service, EVENTS, "p:g __x64_sys_getpid a=%di");
     let trigger = "events/kprobes/g/trigger";

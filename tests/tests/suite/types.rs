@@ -10,11 +10,11 @@ use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, guest_file, http};
 use serde_json::{Value, json};
 
 pub(crate) const CASES: &[Case] = cases![
-    types_are_those_that_pahole_tells needs [DebugInfo],
+    types_match_paholes_output needs [DebugInfo],
     parameters_have_names_and_types,
     definitions_are_shown_as_the_types_have_them,
-    types_are_shown_and_what_is_wrong_is_told,
-    foreign_types_are_not_used_and_it_is_told_where_to_get_some,
+    types_are_shown_and_faults_are_reported,
+    foreign_types_are_not_used_and_the_error_names_a_source,
 ];
 
 /// A member: its declaration without blanks, offset and size in bytes.
@@ -24,8 +24,8 @@ fn compact(text: &str) -> String {
     text.chars().filter(|c| !c.is_whitespace()).collect()
 }
 
-/// What pahole says of members: `DECLARATION; /* OFFSET[:BIT] SIZE */`.
-fn told(pahole: &str) -> Vec<Place> {
+/// Reads pahole's output of members: `DECLARATION; /* OFFSET[:BIT] SIZE */`.
+fn members_of(pahole: &str) -> Vec<Place> {
     let member = |line: &str| {
         let (declaration, place) = line.trim().rsplit_once("/*")?;
         let mut numbers =
@@ -50,26 +50,26 @@ fn read(members: &[MemberLayout]) -> Vec<Place> {
     each.collect()
 }
 
-fn types_are_those_that_pahole_tells() {
+fn types_match_paholes_output() {
     let types = Btf::open(&guest_file("vmlinux.btf")).unwrap();
-    assert_as_told(&types, &guest_file("pahole.txt"));
+    assert_matches_pahole(&types, &guest_file("pahole.txt"));
 }
 
-/// Types are what pahole told of the kernel's DWARF.
-pub(super) fn assert_as_told(types: &Btf, pahole: &Path) {
+/// Types match pahole's output for the kernel's DWARF.
+pub(super) fn assert_matches_pahole(types: &Btf, pahole: &Path) {
     let told_all = std::fs::read_to_string(pahole).unwrap();
     for name in ["task_struct", "file", "sk_buff"] {
         let start = told_all.find(&format!("struct {name} {{")).unwrap_or_else(|| panic!("{name}"));
         let text = &told_all[start..];
         // Its end may carry attributes.
         let text = &text[..text.find("\n}").expect("its end")];
-        let (told, layout) = (told(text), types.about(name).unwrap());
+        let (expected, layout) = (members_of(text), types.about(name).unwrap());
         let read = read(&layout.members);
-        for (told, read) in told.iter().zip(&read) {
-            assert_eq!(told, read, "of {name}");
+        for (expected, read) in expected.iter().zip(&read) {
+            assert_eq!(expected, read, "of {name}");
         }
-        assert_eq!(told.len(), read.len(), "of {name}");
-        assert!(told.len() > 20, "{told:?}");
+        assert_eq!(expected.len(), read.len(), "of {name}");
+        assert!(expected.len() > 20, "{expected:?}");
     }
 }
 
@@ -181,7 +181,7 @@ fn wait_optimized(service: &Service, event: &str) {
     }
 }
 
-fn types_are_shown_and_what_is_wrong_is_told() {
+fn types_are_shown_and_faults_are_reported() {
     let service = service(false);
     let shown = service.ok(&["types", "struct file"]);
     assert!(shown.starts_with("struct file {\n") && shown.contains("f_op;"), "{shown}");
@@ -228,7 +228,7 @@ fn boot_beside_foreign_types(dir: &Path) -> Service {
     service
 }
 
-fn foreign_types_are_not_used_and_it_is_told_where_to_get_some() {
+fn foreign_types_are_not_used_and_the_error_names_a_source() {
     let dir = tempfile::tempdir().unwrap();
     let service = boot_beside_foreign_types(dir.path());
     for args in [&["types", "file"][..], &["probe", "add", "p:a do_sys_openat2 dfd"]] {

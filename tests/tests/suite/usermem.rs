@@ -12,7 +12,8 @@ use super::refusals::table_of;
 pub(crate) const CASES: &[Case] =
     cases![user_memory_is_read_and_written_by_probed_instructions(vcpus)];
 
-/// Each name's function, where the kernel has it: some are chosen by the CPU, or named by the version.
+/// Each name's function, where the kernel has it: some are chosen by the CPU, or named by the
+/// version.
 const FUNCTIONS: [&str; 19] = [
     "strncpy_from_user",
     "strnlen_user",

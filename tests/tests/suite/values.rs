@@ -44,8 +44,8 @@ fn both_generations_of_the_language_see_the_same_call() {
     guest.assert_unharmed();
 }
 
-/// __KERNEL_CS (arch/x86/include/asm/segment.h); SS is __KERNEL_DS, or null where the kernel was entered as by an
-/// interrupt, as KVM without hardware does it.
+/// __KERNEL_CS (arch/x86/include/asm/segment.h); SS is __KERNEL_DS, or null where the kernel was
+/// entered as by an interrupt, as KVM without hardware does it.
 fn selectors_are_the_kernels_own(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     guest.probe("p:g __x64_sys_getpid cs=%cs ss=%ss orig_ax=%orig_ax n=%cs:u8");

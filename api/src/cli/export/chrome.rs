@@ -1,19 +1,21 @@
 //! Chrome's trace event format: JSON.
 //!
-//! Source: "Trace Event Format" of the Chromium project, the object form. It has microseconds, processes and threads.
-//! Events tell their thread and not its process, so that each thread stands as a process of its own.
+//! Source: "Trace Event Format" of the Chromium project, the object form. It has microseconds,
+//! processes and threads. Events have their thread and not its process, so that each thread stands
+//! as a process of its own.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::hit::{Hit, TraceFormat};
 use super::tracks::{Track, TrackBy, Tracks};
-use super::{Hit, TraceFormat};
 use crate::cli::format::printable_json;
 
-/// The process that vCPUs, and tasks that are idle, stand below: more than Linux's highest number of a task, 2^22. Their
-/// threads count on from there, for some viewers look for a thread by its number alone.
+/// The process that vCPUs, and tasks that are idle, stand below: more than Linux's highest number
+/// of a task, 2^22. Their threads count on from there, for some viewers look for a thread by its
+/// number alone.
 const CPUS: u32 = (1 << 22) + 1;
 /// The process that unknown tasks stand below.
 const NO_TASK: u32 = CPUS + 4096;

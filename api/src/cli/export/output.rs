@@ -37,7 +37,7 @@ impl Output {
     }
 }
 
-/// What the host said: the path is named elsewhere.
+/// The host's error: the path is named elsewhere.
 fn host_error(error: NewFileError) -> io::Error {
     match error {
         NewFileError::Io { source, .. } => source,

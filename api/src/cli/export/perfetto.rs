@@ -1,18 +1,19 @@
 //! Perfetto's trace: protobuf.
 //!
-//! A hit is an instant on the track of its task or vCPU, a call of a return probe a slice on that of its task. Tracks are of no process: events tell their thread alone.
+//! A hit is an instant on the track of its task or vCPU, a call of a return probe a slice on that
+//! of its task. Tracks are of no process: events have their thread alone.
 
 use std::io::{self, Write};
 
 use prost::Message;
 use serde_json::Value;
 
+use super::hit::{Hit, TraceFormat};
 use super::schema::{
     AnnotationValue, ChildTracksOrdering, DebugAnnotation, EventType, Frame, InlineCallstack,
     Trace, TracePacket, TrackDescriptor, TrackEvent,
 };
 use super::tracks::{Track, TrackBy, Tracks};
-use super::{Hit, TraceFormat};
 use crate::cli::event_text::number;
 
 /// The only writer of the trace.
@@ -36,7 +37,7 @@ impl Perfetto {
         Self { by, tracks: Tracks::default(), has_lost: false }
     }
 
-    /// The number of a track, which is told of where it is new.
+    /// Number of a track; describes a new one.
     fn track(&mut self, track: &Track, out: &mut dyn Write) -> io::Result<u64> {
         let (number, new) = self.tracks.number(track);
         let uuid = FIRST + number;
@@ -132,7 +133,7 @@ fn write_event(event: TrackEvent, time: u64, out: &mut dyn Write) -> io::Result<
     write(packet, out)
 }
 
-/// Traces one behind the other are one trace that has the packets of all.
+/// Concatenated traces are one trace that has the packets of all.
 fn write(packet: TracePacket, out: &mut dyn Write) -> io::Result<()> {
     let packet = TracePacket { trusted_packet_sequence_id: Some(SEQUENCE), ..packet };
     out.write_all(&Trace { packet: vec![packet] }.encode_to_vec())

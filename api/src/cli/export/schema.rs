@@ -1,7 +1,7 @@
 //! Perfetto's trace as far as it is written here.
 //!
-//! Names, numbers and types are those of protos/perfetto/trace/ in Perfetto 59.1. A test reads what was written by the
-//! published descriptors, which do not come from here.
+//! Names, numbers and types are those of protos/perfetto/trace/ in Perfetto 59.1. A test reads what
+//! was written by the published descriptors, which do not come from here.
 
 use prost::{Message, Oneof};
 
@@ -18,7 +18,7 @@ pub(super) struct TracePacket {
     /// Nanoseconds; of the clock BOOTTIME where no other is named.
     #[prost(uint64, optional, tag = "8")]
     pub(super) timestamp: Option<u64>,
-    /// Who wrote the packet.
+    /// Sequence of the packet's writer.
     #[prost(uint32, optional, tag = "10")]
     pub(super) trusted_packet_sequence_id: Option<u32>,
     #[prost(message, optional, tag = "11")]

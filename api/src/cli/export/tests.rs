@@ -1,4 +1,4 @@
-//! What is written, read by what others published of it.
+//! Traces, read with the schemas that their viewers publish.
 
 use axum::Router;
 use axum::body::Body;
@@ -8,6 +8,7 @@ use clap::Parser;
 use prost_reflect::prost::Message;
 use prost_reflect::text_format::FormatOptions;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, ReflectMessage};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::*;
@@ -103,7 +104,7 @@ fn service(body: impl Fn() -> Body + Clone + Send + Sync + 'static) -> Fake {
     Fake::serve(router)
 }
 
-/// What is in the file, what was printed, and how it ended.
+/// Content of the file, printed output, and the result.
 async fn exported(fake: &Fake, args: &[&str]) -> (Vec<u8>, String, Result<(), CliError>) {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("trace");

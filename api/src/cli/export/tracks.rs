@@ -6,10 +6,10 @@ use clap::ValueEnum;
 
 use crate::client::EventRecord;
 
-/// Tracks remembered. A guest that makes more tasks than that has some of them told of twice.
+/// Tracks remembered. A guest with more tasks than that has some of them described twice.
 const MOST: usize = 65_536;
 
-/// What has a track of its own.
+/// Unit that has a track of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum TrackBy {
     /// Each task
@@ -19,7 +19,7 @@ pub(super) enum TrackBy {
 }
 
 impl TrackBy {
-    /// What all tracks stand below.
+    /// Parent of all tracks.
     pub(super) fn heading(self) -> &'static str {
         match self {
             Self::Task => "Tasks",
@@ -28,7 +28,7 @@ impl TrackBy {
     }
 }
 
-/// What an event stands on.
+/// Track of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Track {
     /// A thread; under another name it is another track, for a viewer keeps a track's first name.
@@ -40,7 +40,7 @@ pub(super) enum Track {
     },
     /// The idle task of a vCPU: the number of all of them is 0.
     Idle(u32),
-    /// A vCPU in a kernel that does not tell its tasks.
+    /// A vCPU in a kernel whose tasks are unknown.
     NoTask(u32),
     /// A vCPU.
     Cpu(u32),
@@ -83,7 +83,7 @@ impl Track {
     }
 }
 
-/// The tracks that were told of, by number.
+/// Tracks that were described, by number.
 #[derive(Debug, Default)]
 pub(super) struct Tracks {
     known: HashMap<Track, u64>,

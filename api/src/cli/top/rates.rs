@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::cli::show::ProbeRow;
 
-/// Hits per second of each probe of `now` since `before`, which is `elapsed` ago. `None` where that cannot be said: no
-/// time has passed, or the probe's number went to another one, as it does when the service is started again.
+/// Hits per second of each probe of `now` since `before`, which is `elapsed` ago. `None` where that
+/// cannot be said: no time has passed, or the probe's number went to another one, as it does when
+/// the service is started again.
 pub(super) fn rates(before: &[ProbeRow], now: &[ProbeRow], elapsed: Duration) -> Vec<Option<f64>> {
     let rate = |probe: &ProbeRow| {
         let hits = match before.iter().find(|old| old.id == probe.id) {

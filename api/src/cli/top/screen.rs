@@ -7,10 +7,10 @@ use crossterm::cursor::{Hide, MoveTo, Show};
 use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::Look;
+use super::look::Look;
 use crate::cli::color::Palette;
 
-/// What stands above the probes: the sum, and the names of the columns.
+/// Lines above the probes: the sum, and the names of the columns.
 const HEAD: usize = 2;
 
 /// Columns and rows of a terminal.
@@ -46,7 +46,8 @@ impl<'a> Screen<'a> {
     pub(super) fn draw(&mut self, lines: &[String], size: Size) -> io::Result<()> {
         let mut lines = lines.iter();
         for row in 0..u16::try_from(size.rows).unwrap_or(u16::MAX) {
-            // Cleared first: at the end of a line as long as the row, that would take its last character.
+            // Cleared first: at the end of a line as long as the row, that would take its last
+            // character.
             self.0.queue(MoveTo(0, row))?.queue(Clear(ClearType::CurrentLine))?;
             if let Some(line) = lines.next() {
                 write!(self.0, "{line}")?;
@@ -58,7 +59,7 @@ impl<'a> Screen<'a> {
 
 impl Drop for Screen<'_> {
     fn drop(&mut self) {
-        // There is nobody left to tell what goes wrong.
+        // Nothing can report an error any more.
         let _ = self.give_back();
     }
 }

@@ -1,15 +1,20 @@
-//! What `top` shows of a fake service.
+//! Tests of `top` with a fake service.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use axum::Router;
 use axum::routing::get;
 use clap::Parser;
+use exoprobe_probes::Latency;
+use serde_json::{Value, json};
 
+use super::look::how;
 use super::screen::Size;
 use super::*;
 use crate::cli::color::Palette;
+use crate::cli::show::ProbeRow;
 use crate::client::testing::Fake;
 
 fn json_of(id: u32, event: &str, hits: u64) -> Value {
@@ -27,7 +32,8 @@ fn sample(at: Instant, probes: Vec<ProbeRow>) -> Sample {
     Sample { at, probes }
 }
 
-/// A service whose probe `a` gets 100 hits between two looks, beside one that comes with the second; and the looks.
+/// A service whose probe `a` gets 100 hits between two looks, beside one that comes with the
+/// second; and the looks.
 fn service() -> (Fake, Arc<AtomicU64>) {
     let looks = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&looks);

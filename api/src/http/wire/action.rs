@@ -1,4 +1,4 @@
-//! What a hit does.
+//! Actions of hits.
 
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::http::Problem;
 
-/// What the actions look like, for who got one wrong.
+/// Syntax of the actions, for error messages.
 const FORMS: &str = r#"the actions are "record", "stack", "count", "stop", {"set_reg": {"reg": "ax", "value": "0x1"}}, {"write_mem": {"to": "+8(%di)", "size": 4, "value": "0x0"}} and {"return": "-12"}"#;
 /// Longest part of a wrong action that its error repeats, in characters.
 const EXCERPT: usize = 100;
@@ -28,7 +28,7 @@ pub enum Action {
         /// Its name, with or without `%`; not `ip`.
         #[schema(example = "ax", pattern = "^%?([abcd]x|[sd]i|[bs]p|r[89]|r1[0-5]|flags|[cs]s)$")]
         reg: String,
-        /// What it is set to.
+        /// Its new value.
         value: Number,
     },
     /// Write guest memory; where none is mapped nothing happens.
@@ -38,7 +38,7 @@ pub enum Action {
         to: String,
         /// Bytes.
         size: Width,
-        /// What is written there.
+        /// The value that is written.
         value: Number,
     },
     /// Leave the function at its entry, with this value. Kprobes only, and last.

@@ -19,7 +19,7 @@ pub enum EventLine<'a> {
 pub struct ServerSentEvent<'a> {
     /// Sequence number of a hit, for `Last-Event-ID`; absent of a gap.
     pub id: Option<u64>,
-    /// What `data` is.
+    /// Kind of `data`.
     pub event: EventName,
     /// As JSON text, in one line.
     pub data: EventLine<'a>,
@@ -45,7 +45,7 @@ pub struct Event<'a> {
     pub time: f64,
     /// vCPU that hit.
     pub vcpu: u8,
-    /// Number of the thread that was current; absent where the kernel does not tell.
+    /// Number of the thread that was current; absent where the kernel does not show it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = 61)]
     pub pid: Option<u32>,

@@ -67,8 +67,8 @@ pub enum HistogramKey<'a> {
         /// Its number.
         pid: u32,
     },
-    /// Text; also symbols, hexadecimal digits, `(fault)`, and `negative` for all negative numbers of
-    /// `.log2`.
+    /// Text; also symbols, hexadecimal digits, `(fault)`, and `negative` for all negative numbers
+    /// of `.log2`.
     Text(&'a str),
     /// A back-trace, the probed place first.
     Stack(Vec<StackFrame<'a>>),

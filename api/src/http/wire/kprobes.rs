@@ -1,4 +1,4 @@
-//! What the kernel has in its kprobes folder of debugfs.
+//! Files of the kernel's kprobes folder of debugfs.
 
 use exoprobe_probes::Reserved;
 use serde::Serialize;
@@ -11,14 +11,14 @@ use super::Hex;
 pub struct BlacklistEntry {
     /// Its first address.
     pub start: Hex,
-    /// The address behind its last byte.
+    /// The address after its last byte.
     pub end: Hex,
     /// The function, or what the range is called.
     #[schema(example = "asm_exc_nmi")]
     pub symbol: String,
     /// Kprobes may be there, and only return probes may not.
     pub returns_only: bool,
-    /// Why, as it reads behind "the instruction".
+    /// Why, as it reads after "the instruction".
     #[schema(value_type = String)]
     pub reason: &'static str,
 }

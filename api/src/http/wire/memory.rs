@@ -33,7 +33,7 @@ pub struct CodeLine {
     pub target: Option<String>,
     /// Names of the probes there, with their groups.
     pub probes: Vec<String>,
-    /// Its source file and line, where that is told and another than of the instruction before.
+    /// Its source file and line, where known and not those of the instruction before.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "fs/read_write.c:460")]
     pub source: Option<String>,

@@ -35,7 +35,8 @@ pub use vm::{
 use serde::{Deserialize, Serialize, Serializer};
 use utoipa::ToSchema;
 
-/// A place in the guest's kernel: an address, or `SYMBOL[+OFFSET]`, of a module also as `MODULE:SYMBOL`.
+/// A place in the guest's kernel: an address, or `SYMBOL[+OFFSET]`, of a module also as
+/// `MODULE:SYMBOL`.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[schema(
     example = "jiffies",

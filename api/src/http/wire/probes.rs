@@ -39,22 +39,23 @@ pub struct ProbeRequest {
     #[schema(value_type = Vec<RequestFlag>, example = json!([]))]
     pub flags: Vec<Flag>,
     /// Values to record with each hit, each `[NAME=]` and `%REG`, `$stackN`, `$stack`, `$retval`
-    /// (return probes), `@ADDR`, the name of one of the function's parameters, or `+OFFS(...)` or `-OFFS(...)` of one of
-    /// them; then `:TYPE`: `u8` to `u64`, `s8` to `s64`, `x8` to `x64`, `string`, `ustring`.
+    /// (return probes), `@ADDR`, the name of one of the function's parameters, or `+OFFS(...)` or
+    /// `-OFFS(...)` of one of them; then `:TYPE`: `u8` to `u64`, `s8` to `s64`, `x8` to `x64`,
+    /// `string`, `ustring`.
     #[serde(default)]
     #[schema(example = json!(["regs=%di", "flags=+0(%dx):x32"]))]
     pub args: Vec<String>,
-    /// What a hit does, in this order; `record` alone when empty.
+    /// Actions of a hit, in this order; `record` alone when empty.
     #[serde(default)]
     #[schema(value_type = Vec<Action>, example = json!(["record"]))]
     pub actions: Vec<GivenAction>,
-    /// Which hits count, as `fd == 3 && common_pid != 1`: comparisons (`==`, `!=`, `<`, `<=`, `>`, `>=`, `&`) of
-    /// the arguments, by name, or of `common_pid`, with numbers; `&&`, `||`, `!`, `( )`. Of the other hits
-    /// nothing comes: they are counted as `filtered`.
+    /// Which hits count, as `fd == 3 && common_pid != 1`: comparisons (`==`, `!=`, `<`, `<=`, `>`,
+    /// `>=`, `&`) of the arguments, by name, or of `common_pid`, with numbers; `&&`, `||`, `!`,
+    /// `( )`. Of the other hits nothing comes: they are counted as `filtered`.
     #[schema(example = "common_pid != 1")]
     pub filter: Option<String>,
-    /// Return probes: calls that can be followed at a time, 1 to 4096; by default the larger of 10 and
-    /// twice the vCPUs.
+    /// Return probes: calls that can be followed at a time, 1 to 4096; by default the larger of 10
+    /// and twice the vCPUs.
     #[schema(minimum = 1, maximum = 4096)]
     pub maxactive: Option<u32>,
     /// Return probes: `trampoline`, or `site`, which leaves the guest's stack alone.
@@ -177,7 +178,7 @@ impl TryFrom<ProbeRequest> for ProbeDefinition {
     }
 }
 
-/// What to change of a probe.
+/// A change of a probe.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProbeChange {
@@ -195,7 +196,7 @@ pub struct Unregistered {
 }
 
 impl Unregistered {
-    /// What became of the probe called `name`.
+    /// Result for the probe called `name`.
     #[must_use]
     pub fn new(name: String, registration: Option<Registration>) -> Self {
         Self { name, addr: registration.and_then(|probe| probe.addr).map(|addr| Hex(addr.0)) }
@@ -222,23 +223,26 @@ pub struct ProbeStatus {
     pub addr: Option<Hex>,
     /// Its hits become events.
     pub enabled: bool,
-    /// Triggers of its event (the tracer's file `trigger`), which arm it also while it is not enabled.
+    /// Triggers of its event (the tracer's file `trigger`), which arm it also while it is not
+    /// enabled.
     pub triggers: usize,
-    /// `pending`: its text is not there yet, or not final (`reason`). `armed`: by an int3. `optimized`: by a jmp, so that
-    /// its hits do not leave the guest. `disabled`: by the user, and no trigger has it armed. `off`: enabled, and the
-    /// switch over all probes is off. `clobbered`: the guest rewrote its text, and it is armed again when the text is
-    /// back. `gone`: its text is no more.
+    /// `pending`: its text is not there yet, or not final (`reason`). `armed`: by an int3.
+    /// `optimized`: by a jmp, so that its hits do not leave the guest. `disabled`: by the user, and
+    /// no trigger has it armed. `off`: enabled, and the switch over all probes is off. `clobbered`:
+    /// the guest rewrote its text, and it is armed again when the text is back. `gone`: its text is
+    /// no more.
     #[schema(value_type = String, example = "armed")]
     pub state: ProbeState,
-    /// `GONE`, `PENDING`, `DISABLED`, `OPTIMIZED`, `CLOBBERED`; none of a probe that is armed by an int3.
+    /// `GONE`, `PENDING`, `DISABLED`, `OPTIMIZED`, `CLOBBERED`; none of a probe that is armed by an
+    /// int3.
     #[schema(value_type = Vec<String>)]
     pub flags: Vec<StatusFlag>,
     /// A jmp is in place of its int3: its hits do not leave the guest.
     pub optimized: bool,
     /// Of a pending probe: what it waits for, or why it cannot be placed; else null.
     pub reason: Option<String>,
-    /// Of an armed probe: why it is not optimized, the rule's name first; null until the optimizer has looked at it
-    /// after the last change of probes, and in other states.
+    /// Of an armed probe: why it is not optimized, the rule's name first; null until the optimizer
+    /// has looked at it after the last change of probes, and in other states.
     #[schema(
         example = "indirect-jump: f jumps to a place that only it knows, at 0xffffffff81000010"
     )]
@@ -262,7 +266,7 @@ pub struct ProbeStatus {
     /// Of a return probe: `trampoline` or `site`.
     #[schema(value_type = Option<String>, example = "trampoline")]
     pub return_mode: Option<ReturnMode>,
-    /// What a hit does, in this order.
+    /// Actions of a hit, in this order.
     #[schema(value_type = Vec<Action>, example = json!(["record"]))]
     pub actions: Vec<exoprobe_probes::Action>,
     /// Which hits count; null where all do.
@@ -273,7 +277,8 @@ pub struct ProbeStatus {
     /// How it runs: `emulation`, `boost` or `step`; null while it is not known.
     #[schema(value_type = Option<String>, example = "boost")]
     pub displaced: Option<DisplacedBy>,
-    /// The definition as a line of kprobe_events, which has no words for flags, actions and return mode.
+    /// The definition as a line of kprobe_events, which has no words for flags, actions and return
+    /// mode.
     pub definition: String,
     /// How many probes its event has: more than one where kprobe_events defined it several times.
     pub sites: u32,
@@ -288,8 +293,8 @@ pub struct Latency {
     pub total_ns: u64,
     /// Nanoseconds of the longest.
     pub max_ns: u64,
-    /// Calls by duration: the first took 0 or 1 ns, the one at place N at least 2 to the power of N ns, and less than
-    /// twice that.
+    /// Calls by duration: the first took 0 or 1 ns, the one at place N at least 2 to the power of N
+    /// ns, and less than twice that.
     #[schema(example = json!([0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 3]))]
     pub buckets: Vec<u64>,
 }

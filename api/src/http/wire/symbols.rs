@@ -27,13 +27,13 @@ pub struct Symbol {
     /// Of a symbol that was asked for by an address: bytes from its start to that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
-    /// Where the code at that address comes from; absent where no file tells it.
+    /// Where the code at that address comes from; absent where no file has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
 }
 
-/// A line of the kernel's source, `FILE:LINE`. The file is a path from the folder that the kernel was built in, or
-/// the end of one.
+/// A line of the kernel's source, `FILE:LINE`. The file is a path from the folder that the kernel
+/// was built in, or the end of one.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[schema(example = "kernel/sys.c:950", pattern = r"^[^:]{1,4095}:[1-9][0-9]{0,8}$")]
 pub struct SourceLine(pub String);
@@ -57,7 +57,7 @@ pub struct Source {
     pub file: String,
     /// The line, from 1.
     pub line: u32,
-    /// The column, from 1, where the compiler told it.
+    /// The column, from 1, where the compiler recorded it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<u32>,
     /// The inlined calls that the instruction is in, innermost first.
@@ -67,10 +67,10 @@ pub struct Source {
 /// A call in whose place the compiler put the called function's code.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct InlinedCall {
-    /// The function that is called; null where that is not told.
+    /// The function that is called; null where that is not known.
     #[schema(example = "task_tgid_vnr")]
     pub function: Option<String>,
-    /// The source file where it is called; null where that is not told.
+    /// The source file where it is called; null where that is not known.
     pub file: Option<String>,
     /// The line there.
     pub line: Option<u32>,

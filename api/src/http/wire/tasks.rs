@@ -16,7 +16,8 @@ pub struct Process {
     pub comm: String,
     /// The vCPUs that run one of its threads now.
     pub vcpus: Vec<u8>,
-    /// State of its first thread, as the letter in `/proc/PID/stat`; null without the kernel's types.
+    /// State of its first thread, as the letter in `/proc/PID/stat`; null without the kernel's
+    /// types.
     #[schema(example = "S", min_length = 1, max_length = 1)]
     pub state: Option<char>,
     /// Number of its parent, 0 of those that the kernel made; null without the kernel's types.

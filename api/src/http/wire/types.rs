@@ -53,7 +53,8 @@ pub struct Member {
     /// Of a bit-field: how many bits come before it in the number of `size` bytes at `offset`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bit_offset: Option<u32>,
-    /// Its own members, where it is a struct or union whose type has no name; of an array's first element.
+    /// Its own members, where it is a struct or union whose type has no name; of an array's first
+    /// element.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(no_recursion, required = false)]
     pub members: Vec<Member>,

@@ -12,12 +12,12 @@ use super::Hex;
 /// The guest's state now.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct VmStatus {
-    /// What it does.
+    /// Its action.
     pub state: State,
     /// Why it runs no more; null while it may.
     pub stopped: Option<Stopped>,
-    /// vCPUs that are in the middle of a hit, whose probe paused the guest there; resuming it lets them
-    /// go on.
+    /// vCPUs that are in the middle of a hit, whose probe paused the guest there; resuming it lets
+    /// them go on.
     pub held: Vec<u8>,
     /// The probes that hold them, by vCPU.
     pub held_by: Vec<HeldBy>,
@@ -30,15 +30,15 @@ pub struct VmStatus {
     /// The kernel's file.
     #[schema(value_type = String)]
     pub kernel: PathBuf,
-    /// What the running kernel says of itself (`linux_banner`); null until it runs and something about it was asked,
-    /// or a probe was registered.
+    /// Version text of the running kernel (`linux_banner`); null until it runs and something about
+    /// it was asked, or a probe was registered.
     #[schema(example = "Linux version 6.1.0-56-cloud-amd64 (...) #1 SMP ...")]
     pub banner: Option<String>,
-    /// By how many bytes KASLR moved the running kernel, as it notes it down for dumps (vmcoreinfo); null as `banner`, and
-    /// of kernels that cannot be dumped.
+    /// By how many bytes KASLR moved the running kernel, as it notes it down for dumps
+    /// (vmcoreinfo); null as `banner`, and of kernels that cannot be dumped.
     pub kernel_offset: Option<Hex>,
-    /// The snapshot that is being written, until its file is there or it has failed; null while there is none. The guest
-    /// stands still until all is written.
+    /// The snapshot that is being written, until its file is there or it has failed; null while
+    /// there is none. The guest stands still until all is written.
     pub snapshot: Option<SnapshotStatus>,
     /// Guest seconds since power-on.
     pub seconds: f64,

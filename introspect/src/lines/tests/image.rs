@@ -1,4 +1,5 @@
-//! A small kernel's ELF file with DWARF: `outer` in sys.c, with `middle` inlined in it and `inner`, of a header, in that.
+//! A small kernel's ELF file with DWARF: `outer` in sys.c, with `middle` inlined in it and `inner`,
+//! of a header, in that.
 
 use gimli::write::{
     Address, AttributeValue, Dwarf, EndianVec, LineProgram, LineString, Sections, Unit, UnitEntryId,
@@ -7,7 +8,7 @@ use gimli::{Encoding, Format, LittleEndian, constants as dw};
 
 pub(super) const TEXT: u64 = 0xffff_ffff_8100_0000;
 const DIRECTORY: &str = "/build/linux";
-/// Length of `outer`; behind it is `plain`, as long, with no inlined call.
+/// Length of `outer`; after it is `plain`, as long, with no inlined call.
 pub(super) const OUTER: u64 = 0x40;
 
 /// Offset, file (0: sys.c, 1: util.h) and line of each row; column 5.
@@ -118,7 +119,8 @@ impl Writer {
     }
 }
 
-/// The ELF file of these sections, with symbols `outer` and `plain`; bit 11 of a section's flags: compressed.
+/// The ELF file of these sections, with symbols `outer` and `plain`; bit 11 of a section's flags:
+/// compressed.
 pub(super) fn elf(sections: &[(String, Vec<u8>)], flags: u64) -> Vec<u8> {
     let mut writer = Writer { file: vec![0; 64], headers: vec![[0; 64]], names: vec![0] };
     writer.section(".text", [1, 6, TEXT, 0], &[0x90; 2 * 0x40]);
@@ -150,7 +152,7 @@ pub(super) fn elf(sections: &[(String, Vec<u8>)], flags: u64) -> Vec<u8> {
     file
 }
 
-/// A section packed by zlib, without making it smaller (RFC 1950 and 1951), behind its header.
+/// A section packed by zlib, without making it smaller (RFC 1950 and 1951), after its header.
 pub(super) fn packed(bytes: &[u8], claimed: u64) -> Vec<u8> {
     let mut out = Vec::new();
     for word in [1, claimed, 1] {

@@ -3,6 +3,7 @@ mod image;
 use proptest::prelude::*;
 
 use super::*;
+use crate::symbols::ElfError;
 use image::{OUTER, ROWS, TEXT, dwarf, elf, packed};
 
 const FILES: [&str; 2] = ["kernel/sys.c", "include/util.h"];
@@ -20,7 +21,7 @@ fn call(function: &str, line: u32) -> InlinedCall {
     InlinedCall { function: Some(function.to_owned()), caller }
 }
 
-/// What the small kernel's DWARF says of an offset in its text.
+/// The source line of an offset in the text, in the small kernel's DWARF.
 fn expected(offset: u64) -> Option<SourceLocation> {
     let row = ROWS.iter().rev().find(|(start, ..)| *start <= offset)?;
     let inlined = match offset {
@@ -223,7 +224,8 @@ fn truncated_files_are_errors() {
     }
 }
 
-/// A file whose only unit, from `TEXT` on, has these abbreviations behind its own, 1, and these entries.
+/// A file whose only unit, from `TEXT` on, has these abbreviations after its own, 1, and these
+/// entries.
 fn handmade(abbreviations: &[u8], entries: &[u8], ranges: &[u8]) -> SourceLines {
     // DW_TAG_compile_unit with children: DW_AT_low_pc DW_FORM_addr, DW_AT_high_pc DW_FORM_data8.
     let unit = [&[1, 0x11, 1, 0x11, 1, 0x12, 7, 0, 0][..], abbreviations, &[0]].concat();
@@ -241,7 +243,8 @@ fn handmade(abbreviations: &[u8], entries: &[u8], ranges: &[u8]) -> SourceLines 
     lines(elf(&sections.map(|(name, bytes)| (name.to_owned(), bytes)), 0))
 }
 
-/// DW_TAG_subprogram with children, its extent as the unit's, and DW_TAG_inlined_subroutine with nothing but children.
+/// DW_TAG_subprogram with children, its extent as the unit's, and DW_TAG_inlined_subroutine with
+/// nothing but children.
 const NESTED: &[u8] = &[2, 0x2e, 1, 0x11, 1, 0x12, 7, 0, 0, 3, 0x1d, 1, 0, 0];
 
 #[test]

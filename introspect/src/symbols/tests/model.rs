@@ -39,7 +39,7 @@ fn build(symbols: &[Plain]) -> Option<SymbolTable> {
     Some(SymbolTable::of(tables))
 }
 
-/// What `resolve` promises, word for word.
+/// The contract of `resolve`, word for word.
 fn resolve(symbols: &[Plain], address: u64) -> Option<(String, u64)> {
     symbols
         .iter()

@@ -148,7 +148,7 @@ impl Model {
         )
     }
 
-    /// What a walk comes by, as offsets of the text, and where it leaves the kernel.
+    /// Addresses that a walk returns, as offsets of the text, and where it leaves the kernel.
     fn walk(&self, tables: Option<&OrcTables>, from: Place) -> (Vec<u64>, Option<UserPlace>) {
         let image = self.image();
         let stack = Memory(VirtualMemory::with_mode(&image, MODE));

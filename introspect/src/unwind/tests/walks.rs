@@ -9,8 +9,9 @@ const BY_SP: Entry = Entry {
     signal: false,
 };
 
-/// Functions of 0x100 bytes: a leaf found by RSP, one found by RBP, the system call's entry, an interrupt's on a stack of
-/// its own, one at whose first instruction the entry is another than before.
+/// Functions of 0x100 bytes: a leaf found by RSP, one found by RBP, the system call's entry, an
+/// interrupt's on a stack of its own, one at whose first instruction the entry is another than
+/// before.
 fn rows(end: Kind) -> Vec<Row> {
     vec![
         Row(0, BY_SP),

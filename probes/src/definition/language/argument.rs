@@ -1,18 +1,19 @@
 //! Arguments: names, and types.
 
-use super::super::value::{ARRAY_MAX, NoSuchType};
-use super::super::{
-    ARG_NAME_MAX, Fetch, FetchArg, NESTING_MAX, Named, ValueType, is_event_name, is_reserved,
-};
-use super::ParseError;
+use std::str::FromStr;
+
 use super::body::parse_body;
-use super::token::{Token, parse_number};
+use super::token::Token;
+use crate::definition::names::{ARG_NAME_MAX, is_event_name, is_reserved};
+use crate::definition::number::parse_number;
+use crate::definition::value::{ARRAY_MAX, NoSuchType, ValueType};
+use crate::definition::{Fetch, FetchArg, NESTING_MAX, Named, ParseError};
 
 /// Longest body and type of an argument, in characters.
 pub(crate) const BODY_MAX: usize = 63;
 
 /// Parses one argument by itself.
-pub(in super::super) fn parse_arg(text: &str) -> Result<FetchArg, ParseError> {
+fn parse_arg(text: &str) -> Result<FetchArg, ParseError> {
     parse_arg_token(&Token { text, at: 0 })
 }
 
@@ -27,10 +28,10 @@ pub(super) fn parse_arg_token(token: &Token<'_>) -> Result<FetchArg, ParseError>
     };
     name.as_ref().map_or(Ok(()), check_name)?;
     if rest.text.is_empty() {
-        return rest.fail(0, "NO_ARG_BODY", "nothing behind `=`: write `NAME=%di`");
+        return rest.fail(0, "NO_ARG_BODY", "nothing after `=`: write `NAME=%di`");
     }
     if rest.text.chars().count() > BODY_MAX {
-        let message = format!("an argument has at most {BODY_MAX} characters behind its name");
+        let message = format!("an argument has at most {BODY_MAX} characters after its name");
         return rest.fail(0, "ARG_TOO_LONG", message);
     }
     let (body, kind) = split_type(&rest);
@@ -81,7 +82,7 @@ fn check_name(name: &Token<'_>) -> Result<(), ParseError> {
     Ok(())
 }
 
-/// The body, and what is behind the `:`, which a constant text may have in itself.
+/// The body, and what is after the `:`, which a constant text may have in itself.
 fn split_type<'a>(rest: &Token<'a>) -> (Token<'a>, Option<Token<'a>>) {
     let behind_text = rest.behind("\\\"").and_then(|text| Some(text.text.find('"')? + 3));
     let from = behind_text.unwrap_or_default();
@@ -112,7 +113,7 @@ fn parse_type(kind: &Token<'_>, body: &Fetch) -> Result<TypeAndCount, ParseError
     Ok((Some(found), count))
 }
 
-/// What is behind the `[`.
+/// Parses the text after the `[`.
 fn parse_count(kind: &Token<'_>, rest: &Token<'_>) -> Result<u8, ParseError> {
     let Some(close) = rest.text.find(']') else {
         let message = "the `]` is missing: write `x8[16]`";
@@ -120,7 +121,7 @@ fn parse_count(kind: &Token<'_>, rest: &Token<'_>) -> Result<u8, ParseError> {
     };
     let (number, behind) = rest.split_at(close);
     if behind.text.len() > 1 {
-        return behind.fail(1, "BAD_ARRAY_SUFFIX", "nothing can be behind the `]`");
+        return behind.fail(1, "BAD_ARRAY_SUFFIX", "nothing can be after the `]`");
     }
     match parse_number(number.text) {
         Some(count @ 1..) => match u8::try_from(count) {
@@ -167,4 +168,11 @@ fn check_type(
         return kind.fail(0, "BAD_SYMSTRING", message);
     }
     Ok(())
+}
+
+impl FromStr for FetchArg {
+    type Err = ParseError;
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        parse_arg(text)
+    }
 }

@@ -1,16 +1,19 @@
 //! Bodies of arguments: what is looked up.
 
-use super::super::{Fetch, NESTING_MAX, STACK_WORDS, Segment, is_identifier};
-use super::ParseError;
-use super::token::{Token, parse_number, parse_offset, parse_signed};
+use std::str::FromStr;
+
+use super::token::Token;
+use crate::definition::names::{STACK_WORDS, is_identifier};
+use crate::definition::number::{parse_number, parse_offset, parse_signed};
+use crate::definition::{Fetch, NESTING_MAX, ParseError, Segment};
 
 /// Longest name of a parameter, in bytes.
 const PARAMETER_MAX: usize = 128;
-/// What `$argN` can name.
+/// Largest N of `$argN`.
 const ARGUMENTS_MAX: u64 = 2048;
 
 /// Parses the body of an argument by itself.
-pub(in super::super) fn parse_fetch(text: &str) -> Result<Fetch, ParseError> {
+fn parse_fetch(text: &str) -> Result<Fetch, ParseError> {
     parse_body(&Token { text, at: 0 })
 }
 
@@ -113,7 +116,7 @@ fn memory(body: &Token<'_>) -> Result<Fetch, ParseError> {
     }
 }
 
-/// What is behind the backslash.
+/// Parses the text after the backslash.
 fn constant(value: &Token<'_>) -> Result<Fetch, ParseError> {
     if let Some(text) = value.behind("\"") {
         return match text.text.strip_suffix('"').filter(|text| !text.contains('"')) {
@@ -178,7 +181,7 @@ fn parameter(body: &Token<'_>) -> Result<Fetch, ParseError> {
     if rest.text.is_empty() { Ok(base) } else { member(body, &(name, rest), base) }
 }
 
-/// A body that goes on behind its first part with members.
+/// A body that goes on after its first part with members.
 fn member(
     body: &Token<'_>,
     (first, rest): &(Token<'_>, Token<'_>),
@@ -189,7 +192,7 @@ fn member(
         return rest.fail(1, "NOSUP_DAT_ARG", message);
     }
     if let Some(hyphen) = lone_hyphen(rest.text) {
-        return rest.fail(hyphen, "BAD_HYPHEN", "a member is behind `->` or `.`");
+        return rest.fail(hyphen, "BAD_HYPHEN", "a member is after `->` or `.`");
     }
     let path = rest.split_at("->".len()).1;
     let mut names = path.text.split("->").flat_map(|part| part.split('.'));
@@ -204,7 +207,14 @@ fn member(
     Ok(Fetch::Member { base: Box::new(base), path: path.text.to_owned() })
 }
 
-/// Where a `-` has no `>` behind it.
+/// Where a `-` has no `>` after it.
 fn lone_hyphen(text: &str) -> Option<usize> {
     text.match_indices('-').map(|(at, _)| at).find(|at| !text[at + 1..].starts_with('>'))
+}
+
+impl FromStr for Fetch {
+    type Err = ParseError;
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        parse_fetch(text)
+    }
 }

@@ -1,13 +1,13 @@
 //! Whole commands, and their first words.
 
-use super::super::{
-    ARGS_MAX, Fetch, FetchArg, MAXACTIVE_MAX, NAME_MAX, ProbeDefinition, ProbeKind, RECORD_MAX,
-    is_event_name,
-};
-use super::ParseError;
 use super::argument::parse_arg_token;
 use super::place::parse_place_token;
-use super::token::{Token, parse_number, tokens, words};
+use super::token::{Token, tokens, without_comment, words};
+use crate::definition::number::parse_number;
+use crate::definition::{
+    ARGS_MAX, Fetch, FetchArg, MAXACTIVE_MAX, NAME_MAX, ParseError, ProbeDefinition, ProbeKind,
+    RECORD_MAX, is_event_name,
+};
 
 /// One line of kprobe_events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +29,8 @@ pub struct Deletion {
     pub words: Vec<String>,
 }
 
-/// The lines of a text that are commands, with their numbers from 1: not those that are blank, or comments
-/// (`#` first).
+/// The lines of a text that are commands, with their numbers from 1: not those that are blank, or
+/// comments (`#` first).
 pub fn definition_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     (1..).zip(text.lines()).filter(|(_, line)| {
         let line = line.trim_start();
@@ -38,7 +38,7 @@ pub fn definition_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Parses one command. What stands behind a `#` is a comment.
+/// Parses one command. What stands after a `#` is a comment.
 ///
 /// # Errors
 /// [`ParseError`] with the column at fault.
@@ -54,7 +54,7 @@ pub fn parse_command(line: &str) -> Result<Command, ParseError> {
     }
 }
 
-/// Parses one definition. What stands behind a `#` is a comment.
+/// Parses one definition. What stands after a `#` is a comment.
 ///
 /// # Errors
 /// [`ParseError`] with the column at fault.
@@ -62,8 +62,8 @@ pub fn parse_line(line: &str) -> Result<ProbeDefinition, ParseError> {
     define(&tokens(without_comment(line)))
 }
 
-/// Parses one definition, to which a filter may be added: `DEFINITION if FILTER`. This is a word of ours, not
-/// of kprobe_events. A `#` outside quotation marks begins a comment.
+/// Parses one definition, to which a filter may be added: `DEFINITION if FILTER`. This is a word of
+/// ours, not of kprobe_events. A `#` outside quotation marks begins a comment.
 ///
 /// # Errors
 /// [`ParseError`] with the column at fault.
@@ -77,8 +77,8 @@ pub fn parse_conditional(line: &str) -> Result<ProbeDefinition, ParseError> {
     Ok(definition)
 }
 
-/// A line's definition, and the filter after its word `if` with the column where it begins. The word stands
-/// after the place at the earliest, so that a function may be called `if`.
+/// A line's definition, and the filter after its word `if` with the column where it begins. The
+/// word stands after the place at the earliest, so that a function may be called `if`.
 #[must_use]
 pub fn split_condition(line: &str) -> (&str, Option<(usize, &str)>) {
     let Some((at, word)) = words(line).skip(2).find(|(_, word)| *word == "if") else {
@@ -94,12 +94,6 @@ pub fn split_condition(line: &str) -> (&str, Option<(usize, &str)>) {
     (&line[..at], Some((begin, &filter[..comment.unwrap_or(filter.len())])))
 }
 
-/// A command, as far as the `#` of its comment.
-#[must_use]
-pub fn without_comment(line: &str) -> &str {
-    line.split_once('#').map_or(line, |(command, _)| command)
-}
-
 fn define(tokens: &[Token<'_>]) -> Result<ProbeDefinition, ParseError> {
     let Some((command, rest)) = tokens.split_first() else {
         let message = "the definition is empty: write `p:EVENT SYMBOL[+OFFSET] [%REG ...]`";
@@ -107,7 +101,7 @@ fn define(tokens: &[Token<'_>]) -> Result<ProbeDefinition, ParseError> {
     };
     let First { kind, maxactive, group, event } = parse_first(command)?;
     let Some((place, args)) = rest.split_first() else {
-        let message = "no place to probe: write `SYMBOL[+OFFSET]` or `0xADDRESS` behind the event";
+        let message = "no place to probe: write `SYMBOL[+OFFSET]` or `0xADDRESS` after the event";
         return command.fail(command.text.len(), "NO_EVENT_INFO", message);
     };
     let mut definition = parse_place_token(place)?;
@@ -162,7 +156,7 @@ fn check_arg(
     Ok(())
 }
 
-/// What the first word says.
+/// The parsed first word.
 struct First {
     kind: ProbeKind,
     maxactive: Option<u32>,

@@ -2,13 +2,12 @@
 //! `p|r[MAXACTIVE][:[GRP/][EVENT]] [MOD:]SYMBOL[+OFFS][%return]|ADDR [[NAME=]BODY[:TYPE] ...]`, and
 //! `-:[GRP/][EVENT] [PLACE [ARGUMENT...]]` to delete.
 //!
-//! Positions are columns of the command as given, so that a caret can be put under them; [`normalised`] gives those of
-//! error_log. Identifiers are the tracer's own.
+//! Positions are columns of the command as given, so that a caret can be put under them;
+//! [`normalised`] gives those of error_log. Identifiers are the tracer's own.
 
 mod argument;
 mod body;
 mod command;
-mod error;
 mod place;
 #[cfg(test)]
 mod tests;
@@ -16,14 +15,9 @@ mod token;
 
 pub use command::{
     Command, Deletion, definition_lines, parse_command, parse_conditional, parse_line,
-    split_condition, without_comment,
+    split_condition,
 };
-pub use error::{ParseError, normalised};
-
-pub use token::words;
+pub use token::{normalised, without_comment, words};
 
 pub(crate) use argument::BODY_MAX;
-pub(super) use argument::parse_arg;
-pub(super) use body::parse_fetch;
 pub(crate) use place::parse_place;
-pub(crate) use token::{parse_number, parse_signed};

@@ -116,7 +116,8 @@ fn each_fault_has_its_identifier_and_column() {
     }
 }
 
-/// Characters that are no part of any name, and what they are else: `+` is none, ` ` is a blank, and so on.
+/// Characters that are no part of any name, and what they are else: `+` is none, ` ` is a blank,
+/// and so on.
 fn odd_characters() -> impl Iterator<Item = char> {
     let others = "\u{80}\u{a0}\u{ad}\u{300}\u{2028}\u{202e}\u{feff}\u{fffd}é\u{df}Ω漢٣０😀";
     (0..=127u8).map(char::from).chain(others.chars())
@@ -131,7 +132,7 @@ fn names_have_no_odd_characters() {
         let starts = is_part && !c.is_ascii_digit();
         let (event, group, arg) = match c {
             '#' => (Some(("NO_EVENT_INFO", 3)), Some(("NO_EVENT_INFO", 3)), None),
-            // Two words: a place, and what is behind it.
+            // Two words: a place, and what is after it.
             _ if c.is_whitespace() => (None, None, None),
             '/' => (None, Some(("BAD_EVENT_NAME", 4)), Some(("BAD_ARG_NAME", 8))),
             '.' => (None, Some(("BAD_GROUP_NAME", 2)), Some(("BAD_ARG_NAME", 8))),
@@ -279,7 +280,7 @@ fn any_fetch() -> impl Strategy<Value = Fetch> {
     })
 }
 
-/// What has no type of its own: the name of what another body is the address of.
+/// `%pd` and `%pD` take no other type.
 fn any_name() -> impl Strategy<Value = Fetch> {
     (prop::sample::select(Named::ALL), any_fetch())
         .prop_map(|(what, base)| Fetch::NameOf { what, base: Box::new(base) })

@@ -1,4 +1,4 @@
-//! Detours' code, run natively: what it leaves behind is what the code in its place would have.
+//! Detours' code, run natively: its effect is that of the code in its place.
 
 mod filter;
 mod memory;
@@ -16,7 +16,7 @@ use crate::definition::{Register, Segment};
 use crate::insn::Assurances;
 use crate::insn::tests::machine::{MEMORY_LEN, Machine, Outcome, RDI, RSI, RSP, State};
 
-/// Offsets behind the place of slots.
+/// Offsets after the place of slots.
 const DETOUR: u64 = 0;
 const COUNTER: u64 = 0xe00;
 const CPU: u64 = 0xe10;
@@ -150,7 +150,7 @@ impl Bench {
         machine.write(at, &detour.bytes);
         machine.write_jmp(home, at + detour.entry as u64);
         let detoured = machine.run(home, input, &memory);
-        // What the code itself did not write below its stack pointer is nobody's.
+        // What the code itself did not write below its stack pointer is unused.
         let end = usize::try_from(input.gpr[RSP] - machine.memory()).unwrap();
         let mut outcomes = [plain, detoured];
         let [plain, detoured] =
@@ -350,7 +350,7 @@ fn each_rule_stops_what_it_is_for() {
     for target in [0x1000, 0x1005] {
         assert!(Region::check(&prologue, at, &Plain { target: Some(Gva(target)) }).is_ok());
     }
-    // ret, and padding behind it; ret, and something else.
+    // ret, and padding after it; ret, and something else.
     assert_eq!(check(&[0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc]).unwrap().next(), None);
     assert!(check(&[0xc3, 0x66, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0]).is_ok());
     assert!(matches!(check(&[0xc3, 0x55, 0x90, 0x90, 0x90]), Err(Obstacle::BehindEnd { .. })));
@@ -378,7 +378,7 @@ fn targets_are_those_of_branches_and_what_is_added() {
 
 /// Raises an exception that the machine catches.
 const HLT: u8 = 0xf4;
-/// What an int3 is to a guest when it is passed over.
+/// An int3 that the guest steps over.
 const NOP: u8 = 0x90;
 
 /// A detour with another instruction in place of its doorbell's int3.

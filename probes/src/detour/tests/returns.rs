@@ -132,7 +132,7 @@ fn a_return_that_is_no_instances_rings_the_doorbell() {
     let base = called.bench.shared.0.borrow().memory();
     let slot = usize::try_from(expected[RSP] - base).unwrap();
     let pushed = u64::from_le_bytes(outcome.memory[slot..slot + 8].try_into().unwrap());
-    assert_eq!(called.pool.at(Gva(pushed)), Some(1), "the VMM is told which");
+    assert_eq!(called.pool.at(Gva(pushed)), Some(1), "the VMM sees which");
     assert!(called.returns.doorbell.is_some() && called.bench.drain().is_empty());
 }
 

@@ -28,9 +28,9 @@ pub enum AttachError {
         "the symbols are not of the kernel that runs: {0}; give the vmlinux or System.map of its own build"
     )]
     WrongSymbols(String),
-    /// There are no symbols: none were given, and the kernel does not tell its own.
+    /// There are no symbols: none were given, and the kernel does not have its own.
     #[error(
-        "the kernel does not tell its symbols: {0}; start with --symbols VMLINUX or System.map"
+        "the kernel does not show its symbols: {0}; start with --symbols VMLINUX or System.map"
     )]
     NoSymbols(#[from] KallsymsError),
     /// Hidden memory cannot be mapped.

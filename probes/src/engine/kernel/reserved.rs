@@ -151,14 +151,14 @@ pub enum Reserved {
     EntryText,
     /// Runs at another address than its symbol's, or on page tables of its own.
     Elsewhere,
-    /// The NMI's entry, which tells nested NMIs by the interrupted address.
+    /// The NMI's entry, which recognizes nested NMIs by the interrupted address.
     NmiEntry,
     /// No return probe: at its entry there is no return address on the stack.
     NoReturnAddress,
 }
 
 impl Reserved {
-    /// The reason, to go behind "the instruction".
+    /// The reason, to go after "the instruction".
     #[must_use]
     pub fn why(self) -> &'static str {
         match self {
@@ -173,7 +173,7 @@ impl Reserved {
                 "runs at another address than its symbol's, or on page tables of its own"
             }
             Self::NmiEntry => {
-                "belongs to the NMI's entry, which tells nested NMIs by their address"
+                "belongs to the NMI's entry, which recognizes nested NMIs by their address"
             }
             Self::NoReturnAddress => {
                 "has no return address on the stack, so that no return probe can be there"

@@ -60,7 +60,7 @@ fn undecided() {
     assert_eq!(check("90 48 b8 00 00", 3), undecodable(1));
     // Intel reads 6 bytes, AMD 4.
     assert_eq!(check("66 e8 00 00 00 00 90", 6), undecodable(0));
-    // What comes behind the target does not matter.
+    // What comes after the target does not matter.
     assert_eq!(check("90 90 06 06", 1), Ok(()));
 }
 
@@ -89,7 +89,7 @@ fn padding_behind_what_never_falls_through() {
 fn padding_that_a_branch_leads_to_is_a_breakpoint() {
     // je +1 (to the int3); ret; int3 over a nop; nop
     assert_eq!(check("74 01 c3 cc 90", 4), undecodable(3));
-    // The branch may be behind it, and behind the target.
+    // The branch may be after it, and after the target.
     assert_eq!(check("90 c3 cc 90 90 74 fb", 4), undecodable(2));
 }
 

@@ -52,7 +52,7 @@ impl Rng {
     }
 }
 
-/// What an instruction's operands lead to.
+/// Targets of an instruction's operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Aim {
     /// Memory that may be used.

@@ -1,4 +1,4 @@
-//! What is emulated, and at kernel addresses. That it is right, the equivalence tests show.
+//! Which instructions are emulated. The equivalence tests show that the results are right.
 
 use exoprobe_vmm::addr::Gva;
 use kvm_bindings::kvm_regs;

@@ -39,7 +39,7 @@ fn segments(elf: &[u8]) -> Vec<Segment<'_>> {
         .collect()
 }
 
-/// What became of the instructions.
+/// Counts of the instructions' outcomes.
 #[derive(Default)]
 struct Verdicts {
     all: usize,

@@ -1,4 +1,4 @@
-//! Runs machine code with a chosen register file, and captures the one it leaves behind.
+//! Runs machine code with a chosen register file, and captures the one after it.
 //!
 //! All of it lies in one mapping below 2 GiB: there a 32-bit absolute address reaches everything,
 //! so that neither entry nor capture needs a register, and return addresses fit `push imm32` as
@@ -69,7 +69,7 @@ impl State {
 /// All exceptions masked.
 const DEFAULT_MXCSR: u32 = 0x1f80;
 
-/// What a run left behind.
+/// Result of a run.
 pub(crate) struct Outcome {
     pub(crate) state: State,
     /// Number of the exit stub that ended it.
@@ -80,7 +80,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// What differs from `other`, for a failing test's message.
+    /// Differences from `other`, for a failing test's message.
     pub(crate) fn difference(&self, other: &Self) -> Option<String> {
         let mut text = String::new();
         for (number, (a, b)) in self.state.gpr.iter().zip(&other.state.gpr).enumerate() {
@@ -184,12 +184,12 @@ impl Machine {
         self.at(MEMORY)
     }
 
-    /// First byte of a page behind the memory that cannot be accessed.
+    /// First byte of a page after the memory that cannot be accessed.
     pub(crate) fn no_access(&self) -> u64 {
         self.at(NO_ACCESS)
     }
 
-    /// First byte of a page behind that one, which can be read only.
+    /// First byte of a page after that one, which can be read only.
     pub(crate) fn read_only(&self) -> u64 {
         self.at(READ_ONLY)
     }

@@ -63,7 +63,7 @@ proptest! {
                 prop_assert_eq!(usize::from(displaced.len()), iced.len());
                 prop_assert_eq!(displaced.original(), &bytes[..iced.len()]);
                 prop_assert_eq!(displaced.next().0, at.0.wrapping_add(iced.len() as u64));
-                // Alone it decodes to the same: nothing behind it was looked at.
+                // Alone it decodes to the same: nothing after it was looked at.
                 let alone = analyze(displaced.original(), at, assurances);
                 prop_assert_eq!(alone.map(|alone| alone.text()), Ok(displaced.text()));
                 // More assurances never refuse what fewer allow.

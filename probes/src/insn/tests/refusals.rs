@@ -1,4 +1,4 @@
-//! What is refused, and that it says why.
+//! Refused instructions, and the reasons.
 
 use exoprobe_vmm::addr::Gva;
 
@@ -164,6 +164,6 @@ fn texts_say_what_why_and_what_instead() {
     assert_eq!(
         refusal("8e d0").to_string(),
         "`mov ss,eax` keeps interrupts off until the next instruction has run; displaced, that would be \
-         another one; probe the instruction behind it"
+         another one; probe the instruction after it"
     );
 }

@@ -65,7 +65,7 @@ impl Catching {
 impl Drop for Catching {
     fn drop(&mut self) {
         CATCHER.set(None);
-        // SAFETY: this was the thread's signal stack before, and whoever set it frees it later.
+        // SAFETY: this was the thread's signal stack before, and its owner frees it later.
         let set = unsafe { libc::sigaltstack(&raw const self.former, ptr::null_mut()) };
         assert_eq!(set, 0, "sigaltstack: {}", std::io::Error::last_os_error());
     }
@@ -84,7 +84,8 @@ fn install_handler() {
 }
 
 extern "C" fn on_signal(signal: c_int, _info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gives a SA_SIGINFO handler its thread's ucontext_t, which nobody else uses.
+    // SAFETY: the kernel gives a SA_SIGINFO handler its thread's ucontext_t, which nothing else
+    // uses.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     let registers = &mut context.uc_mcontext.gregs;
     let rip = registers[libc::REG_RIP as usize].cast_unsigned();

@@ -108,7 +108,7 @@ fn stepped_code_stops_behind_the_copy() {
     let code = displaced("48 8b 05 00 10 00 00").assemble(SlotKind::Stepped, SLOT);
     let code = code.expect("can be stepped");
     assert_eq!(code.stop_offset, Some(7));
-    // The jmp is for whoever passes over the int3 without knowing the probe.
+    // The jmp is for a guest that passes over the int3 without the engine.
     let expected = ["mov rax,[rel 0ffffffff81001007h]", "int3", "jmp 0ffffffff81000007h"];
     assert_eq!(disassemble(&code.bytes), expected);
 }
@@ -138,7 +138,7 @@ fn what_leaves_cannot_be_stepped() {
     ] {
         let displaced = displaced(bytes);
         let post = displaced.supports_post().expect_err("no post-handler");
-        assert!(post.to_string().contains(&format!("behind a {what}:")), "{post}");
+        assert!(post.to_string().contains(&format!("after a {what}:")), "{post}");
         let stepped = displaced.assemble(SlotKind::Stepped, SLOT);
         assert_eq!(stepped, Err(AssembleError::PostUnsupported(post)));
         assert_eq!(displaced.pushes_return_address(), what == calls);

@@ -1,6 +1,6 @@
 //! Process 1 of the lab's host: mounts what programs expect, runs the steps of its job, reports on
-//! ttyS1, and restarts the machine, which ends Bochs. If it fails, the kernel panics, which ends the
-//! run as a failure.
+//! ttyS1, and restarts the machine, which ends Bochs. If it fails, the kernel panics, which ends
+//! the run as a failure.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;

@@ -1,6 +1,6 @@
 //! Code blocks of a Markdown text.
 
-/// What is done with a block.
+/// The use of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Language `sh`: run.
@@ -29,7 +29,7 @@ const NOT_RUN: &str = "<!-- not run:";
 /// Reads all blocks.
 ///
 /// # Errors
-/// What stands where nothing could check it: indented blocks, fences without a language, marks of
+/// Text that cannot be checked where it is: indented blocks, fences without a language, marks of
 /// nothing.
 pub(super) fn blocks(text: &str) -> Result<Vec<Block>, String> {
     let mut blocks: Vec<Block> = Vec::new();

@@ -1,0 +1,83 @@
+//! Hits as the tracer's files show them.
+
+use exoprobe_introspect::{SymbolTable, TaskId};
+use exoprobe_vmm::{GuestTime, Gva};
+
+use super::hit::Hit;
+use super::show::RecordedValue;
+
+/// One event of the file `trace`.
+#[derive(Clone, Debug)]
+pub struct TraceEvent<'a> {
+    /// Name of the event.
+    pub name: &'a str,
+    /// vCPU that hit.
+    pub vcpu: u8,
+    /// The current task, where the kernel shows it.
+    pub task: Option<TaskId>,
+    /// Guest microseconds since boot.
+    pub micros: u64,
+    /// The probed address.
+    pub at: Gva,
+    /// Of a return probe: the address that the function returned to.
+    pub returned_to: Option<Gva>,
+    /// Symbols of the kernel at that time.
+    pub symbols: Option<&'a SymbolTable>,
+    /// Names and values of the arguments, in the definition's order.
+    pub args: Vec<(&'a str, RecordedValue<'a>)>,
+    /// Back-trace, the probed address first; empty without one.
+    pub stack: Vec<Gva>,
+}
+
+/// Consecutive events of the file `trace`, `trace_pipe` or `snapshot`.
+#[derive(Clone, Default)]
+pub struct TracePage {
+    /// In order, with how many are lost before each of these runs.
+    pub(super) runs: Vec<(u64, Vec<Hit>)>,
+    /// Events written since the trace was cleared.
+    pub(super) written: u64,
+}
+
+impl TracePage {
+    /// Runs of events, in order, each with the number of events lost before it.
+    pub fn runs(&self) -> impl Iterator<Item = (u64, impl Iterator<Item = TraceEvent<'_>>)> {
+        self.runs.iter().map(|(lost, hits)| (*lost, hits.iter().map(trace_event)))
+    }
+
+    /// Number of events on the page.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.runs.iter().map(|(_, hits)| hits.len() as u64).sum()
+    }
+
+    /// Number of events lost.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.runs.iter().map(|(lost, _)| lost).sum()
+    }
+
+    /// Of a snapshot: events written until it was taken, with lost ones and those that readers of
+    /// `trace_pipe` took.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+}
+
+fn trace_event(hit: &Hit) -> TraceEvent<'_> {
+    let Hit { origin, vcpu, record } = hit;
+    let args = origin.fields.iter().enumerate();
+    let args =
+        args.map(|(index, field)| (field.name.as_str(), RecordedValue::of(field, record, index)));
+    TraceEvent {
+        name: &origin.event,
+        vcpu: *vcpu,
+        task: record.task,
+        micros: origin.clock.micros(GuestTime(record.time)),
+        at: origin.at,
+        returned_to: record.returned.map(|returned| returned.to),
+        symbols: origin.symbols.as_ref(),
+        args: args.collect(),
+        stack: record.stack.iter().map(|address| Gva(*address)).collect(),
+    }
+}
