@@ -23,7 +23,7 @@ use crate::addr::Gpa;
 use crate::memory::{GuestRam, to_usize};
 use crate::new_file::{NewFile, NewFileError};
 use crate::paging::PAGE_SIZE;
-use crate::vcpu::Registers;
+use crate::registers::Registers;
 
 /// Bytes between two messages about how far it is.
 const PROGRESS: u64 = 1 << 30;

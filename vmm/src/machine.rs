@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use crate::devices::{ConsoleWatch, PortBus};
 use crate::hidden::HiddenMemory;
 use crate::hook::ExitHook;
-use crate::host::HostProfile;
 use crate::memory::GuestRam;
+use crate::profile::HostProfile;
 use crate::status::{Status, StopReason, StopRecord, VmState};
 use crate::vcpu::{Command, VcpuRemote};
 

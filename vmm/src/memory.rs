@@ -291,6 +291,12 @@ impl ReadPhys for GuestRam {
     }
 }
 
+/// Host address of the first byte of the RAM range that starts at `start`.
+pub(crate) fn host_address(ram: &GuestRam, start: Gpa) -> u64 {
+    let host = ram.as_vm_memory().get_host_address(GuestAddress(start.0));
+    host.expect("the range starts in RAM") as u64
+}
+
 /// A 64-bit host is a fact of this crate (x86-64 KVM), so lengths always fit.
 #[must_use]
 pub(crate) fn to_usize(n: u64) -> usize {

@@ -8,13 +8,8 @@ use kvm_ioctls::{
     Cap, Error, Kvm, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VmFd,
 };
 
-use crate::host::HostProfile;
-
-/// IA32_GS_BASE (Intel SDM vol. 4, 2.1). Linux's head_64.S writes it on each CPU before it calls its first
-/// C function, and rarely after.
-pub(crate) const MSR_GS_BASE: u32 = 0xc000_0101;
-/// IA32_LSTAR: where SYSCALL goes (Intel SDM vol. 3, 5.8.8).
-pub(crate) const MSR_LSTAR: u32 = 0xc000_0082;
+use crate::msr::MSR_GS_BASE;
+use crate::profile::HostProfile;
 
 /// Whether KVM can hand writes over: from Linux 5.10 on.
 pub(crate) fn available(kvm: &Kvm) -> bool {

@@ -4,9 +4,6 @@
 
 use kvm_ioctls::VcpuFd;
 
-/// A vCPU's time-stamp counter (Intel SDM vol. 4, IA32_TIME_STAMP_COUNTER).
-pub(crate) const MSR_TSC: u32 = 0x10;
-
 /// A moment on the guest's clock: ticks of the time-stamp counter since power-on.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,

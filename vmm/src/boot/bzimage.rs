@@ -13,7 +13,7 @@ use linux_loader::loader::bootparam::setup_header;
 use linux_loader::loader::{BzImage, KernelLoader};
 use vm_memory::{ByteValued, GuestAddress};
 
-use super::image::{ImageError, LoadedKernel, check_end, load_elf, load_error, low_ram_end};
+use super::kernel::{ImageError, LoadedKernel, check_end, load_elf, load_error, low_ram_end};
 use super::payload::{Format, PayloadError};
 use super::relocs::{Relocations, random_slide};
 use crate::addr::Gpa;

@@ -3,7 +3,8 @@
 use linux_loader::loader::bootparam::{boot_e820_entry, boot_params, setup_header};
 use vm_memory::ByteValued;
 
-use super::image::{Initramfs, LoadedKernel};
+use super::image::Initramfs;
+use super::kernel::LoadedKernel;
 use crate::addr::Gpa;
 use crate::layout::{CMDLINE, HIGH_RAM_START, LOW_RAM_END, ZERO_PAGE};
 use crate::memory::{GuestRam, OutsideMemory};

@@ -3,7 +3,6 @@
 use kvm_bindings::{Msrs, kvm_fpu, kvm_msr_entry, kvm_regs, kvm_segment};
 use kvm_ioctls::VcpuFd;
 
-use super::Entry;
 use crate::addr::Gpa;
 use crate::layout::{BOOT_GDT, BOOT_PML4, BOOT_STACK_TOP, ZERO_PAGE};
 use crate::memory::{GuestRam, OutsideMemory};
@@ -24,6 +23,13 @@ const IDENTITY_GIB: u64 = 4;
 /// IA32_MISC_ENABLE (Intel SDM vol. 4, 2.1); bit 0 is "fast strings", without which Linux drops rep movsb.
 const MSR_MISC_ENABLE: u32 = 0x1a0;
 const MISC_ENABLE_FAST_STRING: u64 = 1;
+
+/// What the first vCPU needs to start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// First instruction, in the identity map.
+    pub(crate) rip: Gpa,
+}
 
 /// Writes the GDT and an identity map of the first 4 GiB in 2 MiB pages.
 pub(super) fn write_boot_tables(ram: &GuestRam) -> Result<(), OutsideMemory> {

@@ -6,11 +6,11 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 
-use super::PreflightError;
+use super::error::PreflightError;
 use crate::addr::Gpa;
 use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS};
-use crate::memory::{GuestRam, RamRange};
-use crate::msr_exits::MSR_LSTAR;
+use crate::memory::{GuestRam, RamRange, host_address};
+use crate::msr::MSR_LSTAR;
 use crate::paging::{PAGE_SIZE, PTE_PRESENT, PTE_USER, PTE_WRITE};
 use crate::vcpu::report_debug;
 
@@ -87,7 +87,7 @@ impl ProbeGuest {
         let tss = usize::try_from(KVM_TSS.0).expect("below 4 GiB");
         vm.set_tss_address(tss)?;
         vm.set_identity_map_address(KVM_IDENTITY_MAP.0)?;
-        let host = crate::vm::host_address(&ram, Gpa(0));
+        let host = host_address(&ram, Gpa(0));
         let region = kvm_userspace_memory_region {
             slot: 0,
             flags: 0,

@@ -11,10 +11,10 @@ use crate::addr::Gva;
 use crate::hidden::{HiddenError, HiddenMemory};
 use crate::idt::{self, IdtError};
 use crate::memory::{GuestRam, OutsideMemory};
-use crate::msr_exits::MSR_LSTAR;
+use crate::msr::MSR_LSTAR;
 use crate::paging::{PagingError, PagingMode};
+use crate::registers::gpr;
 use crate::stub::{self, Stub, StubError, Way};
-use crate::vcpu::gpr;
 
 /// Added to the kernel command line: features that KVM's emulator lacks in kernel mode, and that
 /// CPUID cannot hide because KVM forces the host's user-visible bits. Without `erms` and `fsrm` (both or

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use crc32fast::Hasher;
 
-use super::{SnapshotError, SnapshotMeta, SnapshotProgress};
+use super::error::{SnapshotError, VERSION};
+use super::meta::SnapshotMeta;
+use super::progress::SnapshotProgress;
 use crate::hidden::HiddenMemory;
 use crate::layout::HIDDEN_SIZE;
 use crate::memory::{CHUNK, GuestRam, ram_ranges, to_usize};
@@ -14,8 +16,6 @@ use crate::new_file::NewFile;
 use crate::paging::PAGE_SIZE;
 
 const MAGIC: &[u8; 8] = b"EXOPROBE";
-/// Raised whenever the layout, that of hidden memory, or the metadata changes.
-pub(super) const VERSION: u32 = 5;
 const HEADER_LEN: usize = 64;
 /// Metadata of 16 vCPUs is below 2 MiB.
 const META_MAX: u64 = 16 << 20;

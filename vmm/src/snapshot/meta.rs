@@ -6,11 +6,11 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{Error, VmFd};
 
-use super::SnapshotError;
+use super::error::SnapshotError;
 use crate::addr::Gva;
 use crate::config::VmConfig;
 use crate::devices::SerialSnapshot;
-use crate::msr_exits::MSR_LSTAR;
+use crate::msr::MSR_LSTAR;
 use crate::time::GuestTime;
 use crate::vcpu::VcpuState;
 

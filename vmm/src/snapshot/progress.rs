@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::SnapshotError;
+use super::error::SnapshotError;
 
 /// A snapshot that is being written, as other threads see it: how far it is, and a way to end it.
 #[derive(Debug, Default)]

@@ -1,7 +1,6 @@
 //! A vCPU that a hook holds in the middle of a hit.
 
-use super::Vcpu;
-use super::thread::Mode;
+use super::core::{Mode, Vcpu};
 use crate::hook::HitContext;
 use crate::status::StopReason;
 use crate::time::GuestTime;

@@ -2,9 +2,8 @@
 
 use kvm_ioctls::{Error, SyncReg};
 
-use super::Vcpu;
+use super::core::{Mode, Vcpu};
 use super::state::{Refusal, VcpuState, at};
-use super::thread::Mode;
 
 /// Most turns to finish an instruction that is half done. A string instruction of the guest's may
 /// take many, but KVM comes back to the guest's side of KVM_RUN at the latest after each 1,024

@@ -3,16 +3,16 @@
 use kvm_bindings::{Msrs, kvm_msr_entry, kvm_regs};
 use kvm_ioctls::{SyncReg, VcpuExit};
 
+use super::core::Vcpu;
+use super::debug::{self, breakpoint_event};
 use super::exits::ExitKind;
 use super::state::shadow_sti;
-use super::{Vcpu, debug};
 use crate::addr::Gva;
 use crate::devices::PortEffect;
 use crate::hook::{BreakpointAction, HitContext, KernelEntry};
-use crate::host::{BreakpointExit, Reinjection};
 use crate::layout::KERNEL_HALF;
-use crate::msr_exits::{MSR_GS_BASE, MSR_LSTAR};
-use crate::preflight::breakpoint_event;
+use crate::msr::{MSR_GS_BASE, MSR_LSTAR};
+use crate::profile::{BreakpointExit, Reinjection};
 use crate::quirks::software_kvm::{self, EmulationFailure};
 use crate::status::StopReason;
 use crate::time::GuestTime;

@@ -11,7 +11,7 @@ use kvm_ioctls::VcpuFd;
 use vmm_sys_util::ioctl::ioctl;
 use vmm_sys_util::ioctl_io_nr;
 
-use super::VcpuError;
+use crate::registers::VcpuError;
 
 ioctl_io_nr!(KVM_GET_STATS_FD, KVMIO, 0xce);
 

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::{ControlError, Vm};
+use super::control::Vm;
+use super::error::ControlError;
 use crate::dump::{self, Dump, DumpNotes};
 use crate::status::VmState;
 use crate::vcpu::Command;

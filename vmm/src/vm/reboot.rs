@@ -4,21 +4,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvm_bindings::kvm_regs;
-use kvm_ioctls::{VcpuFd, VmFd};
 
-use super::Vm;
-use super::build::final_cmdline;
+use super::cmdline::final_cmdline;
+use super::control::{Vm, wait_each};
 use crate::boot::{self, BootError};
 use crate::config::{ConfigError, VmConfig};
 use crate::memory::{GuestRam, MemoryError};
 use crate::msr_exits;
-use crate::snapshot::Chips;
+use crate::registers::VcpuError;
 use crate::status::{StopReason, StopRecord};
-use crate::time::MSR_TSC;
-use crate::vcpu::{Command, Refusal, VcpuError, VcpuState};
-
-/// Beside [`MSR_TSC`] (Intel SDM vol. 3, 17.17). A reboot leaves it going, as it leaves the machine's clock.
-const MSR_TSC_ADJUST: u32 = 0x3b;
+use crate::vcpu::{Command, Refusal};
 
 /// Why a guest was not booted again.
 #[derive(Debug, thiserror::Error)]
@@ -59,26 +54,6 @@ impl From<Refusal> for RebootError {
 
 fn kvm(step: &'static str) -> impl Fn(kvm_ioctls::Error) -> RebootError {
     move |source| RebootError::Kvm { step, source }
-}
-
-/// What KVM made of a machine before anything was done to it.
-pub(super) struct PowerOn {
-    vcpus: Vec<Arc<VcpuState>>,
-    chips: Chips,
-}
-
-impl PowerOn {
-    /// Reads it off a machine that has not run.
-    pub(super) fn save(
-        fd: &VmFd,
-        vcpus: &[VcpuFd],
-        msrs: &[u32],
-    ) -> Result<Self, kvm_ioctls::Error> {
-        let kept = |index: &u32| ![MSR_TSC, MSR_TSC_ADJUST].contains(index);
-        let msrs: Vec<u32> = msrs.iter().copied().filter(kept).collect();
-        let states = vcpus.iter().map(|vcpu| VcpuState::save(vcpu, &msrs).map(Arc::new));
-        Ok(Self { vcpus: states.collect::<Result<_, _>>()?, chips: Chips::save(fd)? })
-    }
 }
 
 /// Files to boot a restored guest from: a snapshot's own names of them are not used.
@@ -176,7 +151,7 @@ impl Vm {
         machine.expect_kernel();
         let mut begun = Ok(Vec::new());
         machine.status.begin_boot(|| begun = self.begin_each(Command::Resume));
-        Ok(super::wait_each(begun?)?)
+        Ok(wait_each(begun?)?)
     }
 
     /// Devices and vCPUs to the state they had when they were made.

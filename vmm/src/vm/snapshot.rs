@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use super::{ControlError, Vm};
+use super::control::Vm;
+use super::error::ControlError;
 use crate::new_file::NewFile;
 use crate::snapshot::{self, Chips, SnapshotError, SnapshotMeta, SnapshotProgress};
 use crate::vcpu::Command;
