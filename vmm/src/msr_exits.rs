@@ -8,8 +8,8 @@ use kvm_ioctls::{
     Cap, Error, Kvm, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VmFd,
 };
 
-use crate::msr::MSR_GS_BASE;
 use crate::profile::HostProfile;
+use exoprobe_guest::msr::MSR_GS_BASE;
 
 /// Whether KVM can hand writes over: from Linux 5.10 on.
 pub(crate) fn available(kvm: &Kvm) -> bool {

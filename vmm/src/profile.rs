@@ -1,6 +1,6 @@
 //! Results of preflight: the behaviour of the host's KVM.
 
-use crate::quirks::SoftwareKvm;
+use exoprobe_guest::quirks::SoftwareKvm;
 
 /// How the guest's int3 reaches the VMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]

@@ -6,10 +6,11 @@ use std::path::Path;
 
 use super::bzimage::{self, Unpacker};
 use super::kernel::{ImageError, LoadedKernel, load_elf, low_ram_end};
-use crate::addr::Gpa;
-use crate::layout::MMIO_GAP_START;
-use crate::memory::{GuestRam, to_usize};
-use crate::paging::PAGE_SIZE;
+use exoprobe_guest::Gpa;
+use exoprobe_guest::GuestRam;
+use exoprobe_guest::layout::MMIO_GAP_START;
+use exoprobe_guest::memory::to_usize;
+use exoprobe_guest::paging::PAGE_SIZE;
 
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 const BZIMAGE_MAGIC: &[u8] = b"HdrS";
@@ -87,7 +88,7 @@ pub(super) fn load_initramfs(
 pub(super) mod tests {
     use super::super::kernel::EM_X86_64;
     use super::*;
-    use crate::memory::ram_ranges;
+    use exoprobe_guest::memory::ram_ranges;
     use std::io::Write;
 
     pub(in crate::boot) fn file(content: &[u8]) -> tempfile::NamedTempFile {

@@ -8,9 +8,10 @@ use linux_loader::loader::{Elf, KernelLoader, KernelLoaderResult};
 use vm_memory::{GuestAddress, ReadVolatile};
 
 use super::payload::PayloadError;
-use crate::addr::Gpa;
-use crate::layout::{HIGH_RAM_START, MMIO_GAP_START};
-use crate::memory::GuestRam;
+use crate::layout::HIGH_RAM_START;
+use exoprobe_guest::Gpa;
+use exoprobe_guest::GuestRam;
+use exoprobe_guest::layout::MMIO_GAP_START;
 
 const ELFCLASS64: u8 = 2;
 pub(super) const EM_X86_64: u16 = 62;

@@ -6,8 +6,8 @@ use super::kernel::ImageError;
 use super::registers::{self, Entry};
 use super::{mptable, params};
 use crate::config::VmConfig;
-use crate::memory::{GuestRam, OutsideMemory};
 use crate::profile::HostProfile;
+use exoprobe_guest::{GuestRam, OutsideMemory};
 
 /// Why a guest cannot be booted from its configuration.
 #[derive(Debug, thiserror::Error)]

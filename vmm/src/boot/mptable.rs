@@ -1,9 +1,9 @@
 //! The MP table (Intel MultiProcessor Specification 1.4): one processor entry a vCPU, an ISA bus, an
 //! I/O APIC and its sixteen lines. It tells Linux of more than one vCPU without ACPI.
 
-use crate::addr::Gpa;
 use crate::layout::{IO_APIC, LOCAL_APIC, MP_TABLE};
-use crate::memory::{GuestRam, OutsideMemory};
+use exoprobe_guest::Gpa;
+use exoprobe_guest::{GuestRam, OutsideMemory};
 
 const SPEC_REVISION: u8 = 4;
 const APIC_VERSION: u8 = 0x14;

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 
 use ruzstd::decoding::StreamingDecoder;
 
-use crate::memory::to_usize;
+use exoprobe_guest::memory::to_usize;
 
 /// Memory that an xz or lzma decoder may take, in KiB: the kernel's build packs with dictionaries
 /// of up to 128 MiB (scripts/xz_wrap.sh).

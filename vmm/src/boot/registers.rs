@@ -3,10 +3,12 @@
 use kvm_bindings::{Msrs, kvm_fpu, kvm_msr_entry, kvm_regs, kvm_segment};
 use kvm_ioctls::VcpuFd;
 
-use crate::addr::Gpa;
 use crate::layout::{BOOT_GDT, BOOT_PML4, BOOT_STACK_TOP, ZERO_PAGE};
-use crate::memory::{GuestRam, OutsideMemory};
-use crate::paging::{PAGE_SIZE, PAGE_SIZE_1G, PAGE_SIZE_2M, PTE_LARGE, PTE_PRESENT, PTE_WRITE};
+use exoprobe_guest::Gpa;
+use exoprobe_guest::paging::{
+    PAGE_SIZE, PAGE_SIZE_1G, PAGE_SIZE_2M, PTE_LARGE, PTE_PRESENT, PTE_WRITE,
+};
+use exoprobe_guest::{GuestRam, OutsideMemory};
 
 /// __BOOT_CS and __BOOT_DS of boot.rst.
 const BOOT_CS: u16 = 0x10;

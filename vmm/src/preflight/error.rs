@@ -8,7 +8,7 @@ pub enum PreflightError {
     Kvm(#[from] kvm_ioctls::Error),
     /// Memory for it could not be mapped.
     #[error(transparent)]
-    Memory(#[from] crate::memory::MemoryError),
+    Memory(#[from] exoprobe_guest::memory::MemoryError),
     /// It did something no known host does.
     #[error("probe guest `{probe}`: {observed}; please report this host")]
     Unknown {

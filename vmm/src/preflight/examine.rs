@@ -5,8 +5,8 @@ use kvm_ioctls::Kvm;
 use super::error::PreflightError;
 use super::guest::{self, Observed, ProbeGuest};
 use crate::profile::{BreakpointExit, HostProfile, Reinjection};
-use crate::quirks::SoftwareKvm;
 use crate::vcpu::{VECTOR_BREAKPOINT, breakpoint_event};
+use exoprobe_guest::quirks::SoftwareKvm;
 
 const VECTOR_PAGE_FAULT: u8 = 14;
 

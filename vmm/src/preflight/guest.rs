@@ -7,12 +7,14 @@ use kvm_bindings::{
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 
 use super::error::PreflightError;
-use crate::addr::Gpa;
 use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS};
-use crate::memory::{GuestRam, RamRange, host_address};
-use crate::msr::MSR_LSTAR;
-use crate::paging::{PAGE_SIZE, PTE_PRESENT, PTE_USER, PTE_WRITE};
+use crate::ram::host_address;
 use crate::vcpu::report_debug;
+use exoprobe_guest::Gpa;
+use exoprobe_guest::GuestRam;
+use exoprobe_guest::memory::RamRange;
+use exoprobe_guest::msr::MSR_LSTAR;
+use exoprobe_guest::paging::{PAGE_SIZE, PTE_PRESENT, PTE_USER, PTE_WRITE};
 
 /// Where the probed code starts (and its RIP).
 pub(super) const CODE: u64 = 0x8000;

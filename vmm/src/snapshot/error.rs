@@ -50,5 +50,5 @@ pub enum SnapshotError {
     Content(String),
     /// Memory could not be mapped.
     #[error(transparent)]
-    Memory(#[from] crate::memory::MemoryError),
+    Memory(#[from] exoprobe_guest::memory::MemoryError),
 }

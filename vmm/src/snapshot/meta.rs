@@ -7,12 +7,12 @@ use kvm_bindings::{
 use kvm_ioctls::{Error, VmFd};
 
 use super::error::SnapshotError;
-use crate::addr::Gva;
 use crate::config::VmConfig;
 use crate::devices::SerialSnapshot;
-use crate::msr::MSR_LSTAR;
-use crate::time::GuestTime;
 use crate::vcpu::VcpuState;
+use exoprobe_guest::GuestTime;
+use exoprobe_guest::Gva;
+use exoprobe_guest::msr::MSR_LSTAR;
 
 const CHIPS: [u32; 3] = [KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, KVM_IRQCHIP_IOAPIC];
 /// Difference of clock rates that Linux corrects by itself, in parts per million, and four times that.

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use super::state::{Refusal, VcpuState};
 use crate::boot::Entry;
-use crate::registers::Registers;
+use exoprobe_guest::Registers;
 
 pub(crate) type Reply<T> = SyncSender<Result<T, kvm_ioctls::Error>>;
 

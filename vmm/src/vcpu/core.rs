@@ -7,10 +7,10 @@ use kvm_ioctls::VcpuFd;
 
 use super::command::Command;
 use super::exits::ExitCounters;
-use crate::hook::KernelEntry;
 use crate::machine::Machine;
 use crate::status::{StopReason, StopRecord};
-use crate::time::{GuestClock, GuestTime};
+use exoprobe_guest::KernelEntry;
+use exoprobe_guest::{GuestClock, GuestTime};
 
 /// What a vCPU's thread does between two commands.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The errors of a vCPU's debugging.
 
-use crate::registers::VcpuError;
+use exoprobe_guest::VcpuError;
 
 /// Why a vCPU does not step.
 #[derive(Clone, Copy, Debug, thiserror::Error)]

@@ -9,7 +9,7 @@ use super::command::{Command, Reply};
 use super::exits::{ExitCounters, ExitCounts};
 use super::kick;
 use super::stats::{KvmStats, StatsError};
-use crate::registers::VcpuError;
+use exoprobe_guest::VcpuError;
 
 /// How others reach a vCPU.
 pub(crate) struct VcpuRemote {

@@ -7,15 +7,14 @@ use super::core::Vcpu;
 use super::debug::{self, breakpoint_event};
 use super::exits::ExitKind;
 use super::state::shadow_sti;
-use crate::addr::Gva;
 use crate::devices::PortEffect;
-use crate::hook::{BreakpointAction, HitContext, KernelEntry};
-use crate::layout::KERNEL_HALF;
-use crate::msr::{MSR_GS_BASE, MSR_LSTAR};
 use crate::profile::{BreakpointExit, Reinjection};
-use crate::quirks::software_kvm::{self, EmulationFailure};
 use crate::status::StopReason;
-use crate::time::GuestTime;
+use exoprobe_guest::GuestTime;
+use exoprobe_guest::Gva;
+use exoprobe_guest::msr::{MSR_GS_BASE, MSR_LSTAR};
+use exoprobe_guest::quirks::software_kvm::{self, EmulationFailure};
+use exoprobe_guest::{BreakpointAction, HitContext, KernelEntry};
 
 const RFLAGS_IF: u64 = 1 << 9;
 const EXCEPTION_DEBUG: u32 = 1;
@@ -146,7 +145,8 @@ impl Vcpu {
     fn breakpoint(&mut self) -> Next {
         let mut regs = self.fd.sync_regs_mut().regs;
         let (vcpu, time) = (self.index, self.clock.now());
-        let mut context = HitContext::new(vcpu, &mut regs, time, &self.fd);
+        let sregs = || self.fd.get_sregs();
+        let mut context = HitContext::new(vcpu, &mut regs, time, &sregs);
         let action = self
             .machine
             .hook()
@@ -249,7 +249,7 @@ impl Vcpu {
     /// IA32_GS_BASE was written: the first time at the kernel's own addresses, the kernel has begun.
     fn tell_kernel_entry(&mut self) -> Result<(), String> {
         let rip = Gva(self.fd.sync_regs().regs.rip);
-        if rip < KERNEL_HALF || !self.machine.kernel_enters() {
+        if !self.machine.entry.is_entry(MSR_GS_BASE, rip) {
             return Ok(());
         }
         let sregs = self.fd.get_sregs().map_err(|e| format!("at the kernel's entry: {e}"))?;

@@ -11,7 +11,7 @@ use kvm_ioctls::VcpuFd;
 use vmm_sys_util::ioctl::ioctl;
 use vmm_sys_util::ioctl_io_nr;
 
-use crate::registers::VcpuError;
+use exoprobe_guest::VcpuError;
 
 ioctl_io_nr!(KVM_GET_STATS_FD, KVMIO, 0xce);
 

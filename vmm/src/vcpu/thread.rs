@@ -18,10 +18,10 @@ use super::state::VcpuState;
 use super::stats::KvmStats;
 use crate::boot;
 use crate::machine::Machine;
-use crate::msr::MSR_TSC;
-use crate::registers::Registers;
 use crate::status::StopReason;
-use crate::time::GuestClock;
+use exoprobe_guest::GuestClock;
+use exoprobe_guest::Registers;
+use exoprobe_guest::msr::MSR_TSC;
 
 /// Times that the counter is read to be told exactly.
 const TSC_READINGS: usize = 5;

@@ -13,16 +13,18 @@ use super::power_on::PowerOn;
 use crate::boot::{self, Entry};
 use crate::config::VmConfig;
 use crate::devices::{ConsoleWatch, PortBus, SerialPort, SerialSnapshot};
-use crate::hidden::HiddenMemory;
 use crate::host::Host;
 use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS, SERIAL0, SERIAL1};
 use crate::machine::Machine;
-use crate::memory::{GuestRam, RamRange, host_address, ram_ranges};
 use crate::msr_exits;
 use crate::profile::HostProfile;
+use crate::ram::host_address;
 use crate::snapshot::{self, SnapshotError, SnapshotMeta};
-use crate::time::{GuestClock, GuestTime};
 use crate::vcpu::{self, report_debug};
+use exoprobe_guest::GuestRam;
+use exoprobe_guest::hidden::HiddenMemory;
+use exoprobe_guest::memory::{RamRange, ram_ranges};
+use exoprobe_guest::{GuestClock, GuestTime};
 
 impl Vm {
     /// Makes a machine with the kernel loaded, not yet running.
@@ -102,7 +104,7 @@ impl Builder {
             kvm_pit_config { flags: kvm_bindings::KVM_PIT_SPEAKER_DUMMY, ..Default::default() };
         fd.create_pit2(pit).map_err(kvm("create the timer"))?;
         if let Some(quirk) = profile.software {
-            quirk.prepare_vm(&fd).map_err(kvm("report what it cannot emulate"))?;
+            fd.enable_cap(&quirk.capability()).map_err(kvm("report what it cannot emulate"))?;
         }
         let tells_kernel_entry = msr_exits::available(host.kvm());
         if !settled {
@@ -153,8 +155,8 @@ impl Builder {
             }
         };
         let now = from.map_or(GuestTime(0), |restored| restored.meta.time);
-        let clock = GuestClock::showing(now, &vcpus[0])
-            .map_err(kvm("tell the rate of the guest's clock"))?;
+        let rate = vcpus[0].get_tsc_khz().map_err(kvm("report the rate of the guest's clock"))?;
+        let clock = GuestClock::new(now, rate);
         if let Some(restored) = from {
             restored.meta.check_rate(clock.khz())?;
         }
@@ -175,7 +177,7 @@ impl Builder {
             self.saved_msrs,
         ));
         if from.is_none_or(|restored| !restored.meta.is_settled()) {
-            machine.expect_kernel();
+            machine.entry.begin_boot();
         }
         let vm = Vm {
             machine: Arc::clone(&machine),

@@ -15,7 +15,7 @@ pub(super) fn final_cmdline(cmdline: &str, profile: HostProfile) -> String {
 mod tests {
     use super::*;
     use crate::profile::{BreakpointExit, Reinjection};
-    use crate::quirks::SoftwareKvm;
+    use exoprobe_guest::quirks::SoftwareKvm;
 
     #[test]
     fn what_the_host_needs_goes_before_the_arguments_of_init() {

@@ -12,16 +12,16 @@ use super::error::ControlError;
 use super::power_on::PowerOn;
 use crate::config::VmConfig;
 use crate::devices::SerialPort;
-use crate::hidden::HiddenMemory;
-use crate::hook::ExitHook;
 use crate::machine::Machine;
-use crate::memory::GuestRam;
 use crate::profile::HostProfile;
-use crate::registers::{Registers, VcpuError};
 use crate::snapshot::SnapshotProgress;
 use crate::status::{StopReason, StopRecord, VmState};
-use crate::time::GuestClock;
 use crate::vcpu::{Command, ExitCounts, Pending, Reply, StatsError, StepError, VcpuRemote};
+use exoprobe_guest::ExitHook;
+use exoprobe_guest::GuestClock;
+use exoprobe_guest::GuestRam;
+use exoprobe_guest::hidden::HiddenMemory;
+use exoprobe_guest::{Registers, VcpuError};
 
 /// A virtual machine. Dropping it ends its threads and frees its memory.
 pub struct Vm {

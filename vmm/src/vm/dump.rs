@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use exoprobe_guest::DumpNotes;
+
 use super::control::Vm;
 use super::error::ControlError;
-use crate::dump::{self, Dump, DumpNotes};
+use crate::dump::{self, Dump};
 use crate::status::VmState;
 use crate::vcpu::Command;
 

@@ -3,9 +3,9 @@
 use crate::boot::BootError;
 use crate::config::ConfigError;
 use crate::dump::DumpError;
-use crate::memory::MemoryError;
-use crate::registers::VcpuError;
 use crate::snapshot::SnapshotError;
+use exoprobe_guest::VcpuError;
+use exoprobe_guest::memory::MemoryError;
 
 /// Why a machine could not be made.
 #[derive(Debug, thiserror::Error)]

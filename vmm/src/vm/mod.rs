@@ -5,6 +5,7 @@ mod cmdline;
 mod control;
 mod dump;
 mod error;
+mod guest;
 mod power_on;
 mod reboot;
 mod snapshot;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use kvm_ioctls::{VcpuFd, VmFd};
 
-use crate::msr::MSR_TSC;
 use crate::snapshot::Chips;
 use crate::vcpu::VcpuState;
+use exoprobe_guest::msr::MSR_TSC;
 
 /// Beside [`MSR_TSC`] (Intel SDM vol. 3, 17.17). A reboot leaves it going, as it leaves the machine's clock.
 const MSR_TSC_ADJUST: u32 = 0x3b;

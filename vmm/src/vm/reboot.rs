@@ -9,11 +9,13 @@ use super::cmdline::final_cmdline;
 use super::control::{Vm, wait_each};
 use crate::boot::{self, BootError};
 use crate::config::{ConfigError, VmConfig};
-use crate::memory::{GuestRam, MemoryError};
 use crate::msr_exits;
-use crate::registers::VcpuError;
+use crate::ram;
 use crate::status::{StopReason, StopRecord};
 use crate::vcpu::{Command, Refusal};
+use exoprobe_guest::GuestRam;
+use exoprobe_guest::VcpuError;
+use exoprobe_guest::memory::MemoryError;
 
 /// Why a guest was not booted again.
 #[derive(Debug, thiserror::Error)]
@@ -144,11 +146,11 @@ impl Vm {
         if let Some(hook) = machine.hook() {
             hook.reset();
         }
-        machine.ram.clear()?;
+        ram::clear(&machine.ram)?;
         machine.hidden.reset();
         let entry = self.load(&machine.ram)?;
         self.vcpu(0)?.ask(|reply| Command::SetEntry(entry, reply))?;
-        machine.expect_kernel();
+        machine.entry.begin_boot();
         let mut begun = Ok(Vec::new());
         machine.status.begin_boot(|| begun = self.begin_each(Command::Resume));
         Ok(wait_each(begun?)?)

@@ -5,7 +5,6 @@ use iced_x86::code_asm::{CodeAssembler, byte_ptr, qword_ptr, rsp};
 use kvm_bindings::{
     CpuId, KVM_CAP_EXIT_ON_EMULATION_FAILURE, kvm_enable_cap, kvm_regs, kvm_run, kvm_sregs,
 };
-use kvm_ioctls::VmFd;
 
 use crate::addr::Gva;
 use crate::hidden::{HiddenError, HiddenMemory};
@@ -184,19 +183,19 @@ impl SoftwareKvm {
         }
     }
 
-    /// Makes KVM report what it cannot emulate.
-    ///
-    /// # Errors
-    /// What KVM said.
-    pub fn prepare_vm(self, vm: &VmFd) -> Result<(), kvm_ioctls::Error> {
+    /// The capability that makes KVM report instructions that it cannot emulate: for KVM_ENABLE_CAP, on the
+    /// machine, before it runs.
+    #[must_use]
+    pub fn capability(self) -> kvm_enable_cap {
         let cap = KVM_CAP_EXIT_ON_EMULATION_FAILURE;
         let mut request = kvm_enable_cap { cap, ..kvm_enable_cap::default() };
         request.args[0] = 1;
-        vm.enable_cap(&request)
+        request
     }
 
-    /// The register of which this host must tell each write: then the guest is to be given the assist.
-    pub(crate) fn wants_msr(self) -> Option<u32> {
+    /// The register whose writes must exit: at each, [`Self::install_assist`] is called.
+    #[must_use]
+    pub fn wants_msr(self) -> Option<u32> {
         self.syscall_faults.then_some(MSR_LSTAR)
     }
 

@@ -45,5 +45,5 @@ pub enum VcpuError {
     NoSuchVcpu(u8),
     /// KVM refused.
     #[error("KVM: {0}")]
-    Kvm(#[from] kvm_ioctls::Error),
+    Kvm(#[from] vmm_sys_util::errno::Error),
 }

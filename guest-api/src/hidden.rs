@@ -143,7 +143,7 @@ impl HiddenMemory {
     }
 
     /// Makes the region as new, but for what is in the rings: all zero but its trampolines, and not mapped. The guest must be at power-on: nothing of it may lead here any more.
-    pub(crate) fn reset(&self) {
+    pub fn reset(&self) {
         self.restore_base(None);
         self.write(0, &vec![0; to_usize(HIDDEN_SIZE)]);
         self.fill_trampolines();
@@ -180,9 +180,10 @@ impl HiddenMemory {
         self.gpa
     }
 
-    /// Host address and length in bytes, for the KVM memory slot.
+    /// Host address and length in bytes, for the KVM memory slot at [`Self::gpa`]. The mapping is valid for
+    /// as long as `self`.
     #[must_use]
-    pub(crate) fn host_mapping(&self) -> (*mut u8, u64) {
+    pub fn host_mapping(&self) -> (*mut u8, u64) {
         (self.region.as_ptr(), REGION)
     }
 
@@ -193,7 +194,8 @@ impl HiddenMemory {
         (base != NOT_MAPPED).then_some(Gva(base))
     }
 
-    pub(crate) fn restore_base(&self, base: Option<Gva>) {
+    /// Sets where the region is mapped, as [`Self::base`] reported it for the guest whose snapshot is restored.
+    pub fn restore_base(&self, base: Option<Gva>) {
         self.has_rings.store(false, Ordering::Release);
         self.base.store(base.map_or(NOT_MAPPED, |gva| gva.0), Ordering::Release);
     }

@@ -1,7 +1,7 @@
 //! How a layer above takes part in a guest's exits, without this crate knowing of it.
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
-use kvm_ioctls::{Error, VcpuFd};
+use vmm_sys_util::errno::Error;
 
 use crate::addr::Gva;
 use crate::time::GuestTime;
@@ -27,9 +27,10 @@ pub trait SregsSource {
     fn sregs(&self) -> Result<kvm_sregs, Error>;
 }
 
-impl SregsSource for VcpuFd {
+/// A closure that reads them: `|| vcpu.get_sregs()` over kvm-ioctls.
+impl<F: Fn() -> Result<kvm_sregs, Error>> SregsSource for F {
     fn sregs(&self) -> Result<kvm_sregs, Error> {
-        self.get_sregs()
+        self()
     }
 }
 
