@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 LAB := cargo run --quiet --locked -p exoprobe-lab --
-.PHONY: help setup setup-lab guest guest-events guest-6.12 build demo test end-to-end lab lab-smp lab-amd lab-stock stress stress-lab lint bench counts openapi clean
+.PHONY: help setup setup-lab guest guest-events guest-6.12 build demo test end-to-end lab lab-smp lab-amd lab-stock stress stress-lab lint miri bench counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,12 @@ stress: guest setup  ## ten minutes of probes that come and go at random
 stress-lab: guest guest-events guest-6.12 setup-lab  ## the same in the lab, on two CPUs with a slow clock
 	$(LAB) run smp --test stress:: --ips 50000000 --env EXOPROBE_STRESS_SECONDS=600 \
 	    --silence 900 --limit 7200
+
+# What touches memory that the guest shares, and what needs no KVM and no file mapping.
+miri:  ## memory shared with the guest under Miri (rustup component add --toolchain nightly miri rust-src)
+	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p exoprobe-guest --lib -- memory:: hidden::
+	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p exoprobe-probes --lib -- \
+	    detour::ring:: detour::pool::
 
 bench: guest guest-events build  ## the figures of docs/benchmarks.md (BENCH='symbols' for a part)
 	cargo bench --locked -p exoprobe-tests --bench speed -- $(BENCH)

@@ -21,6 +21,7 @@
 //! The guest can, as kernel, rewrite its tables; so the entry is checked before each use.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use vm_memory::{Bytes, GuestAddress, GuestRegionMmap, MmapRegion, VolatileMemory};
@@ -111,9 +112,14 @@ const RINGS: Window = {
     Window { gva, offset, len: HIDDEN_SIZE - offset + RINGS_SIZE }
 };
 
-/// The hidden region of one guest.
+/// The hidden region of one guest. Clones share the region, so that the hit path needs no `Guest` to reach it; a
+/// reboot resets it in place.
+#[derive(Clone, Debug)]
+pub struct HiddenMemory(Arc<Shared>);
+
+/// The region and its state, shared by all clones.
 #[derive(Debug)]
-pub struct HiddenMemory {
+struct Shared {
     region: GuestRegionMmap,
     gpa: Gpa,
     /// Guest-virtual base once mapped; 0 before.
@@ -137,7 +143,7 @@ impl HiddenMemory {
         let region =
             GuestRegionMmap::new(mapping, GuestAddress(gpa.0)).ok_or(MemoryError::Wraps(gpa))?;
         let (base, has_rings) = (AtomicU64::new(NOT_MAPPED), AtomicBool::new(false));
-        let hidden = Self { region, gpa, base, has_rings };
+        let hidden = Self(Arc::new(Shared { region, gpa, base, has_rings }));
         hidden.fill_trampolines();
         Ok(hidden)
     }
@@ -166,7 +172,7 @@ impl HiddenMemory {
     }
 
     fn page_entry(&self, page: u64) -> u64 {
-        (self.gpa.0 + page * PAGE_SIZE) | PTE_PRESENT | PTE_ACCESSED
+        (self.0.gpa.0 + page * PAGE_SIZE) | PTE_PRESENT | PTE_ACCESSED
     }
 
     fn fill_trampolines(&self) {
@@ -177,27 +183,27 @@ impl HiddenMemory {
     /// Guest-physical address of the region.
     #[must_use]
     pub fn gpa(&self) -> Gpa {
-        self.gpa
+        self.0.gpa
     }
 
     /// Host address and length in bytes, for the KVM memory slot at [`Self::gpa`]. The mapping is valid for
     /// as long as `self`.
     #[must_use]
     pub fn host_mapping(&self) -> (*mut u8, u64) {
-        (self.region.as_ptr(), REGION)
+        (self.0.region.as_ptr(), REGION)
     }
 
     /// The guest-virtual base once [`Self::map`] succeeded.
     #[must_use]
     pub fn base(&self) -> Option<Gva> {
-        let base = self.base.load(Ordering::Acquire);
+        let base = self.0.base.load(Ordering::Acquire);
         (base != NOT_MAPPED).then_some(Gva(base))
     }
 
     /// Sets where the region is mapped, as [`Self::base`] reported it for the guest whose snapshot is restored.
     pub fn restore_base(&self, base: Option<Gva>) {
-        self.has_rings.store(false, Ordering::Release);
-        self.base.store(base.map_or(NOT_MAPPED, |gva| gva.0), Ordering::Release);
+        self.0.has_rings.store(false, Ordering::Release);
+        self.0.base.store(base.map_or(NOT_MAPPED, |gva| gva.0), Ordering::Release);
     }
 
     fn entry() -> u64 {
@@ -224,7 +230,7 @@ impl HiddenMemory {
             now if is_entry(now, Self::entry()) => {}
             now => return Err(HiddenError::Taken { gva: HIDDEN_GVA, now }),
         }
-        self.base.store(HIDDEN_GVA.0, Ordering::Release);
+        self.0.base.store(HIDDEN_GVA.0, Ordering::Release);
         Ok(HIDDEN_GVA)
     }
 
@@ -246,7 +252,7 @@ impl HiddenMemory {
         let steps = (0..RINGS_SIZE).step_by(to_usize(PAGE_SIZE_2M));
         let flags = PTE_PRESENT | PTE_ACCESSED | PTE_WRITE | PTE_DIRTY;
         let entry = |step| {
-            let gpa = self.gpa.0 + HIDDEN_SIZE + step;
+            let gpa = self.0.gpa.0 + HIDDEN_SIZE + step;
             gpa | flags | PTE_LARGE | PTE_NO_EXECUTE | PTE_GLOBAL
         };
         let mut missing = Vec::new();
@@ -262,7 +268,7 @@ impl HiddenMemory {
         for (at, entry) in missing {
             ram.store_u64(at, entry)?;
         }
-        self.has_rings.store(true, Ordering::Release);
+        self.0.has_rings.store(true, Ordering::Release);
         Ok(RINGS)
     }
 
@@ -335,7 +341,7 @@ impl HiddenMemory {
     /// Where rings of records are, once mapped.
     #[must_use]
     pub fn rings_window(&self) -> Option<Window> {
-        let mapped = self.has_rings.load(Ordering::Acquire);
+        let mapped = self.0.has_rings.load(Ordering::Acquire);
         mapped.then_some(RINGS)
     }
 
@@ -351,7 +357,7 @@ impl HiddenMemory {
     /// # Panics
     /// When the range is not inside the region: offsets come from a [`Window`], never from a guest.
     pub fn write(&self, offset: u64, data: &[u8]) {
-        let slice = self.region.as_volatile_slice_at(to_usize(offset), data.len());
+        let slice = self.0.region.as_volatile_slice_at(to_usize(offset), data.len());
         slice.copy_from(data);
     }
 
@@ -362,7 +368,7 @@ impl HiddenMemory {
     /// As [`Self::write`].
     #[must_use]
     pub fn load_u64(&self, offset: u64) -> u64 {
-        let slice = self.region.as_volatile_slice_at(to_usize(offset), size_of::<u64>());
+        let slice = self.0.region.as_volatile_slice_at(to_usize(offset), size_of::<u64>());
         slice.load(0, Ordering::Acquire).expect("a word that is aligned and inside")
     }
 
@@ -371,7 +377,7 @@ impl HiddenMemory {
     /// # Panics
     /// As [`Self::write`].
     pub fn store_u64(&self, offset: u64, word: u64) {
-        let slice = self.region.as_volatile_slice_at(to_usize(offset), size_of::<u64>());
+        let slice = self.0.region.as_volatile_slice_at(to_usize(offset), size_of::<u64>());
         slice.store(word, 0, Ordering::Release).expect("a word that is aligned and inside");
     }
 
@@ -384,7 +390,7 @@ impl HiddenMemory {
     /// # Panics
     /// As [`Self::write`].
     pub fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<(), u64> {
-        let slice = self.region.as_volatile_slice_at(to_usize(offset), size_of::<u64>());
+        let slice = self.0.region.as_volatile_slice_at(to_usize(offset), size_of::<u64>());
         let word = slice.get_atomic_ref::<AtomicU64>(0).expect("a word that is aligned and inside");
         let swapped = word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
         swapped.map(|_| ())
@@ -395,7 +401,7 @@ impl HiddenMemory {
     /// # Panics
     /// As [`Self::write`].
     pub fn read(&self, offset: u64, buf: &mut [u8]) {
-        let slice = self.region.as_volatile_slice_at(to_usize(offset), buf.len());
+        let slice = self.0.region.as_volatile_slice_at(to_usize(offset), buf.len());
         slice.copy_to(buf);
     }
 }

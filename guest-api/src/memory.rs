@@ -309,6 +309,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no mapping that is only read")]
     fn only_whole_pages_that_can_be_written_are_ram() {
         let region = |start: u64, len: usize, prot: i32| {
             let builder = MmapRegionBuilder::new(len).with_mmap_prot(prot).with_mmap_flags(MAP_RAM);

@@ -21,5 +21,7 @@ pub use region::{Ground, JMP_LEN, Obstacle, Region};
 pub use ring::{GuestRecord, GuestRing, PlainWords, RETURN_VALUES, Scribbled, Words};
 pub use targets::Targets;
 
+#[cfg(all(test, not(miri)))]
+mod model;
 #[cfg(test)]
 mod tests;

@@ -243,7 +243,9 @@ fn parse(found: u64, args_of: impl Fn(u16) -> Option<usize>) -> Option<(u16, usi
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use exoprobe_vmm::GuestRam;
+    use exoprobe_vmm::memory::ram_ranges;
     use proptest::prelude::*;
 
     use super::*;
@@ -252,8 +254,8 @@ mod tests {
         PlainWords::new(GuestRing::bytes(LEN))
     }
 
-    /// What a detour does; `None` when there is no room.
-    fn write(memory: &PlainWords, number: u16, args: &[u64]) -> Option<()> {
+    /// Writes a record as a detour does; `None` when there is no room.
+    pub(in crate::detour) fn write(memory: &impl Words, number: u16, args: &[u64]) -> Option<()> {
         let head = memory.load(0);
         let next = head + bytes(args.len());
         if next > memory.load(8) {
@@ -271,7 +273,7 @@ mod tests {
         Some(())
     }
 
-    const LEN: u64 = 2048;
+    pub(in crate::detour) const LEN: u64 = 2048;
 
     fn args_of(number: u16) -> Option<usize> {
         (number < 10).then_some(usize::from(number))
@@ -347,7 +349,35 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_vcpu_that_writes_while_the_host_reads_loses_no_record() {
+        let records: u64 = if cfg!(miri) { 60 } else { 100_000 };
+        let memory = HiddenMemory::new(&GuestRam::anonymous(&ram_ranges(1)).unwrap()).unwrap();
+        let mut ring = GuestRing::new(&memory, 0, LEN);
+        let memory = &memory;
+        let mut next = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for record in 0..records {
+                    while write(memory, 2, &[record, !record]).is_none() {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            while next < records {
+                let take = |record: GuestRecord| {
+                    assert_eq!(record.args, [next, !next]);
+                    next += 1;
+                };
+                ring.drain(memory, args_of, take).unwrap();
+                std::thread::yield_now();
+            }
+        });
+        assert!(ring.has_read(ring.head(memory)));
+    }
+
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 256 }))]
         #[test]
         fn whatever_the_guest_writes_the_host_stays_within_and_goes_on(
             scribbles in prop::collection::vec((0..GuestRing::bytes(LEN) / 8, any::<u64>()), 0..40),
