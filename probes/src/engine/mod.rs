@@ -49,6 +49,7 @@ mod tasks;
 mod tests;
 mod text;
 mod threads;
+mod tick;
 mod triggers;
 mod types;
 mod values;
@@ -75,6 +76,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use exoprobe_introspect::{Btf, SymbolTable};
@@ -157,6 +159,8 @@ pub struct Engine {
     store: EventStore,
     /// What [`Self::running_kernel`] says while [`KeptProbes`] keep the registry locked.
     kept_kernel: ArcSwapOption<RunningKernel>,
+    /// The last patrol of [`Self::tick`].
+    patrolled: Mutex<Option<Instant>>,
 }
 
 impl Engine {
@@ -183,7 +187,8 @@ impl Engine {
         };
         let store = EventStore::new(limits.events);
         let kept_kernel = ArcSwapOption::empty();
-        Self { guest, clock, path: Arc::new(path), store, kept_kernel }
+        let patrolled = Mutex::default();
+        Self { guest, clock, path: Arc::new(path), store, kept_kernel, patrolled }
     }
 
     /// The hook to start the machine with.

@@ -10,6 +10,7 @@ mod patrol;
 mod returns;
 mod siblings;
 mod stacks;
+mod tick;
 mod triggers;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
