@@ -20,7 +20,11 @@ pub trait Guest: Send + Sync {
     ///
     /// # Errors
     /// [`VcpuError`] when it does not answer.
-    fn sregs(&self) -> Result<kvm_sregs, VcpuError>;
+    fn sregs(&self) -> Result<kvm_sregs, VcpuError> {
+        let mut first = None;
+        self.with_vcpus_still(&mut |vcpus| first = vcpus.first().map(|vcpu| vcpu.sregs))?;
+        first.ok_or(VcpuError::NoSuchVcpu(0))
+    }
     /// A model-specific register of the first vCPU.
     ///
     /// # Errors
@@ -36,7 +40,9 @@ pub trait Guest: Send + Sync {
     ///
     /// # Errors
     /// As [`Self::sregs`].
-    fn sync_vcpus(&self) -> Result<(), VcpuError>;
+    fn sync_vcpus(&self) -> Result<(), VcpuError> {
+        self.with_vcpus_still(&mut |_| ())
+    }
     /// Stops every vCPU outside the guest, calls `access` with the registers of all of them, in order of
     /// index, and lets them go on.
     ///

@@ -61,6 +61,14 @@ impl<'a> HitContext<'a> {
         Self { vcpu, regs, time, sti_shadow: false, source }
     }
 
+    /// Returns true if the vCPU is to take no interrupt before the end of its next instruction: a hook has
+    /// carried out an STI, and RFLAGS.IF is set.
+    #[must_use]
+    pub fn has_sti_shadow(&self) -> bool {
+        const RFLAGS_IF: u64 = 1 << 9;
+        self.sti_shadow && self.regs.rflags & RFLAGS_IF != 0
+    }
+
     /// RIP: at a breakpoint, its address.
     #[must_use]
     pub fn rip(&self) -> Gva {

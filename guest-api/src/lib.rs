@@ -4,8 +4,8 @@
 //! - [`Guest`] is implemented by the VMM: the engine reads memory and stops vCPUs by it.
 //! - [`ExitHook`] is implemented by the engine: the VMM calls it at breakpoints.
 //!
-//! The crate knows KVM's structures ([`kvm_bindings`]) and no ioctl, so that it fits any VMM that uses the
-//! same major versions of `kvm-bindings` and `vm-memory`. `docs/embedding.md` says what a VMM must do.
+//! Without the feature `kvm-ioctls` the crate knows KVM's structures ([`kvm_bindings`]) and no ioctl, so that it
+//! fits any VMM that uses the same versions of `kvm-bindings` and `vm-memory`. `docs/embedding.md` says what a VMM must do.
 
 pub mod addr;
 mod dump;
@@ -14,6 +14,8 @@ mod guest;
 pub mod hidden;
 mod hook;
 mod idt;
+#[cfg(feature = "kvm-ioctls")]
+pub mod kvm;
 pub mod layout;
 pub mod memory;
 pub mod msr;

@@ -20,7 +20,7 @@ mod snapshots;
 
 use std::time::Duration;
 
-pub use binary::{Service, exoprobe};
+pub use binary::{Service, exoprobe, program};
 pub use functions::{address, definition, function_size};
 pub use guest::{GUEST_ENV, TestGuest, guest_file, host, kernel_symbols};
 pub use opens::{ENTRY, OPENS, assert_callers, assert_opened};

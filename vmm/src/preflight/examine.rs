@@ -5,7 +5,7 @@ use kvm_ioctls::Kvm;
 use super::error::PreflightError;
 use super::guest::{self, Observed, ProbeGuest};
 use crate::profile::{BreakpointExit, HostProfile, Reinjection};
-use crate::vcpu::{VECTOR_BREAKPOINT, breakpoint_event};
+use exoprobe_guest::kvm::{VECTOR_BREAKPOINT, inject_breakpoint};
 use exoprobe_guest::quirks::SoftwareKvm;
 
 const VECTOR_PAGE_FAULT: u8 = 14;
@@ -47,7 +47,7 @@ fn reinjection(kvm: &Kvm) -> Result<Reinjection, PreflightError> {
         let mut regs = probe.vcpu.get_regs()?;
         regs.rip = guest::CODE + advance;
         probe.vcpu.set_regs(&regs)?;
-        probe.vcpu.set_vcpu_events(&breakpoint_event(probe.vcpu.get_vcpu_events()?))?;
+        inject_breakpoint(&probe.vcpu)?;
         last = probe.run()?;
         let expected = Observed::Vector { number: VECTOR_BREAKPOINT, rip: guest::CODE + 1 };
         if last == expected {

@@ -1,29 +1,8 @@
-//! What of a vCPU's debugging KVM reports: breakpoints always, single steps on request.
+//! Single steps.
 
-use kvm_bindings::{
-    KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, KVM_GUESTDBG_USE_SW_BP, kvm_debug_exit_arch,
-    kvm_guest_debug, kvm_vcpu_events,
-};
+use exoprobe_guest::kvm::report_debug;
+use kvm_bindings::kvm_debug_exit_arch;
 use kvm_ioctls::{Error, SyncReg, VcpuFd};
-
-pub(crate) const VECTOR_BREAKPOINT: u8 = 3;
-
-/// Has KVM report the guest's int3s and, if `single_step`, each instruction.
-pub(crate) fn report_debug(fd: &VcpuFd, single_step: bool) -> Result<(), Error> {
-    let step = if single_step { KVM_GUESTDBG_SINGLESTEP } else { 0 };
-    fd.set_guest_debug(&kvm_guest_debug {
-        control: KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_SW_BP | step,
-        ..kvm_guest_debug::default()
-    })
-}
-
-/// `events` with a #BP that KVM is to inject.
-pub(crate) fn breakpoint_event(mut events: kvm_vcpu_events) -> kvm_vcpu_events {
-    events.exception.injected = 1;
-    events.exception.nr = VECTOR_BREAKPOINT;
-    events.exception.has_error_code = 0;
-    events
-}
 
 /// Sets the trap flag for the next entry. KVM keeps it only as long as nobody but the guest moves RIP
 /// (kvm_set_rflags looks whether RIP is where KVM_SET_GUEST_DEBUG saw it), and a hook does.

@@ -28,9 +28,9 @@ impl Vcpu {
         let sregs = || self.fd.get_sregs();
         let mut context = HitContext::new(self.index, &mut regs, time, &sregs);
         hook.release(&mut context);
-        let sti_shadow = context.sti_shadow;
+        let sti_shadow = context.has_sti_shadow();
         // To KVM at once: other commands may have come, which look at what KVM has.
         self.fd.set_regs(&regs)?;
-        self.shadow_sti(&regs, sti_shadow)
+        self.shadow_sti(sti_shadow)
     }
 }

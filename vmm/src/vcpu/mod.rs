@@ -16,7 +16,6 @@ mod stats;
 mod thread;
 
 pub(crate) use command::{Command, Reply};
-pub(crate) use debug::{VECTOR_BREAKPOINT, breakpoint_event, report_debug};
 pub use error::StepError;
 pub use exits::ExitCounts;
 pub(crate) use remote::{Pending, VcpuRemote};

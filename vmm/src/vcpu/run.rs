@@ -1,12 +1,11 @@
 //! KVM_RUN, and what each exit means.
 
-use kvm_bindings::{Msrs, kvm_msr_entry, kvm_regs};
+use exoprobe_guest::kvm;
 use kvm_ioctls::{SyncReg, VcpuExit};
 
 use super::core::Vcpu;
-use super::debug::{self, breakpoint_event};
+use super::debug;
 use super::exits::ExitKind;
-use super::state::shadow_sti;
 use crate::devices::PortEffect;
 use crate::profile::{BreakpointExit, Reinjection};
 use crate::status::StopReason;
@@ -16,7 +15,6 @@ use exoprobe_guest::msr::{MSR_GS_BASE, MSR_LSTAR};
 use exoprobe_guest::quirks::software_kvm::{self, EmulationFailure};
 use exoprobe_guest::{BreakpointAction, HitContext, KernelEntry};
 
-const RFLAGS_IF: u64 = 1 << 9;
 const EXCEPTION_DEBUG: u32 = 1;
 const EXCEPTION_BREAKPOINT: u32 = 3;
 
@@ -151,15 +149,15 @@ impl Vcpu {
             .machine
             .hook()
             .map_or(BreakpointAction::PassToGuest, |hook| hook.breakpoint(&mut context));
-        let sti_shadow = context.sti_shadow;
+        let sti_shadow = context.has_sti_shadow();
         match action {
             BreakpointAction::Resume => {
                 self.fd.sync_regs_mut().regs = regs;
                 self.fd.set_sync_dirty_reg(SyncReg::Register);
-                match self.shadow_sti(&regs, sti_shadow) {
+                match self.shadow_sti(sti_shadow) {
                     Ok(()) => Next::Continue,
                     Err(error) => {
-                        Next::Stop(failed(format!("holding interrupts behind an STI: {error}")))
+                        Next::Stop(failed(format!("holding interrupts after an STI: {error}")))
                     }
                 }
             }
@@ -179,14 +177,9 @@ impl Vcpu {
         }
     }
 
-    /// Holds interrupts behind an STI that a hook has carried out, if it did and they are on: a shadow over
-    /// masked interrupts is no state of a CPU, and no VM entry would succeed (Intel SDM vol. 3, 26.3.1.5).
-    pub(super) fn shadow_sti(
-        &self,
-        regs: &kvm_regs,
-        wanted: bool,
-    ) -> Result<(), kvm_ioctls::Error> {
-        if wanted && regs.rflags & RFLAGS_IF != 0 { shadow_sti(&self.fd) } else { Ok(()) }
+    /// Holds interrupts after an STI that a hook has carried out.
+    pub(super) fn shadow_sti(&self, wanted: bool) -> Result<(), kvm_ioctls::Error> {
+        if wanted { kvm::shadow_sti(&self.fd) } else { Ok(()) }
     }
 
     fn pass_breakpoint(&mut self) -> Result<(), kvm_ioctls::Error> {
@@ -195,7 +188,7 @@ impl Vcpu {
             regs.rip = regs.rip.wrapping_add(1);
             self.fd.set_sync_dirty_reg(SyncReg::Register);
         }
-        self.fd.set_vcpu_events(&breakpoint_event(self.fd.get_vcpu_events()?))
+        kvm::inject_breakpoint(&self.fd)
     }
 
     fn internal_error(&mut self) -> Next {
@@ -227,15 +220,9 @@ impl Vcpu {
 
     /// A filtered WRMSR, which is not done yet (see `msr_exits`).
     fn write_msr(&mut self, index: u32, value: u64) -> Next {
-        let entry = kvm_msr_entry { index, data: value, ..kvm_msr_entry::default() };
-        let msrs = Msrs::from_entries(&[entry]).expect("one entry");
-        match self.fd.set_msrs(&msrs) {
-            Ok(1) => {}
-            Ok(_) => {
-                // No value for it: the instruction ends in a #GP, as it would have without us.
-                self.fd.get_kvm_run().__bindgen_anon_1.msr.error = 1;
-                return Next::Continue;
-            }
+        match kvm::complete_wrmsr(&mut self.fd, index, value) {
+            Ok(true) => {}
+            Ok(false) => return Next::Continue,
             Err(error) => return Next::Stop(failed(format!("MSR {index:#x}: {error}"))),
         }
         let done = match index {

@@ -1,9 +1,8 @@
 //! All state of a vCPU, to and from a snapshot, and back to power-on.
 
 use kvm_bindings::{
-    CpuId, KVM_VCPUEVENT_VALID_SHADOW, KVM_X86_SHADOW_INT_STI, Msrs, kvm_cpuid_entry2,
-    kvm_debugregs, kvm_lapic_state, kvm_mp_state, kvm_msr_entry, kvm_regs, kvm_sregs,
-    kvm_vcpu_events, kvm_xcrs, kvm_xsave,
+    CpuId, Msrs, kvm_cpuid_entry2, kvm_debugregs, kvm_lapic_state, kvm_mp_state, kvm_msr_entry,
+    kvm_regs, kvm_sregs, kvm_vcpu_events, kvm_xcrs, kvm_xsave,
 };
 use kvm_ioctls::{Error, VcpuFd};
 
@@ -78,14 +77,6 @@ impl VcpuState {
         fd.set_regs(&self.regs).map_err(at("restore a vCPU's registers"))?;
         fd.set_vcpu_events(&self.events).map_err(at("restore a vCPU's events"))
     }
-}
-
-/// Holds interrupts until the end of the next instruction, as STI does (Intel SDM vol. 2, STI).
-pub(super) fn shadow_sti(fd: &VcpuFd) -> Result<(), Error> {
-    let mut events = fd.get_vcpu_events()?;
-    events.interrupt.shadow = u8::try_from(KVM_X86_SHADOW_INT_STI).expect("a flag of a byte");
-    events.flags |= KVM_VCPUEVENT_VALID_SHADOW;
-    fd.set_vcpu_events(&events)
 }
 
 /// Reads those of `indices` that KVM has for this vCPU; it stops at each it has not.

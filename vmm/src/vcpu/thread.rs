@@ -4,12 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use kvm_bindings::{Msrs, kvm_msr_entry};
 use kvm_ioctls::VcpuFd;
 
 use super::command::{Command, Reply};
 use super::core::{Mode, Vcpu};
-use super::debug::report_debug;
 use super::exits::ExitCounters;
 use super::kick;
 use super::remote::VcpuRemote;
@@ -21,6 +19,7 @@ use crate::machine::Machine;
 use crate::status::StopReason;
 use exoprobe_guest::GuestClock;
 use exoprobe_guest::Registers;
+use exoprobe_guest::kvm::{self, report_debug};
 use exoprobe_guest::msr::MSR_TSC;
 
 /// Times that the counter is read to be told exactly.
@@ -186,12 +185,7 @@ impl Vcpu {
     }
 
     fn msr(&self, index: u32) -> Result<u64, kvm_ioctls::Error> {
-        let entry = kvm_msr_entry { index, ..kvm_msr_entry::default() };
-        let mut msrs = Msrs::from_entries(&[entry]).expect("one entry");
-        match self.fd.get_msrs(&mut msrs)? {
-            1 => Ok(msrs.as_slice()[0].data),
-            _ => Err(kvm_ioctls::Error::new(libc::EINVAL)),
-        }
+        kvm::msr(&self.fd, index)
     }
 }
 

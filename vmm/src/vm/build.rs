@@ -20,9 +20,10 @@ use crate::msr_exits;
 use crate::profile::HostProfile;
 use crate::ram::host_address;
 use crate::snapshot::{self, SnapshotError, SnapshotMeta};
-use crate::vcpu::{self, report_debug};
+use crate::vcpu;
 use exoprobe_guest::GuestRam;
 use exoprobe_guest::hidden::HiddenMemory;
+use exoprobe_guest::kvm::report_debug;
 use exoprobe_guest::memory::{RamRange, ram_ranges};
 use exoprobe_guest::{GuestClock, GuestTime};
 
@@ -106,7 +107,7 @@ impl Builder {
         if let Some(quirk) = profile.software {
             fd.enable_cap(&quirk.capability()).map_err(kvm("report what it cannot emulate"))?;
         }
-        let tells_kernel_entry = msr_exits::available(host.kvm());
+        let tells_kernel_entry = exoprobe_guest::kvm::can_filter_msrs(host.kvm());
         if !settled {
             let step = kvm("hand over writes of model-specific registers");
             msr_exits::request(&fd, profile, tells_kernel_entry).map_err(step)?;
