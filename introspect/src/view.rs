@@ -1,7 +1,7 @@
 //! What this crate needs of a guest.
 
-use exoprobe_vmm::Gpa;
-use exoprobe_vmm::paging::{PagingError, PagingMode};
+use exoprobe_guest::Gpa;
+use exoprobe_guest::paging::{PagingError, PagingMode};
 
 /// Why guest-physical memory could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

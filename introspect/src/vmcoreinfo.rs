@@ -1,7 +1,7 @@
 //! What a kernel notes down for whoever looks at its dump: lines `KEY=VALUE`
 //! (Documentation/admin-guide/kdump/vmcoreinfo.rst). Kernels that can be dumped have it (CONFIG_KEXEC, CONFIG_PROC_KCORE).
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::symbols::SymbolTable;
 use crate::view::GuestView;

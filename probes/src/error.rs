@@ -1,111 +1,16 @@
 //! Why the engine refuses, each with the errno that the kernel's own API gives where one applies.
 
+use exoprobe_guest::{Gva, OutsideMemory, VcpuError};
 use exoprobe_introspect::btf::NoTypes;
-use exoprobe_introspect::{ExtableError, KallsymsError, LookupError, NoModules, VirtualReadError};
-use exoprobe_vmm::hidden::HiddenError;
-use exoprobe_vmm::paging::PagingError;
-use exoprobe_vmm::{Gva, OutsideMemory, VcpuError};
+use exoprobe_introspect::{LookupError, NoModules, VirtualReadError};
 
 use crate::definition::{FieldError, ParseError, UnknownRegister};
-use crate::engine::{NoTasks, ParameterError};
+use crate::engine::arguments::error::ParameterError;
+use crate::engine::kernel::error::AttachError;
+use crate::engine::kernel::reserved::Reserved;
+use crate::engine::kernel::tasks::NoTasks;
 use crate::insn::{AssembleError, BoundaryError, PostUnsupported, Refusal};
 use crate::trigger::TriggerError;
-
-/// Why the guest's kernel cannot be probed at the moment.
-#[derive(Debug, thiserror::Error)]
-pub enum AttachError {
-    /// It has not set up its system calls and patched its text yet.
-    #[error(
-        "the guest's kernel is still booting (its text is not final yet): try again in a moment"
-    )]
-    Booting,
-    /// It runs no more.
-    #[error(
-        "the guest has stopped: its memory and registers can be read, and `exoprobe vm reboot` boots it again"
-    )]
-    Stopped,
-    /// It stopped before its kernel ran at its own addresses, so that there is nothing to be read.
-    #[error(
-        "the guest stopped before its kernel had begun: `exoprobe vm console` has what it said"
-    )]
-    NeverBegan,
-    /// The symbols are of another kernel.
-    #[error(
-        "the symbols are not of the kernel that runs: {0}; give the vmlinux or System.map of its own build"
-    )]
-    WrongSymbols(String),
-    /// There are no symbols: none were given, and the kernel does not tell its own.
-    #[error(
-        "the kernel does not tell its symbols: {0}; start with --symbols VMLINUX or System.map"
-    )]
-    NoSymbols(#[from] KallsymsError),
-    /// Hidden memory cannot be mapped.
-    #[error(transparent)]
-    Hidden(#[from] HiddenError),
-    /// A vCPU did not answer.
-    #[error(transparent)]
-    Vcpu(#[from] VcpuError),
-    /// The guest's page tables lead nowhere.
-    #[error(transparent)]
-    Paging(#[from] PagingError),
-    /// Tables of the kernel that name special text could not be read.
-    #[error("cannot read the kernel's table {table}: {reason}")]
-    KernelTable {
-        /// Which.
-        table: &'static str,
-        /// Why.
-        reason: String,
-    },
-    /// Its exception table could not be read.
-    #[error(transparent)]
-    Extable(#[from] ExtableError),
-}
-
-/// Text that the guest's kernel treats specially, so that no probe may be there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reserved {
-    /// In the exception table: a fault is fixed up by the instruction's address, or by decoding it.
-    ExceptionTable,
-    /// A static key's branch, which the kernel rewrites and checks.
-    JumpLabel,
-    /// A static call, likewise.
-    StaticCall,
-    /// Init text, which the kernel frees once it has booted.
-    InitText,
-    /// Entry code, which may run on page tables without hidden memory (KPTI).
-    EntryText,
-    /// Runs at another address than its symbol's, or on page tables of its own.
-    Elsewhere,
-    /// The NMI's entry, which tells nested NMIs by the interrupted address.
-    NmiEntry,
-    /// No return probe: at its entry there is no return address on the stack.
-    NoReturnAddress,
-}
-
-impl Reserved {
-    /// The reason, to go behind "the instruction".
-    #[must_use]
-    pub fn why(self) -> &'static str {
-        match self {
-            Self::ExceptionTable => {
-                "may fault and be fixed up by its address or its bytes (exception table)"
-            }
-            Self::JumpLabel => "is a static key's branch, which the kernel itself rewrites",
-            Self::StaticCall => "belongs to a static call, which the kernel itself rewrites",
-            Self::InitText => "is init text, whose memory the kernel frees after boot",
-            Self::EntryText => "is entry code, which may run where hidden memory is not mapped",
-            Self::Elsewhere => {
-                "runs at another address than its symbol's, or on page tables of its own"
-            }
-            Self::NmiEntry => {
-                "belongs to the NMI's entry, which tells nested NMIs by their address"
-            }
-            Self::NoReturnAddress => {
-                "has no return address on the stack, so that no return probe can be there"
-            }
-        }
-    }
-}
 
 /// Why a probe was not registered, changed or removed. Nothing was changed then.
 #[derive(Debug, thiserror::Error)]

@@ -18,12 +18,13 @@ pub use definition::{
     Action, Fetch, FetchArg, Flag, ProbeDefinition, ProbeKind, Register, ReturnMode, parse_line,
 };
 pub use engine::{
-    AddressSpace, BlacklistEntry, CodeLine, DATA_SIZE_MAX, Engine, EntryHandler, EntryVerdict,
-    EventField, FaultHandler, FoundTypes, Frame, Given, Guest, Hit, Holder, Instance, Kprobe,
-    Kretprobe, Limits, ModuleStatus, NewProbe, NoTasks, Optimization, ParameterError, PostHandler,
-    PreHandler, Process, Recovery, Registration, ReturnHandler, RunningKernel, Verdict,
+    AddressSpace, AttachError, BlacklistEntry, CodeLine, DATA_SIZE_MAX, Engine, EntryHandler,
+    EntryVerdict, EventField, FaultHandler, FoundTypes, Frame, Given, Guest, Hit, Holder, Instance,
+    Kprobe, Kretprobe, Limits, ModuleStatus, NewProbe, NoTasks, Optimization, ParameterError,
+    PostHandler, PreHandler, Process, Recovery, Registration, Reserved, ReturnHandler,
+    RunningKernel, Verdict,
 };
-pub use error::{AttachError, BatchError, ProbeError, Reserved};
+pub use error::{BatchError, ProbeError};
 pub use events::{
     Bounds, Event, EventLimits, EventPage, EventSelection, EventStore, StackFrame, TraceReader,
     TraceText, trace_header,

@@ -1,7 +1,7 @@
 //! What tests say of the guest's functions, and of probes, in a word.
 
+use exoprobe_guest::Gva;
 use exoprobe_probes::{ProbeDefinition, parse_line};
-use exoprobe_vmm::Gva;
 
 use crate::kernel_symbols;
 

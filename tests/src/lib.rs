@@ -41,11 +41,11 @@ pub const STRESS_SECONDS_ENV: &str = "EXOPROBE_STRESS_SECONDS";
 #[macro_export]
 macro_rules! only_breakpoints {
     () => {
-        fn release(&self, _: &mut exoprobe_vmm::HitContext<'_>) {
+        fn release(&self, _: &mut exoprobe_guest::HitContext<'_>) {
             unreachable!("it holds no vCPU")
         }
 
-        fn kernel_entered(&self, _: &exoprobe_vmm::KernelEntry) -> bool {
+        fn kernel_entered(&self, _: &exoprobe_guest::KernelEntry) -> bool {
             true
         }
 

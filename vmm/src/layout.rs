@@ -1,7 +1,6 @@
 //! Guest-physical addresses and ports this machine uses, each with its reason.
 
 use exoprobe_guest::Gpa;
-pub use exoprobe_guest::layout::*;
 
 /// Boot-time GDT. Anywhere in the first page frame that Linux does not read before it loads its own.
 pub const BOOT_GDT: Gpa = Gpa(0x500);

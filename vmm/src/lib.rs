@@ -34,6 +34,3 @@ pub use snapshot::{SnapshotError, SnapshotProgress};
 pub use status::{StopReason, StopRecord, VmState};
 pub use vcpu::{ExitCounts, StatsError, StepError};
 pub use vm::{BootFiles, ControlError, CreateError, RebootError, Vm};
-
-// For crates whose imports have not moved yet.
-pub use exoprobe_guest::*;

@@ -19,7 +19,7 @@ use std::collections::HashSet;
 use std::io::{self, Read};
 use std::path::Path;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use object::{Object, ObjectSection};
 
 use crate::name_hash::NameHash;

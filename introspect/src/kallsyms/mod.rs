@@ -14,7 +14,7 @@ mod tests;
 mod tokens;
 mod window;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::kernel_image::{ImageError, KernelImage};
 use crate::symbols::{Listing, ListingError, SymbolTable};

@@ -5,7 +5,7 @@
 //! 6.1 on) and so many token numbers. The number is found by trying: what stands behind it must be so many
 //! names, and behind those their markers.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use super::tokens::Tokens;
 use super::window::Window;

@@ -1,6 +1,6 @@
 //! Functions by which a file is told to be of the kernel that runs.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::symbols::{SymbolKind, SymbolTable, TextKind};
 

@@ -13,7 +13,7 @@ mod tests;
 
 use std::ops::Range;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::btf::{FieldError, NoTypes};
 use crate::symbols::{KERNEL_HALF, TableError};

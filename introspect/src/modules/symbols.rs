@@ -1,6 +1,6 @@
 //! A module's symbols: an ELF table (`Elf64_Sym`) of which only what is of use to the kernel was kept.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use super::{Module, ModuleError, ModuleLayout, SYMBOL_NAME_MAX, SYMBOLS_MAX, half, word};
 use crate::symbols::{KERNEL_HALF, ModuleSymbol, ModuleTable, SymbolKind};

@@ -1,6 +1,6 @@
 //! From raw symbols, in any order, to the sorted tables that queries use.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use super::{KERNEL_HALF, SymbolKind, TextKind, TextRange};
 use crate::name_hash::NameHash;

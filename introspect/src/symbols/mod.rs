@@ -18,7 +18,7 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 pub use build::{MAX_NAME_BYTES, MAX_NAME_LEN, MAX_SYMBOLS, TableError};
 pub use elf::ElfError;

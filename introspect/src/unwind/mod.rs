@@ -9,7 +9,7 @@ pub mod prologue;
 mod tests;
 mod user;
 
-use exoprobe_vmm::{Gva, kvm_regs};
+use exoprobe_guest::{Gva, kvm_regs};
 
 pub use orc::{OrcError, OrcTables};
 pub use user::{UserPlace, user_frames};

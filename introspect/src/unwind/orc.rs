@@ -4,7 +4,7 @@
 //! addresses, each as the distance from its own place, the other an entry of 6 bytes for each; an entry holds up to
 //! the next address. Sorted when the kernel is built (Linux 5.6 on) or early in its boot.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::banner::Version;
 use crate::symbols::SymbolTable;

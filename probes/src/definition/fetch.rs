@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use serde::{Deserialize, Serialize};
 
 use super::{ParseError, Register, Segment, ValueType, language};

@@ -23,7 +23,7 @@ pub use value::{ARRAY_MAX, Bits, TEXT_MAX, ValueType, Width};
 
 use std::fmt;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use serde::{Deserialize, Serialize};
 
 /// Group of events whose definition names none (kprobe_events).
@@ -277,7 +277,7 @@ mod hex_number {
 
 /// As [`hex_number`], for an address that may be absent.
 mod hex_address {
-    use exoprobe_vmm::Gva;
+    use exoprobe_guest::Gva;
     use serde::{Deserialize, Deserializer, Serializer};
 
     #[derive(Deserialize)]

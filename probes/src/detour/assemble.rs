@@ -1,6 +1,6 @@
 //! What a detour is to do, and the whole of its code.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use iced_x86::code_asm::{CodeAssembler, CodeLabel};
 use iced_x86::{BlockEncoderOptions, IcedError};
 

@@ -11,7 +11,7 @@
 //! | 16 | whether returns are counted |
 //! | 64 | instances |
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use super::ring::Words;
 

@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Write};
 
+use exoprobe_guest::{GuestTime, Gva};
 use exoprobe_introspect::{SymbolTable, printable};
-use exoprobe_vmm::{GuestTime, Gva};
 
 use super::show::{Shown, show_symbol};
 use super::store::Hit;

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::{SymbolTable, printable};
-use exoprobe_vmm::Gva;
 use serde_json::Value;
 
 use super::ring::{Record, TextPlace};

@@ -363,8 +363,8 @@ impl EventStore {
 
 #[cfg(test)]
 mod tests {
+    use exoprobe_guest::{GuestClock, Gva};
     use exoprobe_introspect::TaskId;
-    use exoprobe_vmm::{GuestClock, Gva};
 
     use super::super::ring::TextPlace;
     use super::*;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use exoprobe_guest::{GuestClock, GuestTime, Gva};
 use exoprobe_introspect::{SymbolTable, TaskId, printable_lines};
-use exoprobe_vmm::{GuestClock, GuestTime, Gva};
 
 use super::*;
 use crate::definition::{Argument, FetchArg, parse_line};

@@ -1,6 +1,6 @@
 //! Places to probe.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use super::super::{ProbeDefinition, ProbeKind};
 use super::ParseError;

@@ -2,7 +2,7 @@
 
 use exoprobe_introspect::btf::FieldError;
 
-use super::KEPT_MAX;
+use super::legacy::KEPT_MAX;
 
 /// Why a parameter, or what is found by way of it, cannot be fetched by its name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

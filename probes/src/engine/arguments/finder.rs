@@ -1,12 +1,23 @@
 //! Finds what arguments name.
 
-use exoprobe_introspect::Btf;
-use exoprobe_introspect::btf::{ArgumentPlace, FieldPlace, Kind, Parameter, TypeId};
+use std::sync::Arc;
 
-use super::old::{self, REGISTERS};
-use super::{Ground, KEPT_MAX, ParameterError};
+use exoprobe_introspect::btf::{ArgumentPlace, FieldPlace, Kind, NoTypes, Parameter, TypeId};
+use exoprobe_introspect::{Btf, SymbolTable};
+
+use super::error::ParameterError;
+use super::legacy::{self, KEPT_MAX, REGISTERS};
 use crate::definition::{Argument, Bits, Fetch, FetchArg, Named, ProbeKind, ValueType, Width};
 use crate::error::ProbeError;
+
+/// What is known where a probe is.
+pub(crate) struct Ground<'a> {
+    pub(crate) symbols: &'a SymbolTable,
+    /// The function whose entry or return is probed; none where the place is neither.
+    pub(crate) function: Option<&'a str>,
+    /// The kernel's types, where they were asked for.
+    pub(crate) types: Result<Arc<Btf>, NoTypes>,
+}
 
 /// What a value is whose definition does not say.
 pub(super) fn default_kind(fetch: &Fetch) -> ValueType {
@@ -117,7 +128,7 @@ impl<'a> Finder<'a> {
         Ok(match body {
             Fetch::Parameter(name) => match self.typed(body)? {
                 Some(typed) => typed.fetch,
-                None => match old::fetch(name, self.at_return) {
+                None => match legacy::fetch(name, self.at_return) {
                     Some(fetch) => fetch,
                     None => return Err(self.no_parameter(name)),
                 },
@@ -129,7 +140,7 @@ impl<'a> Finder<'a> {
                 if self.ground.function.is_none() {
                     return Err(no_arguments().into());
                 }
-                let there = n.checked_sub(1).and_then(old::argument).ok_or_else(no_arguments)?;
+                let there = n.checked_sub(1).and_then(legacy::argument).ok_or_else(no_arguments)?;
                 self.as_entered(there, &body.to_string())?
             }
             Fetch::Symbol { name, offset } => {
@@ -148,7 +159,7 @@ impl<'a> Finder<'a> {
         if !self.at_return {
             return Ok(place);
         }
-        let kept = (0..).take(KEPT_MAX).find(|n| old::argument(*n).as_ref() == Some(&place));
+        let kept = (0..).take(KEPT_MAX).find(|n| legacy::argument(*n).as_ref() == Some(&place));
         let too_many = || ParameterError::TooManyKept(name.to_owned());
         kept.map(|n| Fetch::Argument(n + 1)).ok_or_else(too_many)
     }

@@ -3,14 +3,14 @@
 use exoprobe_introspect::Btf;
 use exoprobe_introspect::btf::Kind;
 
-use super::ParameterError;
+use super::error::ParameterError;
 use super::finder::{name_of, place_of};
-use super::old;
+use super::legacy;
 use crate::definition::{BODY_MAX, Fetch, FetchArg, ProbeDefinition, ValueType, is_arg_name};
 use crate::error::ProbeError;
 
 /// Whether a definition has something to rewrite.
-pub(in super::super) fn is_due(definition: &ProbeDefinition) -> bool {
+pub(crate) fn is_due(definition: &ProbeDefinition) -> bool {
     let is_name = |arg: &FetchArg| matches!(arg.body, Fetch::NameOf { .. });
     definition.args.iter().any(|arg| bare(arg).is_some() || is_name(arg))
 }
@@ -19,7 +19,7 @@ pub(in super::super) fn is_due(definition: &ProbeDefinition) -> bool {
 ///
 /// # Errors
 /// [`ParameterError::NoSuch`], [`ParameterError::NoNames`].
-pub(in super::super) fn rewrite(
+pub(crate) fn rewrite(
     definition: &mut ProbeDefinition,
     function: Option<&str>,
     types: &Btf,
@@ -80,6 +80,6 @@ fn parameter(n: u16, function: &str, types: &Btf) -> Result<Option<String>, Para
             }
         };
     };
-    let is_there = place_of(param).ok() == old::argument(index);
+    let is_there = place_of(param).ok() == legacy::argument(index);
     Ok((is_there && is_arg_name(&param.name)).then(|| param.name.clone()))
 }

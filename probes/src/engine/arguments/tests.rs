@@ -2,8 +2,16 @@
 
 use exoprobe_introspect::btf::sample::{POINTER, STRUCT, Sample, kernel};
 
-use super::*;
-use crate::definition::{FieldValue, parse_line};
+use std::sync::Arc;
+
+use exoprobe_introspect::btf::NoTypes;
+use exoprobe_introspect::{Btf, SymbolTable};
+
+use super::finder::Ground;
+use super::list::Arguments;
+use super::rewrite;
+use crate::definition::{FieldValue, ProbeDefinition, parse_line};
+use crate::error::ProbeError;
 
 const MAP: &str =
     "ffffffff81000000 T _stext\nffffffff81000100 T _etext\nffffffff82000010 D jiffies\n";

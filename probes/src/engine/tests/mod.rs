@@ -16,14 +16,14 @@ mod triggers;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use exoprobe_introspect::{Btf, SymbolTable};
-use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
-use exoprobe_vmm::memory::ram_ranges;
-use exoprobe_vmm::paging::{PAGE_SIZE, PTE_PRESENT, PTE_WRITE};
-use exoprobe_vmm::{
+use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
+use exoprobe_guest::memory::ram_ranges;
+use exoprobe_guest::paging::{PAGE_SIZE, PTE_PRESENT, PTE_WRITE};
+use exoprobe_guest::{
     BreakpointAction, ExitHook, Gpa, GuestClock, GuestRam, GuestTime, Gva, HiddenMemory,
     HitContext, KernelEntry, KvmError, Registers, SregsSource, VcpuError, kvm_regs, kvm_sregs,
 };
+use exoprobe_introspect::{Btf, SymbolTable};
 
 use super::Limits;
 use super::{Engine, FoundTypes, Given, Guest};

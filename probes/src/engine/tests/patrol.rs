@@ -108,7 +108,7 @@ fn text_that_moved_to_another_page_is_armed_there() {
 fn text_that_may_not_be_executed_any_more_is_gone() {
     let fake = Fake::booted();
     fake.register("p:far far_off");
-    let entry = gpa(FAR_OFF).0 | PTE_PRESENT | exoprobe_vmm::paging::PTE_NO_EXECUTE;
+    let entry = gpa(FAR_OFF).0 | PTE_PRESENT | exoprobe_guest::paging::PTE_NO_EXECUTE;
     fake.store_u64(page_entry(FAR_OFF), entry);
     fake.engine.patrol();
     assert_eq!(fake.flags("far"), [StatusFlag::Gone]);

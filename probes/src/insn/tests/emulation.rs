@@ -1,6 +1,6 @@
 //! What is emulated, and at kernel addresses. That it is right, the equivalence tests show.
 
-use exoprobe_vmm::addr::Gva;
+use exoprobe_guest::Gva;
 use kvm_bindings::kvm_regs;
 
 use super::super::Shadow;

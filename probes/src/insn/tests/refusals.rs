@@ -1,6 +1,6 @@
 //! What is refused, and that it says why.
 
-use exoprobe_vmm::addr::Gva;
+use exoprobe_guest::Gva;
 
 use super::super::{Assurances, Refusal};
 use super::{analyze, hex};

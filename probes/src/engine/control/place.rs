@@ -1,0 +1,196 @@
+//! From a definition to a place in the guest's text that is fit for it.
+
+use std::sync::Arc;
+
+use exoprobe_guest::Gva;
+use exoprobe_introspect::{SymbolOffset, SymbolTable};
+
+use crate::definition::{Action, ProbeDefinition, ProbeKind};
+use crate::engine::control::registry::Registry;
+use crate::engine::kernel::running::Kernel;
+use crate::engine::probe::registered::Probe;
+use crate::engine::probe::site::{Site, Way};
+use crate::error::ProbeError;
+use crate::insn::{self, Displaced, SlotKind};
+use exoprobe_guest::Guest;
+
+/// There in kernels whose functions begin with a call to the tracer (CONFIG_FUNCTION_TRACER).
+const FTRACE: &str = "__fentry__";
+/// What the kernel makes of that call (x86_nops[5]).
+const FTRACE_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+/// The first byte of a call with a 32-bit displacement.
+const CALL: u8 = 0xe8;
+/// Where indirect branches may land (CET).
+const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+
+/// Where a definition points.
+pub(crate) struct Place {
+    pub(crate) at: Gva,
+    /// `MODULE:SYMBOL` where it is a module's.
+    pub(crate) symbol: Option<Arc<str>>,
+    pub(crate) offset: u64,
+}
+
+impl Place {
+    /// The function whose entry it is.
+    pub(crate) fn function(&self) -> Option<&str> {
+        self.symbol.as_deref().filter(|_| self.offset == 0)
+    }
+}
+
+/// Finds the place, by the symbols where they are (or, before boot, as linked).
+pub(crate) fn find(
+    symbols: &SymbolTable,
+    definition: &ProbeDefinition,
+) -> Result<Place, ProbeError> {
+    let at = match (&definition.symbol_name, definition.addr) {
+        (Some(name), _) => {
+            let symbol = symbols.lookup_function(name)?;
+            let bounds = symbols.function_at(symbol.address);
+            let size = bounds.map_or(symbol.size, |b| b.end.0.wrapping_sub(symbol.address.0));
+            if definition.offset >= size.max(1) {
+                let (symbol, offset) = (name.clone(), definition.offset);
+                return Err(ProbeError::OffsetBeyond { symbol, offset, size });
+            }
+            symbol.address.wrapping_add(definition.offset)
+        }
+        (None, addr) => addr.unwrap_or_default(),
+    };
+    if !symbols.text_contains(at) {
+        return Err(ProbeError::NotText(at));
+    }
+    let is_entry = symbols.function_at(at).is_some_and(|function| function.start == at);
+    let wants_entry = definition.kind == ProbeKind::Kretprobe
+        || definition.actions.iter().any(|action| matches!(action, Action::Return(_)));
+    if wants_entry && !is_entry {
+        return Err(ProbeError::NotEntry(at));
+    }
+    let (symbol, offset) = match (definition.symbol_name.as_deref(), symbols.resolve(at)) {
+        // The module is told, asked for or not.
+        (Some(name), Some(found)) if !name.contains(':') => {
+            (Some(SymbolOffset { name, ..found }.qualified_name()), definition.offset)
+        }
+        (Some(name), _) => (Some(name.to_owned()), definition.offset),
+        (None, Some(found)) => (Some(found.qualified_name()), found.offset),
+        (None, None) => (None, 0),
+    };
+    Ok(Place { at, symbol: symbol.map(Arc::from), offset })
+}
+
+/// Where a probe at `at` goes in a kernel whose function tracer owns the call at functions' entries, a nop once
+/// it has booted: after it. The tracer rewrites and checks that instruction; a call of the function comes through
+/// the next either way.
+pub(crate) fn behind_ftrace(registry: &Registry, kernel: &Kernel, at: Gva) -> Gva {
+    let Some(function) = kernel.symbols.function_at(at) else { return at };
+    let Some(tracer) = kernel.symbols.address_of(FTRACE) else { return at };
+    let mut bytes = [0; ENDBR64.len() + FTRACE_NOP.len()];
+    if kernel.memory().read(function.start, &mut bytes).is_err() {
+        return at;
+    }
+    registry.without_breakpoints(function.start, &mut bytes);
+    let entry = if bytes.starts_with(&ENDBR64) { ENDBR64.len() } else { 0 };
+    let nop = function.start.wrapping_add(entry as u64);
+    let behind = nop.wrapping_add(FTRACE_NOP.len() as u64);
+    let call = call_to(tracer, behind);
+    let is_tracers = |bytes: &[u8]| bytes.starts_with(&FTRACE_NOP) || bytes.starts_with(&call);
+    if at == nop && is_tracers(&bytes[entry..]) { behind } else { at }
+}
+
+/// The call of `target` that ends at `end`.
+fn call_to(target: Gva, end: Gva) -> [u8; FTRACE_NOP.len()] {
+    let [a, b, c, d, ..] = target.0.wrapping_sub(end.0).to_le_bytes();
+    [CALL, a, b, c, d]
+}
+
+/// The site at `at`, for who wants to add to it; the registry is not changed but for slots.
+pub(crate) fn site(
+    registry: &mut Registry,
+    guest: &dyn Guest,
+    kernel: &Kernel,
+    at: Gva,
+) -> Result<Arc<Site>, ProbeError> {
+    match registry.sites.get(&at) {
+        Some(site) => Ok(Arc::clone(site)),
+        None => new_site(registry, guest, kernel, at).map(Arc::new),
+    }
+}
+
+/// Makes a probe part of the site at `at`, which is new where there is none.
+pub(crate) fn join(
+    registry: &mut Registry,
+    guest: &dyn Guest,
+    kernel: &Kernel,
+    at: Gva,
+    probe: &Arc<Probe>,
+) -> Result<(), ProbeError> {
+    let site = site(registry, guest, kernel, at)?;
+    if probe.returns().is_some()
+        && let Some(reserved) = kernel.reserved_for_returns(at)
+    {
+        return Err(ProbeError::Reserved { at, reserved });
+    }
+    let mut step = site.step;
+    if probe.post_handler().is_some() {
+        site.insn.supports_post()?;
+        if site.insn.emulation().is_none() {
+            step = Some(registry.slots.get(guest.hidden(), &site.insn, SlotKind::Stepped)?);
+        }
+    }
+    // Changed where it is, and copied only while others have it: it may have very many probes.
+    registry.sites.entry(at).or_insert(site);
+    registry.change(at, |site| {
+        site.step = step;
+        site.probes.push(Arc::clone(probe));
+    });
+    Ok(())
+}
+
+fn new_site(
+    registry: &mut Registry,
+    guest: &dyn Guest,
+    kernel: &Kernel,
+    at: Gva,
+) -> Result<Site, ProbeError> {
+    if let Some(reserved) = kernel.reserved(at) {
+        return Err(ProbeError::Reserved { at, reserved });
+    }
+    let insn = Arc::new(check_instruction(registry, kernel, at)?);
+    if kernel.will_patch(at, u64::from(insn.len())) {
+        return Err(ProbeError::NotFinal(at));
+    }
+    let found = kernel.memory().translate(at).map_err(|_| ProbeError::NotText(at))?;
+    if !found.executable {
+        return Err(ProbeError::NotText(at));
+    }
+    guest.ram().load_byte(found.gpa)?;
+    let way = match insn.emulation() {
+        Some(_) => Way::Emulate,
+        None => Way::Slot(registry.slots.get(guest.hidden(), &insn, SlotKind::Boosted)?),
+    };
+    Ok(Site {
+        at,
+        gpa: found.gpa,
+        insn,
+        way,
+        step: None,
+        probes: Vec::new(),
+        returning: Vec::new(),
+        marks: Vec::new(),
+        armed: false,
+        clobbered: false,
+    })
+}
+
+/// Reads the function around `at`, checks that an instruction starts there, and analyzes it.
+fn check_instruction(
+    registry: &Registry,
+    kernel: &Kernel,
+    at: Gva,
+) -> Result<Displaced, ProbeError> {
+    let bounds = kernel.symbols.function_at(at).ok_or(ProbeError::NotText(at))?;
+    let bytes = registry.original_text(kernel, bounds.start, bounds.end)?;
+    insn::check_boundary(bounds.start, &bytes, at).map_err(ProbeError::Boundary)?;
+    let skip = usize::try_from(at.0.wrapping_sub(bounds.start.0)).unwrap_or(usize::MAX);
+    let bytes = bytes.get(skip..).ok_or(ProbeError::NotText(at))?;
+    Ok(insn::analyze(bytes, at, kernel.assurances())?)
+}

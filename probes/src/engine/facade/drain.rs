@@ -1,0 +1,133 @@
+//! From the rings to the store.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use rustc_hash::FxHashMap;
+
+use crate::definition::Action;
+use crate::engine::control::registry::{Registered, Registry};
+use crate::engine::facade::engine::Engine;
+use crate::engine::probe::registered::{Probe, count};
+use crate::events::{Hit, Origin, Record, Step};
+use crate::trigger::{Triggers, holds};
+
+/// Whose a record is.
+struct Source {
+    probe: Arc<Probe>,
+    origin: Arc<Origin>,
+    triggers: Option<Arc<Triggers>>,
+}
+
+impl Source {
+    /// What a hit comes to.
+    fn take(&self, hit: Hit, steps: &mut Vec<Step>) {
+        let probe = &self.probe;
+        let Some(triggers) = &self.triggers else { return steps.push(Step::Keep(hit)) };
+        let filter = probe.event_filter();
+        let is_wanted = |hit: &Hit| filter.as_ref().is_none_or(|filter| holds(filter, hit));
+        let is_shown = |hit: &Hit| probe.is_shown() && is_wanted(hit);
+        let keeps_stack = probe.actions.contains(&Action::Stack);
+        if !triggers.apply(hit, is_shown, keeps_stack, steps) {
+            // It was recorded for its triggers alone.
+            probe.books.recorded.fetch_sub(1, Ordering::Relaxed);
+            count(&probe.books.filtered);
+        }
+    }
+}
+
+impl Engine {
+    /// Moves all recorded hits into the event store, merged by time; one whose handler took long may come
+    /// behind later ones that were moved before. Gives how many they were.
+    pub fn drain(&self) -> usize {
+        let registry = self.lock();
+        self.drain_locked(&registry)
+    }
+
+    pub(crate) fn drain_locked(&self, registry: &Registry) -> usize {
+        self.drain_as(registry, &|probe| probe.triggers())
+    }
+
+    /// As [`Self::drain_locked`], where some of these probes have triggers: what they hit so far is of before what is about
+    /// to change.
+    pub(crate) fn drain_triggered(&self, registry: &Registry, ids: &[u32]) {
+        let mut probes = ids.iter().filter_map(|id| registry.probes.get(id));
+        if probes.any(|registered| registered.probe.has_triggers()) {
+            self.drain_locked(registry);
+        }
+    }
+
+    /// As [`Self::drain_locked`], where what some probes have hit is for the triggers that they had.
+    pub(crate) fn drain_for(&self, registry: &Registry, ids: &[u32], before: &Arc<Triggers>) {
+        self.drain_as(registry, &|probe| match ids.contains(&probe.id) {
+            true => Some(Arc::clone(before)),
+            false => probe.triggers(),
+        });
+    }
+
+    fn drain_as(
+        &self,
+        registry: &Registry,
+        triggers_of: &dyn Fn(&Probe) -> Option<Arc<Triggers>>,
+    ) -> usize {
+        let mut guests = self.path.rings_of_guest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut batch: Vec<(u8, Record)> = Vec::new();
+        guests.drain(self.guest.hidden(), |found, record| {
+            batch.push((found.vcpu, found.record(record)));
+        });
+        for (vcpu, ring) in (0u8..).zip(&self.path.rings) {
+            ring.drain(|record| batch.push((vcpu, record)));
+        }
+        batch.sort_by_key(|(_, record)| record.time);
+        let mut sources: FxHashMap<u32, Option<Source>> = FxHashMap::default();
+        let mut steps = Vec::with_capacity(batch.len());
+        for (vcpu, record) in batch {
+            let source = sources.entry(record.probe).or_insert_with(|| {
+                let from = registry.probes.get(&record.probe)?;
+                let origin = self.origin(registry, from);
+                let probe = Arc::clone(&from.probe);
+                Some(Source { triggers: triggers_of(&probe), probe, origin })
+            });
+            // A probe that has gone tells nothing any more.
+            let Some(source) = &*source else { continue };
+            let Source { probe, origin, .. } = source;
+            if let Some((returns, ticks)) = probe.returns().zip(record.duration()) {
+                returns.timed.add(self.clock.nanos(ticks));
+            }
+            source.take(Hit { origin: Arc::clone(origin), vcpu, record }, &mut steps);
+        }
+        self.store.append(steps.into_iter())
+    }
+
+    /// What the events of a probe have in common: made again only where it has changed.
+    fn origin(&self, registry: &Registry, from: &Registered) -> Arc<Origin> {
+        let symbols = registry.kernel.as_ref().map(|kernel| &kernel.symbols);
+        let (at, fields) = (from.probe.at(), Arc::clone(&from.probe.arguments().list));
+        let is_same = |origin: &Arc<Origin>| {
+            let same_symbols = match (&origin.symbols, symbols) {
+                (Some(had), Some(now)) => had.is_same(now),
+                (had, now) => had.is_none() && now.is_none(),
+            };
+            same_symbols
+                && Arc::ptr_eq(&origin.fields, &fields)
+                && (origin.at, origin.offset) == (at, from.offset)
+                && origin.symbol_name == from.symbol
+        };
+        let mut known = from.origin.borrow_mut();
+        if let Some(origin) = known.as_ref().filter(|origin| is_same(origin)) {
+            return Arc::clone(origin);
+        }
+        let origin = Origin {
+            group: Arc::clone(&from.probe.group),
+            event: Arc::clone(&from.probe.event),
+            symbol_name: from.symbol.clone(),
+            offset: from.offset,
+            at,
+            addr: Arc::clone(&from.addr),
+            fields,
+            symbols: symbols.cloned(),
+            clock: self.clock,
+        };
+        Arc::clone(known.insert(Arc::new(origin)))
+    }
+}

@@ -1,0 +1,410 @@
+//! The engine of one guest: registration, removal and listing of probes.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Instant;
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use exoprobe_guest::hidden::TRAMPOLINES;
+use exoprobe_guest::{ExitHook, GuestClock};
+
+use crate::definition::ProbeKind;
+use crate::engine::control::boot::Purpose;
+use crate::engine::control::register::Registration;
+use crate::engine::control::registry::Registry;
+use crate::engine::control::room::Limits;
+use crate::engine::control::siblings::NameThere;
+use crate::engine::hit::frames::Frames;
+use crate::engine::hit::path::HitPath;
+use crate::engine::hit::table::Table;
+use crate::engine::kernel::reserved::BlacklistEntry;
+use crate::engine::kernel::state::Given;
+use crate::engine::kernel::state::RunningKernel;
+use crate::engine::optimize::optimizer::Optimization;
+use crate::engine::probe::handlers::Kprobe;
+use crate::engine::probe::handlers::Kretprobe;
+use crate::engine::probe::handlers::NewProbe;
+use crate::error::{BatchError, ProbeError};
+use crate::events::{EventStore, Ring};
+use crate::status::ProbeStatus;
+use exoprobe_guest::Guest;
+
+/// Words of each vCPU's ring: 20,000 records of three arguments.
+const RING_WORDS: usize = 1 << 17;
+
+/// Keeps the probes as they are while the guest's memory is written to a file: no probe comes or goes. Meanwhile
+/// [`Engine::running_kernel`] answers without a wait.
+pub struct KeptProbes<'a> {
+    engine: &'a Engine,
+    pub(crate) registry: MutexGuard<'a, Registry>,
+}
+
+impl<'a> KeptProbes<'a> {
+    pub(crate) fn new(engine: &'a Engine, registry: MutexGuard<'a, Registry>) -> Self {
+        engine.kept_kernel.store(Some(Arc::new(RunningKernel::of(registry.kernel.as_deref()))));
+        Self { engine, registry }
+    }
+}
+
+impl Drop for KeptProbes<'_> {
+    fn drop(&mut self) {
+        // Before the registry is unlocked: from then on it may change.
+        self.engine.kept_kernel.store(None);
+    }
+}
+
+/// The probe engine of one guest. Its methods may wait for vCPUs: handlers, which run on vCPUs' threads, must
+/// not call them.
+pub struct Engine {
+    pub(crate) guest: Arc<dyn Guest>,
+    pub(crate) clock: GuestClock,
+    pub(crate) path: Arc<HitPath>,
+    pub(crate) store: EventStore,
+    /// What [`Self::running_kernel`] says while [`KeptProbes`] keep the registry locked.
+    pub(crate) kept_kernel: ArcSwapOption<RunningKernel>,
+    /// The last patrol of [`Self::tick`].
+    pub(crate) patrolled: Mutex<Option<Instant>>,
+}
+
+impl Engine {
+    /// An engine for `guest` that keeps within `limits`.
+    #[must_use]
+    pub fn new(guest: Arc<dyn Guest>, clock: GuestClock, given: Given, limits: Limits) -> Self {
+        let Given { symbols, types, found_types } = given;
+        let vcpus = guest.vcpus();
+        // A guest from a snapshot may have tasks in slots of before.
+        let table = Table::new([].iter(), guest.hidden(), None, None, Vec::new(), true);
+        let path = HitPath {
+            table: ArcSwap::from_pointee(table),
+            rings: (0..vcpus).map(|_| Ring::new(RING_WORDS)).collect(),
+            frames: Frames::new(TRAMPOLINES),
+            held: (0..vcpus).map(|_| AtomicBool::new(false)).collect(),
+            holders: (0..vcpus).map(|_| ArcSwapOption::empty()).collect(),
+            ending: (0..vcpus).map(|_| AtomicU64::new(0)).collect(),
+            symbols,
+            types: types.map(Arc::new),
+            found_types,
+            registry: Mutex::new(Registry::new(limits.memory)),
+            rings_of_guest: Mutex::default(),
+            guest: Arc::downgrade(&guest),
+        };
+        let store = EventStore::new(limits.events);
+        let kept_kernel = ArcSwapOption::empty();
+        let patrolled = Mutex::default();
+        Self { guest, clock, path: Arc::new(path), store, kept_kernel, patrolled }
+    }
+
+    /// The hook to start the machine with.
+    #[must_use]
+    pub fn exit_hook(&self) -> Arc<dyn ExitHook> {
+        Arc::clone(&self.path) as Arc<dyn ExitHook>
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Registry> {
+        self.path.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Registry>> {
+        match self.path.registry.try_lock() {
+            Ok(registry) => Some(registry),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Registers one kprobe. One whose text is not there yet waits for it, and is armed as soon as it is.
+    ///
+    /// # Errors
+    /// [`ProbeError`]: nothing was changed.
+    pub fn register_kprobe(&self, probe: impl Into<Kprobe>) -> Result<Registration, ProbeError> {
+        self.register_probe(probe.into())
+    }
+
+    /// Registers all or none; gives them in order.
+    ///
+    /// # Errors
+    /// [`BatchError`] naming the first that was refused.
+    pub fn register_kprobes(&self, probes: Vec<Kprobe>) -> Result<Vec<Registration>, BatchError> {
+        self.register_probes(probes.into_iter().map(NewProbe::from).collect())
+    }
+
+    /// As [`Self::register_kprobe`], a return probe.
+    ///
+    /// # Errors
+    /// As [`Self::register_kprobe`].
+    pub fn register_kretprobe(
+        &self,
+        probe: impl Into<Kretprobe>,
+    ) -> Result<Registration, ProbeError> {
+        self.register_probe(probe.into())
+    }
+
+    /// As [`Self::register_kprobes`], return probes.
+    ///
+    /// # Errors
+    /// As [`Self::register_kprobes`].
+    pub fn register_kretprobes(
+        &self,
+        probes: Vec<Kretprobe>,
+    ) -> Result<Vec<Registration>, BatchError> {
+        self.register_probes(probes.into_iter().map(NewProbe::from).collect())
+    }
+
+    /// As [`Self::register_kprobe`], of either kind.
+    ///
+    /// # Errors
+    /// As [`Self::register_kprobe`].
+    pub fn register_probe(&self, probe: impl Into<NewProbe>) -> Result<Registration, ProbeError> {
+        let registered = self.register_probes(vec![probe.into()]).map_err(|batch| batch.error)?;
+        Ok(registered[0])
+    }
+
+    /// As [`Self::register_kprobes`], of both kinds.
+    ///
+    /// # Errors
+    /// As [`Self::register_kprobes`].
+    pub fn register_probes(&self, probes: Vec<NewProbe>) -> Result<Vec<Registration>, BatchError> {
+        self.add(probes, NameThere::Refused)
+    }
+
+    /// As [`Self::register_probes`], in the way of kprobe_events: where there is an event of a probe's name, also by one
+    /// before it in the batch, it is one more probe of that event. Such a one is enabled if the event is, and has its
+    /// filter.
+    ///
+    /// # Errors
+    /// As [`Self::register_probes`]; [`ProbeError::OtherKind`], [`ProbeError::OtherArgument`], [`ProbeError::SameProbe`]
+    /// where it does not go with the event.
+    pub fn define_probes(&self, probes: Vec<NewProbe>) -> Result<Vec<Registration>, BatchError> {
+        self.add(probes, NameThere::Joined)
+    }
+
+    fn add(
+        &self,
+        probes: Vec<NewProbe>,
+        there: NameThere,
+    ) -> Result<Vec<Registration>, BatchError> {
+        let mut registry = self.lock();
+        let first = probes.first().map(|p| p.definition().event_name()).unwrap_or_default();
+        let guest = self.guest.as_ref();
+        self.path.attach(&mut registry, guest, Purpose::Probes).map_err(|error| BatchError {
+            index: 0,
+            name: first,
+            error: error.into(),
+        })?;
+        self.path.add_all(&mut registry, guest, probes, there)
+    }
+
+    /// Removes a kprobe, or all that its event has: the guest's bytes are back, and no hit is under way, when this
+    /// returns.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`]; [`ProbeError::Clobbered`] when the guest changed the text
+    /// (the probe is gone all the same, and the text is as the guest wants it).
+    pub fn unregister_kprobe(&self, group: &str, event: &str) -> Result<(), ProbeError> {
+        self.remove_named(group, event, Some(ProbeKind::Kprobe))
+    }
+
+    /// Removes a return probe. Calls that it follows return as they would without; their instances go
+    /// with them.
+    ///
+    /// # Errors
+    /// As [`Self::unregister_kprobe`].
+    pub fn unregister_kretprobe(&self, group: &str, event: &str) -> Result<(), ProbeError> {
+        self.remove_named(group, event, Some(ProbeKind::Kretprobe))
+    }
+
+    /// As [`Self::unregister_kprobe`], of either kind.
+    ///
+    /// # Errors
+    /// As [`Self::unregister_kprobe`].
+    pub fn unregister_probe(&self, group: &str, event: &str) -> Result<(), ProbeError> {
+        self.remove_named(group, event, None)
+    }
+
+    /// Removes several kprobes at once. Those that are none are passed over, and their `addr` is
+    /// cleared (kprobes.rst, "unregister_*probes").
+    ///
+    /// # Errors
+    /// As [`Self::unregister_kprobe`], after removing all that there are.
+    pub fn unregister_kprobes(&self, probes: &mut [Registration]) -> Result<(), ProbeError> {
+        self.remove_several(probes, Some(ProbeKind::Kprobe))
+    }
+
+    /// As [`Self::unregister_kprobes`], return probes.
+    ///
+    /// # Errors
+    /// As [`Self::unregister_kprobes`].
+    pub fn unregister_kretprobes(&self, probes: &mut [Registration]) -> Result<(), ProbeError> {
+        self.remove_several(probes, Some(ProbeKind::Kretprobe))
+    }
+
+    /// As [`Self::unregister_kprobes`], of both kinds.
+    ///
+    /// # Errors
+    /// As [`Self::unregister_kprobes`].
+    pub fn unregister_probes(&self, probes: &mut [Registration]) -> Result<(), ProbeError> {
+        self.remove_several(probes, None)
+    }
+
+    /// Removes all probes.
+    ///
+    /// # Errors
+    /// As [`Self::unregister_kprobe`], after removing all.
+    pub fn unregister_all(&self) -> Result<(), ProbeError> {
+        let mut registry = self.lock();
+        let ids: Vec<u32> = registry.probes.keys().copied().collect();
+        self.remove(&mut registry, &ids)
+    }
+
+    fn remove_named(
+        &self,
+        group: &str,
+        event: &str,
+        kind: Option<ProbeKind>,
+    ) -> Result<(), ProbeError> {
+        let mut registry = self.lock();
+        let ids = registry.ids_of(group, event, kind)?;
+        self.remove(&mut registry, &ids)
+    }
+
+    fn remove_several(
+        &self,
+        probes: &mut [Registration],
+        kind: Option<ProbeKind>,
+    ) -> Result<(), ProbeError> {
+        let mut registry = self.lock();
+        let mut ids = BTreeSet::new();
+        for probe in probes {
+            if !registry.is_of_kind(probe.id, kind) || !ids.insert(probe.id) {
+                probe.addr = None;
+            }
+        }
+        let ids: Vec<u32> = ids.into_iter().collect();
+        self.remove(&mut registry, &ids)
+    }
+
+    fn remove(&self, registry: &mut Registry, ids: &[u32]) -> Result<(), ProbeError> {
+        let guest = self.guest.as_ref();
+        // Their triggers go with them.
+        self.drain_triggered(registry, ids);
+        let disarmed = self.path.disarm_all(registry, guest, ids);
+        // Their last hits become events while they are still in the books.
+        self.drain_locked(registry);
+        self.path.forget_all(registry, guest, ids);
+        disarmed
+    }
+
+    /// Where no probe may be in the guest's kernel, and why.
+    ///
+    /// # Errors
+    /// [`ProbeError::Attach`] while the kernel is not known.
+    pub fn blacklist(&self) -> Result<Vec<BlacklistEntry>, ProbeError> {
+        let (_registry, kernel) = self.look()?;
+        Ok(kernel.blacklist())
+    }
+
+    /// Looks whether the text under the probes is still what it was, and places probes that wait. To
+    /// be called now and then; not by handlers.
+    pub fn patrol(&self) {
+        let mut registry = self.lock();
+        self.path.patrol(&mut registry, self.guest.as_ref());
+    }
+
+    /// Group and name of every event, in no order: quicker than [`Self::list`].
+    #[must_use]
+    pub fn names(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        self.lock().names.keys().cloned().collect()
+    }
+
+    /// Whether there is such a probe, or, without an event, any of that group.
+    #[must_use]
+    pub fn has_event(&self, group: &str, event: Option<&str>) -> bool {
+        let registry = self.lock();
+        match event {
+            Some(event) => registry.ids(group, event).is_ok(),
+            None => registry.probes.values().any(|registered| *registered.probe.group == *group),
+        }
+    }
+
+    /// Every probe, in order of registration.
+    #[must_use]
+    pub fn list(&self) -> Vec<ProbeStatus> {
+        let registry = self.lock();
+        self.count_optimized(&registry);
+        let hidden = self.guest.hidden();
+        registry.probes.values().map(|probe| registry.status(probe, hidden)).collect()
+    }
+
+    /// An event's probe, or the first of them.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn show(&self, group: &str, event: &str) -> Result<ProbeStatus, ProbeError> {
+        let registry = self.lock();
+        let first = registry.first(group, event)?;
+        self.count_optimized(&registry);
+        Ok(registry.status(first, self.guest.hidden()))
+    }
+
+    /// Hits of optimized probes are in the books once their records and counts have been looked at.
+    fn count_optimized(&self, registry: &Registry) {
+        if !registry.optimizer.is_idle() {
+            self.drain_locked(registry);
+        }
+    }
+
+    /// Puts jmps in place of the int3s of those probes that may have one, and says of the others why not
+    /// ([`ProbeStatus::unoptimized_reason`]). To be called now and then; not by handlers.
+    pub fn optimize(&self) -> Optimization {
+        let mut registry = self.lock();
+        self.path.optimize(&mut registry, self.guest.as_ref())
+    }
+
+    /// An event's probes as their registrations told of them, for unregistering several at once; at least one.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn registrations(&self, group: &str, event: &str) -> Result<Vec<Registration>, ProbeError> {
+        let registry = self.lock();
+        let of = |id: &u32| Registration { id: *id, addr: Some(registry.probes[id].probe.at()) };
+        Ok(registry.ids(group, event)?.iter().map(of).collect())
+    }
+
+    /// The text of kprobes/list, in order of registration.
+    #[must_use]
+    pub fn list_text(&self) -> String {
+        self.list().iter().map(ProbeStatus::list_line).collect()
+    }
+
+    /// The events so far. Hits are in it once drained: see [`Self::drain`].
+    #[must_use]
+    pub fn events(&self) -> &EventStore {
+        &self.store
+    }
+
+    /// Is any probe registered?
+    #[must_use]
+    pub fn has_probes(&self) -> bool {
+        !self.lock().probes.is_empty()
+    }
+
+    /// While the guest shows no trace of a probe (no breakpoint in its text, no trampoline on its
+    /// stacks): keeps it so, by keeping others from registering, until what it gives is dropped.
+    pub fn traceless(&self) -> Option<KeptProbes<'_>> {
+        let mut registry = self.lock();
+        // A mark for calls that have ended since may be left.
+        self.path.patrol(&mut registry, self.guest.as_ref());
+        self.path.collect_detours(&mut registry, self.guest.as_ref());
+        let traceless = registry.probes.is_empty()
+            && !registry.sites.values().any(|site| site.armed)
+            && self.path.calls_followed(self.guest.as_ref()) == 0;
+        traceless.then(|| KeptProbes::new(self, registry))
+    }
+
+    /// Calls that removed return probes still follow to their end.
+    #[must_use]
+    pub fn calls_followed(&self) -> usize {
+        self.path.calls_followed(self.guest.as_ref())
+    }
+}

@@ -1,0 +1,102 @@
+//! What an event has for fields, and filters over them, which change while their probes are registered.
+
+use std::sync::Arc;
+
+use crate::definition::{Argument, Filter, ValueType};
+use crate::engine::arguments::list::Arguments;
+use crate::engine::control::registry::Registry;
+use crate::engine::facade::engine::Engine;
+use crate::engine::facade::triggers::check_recorded;
+use crate::error::ProbeError;
+
+/// A field of a probe's events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventField {
+    /// Its name.
+    pub name: String,
+    /// What it is, or each of its elements.
+    pub kind: ValueType,
+    /// Of an array: how many elements.
+    pub count: Option<u8>,
+}
+
+impl Engine {
+    /// The fields of an event; of one whose first probe waits for its place, as far as the definition tells them.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn fields(&self, group: &str, event: &str) -> Result<Vec<EventField>, ProbeError> {
+        let registry = self.lock();
+        let probe = &registry.first(group, event)?.probe;
+        let of = |arg: &Argument| EventField {
+            name: arg.name.clone(),
+            kind: arg.kind,
+            count: arg.count,
+        };
+        Ok(match probe.has_arguments() {
+            true => probe.arguments().list.iter().map(of).collect(),
+            false => Arguments::given(&probe.definition).iter().map(of).collect(),
+        })
+    }
+
+    /// The guest's time now.
+    #[must_use]
+    pub fn micros(&self) -> u64 {
+        self.clock.micros(self.clock.now())
+    }
+
+    /// Has other hits of an event's probes count from now on: those that the filter lets through, or, without one, all.
+    /// Their books go on.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`]; [`ProbeError::Filter`], with the filter of before still there.
+    pub fn set_filter(
+        &self,
+        group: &str,
+        event: &str,
+        filter: Option<Filter>,
+    ) -> Result<(), ProbeError> {
+        let mut registry = self.lock();
+        let ids = registry.ids(group, event)?.to_vec();
+        let probes = registry.of_ids(&ids);
+        let filter = filter.map(Arc::new);
+        let found = probes.iter().map(|probe| probe.find_filter(filter.as_deref()));
+        let found = found.collect::<Result<Vec<_>, _>>()?;
+        if probes[0].has_triggers() {
+            for (probe, found) in probes.iter().zip(&found) {
+                let list = &probe.arguments().list;
+                check_recorded(found.as_ref(), list)?;
+            }
+        }
+        self.drain_triggered(&registry, &ids);
+        self.refit(&mut registry, &ids, |_| {
+            for (probe, found) in probes.iter().zip(found) {
+                probe.set_filter(filter.clone(), found);
+            }
+        });
+        Ok(())
+    }
+
+    /// Changes what the code in the guest of some probes has in it: the next one is made anew.
+    pub(crate) fn refit(
+        &self,
+        registry: &mut Registry,
+        ids: &[u32],
+        change: impl FnOnce(&mut Registry),
+    ) {
+        let places: Vec<_> = ids.iter().filter_map(|id| registry.probes[id].placed()).collect();
+        self.path.unoptimize(registry, self.guest.as_ref(), places.iter());
+        registry.optimizer.note_change();
+        change(registry);
+        let mut has_returns = false;
+        for returns in ids.iter().filter_map(|id| registry.probes[id].probe.returns()) {
+            // So has what its calls return to. Those under way return by the old one, which goes when they have.
+            returns.follower.store(None);
+            has_returns = true;
+        }
+        if has_returns {
+            registry.optimizer.forget(ids);
+        }
+        self.path.publish(registry, self.guest.as_ref());
+    }
+}

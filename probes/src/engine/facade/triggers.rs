@@ -1,0 +1,221 @@
+//! Triggers of events, which come and go while their probes are registered.
+//!
+//! They are set off when records are moved into the store, in order of time: so they see each hit that is recorded, also
+//! of optimized probes. An event that has some is armed also while it is not enabled; its filter is looked at then, and
+//! not in the hit.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use exoprobe_introspect::SymbolTable;
+
+use crate::definition::{Action, Argument, Field, Filter, USER_TEXT};
+use crate::engine::control::register::Wait;
+use crate::engine::control::registry::Registry;
+use crate::engine::facade::engine::Engine;
+use crate::engine::probe::registered::Probe;
+use crate::error::ProbeError;
+use crate::trigger::{
+    Fields, HistChange, Histogram, Live, Table, Trigger, TriggerCommand, TriggerError, TriggerKind,
+    Triggers,
+};
+
+/// Most triggers of an event: each looks at every hit.
+const TRIGGERS_MAX: usize = 16;
+
+impl Engine {
+    /// Sets, changes or removes a trigger of an event.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`]; [`ProbeError::Trigger`], [`ProbeError::Filter`], with all as before;
+    /// [`ProbeError::Clobbered`], where the event is armed for its first trigger and cannot be.
+    pub fn set_trigger(
+        &self,
+        group: &str,
+        event: &str,
+        command: TriggerCommand,
+    ) -> Result<(), ProbeError> {
+        let mut registry = self.lock();
+        let ids = registry.ids(group, event)?.to_vec();
+        // What was hit so far is of before.
+        self.drain_locked(&registry);
+        let probe = Arc::clone(&registry.probes[&ids[0]].probe);
+        let there = probe.triggers().map(|triggers| triggers.list().to_vec()).unwrap_or_default();
+        let position =
+            |of: &Trigger| there.iter().position(|live| live.trigger.kind.is_same(&of.kind));
+        let list = match command {
+            TriggerCommand::Remove(trigger) => {
+                // As in the kernel: one that there is not is removed already, as when the file was opened anew.
+                let Some(at) = position(&trigger) else { return Ok(()) };
+                let mut left = there;
+                left.remove(at);
+                left
+            }
+            TriggerCommand::Add(trigger) => match (position(&trigger), hist_change(&trigger)) {
+                (Some(at), Some(change)) => {
+                    there[at].change(change);
+                    return Ok(());
+                }
+                (Some(_), None) => return Err(TriggerError::There(trigger.kind.name()).into()),
+                (None, Some(HistChange::Continue | HistChange::Clear)) => {
+                    return Err(TriggerError::NotThere(trigger.kind.name()).into());
+                }
+                (None, _) if there.len() >= TRIGGERS_MAX => {
+                    return Err(TriggerError::TooMany(TRIGGERS_MAX).into());
+                }
+                (None, _) => {
+                    let new = Arc::new(live(&probe, trigger)?);
+                    [there, vec![new]].concat()
+                }
+            },
+        };
+        self.replace_triggers(&mut registry, &ids, list)
+    }
+
+    /// Removes the histograms of an event, as opening its file `trigger` with O_TRUNC does.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn remove_histograms(&self, group: &str, event: &str) -> Result<(), ProbeError> {
+        let mut registry = self.lock();
+        let ids = registry.ids(group, event)?.to_vec();
+        let Some(triggers) = registry.probes[&ids[0]].probe.triggers() else { return Ok(()) };
+        self.drain_triggered(&registry, &ids);
+        let is_other = |live: &&Arc<Live>| !matches!(live.trigger.kind, TriggerKind::Hist(_));
+        let left: Vec<Arc<Live>> = triggers.list().iter().filter(is_other).cloned().collect();
+        if left.len() == triggers.list().len() {
+            return Ok(());
+        }
+        self.replace_triggers(&mut registry, &ids, left)
+    }
+
+    /// The triggers of an event, one a line.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn trigger_lines(&self, group: &str, event: &str) -> Result<String, ProbeError> {
+        let registry = self.lock();
+        let triggers = registry.first(group, event)?.probe.triggers();
+        Ok(triggers.iter().flat_map(|triggers| triggers.list()).map(|live| live.line()).collect())
+    }
+
+    /// The text of the file `hist`: the histograms of an event.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn histogram_text(&self, group: &str, event: &str) -> Result<String, ProbeError> {
+        let text = |table: &Table, line: &str, list: &[Argument], symbols: Option<&SymbolTable>| {
+            table.text(line, list, symbols)
+        };
+        Ok(self.each_histogram(group, event, text)?.join("\n\n"))
+    }
+
+    /// The histograms of an event, in the order in which they were set.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn histograms(&self, group: &str, event: &str) -> Result<Vec<Histogram>, ProbeError> {
+        let view = |table: &Table, line: &str, list: &[Argument], symbols: Option<&SymbolTable>| {
+            table.view(line, list, symbols)
+        };
+        self.each_histogram(group, event, view)
+    }
+
+    /// Shows each histogram of an event, with its line in the file `trigger`. All hits so far are counted.
+    fn each_histogram<T>(
+        &self,
+        group: &str,
+        event: &str,
+        show: impl Fn(&Table, &str, &[Argument], Option<&SymbolTable>) -> T,
+    ) -> Result<Vec<T>, ProbeError> {
+        let (triggers, list, symbols) = {
+            let registry = self.lock();
+            let probe = &registry.first(group, event)?.probe;
+            self.drain_locked(&registry);
+            let Some(triggers) = probe.triggers() else { return Ok(Vec::new()) };
+            let symbols = registry.kernel.as_ref().map(|kernel| kernel.symbols.clone());
+            (triggers, probe.arguments().list.clone(), symbols)
+        };
+        let shown = triggers.list().iter().filter_map(|live| {
+            let line = live.line();
+            // Not under any lock: there may be much to sort.
+            let table = live.table()?.clone();
+            Some(show(&table, &line, &list, symbols.as_ref()))
+        });
+        Ok(shown.collect())
+    }
+
+    fn replace_triggers(
+        &self,
+        registry: &mut Registry,
+        ids: &[u32],
+        list: Vec<Arc<Live>>,
+    ) -> Result<(), ProbeError> {
+        let probes = registry.of_ids(ids);
+        let triggers = (!list.is_empty()).then(|| Arc::new(Triggers::new(list)));
+        let before = probes[0].triggers();
+        let arms = before.is_none() && triggers.is_some();
+        self.refit(registry, ids, |registry| {
+            probes.iter().for_each(|probe| probe.set_triggers(triggers.clone()));
+            registry.learn_orc();
+        });
+        let places: BTreeSet<_> = registry.places_of(ids);
+        let settled = self.path.settle(registry, self.guest.as_ref(), &places, Wait::ForVcpus);
+        if let Some(before) = before {
+            // What was hit meanwhile was recorded for them.
+            self.drain_for(registry, ids, &before);
+        }
+        match settled {
+            Err(unsettled) if arms => {
+                probes.iter().for_each(|probe| probe.set_triggers(None));
+                // What could be armed is not to stay so.
+                let _ = self.path.settle(registry, self.guest.as_ref(), &places, Wait::ForVcpus);
+                Err(unsettled.error)
+            }
+            // A place that the guest has rewritten is in nobody's way.
+            Err(_) | Ok(()) => Ok(()),
+        }
+    }
+}
+
+fn hist_change(trigger: &Trigger) -> Option<HistChange> {
+    match &trigger.kind {
+        TriggerKind::Hist(hist) => hist.change,
+        _ => None,
+    }
+}
+
+/// A new trigger of a probe's event.
+fn live(probe: &Probe, trigger: Trigger) -> Result<Live, ProbeError> {
+    // All else would be done by hits that are not wanted for it.
+    let records = matches!(probe.actions.as_slice(), [Action::Record | Action::Stack]);
+    if !records || probe.has_handlers() {
+        return Err(TriggerError::NotOnlyRecords.into());
+    }
+    if !probe.has_arguments() {
+        return Err(TriggerError::Pending.into());
+    }
+    let arguments = probe.arguments();
+    check_recorded(probe.event_filter().as_deref(), &arguments.list)?;
+    let filter = arguments.filter(trigger.filter.as_ref())?;
+    check_recorded(filter.as_ref(), &arguments.list)?;
+    let fields = Fields { list: &arguments.list, is_return: probe.returns().is_some() };
+    Ok(Live::new(trigger, filter, &fields)?)
+}
+
+/// Whether records have all that a filter looks at.
+///
+/// # Errors
+/// [`TriggerError::UserText`].
+pub(crate) fn check_recorded(
+    filter: Option<&Filter<Field>>,
+    list: &[Argument],
+) -> Result<(), ProbeError> {
+    let Some(filter) = filter else { return Ok(()) };
+    let is_of =
+        |index: &usize| filter.asks_for(&|field| field == Field::UserText { index: *index });
+    match (0..list.len()).find(is_of) {
+        Some(index) => Err(TriggerError::UserText(list[index].name.clone() + USER_TEXT).into()),
+        None => Ok(()),
+    }
+}

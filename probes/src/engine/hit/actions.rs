@@ -1,0 +1,203 @@
+//! A hit's actions: handlers as data.
+
+use std::sync::Arc;
+
+use exoprobe_guest::Gva;
+use exoprobe_introspect::TaskId;
+use exoprobe_introspect::unwind::{Place, Walk};
+
+use crate::definition::{Action, Argument, Fetch, Field, FieldValue, ValueType};
+use crate::engine::arguments::list::Arguments;
+use crate::engine::hit::path::HitPath;
+use crate::engine::hit::stack::ProbedStack;
+use crate::engine::hit::table::Table;
+use crate::engine::probe::fetch::{Bytes, place, read_text, text_at, word};
+use crate::engine::probe::handlers::{Hit, Verdict};
+use crate::engine::probe::registered::RETURN_ADDRESS_LEN;
+use crate::engine::probe::registered::{Probe, count};
+use crate::events::{Returned, Shape, TextPlace, show_symbol};
+
+/// Most places of a back-trace.
+const STACK_DEPTH: usize = 32;
+
+/// What the actions of one hit came to.
+pub(crate) struct Done {
+    pub(crate) verdict: Verdict,
+    pub(crate) stop: bool,
+}
+
+/// A hit of one probe: what its record says of it.
+pub(crate) struct Occasion<'a> {
+    pub(crate) probe: &'a Probe,
+    /// The address probed.
+    pub(crate) at: Gva,
+    /// Of a return probe.
+    pub(crate) returned: Option<Returned>,
+}
+
+/// A probe that stops the guest at a hit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Group of its event.
+    pub group: Arc<str>,
+    /// Name of its event.
+    pub event: Arc<str>,
+    /// The address probed.
+    pub at: Gva,
+}
+
+impl HitPath {
+    /// Keeps which probe stops the guest, for those who ask.
+    fn note_holder(&self, occasion: &Occasion<'_>, vcpu: u8) {
+        let Some(of_vcpu) = self.holders.get(usize::from(vcpu)) else { return };
+        let (group, event) = (&occasion.probe.group, &occasion.probe.event);
+        let (group, event) = (Arc::clone(group), Arc::clone(event));
+        of_vcpu.store(Some(Arc::new(Holder { group, event, at: occasion.at })));
+    }
+
+    /// Runs a probe's actions in order.
+    pub(crate) fn act(&self, table: &Table, occasion: &Occasion<'_>, hit: &mut Hit<'_>) -> Done {
+        let probe = occasion.probe;
+        let mut done = Done { verdict: Verdict::Continue, stop: false };
+        let mut records = false;
+        count(&probe.books.hits);
+        if !self.is_wanted(table, probe, hit) {
+            count(&probe.books.filtered);
+            return done;
+        }
+        for action in &probe.actions {
+            match action {
+                Action::Record if !probe.wants_stack() => {
+                    self.record(table, occasion, hit, &[]);
+                    records = true;
+                }
+                Action::Record | Action::Stack => {
+                    records = true;
+                    let (frames, depth) = self.back_trace(table, occasion, hit);
+                    self.record(table, occasion, hit, &frames[..depth]);
+                }
+                Action::Count => {}
+                Action::SetReg { reg, value } => *reg.of_mut(hit.regs) = *value,
+                Action::WriteMem { to, size, value } => write_memory(hit, to, *size, *value),
+                Action::Return(value) => done.verdict = leave(hit, *value),
+                Action::Stop => {
+                    done.stop = true;
+                    self.note_holder(occasion, hit.vcpu);
+                }
+            }
+        }
+        if !records {
+            count(&probe.books.filtered);
+        }
+        done
+    }
+
+    /// Whether the probe's filter lets the hit through.
+    fn is_wanted(&self, table: &Table, probe: &Probe, hit: &mut Hit<'_>) -> bool {
+        let Some(filter) = probe.filter() else { return true };
+        let arguments = probe.arguments();
+        let list = &arguments.list;
+        filter.holds(&mut |field| match field {
+            Field::Arg { index, .. } => Some(FieldValue::Word(word(list.get(index)?, hit)?)),
+            Field::Cpu => Some(FieldValue::Word(hit.vcpu.into())),
+            Field::UserText { index } => {
+                let at = word(list.get(index)?, hit)?;
+                Some(FieldValue::Text(text_at(Gva(at), ValueType::UserText, hit)?))
+            }
+            Field::Pid => Some(FieldValue::Word(current(table, hit)?.pid.into())),
+            Field::Comm => Some(FieldValue::Text(current(table, hit)?.name().into_bytes())),
+            Field::Text { index } => {
+                let arg = list.get(index)?;
+                let text = match &arg.fetch {
+                    Fetch::Comm => current(table, hit)?.name().into_bytes(),
+                    Fetch::ConstantText(text) => text.clone().into_bytes(),
+                    _ if arg.kind.is_text() => read_text(arg, hit)?,
+                    _ => show_symbol(table.symbols.as_ref(), word(arg, hit)?).into_bytes(),
+                };
+                Some(FieldValue::Text(text))
+            }
+        })
+    }
+
+    fn record(&self, table: &Table, occasion: &Occasion<'_>, hit: &mut Hit<'_>, stack: &[u64]) {
+        let Occasion { probe, returned, .. } = *occasion;
+        let Some(ring) = self.rings.get(usize::from(hit.vcpu)) else { return };
+        let arguments = probe.arguments();
+        let Arguments { list, may_fault, has_bytes, .. } = &*arguments;
+        let mut bytes = Bytes::default();
+        let bytes_at = if *has_bytes { bytes.fetch_all(list, hit) } else { Vec::new() };
+        let task = current(table, hit);
+        let shape = Shape {
+            has_task: task.is_some(),
+            is_return: returned.is_some(),
+            may_fault: *may_fault,
+            args: u16::try_from(list.len()).unwrap_or(u16::MAX),
+            stack: u16::try_from(stack.len()).unwrap_or(u16::MAX),
+            text: bytes.words(),
+        };
+        let Some(mut writer) = ring.begin(probe.id, hit.time.0, shape) else {
+            return count(&probe.books.lost);
+        };
+        if let Some(task) = &task {
+            writer.task(task);
+        }
+        if let Some(returned) = returned {
+            writer.returned(returned);
+        }
+        let value = |(index, arg): (usize, &Argument)| match arg.is_in_bytes() {
+            true => bytes_at[index].map(TextPlace::word),
+            false => word(arg, hit),
+        };
+        writer.args(*may_fault, list.iter().enumerate().map(value));
+        writer.stack(stack);
+        writer.text(bytes.as_slice());
+        // Before the consumer sees it, who may take it back.
+        count(&probe.books.recorded);
+        writer.finish();
+    }
+
+    /// The way to a hit: the place itself, of a return where it led to, and the callers above.
+    fn back_trace(
+        &self,
+        table: &Table,
+        occasion: &Occasion<'_>,
+        hit: &Hit<'_>,
+    ) -> ([u64; STACK_DEPTH], usize) {
+        let ret_addr = occasion.returned.map(|returned| returned.to);
+        let from = match ret_addr {
+            Some(ret_addr) => Place::at(ret_addr, hit.regs).returned(),
+            // At a function's entry its own frame is not made yet.
+            None if occasion.probe.is_entry => Place::at(occasion.at, hit.regs).without_frame(0),
+            None => Place::at(occasion.at, hit.regs),
+        };
+        let stack = ProbedStack { path: self, table, memory: hit.memory };
+        let callers = Walk::new(table.orc.as_deref(), &stack, from);
+        let all = std::iter::once(occasion.at).chain(ret_addr).chain(callers);
+        let (mut frames, mut depth) = ([0; STACK_DEPTH], 0);
+        for (frame, at) in frames.iter_mut().zip(all) {
+            (*frame, depth) = (at.0, depth + 1);
+        }
+        (frames, depth)
+    }
+}
+
+/// The task that is current, where the kernel tells.
+fn current(table: &Table, hit: &Hit<'_>) -> Option<TaskId> {
+    table.tasks.as_ref()?.on(hit.memory.view, hit.vcpu)
+}
+
+fn write_memory(hit: &mut Hit<'_>, to: &Fetch, size: u8, value: u64) {
+    let Some(at) = place(to, hit) else { return };
+    let bytes = value.to_le_bytes();
+    // Where nothing is mapped nothing is written, as the action promises.
+    let _ = hit.write(at, &bytes[..usize::from(size).min(bytes.len())]);
+}
+
+/// Leaves the function whose entry was hit; goes on into it where its return address cannot be read.
+fn leave(hit: &mut Hit<'_>, value: u64) -> Verdict {
+    let Some(ret_addr) = hit.memory.word(Gva(hit.regs.rsp)) else { return Verdict::Continue };
+    hit.regs.rax = value;
+    hit.regs.rsp = hit.regs.rsp.wrapping_add(RETURN_ADDRESS_LEN);
+    hit.regs.rip = ret_addr;
+    Verdict::Done
+}

@@ -1,0 +1,275 @@
+//! Return probes at work: a call is followed from its entry, and finished at its return.
+
+use std::sync::Arc;
+
+use exoprobe_guest::GuestTime;
+use exoprobe_guest::Gva;
+
+use crate::definition::ReturnMode;
+use crate::detour::FollowedCall;
+use crate::engine::hit::actions::Occasion;
+use crate::engine::hit::path::{HitPath, Turn};
+use crate::engine::hit::table::{Stop, Table};
+use crate::engine::probe::fetch::keep;
+use crate::engine::probe::follower::Follower;
+use crate::engine::probe::handlers::{EntryVerdict, Hit, Instance};
+use crate::engine::probe::registered::{Active, RETURN_ADDRESS_LEN, recycle, watch};
+use crate::engine::probe::registered::{Probe, Returns, count};
+use crate::engine::probe::site::Site;
+use crate::events::Returned;
+use exoprobe_guest::Guest;
+
+/// How a call is followed.
+enum Way {
+    /// The place that it returns to is watched.
+    Watch,
+    /// It has this trampoline already.
+    Join(usize),
+    /// It gets this trampoline.
+    Divert(usize),
+}
+
+impl HitPath {
+    /// A function with a return probe is entered: follows the call, or misses it.
+    pub(crate) fn enter_call(
+        &self,
+        table: &Table,
+        probe: &Arc<Probe>,
+        returns: &Returns,
+        hit: &mut Hit<'_>,
+    ) {
+        let followed = match returns.follower() {
+            Some(follower) => self.follow_within(table, &follower, hit),
+            None => self.follow(table, probe, returns, hit),
+        };
+        if followed.is_none() {
+            count(&probe.books.nmissed);
+        }
+    }
+
+    /// `None` where the call cannot be followed: no free instance, or no return address to be read.
+    fn follow(
+        &self,
+        table: &Table,
+        probe: &Arc<Probe>,
+        returns: &Returns,
+        hit: &mut Hit<'_>,
+    ) -> Option<()> {
+        let key = Gva(hit.regs.rsp);
+        let on_stack = Gva(hit.memory.word(key)?);
+        // Another return probe may follow this call already, or the one that jumped to here.
+        let frame = table.trampoline_at(on_stack).filter(|index| self.frames.is_at(*index, key));
+        let go_to = match frame {
+            Some(index) => self.frames.return_address(index)?,
+            None => on_stack,
+        };
+        // One that is followed within the guest goes on to there by a stub.
+        let ret_addr = self.behind_stub(table, go_to).unwrap_or(go_to);
+        let mut active = returns.instances.take()?;
+        active.begin(ret_addr, hit.time);
+        let arguments = probe.arguments();
+        if !arguments.kept.is_empty() {
+            active.kept = keep(&arguments.kept, hit);
+        }
+        active.probe = Some(Arc::clone(probe));
+        // Before the entry handler, who is promised the return.
+        let way = match returns.mode {
+            ReturnMode::Site => is_watched(table, ret_addr, probe).then_some(Way::Watch),
+            ReturnMode::Trampoline => self.way(key, go_to, frame),
+        };
+        let Some(way) = way else {
+            recycle(active);
+            return None;
+        };
+        if let Some(handler) = &returns.entry_handler
+            && handler(&mut active.instance, &mut hit.of(probe.fault_handler.as_ref()))
+                == EntryVerdict::Skip
+        {
+            if let Way::Divert(index) = way {
+                self.frames.unclaim(index);
+            }
+            recycle(active);
+            return Some(());
+        }
+        let followed = match way {
+            Way::Watch => watch(&returns.watched, key, active),
+            Way::Join(index) => {
+                self.frames.add(index, active);
+                Ok(())
+            }
+            Way::Divert(index) => self.divert(index, table, key, active, hit),
+        };
+        followed.map_err(recycle).ok()
+    }
+
+    /// How a call can be followed by a trampoline, if at all: one whose return address is at `key`, and which
+    /// has one already if there is a `frame`.
+    fn way(&self, key: Gva, go_to: Gva, frame: Option<usize>) -> Option<Way> {
+        match frame {
+            Some(index) => Some(Way::Join(index)),
+            // A return address that is not aligned is none of Linux's.
+            None if key.0.is_multiple_of(RETURN_ADDRESS_LEN) => {
+                self.frames.claim(go_to).map(Way::Divert)
+            }
+            None => None,
+        }
+    }
+
+    /// Puts a trampoline's address in place of a return address.
+    fn divert(
+        &self,
+        index: usize,
+        table: &Table,
+        key: Gva,
+        active: Box<Active>,
+        hit: &Hit<'_>,
+    ) -> Result<(), Box<Active>> {
+        if hit.memory.store_u64(key, table.trampoline(index).0).is_err() {
+            self.frames.unclaim(index);
+            return Err(active);
+        }
+        self.frames.begin(index, key);
+        self.frames.add(index, active);
+        Ok(())
+    }
+
+    /// A followed call has returned; says whether its probe wants the machine to stop.
+    pub(crate) fn finish_call(
+        &self,
+        table: &Table,
+        mut active: Box<Active>,
+        hit: &mut Hit<'_>,
+    ) -> bool {
+        let mut stop = false;
+        let Active { instance, kept, probe, .. } = &mut *active;
+        // A probe that was disabled, removed or switched off lets its calls go.
+        if let Some(probe) = probe.clone().filter(|probe| is_on(table, probe))
+            && let Some(returns) = probe.returns()
+        {
+            let mut hit = Hit { kept: &*kept, ..hit.of(probe.fault_handler.as_ref()) };
+            let Instance { ret_addr, entered, .. } = *instance;
+            stop = self.act_on_return(table, &probe, Returned { to: ret_addr, entered }, &mut hit);
+            if let Some(handler) = &returns.handler {
+                handler(instance, &mut hit);
+            }
+        }
+        recycle(active);
+        stop
+    }
+
+    /// Runs a probe's actions at a return; says whether it wants the machine to stop.
+    pub(crate) fn act_on_return(
+        &self,
+        table: &Table,
+        probe: &Probe,
+        returned: Returned,
+        hit: &mut Hit<'_>,
+    ) -> bool {
+        let occasion = Occasion { probe, at: probe.at(), returned: Some(returned) };
+        self.act(table, &occasion, hit).stop
+    }
+
+    /// Sees to it that the place which the call at hand returns to is watched, for each return probe in
+    /// the mode `site`.
+    pub(crate) fn watch_returns(&self, table: &Table, site: &Site, hit: &Hit<'_>) -> Turn {
+        let in_site_mode = |probe: &&Arc<Probe>| {
+            probe.returns().is_some_and(|returns| returns.mode == ReturnMode::Site)
+        };
+        for probe in site.enabled().filter(in_site_mode) {
+            let Some(found) = hit.memory.word(Gva(hit.regs.rsp)) else { continue };
+            let ret_addr = self.true_return(table, Gva(found));
+            if !is_watched(table, ret_addr, probe)
+                && self.watch_site(ret_addr, probe) == Turn::Again
+            {
+                return Turn::Again;
+            }
+        }
+        Turn::Now
+    }
+
+    /// What stands for a return address on a stack: a trampoline's is the one that it took the place of.
+    pub(crate) fn true_return(&self, table: &Table, found: Gva) -> Gva {
+        let index = table.trampoline_at(found);
+        let found = index.and_then(|index| self.frames.return_address(index)).unwrap_or(found);
+        self.behind_stub(table, found).unwrap_or(found)
+    }
+}
+
+/// Are a probe's returns to be seen?
+pub(crate) fn is_on(table: &Table, probe: &Probe) -> bool {
+    table.switched_on && probe.is_enabled()
+}
+
+/// Does a breakpoint at `ret_addr` finish calls of this probe?
+fn is_watched(table: &Table, ret_addr: Gva, probe: &Probe) -> bool {
+    match table.stop_at(ret_addr) {
+        Some(Stop::Probe(site)) => site.returning.iter().any(|other| other.id == probe.id),
+        _ => false,
+    }
+}
+
+impl HitPath {
+    /// Calls that return probes follow by changed return addresses, also of probes that have gone.
+    pub(crate) fn calls_followed(&self, guest: &dyn Guest) -> usize {
+        self.frames.active() + self.table.load().followers.active(guest.hidden())
+    }
+
+    /// Has a call return by way of an instance of its probe's pool; `None` when none is free.
+    pub(crate) fn follow_within(
+        &self,
+        table: &Table,
+        follower: &Follower,
+        hit: &Hit<'_>,
+    ) -> Option<()> {
+        let guest = self.guest.upgrade()?;
+        let key = Gva(hit.regs.rsp);
+        let return_to = Gva(hit.memory.word(key)?);
+        let entered = hit.time.0.wrapping_sub(follower.clock);
+        let shows = self.true_return(table, return_to);
+        let call = FollowedCall { key, return_to, shows, entered };
+        let index = follower.pool.claim(guest.hidden(), call)?;
+        let stored = hit.memory.store_u64(key, follower.pool.stub(index).0);
+        if stored.is_err() {
+            follower.pool.release(guest.hidden(), index);
+        }
+        stored.ok()
+    }
+
+    /// Where the call returns to that has a stub's address for its return address.
+    pub(crate) fn behind_stub(&self, table: &Table, found: Gva) -> Option<Gva> {
+        let (_, follower) = table.followers.at(found)?;
+        let index = follower.pool.of_stub(found)?;
+        Some(follower.pool.call(self.guest.upgrade()?.hidden(), index)?.shows)
+    }
+
+    /// The code that calls return to has rung its doorbell: with the address of the instance on the stack. Says
+    /// whether it was so.
+    pub(crate) fn finish_within(
+        &self,
+        table: &Table,
+        probe: &Arc<Probe>,
+        follower: &Follower,
+        hit: &mut Hit<'_>,
+    ) -> bool {
+        let (slot, Some(guest)) = (Gva(hit.regs.rsp), self.guest.upgrade()) else { return false };
+        let instance = hit.memory.word(slot).and_then(|at| follower.pool.at(Gva(at)));
+        let Some(index) = instance else { return false };
+        let hidden = guest.hidden();
+        let return_to = follower.pool.return_to(hidden, index);
+        hit.regs.rsp = slot.wrapping_add(RETURN_ADDRESS_LEN).0;
+        match follower.pool.call(hidden, index).filter(|call| call.key == slot) {
+            Some(call) => {
+                hit.regs.rip = call.shows.0;
+                if is_on(table, probe) {
+                    let entered = GuestTime(call.entered.wrapping_add(follower.clock));
+                    self.act_on_return(table, probe, Returned { to: call.shows, entered }, hit);
+                }
+                follower.pool.release(hidden, index);
+            }
+            // It returns a second time, as some code of suspend and hibernation does.
+            None => tracing::debug!(%slot, "a call of a return probe returns again"),
+        }
+        hit.regs.rip = return_to.0;
+        true
+    }
+}

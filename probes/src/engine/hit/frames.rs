@@ -1,0 +1,145 @@
+//! Calls that return probes follow, from entry to return.
+//!
+//! In the mode `trampoline` each followed call has a trampoline of its own: an int3 in hidden memory
+//! whose address, put where the return address was, tells the call. So there is no table to search and
+//! no lock: a stack is run by one vCPU at a time, and so its calls' frames are touched by one. A guest
+//! that breaks this (by jumping into trampolines) gets its own instances mixed up, and nothing else.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_queue::ArrayQueue;
+use crossbeam_utils::atomic::AtomicCell;
+use exoprobe_guest::Gva;
+
+use crate::engine::probe::registered::Active;
+use crate::engine::probe::registered::is_same_stack;
+use crate::engine::probe::registered::recycle;
+
+const FREE: u64 = 0;
+/// The calls that are followed by trampolines.
+pub(crate) struct Frames {
+    /// Where the return address was on the stack; [`FREE`] for frames that are not in use.
+    keys: Box<[AtomicU64]>,
+    /// The return address itself. It stays when the frame is free: a call that returns a second time
+    /// still finds its way.
+    returns: Box<[AtomicU64]>,
+    newest: Box<[AtomicCell<Option<Box<Active>>>]>,
+    /// First in, first out, so that a frame rests as long as can be.
+    free: ArrayQueue<usize>,
+}
+
+impl Frames {
+    /// Frames for so many trampolines.
+    pub(crate) fn new(count: usize) -> Self {
+        let free = ArrayQueue::new(count.max(1));
+        for index in 0..count {
+            // There is room for each.
+            let _ = free.push(index);
+        }
+        let words = || (0..count).map(|_| AtomicU64::new(FREE)).collect();
+        let newest = (0..count).map(|_| AtomicCell::new(None)).collect();
+        Self { keys: words(), returns: words(), newest, free }
+    }
+
+    /// Frames in use.
+    pub(crate) fn active(&self) -> usize {
+        self.keys.len() - self.free.len().min(self.keys.len())
+    }
+
+    /// A frame for a call that is not followed yet.
+    pub(crate) fn claim(&self, ret_addr: Gva) -> Option<usize> {
+        let index = self.free.pop()?;
+        self.returns[index].store(ret_addr.0, Ordering::Relaxed);
+        Some(index)
+    }
+
+    /// Undoes [`Self::claim`].
+    pub(crate) fn unclaim(&self, index: usize) {
+        let _ = self.free.push(index);
+    }
+
+    /// The call's return address is at `key`, and its trampoline is in its place.
+    pub(crate) fn begin(&self, index: usize, key: Gva) {
+        self.keys[index].store(key.0, Ordering::Release);
+    }
+
+    /// Adds an instance to a call.
+    pub(crate) fn add(&self, index: usize, mut active: Box<Active>) {
+        active.next = self.newest[index].take();
+        self.newest[index].store(Some(active));
+    }
+
+    /// Is this trampoline that of the call whose return address was at `key`?
+    pub(crate) fn is_at(&self, index: usize, key: Gva) -> bool {
+        self.keys.get(index).is_some_and(|k| k.load(Ordering::Acquire) == key.0)
+    }
+
+    /// Where a trampoline's call returns to; `None` when it never had one.
+    pub(crate) fn return_address(&self, index: usize) -> Option<Gva> {
+        let found = self.returns.get(index)?.load(Ordering::Relaxed);
+        (found != FREE).then_some(Gva(found))
+    }
+
+    /// Ends a call: its instances, the newest first; none when it has ended already.
+    pub(crate) fn end(&self, index: usize) -> Chain {
+        // Only one can end it, even where a guest returns twice at once.
+        if self.keys[index].swap(FREE, Ordering::AcqRel) == FREE {
+            return Chain(None);
+        }
+        let newest = self.newest[index].take();
+        let _ = self.free.push(index);
+        Chain(newest)
+    }
+
+    /// Gives back the instances of all calls on the stack of a task that ends.
+    pub(crate) fn end_stack(&self, rsp: Gva) {
+        if self.active() == 0 {
+            return;
+        }
+        for (index, key) in self.keys.iter().enumerate() {
+            let key = key.load(Ordering::Acquire);
+            if key != FREE && is_same_stack(Gva(key), rsp) {
+                self.end(index).for_each(recycle);
+            }
+        }
+    }
+
+    /// Forgets everything: the guest's memory is gone. Instances of registered probes go home.
+    pub(crate) fn clear(&self) {
+        for (index, key) in self.keys.iter().enumerate() {
+            if key.load(Ordering::Acquire) != FREE {
+                self.end(index).for_each(recycle);
+            }
+            self.returns[index].store(FREE, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Instances of one call, the newest first.
+pub(crate) struct Chain(Option<Box<Active>>);
+
+impl Iterator for Chain {
+    type Item = Box<Active>;
+    fn next(&mut self) -> Option<Box<Active>> {
+        let mut first = self.0.take()?;
+        self.0 = first.next.take();
+        Some(first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_of_very_many_probes_is_dropped_on_a_small_stack() {
+        const STACK: usize = 256 << 10;
+        let drops = || {
+            let frames = Frames::new(1);
+            let index = frames.claim(Gva(1)).unwrap();
+            (0..200_000).for_each(|_| frames.add(index, Box::new(Active::new(0))));
+            drop(frames);
+        };
+        std::thread::Builder::new().stack_size(STACK).spawn(drops).unwrap().join().unwrap();
+    }
+}

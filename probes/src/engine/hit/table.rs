@@ -1,0 +1,201 @@
+//! What the hit path looks breakpoints up in: immutable, replaced as a whole.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use exoprobe_guest::hidden::{SLOT_ADDRESS_OFFSET, SLOT_SIZE, Window};
+use exoprobe_guest::{Gva, HiddenMemory};
+use exoprobe_introspect::{OrcTables, SymbolTable};
+use rustc_hash::FxHashMap;
+
+use crate::engine::kernel::tasks::Tasks;
+use crate::engine::kernel::view::KernelView;
+use crate::engine::probe::code::Code;
+use crate::engine::probe::follower::Follower;
+use crate::engine::probe::registered::Probe;
+use crate::engine::probe::site::Site;
+
+pub(crate) enum Stop {
+    /// The probed instruction itself.
+    Probe(Arc<Site>),
+    /// Behind a stepped copy.
+    StepEnd(Arc<Site>),
+    /// A detour's doorbell.
+    Doorbell(Doorbell),
+}
+
+/// Where a detour has the VMM deal with a hit.
+#[derive(Clone)]
+pub(crate) struct Doorbell {
+    /// Address of its int3.
+    pub(crate) at: Gva,
+    /// Whose hit it is.
+    pub(crate) site: Arc<Site>,
+    /// Where the displaced instructions are, which run after it.
+    pub(crate) displaced: Gva,
+}
+
+/// All addresses at which an int3 is the engine's.
+#[derive(Default)]
+pub(crate) struct Table {
+    stops: FxHashMap<u64, Stop>,
+    /// The slots' addresses. An int3 there that is no longer in `stops` ends a stepped copy whose
+    /// probe has gone, perhaps before a snapshot; a jmp follows it.
+    slots: Range<u64>,
+    /// Detours' addresses: as in slots, code that goes on without a hit follows an int3 that nobody knows any more.
+    detours: Range<u64>,
+    /// One int3 for each call that return probes can follow.
+    trampolines: Range<u64>,
+    /// `None` until the kernel is known, and then there are no sites either.
+    pub(crate) view: Option<KernelView>,
+    /// How the kernel tells its tasks, once that is known.
+    pub(crate) tasks: Option<Arc<Tasks>>,
+    /// What back-traces go by, where the kernel has such tables and somebody asked for them.
+    pub(crate) orc: Option<Arc<OrcTables>>,
+    /// The kernel's, for filters over symbols' names.
+    pub(crate) symbols: Option<SymbolTable>,
+    /// Return probes whose calls are followed within the guest.
+    pub(crate) followers: Followers,
+    /// Return probes in the mode `site`, armed or not.
+    pub(crate) watching: Vec<Arc<Probe>>,
+    /// The global switch: off, no probe is hit, also where a mark keeps its breakpoint.
+    pub(crate) switched_on: bool,
+}
+
+impl Table {
+    /// The table of the armed sites: at the others, an int3 is the guest's own.
+    pub(crate) fn new<'a>(
+        sites: impl Iterator<Item = &'a Arc<Site>>,
+        hidden: &HiddenMemory,
+        view: Option<KernelView>,
+        tasks: Option<Arc<Tasks>>,
+        watching: Vec<Arc<Probe>>,
+        switched_on: bool,
+    ) -> Self {
+        let mut stops = FxHashMap::default();
+        for site in sites.filter(|site| site.armed) {
+            let site = &if switched_on { Arc::clone(site) } else { Arc::new(site.marks_only()) };
+            stops.insert(site.at.0, Stop::Probe(Arc::clone(site)));
+            if let Some(stop) = site.step.and_then(|slot| slot.stop) {
+                stops.insert(stop.0, Stop::StepEnd(Arc::clone(site)));
+            }
+        }
+        let range = |window: Option<Window>| {
+            window.map_or(0..0, |window| window.gva.0..window.gva.0 + window.len)
+        };
+        let (slots, trampolines) = (range(hidden.code_window()), range(hidden.trampoline_window()));
+        let detours = range(hidden.detour_window());
+        let followers = Followers::default();
+        Self {
+            stops,
+            slots,
+            detours,
+            trampolines,
+            view,
+            tasks,
+            orc: None,
+            symbols: None,
+            followers,
+            watching,
+            switched_on,
+        }
+    }
+
+    /// Adds what optimized probes have.
+    pub(crate) fn with_detours(
+        mut self,
+        doorbells: impl Iterator<Item = Doorbell>,
+        followers: Followers,
+    ) -> Self {
+        for mut bell in doorbells {
+            if !self.switched_on {
+                bell.site = Arc::new(bell.site.marks_only());
+            }
+            self.stops.insert(bell.at.0, Stop::Doorbell(bell));
+        }
+        Self { followers, ..self }
+    }
+
+    /// Whether the guest goes on behind an int3 of the engine's at `rip` that belongs to no probe any more.
+    pub(crate) fn passes_over(&self, rip: u64) -> bool {
+        self.slots.contains(&rip) || self.detours.contains(&rip)
+    }
+
+    /// Where in hidden memory the slot at `at` holds its instruction's own address.
+    pub(crate) fn slot_address(&self, hidden: &HiddenMemory, at: Gva) -> Option<u64> {
+        let inside = self.slots.contains(&at.0).then(|| at.0 - self.slots.start)?;
+        let slot = inside / SLOT_SIZE * SLOT_SIZE;
+        Some(hidden.code_window()?.offset + slot + SLOT_ADDRESS_OFFSET)
+    }
+
+    pub(crate) fn stop_at(&self, rip: Gva) -> Option<&Stop> {
+        self.stops.get(&rip.0)
+    }
+
+    /// Number of the trampoline at an address.
+    pub(crate) fn trampoline_at(&self, at: Gva) -> Option<usize> {
+        let inside = self.trampolines.contains(&at.0);
+        inside.then(|| usize::try_from(at.0 - self.trampolines.start).expect("a few pages"))
+    }
+
+    /// Address of a trampoline.
+    pub(crate) fn trampoline(&self, index: usize) -> Gva {
+        Gva(self.trampolines.start + index as u64)
+    }
+}
+
+/// The followers of one guest, for look-up.
+#[derive(Default)]
+pub(crate) struct Followers(Vec<(Arc<Probe>, Arc<Follower>)>);
+
+impl Followers {
+    pub(crate) fn new(all: impl Iterator<Item = (Arc<Probe>, Arc<Follower>)>) -> Self {
+        let mut all: Vec<_> = all.collect();
+        all.sort_by_key(|(_, follower)| follower.code.start);
+        Self(all)
+    }
+
+    /// The one whose code is at an address.
+    pub(crate) fn at(&self, at: Gva) -> Option<(&Arc<Probe>, &Arc<Follower>)> {
+        let behind = self.0.partition_point(|(_, follower)| follower.code.start <= at);
+        let (probe, follower) = self.0.get(behind.checked_sub(1)?)?;
+        follower.covers(at).then_some((probe, follower))
+    }
+
+    /// The one whose doorbell is at an address.
+    pub(crate) fn of_doorbell(&self, at: Gva) -> Option<(&Arc<Probe>, &Arc<Follower>)> {
+        self.at(at).filter(|(_, follower)| follower.code.rings_at(at))
+    }
+
+    /// Has returns counted of those probes only that are on.
+    pub(crate) fn set_enabled(&self, hidden: &HiddenMemory, switched_on: bool) {
+        for (probe, follower) in &self.0 {
+            follower.pool.set_enabled(hidden, switched_on && probe.is_enabled());
+        }
+    }
+
+    /// Calls that are followed.
+    pub(crate) fn active(&self, hidden: &HiddenMemory) -> usize {
+        let active = self.0.iter().map(|(_, follower)| follower.pool.active(hidden));
+        usize::try_from(active.map(u64::from).sum::<u64>()).unwrap_or(usize::MAX)
+    }
+
+    /// Gives back the instances of calls that have ended unseen.
+    pub(crate) fn release_where(&self, hidden: &HiddenMemory, has_ended: impl Fn(Gva) -> bool) {
+        for (_, follower) in &self.0 {
+            follower.pool.release_where(hidden, &has_ended);
+        }
+    }
+}
+
+impl Code {
+    /// Its doorbell, whose hits are those of `site`; `None` of code that has none.
+    pub(crate) fn doorbell(&self, site: &Arc<Site>) -> Option<Doorbell> {
+        Some(Doorbell { at: self.bell?, site: Arc::clone(site), displaced: self.displaced })
+    }
+
+    /// Whether its doorbell is at an address.
+    pub(crate) fn rings_at(&self, at: Gva) -> bool {
+        self.bell == Some(at)
+    }
+}

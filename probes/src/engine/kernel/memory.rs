@@ -1,0 +1,75 @@
+//! Guest memory from within a hit: bounded walks of the guest's own page tables, nothing cached.
+
+use exoprobe_guest::paging::{PagingError, PagingMode};
+use exoprobe_guest::{GuestRam, Gva, SregsSource};
+use exoprobe_introspect::{ReadError, VirtualMemory, VirtualReadError};
+
+use crate::engine::kernel::view::KernelView;
+
+/// Kernel addresses have this bit, user addresses do not (Documentation/arch/x86/x86_64/mm.rst).
+pub(crate) const KERNEL_HALF: u64 = 1 << 63;
+
+/// Memory as a hit sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct HitMemory<'a> {
+    pub(crate) view: &'a KernelView,
+    /// Asked for user addresses only: it costs a system call.
+    pub(crate) sregs: &'a dyn SregsSource,
+}
+
+impl HitMemory<'_> {
+    /// Tries `access` under the tables that `at` belongs to.
+    pub(crate) fn with<T>(
+        &self,
+        at: Gva,
+        mut access: impl FnMut(&VirtualMemory<'_, KernelView>) -> Result<T, VirtualReadError>,
+    ) -> Result<T, VirtualReadError> {
+        if at.0 & KERNEL_HALF == 0 {
+            let mode = self
+                .user_mode()
+                .map_err(|source| VirtualReadError::Unmapped { gva: at, source })?;
+            return access(&VirtualMemory::with_mode(self.view, mode));
+        }
+        let result = access(&VirtualMemory::with_mode(self.view, self.view.mode));
+        match (result, self.view.early) {
+            (Err(_), Some(early)) => access(&VirtualMemory::with_mode(self.view, early)),
+            (result, _) => result,
+        }
+    }
+
+    fn user_mode(&self) -> Result<PagingMode, PagingError> {
+        let s = self.sregs.sregs().map_err(|_| PagingError::NotLongMode)?;
+        PagingMode::of(&s)
+    }
+
+    /// The word at `at`, without asking any fault handler.
+    pub(crate) fn word(&self, at: Gva) -> Option<u64> {
+        self.with(at, |memory| memory.read_u64(at)).ok()
+    }
+
+    /// Replaces the aligned 64-bit word at `at` in one store.
+    pub(crate) fn store_u64(&self, at: Gva, word: u64) -> Result<(), VirtualReadError> {
+        self.with(at, |memory| {
+            memory.for_each_piece(at, size_of_val(&word), |gpa, piece| {
+                let len = piece.len();
+                let stored = self.view.ram.store_u64(gpa, word);
+                stored.map_err(|_| ReadError::OutsideMemory { gpa, len })
+            })
+        })
+    }
+}
+
+/// Writes `data` at `at`, across pages; nothing at all when some of it is not mapped.
+pub(crate) fn write(
+    ram: &GuestRam,
+    memory: &VirtualMemory<'_, KernelView>,
+    at: Gva,
+    data: &[u8],
+) -> Result<(), VirtualReadError> {
+    // What can be read can be written: RAM has no protection from here.
+    memory.read(at, &mut vec![0; data.len()])?;
+    memory.for_each_piece(at, data.len(), |gpa, piece| {
+        let len = piece.len();
+        ram.write(gpa, &data[piece]).map_err(|_| ReadError::OutsideMemory { gpa, len })
+    })
+}

@@ -1,0 +1,522 @@
+//! The running kernel as the engine needs to know it: how far it is, where its symbols really are, and
+//! which of its instructions it treats specially.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use exoprobe_guest::paging::{PagingMode, translate};
+use exoprobe_guest::{Gva, KernelEntry, fault_fixup, kvm_sregs};
+use exoprobe_introspect::symbols::TextKind;
+use exoprobe_introspect::{
+    Banner, BannerError, ExceptionTable, OrcTables, SymbolTable, VirtualMemory,
+};
+
+use crate::engine::kernel::error::AttachError;
+use crate::engine::kernel::modules::Loaded;
+use crate::engine::kernel::orc::Learned;
+use crate::engine::kernel::patched::Patched;
+use crate::engine::kernel::reserved;
+use crate::engine::kernel::reserved::Reserved;
+use crate::engine::kernel::symbols::{SYSCALL_ENTRY, SymbolSource};
+use crate::engine::kernel::tables::JUMP_LABELS;
+use crate::engine::kernel::tables::STATIC_CALLS;
+use crate::engine::kernel::tasks::{NoTasks, Tasks};
+use crate::engine::kernel::view::KernelView;
+use crate::engine::kernel::view::USER_TABLES;
+use crate::insn::Assurances;
+use exoprobe_guest::Guest;
+
+/// IA32_LSTAR: the system-call entry, set once the kernel has taken over its page tables.
+const MSR_LSTAR: u32 = 0xc000_0082;
+/// enum system_states: 0 is SYSTEM_BOOTING, left after alternatives have been patched; from 2 on, init
+/// text has been freed (1 is SYSTEM_SCHEDULING).
+const SYSTEM_STATE: &str = "system_state";
+/// See [`SYSTEM_STATE`].
+const INIT_FREED: u32 = 2;
+/// Root of the kernel's own page tables (swapper_pg_dir in C).
+const PAGE_TABLES: &str = "init_top_pgt";
+/// struct pcpu_hot of Linux 6.2 to 6.14: the current task first, then the preemption count.
+const HOT: &str = "pcpu_hot";
+const HOT_CPU_NUMBER: u64 = 12;
+/// Prefix of trampolines' names (STATIC_CALL_TRAMP_PREFIX).
+const STATIC_CALL_TRAMPOLINE: &str = "__SCT__";
+/// A kernel that can be probed.
+#[derive(Clone)]
+pub(crate) struct Kernel {
+    pub(crate) symbols: SymbolTable,
+    pub(crate) view: KernelView,
+    /// Every page table maps hidden memory, once the kernel's own do.
+    mapped_everywhere: bool,
+    /// The guest has been made ready for probes: see [`Self::prepare`].
+    prepared: Prepared,
+    entry_text: Range<Gva>,
+    extable: Arc<ExceptionTable>,
+    /// Where each leads to when it is a jmp.
+    jump_labels: Arc<HashMap<Gva, Gva>>,
+    static_calls: Arc<HashSet<Gva>>,
+    /// What it will still patch.
+    patched: Arc<Patched>,
+    init_freed: Arc<AtomicBool>,
+    /// It has come past the place that tells that its text is final.
+    told_final: Arc<AtomicBool>,
+    tasks: Arc<OnceLock<Arc<Tasks>>>,
+    banner: Arc<OnceLock<Banner>>,
+    orc: Arc<Learned>,
+    /// Those that probes may be in; their symbols are among the others.
+    pub(crate) modules: Arc<[Arc<Loaded>]>,
+}
+
+/// What has been done to the guest, for probes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Prepared {
+    /// Nothing.
+    No,
+    /// Hidden memory is mapped.
+    Mapped,
+    /// And a fault in a slot shows the original's address.
+    FaultsShowOriginal,
+}
+
+impl Kernel {
+    /// Looks at a guest whose kernel has long begun. Looking changes nothing in the guest, here as in
+    /// [`Self::at_entry`] and [`Self::finish`].
+    ///
+    /// # Errors
+    /// [`AttachError::Booting`] until the kernel's text is final.
+    pub(crate) fn attach(
+        guest: &dyn Guest,
+        source: &mut SymbolSource<'_>,
+    ) -> Result<Self, AttachError> {
+        let entry = Gva(guest.msr(MSR_LSTAR)?);
+        if entry == Gva(0) {
+            return Err(AttachError::Booting);
+        }
+        let sregs = guest.sregs()?;
+        let symbols = source.at_syscall_entry(guest, PagingMode::of(&sregs)?, entry)?;
+        let mode = kernel_paging(guest, &sregs, &symbols, entry)?;
+        let view = KernelView { ram: guest.ram().clone(), mode, early: None };
+        let state = system_state(&VirtualMemory::with_mode(&view, mode), &symbols);
+        if state == Some(0) {
+            return Err(AttachError::Booting);
+        }
+        Self::final_one(symbols, view, state.is_none_or(|s| s >= INIT_FREED))
+    }
+
+    /// Looks at a kernel that runs no more, wherever it stopped; changes nothing in its memory. `entry` is where
+    /// it began, if that was seen.
+    ///
+    /// # Errors
+    /// [`AttachError::NeverBegan`] where it did not come to its own addresses.
+    pub(crate) fn of_stopped(
+        guest: &dyn Guest,
+        source: &mut SymbolSource<'_>,
+        entry: Option<&KernelEntry>,
+    ) -> Result<Self, AttachError> {
+        let sregs = guest.sregs()?;
+        let now = PagingMode::of(&sregs)?;
+        let (symbols, text) = match (guest.msr(MSR_LSTAR)?, entry) {
+            (0, None) => return Err(AttachError::NeverBegan),
+            (0, Some(entry)) => {
+                let early = PagingMode::of(&entry.sregs)?;
+                (source.at_first_code(guest, early, entry.rip)?, entry.rip)
+            }
+            (lstar, _) => (source.at_syscall_entry(guest, now, Gva(lstar))?, Gva(lstar)),
+        };
+        let (mode, early) = match kernel_paging(guest, &sregs, &symbols, text) {
+            Ok(mode) => (mode, None),
+            // It stopped before its own tables were complete.
+            Err(_) => (now, Some(now)),
+        };
+        let view = KernelView { ram: guest.ram().clone(), mode, early };
+        let state = system_state(&VirtualMemory::with_mode(&view, mode), &symbols);
+        let init_freed = state.is_some_and(|state| state >= INIT_FREED);
+        Self::look(symbols, view, false, Patched::NONE, init_freed)
+    }
+
+    /// Looks at a kernel that runs its first instructions at its own addresses. Its page tables of the
+    /// moment are the early ones.
+    pub(crate) fn at_entry(
+        guest: &dyn Guest,
+        source: &mut SymbolSource<'_>,
+        entry: &KernelEntry,
+    ) -> Result<Self, AttachError> {
+        let early = PagingMode::of(&entry.sregs)?;
+        let symbols = source.at_first_code(guest, early, entry.rip)?;
+        let mode = own_tables(guest, early, &symbols, entry.rip)?;
+        let view = KernelView { ram: guest.ram().clone(), mode, early: Some(early) };
+        let patched = Patched::read(&VirtualMemory::with_mode(&view, early), &symbols);
+        Self::look(symbols, view, true, patched, false)
+    }
+
+    /// The same kernel when its text is final.
+    pub(crate) fn finish(&self) -> Result<Self, AttachError> {
+        let view = KernelView { early: None, ..self.view.clone() };
+        let next = Self::final_one(self.symbols.clone(), view, !self.has_init_text());
+        let (banner, orc) = (self.banner.clone(), self.orc.clone());
+        next.map(|next| Self { banner, orc, ..next })
+    }
+
+    fn final_one(
+        symbols: SymbolTable,
+        view: KernelView,
+        init_freed: bool,
+    ) -> Result<Self, AttachError> {
+        let mapped_everywhere = !isolates_page_tables(&view, &symbols);
+        Self::look(symbols, view, mapped_everywhere, Patched::NONE, init_freed)
+    }
+
+    /// Makes the guest ready for probes: maps hidden memory and, when the kernel's text is final, has faults of slots
+    /// redirected. Returns the kernel with what that assures, or `None` where it was ready.
+    ///
+    /// # Errors
+    /// [`AttachError`]: hidden memory cannot be mapped, or the guest has changed its entry.
+    pub(crate) fn prepare(
+        &self,
+        guest: &dyn Guest,
+        sregs: impl FnOnce() -> Result<kvm_sregs, AttachError>,
+    ) -> Result<Option<Self>, AttachError> {
+        let is_new = self.prepared == Prepared::No;
+        if is_new || self.has_booted() {
+            guest.hidden().map(guest.ram(), self.mode_now())?;
+        }
+        if !is_new {
+            return Ok(None);
+        }
+        let may_redirect = self.has_booted() && self.mapped_everywhere;
+        let prepared = match may_redirect && fixes_faults(guest, self.view.mode, &sregs()?) {
+            true => Prepared::FaultsShowOriginal,
+            false => Prepared::Mapped,
+        };
+        Ok(Some(Self { prepared, ..self.clone() }))
+    }
+
+    /// What displaced instructions may rely on.
+    pub(crate) fn assurances(&self) -> Assurances {
+        Assurances {
+            faults_show_original: self.prepared == Prepared::FaultsShowOriginal,
+            mapped_everywhere: self.mapped_everywhere,
+        }
+    }
+
+    fn look(
+        symbols: SymbolTable,
+        view: KernelView,
+        mapped_everywhere: bool,
+        patched: Patched,
+        init_freed: bool,
+    ) -> Result<Self, AttachError> {
+        let memory = VirtualMemory::with_mode(&view, view.early.unwrap_or(view.mode));
+        let entry_text = entry_text(&symbols);
+        let extable = ExceptionTable::read(&memory, &symbols)?;
+        let jump_labels = JUMP_LABELS.read(&memory, &symbols)?;
+        let static_calls: HashSet<Gva> =
+            STATIC_CALLS.read(&memory, &symbols)?.into_keys().collect();
+        Ok(Self {
+            symbols,
+            view,
+            mapped_everywhere,
+            prepared: Prepared::No,
+            entry_text,
+            extable: Arc::new(extable),
+            jump_labels: Arc::new(jump_labels),
+            static_calls: Arc::new(static_calls),
+            patched: Arc::new(patched),
+            init_freed: Arc::new(AtomicBool::new(init_freed)),
+            told_final: Arc::default(),
+            tasks: Arc::default(),
+            banner: Arc::default(),
+            orc: Arc::default(),
+            modules: Arc::default(),
+        })
+    }
+
+    /// The same kernel with other modules.
+    pub(crate) fn with_modules(&self, modules: Vec<Arc<Loaded>>) -> Self {
+        let symbols =
+            self.symbols.with_modules(modules.iter().map(|loaded| loaded.table()).collect());
+        Self { symbols, modules: modules.into(), ..self.clone() }
+    }
+
+    /// Memory as the kernel sees it.
+    pub(crate) fn memory(&self) -> VirtualMemory<'_, KernelView> {
+        VirtualMemory::with_mode(&self.view, self.mode_now())
+    }
+
+    /// The page tables that it runs on.
+    fn mode_now(&self) -> PagingMode {
+        self.view.early.unwrap_or(self.view.mode)
+    }
+
+    /// Is its text final?
+    pub(crate) fn has_booted(&self) -> bool {
+        self.view.early.is_none()
+    }
+
+    /// Does it say so itself that it is not far enough? (Its text may be final all the same.)
+    pub(crate) fn is_booting(&self) -> bool {
+        system_state(&self.memory(), &self.symbols) == Some(0)
+    }
+
+    /// Will it come past the place that tells that its text is final?
+    pub(crate) fn will_tell_final(&self) -> bool {
+        !self.has_booted() && !self.told_final.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn tell_final(&self) {
+        self.told_final.store(true, Ordering::Relaxed);
+    }
+
+    /// Is its init text there still?
+    pub(crate) fn has_init_text(&self) -> bool {
+        !self.init_freed.load(Ordering::Relaxed)
+    }
+
+    /// Looks whether init text has gone, in a kernel that no mark tells it of.
+    pub(crate) fn learn_init_freed(&self) {
+        let state = system_state(&self.memory(), &self.symbols);
+        if self.has_booted() && state.is_some_and(|state| state >= INIT_FREED) {
+            self.free_init_text();
+        }
+    }
+
+    pub(crate) fn free_init_text(&self) {
+        self.init_freed.store(true, Ordering::Relaxed);
+    }
+
+    /// Does the kernel not keep such text, or not any more?
+    fn is_lost(&self, kind: TextKind) -> bool {
+        kind == TextKind::Other || (kind == TextKind::Init && !self.has_init_text())
+    }
+
+    /// Will the kernel still patch any of `len` bytes at `at`?
+    pub(crate) fn will_patch(&self, at: Gva, len: u64) -> bool {
+        self.patched.covers(at, len)
+    }
+
+    /// Does the exception table have the instruction at `at`?
+    pub(crate) fn may_fault(&self, at: Gva) -> bool {
+        self.extable.find(at).is_some()
+    }
+
+    /// Does the kernel rewrite the instruction at `at` while it runs?
+    pub(crate) fn is_rewritten(&self, at: Gva) -> bool {
+        self.jump_labels.contains_key(&at) || self.static_calls.contains(&at)
+    }
+
+    pub(crate) fn is_entry_text(&self, at: Gva) -> bool {
+        self.entry_text.contains(&at)
+    }
+
+    /// Where control comes to by what the kernel's tables say: static keys' branches and fix-ups.
+    pub(crate) fn jump_targets(&self) -> impl Iterator<Item = Gva> {
+        let keys = self.jump_labels.values().copied();
+        keys.chain(self.extable.fixups().map(|entry| entry.fixup))
+    }
+
+    /// Per-CPU offset of the CPU's number, 32 bits.
+    pub(crate) fn cpu_number(&self) -> Option<Gva> {
+        self.per_cpu("cpu_number", 0).or_else(|| self.per_cpu(HOT, HOT_CPU_NUMBER))
+    }
+
+    /// Per-CPU offset of the current task's address.
+    pub(crate) fn current_task(&self) -> Option<Gva> {
+        self.per_cpu("current_task", 0).or_else(|| self.per_cpu(HOT, 0))
+    }
+
+    fn per_cpu(&self, symbol: &str, offset: u64) -> Option<Gva> {
+        Some(self.symbols.address_of(symbol)?.wrapping_add(offset))
+    }
+
+    /// How it tells its tasks, once that is known.
+    pub(crate) fn tasks(&self) -> Option<&Arc<Tasks>> {
+        self.tasks.get()
+    }
+
+    /// Learns how it tells its tasks, where it is far enough; says whether that is new.
+    pub(crate) fn learn_tasks(&self, vcpus: u8) -> bool {
+        if !self.has_booted() || self.tasks.get().is_some() {
+            return false;
+        }
+        match self.find_tasks(vcpus) {
+            Ok(tasks) => self.tasks.set(Arc::new(tasks)).is_ok(),
+            Err(error) => {
+                tracing::debug!(%error, "events do not name tasks");
+                false
+            }
+        }
+    }
+
+    /// Finds how it keeps its tasks.
+    ///
+    /// # Errors
+    /// [`NoTasks`].
+    pub(crate) fn find_tasks(&self, vcpus: u8) -> Result<Tasks, NoTasks> {
+        let current = self.current_task();
+        Tasks::find(&self.memory(), &self.symbols, current, &self.view.ram, vcpus)
+    }
+
+    /// What it says of itself.
+    ///
+    /// # Errors
+    /// [`BannerError`].
+    pub(crate) fn banner(&self) -> Result<&Banner, BannerError> {
+        if let Some(known) = self.banner.get() {
+            return Ok(known);
+        }
+        let found = Banner::read(&self.memory(), &self.symbols)?;
+        Ok(self.banner.get_or_init(|| found))
+    }
+
+    /// Its ORC tables, once they have been read.
+    pub(crate) fn orc(&self) -> Option<&Arc<OrcTables>> {
+        self.orc.tables()
+    }
+
+    /// Reads its ORC tables, unless that was tried and another time would give the same; says whether there are any
+    /// now that were not there before.
+    pub(crate) fn learn_orc(&self) -> bool {
+        self.orc
+            .learn(|| Ok(OrcTables::read(&self.memory(), &self.symbols, self.banner()?.version)?))
+    }
+
+    /// How the kernel treats the instruction at `at`, if so that no probe may be there.
+    pub(crate) fn reserved(&self, at: Gva) -> Option<Reserved> {
+        if self.symbols.text_kind(at).is_some_and(|kind| self.is_lost(kind)) {
+            Some(Reserved::InitText)
+        } else if self.entry_text.contains(&at) && !self.mapped_everywhere {
+            Some(Reserved::EntryText)
+        } else if let Some(fixup) = self.extable.find(at)
+            && (!self.assurances().faults_show_original || fixup.decodes_text())
+        {
+            Some(Reserved::ExceptionTable)
+        } else if self.jump_labels.contains_key(&at) {
+            Some(Reserved::JumpLabel)
+        } else if self.static_calls.contains(&at) {
+            Some(Reserved::StaticCall)
+        } else {
+            let is_original = self.assurances().faults_show_original;
+            let of_module = self.modules.iter().find_map(|it| it.reserved(at, is_original));
+            of_module.or_else(|| self.function_name(at).and_then(by_name))
+        }
+    }
+
+    /// Why the function that starts at `at` takes no return probe.
+    pub(crate) fn reserved_for_returns(&self, at: Gva) -> Option<Reserved> {
+        if self.entry_text.contains(&at) {
+            return Some(Reserved::NoReturnAddress);
+        }
+        self.function_name(at).and_then(reserved::return_by_name)
+    }
+
+    /// Where no probe may be, in ascending order: functions by name, and ranges.
+    pub(crate) fn blacklist(&self) -> Vec<reserved::BlacklistEntry> {
+        let mut entries = reserved::named_entries(&self.symbols);
+        let mut range = |symbol: &str, start: Gva, end: Gva, reason| {
+            let symbol = symbol.to_owned();
+            entries.push(reserved::BlacklistEntry { start, end, symbol, reason });
+        };
+        if self.entry_text.start != self.entry_text.end {
+            let reason = match self.mapped_everywhere {
+                true => Reserved::NoReturnAddress,
+                false => Reserved::EntryText,
+            };
+            range("(entry text)", self.entry_text.start, self.entry_text.end, reason);
+        }
+        for text in self.symbols.text_ranges() {
+            if self.is_lost(text.kind) {
+                range("(init text)", text.start, text.end, Reserved::InitText);
+            }
+        }
+        for symbol in self.symbols.iter().filter(|s| s.name.starts_with(STATIC_CALL_TRAMPOLINE)) {
+            if let Some(bounds) = self.symbols.function_at(symbol.address) {
+                range(symbol.name, bounds.start, bounds.end, Reserved::StaticCall);
+            }
+        }
+        entries.sort_by(|a, b| (a.start, &a.symbol).cmp(&(b.start, &b.symbol)));
+        entries
+    }
+
+    fn function_name(&self, at: Gva) -> Option<&str> {
+        self.symbols.function_at(at).map(|function| function.name)
+    }
+}
+
+fn by_name(name: &str) -> Option<Reserved> {
+    let trampoline = name.starts_with(STATIC_CALL_TRAMPOLINE);
+    trampoline.then_some(Reserved::StaticCall).or_else(|| reserved::by_name(name))
+}
+
+/// The kernel's own page tables, which stay for as long as it runs. Those of the moment may be a
+/// process's, gone when it exits, or the user half of a KPTI pair; but all map the entry point.
+fn kernel_paging(
+    guest: &dyn Guest,
+    s: &kvm_sregs,
+    symbols: &SymbolTable,
+    entry: Gva,
+) -> Result<PagingMode, AttachError> {
+    let now = PagingMode::of(s)?;
+    let kernel = own_tables(guest, now, symbols, entry)?;
+    match translate(guest.ram(), kernel, root_address(symbols)?) {
+        Ok(found) if found.gpa.0 == kernel.cr3 => Ok(kernel),
+        _ => Err(AttachError::WrongSymbols(format!("{PAGE_TABLES} does not map itself"))),
+    }
+}
+
+fn root_address(symbols: &SymbolTable) -> Result<Gva, AttachError> {
+    let root = symbols.lookup(PAGE_TABLES);
+    root.map(|symbol| symbol.address).map_err(|e| AttachError::WrongSymbols(e.to_string()))
+}
+
+/// Where the kernel's own root is, by its distance from text that `now` maps: the kernel's image is
+/// contiguous in physical memory.
+fn own_tables(
+    guest: &dyn Guest,
+    now: PagingMode,
+    symbols: &SymbolTable,
+    text: Gva,
+) -> Result<PagingMode, AttachError> {
+    let text_gpa = translate(guest.ram(), now, text)?.gpa;
+    let cr3 = text_gpa.0.wrapping_add(root_address(symbols)?.0.wrapping_sub(text.0));
+    Ok(PagingMode { cr3, ..now })
+}
+
+/// Does it run on other page tables while in user mode (KPTI)? Those lie behind its own, and map the
+/// entry code to the same place.
+fn isolates_page_tables(view: &KernelView, symbols: &SymbolTable) -> bool {
+    let Some(entry) = symbols.address_of(SYSCALL_ENTRY) else { return true };
+    // Where it does, the two roots are aligned as a pair.
+    if view.mode.cr3 & USER_TABLES != 0 {
+        return false;
+    }
+    let user = PagingMode { cr3: view.mode.cr3 | USER_TABLES, ..view.mode };
+    let place = |mode| translate(&view.ram, mode, entry).map(|found| found.gpa);
+    matches!((place(view.mode), place(user)), (Ok(kernel), Ok(user)) if kernel == user)
+}
+
+fn fixes_faults(guest: &dyn Guest, mode: PagingMode, sregs: &kvm_sregs) -> bool {
+    let (base, limit) = (Gva(sregs.idt.base), sregs.idt.limit);
+    match fault_fixup::install(guest.ram(), guest.hidden(), mode, base, limit) {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::warn!(%error, "faults of displaced instructions would show the copy's address");
+            false
+        }
+    }
+}
+
+/// Linux's section of entry code; empty when the symbols do not name it.
+fn entry_text(symbols: &SymbolTable) -> Range<Gva> {
+    match (symbols.address_of("__entry_text_start"), symbols.address_of("__entry_text_end")) {
+        (Some(start), Some(end)) => start..end,
+        _ => Gva(0)..Gva(0),
+    }
+}
+
+fn system_state(memory: &VirtualMemory<'_, KernelView>, symbols: &SymbolTable) -> Option<u32> {
+    let state = symbols.address_of(SYSTEM_STATE)?;
+    let mut word = [0; 4];
+    memory.read(state, &mut word).ok()?;
+    Some(u32::from_le_bytes(word))
+}

@@ -1,0 +1,167 @@
+//! Who is running on a vCPU.
+
+use std::sync::atomic::Ordering;
+
+use exoprobe_guest::{Gpa, GuestRam, Gva};
+use exoprobe_introspect::btf::FieldError;
+use exoprobe_introspect::task_fields::TaskFields;
+use exoprobe_introspect::{
+    SymbolTable, Task, TaskError, TaskId, TaskLayout, VirtualMemory, VirtualReadError,
+};
+
+use crate::engine::kernel::mapped::{Direct, direct_map};
+use crate::engine::kernel::view::KernelView;
+
+/// Bytes of an entry of `__per_cpu_offset`.
+const OFFSET_LEN: u64 = 8;
+
+/// How the running kernel tells its tasks.
+pub(crate) struct Tasks {
+    pub(crate) layout: TaskLayout,
+    /// By vCPU, which Linux numbers as the machine does: where its current task's address is.
+    current: Box<[Gpa]>,
+    /// Where tasks are found without a walk of the page tables.
+    direct: Vec<Direct>,
+}
+
+/// Why tasks are not known.
+#[derive(Debug, thiserror::Error)]
+pub enum NoTasks {
+    /// They cannot be read, or told apart.
+    #[error(transparent)]
+    Task(#[from] TaskError),
+    /// A symbol is missing.
+    #[error("the kernel has no symbol for {0}")]
+    Symbol(&'static str),
+    /// So is a CPU's data.
+    #[error("the per-CPU data of CPU {0} is not there")]
+    PerCpu(u8),
+    /// A task's memory is not mapped.
+    #[error("cannot read a task: {0}")]
+    Read(#[from] VirtualReadError),
+    /// The kernel's types do not locate a field.
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    /// No task has this number.
+    #[error("there is no task {0}: `exoprobe ps` lists the processes")]
+    NoSuch(u32),
+}
+
+/// A process of the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its first thread.
+    pub task: Task,
+    /// The vCPUs that run one of its threads.
+    pub vcpus: Vec<u8>,
+    /// State of its first thread, as the letter in `/proc/PID/stat`; `None` without the kernel's types.
+    pub state: Option<char>,
+    /// Process number of its parent; `None` without the kernel's types.
+    pub parent: Option<u32>,
+}
+
+fn idle_task(symbols: &SymbolTable) -> Result<Gva, NoTasks> {
+    symbols.address_of("init_task").ok_or(NoTasks::Symbol("init_task"))
+}
+
+impl Tasks {
+    /// Looks at a kernel that has made its first threads.
+    pub(crate) fn find(
+        memory: &VirtualMemory<'_, KernelView>,
+        symbols: &SymbolTable,
+        current_task: Option<Gva>,
+        ram: &GuestRam,
+        vcpus: u8,
+    ) -> Result<Self, NoTasks> {
+        let layout = TaskLayout::find(memory, idle_task(symbols)?)?;
+        let current = current_task.ok_or(NoTasks::Symbol("the current task"))?;
+        let offsets = symbols.address_of("__per_cpu_offset");
+        let place = |vcpu: u8| {
+            // A kernel for one CPU has the data itself where others have its offset.
+            let base = match offsets {
+                Some(table) => {
+                    memory.read_u64(table.wrapping_add(u64::from(vcpu) * OFFSET_LEN)).ok()?
+                }
+                None => 0,
+            };
+            Some(memory.translate(Gva(base).wrapping_add(current.0)).ok()?.gpa)
+        };
+        let current = (0..vcpus).map(|vcpu| place(vcpu).ok_or(NoTasks::PerCpu(vcpu)));
+        let direct = direct_map(memory, symbols, ram);
+        Ok(Self { layout, current: current.collect::<Result<_, _>>()?, direct })
+    }
+
+    /// The first threads of all processes.
+    pub(crate) fn leaders(
+        &self,
+        memory: &VirtualMemory<'_, KernelView>,
+        symbols: &SymbolTable,
+    ) -> Result<Vec<Task>, NoTasks> {
+        Ok(self.layout.processes(memory, idle_task(symbols)?)?)
+    }
+
+    /// The vCPU on which a task runs.
+    pub(crate) fn vcpu_of(&self, ram: &GuestRam, task: Gva) -> Option<u8> {
+        let current = |at: &Gpa| Some(ram.word(*at)?.load(Ordering::Relaxed));
+        (0..).zip(&self.current).find(|(_, at)| current(at) == Some(task.0)).map(|(vcpu, _)| vcpu)
+    }
+
+    /// All processes, and on which vCPUs each runs; with state and parent by `fields`.
+    pub(crate) fn processes(
+        &self,
+        memory: &VirtualMemory<'_, KernelView>,
+        symbols: &SymbolTable,
+        ram: &GuestRam,
+        fields: Option<&TaskFields>,
+    ) -> Result<Vec<Process>, NoTasks> {
+        let processes = self.leaders(memory, symbols)?;
+        let current = |(vcpu, at): (u8, &Gpa)| {
+            let task = ram.word(*at)?.load(Ordering::Relaxed);
+            Some((vcpu, self.layout.task(memory, Gva(task)).ok()?.tgid))
+        };
+        let running: Vec<(u8, u32)> = (0..).zip(&self.current).filter_map(current).collect();
+        let process = |task: Task| {
+            let runs = running.iter().filter(|(_, tgid)| *tgid == task.tgid);
+            Process {
+                task,
+                vcpus: runs.map(|(vcpu, _)| *vcpu).collect(),
+                state: fields.and_then(|it| it.state(memory, task.at).ok()),
+                parent: fields.and_then(|it| it.parent(memory, &self.layout, task.at).ok()),
+            }
+        };
+        Ok(processes.into_iter().map(process).collect())
+    }
+
+    /// The task that runs on a vCPU; `None` where the guest does not tell.
+    pub(crate) fn on(&self, view: &KernelView, vcpu: u8) -> Option<TaskId> {
+        let task = view.ram.word(*self.current.get(usize::from(vcpu))?)?;
+        let task = Gva(task.load(Ordering::Relaxed));
+        let direct = self.direct.iter().find_map(|range| range.place(task));
+        match direct.and_then(|at| self.read_at(view, at)) {
+            Some(found) => Some(found),
+            None => self.layout.read(&VirtualMemory::with_mode(view, view.mode), task).ok(),
+        }
+    }
+
+    /// A task in RAM, where its fields are aligned as every Linux has them.
+    fn read_at(&self, view: &KernelView, task: Gpa) -> Option<TaskId> {
+        const WORD: u64 = 8;
+        let (pid, comm) = (u64::from(self.layout.pid), u64::from(self.layout.comm));
+        if !comm.is_multiple_of(WORD) {
+            return None;
+        }
+        // One look for the RAM that has both.
+        let first = pid.min(comm) & !(WORD - 1);
+        let count = (pid.max(comm + WORD) - first) / WORD + 1;
+        let words = view.ram.words(task.wrapping_add(first), usize::try_from(count).ok()?)?;
+        let word = |offset: u64| {
+            let index = usize::try_from((offset - first) / WORD).ok()?;
+            Some(words.get(index)?.load(Ordering::Relaxed))
+        };
+        let (number, low, high) = (word(pid)?, word(comm)?, word(comm + WORD)?);
+        let shift = if pid % WORD == 0 { 0 } else { 32 };
+        let pid = u32::try_from(number >> shift & u64::from(u32::MAX)).expect("32 bits");
+        let comm = u128::from(low) | u128::from(high) << 64;
+        Some(TaskId { pid, comm: comm.to_le_bytes() })
+    }
+}

@@ -1,0 +1,90 @@
+//! What is known of the running kernel's text besides its bytes, for the optimizer's safety check.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use exoprobe_guest::Gva;
+use exoprobe_introspect::SymbolKind;
+use exoprobe_introspect::symbols::TextKind;
+
+use crate::detour::{Ground, Targets};
+use crate::engine::control::registry::Registry;
+use crate::engine::kernel::running::Kernel;
+use crate::insn::Assurances;
+
+/// What stands in for `jmp *REG` where mitigations want it (arch/x86/lib/retpoline.S).
+const THUNKS: [&str; 2] = ["__x86_indirect_thunk_*", "__x86_indirect_jump_thunk_*"];
+/// What compilers call the parts of a function that they move away.
+const COLD: &str = ".cold";
+
+/// The whole kernel, decoded once.
+pub(crate) struct KernelGround {
+    kernel: Arc<Kernel>,
+    targets: Targets,
+}
+
+impl KernelGround {
+    /// Decodes all functions of the resident text.
+    pub(crate) fn new(registry: &Registry, kernel: &Arc<Kernel>) -> Self {
+        let symbols = &kernel.symbols;
+        let core = symbols.text_ranges().find(|range| range.kind == TextKind::Core);
+        let text = core.map_or(Gva(0)..Gva(0), |range| range.start..range.end);
+        let thunks: HashSet<Gva> = THUNKS
+            .iter()
+            .flat_map(|name| symbols.search(name))
+            .map(|thunk| thunk.address)
+            .collect();
+        let mut targets = Targets::new(text.clone());
+        let mut last = Gva(0);
+        for symbol in symbols.iter().filter(|symbol| symbol.kind == SymbolKind::Function) {
+            let Some(function) = symbols.function_at(symbol.address) else { continue };
+            if function.start == last || !text.contains(&function.start) {
+                continue;
+            }
+            last = function.start;
+            if let Ok(bytes) = registry.original_text(kernel, function.start, function.end) {
+                targets.add_function(function.start, &bytes, |at| thunks.contains(&at));
+            }
+        }
+        kernel.jump_targets().for_each(|at| targets.add(at));
+        Self { kernel: Arc::clone(kernel), targets }
+    }
+}
+
+impl Ground for KernelGround {
+    fn assurances(&self) -> Assurances {
+        self.kernel.assurances()
+    }
+
+    fn is_target(&self, at: Gva) -> bool {
+        self.targets.contains(at)
+    }
+
+    fn is_behind_call(&self, at: Gva) -> bool {
+        self.targets.is_behind_call(at)
+    }
+
+    fn indirect_jump(&self, at: Gva) -> Option<(String, Gva)> {
+        let symbols = &self.kernel.symbols;
+        let name = symbols.function_at(at)?.name;
+        let base = name.split(COLD).next().unwrap_or(name);
+        let parts = format!("{base}{COLD}*");
+        let own = symbols.search(base).chain(symbols.search(&parts));
+        own.into_iter().find_map(|part| {
+            let at = self.targets.indirect_jump(part.address)?;
+            Some((part.name.to_owned(), at))
+        })
+    }
+
+    fn may_fault(&self, at: Gva) -> bool {
+        self.kernel.may_fault(at)
+    }
+
+    fn is_rewritten(&self, at: Gva, len: usize) -> bool {
+        (0..len as u64).any(|offset| self.kernel.is_rewritten(at.wrapping_add(offset)))
+    }
+
+    fn is_reserved(&self, at: Gva) -> bool {
+        self.kernel.is_entry_text(at) || self.kernel.symbols.text_kind(at) != Some(TextKind::Core)
+    }
+}

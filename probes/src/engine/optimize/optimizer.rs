@@ -1,0 +1,438 @@
+//! The optimizer: which probes get a jmp in place of their int3, and when not any more.
+//!
+//! A pass ([`HitPath::optimize`]) looks at all sites, writes detours for those that may have one, and then stops
+//! the vCPUs once for all of them: none of these, and no address on a stack, may be within what a jmp covers.
+//! Anything that changes at a site takes its jmp out first ([`HitPath::unoptimize`]).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use exoprobe_guest::{Gpa, GuestRam, Gva};
+
+use crate::detour::{JMP_LEN, Region};
+use crate::engine::control::registry::Registry;
+use crate::engine::hit::path::HitPath;
+use crate::engine::hit::table::Doorbell;
+use crate::engine::hit::table::Followers;
+use crate::engine::optimize::candidate::{Candidate, candidate};
+use crate::engine::optimize::ground::KernelGround;
+use crate::engine::optimize::rings::Rings;
+use crate::engine::optimize::space::{Retired, Space};
+use crate::engine::optimize::stacks::{Addresses, mentioned};
+use crate::engine::probe::code::Code;
+use crate::engine::probe::follower::Follower;
+use crate::engine::probe::registered::Probe;
+use crate::engine::probe::site::Site;
+use crate::insn::SLOT_SIZE;
+use exoprobe_guest::Guest;
+
+/// How often is looked whether somebody is still in a detour that is not used any more: what an interrupt came
+/// into the midst of is over soon, and what only looks like an address on a stack stays.
+const LOOKS: u32 = 3;
+/// A site that somebody is in is looked at again after 2, 4, 8, ... passes, at most two to this power.
+const BUSY_MAX: u32 = 9;
+/// Between two looks.
+const LOOK: Duration = Duration::from_micros(200);
+
+/// The optimizer's books.
+pub(crate) struct Optimizer {
+    /// debug.kprobes-optimization.
+    pub(crate) allowed: bool,
+    installed: BTreeMap<Gva, Candidate>,
+    /// What the safety check said, until the kernel is booted again.
+    pub(crate) checked: HashMap<Gva, Result<Arc<Region>, Arc<str>>>,
+    why_not: HashMap<Gva, Arc<str>>,
+    /// Something has changed since the last pass.
+    pub(crate) changed: bool,
+    /// Sites that somebody was in: how often, and the pass that looks again.
+    busy: HashMap<Gva, (u32, u64)>,
+    passes: u64,
+    pub(crate) ground: Option<Arc<KernelGround>>,
+    pub(crate) space: Space,
+    /// Doorbells of detours that are about to get their jmps.
+    preparing: Vec<Doorbell>,
+    /// What follows return probes' calls within the guest, by the probe's number.
+    pub(crate) followers: BTreeMap<u32, (Arc<Probe>, Arc<Follower>)>,
+    retired: Vec<Retired>,
+}
+
+/// What the text of an optimized site is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Optimized {
+    /// The jmp is there, and what follows it in the last instruction that it covers.
+    AsWanted,
+    /// The jmp is not there.
+    Overwritten,
+    /// The last instruction that it covers is another by now.
+    RestChanged,
+}
+
+/// What a pass came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Optimization {
+    /// Probed places that were optimized by it.
+    pub optimized: usize,
+    /// Places that may be, once nobody is in them.
+    pub waiting: usize,
+    /// All that are optimized now.
+    pub total: usize,
+}
+
+impl Optimizer {
+    pub(crate) fn new() -> Self {
+        Self {
+            allowed: true,
+            installed: BTreeMap::new(),
+            checked: HashMap::new(),
+            why_not: HashMap::new(),
+            changed: true,
+            busy: HashMap::new(),
+            passes: 0,
+            ground: None,
+            space: Space::default(),
+            preparing: Vec::new(),
+            followers: BTreeMap::new(),
+            retired: Vec::new(),
+        }
+    }
+
+    /// Everything about the guest is void.
+    pub(crate) fn forget_guest(&mut self) {
+        *self = Self { allowed: self.allowed, ..Self::new() };
+    }
+
+    pub(crate) fn is_installed(&self, at: Gva) -> bool {
+        self.installed.contains_key(&at)
+    }
+
+    /// Whether a pass is to look at a site.
+    fn is_due(&self, at: Gva) -> bool {
+        let waits = self.busy.get(&at).is_some_and(|(_, until)| self.passes < *until);
+        !waits && !self.is_installed(at)
+    }
+
+    /// Somebody was in a site: each time twice as many passes leave it alone, for to look is to stop the guest.
+    fn wait_for(&mut self, at: Gva) {
+        let (times, until) = self.busy.entry(at).or_default();
+        *times = (*times + 1).min(BUSY_MAX);
+        *until = self.passes + (1 << *times);
+        self.why_not.insert(at, "busy: a task was within what the jmp would cover".into());
+    }
+
+    /// Probes, their text or what they may do have changed: the next pass looks at all sites again, and
+    /// reasons of the last one hold no more, but of sites that it leaves alone.
+    pub(crate) fn note_change(&mut self) {
+        self.changed = true;
+        let Self { why_not, busy, passes, .. } = self;
+        why_not.retain(|at, _| busy.get(at).is_some_and(|(_, until)| *passes + 1 < *until));
+    }
+
+    pub(crate) fn why_not(&self, at: Gva) -> Option<&Arc<str>> {
+        self.why_not.get(&at)
+    }
+
+    /// The optimized site that has `at` among its instructions.
+    pub(crate) fn covering(&self, at: Gva) -> Option<Gva> {
+        let (start, found) = self.installed.range(..=at).next_back()?;
+        let end = found.region.end();
+        (at < end).then_some(*start)
+    }
+
+    /// The optimized site whose detour has `at`.
+    pub(crate) fn of_detour(&self, at: Gva) -> Option<Gva> {
+        let has = |found: &&Candidate| found.code.start <= at && at < found.code.end;
+        self.installed.values().find(has).map(|found| found.at)
+    }
+
+    /// Whether no detour is there that could still write.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.installed.is_empty() && self.retired.is_empty() && self.followers.is_empty()
+    }
+
+    /// All doorbells that may be rung, with the sites whose hits they are.
+    pub(crate) fn doorbells<'a>(
+        &'a self,
+        sites: &'a HashMap<Gva, Arc<Site>>,
+    ) -> impl Iterator<Item = Doorbell> + 'a {
+        let there = self.installed.values().filter_map(|c| c.code.doorbell(sites.get(&c.at)?));
+        let left = self.retired.iter().filter_map(|retired| match retired {
+            Retired::Detour { code, site: Some(site), .. } => code.doorbell(site),
+            _ => None,
+        });
+        there.chain(self.preparing.iter().cloned()).chain(left)
+    }
+
+    /// What follows calls within the guest, also of probes that have gone.
+    pub(crate) fn followers(&self) -> impl Iterator<Item = (Arc<Probe>, Arc<Follower>)> {
+        let left = self.retired.iter().filter_map(|retired| match retired {
+            Retired::Follower(probe, follower) => Some((Arc::clone(probe), Arc::clone(follower))),
+            Retired::Detour { .. } => None,
+        });
+        self.followers.values().cloned().chain(left)
+    }
+
+    /// Probes are removed; calls of theirs may be under way.
+    pub(crate) fn forget(&mut self, ids: &[u32]) {
+        let gone = ids.iter().filter_map(|id| self.followers.remove(id));
+        self.retired.extend(gone.map(|(probe, follower)| Retired::Follower(probe, follower)));
+    }
+
+    /// Puts the original bytes of optimized sites back into `bytes`, which were read at `start`.
+    pub(crate) fn without_jumps(&self, start: Gva, bytes: &mut [u8]) {
+        let first = Gva(start.0.saturating_sub(JMP_LEN as u64));
+        let end = start.wrapping_add(bytes.len() as u64);
+        for (at, found) in self.installed.range(first..end) {
+            for (offset, original) in (0u64..).zip(found.region.covered()) {
+                let index = at.0.wrapping_add(offset).wrapping_sub(start.0);
+                if let Some(byte) = usize::try_from(index).ok().and_then(|i| bytes.get_mut(i)) {
+                    *byte = *original;
+                }
+            }
+        }
+    }
+
+    /// Where bytes of jmps are, and those that were there before.
+    pub(crate) fn original_bytes(&self, ram: &GuestRam) -> Vec<(Gpa, u8)> {
+        let mut bytes = Vec::new();
+        for found in self.installed.values() {
+            let places = found.places.iter().zip(found.jmp).zip(found.region.covered());
+            let there = places.filter(|((place, jmp), _)| ram.load_byte(**place) == Ok(*jmp));
+            bytes.extend(there.map(|((place, _), original)| (*place, *original)));
+        }
+        bytes
+    }
+
+    /// What the text of an optimized site holds; `None` of others.
+    pub(crate) fn text_of(&self, guest: &dyn Guest, at: Gva) -> Option<Optimized> {
+        let found = self.installed.get(&at)?;
+        let holds = |places: &[Gpa], bytes: &mut dyn Iterator<Item = u8>| {
+            places.iter().zip(bytes).all(|(place, byte)| guest.ram().load_byte(*place) == Ok(byte))
+        };
+        Some(match () {
+            () if !holds(&found.places, &mut found.jmp.into_iter()) => Optimized::Overwritten,
+            () if !holds(&found.rest, &mut found.region.bytes().skip(JMP_LEN)) => {
+                Optimized::RestChanged
+            }
+            () => Optimized::AsWanted,
+        })
+    }
+
+    /// The guest wrote over the jmp, which is gone; its detour is not used any more.
+    pub(crate) fn lose(&mut self, at: Gva, site: Option<Arc<Site>>) {
+        if let Some(found) = self.installed.remove(&at) {
+            self.retired.push(found.retire(site));
+        }
+    }
+}
+
+impl HitPath {
+    /// One pass. Not for vCPUs' threads.
+    pub(crate) fn optimize(&self, registry: &mut Registry, guest: &dyn Guest) -> Optimization {
+        let Some(kernel) = registry
+            .kernel
+            .clone()
+            .filter(|kernel| kernel.has_booted() && !kernel.has_init_text() && !guest.stopped())
+        else {
+            return Optimization::default();
+        };
+        if kernel.learn_tasks(guest.vcpus()) {
+            self.publish(registry, guest);
+        }
+        let mut rings = self.rings_of_guest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut candidates = Vec::new();
+        registry.optimizer.passes += 1;
+        let Registry { optimizer, sites, .. } = &mut *registry;
+        optimizer.busy.retain(|at, _| sites.contains_key(at));
+        optimizer.why_not.retain(|at, _| sites.contains_key(at));
+        if !optimizer.changed && optimizer.busy.is_empty() {
+            return Optimization { total: optimizer.installed.len(), ..Optimization::default() };
+        }
+        // Without it nothing could be told of when: another time.
+        if !sites.is_empty() && !rings.learn_clock(|| guest.tsc_offset()) {
+            return Optimization { total: optimizer.installed.len(), ..Optimization::default() };
+        }
+        optimizer.changed = false;
+        let is_due = |site: &&Arc<Site>| registry.optimizer.is_due(site.at);
+        let sites: Vec<Arc<Site>> = registry.sites.values().filter(is_due).cloned().collect();
+        for site in sites {
+            match candidate(registry, guest, &kernel, &mut rings, &site) {
+                Ok(candidate) => {
+                    registry.optimizer.why_not.remove(&site.at);
+                    candidates.push(candidate);
+                }
+                Err(why) => _ = registry.optimizer.why_not.insert(site.at, why),
+            }
+        }
+        let mut done = Optimization::default();
+        if !candidates.is_empty() {
+            (done.optimized, done.waiting) = self.install(registry, guest, &mut rings, candidates);
+        }
+        done.total = registry.optimizer.installed.len();
+        done
+    }
+
+    /// Stops the vCPUs once and writes the jmps of those sites that nobody is in; gives how many, and of how many
+    /// that is not so. Gives back the memory of detours that everybody has left.
+    fn install(
+        &self,
+        registry: &mut Registry,
+        guest: &dyn Guest,
+        rings: &mut Rings,
+        candidates: Vec<Candidate>,
+    ) -> (usize, usize) {
+        // Before anybody can ring them.
+        let bell = |c: &Candidate| c.code.doorbell(registry.sites.get(&c.at)?);
+        registry.optimizer.preparing = candidates.iter().filter_map(bell).collect();
+        if !candidates.is_empty() {
+            self.publish(registry, guest);
+        }
+        registry.optimizer.preparing.clear();
+        let retired = std::mem::take(&mut registry.optimizer.retired);
+        let inside = addresses(registry, &candidates, &retired);
+        let mut written = vec![false; candidates.len()];
+        let mut busy: BTreeSet<usize> = (0..candidates.len() + retired.len()).collect();
+        let still = guest.with_vcpus_still(&mut |registers| {
+            // Who is held at a breakpoint goes on from there by the way of an int3.
+            if self.held.iter().any(|held| held.load(Ordering::Acquire)) {
+                return;
+            }
+            busy = mentioned(guest.ram(), registers, &inside);
+            for (index, candidate) in candidates.iter().enumerate() {
+                written[index] = !busy.contains(&index) && candidate.write(guest.ram());
+            }
+        });
+        if let Err(error) = still {
+            tracing::warn!(%error, "optimizing probes");
+        }
+        let total = candidates.len();
+        let in_use = |(index, retired): &(usize, Retired)| {
+            busy.contains(index) || retired.awaits_calls(guest.hidden())
+        };
+        let (kept, left) = (total..).zip(retired).partition(in_use);
+        let mut freed = registry.sort_retired(kept, left);
+        let done = written.iter().filter(|written| **written).count();
+        for (candidate, written) in candidates.into_iter().zip(written) {
+            if !written {
+                registry.optimizer.wait_for(candidate.at);
+                freed.push(candidate.code);
+            } else {
+                registry.optimizer.busy.remove(&candidate.at);
+                registry.optimizer.installed.insert(candidate.at, candidate);
+            }
+        }
+        // Nobody is to look for calls in what is freed; all else is in the books again.
+        if !freed.is_empty() {
+            self.publish(registry, guest);
+        }
+        let space = &mut registry.optimizer.space;
+        freed.into_iter().for_each(|code| space.free(guest.hidden(), rings, code));
+        (done, total - done)
+    }
+
+    /// Takes the jmps of these sites out: their int3s are back when this returns, and who was in their detours
+    /// has left them, unless its task is not running. Not for vCPUs' threads.
+    pub(crate) fn unoptimize<'a>(
+        &self,
+        registry: &mut Registry,
+        guest: &dyn Guest,
+        sites: impl Iterator<Item = &'a Gva>,
+    ) {
+        let sites: Vec<Gva> = sites.copied().collect();
+        let taken = sites.iter().filter_map(|at| registry.optimizer.installed.remove(at));
+        let taken: Vec<Candidate> = taken.collect();
+        let followers: Vec<Arc<Follower>> = registry.followers_at(&sites).collect();
+        if taken.is_empty() && followers.is_empty() {
+            return;
+        }
+        Followers::new(registry.optimizer.followers())
+            .set_enabled(guest.hidden(), registry.switched_on);
+        let mut inside = Addresses::default();
+        for (index, found) in taken.iter().enumerate() {
+            inside.add(found.code.start, found.code.end, index);
+        }
+        for (index, follower) in (taken.len()..).zip(&followers) {
+            inside.add(follower.code.start, follower.stubs, index);
+        }
+        let mut clobbered = Vec::new();
+        for look in 0..LOOKS {
+            let mut left = true;
+            let still = guest.with_vcpus_still(&mut |registers| {
+                for found in taken.iter().filter(|_| look == 0) {
+                    if !found.take_back(guest.ram()) {
+                        clobbered.push(found.at);
+                    }
+                }
+                left = mentioned(guest.ram(), registers, &inside).is_empty();
+            });
+            match still {
+                Ok(()) if left => break,
+                Ok(()) => std::thread::sleep(LOOK),
+                Err(error) => {
+                    tracing::warn!(%error, "taking optimized probes back");
+                    break;
+                }
+            }
+        }
+        for at in clobbered {
+            registry.change(at, |site| (site.armed, site.clobbered) = (false, true));
+        }
+        for found in taken {
+            let site = registry.sites.get(&found.at).cloned();
+            registry.optimizer.retired.push(found.retire(site));
+        }
+    }
+
+    /// Gives back the memory of detours that nobody is in any more.
+    pub(crate) fn collect_detours(&self, registry: &mut Registry, guest: &dyn Guest) {
+        if registry.optimizer.retired.is_empty() {
+            return;
+        }
+        let mut rings = self.rings_of_guest.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = self.install(registry, guest, &mut rings, Vec::new());
+    }
+}
+
+/// Where nobody may be when the jmps are written, by the number of the candidate; and behind these the retired
+/// detours.
+fn addresses(registry: &Registry, candidates: &[Candidate], retired: &[Retired]) -> Addresses {
+    let mut inside = Addresses::default();
+    for (index, candidate) in candidates.iter().enumerate() {
+        let mut inner = candidate.region.inner().peekable();
+        // Who is in a copy of the first instruction goes on at the second.
+        if inner.peek().is_some() {
+            for slot in registry.sites[&candidate.at].slots() {
+                inside.add(slot.gva, slot.gva.wrapping_add(SLOT_SIZE as u64), index);
+            }
+        }
+        inner.for_each(|at| inside.add(at, at.wrapping_add(1), index));
+    }
+    for (index, code) in (candidates.len()..).zip(retired.iter().map(Retired::code)) {
+        inside.add(code.start, code.end, index);
+    }
+    inside
+}
+
+impl Registry {
+    /// Keeps what is retired and still in use, and what that leads to; gives the rest.
+    fn sort_retired(
+        &mut self,
+        kept: Vec<(usize, Retired)>,
+        mut left: Vec<(usize, Retired)>,
+    ) -> Vec<Code> {
+        let mut kept: Vec<Retired> = kept.into_iter().map(|(_, retired)| retired).collect();
+        let led_to = left.extract_if(.., |(_, retired)| kept.iter().any(|k| k.leads_to(retired)));
+        let led_to: Vec<Retired> = led_to.map(|(_, retired)| retired).collect();
+        kept.extend(led_to);
+        self.optimizer.retired.extend(kept);
+        left.into_iter().map(|(_, retired)| retired.code().clone()).collect()
+    }
+
+    /// What follows, within the guest, the calls of return probes at these places.
+    fn followers_at(&self, places: &[Gva]) -> impl Iterator<Item = Arc<Follower>> {
+        let sites = places.iter().filter_map(|at| self.sites.get(at));
+        let probes = sites.flat_map(|site| &site.probes);
+        probes.filter_map(|probe| probe.returns()?.follower())
+    }
+}

@@ -1,0 +1,296 @@
+//! What detours write, and where: blocks with their counters, and rings.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use exoprobe_guest::hidden::Window;
+use exoprobe_guest::layout::HIDDEN_SIZE;
+use exoprobe_guest::paging::PAGE_SIZE;
+use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
+
+use crate::detour::{
+    Block, COUNTER, Current, GuestRecord, GuestRing, Mapped, PoolMemory, Surroundings, Task,
+};
+use crate::engine::kernel::mapped::mapped;
+use crate::engine::kernel::running::Kernel;
+use crate::engine::probe::registered::{Books, Probe};
+use crate::events::{Record, Returned};
+use exoprobe_guest::Guest;
+
+/// Blocks, and so probes at optimized places, at a time.
+const BLOCKS: u64 = 4096;
+/// Bytes of a block's counters.
+const COUNTERS: u64 = 2 * COUNTER;
+/// Bytes of a ring's data, as powers of two, the least first.
+const RING_BITS: Range<u32> = 12..32;
+
+/// The host's side of all that detours write.
+#[derive(Default)]
+pub(crate) struct Rings {
+    rings: Vec<GuestRing>,
+    /// Offset of the first counter in hidden memory; `None` until that is mapped.
+    counters: Option<u64>,
+    blocks: Vec<Option<Used>>,
+    /// Where to look for a free block first.
+    next: usize,
+    /// Blocks that no code has any more, with records of theirs that may still be in the rings.
+    leaving: Vec<Leaving>,
+    around: Option<Surroundings>,
+    /// What is added to the guest's time-stamp counter to have its time ([`exoprobe_guest::GuestTime`]).
+    clock: Option<u64>,
+}
+
+/// A block that detours have.
+struct Used {
+    probe: Arc<Probe>,
+    task: Task,
+    /// The counters, when they were last looked at.
+    seen: [u64; 2],
+    /// Of what calls return to: their pool, and the calls missed when it was last looked at.
+    pool: Option<(PoolMemory, u64)>,
+}
+
+/// A block that is given back when all has been read that was written before.
+struct Leaving {
+    number: u16,
+    /// By ring: how far it was written.
+    heads: Vec<u64>,
+}
+
+/// Where pools are: behind the counters.
+pub(crate) fn pool_window(hidden: &HiddenMemory) -> Option<Window> {
+    let data = hidden.data_window()?;
+    let before = BLOCKS * COUNTERS;
+    let (gva, offset) = (data.gva.wrapping_add(before), data.offset + before);
+    Some(Window { gva, offset, len: data.len - before })
+}
+
+/// A record, and what it is of.
+pub(crate) struct Found<'a> {
+    pub(crate) vcpu: u8,
+    pub(crate) probe: &'a Arc<Probe>,
+    /// It is of a return; [`RETURN_VALUES`](crate::detour::RETURN_VALUES) come first.
+    pub(crate) is_return: bool,
+    /// The kernel tells which task was current.
+    pub(crate) has_task: bool,
+    /// What makes the guest's time-stamp counter its time.
+    pub(crate) clock: u64,
+}
+
+impl Found<'_> {
+    /// As it is kept.
+    pub(crate) fn record(&self, found: GuestRecord) -> Record {
+        let time = found.time.wrapping_add(self.clock);
+        let mut values = found.args.into_iter();
+        let mut returned = || {
+            let (to, entered) = (Gva(values.next()?), values.next()?);
+            Some(Returned { to, entered: GuestTime(entered.wrapping_add(self.clock)) })
+        };
+        let returned = if self.is_return { returned() } else { None };
+        let (args, task) = (values.map(Some).collect(), self.has_task.then_some(found.task));
+        let (probe, stack, text) = (self.probe.id, Vec::new(), Box::default());
+        Record { probe, time, task, returned, args, stack, text }
+    }
+}
+
+impl Rings {
+    /// Everything about the guest is void.
+    pub(crate) fn forget_guest(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Where detours find things; lays the data window out when called for the first time.
+    pub(crate) fn surroundings(
+        &mut self,
+        guest: &dyn Guest,
+        kernel: &Kernel,
+    ) -> Result<Surroundings, &'static str> {
+        let counters = guest.hidden().data_window();
+        let counters = counters.ok_or("not-mapped: hidden memory is not mapped")?;
+        let rings = guest.hidden().map_rings(guest.ram(), kernel.view.mode);
+        let window =
+            rings.map_err(|_| "not-mapped: the guest uses the place of the rings itself")?;
+        if let Some(around) = &self.around {
+            return Ok(around.clone());
+        }
+        let vcpus = u64::from(guest.vcpus());
+        let cpu = kernel.cpu_number();
+        let current = kernel.current_task().zip(kernel.tasks()).map(|(task, tasks)| Current {
+            task,
+            pid: tasks.layout.pid,
+            comm: tasks.layout.comm,
+        });
+        if cpu.is_none() && vcpus > 1 {
+            return Err("cpu: the kernel does not tell where it has the CPU's number");
+        }
+        let stride = window.len / vcpus / PAGE_SIZE * PAGE_SIZE;
+        let fits = |len: &u64| GuestRing::bytes(*len) <= stride;
+        let len = RING_BITS.rev().map(|bit| 1 << bit).find(fits);
+        let len = len.ok_or("cpu: there are too many vCPUs for their rings")?;
+        self.rings = (0..vcpus)
+            .map(|index| GuestRing::new(guest.hidden(), window.offset + index * stride, len))
+            .collect();
+        self.counters = Some(counters.offset);
+        let narrow = |value: u64| u32::try_from(value).expect("less than hidden memory");
+        let hidden = guest.hidden().base().unwrap_or_default();
+        let around = Surroundings {
+            rings: window.gva,
+            stride: narrow(stride),
+            mask: narrow(len - 1),
+            cpu,
+            current,
+            mapped: mapped(&kernel.memory(), &kernel.symbols, guest.ram()),
+            hidden: Mapped { start: hidden, len: HIDDEN_SIZE },
+        };
+        self.around = Some(around.clone());
+        Ok(around)
+    }
+
+    /// Learns how records tell time, once; says whether that is known.
+    pub(crate) fn learn_clock<E>(&mut self, read: impl FnOnce() -> Result<u64, E>) -> bool {
+        self.clock = self.clock.or_else(|| read().ok());
+        self.clock.is_some()
+    }
+
+    /// What is added to the guest's time-stamp counter to have its time.
+    pub(crate) fn clock(&self) -> u64 {
+        self.clock.unwrap_or_default()
+    }
+
+    /// A block for each task; `None` when there are not so many. [`Self::surroundings`] comes first.
+    pub(crate) fn blocks(
+        &mut self,
+        hidden: &HiddenMemory,
+        tasks: Vec<(Arc<Probe>, Task)>,
+    ) -> Option<Vec<Block>> {
+        let mut blocks: Vec<Block> = Vec::new();
+        for (probe, task) in tasks {
+            if let Task::Follow(pool) = task {
+                // What its calls return to has the block.
+                blocks.push(Block { number: 0, counter: pool.at, task });
+                continue;
+            }
+            let Some(number) = self.free_block() else {
+                let own = blocks.iter().filter(|block| !matches!(block.task, Task::Follow(_)));
+                own.for_each(|block| self.release(hidden, block.number));
+                return None;
+            };
+            let offset = u64::from(number) * COUNTERS;
+            let at = self.counters? + offset;
+            [at, at + COUNTER].into_iter().for_each(|at| hidden.store_u64(at, 0));
+            let counter = hidden.data_window()?.gva.wrapping_add(offset);
+            self.blocks[usize::from(number)] =
+                Some(Used { probe, task: task.clone(), seen: [0; 2], pool: None });
+            blocks.push(Block { number, counter, task });
+        }
+        Some(blocks)
+    }
+
+    /// The block is of what the calls of a pool return to.
+    pub(crate) fn set_pool(&mut self, number: u16, pool: PoolMemory) {
+        if let Some(Some(block)) = self.blocks.get_mut(usize::from(number)) {
+            block.pool = Some((pool, 0));
+        }
+    }
+
+    fn free_block(&mut self) -> Option<u16> {
+        let most = usize::try_from(BLOCKS).expect("a few thousand");
+        let tried = (0..most).map(|step| (self.next + step) % most);
+        let number = tried.into_iter().find(|n| self.blocks.get(*n).is_none_or(Option::is_none))?;
+        if self.blocks.len() <= number {
+            self.blocks.resize_with(number + 1, || None);
+        }
+        self.next = number + 1;
+        u16::try_from(number).ok()
+    }
+
+    /// A block that no detour has any more: to be given to another when its last records have been read.
+    pub(crate) fn release(&mut self, hidden: &HiddenMemory, number: u16) {
+        let heads = self.rings.iter().map(|ring| ring.head(hidden)).collect();
+        self.leaving.push(Leaving { number, heads });
+        self.let_go(hidden);
+    }
+
+    /// Frees the blocks whose records have all been read.
+    fn let_go(&mut self, hidden: &HiddenMemory) {
+        let (gone, leaving) = std::mem::take(&mut self.leaving).into_iter().partition(|leaving| {
+            let mut rings = self.rings.iter().zip(&leaving.heads);
+            rings.all(|(ring, head)| ring.has_read(*head))
+        });
+        self.leaving = leaving;
+        let gone: Vec<Leaving> = gone;
+        for Leaving { number, .. } in gone {
+            self.count_block(hidden, usize::from(number));
+            if let Some(block) = self.blocks.get_mut(usize::from(number)) {
+                *block = None;
+            }
+        }
+    }
+
+    /// Takes what detours wrote since: counts into the probes' books, records by `take`.
+    pub(crate) fn drain(
+        &mut self,
+        hidden: &HiddenMemory,
+        mut take: impl FnMut(Found<'_>, GuestRecord),
+    ) {
+        let clock = self.clock();
+        let has_task = self.around.as_ref().is_some_and(|around| around.current.is_some());
+        let (rings, blocks) = (&mut self.rings, &self.blocks);
+        let used = |number: u16| blocks.get(usize::from(number)).and_then(Option::as_ref);
+        let args_of = |number| match &used(number)?.task {
+            Task::Record { values, .. } => Some(values.len()),
+            Task::Count | Task::Follow(_) => None,
+        };
+        for (vcpu, ring) in (0u8..).zip(rings) {
+            let drained = ring.drain(hidden, args_of, |record| {
+                let Some(block) = used(record.number) else { return };
+                add(&block.probe.books, |books| &books.recorded, 1);
+                let (probe, is_return) = (&block.probe, block.pool.is_some());
+                take(Found { vcpu, probe, is_return, has_task, clock }, record);
+            });
+            if let Err(error) = drained {
+                tracing::warn!(%error, vcpu, "records of optimized probes");
+                // It begins anew.
+                let heads = self.leaving.iter_mut();
+                heads.filter_map(|l| l.heads.get_mut(usize::from(vcpu))).for_each(|head| *head = 0);
+            }
+        }
+        (0..self.blocks.len()).for_each(|number| self.count_block(hidden, number));
+        self.let_go(hidden);
+    }
+
+    /// Takes over what a block has counted since it was last looked at.
+    fn count_block(&mut self, hidden: &HiddenMemory, number: usize) {
+        let Some(counters) = self.counters else { return };
+        let Some(block) = self.blocks.get_mut(number).and_then(Option::as_mut) else { return };
+        if let Some((pool, seen)) = &mut block.pool {
+            let missed = pool.missed(hidden);
+            let since = missed.wrapping_sub(*seen);
+            *seen = missed;
+            block.probe.books.nmissed.fetch_add(since, Ordering::Relaxed);
+        }
+        let at = counters + number as u64 * COUNTERS;
+        let now = [at, at + COUNTER].map(|at| hidden.load_u64(at));
+        let [first, second] = [0, 1].map(|n| now[n].wrapping_sub(block.seen[n]));
+        block.seen = now;
+        let books = &block.probe.books;
+        match block.task {
+            Task::Count => add(books, |books| &books.filtered, first),
+            Task::Record { .. } => {
+                add(books, |books| &books.lost, first);
+                add(books, |books| &books.filtered, second);
+            }
+            Task::Follow(_) => {}
+        }
+    }
+}
+
+/// Hits, and what they came to.
+fn add(books: &Books, to: impl Fn(&Books) -> &AtomicU64, hits: u64) {
+    if hits == 0 {
+        return;
+    }
+    books.hits.fetch_add(hits, Ordering::Relaxed);
+    to(books).fetch_add(hits, Ordering::Relaxed);
+}

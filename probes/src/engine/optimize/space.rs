@@ -1,0 +1,119 @@
+//! Code in hidden memory that probes at optimized places have.
+
+use std::sync::Arc;
+
+use exoprobe_guest::hidden::Window;
+use exoprobe_guest::{Gva, HiddenMemory};
+
+use crate::detour::Detour;
+use crate::engine::optimize::rings::{Rings, pool_window};
+use crate::engine::patch::blocks::Cells;
+use crate::engine::patch::text;
+use crate::engine::probe::code::Code;
+use crate::engine::probe::follower::Follower;
+use crate::engine::probe::registered::Probe;
+use crate::engine::probe::site::Site;
+
+/// How much longer a detour may be elsewhere: branches in it.
+const GROWTH: u64 = 32;
+
+/// Code that nothing leads to any more, but in which somebody may still be, or come back to.
+pub(crate) enum Retired {
+    /// A detour, the site as it was with it, and what follows calls that come through it.
+    Detour { code: Code, site: Option<Arc<Site>>, follower: Option<Arc<Follower>> },
+    /// What the calls of a removed return probe return to.
+    Follower(Arc<Probe>, Arc<Follower>),
+}
+
+impl Retired {
+    pub(crate) fn code(&self) -> &Code {
+        match self {
+            Self::Detour { code, .. } => code,
+            Self::Follower(_, follower) => &follower.code,
+        }
+    }
+
+    /// Whether a call is to come back to it: the one place that tells may be a trampoline's or another instance's, which
+    /// is no word of the guest's RAM.
+    pub(crate) fn awaits_calls(&self, hidden: &HiddenMemory) -> bool {
+        match self {
+            Self::Follower(_, follower) => follower.pool.active(hidden) > 0,
+            Self::Detour { .. } => false,
+        }
+    }
+
+    /// Whether somebody in it may still go on to `other`, who left no trace of that yet.
+    pub(crate) fn leads_to(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Detour { follower: Some(own), .. }, Self::Follower(_, other)) => {
+                Arc::ptr_eq(own, other)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Memory for such code, and for pools.
+pub(crate) struct Space {
+    detours: Cells,
+    pub(crate) pools: Cells,
+}
+
+impl Default for Space {
+    fn default() -> Self {
+        let detours: fn(&HiddenMemory) -> Option<Window> = HiddenMemory::detour_window;
+        Self { detours: Cells::of(detours), pools: Cells::of(pool_window) }
+    }
+}
+
+impl Space {
+    /// Places code that `assemble` makes for an address.
+    pub(crate) fn place(
+        &mut self,
+        hidden: &HiddenMemory,
+        blocks: Vec<u16>,
+        assemble: impl Fn(Gva) -> Result<Detour, Arc<str>>,
+    ) -> Result<Code, Arc<str>> {
+        let window = self.detours.window(hidden);
+        let window = window.ok_or("not-mapped: hidden memory is not mapped")?;
+        // Its length hardly depends on where it is.
+        let trial = assemble(window.gva)?;
+        let piece = self.detours.take(hidden, trial.bytes.len() as u64 + GROWTH);
+        let piece = piece.ok_or("no-room: the memory for detours is full")?;
+        let made = assemble(piece.gva).and_then(|detour| match detour.bytes.len() <= piece.len() {
+            true => Ok(detour),
+            false => Err("assembler: a detour grew".into()),
+        });
+        let detour = match made {
+            Ok(detour) => detour,
+            Err(why) => {
+                self.detours.free(hidden, piece);
+                return Err(why);
+            }
+        };
+        // Speculation that runs on stops there.
+        let mut image = vec![text::INT3; piece.len()];
+        image[..detour.bytes.len()].copy_from_slice(&detour.bytes);
+        hidden.write(piece.offset, &image);
+        let at = |offset: usize| piece.gva.wrapping_add(offset as u64);
+        Ok(Code {
+            start: piece.gva,
+            end: at(detour.bytes.len()),
+            entry: at(detour.entry),
+            bell: detour.doorbell.map(at),
+            displaced: at(detour.displaced),
+            piece,
+            blocks,
+            pool: None,
+        })
+    }
+
+    /// Gives back all that a piece of code has that nobody is in.
+    pub(crate) fn free(&mut self, hidden: &HiddenMemory, rings: &mut Rings, code: Code) {
+        self.detours.free(hidden, code.piece);
+        code.blocks.iter().for_each(|number| rings.release(hidden, *number));
+        if let Some(pool) = code.pool {
+            self.pools.free(hidden, pool);
+        }
+    }
+}

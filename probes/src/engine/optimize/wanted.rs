@@ -1,0 +1,160 @@
+//! What probes want of code in the guest, where that can do it.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use crate::definition::{Action, Fetch, Field, Filter, Register, ReturnMode, ValueType};
+use crate::detour::{RETURN_VALUES, Surroundings, Task, Value};
+use crate::engine::control::registry::Registry;
+use crate::engine::kernel::running::Kernel;
+use crate::engine::probe::registered::{Probe, Role};
+use crate::engine::probe::site::Site;
+use crate::engine::probe::site::is_mark;
+
+/// What a probe wants.
+pub(crate) enum Wanted {
+    /// Something at each hit.
+    AtHit(Task),
+    /// Something when the function has returned.
+    AtReturn(Task),
+}
+
+/// What the site's probes want of its detour, or why it cannot have one.
+pub(crate) fn wanted(
+    registry: &Registry,
+    kernel: &Kernel,
+    site: &Site,
+    around: &Surroundings,
+) -> Result<Vec<(Arc<Probe>, Wanted)>, Arc<str>> {
+    if !registry.optimizer.allowed {
+        return Err("off: optimization is switched off".into());
+    }
+    if !registry.switched_on || !site.armed || site.enabled().next().is_none() {
+        return Err("disabled: nothing there is enabled".into());
+    }
+    if site.clobbered {
+        return Err("clobbered: the guest rewrote its text".into());
+    }
+    if !site.returning.is_empty() || !site.marks.is_empty() || is_mark(&kernel.symbols, site.at) {
+        return Err("watched: the engine itself wants to know when it is reached".into());
+    }
+    if site.probes.iter().any(|probe| probe.post_handler().is_some()) {
+        return Err("post-handler: it is to run behind the instruction".into());
+    }
+    if site.enabled().filter(|probe| probe.returns().is_some()).nth(1).is_some() {
+        return Err("return-probe: more than one follows each call".into());
+    }
+    let all = site.enabled().map(|probe| Ok((Arc::clone(probe), want(probe, around)?)));
+    all.collect::<Result<_, &str>>().map_err(Arc::from)
+}
+
+/// What one probe wants.
+fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
+    let returns = match &probe.role {
+        Role::Kprobe { pre_handler: Some(_), .. } => {
+            return Err("handler: its pre-handler runs in the VMM");
+        }
+        Role::Kprobe { .. } => false,
+        Role::Kretprobe(returns) if returns.mode == ReturnMode::Site => {
+            return Err("return-mode: the places that its calls return to have int3s");
+        }
+        Role::Kretprobe(returns)
+            if returns.handler.is_some() || returns.entry_handler.is_some() =>
+        {
+            return Err("handler: its handlers run in the VMM");
+        }
+        Role::Kretprobe(_) => true,
+    };
+    let task = match probe.actions.as_slice() {
+        [Action::Count] => Task::Count,
+        [Action::Record] if probe.wants_stack() => {
+            return Err("trigger: it wants back-traces, which the VMM takes");
+        }
+        [Action::Record] => {
+            let arguments = probe.arguments();
+            if arguments.has_bytes {
+                return Err("text: an argument is text or an array, which the VMM reads");
+            }
+            if !arguments.kept.is_empty() {
+                return Err(
+                    "entry-argument: what a return probe has of the entry is kept by the VMM",
+                );
+            }
+            let list = arguments.list.iter();
+            let values = list.map(|arg| value(&arg.fetch, returns, around));
+            let shown = returns.then_some([Ok(Value::ReturnAddress), Ok(Value::Entered)]);
+            let values = shown.into_iter().flatten().chain(values).collect::<Result<_, _>>()?;
+            let filter = probe.filter();
+            filter.as_deref().map_or(Ok(()), |filter| check_filter(filter, around))?;
+            Task::Record { values, filter: filter.map(|f| behind(&f, returns)) }
+        }
+        _ => return Err("actions: only `record` and `count` are done within the guest"),
+    };
+    Ok(if returns { Wanted::AtReturn(task) } else { Wanted::AtHit(task) })
+}
+
+/// Whether code in the guest can say what the filter says.
+fn check_filter(filter: &Filter<Field>, around: &Surroundings) -> Result<(), &'static str> {
+    let is_bits = |field| matches!(field, Field::Arg { kind: ValueType::Bits(_), .. });
+    let is_text =
+        |field| matches!(field, Field::Text { .. } | Field::UserText { .. } | Field::Comm);
+    if around.current.is_none() && filter.asks_for(&|field| field == Field::Pid) {
+        return Err("filter: the kernel does not tell which task is current");
+    }
+    if filter.asks_for(&is_text) {
+        return Err("filter: it looks at text, which the VMM reads");
+    }
+    if filter.asks_for(&is_bits) {
+        return Err("filter: it looks at a bit-field, which the VMM takes out");
+    }
+    Ok(())
+}
+
+/// The probe's filter over the values of its records, where those of returns have [`RETURN_VALUES`] first.
+fn behind(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
+    let before = if returns { RETURN_VALUES } else { 0 };
+    let place = |field: &Field| match field {
+        Field::Arg { index, kind } => Field::Arg { index: index + before, kind: *kind },
+        Field::Text { index } => Field::Text { index: index + before },
+        Field::UserText { index } => Field::UserText { index: index + before },
+        Field::Pid | Field::Cpu | Field::Comm => *field,
+    };
+    let Ok(moved) = filter.resolve(&mut |field, _| Ok::<_, Infallible>(place(field)));
+    moved
+}
+
+/// Where code in the guest has the value of a fetch argument.
+fn value(fetch: &Fetch, at_return: bool, around: &Surroundings) -> Result<Value, &'static str> {
+    Ok(match fetch {
+        Fetch::Register(Register::Ip) if at_return => Value::ReturnAddress,
+        Fetch::Register(register) => Value::Register(*register),
+        Fetch::Segment(segment) => Value::Segment(*segment),
+        Fetch::OrigAx => Value::Constant(u64::MAX),
+        Fetch::StackPointer => Value::StackPointer,
+        Fetch::ReturnValue => Value::Register(Register::Ax),
+        Fetch::Stack(n) => Value::Stack(*n),
+        Fetch::Memory(at) if around.mapped.iter().any(|range| range.has_word(*at)) => {
+            Value::Fixed(*at)
+        }
+        Fetch::Constant(number) => Value::Constant(*number),
+        // It is shown from elsewhere.
+        Fetch::Comm | Fetch::ConstantText(_) => Value::Constant(0),
+        Fetch::Parameter(_)
+        | Fetch::Argument(_)
+        | Fetch::AllParameters
+        | Fetch::Symbol { .. }
+        | Fetch::Member { .. }
+        | Fetch::NameOf { .. } => return Err("parameter: where it is is not known yet"),
+        Fetch::Memory(_) => return Err("memory: an argument reads where nothing may be mapped"),
+        Fetch::Deref { .. } if around.mapped.is_empty() => {
+            return Err("memory: the kernel does not show what it keeps mapped");
+        }
+        Fetch::Deref { user: true, .. } => {
+            return Err("memory: an argument reads a user's memory");
+        }
+        Fetch::Deref { offset, base, user: false } => {
+            let base = Box::new(value(base, at_return, around)?);
+            Value::Deref { offset: *offset, base }
+        }
+    })
+}

@@ -1,0 +1,80 @@
+//! Pieces of hidden memory, given out and taken back.
+
+use std::ops::Range;
+
+use exoprobe_guest::hidden::Window;
+use exoprobe_guest::{Gva, HiddenMemory};
+
+/// Bytes that are given at a time.
+const CELL_LEN: usize = 64;
+const CELL: u64 = CELL_LEN as u64;
+
+/// A window of hidden memory in cells.
+pub(crate) struct Cells {
+    window: fn(&HiddenMemory) -> Option<Window>,
+    /// Whether each is in use; empty until the window is known.
+    used: Vec<bool>,
+    /// Where to look first.
+    next: usize,
+}
+
+/// Cells that belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    cells: Range<usize>,
+    pub(crate) gva: Gva,
+    /// Offset in hidden memory.
+    pub(crate) offset: u64,
+}
+
+impl Piece {
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.cells.len() * CELL_LEN
+    }
+}
+
+impl Cells {
+    pub(crate) fn of(window: fn(&HiddenMemory) -> Option<Window>) -> Self {
+        Self { window, used: Vec::new(), next: 0 }
+    }
+
+    /// Where the window is; `None` until hidden memory is mapped.
+    pub(crate) fn window(&self, hidden: &HiddenMemory) -> Option<Window> {
+        (self.window)(hidden)
+    }
+
+    /// Room for `len` bytes; `None` when there is none, or hidden memory is not mapped.
+    pub(crate) fn take(&mut self, hidden: &HiddenMemory, len: u64) -> Option<Piece> {
+        let window = self.window(hidden)?;
+        if self.used.is_empty() {
+            // In a guest from a snapshot, tasks may still use what was there before.
+            let mut found = vec![0; usize::try_from(window.len).expect("below 2 MiB")];
+            hidden.read(window.offset, &mut found);
+            let cells = found.chunks_exact(CELL_LEN);
+            self.used = cells.map(|cell| cell.iter().any(|byte| *byte != 0)).collect();
+        }
+        let count = usize::try_from(len.div_ceil(CELL)).ok()?.max(1);
+        let first = self.find(count)?;
+        self.used[first..first + count].fill(true);
+        self.next = first + count;
+        let offset = first as u64 * CELL;
+        let (gva, offset) = (window.gva.wrapping_add(offset), window.offset + offset);
+        Some(Piece { cells: first..first + count, gva, offset })
+    }
+
+    fn find(&self, count: usize) -> Option<usize> {
+        let free = |from: &usize| {
+            self.used.get(*from..from + count).is_some_and(|range| range.iter().all(|used| !used))
+        };
+        (self.next..self.used.len()).chain(0..self.next).find(free)
+    }
+
+    /// Gives a piece back.
+    pub(crate) fn free(&mut self, hidden: &HiddenMemory, piece: Piece) {
+        hidden.write(piece.offset, &vec![0; piece.len()]);
+        if let Some(used) = self.used.get_mut(piece.cells) {
+            used.fill(false);
+        }
+    }
+}

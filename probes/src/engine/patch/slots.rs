@@ -1,0 +1,74 @@
+//! Slots in hidden memory. A slot's code depends on nothing but the instruction and its address, so a
+//! slot is never freed: the same instruction gets its old one again, and a guest task that sleeps in
+//! one for ever finds it unchanged.
+
+use std::collections::HashMap;
+
+use exoprobe_guest::{Gva, HiddenMemory};
+
+use crate::error::ProbeError;
+use crate::insn::{Displaced, SLOT_SIZE, SlotKind};
+
+/// A slot with its code in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// Where its code starts.
+    pub(crate) gva: Gva,
+    /// Stepped only: address of the int3 behind the copy.
+    pub(crate) stop: Option<Gva>,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    at: Gva,
+    original: Vec<u8>,
+    stepped: bool,
+}
+
+/// Gives out slots of a guest's code window.
+#[derive(Default)]
+pub(crate) struct Slots {
+    made: HashMap<Key, Slot>,
+    /// Offset in the window of the first free byte; `None` until the window is known.
+    next: Option<u64>,
+}
+
+impl Slots {
+    /// The slot of an instruction, made on first use.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSlots`] when the window is full, [`ProbeError::Assemble`].
+    pub(crate) fn get(
+        &mut self,
+        hidden: &HiddenMemory,
+        insn: &Displaced,
+        kind: SlotKind,
+    ) -> Result<Slot, ProbeError> {
+        let stepped = kind == SlotKind::Stepped;
+        let key = Key { at: insn.at(), original: insn.original().to_vec(), stepped };
+        if let Some(slot) = self.made.get(&key) {
+            return Ok(*slot);
+        }
+        let window = hidden.code_window().ok_or(ProbeError::NoSlots(0))?;
+        let next = *self.next.get_or_insert_with(|| first_free(hidden, window.offset, window.len));
+        if next + SLOT_SIZE as u64 > window.len {
+            return Err(ProbeError::NoSlots(window.len));
+        }
+        let gva = window.gva.wrapping_add(next);
+        let code = insn.assemble(kind, gva)?;
+        hidden.write(window.offset + next, &code.image(insn.at()));
+        self.next = Some(next + SLOT_SIZE as u64);
+        let stop = code.stop_offset.map(|offset| gva.wrapping_add(u64::from(offset)));
+        let slot = Slot { gva, stop };
+        self.made.insert(key, slot);
+        Ok(slot)
+    }
+}
+
+/// First free offset: behind all slots of a guest that was restored from a snapshot.
+fn first_free(hidden: &HiddenMemory, offset: u64, len: u64) -> u64 {
+    let mut bytes = vec![0; usize::try_from(len).expect("a window is below 2 MiB")];
+    hidden.read(offset, &mut bytes);
+    let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
+    used.next_multiple_of(SLOT_SIZE as u64)
+}

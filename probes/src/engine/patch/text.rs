@@ -1,0 +1,168 @@
+//! The one module that writes the guest's text. A single byte, atomically, or several while no vCPU runs; and
+//! only where what the engine believes in is there.
+
+use std::time::Duration;
+
+use exoprobe_guest::paging::PAGE_SIZE;
+use exoprobe_guest::{Gpa, GuestRam, Gva};
+
+use crate::detour::JMP_LEN;
+use crate::error::ProbeError;
+
+/// INT3: the breakpoint instruction.
+pub(crate) const INT3: u8 = 0xcc;
+
+/// How long a change of the guest's own is waited for that seems to be under way.
+const CHANGE: Duration = Duration::from_millis(1);
+/// How often.
+const CHANGES: u32 = 20;
+
+/// Puts an int3 over the first byte of the instruction `original`, all of which must be there (as
+/// far as its page goes: the next need not be the next in physical memory).
+///
+/// # Errors
+/// [`ProbeError::Clobbered`] when something else is there.
+pub(crate) fn arm(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Result<(), ProbeError> {
+    check(ram, gpa, at, original)?;
+    exchange(ram, gpa, at, original[0], INT3)
+}
+
+/// Whether [`arm`] could put its int3 there.
+///
+/// # Errors
+/// As [`arm`].
+pub(crate) fn check(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Result<(), ProbeError> {
+    let in_page = PAGE_SIZE - gpa.offset_in(PAGE_SIZE);
+    for (offset, expected) in (0..in_page).zip(original) {
+        let found = ram.load_byte(gpa.wrapping_add(offset))?;
+        if found != *expected {
+            let (at, expected) = (at.wrapping_add(offset), *expected);
+            return Err(ProbeError::Clobbered { at, found, expected });
+        }
+    }
+    Ok(())
+}
+
+/// Puts the first byte of `original` back in place of an int3.
+///
+/// The guest changes text by an int3 first, then the rest, then the first byte (text_poke_bp): where the
+/// rest is not the original's, that is waited for. What still has an int3 then has the engine's.
+///
+/// # Errors
+/// [`ProbeError::Clobbered`] when something else is there.
+pub(crate) fn disarm(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Result<(), ProbeError> {
+    for _ in 0..CHANGES {
+        if holds(ram, gpa, original) != Holds::RestChanged {
+            break;
+        }
+        std::thread::sleep(CHANGE);
+    }
+    exchange(ram, gpa, at, INT3, original[0])
+}
+
+fn exchange(ram: &GuestRam, gpa: Gpa, at: Gva, expected: u8, byte: u8) -> Result<(), ProbeError> {
+    let found = ram.exchange_byte(gpa, expected, byte)?;
+    if found == expected { Ok(()) } else { Err(ProbeError::Clobbered { at, found, expected }) }
+}
+
+/// Replaces the bytes at `places`, from `at` on, all of which must be `from`. Every vCPU must stand still, so
+/// that none sees some of them.
+///
+/// # Errors
+/// [`ProbeError::Clobbered`] when something else is there; nothing was written then.
+pub(crate) fn replace(
+    ram: &GuestRam,
+    places: &[Gpa; JMP_LEN],
+    at: Gva,
+    from: &[u8; JMP_LEN],
+    to: &[u8; JMP_LEN],
+) -> Result<(), ProbeError> {
+    for ((offset, place), expected) in (0u64..).zip(places).zip(from) {
+        let found = ram.load_byte(*place)?;
+        if found != *expected {
+            let (at, expected) = (at.wrapping_add(offset), *expected);
+            return Err(ProbeError::Clobbered { at, found, expected });
+        }
+    }
+    for (place, byte) in places.iter().zip(to) {
+        ram.store_byte(*place, *byte)?;
+    }
+    Ok(())
+}
+
+/// What is where an instruction was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holds {
+    /// The instruction.
+    Original,
+    /// The instruction with an int3 over its first byte.
+    Int3,
+    /// An int3, and behind it not what was there.
+    RestChanged,
+    /// Something else.
+    Other,
+}
+
+/// Looks what is at `gpa`, where `original` was (as far as its page goes).
+pub(crate) fn holds(ram: &GuestRam, gpa: Gpa, original: &[u8]) -> Holds {
+    let in_page = PAGE_SIZE - gpa.offset_in(PAGE_SIZE);
+    let is = |offset: u64, byte: u8| ram.load_byte(gpa.wrapping_add(offset)) == Ok(byte);
+    let mut tail = (0..in_page).zip(original).skip(1);
+    let same = tail.all(|(offset, byte)| is(offset, *byte));
+    match (is(0, INT3), same) {
+        (true, true) => Holds::Int3,
+        (true, false) => Holds::RestChanged,
+        (false, true) if is(0, original[0]) => Holds::Original,
+        (false, _) => Holds::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use exoprobe_guest::memory::ram_ranges;
+
+    const AT: Gva = Gva(0xffff_ffff_8100_0ffe);
+
+    #[test]
+    fn nothing_but_the_expected_bytes_is_overwritten() {
+        let ram = GuestRam::anonymous(&ram_ranges(1)).unwrap();
+        let (gpa, mov) = (Gpa(0x1000), [0x48, 0x89, 0xe5]);
+        ram.write(gpa, &mov).unwrap();
+        arm(&ram, gpa, AT, &mov).unwrap();
+        assert_eq!(ram.load_byte(gpa), Ok(INT3));
+        assert_eq!(holds(&ram, gpa, &mov), Holds::Int3);
+        assert!(matches!(arm(&ram, gpa, AT, &mov), Err(ProbeError::Clobbered { .. })));
+        disarm(&ram, gpa, AT, &mov).unwrap();
+        assert_eq!(holds(&ram, gpa, &mov), Holds::Original);
+        ram.store_byte(gpa, 0x0f).unwrap();
+        assert_eq!(holds(&ram, gpa, &mov), Holds::Other);
+        let error = disarm(&ram, gpa, AT, &mov);
+        assert!(matches!(error, Err(ProbeError::Clobbered { found: 0x0f, .. })));
+        assert_eq!(ram.load_byte(gpa), Ok(0x0f));
+    }
+
+    #[test]
+    fn a_changed_tail_is_seen_before_arming_and_no_page_end_is_crossed() {
+        let ram = GuestRam::anonymous(&ram_ranges(1)).unwrap();
+        let (gpa, mov) = (Gpa(0x1ffe), [0x48, 0x89, 0xe5]);
+        ram.write(gpa, &[0x48, 0x8b, 0xe5]).unwrap();
+        let error = arm(&ram, gpa, AT, &mov);
+        assert!(matches!(error, Err(ProbeError::Clobbered { found: 0x8b, .. })));
+        assert_eq!(ram.load_byte(gpa), Ok(0x48));
+        ram.write(gpa, &[0x48, 0x89, 0x00]).unwrap();
+        arm(&ram, gpa, AT, &mov).unwrap();
+    }
+
+    #[test]
+    fn an_int3_of_the_engines_is_taken_out_also_where_the_rest_has_changed() {
+        let ram = GuestRam::anonymous(&ram_ranges(1)).unwrap();
+        let (gpa, mov) = (Gpa(0x1000), [0x48, 0x89, 0xe5]);
+        ram.write(gpa, &mov).unwrap();
+        arm(&ram, gpa, AT, &mov).unwrap();
+        ram.write(gpa.wrapping_add(1), &[0x8b]).unwrap();
+        assert_eq!(holds(&ram, gpa, &mov), Holds::RestChanged);
+        disarm(&ram, gpa, AT, &mov).unwrap();
+        assert_eq!(ram.load_byte(gpa), Ok(0x48));
+    }
+}

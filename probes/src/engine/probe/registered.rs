@@ -1,0 +1,490 @@
+//! A registered probe: what the hit path and the registry share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use arc_swap::ArcSwapOption;
+use crossbeam_queue::ArrayQueue;
+use crossbeam_utils::atomic::AtomicCell;
+use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
+
+use crate::definition::{Action, Field, Filter, Flag, ProbeDefinition, ReturnMode};
+use crate::engine::arguments::list::Arguments;
+use crate::engine::probe::fetch::Kept;
+use crate::engine::probe::follower::Follower;
+use crate::engine::probe::handlers::{
+    EntryHandler, FaultHandler, Instance, Kprobe, Kretprobe, NewProbe, PostHandler, PreHandler,
+    ReturnHandler,
+};
+use crate::error::ProbeError;
+use crate::latency::Timed;
+use crate::trigger::Triggers;
+
+/// Default maxactive on few vCPUs (kprobes.rst: max(10, 2*NR_CPUS)).
+const MAXACTIVE_LEAST: u32 = 10;
+
+/// A registered probe.
+pub(crate) struct Probe {
+    pub(crate) id: u32,
+    pub(crate) definition: ProbeDefinition,
+    pub(crate) group: Arc<str>,
+    pub(crate) event: Arc<str>,
+    /// What a hit does; never empty.
+    pub(crate) actions: Vec<Action>,
+    /// It probes a function's entry, where the return address is on top of the stack.
+    pub(crate) is_entry: bool,
+    /// What a hit fetches, from when it has a place.
+    arguments: ArcSwapOption<Arguments>,
+    /// Which hits count, as it was written.
+    written_filter: ArcSwapOption<Filter>,
+    /// The same over what a hit fetches, from when that is known.
+    filter: ArcSwapOption<Filter<Field>>,
+    /// What its hits set off.
+    triggers: ArcSwapOption<Triggers>,
+    /// There is something; and it wants back-traces. For the hit path, to which a look at `triggers` is much.
+    has_triggers: AtomicBool,
+    wants_stack: AtomicBool,
+    pub(crate) role: Role,
+    pub(crate) fault_handler: Option<FaultHandler>,
+    pub(crate) enabled: AtomicBool,
+    /// The probed address; 0 until it is known.
+    at: AtomicU64,
+    pub(crate) books: Books,
+}
+
+/// What kind of probe it is, with what only that kind has.
+pub(crate) enum Role {
+    Kprobe { pre_handler: Option<PreHandler>, post_handler: Option<PostHandler> },
+    Kretprobe(Box<Returns>),
+}
+
+/// The return probe's part.
+pub(crate) struct Returns {
+    pub(crate) handler: Option<ReturnHandler>,
+    pub(crate) entry_handler: Option<EntryHandler>,
+    pub(crate) mode: ReturnMode,
+    pub(crate) maxactive: u32,
+    pub(crate) instances: Instances,
+    /// In the mode `site`: places that its calls return to, so far.
+    pub(crate) sites: AtomicU32,
+    /// Where those in use are found, in the mode `site`.
+    pub(crate) watched: Box<[Watch]>,
+    /// How long its calls took, as far as they are recorded.
+    pub(crate) timed: Timed,
+    /// What has its instances in place of `instances`, once the guest has code for its returns.
+    pub(crate) follower: ArcSwapOption<Follower>,
+}
+
+/// A probe's counters: `hits = recorded + filtered + lost`, but for a hit that is under way.
+#[derive(Default)]
+pub(crate) struct Books {
+    pub(crate) hits: AtomicU64,
+    pub(crate) recorded: AtomicU64,
+    pub(crate) filtered: AtomicU64,
+    pub(crate) lost: AtomicU64,
+    pub(crate) nmissed: AtomicU64,
+}
+
+/// Adds one to a counter of the books.
+pub(crate) fn count(book: &AtomicU64) {
+    book.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Probe {
+    pub(crate) fn new(id: u32, probe: NewProbe, is_entry: bool, vcpus: u8) -> Self {
+        let (definition, role, fault_handler) = match probe {
+            NewProbe::Kprobe(Kprobe { definition, pre_handler, post_handler, fault_handler }) => {
+                (definition, Role::Kprobe { pre_handler, post_handler }, fault_handler)
+            }
+            NewProbe::Kretprobe(probe) => {
+                let Kretprobe { definition, handler, entry_handler, fault_handler, data_size } =
+                    probe;
+                let returns = Returns::new(&definition, handler, entry_handler, data_size, vcpus);
+                (definition, Role::Kretprobe(Box::new(returns)), fault_handler)
+            }
+        };
+        let actions = match definition.actions.as_slice() {
+            [] => vec![Action::Record],
+            given => given.to_vec(),
+        };
+        Self {
+            id,
+            group: definition.group().into(),
+            event: definition.event_name().into(),
+            actions,
+            is_entry,
+            arguments: ArcSwapOption::empty(),
+            written_filter: ArcSwapOption::new(definition.filter.clone().map(Arc::new)),
+            filter: ArcSwapOption::empty(),
+            triggers: ArcSwapOption::empty(),
+            has_triggers: AtomicBool::new(false),
+            wants_stack: AtomicBool::new(false),
+            role,
+            fault_handler,
+            enabled: AtomicBool::new(!definition.flags.contains(&Flag::Disabled)),
+            at: AtomicU64::new(0),
+            books: Books::default(),
+            definition,
+        }
+    }
+
+    /// The probed address; 0 until it is known.
+    pub(crate) fn at(&self) -> Gva {
+        Gva(self.at.load(Ordering::Relaxed))
+    }
+
+    /// Where it is, once that is known better than by its symbol as linked.
+    pub(crate) fn set_at(&self, at: Gva) {
+        self.at.store(at.0, Ordering::Relaxed);
+    }
+
+    /// It is to be hit: its event is enabled, or has triggers.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.is_shown() || self.has_triggers()
+    }
+
+    /// Its event is enabled: its hits become events.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.enabled.load(Ordering::Relaxed)
+    }
+
+    /// Something of its own runs in the VMM at its hits.
+    pub(crate) fn has_handlers(&self) -> bool {
+        match &self.role {
+            Role::Kprobe { pre_handler, post_handler } => {
+                pre_handler.is_some() || post_handler.is_some()
+            }
+            Role::Kretprobe(returns) => {
+                returns.handler.is_some() || returns.entry_handler.is_some()
+            }
+        }
+    }
+
+    /// Its hits set something off.
+    pub(crate) fn has_triggers(&self) -> bool {
+        self.has_triggers.load(Ordering::Relaxed)
+    }
+
+    /// What its hits set off; none without triggers.
+    pub(crate) fn triggers(&self) -> Option<Arc<Triggers>> {
+        self.triggers.load_full()
+    }
+
+    pub(crate) fn set_triggers(&self, triggers: Option<Arc<Triggers>>) {
+        let wants_stack = triggers.as_ref().is_some_and(|triggers| triggers.want_stack);
+        self.wants_stack.store(wants_stack, Ordering::Relaxed);
+        self.has_triggers.store(triggers.is_some(), Ordering::SeqCst);
+        self.triggers.store(triggers);
+    }
+
+    /// Its hits are recorded with back-traces, for the sake of a trigger.
+    pub(crate) fn wants_stack(&self) -> bool {
+        self.wants_stack.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn returns(&self) -> Option<&Returns> {
+        match &self.role {
+            Role::Kretprobe(returns) => Some(returns),
+            Role::Kprobe { .. } => None,
+        }
+    }
+
+    pub(crate) fn post_handler(&self) -> Option<&PostHandler> {
+        match &self.role {
+            Role::Kprobe { post_handler, .. } => post_handler.as_ref(),
+            Role::Kretprobe(_) => None,
+        }
+    }
+
+    /// What a hit fetches; nothing before it has a place, when there are none.
+    pub(crate) fn arguments(&self) -> Arc<Arguments> {
+        self.arguments.load_full().unwrap_or_default()
+    }
+
+    /// Whether it is known what a hit fetches.
+    pub(crate) fn has_arguments(&self) -> bool {
+        self.arguments.load().is_some()
+    }
+
+    /// What a hit fetches is known from now on, and what its filter looks at.
+    pub(crate) fn set_arguments(&self, arguments: Arguments, filter: Option<Filter<Field>>) {
+        self.arguments.store(Some(Arc::new(arguments)));
+        self.filter.store(filter.map(Arc::new));
+    }
+
+    /// Which hits are recorded; all without one. Triggers are set off by hits that are not shown, too.
+    pub(crate) fn filter(&self) -> Option<Arc<Filter<Field>>> {
+        if self.has_triggers() { None } else { self.event_filter() }
+    }
+
+    /// Which hits become events; all without one.
+    pub(crate) fn event_filter(&self) -> Option<Arc<Filter<Field>>> {
+        self.filter.load_full()
+    }
+
+    /// The same as it was written.
+    pub(crate) fn written_filter(&self) -> Option<Arc<Filter>> {
+        self.written_filter.load_full()
+    }
+
+    /// Other hits count from now on; `found` is the filter over what a hit fetches, once that is known.
+    pub(crate) fn set_filter(&self, filter: Option<Arc<Filter>>, found: Option<Filter<Field>>) {
+        self.written_filter.store(filter);
+        self.filter.store(found.map(Arc::new));
+    }
+}
+
+impl Probe {
+    /// A filter over what its hits fetch, once that is known.
+    ///
+    /// # Errors
+    /// [`ProbeError::Filter`].
+    pub(crate) fn find_filter(
+        &self,
+        filter: Option<&Filter>,
+    ) -> Result<Option<Filter<Field>>, ProbeError> {
+        match self.has_arguments() {
+            true => self.arguments().filter(filter),
+            false => Arguments::check(&self.definition, filter).map(|()| None),
+        }
+    }
+}
+
+/// How many calls of a return probe are followed at a time.
+pub(crate) fn maxactive(definition: &ProbeDefinition, vcpus: u8) -> u32 {
+    definition.maxactive.unwrap_or_else(|| MAXACTIVE_LEAST.max(2 * u32::from(vcpus)))
+}
+
+impl Returns {
+    fn new(
+        definition: &ProbeDefinition,
+        handler: Option<ReturnHandler>,
+        entry_handler: Option<EntryHandler>,
+        data_size: usize,
+        vcpus: u8,
+    ) -> Self {
+        let maxactive = maxactive(definition, vcpus);
+        let instances = Instances::new(maxactive, data_size);
+        let watched = match definition.return_mode {
+            ReturnMode::Site => (0..maxactive).map(|_| Watch::default()).collect(),
+            ReturnMode::Trampoline => Box::default(),
+        };
+        let mode = definition.return_mode;
+        let (sites, follower) = (AtomicU32::new(0), ArcSwapOption::empty());
+        let timed = Timed::default();
+        Self { handler, entry_handler, mode, maxactive, instances, sites, watched, timed, follower }
+    }
+
+    /// Instances in use.
+    pub(crate) fn active(&self) -> u32 {
+        self.instances.in_use()
+    }
+}
+
+/// Bytes of a kernel stack and its alignment (THREAD_SIZE of x86-64; more only under KASAN).
+const THREAD_SIZE: u64 = 16 << 10;
+
+/// A [`Watch`] that is not in use.
+const FREE: u64 = 0;
+
+impl Returns {
+    /// Instances in use, also within the guest.
+    pub(crate) fn active_with(&self, hidden: &HiddenMemory) -> u32 {
+        let within = self.follower.load();
+        self.active() + within.as_ref().map_or(0, |follower| follower.pool.active(hidden))
+    }
+
+    /// The pool that its calls are followed by, once it has one.
+    pub(crate) fn follower(&self) -> Option<Arc<Follower>> {
+        self.follower.load_full()
+    }
+}
+
+/// What a return pops.
+pub(crate) const RETURN_ADDRESS_LEN: u64 = 8;
+
+/// An instance of a return probe, spare or in use.
+pub(crate) struct Active {
+    pub(crate) instance: Instance,
+    /// Arguments of the call, for the probe's record.
+    pub(crate) kept: Kept,
+    /// Its probe while in use: instances outlive their probe's registration.
+    pub(crate) probe: Option<Arc<Probe>>,
+    /// The one that was made before it, of the same call.
+    pub(crate) next: Option<Box<Active>>,
+}
+
+impl Active {
+    pub(crate) fn new(data_size: usize) -> Self {
+        let data = vec![0; data_size].into();
+        let instance = Instance { ret_addr: Gva(0), entered: GuestTime(0), data };
+        Self { instance, kept: Kept::default(), probe: None, next: None }
+    }
+
+    pub(crate) fn begin(&mut self, ret_addr: Gva, entered: GuestTime) {
+        self.instance.data.fill(0);
+        (self.instance.ret_addr, self.instance.entered) = (ret_addr, entered);
+    }
+}
+
+impl Drop for Active {
+    /// Drops the instances of the same call one by one: a call may have one of each of 100,000 probes, and
+    /// a drop within a drop for each would overflow the stack.
+    fn drop(&mut self) {
+        let mut next = self.next.take();
+        while let Some(mut active) = next {
+            next = active.next.take();
+        }
+    }
+}
+
+/// Gives an instance back to its probe.
+pub(crate) fn recycle(mut active: Box<Active>) {
+    if let Some(probe) = active.probe.take()
+        && let Some(returns) = probe.returns()
+    {
+        returns.instances.give_back(active);
+    }
+}
+
+/// Instances of a probe that are kept while no call is in them.
+const SPARE_MOST: usize = 16;
+
+/// The instances of a return probe. They are made when calls need them, and most of those that are not in use any
+/// more are freed: what a probe costs goes by the calls under way, not by its maxactive.
+pub(crate) struct Instances {
+    /// How many may be in use: its maxactive.
+    most: u32,
+    /// Bytes that each has for its handlers.
+    data_size: usize,
+    in_use: AtomicU32,
+    /// Some that are not in use, so that a hit seldom allocates.
+    spare: ArrayQueue<Box<Active>>,
+}
+
+impl Instances {
+    pub(crate) fn new(most: u32, data_size: usize) -> Self {
+        let spare = usize::try_from(most).map_or(SPARE_MOST, |most| most.clamp(1, SPARE_MOST));
+        Self { most, data_size, in_use: AtomicU32::new(0), spare: ArrayQueue::new(spare) }
+    }
+
+    /// One for a call; `None` when all are in use.
+    pub(crate) fn take(&self) -> Option<Box<Active>> {
+        let one_more = |in_use| (in_use < self.most).then_some(in_use + 1);
+        self.in_use.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
+        Some(self.spare.pop().unwrap_or_else(|| Box::new(Active::new(self.data_size))))
+    }
+
+    /// The end of what [`Self::take`] began. Frees the instance where enough are spare.
+    fn give_back(&self, active: Box<Active>) {
+        // Before the count goes down, so that the next call finds it.
+        let _ = self.spare.push(active);
+        self.in_use.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// How many are in use.
+    pub(crate) fn in_use(&self) -> u32 {
+        self.in_use.load(Ordering::Acquire)
+    }
+}
+
+/// A call in use of a probe in the mode `site`.
+#[derive(Default)]
+pub(crate) struct Watch {
+    /// Where its return address is on the stack; [`FREE`] otherwise.
+    key: AtomicU64,
+    active: AtomicCell<Option<Box<Active>>>,
+}
+
+/// Follows a call by its place on the stack. One that was there before has ended unseen, or is entered
+/// anew by a jump from what it jumped to: it is missed.
+pub(crate) fn watch(watched: &[Watch], key: Gva, active: Box<Active>) -> Result<(), Box<Active>> {
+    if let Some(stale) = unwatch(watched, key) {
+        stale.probe.iter().for_each(|probe| count(&probe.books.nmissed));
+        recycle(stale);
+    }
+    let claimed = watched.iter().find(|watch| {
+        watch.key.compare_exchange(FREE, key.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    });
+    match claimed {
+        Some(watch) => {
+            watch.active.store(Some(active));
+            Ok(())
+        }
+        None => Err(active),
+    }
+}
+
+/// Ends the watch over the call whose return address was at `key`.
+pub(crate) fn unwatch(watched: &[Watch], key: Gva) -> Option<Box<Active>> {
+    let watch = watched.iter().find(|watch| watch.key.load(Ordering::Acquire) == key.0)?;
+    let active = watch.active.take();
+    watch.key.store(FREE, Ordering::Release);
+    active
+}
+
+/// Ends the watch over all calls.
+pub(crate) fn unwatch_all(watched: &[Watch]) {
+    for watch in watched {
+        watch.active.take().into_iter().for_each(recycle);
+        watch.key.store(FREE, Ordering::Release);
+    }
+}
+
+/// Ends the watch over all calls on one stack.
+pub(crate) fn unwatch_stack(watched: &[Watch], rsp: Gva) {
+    for watch in watched {
+        let key = Gva(watch.key.load(Ordering::Acquire));
+        if key.0 != FREE
+            && is_same_stack(key, rsp)
+            && let Some(active) = unwatch(watched, key)
+        {
+            recycle(active);
+        }
+    }
+}
+
+pub(crate) fn is_same_stack(a: Gva, b: Gva) -> bool {
+    a.0 / THREAD_SIZE == b.0 / THREAD_SIZE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instances_are_made_for_calls_and_never_more_than_maxactive() {
+        const MOST: u32 = 4096;
+        let instances = Instances::new(MOST, 8);
+        assert_eq!((instances.in_use(), instances.spare.len()), (0, 0), "none before a call");
+        let taken: Vec<_> = std::iter::from_fn(|| instances.take()).collect();
+        assert_eq!((taken.len(), instances.in_use()), (4096, MOST));
+        assert!(instances.take().is_none());
+        taken.into_iter().for_each(|active| instances.give_back(active));
+        assert_eq!((instances.in_use(), instances.spare.len()), (0, SPARE_MOST));
+        let few = Instances::new(1, 0);
+        let one = few.take().unwrap();
+        assert!(few.take().is_none());
+        few.give_back(one);
+        assert!(few.take().is_some());
+    }
+
+    #[test]
+    fn vcpus_never_have_more_than_maxactive() {
+        let instances = Instances::new(3, 0);
+        let most = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        let Some(active) = instances.take() else { continue };
+                        most.fetch_max(instances.in_use(), Ordering::Relaxed);
+                        instances.give_back(active);
+                    }
+                });
+            }
+        });
+        assert_eq!(instances.in_use(), 0);
+        assert!(most.into_inner() <= 3);
+    }
+}

@@ -1,0 +1,112 @@
+//! A probed place of the guest's text, with all that is wanted there.
+
+use std::sync::Arc;
+
+use exoprobe_guest::{Gpa, Gva};
+use exoprobe_introspect::SymbolTable;
+
+use crate::engine::patch::slots::Slot;
+use crate::engine::probe::registered::Probe;
+use crate::insn::Displaced;
+use crate::status::DisplacedBy;
+
+/// How the instruction of a site runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Way {
+    Emulate,
+    Slot(Slot),
+}
+
+/// What the engine itself wants to know of the guest, by a breakpoint of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Mark {
+    /// The kernel's text is final: its alternatives have been patched.
+    TextFinal,
+    /// The kernel is about to free its init text.
+    FreeInit,
+    /// A task is about to leave its stack for good.
+    TaskDead,
+    /// It has left it.
+    StackLeft,
+    /// A module is whole, and its init function about to run.
+    ModuleBegins,
+    /// Modules' init text is about to be freed.
+    ModuleInitFreed,
+    /// A module is about to be freed.
+    ModuleEnds,
+}
+
+/// Where each mark is.
+pub(crate) const MARKS: [(Mark, &str); 7] = [
+    (Mark::TextFinal, "rest_init"),
+    (Mark::FreeInit, "free_initmem"),
+    (Mark::TaskDead, "do_task_dead"),
+    (Mark::StackLeft, "put_task_stack"),
+    (Mark::ModuleBegins, "do_init_module"),
+    (Mark::ModuleInitFreed, "do_free_init"),
+    (Mark::ModuleEnds, "free_module"),
+];
+
+/// Whether the engine may want to know when `at` is reached.
+pub(crate) fn is_mark(symbols: &SymbolTable, at: Gva) -> bool {
+    MARKS.iter().any(|(_, name)| symbols.address_of(name) == Some(at))
+}
+
+/// A probed address with all that is wanted there. Immutable: a change makes a new one.
+#[derive(Clone)]
+pub(crate) struct Site {
+    pub(crate) at: Gva,
+    pub(crate) gpa: Gpa,
+    pub(crate) insn: Arc<Displaced>,
+    pub(crate) way: Way,
+    /// Where it is stepped, when a probe has a post-handler and emulation is not possible.
+    pub(crate) step: Option<Slot>,
+    /// In order of registration.
+    pub(crate) probes: Vec<Arc<Probe>>,
+    /// Return probes in the mode `site` one of whose calls returns to here.
+    pub(crate) returning: Vec<Arc<Probe>>,
+    pub(crate) marks: Vec<Mark>,
+    /// The int3 is in the guest's text.
+    pub(crate) armed: bool,
+    /// The guest changed the text; it is left alone since.
+    pub(crate) clobbered: bool,
+}
+
+impl Site {
+    pub(crate) fn displaced_by(&self) -> DisplacedBy {
+        match (self.way, self.step) {
+            (Way::Emulate, _) => DisplacedBy::Emulation,
+            (Way::Slot(_), Some(_)) => DisplacedBy::Step,
+            (Way::Slot(_), None) => DisplacedBy::Boost,
+        }
+    }
+
+    /// Probes there that are to run.
+    pub(crate) fn enabled(&self) -> impl Iterator<Item = &Arc<Probe>> {
+        self.probes.iter().filter(|probe| probe.is_enabled())
+    }
+
+    /// The site with nothing but what the engine itself wants there.
+    pub(crate) fn marks_only(&self) -> Self {
+        Self { probes: Vec::new(), returning: Vec::new(), ..self.clone() }
+    }
+
+    /// Probes that are there, and those whose calls return to there.
+    pub(crate) fn concerned(&self) -> impl Iterator<Item = &Arc<Probe>> {
+        self.probes.iter().chain(&self.returning)
+    }
+
+    /// Where its instruction runs elsewhere.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
+        let own = match self.way {
+            Way::Slot(slot) => Some(slot),
+            Way::Emulate => None,
+        };
+        own.into_iter().chain(self.step)
+    }
+
+    /// Does nothing need the site any more?
+    pub(crate) fn is_unused(&self) -> bool {
+        self.probes.is_empty() && self.returning.is_empty() && self.marks.is_empty()
+    }
+}
