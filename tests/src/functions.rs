@@ -1,7 +1,6 @@
-//! What tests say of the guest's functions, and of probes, in a word.
+//! Addresses and sizes of the guest's functions.
 
 use exoprobe_guest::Gva;
-use exoprobe_probes::{ProbeDefinition, parse_line};
 
 use crate::kernel_symbols;
 
@@ -23,13 +22,4 @@ pub fn function_size(function: &str) -> u64 {
     let symbols = kernel_symbols();
     let bounds = symbols.function_at(address(function)).expect("it is a function");
     bounds.end.0 - bounds.start.0
-}
-
-/// A line of kprobe_events as a definition.
-///
-/// # Panics
-/// When it is none.
-#[must_use]
-pub fn definition(line: &str) -> ProbeDefinition {
-    parse_line(line).unwrap_or_else(|e| panic!("{line}: {e}"))
 }

@@ -10,7 +10,7 @@ use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{Engine, Given, Guest, Kprobe, Limits, ProbeError, ProbeStatus};
 use exoprobe_vmm::{DEFAULT_KVM, Host, SerialPort, Vm, VmConfig, VmState};
 
-use crate::{PATIENCE, TestKernel, definition};
+use crate::{PATIENCE, definition};
 
 const MEMORY_MIB: u64 = 32;
 /// How often, and how far apart, a probe's books are looked at until they balance: far longer than a hit.
@@ -174,15 +174,6 @@ impl TestGuest {
             self.vm.state(),
             self.console()
         );
-    }
-
-    /// A guest as it was right after boot.
-    ///
-    /// # Panics
-    /// When it cannot be restored.
-    #[must_use]
-    pub fn restored(vcpus: u8) -> Self {
-        Self::start(TestKernel::Tiny.restored_vm(vcpus))
     }
 
     /// The first line of the workload from `from` on that `accept`s; `None` once the guest has stopped

@@ -5,6 +5,7 @@
 
 mod binary;
 pub mod counts;
+mod definitions;
 mod functions;
 mod guest;
 pub mod harness;
@@ -21,7 +22,8 @@ mod snapshots;
 use std::time::Duration;
 
 pub use binary::{Service, exoprobe, program};
-pub use functions::{address, definition, function_size};
+pub use definitions::definition;
+pub use functions::{address, function_size};
 pub use guest::{GUEST_ENV, TestGuest, guest_file, host, kernel_symbols};
 pub use opens::{ENTRY, OPENS, assert_callers, assert_opened};
 pub use own_event::OwnEvent;

@@ -109,6 +109,15 @@ impl TestKernel {
 }
 
 impl TestGuest {
+    /// A guest as it was right after boot.
+    ///
+    /// # Panics
+    /// When it cannot be restored.
+    #[must_use]
+    pub fn restored(vcpus: u8) -> Self {
+        Self::start(TestKernel::Tiny.restored_vm(vcpus))
+    }
+
     /// The snapshot of a freshly booted tiny guest.
     ///
     /// # Panics

@@ -4,6 +4,7 @@ use exoprobe_probes::definition::{FieldError, Filter};
 use exoprobe_probes::{Engine, ProbeError, ProbeStatus};
 
 use crate::error::TracerError;
+use crate::fault::field_fault;
 use crate::log::ErrorLog;
 use crate::node::EventFile;
 
@@ -84,15 +85,6 @@ fn wrong_field(text: &str, error: ProbeError) -> TracerError {
     };
     let position = Some(field_fault(text, name));
     TracerError { position, id: Some(id), ..TracerError::from(error) }
-}
-
-/// Where a field is in a text; its begin, where it is not.
-pub(crate) fn field_fault(text: &str, name: &str) -> usize {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let is_whole = |at: &usize| {
-        !text[..*at].ends_with(is_part) && !text[at + name.len()..].starts_with(is_part)
-    };
-    text.match_indices(name).map(|(at, _)| at).find(is_whole).unwrap_or_default()
 }
 
 /// Sets a filter; `0` takes it away.

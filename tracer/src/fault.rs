@@ -124,6 +124,15 @@ impl<'a> Words<'a> {
     }
 }
 
+/// Where a field is in a text; its begin, where it is not.
+pub(crate) fn field_fault(text: &str, name: &str) -> usize {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_whole = |at: &usize| {
+        !text[..*at].ends_with(is_part) && !text[at + name.len()..].starts_with(is_part)
+    };
+    text.match_indices(name).map(|(at, _)| at).find(is_whole).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use exoprobe_introspect::btf::FieldError;

@@ -5,7 +5,7 @@ use exoprobe_probes::trigger::parse_trigger;
 use exoprobe_probes::{Engine, ProbeError};
 
 use crate::error::TracerError;
-use crate::event::field_fault;
+use crate::fault::field_fault;
 use crate::log::ErrorLog;
 
 /// What the file `trigger` says where there are none.

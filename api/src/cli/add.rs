@@ -11,12 +11,12 @@ use hyper::Method;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::Value;
 
-use super::Context;
+use super::context::Context;
 use super::definitions::{ActionArgs, Line, expand, has_pattern, with_kinds};
 use super::error::{CliError, problem_text};
 use super::format::printable;
-use super::probe::print_table;
-use super::show::PENDING;
+
+use super::show::{PENDING, print_table};
 use crate::client::{ApiPath, Client, ClientError, Payload, Problem};
 use crate::log::say;
 

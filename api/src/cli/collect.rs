@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::Context;
+use super::context::Context;
 use super::definitions::{has_pattern, read_line, with_kinds};
 use super::error::CliError;
 use super::show::PENDING;

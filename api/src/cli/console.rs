@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::sleep;
 
-use super::Context;
+use super::context::Context;
 use super::error::CliError;
 use super::tty::Typed;
 use crate::client::{Client, ClientError};

@@ -6,9 +6,9 @@ use std::pin::pin;
 use clap::{Args, Subcommand};
 use hyper::Method;
 
-use super::Context;
 use super::callers::Callers;
 use super::color::{ColorArgs, Palette};
+use super::context::Context;
 use super::error::CliError;
 use super::event_text::{event_text, lost_text};
 use crate::client::{ApiPath, EventItem, EventLine, EventQuery, EventReader, Patience, Payload};

@@ -4,8 +4,8 @@ use clap::Args;
 use exoprobe_probes::{ProbeDefinition, ProbeKind};
 use unicode_width::UnicodeWidthStr;
 
-use super::Context;
 use super::collect::{CollectArgs, Collected, Entry, Key, Wanted, collect, definition};
+use super::context::Context;
 use super::definitions::read_line;
 use super::error::CliError;
 use super::event_text::frame_place;

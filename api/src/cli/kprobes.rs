@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use hyper::Method;
 use serde::Deserialize;
 
-use super::Context;
+use super::context::Context;
 use super::error::CliError;
 use super::format::{Column, table};
 use crate::client::{ApiPath, Payload};

@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Context;
+use super::context::Context;
 use super::error::CliError;
 use super::format::{Column, printable, table};
 use super::typed;

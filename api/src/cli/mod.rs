@@ -7,6 +7,7 @@ mod collect;
 mod color;
 mod connection;
 mod console;
+mod context;
 mod definitions;
 mod doctor;
 mod error;
@@ -46,13 +47,11 @@ use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use serde::de::DeserializeOwned;
 
-use crate::client::{Client, ClientError};
 use crate::log::say;
 use connection::Connection;
+use context::Context;
 use error::CliError;
-use format::printable_json;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -120,29 +119,6 @@ enum Command {
     /// Print the API's OpenAPI description
     #[command(after_help = "Example:\n  exoprobe openapi > openapi.json")]
     Openapi,
-}
-
-/// What client commands work with.
-struct Context<'a> {
-    client: &'a Client,
-    json: bool,
-    out: &'a mut dyn Write,
-}
-
-impl Context<'_> {
-    /// Reads an answer. Where JSON is asked for, prints it and returns `None`.
-    fn read<T: DeserializeOwned>(&mut self, answer: &[u8]) -> Result<Option<T>, CliError> {
-        if self.json {
-            self.print_json(&String::from_utf8_lossy(answer))?;
-            return Ok(None);
-        }
-        Ok(Some(serde_json::from_slice(answer).map_err(ClientError::from)?))
-    }
-
-    /// Prints a JSON document and a line feed. The guest's text in it cannot steer the terminal.
-    fn print_json(&mut self, document: &str) -> io::Result<()> {
-        writeln!(self.out, "{}", printable_json(document.trim_ascii_end()))
-    }
 }
 
 /// Runs the command that the process was started with.

@@ -10,13 +10,13 @@ use hyper::body::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Context;
 use super::add::{AddArgs, add};
+use super::context::Context;
 use super::error::CliError;
 use super::format::{members, printable_lines};
 use super::kprobes::{Switch, blacklist, switch};
 use super::latency::distribution;
-use super::show::{ProbeRow, probe_table};
+use super::show::print_table;
 use crate::client::{ApiPath, ClientError, Payload, Problem};
 
 const LIST_EXAMPLES: &str = "\
@@ -151,17 +151,6 @@ pub(super) async fn run(context: &mut Context<'_>, command: ProbeCommand) -> Res
         ProbeCommand::Optimization { to } => switch(context, "optimization", to).await,
         ProbeCommand::Blacklist => blacklist(context).await,
     }
-}
-
-/// Prints one probe, or an array of them.
-pub(super) fn print_table(context: &mut Context<'_>, probes: &[u8]) -> Result<(), CliError> {
-    let rows = match context.read(probes)? {
-        None => return Ok(()),
-        Some(Value::Array(probes)) => probes,
-        Some(one) => vec![one],
-    };
-    let rows = rows.iter().map(ProbeRow::deserialize).collect::<Result<Vec<_>, _>>();
-    Ok(write!(context.out, "{}", probe_table(&rows.map_err(ClientError::from)?))?)
 }
 
 async fn show(context: &mut Context<'_>, name: &ProbeName) -> Result<(), CliError> {

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::Context;
+use super::context::Context;
 use super::error::CliError;
 use super::format::{Column, table};
 use crate::client::ApiPath;

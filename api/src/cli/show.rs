@@ -2,8 +2,12 @@
 
 use exoprobe_probes::Latency;
 use serde::Deserialize;
+use serde_json::Value;
 
+use super::context::Context;
+use super::error::CliError;
 use super::format::{Column, printable, table};
+use crate::client::ClientError;
 
 /// What a table shows of what is not known.
 const UNKNOWN: &str = "-";
@@ -91,6 +95,17 @@ pub(super) fn probe_table(probes: &[ProbeRow]) -> String {
         }
     }
     text
+}
+
+/// Prints one probe, or an array of them.
+pub(super) fn print_table(context: &mut Context<'_>, probes: &[u8]) -> Result<(), CliError> {
+    let rows = match context.read(probes)? {
+        None => return Ok(()),
+        Some(Value::Array(probes)) => probes,
+        Some(one) => vec![one],
+    };
+    let rows = rows.iter().map(ProbeRow::deserialize).collect::<Result<Vec<_>, _>>();
+    Ok(write!(context.out, "{}", probe_table(&rows.map_err(ClientError::from)?))?)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Deserialize;
 
-use super::Context;
+use super::context::Context;
 use super::error::CliError;
 use super::format::printable;
 use crate::client::ApiPath;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 
-use super::Context;
 use super::collect::{CollectArgs, Collected, Entry, Key, Wanted, collect, definition};
+use super::context::Context;
 use super::error::CliError;
 use super::event_text::frame_place;
 use super::format::printable;

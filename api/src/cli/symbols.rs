@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Deserialize;
 
-use super::Context;
+use super::context::Context;
 use super::definitions::is_source_line;
 use super::error::CliError;
 use super::format::{Column, printable, table};

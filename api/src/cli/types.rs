@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Deserialize;
 
-use super::Context;
+use super::context::Context;
 use super::error::CliError;
 use super::format::{Column, printable_lines, table};
 use crate::client::ApiPath;

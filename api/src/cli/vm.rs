@@ -9,9 +9,10 @@ use hyper::Method;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use super::context::Context;
 use super::error::CliError;
 use super::format::{members, printable, scalar};
-use super::{Context, console, idle};
+use super::{console, idle};
 use crate::client::{ApiPath, ClientError, Payload, Reply, Target};
 
 /// Code of a refusal because the guest has stopped.

@@ -57,3 +57,6 @@ pub(super) fn too_slow<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a TooSl
     }
     None
 }
+
+/// Largest body taken, in bytes.
+pub const BODY_MAX: usize = 1 << 20;

@@ -17,10 +17,11 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use utoipa::IntoParams;
 
+use super::answers::Problems;
+use super::extract::blocking;
 use super::extract::{Query, accepts};
 use super::problem::Problem;
 use super::wire::{Event, EventLine, Lost, ServerSentEvent};
-use super::{Problems, blocking};
 use crate::service::Closing;
 
 const NDJSON: &str = "application/x-ndjson";

@@ -82,3 +82,10 @@ pub(crate) fn accepts(headers: &HeaderMap, media_type: &str) -> bool {
         name.trim().eq_ignore_ascii_case(media_type)
     })
 }
+
+/// Does what may wait for a vCPU or a lock, off the threads that serve connections.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    Ok(tokio::task::spawn_blocking(work).await?)
+}

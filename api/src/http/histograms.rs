@@ -8,11 +8,12 @@ use axum::routing::get;
 use axum::{Json, Router};
 use exoprobe_probes::Engine;
 
+use super::answers::{NotFound, Problems};
 use super::extract::Path;
+use super::extract::blocking;
 use super::probes::Name;
 use super::problem::Problem;
 use super::wire::Histogram;
-use super::{NotFound, Problems, blocking};
 
 pub(crate) fn routes(engine: Arc<Engine>) -> Router {
     Router::new().route("/v1/probes/{group}/{event}/histograms", get(list)).with_state(engine)

@@ -10,10 +10,11 @@ use axum::routing::get;
 use axum::{Json, Router};
 use exoprobe_probes::Engine;
 
+use super::answers::{NeedsGuest, NoRoom, Problems};
+use super::extract::blocking;
 use super::extract::{Body, accepts, media_type};
 use super::problem::Problem;
 use super::wire::{BlacklistEntry, Switch};
-use super::{NeedsGuest, NoRoom, Problems, blocking};
 
 const JSON: &str = "application/json";
 

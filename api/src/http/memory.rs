@@ -7,11 +7,12 @@ use exoprobe_probes::AddressSpace;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::answers::{NeedsGuest, NotFound, Problems, Refused};
 use super::code::{CodeApi, address_at};
 use super::extract::Query;
+use super::extract::blocking;
 use super::problem::Problem;
 use super::wire::{CodeLine, DataPlace, Memory, Place};
-use super::{NeedsGuest, NotFound, Problems, Refused, blocking};
 
 /// Bytes that are given unless the client says.
 const DEFAULT_LEN: usize = 64;

@@ -29,27 +29,24 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::{Method, StatusCode, Uri, header};
-use axum::response::IntoResponse;
+use axum::http::{Method, StatusCode, Uri};
 use axum::routing::get;
 use exoprobe_tracer::Tracer;
 
 pub(crate) use auth::{FAILURE_DELAY, Peer, with_token};
 pub use auth::{Token, TokenError};
+pub use deadline::BODY_MAX;
 pub(crate) use deadline::{BODY_DEADLINE, with_body_deadline};
+use openapi::openapi_document;
 pub use openapi::openapi_json;
 pub use problem::{PROBLEM_JSON, Problem, ProblemDocument};
 
 pub(crate) use vm::VmApi;
 
 use crate::service::Closing;
-use answers::{NeedsGuest, NoRoom, NoSuchAccess, NotFound, Problems, Refused, WritesFile};
 use code::CodeApi;
 use events::EventsApi;
 use tracefs::TracefsApi;
-
-/// Largest body taken, in bytes.
-pub const BODY_MAX: usize = 1 << 20;
 
 /// All routes.
 pub(crate) fn router(api: VmApi) -> Router {
@@ -93,18 +90,4 @@ async fn no_route(uri: Uri) -> Problem {
 async fn no_method(method: Method, uri: Uri) -> Problem {
     let detail = format!("{} does not take {method}: see the header Allow", uri.path());
     Problem::with_status(StatusCode::METHOD_NOT_ALLOWED, "EOPNOTSUPP", detail)
-}
-
-/// This document.
-#[utoipa::path(get, path = "/v1/openapi.json", tag = "meta", operation_id = "openapi",
-    responses((status = 200, body = Object, content_type = "application/json"), Problems))]
-async fn openapi_document() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "application/json")], openapi_json())
-}
-
-/// Does what may wait for a vCPU or a lock, off the threads that serve connections.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Problem> {
-    Ok(tokio::task::spawn_blocking(work).await?)
 }

@@ -7,9 +7,10 @@ use axum::routing::get;
 use axum::{Json, Router};
 use exoprobe_probes::Engine;
 
+use super::answers::{NeedsGuest, Problems, Refused};
+use super::extract::blocking;
 use super::problem::Problem;
 use super::wire::Module;
-use super::{NeedsGuest, Problems, Refused, blocking};
 
 pub(crate) fn routes(engine: Arc<Engine>) -> Router {
     Router::new().route("/v1/modules", get(modules)).with_state(engine)

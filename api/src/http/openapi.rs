@@ -1,9 +1,12 @@
 //! The OpenAPI document, generated from the routes.
 
+use axum::http::header;
+use axum::response::IntoResponse;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{PathItem, RefOr};
 use utoipa::{Modify, OpenApi};
 
+use super::answers::Problems;
 use super::exact::{UnreadableRequests, make_exact};
 use super::problem::ProblemDocument;
 use super::{
@@ -28,7 +31,7 @@ use super::{
         kprobes::blacklist,
         symbols::symbols, types::list, types::show, tasks::tasks, modules::modules, memory::memory,
         memory::disassembly, stack::stack, stack::task_stack, events::events, events::clear,
-        tracefs::root, tracefs::read, tracefs::replace, tracefs::append, super::openapi_document,
+        tracefs::root, tracefs::read, tracefs::replace, tracefs::append, openapi_document,
     ),
     components(schemas(ProblemDocument, wire::Lost, wire::Place, wire::DataPlace, wire::SourceLine)),
     modifiers(&ShortNames, &BearerToken, &UnreadableRequests),
@@ -88,6 +91,13 @@ impl Modify for BearerToken {
         let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
         components.add_security_scheme("token", SecurityScheme::Http(scheme));
     }
+}
+
+/// This document.
+#[utoipa::path(get, path = "/v1/openapi.json", tag = "meta", operation_id = "openapi",
+    responses((status = 200, body = Object, content_type = "application/json"), Problems))]
+pub(super) async fn openapi_document() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], openapi_json())
 }
 
 #[cfg(test)]

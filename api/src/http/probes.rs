@@ -13,11 +13,12 @@ use exoprobe_probes::{Engine, NewProbe, ProbeDefinition, ProbeError, Registratio
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::answers::{NeedsGuest, NoRoom, NotFound, Problems, Refused};
 use super::definitions::Batch;
+use super::extract::blocking;
 use super::extract::{Body, Json, Path, media_type};
 use super::problem::Problem;
 use super::wire::{ProbeChange, ProbeRequests, ProbeStatus, Registered, Unregistered};
-use super::{NeedsGuest, NoRoom, NotFound, Problems, Refused, blocking};
 
 type Probes = State<Arc<Engine>>;
 

@@ -15,7 +15,7 @@ use exoprobe_vmm::{ControlError, DumpError, NewFileError, RebootError, SnapshotE
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::deadline::too_slow;
+use super::deadline::{BODY_MAX, too_slow};
 
 /// Media type of every error.
 pub const PROBLEM_JSON: &str = "application/problem+json";
@@ -307,7 +307,7 @@ impl From<tokio::task::JoinError> for Problem {
 impl From<BytesRejection> for Problem {
     fn from(rejection: BytesRejection) -> Self {
         if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-            let detail = format!("the body is larger than {} bytes", super::BODY_MAX);
+            let detail = format!("the body is larger than {} bytes", BODY_MAX);
             return Self::too_large(detail);
         }
         if let Some(slow) = too_slow(&rejection) {

@@ -7,10 +7,11 @@ use axum::routing::get;
 use axum::{Json, Router};
 use exoprobe_probes::Engine;
 
+use super::answers::{NeedsGuest, NotFound, Problems, Refused};
 use super::extract::Path;
+use super::extract::blocking;
 use super::problem::Problem;
 use super::wire::Frame;
-use super::{NeedsGuest, NotFound, Problems, Refused, blocking};
 
 pub(crate) fn routes(engine: Arc<Engine>) -> Router {
     Router::new()

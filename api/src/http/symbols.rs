@@ -11,11 +11,12 @@ use exoprobe_probes::ProbeError;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::answers::{NeedsGuest, NotFound, Problems, Refused};
 use super::code::CodeApi;
 use super::extract::Query;
+use super::extract::blocking;
 use super::problem::Problem;
 use super::wire::{Address, AddressText, SourceLine, Symbol};
-use super::{NeedsGuest, NotFound, Problems, Refused, blocking};
 
 /// Header of how many there are, of which `limit` may leave some out.
 const TOTAL: HeaderName = HeaderName::from_static("exoprobe-total");

@@ -7,9 +7,10 @@ use axum::routing::get;
 use axum::{Json, Router};
 use exoprobe_probes::Engine;
 
+use super::answers::{NeedsGuest, Problems};
+use super::extract::blocking;
 use super::problem::Problem;
 use super::wire::Process;
-use super::{NeedsGuest, Problems, blocking};
 
 pub(crate) fn routes(engine: Arc<Engine>) -> Router {
     Router::new().route("/v1/tasks", get(tasks)).with_state(engine)

@@ -16,9 +16,10 @@ use serde::Serialize;
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
+use super::answers::{NeedsGuest, NoRoom, NoSuchAccess, NotFound, Problems, Refused};
+use super::extract::blocking;
 use super::extract::{Path, PresentBody};
 use super::problem::Problem;
-use super::{NeedsGuest, NoRoom, NoSuchAccess, NotFound, Problems, Refused, blocking};
 use crate::service::Closing;
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -170,7 +171,7 @@ async fn answer(api: TracefsApi, path: String) -> Result<Response, Problem> {
 /// The file `trace`, part by part: all of it could be many times the store's memory.
 fn trace(tracer: Arc<Tracer>, header: String, reader: TraceReader) -> Response {
     let parts = stream::unfold((tracer, reader), |(tracer, mut reader)| async move {
-        let part = reader.next_part(tracer.engine().events())?;
+        let part = tracer.engine().events().next_part(&mut reader)?;
         Some((Ok::<_, Infallible>(Bytes::from(part)), (tracer, reader)))
     });
     let all = stream::iter([Ok(Bytes::from(header))]).chain(parts);

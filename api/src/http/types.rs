@@ -11,11 +11,12 @@ use exoprobe_probes::{Engine, ProbeError};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::answers::{NeedsGuest, NotFound, Problems};
+use super::extract::blocking;
 use super::extract::{Path, Query};
 use super::problem::Problem;
 use super::symbols::{DEFAULT_LIMIT, MAX_LIMIT, with_total};
 use super::wire::{Type, TypeName};
-use super::{NeedsGuest, NotFound, Problems, blocking};
 
 pub(crate) fn routes(engine: Arc<Engine>) -> Router {
     Router::new()

@@ -18,10 +18,11 @@ use futures_util::stream;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::answers::{NeedsGuest, NoRoom, NotFound, Problems, Refused, WritesFile};
+use super::extract::blocking;
 use super::extract::{self, Json, Path, Query};
 use super::problem::Problem;
 use super::wire::{DumpRequest, DumpWritten, Snapshot, SnapshotRequest, VcpuRegisters, VmStatus};
-use super::{NeedsGuest, NoRoom, NotFound, Problems, Refused, WritesFile, blocking};
 use crate::service::{Closing, Growth};
 
 const OCTETS: &str = "application/octet-stream";

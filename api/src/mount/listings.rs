@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::entry::Entry;
 use super::path::TracePath;
-use super::remote::Entry;
 
 /// How long what has gone by another hand than this mount's may still be seen.
 const KEEP: Duration = Duration::from_secs(1);

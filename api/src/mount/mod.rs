@@ -6,7 +6,9 @@
 //! of its own.
 
 mod caller;
+mod entry;
 mod errno;
+mod error;
 mod fs;
 mod handles;
 mod inodes;
@@ -25,78 +27,24 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, MountOption, Session};
-use nix::unistd::{geteuid, getgid, getuid};
+use nix::unistd::{getgid, getuid};
 use tokio::sync::watch;
 
 use crate::client::{Client, ClientError};
+use error::DEVICE;
+pub(crate) use error::MountError;
 use fs::TraceFs;
 use path::TracePath;
 use point::{Mount, SOURCE};
 use remote::{LIMIT, Remote};
 use tree::Tree;
 
-/// The device that file systems outside the kernel need.
-const DEVICE: &str = "/dev/fuse";
 /// HTTP status of what is not there.
 const NOT_FOUND: u16 = 404;
 /// How long those who use a mount have to let go of it at its end.
 const LETTING_GO: Duration = Duration::from_secs(1);
 /// Between two tries to unmount.
 const TRY: Duration = Duration::from_millis(50);
-
-/// Why there is no mount, or still one.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum MountError {
-    #[error("{0:?} does not exist: make it, with `mkdir -p`, or name an empty folder")]
-    NotFound(PathBuf),
-    #[error("{0:?} is not a folder: name an empty one")]
-    NoFolder(PathBuf),
-    #[error("{point:?} is not empty (it has {names}): name an empty folder")]
-    NotEmpty { point: PathBuf, names: String },
-    #[error(
-        "{0:?} is the mount of another `exoprobe mount`, which runs: end that one, or take the mount away with \
-         `exoprobe mount --unmount`"
-    )]
-    InUse(PathBuf),
-    #[error(
-        "{point:?} is what is left of a mount of {of:?}, whose process is gone: take it away with `umount` or \
-         `fusermount3 -u`"
-    )]
-    Foreign { point: PathBuf, of: String },
-    #[error("cannot look at {point:?}: {source}")]
-    Look { point: PathBuf, source: io::Error },
-    #[error("cannot read the list of mounts: {0}")]
-    Mounts(io::Error),
-    #[error(
-        "this host has no {DEVICE} ({0}): load it with `modprobe fuse`, or give it to the container"
-    )]
-    NoDevice(io::Error),
-    #[error("cannot open {DEVICE}: {0}: it must be open to this user, for reading and writing")]
-    Device(io::Error),
-    #[error(transparent)]
-    Service(#[from] ClientError),
-    #[error("the service has no tracefs: it is older than this program, start it anew")]
-    NoTracefs,
-    #[error("the service did not answer within {} s", LIMIT.as_secs())]
-    NoAnswer,
-    #[error("cannot mount on {point:?}: {source}{}", advice(.source))]
-    Mount { point: PathBuf, source: io::Error },
-    #[error("{0:?} is not a mount of exoprobe")]
-    NotMounted(PathBuf),
-    #[error("{0:?} is in use: a program has a file of it open, or is in one of its folders")]
-    Busy(PathBuf),
-    #[error("cannot unmount {point:?}: {source}")]
-    Unmount { point: PathBuf, source: io::Error },
-}
-
-fn advice(source: &io::Error) -> &'static str {
-    match source.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied if !geteuid().is_root() => {
-            "\nUsers other than root need fusermount3 (Debian's package fuse3)."
-        }
-        _ => "",
-    }
-}
 
 /// A mounted service. It stays mounted until [`Mounted::unmount`].
 pub(crate) struct Mounted {

@@ -9,7 +9,7 @@ use std::process::Command;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 
-use super::MountError;
+use super::error::MountError;
 
 /// What our mounts show as their source.
 pub(super) const SOURCE: &str = "exoprobe";

@@ -8,6 +8,7 @@ use hyper::Method;
 use hyper::body::{Bytes, Incoming};
 use serde::Deserialize;
 
+use super::entry::Entry;
 use super::errno::errno_of;
 use super::listings::Listings;
 use super::path::TracePath;
@@ -22,15 +23,6 @@ pub(super) struct Remote {
     client: Client,
     limit: Duration,
     listings: Arc<Listings>,
-}
-
-/// What a folder says of one thing in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) name: String,
-    pub(super) kind: FileType,
-    /// Permissions.
-    pub(super) mode: u16,
 }
 
 #[derive(Deserialize)]

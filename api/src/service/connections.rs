@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
-use super::Closing;
+use super::closing::Closing;
 use crate::http::Peer;
 
 /// Largest head of a request (its first line and its headers), in bytes; 431 beyond.

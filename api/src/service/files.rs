@@ -11,7 +11,7 @@ use exoprobe_introspect::symbols::ElfError;
 use exoprobe_introspect::{SourceLines, SymbolTable};
 use exoprobe_probes::FoundTypes;
 
-use super::StartError;
+use super::error::StartError;
 
 /// What was found.
 #[derive(Debug)]

@@ -1,7 +1,9 @@
 //! One guest, its probe engine, and the threads that carry its output to clients.
 
+mod closing;
 mod connections;
 mod descriptors;
+mod error;
 mod files;
 mod freed;
 mod listen;
@@ -14,22 +16,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
-use exoprobe_introspect::btf::FileError;
-use exoprobe_introspect::{Btf, LinesError, LoadError, SourceLines};
-use exoprobe_probes::{BatchError, Engine, Given, Guest, Limits, NewProbe, ProbeDefinition};
+use exoprobe_introspect::{Btf, SourceLines};
+use exoprobe_probes::{Engine, Given, Guest, Limits, NewProbe, ProbeDefinition};
 use exoprobe_tracer::Tracer;
-use exoprobe_vmm::{BootFiles, ControlError, CreateError, Host, HostError, Vm, VmConfig};
+use exoprobe_vmm::{BootFiles, CreateError, Host, Vm, VmConfig};
 use tokio::sync::watch;
 
+pub(crate) use closing::{Closing, Growth};
+pub use error::StartError;
 use files::KernelFiles;
 pub use listen::{ListenError, Listeners, serve};
 pub use socket::{SocketError, SocketFile, bind};
 
 use crate::http::{self, VmApi};
 use workers::Worker;
-
-/// How far a serial port's output has grown, as it does.
-pub(crate) type Growth = watch::Receiver<u64>;
 
 /// Where a guest comes from.
 #[derive(Clone, Debug)]
@@ -63,40 +63,6 @@ pub struct ServiceConfig {
     pub probes: Vec<ProbeDefinition>,
     /// Bounds on memory.
     pub limits: Limits,
-}
-
-/// Why a service could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The host cannot run guests.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// The guest could not be made.
-    #[error(transparent)]
-    Create(#[from] CreateError),
-    /// The given symbols are of no use.
-    #[error(transparent)]
-    Symbols(#[from] LoadError),
-    /// The given types are of no use.
-    #[error("cannot take types from {path}: {source}")]
-    Types {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: FileError,
-    },
-    /// The given source lines are of no use.
-    #[error(transparent)]
-    DebugInfo(#[from] LinesError),
-    /// A probe that was asked for is refused.
-    #[error(transparent)]
-    Probe(#[from] BatchError),
-    /// The guest did not start.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// A thread could not be started.
-    #[error("cannot start a thread: {0}")]
-    Thread(#[from] std::io::Error),
 }
 
 /// A running guest with its engine. Dropping it ends its threads.
@@ -212,36 +178,5 @@ impl Service {
 
     pub(crate) fn growth(&self, port: usize) -> Growth {
         self.growth[port].clone()
-    }
-}
-
-/// Tells when the service ends.
-#[derive(Clone)]
-pub(crate) struct Closing(watch::Receiver<bool>);
-
-impl Closing {
-    #[cfg(test)]
-    pub(crate) fn new(receiver: watch::Receiver<bool>) -> Self {
-        Self(receiver)
-    }
-
-    /// Has the end come?
-    pub(crate) fn is_closed(&self) -> bool {
-        *self.0.borrow()
-    }
-
-    /// Waits for the end.
-    pub(crate) async fn closed(&mut self) {
-        // An error means that the service itself is gone.
-        let _ = self.0.wait_for(|closing| *closing).await;
-    }
-
-    /// Waits for a change of `watched`; `None` when there will be none, or the service ends.
-    pub(crate) async fn or_changed<T>(&mut self, watched: &mut watch::Receiver<T>) -> Option<()> {
-        tokio::select! {
-            biased;
-            () = self.closed() => None,
-            changed = watched.changed() => changed.ok(),
-        }
     }
 }

@@ -11,7 +11,7 @@ use exoprobe_probes::Engine;
 use exoprobe_vmm::Vm;
 use tokio::sync::watch;
 
-use super::Growth;
+use super::closing::Growth;
 use super::freed::Freed;
 
 /// Between two looks at the memory that was freed.

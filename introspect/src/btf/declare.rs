@@ -1,6 +1,7 @@
 //! Types as C writes them.
 
-use super::{Btf, Kind, Qualifier, TypeId};
+use super::kind::{Kind, Qualifier};
+use super::table::{Btf, TypeId};
 
 /// Most types that one declaration names: a prototype of a prototype of many parameters.
 const BUDGET: usize = 256;

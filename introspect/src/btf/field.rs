@@ -1,6 +1,7 @@
 //! Where a struct has what.
 
-use super::{Btf, Composite, DEPTH_MAX, Kind, Member, TypeId};
+use super::kind::{Composite, Kind, Member};
+use super::table::{Btf, DEPTH_MAX, TypeId};
 
 /// Most members that are looked at for one name, those of unnamed structs included.
 const STEPS_MAX: usize = 1 << 16;

@@ -1,6 +1,7 @@
 //! Where a function finds its parameters when it is entered (System V Application Binary Interface, AMD64, 3.2.3).
 
-use super::{Btf, Kind, TypeId};
+use super::kind::Kind;
+use super::table::{Btf, TypeId};
 
 /// Registers that parameters come in.
 const REGISTERS: u8 = 6;

@@ -1,6 +1,6 @@
 //! What one type is (btf.rst, "Type Encoding").
 
-use super::{Btf, TypeId};
+use super::table::{Btf, TypeId};
 
 /// Words that every type has: name, information, size or type.
 pub(super) const RECORD_WORDS: usize = 3;
@@ -214,19 +214,6 @@ impl<'a> Prototype<'a> {
 }
 
 impl Btf {
-    /// The text at an offset that was checked, up to its end.
-    pub(super) fn string(&self, at: u32) -> &str {
-        let rest = self.strings.get(at as usize..).unwrap_or_default();
-        rest.split('\0').next().unwrap_or_default()
-    }
-
-    pub(super) fn words_of(&self, id: TypeId) -> Option<&[u32]> {
-        let index = (id.0 as usize).checked_sub(1)?;
-        let start = *self.starts.get(index)? as usize;
-        let end = self.starts.get(index + 1).map_or(self.words.len(), |end| *end as usize);
-        self.words.get(start..end)
-    }
-
     fn parts(&self, id: TypeId) -> Option<(Code, u32, u32, &[u32])> {
         let [_, info, third, more @ ..] = self.words_of(id)? else { return None };
         Some((Code::of(*info)?, *info, *third, more))

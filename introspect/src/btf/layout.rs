@@ -1,6 +1,7 @@
 //! A type as a whole, for people: members with their places, and those of structs and unions without names within them.
 
-use super::{Btf, Composite, Kind, TypeId};
+use super::kind::{Composite, Kind};
+use super::table::{Btf, TypeId};
 
 /// Most members that one answer has.
 const MEMBERS_MAX: usize = 20_000;

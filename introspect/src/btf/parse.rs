@@ -1,7 +1,7 @@
 //! From bytes to checked tables.
 
 use super::kind::{Code, RECORD_WORDS};
-use super::{Btf, TypeId};
+use super::table::{Btf, TypeId};
 use crate::name_hash::NameHash;
 
 /// Most bytes of BTF that are read: ten times a distribution kernel's.

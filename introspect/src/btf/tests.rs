@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::sample::*;
 use super::*;
+use crate::symbols::{MAX_FILE_BYTES, SymbolTable};
 
 #[test]
 fn members_are_found_also_in_unnamed_ones() {

@@ -10,7 +10,7 @@
 //! negative one counts from the base less one downwards: kallsyms_sym_address() of kernel/kallsyms.c. Symbols are in
 //! the order of their addresses; that tells which form it is.
 
-use super::KallsymsError;
+use super::error::KallsymsError;
 use super::names::Names;
 use super::tokens::Tokens;
 use super::window::Window;

@@ -6,6 +6,7 @@
 //! guest's memory: every step is bounded.
 
 mod addresses;
+mod error;
 mod names;
 #[doc(hidden)]
 pub mod sample;
@@ -16,37 +17,15 @@ mod window;
 
 use exoprobe_guest::Gva;
 
-use crate::kernel_image::{ImageError, KernelImage};
-use crate::symbols::{Listing, ListingError, SymbolTable};
+use crate::kernel_image::KernelImage;
+use crate::symbols::{Listing, SymbolTable};
 use crate::view::GuestView;
 use crate::virt::VirtualMemory;
 
+pub use error::KallsymsError;
 use names::Names;
 use tokens::Tokens;
 use window::Window;
-
-/// Most tokens of a name that are looked at: twice the letters of the longest that Linux keeps (KSYM_NAME_LEN, 512).
-const NAME_TOKENS_MAX: usize = 1024;
-
-/// Why a guest's memory gives no symbols.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum KallsymsError {
-    /// Where the kernel is cannot be told.
-    #[error(transparent)]
-    Image(#[from] ImageError),
-    /// There is no table of tokens.
-    #[error("its image has no table of names (CONFIG_KALLSYMS)")]
-    NoTokens,
-    /// What is before the tokens are no names.
-    #[error("its table of names is of no known form")]
-    NoNames,
-    /// There are no addresses for them.
-    #[error("its table of symbols' addresses is of no known form")]
-    NoAddresses,
-    /// They make no table.
-    #[error("its symbols make no table: {0}")]
-    Listing(#[from] ListingError),
-}
 
 /// Reads the symbols of the kernel that has `inside` mapped, such as its system-call entry (IA32_LSTAR). They are where
 /// the kernel has them: with KASLR the table's slide is 0 all the same.

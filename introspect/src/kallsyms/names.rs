@@ -7,9 +7,9 @@
 
 use exoprobe_guest::Gva;
 
+use super::error::KallsymsError;
 use super::tokens::Tokens;
 use super::window::Window;
-use super::{KallsymsError, NAME_TOKENS_MAX};
 use crate::symbols::MAX_SYMBOLS;
 
 /// A kernel has at least so many symbols.
@@ -137,3 +137,6 @@ impl<'a> Walk<'a> {
         Some(numbers)
     }
 }
+
+/// Most tokens of a name that are looked at: twice the letters of the longest that Linux keeps (KSYM_NAME_LEN, 512).
+const NAME_TOKENS_MAX: usize = 1024;

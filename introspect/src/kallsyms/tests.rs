@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::sample::{Addresses, BASE, LAYOUTS, MODE, TABLES, image, symbols, tables};
 use super::*;
 use crate::MemoryImage;
+use crate::symbols::ListingError;
 
 fn read_from(image: &MemoryImage) -> Result<SymbolTable, KallsymsError> {
     read(&VirtualMemory::with_mode(image, MODE), BASE)

@@ -7,7 +7,7 @@
 use exoprobe_guest::Gva;
 use memchr::memmem;
 
-use super::KallsymsError;
+use super::error::KallsymsError;
 use super::window::Window;
 
 /// The digits' tokens.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use gimli::{Error, FileEntry, LineProgramHeader, Reader as _, UnitRef};
 
-use super::SourceLocation;
 use super::context::{DebugInfo, relative, short};
+use super::place::SourceLocation;
 use super::section::Reader;
 
 /// Code of one source file, of what was asked for.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use addr2line::{Context, Location};
 use gimli::{Dwarf, Error, SectionId};
 
+use super::place::{InlinedCall, SourceLocation, SourcePlace};
 use super::section::{Reader, Work};
-use super::{InlinedCall, SourceLocation, SourcePlace};
 
 /// Most reads that finding the units may take: 4 million for a small Linux 6.12 (32 MiB of .debug_info); a
 /// distribution's is some ten times that.

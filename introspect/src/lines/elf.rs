@@ -8,7 +8,7 @@ use object::elf::{self, FileHeader64, SectionHeader64};
 use object::read::elf::{CompressionHeader as _, FileHeader, SectionHeader as _};
 use object::read::{CompressedData, CompressionFormat, ReadRef};
 
-use super::LinesProblem;
+use super::error::LinesProblem;
 use crate::symbols::{ElfError, check_ident};
 
 const LE: LittleEndian = LittleEndian;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use exoprobe_guest::Gva;
 
-use super::NoModules;
+use super::error::NoModules;
 use crate::btf::{Btf, FieldError, FieldPlace, Kind, TypeId};
 use crate::symbols::SymbolTable;
 

@@ -2,7 +2,8 @@
 
 use exoprobe_guest::Gva;
 
-use super::{Module, ModuleError, ModuleLayout, SYMBOL_NAME_MAX, SYMBOLS_MAX, half, word};
+use super::error::{ModuleError, SYMBOL_NAME_MAX, SYMBOLS_MAX};
+use super::{Module, ModuleLayout, half, word};
 use crate::symbols::{KERNEL_HALF, ModuleSymbol, ModuleTable, SymbolKind};
 use crate::view::GuestView;
 use crate::virt::VirtualMemory;

@@ -2,7 +2,7 @@
 
 use exoprobe_guest::Gva;
 
-use super::{KERNEL_HALF, SymbolKind, TextKind, TextRange};
+use super::symbol::{KERNEL_HALF, SymbolKind, TextKind, TextRange};
 use crate::name_hash::NameHash;
 
 /// Most symbols a table may hold; a distribution kernel has some 150,000.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use exoprobe_guest::Gva;
 
 use super::build::{Builder, Entry, RawSymbol, TableError, Tables};
-use super::{Symbol, SymbolKind, SymbolTable, TextKind};
+use super::symbol::{Symbol, SymbolKind, TextKind};
 
 /// A symbol as a module has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl Layer {
         Arc::ptr_eq(&self.modules, &other.modules)
     }
 
-    fn new(modules: Vec<Arc<ModuleTable>>) -> Self {
+    pub(super) fn new(modules: Vec<Arc<ModuleTable>>) -> Self {
         let ranges = |(index, module): (usize, &Arc<ModuleTable>)| {
             let text = module.tables.text.iter();
             text.map(|range| (range.start.0, range.end.0, index)).collect::<Vec<_>>()
@@ -135,29 +135,5 @@ impl Layer {
         let behind = self.text.partition_point(|(start, ..)| *start <= address);
         let (_, end, index) = self.text[..behind].last()?;
         (address < *end).then(|| &*self.modules[*index])
-    }
-}
-
-impl SymbolTable {
-    /// The same symbols of the kernel, with those of these modules instead of others.
-    #[must_use]
-    pub fn with_modules(&self, modules: Vec<Arc<ModuleTable>>) -> Self {
-        Self { modules: Layer::new(modules), ..self.clone() }
-    }
-
-    /// The modules whose symbols are there too.
-    pub fn modules(&self) -> impl Iterator<Item = &ModuleTable> {
-        self.modules.iter()
-    }
-
-    /// `MODULE:SYMBOL`, as kprobe_events has it, or a symbol of any.
-    pub(super) fn split<'n>(&self, name: &'n str) -> (Option<&'n str>, &'n str) {
-        match name.split_once(':') {
-            // Nobody names a kernel's symbol so, but a file may.
-            Some((module, symbol)) if self.tables.named(name).next().is_none() => {
-                (Some(module), symbol)
-            }
-            _ => (None, name),
-        }
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod orc;
 pub mod prologue;
+mod stack;
 #[cfg(test)]
 mod tests;
 mod user;
@@ -12,18 +13,16 @@ mod user;
 use exoprobe_guest::{Gva, kvm_regs};
 
 pub use orc::{OrcError, OrcTables};
+pub use stack::{FRAMES_MAX, Stack};
 pub use user::{UserPlace, user_frames};
 
 use orc::{Base, Entry, Kind};
+use stack::KERNEL_HALF;
 
-/// Most frames of a walk.
-pub const FRAMES_MAX: usize = 64;
 /// Most changes from one stack to another: there are those of a task, of interrupts, and of several exceptions.
 const SWITCHES_MAX: u32 = 8;
 /// Largest stack of a kernel, in bytes.
 const STACK_SPAN: u64 = 64 << 10;
-/// Kernel addresses have this bit, user addresses do not (Documentation/arch/x86/x86_64/mm.rst).
-const KERNEL_HALF: u64 = 1 << 63;
 /// Of a code segment's selector: the privilege level, which is 3 in user mode.
 const USER_RPL: u64 = 3;
 /// Selectors of user mode: its code (64 bits), its code (32 bits), its stack (arch/x86/include/asm/segment.h).
@@ -45,22 +44,6 @@ mod pt_regs {
     pub(super) const CS: u64 = 8;
     pub(super) const SP: u64 = 24;
     pub(super) const SS: u64 = 32;
-}
-
-/// What a walk reads, and what it is told of addresses that probes have changed.
-pub trait Stack {
-    /// The word at an address; `None` where nothing is mapped.
-    fn word(&self, at: Gva) -> Option<u64>;
-
-    /// Where a call really returns to that has this return address.
-    fn returns_to(&self, found: Gva) -> Gva {
-        found
-    }
-
-    /// The instruction of the kernel's text that runs at this address.
-    fn stands_for(&self, ip: Gva) -> Gva {
-        ip
-    }
 }
 
 /// Where a frame is.

@@ -2,7 +2,7 @@
 
 use exoprobe_guest::{Gva, kvm_regs};
 
-use super::{FRAMES_MAX, KERNEL_HALF, Stack};
+use super::stack::{FRAMES_MAX, KERNEL_HALF, Stack};
 
 /// Where user mode is, or was when the kernel was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

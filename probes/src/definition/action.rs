@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Fetch, Register, hex_number};
+use super::fetch::Fetch;
+use super::number::hex_number;
+use super::register::Register;
 
 /// One step of a handler. They run in the definition's order, before the probed instruction (kprobes)
 /// or when the function has returned (return probes).

@@ -1,6 +1,7 @@
 //! Arguments as they are fetched.
 
-use super::{Fetch, ValueType};
+use super::fetch::Fetch;
+use super::value::ValueType;
 
 /// One value of a hit, or several in a row.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,12 +1,13 @@
 //! Fetch arguments: values that are looked up at a hit (kprobetrace.rst, "FETCHARGS").
 
 use std::fmt;
-use std::str::FromStr;
 
 use exoprobe_guest::Gva;
 use serde::{Deserialize, Serialize};
 
-use super::{ParseError, Register, Segment, ValueType, language};
+use super::names::{is_arg_name, unnamed};
+use super::register::{Register, Segment};
+use super::value::ValueType;
 
 /// Most dereferences in one another, as the tracer's budget of steps allows.
 pub const NESTING_MAX: usize = 12;
@@ -237,13 +238,6 @@ fn shortest(number: u64, may_be_negative: bool) -> String {
     all.min_by_key(String::len).unwrap_or_default()
 }
 
-impl FromStr for Fetch {
-    type Err = ParseError;
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        language::parse_fetch(text)
-    }
-}
-
 /// One recorded value, or several of one kind in a row: `[NAME=]BODY[:TYPE]`, `[NAME=]BODY:TYPE[COUNT]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchArg {
@@ -263,8 +257,8 @@ impl FetchArg {
     pub(super) fn name_at(&self, index: usize) -> String {
         match (&self.name, &self.body) {
             (Some(name), _) => name.clone(),
-            (None, Fetch::Parameter(name)) if super::is_arg_name(name) => name.clone(),
-            _ => super::unnamed(index),
+            (None, Fetch::Parameter(name)) if is_arg_name(name) => name.clone(),
+            _ => unnamed(index),
         }
     }
 
@@ -300,13 +294,6 @@ impl fmt::Display for FetchArg {
             write!(f, "{name}=")?;
         }
         self.fmt_value(f)
-    }
-}
-
-impl FromStr for FetchArg {
-    type Err = ParseError;
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        language::parse_arg(text)
     }
 }
 

@@ -10,11 +10,10 @@
 //! | `!` `&&` `\|\|` `( )` | in this order of strength |
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{ParseError, ValueType, filter_text};
+use super::value::ValueType;
 
 /// Most comparisons of one filter.
 pub(super) const TESTS_MAX: usize = 32;
@@ -323,13 +322,6 @@ impl fmt::Display for Filter {
             Self::All(all) => joined(f, all, " && "),
             Self::Any(any) => joined(f, any, " || "),
         }
-    }
-}
-
-impl FromStr for Filter {
-    type Err = ParseError;
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        filter_text::parse(text)
     }
 }
 

@@ -1,14 +1,17 @@
 //! Parses filters. Positions are columns of the text, identifiers those of the tracer (error_log).
 
+use std::str::FromStr;
+
 use winnow::ascii::multispace0;
 use winnow::combinator::{alt, eof, opt, preceded, repeat_till, terminated};
 use winnow::prelude::*;
 use winnow::stream::{AsChar, LocatingSlice, Location};
 use winnow::token::{self, take_while};
 
+use super::error::ParseError;
 use super::filter::{Comparison, Filter, GROUPS_MAX, TESTS_MAX, TextTest};
-use super::language::parse_signed;
-use super::{ParseError, USER_TEXT, is_event_name};
+use super::names::{USER_TEXT, is_event_name};
+use super::number::parse_signed;
 
 /// What a filter looks like, for who got one wrong.
 const FORM: &str =
@@ -100,7 +103,7 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
 ///
 /// # Errors
 /// [`ParseError`] with the column at fault.
-pub(super) fn parse(text: &str) -> Result<Filter, ParseError> {
+fn parse(text: &str) -> Result<Filter, ParseError> {
     let tokens = tokens(text);
     let mut parser = Grammar { tokens: &tokens, end: text.len(), tests: 0 };
     let filter = parser.any(GROUPS_MAX)?;
@@ -267,6 +270,13 @@ fn joined(mut all: Vec<Filter>, join: impl Fn(Vec<Filter>) -> Filter) -> Filter 
             join(all)
         }
         None => join(all),
+    }
+}
+
+impl FromStr for Filter {
+    type Err = ParseError;
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        parse(text)
     }
 }
 

@@ -216,7 +216,7 @@ impl FromStr for ValueType {
 fn bit_field(text: &str) -> Option<Bits> {
     let (width, rest) = text.split_once('@')?;
     let (offset, container) = rest.split_once('/')?;
-    let number = |text: &str| u32::try_from(super::language::parse_number(text)?).ok();
+    let number = |text: &str| u32::try_from(super::number::parse_number(text)?).ok();
     let container = number(container)?;
     let container = Width::ALL.into_iter().find(|width| width.bits() == container)?;
     Bits::new(number(width)?, number(offset)?, container)

@@ -13,11 +13,11 @@ use exoprobe_guest::Gva;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::assemble::{Block, DetourError, Labels, Mapped, Surroundings, Task, Value};
 use super::pool::{ENTERED, KEY, NEXT, Pool, RETURN, SELF, SHOWS, STUB};
 use super::ring::{
     self, RECORD_ARGS, RECORD_COMM, RECORD_PID, RECORD_TIME, RING_DATA, RING_HEAD, RING_LIMIT,
 };
+use super::spec::{Block, DetourError, Mapped, Surroundings, Task, Value};
 use crate::definition::{Register, Segment};
 
 /// Bytes of a register on the stack.
@@ -472,4 +472,15 @@ impl Code {
         a.lock().cmpxchg(head, rdx)?;
         a.jne(again)
     }
+}
+
+/// A branch out of the straight way.
+#[derive(Clone, Copy)]
+pub(super) struct Labels {
+    /// Comes when there is no room, or no instance.
+    pub(super) full: CodeLabel,
+    /// Comes when the hit is not wanted.
+    pub(super) filtered: CodeLabel,
+    /// Goes on behind.
+    pub(super) done: CodeLabel,
 }

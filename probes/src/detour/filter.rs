@@ -3,8 +3,8 @@
 use iced_x86::IcedError;
 use iced_x86::code_asm::{AsmRegister64, CodeLabel, al, ax, eax, rax, rcx};
 
-use super::assemble::{DetourError, Surroundings, Value};
 use super::code::Code;
+use super::spec::{DetourError, Surroundings, Value};
 use crate::definition::{Comparison, Field, Filter, ValueType, Width};
 
 impl Code {

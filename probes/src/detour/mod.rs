@@ -11,14 +11,16 @@ mod filter;
 mod pool;
 mod region;
 mod ring;
+mod spec;
 mod targets;
 
-pub use assemble::{
-    Block, COUNTER, Current, Detour, DetourError, LOADS_MAX, Mapped, Surroundings, Task, Value,
-};
+pub use assemble::Detour;
 pub use pool::{FollowedCall, Pool, PoolMemory, STUB_LEN};
 pub use region::{Ground, JMP_LEN, Obstacle, Region};
 pub use ring::{GuestRecord, GuestRing, PlainWords, RETURN_VALUES, Scribbled, Words};
+pub use spec::{
+    Block, COUNTER, Current, DetourError, LOADS_MAX, Mapped, Surroundings, Task, Value,
+};
 pub use targets::Targets;
 
 #[cfg(all(test, not(miri)))]

@@ -30,6 +30,8 @@ pub use control::room::Limits;
 pub use exoprobe_guest::Guest;
 pub use facade::backtrace::Frame;
 pub use facade::engine::Engine;
+#[cfg(test)]
+pub(crate) use facade::engine::KeptProbes;
 pub use facade::filters::EventField;
 pub use facade::query::{CodeLine, ModuleStatus};
 pub use facade::threads::AddressSpace;

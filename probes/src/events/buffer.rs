@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::store::{EventStore, Hit, TraceText};
+use super::hit::Hit;
 
 /// Most times of tracing that are kept: of one more, the first is forgotten.
 const SPANS_MAX: usize = 1024;
@@ -179,9 +179,6 @@ impl Stored<'_> {
     }
 }
 
-/// Events that a reader of `trace` is given at once, and how many bytes of them.
-const PART: (usize, usize) = (1024, 1 << 20);
-
 /// Reads what the file `trace` showed when it was opened, part by part. Events that the store drops
 /// meanwhile are lines `[LOST n EVENTS]`.
 #[derive(Debug)]
@@ -195,21 +192,33 @@ pub struct TraceReader {
 }
 
 impl TraceReader {
-    /// The next lines; `None` at the end.
-    pub fn next_part(&mut self, store: &EventStore) -> Option<String> {
-        while let Some((from, end)) = self.spans.front_mut() {
-            let page = store.trace_part(*from, *end, PART.0, PART.1);
-            let passed = page.events() + page.lost();
+    /// First sequence number that is left to read, and the end of its span.
+    pub(super) fn next_span(&self) -> Option<(u64, u64)> {
+        self.spans.front().copied()
+    }
+
+    /// Passes the events of a page, and those lost before them. Returns false if there were none.
+    pub(super) fn advance(&mut self, page: &Page) -> bool {
+        let passed = page.events() + page.lost();
+        if let Some((from, end)) = self.spans.front_mut() {
             *from += passed;
             if from >= end || passed == 0 {
                 self.spans.pop_front();
             }
-            if passed > 0 {
-                return Some(page.text().text);
-            }
         }
-        None
+        passed > 0
     }
+}
+
+/// Text of the files `trace` and `snapshot`, without its header.
+#[derive(Clone, Debug, Default)]
+pub struct TraceText {
+    /// The events' lines.
+    pub text: String,
+    /// How many events they tell of.
+    pub events: u64,
+    /// Events that there were since it was cleared: these, those taken by readers of `trace_pipe`, and lost ones.
+    pub written: u64,
 }
 
 #[cfg(test)]

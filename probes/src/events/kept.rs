@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::hit::Hit;
 use super::origin::Origin;
 use super::ring::Record;
-use super::store::Hit;
 use crate::definition::Argument;
 
 /// What the allocator adds to each allocation, about, in bytes.

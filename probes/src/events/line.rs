@@ -5,8 +5,8 @@ use std::fmt::{self, Write};
 use exoprobe_guest::{GuestTime, Gva};
 use exoprobe_introspect::{SymbolTable, printable};
 
+use super::hit::Hit;
 use super::show::{Shown, show_symbol};
-use super::store::Hit;
 
 /// What the file `trace` begins with: how many events it shows, of how many that there were, and the vCPUs. Behind it
 /// come the events.

@@ -1,8 +1,7 @@
 //! Recorded hits as filters look at them.
 
-use super::show::Shown;
-use super::show_symbol;
-use super::store::Hit;
+use super::hit::Hit;
+use super::show::{Shown, show_symbol};
 use crate::definition::{Field, FieldValue, ValueType};
 
 /// The value of a field; `None` where it could not be read, or is not recorded.

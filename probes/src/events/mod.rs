@@ -3,6 +3,8 @@
 //! hits when they are read: to keep a hit must cost little.
 
 mod buffer;
+mod event;
+mod hit;
 mod kept;
 mod line;
 mod look;
@@ -15,7 +17,9 @@ mod store;
 mod tests;
 
 pub(crate) use buffer::Control;
-pub use buffer::TraceReader;
+pub use buffer::{TraceReader, TraceText};
+pub use event::{Bounds, Event, EventPage, StackFrame};
+pub(crate) use hit::Hit;
 pub use kept::EventLimits;
 pub use line::trace_header;
 pub(crate) use look::field_value;
@@ -23,5 +27,5 @@ pub(crate) use origin::{Origin, frames};
 pub(crate) use ring::{Record, Returned, Ring, Shape, TextPlace};
 pub use select::EventSelection;
 pub(crate) use show::{FAULT, Shown, TextList, show_symbol};
-pub use store::{Bounds, Event, EventPage, EventStore, StackFrame, TraceText};
-pub(crate) use store::{Hit, Step};
+pub use store::EventStore;
+pub(crate) use store::Step;

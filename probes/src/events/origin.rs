@@ -5,9 +5,9 @@ use std::sync::Arc;
 use exoprobe_guest::{GuestClock, GuestTime, Gva};
 use exoprobe_introspect::{SymbolOffset, SymbolTable};
 
+use super::event::{Event, StackFrame};
 use super::ring::Record;
 use super::show::Shown;
-use super::store::{Event, StackFrame};
 use crate::definition::Argument;
 
 /// What the events of one probe have in common.

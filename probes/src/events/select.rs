@@ -3,7 +3,7 @@
 use exoprobe_guest::GuestTime;
 use exoprobe_introspect::glob_matches;
 
-use super::store::Hit;
+use super::hit::Hit;
 
 /// A selection of events; all of them by default.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -2,113 +2,16 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::Serialize;
 use tokio::sync::watch;
 
-use super::buffer::{Control, Page, Stored, TraceBuffer, TraceReader};
+use super::buffer::{Control, Page, Stored, TraceBuffer, TraceReader, TraceText};
+use super::event::{Bounds, EventPage};
+use super::hit::Hit;
 use super::kept::{EventLimits, KeptHits};
-use super::origin::Origin;
-use super::ring::Record;
 use super::select::EventSelection;
 
-/// One hit of one probe.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Event {
-    /// Position among all events since the service started, from 1.
-    pub seq: u64,
-    /// Guest seconds since boot.
-    pub time: f64,
-    /// vCPU that hit.
-    pub vcpu: u8,
-    /// Number of the thread that was current; absent where the kernel does not tell.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pid: Option<u32>,
-    /// Its name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub comm: Option<String>,
-    /// Group of the probe's event.
-    pub group: Arc<str>,
-    /// Name of the probe's event.
-    pub event: Arc<str>,
-    /// Function probed; absent outside all symbols.
-    pub symbol_name: Option<Arc<str>>,
-    /// Bytes from the function's start.
-    pub offset: u64,
-    /// Probed address, as hexadecimal text.
-    pub addr: Arc<str>,
-    /// Where the function returned to, of a return probe, as hexadecimal text.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ret_addr: Option<String>,
-    /// How long the call took, of a return probe, in nanoseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub duration_ns: Option<u64>,
-    /// Values asked for, by name, in the definition's order: numbers, or, of the types `x8` to `x64`, hexadecimal text;
-    /// texts; `(fault)` where memory could not be read.
-    pub args: serde_json::Map<String, serde_json::Value>,
-    /// Back-trace, where the probe asks for it, the probed place first.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stack: Option<Vec<StackFrame>>,
-}
-
-/// One place of a back-trace.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct StackFrame {
-    /// The address, as hexadecimal text.
-    pub addr: String,
-    /// Function it is in; absent outside all symbols.
-    pub symbol_name: Option<String>,
-    /// Bytes from the function's start.
-    pub offset: u64,
-}
-
-/// Events from some sequence number on.
-#[derive(Clone, Debug, Default)]
-pub struct EventPage {
-    /// In order of sequence; without a gap where all are selected.
-    pub events: Vec<Arc<Event>>,
-    /// Sequence number that the page starts at: events before it are lost, or were not asked for.
-    pub start: u64,
-    /// Sequence number to ask for next.
-    pub next: u64,
-    /// Events asked for that the store no longer has.
-    pub lost: u64,
-}
-
-/// Bounds of a page of events.
-#[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    /// Most events.
-    pub events: usize,
-    /// Memory of events, in bytes, with which the page is full.
-    pub bytes: usize,
-    /// Sequence number that the page ends before.
-    pub end: u64,
-}
-
-impl Default for Bounds {
-    fn default() -> Self {
-        Self { events: usize::MAX, bytes: usize::MAX, end: u64::MAX }
-    }
-}
-
-/// Text of the files `trace` and `snapshot`, without its header.
-#[derive(Clone, Debug, Default)]
-pub struct TraceText {
-    /// The events' lines.
-    pub text: String,
-    /// How many events they tell of.
-    pub events: u64,
-    /// Events that there were since it was cleared: these, those taken by readers of `trace_pipe`, and lost ones.
-    pub written: u64,
-}
-
-/// A hit that was recorded.
-#[derive(Clone)]
-pub(crate) struct Hit {
-    pub(crate) origin: Arc<Origin>,
-    pub(crate) vcpu: u8,
-    pub(crate) record: Record,
-}
+/// Most events that a reader of `trace` takes at once, and most bytes of them.
+const PART: (usize, usize) = (1024, 1 << 20);
 
 /// What comes next.
 pub(crate) enum Step {
@@ -281,7 +184,7 @@ impl EventStore {
     pub fn trace(&self) -> TraceText {
         let mut reader = self.open_trace();
         let (events, written) = (reader.events, reader.written);
-        let text = std::iter::from_fn(|| reader.next_part(self)).collect();
+        let text = std::iter::from_fn(|| self.next_part(&mut reader)).collect();
         TraceText { text, events, written }
     }
 
@@ -293,10 +196,16 @@ impl EventStore {
         buffer.open(&stored)
     }
 
-    /// Takes a part of the file `trace`: events from `from` to before `end`.
-    pub(super) fn trace_part(&self, from: u64, end: u64, max: usize, bytes: usize) -> Page {
-        let run = self.lock().stored().run(from, Some(end), max, bytes);
-        Page { runs: vec![run], written: 0 }
+    /// Reads the next lines of the file `trace`; `None` at the end.
+    pub fn next_part(&self, reader: &mut TraceReader) -> Option<String> {
+        while let Some((from, end)) = reader.next_span() {
+            let run = self.lock().stored().run(from, Some(end), PART.0, PART.1);
+            let page = Page { runs: vec![run], written: 0 };
+            if reader.advance(&page) {
+                return Some(page.text().text);
+            }
+        }
+        None
     }
 
     /// Takes up to `max` events from the file `trace_pipe`: nobody else is shown them.
@@ -366,7 +275,8 @@ mod tests {
     use exoprobe_guest::{GuestClock, Gva};
     use exoprobe_introspect::TaskId;
 
-    use super::super::ring::TextPlace;
+    use super::super::origin::Origin;
+    use super::super::ring::{Record, TextPlace};
     use super::*;
     use crate::definition::{Argument, Fetch, ValueType, Width};
 

@@ -14,6 +14,7 @@
 //! code), supervisor shadow stacks (see [`Displaced::pushes_return_address`]), and places that the
 //! guest patches at run time (jump labels, static calls, ftrace): what was analyzed is stale after.
 
+mod assurances;
 mod boundary;
 mod decode;
 mod emulate;
@@ -23,6 +24,7 @@ mod slot;
 pub(crate) mod tests;
 mod vet;
 
+pub use assurances::Assurances;
 pub use boundary::{BoundaryError, check_boundary};
 pub use emulate::{Emulation, Shadow};
 pub use refusal::Refusal;
@@ -34,25 +36,6 @@ use iced_x86::{FlowControl, Instruction, Mnemonic};
 use thiserror::Error;
 
 use decode::{DecodeError, Decoded, MAX_INSN_LEN, decode, scan_prefixes};
-
-/// What holds in a guest for the code in its slots, on which some instructions depend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Assurances {
-    /// An exception of code in a slot shows the guest the address in the slot's last bytes
-    /// ([`SLOT_ADDRESS_OFFSET`]), the instruction's own: #DE, #UD, #NM, #DF, #NP, #SS, #GP, #PF, #MF, #AC
-    /// and #XF. (#DF is for iretq, which can fault on a stack of its own: espfix64.)
-    pub faults_show_original: bool,
-    /// Hidden memory is mapped in every page table that probed code runs on or switches to:
-    /// page-table isolation is off.
-    pub mapped_everywhere: bool,
-}
-
-impl Assurances {
-    /// Nothing is assured.
-    pub const NONE: Self = Self { faults_show_original: false, mapped_everywhere: false };
-    /// Everything is.
-    pub const ALL: Self = Self { faults_show_original: true, mapped_everywhere: true };
-}
 
 /// Where control goes from an instruction, and with it the shape of its slot code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

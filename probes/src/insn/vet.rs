@@ -6,7 +6,7 @@
 use exoprobe_guest::Gva;
 use iced_x86::{CpuidFeature, Instruction, Mnemonic, OpKind, Register};
 
-use super::Assurances;
+use super::assurances::Assurances;
 use super::decode::Prefixes;
 use super::refusal::Refusal;
 

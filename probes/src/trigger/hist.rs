@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Hist, HistField, LATENCY_FIELD, Modifier, TriggerError};
+use super::command::{Hist, HistField, LATENCY_FIELD, Modifier, TriggerError};
 use crate::definition::{Argument, COMM_FIELD, CPU_FIELD, PID_FIELD, ValueType};
 use crate::events::{Hit, Shown};
 

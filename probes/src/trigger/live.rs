@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::command::{HistChange, Trigger, TriggerError, TriggerKind};
 use super::hist::Table;
-use super::{HistChange, Trigger, TriggerError, TriggerKind};
 use crate::definition::{Argument, Field, Filter};
 use crate::events::{Control, Hit, Step, field_value};
 

@@ -1,6 +1,6 @@
 //! Reads commands of the file `trigger`. Positions are columns of the text, from 0.
 
-use super::{
+use super::command::{
     Hist, HistChange, HistField, Modifier, SIZE_DEFAULT, SortKey, Trigger, TriggerCommand,
     TriggerKind,
 };

@@ -6,8 +6,8 @@ use std::fmt::Write;
 use exoprobe_guest::Gva;
 use exoprobe_introspect::{SymbolTable, printable};
 
+use super::command::{Modifier, SortKey};
 use super::hist::{Entry, Found, KeyPart, Table};
-use super::{Modifier, SortKey};
 use crate::definition::Argument;
 use crate::events::show_symbol;
 

@@ -3,7 +3,7 @@
 use exoprobe_guest::Gva;
 use exoprobe_introspect::SymbolTable;
 
-use super::Modifier;
+use super::command::Modifier;
 use super::hist::{Found, KeyPart, Table, is_symbol};
 use crate::definition::Argument;
 use crate::events::{FAULT, StackFrame, frames, show_symbol};

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use exoprobe_tests::TestGuest;
 
-use crate::figure;
+use crate::figure::figure;
 
 const EVENT: &str = "filled";
 /// Bytes of a record with four arguments.

@@ -13,7 +13,7 @@ use exoprobe_probes::detour::{
 };
 use exoprobe_probes::insn::Assurances;
 
-use crate::{figure, least};
+use crate::figure::{figure, least};
 
 const SIZE: usize = 8 << 20;
 /// Offsets in the mapping.

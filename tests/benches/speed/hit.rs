@@ -10,7 +10,7 @@ use exoprobe_tests::loops::Loops;
 use exoprobe_tests::{TestGuest, definition};
 use exoprobe_vmm::ExitCounts;
 
-use crate::figure;
+use crate::figure::figure;
 
 const TURNS: u64 = 20_000;
 const ROUNDS: usize = 5;

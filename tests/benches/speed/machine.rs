@@ -8,7 +8,7 @@ use exoprobe_guest::{BreakpointAction, ExitHook, HitContext};
 use exoprobe_tests::TestGuest;
 use exoprobe_vmm::{DEFAULT_KVM, Host, Vm};
 
-use crate::{figure, least};
+use crate::figure::{figure, least};
 
 const ROUNDS: usize = 10;
 

@@ -4,22 +4,13 @@
 
 mod consumer;
 mod detour;
+mod figure;
 mod hit;
 mod machine;
 mod own_event;
 mod service;
 mod symbols;
 mod tracer;
-
-/// Prints one figure beside what is asked of it.
-fn figure(name: &str, value: &str, asked: &str) {
-    println!("{name:<58} {value:>14}   {asked}");
-}
-
-/// The least of so many measurements.
-fn least(rounds: usize, measure: impl FnMut() -> f64) -> f64 {
-    std::iter::repeat_with(measure).take(rounds).fold(f64::INFINITY, f64::min)
-}
 
 fn main() {
     let _snapshots = exoprobe_tests::SnapshotCleanup;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use exoprobe_tests::loops::{self, Loops};
 use exoprobe_tests::{OwnEvent, TestGuest};
 
-use crate::figure;
+use crate::figure::figure;
 
 const FUNCTION: &str = "sys_ni_syscall";
 const ARGS: [&str; 4] = ["%di", "%si", "%dx", "%cx"];

@@ -5,7 +5,7 @@ use std::time::Instant;
 use exoprobe_tests::{Service, TestGuest, http, kernel_symbols};
 use serde_json::json;
 
-use crate::figure;
+use crate::figure::figure;
 
 const PROBES: usize = 1000;
 const ROUNDS: usize = 5;

@@ -13,7 +13,7 @@ use exoprobe_introspect::{Btf, MemoryImage, SymbolTable, TaskLayout, VirtualMemo
 use exoprobe_tests::guest_file;
 use object::{Object, ObjectSection, ObjectSegment};
 
-use crate::{figure, least};
+use crate::figure::{figure, least};
 
 const ROUNDS: usize = 10;
 /// Of page tables, below where kernels are loaded.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use exoprobe_tests::TestGuest;
 use exoprobe_tracer::Tracer;
 
-use crate::{figure, least};
+use crate::figure::{figure, least};
 
 const ROUNDS: usize = 5;
 const EVENTS: usize = 1000;

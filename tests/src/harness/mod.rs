@@ -4,6 +4,7 @@
 //! The command line is libtest's, through libtest-mimic.
 
 mod case;
+mod environment;
 mod need;
 mod part;
 mod report;
@@ -15,19 +16,10 @@ use std::sync::Arc;
 use libtest_mimic::Arguments;
 
 pub use case::{Case, Run, VCPU_COUNTS};
+pub use environment::{BEGIN, PART_ENV, PROGRESS_ENV, REPORT_ENV};
 pub use need::{LACKS_ENV, Lack, NO_DEBUG_INFO, NO_FUSE, NO_PYTHON, NO_SHELL, Need};
 pub use report::{Outcome, Record};
 use session::Session;
-
-/// Takes the cases apart for several processes: `2/3` runs the second of three parts.
-pub const PART_ENV: &str = "EXOPROBE_TEST_PART";
-/// Names the file that a [`Record`] is appended to as each test ends.
-pub const REPORT_ENV: &str = "EXOPROBE_TEST_REPORT";
-/// Set to 1, has [`BEGIN`] and the name written to standard error as each test begins, so that a hang
-/// has a name.
-pub const PROGRESS_ENV: &str = "EXOPROBE_TEST_PROGRESS";
-/// What stands before the name of a test that begins.
-pub const BEGIN: &str = "begin ";
 
 /// Runs the cases that the command line asks for; gives what `main` returns.
 #[must_use]

@@ -8,8 +8,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::hit::{Hit, TraceFormat};
 use super::tracks::{Track, TrackBy, Tracks};
-use super::{Hit, TraceFormat};
 use crate::cli::format::printable_json;
 
 /// The process that vCPUs, and tasks that are idle, stand below: more than Linux's highest number of a task, 2^22. Their

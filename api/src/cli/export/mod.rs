@@ -1,6 +1,7 @@
 //! `exoprobe export`: events as files that trace viewers open.
 
 mod chrome;
+mod hit;
 mod output;
 mod perfetto;
 mod schema;
@@ -14,18 +15,18 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
-use super::Context;
 use super::callers::Callers;
+use super::context::Context;
 use super::error::CliError;
-use super::event_text::{frame_place, place};
 use crate::client::{
     ApiPath, Client, ClientError, EventLine, EventQuery, EventReader, EventRecord, Patience,
 };
 use crate::log::say;
 use crate::run::Signals;
 use chrome::Chrome;
+use hit::{Hit, TraceFormat};
 use output::Output;
 use perfetto::Perfetto;
 use tracks::{Track, TrackBy};
@@ -89,71 +90,6 @@ impl ExportArgs {
         }
         Ok(())
     }
-}
-
-/// A hit, and what is shown of it beside its record.
-struct Hit<'a> {
-    event: &'a EventRecord,
-    track: Track,
-    /// Nanoseconds since the guest was booted.
-    time: u64,
-    /// Nanoseconds of a call that ended then, where those of its track lie within each other.
-    took: Option<u64>,
-    /// Where the function returned to, by name if that is known.
-    caller: Option<String>,
-}
-
-impl Hit<'_> {
-    /// When it began.
-    fn begin(&self) -> u64 {
-        self.time.saturating_sub(self.took.unwrap_or(0))
-    }
-
-    /// What a viewer shows when the hit is selected. The probe's own values are apart: they may have any name.
-    fn details(&self) -> Map<String, Value> {
-        let event = self.event;
-        let addr = &event.addr;
-        let mut details = Map::new();
-        details.insert("seq".to_owned(), json!(event.seq));
-        details.insert("cpu".to_owned(), json!(event.vcpu));
-        if let Some(pid) = event.pid {
-            details.insert("pid".to_owned(), json!(pid));
-        }
-        if let Some(comm) = &event.comm {
-            details.insert("comm".to_owned(), json!(comm));
-        }
-        details.insert("group".to_owned(), json!(event.group));
-        let place = place(event.symbol_name.as_deref(), event.offset, addr);
-        details.insert("place".to_owned(), json!(place));
-        if let Some(caller) = self.caller.as_ref().or(event.ret_addr.as_ref()) {
-            details.insert("caller".to_owned(), json!(caller));
-        }
-        if let Some(duration_ns) = event.duration_ns {
-            details.insert("duration_ns".to_owned(), json!(duration_ns));
-        }
-        if !event.args.is_empty() {
-            details.insert("args".to_owned(), Value::Object(event.args.clone()));
-        }
-        details
-    }
-
-    /// The back-trace's places, the probed one first.
-    fn stack(&self) -> impl DoubleEndedIterator<Item = String> {
-        let frames = self.event.stack.iter();
-        frames.map(frame_place)
-    }
-}
-
-/// A format of traces.
-trait TraceFormat {
-    /// Writes what stands before all events.
-    fn begin(&mut self, out: &mut dyn Write) -> io::Result<()>;
-    /// Writes a hit.
-    fn hit(&mut self, hit: &Hit<'_>, out: &mut dyn Write) -> io::Result<()>;
-    /// Writes that so many events are missing in front of `time`, in nanoseconds.
-    fn lost(&mut self, lost: u64, time: u64, out: &mut dyn Write) -> io::Result<()>;
-    /// Writes what stands behind all events.
-    fn end(&mut self, out: &mut dyn Write) -> io::Result<()>;
 }
 
 /// A trace that is being written.

@@ -7,12 +7,12 @@ use std::io::{self, Write};
 use prost::Message;
 use serde_json::Value;
 
+use super::hit::{Hit, TraceFormat};
 use super::schema::{
     AnnotationValue, ChildTracksOrdering, DebugAnnotation, EventType, Frame, InlineCallstack,
     Trace, TracePacket, TrackDescriptor, TrackEvent,
 };
 use super::tracks::{Track, TrackBy, Tracks};
-use super::{Hit, TraceFormat};
 use crate::cli::event_text::number;
 
 /// The only writer of the trace.

@@ -8,6 +8,7 @@ use clap::Parser;
 use prost_reflect::prost::Message;
 use prost_reflect::text_format::FormatOptions;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, ReflectMessage};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::*;

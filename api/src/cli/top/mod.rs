@@ -1,29 +1,24 @@
 //! `exoprobe top`: probes and how often they are hit, as it goes.
 
+mod look;
 mod rates;
 mod screen;
 #[cfg(test)]
 mod tests;
 
 use std::io::{self, IsTerminal};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
-use exoprobe_probes::Latency;
-use serde::Deserialize;
-use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval_at};
 
-use super::Context;
 use super::color::ColorArgs;
+use super::context::Context;
 use super::error::CliError;
-use super::format::{Column, table};
-use super::latency::{duration, sparkline};
-use super::show::ProbeRow;
 use super::tty::Typed;
-use crate::client::{ApiPath, Client, ClientError};
+use crate::client::Client;
 use crate::run::Signals;
-use rates::rates;
+use look::{Look, Sample};
 use screen::{Screen, frame};
 
 const EXAMPLES: &str = "\
@@ -58,132 +53,6 @@ fn interval(text: &str) -> Result<Duration, String> {
         return Err("write 0.1 to 3600 seconds".to_owned());
     }
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
-}
-
-/// The books of all probes at one time.
-#[derive(Clone, Debug)]
-struct Sample {
-    at: Instant,
-    probes: Vec<ProbeRow>,
-}
-
-impl Sample {
-    async fn take(client: &Client) -> Result<Self, ClientError> {
-        let probes: Value = serde_json::from_slice(&client.get(&ApiPath::new(&["probes"])).await?)?;
-        Ok(Self { at: Instant::now(), probes: Vec::deserialize(probes)? })
-    }
-
-    /// As [`Sample::take`], of a service that has answered before.
-    async fn again(client: &Client) -> Result<Self, CliError> {
-        Self::take(client).await.map_err(|error| match error {
-            ClientError::Connect { .. } | ClientError::Broken(_) => CliError::Gone(error),
-            other => other.into(),
-        })
-    }
-}
-
-/// A probe and its hits per second, where they are known.
-struct Row<'a> {
-    probe: &'a ProbeRow,
-    rate: Option<f64>,
-}
-
-/// What happened between two samples.
-struct Look<'a> {
-    /// Of which the rates are; none before the second sample.
-    seconds: Option<f64>,
-    /// The probe that is hit most often first.
-    rows: Vec<Row<'a>>,
-}
-
-impl<'a> Look<'a> {
-    fn new(before: Option<&Sample>, now: &'a Sample) -> Self {
-        let elapsed = before.map(|before| now.at.saturating_duration_since(before.at));
-        let rates = match before.zip(elapsed) {
-            Some((before, elapsed)) => rates(&before.probes, &now.probes, elapsed),
-            None => vec![None; now.probes.len()],
-        };
-        let mut rows: Vec<_> =
-            now.probes.iter().zip(rates).map(|(probe, rate)| Row { probe, rate }).collect();
-        let known = |row: &Row<'_>| row.rate.unwrap_or(-1.0);
-        rows.sort_by(|a, b| known(b).total_cmp(&known(a)).then(b.probe.hits.cmp(&a.probe.hits)));
-        Self { seconds: elapsed.map(|elapsed| elapsed.as_secs_f64()), rows }
-    }
-
-    /// Hits per second of all probes, as far as they are known.
-    fn total(&self) -> f64 {
-        // From 0, for the sum of nothing is -0.
-        self.rows.iter().filter_map(|row| row.rate).fold(0.0, |sum, rate| sum + rate)
-    }
-
-    /// What matters most stands to the left: a narrow window shows no more.
-    fn table(&self) -> String {
-        let mut columns =
-            vec![Column::Number("HITS/S"), Column::Text("EVENT"), Column::Number("HITS")];
-        let timed = self.rows.iter().any(|row| row.timed().is_some());
-        if timed {
-            let [half, most] = [Column::Number("P50"), Column::Number("P99")];
-            columns.extend([most, Column::Text("LATENCY"), half]);
-        }
-        columns.extend([
-            Column::Number("LOST"),
-            Column::Number("NMISSED"),
-            Column::Text("HOW"),
-            Column::Number("RECORDED"),
-            Column::Number("FILTERED"),
-            Column::Text("PLACE"),
-        ]);
-        table(&columns, self.rows.iter().map(|row| row.cells(timed)))
-    }
-
-    fn json(&self) -> Value {
-        let probes: Vec<Value> = self.rows.iter().map(Row::json).collect();
-        json!({"seconds": self.seconds, "hits_per_second": self.total(), "probes": probes})
-    }
-}
-
-impl Row<'_> {
-    /// How long a return probe's calls took, where some were timed.
-    fn timed(&self) -> Option<&Latency> {
-        self.probe.latency.as_ref().filter(|latency| latency.calls > 0)
-    }
-
-    /// With three columns about latency where some probe has them.
-    fn cells(&self, timed: bool) -> Vec<String> {
-        let probe = self.probe;
-        let mut cells = vec![
-            self.rate.map_or("-".to_owned(), |rate| format!("{rate:.1}")),
-            probe.name(),
-            probe.hits.to_string(),
-        ];
-        let within = |thousandths| {
-            let found = self.timed().and_then(|latency| latency.quantile(thousandths));
-            found.map_or_else(String::new, duration)
-        };
-        if timed {
-            let bars = self.timed().map_or_else(String::new, sparkline);
-            cells.extend([within(990), bars, within(500)]);
-        }
-        cells.extend([probe.lost.to_string(), probe.nmissed.to_string(), how(&probe.flags)]);
-        cells.extend([probe.recorded.to_string(), probe.filtered.to_string(), probe.place()]);
-        cells
-    }
-
-    fn json(&self) -> Value {
-        let probe = self.probe;
-        json!({
-            "id": probe.id, "kind": probe.kind, "group": probe.group, "event": probe.event,
-            "symbol_name": probe.symbol_name, "offset": probe.offset, "addr": probe.addr,
-            "hits_per_second": self.rate, "hits": probe.hits, "recorded": probe.recorded,
-            "filtered": probe.filtered, "lost": probe.lost, "nmissed": probe.nmissed,
-            "flags": probe.flags, "how": how(&probe.flags), "latency": probe.latency,
-        })
-    }
-}
-
-/// How a probe's hits are taken, or why there are none.
-fn how(flags: &[String]) -> String {
-    if flags.is_empty() { "int3".to_owned() } else { flags.join(",").to_lowercase() }
 }
 
 /// Shows probes until told to end.

@@ -7,7 +7,7 @@ use crossterm::cursor::{Hide, MoveTo, Show};
 use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::Look;
+use super::look::Look;
 use crate::cli::color::Palette;
 
 /// What stands above the probes: the sum, and the names of the columns.

@@ -2,14 +2,19 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use axum::Router;
 use axum::routing::get;
 use clap::Parser;
+use exoprobe_probes::Latency;
+use serde_json::{Value, json};
 
+use super::look::how;
 use super::screen::Size;
 use super::*;
 use crate::cli::color::Palette;
+use crate::cli::show::ProbeRow;
 use crate::client::testing::Fake;
 
 fn json_of(id: u32, event: &str, hits: u64) -> Value {

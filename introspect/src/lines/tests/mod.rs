@@ -3,6 +3,7 @@ mod image;
 use proptest::prelude::*;
 
 use super::*;
+use crate::symbols::ElfError;
 use image::{OUTER, ROWS, TEXT, dwarf, elf, packed};
 
 const FILES: [&str; 2] = ["kernel/sys.c", "include/util.h"];

@@ -4,6 +4,8 @@ mod elf;
 mod map;
 mod model;
 
+use exoprobe_guest::Gva;
+
 use super::*;
 
 /// First address of the test kernels' text.

@@ -1,18 +1,19 @@
 //! Arguments: names, and types.
 
-use super::super::value::{ARRAY_MAX, NoSuchType};
-use super::super::{
-    ARG_NAME_MAX, Fetch, FetchArg, NESTING_MAX, Named, ValueType, is_event_name, is_reserved,
-};
-use super::ParseError;
+use std::str::FromStr;
+
 use super::body::parse_body;
-use super::token::{Token, parse_number};
+use super::token::Token;
+use crate::definition::names::{ARG_NAME_MAX, is_event_name, is_reserved};
+use crate::definition::number::parse_number;
+use crate::definition::value::{ARRAY_MAX, NoSuchType, ValueType};
+use crate::definition::{Fetch, FetchArg, NESTING_MAX, Named, ParseError};
 
 /// Longest body and type of an argument, in characters.
 pub(crate) const BODY_MAX: usize = 63;
 
 /// Parses one argument by itself.
-pub(in super::super) fn parse_arg(text: &str) -> Result<FetchArg, ParseError> {
+fn parse_arg(text: &str) -> Result<FetchArg, ParseError> {
     parse_arg_token(&Token { text, at: 0 })
 }
 
@@ -167,4 +168,11 @@ fn check_type(
         return kind.fail(0, "BAD_SYMSTRING", message);
     }
     Ok(())
+}
+
+impl FromStr for FetchArg {
+    type Err = ParseError;
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        parse_arg(text)
+    }
 }

@@ -1,8 +1,11 @@
 //! Bodies of arguments: what is looked up.
 
-use super::super::{Fetch, NESTING_MAX, STACK_WORDS, Segment, is_identifier};
-use super::ParseError;
-use super::token::{Token, parse_number, parse_offset, parse_signed};
+use std::str::FromStr;
+
+use super::token::Token;
+use crate::definition::names::{STACK_WORDS, is_identifier};
+use crate::definition::number::{parse_number, parse_offset, parse_signed};
+use crate::definition::{Fetch, NESTING_MAX, ParseError, Segment};
 
 /// Longest name of a parameter, in bytes.
 const PARAMETER_MAX: usize = 128;
@@ -10,7 +13,7 @@ const PARAMETER_MAX: usize = 128;
 const ARGUMENTS_MAX: u64 = 2048;
 
 /// Parses the body of an argument by itself.
-pub(in super::super) fn parse_fetch(text: &str) -> Result<Fetch, ParseError> {
+fn parse_fetch(text: &str) -> Result<Fetch, ParseError> {
     parse_body(&Token { text, at: 0 })
 }
 
@@ -207,4 +210,11 @@ fn member(
 /// Where a `-` has no `>` behind it.
 fn lone_hyphen(text: &str) -> Option<usize> {
     text.match_indices('-').map(|(at, _)| at).find(|at| !text[at + 1..].starts_with('>'))
+}
+
+impl FromStr for Fetch {
+    type Err = ParseError;
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        parse_fetch(text)
+    }
 }

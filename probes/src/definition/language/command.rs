@@ -1,13 +1,13 @@
 //! Whole commands, and their first words.
 
-use super::super::{
-    ARGS_MAX, Fetch, FetchArg, MAXACTIVE_MAX, NAME_MAX, ProbeDefinition, ProbeKind, RECORD_MAX,
-    is_event_name,
-};
-use super::ParseError;
 use super::argument::parse_arg_token;
 use super::place::parse_place_token;
-use super::token::{Token, parse_number, tokens, words};
+use super::token::{Token, tokens, without_comment, words};
+use crate::definition::number::parse_number;
+use crate::definition::{
+    ARGS_MAX, Fetch, FetchArg, MAXACTIVE_MAX, NAME_MAX, ParseError, ProbeDefinition, ProbeKind,
+    RECORD_MAX, is_event_name,
+};
 
 /// One line of kprobe_events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,12 +92,6 @@ pub fn split_condition(line: &str) -> (&str, Option<(usize, &str)>) {
         c == '#' && !is_quoted
     });
     (&line[..at], Some((begin, &filter[..comment.unwrap_or(filter.len())])))
-}
-
-/// A command, as far as the `#` of its comment.
-#[must_use]
-pub fn without_comment(line: &str) -> &str {
-    line.split_once('#').map_or(line, |(command, _)| command)
 }
 
 fn define(tokens: &[Token<'_>]) -> Result<ProbeDefinition, ParseError> {

@@ -8,7 +8,6 @@
 mod argument;
 mod body;
 mod command;
-mod error;
 mod place;
 #[cfg(test)]
 mod tests;
@@ -16,14 +15,9 @@ mod token;
 
 pub use command::{
     Command, Deletion, definition_lines, parse_command, parse_conditional, parse_line,
-    split_condition, without_comment,
+    split_condition,
 };
-pub use error::{ParseError, normalised};
-
-pub use token::words;
+pub use token::{normalised, without_comment, words};
 
 pub(crate) use argument::BODY_MAX;
-pub(super) use argument::parse_arg;
-pub(super) use body::parse_fetch;
 pub(crate) use place::parse_place;
-pub(crate) use token::{parse_number, parse_signed};

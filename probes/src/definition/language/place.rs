@@ -2,9 +2,9 @@
 
 use exoprobe_guest::Gva;
 
-use super::super::{ProbeDefinition, ProbeKind};
-use super::ParseError;
-use super::token::{Token, parse_number};
+use super::token::Token;
+use crate::definition::number::parse_number;
+use crate::definition::{ParseError, ProbeDefinition, ProbeKind};
 
 /// Parses a place by itself: `SYMBOL[+OFFS]` or `0xADDR`.
 ///

@@ -1,11 +1,11 @@
-//! Words, and numbers.
+//! Words of a command, and their columns.
 
 use winnow::combinator::{opt, preceded};
 use winnow::prelude::*;
 use winnow::stream::{LocatingSlice, Location};
 use winnow::token::{take_till, take_while};
 
-use super::ParseError;
+use crate::definition::error::ParseError;
 
 /// A piece of a command, and the column where it begins.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ impl<'a> Token<'a> {
 
 /// The words of a command, with the columns where they begin.
 pub fn words(command: &str) -> impl Iterator<Item = (usize, &str)> {
-    tokens(super::without_comment(command)).into_iter().map(|token| (token.at, token.text))
+    tokens(without_comment(command)).into_iter().map(|token| (token.at, token.text))
 }
 
 /// The words of a text.
@@ -65,33 +65,29 @@ pub(super) fn tokens<'a>(line: &'a str) -> Vec<Token<'a>> {
     found
 }
 
-/// A number without a sign: hexadecimal behind 0x, octal behind another 0, else decimal.
-pub(crate) fn parse_number(text: &str) -> Option<u64> {
-    let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(hex) => (hex, 16),
-        None => match text.strip_prefix('0') {
-            Some(octal) if !octal.is_empty() => (octal, 8),
-            _ => (text, 10),
-        },
-    };
-    // from_str_radix alone would take a sign.
-    digits.chars().all(|c| c.is_digit(radix)).then_some(())?;
-    u64::from_str_radix(digits, radix).ok()
+/// A command as error_log shows it, its words with one blank between them, and where a column of it is there.
+#[must_use]
+pub fn normalised(command: &str, position: usize) -> (String, usize) {
+    let (mut text, mut column) = (String::new(), None);
+    for token in tokens(command) {
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        // What lies between two words is told at the end of the first.
+        if column.is_none() && position < token.at {
+            column = Some(text.len().saturating_sub(1));
+        }
+        if column.is_none() && position <= token.at + token.text.len() {
+            column = Some(text.len() + (position - token.at));
+        }
+        text.push_str(token.text);
+    }
+    let column = column.unwrap_or(text.len());
+    (text, column)
 }
 
-/// A number of 64 bits; a negative one in two's complement.
-pub(crate) fn parse_signed(text: &str) -> Option<u64> {
-    match text.strip_prefix('-') {
-        None => parse_number(text),
-        Some(digits) => parse_number(digits).filter(|n| *n <= 1 << 63).map(u64::wrapping_neg),
-    }
-}
-
-/// A number behind `+` or `-`.
-pub(super) fn parse_offset(text: &str) -> Option<i64> {
-    let number = |digits| i64::try_from(parse_number(digits)?).ok();
-    match text.strip_prefix('-') {
-        Some(digits) => number(digits).map(|n| -n),
-        None => number(text.strip_prefix('+')?),
-    }
+/// A command, as far as the `#` of its comment.
+#[must_use]
+pub fn without_comment(line: &str) -> &str {
+    line.split_once('#').map_or(line, |(command, _)| command)
 }

@@ -1,6 +1,4 @@
-//! What is wrong with a command, and where.
-
-use super::token::tokens;
+//! Faults of definitions, with their columns.
 
 /// A line that is no definition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,25 +27,4 @@ impl ParseError {
     pub fn is_logged(&self) -> bool {
         !matches!(self.id, "NO_EVENT_INFO" | "BAD_PROBE_TYPE")
     }
-}
-
-/// A command as error_log shows it, its words with one blank between them, and where a column of it is there.
-#[must_use]
-pub fn normalised(command: &str, position: usize) -> (String, usize) {
-    let (mut text, mut column) = (String::new(), None);
-    for token in tokens(command) {
-        if !text.is_empty() {
-            text.push(' ');
-        }
-        // What lies between two words is told at the end of the first.
-        if column.is_none() && position < token.at {
-            column = Some(text.len().saturating_sub(1));
-        }
-        if column.is_none() && position <= token.at + token.text.len() {
-            column = Some(text.len() + (position - token.at));
-        }
-        text.push_str(token.text);
-    }
-    let column = column.unwrap_or(text.len());
-    (text, column)
 }

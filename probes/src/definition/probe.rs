@@ -1,0 +1,198 @@
+//! The definition of one probe.
+
+use std::fmt;
+
+use exoprobe_guest::Gva;
+use serde::{Deserialize, Serialize};
+
+use super::action::Action;
+use super::fetch::{Fetch, FetchArg};
+use super::filter::Filter;
+use super::names::{DEFAULT_GROUP, NAME_MAX, unnamed};
+use super::number::hex_address;
+
+/// Kind of a probe, as in the second column of kprobes/list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub enum ProbeKind {
+    /// A kprobe.
+    #[default]
+    #[serde(rename = "k")]
+    Kprobe,
+    /// A return probe: fires when the function returns.
+    #[serde(rename = "r")]
+    Kretprobe,
+}
+
+impl ProbeKind {
+    /// The letter of kprobes/list and of JSON.
+    pub(crate) fn list_letter(self) -> char {
+        match self {
+            Self::Kprobe => 'k',
+            Self::Kretprobe => 'r',
+        }
+    }
+
+    /// The letter of kprobe_events and of made-up names.
+    fn letter(self) -> char {
+        match self {
+            Self::Kprobe => 'p',
+            Self::Kretprobe => 'r',
+        }
+    }
+}
+
+/// Where a return probe takes hold of a return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum ReturnMode {
+    /// The function's return address is replaced by a trampoline's (kprobes.rst, "How Does a Return
+    /// Probe Work?"). Two exits a call.
+    #[default]
+    Trampoline,
+    /// The stack is left alone; an int3 is put where the function returns to. The guest's own
+    /// back-traces stay true.
+    Site,
+}
+
+/// State flags of a probe, named as in kprobes/list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Flag {
+    /// Registered and not armed (KPROBE_FLAG_DISABLED).
+    Disabled,
+}
+
+/// A probe as a user defines it. Exactly one of `symbol_name` and `addr` is to be given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProbeDefinition {
+    /// Kprobe or return probe.
+    #[serde(default)]
+    pub kind: ProbeKind,
+    /// Group of the event; [`DEFAULT_GROUP`] when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Name of the event; made up from kind and place when absent (`p_SYMBOL_OFFSET`, `r_0xADDR`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<String>,
+    /// Function to probe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub symbol_name: Option<String>,
+    /// Bytes from the symbol's start.
+    #[serde(default)]
+    pub offset: u64,
+    /// Guest-virtual address, as `"0x..."` or a number.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "hex_address")]
+    pub addr: Option<Gva>,
+    /// `DISABLED` to register it unarmed.
+    #[serde(default)]
+    pub flags: Vec<Flag>,
+    /// Values to record with each hit.
+    #[serde(default)]
+    pub args: Vec<FetchArg>,
+    /// What a hit does, in order; [`Action::Record`] alone when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub actions: Vec<Action>,
+    /// Which hits count: of the others nothing comes, neither events nor what other actions do. Its fields are
+    /// the arguments, by name, and `common_pid`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<Filter>,
+    /// Return probes: calls of the function that can be followed at a time, at most
+    /// [`MAXACTIVE_MAX`]; by default max(10, 2 x vCPUs) (kprobes.rst).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maxactive: Option<u32>,
+    /// Return probes: how a return is taken hold of.
+    #[serde(default)]
+    pub return_mode: ReturnMode,
+}
+
+impl ProbeDefinition {
+    /// The definition's place, for messages and made-up names.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match (&self.symbol_name, self.addr) {
+            (Some(symbol), _) if self.offset == 0 => symbol.clone(),
+            (Some(symbol), _) => format!("{symbol}+{}", self.offset),
+            (None, Some(addr)) => addr.to_string(),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// The group, given or default.
+    #[must_use]
+    pub fn group(&self) -> &str {
+        self.group.as_deref().unwrap_or(DEFAULT_GROUP)
+    }
+
+    /// The event's name, given or made up as kprobe_events does, cut to [`NAME_MAX`] characters.
+    #[must_use]
+    pub fn event_name(&self) -> String {
+        if let Some(event) = &self.event {
+            return event.clone();
+        }
+        let base = match (&self.symbol_name, self.addr) {
+            (Some(symbol), _) => format!("{}_{symbol}_{}", self.kind.letter(), self.offset),
+            (None, addr) => format!("{}_{}", self.kind.letter(), addr.unwrap_or_default()),
+        };
+        let letters = base.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
+        letters.take(NAME_MAX).collect()
+    }
+
+    /// Name of argument `index`.
+    #[must_use]
+    pub fn arg_name(&self, index: usize) -> String {
+        self.args.get(index).map_or_else(|| unnamed(index), |arg| arg.name_at(index))
+    }
+}
+
+impl fmt::Display for ProbeDefinition {
+    /// The canonical line of kprobe_events: group and names always filled in. What the language has no
+    /// words for is left out: flags, actions, the filter, the return mode.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind.letter())?;
+        if let Some(maxactive) = self.maxactive {
+            write!(f, "{maxactive}")?;
+        }
+        write!(f, ":{}/{} {}", self.group(), self.event_name(), self.place())?;
+        for (index, arg) in self.args.iter().enumerate() {
+            match arg.body {
+                // Several values, each with a name of its own.
+                Fetch::AllParameters => write!(f, " {}", arg.body)?,
+                _ => {
+                    write!(f, " {}=", self.arg_name(index))?;
+                    arg.fmt_value(f)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::names::is_event_name;
+    use super::*;
+
+    #[test]
+    fn names_are_made_up_as_the_tracer_does() {
+        let by_symbol = ProbeDefinition {
+            symbol_name: Some("foo.isra.0".to_owned()),
+            offset: 4,
+            ..ProbeDefinition::default()
+        };
+        assert_eq!(by_symbol.event_name(), "p_foo_isra_0_4");
+        let by_addr = ProbeDefinition { addr: Some(Gva(0xff)), ..ProbeDefinition::default() };
+        assert_eq!(by_addr.event_name(), "p_0xff");
+        assert_eq!(by_symbol.to_string(), "p:kprobes/p_foo_isra_0_4 foo.isra.0+4");
+        let symbol_name = Some("f".repeat(100));
+        let long = ProbeDefinition { symbol_name, ..ProbeDefinition::default() };
+        assert!(is_event_name(&long.event_name()), "{}", long.event_name());
+    }
+
+    #[test]
+    fn identifiers() {
+        assert!(is_event_name("_a1") && is_event_name(&"a".repeat(63)));
+        assert!(!is_event_name("1a") && !is_event_name("") && !is_event_name("a-b"));
+        assert!(!is_event_name(&"a".repeat(64)) && !is_event_name("é"));
+    }
+}
