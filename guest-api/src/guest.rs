@@ -30,7 +30,7 @@ pub trait Guest: Send + Sync {
     /// # Errors
     /// As [`Self::sregs`].
     fn msr(&self, index: u32) -> Result<u64, VcpuError>;
-    /// What is added to the first vCPU's time-stamp counter to have the guest's time, in ticks.
+    /// The number to add to the first vCPU's time-stamp counter to have the guest's time, in ticks.
     ///
     /// # Errors
     /// As [`Self::sregs`].

@@ -47,7 +47,7 @@ const NOT_MAPPED: u64 = 0;
 /// The page table that maps all pages, and the one for user halves: page 1 alone.
 const TABLE: Gpa = HIDDEN_TABLES;
 const USER_TABLE: Gpa = Gpa(HIDDEN_TABLES.0 + PAGE_SIZE);
-/// What tells the user half of a pair of roots from the kernel's (PTI_USER_PGTABLE_BIT of Linux).
+/// Difference between the user half of a pair of roots and the kernel's (PTI_USER_PGTABLE_BIT of Linux).
 const USER_HALF: u64 = PAGE_SIZE;
 const INT3: u8 = 0xcc;
 
@@ -71,7 +71,7 @@ pub enum HiddenError {
         "the guest uses the page-directory entry of {gva}, which is for hidden memory: it is {now:#x}"
     )]
     Taken {
-        /// What it maps.
+        /// The address that it maps.
         gva: Gva,
         /// The entry.
         now: u64,
@@ -415,7 +415,7 @@ fn load(ram: &GuestRam, at: Gpa) -> Result<u64, OutsideMemory> {
     ram.read_u64(at).ok_or(OutsideMemory { gpa: at, len: 8 })
 }
 
-/// Whether `now` is `entry`. The CPU sets the accessed (and, unused in a table entry, the dirty) bit by
+/// Returns true if `now` is `entry`. The CPU sets the accessed (and, unused in a table entry, the dirty) bit by
 /// itself.
 fn is_entry(now: u64, entry: u64) -> bool {
     now | PTE_ACCESSED | PTE_DIRTY == entry | PTE_ACCESSED | PTE_DIRTY

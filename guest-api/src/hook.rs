@@ -1,4 +1,4 @@
-//! How a layer above takes part in a guest's exits, without this crate knowing of it.
+//! The engine's part in a guest's exits.
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
 use vmm_sys_util::errno::Error;
@@ -6,7 +6,7 @@ use vmm_sys_util::errno::Error;
 use crate::addr::Gva;
 use crate::time::GuestTime;
 
-/// What is to become of a breakpoint exit.
+/// The answer to a breakpoint exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakpointAction {
     /// It was ours and is dealt with: go on at the registers as they are now.
@@ -23,7 +23,7 @@ pub trait SregsSource {
     /// Reads them.
     ///
     /// # Errors
-    /// What KVM said.
+    /// KVM's.
     fn sregs(&self) -> Result<kvm_sregs, Error>;
 }
 
@@ -84,7 +84,7 @@ impl<'a> HitContext<'a> {
     /// Segment and control registers, read now: an ioctl, which only those pay who ask.
     ///
     /// # Errors
-    /// What KVM said.
+    /// KVM's.
     pub fn sregs(&self) -> Result<kvm_sregs, Error> {
         self.source.sregs()
     }
@@ -114,7 +114,7 @@ pub trait ExitHook: Send + Sync {
     /// The guest is booted again. All vCPUs are out of it and in their power-on state (IA32_LSTAR is 0), and
     /// its memory, hidden memory included, is still that of the former boot; it is void, and replaced once
     /// this returns. So what is under way here is to be finished first, that it may not write to the new
-    /// guest. Not on a vCPU's thread: vCPUs answer. Run control is locked meanwhile: whoever may be waiting
+    /// guest. Not on a vCPU's thread: vCPUs answer. Run control is locked meanwhile: a thread that may be waiting
     /// for it ([`crate::Vm::pause`], [`crate::Vm::snapshot`] and so on) must not be waited for.
     fn reset(&self);
 
@@ -122,6 +122,6 @@ pub trait ExitHook: Send + Sync {
     /// called no C function there, and no other vCPU runs yet. Called once a boot, where
     /// [`crate::Vm::tells_kernel_entry`]; of a guest restored from a snapshot that was taken soon after, at
     /// a later moment of its boot. An implementation that cannot act at once (see above) gives `false`: the
-    /// vCPU obeys its commands, and tells it again before it enters the guest.
+    /// vCPU obeys its commands, and it is called again before it enters the guest.
     fn kernel_entered(&self, entry: &KernelEntry) -> bool;
 }

@@ -171,7 +171,7 @@ mod tests {
         let handler = Gva(0xffff_ffff_8122_3344);
         assert_eq!(gate(&ram, mode, (IDT, LIMIT), 14), Ok(None), "not present");
         put(&ram, 14, handler);
-        assert_eq!(gate(&ram, mode, (IDT, 14 * 16 + 14), 14), Ok(None), "behind the table's end");
+        assert_eq!(gate(&ram, mode, (IDT, 14 * 16 + 14), 14), Ok(None), "after the table's end");
         assert!(gate(&ram, mode, (IDT, 14 * 16 + 15), 14).unwrap().is_some());
         let odd = Gva(IDT.0 + 8);
         assert_eq!(gate(&ram, mode, (odd, LIMIT), 14), Err(IdtError::Unaligned(odd)));

@@ -1,4 +1,4 @@
-//! What the probe engine and a VMM agree on: a guest's addresses, RAM, page tables, hidden memory,
+//! The ground that the probe engine and a VMM share: a guest's addresses, RAM, page tables, hidden memory,
 //! registers and clock, and the two traits that they meet in.
 //!
 //! - [`Guest`] is implemented by the VMM: the engine reads memory and stops vCPUs by it.

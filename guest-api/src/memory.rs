@@ -24,7 +24,7 @@ pub enum MemoryError {
     Map {
         /// Size asked for.
         mib: u64,
-        /// What mmap said.
+        /// mmap's error.
         source: vm_memory::mmap::MmapRegionError,
     },
     /// Regions overlap or wrap: a bug in `layout`, or a snapshot that lies.
@@ -175,7 +175,7 @@ impl GuestRam {
     /// Reads all of `buf`.
     ///
     /// # Errors
-    /// [`OutsideMemory`] when any byte has no RAM behind it; `buf` may then be partly filled.
+    /// [`OutsideMemory`] when any byte is not RAM; `buf` may then be partly filled.
     pub fn read(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), OutsideMemory> {
         let len = buf.len();
         self.map.read_slice(buf, GuestAddress(gpa.0)).map_err(|_| OutsideMemory { gpa, len })
@@ -184,7 +184,7 @@ impl GuestRam {
     /// Writes all of `data`; not atomic for the guest beyond single bytes.
     ///
     /// # Errors
-    /// [`OutsideMemory`] when any byte has no RAM behind it.
+    /// [`OutsideMemory`] when any byte is not RAM.
     pub fn write(&self, gpa: Gpa, data: &[u8]) -> Result<(), OutsideMemory> {
         self.map
             .write_slice(data, GuestAddress(gpa.0))

@@ -1,4 +1,4 @@
-//! Guest time: how long the guest has been powered on, told from the host's time-stamp counter, so
+//! Guest time: how long the guest has been powered on, computed from the host's time-stamp counter, so
 //! that a hit's time costs no exit. The guest's own counter is no base for it: KVM starts that at
 //! zero on some hosts and at the host's value on others.
 

@@ -8,7 +8,7 @@ use kvm_ioctls::{Cap, Kvm};
 use crate::preflight::{self, PreflightError};
 use crate::profile::HostProfile;
 
-/// Where KVM is, unless told otherwise.
+/// The default path of KVM.
 pub const DEFAULT_KVM: &str = "/dev/kvm";
 
 /// An open, examined KVM.
@@ -35,7 +35,7 @@ pub enum HostError {
     Open {
         /// The device.
         path: PathBuf,
-        /// What the host said.
+        /// The host's error.
         source: kvm_ioctls::Error,
     },
     /// The device is not KVM.
@@ -43,7 +43,7 @@ pub enum HostError {
     NotKvm {
         /// The device.
         path: PathBuf,
-        /// What it answered.
+        /// Its answer.
         version: i32,
     },
     /// KVM lacks something this crate builds on.
@@ -80,7 +80,7 @@ impl Host {
         Ok(Self { kvm, profile })
     }
 
-    /// What preflight found.
+    /// The results of preflight.
     #[must_use]
     pub fn profile(&self) -> HostProfile {
         self.profile

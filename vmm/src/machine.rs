@@ -1,4 +1,4 @@
-//! What the threads of one machine share.
+//! The state that the threads of one machine share.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,7 +20,7 @@ pub(crate) struct Machine {
     pub(crate) profile: HostProfile,
     pub(crate) status: Status,
     pub(crate) vcpus: OnceLock<Vec<VcpuRemote>>,
-    /// Whether KVM hands over the write by which a kernel's entry is known.
+    /// KVM exits at the write by which a kernel's entry is known.
     pub(crate) tells_kernel_entry: bool,
     /// Recognizes the kernel's entry, once a boot.
     pub(crate) entry: EntryWatch,
@@ -87,8 +87,8 @@ impl Machine {
 
     /// Pauses the machine at a hit of vCPU `from`, which calls this; `false` when it has stopped.
     ///
-    /// The vCPU waits for nobody: not for the others, which stop when they come to their queues, and not
-    /// for run control, whose lock somebody may hold who waits for this very vCPU's answer. So neither it
+    /// The vCPU waits for no thread: not for the others, which stop when they come to their queues, and not
+    /// for run control, whose lock a thread may hold that waits for this very vCPU's answer. So neither it
     /// nor a pause, a resume or a stop that comes at the same time can be in the other's way, and the lock
     /// of the state orders them: the vCPUs that this pauses are resumed by the resume that comes next.
     pub(crate) fn hold(&self, from: u8) -> bool {

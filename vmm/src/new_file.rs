@@ -28,7 +28,7 @@ pub enum NewFileError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the host said.
+        /// The host's error.
         source: io::Error,
     },
 }

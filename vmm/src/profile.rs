@@ -18,11 +18,11 @@ pub enum BreakpointExit {
 pub enum Reinjection {
     /// On the int3: KVM adds its length when it injects.
     OnInt3,
-    /// Behind the int3.
+    /// After the int3.
     BehindInt3,
 }
 
-/// What preflight found.
+/// The behaviour of the host's KVM, found by preflight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostProfile {
     /// How breakpoints exit.

@@ -63,9 +63,10 @@ fn main() -> Result<()> {
         entry: EntryWatch::default(),
         ports,
     };
-    let thread = thread::spawn(move || match started.recv().map(|hook| vcpu.run(&hook)) {
-        Ok(Err(error)) => eprintln!("the guest has stopped: {error}"),
-        _ => {}
+    let thread = thread::spawn(move || {
+        if let Ok(Err(error)) = started.recv().map(|hook| vcpu.run(&hook)) {
+            eprintln!("the guest has stopped: {error}");
+        }
     });
     let machine = Arc::new(machine::Machine { ram, hidden, clock, commands, thread });
 

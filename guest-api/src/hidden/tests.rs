@@ -40,7 +40,7 @@ fn code_is_executable_only_and_data_writable_only() {
     ];
     let mut next = base.wrapping_add(PAGE_SIZE);
     for window in windows.map(Option::unwrap) {
-        assert_eq!(window.gva, next, "one behind the other");
+        assert_eq!(window.gva, next, "back to back");
         let last = window.gva.wrapping_add(window.len - 1);
         for at in [window.gva, last] {
             let found = translate(&ram, mode, at).unwrap();

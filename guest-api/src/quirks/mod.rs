@@ -1,4 +1,4 @@
-//! What is odd about some hosts' KVM, and nowhere else is. Hardware KVM needs nothing of this.
+//! Oddities of some hosts' KVM, all of them. Hardware KVM needs nothing of this.
 
 pub mod software_kvm;
 

@@ -1,5 +1,5 @@
 //! KVM without VT-x or SVM (kvm-pvm): guest kernel code is emulated by KVM, guest user code runs
-//! natively. `host-notes.md` has the measurements behind each of these.
+//! natively. Each item was measured on kvm-pvm.
 
 use iced_x86::code_asm::{CodeAssembler, byte_ptr, qword_ptr, rsp};
 use kvm_bindings::{
@@ -48,7 +48,7 @@ pub struct SoftwareKvm {
     pub host_cpuid: bool,
 }
 
-/// What an emulation failure means.
+/// The meaning of an emulation failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmulationFailure {
     /// The guest's kernel ran an int3.
@@ -123,13 +123,13 @@ pub enum AssistError {
 }
 
 impl SoftwareKvm {
-    /// What this kind of host is called, for `exoprobe doctor`.
+    /// Name of this kind of host, for `exoprobe doctor`.
     #[must_use]
     pub fn name(self) -> &'static str {
         "software-only KVM (no VT-x or SVM)"
     }
 
-    /// What follows from it for a user, a sentence each.
+    /// Consequences for a user, a sentence each.
     #[must_use]
     pub fn consequences(self) -> Vec<String> {
         let mut all = vec![

@@ -3,7 +3,7 @@
 //! A guest whose kernel code KVM emulates takes a minute to unpack a distribution's kernel, or
 //! cannot: zstd's decoder uses BMI2 where the host's CPU has it. So the VMM unpacks there. On
 //! hardware the guest does, as on any machine: that also moves the kernel in physical memory
-//! (KASLR), and tells it of 5-level page tables.
+//! (KASLR), and announces 5-level page tables to it.
 
 use std::fs::File;
 use std::io::{Cursor, Read, Seek, SeekFrom};

@@ -24,7 +24,7 @@ pub enum ImageError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the host said.
+        /// The host's error.
         source: io::Error,
     },
     /// It has no bytes.
@@ -38,7 +38,7 @@ pub enum ImageError {
     NotX86_64 {
         /// The file.
         path: PathBuf,
-        /// What it is for.
+        /// The machine that it is for.
         found: String,
     },
     /// The file ends early, or its parts do not fit in RAM.

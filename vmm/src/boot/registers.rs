@@ -26,7 +26,7 @@ const IDENTITY_GIB: u64 = 4;
 const MSR_MISC_ENABLE: u32 = 0x1a0;
 const MISC_ENABLE_FAST_STRING: u64 = 1;
 
-/// What the first vCPU needs to start.
+/// The start of the first vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// First instruction, in the identity map.
@@ -69,7 +69,7 @@ fn segment(selector: u16, code: bool) -> kvm_segment {
 /// Puts the first vCPU at the kernel's 64-bit entry point.
 ///
 /// # Errors
-/// What KVM said.
+/// KVM's.
 pub(crate) fn set_boot_registers(vcpu: &VcpuFd, entry: Entry) -> Result<(), kvm_ioctls::Error> {
     let mut sregs = vcpu.get_sregs()?;
     sregs.cr0 |= CR0_PE | CR0_PG;
@@ -96,7 +96,7 @@ pub(crate) fn set_boot_registers(vcpu: &VcpuFd, entry: Entry) -> Result<(), kvm_
 /// Sets the model-specific registers that differ from KVM's reset values, on every vCPU.
 ///
 /// # Errors
-/// What KVM said.
+/// KVM's.
 pub(crate) fn application_msrs(vcpu: &VcpuFd) -> Result<(), kvm_ioctls::Error> {
     let entry = kvm_msr_entry {
         index: MSR_MISC_ENABLE,

@@ -54,7 +54,7 @@ struct Device {
     input: VecDeque<u8>,
 }
 
-/// What a port is connected to, whatever becomes of its registers.
+/// The connections of a port, which stay when its registers are reset.
 struct Wiring {
     vm: Arc<VmFd>,
     irq: u32,
@@ -130,7 +130,7 @@ impl SerialPort {
         self.device.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the guest wrote.
+    /// The output of the guest.
     #[must_use]
     pub fn log(&self) -> &Arc<OutputLog> {
         &self.wiring.log

@@ -14,7 +14,7 @@ pub enum PreflightError {
     Unknown {
         /// Which one.
         probe: &'static str,
-        /// What was seen.
+        /// The observation.
         observed: String,
     },
 }

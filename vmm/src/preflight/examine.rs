@@ -37,7 +37,7 @@ fn breakpoint_exit(kvm: &Kvm) -> Result<BreakpointExit, PreflightError> {
 }
 
 /// Hands a guest its own int3 back both ways; right is the one after which its handler finds the
-/// address behind the int3 on its stack.
+/// address after the int3 on its stack.
 fn reinjection(kvm: &Kvm) -> Result<Reinjection, PreflightError> {
     let mut last = Observed::Halted;
     for candidate in [Reinjection::OnInt3, Reinjection::BehindInt3] {

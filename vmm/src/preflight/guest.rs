@@ -46,7 +46,7 @@ const MSR_SFMASK: u32 = 0xc000_0084;
 /// A probe that has not answered after so many exits does not answer.
 const MAX_EXITS: u32 = 8;
 
-/// What a probe guest did.
+/// The end of a run of a probe guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Observed {
     /// KVM_EXIT_DEBUG.

@@ -15,7 +15,7 @@ pub enum SnapshotError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the host said.
+        /// The host's error.
         source: std::io::Error,
     },
     /// The file cannot be made, or get its name.
@@ -42,7 +42,7 @@ pub enum SnapshotError {
         path: PathBuf,
         /// Which part.
         part: &'static str,
-        /// What is wrong.
+        /// The fault.
         what: &'static str,
     },
     /// The parts do not fit together.

@@ -58,7 +58,7 @@ impl Chips {
 }
 
 impl SnapshotMeta {
-    /// Whether no write of a model-specific register is waited for any more: the kernel has set its
+    /// Returns true if no write of a model-specific register is waited for any more: the kernel has set its
     /// system-call entry, which comes after its own beginning, and what a host's quirk needs then is in
     /// place.
     pub(crate) fn is_settled(&self) -> bool {

@@ -10,7 +10,7 @@ use exoprobe_guest::Registers;
 
 pub(crate) type Reply<T> = SyncSender<Result<T, kvm_ioctls::Error>>;
 
-/// What others ask of a vCPU's thread. Each is answered out of the guest.
+/// Work that other threads ask of a vCPU's. Each is done outside the guest.
 pub(crate) enum Command {
     /// Stay out of the guest.
     Pause(Reply<()>),
@@ -18,15 +18,15 @@ pub(crate) enum Command {
     StayOut,
     /// Run.
     Resume(Reply<()>),
-    /// Only answer: whoever waits knows that the vCPU left the guest since.
+    /// Only answer: the sender knows that the vCPU has left the guest since.
     Sync(Reply<()>),
     /// Read the registers.
     Registers(Reply<Box<Registers>>),
-    /// Tell the registers, and do nothing until whoever asked lets go of the other end.
+    /// Answer with the registers, and do nothing until the sender drops the other end.
     StandStill(Receiver<Never>, Reply<Box<Registers>>),
     /// Read one model-specific register.
     Msr(u32, Reply<u64>),
-    /// Tell what the time-stamp counter lacks of the guest's time.
+    /// Answer with the difference of the guest's time and the time-stamp counter.
     TscOffset(Reply<u64>),
     /// Exit after each instruction, or no more.
     SingleStep(bool, Reply<()>),

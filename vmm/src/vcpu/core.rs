@@ -12,7 +12,7 @@ use crate::status::{StopReason, StopRecord};
 use exoprobe_guest::KernelEntry;
 use exoprobe_guest::{GuestClock, GuestTime};
 
-/// What a vCPU's thread does between two commands.
+/// The work of a vCPU's thread between two commands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     Paused,
@@ -31,7 +31,7 @@ pub(crate) struct Vcpu {
     pub(super) clock: GuestClock,
     pub(super) exits: Arc<ExitCounters>,
     pub(super) stepping: bool,
-    /// The kernel has begun on it, and the hook is to be told before it goes on.
+    /// The kernel has begun on it, and the hook is to be called before it goes on.
     pub(super) entering: Option<KernelEntry>,
     pub(super) mode: Mode,
     pub(super) commands: Receiver<Command>,

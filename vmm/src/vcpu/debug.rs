@@ -4,7 +4,7 @@ use exoprobe_guest::kvm::report_debug;
 use kvm_bindings::kvm_debug_exit_arch;
 use kvm_ioctls::{Error, SyncReg, VcpuFd};
 
-/// Sets the trap flag for the next entry. KVM keeps it only as long as nobody but the guest moves RIP
+/// Sets the trap flag for the next entry. KVM keeps it only as long as nothing but the guest moves RIP
 /// (kvm_set_rflags looks whether RIP is where KVM_SET_GUEST_DEBUG saw it), and a hook does.
 pub(super) fn arm_step(fd: &mut VcpuFd) -> Result<(), Error> {
     // Changed registers must be in KVM before it looks at RIP: KVM_RUN would take them in after.
@@ -15,7 +15,7 @@ pub(super) fn arm_step(fd: &mut VcpuFd) -> Result<(), Error> {
     report_debug(fd, true)
 }
 
-/// Whether a #DB exit is, perhaps besides a step's, for one of the guest's own breakpoints: DR6 has the
+/// Returns true if a #DB exit is, perhaps besides a step's, for one of the guest's own breakpoints: DR6 has the
 /// bit of one that DR7 enables (the CPU also sets those of breakpoints that are not), or BD, for an access
 /// to the debug registers themselves (Intel SDM vol. 3, 17.2.3 and 17.2.4).
 pub(super) fn is_guests_own(exit: &kvm_debug_exit_arch) -> bool {

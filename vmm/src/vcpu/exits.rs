@@ -3,7 +3,7 @@
 use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What an exit was for.
+/// The reason of an exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExitKind {
     Breakpoint,
@@ -17,7 +17,7 @@ pub(super) enum ExitKind {
 
 const KINDS: usize = ExitKind::Other as usize + 1;
 
-/// The counters of one vCPU: its thread writes, anybody reads.
+/// The counters of one vCPU: its thread writes, all threads read.
 #[derive(Debug, Default)]
 pub(super) struct ExitCounters([AtomicU64; KINDS]);
 
@@ -82,7 +82,7 @@ impl ExitCounts {
         self.kinds().iter().map(|(_, count)| count).sum()
     }
 
-    /// What came since `earlier`, an older snapshot of the same counters.
+    /// The exits since `earlier`, an older snapshot of the same counters.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         self.with(earlier, u64::saturating_sub)

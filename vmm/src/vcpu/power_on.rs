@@ -16,7 +16,7 @@ impl Vcpu {
         self.finish_instruction().map_err(at("finish the guest's last instruction"))?;
         // KVM may still have to deal with an INIT for this vCPU, which it does here: later, it would
         // reset the vCPU anew.
-        self.fd.get_mp_state().map_err(at("tell a vCPU's run state"))?;
+        self.fd.get_mp_state().map_err(at("report a vCPU's run state"))?;
         state.restore_registers(&self.fd)?;
         // What a hook has changed belongs to the former boot.
         self.fd.clear_sync_dirty_reg(SyncReg::Register);
@@ -35,7 +35,7 @@ impl Vcpu {
                 Ok(_) => {}
                 Err(error) if matches!(error.errno(), libc::EINTR | libc::EAGAIN) => {
                     // The kick of a command that has come meanwhile may be lost by this, and the command
-                    // is not: whoever obeys this one looks at the queue again.
+                    // is not: the thread looks at the queue again after this one.
                     self.fd.set_kvm_immediate_exit(0);
                     return Ok(());
                 }

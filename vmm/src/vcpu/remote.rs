@@ -15,7 +15,7 @@ use exoprobe_guest::VcpuError;
 pub(crate) struct VcpuRemote {
     index: u8,
     commands: Sender<Command>,
-    /// Taken out before it is joined, so that nobody kicks a thread that is gone.
+    /// Taken out before it is joined, so that no thread is kicked that is gone.
     thread: Mutex<Option<JoinHandle<()>>>,
     exits: Arc<ExitCounters>,
     stats: KvmStats,

@@ -18,7 +18,7 @@ use exoprobe_guest::{BreakpointAction, HitContext, KernelEntry};
 const EXCEPTION_DEBUG: u32 = 1;
 const EXCEPTION_BREAKPOINT: u32 = 3;
 
-/// What the vCPU's thread does next.
+/// The next step of the vCPU's thread.
 pub(super) enum Next {
     /// Enter the guest again.
     Continue,
@@ -37,7 +37,7 @@ enum Pending {
     Port(PortEffect),
     Breakpoint,
     Step,
-    /// A debug exception that nobody here asked for: its vector and DR6.
+    /// A debug exception that was not asked for: its vector and DR6.
     UnexpectedDebug(u32, u64),
     InternalError,
     WriteMsr(u32, u64),
@@ -161,7 +161,7 @@ impl Vcpu {
                     }
                 }
             }
-            // To KVM at once: who asks for the registers meanwhile is told what KVM has.
+            // To KVM at once: registers that are asked for meanwhile are KVM's.
             BreakpointAction::Hold => match self.fd.set_regs(&regs) {
                 Ok(()) => Next::Hold(time),
                 Err(error) => {

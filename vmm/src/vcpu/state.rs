@@ -6,7 +6,7 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{Error, VcpuFd};
 
-/// What KVM refused to do, and what it said.
+/// A step that KVM refused, and its error.
 pub(crate) type Refusal = (&'static str, Error);
 
 pub(super) fn at(step: &'static str) -> impl Fn(Error) -> Refusal {
@@ -59,7 +59,7 @@ impl VcpuState {
         self.restore_registers(fd)
     }
 
-    /// Writes everything but CPUID, which KVM lets nobody change once the vCPU has run.
+    /// Writes everything but CPUID, which cannot be changed once the vCPU has run.
     pub(super) fn restore_registers(&self, fd: &VcpuFd) -> Result<(), Refusal> {
         fd.set_mp_state(self.mp_state).map_err(at("restore a vCPU's run state"))?;
         fd.set_sregs(&self.sregs).map_err(at("restore a vCPU's special registers"))?;

@@ -22,7 +22,7 @@ use exoprobe_guest::Registers;
 use exoprobe_guest::kvm::{self, report_debug};
 use exoprobe_guest::msr::MSR_TSC;
 
-/// Times that the counter is read to be told exactly.
+/// Readings of the counter, of which the quickest counts.
 const TSC_READINGS: usize = 5;
 
 /// Starts the thread of vCPU `index`; it waits, paused.

@@ -31,7 +31,7 @@ impl Vm {
     /// Makes a machine with the kernel loaded, not yet running.
     ///
     /// # Errors
-    /// [`CreateError`]: nothing is left behind.
+    /// [`CreateError`]: nothing is left over.
     pub fn create(host: &Host, config: &VmConfig) -> Result<Self, CreateError> {
         config.validate()?;
         let ram = GuestRam::anonymous(&ram_ranges(config.memory_mib))?;
@@ -66,7 +66,7 @@ enum Origin {
     Snapshot(Box<Restored>),
 }
 
-/// What comes from a snapshot in place of a boot.
+/// A guest from a snapshot, in place of one that boots.
 struct Restored {
     meta: SnapshotMeta,
     ram: GuestRam,
@@ -143,7 +143,7 @@ impl Builder {
     fn finish(self, vcpus: Vec<VcpuFd>, origin: &Origin) -> Result<Vm, CreateError> {
         // While it is so: a guest from a snapshot may be booted again, too.
         let power_on = PowerOn::save(&self.fd, &vcpus, &self.saved_msrs)
-            .map_err(kvm("tell the power-on state"))?;
+            .map_err(kvm("report the power-on state"))?;
         let from = match origin {
             Origin::Boot(entry) => {
                 boot::set_boot_registers(&vcpus[0], *entry)

@@ -145,8 +145,8 @@ impl Vm {
         self.wait_stopped_after(0, timeout).map(|(_, record)| record)
     }
 
-    /// Waits for the guest to stop in a boot behind `boot`, at most `timeout`; gives in which (see
-    /// [`Self::boots`]), for whoever is to tell of each stop once.
+    /// Waits for the guest to stop in a boot after `boot`, at most `timeout`; returns which (see
+    /// [`Self::boots`]), so that each stop can be reported once.
     #[must_use]
     pub fn wait_stopped_after(&self, boot: u64, timeout: Duration) -> Option<(u64, StopRecord)> {
         self.machine.status.wait_stopped(boot, timeout)
@@ -168,7 +168,7 @@ impl Vm {
         self.vcpu(vcpu)?.ask(|reply| Command::Msr(index, reply))
     }
 
-    /// What is added to a vCPU's time-stamp counter to have the guest's time ([`GuestTime`]), in ticks; right to some
+    /// The number to add to a vCPU's time-stamp counter to have the guest's time ([`GuestTime`]), in ticks; right to some
     /// microseconds.
     ///
     /// # Errors
@@ -222,9 +222,9 @@ impl Vm {
         &self.machine.hidden
     }
 
-    /// Whether a hook is told that the guest's kernel has begun ([`ExitHook::kernel_entered`]): where KVM
+    /// Returns true if a hook learns of the kernel's entry ([`ExitHook::kernel_entered`]): where KVM
     /// hands over writes of model-specific registers. A guest that was past that when its snapshot was
-    /// taken is not told of again.
+    /// taken is not reported again.
     #[must_use]
     pub fn tells_kernel_entry(&self) -> bool {
         self.machine.tells_kernel_entry
@@ -236,13 +236,13 @@ impl Vm {
         self.clock
     }
 
-    /// What the machine was made from.
+    /// The configuration that the machine was made from.
     #[must_use]
     pub fn config(&self) -> &VmConfig {
         &self.config
     }
 
-    /// What preflight found of the host.
+    /// The results of preflight.
     #[must_use]
     pub fn host_profile(&self) -> HostProfile {
         self.machine.profile
@@ -285,9 +285,9 @@ impl Vm {
     /// - On software-only hosts, code in user mode is not stepped.
     /// - An OUT that goes to user space is no step in KVM's emulator, and two with kvm_intel in Bochs.
     ///
-    /// Meanwhile KVM gives every #DB to user space, the guest's own too. One that is told from a step, by a
+    /// Meanwhile KVM gives every #DB to user space, the guest's own too. One that differs from a step, by a
     /// breakpoint of the guest's (DR7) that DR6 names, stops the machine with [`StopReason::Failed`]: it
-    /// is not handed back. One that cannot be told from a step is counted as one and does not reach the
+    /// is not handed back. One that cannot be distinguished from a step is counted as one and does not reach the
     /// guest: that of a trap flag which the guest itself has set, and that of INT1 (which VT-x reports before
     /// the instruction, so that the vCPU comes to it again and again).
     ///

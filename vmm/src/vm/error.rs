@@ -24,7 +24,7 @@ pub enum CreateError {
     Kvm {
         /// Which.
         step: &'static str,
-        /// What it said.
+        /// KVM's error.
         source: kvm_ioctls::Error,
     },
     /// A vCPU's thread could not be started.

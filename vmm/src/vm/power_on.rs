@@ -11,7 +11,7 @@ use exoprobe_guest::msr::MSR_TSC;
 /// Beside [`MSR_TSC`] (Intel SDM vol. 3, 17.17). A reboot leaves it going, as it leaves the machine's clock.
 const MSR_TSC_ADJUST: u32 = 0x3b;
 
-/// What KVM made of a machine before anything was done to it.
+/// The state of a machine as KVM has made it.
 pub(super) struct PowerOn {
     pub(super) vcpus: Vec<Arc<VcpuState>>,
     pub(super) chips: Chips,

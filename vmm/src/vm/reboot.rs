@@ -23,7 +23,7 @@ pub enum RebootError {
     /// It was never started.
     #[error("the guest was not started yet")]
     NotStarted,
-    /// It comes from a snapshot, and nobody has said which files to boot it from.
+    /// It comes from a snapshot, and no files to boot it from were named.
     #[error(
         "the guest comes from a snapshot, and files that a snapshot names are not read: start the service with \
          `exoprobe run --restore SNAPSHOT --kernel PATH` (and --initramfs, --cmdline) to boot it again"
@@ -43,7 +43,7 @@ pub enum RebootError {
     Kvm {
         /// Which.
         step: &'static str,
-        /// What it said.
+        /// KVM's error.
         source: kvm_ioctls::Error,
     },
 }
@@ -97,7 +97,7 @@ impl Vm {
     }
 
     /// As [`Self::reboot`], for a guest that was seen to stop in boot `boot` (see [`Self::boots`]): does
-    /// nothing, and says `false`, when somebody else has booted it since.
+    /// nothing, and returns false, if it was booted since.
     ///
     /// # Errors
     /// As [`Self::reboot`].
@@ -123,7 +123,7 @@ impl Vm {
         if !self.has_boot_files {
             return Err(RebootError::NoFiles);
         }
-        // Into memory that nobody sees: what is wrong with the files is found before the guest is harmed.
+        // Into memory of its own: faults of the files are found before the guest is harmed.
         self.load(&GuestRam::anonymous(&self.machine.ram.ranges())?)?;
         // No vCPU's thread sends another anything after this, nor stops the machine.
         self.halt_all()?;
