@@ -20,9 +20,9 @@ pub use definition::{
 pub use engine::{
     AddressSpace, AttachError, BlacklistEntry, CodeLine, DATA_SIZE_MAX, Engine, EntryHandler,
     EntryVerdict, EventField, FaultHandler, FoundTypes, Frame, Given, Guest, Hit, Holder, Instance,
-    Kprobe, Kretprobe, Limits, ModuleStatus, NewProbe, NoTasks, Optimization, ParameterError,
-    PostHandler, PreHandler, Process, Recovery, Registration, Reserved, ReturnHandler,
-    RunningKernel, Verdict,
+    KeptProbes, Kprobe, Kretprobe, Limits, ModuleStatus, NewProbe, NoTasks, Optimization,
+    ParameterError, PostHandler, PreHandler, Process, Recovery, Registration, Reserved,
+    ReturnHandler, RunningKernel, Verdict,
 };
 pub use error::{BatchError, ProbeError};
 pub use events::{

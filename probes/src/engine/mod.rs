@@ -17,6 +17,7 @@ pub(crate) mod arguments;
 pub(crate) mod control;
 mod facade;
 mod hit;
+mod hook;
 pub(crate) mod kernel;
 mod optimize;
 mod patch;
@@ -29,9 +30,7 @@ pub use control::register::Registration;
 pub use control::room::Limits;
 pub use exoprobe_guest::Guest;
 pub use facade::backtrace::Frame;
-pub use facade::engine::Engine;
-#[cfg(test)]
-pub(crate) use facade::engine::KeptProbes;
+pub use facade::engine::{Engine, KeptProbes};
 pub use facade::filters::EventField;
 pub use facade::query::{CodeLine, ModuleStatus};
 pub use facade::threads::AddressSpace;

@@ -6,44 +6,39 @@ use std::sync::Arc;
 use exoprobe_guest::Gva;
 
 use crate::engine::control::place;
-use crate::engine::control::register::Wait;
-use crate::engine::control::registry::Registry;
-use crate::engine::hit::path::HitPath;
+use crate::engine::control::settle::Wait;
+use crate::engine::control::state::Control;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::probe::site::MARKS;
 use crate::engine::probe::site::Mark;
 use crate::error::ProbeError;
 use exoprobe_guest::Guest;
 
-impl HitPath {
+impl Control {
     /// Sets the marks that are needed and, where vCPUs are waited for, drops the others; gives the places
     /// that changed.
-    pub(crate) fn want_marks(
-        &self,
-        registry: &mut Registry,
-        guest: &dyn Guest,
-        wait: Wait,
-    ) -> BTreeSet<Gva> {
-        let Some(kernel) = registry.kernel.clone() else { return BTreeSet::new() };
-        let follows = registry.return_probes().next().is_some() || self.calls_followed(guest) > 0;
+    pub(crate) fn want_marks(&mut self, guest: &dyn Guest, wait: Wait) -> BTreeSet<Gva> {
+        let Some(kernel) = self.kernel.running.clone() else { return BTreeSet::new() };
+        let follows =
+            self.registry.return_probes().next().is_some() || self.hits.calls_followed() > 0;
         let mut changed = BTreeSet::new();
         for (mark, symbol) in MARKS {
             let wanted = match mark {
-                Mark::TextFinal => kernel.will_tell_final() && !registry.probes.is_empty(),
-                Mark::FreeInit => kernel.has_init_text() && !registry.probes.is_empty(),
+                Mark::TextFinal => kernel.will_tell_final() && !self.registry.probes.is_empty(),
+                Mark::FreeInit => kernel.has_init_text() && !self.registry.probes.is_empty(),
                 Mark::TaskDead | Mark::StackLeft => follows,
                 Mark::ModuleBegins | Mark::ModuleInitFreed | Mark::ModuleEnds => {
-                    !registry.probes.is_empty()
-                        && registry.may_have_modules(&kernel)
+                    !self.registry.probes.is_empty()
+                        && self.kernel.may_have_modules(&kernel)
                         && kernel.symbols.address_of(symbol).is_some()
                 }
             };
-            let there = registry.sites.values().find(|site| site.marks.contains(&mark));
+            let there = self.registry.sites.values().find(|site| site.marks.contains(&mark));
             match (wanted, there.map(|site| site.at)) {
                 (false, Some(_)) if wait == Wait::ForVcpus => {
-                    changed.extend(registry.reached(mark))
+                    changed.extend(self.registry.reached(mark))
                 }
-                (true, None) => match set_mark(registry, guest, &kernel, mark, symbol) {
+                (true, None) => match set_mark(self, guest, &kernel, mark, symbol) {
                     Ok(at) => _ = changed.insert(at),
                     // The next pass sets it.
                     Err(error @ ProbeError::NotFinal(_)) => {
@@ -59,7 +54,7 @@ impl HitPath {
 }
 
 fn set_mark(
-    registry: &mut Registry,
+    control: &mut Control,
     guest: &dyn Guest,
     kernel: &Kernel,
     mark: Mark,
@@ -71,18 +66,12 @@ fn set_mark(
         Some(entry) => entry,
         None => kernel.symbols.lookup_function(symbol)?.address,
     };
-    let at = place::behind_ftrace(registry, kernel, entry);
-    let mut site = place::site(registry, guest, kernel, at)?;
+    let at = place::behind_ftrace(control.text(), kernel, entry);
+    let mut site = {
+        let Control { registry, optimizer, .. } = &mut *control;
+        place::site(registry, optimizer.installed(), guest, kernel, at)?
+    };
     Arc::make_mut(&mut site).marks.push(mark);
-    registry.sites.insert(at, site);
+    control.registry.sites.insert(at, site);
     Ok(at)
-}
-
-impl Registry {
-    /// A mark is needed no more; gives where it was.
-    pub(crate) fn reached(&mut self, mark: Mark) -> Option<Gva> {
-        let site = self.sites.values_mut().find(|site| site.marks.contains(&mark))?;
-        Arc::make_mut(site).marks.retain(|other| *other != mark);
-        Some(site.at)
-    }
 }

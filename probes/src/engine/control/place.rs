@@ -8,6 +8,8 @@ use exoprobe_introspect::{SymbolOffset, SymbolTable};
 use crate::definition::{Action, ProbeDefinition, ProbeKind};
 use crate::engine::control::registry::Registry;
 use crate::engine::kernel::running::Kernel;
+use crate::engine::patch::view::GuestText;
+use crate::engine::patch::view::Overlay;
 use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::{Site, Way};
 use crate::error::ProbeError;
@@ -80,14 +82,14 @@ pub(crate) fn find(
 /// Where a probe at `at` goes in a kernel whose function tracer owns the call at functions' entries, a nop once
 /// it has booted: after it. The tracer rewrites and checks that instruction; a call of the function comes through
 /// the next either way.
-pub(crate) fn behind_ftrace(registry: &Registry, kernel: &Kernel, at: Gva) -> Gva {
+pub(crate) fn behind_ftrace(text: GuestText<'_>, kernel: &Kernel, at: Gva) -> Gva {
     let Some(function) = kernel.symbols.function_at(at) else { return at };
     let Some(tracer) = kernel.symbols.address_of(FTRACE) else { return at };
     let mut bytes = [0; ENDBR64.len() + FTRACE_NOP.len()];
     if kernel.memory().read(function.start, &mut bytes).is_err() {
         return at;
     }
-    registry.without_breakpoints(function.start, &mut bytes);
+    text.restore(function.start, &mut bytes);
     let entry = if bytes.starts_with(&ENDBR64) { ENDBR64.len() } else { 0 };
     let nop = function.start.wrapping_add(entry as u64);
     let behind = nop.wrapping_add(FTRACE_NOP.len() as u64);
@@ -105,25 +107,27 @@ fn call_to(target: Gva, end: Gva) -> [u8; FTRACE_NOP.len()] {
 /// The site at `at`, for who wants to add to it; the registry is not changed but for slots.
 pub(crate) fn site(
     registry: &mut Registry,
+    jumps: &dyn Overlay,
     guest: &dyn Guest,
     kernel: &Kernel,
     at: Gva,
 ) -> Result<Arc<Site>, ProbeError> {
     match registry.sites.get(&at) {
         Some(site) => Ok(Arc::clone(site)),
-        None => new_site(registry, guest, kernel, at).map(Arc::new),
+        None => new_site(registry, jumps, guest, kernel, at).map(Arc::new),
     }
 }
 
 /// Makes a probe part of the site at `at`, which is new where there is none.
 pub(crate) fn join(
     registry: &mut Registry,
+    jumps: &dyn Overlay,
     guest: &dyn Guest,
     kernel: &Kernel,
     at: Gva,
     probe: &Arc<Probe>,
 ) -> Result<(), ProbeError> {
-    let site = site(registry, guest, kernel, at)?;
+    let site = site(registry, jumps, guest, kernel, at)?;
     if probe.returns().is_some()
         && let Some(reserved) = kernel.reserved_for_returns(at)
     {
@@ -147,6 +151,7 @@ pub(crate) fn join(
 
 fn new_site(
     registry: &mut Registry,
+    jumps: &dyn Overlay,
     guest: &dyn Guest,
     kernel: &Kernel,
     at: Gva,
@@ -154,7 +159,7 @@ fn new_site(
     if let Some(reserved) = kernel.reserved(at) {
         return Err(ProbeError::Reserved { at, reserved });
     }
-    let insn = Arc::new(check_instruction(registry, kernel, at)?);
+    let insn = Arc::new(check_instruction(GuestText::new(&registry.sites, jumps), kernel, at)?);
     if kernel.will_patch(at, u64::from(insn.len())) {
         return Err(ProbeError::NotFinal(at));
     }
@@ -183,12 +188,12 @@ fn new_site(
 
 /// Reads the function around `at`, checks that an instruction starts there, and analyzes it.
 fn check_instruction(
-    registry: &Registry,
+    text: GuestText<'_>,
     kernel: &Kernel,
     at: Gva,
 ) -> Result<Displaced, ProbeError> {
     let bounds = kernel.symbols.function_at(at).ok_or(ProbeError::NotText(at))?;
-    let bytes = registry.original_text(kernel, bounds.start, bounds.end)?;
+    let bytes = text.original(&kernel.memory(), bounds.start, bounds.end)?;
     insn::check_boundary(bounds.start, &bytes, at).map_err(ProbeError::Boundary)?;
     let skip = usize::try_from(at.0.wrapping_sub(bounds.start.0)).unwrap_or(usize::MAX);
     let bytes = bytes.get(skip..).ok_or(ProbeError::NotText(at))?;

@@ -4,12 +4,12 @@ use exoprobe_guest::{Gva, KvmError, Registers, SregsSource, VcpuError, kvm_sregs
 use exoprobe_introspect::unwind::{Place, Stack, UserPlace, Walk, prologue, user_frames};
 use exoprobe_introspect::{SymbolOffset, SymbolTable};
 
-use crate::engine::control::registry::Registry;
+use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
-use crate::engine::hit::path::HitPath;
 use crate::engine::hit::stack::ProbedStack;
 use crate::engine::kernel::memory::HitMemory;
 use crate::engine::kernel::running::Kernel;
+use crate::engine::patch::view::GuestText;
 use crate::error::ProbeError;
 
 /// Of the code segment's selector: the privilege level, 3 in user mode.
@@ -51,37 +51,35 @@ impl Engine {
         if vcpu >= self.guest.vcpus() {
             return Err(VcpuError::NoSuchVcpu(vcpu).into());
         }
-        let (registry, kernel) = self.look()?;
+        let (control, kernel) = self.look()?;
         kernel.learn_orc();
         let mut found = Vec::new();
         self.guest.with_vcpus_still(&mut |all| {
             if let Some(registers) = all.get(usize::from(vcpu)) {
-                found = self.path.stack_of(&registry, &kernel, registers, false);
+                found = self.stack_of(&control, &kernel, registers, false);
             }
         })?;
         Ok(found)
     }
-}
 
-impl HitPath {
     /// The back-trace of a vCPU with these registers, or of a task that was `switched_out` with them.
     pub(crate) fn stack_of(
         &self,
-        registry: &Registry,
+        control: &Control,
         kernel: &Kernel,
         registers: &Registers,
         switched_out: bool,
     ) -> Vec<Frame> {
         let Registers { regs, sregs } = registers;
-        let table = self.table.load();
+        let table = self.hits.table.load();
         let memory = HitMemory { view: &kernel.view, sregs: &Known(sregs) };
-        let stack = ProbedStack { path: self, table: &table, memory };
+        let stack = ProbedStack { calls: &self.hits.calls, table: &table, memory };
         if sregs.cs.selector & USER_RPL == USER_RPL {
             return user_frames(&stack, UserPlace::from(regs)).map(user_frame).collect();
         }
         let ip = stack.stands_for(Gva(regs.rip));
         let mut from = Place::at(ip, regs);
-        if let Some(offset) = without_frame(registry, kernel, ip) {
+        if let Some(offset) = without_frame(control.text(), kernel, ip) {
             from = from.without_frame(offset);
         }
         // RIP is a return address then, but for a new task, which begins at a function.
@@ -90,7 +88,7 @@ impl HitPath {
             from = from.returned();
         }
         let mut walk = Walk::new(kernel.orc().map(|tables| &**tables), &stack, from);
-        let original = |at: Gva| registry.optimizer.of_detour(at).unwrap_or(at);
+        let original = |at: Gva| control.optimizer.of_detour(at).unwrap_or(at);
         let mut frames = vec![kernel_frame(&kernel.symbols, original(ip))];
         frames.extend(walk.by_ref().map(|at| caller_frame(&kernel.symbols, original(at))));
         if let Some(user) = walk.user() {
@@ -101,10 +99,10 @@ impl HitPath {
 }
 
 /// How far above the stack pointer the return address is, where the function at `ip` has no frame there.
-fn without_frame(registry: &Registry, kernel: &Kernel, ip: Gva) -> Option<u64> {
+fn without_frame(text: GuestText<'_>, kernel: &Kernel, ip: Gva) -> Option<u64> {
     let function = kernel.symbols.function_at(ip)?;
     let end = ip.wrapping_add(INSN_MAX).min(function.end);
-    let code = registry.original_text(kernel, function.start, end).ok()?;
+    let code = text.original(&kernel.memory(), function.start, end).ok()?;
     prologue::return_offset(&code, usize::try_from(ip.0.wrapping_sub(function.start.0)).ok()?)
 }
 

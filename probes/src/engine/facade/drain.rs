@@ -1,12 +1,13 @@
 //! From the rings to the store.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use rustc_hash::FxHashMap;
 
 use crate::definition::Action;
-use crate::engine::control::registry::{Registered, Registry};
+use crate::engine::control::registry::Registered;
+use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
 use crate::engine::probe::registered::{Probe, count};
 use crate::events::{Hit, Origin, Record, Step};
@@ -40,26 +41,25 @@ impl Engine {
     /// Moves all recorded hits into the event store, merged by time; one whose handler took long may come
     /// behind later ones that were moved before. Gives how many they were.
     pub fn drain(&self) -> usize {
-        let registry = self.lock();
-        self.drain_locked(&registry)
+        self.drain_locked(&mut self.lock())
     }
 
-    pub(crate) fn drain_locked(&self, registry: &Registry) -> usize {
-        self.drain_as(registry, &|probe| probe.triggers())
+    pub(crate) fn drain_locked(&self, control: &mut Control) -> usize {
+        self.drain_as(control, &|probe| probe.triggers())
     }
 
     /// As [`Self::drain_locked`], where some of these probes have triggers: what they hit so far is of before what is about
     /// to change.
-    pub(crate) fn drain_triggered(&self, registry: &Registry, ids: &[u32]) {
-        let mut probes = ids.iter().filter_map(|id| registry.probes.get(id));
+    pub(crate) fn drain_triggered(&self, control: &mut Control, ids: &[u32]) {
+        let mut probes = ids.iter().filter_map(|id| control.registry.probes.get(id));
         if probes.any(|registered| registered.probe.has_triggers()) {
-            self.drain_locked(registry);
+            self.drain_locked(control);
         }
     }
 
     /// As [`Self::drain_locked`], where what some probes have hit is for the triggers that they had.
-    pub(crate) fn drain_for(&self, registry: &Registry, ids: &[u32], before: &Arc<Triggers>) {
-        self.drain_as(registry, &|probe| match ids.contains(&probe.id) {
+    pub(crate) fn drain_for(&self, control: &mut Control, ids: &[u32], before: &Arc<Triggers>) {
+        self.drain_as(control, &|probe| match ids.contains(&probe.id) {
             true => Some(Arc::clone(before)),
             false => probe.triggers(),
         });
@@ -67,15 +67,14 @@ impl Engine {
 
     fn drain_as(
         &self,
-        registry: &Registry,
+        control: &mut Control,
         triggers_of: &dyn Fn(&Probe) -> Option<Arc<Triggers>>,
     ) -> usize {
-        let mut guests = self.path.rings_of_guest.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch: Vec<(u8, Record)> = Vec::new();
-        guests.drain(self.guest.hidden(), |found, record| {
+        control.rings.drain(self.guest.hidden(), |found, record| {
             batch.push((found.vcpu, found.record(record)));
         });
-        for (vcpu, ring) in (0u8..).zip(&self.path.rings) {
+        for (vcpu, ring) in (0u8..).zip(&self.hits.recorder.rings) {
             ring.drain(|record| batch.push((vcpu, record)));
         }
         batch.sort_by_key(|(_, record)| record.time);
@@ -83,8 +82,8 @@ impl Engine {
         let mut steps = Vec::with_capacity(batch.len());
         for (vcpu, record) in batch {
             let source = sources.entry(record.probe).or_insert_with(|| {
-                let from = registry.probes.get(&record.probe)?;
-                let origin = self.origin(registry, from);
+                let from = control.registry.probes.get(&record.probe)?;
+                let origin = self.origin(control, from);
                 let probe = Arc::clone(&from.probe);
                 Some(Source { triggers: triggers_of(&probe), probe, origin })
             });
@@ -100,8 +99,8 @@ impl Engine {
     }
 
     /// What the events of a probe have in common: made again only where it has changed.
-    fn origin(&self, registry: &Registry, from: &Registered) -> Arc<Origin> {
-        let symbols = registry.kernel.as_ref().map(|kernel| &kernel.symbols);
+    fn origin(&self, control: &Control, from: &Registered) -> Arc<Origin> {
+        let symbols = control.kernel.running.as_ref().map(|kernel| &kernel.symbols);
         let (at, fields) = (from.probe.at(), Arc::clone(&from.probe.arguments().list));
         let is_same = |origin: &Arc<Origin>| {
             let same_symbols = match (&origin.symbols, symbols) {

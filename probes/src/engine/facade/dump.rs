@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use exoprobe_guest::{DumpNotes, Gva};
-use exoprobe_introspect::VmCoreInfo;
+use exoprobe_introspect::{SymbolTable, VmCoreInfo};
 
 use crate::engine::facade::engine::{Engine, KeptProbes};
 use crate::engine::kernel::running::Kernel;
@@ -23,39 +23,39 @@ impl Engine {
     /// guest's own bytes.
     #[must_use]
     pub fn dump_notes(&self) -> (KeptProbes<'_>, DumpNotes) {
-        let (registry, kernel) = match self.look() {
-            Ok((registry, kernel)) => (registry, Some(kernel)),
+        let (control, kernel) = match self.look() {
+            Ok((control, kernel)) => (control, Some(kernel)),
             Err(error) => {
                 tracing::info!(%error, "a dump without notes of the kernel");
                 (self.lock(), None)
             }
         };
-        let mut notes = kernel.map(|kernel| self.notes_of(&kernel)).unwrap_or_default();
+        let given = control.kernel.symbols.as_ref();
+        let mut notes = kernel.map(|kernel| notes_of(given, &kernel)).unwrap_or_default();
         let ram = self.guest.ram();
         // The guest may have written over one.
         let has_int3 = |site: &&Arc<Site>| site.armed && ram.load_byte(site.gpa) == Ok(INT3);
-        let kept = KeptProbes::new(self, registry);
-        let sites = kept.registry.sites.values().filter(has_int3);
+        let kept = KeptProbes::new(self, control);
+        let sites = kept.control.registry.sites.values().filter(has_int3);
         notes.original = sites.map(|site| (site.gpa, site.insn.original()[0])).collect();
-        notes.original.extend(kept.registry.optimizer.original_bytes(ram));
+        notes.original.extend(kept.control.optimizer.original_bytes(ram));
         (kept, notes)
     }
+}
 
-    fn notes_of(&self, kernel: &Kernel) -> DumpNotes {
-        let (memory, symbols) = (kernel.memory(), &kernel.symbols);
-        let own = VmCoreInfo::read(&memory, symbols);
-        let info = own.or_else(|| {
-            let linked = self.path.symbols.as_ref().and_then(|given| given.address_of(TEXT));
-            let offset =
-                symbols.address_of(TEXT)?.0.wrapping_sub(linked.unwrap_or(Gva(LINKED_TEXT)).0);
-            let release = kernel.banner().ok()?.text.split_whitespace().nth(2)?.to_owned();
-            VmCoreInfo::made(&memory, symbols, &release, offset, memory.mode().levels == 5)
-        });
-        let variable = symbols.address_of(DIRECT_MAP_VARIABLE);
-        DumpNotes {
-            vmcoreinfo: info.map(|info| info.text().to_owned()),
-            direct_map: variable.map_or(Some(DIRECT_MAP), |at| memory.read_u64(at).ok()),
-            original: Vec::new(),
-        }
+fn notes_of(given: Option<&SymbolTable>, kernel: &Kernel) -> DumpNotes {
+    let (memory, symbols) = (kernel.memory(), &kernel.symbols);
+    let own = VmCoreInfo::read(&memory, symbols);
+    let info = own.or_else(|| {
+        let linked = given.and_then(|given| given.address_of(TEXT));
+        let offset = symbols.address_of(TEXT)?.0.wrapping_sub(linked.unwrap_or(Gva(LINKED_TEXT)).0);
+        let release = kernel.banner().ok()?.text.split_whitespace().nth(2)?.to_owned();
+        VmCoreInfo::made(&memory, symbols, &release, offset, memory.mode().levels == 5)
+    });
+    let variable = symbols.address_of(DIRECT_MAP_VARIABLE);
+    DumpNotes {
+        vmcoreinfo: info.map(|info| info.text().to_owned()),
+        direct_map: variable.map_or(Some(DIRECT_MAP), |at| memory.read_u64(at).ok()),
+        original: Vec::new(),
     }
 }

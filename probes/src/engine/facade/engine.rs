@@ -1,23 +1,21 @@
 //! The engine of one guest: registration, removal and listing of probes.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
-use exoprobe_guest::hidden::TRAMPOLINES;
+use arc_swap::ArcSwapOption;
 use exoprobe_guest::{ExitHook, GuestClock};
+use exoprobe_introspect::Btf;
 
 use crate::definition::ProbeKind;
 use crate::engine::control::boot::Purpose;
 use crate::engine::control::register::Registration;
-use crate::engine::control::registry::Registry;
 use crate::engine::control::room::Limits;
 use crate::engine::control::siblings::NameThere;
-use crate::engine::hit::frames::Frames;
+use crate::engine::control::state::Control;
 use crate::engine::hit::path::HitPath;
-use crate::engine::hit::table::Table;
+use crate::engine::hook::Hook;
 use crate::engine::kernel::reserved::BlacklistEntry;
 use crate::engine::kernel::state::Given;
 use crate::engine::kernel::state::RunningKernel;
@@ -26,24 +24,23 @@ use crate::engine::probe::handlers::Kprobe;
 use crate::engine::probe::handlers::Kretprobe;
 use crate::engine::probe::handlers::NewProbe;
 use crate::error::{BatchError, ProbeError};
-use crate::events::{EventStore, Ring};
+use crate::events::EventStore;
 use crate::status::ProbeStatus;
 use exoprobe_guest::Guest;
-
-/// Words of each vCPU's ring: 20,000 records of three arguments.
-const RING_WORDS: usize = 1 << 17;
 
 /// Keeps the probes as they are while the guest's memory is written to a file: no probe comes or goes. Meanwhile
 /// [`Engine::running_kernel`] answers without a wait.
 pub struct KeptProbes<'a> {
     engine: &'a Engine,
-    pub(crate) registry: MutexGuard<'a, Registry>,
+    pub(crate) control: MutexGuard<'a, Control>,
 }
 
 impl<'a> KeptProbes<'a> {
-    pub(crate) fn new(engine: &'a Engine, registry: MutexGuard<'a, Registry>) -> Self {
-        engine.kept_kernel.store(Some(Arc::new(RunningKernel::of(registry.kernel.as_deref()))));
-        Self { engine, registry }
+    pub(crate) fn new(engine: &'a Engine, control: MutexGuard<'a, Control>) -> Self {
+        engine
+            .kept_kernel
+            .store(Some(Arc::new(RunningKernel::of(control.kernel.running.as_deref()))));
+        Self { engine, control }
     }
 }
 
@@ -59,8 +56,11 @@ impl Drop for KeptProbes<'_> {
 pub struct Engine {
     pub(crate) guest: Arc<dyn Guest>,
     pub(crate) clock: GuestClock,
-    pub(crate) path: Arc<HitPath>,
+    pub(crate) control: Arc<Mutex<Control>>,
+    pub(crate) hits: Arc<HitPath>,
     pub(crate) store: EventStore,
+    /// The kernel's types, where they were given: answered without a wait for the lock.
+    pub(crate) given_types: Option<Arc<Btf>>,
     /// What [`Self::running_kernel`] says while [`KeptProbes`] keep the registry locked.
     pub(crate) kept_kernel: ArcSwapOption<RunningKernel>,
     /// The last patrol of [`Self::tick`].
@@ -71,43 +71,33 @@ impl Engine {
     /// An engine for `guest` that keeps within `limits`.
     #[must_use]
     pub fn new(guest: Arc<dyn Guest>, clock: GuestClock, given: Given, limits: Limits) -> Self {
-        let Given { symbols, types, found_types } = given;
-        let vcpus = guest.vcpus();
-        // A guest from a snapshot may have tasks in slots of before.
-        let table = Table::new([].iter(), guest.hidden(), None, None, Vec::new(), true);
-        let path = HitPath {
-            table: ArcSwap::from_pointee(table),
-            rings: (0..vcpus).map(|_| Ring::new(RING_WORDS)).collect(),
-            frames: Frames::new(TRAMPOLINES),
-            held: (0..vcpus).map(|_| AtomicBool::new(false)).collect(),
-            holders: (0..vcpus).map(|_| ArcSwapOption::empty()).collect(),
-            ending: (0..vcpus).map(|_| AtomicU64::new(0)).collect(),
-            symbols,
-            types: types.map(Arc::new),
-            found_types,
-            registry: Mutex::new(Registry::new(limits.memory)),
-            rings_of_guest: Mutex::default(),
-            guest: Arc::downgrade(&guest),
-        };
+        let hits = Arc::new(HitPath::new(guest.vcpus(), guest.hidden()));
+        let control = Control::new(given, limits.memory, Arc::clone(&hits));
+        let given_types = control.kernel.types.clone();
+        let control = Arc::new(Mutex::new(control));
         let store = EventStore::new(limits.events);
         let kept_kernel = ArcSwapOption::empty();
         let patrolled = Mutex::default();
-        Self { guest, clock, path: Arc::new(path), store, kept_kernel, patrolled }
+        Self { guest, clock, control, hits, store, given_types, kept_kernel, patrolled }
     }
 
     /// The hook to start the machine with.
     #[must_use]
     pub fn exit_hook(&self) -> Arc<dyn ExitHook> {
-        Arc::clone(&self.path) as Arc<dyn ExitHook>
+        Arc::new(Hook {
+            hits: Arc::clone(&self.hits),
+            control: Arc::clone(&self.control),
+            guest: Arc::downgrade(&self.guest),
+        })
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Registry> {
-        self.path.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Registry>> {
-        match self.path.registry.try_lock() {
-            Ok(registry) => Some(registry),
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Control>> {
+        match self.control.try_lock() {
+            Ok(control) => Some(control),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
@@ -184,15 +174,15 @@ impl Engine {
         probes: Vec<NewProbe>,
         there: NameThere,
     ) -> Result<Vec<Registration>, BatchError> {
-        let mut registry = self.lock();
+        let mut control = self.lock();
         let first = probes.first().map(|p| p.definition().event_name()).unwrap_or_default();
         let guest = self.guest.as_ref();
-        self.path.attach(&mut registry, guest, Purpose::Probes).map_err(|error| BatchError {
+        control.attach(guest, Purpose::Probes).map_err(|error| BatchError {
             index: 0,
             name: first,
             error: error.into(),
         })?;
-        self.path.add_all(&mut registry, guest, probes, there)
+        control.add_all(guest, probes, there)
     }
 
     /// Removes a kprobe, or all that its event has: the guest's bytes are back, and no hit is under way, when this
@@ -252,9 +242,9 @@ impl Engine {
     /// # Errors
     /// As [`Self::unregister_kprobe`], after removing all.
     pub fn unregister_all(&self) -> Result<(), ProbeError> {
-        let mut registry = self.lock();
-        let ids: Vec<u32> = registry.probes.keys().copied().collect();
-        self.remove(&mut registry, &ids)
+        let mut control = self.lock();
+        let ids: Vec<u32> = control.registry.probes.keys().copied().collect();
+        self.remove(&mut control, &ids)
     }
 
     fn remove_named(
@@ -263,9 +253,9 @@ impl Engine {
         event: &str,
         kind: Option<ProbeKind>,
     ) -> Result<(), ProbeError> {
-        let mut registry = self.lock();
-        let ids = registry.ids_of(group, event, kind)?;
-        self.remove(&mut registry, &ids)
+        let mut control = self.lock();
+        let ids = control.registry.ids_of(group, event, kind)?;
+        self.remove(&mut control, &ids)
     }
 
     fn remove_several(
@@ -273,25 +263,25 @@ impl Engine {
         probes: &mut [Registration],
         kind: Option<ProbeKind>,
     ) -> Result<(), ProbeError> {
-        let mut registry = self.lock();
+        let mut control = self.lock();
         let mut ids = BTreeSet::new();
         for probe in probes {
-            if !registry.is_of_kind(probe.id, kind) || !ids.insert(probe.id) {
+            if !control.registry.is_of_kind(probe.id, kind) || !ids.insert(probe.id) {
                 probe.addr = None;
             }
         }
         let ids: Vec<u32> = ids.into_iter().collect();
-        self.remove(&mut registry, &ids)
+        self.remove(&mut control, &ids)
     }
 
-    fn remove(&self, registry: &mut Registry, ids: &[u32]) -> Result<(), ProbeError> {
+    fn remove(&self, control: &mut Control, ids: &[u32]) -> Result<(), ProbeError> {
         let guest = self.guest.as_ref();
         // Their triggers go with them.
-        self.drain_triggered(registry, ids);
-        let disarmed = self.path.disarm_all(registry, guest, ids);
+        self.drain_triggered(control, ids);
+        let disarmed = control.disarm_all(guest, ids);
         // Their last hits become events while they are still in the books.
-        self.drain_locked(registry);
-        self.path.forget_all(registry, guest, ids);
+        self.drain_locked(control);
+        control.forget_all(guest, ids);
         disarmed
     }
 
@@ -307,33 +297,35 @@ impl Engine {
     /// Looks whether the text under the probes is still what it was, and places probes that wait. To
     /// be called now and then; not by handlers.
     pub fn patrol(&self) {
-        let mut registry = self.lock();
-        self.path.patrol(&mut registry, self.guest.as_ref());
+        let mut control = self.lock();
+        control.patrol(self.guest.as_ref());
     }
 
     /// Group and name of every event, in no order: quicker than [`Self::list`].
     #[must_use]
     pub fn names(&self) -> Vec<(Arc<str>, Arc<str>)> {
-        self.lock().names.keys().cloned().collect()
+        self.lock().registry.names.keys().cloned().collect()
     }
 
     /// Whether there is such a probe, or, without an event, any of that group.
     #[must_use]
     pub fn has_event(&self, group: &str, event: Option<&str>) -> bool {
-        let registry = self.lock();
+        let control = self.lock();
         match event {
-            Some(event) => registry.ids(group, event).is_ok(),
-            None => registry.probes.values().any(|registered| *registered.probe.group == *group),
+            Some(event) => control.registry.ids(group, event).is_ok(),
+            None => {
+                control.registry.probes.values().any(|registered| *registered.probe.group == *group)
+            }
         }
     }
 
     /// Every probe, in order of registration.
     #[must_use]
     pub fn list(&self) -> Vec<ProbeStatus> {
-        let registry = self.lock();
-        self.count_optimized(&registry);
+        let mut control = self.lock();
+        self.count_optimized(&mut control);
         let hidden = self.guest.hidden();
-        registry.probes.values().map(|probe| registry.status(probe, hidden)).collect()
+        control.registry.probes.values().map(|probe| control.status(probe, hidden)).collect()
     }
 
     /// An event's probe, or the first of them.
@@ -341,24 +333,25 @@ impl Engine {
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
     pub fn show(&self, group: &str, event: &str) -> Result<ProbeStatus, ProbeError> {
-        let registry = self.lock();
-        let first = registry.first(group, event)?;
-        self.count_optimized(&registry);
-        Ok(registry.status(first, self.guest.hidden()))
+        let mut control = self.lock();
+        control.registry.first(group, event)?;
+        self.count_optimized(&mut control);
+        let first = control.registry.first(group, event)?;
+        Ok(control.status(first, self.guest.hidden()))
     }
 
     /// Hits of optimized probes are in the books once their records and counts have been looked at.
-    fn count_optimized(&self, registry: &Registry) {
-        if !registry.optimizer.is_idle() {
-            self.drain_locked(registry);
+    fn count_optimized(&self, control: &mut Control) {
+        if !control.optimizer.is_idle() {
+            self.drain_locked(control);
         }
     }
 
     /// Puts jmps in place of the int3s of those probes that may have one, and says of the others why not
     /// ([`ProbeStatus::unoptimized_reason`]). To be called now and then; not by handlers.
     pub fn optimize(&self) -> Optimization {
-        let mut registry = self.lock();
-        self.path.optimize(&mut registry, self.guest.as_ref())
+        let mut control = self.lock();
+        control.optimize(self.guest.as_ref())
     }
 
     /// An event's probes as their registrations told of them, for unregistering several at once; at least one.
@@ -366,9 +359,10 @@ impl Engine {
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
     pub fn registrations(&self, group: &str, event: &str) -> Result<Vec<Registration>, ProbeError> {
-        let registry = self.lock();
-        let of = |id: &u32| Registration { id: *id, addr: Some(registry.probes[id].probe.at()) };
-        Ok(registry.ids(group, event)?.iter().map(of).collect())
+        let control = self.lock();
+        let of =
+            |id: &u32| Registration { id: *id, addr: Some(control.registry.probes[id].probe.at()) };
+        Ok(control.registry.ids(group, event)?.iter().map(of).collect())
     }
 
     /// The text of kprobes/list, in order of registration.
@@ -386,25 +380,25 @@ impl Engine {
     /// Is any probe registered?
     #[must_use]
     pub fn has_probes(&self) -> bool {
-        !self.lock().probes.is_empty()
+        !self.lock().registry.probes.is_empty()
     }
 
     /// While the guest shows no trace of a probe (no breakpoint in its text, no trampoline on its
     /// stacks): keeps it so, by keeping others from registering, until what it gives is dropped.
     pub fn traceless(&self) -> Option<KeptProbes<'_>> {
-        let mut registry = self.lock();
+        let mut control = self.lock();
         // A mark for calls that have ended since may be left.
-        self.path.patrol(&mut registry, self.guest.as_ref());
-        self.path.collect_detours(&mut registry, self.guest.as_ref());
-        let traceless = registry.probes.is_empty()
-            && !registry.sites.values().any(|site| site.armed)
-            && self.path.calls_followed(self.guest.as_ref()) == 0;
-        traceless.then(|| KeptProbes::new(self, registry))
+        control.patrol(self.guest.as_ref());
+        control.collect_detours(self.guest.as_ref());
+        let traceless = control.registry.probes.is_empty()
+            && !control.registry.sites.values().any(|site| site.armed)
+            && self.hits.calls_followed() == 0;
+        traceless.then(|| KeptProbes::new(self, control))
     }
 
     /// Calls that removed return probes still follow to their end.
     #[must_use]
     pub fn calls_followed(&self) -> usize {
-        self.path.calls_followed(self.guest.as_ref())
+        self.hits.calls_followed()
     }
 }

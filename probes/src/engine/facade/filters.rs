@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::definition::{Argument, Filter, ValueType};
 use crate::engine::arguments::list::Arguments;
-use crate::engine::control::registry::Registry;
+use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
 use crate::engine::facade::triggers::check_recorded;
 use crate::error::ProbeError;
@@ -26,8 +26,8 @@ impl Engine {
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
     pub fn fields(&self, group: &str, event: &str) -> Result<Vec<EventField>, ProbeError> {
-        let registry = self.lock();
-        let probe = &registry.first(group, event)?.probe;
+        let control = self.lock();
+        let probe = &control.registry.first(group, event)?.probe;
         let of = |arg: &Argument| EventField {
             name: arg.name.clone(),
             kind: arg.kind,
@@ -56,9 +56,9 @@ impl Engine {
         event: &str,
         filter: Option<Filter>,
     ) -> Result<(), ProbeError> {
-        let mut registry = self.lock();
-        let ids = registry.ids(group, event)?.to_vec();
-        let probes = registry.of_ids(&ids);
+        let mut control = self.lock();
+        let ids = control.registry.ids(group, event)?.to_vec();
+        let probes = control.registry.of_ids(&ids);
         let filter = filter.map(Arc::new);
         let found = probes.iter().map(|probe| probe.find_filter(filter.as_deref()));
         let found = found.collect::<Result<Vec<_>, _>>()?;
@@ -68,8 +68,8 @@ impl Engine {
                 check_recorded(found.as_ref(), list)?;
             }
         }
-        self.drain_triggered(&registry, &ids);
-        self.refit(&mut registry, &ids, |_| {
+        self.drain_triggered(&mut control, &ids);
+        self.refit(&mut control, &ids, |_| {
             for (probe, found) in probes.iter().zip(found) {
                 probe.set_filter(filter.clone(), found);
             }
@@ -80,23 +80,24 @@ impl Engine {
     /// Changes what the code in the guest of some probes has in it: the next one is made anew.
     pub(crate) fn refit(
         &self,
-        registry: &mut Registry,
+        control: &mut Control,
         ids: &[u32],
-        change: impl FnOnce(&mut Registry),
+        change: impl FnOnce(&mut Control),
     ) {
-        let places: Vec<_> = ids.iter().filter_map(|id| registry.probes[id].placed()).collect();
-        self.path.unoptimize(registry, self.guest.as_ref(), places.iter());
-        registry.optimizer.note_change();
-        change(registry);
+        let places: Vec<_> =
+            ids.iter().filter_map(|id| control.registry.probes[id].placed()).collect();
+        control.unoptimize(self.guest.as_ref(), places.iter());
+        control.optimizer.note_change();
+        change(control);
         let mut has_returns = false;
-        for returns in ids.iter().filter_map(|id| registry.probes[id].probe.returns()) {
+        for returns in ids.iter().filter_map(|id| control.registry.probes[id].probe.returns()) {
             // So has what its calls return to. Those under way return by the old one, which goes when they have.
             returns.follower.store(None);
             has_returns = true;
         }
         if has_returns {
-            registry.optimizer.forget(ids);
+            control.optimizer.forget(ids);
         }
-        self.path.publish(registry, self.guest.as_ref());
+        control.publish(self.guest.as_ref());
     }
 }

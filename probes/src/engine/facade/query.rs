@@ -11,7 +11,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction};
 
 use crate::definition::parse_place;
 use crate::engine::control::boot::Purpose;
-use crate::engine::control::registry::Registry;
+use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
 use crate::engine::hit::actions::Holder;
 use crate::engine::kernel::error::AttachError;
@@ -49,8 +49,8 @@ impl Engine {
                 return RunningKernel::clone(&kept);
             }
             // Not waited for: a snapshot may be about to keep it, for a long time.
-            if let Some(registry) = self.try_lock() {
-                return RunningKernel::of(registry.kernel.as_deref());
+            if let Some(control) = self.try_lock() {
+                return RunningKernel::of(control.kernel.running.as_deref());
             }
             std::thread::sleep(REGISTRY_POLL);
         }
@@ -60,20 +60,20 @@ impl Engine {
     /// says so of the vCPU (`Vm::held` of exoprobe-vmm).
     #[must_use]
     pub fn holder(&self, vcpu: u8) -> Option<Arc<Holder>> {
-        self.path.holders.get(usize::from(vcpu))?.load_full()
+        self.hits.recorder.holders.get(usize::from(vcpu))?.load_full()
     }
 
-    /// The registry, and the kernel that runs or, of a guest that has stopped, ran.
-    pub(crate) fn look(&self) -> Result<(MutexGuard<'_, Registry>, Arc<Kernel>), ProbeError> {
-        let mut registry = self.lock();
-        let kernel = self.known_kernel(&mut registry)?;
-        Ok((registry, kernel.ok_or(AttachError::Booting)?))
+    /// The control, and the kernel that runs or, of a guest that has stopped, ran.
+    pub(crate) fn look(&self) -> Result<(MutexGuard<'_, Control>, Arc<Kernel>), ProbeError> {
+        let mut control = self.lock();
+        let kernel = self.known_kernel(&mut control)?;
+        Ok((control, kernel.ok_or(AttachError::Booting)?))
     }
 
     /// The kernel that runs, as far as it is, or that ran until the guest stopped.
-    fn known_kernel(&self, registry: &mut Registry) -> Result<Option<Arc<Kernel>>, AttachError> {
-        match self.path.attach(registry, self.guest.as_ref(), Purpose::Question) {
-            Err(AttachError::Stopped) => self.path.examine(registry, self.guest.as_ref()).map(Some),
+    fn known_kernel(&self, control: &mut Control) -> Result<Option<Arc<Kernel>>, AttachError> {
+        match control.attach(self.guest.as_ref(), Purpose::Question) {
+            Err(AttachError::Stopped) => control.examine(self.guest.as_ref()).map(Some),
             attached => attached,
         }
     }
@@ -95,9 +95,9 @@ impl Engine {
     /// # Errors
     /// As [`Self::read_memory`].
     pub fn read_without_probes(&self, at: Gva, buf: &mut [u8]) -> Result<(), ProbeError> {
-        let (registry, kernel) = self.look()?;
+        let (control, kernel) = self.look()?;
         kernel.memory().read(at, buf)?;
-        registry.without_breakpoints(at, buf);
+        control.text().restore(at, buf);
         Ok(())
     }
 
@@ -107,9 +107,9 @@ impl Engine {
     /// [`ProbeError::NotText`] outside of functions, [`ProbeError::Read`] where the text is not mapped,
     /// [`ProbeError::Attach`].
     pub fn disassemble(&self, at: Gva) -> Result<Vec<CodeLine>, ProbeError> {
-        let (registry, kernel) = self.look()?;
+        let (control, kernel) = self.look()?;
         let bounds = kernel.symbols.function_at(at).ok_or(ProbeError::NotText(at))?;
-        let bytes = registry.original_text(&kernel, bounds.start, bounds.end)?;
+        let bytes = control.text().original(&kernel.memory(), bounds.start, bounds.end)?;
         let mut decoder = Decoder::with_ip(64, &bytes, bounds.start.0, DecoderOptions::NONE);
         let mut lines = Vec::new();
         while decoder.can_decode() {
@@ -121,7 +121,7 @@ impl Engine {
                 decoder.set_ip(bounds.start.0 + from as u64 + 1);
             }
             let at = bounds.start.wrapping_add(from as u64);
-            let site = registry.sites.get(&at);
+            let site = control.registry.sites.get(&at);
             let probes = site.map(|site| &*site.probes).unwrap_or_default();
             lines.push(CodeLine {
                 at,
@@ -139,9 +139,9 @@ impl Engine {
     /// # Errors
     /// [`ProbeError::Attach`], where none were given and the kernel's own cannot be read, or not yet.
     pub fn symbols(&self) -> Result<SymbolTable, ProbeError> {
-        let mut registry = self.lock();
-        let kernel = self.known_kernel(&mut registry);
-        match (kernel, &self.path.symbols) {
+        let mut control = self.lock();
+        let kernel = self.known_kernel(&mut control);
+        match (kernel, &control.kernel.symbols) {
             (Ok(Some(kernel)), _) => Ok(kernel.symbols.clone()),
             (_, Some(given)) => Ok(given.clone()),
             (Ok(None), None) => Err(AttachError::Booting.into()),
@@ -163,8 +163,8 @@ impl Engine {
     /// # Errors
     /// [`ProbeError::Attach`], [`ProbeError::Tasks`] where the kernel does not tell them, or not yet.
     pub fn processes(&self) -> Result<Vec<Process>, ProbeError> {
-        let (mut registry, kernel) = self.look()?;
-        let types = self.path.types(&mut registry, &kernel).ok();
+        let (mut control, kernel) = self.look()?;
+        let types = control.kernel.types(&kernel).ok();
         let fields = types.and_then(|types| TaskFields::find(&types).ok());
         let mut found = None;
         let processes = |tasks: &Tasks| {
@@ -210,8 +210,8 @@ impl Engine {
     /// # Errors
     /// [`ProbeError::Modules`], [`ProbeError::BrokenModules`], [`ProbeError::Attach`].
     pub fn modules(&self) -> Result<Vec<ModuleStatus>, ProbeError> {
-        let (registry, kernel) = self.look()?;
-        match &registry.modules {
+        let (control, kernel) = self.look()?;
+        match &control.kernel.modules {
             Modules::None(why) => return Err(why.clone().into()),
             Modules::Known(_, Some(failure)) => {
                 return Err(ProbeError::BrokenModules(failure.clone()));
@@ -220,7 +220,8 @@ impl Engine {
             Modules::Known(_, None) => {}
         }
         let status = |loaded: &Arc<Loaded>| {
-            let placed = registry
+            let placed = control
+                .registry
                 .probes
                 .values()
                 .filter(|probe| probe.placed().is_some_and(|at| loaded.has(at)));
@@ -246,10 +247,10 @@ impl Engine {
     /// # Errors
     /// [`ProbeError::Types`] where it has none, [`ProbeError::Attach`].
     pub fn types(&self) -> Result<Arc<Btf>, ProbeError> {
-        if let Some(given) = &self.path.types {
+        if let Some(given) = &self.given_types {
             return Ok(Arc::clone(given));
         }
-        let (mut registry, kernel) = self.look()?;
-        Ok(self.path.types(&mut registry, &kernel)?)
+        let (mut control, kernel) = self.look()?;
+        Ok(control.kernel.types(&kernel)?)
     }
 }

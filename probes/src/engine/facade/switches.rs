@@ -1,13 +1,13 @@
 //! What switches probes on and off: their own state, the global switch, and jump optimization's.
 
-use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
+use crate::engine::control::settle::Unsettled;
 use exoprobe_guest::Gva;
 
 use crate::definition::ProbeKind;
-use crate::engine::control::register::{Unsettled, Wait};
-use crate::engine::control::registry::Registry;
+use crate::engine::control::settle::Wait;
+use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
 use crate::error::ProbeError;
 
@@ -59,37 +59,37 @@ impl Engine {
         kind: Option<ProbeKind>,
         enabled: bool,
     ) -> Result<(), ProbeError> {
-        let mut registry = self.lock();
-        let ids = registry.ids_of(group, event, kind)?;
-        self.set_all_enabled(&mut registry, &ids, enabled)
+        let mut control = self.lock();
+        let ids = control.registry.ids_of(group, event, kind)?;
+        self.set_all_enabled(&mut control, &ids, enabled)
     }
 
     fn set_all_enabled(
         &self,
-        registry: &mut Registry,
+        control: &mut Control,
         ids: &[u32],
         enabled: bool,
     ) -> Result<(), ProbeError> {
-        self.drain_triggered(registry, ids);
+        self.drain_triggered(control, ids);
         let guest = self.guest.as_ref();
         let is_new = |id: &&u32| {
-            let probe = registry.probes.get(id).map(|registered| &registered.probe);
+            let probe = control.registry.probes.get(id).map(|registered| &registered.probe);
             probe.is_some_and(|probe| probe.enabled.swap(enabled, Ordering::SeqCst) != enabled)
         };
         let ids: Vec<u32> = ids.iter().filter(is_new).copied().collect();
         if ids.is_empty() {
             return Ok(());
         }
-        let places = registry.places_of(&ids);
-        let settled = self.path.settle(registry, guest, &places, Wait::ForVcpus);
+        let places = control.registry.places_of(&ids);
+        let settled = control.settle(guest, &places, Wait::ForVcpus);
         let Err(Unsettled { at, error }) = settled else { return Ok(()) };
         if enabled {
-            let unarmed = registry.unarmed(&places);
+            let unarmed = control.registry.unarmed(&places);
             for id in ids.iter().filter(|id| at.is_none() || unarmed.contains(id)) {
-                registry.probes[id].probe.enabled.store(false, Ordering::SeqCst);
+                control.registry.probes[id].probe.enabled.store(false, Ordering::SeqCst);
             }
             // What could be armed of them is not to stay so.
-            let _ = self.path.settle(registry, guest, &places, Wait::ForVcpus);
+            let _ = control.settle(guest, &places, Wait::ForVcpus);
         }
         Err(error)
     }
@@ -109,28 +109,28 @@ impl Engine {
     /// # Errors
     /// The first of [`ProbeError::Clobbered`], after all is done.
     pub fn switch(&self, on: bool) -> Result<(), ProbeError> {
-        let mut registry = self.lock();
-        registry.switched_on = on;
-        let places = registry.sites.keys().copied().collect();
-        let settled = self.path.settle(&mut registry, self.guest.as_ref(), &places, Wait::ForVcpus);
+        let mut control = self.lock();
+        control.registry.switched_on = on;
+        let places = control.registry.sites.keys().copied().collect();
+        let settled = control.settle(self.guest.as_ref(), &places, Wait::ForVcpus);
         settled.map_err(|unsettled| unsettled.error)
     }
 
     /// Is the global switch on?
     #[must_use]
     pub fn is_switched_on(&self) -> bool {
-        self.lock().switched_on
+        self.lock().registry.switched_on
     }
 
     /// The switch of jump optimization (debug.kprobes-optimization): off takes all jmps out, on has
     /// [`Self::optimize`] put them in again.
     pub fn allow_optimization(&self, on: bool) {
-        let mut registry = self.lock();
-        registry.optimizer.allowed = on;
-        registry.optimizer.note_change();
+        let mut control = self.lock();
+        control.optimizer.allowed = on;
+        control.optimizer.note_change();
         if !on {
-            let places: Vec<Gva> = registry.sites.keys().copied().collect();
-            self.path.unoptimize(&mut registry, self.guest.as_ref(), places.iter());
+            let places: Vec<Gva> = control.registry.sites.keys().copied().collect();
+            control.unoptimize(self.guest.as_ref(), places.iter());
         }
     }
 
@@ -138,19 +138,5 @@ impl Engine {
     #[must_use]
     pub fn is_optimization_allowed(&self) -> bool {
         self.lock().optimizer.allowed
-    }
-}
-
-impl Registry {
-    /// Probes that have to do with those of these places that should have an int3 and have none, and all others of their
-    /// events.
-    fn unarmed(&self, places: &BTreeSet<Gva>) -> HashSet<u32> {
-        let sites = places.iter().filter_map(|at| self.sites.get(at));
-        let unarmed = sites.filter(|site| !site.armed && self.is_wanted(site));
-        let events = unarmed.flat_map(|site| site.concerned()).map(|probe| {
-            let of_event = self.ids(&probe.group, &probe.event);
-            of_event.unwrap_or_default().iter().copied()
-        });
-        events.flatten().collect()
     }
 }

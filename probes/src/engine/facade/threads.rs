@@ -8,7 +8,7 @@ use exoprobe_introspect::task_fields::{SwitchedOut, TaskFields};
 use exoprobe_introspect::{Btf, Task, VirtualMemory};
 
 use crate::definition::{Register, parse_place};
-use crate::engine::control::registry::Registry;
+use crate::engine::control::state::Control;
 use crate::engine::facade::backtrace::Frame;
 use crate::engine::facade::engine::Engine;
 use crate::engine::kernel::memory::KERNEL_HALF;
@@ -79,9 +79,9 @@ impl Engine {
     /// [`ProbeError::Types`] without the kernel's types, [`ProbeError::Tasks`] where there is no such task,
     /// [`ProbeError::Attach`].
     pub fn task_stack(&self, pid: u32) -> Result<Vec<Frame>, ProbeError> {
-        self.with_task(pid, |registry, kernel, stopped| {
+        self.with_task(pid, |control, kernel, stopped| {
             let Stopped { registers, out } = stopped;
-            self.path.stack_of(registry, kernel, registers, out.is_some())
+            self.stack_of(control, kernel, registers, out.is_some())
         })
     }
 
@@ -104,16 +104,16 @@ impl Engine {
     fn with_task<T>(
         &self,
         pid: u32,
-        use_it: impl FnOnce(&Registry, &Kernel, &Stopped) -> T,
+        use_it: impl FnOnce(&Control, &Kernel, &Stopped) -> T,
     ) -> Result<T, ProbeError> {
-        let (mut registry, kernel) = self.look()?;
-        let types: Arc<Btf> = self.path.types(&mut registry, &kernel)?;
+        let (mut control, kernel) = self.look()?;
+        let types: Arc<Btf> = control.kernel.types(&kernel)?;
         let fields = TaskFields::find(&types).map_err(NoTasks::from)?;
         kernel.learn_orc();
         let (mut use_it, mut found) = (Some(use_it), None);
         self.guest.with_vcpus_still(&mut |all| {
             let stopped = Stopped::find(&kernel, &fields, pid, all);
-            found = use_it.take().map(|use_it| stopped.map(|it| use_it(&registry, &kernel, &it)));
+            found = use_it.take().map(|use_it| stopped.map(|it| use_it(&control, &kernel, &it)));
         })?;
         Ok(found.expect("the vCPUs stood still once")?)
     }

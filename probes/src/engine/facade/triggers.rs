@@ -10,8 +10,8 @@ use std::sync::Arc;
 use exoprobe_introspect::SymbolTable;
 
 use crate::definition::{Action, Argument, Field, Filter, USER_TEXT};
-use crate::engine::control::register::Wait;
-use crate::engine::control::registry::Registry;
+use crate::engine::control::settle::Wait;
+use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
 use crate::engine::probe::registered::Probe;
 use crate::error::ProbeError;
@@ -35,11 +35,11 @@ impl Engine {
         event: &str,
         command: TriggerCommand,
     ) -> Result<(), ProbeError> {
-        let mut registry = self.lock();
-        let ids = registry.ids(group, event)?.to_vec();
+        let mut control = self.lock();
+        let ids = control.registry.ids(group, event)?.to_vec();
         // What was hit so far is of before.
-        self.drain_locked(&registry);
-        let probe = Arc::clone(&registry.probes[&ids[0]].probe);
+        self.drain_locked(&mut control);
+        let probe = Arc::clone(&control.registry.probes[&ids[0]].probe);
         let there = probe.triggers().map(|triggers| triggers.list().to_vec()).unwrap_or_default();
         let position =
             |of: &Trigger| there.iter().position(|live| live.trigger.kind.is_same(&of.kind));
@@ -69,7 +69,7 @@ impl Engine {
                 }
             },
         };
-        self.replace_triggers(&mut registry, &ids, list)
+        self.replace_triggers(&mut control, &ids, list)
     }
 
     /// Removes the histograms of an event, as opening its file `trigger` with O_TRUNC does.
@@ -77,16 +77,18 @@ impl Engine {
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
     pub fn remove_histograms(&self, group: &str, event: &str) -> Result<(), ProbeError> {
-        let mut registry = self.lock();
-        let ids = registry.ids(group, event)?.to_vec();
-        let Some(triggers) = registry.probes[&ids[0]].probe.triggers() else { return Ok(()) };
-        self.drain_triggered(&registry, &ids);
+        let mut control = self.lock();
+        let ids = control.registry.ids(group, event)?.to_vec();
+        let Some(triggers) = control.registry.probes[&ids[0]].probe.triggers() else {
+            return Ok(());
+        };
+        self.drain_triggered(&mut control, &ids);
         let is_other = |live: &&Arc<Live>| !matches!(live.trigger.kind, TriggerKind::Hist(_));
         let left: Vec<Arc<Live>> = triggers.list().iter().filter(is_other).cloned().collect();
         if left.len() == triggers.list().len() {
             return Ok(());
         }
-        self.replace_triggers(&mut registry, &ids, left)
+        self.replace_triggers(&mut control, &ids, left)
     }
 
     /// The triggers of an event, one a line.
@@ -94,8 +96,8 @@ impl Engine {
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
     pub fn trigger_lines(&self, group: &str, event: &str) -> Result<String, ProbeError> {
-        let registry = self.lock();
-        let triggers = registry.first(group, event)?.probe.triggers();
+        let control = self.lock();
+        let triggers = control.registry.first(group, event)?.probe.triggers();
         Ok(triggers.iter().flat_map(|triggers| triggers.list()).map(|live| live.line()).collect())
     }
 
@@ -129,11 +131,11 @@ impl Engine {
         show: impl Fn(&Table, &str, &[Argument], Option<&SymbolTable>) -> T,
     ) -> Result<Vec<T>, ProbeError> {
         let (triggers, list, symbols) = {
-            let registry = self.lock();
-            let probe = &registry.first(group, event)?.probe;
-            self.drain_locked(&registry);
+            let mut control = self.lock();
+            let probe = Arc::clone(&control.registry.first(group, event)?.probe);
+            self.drain_locked(&mut control);
             let Some(triggers) = probe.triggers() else { return Ok(Vec::new()) };
-            let symbols = registry.kernel.as_ref().map(|kernel| kernel.symbols.clone());
+            let symbols = control.kernel.running.as_ref().map(|kernel| kernel.symbols.clone());
             (triggers, probe.arguments().list.clone(), symbols)
         };
         let shown = triggers.list().iter().filter_map(|live| {
@@ -147,29 +149,29 @@ impl Engine {
 
     fn replace_triggers(
         &self,
-        registry: &mut Registry,
+        control: &mut Control,
         ids: &[u32],
         list: Vec<Arc<Live>>,
     ) -> Result<(), ProbeError> {
-        let probes = registry.of_ids(ids);
+        let probes = control.registry.of_ids(ids);
         let triggers = (!list.is_empty()).then(|| Arc::new(Triggers::new(list)));
         let before = probes[0].triggers();
         let arms = before.is_none() && triggers.is_some();
-        self.refit(registry, ids, |registry| {
+        self.refit(control, ids, |control| {
             probes.iter().for_each(|probe| probe.set_triggers(triggers.clone()));
-            registry.learn_orc();
+            control.learn_orc();
         });
-        let places: BTreeSet<_> = registry.places_of(ids);
-        let settled = self.path.settle(registry, self.guest.as_ref(), &places, Wait::ForVcpus);
+        let places: BTreeSet<_> = control.registry.places_of(ids);
+        let settled = control.settle(self.guest.as_ref(), &places, Wait::ForVcpus);
         if let Some(before) = before {
             // What was hit meanwhile was recorded for them.
-            self.drain_for(registry, ids, &before);
+            self.drain_for(control, ids, &before);
         }
         match settled {
             Err(unsettled) if arms => {
                 probes.iter().for_each(|probe| probe.set_triggers(None));
                 // What could be armed is not to stay so.
-                let _ = self.path.settle(registry, self.guest.as_ref(), &places, Wait::ForVcpus);
+                let _ = control.settle(self.guest.as_ref(), &places, Wait::ForVcpus);
                 Err(unsettled.error)
             }
             // A place that the guest has rewritten is in nobody's way.

@@ -2,20 +2,21 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use exoprobe_guest::Gva;
 use exoprobe_introspect::TaskId;
 use exoprobe_introspect::unwind::{Place, Walk};
 
 use crate::definition::{Action, Argument, Fetch, Field, FieldValue, ValueType};
 use crate::engine::arguments::list::Arguments;
-use crate::engine::hit::path::HitPath;
+use crate::engine::hit::addresses::CallTracker;
 use crate::engine::hit::stack::ProbedStack;
 use crate::engine::hit::table::Table;
 use crate::engine::probe::fetch::{Bytes, place, read_text, text_at, word};
 use crate::engine::probe::handlers::{Hit, Verdict};
 use crate::engine::probe::registered::RETURN_ADDRESS_LEN;
 use crate::engine::probe::registered::{Probe, count};
-use crate::events::{Returned, Shape, TextPlace, show_symbol};
+use crate::events::{Returned, Ring, Shape, TextPlace, show_symbol};
 
 /// Most places of a back-trace.
 const STACK_DEPTH: usize = 32;
@@ -46,7 +47,15 @@ pub struct Holder {
     pub at: Gva,
 }
 
-impl HitPath {
+/// Runs actions and writes records.
+pub(crate) struct Recorder {
+    /// One a vCPU.
+    pub(crate) rings: Box<[Ring]>,
+    /// By vCPU: the probe that stopped the guest there last.
+    pub(crate) holders: Box<[ArcSwapOption<Holder>]>,
+}
+
+impl Recorder {
     /// Keeps which probe stops the guest, for those who ask.
     fn note_holder(&self, occasion: &Occasion<'_>, vcpu: u8) {
         let Some(of_vcpu) = self.holders.get(usize::from(vcpu)) else { return };
@@ -56,7 +65,13 @@ impl HitPath {
     }
 
     /// Runs a probe's actions in order.
-    pub(crate) fn act(&self, table: &Table, occasion: &Occasion<'_>, hit: &mut Hit<'_>) -> Done {
+    pub(crate) fn act(
+        &self,
+        calls: &CallTracker,
+        table: &Table,
+        occasion: &Occasion<'_>,
+        hit: &mut Hit<'_>,
+    ) -> Done {
         let probe = occasion.probe;
         let mut done = Done { verdict: Verdict::Continue, stop: false };
         let mut records = false;
@@ -73,7 +88,7 @@ impl HitPath {
                 }
                 Action::Record | Action::Stack => {
                     records = true;
-                    let (frames, depth) = self.back_trace(table, occasion, hit);
+                    let (frames, depth) = back_trace(calls, table, occasion, hit);
                     self.record(table, occasion, hit, &frames[..depth]);
                 }
                 Action::Count => {}
@@ -155,30 +170,30 @@ impl HitPath {
         count(&probe.books.recorded);
         writer.finish();
     }
+}
 
-    /// The way to a hit: the place itself, of a return where it led to, and the callers above.
-    fn back_trace(
-        &self,
-        table: &Table,
-        occasion: &Occasion<'_>,
-        hit: &Hit<'_>,
-    ) -> ([u64; STACK_DEPTH], usize) {
-        let ret_addr = occasion.returned.map(|returned| returned.to);
-        let from = match ret_addr {
-            Some(ret_addr) => Place::at(ret_addr, hit.regs).returned(),
-            // At a function's entry its own frame is not made yet.
-            None if occasion.probe.is_entry => Place::at(occasion.at, hit.regs).without_frame(0),
-            None => Place::at(occasion.at, hit.regs),
-        };
-        let stack = ProbedStack { path: self, table, memory: hit.memory };
-        let callers = Walk::new(table.orc.as_deref(), &stack, from);
-        let all = std::iter::once(occasion.at).chain(ret_addr).chain(callers);
-        let (mut frames, mut depth) = ([0; STACK_DEPTH], 0);
-        for (frame, at) in frames.iter_mut().zip(all) {
-            (*frame, depth) = (at.0, depth + 1);
-        }
-        (frames, depth)
+/// The way to a hit: the place itself, of a return where it led to, and the callers above.
+fn back_trace(
+    calls: &CallTracker,
+    table: &Table,
+    occasion: &Occasion<'_>,
+    hit: &Hit<'_>,
+) -> ([u64; STACK_DEPTH], usize) {
+    let ret_addr = occasion.returned.map(|returned| returned.to);
+    let from = match ret_addr {
+        Some(ret_addr) => Place::at(ret_addr, hit.regs).returned(),
+        // At a function's entry its own frame is not made yet.
+        None if occasion.probe.is_entry => Place::at(occasion.at, hit.regs).without_frame(0),
+        None => Place::at(occasion.at, hit.regs),
+    };
+    let stack = ProbedStack { calls, table, memory: hit.memory };
+    let callers = Walk::new(table.orc.as_deref(), &stack, from);
+    let all = std::iter::once(occasion.at).chain(ret_addr).chain(callers);
+    let (mut frames, mut depth) = ([0; STACK_DEPTH], 0);
+    for (frame, at) in frames.iter_mut().zip(all) {
+        (*frame, depth) = (at.0, depth + 1);
     }
+    (frames, depth)
 }
 
 /// The task that is current, where the kernel tells.

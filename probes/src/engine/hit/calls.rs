@@ -8,7 +8,10 @@ use exoprobe_guest::Gva;
 use crate::definition::ReturnMode;
 use crate::detour::FollowedCall;
 use crate::engine::hit::actions::Occasion;
-use crate::engine::hit::path::{HitPath, Turn};
+use crate::engine::hit::actions::Recorder;
+use crate::engine::hit::addresses::CallTracker;
+use crate::engine::kernel::memory::HitMemory;
+
 use crate::engine::hit::table::{Stop, Table};
 use crate::engine::probe::fetch::keep;
 use crate::engine::probe::follower::Follower;
@@ -17,7 +20,6 @@ use crate::engine::probe::registered::{Active, RETURN_ADDRESS_LEN, recycle, watc
 use crate::engine::probe::registered::{Probe, Returns, count};
 use crate::engine::probe::site::Site;
 use crate::events::Returned;
-use exoprobe_guest::Guest;
 
 /// How a call is followed.
 enum Way {
@@ -29,7 +31,7 @@ enum Way {
     Divert(usize),
 }
 
-impl HitPath {
+impl CallTracker {
     /// A function with a return probe is entered: follows the call, or misses it.
     pub(crate) fn enter_call(
         &self,
@@ -133,9 +135,50 @@ impl HitPath {
         Ok(())
     }
 
+    /// Has a call return by way of an instance of its probe's pool; `None` when none is free.
+    pub(crate) fn follow_within(
+        &self,
+        table: &Table,
+        follower: &Follower,
+        hit: &Hit<'_>,
+    ) -> Option<()> {
+        let key = Gva(hit.regs.rsp);
+        let return_to = Gva(hit.memory.word(key)?);
+        let entered = hit.time.0.wrapping_sub(follower.clock);
+        let shows = self.true_return(table, return_to);
+        let call = FollowedCall { key, return_to, shows, entered };
+        let index = follower.pool.claim(&self.hidden, call)?;
+        let stored = hit.memory.store_u64(key, follower.pool.stub(index).0);
+        if stored.is_err() {
+            follower.pool.release(&self.hidden, index);
+        }
+        stored.ok()
+    }
+
+    /// Returns the places that the call at hand returns to and where it is not finished yet, for each return probe in the
+    /// mode `site`.
+    pub(crate) fn unwatched_returns<'a>(
+        &'a self,
+        table: &'a Table,
+        site: &'a Site,
+        memory: HitMemory<'a>,
+        rsp: Gva,
+    ) -> impl Iterator<Item = (Gva, &'a Arc<Probe>)> {
+        let in_site_mode = |probe: &&Arc<Probe>| {
+            probe.returns().is_some_and(|returns| returns.mode == ReturnMode::Site)
+        };
+        site.enabled().filter(in_site_mode).filter_map(move |probe| {
+            let ret_addr = self.true_return(table, Gva(memory.word(rsp)?));
+            (!is_watched(table, ret_addr, probe)).then_some((ret_addr, probe))
+        })
+    }
+}
+
+impl Recorder {
     /// A followed call has returned; says whether its probe wants the machine to stop.
     pub(crate) fn finish_call(
         &self,
+        calls: &CallTracker,
         table: &Table,
         mut active: Box<Active>,
         hit: &mut Hit<'_>,
@@ -148,7 +191,13 @@ impl HitPath {
         {
             let mut hit = Hit { kept: &*kept, ..hit.of(probe.fault_handler.as_ref()) };
             let Instance { ret_addr, entered, .. } = *instance;
-            stop = self.act_on_return(table, &probe, Returned { to: ret_addr, entered }, &mut hit);
+            stop = self.act_on_return(
+                calls,
+                table,
+                &probe,
+                Returned { to: ret_addr, entered },
+                &mut hit,
+            );
             if let Some(handler) = &returns.handler {
                 handler(instance, &mut hit);
             }
@@ -160,38 +209,52 @@ impl HitPath {
     /// Runs a probe's actions at a return; says whether it wants the machine to stop.
     pub(crate) fn act_on_return(
         &self,
+        calls: &CallTracker,
         table: &Table,
         probe: &Probe,
         returned: Returned,
         hit: &mut Hit<'_>,
     ) -> bool {
         let occasion = Occasion { probe, at: probe.at(), returned: Some(returned) };
-        self.act(table, &occasion, hit).stop
+        self.act(calls, table, &occasion, hit).stop
     }
 
-    /// Sees to it that the place which the call at hand returns to is watched, for each return probe in
-    /// the mode `site`.
-    pub(crate) fn watch_returns(&self, table: &Table, site: &Site, hit: &Hit<'_>) -> Turn {
-        let in_site_mode = |probe: &&Arc<Probe>| {
-            probe.returns().is_some_and(|returns| returns.mode == ReturnMode::Site)
-        };
-        for probe in site.enabled().filter(in_site_mode) {
-            let Some(found) = hit.memory.word(Gva(hit.regs.rsp)) else { continue };
-            let ret_addr = self.true_return(table, Gva(found));
-            if !is_watched(table, ret_addr, probe)
-                && self.watch_site(ret_addr, probe) == Turn::Again
-            {
-                return Turn::Again;
+    /// The code that calls return to has rung its doorbell: with the address of the instance on the stack. Says
+    /// whether it was so.
+    pub(crate) fn finish_within(
+        &self,
+        calls: &CallTracker,
+        table: &Table,
+        probe: &Arc<Probe>,
+        follower: &Follower,
+        hit: &mut Hit<'_>,
+    ) -> bool {
+        let slot = Gva(hit.regs.rsp);
+        let instance = hit.memory.word(slot).and_then(|at| follower.pool.at(Gva(at)));
+        let Some(index) = instance else { return false };
+        let hidden = &calls.hidden;
+        let return_to = follower.pool.return_to(hidden, index);
+        hit.regs.rsp = slot.wrapping_add(RETURN_ADDRESS_LEN).0;
+        match follower.pool.call(hidden, index).filter(|call| call.key == slot) {
+            Some(call) => {
+                hit.regs.rip = call.shows.0;
+                if is_on(table, probe) {
+                    let entered = GuestTime(call.entered.wrapping_add(follower.clock));
+                    self.act_on_return(
+                        calls,
+                        table,
+                        probe,
+                        Returned { to: call.shows, entered },
+                        hit,
+                    );
+                }
+                follower.pool.release(hidden, index);
             }
+            // It returns a second time, as some code of suspend and hibernation does.
+            None => tracing::debug!(%slot, "a call of a return probe returns again"),
         }
-        Turn::Now
-    }
-
-    /// What stands for a return address on a stack: a trampoline's is the one that it took the place of.
-    pub(crate) fn true_return(&self, table: &Table, found: Gva) -> Gva {
-        let index = table.trampoline_at(found);
-        let found = index.and_then(|index| self.frames.return_address(index)).unwrap_or(found);
-        self.behind_stub(table, found).unwrap_or(found)
+        hit.regs.rip = return_to.0;
+        true
     }
 }
 
@@ -205,71 +268,5 @@ fn is_watched(table: &Table, ret_addr: Gva, probe: &Probe) -> bool {
     match table.stop_at(ret_addr) {
         Some(Stop::Probe(site)) => site.returning.iter().any(|other| other.id == probe.id),
         _ => false,
-    }
-}
-
-impl HitPath {
-    /// Calls that return probes follow by changed return addresses, also of probes that have gone.
-    pub(crate) fn calls_followed(&self, guest: &dyn Guest) -> usize {
-        self.frames.active() + self.table.load().followers.active(guest.hidden())
-    }
-
-    /// Has a call return by way of an instance of its probe's pool; `None` when none is free.
-    pub(crate) fn follow_within(
-        &self,
-        table: &Table,
-        follower: &Follower,
-        hit: &Hit<'_>,
-    ) -> Option<()> {
-        let guest = self.guest.upgrade()?;
-        let key = Gva(hit.regs.rsp);
-        let return_to = Gva(hit.memory.word(key)?);
-        let entered = hit.time.0.wrapping_sub(follower.clock);
-        let shows = self.true_return(table, return_to);
-        let call = FollowedCall { key, return_to, shows, entered };
-        let index = follower.pool.claim(guest.hidden(), call)?;
-        let stored = hit.memory.store_u64(key, follower.pool.stub(index).0);
-        if stored.is_err() {
-            follower.pool.release(guest.hidden(), index);
-        }
-        stored.ok()
-    }
-
-    /// Where the call returns to that has a stub's address for its return address.
-    pub(crate) fn behind_stub(&self, table: &Table, found: Gva) -> Option<Gva> {
-        let (_, follower) = table.followers.at(found)?;
-        let index = follower.pool.of_stub(found)?;
-        Some(follower.pool.call(self.guest.upgrade()?.hidden(), index)?.shows)
-    }
-
-    /// The code that calls return to has rung its doorbell: with the address of the instance on the stack. Says
-    /// whether it was so.
-    pub(crate) fn finish_within(
-        &self,
-        table: &Table,
-        probe: &Arc<Probe>,
-        follower: &Follower,
-        hit: &mut Hit<'_>,
-    ) -> bool {
-        let (slot, Some(guest)) = (Gva(hit.regs.rsp), self.guest.upgrade()) else { return false };
-        let instance = hit.memory.word(slot).and_then(|at| follower.pool.at(Gva(at)));
-        let Some(index) = instance else { return false };
-        let hidden = guest.hidden();
-        let return_to = follower.pool.return_to(hidden, index);
-        hit.regs.rsp = slot.wrapping_add(RETURN_ADDRESS_LEN).0;
-        match follower.pool.call(hidden, index).filter(|call| call.key == slot) {
-            Some(call) => {
-                hit.regs.rip = call.shows.0;
-                if is_on(table, probe) {
-                    let entered = GuestTime(call.entered.wrapping_add(follower.clock));
-                    self.act_on_return(table, probe, Returned { to: call.shows, entered }, hit);
-                }
-                follower.pool.release(hidden, index);
-            }
-            // It returns a second time, as some code of suspend and hibernation does.
-            None => tracing::debug!(%slot, "a call of a return probe returns again"),
-        }
-        hit.regs.rip = return_to.0;
-        true
     }
 }

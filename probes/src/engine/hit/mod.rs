@@ -5,6 +5,7 @@
 //! where a hit needs it.
 
 pub(crate) mod actions;
+pub(crate) mod addresses;
 pub(crate) mod calls;
 pub(crate) mod frames;
 pub(crate) mod path;

@@ -1,85 +1,77 @@
-//! The hit path: from a breakpoint exit back into the guest, without waiting for a lock.
-//!
-//! Some breakpoints want the registry (a return site that is new, the engine's own marks). It is only
-//! ever tried there: whoever holds it may be waiting for this very vCPU. When it is not free the vCPU
-//! goes back to its breakpoint, by way of its commands, and hits again; nothing has been counted then.
+//! A hit, from the breakpoint exit back into the guest, without waiting for a lock.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use exoprobe_guest::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry};
-use exoprobe_introspect::{Btf, SymbolTable};
+use exoprobe_guest::hidden::TRAMPOLINES;
+use exoprobe_guest::{BreakpointAction, Gva, HiddenMemory, HitContext};
 
-use crate::engine::control::registry::Registry;
-use crate::engine::hit::actions::{Done, Holder, Occasion};
+use crate::engine::hit::actions::Recorder;
+use crate::engine::hit::actions::{Done, Occasion};
+use crate::engine::hit::addresses::CallTracker;
 use crate::engine::hit::frames::Frames;
 use crate::engine::hit::table::{Stop, Table};
 use crate::engine::kernel::memory::HitMemory;
-use crate::engine::kernel::modules::Told;
-use crate::engine::kernel::state::FoundTypes;
 use crate::engine::kernel::view::KernelView;
-use crate::engine::optimize::rings::Rings;
 use crate::engine::probe::handlers::{Hit, Verdict};
 use crate::engine::probe::registered::{Probe, Role};
-use crate::engine::probe::registered::{RETURN_ADDRESS_LEN, is_same_stack, unwatch, unwatch_stack};
-use crate::engine::probe::site::{Mark, Site, Way};
+use crate::engine::probe::registered::{RETURN_ADDRESS_LEN, unwatch};
+use crate::engine::probe::site::{Site, Way};
 use crate::events::Ring;
 use crate::insn::Shadow;
-use exoprobe_guest::Guest;
 
+/// Words of each vCPU's ring: 20,000 records of three arguments.
+const RING_WORDS: usize = 1 << 17;
 /// Bytes of an int3.
 const INT3_LEN: u64 = 1;
 
-/// The engine's part that vCPU threads reach.
+/// What vCPU threads share of the engine.
 pub(crate) struct HitPath {
     pub(crate) table: ArcSwap<Table>,
-    /// One a vCPU.
-    pub(crate) rings: Box<[Ring]>,
+    pub(crate) recorder: Recorder,
     /// Calls that return probes follow.
-    pub(crate) frames: Frames,
+    pub(crate) calls: CallTracker,
     /// By vCPU: it is held at a breakpoint whose instruction has not run.
-    pub(crate) held: Box<[AtomicBool]>,
-    /// By vCPU: the probe that stopped the guest there last.
-    pub(crate) holders: Box<[ArcSwapOption<Holder>]>,
+    held: Box<[AtomicBool]>,
     /// By vCPU: the stack pointer of the task that is ending there; 0 when none is.
     pub(crate) ending: Box<[AtomicU64]>,
-    /// The symbols as linked, where some were given.
-    pub(crate) symbols: Option<SymbolTable>,
-    /// The kernel's types, where they were given.
-    pub(crate) types: Option<Arc<Btf>>,
-    /// Types for a kernel without its own.
-    pub(crate) found_types: Option<FoundTypes>,
-    pub(crate) registry: Mutex<Registry>,
-    /// What detours write. Taken behind the registry's lock, and held while events are moved: they have one
-    /// consumer.
-    pub(crate) rings_of_guest: Mutex<Rings>,
-    /// Weak, because the machine owns its hook.
-    pub(crate) guest: Weak<dyn Guest>,
 }
 
-/// Whether a breakpoint can be dealt with now.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
-    Now,
-    /// Hit it again: something is not ready, or has changed.
-    Again,
-}
+impl HitPath {
+    /// No probe, and no call that is followed.
+    pub(crate) fn new(vcpus: u8, hidden: &HiddenMemory) -> Self {
+        // A guest from a snapshot may have tasks in slots of before.
+        let table = Table::new([].iter(), hidden, None, None, Vec::new(), true);
+        Self {
+            table: ArcSwap::from_pointee(table),
+            recorder: Recorder {
+                rings: (0..vcpus).map(|_| Ring::new(RING_WORDS)).collect(),
+                holders: (0..vcpus).map(|_| ArcSwapOption::empty()).collect(),
+            },
+            calls: CallTracker { frames: Frames::new(TRAMPOLINES), hidden: hidden.clone() },
+            held: (0..vcpus).map(|_| AtomicBool::new(false)).collect(),
+            ending: (0..vcpus).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
 
-impl ExitHook for HitPath {
-    fn breakpoint(&self, context: &mut HitContext<'_>) -> BreakpointAction {
-        let table = self.table.load();
-        let rip = context.rip();
+    /// Deals with a breakpoint exit; `stop` is the table's entry of its address.
+    pub(crate) fn breakpoint(
+        &self,
+        table: &Table,
+        stop: Option<&Stop>,
+        context: &mut HitContext<'_>,
+    ) -> BreakpointAction {
         let Some(view) = &table.view else {
             // Before the kernel is known there can be slots of a snapshot, and nothing else.
-            return pass_over(&table, context);
+            return pass_over(table, context);
         };
-        match table.stop_at(rip) {
-            Some(Stop::Probe(site)) => self.hit(&table, view, site, context),
+        match stop {
+            Some(Stop::Probe(site)) => self.hit(table, view, site, context),
             Some(Stop::Doorbell(bell)) => {
                 context.regs.rip = bell.site.at.0;
                 // Nothing that could end or stop a hit is optimized.
-                self.run_probes(&table, &bell.site, &mut look(view, context));
+                self.run_probes(table, &bell.site, &mut look(view, context));
                 context.regs.rip = bell.displaced.0;
                 BreakpointAction::Resume
             }
@@ -88,14 +80,15 @@ impl ExitHook for HitPath {
                 run_post_handlers(site, view, context);
                 BreakpointAction::Resume
             }
-            None => match table.trampoline_at(rip) {
-                Some(index) => self.returned(&table, view, index, context),
-                None => self.returned_within(&table, view, context),
+            None => match table.trampoline_at(context.rip()) {
+                Some(index) => self.returned(table, view, index, context),
+                None => self.returned_within(table, view, context),
             },
         }
     }
 
-    fn release(&self, context: &mut HitContext<'_>) {
+    /// Lets a vCPU go on that was held at a breakpoint.
+    pub(crate) fn release(&self, context: &mut HitContext<'_>) {
         if !self.held[usize::from(context.vcpu)].swap(false, Ordering::AcqRel) {
             return;
         }
@@ -106,23 +99,21 @@ impl ExitHook for HitPath {
         }
     }
 
-    fn kernel_entered(&self, entry: &KernelEntry) -> bool {
-        self.begin_kernel(entry) == Turn::Now
+    /// Is a vCPU held at a breakpoint?
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.iter().any(|held| held.load(Ordering::Acquire))
     }
 
-    fn reset(&self) {
-        self.forget_guest();
+    /// Counts the calls that return probes follow by changed return addresses, also of probes that have gone.
+    pub(crate) fn calls_followed(&self) -> usize {
+        self.calls.calls_followed(&self.table.load())
     }
-}
 
-impl HitPath {
-    /// The registry, if it is free.
-    pub(crate) fn try_registry(&self) -> Option<MutexGuard<'_, Registry>> {
-        match self.registry.try_lock() {
-            Ok(registry) => Some(registry),
-            Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(std::sync::TryLockError::WouldBlock) => None,
-        }
+    /// Forgets all calls: the guest is booted again.
+    pub(crate) fn reset(&self) {
+        self.calls.frames.clear();
+        self.held.iter().for_each(|held| held.store(false, Ordering::Release));
+        self.ending.iter().for_each(|ending| ending.store(0, Ordering::Relaxed));
     }
 
     fn hit(
@@ -132,13 +123,7 @@ impl HitPath {
         site: &Arc<Site>,
         context: &mut HitContext<'_>,
     ) -> BreakpointAction {
-        if self.reach_marks(table, site, context) == Turn::Again {
-            return BreakpointAction::Resume;
-        }
         let (vcpu, mut hit) = (usize::from(context.vcpu), look(view, context));
-        if self.watch_returns(table, site, &hit) == Turn::Again {
-            return BreakpointAction::Resume;
-        }
         let returned = self.finish_calls(table, site, &mut hit);
         let done = self.run_probes(table, site, &mut hit);
         if returned || done.stop {
@@ -157,7 +142,7 @@ impl HitPath {
         let mut stop = false;
         for returns in site.returning.iter().filter_map(|probe| probe.returns()) {
             if let Some(active) = unwatch(&returns.watched, key) {
-                stop |= self.finish_call(table, active, hit);
+                stop |= self.recorder.finish_call(&self.calls, table, active, hit);
             }
         }
         stop
@@ -170,14 +155,15 @@ impl HitPath {
             match &probe.role {
                 Role::Kprobe { pre_handler, .. } => {
                     let mut hit = hit.of(probe.fault_handler.as_ref());
-                    let done = self.act(table, &occasion(probe, site.at), &mut hit);
+                    let done =
+                        self.recorder.act(&self.calls, table, &occasion(probe, site.at), &mut hit);
                     all.stop |= done.stop;
                     all.verdict = match (done.verdict, pre_handler) {
                         (Verdict::Continue, Some(handler)) => handler(&mut hit),
                         (verdict, _) => verdict,
                     };
                 }
-                Role::Kretprobe(returns) => self.enter_call(table, probe, returns, hit),
+                Role::Kretprobe(returns) => self.calls.enter_call(table, probe, returns, hit),
             }
             if all.verdict == Verdict::Done {
                 // It chose where to go on (kprobes.rst, "Changing Execution Path").
@@ -196,20 +182,20 @@ impl HitPath {
         context: &mut HitContext<'_>,
     ) -> BreakpointAction {
         let key = Gva(context.regs.rsp.wrapping_sub(RETURN_ADDRESS_LEN));
-        let Some(ret_addr) = self.frames.return_address(index) else {
+        let Some(ret_addr) = self.calls.frames.return_address(index) else {
             return BreakpointAction::PassToGuest;
         };
-        let shows = self.behind_stub(table, ret_addr).unwrap_or(ret_addr);
+        let shows = self.calls.behind_stub(table, ret_addr).unwrap_or(ret_addr);
         context.regs.rip = ret_addr.0;
-        if !self.frames.is_at(index, key) {
+        if !self.calls.frames.is_at(index, key) {
             // It returns a second time, as some code of suspend and hibernation does.
             return BreakpointAction::Resume;
         }
         let (vcpu, mut hit) = (usize::from(context.vcpu), look(view, context));
         let mut stop = false;
         hit.regs.rip = shows.0;
-        for active in self.frames.end(index) {
-            stop |= self.finish_call(table, active, &mut hit);
+        for active in self.calls.frames.end(index) {
+            stop |= self.recorder.finish_call(&self.calls, table, active, &mut hit);
         }
         if hit.regs.rip == shows.0 {
             hit.regs.rip = ret_addr.0;
@@ -231,61 +217,16 @@ impl HitPath {
         let Some((probe, follower)) = table.followers.of_doorbell(context.rip()) else {
             return pass_over(table, context);
         };
-        match self.finish_within(table, probe, follower, &mut look(view, context)) {
+        match self.recorder.finish_within(
+            &self.calls,
+            table,
+            probe,
+            follower,
+            &mut look(view, context),
+        ) {
             true => BreakpointAction::Resume,
             false => BreakpointAction::PassToGuest,
         }
-    }
-
-    /// Gives back the instances of all calls on a stack that is left for good.
-    fn end_stack(&self, table: &Table, rsp: Gva) {
-        self.frames.end_stack(rsp);
-        for probe in table.watching.iter().filter_map(|probe| probe.returns()) {
-            unwatch_stack(&probe.watched, rsp);
-        }
-        if let Some(guest) = self.guest.upgrade() {
-            table.followers.release_where(guest.hidden(), |key| is_same_stack(key, rsp));
-        }
-    }
-
-    /// Does what the engine itself wants at a place.
-    fn reach_marks(&self, table: &Table, site: &Site, context: &HitContext<'_>) -> Turn {
-        let (rsp, ending) = (Gva(context.regs.rsp), &self.ending[usize::from(context.vcpu)]);
-        for mark in &site.marks {
-            match mark {
-                Mark::TaskDead => {
-                    self.end_stack(table, rsp);
-                    ending.store(rsp.0, Ordering::Relaxed);
-                }
-                // The functions that took it off its stack were called after its end was marked.
-                Mark::StackLeft => match ending.swap(0, Ordering::Relaxed) {
-                    0 => {}
-                    ended => self.end_stack(table, Gva(ended)),
-                },
-                // The first argument is the module. What is hit here stays.
-                Mark::ModuleBegins | Mark::ModuleInitFreed | Mark::ModuleEnds => {
-                    let module = Gva(context.regs.rdi);
-                    let told = match mark {
-                        Mark::ModuleBegins => Told::Begins(module),
-                        Mark::ModuleEnds => Told::Ends(module),
-                        _ => Told::Nothing,
-                    };
-                    if self.hear_of_module(told) == Turn::Again {
-                        return Turn::Again;
-                    }
-                }
-                // Both happen once, and change what is to be hit here.
-                Mark::TextFinal => {
-                    self.finish_boot(context);
-                    return Turn::Again;
-                }
-                Mark::FreeInit => {
-                    self.lose_init_text();
-                    return Turn::Again;
-                }
-            }
-        }
-        Turn::Now
     }
 }
 

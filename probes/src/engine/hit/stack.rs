@@ -3,13 +3,13 @@
 use exoprobe_guest::Gva;
 use exoprobe_introspect::unwind::Stack;
 
-use crate::engine::hit::path::HitPath;
+use crate::engine::hit::addresses::CallTracker;
 use crate::engine::hit::table::Table;
 use crate::engine::kernel::memory::{HitMemory, KERNEL_HALF};
 
 /// Stacks of a guest with probes.
 pub(crate) struct ProbedStack<'a> {
-    pub(crate) path: &'a HitPath,
+    pub(crate) calls: &'a CallTracker,
     pub(crate) table: &'a Table,
     pub(crate) memory: HitMemory<'a>,
 }
@@ -20,15 +20,14 @@ impl Stack for ProbedStack<'_> {
     }
 
     fn returns_to(&self, found: Gva) -> Gva {
-        self.path.true_return(self.table, found)
+        self.calls.true_return(self.table, found)
     }
 
     /// Of a slot, the instruction that it has.
     fn stands_for(&self, ip: Gva) -> Gva {
         let original = || {
-            let guest = self.path.guest.upgrade()?;
-            let address = self.table.slot_address(guest.hidden(), ip)?;
-            Some(Gva(guest.hidden().load_u64(address)))
+            let address = self.table.slot_address(&self.calls.hidden, ip)?;
+            Some(Gva(self.calls.hidden.load_u64(address)))
         };
         original().filter(|at| at.0 & KERNEL_HALF != 0).unwrap_or(ip)
     }

@@ -164,7 +164,7 @@ impl Followers {
 
     /// The one whose doorbell is at an address.
     pub(crate) fn of_doorbell(&self, at: Gva) -> Option<(&Arc<Probe>, &Arc<Follower>)> {
-        self.at(at).filter(|(_, follower)| follower.code.rings_at(at))
+        self.at(at).filter(|(_, follower)| follower.code.bell == Some(at))
     }
 
     /// Has returns counted of those probes only that are on.
@@ -188,14 +188,9 @@ impl Followers {
     }
 }
 
-impl Code {
-    /// Its doorbell, whose hits are those of `site`; `None` of code that has none.
-    pub(crate) fn doorbell(&self, site: &Arc<Site>) -> Option<Doorbell> {
-        Some(Doorbell { at: self.bell?, site: Arc::clone(site), displaced: self.displaced })
-    }
-
-    /// Whether its doorbell is at an address.
-    pub(crate) fn rings_at(&self, at: Gva) -> bool {
-        self.bell == Some(at)
+impl Doorbell {
+    /// The doorbell of a piece of code, whose hits are those of `site`; `None` of code that has none.
+    pub(crate) fn of(code: &Code, site: &Arc<Site>) -> Option<Self> {
+        Some(Self { at: code.bell?, site: Arc::clone(site), displaced: code.displaced })
     }
 }

@@ -3,9 +3,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use exoprobe_guest::KernelEntry;
+use exoprobe_introspect::NoModules;
+use exoprobe_introspect::btf::NoTypes;
+use exoprobe_introspect::modules::has_modules;
 use exoprobe_introspect::{Banner, Btf, SymbolTable, VmCoreInfo};
 
+use crate::engine::kernel::modules::Modules;
 use crate::engine::kernel::running::Kernel;
+use crate::engine::kernel::symbols::SymbolSource;
 
 /// What is known of a guest's kernel before it runs. What is not given is read from the guest's memory, as soon as the
 /// kernel runs.
@@ -44,6 +50,104 @@ impl RunningKernel {
         Self {
             banner: kernel.banner().ok().cloned(),
             vmcoreinfo: VmCoreInfo::read(&kernel.memory(), &kernel.symbols),
+        }
+    }
+}
+
+/// The kernel of a guest, from before it runs.
+pub(crate) struct KernelState {
+    /// The symbols as linked, where some were given.
+    pub(crate) symbols: Option<SymbolTable>,
+    /// The kernel's types, where they were given.
+    pub(crate) types: Option<Arc<Btf>>,
+    /// Types for a kernel without its own.
+    found_types: Option<FoundTypes>,
+    /// The kernel that runs, as far as it is known.
+    pub(crate) running: Option<Arc<Kernel>>,
+    /// How it began, where the machine reported that.
+    pub(crate) entry: Option<KernelEntry>,
+    /// Its own symbols, where none were given.
+    own_symbols: Option<SymbolTable>,
+    /// Its own types, once they were asked for.
+    own_types: Option<Arc<Btf>>,
+    /// The types that were found near its file are another kernel's, which was logged.
+    found_foreign: bool,
+    pub(crate) modules: Modules,
+}
+
+impl KernelState {
+    pub(crate) fn new(given: Given) -> Self {
+        let Given { symbols, types, found_types } = given;
+        Self {
+            symbols,
+            types: types.map(Arc::new),
+            found_types,
+            running: None,
+            entry: None,
+            own_symbols: None,
+            own_types: None,
+            found_foreign: false,
+            modules: Modules::default(),
+        }
+    }
+
+    /// Forgets the kernel that ran: the guest is booted again.
+    pub(crate) fn reset(&mut self) {
+        (self.running, self.entry) = (None, None);
+        (self.own_symbols, self.own_types, self.found_foreign) = (None, None, false);
+        self.modules = Modules::default();
+    }
+
+    pub(crate) fn symbol_source(&mut self) -> SymbolSource<'_> {
+        SymbolSource { given: self.symbols.as_ref(), found: &mut self.own_symbols }
+    }
+
+    pub(crate) fn types(&mut self, kernel: &Kernel) -> Result<Arc<Btf>, NoTypes> {
+        if let Some(types) = self.types.as_ref().or(self.own_types.as_ref()) {
+            return Ok(Arc::clone(types));
+        }
+        let found = match Btf::read(&kernel.memory(), &kernel.symbols) {
+            Ok(own) => {
+                tracing::info!(types = own.len(), "types from the guest's memory");
+                Arc::new(own)
+            }
+            Err(NoTypes::None) => self.own_found_types(kernel).ok_or(NoTypes::None)?,
+            Err(error) => return Err(error),
+        };
+        Ok(Arc::clone(self.own_types.insert(found)))
+    }
+
+    /// The types that were found near the kernel's file, if they can be those of the kernel that
+    /// runs.
+    fn own_found_types(&mut self, kernel: &Kernel) -> Option<Arc<Btf>> {
+        let found = self.found_types.as_ref().filter(|_| !self.found_foreign)?;
+        let file = found.file.display();
+        if let Err(reason) = found.types.check_kernel(&kernel.symbols) {
+            self.found_foreign = true;
+            tracing::warn!(
+                "{file} is not used: {reason}; give this kernel's types with --btf FILE"
+            );
+            return None;
+        }
+        tracing::info!(types = found.types.len(), "types from {file}");
+        Some(Arc::clone(&found.types))
+    }
+
+    /// Whether modules come and go, as far as is known.
+    pub(crate) fn may_have_modules(&self, kernel: &Kernel) -> bool {
+        kernel.has_booted()
+            && !matches!(self.modules, Modules::None(_))
+            && has_modules(&kernel.symbols)
+    }
+
+    /// Whether a probe may wait for a module.
+    ///
+    /// # Errors
+    /// [`NoModules`], if there will be none.
+    pub(crate) fn can_wait_for_module(&self) -> Result<(), NoModules> {
+        match &self.modules {
+            Modules::None(why) => Err(why.clone()),
+            Modules::Unknown | Modules::Known(..) => Ok(()),
         }
     }
 }

@@ -8,8 +8,8 @@ use exoprobe_introspect::SymbolKind;
 use exoprobe_introspect::symbols::TextKind;
 
 use crate::detour::{Ground, Targets};
-use crate::engine::control::registry::Registry;
 use crate::engine::kernel::running::Kernel;
+use crate::engine::patch::view::GuestText;
 use crate::insn::Assurances;
 
 /// What stands in for `jmp *REG` where mitigations want it (arch/x86/lib/retpoline.S).
@@ -25,8 +25,8 @@ pub(crate) struct KernelGround {
 
 impl KernelGround {
     /// Decodes all functions of the resident text.
-    pub(crate) fn new(registry: &Registry, kernel: &Arc<Kernel>) -> Self {
-        let symbols = &kernel.symbols;
+    pub(crate) fn new(text_of: GuestText<'_>, kernel: &Arc<Kernel>) -> Self {
+        let (symbols, memory) = (&kernel.symbols, kernel.memory());
         let core = symbols.text_ranges().find(|range| range.kind == TextKind::Core);
         let text = core.map_or(Gva(0)..Gva(0), |range| range.start..range.end);
         let thunks: HashSet<Gva> = THUNKS
@@ -42,7 +42,7 @@ impl KernelGround {
                 continue;
             }
             last = function.start;
-            if let Ok(bytes) = registry.original_text(kernel, function.start, function.end) {
+            if let Ok(bytes) = text_of.original(&memory, function.start, function.end) {
                 targets.add_function(function.start, &bytes, |at| thunks.contains(&at));
             }
         }

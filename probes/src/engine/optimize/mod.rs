@@ -5,6 +5,7 @@
 
 pub(crate) mod candidate;
 pub(crate) mod ground;
+pub(crate) mod making;
 pub(crate) mod optimizer;
 pub(crate) mod rings;
 pub(crate) mod space;

@@ -1,30 +1,31 @@
 //! The optimizer: which probes get a jmp in place of their int3, and when not any more.
 //!
-//! A pass ([`HitPath::optimize`]) looks at all sites, writes detours for those that may have one, and then stops
+//! A pass ([`Optimizer::prepare`]) looks at all sites, writes detours for those that may have one, and then stops
 //! the vCPUs once for all of them: none of these, and no address on a stack, may be within what a jmp covers.
-//! Anything that changes at a site takes its jmp out first ([`HitPath::unoptimize`]).
+//! Anything that changes at a site takes its jmp out first ([`Optimizer::take_out`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use exoprobe_guest::HiddenMemory;
 use exoprobe_guest::{Gpa, GuestRam, Gva};
 
 use crate::detour::{JMP_LEN, Region};
-use crate::engine::control::registry::Registry;
-use crate::engine::hit::path::HitPath;
 use crate::engine::hit::table::Doorbell;
 use crate::engine::hit::table::Followers;
-use crate::engine::optimize::candidate::{Candidate, candidate};
+use crate::engine::kernel::running::Kernel;
+use crate::engine::optimize::candidate::Candidate;
 use crate::engine::optimize::ground::KernelGround;
 use crate::engine::optimize::rings::Rings;
 use crate::engine::optimize::space::{Retired, Space};
 use crate::engine::optimize::stacks::{Addresses, mentioned};
+use crate::engine::patch::view::Overlay;
 use crate::engine::probe::code::Code;
 use crate::engine::probe::follower::Follower;
 use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::Site;
+use crate::engine::probe::site::Sites;
 use crate::insn::SLOT_SIZE;
 use exoprobe_guest::Guest;
 
@@ -40,7 +41,7 @@ const LOOK: Duration = Duration::from_micros(200);
 pub(crate) struct Optimizer {
     /// debug.kprobes-optimization.
     pub(crate) allowed: bool,
-    installed: BTreeMap<Gva, Candidate>,
+    installed: Installed,
     /// What the safety check said, until the kernel is booted again.
     pub(crate) checked: HashMap<Gva, Result<Arc<Region>, Arc<str>>>,
     why_not: HashMap<Gva, Arc<str>>,
@@ -56,6 +57,25 @@ pub(crate) struct Optimizer {
     /// What follows return probes' calls within the guest, by the probe's number.
     pub(crate) followers: BTreeMap<u32, (Arc<Probe>, Arc<Follower>)>,
     retired: Vec<Retired>,
+}
+
+/// Sites that have a jmp.
+#[derive(Default)]
+pub(crate) struct Installed(BTreeMap<Gva, Candidate>);
+
+impl Overlay for Installed {
+    fn restore(&self, start: Gva, bytes: &mut [u8]) {
+        let first = Gva(start.0.saturating_sub(JMP_LEN as u64));
+        let end = start.wrapping_add(bytes.len() as u64);
+        for (at, found) in self.0.range(first..end) {
+            for (offset, original) in (0u64..).zip(found.region.covered()) {
+                let index = at.0.wrapping_add(offset).wrapping_sub(start.0);
+                if let Some(byte) = usize::try_from(index).ok().and_then(|i| bytes.get_mut(i)) {
+                    *byte = *original;
+                }
+            }
+        }
+    }
 }
 
 /// What the text of an optimized site is like.
@@ -84,7 +104,7 @@ impl Optimizer {
     pub(crate) fn new() -> Self {
         Self {
             allowed: true,
-            installed: BTreeMap::new(),
+            installed: Installed::default(),
             checked: HashMap::new(),
             why_not: HashMap::new(),
             changed: true,
@@ -103,8 +123,17 @@ impl Optimizer {
         *self = Self { allowed: self.allowed, ..Self::new() };
     }
 
+    pub(crate) fn installed(&self) -> &Installed {
+        &self.installed
+    }
+
+    /// Number of optimized sites.
+    pub(crate) fn total(&self) -> usize {
+        self.installed.0.len()
+    }
+
     pub(crate) fn is_installed(&self, at: Gva) -> bool {
-        self.installed.contains_key(&at)
+        self.installed.0.contains_key(&at)
     }
 
     /// Whether a pass is to look at a site.
@@ -135,7 +164,7 @@ impl Optimizer {
 
     /// The optimized site that has `at` among its instructions.
     pub(crate) fn covering(&self, at: Gva) -> Option<Gva> {
-        let (start, found) = self.installed.range(..=at).next_back()?;
+        let (start, found) = self.installed.0.range(..=at).next_back()?;
         let end = found.region.end();
         (at < end).then_some(*start)
     }
@@ -143,22 +172,20 @@ impl Optimizer {
     /// The optimized site whose detour has `at`.
     pub(crate) fn of_detour(&self, at: Gva) -> Option<Gva> {
         let has = |found: &&Candidate| found.code.start <= at && at < found.code.end;
-        self.installed.values().find(has).map(|found| found.at)
+        self.installed.0.values().find(has).map(|found| found.at)
     }
 
     /// Whether no detour is there that could still write.
     pub(crate) fn is_idle(&self) -> bool {
-        self.installed.is_empty() && self.retired.is_empty() && self.followers.is_empty()
+        self.installed.0.is_empty() && self.retired.is_empty() && self.followers.is_empty()
     }
 
     /// All doorbells that may be rung, with the sites whose hits they are.
-    pub(crate) fn doorbells<'a>(
-        &'a self,
-        sites: &'a HashMap<Gva, Arc<Site>>,
-    ) -> impl Iterator<Item = Doorbell> + 'a {
-        let there = self.installed.values().filter_map(|c| c.code.doorbell(sites.get(&c.at)?));
+    pub(crate) fn doorbells<'a>(&'a self, sites: &'a Sites) -> impl Iterator<Item = Doorbell> + 'a {
+        let there =
+            self.installed.0.values().filter_map(|c| Doorbell::of(&c.code, sites.get(&c.at)?));
         let left = self.retired.iter().filter_map(|retired| match retired {
-            Retired::Detour { code, site: Some(site), .. } => code.doorbell(site),
+            Retired::Detour { code, site: Some(site), .. } => Doorbell::of(code, site),
             _ => None,
         });
         there.chain(self.preparing.iter().cloned()).chain(left)
@@ -179,24 +206,10 @@ impl Optimizer {
         self.retired.extend(gone.map(|(probe, follower)| Retired::Follower(probe, follower)));
     }
 
-    /// Puts the original bytes of optimized sites back into `bytes`, which were read at `start`.
-    pub(crate) fn without_jumps(&self, start: Gva, bytes: &mut [u8]) {
-        let first = Gva(start.0.saturating_sub(JMP_LEN as u64));
-        let end = start.wrapping_add(bytes.len() as u64);
-        for (at, found) in self.installed.range(first..end) {
-            for (offset, original) in (0u64..).zip(found.region.covered()) {
-                let index = at.0.wrapping_add(offset).wrapping_sub(start.0);
-                if let Some(byte) = usize::try_from(index).ok().and_then(|i| bytes.get_mut(i)) {
-                    *byte = *original;
-                }
-            }
-        }
-    }
-
     /// Where bytes of jmps are, and those that were there before.
     pub(crate) fn original_bytes(&self, ram: &GuestRam) -> Vec<(Gpa, u8)> {
         let mut bytes = Vec::new();
-        for found in self.installed.values() {
+        for found in self.installed.0.values() {
             let places = found.places.iter().zip(found.jmp).zip(found.region.covered());
             let there = places.filter(|((place, jmp), _)| ram.load_byte(**place) == Ok(*jmp));
             bytes.extend(there.map(|((place, _), original)| (*place, *original)));
@@ -206,7 +219,7 @@ impl Optimizer {
 
     /// What the text of an optimized site holds; `None` of others.
     pub(crate) fn text_of(&self, guest: &dyn Guest, at: Gva) -> Option<Optimized> {
-        let found = self.installed.get(&at)?;
+        let found = self.installed.0.get(&at)?;
         let holds = |places: &[Gpa], bytes: &mut dyn Iterator<Item = u8>| {
             places.iter().zip(bytes).all(|(place, byte)| guest.ram().load_byte(*place) == Ok(byte))
         };
@@ -221,81 +234,71 @@ impl Optimizer {
 
     /// The guest wrote over the jmp, which is gone; its detour is not used any more.
     pub(crate) fn lose(&mut self, at: Gva, site: Option<Arc<Site>>) {
-        if let Some(found) = self.installed.remove(&at) {
+        if let Some(found) = self.installed.0.remove(&at) {
             self.retired.push(found.retire(site));
         }
     }
 }
 
-impl HitPath {
-    /// One pass. Not for vCPUs' threads.
-    pub(crate) fn optimize(&self, registry: &mut Registry, guest: &dyn Guest) -> Optimization {
-        let Some(kernel) = registry
-            .kernel
-            .clone()
-            .filter(|kernel| kernel.has_booted() && !kernel.has_init_text() && !guest.stopped())
-        else {
-            return Optimization::default();
-        };
-        if kernel.learn_tasks(guest.vcpus()) {
-            self.publish(registry, guest);
+impl Optimizer {
+    /// Begins a pass: writes detours for those sites that may have one. Returns none where nothing has changed since the
+    /// last pass.
+    pub(crate) fn prepare(
+        &mut self,
+        sites: &Sites,
+        switched_on: bool,
+        guest: &dyn Guest,
+        kernel: &Arc<Kernel>,
+        rings: &mut Rings,
+    ) -> Vec<Candidate> {
+        self.passes += 1;
+        self.busy.retain(|at, _| sites.contains_key(at));
+        self.why_not.retain(|at, _| sites.contains_key(at));
+        if !self.changed && self.busy.is_empty() {
+            return Vec::new();
         }
-        let mut rings = self.rings_of_guest.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut candidates = Vec::new();
-        registry.optimizer.passes += 1;
-        let Registry { optimizer, sites, .. } = &mut *registry;
-        optimizer.busy.retain(|at, _| sites.contains_key(at));
-        optimizer.why_not.retain(|at, _| sites.contains_key(at));
-        if !optimizer.changed && optimizer.busy.is_empty() {
-            return Optimization { total: optimizer.installed.len(), ..Optimization::default() };
-        }
-        // Without it nothing could be told of when: another time.
+        // Records have no time without it: the next pass tries again.
         if !sites.is_empty() && !rings.learn_clock(|| guest.tsc_offset()) {
-            return Optimization { total: optimizer.installed.len(), ..Optimization::default() };
+            return Vec::new();
         }
-        optimizer.changed = false;
-        let is_due = |site: &&Arc<Site>| registry.optimizer.is_due(site.at);
-        let sites: Vec<Arc<Site>> = registry.sites.values().filter(is_due).cloned().collect();
-        for site in sites {
-            match candidate(registry, guest, &kernel, &mut rings, &site) {
+        self.changed = false;
+        let due: Vec<&Arc<Site>> = sites.values().filter(|site| self.is_due(site.at)).collect();
+        let mut candidates = Vec::new();
+        for site in due {
+            match self.candidate(sites, switched_on, guest, kernel, rings, site) {
                 Ok(candidate) => {
-                    registry.optimizer.why_not.remove(&site.at);
+                    self.why_not.remove(&site.at);
                     candidates.push(candidate);
                 }
-                Err(why) => _ = registry.optimizer.why_not.insert(site.at, why),
+                Err(why) => _ = self.why_not.insert(site.at, why),
             }
         }
-        let mut done = Optimization::default();
-        if !candidates.is_empty() {
-            (done.optimized, done.waiting) = self.install(registry, guest, &mut rings, candidates);
-        }
-        done.total = registry.optimizer.installed.len();
-        done
+        candidates
     }
 
-    /// Stops the vCPUs once and writes the jmps of those sites that nobody is in; gives how many, and of how many
-    /// that is not so. Gives back the memory of detours that everybody has left.
-    fn install(
-        &self,
-        registry: &mut Registry,
+    /// Adds the doorbells of detours that are about to get their jmps: the table must have them before.
+    pub(crate) fn announce(&mut self, sites: &Sites, candidates: &[Candidate]) {
+        let bell = |c: &Candidate| Doorbell::of(&c.code, sites.get(&c.at)?);
+        self.preparing = candidates.iter().filter_map(bell).collect();
+    }
+
+    /// Stops the vCPUs once and writes the jmps of those sites that no task is in. Returns how many, and code that
+    /// nothing leads to and no task is in, to be freed once the table has it no more. `is_held` returns true while a
+    /// vCPU is held at a breakpoint, from which it goes on by the way of an int3.
+    pub(crate) fn install(
+        &mut self,
+        sites: &Sites,
         guest: &dyn Guest,
-        rings: &mut Rings,
+        is_held: &dyn Fn() -> bool,
         candidates: Vec<Candidate>,
-    ) -> (usize, usize) {
-        // Before anybody can ring them.
-        let bell = |c: &Candidate| c.code.doorbell(registry.sites.get(&c.at)?);
-        registry.optimizer.preparing = candidates.iter().filter_map(bell).collect();
-        if !candidates.is_empty() {
-            self.publish(registry, guest);
-        }
-        registry.optimizer.preparing.clear();
-        let retired = std::mem::take(&mut registry.optimizer.retired);
-        let inside = addresses(registry, &candidates, &retired);
+    ) -> (usize, Vec<Code>) {
+        self.preparing.clear();
+        let retired = std::mem::take(&mut self.retired);
+        let inside = addresses(sites, &candidates, &retired);
         let mut written = vec![false; candidates.len()];
         let mut busy: BTreeSet<usize> = (0..candidates.len() + retired.len()).collect();
         let still = guest.with_vcpus_still(&mut |registers| {
-            // Who is held at a breakpoint goes on from there by the way of an int3.
-            if self.held.iter().any(|held| held.load(Ordering::Acquire)) {
+            if is_held() {
                 return;
             }
             busy = mentioned(guest.ram(), registers, &inside);
@@ -311,43 +314,46 @@ impl HitPath {
             busy.contains(index) || retired.awaits_calls(guest.hidden())
         };
         let (kept, left) = (total..).zip(retired).partition(in_use);
-        let mut freed = registry.sort_retired(kept, left);
+        let mut freed = self.sort_retired(kept, left);
         let done = written.iter().filter(|written| **written).count();
         for (candidate, written) in candidates.into_iter().zip(written) {
             if !written {
-                registry.optimizer.wait_for(candidate.at);
+                self.wait_for(candidate.at);
                 freed.push(candidate.code);
             } else {
-                registry.optimizer.busy.remove(&candidate.at);
-                registry.optimizer.installed.insert(candidate.at, candidate);
+                self.busy.remove(&candidate.at);
+                self.installed.0.insert(candidate.at, candidate);
             }
         }
-        // Nobody is to look for calls in what is freed; all else is in the books again.
-        if !freed.is_empty() {
-            self.publish(registry, guest);
-        }
-        let space = &mut registry.optimizer.space;
-        freed.into_iter().for_each(|code| space.free(guest.hidden(), rings, code));
-        (done, total - done)
+        (done, freed)
     }
 
-    /// Takes the jmps of these sites out: their int3s are back when this returns, and who was in their detours
-    /// has left them, unless its task is not running. Not for vCPUs' threads.
-    pub(crate) fn unoptimize<'a>(
-        &self,
-        registry: &mut Registry,
+    /// Frees code that no table has.
+    pub(crate) fn free(&mut self, hidden: &HiddenMemory, rings: &mut Rings, freed: Vec<Code>) {
+        freed.into_iter().for_each(|code| self.space.free(hidden, rings, code));
+    }
+
+    /// Is there code that nothing leads to any more?
+    pub(crate) fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
+    /// Takes the jmps of sites out: their int3s are back when this returns, and every task that ran in their detours has
+    /// left them, unless it is switched out. Returns the places whose text the guest has changed.
+    pub(crate) fn take_out(
+        &mut self,
+        sites: &Sites,
+        places: &[Gva],
+        switched_on: bool,
         guest: &dyn Guest,
-        sites: impl Iterator<Item = &'a Gva>,
-    ) {
-        let sites: Vec<Gva> = sites.copied().collect();
-        let taken = sites.iter().filter_map(|at| registry.optimizer.installed.remove(at));
+    ) -> Vec<Gva> {
+        let taken = places.iter().filter_map(|at| self.installed.0.remove(at));
         let taken: Vec<Candidate> = taken.collect();
-        let followers: Vec<Arc<Follower>> = registry.followers_at(&sites).collect();
+        let followers: Vec<Arc<Follower>> = followers_at(sites, places).collect();
         if taken.is_empty() && followers.is_empty() {
-            return;
+            return Vec::new();
         }
-        Followers::new(registry.optimizer.followers())
-            .set_enabled(guest.hidden(), registry.switched_on);
+        Followers::new(self.followers()).set_enabled(guest.hidden(), switched_on);
         let mut inside = Addresses::default();
         for (index, found) in taken.iter().enumerate() {
             inside.add(found.code.start, found.code.end, index);
@@ -375,46 +381,13 @@ impl HitPath {
                 }
             }
         }
-        for at in clobbered {
-            registry.change(at, |site| (site.armed, site.clobbered) = (false, true));
-        }
         for found in taken {
-            let site = registry.sites.get(&found.at).cloned();
-            registry.optimizer.retired.push(found.retire(site));
+            let site = sites.get(&found.at).cloned();
+            self.retired.push(found.retire(site));
         }
+        clobbered
     }
 
-    /// Gives back the memory of detours that nobody is in any more.
-    pub(crate) fn collect_detours(&self, registry: &mut Registry, guest: &dyn Guest) {
-        if registry.optimizer.retired.is_empty() {
-            return;
-        }
-        let mut rings = self.rings_of_guest.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = self.install(registry, guest, &mut rings, Vec::new());
-    }
-}
-
-/// Where nobody may be when the jmps are written, by the number of the candidate; and behind these the retired
-/// detours.
-fn addresses(registry: &Registry, candidates: &[Candidate], retired: &[Retired]) -> Addresses {
-    let mut inside = Addresses::default();
-    for (index, candidate) in candidates.iter().enumerate() {
-        let mut inner = candidate.region.inner().peekable();
-        // Who is in a copy of the first instruction goes on at the second.
-        if inner.peek().is_some() {
-            for slot in registry.sites[&candidate.at].slots() {
-                inside.add(slot.gva, slot.gva.wrapping_add(SLOT_SIZE as u64), index);
-            }
-        }
-        inner.for_each(|at| inside.add(at, at.wrapping_add(1), index));
-    }
-    for (index, code) in (candidates.len()..).zip(retired.iter().map(Retired::code)) {
-        inside.add(code.start, code.end, index);
-    }
-    inside
-}
-
-impl Registry {
     /// Keeps what is retired and still in use, and what that leads to; gives the rest.
     fn sort_retired(
         &mut self,
@@ -425,14 +398,34 @@ impl Registry {
         let led_to = left.extract_if(.., |(_, retired)| kept.iter().any(|k| k.leads_to(retired)));
         let led_to: Vec<Retired> = led_to.map(|(_, retired)| retired).collect();
         kept.extend(led_to);
-        self.optimizer.retired.extend(kept);
+        self.retired.extend(kept);
         left.into_iter().map(|(_, retired)| retired.code().clone()).collect()
     }
+}
 
-    /// What follows, within the guest, the calls of return probes at these places.
-    fn followers_at(&self, places: &[Gva]) -> impl Iterator<Item = Arc<Follower>> {
-        let sites = places.iter().filter_map(|at| self.sites.get(at));
-        let probes = sites.flat_map(|site| &site.probes);
-        probes.filter_map(|probe| probe.returns()?.follower())
+/// The pools that follow, within the guest, the calls of return probes at these places.
+fn followers_at(sites: &Sites, places: &[Gva]) -> impl Iterator<Item = Arc<Follower>> {
+    let sites = places.iter().filter_map(|at| sites.get(at));
+    let probes = sites.flat_map(|site| &site.probes);
+    probes.filter_map(|probe| probe.returns()?.follower())
+}
+
+/// Where nobody may be when the jmps are written, by the number of the candidate; and behind these the retired
+/// detours.
+fn addresses(sites: &Sites, candidates: &[Candidate], retired: &[Retired]) -> Addresses {
+    let mut inside = Addresses::default();
+    for (index, candidate) in candidates.iter().enumerate() {
+        let mut inner = candidate.region.inner().peekable();
+        // Who is in a copy of the first instruction goes on at the second.
+        if inner.peek().is_some() {
+            for slot in sites[&candidate.at].slots() {
+                inside.add(slot.gva, slot.gva.wrapping_add(SLOT_SIZE as u64), index);
+            }
+        }
+        inner.for_each(|at| inside.add(at, at.wrapping_add(1), index));
     }
+    for (index, code) in (candidates.len()..).zip(retired.iter().map(Retired::code)) {
+        inside.add(code.start, code.end, index);
+    }
+    inside
 }

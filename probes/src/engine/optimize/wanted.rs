@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::definition::{Action, Fetch, Field, Filter, Register, ReturnMode, ValueType};
 use crate::detour::{RETURN_VALUES, Surroundings, Task, Value};
-use crate::engine::control::registry::Registry;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::probe::registered::{Probe, Role};
 use crate::engine::probe::site::Site;
@@ -21,15 +20,16 @@ pub(crate) enum Wanted {
 
 /// What the site's probes want of its detour, or why it cannot have one.
 pub(crate) fn wanted(
-    registry: &Registry,
+    allowed: bool,
+    switched_on: bool,
     kernel: &Kernel,
     site: &Site,
     around: &Surroundings,
 ) -> Result<Vec<(Arc<Probe>, Wanted)>, Arc<str>> {
-    if !registry.optimizer.allowed {
+    if !allowed {
         return Err("off: optimization is switched off".into());
     }
-    if !registry.switched_on || !site.armed || site.enabled().next().is_none() {
+    if !switched_on || !site.armed || site.enabled().next().is_none() {
         return Err("disabled: nothing there is enabled".into());
     }
     if site.clobbered {

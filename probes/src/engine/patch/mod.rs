@@ -5,3 +5,4 @@
 pub(crate) mod blocks;
 pub(crate) mod slots;
 pub(crate) mod text;
+pub(crate) mod view;

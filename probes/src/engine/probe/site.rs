@@ -1,11 +1,15 @@
 //! A probed place of the guest's text, with all that is wanted there.
 
+use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use exoprobe_guest::{Gpa, Gva};
 use exoprobe_introspect::SymbolTable;
 
 use crate::engine::patch::slots::Slot;
+use crate::engine::patch::text;
+use crate::engine::patch::view::Overlay;
 use crate::engine::probe::registered::Probe;
 use crate::insn::Displaced;
 use crate::status::DisplacedBy;
@@ -108,5 +112,35 @@ impl Site {
     /// Does nothing need the site any more?
     pub(crate) fn is_unused(&self) -> bool {
         self.probes.is_empty() && self.returning.is_empty() && self.marks.is_empty()
+    }
+}
+
+/// All sites by address.
+#[derive(Default)]
+pub(crate) struct Sites(HashMap<Gva, Arc<Site>>);
+
+impl Deref for Sites {
+    type Target = HashMap<Gva, Arc<Site>>;
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Sites {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl Overlay for Sites {
+    fn restore(&self, start: Gva, bytes: &mut [u8]) {
+        for (offset, byte) in (0u64..).zip(bytes.iter_mut()) {
+            if *byte == text::INT3
+                && let Some(site) = self.get(&start.wrapping_add(offset))
+                && site.armed
+            {
+                *byte = site.insn.original()[0];
+            }
+        }
     }
 }

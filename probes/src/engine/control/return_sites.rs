@@ -1,0 +1,56 @@
+//! Places that calls of return probes in the mode `site` return to.
+
+use crate::engine::control::place;
+use crate::engine::control::settle::Wait;
+use crate::engine::control::state::Control;
+use crate::engine::probe::registered::Probe;
+use crate::error::ProbeError;
+use exoprobe_guest::Guest;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use exoprobe_guest::Gva;
+
+/// Places that calls return to and that cannot be watched: so many are remembered.
+const UNWATCHABLE_MAX: usize = 1 << 16;
+
+/// Places that the calls of one probe return to: a guest that makes up return addresses finds an end.
+const RETURN_SITES_MAX: u32 = 4096;
+
+impl Control {
+    /// Puts a breakpoint at `at`, where calls of `probe` return to. Returns true if it is there now. On a vCPU's thread.
+    pub(crate) fn watch_site(&mut self, guest: &dyn Guest, at: Gva, probe: &Arc<Probe>) -> bool {
+        let Some(kernel) = self.kernel.running.clone() else { return false };
+        let sites = probe.returns().map(|returns| &returns.sites);
+        let full = sites.is_none_or(|sites| sites.load(Ordering::Relaxed) >= RETURN_SITES_MAX);
+        if full || self.registry.unwatchable.contains(&at) {
+            return false;
+        }
+        let placed =
+            place::site(&mut self.registry, self.optimizer.installed(), guest, &kernel, at);
+        let settled = placed.and_then(|mut site| {
+            Arc::make_mut(&mut site).returning.push(Arc::clone(probe));
+            self.registry.sites.insert(at, site);
+            let settled = self.settle(guest, &BTreeSet::from([at]), Wait::No);
+            settled.map_err(|unsettled| unsettled.error)
+        });
+        match settled {
+            Ok(()) => {
+                sites.map(|sites| sites.fetch_add(1, Ordering::Relaxed));
+                true
+            }
+            Err(error) => {
+                tracing::debug!(%error, %at, "calls that return here are missed");
+                self.registry
+                    .change(at, |site| site.returning.retain(|other| other.id != probe.id));
+                let for_good =
+                    !matches!(error, ProbeError::NotFinal(_) | ProbeError::Clobbered { .. });
+                if for_good && self.registry.unwatchable.len() < UNWATCHABLE_MAX {
+                    self.registry.unwatchable.insert(at);
+                }
+                false
+            }
+        }
+    }
+}

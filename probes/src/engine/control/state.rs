@@ -1,0 +1,74 @@
+//! What registration changes, owned by one value, which stands behind one lock.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::definition::Action;
+use crate::engine::control::registry::Registered;
+use crate::engine::control::registry::Registry;
+use crate::engine::hit::path::HitPath;
+use crate::engine::kernel::state::Given;
+use crate::engine::kernel::state::KernelState;
+use crate::engine::optimize::optimizer::Optimizer;
+use crate::engine::optimize::rings::Rings;
+use crate::engine::patch::view::GuestText;
+use crate::engine::probe::registered::unwatch_all;
+
+/// All that registration changes.
+pub(crate) struct Control {
+    pub(crate) registry: Registry,
+    pub(crate) kernel: KernelState,
+    pub(crate) optimizer: Optimizer,
+    /// What detours write: their one consumer holds control's lock.
+    pub(crate) rings: Rings,
+    pub(crate) hits: Arc<HitPath>,
+}
+
+impl Control {
+    /// No probe yet; all together may take `memory` bytes.
+    pub(crate) fn new(given: Given, memory: usize, hits: Arc<HitPath>) -> Self {
+        Self {
+            registry: Registry::new(memory),
+            kernel: KernelState::new(given),
+            optimizer: Optimizer::new(),
+            rings: Rings::default(),
+            hits,
+        }
+    }
+
+    /// The guest's text without the bytes written for probes.
+    pub(crate) fn text(&self) -> GuestText<'_> {
+        GuestText::new(&self.registry.sites, self.optimizer.installed())
+    }
+
+    /// Removes probes, whose sites are disarmed or have others.
+    pub(crate) fn forget(&mut self, ids: &[u32]) {
+        self.optimizer.forget(ids);
+        self.registry.forget(ids);
+    }
+
+    /// Loads the ORC tables if a probe records stacks. Returns true if this call loaded them. Not in a hit: it may read
+    /// megabytes.
+    pub(crate) fn learn_orc(&self) -> bool {
+        let takes = |Registered { probe, .. }: &Registered| {
+            probe.actions.contains(&Action::Stack) || probe.wants_stack()
+        };
+        let wanted = self.registry.probes.values().any(takes);
+        wanted && self.kernel.running.as_ref().is_some_and(|kernel| kernel.learn_orc())
+    }
+
+    /// Forgets the guest: its memory is void, since it is booted again. No vCPU runs in it.
+    pub(crate) fn reset(&mut self) {
+        self.hits.reset();
+        for probe in self.registry.return_probes().filter_map(|probe| probe.returns()) {
+            unwatch_all(&probe.watched);
+            probe.sites.store(0, Ordering::Relaxed);
+            probe.follower.store(None);
+        }
+        self.registry.reset();
+        self.optimizer.forget_guest();
+        self.kernel.reset();
+        self.rings.forget_guest();
+        self.hits.table.store(Arc::default());
+    }
+}

@@ -1,0 +1,43 @@
+//! Calls that return probes follow, and the true addresses that they return to.
+
+use crate::engine::hit::frames::Frames;
+use crate::engine::hit::table::Table;
+use crate::engine::probe::registered::is_same_stack;
+use crate::engine::probe::registered::unwatch_stack;
+use exoprobe_guest::{Gva, HiddenMemory};
+
+/// The calls that are followed by changed return addresses.
+pub(crate) struct CallTracker {
+    pub(crate) frames: Frames,
+    pub(crate) hidden: HiddenMemory,
+}
+
+impl CallTracker {
+    /// Returns what stands for a return address on a stack: a trampoline's is the one that it took the place of.
+    pub(crate) fn true_return(&self, table: &Table, found: Gva) -> Gva {
+        let index = table.trampoline_at(found);
+        let found = index.and_then(|index| self.frames.return_address(index)).unwrap_or(found);
+        self.behind_stub(table, found).unwrap_or(found)
+    }
+
+    /// Returns where the call returns to that has a stub's address for its return address.
+    pub(crate) fn behind_stub(&self, table: &Table, found: Gva) -> Option<Gva> {
+        let (_, follower) = table.followers.at(found)?;
+        let index = follower.pool.of_stub(found)?;
+        Some(follower.pool.call(&self.hidden, index)?.shows)
+    }
+
+    /// Counts the calls that are followed, also those of probes that have gone.
+    pub(crate) fn calls_followed(&self, table: &Table) -> usize {
+        self.frames.active() + table.followers.active(&self.hidden)
+    }
+
+    /// Gives back the instances of all calls on a stack that is left for good.
+    pub(crate) fn end_stack(&self, table: &Table, rsp: Gva) {
+        self.frames.end_stack(rsp);
+        for probe in table.watching.iter().filter_map(|probe| probe.returns()) {
+            unwatch_stack(&probe.watched, rsp);
+        }
+        table.followers.release_where(&self.hidden, |key| is_same_stack(key, rsp));
+    }
+}

@@ -1,0 +1,145 @@
+//! Makes a detour for a site, or says why it cannot have one.
+
+use std::sync::Arc;
+
+use crate::engine::optimize::candidate::{assembler, check, places};
+use exoprobe_guest::Gva;
+use exoprobe_introspect::symbols::TextKind;
+
+use crate::detour::{
+    Block, Detour, JMP_LEN, Pool, PoolMemory, Region, STUB_LEN, Surroundings, Task,
+};
+use crate::engine::kernel::running::Kernel;
+use crate::engine::optimize::candidate::Candidate;
+use crate::engine::optimize::ground::KernelGround;
+use crate::engine::optimize::optimizer::Optimizer;
+use crate::engine::optimize::rings::Rings;
+use crate::engine::optimize::wanted::Wanted;
+use crate::engine::optimize::wanted::wanted;
+use crate::engine::patch::view::GuestText;
+use crate::engine::probe::follower::Follower;
+use crate::engine::probe::registered::Probe;
+use crate::engine::probe::site::Site;
+use crate::engine::probe::site::Sites;
+use crate::insn;
+use exoprobe_guest::Guest;
+
+impl Optimizer {
+    /// What a site needs to have a jmp; or why it cannot, by the name of the rule and in words.
+    pub(crate) fn candidate(
+        &mut self,
+        sites: &Sites,
+        switched_on: bool,
+        guest: &dyn Guest,
+        kernel: &Arc<Kernel>,
+        rings: &mut Rings,
+        site: &Site,
+    ) -> Result<Candidate, Arc<str>> {
+        if kernel.symbols.text_kind(site.at) == Some(TextKind::Module) {
+            return Err(
+                "module: nobody knows what jumps into the middle of a module's functions".into()
+            );
+        }
+        let around = rings.surroundings(guest, kernel)?;
+        let wanted = wanted(self.allowed, switched_on, kernel, site, &around)?;
+        let region = self.region(sites, kernel, site.at)?;
+        let behind = region.end().0 - site.at.0;
+        let mut inner = (1..behind).map(|offset| site.at.wrapping_add(offset));
+        if let Some(other) = inner.find(|at| sites.contains_key(at)) {
+            return Err(format!("other-probe: another probe is at {other}").into());
+        }
+        let (places, rest) =
+            places(kernel, site.at, behind).ok_or("not-mapped: its text is not mapped")?;
+        let (mut tasks, mut follows) = (Vec::with_capacity(wanted.len()), None);
+        for (probe, wanted) in wanted {
+            match wanted {
+                Wanted::AtHit(task) => tasks.push((probe, task)),
+                Wanted::AtReturn(task) => {
+                    let follower = self.follower_of(guest, rings, (&probe, task), &around)?;
+                    tasks.push((Arc::clone(&probe), Task::Follow(follower.pool.pool)));
+                    follows = Some((probe, follower));
+                }
+            }
+        }
+        let hidden = guest.hidden();
+        let blocks = rings.blocks(hidden, tasks).ok_or("no-room: all counters are in use")?;
+        let own = blocks.iter().filter(|block| !matches!(block.task, Task::Follow(_)));
+        let numbers: Vec<u16> = own.map(|block| block.number).collect();
+        let space = &mut self.space;
+        let made = space.place(hidden, numbers.clone(), |at| {
+            Detour::assemble(&region, &blocks, &around, at).map_err(assembler)
+        });
+        let code = made.inspect_err(|_| numbers.iter().for_each(|n| rings.release(hidden, *n)))?;
+        let mut jmp = Vec::with_capacity(JMP_LEN);
+        insn::jump_to(site.at, &mut jmp, code.entry).map_err(assembler)?;
+        let jmp = jmp.try_into().expect("a jmp rel32 has five bytes");
+        Ok(Candidate { at: site.at, places, rest, jmp, region, code, follows })
+    }
+
+    /// The pool of a return probe and the code its calls return to, made on first use.
+    fn follower_of(
+        &mut self,
+        guest: &dyn Guest,
+        rings: &mut Rings,
+        (probe, task): (&Arc<Probe>, Task),
+        around: &Surroundings,
+    ) -> Result<Arc<Follower>, Arc<str>> {
+        if let Some((_, follower)) = self.followers.get(&probe.id) {
+            return Ok(Arc::clone(follower));
+        }
+        let (hidden, space) = (guest.hidden(), &mut self.space);
+        let capacity = probe.returns().map_or(1, |returns| returns.maxactive);
+        let piece = space.pools.take(hidden, Pool::bytes(capacity));
+        let piece = piece.ok_or("no-room: the memory for instances is full")?;
+        let pool = Pool { at: piece.gva, capacity };
+        let blocks = rings.blocks(hidden, vec![(Arc::clone(probe), task)]);
+        let placed =
+            blocks.ok_or_else(|| Arc::from("no-room: all counters are in use")).and_then(|b| {
+                let block: &Block = &b[0];
+                let placed = space.place(hidden, vec![block.number], |at| {
+                    Detour::assemble_returns(block, pool, around, at).map_err(assembler)
+                });
+                placed.inspect_err(|_| rings.release(hidden, block.number))
+            });
+        let mut code = match placed {
+            Ok(code) => code,
+            Err(why) => {
+                space.pools.free(hidden, piece);
+                return Err(why);
+            }
+        };
+        let stubs = Gva(code.end.0 - u64::from(capacity) * STUB_LEN as u64);
+        let memory = PoolMemory::new(hidden, piece.offset, pool, stubs);
+        rings.set_pool(code.blocks[0], memory);
+        code.pool = Some(piece);
+        let follower = Arc::new(Follower { pool: memory, code, stubs, clock: rings.clock() });
+        let both = (Arc::clone(probe), Arc::clone(&follower));
+        self.followers.insert(probe.id, both);
+        Ok(follower)
+    }
+
+    fn region(
+        &mut self,
+        sites: &Sites,
+        kernel: &Arc<Kernel>,
+        at: Gva,
+    ) -> Result<Arc<Region>, Arc<str>> {
+        if let Some(checked) = self.checked.get(&at) {
+            return checked.clone();
+        }
+        let ground = match &self.ground {
+            Some(ground) => Arc::clone(ground),
+            None => {
+                let ground =
+                    Arc::new(KernelGround::new(GuestText::new(sites, self.installed()), kernel));
+                self.ground = Some(Arc::clone(&ground));
+                ground
+            }
+        };
+        let checked =
+            check(GuestText::new(sites, self.installed()), kernel, &ground, at).map(Arc::new);
+        let checked = checked.map_err(|why| Arc::from(format!("{}: {why}", why.rule())));
+        self.checked.insert(at, checked.clone());
+        checked
+    }
+}
