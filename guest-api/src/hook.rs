@@ -12,7 +12,7 @@ pub enum BreakpointAction {
     /// It was ours and is dealt with: go on at the registers as they are now.
     Resume,
     /// It was ours and is not complete: the machine is paused here, at the registers as they are now, until
-    /// it is resumed; [`ExitHook::release`] completes it then. See [`crate::Vm::held`].
+    /// it is resumed; [`ExitHook::release`] completes it then. See `Vm::held` of exoprobe-vmm.
     Hold,
     /// It is the guest's own: give it its #BP.
     PassToGuest,
@@ -108,19 +108,19 @@ pub trait ExitHook: Send + Sync {
     /// A vCPU that was held at a breakpoint ([`BreakpointAction::Hold`]) is resumed: completes the hit.
     /// Called once for each hold, on the vCPU's thread, before it enters the guest again; not when the
     /// machine is stopped or booted anew meanwhile. The registers are those of the hold, the time is that
-    /// of the breakpoint. [`crate::Vm::sync_vcpus`] does not wait for it.
+    /// of the breakpoint. `Vm::sync_vcpus` of exoprobe-vmm does not wait for it.
     fn release(&self, context: &mut HitContext<'_>);
 
     /// The guest is booted again. All vCPUs are out of it and in their power-on state (IA32_LSTAR is 0), and
     /// its memory, hidden memory included, is still that of the former boot; it is void, and replaced once
     /// this returns. So what is under way here is to be finished first, that it may not write to the new
     /// guest. Not on a vCPU's thread: vCPUs answer. Run control is locked meanwhile: a thread that may be waiting
-    /// for it ([`crate::Vm::pause`], [`crate::Vm::snapshot`] and so on) must not be waited for.
+    /// for it (`Vm::pause`, `Vm::snapshot` and so on) must not be waited for.
     fn reset(&self);
 
     /// The guest's kernel has begun: it runs on page tables of its own at its virtual addresses, has
     /// called no C function there, and no other vCPU runs yet. Called once a boot, where
-    /// [`crate::Vm::tells_kernel_entry`]; of a guest restored from a snapshot that was taken soon after, at
+    /// `Vm::tells_kernel_entry` of exoprobe-vmm; of a guest restored from a snapshot that was taken soon after, at
     /// a later moment of its boot. An implementation that cannot act at once (see above) gives `false`: the
     /// vCPU obeys its commands, and it is called again before it enters the guest.
     fn kernel_entered(&self, entry: &KernelEntry) -> bool;

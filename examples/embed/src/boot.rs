@@ -18,7 +18,7 @@ pub(crate) fn load(
     files: [&str; 2],
     cmdline: &str,
     len: u64,
-) -> crate::Result<u64> {
+) -> crate::error::Result<u64> {
     let kernel = Elf::load(memory, None, &mut std::fs::File::open(files[0])?, None)?;
     let initramfs = std::fs::read(files[1])?;
     memory.write_slice(&initramfs, GuestAddress(INITRAMFS.into()))?;

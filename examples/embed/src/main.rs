@@ -2,6 +2,7 @@
 //! hits. docs/embedding.md walks through it. Usage: embed vmlinux initramfs.cpio System.map
 
 mod boot;
+mod error;
 mod machine;
 mod vcpu;
 
@@ -10,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use error::Result;
 use exoprobe_guest::quirks::SoftwareKvm;
 use exoprobe_guest::{GuestClock, GuestRam, GuestTime, HiddenMemory, msr::EntryWatch};
 use exoprobe_introspect::SymbolTable;
@@ -17,8 +19,6 @@ use exoprobe_probes::{Engine, Given, Limits, parse_line};
 use vm_memory::{GuestAddress, GuestMemoryMmap};
 use vm_superio::Serial;
 use vmm_sys_util::signal::{SIGRTMIN, register_signal_handler};
-
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const RAM: usize = 64 << 20;
 const CMDLINE: &str = "console=ttyS0 quiet noreplace-smp \

@@ -8,7 +8,7 @@ use exoprobe_guest::{BreakpointAction, ExitHook, GuestClock, GuestRam, HiddenMem
 use exoprobe_guest::{Gva, KernelEntry, kvm, msr};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
-use crate::Result;
+use crate::error::Result;
 use crate::machine::{Command, Port};
 
 /// The vCPU, and all that its exits need.
