@@ -1,9 +1,6 @@
 # exoprobe: `make demo` and `make test` install, build and run everything from a fresh clone.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-# Folders that still have circles of files, and long lines of comment.
-CIRCLES_NOT_YET := $(addprefix --not-yet ,vmm probes/src/engine)
-WIDTH_NOT_YET := vmm probes/src/engine
 LAB := cargo run --quiet --locked -p exoprobe-lab --
 TIMED := scripts/timed.sh
 .PHONY: help setup setup-lab guest guest-events guest-6.12 build demo check test begin end-to-end lab lab-smp lab-amd lab-stock stress stress-lab lint miri bench counts openapi clean
@@ -38,8 +35,8 @@ lint: setup  ## formatting, lints, circles of files and long comments, as CI wan
 	cd guest/init && cargo fmt --check
 	cd tests/fuzz && cargo fmt --check
 	$(TIMED) "lints: clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo run --quiet --locked -p exoprobe-circles -- $(CIRCLES_NOT_YET)
-	@scripts/comment-width.sh $(WIDTH_NOT_YET)
+	cargo run --quiet --locked -p exoprobe-circles
+	@scripts/comment-width.sh
 	cd guest/init && cargo clippy --locked --release -- -D warnings
 	cd tests/fuzz && $(CURDIR)/$(TIMED) "lints: fuzz targets" cargo check --locked
 
@@ -103,7 +100,7 @@ stress-lab: guest guest-events guest-6.12 setup-lab  ## the same in the lab, on 
 
 # What touches memory that the guest shares, and what needs no KVM and no file mapping.
 miri:  ## memory shared with the guest under Miri (rustup component add --toolchain nightly miri rust-src)
-	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p exoprobe-vmm --lib -- memory:: hidden::
+	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p exoprobe-guest --lib -- memory:: hidden::
 	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p exoprobe-probes --lib -- \
 	    detour::ring:: detour::pool::
 

@@ -4,7 +4,7 @@
 //! The first two are signed distances from the word itself to the instruction and to its fixup. The
 //! third says how it is handled, as a type (from Linux 5.16 on) or as the distance to a handler.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::symbols::{LookupError, SymbolTable};
 use crate::view::GuestView;

@@ -3,8 +3,8 @@
 #[doc(hidden)]
 pub mod sample;
 
-use exoprobe_vmm::Gpa;
-use exoprobe_vmm::paging::{PagingError, PagingMode};
+use exoprobe_guest::Gpa;
+use exoprobe_guest::paging::{PagingError, PagingMode};
 
 use crate::view::{GuestView, ReadError};
 

@@ -1,9 +1,9 @@
 //! Where the kernel is: its image in virtual memory, found from an address that it must have
 //! mapped, as its system-call entry (IA32_LSTAR).
 
-use exoprobe_vmm::Gva;
-use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
-use exoprobe_vmm::paging::{PAGE_SIZE, PAGE_SIZE_2M, PagingError};
+use exoprobe_guest::Gva;
+use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
+use exoprobe_guest::paging::{PAGE_SIZE, PAGE_SIZE_2M, PagingError};
 
 use crate::view::GuestView;
 use crate::virt::VirtualMemory;
@@ -109,8 +109,8 @@ impl KernelImage {
 
 #[cfg(test)]
 mod tests {
-    use exoprobe_vmm::Gpa;
-    use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
+    use exoprobe_guest::Gpa;
+    use exoprobe_guest::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
 
     use super::*;
     use crate::MemoryImage;

@@ -5,7 +5,7 @@
 //! process (1), and the thread that makes kernel threads ("kthreadd", 2), which follow one another
 //! in the list of all tasks (`init_task.tasks`).
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::view::GuestView;
 use crate::virt::{VirtualMemory, VirtualReadError};

@@ -1,8 +1,8 @@
 //! Task fields that only the kernel's types locate: state, parent, threads, address space, saved
 //! stack.
 
-use exoprobe_vmm::Gva;
-use exoprobe_vmm::paging::PagingMode;
+use exoprobe_guest::Gva;
+use exoprobe_guest::paging::PagingMode;
 
 use crate::btf::{Btf, FieldError};
 use crate::task::{TASKS_MAX, TaskError, TaskLayout};

@@ -1,7 +1,7 @@
 //! The interface to a guest: memory and paging registers.
 
-use exoprobe_vmm::Gpa;
-use exoprobe_vmm::paging::{PagingError, PagingMode};
+use exoprobe_guest::Gpa;
+use exoprobe_guest::paging::{PagingError, PagingMode};
 
 /// Reasons why guest-physical memory cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use exoprobe_vmm::paging::{self, PagingError, PagingMode, ReadPhys, Translation};
-use exoprobe_vmm::{Gpa, Gva};
+use exoprobe_guest::paging::{self, PagingError, PagingMode, ReadPhys, Translation};
+use exoprobe_guest::{Gpa, Gva};
 
 use crate::view::{GuestView, ReadError};
 
@@ -175,7 +175,7 @@ impl<'a, V: GuestView + ?Sized> VirtualMemory<'a, V> {
 mod tests {
     use super::*;
     use crate::image::MemoryImage;
-    use exoprobe_vmm::paging::{PAGE_SIZE, PTE_LARGE, PTE_PRESENT};
+    use exoprobe_guest::paging::{PAGE_SIZE, PTE_LARGE, PTE_PRESENT};
     use proptest::prelude::*;
 
     /// Where the test's first mapped page lies.

@@ -2,7 +2,7 @@
 //! (Documentation/admin-guide/kdump/vmcoreinfo.rst). Kernels that can be dumped have it
 //! (CONFIG_KEXEC, CONFIG_PROC_KCORE).
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::symbols::SymbolTable;
 use crate::view::GuestView;

@@ -1,8 +1,8 @@
 //! Why the engine refuses, each with the errno that the kernel's own API gives where one applies.
 
+use exoprobe_guest::{Gva, OutsideMemory, VcpuError};
 use exoprobe_introspect::btf::NoTypes;
 use exoprobe_introspect::{LookupError, NoModules, VirtualReadError};
-use exoprobe_vmm::{Gva, OutsideMemory, VcpuError};
 
 use crate::definition::{FieldError, ParseError, UnknownRegister};
 use crate::engine::arguments::error::ParameterError;

@@ -1,6 +1,6 @@
 //! Probes as users see them.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use serde::{Deserialize, Serialize};
 
 use crate::definition::{Action, ProbeKind, ReturnMode};

@@ -12,16 +12,25 @@ use crate::{PATIENCE, Running, TestGuest, finish, guest_file};
 /// When it was not built: `make test` builds all of the workspace first.
 #[must_use]
 pub fn exoprobe() -> Command {
+    let mut command = program("exoprobe");
+    command.env_remove("EXOPROBE_SOCKET").env_remove("EXOPROBE_TOKEN");
+    command
+}
+
+/// The program `name` of this workspace, built beside the tests.
+///
+/// # Panics
+/// As [`exoprobe`].
+#[must_use]
+pub fn program(name: &str) -> Command {
     let mut path = std::env::current_exe().expect("a running test has a path");
     path.pop();
     if path.ends_with("deps") {
         path.pop();
     }
-    path.push("exoprobe");
+    path.push(name);
     assert!(path.exists(), "{} is not there: run `cargo build` first", path.display());
-    let mut command = Command::new(path);
-    command.env_remove("EXOPROBE_SOCKET").env_remove("EXOPROBE_TOKEN");
-    command
+    Command::new(path)
 }
 
 /// A running `exoprobe run`, ended with the test.

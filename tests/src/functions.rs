@@ -1,6 +1,6 @@
 //! Addresses and sizes of the guest's functions.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::kernel_symbols;
 

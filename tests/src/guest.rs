@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use exoprobe_guest::Gva;
+use exoprobe_guest::paging::PagingMode;
 use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{Engine, Given, Guest, Kprobe, Limits, ProbeError, ProbeStatus};
-use exoprobe_vmm::paging::PagingMode;
-use exoprobe_vmm::{DEFAULT_KVM, Gva, Host, SerialPort, Vm, VmConfig, VmState};
+use exoprobe_vmm::{DEFAULT_KVM, Host, SerialPort, Vm, VmConfig, VmState};
 
 use crate::{PATIENCE, definition};
 

@@ -21,7 +21,7 @@ mod snapshots;
 
 use std::time::Duration;
 
-pub use binary::{Service, exoprobe};
+pub use binary::{Service, exoprobe, program};
 pub use definitions::definition;
 pub use functions::{address, function_size};
 pub use guest::{GUEST_ENV, TestGuest, guest_file, host, kernel_symbols};
@@ -43,11 +43,11 @@ pub const STRESS_SECONDS_ENV: &str = "EXOPROBE_STRESS_SECONDS";
 #[macro_export]
 macro_rules! only_breakpoints {
     () => {
-        fn release(&self, _: &mut exoprobe_vmm::HitContext<'_>) {
+        fn release(&self, _: &mut exoprobe_guest::HitContext<'_>) {
             unreachable!("it holds no vCPU")
         }
 
-        fn kernel_entered(&self, _: &exoprobe_vmm::KernelEntry) -> bool {
+        fn kernel_entered(&self, _: &exoprobe_guest::KernelEntry) -> bool {
             true
         }
 

@@ -10,9 +10,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
+use exoprobe_guest::{Gpa, Gva, kvm_regs};
 use exoprobe_probes::{Action, Kprobe, ProbeDefinition, Verdict};
-use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
-use exoprobe_vmm::{Gpa, Gva, VmState, kvm_regs};
+use exoprobe_vmm::VmState;
 
 use crate::{PATIENCE, TestGuest, definition};
 

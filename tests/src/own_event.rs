@@ -1,9 +1,10 @@
 //! A guest whose kernel has kprobes of its own, with one event on a function: what benches compare
 //! with.
 
+use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
+use exoprobe_guest::{Gpa, Gva};
 use exoprobe_introspect::SymbolTable;
-use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
-use exoprobe_vmm::{Gpa, Gva, Vm};
+use exoprobe_vmm::Vm;
 
 use crate::{TestGuest, host};
 

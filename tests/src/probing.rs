@@ -1,8 +1,8 @@
 //! Probes at many places of a guest.
 
+use exoprobe_guest::Gva;
 use exoprobe_probes::StatusFlag;
 use exoprobe_probes::insn::SLOT_SIZE;
-use exoprobe_vmm::Gva;
 
 use crate::{TestGuest, definition, kernel_symbols};
 

@@ -109,9 +109,9 @@ fn write_value(
 
 #[cfg(test)]
 mod tests {
+    use exoprobe_guest::Gva;
     use exoprobe_introspect::{TaskId, printable_lines};
     use exoprobe_probes::definition::{Bits, Width};
-    use exoprobe_vmm::Gva;
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! What a machine is made of, as plain data; `Vm::create` turns it into live objects.
+//! The configuration of a machine, as plain data; `Vm::create` turns it into live objects.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub struct VmConfig {
     pub kernel: PathBuf,
     /// Initial RAM file system, if any.
     pub initramfs: Option<PathBuf>,
-    /// Kernel command line; what the host needs is added behind it.
+    /// Kernel command line; words that the host needs are added to it.
     pub cmdline: String,
     /// RAM in MiB.
     pub memory_mib: u64,

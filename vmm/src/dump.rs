@@ -19,11 +19,14 @@ use object::elf::{
 use object::endian::{LittleEndian as LE, U16, U32, U64};
 use object::pod::bytes_of;
 
-use crate::addr::Gpa;
-use crate::memory::{GuestRam, to_usize};
 use crate::new_file::{NewFile, NewFileError};
-use crate::paging::PAGE_SIZE;
-use crate::vcpu::Registers;
+use crate::ram;
+use exoprobe_guest::DumpNotes;
+use exoprobe_guest::Gpa;
+use exoprobe_guest::GuestRam;
+use exoprobe_guest::Registers;
+use exoprobe_guest::memory::to_usize;
+use exoprobe_guest::paging::PAGE_SIZE;
 
 /// Bytes between two messages about how far it is.
 const PROGRESS: u64 = 1 << 30;
@@ -31,17 +34,6 @@ const PROGRESS: u64 = 1 << 30;
 const PRSTATUS_LEN: usize = 336;
 const PRSTATUS_PID: usize = 32;
 const PRSTATUS_REGS: usize = 112;
-
-/// Parts of a dump besides memory and registers.
-#[derive(Clone, Debug, Default)]
-pub struct DumpNotes {
-    /// The kernel's notes for dumps, lines `KEY=VALUE`.
-    pub vmcoreinfo: Option<String>,
-    /// Where the kernel maps all RAM (PAGE_OFFSET); `None` where it is not known.
-    pub direct_map: Option<u64>,
-    /// Bytes in place of those in memory: the guest's own, where probes have theirs.
-    pub original: Vec<(Gpa, u8)>,
-}
 
 /// A dump that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +127,7 @@ fn write_all(
     let mut original = notes.original.clone();
     original.sort_unstable_by_key(|(place, _)| place.0);
     let mut start = memory;
-    ram.for_each_chunk(|gpa, chunk| {
+    ram::for_each_chunk(ram, |gpa, chunk| {
         put_back(chunk, gpa, &original);
         write_pages(file, start, chunk)?;
         start += chunk.len() as u64;
@@ -151,7 +143,8 @@ fn write_all(
     Ok(at)
 }
 
-/// Replaces the bytes of `chunk`, which is of the memory at `gpa`, by those in `original`, which is in order.
+/// Replaces the bytes of `chunk`, which is of the memory at `gpa`, by those in `original`, which is
+/// in order.
 fn put_back(chunk: &mut [u8], gpa: Gpa, original: &[(Gpa, u8)]) {
     let first = original.partition_point(|(place, _)| *place < gpa);
     for (place, byte) in &original[first..] {
@@ -289,7 +282,7 @@ mod tests {
     use object::read::elf::{FileHeader, ProgramHeader};
 
     use super::*;
-    use crate::memory::RamRange;
+    use exoprobe_guest::memory::RamRange;
 
     const LOW: RamRange = RamRange { start: Gpa(0), len: 0x40_0000 };
     const HIGH: RamRange = RamRange { start: Gpa(1 << 32), len: 0x20_0000 };

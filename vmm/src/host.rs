@@ -6,41 +6,10 @@ use kvm_bindings::KVM_API_VERSION;
 use kvm_ioctls::{Cap, Kvm};
 
 use crate::preflight::{self, PreflightError};
-use crate::quirks::SoftwareKvm;
+use crate::profile::HostProfile;
 
-/// Where KVM is, unless told otherwise.
+/// The default path of KVM.
 pub const DEFAULT_KVM: &str = "/dev/kvm";
-
-/// How the guest's int3 reaches the VMM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BreakpointExit {
-    /// KVM_EXIT_DEBUG with exception 3, as KVM documents.
-    Debug,
-    /// An emulation failure whose instruction bytes start with int3.
-    EmulationFailure,
-}
-
-/// Where RIP must be when a #BP is handed back to the guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reinjection {
-    /// On the int3: KVM adds its length when it injects.
-    OnInt3,
-    /// Behind the int3.
-    BehindInt3,
-}
-
-/// What preflight found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostProfile {
-    /// How breakpoints exit.
-    pub breakpoint: BreakpointExit,
-    /// How they are handed back.
-    pub reinjection: Reinjection,
-    /// Set on software-only KVM.
-    pub software: Option<SoftwareKvm>,
-}
 
 /// An open, examined KVM.
 pub struct Host {
@@ -66,7 +35,7 @@ pub enum HostError {
     Open {
         /// The device.
         path: PathBuf,
-        /// What the host said.
+        /// The host's error.
         source: kvm_ioctls::Error,
     },
     /// The device is not KVM.
@@ -74,7 +43,7 @@ pub enum HostError {
     NotKvm {
         /// The device.
         path: PathBuf,
-        /// What it answered.
+        /// Its answer.
         version: i32,
     },
     /// KVM lacks something this crate builds on.
@@ -111,7 +80,7 @@ impl Host {
         Ok(Self { kvm, profile })
     }
 
-    /// What preflight found.
+    /// The results of preflight.
     #[must_use]
     pub fn profile(&self) -> HostProfile {
         self.profile

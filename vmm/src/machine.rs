@@ -1,15 +1,15 @@
-//! What the threads of one machine share.
+//! The state that the threads of one machine share.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::devices::{ConsoleWatch, PortBus};
-use crate::hidden::HiddenMemory;
-use crate::hook::ExitHook;
-use crate::host::HostProfile;
-use crate::memory::GuestRam;
+use crate::profile::HostProfile;
 use crate::status::{Status, StopReason, StopRecord, VmState};
 use crate::vcpu::{Command, VcpuRemote};
+use exoprobe_guest::ExitHook;
+use exoprobe_guest::GuestRam;
+use exoprobe_guest::HiddenMemory;
+use exoprobe_guest::msr::EntryWatch;
 
 /// The shared part of a machine: everything but the vCPUs' own descriptors.
 pub(crate) struct Machine {
@@ -20,9 +20,10 @@ pub(crate) struct Machine {
     pub(crate) profile: HostProfile,
     pub(crate) status: Status,
     pub(crate) vcpus: OnceLock<Vec<VcpuRemote>>,
-    /// Whether KVM hands over the write by which a kernel's entry is known.
+    /// KVM exits at the write by which a kernel's entry is known.
     pub(crate) tells_kernel_entry: bool,
-    kernel_expected: AtomicBool,
+    /// Recognizes the kernel's entry, once a boot.
+    pub(crate) entry: EntryWatch,
     hook: OnceLock<Arc<dyn ExitHook>>,
     saved_msrs: Vec<u32>,
 }
@@ -46,7 +47,7 @@ impl Machine {
             status: Status::new(),
             vcpus: OnceLock::new(),
             tells_kernel_entry,
-            kernel_expected: AtomicBool::new(false),
+            entry: EntryWatch::default(),
             hook: OnceLock::new(),
             saved_msrs,
         }
@@ -59,16 +60,6 @@ impl Machine {
     /// Sets the hook; `false` when there is one already.
     pub(crate) fn set_hook(&self, hook: Arc<dyn ExitHook>) -> bool {
         self.hook.set(hook).is_ok()
-    }
-
-    /// A boot begins: its kernel's entry is to be told, once.
-    pub(crate) fn expect_kernel(&self) {
-        self.kernel_expected.store(true, Ordering::SeqCst);
-    }
-
-    /// Whether the kernel that enters now is the first of this boot.
-    pub(crate) fn kernel_enters(&self) -> bool {
-        self.kernel_expected.swap(false, Ordering::SeqCst)
     }
 
     /// Indices of the MSRs that KVM lists for snapshots.
@@ -86,7 +77,8 @@ impl Machine {
         }
     }
 
-    /// Records why the machine stops (the first reason stays) and halts all vCPUs but the one that says so.
+    /// Records why the machine stops (the first reason stays) and halts all vCPUs but the one that
+    /// says so.
     pub(crate) fn stop(&self, record: StopRecord) {
         let from = record.vcpu;
         tracing::info!(reason = ?record.reason, vcpu = from, "guest stopped");
@@ -96,10 +88,11 @@ impl Machine {
 
     /// Pauses the machine at a hit of vCPU `from`, which calls this; `false` when it has stopped.
     ///
-    /// The vCPU waits for nobody: not for the others, which stop when they come to their queues, and not
-    /// for run control, whose lock somebody may hold who waits for this very vCPU's answer. So neither it
-    /// nor a pause, a resume or a stop that comes at the same time can be in the other's way, and the lock
-    /// of the state orders them: the vCPUs that this pauses are resumed by the resume that comes next.
+    /// The vCPU waits for no thread: not for the others, which stop when they come to their queues,
+    /// and not for run control, whose lock a thread may hold that waits for this very vCPU's
+    /// answer. So neither it nor a pause, a resume or a stop that comes at the same time can be in
+    /// the other's way, and the lock of the state orders them: the vCPUs that this pauses are
+    /// resumed by the resume that comes next.
     pub(crate) fn hold(&self, from: u8) -> bool {
         self.status.hold(from, || self.tell_others(from, || Command::StayOut))
     }

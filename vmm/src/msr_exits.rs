@@ -1,48 +1,18 @@
-//! Which of the guest's writes of model-specific registers come to the VMM before they are done
-//! (KVM_X86_SET_MSR_FILTER, Documentation/virt/kvm/api.rst, 4.131).
+//! Which of the guest's writes of model-specific registers come to the VMM before they are done.
 
-use kvm_bindings::{
-    KVM_CAP_X86_USER_SPACE_MSR, KVM_MSR_EXIT_REASON_FILTER, KVM_MSR_FILTER_WRITE, kvm_enable_cap,
-};
-use kvm_ioctls::{
-    Cap, Error, Kvm, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VmFd,
-};
+use exoprobe_guest::kvm;
+use exoprobe_guest::msr::MSR_GS_BASE;
+use kvm_ioctls::{Error, VmFd};
 
-use crate::host::HostProfile;
+use crate::profile::HostProfile;
 
-/// IA32_GS_BASE (Intel SDM vol. 4, 2.1). Linux's head_64.S writes it on each CPU before it calls its first
-/// C function, and rarely after.
-pub(crate) const MSR_GS_BASE: u32 = 0xc000_0101;
-/// IA32_LSTAR: where SYSCALL goes (Intel SDM vol. 3, 5.8.8).
-pub(crate) const MSR_LSTAR: u32 = 0xc000_0082;
-
-/// Whether KVM can hand writes over: from Linux 5.10 on.
-pub(crate) fn available(kvm: &Kvm) -> bool {
-    kvm.check_extension(Cap::X86UserSpaceMsr) && kvm.check_extension(Cap::X86MsrFilter)
-}
-
-/// Has KVM hand over what this VMM wants to see: IA32_GS_BASE where it is `available`, and what the host's
-/// quirk needs. One call for all, as it takes KVM 15 ms.
+/// Makes the writes exit that this VMM wants to see: of IA32_GS_BASE where it is `available`, and
+/// of the register that the host's quirk needs.
 ///
 /// # Errors
-/// What KVM said.
+/// KVM's.
 pub(crate) fn request(vm: &VmFd, profile: HostProfile, available: bool) -> Result<(), Error> {
     let quirk = profile.software.and_then(|quirk| quirk.wants_msr());
-    let wanted = available.then_some(MSR_GS_BASE).into_iter().chain(quirk);
-    let ranges: Vec<_> = wanted
-        .map(|base| MsrFilterRange {
-            flags: MsrFilterRangeFlags::from_bits_truncate(KVM_MSR_FILTER_WRITE),
-            base,
-            msr_count: 1,
-            bitmap: &[0],
-        })
-        .collect();
-    if ranges.is_empty() {
-        return Ok(());
-    }
-    let mut request =
-        kvm_enable_cap { cap: KVM_CAP_X86_USER_SPACE_MSR, ..kvm_enable_cap::default() };
-    request.args[0] = u64::from(KVM_MSR_EXIT_REASON_FILTER);
-    vm.enable_cap(&request)?;
-    vm.set_msr_filter(MsrFilterDefaultAction::ALLOW, &ranges)
+    let wanted: Vec<u32> = available.then_some(MSR_GS_BASE).into_iter().chain(quirk).collect();
+    kvm::filter_msrs(vm, &wanted)
 }

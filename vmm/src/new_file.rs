@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-/// Tries to find a temporary name that is free: one does, unless another program takes them on purpose.
+/// Tries to find a temporary name that is free: one does, unless another program takes them on
+/// purpose.
 const NAMES: usize = 16;
 
 /// Why a file was not written. What was there before is unharmed.
@@ -28,14 +29,14 @@ pub enum NewFileError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the host said.
+        /// The host's error.
         source: io::Error,
     },
 }
 
-/// A file that is being written. It has no name until [`Self::finish`] (open(2), O_TMPFILE), so that nothing of it
-/// stays when the process is killed. On file systems without such files it has a random name in the same folder;
-/// dropping this removes it.
+/// A file that is being written. It has no name until [`Self::finish`] (open(2), O_TMPFILE), so
+/// that nothing of it stays when the process is killed. On file systems without such files it has a
+/// random name in the same folder; dropping this removes it.
 #[derive(Debug)]
 pub struct NewFile {
     file: File,
@@ -97,8 +98,8 @@ impl NewFile {
         self.file.sync_all().map_err(fail)
     }
 
-    /// Gives the file its name once all of it is on the disk. A regular file of that name is replaced, if `replace`
-    /// says so.
+    /// Gives the file its name once all of it is on the disk. A regular file of that name is
+    /// replaced, if `replace` says so.
     ///
     /// # Errors
     /// [`NewFileError`].

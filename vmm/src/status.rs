@@ -1,4 +1,4 @@
-//! What a machine is doing, and why it stopped.
+//! The state of a machine, and why it stopped.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,14 +15,14 @@ pub enum StopReason {
     Halted,
     /// The guest's kernel panicked; what it said is in `message`.
     Panic {
-        /// Text behind "Kernel panic - not syncing:".
+        /// Text after "Kernel panic - not syncing:".
         message: String,
     },
     /// A fault while delivering a double fault (KVM_EXIT_SHUTDOWN).
     TripleFault,
     /// KVM or this VMM could not go on.
     Failed {
-        /// What happened.
+        /// The event.
         message: String,
     },
     /// The user asked for it.
@@ -57,11 +57,11 @@ pub enum VmState {
 
 /// The state, shared by all threads of a machine.
 ///
-/// A change and the commands that go with it are one step: `tell` sends them under the lock of the
-/// state, so that each vCPU finds them in its queue in the order of the changes. Without that, a vCPU
-/// that holds the machine while another thread resumes it could leave the state "paused" with all vCPUs
-/// running. `tell` must only send: queues have no bound, nobody waits for an answer under the lock, and
-/// so the lock is never held for long, whoever takes it.
+/// A change and the commands that go with it are one step: `send` sends them under the lock of the
+/// state, so that each vCPU finds them in its queue in the order of the changes. Without that, a
+/// vCPU that holds the machine while another thread resumes it could leave the state "paused" with
+/// all vCPUs running. `send` must only send: queues have no bound, no thread waits for an answer
+/// under the lock, and so the lock is never held for long.
 pub(crate) struct Status {
     shared: Mutex<Shared>,
     changed: Condvar,
@@ -93,7 +93,7 @@ impl Status {
         self.lock().held.iter().copied().collect()
     }
 
-    /// Whether a vCPU is held, and nobody has resumed the machine since.
+    /// Returns true if a vCPU is held and the machine was not resumed since.
     pub(crate) fn is_held(&self, vcpu: u8) -> bool {
         self.lock().held.contains(&vcpu)
     }
@@ -104,7 +104,7 @@ impl Status {
     }
 
     /// Changes the state unless the machine has stopped; says whether it did.
-    pub(crate) fn set(&self, next: VmState, tell: impl FnOnce()) -> bool {
+    pub(crate) fn set(&self, next: VmState, send: impl FnOnce()) -> bool {
         let mut shared = self.lock();
         if matches!(shared.state, VmState::Stopped(_)) {
             return false;
@@ -114,35 +114,35 @@ impl Status {
             shared.held.clear();
         }
         shared.state = next;
-        tell();
+        send();
         self.changed.notify_all();
         true
     }
 
     /// Pauses the machine at a hit of `vcpu`, unless it has stopped; says whether it did.
-    pub(crate) fn hold(&self, vcpu: u8, tell: impl FnOnce()) -> bool {
+    pub(crate) fn hold(&self, vcpu: u8, send: impl FnOnce()) -> bool {
         let mut shared = self.lock();
         if matches!(shared.state, VmState::Stopped(_)) {
             return false;
         }
         shared.held.insert(vcpu);
         shared.state = VmState::Paused;
-        tell();
+        send();
         self.changed.notify_all();
         true
     }
 
     /// Another boot begins, whatever the machine did before.
-    pub(crate) fn begin_boot(&self, tell: impl FnOnce()) {
+    pub(crate) fn begin_boot(&self, send: impl FnOnce()) {
         let mut shared = self.lock();
         shared.held.clear();
         shared.boots += 1;
         shared.state = VmState::Running;
-        tell();
+        send();
         self.changed.notify_all();
     }
 
-    /// Waits until the machine stops in a boot behind `boot`, at most `timeout`; gives in which.
+    /// Waits until the machine stops in a boot after `boot`, at most `timeout`; returns which.
     pub(crate) fn wait_stopped(&self, boot: u64, timeout: Duration) -> Option<(u64, StopRecord)> {
         let deadline = Instant::now() + timeout;
         let mut shared = self.lock();
@@ -169,7 +169,7 @@ mod tests {
         VmState::Stopped(Box::new(StopRecord { reason, vcpu: 0, regs, seconds: 1.0 }))
     }
 
-    /// What is sent with a change stands before what is sent with the next one.
+    /// Commands of a change stand before those of the next one.
     #[test]
     fn a_resume_at_the_same_time_comes_behind_a_hold_as_a_whole() {
         let (status, sent) = (Status::new(), Mutex::new(Vec::new()));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
-use exoprobe_vmm::quirks::SoftwareKvm;
+use exoprobe_guest::quirks::SoftwareKvm;
 use exoprobe_vmm::{BreakpointExit, DEFAULT_KVM, Host, HostProfile, Reinjection};
 use serde::Serialize;
 

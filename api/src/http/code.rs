@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::{LineError, LinesError, SourceLines, SymbolTable};
 use exoprobe_probes::{Engine, ProbeError};
-use exoprobe_vmm::Gva;
 
 use super::problem::Problem;
 use super::wire::{CodeLine, DataPlace, Place, Source, SourceLine};

@@ -7,10 +7,11 @@ use axum::Json;
 use axum::extract::rejection::{BytesRejection, JsonRejection, PathRejection, QueryRejection};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use exoprobe_guest::VcpuError;
 use exoprobe_introspect::LookupError;
 use exoprobe_probes::{BatchError, ProbeError};
 use exoprobe_vmm::devices::InputFull;
-use exoprobe_vmm::{ControlError, DumpError, NewFileError, RebootError, SnapshotError, VcpuError};
+use exoprobe_vmm::{ControlError, DumpError, NewFileError, RebootError, SnapshotError};
 use serde::Serialize;
 use utoipa::ToSchema;
 

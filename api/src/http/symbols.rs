@@ -5,9 +5,9 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use exoprobe_guest::Gva;
 use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::ProbeError;
-use exoprobe_vmm::Gva;
 use serde::Deserialize;
 use utoipa::IntoParams;
 

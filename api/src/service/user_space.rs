@@ -1,6 +1,7 @@
 //! Whether a guest has started its first program, of whatever kernel and init it is made.
 
-use exoprobe_vmm::{Gpa, GuestRam, Vm};
+use exoprobe_guest::{Gpa, GuestRam};
+use exoprobe_vmm::Vm;
 
 /// Bits of CR3 with the top page table's address.
 const TABLE: u64 = 0x000f_ffff_ffff_f000;
@@ -39,7 +40,7 @@ fn has_user_entries(ram: &GuestRam, cr3: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use exoprobe_vmm::memory::ram_ranges;
+    use exoprobe_guest::memory::ram_ranges;
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use exoprobe_probes::Engine;
 use exoprobe_vmm::Vm;
@@ -14,16 +14,6 @@ use tokio::sync::watch;
 use super::closing::Growth;
 use super::freed::Freed;
 
-/// How long hits may wait in the rings while there are probes.
-const DRAIN_BUSY: Duration = Duration::from_millis(5);
-/// So many hits at once, and the next are not waited for: a ring holds 4,000 records of four
-/// arguments.
-const MANY: usize = 500;
-/// How soon the drainer sees that there are probes.
-const DRAIN_IDLE: Duration = Duration::from_millis(50);
-/// How long the guest may have rewritten text under a probe, or a probe could be placed or
-/// optimized, before the engine looks.
-const PATROL: Duration = Duration::from_millis(100);
 /// Between two looks at the memory that was freed.
 const GIVE_BACK: Duration = Duration::from_secs(5);
 /// How soon a port's watcher sees that it is to end.
@@ -69,24 +59,11 @@ impl Drop for Worker {
     }
 }
 
-/// Moves hits from the rings into the event store as they come, looks after the probes' text, and
-/// optimizes.
+/// Does the engine's regular work: [`Engine::tick`].
 pub(super) fn drain(engine: Arc<Engine>, failed: &Failed) -> io::Result<Worker> {
     Worker::spawn("drainer", failed, move |stop| {
-        let mut patrolled = Instant::now();
         while !stop.load(Ordering::Acquire) {
-            let moved = engine.drain();
-            if patrolled.elapsed() >= PATROL {
-                engine.patrol();
-                engine.optimize();
-                patrolled = Instant::now();
-            }
-            let rest = match engine.has_probes() {
-                true if moved > MANY => Duration::ZERO,
-                true => DRAIN_BUSY,
-                false => DRAIN_IDLE,
-            };
-            thread::park_timeout(rest);
+            thread::park_timeout(engine.tick());
         }
     })
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io::{self, Read};
 use std::path::Path;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use object::{Object, ObjectSection};
 
 use super::parse::{BTF_MAX, BtfError};

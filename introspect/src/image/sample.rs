@@ -1,8 +1,8 @@
 //! Small images of memory that is mapped, for tests and fuzzing.
 
-use exoprobe_vmm::Gpa;
-use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
-use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
+use exoprobe_guest::Gpa;
+use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
+use exoprobe_guest::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
 
 use super::MemoryImage;
 

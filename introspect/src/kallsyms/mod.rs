@@ -15,7 +15,7 @@ mod tests;
 mod tokens;
 mod window;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::kernel_image::KernelImage;
 use crate::symbols::{Listing, SymbolTable};

@@ -5,7 +5,7 @@
 //! first one's top bit set, from Linux 6.1 on) and so many token numbers. The number is found by
 //! trying: it must be followed by so many names, and those by their markers.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use super::error::KallsymsError;
 use super::tokens::Tokens;

@@ -1,7 +1,7 @@
 //! A small kernel's tables, in every layout that there is: for tests and fuzzing.
 
-use exoprobe_vmm::paging::{PTE_PRESENT, PagingMode};
-use exoprobe_vmm::{Gpa, Gva};
+use exoprobe_guest::paging::{PTE_PRESENT, PagingMode};
+use exoprobe_guest::{Gpa, Gva};
 
 use crate::MemoryImage;
 

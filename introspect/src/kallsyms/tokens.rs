@@ -4,7 +4,7 @@
 //! that tokens 0x30 to 0x39 are the digits in nearly every kernel: that is how the table is found.
 //! That it is one, its index says: it must agree with all 256 texts.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use memchr::memmem;
 
 use super::error::KallsymsError;

@@ -1,6 +1,6 @@
 //! A piece of the guest's image, copied.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::kernel_image::KernelImage;
 use crate::view::GuestView;

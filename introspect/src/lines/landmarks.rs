@@ -1,6 +1,6 @@
 //! Functions that identify a file as the running kernel's.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::symbols::{SymbolKind, SymbolTable, TextKind};
 

@@ -19,7 +19,7 @@ use std::io::{self, Cursor};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use gimli::SectionId;
 use object::read::ReadCache;
 

@@ -1,6 +1,6 @@
 //! Errors of reading modules, and limits of what is read.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::btf::{FieldError, NoTypes};
 use crate::symbols::TableError;

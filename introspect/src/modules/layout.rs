@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use super::error::NoModules;
 use crate::btf::{Btf, FieldError, FieldPlace, Kind, TypeId};

@@ -14,7 +14,7 @@ mod tests;
 
 use std::ops::Range;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::symbols::KERNEL_HALF;
 use crate::view::GuestView;

@@ -1,6 +1,6 @@
 //! A module's symbols: an ELF table (`Elf64_Sym`) of which the kernel keeps only a part.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use super::error::{ModuleError, SYMBOL_NAME_MAX, SYMBOLS_MAX};
 use super::{Module, ModuleLayout, half, word};

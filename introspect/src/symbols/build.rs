@@ -1,6 +1,6 @@
 //! Sorts raw symbols into the tables that queries use.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use super::symbol::{KERNEL_HALF, SymbolKind, TextKind, TextRange};
 use crate::name_hash::NameHash;

@@ -1,6 +1,6 @@
 //! Errors of look-ups by name.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 /// Reasons why a name does not identify one symbol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

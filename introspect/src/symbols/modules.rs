@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use super::build::{Builder, Entry, RawSymbol, TableError, Tables};
 use super::symbol::{Symbol, SymbolKind, TextKind};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 /// Where the upper half of the address space begins with four-level paging, the lower end of
 /// the kernel's addresses. Symbols below are no addresses: per-CPU offsets, constants.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use super::build::{Entry, Tables};
 use super::error::LookupError;

@@ -10,7 +10,7 @@ mod stack;
 mod tests;
 mod user;
 
-use exoprobe_vmm::{Gva, kvm_regs};
+use exoprobe_guest::{Gva, kvm_regs};
 
 pub use orc::{OrcError, OrcTables};
 pub use stack::{FRAMES_MAX, Stack};

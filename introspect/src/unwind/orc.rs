@@ -5,7 +5,7 @@
 //! each; an entry holds up to the next address. Sorted when the kernel is built (Linux 5.6 on) or
 //! early in its boot.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::banner::Version;
 use crate::symbols::SymbolTable;

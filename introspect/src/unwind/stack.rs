@@ -1,6 +1,6 @@
 //! What walks of stacks read.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 /// Most frames of a walk.
 pub const FRAMES_MAX: usize = 64;

@@ -1,6 +1,6 @@
 //! The user's part of a back-trace, by frame pointers: of programs that were built with them.
 
-use exoprobe_vmm::{Gva, kvm_regs};
+use exoprobe_guest::{Gva, kvm_regs};
 
 use super::stack::{FRAMES_MAX, KERNEL_HALF, Stack};
 

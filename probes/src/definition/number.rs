@@ -66,7 +66,7 @@ pub(super) mod hex_number {
 
 /// As [`hex_number`], for an address that may be absent.
 pub(super) mod hex_address {
-    use exoprobe_vmm::Gva;
+    use exoprobe_guest::Gva;
     use serde::{Deserialize, Deserializer, Serializer};
 
     #[derive(Deserialize)]

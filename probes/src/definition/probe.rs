@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use serde::{Deserialize, Serialize};
 
 use super::action::Action;

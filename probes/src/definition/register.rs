@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use exoprobe_vmm::{kvm_regs, kvm_sregs};
+use exoprobe_guest::{kvm_regs, kvm_sregs};
 use serde::{Deserialize, Serialize};
 
 macro_rules! registers {

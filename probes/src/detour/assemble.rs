@@ -1,6 +1,6 @@
 //! The whole code of a detour, or of a pool's returns.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use iced_x86::code_asm::{CodeAssembler, CodeLabel};
 use iced_x86::{BlockEncoderOptions, IcedError};
 

@@ -10,7 +10,7 @@
 //! not be mapped, the detour rings its doorbell instead: everything is put back, and an int3 has
 //! the VMM deal with the hit.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 

@@ -12,7 +12,7 @@
 //! | 16 | whether returns are counted |
 //! | 64 | instances |
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use super::ring::Words;
 

@@ -3,7 +3,7 @@
 //! The rules are those of the kernel's own optimizer (kprobes.rst, "Safety Check"), with what its
 //! tables know besides: static keys and fix-ups are jumps, too.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use iced_x86::{FlowControl, Instruction, Mnemonic};
 
 use crate::insn::{self, Assurances, Displaced, Refusal};

@@ -16,8 +16,8 @@
 
 use std::cell::RefCell;
 
+use exoprobe_guest::HiddenMemory;
 use exoprobe_introspect::TaskId;
-use exoprobe_vmm::HiddenMemory;
 
 /// Offset of the head.
 pub(super) const RING_HEAD: i32 = 0;
@@ -245,8 +245,8 @@ fn parse(found: u64, args_of: impl Fn(u16) -> Option<usize>) -> Option<(u16, usi
 
 #[cfg(test)]
 pub(super) mod tests {
-    use exoprobe_vmm::GuestRam;
-    use exoprobe_vmm::memory::ram_ranges;
+    use exoprobe_guest::GuestRam;
+    use exoprobe_guest::memory::ram_ranges;
     use proptest::prelude::*;
 
     use super::*;

@@ -1,6 +1,6 @@
 //! Specification of a detour.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use iced_x86::IcedError;
 
 use super::pool::Pool;

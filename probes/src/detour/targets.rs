@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 
 use super::region::jumps_indirectly;

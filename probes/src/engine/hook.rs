@@ -1,12 +1,12 @@
 //! The machine's exits: the one place where a vCPU's thread may want control.
 //!
-//! Some breakpoints change what control has (a return site that is new, the engine's own marks). Its lock is only ever
-//! tried here: the thread that holds it may be waiting for this very vCPU. While it is not free the vCPU goes back to its
-//! breakpoint, by way of its commands, and hits again; nothing has been counted then.
+//! Some breakpoints change what control has (a return site that is new, the engine's own marks).
+//! Its lock is only ever tried here: the thread that holds it may be waiting for this very vCPU.
+//! While it is not free the vCPU goes back to its breakpoint, by way of its commands, and hits
+//! again; nothing has been counted then.
 
 use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
-use crate::engine::guest::Guest;
 use crate::engine::hit::path::HitPath;
 use crate::engine::hit::table::Stop;
 use crate::engine::hit::table::Table;
@@ -15,11 +15,12 @@ use crate::engine::kernel::modules::ModuleEvent;
 use crate::engine::kernel::view::KernelView;
 use crate::engine::probe::site::InternalBreakpoint;
 use crate::engine::probe::site::Site;
+use exoprobe_guest::Guest;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
-use exoprobe_vmm::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry};
+use exoprobe_guest::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry};
 
 /// The breakpoint is to be hit again: control is not free, or has changed what is there.
 struct Retry;

@@ -1,7 +1,8 @@
 //! The engine: registers probes, arms and disarms them, and counts their hits.
 //!
-//! Registration and removal take one lock; hits wait for none. They meet in an immutable table that is replaced as a
-//! whole. Each folder imports only those below it in this list, and each file only files that do not import it:
+//! Registration and removal take one lock; hits wait for none. They meet in an immutable table that
+//! is replaced as a whole. Each folder imports only those below it in this list, and each file only
+//! files that do not import it:
 //!
 //! | folder | one reason to change |
 //! |---|---|
@@ -11,13 +12,13 @@
 //! | `optimize` | detours and their rings |
 //! | `hit` | the data path of a hit |
 //! | `probe` | what a probe and its site have |
-//! | `arguments`, `patch`, `kernel` | fetch arguments; bytes written for probes; the running kernel |
-//! | `guest` | the seam to the machine |
+//! | `arguments` | fetch arguments |
+//! | `patch` | bytes written for probes |
+//! | `kernel` | the running kernel |
 
 pub(crate) mod arguments;
 pub(crate) mod control;
 mod facade;
-mod guest;
 mod hit;
 mod hook;
 pub(crate) mod kernel;
@@ -30,12 +31,12 @@ mod tests;
 pub use arguments::error::ParameterError;
 pub use control::register::Registration;
 pub use control::room::Limits;
+pub use exoprobe_guest::Guest;
 pub use facade::backtrace::Frame;
 pub use facade::engine::{Engine, KeptProbes};
 pub use facade::filters::EventField;
 pub use facade::query::{CodeLine, ModuleStatus};
 pub use facade::threads::AddressSpace;
-pub use guest::Guest;
 pub use hit::actions::Holder;
 pub use kernel::error::AttachError;
 pub use kernel::reserved::{BlacklistEntry, Reserved};

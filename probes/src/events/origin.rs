@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use exoprobe_guest::{GuestClock, GuestTime, Gva};
 use exoprobe_introspect::{SymbolOffset, SymbolTable};
-use exoprobe_vmm::{GuestClock, GuestTime, Gva};
 
 use super::event::{Event, StackFrame};
 use super::ring::Record;

@@ -8,8 +8,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use exoprobe_guest::{GuestTime, Gva};
 use exoprobe_introspect::TaskId;
-use exoprobe_vmm::{GuestTime, Gva};
 
 const HEADER_WORDS: usize = 3;
 /// One bit an argument: 128 at most.

@@ -1,7 +1,7 @@
 //! The part of the events that a reader asks for.
 
+use exoprobe_guest::GuestTime;
 use exoprobe_introspect::glob_matches;
-use exoprobe_vmm::GuestTime;
 
 use super::hit::Hit;
 

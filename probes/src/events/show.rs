@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::SymbolTable;
-use exoprobe_vmm::Gva;
 use serde_json::Value;
 
 use super::ring::{Record, TextPlace};

@@ -263,8 +263,8 @@ impl EventStore {
 
 #[cfg(test)]
 mod tests {
+    use exoprobe_guest::{GuestClock, Gva};
     use exoprobe_introspect::TaskId;
-    use exoprobe_vmm::{GuestClock, Gva};
 
     use super::super::origin::Origin;
     use super::super::ring::{Record, TextPlace};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use exoprobe_guest::{GuestClock, Gva};
 use exoprobe_introspect::{SymbolTable, TaskId};
-use exoprobe_vmm::{GuestClock, Gva};
 use serde_json::json;
 
 use super::*;

@@ -1,7 +1,7 @@
 //! Hits as the tracer's files show them.
 
+use exoprobe_guest::{GuestTime, Gva};
 use exoprobe_introspect::{SymbolTable, TaskId};
-use exoprobe_vmm::{GuestTime, Gva};
 
 use super::hit::Hit;
 use super::show::RecordedValue;

@@ -3,7 +3,7 @@
 //! x86 instructions have no alignment: only decoding from a known start, a symbol's address, shows
 //! where they begin. An int3 written inside an instruction would change it silently.
 
-use exoprobe_vmm::addr::Gva;
+use exoprobe_guest::Gva;
 use iced_x86::{FlowControl, Instruction, Mnemonic};
 use thiserror::Error;
 

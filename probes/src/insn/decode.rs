@@ -1,6 +1,6 @@
 //! One decoder for the whole module: 64-bit mode, and only what every x86-64 CPU reads alike.
 
-use exoprobe_vmm::addr::Gva;
+use exoprobe_guest::Gva;
 use iced_x86::{ConstantOffsets, Decoder, DecoderError, DecoderOptions, Instruction};
 
 /// Longest x86 instruction, in bytes (Intel SDM vol. 2, 2.3.11); a longer one raises #GP.

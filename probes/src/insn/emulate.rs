@@ -3,7 +3,7 @@
 //! Semantics: Intel SDM vol. 2 (each instruction's "Operation" and "Flags Affected"); the property
 //! tests compare every form with the CPU.
 
-use exoprobe_vmm::{Gva, gpr};
+use exoprobe_guest::{Gva, gpr};
 use iced_x86::{Code, ConditionCode, Instruction, OpKind, Register};
 use kvm_bindings::kvm_regs;
 

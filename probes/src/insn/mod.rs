@@ -32,7 +32,7 @@ pub use refusal::Refusal;
 pub(crate) use slot::jump_to;
 pub use slot::{AssembleError, SLOT_ADDRESS_OFFSET, SLOT_SIZE, SlotCode, SlotKind};
 
-use exoprobe_vmm::addr::Gva;
+use exoprobe_guest::Gva;
 use iced_x86::{FlowControl, Instruction, Mnemonic};
 use thiserror::Error;
 

@@ -1,6 +1,6 @@
 //! The reasons for which an instruction cannot be probed.
 
-use exoprobe_vmm::addr::Gva;
+use exoprobe_guest::Gva;
 use thiserror::Error;
 
 /// Why an instruction cannot run displaced. The text says what, why, and what to probe instead.

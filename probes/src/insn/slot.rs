@@ -15,8 +15,8 @@
 //! A slot's last 8 bytes hold the instruction's own address, so that the handler of an exception in
 //! the slot finds where it would have been.
 
-use exoprobe_vmm::addr::Gva;
-use exoprobe_vmm::hidden;
+use exoprobe_guest::Gva;
+use exoprobe_guest::hidden;
 use iced_x86::{BlockEncoder, BlockEncoderOptions, Code, Instruction, InstructionBlock};
 use thiserror::Error;
 

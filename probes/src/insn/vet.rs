@@ -3,7 +3,7 @@
 //! Everything unprivileged that continues at the next instruction may, unless listed here;
 //! everything privileged may not, unless listed here.
 
-use exoprobe_vmm::addr::Gva;
+use exoprobe_guest::Gva;
 use iced_x86::{CpuidFeature, Instruction, Mnemonic, OpKind, Register};
 
 use super::assurances::Assurances;

@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::fmt::Write;
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::{SymbolTable, printable};
-use exoprobe_vmm::Gva;
 
 use super::command::{Modifier, SortKey};
 use super::hist::{Entry, Found, KeyPart, Table};

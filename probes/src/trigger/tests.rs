@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use exoprobe_guest::{GuestClock, GuestTime, Gva};
 use exoprobe_introspect::{SymbolTable, TaskId};
-use exoprobe_vmm::{GuestClock, GuestTime, Gva};
 use proptest::prelude::*;
 
 use super::hist::Table;

@@ -1,7 +1,7 @@
 //! Histograms for programs.
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::SymbolTable;
-use exoprobe_vmm::Gva;
 
 use super::command::Modifier;
 use super::hist::{Found, KeyPart, Table, is_symbol};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use exoprobe_vmm::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry};
+use exoprobe_guest::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry};
 
 /// An engine's hook, but for one int3 that is passed over: its registers are read and written, no
 /// more.

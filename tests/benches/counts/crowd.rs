@@ -1,9 +1,9 @@
 //! Many other probes, all armed, of which the loop hits none.
 
+use exoprobe_guest::Gva;
 use exoprobe_probes::insn::{Assurances, analyze};
 use exoprobe_probes::{Action, NewProbe, ProbeDefinition};
 use exoprobe_tests::{TestGuest, kernel_symbols};
-use exoprobe_vmm::Gva;
 
 /// Largest function whose instructions are probed, in bytes: registering decodes all of it each
 /// time.

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use exoprobe_guest::{ExitHook, Gva};
 use exoprobe_probes::{Action, ProbeDefinition, StatusFlag};
 use exoprobe_tests::counts::{Clock, Column, HostKind, Report, RowCounts, SCHEMA};
 use exoprobe_tests::loops::{Loops, TURN_INSNS};
 use exoprobe_tests::{OwnEvent, TestGuest, definition, host};
-use exoprobe_vmm::{ExitCounts, ExitHook, Gva, Vm};
+use exoprobe_vmm::{ExitCounts, Vm};
 
 use crate::bare::Bare;
 use crate::crowd;

@@ -1,9 +1,9 @@
 //! The rows that are counted: one entry each.
 
+use exoprobe_guest::Gva;
 use exoprobe_probes::DisplacedBy;
 use exoprobe_tests::counts::{self, KRETPROBE};
 use exoprobe_tests::loops;
-use exoprobe_vmm::Gva;
 
 /// A loop's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,13 +5,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use exoprobe_guest::Gva;
 use exoprobe_probes::Register;
 use exoprobe_probes::detour::{
     Block, Current, Detour, Ground, GuestRing, JMP_LEN, Mapped, Region, Surroundings, Task, Value,
     Words,
 };
 use exoprobe_probes::insn::Assurances;
-use exoprobe_vmm::Gva;
 
 use crate::figure::{figure, least};
 

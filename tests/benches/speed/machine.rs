@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use exoprobe_guest::{BreakpointAction, ExitHook, HitContext};
 use exoprobe_tests::TestGuest;
-use exoprobe_vmm::{BreakpointAction, DEFAULT_KVM, ExitHook, HitContext, Host, Vm};
+use exoprobe_vmm::{DEFAULT_KVM, Host, Vm};
 
 use crate::figure::{figure, least};
 

@@ -6,11 +6,11 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
 
+use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
+use exoprobe_guest::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
+use exoprobe_guest::{Gpa, Gva};
 use exoprobe_introspect::{Btf, MemoryImage, SymbolTable, TaskLayout, VirtualMemory, kallsyms};
 use exoprobe_tests::guest_file;
-use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
-use exoprobe_vmm::paging::{PTE_LARGE, PTE_PRESENT, PagingMode};
-use exoprobe_vmm::{Gpa, Gva};
 use object::{Object, ObjectSection, ObjectSegment};
 
 use crate::figure::{figure, least};

@@ -40,11 +40,9 @@ impl<'a> Imports<'a> {
         Imports { files: &tree.files, names }
     }
 
-    /// Finds the circles among the files that `is_meant` accepts.
-    pub(crate) fn circles(&self, is_meant: impl Fn(&Path) -> bool) -> Vec<Circle> {
-        let meant = |file: FileId| is_meant(&self.files[file]);
-        let edges = self.names.keys().copied().filter(|&(from, to)| meant(from) && meant(to));
-        let graph: DiGraphMap<FileId, ()> = edges.collect();
+    /// Finds the circles among the files.
+    pub(crate) fn circles(&self) -> Vec<Circle> {
+        let graph: DiGraphMap<FileId, ()> = self.names.keys().copied().collect();
         let sets = tarjan_scc(&graph).into_iter().filter(|set| set.len() > 1);
         let mut circles: Vec<Circle> = sets
             .map(|set| {

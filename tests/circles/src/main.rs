@@ -14,7 +14,6 @@ mod tests;
 mod tree;
 mod workspace;
 
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -25,14 +24,11 @@ use workspace::Workspace;
 
 #[derive(Parser)]
 #[command(about = "Fails if files of a crate in this workspace import each other in a circle")]
-struct Cli {
-    /// Report circles in this folder of the workspace, but do not fail because of them
-    #[arg(long, value_name = "FOLDER")]
-    not_yet: Vec<PathBuf>,
-}
+struct Cli {}
 
 fn main() -> ExitCode {
-    match check(&Cli::parse()) {
+    let Cli {} = Cli::parse();
+    match check() {
         Ok(0) => ExitCode::SUCCESS,
         Ok(count) => {
             eprintln!(
@@ -47,12 +43,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints each circle. Returns how many lie outside the excused folders.
-fn check(cli: &Cli) -> Result<usize, CheckError> {
+/// Prints each circle. Returns their number.
+fn check() -> Result<usize, CheckError> {
     let workspace = Workspace::find()?;
-    for folder in &cli.not_yet {
-        println!("not checked yet: {}", folder.display());
-    }
     let mut count = 0;
     for root in &workspace.roots {
         let mut tree = read::read(root)?;
@@ -61,16 +54,9 @@ fn check(cli: &Cli) -> Result<usize, CheckError> {
                 *file = relative.to_owned();
             }
         }
-        let imports = Imports::of(&tree);
-        let is_excused = |file: &Path| cli.not_yet.iter().any(|folder| file.starts_with(folder));
-        for circle in imports.circles(|file| !is_excused(file)) {
+        for circle in Imports::of(&tree).circles() {
             print!("{circle}");
             count += 1;
-        }
-        for circle in imports.circles(|_| true) {
-            if circle.files().into_iter().any(is_excused) {
-                println!("not yet free of a {circle}");
-            }
         }
     }
     Ok(count)

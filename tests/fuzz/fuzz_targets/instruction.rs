@@ -2,7 +2,7 @@
 #![no_main]
 
 use exoprobe_probes::insn::{Assurances, SLOT_ADDRESS_OFFSET, SlotKind, analyze, check_boundary};
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use libfuzzer_sys::fuzz_target;
 
 const TEXT: Gva = Gva(0xffff_ffff_8100_0000);

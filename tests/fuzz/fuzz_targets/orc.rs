@@ -5,7 +5,7 @@
 use exoprobe_introspect::image::sample::{KERNEL, MODE, SAME, TABLES, with_content};
 use exoprobe_introspect::unwind::{FRAMES_MAX, Place, Stack, Walk, user_frames};
 use exoprobe_introspect::{MemoryImage, OrcTables, Version, VirtualMemory};
-use exoprobe_vmm::{Gva, kvm_regs};
+use exoprobe_guest::{Gva, kvm_regs};
 use libfuzzer_sys::fuzz_target;
 
 struct Memory<'a>(VirtualMemory<'a, MemoryImage>);

@@ -3,8 +3,8 @@
 #![no_main]
 
 use exoprobe_introspect::{MemoryImage, VirtualMemory};
-use exoprobe_vmm::paging::PagingMode;
-use exoprobe_vmm::{Gpa, Gva};
+use exoprobe_guest::paging::PagingMode;
+use exoprobe_guest::{Gpa, Gva};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -2,7 +2,7 @@
 #![no_main]
 
 use exoprobe_probes::detour::{FollowedCall, PlainWords, Pool, PoolMemory, Words};
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use libfuzzer_sys::fuzz_target;
 
 const WORD: usize = 8;

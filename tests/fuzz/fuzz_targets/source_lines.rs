@@ -2,7 +2,7 @@
 #![no_main]
 
 use exoprobe_introspect::SourceLines;
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use libfuzzer_sys::fuzz_target;
 
 /// Where the seeds have their text, and how much of it.

@@ -3,7 +3,7 @@
 
 use exoprobe_introspect::image::sample::{KERNEL, MODE, SAME, TABLES, with_content};
 use exoprobe_introspect::{TaskLayout, VirtualMemory};
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -9,8 +9,8 @@ use std::sync::{Arc, LazyLock};
 use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{Engine, EventLimits, Given, Guest, Limits};
 use exoprobe_tracer::Tracer;
-use exoprobe_vmm::memory::ram_ranges;
-use exoprobe_vmm::{GuestClock, GuestRam, HiddenMemory, Registers, VcpuError, kvm_sregs};
+use exoprobe_guest::memory::ram_ranges;
+use exoprobe_guest::{GuestClock, GuestRam, HiddenMemory, Registers, VcpuError, kvm_sregs};
 use libfuzzer_sys::fuzz_target;
 
 const SYMBOLS: &str = "\
@@ -86,8 +86,8 @@ fn files(tracer: &Tracer, folder: &str, found: &mut Vec<String>) {
     for entry in entries {
         let path = format!("{folder}/{}", entry.name);
         match entry.kind {
-            exoprobe_tracer::Kind::Directory => files(tracer, &path, found),
-            exoprobe_tracer::Kind::File(_) => found.push(path),
+            exoprobe_tracer::NodeKind::Directory => files(tracer, &path, found),
+            exoprobe_tracer::NodeKind::File(_) => found.push(path),
         }
     }
 }

@@ -12,6 +12,7 @@ const CLOUD_PACKAGE: &str = "linux-image-cloud-amd64";
 pub(crate) struct Programs {
     pub(crate) init: PathBuf,
     pub(crate) exoprobe: PathBuf,
+    pub(crate) embed: PathBuf,
     pub(crate) tests: PathBuf,
     pub(crate) counts: PathBuf,
 }
@@ -58,8 +59,17 @@ pub(crate) fn programs() -> Result<Programs, LabError> {
         .current_dir(root())
         .args(["build", "--release", "--locked", "--target", TARGET])
         .args(["--message-format", "json-render-diagnostics"])
-        .args(["-p", "exoprobe", "-p", "exoprobe-lab", "-p", "exoprobe-tests"])
-        .args(["--bin", "exoprobe", "--bin", "lab-init"])
+        .args([
+            "-p",
+            "exoprobe",
+            "-p",
+            "exoprobe-embed",
+            "-p",
+            "exoprobe-lab",
+            "-p",
+            "exoprobe-tests",
+        ])
+        .args(["--bin", "exoprobe", "--bin", "embed", "--bin", "lab-init"])
         .args(["--test", "integration", "--bench", "counts"])
         // Static, and without the debug information that the initramfs need not carry.
         .env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "-Ctarget-feature=+crt-static")
@@ -71,6 +81,7 @@ pub(crate) fn programs() -> Result<Programs, LabError> {
     Ok(Programs {
         init: find("lab-init")?,
         exoprobe: find("exoprobe")?,
+        embed: find("embed")?,
         tests: find("integration")?,
         counts: find("counts")?,
     })

@@ -175,6 +175,7 @@ impl Plan {
         let mut contents = vec![
             ("init", programs.init.clone()),
             ("bin/exoprobe", programs.exoprobe.clone()),
+            ("bin/embed", programs.embed.clone()),
             ("bin/integration", programs.tests.clone()),
             ("bin/counts", programs.counts.clone()),
         ];

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use exoprobe_guest::VcpuError;
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::loops::{Loops, TURN_INSNS};
 use exoprobe_tests::{TestGuest, cases, definition};
-use exoprobe_vmm::{ExitCounts, StatsError, StepError, VcpuError};
+use exoprobe_vmm::{ExitCounts, StatsError, StepError};
 
 pub(crate) const CASES: &[Case] = cases![
     each_step_is_one_instruction_of_the_guest_also_where_probes_move_rip needs [Kvm, SingleStep],

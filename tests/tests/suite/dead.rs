@@ -68,7 +68,7 @@ fn a_guest_that_was_never_asked_before_its_end_is_read(vcpus: u8) {
     let record = panic_of(&guest);
     let ram = |guest: &TestGuest| {
         let mut bytes = vec![0; usize::try_from(guest.vm.ram().size()).unwrap()];
-        guest.vm.ram().read(exoprobe_vmm::Gpa(0), &mut bytes).unwrap();
+        guest.vm.ram().read(exoprobe_guest::Gpa(0), &mut bytes).unwrap();
         bytes
     };
     let before = ram(&guest);

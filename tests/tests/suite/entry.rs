@@ -4,11 +4,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use exoprobe_guest::layout::HIDDEN_GVA;
+use exoprobe_guest::paging::{PagingMode, translate};
+use exoprobe_guest::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry, kvm_regs};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, TestGuest, cases, host, kernel_symbols};
-use exoprobe_vmm::layout::HIDDEN_GVA;
-use exoprobe_vmm::paging::{PagingMode, translate};
-use exoprobe_vmm::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry, Vm, kvm_regs};
+use exoprobe_vmm::Vm;
 
 use super::slots::{Planted, plant};
 

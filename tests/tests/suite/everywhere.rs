@@ -1,10 +1,10 @@
 //! Probes where the kernel's own kprobes must refuse: what they themselves run through. From
 //! outside nothing of the guest runs for a breakpoint.
 
+use exoprobe_guest::Gva;
 use exoprobe_probes::{BlacklistEntry, ProbeDefinition, ProbeError, Reserved};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases, definition, kernel_symbols};
-use exoprobe_vmm::Gva;
 
 pub(crate) const CASES: &[Case] = cases![
     traps_scheduler_and_timer_are_probed_and_count(vcpus),

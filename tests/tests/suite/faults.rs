@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use exoprobe_guest::{BreakpointAction, ExitHook, Gva, HitContext, fault_fixup};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, address, cases, kernel_symbols};
-use exoprobe_vmm::{BreakpointAction, ExitHook, Gva, HitContext, fault_fixup};
 
 use super::refusals::table_of;
 use super::slots::Stopped;

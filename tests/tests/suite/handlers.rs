@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
+use exoprobe_guest::{Gpa, GuestRam, Gva};
 use exoprobe_probes::{DisplacedBy, FaultHandler, Hit, Kprobe, PreHandler, Recovery, Verdict};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, address, cases, definition};
-use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
-use exoprobe_vmm::{Gpa, GuestRam, Gva};
 
 use super::returns::{By, events_of, follow};
 

@@ -5,12 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use exoprobe_guest::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry};
 use exoprobe_probes::{Action, ProbeDefinition};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, TestGuest, TestKernel, cases, definition, kernel_symbols};
-use exoprobe_vmm::{
-    BreakpointAction, ControlError, ExitHook, Gva, HitContext, KernelEntry, StopReason, VmState,
-};
+use exoprobe_vmm::{ControlError, StopReason, VmState};
 
 pub(crate) const CASES: &[Case] = cases![
     a_hit_holds_the_machine_until_it_is_resumed(vcpus),

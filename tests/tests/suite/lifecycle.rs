@@ -4,12 +4,13 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use exoprobe_guest::{GuestTime, paging};
 use exoprobe_probes::{AttachError, Kprobe, ProbeError};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, TestGuest, cases, definition, guest_file, host};
 use exoprobe_vmm::{
-    ControlError, CreateError, GuestTime, NewFileError, RebootError, SnapshotError, StopReason,
-    StopRecord, Vm, VmConfig, VmState, paging,
+    ControlError, CreateError, NewFileError, RebootError, SnapshotError, StopReason, StopRecord,
+    Vm, VmConfig, VmState,
 };
 
 /// IA32_EFER, long mode active (Intel SDM vol. 3, 2.2.1).
@@ -119,7 +120,7 @@ fn a_panic_and_a_reset_become_states_and_the_data_stays(vcpus: u8) {
 fn a_guest_without_an_idt_ends_in_a_triple_fault(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     guest.vm.pause().unwrap();
-    let idt = exoprobe_vmm::Gva(guest.vm.registers(0).unwrap().sregs.idt.base);
+    let idt = exoprobe_guest::Gva(guest.vm.registers(0).unwrap().sregs.idt.base);
     let idt = paging::translate(guest.vm.ram(), guest.paging_mode(), idt).unwrap();
     guest.vm.ram().write(idt.gpa, &[0; 4096]).unwrap();
     guest.vm.resume().unwrap();

@@ -8,6 +8,7 @@ mod dead;
 mod docs;
 mod dump;
 mod early;
+mod embed;
 mod entry;
 mod events;
 mod everywhere;
@@ -56,6 +57,7 @@ pub(crate) const ALL: &[&[Case]] = &[
     docs::CASES,
     dump::CASES,
     early::CASES,
+    embed::CASES,
     entry::CASES,
     events::CASES,
     everywhere::CASES,

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
+use exoprobe_guest::{Gpa, Gva};
 use exoprobe_probes::{
     Action, Event, Kprobe, NewProbe, ProbeDefinition, ProbeStatus, StatusFlag, Verdict,
 };
@@ -11,8 +13,6 @@ use exoprobe_tests::harness::Case;
 use exoprobe_tests::{
     PATIENCE, Service, TestGuest, address, cases, definition, http, kernel_symbols,
 };
-use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
-use exoprobe_vmm::{Gpa, Gva};
 
 use super::returns::{By, SCRATCH, assert_durations, events_of, follow};
 

@@ -1,9 +1,9 @@
 //! Bad input: a clear error, nothing changed, the guest unharmed.
 
+use exoprobe_guest::Gva;
 use exoprobe_probes::{AttachError, Kprobe, ProbeDefinition, ProbeError};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases, definition, kernel_symbols};
-use exoprobe_vmm::Gva;
 
 pub(crate) const CASES: &[Case] = cases![
     each_bad_definition_has_its_errno_and_says_what_to_do(vcpus),
@@ -114,7 +114,7 @@ fn text_and_tables_that_the_guest_changed_are_left_alone(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     guest.probe("p:getpid __x64_sys_getpid");
     let at = guest.engine.show("kprobes", "getpid").unwrap().addr.unwrap();
-    let gpa = exoprobe_vmm::Gpa(at.0 - 0xffff_ffff_8000_0000);
+    let gpa = exoprobe_guest::Gpa(at.0 - 0xffff_ffff_8000_0000);
     guest.vm.pause().unwrap();
     guest.vm.ram().store_byte(gpa, 0x90).unwrap();
     let error = guest.engine.unregister_kprobe("kprobes", "getpid").unwrap_err();
@@ -127,8 +127,8 @@ fn text_and_tables_that_the_guest_changed_are_left_alone(vcpus: u8) {
     // Hidden memory's entry in the guest's page directory, wiped.
     let base = guest.vm.hidden().base().unwrap();
     let mode = guest.paging_mode();
-    let table = exoprobe_vmm::paging::table_for(guest.vm.ram(), mode, base, 2).unwrap();
-    let entry = exoprobe_vmm::paging::entry_address(table, base, 2);
+    let table = exoprobe_guest::paging::table_for(guest.vm.ram(), mode, base, 2).unwrap();
+    let entry = exoprobe_guest::paging::entry_address(table, base, 2);
     guest.vm.ram().store_u64(entry, 0).unwrap();
     let error = guest.engine.register_kprobe(line("p:more vfs_write")).unwrap_err();
     assert!(matches!(error, ProbeError::Attach(AttachError::Hidden(_))), "{error}");

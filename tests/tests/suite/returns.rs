@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
+use exoprobe_guest::{Gpa, Gva};
 use exoprobe_probes::{
     EntryVerdict, Event, Kprobe, Kretprobe, ProbeDefinition, ReturnMode, Verdict,
 };
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, address, cases, definition, kernel_symbols};
-use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
-use exoprobe_vmm::{Gpa, Gva};
 
 pub(crate) const CASES: &[Case] = cases![
     each_call_returns_once_with_its_value_to_its_caller(vcpus),

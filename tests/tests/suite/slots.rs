@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use exoprobe_guest::hidden::SLOT_SIZE;
+use exoprobe_guest::paging::{PagingMode, translate};
+use exoprobe_guest::{Gva, kvm_sregs};
 use exoprobe_probes::insn::{Assurances, SlotKind, analyze};
 use exoprobe_tests::{TestGuest, host};
-use exoprobe_vmm::hidden::SLOT_SIZE;
-use exoprobe_vmm::paging::{PagingMode, translate};
-use exoprobe_vmm::{Gva, Vm, kvm_sregs};
+use exoprobe_vmm::Vm;
 
 const INT3: u8 = 0xcc;
 
@@ -55,7 +56,7 @@ pub(super) fn plant(vm: &Vm, mode: PagingMode, at: Gva) -> Planted {
 /// An int3 in the guest's text.
 #[derive(Clone, Copy)]
 pub(super) struct Planted {
-    gpa: exoprobe_vmm::Gpa,
+    gpa: exoprobe_guest::Gpa,
     byte: u8,
 }
 

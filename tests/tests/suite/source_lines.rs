@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::{SourceLines, SourceLocation, SourcePlace, SymbolKind, SymbolTable};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::http;
 use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, exoprobe, finish, guest_file};
-use exoprobe_vmm::Gva;
 use serde_json::{Value, json};
 
 pub(crate) const CASES: &[Case] = cases![

@@ -1,12 +1,13 @@
 //! A distribution's kernel, with the command line a user would give it.
 
+use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
+use exoprobe_guest::{Gva, paging};
 use exoprobe_probes::Action;
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{
     ENTRY, OPENS, TestGuest, assert_callers, assert_opened, cases, guest_file, host,
 };
-use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
-use exoprobe_vmm::{Gva, Vm, VmConfig, paging};
+use exoprobe_vmm::{Vm, VmConfig};
 
 use super::moments::{ask, assert_not_mapped};
 use super::returns::{By, events_of, follow};

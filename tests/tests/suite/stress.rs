@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use exoprobe_guest::Gva;
 use exoprobe_probes::definition::Flag;
 use exoprobe_probes::{
     Action, EntryVerdict, Kprobe, Kretprobe, NewProbe, ProbeDefinition, ProbeStatus, ReturnMode,
@@ -13,7 +14,7 @@ use exoprobe_probes::{
 };
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, STRESS_SECONDS_ENV, TestGuest, cases, definition, function_size};
-use exoprobe_vmm::{Gva, VmState};
+use exoprobe_vmm::VmState;
 
 pub(crate) const CASES: &[Case] = cases![probes_of_all_kinds_come_and_go_and_those_left_alone_count_all needs [Kvm, Smp, ContendedLocks]];
 

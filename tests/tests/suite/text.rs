@@ -1,10 +1,10 @@
 //! Text that the guest rewrites.
 
+use exoprobe_guest::Gpa;
+use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
 use exoprobe_probes::StatusFlag;
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases};
-use exoprobe_vmm::Gpa;
-use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
 
 pub(crate) const CASES: &[Case] =
     cases![text_that_is_rewritten_is_the_guests_until_it_is_back(vcpus)];

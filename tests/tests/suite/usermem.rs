@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use exoprobe_guest::Gva;
 use exoprobe_probes::ProbeStatus;
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases};
-use exoprobe_vmm::Gva;
 
 use super::refusals::table_of;
 

@@ -3,7 +3,7 @@
 //! A guest whose kernel code KVM emulates takes a minute to unpack a distribution's kernel, or
 //! cannot: zstd's decoder uses BMI2 where the host's CPU has it. So the VMM unpacks there. On
 //! hardware the guest does, as on any machine: that also moves the kernel in physical memory
-//! (KASLR), and tells it of 5-level page tables.
+//! (KASLR), and announces 5-level page tables to it.
 
 use std::fs::File;
 use std::io::{Cursor, Read, Seek, SeekFrom};
@@ -13,12 +13,13 @@ use linux_loader::loader::bootparam::setup_header;
 use linux_loader::loader::{BzImage, KernelLoader};
 use vm_memory::{ByteValued, GuestAddress};
 
-use super::image::{ImageError, LoadedKernel, check_end, load_elf, load_error, low_ram_end};
+use super::kernel::{ImageError, LoadedKernel, check_end, load_elf, load_error, low_ram_end};
 use super::payload::{Format, PayloadError};
 use super::relocs::{Relocations, random_slide};
-use crate::addr::Gpa;
 use crate::layout::HIGH_RAM_START;
-use crate::memory::{GuestRam, to_usize};
+use exoprobe_guest::Gpa;
+use exoprobe_guest::GuestRam;
+use exoprobe_guest::memory::to_usize;
 
 /// Offset of the 64-bit entry point in a bzImage's protected-mode code (boot.rst).
 const ENTRY_64: u64 = 0x200;
@@ -188,7 +189,7 @@ mod tests {
     use super::super::image::tests::{elf, file};
     use super::super::payload::tests::pack;
     use super::*;
-    use crate::memory::ram_ranges;
+    use exoprobe_guest::memory::ram_ranges;
 
     const UNPACKED: Unpacker = Unpacker::Vmm { kaslr: true };
 

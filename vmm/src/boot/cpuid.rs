@@ -1,5 +1,5 @@
-//! CPUID as the guest sees it: what KVM supports, less what would harm it here, with each vCPU's own
-//! APIC id and topology.
+//! CPUID as the guest sees it: what KVM supports, less what would harm it here, with each vCPU's
+//! own APIC id and topology.
 
 use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
 
@@ -17,8 +17,8 @@ const EDX_HTT: u32 = 1 << 28;
 /// for this guest's.
 const ECX_VMX: u32 = 1 << 5;
 const ECX_SVM: u32 = 1 << 2;
-/// Shadow stacks and indirect branch tracking (CET): an int3 or an emulated endbr64 at the target of
-/// an indirect branch would be a control-protection fault, and calls from slots push no shadow.
+/// Shadow stacks and indirect branch tracking (CET): an int3 or an emulated endbr64 at the target
+/// of an indirect branch would be a control-protection fault, and calls from slots push no shadow.
 const ECX_SHADOW_STACKS: u32 = 1 << 7;
 const EDX_BRANCH_TRACKING: u32 = 1 << 20;
 const XSS_CET: u32 = 0b11 << 11;

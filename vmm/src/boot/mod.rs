@@ -4,6 +4,8 @@
 mod bzimage;
 mod cpuid;
 mod image;
+mod kernel;
+mod load;
 mod mptable;
 mod params;
 mod payload;
@@ -11,70 +13,8 @@ mod registers;
 mod relocs;
 
 pub(crate) use cpuid::for_vcpu as cpuid_for_vcpu;
-pub use image::ImageError;
+pub use kernel::ImageError;
+pub use load::BootError;
+pub(crate) use load::load;
 pub use payload::{Format as PayloadFormat, PayloadError};
-pub(crate) use registers::{application_msrs, set_boot_registers};
-
-use bzimage::Unpacker;
-
-use crate::addr::Gpa;
-use crate::config::VmConfig;
-use crate::host::HostProfile;
-use crate::memory::{GuestRam, OutsideMemory};
-
-/// Why a guest cannot be booted from its configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum BootError {
-    /// The kernel or initramfs is unusable.
-    #[error(transparent)]
-    Image(#[from] ImageError),
-    /// The command line, with the host's additions, is too long.
-    #[error("the kernel command line has {0} bytes; Linux takes {max}", max = crate::layout::CMDLINE_MAX - 1)]
-    CmdlineTooLong(usize),
-    /// RAM is too small for the fixed tables.
-    #[error("guest memory is too small for the boot tables: {0}")]
-    Tables(#[from] OutsideMemory),
-}
-
-/// What the first vCPU needs to start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    /// First instruction, in the identity map.
-    pub(crate) rip: Gpa,
-}
-
-/// Loads everything `config` names into `ram`; `cmdline` is the final command line.
-///
-/// # Errors
-/// [`BootError`]; RAM may then be partly written.
-pub(crate) fn load(
-    ram: &GuestRam,
-    config: &VmConfig,
-    cmdline: &str,
-    profile: HostProfile,
-) -> Result<Entry, BootError> {
-    if cmdline.len() >= crate::layout::CMDLINE_MAX {
-        return Err(BootError::CmdlineTooLong(cmdline.len()));
-    }
-    let kernel = image::load_kernel(ram, &config.kernel, unpacker(cmdline, profile))?;
-    let initramfs = match &config.initramfs {
-        Some(path) => Some(image::load_initramfs(ram, path, &kernel)?),
-        None => None,
-    };
-    params::write(ram, &kernel, initramfs, cmdline)?;
-    mptable::write(ram, config.vcpus)?;
-    registers::write_boot_tables(ram)?;
-    Ok(Entry { rip: kernel.entry })
-}
-
-/// Chooses who unpacks a bzImage: see [`bzimage`].
-fn unpacker(cmdline: &str, profile: HostProfile) -> Unpacker {
-    match profile.software {
-        None => Unpacker::Guest,
-        // As the kernel reads it (`choose_random_location`).
-        Some(_) => {
-            let mut kernel_words = cmdline.split_whitespace().take_while(|word| *word != "--");
-            Unpacker::Vmm { kaslr: kernel_words.all(|word| word != "nokaslr") }
-        }
-    }
-}
+pub(crate) use registers::{Entry, application_msrs, set_boot_registers};

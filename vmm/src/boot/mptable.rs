@@ -1,9 +1,9 @@
-//! The MP table (Intel MultiProcessor Specification 1.4): one processor entry a vCPU, an ISA bus, an
-//! I/O APIC and its sixteen lines. It tells Linux of more than one vCPU without ACPI.
+//! The MP table (Intel MultiProcessor Specification 1.4): one processor entry a vCPU, an ISA bus,
+//! an I/O APIC and its sixteen lines. It announces more than one vCPU to Linux without ACPI.
 
-use crate::addr::Gpa;
 use crate::layout::{IO_APIC, LOCAL_APIC, MP_TABLE};
-use crate::memory::{GuestRam, OutsideMemory};
+use exoprobe_guest::Gpa;
+use exoprobe_guest::{GuestRam, OutsideMemory};
 
 const SPEC_REVISION: u8 = 4;
 const APIC_VERSION: u8 = 0x14;
@@ -75,7 +75,7 @@ fn build(vcpus: u8) -> Vec<u8> {
     table
 }
 
-/// Writes the floating pointer and, behind it, the table.
+/// Writes the floating pointer and, after it, the table.
 pub(super) fn write(ram: &GuestRam, vcpus: u8) -> Result<(), OutsideMemory> {
     let table_at = MP_TABLE.0 + FLOATING_POINTER_LEN;
     let mut pointer = Vec::with_capacity(16);

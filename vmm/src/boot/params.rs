@@ -3,10 +3,11 @@
 use linux_loader::loader::bootparam::{boot_e820_entry, boot_params, setup_header};
 use vm_memory::ByteValued;
 
-use super::image::{Initramfs, LoadedKernel};
-use crate::addr::Gpa;
+use super::image::Initramfs;
+use super::kernel::LoadedKernel;
 use crate::layout::{CMDLINE, HIGH_RAM_START, LOW_RAM_END, ZERO_PAGE};
-use crate::memory::{GuestRam, OutsideMemory};
+use exoprobe_guest::Gpa;
+use exoprobe_guest::{GuestRam, OutsideMemory};
 
 const E820_RAM: u32 = 1;
 /// "A boot loader without an assigned number" (boot.rst, type_of_loader).
@@ -65,7 +66,7 @@ fn e820(ram: &GuestRam) -> Vec<boot_e820_entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::ram_ranges;
+    use exoprobe_guest::memory::ram_ranges;
 
     #[test]
     fn the_map_leaves_out_the_mp_table_and_the_gap() {

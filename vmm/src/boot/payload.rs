@@ -6,7 +6,7 @@ use std::io::{self, Read};
 
 use ruzstd::decoding::StreamingDecoder;
 
-use crate::memory::to_usize;
+use exoprobe_guest::memory::to_usize;
 
 /// Memory that an xz or lzma decoder may take, in KiB: the kernel's build packs with dictionaries
 /// of up to 128 MiB (scripts/xz_wrap.sh).
@@ -146,8 +146,8 @@ fn read(decoder: impl Read, promised: u64) -> io::Result<Vec<u8>> {
 fn read_zstd(packed: &[u8], promised: u64) -> io::Result<Vec<u8>> {
     let mut zstd = StreamingDecoder::new(packed).map_err(io::Error::other)?;
     let unpacked = read(&mut zstd, promised)?;
-    let told = zstd.decoder.get_checksum_from_data();
-    if told.is_some() && told != zstd.decoder.get_calculated_checksum() {
+    let stored = zstd.decoder.get_checksum_from_data();
+    if stored.is_some() && stored != zstd.decoder.get_calculated_checksum() {
         return Err(io::Error::other("its check sum is not that of its data"));
     }
     Ok(unpacked)

@@ -3,11 +3,12 @@
 use kvm_bindings::{Msrs, kvm_fpu, kvm_msr_entry, kvm_regs, kvm_segment};
 use kvm_ioctls::VcpuFd;
 
-use super::Entry;
-use crate::addr::Gpa;
 use crate::layout::{BOOT_GDT, BOOT_PML4, BOOT_STACK_TOP, ZERO_PAGE};
-use crate::memory::{GuestRam, OutsideMemory};
-use crate::paging::{PAGE_SIZE, PAGE_SIZE_1G, PAGE_SIZE_2M, PTE_LARGE, PTE_PRESENT, PTE_WRITE};
+use exoprobe_guest::Gpa;
+use exoprobe_guest::paging::{
+    PAGE_SIZE, PAGE_SIZE_1G, PAGE_SIZE_2M, PTE_LARGE, PTE_PRESENT, PTE_WRITE,
+};
+use exoprobe_guest::{GuestRam, OutsideMemory};
 
 /// __BOOT_CS and __BOOT_DS of boot.rst.
 const BOOT_CS: u16 = 0x10;
@@ -21,9 +22,17 @@ const EFER_LMA: u64 = 1 << 10;
 const RFLAGS_FIXED: u64 = 2;
 /// GiBs covered by the boot identity map.
 const IDENTITY_GIB: u64 = 4;
-/// IA32_MISC_ENABLE (Intel SDM vol. 4, 2.1); bit 0 is "fast strings", without which Linux drops rep movsb.
+/// IA32_MISC_ENABLE (Intel SDM vol. 4, 2.1); bit 0 is "fast strings", without which Linux drops rep
+/// movsb.
 const MSR_MISC_ENABLE: u32 = 0x1a0;
 const MISC_ENABLE_FAST_STRING: u64 = 1;
+
+/// The start of the first vCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// First instruction, in the identity map.
+    pub(crate) rip: Gpa,
+}
 
 /// Writes the GDT and an identity map of the first 4 GiB in 2 MiB pages.
 pub(super) fn write_boot_tables(ram: &GuestRam) -> Result<(), OutsideMemory> {
@@ -61,7 +70,7 @@ fn segment(selector: u16, code: bool) -> kvm_segment {
 /// Puts the first vCPU at the kernel's 64-bit entry point.
 ///
 /// # Errors
-/// What KVM said.
+/// KVM's.
 pub(crate) fn set_boot_registers(vcpu: &VcpuFd, entry: Entry) -> Result<(), kvm_ioctls::Error> {
     let mut sregs = vcpu.get_sregs()?;
     sregs.cr0 |= CR0_PE | CR0_PG;
@@ -88,7 +97,7 @@ pub(crate) fn set_boot_registers(vcpu: &VcpuFd, entry: Entry) -> Result<(), kvm_
 /// Sets the model-specific registers that differ from KVM's reset values, on every vCPU.
 ///
 /// # Errors
-/// What KVM said.
+/// KVM's.
 pub(crate) fn application_msrs(vcpu: &VcpuFd) -> Result<(), kvm_ioctls::Error> {
     let entry = kvm_msr_entry {
         index: MSR_MISC_ENABLE,

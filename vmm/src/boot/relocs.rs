@@ -8,9 +8,9 @@ use std::ops::Range;
 
 use linux_loader::loader::bootparam::setup_header;
 
-use crate::addr::Gpa;
-use crate::layout::KERNEL_IMAGE_BASE;
-use crate::memory::{GuestRam, OutsideMemory};
+use exoprobe_guest::Gpa;
+use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
+use exoprobe_guest::{GuestRam, OutsideMemory};
 
 /// KERNEL_IMAGE_SIZE of kernels with CONFIG_RANDOMIZE_BASE: the range of the kernel's virtual
 /// addresses.
@@ -124,7 +124,7 @@ fn slide(header: &setup_header, random: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::ram_ranges;
+    use exoprobe_guest::memory::ram_ranges;
 
     /// An ELF header alone, of which `words` follow.
     fn with_table(words: &[u32]) -> Vec<u8> {

@@ -1,6 +1,6 @@
-//! Notices in the console text that the kernel panicked, or halted for good: the one sign that every
-//! Linux gives without a device or a symbol. A guest can print the words itself; then it only ends
-//! its own run.
+//! Notices in the console text that the kernel panicked, or halted for good: the one sign that
+//! every Linux gives without a device or a symbol. A guest can print the words itself; then it only
+//! ends its own run.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -17,7 +17,7 @@ use vm_superio::{I8042Device, Trigger};
 
 use crate::layout::{I8042_COMMAND, I8042_DATA, SERIAL_LEN, SERIAL0, SERIAL1};
 
-/// What an access to a port asks the machine to do.
+/// The effect of an access to a port on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortEffect {
     /// Nothing beyond the access.
@@ -76,7 +76,7 @@ impl PortBus {
         PortEffect::None
     }
 
-    /// One `in`; nobody's port reads as all ones, an empty bus.
+    /// One `in`; a port without a device reads as all ones, an empty bus.
     pub(crate) fn read(&self, port: u16, data: &mut [u8]) {
         data.fill(0xff);
         if let Some((serial, offset)) = self.serial_at(port) {

@@ -1,4 +1,4 @@
-//! What the guest wrote to a serial port: the last MiB, addressed by offset since power-on.
+//! The output of a serial port: the last MiB, addressed by offset since power-on.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -9,7 +9,7 @@ const CAPACITY: usize = 1 << 20;
 #[derive(Default)]
 struct Tail {
     bytes: VecDeque<u8>,
-    /// Offset of the byte behind the last.
+    /// Offset of the byte after the last.
     end: u64,
 }
 
@@ -48,7 +48,7 @@ impl OutputLog {
         self.grown.notify_all();
     }
 
-    /// Offset behind the last byte written.
+    /// Offset after the last byte written.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner).end
@@ -82,7 +82,7 @@ impl OutputLog {
     }
 
     /// Waits for a whole line that `accept`s, from `offset` on. Gives it without its line end, and
-    /// the offset behind it; `None` when `timeout` passes first.
+    /// the offset after it; `None` when `timeout` passes first.
     #[must_use]
     pub fn wait_line(
         &self,

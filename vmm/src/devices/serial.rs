@@ -54,7 +54,7 @@ struct Device {
     input: VecDeque<u8>,
 }
 
-/// What a port is connected to, whatever becomes of its registers.
+/// The connections of a port, which stay when its registers are reset.
 struct Wiring {
     vm: Arc<VmFd>,
     irq: u32,
@@ -120,7 +120,8 @@ impl SerialPort {
         Ok(Self { device: Mutex::new(Device { uart, input }), wiring })
     }
 
-    /// Back to the power-on state. Input that waits was for the former boot, and goes; the log stays.
+    /// Back to the power-on state. Input that waits was for the former boot, and goes; the log
+    /// stays.
     pub(crate) fn reset(&self) {
         let uart = self.wiring.uart(&SerialState::default()).expect("a new port has this state");
         *self.device() = Device { uart, input: VecDeque::new() };
@@ -130,7 +131,7 @@ impl SerialPort {
         self.device.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the guest wrote.
+    /// The output of the guest.
     #[must_use]
     pub fn log(&self) -> &Arc<OutputLog> {
         &self.wiring.log

@@ -6,13 +6,15 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 
-use super::PreflightError;
-use crate::addr::Gpa;
+use super::error::PreflightError;
 use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS};
-use crate::memory::{GuestRam, RamRange};
-use crate::msr_exits::MSR_LSTAR;
-use crate::paging::{PAGE_SIZE, PTE_PRESENT, PTE_USER, PTE_WRITE};
-use crate::vcpu::report_debug;
+use crate::ram::host_address;
+use exoprobe_guest::Gpa;
+use exoprobe_guest::GuestRam;
+use exoprobe_guest::kvm::report_debug;
+use exoprobe_guest::memory::RamRange;
+use exoprobe_guest::msr::MSR_LSTAR;
+use exoprobe_guest::paging::{PAGE_SIZE, PTE_PRESENT, PTE_USER, PTE_WRITE};
 
 /// Where the probed code starts (and its RIP).
 pub(super) const CODE: u64 = 0x8000;
@@ -44,7 +46,7 @@ const MSR_SFMASK: u32 = 0xc000_0084;
 /// A probe that has not answered after so many exits does not answer.
 const MAX_EXITS: u32 = 8;
 
-/// What a probe guest did.
+/// The end of a run of a probe guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Observed {
     /// KVM_EXIT_DEBUG.
@@ -87,7 +89,7 @@ impl ProbeGuest {
         let tss = usize::try_from(KVM_TSS.0).expect("below 4 GiB");
         vm.set_tss_address(tss)?;
         vm.set_identity_map_address(KVM_IDENTITY_MAP.0)?;
-        let host = crate::vm::host_address(&ram, Gpa(0));
+        let host = host_address(&ram, Gpa(0));
         let region = kvm_userspace_memory_region {
             slot: 0,
             flags: 0,

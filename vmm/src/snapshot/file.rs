@@ -6,16 +6,18 @@ use std::path::Path;
 
 use crc32fast::Hasher;
 
-use super::{SnapshotError, SnapshotMeta, SnapshotProgress};
-use crate::hidden::HiddenMemory;
-use crate::layout::HIDDEN_SIZE;
-use crate::memory::{CHUNK, GuestRam, ram_ranges, to_usize};
+use super::error::{SnapshotError, VERSION};
+use super::meta::SnapshotMeta;
+use super::progress::SnapshotProgress;
 use crate::new_file::NewFile;
-use crate::paging::PAGE_SIZE;
+use crate::ram::{self, CHUNK};
+use exoprobe_guest::GuestRam;
+use exoprobe_guest::hidden::HiddenMemory;
+use exoprobe_guest::layout::HIDDEN_SIZE;
+use exoprobe_guest::memory::{ram_ranges, to_usize};
+use exoprobe_guest::paging::PAGE_SIZE;
 
 const MAGIC: &[u8; 8] = b"EXOPROBE";
-/// Raised whenever the layout, that of hidden memory, or the metadata changes.
-pub(super) const VERSION: u32 = 5;
 const HEADER_LEN: usize = 64;
 /// Metadata of 16 vCPUs is below 2 MiB.
 const META_MAX: u64 = 16 << 20;
@@ -80,7 +82,8 @@ fn io_error(path: &Path) -> impl Fn(io::Error) -> SnapshotError {
     move |source| SnapshotError::Io { path: path.to_owned(), source }
 }
 
-/// Begins the file at `path` and writes all of it. The caller finishes it: no reader ever finds half a snapshot.
+/// Begins the file at `path` and writes all of it. The caller finishes it: no reader ever finds
+/// half a snapshot.
 ///
 /// # Errors
 /// [`SnapshotError::Ended`] where `progress` says so.
@@ -124,7 +127,7 @@ fn for_each_chunk(
     hidden: &HiddenMemory,
     mut take: impl FnMut(&[u8]) -> Result<(), SnapshotError>,
 ) -> Result<(), SnapshotError> {
-    ram.for_each_chunk(|_, chunk| take(chunk))?;
+    ram::for_each_chunk(ram, |_, chunk| take(chunk))?;
     let mut region = vec![0; to_usize(HIDDEN_SIZE)];
     hidden.read(0, &mut region);
     take(&region)
@@ -151,7 +154,7 @@ pub(crate) fn open(path: &Path) -> Result<(SnapshotMeta, GuestRam, Vec<u8>), Sna
         return Err(damaged(path, "memory", "has not the length its header says"));
     }
     let hidden = check_memory(path, &mut file, &header)?;
-    let ram = GuestRam::from_file(&ranges, file, header.memory_offset)?;
+    let ram = ram::from_file(&ranges, file, header.memory_offset)?;
     Ok((meta, ram, hidden))
 }
 

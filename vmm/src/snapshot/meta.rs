@@ -6,16 +6,17 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{Error, VmFd};
 
-use super::SnapshotError;
-use crate::addr::Gva;
+use super::error::SnapshotError;
 use crate::config::VmConfig;
 use crate::devices::SerialSnapshot;
-use crate::msr_exits::MSR_LSTAR;
-use crate::time::GuestTime;
 use crate::vcpu::VcpuState;
+use exoprobe_guest::GuestTime;
+use exoprobe_guest::Gva;
+use exoprobe_guest::msr::MSR_LSTAR;
 
 const CHIPS: [u32; 3] = [KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, KVM_IRQCHIP_IOAPIC];
-/// Difference of clock rates that Linux corrects by itself, in parts per million, and four times that.
+/// Difference of clock rates that Linux corrects by itself, in parts per million, and four times
+/// that.
 const RATE_TOLERANCE_PPM: u64 = 1000;
 
 /// A machine's state without its memory, whose layout follows from the configuration.
@@ -58,9 +59,9 @@ impl Chips {
 }
 
 impl SnapshotMeta {
-    /// Whether no write of a model-specific register is waited for any more: the kernel has set its
-    /// system-call entry, which comes after its own beginning, and what a host's quirk needs then is in
-    /// place.
+    /// Returns true if no write of a model-specific register is waited for any more: the kernel has
+    /// set its system-call entry, which comes after its own beginning, and what a host's quirk
+    /// needs then is in place.
     pub(crate) fn is_settled(&self) -> bool {
         self.vcpus.first().and_then(|vcpu| vcpu.msr(MSR_LSTAR)).is_some_and(|entry| entry != 0)
     }

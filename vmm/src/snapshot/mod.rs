@@ -14,60 +14,12 @@
 //! All numbers are little-endian. Memory is mapped from the file when restored, so the file must
 //! stay unchanged while a guest restored from it runs.
 
+mod error;
 mod file;
 mod meta;
 mod progress;
 
+pub use error::SnapshotError;
 pub(crate) use file::{open, write};
 pub(crate) use meta::{Chips, SnapshotMeta};
 pub use progress::SnapshotProgress;
-
-use std::path::PathBuf;
-
-use crate::new_file::NewFileError;
-
-/// Why a snapshot could not be written or restored.
-#[derive(Debug, thiserror::Error)]
-pub enum SnapshotError {
-    /// The file cannot be read, or not be written to.
-    #[error("snapshot {path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the host said.
-        source: std::io::Error,
-    },
-    /// The file cannot be made, or get its name.
-    #[error("snapshot: {0}")]
-    File(#[from] NewFileError),
-    /// It was ended before it was whole.
-    #[error("the snapshot was ended before it was whole; there is no file of it")]
-    Ended,
-    /// The file is something else.
-    #[error("{0} is no exoprobe snapshot")]
-    NotASnapshot(PathBuf),
-    /// The format is not this program's.
-    #[error("{path} has snapshot format {found}; this program reads {expected}: take it anew", expected = file::VERSION)]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        found: u32,
-    },
-    /// The file is cut off or damaged.
-    #[error("{path} is damaged: its {part} {what}")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Which part.
-        part: &'static str,
-        /// What is wrong.
-        what: &'static str,
-    },
-    /// The parts do not fit together.
-    #[error("the snapshot's content is not valid: {0}")]
-    Content(String),
-    /// Memory could not be mapped.
-    #[error(transparent)]
-    Memory(#[from] crate::memory::MemoryError),
-}

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::SnapshotError;
+use super::error::SnapshotError;
 
 /// A snapshot that is being written, as other threads see it: how far it is, and a way to end it.
 #[derive(Debug, Default)]
@@ -13,7 +13,8 @@ pub struct SnapshotProgress {
 }
 
 impl SnapshotProgress {
-    /// Ends the snapshot: it fails with [`SnapshotError::Ended`] and leaves no file, unless it has its name already.
+    /// Ends the snapshot: it fails with [`SnapshotError::Ended`] and leaves no file, unless it has
+    /// its name already.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
     }

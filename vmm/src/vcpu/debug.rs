@@ -1,22 +1,11 @@
-//! What of a vCPU's debugging KVM reports: breakpoints always, single steps on request.
+//! Single steps.
 
-use kvm_bindings::{
-    KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, KVM_GUESTDBG_USE_SW_BP, kvm_debug_exit_arch,
-    kvm_guest_debug,
-};
+use exoprobe_guest::kvm::report_debug;
+use kvm_bindings::kvm_debug_exit_arch;
 use kvm_ioctls::{Error, SyncReg, VcpuFd};
 
-/// Has KVM report the guest's int3s and, if `single_step`, each instruction.
-pub(crate) fn report_debug(fd: &VcpuFd, single_step: bool) -> Result<(), Error> {
-    let step = if single_step { KVM_GUESTDBG_SINGLESTEP } else { 0 };
-    fd.set_guest_debug(&kvm_guest_debug {
-        control: KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_SW_BP | step,
-        ..kvm_guest_debug::default()
-    })
-}
-
-/// Sets the trap flag for the next entry. KVM keeps it only as long as nobody but the guest moves RIP
-/// (kvm_set_rflags looks whether RIP is where KVM_SET_GUEST_DEBUG saw it), and a hook does.
+/// Sets the trap flag for the next entry. KVM keeps it only as long as nothing but the guest moves
+/// RIP (kvm_set_rflags looks whether RIP is where KVM_SET_GUEST_DEBUG saw it), and a hook does.
 pub(super) fn arm_step(fd: &mut VcpuFd) -> Result<(), Error> {
     // Changed registers must be in KVM before it looks at RIP: KVM_RUN would take them in after.
     if fd.get_kvm_run().kvm_dirty_regs & SyncReg::Register as u64 != 0 {
@@ -26,9 +15,9 @@ pub(super) fn arm_step(fd: &mut VcpuFd) -> Result<(), Error> {
     report_debug(fd, true)
 }
 
-/// Whether a #DB exit is, perhaps besides a step's, for one of the guest's own breakpoints: DR6 has the
-/// bit of one that DR7 enables (the CPU also sets those of breakpoints that are not), or BD, for an access
-/// to the debug registers themselves (Intel SDM vol. 3, 17.2.3 and 17.2.4).
+/// Returns true if a #DB exit is, perhaps besides a step's, for one of the guest's own breakpoints:
+/// DR6 has the bit of one that DR7 enables (the CPU also sets those of breakpoints that are not),
+/// or BD, for an access to the debug registers themselves (Intel SDM vol. 3, 17.2.3 and 17.2.4).
 pub(super) fn is_guests_own(exit: &kvm_debug_exit_arch) -> bool {
     const BD: u64 = 1 << 13;
     let enabled = |n: u32| exit.dr7 >> (2 * n) & 0b11 != 0;

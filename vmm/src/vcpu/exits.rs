@@ -3,7 +3,7 @@
 use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What an exit was for.
+/// The reason of an exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExitKind {
     Breakpoint,
@@ -17,7 +17,7 @@ pub(super) enum ExitKind {
 
 const KINDS: usize = ExitKind::Other as usize + 1;
 
-/// The counters of one vCPU: its thread writes, anybody reads.
+/// The counters of one vCPU: its thread writes, all threads read.
 #[derive(Debug, Default)]
 pub(super) struct ExitCounters([AtomicU64; KINDS]);
 
@@ -40,8 +40,8 @@ impl ExitCounters {
     }
 }
 
-/// Returns of KVM_RUN to user space, by kind, since the machine was made. What KVM deals with itself
-/// is not in it: see [`crate::Vm::kvm_stats`].
+/// Returns of KVM_RUN to user space, by kind, since the machine was made. What KVM deals with
+/// itself is not in it: see [`crate::Vm::kvm_stats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ExitCounts {
     /// int3s, as KVM_EXIT_DEBUG or as an emulation failure: a probe's and the guest's own.
@@ -54,8 +54,8 @@ pub struct ExitCounts {
     pub mmio: u64,
     /// Filtered writes of model-specific registers.
     pub msr: u64,
-    /// KVM_RUN left without an exit of the guest: the vCPU was taken out of it (EINTR), or waits for the
-    /// start-up message of an application processor (EAGAIN).
+    /// KVM_RUN left without an exit of the guest: the vCPU was taken out of it (EINTR), or waits
+    /// for the start-up message of an application processor (EAGAIN).
     pub interrupted: u64,
     /// All others.
     pub other: u64,
@@ -82,7 +82,7 @@ impl ExitCounts {
         self.kinds().iter().map(|(_, count)| count).sum()
     }
 
-    /// What came since `earlier`, an older snapshot of the same counters.
+    /// The exits since `earlier`, an older snapshot of the same counters.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         self.with(earlier, u64::saturating_sub)

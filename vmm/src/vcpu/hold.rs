@@ -1,10 +1,9 @@
 //! A vCPU that a hook holds in the middle of a hit.
 
-use super::Vcpu;
-use super::thread::Mode;
-use crate::hook::HitContext;
+use super::core::{Mode, Vcpu};
 use crate::status::StopReason;
-use crate::time::GuestTime;
+use exoprobe_guest::GuestTime;
+use exoprobe_guest::HitContext;
 
 impl Vcpu {
     /// Pauses the machine at a hit of `time`. The registers are in KVM as the hook left them.
@@ -26,11 +25,12 @@ impl Vcpu {
     fn complete_hit(&mut self, time: GuestTime) -> Result<(), kvm_ioctls::Error> {
         let Some(hook) = self.machine.hook() else { return Ok(()) };
         let mut regs = self.fd.get_regs()?;
-        let mut context = HitContext::new(self.index, &mut regs, time, &self.fd);
+        let sregs = || self.fd.get_sregs();
+        let mut context = HitContext::new(self.index, &mut regs, time, &sregs);
         hook.release(&mut context);
-        let sti_shadow = context.sti_shadow;
+        let sti_shadow = context.has_sti_shadow();
         // To KVM at once: other commands may have come, which look at what KVM has.
         self.fd.set_regs(&regs)?;
-        self.shadow_sti(&regs, sti_shadow)
+        self.shadow_sti(sti_shadow)
     }
 }

@@ -27,8 +27,8 @@ fn kick_signal() -> c_int {
 extern "C" fn on_kick(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
     let flag = IMMEDIATE_EXIT.get();
     if !flag.is_null() {
-        // SAFETY: `Armed::new` stored a pointer into a mapping that outlives the guard, whose drop takes the
-        // pointer out. No reference leads into that mapping.
+        // SAFETY: `Armed::new` stored a pointer into a mapping that outlives the guard, whose drop
+        // takes the pointer out. No reference leads into that mapping.
         unsafe { flag.write_volatile(1) };
     }
 }
@@ -42,8 +42,8 @@ pub(super) fn install_handler() -> Result<(), i32> {
     *DONE.get_or_init(|| register_signal_handler(kick_signal(), on_kick).map_err(|e| e.errno()))
 }
 
-/// A mapping of a vCPU's kvm_run for the signal's handler alone. The one that `VcpuFd` has is borrowed mutably
-/// whenever the vCPU runs, so that no pointer into it may be kept.
+/// A mapping of a vCPU's kvm_run for the signal's handler alone. The one that `VcpuFd` has is
+/// borrowed mutably whenever the vCPU runs, so that no pointer into it may be kept.
 pub(super) struct RunPage(*mut u8);
 
 // SAFETY: the pointer is to a mapping of the process, not of a thread, and only its owner uses it.
@@ -73,7 +73,8 @@ impl RunPage {
 
 impl Drop for RunPage {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `map` made, of that length; guards that lead into it borrow `self`.
+        // SAFETY: the mapping that `map` made, of that length; guards that lead into it borrow
+        // `self`.
         unsafe { libc::munmap(self.0.cast(), RUN_PAGE) };
     }
 }

@@ -1,27 +1,24 @@
 //! KVM_RUN, and what each exit means.
 
-use kvm_bindings::{Msrs, kvm_msr_entry, kvm_regs};
+use exoprobe_guest::kvm;
 use kvm_ioctls::{SyncReg, VcpuExit};
 
+use super::core::Vcpu;
+use super::debug;
 use super::exits::ExitKind;
-use super::state::shadow_sti;
-use super::{Vcpu, debug};
-use crate::addr::Gva;
 use crate::devices::PortEffect;
-use crate::hook::{BreakpointAction, HitContext, KernelEntry};
-use crate::host::{BreakpointExit, Reinjection};
-use crate::layout::KERNEL_HALF;
-use crate::msr_exits::{MSR_GS_BASE, MSR_LSTAR};
-use crate::preflight::breakpoint_event;
-use crate::quirks::software_kvm::{self, EmulationFailure};
+use crate::profile::{BreakpointExit, Reinjection};
 use crate::status::StopReason;
-use crate::time::GuestTime;
+use exoprobe_guest::GuestTime;
+use exoprobe_guest::Gva;
+use exoprobe_guest::msr::{MSR_GS_BASE, MSR_LSTAR};
+use exoprobe_guest::quirks::software_kvm::{self, EmulationFailure};
+use exoprobe_guest::{BreakpointAction, HitContext, KernelEntry};
 
-const RFLAGS_IF: u64 = 1 << 9;
 const EXCEPTION_DEBUG: u32 = 1;
 const EXCEPTION_BREAKPOINT: u32 = 3;
 
-/// What the vCPU's thread does next.
+/// The next step of the vCPU's thread.
 pub(super) enum Next {
     /// Enter the guest again.
     Continue,
@@ -40,7 +37,7 @@ enum Pending {
     Port(PortEffect),
     Breakpoint,
     Step,
-    /// A debug exception that nobody here asked for: its vector and DR6.
+    /// A debug exception that was not asked for: its vector and DR6.
     UnexpectedDebug(u32, u64),
     InternalError,
     WriteMsr(u32, u64),
@@ -146,24 +143,25 @@ impl Vcpu {
     fn breakpoint(&mut self) -> Next {
         let mut regs = self.fd.sync_regs_mut().regs;
         let (vcpu, time) = (self.index, self.clock.now());
-        let mut context = HitContext::new(vcpu, &mut regs, time, &self.fd);
+        let sregs = || self.fd.get_sregs();
+        let mut context = HitContext::new(vcpu, &mut regs, time, &sregs);
         let action = self
             .machine
             .hook()
             .map_or(BreakpointAction::PassToGuest, |hook| hook.breakpoint(&mut context));
-        let sti_shadow = context.sti_shadow;
+        let sti_shadow = context.has_sti_shadow();
         match action {
             BreakpointAction::Resume => {
                 self.fd.sync_regs_mut().regs = regs;
                 self.fd.set_sync_dirty_reg(SyncReg::Register);
-                match self.shadow_sti(&regs, sti_shadow) {
+                match self.shadow_sti(sti_shadow) {
                     Ok(()) => Next::Continue,
                     Err(error) => {
-                        Next::Stop(failed(format!("holding interrupts behind an STI: {error}")))
+                        Next::Stop(failed(format!("holding interrupts after an STI: {error}")))
                     }
                 }
             }
-            // To KVM at once: who asks for the registers meanwhile is told what KVM has.
+            // To KVM at once: registers that are asked for meanwhile are KVM's.
             BreakpointAction::Hold => match self.fd.set_regs(&regs) {
                 Ok(()) => Next::Hold(time),
                 Err(error) => {
@@ -179,14 +177,9 @@ impl Vcpu {
         }
     }
 
-    /// Holds interrupts behind an STI that a hook has carried out, if it did and they are on: a shadow over
-    /// masked interrupts is no state of a CPU, and no VM entry would succeed (Intel SDM vol. 3, 26.3.1.5).
-    pub(super) fn shadow_sti(
-        &self,
-        regs: &kvm_regs,
-        wanted: bool,
-    ) -> Result<(), kvm_ioctls::Error> {
-        if wanted && regs.rflags & RFLAGS_IF != 0 { shadow_sti(&self.fd) } else { Ok(()) }
+    /// Holds interrupts after an STI that a hook has carried out.
+    pub(super) fn shadow_sti(&self, wanted: bool) -> Result<(), kvm_ioctls::Error> {
+        if wanted { kvm::shadow_sti(&self.fd) } else { Ok(()) }
     }
 
     fn pass_breakpoint(&mut self) -> Result<(), kvm_ioctls::Error> {
@@ -195,7 +188,7 @@ impl Vcpu {
             regs.rip = regs.rip.wrapping_add(1);
             self.fd.set_sync_dirty_reg(SyncReg::Register);
         }
-        self.fd.set_vcpu_events(&breakpoint_event(self.fd.get_vcpu_events()?))
+        kvm::inject_breakpoint(&self.fd)
     }
 
     fn internal_error(&mut self) -> Next {
@@ -227,15 +220,9 @@ impl Vcpu {
 
     /// A filtered WRMSR, which is not done yet (see `msr_exits`).
     fn write_msr(&mut self, index: u32, value: u64) -> Next {
-        let entry = kvm_msr_entry { index, data: value, ..kvm_msr_entry::default() };
-        let msrs = Msrs::from_entries(&[entry]).expect("one entry");
-        match self.fd.set_msrs(&msrs) {
-            Ok(1) => {}
-            Ok(_) => {
-                // No value for it: the instruction ends in a #GP, as it would have without us.
-                self.fd.get_kvm_run().__bindgen_anon_1.msr.error = 1;
-                return Next::Continue;
-            }
+        match kvm::complete_wrmsr(&mut self.fd, index, value) {
+            Ok(true) => {}
+            Ok(false) => return Next::Continue,
             Err(error) => return Next::Stop(failed(format!("MSR {index:#x}: {error}"))),
         }
         let done = match index {
@@ -246,10 +233,11 @@ impl Vcpu {
         done.map_or_else(|message| Next::Stop(failed(message)), |()| Next::Continue)
     }
 
-    /// IA32_GS_BASE was written: the first time at the kernel's own addresses, the kernel has begun.
+    /// IA32_GS_BASE was written: the first time at the kernel's own addresses, the kernel has
+    /// begun.
     fn tell_kernel_entry(&mut self) -> Result<(), String> {
         let rip = Gva(self.fd.sync_regs().regs.rip);
-        if rip < KERNEL_HALF || !self.machine.kernel_enters() {
+        if !self.machine.entry.is_entry(MSR_GS_BASE, rip) {
             return Ok(());
         }
         let sregs = self.fd.get_sregs().map_err(|e| format!("at the kernel's entry: {e}"))?;

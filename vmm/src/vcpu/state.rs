@@ -1,13 +1,12 @@
 //! All state of a vCPU, to and from a snapshot, and back to power-on.
 
 use kvm_bindings::{
-    CpuId, KVM_VCPUEVENT_VALID_SHADOW, KVM_X86_SHADOW_INT_STI, Msrs, kvm_cpuid_entry2,
-    kvm_debugregs, kvm_lapic_state, kvm_mp_state, kvm_msr_entry, kvm_regs, kvm_sregs,
-    kvm_vcpu_events, kvm_xcrs, kvm_xsave,
+    CpuId, Msrs, kvm_cpuid_entry2, kvm_debugregs, kvm_lapic_state, kvm_mp_state, kvm_msr_entry,
+    kvm_regs, kvm_sregs, kvm_vcpu_events, kvm_xcrs, kvm_xsave,
 };
 use kvm_ioctls::{Error, VcpuFd};
 
-/// What KVM refused to do, and what it said.
+/// A step that KVM refused, and its error.
 pub(crate) type Refusal = (&'static str, Error);
 
 pub(super) fn at(step: &'static str) -> impl Fn(Error) -> Refusal {
@@ -60,7 +59,7 @@ impl VcpuState {
         self.restore_registers(fd)
     }
 
-    /// Writes everything but CPUID, which KVM lets nobody change once the vCPU has run.
+    /// Writes everything but CPUID, which cannot be changed once the vCPU has run.
     pub(super) fn restore_registers(&self, fd: &VcpuFd) -> Result<(), Refusal> {
         fd.set_mp_state(self.mp_state).map_err(at("restore a vCPU's run state"))?;
         fd.set_sregs(&self.sregs).map_err(at("restore a vCPU's special registers"))?;
@@ -78,14 +77,6 @@ impl VcpuState {
         fd.set_regs(&self.regs).map_err(at("restore a vCPU's registers"))?;
         fd.set_vcpu_events(&self.events).map_err(at("restore a vCPU's events"))
     }
-}
-
-/// Holds interrupts until the end of the next instruction, as STI does (Intel SDM vol. 2, STI).
-pub(super) fn shadow_sti(fd: &VcpuFd) -> Result<(), Error> {
-    let mut events = fd.get_vcpu_events()?;
-    events.interrupt.shadow = u8::try_from(KVM_X86_SHADOW_INT_STI).expect("a flag of a byte");
-    events.flags |= KVM_VCPUEVENT_VALID_SHADOW;
-    fd.set_vcpu_events(&events)
 }
 
 /// Reads those of `indices` that KVM has for this vCPU; it stops at each it has not.

@@ -11,7 +11,7 @@ use kvm_ioctls::VcpuFd;
 use vmm_sys_util::ioctl::ioctl;
 use vmm_sys_util::ioctl_io_nr;
 
-use super::VcpuError;
+use exoprobe_guest::VcpuError;
 
 ioctl_io_nr!(KVM_GET_STATS_FD, KVMIO, 0xce);
 
@@ -43,7 +43,7 @@ pub enum StatsError {
 pub(super) struct KvmStats(Result<File, kvm_ioctls::Error>);
 
 impl KvmStats {
-    /// Opens them; a refusal is kept for whoever wants to read. The ioctl takes the vCPU's mutex, which
+    /// Opens them; a refusal is kept for the readers. The ioctl takes the vCPU's mutex, which
     /// KVM_RUN holds, so this comes before the vCPU runs.
     pub(super) fn open(vcpu: &VcpuFd) -> Self {
         // SAFETY: the descriptor is a vCPU's and the ioctl takes no argument.
@@ -51,7 +51,7 @@ impl KvmStats {
         if fd < 0 {
             return Self(Err(kvm_ioctls::Error::last()));
         }
-        // SAFETY: KVM made the descriptor for this call; nobody else has it.
+        // SAFETY: KVM made the descriptor for this call; nothing else has it.
         Self(Ok(unsafe { File::from_raw_fd(fd) }))
     }
 
@@ -77,7 +77,7 @@ impl Fields<'_> {
     fn at<const N: usize>(&self, offset: usize) -> Result<[u8; N], StatsError> {
         let end = offset.checked_add(N).ok_or(StatsError::Malformed("an offset overflows"))?;
         let bytes = self.0.get(offset..end).and_then(|bytes| bytes.try_into().ok());
-        bytes.ok_or(StatsError::Malformed("something lies behind their end"))
+        bytes.ok_or(StatsError::Malformed("something lies after their end"))
     }
 
     fn u16(&self, offset: usize) -> Result<u16, StatsError> {
@@ -112,7 +112,7 @@ fn parse(bytes: &[u8]) -> Result<BTreeMap<String, u64>, StatsError> {
         }
         let value = fields.u64(data + fields.u32(at + 8)?)?;
         let name = at + DESCRIPTOR_LEN..at + DESCRIPTOR_LEN + name_len;
-        let name = bytes.get(name).ok_or(StatsError::Malformed("a name lies behind their end"))?;
+        let name = bytes.get(name).ok_or(StatsError::Malformed("a name lies after their end"))?;
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
         all.insert(String::from_utf8_lossy(name).into_owned(), value);
     }

@@ -1,44 +1,80 @@
 //! From a configuration or a snapshot to a machine whose vCPUs wait to be started.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use kvm_bindings::{kvm_pit_config, kvm_userspace_memory_region};
 use kvm_ioctls::{VcpuFd, VmFd};
-use vm_memory::{GuestAddress, GuestMemoryBackend};
 
-use super::reboot::PowerOn;
-use super::{CreateError, Vm};
-use crate::addr::Gpa;
+use super::cmdline::final_cmdline;
+use super::control::Vm;
+use super::error::CreateError;
+use super::power_on::PowerOn;
 use crate::boot::{self, Entry};
-use crate::config::{VmConfig, with_kernel_words};
+use crate::config::VmConfig;
 use crate::devices::{ConsoleWatch, PortBus, SerialPort, SerialSnapshot};
-use crate::hidden::HiddenMemory;
-use crate::host::{Host, HostProfile};
+use crate::host::Host;
 use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS, SERIAL0, SERIAL1};
 use crate::machine::Machine;
-use crate::memory::{GuestRam, RamRange};
 use crate::msr_exits;
-use crate::snapshot::{SnapshotError, SnapshotMeta};
-use crate::time::{GuestClock, GuestTime};
-use crate::vcpu::{Vcpu, report_debug};
+use crate::profile::HostProfile;
+use crate::ram::host_address;
+use crate::snapshot::{self, SnapshotError, SnapshotMeta};
+use crate::vcpu;
+use exoprobe_guest::GuestRam;
+use exoprobe_guest::hidden::HiddenMemory;
+use exoprobe_guest::kvm::report_debug;
+use exoprobe_guest::memory::{RamRange, ram_ranges};
+use exoprobe_guest::{GuestClock, GuestTime};
+
+impl Vm {
+    /// Makes a machine with the kernel loaded, not yet running.
+    ///
+    /// # Errors
+    /// [`CreateError`]: nothing is left over.
+    pub fn create(host: &Host, config: &VmConfig) -> Result<Self, CreateError> {
+        config.validate()?;
+        let ram = GuestRam::anonymous(&ram_ranges(config.memory_mib))?;
+        let cmdline = final_cmdline(&config.cmdline, host.profile());
+        let entry = boot::load(&ram, config, &cmdline, host.profile())?;
+        let builder = Builder::new(host, config.clone(), ram, false)?;
+        let vcpus = builder.create_vcpus(host)?;
+        builder.finish(vcpus, &Origin::Boot(entry))
+    }
+
+    /// Makes a machine from a snapshot file, paused where it was taken. It cannot be rebooted
+    /// before [`Self::set_boot_files`]: the files that a snapshot names are not read.
+    ///
+    /// # Errors
+    /// [`CreateError::Snapshot`] for a file that is not whole.
+    pub fn restore(host: &Host, path: &Path) -> Result<Self, CreateError> {
+        let (meta, ram, hidden) = snapshot::open(path)?;
+        let restored = Restored { meta, ram, hidden };
+        let (config, ram) = (restored.meta.config.clone(), restored.ram.clone());
+        let settled = restored.meta.is_settled();
+        let builder = Builder::new(host, config, ram, settled)?;
+        let vcpus = builder.create_vcpus(host)?;
+        builder.finish(vcpus, &Origin::Snapshot(Box::new(restored)))
+    }
+}
 
 /// How a guest begins.
-pub(super) enum Origin {
+enum Origin {
     /// At its kernel's entry point.
     Boot(Entry),
     /// Where a snapshot was taken.
     Snapshot(Box<Restored>),
 }
 
-/// What comes from a snapshot in place of a boot.
-pub(super) struct Restored {
-    pub(super) meta: SnapshotMeta,
-    pub(super) ram: GuestRam,
-    pub(super) hidden: Vec<u8>,
+/// A guest from a snapshot, in place of one that boots.
+struct Restored {
+    meta: SnapshotMeta,
+    ram: GuestRam,
+    hidden: Vec<u8>,
 }
 
 /// A KVM machine with memory and devices, before its vCPUs have threads.
-pub(super) struct Builder {
+struct Builder {
     fd: Arc<VmFd>,
     config: VmConfig,
     ram: GuestRam,
@@ -48,12 +84,12 @@ pub(super) struct Builder {
     saved_msrs: Vec<u32>,
 }
 
-pub(super) fn kvm(step: &'static str) -> impl Fn(kvm_ioctls::Error) -> CreateError {
+fn kvm(step: &'static str) -> impl Fn(kvm_ioctls::Error) -> CreateError {
     move |source| CreateError::Kvm { step, source }
 }
 
 impl Builder {
-    pub(super) fn new(
+    fn new(
         host: &Host,
         config: VmConfig,
         ram: GuestRam,
@@ -69,9 +105,9 @@ impl Builder {
             kvm_pit_config { flags: kvm_bindings::KVM_PIT_SPEAKER_DUMMY, ..Default::default() };
         fd.create_pit2(pit).map_err(kvm("create the timer"))?;
         if let Some(quirk) = profile.software {
-            quirk.prepare_vm(&fd).map_err(kvm("report what it cannot emulate"))?;
+            fd.enable_cap(&quirk.capability()).map_err(kvm("report what it cannot emulate"))?;
         }
-        let tells_kernel_entry = msr_exits::available(host.kvm());
+        let tells_kernel_entry = exoprobe_guest::kvm::can_filter_msrs(host.kvm());
         if !settled {
             let step = kvm("hand over writes of model-specific registers");
             msr_exits::request(&fd, profile, tells_kernel_entry).map_err(step)?;
@@ -84,7 +120,7 @@ impl Builder {
         Ok(Self { fd, config, ram, hidden, profile, tells_kernel_entry, saved_msrs })
     }
 
-    pub(super) fn create_vcpus(&self, host: &Host) -> Result<Vec<VcpuFd>, CreateError> {
+    fn create_vcpus(&self, host: &Host) -> Result<Vec<VcpuFd>, CreateError> {
         let mut supported = host
             .kvm()
             .get_supported_cpuid(kvm_bindings::KVM_MAX_CPUID_ENTRIES)
@@ -104,10 +140,10 @@ impl Builder {
         Ok(vcpus)
     }
 
-    pub(super) fn finish(self, vcpus: Vec<VcpuFd>, origin: &Origin) -> Result<Vm, CreateError> {
+    fn finish(self, vcpus: Vec<VcpuFd>, origin: &Origin) -> Result<Vm, CreateError> {
         // While it is so: a guest from a snapshot may be booted again, too.
         let power_on = PowerOn::save(&self.fd, &vcpus, &self.saved_msrs)
-            .map_err(kvm("tell the power-on state"))?;
+            .map_err(kvm("report the power-on state"))?;
         let from = match origin {
             Origin::Boot(entry) => {
                 boot::set_boot_registers(&vcpus[0], *entry)
@@ -120,8 +156,8 @@ impl Builder {
             }
         };
         let now = from.map_or(GuestTime(0), |restored| restored.meta.time);
-        let clock = GuestClock::showing(now, &vcpus[0])
-            .map_err(kvm("tell the rate of the guest's clock"))?;
+        let rate = vcpus[0].get_tsc_khz().map_err(kvm("report the rate of the guest's clock"))?;
+        let clock = GuestClock::new(now, rate);
         if let Some(restored) = from {
             restored.meta.check_rate(clock.khz())?;
         }
@@ -142,7 +178,7 @@ impl Builder {
             self.saved_msrs,
         ));
         if from.is_none_or(|restored| !restored.meta.is_settled()) {
-            machine.expect_kernel();
+            machine.entry.begin_boot();
         }
         let vm = Vm {
             machine: Arc::clone(&machine),
@@ -157,7 +193,7 @@ impl Builder {
         };
         let mut remotes = Vec::new();
         for (index, fd) in (0u8..).zip(vcpus) {
-            let remote = Vcpu::spawn(fd, index, Arc::clone(&machine), clock);
+            let remote = vcpu::spawn(fd, index, Arc::clone(&machine), clock);
             remotes.push(remote.map_err(CreateError::Thread)?);
         }
         drop(machine.vcpus.set(remotes));
@@ -189,19 +225,6 @@ impl Builder {
     }
 }
 
-pub(super) fn final_cmdline(cmdline: &str, profile: HostProfile) -> String {
-    match profile.software {
-        None => cmdline.to_owned(),
-        Some(quirk) => with_kernel_words(cmdline, &quirk.cmdline(cmdline)),
-    }
-}
-
-/// Host address of the first byte of the RAM range that starts at `start`.
-pub(crate) fn host_address(ram: &GuestRam, start: Gpa) -> u64 {
-    let host = ram.as_vm_memory().get_host_address(GuestAddress(start.0));
-    host.expect("the range starts in RAM") as u64
-}
-
 fn register_memory(fd: &VmFd, ram: &GuestRam, hidden: &HiddenMemory) -> Result<(), CreateError> {
     let (hidden_host, hidden_len) = hidden.host_mapping();
     let mut slots: Vec<(RamRange, u64)> =
@@ -220,25 +243,4 @@ fn register_memory(fd: &VmFd, ram: &GuestRam, hidden: &HiddenMemory) -> Result<(
         unsafe { fd.set_user_memory_region(region) }.map_err(kvm("map guest memory"))?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::host::{BreakpointExit, Reinjection};
-    use crate::quirks::SoftwareKvm;
-
-    #[test]
-    fn what_the_host_needs_goes_before_the_arguments_of_init() {
-        let mut profile = HostProfile {
-            breakpoint: BreakpointExit::Debug,
-            reinjection: Reinjection::OnInt3,
-            software: None,
-        };
-        assert_eq!(final_cmdline("quiet -- -v", profile), "quiet -- -v");
-        profile.software = Some(SoftwareKvm { syscall_faults: true, host_cpuid: false });
-        let line = final_cmdline("quiet -- -v", profile);
-        assert!(line.starts_with("quiet noxsave") && line.ends_with(" -- -v"), "{line}");
-        assert!(final_cmdline("quiet", profile).starts_with("quiet noxsave"));
-    }
 }

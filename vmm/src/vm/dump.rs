@@ -3,20 +3,23 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::{ControlError, Vm};
-use crate::dump::{self, Dump, DumpNotes};
+use exoprobe_guest::DumpNotes;
+
+use super::control::Vm;
+use super::error::ControlError;
+use crate::dump::{self, Dump};
 use crate::status::VmState;
 use crate::vcpu::Command;
 
 impl Vm {
-    /// Writes RAM and registers to `path` as an ELF core. `notes` is called when all vCPUs are out of the
-    /// guest; the first value that it gives is dropped when the file is written. A running guest stands
-    /// still meanwhile. One that has stopped is written as it was at its end. Without `force`, a file that
-    /// is there is left.
+    /// Writes RAM and registers to `path` as an ELF core. `notes` is called when all vCPUs are out
+    /// of the guest; the first value that it gives is dropped when the file is written. A running
+    /// guest stands still meanwhile. One that has stopped is written as it was at its end. Without
+    /// `force`, a file that is there is left.
     ///
     /// # Errors
-    /// [`ControlError`]; the guest goes on as before. A guest that a hook holds meanwhile stays held, without
-    /// an error.
+    /// [`ControlError`]; the guest goes on as before. A guest that a hook holds meanwhile stays
+    /// held, without an error.
     pub fn dump<G>(
         &self,
         path: &Path,

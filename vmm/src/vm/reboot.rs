@@ -4,21 +4,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvm_bindings::kvm_regs;
-use kvm_ioctls::{VcpuFd, VmFd};
 
-use super::Vm;
-use super::build::final_cmdline;
+use super::cmdline::final_cmdline;
+use super::control::{Vm, wait_each};
 use crate::boot::{self, BootError};
 use crate::config::{ConfigError, VmConfig};
-use crate::memory::{GuestRam, MemoryError};
 use crate::msr_exits;
-use crate::snapshot::Chips;
+use crate::ram;
 use crate::status::{StopReason, StopRecord};
-use crate::time::MSR_TSC;
-use crate::vcpu::{Command, Refusal, VcpuError, VcpuState};
-
-/// Beside [`MSR_TSC`] (Intel SDM vol. 3, 17.17). A reboot leaves it going, as it leaves the machine's clock.
-const MSR_TSC_ADJUST: u32 = 0x3b;
+use crate::vcpu::{Command, Refusal};
+use exoprobe_guest::GuestRam;
+use exoprobe_guest::VcpuError;
+use exoprobe_guest::memory::MemoryError;
 
 /// Why a guest was not booted again.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +23,7 @@ pub enum RebootError {
     /// It was never started.
     #[error("the guest was not started yet")]
     NotStarted,
-    /// It comes from a snapshot, and nobody has said which files to boot it from.
+    /// It comes from a snapshot, and no files to boot it from were named.
     #[error(
         "the guest comes from a snapshot, and files that a snapshot names are not read: start the service with \
          `exoprobe run --restore SNAPSHOT --kernel PATH` (and --initramfs, --cmdline) to boot it again"
@@ -46,7 +43,7 @@ pub enum RebootError {
     Kvm {
         /// Which.
         step: &'static str,
-        /// What it said.
+        /// KVM's error.
         source: kvm_ioctls::Error,
     },
 }
@@ -61,26 +58,6 @@ fn kvm(step: &'static str) -> impl Fn(kvm_ioctls::Error) -> RebootError {
     move |source| RebootError::Kvm { step, source }
 }
 
-/// What KVM made of a machine before anything was done to it.
-pub(super) struct PowerOn {
-    vcpus: Vec<Arc<VcpuState>>,
-    chips: Chips,
-}
-
-impl PowerOn {
-    /// Reads it off a machine that has not run.
-    pub(super) fn save(
-        fd: &VmFd,
-        vcpus: &[VcpuFd],
-        msrs: &[u32],
-    ) -> Result<Self, kvm_ioctls::Error> {
-        let kept = |index: &u32| ![MSR_TSC, MSR_TSC_ADJUST].contains(index);
-        let msrs: Vec<u32> = msrs.iter().copied().filter(kept).collect();
-        let states = vcpus.iter().map(|vcpu| VcpuState::save(vcpu, &msrs).map(Arc::new));
-        Ok(Self { vcpus: states.collect::<Result<_, _>>()?, chips: Chips::save(fd)? })
-    }
-}
-
 /// Files to boot a restored guest from: a snapshot's own names of them are not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BootFiles {
@@ -93,7 +70,8 @@ pub struct BootFiles {
 }
 
 impl Vm {
-    /// Names the files that [`Self::reboot`] boots a restored guest from. They are in its later snapshots, too.
+    /// Names the files that [`Self::reboot`] boots a restored guest from. They are in its later
+    /// snapshots, too.
     ///
     /// # Errors
     /// [`ConfigError`]: the command line cannot be used.
@@ -107,20 +85,23 @@ impl Vm {
         Ok(())
     }
 
-    /// Boots the guest again from its configuration, whatever it is doing: running, paused, held or stopped.
-    /// Its kernel and initramfs are read anew; memory and devices are as at the first boot. The serial
-    /// ports' logs, the exits' counts and the guest's time go on; input that waits at a port is dropped.
+    /// Boots the guest again from its configuration, whatever it is doing: running, paused, held or
+    /// stopped. Its kernel and initramfs are read anew; memory and devices are as at the first
+    /// boot. The serial ports' logs, the exits' counts and the guest's time go on; input that waits
+    /// at a port is dropped.
     ///
     /// # Errors
-    /// [`RebootError`]; [`RebootError::NoFiles`] after [`Self::restore`] without [`Self::set_boot_files`]. With kernel or initramfs unusable, or before the start, the guest goes on as it was;
-    /// after a later failure it has stopped ([`StopReason::Failed`], or why it had stopped before).
+    /// [`RebootError`]; [`RebootError::NoFiles`] after [`Self::restore`] without
+    /// [`Self::set_boot_files`]. With kernel or initramfs unusable, or before the start, the guest
+    /// goes on as it was; after a later failure it has stopped ([`StopReason::Failed`], or why it
+    /// had stopped before).
     pub fn reboot(&self) -> Result<(), RebootError> {
         let _control = self.lock();
         self.reboot_locked()
     }
 
-    /// As [`Self::reboot`], for a guest that was seen to stop in boot `boot` (see [`Self::boots`]): does
-    /// nothing, and says `false`, when somebody else has booted it since.
+    /// As [`Self::reboot`], for a guest that was seen to stop in boot `boot` (see [`Self::boots`]):
+    /// does nothing, and returns false, if it was booted since.
     ///
     /// # Errors
     /// As [`Self::reboot`].
@@ -146,7 +127,7 @@ impl Vm {
         if !self.has_boot_files {
             return Err(RebootError::NoFiles);
         }
-        // Into memory that nobody sees: what is wrong with the files is found before the guest is harmed.
+        // Into memory of its own: faults of the files are found before the guest is harmed.
         self.load(&GuestRam::anonymous(&self.machine.ram.ranges())?)?;
         // No vCPU's thread sends another anything after this, nor stops the machine.
         self.halt_all()?;
@@ -169,14 +150,14 @@ impl Vm {
         if let Some(hook) = machine.hook() {
             hook.reset();
         }
-        machine.ram.clear()?;
+        ram::clear(&machine.ram)?;
         machine.hidden.reset();
         let entry = self.load(&machine.ram)?;
         self.vcpu(0)?.ask(|reply| Command::SetEntry(entry, reply))?;
-        machine.expect_kernel();
+        machine.entry.begin_boot();
         let mut begun = Ok(Vec::new());
         machine.status.begin_boot(|| begun = self.begin_each(Command::Resume));
-        Ok(super::wait_each(begun?)?)
+        Ok(wait_each(begun?)?)
     }
 
     /// Devices and vCPUs to the state they had when they were made.

@@ -3,26 +3,29 @@
 use std::path::Path;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use super::{ControlError, Vm};
+use super::control::Vm;
+use super::error::ControlError;
 use crate::new_file::NewFile;
 use crate::snapshot::{self, Chips, SnapshotError, SnapshotMeta, SnapshotProgress};
 use crate::vcpu::Command;
 
 impl Vm {
-    /// Writes the whole machine to `path`; a running guest is paused meanwhile. The file is there when all of it is on
-    /// the disk, in place of a regular file that was there; nothing else is replaced.
+    /// Writes the whole machine to `path`; a running guest is paused meanwhile. The file is there
+    /// when all of it is on the disk, in place of a regular file that was there; nothing else is
+    /// replaced.
     ///
     /// # Errors
-    /// [`ControlError`]; the guest goes on as before. [`ControlError::Held`] when a hook holds it, also one
-    /// that does so meanwhile: it stays paused then.
+    /// [`ControlError`]; the guest goes on as before. [`ControlError::Held`] when a hook holds it,
+    /// also one that does so meanwhile: it stays paused then.
     pub fn snapshot(&self, path: &Path) -> Result<(), ControlError> {
         self.snapshot_if(path, &Arc::default(), || Some(())).map(drop)
     }
 
-    /// As [`Self::snapshot`], where `permit` allows it; `false` where it does not. It is asked when the vCPUs
-    /// are out of the guest, and what it gives is kept until they may run again: a lock that is taken so,
-    /// and not around this call, may also be taken by a hook's [`ExitHook::reset`]. `progress` is shown by
-    /// [`Self::snapshot_progress`] meanwhile, and may end it.
+    /// As [`Self::snapshot`], where `permit` allows it; `false` where it does not. It is asked when
+    /// the vCPUs are out of the guest, and what it gives is kept until they may run again: a lock
+    /// that is taken so, and not around this call, may also be taken by a hook's
+    /// [`ExitHook::reset`]. `progress` is shown by [`Self::snapshot_progress`] meanwhile, and may
+    /// end it.
     ///
     /// # Errors
     /// As [`Self::snapshot`]; [`SnapshotError::Ended`].
@@ -52,7 +55,8 @@ impl Vm {
         named
     }
 
-    /// The snapshot that is being written, until its file is there or it has failed. Waits for nothing.
+    /// The snapshot that is being written, until its file is there or it has failed. Waits for
+    /// nothing.
     #[must_use]
     pub fn snapshot_progress(&self) -> Option<Arc<SnapshotProgress>> {
         self.writing().clone()

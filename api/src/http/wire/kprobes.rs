@@ -33,7 +33,7 @@ impl From<exoprobe_probes::BlacklistEntry> for BlacklistEntry {
 
 #[cfg(test)]
 mod tests {
-    use exoprobe_vmm::Gva;
+    use exoprobe_guest::Gva;
 
     use super::*;
 

@@ -1,11 +1,11 @@
 //! Probes.
 
+use exoprobe_guest::Gva;
 use exoprobe_probes::definition::Flag;
 use exoprobe_probes::{
     DisplacedBy, ProbeDefinition, ProbeError, ProbeKind, ProbeState, Registration, ReturnMode,
     StatusFlag,
 };
-use exoprobe_vmm::Gva;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use exoprobe_guest::{Registers, kvm_regs};
 use exoprobe_probes::Engine;
-use exoprobe_vmm::{ExitCounts, Registers, StopReason, StopRecord, Vm, VmState, kvm_regs};
+use exoprobe_vmm::{ExitCounts, StopReason, StopRecord, Vm, VmState};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

@@ -4,7 +4,7 @@ mod elf;
 mod map;
 mod model;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use super::*;
 

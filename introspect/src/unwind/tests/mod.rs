@@ -4,7 +4,7 @@ mod frame_pointers;
 mod tables;
 mod walks;
 
-use exoprobe_vmm::{Gva, kvm_regs};
+use exoprobe_guest::{Gva, kvm_regs};
 
 use super::orc::{Base, ENTRY_BYTES, Kind, Layout};
 use super::*;

@@ -1,6 +1,6 @@
 //! Places to probe.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use super::token::Token;
 use crate::definition::number::parse_number;

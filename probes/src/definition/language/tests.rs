@@ -1,6 +1,6 @@
 //! Of the language.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use proptest::prelude::*;
 
 use super::*;

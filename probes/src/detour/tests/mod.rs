@@ -6,7 +6,7 @@ mod returns;
 
 use std::cell::RefCell;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use proptest::prelude::*;
 
@@ -253,7 +253,7 @@ fn every_register_can_be_recorded() {
         let values = values.into_iter().cycle().take(4).collect();
         let block = bench.block(1, Task::record(values));
         let _ = bench.both(&code, &[block], &input);
-        let regs = exoprobe_vmm::kvm_regs {
+        let regs = exoprobe_guest::kvm_regs {
             rax: input.gpr[0],
             rcx: input.gpr[1],
             rdx: input.gpr[2],

@@ -237,7 +237,8 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// What values of a type are shown as: integers and enums by their width and sign, all else in hexadecimal digits.
+    /// What values of a type are shown as: integers and enums by their width and sign, all else in
+    /// hexadecimal digits.
     fn kind(&self, typed: &Typed) -> Result<ValueType, ProbeError> {
         let types = self.types()?;
         let (Kind::Int { size, is_signed, .. } | Kind::Enum { size, is_signed }) =

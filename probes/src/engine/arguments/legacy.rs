@@ -1,5 +1,5 @@
-//! Values as the tracer's first version wrote them (kprobe-based event tracer, "Synopsis"): `aN`, `sN`, `sa`, and at a
-//! return `rv`, `ra`.
+//! Values as the tracer's first version wrote them (kprobe-based event tracer, "Synopsis"): `aN`,
+//! `sN`, `sa`, and at a return `rv`, `ra`.
 
 use crate::definition::{Fetch, Register, STACK_WORDS};
 
@@ -29,7 +29,8 @@ pub(super) fn fetch(name: &str, at_return: bool) -> Option<Fetch> {
     }
 }
 
-/// The function's argument `n`, from 0, as it is at the entry: behind those in registers, above the return address.
+/// The function's argument `n`, from 0, as it is at the entry: behind those in registers, above the
+/// return address.
 pub(crate) fn argument(n: u16) -> Option<Fetch> {
     match REGISTERS.get(usize::from(n)) {
         Some(register) => Some(Fetch::Register(*register)),

@@ -1,5 +1,5 @@
-//! What a probe fetches at each hit: its definition's arguments, with what they name found by the kernel's symbols
-//! and types.
+//! What a probe fetches at each hit: its definition's arguments, with what they name found by the
+//! kernel's symbols and types.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -65,8 +65,8 @@ impl Arguments {
     /// Of a definition, where its place is known.
     ///
     /// # Errors
-    /// [`ProbeError::Parameter`], [`ProbeError::Types`], [`ProbeError::Symbol`], [`ProbeError::DuplicateArg`],
-    /// [`ProbeError::EventTooBig`].
+    /// [`ProbeError::Parameter`], [`ProbeError::Types`], [`ProbeError::Symbol`],
+    /// [`ProbeError::DuplicateArg`], [`ProbeError::EventTooBig`].
     pub(crate) fn find(
         definition: &ProbeDefinition,
         ground: &ResolveContext<'_>,

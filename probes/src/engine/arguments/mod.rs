@@ -1,6 +1,7 @@
 //! Arguments of a probe: finds, by the kernel's symbols and types, where each value of a hit is.
 //!
-//! Changes when the language of fetch arguments does. Touches nothing but a definition: no guest, no probe.
+//! Changes when the language of fetch arguments does. Touches nothing but a definition: no guest,
+//! no probe.
 
 pub(crate) mod error;
 pub(crate) mod filter;

@@ -15,7 +15,8 @@ pub(crate) fn is_due(definition: &ProbeDefinition) -> bool {
     definition.args.iter().any(|arg| bare(arg).is_some() || is_name(arg))
 }
 
-/// Calls each bare `$argN` by the parameter's name, and says of `%pd` and `%pD` where the names are.
+/// Calls each bare `$argN` by the parameter's name, and says of `%pd` and `%pD` where the names
+/// are.
 ///
 /// # Errors
 /// [`ParameterError::NoSuch`], [`ParameterError::NoNames`].
@@ -63,8 +64,8 @@ fn without_suffix(body: &mut Fetch) -> &mut Fetch {
     }
 }
 
-/// What parameter `n`, from 1, is called; `None` where that is not known, or it is elsewhere than `$argN` is: behind a
-/// struct by value.
+/// What parameter `n`, from 1, is called; `None` where that is not known, or it is elsewhere than
+/// `$argN` is: behind a struct by value.
 fn parameter(n: u16, function: &str, types: &Btf) -> Result<Option<String>, ParameterError> {
     let Some(prototype) = types.function(function) else { return Ok(None) };
     let params = types.parameters(prototype);

@@ -6,14 +6,14 @@ use crate::engine::control::reconcile::Wait;
 use crate::engine::control::registry::Registered;
 use crate::engine::control::registry::State;
 use crate::engine::control::state::Control;
-use crate::engine::guest::Guest;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::probe::registered::Probe;
+use exoprobe_guest::Guest;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::symbols::TextKind;
-use exoprobe_vmm::Gva;
 
 impl Control {
     /// Brings everything up to the kernel's phase: places what waits, sets and drops marks, arms.

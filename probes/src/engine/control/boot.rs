@@ -2,23 +2,23 @@
 //!
 //! | moment | reported by | then |
 //! |---|---|---|
-//! | the kernel begins | the machine ([`Control::begin_kernel`]) | all is armed but what the kernel will patch |
+//! | the kernel begins | [`Control::begin_kernel`] | all but text that will be patched is armed |
 //! | its text is final | a breakpoint of the engine at `rest_init` | the rest is armed |
 //! | init text is freed | likewise at `free_initmem` | probes there are gone |
-//! | a task ends | likewise at `do_task_dead` and, when it is off its stack, `put_task_stack` | its calls' instances are given back |
+//! | a task ends | likewise at `do_task_dead`, then `put_task_stack` | its instances are free |
 //! | modules come and go | see modules.rs | probes come and go with them |
-//! | the guest is booted again | the machine ([`Control::reset`]) | all wait again |
+//! | the guest is booted again | [`Control::reset`] | all wait again |
 //! | text is rewritten or unmapped | [`Control::patrol`] | its probes are clobbered, or gone |
 
 use std::sync::Arc;
 
+use exoprobe_guest::{Gva, HitContext, KernelEntry, kvm_sregs};
 use exoprobe_introspect::symbols::TextKind;
-use exoprobe_vmm::{Gva, HitContext, KernelEntry, kvm_sregs};
 
 use crate::engine::control::prepare::prepare;
 use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
-use crate::engine::guest::Guest;
+use exoprobe_guest::Guest;
 
 use crate::engine::kernel::error::AttachError;
 use crate::engine::kernel::modules::ModuleEvent;
@@ -90,11 +90,12 @@ impl Control {
         Ok(self.kernel.running.clone())
     }
 
-    /// The kernel of a guest that has stopped, for questions: changes nothing in its memory. Not for vCPU
-    /// threads.
+    /// The kernel of a guest that has stopped, for questions: changes nothing in its memory. Not
+    /// for vCPU threads.
     ///
     /// # Errors
-    /// [`AttachError`]; [`AttachError::NeverBegan`] where the guest stopped before its kernel began.
+    /// [`AttachError`]; [`AttachError::NeverBegan`] where the guest stopped before its kernel
+    /// began.
     pub(crate) fn examine(&mut self, guest: &dyn Guest) -> Result<Arc<Kernel>, AttachError> {
         let known = self.kernel.running.clone();
         let kernel = match known {
@@ -160,7 +161,8 @@ impl Control {
         self.let_go_of_mark(guest, InternalBreakpoint::FreeInit);
     }
 
-    /// Takes a breakpoint of the engine out that was reached, and brings everything up to the new moment.
+    /// Takes a breakpoint of the engine out that was reached, and brings everything up to the new
+    /// moment.
     fn let_go_of_mark(&mut self, guest: &dyn Guest, mark: InternalBreakpoint) {
         let place = self.registry.reached(mark);
         self.advance(guest, Wait::No);

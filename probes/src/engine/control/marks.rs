@@ -3,20 +3,20 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::engine::control::place;
 use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
-use crate::engine::guest::Guest;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::probe::site::InternalBreakpoint;
 use crate::engine::probe::site::MARKS;
 use crate::error::ProbeError;
+use exoprobe_guest::Guest;
 
 impl Control {
-    /// Sets the marks that are needed and, where vCPUs are waited for, drops the others; gives the places
-    /// that changed.
+    /// Sets the marks that are needed and, where vCPUs are waited for, drops the others; gives the
+    /// places that changed.
     pub(crate) fn want_marks(&mut self, guest: &dyn Guest, wait: Wait) -> BTreeSet<Gva> {
         let Some(kernel) = self.kernel.running.clone() else { return BTreeSet::new() };
         let follows =

@@ -1,8 +1,8 @@
 //! Everything that registration changes, behind one lock.
 //!
-//! Changes when probes come, go or wait in a new way. It alone replaces the hit path's table, and arms and disarms
-//! (`reconcile`): a site is in the table before its int3 is in the guest's text, and leaves it only after the byte is
-//! back and every vCPU has been out of the guest.
+//! Changes when probes come, go or wait in a new way. It alone replaces the hit path's table, and
+//! arms and disarms (`reconcile`): a site is in the table before its int3 is in the guest's text,
+//! and leaves it only after the byte is back and every vCPU has been out of the guest.
 
 pub(crate) mod advance;
 pub(crate) mod boot;

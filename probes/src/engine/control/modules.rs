@@ -2,20 +2,20 @@
 //!
 //! | moment | reported by | then |
 //! |---|---|---|
-//! | a module is whole, its init function has not run | a breakpoint of the engine at `do_init_module` | what waited for it is armed |
-//! | its init text is about to be freed | likewise at `do_free_init` | probes there are gone, their int3s out |
+//! | its init function is about to run | a breakpoint at `do_init_module` | its probes are armed |
+//! | its init text is about to be freed | likewise at `do_free_init` | probes there are gone |
 //! | all of it is about to be freed | likewise at `free_module` | likewise |
 //! | anything else | questions of users, and the patrol | the list is read again |
 
 use std::sync::Arc;
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::modules::has_modules;
 use exoprobe_introspect::{ModuleLayout, NoModules};
-use exoprobe_vmm::Gva;
 
 use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
-use crate::engine::guest::Guest;
+use exoprobe_guest::Guest;
 
 use crate::engine::kernel::modules::Loaded;
 use crate::engine::kernel::modules::ModuleEvent;
@@ -24,7 +24,8 @@ use crate::engine::kernel::modules::read_all;
 use crate::engine::kernel::running::Kernel;
 
 impl Control {
-    /// Looks which modules there are. Probes in those that have gone are gone, and what waited is placed.
+    /// Looks which modules there are. Probes in those that have gone are gone, and what waited is
+    /// placed.
     pub(crate) fn follow_modules(&mut self, guest: &dyn Guest, event: ModuleEvent, wait: Wait) {
         let Some(kernel) = self.kernel.running.clone().filter(|kernel| kernel.has_booted()) else {
             return;

@@ -1,9 +1,9 @@
 //! A pass of the optimizer, with the tables that it needs.
 
 use crate::engine::control::state::Control;
-use crate::engine::guest::Guest;
 use crate::engine::optimize::candidate::OptimizedSite;
 use crate::engine::optimize::optimizer::Optimization;
+use exoprobe_guest::Guest;
 
 impl Control {
     /// Runs one pass. Not for vCPUs' threads.
@@ -29,8 +29,8 @@ impl Control {
         done
     }
 
-    /// Publishes the doorbells of new detours, installs their jmps, and frees code that no table has after that. Returns
-    /// how many jmps were written, and how many wait.
+    /// Publishes the doorbells of new detours, installs their jmps, and frees code that no table
+    /// has after that. Returns how many jmps were written, and how many wait.
     fn install(&mut self, guest: &dyn Guest, candidates: Vec<OptimizedSite>) -> (usize, usize) {
         let total = candidates.len();
         self.optimizer.announce(&self.registry.sites, &candidates);

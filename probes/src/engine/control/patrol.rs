@@ -3,18 +3,19 @@
 use crate::engine::control::boot::Purpose;
 use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
-use crate::engine::guest::Guest;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::optimize::optimizer::Optimized;
 use crate::engine::patch::text;
 use crate::engine::probe::site::Site;
+use exoprobe_guest::Guest;
 use std::collections::BTreeSet;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 impl Control {
-    /// Looks whether the text under the probes is still what it was, whether what waits can be placed,
-    /// and whether marks are needed still. To be called now and then, not from a vCPU's thread.
+    /// Looks whether the text under the probes is still what it was, whether what waits can be
+    /// placed, and whether marks are needed still. To be called now and then, not from a vCPU's
+    /// thread.
     pub(crate) fn patrol(&mut self, guest: &dyn Guest) {
         if (self.registry.probes.is_empty() && self.registry.sites.is_empty()) || guest.stopped() {
             return;
@@ -52,8 +53,8 @@ impl Control {
         self.advance(guest, Wait::ForVcpus);
     }
 
-    /// Lets go of sites whose text changed, and takes back those that are as they were, also where the
-    /// guest itself has put the instruction over the breakpoint.
+    /// Lets go of sites whose text changed, and takes back those that are as they were, also where
+    /// the guest itself has put the instruction over the breakpoint.
     fn accept(&mut self, guest: &dyn Guest, changes: Changes) {
         let Changes { lost, rewritten, rest, restored } = changes;
         // The detour has the instruction as it was.

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::{SymbolOffset, SymbolTable};
-use exoprobe_vmm::Gva;
 
 use crate::definition::{Action, ProbeDefinition, ProbeKind};
 use crate::engine::control::registry::Registry;
-use crate::engine::guest::Guest;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::patch::view::GuestText;
 use crate::engine::patch::view::Overlay;
@@ -15,6 +14,7 @@ use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::{Displacement, Site};
 use crate::error::ProbeError;
 use crate::insn::{self, Displaced, SlotKind};
+use exoprobe_guest::Guest;
 
 /// There in kernels whose functions begin with a call to the tracer (CONFIG_FUNCTION_TRACER).
 const FTRACE: &str = "__fentry__";
@@ -79,9 +79,9 @@ pub(crate) fn find(
     Ok(Place { at, symbol: symbol.map(Arc::from), offset })
 }
 
-/// Where a probe at `at` goes in a kernel whose function tracer owns the call at functions' entries, a nop once
-/// it has booted: after it. The tracer rewrites and checks that instruction; a call of the function comes through
-/// the next either way.
+/// Where a probe at `at` goes in a kernel whose function tracer owns the call at functions'
+/// entries, a nop once it has booted: after it. The tracer rewrites and checks that instruction; a
+/// call of the function comes through the next either way.
 pub(crate) fn behind_ftrace(text: GuestText<'_>, kernel: &Kernel, at: Gva) -> Gva {
     let Some(function) = kernel.symbols.function_at(at) else { return at };
     let Some(tracer) = kernel.symbols.address_of(FTRACE) else { return at };

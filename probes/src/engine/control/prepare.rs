@@ -1,13 +1,14 @@
 //! Makes the guest ready for probes: the one place that maps hidden memory and redirects faults.
 
-use crate::engine::guest::Guest;
 use crate::engine::kernel::error::AttachError;
 use crate::engine::kernel::running::Kernel;
-use exoprobe_vmm::paging::PagingMode;
-use exoprobe_vmm::{Gva, fault_fixup, kvm_sregs};
+use exoprobe_guest::Guest;
+use exoprobe_guest::paging::PagingMode;
+use exoprobe_guest::{Gva, fault_fixup, kvm_sregs};
 
-/// Makes the guest ready for probes: maps hidden memory and, when the kernel's text is final, has faults of slots
-/// redirected. Returns the kernel with what that assures, or `None` where it was ready.
+/// Makes the guest ready for probes: maps hidden memory and, when the kernel's text is final, has
+/// faults of slots redirected. Returns the kernel with what that assures, or `None` where it was
+/// ready.
 ///
 /// # Errors
 /// [`AttachError`]: hidden memory cannot be mapped, or the guest has changed its entry.

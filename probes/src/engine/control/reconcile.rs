@@ -1,19 +1,19 @@
-//! Makes the guest's text agree with the registry: the one place that arms and disarms, and that replaces the hit
-//! path's table.
+//! Makes the guest's text agree with the registry: the one place that arms and disarms, and that
+//! replaces the hit path's table.
 
 use crate::engine::control::registry::Registry;
 use crate::engine::control::state::Control;
-use crate::engine::guest::Guest;
 use crate::engine::hit::table::Followers;
 use crate::engine::hit::table::Table;
 use crate::engine::patch::error::TextError;
 use crate::engine::patch::text;
 use crate::engine::probe::registered::unwatch_all;
 use crate::error::ProbeError;
+use exoprobe_guest::Guest;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 /// Whether a change waits until every vCPU has seen it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,8 +31,8 @@ pub(crate) struct ArmError {
 }
 
 impl Control {
-    /// Makes the int3s at `places` agree with what is wanted there, in the order that loses no hit and
-    /// takes no int3 of the guest's own: table, int3s, and for those that go byte, wait, table.
+    /// Makes the int3s at `places` agree with what is wanted there, in the order that loses no hit
+    /// and takes no int3 of the guest's own: table, int3s, and for those that go byte, wait, table.
     /// Everything possible is done; the first error is given.
     pub(crate) fn reconcile(
         &mut self,
@@ -97,8 +97,8 @@ impl Control {
         first.and(synced.map_err(|error| ArmError { at: None, error: error.into() }))
     }
 
-    /// Takes the jmps of these sites out: their int3s are back when this returns, and every task that ran in their
-    /// detours has left them, unless it is switched out. Not for vCPUs' threads.
+    /// Takes the jmps of these sites out: their int3s are back when this returns, and every task
+    /// that ran in their detours has left them, unless it is switched out. Not for vCPUs' threads.
     pub(crate) fn unoptimize<'a>(
         &mut self,
         guest: &dyn Guest,
@@ -112,7 +112,8 @@ impl Control {
         }
     }
 
-    /// Text is about to go, or has gone: takes the int3s out that are in it still, and its probes are gone.
+    /// Text is about to go, or has gone: takes the int3s out that are in it still, and its probes
+    /// are gone.
     pub(crate) fn text_gone(&mut self, guest: &dyn Guest, lost: &[Gva], wait: Wait) {
         for at in lost {
             let site = &self.registry.sites[at];
@@ -152,8 +153,8 @@ impl Control {
 }
 
 impl Registry {
-    /// Ends the watch over calls of return probes in the mode `site` that are off, or are being removed:
-    /// their returns are not seen any more. No vCPU can be about to begin such a watch.
+    /// Ends the watch over calls of return probes in the mode `site` that are off, or are being
+    /// removed: their returns are not seen any more. No vCPU can be about to begin such a watch.
     fn let_calls_go(&self) {
         for probe in
             self.return_probes().filter(|probe| !(self.switched_on && probe.wants_breakpoint()))
@@ -164,7 +165,8 @@ impl Registry {
         }
     }
 
-    /// Notes in the books that a write to a site's text failed, if it did; `armed` is what it is then.
+    /// Notes in the books that a write to a site's text failed, if it did; `armed` is what it is
+    /// then.
     fn note(
         &mut self,
         at: Gva,

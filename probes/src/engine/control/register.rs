@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::modules::has_modules;
 use exoprobe_introspect::{LookupError, NoModules};
-use exoprobe_vmm::Gva;
 
 use crate::definition::ProbeDefinition;
 use crate::engine::control::place::Place;
@@ -17,20 +17,20 @@ use crate::engine::control::registry::{Registered, State};
 use crate::engine::control::siblings::OnDuplicate;
 use crate::engine::control::state::Control;
 use crate::engine::control::{place, room};
-use crate::engine::guest::Guest;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::probe::check;
 use crate::engine::probe::handlers::NewProbe;
 use crate::engine::probe::registered::Probe;
 use crate::error::{BatchError, ProbeError};
+use exoprobe_guest::Guest;
 
 /// A probe that was registered: what unregistering takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registration {
     /// Number of the probe, never used again.
     pub id: u32,
-    /// The probed address; as linked while the kernel has not begun. Unregistering clears it where there
-    /// is no such probe.
+    /// The probed address; as linked while the kernel has not begun. Unregistering clears it where
+    /// there is no such probe.
     pub addr: Option<Gva>,
 }
 
@@ -122,7 +122,8 @@ impl Control {
         Ok(registration)
     }
 
-    /// Where a new probe is to be, as far as that is known, and the error that only a module's coming will mend.
+    /// Where a new probe is to be, as far as that is known, and the error that only a module's
+    /// coming will mend.
     pub(crate) fn find_place(
         &self,
         definition: &ProbeDefinition,

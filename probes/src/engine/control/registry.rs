@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::definition::ProbeKind;
 use crate::engine::control::room::Room;
@@ -126,8 +126,8 @@ impl Registry {
         self.sweep();
     }
 
-    /// Sites that have something to do with some of these probes: their own, and those that their calls return
-    /// to.
+    /// Sites that have something to do with some of these probes: their own, and those that their
+    /// calls return to.
     pub(crate) fn places_of(&self, ids: &[u32]) -> BTreeSet<Gva> {
         let ids: HashSet<u32> = ids.iter().copied().collect();
         let concerns = |site: &&Arc<Site>| site.concerned().any(|probe| ids.contains(&probe.id));
@@ -170,8 +170,8 @@ impl Registry {
         }
     }
 
-    /// Probes that have to do with those of these places that should have an int3 and have none, and all others of their
-    /// events.
+    /// Probes that have to do with those of these places that should have an int3 and have none,
+    /// and all others of their events.
     pub(crate) fn unarmed(&self, places: &BTreeSet<Gva>) -> HashSet<u32> {
         let sites = places.iter().filter_map(|at| self.sites.get(at));
         let unarmed = sites.filter(|site| !site.armed && self.is_wanted(site));

@@ -3,23 +3,25 @@
 use crate::engine::control::place;
 use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
-use crate::engine::guest::Guest;
 use crate::engine::probe::registered::Probe;
 use crate::error::ProbeError;
+use exoprobe_guest::Guest;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 /// Places that calls return to and that cannot be watched: so many are remembered.
 const UNWATCHABLE_MAX: usize = 1 << 16;
 
-/// Places that the calls of one probe return to: a guest that makes up return addresses finds an end.
+/// Places that the calls of one probe return to: a guest that makes up return addresses finds an
+/// end.
 const RETURN_SITES_MAX: u32 = 4096;
 
 impl Control {
-    /// Puts a breakpoint at `at`, where calls of `probe` return to. Returns true if it is there now. On a vCPU's thread.
+    /// Puts a breakpoint at `at`, where calls of `probe` return to. Returns true if it is there
+    /// now. On a vCPU's thread.
     pub(crate) fn watch_site(&mut self, guest: &dyn Guest, at: Gva, probe: &Arc<Probe>) -> bool {
         let Some(kernel) = self.kernel.running.clone() else { return false };
         let sites = probe.returns().map(|returns| &returns.sites);

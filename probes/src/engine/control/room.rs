@@ -1,4 +1,5 @@
-//! The host's memory that probes may take, reckoned when they are registered: for each the most that it may ever take.
+//! The host's memory that probes may take, reckoned when they are registered: for each the most
+//! that it may ever take.
 
 use crate::definition::{ProbeKind, ReturnMode};
 use crate::error::ProbeError;
@@ -7,7 +8,8 @@ use crate::events::EventLimits;
 use crate::engine::probe::handlers::NewProbe;
 use crate::engine::probe::registered::maxactive;
 
-/// A probe with its place in the books and in its site, in bytes: 4.2 KB were measured for one of three arguments.
+/// A probe with its place in the books and in its site, in bytes: 4.2 KB were measured for one of
+/// three arguments.
 const PROBE: usize = 4096;
 /// An argument, in bytes.
 const ARGUMENT: usize = 256;
@@ -21,12 +23,14 @@ const SITES: usize = 64 << 10;
 pub struct Limits {
     /// Events kept for readers.
     pub events: EventLimits,
-    /// What all probes together may take, in bytes: a probe beyond is refused with [`ProbeError::NoMemory`].
+    /// What all probes together may take, in bytes: a probe beyond is refused with
+    /// [`ProbeError::NoMemory`].
     pub memory: usize,
 }
 
 impl Limits {
-    /// Memory for probes, in MiB, unless chosen otherwise: 4,194,304 instances of return probes, for one.
+    /// Memory for probes, in MiB, unless chosen otherwise: 4,194,304 instances of return probes,
+    /// for one.
     pub const DEFAULT_MIB: usize = 1536;
 }
 

@@ -1,6 +1,6 @@
-//! Several probes of one event: each is a probe of its own, at a place of its own, with a number and books of its own;
-//! the event's name leads to all of them. One joins the others where it has their kind and their fields
-//! (kprobetrace.rst; the kernel calls them siblings).
+//! Several probes of one event: each is a probe of its own, at a place of its own, with a number
+//! and books of its own; the event's name leads to all of them. One joins the others where it has
+//! their kind and their fields (kprobetrace.rst; the kernel calls them siblings).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -134,12 +134,12 @@ impl Registry {
         ids.iter().filter(|id| **id != of.id).map(|id| &self.probes[id].probe)
     }
 
-    /// Makes a new probe, which is not in the books yet, one of the event of its name, if there is one: it is enabled if
-    /// that is, and has its filter.
+    /// Makes a new probe, which is not in the books yet, one of the event of its name, if there is
+    /// one: it is enabled if that is, and has its filter.
     ///
     /// # Errors
-    /// [`ProbeError::OtherKind`], [`ProbeError::OtherArgument`], [`ProbeError::SameProbe`]: it does not go with those
-    /// that the event has.
+    /// [`ProbeError::OtherKind`], [`ProbeError::OtherArgument`], [`ProbeError::SameProbe`]: it does
+    /// not go with those that the event has.
     pub(crate) fn join(&self, new: &Probe) -> Result<(), ProbeError> {
         let Some(first) = self.siblings(new).next() else { return Ok(()) };
         if first.definition.kind != new.definition.kind {
@@ -157,8 +157,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Checks that the fields of a probe are those of its event, as far as they are known. One that waits may have
-    /// joined before they were.
+    /// Checks that the fields of a probe are those of its event, as far as they are known. One that
+    /// waits may have joined before they were.
     ///
     /// # Errors
     /// [`ProbeError::OtherArgument`].

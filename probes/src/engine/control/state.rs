@@ -47,8 +47,8 @@ impl Control {
         self.registry.forget(ids);
     }
 
-    /// Loads the ORC tables if a probe records stacks. Returns true if this call loaded them. Not in a hit: it may read
-    /// megabytes.
+    /// Loads the ORC tables if a probe records stacks. Returns true if this call loaded them. Not
+    /// in a hit: it may read megabytes.
     pub(crate) fn learn_orc(&self) -> bool {
         let takes = |Registered { probe, .. }: &Registered| {
             probe.actions.contains(&Action::Stack) || probe.wants_stack()

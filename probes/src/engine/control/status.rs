@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use exoprobe_vmm::HiddenMemory;
+use exoprobe_guest::HiddenMemory;
 
 use crate::engine::control::registry::Registered;
 use crate::engine::control::registry::State;

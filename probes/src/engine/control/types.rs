@@ -13,7 +13,8 @@ use crate::engine::probe::registered::Probe;
 use crate::error::ProbeError;
 
 impl Control {
-    /// Has a definition's arguments as the tracer lists them, where the kernel and its types are known by now.
+    /// Has a definition's arguments as the tracer lists them, where the kernel and its types are
+    /// known by now.
     pub(crate) fn rewrite(&mut self, definition: &mut ProbeDefinition) -> Result<(), ProbeError> {
         let Some(kernel) = self.kernel.running.clone().filter(|_| rewrite::is_due(definition))
         else {
@@ -25,8 +26,8 @@ impl Control {
         rewrite::rewrite(definition, place.function(), &types)
     }
 
-    /// Finds out what hits of a probe fetch, where it is now: a kernel that is booted again has its symbols elsewhere
-    /// (KASLR).
+    /// Finds out what hits of a probe fetch, where it is now: a kernel that is booted again has its
+    /// symbols elsewhere (KASLR).
     pub(crate) fn learn_arguments(
         &mut self,
         kernel: &Kernel,

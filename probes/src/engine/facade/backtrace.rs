@@ -1,8 +1,8 @@
 //! Back-traces of the guest's stacks, with true addresses where probes have changed some.
 
+use exoprobe_guest::{Gva, KvmError, Registers, SregsSource, VcpuError, kvm_sregs};
 use exoprobe_introspect::unwind::{Place, Stack, UserPlace, Walk, prologue, user_frames};
 use exoprobe_introspect::{SymbolOffset, SymbolTable};
-use exoprobe_vmm::{Gva, KvmError, Registers, SregsSource, VcpuError, kvm_sregs};
 
 use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
@@ -42,8 +42,8 @@ impl SregsSource for Known<'_> {
 }
 
 impl Engine {
-    /// The back-trace of a vCPU, taken while all stand still: the kernel's part by its ORC tables, or by frame
-    /// pointers where it has none, then the user's by frame pointers.
+    /// The back-trace of a vCPU, taken while all stand still: the kernel's part by its ORC tables,
+    /// or by frame pointers where it has none, then the user's by frame pointers.
     ///
     /// # Errors
     /// [`ProbeError::Vcpu`] where there is no such vCPU, [`ProbeError::Attach`].
@@ -62,7 +62,8 @@ impl Engine {
         Ok(found)
     }
 
-    /// The back-trace of a vCPU with these registers, or of a task that was `switched_out` with them.
+    /// The back-trace of a vCPU with these registers, or of a task that was `switched_out` with
+    /// them.
     pub(crate) fn stack_of(
         &self,
         control: &Control,
@@ -98,7 +99,8 @@ impl Engine {
     }
 }
 
-/// How far above the stack pointer the return address is, where the function at `ip` has no frame there.
+/// How far above the stack pointer the return address is, where the function at `ip` has no frame
+/// there.
 fn without_frame(text: GuestText<'_>, kernel: &Kernel, ip: Gva) -> Option<u64> {
     let function = kernel.symbols.function_at(ip)?;
     let end = ip.wrapping_add(INSN_MAX).min(function.end);
@@ -117,9 +119,10 @@ fn kernel_frame(symbols: &SymbolTable, addr: Gva) -> Frame {
     }
 }
 
-/// As [`kernel_frame`], of an address that a call returns to. After a call of a function that never returns,
-/// that is behind the caller's end, and often another function's first: the call itself names the caller, as in
-/// the kernel's own back-traces (`%pB`, Documentation/core-api/printk-formats.rst).
+/// As [`kernel_frame`], of an address that a call returns to. After a call of a function that never
+/// returns, that is behind the caller's end, and often another function's first: the call itself
+/// names the caller, as in the kernel's own back-traces (`%pB`,
+/// Documentation/core-api/printk-formats.rst).
 fn caller_frame(symbols: &SymbolTable, addr: Gva) -> Frame {
     let frame = kernel_frame(symbols, addr);
     if frame.symbol_name.is_some() && frame.offset > 0 {

@@ -38,8 +38,8 @@ impl Source {
 }
 
 impl Engine {
-    /// Moves all recorded hits into the event store, merged by time; one whose handler took long may come
-    /// behind later ones that were moved before. Gives how many they were.
+    /// Moves all recorded hits into the event store, merged by time; one whose handler took long
+    /// may come behind later ones that were moved before. Gives how many they were.
     pub fn drain(&self) -> usize {
         self.drain_locked(&mut self.lock())
     }
@@ -48,8 +48,8 @@ impl Engine {
         self.drain_as(control, &|probe| probe.triggers())
     }
 
-    /// As [`Self::drain_locked`], where some of these probes have triggers: what they hit so far is of before what is about
-    /// to change.
+    /// As [`Self::drain_locked`], where some of these probes have triggers: what they hit so far is
+    /// of before what is about to change.
     pub(crate) fn drain_triggered(&self, control: &mut Control, ids: &[u32]) {
         let mut probes = ids.iter().filter_map(|id| control.registry.probes.get(id));
         if probes.any(|registered| registered.probe.has_triggers()) {
@@ -57,7 +57,8 @@ impl Engine {
         }
     }
 
-    /// As [`Self::drain_locked`], where what some probes have hit is for the triggers that they had.
+    /// As [`Self::drain_locked`], where what some probes have hit is for the triggers that they
+    /// had.
     pub(crate) fn drain_for(&self, control: &mut Control, ids: &[u32], before: &Arc<Triggers>) {
         self.drain_as(control, &|probe| match ids.contains(&probe.id) {
             true => Some(Arc::clone(before)),

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use exoprobe_guest::{DumpNotes, Gva};
 use exoprobe_introspect::{SymbolTable, VmCoreInfo};
-use exoprobe_vmm::{DumpNotes, Gva};
 
 use crate::engine::facade::engine::{Engine, KeptProbes};
 use crate::engine::kernel::running::Kernel;
@@ -19,8 +19,8 @@ const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
 const DIRECT_MAP_VARIABLE: &str = "page_offset_base";
 
 impl Engine {
-    /// Gives the notes for [`exoprobe_vmm::Vm::dump`]; of a kernel that is not known, nothing but the
-    /// guest's own bytes.
+    /// Gives the notes for `Vm::dump` of exoprobe-vmm; of a kernel that is not known, nothing but
+    /// the guest's own bytes.
     #[must_use]
     pub fn dump_notes(&self) -> (KeptProbes<'_>, DumpNotes) {
         let (control, kernel) = match self.look() {

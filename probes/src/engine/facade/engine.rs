@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
+use exoprobe_guest::{ExitHook, GuestClock};
 use exoprobe_introspect::Btf;
-use exoprobe_vmm::{ExitHook, GuestClock};
 
 use crate::definition::ProbeKind;
 use crate::engine::control::boot::Purpose;
@@ -13,7 +14,6 @@ use crate::engine::control::register::Registration;
 use crate::engine::control::room::Limits;
 use crate::engine::control::siblings::OnDuplicate;
 use crate::engine::control::state::Control;
-use crate::engine::guest::Guest;
 use crate::engine::hit::path::HitPath;
 use crate::engine::hook::Hook;
 use crate::engine::kernel::reserved::BlacklistEntry;
@@ -26,9 +26,10 @@ use crate::engine::probe::handlers::NewProbe;
 use crate::error::{BatchError, ProbeError};
 use crate::events::EventStore;
 use crate::status::ProbeStatus;
+use exoprobe_guest::Guest;
 
-/// Keeps the probes as they are while the guest's memory is written to a file: no probe comes or goes. Meanwhile
-/// [`Engine::running_kernel`] answers without a wait.
+/// Keeps the probes as they are while the guest's memory is written to a file: no probe comes or
+/// goes. Meanwhile [`Engine::running_kernel`] answers without a wait.
 pub struct KeptProbes<'a> {
     engine: &'a Engine,
     pub(crate) control: MutexGuard<'a, Control>,
@@ -50,8 +51,8 @@ impl Drop for KeptProbes<'_> {
     }
 }
 
-/// The probe engine of one guest. Its methods may wait for vCPUs: handlers, which run on vCPUs' threads, must
-/// not call them.
+/// The probe engine of one guest. Its methods may wait for vCPUs: handlers, which run on vCPUs'
+/// threads, must not call them.
 pub struct Engine {
     pub(crate) guest: Arc<dyn Guest>,
     pub(crate) clock: GuestClock,
@@ -62,6 +63,8 @@ pub struct Engine {
     pub(crate) given_types: Option<Arc<Btf>>,
     /// What [`Self::running_kernel`] says while [`KeptProbes`] keep the registry locked.
     pub(crate) kept_kernel: ArcSwapOption<RunningKernel>,
+    /// The last patrol of [`Self::tick`].
+    pub(crate) patrolled: Mutex<Option<Instant>>,
 }
 
 impl Engine {
@@ -74,7 +77,8 @@ impl Engine {
         let control = Arc::new(Mutex::new(control));
         let store = EventStore::new(limits.events);
         let kept_kernel = ArcSwapOption::empty();
-        Self { guest, clock, control, hits, store, given_types, kept_kernel }
+        let patrolled = Mutex::default();
+        Self { guest, clock, control, hits, store, given_types, kept_kernel, patrolled }
     }
 
     /// The hook to start the machine with.
@@ -99,7 +103,8 @@ impl Engine {
         }
     }
 
-    /// Registers one kprobe. One whose text is not there yet waits for it, and is armed as soon as it is.
+    /// Registers one kprobe. One whose text is not there yet waits for it, and is armed as soon as
+    /// it is.
     ///
     /// # Errors
     /// [`ProbeError`]: nothing was changed.
@@ -154,13 +159,13 @@ impl Engine {
         self.add(probes, OnDuplicate::Refused)
     }
 
-    /// As [`Self::register_probes`], in the way of kprobe_events: where there is an event of a probe's name, also by one
-    /// before it in the batch, it is one more probe of that event. Such a one is enabled if the event is, and has its
-    /// filter.
+    /// As [`Self::register_probes`], in the way of kprobe_events: where there is an event of a
+    /// probe's name, also by one before it in the batch, it is one more probe of that event. Such a
+    /// one is enabled if the event is, and has its filter.
     ///
     /// # Errors
-    /// As [`Self::register_probes`]; [`ProbeError::OtherKind`], [`ProbeError::OtherArgument`], [`ProbeError::SameProbe`]
-    /// where it does not go with the event.
+    /// As [`Self::register_probes`]; [`ProbeError::OtherKind`], [`ProbeError::OtherArgument`],
+    /// [`ProbeError::SameProbe`] where it does not go with the event.
     pub fn define_probes(&self, probes: Vec<NewProbe>) -> Result<Vec<Registration>, BatchError> {
         self.add(probes, OnDuplicate::Joined)
     }
@@ -181,8 +186,8 @@ impl Engine {
         control.add_all(guest, probes, there)
     }
 
-    /// Removes a kprobe, or all that its event has: the guest's bytes are back, and no hit is under way, when this
-    /// returns.
+    /// Removes a kprobe, or all that its event has: the guest's bytes are back, and no hit is under
+    /// way, when this returns.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`]; [`ProbeError::Clobbered`] when the guest changed the text
@@ -191,8 +196,8 @@ impl Engine {
         self.remove_named(group, event, Some(ProbeKind::Kprobe))
     }
 
-    /// Removes a return probe. Calls that it follows return as they would without; their instances go
-    /// with them.
+    /// Removes a return probe. Calls that it follows return as they would without; their instances
+    /// go with them.
     ///
     /// # Errors
     /// As [`Self::unregister_kprobe`].
@@ -290,8 +295,8 @@ impl Engine {
         Ok(kernel.blacklist())
     }
 
-    /// Looks whether the text under the probes is still what it was, and places probes that wait. To
-    /// be called now and then; not by handlers.
+    /// Looks whether the text under the probes is still what it was, and places probes that wait.
+    /// To be called now and then; not by handlers.
     pub fn patrol(&self) {
         let mut control = self.lock();
         control.patrol(self.guest.as_ref());
@@ -343,14 +348,15 @@ impl Engine {
         }
     }
 
-    /// Puts jmps in place of the int3s of those probes that may have one, and says of the others why not
-    /// ([`ProbeStatus::unoptimized_reason`]). To be called now and then; not by handlers.
+    /// Puts jmps in place of the int3s of those probes that may have one, and says of the others
+    /// why not ([`ProbeStatus::unoptimized_reason`]). To be called now and then; not by handlers.
     pub fn optimize(&self) -> Optimization {
         let mut control = self.lock();
         control.optimize(self.guest.as_ref())
     }
 
-    /// An event's probes as their registrations told of them, for unregistering several at once; at least one.
+    /// An event's probes as their registrations told of them, for unregistering several at once; at
+    /// least one.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].

@@ -1,4 +1,5 @@
-//! What an event has for fields, and filters over them, which change while their probes are registered.
+//! What an event has for fields, and filters over them, which change while their probes are
+//! registered.
 
 use std::sync::Arc;
 
@@ -21,7 +22,8 @@ pub struct EventField {
 }
 
 impl Engine {
-    /// The fields of an event; of one whose first probe waits for its place, as far as the definition tells them.
+    /// The fields of an event; of one whose first probe waits for its place, as far as the
+    /// definition tells them.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
@@ -45,8 +47,8 @@ impl Engine {
         self.clock.micros(self.clock.now())
     }
 
-    /// Has other hits of an event's probes count from now on: those that the filter lets through, or, without one, all.
-    /// Their books go on.
+    /// Has other hits of an event's probes count from now on: those that the filter lets through,
+    /// or, without one, all. Their books go on.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`]; [`ProbeError::Filter`], with the filter of before still there.
@@ -91,7 +93,8 @@ impl Engine {
         change(control);
         let mut has_returns = false;
         for returns in ids.iter().filter_map(|id| control.registry.probes[id].probe.returns()) {
-            // So has what its calls return to. Those under way return by the old one, which goes when they have.
+            // So has what its calls return to. Those under way return by the old one, which goes
+            // when they have.
             returns.follower.store(None);
             has_returns = true;
         }

@@ -1,7 +1,7 @@
 //! The library's front: `Engine` and its methods.
 //!
-//! Changes when users get a new question or verb. Takes control's lock, and calls the folders below; holds no state of
-//! probes itself.
+//! Changes when users get a new question or verb. Takes control's lock, and calls the folders
+//! below; holds no state of probes itself.
 
 pub(crate) mod backtrace;
 pub(crate) mod drain;
@@ -11,4 +11,5 @@ pub(crate) mod filters;
 pub(crate) mod query;
 pub(crate) mod switches;
 pub(crate) mod threads;
+pub(crate) mod tick;
 pub(crate) mod triggers;

@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::task_fields::TaskFields;
 use exoprobe_introspect::{Btf, ModuleState, SymbolTable};
-use exoprobe_vmm::Gva;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 
 use crate::definition::parse_place;
@@ -40,8 +40,9 @@ pub struct CodeLine {
 const REGISTRY_POLL: Duration = Duration::from_millis(1);
 
 impl Engine {
-    /// What the running kernel says of itself; nothing while it is not known: before it runs, and until something
-    /// about it is asked or a probe is registered. Does not wait for [`KeptProbes`](crate::engine::KeptProbes).
+    /// What the running kernel says of itself; nothing while it is not known: before it runs, and
+    /// until something about it is asked or a probe is registered. Does not wait for
+    /// [`KeptProbes`](crate::engine::KeptProbes).
     #[must_use]
     pub fn running_kernel(&self) -> RunningKernel {
         loop {
@@ -56,8 +57,8 @@ impl Engine {
         }
     }
 
-    /// The probe that stopped the guest last at a hit of `vcpu`. It holds the guest still if the machine
-    /// says so of the vCPU ([`exoprobe_vmm::Vm::held`]).
+    /// The probe that stopped the guest last at a hit of `vcpu`. It holds the guest still if the
+    /// machine says so of the vCPU (`Vm::held` of exoprobe-vmm).
     #[must_use]
     pub fn holder(&self, vcpu: u8) -> Option<Arc<Holder>> {
         self.hits.recorder.holders.get(usize::from(vcpu))?.load_full()
@@ -104,8 +105,8 @@ impl Engine {
     /// The instructions of the function that has `at`, as they are without probes.
     ///
     /// # Errors
-    /// [`ProbeError::NotText`] outside of functions, [`ProbeError::Read`] where the text is not mapped,
-    /// [`ProbeError::Attach`].
+    /// [`ProbeError::NotText`] outside of functions, [`ProbeError::Read`] where the text is not
+    /// mapped, [`ProbeError::Attach`].
     pub fn disassemble(&self, at: Gva) -> Result<Vec<CodeLine>, ProbeError> {
         let (control, kernel) = self.look()?;
         let bounds = kernel.symbols.function_at(at).ok_or(ProbeError::NotText(at))?;
@@ -134,10 +135,12 @@ impl Engine {
         Ok(lines)
     }
 
-    /// The symbols: where the running kernel has them (KASLR), or, before it begins, as they were given.
+    /// The symbols: where the running kernel has them (KASLR), or, before it begins, as they were
+    /// given.
     ///
     /// # Errors
-    /// [`ProbeError::Attach`], where none were given and the kernel's own cannot be read, or not yet.
+    /// [`ProbeError::Attach`], where none were given and the kernel's own cannot be read, or not
+    /// yet.
     pub fn symbols(&self) -> Result<SymbolTable, ProbeError> {
         let mut control = self.lock();
         let kernel = self.known_kernel(&mut control);
@@ -161,7 +164,8 @@ impl Engine {
     /// The guest's processes, while its vCPUs stand still, in the order in which they began.
     ///
     /// # Errors
-    /// [`ProbeError::Attach`], [`ProbeError::Tasks`] where the kernel does not tell them, or not yet.
+    /// [`ProbeError::Attach`], [`ProbeError::Tasks`] where the kernel does not tell them, or not
+    /// yet.
     pub fn processes(&self) -> Result<Vec<Process>, ProbeError> {
         let (mut control, kernel) = self.look()?;
         let types = control.kernel.types(&kernel).ok();

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::engine::control::reconcile::ArmError;
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::definition::ProbeKind;
 use crate::engine::control::reconcile::Wait;
@@ -36,7 +36,8 @@ impl Engine {
         self.set_enabled(group, event, Some(ProbeKind::Kretprobe), true)
     }
 
-    /// As [`Self::disable_kprobe`], a return probe: calls that are under way are not counted either.
+    /// As [`Self::disable_kprobe`], a return probe: calls that are under way are not counted
+    /// either.
     ///
     /// # Errors
     /// As [`Self::enable_kprobe`].
@@ -94,8 +95,8 @@ impl Engine {
         Err(error)
     }
 
-    /// Enables or disables several probes of either kind, by their numbers, at once: vCPUs are waited for once. Those
-    /// that are none are passed over.
+    /// Enables or disables several probes of either kind, by their numbers, at once: vCPUs are
+    /// waited for once. Those that are none are passed over.
     ///
     /// # Errors
     /// The first of [`ProbeError::Clobbered`], after all that can be done is.
@@ -103,8 +104,8 @@ impl Engine {
         self.set_all_enabled(&mut self.lock(), ids, on)
     }
 
-    /// The global switch (kprobes/enabled): off disarms every probe, on arms those that are enabled.
-    /// The probes' own state stays as it is.
+    /// The global switch (kprobes/enabled): off disarms every probe, on arms those that are
+    /// enabled. The probes' own state stays as it is.
     ///
     /// # Errors
     /// The first of [`ProbeError::Clobbered`], after all is done.

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use exoprobe_guest::paging::{PagingError, PagingMode};
+use exoprobe_guest::{Gva, Registers, VcpuError, kvm_regs};
 use exoprobe_introspect::task_fields::{SwitchedOut, TaskFields};
 use exoprobe_introspect::{Btf, Task, VirtualMemory};
-use exoprobe_vmm::paging::{PagingError, PagingMode};
-use exoprobe_vmm::{Gva, Registers, VcpuError, kvm_regs};
 
 use crate::definition::{Register, parse_place};
 use crate::engine::control::state::Control;
@@ -50,8 +50,8 @@ impl Engine {
         Ok(Gva(value).wrapping_add(offset.0))
     }
 
-    /// Reads memory as it would be without probes: the kernel's, or for an address of the user half that
-    /// of a vCPU or task.
+    /// Reads memory as it would be without probes: the kernel's, or for an address of the user half
+    /// that of a vCPU or task.
     ///
     /// # Errors
     /// [`ProbeError::Read`] where nothing is mapped; as [`Self::task_stack`] for a task.
@@ -72,12 +72,12 @@ impl Engine {
         }
     }
 
-    /// Returns the back-trace of a task by its number, running or not, while all vCPUs stand still: the
-    /// kernel's part, then the user's by frame pointers.
+    /// Returns the back-trace of a task by its number, running or not, while all vCPUs stand still:
+    /// the kernel's part, then the user's by frame pointers.
     ///
     /// # Errors
-    /// [`ProbeError::Types`] without the kernel's types, [`ProbeError::Tasks`] where there is no such task,
-    /// [`ProbeError::Attach`].
+    /// [`ProbeError::Types`] without the kernel's types, [`ProbeError::Tasks`] where there is no
+    /// such task, [`ProbeError::Attach`].
     pub fn task_stack(&self, pid: u32) -> Result<Vec<Frame>, ProbeError> {
         self.with_task(pid, |control, kernel, stopped| {
             let Stopped { registers, out } = stopped;

@@ -1,8 +1,8 @@
 //! Triggers of events, which come and go while their probes are registered.
 //!
-//! They are set off when records are moved into the store, in order of time: so they see each hit that is recorded, also
-//! of optimized probes. An event that has some is armed also while it is not enabled; its filter is looked at then, and
-//! not in the hit.
+//! They are set off when records are moved into the store, in order of time: so they see each hit
+//! that is recorded, also of optimized probes. An event that has some is armed also while it is not
+//! enabled; its filter is looked at then, and not in the hit.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,8 +27,9 @@ impl Engine {
     /// Sets, changes or removes a trigger of an event.
     ///
     /// # Errors
-    /// [`ProbeError::NoSuchProbe`]; [`ProbeError::Trigger`], [`ProbeError::Filter`], with all as before;
-    /// [`ProbeError::Clobbered`], where the event is armed for its first trigger and cannot be.
+    /// [`ProbeError::NoSuchProbe`]; [`ProbeError::Trigger`], [`ProbeError::Filter`], with all as
+    /// before; [`ProbeError::Clobbered`], where the event is armed for its first trigger and cannot
+    /// be.
     pub fn set_trigger(
         &self,
         group: &str,
@@ -45,7 +46,8 @@ impl Engine {
             |of: &Trigger| there.iter().position(|live| live.trigger.kind.is_same(&of.kind));
         let list = match command {
             TriggerCommand::Remove(trigger) => {
-                // As in the kernel: one that there is not is removed already, as when the file was opened anew.
+                // As in the kernel: one that there is not is removed already, as when the file was
+                // opened anew.
                 let Some(at) = position(&trigger) else { return Ok(()) };
                 let mut left = there;
                 left.remove(at);
@@ -123,7 +125,8 @@ impl Engine {
         self.each_histogram(group, event, view)
     }
 
-    /// Shows each histogram of an event, with its line in the file `trigger`. All hits so far are counted.
+    /// Shows each histogram of an event, with its line in the file `trigger`. All hits so far are
+    /// counted.
     fn each_histogram<T>(
         &self,
         group: &str,

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use exoprobe_guest::Gva;
 use exoprobe_introspect::TaskId;
 use exoprobe_introspect::unwind::{Place, Walk};
-use exoprobe_vmm::Gva;
 
 use crate::definition::{Action, Argument, Fetch, Field, FieldValue, ValueType};
 use crate::engine::arguments::list::Arguments;
@@ -208,7 +208,8 @@ fn write_memory(hit: &mut Hit<'_>, to: &Fetch, size: u8, value: u64) {
     let _ = hit.write(at, &bytes[..usize::from(size).min(bytes.len())]);
 }
 
-/// Leaves the function whose entry was hit; goes on into it where its return address cannot be read.
+/// Leaves the function whose entry was hit; goes on into it where its return address cannot be
+/// read.
 fn leave(hit: &mut Hit<'_>, value: u64) -> Verdict {
     let Some(ret_addr) = hit.memory.word(Gva(hit.regs.rsp)) else { return Verdict::Continue };
     hit.regs.rax = value;

@@ -4,7 +4,7 @@ use crate::engine::hit::frames::TrampolineTable;
 use crate::engine::hit::table::Table;
 use crate::engine::probe::registered::is_same_stack;
 use crate::engine::probe::registered::unwatch_stack;
-use exoprobe_vmm::{Gva, HiddenMemory};
+use exoprobe_guest::{Gva, HiddenMemory};
 
 /// The calls that are followed by changed return addresses.
 pub(crate) struct CallTracker {
@@ -13,7 +13,8 @@ pub(crate) struct CallTracker {
 }
 
 impl CallTracker {
-    /// Returns what stands for a return address on a stack: a trampoline's is the one that it took the place of.
+    /// Returns what stands for a return address on a stack: a trampoline's is the one that it took
+    /// the place of.
     pub(crate) fn true_return(&self, table: &Table, found: Gva) -> Gva {
         let index = table.trampoline_at(found);
         let found = index.and_then(|index| self.frames.return_address(index)).unwrap_or(found);

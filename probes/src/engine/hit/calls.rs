@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use exoprobe_vmm::GuestTime;
-use exoprobe_vmm::Gva;
+use exoprobe_guest::GuestTime;
+use exoprobe_guest::Gva;
 
 use crate::definition::ReturnMode;
 use crate::detour::FollowedCall;
@@ -104,8 +104,8 @@ impl CallTracker {
         followed.map_err(recycle).ok()
     }
 
-    /// How a call can be followed by a trampoline, if at all: one whose return address is at `key`, and which
-    /// has one already if there is a `frame`.
+    /// How a call can be followed by a trampoline, if at all: one whose return address is at `key`,
+    /// and which has one already if there is a `frame`.
     fn way(&self, key: Gva, go_to: Gva, frame: Option<usize>) -> Option<FollowVia> {
         match frame {
             Some(index) => Some(FollowVia::Join(index)),
@@ -155,8 +155,8 @@ impl CallTracker {
         stored.ok()
     }
 
-    /// Returns the places that the call at hand returns to and where it is not finished yet, for each return probe in the
-    /// mode `site`.
+    /// Returns the places that the call at hand returns to and where it is not finished yet, for
+    /// each return probe in the mode `site`.
     pub(crate) fn unwatched_returns<'a>(
         &'a self,
         table: &'a Table,
@@ -219,8 +219,8 @@ impl Recorder {
         self.act(calls, table, &info, hit).stop
     }
 
-    /// The code that calls return to has rung its doorbell: with the address of the instance on the stack. Says
-    /// whether it was so.
+    /// The code that calls return to has rung its doorbell: with the address of the instance on the
+    /// stack. Says whether it was so.
     pub(crate) fn finish_within(
         &self,
         calls: &CallTracker,

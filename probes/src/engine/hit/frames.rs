@@ -1,15 +1,16 @@
 //! Calls that return probes follow, from entry to return.
 //!
-//! In the mode `trampoline` each followed call has a trampoline of its own: an int3 in hidden memory
-//! whose address, put where the return address was, tells the call. So there is no table to search and
-//! no lock: a stack is run by one vCPU at a time, and so its calls' frames are touched by one. A guest
-//! that breaks this (by jumping into trampolines) gets its own instances mixed up, and nothing else.
+//! In the mode `trampoline` each followed call has a trampoline of its own: an int3 in hidden
+//! memory whose address, put where the return address was, tells the call. So there is no table to
+//! search and no lock: a stack is run by one vCPU at a time, and so its calls' frames are touched
+//! by one. A guest that breaks this (by jumping into trampolines) gets its own instances mixed up,
+//! and nothing else.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::atomic::AtomicCell;
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::engine::probe::registered::KretprobeInstance;
 use crate::engine::probe::registered::is_same_stack;
@@ -20,8 +21,8 @@ const FREE: u64 = 0;
 pub(crate) struct TrampolineTable {
     /// Where the return address was on the stack; [`FREE`] for frames that are not in use.
     keys: Box<[AtomicU64]>,
-    /// The return address itself. It stays when the frame is free: a call that returns a second time
-    /// still finds its way.
+    /// The return address itself. It stays when the frame is free: a call that returns a second
+    /// time still finds its way.
     returns: Box<[AtomicU64]>,
     newest: Box<[AtomicCell<Option<Box<KretprobeInstance>>>]>,
     /// First in, first out, so that a frame rests as long as can be.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use exoprobe_vmm::hidden::TRAMPOLINES;
-use exoprobe_vmm::{BreakpointAction, Gva, HiddenMemory, HitContext};
+use exoprobe_guest::hidden::TRAMPOLINES;
+use exoprobe_guest::{BreakpointAction, Gva, HiddenMemory, HitContext};
 
 use crate::engine::hit::actions::Recorder;
 use crate::engine::hit::actions::{Done, HitInfo};
@@ -107,7 +107,8 @@ impl HitPath {
         self.held.iter().any(|held| held.load(Ordering::Acquire))
     }
 
-    /// Counts the calls that return probes follow by changed return addresses, also of probes that have gone.
+    /// Counts the calls that return probes follow by changed return addresses, also of probes that
+    /// have gone.
     pub(crate) fn calls_followed(&self) -> usize {
         self.calls.calls_followed(&self.table.load())
     }
@@ -267,7 +268,8 @@ fn run_post_handlers(site: &Site, view: &KernelView, context: &mut HitContext<'_
     }
 }
 
-/// An int3 that belongs to no probe: behind a slot's copy the guest goes on to the jmp that follows.
+/// An int3 that belongs to no probe: behind a slot's copy the guest goes on to the jmp that
+/// follows.
 fn pass_over(table: &Table, context: &mut HitContext<'_>) -> BreakpointAction {
     if !table.passes_over(context.regs.rip) {
         return BreakpointAction::PassToGuest;

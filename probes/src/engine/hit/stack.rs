@@ -1,7 +1,7 @@
 //! A stack with true return addresses where probes have changed some.
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::unwind::Stack;
-use exoprobe_vmm::Gva;
 
 use crate::engine::hit::addresses::CallTracker;
 use crate::engine::hit::table::Table;

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use exoprobe_guest::hidden::{SLOT_ADDRESS_OFFSET, SLOT_SIZE, Window};
+use exoprobe_guest::{Gva, HiddenMemory};
 use exoprobe_introspect::{OrcTables, SymbolTable};
-use exoprobe_vmm::hidden::{SLOT_ADDRESS_OFFSET, SLOT_SIZE, Window};
-use exoprobe_vmm::{Gva, HiddenMemory};
 use rustc_hash::FxHashMap;
 
 use crate::engine::kernel::tasks::Tasks;
@@ -42,7 +42,8 @@ pub(crate) struct Table {
     /// The slots' addresses. An int3 there that is no longer in `stops` ends a stepped copy whose
     /// probe has gone, perhaps before a snapshot; a jmp follows it.
     slots: Range<u64>,
-    /// Detours' addresses: as in slots, code that goes on without a hit follows an int3 of a probe that is gone.
+    /// Detours' addresses: as in slots, code that goes on without a hit follows an int3 of a probe
+    /// that is gone.
     detours: Range<u64>,
     /// One int3 for each call that return probes can follow.
     trampolines: Range<u64>,
@@ -116,7 +117,8 @@ impl Table {
         Self { followers, ..self }
     }
 
-    /// Whether the guest goes on behind an int3 of the engine's at `rip` that belongs to no probe any more.
+    /// Whether the guest goes on behind an int3 of the engine's at `rip` that belongs to no probe
+    /// any more.
     pub(crate) fn passes_over(&self, rip: u64) -> bool {
         self.slots.contains(&rip) || self.detours.contains(&rip)
     }
@@ -189,7 +191,8 @@ impl Followers {
 }
 
 impl SlowPathExit {
-    /// The doorbell of a piece of code, whose hits are those of `site`; `None` of code that has none.
+    /// The doorbell of a piece of code, whose hits are those of `site`; `None` of code that has
+    /// none.
     pub(crate) fn of(code: &Code, site: &Arc<Site>) -> Option<Self> {
         Some(Self { at: code.bell?, site: Arc::clone(site), displaced: code.displaced })
     }

@@ -1,9 +1,9 @@
 //! Why the guest's kernel cannot be probed.
 
+use exoprobe_guest::VcpuError;
+use exoprobe_guest::hidden::HiddenError;
+use exoprobe_guest::paging::PagingError;
 use exoprobe_introspect::{ExtableError, KallsymsError};
-use exoprobe_vmm::VcpuError;
-use exoprobe_vmm::hidden::HiddenError;
-use exoprobe_vmm::paging::PagingError;
 
 /// Why the guest's kernel cannot be probed at the moment.
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! Memory that the kernel keeps mapped: where code in the guest may read without a fault.
 
+use exoprobe_guest::{Gpa, GuestRam, Gva};
 use exoprobe_introspect::{SymbolTable, VirtualMemory};
-use exoprobe_vmm::{Gpa, GuestRam, Gva};
 
 use crate::detour::Mapped;
 use crate::engine::kernel::view::KernelView;
@@ -79,7 +79,8 @@ pub(crate) fn direct_map(
     ranges.collect()
 }
 
-/// How many of `len` bytes at `start` are mapped in one run, and to `gpa` and what follows it if that is given.
+/// How many of `len` bytes at `start` are mapped in one run, and to `gpa` and what follows it if
+/// that is given.
 fn run(memory: &VirtualMemory<'_, KernelView>, start: Gva, len: u64, gpa: Option<Gpa>) -> u64 {
     let (mut at, len) = (0, len.min(RUN_MAX));
     while at < len {

@@ -1,8 +1,8 @@
 //! Guest memory from within a hit: bounded walks of the guest's own page tables, nothing cached.
 
+use exoprobe_guest::paging::{PagingError, PagingMode};
+use exoprobe_guest::{GuestRam, Gva, SregsSource};
 use exoprobe_introspect::{ReadError, VirtualMemory, VirtualReadError};
-use exoprobe_vmm::paging::{PagingError, PagingMode};
-use exoprobe_vmm::{GuestRam, Gva, SregsSource};
 
 use crate::engine::kernel::view::KernelView;
 

@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::modules::Room;
 use exoprobe_introspect::symbols::ModuleTable;
 use exoprobe_introspect::{
     ExceptionTable, ExtableError, Module, ModuleError, ModuleLayout, ModuleState, NoModules,
     VirtualMemory,
 };
-use exoprobe_vmm::Gva;
 
 use crate::engine::kernel::error::AttachError;
 use crate::engine::kernel::reserved::Reserved;
@@ -129,8 +129,8 @@ impl Loaded {
 }
 
 impl ModuleEvent {
-    /// Whether probes may be in a module: in one that is loaded, or about to be once it can fail no more without a
-    /// mark, until its text is freed.
+    /// Whether probes may be in a module: in one that is loaded, or about to be once it can fail no
+    /// more without a mark, until its text is freed.
     fn admits(self, module: &Module, known: &[Arc<Loaded>]) -> bool {
         match (self, module.state) {
             (Self::Going(at), _) if at == module.at => false,

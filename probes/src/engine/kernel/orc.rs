@@ -5,7 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use exoprobe_introspect::{BannerError, OrcError, OrcTables};
 
-/// How often tables are read that may be there another time: the kernel maps and sorts them when it begins.
+/// How often tables are read that may be there another time: the kernel maps and sorts them when it
+/// begins.
 const TRIES: u32 = 20;
 
 /// Why there are no ORC tables.

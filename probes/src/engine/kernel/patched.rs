@@ -1,9 +1,9 @@
-//! Text that the kernel patches while it boots (alternatives, paravirtual calls, thunks): an int3 there
-//! would be overwritten, or be taken for an instruction. Known from the kernel's own tables, which
-//! are in its memory until it has booted.
+//! Text that the kernel patches while it boots (alternatives, paravirtual calls, thunks): an int3
+//! there would be overwritten, or be taken for an instruction. Known from the kernel's own tables,
+//! which are in its memory until it has booted.
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::{SymbolTable, VirtualMemory};
-use exoprobe_vmm::Gva;
 use iced_x86::{Decoder, DecoderOptions};
 
 use crate::engine::kernel::tables::{RelativeTable, read_table, relative};
@@ -19,7 +19,8 @@ const CONSTANT: u64 = 8;
 const RUNTIME_CONSTANT: &str = "__start_runtime_";
 /// Longest replacement of alternatives that is believed.
 const LONGEST: u64 = 255;
-/// Sizes of struct alt_instr, each with the offset of `instrlen`: since Linux 5.13, before, since 6.3.
+/// Sizes of struct alt_instr, each with the offset of `instrlen`: since Linux 5.13, before, since
+/// 6.3.
 const ALTERNATIVE_FORMS: [(usize, usize); 3] = [(12, 10), (13, 10), (14, 12)];
 /// struct paravirt_patch_site: instr (64 bits), type, len, and filling.
 const PARAVIRT_SITE: usize = 16;
@@ -147,8 +148,8 @@ fn tracer_calls(
     Some(ranges.collect())
 }
 
-/// Constants that are part of instructions and become known while the kernel boots (runtime-const.h, from
-/// Linux 6.11 on): tables of the constants' places, one for each.
+/// Constants that are part of instructions and become known while the kernel boots
+/// (runtime-const.h, from Linux 6.11 on): tables of the constants' places, one for each.
 fn runtime_constants(
     memory: &VirtualMemory<'_, KernelView>,
     symbols: &SymbolTable,

@@ -1,11 +1,11 @@
 //! Places that no probe may be at, by name and reason (kprobes.rst, "Blacklist").
 //!
-//! The in-kernel blacklist is far longer: whatever a breakpoint's own handling runs through must not
-//! have one. From outside nothing of the guest runs for a breakpoint, so that its handlers of int3,
-//! page faults and NMIs, its scheduler and its text patching can all be probed.
+//! The in-kernel blacklist is far longer: whatever a breakpoint's own handling runs through must
+//! not have one. From outside nothing of the guest runs for a breakpoint, so that its handlers of
+//! int3, page faults and NMIs, its scheduler and its text patching can all be probed.
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::SymbolTable;
-use exoprobe_vmm::Gva;
 
 /// Run at another address than their symbol's, or on page tables that do not map hidden memory.
 const ELSEWHERE: &[&str] = &[
@@ -96,7 +96,8 @@ pub struct BlacklistEntry {
 }
 
 impl BlacklistEntry {
-    /// Its line in the kernel's kprobes/blacklist, which has none for what only return probes may not be at.
+    /// Its line in the kernel's kprobes/blacklist, which has none for what only return probes may
+    /// not be at.
     #[must_use]
     pub fn line(&self) -> Option<String> {
         let is_whole = self.reason != Reserved::NoReturnAddress;

@@ -1,13 +1,13 @@
 //! The roots of the kernel's page tables.
 
-use crate::engine::guest::Guest;
 use crate::engine::kernel::error::AttachError;
 use crate::engine::kernel::symbols::SYSCALL_ENTRY;
 use crate::engine::kernel::view::KernelView;
 use crate::engine::kernel::view::USER_TABLES;
+use exoprobe_guest::Guest;
+use exoprobe_guest::paging::{PagingMode, translate};
+use exoprobe_guest::{Gva, kvm_sregs};
 use exoprobe_introspect::SymbolTable;
-use exoprobe_vmm::paging::{PagingMode, translate};
-use exoprobe_vmm::{Gva, kvm_sregs};
 
 /// Root of the kernel's own page tables (swapper_pg_dir in C).
 const PAGE_TABLES: &str = "init_top_pgt";
@@ -46,8 +46,8 @@ pub(crate) fn own_tables(
     Ok(PagingMode { cr3, ..now })
 }
 
-/// Does it run on other page tables while in user mode (KPTI)? Those lie behind its own, and map the
-/// entry code to the same place.
+/// Does it run on other page tables while in user mode (KPTI)? Those lie behind its own, and map
+/// the entry code to the same place.
 pub(crate) fn isolates_page_tables(view: &KernelView, symbols: &SymbolTable) -> bool {
     let Some(entry) = symbols.address_of(SYSCALL_ENTRY) else { return true };
     // Where it does, the two roots are aligned as a pair.

@@ -1,19 +1,18 @@
-//! The running kernel as the engine needs to know it: how far it is, where its symbols really are, and
-//! which of its instructions it treats specially.
+//! The running kernel as the engine needs to know it: how far it is, where its symbols really are,
+//! and which of its instructions it treats specially.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use exoprobe_guest::paging::PagingMode;
+use exoprobe_guest::{Gva, KernelEntry};
 use exoprobe_introspect::symbols::TextKind;
 use exoprobe_introspect::{
     Banner, BannerError, ExceptionTable, OrcTables, SymbolTable, VirtualMemory,
 };
-use exoprobe_vmm::paging::PagingMode;
-use exoprobe_vmm::{Gva, KernelEntry};
 
-use crate::engine::guest::Guest;
 use crate::engine::kernel::error::AttachError;
 use crate::engine::kernel::modules::Loaded;
 use crate::engine::kernel::orc::OrcCache;
@@ -29,11 +28,12 @@ use crate::engine::kernel::tables::STATIC_CALLS;
 use crate::engine::kernel::tasks::{NoTasks, Tasks};
 use crate::engine::kernel::view::KernelView;
 use crate::insn::Assurances;
+use exoprobe_guest::Guest;
 
 /// IA32_LSTAR: the system-call entry, set once the kernel has taken over its page tables.
 const MSR_LSTAR: u32 = 0xc000_0082;
-/// enum system_states: 0 is SYSTEM_BOOTING, left after alternatives have been patched; from 2 on, init
-/// text has been freed (1 is SYSTEM_SCHEDULING).
+/// enum system_states: 0 is SYSTEM_BOOTING, left after alternatives have been patched; from 2 on,
+/// init text has been freed (1 is SYSTEM_SCHEDULING).
 const SYSTEM_STATE: &str = "system_state";
 /// See [`SYSTEM_STATE`].
 const INIT_FREED: u32 = 2;
@@ -80,8 +80,8 @@ enum Prepared {
 }
 
 impl Kernel {
-    /// Looks at a guest whose kernel has long begun. Looking changes nothing in the guest, here as in
-    /// [`Self::at_entry`] and [`Self::finish`].
+    /// Looks at a guest whose kernel has long begun. Looking changes nothing in the guest, here as
+    /// in [`Self::at_entry`] and [`Self::finish`].
     ///
     /// # Errors
     /// [`AttachError::Booting`] until the kernel's text is final.
@@ -104,8 +104,8 @@ impl Kernel {
         Self::final_one(symbols, view, state.is_none_or(|s| s >= INIT_FREED))
     }
 
-    /// Looks at a kernel that runs no more, wherever it stopped; changes nothing in its memory. `entry` is where
-    /// it began, if that was seen.
+    /// Looks at a kernel that runs no more, wherever it stopped; changes nothing in its memory.
+    /// `entry` is where it began, if that was seen.
     ///
     /// # Errors
     /// [`AttachError::NeverBegan`] where it did not come to its own addresses.
@@ -135,8 +135,8 @@ impl Kernel {
         Self::look(symbols, view, false, Patched::NONE, init_freed)
     }
 
-    /// Looks at a kernel that runs its first instructions at its own addresses. Its page tables of the
-    /// moment are the early ones.
+    /// Looks at a kernel that runs its first instructions at its own addresses. Its page tables of
+    /// the moment are the early ones.
     pub(crate) fn at_entry(
         guest: &dyn Guest,
         source: &mut SymbolSource<'_>,
@@ -172,13 +172,14 @@ impl Kernel {
         self.prepared == Prepared::No
     }
 
-    /// May faults of slots be redirected? Its text must be final, and every page table map hidden memory.
+    /// May faults of slots be redirected? Its text must be final, and every page table map hidden
+    /// memory.
     pub(crate) fn may_redirect_faults(&self) -> bool {
         self.has_booted() && self.mapped_everywhere
     }
 
-    /// The same kernel in a guest that is ready for probes: hidden memory is mapped, and a fault in a slot shows the
-    /// original's address if `faults_show_original`.
+    /// The same kernel in a guest that is ready for probes: hidden memory is mapped, and a fault in
+    /// a slot shows the original's address if `faults_show_original`.
     pub(crate) fn prepared(&self, faults_show_original: bool) -> Self {
         let prepared = match faults_show_original {
             true => Prepared::FaultsShowOriginal,
@@ -369,8 +370,8 @@ impl Kernel {
         self.orc.tables()
     }
 
-    /// Reads its ORC tables, unless that was tried and another time would give the same; says whether there are any
-    /// now that were not there before.
+    /// Reads its ORC tables, unless that was tried and another time would give the same; says
+    /// whether there are any now that were not there before.
     pub(crate) fn learn_orc(&self) -> bool {
         self.orc
             .learn(|| Ok(OrcTables::read(&self.memory(), &self.symbols, self.banner()?.version)?))

@@ -3,18 +3,18 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use exoprobe_guest::KernelEntry;
 use exoprobe_introspect::NoModules;
 use exoprobe_introspect::btf::NoTypes;
 use exoprobe_introspect::modules::has_modules;
 use exoprobe_introspect::{Banner, Btf, SymbolTable, VmCoreInfo};
-use exoprobe_vmm::KernelEntry;
 
 use crate::engine::kernel::modules::Modules;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::kernel::symbols::SymbolSource;
 
-/// Facts about a guest's kernel, given before it runs. The others are read from the guest's memory, as soon as the
-/// kernel runs.
+/// Facts about a guest's kernel, given before it runs. The others are read from the guest's memory,
+/// as soon as the kernel runs.
 #[derive(Debug, Default)]
 pub struct Given {
     /// Its symbols as linked, without KASLR's slide.

@@ -1,14 +1,14 @@
-//! The symbols that the engine goes by: those that it was given, moved to where KASLR put the kernel, or else the
-//! kernel's own, read from its memory.
+//! The symbols that the engine goes by: those that it was given, moved to where KASLR put the
+//! kernel, or else the kernel's own, read from its memory.
 
+use exoprobe_guest::Gva;
+use exoprobe_guest::paging::{PAGE_SIZE, PAGE_SIZE_2M, PagingMode, translate};
 use exoprobe_introspect::{SymbolTable, VirtualMemory, kallsyms};
-use exoprobe_vmm::Gva;
-use exoprobe_vmm::paging::{PAGE_SIZE, PAGE_SIZE_2M, PagingMode, translate};
 
-use crate::engine::guest::Guest;
 use crate::engine::kernel::error::AttachError;
 use crate::engine::kernel::view::KernelView;
 use crate::engine::kernel::view::USER_TABLES;
+use exoprobe_guest::Guest;
 
 pub(crate) const SYSCALL_ENTRY: &str = "entry_SYSCALL_64";
 /// The code that both the first CPU and the others come through into the kernel's own addresses.
@@ -60,8 +60,8 @@ impl SymbolSource<'_> {
         if let Some(found) = self.found {
             return Ok(found.clone());
         }
-        // Under page-table isolation a vCPU in user mode has tables that map little of the kernel; its own root is
-        // the page before.
+        // Under page-table isolation a vCPU in user mode has tables that map little of the kernel;
+        // its own root is the page before.
         let kernel = PagingMode { cr3: mode.cr3 & !USER_TABLES, ..mode };
         let place = |mode| translate(guest.ram(), mode, inside).ok().map(|found| found.gpa);
         let is_pair = place(kernel).is_some() && place(kernel) == place(mode);

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::modules::ModuleEntries;
 use exoprobe_introspect::{SymbolTable, VirtualMemory};
-use exoprobe_vmm::Gva;
 
 use crate::engine::kernel::error::AttachError;
 use crate::engine::kernel::view::KernelView;
@@ -40,8 +40,8 @@ pub(crate) const STATIC_CALLS: RelativeTable = RelativeTable {
 };
 
 impl RelativeTable {
-    /// The addresses in the table, each with the one that follows it (or itself, in entries of 4 bytes); none
-    /// when the kernel has no such table.
+    /// The addresses in the table, each with the one that follows it (or itself, in entries of 4
+    /// bytes); none when the kernel has no such table.
     pub(crate) fn read(
         &self,
         memory: &VirtualMemory<'_, KernelView>,

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
+use exoprobe_guest::{Gpa, GuestRam, Gva};
 use exoprobe_introspect::btf::FieldError;
 use exoprobe_introspect::task_fields::TaskFields;
 use exoprobe_introspect::{
     SymbolTable, Task, TaskError, TaskId, TaskLayout, VirtualMemory, VirtualReadError,
 };
-use exoprobe_vmm::{Gpa, GuestRam, Gva};
 
 use crate::engine::kernel::mapped::{Direct, direct_map};
 use crate::engine::kernel::view::KernelView;
@@ -54,7 +54,8 @@ pub struct Process {
     pub task: Task,
     /// The vCPUs that run one of its threads.
     pub vcpus: Vec<u8>,
-    /// State of its first thread, as the letter in `/proc/PID/stat`; `None` without the kernel's types.
+    /// State of its first thread, as the letter in `/proc/PID/stat`; `None` without the kernel's
+    /// types.
     pub state: Option<char>,
     /// Process number of its parent; `None` without the kernel's types.
     pub parent: Option<u32>,

@@ -1,8 +1,8 @@
 //! A guest's memory as its kernel maps it.
 
+use exoprobe_guest::paging::{PAGE_SIZE, PagingError, PagingMode};
+use exoprobe_guest::{Gpa, GuestRam};
 use exoprobe_introspect::{GuestView, ReadError};
-use exoprobe_vmm::paging::{PAGE_SIZE, PagingError, PagingMode};
-use exoprobe_vmm::{Gpa, GuestRam};
 
 /// Under page-table isolation the user's root lies behind the kernel's (PTI_PGTABLE_SWITCH_BIT).
 pub(crate) const USER_TABLES: u64 = PAGE_SIZE;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use exoprobe_vmm::paging::PAGE_SIZE;
-use exoprobe_vmm::{Gpa, GuestRam, Gva};
+use exoprobe_guest::paging::PAGE_SIZE;
+use exoprobe_guest::{Gpa, GuestRam, Gva};
 
 use crate::detour::{JMP_LEN, Obstacle, Region};
 use crate::engine::kernel::running::Kernel;
@@ -16,7 +16,8 @@ use crate::engine::probe::follower::Follower;
 use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::Site;
 
-/// Most bytes of text that a region is looked for in: its last instruction begins within the jmp, and has 15.
+/// Most bytes of text that a region is looked for in: its last instruction begins within the jmp,
+/// and has 15.
 const REGION_MAX: u64 = 64;
 
 /// A site that is to have a jmp, or has it.
@@ -34,20 +35,21 @@ pub(crate) struct OptimizedSite {
 }
 
 impl OptimizedSite {
-    /// Puts the jmp in place of the int3; says whether that was there, with what should follow it. Every vCPU
-    /// must stand still.
+    /// Puts the jmp in place of the int3; says whether that was there, with what should follow it.
+    /// Every vCPU must stand still.
     pub(crate) fn write(&self, ram: &GuestRam) -> bool {
         self.hand_over()
             && text::replace(ram, &self.places, self.at, &self.armed(), &self.jmp).is_ok()
     }
 
-    /// Puts the int3 back in place of the jmp; says whether that was there. Every vCPU must stand still.
+    /// Puts the int3 back in place of the jmp; says whether that was there. Every vCPU must stand
+    /// still.
     pub(crate) fn take_back(&self, ram: &GuestRam) -> bool {
         text::replace(ram, &self.places, self.at, &self.jmp, &self.armed()).is_ok()
     }
 
-    /// From now on the return probe there takes its instances from within the guest; not while it has others in
-    /// use, for all together must not be more than `maxactive`.
+    /// From now on the return probe there takes its instances from within the guest; not while it
+    /// has others in use, for all together must not be more than `maxactive`.
     fn hand_over(&self) -> bool {
         let Some((probe, follower)) = &self.follows else { return true };
         let Some(returns) = probe.returns() else { return false };

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::SymbolKind;
 use exoprobe_introspect::symbols::TextKind;
-use exoprobe_vmm::Gva;
 
 use crate::detour::{Ground, Targets};
 use crate::engine::kernel::running::Kernel;

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use crate::engine::optimize::candidate::{assembler, check, places};
+use exoprobe_guest::Gva;
 use exoprobe_introspect::symbols::TextKind;
-use exoprobe_vmm::Gva;
 
 use crate::detour::{
     Block, Detour, JMP_LEN, Pool, PoolMemory, Region, STUB_LEN, Surroundings, Task,
 };
-use crate::engine::guest::Guest;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::optimize::candidate::OptimizedSite;
 use crate::engine::optimize::ground::KernelGround;
@@ -23,6 +22,7 @@ use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::Site;
 use crate::engine::probe::site::Sites;
 use crate::insn;
+use exoprobe_guest::Guest;
 
 impl Optimizer {
     /// What a site needs to have a jmp; or why it cannot, by the name of the rule and in words.

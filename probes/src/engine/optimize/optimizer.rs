@@ -1,18 +1,18 @@
 //! The optimizer: which probes get a jmp in place of their int3, and when not any more.
 //!
-//! A pass ([`Optimizer::prepare`]) looks at all sites, writes detours for those that may have one, and then stops
-//! the vCPUs once for all of them: none of these, and no address on a stack, may be within what a jmp covers.
-//! Anything that changes at a site takes its jmp out first ([`Optimizer::take_out`]).
+//! A pass ([`Optimizer::prepare`]) looks at all sites, writes detours for those that may have one,
+//! and then stops the vCPUs once for all of them: none of these, and no address on a stack, may be
+//! within what a jmp covers. Anything that changes at a site takes its jmp out first
+//! ([`Optimizer::take_out`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use exoprobe_vmm::HiddenMemory;
-use exoprobe_vmm::{Gpa, GuestRam, Gva};
+use exoprobe_guest::HiddenMemory;
+use exoprobe_guest::{Gpa, GuestRam, Gva};
 
 use crate::detour::{JMP_LEN, Region};
-use crate::engine::guest::Guest;
 use crate::engine::hit::table::Followers;
 use crate::engine::hit::table::SlowPathExit;
 use crate::engine::kernel::running::Kernel;
@@ -28,11 +28,13 @@ use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::Site;
 use crate::engine::probe::site::Sites;
 use crate::insn::SLOT_SIZE;
+use exoprobe_guest::Guest;
 
 /// How often a task is looked for in a detour that is not used any more: what an interrupt came
 /// into the midst of is over soon, and what only looks like an address on a stack stays.
 const LOOKS: u32 = 3;
-/// A site that a task is in is looked at again after 2, 4, 8, ... passes, at most two to this power.
+/// A site that a task is in is looked at again after 2, 4, 8, ... passes, at most two to this
+/// power.
 const BUSY_MAX: u32 = 9;
 /// Between two looks.
 const LOOK: Duration = Duration::from_micros(200);
@@ -142,7 +144,8 @@ impl Optimizer {
         !waits && !self.is_installed(at)
     }
 
-    /// Somebody was in a site: each time twice as many passes leave it alone, for to look is to stop the guest.
+    /// Somebody was in a site: each time twice as many passes leave it alone, for to look is to
+    /// stop the guest.
     fn wait_for(&mut self, at: Gva) {
         let (times, until) = self.busy.entry(at).or_default();
         *times = (*times + 1).min(BUSY_MAX);
@@ -150,8 +153,8 @@ impl Optimizer {
         self.why_not.insert(at, "busy: a task was within what the jmp would cover".into());
     }
 
-    /// Probes, their text or what they may do have changed: the next pass looks at all sites again, and
-    /// reasons of the last one hold no more, but of sites that it leaves alone.
+    /// Probes, their text or what they may do have changed: the next pass looks at all sites again,
+    /// and reasons of the last one hold no more, but of sites that it leaves alone.
     pub(crate) fn note_change(&mut self) {
         self.changed = true;
         let Self { why_not, busy, passes, .. } = self;
@@ -244,8 +247,8 @@ impl Optimizer {
 }
 
 impl Optimizer {
-    /// Begins a pass: writes detours for those sites that may have one. Returns none where nothing has changed since the
-    /// last pass.
+    /// Begins a pass: writes detours for those sites that may have one. Returns none where nothing
+    /// has changed since the last pass.
     pub(crate) fn prepare(
         &mut self,
         sites: &Sites,
@@ -279,15 +282,17 @@ impl Optimizer {
         candidates
     }
 
-    /// Adds the doorbells of detours that are about to get their jmps: the table must have them before.
+    /// Adds the doorbells of detours that are about to get their jmps: the table must have them
+    /// before.
     pub(crate) fn announce(&mut self, sites: &Sites, candidates: &[OptimizedSite]) {
         let bell = |c: &OptimizedSite| SlowPathExit::of(&c.code, sites.get(&c.at)?);
         self.preparing = candidates.iter().filter_map(bell).collect();
     }
 
-    /// Stops the vCPUs once and writes the jmps of those sites that no task is in. Returns how many, and code that
-    /// nothing leads to and no task is in, to be freed once the table has it no more. `is_held` returns true while a
-    /// vCPU is held at a breakpoint, from which it goes on by the way of an int3.
+    /// Stops the vCPUs once and writes the jmps of those sites that no task is in. Returns how
+    /// many, and code that nothing leads to and no task is in, to be freed once the table has it no
+    /// more. `is_held` returns true while a vCPU is held at a breakpoint, from which it goes on by
+    /// the way of an int3.
     pub(crate) fn install(
         &mut self,
         sites: &Sites,
@@ -341,8 +346,9 @@ impl Optimizer {
         !self.retired.is_empty()
     }
 
-    /// Takes the jmps of sites out: their int3s are back when this returns, and every task that ran in their detours has
-    /// left them, unless it is switched out. Returns the places whose text the guest has changed.
+    /// Takes the jmps of sites out: their int3s are back when this returns, and every task that ran
+    /// in their detours has left them, unless it is switched out. Returns the places whose text the
+    /// guest has changed.
     pub(crate) fn take_out(
         &mut self,
         sites: &Sites,
@@ -413,8 +419,8 @@ fn followers_at(sites: &Sites, places: &[Gva]) -> impl Iterator<Item = Arc<Follo
     probes.filter_map(|probe| probe.returns()?.follower())
 }
 
-/// Addresses that no task may be at when the jmps are written, by the number of the site; and after these the retired
-/// detours.
+/// Addresses that no task may be at when the jmps are written, by the number of the site; and after
+/// these the retired detours.
 fn addresses(sites: &Sites, candidates: &[OptimizedSite], retired: &[Retired]) -> Addresses {
     let mut inside = Addresses::default();
     for (index, candidate) in candidates.iter().enumerate() {

@@ -4,19 +4,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use exoprobe_vmm::hidden::Window;
-use exoprobe_vmm::layout::HIDDEN_SIZE;
-use exoprobe_vmm::paging::PAGE_SIZE;
-use exoprobe_vmm::{GuestTime, Gva, HiddenMemory};
+use exoprobe_guest::hidden::Window;
+use exoprobe_guest::layout::HIDDEN_SIZE;
+use exoprobe_guest::paging::PAGE_SIZE;
+use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
 
 use crate::detour::{
     Block, COUNTER, Current, GuestRecord, GuestRing, Mapped, PoolMemory, Surroundings, Task,
 };
-use crate::engine::guest::Guest;
 use crate::engine::kernel::mapped::mapped;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::probe::registered::{Counters, Probe};
 use crate::events::{Record, Returned};
+use exoprobe_guest::Guest;
 
 /// Blocks, and so probes at optimized places, at a time.
 const BLOCKS: u64 = 4096;
@@ -37,7 +37,8 @@ pub(crate) struct Rings {
     /// Blocks that no code has any more, with records of theirs that may still be in the rings.
     leaving: Vec<Draining>,
     around: Option<Surroundings>,
-    /// What is added to the guest's time-stamp counter to have its time ([`exoprobe_vmm::GuestTime`]).
+    /// What is added to the guest's time-stamp counter to have its time
+    /// ([`exoprobe_guest::GuestTime`]).
     clock: Option<u64>,
 }
 
@@ -158,7 +159,8 @@ impl Rings {
         self.clock.unwrap_or_default()
     }
 
-    /// A block for each task; `None` when there are not so many. [`Self::surroundings`] comes first.
+    /// A block for each task; `None` when there are not so many. [`Self::surroundings`] comes
+    /// first.
     pub(crate) fn blocks(
         &mut self,
         hidden: &HiddenMemory,
@@ -205,7 +207,8 @@ impl Rings {
         u16::try_from(number).ok()
     }
 
-    /// A block that no detour has any more: to be given to another when its last records have been read.
+    /// A block that no detour has any more: to be given to another when its last records have been
+    /// read.
     pub(crate) fn release(&mut self, hidden: &HiddenMemory, number: u16) {
         let heads = self.rings.iter().map(|ring| ring.head(hidden)).collect();
         self.leaving.push(Draining { number, heads });

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use exoprobe_vmm::hidden::Window;
-use exoprobe_vmm::{Gva, HiddenMemory};
+use exoprobe_guest::hidden::Window;
+use exoprobe_guest::{Gva, HiddenMemory};
 
 use crate::detour::Detour;
 use crate::engine::optimize::rings::{Rings, pool_window};
@@ -33,8 +33,8 @@ impl Retired {
         }
     }
 
-    /// Whether a call is to come back to it: the one place that tells may be a trampoline's or another instance's, which
-    /// is no word of the guest's RAM.
+    /// Whether a call is to come back to it: the one place that tells may be a trampoline's or
+    /// another instance's, which is no word of the guest's RAM.
     pub(crate) fn awaits_calls(&self, hidden: &HiddenMemory) -> bool {
         match self {
             Self::Follower(_, follower) => follower.pool.active(hidden) > 0,

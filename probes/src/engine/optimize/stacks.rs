@@ -1,12 +1,12 @@
 //! Who is where: addresses that vCPUs or anything in the guest's memory mention.
 //!
-//! A task that was interrupted has its RIP on a stack, and stacks are in RAM. Where they are is the kernel's own
-//! affair, so that all words of RAM are looked at, while the vCPUs stand still. A word that only looks like an
-//! address makes a jmp wait, and harms nothing.
+//! A task that was interrupted has its RIP on a stack, and stacks are in RAM. Where they are is the
+//! kernel's own affair, so that all words of RAM are looked at, while the vCPUs stand still. A word
+//! that only looks like an address makes a jmp wait, and harms nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use exoprobe_vmm::{GuestRam, Gva, Registers};
+use exoprobe_guest::{GuestRam, Gva, Registers};
 
 /// Bytes of RAM that are looked at together.
 const CHUNK: usize = 64 << 10;
@@ -74,8 +74,8 @@ pub(crate) fn mentioned(
 
 #[cfg(test)]
 mod tests {
-    use exoprobe_vmm::Gpa;
-    use exoprobe_vmm::memory::ram_ranges;
+    use exoprobe_guest::Gpa;
+    use exoprobe_guest::memory::ram_ranges;
 
     use super::*;
 

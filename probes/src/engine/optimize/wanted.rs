@@ -111,7 +111,8 @@ fn check_filter(filter: &Filter<Field>, around: &Surroundings) -> Result<(), &'s
     Ok(())
 }
 
-/// The probe's filter over the values of its records, where those of returns have [`RETURN_VALUES`] first.
+/// The probe's filter over the values of its records, where those of returns have [`RETURN_VALUES`]
+/// first.
 fn behind(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
     let before = if returns { RETURN_VALUES } else { 0 };
     let place = |field: &Field| match field {

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use exoprobe_vmm::hidden::Window;
-use exoprobe_vmm::{Gva, HiddenMemory};
+use exoprobe_guest::hidden::Window;
+use exoprobe_guest::{Gva, HiddenMemory};
 
 /// Bytes that are given at a time.
 const CELL_LEN: usize = 64;

@@ -1,6 +1,6 @@
 //! Why bytes could not be written for a probe.
 
-use exoprobe_vmm::{Gva, OutsideMemory};
+use exoprobe_guest::{Gva, OutsideMemory};
 
 use crate::insn::AssembleError;
 

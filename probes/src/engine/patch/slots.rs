@@ -1,10 +1,10 @@
-//! Slots in hidden memory. A slot's code depends on nothing but the instruction and its address, so a
-//! slot is never freed: the same instruction gets its old one again, and a guest task that sleeps in
-//! one for ever finds it unchanged.
+//! Slots in hidden memory. A slot's code depends on nothing but the instruction and its address, so
+//! a slot is never freed: the same instruction gets its old one again, and a guest task that sleeps
+//! in one for ever finds it unchanged.
 
 use std::collections::HashMap;
 
-use exoprobe_vmm::{Gva, HiddenMemory};
+use exoprobe_guest::{Gva, HiddenMemory};
 
 use crate::engine::patch::error::SlotError;
 use crate::insn::{Displaced, SLOT_SIZE, SlotKind};

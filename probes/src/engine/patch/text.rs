@@ -1,10 +1,10 @@
-//! The one module that writes the guest's text. A single byte, atomically, or several while no vCPU runs; and
-//! only where what the engine believes in is there.
+//! The one module that writes the guest's text. A single byte, atomically, or several while no vCPU
+//! runs; and only where what the engine believes in is there.
 
 use std::time::Duration;
 
-use exoprobe_vmm::paging::PAGE_SIZE;
-use exoprobe_vmm::{Gpa, GuestRam, Gva};
+use exoprobe_guest::paging::PAGE_SIZE;
+use exoprobe_guest::{Gpa, GuestRam, Gva};
 
 use crate::detour::JMP_LEN;
 use crate::engine::patch::error::TextError;
@@ -45,8 +45,9 @@ pub(crate) fn check(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Resul
 
 /// Puts the first byte of `original` back in place of an int3.
 ///
-/// The guest changes text by an int3 first, then the rest, then the first byte (text_poke_bp): where the
-/// rest is not the original's, that is waited for. What still has an int3 then has the engine's.
+/// The guest changes text by an int3 first, then the rest, then the first byte (text_poke_bp):
+/// where the rest is not the original's, that is waited for. What still has an int3 then has the
+/// engine's.
 ///
 /// # Errors
 /// [`TextError::Clobbered`] when something else is there.
@@ -65,8 +66,8 @@ fn exchange(ram: &GuestRam, gpa: Gpa, at: Gva, expected: u8, byte: u8) -> Result
     if found == expected { Ok(()) } else { Err(TextError::Clobbered { at, found, expected }) }
 }
 
-/// Replaces the bytes at `places`, from `at` on, all of which must be `from`. Every vCPU must stand still, so
-/// that none sees some of them.
+/// Replaces the bytes at `places`, from `at` on, all of which must be `from`. Every vCPU must stand
+/// still, so that none sees some of them.
 ///
 /// # Errors
 /// [`TextError::Clobbered`] when something else is there; nothing was written then.
@@ -120,7 +121,7 @@ pub(crate) fn holds(ram: &GuestRam, gpa: Gpa, original: &[u8]) -> Holds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use exoprobe_vmm::memory::ram_ranges;
+    use exoprobe_guest::memory::ram_ranges;
 
     const AT: Gva = Gva(0xffff_ffff_8100_0ffe);
 

@@ -1,7 +1,7 @@
 //! The guest's own text: memory without the bytes that are written for probes.
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::{VirtualMemory, VirtualReadError};
-use exoprobe_vmm::Gva;
 
 use crate::engine::kernel::view::KernelView;
 

@@ -1,6 +1,6 @@
 //! Code in hidden memory that a probe has.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::engine::patch::blocks::Allocation;
 

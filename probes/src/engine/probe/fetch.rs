@@ -1,6 +1,7 @@
-//! Values of a hit: what its arguments say is fetched, as words, and as bytes where it is text or an array.
+//! Values of a hit: what its arguments say is fetched, as words, and as bytes where it is text or
+//! an array.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::definition::{Argument, Fetch, TEXT_MAX, ValueType, Width};
 use crate::engine::arguments::legacy::{KEPT_MAX, argument as place_of_argument};
@@ -48,8 +49,8 @@ fn fetch(body: &Fetch, width: Width, hit: &mut Hit<'_>) -> Option<u64> {
     }
 }
 
-/// The arguments of a call that are to be kept, as they are at its entry; `None` of those that are not, or cannot be
-/// read.
+/// The arguments of a call that are to be kept, as they are at its entry; `None` of those that are
+/// not, or cannot be read.
 pub(crate) fn keep(wanted: &[u16], hit: &mut Hit<'_>) -> Kept {
     let mut kept = Kept::default();
     for n in wanted {
@@ -63,8 +64,8 @@ pub(crate) fn keep(wanted: &[u16], hit: &mut Hit<'_>) -> Kept {
     kept
 }
 
-/// Where a fetch argument that reads memory does so. What names a parameter or a symbol is not here any more:
-/// registration has found where it is.
+/// Where a fetch argument that reads memory does so. What names a parameter or a symbol is not here
+/// any more: registration has found where it is.
 pub(crate) fn place(body: &Fetch, hit: &mut Hit<'_>) -> Option<Gva> {
     match body {
         Fetch::Stack(n) => Some(Gva(hit.regs.rsp).wrapping_add(u64::from(*n) * 8)),
@@ -103,8 +104,8 @@ pub(crate) struct Bytes {
 }
 
 impl Bytes {
-    /// Reads those arguments that are text or arrays; gives where each is, by argument, and `None` of those that cannot
-    /// be read.
+    /// Reads those arguments that are text or arrays; gives where each is, by argument, and `None`
+    /// of those that cannot be read.
     pub(crate) fn fetch_all(
         &mut self,
         list: &[Argument],

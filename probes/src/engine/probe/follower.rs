@@ -1,8 +1,8 @@
-//! A return probe whose calls are followed within the guest: it has a pool of instances in hidden memory, and code
-//! that its calls return to. Once it has, both the detour and the VMM take instances from there, so that `maxactive`
-//! holds for both together.
+//! A return probe whose calls are followed within the guest: it has a pool of instances in hidden
+//! memory, and code that its calls return to. Once it has, both the detour and the VMM take
+//! instances from there, so that `maxactive` holds for both together.
 
-use exoprobe_vmm::Gva;
+use exoprobe_guest::Gva;
 
 use crate::detour::PoolMemory;
 use crate::engine::probe::code::Code;
@@ -10,8 +10,8 @@ use crate::engine::probe::code::Code;
 /// A return probe's pool and code within the guest.
 pub(crate) struct Follower {
     pub(crate) pool: PoolMemory,
-    /// What its calls return to. The doorbell is rung by those that are not its pool's, and where the VMM must read a
-    /// value.
+    /// What its calls return to. The doorbell is rung by those that are not its pool's, and where
+    /// the VMM must read a value.
     pub(crate) code: Code,
     /// The first stub: what comes before it in `code` is run by returns.
     pub(crate) stubs: Gva,

@@ -1,7 +1,7 @@
 //! What users of the library give a probe: closures, and what these get to see.
 
+use exoprobe_guest::{GuestTime, Gva, kvm_regs};
 use exoprobe_introspect::{GuestString, VirtualMemory, VirtualReadError};
-use exoprobe_vmm::{GuestTime, Gva, kvm_regs};
 
 use crate::definition::{ProbeDefinition, ProbeKind};
 use crate::engine::kernel::memory::HitMemory;
@@ -151,8 +151,8 @@ pub struct Instance {
 
 /// A hit as handlers see it: the registers, which they may change, and guest memory.
 pub struct Hit<'a> {
-    /// General registers. RIP is the probed address before the instruction, the next one after it, and
-    /// the caller's when a function has returned.
+    /// General registers. RIP is the probed address before the instruction, the next one after it,
+    /// and the caller's when a function has returned.
     pub regs: &'a mut kvm_regs,
     pub(crate) vcpu: u8,
     pub(crate) time: GuestTime,
@@ -181,11 +181,12 @@ impl Hit<'_> {
         self.regs.rax
     }
 
-    /// Fills `buf` from guest memory: the kernel's by its own page tables, user memory by the vCPU's.
+    /// Fills `buf` from guest memory: the kernel's by its own page tables, user memory by the
+    /// vCPU's.
     ///
     /// # Errors
-    /// [`VirtualReadError`] where nothing is mapped, and the fault handler did not help. The guest does
-    /// not notice.
+    /// [`VirtualReadError`] where nothing is mapped, and the fault handler did not help. The guest
+    /// does not notice.
     pub fn read(&mut self, at: Gva, buf: &mut [u8]) -> Result<(), VirtualReadError> {
         self.access(at, |memory, gva| memory.read(gva, buf))
     }

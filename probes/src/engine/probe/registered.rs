@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use arc_swap::ArcSwapOption;
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::atomic::AtomicCell;
-use exoprobe_vmm::{GuestTime, Gva, HiddenMemory};
+use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
 
 use crate::definition::{Action, Field, Filter, Flag, ProbeDefinition, ReturnMode};
 use crate::engine::arguments::list::Arguments;
@@ -41,7 +41,8 @@ pub(crate) struct Probe {
     filter: ArcSwapOption<Filter<Field>>,
     /// What its hits set off.
     triggers: ArcSwapOption<Triggers>,
-    /// There is something; and it wants back-traces. For the hit path, to which a look at `triggers` is much.
+    /// There is something; and it wants back-traces. For the hit path, to which a look at
+    /// `triggers` is much.
     has_triggers: AtomicBool,
     wants_stack: AtomicBool,
     pub(crate) role: Role,
@@ -212,7 +213,8 @@ impl Probe {
         self.filter.store(filter.map(Arc::new));
     }
 
-    /// Which hits are recorded; all without one. Triggers are set off by hits that are not shown, too.
+    /// Which hits are recorded; all without one. Triggers are set off by hits that are not shown,
+    /// too.
     pub(crate) fn filter(&self) -> Option<Arc<Filter<Field>>> {
         if self.has_triggers() { None } else { self.event_filter() }
     }
@@ -227,7 +229,8 @@ impl Probe {
         self.written_filter.load_full()
     }
 
-    /// Other hits count from now on; `found` is the filter over what a hit fetches, once that is known.
+    /// Other hits count from now on; `found` is the filter over what a hit fetches, once that is
+    /// known.
     pub(crate) fn set_filter(&self, filter: Option<Arc<Filter>>, found: Option<Filter<Field>>) {
         self.written_filter.store(filter);
         self.filter.store(found.map(Arc::new));
@@ -328,8 +331,8 @@ impl KretprobeInstance {
 }
 
 impl Drop for KretprobeInstance {
-    /// Drops the instances of the same call one by one: a call may have one of each of 100,000 probes, and
-    /// a drop within a drop for each would overflow the stack.
+    /// Drops the instances of the same call one by one: a call may have one of each of 100,000
+    /// probes, and a drop within a drop for each would overflow the stack.
     fn drop(&mut self) {
         let mut next = self.next.take();
         while let Some(mut active) = next {
@@ -350,8 +353,9 @@ pub(crate) fn recycle(mut active: Box<KretprobeInstance>) {
 /// Instances of a probe that are kept while no call is in them.
 const SPARE_MOST: usize = 16;
 
-/// The instances of a return probe. They are made when calls need them, and most of those that are not in use any
-/// more are freed: what a probe costs goes by the calls under way, not by its maxactive.
+/// The instances of a return probe. They are made when calls need them, and most of those that are
+/// not in use any more are freed: what a probe costs goes by the calls under way, not by its
+/// maxactive.
 pub(crate) struct Instances {
     /// How many may be in use: its maxactive.
     most: u32,
@@ -396,8 +400,8 @@ pub(crate) struct Watch {
     active: AtomicCell<Option<Box<KretprobeInstance>>>,
 }
 
-/// Follows a call by its place on the stack. One that was there before has ended unseen, or is entered
-/// anew by a jump from what it jumped to: it is missed.
+/// Follows a call by its place on the stack. One that was there before has ended unseen, or is
+/// entered anew by a jump from what it jumped to: it is missed.
 pub(crate) fn watch(
     watched: &[Watch],
     key: Gva,

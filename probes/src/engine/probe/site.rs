@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use exoprobe_guest::{Gpa, Gva};
 use exoprobe_introspect::SymbolTable;
-use exoprobe_vmm::{Gpa, Gva};
 
 use crate::engine::patch::slots::Slot;
 use crate::engine::patch::text;

@@ -4,7 +4,8 @@ use std::thread::JoinHandle;
 
 use super::*;
 
-/// Registers a probe at `far_off` on a thread that then waits for the vCPUs, with the registry held.
+/// Registers a probe at `far_off` on a thread that then waits for the vCPUs, with the registry
+/// held.
 fn hold_registry(fake: &Fake) -> JoinHandle<()> {
     fake.guest.gate.close();
     let engine = Arc::clone(&fake.engine);

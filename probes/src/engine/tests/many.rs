@@ -1,5 +1,5 @@
-//! Very many probes at once. That each costs no more than the first is seen by how long these tests take: what goes
-//! through all probes for each of them takes minutes here.
+//! Very many probes at once. That each costs no more than the first is seen by how long these tests
+//! take: what goes through all probes for each of them takes minutes here.
 
 use super::*;
 use crate::definition::Flag;

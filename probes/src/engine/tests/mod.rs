@@ -10,19 +10,20 @@ mod patrol;
 mod returns;
 mod siblings;
 mod stacks;
+mod tick;
 mod triggers;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use exoprobe_introspect::{Btf, SymbolTable};
-use exoprobe_vmm::layout::KERNEL_IMAGE_BASE;
-use exoprobe_vmm::memory::ram_ranges;
-use exoprobe_vmm::paging::{PAGE_SIZE, PTE_PRESENT, PTE_WRITE};
-use exoprobe_vmm::{
+use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
+use exoprobe_guest::memory::ram_ranges;
+use exoprobe_guest::paging::{PAGE_SIZE, PTE_PRESENT, PTE_WRITE};
+use exoprobe_guest::{
     BreakpointAction, ExitHook, Gpa, GuestClock, GuestRam, GuestTime, Gva, HiddenMemory,
     HitContext, KernelEntry, KvmError, Registers, SregsSource, VcpuError, kvm_regs, kvm_sregs,
 };
+use exoprobe_introspect::{Btf, SymbolTable};
 
 use super::Limits;
 use super::{Engine, FoundTypes, Given, Guest};
@@ -357,7 +358,8 @@ impl Fake {
         self.hook.kernel_entered(&KernelEntry { rip, sregs: self.guest.sregs_now() })
     }
 
-    /// The kernel goes over to its own tables, sets its system-call entry, and has patched its text.
+    /// The kernel goes over to its own tables, sets its system-call entry, and has patched its
+    /// text.
     fn finish_text(&self) {
         self.guest.root.store(self.own_root, Ordering::SeqCst);
         self.guest.lstar.store(ENTRY.0, Ordering::SeqCst);

@@ -262,7 +262,8 @@ fn doorbells_are_answered_for_as_long_as_they_can_be_rung() {
     assert_eq!((action, regs.rip), (BreakpointAction::Resume, window.gva.0 + 0x4322));
 }
 
-/// Another return probe of the same call has put its trampoline over the stub, which no word of RAM shows then.
+/// Another return probe of the same call has put its trampoline over the stub, which no word of RAM
+/// shows then.
 #[test]
 fn code_that_a_call_comes_back_to_by_way_of_another_stays() {
     let fake = Fake::booted();

@@ -22,7 +22,8 @@ fn rewritten_text_is_left_alone_and_taken_back_when_it_is_as_it_was() {
     }
 }
 
-/// The whole instruction counts: mov rbp, rsp. The int3 in front of what changed is the engine's still.
+/// The whole instruction counts: mov rbp, rsp. The int3 in front of what changed is the engine's
+/// still.
 #[test]
 fn a_changed_tail_is_a_rewritten_instruction() {
     let fake = Fake::booted();
@@ -108,7 +109,7 @@ fn text_that_moved_to_another_page_is_armed_there() {
 fn text_that_may_not_be_executed_any_more_is_gone() {
     let fake = Fake::booted();
     fake.register("p:far far_off");
-    let entry = gpa(FAR_OFF).0 | PTE_PRESENT | exoprobe_vmm::paging::PTE_NO_EXECUTE;
+    let entry = gpa(FAR_OFF).0 | PTE_PRESENT | exoprobe_guest::paging::PTE_NO_EXECUTE;
     fake.store_u64(page_entry(FAR_OFF), entry);
     fake.engine.patrol();
     assert_eq!(fake.flags("far"), [StatusFlag::Gone]);

@@ -13,8 +13,8 @@ const KERNEL_CS: u16 = 0x10;
 const USER_CS: u16 = 0x33;
 
 impl Fake {
-    /// Has the kernel call itself Linux 6.1, and have ORC tables: `work` and `caller` return by RSP, and nobody
-    /// called `far_off`. Frame pointers are not kept.
+    /// Has the kernel call itself Linux 6.1, and have ORC tables: `work` and `caller` return by
+    /// RSP, and nobody called `far_off`. Frame pointers are not kept.
     fn with_orc() -> Self {
         let fake = Self::booted();
         fake.write(BANNER, b"Linux version 6.1.0-test (a@b) #1\n\0");

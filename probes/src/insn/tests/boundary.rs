@@ -1,6 +1,6 @@
 //! Instruction boundaries.
 
-use exoprobe_vmm::addr::Gva;
+use exoprobe_guest::Gva;
 
 use super::super::{BoundaryError, check_boundary};
 use super::hex;

@@ -5,7 +5,7 @@ use iced_x86::{CpuidFeature, FlowControl, Instruction, Mnemonic, OpKind, Registe
 
 use super::super::decode::{Decoded, decode};
 use super::machine::{MEMORY_LEN, Machine, RBP, RBX, RCX, RDI, RSI, RSP, State};
-use exoprobe_vmm::addr::Gva;
+use exoprobe_guest::Gva;
 
 /// CF PF AF ZF SF DF OF; neither TF nor AC, which would raise signals.
 const RANDOM_FLAGS: u64 = 0xcd5;

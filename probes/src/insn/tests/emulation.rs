@@ -1,6 +1,6 @@
 //! Which instructions are emulated. The equivalence tests show that the results are right.
 
-use exoprobe_vmm::addr::Gva;
+use exoprobe_guest::Gva;
 use kvm_bindings::kvm_regs;
 
 use super::super::Shadow;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use exoprobe_vmm::addr::Gva;
+use exoprobe_guest::Gva;
 use kvm_bindings::kvm_regs;
 
 use super::super::{

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::SymbolTable;
 use exoprobe_introspect::symbols::SymbolKind;
-use exoprobe_vmm::addr::Gva;
 
 use super::super::decode::decode;
 use super::super::{Assurances, Displaced, Refusal, SLOT_ADDRESS_OFFSET, SLOT_SIZE, SlotKind};

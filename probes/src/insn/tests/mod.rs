@@ -13,7 +13,7 @@ mod refusals;
 mod signals;
 mod slots;
 
-use exoprobe_vmm::addr::Gva;
+use exoprobe_guest::Gva;
 
 use super::{Assurances, Displaced, Refusal};
 

@@ -1,6 +1,6 @@
 //! Any bytes at any address: no panic, and lengths as iced has them.
 
-use exoprobe_vmm::addr::Gva;
+use exoprobe_guest::Gva;
 use iced_x86::{Decoder, DecoderOptions};
 use kvm_bindings::kvm_regs;
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
 //! Refused instructions, and the reasons.
 
-use exoprobe_vmm::addr::Gva;
+use exoprobe_guest::Gva;
 
 use super::super::{Assurances, Refusal};
 use super::{analyze, hex};

@@ -1,6 +1,6 @@
 //! Slot code byte by byte, at kernel addresses.
 
-use exoprobe_vmm::addr::Gva;
+use exoprobe_guest::Gva;
 use iced_x86::{Decoder, DecoderOptions};
 
 use super::super::{AssembleError, Displaced, SLOT_ADDRESS_OFFSET, SLOT_SIZE, SlotKind};

@@ -1,10 +1,11 @@
 //! Faults of displaced instructions, shown to the guest at the address it knows.
 //!
-//! An instruction that runs from a slot of hidden memory may fault: on purpose, where the kernel has an
-//! exception-table entry for it, or because memory is not there yet. The guest's handler must then see the
-//! address of the original. So each fault's gate in the IDT leads to a stub in hidden memory that looks at
-//! the saved RIP (Intel SDM vol. 3, 6.14.2, figure 6-9), and replaces one in the slots by the address that
-//! its slot holds ([`SLOT_ADDRESS_OFFSET`]). No code of the guest is changed.
+//! An instruction that runs from a slot of hidden memory may fault: on purpose, where the kernel
+//! has an exception-table entry for it, or because memory is not there yet. The guest's handler
+//! must then see the address of the original. So each fault's gate in the IDT leads to a stub in
+//! hidden memory that looks at the saved RIP (Intel SDM vol. 3, 6.14.2, figure 6-9), and replaces
+//! one in the slots by the address that its slot holds ([`SLOT_ADDRESS_OFFSET`]). No code of the
+//! guest is changed.
 
 use iced_x86::code_asm::{CodeAssembler, byte_ptr, qword_ptr, rax, rsp};
 
@@ -15,8 +16,9 @@ use crate::memory::{GuestRam, OutsideMemory};
 use crate::paging::PagingMode;
 use crate::stub::{Stub, StubCode, StubError, Way, imm32};
 
-/// Exceptions that an instruction in a slot can raise itself, and whether they push an error code (Intel
-/// SDM vol. 3, table 6-1): #DE, #BR, #UD, #NM, #DF (of an iretq whose stack is not there: espfix64), #NP, #SS, #GP,
+/// Exceptions that an instruction in a slot can raise itself, and whether they push an error code
+/// (Intel SDM vol. 3, table 6-1): #DE, #BR, #UD, #NM, #DF (of an iretq whose stack is not there:
+/// espfix64), #NP, #SS, #GP,
 /// #PF, #MF, #AC, #XM.
 const VECTORS: [(u8, bool); 12] = [
     (0, false),
@@ -50,13 +52,13 @@ pub enum FixupError {
     Memory(#[from] OutsideMemory),
 }
 
-/// Has the faults of the table at `idt_base` pass by stubs in `hidden`, which is mapped; `mode` is that of
-/// the kernel's page tables. What is so already is left as it is, so that it can be called again: the
-/// kernel sets its gates anew while it boots. vCPUs may run meanwhile. Gates that are not present are
-/// passed over.
+/// Has the faults of the table at `idt_base` pass by stubs in `hidden`, which is mapped; `mode` is
+/// that of the kernel's page tables. What is so already is left as it is, so that it can be called
+/// again: the kernel sets its gates anew while it boots. vCPUs may run meanwhile. Gates that are
+/// not present are passed over.
 ///
-/// Under page-table isolation the stubs are mapped in user mode's tables, too. Those must be there: a
-/// guest that makes them later must not run in user mode before this was called again.
+/// Under page-table isolation the stubs are mapped in user mode's tables, too. Those must be there:
+/// a guest that makes them later must not run in user mode before this was called again.
 ///
 /// # Errors
 /// [`FixupError`]; no gate was changed then.

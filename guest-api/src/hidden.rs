@@ -11,12 +11,13 @@
 //! | 256 to 495| read, write        | data window: what that code counts and records |
 //! | 496 to 511| read, write        | where the rings begin |
 //!
-//! The rings go on in the next 4 MiB, mapped by entries of their own when they are wanted: read, write.
+//! The rings go on in the next 4 MiB, mapped by entries of their own when they are wanted: read,
+//! write.
 //!
-//! The page tables of hidden memory are in the guest's RAM, at [`HIDDEN_TABLES`]: one for all pages, and one
-//! for page 1 alone, which a user half of the guest's tables gets. A kernel that walks its own tables
-//! (CONFIG_DEBUG_WX, /sys/kernel/debug/page_tables) reads each table through its direct map, which has nothing
-//! but RAM.
+//! The page tables of hidden memory are in the guest's RAM, at [`HIDDEN_TABLES`]: one for all
+//! pages, and one for page 1 alone, which a user half of the guest's tables gets. A kernel that
+//! walks its own tables (CONFIG_DEBUG_WX, /sys/kernel/debug/page_tables) reads each table through
+//! its direct map, which has nothing but RAM.
 //!
 //! The guest can, as kernel, rewrite its tables; so the entry is checked before each use.
 
@@ -47,7 +48,8 @@ const NOT_MAPPED: u64 = 0;
 /// The page table that maps all pages, and the one for user halves: page 1 alone.
 const TABLE: Gpa = HIDDEN_TABLES;
 const USER_TABLE: Gpa = Gpa(HIDDEN_TABLES.0 + PAGE_SIZE);
-/// What tells the user half of a pair of roots from the kernel's (PTI_USER_PGTABLE_BIT of Linux).
+/// Difference between the user half of a pair of roots and the kernel's (PTI_USER_PGTABLE_BIT of
+/// Linux).
 const USER_HALF: u64 = PAGE_SIZE;
 const INT3: u8 = 0xcc;
 
@@ -56,8 +58,8 @@ const INT3: u8 = 0xcc;
 pub const SLOT_SIZE: u64 = 32;
 /// Trampolines of return probes: one a byte of their pages.
 pub const TRAMPOLINES: usize = 4 * 4096;
-/// Offset in a slot of the address of the instruction that it stands for, a 64-bit word. A fault in the
-/// slot is shown to the guest as one there ([`crate::fault_fixup`]).
+/// Offset in a slot of the address of the instruction that it stands for, a 64-bit word. A fault in
+/// the slot is shown to the guest as one there ([`crate::fault_fixup`]).
 pub const SLOT_ADDRESS_OFFSET: u64 = 24;
 
 /// Why hidden memory cannot be used.
@@ -71,7 +73,7 @@ pub enum HiddenError {
         "the guest uses the page-directory entry of {gva}, which is for hidden memory: it is {now:#x}"
     )]
     Taken {
-        /// What it maps.
+        /// The address that it maps.
         gva: Gva,
         /// The entry.
         now: u64,
@@ -86,7 +88,8 @@ pub enum HiddenError {
         /// The entry now.
         now: u64,
     },
-    /// Page-table isolation is on, and user mode's tables have no directory that could map the stubs.
+    /// Page-table isolation is on, and user mode's tables have no directory that could map the
+    /// stubs.
     #[error("the guest isolates page tables, and those of user mode cannot map hidden memory: {0}")]
     UserTables(PagingError),
     /// The page tables lie where the guest has no RAM.
@@ -112,8 +115,8 @@ const RINGS: Window = {
     Window { gva, offset, len: HIDDEN_SIZE - offset + RINGS_SIZE }
 };
 
-/// The hidden region of one guest. Clones share the region, so that the hit path needs no `Guest` to reach it; a
-/// reboot resets it in place.
+/// The hidden region of one guest. Clones share the region, so that the hit path needs no `Guest`
+/// to reach it; a reboot resets it in place.
 #[derive(Clone, Debug)]
 pub struct HiddenMemory(Arc<Shared>);
 
@@ -148,8 +151,9 @@ impl HiddenMemory {
         Ok(hidden)
     }
 
-    /// Makes the region as new, but for what is in the rings: all zero but its trampolines, and not mapped. The guest must be at power-on: nothing of it may lead here any more.
-    pub(crate) fn reset(&self) {
+    /// Makes the region as new, but for what is in the rings: all zero but its trampolines, and not
+    /// mapped. The guest must be at power-on: nothing of it may lead here any more.
+    pub fn reset(&self) {
         self.restore_base(None);
         self.write(0, &vec![0; to_usize(HIDDEN_SIZE)]);
         self.fill_trampolines();
@@ -186,9 +190,10 @@ impl HiddenMemory {
         self.0.gpa
     }
 
-    /// Host address and length in bytes, for the KVM memory slot.
+    /// Host address and length in bytes, for the KVM memory slot at [`Self::gpa`]. The mapping is
+    /// valid for as long as `self`.
     #[must_use]
-    pub(crate) fn host_mapping(&self) -> (*mut u8, u64) {
+    pub fn host_mapping(&self) -> (*mut u8, u64) {
         (self.0.region.as_ptr(), REGION)
     }
 
@@ -199,7 +204,9 @@ impl HiddenMemory {
         (base != NOT_MAPPED).then_some(Gva(base))
     }
 
-    pub(crate) fn restore_base(&self, base: Option<Gva>) {
+    /// Sets where the region is mapped, as [`Self::base`] reported it for the guest whose snapshot
+    /// is restored.
+    pub fn restore_base(&self, base: Option<Gva>) {
         self.0.has_rings.store(false, Ordering::Release);
         self.0.base.store(base.map_or(NOT_MAPPED, |gva| gva.0), Ordering::Release);
     }
@@ -208,9 +215,10 @@ impl HiddenMemory {
         TABLE.0 | PTE_PRESENT | PTE_WRITE | PTE_ACCESSED
     }
 
-    /// Maps the region at [`HIDDEN_GVA`] by one entry of the guest's own page directory, once; later calls check that
-    /// the guest left the entry alone. It can be called as soon as the kernel runs on its own page tables, and
-    /// changes the guest: only for a probe, or a quirk of the host.
+    /// Maps the region at [`HIDDEN_GVA`] by one entry of the guest's own page directory, once;
+    /// later calls check that the guest left the entry alone. It can be called as soon as the
+    /// kernel runs on its own page tables, and changes the guest: only for a probe, or a quirk of
+    /// the host.
     ///
     /// # Errors
     /// [`HiddenError`]; the guest's directory is as it was then.
@@ -241,8 +249,9 @@ impl HiddenMemory {
         }
     }
 
-    /// Maps the rest of the rings by more entries of that directory; later calls check that the guest left
-    /// them alone. Needs [`Self::map`] before. Whoever lays rings out empties them: what is in them is of an earlier guest, or of a snapshot.
+    /// Maps the rest of the rings by more entries of that directory; later calls check that the
+    /// guest left them alone. Needs [`Self::map`] before. Whoever lays rings out empties them: what
+    /// is in them is of an earlier guest, or of a snapshot.
     ///
     /// # Errors
     /// [`HiddenError`]; nothing was written to the guest then.
@@ -270,10 +279,11 @@ impl HiddenMemory {
         Ok(RINGS)
     }
 
-    /// Under page-table isolation an exception in user mode enters the kernel on page tables that map
-    /// little but its entry code (Linux's pti.rst): maps the stub page there as well, and no other. Their
-    /// root is the page above the kernel's (`mode`), and they map `entry_code` as the kernel's do; where
-    /// that is not so, there is no isolation and nothing to do. Needs [`Self::map`] before.
+    /// Under page-table isolation an exception in user mode enters the kernel on page tables that
+    /// map little but its entry code (Linux's pti.rst): maps the stub page there as well, and no
+    /// other. Their root is the page above the kernel's (`mode`), and they map `entry_code` as the
+    /// kernel's do; where that is not so, there is no isolation and nothing to do. Needs
+    /// [`Self::map`] before.
     ///
     /// # Errors
     /// [`HiddenError`]; nothing was written to the guest then.
@@ -291,7 +301,8 @@ impl HiddenMemory {
         }
         let at = directory_entry(ram, user, base).map_err(HiddenError::UserTables)?;
         let now = load(ram, at)?;
-        // The kernel's own directory: the tables are those of two processes, by chance side by side.
+        // The kernel's own directory: the tables are those of two processes, by chance side by
+        // side.
         if at == directory_entry(ram, mode, base)? || is_entry(now, Self::user_entry()) {
             return Ok(());
         }
@@ -359,8 +370,8 @@ impl HiddenMemory {
         slice.copy_from(data);
     }
 
-    /// The 64-bit word at `offset`, a multiple of 8, which the guest may write at the same time. What is
-    /// loaded after it was written after.
+    /// The 64-bit word at `offset`, a multiple of 8, which the guest may write at the same time.
+    /// What is loaded after it was written after.
     ///
     /// # Panics
     /// As [`Self::write`].
@@ -379,8 +390,8 @@ impl HiddenMemory {
         slice.store(word, 0, Ordering::Release).expect("a word that is aligned and inside");
     }
 
-    /// Replaces the word at `offset`, a multiple of 8, by `new` if it is `current`, in one with the guest's own
-    /// locked accesses.
+    /// Replaces the word at `offset`, a multiple of 8, by `new` if it is `current`, in one with the
+    /// guest's own locked accesses.
     ///
     /// # Errors
     /// The word, when it is another.
@@ -413,8 +424,8 @@ fn load(ram: &GuestRam, at: Gpa) -> Result<u64, OutsideMemory> {
     ram.read_u64(at).ok_or(OutsideMemory { gpa: at, len: 8 })
 }
 
-/// Whether `now` is `entry`. The CPU sets the accessed (and, unused in a table entry, the dirty) bit by
-/// itself.
+/// Returns true if `now` is `entry`. The CPU sets the accessed (and, unused in a table entry, the
+/// dirty) bit by itself.
 fn is_entry(now: u64, entry: u64) -> bool {
     now | PTE_ACCESSED | PTE_DIRTY == entry | PTE_ACCESSED | PTE_DIRTY
 }

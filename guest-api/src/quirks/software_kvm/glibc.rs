@@ -1,4 +1,5 @@
-//! Programs of this host keep to registers that a guest kernel without AVX saves, with the words for such guests.
+//! Programs of this host keep to registers that a guest kernel without AVX saves, with the words
+//! for such guests.
 
 use std::ffi::c_void;
 use std::os::unix::process::CommandExt;
@@ -11,11 +12,12 @@ use super::NO_AVX_IN_GLIBC;
 const PROGRAM: [&str; 2] = ["/bin/uname", "-a"];
 /// Offset of RIP in struct user (sys/user.h).
 const RIP: usize = 16 * 8;
-/// First bytes of instructions that have VEX or EVEX (Intel SDM vol. 2, 2.3 and 2.7): AVX, AVX2, AVX-512.
+/// First bytes of instructions that have VEX or EVEX (Intel SDM vol. 2, 2.3 and 2.7): AVX, AVX2,
+/// AVX-512.
 const WIDE: [u8; 3] = [0xc4, 0xc5, 0x62];
 
-/// Runs the program instruction by instruction; gives how many it has, and how many of them are wide. `None` where
-/// the host does not let it be traced.
+/// Runs the program instruction by instruction; gives how many it has, and how many of them are
+/// wide. `None` where the host does not let it be traced.
 fn step(tunables: Option<&str>) -> Option<(u64, u64)> {
     let mut command = Command::new(PROGRAM[0]);
     command.arg(PROGRAM[1]).env_clear().envs(tunables.and_then(|words| words.split_once('=')));
@@ -47,7 +49,8 @@ fn ptrace(request: libc::c_uint, pid: i32, address: usize) -> i64 {
 /// Waits; whether the program has stopped, and not ended.
 fn is_stopped(pid: i32) -> bool {
     let mut status = 0;
-    // SAFETY: `status` is a place for the answer; the process is a child that nothing else waits for.
+    // SAFETY: `status` is a place for the answer; the process is a child that nothing else waits
+    // for.
     let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
     waited == pid && libc::WIFSTOPPED(status)
 }

@@ -53,7 +53,8 @@ macro_rules! address {
 }
 
 address! {
-    /// Guest-physical address, in bytes: what the guest's page tables hold and KVM's memory slots map.
+    /// Guest-physical address, in bytes: what the guest's page tables hold and KVM's memory slots
+    /// map.
     Gpa
 }
 

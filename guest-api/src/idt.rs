@@ -1,4 +1,5 @@
-//! Gates of a guest's interrupt descriptor table in 64-bit mode (Intel SDM vol. 3, 6.14.1, figure 6-8).
+//! Gates of a guest's interrupt descriptor table in 64-bit mode (Intel SDM vol. 3, 6.14.1, figure
+//! 6-8).
 
 use crate::addr::{Gpa, Gva};
 use crate::memory::{GuestRam, OutsideMemory};
@@ -82,8 +83,8 @@ impl Gate {
         Gva(self.low & 0xffff | self.low >> 32 & 0xffff_0000 | self.high << 32)
     }
 
-    /// The same gate to another place. Only its first 8 bytes may change, so that a vCPU which takes an
-    /// exception meanwhile sees either the old gate or the new one.
+    /// The same gate to another place. Only its first 8 bytes may change, so that a vCPU which
+    /// takes an exception meanwhile sees either the old gate or the new one.
     pub(crate) fn to(self, target: Gva) -> Result<Self, IdtError> {
         if target.0 >> 32 != self.target().0 >> 32 {
             return Err(IdtError::Reach { vector: self.vector, handler: self.target() });
@@ -171,7 +172,7 @@ mod tests {
         let handler = Gva(0xffff_ffff_8122_3344);
         assert_eq!(gate(&ram, mode, (IDT, LIMIT), 14), Ok(None), "not present");
         put(&ram, 14, handler);
-        assert_eq!(gate(&ram, mode, (IDT, 14 * 16 + 14), 14), Ok(None), "behind the table's end");
+        assert_eq!(gate(&ram, mode, (IDT, 14 * 16 + 14), 14), Ok(None), "after the table's end");
         assert!(gate(&ram, mode, (IDT, 14 * 16 + 15), 14).unwrap().is_some());
         let odd = Gva(IDT.0 + 8);
         assert_eq!(gate(&ram, mode, (odd, LIMIT), 14), Err(IdtError::Unaligned(odd)));

@@ -1,9 +1,9 @@
-//! The VMM's own code in the guest: stubs in front of handlers of the guest's exceptions, in the stub page
-//! of hidden memory. This is the one place that divides that page.
+//! The VMM's own code in the guest: stubs in front of handlers of the guest's exceptions, in the
+//! stub page of hidden memory. This is the one place that divides that page.
 //!
-//! A stub has a cell of 64 bytes: its code, which ends with a jmp, and in the last 8 bytes the address
-//! that the jmp leads to. Several may stand in front of one handler, whoever came last first; by those
-//! addresses each tells whether it is among them.
+//! A stub has a cell of 64 bytes: its code, which ends with a jmp, and in the last 8 bytes the
+//! address that the jmp leads to. Several may stand in front of one handler, the last one first; by
+//! those addresses the way through them is found.
 
 use iced_x86::code_asm::CodeAssembler;
 use iced_x86::{BlockEncoderOptions, Code, IcedError, Instruction};
@@ -66,7 +66,7 @@ impl Stub {
         }
     }
 
-    /// Assembles `body` and, behind it, a jmp to `next`.
+    /// Assembles `body` and, after it, a jmp to `next`.
     pub(crate) fn assemble(
         self,
         hidden: &HiddenMemory,
@@ -111,7 +111,7 @@ impl Way {
         way
     }
 
-    /// Whether `stub` is on it.
+    /// Returns true if `stub` is on it.
     pub(crate) fn passes(&self, stub: Stub) -> bool {
         self.cells.contains(&stub.offset())
     }

@@ -1,26 +1,25 @@
 //! KVM without VT-x or SVM (kvm-pvm): guest kernel code is emulated by KVM, guest user code runs
-//! natively. `host-notes.md` has the measurements behind each of these.
+//! natively. Each item was measured on kvm-pvm.
 
 use iced_x86::code_asm::{CodeAssembler, byte_ptr, qword_ptr, rsp};
 use kvm_bindings::{
     CpuId, KVM_CAP_EXIT_ON_EMULATION_FAILURE, kvm_enable_cap, kvm_regs, kvm_run, kvm_sregs,
 };
-use kvm_ioctls::VmFd;
 
 use crate::addr::Gva;
 use crate::hidden::{HiddenError, HiddenMemory};
 use crate::idt::{self, IdtError};
 use crate::memory::{GuestRam, OutsideMemory};
-use crate::msr_exits::MSR_LSTAR;
+use crate::msr::MSR_LSTAR;
 use crate::paging::{PagingError, PagingMode};
+use crate::registers::gpr;
 use crate::stub::{self, Stub, StubError, Way};
-use crate::vcpu::gpr;
 
 /// Added to the kernel command line: features that KVM's emulator lacks in kernel mode, and that
-/// CPUID cannot hide because KVM forces the host's user-visible bits. Without `erms` and `fsrm` (both or
-/// neither) Linux copies by words, which takes the emulator fewer turns. One list: the last
-/// `clearcpuid=` of a command line wins. The clock is KVM's, which a snapshot restores: the guest's
-/// time-stamp counter is the host's here, so by that a restored guest's time would leap.
+/// CPUID cannot hide because KVM forces the host's user-visible bits. Without `erms` and `fsrm`
+/// (both or neither) Linux copies by words, which takes the emulator fewer turns. One list: the
+/// last `clearcpuid=` of a command line wins. The clock is KVM's, which a snapshot restores: the
+/// guest's time-stamp counter is the host's here, so by that a restored guest's time would leap.
 const CMDLINE: &str = concat!(
     "noxsave mitigations=off clocksource=kvm-clock ",
     "clearcpuid=smap,popcnt,cx16,pcid,rdrand,rdseed,xsave,fsgsbase,invpcid,erms,fsrm,",
@@ -44,12 +43,12 @@ const PAGE_FAULT_VECTOR: u8 = 14;
 pub struct SoftwareKvm {
     /// A user-mode SYSCALL faults at LSTAR instead of entering the kernel.
     pub syscall_faults: bool,
-    /// CPUID in user mode has OSXSAVE set though the guest's CR4 has not: it is the host's, and programs
-    /// take AVX for usable, whose registers the guest kernel does not save.
+    /// CPUID in user mode has OSXSAVE set though the guest's CR4 has not: it is the host's, and
+    /// programs take AVX for usable, whose registers the guest kernel does not save.
     pub host_cpuid: bool,
 }
 
-/// What an emulation failure means.
+/// The meaning of an emulation failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmulationFailure {
     /// The guest's kernel ran an int3.
@@ -74,7 +73,8 @@ pub struct RandomNumber {
 }
 
 impl RandomNumber {
-    /// Of an instruction's bytes: `[66] [REX] 0F C7 /6` or `/7` with a register (Intel SDM vol. 2, RDRAND).
+    /// Of an instruction's bytes: `[66] [REX] 0F C7 /6` or `/7` with a register (Intel SDM vol. 2,
+    /// RDRAND).
     fn decode(bytes: [u8; 7]) -> Option<Self> {
         let narrow = bytes[0] == 0x66;
         let mut at = usize::from(narrow);
@@ -124,13 +124,13 @@ pub enum AssistError {
 }
 
 impl SoftwareKvm {
-    /// What this kind of host is called, for `exoprobe doctor`.
+    /// Name of this kind of host, for `exoprobe doctor`.
     #[must_use]
     pub fn name(self) -> &'static str {
         "software-only KVM (no VT-x or SVM)"
     }
 
-    /// What follows from it for a user, a sentence each.
+    /// Consequences for a user, a sentence each.
     #[must_use]
     pub fn consequences(self) -> Vec<String> {
         let mut all = vec![
@@ -172,8 +172,8 @@ impl SoftwareKvm {
         }
     }
 
-    /// The words to add to the kernel command line `given`. An init that has `GLIBC_TUNABLES` from it keeps
-    /// those.
+    /// The words to add to the kernel command line `given`. An init that has `GLIBC_TUNABLES` from
+    /// it keeps those.
     #[must_use]
     pub fn cmdline(self, given: &str) -> String {
         let has_tunables = given.split_whitespace().any(|word| word.starts_with("GLIBC_TUNABLES="));
@@ -184,19 +184,19 @@ impl SoftwareKvm {
         }
     }
 
-    /// Makes KVM report what it cannot emulate.
-    ///
-    /// # Errors
-    /// What KVM said.
-    pub fn prepare_vm(self, vm: &VmFd) -> Result<(), kvm_ioctls::Error> {
+    /// The capability that makes KVM report instructions that it cannot emulate: for
+    /// KVM_ENABLE_CAP, on the machine, before it runs.
+    #[must_use]
+    pub fn capability(self) -> kvm_enable_cap {
         let cap = KVM_CAP_EXIT_ON_EMULATION_FAILURE;
         let mut request = kvm_enable_cap { cap, ..kvm_enable_cap::default() };
         request.args[0] = 1;
-        vm.enable_cap(&request)
+        request
     }
 
-    /// The register of which this host must tell each write: then the guest is to be given the assist.
-    pub(crate) fn wants_msr(self) -> Option<u32> {
+    /// The register whose writes must exit: at each, [`Self::install_assist`] is called.
+    #[must_use]
+    pub fn wants_msr(self) -> Option<u32> {
         self.syscall_faults.then_some(MSR_LSTAR)
     }
 

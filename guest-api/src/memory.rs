@@ -1,21 +1,18 @@
-//! The guest's RAM as the VMM sees it.
+//! The guest's RAM as the host sees it.
 
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use vm_memory::mmap::{MmapRegionBuilder, MmapRegionError};
+use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{
-    Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
-    GuestRegionMmap, VolatileMemory,
+    Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap,
+    VolatileMemory,
 };
 
 use crate::addr::Gpa;
 use crate::layout;
-use crate::paging::ReadPhys;
+use crate::paging::{PAGE_SIZE, ReadPhys};
 
-/// Bytes of RAM that are copied at once to a file.
-pub(crate) const CHUNK: usize = 1 << 20;
 const PROT_RAM: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const MAP_RAM: i32 = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_NORESERVE;
 
@@ -27,7 +24,7 @@ pub enum MemoryError {
     Map {
         /// Size asked for.
         mib: u64,
-        /// What mmap said.
+        /// mmap's error.
         source: vm_memory::mmap::MmapRegionError,
     },
     /// Regions overlap or wrap: a bug in `layout`, or a snapshot that lies.
@@ -36,6 +33,15 @@ pub enum MemoryError {
     /// A region does not fit below 2^64.
     #[error("guest memory region at {0} wraps around the address space")]
     Wraps(Gpa),
+    /// There is no region at all.
+    #[error("guest memory has no region")]
+    Empty,
+    /// A region does not begin and end at a page.
+    #[error("guest memory region at {0} is not of whole pages of 4 KiB")]
+    Unaligned(Gpa),
+    /// A region is mapped without read or write access.
+    #[error("guest memory region at {0} is not mapped readable and writable")]
+    Protection(Gpa),
 }
 
 /// An access that does not lie wholly inside guest memory.
@@ -77,37 +83,58 @@ pub fn ram_ranges(mib: u64) -> Vec<RamRange> {
 }
 
 impl GuestRam {
+    /// RAM that a VMM has mapped already. The regions are shared, not copied.
+    ///
+    /// ```
+    /// use exoprobe_guest::{Gpa, GuestRam};
+    /// use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+    ///
+    /// let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 1 << 20)])?;
+    /// let ram = GuestRam::new(memory.clone())?;
+    /// memory.write_obj(0x1234_u16, GuestAddress(0x1000))?;
+    /// assert_eq!(ram.load_byte(Gpa(0x1001))?, 0x12);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`MemoryError::Empty`] without a region, [`MemoryError::Unaligned`] for a region that is not
+    /// of whole pages, [`MemoryError::Protection`] for one that the host may not both read and
+    /// write.
+    pub fn new(map: GuestMemoryMmap) -> Result<Self, MemoryError> {
+        if map.num_regions() == 0 {
+            return Err(MemoryError::Empty);
+        }
+        for region in map.iter() {
+            let start = Gpa(region.start_addr().0);
+            let is_aligned = |n: u64| n.is_multiple_of(PAGE_SIZE);
+            if !is_aligned(start.0) || !is_aligned(region.len()) {
+                return Err(MemoryError::Unaligned(start));
+            }
+            if region.prot() & PROT_RAM != PROT_RAM {
+                return Err(MemoryError::Protection(start));
+            }
+        }
+        Ok(Self { map: Arc::new(map) })
+    }
+
     /// Fresh zeroed RAM.
     ///
     /// # Errors
     /// [`MemoryError::Map`] when the host has not the address space or memory.
     pub fn anonymous(ranges: &[RamRange]) -> Result<Self, MemoryError> {
-        Self::build(ranges, |range| {
+        Self::map(ranges, |range| {
             MmapRegionBuilder::new(to_usize(range.len))
                 .with_mmap_prot(PROT_RAM)
                 .with_mmap_flags(MAP_RAM)
         })
     }
 
-    /// RAM whose first content is in `file`, ranges one behind the other from `offset` on. The
-    /// mapping is private: pages are read when touched and the file never changes.
+    /// RAM of one mapping a range, each made by `builder`: readable and writable, as long as the
+    /// range.
     ///
     /// # Errors
-    /// As [`Self::anonymous`].
-    pub fn from_file(ranges: &[RamRange], file: File, offset: u64) -> Result<Self, MemoryError> {
-        let shared = Arc::new(file);
-        let mut at = offset;
-        Self::build(ranges, |range| {
-            let here = FileOffset::from_arc(Arc::clone(&shared), at);
-            at += range.len;
-            MmapRegionBuilder::new(to_usize(range.len))
-                .with_file_offset(here)
-                .with_mmap_prot(PROT_RAM)
-                .with_mmap_flags(libc::MAP_PRIVATE | libc::MAP_NORESERVE)
-        })
-    }
-
-    fn build(
+    /// As [`Self::anonymous`], and those of [`Self::new`].
+    pub fn map(
         ranges: &[RamRange],
         mut builder: impl FnMut(&RamRange) -> MmapRegionBuilder,
     ) -> Result<Self, MemoryError> {
@@ -120,32 +147,7 @@ impl GuestRam {
                 .ok_or(MemoryError::Wraps(range.start))?;
             regions.push(region);
         }
-        let map = GuestMemoryMmap::from_regions(regions).map_err(MemoryError::Regions)?;
-        Ok(Self { map: Arc::new(map) })
-    }
-
-    /// Makes all RAM zero again, and gives its pages back to the host. RAM that was mapped from a file is
-    /// not any more. Who reads meanwhile sees each page as it was or zero.
-    ///
-    /// # Errors
-    /// [`MemoryError::Map`] when the host refuses.
-    pub(crate) fn clear(&self) -> Result<(), MemoryError> {
-        for region in self.map.iter() {
-            let flags = MAP_RAM | libc::MAP_FIXED;
-            // SAFETY: the range is exactly one mapping that `self` owns, so no other mapping is replaced, and
-            // its owner unmaps the new one in its place. Accesses go through raw pointers and atomics
-            // (`words`), for which the memory stays readable and writable all the time (mmap(2) replaces it
-            // in one step): to them the guest may have written zeros, as it may at any moment. KVM is told
-            // of the change by the host's kernel.
-            let mapped = unsafe {
-                libc::mmap(region.as_ptr().cast(), region.size(), PROT_RAM, flags, -1, 0)
-            };
-            if mapped == libc::MAP_FAILED {
-                let source = MmapRegionError::Mmap(std::io::Error::last_os_error());
-                return Err(MemoryError::Map { mib: region.len() >> 20, source });
-            }
-        }
-        Ok(())
+        Self::new(GuestMemoryMmap::from_regions(regions).map_err(MemoryError::Regions)?)
     }
 
     /// The rust-vmm view, for loaders and device models that want it.
@@ -172,33 +174,10 @@ impl GuestRam {
         Gpa(self.map.last_addr().0 + 1)
     }
 
-    /// Passes a copy of all RAM on, in ascending order, in chunks with their first addresses, until `take` fails.
-    ///
-    /// # Errors
-    /// That of `take`.
-    ///
-    /// # Panics
-    /// Never: what is read is in RAM.
-    pub(crate) fn for_each_chunk<E>(
-        &self,
-        mut take: impl FnMut(Gpa, &mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let mut buffer = vec![0; CHUNK];
-        for range in self.ranges() {
-            for at in (0..range.len).step_by(CHUNK) {
-                let chunk = &mut buffer[..to_usize((range.len - at).min(CHUNK as u64))];
-                let gpa = Gpa(range.start.0 + at);
-                self.read(gpa, chunk).expect("a range of RAM is in RAM");
-                take(gpa, chunk)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Reads all of `buf`.
     ///
     /// # Errors
-    /// [`OutsideMemory`] when any byte has no RAM behind it; `buf` may then be partly filled.
+    /// [`OutsideMemory`] when any byte is not RAM; `buf` may then be partly filled.
     pub fn read(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), OutsideMemory> {
         let len = buf.len();
         self.map.read_slice(buf, GuestAddress(gpa.0)).map_err(|_| OutsideMemory { gpa, len })
@@ -207,7 +186,7 @@ impl GuestRam {
     /// Writes all of `data`; not atomic for the guest beyond single bytes.
     ///
     /// # Errors
-    /// [`OutsideMemory`] when any byte has no RAM behind it.
+    /// [`OutsideMemory`] when any byte is not RAM.
     pub fn write(&self, gpa: Gpa, data: &[u8]) -> Result<(), OutsideMemory> {
         self.map
             .write_slice(data, GuestAddress(gpa.0))
@@ -224,8 +203,8 @@ impl GuestRam {
             .map_err(|_| OutsideMemory { gpa, len: 1 })
     }
 
-    /// Replaces a byte if it is `expected`, in a single access that no store of a vCPU comes between; gives
-    /// what was there.
+    /// Replaces a byte if it is `expected`, in a single access that no store of a vCPU comes
+    /// between; gives what was there.
     ///
     /// # Errors
     /// [`OutsideMemory`].
@@ -253,8 +232,8 @@ impl GuestRam {
         self.words(gpa, 1)?.first()
     }
 
-    /// So many words from `gpa` on, for single accesses, as [`Self::word`]. Hits read by it, so that it must cost
-    /// little.
+    /// So many words from `gpa` on, for single accesses, as [`Self::word`]. Hits read by it, so
+    /// that it must cost little.
     #[must_use]
     pub fn words(&self, gpa: Gpa, count: usize) -> Option<&[AtomicU64]> {
         let len = count.checked_mul(size_of::<u64>())? as u64;
@@ -269,8 +248,9 @@ impl GuestRam {
             self.map.iter().find_map(|region| Some((region, offset_in(region)?)))?;
         // SAFETY: the words lie inside the region's mapping, as just checked.
         let at = unsafe { region.as_ptr().add(to_usize(offset)) };
-        // SAFETY: they are aligned, as mappings and regions' starts are to pages, and mmap initialised them. The mapping
-        // stays for as long as `self`; Rust accesses it by raw pointers and atomics only.
+        // SAFETY: they are aligned, as mappings and regions' starts are to pages (`new`), and mmap
+        // initialised them. The mapping stays for as long as `self`; Rust accesses it by raw
+        // pointers and atomics only.
         Some(unsafe { std::slice::from_raw_parts(at.cast(), count) })
     }
 
@@ -291,9 +271,12 @@ impl ReadPhys for GuestRam {
     }
 }
 
-/// A 64-bit host is a fact of this crate (x86-64 KVM), so lengths always fit.
+/// `n` as an index. Lengths always fit: the host is x86-64.
+///
+/// # Panics
+/// Never on x86-64.
 #[must_use]
-pub(crate) fn to_usize(n: u64) -> usize {
+pub fn to_usize(n: u64) -> usize {
     usize::try_from(n).expect("usize has 64 bits on x86-64")
 }
 
@@ -329,32 +312,21 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "Miri has no mmap of MAP_FIXED, nor one of a file")]
-    fn cleared_ram_is_zero_and_its_file_is_as_it_was() {
-        let ranges = [
-            RamRange { start: Gpa(0), len: 1 << 20 },
-            RamRange { start: Gpa(1 << 30), len: 1 << 20 },
-        ];
-        let content = vec![7; 2 << 20];
-        let path = std::env::temp_dir().join(format!("exoprobe-ram-{}", std::process::id()));
-        std::fs::write(&path, &content).unwrap();
-        let from_file = GuestRam::from_file(&ranges, File::open(&path).unwrap(), 0).unwrap();
-        let anonymous = GuestRam::anonymous(&ranges).unwrap();
-        let last = Gpa((1 << 30) + (1 << 20) - 1);
-        for ram in [from_file, anonymous] {
-            ram.write(Gpa(0), &[1, 2]).unwrap();
-            ram.store_byte(last, 3).unwrap();
-            ram.clear().unwrap();
-            for range in &ranges {
-                let mut bytes = vec![1; to_usize(range.len)];
-                ram.read(range.start, &mut bytes).unwrap();
-                assert!(bytes.iter().all(|byte| *byte == 0));
-            }
-            ram.store_byte(last, 4).unwrap();
-            assert_eq!(ram.load_byte(last), Ok(4), "it is memory as before");
+    #[cfg_attr(miri, ignore = "Miri has no mapping that is only read")]
+    fn only_whole_pages_that_can_be_written_are_ram() {
+        let region = |start: u64, len: usize, prot: i32| {
+            let builder = MmapRegionBuilder::new(len).with_mmap_prot(prot).with_mmap_flags(MAP_RAM);
+            let region = GuestRegionMmap::new(builder.build().unwrap(), GuestAddress(start));
+            GuestRam::new(GuestMemoryMmap::from_regions(vec![region.unwrap()]).unwrap())
+        };
+        assert!(region(0x1000, 0x2000, PROT_RAM).is_ok());
+        for (start, len) in [(0x1004, 0x1000), (0x1000, 0x1800)] {
+            let refused = region(start, len, PROT_RAM);
+            assert!(matches!(refused, Err(MemoryError::Unaligned(at)) if at == Gpa(start)));
         }
-        assert_eq!(std::fs::read(&path).unwrap(), content);
-        std::fs::remove_file(&path).unwrap();
+        let refused = region(0x1000, 0x1000, libc::PROT_READ);
+        assert!(matches!(refused, Err(MemoryError::Protection(Gpa(0x1000)))));
+        assert!(matches!(GuestRam::new(GuestMemoryMmap::new()), Err(MemoryError::Empty)));
     }
 
     #[test]

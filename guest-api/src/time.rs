@@ -1,11 +1,6 @@
-//! Guest time: how long the guest has been powered on, told from the host's time-stamp counter, so
-//! that a hit's time costs no exit. The guest's own counter is no base for it: KVM starts that at
-//! zero on some hosts and at the host's value on others.
-
-use kvm_ioctls::VcpuFd;
-
-/// A vCPU's time-stamp counter (Intel SDM vol. 4, IA32_TIME_STAMP_COUNTER).
-pub(crate) const MSR_TSC: u32 = 0x10;
+//! Guest time: how long the guest has been powered on, computed from the host's time-stamp counter,
+//! so that a hit's time costs no exit. The guest's own counter is no base for it: KVM starts that
+//! at zero on some hosts and at the host's value on others.
 
 /// A moment on the guest's clock: ticks of the time-stamp counter since power-on.
 #[derive(
@@ -22,17 +17,24 @@ pub struct GuestClock {
 }
 
 impl GuestClock {
-    /// A clock that shows `now`, at the rate of a vCPU's counter. That is the host's rate, which is
-    /// KVM's default and never changed by this crate.
+    /// A clock that shows `now`, and ticks `khz` times a millisecond: the rate of the guest's
+    /// counter (KVM_GET_TSC_KHZ), which must be the host's, as it is by KVM's default.
     ///
-    /// # Errors
-    /// What KVM said.
-    pub(crate) fn showing(now: GuestTime, vcpu: &VcpuFd) -> Result<Self, kvm_ioctls::Error> {
-        Ok(Self { offset: now.0.wrapping_sub(host_tsc()), khz: vcpu.get_tsc_khz()? })
+    /// ```
+    /// use exoprobe_guest::{GuestClock, GuestTime};
+    ///
+    /// let clock = GuestClock::new(GuestTime(0), 2_000_000);
+    /// assert_eq!(clock.nanos(2_000), 1_000);
+    /// assert!(clock.now() <= clock.now());
+    /// ```
+    #[must_use]
+    pub fn new(now: GuestTime, khz: u32) -> Self {
+        Self { offset: now.0.wrapping_sub(host_tsc()), khz }
     }
 
     /// Ticks a millisecond.
-    pub(crate) fn khz(&self) -> u32 {
+    #[must_use]
+    pub fn khz(&self) -> u32 {
         self.khz
     }
 

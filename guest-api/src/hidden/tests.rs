@@ -40,7 +40,7 @@ fn code_is_executable_only_and_data_writable_only() {
     ];
     let mut next = base.wrapping_add(PAGE_SIZE);
     for window in windows.map(Option::unwrap) {
-        assert_eq!(window.gva, next, "one behind the other");
+        assert_eq!(window.gva, next, "back to back");
         let last = window.gva.wrapping_add(window.len - 1);
         for at in [window.gva, last] {
             let found = translate(&ram, mode, at).unwrap();
@@ -62,8 +62,8 @@ fn code_is_executable_only_and_data_writable_only() {
     }
 }
 
-/// A kernel that walks its own tables (CONFIG_DEBUG_WX) reads each through its direct map, which has RAM and
-/// the whole first MiB: a table elsewhere ends it.
+/// A kernel that walks its own tables (CONFIG_DEBUG_WX) reads each through its direct map, which
+/// has RAM and the whole first MiB: a table elsewhere ends it.
 #[test]
 fn all_page_tables_are_in_the_first_mib() {
     let (ram, mode) = guest();
@@ -85,7 +85,8 @@ fn all_page_tables_are_in_the_first_mib() {
     }
 }
 
-/// Gives `ram` the user half of its tables: 0x7000 PDPT, 0x8000 directory of the image, 0x9000 of the fixmap.
+/// Gives `ram` the user half of its tables: 0x7000 PDPT, 0x8000 directory of the image, 0x9000 of
+/// the fixmap.
 fn isolate(ram: &GuestRam) {
     ram.store_u64(Gpa(0x3ff8), 0x7000 | RW).unwrap();
     ram.store_u64(Gpa(0x7ff0), 0x8000 | RW).unwrap();
@@ -114,8 +115,9 @@ fn directory(ram: &GuestRam) -> Vec<u64> {
 fn it_is_above_all_that_any_kernel_uses_of_the_last_gib() {
     /// Entry of the last page of the fixmap, FIXADDR_TOP: 507 in every kernel from 4.19 on.
     const TOP: u64 = (0xffff_ffff_ff7f_f000 >> 21) & 511;
-    // The kernel's own entries, down from that: the two of head_64.S, those of early_ioremap_init() with and
-    // without vsyscalls, FIX_TBOOT_BASE, and the highest and the most of CONFIG_DEBUG_KMAP_LOCAL_FORCE_MAP.
+    // The kernel's own entries, down from that: the two of head_64.S, those of early_ioremap_init()
+    // with and without vsyscalls, FIX_TBOOT_BASE, and the highest and the most of
+    // CONFIG_DEBUG_KMAP_LOCAL_FORCE_MAP.
     for used in [2, 1, 3, 4, 35, 266] {
         let (ram, mode) = guest();
         let own = TOP + 1 - used..=TOP;

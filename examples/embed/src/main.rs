@@ -1,0 +1,99 @@
+//! A VMM of its own that embeds the probe engine: boots a guest, has it call getpid a thousand
+//! times, prints the hits. docs/embedding.md walks through it. Usage: embed vmlinux initramfs.cpio
+//! System.map
+
+mod boot;
+mod error;
+mod machine;
+mod vcpu;
+
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use error::Result;
+use exoprobe_guest::quirks::SoftwareKvm;
+use exoprobe_guest::{GuestClock, GuestRam, GuestTime, HiddenMemory, msr::EntryWatch};
+use exoprobe_introspect::SymbolTable;
+use exoprobe_probes::{Engine, Given, Limits, parse_line};
+use vm_memory::{GuestAddress, GuestMemoryMmap};
+use vm_superio::Serial;
+use vmm_sys_util::signal::{SIGRTMIN, register_signal_handler};
+
+const RAM: usize = 64 << 20;
+const CMDLINE: &str = "console=ttyS0 quiet noreplace-smp \
+    initcall_blacklist=slab_sysfs_init,param_sysfs_init,irq_sysfs_init";
+
+extern "C" fn only_interrupts(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().collect();
+    let [_, kernel, initramfs, symbols] = &args[..] else { return Err("three files".into()) };
+    // exoprobe-vmm finds it out by guests of a few instructions.
+    let is_software = std::path::Path::new("/sys/module/kvm_pvm").exists();
+    let software = is_software.then_some(SoftwareKvm { syscall_faults: true, host_cpuid: true });
+
+    // The VMM's memory, and the engine's views of it.
+    let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), RAM)])?;
+    let ram = GuestRam::new(memory.clone())?;
+    let hidden = HiddenMemory::new(&ram)?;
+    let more = software.map_or(String::new(), |quirk| quirk.cmdline(CMDLINE));
+    let entry = boot::load(&memory, [kernel, initramfs], &format!("{CMDLINE} {more}"), RAM as u64)?;
+
+    let kvm = kvm_ioctls::Kvm::new()?;
+    let vm = Arc::new(machine::create_vm(&kvm, &memory, &hidden, software)?);
+    let fd = machine::create_vcpu(&kvm, &vm, software)?;
+    boot::set_registers(&fd, entry)?;
+    let clock = GuestClock::new(GuestTime(0), fd.get_tsc_khz()?);
+    let port = |irq| Arc::new(Mutex::new(Serial::new(machine::Line(Arc::clone(&vm), irq), vec![])));
+    let (console, workload) = (port(4), port(3));
+    let ports = [(0x3f8, console), (0x2f8, Arc::clone(&workload))];
+
+    // The vCPU's thread waits for the engine's hook.
+    register_signal_handler(SIGRTMIN(), only_interrupts)?;
+    let (commands, queue) = channel();
+    let (start, started) = channel();
+    let mut vcpu = vcpu::Vcpu {
+        fd,
+        commands: queue,
+        clock,
+        ram: ram.clone(),
+        hidden: hidden.clone(),
+        software,
+        entry: EntryWatch::default(),
+        ports,
+    };
+    let thread = thread::spawn(move || {
+        if let Ok(Err(error)) = started.recv().map(|hook| vcpu.run(&hook)) {
+            eprintln!("the guest has stopped: {error}");
+        }
+    });
+    let machine = Arc::new(machine::Machine { ram, hidden, clock, commands, thread });
+
+    // The engine: its hook, its regular work, and a probe, which waits for the kernel.
+    let symbols = Some(SymbolTable::from_system_map(&std::fs::read_to_string(symbols)?)?);
+    let given = Given { symbols, ..Given::default() };
+    let engine = Arc::new(Engine::new(machine.clone(), clock, given, Limits::default()));
+    start.send(engine.exit_hook())?;
+    engine.register_probe(parse_line("p:getpid __x64_sys_getpid")?)?;
+    let regular = Arc::clone(&engine);
+    thread::spawn(move || {
+        loop {
+            thread::sleep(regular.tick());
+        }
+    });
+
+    // The tiny guest's workload takes commands on its second serial port.
+    let wait_for = |text: &[u8]| {
+        while !workload.lock().unwrap().writer().windows(text.len()).any(|it| it == text) {
+            assert!(!machine.thread.is_finished(), "the guest has stopped");
+            thread::sleep(Duration::from_millis(5));
+        }
+    };
+    wait_for(b"ready\n");
+    workload.lock().unwrap().enqueue_raw_bytes(b"getpid 1000\n").map_err(|e| format!("{e:?}"))?;
+    wait_for(b"done getpid 1000\n");
+    println!("getpid: {} of 1000", engine.show("kprobes", "getpid")?.hits);
+    Ok(engine.unregister_all()?)
+}

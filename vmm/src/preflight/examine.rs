@@ -1,0 +1,74 @@
+//! The probe guests, and the conclusions drawn from them.
+
+use kvm_ioctls::Kvm;
+
+use super::error::PreflightError;
+use super::guest::{self, Observed, ProbeGuest};
+use crate::profile::{BreakpointExit, HostProfile, Reinjection};
+use exoprobe_guest::kvm::{VECTOR_BREAKPOINT, inject_breakpoint};
+use exoprobe_guest::quirks::SoftwareKvm;
+
+const VECTOR_PAGE_FAULT: u8 = 14;
+
+/// Runs all probe guests.
+///
+/// # Errors
+/// [`PreflightError`].
+pub(crate) fn examine(kvm: &Kvm) -> Result<HostProfile, PreflightError> {
+    let breakpoint = breakpoint_exit(kvm)?;
+    let reinjection = reinjection(kvm)?;
+    let user = user_mode(kvm)?;
+    let software =
+        (breakpoint == BreakpointExit::EmulationFailure || user.syscall_faults).then_some(user);
+    Ok(HostProfile { breakpoint, reinjection, software })
+}
+
+fn unknown(probe: &'static str, observed: &Observed) -> PreflightError {
+    PreflightError::Unknown { probe, observed: format!("{observed:?}") }
+}
+
+fn breakpoint_exit(kvm: &Kvm) -> Result<BreakpointExit, PreflightError> {
+    let mut probe = ProbeGuest::kernel(kvm, &[0xcc, 0xf4])?;
+    match probe.run()? {
+        Observed::Debug { exception: VECTOR_BREAKPOINT } => Ok(BreakpointExit::Debug),
+        Observed::EmulationFailure => Ok(BreakpointExit::EmulationFailure),
+        other => Err(unknown("int3 in kernel mode", &other)),
+    }
+}
+
+/// Hands a guest its own int3 back both ways; right is the one after which its handler finds the
+/// address after the int3 on its stack.
+fn reinjection(kvm: &Kvm) -> Result<Reinjection, PreflightError> {
+    let mut last = Observed::Halted;
+    for candidate in [Reinjection::OnInt3, Reinjection::BehindInt3] {
+        let mut probe = ProbeGuest::kernel(kvm, &[0xcc, 0xf4])?;
+        probe.run()?;
+        let advance = u64::from(candidate == Reinjection::BehindInt3);
+        let mut regs = probe.vcpu.get_regs()?;
+        regs.rip = guest::CODE + advance;
+        probe.vcpu.set_regs(&regs)?;
+        inject_breakpoint(&probe.vcpu)?;
+        last = probe.run()?;
+        let expected = Observed::Vector { number: VECTOR_BREAKPOINT, rip: guest::CODE + 1 };
+        if last == expected {
+            return Ok(candidate);
+        }
+    }
+    Err(unknown("int3 handed back", &last))
+}
+
+/// Reads CPUID and makes a system call in user mode. CR4.OSXSAVE is clear: so is the flag in CPUID,
+/// unless it is the host's own.
+fn user_mode(kvm: &Kvm) -> Result<SoftwareKvm, PreflightError> {
+    // mov eax, 1; cpuid; mov esi, ecx; syscall
+    const CODE: [u8; 11] = [0xb8, 1, 0, 0, 0, 0x0f, 0xa2, 0x89, 0xce, 0x0f, 0x05];
+    const ECX_OSXSAVE: u64 = 1 << 27;
+    let mut probe = ProbeGuest::user(kvm, &CODE)?;
+    let syscall_faults = match probe.run()? {
+        Observed::SystemCall => false,
+        Observed::Vector { number: VECTOR_PAGE_FAULT, .. } => true,
+        other => return Err(unknown("cpuid and syscall in user mode", &other)),
+    };
+    let host_cpuid = probe.vcpu.get_regs()?.rsi & ECX_OSXSAVE != 0;
+    Ok(SoftwareKvm { syscall_faults, host_cpuid })
+}

@@ -1,0 +1,54 @@
+//! The errors of snapshots.
+
+use std::path::PathBuf;
+
+use crate::new_file::NewFileError;
+
+/// Raised whenever the layout, that of hidden memory, or the metadata changes.
+pub(super) const VERSION: u32 = 5;
+
+/// Why a snapshot could not be written or restored.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The file cannot be read, or not be written to.
+    #[error("snapshot {path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The host's error.
+        source: std::io::Error,
+    },
+    /// The file cannot be made, or get its name.
+    #[error("snapshot: {0}")]
+    File(#[from] NewFileError),
+    /// It was ended before it was whole.
+    #[error("the snapshot was ended before it was whole; there is no file of it")]
+    Ended,
+    /// The file is something else.
+    #[error("{0} is no exoprobe snapshot")]
+    NotASnapshot(PathBuf),
+    /// The format is not this program's.
+    #[error("{path} has snapshot format {found}; this program reads {expected}: take it anew", expected = VERSION)]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+    /// The file is cut off or damaged.
+    #[error("{path} is damaged: its {part} {what}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Which part.
+        part: &'static str,
+        /// The fault.
+        what: &'static str,
+    },
+    /// The parts do not fit together.
+    #[error("the snapshot's content is not valid: {0}")]
+    Content(String),
+    /// Memory could not be mapped.
+    #[error(transparent)]
+    Memory(#[from] exoprobe_guest::memory::MemoryError),
+}

@@ -1,0 +1,48 @@
+//! The state of a vCPU's thread.
+
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use kvm_ioctls::VcpuFd;
+
+use super::command::Command;
+use super::exits::ExitCounters;
+use crate::machine::Machine;
+use crate::status::{StopReason, StopRecord};
+use exoprobe_guest::KernelEntry;
+use exoprobe_guest::{GuestClock, GuestTime};
+
+/// The work of a vCPU's thread between two commands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    Paused,
+    /// Paused in the middle of a hit that came at this time: the hook is to complete it.
+    Held(GuestTime),
+    Running,
+    /// Until the machine is booted again.
+    Stopped,
+}
+
+/// A vCPU with all that its thread needs.
+pub(crate) struct Vcpu {
+    pub(super) fd: VcpuFd,
+    pub(super) index: u8,
+    pub(super) machine: Arc<Machine>,
+    pub(super) clock: GuestClock,
+    pub(super) exits: Arc<ExitCounters>,
+    pub(super) stepping: bool,
+    /// The kernel has begun on it, and the hook is to be called before it goes on.
+    pub(super) entering: Option<KernelEntry>,
+    pub(super) mode: Mode,
+    pub(super) commands: Receiver<Command>,
+}
+
+impl Vcpu {
+    /// Stops the machine for `reason`.
+    pub(super) fn stop(&mut self, reason: StopReason) {
+        self.mode = Mode::Stopped;
+        let regs = self.fd.get_regs().unwrap_or_default();
+        let seconds = self.clock.seconds(self.clock.now());
+        self.machine.stop(StopRecord { reason, vcpu: self.index, regs, seconds });
+    }
+}

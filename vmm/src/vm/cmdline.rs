@@ -1,0 +1,33 @@
+//! The kernel command line as the guest gets it.
+
+use crate::config::with_kernel_words;
+use crate::profile::HostProfile;
+
+/// Adds the words that the host needs to `cmdline`.
+pub(super) fn final_cmdline(cmdline: &str, profile: HostProfile) -> String {
+    match profile.software {
+        None => cmdline.to_owned(),
+        Some(quirk) => with_kernel_words(cmdline, &quirk.cmdline(cmdline)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{BreakpointExit, Reinjection};
+    use exoprobe_guest::quirks::SoftwareKvm;
+
+    #[test]
+    fn what_the_host_needs_goes_before_the_arguments_of_init() {
+        let mut profile = HostProfile {
+            breakpoint: BreakpointExit::Debug,
+            reinjection: Reinjection::OnInt3,
+            software: None,
+        };
+        assert_eq!(final_cmdline("quiet -- -v", profile), "quiet -- -v");
+        profile.software = Some(SoftwareKvm { syscall_faults: true, host_cpuid: false });
+        let line = final_cmdline("quiet -- -v", profile);
+        assert!(line.starts_with("quiet noxsave") && line.ends_with(" -- -v"), "{line}");
+        assert!(final_cmdline("quiet", profile).starts_with("quiet noxsave"));
+    }
+}

@@ -1,0 +1,350 @@
+//! A virtual machine and its run control.
+
+use std::collections::BTreeMap;
+use std::ops::Add;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kvm_ioctls::VmFd;
+
+use super::error::ControlError;
+use super::power_on::PowerOn;
+use crate::config::VmConfig;
+use crate::devices::SerialPort;
+use crate::machine::Machine;
+use crate::profile::HostProfile;
+use crate::snapshot::SnapshotProgress;
+use crate::status::{StopReason, StopRecord, VmState};
+use crate::vcpu::{Command, ExitCounts, Pending, Reply, StatsError, StepError, VcpuRemote};
+use exoprobe_guest::ExitHook;
+use exoprobe_guest::GuestClock;
+use exoprobe_guest::GuestRam;
+use exoprobe_guest::hidden::HiddenMemory;
+use exoprobe_guest::{Registers, VcpuError};
+
+/// A virtual machine. Dropping it ends its threads and frees its memory.
+pub struct Vm {
+    pub(super) fd: Arc<VmFd>,
+    pub(super) machine: Arc<Machine>,
+    pub(super) serial: [Arc<SerialPort>; 2],
+    pub(super) config: VmConfig,
+    /// The files that `config` names were named by the user, and not by a snapshot.
+    pub(super) has_boot_files: bool,
+    pub(super) clock: GuestClock,
+    pub(super) power_on: PowerOn,
+    /// The snapshot that is being written.
+    pub(super) snapshot: Mutex<Option<Arc<SnapshotProgress>>>,
+    /// Held while the run state changes.
+    pub(super) control: Mutex<()>,
+}
+
+impl Vm {
+    /// Starts the vCPUs; `hook` sees their exits from the first instruction on.
+    ///
+    /// # Errors
+    /// [`ControlError::AlreadyStarted`], [`ControlError::Stopped`] after [`Self::shut_down`].
+    pub fn start(&self, hook: Arc<dyn ExitHook>) -> Result<(), ControlError> {
+        let _control = self.lock();
+        if !self.machine.set_hook(hook) {
+            return Err(ControlError::AlreadyStarted);
+        }
+        self.run_all()
+    }
+
+    /// Takes all vCPUs out of the guest. Does nothing when they are.
+    ///
+    /// # Errors
+    /// [`ControlError::Stopped`], [`ControlError::NotStarted`].
+    pub fn pause(&self) -> Result<(), ControlError> {
+        let _control = self.lock();
+        self.pause_locked().map(drop)
+    }
+
+    /// Lets paused vCPUs run again, those that are held too. Does nothing when they do.
+    ///
+    /// # Errors
+    /// [`ControlError::Stopped`], [`ControlError::NotStarted`].
+    pub fn resume(&self) -> Result<(), ControlError> {
+        let _control = self.lock();
+        self.resume_locked()
+    }
+
+    /// Says whether it was running.
+    pub(super) fn pause_locked(&self) -> Result<bool, ControlError> {
+        let was_running = match self.state() {
+            VmState::Created => return Err(ControlError::NotStarted),
+            VmState::Stopped(_) => return Err(ControlError::Stopped),
+            VmState::Paused => false,
+            VmState::Running => true,
+        };
+        // Of a paused machine, too: a vCPU that is held has not waited for the others.
+        self.ask_all(Command::Pause)?;
+        match self.machine.status.set(VmState::Paused, || ()) {
+            true => Ok(was_running),
+            false => Err(ControlError::Stopped),
+        }
+    }
+
+    pub(super) fn resume_locked(&self) -> Result<(), ControlError> {
+        match self.state() {
+            VmState::Created => Err(ControlError::NotStarted),
+            VmState::Stopped(_) => Err(ControlError::Stopped),
+            VmState::Running => Ok(()),
+            VmState::Paused => self.run_all(),
+        }
+    }
+
+    /// Lets the vCPUs run, and says so.
+    fn run_all(&self) -> Result<(), ControlError> {
+        let mut begun = Ok(Vec::new());
+        let running = || begun = self.begin_each(Command::Resume);
+        if !self.machine.status.set(VmState::Running, running) {
+            return Err(ControlError::Stopped);
+        }
+        Ok(wait_each(begun?)?)
+    }
+
+    /// vCPUs that are in the middle of a hit, in order: a hook paused the machine there
+    /// ([`crate::BreakpointAction::Hold`]). None once the machine is resumed, or has stopped.
+    #[must_use]
+    pub fn held(&self) -> Vec<u8> {
+        self.machine.status.held()
+    }
+
+    /// Stops the guest, as if its plug were pulled.
+    pub fn shut_down(&self) {
+        let _control = self.lock();
+        let regs = self.registers(0).map(|r| r.regs).unwrap_or_default();
+        let seconds = self.clock.seconds(self.clock.now());
+        let reason = StopReason::ShutDown;
+        self.machine.stop(StopRecord { reason, vcpu: 0, regs, seconds });
+        // A vCPU whose thread has ended is out of the guest, too.
+        let _ = self.halt_all();
+    }
+
+    /// Returns once every vCPU is out of the guest, and will not run until it is at power-on again.
+    /// What a vCPU's own thread had to say to the others (that the guest has stopped, or is held)
+    /// is in their queues by then.
+    pub(super) fn halt_all(&self) -> Result<(), VcpuError> {
+        for vcpu in self.vcpus() {
+            let _ = vcpu.send(Command::Halt);
+        }
+        self.ask_each(Command::Sync)
+    }
+
+    /// The state now.
+    #[must_use]
+    pub fn state(&self) -> VmState {
+        self.machine.status.get()
+    }
+
+    /// Waits for the guest to stop, at most `timeout`.
+    #[must_use]
+    pub fn wait_stopped(&self, timeout: Duration) -> Option<StopRecord> {
+        self.wait_stopped_after(0, timeout).map(|(_, record)| record)
+    }
+
+    /// Waits for the guest to stop in a boot after `boot`, at most `timeout`; returns which (see
+    /// [`Self::boots`]), so that each stop can be reported once.
+    #[must_use]
+    pub fn wait_stopped_after(&self, boot: u64, timeout: Duration) -> Option<(u64, StopRecord)> {
+        self.machine.status.wait_stopped(boot, timeout)
+    }
+
+    /// Registers of a vCPU; a running one is taken out of the guest for a moment.
+    ///
+    /// # Errors
+    /// [`VcpuError`].
+    pub fn registers(&self, vcpu: u8) -> Result<Registers, VcpuError> {
+        self.vcpu(vcpu)?.ask(Command::Registers).map(|registers| *registers)
+    }
+
+    /// A model-specific register of a vCPU.
+    ///
+    /// # Errors
+    /// [`VcpuError`].
+    pub fn msr(&self, vcpu: u8, index: u32) -> Result<u64, VcpuError> {
+        self.vcpu(vcpu)?.ask(|reply| Command::Msr(index, reply))
+    }
+
+    /// The number to add to a vCPU's time-stamp counter to have the guest's time ([`GuestTime`]),
+    /// in ticks; right to some microseconds.
+    ///
+    /// # Errors
+    /// [`VcpuError`].
+    pub fn tsc_offset(&self, vcpu: u8) -> Result<u64, VcpuError> {
+        self.vcpu(vcpu)?.ask(Command::TscOffset)
+    }
+
+    /// Returns once every vCPU has left the guest since the call: what was written to guest memory
+    /// before is seen by all instructions the guest fetches after (a VM exit serializes, Intel SDM
+    /// vol. 3, 9.3).
+    ///
+    /// # Errors
+    /// [`VcpuError`].
+    pub fn sync_vcpus(&self) -> Result<(), VcpuError> {
+        self.ask_each(Command::Sync)
+    }
+
+    /// Has every vCPU stand still out of the guest, gives `access` their registers, and lets them
+    /// go on when that returns: what it writes to guest memory changes for all at once. Not for
+    /// vCPUs' own threads.
+    ///
+    /// # Errors
+    /// [`VcpuError`]; `access` was not called.
+    pub fn with_vcpus_still<T>(
+        &self,
+        access: impl FnOnce(&[Registers]) -> T,
+    ) -> Result<T, VcpuError> {
+        let mut standing = Vec::new();
+        let mut pending = Vec::new();
+        for vcpu in self.vcpus() {
+            let (hold, until) = channel();
+            standing.push(hold);
+            pending.push(vcpu.begin(|reply| Command::StandStill(until, reply))?);
+        }
+        let registers = pending.into_iter().map(|answer| answer.wait().map(|registers| *registers));
+        let registers = registers.collect::<Result<Vec<_>, _>>()?;
+        let result = access(&registers);
+        drop(standing);
+        Ok(result)
+    }
+
+    /// The guest's RAM.
+    #[must_use]
+    pub fn ram(&self) -> &GuestRam {
+        &self.machine.ram
+    }
+
+    /// The guest's hidden region.
+    #[must_use]
+    pub fn hidden(&self) -> &HiddenMemory {
+        &self.machine.hidden
+    }
+
+    /// Returns true if a hook learns of the kernel's entry ([`ExitHook::kernel_entered`]): where
+    /// KVM hands over writes of model-specific registers. A guest that was past that when its
+    /// snapshot was taken is not reported again.
+    #[must_use]
+    pub fn tells_kernel_entry(&self) -> bool {
+        self.machine.tells_kernel_entry
+    }
+
+    /// The guest's clock.
+    #[must_use]
+    pub fn clock(&self) -> GuestClock {
+        self.clock
+    }
+
+    /// The configuration that the machine was made from.
+    #[must_use]
+    pub fn config(&self) -> &VmConfig {
+        &self.config
+    }
+
+    /// The results of preflight.
+    #[must_use]
+    pub fn host_profile(&self) -> HostProfile {
+        self.machine.profile
+    }
+
+    /// Serial port 0 (console) or 1 (workload); `None` for any other.
+    #[must_use]
+    pub fn serial(&self, port: usize) -> Option<&Arc<SerialPort>> {
+        self.serial.get(port)
+    }
+
+    /// Exits to user space of all vCPUs so far.
+    #[must_use]
+    pub fn exit_counts(&self) -> ExitCounts {
+        self.vcpus().iter().map(VcpuRemote::exit_counts).fold(ExitCounts::default(), Add::add)
+    }
+
+    /// KVM's own statistics of a vCPU, by KVM's names: `exits` counts VM exits, those included that
+    /// KVM deals with itself; `insn_emulation` counts instructions that KVM emulated; times are in
+    /// the unit that their name ends with. Histograms are left out. Does not disturb a running
+    /// vCPU. What there is depends on the kernel (Documentation/virt/kvm/api.rst, 4.133).
+    ///
+    /// # Errors
+    /// [`StatsError`]: before Linux 5.14 there are none.
+    pub fn kvm_stats(&self, vcpu: u8) -> Result<BTreeMap<String, u64>, StatsError> {
+        self.vcpu(vcpu)?.kvm_stats()
+    }
+
+    /// Has a vCPU exit after each instruction that the guest completes, or no more; the guest goes
+    /// on by itself, and [`ExitCounts::step`] counts. An instruction that a hook carries out in the
+    /// guest's place is no step. Returns once it is so; a running vCPU is taken out of the guest
+    /// for a moment.
+    ///
+    /// KVM sets the guest's trap flag for it (KVM_GUESTDBG_SINGLESTEP;
+    /// Documentation/virt/kvm/api.rst, 4.87; Intel SDM vol. 3, 17.3.2). So only code that leaves
+    /// the flag alone is counted whole:
+    /// - SYSCALL clears it where IA32_FMASK says so, as under Linux, and so does the delivery of an
+    ///   interrupt or exception. Not counted is then what comes until the next exit to user space,
+    ///   or until an IRET brings the flag back. Kernel code with interrupts off is the safe use.
+    /// - What the guest stores of its flags meanwhile (PUSHF, an interrupt's frame) may have the
+    ///   flag set: the guest may take a #DB for it when it loads them after stepping has ended.
+    /// - On software-only hosts, code in user mode is not stepped.
+    /// - An OUT that goes to user space is no step in KVM's emulator, and two with kvm_intel in
+    ///   Bochs.
+    ///
+    /// Meanwhile KVM gives every #DB to user space, the guest's own too. One that differs from a
+    /// step, by a breakpoint of the guest's (DR7) that DR6 names, stops the machine with
+    /// [`StopReason::Failed`]: it is not handed back. One that cannot be distinguished from a step
+    /// is counted as one and does not reach the guest: that of a trap flag which the guest itself
+    /// has set, and that of INT1 (which VT-x reports before the instruction, so that the vCPU comes
+    /// to it again and again).
+    ///
+    /// A step takes many times as long as an instruction: a guest whose timer comes more often than
+    /// its handler can be stepped does nothing else.
+    ///
+    /// # Errors
+    /// [`StepError::Refused`] where KVM cannot.
+    pub fn single_step(&self, vcpu: u8, on: bool) -> Result<(), StepError> {
+        let answer = self.vcpu(vcpu)?.ask(|reply| Command::SingleStep(on, reply));
+        answer.map_err(|error| match error {
+            VcpuError::Kvm(source) => StepError::Refused(source),
+            other => other.into(),
+        })
+    }
+
+    pub(super) fn vcpus(&self) -> &[VcpuRemote] {
+        self.machine.vcpus.get().map_or(&[], Vec::as_slice)
+    }
+
+    pub(super) fn vcpu(&self, index: u8) -> Result<&VcpuRemote, VcpuError> {
+        self.vcpus().get(usize::from(index)).ok_or(VcpuError::NoSuchVcpu(index))
+    }
+
+    pub(super) fn begin_each(
+        &self,
+        make: fn(Reply<()>) -> Command,
+    ) -> Result<Vec<Pending<()>>, VcpuError> {
+        self.vcpus().iter().map(|vcpu| vcpu.begin(make)).collect()
+    }
+
+    pub(super) fn ask_each(&self, make: fn(Reply<()>) -> Command) -> Result<(), VcpuError> {
+        wait_each(self.begin_each(make)?)
+    }
+
+    fn ask_all(&self, make: fn(Reply<()>) -> Command) -> Result<(), ControlError> {
+        Ok(self.ask_each(make)?)
+    }
+
+    pub(super) fn lock(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) fn wait_each(pending: Vec<Pending<()>>) -> Result<(), VcpuError> {
+    pending.into_iter().try_for_each(Pending::wait)
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        for vcpu in self.vcpus() {
+            vcpu.join();
+        }
+    }
+}

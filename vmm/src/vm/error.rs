@@ -1,0 +1,65 @@
+//! The errors of a machine.
+
+use crate::boot::BootError;
+use crate::config::ConfigError;
+use crate::dump::DumpError;
+use crate::snapshot::SnapshotError;
+use exoprobe_guest::VcpuError;
+use exoprobe_guest::memory::MemoryError;
+
+/// Why a machine could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// The configuration is refused.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Guest memory could not be had.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// Kernel, initramfs or command line.
+    #[error(transparent)]
+    Boot(#[from] BootError),
+    /// KVM refused a step.
+    #[error("KVM refused to {step}: {source}")]
+    Kvm {
+        /// Which.
+        step: &'static str,
+        /// KVM's error.
+        source: kvm_ioctls::Error,
+    },
+    /// A vCPU's thread could not be started.
+    #[error("cannot start a vCPU thread: {0}")]
+    Thread(std::io::Error),
+    /// A snapshot is unusable.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+}
+
+/// Why a running machine did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// Only a machine that is not running yet can be started.
+    #[error("the guest was started already")]
+    AlreadyStarted,
+    /// The guest has stopped.
+    #[error("the guest has stopped: `exoprobe vm reboot` boots it again")]
+    Stopped,
+    /// A vCPU is in the middle of a hit.
+    #[error("a probe holds the guest in the middle of a hit: resume it first")]
+    Held,
+    /// The guest was not started.
+    #[error("the guest was not started yet")]
+    NotStarted,
+    /// A vCPU gave no answer.
+    #[error(transparent)]
+    Vcpu(#[from] VcpuError),
+    /// Writing a snapshot failed.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// Writing a dump failed.
+    #[error(transparent)]
+    Dump(#[from] DumpError),
+    /// KVM refused to give its state.
+    #[error("KVM: {0}")]
+    Kvm(#[from] kvm_ioctls::Error),
+}
