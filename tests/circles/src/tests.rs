@@ -1,5 +1,3 @@
-use std::path::Path;
-
 use crate::circle::Imports;
 use crate::read::read;
 
