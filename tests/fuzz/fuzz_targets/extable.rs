@@ -1,9 +1,9 @@
 //! An exception table at arbitrary bounds in arbitrary memory that is mapped one to one.
 #![no_main]
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::image::sample::{MODE, SAME, TABLES, with_content};
 use exoprobe_introspect::{ExceptionTable, VirtualMemory};
-use exoprobe_guest::Gva;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

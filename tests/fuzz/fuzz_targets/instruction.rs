@@ -1,8 +1,8 @@
 //! Arbitrary guest text: boundaries, analysis and slots.
 #![no_main]
 
-use exoprobe_probes::insn::{Assurances, SLOT_ADDRESS_OFFSET, SlotKind, analyze, check_boundary};
 use exoprobe_guest::Gva;
+use exoprobe_probes::insn::{Assurances, SLOT_ADDRESS_OFFSET, SlotKind, analyze, check_boundary};
 use libfuzzer_sys::fuzz_target;
 
 const TEXT: Gva = Gva(0xffff_ffff_8100_0000);

@@ -2,10 +2,10 @@
 //! kernel is: a version, how many entries, registers, then the memory.
 #![no_main]
 
+use exoprobe_guest::{Gva, kvm_regs};
 use exoprobe_introspect::image::sample::{KERNEL, MODE, SAME, TABLES, with_content};
 use exoprobe_introspect::unwind::{FRAMES_MAX, Place, Stack, Walk, user_frames};
 use exoprobe_introspect::{MemoryImage, OrcTables, Version, VirtualMemory};
-use exoprobe_guest::{Gva, kvm_regs};
 use libfuzzer_sys::fuzz_target;
 
 struct Memory<'a>(VirtualMemory<'a, MemoryImage>);

@@ -2,9 +2,9 @@
 //! says what is read.
 #![no_main]
 
-use exoprobe_introspect::{MemoryImage, VirtualMemory};
 use exoprobe_guest::paging::PagingMode;
 use exoprobe_guest::{Gpa, Gva};
+use exoprobe_introspect::{MemoryImage, VirtualMemory};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

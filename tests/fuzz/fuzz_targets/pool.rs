@@ -1,8 +1,8 @@
 //! A pool of return probes' instances that the guest writes into while the host uses it.
 #![no_main]
 
-use exoprobe_probes::detour::{FollowedCall, PlainWords, Pool, PoolMemory, Words};
 use exoprobe_guest::Gva;
+use exoprobe_probes::detour::{FollowedCall, PlainWords, Pool, PoolMemory, Words};
 use libfuzzer_sys::fuzz_target;
 
 const WORD: usize = 8;

@@ -1,8 +1,8 @@
 //! Source lines from an arbitrary ELF file, at the addresses where its text may be.
 #![no_main]
 
-use exoprobe_introspect::SourceLines;
 use exoprobe_guest::Gva;
+use exoprobe_introspect::SourceLines;
 use libfuzzer_sys::fuzz_target;
 
 /// Where the seeds have their text, and how much of it.

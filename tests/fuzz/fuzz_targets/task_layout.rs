@@ -1,9 +1,9 @@
 //! The first tasks in arbitrary memory that is mapped one to one, and again as a kernel is.
 #![no_main]
 
+use exoprobe_guest::Gva;
 use exoprobe_introspect::image::sample::{KERNEL, MODE, SAME, TABLES, with_content};
 use exoprobe_introspect::{TaskLayout, VirtualMemory};
-use exoprobe_guest::Gva;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

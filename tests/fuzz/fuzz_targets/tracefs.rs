@@ -6,11 +6,11 @@
 
 use std::sync::{Arc, LazyLock};
 
+use exoprobe_guest::memory::ram_ranges;
+use exoprobe_guest::{GuestClock, GuestRam, HiddenMemory, Registers, VcpuError, kvm_sregs};
 use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{Engine, EventLimits, Given, Guest, Limits};
 use exoprobe_tracer::Tracer;
-use exoprobe_guest::memory::ram_ranges;
-use exoprobe_guest::{GuestClock, GuestRam, HiddenMemory, Registers, VcpuError, kvm_sregs};
 use libfuzzer_sys::fuzz_target;
 
 const SYMBOLS: &str = "\
