@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 LAB := cargo run --quiet --locked -p exoprobe-lab --
 TIMED := scripts/timed.sh
-.PHONY: help setup setup-lab guest guest-events guest-6.12 build demo check test begin end-to-end lab lab-smp lab-amd lab-stock stress stress-lab lint miri bench counts openapi clean
+.PHONY: help kvm setup setup-lab guest guest-events guest-6.12 build demo check test begin end-to-end lab lab-smp lab-amd lab-stock stress stress-lab lint miri bench counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,10 +24,13 @@ guest-6.12: setup  ## build a guest of Linux 6.12 with modules, ORC tables, BTF 
 	@$(TIMED) "Debian packages of Linux 6.12" scripts/setup.sh --guest tiny-6.12
 	@$(TIMED) "guest: tiny-6.12" guest/build.sh tiny-6.12
 
+kvm:
+	@scripts/kvm.sh
+
 build: setup  ## build the release binary
 	cargo build --release --locked
 
-demo: guest build  ## boot the guest, probe getpid over HTTP, compare hits with calls
+demo: kvm guest build  ## boot the guest, probe getpid over HTTP, compare hits with calls
 	@scripts/demo.sh
 
 lint: setup  ## formatting, lints, circles of files and long comments, as CI wants them
@@ -63,6 +66,7 @@ test: begin guest guest-events guest-6.12 setup-lab lint  ## lints and every tes
 endif
 
 begin:
+	@scripts/kvm.sh || true
 	@mkdir -p target/tests && rm -f $(STEPS)
 
 # All places, also when one of them fails; then where the time went, and what ran where.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what exoprobe needs from Debian, if anything is missing: through apt when root, else it
-# prints the one line to run. Rust itself must be there (rustup.rs, or Debian's cargo >= 1.90).
+# prints the one line to run. Rust itself must be there (rustup.rs), and space on the disk: both are
+# checked first, before anything is installed or built.
 #
 #   scripts/setup.sh                      what the tiny guest and the product need
 #   scripts/setup.sh --guest VARIANT      what that variant of the guest needs too (guest/build.sh)
@@ -8,12 +9,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# GiB for builds and caches (measured: docs/testing.md). The guest alone, and with the lab.
+space=6
 variants=(tiny)
 packages=(curl g++ python3 python3-venv)
 while [ $# -gt 0 ]; do
     case $1 in
     --lab)
         # The emulator with its terminal and its BIOSes; the boot loader and the maker of its CD.
+        space=15
         packages+=(bochs bochs-term bochsbios seabios isolinux syslinux-common xorriso)
         shift
         ;;
@@ -34,6 +38,29 @@ for variant in "${variants[@]}"; do
 done
 mapfile -t packages < <(printf '%s\n' "${packages[@]}" | LC_ALL=C sort -u)
 
+# Rust, as old as Cargo.toml allows at most.
+rust=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+if ! command -v cargo >/dev/null; then
+    echo "setup: cargo is missing: install Rust $rust or later from https://rustup.rs" >&2
+    exit 1
+fi
+found=$(cargo --version | cut -d' ' -f2)
+if [ "$(printf '%s\n' "$rust" "$found" | sort -V | head -n 1)" != "$rust" ]; then
+    echo "setup: Rust $found is too old: $rust or later is needed; run: rustup update stable" >&2
+    echo "setup: Debian's own cargo may be older: https://rustup.rs has the current one" >&2
+    exit 1
+fi
+
+# What builds have written already counts as space.
+mkdir -p target
+free=$(df --output=avail -k target | tail -n 1)
+if [ "$free" -lt $((space << 20)) ] &&
+    [ $((free + $(du -sk target | cut -f1))) -lt $((space << 20)) ]; then
+    echo "setup: no space: builds need about $space GiB in $PWD/target, $((free >> 20)) GiB are free" >&2
+    echo "setup: free some, or clone to a larger disk" >&2
+    exit 1
+fi
+
 missing=()
 for package in "${packages[@]}"; do
     status=$(dpkg-query -W -f '${Status}' "$package" 2>/dev/null || true)
@@ -51,13 +78,11 @@ if [ ${#missing[@]} -gt 0 ]; then
     if ! { apt-get update && DEBIAN_FRONTEND=noninteractive \
         apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
         tail -n 30 "$log" >&2
+        if grep -qE 'Could not resolve|Temporary failure|Could not connect|Connection (failed|refused|timed out)|Unable to connect' "$log"; then
+            echo "setup: no network for Debian's packages: connect, or set http_proxy, and try again" >&2
+        fi
         echo "setup: apt failed; its whole output is in $log" >&2
         exit 1
     fi
     rm -f "$log"
-fi
-
-if ! command -v cargo >/dev/null; then
-    echo "setup: cargo is missing: install Rust 1.90 or later from https://rustup.rs" >&2
-    exit 1
 fi

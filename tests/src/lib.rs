@@ -17,6 +17,8 @@ mod own_symbols;
 mod probing;
 mod process;
 mod python;
+#[cfg(test)]
+mod scripts;
 mod snapshots;
 
 use std::time::Duration;
