@@ -21,7 +21,7 @@ use super::answers::Problems;
 use super::extract::blocking;
 use super::extract::{Query, accepts};
 use super::problem::Problem;
-use super::wire::{Event, EventLine, Lost, ServerSentEvent};
+use super::wire::{EventLine, Lost, ServerSentEvent};
 use crate::service::Closing;
 
 const NDJSON: &str = "application/x-ndjson";
@@ -108,7 +108,7 @@ impl EventsQuery {
         description = "NDJSON: each line is an `EventLine`. Server-sent events: each has the fields of a \
             `ServerSentEvent`, and lines that begin with a colon are comments. The schemas are those of one line, and \
             of one event",
-        content((EventLine<'_> = "application/x-ndjson"), (ServerSentEvent<'_> = "text/event-stream")),
+        content((EventLine = "application/x-ndjson"), (ServerSentEvent = "text/event-stream")),
         headers(("exoprobe-next" = u64,
             description = "Sequence number to ask for next; not when following"))),
         Problems))]
@@ -290,7 +290,7 @@ fn ndjson(page: &EventPage) -> serde_json::Result<Vec<u8>> {
         text.push(b'\n');
     }
     for event in &page.events {
-        serde_json::to_writer(&mut text, &Event::from(&**event))?;
+        serde_json::to_writer(&mut text, &**event)?;
         text.push(b'\n');
     }
     Ok(text)
@@ -307,7 +307,7 @@ fn sse_events(page: &EventPage) -> Vec<sse::Event> {
     let gap = lost(page)
         .map(|lost| sse::Event::default().event("lost").data(json(serde_json::to_string(&lost))));
     let hits = page.events.iter().map(|event| {
-        let data = json(serde_json::to_string(&Event::from(&**event)));
+        let data = json(serde_json::to_string(&**event));
         sse::Event::default().id(event.seq.to_string()).event("hit").data(data)
     });
     gap.into_iter().chain(hits).collect()

@@ -6,6 +6,8 @@ use serde::Serialize;
 
 /// One hit of one probe.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Event {
     /// Position among all events since the service started, from 1.
     pub seq: u64,
@@ -15,40 +17,55 @@ pub struct Event {
     pub vcpu: u8,
     /// Number of the thread that was current; absent where the kernel does not show it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(example = 61))]
     pub pid: Option<u32>,
     /// Its name.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(example = "sh"))]
     pub comm: Option<String>,
     /// Group of the probe's event.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub group: Arc<str>,
     /// Name of the probe's event.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub event: Arc<str>,
-    /// Function probed; absent outside all symbols.
+    /// Function probed; null outside all symbols.
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub symbol_name: Option<Arc<str>>,
     /// Bytes from the function's start.
     pub offset: u64,
     /// Probed address, as hexadecimal text.
+    #[cfg_attr(feature = "schema", schema(value_type = String, example = "0xffffffff81000000"))]
     pub addr: Arc<str>,
     /// Where the function returned to, of a return probe, as hexadecimal text.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(example = "0xffffffff81000000"))]
     pub ret_addr: Option<String>,
     /// How long the call took, of a return probe, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(example = 1250))]
     pub duration_ns: Option<u64>,
-    /// Values asked for, by name, in the definition's order: numbers, or, of the types `x8` to
-    /// `x64`, hexadecimal text; texts; `(fault)` where memory could not be read.
+    /// Values asked for, by name, in the definition's order: numbers, hexadecimal text, text or
+    /// arrays, as their types say; `(fault)` where memory could not be read.
+    #[cfg_attr(
+        feature = "schema",
+        schema(value_type = Object, example = json!({"fd": "0x3"}))
+    )]
     pub args: serde_json::Map<String, serde_json::Value>,
-    /// Back-trace, where the probe asks for it, the probed place first.
+    /// Back-trace, where the probe asks for it; the probed place first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stack: Option<Vec<StackFrame>>,
 }
 
 /// One place of a back-trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct StackFrame {
     /// The address, as hexadecimal text.
+    #[cfg_attr(feature = "schema", schema(example = "0xffffffff81000000"))]
     pub addr: String,
-    /// Function it is in; absent outside all symbols.
+    /// Function it is in; null outside all symbols.
     pub symbol_name: Option<String>,
     /// Bytes from the function's start.
     pub offset: u64,

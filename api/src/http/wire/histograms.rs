@@ -1,10 +1,8 @@
 //! Histograms.
 
-use exoprobe_probes::trigger;
+use exoprobe_probes::{StackFrame, trigger};
 use serde::Serialize;
 use utoipa::ToSchema;
-
-use super::StackFrame;
 
 /// A histogram of an event, which a trigger `hist` of the tracer has set.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -71,7 +69,7 @@ pub enum HistogramKey<'a> {
     /// of `.log2`.
     Text(&'a str),
     /// A back-trace, the probed place first.
-    Stack(Vec<StackFrame<'a>>),
+    Stack(&'a [StackFrame]),
 }
 
 impl From<trigger::HistogramNumber> for HistogramNumber {
@@ -90,9 +88,7 @@ impl<'a> From<&'a trigger::HistogramValue> for HistogramKey<'a> {
             trigger::HistogramValue::Range(from, to) => Self::Range { from: *from, to: *to },
             trigger::HistogramValue::Task(comm, pid) => Self::Task { comm, pid: *pid },
             trigger::HistogramValue::Text(text) => Self::Text(text),
-            trigger::HistogramValue::Stack(stack) => {
-                Self::Stack(stack.iter().map(StackFrame::from).collect())
-            }
+            trigger::HistogramValue::Stack(stack) => Self::Stack(stack),
         }
     }
 }

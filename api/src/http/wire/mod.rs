@@ -14,7 +14,7 @@ mod types;
 mod vm;
 
 pub use action::{Action, GivenAction, Number, NumberText, Width};
-pub use events::{Event, EventLine, EventName, Lost, ServerSentEvent, StackFrame};
+pub use events::{EventLine, EventName, Lost, ServerSentEvent};
 pub use histograms::{Histogram, HistogramEntry, HistogramKey, HistogramNumber};
 pub use kprobes::BlacklistEntry;
 pub use memory::{CodeLine, Memory};
