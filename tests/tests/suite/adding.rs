@@ -5,9 +5,9 @@ use exoprobe_tests::{Service, cases};
 use serde_json::Value;
 
 pub(crate) const CASES: &[Case] = cases![
-    a_line_means_the_same_as_its_json,
+    a_line_means_the_same_as_its_json needs [Kvm, Repeat],
     a_pattern_is_a_probe_for_each_function,
-    flags_are_actions,
+    flags_are_actions needs [Kvm, Repeat],
 ];
 
 fn probe(service: &Service, name: &str) -> Value {

@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 
 pub(crate) const CASES: &[Case] = cases![
     the_main_job(vcpus),
-    events_resume_by_sequence_as_lines_and_as_server_sent_events,
-    bad_requests_are_problems_and_change_nothing,
+    events_resume_by_sequence_as_lines_and_as_server_sent_events needs [Kvm, Repeat],
+    bad_requests_are_problems_and_change_nothing needs [Kvm, Repeat],
     return_probes_record_values_callers_and_back_traces(vcpus),
     functions_fail_and_return_as_actions_say,
     values_come_from_memory_and_the_stack_or_are_faults,
-    several_are_registered_and_unregistered_at_once,
+    several_are_registered_and_unregistered_at_once needs [Kvm, Repeat],
     the_switch_stops_all_and_leaves_each_as_it_was,
     memory_and_code_are_as_they_are_without_probes,
-    the_blacklist_is_the_kernels_file_and_has_reasons,
+    the_blacklist_is_the_kernels_file_and_has_reasons needs [Kvm, Repeat],
     a_probe_whose_text_the_guest_rewrites_says_so_by_itself,
-    a_client_that_stops_reading_its_events_slows_no_other,
-    two_hundred_clients_at_once,
+    a_client_that_stops_reading_its_events_slows_no_other needs [Kvm, Repeat],
+    two_hundred_clients_at_once needs [Kvm, Repeat],
     the_vm_by_http needs [Kvm, Smp],
 ];
 

@@ -15,8 +15,8 @@ pub(crate) const CASES: &[Case] = cases![
     a_guest_that_was_shut_down_is_read_and_booted_again,
     a_guest_whose_handler_panicked_is_read_and_booted_again,
     a_dead_kernel_of_its_own_symbols_and_modules_is_read,
-    a_guest_that_never_began_says_so,
-    every_command_reads_a_panicked_guest,
+    a_guest_that_never_began_says_so needs [Kvm, Repeat],
+    every_command_reads_a_panicked_guest needs [Kvm, Repeat],
 ];
 
 fn panic_of(guest: &TestGuest) -> StopRecord {

@@ -5,8 +5,8 @@ use exoprobe_tests::{PATIENCE, Running, Service, cases, exoprobe, finish};
 use serde_json::Value;
 
 pub(crate) const CASES: &[Case] = cases![
-    events_are_selected_by_probe_task_and_time,
-    a_follower_begins_now_and_reports_that_the_service_ended,
+    events_are_selected_by_probe_task_and_time needs [Kvm, Repeat],
+    a_follower_begins_now_and_reports_that_the_service_ended needs [Kvm, Repeat],
 ];
 
 fn events(service: &Service, args: &[&str]) -> Vec<Value> {

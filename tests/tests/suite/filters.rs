@@ -14,7 +14,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_vcpu_chooses_the_hits_that_are_recorded(vcpus),
     texts_of_users_choose_too(vcpus),
     actions_are_for_hits_that_the_filter_lets_through,
-    a_filter_over_an_unknown_field_is_refused,
+    a_filter_over_an_unknown_field_is_refused needs [Kvm, Repeat],
 ];
 
 const WRITE: &str = "ksys_write";

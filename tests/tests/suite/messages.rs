@@ -12,14 +12,14 @@ use exoprobe_tests::{PATIENCE, Running, Service, TestGuest, cases, exoprobe, fin
 
 pub(crate) const CASES: &[Case] = cases![
     a_dead_standard_error_ends_nothing needs [Kvm, Shell],
-    sigterm_ends_a_service_that_waits_for_a_lock,
+    sigterm_ends_a_service_that_waits_for_a_lock needs [Kvm, Repeat],
     sigterm_ends_a_service_that_waits_for_its_snapshot needs [Kvm, Shell],
     sigterm_ends_a_snapshot_and_leaves_no_file needs [Kvm, Repeat],
     a_snapshot_ends_when_its_client_goes needs [Kvm, Repeat],
-    a_message_that_repeats_is_limited_and_plain_in_a_file,
-    an_answer_is_of_its_own_command,
-    a_guest_that_does_not_run_is_named_while_its_answer_is_waited_for,
-    progress_ends_when_the_guest_is_ready_or_has_stopped,
+    a_message_that_repeats_is_limited_and_plain_in_a_file needs [Kvm, Repeat],
+    an_answer_is_of_its_own_command needs [Kvm, Repeat],
+    a_guest_that_does_not_run_is_named_while_its_answer_is_waited_for needs [Kvm, Repeat],
+    progress_ends_when_the_guest_is_ready_or_has_stopped needs [Kvm, Repeat],
 ];
 
 /// More messages of one kind than the log has in a minute.

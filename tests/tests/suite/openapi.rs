@@ -14,8 +14,8 @@ use serde_json::Value;
 
 pub(crate) const CASES: &[Case] = cases![
     generated_requests_are_answered_as_the_document_says needs [Kvm, Loopback, Python],
-    what_is_not_generated_is_as_the_document_says,
-    to_empty_a_file_by_accident_is_refused,
+    what_is_not_generated_is_as_the_document_says needs [Kvm, Repeat],
+    to_empty_a_file_by_accident_is_refused needs [Kvm, Repeat],
 ];
 
 const TOKEN: &str = "schemathesis-knows-this-token";

@@ -16,21 +16,21 @@ use exoprobe_tests::{
 };
 
 pub(crate) const CASES: &[Case] = cases![
-    bad_images_are_refused_before_anything_runs,
+    bad_images_are_refused_before_anything_runs needs [Kvm, Repeat],
     a_host_without_kvm_gets_a_hint,
     a_user_without_the_right_to_kvm_gets_a_hint needs [Kvm, GuardedKvm, Root],
     doctor_prints_its_findings,
     a_host_that_emulates_prints_a_warning_and_fast_boot_its_words,
-    a_corrupt_payload_is_refused_where_it_is_unpacked_here,
-    a_socket_in_use_is_refused_and_a_stale_one_replaced,
+    a_corrupt_payload_is_refused_where_it_is_unpacked_here needs [Kvm, Repeat],
+    a_socket_in_use_is_refused_and_a_stale_one_replaced needs [Kvm, Repeat],
     a_bzimage_alone_is_probed_from_its_beginning_and_sigterm_ends_it_cleanly,
-    tcp_needs_a_token needs [Kvm, Loopback],
+    tcp_needs_a_token needs [Kvm, Loopback, Repeat],
     silent_tcp_clients_take_nothing_from_the_unix_socket needs [Kvm, Loopback, Shell],
     the_command_line_does_the_main_job,
     the_console_comes_on_standard_output_to_its_end,
-    ls_names_live_services_and_dead_sockets,
+    ls_names_live_services_and_dead_sockets needs [Kvm, Repeat],
     a_guest_that_resets_itself_boots_again_if_so_asked,
-    a_reboot_reads_no_file_that_only_a_snapshot_names,
+    a_reboot_reads_no_file_that_only_a_snapshot_names needs [Kvm, Repeat],
 ];
 
 /// Open files that a service may have which is to run out of them.

@@ -6,9 +6,9 @@ use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases, definition, kernel_symbols};
 
 pub(crate) const CASES: &[Case] = cases![
-    each_bad_definition_has_its_errno_and_says_what_to_do(vcpus),
+    each_bad_definition_has_its_errno_and_says_what_to_do(vcpus) needs [Kvm, Repeat],
     a_batch_is_registered_whole_or_not_at_all(vcpus),
-    instructions_that_cannot_run_elsewhere_are_refused_with_the_reason(vcpus),
+    instructions_that_cannot_run_elsewhere_are_refused_with_the_reason(vcpus) needs [Kvm, Repeat],
     text_and_tables_that_the_guest_changed_are_left_alone(vcpus),
     text_that_the_kernel_rewrites_is_refused_everywhere(vcpus),
 ];

@@ -8,9 +8,9 @@ use exoprobe_tests::{PATIENCE, Service, TestGuest, cases};
 use serde_json::{Value, json};
 
 pub(crate) const CASES: &[Case] = cases![
-    return_probes_cost_by_their_calls_and_not_by_maxactive,
-    events_cost_their_budget_and_answers_are_streamed,
-    probes_beyond_the_operators_limit_are_refused_with_the_figure,
+    return_probes_cost_by_their_calls_and_not_by_maxactive needs [Kvm, Repeat],
+    events_cost_their_budget_and_answers_are_streamed needs [Kvm, Repeat],
+    probes_beyond_the_operators_limit_are_refused_with_the_figure needs [Kvm, Repeat],
     memory_that_was_freed_goes_back_to_the_host needs [Repeat],
 ];
 

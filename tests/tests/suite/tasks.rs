@@ -10,9 +10,9 @@ use serde_json::Value;
 
 pub(crate) const CASES: &[Case] = cases![
     processes_are_those_that_the_guest_has(vcpus),
-    processes_are_listed_by_http_and_on_the_command_line,
+    processes_are_listed_by_http_and_on_the_command_line needs [Kvm, Repeat],
     tasks_that_sleep_have_states_parents_stacks_and_user_memory,
-    memory_is_shown_by_registers_and_types,
+    memory_is_shown_by_registers_and_types needs [Kvm, Repeat],
 ];
 
 fn processes(guest: &TestGuest) -> Vec<Process> {

@@ -10,15 +10,15 @@ use exoprobe_tests::{PATIENCE, Service, cases, exoprobe, finish};
 
 pub(crate) const CASES: &[Case] = cases![
     the_seeds_session_runs_word_for_word,
-    faults_are_in_error_log_with_their_carets,
-    events_are_deleted_by_name_group_and_words,
-    an_event_has_probes_of_several_functions,
-    tracing_is_switched_cleared_and_taken,
-    filters_are_set_and_taken_away,
-    a_thousand_events_are_defined_by_one_write,
+    faults_are_in_error_log_with_their_carets needs [Kvm, Repeat],
+    events_are_deleted_by_name_group_and_words needs [Kvm, Repeat],
+    an_event_has_probes_of_several_functions needs [Kvm, Repeat],
+    tracing_is_switched_cleared_and_taken needs [Kvm, Repeat],
+    filters_are_set_and_taken_away needs [Kvm, Repeat],
+    a_thousand_events_are_defined_by_one_write needs [Kvm, Repeat],
     very_many_events_are_defined_enabled_and_deleted_at_once needs [Kvm, Repeat],
     a_reader_that_never_reads_trace_pipe_blocks_no_other needs [Kvm, Repeat],
-    refused_reads_and_writes_report_the_reason,
+    refused_reads_and_writes_report_the_reason needs [Kvm, Repeat],
     the_session_of_the_docs_runs_in_a_shell needs [Kvm, Fuse],
 ];
 

@@ -11,7 +11,7 @@ pub(crate) const CASES: &[Case] = cases![
     histograms_count_each_call_of_the_guests_once(vcpus),
     histograms_of_latency_have_each_return,
     tracing_stops_and_begins_with_the_hit_that_says_so,
-    faults_of_a_trigger_are_reported,
+    faults_of_a_trigger_are_reported needs [Kvm, Repeat],
 ];
 
 const EVENTS: &str = "kprobe_events";

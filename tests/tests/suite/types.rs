@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 pub(crate) const CASES: &[Case] = cases![
     types_match_paholes_output needs [DebugInfo],
     parameters_have_names_and_types,
-    definitions_are_shown_as_the_types_have_them,
-    types_are_shown_and_faults_are_reported,
-    foreign_types_are_not_used_and_the_error_names_a_source,
+    definitions_are_shown_as_the_types_have_them needs [Kvm, Repeat],
+    types_are_shown_and_faults_are_reported needs [Kvm, Repeat],
+    foreign_types_are_not_used_and_the_error_names_a_source needs [Kvm, Repeat],
 ];
 
 /// A member: its declaration without blanks, offset and size in bytes.
