@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use exoprobe_probes::{EntryVerdict, Kretprobe, ProbeStatus};
+use exoprobe_probes::{EntryVerdict, Kretprobe, ProbeStatus, Selection};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases};
 
@@ -48,7 +48,7 @@ fn put_to_sleep(guest: &TestGuest, tasks: u64, register: impl Fn(&TestGuest)) ->
         }
         // The guest is slow: the first woke up before the last slept.
         guest.answer(from, &command);
-        guest.engine.unregister_all().unwrap();
+        guest.engine.unregister(Selection::all()).unwrap();
         millis *= 4;
     }
 }
@@ -79,7 +79,7 @@ fn tasks_that_sleep_in_the_function_use_an_instance_each(vcpus: u8) {
         // What was missed is not held against the next.
         assert!(guest.work("sleep 1") >= 1);
         assert_eq!((guest.status("two").hits, guest.status("two").nmissed), (3, 2));
-        guest.engine.unregister_all().unwrap();
+        guest.engine.unregister(Selection::all()).unwrap();
         guest.assert_unharmed();
     }
 }
@@ -105,7 +105,7 @@ fn a_call_may_return_on_another_vcpu() {
             })),
             ..Kretprobe::default()
         };
-        guest.engine.register_kretprobe(probe).unwrap();
+        guest.engine.register(probe).unwrap();
         follow(&guest, "r:inner sched_setaffinity", mode);
         guest.work("cpu 0");
         for _ in 0..ROUNDS {
@@ -152,7 +152,7 @@ fn tasks_that_end_inside_give_their_instances_back(vcpus: u8) {
         }
         assert_eq!(guest.engine.calls_followed(), 0);
         guest.assert_unharmed();
-        guest.engine.unregister_all().unwrap();
+        guest.engine.unregister(Selection::all()).unwrap();
         guest.assert_unharmed();
     }
 }
@@ -171,9 +171,9 @@ fn an_entry_handler_is_asked_about_calls_that_are_followed_alone(vcpus: u8) {
             })),
             ..Kretprobe::default()
         };
-        guest.engine.register_kretprobe(probe).unwrap();
+        guest.engine.register(probe).unwrap();
         assert_eq!(guest.work("fork 20"), 20);
-        guest.engine.disable_kretprobe("kprobes", "end").unwrap();
+        guest.engine.set_enabled(Selection::kretprobe("kprobes", "end"), false).unwrap();
         let status = guest.status("end");
         assert_eq!(asked.load(Ordering::SeqCst) + status.nmissed, 20, "{mode:?}");
         assert_missed(&status, mode, 20);
@@ -217,7 +217,7 @@ fn functions_that_switch_tasks_can_be_followed(vcpus: u8) {
         }
         guest.vm.resume().unwrap();
         guest.assert_unharmed();
-        guest.engine.unregister_all().unwrap();
+        guest.engine.unregister(Selection::all()).unwrap();
         guest.assert_unharmed();
     }
 }
@@ -228,7 +228,7 @@ fn calls_under_way_outlive_their_probe_unseen(vcpus: u8) {
         let sleepers = put_to_sleep(&guest, 2, |guest| {
             follow(guest, "r:gone hrtimer_nanosleep", mode);
         });
-        guest.engine.unregister_all().unwrap();
+        guest.engine.unregister(Selection::all()).unwrap();
         let followed = guest.engine.calls_followed();
         let traceless = guest.engine.traceless().is_some();
         assert!(guest.is_silent(sleepers.from), "they sleep long enough to be looked at");
@@ -259,9 +259,9 @@ fn a_probe_is_dropped_with_its_last_call(vcpus: u8) {
                 handler: Some(Box::new(move |_, _| drop(Arc::clone(&held)))),
                 ..Kretprobe::default()
             };
-            guest.engine.register_kretprobe(probe).unwrap();
+            guest.engine.register(probe).unwrap();
         });
-        guest.engine.unregister_all().unwrap();
+        guest.engine.unregister(Selection::all()).unwrap();
         sleepers.awake(&guest);
         guest.assert_unharmed();
         assert_eq!(Arc::strong_count(&token), 1, "{mode:?}");
@@ -292,8 +292,8 @@ fn assert_let_go(vcpus: u8, off: impl Fn(&TestGuest), on: impl Fn(&TestGuest)) {
 fn calls_under_way_are_let_go_when_a_probe_is_disabled(vcpus: u8) {
     assert_let_go(
         vcpus,
-        |guest| guest.engine.disable_kretprobe("kprobes", "one").unwrap(),
-        |guest| guest.engine.enable_kretprobe("kprobes", "one").unwrap(),
+        |guest| guest.engine.set_enabled(Selection::kretprobe("kprobes", "one"), false).unwrap(),
+        |guest| guest.engine.set_enabled(Selection::kretprobe("kprobes", "one"), true).unwrap(),
     );
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use exoprobe_guest::VcpuError;
+use exoprobe_probes::Selection;
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::loops::{Loops, TURN_INSNS};
 use exoprobe_tests::{TestGuest, cases, definition};
@@ -68,7 +69,7 @@ fn each_step_is_one_instruction_of_the_guest_also_where_probes_move_rip() {
     let slot_and_jmp = ExitCounts { breakpoint: 1, ..steps(2 + TURN_INSNS) };
     assert_eq!(per_turn(&loops, 0), slot_and_jmp);
     assert_eq!(per_turn(&loops, 1), ExitCounts { breakpoint: 1, ..steps(TURN_INSNS) });
-    engine.unregister_kprobe("kprobes", "boosted").unwrap();
+    engine.unregister(Selection::kprobe("kprobes", "boosted")).unwrap();
     loops.probe_body(0, definition("p:stepped 0x1"), true);
     assert_eq!(per_turn(&loops, 0), ExitCounts { breakpoint: 2, ..steps(1 + TURN_INSNS) });
 

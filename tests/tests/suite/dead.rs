@@ -1,6 +1,6 @@
 //! Guests that have stopped: their memory and registers are read as they were at that moment.
 
-use exoprobe_probes::{AttachError, Kprobe, ProbeError};
+use exoprobe_probes::{AttachError, Kprobe, ProbeError, Selection};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::http;
 use exoprobe_tests::{PATIENCE, Service, TestGuest, TestKernel, address, cases, definition};
@@ -58,9 +58,9 @@ fn a_panicked_guest_is_read_as_it_was(vcpus: u8) {
     let mut without = [0];
     guest.engine.read_without_probes(at, &mut without).unwrap();
     assert_ne!(without, [0xcc], "the guest's own bytes");
-    let late = guest.engine.register_kprobe(definition("p:late vfs_read"));
-    assert!(matches!(late, Err(ProbeError::Attach(AttachError::Stopped))));
-    guest.engine.unregister_all().unwrap();
+    let late = guest.engine.register(definition("p:late vfs_read"));
+    assert!(matches!(late.unwrap_err().error, ProbeError::Attach(AttachError::Stopped)));
+    guest.engine.unregister(Selection::all()).unwrap();
 }
 
 fn a_guest_that_was_never_asked_before_its_end_is_read(vcpus: u8) {
@@ -96,7 +96,7 @@ fn a_guest_whose_handler_panicked_is_read_and_booted_again() {
         pre_handler: Some(Box::new(|_| std::panic::resume_unwind(Box::new("a bug in a handler")))),
         ..Kprobe::default()
     };
-    guest.engine.register_kprobe(probe).unwrap();
+    guest.engine.register(probe).unwrap();
     let _ = guest.send("getpid 1");
     let record = guest.vm.wait_stopped(PATIENCE).expect("it stops");
     let at = address("__x64_sys_getpid");
@@ -104,7 +104,7 @@ fn a_guest_whose_handler_panicked_is_read_and_booted_again() {
     assert_eq!(record.regs.rip & !1, at.0 & !1, "at the int3, or after it");
     let frames = guest.engine.stack(0).unwrap();
     assert!(parts(&frames).0.contains(&"do_syscall_64"), "{frames:?}");
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.reboot();
     assert_eq!(guest.work("getpid 5"), 5);
 }

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use exoprobe_probes::{Kprobe, ProbeStatus, StatusFlag, Verdict};
+use exoprobe_probes::{Kprobe, ProbeStatus, Selection, StatusFlag, Verdict};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, TestGuest, cases, definition, function_size, host, kernel_symbols};
 use exoprobe_vmm::Vm;
@@ -62,7 +62,7 @@ impl Halfway {
             })),
             ..Kprobe::default()
         };
-        guest.engine.register_kprobe(probe).unwrap();
+        guest.engine.register(probe).unwrap();
         Self { reached, go_on }
     }
 }
@@ -114,14 +114,14 @@ fn probes_set_before_power_on_count_from_the_kernels_first_function(vcpus: u8) {
     if vcpus == 1 {
         check_the_next_boot(&guest);
     }
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
 /// All probes are there from the first function on when the guest is booted again.
 fn check_the_next_boot(guest: &TestGuest) {
     // That one is never resumed.
-    guest.engine.unregister_kprobe("kprobes", "halfway").unwrap();
+    guest.engine.unregister(Selection::kprobe("kprobes", "halfway")).unwrap();
     let calls = guest.hits("getpid");
     guest.reboot();
     for function in ONCE_INIT.iter().chain(&ONCE) {

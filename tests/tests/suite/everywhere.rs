@@ -2,7 +2,7 @@
 //! outside nothing of the guest runs for a breakpoint.
 
 use exoprobe_guest::Gva;
-use exoprobe_probes::{BlacklistEntry, ProbeDefinition, ProbeError, Reserved};
+use exoprobe_probes::{BlacklistEntry, ProbeDefinition, ProbeError, Reserved, Selection};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases, definition, kernel_symbols};
 
@@ -117,7 +117,7 @@ fn traps_scheduler_and_timer_are_probed_and_count(vcpus: u8) {
     let hit = taken.iter().filter(|(event, _)| guest.hits(event) > 0).count();
     assert!(hit > 500, "only {hit} of {} instructions were hit", taken.len());
     guest.assert_unharmed();
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -150,7 +150,7 @@ fn every_instruction_of_the_kernels_entries_that_is_taken_counts(vcpus: u8) {
     assert_paired(&guest, &before, &pairs, vcpus);
     assert!(guest.hits("syscall") > 200);
     guest.assert_unharmed();
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -164,7 +164,7 @@ fn the_handler_of_the_guests_own_breakpoints_is_probed(vcpus: u8) {
     assert_eq!(guest.work("trap 20"), 20);
     assert_eq!(guest.hits("exc_int3_0"), 20);
     assert_eq!(guest.hits("force_sig_0"), 20);
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     assert_eq!(guest.work("trap 3"), 3);
     guest.assert_unharmed_but_for("traps:");
 }
@@ -172,9 +172,9 @@ fn the_handler_of_the_guests_own_breakpoints_is_probed(vcpus: u8) {
 /// Why a probe at `at` is refused, by its place or, where that is padding, by its instruction.
 fn refusal(guest: &TestGuest, kind: char, at: Gva) -> Option<Reserved> {
     let definition: ProbeDefinition = definition(&format!("{kind}:listed {at}"));
-    let error = guest.engine.register_probe(definition).expect_err("it is on the list");
+    let error = guest.engine.register(definition).expect_err("it is on the list");
     assert_eq!(error.code(), "EOPNOTSUPP", "{at}: {error}");
-    match error {
+    match error.error {
         ProbeError::Reserved { reserved, .. } => Some(reserved),
         ProbeError::Refused(_) => None,
         other => panic!("{at}: {other}"),

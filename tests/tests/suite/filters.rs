@@ -2,7 +2,7 @@
 //! alike.
 
 use exoprobe_probes::definition::FieldError;
-use exoprobe_probes::{Action, ProbeError, ProbeStatus};
+use exoprobe_probes::{Action, ProbeError, ProbeStatus, Selection};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases, definition};
 
@@ -24,7 +24,7 @@ fn probe(guest: &TestGuest, line: &str, filter: &str, actions: Vec<Action>) {
     let mut definition = definition(line);
     definition.filter = Some(filter.parse().unwrap_or_else(|e| panic!("{filter}: {e}")));
     definition.actions = actions;
-    guest.engine.register_probe(definition).unwrap_or_else(|e| panic!("{line}: {e}"));
+    guest.engine.register(definition).unwrap_or_else(|e| panic!("{line}: {e}"));
 }
 
 /// The books of a probe before and after some work, by an int3 and then optimized.
@@ -148,7 +148,7 @@ fn actions_are_for_hits_that_the_filter_lets_through() {
     assert_eq!(answer, "error write: write: errno 9 (0 done)");
     let (hits, recorded, filtered) = books(&guest.status("fail"));
     assert_eq!((recorded, filtered), (1, hits - 1));
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     assert_eq!(guest.work("write 5"), 5);
     guest.assert_unharmed();
 }
@@ -158,11 +158,11 @@ fn a_filter_over_an_unknown_field_is_refused() {
     let refused = |filter: &str| {
         let mut definition = definition(&format!("p:w {WRITE} fd=%di %si"));
         definition.filter = Some(filter.parse().unwrap_or_else(|e| panic!("{filter}: {e}")));
-        guest.engine.register_probe(definition).map(drop)
+        guest.engine.register(definition).map(drop)
     };
     let error = refused("arg2 == 1 && size == 1").unwrap_err();
     assert!(
-        matches!(&error, ProbeError::Filter { error: FieldError::NoSuch(field), .. } if field == "size")
+        matches!(&error.error, ProbeError::Filter { error: FieldError::NoSuch(field), .. } if field == "size")
     );
     assert!(error.to_string().contains("`fd`, `arg2`, `common_pid`"), "{error}");
     refused("arg2 == 1 || fd == 1 || common_pid == 1").unwrap();

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
 use exoprobe_guest::{Gpa, GuestRam, Gva};
-use exoprobe_probes::{DisplacedBy, FaultHandler, Hit, Kprobe, PreHandler, Recovery, Verdict};
+use exoprobe_probes::{
+    DisplacedBy, FaultHandler, Hit, Kprobe, PreHandler, Recovery, Selection, Verdict,
+};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, address, cases, definition};
 
@@ -36,7 +38,7 @@ fn register(guest: &TestGuest, line: &str, pre_handler: PreHandler, fault: Optio
     let definition = definition(line);
     let pre_handler = Some(pre_handler);
     let probe = Kprobe { definition, pre_handler, fault_handler: fault, ..Kprobe::default() };
-    guest.engine.register_kprobe(probe).unwrap_or_else(|e| panic!("{line}: {e}"));
+    guest.engine.register(probe).unwrap_or_else(|e| panic!("{line}: {e}"));
 }
 
 fn a_handler_that_chose_where_to_go_on_is_the_last_of_its_hit(vcpus: u8) {
@@ -58,7 +60,7 @@ fn a_handler_that_chose_where_to_go_on_is_the_last_of_its_hit(vcpus: u8) {
         }
     };
     let probes = vec![post("first", Verdict::Continue), post("diverts", Verdict::Done)];
-    guest.engine.register_kprobes(probes).unwrap();
+    guest.engine.register(probes).unwrap();
     guest.probe("p:after __x64_sys_getpid");
     follow(&guest, "r:followed __x64_sys_getpid", By::Trampoline);
     guest.probe("p:target __x64_sys_getppid");
@@ -67,7 +69,7 @@ fn a_handler_that_chose_where_to_go_on_is_the_last_of_its_hit(vcpus: u8) {
     assert_eq!(guest.hits("after"), 0);
     assert_eq!((guest.hits("followed"), guest.status("followed").nmissed), (0, 0));
     assert_eq!(late_calls.load(Ordering::SeqCst), 0, "the instruction did not run");
-    guest.engine.unregister_kprobe("kprobes", "diverts").unwrap();
+    guest.engine.unregister(Selection::kprobe("kprobes", "diverts")).unwrap();
     assert_eq!(guest.work("getpid 20"), 20);
     assert_eq!((guest.hits("after"), guest.hits("followed")), (20, 20));
     assert_eq!(late_calls.load(Ordering::SeqCst), 20);
@@ -91,7 +93,7 @@ fn assert_post(
         })),
         ..Kprobe::default()
     };
-    guest.engine.register_kprobe(probe).unwrap();
+    guest.engine.register(probe).unwrap();
     assert_eq!(guest.work("getpid 50"), 50);
     let status = guest.status("post");
     let instruction = status.instruction.unwrap();
@@ -149,7 +151,7 @@ fn the_guest_sees_the_writes_of_handlers(vcpus: u8) {
     };
     register(&guest, "p:copy do_filp_open", Box::new(correct_copy), None);
     assert_eq!(guest.work("open /dev/nulx 5"), 5);
-    guest.engine.unregister_kprobe("kprobes", "copy").unwrap();
+    guest.engine.unregister(Selection::kprobe("kprobes", "copy")).unwrap();
     let answer = guest.answer_line(guest.send("open /dev/nulx 1"), "open");
     assert!(answer.starts_with("error open: "), "the caller's own was not changed: {answer}");
     // In the caller's memory, which stays changed.
@@ -222,7 +224,7 @@ fn memory_that_is_not_there_is_an_error_and_no_harm(vcpus: u8) {
         assert_eq!(event.args["a"], "(fault)");
         assert_ne!(event.args["b"], "(fault)", "struct pt_regs");
     }
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.vm.ram().store_u64(spare_entry(), 0).unwrap();
     guest.assert_unharmed();
 }
@@ -261,7 +263,7 @@ fn a_fault_handler_may_give_up_or_have_it_tried_once_more(vcpus: u8) {
     register(&guest, "p:mends __x64_sys_getpid", Box::new(reads), Some(Box::new(mend)));
     assert_eq!(guest.work("getpid 10"), 10);
     assert_eq!(faults.load(Ordering::SeqCst), 1, "mended for good");
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.vm.ram().store_u64(spare_entry(), 0).unwrap();
     guest.assert_unharmed();
 }
@@ -282,7 +284,7 @@ fn a_fault_handler_is_asked_for_its_own_probe_alone(vcpus: u8) {
     register(&guest, "p:silent __x64_sys_getpid", Box::new(fails), None);
     assert_eq!(guest.work("getpid 10"), 10);
     assert_eq!(asked.load(Ordering::SeqCst), 0);
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     // A fault of the guest's own is no concern of a probe's: the kernel reads a path that is not
     // there.
     let (asked, count) = counter();

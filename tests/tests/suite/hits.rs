@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use exoprobe_probes::{DisplacedBy, Kprobe, Verdict};
+use exoprobe_probes::{DisplacedBy, Kprobe, Selection, Verdict};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{
     PATIENCE, TestGuest, address, cases, definition, function_size, kernel_symbols,
@@ -35,19 +35,19 @@ fn a_thousand_calls_are_a_thousand_hits_until_disabled_and_deleted(vcpus: u8) {
     assert_eq!(guest.hits("getpid"), 1000);
     guest.assert_unharmed();
 
-    guest.engine.disable_kprobe("kprobes", "getpid").unwrap();
+    guest.engine.set_enabled(Selection::kprobe("kprobes", "getpid"), false).unwrap();
     let before = guest.hits("getpid");
     assert_eq!(guest.bytes(address(GETPID), 16), original, "disabled: the byte is back");
     assert_eq!(guest.work("getpid 1000"), 1000);
     assert_eq!(guest.hits("getpid"), before);
     guest.assert_unharmed();
 
-    guest.engine.enable_kprobe("kprobes", "getpid").unwrap();
+    guest.engine.set_enabled(Selection::kprobe("kprobes", "getpid"), true).unwrap();
     assert_ne!(guest.bytes(address(GETPID), 16), original);
     assert_eq!(guest.work("getpid 10"), 10);
     assert_eq!(guest.hits("getpid"), before + 10);
 
-    guest.engine.unregister_kprobe("kprobes", "getpid").unwrap();
+    guest.engine.unregister(Selection::kprobe("kprobes", "getpid")).unwrap();
     assert_eq!(guest.bytes(address(GETPID), 16), original, "deleted: the byte is back");
     assert_eq!(guest.work("getpid 1000"), 1000);
     assert!(guest.engine.list().is_empty());
@@ -60,10 +60,10 @@ fn two_probes_at_one_address_both_count_and_one_can_go(vcpus: u8) {
     guest.probe("p:second __x64_sys_getpid");
     guest.work("getpid 100");
     assert_eq!((guest.hits("first"), guest.hits("second")), (100, 100));
-    guest.engine.disable_kprobe("kprobes", "first").unwrap();
+    guest.engine.set_enabled(Selection::kprobe("kprobes", "first"), false).unwrap();
     guest.work("getpid 10");
     assert_eq!((guest.hits("first"), guest.hits("second")), (100, 110));
-    guest.engine.unregister_kprobe("kprobes", "first").unwrap();
+    guest.engine.unregister(Selection::kprobe("kprobes", "first")).unwrap();
     guest.work("getpid 1");
     assert_eq!(guest.hits("second"), 111);
     guest.assert_unharmed();
@@ -75,7 +75,7 @@ fn probe_all_of(guest: &TestGuest, functions: &[&str]) -> Vec<String> {
     for function in functions {
         for offset in 0..function_size(function) {
             let line = format!("p:{function}_{offset} {function}+{offset}");
-            if guest.engine.register_kprobe(definition(&line)).is_ok() {
+            if guest.engine.register(definition(&line)).is_ok() {
                 names.push(format!("{function}_{offset}"));
             }
         }
@@ -104,7 +104,7 @@ fn every_instruction_of_functions_can_be_probed_and_the_guest_is_unharmed(vcpus:
         assert!(hit.count() > 20, "too few instructions were hit that run by {how:?}");
     }
     guest.assert_unharmed();
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -127,7 +127,7 @@ fn handlers_run_before_and_after_and_can_change_registers(vcpus: u8) {
             })),
             ..Kprobe::default()
         };
-        if guest.engine.register_kprobe(probe).is_ok() {
+        if guest.engine.register(probe).is_ok() {
             let how = guest.status(&format!("post{offset}")).displaced;
             stepped += u64::from(how == Some(DisplacedBy::Step));
         }
@@ -137,7 +137,7 @@ fn handlers_run_before_and_after_and_can_change_registers(vcpus: u8) {
     assert_eq!(calls.load(Ordering::SeqCst), 0, "each pre-handler had its post-handler");
     assert_eq!(guest.hits("post0"), 200);
     guest.assert_unharmed();
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -152,10 +152,10 @@ fn a_pre_handler_that_returns_from_the_function_ends_the_hit(vcpus: u8) {
         })),
         ..Kprobe::default()
     };
-    guest.engine.register_kprobe(probe).unwrap();
+    guest.engine.register(probe).unwrap();
     assert_eq!(guest.work("getpid 20"), 20);
     assert_eq!(guest.hits("divert"), 20);
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -206,13 +206,13 @@ fn a_child_of_the_workload_that_stops_early_is_reported(vcpus: u8) {
         })),
         ..Kprobe::default()
     };
-    guest.engine.register_kprobe(probe).unwrap();
+    guest.engine.register(probe).unwrap();
     for command in ["trap 3", "spawn 0 trap 3", "par 2 trap 3"] {
         let (name, _) = command.split_once(' ').unwrap();
         let line = guest.answer_line(guest.send(command), command);
         assert_eq!(line, format!("error {name}: child: signal {SIGKILL} (0 done)"));
     }
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     assert_eq!(guest.work("par 2 trap 3"), 6);
     guest.assert_unharmed_but_for("traps:");
 }
@@ -245,10 +245,10 @@ fn a_steady_probe_counts_all_while_others_come_and_go_at_its_address(vcpus: u8) 
             assert!(Instant::now() < deadline, "no answer after {rounds} rounds");
             guest.probe("p:other __x64_sys_getpid");
             guest.probe("p:near __task_pid_nr_ns");
-            guest.engine.disable_kprobe("kprobes", "other").unwrap();
-            guest.engine.enable_kprobe("kprobes", "other").unwrap();
-            guest.engine.unregister_kprobe("kprobes", "near").unwrap();
-            guest.engine.unregister_kprobe("kprobes", "other").unwrap();
+            guest.engine.set_enabled(Selection::kprobe("kprobes", "other"), false).unwrap();
+            guest.engine.set_enabled(Selection::kprobe("kprobes", "other"), true).unwrap();
+            guest.engine.unregister(Selection::kprobe("kprobes", "near")).unwrap();
+            guest.engine.unregister(Selection::kprobe("kprobes", "other")).unwrap();
             rounds += 1;
         }
         calls += guest.answer(from, command);
@@ -277,6 +277,6 @@ fn a_thousand_functions_at_once(vcpus: u8) {
     assert_eq!(guest.work("fork 2"), 2);
     guest.assert_unharmed();
     assert_eq!(guest.engine.list_text().lines().count(), 1000);
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }

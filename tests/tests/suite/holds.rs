@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use exoprobe_guest::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry};
-use exoprobe_probes::{Action, ProbeDefinition};
+use exoprobe_probes::{Action, ProbeDefinition, Selection};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, TestGuest, TestKernel, cases, definition, kernel_symbols};
 use exoprobe_vmm::{ControlError, StopReason, VmState};
@@ -133,7 +133,7 @@ fn a_hit_holds_the_machine_until_it_is_resumed(vcpus: u8) {
     let hits = 40 * rounds;
     assert_eq!((guest.hits("getpid"), holder.holds(), holder.releases()), (hits, hits, hits));
     assert_eq!(together, usize::from(vcpus), "vCPUs were held at once");
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -178,7 +178,7 @@ fn threads_that_pause_and_resume_are_not_in_the_way_of_holds(vcpus: u8) {
     guest.vm.resume().unwrap();
     assert_eq!(guest.answer(from, "par"), 400);
     assert_eq!((guest.hits("getpid"), holder.holds(), holder.releases()), (400, 400, 400));
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -213,7 +213,7 @@ fn the_action_stop_holds_at_the_entry_and_at_the_return(vcpus: u8) {
     for line in ["p:entry __x64_sys_getpid", "r:ret __x64_sys_getpid"] {
         let actions = vec![Action::Record, Action::Stop];
         let definition = ProbeDefinition { actions, ..definition(line) };
-        guest.engine.register_probe(definition).unwrap();
+        guest.engine.register(definition).unwrap();
     }
     let from = guest.send(&format!("getpid {CALLS}"));
     let mut places = Vec::new();
@@ -230,6 +230,6 @@ fn the_action_stop_holds_at_the_entry_and_at_the_return(vcpus: u8) {
     assert_eq!((entered.len() as u64, returned.len() as u64), (CALLS, CALLS), "{places:?}");
     assert!(returned.iter().all(|(_, is_pid)| *is_pid), "{places:?}");
     assert_eq!((guest.hits("entry"), guest.hits("ret")), (CALLS, CALLS));
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }

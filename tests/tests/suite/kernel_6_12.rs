@@ -1,7 +1,7 @@
 //! Linux 6.12, given by its bzImage alone: with KASLR, ORC tables, BTF and modules.
 
 use exoprobe_introspect::SymbolTable;
-use exoprobe_probes::{Action, StatusFlag};
+use exoprobe_probes::{Action, Selection, StatusFlag};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{
     OPENS, TestKernel, assert_callers, assert_opened, assert_same_symbols, cases,
@@ -39,7 +39,7 @@ fn symbols_from_its_memory_are_those_of_the_build_moved_by_kaslr() {
 fn probes_by_name_count_each_call_with_a_breakpoint_and_with_a_detour() {
     let guest = KERNEL.restored(1);
     guest.assert_counts_by_name(100);
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -59,7 +59,7 @@ fn files_and_stacks_are_read_by_its_own_tables() {
     assert_eq!(guest.work("open /dev/null 5"), 5);
     assert_opened(&events_of(&guest, "opens"), 5);
     assert_callers(&events_of(&guest, "traced"), 5);
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -82,7 +82,7 @@ fn a_modules_calls_of_the_kernel_are_counted_for_as_long_as_it_is_loaded() {
         let from = guest.send(command);
         assert_eq!(guest.answer_line(from, command), error);
     }
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -124,6 +124,6 @@ fn a_modules_function_is_counted_whenever_it_is_loaded() {
     assert_eq!(guest.work("insmod test_module"), 1);
     guest.engine.patrol();
     assert!(guest.status("other").reason.unwrap().contains("no symbol named"));
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }

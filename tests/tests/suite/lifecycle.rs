@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use exoprobe_guest::{GuestTime, paging};
-use exoprobe_probes::{AttachError, Kprobe, ProbeError};
+use exoprobe_probes::{AttachError, Kprobe, ProbeError, Selection};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, TestGuest, cases, definition, guest_file, host};
 use exoprobe_vmm::{
@@ -80,7 +80,7 @@ fn a_paused_guest_does_nothing_and_goes_on_where_it_was(vcpus: u8) {
     assert_eq!(guest.vm.registers(vcpus - 1).unwrap().regs, regs);
     // Probes come and go on a paused guest too.
     guest.probe("p:more vfs_write");
-    guest.engine.unregister_kprobe("kprobes", "more").unwrap();
+    guest.engine.unregister(Selection::kprobe("kprobes", "more")).unwrap();
     guest.vm.resume().unwrap();
     guest.vm.resume().unwrap();
     assert_eq!(guest.answer(work.from, "par"), work.calls);
@@ -109,11 +109,11 @@ fn a_panic_and_a_reset_become_states_and_the_data_stays(vcpus: u8) {
         assert!(record.regs.rip > 0xffff_ffff_8000_0000, "registers of that moment");
         assert!(before <= record.seconds && record.seconds <= after, "the guest's time");
         assert_eq!(guest.hits("getpid"), 7, "books outlive the guest");
-        let late = guest.engine.register_kprobe(definition("p:late vfs_read"));
-        assert!(matches!(late, Err(ProbeError::Attach(AttachError::Stopped))));
+        let late = guest.engine.register(definition("p:late vfs_read"));
+        assert!(matches!(late.unwrap_err().error, ProbeError::Attach(AttachError::Stopped)));
         assert!(matches!(guest.vm.pause(), Err(ControlError::Stopped)));
         assert!(guest.vm.registers(vcpus - 1).is_ok(), "memory and registers can be read");
-        guest.engine.unregister_all().unwrap();
+        guest.engine.unregister(Selection::all()).unwrap();
     }
 }
 
@@ -137,7 +137,7 @@ fn a_handler_that_panics_stops_the_machine_and_says_so(vcpus: u8) {
         pre_handler: Some(Box::new(|_| std::panic::resume_unwind(Box::new("a bug in a handler")))),
         ..Kprobe::default()
     };
-    guest.engine.register_kprobe(probe).unwrap();
+    guest.engine.register(probe).unwrap();
     let _ = guest.send("getpid 1");
     let record = guest.vm.wait_stopped(PATIENCE).expect("it stops");
     let StopReason::Failed { message } = record.reason else { panic!("{:?}", record.reason) };
@@ -268,7 +268,7 @@ fn pause_asleep(guest: &TestGuest) -> (GuestTime, u64) {
             std::thread::sleep(Duration::from_millis(1));
         }
         // A snapshot wants no probes.
-        guest.engine.unregister_kprobe("kprobes", "asleep").unwrap();
+        guest.engine.unregister(Selection::kprobe("kprobes", "asleep")).unwrap();
         std::thread::sleep(Duration::from_millis(100));
         guest.vm.pause().unwrap();
         if guest.is_silent(from) {

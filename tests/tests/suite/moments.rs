@@ -1,6 +1,7 @@
 //! At each moment of a boot: questions change nothing, and hidden memory is where the kernel never
 //! writes.
 
+use exoprobe_probes::Selection;
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, TestKernel, cases, host};
 use exoprobe_vmm::Vm;
@@ -66,7 +67,7 @@ fn ask_while_it_boots(kernel: TestKernel) {
     println!("asked at {moments} moments");
     assert_not_mapped(&guest);
     guest.assert_counts_by_name(100);
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -93,6 +94,6 @@ fn probe_while_it_boots(kernel: TestKernel) {
     for (event, before) in events.iter().zip(before) {
         assert_eq!(guest.hits(event) - before, 50, "{event} of {moments}");
     }
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
 use exoprobe_guest::{Gpa, Gva};
 use exoprobe_probes::{
-    Action, Event, Kprobe, NewProbe, ProbeDefinition, ProbeStatus, StatusFlag, Verdict,
+    Action, Event, Kprobe, NewProbe, ProbeDefinition, ProbeStatus, Selection, StatusFlag, Verdict,
 };
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{
@@ -80,7 +80,7 @@ fn optimized_hits_are_recorded_without_an_exit(vcpus: u8) {
     assert_eq!(first.args.keys().collect::<Vec<_>>(), last.args.keys().collect::<Vec<_>>());
     let vcpus_seen: BTreeSet<u8> = events.iter().map(|e| e.vcpu).collect();
     assert_eq!(vcpus_seen.len(), usize::from(vcpus));
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_text(&text);
     guest.assert_unharmed();
     assert!(guest.engine.traceless().is_some());
@@ -119,7 +119,7 @@ fn optimized_return_probes_follow_calls_without_an_exit(vcpus: u8) {
     if vcpus == 1 {
         assert_lie_between(&events_of(&guest, "entered"), &events_of(&guest, "ret"));
     }
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_text(&text);
     guest.assert_unharmed();
     assert!(guest.engine.traceless().is_some());
@@ -161,7 +161,7 @@ fn calls_within_one_another_are_missed_beyond_maxactive(vcpus: u8) {
         })),
         ..Kprobe::default()
     };
-    guest.engine.register_kprobe(divert).unwrap();
+    guest.engine.register(divert).unwrap();
     guest.probe(&format!("r3:three {SCRATCH} $retval"));
     let rounds = |rounds: u64| assert_eq!(guest.work(&format!("getpid {rounds}")), rounds);
     rounds(10);
@@ -174,7 +174,7 @@ fn calls_within_one_another_are_missed_beyond_maxactive(vcpus: u8) {
     let events = events_of(&guest, "three");
     let values: Vec<&str> = events.iter().filter_map(|e| e.args["arg1"].as_str()).collect();
     assert_eq!(values, ["0x3", "0x4", "0x5"].repeat(30), "the outer calls");
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -205,7 +205,7 @@ fn detours_read_the_same_values_as_the_vmm(vcpus: u8) {
     };
     assert_eq!(different(by_vmm), different(by_detour));
     assert_eq!(by_detour[0].args["banner"], "0x65762078756e694c", "Linux ve");
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -226,7 +226,7 @@ fn memory_that_may_not_be_there_is_read_by_the_vmm(vcpus: u8) {
     let events = events_of(&guest, "user");
     assert!(events.iter().all(|event| event.args["arg1"] != "(fault)"), "{:?}", events[0]);
     guest.wait_until("the answer's write returns", |g| g.hits("user_ret") == g.hits("user"));
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -235,10 +235,10 @@ fn optimizations_end_and_come_back(vcpus: u8) {
     guest.probe(&format!("p:count {GETPID}"));
     guest.optimize("count");
     let engine = &guest.engine;
-    engine.disable_kprobe("kprobes", "count").unwrap();
+    engine.set_enabled(Selection::kprobe("kprobes", "count"), false).unwrap();
     assert_eq!(guest.work("getpid 5"), 5);
     assert_eq!(guest.status("count").flags, [StatusFlag::Disabled]);
-    engine.enable_kprobe("kprobes", "count").unwrap();
+    engine.set_enabled(Selection::kprobe("kprobes", "count"), true).unwrap();
     assert_eq!(guest.status("count").flags, []);
     guest.optimize("count");
     engine.switch(false).unwrap();
@@ -257,16 +257,16 @@ fn optimizations_end_and_come_back(vcpus: u8) {
         post_handler: Some(Box::new(|_| {})),
         ..Kprobe::default()
     };
-    engine.register_kprobe(post).unwrap();
+    engine.register(post).unwrap();
     assert!(reason(&guest, "count").starts_with("post-handler: "));
     assert_eq!(guest.work("getpid 11"), 11);
-    engine.unregister_kprobe("kprobes", "post").unwrap();
+    engine.unregister(Selection::kprobe("kprobes", "post")).unwrap();
     guest.optimize("count");
     guest.probe(&format!("p:inside {GETPID}+1"));
     assert!(reason(&guest, "count").starts_with("other-probe: "));
     assert_eq!(guest.work("getpid 13"), 13);
     assert_eq!(guest.hits("inside"), 13);
-    engine.unregister_kprobe("kprobes", "inside").unwrap();
+    engine.unregister(Selection::kprobe("kprobes", "inside")).unwrap();
     guest.probe(&format!("p:second {GETPID} %di"));
     guest.optimize("second");
     assert!(is_optimized(&guest, "count"), "both are");
@@ -274,7 +274,7 @@ fn optimizations_end_and_come_back(vcpus: u8) {
     assert_eq!(guest.work("getpid 17"), 17);
     assert_eq!(breakpoints(&guest), before);
     assert_eq!((guest.hits("count"), guest.hits("second")), (7 + 11 + 13 + 17, 17));
-    engine.unregister_all().unwrap();
+    engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -290,7 +290,7 @@ fn the_rule_that_stops_an_optimization_is_named(vcpus: u8) {
         pre_handler: Some(Box::new(|_| Verdict::Continue)),
         ..Kprobe::default()
     };
-    guest.engine.register_kprobe(handler).unwrap();
+    guest.engine.register(handler).unwrap();
     guest.engine.optimize();
     for (event, rule) in [
         ("memory", "memory"),
@@ -302,7 +302,7 @@ fn the_rule_that_stops_an_optimization_is_named(vcpus: u8) {
         let why = reason(&guest, event);
         assert!(why.starts_with(&format!("{rule}: ")), "{event}: {why}");
     }
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -318,7 +318,7 @@ fn a_full_ring_loses_records_and_no_hit(vcpus: u8) {
     assert_eq!(guest.work("getpid 100"), 100);
     let after = guest.status("args");
     assert_eq!((after.hits, after.lost), (4600, status.lost), "it goes on");
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -336,7 +336,7 @@ fn guest_writes_into_rings_cost_records_only(vcpus: u8) {
     assert_eq!(guest.work("getpid 50"), 50);
     let after = guest.status("args");
     assert_eq!(after.hits - status.hits, 50, "{after:?}");
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -362,7 +362,8 @@ fn count_at(guest: &TestGuest, mut places: Vec<Gva>) -> usize {
         let (addr, actions) = (Some(*at), vec![Action::Count]);
         NewProbe::from(ProbeDefinition { addr, actions, ..ProbeDefinition::default() })
     };
-    while let Err(refused) = guest.engine.register_probes(places.iter().map(probe).collect()) {
+    let batch = |places: &[Gva]| places.iter().map(probe).collect::<Vec<_>>();
+    while let Err(refused) = guest.engine.register(batch(&places)) {
         places.remove(refused.index);
     }
     total - places.len()
@@ -386,7 +387,7 @@ fn every_function_that_the_rules_allow_is_optimized_and_put_back() {
                 Some(rule) => *rules.entry(rule).or_default() += 1,
             }
         }
-        guest.engine.unregister_all().unwrap();
+        guest.engine.unregister(Selection::all()).unwrap();
         guest.assert_text(&text);
     }
     eprintln!("{optimized} functions optimized; {refused} not probed; not optimized: {rules:?}");

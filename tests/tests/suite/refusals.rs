@@ -1,7 +1,7 @@
 //! Bad input: a clear error, nothing changed, the guest unharmed.
 
 use exoprobe_guest::Gva;
-use exoprobe_probes::{AttachError, Kprobe, ProbeDefinition, ProbeError};
+use exoprobe_probes::{AttachError, Kprobe, ProbeDefinition, ProbeError, Selection};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases, definition, kernel_symbols};
 
@@ -15,9 +15,9 @@ pub(crate) const CASES: &[Case] = cases![
 
 fn refused(guest: &TestGuest, definition: ProbeDefinition) -> ProbeError {
     let text = guest.engine.list_text();
-    let error = guest.engine.register_kprobe(definition).expect_err("it is refused");
+    let error = guest.engine.register(definition).expect_err("it is refused");
     assert_eq!(guest.engine.list_text(), text, "nothing was registered");
-    error
+    error.error
 }
 
 fn line(text: &str) -> ProbeDefinition {
@@ -67,15 +67,12 @@ fn a_batch_is_registered_whole_or_not_at_all(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     let batch = ["p:one __x64_sys_getpid", "p:two vfs_read", "p:three no_such_function"];
     let probes: Vec<Kprobe> = batch.iter().map(|l| line(l).into()).collect();
-    let error = guest.engine.register_kprobes(probes).unwrap_err();
+    let error = guest.engine.register(probes).unwrap_err();
     assert_eq!((error.index, error.name.as_str()), (2, "three"));
     assert!(guest.engine.list().is_empty());
     let twice: Vec<Kprobe> =
         ["p:same vfs_read", "p:same vfs_write"].iter().map(|l| line(l).into()).collect();
-    assert!(matches!(
-        guest.engine.register_kprobes(twice).unwrap_err().error,
-        ProbeError::NameTaken(_)
-    ));
+    assert!(matches!(guest.engine.register(twice).unwrap_err().error, ProbeError::NameTaken(_)));
     assert_eq!(guest.probes(["p:one __x64_sys_getpid".to_owned()].into_iter()), 1);
     guest.assert_unharmed();
 }
@@ -117,11 +114,11 @@ fn text_and_tables_that_the_guest_changed_are_left_alone(vcpus: u8) {
     let gpa = exoprobe_guest::Gpa(at.0 - 0xffff_ffff_8000_0000);
     guest.vm.pause().unwrap();
     guest.vm.ram().store_byte(gpa, 0x90).unwrap();
-    let error = guest.engine.unregister_kprobe("kprobes", "getpid").unwrap_err();
+    let error = guest.engine.unregister(Selection::kprobe("kprobes", "getpid")).unwrap_err();
     assert_eq!(error.code(), "ETXTBSY");
     assert_eq!(guest.vm.ram().load_byte(gpa), Ok(0x90), "never overwritten blindly");
     assert!(guest.engine.list().is_empty(), "gone all the same");
-    let refused = guest.engine.register_kprobe(line("p:again vfs_read"));
+    let refused = guest.engine.register(line("p:again vfs_read"));
     assert!(refused.is_ok());
 
     // Hidden memory's entry in the guest's page directory, wiped.
@@ -130,8 +127,8 @@ fn text_and_tables_that_the_guest_changed_are_left_alone(vcpus: u8) {
     let table = exoprobe_guest::paging::table_for(guest.vm.ram(), mode, base, 2).unwrap();
     let entry = exoprobe_guest::paging::entry_address(table, base, 2);
     guest.vm.ram().store_u64(entry, 0).unwrap();
-    let error = guest.engine.register_kprobe(line("p:more vfs_write")).unwrap_err();
-    assert!(matches!(error, ProbeError::Attach(AttachError::Hidden(_))), "{error}");
+    let error = guest.engine.register(line("p:more vfs_write")).unwrap_err();
+    assert!(matches!(error.error, ProbeError::Attach(AttachError::Hidden(_))), "{error}");
 }
 
 /// The addresses in one of the kernel's tables of place-relative entries, as this test reads them.
@@ -161,7 +158,7 @@ fn text_that_the_kernel_rewrites_is_refused_everywhere(vcpus: u8) {
         for addr in addresses {
             let probe = ProbeDefinition { addr: Some(addr), ..ProbeDefinition::default() };
             // Init text, gone by now, is in the tables too and refused for another reason.
-            let error = guest.engine.register_kprobe(probe).expect_err(reason);
+            let error = guest.engine.register(probe).expect_err(reason);
             refused +=
                 u32::from(error.code() == "EOPNOTSUPP" && error.to_string().contains(reason));
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
 use exoprobe_guest::{Gpa, Gva};
 use exoprobe_probes::{
-    EntryVerdict, Event, Kprobe, Kretprobe, ProbeDefinition, ReturnMode, Verdict,
+    EntryVerdict, Event, Kprobe, Kretprobe, ProbeDefinition, ReturnMode, Selection, Verdict,
 };
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, address, cases, definition, kernel_symbols};
@@ -58,7 +58,7 @@ pub(super) fn in_mode(line: &str, by: By) -> ProbeDefinition {
 }
 
 pub(super) fn follow(guest: &TestGuest, line: &str, by: By) {
-    guest.engine.register_kretprobe(in_mode(line, by)).unwrap_or_else(|e| panic!("{line}: {e}"));
+    guest.engine.register(in_mode(line, by)).unwrap_or_else(|e| panic!("{line}: {e}"));
     if by == By::Code {
         // As far as it goes: some functions cannot be, and others are busy.
         guest.engine.optimize();
@@ -138,7 +138,7 @@ fn each_call_returns_once_with_its_value_to_its_caller(vcpus: u8) {
         assert_eq!(caller(&open), "__x64_sys_openat");
         assert!(getpid.iter().all(|e| e.offset == 0), "the function's own address");
         guest.assert_unharmed();
-        guest.engine.unregister_all().unwrap();
+        guest.engine.unregister(Selection::all()).unwrap();
         assert_eq!(guest.work("getpid 5"), 5);
         guest.assert_unharmed();
     }
@@ -183,8 +183,8 @@ fn probes_of_one_function_and_of_nested_ones_all_count(vcpus: u8) {
         assert_eq!(values(&events, "name").join(" "), names, "{event}: what getname passes on");
         assert_eq!(caller(&events), "do_sys_openat2");
     }
-    guest.engine.unregister_kretprobe("kprobes", "first").unwrap();
-    guest.engine.disable_kretprobe("kprobes", "third").unwrap();
+    guest.engine.unregister(Selection::kretprobe("kprobes", "first")).unwrap();
+    guest.engine.set_enabled(Selection::kretprobe("kprobes", "third"), false).unwrap();
     assert_eq!(guest.work("open /dev/null 10"), 10);
     assert_books(&guest, "second", 110);
     assert_books(&guest, "callee", 110);
@@ -204,8 +204,8 @@ fn one_of_several_return_probes_can_go_while_calls_are_under_way(vcpus: u8) {
                 follow(&guest, "r:other __x64_sys_getpid", mode);
                 follow(&guest, "r:inner __task_pid_nr_ns", mode);
                 guest.wait_until("some calls", |g| g.hits("other") > 2 || !g.is_silent(from));
-                guest.engine.unregister_kretprobe("kprobes", "other").unwrap();
-                guest.engine.unregister_kretprobe("kprobes", "inner").unwrap();
+                guest.engine.unregister(Selection::kretprobe("kprobes", "other")).unwrap();
+                guest.engine.unregister(Selection::kretprobe("kprobes", "inner")).unwrap();
                 rounds += 1;
             }
             calls += guest.answer(from, command);
@@ -225,7 +225,7 @@ fn divert_getpid(guest: &TestGuest, to: Gva, argument: u64) {
         })),
         ..Kprobe::default()
     };
-    guest.engine.register_kprobe(probe).unwrap();
+    guest.engine.register(probe).unwrap();
 }
 
 fn a_function_that_jumps_to_another_returns_once_for_both(vcpus: u8) {
@@ -264,7 +264,7 @@ fn calls_beyond_maxactive_are_missed_and_counted(vcpus: u8) {
             })),
             ..Kretprobe::default()
         };
-        guest.engine.register_kretprobe(three).unwrap();
+        guest.engine.register(three).unwrap();
         follow(&guest, &format!("r:all {SCRATCH} $retval"), mode);
         guest.probe(&format!("p:calls {SCRATCH}"));
         assert_eq!(guest.work("getpid 20"), 20);
@@ -277,7 +277,7 @@ fn calls_beyond_maxactive_are_missed_and_counted(vcpus: u8) {
         assert_eq!(asked.load(Ordering::SeqCst), 20 * 3, "not about those that are missed");
         let events = events_of(&guest, "three");
         assert_eq!(values(&events, "arg1"), ["0x3", "0x4", "0x5"].repeat(20), "the outer calls");
-        guest.engine.unregister_all().unwrap();
+        guest.engine.unregister(Selection::all()).unwrap();
         guest.assert_unharmed();
     }
 }
@@ -300,7 +300,7 @@ fn an_entry_handler_chooses_the_calls_to_follow(vcpus: u8) {
             })),
             ..Kretprobe::default()
         };
-        guest.engine.register_kretprobe(probe).unwrap();
+        guest.engine.register(probe).unwrap();
         assert_eq!(guest.work("getpid 100"), 100);
         assert_books(&guest, "half", 50);
         assert_eq!(entries.load(Ordering::SeqCst), 100);
@@ -338,7 +338,7 @@ fn data_of_an_entry_handler_is_there_at_the_return(vcpus: u8) {
             })),
             ..Kretprobe::default()
         };
-        guest.engine.register_kretprobe(probe).unwrap();
+        guest.engine.register(probe).unwrap();
         assert_eq!(guest.work("par 2 getpid 100"), 200);
         assert_books(&guest, "data", 200);
         assert_eq!(sum.load(Ordering::SeqCst), 200 * 201 / 2, "each number came back once");
@@ -388,11 +388,11 @@ fn a_return_handler_changes_what_the_caller_sees(vcpus: u8) {
             handler: Some(Box::new(|_, hit| hit.regs.rax = (-EACCES).cast_unsigned())),
             ..Kretprobe::default()
         };
-        guest.engine.register_kretprobe(probe).unwrap();
+        guest.engine.register(probe).unwrap();
         let answer = guest.answer_line(guest.send("open /dev/null 1"), "open");
         assert!(answer.starts_with("error open: ") && answer.contains("13"), "EACCES: {answer}");
         assert_books(&guest, "deny", 1);
-        guest.engine.unregister_kretprobe("kprobes", "deny").unwrap();
+        guest.engine.unregister(Selection::kretprobe("kprobes", "deny")).unwrap();
         assert_eq!(guest.work("open /dev/null 3"), 3);
         guest.assert_unharmed();
     }
@@ -413,7 +413,7 @@ fn only_a_trampoline_shows_on_the_guests_stack(vcpus: u8) {
             })),
             ..Kprobe::default()
         };
-        guest.engine.register_kprobe(probe).unwrap();
+        guest.engine.register(probe).unwrap();
         let look = || {
             assert_eq!(guest.work("open /dev/null 1"), 1);
             seen.load(Ordering::SeqCst)
@@ -433,7 +433,7 @@ fn only_a_trampoline_shows_on_the_guests_stack(vcpus: u8) {
             None => assert_eq!(followed, original),
         }
         assert_books(&guest, "open", 1);
-        guest.engine.unregister_kretprobe("kprobes", "open").unwrap();
+        guest.engine.unregister(Selection::kretprobe("kprobes", "open")).unwrap();
         assert_eq!(look(), original);
         guest.assert_unharmed();
     }
@@ -446,7 +446,7 @@ fn back_traces_show_true_addresses(vcpus: u8) {
         let stack = vec![exoprobe_probes::Action::Stack];
         let trace = |definition: ProbeDefinition| {
             let definition = ProbeDefinition { actions: stack.clone(), ..definition };
-            guest.engine.register_probe(definition).unwrap();
+            guest.engine.register(definition).unwrap();
         };
         follow(&guest, "r:open do_sys_openat2", mode);
         follow(&guest, "r:flags getname_flags", mode);

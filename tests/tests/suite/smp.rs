@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use exoprobe_probes::{DisplacedBy, Kprobe, NewProbe, ReturnMode, Verdict};
+use exoprobe_probes::{DisplacedBy, Kprobe, NewProbe, ReturnMode, Selection, Verdict};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, TestGuest, cases, definition, function_size};
 use exoprobe_vmm::VmState;
@@ -41,11 +41,10 @@ fn under_load(guest: &TestGuest, mut round: impl FnMut(u32)) -> u64 {
 /// An instruction of getpid that runs in a slot, by its offset.
 fn boosted_place(guest: &TestGuest) -> u64 {
     let is_boosted = |offset: &u64| {
-        let taken =
-            guest.engine.register_probe(definition(&format!("p:look {GETPID}+{offset}"))).is_ok();
+        let taken = guest.engine.register(definition(&format!("p:look {GETPID}+{offset}"))).is_ok();
         let boosted = taken && guest.status("look").displaced == Some(DisplacedBy::Boost);
         if taken {
-            guest.engine.unregister_kprobe("kprobes", "look").unwrap();
+            guest.engine.unregister(Selection::kprobe("kprobes", "look")).unwrap();
         }
         boosted
     };
@@ -74,10 +73,10 @@ fn a_place_goes_from_boosted_to_stepped_and_back_under_load() {
             post_handler: Some(Box::new(move |_| _ = after[1].fetch_add(1, Ordering::SeqCst))),
             ..Kprobe::default()
         };
-        guest.engine.register_probe(NewProbe::Kprobe(post)).unwrap();
+        guest.engine.register(NewProbe::Kprobe(post)).unwrap();
         assert_eq!(guest.status("steady").displaced, Some(DisplacedBy::Step));
         std::thread::yield_now();
-        guest.engine.unregister_kprobe("kprobes", "post").unwrap();
+        guest.engine.unregister(Selection::kprobe("kprobes", "post")).unwrap();
         assert_eq!(guest.status("steady").displaced, Some(DisplacedBy::Boost));
     });
     assert_eq!((guest.hits("steady"), guest.hits("entry")), (calls, calls));
@@ -86,7 +85,7 @@ fn a_place_goes_from_boosted_to_stepped_and_back_under_load() {
     // place is stepped has only that: on each vCPU once a round.
     assert!(after > 0 && before.abs_diff(after) <= 2 * rounds, "{before} {after}");
     guest.assert_unharmed();
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -100,24 +99,24 @@ fn return_probes_come_and_go_under_load() {
     let guest = TestGuest::restored(2);
     let text = guest.kernel_text();
     for (event, mode) in [("site", ReturnMode::Site), ("trampoline", ReturnMode::Trampoline)] {
-        guest.engine.register_probe(return_probe(event, mode)).unwrap();
+        guest.engine.register(return_probe(event, mode)).unwrap();
     }
     guest.probe("p:entry __x64_sys_getpid");
     let calls = under_load(&guest, |round| {
         let mode = if round % 2 == 0 { ReturnMode::Site } else { ReturnMode::Trampoline };
-        guest.engine.register_probe(return_probe("other", mode)).unwrap();
+        guest.engine.register(return_probe("other", mode)).unwrap();
         guest.probe("r:inner __task_pid_nr_ns");
-        guest.engine.disable_kretprobe("kprobes", "other").unwrap();
-        guest.engine.enable_kretprobe("kprobes", "other").unwrap();
-        guest.engine.unregister_kretprobe("kprobes", "inner").unwrap();
-        guest.engine.unregister_kretprobe("kprobes", "other").unwrap();
+        guest.engine.set_enabled(Selection::kretprobe("kprobes", "other"), false).unwrap();
+        guest.engine.set_enabled(Selection::kretprobe("kprobes", "other"), true).unwrap();
+        guest.engine.unregister(Selection::kretprobe("kprobes", "inner")).unwrap();
+        guest.engine.unregister(Selection::kretprobe("kprobes", "other")).unwrap();
     });
     for event in ["site", "trampoline"] {
         let status = guest.status(event);
         assert_eq!((status.hits, status.nmissed, status.active), (calls, 0, Some(0)), "{event}");
     }
     assert_eq!(guest.hits("entry"), calls);
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     assert_eq!(guest.engine.calls_followed(), 0);
     assert!(guest.engine.traceless().is_some());
     assert!(guest.kernel_text() == text, "not as it was");
@@ -128,7 +127,7 @@ fn the_switch_is_turned_under_load() {
     let guest = TestGuest::restored(2);
     guest.probe("p:entry __x64_sys_getpid");
     for (event, mode) in [("site", ReturnMode::Site), ("trampoline", ReturnMode::Trampoline)] {
-        guest.engine.register_probe(return_probe(event, mode)).unwrap();
+        guest.engine.register(return_probe(event, mode)).unwrap();
     }
     let all = ["entry", "site", "trampoline"];
     let calls = under_load(&guest, |_| {
@@ -156,11 +155,11 @@ fn a_probe_is_disabled_and_enabled_under_load_beside_a_steady_one() {
     guest.probe("p:alone __x64_sys_getpid+1");
     let calls = under_load(&guest, |_| {
         for event in ["other", "alone"] {
-            guest.engine.disable_kprobe("kprobes", event).unwrap();
+            guest.engine.set_enabled(Selection::kprobe("kprobes", event), false).unwrap();
             let off = guest.hits(event);
             std::thread::yield_now();
             assert_eq!(guest.hits(event), off, "no hit is counted after it was disabled");
-            guest.engine.enable_kprobe("kprobes", event).unwrap();
+            guest.engine.set_enabled(Selection::kprobe("kprobes", event), true).unwrap();
         }
     });
     assert_eq!(guest.hits("steady"), calls);

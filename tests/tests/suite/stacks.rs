@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use exoprobe_probes::{Action, Frame, ProbeDefinition};
+use exoprobe_probes::{Action, Frame, ProbeDefinition, Selection};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, definition, http};
 
@@ -21,7 +21,7 @@ const CALLERS: [&str; 3] = ["x64_sys_call", "do_syscall_64", "entry_SYSCALL_64_a
 
 pub(super) fn register(guest: &TestGuest, line: &str, actions: &[Action]) {
     let definition = ProbeDefinition { actions: actions.to_vec(), ..definition(line) };
-    guest.engine.register_probe(definition).unwrap_or_else(|e| panic!("{line}: {e}"));
+    guest.engine.register(definition).unwrap_or_else(|e| panic!("{line}: {e}"));
 }
 
 /// Functions of the kernel's part, and how many frames of user mode follow it.
@@ -74,7 +74,7 @@ fn a_vcpus_stack_is_returned_while_a_hit_holds_the_machine(vcpus: u8) {
     assert!(guest.engine.stack(vcpus).is_err(), "there is no such vCPU");
     guest.vm.resume().unwrap();
     assert_eq!(guest.answer(from, "getpid 1"), 1);
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -88,7 +88,7 @@ fn a_stack_shows_true_callers_where_return_probes_have_trampolines(vcpus: u8) {
     let frames = guest.engine.stack(held(&guest)).unwrap();
     let inner = ["getname_flags", "getname", "do_sys_openat2", "__x64_sys_openat"];
     assert_eq!(parts(&frames).0, [&inner[..], &CALLERS[..]].concat(), "{frames:?}");
-    guest.engine.unregister_kprobe("kprobes", "hold").unwrap();
+    guest.engine.unregister(Selection::kprobe("kprobes", "hold")).unwrap();
     guest.vm.resume().unwrap();
     assert_eq!(guest.answer(from, "open /dev/null 1"), 1);
     assert_eq!((guest.hits("open"), guest.hits("outer")), (1, 1));

@@ -2,7 +2,7 @@
 
 use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
 use exoprobe_guest::{Gva, paging};
-use exoprobe_probes::Action;
+use exoprobe_probes::{Action, Selection};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{
     ENTRY, OPENS, TestGuest, assert_callers, assert_opened, cases, guest_file, host,
@@ -61,7 +61,7 @@ fn a_distributions_kernel_boots_with_probes_from_before_power_on_and_questions_a
     let checked = "Checked W+X mappings: passed, no W+X pages found";
     assert!(guest.console().contains(checked), "with hidden memory mapped");
     guest.assert_counts_by_name(100);
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -74,7 +74,7 @@ fn a_distributions_kernel_is_not_changed_by_questions_at_each_moment_of_its_boot
     });
     println!("asked at {moments} moments");
     guest.assert_counts_by_name(100);
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
 
@@ -97,7 +97,7 @@ fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
     println!("{} symbols, from its memory", symbols.len());
     assert_eq!(symbols.lookup("_text").unwrap().address, base);
     guest.assert_counts_by_name(1000);
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     assert_opened_files(&guest);
     stacks_go_by_orc_tables(&guest);
     guest.assert_unharmed();
@@ -110,7 +110,7 @@ fn assert_opened_files(guest: &TestGuest) {
     guest.probe(OPENS);
     assert_eq!(guest.work("open /dev/null 10"), 10);
     assert_opened(&events_of(guest, "opens"), 10);
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
 }
 
 /// It has no frame pointers.
@@ -128,10 +128,10 @@ fn stacks_go_by_orc_tables(guest: &TestGuest) {
     assert_eq!(kernel[0], "vfs_open", "{frames:?}");
     assert!(kernel.contains(&"do_sys_openat2") && kernel.ends_with(&ENTRY), "{frames:?}");
     assert!(user >= 1, "{frames:?}");
-    guest.engine.unregister_kprobe("kprobes", "hold").unwrap();
+    guest.engine.unregister(Selection::kprobe("kprobes", "hold")).unwrap();
     guest.vm.resume().unwrap();
     assert_eq!(guest.answer(from, "open /dev/null 1"), 1);
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
 }
 
 /// The first mapping of the kernel image.

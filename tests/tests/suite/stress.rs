@@ -10,7 +10,7 @@ use exoprobe_guest::Gva;
 use exoprobe_probes::definition::Flag;
 use exoprobe_probes::{
     Action, EntryVerdict, Kprobe, Kretprobe, NewProbe, ProbeDefinition, ProbeStatus, ReturnMode,
-    StatusFlag, Verdict,
+    Selection, StatusFlag, Verdict,
 };
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, STRESS_SECONDS_ENV, TestGuest, cases, definition, function_size};
@@ -213,7 +213,7 @@ impl Stress {
             for name in names {
                 let status = self.guest.status(name);
                 assert_eq!((status.hits, status.nmissed), (expected, 0), "{status:?}");
-                self.guest.engine.unregister_probe("kprobes", name).unwrap();
+                self.guest.engine.unregister(Selection::event("kprobes", name)).unwrap();
             }
         }
         self.guest.engine.drain();
@@ -228,10 +228,7 @@ impl Stress {
                 if kind == 'r' {
                     definition.return_mode = self.mode();
                 }
-                self.guest
-                    .engine
-                    .register_probe(definition)
-                    .unwrap_or_else(|e| panic!("{name}: {e}"));
+                self.guest.engine.register(definition).unwrap_or_else(|e| panic!("{name}: {e}"));
                 name
             })
         })
@@ -257,10 +254,10 @@ impl Stress {
         for _ in 0..room.min(1 + self.dice.below(12)) {
             let return_probe = self.dice.one_in(3);
             let (probe, guinea) = if return_probe { self.kretprobe() } else { self.kprobe() };
-            match self.guest.engine.register_probe(probe) {
+            match self.guest.engine.register(probe) {
                 Ok(added) => {
                     if !return_probe {
-                        self.seen.extend(added.addr);
+                        self.seen.extend(added[0].addr);
                     }
                     self.probes.push(guinea);
                 }
@@ -349,7 +346,10 @@ impl Stress {
         let chosen = self.dice.below(self.probes.len());
         let on = !self.probes[chosen].enabled;
         let event = &self.probes[chosen].event;
-        self.guest.engine.enable_probe("kprobes", event, on).unwrap_or_else(|e| panic!("{e}"));
+        self.guest
+            .engine
+            .set_enabled(Selection::event("kprobes", event), on)
+            .unwrap_or_else(|e| panic!("{e}"));
         self.probes[chosen].enabled = on;
         if !on {
             self.check_off(chosen);
@@ -371,7 +371,7 @@ impl Stress {
         for _ in 0..some.min(self.probes.len()) {
             let chosen = self.dice.below(self.probes.len());
             let guinea = self.probes.swap_remove(chosen);
-            let removed = self.guest.engine.unregister_probe("kprobes", &guinea.event);
+            let removed = self.guest.engine.unregister(Selection::event("kprobes", &guinea.event));
             removed.unwrap_or_else(|e| panic!("{}: {e}", guinea.event));
         }
     }
@@ -388,7 +388,7 @@ impl Stress {
             let harmed = [StatusFlag::Gone, StatusFlag::Pending, StatusFlag::Clobbered];
             assert!(!status.flags.iter().any(|flag| harmed.contains(flag)), "{status:?}");
         }
-        self.guest.engine.unregister_all().unwrap();
+        self.guest.engine.unregister(Selection::all()).unwrap();
         self.guest.assert_unharmed();
         assert!(self.guest.engine.traceless().is_some());
         self.guest.assert_text(&self.guest.with_turned_branches(text));
@@ -403,7 +403,7 @@ impl Stress {
         assert!(places.len() > 20, "only {} places were probed", places.len());
         assert_eq!(self.guest.probes(places.iter().map(|at| format!("p {at}"))), places.len());
         self.guest.assert_unharmed();
-        self.guest.engine.unregister_all().unwrap();
+        self.guest.engine.unregister(Selection::all()).unwrap();
         assert_eq!(self.guest.slots_in_use(), slots);
     }
 }

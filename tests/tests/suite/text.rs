@@ -2,7 +2,7 @@
 
 use exoprobe_guest::Gpa;
 use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
-use exoprobe_probes::StatusFlag;
+use exoprobe_probes::{Selection, StatusFlag};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases};
 
@@ -45,7 +45,7 @@ fn text_that_is_rewritten_is_the_guests_until_it_is_back(vcpus: u8) {
     assert_eq!(guest.work("getpid 10"), 10);
     assert_eq!((guest.hits("entry"), guest.hits("next")), (30, 40));
     guest.assert_unharmed();
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     assert_eq!(guest.vm.ram().load_byte(gpa), Ok(0x55));
     guest.assert_unharmed();
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use exoprobe_guest::Gva;
-use exoprobe_probes::ProbeStatus;
+use exoprobe_probes::{ProbeStatus, Selection};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases};
 
@@ -61,7 +61,7 @@ fn user_memory_is_read_and_written_by_probed_instructions(vcpus: u8) {
     assert!(hit > 5, "only {hit} of the instructions that may fault were hit");
     guest.work(&format!("par {} badptr 10", 2 * vcpus));
     guest.assert_unharmed();
-    guest.engine.unregister_all().unwrap();
+    guest.engine.unregister(Selection::all()).unwrap();
     assert!(guest.kernel_text() == text, "not as it was");
     assert_eq!(guest.work("badptr 5"), 5);
     guest.assert_unharmed();

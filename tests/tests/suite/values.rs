@@ -104,7 +104,7 @@ fn text_chooses_the_hits_that_are_recorded(vcpus: u8) {
     let mut named = definition("p:named __x64_sys_getpid $comm by=%ip:symstr");
     named.filter =
         Some("arg1 ~ \"in?t\" && comm != \"other\" && by ~ \"*_getpid+*\"".parse().unwrap());
-    guest.engine.register_probe(named).unwrap();
+    guest.engine.register(named).unwrap();
     assert_eq!(guest.work("getpid 20"), 20);
     assert_eq!(books(&guest, "named"), (20, 20, 0));
     set_filter(&guest, "named", Some("comm == \"nobody\"")).unwrap();

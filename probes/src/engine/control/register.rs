@@ -29,9 +29,15 @@ use exoprobe_guest::Guest;
 pub struct Registration {
     /// Number of the probe, never used again.
     pub id: u32,
-    /// The probed address; as linked while the kernel has not begun. Unregistering clears it where
-    /// there is no such probe.
+    /// The probed address; as linked while the kernel has not begun.
     pub addr: Option<Gva>,
+}
+
+impl Registration {
+    pub(crate) fn of(registered: &Registered) -> Self {
+        let at = registered.probe.at();
+        Self { id: registered.probe.id, addr: (at != Gva::default()).then_some(at) }
+    }
 }
 
 impl Control {
@@ -113,12 +119,12 @@ impl Control {
             },
             (None, _) => State::Pending(NOT_BEGUN.to_owned()),
         };
-        let addr = (found.at != Gva::default()).then_some(found.at);
-        let registration = Registration { id: probe.id, addr };
         let Place { at, symbol, offset } = found;
         let addr = at.to_string().into();
         let origin = RefCell::default();
-        self.registry.insert(Registered { probe, symbol, offset, addr, state, cost, origin });
+        let registered = Registered { probe, symbol, offset, addr, state, cost, origin };
+        let registration = Registration::of(&registered);
+        self.registry.insert(registered);
         Ok(registration)
     }
 
