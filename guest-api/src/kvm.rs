@@ -1,4 +1,4 @@
-//! Calls of KVM that every VMM with the engine makes, over kvm-ioctls.
+//! KVM calls that every VMM with the engine makes, over kvm-ioctls.
 
 use kvm_bindings::{
     KVM_CAP_X86_USER_SPACE_MSR, KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP,
@@ -39,7 +39,7 @@ pub fn filter_msrs(vm: &VmFd, msrs: &[u32]) -> Result<(), Error> {
     vm.set_msr_filter(MsrFilterDefaultAction::ALLOW, &ranges)
 }
 
-/// Makes the guest's int3s exit and, if `single_step`, each instruction.
+/// Makes the guest's int3s exit and, with `single_step`, each instruction.
 ///
 /// # Errors
 /// KVM's.
@@ -49,8 +49,8 @@ pub fn report_debug(vcpu: &VcpuFd, single_step: bool) -> Result<(), Error> {
     vcpu.set_guest_debug(&kvm_guest_debug { control, ..kvm_guest_debug::default() })
 }
 
-/// Injects a #BP: the answer to [`crate::BreakpointAction::PassToGuest`]. RIP must be on the int3
-/// on hardware, whose length KVM adds, and after it on software-only KVM.
+/// Injects a #BP, for [`crate::BreakpointAction::PassToGuest`]. RIP must be on the int3 on
+/// hardware, where KVM adds its length, and after it on software-only KVM.
 ///
 /// # Errors
 /// KVM's.
@@ -62,9 +62,9 @@ pub fn inject_breakpoint(vcpu: &VcpuFd) -> Result<(), Error> {
     vcpu.set_vcpu_events(&events)
 }
 
-/// Holds interrupts until the end of the next instruction, as STI does: the answer to
-/// [`crate::HitContext::sti_shadow`], where RFLAGS.IF is set. A shadow over masked interrupts is no
-/// state of a CPU.
+/// Holds interrupts until the end of the next instruction, as STI does, for
+/// [`crate::HitContext::sti_shadow`] with RFLAGS.IF set. A CPU has no shadow over masked
+/// interrupts.
 ///
 /// # Errors
 /// KVM's.
@@ -94,8 +94,8 @@ pub fn msr(vcpu: &VcpuFd, index: u32) -> Result<u64, Error> {
     }
 }
 
-/// Completes a write of a model-specific register that has exited: sets it or, where KVM refuses
-/// the value, has the instruction end in a #GP. Returns true if it was set.
+/// Completes a write of a model-specific register that has exited: sets the register or, if KVM
+/// refuses the value, makes the instruction end in a #GP. Returns true if it was set.
 ///
 /// # Errors
 /// KVM's.

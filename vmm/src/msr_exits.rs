@@ -1,4 +1,5 @@
-//! Which of the guest's writes of model-specific registers come to the VMM before they are done.
+//! Selects the guest's writes of model-specific registers that exit to the VMM before they are
+//! done.
 
 use exoprobe_guest::kvm;
 use exoprobe_guest::msr::MSR_GS_BASE;
@@ -6,8 +7,8 @@ use kvm_ioctls::{Error, VmFd};
 
 use crate::profile::HostProfile;
 
-/// Makes the writes exit that this VMM wants to see: of IA32_GS_BASE where it is `available`, and
-/// of the register that the host's quirk needs.
+/// Makes the writes exit that this VMM handles: of IA32_GS_BASE if it is `available`, and of the
+/// register that the host's quirk needs.
 ///
 /// # Errors
 /// KVM's.

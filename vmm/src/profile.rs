@@ -12,7 +12,7 @@ pub enum BreakpointExit {
     EmulationFailure,
 }
 
-/// Where RIP must be when a #BP is handed back to the guest.
+/// Value of RIP at which a #BP must be injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reinjection {

@@ -10,15 +10,15 @@ use exoprobe_guest::Registers;
 
 pub(crate) type Reply<T> = SyncSender<Result<T, kvm_ioctls::Error>>;
 
-/// Work that other threads ask of a vCPU's. Each is done outside the guest.
+/// Work that other threads request from a vCPU's thread. It does each outside the guest.
 pub(crate) enum Command {
     /// Stay out of the guest.
     Pause(Reply<()>),
-    /// The same, from a vCPU that is held and waits for no answer.
+    /// The same, sent by a held vCPU, which waits for no answer.
     StayOut,
     /// Run.
     Resume(Reply<()>),
-    /// Only answer: the sender knows that the vCPU has left the guest since.
+    /// Only answer: the sender then knows that the vCPU has left the guest.
     Sync(Reply<()>),
     /// Read the registers.
     Registers(Reply<Box<Registers>>),
@@ -32,7 +32,7 @@ pub(crate) enum Command {
     SingleStep(bool, Reply<()>),
     /// Read all state for a snapshot.
     Save(Reply<Box<VcpuState>>),
-    /// Forget the guest and wait, paused, in this state.
+    /// Drop the guest's state and wait, paused, in this state.
     PowerOn(Arc<VcpuState>, Reply<Result<(), Refusal>>),
     /// Go to the kernel's entry point.
     SetEntry(Entry, Reply<()>),

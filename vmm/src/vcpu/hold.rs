@@ -13,11 +13,11 @@ impl Vcpu {
         self.mode = if held { Mode::Held(time) } else { Mode::Stopped };
     }
 
-    /// Has the hook complete the hit, and lets the vCPU run.
+    /// Makes the hook complete the hit, and resumes the vCPU.
     pub(super) fn release(&mut self, time: GuestTime) {
         self.mode = Mode::Running;
         if let Err(error) = self.complete_hit(time) {
-            let message = format!("letting go of a vCPU that was held: {error}");
+            let message = format!("releasing a held vCPU: {error}");
             self.stop(StopReason::Failed { message });
         }
     }
@@ -29,7 +29,7 @@ impl Vcpu {
         let mut context = HitContext::new(self.index, &mut regs, time, &sregs);
         hook.release(&mut context);
         let sti_shadow = context.has_sti_shadow();
-        // To KVM at once: other commands may have come, which look at what KVM has.
+        // Written to KVM at once: other commands may be waiting, which read KVM's registers.
         self.fd.set_regs(&regs)?;
         self.shadow_sti(sti_shadow)
     }

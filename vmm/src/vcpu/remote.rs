@@ -11,11 +11,11 @@ use super::kick;
 use super::stats::{KvmStats, StatsError};
 use exoprobe_guest::VcpuError;
 
-/// How others reach a vCPU.
+/// The way by which other threads reach a vCPU.
 pub(crate) struct VcpuRemote {
     index: u8,
     commands: Sender<Command>,
-    /// Taken out before it is joined, so that no thread is kicked that is gone.
+    /// Taken out before it is joined, so that no ended thread is kicked.
     thread: Mutex<Option<JoinHandle<()>>>,
     exits: Arc<ExitCounters>,
     stats: KvmStats,
@@ -33,14 +33,14 @@ impl VcpuRemote {
         Self { index, commands, thread: Mutex::new(Some(thread)), exits, stats }
     }
 
-    /// Sends a command that wants no answer.
+    /// Sends a command that has no answer.
     pub(crate) fn send(&self, command: Command) -> Result<(), VcpuError> {
         self.commands.send(command).map_err(|_| VcpuError::Gone(self.index))?;
         self.kick();
         Ok(())
     }
 
-    /// Sends a command without waiting: the answer is had from what this gives.
+    /// Sends a command without waiting. The returned value receives the answer.
     pub(crate) fn begin<T>(
         &self,
         make: impl FnOnce(Reply<T>) -> Command,
@@ -83,7 +83,7 @@ impl VcpuRemote {
     }
 }
 
-/// An answer on its way.
+/// An answer that has not arrived yet.
 pub(crate) struct Pending<T> {
     index: u8,
     answer: Receiver<Result<T, kvm_ioctls::Error>>,

@@ -1,4 +1,4 @@
-//! KVM_RUN, and what each exit means.
+//! Runs KVM_RUN and handles each exit.
 
 use exoprobe_guest::kvm;
 use kvm_ioctls::{SyncReg, VcpuExit};
@@ -22,11 +22,11 @@ const EXCEPTION_BREAKPOINT: u32 = 3;
 pub(super) enum Next {
     /// Enter the guest again.
     Continue,
-    /// A kick: look at the commands first.
+    /// A kick: read the commands first.
     Interrupted,
-    /// The machine is to be paused in the middle of a hit that came at this time.
+    /// Pause the machine in the middle of a hit at this time.
     Hold(GuestTime),
-    /// The guest runs no more.
+    /// The guest has stopped.
     Stop(StopReason),
 }
 
@@ -37,7 +37,7 @@ enum Pending {
     Port(PortEffect),
     Breakpoint,
     Step,
-    /// A debug exception that was not asked for: its vector and DR6.
+    /// A debug exception that was not requested: its vector and DR6.
     UnexpectedDebug(u32, u64),
     InternalError,
     WriteMsr(u32, u64),
@@ -45,7 +45,7 @@ enum Pending {
 }
 
 impl Vcpu {
-    /// Enters the guest once and deals with the exit.
+    /// Enters the guest once and handles the exit.
     pub(super) fn run_once(&mut self) -> Next {
         if self.stepping
             && let Err(error) = debug::arm_step(&mut self.fd)
@@ -92,19 +92,19 @@ impl Vcpu {
                     other => (ExitKind::Other, Pending::UnexpectedDebug(other, arch.dr6)),
                 }
             }
-            // Counted when it is known whether it is a breakpoint.
+            // Counted once it is known whether it is a breakpoint.
             Ok(VcpuExit::InternalError) => return Pending::InternalError,
             Ok(VcpuExit::X86Wrmsr(write)) => {
                 (ExitKind::Msr, Pending::WriteMsr(write.index, write.data))
             }
             Ok(VcpuExit::Shutdown) => (ExitKind::Other, Pending::Stop(StopReason::TripleFault)),
             Ok(other) => {
-                let message = format!("KVM gave an exit without a handler: {other:?}");
+                let message = format!("KVM returned an exit without a handler: {other:?}");
                 (ExitKind::Other, Pending::Stop(failed(message)))
             }
             Err(error) => match error.errno() {
                 libc::EINTR => (ExitKind::Interrupted, Pending::Interrupted),
-                // An application processor that waits for its start-up message, and was woken.
+                // An application processor that waits for its start-up message was woken.
                 libc::EAGAIN => (ExitKind::Interrupted, Pending::Nothing),
                 _ => (ExitKind::Other, Pending::Stop(failed(format!("KVM_RUN: {error}")))),
             },
@@ -139,7 +139,7 @@ impl Vcpu {
         }
     }
 
-    /// The guest's int3, on its way to the hook or back to the guest.
+    /// The guest's int3: calls the hook or passes it to the guest.
     fn breakpoint(&mut self) -> Next {
         let mut regs = self.fd.sync_regs_mut().regs;
         let (vcpu, time) = (self.index, self.clock.now());
@@ -161,7 +161,7 @@ impl Vcpu {
                     }
                 }
             }
-            // To KVM at once: registers that are asked for meanwhile are KVM's.
+            // Written to KVM at once: registers requested meanwhile are read from KVM.
             BreakpointAction::Hold => match self.fd.set_regs(&regs) {
                 Ok(()) => Next::Hold(time),
                 Err(error) => {
@@ -171,13 +171,13 @@ impl Vcpu {
             BreakpointAction::PassToGuest => match self.pass_breakpoint() {
                 Ok(()) => Next::Continue,
                 Err(error) => {
-                    Next::Stop(failed(format!("handing a breakpoint to the guest: {error}")))
+                    Next::Stop(failed(format!("passing a breakpoint to the guest: {error}")))
                 }
             },
         }
     }
 
-    /// Holds interrupts after an STI that a hook has carried out.
+    /// Holds interrupts after an STI that a hook has emulated.
     pub(super) fn shadow_sti(&self, wanted: bool) -> Result<(), kvm_ioctls::Error> {
         if wanted { kvm::shadow_sti(&self.fd) } else { Ok(()) }
     }
@@ -233,8 +233,8 @@ impl Vcpu {
         done.map_or_else(|message| Next::Stop(failed(message)), |()| Next::Continue)
     }
 
-    /// IA32_GS_BASE was written: the first time at the kernel's own addresses, the kernel has
-    /// begun.
+    /// Handles a write of IA32_GS_BASE: the first one at the kernel's own addresses marks the
+    /// kernel's beginning.
     fn tell_kernel_entry(&mut self) -> Result<(), String> {
         let rip = Gva(self.fd.sync_regs().regs.rip);
         if !self.machine.entry.is_entry(MSR_GS_BASE, rip) {

@@ -22,10 +22,10 @@ use exoprobe_guest::Registers;
 use exoprobe_guest::kvm::{self, report_debug};
 use exoprobe_guest::msr::MSR_TSC;
 
-/// Readings of the counter, of which the quickest counts.
+/// Number of readings of the counter; the quickest is used.
 const TSC_READINGS: usize = 5;
 
-/// Starts the thread of vCPU `index`; it waits, paused.
+/// Starts the thread of vCPU `index`, paused.
 pub(crate) fn spawn(
     fd: VcpuFd,
     index: u8,
@@ -50,8 +50,8 @@ pub(crate) fn spawn(
             mode: Mode::Paused,
             commands,
         };
-        // Handlers of probes run on this thread. If one panics, the machine must not go on without
-        // this vCPU; the thread answers commands still, so that its registers can be read.
+        // Handlers of probes run on this thread. If one panics, the machine must not continue
+        // without this vCPU. The thread still answers commands, so that its registers can be read.
         while catch_unwind(AssertUnwindSafe(|| vcpu.main(&run_page))).is_err() {
             let message = format!("the thread of vCPU {index} panicked");
             vcpu.stop(StopReason::Failed { message });
@@ -72,7 +72,7 @@ impl Vcpu {
         }
     }
 
-    /// Runs the guest until it needs this thread, and deals with that.
+    /// Runs the guest until an exit or command needs this thread, and handles that.
     fn turn(&mut self) -> bool {
         match self.run_once() {
             Next::Continue => true,
@@ -91,7 +91,7 @@ impl Vcpu {
         }
     }
 
-    /// Answers all commands that have come.
+    /// Answers all waiting commands.
     fn drain(&mut self) -> bool {
         while let Ok(command) = self.commands.try_recv() {
             if !self.obey(command) {
@@ -104,7 +104,7 @@ impl Vcpu {
     /// Waits for one command, out of the guest.
     fn wait(&mut self) -> bool {
         match self.commands.recv() {
-            // Others may have come with it, whose kick was for this thread's wait.
+            // Others may have come with it; their kick was for this thread's wait.
             Ok(command) => self.obey(command) && self.drain(),
             Err(_) => false,
         }
@@ -126,7 +126,7 @@ impl Vcpu {
             Command::Registers(reply) => answer(&reply, self.registers()),
             Command::StandStill(until, reply) => {
                 answer(&reply, self.registers());
-                // Ends when the other end is gone: nothing can be sent.
+                // Ends when the other end is dropped: nothing can be sent.
                 let _ = until.recv();
             }
             Command::Msr(index, reply) => answer(&reply, self.msr(index)),
@@ -154,8 +154,7 @@ impl Vcpu {
     fn resume(&mut self) {
         match self.mode {
             Mode::Paused => self.mode = Mode::Running,
-            // One that is still held has come to the answer of a former pause: its own is yet to
-            // come.
+            // A held vCPU may read the answer to a previous pause here: its own is still to come.
             Mode::Held(time) if !self.machine.status.is_held(self.index) => self.release(time),
             Mode::Held(_) | Mode::Running | Mode::Stopped => {}
         }
@@ -171,7 +170,7 @@ impl Vcpu {
         Ok(Box::new(Registers { regs: self.fd.get_regs()?, sregs: self.fd.get_sregs()? }))
     }
 
-    /// Of several readings that which took least time: the counter was read in the middle of it.
+    /// Uses the quickest of several readings: the counter was read in the middle of it.
     fn tsc_offset(&self) -> Result<u64, kvm_ioctls::Error> {
         let mut least: Option<(u64, u64)> = None;
         for _ in 0..TSC_READINGS {
@@ -190,7 +189,7 @@ impl Vcpu {
     }
 }
 
-/// Whoever asked may have given up waiting; that is its own affair.
+/// Sends an answer. The requester may have given up waiting, which is no error here.
 fn answer<T>(reply: &Reply<T>, value: Result<T, kvm_ioctls::Error>) {
     drop(reply.send(value));
 }

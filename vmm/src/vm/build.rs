@@ -1,4 +1,4 @@
-//! From a configuration or a snapshot to a machine whose vCPUs wait to be started.
+//! Builds a machine, from a configuration or a snapshot, whose vCPUs wait to be started.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ impl Vm {
     /// Makes a machine with the kernel loaded, not yet running.
     ///
     /// # Errors
-    /// [`CreateError`]: nothing is left over.
+    /// [`CreateError`]; nothing is left over.
     pub fn create(host: &Host, config: &VmConfig) -> Result<Self, CreateError> {
         config.validate()?;
         let ram = GuestRam::anonymous(&ram_ranges(config.memory_mib))?;
@@ -42,11 +42,11 @@ impl Vm {
         builder.finish(vcpus, &Origin::Boot(entry))
     }
 
-    /// Makes a machine from a snapshot file, paused where it was taken. It cannot be rebooted
+    /// Builds a machine from a snapshot file, paused where it was taken. It cannot be rebooted
     /// before [`Self::set_boot_files`]: the files that a snapshot names are not read.
     ///
     /// # Errors
-    /// [`CreateError::Snapshot`] for a file that is not whole.
+    /// [`CreateError::Snapshot`] for an incomplete file.
     pub fn restore(host: &Host, path: &Path) -> Result<Self, CreateError> {
         let (meta, ram, hidden) = snapshot::open(path)?;
         let restored = Restored { meta, ram, hidden };
@@ -58,7 +58,7 @@ impl Vm {
     }
 }
 
-/// How a guest begins.
+/// The start of a guest.
 enum Origin {
     /// At its kernel's entry point.
     Boot(Entry),
@@ -109,7 +109,7 @@ impl Builder {
         }
         let tells_kernel_entry = exoprobe_guest::kvm::can_filter_msrs(host.kvm());
         if !settled {
-            let step = kvm("hand over writes of model-specific registers");
+            let step = kvm("exit at writes of model-specific registers");
             msr_exits::request(&fd, profile, tells_kernel_entry).map_err(step)?;
         }
         let hidden = HiddenMemory::new(&ram)?;
@@ -141,7 +141,7 @@ impl Builder {
     }
 
     fn finish(self, vcpus: Vec<VcpuFd>, origin: &Origin) -> Result<Vm, CreateError> {
-        // While it is so: a guest from a snapshot may be booted again, too.
+        // Saved now: a guest from a snapshot may be rebooted, too.
         let power_on = PowerOn::save(&self.fd, &vcpus, &self.saved_msrs)
             .map_err(kvm("report the power-on state"))?;
         let from = match origin {
