@@ -1,8 +1,8 @@
 //! The probe engine: definitions, instruction analysis, arming, hits, records.
 //!
-//! A kprobe puts an int3 over the first byte of a guest kernel instruction. What happens to the
-//! instruction under that byte, the displaced instruction, is decided in [`insn`]; [`Engine`] does
-//! the rest. It knows nothing of HTTP.
+//! A kprobe writes an int3 over the first byte of a guest kernel instruction. [`insn`] decides how
+//! the instruction under that byte, the displaced instruction, is run; [`Engine`] does the rest.
+//! The crate does not use HTTP.
 
 pub mod definition;
 pub mod detour;

@@ -1,5 +1,4 @@
-//! A filter as code: it jumps away for hits that are not wanted, before any room is made for a
-//! record.
+//! A filter as code: it jumps away for refused hits, before a record is reserved.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::{AsmRegister64, CodeLabel, al, ax, eax, rax, rcx};
@@ -9,7 +8,7 @@ use super::spec::{DetourError, Surroundings, Value};
 use crate::definition::{Comparison, Field, Filter, ValueType, Width};
 
 impl Code {
-    /// Goes to `target` if what the filter says is `when`. RAX and RCX are used.
+    /// Jumps to `target` if the value of the filter is `when`. Uses RAX and RCX.
     pub(super) fn go_if(
         &mut self,
         (filter, when): (&Filter<Field>, bool),
@@ -17,7 +16,7 @@ impl Code {
         around: &Surroundings,
         target: CodeLabel,
     ) -> Result<(), DetourError> {
-        // Of `&&`, one that is false decides; of `||`, one that is true.
+        // For `&&` one false operand decides; for `||` one true operand.
         let (all, decides) = match filter {
             Filter::Test { field, comparison, operand } => {
                 return self.test((*field, *comparison, *operand), when, values, around, target);
@@ -37,7 +36,7 @@ impl Code {
         }
         self.go_if((last, when), values, around, target)?;
         self.a.set_label(&mut decided)?;
-        // A place of its own for the label: what follows may begin with another.
+        // A separate place for the label: the next code may begin with another.
         Ok(self.a.zero_bytes()?)
     }
 
@@ -77,7 +76,7 @@ impl Code {
         Ok(self.branch(comparison, is_signed, target)?)
     }
 
-    /// A register that holds as much of a value as its type has: its own, or RAX.
+    /// A register with the value, narrowed to its type: its own register, or RAX.
     fn narrow(
         &mut self,
         found: AsmRegister64,
@@ -102,8 +101,7 @@ impl Code {
         Ok(rax)
     }
 
-    /// Goes to `target` if the flags say that the comparison holds, of numbers with signs or
-    /// without.
+    /// Jumps to `target` if the flags say that the comparison holds, of signed or unsigned numbers.
     fn branch(
         &mut self,
         comparison: Comparison,
@@ -127,7 +125,7 @@ impl Code {
     }
 }
 
-/// The comparison whose branch is taken where this one's is not; of bits, that of TEST's ZF.
+/// The comparison whose branch is taken if this one's is not; for bits, that of TEST's ZF.
 fn opposite(comparison: Comparison) -> Comparison {
     match comparison {
         Comparison::Equal => Comparison::NotEqual,

@@ -1,4 +1,4 @@
-//! Filters: the code says what the expression says.
+//! Filters: the code has the value of the expression.
 
 use super::*;
 use crate::definition::{Comparison, Field, Filter, ValueType, Width};

@@ -1,4 +1,4 @@
-//! Values that memory gives.
+//! Values that are loaded from memory.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn what_memory_gives_is_recorded_or_the_doorbell_is_rung() {
     let [plain, detoured] = bench.both(&code, &blocks, &state);
     assert_eq!(plain.difference(&detoured), None);
     assert_eq!(bench.drain()[0].args, [88, 77, 0x5a5a_5a5a_5a5a_5a5a, memory + 0xf0]);
-    // Where a word may not be, all is as it was before.
+    // If a word may not be mapped, all state is as it was before.
     let at = bench.shared.0.borrow().slot(0) + DETOUR;
     let home = Gva(bench.home());
     bench.shared.0.borrow_mut().write(home.0, &code);
@@ -54,7 +54,7 @@ fn what_memory_gives_is_recorded_or_the_doorbell_is_rung() {
     bench.memory[0x1010] = 0xf0;
     state.gpr[RSP] = memory + 0x2ff9;
     rings(&mut bench, &state);
-    // Nobody answers: the code goes on as if it had no probe.
+    // No engine answers: the code continues as without a probe.
     let mut machine = bench.shared.0.borrow_mut();
     let plain = machine.run(home.0, &state, &bench.memory);
     with_bell(&mut machine, &detour, at, NOP);

@@ -1,4 +1,4 @@
-//! Detours' code, run natively: its effect is that of the code in its place.
+//! Detours' code, run natively: it has the same effect as the code that it replaces.
 
 mod filter;
 mod memory;
@@ -35,7 +35,7 @@ const COMM: u32 = 0x3d0;
 /// Bytes below the stack pointer that detours may use.
 const BELOW: usize = 256;
 
-/// A text without anything special, but for a branch that comes to one place.
+/// A text without special places, except for a branch to one address.
 struct Plain {
     target: Option<Gva>,
 }

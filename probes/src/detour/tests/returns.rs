@@ -6,7 +6,7 @@ use super::*;
 struct Called {
     bench: Bench,
     pool: PoolMemory,
-    /// Where the call returns to.
+    /// The return address of the call.
     behind: u64,
     returns: Detour,
 }
@@ -46,7 +46,7 @@ impl Called {
         Self { bench, pool, behind: home + 5, returns }
     }
 
-    /// Calls it, as it is or through its detour.
+    /// Calls it, in place or through its detour.
     fn call(&mut self, state: &State, detoured: bool) -> Outcome {
         let home = self.bench.home();
         let function = home + Self::FUNCTION;
@@ -72,7 +72,7 @@ impl Called {
         input(&self.bench.shared.0.borrow(), gpr, 0x41)
     }
 
-    /// Calls it through its detour; gives the records. All else is as without.
+    /// Calls it through its detour and returns the records. All other effects are as without.
     fn followed(&mut self) -> Vec<GuestRecord> {
         let state = self.state();
         let plain = self.call(&state, false);
@@ -136,7 +136,7 @@ fn a_return_that_is_no_instances_rings_the_doorbell() {
     assert!(called.returns.doorbell.is_some() && called.bench.drain().is_empty());
 }
 
-/// As the first does that is left in a guest from a snapshot.
+/// As the first return that is left in a guest from a snapshot.
 #[test]
 fn a_return_that_nobody_answers_goes_on_to_where_it_leads() {
     let called = Called::new(2);
