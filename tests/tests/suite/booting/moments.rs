@@ -6,40 +6,14 @@ use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, TestKernel, cases, host};
 use exoprobe_vmm::Vm;
 
+use crate::support::questions::{QUIET, ask, assert_not_mapped};
+
 pub(crate) const CASES: &[Case] = cases![
     questions_at_each_moment_of_a_boot_change_nothing,
     questions_at_each_moment_of_a_boot_of_linux_6_12_change_nothing,
     probes_registered_at_each_moment_of_a_boot_count,
     probes_registered_at_each_moment_of_a_boot_of_linux_6_12_count,
 ];
-
-/// IA32_LSTAR: by then software-only KVM maps hidden memory for its own sake.
-const MSR_LSTAR: u32 = 0xc000_0082;
-/// Called by no one but the workload.
-const QUIET: &str = "__x64_sys_getpid";
-
-/// Asks all that can be asked of a guest; what it is not far enough for is an error.
-pub(super) fn ask(guest: &TestGuest) {
-    let engine = &guest.engine;
-    let _ = (engine.symbols(), engine.blacklist(), engine.processes(), engine.stack(0));
-    let _ = (engine.modules(), engine.running_kernel(), engine.types());
-    let mut bytes = [0; 64];
-    if let Ok(at) = engine.address_of(QUIET) {
-        let _ = (engine.read_memory(at, &mut bytes), engine.disassemble(at));
-    }
-    engine.patrol();
-    engine.optimize();
-}
-
-/// That nothing was mapped for a question's sake.
-pub(super) fn assert_not_mapped(guest: &TestGuest) {
-    let by_quirk = || {
-        let faults = host().profile().software.is_some_and(|software| software.syscall_faults);
-        // It is mapped first, and then the register is written: before, no engine answers.
-        faults && guest.vm.msr(0, MSR_LSTAR).expect("a vCPU answers") != 0
-    };
-    assert!(guest.vm.hidden().base().is_none() || by_quirk(), "a question mapped hidden memory");
-}
 
 fn of(kernel: TestKernel) -> TestGuest {
     let vm = Vm::create(&host(), &kernel.config(1)).expect("it can be made");

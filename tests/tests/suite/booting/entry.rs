@@ -11,7 +11,7 @@ use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, TestGuest, cases, host, kernel_symbols};
 use exoprobe_vmm::Vm;
 
-use super::slots::{Planted, plant};
+use crate::support::planted::{Planted, plant};
 
 pub(crate) const CASES: &[Case] = cases![
     kernel_entry_is_reported_once_and_hidden_memory_lasts_from_then_on needs [Kvm, Smp],

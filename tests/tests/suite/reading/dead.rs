@@ -7,7 +7,7 @@ use exoprobe_tests::{PATIENCE, Service, TestGuest, TestKernel, address, cases, d
 use exoprobe_vmm::{StopReason, StopRecord, Vm};
 use serde_json::Value;
 
-use super::stacks::parts;
+use crate::support::frames::parts;
 
 pub(crate) const CASES: &[Case] = cases![
     a_panicked_guest_is_read_as_it_was(vcpus),

@@ -7,9 +7,9 @@ use exoprobe_tests::{
     OPENS, TestKernel, assert_callers, assert_opened, assert_same_symbols, cases,
 };
 
-use super::returns::{By, events_of, follow};
-use super::stacks::register;
-use super::types::assert_matches_pahole;
+use crate::support::frames::register;
+use crate::support::pahole::assert_matches_pahole;
+use crate::support::returned::{By, events_of, follow};
 
 pub(crate) const CASES: &[Case] = cases![
     symbols_from_its_memory_are_those_of_the_build_moved_by_kaslr,

@@ -7,7 +7,7 @@ use exoprobe_probes::{EntryVerdict, Kretprobe, ProbeStatus, Selection};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases};
 
-use super::returns::{ALL, By, MODES, follow, in_mode};
+use crate::support::returned::{ALL, By, MODES, follow, in_mode};
 
 pub(crate) const CASES: &[Case] = cases![
     tasks_that_sleep_in_the_function_use_an_instance_each(vcpus),

@@ -5,7 +5,7 @@ use exoprobe_tests::http;
 use exoprobe_tests::{PATIENCE, Service, cases};
 use serde_json::Value;
 
-use super::tracefs::{append, ask, cat, events, refused, replace, work};
+use crate::support::tracer::{append, ask, cat, events, refused, replace, work};
 
 pub(crate) const CASES: &[Case] = cases![
     histograms_count_each_call_of_the_guests_once(vcpus),

@@ -6,10 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
 use exoprobe_guest::{Gpa, Gva};
 use exoprobe_probes::{
-    EntryVerdict, Event, Kprobe, Kretprobe, ProbeDefinition, ReturnMode, Selection, Verdict,
+    EntryVerdict, Event, Kprobe, Kretprobe, ProbeDefinition, Selection, Verdict,
 };
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, address, cases, definition, kernel_symbols};
+
+use crate::support::returned::{
+    ALL, By, MODES, SCRATCH, assert_durations, events_of, follow, in_mode,
+};
 
 pub(crate) const CASES: &[Case] = cases![
     each_call_returns_once_with_its_value_to_its_caller(vcpus),
@@ -26,52 +30,11 @@ pub(crate) const CASES: &[Case] = cases![
     back_traces_show_true_addresses(vcpus),
 ];
 
-/// Ways to intercept a call's return.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
-    /// A trampoline's int3.
-    Trampoline,
-    /// An int3 where it returns to.
-    Site,
-    /// Code in the guest, once the probe is optimized.
-    Code,
-}
-
-pub(super) const ALL: [By; 3] = [By::Trampoline, By::Site, By::Code];
-/// Where handlers run in the VMM.
-pub(super) const MODES: [By; 2] = [By::Trampoline, By::Site];
-/// A function that is overwritten: it runs only when the guest reboots.
-pub(super) const SCRATCH: &str = "__do_sys_reboot";
 /// f: dec edi; jz 1f; call f; inc eax; ret; 1: mov eax, 1; ret. So f(n) is n, by n calls in one
 /// another.
 const RECURSIVE: [u8; 18] = [
     0xff, 0xcf, 0x74, 0x08, 0xe8, 0xf7, 0xff, 0xff, 0xff, 0xff, 0xc0, 0xc3, 0xb8, 1, 0, 0, 0, 0xc3,
 ];
-
-/// A definition whose returns are taken hold of in this way.
-pub(super) fn in_mode(line: &str, by: By) -> ProbeDefinition {
-    let return_mode = match by {
-        By::Trampoline | By::Code => ReturnMode::Trampoline,
-        By::Site => ReturnMode::Site,
-    };
-    ProbeDefinition { return_mode, ..definition(line) }
-}
-
-pub(super) fn follow(guest: &TestGuest, line: &str, by: By) {
-    guest.engine.register(in_mode(line, by)).unwrap_or_else(|e| panic!("{line}: {e}"));
-    if by == By::Code {
-        // As far as it goes: some functions cannot be, and others are busy.
-        guest.engine.optimize();
-    }
-}
-
-/// Events of one probe so far.
-pub(super) fn events_of(guest: &TestGuest, event: &str) -> Vec<Arc<Event>> {
-    guest.engine.drain();
-    let page = guest.engine.events().read(1, usize::MAX);
-    assert_eq!(page.lost, 0);
-    page.events.into_iter().filter(|e| *e.event == *event).collect()
-}
 
 fn values<'a>(events: &'a [Arc<Event>], name: &str) -> Vec<&'a str> {
     events.iter().map(|event| event.args[name].as_str().expect("text")).collect()
@@ -88,16 +51,6 @@ fn caller(events: &[Arc<Event>]) -> String {
     let first = events[0].ret_addr.as_ref().expect("a return probe's event has it");
     assert!(events.iter().all(|event| event.ret_addr.as_ref() == Some(first)));
     symbol_at(first)
-}
-
-/// Each return says how long the call took, and the probe's books have the sum of it.
-pub(super) fn assert_durations(guest: &TestGuest, event: &str) {
-    let events = events_of(guest, event);
-    let durations = events.iter().map(|event| event.duration_ns.expect("a return's event has it"));
-    let latency = guest.status(event).latency.expect("a return probe has it");
-    assert_eq!(latency.calls, guest.status(event).recorded);
-    assert_eq!((latency.calls, latency.total_ns), (events.len() as u64, durations.clone().sum()));
-    assert_eq!(Some(latency.max_ns), durations.max());
 }
 
 /// Followed to the end, none missed.

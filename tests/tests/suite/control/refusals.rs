@@ -5,6 +5,8 @@ use exoprobe_probes::{AttachError, Kprobe, ProbeDefinition, ProbeError, Selectio
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases, definition, kernel_symbols};
 
+use crate::support::tables::table_of;
+
 pub(crate) const CASES: &[Case] = cases![
     each_bad_definition_has_its_errno_and_says_what_to_do(vcpus) needs [Kvm, Repeat],
     a_batch_is_registered_whole_or_not_at_all(vcpus),
@@ -129,20 +131,6 @@ fn text_and_tables_that_the_guest_changed_are_left_alone(vcpus: u8) {
     guest.vm.ram().store_u64(entry, 0).unwrap();
     let error = guest.engine.register(line("p:more vfs_write")).unwrap_err();
     assert!(matches!(error.error, ProbeError::Attach(AttachError::Hidden(_))), "{error}");
-}
-
-/// The addresses in one of the kernel's tables of place-relative entries, as this test reads them.
-pub(super) fn table_of(guest: &TestGuest, start: &str, stop: &str, entry: usize) -> Vec<Gva> {
-    let symbols = kernel_symbols();
-    let edge = |name| symbols.lookup(name).unwrap().address;
-    let (start, stop) = (edge(start), edge(stop));
-    let bytes = guest.bytes(start, usize::try_from(stop.0 - start.0).unwrap());
-    let entries = bytes.chunks_exact(entry).zip((0..).step_by(entry));
-    let address = |(bytes, at): (&[u8], u64)| {
-        let relative = i32::from_le_bytes(bytes[..4].try_into().unwrap());
-        start.wrapping_add(at).wrapping_add(i64::from(relative).cast_unsigned())
-    };
-    entries.map(address).collect()
 }
 
 fn text_that_the_kernel_rewrites_is_refused_everywhere(vcpus: u8) {

@@ -14,7 +14,7 @@ use exoprobe_tests::{
     PATIENCE, Service, TestGuest, address, cases, definition, http, kernel_symbols,
 };
 
-use super::returns::{By, SCRATCH, assert_durations, events_of, follow};
+use crate::support::returned::{By, SCRATCH, assert_durations, events_of, follow};
 
 pub(crate) const CASES: &[Case] = cases![
     optimized_hits_are_recorded_without_an_exit(vcpus),

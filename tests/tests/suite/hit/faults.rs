@@ -9,8 +9,8 @@ use exoprobe_guest::{BreakpointAction, ExitHook, Gva, HitContext, fault_fixup};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, address, cases, kernel_symbols};
 
-use super::refusals::table_of;
-use super::slots::Stopped;
+use crate::support::planted::Stopped;
+use crate::support::tables::table_of;
 
 pub(crate) const CASES: &[Case] = cases![
     a_fault_in_a_slot_is_fixed_up_as_one_of_the_original(vcpus),

@@ -9,9 +9,9 @@ use exoprobe_tests::{
 };
 use exoprobe_vmm::{Vm, VmConfig};
 
-use super::moments::{ask, assert_not_mapped};
-use super::returns::{By, events_of, follow};
-use super::stacks::{held, parts, register};
+use crate::support::frames::{held, parts, register};
+use crate::support::questions::{ask, assert_not_mapped};
+use crate::support::returned::{By, events_of, follow};
 
 pub(crate) const CASES: &[Case] = cases![
     a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it needs [HardwareKvm, StockKernel],

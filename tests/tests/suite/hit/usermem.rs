@@ -7,7 +7,7 @@ use exoprobe_probes::{ProbeStatus, Selection};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, cases};
 
-use super::refusals::table_of;
+use crate::support::tables::table_of;
 
 pub(crate) const CASES: &[Case] =
     cases![user_memory_is_read_and_written_by_probed_instructions(vcpus)];

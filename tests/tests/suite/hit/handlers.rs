@@ -11,7 +11,7 @@ use exoprobe_probes::{
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, address, cases, definition};
 
-use super::returns::{By, events_of, follow};
+use crate::support::returned::{By, events_of, follow};
 
 pub(crate) const CASES: &[Case] = cases![
     a_handler_that_chose_where_to_go_on_is_the_last_of_its_hit(vcpus),

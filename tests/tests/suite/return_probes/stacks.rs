@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use exoprobe_probes::{Action, Frame, ProbeDefinition, Selection};
+use exoprobe_probes::{Action, Selection};
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, definition, http};
+use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, http};
 
-use super::returns::{By, events_of, follow};
+use crate::support::frames::{held, parts, register};
+use crate::support::returned::{By, events_of, follow};
 
 pub(crate) const CASES: &[Case] = cases![
     a_hits_back_trace_ends_where_the_system_call_entered(vcpus),
@@ -18,32 +19,6 @@ pub(crate) const CASES: &[Case] = cases![
 
 /// The callers of a system call.
 const CALLERS: [&str; 3] = ["x64_sys_call", "do_syscall_64", "entry_SYSCALL_64_after_hwframe"];
-
-pub(super) fn register(guest: &TestGuest, line: &str, actions: &[Action]) {
-    let definition = ProbeDefinition { actions: actions.to_vec(), ..definition(line) };
-    guest.engine.register(definition).unwrap_or_else(|e| panic!("{line}: {e}"));
-}
-
-/// Functions of the kernel's part, and how many frames of user mode follow it.
-pub(super) fn parts(frames: &[Frame]) -> (Vec<&str>, usize) {
-    let kernel = frames.iter().take_while(|frame| !frame.user);
-    let names: Vec<&str> = kernel.map(|f| f.symbol_name.as_deref().unwrap_or("?")).collect();
-    let user = &frames[names.len()..];
-    assert!(user.iter().all(|frame| frame.user && frame.symbol_name.is_none()), "{frames:?}");
-    (names, user.len())
-}
-
-/// Waits until a hit holds a vCPU, and gives which.
-pub(super) fn held(guest: &TestGuest) -> u8 {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(vcpu) = guest.vm.held().first() {
-            return *vcpu;
-        }
-        assert!(Instant::now() < deadline, "no hit: {}", guest.console());
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
 
 fn a_hits_back_trace_ends_where_the_system_call_entered(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);

@@ -5,8 +5,10 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::http::{self, Answer};
+use exoprobe_tests::http::{self};
 use exoprobe_tests::{PATIENCE, Service, cases, exoprobe, finish};
+
+use crate::support::tracer::{append, ask, cat, events, refused, replace, work};
 
 pub(crate) const CASES: &[Case] = cases![
     the_seeds_session_runs_word_for_word,
@@ -24,46 +26,6 @@ pub(crate) const CASES: &[Case] = cases![
 
 const GETPID: &str = "__x64_sys_getpid";
 const OPEN: &str = "do_sys_openat2";
-
-pub(super) fn ask(service: &Service, method: &str, path: &str, text: &str) -> Answer {
-    let path = format!("/v1/tracefs/{path}");
-    http::ask(service.socket(), method, &path, &["content-type: text/plain"], text.as_bytes())
-}
-
-pub(super) fn cat(service: &Service, path: &str) -> String {
-    let answer = ask(service, "GET", path, "");
-    assert_eq!(answer.status, 200, "{path}: {answer:?}");
-    answer.body
-}
-
-/// `echo text > path`
-pub(super) fn replace(service: &Service, path: &str, text: &str) {
-    let answer = ask(service, "PUT", path, &format!("{text}\n"));
-    assert_eq!(answer.status, 204, "{text} > {path}: {answer:?}");
-}
-
-/// `echo text >> path`
-pub(super) fn append(service: &Service, path: &str, text: &str) {
-    let answer = ask(service, "POST", path, &format!("{text}\n"));
-    assert_eq!(answer.status, 204, "{text} >> {path}: {answer:?}");
-}
-
-/// The errno of a write that fails.
-pub(super) fn refused(service: &Service, path: &str, text: &str) -> String {
-    let answer = ask(service, "POST", path, text);
-    assert!(answer.status >= 400, "{text} >> {path}: {answer:?}");
-    answer.json()["code"].as_str().unwrap().to_owned()
-}
-
-pub(super) fn work(service: &Service, command: &str) {
-    let answer = service.work(command);
-    assert!(answer.starts_with("done "), "{answer}");
-}
-
-/// The events in a text of `trace` or `trace_pipe`.
-pub(super) fn events(text: &str) -> Vec<&str> {
-    text.lines().filter(|line| !line.starts_with('#')).collect()
-}
 
 /// Hits of each event, by kprobe_profile.
 fn profile(service: &Service) -> Vec<(String, u64, u64)> {

@@ -12,14 +12,14 @@ use exoprobe_vmm::Vm;
 const INT3: u8 = 0xcc;
 
 /// A guest as it was after boot, which does not run yet, with hidden memory mapped.
-pub(super) struct Stopped {
-    pub(super) guest: TestGuest,
-    pub(super) sregs: kvm_sregs,
-    pub(super) mode: PagingMode,
+pub(crate) struct Stopped {
+    pub(crate) guest: TestGuest,
+    pub(crate) sregs: kvm_sregs,
+    pub(crate) mode: PagingMode,
 }
 
 impl Stopped {
-    pub(super) fn restored(vcpus: u8) -> Self {
+    pub(crate) fn restored(vcpus: u8) -> Self {
         let guest = TestGuest::new(Vm::restore(&host(), &TestGuest::snapshot(vcpus)).unwrap());
         let sregs = guest.vm.registers(0).unwrap().sregs;
         let mode = PagingMode::of(&sregs).unwrap();
@@ -29,7 +29,7 @@ impl Stopped {
 
     /// Puts an int3 over each instruction, and the instruction with its address into a slot; gives
     /// the slots by instruction.
-    pub(super) fn divert(&self, all: &[Gva]) -> BTreeMap<u64, u64> {
+    pub(crate) fn divert(&self, all: &[Gva]) -> BTreeMap<u64, u64> {
         let hidden = self.guest.vm.hidden();
         let window = hidden.code_window().unwrap();
         let mut slots = BTreeMap::new();
@@ -46,7 +46,7 @@ impl Stopped {
 }
 
 /// Puts an int3 into the guest; gives what takes it out again.
-pub(super) fn plant(vm: &Vm, mode: PagingMode, at: Gva) -> Planted {
+pub(crate) fn plant(vm: &Vm, mode: PagingMode, at: Gva) -> Planted {
     let gpa = translate(vm.ram(), mode, at).unwrap().gpa;
     let planted = Planted { gpa, byte: vm.ram().load_byte(gpa).unwrap() };
     vm.ram().store_byte(gpa, INT3).unwrap();
@@ -55,13 +55,13 @@ pub(super) fn plant(vm: &Vm, mode: PagingMode, at: Gva) -> Planted {
 
 /// An int3 in the guest's text.
 #[derive(Clone, Copy)]
-pub(super) struct Planted {
+pub(crate) struct Planted {
     gpa: exoprobe_guest::Gpa,
     byte: u8,
 }
 
 impl Planted {
-    pub(super) fn remove(self, vm: &Vm) {
+    pub(crate) fn remove(self, vm: &Vm) {
         vm.ram().store_byte(self.gpa, self.byte).unwrap();
     }
 }
