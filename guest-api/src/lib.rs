@@ -9,6 +9,7 @@
 //! `docs/embedding.md` says what a VMM must do.
 
 pub mod addr;
+pub mod cpuid;
 mod dump;
 pub mod fault_fixup;
 mod guest;

@@ -1,4 +1,4 @@
-//! Calls of KVM that every VMM with the engine makes, over kvm-ioctls.
+//! Calls of KVM that every VMM with the engine makes.
 
 use kvm_bindings::{
     KVM_CAP_X86_USER_SPACE_MSR, KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP,
@@ -10,9 +10,16 @@ use kvm_ioctls::{
     Cap, Error, Kvm, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VcpuFd, VmFd,
 };
 
+use crate::msr::{MSR_GS_BASE, MSR_TSC};
+use crate::quirks::SoftwareKvm;
+use crate::registers::Registers;
+use crate::time::GuestClock;
+
 /// Vector of #BP.
 pub const VECTOR_BREAKPOINT: u8 = 3;
 const EINVAL: i32 = 22;
+/// Readings of the time-stamp counter, of which the quickest counts.
+const TSC_READINGS: usize = 5;
 
 /// Returns true if KVM can exit at writes of model-specific registers: Linux 5.10 and later.
 #[must_use]
@@ -20,12 +27,28 @@ pub fn can_filter_msrs(kvm: &Kvm) -> bool {
     kvm.check_extension(Cap::X86UserSpaceMsr) && kvm.check_extension(Cap::X86MsrFilter)
 }
 
-/// Makes the guest's writes of `msrs` exit (KVM_EXIT_X86_WRMSR), at most 16. One call for all, as
-/// it takes KVM 15 ms. The VMM carries out each write, by [`complete_wrmsr`].
+/// Makes writes of model-specific registers exit: where `sees_kernel_entry`, those of IA32_GS_BASE,
+/// by which the engine learns of the kernel's entry; on software-only KVM, those that its quirk
+/// needs. Call it before the vCPUs of a boot run.
 ///
 /// # Errors
 /// KVM's.
-pub fn filter_msrs(vm: &VmFd, msrs: &[u32]) -> Result<(), Error> {
+pub fn request_msr_exits(
+    vm: &VmFd,
+    sees_kernel_entry: bool,
+    software: Option<SoftwareKvm>,
+) -> Result<(), Error> {
+    let quirk = software.and_then(SoftwareKvm::wants_msr);
+    let wanted = sees_kernel_entry.then_some(MSR_GS_BASE).into_iter().chain(quirk);
+    filter_msrs(vm, &wanted.collect::<Vec<_>>())
+}
+
+/// Makes the guest's writes of `msrs` exit (KVM_EXIT_X86_WRMSR), at most 16. One call for all, as
+/// it takes KVM 15 ms.
+///
+/// # Errors
+/// KVM's.
+fn filter_msrs(vm: &VmFd, msrs: &[u32]) -> Result<(), Error> {
     if msrs.is_empty() {
         return Ok(());
     }
@@ -71,7 +94,7 @@ pub fn inject_breakpoint(vcpu: &VcpuFd) -> Result<(), Error> {
 ///
 /// # Panics
 /// Never: the flag fits.
-pub fn shadow_sti(vcpu: &VcpuFd) -> Result<(), Error> {
+pub(super) fn shadow_sti(vcpu: &VcpuFd) -> Result<(), Error> {
     let mut events = vcpu.get_vcpu_events()?;
     events.interrupt.shadow = u8::try_from(KVM_X86_SHADOW_INT_STI).expect("a flag of a byte");
     events.flags |= KVM_VCPUEVENT_VALID_SHADOW;
@@ -85,7 +108,7 @@ pub fn shadow_sti(vcpu: &VcpuFd) -> Result<(), Error> {
 ///
 /// # Panics
 /// Never: one entry fits.
-pub fn msr(vcpu: &VcpuFd, index: u32) -> Result<u64, Error> {
+pub(super) fn msr(vcpu: &VcpuFd, index: u32) -> Result<u64, Error> {
     let entry = kvm_msr_entry { index, ..kvm_msr_entry::default() };
     let mut msrs = Msrs::from_entries(&[entry]).expect("one entry");
     match vcpu.get_msrs(&mut msrs)? {
@@ -102,11 +125,41 @@ pub fn msr(vcpu: &VcpuFd, index: u32) -> Result<u64, Error> {
 ///
 /// # Panics
 /// Never: one entry fits.
-pub fn complete_wrmsr(vcpu: &mut VcpuFd, index: u32, value: u64) -> Result<bool, Error> {
+pub(super) fn complete_wrmsr(vcpu: &mut VcpuFd, index: u32, value: u64) -> Result<bool, Error> {
     let entry = kvm_msr_entry { index, data: value, ..kvm_msr_entry::default() };
     let is_set = vcpu.set_msrs(&Msrs::from_entries(&[entry]).expect("one entry"))? == 1;
     if !is_set {
         vcpu.get_kvm_run().__bindgen_anon_1.msr.error = 1;
     }
     Ok(is_set)
+}
+
+/// Reads the registers of a vCPU that is out of the guest.
+///
+/// # Errors
+/// KVM's.
+pub(super) fn registers(vcpu: &VcpuFd) -> Result<Registers, Error> {
+    Ok(Registers { regs: vcpu.get_regs()?, sregs: vcpu.get_sregs()? })
+}
+
+/// The number to add to the vCPU's time-stamp counter to have the guest's time, in ticks: the
+/// answer to [`crate::Guest::tsc_offset`]. Of several readings that which took least time counts:
+/// the counter was read in the middle of it.
+///
+/// # Errors
+/// As [`msr`].
+///
+/// # Panics
+/// Never: it reads at least once.
+pub(super) fn tsc_offset(vcpu: &VcpuFd, clock: &GuestClock) -> Result<u64, Error> {
+    let mut least: Option<(u64, u64)> = None;
+    for _ in 0..TSC_READINGS {
+        let before = clock.now().0;
+        let tsc = msr(vcpu, MSR_TSC)?;
+        let took = clock.now().0.saturating_sub(before);
+        if least.is_none_or(|(other, _)| took < other) {
+            least = Some((took, (before + took / 2).wrapping_sub(tsc)));
+        }
+    }
+    Ok(least.expect("one at least").1)
 }

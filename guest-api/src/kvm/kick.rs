@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use kvm_bindings::kvm_run;
 use kvm_ioctls::VcpuFd;
 use libc::{c_int, c_void, siginfo_t};
+use vmm_sys_util::errno::Error;
 use vmm_sys_util::signal::{Killable, register_signal_handler};
 
 thread_local! {
@@ -95,9 +96,10 @@ impl Drop for Armed<'_> {
     }
 }
 
-/// Kicks the vCPU of `thread`.
-pub(super) fn kick(thread: &JoinHandle<()>) {
-    if let Err(error) = thread.kill(kick_signal()) {
-        tracing::error!(%error, "cannot kick a vCPU");
-    }
+/// Takes the vCPU of `thread` out of KVM_RUN, or makes its next KVM_RUN return at once.
+///
+/// # Errors
+/// The errno of pthread_kill.
+pub(super) fn kick(thread: &JoinHandle<()>) -> Result<(), Error> {
+    thread.kill(kick_signal())
 }
