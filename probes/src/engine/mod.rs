@@ -1,6 +1,6 @@
 //! The engine: registers probes, arms and disarms them, and counts their hits.
 //!
-//! Registration and removal take one lock; hits wait for none. They meet in an immutable table that
+//! Registration and removal take one lock; hits wait for none. Both share an immutable table that
 //! is replaced as a whole. Each folder imports only those below it in this list, and each file only
 //! files that do not import it:
 //!

@@ -195,7 +195,8 @@ fn a_message_that_repeats_is_limited_and_plain_in_a_file() {
     let args = ["--restore", &snapshot(), "--symbols", map.to_str().unwrap()];
     let mut service = Service::start(&args);
     let _ = service.ok(&["probe", "add", "r:ret vfs_read"]);
-    let said = |service: &Service| service.log().matches("a mark cannot be set").count();
+    let said =
+        |service: &Service| service.log().matches("cannot set a breakpoint of the engine").count();
     let deadline = Instant::now() + PATIENCE;
     while said(&service) == 0 {
         assert!(Instant::now() < deadline, "no message: {}", service.log());
