@@ -1,7 +1,8 @@
 //! Counts the calls of a system call: the library in one file. Boots the tiny guest (`make guest`),
 //! probes `getpid`, has the guest call it a thousand times, and prints the hits.
 //!
-//!     cargo run --bin count_getpid -- guest/out/vmlinux guest/out/initramfs.cpio guest/out/System.map
+//!     make guest; cd guest/out
+//!     cargo run --bin count_getpid -- vmlinux initramfs.cpio System.map
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
