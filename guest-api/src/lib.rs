@@ -9,6 +9,7 @@
 //! `docs/embedding.md` describes the duties of a VMM.
 
 pub mod addr;
+pub mod cpuid;
 mod dump;
 pub mod fault_fixup;
 mod guest;

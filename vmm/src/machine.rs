@@ -22,8 +22,8 @@ pub(crate) struct Machine {
     pub(crate) vcpus: OnceLock<Vec<VcpuRemote>>,
     /// KVM exits at the write by which a kernel's entry is known.
     pub(crate) tells_kernel_entry: bool,
-    /// Recognizes the kernel's entry, once per boot.
-    pub(crate) entry: EntryWatch,
+    /// Recognizes the kernel's entry, once a boot.
+    pub(crate) entry: Arc<EntryWatch>,
     hook: OnceLock<Arc<dyn ExitHook>>,
     saved_msrs: Vec<u32>,
 }
@@ -47,7 +47,7 @@ impl Machine {
             status: Status::new(),
             vcpus: OnceLock::new(),
             tells_kernel_entry,
-            entry: EntryWatch::default(),
+            entry: Arc::default(),
             hook: OnceLock::new(),
             saved_msrs,
         }
@@ -100,7 +100,7 @@ impl Machine {
     fn tell_others(&self, from: u8, command: fn() -> Command) {
         for (index, vcpu) in self.vcpus.get().into_iter().flatten().enumerate() {
             if index != usize::from(from) {
-                let _ = vcpu.send(command());
+                let _ = vcpu.thread().send(command());
             }
         }
     }

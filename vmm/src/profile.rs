@@ -1,5 +1,6 @@
 //! Results of preflight: the behaviour of the host's KVM.
 
+use exoprobe_guest::kvm::Reinjection;
 use exoprobe_guest::quirks::SoftwareKvm;
 
 /// How the guest's int3 reaches the VMM.
@@ -10,16 +11,6 @@ pub enum BreakpointExit {
     Debug,
     /// An emulation failure whose instruction bytes start with int3.
     EmulationFailure,
-}
-
-/// Value of RIP at which a #BP must be injected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reinjection {
-    /// On the int3: KVM adds its length when it injects.
-    OnInt3,
-    /// After the int3.
-    BehindInt3,
 }
 
 /// The behaviour of the host's KVM, found by preflight.

@@ -7,25 +7,22 @@ mod error;
 mod machine;
 mod vcpu;
 
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc::channel};
 use std::thread;
 use std::time::Duration;
 
 use error::Result;
+use exoprobe_guest::kvm::{KvmGuest, ProbeExits, Reinjection, VcpuThread};
 use exoprobe_guest::quirks::SoftwareKvm;
-use exoprobe_guest::{GuestClock, GuestRam, GuestTime, HiddenMemory, msr::EntryWatch};
+use exoprobe_guest::{ExitHook, Guest, GuestClock, GuestRam, GuestTime, HiddenMemory};
 use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{Engine, Given, Limits, Selection, parse_line};
 use vm_memory::{GuestAddress, GuestMemoryMmap};
 use vm_superio::Serial;
-use vmm_sys_util::signal::{SIGRTMIN, register_signal_handler};
 
 const RAM: usize = 64 << 20;
 const CMDLINE: &str = "console=ttyS0 quiet noreplace-smp \
     initcall_blacklist=slab_sysfs_init,param_sysfs_init,irq_sysfs_init";
-
-extern "C" fn only_interrupts(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().collect();
@@ -41,9 +38,8 @@ fn main() -> Result<()> {
     let more = software.map_or(String::new(), |quirk| quirk.cmdline(CMDLINE));
     let entry = boot::load(&memory, [kernel, initramfs], &format!("{CMDLINE} {more}"), RAM as u64)?;
 
-    let kvm = kvm_ioctls::Kvm::new()?;
-    let vm = Arc::new(machine::create_vm(&kvm, &memory, &hidden, software)?);
-    let fd = machine::create_vcpu(&kvm, &vm, software)?;
+    let (vm, fd) = machine::create(&kvm_ioctls::Kvm::new()?, &ram, &hidden, software)?;
+    let vm = Arc::new(vm);
     boot::set_registers(&fd, entry)?;
     let clock = GuestClock::new(GuestTime(0), fd.get_tsc_khz()?);
     let port = |irq| Arc::new(Mutex::new(Serial::new(machine::Line(Arc::clone(&vm), irq), vec![])));
@@ -51,25 +47,24 @@ fn main() -> Result<()> {
     let ports = [(0x3f8, console), (0x2f8, Arc::clone(&workload))];
 
     // The vCPU's thread waits for the engine's hook.
-    register_signal_handler(SIGRTMIN(), only_interrupts)?;
-    let (commands, queue) = channel();
-    let (start, started) = channel();
-    let mut vcpu = vcpu::Vcpu {
-        fd,
-        commands: queue,
+    let (start, started) = channel::<Arc<dyn ExitHook>>();
+    let probes = ProbeExits {
+        vcpu: 0,
         clock,
+        // exoprobe-vmm finds out this, too.
+        reinjection: if is_software { Reinjection::BehindInt3 } else { Reinjection::OnInt3 },
+        software,
+        entry: Arc::default(),
         ram: ram.clone(),
         hidden: hidden.clone(),
-        software,
-        entry: EntryWatch::default(),
-        ports,
     };
-    let thread = thread::spawn(move || {
-        if let Ok(Err(error)) = started.recv().map(|hook| vcpu.run(&hook)) {
+    let vcpu = VcpuThread::spawn(0, fd, move |fd, requests| {
+        let mut vcpu = vcpu::Vcpu { fd, requests, probes, ports };
+        if let Ok(Err(error)) = started.recv().map(|hook| vcpu.run(&*hook)) {
             eprintln!("the guest has stopped: {error}");
         }
-    });
-    let machine = Arc::new(machine::Machine { ram, hidden, clock, commands, thread });
+    })?;
+    let machine = Arc::new(KvmGuest { ram, hidden, vcpus: vec![vcpu] });
 
     // The engine: its hook, its regular work, and a probe, which waits for the kernel.
     let symbols = Some(SymbolTable::from_system_map(&std::fs::read_to_string(symbols)?)?);
@@ -87,7 +82,7 @@ fn main() -> Result<()> {
     // The tiny guest's workload takes commands on its second serial port.
     let wait_for = |text: &[u8]| {
         while !workload.lock().unwrap().writer().windows(text.len()).any(|it| it == text) {
-            assert!(!machine.thread.is_finished(), "the guest has stopped");
+            assert!(!machine.stopped(), "the guest has stopped");
             thread::sleep(Duration::from_millis(5));
         }
     };

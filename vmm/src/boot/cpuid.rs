@@ -5,23 +5,11 @@ use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
 
 const LEAF_FEATURES: u32 = 1;
 const LEAF_CACHE: u32 = 4;
-const LEAF_EXTENDED_FEATURES: u32 = 7;
-const LEAF_XSAVE: u32 = 0xd;
-const LEAF_AMD_FEATURES: u32 = 0x8000_0001;
 const LEAF_TOPOLOGY: u32 = 0xb;
 const LEAF_TOPOLOGY_V2: u32 = 0x1f;
 const ECX_HYPERVISOR: u32 = 1 << 31;
 const ECX_TSC_DEADLINE: u32 = 1 << 24;
 const EDX_HTT: u32 = 1 << 28;
-/// Nested virtualization: its state is not in a snapshot, and a nested guest's int3 would be taken
-/// for this guest's.
-const ECX_VMX: u32 = 1 << 5;
-const ECX_SVM: u32 = 1 << 2;
-/// Shadow stacks and indirect branch tracking (CET): an int3 or an emulated endbr64 at the target
-/// of an indirect branch would be a control-protection fault, and calls from slots push no shadow.
-const ECX_SHADOW_STACKS: u32 = 1 << 7;
-const EDX_BRANCH_TRACKING: u32 = 1 << 20;
-const XSS_CET: u32 = 0b11 << 11;
 /// Levels of leaf 0xb (Intel SDM vol. 2A, CPUID): one thread a core, all cores in one package.
 const LEVEL_SMT: u32 = 1 << 8;
 const LEVEL_CORE: u32 = 2 << 8;
@@ -36,18 +24,12 @@ pub(crate) fn for_vcpu(supported: &CpuId, id: u8, vcpus: u8) -> CpuId {
         .copied()
         .collect();
     for entry in &mut entries {
-        match (entry.function, entry.index) {
-            (LEAF_FEATURES, _) => features(entry, id, vcpus),
+        match entry.function {
+            LEAF_FEATURES => features(entry, id, vcpus),
             // Bits 31:26: cores in the package less one.
-            (LEAF_CACHE, _) => {
+            LEAF_CACHE => {
                 entry.eax = (entry.eax & !(0x3f << 26)) | (u32::from(vcpus - 1) << 26);
             }
-            (LEAF_EXTENDED_FEATURES, 0) => {
-                entry.ecx &= !ECX_SHADOW_STACKS;
-                entry.edx &= !EDX_BRANCH_TRACKING;
-            }
-            (LEAF_XSAVE, 1) => entry.ecx &= !XSS_CET,
-            (LEAF_AMD_FEATURES, _) => entry.ecx &= !ECX_SVM,
             _ => {}
         }
     }
@@ -60,7 +42,7 @@ pub(crate) fn for_vcpu(supported: &CpuId, id: u8, vcpus: u8) -> CpuId {
 
 fn features(entry: &mut kvm_cpuid_entry2, id: u8, vcpus: u8) {
     entry.ebx = (entry.ebx & 0xffff) | (u32::from(vcpus) << 16) | (u32::from(id) << 24);
-    entry.ecx = (entry.ecx | ECX_HYPERVISOR | ECX_TSC_DEADLINE) & !ECX_VMX;
+    entry.ecx |= ECX_HYPERVISOR | ECX_TSC_DEADLINE;
     if vcpus > 1 {
         entry.edx |= EDX_HTT;
     }
@@ -99,15 +81,5 @@ mod tests {
         assert_eq!(e.len(), 4, "KVM's own topology entry is replaced by two");
         assert_eq!((e[2].eax, e[2].ebx, e[2].ecx, e[2].edx), (0, 1, LEVEL_SMT, 1));
         assert_eq!((e[3].eax, e[3].ebx, e[3].ecx, e[3].edx), (1, 2, LEVEL_CORE | 1, 1));
-    }
-
-    #[test]
-    fn what_breakpoints_and_snapshots_cannot_serve_is_hidden() {
-        let all = [entry(1, 0), entry(7, 0), entry(0xd, 1), entry(0x8000_0001, 0)];
-        let seen = for_vcpu(&CpuId::from_entries(&all).unwrap(), 0, 1);
-        let e = seen.as_slice();
-        assert_eq!(e[0].ecx, !ECX_VMX);
-        assert_eq!((e[1].ecx, e[1].edx), (!ECX_SHADOW_STACKS, !EDX_BRANCH_TRACKING));
-        assert_eq!((e[2].ecx, e[3].ecx), (!XSS_CET, !ECX_SVM));
     }
 }

@@ -4,8 +4,8 @@ use kvm_ioctls::Kvm;
 
 use super::error::PreflightError;
 use super::guest::{self, Observed, ProbeGuest};
-use crate::profile::{BreakpointExit, HostProfile, Reinjection};
-use exoprobe_guest::kvm::{VECTOR_BREAKPOINT, inject_breakpoint};
+use crate::profile::{BreakpointExit, HostProfile};
+use exoprobe_guest::kvm::{Reinjection, VECTOR_BREAKPOINT, inject_breakpoint};
 use exoprobe_guest::quirks::SoftwareKvm;
 
 const VECTOR_PAGE_FAULT: u8 = 14;

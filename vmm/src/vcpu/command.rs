@@ -1,14 +1,10 @@
 //! Commands to a vCPU's thread.
 
-use std::convert::Infallible as Never;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender};
 
 use super::state::{Refusal, VcpuState};
 use crate::boot::Entry;
-use exoprobe_guest::Registers;
-
-pub(crate) type Reply<T> = SyncSender<Result<T, kvm_ioctls::Error>>;
+use exoprobe_guest::kvm::{Reply, Request};
 
 /// Work that other threads request from a vCPU's thread. It does each outside the guest.
 pub(crate) enum Command {
@@ -18,16 +14,8 @@ pub(crate) enum Command {
     StayOut,
     /// Run.
     Resume(Reply<()>),
-    /// Only answer: the sender then knows that the vCPU has left the guest.
-    Sync(Reply<()>),
-    /// Read the registers.
-    Registers(Reply<Box<Registers>>),
-    /// Answer with the registers, and do nothing until the sender drops the other end.
-    StandStill(Receiver<Never>, Reply<Box<Registers>>),
-    /// Read one model-specific register.
-    Msr(u32, Reply<u64>),
-    /// Answer with the difference of the guest's time and the time-stamp counter.
-    TscOffset(Reply<u64>),
+    /// The engine's.
+    Guest(Request),
     /// Exit after each instruction, or no more.
     SingleStep(bool, Reply<()>),
     /// Read all state for a snapshot.
@@ -40,4 +28,10 @@ pub(crate) enum Command {
     Halt,
     /// End the thread.
     Exit,
+}
+
+impl From<Request> for Command {
+    fn from(request: Request) -> Self {
+        Self::Guest(request)
+    }
 }

@@ -9,8 +9,9 @@ use super::command::Command;
 use super::exits::ExitCounters;
 use crate::machine::Machine;
 use crate::status::{StopReason, StopRecord};
+use exoprobe_guest::GuestTime;
 use exoprobe_guest::KernelEntry;
-use exoprobe_guest::{GuestClock, GuestTime};
+use exoprobe_guest::kvm::ProbeExits;
 
 /// The work of a vCPU's thread between two commands.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,7 +29,8 @@ pub(crate) struct Vcpu {
     pub(super) fd: VcpuFd,
     pub(super) index: u8,
     pub(super) machine: Arc<Machine>,
-    pub(super) clock: GuestClock,
+    /// Deals with the exits that concern the hook.
+    pub(super) probes: ProbeExits,
     pub(super) exits: Arc<ExitCounters>,
     pub(super) stepping: bool,
     /// The kernel has begun on this vCPU. The hook must be called before the vCPU continues.
@@ -42,7 +44,7 @@ impl Vcpu {
     pub(super) fn stop(&mut self, reason: StopReason) {
         self.mode = Mode::Stopped;
         let regs = self.fd.get_regs().unwrap_or_default();
-        let seconds = self.clock.seconds(self.clock.now());
+        let seconds = self.probes.clock.seconds(self.probes.clock.now());
         self.machine.stop(StopRecord { reason, vcpu: self.index, regs, seconds });
     }
 }

@@ -3,7 +3,6 @@
 use super::core::{Mode, Vcpu};
 use crate::status::StopReason;
 use exoprobe_guest::GuestTime;
-use exoprobe_guest::HitContext;
 
 impl Vcpu {
     /// Pauses the machine at a hit of `time`. The registers are in KVM as the hook left them.
@@ -24,13 +23,6 @@ impl Vcpu {
 
     fn complete_hit(&mut self, time: GuestTime) -> Result<(), kvm_ioctls::Error> {
         let Some(hook) = self.machine.hook() else { return Ok(()) };
-        let mut regs = self.fd.get_regs()?;
-        let sregs = || self.fd.get_sregs();
-        let mut context = HitContext::new(self.index, &mut regs, time, &sregs);
-        hook.release(&mut context);
-        let sti_shadow = context.has_sti_shadow();
-        // Written to KVM at once: other commands may be waiting, which read KVM's registers.
-        self.fd.set_regs(&regs)?;
-        self.shadow_sti(sti_shadow)
+        self.probes.release(&self.fd, &**hook, time)
     }
 }

@@ -1,19 +1,15 @@
 //! Runs KVM_RUN and handles each exit.
 
-use exoprobe_guest::kvm;
-use kvm_ioctls::{SyncReg, VcpuExit};
+use exoprobe_guest::kvm::{AfterExit, ProbeExit};
+use kvm_ioctls::VcpuExit;
 
 use super::core::Vcpu;
 use super::debug;
 use super::exits::ExitKind;
 use crate::devices::PortEffect;
-use crate::profile::{BreakpointExit, Reinjection};
+use crate::profile::BreakpointExit;
 use crate::status::StopReason;
 use exoprobe_guest::GuestTime;
-use exoprobe_guest::Gva;
-use exoprobe_guest::msr::{MSR_GS_BASE, MSR_LSTAR};
-use exoprobe_guest::quirks::software_kvm::{self, EmulationFailure};
-use exoprobe_guest::{BreakpointAction, HitContext, KernelEntry};
 
 const EXCEPTION_DEBUG: u32 = 1;
 const EXCEPTION_BREAKPOINT: u32 = 3;
@@ -35,12 +31,12 @@ enum Pending {
     Nothing,
     Interrupted,
     Port(PortEffect),
-    Breakpoint,
+    Probe(ProbeExit),
     Step,
     /// A debug exception that was not requested: its vector and DR6.
     UnexpectedDebug(u32, u64),
+    /// It is counted when it is known whether it is a breakpoint.
     InternalError,
-    WriteMsr(u32, u64),
     Stop(StopReason),
 }
 
@@ -84,7 +80,7 @@ impl Vcpu {
                 let int3s_come_here = self.machine.profile.breakpoint == BreakpointExit::Debug;
                 match arch.exception {
                     EXCEPTION_BREAKPOINT if int3s_come_here => {
-                        (ExitKind::Breakpoint, Pending::Breakpoint)
+                        (ExitKind::Breakpoint, Pending::Probe(ProbeExit::Breakpoint))
                     }
                     EXCEPTION_DEBUG if self.stepping && !debug::is_guests_own(&arch) => {
                         (ExitKind::Step, Pending::Step)
@@ -92,10 +88,9 @@ impl Vcpu {
                     other => (ExitKind::Other, Pending::UnexpectedDebug(other, arch.dr6)),
                 }
             }
-            // Counted once it is known whether it is a breakpoint.
             Ok(VcpuExit::InternalError) => return Pending::InternalError,
             Ok(VcpuExit::X86Wrmsr(write)) => {
-                (ExitKind::Msr, Pending::WriteMsr(write.index, write.data))
+                (ExitKind::Msr, Pending::Probe(ProbeExit::WriteMsr(write.index, write.data)))
             }
             Ok(VcpuExit::Shutdown) => (ExitKind::Other, Pending::Stop(StopReason::TripleFault)),
             Ok(other) => {
@@ -118,13 +113,20 @@ impl Vcpu {
             Pending::Nothing | Pending::Step => Next::Continue,
             Pending::Interrupted => Next::Interrupted,
             Pending::Port(effect) => self.after_port(effect),
-            Pending::Breakpoint => self.breakpoint(),
+            Pending::Probe(exit) => self.probe_exit(exit),
             Pending::UnexpectedDebug(exception, dr6) => Next::Stop(failed(format!(
                 "a debug exception (vector {exception}, DR6 {dr6:#x}) of the guest's own, which cannot \
                  be handed back to it"
             ))),
-            Pending::InternalError => self.internal_error(),
-            Pending::WriteMsr(index, value) => self.write_msr(index, value),
+            Pending::InternalError => {
+                let is_breakpoint = self.probes.is_breakpoint(&mut self.fd);
+                self.exits.count(if is_breakpoint {
+                    ExitKind::Breakpoint
+                } else {
+                    ExitKind::Other
+                });
+                self.probe_exit(ProbeExit::InternalError)
+            }
             Pending::Stop(reason) => Next::Stop(self.machine.refine(reason)),
         }
     }
@@ -139,119 +141,18 @@ impl Vcpu {
         }
     }
 
-    /// The guest's int3: calls the hook or passes it to the guest.
-    fn breakpoint(&mut self) -> Next {
-        let mut regs = self.fd.sync_regs_mut().regs;
-        let (vcpu, time) = (self.index, self.clock.now());
-        let sregs = || self.fd.get_sregs();
-        let mut context = HitContext::new(vcpu, &mut regs, time, &sregs);
-        let action = self
-            .machine
-            .hook()
-            .map_or(BreakpointAction::PassToGuest, |hook| hook.breakpoint(&mut context));
-        let sti_shadow = context.has_sti_shadow();
-        match action {
-            BreakpointAction::Resume => {
-                self.fd.sync_regs_mut().regs = regs;
-                self.fd.set_sync_dirty_reg(SyncReg::Register);
-                match self.shadow_sti(sti_shadow) {
-                    Ok(()) => Next::Continue,
-                    Err(error) => {
-                        Next::Stop(failed(format!("holding interrupts after an STI: {error}")))
-                    }
-                }
-            }
-            // Written to KVM at once: registers requested meanwhile are read from KVM.
-            BreakpointAction::Hold => match self.fd.set_regs(&regs) {
-                Ok(()) => Next::Hold(time),
-                Err(error) => {
-                    Next::Stop(failed(format!("holding a vCPU at a breakpoint: {error}")))
-                }
-            },
-            BreakpointAction::PassToGuest => match self.pass_breakpoint() {
-                Ok(()) => Next::Continue,
-                Err(error) => {
-                    Next::Stop(failed(format!("passing a breakpoint to the guest: {error}")))
-                }
-            },
-        }
-    }
-
-    /// Holds interrupts after an STI that a hook has emulated.
-    pub(super) fn shadow_sti(&self, wanted: bool) -> Result<(), kvm_ioctls::Error> {
-        if wanted { kvm::shadow_sti(&self.fd) } else { Ok(()) }
-    }
-
-    fn pass_breakpoint(&mut self) -> Result<(), kvm_ioctls::Error> {
-        if self.machine.profile.reinjection == Reinjection::BehindInt3 {
-            let regs = &mut self.fd.sync_regs_mut().regs;
-            regs.rip = regs.rip.wrapping_add(1);
-            self.fd.set_sync_dirty_reg(SyncReg::Register);
-        }
-        kvm::inject_breakpoint(&self.fd)
-    }
-
-    fn internal_error(&mut self) -> Next {
-        let Some(quirk) = self.machine.profile.software else {
-            self.exits.count(ExitKind::Other);
-            return Next::Stop(failed("KVM reports an internal error".to_owned()));
-        };
-        let failure = quirk.classify(self.fd.get_kvm_run());
-        let breakpoint = failure == EmulationFailure::Breakpoint;
-        self.exits.count(if breakpoint { ExitKind::Breakpoint } else { ExitKind::Other });
-        match failure {
-            EmulationFailure::Breakpoint => self.breakpoint(),
-            EmulationFailure::Skip(len) => {
-                software_kvm::skip(&mut self.fd.sync_regs_mut().regs, len);
-                self.fd.set_sync_dirty_reg(SyncReg::Register);
+    /// An exit that concerns the hook.
+    fn probe_exit(&mut self, exit: ProbeExit) -> Next {
+        let hook = self.machine.hook().map(|hook| &**hook);
+        match self.probes.handle(&mut self.fd, exit, hook) {
+            Ok(AfterExit::Run) => Next::Continue,
+            Ok(AfterExit::Hold(time)) => Next::Hold(time),
+            Ok(AfterExit::KernelEntry(entry)) => {
+                self.entering = Some(*entry);
                 Next::Continue
             }
-            EmulationFailure::NoRandomNumber(request) => {
-                request.refuse(&mut self.fd.sync_regs_mut().regs);
-                self.fd.set_sync_dirty_reg(SyncReg::Register);
-                Next::Continue
-            }
-            EmulationFailure::Fatal => {
-                let rip = self.fd.sync_regs_mut().regs.rip;
-                Next::Stop(failed(format!("KVM cannot emulate the instruction at {rip:#x}")))
-            }
+            Err(error) => Next::Stop(failed(error.to_string())),
         }
-    }
-
-    /// A filtered WRMSR, which is not done yet (see `msr_exits`).
-    fn write_msr(&mut self, index: u32, value: u64) -> Next {
-        match kvm::complete_wrmsr(&mut self.fd, index, value) {
-            Ok(true) => {}
-            Ok(false) => return Next::Continue,
-            Err(error) => return Next::Stop(failed(format!("MSR {index:#x}: {error}"))),
-        }
-        let done = match index {
-            MSR_GS_BASE => self.tell_kernel_entry(),
-            MSR_LSTAR => self.assist_system_calls(Gva(value)),
-            _ => Ok(()),
-        };
-        done.map_or_else(|message| Next::Stop(failed(message)), |()| Next::Continue)
-    }
-
-    /// Handles a write of IA32_GS_BASE: the first one at the kernel's own addresses marks the
-    /// kernel's beginning.
-    fn tell_kernel_entry(&mut self) -> Result<(), String> {
-        let rip = Gva(self.fd.sync_regs().regs.rip);
-        if !self.machine.entry.is_entry(MSR_GS_BASE, rip) {
-            return Ok(());
-        }
-        let sregs = self.fd.get_sregs().map_err(|e| format!("at the kernel's entry: {e}"))?;
-        self.entering = Some(KernelEntry { rip, sregs });
-        Ok(())
-    }
-
-    fn assist_system_calls(&self, lstar: Gva) -> Result<(), String> {
-        let machine = &self.machine;
-        let Some(quirk) = machine.profile.software else { return Ok(()) };
-        let sregs = self.fd.get_sregs().map_err(|e| format!("system-call assist: {e}"))?;
-        quirk
-            .install_assist(&machine.ram, &machine.hidden, &sregs, lstar)
-            .map_err(|e| format!("system-call assist: {e}"))
     }
 }
 

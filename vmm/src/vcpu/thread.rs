@@ -2,14 +2,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 
 use kvm_ioctls::VcpuFd;
 
-use super::command::{Command, Reply};
+use super::command::Command;
 use super::core::{Mode, Vcpu};
 use super::exits::ExitCounters;
-use super::kick;
 use super::remote::VcpuRemote;
 use super::run::Next;
 use super::state::VcpuState;
@@ -18,12 +16,7 @@ use crate::boot;
 use crate::machine::Machine;
 use crate::status::StopReason;
 use exoprobe_guest::GuestClock;
-use exoprobe_guest::Registers;
-use exoprobe_guest::kvm::{self, report_debug};
-use exoprobe_guest::msr::MSR_TSC;
-
-/// Number of readings of the counter; the quickest is used.
-const TSC_READINGS: usize = 5;
+use exoprobe_guest::kvm::{ProbeExits, Reply, VcpuThread, report_debug};
 
 /// Starts the thread of vCPU `index`, paused.
 pub(crate) fn spawn(
@@ -32,38 +25,42 @@ pub(crate) fn spawn(
     machine: Arc<Machine>,
     clock: GuestClock,
 ) -> std::io::Result<VcpuRemote> {
-    kick::install_handler().map_err(std::io::Error::from_raw_os_error)?;
-    let (sender, commands) = channel();
-    let run_page = kick::RunPage::map(&fd)?;
     let stats = KvmStats::open(&fd);
     let exits = Arc::new(ExitCounters::default());
     let counted = Arc::clone(&exits);
-    let thread = std::thread::Builder::new().name(format!("vcpu{index}")).spawn(move || {
+    let probes = ProbeExits {
+        vcpu: index,
+        clock,
+        reinjection: machine.profile.reinjection,
+        software: machine.profile.software,
+        entry: Arc::clone(&machine.entry),
+        ram: machine.ram.clone(),
+        hidden: machine.hidden.clone(),
+    };
+    let thread = VcpuThread::spawn(index, fd, move |fd, commands| {
         let mut vcpu = Vcpu {
             fd,
             index,
             machine,
-            clock,
+            probes,
             exits: counted,
             stepping: false,
             entering: None,
             mode: Mode::Paused,
             commands,
         };
-        // Handlers of probes run on this thread. If one panics, the machine must not continue
-        // without this vCPU. The thread still answers commands, so that its registers can be read.
-        while catch_unwind(AssertUnwindSafe(|| vcpu.main(&run_page))).is_err() {
+        // Handlers of probes run on this thread. If one panics, the machine must not go on without
+        // this vCPU; the thread answers commands still, so that its registers can be read.
+        while catch_unwind(AssertUnwindSafe(|| vcpu.main())).is_err() {
             let message = format!("the thread of vCPU {index} panicked");
             vcpu.stop(StopReason::Failed { message });
         }
     })?;
-    Ok(VcpuRemote::new(index, sender, thread, exits, stats))
+    Ok(VcpuRemote::new(thread, exits, stats))
 }
 
 impl Vcpu {
-    fn main(&mut self, run_page: &kick::RunPage) {
-        let _armed = kick::Armed::new(run_page);
-        self.fd.set_sync_valid_reg(kvm_ioctls::SyncReg::Register);
+    fn main(&mut self) {
         loop {
             let go_on = if self.mode == Mode::Running { self.turn() } else { self.wait() };
             if !go_on {
@@ -122,15 +119,7 @@ impl Vcpu {
                 self.resume();
                 answer(&reply, Ok(()));
             }
-            Command::Sync(reply) => answer(&reply, Ok(())),
-            Command::Registers(reply) => answer(&reply, self.registers()),
-            Command::StandStill(until, reply) => {
-                answer(&reply, self.registers());
-                // Ends when the other end is dropped: nothing can be sent.
-                let _ = until.recv();
-            }
-            Command::Msr(index, reply) => answer(&reply, self.msr(index)),
-            Command::TscOffset(reply) => answer(&reply, self.tsc_offset()),
+            Command::Guest(request) => request.serve(&self.fd, &self.probes.clock),
             Command::SingleStep(on, reply) => answer(&reply, self.single_step(on)),
             Command::Save(reply) => {
                 answer(&reply, VcpuState::save(&self.fd, self.machine.saved_msrs()).map(Box::new))
@@ -165,31 +154,9 @@ impl Vcpu {
         self.stepping = on;
         Ok(())
     }
-
-    fn registers(&self) -> Result<Box<Registers>, kvm_ioctls::Error> {
-        Ok(Box::new(Registers { regs: self.fd.get_regs()?, sregs: self.fd.get_sregs()? }))
-    }
-
-    /// Uses the quickest of several readings: the counter was read in the middle of it.
-    fn tsc_offset(&self) -> Result<u64, kvm_ioctls::Error> {
-        let mut least: Option<(u64, u64)> = None;
-        for _ in 0..TSC_READINGS {
-            let before = self.clock.now().0;
-            let tsc = self.msr(MSR_TSC)?;
-            let took = self.clock.now().0.saturating_sub(before);
-            if least.is_none_or(|(other, _)| took < other) {
-                least = Some((took, (before + took / 2).wrapping_sub(tsc)));
-            }
-        }
-        Ok(least.expect("one at least").1)
-    }
-
-    fn msr(&self, index: u32) -> Result<u64, kvm_ioctls::Error> {
-        kvm::msr(&self.fd, index)
-    }
 }
 
-/// Sends an answer. The requester may have given up waiting, which is no error here.
+/// The thread that asked may have given up waiting.
 fn answer<T>(reply: &Reply<T>, value: Result<T, kvm_ioctls::Error>) {
     drop(reply.send(value));
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use kvm_bindings::{kvm_pit_config, kvm_userspace_memory_region};
+use kvm_bindings::kvm_pit_config;
 use kvm_ioctls::{VcpuFd, VmFd};
 
 use super::cmdline::final_cmdline;
@@ -16,15 +16,14 @@ use crate::devices::{ConsoleWatch, PortBus, SerialPort, SerialSnapshot};
 use crate::host::Host;
 use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS, SERIAL0, SERIAL1};
 use crate::machine::Machine;
-use crate::msr_exits;
 use crate::profile::HostProfile;
-use crate::ram::host_address;
 use crate::snapshot::{self, SnapshotError, SnapshotMeta};
 use crate::vcpu;
 use exoprobe_guest::GuestRam;
+use exoprobe_guest::cpuid::hide_unfit_features;
 use exoprobe_guest::hidden::HiddenMemory;
-use exoprobe_guest::kvm::report_debug;
-use exoprobe_guest::memory::{RamRange, ram_ranges};
+use exoprobe_guest::kvm::{prepare_vcpu, register_memory, request_msr_exits};
+use exoprobe_guest::memory::ram_ranges;
 use exoprobe_guest::{GuestClock, GuestTime};
 
 impl Vm {
@@ -109,11 +108,12 @@ impl Builder {
         }
         let tells_kernel_entry = exoprobe_guest::kvm::can_filter_msrs(host.kvm());
         if !settled {
-            let step = kvm("exit at writes of model-specific registers");
-            msr_exits::request(&fd, profile, tells_kernel_entry).map_err(step)?;
+            let step = kvm("hand over writes of model-specific registers");
+            request_msr_exits(&fd, tells_kernel_entry, profile.software).map_err(step)?;
         }
         let hidden = HiddenMemory::new(&ram)?;
-        register_memory(&fd, &ram, &hidden)?;
+        // SAFETY: the machine keeps both until all vCPU threads are gone.
+        unsafe { register_memory(&fd, &ram, &hidden) }.map_err(kvm("map guest memory"))?;
         let msrs = host.kvm().get_msr_index_list().map_err(kvm("list its MSRs"))?;
         let saved_msrs = msrs.as_slice().to_vec();
         let fd = Arc::new(fd);
@@ -125,16 +125,15 @@ impl Builder {
             .kvm()
             .get_supported_cpuid(kvm_bindings::KVM_MAX_CPUID_ENTRIES)
             .map_err(kvm("list its CPUID"))?;
-        if let Some(quirk) = self.profile.software {
-            quirk.adjust_cpuid(&mut supported);
-        }
+        // Nested virtualization is hidden by this too: its state is not in a snapshot.
+        hide_unfit_features(&mut supported, self.profile.software);
         let mut vcpus = Vec::new();
         for index in 0..self.config.vcpus {
-            let vcpu = self.fd.create_vcpu(u64::from(index)).map_err(kvm("create a vCPU"))?;
+            let mut vcpu = self.fd.create_vcpu(u64::from(index)).map_err(kvm("create a vCPU"))?;
             let cpuid = boot::cpuid_for_vcpu(&supported, index, self.config.vcpus);
             vcpu.set_cpuid2(&cpuid).map_err(kvm("set CPUID"))?;
             boot::application_msrs(&vcpu).map_err(kvm("set MSRs"))?;
-            report_debug(&vcpu, false).map_err(kvm("report breakpoints"))?;
+            prepare_vcpu(&mut vcpu).map_err(kvm("report breakpoints"))?;
             vcpus.push(vcpu);
         }
         Ok(vcpus)
@@ -223,24 +222,4 @@ impl Builder {
         }
         from.meta.restore_clock(&self.fd).map_err(kvm("restore its clock"))
     }
-}
-
-fn register_memory(fd: &VmFd, ram: &GuestRam, hidden: &HiddenMemory) -> Result<(), CreateError> {
-    let (hidden_host, hidden_len) = hidden.host_mapping();
-    let mut slots: Vec<(RamRange, u64)> =
-        ram.ranges().into_iter().map(|range| (range, host_address(ram, range.start))).collect();
-    slots.push((RamRange { start: hidden.gpa(), len: hidden_len }, hidden_host as u64));
-    for (slot, (range, userspace_addr)) in (0u32..).zip(slots) {
-        let region = kvm_userspace_memory_region {
-            slot,
-            flags: 0,
-            guest_phys_addr: range.start.0,
-            memory_size: range.len,
-            userspace_addr,
-        };
-        // SAFETY: the address is of a mapping of that length, owned by `ram` or `hidden`, which the
-        // machine keeps until all vCPU threads are gone; without a vCPU no guest touches it.
-        unsafe { fd.set_user_memory_region(region) }.map_err(kvm("map guest memory"))?;
-    }
-    Ok(())
 }

@@ -14,7 +14,8 @@ pub(super) fn final_cmdline(cmdline: &str, profile: HostProfile) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::{BreakpointExit, Reinjection};
+    use crate::profile::BreakpointExit;
+    use exoprobe_guest::kvm::Reinjection;
     use exoprobe_guest::quirks::SoftwareKvm;
 
     #[test]

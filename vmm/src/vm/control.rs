@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Add;
-use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,11 +15,12 @@ use crate::machine::Machine;
 use crate::profile::HostProfile;
 use crate::snapshot::SnapshotProgress;
 use crate::status::{StopReason, StopRecord, VmState};
-use crate::vcpu::{Command, ExitCounts, Pending, Reply, StatsError, StepError, VcpuRemote};
+use crate::vcpu::{Command, ExitCounts, StatsError, StepError, VcpuRemote};
 use exoprobe_guest::ExitHook;
 use exoprobe_guest::GuestClock;
 use exoprobe_guest::GuestRam;
 use exoprobe_guest::hidden::HiddenMemory;
+use exoprobe_guest::kvm::{Pending, Reply, Request, VcpuThread, with_vcpus_still};
 use exoprobe_guest::{Registers, VcpuError};
 
 /// A virtual machine. Dropping it ends its threads and frees its memory.
@@ -130,7 +130,7 @@ impl Vm {
         for vcpu in self.vcpus() {
             let _ = vcpu.send(Command::Halt);
         }
-        self.ask_each(Command::Sync)
+        self.ask_each(|reply| Request::Sync(reply).into())
     }
 
     /// The state now.
@@ -157,7 +157,7 @@ impl Vm {
     /// # Errors
     /// [`VcpuError`].
     pub fn registers(&self, vcpu: u8) -> Result<Registers, VcpuError> {
-        self.vcpu(vcpu)?.ask(Command::Registers).map(|registers| *registers)
+        self.vcpu(vcpu)?.registers()
     }
 
     /// A model-specific register of a vCPU.
@@ -165,7 +165,7 @@ impl Vm {
     /// # Errors
     /// [`VcpuError`].
     pub fn msr(&self, vcpu: u8, index: u32) -> Result<u64, VcpuError> {
-        self.vcpu(vcpu)?.ask(|reply| Command::Msr(index, reply))
+        self.vcpu(vcpu)?.msr(index)
     }
 
     /// The number to add to a vCPU's time-stamp counter to get the guest's time ([`GuestTime`]), in
@@ -174,7 +174,7 @@ impl Vm {
     /// # Errors
     /// [`VcpuError`].
     pub fn tsc_offset(&self, vcpu: u8) -> Result<u64, VcpuError> {
-        self.vcpu(vcpu)?.ask(Command::TscOffset)
+        self.vcpu(vcpu)?.tsc_offset()
     }
 
     /// Returns once every vCPU has left the guest since the call. All instructions that the guest
@@ -184,7 +184,7 @@ impl Vm {
     /// # Errors
     /// [`VcpuError`].
     pub fn sync_vcpus(&self) -> Result<(), VcpuError> {
-        self.ask_each(Command::Sync)
+        self.ask_each(|reply| Request::Sync(reply).into())
     }
 
     /// Stops every vCPU outside the guest, calls `access` with their registers, and resumes them
@@ -197,18 +197,7 @@ impl Vm {
         &self,
         access: impl FnOnce(&[Registers]) -> T,
     ) -> Result<T, VcpuError> {
-        let mut standing = Vec::new();
-        let mut pending = Vec::new();
-        for vcpu in self.vcpus() {
-            let (hold, until) = channel();
-            standing.push(hold);
-            pending.push(vcpu.begin(|reply| Command::StandStill(until, reply))?);
-        }
-        let registers = pending.into_iter().map(|answer| answer.wait().map(|registers| *registers));
-        let registers = registers.collect::<Result<Vec<_>, _>>()?;
-        let result = access(&registers);
-        drop(standing);
-        Ok(result)
+        with_vcpus_still(self.vcpus(), access)
     }
 
     /// The guest's RAM.
@@ -258,7 +247,7 @@ impl Vm {
     /// Exits to user space of all vCPUs so far.
     #[must_use]
     pub fn exit_counts(&self) -> ExitCounts {
-        self.vcpus().iter().map(VcpuRemote::exit_counts).fold(ExitCounts::default(), Add::add)
+        self.remotes().iter().map(VcpuRemote::exit_counts).fold(ExitCounts::default(), Add::add)
     }
 
     /// KVM's own statistics of a vCPU, by KVM's names: `exits` counts VM exits, including those
@@ -269,7 +258,7 @@ impl Vm {
     /// # Errors
     /// [`StatsError`]; there are none before Linux 5.14.
     pub fn kvm_stats(&self, vcpu: u8) -> Result<BTreeMap<String, u64>, StatsError> {
-        self.vcpu(vcpu)?.kvm_stats()
+        self.remote(vcpu)?.kvm_stats()
     }
 
     /// Makes a vCPU exit after each instruction that the guest completes, or ends this. The guest
@@ -309,19 +298,27 @@ impl Vm {
         })
     }
 
-    pub(super) fn vcpus(&self) -> &[VcpuRemote] {
+    fn remotes(&self) -> &[VcpuRemote] {
         self.machine.vcpus.get().map_or(&[], Vec::as_slice)
     }
 
-    pub(super) fn vcpu(&self, index: u8) -> Result<&VcpuRemote, VcpuError> {
-        self.vcpus().get(usize::from(index)).ok_or(VcpuError::NoSuchVcpu(index))
+    fn remote(&self, index: u8) -> Result<&VcpuRemote, VcpuError> {
+        self.remotes().get(usize::from(index)).ok_or(VcpuError::NoSuchVcpu(index))
+    }
+
+    pub(super) fn vcpus(&self) -> impl Iterator<Item = &VcpuThread<Command>> {
+        self.remotes().iter().map(VcpuRemote::thread)
+    }
+
+    pub(super) fn vcpu(&self, index: u8) -> Result<&VcpuThread<Command>, VcpuError> {
+        self.remote(index).map(VcpuRemote::thread)
     }
 
     pub(super) fn begin_each(
         &self,
         make: fn(Reply<()>) -> Command,
     ) -> Result<Vec<Pending<()>>, VcpuError> {
-        self.vcpus().iter().map(|vcpu| vcpu.begin(make)).collect()
+        self.vcpus().map(|vcpu| vcpu.begin(make)).collect()
     }
 
     pub(super) fn ask_each(&self, make: fn(Reply<()>) -> Command) -> Result<(), VcpuError> {
@@ -343,7 +340,7 @@ pub(super) fn wait_each(pending: Vec<Pending<()>>) -> Result<(), VcpuError> {
 
 impl Drop for Vm {
     fn drop(&mut self) {
-        for vcpu in self.vcpus() {
+        for vcpu in self.remotes() {
             vcpu.join();
         }
     }

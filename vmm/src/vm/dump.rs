@@ -9,7 +9,7 @@ use super::control::Vm;
 use super::error::ControlError;
 use crate::dump::{self, Dump};
 use crate::status::VmState;
-use crate::vcpu::Command;
+use exoprobe_guest::kvm::VcpuThread;
 
 impl Vm {
     /// Writes RAM and registers to `path` as an ELF core. Calls `notes` when all vCPUs are out of
@@ -54,7 +54,7 @@ impl Vm {
         notes: impl FnOnce() -> (G, DumpNotes),
     ) -> Result<u64, ControlError> {
         let (_kept, notes) = notes();
-        let registers = self.vcpus().iter().map(|vcpu| vcpu.ask(Command::Registers).map(|it| *it));
+        let registers = self.vcpus().map(VcpuThread::registers);
         let registers = registers.collect::<Result<Vec<_>, _>>()?;
         Ok(dump::write(path, force, &self.machine.ram, &registers, &notes)?)
     }

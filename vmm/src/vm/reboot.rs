@@ -9,12 +9,12 @@ use super::cmdline::final_cmdline;
 use super::control::{Vm, wait_each};
 use crate::boot::{self, BootError};
 use crate::config::{ConfigError, VmConfig};
-use crate::msr_exits;
 use crate::ram;
 use crate::status::{StopReason, StopRecord};
 use crate::vcpu::{Command, Refusal};
 use exoprobe_guest::GuestRam;
 use exoprobe_guest::VcpuError;
+use exoprobe_guest::kvm::request_msr_exits;
 use exoprobe_guest::memory::MemoryError;
 
 /// The reason why a guest was not booted again.
@@ -163,16 +163,16 @@ impl Vm {
     /// Resets devices and vCPUs to the state in which they were made.
     fn power_on(&self) -> Result<(), RebootError> {
         let machine = &self.machine;
-        // A guest from a snapshot lacked the exits that a boot needs.
-        msr_exits::request(&self.fd, machine.profile, machine.tells_kernel_entry)
-            .map_err(kvm("exit at writes of model-specific registers"))?;
-        // Devices that raise interrupts are reset before those that receive them.
+        // A guest from a snapshot did without what a boot needs.
+        request_msr_exits(&self.fd, machine.tells_kernel_entry, machine.profile.software)
+            .map_err(kvm("hand over writes of model-specific registers"))?;
+        // What raises interrupts comes before those that take them.
         for port in &self.serial {
             port.reset();
         }
         machine.console_watch.reset();
         self.power_on.chips.restore(&self.fd).map_err(kvm("reset its interrupt chips"))?;
-        for (vcpu, state) in self.vcpus().iter().zip(&self.power_on.vcpus) {
+        for (vcpu, state) in self.vcpus().zip(&self.power_on.vcpus) {
             vcpu.ask(|reply| Command::PowerOn(Arc::clone(state), reply))??;
         }
         Ok(())

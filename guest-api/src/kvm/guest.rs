@@ -1,0 +1,54 @@
+//! A guest whose vCPUs' threads know the engine's requests and no others.
+
+use super::request::{Request, with_vcpus_still};
+use super::thread::VcpuThread;
+use crate::guest::Guest;
+use crate::hidden::HiddenMemory;
+use crate::memory::GuestRam;
+use crate::registers::{Registers, VcpuError};
+
+/// [`Guest`] for a VMM without run control of its own: its vCPUs run until the program ends.
+pub struct KvmGuest {
+    /// Its RAM.
+    pub ram: GuestRam,
+    /// Its hidden memory.
+    pub hidden: HiddenMemory,
+    /// The threads of its vCPUs, in order of index, at most 255.
+    pub vcpus: Vec<VcpuThread<Request>>,
+}
+
+impl KvmGuest {
+    fn first(&self) -> Result<&VcpuThread<Request>, VcpuError> {
+        self.vcpus.first().ok_or(VcpuError::NoSuchVcpu(0))
+    }
+}
+
+impl Guest for KvmGuest {
+    fn ram(&self) -> &GuestRam {
+        &self.ram
+    }
+
+    fn hidden(&self) -> &HiddenMemory {
+        &self.hidden
+    }
+
+    fn vcpus(&self) -> u8 {
+        u8::try_from(self.vcpus.len()).unwrap_or(u8::MAX)
+    }
+
+    fn msr(&self, index: u32) -> Result<u64, VcpuError> {
+        self.first()?.msr(index)
+    }
+
+    fn tsc_offset(&self) -> Result<u64, VcpuError> {
+        self.first()?.tsc_offset()
+    }
+
+    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[Registers])) -> Result<(), VcpuError> {
+        with_vcpus_still(&self.vcpus, access)
+    }
+
+    fn stopped(&self) -> bool {
+        self.vcpus.iter().any(VcpuThread::has_ended)
+    }
+}
