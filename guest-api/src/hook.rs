@@ -124,9 +124,9 @@ pub trait ExitHook: Send + Sync {
 
     /// The guest's kernel has begun: it runs on page tables of its own at its virtual addresses,
     /// has called no C function there, and no other vCPU runs yet. Called once per boot if
-    /// `Vm::tells_kernel_entry` of exoprobe-vmm is true; for a guest restored from a snapshot that
-    /// was taken soon after, at a later moment of its boot. An implementation that cannot act at
-    /// once (see above) returns `false`: the vCPU then runs its commands, and the hook is called
+    /// `Vm::reports_kernel_entry` of exoprobe-vmm is true; for a guest restored from a snapshot
+    /// that was taken soon after, at a later moment of its boot. An implementation that cannot act
+    /// at once (see above) returns `false`: the vCPU then runs its commands, and the hook is called
     /// again before the vCPU enters the guest.
     fn kernel_entered(&self, entry: &KernelEntry) -> bool;
 }

@@ -19,8 +19,8 @@ pub use definition::{
 };
 pub use engine::{
     AddressSpace, AttachError, Batch, BlacklistEntry, CodeLine, DATA_SIZE_MAX, Engine,
-    EntryHandler, EntryVerdict, EventField, FaultHandler, FoundTypes, Frame, Given, Guest, Hit,
-    Holder, Instance, KeptProbes, Kprobe, Kretprobe, Limits, ModuleStatus, NewProbe, NoTasks,
+    EntryHandler, EntryVerdict, EventField, FaultHandler, FoundTypes, Frame, Guest, Hit, Holder,
+    Instance, KeptProbes, KernelHints, Kprobe, Kretprobe, Limits, ModuleStatus, NewProbe, NoTasks,
     Optimization, ParameterError, PostHandler, PreHandler, Process, Recovery, Registration,
     Reserved, ReturnHandler, RunningKernel, ScopedProbes, Selection, UnregisterError, Verdict,
 };

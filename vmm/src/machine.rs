@@ -21,7 +21,7 @@ pub(crate) struct Machine {
     pub(crate) status: Status,
     pub(crate) vcpus: OnceLock<Vec<VcpuRemote>>,
     /// KVM exits at the write by which a kernel's entry is known.
-    pub(crate) tells_kernel_entry: bool,
+    pub(crate) reports_kernel_entry: bool,
     /// Recognizes the kernel's entry, once a boot.
     pub(crate) entry: Arc<EntryWatch>,
     hook: OnceLock<Arc<dyn ExitHook>>,
@@ -35,7 +35,7 @@ impl Machine {
         bus: PortBus,
         console_watch: Arc<ConsoleWatch>,
         profile: HostProfile,
-        tells_kernel_entry: bool,
+        reports_kernel_entry: bool,
         saved_msrs: Vec<u32>,
     ) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Machine {
             profile,
             status: Status::new(),
             vcpus: OnceLock::new(),
-            tells_kernel_entry,
+            reports_kernel_entry,
             entry: Arc::default(),
             hook: OnceLock::new(),
             saved_msrs,

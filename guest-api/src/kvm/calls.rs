@@ -18,7 +18,7 @@ use crate::time::GuestClock;
 /// Vector of #BP.
 pub const VECTOR_BREAKPOINT: u8 = 3;
 const EINVAL: i32 = 22;
-/// Readings of the time-stamp counter, of which the quickest counts.
+/// Number of readings of the time-stamp counter; the quickest is used.
 const TSC_READINGS: usize = 5;
 
 /// Returns true if KVM can exit at writes of model-specific registers: Linux 5.10 and later.
@@ -27,9 +27,9 @@ pub fn can_filter_msrs(kvm: &Kvm) -> bool {
     kvm.check_extension(Cap::X86UserSpaceMsr) && kvm.check_extension(Cap::X86MsrFilter)
 }
 
-/// Makes writes of model-specific registers exit: where `sees_kernel_entry`, those of IA32_GS_BASE,
-/// by which the engine learns of the kernel's entry; on software-only KVM, those that its quirk
-/// needs. Call it before the vCPUs of a boot run.
+/// Makes writes of model-specific registers exit: with `sees_kernel_entry`, those of IA32_GS_BASE,
+/// which report the kernel's entry to the engine; on software-only KVM, those that its quirk needs.
+/// Must be called before the vCPUs of a boot run.
 ///
 /// # Errors
 /// KVM's.
@@ -142,9 +142,9 @@ pub(super) fn registers(vcpu: &VcpuFd) -> Result<Registers, Error> {
     Ok(Registers { regs: vcpu.get_regs()?, sregs: vcpu.get_sregs()? })
 }
 
-/// The number to add to the vCPU's time-stamp counter to have the guest's time, in ticks: the
-/// answer to [`crate::Guest::tsc_offset`]. Of several readings that which took least time counts:
-/// the counter was read in the middle of it.
+/// The number to add to the vCPU's time-stamp counter to get the guest's time, in ticks, for
+/// [`crate::Guest::tsc_offset`]. Uses the quickest of several readings: the counter was read in the
+/// middle of it.
 ///
 /// # Errors
 /// As [`msr`].

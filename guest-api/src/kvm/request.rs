@@ -10,10 +10,10 @@ use super::thread::{Reply, VcpuThread};
 use crate::registers::{Registers, VcpuError};
 use crate::time::GuestClock;
 
-/// A command that the engine's calls of [`crate::Guest`] need. A VMM whose threads know other
+/// A command that the engine's calls of [`crate::Guest`] need. A VMM whose threads accept other
 /// commands too has a variant for these, and implements `From<Request>`.
 pub enum Request {
-    /// Only answer: the sender knows that the vCPU has left the guest since.
+    /// Only answer: the sender then knows that the vCPU has left the guest.
     Sync(Reply<()>),
     /// Read the registers.
     Registers(Reply<Box<Registers>>),

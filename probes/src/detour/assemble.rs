@@ -7,7 +7,7 @@ use iced_x86::{BlockEncoderOptions, IcedError};
 use super::Region;
 use super::code::{Code, Frame, Labels};
 use super::pool::{Pool, STUB_LEN};
-use super::spec::{Block, DetourError, LOADS_MAX, Surroundings, Task};
+use super::spec::{Block, BlockAction, DetourEnv, DetourError, LOADS_MAX};
 use crate::insn;
 
 /// push imm32
@@ -36,18 +36,18 @@ impl Detour {
     pub fn assemble(
         region: &Region,
         blocks: &[Block],
-        around: &Surroundings,
+        env: &DetourEnv,
         at: Gva,
     ) -> Result<Self, DetourError> {
-        let scratch = blocks.iter().any(|block| block.task != Task::Count);
+        let scratch = blocks.iter().any(|block| block.task != BlockAction::Count);
         let mut plan = Plan::new(region.at(), blocks, Frame { scratch, ..Frame::default() })?;
         let code = &mut plan.code;
-        code.prove(blocks, around)?;
+        code.prove(blocks, env)?;
         for (block, labels) in blocks.iter().zip(&plan.labels) {
             match &block.task {
-                Task::Count => code.count(block.counter)?,
-                Task::Record { .. } => code.record(block, around, *labels)?,
-                Task::Follow(pool) => code.follow(*pool, *labels)?,
+                BlockAction::Count => code.count(block.counter)?,
+                BlockAction::Record { .. } => code.record(block, env, *labels)?,
+                BlockAction::Follow(pool) => code.follow(*pool, *labels)?,
             }
         }
         code.leave()?;
@@ -71,7 +71,7 @@ impl Detour {
     pub fn assemble_returns(
         block: &Block,
         pool: Pool,
-        around: &Surroundings,
+        env: &DetourEnv,
         at: Gva,
     ) -> Result<Self, DetourError> {
         let blocks = std::slice::from_ref(block);
@@ -81,10 +81,10 @@ impl Detour {
         let (code, mut labels) = (&mut plan.code, plan.labels[0]);
         code.is_of_instance()?;
         code.skip_when_off(pool, labels.done)?;
-        code.prove(blocks, around)?;
+        code.prove(blocks, env)?;
         match &block.task {
-            Task::Record { .. } => code.record(block, around, labels)?,
-            Task::Count | Task::Follow(_) => {
+            BlockAction::Record { .. } => code.record(block, env, labels)?,
+            BlockAction::Count | BlockAction::Follow(_) => {
                 code.count(block.counter)?;
                 code.a.set_label(&mut labels.done)?;
             }
@@ -133,20 +133,20 @@ impl Plan {
         let mut code = Code::new(a, probed, Frame { loads, ..frame });
         for (block, labels) in blocks.iter().zip(&labels) {
             match &block.task {
-                Task::Count => {}
-                Task::Record { filter, .. } => {
+                BlockAction::Count => {}
+                BlockAction::Record { filter, .. } => {
                     code.count_instead(block.counter, labels.full, labels.done)?;
                     if filter.is_some() {
                         code.count_instead(block.filtered(), labels.filtered, labels.done)?;
                     }
                 }
-                Task::Follow(pool) => {
+                BlockAction::Follow(pool) => {
                     code.count_instead(pool.missed(), labels.full, labels.done)?;
                 }
             }
         }
         let may_ring = frame.is_return
-            || blocks.iter().any(|b| matches!(b.task, Task::Follow(_)))
+            || blocks.iter().any(|b| matches!(b.task, BlockAction::Follow(_)))
             || loads > 0;
         if may_ring {
             code.ring()?;

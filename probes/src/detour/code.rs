@@ -18,7 +18,7 @@ use super::pool::{ENTERED, KEY, NEXT, Pool, RETURN, SELF, SHOWS, STUB};
 use super::ring::{
     self, RECORD_ARGS, RECORD_COMM, RECORD_PID, RECORD_TIME, RING_DATA, RING_HEAD, RING_LIMIT,
 };
-use super::spec::{Block, DetourError, Mapped, Surroundings, Task, Value};
+use super::spec::{Block, BlockAction, DetourEnv, DetourError, Mapped, Value};
 use crate::definition::{Register, Segment};
 
 /// Bytes of a register on the stack.
@@ -183,17 +183,13 @@ impl Code {
 
     /// Loads all values from memory, and checks whether the present call can be followed; rings the
     /// doorbell otherwise. Nothing is counted before.
-    pub(super) fn prove(
-        &mut self,
-        blocks: &[Block],
-        around: &Surroundings,
-    ) -> Result<(), DetourError> {
+    pub(super) fn prove(&mut self, blocks: &[Block], env: &DetourEnv) -> Result<(), DetourError> {
         for task in blocks.iter().map(|block| &block.task) {
-            if matches!(task, Task::Follow(_)) {
-                self.is_first_to_follow(&around.hidden)?;
+            if matches!(task, BlockAction::Follow(_)) {
+                self.is_first_to_follow(&env.hidden)?;
             }
             for value in task.values().iter().filter(|value| value.is_loaded()) {
-                self.evaluate(value, around)?;
+                self.evaluate(value, env)?;
                 self.a.mov(qword_ptr(rsp + self.loaded * SAVED), rax)?;
                 self.loaded += 1;
             }
@@ -202,7 +198,7 @@ impl Code {
     }
 
     /// Loads a value into RAX; uses RCX and RDX.
-    fn evaluate(&mut self, value: &Value, around: &Surroundings) -> Result<(), DetourError> {
+    fn evaluate(&mut self, value: &Value, env: &DetourEnv) -> Result<(), DetourError> {
         match value {
             Value::Stack(n) => {
                 let a = &mut self.a;
@@ -215,12 +211,12 @@ impl Code {
             }
             Value::Fixed(at) => self.a.mov(rax, at.0)?,
             Value::Deref { offset, base } => {
-                self.evaluate(base, around)?;
+                self.evaluate(base, env)?;
                 if *offset != 0 {
                     self.a.mov(rcx, *offset)?;
                     self.a.add(rax, rcx)?;
                 }
-                self.is_mapped(&around.mapped)?;
+                self.is_mapped(&env.mapped)?;
             }
             Value::Register(_)
             | Value::Segment(_)
@@ -263,18 +259,18 @@ impl Code {
     pub(super) fn record(
         &mut self,
         block: &Block,
-        around: &Surroundings,
+        env: &DetourEnv,
         mut labels: Labels,
     ) -> Result<(), DetourError> {
-        let Task::Record { values, filter } = &block.task else { return Ok(()) };
+        let BlockAction::Record { values, filter } = &block.task else { return Ok(()) };
         if let Some(filter) = filter {
-            self.go_if((filter, false), values, around, labels.filtered)?;
+            self.go_if((filter, false), values, env, labels.filtered)?;
         }
-        self.reserve(values.len(), around, labels)?;
+        self.reserve(values.len(), env, labels)?;
         let a = &mut self.a;
         read_tsc(a)?;
         a.mov(qword_ptr(rcx + RECORD_TIME), rax)?;
-        if let Some(current) = around.current {
+        if let Some(current) = env.current {
             a.mov(rax, qword_ptr(per_cpu(current.task)?).gs())?;
             a.mov(edx, dword_ptr(rax + in_task(current.pid)))?;
             a.mov(dword_ptr(rcx + RECORD_PID), edx)?;
@@ -298,15 +294,15 @@ impl Code {
     fn reserve(
         &mut self,
         values: usize,
-        around: &Surroundings,
+        env: &DetourEnv,
         labels: Labels,
     ) -> Result<(), DetourError> {
-        let rings = imm32(around.rings)?;
+        let rings = imm32(env.rings)?;
         let a = &mut self.a;
         let mut again = a.create_label();
-        match around.cpu {
+        match env.cpu {
             Some(offset) => {
-                let stride = i32::try_from(around.stride).expect("less than hidden memory");
+                let stride = i32::try_from(env.stride).expect("less than hidden memory");
                 a.imul_3(ecx, dword_ptr(per_cpu(offset)?).gs(), stride)?;
                 a.add(rcx, rings)?;
             }
@@ -319,7 +315,7 @@ impl Code {
         a.ja(labels.full)?;
         a.lock().cmpxchg(qword_ptr(rcx + RING_HEAD), rdx)?;
         a.jne(again)?;
-        a.and(eax, i32::try_from(around.mask).expect("less than hidden memory"))?;
+        a.and(eax, i32::try_from(env.mask).expect("less than hidden memory"))?;
         Ok(a.lea(rcx, ptr(rcx + rax + RING_DATA))?)
     }
 
@@ -340,16 +336,16 @@ impl Code {
     }
 
     /// Loads the number of the current task into RAX.
-    pub(super) fn pid(&mut self, around: &Surroundings) -> Result<AsmRegister64, DetourError> {
-        let current = around.current.ok_or(DetourError::NoTask)?;
+    pub(super) fn pid(&mut self, env: &DetourEnv) -> Result<AsmRegister64, DetourError> {
+        let current = env.current.ok_or(DetourError::NoTask)?;
         self.a.mov(rax, qword_ptr(per_cpu(current.task)?).gs())?;
         self.a.mov(eax, dword_ptr(rax + in_task(current.pid)))?;
         Ok(rax)
     }
 
     /// Loads the number of the CPU into RAX.
-    pub(super) fn cpu(&mut self, around: &Surroundings) -> Result<AsmRegister64, DetourError> {
-        match around.cpu {
+    pub(super) fn cpu(&mut self, env: &DetourEnv) -> Result<AsmRegister64, DetourError> {
+        match env.cpu {
             Some(offset) => self.a.mov(eax, dword_ptr(per_cpu(offset)?).gs())?,
             None => self.a.xor(eax, eax)?,
         }

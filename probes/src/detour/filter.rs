@@ -4,7 +4,7 @@ use iced_x86::IcedError;
 use iced_x86::code_asm::{AsmRegister64, CodeLabel, al, ax, eax, rax, rcx};
 
 use super::code::Code;
-use super::spec::{DetourError, Surroundings, Value};
+use super::spec::{DetourEnv, DetourError, Value};
 use crate::definition::{Comparison, Field, Filter, ValueType, Width};
 
 impl Code {
@@ -13,28 +13,28 @@ impl Code {
         &mut self,
         (filter, when): (&Filter<Field>, bool),
         values: &[Value],
-        around: &Surroundings,
+        env: &DetourEnv,
         target: CodeLabel,
     ) -> Result<(), DetourError> {
         // For `&&` one false operand decides; for `||` one true operand.
         let (all, decides) = match filter {
             Filter::Test { field, comparison, operand } => {
-                return self.test((*field, *comparison, *operand), when, values, around, target);
+                return self.test((*field, *comparison, *operand), when, values, env, target);
             }
             Filter::Match { .. } => return Err(DetourError::Text),
-            Filter::Not(inner) => return self.go_if((inner, !when), values, around, target),
+            Filter::Not(inner) => return self.go_if((inner, !when), values, env, target),
             Filter::All(all) => (all, false),
             Filter::Any(any) => (any, true),
         };
         if when == decides {
-            return all.iter().try_for_each(|one| self.go_if((one, when), values, around, target));
+            return all.iter().try_for_each(|one| self.go_if((one, when), values, env, target));
         }
         let Some((last, others)) = all.split_last() else { return Ok(()) };
         let mut decided = self.a.create_label();
         for one in others {
-            self.go_if((one, decides), values, around, decided)?;
+            self.go_if((one, decides), values, env, decided)?;
         }
-        self.go_if((last, when), values, around, target)?;
+        self.go_if((last, when), values, env, target)?;
         self.a.set_label(&mut decided)?;
         // A separate place for the label: the next code may begin with another.
         Ok(self.a.zero_bytes()?)
@@ -45,7 +45,7 @@ impl Code {
         (field, comparison, operand): (Field, Comparison, u64),
         when: bool,
         values: &[Value],
-        around: &Surroundings,
+        env: &DetourEnv,
         target: CodeLabel,
     ) -> Result<(), DetourError> {
         let (found, is_signed) = match field {
@@ -53,8 +53,8 @@ impl Code {
                 let found = self.value_of(values, index)?;
                 (self.narrow(found, kind)?, kind.is_signed())
             }
-            Field::Pid => (self.pid(around)?, false),
-            Field::Cpu => (self.cpu(around)?, false),
+            Field::Pid => (self.pid(env)?, false),
+            Field::Cpu => (self.cpu(env)?, false),
             Field::Text { .. } | Field::UserText { .. } | Field::Comm => {
                 return Err(DetourError::Text);
             }

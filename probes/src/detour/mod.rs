@@ -17,10 +17,10 @@ mod targets;
 
 pub use assemble::Detour;
 pub use pool::{FollowedCall, Pool, PoolMemory, STUB_LEN};
-pub use region::{Ground, JMP_LEN, Obstacle, Region};
-pub use ring::{GuestRecord, GuestRing, PlainWords, RETURN_VALUES, Scribbled, Words};
+pub use region::{JMP_LEN, Obstacle, Region, TextFacts};
+pub use ring::{CorruptRing, GuestRecord, GuestRing, PlainWords, RETURN_VALUES, Words};
 pub use spec::{
-    Block, COUNTER, Current, DetourError, LOADS_MAX, Mapped, Surroundings, Task, Value,
+    Block, BlockAction, COUNTER, Current, DetourEnv, DetourError, LOADS_MAX, Mapped, Value,
 };
 pub use targets::Targets;
 

@@ -22,7 +22,7 @@ pub enum Obstacle {
     },
     /// The bytes after the function's end are not padding.
     #[error("the bytes after `{insn}` may be executed, and a jmp would cover them")]
-    BehindEnd {
+    AfterEnd {
         /// The instruction that ends it.
         insn: String,
     },
@@ -61,7 +61,7 @@ pub enum Obstacle {
     },
     /// A return probe of its caller may need a breakpoint there.
     #[error("a call returns to {at}, where a return probe may have to watch for it")]
-    BehindCall {
+    AfterCall {
         /// The probed address.
         at: Gva,
     },
@@ -85,13 +85,13 @@ impl Obstacle {
     pub fn rule(&self) -> &'static str {
         match self {
             Self::TooShort { .. } => "too-short",
-            Self::BehindEnd { .. } => "behind-end",
+            Self::AfterEnd { .. } => "behind-end",
             Self::JumpInto { .. } => "jump-into",
             Self::IndirectJump { .. } => "indirect-jump",
             Self::Instruction(_) => "instruction",
             Self::Call { .. } => "call",
             Self::ExceptionTable { .. } => "exception-table",
-            Self::BehindCall { .. } => "behind-call",
+            Self::AfterCall { .. } => "behind-call",
             Self::Reserved { .. } => "reserved",
             Self::Rewritten { .. } => "rewritten",
         }
@@ -99,13 +99,13 @@ impl Obstacle {
 }
 
 /// Facts about a kernel's text besides its bytes.
-pub trait Ground {
+pub trait TextFacts {
     /// Assurances for displaced instructions.
     fn assurances(&self) -> Assurances;
     /// Returns true if control can reach `at` from elsewhere than the instruction before it.
     fn is_target(&self, at: Gva) -> bool;
     /// Returns true if a call returns to `at`.
-    fn is_behind_call(&self, at: Gva) -> bool;
+    fn follows_call(&self, at: Gva) -> bool;
     /// Returns true if nothing at `at` may be optimized: entry code, and text that is freed.
     fn is_reserved(&self, at: Gva) -> bool;
     /// The indirect jmp of the function at `at`, or of a part of it that lies elsewhere.
@@ -131,28 +131,28 @@ impl Region {
     ///
     /// # Errors
     /// The first [`Obstacle`].
-    pub fn check(bytes: &[u8], at: Gva, ground: &impl Ground) -> Result<Self, Obstacle> {
+    pub fn check(bytes: &[u8], at: Gva, facts: &impl TextFacts) -> Result<Self, Obstacle> {
         let end = at.wrapping_add(bytes.len() as u64);
         let covered = *bytes.first_chunk().ok_or(Obstacle::TooShort { end })?;
-        if ground.is_reserved(at) {
+        if facts.is_reserved(at) {
             return Err(Obstacle::Reserved { at });
         }
-        if ground.is_behind_call(at) {
-            return Err(Obstacle::BehindCall { at });
+        if facts.follows_call(at) {
+            return Err(Obstacle::AfterCall { at });
         }
-        if let Some((function, at)) = ground.indirect_jump(at) {
+        if let Some((function, at)) = facts.indirect_jump(at) {
             return Err(Obstacle::IndirectJump { function, at });
         }
-        if ground.is_rewritten(at, JMP_LEN) {
+        if facts.is_rewritten(at, JMP_LEN) {
             return Err(Obstacle::Rewritten { at });
         }
         let mut inside = (1..JMP_LEN as u64).map(|offset| at.wrapping_add(offset));
-        if let Some(to) = inside.find(|at| ground.is_target(*at)) {
+        if let Some(to) = inside.find(|at| facts.is_target(*at)) {
             return Err(Obstacle::JumpInto { to });
         }
         let (mut insns, mut len, mut falls_through) = (Vec::new(), 0, true);
         while len < JMP_LEN && falls_through {
-            let insn = displaced(&bytes[len..], at.wrapping_add(len as u64), ground)?;
+            let insn = displaced(&bytes[len..], at.wrapping_add(len as u64), facts)?;
             len += usize::from(insn.len());
             falls_through = insn.falls_through();
             insns.push(insn);
@@ -160,7 +160,7 @@ impl Region {
         if let Some(last) = insns.last().filter(|_| len < JMP_LEN)
             && !is_padding(&bytes[len..], last.next(), JMP_LEN - len)
         {
-            return Err(Obstacle::BehindEnd { insn: last.text() });
+            return Err(Obstacle::AfterEnd { insn: last.text() });
         }
         Ok(Self { insns, covered, falls_through })
     }
@@ -208,15 +208,15 @@ impl Region {
     }
 }
 
-fn displaced(bytes: &[u8], at: Gva, ground: &impl Ground) -> Result<Displaced, Obstacle> {
-    let insn = insn::analyze(bytes, at, ground.assurances())?;
+fn displaced(bytes: &[u8], at: Gva, facts: &impl TextFacts) -> Result<Displaced, Obstacle> {
+    let insn = insn::analyze(bytes, at, facts.assurances())?;
     if insn.pushes_return_address() {
         return Err(Obstacle::Call { insn: insn.text() });
     }
-    if ground.may_fault(at) {
+    if facts.may_fault(at) {
         return Err(Obstacle::ExceptionTable { at });
     }
-    if ground.is_rewritten(at, usize::from(insn.len())) {
+    if facts.is_rewritten(at, usize::from(insn.len())) {
         return Err(Obstacle::Rewritten { at });
     }
     Ok(insn)

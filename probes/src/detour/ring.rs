@@ -131,7 +131,7 @@ pub struct GuestRecord {
 /// The guest wrote into the ring: its content is not valid, and its records are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the guest wrote into a ring of records: what was in it is lost")]
-pub struct Scribbled;
+pub struct CorruptRing;
 
 /// The host's side of one ring.
 pub struct GuestRing {
@@ -186,17 +186,17 @@ impl GuestRing {
     /// the number of arguments in a block's records.
     ///
     /// # Errors
-    /// [`Scribbled`], after the records before the fault; the ring is empty then.
+    /// [`CorruptRing`], after the records before the fault; the ring is empty then.
     pub fn drain(
         &mut self,
         words: &impl Words,
         args_of: impl Fn(u16) -> Option<usize>,
         mut take: impl FnMut(GuestRecord),
-    ) -> Result<(), Scribbled> {
+    ) -> Result<(), CorruptRing> {
         let head = self.head(words);
         if head.checked_sub(self.tail).is_none_or(|used| used > self.len) {
             self.reset(words);
-            return Err(Scribbled);
+            return Err(CorruptRing);
         }
         while self.tail < head {
             let at = self.base + RING_DATA as u64 + self.tail % self.len;
@@ -209,7 +209,7 @@ impl GuestRing {
             let Some((number, args)) = parse(found, &args_of).filter(|(_, n)| bytes(*n) <= left)
             else {
                 self.reset(words);
-                return Err(Scribbled);
+                return Err(CorruptRing);
             };
             let word = |offset: i32| words.load(at + u64::from(offset.unsigned_abs()));
             let comm = [word(RECORD_COMM), word(RECORD_COMM + 8)].map(u64::to_le_bytes);
@@ -343,7 +343,7 @@ pub(super) mod tests {
             memory.store(0, head);
             memory.store(64 + one, first);
             let drained = ring.drain(&memory, args_of, |record| panic!("{what}: {record:?}"));
-            assert_eq!(drained, Err(Scribbled), "{what}");
+            assert_eq!(drained, Err(CorruptRing), "{what}");
             write(&memory, 1, &[3]).unwrap();
             let mut got = Vec::new();
             ring.drain(&memory, args_of, |record| got.extend(record.args)).unwrap();

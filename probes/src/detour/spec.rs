@@ -73,7 +73,7 @@ impl Value {
 
 /// Work of a detour for one probe.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Task {
+pub enum BlockAction {
     /// Adds one to the counter.
     Count,
     /// Writes a record, or increments the counter if there is no room. Hits that the filter refuses
@@ -89,7 +89,7 @@ pub enum Task {
     Follow(Pool),
 }
 
-impl Task {
+impl BlockAction {
     /// Writes a record of every hit.
     #[must_use]
     pub fn record(values: Vec<Value>) -> Self {
@@ -112,7 +112,7 @@ pub struct Block {
     /// Two 64-bit counters in hidden memory.
     pub counter: Gva,
     /// Its action.
-    pub task: Task,
+    pub task: BlockAction,
 }
 
 impl Block {
@@ -153,7 +153,7 @@ impl Mapped {
 
 /// The addresses that a detour uses in the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct DetourEnv {
     /// The first CPU's ring.
     pub rings: Gva,
     /// Bytes from one CPU's ring to the next one's.

@@ -19,7 +19,7 @@ pub struct Targets {
     /// One bit per byte of `text`.
     bits: Vec<u64>,
     /// The same for the addresses after calls.
-    behind_calls: Vec<u64>,
+    after_calls: Vec<u64>,
     /// By functions' starts: the first indirect jmp.
     indirect: HashMap<Gva, Gva>,
 }
@@ -33,7 +33,7 @@ impl Targets {
         let words =
             usize::try_from((text.end - text.start).div_ceil(64)).expect("at most 4 million");
         let bits = vec![0; words];
-        Self { text, behind_calls: bits.clone(), bits, indirect: HashMap::new() }
+        Self { text, after_calls: bits.clone(), bits, indirect: HashMap::new() }
     }
 
     /// Decodes a function from its start to its end, or to the first invalid instruction.
@@ -53,7 +53,7 @@ impl Targets {
             let calls =
                 matches!(insn.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
             if calls && let Some((word, bit)) = self.place(Gva(insn.next_ip())) {
-                self.behind_calls[word] |= 1 << bit;
+                self.after_calls[word] |= 1 << bit;
             }
             if jumps_indirectly(&insn, is_thunk) {
                 self.indirect.entry(start).or_insert(Gva(insn.ip()));
@@ -76,8 +76,8 @@ impl Targets {
 
     /// Returns true if a call returns to `at`.
     #[must_use]
-    pub fn is_behind_call(&self, at: Gva) -> bool {
-        self.place(at).is_some_and(|(word, bit)| self.behind_calls[word] >> bit & 1 != 0)
+    pub fn follows_call(&self, at: Gva) -> bool {
+        self.place(at).is_some_and(|(word, bit)| self.after_calls[word] >> bit & 1 != 0)
     }
 
     /// The first indirect jmp of the function that starts at `start`.

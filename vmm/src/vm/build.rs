@@ -79,7 +79,7 @@ struct Builder {
     ram: GuestRam,
     hidden: HiddenMemory,
     profile: HostProfile,
-    tells_kernel_entry: bool,
+    reports_kernel_entry: bool,
     saved_msrs: Vec<u32>,
 }
 
@@ -106,10 +106,10 @@ impl Builder {
         if let Some(quirk) = profile.software {
             fd.enable_cap(&quirk.capability()).map_err(kvm("report what it cannot emulate"))?;
         }
-        let tells_kernel_entry = exoprobe_guest::kvm::can_filter_msrs(host.kvm());
+        let reports_kernel_entry = exoprobe_guest::kvm::can_filter_msrs(host.kvm());
         if !settled {
             let step = kvm("hand over writes of model-specific registers");
-            request_msr_exits(&fd, tells_kernel_entry, profile.software).map_err(step)?;
+            request_msr_exits(&fd, reports_kernel_entry, profile.software).map_err(step)?;
         }
         let hidden = HiddenMemory::new(&ram)?;
         // SAFETY: the machine keeps both until all vCPU threads are gone.
@@ -117,7 +117,7 @@ impl Builder {
         let msrs = host.kvm().get_msr_index_list().map_err(kvm("list its MSRs"))?;
         let saved_msrs = msrs.as_slice().to_vec();
         let fd = Arc::new(fd);
-        Ok(Self { fd, config, ram, hidden, profile, tells_kernel_entry, saved_msrs })
+        Ok(Self { fd, config, ram, hidden, profile, reports_kernel_entry, saved_msrs })
     }
 
     fn create_vcpus(&self, host: &Host) -> Result<Vec<VcpuFd>, CreateError> {
@@ -173,7 +173,7 @@ impl Builder {
             bus,
             watch,
             self.profile,
-            self.tells_kernel_entry,
+            self.reports_kernel_entry,
             self.saved_msrs,
         ));
         if from.is_none_or(|restored| !restored.meta.is_settled()) {

@@ -216,8 +216,8 @@ impl Vm {
     /// needs KVM's exits at writes of model-specific registers. The entry of a guest that had
     /// passed it when its snapshot was taken is not reported again.
     #[must_use]
-    pub fn tells_kernel_entry(&self) -> bool {
-        self.machine.tells_kernel_entry
+    pub fn reports_kernel_entry(&self) -> bool {
+        self.machine.reports_kernel_entry
     }
 
     /// The guest's clock.

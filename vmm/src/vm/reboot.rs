@@ -164,7 +164,7 @@ impl Vm {
     fn power_on(&self) -> Result<(), RebootError> {
         let machine = &self.machine;
         // A guest from a snapshot did without what a boot needs.
-        request_msr_exits(&self.fd, machine.tells_kernel_entry, machine.profile.software)
+        request_msr_exits(&self.fd, machine.reports_kernel_entry, machine.profile.software)
             .map_err(kvm("hand over writes of model-specific registers"))?;
         // What raises interrupts comes before those that take them.
         for port in &self.serial {

@@ -27,10 +27,10 @@ impl Called {
             Value::Stack(0),
             Value::Entered,
         ];
-        let block = bench.block(RETURNS_BLOCK, Task::record(values));
+        let block = bench.block(RETURNS_BLOCK, BlockAction::record(values));
         let pool = Pool { at, capacity };
-        let around = &bench.around;
-        let returns = Detour::assemble_returns(&block, pool, around, Gva(base + RETURNS)).unwrap();
+        let env = &bench.env;
+        let returns = Detour::assemble_returns(&block, pool, env, Gva(base + RETURNS)).unwrap();
         assert!(returns.bytes.len() < 0xc00);
         let stubs = returns.bytes.len() - usize::try_from(capacity).unwrap() * STUB_LEN;
         let stubs = Gva(base + RETURNS + stubs as u64);
@@ -52,11 +52,11 @@ impl Called {
         let function = home + Self::FUNCTION;
         let at = self.bench.shared.0.borrow().slot(0) + DETOUR;
         let region = Region::check(&Self::BODY, Gva(function), &PLAIN).unwrap();
-        let block = self.bench.block(0, Task::Follow(self.pool.pool));
-        let mut around = self.bench.around.clone();
+        let block = self.bench.block(0, BlockAction::Follow(self.pool.pool));
+        let mut env = self.bench.env.clone();
         // The machine's own stubs are no trampolines.
-        around.hidden = Mapped { start: Gva(at + POOL), len: 0x1000 };
-        let detour = Detour::assemble(&region, &[block], &around, Gva(at)).unwrap();
+        env.hidden = Mapped { start: Gva(at + POOL), len: 0x1000 };
+        let detour = Detour::assemble(&region, &[block], &env, Gva(at)).unwrap();
         let mut machine = self.bench.shared.0.borrow_mut();
         with_bell(&mut machine, &detour, at, HLT);
         machine.write(function, &Self::BODY);
@@ -161,8 +161,8 @@ fn a_call_that_has_a_trampoline_already_rings_the_doorbell() {
     let home = called.bench.home();
     let at = called.bench.shared.0.borrow().slot(0) + DETOUR;
     let region = Region::check(&Called::BODY, Gva(home), &PLAIN).unwrap();
-    let block = called.bench.block(0, Task::Follow(called.pool.pool));
-    let detour = Detour::assemble(&region, &[block], &called.bench.around, Gva(at)).unwrap();
+    let block = called.bench.block(0, BlockAction::Follow(called.pool.pool));
+    let detour = Detour::assemble(&region, &[block], &called.bench.env, Gva(at)).unwrap();
     let mut machine = called.bench.shared.0.borrow_mut();
     with_bell(&mut machine, &detour, at, HLT);
     let state = input(&machine, [9; 16], 0x10);
