@@ -99,7 +99,7 @@ pub(crate) enum LabError {
     StockFilter,
     /// No such machine.
     #[error(
-        "no machine is called `{0}` in these plans: intel has intel-counts, intel-1 and intel-2"
+        "no machine is called `{0}` in these plans: intel has intel-counts, intel-1, intel-2 and intel-3"
     )]
     NoMachine(String),
     /// Tests that ran in no place.

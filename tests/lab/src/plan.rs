@@ -103,9 +103,11 @@ impl Plan {
                 let counts = ["counts", "counts again"].map(|name| self.counts(name));
                 let counts =
                     Run { machine: self.machine().counting(), ..run("-counts", counts.into()) };
-                let [first, second] = ["1/2", "2/2"].map(|part| vec![self.part(part)]);
                 // The longest first.
-                vec![counts, run("-1", first), run("-2", second)]
+                // In parts that end soon also on a machine that does other work.
+                let parts = [("-1", "1/3"), ("-2", "2/3"), ("-3", "3/3")];
+                let tests = parts.map(|(name, part)| run(name, vec![self.part(part)]));
+                [counts].into_iter().chain(tests).collect()
             }
         }
     }
@@ -213,14 +215,15 @@ mod tests {
     fn counts_are_taken_twice_unless_tests_were_chosen() {
         let tests: &[&str] = &["tests"];
         let counts: &[&str] = &["counts", "counts again"];
-        let all = expected(&[("intel-counts", counts), ("intel-1", tests), ("intel-2", tests)]);
+        let machines = ["intel-1", "intel-2", "intel-3"].map(|name| (name, tests));
+        let all = expected(&[&[("intel-counts", counts)], &machines[..]].concat());
         assert_eq!(steps(Plan::Intel, None), all);
         assert_eq!(steps(Plan::Intel, Some("hits")), expected(&[("intel", tests)]));
         assert_eq!(steps(Plan::Stock, None), expected(&[("stock", tests)]));
         let smp: &[&str] = &["smp::", "stress::", "scaling"];
         assert_eq!(steps(Plan::Smp, None), expected(&[("smp", smp)]));
         let with_tests: Vec<bool> = Plan::Amd.runs(None).iter().map(Run::has_tests).collect();
-        assert_eq!(with_tests, [false, true, true]);
+        assert_eq!(with_tests, [false, true, true, true]);
     }
 
     #[test]
@@ -257,8 +260,9 @@ mod tests {
         let has_both =
             |step: &&Step| step.env["SECONDS"] == "600" && step.env[GUEST_ENV] == "/guest";
         assert!(steps.iter().all(has_both));
-        let parts: Vec<Option<&String>> = steps.iter().map(|s| s.env.get(PART_ENV)).collect();
-        assert_eq!(parts, [None, None, Some(&"1/2".to_owned()), Some(&"2/2".to_owned())]);
+        let parts: Vec<Option<&str>> =
+            steps.iter().map(|s| s.env.get(PART_ENV).map(String::as_str)).collect();
+        assert_eq!(parts, [None, None, Some("1/3"), Some("2/3"), Some("3/3")]);
         assert!(steps[0].args.contains(&"--no-single-step".to_owned()));
     }
 }
