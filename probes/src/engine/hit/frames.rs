@@ -6,39 +6,35 @@
 //! by one. A guest that breaks this (by jumping into trampolines) gets its own instances mixed up,
 //! and nothing else.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use crossbeam_queue::ArrayQueue;
-use crossbeam_utils::atomic::AtomicCell;
 use exoprobe_guest::Gva;
 
 use crate::engine::probe::registered::KretprobeInstance;
 use crate::engine::probe::registered::is_same_stack;
 use crate::engine::probe::registered::recycle;
+use crate::engine::probe::shared::{Cell, Parts, Queue, Real, Word};
 
 const FREE: u64 = 0;
 /// The calls that are followed by trampolines.
-pub(crate) struct TrampolineTable {
+pub(crate) struct TrampolineTable<P: Parts = Real> {
     /// Where the return address was on the stack; [`FREE`] for frames that are not in use.
-    keys: Box<[AtomicU64]>,
+    keys: Box<[P::Word]>,
     /// The return address itself. It stays when the frame is free: a call that returns a second
     /// time still finds its way.
-    returns: Box<[AtomicU64]>,
-    newest: Box<[AtomicCell<Option<Box<KretprobeInstance>>>]>,
+    returns: Box<[P::Word]>,
+    newest: Box<[P::Cell<Box<KretprobeInstance>>]>,
     /// First in, first out, so that a frame rests as long as can be.
-    free: ArrayQueue<usize>,
+    free: P::Queue,
 }
 
-impl TrampolineTable {
+impl<P: Parts> TrampolineTable<P> {
     /// Frames for so many trampolines.
     pub(crate) fn new(count: usize) -> Self {
-        let free = ArrayQueue::new(count.max(1));
-        for index in 0..count {
-            // There is room for each.
-            let _ = free.push(index);
-        }
-        let words = || (0..count).map(|_| AtomicU64::new(FREE)).collect();
-        let newest = (0..count).map(|_| AtomicCell::new(None)).collect();
+        let free = P::Queue::new(count);
+        (0..count).for_each(|index| free.push(index));
+        let words = || (0..count).map(|_| P::Word::new(FREE)).collect();
+        let newest = (0..count).map(|_| P::Cell::new()).collect();
         Self { keys: words(), returns: words(), newest, free }
     }
 
@@ -56,7 +52,7 @@ impl TrampolineTable {
 
     /// Undoes [`Self::claim`].
     pub(crate) fn unclaim(&self, index: usize) {
-        let _ = self.free.push(index);
+        self.free.push(index);
     }
 
     /// The call's return address is at `key`, and its trampoline is in its place.
@@ -88,7 +84,7 @@ impl TrampolineTable {
             return Chain(None);
         }
         let newest = self.newest[index].take();
-        let _ = self.free.push(index);
+        self.free.push(index);
         Chain(newest)
     }
 
@@ -136,7 +132,7 @@ mod tests {
     fn a_call_of_very_many_probes_is_dropped_on_a_small_stack() {
         const STACK: usize = 256 << 10;
         let drops = || {
-            let frames = TrampolineTable::new(1);
+            let frames = TrampolineTable::<Real>::new(1);
             let index = frames.claim(Gva(1)).unwrap();
             (0..200_000).for_each(|_| frames.add(index, Box::new(KretprobeInstance::new(0))));
             drop(frames);

@@ -8,5 +8,8 @@ pub(crate) mod code;
 pub(crate) mod fetch;
 pub(crate) mod follower;
 pub(crate) mod handlers;
+#[cfg(test)]
+pub(crate) mod model;
 pub(crate) mod registered;
+pub(crate) mod shared;
 pub(crate) mod site;
