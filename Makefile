@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 LAB := cargo run --quiet --locked -p exoprobe-lab --
 TIMED := scripts/timed.sh
-.PHONY: help kvm setup setup-lab guest guest-events guest-6.12 build demo check test begin end-to-end lab lab-smp lab-amd lab-stock stress stress-lab lint miri bench counts openapi clean
+.PHONY: help kvm setup setup-lab guest guest-events guest-6.12 build demo check test begin end-to-end lab lab-smp lab-amd lab-stock stress stress-lab lint miri fuzz bench counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,7 @@ lint: setup  ## formatting, lints, circles of files and long comments, as CI wan
 	cargo fmt --all --check
 	cd guest/init && cargo fmt --check
 	cd tests/fuzz && cargo fmt --check
+	$(TIMED) "lints: dependencies" scripts/deny.sh
 	$(TIMED) "lints: clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo run --quiet --locked -p exoprobe-circles
 	@scripts/comment-width.sh
@@ -61,6 +62,7 @@ test: begin guest guest-events guest-6.12 setup-lab lint  ## lints and every tes
 	$(TIMED) "build: debug" cargo build --locked --workspace
 	$(TIMED) "unit tests" cargo test --locked --workspace --exclude exoprobe-tests
 	cd guest/init && cargo test --locked --lib
+	$(TIMED) "fuzz targets, 2 s each" scripts/fuzz.sh 2
 	$(TIMED) "unit tests of the tests" cargo test --locked -p exoprobe-tests --lib
 	@$(MAKE) --no-print-directory end-to-end
 endif
@@ -107,6 +109,9 @@ miri:  ## memory shared with the guest under Miri (rustup component add --toolch
 	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p exoprobe-guest --lib -- memory:: hidden::
 	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p exoprobe-probes --lib -- \
 	    detour::ring:: detour::pool::
+
+fuzz:  ## each fuzz target for SECONDS (60)
+	@scripts/fuzz.sh $(or $(SECONDS),60)
 
 bench: guest guest-events build  ## the figures of docs/benchmarks.md (BENCH='symbols' for a part)
 	cargo bench --locked -p exoprobe-tests --bench speed -- $(BENCH)

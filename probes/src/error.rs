@@ -291,3 +291,18 @@ pub struct BatchError {
     /// Why.
     pub error: ProbeError,
 }
+
+impl BatchError {
+    /// As [`ProbeError::code`].
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        self.error.code()
+    }
+}
+
+impl From<BatchError> for ProbeError {
+    /// The fault of the probe that was refused.
+    fn from(batch: BatchError) -> Self {
+        batch.error
+    }
+}

@@ -20,11 +20,11 @@ pub use definition::{
     Action, Fetch, FetchArg, Flag, ProbeDefinition, ProbeKind, Register, ReturnMode, parse_line,
 };
 pub use engine::{
-    AddressSpace, AttachError, BlacklistEntry, CodeLine, DATA_SIZE_MAX, Engine, EntryHandler,
-    EntryVerdict, EventField, FaultHandler, FoundTypes, Frame, Given, Guest, Hit, Holder, Instance,
-    KeptProbes, Kprobe, Kretprobe, Limits, ModuleStatus, NewProbe, NoTasks, Optimization,
-    ParameterError, PostHandler, PreHandler, Process, Recovery, Registration, Reserved,
-    ReturnHandler, RunningKernel, Verdict,
+    AddressSpace, AttachError, Batch, BlacklistEntry, CodeLine, DATA_SIZE_MAX, Engine,
+    EntryHandler, EntryVerdict, EventField, FaultHandler, FoundTypes, Frame, Given, Guest, Hit,
+    Holder, Instance, KeptProbes, Kprobe, Kretprobe, Limits, ModuleStatus, NewProbe, NoTasks,
+    Optimization, ParameterError, PostHandler, PreHandler, Process, Recovery, Registration,
+    Reserved, ReturnHandler, RunningKernel, ScopedProbes, Selection, UnregisterError, Verdict,
 };
 pub use error::{BatchError, ProbeError};
 pub use events::{

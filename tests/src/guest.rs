@@ -271,7 +271,7 @@ impl TestGuest {
     /// # Panics
     /// When it is refused.
     pub fn probe(&self, line: &str) {
-        self.engine.register_probe(definition(line)).unwrap_or_else(|e| panic!("{line}: {e}"));
+        self.engine.register(definition(line)).unwrap_or_else(|e| panic!("{line}: {e}"));
     }
 
     /// Waits for what is sure to come.
@@ -301,8 +301,8 @@ impl TestGuest {
         // An address and no unknown symbol, for which a similar one would be looked for: that is
         // slow.
         let nowhere = definition("p:nowhere 0x1");
-        let batch = vec![definition(line).into(), nowhere.into()];
-        let refused = self.engine.register_kprobes(batch).expect_err("its last is refused");
+        let batch = [definition(line), nowhere];
+        let refused = self.engine.register(batch).expect_err("its last is refused");
         if refused.index == 0 { Err(refused.error) } else { Ok(()) }
     }
 
@@ -313,7 +313,7 @@ impl TestGuest {
     pub fn probes(&self, lines: impl Iterator<Item = String>) -> usize {
         let probes: Vec<Kprobe> = lines.map(|line| definition(&line).into()).collect();
         let count = probes.len();
-        self.engine.register_kprobes(probes).unwrap_or_else(|e| panic!("{e}"));
+        self.engine.register(probes).unwrap_or_else(|e| panic!("{e}"));
         count
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
 use exoprobe_guest::{Gpa, Gva, kvm_regs};
-use exoprobe_probes::{Action, Kprobe, ProbeDefinition, Verdict};
+use exoprobe_probes::{Action, Kprobe, ProbeDefinition, Selection, Verdict};
 use exoprobe_vmm::VmState;
 
 use crate::{PATIENCE, TestGuest, definition};
@@ -135,7 +135,7 @@ impl<T: Send + 'static> Loops<T> {
             ..Kprobe::default()
         };
         let probes = vec![parking, enter(park)];
-        guest.engine.register_kprobes(probes).unwrap_or_else(|e| panic!("{e}"));
+        guest.engine.register(probes).unwrap_or_else(|e| panic!("{e}"));
         let _ = guest.send("getpid 1");
         let bodies = offsets.into_iter().map(|offset| park.wrapping_add(offset)).collect();
         let loops = Self { guest, bodies, parked, results };
@@ -167,7 +167,7 @@ impl<T: Send + 'static> Loops<T> {
         if post_handler {
             probe.post_handler = Some(Box::new(|_| {}));
         }
-        self.guest.engine.register_kprobe(probe).unwrap_or_else(|e| panic!("body {index}: {e}"));
+        self.guest.engine.register(probe).unwrap_or_else(|e| panic!("body {index}: {e}"));
     }
 
     /// Runs a loop `turns` times (at least once). Returns the observations before and after.
@@ -195,7 +195,7 @@ impl<T: Send + 'static> Loops<T> {
 impl<T> Drop for Loops<T> {
     fn drop(&mut self) {
         // Handlers may hold the machine, which holds them.
-        if let Err(error) = self.guest.engine.unregister_all() {
+        if let Err(error) = self.guest.engine.unregister(Selection::all()) {
             eprintln!("probes stay: {error}");
         }
     }

@@ -33,7 +33,7 @@ impl TestGuest {
             (event, bounds.start.wrapping_add(offset))
         };
         let takes = |(event, at): &(String, Gva)| {
-            self.engine.register_probe(definition(&format!("p:{event} {at}"))).is_ok()
+            self.engine.register(definition(&format!("p:{event} {at}"))).is_ok()
         };
         (0..bounds.end.0 - bounds.start.0).map(place).filter(takes).collect()
     }

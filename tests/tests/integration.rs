@@ -2,6 +2,7 @@
 //! can be carried to another machine.
 
 mod suite;
+mod support;
 
 use std::process::ExitCode;
 

@@ -8,7 +8,8 @@ use exoprobe_probes::definition::{
     without_comment,
 };
 use exoprobe_probes::{
-    Engine, NewProbe, ProbeDefinition, ProbeError, ProbeKind, ProbeStatus, Registration, StatusFlag,
+    Batch, Engine, NewProbe, ProbeDefinition, ProbeError, ProbeKind, ProbeStatus, Selection,
+    StatusFlag,
 };
 
 use crate::error::TracerError;
@@ -37,7 +38,8 @@ pub(crate) fn profile(probes: &[ProbeStatus]) -> String {
 pub(crate) fn clear(engine: &Engine) -> Result<(), TracerError> {
     let probes = engine.list();
     refuse_enabled(probes.iter())?;
-    Ok(engine.unregister_all()?)
+    engine.unregister(Selection::all()).map_err(ProbeError::from)?;
+    Ok(())
 }
 
 fn refuse_enabled<'a>(
@@ -138,12 +140,12 @@ impl<'a> Writer<'a> {
         let found = deletions.iter().try_for_each(|(number, deletion)| {
             let meant = left.take(deletion);
             let meant = meant.map_err(|error| TracerError { line: Some(*number), ..error })?;
-            gone.extend(meant.iter().map(|probe| Registration { id: probe.id, addr: probe.addr }));
+            gone.extend(meant.iter().map(|probe| probe.id));
             Ok(())
         });
-        match self.engine.unregister_probes(&mut gone) {
+        match self.engine.unregister(Selection::ids(gone)).map_err(ProbeError::from) {
             // The guest has rewritten the text: the probe is gone all the same.
-            Ok(()) | Err(ProbeError::Clobbered { .. }) => found,
+            Ok(_) | Err(ProbeError::Clobbered { .. }) => found,
             Err(error) => Err(error.into()),
         }
     }
@@ -157,11 +159,15 @@ impl<'a> Writer<'a> {
         if defined.is_empty() {
             return Ok(());
         }
-        let Err(refused) = self.engine.define_probes(probes(&defined)) else { return Ok(()) };
+        let Err(refused) = self.engine.register(Batch::from(probes(&defined)).joining()) else {
+            return Ok(());
+        };
         let (before, rest) = defined.split_at(refused.index);
         let Some(at) = rest.first() else { return Err(refused.error.into()) };
         if !before.is_empty() {
-            self.engine.define_probes(probes(before)).map_err(|batch| batch.error)?;
+            self.engine
+                .register(Batch::from(probes(before)).joining())
+                .map_err(|batch| batch.error)?;
         }
         let (id, position) = fault(&refused.error, at.line, &at.definition);
         let message = refused.error.to_string();

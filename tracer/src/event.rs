@@ -1,7 +1,7 @@
 //! Files of events: enable, filter, format, id.
 
 use exoprobe_probes::definition::{FieldError, Filter};
-use exoprobe_probes::{Engine, ProbeError, ProbeStatus};
+use exoprobe_probes::{Engine, ProbeError, ProbeStatus, Selection};
 
 use crate::error::TracerError;
 use crate::fault::field_fault;
@@ -52,8 +52,8 @@ pub(crate) fn enable(
     text: &str,
 ) -> Result<(), TracerError> {
     let on = parse_switch(text)?;
-    let ids: Vec<u32> = probes.iter().map(|probe| probe.id).collect();
-    Ok(engine.enable_probes(&ids, on)?)
+    let probes = Selection::ids(probes.iter().map(|probe| probe.id));
+    Ok(engine.set_enabled(probes, on)?)
 }
 
 pub(crate) fn read(

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use exoprobe_probes::{Engine, ProbeStatus, TraceReader};
+use exoprobe_probes::{Engine, ProbeStatus, Selection, TraceReader};
 
 use crate::error::TracerError;
 use crate::log::ErrorLog;
@@ -215,7 +215,8 @@ impl Tracer {
             // What is written to them is of no importance: that it is empties them.
             Node::File(File::Trace | File::ErrorLog) => self.truncate(path),
             Node::Enable(Some(group), Some(event)) => {
-                Ok(engine.enable_probe(group, event, event::parse_switch(text)?)?)
+                Ok(engine
+                    .set_enabled(Selection::event(group, event), event::parse_switch(text)?)?)
             }
             Node::Enable(..) => event::enable(engine, &among(&self.probes_of(&node), &node), text),
             Node::OfEvent(group, event, EventFile::Trigger) => {

@@ -9,7 +9,9 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use exoprobe_probes::definition::DEFAULT_GROUP;
-use exoprobe_probes::{Engine, NewProbe, ProbeDefinition, ProbeError, Registration};
+use exoprobe_probes::{
+    Engine, ProbeDefinition, ProbeError, Registration, Selection, UnregisterError,
+};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -84,7 +86,7 @@ pub(crate) async fn create(
 #[utoipa::path(delete, path = "/v1/probes", tag = "probes", operation_id = "delete_all_probes",
     responses((status = 204, description = "Removed"), Problems, NeedsGuest))]
 pub(crate) async fn remove_all(State(engine): Probes) -> Result<StatusCode, Problem> {
-    blocking(move || engine.unregister_all()).await??;
+    blocking(move || engine.unregister(Selection::all())).await??;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -112,7 +114,7 @@ pub(crate) async fn change(
     Json(ProbeChange { enabled }): Json<ProbeChange>,
 ) -> Result<axum::Json<ProbeStatus>, Problem> {
     let changed = blocking(move || {
-        engine.enable_probe(&group, &event, enabled)?;
+        engine.set_enabled(Selection::event(&group, &event), enabled)?;
         engine.show(&group, &event)
     });
     Ok(axum::Json(changed.await??.into()))
@@ -128,7 +130,7 @@ pub(crate) async fn remove(
     State(engine): Probes,
     Path(Name { group, event }): Path<Name>,
 ) -> Result<StatusCode, Problem> {
-    blocking(move || engine.unregister_probe(&group, &event)).await??;
+    blocking(move || engine.unregister(Selection::event(&group, &event))).await??;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -179,8 +181,7 @@ fn register_all(
     engine: &Engine,
     definitions: Vec<ProbeDefinition>,
 ) -> Result<Vec<ProbeStatus>, Problem> {
-    let probes = definitions.into_iter().map(NewProbe::from).collect();
-    let registrations = engine.register_probes(probes)?;
+    let registrations = engine.register(definitions)?;
     let ids: HashSet<u32> = registrations.iter().map(|registration| registration.id).collect();
     let probes = engine.list().into_iter().filter(|probe| ids.contains(&probe.id));
     Ok(probes.map(ProbeStatus::from).collect())
@@ -194,16 +195,19 @@ fn unregister_named(engine: &Engine, names: Vec<String>) -> Result<Vec<Unregiste
         (name, registrations)
     });
     let found: Vec<(String, Vec<Registration>)> = found.collect();
-    let mut removed: Vec<Registration> = found.iter().flat_map(|(_, of)| of).copied().collect();
-    match engine.unregister_probes(&mut removed) {
-        // Gone they are all the same, and the text is as the guest wants it.
-        Ok(()) | Err(ProbeError::Clobbered { .. }) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let mut removed = removed.into_iter();
-    let told = found.into_iter().map(|(name, of)| {
-        let of_event: Vec<Registration> = removed.by_ref().take(of.len()).collect();
+    let all = found.iter().flat_map(|(_, of)| of).map(|probe| probe.id);
+    let removed = match engine.unregister(Selection::ids(all)) {
+        Ok(removed) => removed,
+        // They are gone all the same, and the text is as the guest wrote it.
+        Err(UnregisterError { removed, error: ProbeError::Clobbered { .. } }) => removed,
+        Err(UnregisterError { error, .. }) => return Err(error.into()),
+    };
+    let mut removed: HashSet<u32> = removed.into_iter().map(|probe| probe.id).collect();
+    // A name that is given twice is a probe's the first time only.
+    let answers = found.into_iter().map(|(name, of)| {
+        let of_event: Vec<Registration> =
+            of.into_iter().filter(|probe| removed.remove(&probe.id)).collect();
         Unregistered::new(name, of_event.first().copied())
     });
-    Ok(told.collect())
+    Ok(answers.collect())
 }

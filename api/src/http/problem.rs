@@ -9,7 +9,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use exoprobe_guest::VcpuError;
 use exoprobe_introspect::LookupError;
-use exoprobe_probes::{BatchError, ProbeError};
+use exoprobe_probes::{BatchError, ProbeError, UnregisterError};
 use exoprobe_vmm::devices::InputFull;
 use exoprobe_vmm::{ControlError, DumpError, NewFileError, RebootError, SnapshotError};
 use serde::Serialize;
@@ -185,6 +185,12 @@ impl From<ProbeError> for Problem {
             _ => {}
         }
         problem
+    }
+}
+
+impl From<UnregisterError> for Problem {
+    fn from(error: UnregisterError) -> Self {
+        error.error.into()
     }
 }
 

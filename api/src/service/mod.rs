@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use exoprobe_introspect::{Btf, SourceLines};
-use exoprobe_probes::{Engine, Given, Guest, Limits, NewProbe, ProbeDefinition};
+use exoprobe_probes::{Engine, Given, Guest, Limits, ProbeDefinition};
 use exoprobe_tracer::Tracer;
 use exoprobe_vmm::{BootFiles, CreateError, Host, Vm, VmConfig};
 use tokio::sync::watch;
@@ -110,8 +110,7 @@ impl Service {
         };
         let given = Given { symbols, types, found_types };
         let engine = Arc::new(Engine::new(guest, vm.clock(), given, config.limits));
-        let probes = config.probes.iter().cloned().map(NewProbe::from).collect();
-        engine.register_probes(probes)?;
+        engine.register(config.probes.clone())?;
         let failed = workers::Failed::new(None);
         let (console, console_growth) = workers::watch_port(&vm, 0, &failed)?;
         let (workload, workload_growth) = workers::watch_port(&vm, 1, &failed)?;

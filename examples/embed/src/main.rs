@@ -16,7 +16,7 @@ use exoprobe_guest::kvm::{KvmGuest, ProbeExits, Reinjection, VcpuThread};
 use exoprobe_guest::quirks::SoftwareKvm;
 use exoprobe_guest::{ExitHook, Guest, GuestClock, GuestRam, GuestTime, HiddenMemory};
 use exoprobe_introspect::SymbolTable;
-use exoprobe_probes::{Engine, Given, Limits, parse_line};
+use exoprobe_probes::{Engine, Given, Limits, Selection, parse_line};
 use vm_memory::{GuestAddress, GuestMemoryMmap};
 use vm_superio::Serial;
 
@@ -71,7 +71,7 @@ fn main() -> Result<()> {
     let given = Given { symbols, ..Given::default() };
     let engine = Arc::new(Engine::new(machine.clone(), clock, given, Limits::default()));
     start.send(engine.exit_hook())?;
-    engine.register_probe(parse_line("p:getpid __x64_sys_getpid")?)?;
+    engine.register(parse_line("p:getpid __x64_sys_getpid")?)?;
     let regular = Arc::clone(&engine);
     thread::spawn(move || {
         loop {
@@ -90,5 +90,6 @@ fn main() -> Result<()> {
     workload.lock().unwrap().enqueue_raw_bytes(b"getpid 1000\n").map_err(|e| format!("{e:?}"))?;
     wait_for(b"done getpid 1000\n");
     println!("getpid: {} of 1000", engine.show("kprobes", "getpid")?.hits);
-    Ok(engine.unregister_all()?)
+    engine.unregister(Selection::all())?;
+    Ok(())
 }

@@ -1,9 +1,9 @@
-//! The machine's exits: the one place where a vCPU's thread may want control.
+//! The machine's exits: the only place where a vCPU's thread may need control.
 //!
-//! Some breakpoints change what control has (a return site that is new, the engine's own marks).
-//! Its lock is only ever tried here: the thread that holds it may be waiting for this very vCPU.
-//! While it is not free the vCPU goes back to its breakpoint, by way of its commands, and hits
-//! again; nothing has been counted then.
+//! Some breakpoints change the state of control: a new return site, the engine's own breakpoints.
+//! The control lock is only ever tried here, because the thread that holds it may be waiting for
+//! this vCPU. While the lock is taken, the vCPU returns to its breakpoint after it has run its
+//! commands, and hits again. Nothing has been counted at that point.
 
 use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
@@ -22,10 +22,10 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
 use exoprobe_guest::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry};
 
-/// The breakpoint is to be hit again: control is not free, or has changed what is there.
+/// The breakpoint must be hit again: the control lock is taken, or the breakpoint has changed.
 struct Retry;
 
-/// Whether a breakpoint can be dealt with now.
+/// Whether a breakpoint can be handled now.
 type Turn = ControlFlow<Retry>;
 
 const NOW: Turn = ControlFlow::Continue(());
@@ -69,7 +69,7 @@ impl ExitHook for Hook {
 }
 
 impl Hook {
-    /// Calls `act` with control, if that is free; with no guest there is nothing to do.
+    /// Calls `act` with control if its lock is free. Does nothing without a guest.
     fn with_control(&self, act: impl FnOnce(&mut Control, &dyn Guest) -> Turn) -> Turn {
         let Some(guest) = self.guest.upgrade() else { return NOW };
         let mut control = match self.control.try_lock() {
@@ -80,7 +80,7 @@ impl Hook {
         act(&mut control, guest.as_ref())
     }
 
-    /// Does what must be done before a hit of a site is counted.
+    /// Does the work that must be done before a hit of a site is counted.
     fn prepare(
         &self,
         table: &Table,
@@ -102,7 +102,7 @@ impl Hook {
         NOW
     }
 
-    /// Does what the engine itself wants at a place.
+    /// Handles one of the engine's own breakpoints.
     fn reach(&self, mark: InternalBreakpoint, table: &Table, context: &HitContext<'_>) -> Turn {
         let (rsp, vcpu) = (Gva(context.regs.rsp), usize::from(context.vcpu));
         let ending = &self.hits.ending[vcpu];
@@ -112,7 +112,7 @@ impl Hook {
                 ending.store(rsp.0, Ordering::Relaxed);
                 NOW
             }
-            // The functions that took it off its stack were called after its end was marked.
+            // The functions that took the task off its stack were called after the end was marked.
             InternalBreakpoint::StackLeft => {
                 match ending.swap(0, Ordering::Relaxed) {
                     0 => {}
@@ -135,7 +135,7 @@ impl Hook {
                     NOW
                 })
             }
-            // Both happen once, and change what is to be hit here.
+            // Both happen once and change the sites that are hit here.
             InternalBreakpoint::TextFinal => {
                 let _ = self.with_control(|control, guest| {
                     control.finish_boot(guest, context);

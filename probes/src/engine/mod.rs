@@ -1,6 +1,6 @@
 //! The engine: registers probes, arms and disarms them, and counts their hits.
 //!
-//! Registration and removal take one lock; hits wait for none. They meet in an immutable table that
+//! Registration and removal take one lock; hits wait for none. Both share an immutable table that
 //! is replaced as a whole. Each folder imports only those below it in this list, and each file only
 //! files that do not import it:
 //!
@@ -33,9 +33,11 @@ pub use control::register::Registration;
 pub use control::room::Limits;
 pub use exoprobe_guest::Guest;
 pub use facade::backtrace::Frame;
+pub use facade::batch::{Batch, Selection, UnregisterError};
 pub use facade::engine::{Engine, KeptProbes};
 pub use facade::filters::EventField;
 pub use facade::query::{CodeLine, ModuleStatus};
+pub use facade::scoped::ScopedProbes;
 pub use facade::threads::AddressSpace;
 pub use hit::actions::Holder;
 pub use kernel::error::AttachError;

@@ -29,7 +29,7 @@ pub(crate) fn register(guest: &TestGuest, count: usize) {
             instructions(guest, bounds.start, size).into_iter().take(left).map(probe).collect();
         let taken = batch.len();
         // One that is refused takes its function with it.
-        if guest.engine.register_probes(batch).is_ok() {
+        if guest.engine.register(batch).is_ok() {
             left -= taken;
         }
     }

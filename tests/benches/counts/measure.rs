@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use exoprobe_guest::{ExitHook, Gva};
-use exoprobe_probes::{Action, ProbeDefinition, StatusFlag};
+use exoprobe_probes::{Action, ProbeDefinition, Selection, StatusFlag};
 use exoprobe_tests::counts::{Clock, Column, HostKind, Report, RowCounts, SCHEMA};
 use exoprobe_tests::loops::{Loops, TURN_INSNS};
 use exoprobe_tests::{OwnEvent, TestGuest, definition, host};
@@ -285,7 +285,7 @@ impl<'a> Bench<'a> {
             ProbeDefinition { actions, ..definition(line.trim_end()) }
         };
         let register = |line: String| {
-            let registered = self.loops.guest().engine.register_probe(wanted(line));
+            let registered = self.loops.guest().engine.register(wanted(line));
             registered.unwrap_or_else(|e| panic!("{}: {e}", row.name));
         };
         let args = probe.args.join(" ");
@@ -312,7 +312,10 @@ impl<'a> Bench<'a> {
         assert_eq!(status.displaced, row.probe.map(|p| p.displaced), "{status:?}");
         let optimized = status.flags.contains(&StatusFlag::Optimized);
         assert_eq!(Some(optimized), row.probe.map(|p| p.optimized), "{status:?}");
-        guest.engine.unregister_probe("kprobes", EVENT).unwrap_or_else(|e| panic!("{e}"));
+        guest
+            .engine
+            .unregister(Selection::event("kprobes", EVENT))
+            .unwrap_or_else(|e| panic!("{e}"));
         guest.engine.drain();
     }
 

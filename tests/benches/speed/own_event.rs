@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use exoprobe_probes::Selection;
 use exoprobe_tests::loops::{self, Loops};
 use exoprobe_tests::{OwnEvent, TestGuest};
 
@@ -55,14 +56,14 @@ fn ours(caller: &Caller, optimized: bool) -> f64 {
     let engine = &caller.guest().engine;
     caller.guest().probe(&format!("p:{EVENT} {FUNCTION} {}", ARGS.join(" ")));
     let per_hit = caller.per_hit(|present| {
-        engine.enable_probe("kprobes", EVENT, present).expect("it is registered");
+        engine.set_enabled(Selection::event("kprobes", EVENT), present).expect("it is registered");
         if present && optimized {
             caller.guest().optimize(EVENT);
         }
     });
     let hits = caller.guest().hits(EVENT);
     assert_eq!(hits, TURNS * ROUNDS as u64, "every turn is a hit");
-    engine.unregister_probe("kprobes", EVENT).expect("it is registered");
+    engine.unregister(Selection::event("kprobes", EVENT)).expect("it is registered");
     per_hit
 }
 

@@ -13,6 +13,7 @@ pub(crate) struct Programs {
     pub(crate) init: PathBuf,
     pub(crate) exoprobe: PathBuf,
     pub(crate) embed: PathBuf,
+    pub(crate) count_getpid: PathBuf,
     pub(crate) tests: PathBuf,
     pub(crate) counts: PathBuf,
 }
@@ -69,7 +70,7 @@ pub(crate) fn programs() -> Result<Programs, LabError> {
             "-p",
             "exoprobe-tests",
         ])
-        .args(["--bin", "exoprobe", "--bin", "embed", "--bin", "lab-init"])
+        .args(["--bin", "exoprobe", "--bin", "embed", "--bin", "count_getpid", "--bin", "lab-init"])
         .args(["--test", "integration", "--bench", "counts"])
         // Static, and without the debug information that the initramfs need not carry.
         .env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "-Ctarget-feature=+crt-static")
@@ -82,6 +83,7 @@ pub(crate) fn programs() -> Result<Programs, LabError> {
         init: find("lab-init")?,
         exoprobe: find("exoprobe")?,
         embed: find("embed")?,
+        count_getpid: find("count_getpid")?,
         tests: find("integration")?,
         counts: find("counts")?,
     })

@@ -176,6 +176,7 @@ impl Plan {
             ("init", programs.init.clone()),
             ("bin/exoprobe", programs.exoprobe.clone()),
             ("bin/embed", programs.embed.clone()),
+            ("bin/count_getpid", programs.count_getpid.clone()),
             ("bin/integration", programs.tests.clone()),
             ("bin/counts", programs.counts.clone()),
         ];

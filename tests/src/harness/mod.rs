@@ -60,7 +60,8 @@ mod tests {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                check(&path, &path.with_extension("rs"));
+                let (inside, beside) = (path.join("mod.rs"), path.with_extension("rs"));
+                check(&path, if inside.exists() { &inside } else { &beside });
                 continue;
             }
             let text = std::fs::read_to_string(&path).unwrap();

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 #[serde(untagged)]
 pub enum EventLine {
     /// A hit.
-    Hit(Event),
+    Hit(Box<Event>),
     /// Events that this reader cannot have any more.
     Lost(Lost),
 }

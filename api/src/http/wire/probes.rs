@@ -199,7 +199,8 @@ impl Unregistered {
     /// Result for the probe called `name`.
     #[must_use]
     pub fn new(name: String, registration: Option<Registration>) -> Self {
-        Self { name, addr: registration.and_then(|probe| probe.addr).map(|addr| Hex(addr.0)) }
+        let addr = registration.map(|probe| Hex(probe.addr.unwrap_or_default().0));
+        Self { name, addr }
     }
 }
 

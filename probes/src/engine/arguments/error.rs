@@ -4,70 +4,70 @@ use exoprobe_introspect::btf::FieldError;
 
 use super::legacy::KEPT_MAX;
 
-/// Why a parameter, or what is found by way of it, cannot be fetched by its name.
+/// Why a parameter, or a value that depends on it, cannot be fetched by its name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParameterError {
-    /// The probe is not where parameters are.
+    /// The probe is at a place without parameters.
     #[error(
         "`{0}` is taken for a parameter's name: parameters are known at a function's entry only (offset 0), and at its return"
     )]
     NotEntry(String),
-    /// `$argN` elsewhere than where arguments are.
+    /// `$argN` at a place without arguments.
     #[error("`{0}`: arguments are known at a function's entry only (offset 0), and at its return")]
     NoArguments(String),
-    /// More of the entry than is kept for the return.
+    /// An argument of the entry that is not kept for the return.
     #[error(
         "`{0}`: a return probe keeps the first {KEPT_MAX} arguments of the entry, six of them in registers"
     )]
     TooManyKept(String),
-    /// Nothing is known of the function.
+    /// The function's type is not known.
     #[error(
         "the kernel's types have no function {0}, or several of this name that differ: give registers (`%di`)"
     )]
     NoPrototype(String),
-    /// It has no such parameter.
+    /// The function has no such parameter.
     #[error("{function} has no parameter `{name}`: {}", known(has))]
     NoSuch {
         /// The function.
         function: String,
-        /// What was asked for.
+        /// The name asked for.
         name: String,
-        /// What it has.
+        /// Its parameters.
         has: Vec<String>,
     },
-    /// It is a whole struct.
+    /// The parameter is a whole struct.
     #[error(
         "the parameter `{0}` is a struct by value: give the registers or stack entries that have it"
     )]
     ByValue(String),
-    /// `string` of what is none.
+    /// `string` for a value that is not text.
     #[error("`{name}` is `{declaration}`, not the address of text: `string` cannot be its type")]
     NotText {
-        /// What it is called.
+        /// Its name.
         name: String,
-        /// What it is.
+        /// Its C declaration.
         declaration: String,
     },
     /// The function returns nothing.
     #[error("{0} returns nothing (void)")]
     NoReturnValue(String),
-    /// `->` behind what points to no struct.
+    /// `->` after a value that points to no struct.
     #[error("`{name}` is `{declaration}`, which points to no struct: it has no members")]
     NoPointer {
-        /// What stands before the `->`.
+        /// The part before the `->`.
         name: String,
-        /// What it is.
+        /// Its C declaration.
         declaration: String,
     },
-    /// The names of files are not where they should be.
+    /// The fields of files' names cannot be located.
     #[error("`%pd` and `%pD` are not known of this kernel: {0}")]
     NoNames(FieldError),
-    /// No member of this name.
+    /// The struct has no such member.
     #[error("`{name}`: {source}")]
     Member {
-        /// The whole.
+        /// The name as written.
         name: String,
-        /// What is wrong.
+        /// The reason.
         source: FieldError,
     },
 }
@@ -77,7 +77,7 @@ fn known(has: &[String]) -> String {
 }
 
 impl ParameterError {
-    /// The tracer's identifier for it (error_log).
+    /// The tracer's identifier of the error (error_log).
     #[must_use]
     pub fn id(&self) -> &'static str {
         match self {
@@ -93,7 +93,7 @@ impl ParameterError {
         }
     }
 
-    /// The argument that it is about, as it was written; of the tracer's `$arg*`, that.
+    /// The argument concerned, as written; for the tracer's `$arg*`, that.
     #[must_use]
     pub fn body(&self) -> Option<&str> {
         match self {

@@ -5,7 +5,7 @@ use crate::definition::{
 };
 use crate::error::ProbeError;
 
-/// The filter with its fields found.
+/// Resolves the filter's fields.
 ///
 /// # Errors
 /// [`ProbeError::Filter`].
@@ -48,7 +48,7 @@ fn field(list: &[Argument], name: &str, wants_text: bool) -> Result<Field, Field
     }
 }
 
-/// The text that argument `address` is the address of; `name` is what the filter calls it.
+/// The text to which argument `address` points; `name` is the filter's name of the field.
 fn user_text(
     list: &[Argument],
     address: &str,

@@ -1,4 +1,4 @@
-//! Finds what arguments name.
+//! Resolves the names in arguments.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use super::legacy::{self, KEPT_MAX, REGISTERS};
 use crate::definition::{Argument, Bits, Fetch, FetchArg, Named, ProbeKind, ValueType, Width};
 use crate::error::ProbeError;
 
-/// What is known where a probe is.
+/// Facts about the place of a probe.
 pub(crate) struct ResolveContext<'a> {
     pub(crate) symbols: &'a SymbolTable,
-    /// The function whose entry or return is probed; none where the place is neither.
+    /// The function whose entry or return is probed; `None` if the place is neither.
     pub(crate) function: Option<&'a str>,
-    /// The kernel's types, where they were asked for.
+    /// The kernel's types, if they were needed.
     pub(crate) types: Result<Arc<Btf>, NoTypes>,
 }
 
-/// What a value is whose definition does not say.
+/// The type of a value whose definition gives none.
 pub(super) fn default_kind(fetch: &Fetch) -> ValueType {
     match fetch {
         Fetch::Comm | Fetch::ConstantText(_) | Fetch::NameOf { .. } => ValueType::Text,
@@ -27,16 +27,16 @@ pub(super) fn default_kind(fetch: &Fetch) -> ValueType {
     }
 }
 
-/// How many values there are: an array of one number is that number.
+/// The number of values; an array of one number counts as that number.
 pub(super) fn count(kind: Option<ValueType>, count: Option<u8>) -> Option<u8> {
     count.filter(|count| *count > 1 || kind.is_some_and(ValueType::is_text))
 }
 
-/// Finds the values of one probe.
+/// Resolves the values of one probe.
 pub(super) struct Finder<'a> {
     ground: &'a ResolveContext<'a>,
     at_return: bool,
-    /// The function's, where it is known and its entry or return is probed.
+    /// The parameters of the function, if it is known and its entry or return is probed.
     params: Option<Vec<Parameter>>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Finder<'a> {
 struct Typed {
     fetch: Fetch,
     id: TypeId,
-    /// Bits, and how many lie below, of a bit-field.
+    /// For a bit-field: its bits, and the bits below it.
     bits: Option<(u32, u32)>,
 }
 
@@ -91,7 +91,7 @@ impl<'a> Finder<'a> {
             None => {
                 let kind = arg.kind.unwrap_or_else(|| default_kind(&arg.body));
                 let fetch = self.place(&arg.body)?;
-                // A value of the first version, which is the text's address.
+                // A value in the tracer's first syntax, which is the text's address.
                 let is_address = kind.is_text() && matches!(arg.body, Fetch::Parameter(_));
                 (if is_address { at(fetch) } else { fetch }, kind)
             }
@@ -109,7 +109,7 @@ impl<'a> Finder<'a> {
         Ok(Argument { name, fetch, kind, count })
     }
 
-    /// What the kernel's types say of a body: of a parameter, and of a member.
+    /// The kernel's type of a parameter or member.
     fn typed(&self, body: &Fetch) -> Result<Option<Typed>, ProbeError> {
         match body {
             Fetch::Parameter(name) => {
@@ -123,7 +123,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// The same fetch argument, with what it names found.
+    /// The same fetch argument with its names resolved.
     fn place(&self, body: &Fetch) -> Result<Fetch, ProbeError> {
         Ok(match body {
             Fetch::Parameter(name) => match self.typed(body)? {
@@ -154,7 +154,7 @@ impl<'a> Finder<'a> {
         })
     }
 
-    /// What is at a place when the function is entered; of a return probe, what was kept of it.
+    /// The value of a place at the function's entry; for a return probe, the kept one.
     fn as_entered(&self, place: Fetch, name: &str) -> Result<Fetch, ParameterError> {
         if !self.at_return {
             return Ok(place);
@@ -164,7 +164,7 @@ impl<'a> Finder<'a> {
         kept.map(|n| Fetch::Argument(n + 1)).ok_or_else(too_many)
     }
 
-    /// Why there is no such parameter.
+    /// The error for a missing parameter.
     fn no_parameter(&self, name: &str) -> ProbeError {
         let Some(function) = self.ground.function else {
             return ParameterError::NotEntry(name.to_owned()).into();
@@ -202,7 +202,7 @@ impl<'a> Finder<'a> {
         Ok(at)
     }
 
-    /// What a way to a member begins with.
+    /// The first pointer of a member path.
     fn pointer(&self, base: &Fetch) -> Result<Typed, ProbeError> {
         if *base != Fetch::ReturnValue {
             let name = base.parameter().unwrap_or_default();
@@ -220,7 +220,7 @@ impl<'a> Finder<'a> {
         Ok(Typed { fetch: Fetch::ReturnValue, id, bits: None })
     }
 
-    /// Where the text is: behind a pointer to characters, or in an array of them.
+    /// The address of the text: the target of a pointer to characters, or an array of them.
     fn text(&self, typed: Typed, body: &Fetch) -> Result<Fetch, ProbeError> {
         let types = self.types()?;
         let is_char = |id: TypeId| {
@@ -237,7 +237,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// What values of a type are shown as: integers and enums by their width and sign, all else in
+    /// The display type of a type's values: integers and enums by width and sign, all others in
     /// hexadecimal digits.
     fn kind(&self, typed: &Typed) -> Result<ValueType, ProbeError> {
         let types = self.types()?;
@@ -258,12 +258,12 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// Memory at a value.
+/// The memory at a value.
 fn at(pointer: Fetch) -> Fetch {
     Fetch::Deref { offset: 0, base: Box::new(pointer), user: false }
 }
 
-/// Where the name is of what the value of `base` is the address of.
+/// The address of the name of the dentry or file at `base`.
 pub(super) fn name_of(what: Named, base: &Fetch, types: &Btf) -> Result<Fetch, ParameterError> {
     let behind = |base: Fetch, name, path| {
         let place = types.field_of(name, path).map_err(ParameterError::NoNames)?;
@@ -288,9 +288,9 @@ pub(super) fn place_of(param: &Parameter) -> Result<Fetch, ParameterError> {
     }
 }
 
-/// A member of the struct that `pointer` is the address of.
+/// A member of the struct at `pointer`.
 fn behind(pointer: Fetch, place: FieldPlace) -> Typed {
-    // A bit-field is taken out of the number that begins with its first byte.
+    // A bit-field is extracted from the number that begins with its first byte.
     let below = u32::try_from(place.bit_offset % 8).expect("below 8");
     let offset = i64::try_from(place.offset()).unwrap_or(i64::MAX);
     let bits = place.bits.map(|bits| (bits, below));

@@ -1,16 +1,16 @@
-//! Values as the tracer's first version wrote them (kprobe-based event tracer, "Synopsis"): `aN`,
-//! `sN`, `sa`, and at a return `rv`, `ra`.
+//! Values in the syntax of the tracer's first version (kprobe-based event tracer, "Synopsis"):
+//! `aN`, `sN`, `sa`, and at a return `rv`, `ra`.
 
 use crate::definition::{Fetch, Register, STACK_WORDS};
 
-/// How many of a call's arguments are kept for its return.
+/// Number of a call's arguments that are kept for its return.
 pub(crate) const KEPT_MAX: usize = 16;
 
-/// Registers that arguments come in, in order (System V ABI, AMD64, 3.2.3).
+/// Registers of arguments, in order (System V ABI, AMD64, 3.2.3).
 pub(super) const REGISTERS: [Register; 6] =
     [Register::Di, Register::Si, Register::Dx, Register::Cx, Register::R8, Register::R9];
 
-/// What such a name stands for.
+/// The fetch argument of such a name.
 pub(super) fn fetch(name: &str, at_return: bool) -> Option<Fetch> {
     match name {
         "sa" => return Some(Fetch::StackPointer),
@@ -29,8 +29,8 @@ pub(super) fn fetch(name: &str, at_return: bool) -> Option<Fetch> {
     }
 }
 
-/// The function's argument `n`, from 0, as it is at the entry: behind those in registers, above the
-/// return address.
+/// The function's argument `n`, from 0, at the entry: after those in registers, above the return
+/// address.
 pub(crate) fn argument(n: u16) -> Option<Fetch> {
     match REGISTERS.get(usize::from(n)) {
         Some(register) => Some(Fetch::Register(*register)),

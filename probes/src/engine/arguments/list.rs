@@ -1,5 +1,5 @@
-//! What a probe fetches at each hit: its definition's arguments, with what they name found by the
-//! kernel's symbols and types.
+//! The values that a probe fetches at each hit: its definition's arguments, with names resolved by
+//! the kernel's symbols and types.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,23 +9,23 @@ use super::finder::{self, Finder, ResolveContext};
 use crate::definition::{Argument, Fetch, Field, Filter, ProbeDefinition, RECORD_MAX};
 use crate::error::ProbeError;
 
-/// Most values of a hit.
+/// Maximum number of values of a hit.
 const VALUES_MAX: usize = crate::definition::ARGS_MAX;
 
 /// All of a hit's values.
 #[derive(Debug, Default)]
 pub(crate) struct Arguments {
     pub(crate) list: Arc<[Argument]>,
-    /// Some argument may fault, so that records say which did.
+    /// Some argument may fault; records then contain which did.
     pub(crate) may_fault: bool,
-    /// Some argument is text, or an array.
+    /// Some argument is text or an array.
     pub(crate) has_bytes: bool,
-    /// Of a return probe: the arguments of the call, from 1, that are kept at its entry.
+    /// For a return probe: the arguments of the call, from 1, that are kept at its entry.
     pub(crate) kept: Box<[u16]>,
 }
 
 impl Arguments {
-    /// Checks what can be checked before the kernel is known.
+    /// Checks everything that can be checked before the kernel is known.
     ///
     /// # Errors
     /// [`ProbeError::EventTooBig`], [`ProbeError::Filter`].
@@ -39,13 +39,13 @@ impl Arguments {
         }
         let given = Self::given(definition);
         if given.iter().any(|arg| arg.fetch == Fetch::AllParameters) {
-            // Their names are the kernel's to tell.
+            // Their names depend on the kernel.
             return Ok(());
         }
         filter::resolve(filter, &given).map(drop)
     }
 
-    /// What a definition says of its arguments by itself.
+    /// A definition's arguments without knowledge of the kernel.
     pub(crate) fn given(definition: &ProbeDefinition) -> Vec<Argument> {
         let args = definition.args.iter().enumerate();
         let given = args.map(|(index, arg)| Argument {
@@ -57,12 +57,12 @@ impl Arguments {
         given.collect()
     }
 
-    /// Whether the kernel's types are needed for a definition's arguments.
+    /// Returns true if a definition's arguments need the kernel's types.
     pub(crate) fn ask_for_types(definition: &ProbeDefinition) -> bool {
         definition.args.iter().any(|arg| arg.body.asks_for_types())
     }
 
-    /// Of a definition, where its place is known.
+    /// Resolves the arguments of a definition at its place.
     ///
     /// # Errors
     /// [`ProbeError::Parameter`], [`ProbeError::Types`], [`ProbeError::Symbol`],
@@ -98,7 +98,7 @@ impl Arguments {
         Ok(Self { list: list.into(), may_fault, has_bytes, kept: kept.into_iter().collect() })
     }
 
-    /// A filter over them.
+    /// Resolves a filter over the arguments.
     ///
     /// # Errors
     /// [`ProbeError::Filter`].
@@ -110,12 +110,12 @@ impl Arguments {
     }
 }
 
-/// What a record of the tracer's has room for.
+/// The space left in a record of the tracer.
 #[derive(Default)]
 struct Room(usize);
 
 impl Room {
-    /// The values of argument `index` come behind those before it.
+    /// Takes space for the values of argument `index`, after those before it.
     fn take(&mut self, index: usize, bytes: usize) -> Result<(), ProbeError> {
         self.0 += bytes;
         match self.0 <= RECORD_MAX {
@@ -125,7 +125,7 @@ impl Room {
     }
 }
 
-/// A name that two have.
+/// A name that occurs twice.
 fn duplicate(list: &[Argument]) -> Option<&str> {
     let mut names = std::collections::HashSet::new();
     list.iter().map(|arg| arg.name.as_str()).find(|name| !names.insert(*name))

@@ -1,7 +1,7 @@
-//! Arguments of a probe: finds, by the kernel's symbols and types, where each value of a hit is.
+//! Arguments of a probe: finds the place of each value of a hit, by the kernel's symbols and types.
 //!
-//! Changes when the language of fetch arguments does. Touches nothing but a definition: no guest,
-//! no probe.
+//! Changes when the language of fetch arguments does. Touches only a definition: no guest, no
+//! probe.
 
 pub(crate) mod error;
 pub(crate) mod filter;

@@ -1,4 +1,4 @@
-//! Arguments as the tracer lists them once the kernel's types are known.
+//! Arguments as the tracer lists them when the kernel's types are known.
 
 use exoprobe_introspect::Btf;
 use exoprobe_introspect::btf::Kind;
@@ -9,14 +9,14 @@ use super::legacy;
 use crate::definition::{BODY_MAX, Fetch, FetchArg, ProbeDefinition, ValueType, is_arg_name};
 use crate::error::ProbeError;
 
-/// Whether a definition has something to rewrite.
+/// Returns true if a definition contains something to rewrite.
 pub(crate) fn is_due(definition: &ProbeDefinition) -> bool {
     let is_name = |arg: &FetchArg| matches!(arg.body, Fetch::NameOf { .. });
     definition.args.iter().any(|arg| bare(arg).is_some() || is_name(arg))
 }
 
-/// Calls each bare `$argN` by the parameter's name, and says of `%pd` and `%pD` where the names
-/// are.
+/// Gives each bare `$argN` the parameter's name, and replaces `%pd` and `%pD` by the address of the
+/// name.
 ///
 /// # Errors
 /// [`ParameterError::NoSuch`], [`ParameterError::NoNames`].
@@ -35,7 +35,7 @@ pub(crate) fn rewrite(
         if let Fetch::NameOf { what, base } = &arg.body {
             let body = name_of(*what, base, types)?;
             let written = FetchArg { name: None, body, kind: Some(ValueType::Text), count: None };
-            // What the language could not read stays as it is.
+            // An argument that the language could not read stays unchanged.
             if written.to_string().len() <= BODY_MAX {
                 *arg = FetchArg { name: arg.name.take(), ..written };
             }
@@ -44,7 +44,7 @@ pub(crate) fn rewrite(
     Ok(())
 }
 
-/// The N of an argument that is `$argN` and has no name.
+/// The N of an argument `$argN` without a name.
 fn bare(arg: &FetchArg) -> Option<u16> {
     let body = match &arg.body {
         Fetch::NameOf { base, .. } => base,
@@ -56,7 +56,7 @@ fn bare(arg: &FetchArg) -> Option<u16> {
     }
 }
 
-/// What stands before `:%pd` or `:%pD`.
+/// The part before `:%pd` or `:%pD`.
 fn without_suffix(body: &mut Fetch) -> &mut Fetch {
     match body {
         Fetch::NameOf { base, .. } => base,
@@ -64,8 +64,8 @@ fn without_suffix(body: &mut Fetch) -> &mut Fetch {
     }
 }
 
-/// What parameter `n`, from 1, is called; `None` where that is not known, or it is elsewhere than
-/// `$argN` is: behind a struct by value.
+/// The name of parameter `n`, from 1; `None` if it is not known, or if the parameter is not at
+/// `$argN`: it follows a struct by value.
 fn parameter(n: u16, function: &str, types: &Btf) -> Result<Option<String>, ParameterError> {
     let Some(prototype) = types.function(function) else { return Ok(None) };
     let params = types.parameters(prototype);

@@ -1,4 +1,4 @@
-//! Brings probes up to the kernel's phase: places what waits, and arms it.
+//! Brings probes up to the kernel's phase: places waiting probes and arms them.
 
 use crate::engine::control::place;
 use crate::engine::control::place::Place;
@@ -16,7 +16,8 @@ use exoprobe_guest::Gva;
 use exoprobe_introspect::symbols::TextKind;
 
 impl Control {
-    /// Brings everything up to the kernel's phase: places what waits, sets and drops marks, arms.
+    /// Brings everything up to the kernel's phase: places waiting probes, sets and drops marks,
+    /// arms sites.
     pub(crate) fn advance(&mut self, guest: &dyn Guest, wait: Wait) {
         let Some(kernel) = self.kernel.running.clone() else { return };
         let mut places = self.place_waiting(guest, &kernel, wait);
@@ -29,7 +30,7 @@ impl Control {
         }
     }
 
-    /// Finds places for probes that have none; those that still cannot have one say why.
+    /// Finds places for probes that have none. Those that still cannot have one keep the reason.
     fn place_waiting(&mut self, guest: &dyn Guest, kernel: &Kernel, wait: Wait) -> BTreeSet<Gva> {
         let is_waiting = |(id, registered): (&u32, &Registered)| {
             let probe = &registered.probe;
@@ -44,7 +45,7 @@ impl Control {
         let mut places = BTreeSet::new();
         for (id, probe) in waiting {
             let found = place::find(&kernel.symbols, &probe.definition);
-            // To take a jmp out stops all vCPUs, of which this thread may be one's.
+            // Taking a jmp out stops all vCPUs, and this thread may run one of them.
             if wait == Wait::No && found.as_ref().is_ok_and(|found| self.is_covered(kernel, found))
             {
                 continue;
@@ -71,7 +72,7 @@ impl Control {
         places
     }
 
-    /// Is a place within what an optimized site's jmp covers?
+    /// Returns true if a place is within the bytes that an optimized site's jmp covers.
     fn is_covered(&self, kernel: &Kernel, place: &Place) -> bool {
         self.optimizer.covering(place::behind_ftrace(self.text(), kernel, place.at)).is_some()
     }

@@ -1,4 +1,5 @@
-//! The kernel's boot, as probes follow it. Other files of this folder deal with the later moments.
+//! The phases of the kernel's boot, and their effect on probes. Other files of this folder handle
+//! the later moments.
 //!
 //! | moment | reported by | then |
 //! |---|---|---|
@@ -25,17 +26,18 @@ use crate::engine::kernel::modules::ModuleEvent;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::probe::site::InternalBreakpoint;
 
-/// What the kernel is looked for.
+/// The purpose for which the kernel is needed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To read the guest, which stays as it is (unless there are probes, which may be armed then).
+    /// To read the guest, which is not changed (unless there are probes: these may be armed then).
     Question,
-    /// To set probes: hidden memory is mapped.
+    /// To set probes: maps hidden memory.
     Probes,
 }
 
 impl Control {
-    /// The kernel, as far as it is; `None` before it begins. Not for vCPU threads.
+    /// Returns the kernel in its present phase; `None` before it begins. Must not be called on a
+    /// vCPU's thread.
     ///
     /// # Errors
     /// [`AttachError`], but for [`AttachError::Booting`].
@@ -66,7 +68,7 @@ impl Control {
         if let Some(kernel) = next {
             self.kernel.running = Some(Arc::new(kernel));
         }
-        // There is no mark at free_initmem() then.
+        // There is no mark at free_initmem() in that case.
         if self.registry.probes.is_empty()
             && let Some(kernel) = &self.kernel.running
         {
@@ -90,12 +92,11 @@ impl Control {
         Ok(self.kernel.running.clone())
     }
 
-    /// The kernel of a guest that has stopped, for questions: changes nothing in its memory. Not
-    /// for vCPU threads.
+    /// Returns the kernel of a stopped guest, to read it. Changes nothing in its memory. Must not
+    /// be called on a vCPU's thread.
     ///
     /// # Errors
-    /// [`AttachError`]; [`AttachError::NeverBegan`] where the guest stopped before its kernel
-    /// began.
+    /// [`AttachError`]; [`AttachError::NeverBegan`] if the guest stopped before its kernel began.
     pub(crate) fn examine(&mut self, guest: &dyn Guest) -> Result<Arc<Kernel>, AttachError> {
         let known = self.kernel.running.clone();
         let kernel = match known {
@@ -104,7 +105,7 @@ impl Control {
                 let entry = self.kernel.entry;
                 let mut source = self.kernel.symbol_source();
                 let found = Kernel::of_stopped(guest, &mut source, entry.as_ref());
-                // One that stopped early may be readable by its first page tables alone.
+                // A kernel that stopped early may be readable by its first page tables alone.
                 found.map(Arc::new).or_else(|error| known.ok_or(error))?
             }
         };
@@ -114,7 +115,7 @@ impl Control {
         Ok(self.kernel.running.clone().unwrap_or(kernel))
     }
 
-    /// The kernel begins, on a vCPU's thread.
+    /// Handles the kernel's beginning, on a vCPU's thread.
     pub(crate) fn begin_kernel(&mut self, guest: &dyn Guest, entry: &KernelEntry) {
         self.kernel.entry = Some(*entry);
         if self.registry.probes.is_empty() {
@@ -132,10 +133,10 @@ impl Control {
         }
     }
 
-    /// The kernel's text is final, on a vCPU's thread.
+    /// Handles the moment when the kernel's text is final, on a vCPU's thread.
     pub(crate) fn finish_boot(&mut self, guest: &dyn Guest, context: &HitContext<'_>) {
         let finished = self.kernel.running.as_ref().map(|kernel| {
-            // Whatever comes of it: the mark that was hit must go.
+            // The mark that was hit must go, whatever the result.
             kernel.tell_final();
             let sregs = || context.sregs().map_err(|error| AttachError::Vcpu(error.into()));
             ready(guest, kernel.finish(), sregs)
@@ -151,7 +152,8 @@ impl Control {
         self.let_go_of_mark(guest, InternalBreakpoint::TextFinal);
     }
 
-    /// The kernel is about to free its init text, on a vCPU's thread. Nothing runs there any more.
+    /// Handles the moment before the kernel frees its init text, on a vCPU's thread. Nothing runs
+    /// in that text any more.
     pub(crate) fn init_text_gone(&mut self, guest: &dyn Guest) {
         let Some(kernel) = self.kernel.running.clone() else { return };
         kernel.free_init_text();
@@ -161,8 +163,8 @@ impl Control {
         self.let_go_of_mark(guest, InternalBreakpoint::FreeInit);
     }
 
-    /// Takes a breakpoint of the engine out that was reached, and brings everything up to the new
-    /// moment.
+    /// Removes a breakpoint of the engine that was reached, and brings everything up to the new
+    /// phase.
     fn let_go_of_mark(&mut self, guest: &dyn Guest, mark: InternalBreakpoint) {
         let place = self.registry.reached(mark);
         self.advance(guest, Wait::No);
@@ -173,7 +175,7 @@ impl Control {
     }
 }
 
-/// A kernel that has just been looked at, with the guest ready for its probes.
+/// Returns a newly examined kernel, after the guest has been prepared for its probes.
 fn ready(
     guest: &dyn Guest,
     kernel: Result<Kernel, AttachError>,

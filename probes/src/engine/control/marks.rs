@@ -1,4 +1,4 @@
-//! The engine's own breakpoints, by which the guest's kernel tells of its moments.
+//! The engine's own breakpoints, which report moments of the guest's kernel.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::error::ProbeError;
 use exoprobe_guest::Guest;
 
 impl Control {
-    /// Sets the marks that are needed and, where vCPUs are waited for, drops the others; gives the
-    /// places that changed.
+    /// Sets the marks that are needed. If the caller waits for vCPUs, also drops the others.
+    /// Returns the places that changed.
     pub(crate) fn want_marks(&mut self, guest: &dyn Guest, wait: Wait) -> BTreeSet<Gva> {
         let Some(kernel) = self.kernel.running.clone() else { return BTreeSet::new() };
         let follows =
@@ -48,9 +48,11 @@ impl Control {
                     Ok(at) => _ = changed.insert(at),
                     // The next pass sets it.
                     Err(error @ ProbeError::NotFinal(_)) => {
-                        tracing::debug!(%error, ?mark, "a mark waits");
+                        tracing::debug!(%error, ?mark, "a breakpoint of the engine waits");
                     }
-                    Err(error) => tracing::warn!(%error, ?mark, "a mark cannot be set"),
+                    Err(error) => {
+                        tracing::warn!(%error, ?mark, "cannot set a breakpoint of the engine")
+                    }
                 },
                 _ => {}
             }
@@ -67,7 +69,8 @@ fn set_breakpoint(
     symbol: &str,
 ) -> Result<Gva, ProbeError> {
     let found = kernel.symbols.address_of(symbol);
-    // What modules call theirs does not matter; where there is none, the error says so.
+    // A module's function of the same name does not matter. If the kernel has none, the error says
+    // so.
     let entry = match found {
         Some(entry) => entry,
         None => kernel.symbols.lookup_function(symbol)?.address,

@@ -1,8 +1,9 @@
-//! Everything that registration changes, behind one lock.
+//! Everything that registration changes, guarded by one lock.
 //!
-//! Changes when probes come, go or wait in a new way. It alone replaces the hit path's table, and
-//! arms and disarms (`reconcile`): a site is in the table before its int3 is in the guest's text,
-//! and leaves it only after the byte is back and every vCPU has been out of the guest.
+//! Changes when probes come, go or wait in a new way. Only this folder replaces the hit path's
+//! table, and arms and disarms (`reconcile`). A site is in the table before its int3 is in the
+//! guest's text. It leaves the table only after the byte is restored and every vCPU has been out of
+//! the guest.
 
 pub(crate) mod advance;
 pub(crate) mod boot;

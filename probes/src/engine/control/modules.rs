@@ -1,4 +1,4 @@
-//! The guest's modules. What is known of them is kept current, and probes follow their text.
+//! The guest's modules: keeps the list current, and moves probes with the modules' text.
 //!
 //! | moment | reported by | then |
 //! |---|---|---|
@@ -24,8 +24,8 @@ use crate::engine::kernel::modules::read_all;
 use crate::engine::kernel::running::Kernel;
 
 impl Control {
-    /// Looks which modules there are. Probes in those that have gone are gone, and what waited is
-    /// placed.
+    /// Reads the list of modules. Marks probes in unloaded modules as gone, and places waiting
+    /// probes.
     pub(crate) fn follow_modules(&mut self, guest: &dyn Guest, event: ModuleEvent, wait: Wait) {
         let Some(kernel) = self.kernel.running.clone().filter(|kernel| kernel.has_booted()) else {
             return;
@@ -34,7 +34,7 @@ impl Control {
             self.kernel.modules = match self.find_modules(&kernel) {
                 Ok(layout) => Modules::Known(Arc::new(layout), None),
                 Err(error) => {
-                    tracing::debug!(%error, "modules are not followed");
+                    tracing::debug!(%error, "cannot follow modules");
                     Modules::None(error)
                 }
             };
@@ -44,7 +44,7 @@ impl Control {
         *failure = found.as_ref().err().map(ToString::to_string);
         let loaded = match (found, event) {
             (Ok(found), _) => found,
-            // Whatever the guest's list is like, the text is about to go.
+            // The text is about to go, whatever the state of the guest's list.
             (Err(error), ModuleEvent::Going(at)) => {
                 tracing::debug!(%error, "modules");
                 Some(kernel.modules.iter().filter(|it| it.module.at != at).cloned().collect())

@@ -6,7 +6,7 @@ use crate::engine::optimize::optimizer::Optimization;
 use exoprobe_guest::Guest;
 
 impl Control {
-    /// Runs one pass. Not for vCPUs' threads.
+    /// Runs one pass. Must not be called on a vCPU's thread.
     pub(crate) fn optimize(&mut self, guest: &dyn Guest) -> Optimization {
         let Some(kernel) =
             self.kernel.running.clone().filter(|kernel| {
@@ -30,7 +30,7 @@ impl Control {
     }
 
     /// Publishes the doorbells of new detours, installs their jmps, and frees code that no table
-    /// has after that. Returns how many jmps were written, and how many wait.
+    /// contains after that. Returns the number of jmps written and the number of sites that wait.
     fn install(&mut self, guest: &dyn Guest, candidates: Vec<OptimizedSite>) -> (usize, usize) {
         let total = candidates.len();
         self.optimizer.announce(&self.registry.sites, &candidates);

@@ -1,4 +1,4 @@
-//! Looks now and then whether the text under the probes is what it was.
+//! Checks periodically that the text of the probes is unchanged.
 
 use crate::engine::control::boot::Purpose;
 use crate::engine::control::reconcile::Wait;
@@ -13,9 +13,8 @@ use std::collections::BTreeSet;
 use exoprobe_guest::Gva;
 
 impl Control {
-    /// Looks whether the text under the probes is still what it was, whether what waits can be
-    /// placed, and whether marks are needed still. To be called now and then, not from a vCPU's
-    /// thread.
+    /// Checks whether the text of the probes is unchanged, whether waiting probes can be placed,
+    /// and whether marks are still needed. Must be called periodically, and not on a vCPU's thread.
     pub(crate) fn patrol(&mut self, guest: &dyn Guest) {
         if (self.registry.probes.is_empty() && self.registry.sites.is_empty()) || guest.stopped() {
             return;
@@ -53,13 +52,13 @@ impl Control {
         self.advance(guest, Wait::ForVcpus);
     }
 
-    /// Lets go of sites whose text changed, and takes back those that are as they were, also where
-    /// the guest itself has put the instruction over the breakpoint.
+    /// Drops sites whose text changed, and arms again those whose text is restored, also if the
+    /// guest itself has written the instruction over the breakpoint.
     fn accept(&mut self, guest: &dyn Guest, changes: Changes) {
         let Changes { lost, rewritten, rest, restored } = changes;
-        // The detour has the instruction as it was.
+        // The detour contains the old instruction.
         self.unoptimize(guest, rest.iter());
-        // A vCPU that took one of these breakpoints before they went finds them in the table.
+        // A vCPU that took one of these breakpoints before they went still finds them in the table.
         if let Err(error) = guest.sync_vcpus() {
             return tracing::debug!(%error, "patrol");
         }
@@ -68,7 +67,7 @@ impl Control {
             let site = self.registry.sites.get(&at).cloned();
             self.optimizer.lose(at, site);
         }
-        // The int3 is the engine's still, and somebody must answer it.
+        // The int3 is still the engine's, so a site must answer it.
         for at in rest {
             self.registry.change(at, |site| site.clobbered = true);
         }
@@ -85,7 +84,7 @@ impl Control {
     }
 }
 
-/// Sites whose text is not as the engine left it.
+/// Sites whose text differs from what the engine wrote.
 #[derive(Default, PartialEq, Eq)]
 struct Changes {
     lost: Vec<Gva>,
@@ -94,18 +93,19 @@ struct Changes {
     restored: BTreeSet<Gva>,
 }
 
-/// What the text under a site is like.
+/// The state of the text of a site.
 #[derive(PartialEq, Eq)]
 enum Look {
     /// As the engine left it.
     AsWanted,
-    /// The instruction as it was, without an int3 that should be there; or with it, again.
+    /// The original instruction, where an int3 is expected; or the text of a clobbered site is
+    /// restored.
     Original,
-    /// The engine's int3 is there, and what follows it has changed.
+    /// The engine's int3 is there, and the bytes after it have changed.
     RestChanged,
-    /// Something else.
+    /// Other bytes.
     Rewritten,
-    /// Not mapped there any more, or not as code.
+    /// No longer mapped there, or not executable.
     Gone,
 }
 

@@ -1,4 +1,4 @@
-//! From a definition to a place in the guest's text that is fit for it.
+//! Resolves a definition to a place in the guest's text, and checks the place.
 
 use std::sync::Arc;
 
@@ -16,31 +16,31 @@ use crate::error::ProbeError;
 use crate::insn::{self, Displaced, SlotKind};
 use exoprobe_guest::Guest;
 
-/// There in kernels whose functions begin with a call to the tracer (CONFIG_FUNCTION_TRACER).
+/// Present in kernels whose functions begin with a call to the tracer (CONFIG_FUNCTION_TRACER).
 const FTRACE: &str = "__fentry__";
-/// What the kernel makes of that call (x86_nops[5]).
+/// The nop that the kernel writes over that call (x86_nops[5]).
 const FTRACE_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 /// The first byte of a call with a 32-bit displacement.
 const CALL: u8 = 0xe8;
-/// Where indirect branches may land (CET).
+/// Landing pad of indirect branches (CET).
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
-/// Where a definition points.
+/// The place that a definition refers to.
 pub(crate) struct Place {
     pub(crate) at: Gva,
-    /// `MODULE:SYMBOL` where it is a module's.
+    /// `MODULE:SYMBOL` if a module has it.
     pub(crate) symbol: Option<Arc<str>>,
     pub(crate) offset: u64,
 }
 
 impl Place {
-    /// The function whose entry it is.
+    /// The function, if the place is its entry.
     pub(crate) fn function(&self) -> Option<&str> {
         self.symbol.as_deref().filter(|_| self.offset == 0)
     }
 }
 
-/// Finds the place, by the symbols where they are (or, before boot, as linked).
+/// Finds the place by the symbols at their runtime addresses (before boot, as linked).
 pub(crate) fn find(
     symbols: &SymbolTable,
     definition: &ProbeDefinition,
@@ -68,7 +68,7 @@ pub(crate) fn find(
         return Err(ProbeError::NotEntry(at));
     }
     let (symbol, offset) = match (definition.symbol_name.as_deref(), symbols.resolve(at)) {
-        // The module is told, asked for or not.
+        // The symbol always includes the module's name.
         (Some(name), Some(found)) if !name.contains(':') => {
             (Some(SymbolOffset { name, ..found }.qualified_name()), definition.offset)
         }
@@ -79,9 +79,9 @@ pub(crate) fn find(
     Ok(Place { at, symbol: symbol.map(Arc::from), offset })
 }
 
-/// Where a probe at `at` goes in a kernel whose function tracer owns the call at functions'
-/// entries, a nop once it has booted: after it. The tracer rewrites and checks that instruction; a
-/// call of the function comes through the next either way.
+/// The address of a probe at `at` in a kernel whose function tracer owns the call at functions'
+/// entries (a nop once the kernel has booted): after that instruction. The tracer rewrites and
+/// checks that instruction. Every call of the function reaches the next one.
 pub(crate) fn behind_ftrace(text: GuestText<'_>, kernel: &Kernel, at: Gva) -> Gva {
     let Some(function) = kernel.symbols.function_at(at) else { return at };
     let Some(tracer) = kernel.symbols.address_of(FTRACE) else { return at };
@@ -104,7 +104,8 @@ fn call_to(target: Gva, end: Gva) -> [u8; FTRACE_NOP.len()] {
     [CALL, a, b, c, d]
 }
 
-/// The site at `at`, for who wants to add to it; the registry is not changed but for slots.
+/// Returns the site at `at` for a caller that adds to it. Changes nothing in the registry but
+/// slots.
 pub(crate) fn site(
     registry: &mut Registry,
     jumps: &dyn Overlay,
@@ -118,7 +119,7 @@ pub(crate) fn site(
     }
 }
 
-/// Makes a probe part of the site at `at`, which is new where there is none.
+/// Adds a probe to the site at `at`; makes the site if there is none.
 pub(crate) fn join(
     registry: &mut Registry,
     jumps: &dyn Overlay,
@@ -140,7 +141,7 @@ pub(crate) fn join(
             step = Some(registry.slots.get(guest.hidden(), &site.insn, SlotKind::Stepped)?);
         }
     }
-    // Changed where it is, and copied only while others have it: it may have very many probes.
+    // Changed in place, and copied only while it is shared: it may have very many probes.
     registry.sites.entry(at).or_insert(site);
     registry.change(at, |site| {
         site.step = step;
@@ -186,7 +187,8 @@ fn new_site(
     })
 }
 
-/// Reads the function around `at`, checks that an instruction starts there, and analyzes it.
+/// Reads the function around `at`, checks that an instruction starts there, and analyzes the
+/// instruction.
 fn check_instruction(
     text: GuestText<'_>,
     kernel: &Kernel,

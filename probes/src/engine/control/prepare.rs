@@ -1,4 +1,4 @@
-//! Makes the guest ready for probes: the one place that maps hidden memory and redirects faults.
+//! Prepares the guest for probes: the only place that maps hidden memory and redirects faults.
 
 use crate::engine::kernel::error::AttachError;
 use crate::engine::kernel::running::Kernel;
@@ -6,9 +6,9 @@ use exoprobe_guest::Guest;
 use exoprobe_guest::paging::PagingMode;
 use exoprobe_guest::{Gva, fault_fixup, kvm_sregs};
 
-/// Makes the guest ready for probes: maps hidden memory and, when the kernel's text is final, has
-/// faults of slots redirected. Returns the kernel with what that assures, or `None` where it was
-/// ready.
+/// Prepares the guest for probes: maps hidden memory and, if the kernel's text is final, redirects
+/// faults of slots. Returns the kernel with the resulting assurances, or `None` if the guest was
+/// prepared already.
 ///
 /// # Errors
 /// [`AttachError`]: hidden memory cannot be mapped, or the guest has changed its entry.
@@ -34,7 +34,7 @@ fn fixes_faults(guest: &dyn Guest, mode: PagingMode, sregs: &kvm_sregs) -> bool 
     match fault_fixup::install(guest.ram(), guest.hidden(), mode, base, limit) {
         Ok(()) => true,
         Err(error) => {
-            tracing::warn!(%error, "faults of displaced instructions would show the copy's address");
+            tracing::warn!(%error, "faults of displaced instructions show the copy's address");
             false
         }
     }

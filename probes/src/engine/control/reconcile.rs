@@ -1,5 +1,5 @@
-//! Makes the guest's text agree with the registry: the one place that arms and disarms, and that
-//! replaces the hit path's table.
+//! Makes the guest's text agree with the registry: the only place that arms, disarms and replaces
+//! the hit path's table.
 
 use crate::engine::control::registry::Registry;
 use crate::engine::control::state::Control;
@@ -19,21 +19,21 @@ use exoprobe_guest::Gva;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
     ForVcpus,
-    /// For changes from a vCPU's own thread, and those that only arm.
+    /// For changes on a vCPU's own thread, and for changes that only arm.
     No,
 }
 
 /// A site that could not be armed or disarmed.
 pub(crate) struct ArmError {
-    /// Which; none when a vCPU did not answer.
+    /// The address of the site; `None` if a vCPU did not answer.
     pub(crate) at: Option<Gva>,
     pub(crate) error: ProbeError,
 }
 
 impl Control {
-    /// Makes the int3s at `places` agree with what is wanted there, in the order that loses no hit
-    /// and takes no int3 of the guest's own: table, int3s, and for those that go byte, wait, table.
-    /// Everything possible is done; the first error is given.
+    /// Makes the int3s at `places` agree with the registry. The order loses no hit and takes no
+    /// int3 of the guest's own: table, int3s; then, for removed int3s: byte, wait, table. Continues
+    /// after an error and returns the first one.
     pub(crate) fn reconcile(
         &mut self,
         guest: &dyn Guest,
@@ -41,7 +41,7 @@ impl Control {
         wait: Wait,
     ) -> Result<(), ArmError> {
         self.optimizer.note_change();
-        // On vCPUs' threads nothing is settled that could be optimized: marks, and return sites.
+        // vCPUs' threads reconcile only marks and return sites, which are never optimized.
         if wait == Wait::ForVcpus {
             self.unoptimize(guest, places.iter());
         }
@@ -55,7 +55,7 @@ impl Control {
             }
         }
         let mut first = Ok(());
-        // Where something else is, an int3 is the guest's own, also for a moment.
+        // If the bytes differ, an int3 there is the guest's own, even if only for a moment.
         arming.retain(|at| {
             let site = &self.registry.sites[at];
             let fit = text::check(guest.ram(), site.gpa, *at, site.insn.original());
@@ -78,7 +78,7 @@ impl Control {
             let disarmed = text::disarm(guest.ram(), site.gpa, *at, site.insn.original());
             first = first.and(self.registry.note(*at, true, disarmed));
         }
-        // Whatever was on its way to the hit path finds the table that still has the sites.
+        // A vCPU that is on its way to the hit path finds the table that still has the sites.
         let synced = match wait {
             Wait::ForVcpus => guest.sync_vcpus(),
             Wait::No => Ok(()),
@@ -97,8 +97,9 @@ impl Control {
         first.and(synced.map_err(|error| ArmError { at: None, error: error.into() }))
     }
 
-    /// Takes the jmps of these sites out: their int3s are back when this returns, and every task
-    /// that ran in their detours has left them, unless it is switched out. Not for vCPUs' threads.
+    /// Takes the jmps of these sites out. When this returns, their int3s are back, and every task
+    /// that ran in their detours has left them, unless it is switched out. Must not be called on a
+    /// vCPU's thread.
     pub(crate) fn unoptimize<'a>(
         &mut self,
         guest: &dyn Guest,
@@ -112,12 +113,13 @@ impl Control {
         }
     }
 
-    /// Text is about to go, or has gone: takes the int3s out that are in it still, and its probes
-    /// are gone.
+    /// Handles text that is about to go, or has gone: removes the int3s that are still in it, and
+    /// marks its probes as gone.
     pub(crate) fn text_gone(&mut self, guest: &dyn Guest, lost: &[Gva], wait: Wait) {
         for at in lost {
             let site = &self.registry.sites[at];
-            // Its memory may be mapped again as it is, when no site would answer the int3 in it.
+            // The memory may be mapped again unchanged, and then no site would answer the int3 in
+            // it.
             if site.armed
                 && text::holds(guest.ram(), site.gpa, site.insn.original()) == text::Holds::Int3
                 && let Err(error) = text::disarm(guest.ram(), site.gpa, *at, site.insn.original())
@@ -125,7 +127,7 @@ impl Control {
                 tracing::debug!(%error, "text that has gone");
             }
         }
-        // A vCPU that took one of these breakpoints before they went finds them in the table.
+        // A vCPU that took one of these breakpoints before they went still finds them in the table.
         if wait == Wait::ForVcpus
             && !lost.is_empty()
             && let Err(error) = guest.sync_vcpus()
@@ -135,7 +137,7 @@ impl Control {
         self.registry.lose(lost);
     }
 
-    /// Makes the hit path see the sites as they are now.
+    /// Publishes the present sites to the hit path.
     pub(crate) fn publish(&self, guest: &dyn Guest) {
         let view = self.kernel.running.as_ref().map(|kernel| kernel.view.clone());
         let watching = self.registry.return_probes().cloned().collect();
@@ -153,8 +155,8 @@ impl Control {
 }
 
 impl Registry {
-    /// Ends the watch over calls of return probes in the mode `site` that are off, or are being
-    /// removed: their returns are not seen any more. No vCPU can be about to begin such a watch.
+    /// Ends the watch over calls of return probes in the mode `site` that are disabled or being
+    /// removed: their returns are no longer handled. No vCPU can be about to begin such a watch.
     fn let_calls_go(&self) {
         for probe in
             self.return_probes().filter(|probe| !(self.switched_on && probe.wants_breakpoint()))
@@ -165,8 +167,8 @@ impl Registry {
         }
     }
 
-    /// Notes in the books that a write to a site's text failed, if it did; `armed` is what it is
-    /// then.
+    /// Records the result of a write to a site's text; `armed` is the site's state if the write
+    /// succeeded.
     fn note(
         &mut self,
         at: Gva,

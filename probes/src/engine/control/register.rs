@@ -24,18 +24,24 @@ use crate::engine::probe::registered::Probe;
 use crate::error::{BatchError, ProbeError};
 use exoprobe_guest::Guest;
 
-/// A probe that was registered: what unregistering takes.
+/// A registered probe: the argument of unregistering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registration {
     /// Number of the probe, never used again.
     pub id: u32,
-    /// The probed address; as linked while the kernel has not begun. Unregistering clears it where
-    /// there is no such probe.
+    /// The probed address; as linked while the kernel has not begun.
     pub addr: Option<Gva>,
 }
 
+impl Registration {
+    pub(crate) fn of(registered: &Registered) -> Self {
+        let at = registered.probe.at();
+        Self { id: registered.probe.id, addr: (at != Gva::default()).then_some(at) }
+    }
+}
+
 impl Control {
-    /// Registers all or none; without a kernel they wait for it.
+    /// Registers all or none. Without a kernel the probes wait for it.
     pub(crate) fn add_all(
         &mut self,
         guest: &dyn Guest,
@@ -54,7 +60,7 @@ impl Control {
                     registrations.push(registration);
                 }
                 Err(error) => {
-                    // Nothing of the batch is armed yet, so that there is only the books to undo.
+                    // Nothing of the batch is armed yet, so only the registry is undone.
                     self.forget(&added);
                     return Err(BatchError { index, name, error });
                 }
@@ -79,7 +85,7 @@ impl Control {
         Ok(registrations)
     }
 
-    /// Puts one probe into the books.
+    /// Adds one probe to the registry.
     fn add(
         &mut self,
         guest: &dyn Guest,
@@ -100,7 +106,7 @@ impl Control {
         if let (Some(kernel), None) = (&kernel, &waits_for) {
             self.learn_arguments(kernel, &probe, &found)?;
         }
-        // Last, as in the kernel: a definition with another fault has that one reported.
+        // Last, as in the kernel: another fault of the definition is reported first.
         if there == OnDuplicate::Refused && self.registry.ids(&name.0, &name.1).is_ok() {
             return Err(ProbeError::NameTaken(format!("{}/{}", name.0, name.1)));
         }
@@ -113,17 +119,17 @@ impl Control {
             },
             (None, _) => State::Pending(NOT_BEGUN.to_owned()),
         };
-        let addr = (found.at != Gva::default()).then_some(found.at);
-        let registration = Registration { id: probe.id, addr };
         let Place { at, symbol, offset } = found;
         let addr = at.to_string().into();
         let origin = RefCell::default();
-        self.registry.insert(Registered { probe, symbol, offset, addr, state, cost, origin });
+        let registered = Registered { probe, symbol, offset, addr, state, cost, origin };
+        let registration = Registration::of(&registered);
+        self.registry.insert(registered);
         Ok(registration)
     }
 
-    /// Where a new probe is to be, as far as that is known, and the error that only a module's
-    /// coming will mend.
+    /// Finds the place of a new probe as far as it is known, and the error that only the loading of
+    /// a module can resolve.
     pub(crate) fn find_place(
         &self,
         definition: &ProbeDefinition,
@@ -136,7 +142,7 @@ impl Control {
             offset: definition.offset,
         };
         match (kernel, definition.addr, symbols) {
-            // Addresses are the running kernel's, which nobody knows yet (KASLR).
+            // The address is of the running kernel, whose base is not known yet (KASLR).
             (None, Some(_), _) => Ok((Place { offset: 0, ..by_name }, None)),
             (_, _, Some(symbols)) => match place::find(symbols, definition) {
                 Err(ProbeError::Symbol(error @ LookupError::NoModule { .. })) => {
@@ -148,12 +154,12 @@ impl Control {
                 }
                 found => Ok((found?, None)),
             },
-            // Its names will be the kernel's own.
+            // The kernel's own symbols are not known yet.
             (_, _, None) => Ok((by_name, None)),
         }
     }
 
-    /// Makes a probe part of the site for its address; gives where that is.
+    /// Adds a probe to the site for its address. Returns the site's address.
     pub(crate) fn place(
         &mut self,
         guest: &dyn Guest,
@@ -169,7 +175,7 @@ impl Control {
         Ok(behind)
     }
 
-    /// Disables probes and takes their int3s out; the first error is given after all are done.
+    /// Disables probes and removes their int3s. Continues after an error and returns the first one.
     pub(crate) fn disarm_all(&mut self, guest: &dyn Guest, ids: &[u32]) -> Result<(), ProbeError> {
         for id in ids {
             let probe = &self.registry.probes[id].probe;
@@ -181,7 +187,7 @@ impl Control {
         settled.map_err(|unsettled| unsettled.error)
     }
 
-    /// Takes disarmed probes out of the books.
+    /// Removes disarmed probes from the registry.
     pub(crate) fn forget_all(&mut self, guest: &dyn Guest, ids: &[u32]) {
         self.forget(ids);
         self.advance(guest, Wait::ForVcpus);

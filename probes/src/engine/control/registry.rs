@@ -15,7 +15,7 @@ use crate::engine::probe::site::InternalBreakpoint;
 use crate::engine::probe::site::{Site, Sites};
 use crate::events::Origin;
 
-/// The books of one engine.
+/// The registered probes of one engine.
 pub(crate) struct Registry {
     pub(crate) probes: BTreeMap<u32, Registered>,
     pub(crate) sites: Sites,
@@ -24,7 +24,7 @@ pub(crate) struct Registry {
     pub(crate) slots: Slots,
     /// The global switch (kprobes/enabled).
     pub(crate) switched_on: bool,
-    /// Where calls return to that cannot be watched.
+    /// Return addresses that cannot be watched.
     pub(crate) unwatchable: HashSet<Gva>,
     /// The memory that the probes may take.
     pub(crate) room: Room,
@@ -33,25 +33,25 @@ pub(crate) struct Registry {
 
 pub(crate) const NOT_BEGUN: &str = "the guest's kernel has not begun yet";
 
-/// A probe and where it ended up.
+/// A probe and its place.
 pub(crate) struct Registered {
     pub(crate) probe: Arc<Probe>,
     pub(crate) symbol: Option<Arc<str>>,
     pub(crate) offset: u64,
-    /// The address as text, as its events show it.
+    /// The address as text, for its events.
     pub(crate) addr: Arc<str>,
     pub(crate) state: State,
-    /// The memory that it may take, in bytes.
+    /// The most memory that it may take, in bytes.
     pub(crate) cost: usize,
-    /// What its events have in common, as of the last ones.
+    /// The common part of its events, as of the latest events.
     pub(crate) origin: RefCell<Option<Arc<Origin>>>,
 }
 
-/// What has become of a probe.
+/// The state of a probe.
 pub(crate) enum State {
-    /// Waits for its text, and why.
+    /// Waits for its text; with the reason.
     Pending(String),
-    /// It has its site, which is there.
+    /// Placed at the site with this address.
     Placed(Gva),
     /// Its text has gone.
     Gone,
@@ -67,7 +67,7 @@ impl Registered {
 }
 
 impl Registry {
-    /// The books of no probe; all together may take `memory` bytes.
+    /// An empty registry whose probes may take `memory` bytes together.
     pub(crate) fn new(memory: usize) -> Self {
         Self {
             probes: BTreeMap::new(),
@@ -99,7 +99,7 @@ impl Registry {
         self.probes.insert(probe.id, registered);
     }
 
-    /// Takes probes, whose sites are disarmed or have others, out of the books.
+    /// Removes probes. Their sites are disarmed, or have other probes.
     pub(crate) fn forget(&mut self, ids: &[u32]) {
         let ids: HashSet<u32> = ids.iter().copied().collect();
         for gone in ids.iter().filter_map(|id| self.probes.remove(id)) {
@@ -126,15 +126,14 @@ impl Registry {
         self.sweep();
     }
 
-    /// Sites that have something to do with some of these probes: their own, and those that their
-    /// calls return to.
+    /// Sites that concern some of these probes: their own, and those that their calls return to.
     pub(crate) fn places_of(&self, ids: &[u32]) -> BTreeSet<Gva> {
         let ids: HashSet<u32> = ids.iter().copied().collect();
         let concerns = |site: &&Arc<Site>| site.concerned().any(|probe| ids.contains(&probe.id));
         self.sites.values().filter(concerns).map(|site| site.at).collect()
     }
 
-    /// Drops sites that nobody needs.
+    /// Drops sites that have no use.
     pub(crate) fn sweep(&mut self) {
         self.sites.retain(|_, site| site.armed || !site.is_unused());
     }
@@ -145,19 +144,19 @@ impl Registry {
         }
     }
 
-    /// Is an int3 to be at a site?
+    /// Returns true if a site needs an int3.
     pub(crate) fn is_wanted(&self, site: &Site) -> bool {
         let probed = site.probes.iter().any(|probe| probe.wants_breakpoint());
         let returns = site.returning.iter().any(|probe| probe.wants_breakpoint());
         !site.marks.is_empty() || (self.switched_on && (probed || returns))
     }
 
-    /// Return probes, for whoever ends a task.
+    /// Return probes; their calls end with a task.
     pub(crate) fn return_probes(&self) -> impl Iterator<Item = &Arc<Probe>> {
         self.probes.values().map(|r| &r.probe).filter(|probe| probe.returns().is_some())
     }
 
-    /// The text of sites has gone, and their int3s with it.
+    /// Marks sites as gone: their text and their int3s no longer exist.
     pub(crate) fn lose(&mut self, lost: &[Gva]) {
         let lost: HashSet<Gva> =
             lost.iter().copied().filter(|at| self.sites.remove(at).is_some()).collect();
@@ -170,8 +169,8 @@ impl Registry {
         }
     }
 
-    /// Probes that have to do with those of these places that should have an int3 and have none,
-    /// and all others of their events.
+    /// Probes of those of these places that need an int3 and have none, and all other probes of
+    /// their events.
     pub(crate) fn unarmed(&self, places: &BTreeSet<Gva>) -> HashSet<u32> {
         let sites = places.iter().filter_map(|at| self.sites.get(at));
         let unarmed = sites.filter(|site| !site.armed && self.is_wanted(site));
@@ -182,7 +181,7 @@ impl Registry {
         events.flatten().collect()
     }
 
-    /// Forgets all places: the guest is booted again, and all probes wait.
+    /// Drops all places: the guest is booted again, and all probes wait.
     pub(crate) fn reset(&mut self) {
         self.sites.clear();
         self.slots = Slots::default();
@@ -192,7 +191,7 @@ impl Registry {
         }
     }
 
-    /// A mark is needed no more; gives where it was.
+    /// Drops a mark that is no longer needed. Returns its address.
     pub(crate) fn reached(&mut self, mark: InternalBreakpoint) -> Option<Gva> {
         let site = self.sites.values_mut().find(|site| site.marks.contains(&mark))?;
         Arc::make_mut(site).marks.retain(|other| *other != mark);

@@ -1,4 +1,4 @@
-//! Places that calls of return probes in the mode `site` return to.
+//! Return addresses of calls that return probes in the mode `site` follow.
 
 use crate::engine::control::place;
 use crate::engine::control::reconcile::Wait;
@@ -12,16 +12,15 @@ use std::sync::atomic::Ordering;
 
 use exoprobe_guest::Gva;
 
-/// Places that calls return to and that cannot be watched: so many are remembered.
+/// Maximum number of remembered return addresses that cannot be watched.
 const UNWATCHABLE_MAX: usize = 1 << 16;
 
-/// Places that the calls of one probe return to: a guest that makes up return addresses finds an
-/// end.
+/// Maximum number of return addresses of one probe: limits a guest that makes up return addresses.
 const RETURN_SITES_MAX: u32 = 4096;
 
 impl Control {
-    /// Puts a breakpoint at `at`, where calls of `probe` return to. Returns true if it is there
-    /// now. On a vCPU's thread.
+    /// Sets a breakpoint at `at`, a return address of calls of `probe`. Returns true if it is in
+    /// place now. Runs on a vCPU's thread.
     pub(crate) fn watch_site(&mut self, guest: &dyn Guest, at: Gva, probe: &Arc<Probe>) -> bool {
         let Some(kernel) = self.kernel.running.clone() else { return false };
         let sites = probe.returns().map(|returns| &returns.sites);

@@ -1,5 +1,5 @@
-//! The host's memory that probes may take, reckoned when they are registered: for each the most
-//! that it may ever take.
+//! The host's memory that probes may take, reckoned at registration: for each probe the most that
+//! it may ever take.
 
 use crate::definition::{ProbeKind, ReturnMode};
 use crate::error::ProbeError;
@@ -8,14 +8,14 @@ use crate::events::EventLimits;
 use crate::engine::probe::handlers::NewProbe;
 use crate::engine::probe::registered::maxactive;
 
-/// A probe with its place in the books and in its site, in bytes: 4.2 KB were measured for one of
-/// three arguments.
+/// Bytes of a probe with its entries in the registry and its site: 4.2 KB were measured for a probe
+/// of three arguments.
 const PROBE: usize = 4096;
 /// An argument, in bytes.
 const ARGUMENT: usize = 256;
-/// An instance of a return probe without data of its own, in bytes: 332 were measured.
+/// Bytes of an instance of a return probe without data of its own: 332 were measured.
 const INSTANCE: usize = 352;
-/// What a return probe in the mode `site` keeps of the places that its calls return to, in bytes.
+/// Bytes of the return addresses that a return probe in the mode `site` keeps.
 const SITES: usize = 64 << 10;
 
 /// Bounds on the host's memory that an engine takes.
@@ -23,14 +23,14 @@ const SITES: usize = 64 << 10;
 pub struct Limits {
     /// Events kept for readers.
     pub events: EventLimits,
-    /// What all probes together may take, in bytes: a probe beyond is refused with
+    /// Most bytes that all probes together may take. A probe beyond that is refused with
     /// [`ProbeError::NoMemory`].
     pub memory: usize,
 }
 
 impl Limits {
-    /// Memory for probes, in MiB, unless chosen otherwise: 4,194,304 instances of return probes,
-    /// for one.
+    /// Default memory for probes, in MiB: enough for 4,194,304 instances of return probes, for
+    /// example.
     pub const DEFAULT_MIB: usize = 1536;
 }
 
@@ -51,7 +51,7 @@ impl Room {
         Self { taken: 0, most }
     }
 
-    /// Checks that there is room for `cost` bytes more.
+    /// Checks that there is room for `cost` more bytes.
     ///
     /// # Errors
     /// [`ProbeError::NoMemory`]

@@ -1,5 +1,5 @@
-//! Several probes of one event: each is a probe of its own, at a place of its own, with a number
-//! and books of its own; the event's name leads to all of them. One joins the others where it has
+//! Several probes of one event. Each is a probe of its own, at a place of its own, with its own
+//! number and counters; the event's name leads to all of them. A probe joins the others if it has
 //! their kind and their fields (kprobetrace.rst; the kernel calls them siblings).
 
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use crate::engine::control::registry::{Registered, Registry};
 use crate::engine::probe::registered::Probe;
 use crate::error::ProbeError;
 
-/// What comes of a definition whose event there is.
+/// The treatment of a definition whose event exists already.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnDuplicate {
-    /// It is refused.
+    /// The definition is refused.
     Refused,
-    /// Its probe is one more of the event.
+    /// Its probe is added to the event.
     Joined,
 }
 
 /// A field of an event, as far as it is known.
 struct Known {
     name: String,
-    /// None where the kernel's types have it to tell, still.
+    /// `None` until the kernel's types give it.
     kind: Option<ValueType>,
     count: Option<u8>,
 }
@@ -37,7 +37,7 @@ impl Known {
     }
 }
 
-/// The fields of a probe's event; none where even their number is the kernel's to tell.
+/// The fields of a probe's event; `None` if even their number depends on the kernel.
 fn known(probe: &Probe) -> Option<Vec<Known>> {
     let field = |Argument { name, kind, count, .. }: &Argument, is_known: bool| Known {
         name: name.clone(),
@@ -56,14 +56,14 @@ fn known(probe: &Probe) -> Option<Vec<Known>> {
     Some(given.iter().zip(is_known).map(|(arg, is_known)| field(arg, is_known)).collect())
 }
 
-/// The first field that two have not in common.
+/// The first field that differs.
 fn first_difference(there: &[Known], new: &[Known]) -> Option<usize> {
     let differs = there.iter().zip(new).position(|(there, new)| !there.is_as(new));
     let shorter = there.len().min(new.len());
     differs.or_else(|| (there.len() != new.len()).then_some(shorter))
 }
 
-/// Which of a definition's arguments field `index` of all `fields` comes from.
+/// The index of the definition's argument from which field `index` of all `fields` comes.
 fn argument_of(definition: &ProbeDefinition, index: usize, fields: usize) -> usize {
     let is_all = |at: &usize| definition.args[*at].body == Fetch::AllParameters;
     let Some(all) = (0..definition.args.len()).find(is_all) else { return index };
@@ -75,7 +75,7 @@ fn argument_of(definition: &ProbeDefinition, index: usize, fields: usize) -> usi
     }
 }
 
-/// Would two probes of one event tell the same of each hit?
+/// Returns true if both have the same place and arguments.
 fn is_same(there: &ProbeDefinition, new: &ProbeDefinition) -> bool {
     let place = |of: &ProbeDefinition| (of.addr, of.offset);
     let mut args = there.args.iter().zip(&new.args);
@@ -109,12 +109,12 @@ impl Registry {
         Ok(&self.probes[&self.ids(group, event)?[0]])
     }
 
-    /// The probes of these numbers, which there are.
+    /// The probes with these numbers, which must exist.
     pub(crate) fn of_ids(&self, ids: &[u32]) -> Vec<Arc<Probe>> {
         ids.iter().map(|id| Arc::clone(&self.probes[id].probe)).collect()
     }
 
-    /// As [`Self::ids`], where only probes of `kind` count.
+    /// As [`Self::ids`], for probes of `kind` only.
     pub(crate) fn ids_of(
         &self,
         group: &str,
@@ -134,12 +134,12 @@ impl Registry {
         ids.iter().filter(|id| **id != of.id).map(|id| &self.probes[id].probe)
     }
 
-    /// Makes a new probe, which is not in the books yet, one of the event of its name, if there is
-    /// one: it is enabled if that is, and has its filter.
+    /// Joins a new probe, which is not in the registry yet, to the event of its name, if that
+    /// exists: the probe is enabled if the event is, and takes the event's filter.
     ///
     /// # Errors
-    /// [`ProbeError::OtherKind`], [`ProbeError::OtherArgument`], [`ProbeError::SameProbe`]: it does
-    /// not go with those that the event has.
+    /// [`ProbeError::OtherKind`], [`ProbeError::OtherArgument`], [`ProbeError::SameProbe`]: the
+    /// probe differs from those of the event, or equals one of them.
     pub(crate) fn join(&self, new: &Probe) -> Result<(), ProbeError> {
         let Some(first) = self.siblings(new).next() else { return Ok(()) };
         if first.definition.kind != new.definition.kind {
@@ -157,13 +157,13 @@ impl Registry {
         Ok(())
     }
 
-    /// Checks that the fields of a probe are those of its event, as far as they are known. One that
-    /// waits may have joined before they were.
+    /// Checks that the fields of a probe are those of its event, as far as they are known. A
+    /// waiting probe may have joined before they were known.
     ///
     /// # Errors
     /// [`ProbeError::OtherArgument`].
     pub(crate) fn check_fields(&self, new: &Probe) -> Result<(), ProbeError> {
-        // Of one that is not placed they may be unknown, or of the kernel before.
+        // The fields of a probe that is not placed may be unknown, or of the previous kernel.
         let is_placed = |probe: &&Arc<Probe>| self.probes[&probe.id].placed().is_some();
         let there = self.siblings(new).find(is_placed).or_else(|| self.siblings(new).next());
         let Some((there, fields)) = there.and_then(|there| known(there)).zip(known(new)) else {

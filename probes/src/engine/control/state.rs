@@ -1,4 +1,4 @@
-//! What registration changes, owned by one value, which stands behind one lock.
+//! The state that registration changes, in one value, guarded by one lock.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,18 +14,18 @@ use crate::engine::optimize::rings::Rings;
 use crate::engine::patch::view::GuestText;
 use crate::engine::probe::registered::unwatch_all;
 
-/// All that registration changes.
+/// All state that registration changes.
 pub(crate) struct Control {
     pub(crate) registry: Registry,
     pub(crate) kernel: KernelState,
     pub(crate) optimizer: Optimizer,
-    /// What detours write: their one consumer holds control's lock.
+    /// The memory that detours write. Its one consumer holds control's lock.
     pub(crate) rings: Rings,
     pub(crate) hits: Arc<HitPath>,
 }
 
 impl Control {
-    /// No probe yet; all together may take `memory` bytes.
+    /// Control without probes; all probes together may take `memory` bytes.
     pub(crate) fn new(given: Given, memory: usize, hits: Arc<HitPath>) -> Self {
         Self {
             registry: Registry::new(memory),
@@ -41,14 +41,14 @@ impl Control {
         GuestText::new(&self.registry.sites, self.optimizer.installed())
     }
 
-    /// Removes probes, whose sites are disarmed or have others.
+    /// Removes probes. Their sites are disarmed, or have other probes.
     pub(crate) fn forget(&mut self, ids: &[u32]) {
         self.optimizer.forget(ids);
         self.registry.forget(ids);
     }
 
-    /// Loads the ORC tables if a probe records stacks. Returns true if this call loaded them. Not
-    /// in a hit: it may read megabytes.
+    /// Loads the ORC tables if a probe records stacks. Returns true if this call loaded them. Must
+    /// not be called in a hit: it may read megabytes.
     pub(crate) fn learn_orc(&self) -> bool {
         let takes = |Registered { probe, .. }: &Registered| {
             probe.actions.contains(&Action::Stack) || probe.wants_stack()
@@ -57,7 +57,7 @@ impl Control {
         wanted && self.kernel.running.as_ref().is_some_and(|kernel| kernel.learn_orc())
     }
 
-    /// Forgets the guest: its memory is void, since it is booted again. No vCPU runs in it.
+    /// Drops the guest's state: its memory is void, because it is booted again. No vCPU runs in it.
     pub(crate) fn reset(&mut self) {
         self.hits.reset();
         for probe in self.registry.return_probes().filter_map(|probe| probe.returns()) {

@@ -1,4 +1,4 @@
-//! The state of a probe, as users see it.
+//! The state of a probe, as reported to users.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,8 @@ impl Control {
     pub(crate) fn status(&self, registered: &Registered, hidden: &HiddenMemory) -> ProbeStatus {
         let Registered { probe, symbol, offset, state, .. } = registered;
         let counters = &probe.counters;
-        // Recorded, filtered and lost first: a hit is counted before it goes into one of them.
+        // Recorded, filtered and lost are read first: a hit is counted before it is counted as one
+        // of them.
         let [recorded, filtered, lost] = [&counters.recorded, &counters.filtered, &counters.lost]
             .map(|b| b.load(Ordering::Acquire));
         let (addr, reason) = match state {

@@ -1,4 +1,4 @@
-//! The kernel's types: those that were given, or its own.
+//! The kernel's types: the given ones, or its own.
 
 use exoprobe_introspect::btf::NoTypes;
 
@@ -13,21 +13,21 @@ use crate::engine::probe::registered::Probe;
 use crate::error::ProbeError;
 
 impl Control {
-    /// Has a definition's arguments as the tracer lists them, where the kernel and its types are
+    /// Rewrites a definition's arguments as the tracer lists them, if the kernel and its types are
     /// known by now.
     pub(crate) fn rewrite(&mut self, definition: &mut ProbeDefinition) -> Result<(), ProbeError> {
         let Some(kernel) = self.kernel.running.clone().filter(|_| rewrite::is_due(definition))
         else {
             return Ok(());
         };
-        // What is wrong with its place, or that there are no types, is told when it is found.
+        // A fault of its place, or missing types, are reported when the place is found.
         let Ok((place, None)) = self.find_place(definition) else { return Ok(()) };
         let Ok(types) = self.kernel.types(&kernel) else { return Ok(()) };
         rewrite::rewrite(definition, place.function(), &types)
     }
 
-    /// Finds out what hits of a probe fetch, where it is now: a kernel that is booted again has its
-    /// symbols elsewhere (KASLR).
+    /// Resolves the arguments of a probe at its present place: a kernel that is booted again has
+    /// its symbols elsewhere (KASLR).
     pub(crate) fn learn_arguments(
         &mut self,
         kernel: &Kernel,

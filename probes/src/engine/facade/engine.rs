@@ -1,6 +1,5 @@
 //! The engine of one guest: registration, removal and listing of probes.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
@@ -8,21 +7,17 @@ use arc_swap::ArcSwapOption;
 use exoprobe_guest::{ExitHook, GuestClock};
 use exoprobe_introspect::Btf;
 
-use crate::definition::ProbeKind;
 use crate::engine::control::boot::Purpose;
 use crate::engine::control::register::Registration;
 use crate::engine::control::room::Limits;
-use crate::engine::control::siblings::OnDuplicate;
 use crate::engine::control::state::Control;
+use crate::engine::facade::batch::{Batch, Selection, UnregisterError};
 use crate::engine::hit::path::HitPath;
 use crate::engine::hook::Hook;
 use crate::engine::kernel::reserved::BlacklistEntry;
 use crate::engine::kernel::state::Given;
 use crate::engine::kernel::state::RunningKernel;
 use crate::engine::optimize::optimizer::Optimization;
-use crate::engine::probe::handlers::Kprobe;
-use crate::engine::probe::handlers::Kretprobe;
-use crate::engine::probe::handlers::NewProbe;
 use crate::error::{BatchError, ProbeError};
 use crate::events::EventStore;
 use crate::status::ProbeStatus;
@@ -103,78 +98,13 @@ impl Engine {
         }
     }
 
-    /// Registers one kprobe. One whose text is not there yet waits for it, and is armed as soon as
-    /// it is.
+    /// Registers all probes of a batch, or none, and returns them in order. A probe whose text is
+    /// not there yet waits for it, and is armed as soon as it is.
     ///
     /// # Errors
-    /// [`ProbeError`]: nothing was changed.
-    pub fn register_kprobe(&self, probe: impl Into<Kprobe>) -> Result<Registration, ProbeError> {
-        self.register_probe(probe.into())
-    }
-
-    /// Registers all or none; gives them in order.
-    ///
-    /// # Errors
-    /// [`BatchError`] naming the first that was refused.
-    pub fn register_kprobes(&self, probes: Vec<Kprobe>) -> Result<Vec<Registration>, BatchError> {
-        self.register_probes(probes.into_iter().map(NewProbe::from).collect())
-    }
-
-    /// As [`Self::register_kprobe`], a return probe.
-    ///
-    /// # Errors
-    /// As [`Self::register_kprobe`].
-    pub fn register_kretprobe(
-        &self,
-        probe: impl Into<Kretprobe>,
-    ) -> Result<Registration, ProbeError> {
-        self.register_probe(probe.into())
-    }
-
-    /// As [`Self::register_kprobes`], return probes.
-    ///
-    /// # Errors
-    /// As [`Self::register_kprobes`].
-    pub fn register_kretprobes(
-        &self,
-        probes: Vec<Kretprobe>,
-    ) -> Result<Vec<Registration>, BatchError> {
-        self.register_probes(probes.into_iter().map(NewProbe::from).collect())
-    }
-
-    /// As [`Self::register_kprobe`], of either kind.
-    ///
-    /// # Errors
-    /// As [`Self::register_kprobe`].
-    pub fn register_probe(&self, probe: impl Into<NewProbe>) -> Result<Registration, ProbeError> {
-        let registered = self.register_probes(vec![probe.into()]).map_err(|batch| batch.error)?;
-        Ok(registered[0])
-    }
-
-    /// As [`Self::register_kprobes`], of both kinds.
-    ///
-    /// # Errors
-    /// As [`Self::register_kprobes`].
-    pub fn register_probes(&self, probes: Vec<NewProbe>) -> Result<Vec<Registration>, BatchError> {
-        self.add(probes, OnDuplicate::Refused)
-    }
-
-    /// As [`Self::register_probes`], in the way of kprobe_events: where there is an event of a
-    /// probe's name, also by one before it in the batch, it is one more probe of that event. Such a
-    /// one is enabled if the event is, and has its filter.
-    ///
-    /// # Errors
-    /// As [`Self::register_probes`]; [`ProbeError::OtherKind`], [`ProbeError::OtherArgument`],
-    /// [`ProbeError::SameProbe`] where it does not go with the event.
-    pub fn define_probes(&self, probes: Vec<NewProbe>) -> Result<Vec<Registration>, BatchError> {
-        self.add(probes, OnDuplicate::Joined)
-    }
-
-    fn add(
-        &self,
-        probes: Vec<NewProbe>,
-        there: OnDuplicate,
-    ) -> Result<Vec<Registration>, BatchError> {
+    /// [`BatchError`], which names the first probe that was refused: nothing was changed.
+    pub fn register(&self, batch: impl Into<Batch>) -> Result<Vec<Registration>, BatchError> {
+        let Batch { probes, on_duplicate } = batch.into();
         let mut control = self.lock();
         let first = probes.first().map(|p| p.definition().event_name()).unwrap_or_default();
         let guest = self.guest.as_ref();
@@ -183,96 +113,28 @@ impl Engine {
             name: first,
             error: error.into(),
         })?;
-        control.add_all(guest, probes, there)
+        control.add_all(guest, probes, on_duplicate)
     }
 
-    /// Removes a kprobe, or all that its event has: the guest's bytes are back, and no hit is under
-    /// way, when this returns.
+    /// Unregisters probes, and returns them in order of registration. When this returns the
+    /// guest's bytes are back and no hit is under way. Calls that a return probe follows return as
+    /// they would without it.
     ///
     /// # Errors
-    /// [`ProbeError::NoSuchProbe`]; [`ProbeError::Clobbered`] when the guest changed the text
-    /// (the probe is gone all the same, and the text is as the guest wants it).
-    pub fn unregister_kprobe(&self, group: &str, event: &str) -> Result<(), ProbeError> {
-        self.remove_named(group, event, Some(ProbeKind::Kprobe))
-    }
-
-    /// Removes a return probe. Calls that it follows return as they would without; their instances
-    /// go with them.
-    ///
-    /// # Errors
-    /// As [`Self::unregister_kprobe`].
-    pub fn unregister_kretprobe(&self, group: &str, event: &str) -> Result<(), ProbeError> {
-        self.remove_named(group, event, Some(ProbeKind::Kretprobe))
-    }
-
-    /// As [`Self::unregister_kprobe`], of either kind.
-    ///
-    /// # Errors
-    /// As [`Self::unregister_kprobe`].
-    pub fn unregister_probe(&self, group: &str, event: &str) -> Result<(), ProbeError> {
-        self.remove_named(group, event, None)
-    }
-
-    /// Removes several kprobes at once. Those that are none are passed over, and their `addr` is
-    /// cleared (kprobes.rst, "unregister_*probes").
-    ///
-    /// # Errors
-    /// As [`Self::unregister_kprobe`], after removing all that there are.
-    pub fn unregister_kprobes(&self, probes: &mut [Registration]) -> Result<(), ProbeError> {
-        self.remove_several(probes, Some(ProbeKind::Kprobe))
-    }
-
-    /// As [`Self::unregister_kprobes`], return probes.
-    ///
-    /// # Errors
-    /// As [`Self::unregister_kprobes`].
-    pub fn unregister_kretprobes(&self, probes: &mut [Registration]) -> Result<(), ProbeError> {
-        self.remove_several(probes, Some(ProbeKind::Kretprobe))
-    }
-
-    /// As [`Self::unregister_kprobes`], of both kinds.
-    ///
-    /// # Errors
-    /// As [`Self::unregister_kprobes`].
-    pub fn unregister_probes(&self, probes: &mut [Registration]) -> Result<(), ProbeError> {
-        self.remove_several(probes, None)
-    }
-
-    /// Removes all probes.
-    ///
-    /// # Errors
-    /// As [`Self::unregister_kprobe`], after removing all.
-    pub fn unregister_all(&self) -> Result<(), ProbeError> {
-        let mut control = self.lock();
-        let ids: Vec<u32> = control.registry.probes.keys().copied().collect();
-        self.remove(&mut control, &ids)
-    }
-
-    fn remove_named(
+    /// [`UnregisterError`] with [`ProbeError::NoSuchProbe`], where nothing was changed, or with
+    /// [`ProbeError::Clobbered`] when the guest changed the text: all the probes are gone then, and
+    /// the text is as the guest wrote it.
+    pub fn unregister(
         &self,
-        group: &str,
-        event: &str,
-        kind: Option<ProbeKind>,
-    ) -> Result<(), ProbeError> {
+        probes: impl Into<Selection>,
+    ) -> Result<Vec<Registration>, UnregisterError> {
         let mut control = self.lock();
-        let ids = control.registry.ids_of(group, event, kind)?;
-        self.remove(&mut control, &ids)
-    }
-
-    fn remove_several(
-        &self,
-        probes: &mut [Registration],
-        kind: Option<ProbeKind>,
-    ) -> Result<(), ProbeError> {
-        let mut control = self.lock();
-        let mut ids = BTreeSet::new();
-        for probe in probes {
-            if !control.registry.is_of_kind(probe.id, kind) || !ids.insert(probe.id) {
-                probe.addr = None;
-            }
+        let ids = probes.into().of(&control.registry)?;
+        let removed = ids.iter().map(|id| Registration::of(&control.registry.probes[id])).collect();
+        match self.remove(&mut control, &ids) {
+            Ok(()) => Ok(removed),
+            Err(error) => Err(UnregisterError { removed, error }),
         }
-        let ids: Vec<u32> = ids.into_iter().collect();
-        self.remove(&mut control, &ids)
     }
 
     fn remove(&self, control: &mut Control, ids: &[u32]) -> Result<(), ProbeError> {
@@ -355,16 +217,14 @@ impl Engine {
         control.optimize(self.guest.as_ref())
     }
 
-    /// An event's probes as their registrations told of them, for unregistering several at once; at
-    /// least one.
+    /// The probes of an event, in order of registration; at least one.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
     pub fn registrations(&self, group: &str, event: &str) -> Result<Vec<Registration>, ProbeError> {
         let control = self.lock();
-        let of =
-            |id: &u32| Registration { id: *id, addr: Some(control.registry.probes[id].probe.at()) };
-        Ok(control.registry.ids(group, event)?.iter().map(of).collect())
+        let ids = control.registry.ids(group, event)?;
+        Ok(ids.iter().map(|id| Registration::of(&control.registry.probes[id])).collect())
     }
 
     /// The text of kprobes/list, in order of registration.

@@ -4,11 +4,13 @@
 //! below; holds no state of probes itself.
 
 pub(crate) mod backtrace;
+pub(crate) mod batch;
 pub(crate) mod drain;
 pub(crate) mod dump;
 pub(crate) mod engine;
 pub(crate) mod filters;
 pub(crate) mod query;
+pub(crate) mod scoped;
 pub(crate) mod switches;
 pub(crate) mod threads;
 pub(crate) mod tick;

@@ -5,63 +5,25 @@ use std::sync::atomic::Ordering;
 use crate::engine::control::reconcile::ArmError;
 use exoprobe_guest::Gva;
 
-use crate::definition::ProbeKind;
 use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
+use crate::engine::facade::batch::Selection;
 use crate::engine::facade::engine::Engine;
 use crate::error::ProbeError;
 
 impl Engine {
-    /// Arms a disabled kprobe again, or all that its event has: all or none.
+    /// Enables probes, or disables them and keeps them: all or none of an event's. No hit is
+    /// counted after this returned for a disabled probe, also of a call that is under way.
     ///
     /// # Errors
-    /// [`ProbeError::NoSuchProbe`], [`ProbeError::Clobbered`].
-    pub fn enable_kprobe(&self, group: &str, event: &str) -> Result<(), ProbeError> {
-        self.set_enabled(group, event, Some(ProbeKind::Kprobe), true)
-    }
-
-    /// Disarms a kprobe and keeps it: no hit is counted after this returns.
-    ///
-    /// # Errors
-    /// As [`Self::enable_kprobe`].
-    pub fn disable_kprobe(&self, group: &str, event: &str) -> Result<(), ProbeError> {
-        self.set_enabled(group, event, Some(ProbeKind::Kprobe), false)
-    }
-
-    /// As [`Self::enable_kprobe`], a return probe.
-    ///
-    /// # Errors
-    /// As [`Self::enable_kprobe`].
-    pub fn enable_kretprobe(&self, group: &str, event: &str) -> Result<(), ProbeError> {
-        self.set_enabled(group, event, Some(ProbeKind::Kretprobe), true)
-    }
-
-    /// As [`Self::disable_kprobe`], a return probe: calls that are under way are not counted
-    /// either.
-    ///
-    /// # Errors
-    /// As [`Self::enable_kprobe`].
-    pub fn disable_kretprobe(&self, group: &str, event: &str) -> Result<(), ProbeError> {
-        self.set_enabled(group, event, Some(ProbeKind::Kretprobe), false)
-    }
-
-    /// Enables or disables a probe of either kind.
-    ///
-    /// # Errors
-    /// As [`Self::enable_kprobe`].
-    pub fn enable_probe(&self, group: &str, event: &str, on: bool) -> Result<(), ProbeError> {
-        self.set_enabled(group, event, None, on)
-    }
-
-    fn set_enabled(
+    /// [`ProbeError::NoSuchProbe`]; [`ProbeError::Clobbered`], after all that can be done is.
+    pub fn set_enabled(
         &self,
-        group: &str,
-        event: &str,
-        kind: Option<ProbeKind>,
+        probes: impl Into<Selection>,
         enabled: bool,
     ) -> Result<(), ProbeError> {
         let mut control = self.lock();
-        let ids = control.registry.ids_of(group, event, kind)?;
+        let ids = probes.into().of(&control.registry)?;
         self.set_all_enabled(&mut control, &ids, enabled)
     }
 
@@ -93,15 +55,6 @@ impl Engine {
             let _ = control.reconcile(guest, &places, Wait::ForVcpus);
         }
         Err(error)
-    }
-
-    /// Enables or disables several probes of either kind, by their numbers, at once: vCPUs are
-    /// waited for once. Those that are none are passed over.
-    ///
-    /// # Errors
-    /// The first of [`ProbeError::Clobbered`], after all that can be done is.
-    pub fn enable_probes(&self, ids: &[u32], on: bool) -> Result<(), ProbeError> {
-        self.set_all_enabled(&mut self.lock(), ids, on)
     }
 
     /// The global switch (kprobes/enabled): off disarms every probe, on arms those that are

@@ -18,7 +18,7 @@ use crate::engine::probe::registered::RETURN_ADDRESS_LEN;
 use crate::engine::probe::registered::{Probe, count};
 use crate::events::{Returned, Ring, Shape, TextPlace, show_symbol};
 
-/// Most places of a back-trace.
+/// Maximum number of frames of a back-trace.
 const STACK_DEPTH: usize = 32;
 
 /// The result of the actions of one hit.
@@ -27,12 +27,12 @@ pub(crate) struct Done {
     pub(crate) stop: bool,
 }
 
-/// A hit of one probe: what its record says of it.
+/// A hit of one probe: the contents of its record.
 pub(crate) struct HitInfo<'a> {
     pub(crate) probe: &'a Probe,
     /// The address probed.
     pub(crate) at: Gva,
-    /// Of a return probe.
+    /// For a return probe.
     pub(crate) returned: Option<Returned>,
 }
 
@@ -49,14 +49,14 @@ pub struct Holder {
 
 /// Runs actions and writes records.
 pub(crate) struct Recorder {
-    /// One a vCPU.
+    /// One per vCPU.
     pub(crate) rings: Box<[Ring]>,
     /// By vCPU: the probe that stopped the guest there last.
     pub(crate) holders: Box<[ArcSwapOption<Holder>]>,
 }
 
 impl Recorder {
-    /// Keeps which probe stops the guest, for those who ask.
+    /// Notes which probe stops the guest, for later queries.
     fn note_holder(&self, info: &HitInfo<'_>, vcpu: u8) {
         let Some(of_vcpu) = self.holders.get(usize::from(vcpu)) else { return };
         let (group, event) = (&info.probe.group, &info.probe.event);
@@ -107,7 +107,7 @@ impl Recorder {
         done
     }
 
-    /// Whether the probe's filter lets the hit through.
+    /// Returns true if the probe's filter accepts the hit.
     fn is_wanted(&self, table: &Table, probe: &Probe, hit: &mut Hit<'_>) -> bool {
         let Some(filter) = probe.filter() else { return true };
         let arguments = probe.arguments();
@@ -166,13 +166,13 @@ impl Recorder {
         writer.args(*may_fault, list.iter().enumerate().map(value));
         writer.stack(stack);
         writer.text(bytes.as_slice());
-        // Before the consumer sees it, who may take it back.
+        // Before the consumer sees the record and may undo the count.
         count(&probe.counters.recorded);
         writer.finish();
     }
 }
 
-/// The way to a hit: the place itself, of a return where it led to, and the callers above.
+/// The back-trace of a hit: the place itself, for a return the return address, then the callers.
 fn back_trace(
     calls: &CallTracker,
     table: &Table,
@@ -182,7 +182,7 @@ fn back_trace(
     let ret_addr = info.returned.map(|returned| returned.to);
     let from = match ret_addr {
         Some(ret_addr) => Place::at(ret_addr, hit.regs).returned(),
-        // At a function's entry its own frame is not made yet.
+        // At a function's entry its own frame does not exist yet.
         None if info.probe.is_entry => Place::at(info.at, hit.regs).without_frame(0),
         None => Place::at(info.at, hit.regs),
     };
@@ -196,7 +196,7 @@ fn back_trace(
     (frames, depth)
 }
 
-/// The task that is current, where the kernel tells.
+/// The current task, if the kernel's tasks are known.
 fn current(table: &Table, hit: &Hit<'_>) -> Option<TaskId> {
     table.tasks.as_ref()?.on(hit.memory.view, hit.vcpu)
 }
@@ -204,12 +204,12 @@ fn current(table: &Table, hit: &Hit<'_>) -> Option<TaskId> {
 fn write_memory(hit: &mut Hit<'_>, to: &Fetch, size: u8, value: u64) {
     let Some(at) = place(to, hit) else { return };
     let bytes = value.to_le_bytes();
-    // Where nothing is mapped nothing is written, as the action promises.
+    // As documented for the action, nothing is written if nothing is mapped.
     let _ = hit.write(at, &bytes[..usize::from(size).min(bytes.len())]);
 }
 
-/// Leaves the function whose entry was hit; goes on into it where its return address cannot be
-/// read.
+/// Leaves the function whose entry was hit. Continues in the function if its return address cannot
+/// be read.
 fn leave(hit: &mut Hit<'_>, value: u64) -> Verdict {
     let Some(ret_addr) = hit.memory.word(Gva(hit.regs.rsp)) else { return Verdict::Continue };
     hit.regs.rax = value;

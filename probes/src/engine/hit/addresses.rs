@@ -1,4 +1,4 @@
-//! Calls that return probes follow, and the true addresses that they return to.
+//! Calls that return probes follow, and their true return addresses.
 
 use crate::engine::hit::frames::TrampolineTable;
 use crate::engine::hit::table::Table;
@@ -6,34 +6,34 @@ use crate::engine::probe::registered::is_same_stack;
 use crate::engine::probe::registered::unwatch_stack;
 use exoprobe_guest::{Gva, HiddenMemory};
 
-/// The calls that are followed by changed return addresses.
+/// The calls that are followed by replaced return addresses.
 pub(crate) struct CallTracker {
     pub(crate) frames: TrampolineTable,
     pub(crate) hidden: HiddenMemory,
 }
 
 impl CallTracker {
-    /// Returns what stands for a return address on a stack: a trampoline's is the one that it took
-    /// the place of.
+    /// Returns the true address for a return address on a stack: for a trampoline, the one that it
+    /// replaced.
     pub(crate) fn true_return(&self, table: &Table, found: Gva) -> Gva {
         let index = table.trampoline_at(found);
         let found = index.and_then(|index| self.frames.return_address(index)).unwrap_or(found);
         self.behind_stub(table, found).unwrap_or(found)
     }
 
-    /// Returns where the call returns to that has a stub's address for its return address.
+    /// Returns the true return address of a call whose return address is a stub's.
     pub(crate) fn behind_stub(&self, table: &Table, found: Gva) -> Option<Gva> {
         let (_, follower) = table.followers.at(found)?;
         let index = follower.pool.of_stub(found)?;
         Some(follower.pool.call(&self.hidden, index)?.shows)
     }
 
-    /// Counts the calls that are followed, also those of probes that have gone.
+    /// Counts the followed calls, also those of removed probes.
     pub(crate) fn calls_followed(&self, table: &Table) -> usize {
         self.frames.active() + table.followers.active(&self.hidden)
     }
 
-    /// Gives back the instances of all calls on a stack that is left for good.
+    /// Recycles the instances of all calls on a stack that is left for good.
     pub(crate) fn end_stack(&self, table: &Table, rsp: Gva) {
         self.frames.end_stack(rsp);
         for probe in table.watching.iter().filter_map(|probe| probe.returns()) {

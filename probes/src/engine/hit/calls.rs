@@ -1,4 +1,4 @@
-//! Return probes at work: a call is followed from its entry, and finished at its return.
+//! Return probes: a call is followed from its entry and finished at its return.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::engine::probe::registered::{Probe, Returns, count};
 use crate::engine::probe::site::Site;
 use crate::events::Returned;
 
-/// How a call is followed.
+/// The method of following a call.
 enum FollowVia {
     /// The place that it returns to is watched.
     Watch,
@@ -32,7 +32,8 @@ enum FollowVia {
 }
 
 impl CallTracker {
-    /// A function with a return probe is entered: follows the call, or misses it.
+    /// Handles the entry of a function with a return probe: follows the call, or counts it as
+    /// missed.
     pub(crate) fn enter_call(
         &self,
         table: &Table,
@@ -49,7 +50,8 @@ impl CallTracker {
         }
     }
 
-    /// `None` where the call cannot be followed: no free instance, or no return address to be read.
+    /// `None` if the call cannot be followed: no instance is free, or the return address cannot be
+    /// read.
     fn follow(
         &self,
         table: &Table,
@@ -59,13 +61,14 @@ impl CallTracker {
     ) -> Option<()> {
         let key = Gva(hit.regs.rsp);
         let on_stack = Gva(hit.memory.word(key)?);
-        // Another return probe may follow this call already, or the one that jumped to here.
+        // Another return probe may already follow this call, or the call that jumped to this
+        // function.
         let frame = table.trampoline_at(on_stack).filter(|index| self.frames.is_at(*index, key));
         let go_to = match frame {
             Some(index) => self.frames.return_address(index)?,
             None => on_stack,
         };
-        // One that is followed within the guest goes on to there by a stub.
+        // A call that is followed in the guest returns there through a stub.
         let ret_addr = self.behind_stub(table, go_to).unwrap_or(go_to);
         let mut active = returns.instances.take()?;
         active.begin(ret_addr, hit.time);
@@ -74,7 +77,7 @@ impl CallTracker {
             active.kept = keep(&arguments.kept, hit);
         }
         active.probe = Some(Arc::clone(probe));
-        // Before the entry handler, who is promised the return.
+        // Before the entry handler: after it, the return is guaranteed.
         let way = match returns.mode {
             ReturnMode::Site => is_watched(table, ret_addr, probe).then_some(FollowVia::Watch),
             ReturnMode::Trampoline => self.way(key, go_to, frame),
@@ -104,12 +107,12 @@ impl CallTracker {
         followed.map_err(recycle).ok()
     }
 
-    /// How a call can be followed by a trampoline, if at all: one whose return address is at `key`,
-    /// and which has one already if there is a `frame`.
+    /// Selects how a call can be followed by a trampoline, if at all. Its return address is at
+    /// `key`; it has a trampoline already if there is a `frame`.
     fn way(&self, key: Gva, go_to: Gva, frame: Option<usize>) -> Option<FollowVia> {
         match frame {
             Some(index) => Some(FollowVia::Join(index)),
-            // A return address that is not aligned is none of Linux's.
+            // Linux has no return address that is not aligned.
             None if key.0.is_multiple_of(RETURN_ADDRESS_LEN) => {
                 self.frames.claim(go_to).map(FollowVia::Divert)
             }
@@ -117,7 +120,7 @@ impl CallTracker {
         }
     }
 
-    /// Puts a trampoline's address in place of a return address.
+    /// Writes a trampoline's address over a return address.
     fn divert(
         &self,
         index: usize,
@@ -135,7 +138,7 @@ impl CallTracker {
         Ok(())
     }
 
-    /// Has a call return by way of an instance of its probe's pool; `None` when none is free.
+    /// Makes a call return through an instance of its probe's pool; `None` if no instance is free.
     pub(crate) fn follow_within(
         &self,
         table: &Table,
@@ -155,8 +158,8 @@ impl CallTracker {
         stored.ok()
     }
 
-    /// Returns the places that the call at hand returns to and where it is not finished yet, for
-    /// each return probe in the mode `site`.
+    /// Returns, for each return probe in the mode `site`, the return address of the present call if
+    /// no site finishes the call there yet.
     pub(crate) fn unwatched_returns<'a>(
         &'a self,
         table: &'a Table,
@@ -175,7 +178,7 @@ impl CallTracker {
 }
 
 impl Recorder {
-    /// A followed call has returned; says whether its probe wants the machine to stop.
+    /// Finishes a followed call at its return. Returns whether its probe stops the machine.
     pub(crate) fn finish_call(
         &self,
         calls: &CallTracker,
@@ -185,7 +188,7 @@ impl Recorder {
     ) -> bool {
         let mut stop = false;
         let KretprobeInstance { instance, kept, probe, .. } = &mut *active;
-        // A probe that was disabled, removed or switched off lets its calls go.
+        // A probe that is disabled, removed or switched off releases its calls.
         if let Some(probe) = probe.clone().filter(|probe| is_on(table, probe))
             && let Some(returns) = probe.returns()
         {
@@ -206,7 +209,7 @@ impl Recorder {
         stop
     }
 
-    /// Runs a probe's actions at a return; says whether it wants the machine to stop.
+    /// Runs a probe's actions at a return. Returns whether it stops the machine.
     pub(crate) fn act_on_return(
         &self,
         calls: &CallTracker,
@@ -219,8 +222,8 @@ impl Recorder {
         self.act(calls, table, &info, hit).stop
     }
 
-    /// The code that calls return to has rung its doorbell: with the address of the instance on the
-    /// stack. Says whether it was so.
+    /// Handles a doorbell of the return code, with the address of the instance on the stack.
+    /// Returns whether it was one.
     pub(crate) fn finish_within(
         &self,
         calls: &CallTracker,
@@ -250,7 +253,7 @@ impl Recorder {
                 }
                 follower.pool.release(hidden, index);
             }
-            // It returns a second time, as some code of suspend and hibernation does.
+            // The call returns a second time, as some code of suspend and hibernation does.
             None => tracing::debug!(%slot, "a call of a return probe returns again"),
         }
         hit.regs.rip = return_to.0;
@@ -258,12 +261,12 @@ impl Recorder {
     }
 }
 
-/// Are a probe's returns to be seen?
+/// Returns true if a probe's returns are handled.
 pub(crate) fn is_on(table: &Table, probe: &Probe) -> bool {
     table.switched_on && probe.wants_breakpoint()
 }
 
-/// Does a breakpoint at `ret_addr` finish calls of this probe?
+/// Returns true if a breakpoint at `ret_addr` finishes calls of this probe.
 fn is_watched(table: &Table, ret_addr: Gva, probe: &Probe) -> bool {
     match table.stop_at(ret_addr) {
         Some(Stop::Probe(site)) => site.returning.iter().any(|other| other.id == probe.id),

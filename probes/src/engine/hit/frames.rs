@@ -1,10 +1,10 @@
 //! Calls that return probes follow, from entry to return.
 //!
 //! In the mode `trampoline` each followed call has a trampoline of its own: an int3 in hidden
-//! memory whose address, put where the return address was, tells the call. So there is no table to
-//! search and no lock: a stack is run by one vCPU at a time, and so its calls' frames are touched
-//! by one. A guest that breaks this (by jumping into trampolines) gets its own instances mixed up,
-//! and nothing else.
+//! memory. Its address replaces the return address and identifies the call, so there is no table to
+//! search and no lock. One vCPU at a time runs a stack, so only one vCPU touches its calls' frames.
+//! A guest that breaks this (by jumping into trampolines) mixes up its own instances, and has no
+//! other effect.
 
 use std::sync::atomic::Ordering;
 
@@ -18,18 +18,18 @@ use crate::engine::probe::shared::{Cell, Parts, Queue, Real, Word};
 const FREE: u64 = 0;
 /// The calls that are followed by trampolines.
 pub(crate) struct TrampolineTable<P: Parts = Real> {
-    /// Where the return address was on the stack; [`FREE`] for frames that are not in use.
+    /// Address of the return address on the stack; [`FREE`] for unused frames.
     keys: Box<[P::Word]>,
-    /// The return address itself. It stays when the frame is free: a call that returns a second
-    /// time still finds its way.
+    /// The return address. It is kept when the frame is free: a call that returns a second time
+    /// still continues at its caller.
     returns: Box<[P::Word]>,
     newest: Box<[P::Cell<Box<KretprobeInstance>>]>,
-    /// First in, first out, so that a frame rests as long as can be.
+    /// First in, first out, so that a frame rests as long as possible.
     free: P::Queue,
 }
 
 impl<P: Parts> TrampolineTable<P> {
-    /// Frames for so many trampolines.
+    /// Makes `count` frames, one for each trampoline.
     pub(crate) fn new(count: usize) -> Self {
         let free = P::Queue::new(count);
         (0..count).for_each(|index| free.push(index));
@@ -43,7 +43,7 @@ impl<P: Parts> TrampolineTable<P> {
         self.keys.len() - self.free.len().min(self.keys.len())
     }
 
-    /// A frame for a call that is not followed yet.
+    /// Takes a frame for a call that is not followed yet.
     pub(crate) fn claim(&self, ret_addr: Gva) -> Option<usize> {
         let index = self.free.pop()?;
         self.returns[index].store(ret_addr.0, Ordering::Relaxed);
@@ -55,7 +55,7 @@ impl<P: Parts> TrampolineTable<P> {
         self.free.push(index);
     }
 
-    /// The call's return address is at `key`, and its trampoline is in its place.
+    /// Begins a call: its return address was at `key`, and its trampoline is written there.
     pub(crate) fn begin(&self, index: usize, key: Gva) {
         self.keys[index].store(key.0, Ordering::Release);
     }
@@ -66,20 +66,20 @@ impl<P: Parts> TrampolineTable<P> {
         self.newest[index].store(Some(active));
     }
 
-    /// Is this trampoline that of the call whose return address was at `key`?
+    /// Returns true if this trampoline is that of the call whose return address was at `key`.
     pub(crate) fn is_at(&self, index: usize, key: Gva) -> bool {
         self.keys.get(index).is_some_and(|k| k.load(Ordering::Acquire) == key.0)
     }
 
-    /// Where a trampoline's call returns to; `None` when it never had one.
+    /// The return address of a trampoline's call; `None` if the trampoline was never used.
     pub(crate) fn return_address(&self, index: usize) -> Option<Gva> {
         let found = self.returns.get(index)?.load(Ordering::Relaxed);
         (found != FREE).then_some(Gva(found))
     }
 
-    /// Ends a call: its instances, the newest first; none when it has ended already.
+    /// Ends a call. Returns its instances, the newest first; none if the call has ended already.
     pub(crate) fn end(&self, index: usize) -> Chain {
-        // Only one can end it, even where a guest returns twice at once.
+        // Only one vCPU can end it, even if a guest returns twice at the same time.
         if self.keys[index].swap(FREE, Ordering::AcqRel) == FREE {
             return Chain(None);
         }
@@ -88,7 +88,7 @@ impl<P: Parts> TrampolineTable<P> {
         Chain(newest)
     }
 
-    /// Gives back the instances of all calls on the stack of a task that ends.
+    /// Recycles the instances of all calls on the stack of a task that ends.
     pub(crate) fn end_stack(&self, rsp: Gva) {
         if self.active() == 0 {
             return;
@@ -101,7 +101,7 @@ impl<P: Parts> TrampolineTable<P> {
         }
     }
 
-    /// Forgets everything: the guest's memory is gone. Instances of registered probes go home.
+    /// Drops all calls: the guest's memory is void. Recycles instances of registered probes.
     pub(crate) fn clear(&self) {
         for (index, key) in self.keys.iter().enumerate() {
             if key.load(Ordering::Acquire) != FREE {

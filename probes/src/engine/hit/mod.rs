@@ -1,8 +1,8 @@
 //! The hit path: from a breakpoint exit back into the guest.
 //!
 //! Changes when a hit does something new. Touches the table that it is given, the probes in it, the
-//! rings of records, the calls that are followed, and guest memory. It has no lock, no registry and
-//! no machine: `hook` asks control first where a hit needs it.
+//! rings of records, the followed calls, and guest memory. It has no lock, no registry and no
+//! machine: `hook` calls control first if a hit needs it.
 
 pub(crate) mod actions;
 pub(crate) mod addresses;

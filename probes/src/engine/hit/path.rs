@@ -1,4 +1,4 @@
-//! A hit, from the breakpoint exit back into the guest, without waiting for a lock.
+//! A hit, from the breakpoint exit back into the guest. No hit waits for a lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use crate::engine::probe::site::{Displacement, Site};
 use crate::events::Ring;
 use crate::insn::Shadow;
 
-/// Words of each vCPU's ring: 20,000 records of three arguments.
+/// Words of each vCPU's ring: room for 20,000 records of three arguments.
 const RING_WORDS: usize = 1 << 17;
 /// Bytes of an int3.
 const INT3_LEN: u64 = 1;
@@ -32,16 +32,16 @@ pub(crate) struct HitPath {
     pub(crate) recorder: Recorder,
     /// Calls that return probes follow.
     pub(crate) calls: CallTracker,
-    /// By vCPU: it is held at a breakpoint whose instruction has not run.
+    /// By vCPU: true while it is held at a breakpoint whose instruction has not run.
     held: Box<[AtomicBool]>,
-    /// By vCPU: the stack pointer of the task that is ending there; 0 when none is.
+    /// By vCPU: the stack pointer of the task that is ending there, or 0.
     pub(crate) ending: Box<[AtomicU64]>,
 }
 
 impl HitPath {
-    /// No probe, and no call that is followed.
+    /// A hit path without probes and without followed calls.
     pub(crate) fn new(vcpus: u8, hidden: &HiddenMemory) -> Self {
-        // A guest from a snapshot may have tasks in slots of before.
+        // A guest from a snapshot may have tasks in slots of the time before.
         let table = Table::new([].iter(), hidden, None, None, Vec::new(), true);
         Self {
             table: ArcSwap::from_pointee(table),
@@ -58,7 +58,7 @@ impl HitPath {
         }
     }
 
-    /// Deals with a breakpoint exit; `stop` is the table's entry of its address.
+    /// Handles a breakpoint exit; `stop` is the table's entry of its address.
     pub(crate) fn breakpoint(
         &self,
         table: &Table,
@@ -66,14 +66,14 @@ impl HitPath {
         context: &mut HitContext<'_>,
     ) -> BreakpointAction {
         let Some(view) = &table.view else {
-            // Before the kernel is known there can be slots of a snapshot, and nothing else.
+            // Before the kernel is known, only slots of a snapshot can exist.
             return pass_over(table, context);
         };
         match stop {
             Some(Stop::Probe(site)) => self.hit(table, view, site, context),
             Some(Stop::SlowPathExit(bell)) => {
                 context.regs.rip = bell.site.at.0;
-                // Nothing that could end or stop a hit is optimized.
+                // An optimized probe cannot end or stop a hit.
                 self.run_probes(table, &bell.site, &mut look(view, context));
                 context.regs.rip = bell.displaced.0;
                 BreakpointAction::Resume
@@ -90,30 +90,30 @@ impl HitPath {
         }
     }
 
-    /// Lets a vCPU go on that was held at a breakpoint.
+    /// Resumes a vCPU that was held at a breakpoint.
     pub(crate) fn release(&self, context: &mut HitContext<'_>) {
         if !self.held[usize::from(context.vcpu)].swap(false, Ordering::AcqRel) {
             return;
         }
         let table = self.table.load();
-        // A probe that was removed meanwhile left the instruction where the vCPU stands.
+        // A probe that was removed meanwhile has left its instruction at the vCPU's address.
         if let (Some(Stop::Probe(site)), Some(view)) = (table.stop_at(context.rip()), &table.view) {
             displace(site, view, context);
         }
     }
 
-    /// Is a vCPU held at a breakpoint?
+    /// Returns true if a vCPU is held at a breakpoint.
     pub(crate) fn is_held(&self) -> bool {
         self.held.iter().any(|held| held.load(Ordering::Acquire))
     }
 
-    /// Counts the calls that return probes follow by changed return addresses, also of probes that
-    /// have gone.
+    /// Counts the calls that return probes follow by replaced return addresses, also of removed
+    /// probes.
     pub(crate) fn calls_followed(&self) -> usize {
         self.calls.calls_followed(&self.table.load())
     }
 
-    /// Forgets all calls: the guest is booted again.
+    /// Drops all calls: the guest is booted again.
     pub(crate) fn reset(&self) {
         self.calls.frames.clear();
         self.held.iter().for_each(|held| held.store(false, Ordering::Release));
@@ -140,7 +140,7 @@ impl HitPath {
         BreakpointAction::Resume
     }
 
-    /// Finishes the calls that return to a site; says whether a probe wants the machine to stop.
+    /// Finishes the calls that return to a site. Returns whether a probe stops the machine.
     fn finish_calls(&self, table: &Table, site: &Site, hit: &mut Hit<'_>) -> bool {
         let key = Gva(hit.regs.rsp.wrapping_sub(RETURN_ADDRESS_LEN));
         let mut stop = false;
@@ -170,14 +170,14 @@ impl HitPath {
                 Role::Kretprobe(returns) => self.calls.enter_call(table, probe, returns, hit),
             }
             if all.verdict == Verdict::Done {
-                // It chose where to go on (kprobes.rst, "Changing Execution Path").
+                // The handler chose the next address (kprobes.rst, "Changing Execution Path").
                 break;
             }
         }
         all
     }
 
-    /// A function has returned to its trampoline.
+    /// Handles the return of a function to its trampoline.
     fn returned(
         &self,
         table: &Table,
@@ -192,7 +192,7 @@ impl HitPath {
         let shows = self.calls.behind_stub(table, ret_addr).unwrap_or(ret_addr);
         context.regs.rip = ret_addr.0;
         if !self.calls.frames.is_at(index, key) {
-            // It returns a second time, as some code of suspend and hibernation does.
+            // The call returns a second time, as some code of suspend and hibernation does.
             return BreakpointAction::Resume;
         }
         let (vcpu, mut hit) = (usize::from(context.vcpu), look(view, context));
@@ -211,7 +211,8 @@ impl HitPath {
         BreakpointAction::Resume
     }
 
-    /// An int3 that is no probe's: a follower's doorbell, or behind a slot's copy.
+    /// Handles an int3 that is no probe's: a doorbell of return code, or the one after a slot's
+    /// copy.
     fn returned_within(
         &self,
         table: &Table,
@@ -234,7 +235,7 @@ impl HitPath {
     }
 }
 
-/// A hit for handlers to look at.
+/// A hit, as handlers see it.
 fn look<'a>(view: &'a KernelView, context: &'a mut HitContext<'_>) -> Hit<'a> {
     let (vcpu, time, sregs) = (context.vcpu, context.time, context.sregs_source());
     let memory = HitMemory { view, sregs };
@@ -245,7 +246,7 @@ fn info(probe: &Probe, at: Gva) -> HitInfo<'_> {
     HitInfo { probe, at, returned: None }
 }
 
-/// Runs the instruction under the breakpoint, or sends the vCPU to where it runs.
+/// Runs the instruction under the breakpoint, or moves the vCPU to its copy.
 fn displace(site: &Site, view: &KernelView, context: &mut HitContext<'_>) {
     match (site.way, site.step) {
         (Displacement::Emulate, _) => {
@@ -268,8 +269,8 @@ fn run_post_handlers(site: &Site, view: &KernelView, context: &mut HitContext<'_
     }
 }
 
-/// An int3 that belongs to no probe: behind a slot's copy the guest goes on to the jmp that
-/// follows.
+/// Handles an int3 that belongs to no probe: after a slot's copy the guest continues at the jmp
+/// that follows.
 fn pass_over(table: &Table, context: &mut HitContext<'_>) -> BreakpointAction {
     if !table.passes_over(context.regs.rip) {
         return BreakpointAction::PassToGuest;

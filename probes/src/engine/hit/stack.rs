@@ -1,4 +1,4 @@
-//! A stack with true return addresses where probes have changed some.
+//! A stack with true return addresses in place of those that probes replaced.
 
 use exoprobe_guest::Gva;
 use exoprobe_introspect::unwind::Stack;
@@ -23,7 +23,7 @@ impl Stack for ProbedStack<'_> {
         self.calls.true_return(self.table, found)
     }
 
-    /// Of a slot, the instruction that it has.
+    /// The address itself; in a slot, that of the instruction which it displaces.
     fn stands_for(&self, ip: Gva) -> Gva {
         let original = || {
             let address = self.table.slot_address(&self.calls.hidden, ip)?;

@@ -1,4 +1,4 @@
-//! The table that the hit path looks breakpoints up in: immutable, replaced as a whole.
+//! The table by which the hit path finds breakpoints: immutable, replaced as a whole.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,20 +18,20 @@ use crate::engine::probe::site::Site;
 pub(crate) enum Stop {
     /// The probed instruction itself.
     Probe(Arc<Site>),
-    /// Behind a stepped copy.
+    /// The end of a stepped copy.
     StepEnd(Arc<Site>),
     /// A detour's doorbell.
     SlowPathExit(SlowPathExit),
 }
 
-/// Where a detour has the VMM deal with a hit.
+/// A place in a detour where the VMM handles a hit.
 #[derive(Clone)]
 pub(crate) struct SlowPathExit {
     /// Address of its int3.
     pub(crate) at: Gva,
-    /// Whose hit it is.
+    /// The site to which the hit belongs.
     pub(crate) site: Arc<Site>,
-    /// Where the displaced instructions are, which run after it.
+    /// Address of the displaced instructions, which run after the hit.
     pub(crate) displaced: Gva,
 }
 
@@ -39,32 +39,32 @@ pub(crate) struct SlowPathExit {
 #[derive(Default)]
 pub(crate) struct Table {
     stops: FxHashMap<u64, Stop>,
-    /// The slots' addresses. An int3 there that is no longer in `stops` ends a stepped copy whose
-    /// probe has gone, perhaps before a snapshot; a jmp follows it.
+    /// The slots' addresses. An int3 there that is not in `stops` ends a stepped copy whose probe
+    /// was removed, perhaps before a snapshot. A jmp follows it.
     slots: Range<u64>,
-    /// Detours' addresses: as in slots, code that goes on without a hit follows an int3 of a probe
-    /// that is gone.
+    /// Detours' addresses. As in slots, the code after an int3 of a removed probe continues without
+    /// a hit.
     detours: Range<u64>,
     /// One int3 for each call that return probes can follow.
     trampolines: Range<u64>,
-    /// `None` until the kernel is known, and then there are no sites either.
+    /// `None` until the kernel is known. There are no sites before that.
     pub(crate) view: Option<KernelView>,
-    /// How the kernel tells its tasks, once that is known.
+    /// The location of the kernel's tasks, once it is known.
     pub(crate) tasks: Option<Arc<Tasks>>,
     /// The kernel's ORC tables, once a probe records stacks.
     pub(crate) orc: Option<Arc<OrcTables>>,
-    /// The kernel's, for filters over symbols' names.
+    /// The kernel's symbols, for filters over symbols' names.
     pub(crate) symbols: Option<SymbolTable>,
-    /// Return probes whose calls are followed within the guest.
+    /// Return probes whose calls are followed in the guest.
     pub(crate) followers: Followers,
     /// Return probes in the mode `site`, armed or not.
     pub(crate) watching: Vec<Arc<Probe>>,
-    /// The global switch: off, no probe is hit, also where a mark keeps its breakpoint.
+    /// The global switch. If it is off no probe is hit, even at a breakpoint that a mark keeps.
     pub(crate) switched_on: bool,
 }
 
 impl Table {
-    /// The table of the armed sites: at the others, an int3 is the guest's own.
+    /// The table of the armed sites. At other sites an int3 is the guest's own.
     pub(crate) fn new<'a>(
         sites: impl Iterator<Item = &'a Arc<Site>>,
         hidden: &HiddenMemory,
@@ -102,7 +102,7 @@ impl Table {
         }
     }
 
-    /// Adds what optimized probes have.
+    /// Adds the doorbells and the return code of optimized probes.
     pub(crate) fn with_detours(
         mut self,
         doorbells: impl Iterator<Item = SlowPathExit>,
@@ -117,13 +117,13 @@ impl Table {
         Self { followers, ..self }
     }
 
-    /// Whether the guest goes on behind an int3 of the engine's at `rip` that belongs to no probe
-    /// any more.
+    /// Returns true if the guest continues after the engine's int3 at `rip`, which belongs to no
+    /// probe any more.
     pub(crate) fn passes_over(&self, rip: u64) -> bool {
         self.slots.contains(&rip) || self.detours.contains(&rip)
     }
 
-    /// Where in hidden memory the slot at `at` holds its instruction's own address.
+    /// Offset in hidden memory at which the slot at `at` holds its instruction's own address.
     pub(crate) fn slot_address(&self, hidden: &HiddenMemory, at: Gva) -> Option<u64> {
         let inside = self.slots.contains(&at.0).then(|| at.0 - self.slots.start)?;
         let slot = inside / SLOT_SIZE * SLOT_SIZE;
@@ -146,7 +146,7 @@ impl Table {
     }
 }
 
-/// The followers of one guest, for look-up.
+/// The pools and return code of one guest, for look-up.
 #[derive(Default)]
 pub(crate) struct Followers(Vec<(Arc<Probe>, Arc<Follower>)>);
 
@@ -157,32 +157,32 @@ impl Followers {
         Self(all)
     }
 
-    /// The one whose code is at an address.
+    /// The one whose code contains the address.
     pub(crate) fn at(&self, at: Gva) -> Option<(&Arc<Probe>, &Arc<Follower>)> {
         let behind = self.0.partition_point(|(_, follower)| follower.code.start <= at);
         let (probe, follower) = self.0.get(behind.checked_sub(1)?)?;
         follower.covers(at).then_some((probe, follower))
     }
 
-    /// The one whose doorbell is at an address.
+    /// The one whose doorbell is at the address.
     pub(crate) fn of_doorbell(&self, at: Gva) -> Option<(&Arc<Probe>, &Arc<Follower>)> {
         self.at(at).filter(|(_, follower)| follower.code.bell == Some(at))
     }
 
-    /// Has returns counted of those probes only that are on.
+    /// Enables the counting of returns for the probes that are on, and for no others.
     pub(crate) fn set_enabled(&self, hidden: &HiddenMemory, switched_on: bool) {
         for (probe, follower) in &self.0 {
             follower.pool.set_enabled(hidden, switched_on && probe.wants_breakpoint());
         }
     }
 
-    /// Calls that are followed.
+    /// Number of followed calls.
     pub(crate) fn active(&self, hidden: &HiddenMemory) -> usize {
         let active = self.0.iter().map(|(_, follower)| follower.pool.active(hidden));
         usize::try_from(active.map(u64::from).sum::<u64>()).unwrap_or(usize::MAX)
     }
 
-    /// Gives back the instances of calls that have ended unseen.
+    /// Frees the instances of calls that have ended without a return.
     pub(crate) fn release_where(&self, hidden: &HiddenMemory, has_ended: impl Fn(Gva) -> bool) {
         for (_, follower) in &self.0 {
             follower.pool.release_where(hidden, &has_ended);
@@ -191,8 +191,7 @@ impl Followers {
 }
 
 impl SlowPathExit {
-    /// The doorbell of a piece of code, whose hits are those of `site`; `None` of code that has
-    /// none.
+    /// The doorbell of a piece of code whose hits belong to `site`; `None` if the code has none.
     pub(crate) fn of(code: &Code, site: &Arc<Site>) -> Option<Self> {
         Some(Self { at: code.bell?, site: Arc::clone(site), displaced: code.displaced })
     }

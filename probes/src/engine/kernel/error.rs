@@ -8,22 +8,22 @@ use exoprobe_introspect::{ExtableError, KallsymsError};
 /// Why the guest's kernel cannot be probed at the moment.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// It has not set up its system calls and patched its text yet.
+    /// The kernel has not set up its system calls and patched its text yet.
     #[error(
         "the guest's kernel is still booting (its text is not final yet): try again in a moment"
     )]
     Booting,
-    /// It runs no more.
+    /// The guest has stopped.
     #[error(
         "the guest has stopped: its memory and registers can be read, and `exoprobe vm reboot` boots it again"
     )]
     Stopped,
-    /// It stopped before its kernel ran at its own addresses, so that there is nothing to be read.
+    /// The guest stopped before its kernel ran at its own addresses, so nothing can be read.
     #[error(
-        "the guest stopped before its kernel had begun: `exoprobe vm console` has what it said"
+        "the guest stopped before its kernel had begun: `exoprobe vm console` shows its last messages"
     )]
     NeverBegan,
-    /// The symbols are of another kernel.
+    /// The symbols are another kernel's.
     #[error(
         "the symbols are not of the kernel that runs: {0}; give the vmlinux or System.map of its own build"
     )]
@@ -39,15 +39,15 @@ pub enum AttachError {
     /// A vCPU did not answer.
     #[error(transparent)]
     Vcpu(#[from] VcpuError),
-    /// The guest's page tables lead nowhere.
+    /// The guest's page tables do not map the kernel.
     #[error(transparent)]
     Paging(#[from] PagingError),
-    /// Tables of the kernel that name special text could not be read.
+    /// Tables of the kernel that list special text could not be read.
     #[error("cannot read the kernel's table {table}: {reason}")]
     KernelTable {
-        /// Which.
+        /// The table.
         table: &'static str,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Its exception table could not be read.

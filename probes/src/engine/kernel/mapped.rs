@@ -1,4 +1,4 @@
-//! Memory that the kernel keeps mapped: where code in the guest may read without a fault.
+//! Memory that the kernel keeps mapped: code in the guest may read it without a fault.
 
 use exoprobe_guest::{Gpa, GuestRam, Gva};
 use exoprobe_introspect::{SymbolTable, VirtualMemory};
@@ -6,19 +6,19 @@ use exoprobe_introspect::{SymbolTable, VirtualMemory};
 use crate::detour::Mapped;
 use crate::engine::kernel::view::KernelView;
 
-/// The kernel's own data: from the end of its image's start-up part on, the rest is freed.
+/// The kernel's own data: from the end of its image's start-up part, since that part is freed.
 const IMAGE: [(&str, &str); 3] =
     [("__start_rodata", "__end_rodata"), ("_sdata", "_edata"), ("__bss_start", "__bss_stop")];
-/// Where the kernel says all of RAM begins, with CONFIG_RANDOMIZE_MEMORY.
+/// The kernel's variable with the start of the direct map, with CONFIG_RANDOMIZE_MEMORY.
 const DIRECT_BASE: &str = "page_offset_base";
-/// Where it begins otherwise, since Linux 4.20 and before (mm.rst).
+/// The start of the direct map otherwise: since Linux 4.20, and before (mm.rst).
 const DIRECT_BASES: [Gva; 2] = [Gva(0xffff_8880_0000_0000), Gva(0xffff_8800_0000_0000)];
-/// There where the kernel unmaps free pages (CONFIG_DEBUG_PAGEALLOC).
+/// Present if the kernel unmaps free pages (CONFIG_DEBUG_PAGEALLOC).
 const UNMAPS_FREE: &str = "_debug_pagealloc_enabled";
-/// Longest run that is believed, in bytes: more RAM than any guest's.
+/// Longest accepted run, in bytes: more RAM than any guest has.
 const RUN_MAX: u64 = 1 << 46;
 
-/// RAM as the kernel has all of it, and where it is.
+/// A range of RAM in the kernel's direct map.
 #[derive(Clone, Copy)]
 pub(crate) struct Direct {
     pub(crate) mapped: Mapped,
@@ -26,7 +26,7 @@ pub(crate) struct Direct {
 }
 
 impl Direct {
-    /// Where the address is in RAM, if it is in this range.
+    /// The guest-physical address, if the address is in this range.
     pub(crate) fn place(&self, at: Gva) -> Option<Gpa> {
         let offset = at.0.wrapping_sub(self.mapped.start.0);
         (offset < self.mapped.len).then(|| self.gpa.wrapping_add(offset))
@@ -56,7 +56,7 @@ pub(crate) fn mapped(
     found
 }
 
-/// RAM as the kernel has all of it, where that is so.
+/// The direct map, if the kernel has one.
 pub(crate) fn direct_map(
     memory: &VirtualMemory<'_, KernelView>,
     symbols: &SymbolTable,
@@ -79,8 +79,8 @@ pub(crate) fn direct_map(
     ranges.collect()
 }
 
-/// How many of `len` bytes at `start` are mapped in one run, and to `gpa` and what follows it if
-/// that is given.
+/// Number of the `len` bytes at `start` that are mapped in one run; if `gpa` is given, contiguously
+/// from there.
 fn run(memory: &VirtualMemory<'_, KernelView>, start: Gva, len: u64, gpa: Option<Gpa>) -> u64 {
     let (mut at, len) = (0, len.min(RUN_MAX));
     while at < len {

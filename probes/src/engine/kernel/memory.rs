@@ -13,7 +13,7 @@ pub(crate) const KERNEL_HALF: u64 = 1 << 63;
 #[derive(Clone, Copy)]
 pub(crate) struct HitMemory<'a> {
     pub(crate) view: &'a KernelView,
-    /// Asked for user addresses only: it costs a system call.
+    /// Used for user addresses only: it costs a system call.
     pub(crate) sregs: &'a dyn SregsSource,
 }
 
@@ -42,7 +42,7 @@ impl HitMemory<'_> {
         PagingMode::of(&s)
     }
 
-    /// The word at `at`, without asking any fault handler.
+    /// The word at `at`. Calls no fault handler.
     pub(crate) fn word(&self, at: Gva) -> Option<u64> {
         self.with(at, |memory| memory.read_u64(at)).ok()
     }
@@ -59,14 +59,14 @@ impl HitMemory<'_> {
     }
 }
 
-/// Writes `data` at `at`, across pages; nothing at all when some of it is not mapped.
+/// Writes `data` at `at`, across pages. Writes nothing if any of it is not mapped.
 pub(crate) fn write(
     ram: &GuestRam,
     memory: &VirtualMemory<'_, KernelView>,
     at: Gva,
     data: &[u8],
 ) -> Result<(), VirtualReadError> {
-    // What can be read can be written: RAM has no protection from here.
+    // Readable memory is writable: RAM has no protection on this path.
     memory.read(at, &mut vec![0; data.len()])?;
     memory.for_each_piece(at, data.len(), |gpa, piece| {
         let len = piece.len();

@@ -22,22 +22,22 @@ type KernelMemory<'a> = VirtualMemory<'a, KernelView>;
 /// Most entries of all modules' tables of special text.
 const SPECIAL_MAX: usize = 1 << 20;
 
-/// The list may change while it is read: so often it is tried.
+/// Maximum number of attempts: the list may change while it is read.
 const TRIES: usize = 3;
 
-/// What is known of the modules of a kernel.
+/// Knowledge of a kernel's modules.
 #[derive(Default)]
 pub(crate) enum Modules {
-    /// Nobody has looked yet.
+    /// Not read yet.
     #[default]
     Unknown,
-    /// They cannot be told.
+    /// The kernel's modules cannot be located.
     None(NoModules),
-    /// Where they are, and why they could not be read the last time, if so.
+    /// Their location, and the error of the last read, if any.
     Known(Arc<ModuleLayout>, Option<String>),
 }
 
-/// Why the modules are as they were known before.
+/// The reason why the list of modules could not be updated.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FollowError {
     #[error(transparent)]
@@ -52,7 +52,7 @@ pub(crate) enum FollowError {
     Changing,
 }
 
-/// What a mark tells of a module: where its struct is.
+/// The event of a module that a mark reports, with the address of its struct.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ModuleEvent {
     Other,
@@ -103,7 +103,7 @@ impl Loaded {
         self.module.texts().any(|text| text.contains(&at))
     }
 
-    /// Is `other` the same module, perhaps without its init text by now?
+    /// Returns true if `other` is the same module, perhaps without its init text by now.
     pub(crate) fn is_still(&self, other: &Module) -> bool {
         let Module { at, name, text, .. } = &self.module;
         (at, name, text) == (&other.at, &other.name, &other.text)
@@ -113,7 +113,7 @@ impl Loaded {
         Arc::clone(&self.table)
     }
 
-    /// How the kernel treats the instruction at `at`, if so that no probe may be there.
+    /// The kernel's special treatment of the instruction at `at`, if it forbids a probe.
     pub(crate) fn reserved(&self, at: Gva, faults_show_original: bool) -> Option<Reserved> {
         let Special { extable, jump_labels, static_calls } = &*self.special;
         if let Some(fixup) = extable.find(at)
@@ -129,8 +129,8 @@ impl Loaded {
 }
 
 impl ModuleEvent {
-    /// Whether probes may be in a module: in one that is loaded, or about to be once it can fail no
-    /// more without a mark, until its text is freed.
+    /// Returns true if probes may be in a module: it is loaded, or can only fail to load by way of
+    /// a mark, and its text is not freed yet.
     fn admits(self, module: &Module, known: &[Arc<Loaded>]) -> bool {
         match (self, module.state) {
             (Self::Going(at), _) if at == module.at => false,
@@ -144,7 +144,7 @@ impl ModuleEvent {
     }
 }
 
-/// The modules that probes may be in; `None` where they are as they were.
+/// The modules that probes may be in; `None` if they are unchanged.
 pub(crate) fn read_all(
     layout: &ModuleLayout,
     memory: &KernelMemory<'_>,
@@ -172,7 +172,7 @@ pub(crate) fn read_all(
     Err(FollowError::Changing)
 }
 
-/// Reads what belongs to these modules, unless it is known.
+/// Reads the special text of these modules, unless it is known.
 fn read_tables(
     layout: &ModuleLayout,
     memory: &KernelMemory<'_>,

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use exoprobe_introspect::{BannerError, OrcError, OrcTables};
 
-/// How often tables are read that may be there another time: the kernel maps and sorts them when it
-/// begins.
+/// Maximum number of attempts to read tables that may appear later: the kernel maps and sorts them
+/// when it begins.
 const TRIES: u32 = 20;
 
 /// Why there are no ORC tables.
@@ -28,12 +28,12 @@ impl NoTables {
     }
 }
 
-/// A kernel's ORC tables, once somebody has asked.
+/// A kernel's ORC tables, read on the first request.
 #[derive(Clone, Default)]
 pub(crate) struct OrcCache {
-    /// `None` where it has none.
+    /// `None` if it has none.
     tables: OnceLock<Option<Arc<OrcTables>>>,
-    /// How often they could not be read.
+    /// Number of failed reads.
     failed: Arc<AtomicU32>,
 }
 
@@ -42,7 +42,7 @@ impl OrcCache {
         self.tables.get()?.as_ref()
     }
 
-    /// Says whether there are tables now that were not there before.
+    /// Reads the tables. Returns true if this call loaded them.
     pub(crate) fn learn(&self, read: impl FnOnce() -> Result<OrcTables, NoTables>) -> bool {
         if self.tables.get().is_some() {
             return false;
@@ -53,7 +53,7 @@ impl OrcCache {
                 self.tables.set(Some(Arc::new(tables))).is_ok()
             }
             Err(error) => {
-                tracing::debug!(%error, "back-traces go by frame pointers");
+                tracing::debug!(%error, "back-traces use frame pointers");
                 if !error.may_pass() || self.failed.fetch_add(1, Ordering::Relaxed) >= TRIES {
                     let _ = self.tables.set(None);
                 }

@@ -1,6 +1,6 @@
 //! Text that the kernel patches while it boots (alternatives, paravirtual calls, thunks): an int3
-//! there would be overwritten, or be taken for an instruction. Known from the kernel's own tables,
-//! which are in its memory until it has booted.
+//! there would be overwritten, or be taken for an instruction. The places are read from the
+//! kernel's own tables, which are in its memory until it has booted.
 
 use exoprobe_guest::Gva;
 use exoprobe_introspect::{SymbolTable, VirtualMemory};
@@ -9,15 +9,15 @@ use iced_x86::{Decoder, DecoderOptions};
 use crate::engine::kernel::tables::{RelativeTable, read_table, relative};
 use crate::engine::kernel::view::KernelView;
 
-/// Bytes of the longest call or jmp to a thunk, with prefixes: of one that cannot be decoded.
+/// Bytes of the longest call or jmp to a thunk, with prefixes; used for one that cannot be decoded.
 const THUNK_CALL: usize = 15;
 /// Bytes of a call.
 const CALL: u64 = 5;
 /// Bytes of the longest constant in an instruction.
 const CONSTANT: u64 = 8;
-/// What the symbols of [`runtime_constants`] begin with.
+/// Prefix of the symbols of [`runtime_constants`].
 const RUNTIME_CONSTANT: &str = "__start_runtime_";
-/// Longest replacement of alternatives that is believed.
+/// Longest accepted replacement of alternatives.
 const LONGEST: u64 = 255;
 /// Sizes of struct alt_instr, each with the offset of `instrlen`: since Linux 5.13, before, since
 /// 6.3.
@@ -25,23 +25,24 @@ const ALTERNATIVE_FORMS: [(usize, usize); 3] = [(12, 10), (13, 10), (14, 12)];
 /// struct paravirt_patch_site: instr (64 bits), type, len, and filling.
 const PARAVIRT_SITE: usize = 16;
 
-/// How much the kernel replaces at a place.
+/// The extent of a replacement.
 #[derive(Clone, Copy)]
 enum Extent {
-    /// So many bytes.
+    /// This number of bytes.
     Bytes(u64),
     /// The instruction there: its replacement is filled up to its length (apply_retpolines(),
-    /// apply_returns()). No more, for in init text the next function follows at once.
+    /// apply_returns()). Nothing after it, since in init text the next function follows
+    /// immediately.
     Instruction,
 }
 
-/// Tables of places alone, one at the start of each entry.
+/// Tables of places only, one at the start of each entry.
 const PLACES: [(&str, &str, Extent); 6] = [
     ("__smp_locks", "__smp_locks_end", Extent::Bytes(1)),
     ("__retpoline_sites", "__retpoline_sites_end", Extent::Instruction),
     ("__return_sites", "__return_sites_end", Extent::Instruction),
     ("__call_sites", "__call_sites_end", Extent::Instruction),
-    // The 16 bytes in front of a function (fineibt_preamble_start).
+    // The 16 bytes before a function (fineibt_preamble_start).
     ("__cfi_sites", "__cfi_sites_end", Extent::Bytes(16)),
     ("__ibt_endbr_seal", "__ibt_endbr_seal_end", Extent::Bytes(4)),
 ];
@@ -64,11 +65,11 @@ fn instruction_len(memory: &VirtualMemory<'_, KernelView>, at: Gva) -> u64 {
     len as u64
 }
 
-/// The places.
+/// The patched places.
 pub(crate) enum Patched {
     /// Ranges by ascending start, none overlapping another.
     Known(Vec<(u64, u64)>),
-    /// A table is there that cannot be read: any place may be one.
+    /// A table exists and cannot be read: any place may be patched.
     Unknown,
 }
 
@@ -92,7 +93,7 @@ impl Patched {
         gathered.map_or(Self::Unknown, |ranges| Self::Known(merge(ranges)))
     }
 
-    /// Does the kernel patch any of `len` bytes at `at`?
+    /// Returns true if the kernel patches any of `len` bytes at `at`.
     pub(crate) fn covers(&self, at: Gva, len: u64) -> bool {
         let Self::Known(ranges) = self else { return true };
         let behind = ranges.partition_point(|(start, _)| *start < at.0.saturating_add(len));
@@ -112,7 +113,7 @@ fn merge(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     merged
 }
 
-/// The form of the entries is told by which one makes sense of all of them.
+/// The form of the entries is the one that makes all of them valid.
 fn alternatives(
     memory: &VirtualMemory<'_, KernelView>,
     symbols: &SymbolTable,
@@ -134,7 +135,7 @@ fn alternatives(
     })
 }
 
-/// Calls of the function tracer, which become nops while the kernel boots: an address each.
+/// Calls of the function tracer, which become nops while the kernel boots: one address per entry.
 fn tracer_calls(
     memory: &VirtualMemory<'_, KernelView>,
     symbols: &SymbolTable,
@@ -148,8 +149,8 @@ fn tracer_calls(
     Some(ranges.collect())
 }
 
-/// Constants that are part of instructions and become known while the kernel boots
-/// (runtime-const.h, from Linux 6.11 on): tables of the constants' places, one for each.
+/// Constants in instructions that the kernel sets while it boots (runtime-const.h, since Linux
+/// 6.11): one table of places per constant.
 fn runtime_constants(
     memory: &VirtualMemory<'_, KernelView>,
     symbols: &SymbolTable,

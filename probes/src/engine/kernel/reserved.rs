@@ -1,7 +1,7 @@
 //! Places that no probe may be at, by name and reason (kprobes.rst, "Blacklist").
 //!
-//! The in-kernel blacklist is far longer: whatever a breakpoint's own handling runs through must
-//! not have one. From outside nothing of the guest runs for a breakpoint, so that its handlers of
+//! The in-kernel blacklist is far longer: it must contain everything that the handling of a
+//! breakpoint runs through. Here nothing of the guest runs for a breakpoint, so its handlers of
 //! int3, page faults and NMIs, its scheduler and its text patching can all be probed.
 
 use exoprobe_guest::Gva;
@@ -42,7 +42,7 @@ const ELSEWHERE: &[&str] = &[
     "__efi64_thunk",
 ];
 
-/// The NMI entry tells a nested NMI by the interrupted address, which a slot's is not.
+/// The NMI entry recognizes a nested NMI by the interrupted address, which a slot would change.
 const NMI_ENTRY: &[&str] = &[
     "asm_exc_nmi",
     "nested_nmi",
@@ -56,7 +56,7 @@ const NMI_ENTRY: &[&str] = &[
     "nmi_restore",
 ];
 
-/// At their entry the stack's top is no return address, or it is theirs to change.
+/// At their entry the top of the stack is not a return address, or they change it.
 const NO_RETURN_ADDRESS: &[&str] = &[
     "ret_from_fork",
     "ret_from_fork_asm",
@@ -87,17 +87,16 @@ const NO_RETURN_ADDRESS_PREFIX: &str = "__x86_indirect_";
 pub struct BlacklistEntry {
     /// Its first address.
     pub start: Gva,
-    /// The address behind its last byte.
+    /// The address after its last byte.
     pub end: Gva,
-    /// The function, or what the range is called.
+    /// The function, or the name of the range.
     pub symbol: String,
     /// Why no probe may be there.
     pub reason: Reserved,
 }
 
 impl BlacklistEntry {
-    /// Its line in the kernel's kprobes/blacklist, which has none for what only return probes may
-    /// not be at.
+    /// Its line in the kernel's kprobes/blacklist; `None` if only return probes are refused.
     #[must_use]
     pub fn line(&self) -> Option<String> {
         let is_whole = self.reason != Reserved::NoReturnAddress;
@@ -105,9 +104,9 @@ impl BlacklistEntry {
     }
 }
 
-/// Why the function of this name takes no probe at all.
+/// The reason why the function of this name takes no probe.
 pub(crate) fn by_name(name: &str) -> Option<Reserved> {
-    // The compiler's and linker's suffixes (`.part.0`, `.cold`) do not make it another function.
+    // Suffixes of the compiler and linker (`.part.0`, `.cold`) do not make it another function.
     let name = name.split('.').next().unwrap_or(name);
     if ELSEWHERE.contains(&name) {
         Some(Reserved::Elsewhere)
@@ -118,13 +117,13 @@ pub(crate) fn by_name(name: &str) -> Option<Reserved> {
     }
 }
 
-/// Why the function of this name takes no return probe.
+/// The reason why the function of this name takes no return probe.
 pub(crate) fn return_by_name(name: &str) -> Option<Reserved> {
     let listed = NO_RETURN_ADDRESS.contains(&name) || name.starts_with(NO_RETURN_ADDRESS_PREFIX);
     listed.then_some(Reserved::NoReturnAddress)
 }
 
-/// The entries by name, for the kernel at hand.
+/// The entries by name, for this kernel.
 pub(crate) fn named_entries(symbols: &SymbolTable) -> Vec<BlacklistEntry> {
     let mut entries = Vec::new();
     for symbol in symbols.iter() {
@@ -159,7 +158,7 @@ pub enum Reserved {
 }
 
 impl Reserved {
-    /// The reason, to go after "the instruction".
+    /// The reason, as a phrase that follows "the instruction".
     #[must_use]
     pub fn why(self) -> &'static str {
         match self {

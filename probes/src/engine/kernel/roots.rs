@@ -12,8 +12,9 @@ use exoprobe_introspect::SymbolTable;
 /// Root of the kernel's own page tables (swapper_pg_dir in C).
 const PAGE_TABLES: &str = "init_top_pgt";
 
-/// The kernel's own page tables, which stay for as long as it runs. Those of the moment may be a
-/// process's, gone when it exits, or the user half of a KPTI pair; but all map the entry point.
+/// The kernel's own page tables, which stay while it runs. The present ones may be a process's,
+/// which are freed when it exits, or the user half of a KPTI pair; but all of them map the entry
+/// point.
 pub(crate) fn kernel_paging(
     guest: &dyn Guest,
     s: &kvm_sregs,
@@ -33,8 +34,8 @@ fn root_address(symbols: &SymbolTable) -> Result<Gva, AttachError> {
     root.map(|symbol| symbol.address).map_err(|e| AttachError::WrongSymbols(e.to_string()))
 }
 
-/// Where the kernel's own root is, by its distance from text that `now` maps: the kernel's image is
-/// contiguous in physical memory.
+/// Address of the kernel's own root, by its distance from text that `now` maps: the kernel's image
+/// is contiguous in physical memory.
 pub(crate) fn own_tables(
     guest: &dyn Guest,
     now: PagingMode,
@@ -46,11 +47,11 @@ pub(crate) fn own_tables(
     Ok(PagingMode { cr3, ..now })
 }
 
-/// Does it run on other page tables while in user mode (KPTI)? Those lie behind its own, and map
-/// the entry code to the same place.
+/// Returns true if the kernel uses other page tables in user mode (KPTI). Those follow its own, and
+/// map the entry code to the same place.
 pub(crate) fn isolates_page_tables(view: &KernelView, symbols: &SymbolTable) -> bool {
     let Some(entry) = symbols.address_of(SYSCALL_ENTRY) else { return true };
-    // Where it does, the two roots are aligned as a pair.
+    // With KPTI, the two roots are aligned as a pair.
     if view.mode.cr3 & USER_TABLES != 0 {
         return false;
     }

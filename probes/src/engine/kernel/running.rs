@@ -1,5 +1,5 @@
-//! The running kernel as the engine needs to know it: how far it is, where its symbols really are,
-//! and which of its instructions it treats specially.
+//! The running kernel as the engine needs it: its phase, the runtime addresses of its symbols, and
+//! the instructions that it treats specially.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -47,41 +47,41 @@ const STATIC_CALL_TRAMPOLINE: &str = "__SCT__";
 pub(crate) struct Kernel {
     pub(crate) symbols: SymbolTable,
     pub(crate) view: KernelView,
-    /// Every page table maps hidden memory, once the kernel's own do.
+    /// Every page table maps hidden memory, once the kernel's own tables do.
     mapped_everywhere: bool,
-    /// The guest has been made ready for probes: see [`Self::prepared`].
+    /// Preparation of the guest for probes: see [`Self::prepared`].
     prepared: Prepared,
     entry_text: Range<Gva>,
     extable: Arc<ExceptionTable>,
-    /// Where each leads to when it is a jmp.
+    /// The target of each, when it is a jmp.
     jump_labels: Arc<HashMap<Gva, Gva>>,
     static_calls: Arc<HashSet<Gva>>,
-    /// What it will still patch.
+    /// Text that the kernel will still patch.
     patched: Arc<Patched>,
     init_freed: Arc<AtomicBool>,
-    /// It has come past the place that tells that its text is final.
+    /// The kernel has passed the function that marks its text as final.
     told_final: Arc<AtomicBool>,
     tasks: Arc<OnceLock<Arc<Tasks>>>,
     banner: Arc<OnceLock<Banner>>,
     orc: Arc<OrcCache>,
-    /// Those that probes may be in; their symbols are among the others.
+    /// Modules that probes may be in. Their symbols are in `symbols`.
     pub(crate) modules: Arc<[Arc<Loaded>]>,
 }
 
-/// What has been done to the guest, for probes.
+/// The preparation of the guest for probes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Prepared {
     /// Nothing.
     No,
     /// Hidden memory is mapped.
     Mapped,
-    /// And a fault in a slot shows the original's address.
+    /// Hidden memory is mapped, and a fault in a slot shows the original's address.
     FaultsShowOriginal,
 }
 
 impl Kernel {
-    /// Looks at a guest whose kernel has long begun. Looking changes nothing in the guest, here as
-    /// in [`Self::at_entry`] and [`Self::finish`].
+    /// Examines a guest whose kernel began earlier. This changes nothing in the guest; neither do
+    /// [`Self::at_entry`] and [`Self::finish`].
     ///
     /// # Errors
     /// [`AttachError::Booting`] until the kernel's text is final.
@@ -104,11 +104,11 @@ impl Kernel {
         Self::final_one(symbols, view, state.is_none_or(|s| s >= INIT_FREED))
     }
 
-    /// Looks at a kernel that runs no more, wherever it stopped; changes nothing in its memory.
-    /// `entry` is where it began, if that was seen.
+    /// Examines a kernel that has stopped, in any phase. Changes nothing in its memory. `entry` is
+    /// the kernel's beginning, if the machine reported it.
     ///
     /// # Errors
-    /// [`AttachError::NeverBegan`] where it did not come to its own addresses.
+    /// [`AttachError::NeverBegan`] if it did not reach its own addresses.
     pub(crate) fn of_stopped(
         guest: &dyn Guest,
         source: &mut SymbolSource<'_>,
@@ -126,7 +126,7 @@ impl Kernel {
         };
         let (mode, early) = match kernel_paging(guest, &sregs, &symbols, text) {
             Ok(mode) => (mode, None),
-            // It stopped before its own tables were complete.
+            // The kernel stopped before its own tables were complete.
             Err(_) => (now, Some(now)),
         };
         let view = KernelView { ram: guest.ram().clone(), mode, early };
@@ -135,8 +135,8 @@ impl Kernel {
         Self::look(symbols, view, false, Patched::NONE, init_freed)
     }
 
-    /// Looks at a kernel that runs its first instructions at its own addresses. Its page tables of
-    /// the moment are the early ones.
+    /// Examines a kernel that runs its first instructions at its own addresses. Its page tables are
+    /// the early ones.
     pub(crate) fn at_entry(
         guest: &dyn Guest,
         source: &mut SymbolSource<'_>,
@@ -150,7 +150,7 @@ impl Kernel {
         Self::look(symbols, view, true, patched, false)
     }
 
-    /// The same kernel when its text is final.
+    /// The same kernel in the phase after its text is final.
     pub(crate) fn finish(&self) -> Result<Self, AttachError> {
         let view = KernelView { early: None, ..self.view.clone() };
         let next = Self::final_one(self.symbols.clone(), view, !self.has_init_text());
@@ -167,19 +167,19 @@ impl Kernel {
         Self::look(symbols, view, mapped_everywhere, Patched::NONE, init_freed)
     }
 
-    /// Has the guest not been made ready for probes?
+    /// Returns true if the guest is not prepared for probes.
     pub(crate) fn is_unprepared(&self) -> bool {
         self.prepared == Prepared::No
     }
 
-    /// May faults of slots be redirected? Its text must be final, and every page table map hidden
-    /// memory.
+    /// Returns true if faults of slots can be redirected: its text is final, and every page table
+    /// maps hidden memory.
     pub(crate) fn may_redirect_faults(&self) -> bool {
         self.has_booted() && self.mapped_everywhere
     }
 
-    /// The same kernel in a guest that is ready for probes: hidden memory is mapped, and a fault in
-    /// a slot shows the original's address if `faults_show_original`.
+    /// The same kernel in a guest that is prepared for probes: hidden memory is mapped, and a fault
+    /// in a slot shows the original's address if `faults_show_original`.
     pub(crate) fn prepared(&self, faults_show_original: bool) -> Self {
         let prepared = match faults_show_original {
             true => Prepared::FaultsShowOriginal,
@@ -188,7 +188,7 @@ impl Kernel {
         Self { prepared, ..self.clone() }
     }
 
-    /// What displaced instructions may rely on.
+    /// Facts that displaced instructions may rely on.
     pub(crate) fn assurances(&self) -> Assurances {
         Assurances {
             faults_show_original: self.prepared == Prepared::FaultsShowOriginal,
@@ -245,17 +245,18 @@ impl Kernel {
         self.view.early.unwrap_or(self.view.mode)
     }
 
-    /// Is its text final?
+    /// Returns true if its text is final.
     pub(crate) fn has_booted(&self) -> bool {
         self.view.early.is_none()
     }
 
-    /// Does it say so itself that it is not far enough? (Its text may be final all the same.)
+    /// Returns true if the kernel's own state says that it is still booting. (Its text may be final
+    /// nevertheless.)
     pub(crate) fn is_booting(&self) -> bool {
         system_state(&self.memory(), &self.symbols) == Some(0)
     }
 
-    /// Will it come past the place that tells that its text is final?
+    /// Returns true if the kernel has still to pass the function that marks its text as final.
     pub(crate) fn will_tell_final(&self) -> bool {
         !self.has_booted() && !self.told_final.load(Ordering::Relaxed)
     }
@@ -264,12 +265,12 @@ impl Kernel {
         self.told_final.store(true, Ordering::Relaxed);
     }
 
-    /// Is its init text there still?
+    /// Returns true if its init text still exists.
     pub(crate) fn has_init_text(&self) -> bool {
         !self.init_freed.load(Ordering::Relaxed)
     }
 
-    /// Looks whether init text has gone, in a kernel that no mark tells it of.
+    /// Checks whether init text has been freed, in a kernel for which no mark reports it.
     pub(crate) fn learn_init_freed(&self) {
         let state = system_state(&self.memory(), &self.symbols);
         if self.has_booted() && state.is_some_and(|state| state >= INIT_FREED) {
@@ -281,22 +282,22 @@ impl Kernel {
         self.init_freed.store(true, Ordering::Relaxed);
     }
 
-    /// Does the kernel not keep such text, or not any more?
+    /// Returns true if the kernel does not keep text of this kind, or has freed it.
     fn is_lost(&self, kind: TextKind) -> bool {
         kind == TextKind::Other || (kind == TextKind::Init && !self.has_init_text())
     }
 
-    /// Will the kernel still patch any of `len` bytes at `at`?
+    /// Returns true if the kernel will still patch any of `len` bytes at `at`.
     pub(crate) fn will_patch(&self, at: Gva, len: u64) -> bool {
         self.patched.covers(at, len)
     }
 
-    /// Does the exception table have the instruction at `at`?
+    /// Returns true if the exception table lists the instruction at `at`.
     pub(crate) fn may_fault(&self, at: Gva) -> bool {
         self.extable.find(at).is_some()
     }
 
-    /// Does the kernel rewrite the instruction at `at` while it runs?
+    /// Returns true if the kernel rewrites the instruction at `at` while it runs.
     pub(crate) fn is_rewritten(&self, at: Gva) -> bool {
         self.jump_labels.contains_key(&at) || self.static_calls.contains(&at)
     }
@@ -305,7 +306,7 @@ impl Kernel {
         self.entry_text.contains(&at)
     }
 
-    /// Where control comes to by what the kernel's tables say: static keys' branches and fix-ups.
+    /// Targets of jumps according to the kernel's tables: static keys' branches and fix-ups.
     pub(crate) fn jump_targets(&self) -> impl Iterator<Item = Gva> {
         let keys = self.jump_labels.values().copied();
         keys.chain(self.extable.fixups().map(|entry| entry.fixup))
@@ -325,12 +326,12 @@ impl Kernel {
         Some(self.symbols.address_of(symbol)?.wrapping_add(offset))
     }
 
-    /// How it tells its tasks, once that is known.
+    /// The location of its tasks, once that is known.
     pub(crate) fn tasks(&self) -> Option<&Arc<Tasks>> {
         self.tasks.get()
     }
 
-    /// Learns how it tells its tasks, where it is far enough; says whether that is new.
+    /// Locates its tasks, if its phase allows. Returns true if this call found them.
     pub(crate) fn learn_tasks(&self, vcpus: u8) -> bool {
         if !self.has_booted() || self.tasks.get().is_some() {
             return false;
@@ -344,7 +345,7 @@ impl Kernel {
         }
     }
 
-    /// Finds how it keeps its tasks.
+    /// Locates its tasks.
     ///
     /// # Errors
     /// [`NoTasks`].
@@ -353,7 +354,7 @@ impl Kernel {
         Tasks::find(&self.memory(), &self.symbols, current, &self.view.ram, vcpus)
     }
 
-    /// What it says of itself.
+    /// Its banner.
     ///
     /// # Errors
     /// [`BannerError`].
@@ -370,14 +371,14 @@ impl Kernel {
         self.orc.tables()
     }
 
-    /// Reads its ORC tables, unless that was tried and another time would give the same; says
-    /// whether there are any now that were not there before.
+    /// Reads its ORC tables, unless a repeated attempt would give the same. Returns true if this
+    /// call loaded them.
     pub(crate) fn learn_orc(&self) -> bool {
         self.orc
             .learn(|| Ok(OrcTables::read(&self.memory(), &self.symbols, self.banner()?.version)?))
     }
 
-    /// How the kernel treats the instruction at `at`, if so that no probe may be there.
+    /// The kernel's special treatment of the instruction at `at`, if it forbids a probe.
     pub(crate) fn reserved(&self, at: Gva) -> Option<Reserved> {
         if self.symbols.text_kind(at).is_some_and(|kind| self.is_lost(kind)) {
             Some(Reserved::InitText)
@@ -398,7 +399,7 @@ impl Kernel {
         }
     }
 
-    /// Why the function that starts at `at` takes no return probe.
+    /// The reason why the function that starts at `at` takes no return probe.
     pub(crate) fn reserved_for_returns(&self, at: Gva) -> Option<Reserved> {
         if self.entry_text.contains(&at) {
             return Some(Reserved::NoReturnAddress);
@@ -406,7 +407,7 @@ impl Kernel {
         self.function_name(at).and_then(reserved::return_by_name)
     }
 
-    /// Where no probe may be, in ascending order: functions by name, and ranges.
+    /// Text that no probe may be in, ascending: functions by name, and ranges.
     pub(crate) fn blacklist(&self) -> Vec<reserved::BlacklistEntry> {
         let mut entries = reserved::named_entries(&self.symbols);
         let mut range = |symbol: &str, start: Gva, end: Gva, reason| {

@@ -1,4 +1,4 @@
-//! The kernel of one guest, from before it runs: hints of the user, and facts once it runs.
+//! The kernel of one guest, also before it runs: hints of the user, and facts once it runs.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::engine::kernel::modules::Modules;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::kernel::symbols::SymbolSource;
 
-/// Facts about a guest's kernel, given before it runs. The others are read from the guest's memory,
-/// as soon as the kernel runs.
+/// Facts about a guest's kernel that are given before it runs. All others are read from the guest's
+/// memory once the kernel runs.
 #[derive(Debug, Default)]
 pub struct Given {
     /// Its symbols as linked, without KASLR's slide.
@@ -54,23 +54,23 @@ impl RunningKernel {
     }
 }
 
-/// The kernel of a guest, from before it runs.
+/// The kernel of a guest, also before it runs.
 pub(crate) struct KernelState {
-    /// The symbols as linked, where some were given.
+    /// The given symbols, as linked.
     pub(crate) symbols: Option<SymbolTable>,
-    /// The kernel's types, where they were given.
+    /// The given types of the kernel.
     pub(crate) types: Option<Arc<Btf>>,
     /// Types for a kernel without its own.
     found_types: Option<FoundTypes>,
-    /// The kernel that runs, as far as it is known.
+    /// The running kernel, as far as it is known.
     pub(crate) running: Option<Arc<Kernel>>,
-    /// How it began, where the machine reported that.
+    /// The kernel's beginning, if the machine reported it.
     pub(crate) entry: Option<KernelEntry>,
-    /// Its own symbols, where none were given.
+    /// The kernel's own symbols, if none were given.
     own_symbols: Option<SymbolTable>,
-    /// Its own types, once they were asked for.
+    /// The kernel's own types, once they are needed.
     own_types: Option<Arc<Btf>>,
-    /// The types that were found near its file are another kernel's, which was logged.
+    /// The types found near the kernel's file are another kernel's, and this has been logged.
     found_foreign: bool,
     pub(crate) modules: Modules,
 }
@@ -91,7 +91,7 @@ impl KernelState {
         }
     }
 
-    /// Forgets the kernel that ran: the guest is booted again.
+    /// Drops the running kernel: the guest is booted again.
     pub(crate) fn reset(&mut self) {
         (self.running, self.entry) = (None, None);
         (self.own_symbols, self.own_types, self.found_foreign) = (None, None, false);
@@ -117,8 +117,7 @@ impl KernelState {
         Ok(Arc::clone(self.own_types.insert(found)))
     }
 
-    /// The types that were found near the kernel's file, if they can be those of the kernel that
-    /// runs.
+    /// The types found near the kernel's file, if they can be those of the running kernel.
     fn own_found_types(&mut self, kernel: &Kernel) -> Option<Arc<Btf>> {
         let found = self.found_types.as_ref().filter(|_| !self.found_foreign)?;
         let file = found.file.display();
@@ -133,7 +132,7 @@ impl KernelState {
         Some(Arc::clone(&found.types))
     }
 
-    /// Whether modules come and go, as far as is known.
+    /// Returns true if modules may come and go, as far as is known.
     pub(crate) fn may_have_modules(&self, kernel: &Kernel) -> bool {
         kernel.has_booted()
             && !matches!(self.modules, Modules::None(_))

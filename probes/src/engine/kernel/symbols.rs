@@ -1,5 +1,5 @@
-//! The symbols that the engine goes by: those that it was given, moved to where KASLR put the
-//! kernel, or else the kernel's own, read from its memory.
+//! The symbols that the engine uses: the given ones, moved to KASLR's address, or else the kernel's
+//! own, read from its memory.
 
 use exoprobe_guest::Gva;
 use exoprobe_guest::paging::{PAGE_SIZE, PAGE_SIZE_2M, PagingMode, translate};
@@ -11,21 +11,21 @@ use crate::engine::kernel::view::USER_TABLES;
 use exoprobe_guest::Guest;
 
 pub(crate) const SYSCALL_ENTRY: &str = "entry_SYSCALL_64";
-/// The code that both the first CPU and the others come through into the kernel's own addresses.
+/// The code by which both the first CPU and the others reach the kernel's own addresses.
 const FIRST_CODE: &str = "secondary_startup_64";
-/// How far behind [`FIRST_CODE`] that code may reach, in bytes.
+/// Most bytes that this code extends after [`FIRST_CODE`].
 const FIRST_CODE_MAX: u64 = 64 << 10;
 
-/// Where symbols come from.
+/// The source of symbols.
 pub(crate) struct SymbolSource<'a> {
-    /// As linked, where some were given.
+    /// Given symbols, as linked.
     pub(crate) given: Option<&'a SymbolTable>,
-    /// The running kernel's own, once they have been read.
+    /// The running kernel's own symbols, once they have been read.
     pub(crate) found: &'a mut Option<SymbolTable>,
 }
 
 impl SymbolSource<'_> {
-    /// Of a kernel whose system-call entry is set.
+    /// The symbols of a kernel whose system-call entry is set.
     pub(crate) fn at_syscall_entry(
         &mut self,
         guest: &dyn Guest,
@@ -38,7 +38,7 @@ impl SymbolSource<'_> {
         }
     }
 
-    /// Of a kernel that runs its first instructions at its own addresses.
+    /// The symbols of a kernel that runs its first instructions at its own addresses.
     pub(crate) fn at_first_code(
         &mut self,
         guest: &dyn Guest,
@@ -73,7 +73,7 @@ impl SymbolSource<'_> {
     }
 }
 
-/// With KASLR all of the kernel is moved by one distance, so its entry point tells it.
+/// KASLR moves all of the kernel by one distance, which its entry point gives.
 fn slide(symbols: &SymbolTable, entry: Gva) -> Result<SymbolTable, AttachError> {
     let linked = linked_address(symbols, SYSCALL_ENTRY)?;
     let distance = entry.0.wrapping_sub(linked.0).cast_signed();
@@ -84,7 +84,8 @@ fn slide(symbols: &SymbolTable, entry: Gva) -> Result<SymbolTable, AttachError> 
     Ok(symbols.with_slide(distance))
 }
 
-/// The distance is a multiple of 2 MiB (CONFIG_PHYSICAL_ALIGN), and `rip` a little behind a symbol.
+/// The distance is a multiple of 2 MiB (CONFIG_PHYSICAL_ALIGN), and `rip` is a little after a
+/// symbol.
 fn early_slide(symbols: &SymbolTable, rip: Gva) -> Result<SymbolTable, AttachError> {
     let linked = linked_address(symbols, FIRST_CODE)?;
     let distance = rip.0.wrapping_sub(linked.0);

@@ -1,4 +1,4 @@
-//! Tables of a kernel that name special text.
+//! Tables of a kernel that list special text.
 
 use std::collections::HashMap;
 
@@ -41,7 +41,7 @@ pub(crate) const STATIC_CALLS: RelativeTable = RelativeTable {
 
 impl RelativeTable {
     /// The addresses in the table, each with the one that follows it (or itself, in entries of 4
-    /// bytes); none when the kernel has no such table.
+    /// bytes); empty if the kernel has no such table.
     pub(crate) fn read(
         &self,
         memory: &VirtualMemory<'_, KernelView>,
@@ -55,7 +55,7 @@ impl RelativeTable {
         Ok(self.addresses(start, &bytes))
     }
 
-    /// Likewise of a module's table.
+    /// As [`Self::read`], for a module's table.
     pub(crate) fn read_entries(
         &self,
         memory: &VirtualMemory<'_, KernelView>,
@@ -80,7 +80,8 @@ impl RelativeTable {
     }
 }
 
-/// The bytes between two symbols, with the address of the first; none when the kernel has not both.
+/// The bytes between two symbols, with the address of the first; empty if the kernel lacks one of
+/// them.
 pub(crate) fn read_table(
     memory: &VirtualMemory<'_, KernelView>,
     symbols: &SymbolTable,
@@ -107,7 +108,7 @@ fn read_bytes(
     Ok(bytes)
 }
 
-/// The address that the 32-bit offset at `place` means.
+/// The address that the 32-bit offset at `place` refers to.
 pub(crate) fn relative(place: Gva, entry: &[u8]) -> Gva {
     let offset = entry.first_chunk().map_or(0, |bytes| i32::from_le_bytes(*bytes));
     place.wrapping_add(i64::from(offset).cast_unsigned())

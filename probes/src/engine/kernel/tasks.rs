@@ -1,4 +1,4 @@
-//! Who is running on a vCPU.
+//! The tasks of the guest, and the task that runs on each vCPU.
 
 use std::sync::atomic::Ordering;
 
@@ -15,25 +15,25 @@ use crate::engine::kernel::view::KernelView;
 /// Bytes of an entry of `__per_cpu_offset`.
 const OFFSET_LEN: u64 = 8;
 
-/// How the running kernel tells its tasks.
+/// The location of the running kernel's tasks.
 pub(crate) struct Tasks {
     pub(crate) layout: TaskLayout,
-    /// By vCPU, which Linux numbers as the machine does: where its current task's address is.
+    /// By vCPU (Linux numbers its CPUs as the machine does): address of its current task's pointer.
     current: Box<[Gpa]>,
-    /// Where tasks are found without a walk of the page tables.
+    /// The direct map: tasks are found in it without a walk of the page tables.
     direct: Vec<Direct>,
 }
 
 /// Why tasks are not known.
 #[derive(Debug, thiserror::Error)]
 pub enum NoTasks {
-    /// They cannot be read, or told apart.
+    /// Their fields cannot be located or read.
     #[error(transparent)]
     Task(#[from] TaskError),
     /// A symbol is missing.
     #[error("the kernel has no symbol for {0}")]
     Symbol(&'static str),
-    /// So is a CPU's data.
+    /// The per-CPU data of a CPU is missing.
     #[error("the per-CPU data of CPU {0} is not there")]
     PerCpu(u8),
     /// A task's memory is not mapped.
@@ -66,7 +66,7 @@ fn idle_task(symbols: &SymbolTable) -> Result<Gva, NoTasks> {
 }
 
 impl Tasks {
-    /// Looks at a kernel that has made its first threads.
+    /// Locates the tasks of a kernel that has made its first threads.
     pub(crate) fn find(
         memory: &VirtualMemory<'_, KernelView>,
         symbols: &SymbolTable,
@@ -78,7 +78,7 @@ impl Tasks {
         let current = current_task.ok_or(NoTasks::Symbol("the current task"))?;
         let offsets = symbols.address_of("__per_cpu_offset");
         let place = |vcpu: u8| {
-            // A kernel for one CPU has the data itself where others have its offset.
+            // A kernel for one CPU has the data itself in place of an offset.
             let base = match offsets {
                 Some(table) => {
                     memory.read_u64(table.wrapping_add(u64::from(vcpu) * OFFSET_LEN)).ok()?
@@ -107,7 +107,7 @@ impl Tasks {
         (0..).zip(&self.current).find(|(_, at)| current(at) == Some(task.0)).map(|(vcpu, _)| vcpu)
     }
 
-    /// All processes, and on which vCPUs each runs; with state and parent by `fields`.
+    /// All processes, with the vCPUs that run each; with state and parent by `fields`.
     pub(crate) fn processes(
         &self,
         memory: &VirtualMemory<'_, KernelView>,
@@ -133,7 +133,7 @@ impl Tasks {
         Ok(processes.into_iter().map(process).collect())
     }
 
-    /// The task that runs on a vCPU; `None` where the guest does not tell.
+    /// The task that runs on a vCPU; `None` if it cannot be read.
     pub(crate) fn on(&self, view: &KernelView, vcpu: u8) -> Option<TaskId> {
         let task = view.ram.word(*self.current.get(usize::from(vcpu))?)?;
         let task = Gva(task.load(Ordering::Relaxed));
@@ -144,14 +144,14 @@ impl Tasks {
         }
     }
 
-    /// A task in RAM, where its fields are aligned as every Linux has them.
+    /// Reads a task in RAM, if its fields are aligned as in every Linux.
     fn read_at(&self, view: &KernelView, task: Gpa) -> Option<TaskId> {
         const WORD: u64 = 8;
         let (pid, comm) = (u64::from(self.layout.pid), u64::from(self.layout.comm));
         if !comm.is_multiple_of(WORD) {
             return None;
         }
-        // One look for the RAM that has both.
+        // One access to the RAM that has both.
         let first = pid.min(comm) & !(WORD - 1);
         let count = (pid.max(comm + WORD) - first) / WORD + 1;
         let words = view.ram.words(task.wrapping_add(first), usize::try_from(count).ok()?)?;

@@ -4,16 +4,16 @@ use exoprobe_guest::paging::{PAGE_SIZE, PagingError, PagingMode};
 use exoprobe_guest::{Gpa, GuestRam};
 use exoprobe_introspect::{GuestView, ReadError};
 
-/// Under page-table isolation the user's root lies behind the kernel's (PTI_PGTABLE_SWITCH_BIT).
+/// Under page-table isolation the user's root follows the kernel's (PTI_PGTABLE_SWITCH_BIT).
 pub(crate) const USER_TABLES: u64 = PAGE_SIZE;
 
 /// A guest's memory under the kernel's page tables.
 #[derive(Clone)]
 pub(crate) struct KernelView {
     pub(crate) ram: GuestRam,
-    /// The kernel's own tables, which stay for as long as it runs.
+    /// The kernel's own tables, which stay while it runs.
     pub(crate) mode: PagingMode,
-    /// The tables it started on, until its own are complete.
+    /// The tables on which it started, until its own are complete.
     pub(crate) early: Option<PagingMode>,
 }
 

@@ -1,4 +1,4 @@
-//! What a site needs to be optimized, and why it cannot be.
+//! The requirements of a site for a jmp, and the check of them.
 
 use std::sync::Arc;
 
@@ -16,40 +16,40 @@ use crate::engine::probe::follower::Follower;
 use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::Site;
 
-/// Most bytes of text that a region is looked for in: its last instruction begins within the jmp,
-/// and has 15.
+/// Most bytes of text searched for a region: its last instruction begins within the jmp and has at
+/// most 15 bytes.
 const REGION_MAX: u64 = 64;
 
-/// A site that is to have a jmp, or has it.
+/// A site that is about to get a jmp, or has one.
 pub(crate) struct OptimizedSite {
     pub(crate) at: Gva,
     pub(crate) region: Arc<Region>,
-    /// Where each byte of the jmp goes.
+    /// Guest-physical address of each byte of the jmp.
     pub(crate) places: [Gpa; JMP_LEN],
-    /// Where the bytes behind it are that belong to the last instruction which it covers.
+    /// Addresses of the bytes after the jmp that belong to the last instruction which it covers.
     pub(crate) rest: Vec<Gpa>,
     pub(crate) jmp: [u8; JMP_LEN],
     pub(crate) code: Code,
-    /// The return probe there.
+    /// The return probe of the site.
     pub(crate) follows: Option<(Arc<Probe>, Arc<Follower>)>,
 }
 
 impl OptimizedSite {
-    /// Puts the jmp in place of the int3; says whether that was there, with what should follow it.
-    /// Every vCPU must stand still.
+    /// Writes the jmp over the int3. Returns true if the int3 and the bytes that follow it were
+    /// there. Every vCPU must stand still.
     pub(crate) fn write(&self, ram: &GuestRam) -> bool {
         self.hand_over()
             && text::replace(ram, &self.places, self.at, &self.armed(), &self.jmp).is_ok()
     }
 
-    /// Puts the int3 back in place of the jmp; says whether that was there. Every vCPU must stand
+    /// Writes the int3 back over the jmp. Returns true if the jmp was there. Every vCPU must stand
     /// still.
     pub(crate) fn take_back(&self, ram: &GuestRam) -> bool {
         text::replace(ram, &self.places, self.at, &self.jmp, &self.armed()).is_ok()
     }
 
-    /// From now on the return probe there takes its instances from within the guest; not while it
-    /// has others in use, for all together must not be more than `maxactive`.
+    /// Makes the return probe take its instances from its pool in the guest from now on. Returns
+    /// false while it has other instances in use: both together must not exceed `maxactive`.
     fn hand_over(&self) -> bool {
         let Some((probe, follower)) = &self.follows else { return true };
         let Some(returns) = probe.returns() else { return false };
@@ -62,13 +62,13 @@ impl OptimizedSite {
         true
     }
 
-    /// Its detour once nothing leads there any more.
+    /// Turns the site into its detour, which is unlinked now.
     pub(crate) fn retire(self, site: Option<Arc<Site>>) -> Retired {
         let follower = self.follows.map(|(_, follower)| follower);
         Retired::Detour { code: self.code, site, follower }
     }
 
-    /// What the text holds while the site has an int3.
+    /// The bytes of the text while the site has an int3.
     fn armed(&self) -> [u8; JMP_LEN] {
         let mut armed = *self.region.covered();
         armed[0] = text::INT3;
@@ -93,7 +93,7 @@ pub(crate) fn check(
     Region::check(&bytes, at, ground)
 }
 
-/// Where each of `len` bytes at `at` goes: those of a jmp, and the others.
+/// Guest-physical addresses of `len` bytes at `at`: those of a jmp, and the others.
 pub(crate) fn places(kernel: &Kernel, at: Gva, len: u64) -> Option<([Gpa; JMP_LEN], Vec<Gpa>)> {
     let memory = kernel.memory();
     let first = memory.translate(at).ok()?.gpa;

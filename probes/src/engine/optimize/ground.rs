@@ -1,4 +1,4 @@
-//! What is known of the running kernel's text besides its bytes, for the optimizer's safety check.
+//! Facts about the running kernel's text besides its bytes, for the optimizer's safety check.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,9 +12,10 @@ use crate::engine::kernel::running::Kernel;
 use crate::engine::patch::view::GuestText;
 use crate::insn::Assurances;
 
-/// What stands in for `jmp *REG` where mitigations want it (arch/x86/lib/retpoline.S).
+/// Names of the thunks that replace `jmp *REG` where mitigations need it
+/// (arch/x86/lib/retpoline.S).
 const THUNKS: [&str; 2] = ["__x86_indirect_thunk_*", "__x86_indirect_jump_thunk_*"];
-/// What compilers call the parts of a function that they move away.
+/// Suffix that compilers give to the parts of a function that they move away.
 const COLD: &str = ".cold";
 
 /// The whole kernel, decoded once.

@@ -1,4 +1,4 @@
-//! Makes a detour for a site, or says why it cannot have one.
+//! Makes a detour for a site, or returns the reason why the site cannot have one.
 
 use std::sync::Arc;
 
@@ -25,7 +25,8 @@ use crate::insn;
 use exoprobe_guest::Guest;
 
 impl Optimizer {
-    /// What a site needs to have a jmp; or why it cannot, by the name of the rule and in words.
+    /// Prepares a site for its jmp. The error is the reason why it cannot have one: the name of the
+    /// rule, then an explanation.
     pub(crate) fn candidate(
         &mut self,
         sites: &Sites,
@@ -37,7 +38,7 @@ impl Optimizer {
     ) -> Result<OptimizedSite, Arc<str>> {
         if kernel.symbols.text_kind(site.at) == Some(TextKind::Module) {
             return Err(
-                "module: nobody knows what jumps into the middle of a module's functions".into()
+                "module: jumps into the middle of a module's functions are not known".into()
             );
         }
         let around = rings.surroundings(guest, kernel)?;
@@ -76,7 +77,8 @@ impl Optimizer {
         Ok(OptimizedSite { at: site.at, places, rest, jmp, region, code, follows })
     }
 
-    /// The pool of a return probe and the code its calls return to, made on first use.
+    /// Returns the pool of a return probe and the code its calls return to; makes them on first
+    /// use.
     fn follower_of(
         &mut self,
         guest: &dyn Guest,

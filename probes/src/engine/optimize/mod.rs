@@ -1,7 +1,7 @@
 //! Jump optimization: which sites may have a jmp, their detours, and the rings that detours write.
 //!
-//! Changes when detours can do more. Writes jmps while all vCPUs stand still; it knows no registry
-//! and publishes no table, which control does between its steps.
+//! Changes when detours can do more. Writes jmps while all vCPUs stand still. Knows no registry and
+//! publishes no table: control does that between its steps.
 
 pub(crate) mod candidate;
 pub(crate) mod ground;

@@ -1,8 +1,9 @@
-//! The optimizer: which probes get a jmp in place of their int3, and when not any more.
+//! The optimizer: decides which probes have a jmp in place of their int3, and writes and removes
+//! the jmps.
 //!
-//! A pass ([`Optimizer::prepare`]) looks at all sites, writes detours for those that may have one,
-//! and then stops the vCPUs once for all of them: none of these, and no address on a stack, may be
-//! within what a jmp covers. Anything that changes at a site takes its jmp out first
+//! A pass ([`Optimizer::prepare`]) examines all sites and writes detours for those that may have
+//! one. It then stops the vCPUs once for all of them: no vCPU, and no address on a stack, may be
+//! within the bytes that a jmp covers. Anything that changes at a site takes its jmp out first
 //! ([`Optimizer::take_out`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -30,38 +31,38 @@ use crate::engine::probe::site::Sites;
 use crate::insn::SLOT_SIZE;
 use exoprobe_guest::Guest;
 
-/// How often a task is looked for in a detour that is not used any more: what an interrupt came
-/// into the midst of is over soon, and what only looks like an address on a stack stays.
+/// Number of searches for a task in an unlinked detour: an interrupted task leaves it soon, and a
+/// word that only resembles an address stays on its stack.
 const LOOKS: u32 = 3;
-/// A site that a task is in is looked at again after 2, 4, 8, ... passes, at most two to this
-/// power.
+/// A site that a task is in is examined again after 2, 4, 8, ... passes, at most two to this power.
 const BUSY_MAX: u32 = 9;
-/// Between two looks.
+/// Delay between two searches.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// The optimizer's books.
+/// State of the optimizer.
 pub(crate) struct Optimizer {
-    /// debug.kprobes-optimization.
+    /// The switch debug.kprobes-optimization.
     pub(crate) allowed: bool,
     installed: Installed,
-    /// Results of the safety check, until the kernel is booted again.
+    /// Results of the safety check, valid until the kernel is booted again.
     pub(crate) checked: HashMap<Gva, Result<Arc<Region>, Arc<str>>>,
     why_not: HashMap<Gva, Arc<str>>,
-    /// Something has changed since the last pass.
+    /// True if something has changed since the last pass.
     pub(crate) changed: bool,
-    /// Sites that a task was in: how often, and the pass that looks again.
+    /// Sites that a task was in: how often, and the pass that examines the site again.
     busy: HashMap<Gva, (u32, u64)>,
     passes: u64,
     pub(crate) ground: Option<Arc<KernelGround>>,
     pub(crate) space: Space,
     /// Doorbells of detours that are about to get their jmps.
     preparing: Vec<SlowPathExit>,
-    /// Pools and code of return probes' calls within the guest, by the probe's number.
+    /// Pools and code of return probes whose calls are followed in the guest, by the probe's
+    /// number.
     pub(crate) followers: BTreeMap<u32, (Arc<Probe>, Arc<Follower>)>,
     retired: Vec<Retired>,
 }
 
-/// Sites that have a jmp.
+/// Sites that have a jmp, by address.
 #[derive(Default)]
 pub(crate) struct Installed(BTreeMap<Gva, OptimizedSite>);
 
@@ -83,22 +84,23 @@ impl Overlay for Installed {
 /// The state of an optimized site's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Optimized {
-    /// The jmp is there, and what follows it in the last instruction that it covers.
+    /// The jmp is in place, and so are the bytes that follow it in the last instruction that it
+    /// covers.
     AsWanted,
-    /// The jmp is not there.
+    /// The jmp was overwritten.
     Overwritten,
-    /// The last instruction that it covers is another by now.
+    /// The bytes after the jmp, of the last instruction that it covers, have changed.
     RestChanged,
 }
 
 /// The result of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Optimization {
-    /// Probed places that were optimized by it.
+    /// Number of probed places that the pass optimized.
     pub optimized: usize,
-    /// Places that may be, once no task is in them.
+    /// Number of places that can be optimized once no task is in them.
     pub waiting: usize,
-    /// All that are optimized now.
+    /// Number of places that are optimized now.
     pub total: usize,
 }
 
@@ -120,7 +122,7 @@ impl Optimizer {
         }
     }
 
-    /// Everything about the guest is void.
+    /// Drops all state: everything about the guest is void.
     pub(crate) fn reset(&mut self) {
         *self = Self { allowed: self.allowed, ..Self::new() };
     }
@@ -138,14 +140,13 @@ impl Optimizer {
         self.installed.0.contains_key(&at)
     }
 
-    /// Whether a pass is to look at a site.
+    /// Returns true if this pass examines the site.
     fn is_due(&self, at: Gva) -> bool {
         let waits = self.busy.get(&at).is_some_and(|(_, until)| self.passes < *until);
         !waits && !self.is_installed(at)
     }
 
-    /// Somebody was in a site: each time twice as many passes leave it alone, for to look is to
-    /// stop the guest.
+    /// Records that a task was in a site. Backs off exponentially: each attempt stops the guest.
     fn wait_for(&mut self, at: Gva) {
         let (times, until) = self.busy.entry(at).or_default();
         *times = (*times + 1).min(BUSY_MAX);
@@ -153,8 +154,9 @@ impl Optimizer {
         self.why_not.insert(at, "busy: a task was within what the jmp would cover".into());
     }
 
-    /// Probes, their text or what they may do have changed: the next pass looks at all sites again,
-    /// and reasons of the last one hold no more, but of sites that it leaves alone.
+    /// Records that probes, their text or their permissions have changed. The next pass examines
+    /// all sites again. Reasons of the last pass are dropped, except for sites that the next pass
+    /// skips.
     pub(crate) fn note_change(&mut self) {
         self.changed = true;
         let Self { why_not, busy, passes, .. } = self;
@@ -165,25 +167,25 @@ impl Optimizer {
         self.why_not.get(&at)
     }
 
-    /// The optimized site that has `at` among its instructions.
+    /// Returns the optimized site that has `at` among its instructions.
     pub(crate) fn covering(&self, at: Gva) -> Option<Gva> {
         let (start, found) = self.installed.0.range(..=at).next_back()?;
         let end = found.region.end();
         (at < end).then_some(*start)
     }
 
-    /// The optimized site whose detour has `at`.
+    /// Returns the optimized site whose detour contains `at`.
     pub(crate) fn of_detour(&self, at: Gva) -> Option<Gva> {
         let has = |found: &&OptimizedSite| found.code.start <= at && at < found.code.end;
         self.installed.0.values().find(has).map(|found| found.at)
     }
 
-    /// Whether no detour is there that could still write.
+    /// Returns true if no detour exists that can still write.
     pub(crate) fn is_idle(&self) -> bool {
         self.installed.0.is_empty() && self.retired.is_empty() && self.followers.is_empty()
     }
 
-    /// All doorbells that may be rung, with the sites whose hits they are.
+    /// All active doorbells, with the sites to which their hits belong.
     pub(crate) fn doorbells<'a>(
         &'a self,
         sites: &'a Sites,
@@ -197,7 +199,7 @@ impl Optimizer {
         there.chain(self.preparing.iter().cloned()).chain(left)
     }
 
-    /// Pools and code of calls within the guest, also of probes that have gone.
+    /// Pools and code of calls followed in the guest, also of removed probes.
     pub(crate) fn followers(&self) -> impl Iterator<Item = (Arc<Probe>, Arc<Follower>)> {
         let left = self.retired.iter().filter_map(|retired| match retired {
             Retired::Follower(probe, follower) => Some((Arc::clone(probe), Arc::clone(follower))),
@@ -206,13 +208,13 @@ impl Optimizer {
         self.followers.values().cloned().chain(left)
     }
 
-    /// Probes are removed; calls of theirs may be under way.
+    /// Records that probes are removed. Calls of these probes may still be in progress.
     pub(crate) fn forget(&mut self, ids: &[u32]) {
         let gone = ids.iter().filter_map(|id| self.followers.remove(id));
         self.retired.extend(gone.map(|(probe, follower)| Retired::Follower(probe, follower)));
     }
 
-    /// Where bytes of jmps are, and those that were there before.
+    /// Guest-physical addresses of the jmps' bytes, with the original bytes.
     pub(crate) fn original_bytes(&self, ram: &GuestRam) -> Vec<(Gpa, u8)> {
         let mut bytes = Vec::new();
         for found in self.installed.0.values() {
@@ -223,7 +225,8 @@ impl Optimizer {
         bytes
     }
 
-    /// Compares the text of an optimized site with what should be there; `None` of other sites.
+    /// Compares the text of an optimized site with the expected bytes; `None` if the site is not
+    /// optimized.
     pub(crate) fn text_of(&self, guest: &dyn Guest, at: Gva) -> Option<Optimized> {
         let found = self.installed.0.get(&at)?;
         let holds = |places: &[Gpa], bytes: &mut dyn Iterator<Item = u8>| {
@@ -238,7 +241,7 @@ impl Optimizer {
         })
     }
 
-    /// The guest wrote over the jmp, which is gone; its detour is not used any more.
+    /// Drops a jmp that the guest has overwritten. Its detour is retired.
     pub(crate) fn lose(&mut self, at: Gva, site: Option<Arc<Site>>) {
         if let Some(found) = self.installed.0.remove(&at) {
             self.retired.push(found.retire(site));
@@ -247,8 +250,8 @@ impl Optimizer {
 }
 
 impl Optimizer {
-    /// Begins a pass: writes detours for those sites that may have one. Returns none where nothing
-    /// has changed since the last pass.
+    /// Begins a pass: writes detours for the sites that may have one. Returns an empty list if
+    /// nothing has changed since the last pass.
     pub(crate) fn prepare(
         &mut self,
         sites: &Sites,
@@ -263,7 +266,7 @@ impl Optimizer {
         if !self.changed && self.busy.is_empty() {
             return Vec::new();
         }
-        // Records have no time without it: the next pass tries again.
+        // Records have no time without the clock. The next pass tries again.
         if !sites.is_empty() && !rings.learn_clock(|| guest.tsc_offset()) {
             return Vec::new();
         }
@@ -282,17 +285,17 @@ impl Optimizer {
         candidates
     }
 
-    /// Adds the doorbells of detours that are about to get their jmps: the table must have them
-    /// before.
+    /// Adds the doorbells of detours that are about to get their jmps. The table must contain them
+    /// first.
     pub(crate) fn announce(&mut self, sites: &Sites, candidates: &[OptimizedSite]) {
         let bell = |c: &OptimizedSite| SlowPathExit::of(&c.code, sites.get(&c.at)?);
         self.preparing = candidates.iter().filter_map(bell).collect();
     }
 
-    /// Stops the vCPUs once and writes the jmps of those sites that no task is in. Returns how
-    /// many, and code that nothing leads to and no task is in, to be freed once the table has it no
-    /// more. `is_held` returns true while a vCPU is held at a breakpoint, from which it goes on by
-    /// the way of an int3.
+    /// Stops the vCPUs once and writes the jmps of the sites that no task is in. Returns their
+    /// number, and unlinked code that no task is in; the caller frees it once the table no longer
+    /// contains it. `is_held` returns true while a vCPU is held at a breakpoint; such a vCPU
+    /// continues as after an int3.
     pub(crate) fn install(
         &mut self,
         sites: &Sites,
@@ -336,19 +339,19 @@ impl Optimizer {
         (done, freed)
     }
 
-    /// Frees code that no table has.
+    /// Frees code that no table contains.
     pub(crate) fn free(&mut self, hidden: &HiddenMemory, rings: &mut Rings, freed: Vec<Code>) {
         freed.into_iter().for_each(|code| self.space.free(hidden, rings, code));
     }
 
-    /// Is there code that nothing leads to any more?
+    /// Returns true if unlinked code exists.
     pub(crate) fn has_retired(&self) -> bool {
         !self.retired.is_empty()
     }
 
-    /// Takes the jmps of sites out: their int3s are back when this returns, and every task that ran
-    /// in their detours has left them, unless it is switched out. Returns the places whose text the
-    /// guest has changed.
+    /// Takes the jmps of sites out. When this returns, their int3s are back, and every task that
+    /// ran in their detours has left them, unless it is switched out. Returns the places whose text
+    /// the guest has changed.
     pub(crate) fn take_out(
         &mut self,
         sites: &Sites,
@@ -397,7 +400,7 @@ impl Optimizer {
         clobbered
     }
 
-    /// Keeps what is retired and still in use, and what that leads to; gives the rest.
+    /// Keeps retired code that is in use, and the code it leads to; returns the rest.
     fn sort_retired(
         &mut self,
         kept: Vec<(usize, Retired)>,
@@ -412,20 +415,20 @@ impl Optimizer {
     }
 }
 
-/// The pools that follow, within the guest, the calls of return probes at these places.
+/// The pools that follow, in the guest, the calls of return probes at these places.
 fn followers_at(sites: &Sites, places: &[Gva]) -> impl Iterator<Item = Arc<Follower>> {
     let sites = places.iter().filter_map(|at| sites.get(at));
     let probes = sites.flat_map(|site| &site.probes);
     probes.filter_map(|probe| probe.returns()?.follower())
 }
 
-/// Addresses that no task may be at when the jmps are written, by the number of the site; and after
-/// these the retired detours.
+/// Addresses that no task may be at when the jmps are written, by the number of the site; then the
+/// retired detours.
 fn addresses(sites: &Sites, candidates: &[OptimizedSite], retired: &[Retired]) -> Addresses {
     let mut inside = Addresses::default();
     for (index, candidate) in candidates.iter().enumerate() {
         let mut inner = candidate.region.inner().peekable();
-        // Who is in a copy of the first instruction goes on at the second.
+        // A task in a copy of the first instruction continues at the second.
         if inner.peek().is_some() {
             for slot in sites[&candidate.at].slots() {
                 inside.add(slot.gva, slot.gva.wrapping_add(SLOT_SIZE as u64), index);

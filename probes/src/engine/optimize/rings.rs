@@ -1,4 +1,4 @@
-//! What detours write, and where: blocks with their counters, and rings.
+//! The memory that detours write: blocks with their counters, and rings.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,48 +18,48 @@ use crate::engine::probe::registered::{Counters, Probe};
 use crate::events::{Record, Returned};
 use exoprobe_guest::Guest;
 
-/// Blocks, and so probes at optimized places, at a time.
+/// Maximum number of blocks, and so of probes at optimized places.
 const BLOCKS: u64 = 4096;
 /// Bytes of a block's counters.
 const COUNTERS: u64 = 2 * COUNTER;
-/// Bytes of a ring's data, as powers of two, the least first.
+/// Sizes of a ring's data in bytes, as powers of two, ascending.
 const RING_BITS: Range<u32> = 12..32;
 
-/// The host's side of all that detours write.
+/// The host's side of the memory that detours write.
 #[derive(Default)]
 pub(crate) struct Rings {
     rings: Vec<GuestRing>,
     /// Offset of the first counter in hidden memory; `None` until that is mapped.
     counters: Option<u64>,
     blocks: Vec<Option<Used>>,
-    /// Where to look for a free block first.
+    /// Index at which the search for a free block begins.
     next: usize,
-    /// Blocks that no code has any more, with records of theirs that may still be in the rings.
+    /// Released blocks whose records may still be in the rings.
     leaving: Vec<Draining>,
     around: Option<Surroundings>,
-    /// What is added to the guest's time-stamp counter to have its time
+    /// Offset that is added to the guest's time-stamp counter to get guest time
     /// ([`exoprobe_guest::GuestTime`]).
     clock: Option<u64>,
 }
 
-/// A block that detours have.
+/// A block in use by a detour.
 struct Used {
     probe: Arc<Probe>,
     task: Task,
-    /// The counters, when they were last looked at.
+    /// The counters as last read.
     seen: [u64; 2],
-    /// Of what calls return to: their pool, and the calls missed when it was last looked at.
+    /// For return code: its pool, and the number of missed calls as last read.
     pool: Option<(PoolMemory, u64)>,
 }
 
-/// A block that is given back when all has been read that was written before.
+/// A released block. It is free when all records written before its release have been read.
 struct Draining {
     number: u16,
-    /// By ring: how far it was written.
+    /// By ring: the write position at the release.
     heads: Vec<u64>,
 }
 
-/// Where pools are: behind the counters.
+/// The window of pools: after the counters.
 pub(crate) fn pool_window(hidden: &HiddenMemory) -> Option<Window> {
     let data = hidden.data_window()?;
     let before = BLOCKS * COUNTERS;
@@ -67,20 +67,20 @@ pub(crate) fn pool_window(hidden: &HiddenMemory) -> Option<Window> {
     Some(Window { gva, offset, len: data.len - before })
 }
 
-/// A record, and what it is of.
+/// A record, with its probe.
 pub(crate) struct Found<'a> {
     pub(crate) vcpu: u8,
     pub(crate) probe: &'a Arc<Probe>,
-    /// It is of a return; [`RETURN_VALUES`](crate::detour::RETURN_VALUES) come first.
+    /// The record is of a return; [`RETURN_VALUES`](crate::detour::RETURN_VALUES) come first.
     pub(crate) is_return: bool,
-    /// The kernel tells which task was current.
+    /// The record contains the current task.
     pub(crate) has_task: bool,
-    /// What makes the guest's time-stamp counter its time.
+    /// Offset that turns the guest's time-stamp counter into guest time.
     pub(crate) clock: u64,
 }
 
 impl Found<'_> {
-    /// As it is kept.
+    /// The record in the form in which it is stored.
     pub(crate) fn record(&self, found: GuestRecord) -> Record {
         let time = found.time.wrapping_add(self.clock);
         let mut values = found.args.into_iter();
@@ -96,12 +96,12 @@ impl Found<'_> {
 }
 
 impl Rings {
-    /// Everything about the guest is void.
+    /// Drops all state: everything about the guest is void.
     pub(crate) fn reset(&mut self) {
         *self = Self::default();
     }
 
-    /// Where detours find things; lays the data window out when called for the first time.
+    /// Returns the addresses that detours use. The first call lays out the data window.
     pub(crate) fn surroundings(
         &mut self,
         guest: &dyn Guest,
@@ -111,7 +111,7 @@ impl Rings {
         let counters = counters.ok_or("not-mapped: hidden memory is not mapped")?;
         let rings = guest.hidden().map_rings(guest.ram(), kernel.view.mode);
         let window =
-            rings.map_err(|_| "not-mapped: the guest uses the place of the rings itself")?;
+            rings.map_err(|_| "not-mapped: the guest uses the addresses of the rings itself")?;
         if let Some(around) = &self.around {
             return Ok(around.clone());
         }
@@ -123,7 +123,7 @@ impl Rings {
             comm: tasks.layout.comm,
         });
         if cpu.is_none() && vcpus > 1 {
-            return Err("cpu: the kernel does not tell where it has the CPU's number");
+            return Err("cpu: the address of the CPU's number is not known");
         }
         let stride = window.len / vcpus / PAGE_SIZE * PAGE_SIZE;
         let fits = |len: &u64| GuestRing::bytes(*len) <= stride;
@@ -148,19 +148,19 @@ impl Rings {
         Ok(around)
     }
 
-    /// Learns how records tell time, once; says whether that is known.
+    /// Reads the offset of the guest's clock, once. Returns true if it is known.
     pub(crate) fn learn_clock<E>(&mut self, read: impl FnOnce() -> Result<u64, E>) -> bool {
         self.clock = self.clock.or_else(|| read().ok());
         self.clock.is_some()
     }
 
-    /// What is added to the guest's time-stamp counter to have its time.
+    /// Offset that is added to the guest's time-stamp counter to get guest time.
     pub(crate) fn clock(&self) -> u64 {
         self.clock.unwrap_or_default()
     }
 
-    /// A block for each task; `None` when there are not so many. [`Self::surroundings`] comes
-    /// first.
+    /// Takes a block for each task; `None` if too few are free. [`Self::surroundings`] must be
+    /// called first.
     pub(crate) fn blocks(
         &mut self,
         hidden: &HiddenMemory,
@@ -169,7 +169,7 @@ impl Rings {
         let mut blocks: Vec<Block> = Vec::new();
         for (probe, task) in tasks {
             if let Task::Follow(pool) = task {
-                // What its calls return to has the block.
+                // The block belongs to the code that the calls return to.
                 blocks.push(Block { number: 0, counter: pool.at, task });
                 continue;
             }
@@ -189,7 +189,7 @@ impl Rings {
         Some(blocks)
     }
 
-    /// The block is of what the calls of a pool return to.
+    /// Records that the block belongs to the code to which the calls of a pool return.
     pub(crate) fn set_pool(&mut self, number: u16, pool: PoolMemory) {
         if let Some(Some(block)) = self.blocks.get_mut(usize::from(number)) {
             block.pool = Some((pool, 0));
@@ -207,7 +207,7 @@ impl Rings {
         u16::try_from(number).ok()
     }
 
-    /// A block that no detour has any more: to be given to another when its last records have been
+    /// Releases a block that no detour uses any more. It is reused after its last records have been
     /// read.
     pub(crate) fn release(&mut self, hidden: &HiddenMemory, number: u16) {
         let heads = self.rings.iter().map(|ring| ring.head(hidden)).collect();
@@ -215,7 +215,7 @@ impl Rings {
         self.let_go(hidden);
     }
 
-    /// Frees the blocks whose records have all been read.
+    /// Frees the released blocks whose records have all been read.
     fn let_go(&mut self, hidden: &HiddenMemory) {
         let (gone, leaving) = std::mem::take(&mut self.leaving).into_iter().partition(|leaving| {
             let mut rings = self.rings.iter().zip(&leaving.heads);
@@ -231,7 +231,8 @@ impl Rings {
         }
     }
 
-    /// Takes what detours wrote since: counts into the probes' books, records by `take`.
+    /// Reads everything that detours wrote since the last call: adds counts to the probes' counters
+    /// and passes records to `take`.
     pub(crate) fn drain(
         &mut self,
         hidden: &HiddenMemory,
@@ -254,7 +255,7 @@ impl Rings {
             });
             if let Err(error) = drained {
                 tracing::warn!(%error, vcpu, "records of optimized probes");
-                // It begins anew.
+                // The ring begins anew.
                 let heads = self.leaving.iter_mut();
                 heads.filter_map(|l| l.heads.get_mut(usize::from(vcpu))).for_each(|head| *head = 0);
             }
@@ -263,7 +264,7 @@ impl Rings {
         self.let_go(hidden);
     }
 
-    /// Takes over what a block has counted since it was last looked at.
+    /// Adds the hits that a block has counted since the last call.
     fn count_block(&mut self, hidden: &HiddenMemory, number: usize) {
         let Some(counters) = self.counters else { return };
         let Some(block) = self.blocks.get_mut(number).and_then(Option::as_mut) else { return };
@@ -289,7 +290,7 @@ impl Rings {
     }
 }
 
-/// Hits, and what they came to.
+/// Adds hits to the hit counter and to the counter of their result.
 fn add(counters: &Counters, to: impl Fn(&Counters) -> &AtomicU64, hits: u64) {
     if hits == 0 {
         return;

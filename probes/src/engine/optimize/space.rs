@@ -1,4 +1,4 @@
-//! Code in hidden memory that probes at optimized places have.
+//! Code in hidden memory for probes at optimized places.
 
 use std::sync::Arc;
 
@@ -14,14 +14,15 @@ use crate::engine::probe::follower::Follower;
 use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::Site;
 
-/// How much longer a detour may be elsewhere: branches in it.
+/// Most bytes by which a detour's length may differ between addresses, because of its branches.
 const GROWTH: u64 = 32;
 
-/// Code that nothing leads to any more, but in which somebody may still be, or come back to.
+/// Unlinked code that a task may still be executing or return to.
 pub(crate) enum Retired {
-    /// A detour, the site as it was with it, and what follows calls that come through it.
+    /// A detour, the site at the time of the jmp, and the pool and code for calls that come through
+    /// it.
     Detour { code: Code, site: Option<Arc<Site>>, follower: Option<Arc<Follower>> },
-    /// What the calls of a removed return probe return to.
+    /// The return code of a removed return probe.
     Follower(Arc<Probe>, Arc<Follower>),
 }
 
@@ -33,8 +34,9 @@ impl Retired {
         }
     }
 
-    /// Whether a call is to come back to it: the one place that tells may be a trampoline's or
-    /// another instance's, which is no word of the guest's RAM.
+    /// Returns true if a call will return to this code. Only the pool reports this reliably: the
+    /// code's address may be in a trampoline's frame or in another instance, which are not in the
+    /// guest's RAM.
     pub(crate) fn awaits_calls(&self, hidden: &HiddenMemory) -> bool {
         match self {
             Self::Follower(_, follower) => follower.pool.active(hidden) > 0,
@@ -42,7 +44,8 @@ impl Retired {
         }
     }
 
-    /// Whether somebody in it may still go on to `other`, who left no trace of that yet.
+    /// Returns true if a task in this code may continue to `other` without an address of `other` in
+    /// memory yet.
     pub(crate) fn leads_to(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Detour { follower: Some(own), .. }, Self::Follower(_, other)) => {
@@ -53,7 +56,7 @@ impl Retired {
     }
 }
 
-/// Memory for such code, and for pools.
+/// Memory for such code and for pools.
 pub(crate) struct Space {
     detours: BlockAllocator,
     pub(crate) pools: BlockAllocator,
@@ -76,7 +79,7 @@ impl Space {
     ) -> Result<Code, Arc<str>> {
         let window = self.detours.window(hidden);
         let window = window.ok_or("not-mapped: hidden memory is not mapped")?;
-        // Its length hardly depends on where it is.
+        // The length of the code hardly depends on its address.
         let trial = assemble(window.gva)?;
         let piece = self.detours.take(hidden, trial.bytes.len() as u64 + GROWTH);
         let piece = piece.ok_or("no-room: the memory for detours is full")?;
@@ -91,7 +94,7 @@ impl Space {
                 return Err(why);
             }
         };
-        // Speculation that runs on stops there.
+        // The int3s stop speculation past the end.
         let mut image = vec![text::INT3; piece.len()];
         image[..detour.bytes.len()].copy_from_slice(&detour.bytes);
         hidden.write(piece.offset, &image);
@@ -108,7 +111,7 @@ impl Space {
         })
     }
 
-    /// Gives back all that a piece of code has that nobody is in.
+    /// Frees all resources of a piece of code. No task may be in it.
     pub(crate) fn free(&mut self, hidden: &HiddenMemory, rings: &mut Rings, code: Code) {
         self.detours.free(hidden, code.piece);
         code.blocks.iter().for_each(|number| rings.release(hidden, *number));

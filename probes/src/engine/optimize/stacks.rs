@@ -1,20 +1,20 @@
-//! Who is where: addresses that vCPUs or anything in the guest's memory mention.
+//! Liveness: finds the addresses that registers of vCPUs or words of the guest's memory refer to.
 //!
-//! A task that was interrupted has its RIP on a stack, and stacks are in RAM. Where they are is the
-//! kernel's own affair, so that all words of RAM are looked at, while the vCPUs stand still. A word
-//! that only looks like an address makes a jmp wait, and harms nothing.
+//! An interrupted task has its RIP on a stack, and stacks are in RAM. Their place is internal to
+//! the kernel, so all words of RAM are scanned while the vCPUs stand still. A word that only
+//! resembles an address delays a jmp and has no other effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use exoprobe_guest::{GuestRam, Gva, Registers};
 
-/// Bytes of RAM that are looked at together.
+/// Bytes of RAM that are scanned at a time.
 const CHUNK: usize = 64 << 10;
 
-/// Ranges of addresses, each with a number; none overlaps another.
+/// Numbered ranges of addresses that do not overlap.
 #[derive(Default)]
 pub(crate) struct Addresses {
-    /// By their start: the end, and the number.
+    /// By start: the end, and the number.
     ranges: BTreeMap<u64, (u64, usize)>,
 }
 
@@ -28,7 +28,7 @@ impl Addresses {
         (word < *end).then_some(*number)
     }
 
-    /// From the first address to the last.
+    /// The first address, and the end of the last range.
     fn span(&self) -> Option<(u64, u64)> {
         let (first, _) = self.ranges.first_key_value()?;
         let last = self.ranges.values().map(|(end, _)| *end).max()?;
@@ -36,7 +36,7 @@ impl Addresses {
     }
 }
 
-/// The numbers of the ranges that a register or an aligned word of RAM is in.
+/// Returns the numbers of the ranges that a register or an aligned word of RAM points into.
 pub(crate) fn mentioned(
     ram: &GuestRam,
     registers: &[Registers],
@@ -61,7 +61,7 @@ pub(crate) fn mentioned(
         let mut at = 0;
         while at < range.len {
             let len = usize::try_from(range.len - at).unwrap_or(CHUNK).min(CHUNK);
-            // A range of its own list is there.
+            // The range is in the RAM's own list, so the read succeeds.
             if ram.read(range.start.wrapping_add(at), &mut chunk[..len]).is_ok() {
                 let (words, _) = chunk[..len].as_chunks();
                 words.iter().map(|word| u64::from_le_bytes(*word)).for_each(&mut look);

@@ -1,4 +1,4 @@
-//! What probes want of code in the guest, where that can do it.
+//! Decides whether detours can do the work of a site's probes, and describes this work.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use crate::engine::probe::registered::{Probe, Role};
 use crate::engine::probe::site::Site;
 use crate::engine::probe::site::is_internal;
 
-/// What a probe wants.
+/// The work of a probe.
 pub(crate) enum Wanted {
-    /// Something at each hit.
+    /// A task at each hit.
     AtHit(Task),
-    /// Something when the function has returned.
+    /// A task at the function's return.
     AtReturn(Task),
 }
 
-/// What the site's probes want of its detour, or why it cannot have one.
+/// The work of the site's probes, or the reason why a detour cannot do it.
 pub(crate) fn wanted(
     allowed: bool,
     switched_on: bool,
@@ -37,19 +37,19 @@ pub(crate) fn wanted(
     }
     if !site.returning.is_empty() || !site.marks.is_empty() || is_internal(&kernel.symbols, site.at)
     {
-        return Err("watched: the engine itself wants to know when it is reached".into());
+        return Err("watched: the engine has a breakpoint of its own there".into());
     }
     if site.probes.iter().any(|probe| probe.post_handler().is_some()) {
-        return Err("post-handler: it is to run behind the instruction".into());
+        return Err("post-handler: it runs after the instruction".into());
     }
     if site.enabled().filter(|probe| probe.returns().is_some()).nth(1).is_some() {
-        return Err("return-probe: more than one follows each call".into());
+        return Err("return-probe: more than one return probe follows each call".into());
     }
     let all = site.enabled().map(|probe| Ok((Arc::clone(probe), want(probe, around)?)));
     all.collect::<Result<_, &str>>().map_err(Arc::from)
 }
 
-/// What one probe wants.
+/// The work of one probe.
 fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
     let returns = match &probe.role {
         Role::Kprobe { pre_handler: Some(_), .. } => {
@@ -69,7 +69,7 @@ fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
     let task = match probe.actions.as_slice() {
         [Action::Count] => Task::Count,
         [Action::Record] if probe.wants_stack() => {
-            return Err("trigger: it wants back-traces, which the VMM takes");
+            return Err("trigger: it records back-traces, which the VMM takes");
         }
         [Action::Record] => {
             let arguments = probe.arguments();
@@ -78,7 +78,7 @@ fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
             }
             if !arguments.kept.is_empty() {
                 return Err(
-                    "entry-argument: what a return probe has of the entry is kept by the VMM",
+                    "entry-argument: the VMM keeps a return probe's arguments of the entry",
                 );
             }
             let list = arguments.list.iter();
@@ -94,25 +94,25 @@ fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
     Ok(if returns { Wanted::AtReturn(task) } else { Wanted::AtHit(task) })
 }
 
-/// Whether code in the guest can say what the filter says.
+/// Checks that code in the guest can evaluate the filter.
 fn check_filter(filter: &Filter<Field>, around: &Surroundings) -> Result<(), &'static str> {
     let is_bits = |field| matches!(field, Field::Arg { kind: ValueType::Bits(_), .. });
     let is_text =
         |field| matches!(field, Field::Text { .. } | Field::UserText { .. } | Field::Comm);
     if around.current.is_none() && filter.asks_for(&|field| field == Field::Pid) {
-        return Err("filter: the kernel does not tell which task is current");
+        return Err("filter: the address of the current task is not known");
     }
     if filter.asks_for(&is_text) {
-        return Err("filter: it looks at text, which the VMM reads");
+        return Err("filter: it compares text, which the VMM reads");
     }
     if filter.asks_for(&is_bits) {
-        return Err("filter: it looks at a bit-field, which the VMM takes out");
+        return Err("filter: it compares a bit-field, which the VMM extracts");
     }
     Ok(())
 }
 
-/// The probe's filter over the values of its records, where those of returns have [`RETURN_VALUES`]
-/// first.
+/// Moves the probe's filter to the values of its records: those of returns begin with
+/// [`RETURN_VALUES`].
 fn behind(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
     let before = if returns { RETURN_VALUES } else { 0 };
     let place = |field: &Field| match field {
@@ -125,7 +125,7 @@ fn behind(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
     moved
 }
 
-/// Where code in the guest has the value of a fetch argument.
+/// Where code in the guest finds the value of a fetch argument.
 fn value(fetch: &Fetch, at_return: bool, around: &Surroundings) -> Result<Value, &'static str> {
     Ok(match fetch {
         Fetch::Register(Register::Ip) if at_return => Value::ReturnAddress,
@@ -139,20 +139,22 @@ fn value(fetch: &Fetch, at_return: bool, around: &Surroundings) -> Result<Value,
             Value::Fixed(*at)
         }
         Fetch::Constant(number) => Value::Constant(*number),
-        // It is shown from elsewhere.
+        // The value is shown from elsewhere.
         Fetch::Comm | Fetch::ConstantText(_) => Value::Constant(0),
         Fetch::Parameter(_)
         | Fetch::Argument(_)
         | Fetch::AllParameters
         | Fetch::Symbol { .. }
         | Fetch::Member { .. }
-        | Fetch::NameOf { .. } => return Err("parameter: where it is is not known yet"),
-        Fetch::Memory(_) => return Err("memory: an argument reads where nothing may be mapped"),
+        | Fetch::NameOf { .. } => return Err("parameter: its place is not known yet"),
+        Fetch::Memory(_) => {
+            return Err("memory: an argument reads an address that may not be mapped");
+        }
         Fetch::Deref { .. } if around.mapped.is_empty() => {
-            return Err("memory: the kernel does not show what it keeps mapped");
+            return Err("memory: the kernel's permanently mapped memory is not known");
         }
         Fetch::Deref { user: true, .. } => {
-            return Err("memory: an argument reads a user's memory");
+            return Err("memory: an argument reads user memory");
         }
         Fetch::Deref { offset, base, user: false } => {
             let base = Box::new(value(base, at_return, around)?);

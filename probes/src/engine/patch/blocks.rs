@@ -1,24 +1,24 @@
-//! Pieces of hidden memory, given out and taken back.
+//! An allocator of pieces of hidden memory.
 
 use std::ops::Range;
 
 use exoprobe_guest::hidden::Window;
 use exoprobe_guest::{Gva, HiddenMemory};
 
-/// Bytes that are given at a time.
+/// Unit of allocation in bytes.
 const CELL_LEN: usize = 64;
 const CELL: u64 = CELL_LEN as u64;
 
-/// A window of hidden memory in cells.
+/// A window of hidden memory, divided into cells.
 pub(crate) struct BlockAllocator {
     window: fn(&HiddenMemory) -> Option<Window>,
-    /// Whether each is in use; empty until the window is known.
+    /// Whether each cell is in use; empty until the window is known.
     used: Vec<bool>,
-    /// Where to look first.
+    /// Index at which a search begins.
     next: usize,
 }
 
-/// Cells that belong together.
+/// Adjacent cells, allocated together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Allocation {
     cells: Range<usize>,
@@ -28,7 +28,7 @@ pub(crate) struct Allocation {
 }
 
 impl Allocation {
-    /// Bytes.
+    /// Length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.cells.len() * CELL_LEN
     }
@@ -39,16 +39,16 @@ impl BlockAllocator {
         Self { window, used: Vec::new(), next: 0 }
     }
 
-    /// Where the window is; `None` until hidden memory is mapped.
+    /// The window; `None` until hidden memory is mapped.
     pub(crate) fn window(&self, hidden: &HiddenMemory) -> Option<Window> {
         (self.window)(hidden)
     }
 
-    /// Room for `len` bytes; `None` when there is none, or hidden memory is not mapped.
+    /// Allocates `len` bytes; `None` if no room is left or hidden memory is not mapped.
     pub(crate) fn take(&mut self, hidden: &HiddenMemory, len: u64) -> Option<Allocation> {
         let window = self.window(hidden)?;
         if self.used.is_empty() {
-            // In a guest from a snapshot, tasks may still use what was there before.
+            // In a guest from a snapshot, tasks may still use what was allocated before.
             let mut found = vec![0; usize::try_from(window.len).expect("below 2 MiB")];
             hidden.read(window.offset, &mut found);
             let cells = found.chunks_exact(CELL_LEN);
@@ -70,7 +70,7 @@ impl BlockAllocator {
         (self.next..self.used.len()).chain(0..self.next).find(free)
     }
 
-    /// Gives a piece back.
+    /// Frees an allocation.
     pub(crate) fn free(&mut self, hidden: &HiddenMemory, piece: Allocation) {
         hidden.write(piece.offset, &vec![0; piece.len()]);
         if let Some(used) = self.used.get_mut(piece.cells) {

@@ -1,22 +1,22 @@
-//! Why bytes could not be written for a probe.
+//! Errors of writing bytes for probes.
 
 use exoprobe_guest::{Gva, OutsideMemory};
 
 use crate::insn::AssembleError;
 
-/// Why the guest's text was not changed.
+/// The reason why the guest's text was not changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TextError {
-    /// Other bytes are there than expected.
+    /// The text has other bytes than expected.
     #[error(
         "the guest changed its text at {at}: {found:#04x} where {expected:#04x} was expected; nothing was written"
     )]
     Clobbered {
-        /// Where.
+        /// The address.
         at: Gva,
-        /// The byte there.
+        /// The byte found.
         found: u8,
-        /// The byte that should be there.
+        /// The byte expected.
         expected: u8,
     },
     /// The text is outside the guest's memory.
@@ -24,10 +24,10 @@ pub(crate) enum TextError {
     Memory(#[from] OutsideMemory),
 }
 
-/// Why a displaced instruction has no slot.
+/// The reason why a displaced instruction has no slot.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SlotError {
-    /// The window is full; it has so many bytes.
+    /// The window is full; with its size in bytes.
     #[error("hidden memory for displaced instructions is used up ({0} bytes)")]
     Full(u64),
     /// Its code cannot be assembled.

@@ -1,8 +1,8 @@
-//! Bytes that are written for probes: the guest's text, slots of displaced instructions, and blocks
-//! of hidden memory.
+//! Writes bytes for probes: the guest's text, slots of displaced instructions, and blocks of hidden
+//! memory.
 //!
-//! Changes when the way of writing does. Writes what callers ask for, where the expected bytes are
-//! there; knows no probe.
+//! Changes when the method of writing does. Writes what callers ask for if the expected bytes are
+//! there. Knows no probe.
 
 pub(crate) mod blocks;
 pub(crate) mod error;

@@ -1,6 +1,6 @@
-//! Slots in hidden memory. A slot's code depends on nothing but the instruction and its address, so
-//! a slot is never freed: the same instruction gets its old one again, and a guest task that sleeps
-//! in one for ever finds it unchanged.
+//! Slots in hidden memory. A slot's code depends only on the instruction and its address, so a slot
+//! is never freed: the same instruction gets its old slot again, and a guest task that sleeps in a
+//! slot for ever finds it unchanged.
 
 use std::collections::HashMap;
 
@@ -12,9 +12,9 @@ use crate::insn::{Displaced, SLOT_SIZE, SlotKind};
 /// A slot with its code in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
-    /// Where its code starts.
+    /// Start of its code.
     pub(crate) gva: Gva,
-    /// Stepped only: address of the int3 behind the copy.
+    /// For stepping only: address of the int3 after the copy.
     pub(crate) stop: Option<Gva>,
 }
 
@@ -25,7 +25,7 @@ struct Key {
     stepped: bool,
 }
 
-/// Gives out slots of a guest's code window.
+/// Allocates slots in a guest's code window.
 #[derive(Default)]
 pub(crate) struct Slots {
     made: HashMap<Key, Slot>,
@@ -65,7 +65,7 @@ impl Slots {
     }
 }
 
-/// First free offset: behind all slots of a guest that was restored from a snapshot.
+/// First free offset: after all slots of a guest that was restored from a snapshot.
 fn first_free(hidden: &HiddenMemory, offset: u64, len: u64) -> u64 {
     let mut bytes = vec![0; usize::try_from(len).expect("a window is below 2 MiB")];
     hidden.read(offset, &mut bytes);

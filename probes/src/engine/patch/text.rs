@@ -1,5 +1,5 @@
-//! The one module that writes the guest's text. A single byte, atomically, or several while no vCPU
-//! runs; and only where what the engine believes in is there.
+//! The only module that writes the guest's text: one byte, atomically, or several while no vCPU
+//! runs. It writes only over the bytes that the engine expects.
 
 use std::time::Duration;
 
@@ -12,22 +12,22 @@ use crate::engine::patch::error::TextError;
 /// INT3: the breakpoint instruction.
 pub(crate) const INT3: u8 = 0xcc;
 
-/// How long a change of the guest's own is waited for that seems to be under way.
+/// Delay between retries while the guest seems to be in text_poke.
 const CHANGE: Duration = Duration::from_millis(1);
-/// How often.
+/// Maximum number of retries.
 const CHANGES: u32 = 20;
 
-/// Puts an int3 over the first byte of the instruction `original`, all of which must be there (as
-/// far as its page goes: the next need not be the next in physical memory).
+/// Writes an int3 over the first byte of the instruction `original`. All its bytes must be there
+/// (as far as its page extends: the next page need not follow in physical memory).
 ///
 /// # Errors
-/// [`TextError::Clobbered`] when something else is there.
+/// [`TextError::Clobbered`] if other bytes are there.
 pub(crate) fn arm(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Result<(), TextError> {
     check(ram, gpa, at, original)?;
     exchange(ram, gpa, at, original[0], INT3)
 }
 
-/// Whether [`arm`] could put its int3 there.
+/// Checks that [`arm`] could write its int3 there.
 ///
 /// # Errors
 /// As [`arm`].
@@ -43,14 +43,14 @@ pub(crate) fn check(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Resul
     Ok(())
 }
 
-/// Puts the first byte of `original` back in place of an int3.
+/// Writes the first byte of `original` back over an int3.
 ///
-/// The guest changes text by an int3 first, then the rest, then the first byte (text_poke_bp):
-/// where the rest is not the original's, that is waited for. What still has an int3 then has the
-/// engine's.
+/// The guest changes text in this order: an int3, the rest, the first byte (text_poke_bp). If the
+/// rest differs from the original, this function waits for the end of such a change. An int3 that
+/// remains after that is the engine's.
 ///
 /// # Errors
-/// [`TextError::Clobbered`] when something else is there.
+/// [`TextError::Clobbered`] if other bytes are there.
 pub(crate) fn disarm(ram: &GuestRam, gpa: Gpa, at: Gva, original: &[u8]) -> Result<(), TextError> {
     for _ in 0..CHANGES {
         if holds(ram, gpa, original) != Holds::RestChanged {
@@ -66,11 +66,11 @@ fn exchange(ram: &GuestRam, gpa: Gpa, at: Gva, expected: u8, byte: u8) -> Result
     if found == expected { Ok(()) } else { Err(TextError::Clobbered { at, found, expected }) }
 }
 
-/// Replaces the bytes at `places`, from `at` on, all of which must be `from`. Every vCPU must stand
-/// still, so that none sees some of them.
+/// Replaces the bytes at `places`, from `at` on; all of them must equal `from`. Every vCPU must
+/// stand still, so that none sees a part of the change.
 ///
 /// # Errors
-/// [`TextError::Clobbered`] when something else is there; nothing was written then.
+/// [`TextError::Clobbered`] if other bytes are there; nothing was written in that case.
 pub(crate) fn replace(
     ram: &GuestRam,
     places: &[Gpa; JMP_LEN],
@@ -91,20 +91,20 @@ pub(crate) fn replace(
     Ok(())
 }
 
-/// What is where an instruction was.
+/// The bytes at the place of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holds {
     /// The instruction.
     Original,
     /// The instruction with an int3 over its first byte.
     Int3,
-    /// An int3, and behind it not what was there.
+    /// An int3, followed by other bytes than the instruction's.
     RestChanged,
-    /// Something else.
+    /// Other bytes.
     Other,
 }
 
-/// Looks what is at `gpa`, where `original` was (as far as its page goes).
+/// Compares the bytes at `gpa` with `original` (as far as its page extends).
 pub(crate) fn holds(ram: &GuestRam, gpa: Gpa, original: &[u8]) -> Holds {
     let in_page = PAGE_SIZE - gpa.offset_in(PAGE_SIZE);
     let is = |offset: u64, byte: u8| ram.load_byte(gpa.wrapping_add(offset)) == Ok(byte);

@@ -1,4 +1,4 @@
-//! The guest's own text: memory without the bytes that are written for probes.
+//! The guest's own text: memory without the bytes written for probes.
 
 use exoprobe_guest::Gva;
 use exoprobe_introspect::{VirtualMemory, VirtualReadError};
@@ -27,10 +27,10 @@ impl<'a> GuestText<'a> {
         Self { breakpoints, jumps }
     }
 
-    /// Reads the guest's own text from `start` to `end`, a function or a part of it, at most 1 MiB.
+    /// Reads the guest's own text from `start` to `end`: a function or a part of it, at most 1 MiB.
     ///
     /// # Errors
-    /// [`VirtualReadError`] where nothing is mapped.
+    /// [`VirtualReadError`] if nothing is mapped.
     pub(crate) fn original(
         &self,
         memory: &VirtualMemory<'_, KernelView>,

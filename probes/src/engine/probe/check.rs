@@ -1,4 +1,4 @@
-//! Checks all of a definition that can be told without the kernel.
+//! Checks everything in a definition that does not depend on the kernel.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use crate::engine::arguments::list::Arguments;
 use crate::engine::probe::handlers::{DATA_SIZE_MAX, NewProbe};
 use crate::error::ProbeError;
 
-/// Checks all that can be told from the definition alone.
+/// Checks everything that the definition alone determines.
 pub(crate) fn check(probe: &mut NewProbe) -> Result<(), ProbeError> {
     let definition = match probe {
         NewProbe::Kprobe(probe) => {
@@ -72,7 +72,7 @@ fn check_names(definition: &ProbeDefinition) -> Result<(), ProbeError> {
     Arguments::check(definition, definition.filter.as_ref())
 }
 
-/// What belongs to return probes only.
+/// Refuses fields that only return probes have.
 fn check_kind(definition: &ProbeDefinition) -> Result<(), ProbeError> {
     if definition.kind == ProbeKind::Kretprobe {
         return match definition.maxactive {

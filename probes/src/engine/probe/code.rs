@@ -1,23 +1,23 @@
-//! Code in hidden memory that a probe has.
+//! A piece of code in hidden memory that a probe owns.
 
 use exoprobe_guest::Gva;
 
 use crate::engine::patch::blocks::Allocation;
 
-/// A piece of code, and what it alone has.
+/// A piece of code with its resources.
 #[derive(Clone, Debug)]
 pub(crate) struct Code {
-    /// Its first address, and the first behind.
+    /// Its first address, and the address after its last byte.
     pub(crate) start: Gva,
     pub(crate) end: Gva,
-    /// Where it is entered.
+    /// Address of its entry.
     pub(crate) entry: Gva,
-    /// Where its doorbell is, and the displaced instructions.
+    /// Addresses of its doorbell and of the displaced instructions.
     pub(crate) bell: Option<Gva>,
     pub(crate) displaced: Gva,
     pub(crate) piece: Allocation,
     /// Numbers of its blocks.
     pub(crate) blocks: Vec<u16>,
-    /// The instances that its calls have.
+    /// The pool of instances for its calls.
     pub(crate) pool: Option<Allocation>,
 }

@@ -1,5 +1,4 @@
-//! Values of a hit: what its arguments say is fetched, as words, and as bytes where it is text or
-//! an array.
+//! Values of a hit: fetches its arguments as words, and as bytes if they are text or arrays.
 
 use exoprobe_guest::Gva;
 
@@ -14,7 +13,7 @@ const WORD: usize = 8;
 /// Most bytes of all texts and arrays of one hit.
 const BYTES_MAX: usize = 4 * TEXT_MAX;
 
-/// Arguments of a call as they were at its entry, from the first on.
+/// Arguments of a call as they were at its entry, beginning with the first.
 pub(crate) type Kept = [Option<u64>; KEPT_MAX];
 
 /// An argument's word; `None` where memory cannot be read.
@@ -22,17 +21,17 @@ pub(crate) fn word(arg: &Argument, hit: &mut Hit<'_>) -> Option<u64> {
     fetch(&arg.fetch, arg.kind.width(), hit)
 }
 
-/// The value of a fetch argument; of memory, as many bytes as are wanted.
+/// The value of a fetch argument. Memory is read with the given width.
 fn fetch(body: &Fetch, width: Width, hit: &mut Hit<'_>) -> Option<u64> {
     match body {
         Fetch::Register(register) => Some(register.of(hit.regs)),
         Fetch::Segment(segment) => Some(segment.of(&hit.memory.sregs.sregs().ok()?)),
-        // No system call's entry saved them (the kernel's int3 entry has -1 in its place).
+        // No entry of a system call saved it (the kernel's int3 entry has -1 in its place).
         Fetch::OrigAx => Some(u64::MAX),
         Fetch::StackPointer => Some(hit.regs.rsp),
         Fetch::ReturnValue => Some(hit.return_value()),
         Fetch::Constant(number) => Some(*number),
-        // They are shown from elsewhere.
+        // The value is shown from elsewhere.
         Fetch::Comm | Fetch::ConstantText(_) => Some(0),
         Fetch::Stack(_) | Fetch::Memory(_) | Fetch::Deref { .. } => {
             let at = place(body, hit)?;
@@ -49,8 +48,8 @@ fn fetch(body: &Fetch, width: Width, hit: &mut Hit<'_>) -> Option<u64> {
     }
 }
 
-/// The arguments of a call that are to be kept, as they are at its entry; `None` of those that are
-/// not, or cannot be read.
+/// Reads the wanted arguments of a call at its entry; `None` for those that are not wanted or
+/// cannot be read.
 pub(crate) fn keep(wanted: &[u16], hit: &mut Hit<'_>) -> Kept {
     let mut kept = Kept::default();
     for n in wanted {
@@ -64,8 +63,8 @@ pub(crate) fn keep(wanted: &[u16], hit: &mut Hit<'_>) -> Kept {
     kept
 }
 
-/// Where a fetch argument that reads memory does so. What names a parameter or a symbol is not here
-/// any more: registration has found where it is.
+/// The address that a fetch argument reads, if it reads memory. Names of parameters and symbols
+/// have been resolved at registration.
 pub(crate) fn place(body: &Fetch, hit: &mut Hit<'_>) -> Option<Gva> {
     match body {
         Fetch::Stack(n) => Some(Gva(hit.regs.rsp).wrapping_add(u64::from(*n) * 8)),
@@ -83,13 +82,13 @@ fn is_users(at: Gva) -> bool {
     at.0 & KERNEL_HALF == 0
 }
 
-/// The text of an argument that is one.
+/// The text of an argument of a text type.
 pub(crate) fn read_text(arg: &Argument, hit: &mut Hit<'_>) -> Option<Vec<u8>> {
     let at = place(&arg.fetch, hit)?;
     text_at(at, arg.kind, hit)
 }
 
-/// The text at an address; of a user, where the type says so.
+/// The text at an address; user memory if the type says so.
 pub(crate) fn text_at(at: Gva, kind: ValueType, hit: &mut Hit<'_>) -> Option<Vec<u8>> {
     if kind == ValueType::UserText && !is_users(at) {
         return None;
@@ -104,8 +103,8 @@ pub(crate) struct Bytes {
 }
 
 impl Bytes {
-    /// Reads those arguments that are text or arrays; gives where each is, by argument, and `None`
-    /// of those that cannot be read.
+    /// Reads the arguments that are text or arrays. Returns the place of each, by argument; `None`
+    /// for those that cannot be read.
     pub(crate) fn fetch_all(
         &mut self,
         list: &[Argument],
@@ -148,7 +147,7 @@ impl Bytes {
     }
 }
 
-/// The texts that an array of pointers leads to.
+/// The texts that an array of pointers refers to.
 fn texts(arg: &Argument, count: u8, hit: &mut Hit<'_>) -> Option<Vec<u8>> {
     let mut pointers = vec![0; usize::from(count) * WORD];
     let at = place(&arg.fetch, hit)?;

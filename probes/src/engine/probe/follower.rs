@@ -1,6 +1,6 @@
-//! A return probe whose calls are followed within the guest: it has a pool of instances in hidden
-//! memory, and code that its calls return to. Once it has, both the detour and the VMM take
-//! instances from there, so that `maxactive` holds for both together.
+//! A return probe whose calls are followed in the guest. It has a pool of instances in hidden
+//! memory, and code that its calls return to. From then on both the detour and the VMM take
+//! instances from this pool, so that `maxactive` limits both together.
 
 use exoprobe_guest::Gva;
 
@@ -10,17 +10,17 @@ use crate::engine::probe::code::Code;
 /// A return probe's pool and code within the guest.
 pub(crate) struct Follower {
     pub(crate) pool: PoolMemory,
-    /// What its calls return to. The doorbell is rung by those that are not its pool's, and where
-    /// the VMM must read a value.
+    /// The code that its calls return to. It rings the doorbell for calls that are not its pool's,
+    /// and if the VMM must read a value.
     pub(crate) code: Code,
-    /// The first stub: what comes before it in `code` is run by returns.
+    /// The first stub: the part of `code` before it runs at returns.
     pub(crate) stubs: Gva,
-    /// What is added to the guest's time-stamp counter to have its time.
+    /// Offset that is added to the guest's time-stamp counter to get guest time.
     pub(crate) clock: u64,
 }
 
 impl Follower {
-    /// Whether an address is in its code, or of it.
+    /// Returns true if the address is in its code, stubs included.
     pub(crate) fn covers(&self, at: Gva) -> bool {
         (self.code.start..self.code.end).contains(&at)
     }

@@ -1,4 +1,4 @@
-//! What users of the library give a probe: closures, and what these get to see.
+//! Handlers of a probe, which users of the library give, and the types that these see.
 
 use exoprobe_guest::{GuestTime, Gva, kvm_regs};
 use exoprobe_introspect::{GuestString, VirtualMemory, VirtualReadError};
@@ -7,29 +7,29 @@ use crate::definition::{ProbeDefinition, ProbeKind};
 use crate::engine::kernel::memory::HitMemory;
 use crate::engine::kernel::view::KernelView;
 
-/// What a pre-handler decides.
+/// The decision of a pre-handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Go on: other probes, then the instruction.
+    /// Continue with the other probes, then the instruction.
     Continue,
-    /// It set RIP itself: nothing more happens at this hit (a non-zero return of a pre_handler;
-    /// kprobes.rst, "Changing Execution Path").
+    /// The handler set RIP itself: nothing more happens at this hit (a non-zero return of a
+    /// pre_handler; kprobes.rst, "Changing Execution Path").
     Done,
 }
 
-/// What an entry handler decides (kprobes.rst, "Kretprobe entry-handler").
+/// The decision of an entry handler (kprobes.rst, "Kretprobe entry-handler").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryVerdict {
     /// The return handler is to run when the function returns.
     Follow,
-    /// This call is left alone (a non-zero return of an entry_handler).
+    /// The call is not followed (a non-zero return of an entry_handler).
     Skip,
 }
 
-/// What a fault handler decides.
+/// The decision of a fault handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
-    /// It has dealt with the cause: try the access once more.
+    /// The cause is removed: try the access again.
     Retry,
     /// The access fails.
     GiveUp,
@@ -39,10 +39,10 @@ pub enum Recovery {
 pub type PreHandler = Box<dyn Fn(&mut Hit<'_>) -> Verdict + Send + Sync>;
 /// Runs after the probed instruction, on the vCPU's thread.
 pub type PostHandler = Box<dyn Fn(&mut Hit<'_>) + Send + Sync>;
-/// Runs when a handler of its probe touches guest memory that is not there. Faults of the probed
-/// instruction itself are the guest's own affair and do not come here.
+/// Runs when a handler of its probe accesses guest memory that is not mapped. Faults of the probed
+/// instruction itself are the guest's own and do not call it.
 pub type FaultHandler = Box<dyn Fn(&mut kvm_regs, &VirtualReadError) -> Recovery + Send + Sync>;
-/// Runs at the entry of a function that is to be followed to its return.
+/// Runs at the entry of a function whose return is to be followed.
 pub type EntryHandler = Box<dyn Fn(&mut Instance, &mut Hit<'_>) -> EntryVerdict + Send + Sync>;
 /// Runs when the function has returned, at its caller's next instruction.
 pub type ReturnHandler = Box<dyn Fn(&mut Instance, &mut Hit<'_>) + Send + Sync>;
@@ -50,7 +50,7 @@ pub type ReturnHandler = Box<dyn Fn(&mut Instance, &mut Hit<'_>) + Send + Sync>;
 /// A kprobe to register.
 #[derive(Default)]
 pub struct Kprobe {
-    /// Where, what to record, and under which name.
+    /// Its place, actions and name.
     pub definition: ProbeDefinition,
     /// Called before the instruction, after the definition's actions.
     pub pre_handler: Option<PreHandler>,
@@ -69,7 +69,7 @@ impl From<ProbeDefinition> for Kprobe {
 /// A return probe to register.
 #[derive(Default)]
 pub struct Kretprobe {
-    /// Where, what to record, and under which name. Its kind need not be given.
+    /// Its place, actions and name. Its kind may be omitted.
     pub definition: ProbeDefinition,
     /// Called when the function has returned, after the definition's actions.
     pub handler: Option<ReturnHandler>,
@@ -99,7 +99,7 @@ pub enum NewProbe {
 }
 
 impl NewProbe {
-    /// What the user wants of it.
+    /// The definition.
     #[must_use]
     pub fn definition(&self) -> &ProbeDefinition {
         match self {
@@ -129,7 +129,7 @@ impl From<Kretprobe> for NewProbe {
 }
 
 impl From<ProbeDefinition> for NewProbe {
-    /// As the definition's kind says.
+    /// The kind of probe that the definition names.
     fn from(definition: ProbeDefinition) -> Self {
         match definition.kind {
             ProbeKind::Kprobe => Self::Kprobe(definition.into()),
@@ -141,9 +141,9 @@ impl From<ProbeDefinition> for NewProbe {
 /// One call of a function that a return probe follows (kretprobe_instance).
 #[derive(Debug)]
 pub struct Instance {
-    /// Where the function returns to.
+    /// The return address.
     pub ret_addr: Gva,
-    /// When it was entered.
+    /// Guest time of the entry.
     pub entered: GuestTime,
     /// Private to this call, from entry handler to return handler; zero at entry.
     pub data: Box<[u8]>,
@@ -158,7 +158,7 @@ pub struct Hit<'a> {
     pub(crate) time: GuestTime,
     pub(crate) memory: HitMemory<'a>,
     pub(crate) fault_handler: Option<&'a FaultHandler>,
-    /// Of a return: arguments of the call as they were at its entry, as far as they were kept.
+    /// For a return: the kept arguments of the call as they were at its entry.
     pub(crate) kept: &'a [Option<u64>],
 }
 
@@ -175,18 +175,18 @@ impl Hit<'_> {
         self.time
     }
 
-    /// What the function returned (regs_return_value): RAX.
+    /// The return value (regs_return_value): RAX.
     #[must_use]
     pub fn return_value(&self) -> u64 {
         self.regs.rax
     }
 
-    /// Fills `buf` from guest memory: the kernel's by its own page tables, user memory by the
+    /// Fills `buf` from guest memory: kernel memory by the kernel's page tables, user memory by the
     /// vCPU's.
     ///
     /// # Errors
-    /// [`VirtualReadError`] where nothing is mapped, and the fault handler did not help. The guest
-    /// does not notice.
+    /// [`VirtualReadError`] if nothing is mapped and the fault handler did not help. The guest does
+    /// not notice.
     pub fn read(&mut self, at: Gva, buf: &mut [u8]) -> Result<(), VirtualReadError> {
         self.access(at, |memory, gva| memory.read(gva, buf))
     }
@@ -207,7 +207,7 @@ impl Hit<'_> {
         self.access(at, |memory, gva| memory.read_cstr(gva, max))
     }
 
-    /// Writes guest memory, whatever its page's protection; whole or not at all.
+    /// Writes guest memory, whatever the page's protection. Writes all of it or nothing.
     ///
     /// # Errors
     /// As [`Self::read`].

@@ -1,7 +1,7 @@
 //! A probe and its place: the types that the hit path, the optimizer and control share.
 //!
-//! Changes when a probe has something new. Counters, instances and settings are changed by atomics
-//! alone: a hit reads them at any time. Sites are immutable; control replaces them.
+//! Changes when a probe has something new. Only atomics change counters, instances and settings: a
+//! hit may read them at any time. Sites are immutable; control replaces them.
 
 pub(crate) mod check;
 pub(crate) mod code;

@@ -1,4 +1,4 @@
-//! A registered probe: what the hit path and the registry share.
+//! A registered probe, shared by the hit path and the registry.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -29,20 +29,20 @@ pub(crate) struct Probe {
     pub(crate) definition: ProbeDefinition,
     pub(crate) group: Arc<str>,
     pub(crate) event: Arc<str>,
-    /// What a hit does; never empty.
+    /// Actions of a hit; never empty.
     pub(crate) actions: Vec<Action>,
-    /// It probes a function's entry, where the return address is on top of the stack.
+    /// The probe is at a function's entry, where the return address is on top of the stack.
     pub(crate) is_entry: bool,
-    /// What a hit fetches, from when it has a place.
+    /// The arguments that a hit fetches; set when the probe is placed.
     arguments: ArcSwapOption<Arguments>,
-    /// Which hits count, as it was written.
+    /// The event's filter as written.
     written_filter: ArcSwapOption<Filter>,
-    /// The same over what a hit fetches, from when that is known.
+    /// The same filter over the fetched arguments; set when these are known.
     filter: ArcSwapOption<Filter<Field>>,
-    /// What its hits set off.
+    /// The event's triggers.
     triggers: ArcSwapOption<Triggers>,
-    /// There is something; and it wants back-traces. For the hit path, to which a look at
-    /// `triggers` is much.
+    /// Cached from `triggers`, so that a hit need not load it: whether there are any, and whether
+    /// they record back-traces.
     has_triggers: AtomicBool,
     wants_stack: AtomicBool,
     pub(crate) role: Role,
@@ -53,30 +53,30 @@ pub(crate) struct Probe {
     pub(crate) counters: Counters,
 }
 
-/// What kind of probe it is, with what only that kind has.
+/// The kind of the probe, with the state of that kind.
 pub(crate) enum Role {
     Kprobe { pre_handler: Option<PreHandler>, post_handler: Option<PostHandler> },
     Kretprobe(Box<Returns>),
 }
 
-/// The return probe's part.
+/// State of a return probe.
 pub(crate) struct Returns {
     pub(crate) handler: Option<ReturnHandler>,
     pub(crate) entry_handler: Option<EntryHandler>,
     pub(crate) mode: ReturnMode,
     pub(crate) maxactive: u32,
     pub(crate) instances: Instances,
-    /// In the mode `site`: places that its calls return to, so far.
+    /// In the mode `site`: number of its return addresses so far.
     pub(crate) sites: AtomicU32,
-    /// Where those in use are found, in the mode `site`.
+    /// In the mode `site`: the instances in use.
     pub(crate) watched: Box<[Watch]>,
-    /// How long its calls took, as far as they are recorded.
+    /// Durations of its calls, if they are recorded.
     pub(crate) timed: Timed,
-    /// What has its instances in place of `instances`, once the guest has code for its returns.
+    /// Supplies its instances in place of `instances`, once the guest has code for its returns.
     pub(crate) follower: ArcSwapOption<Follower>,
 }
 
-/// A probe's counters: `hits = recorded + filtered + lost`, but for a hit that is under way.
+/// A probe's counters: `hits = recorded + filtered + lost`, except during a hit.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) hits: AtomicU64,
@@ -86,7 +86,7 @@ pub(crate) struct Counters {
     pub(crate) nmissed: AtomicU64,
 }
 
-/// Adds one to a counter of the books.
+/// Increments a counter.
 pub(crate) fn count(book: &AtomicU64) {
     book.fetch_add(1, Ordering::Relaxed);
 }
@@ -134,22 +134,22 @@ impl Probe {
         Gva(self.at.load(Ordering::Relaxed))
     }
 
-    /// Where it is, once that is known better than by its symbol as linked.
+    /// Sets the address, once it is known.
     pub(crate) fn set_at(&self, at: Gva) {
         self.at.store(at.0, Ordering::Relaxed);
     }
 
-    /// It is to be hit: its event is enabled, or has triggers.
+    /// Returns true if its event is enabled or has triggers.
     pub(crate) fn wants_breakpoint(&self) -> bool {
         self.records_events() || self.has_triggers()
     }
 
-    /// Its event is enabled: its hits become events.
+    /// Returns true if its event is enabled: its hits become events.
     pub(crate) fn records_events(&self) -> bool {
         self.enabled.load(Ordering::Relaxed)
     }
 
-    /// Something of its own runs in the VMM at its hits.
+    /// Returns true if a handler of its own runs in the VMM at its hits.
     pub(crate) fn has_handlers(&self) -> bool {
         match &self.role {
             Role::Kprobe { pre_handler, post_handler } => {
@@ -161,12 +161,12 @@ impl Probe {
         }
     }
 
-    /// Its hits set something off.
+    /// Returns true if it has triggers.
     pub(crate) fn has_triggers(&self) -> bool {
         self.has_triggers.load(Ordering::Relaxed)
     }
 
-    /// What its hits set off; none without triggers.
+    /// The triggers of its event.
     pub(crate) fn triggers(&self) -> Option<Arc<Triggers>> {
         self.triggers.load_full()
     }
@@ -178,7 +178,7 @@ impl Probe {
         self.triggers.store(triggers);
     }
 
-    /// Its hits are recorded with back-traces, for the sake of a trigger.
+    /// Returns true if its hits are recorded with back-traces, for a trigger.
     pub(crate) fn wants_stack(&self) -> bool {
         self.wants_stack.load(Ordering::Relaxed)
     }
@@ -197,40 +197,39 @@ impl Probe {
         }
     }
 
-    /// What a hit fetches; nothing before it has a place, when there are none.
+    /// The arguments that a hit fetches; empty before the probe is placed, when it has no hits.
     pub(crate) fn arguments(&self) -> Arc<Arguments> {
         self.arguments.load_full().unwrap_or_default()
     }
 
-    /// Whether it is known what a hit fetches.
+    /// Returns true if the arguments are resolved.
     pub(crate) fn has_arguments(&self) -> bool {
         self.arguments.load().is_some()
     }
 
-    /// What a hit fetches is known from now on, and what its filter looks at.
+    /// Sets the arguments that a hit fetches, and the filter over them.
     pub(crate) fn set_arguments(&self, arguments: Arguments, filter: Option<Filter<Field>>) {
         self.arguments.store(Some(Arc::new(arguments)));
         self.filter.store(filter.map(Arc::new));
     }
 
-    /// Which hits are recorded; all without one. Triggers are set off by hits that are not shown,
-    /// too.
+    /// The filter of records; `None` records all hits. Triggers also run for hits that are not
+    /// shown.
     pub(crate) fn filter(&self) -> Option<Arc<Filter<Field>>> {
         if self.has_triggers() { None } else { self.event_filter() }
     }
 
-    /// Which hits become events; all without one.
+    /// The filter of events; `None` makes all hits events.
     pub(crate) fn event_filter(&self) -> Option<Arc<Filter<Field>>> {
         self.filter.load_full()
     }
 
-    /// The same as it was written.
+    /// The same filter as written.
     pub(crate) fn written_filter(&self) -> Option<Arc<Filter>> {
         self.written_filter.load_full()
     }
 
-    /// Other hits count from now on; `found` is the filter over what a hit fetches, once that is
-    /// known.
+    /// Replaces the filter; `found` is the filter over the fetched arguments, once these are known.
     pub(crate) fn set_filter(&self, filter: Option<Arc<Filter>>, found: Option<Filter<Field>>) {
         self.written_filter.store(filter);
         self.filter.store(found.map(Arc::new));
@@ -238,7 +237,7 @@ impl Probe {
 }
 
 impl Probe {
-    /// A filter over what its hits fetch, once that is known.
+    /// Resolves a filter over the fetched arguments, once these are known.
     ///
     /// # Errors
     /// [`ProbeError::Filter`].
@@ -253,7 +252,7 @@ impl Probe {
     }
 }
 
-/// How many calls of a return probe are followed at a time.
+/// Maximum number of calls that a return probe follows at a time.
 pub(crate) fn maxactive(definition: &ProbeDefinition, vcpus: u8) -> u32 {
     definition.maxactive.unwrap_or_else(|| MAXACTIVE_LEAST.max(2 * u32::from(vcpus)))
 }
@@ -291,19 +290,19 @@ const THREAD_SIZE: u64 = 16 << 10;
 const FREE: u64 = 0;
 
 impl Returns {
-    /// Instances in use, also within the guest.
+    /// Instances in use, including those in the guest.
     pub(crate) fn active_with(&self, hidden: &HiddenMemory) -> u32 {
         let within = self.follower.load();
         self.active() + within.as_ref().map_or(0, |follower| follower.pool.active(hidden))
     }
 
-    /// The pool that its calls are followed by, once it has one.
+    /// Its pool and return code, once it has them.
     pub(crate) fn follower(&self) -> Option<Arc<Follower>> {
         self.follower.load_full()
     }
 }
 
-/// What a return pops.
+/// Bytes that a return pops.
 pub(crate) const RETURN_ADDRESS_LEN: u64 = 8;
 
 /// An instance of a return probe, spare or in use.
@@ -311,9 +310,9 @@ pub(crate) struct KretprobeInstance {
     pub(crate) instance: Instance,
     /// Arguments of the call, for the probe's record.
     pub(crate) kept: Kept,
-    /// Its probe while in use: instances outlive their probe's registration.
+    /// Its probe while in use: instances outlive the probe's registration.
     pub(crate) probe: Option<Arc<Probe>>,
-    /// The one that was made before it, of the same call.
+    /// The previous instance of the same call.
     pub(crate) next: Option<Box<KretprobeInstance>>,
 }
 
@@ -350,19 +349,18 @@ pub(crate) fn recycle(mut active: Box<KretprobeInstance>) {
     }
 }
 
-/// Instances of a probe that are kept while no call is in them.
+/// Maximum number of spare instances of a probe.
 const SPARE_MOST: usize = 16;
 
-/// The instances of a return probe. They are made when calls need them, and most of those that are
-/// not in use any more are freed: what a probe costs goes by the calls under way, not by its
-/// maxactive.
+/// The instances of a return probe. They are made when calls need them, and most unused ones are
+/// freed: the memory of a probe depends on its active calls, not on its maxactive.
 pub(crate) struct Instances {
-    /// How many may be in use: its maxactive.
+    /// Maximum number in use: its maxactive.
     most: u32,
-    /// Bytes that each has for its handlers.
+    /// Bytes of each for handlers' data.
     data_size: usize,
     in_use: AtomicU32,
-    /// Some that are not in use, so that a hit seldom allocates.
+    /// Spare instances, so that a hit seldom allocates.
     spare: ArrayQueue<Box<KretprobeInstance>>,
 }
 
@@ -372,21 +370,21 @@ impl Instances {
         Self { most, data_size, in_use: AtomicU32::new(0), spare: ArrayQueue::new(spare) }
     }
 
-    /// One for a call; `None` when all are in use.
+    /// Takes an instance for a call; `None` if all are in use.
     pub(crate) fn take(&self) -> Option<Box<KretprobeInstance>> {
         let one_more = |in_use| (in_use < self.most).then_some(in_use + 1);
         self.in_use.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
         Some(self.spare.pop().unwrap_or_else(|| Box::new(KretprobeInstance::new(self.data_size))))
     }
 
-    /// The end of what [`Self::take`] began. Frees the instance where enough are spare.
+    /// Ends the use that [`Self::take`] began. Frees the instance if enough are spare.
     fn give_back(&self, active: Box<KretprobeInstance>) {
-        // Before the count goes down, so that the next call finds it.
+        // Before the count is decremented, so that the next call finds it.
         let _ = self.spare.push(active);
         self.in_use.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// How many are in use.
+    /// Number in use.
     pub(crate) fn in_use(&self) -> u32 {
         self.in_use.load(Ordering::Acquire)
     }
@@ -394,7 +392,7 @@ impl Instances {
 
 /// A call in use of a probe in the mode `site`.
 pub(crate) struct Watch<P: Parts = Real> {
-    /// Where its return address is on the stack; [`FREE`] otherwise.
+    /// Address of its return address on the stack, or [`FREE`].
     key: P::Word,
     active: P::Cell<Box<KretprobeInstance>>,
 }
@@ -405,8 +403,8 @@ impl<P: Parts> Default for Watch<P> {
     }
 }
 
-/// Follows a call by its place on the stack. One that was there before has ended unseen, or is
-/// entered anew by a jump from what it jumped to: it is missed.
+/// Follows a call by its place on the stack. A previous call at that place has ended without a
+/// return, or is entered again by a jump from the function that it jumped to: it counts as missed.
 pub(crate) fn watch<P: Parts>(
     watched: &[Watch<P>],
     key: Gva,

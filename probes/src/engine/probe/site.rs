@@ -1,4 +1,4 @@
-//! A probed place of the guest's text, with all that is wanted there.
+//! A probed place of the guest's text, with its probes and internal breakpoints.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -21,7 +21,7 @@ pub(crate) enum Displacement {
     Slot(Slot),
 }
 
-/// What the engine itself wants to know of the guest, by a breakpoint of its own.
+/// The moments of the guest at which the engine has a breakpoint of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum InternalBreakpoint {
     /// The kernel's text is final: its alternatives have been patched.
@@ -30,9 +30,9 @@ pub(crate) enum InternalBreakpoint {
     FreeInit,
     /// A task is about to leave its stack for good.
     TaskDead,
-    /// It has left it.
+    /// The task has left its stack.
     StackLeft,
-    /// A module is whole, and its init function about to run.
+    /// A module is complete, and its init function is about to run.
     ModuleBegins,
     /// Modules' init text is about to be freed.
     ModuleInitFreed,
@@ -40,7 +40,7 @@ pub(crate) enum InternalBreakpoint {
     ModuleEnds,
 }
 
-/// Where each mark is.
+/// The function of each mark.
 pub(crate) const MARKS: [(InternalBreakpoint, &str); 7] = [
     (InternalBreakpoint::TextFinal, "rest_init"),
     (InternalBreakpoint::FreeInit, "free_initmem"),
@@ -51,28 +51,28 @@ pub(crate) const MARKS: [(InternalBreakpoint, &str); 7] = [
     (InternalBreakpoint::ModuleEnds, "free_module"),
 ];
 
-/// Whether the engine may want to know when `at` is reached.
+/// Returns true if the engine may need a breakpoint of its own at `at`.
 pub(crate) fn is_internal(symbols: &SymbolTable, at: Gva) -> bool {
     MARKS.iter().any(|(_, name)| symbols.address_of(name) == Some(at))
 }
 
-/// A probed address with all that is wanted there. Immutable: a change makes a new one.
+/// A probed address with its probes and marks. Immutable: a change makes a new one.
 #[derive(Clone)]
 pub(crate) struct Site {
     pub(crate) at: Gva,
     pub(crate) gpa: Gpa,
     pub(crate) insn: Arc<Displaced>,
     pub(crate) way: Displacement,
-    /// Where it is stepped, when a probe has a post-handler and emulation is not possible.
+    /// The slot for stepping, if a probe has a post-handler and emulation is not possible.
     pub(crate) step: Option<Slot>,
     /// In order of registration.
     pub(crate) probes: Vec<Arc<Probe>>,
-    /// Return probes in the mode `site` one of whose calls returns to here.
+    /// Return probes in the mode `site` with calls that return here.
     pub(crate) returning: Vec<Arc<Probe>>,
     pub(crate) marks: Vec<InternalBreakpoint>,
     /// The int3 is in the guest's text.
     pub(crate) armed: bool,
-    /// The guest changed the text; it is left alone since.
+    /// The guest changed the text. The engine no longer writes to it.
     pub(crate) clobbered: bool,
 }
 
@@ -85,22 +85,22 @@ impl Site {
         }
     }
 
-    /// Probes there that are to run.
+    /// The probes of the site that must run.
     pub(crate) fn enabled(&self) -> impl Iterator<Item = &Arc<Probe>> {
         self.probes.iter().filter(|probe| probe.wants_breakpoint())
     }
 
-    /// The site with nothing but what the engine itself wants there.
+    /// The site with its marks only.
     pub(crate) fn marks_only(&self) -> Self {
         Self { probes: Vec::new(), returning: Vec::new(), ..self.clone() }
     }
 
-    /// Probes that are there, and those whose calls return to there.
+    /// Probes of the site, and those with calls that return here.
     pub(crate) fn concerned(&self) -> impl Iterator<Item = &Arc<Probe>> {
         self.probes.iter().chain(&self.returning)
     }
 
-    /// Where its instruction runs elsewhere.
+    /// The slots of its instruction.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
         let own = match self.way {
             Displacement::Slot(slot) => Some(slot),
@@ -109,7 +109,7 @@ impl Site {
         own.into_iter().chain(self.step)
     }
 
-    /// Does nothing need the site any more?
+    /// Returns true if nothing needs the site any more.
     pub(crate) fn is_unused(&self) -> bool {
         self.probes.is_empty() && self.returning.is_empty() && self.marks.is_empty()
     }

@@ -1,6 +1,7 @@
 //! From before the kernel's first instruction to the next boot.
 
 use super::*;
+use crate::Selection;
 use crate::error::ProbeError;
 
 const CLEAN: [StatusFlag; 0] = [];
@@ -67,7 +68,7 @@ fn probes_of_a_guest_that_is_half_booted_wait_or_are_armed_as_their_text_allows(
     fake.register("p:first rest_init");
     assert_eq!(fake.run(WORK), 1);
     assert_eq!(fake.flags("patched"), [StatusFlag::Pending]);
-    let inside = fake.engine.register_probe(parse_line("p:inside work+2").unwrap());
+    let inside = fake.engine.register(parse_line("p:inside work+2").unwrap());
     assert_eq!(inside.unwrap_err().code(), "EILSEQ");
     fake.finish_text();
     assert_eq!(fake.flags("patched"), CLEAN);
@@ -119,7 +120,7 @@ fn questions_change_nothing_in_a_guest_without_probes_at_any_moment() {
     fake.register("p:work work");
     assert_eq!(fake.run(WORK), 1, "and a probe finds it ready");
     assert!(fake.guest.hidden.base().is_some());
-    let refused = fake.engine.register_probe(parse_line("p:once once").unwrap());
+    let refused = fake.engine.register(parse_line("p:once once").unwrap());
     assert!(refused.is_err(), "init text has gone, though no mark told so");
 }
 
@@ -162,7 +163,7 @@ fn a_guest_that_spoils_hidden_memory_gets_past_the_engines_marks_all_the_same() 
     }
     fake.finish_text();
     assert_eq!(fake.byte(REST_INIT), BODY[0]);
-    let refused = fake.engine.register_probe(parse_line("p:more far_off").unwrap());
+    let refused = fake.engine.register(parse_line("p:more far_off").unwrap());
     assert_eq!(refused.unwrap_err().code(), "ENXIO");
     assert_eq!(fake.byte(FAR_OFF), BODY[0]);
 }
@@ -171,18 +172,18 @@ fn a_guest_that_spoils_hidden_memory_gets_past_the_engines_marks_all_the_same() 
 fn a_batch_is_undone_whole_when_its_last_cannot_be_armed() {
     let fake = Fake::booted();
     fake.register("p:sleeps far_off");
-    fake.engine.disable_kprobe("kprobes", "sleeps").unwrap();
+    fake.engine.set_enabled(Selection::kprobe("kprobes", "sleeps"), false).unwrap();
     fake.write(FAR_OFF, &[0x90]);
     let text = fake.text();
     let lines = ["p:one work", "r:two patched", "p:three far_off"];
-    let batch = lines.iter().map(|line| parse_line(line).unwrap().into()).collect();
-    let refused = fake.engine.register_probes(batch).unwrap_err();
+    let batch: Vec<_> = lines.iter().map(|line| parse_line(line).unwrap()).collect();
+    let refused = fake.engine.register(batch).unwrap_err();
     assert_eq!((refused.index, refused.name.as_str()), (2, "three"));
     assert!(matches!(refused.error, ProbeError::Clobbered { found: 0x90, .. }));
     assert_eq!(fake.text(), text, "marks and all");
     assert_eq!(fake.engine.list().len(), 1);
     assert_eq!(fake.breakpoint(WORK, STACK).0, BreakpointAction::PassToGuest);
-    fake.engine.unregister_all().unwrap();
+    fake.engine.unregister(Selection::all()).unwrap();
     assert_eq!(fake.text(), text);
 }
 
@@ -194,9 +195,8 @@ fn what_is_refused_by_name_is_listed_and_what_is_listed_is_refused() {
     assert!(list.iter().any(|entry| entry.symbol == "(init text)" || entry.start == ONCE));
     for entry in list {
         let definition = parse_line(&format!("p:listed {}", entry.start)).unwrap();
-        let refused = fake.engine.register_probe(definition).unwrap_err();
-        let same =
-            matches!(refused, ProbeError::Reserved { reserved, .. } if reserved == entry.reason);
+        let refused = fake.engine.register(definition).unwrap_err();
+        let same = matches!(refused.error, ProbeError::Reserved { reserved, .. } if reserved == entry.reason);
         assert!(same, "{entry:?}: {refused}");
     }
 }
@@ -204,7 +204,7 @@ fn what_is_refused_by_name_is_listed_and_what_is_listed_is_refused() {
 #[test]
 fn the_entry_is_probed_where_user_mode_runs_on_the_kernels_tables() {
     let probe_entry = |fake: &Fake| {
-        let probed = fake.engine.register_probe(parse_line("p:entry entry_SYSCALL_64").unwrap());
+        let probed = fake.engine.register(parse_line("p:entry entry_SYSCALL_64").unwrap());
         probed.map(|_| fake.byte(ENTRY))
     };
     assert_eq!(probe_entry(&Fake::booted()).unwrap(), INT3);

@@ -1,5 +1,6 @@
 //! Hits while another thread holds the registry, perhaps waiting for this very vCPU.
 
+use crate::Selection;
 use std::thread::JoinHandle;
 
 use super::*;
@@ -10,7 +11,7 @@ fn hold_registry(fake: &Fake) -> JoinHandle<()> {
     fake.guest.gate.close();
     let engine = Arc::clone(&fake.engine);
     let thread = std::thread::spawn(move || {
-        engine.register_probe(parse_line("p:holder far_off").unwrap()).unwrap();
+        engine.register(parse_line("p:holder far_off").unwrap()).unwrap();
     });
     fake.guest.gate.wait_for_visitor();
     thread
@@ -28,8 +29,8 @@ fn a_hit_needs_no_lock_and_one_that_does_comes_back_uncounted() {
     fake.register("p:before caller");
     let mut site = parse_line("r:site work").unwrap();
     site.return_mode = crate::ReturnMode::Site;
-    fake.engine.disable_kprobe("kprobes", "before").unwrap();
-    fake.engine.register_probe(site).unwrap();
+    fake.engine.set_enabled(Selection::kprobe("kprobes", "before"), false).unwrap();
+    fake.engine.register(site).unwrap();
     let thread = hold_registry(&fake);
     // Where the call returns to is not watched yet, and to watch it takes the registry.
     fake.store_u64(gpa(STACK), RETURN_SITE.0);

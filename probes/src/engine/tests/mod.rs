@@ -437,7 +437,7 @@ impl Fake {
 
     fn register(&self, line: &str) {
         let definition = parse_line(line).unwrap();
-        self.engine.register_probe(definition).unwrap_or_else(|e| panic!("{line}: {e}"));
+        self.engine.register(definition).unwrap_or_else(|e| panic!("{line}: {e}"));
     }
 
     fn status(&self, event: &str) -> ProbeStatus {

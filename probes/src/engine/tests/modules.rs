@@ -1,5 +1,6 @@
 //! Modules that come and go.
 
+use crate::Selection;
 use exoprobe_introspect::modules::ModuleState;
 use exoprobe_introspect::modules::sample::{self, Form, SampleModule};
 
@@ -89,7 +90,7 @@ impl Fake {
     }
 
     fn refused(&self, line: &str) -> &'static str {
-        self.engine.register_probe(parse_line(line).unwrap()).unwrap_err().code()
+        self.engine.register(parse_line(line).unwrap()).unwrap_err().code()
     }
 }
 
@@ -133,7 +134,7 @@ fn a_probe_waits_for_its_module_and_goes_and_comes_with_it() {
         assert_eq!((fake.hits("work"), fake.hits("init")), (2 * round, round));
         assert_eq!(fake.breakpoint(text, STACK).0, BreakpointAction::PassToGuest);
     }
-    fake.engine.unregister_all().unwrap();
+    fake.engine.unregister(Selection::all()).unwrap();
     for mark in [MODULE_BEGINS, MODULE_INIT_FREED, MODULE_ENDS] {
         assert_eq!(fake.byte(mark), BODY[0], "nobody wants it any more");
     }
@@ -276,8 +277,8 @@ fn very_many_probes_go_and_come_with_their_module() {
     const MANY: usize = 20_000;
     let fake = Fake::with_modules();
     let line = |n: usize| parse_line(&format!("p:e{n} hello:hello_work+{}", [0, 1, 4][n % 3]));
-    let probes = (0..MANY).map(|n| line(n).unwrap().into()).collect();
-    fake.engine.register_probes(probes).unwrap();
+    let probes = (0..MANY).map(|n| line(n).unwrap()).collect::<Vec<_>>();
+    fake.engine.register(probes).unwrap();
     for _ in 0..2 {
         fake.set_modules(&[module(LIVE, TEXT[0])]);
         fake.engine.patrol();
@@ -287,5 +288,5 @@ fn very_many_probes_go_and_come_with_their_module() {
         fake.set_modules(&[]);
         fake.engine.patrol();
     }
-    fake.engine.unregister_all().unwrap();
+    fake.engine.unregister(Selection::all()).unwrap();
 }

@@ -1,6 +1,7 @@
 //! When a jmp goes in, and when it comes out.
 
 use super::*;
+use crate::Selection;
 
 /// A booted guest that has freed its init text, with a probe at `far_off` that could be optimized.
 fn ready() -> Fake {
@@ -41,14 +42,14 @@ fn a_jmp_into_hidden_memory_takes_the_int3s_place_until_something_changes() {
     assert_eq!(bytes(&fake), [INT3, INT3, BODY[2], BODY[3], BODY[4]]);
     fake.engine.optimize();
     assert!(fake.status("far").unoptimized_reason.unwrap().starts_with("other-probe: "));
-    fake.engine.unregister_kprobe("kprobes", "inside").unwrap();
+    fake.engine.unregister(Selection::kprobe("kprobes", "inside")).unwrap();
     assert_eq!(fake.engine.optimize().optimized, 1);
-    fake.engine.disable_kprobe("kprobes", "far").unwrap();
+    fake.engine.set_enabled(Selection::kprobe("kprobes", "far"), false).unwrap();
     assert_eq!(bytes(&fake), BODY[..5]);
-    fake.engine.enable_kprobe("kprobes", "far").unwrap();
+    fake.engine.set_enabled(Selection::kprobe("kprobes", "far"), true).unwrap();
     assert_eq!(fake.run(FAR_OFF), 1, "by its int3");
     assert_eq!(fake.engine.optimize().total, 1);
-    fake.engine.unregister_all().unwrap();
+    fake.engine.unregister(Selection::all()).unwrap();
     assert_eq!(bytes(&fake), BODY[..5]);
     assert!(fake.engine.traceless().is_some());
 }
@@ -63,16 +64,16 @@ fn a_reason_goes_with_what_it_was_for() {
     let status = fake.status("far");
     assert!(status.unoptimized_reason.unwrap().starts_with("other-probe: "));
     assert_eq!((status.state, status.reason), (ProbeState::Armed, None));
-    fake.engine.unregister_all().unwrap();
+    fake.engine.unregister(Selection::all()).unwrap();
     fake.register("p:far far_off");
     assert_eq!(fake.status("far").unoptimized_reason, None, "it is not that of another probe");
     assert_eq!(fake.engine.optimize().optimized, 1);
     assert_eq!(fake.status("far").state, ProbeState::Optimized);
-    fake.engine.disable_kprobe("kprobes", "far").unwrap();
+    fake.engine.set_enabled(Selection::kprobe("kprobes", "far"), false).unwrap();
     fake.engine.optimize();
     let status = fake.status("far");
     assert_eq!((status.state, status.unoptimized_reason), (ProbeState::Disabled, None));
-    fake.engine.enable_kprobe("kprobes", "far").unwrap();
+    fake.engine.set_enabled(Selection::kprobe("kprobes", "far"), true).unwrap();
     fake.engine.switch(false).unwrap();
     assert_eq!(fake.status("far").state, ProbeState::Off);
     fake.engine.switch(true).unwrap();
@@ -108,14 +109,14 @@ fn a_detour_that_somebody_is_in_stays_as_it_is() {
     fake.store_u64(gpa(STACK), window.gva.0 + 8);
     let mut before = [0; 64];
     fake.guest.hidden.read(window.offset, &mut before);
-    fake.engine.unregister_all().unwrap();
+    fake.engine.unregister(Selection::all()).unwrap();
     assert_eq!(bytes(&fake), BODY[..5]);
     fake.register("p:far far_off");
     assert_eq!(fake.engine.optimize().optimized, 1, "elsewhere");
     let mut after = [0; 64];
     fake.guest.hidden.read(window.offset, &mut after);
     assert_eq!(after, before);
-    fake.engine.unregister_all().unwrap();
+    fake.engine.unregister(Selection::all()).unwrap();
     fake.store_u64(gpa(STACK), 0);
     assert!(fake.engine.traceless().is_some());
     fake.guest.hidden.read(window.offset, &mut after);
@@ -138,7 +139,7 @@ fn a_jmp_that_the_guest_wrote_over_is_clobbered() {
     assert_eq!((fake.flags("far"), bytes(&fake)[0]), (vec![], INT3));
     assert_eq!(fake.engine.optimize().optimized, 1);
     fake.write(FAR_OFF, &[0x0f, 0x0b]);
-    let error = fake.engine.unregister_kprobe("kprobes", "far");
+    let error = fake.engine.unregister(Selection::kprobe("kprobes", "far"));
     assert!(error.is_ok() || error.unwrap_err().code() == "ETXTBSY");
     assert_eq!(bytes(&fake)[..2], [0x0f, 0x0b], "never overwritten blindly");
 }
@@ -190,7 +191,7 @@ fn what_follows_calls_stays_while_somebody_is_in_a_detour_that_leads_to_it() {
     let follower = code(window.gva, len);
     assert!(follower.iter().any(|byte| *byte != 0));
     fake.store_u64(gpa(STACK), detour.0 + 9);
-    fake.engine.unregister_all().unwrap();
+    fake.engine.unregister(Selection::all()).unwrap();
     assert!(fake.engine.traceless().is_some());
     assert_eq!(code(window.gva, len), follower);
     fake.store_u64(gpa(STACK), 0);
@@ -274,7 +275,7 @@ fn code_that_a_call_comes_back_to_by_way_of_another_stays() {
     fake.store_u64(gpa(STACK), RETURN_SITE.0);
     fake.run_on(FAR_OFF, STACK);
     fake.store_u64(gpa(STACK), 0);
-    fake.engine.unregister_all().unwrap();
+    fake.engine.unregister(Selection::all()).unwrap();
     for _ in 0..3 {
         assert!(fake.engine.traceless().is_none());
         assert_eq!(fake.engine.calls_followed(), 1);

@@ -1,6 +1,7 @@
 //! Text that goes, comes back, or is rewritten.
 
 use super::*;
+use crate::Selection;
 
 #[test]
 fn rewritten_text_is_left_alone_and_taken_back_when_it_is_as_it_was() {
@@ -39,7 +40,7 @@ fn a_changed_tail_is_a_rewritten_instruction() {
     fake.write(at, &[INT3, 0x8b]);
     fake.engine.patrol();
     assert_eq!(fake.flags("far"), [StatusFlag::Clobbered]);
-    fake.engine.unregister_all().unwrap();
+    fake.engine.unregister(Selection::all()).unwrap();
     assert_eq!(fake.byte(at), BODY[1], "nobody would answer it");
 }
 
@@ -51,7 +52,7 @@ fn an_original_that_the_guest_put_over_the_breakpoint_is_armed_again() {
     fake.engine.patrol();
     assert_eq!((fake.flags("far"), fake.byte(FAR_OFF)), (vec![], INT3));
     assert_eq!(fake.run(FAR_OFF), 1);
-    fake.engine.unregister_all().unwrap();
+    fake.engine.unregister(Selection::all()).unwrap();
     assert_eq!(fake.byte(FAR_OFF), BODY[0]);
 }
 
@@ -61,13 +62,13 @@ fn a_probe_on_rewritten_text_can_be_disabled_and_removed() {
     fake.register("p:far far_off");
     fake.write(FAR_OFF, &[0x90]);
     fake.engine.patrol();
-    fake.engine.disable_kprobe("kprobes", "far").unwrap();
-    let error = fake.engine.enable_kprobe("kprobes", "far").unwrap_err();
+    fake.engine.set_enabled(Selection::kprobe("kprobes", "far"), false).unwrap();
+    let error = fake.engine.set_enabled(Selection::kprobe("kprobes", "far"), true).unwrap_err();
     assert_eq!(error.code(), "ETXTBSY");
     assert!(fake.flags("far").contains(&StatusFlag::Clobbered));
-    fake.engine.unregister_all().unwrap();
+    fake.engine.unregister(Selection::all()).unwrap();
     assert_eq!(fake.byte(FAR_OFF), 0x90);
-    let again = fake.engine.register_probe(parse_line("p:again far_off").unwrap());
+    let again = fake.engine.register(parse_line("p:again far_off").unwrap());
     again.expect("what is there now is an instruction as well");
     assert_eq!(fake.byte(FAR_OFF), INT3);
 }
@@ -90,7 +91,7 @@ fn unmapped_text_is_gone_and_armed_again_when_it_is_back() {
     fake.engine.patrol();
     assert_eq!((fake.flags("far"), fake.byte(FAR_OFF)), (vec![], INT3));
     assert_eq!((fake.run(FAR_OFF), fake.hits("far")), (1, 2));
-    fake.engine.unregister_all().unwrap();
+    fake.engine.unregister(Selection::all()).unwrap();
     assert_eq!(fake.byte(FAR_OFF), BODY[0]);
 }
 
@@ -123,6 +124,6 @@ fn nothing_is_looked_at_or_written_in_a_guest_that_has_stopped() {
     fake.write(FAR_OFF, &BODY);
     fake.engine.patrol();
     assert_eq!(fake.byte(FAR_OFF), BODY[0]);
-    let late = fake.engine.register_probe(parse_line("p:late work").unwrap());
+    let late = fake.engine.register(parse_line("p:late work").unwrap());
     assert_eq!(late.unwrap_err().code(), "ESHUTDOWN");
 }

@@ -1,6 +1,7 @@
 //! What return probes leave behind.
 
 use super::*;
+use crate::Selection;
 use crate::definition::ReturnMode;
 use crate::engine::Kprobe;
 use crate::events::Event;
@@ -10,7 +11,7 @@ const NEXT_STACK: Gva = Gva(0xffff_ffff_8118_7f00);
 fn register(fake: &Fake, line: &str, mode: ReturnMode) {
     let mut definition = parse_line(line).unwrap();
     definition.return_mode = mode;
-    fake.engine.register_probe(definition).unwrap();
+    fake.engine.register(definition).unwrap();
 }
 
 #[test]
@@ -21,7 +22,7 @@ fn nothing_is_left_when_the_last_followed_call_has_ended() {
         register(&fake, "r:returns work", mode);
         fake.call_work(NEXT_STACK);
         let returns_to = fake.enter_work(STACK);
-        fake.engine.unregister_all().unwrap();
+        fake.engine.unregister(Selection::all()).unwrap();
         let followed = fake.engine.calls_followed();
         assert_eq!(followed, usize::from(mode == ReturnMode::Trampoline));
         assert_eq!(fake.engine.traceless().is_none(), followed > 0);
@@ -78,7 +79,7 @@ fn what_is_switched_off_is_not_hit_where_a_mark_is_either() {
         post_handler: Some(Box::new(move |_| _ = count.fetch_add(1, Ordering::SeqCst))),
         ..Kprobe::default()
     };
-    fake.engine.register_kprobe(probe).unwrap();
+    fake.engine.register(probe).unwrap();
     fake.register("p:end do_task_dead");
     fake.register("r:returns work");
     let returns_to = fake.enter_work(NEXT_STACK);
@@ -106,9 +107,9 @@ fn calls_that_return_while_the_probe_is_off_leave_no_instance_in_use() {
         register(&fake, "r2:returns work", mode);
         for stack in [STACK, NEXT_STACK] {
             let returns_to = fake.enter_work(stack);
-            fake.engine.disable_kretprobe("kprobes", "returns").unwrap();
+            fake.engine.set_enabled(Selection::kretprobe("kprobes", "returns"), false).unwrap();
             fake.return_to(returns_to, stack);
-            fake.engine.enable_kretprobe("kprobes", "returns").unwrap();
+            fake.engine.set_enabled(Selection::kretprobe("kprobes", "returns"), true).unwrap();
         }
         assert_eq!(fake.status("returns").active, Some(0), "{mode:?}");
         for stack in [STACK, NEXT_STACK] {

@@ -1,5 +1,6 @@
 //! Events of several probes.
 
+use crate::{Batch, Selection};
 use exoprobe_introspect::btf::NoTypes;
 use exoprobe_introspect::btf::sample::Sample;
 
@@ -8,8 +9,8 @@ use crate::error::ProbeError;
 
 impl Fake {
     fn try_define(&self, line: &str) -> Result<(), ProbeError> {
-        let probes = vec![parse_line(line).unwrap().into()];
-        self.engine.define_probes(probes).map(drop).map_err(|batch| batch.error)
+        let probes = vec![parse_line(line).unwrap()];
+        self.engine.register(Batch::from(probes).joining()).map(drop).map_err(|batch| batch.error)
     }
 
     fn define(&self, line: &str) {
@@ -62,21 +63,21 @@ fn a_name_leads_to_all_probes_of_its_event() {
         [("e", WORK), ("e", FAR_OFF), ("other", FAR_OFF)].map(|(e, at)| format!("{e} {at}"));
     assert_eq!((&told[..3], &told[3..]), (&expected[..], &expected[1..]));
 
-    fake.engine.disable_kprobe("kprobes", "e").unwrap();
+    fake.engine.set_enabled(Selection::kprobe("kprobes", "e"), false).unwrap();
     assert_eq!(fake.two(), [BODY[0], INT3], "the other one's");
-    fake.engine.enable_probe("kprobes", "e", true).unwrap();
-    fake.engine.enable_probe("kprobes", "other", false).unwrap();
+    fake.engine.set_enabled(Selection::event("kprobes", "e"), true).unwrap();
+    fake.engine.set_enabled(Selection::event("kprobes", "other"), false).unwrap();
     assert_eq!(fake.two(), ARMED);
 
-    assert!(fake.engine.unregister_kretprobe("kprobes", "e").is_err());
-    let mut registrations = fake.engine.registrations("kprobes", "e").unwrap();
+    assert!(fake.engine.unregister(Selection::kretprobe("kprobes", "e")).is_err());
+    let registrations = fake.engine.registrations("kprobes", "e").unwrap();
     assert_eq!(registrations.iter().map(|one| one.id).collect::<Vec<_>>(), [1, 2]);
-    fake.engine.unregister_probes(&mut registrations[..1]).unwrap();
+    fake.engine.unregister(&registrations[..1]).unwrap();
     assert_eq!(fake.two(), [BODY[0], INT3]);
     assert_eq!((fake.status("e").id, fake.status("e").sites), (2, 1));
     fake.define("p:e work a=%dx");
     assert_eq!(fake.two(), ARMED);
-    fake.engine.unregister_probe("kprobes", "e").unwrap();
+    fake.engine.unregister(Selection::event("kprobes", "e")).unwrap();
     assert!(fake.engine.registrations("kprobes", "e").is_err());
     assert_eq!((fake.text(), fake.all().len()), (text, 1));
 }
@@ -85,14 +86,14 @@ fn a_name_leads_to_all_probes_of_its_event() {
 fn a_probe_that_joins_is_as_its_event_is() {
     let fake = Fake::booted();
     fake.define("p:e work a=%di");
-    fake.engine.enable_probe("kprobes", "e", false).unwrap();
+    fake.engine.set_enabled(Selection::event("kprobes", "e"), false).unwrap();
     fake.define("p:e far_off a=%di");
     assert_eq!(fake.two(), BARE, "the event is disabled");
     fake.set_filter(Some("a == 0x7")).unwrap();
     fake.define("p:e far_off+1 a=%di");
     let filters: Vec<_> = fake.engine.list().into_iter().map(|probe| probe.filter).collect();
     assert_eq!(filters, vec![Some("a == 0x7".to_owned()); 3]);
-    fake.engine.enable_probe("kprobes", "e", true).unwrap();
+    fake.engine.set_enabled(Selection::event("kprobes", "e"), true).unwrap();
     let hit = |at: Gva, rdi| {
         let (rip, rsp) = (at.0, STACK.0);
         fake.breakpoint_of(kvm_regs { rip, rsp, rdi, rflags: 2, ..kvm_regs::default() });
@@ -108,14 +109,14 @@ fn a_probe_that_joins_is_as_its_event_is() {
     assert!(fake.engine.list().iter().all(|probe| probe.filter.is_none()));
 
     let definition = parse_line("p:e patched a=%di").unwrap();
-    let refused = fake.engine.register_probe(definition).unwrap_err();
-    assert!(matches!(refused, ProbeError::NameTaken(_)), "{refused}");
+    let refused = fake.engine.register(definition).unwrap_err();
+    assert!(matches!(refused.error, ProbeError::NameTaken(_)), "{refused}");
     for (other_fault, code) in [("p:e no_such_function", "ENOENT"), ("p:e work+99999", "EINVAL")] {
-        let refused = fake.engine.register_probe(parse_line(other_fault).unwrap()).unwrap_err();
+        let refused = fake.engine.register(parse_line(other_fault).unwrap()).unwrap_err();
         assert_eq!(refused.code(), code, "{other_fault}: EEXIST would hide it: {refused}");
     }
-    let batch = ["p:new work", "p:new far_off"].map(|line| parse_line(line).unwrap().into());
-    let refused = fake.engine.register_probes(batch.into()).unwrap_err();
+    let batch = ["p:new work", "p:new far_off"].map(|line| parse_line(line).unwrap());
+    let refused = fake.engine.register(batch).unwrap_err();
     assert_eq!((refused.index, refused.error.code()), (1, "EEXIST"));
     assert!(fake.engine.registrations("kprobes", "new").is_err());
 }
@@ -142,8 +143,8 @@ fn what_does_not_go_with_an_event_is_refused() {
     assert!(matches!(same, ProbeError::SameProbe(_)) && same.code() == "EEXIST", "{same}");
     assert!(fake.try_define("p:e far_off+2 a=%di b=+8(%si):string[2]").is_err(), "no instruction");
     let batch = ["p:e far_off a=%si b=+8(%di):string[2]", "p:e far_off a=%di"];
-    let batch = batch.map(|line| parse_line(line).unwrap().into()).into();
-    assert_eq!(fake.engine.define_probes(batch).unwrap_err().index, 1);
+    let batch = batch.map(|line| parse_line(line).unwrap());
+    assert_eq!(fake.engine.register(Batch::from(batch).joining()).unwrap_err().index, 1);
     assert_eq!((fake.all().len(), fake.status("e").sites, fake.two()), (1, 1, [INT3, BODY[0]]));
     // The type that it has anyhow; other values; a place again, with another value.
     fake.define("p:e far_off a=%si:x64 b=+8(%si):string[2]");
@@ -156,23 +157,23 @@ fn an_event_is_armed_whole_or_not_at_all() {
     let fake = Fake::booted();
     fake.define("p:e work");
     fake.define("p:there far_off");
-    fake.engine.enable_probe("kprobes", "there", false).unwrap();
+    fake.engine.set_enabled(Selection::event("kprobes", "there"), false).unwrap();
     fake.write(FAR_OFF, &[0x90]);
     let refused = fake.try_define("p:e far_off").unwrap_err();
     assert!(matches!(refused, ProbeError::Clobbered { .. }), "{refused}");
     assert_eq!((fake.status("e").sites, fake.flags("e")), (1, Vec::new()));
     assert_eq!((fake.two(), fake.run(WORK)), ([INT3, 0x90], 1));
 
-    fake.engine.enable_probe("kprobes", "e", false).unwrap();
+    fake.engine.set_enabled(Selection::event("kprobes", "e"), false).unwrap();
     fake.write(FAR_OFF, &BODY[..1]);
     fake.define("p:e far_off");
     fake.write(FAR_OFF, &[0x90]);
-    assert!(fake.engine.enable_probe("kprobes", "e", true).is_err());
+    assert!(fake.engine.set_enabled(Selection::event("kprobes", "e"), true).is_err());
     assert_eq!(fake.two(), [BODY[0], 0x90]);
     assert!(fake.all().iter().all(|(_, flags)| flags.contains(&StatusFlag::Disabled)));
     fake.write(FAR_OFF, &BODY[..1]);
     fake.engine.patrol();
-    fake.engine.enable_probe("kprobes", "e", true).unwrap();
+    fake.engine.set_enabled(Selection::event("kprobes", "e"), true).unwrap();
     assert_eq!(fake.two(), ARMED);
 }
 
@@ -190,7 +191,7 @@ fn return_probes_are_of_one_event_and_follow_calls_of_each_function() {
     fake.set_filter(Some("v == 0x1")).unwrap();
     fake.call_work(STACK);
     assert_eq!((fake.status("e").hits, fake.status("e").filtered), (3, 1));
-    fake.engine.unregister_kretprobe("kprobes", "e").unwrap();
+    fake.engine.unregister(Selection::kretprobe("kprobes", "e")).unwrap();
     assert!(fake.engine.traceless().is_some());
 }
 

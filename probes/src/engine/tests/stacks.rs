@@ -1,6 +1,7 @@
 //! Back-traces, of hits and of a vCPU.
 
 use super::*;
+use crate::Selection;
 use crate::definition::{Action, ReturnMode};
 use crate::engine::{Frame, KeptProbes};
 use crate::error::ProbeError;
@@ -41,7 +42,7 @@ impl Fake {
         let definition = parse_line(line).unwrap();
         let actions = vec![Action::Stack];
         let definition = crate::ProbeDefinition { actions, return_mode, ..definition };
-        self.engine.register_probe(definition).unwrap();
+        self.engine.register(definition).unwrap();
     }
 
     /// The back-trace of the one event of that name.
@@ -116,7 +117,7 @@ fn tables_that_come_later_are_found_and_others_never_asked_for() {
 fn the_running_kernel_is_known_while_a_snapshot_or_a_dump_is_written() {
     let fake = Fake::with_orc();
     fake.trace("p:entry work", ReturnMode::Trampoline);
-    let _ = fake.engine.unregister_all();
+    let _ = fake.engine.unregister(Selection::all());
     let running = fake.engine.running_kernel();
     assert!(running.banner.is_some());
     let of_snapshot: fn(&Engine) -> KeptProbes<'_> = |engine| engine.traceless().unwrap();

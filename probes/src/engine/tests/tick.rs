@@ -1,6 +1,7 @@
 //! The regular work in one call.
 
 use super::*;
+use crate::Selection;
 
 #[test]
 fn a_tick_drains_and_patrols_and_comes_sooner_while_there_are_probes() {
@@ -18,6 +19,6 @@ fn a_tick_drains_and_patrols_and_comes_sooner_while_there_are_probes() {
         std::thread::sleep(fake.engine.tick());
     }
     assert_eq!(fake.flags("far"), [StatusFlag::Clobbered]);
-    fake.engine.unregister_all().unwrap();
+    fake.engine.unregister(Selection::all()).unwrap();
     assert_eq!(fake.engine.tick(), idle);
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::definition::Action;
 use crate::error::ProbeError;
 use crate::trigger::{TriggerError, parse_trigger};
+use crate::{Batch, Selection};
 
 impl Fake {
     fn trigger(&self, command: &str) -> Result<(), ProbeError> {
@@ -28,7 +29,7 @@ impl Fake {
 fn an_event_that_is_not_enabled_is_armed_for_its_triggers_alone() {
     let fake = Fake::booted();
     fake.register("p:e work a=%di");
-    fake.engine.enable_probe("kprobes", "e", false).unwrap();
+    fake.engine.set_enabled(Selection::event("kprobes", "e"), false).unwrap();
     assert_eq!(fake.byte(WORK), BODY[0]);
     fake.trigger("hist:keys=a").unwrap();
     assert_eq!(
@@ -38,7 +39,7 @@ fn an_event_that_is_not_enabled_is_armed_for_its_triggers_alone() {
     assert!(fake.flags("e").is_empty(), "it is armed");
     fake.run(WORK);
     assert_eq!(fake.counted(), (0, 1));
-    fake.engine.enable_probe("kprobes", "e", true).unwrap();
+    fake.engine.set_enabled(Selection::event("kprobes", "e"), true).unwrap();
     fake.run(WORK);
     assert_eq!(fake.counted(), (1, 2));
     fake.engine.set_filter("kprobes", "e", Some("a == 0x123456".parse().unwrap())).unwrap();
@@ -51,7 +52,7 @@ fn an_event_that_is_not_enabled_is_armed_for_its_triggers_alone() {
     fake.run(WORK);
     assert_eq!(fake.counted(), (1, 0));
     fake.assert_balanced();
-    fake.engine.enable_probe("kprobes", "e", false).unwrap();
+    fake.engine.set_enabled(Selection::event("kprobes", "e"), false).unwrap();
     assert_eq!(fake.byte(WORK), BODY[0]);
 }
 
@@ -63,7 +64,7 @@ fn a_probe_goes_with_its_triggers() {
         fake.register(&format!("{kind}:e work"));
         fake.trigger("hist:keys=common_pid").unwrap();
         fake.trigger("stacktrace").unwrap();
-        fake.engine.unregister_all().unwrap();
+        fake.engine.unregister(Selection::all()).unwrap();
         assert_eq!(fake.text(), text);
         assert!(fake.engine.traceless().is_some());
     }
@@ -72,16 +73,17 @@ fn a_probe_goes_with_its_triggers() {
 #[test]
 fn a_probe_that_joins_an_event_has_its_triggers() {
     let fake = Fake::booted();
-    let define = |line: &str| fake.engine.define_probes(vec![parse_line(line).unwrap().into()]);
+    let define =
+        |line: &str| fake.engine.register(Batch::from(parse_line(line).unwrap()).joining());
     define("p:e work").unwrap();
-    fake.engine.enable_probe("kprobes", "e", false).unwrap();
+    fake.engine.set_enabled(Selection::event("kprobes", "e"), false).unwrap();
     fake.trigger("hist:keys=CPU").unwrap();
     define("p:e far_off").unwrap();
     assert_eq!((fake.byte(FAR_OFF), fake.status("e").enabled), (INT3, false));
     fake.run(WORK);
     fake.run(FAR_OFF);
     assert_eq!(fake.counted(), (0, 2));
-    fake.engine.unregister_all().unwrap();
+    fake.engine.unregister(Selection::all()).unwrap();
     assert_eq!([WORK, FAR_OFF].map(|at| fake.byte(at)), [BODY[0]; 2]);
 }
 
@@ -90,13 +92,13 @@ fn probes_that_do_more_than_record_have_no_triggers_and_events_no_more_than_some
     let fake = Fake::booted();
     let mut definition = parse_line("p:e work").unwrap();
     definition.actions = vec![Action::Record, Action::Return(1)];
-    fake.engine.register_probes(vec![definition.into()]).unwrap();
+    fake.engine.register(definition).unwrap();
     let refused = |command: &str| match fake.trigger(command) {
         Err(ProbeError::Trigger(error)) => error,
         other => panic!("{command}: {other:?}"),
     };
     assert_eq!(refused("hist:keys=CPU"), TriggerError::NotOnlyRecords);
-    fake.engine.unregister_all().unwrap();
+    fake.engine.unregister(Selection::all()).unwrap();
     fake.register("p:e work a=%di");
     for size in 1..=16 {
         fake.trigger(&format!("hist:keys=a.buckets={size}")).unwrap();

@@ -1,0 +1,168 @@
+//! Probes to register together, and probes that are registered, chosen together.
+
+use std::collections::BTreeSet;
+
+use crate::definition::{ProbeDefinition, ProbeKind};
+use crate::engine::control::register::Registration;
+use crate::engine::control::registry::Registry;
+use crate::engine::control::siblings::OnDuplicate;
+use crate::engine::probe::handlers::{Kprobe, Kretprobe, NewProbe};
+use crate::error::ProbeError;
+
+/// Probes that are registered together, all or none: one probe, or several of either kind.
+pub struct Batch {
+    pub(crate) probes: Vec<NewProbe>,
+    pub(crate) on_duplicate: OnDuplicate,
+}
+
+impl Batch {
+    /// A probe whose event exists, also by a probe before it in the batch, becomes one more probe
+    /// of that event, as in kprobe_events (kprobetrace.rst). It is enabled if the event is, and has
+    /// the event's filter. Without this it is refused.
+    #[must_use]
+    pub fn joining(self) -> Self {
+        Self { on_duplicate: OnDuplicate::Joined, ..self }
+    }
+}
+
+impl<P: Into<NewProbe>> From<Vec<P>> for Batch {
+    fn from(probes: Vec<P>) -> Self {
+        let probes = probes.into_iter().map(Into::into).collect();
+        Self { probes, on_duplicate: OnDuplicate::Refused }
+    }
+}
+
+impl<P: Into<NewProbe>, const N: usize> From<[P; N]> for Batch {
+    fn from(probes: [P; N]) -> Self {
+        Vec::from(probes).into()
+    }
+}
+
+impl From<NewProbe> for Batch {
+    fn from(probe: NewProbe) -> Self {
+        vec![probe].into()
+    }
+}
+
+impl From<Kprobe> for Batch {
+    fn from(probe: Kprobe) -> Self {
+        vec![probe].into()
+    }
+}
+
+impl From<Kretprobe> for Batch {
+    fn from(probe: Kretprobe) -> Self {
+        vec![probe].into()
+    }
+}
+
+impl From<ProbeDefinition> for Batch {
+    /// A probe of the definition's kind.
+    fn from(definition: ProbeDefinition) -> Self {
+        vec![definition].into()
+    }
+}
+
+/// Registered probes, chosen by number or by event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selection {
+    chosen: Chosen,
+    kind: Option<ProbeKind>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Chosen {
+    All,
+    Event { group: String, event: String },
+    Ids(Vec<u32>),
+}
+
+impl Selection {
+    /// Every probe.
+    #[must_use]
+    pub fn all() -> Self {
+        Self { chosen: Chosen::All, kind: None }
+    }
+
+    /// All probes of an event, which must have one.
+    #[must_use]
+    pub fn event(group: &str, event: &str) -> Self {
+        let (group, event) = (group.to_owned(), event.to_owned());
+        Self { chosen: Chosen::Event { group, event }, kind: None }
+    }
+
+    /// All kprobes of an event, which must have one.
+    #[must_use]
+    pub fn kprobe(group: &str, event: &str) -> Self {
+        Self::event(group, event).of_kind(ProbeKind::Kprobe)
+    }
+
+    /// All return probes of an event, which must have one.
+    #[must_use]
+    pub fn kretprobe(group: &str, event: &str) -> Self {
+        Self::event(group, event).of_kind(ProbeKind::Kretprobe)
+    }
+
+    /// Probes by [`Registration::id`]. Numbers that are no probe's are passed over.
+    #[must_use]
+    pub fn ids(ids: impl IntoIterator<Item = u32>) -> Self {
+        Self { chosen: Chosen::Ids(ids.into_iter().collect()), kind: None }
+    }
+
+    /// Of these probes, those of one kind.
+    #[must_use]
+    pub fn of_kind(self, kind: ProbeKind) -> Self {
+        Self { kind: Some(kind), ..self }
+    }
+
+    /// Numbers of the chosen probes that there are, in order and each once.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`], where an event was chosen that has no such probe.
+    pub(crate) fn of(&self, registry: &Registry) -> Result<Vec<u32>, ProbeError> {
+        let ids: BTreeSet<u32> = match &self.chosen {
+            Chosen::Event { group, event } => return registry.ids_of(group, event, self.kind),
+            Chosen::All => registry.probes.keys().copied().collect(),
+            Chosen::Ids(ids) => ids.iter().copied().collect(),
+        };
+        Ok(ids.into_iter().filter(|id| registry.is_of_kind(*id, self.kind)).collect())
+    }
+}
+
+impl From<&[Registration]> for Selection {
+    fn from(probes: &[Registration]) -> Self {
+        Self::ids(probes.iter().map(|probe| probe.id))
+    }
+}
+
+/// Probes were not unregistered, or not as they should be.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct UnregisterError {
+    /// The probes that are gone all the same.
+    pub removed: Vec<Registration>,
+    /// The fault.
+    #[source]
+    pub error: ProbeError,
+}
+
+impl UnregisterError {
+    /// As [`ProbeError::code`].
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        self.error.code()
+    }
+}
+
+impl From<ProbeError> for UnregisterError {
+    /// Nothing was unregistered.
+    fn from(error: ProbeError) -> Self {
+        Self { removed: Vec::new(), error }
+    }
+}
+
+impl From<UnregisterError> for ProbeError {
+    fn from(error: UnregisterError) -> Self {
+        error.error
+    }
+}

@@ -1,0 +1,7 @@
+//! Probes and queries from the first instruction of a boot.
+
+pub(super) mod boot;
+pub(super) mod early;
+pub(super) mod entry;
+pub(super) mod moments;
+pub(super) mod own_symbols;

@@ -1,0 +1,5 @@
+//! Optimized probes, and changes of all kinds under load.
+
+pub(super) mod optimize;
+pub(super) mod smp;
+pub(super) mod stress;

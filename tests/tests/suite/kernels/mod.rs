@@ -1,0 +1,4 @@
+//! Kernels other than the tiny one.
+
+pub(super) mod kernel_6_12;
+pub(super) mod stock;

@@ -1,0 +1,143 @@
+//! A distribution's kernel, with the command line a user would give it.
+
+use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
+use exoprobe_guest::{Gva, paging};
+use exoprobe_probes::{Action, Selection};
+use exoprobe_tests::harness::Case;
+use exoprobe_tests::{
+    ENTRY, OPENS, TestGuest, assert_callers, assert_opened, cases, guest_file, host,
+};
+use exoprobe_vmm::{Vm, VmConfig};
+
+use crate::support::frames::{held, parts, register};
+use crate::support::questions::{ask, assert_not_mapped};
+use crate::support::returned::{By, events_of, follow};
+
+pub(crate) const CASES: &[Case] = cases![
+    a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it needs [HardwareKvm, StockKernel],
+    a_distributions_kernel_boots_with_probes_from_before_power_on_and_questions_at_each_moment needs [HardwareKvm, StockKernel],
+    a_distributions_kernel_is_not_changed_by_questions_at_each_moment_of_its_boot needs [HardwareKvm, StockKernel],
+];
+
+/// Where the kernel's text lies without KASLR (CONFIG_PHYSICAL_START above the image's mappings).
+const WITHOUT_KASLR: Gva = Gva(0xffff_ffff_8100_0000);
+const STEP: u64 = 2 << 20;
+
+/// A machine with the distribution's kernel, for which no symbols are given.
+fn guest() -> TestGuest {
+    let config = VmConfig {
+        kernel: guest_file("stock/bzImage"),
+        cmdline: "console=ttyS0".to_owned(),
+        memory_mib: 256,
+        ..TestGuest::config("vmlinux", 1)
+    };
+    TestGuest::of_kernel(Vm::create(&host(), &config).expect("it can be made"), None)
+}
+
+/// Functions that its boot runs through once, the first ones before it patches its text. Its
+/// early_ioremap_init() takes entry 505 of the last GiB's directory, right below the two that its
+/// image has; mark_rodata_ro() walks all page tables for pages that are writable and executable
+/// (CONFIG_DEBUG_WX).
+const ONCE: [&str; 6] = [
+    "x86_64_start_kernel",
+    "start_kernel",
+    "early_ioremap_init",
+    "trap_init",
+    "rest_init",
+    "mark_rodata_ro",
+];
+
+fn a_distributions_kernel_boots_with_probes_from_before_power_on_and_questions_at_each_moment() {
+    let guest = guest();
+    for function in ONCE {
+        guest.probe(&format!("p:{function} {function}"));
+    }
+    guest.power_on();
+    let moments = guest.at_each_moment_of_boot(ask);
+    println!("asked at {moments} moments");
+    for function in ONCE {
+        assert_eq!(guest.hits(function), 1, "{function}: {:?}", guest.status(function));
+    }
+    let checked = "Checked W+X mappings: passed, no W+X pages found";
+    assert!(guest.console().contains(checked), "with hidden memory mapped");
+    guest.assert_counts_by_name(100);
+    guest.engine.unregister(Selection::all()).unwrap();
+    guest.assert_unharmed();
+}
+
+fn a_distributions_kernel_is_not_changed_by_questions_at_each_moment_of_its_boot() {
+    let guest = guest();
+    guest.power_on();
+    let moments = guest.at_each_moment_of_boot(|guest| {
+        ask(guest);
+        assert_not_mapped(guest);
+    });
+    println!("asked at {moments} moments");
+    guest.assert_counts_by_name(100);
+    guest.engine.unregister(Selection::all()).unwrap();
+    guest.assert_unharmed();
+}
+
+fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
+    let guest = guest();
+    guest.power_on();
+    guest.wait_for_prompt();
+    assert_eq!(guest.work("getpid 1000"), 1000);
+    assert_eq!(guest.work("open /dev/null 10"), 10);
+    guest.assert_unharmed();
+    assert!(guest.console().contains("Linux version"), "the console is whole");
+    let base = kernel_base(&guest);
+    println!("KASLR put the kernel at {base:?}");
+    // One of some 500 places is that without KASLR.
+    assert!(base >= WITHOUT_KASLR, "{base:?}");
+    let symbols = guest.engine.symbols().expect("symbols from its memory");
+    let notes = guest.engine.running_kernel().vmcoreinfo.expect("Debian's kernels can be dumped");
+    println!("{:?}, moved by {:#x?}", notes.release(), notes.kernel_offset());
+    assert_eq!(notes.kernel_offset(), Some(base.0 - WITHOUT_KASLR.0), "it says so itself");
+    println!("{} symbols, from its memory", symbols.len());
+    assert_eq!(symbols.lookup("_text").unwrap().address, base);
+    guest.assert_counts_by_name(1000);
+    guest.engine.unregister(Selection::all()).unwrap();
+    assert_opened_files(&guest);
+    stacks_go_by_orc_tables(&guest);
+    guest.assert_unharmed();
+}
+
+/// Checks file names, by the kernel's own types, with the tasks that open them.
+fn assert_opened_files(guest: &TestGuest) {
+    let types = guest.engine.types().expect("types from its memory");
+    println!("{} types, from its memory", types.len());
+    guest.probe(OPENS);
+    assert_eq!(guest.work("open /dev/null 10"), 10);
+    assert_opened(&events_of(guest, "opens"), 10);
+    guest.engine.unregister(Selection::all()).unwrap();
+}
+
+/// It has no frame pointers.
+fn stacks_go_by_orc_tables(guest: &TestGuest) {
+    follow(guest, "r:outer __x64_sys_openat", By::Trampoline);
+    register(guest, "p:traced do_sys_openat2", &[Action::Stack]);
+    let banner = guest.engine.running_kernel().banner.expect("it has begun").text;
+    assert!(banner.starts_with("Linux version 6."), "{banner}");
+    assert_eq!(guest.work("open /dev/null 3"), 3);
+    assert_callers(&events_of(guest, "traced"), 3);
+    register(guest, "p:hold vfs_open", &[Action::Stop]);
+    let from = guest.send("open /dev/null 1");
+    let frames = guest.engine.stack(held(guest)).unwrap();
+    let (kernel, user) = parts(&frames);
+    assert_eq!(kernel[0], "vfs_open", "{frames:?}");
+    assert!(kernel.contains(&"do_sys_openat2") && kernel.ends_with(&ENTRY), "{frames:?}");
+    assert!(user >= 1, "{frames:?}");
+    guest.engine.unregister(Selection::kprobe("kprobes", "hold")).unwrap();
+    guest.vm.resume().unwrap();
+    assert_eq!(guest.answer(from, "open /dev/null 1"), 1);
+    guest.engine.unregister(Selection::all()).unwrap();
+}
+
+/// The first mapping of the kernel image.
+fn kernel_base(guest: &TestGuest) -> Gva {
+    let mode = guest.paging_mode();
+    let places = (0..512).map(|step| KERNEL_IMAGE_BASE.wrapping_add(step * STEP));
+    let mapped = |at: &Gva| paging::translate(guest.vm.ram(), mode, *at).is_ok();
+    places.into_iter().find(mapped).expect("the kernel is mapped")
+}

@@ -1,0 +1,3 @@
+//! The library without the program.
+
+pub(super) mod embed;

@@ -1,0 +1,198 @@
+//! Triggers of hits: histograms, back-traces, snapshots, and tracing switched on and off.
+
+use exoprobe_tests::harness::Case;
+use exoprobe_tests::http;
+use exoprobe_tests::{PATIENCE, Service, cases};
+use serde_json::Value;
+
+use crate::support::tracer::{append, ask, cat, events, refused, replace, work};
+
+pub(crate) const CASES: &[Case] = cases![
+    histograms_count_each_call_of_the_guests_once(vcpus),
+    histograms_of_latency_have_each_return,
+    tracing_stops_and_begins_with_the_hit_that_says_so,
+    faults_of_a_trigger_are_reported needs [Kvm, Repeat],
+];
+
+const EVENTS: &str = "kprobe_events";
+
+/// A histogram's entries: what is between braces, and the count.
+fn entries(hist: &str) -> Vec<(String, u64)> {
+    let entry = |line: &str| {
+        let (key, rest) = line.strip_prefix("{ ")?.split_once(" } hitcount:")?;
+        let count = rest.split_whitespace().next()?.parse().ok()?;
+        Some((key.split_whitespace().collect::<Vec<_>>().join(" "), count))
+    };
+    hist.lines().filter_map(entry).collect()
+}
+
+fn total(hist: &str, name: &str) -> u64 {
+    let line = hist.lines().find_map(|line| line.trim_start().strip_prefix(name));
+    line.unwrap_or_else(|| panic!("{name} in {hist}")).trim().parse().unwrap()
+}
+
+fn status(service: &Service, event: &str) -> Value {
+    let path = format!("/v1/probes/{event}");
+    http::ask(service.socket(), "GET", &path, &[], b"").json()
+}
+
+fn histograms_count_each_call_of_the_guests_once(vcpus: u8) {
+    let service = Service::restored(vcpus);
+    let (trigger, hist) = ("events/kprobes/w/trigger", "events/kprobes/w/hist");
+    replace(&service, EVENTS, "p:w ksys_write fd=%di:s32 len=%dx:u64");
+    assert!(cat(&service, trigger).starts_with("# Available triggers:\n"));
+    assert_eq!(cat(&service, hist), "");
+    // Armed, and yet nothing is shown.
+    append(&service, trigger, "hist:keys=len:vals=len if len == 1");
+    assert_eq!(cat(&service, "events/kprobes/w/enable"), "0*\n");
+    assert_eq!(
+        cat(&service, trigger),
+        "hist:keys=len:vals=hitcount,len:sort=hitcount:size=2048 if len == 0x1 [active]\n"
+    );
+    let calls = |count: u64| match vcpus {
+        1 => work(&service, &format!("write {count}")),
+        _ => work(&service, &format!("par 2 write {}", count / 2)),
+    };
+    calls(300);
+    let counted = |calls: u64| {
+        let text = cat(&service, hist);
+        let expected = format!("{{ len:          1 }} hitcount: {calls:>10}  len: {calls:>10}");
+        assert!(text.lines().any(|line| line == expected), "{expected} in {text}");
+        assert_eq!((total(&text, "Hits:"), total(&text, "Dropped:")), (calls, 0), "{text}");
+    };
+    counted(300);
+    assert!(events(&cat(&service, "trace")).is_empty());
+    assert_eq!(refused(&service, EVENTS, "-:w"), "EBUSY");
+    // It leaves the guest no more, and each is counted all the same.
+    let begun = std::time::Instant::now();
+    while status(&service, "w")["optimized"] != true {
+        assert!(begun.elapsed() < PATIENCE, "{}", status(&service, "w"));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    calls(500);
+    counted(800);
+    // The event's own filter is for what is shown.
+    replace(&service, "events/kprobes/w/filter", "len == 1 && fd > 1000");
+    replace(&service, "events/kprobes/w/enable", "1");
+    assert_eq!(cat(&service, "events/kprobes/w/enable"), "1*\n");
+    calls(100);
+    counted(900);
+    assert!(events(&cat(&service, "trace")).is_empty());
+    let books = status(&service, "w");
+    let book = |name: &str| books[name].as_u64().unwrap();
+    assert_eq!(book("hits"), book("recorded") + book("filtered") + book("lost"), "{books}");
+    assert_eq!((book("recorded"), book("lost")), (0, 0), "{books}");
+    append(&service, trigger, "!hist:keys=len:vals=len");
+    assert_eq!(cat(&service, "events/kprobes/w/enable"), "1\n");
+    replace(&service, "events/kprobes/w/enable", "0");
+    calls(10);
+    append(&service, EVENTS, "-:w");
+}
+
+fn histograms_of_latency_have_each_return() {
+    let service = Service::restored(1);
+    replace(&service, EVENTS, "r:got __x64_sys_getpid pid=$retval:s32");
+    let (trigger, hist) = ("events/kprobes/got/trigger", "events/kprobes/got/hist");
+    append(&service, trigger, "hist:keys=common_pid.execname,pid:vals=common_latency");
+    append(&service, trigger, "hist:keys=common_latency.log2:sort=common_latency");
+    work(&service, "getpid 400");
+    let text = cat(&service, hist);
+    let (by_task, by_latency) = text.split_once("\n\n\n# event histogram").unwrap();
+    let tasks = entries(by_task);
+    assert_eq!(tasks, [("common_pid: init [ 1], pid: 1".to_owned(), 400)], "{text}");
+    let by_latency = entries(by_latency);
+    assert!(by_latency.iter().all(|(key, _)| key.starts_with("common_latency: ~ 2^")), "{text}");
+    assert_eq!(by_latency.iter().map(|(_, count)| count).sum::<u64>(), 400);
+    let latency = status(&service, "got")["latency"].clone();
+    assert_eq!(latency["calls"], 400);
+    let entry = by_task.lines().find(|line| line.starts_with("{ "));
+    let sum = entry.and_then(|line| line.split_once("common_latency:"));
+    let sum = sum.and_then(|(_, sum)| sum.trim().parse::<u64>().ok());
+    assert_eq!(latency["total_ns"].as_u64(), sum, "{text}");
+    // Opened anew, the file loses its histograms; so that one is removed by `>` as well.
+    replace(&service, trigger, "!hist:keys=common_latency.log2:sort=common_latency");
+    assert_eq!(cat(&service, hist), "");
+    append(&service, trigger, "hist:keys=pid");
+    append(&service, trigger, "traceoff");
+    replace(&service, trigger, "");
+    assert_eq!(
+        (cat(&service, hist).as_str(), cat(&service, trigger).as_str()),
+        ("", "traceoff:unlimited\n")
+    );
+}
+
+fn tracing_stops_and_begins_with_the_hit_that_says_so() {
+    let service = Service::restored(1);
+    replace(&service, EVENTS, "p:g __x64_sys_getpid nr=+120(%di):u64");
+    append(&service, EVENTS, "p:o do_sys_openat2");
+    let [of_g, of_o] = ["g", "o"].map(|event| format!("events/kprobes/{event}/trigger"));
+    replace(&service, "events/kprobes/enable", "1");
+    let shown = || events(&cat(&service, "trace")).len();
+
+    append(&service, &of_o, "traceoff:1");
+    work(&service, "getpid 3");
+    work(&service, "open /dev/null 1");
+    work(&service, "getpid 5");
+    assert_eq!((shown(), cat(&service, "tracing_on").as_str()), (4, "0\n"), "up to the open");
+    append(&service, &of_o, "traceon");
+    work(&service, "getpid 5");
+    work(&service, "open /dev/null 1");
+    work(&service, "getpid 2");
+    assert_eq!((shown(), cat(&service, "tracing_on").as_str()), (4 + 3, "1\n"));
+    append(&service, &of_o, "!traceoff");
+    append(&service, &of_o, "!traceon");
+
+    append(&service, &of_o, "snapshot:1");
+    work(&service, "getpid 2");
+    work(&service, "open /dev/null 3");
+    let snapshot = cat(&service, "snapshot");
+    assert_eq!((events(&snapshot).len(), shown()), (7 + 2, 3), "{snapshot}");
+    assert!(snapshot.contains("# entries-in-buffer/entries-written: 9/9 "), "{snapshot}");
+    replace(&service, "snapshot", "0");
+    assert!(cat(&service, "snapshot").starts_with("# there is no snapshot"));
+    append(&service, &of_o, "!snapshot");
+
+    replace(&service, "trace", "");
+    append(&service, &of_g, "stacktrace:2");
+    work(&service, "getpid 6");
+    let text = cat(&service, "trace");
+    assert_eq!(text.matches("<stack trace>\n => __x64_sys_getpid").count(), 2, "{text}");
+    assert_eq!(text.matches(": g: (").count(), 6, "{text}");
+}
+
+fn faults_of_a_trigger_are_reported() {
+    let service = Service::restored(1);
+    replace(&service, EVENTS, "p:g __x64_sys_getpid a=%di");
+    let trigger = "events/kprobes/g/trigger";
+    for (text, errno) in [
+        ("frob", "EINVAL"),
+        ("hist:keys=b", "EINVAL"),
+        ("hist:keys=a:sort=b", "EINVAL"),
+        ("traceoff if b == 1", "EINVAL"),
+        ("traceoff if a.ustring == \"x\"", "EINVAL"),
+        ("hist:keys=a:clear", "ENOENT"),
+    ] {
+        assert_eq!(refused(&service, trigger, text), errno, "{text}");
+    }
+    append(&service, trigger, "hist:keys=a");
+    assert_eq!(refused(&service, trigger, "hist:keys=a"), "EEXIST");
+    append(&service, trigger, "hist:keys=a:pause");
+    assert!(cat(&service, trigger).ends_with(" [paused]\n"));
+    let answer = ask(&service, "POST", trigger, "hist:keys=a,bc.hex").json();
+    assert_eq!(
+        (&answer["id"], &answer["position"]),
+        (&Value::from("FIELD_NOT_FOUND"), &Value::from(12))
+    );
+    let answer = ask(&service, "POST", trigger, "traceon if a.ustring == \"x\"").json();
+    assert_eq!(
+        (&answer["id"], &answer["position"]),
+        (&Value::from("ILLEGAL_FIELD_OP"), &Value::from(11))
+    );
+    let answer = ask(&service, "POST", trigger, "hist:keys=a,bc.hex").json();
+    assert_eq!(answer["id"], "FIELD_NOT_FOUND");
+    let log = cat(&service, "error_log");
+    let last: Vec<&str> = log.lines().rev().take(2).collect();
+    assert_eq!(last[1], "  Command: hist:keys=a,bc.hex");
+    assert_eq!(last[0].find('^'), Some("  Command: ".len() + 12), "{log}");
+    assert!(log.contains("trigger:kprobes:g: error: "), "{log}");
+}

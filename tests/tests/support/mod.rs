@@ -1,0 +1,9 @@
+//! Helpers that several suites use. No suite imports another.
+
+pub(crate) mod frames;
+pub(crate) mod pahole;
+pub(crate) mod planted;
+pub(crate) mod questions;
+pub(crate) mod returned;
+pub(crate) mod tables;
+pub(crate) mod tracer;
