@@ -11,6 +11,8 @@ mod error;
 mod events;
 pub mod insn;
 mod latency;
+#[cfg(test)]
+mod shuttled;
 mod status;
 pub mod trigger;
 

@@ -68,7 +68,7 @@ pub(crate) fn read(
             None => NONE.to_owned(),
         },
         EventFile::Trigger => crate::trigger::listing(engine, &probe.group, &probe.event)?,
-        EventFile::Hist => engine.histogram_text(&probe.group, &probe.event)?,
+        EventFile::Hist => crate::hist::text(&engine.histogram_tables(&probe.group, &probe.event)?),
         EventFile::Format => {
             let fields = engine.fields(&probe.group, &probe.event)?;
             crate::format::text(&probe.event, probe.id, probe.kind, &fields)

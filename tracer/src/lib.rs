@@ -8,6 +8,7 @@ mod event;
 mod fault;
 mod files;
 mod format;
+mod hist;
 mod lines;
 mod log;
 mod node;

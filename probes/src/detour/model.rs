@@ -11,9 +11,7 @@ use shuttle::thread;
 
 use super::ring::tests::{LEN, write};
 use super::{FollowedCall, GuestRecord, GuestRing, Pool, PoolMemory, Words};
-
-/// Of the scheduler that prefers few changes at rare places: most that it makes in a run.
-const CHANGES: usize = 4;
+use crate::shuttled::check;
 
 /// Words at each of whose accesses another thread may go on.
 struct ModelWords(Vec<AtomicU64>);
@@ -41,12 +39,6 @@ impl Words for ModelWords {
         let order = Ordering::SeqCst;
         self.word(offset).compare_exchange(current, new, order, order).map(drop)
     }
-}
-
-/// Runs a model with so many schedules of both schedulers.
-fn check(schedules: usize, model: impl Fn() + Send + Sync + Copy + 'static) {
-    shuttle::check_random(model, schedules);
-    shuttle::check_pct(model, schedules, CHANGES);
 }
 
 #[test]

@@ -24,7 +24,7 @@ mod hook;
 pub(crate) mod kernel;
 mod optimize;
 pub(crate) mod patch;
-mod probe;
+pub(crate) mod probe;
 #[cfg(test)]
 mod tests;
 

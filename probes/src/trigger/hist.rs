@@ -32,15 +32,18 @@ pub(crate) struct Found {
     source: Source,
 }
 
-/// One part of an entry's key.
+/// One key of an entry, as hits are counted by it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum KeyPart {
+pub enum HistogramKey {
+    /// A number: with `.log2` the power, with `.buckets=N` the first of its bucket.
     Number(u64),
     /// The same, of a signed number.
     Signed(i64),
     /// A task's name, and its number.
     Task(String, u32),
+    /// Text of the guest's.
     Text(String),
+    /// Addresses of a back-trace, the probed place first.
     Stack(Vec<u64>),
     /// It could not be read.
     Fault,
@@ -60,7 +63,7 @@ pub(crate) struct Table {
     pub(crate) hist: Hist,
     pub(crate) keys: Vec<Found>,
     pub(crate) values: Vec<Found>,
-    pub(crate) entries: HashMap<Vec<KeyPart>, Entry>,
+    pub(crate) entries: HashMap<Vec<HistogramKey>, Entry>,
     pub(crate) hits: u64,
     /// Hits whose key had no room.
     pub(crate) dropped: u64,
@@ -134,16 +137,16 @@ impl Found {
         Some(if self.field.modifier == Modifier::Usecs { number / 1000 } else { number })
     }
 
-    fn key(&self, hit: &Hit) -> KeyPart {
+    fn key(&self, hit: &Hit) -> HistogramKey {
         let cut = |text: &str| {
             let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
             let end = ends.take_while(|end| *end <= TEXT_MAX).last().unwrap_or_default();
-            KeyPart::Text(text[..end].to_owned())
+            HistogramKey::Text(text[..end].to_owned())
         };
         match self.source {
-            Source::Stack => return KeyPart::Stack(hit.record.stack.clone()),
+            Source::Stack => return HistogramKey::Stack(hit.record.stack.clone()),
             Source::Comm => {
-                return hit.record.task.map_or(KeyPart::Fault, |task| cut(&task.name()));
+                return hit.record.task.map_or(HistogramKey::Fault, |task| cut(&task.name()));
             }
             Source::Arg(index) => {
                 let shown = hit
@@ -155,26 +158,26 @@ impl Found {
                     Some(RecordedValue::Text(text)) => return cut(&text),
                     Some(RecordedValue::Number(..)) => {}
                     Some(RecordedValue::Fault | RecordedValue::Array(_)) | None => {
-                        return KeyPart::Fault;
+                        return HistogramKey::Fault;
                     }
                 }
             }
             Source::Pid | Source::Cpu | Source::Latency | Source::Time => {}
         }
-        let Some(number) = self.number(hit) else { return KeyPart::Fault };
+        let Some(number) = self.number(hit) else { return HistogramKey::Fault };
         match self.field.modifier {
             Modifier::Execname => {
                 let name = hit.record.task.map(|task| task.name()).unwrap_or_default();
-                KeyPart::Task(name, u32::try_from(number).unwrap_or(u32::MAX))
+                HistogramKey::Task(name, u32::try_from(number).unwrap_or(u32::MAX))
             }
             // The least power of two that is not below it.
             Modifier::Log2 => {
                 let above = u64::BITS - number.saturating_sub(1).leading_zeros();
-                KeyPart::Number(above.into())
+                HistogramKey::Number(above.into())
             }
-            Modifier::Buckets(size) => KeyPart::Number(number / size * size),
-            _ if self.is_signed => KeyPart::Signed(number.cast_signed()),
-            _ => KeyPart::Number(number),
+            Modifier::Buckets(size) => HistogramKey::Number(number / size * size),
+            _ if self.is_signed => HistogramKey::Signed(number.cast_signed()),
+            _ => HistogramKey::Number(number),
         }
     }
 
@@ -235,7 +238,7 @@ impl Table {
             return;
         }
         self.hits += 1;
-        let key: Vec<KeyPart> = self.keys.iter().map(|key| key.key(hit)).collect();
+        let key: Vec<HistogramKey> = self.keys.iter().map(|key| key.key(hit)).collect();
         let has_room = self.entries.len() < usize::try_from(self.hist.size).unwrap_or(usize::MAX);
         if !has_room && !self.entries.contains_key(&key) {
             self.dropped += 1;

@@ -7,7 +7,7 @@ mod command;
 mod hist;
 mod live;
 mod parse;
-mod show;
+mod sort;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -16,7 +16,9 @@ pub use command::{
     Hist, HistChange, HistField, LATENCY_FIELD, Modifier, SortKey, Trigger, TriggerCommand,
     TriggerError, TriggerKind,
 };
-pub(crate) use hist::Table;
+pub use hist::HistogramKey;
 pub(crate) use live::{Fields, Live, Triggers, holds};
 pub use parse::parse_trigger;
-pub use view::{Histogram, HistogramEntry, HistogramNumber, HistogramValue};
+pub use view::{
+    Histogram, HistogramEntry, HistogramField, HistogramNumber, HistogramTable, HistogramValue,
+};

@@ -141,24 +141,17 @@ fn hit(args: [u64; 3], pid: u32, took: u64) -> Hit {
     Hit { origin, vcpu: 1, record }
 }
 
-/// The lines of a histogram over some hits, without the first four.
-fn counted(command: &str, hits: &[Hit]) -> Vec<String> {
-    let trigger = added(command);
-    let TriggerKind::Hist(hist) = &trigger.kind else { panic!("{command}") };
-    let mut table = Table::new(hist, &fields(LINE), true).unwrap();
+/// A histogram over some hits.
+fn counted(command: &str, hits: &[Hit]) -> HistogramTable {
+    let TriggerKind::Hist(hist) = added(command).kind else { panic!("{command}") };
+    let mut table = Table::new(&hist, &fields(LINE), true).unwrap();
     hits.iter().for_each(|hit| table.add(hit));
-    let text = table.text("LINE\n", &fields(LINE), Some(&symbols()));
-    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    assert_eq!(lines[..4], ["# event histogram", "#", "# trigger info: LINE", "#"], "{text}");
-    lines[5..].to_vec()
+    table.at_once("LINE\n", &fields(LINE), Some(&symbols()))
 }
 
 /// The first entry of a histogram over some hits, for programs.
 fn first(command: &str, hits: &[Hit]) -> HistogramEntry {
-    let TriggerKind::Hist(hist) = added(command).kind else { panic!("{command}") };
-    let mut table = Table::new(&hist, &fields(LINE), true).unwrap();
-    hits.iter().for_each(|hit| table.add(hit));
-    let view = table.view("LINE\n", &fields(LINE), Some(&symbols()));
+    let view = Histogram::from(counted(command, hits));
     assert_eq!((view.trigger.as_str(), view.hits), ("LINE", hits.len() as u64));
     assert_eq!(view.entries.iter().map(|entry| entry.hits).sum::<u64>() + view.dropped, view.hits);
     view.entries.into_iter().next().unwrap()
@@ -204,71 +197,55 @@ fn programs_have_each_key_as_what_it_is() {
 
 #[test]
 fn hits_are_counted_by_their_keys_and_values_summed() {
+    use HistogramKey::{Number, Signed, Stack, Task, Text};
     let hits = [
         hit([3, 10, 0], 7, 0),
         hit([4, 1, 0], 7, 0),
         hit([3, 20, 0], 8, 0),
         hit([u64::from(u32::MAX), 5, 0], 7, 0),
     ];
-    assert_eq!(
-        counted("hist:keys=fd:vals=len:sort=len.descending", &hits),
-        [
-            "{ fd:          3 } hitcount:          2  len:         30",
-            "{ fd:         -1 } hitcount:          1  len:          5",
-            "{ fd:          4 } hitcount:          1  len:          1",
-            "",
-            "Totals:",
-            "    Hits: 4",
-            "    Entries: 3",
-            "    Dropped: 0",
-        ]
-    );
+    let table = counted("hist:keys=fd:vals=len:sort=len.descending", &hits);
+    let [key, value] = [&table.keys, &table.values].map(|fields| &fields[0]);
+    assert_eq!((key.is_signed, value.is_signed, key.is_symbol), (true, false, false));
+    let entry = |keys: &[HistogramKey], hits: u64, sums: &[u64]| HistogramEntry {
+        keys: keys.to_vec(),
+        hits,
+        sums: sums.iter().copied().map(HistogramNumber::Unsigned).collect(),
+    };
+    let fd = |fd, hits, sum| entry(&[Signed(fd)], hits, &[sum]);
+    assert_eq!(table.entries, [fd(3, 2, 30), fd(-1, 1, 5), fd(4, 1, 1)]);
+    assert_eq!((table.hits, table.dropped), (4, 0));
     let by_task = counted("hist:keys=common_pid.execname,cpu", &hits);
-    assert_eq!(
-        by_task[..2],
-        [
-            "{ common_pid: sh              [         8], cpu:          1 } hitcount:          1",
-            "{ common_pid: sh              [         7], cpu:          1 } hitcount:          3",
-        ]
-    );
+    let task = |pid, hits| entry(&[Task("sh".to_owned(), pid), Number(1)], hits, &[]);
+    assert_eq!(by_task.entries, [task(8, 1), task(7, 3)]);
     let cases = [
-        ("hist:keys=comm", "{ comm: sh                                  } hitcount:          4"),
-        ("hist:keys=len.log2:sort=len", "{ len: ~ 2^0  } hitcount:          1"),
-        ("hist:keys=len.buckets=10:sort=len", "{ len: ~ 0-9 } hitcount:          2"),
-        ("hist:keys=len.hex:sort=len.descending", "{ len: 14 } hitcount:          1"),
-        ("hist:keys=common_latency", "{ common_latency:          0 } hitcount:          4"),
+        ("hist:keys=comm", Text("sh".to_owned()), 4),
+        ("hist:keys=len.log2:sort=len", Number(0), 1),
+        ("hist:keys=len.buckets=10:sort=len", Number(0), 2),
+        ("hist:keys=len.hex:sort=len.descending", Number(0x14), 1),
+        ("hist:keys=common_latency", Number(0), 4),
     ];
-    for (command, first) in cases {
-        assert_eq!(counted(command, &hits)[0], first, "{command}");
+    for (command, key, hits_of_key) in cases {
+        let first = entry(&[key], hits_of_key, &[]);
+        assert_eq!(counted(command, &hits).entries[0], first, "{command}");
     }
-}
-
-#[test]
-fn addresses_and_back_traces_are_shown_by_symbols() {
     let at = hit([0, 0, 0xffff_ffff_8100_0104], 1, 0);
-    let all = std::slice::from_ref(&at);
-    let sym = format!("{{ at: [ffffffff81000104] {:<45} }} hitcount:          1", "second");
-    assert_eq!(counted("hist:keys=at.sym", all)[0], sym);
-    let sym = format!("{{ at: [ffffffff81000104] {:<55} }} hitcount:          1", "second+0x4");
-    assert_eq!(counted("hist:keys=at.sym-offset", all)[0], sym);
-    assert_eq!(
-        counted("hist:keys=stacktrace", all)[..4],
-        [
-            "{ stacktrace:",
-            "         first+0x8/0x100",
-            "         second+0x4/0x100",
-            "} hitcount:          1",
-        ]
-    );
+    let table = counted("hist:keys=stacktrace", std::slice::from_ref(&at));
+    let stack = Stack(vec![0xffff_ffff_8100_0008, 0xffff_ffff_8100_0104]);
+    assert_eq!(table.entries, [entry(&[stack], 1, &[])]);
+    assert!(table.symbols.is_some());
 }
 
 #[test]
 fn a_full_histogram_drops_new_keys_and_counts_the_others() {
     let mut hits: Vec<Hit> = (0..200).map(|fd| hit([fd, 0, 0], 1, 0)).collect();
     hits.push(hit([3, 0, 0], 1, 0));
-    let lines = counted("hist:keys=fd:size=128:sort=hitcount.descending", &hits);
-    assert_eq!(lines[0], "{ fd:          3 } hitcount:          2");
-    assert_eq!(lines[lines.len() - 3..], ["    Hits: 201", "    Entries: 128", "    Dropped: 72"]);
+    let table = counted("hist:keys=fd:size=128:sort=hitcount.descending", &hits);
+    assert_eq!(
+        (&table.entries[0].keys[..], table.entries[0].hits),
+        (&[HistogramKey::Signed(3)][..], 2)
+    );
+    assert_eq!((table.hits, table.entries.len(), table.dropped), (201, 128, 72));
 }
 
 #[test]

@@ -1,14 +1,44 @@
-//! Histograms for programs.
+//! Histograms at one time: as they are counted, and for programs.
 
 use exoprobe_guest::Gva;
 use exoprobe_introspect::SymbolTable;
 
-use super::command::Modifier;
-use super::hist::{Found, KeyPart, Table, is_symbol};
+use super::command::{HistField, Modifier};
+use super::hist::{Found, HistogramKey, Table, is_symbol};
 use crate::definition::Argument;
 use crate::events::{FAULT, StackFrame, frames, show_symbol};
 
-/// A histogram at one time.
+/// A histogram at one time, as its hits are counted.
+#[derive(Clone, Debug)]
+pub struct HistogramTable {
+    /// Its line in the file `trigger`, without the line's end.
+    pub trigger: String,
+    /// Its keys.
+    pub keys: Vec<HistogramField>,
+    /// The values that are summed up.
+    pub values: Vec<HistogramField>,
+    /// Hits that were counted, those without room among them.
+    pub hits: u64,
+    /// Hits of keys for which there was no room.
+    pub dropped: u64,
+    /// In the order that the trigger asks for.
+    pub entries: Vec<HistogramEntry<HistogramKey>>,
+    /// The kernel's symbols, for addresses; `None` before the kernel has begun.
+    pub symbols: Option<SymbolTable>,
+}
+
+/// A field of a histogram.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistogramField {
+    /// Its name and modifier.
+    pub field: HistField,
+    /// Its numbers have a sign.
+    pub is_signed: bool,
+    /// Its type has its numbers shown as symbols.
+    pub is_symbol: bool,
+}
+
+/// A histogram at one time, for programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     /// Its line in the file `trigger`.
@@ -27,9 +57,9 @@ pub struct Histogram {
 
 /// The hits of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HistogramEntry {
+pub struct HistogramEntry<K = HistogramValue> {
     /// One for each of the histogram's keys.
-    pub keys: Vec<HistogramValue>,
+    pub keys: Vec<K>,
     /// Number of hits.
     pub hits: u64,
     /// The sum of each of the histogram's values, modulo 2^64.
@@ -62,56 +92,72 @@ pub enum HistogramValue {
 }
 
 impl Table {
-    /// The histogram for programs; `line` is its line in the file `trigger`.
-    pub(crate) fn view(
+    /// The histogram now; `line` is its line in the file `trigger`.
+    pub(crate) fn at_once(
         &self,
         line: &str,
         list: &[Argument],
         symbols: Option<&SymbolTable>,
-    ) -> Histogram {
-        let names = |all: &[Found]| all.iter().map(|found| found.field.to_string()).collect();
+    ) -> HistogramTable {
+        let fields = |all: &[Found]| all.iter().map(|found| found.shown(list)).collect::<Vec<_>>();
         let entries = self.sorted().into_iter().map(|(key, entry)| {
-            let keys = self.keys.iter().zip(key);
-            let sums =
-                self.values.iter().zip(&entry.sums).map(|(value, sum)| match value.is_signed {
-                    true => HistogramNumber::Signed(sum.cast_signed()),
-                    false => HistogramNumber::Unsigned(*sum),
-                });
-            HistogramEntry {
-                keys: keys.map(|(found, part)| found.view(part, list, symbols)).collect(),
-                hits: entry.hits,
-                sums: sums.collect(),
-            }
+            let number = |(value, sum): (&Found, &u64)| match value.is_signed {
+                true => HistogramNumber::Signed(sum.cast_signed()),
+                false => HistogramNumber::Unsigned(*sum),
+            };
+            let sums = self.values.iter().zip(&entry.sums).map(number).collect();
+            HistogramEntry { keys: key.clone(), hits: entry.hits, sums }
         });
-        Histogram {
+        HistogramTable {
             trigger: line.trim_end().to_owned(),
-            keys: names(&self.keys),
-            values: names(&self.values),
+            keys: fields(&self.keys),
+            values: fields(&self.values),
             hits: self.hits,
             dropped: self.dropped,
             entries: entries.collect(),
+            symbols: symbols.cloned(),
         }
     }
 }
 
 impl Found {
-    fn view(
-        &self,
-        part: &KeyPart,
-        list: &[Argument],
-        symbols: Option<&SymbolTable>,
-    ) -> HistogramValue {
-        let number = match part {
-            KeyPart::Number(number) => *number,
-            KeyPart::Signed(number) => number.cast_unsigned(),
-            KeyPart::Fault => return HistogramValue::Text(FAULT.to_owned()),
-            KeyPart::Text(text) => return HistogramValue::Text(text.clone()),
-            KeyPart::Task(comm, pid) => return HistogramValue::Task(comm.clone(), *pid),
-            KeyPart::Stack(stack) => return HistogramValue::Stack(frames(symbols, stack)),
+    fn shown(&self, list: &[Argument]) -> HistogramField {
+        let of_arg = list.iter().find(|arg| arg.name == self.field.name);
+        HistogramField {
+            field: self.field.clone(),
+            is_signed: self.is_signed,
+            is_symbol: of_arg.is_some_and(|arg| is_symbol(arg.kind)),
+        }
+    }
+}
+
+impl From<HistogramTable> for Histogram {
+    fn from(table: HistogramTable) -> Self {
+        let HistogramTable { trigger, keys, values, hits, dropped, entries, symbols } = table;
+        let names =
+            |all: &[HistogramField]| all.iter().map(|field| field.field.to_string()).collect();
+        let entries = entries.into_iter().map(|HistogramEntry { keys: of_keys, hits, sums }| {
+            let values = keys.iter().zip(&of_keys);
+            let of_keys = values.map(|(field, key)| field.value(key, symbols.as_ref())).collect();
+            HistogramEntry { keys: of_keys, hits, sums }
+        });
+        let entries = entries.collect();
+        Self { trigger, keys: names(&keys), values: names(&values), hits, dropped, entries }
+    }
+}
+
+impl HistogramField {
+    fn value(&self, key: &HistogramKey, symbols: Option<&SymbolTable>) -> HistogramValue {
+        let number = match key {
+            HistogramKey::Number(number) => *number,
+            HistogramKey::Signed(number) => number.cast_unsigned(),
+            HistogramKey::Fault => return HistogramValue::Text(FAULT.to_owned()),
+            HistogramKey::Text(text) => return HistogramValue::Text(text.clone()),
+            HistogramKey::Task(comm, pid) => return HistogramValue::Task(comm.clone(), *pid),
+            HistogramKey::Stack(stack) => return HistogramValue::Stack(frames(symbols, stack)),
         };
         let resolved = || symbols.and_then(|symbols| symbols.resolve(Gva(number)));
         let digits = || format!("{number:#x}");
-        let of_arg = list.iter().find(|arg| arg.name == self.field.name);
         match self.field.modifier {
             Modifier::Hex => HistogramValue::Text(digits()),
             Modifier::Sym => {
@@ -124,12 +170,10 @@ impl Found {
             Modifier::Buckets(size) => {
                 HistogramValue::Range(number, number.saturating_add(size - 1))
             }
-            Modifier::None if of_arg.is_some_and(|arg| is_symbol(arg.kind)) => {
-                HistogramValue::Text(show_symbol(symbols, number))
-            }
+            Modifier::None if self.is_symbol => HistogramValue::Text(show_symbol(symbols, number)),
             Modifier::None | Modifier::Usecs | Modifier::Execname => {
-                HistogramValue::Number(match part {
-                    KeyPart::Signed(number) => HistogramNumber::Signed(*number),
+                HistogramValue::Number(match key {
+                    HistogramKey::Signed(number) => HistogramNumber::Signed(*number),
                     _ => HistogramNumber::Unsigned(number),
                 })
             }

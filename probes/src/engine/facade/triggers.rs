@@ -7,8 +7,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use exoprobe_introspect::SymbolTable;
-
 use crate::definition::{Action, Argument, Field, Filter, USER_TEXT};
 use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
@@ -16,8 +14,8 @@ use crate::engine::facade::engine::Engine;
 use crate::engine::probe::registered::Probe;
 use crate::error::ProbeError;
 use crate::trigger::{
-    Fields, HistChange, Histogram, Live, Table, Trigger, TriggerCommand, TriggerError, TriggerKind,
-    Triggers,
+    Fields, HistChange, Histogram, HistogramTable, Live, Trigger, TriggerCommand, TriggerError,
+    TriggerKind, Triggers,
 };
 
 /// Most triggers of an event: each looks at every hit.
@@ -103,36 +101,25 @@ impl Engine {
         Ok(triggers.iter().flat_map(|triggers| triggers.list()).map(|live| live.line()).collect())
     }
 
-    /// The text of the file `hist`: the histograms of an event.
-    ///
-    /// # Errors
-    /// [`ProbeError::NoSuchProbe`].
-    pub fn histogram_text(&self, group: &str, event: &str) -> Result<String, ProbeError> {
-        let text = |table: &Table, line: &str, list: &[Argument], symbols: Option<&SymbolTable>| {
-            table.text(line, list, symbols)
-        };
-        Ok(self.each_histogram(group, event, text)?.join("\n\n"))
-    }
-
     /// The histograms of an event, in the order in which they were set.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
     pub fn histograms(&self, group: &str, event: &str) -> Result<Vec<Histogram>, ProbeError> {
-        let view = |table: &Table, line: &str, list: &[Argument], symbols: Option<&SymbolTable>| {
-            table.view(line, list, symbols)
-        };
-        self.each_histogram(group, event, view)
+        let tables = self.histogram_tables(group, event)?;
+        Ok(tables.into_iter().map(Histogram::from).collect())
     }
 
-    /// Shows each histogram of an event, with its line in the file `trigger`. All hits so far are
-    /// counted.
-    fn each_histogram<T>(
+    /// The histograms of an event as they are counted, in the order in which they were set. All
+    /// hits so far are counted.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub fn histogram_tables(
         &self,
         group: &str,
         event: &str,
-        show: impl Fn(&Table, &str, &[Argument], Option<&SymbolTable>) -> T,
-    ) -> Result<Vec<T>, ProbeError> {
+    ) -> Result<Vec<HistogramTable>, ProbeError> {
         let (triggers, list, symbols) = {
             let mut control = self.lock();
             let probe = Arc::clone(&control.registry.first(group, event)?.probe);
@@ -141,13 +128,13 @@ impl Engine {
             let symbols = control.kernel.running.as_ref().map(|kernel| kernel.symbols.clone());
             (triggers, probe.arguments().list.clone(), symbols)
         };
-        let shown = triggers.list().iter().filter_map(|live| {
+        let tables = triggers.list().iter().filter_map(|live| {
             let line = live.line();
             // Not under any lock: there may be much to sort.
             let table = live.table()?.clone();
-            Some(show(&table, &line, &list, symbols.as_ref()))
+            Some(table.at_once(&line, &list, symbols.as_ref()))
         });
-        Ok(shown.collect())
+        Ok(tables.collect())
     }
 
     fn replace_triggers(

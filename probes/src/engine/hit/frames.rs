@@ -6,39 +6,35 @@
 //! A guest that breaks this (by jumping into trampolines) mixes up its own instances, and has no
 //! other effect.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use crossbeam_queue::ArrayQueue;
-use crossbeam_utils::atomic::AtomicCell;
 use exoprobe_guest::Gva;
 
 use crate::engine::probe::registered::KretprobeInstance;
 use crate::engine::probe::registered::is_same_stack;
 use crate::engine::probe::registered::recycle;
+use crate::engine::probe::shared::{Cell, Parts, Queue, Real, Word};
 
 const FREE: u64 = 0;
 /// The calls that are followed by trampolines.
-pub(crate) struct TrampolineTable {
+pub(crate) struct TrampolineTable<P: Parts = Real> {
     /// Address of the return address on the stack; [`FREE`] for unused frames.
-    keys: Box<[AtomicU64]>,
+    keys: Box<[P::Word]>,
     /// The return address. It is kept when the frame is free: a call that returns a second time
     /// still continues at its caller.
-    returns: Box<[AtomicU64]>,
-    newest: Box<[AtomicCell<Option<Box<KretprobeInstance>>>]>,
+    returns: Box<[P::Word]>,
+    newest: Box<[P::Cell<Box<KretprobeInstance>>]>,
     /// First in, first out, so that a frame rests as long as possible.
-    free: ArrayQueue<usize>,
+    free: P::Queue,
 }
 
-impl TrampolineTable {
+impl<P: Parts> TrampolineTable<P> {
     /// Makes `count` frames, one for each trampoline.
     pub(crate) fn new(count: usize) -> Self {
-        let free = ArrayQueue::new(count.max(1));
-        for index in 0..count {
-            // The queue has room for each.
-            let _ = free.push(index);
-        }
-        let words = || (0..count).map(|_| AtomicU64::new(FREE)).collect();
-        let newest = (0..count).map(|_| AtomicCell::new(None)).collect();
+        let free = P::Queue::new(count);
+        (0..count).for_each(|index| free.push(index));
+        let words = || (0..count).map(|_| P::Word::new(FREE)).collect();
+        let newest = (0..count).map(|_| P::Cell::new()).collect();
         Self { keys: words(), returns: words(), newest, free }
     }
 
@@ -56,7 +52,7 @@ impl TrampolineTable {
 
     /// Undoes [`Self::claim`].
     pub(crate) fn unclaim(&self, index: usize) {
-        let _ = self.free.push(index);
+        self.free.push(index);
     }
 
     /// Begins a call: its return address was at `key`, and its trampoline is written there.
@@ -88,7 +84,7 @@ impl TrampolineTable {
             return Chain(None);
         }
         let newest = self.newest[index].take();
-        let _ = self.free.push(index);
+        self.free.push(index);
         Chain(newest)
     }
 
@@ -136,7 +132,7 @@ mod tests {
     fn a_call_of_very_many_probes_is_dropped_on_a_small_stack() {
         const STACK: usize = 256 << 10;
         let drops = || {
-            let frames = TrampolineTable::new(1);
+            let frames = TrampolineTable::<Real>::new(1);
             let index = frames.claim(Gva(1)).unwrap();
             (0..200_000).for_each(|_| frames.add(index, Box::new(KretprobeInstance::new(0))));
             drop(frames);

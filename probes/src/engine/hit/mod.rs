@@ -8,6 +8,8 @@ pub(crate) mod actions;
 pub(crate) mod addresses;
 pub(crate) mod calls;
 pub(crate) mod frames;
+#[cfg(test)]
+mod model;
 pub(crate) mod path;
 pub(crate) mod stack;
 pub(crate) mod table;

@@ -8,5 +8,8 @@ pub(crate) mod code;
 pub(crate) mod fetch;
 pub(crate) mod handlers;
 pub(crate) mod in_guest;
+#[cfg(test)]
+pub(crate) mod model;
 pub(crate) mod registered;
+pub(crate) mod shared;
 pub(crate) mod site;

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
 use crossbeam_queue::ArrayQueue;
-use crossbeam_utils::atomic::AtomicCell;
 use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
 
 use crate::definition::{Action, Field, Filter, Flag, ProbeDefinition, ReturnMode};
@@ -16,6 +15,7 @@ use crate::engine::probe::handlers::{
     ReturnHandler,
 };
 use crate::engine::probe::in_guest::InGuestReturns;
+use crate::engine::probe::shared::{Cell, Parts, Real, Word};
 use crate::error::ProbeError;
 use crate::latency::Timed;
 use crate::trigger::Triggers;
@@ -391,17 +391,22 @@ impl Instances {
 }
 
 /// A call in use of a probe in the mode `site`.
-#[derive(Default)]
-pub(crate) struct Watch {
+pub(crate) struct Watch<P: Parts = Real> {
     /// Address of its return address on the stack, or [`FREE`].
-    key: AtomicU64,
-    active: AtomicCell<Option<Box<KretprobeInstance>>>,
+    key: P::Word,
+    active: P::Cell<Box<KretprobeInstance>>,
+}
+
+impl<P: Parts> Default for Watch<P> {
+    fn default() -> Self {
+        Self { key: P::Word::new(FREE), active: P::Cell::new() }
+    }
 }
 
 /// Follows a call by its place on the stack. A previous call at that place has ended without a
 /// return, or is entered again by a jump from the function that it jumped to: it counts as missed.
-pub(crate) fn watch(
-    watched: &[Watch],
+pub(crate) fn watch<P: Parts>(
+    watched: &[Watch<P>],
     key: Gva,
     active: Box<KretprobeInstance>,
 ) -> Result<(), Box<KretprobeInstance>> {
@@ -409,9 +414,7 @@ pub(crate) fn watch(
         stale.probe.iter().for_each(|probe| count(&probe.counters.nmissed));
         recycle(stale);
     }
-    let claimed = watched.iter().find(|watch| {
-        watch.key.compare_exchange(FREE, key.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    });
+    let claimed = watched.iter().find(|watch| watch.key.replace(FREE, key.0, Ordering::AcqRel));
     match claimed {
         Some(watch) => {
             watch.active.store(Some(active));
@@ -422,7 +425,7 @@ pub(crate) fn watch(
 }
 
 /// Ends the watch over the call whose return address was at `key`.
-pub(crate) fn unwatch(watched: &[Watch], key: Gva) -> Option<Box<KretprobeInstance>> {
+pub(crate) fn unwatch<P: Parts>(watched: &[Watch<P>], key: Gva) -> Option<Box<KretprobeInstance>> {
     let watch = watched.iter().find(|watch| watch.key.load(Ordering::Acquire) == key.0)?;
     let active = watch.active.take();
     watch.key.store(FREE, Ordering::Release);
@@ -430,7 +433,7 @@ pub(crate) fn unwatch(watched: &[Watch], key: Gva) -> Option<Box<KretprobeInstan
 }
 
 /// Ends the watch over all calls.
-pub(crate) fn unwatch_all(watched: &[Watch]) {
+pub(crate) fn unwatch_all<P: Parts>(watched: &[Watch<P>]) {
     for watch in watched {
         watch.active.take().into_iter().for_each(recycle);
         watch.key.store(FREE, Ordering::Release);
@@ -438,7 +441,7 @@ pub(crate) fn unwatch_all(watched: &[Watch]) {
 }
 
 /// Ends the watch over all calls on one stack.
-pub(crate) fn unwatch_stack(watched: &[Watch], rsp: Gva) {
+pub(crate) fn unwatch_stack<P: Parts>(watched: &[Watch<P>], rsp: Gva) {
     for watch in watched {
         let key = Gva(watch.key.load(Ordering::Acquire));
         if key.0 != FREE

@@ -14,9 +14,8 @@ impl Fake {
     /// Events shown, and hits of the first histogram.
     fn counted(&self) -> (usize, u64) {
         self.engine.drain();
-        let hist = self.engine.histogram_text("kprobes", "e").unwrap();
-        let hits = hist.lines().find_map(|line| line.trim().strip_prefix("Hits: "));
-        let hits = hits.map_or(0, |hits| hits.parse().unwrap());
+        let hists = self.engine.histograms("kprobes", "e").unwrap();
+        let hits = hists.first().map_or(0, |hist| hist.hits);
         (self.engine.events().read(1, 100).events.len(), hits)
     }
 

@@ -1,0 +1,107 @@
+//! The parts of tables that vCPUs change at the same time. The tables are generic over them, so
+//! that a model can put in parts at each of whose accesses another vCPU may go on.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_queue::ArrayQueue;
+use crossbeam_utils::atomic::AtomicCell;
+
+/// A set of parts.
+pub(crate) trait Parts {
+    /// A 64-bit word.
+    type Word: Word;
+    /// A place for a value.
+    type Cell<T: Send>: Cell<T>;
+    /// A queue of indices, first in, first out.
+    type Queue: Queue;
+}
+
+/// A 64-bit word; methods as those of [`AtomicU64`].
+pub(crate) trait Word: Send + Sync {
+    fn new(value: u64) -> Self;
+    fn load(&self, order: Ordering) -> u64;
+    fn store(&self, value: u64, order: Ordering);
+    fn swap(&self, value: u64, order: Ordering) -> u64;
+    /// Returns true if the word was `current`, and is `new` now.
+    fn replace(&self, current: u64, new: u64, order: Ordering) -> bool;
+}
+
+/// A place for a value, none at first.
+pub(crate) trait Cell<T>: Send + Sync {
+    fn new() -> Self;
+    fn store(&self, value: Option<T>);
+    fn take(&self) -> Option<T>;
+}
+
+/// A queue of indices.
+pub(crate) trait Queue: Send + Sync {
+    /// An empty queue with room for `capacity` indices, one at least.
+    fn new(capacity: usize) -> Self;
+    /// Adds an index at the end. Drops it if there is no room.
+    fn push(&self, index: usize);
+    fn pop(&self) -> Option<usize>;
+    fn len(&self) -> usize;
+}
+
+/// The parts that hits use.
+pub(crate) struct Real;
+
+impl Parts for Real {
+    type Word = AtomicU64;
+    type Cell<T: Send> = AtomicCell<Option<T>>;
+    type Queue = ArrayQueue<usize>;
+}
+
+impl Word for AtomicU64 {
+    fn new(value: u64) -> Self {
+        Self::new(value)
+    }
+
+    fn load(&self, order: Ordering) -> u64 {
+        self.load(order)
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        self.store(value, order);
+    }
+
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.swap(value, order)
+    }
+
+    fn replace(&self, current: u64, new: u64, order: Ordering) -> bool {
+        self.compare_exchange(current, new, order, Ordering::Relaxed).is_ok()
+    }
+}
+
+impl<T: Send> Cell<T> for AtomicCell<Option<T>> {
+    fn new() -> Self {
+        Self::new(None)
+    }
+
+    fn store(&self, value: Option<T>) {
+        self.store(value);
+    }
+
+    fn take(&self) -> Option<T> {
+        self.take()
+    }
+}
+
+impl Queue for ArrayQueue<usize> {
+    fn new(capacity: usize) -> Self {
+        Self::new(capacity.max(1))
+    }
+
+    fn push(&self, index: usize) {
+        let _ = self.push(index);
+    }
+
+    fn pop(&self) -> Option<usize> {
+        self.pop()
+    }
+
+    fn len(&self) -> usize {
+        self.len()
+    }
+}

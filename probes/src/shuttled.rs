@@ -1,0 +1,81 @@
+//! What the models share: shuttle's schedulers, and parts at each of whose accesses another thread
+//! may go on.
+
+use std::collections::VecDeque;
+
+use shuttle::sync::Mutex;
+use shuttle::sync::atomic::{AtomicU64, Ordering};
+
+use crate::engine::probe::shared::{Cell, Parts, Queue, Word};
+
+/// Of the scheduler that prefers few changes at rare places: most that it makes in a run.
+const CHANGES: usize = 4;
+
+/// Runs a model with so many schedules of both schedulers.
+pub(crate) fn check(schedules: usize, model: impl Fn() + Send + Sync + Copy + 'static) {
+    shuttle::check_random(model, schedules);
+    shuttle::check_pct(model, schedules, CHANGES);
+}
+
+/// Parts for a model.
+pub(crate) struct Model;
+
+impl Parts for Model {
+    type Word = AtomicU64;
+    type Cell<T: Send> = Mutex<Option<T>>;
+    type Queue = Mutex<VecDeque<usize>>;
+}
+
+impl Word for AtomicU64 {
+    fn new(value: u64) -> Self {
+        Self::new(value)
+    }
+
+    fn load(&self, order: Ordering) -> u64 {
+        self.load(order)
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        self.store(value, order);
+    }
+
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.swap(value, order)
+    }
+
+    fn replace(&self, current: u64, new: u64, order: Ordering) -> bool {
+        self.compare_exchange(current, new, order, Ordering::Relaxed).is_ok()
+    }
+}
+
+impl<T: Send> Cell<T> for Mutex<Option<T>> {
+    fn new() -> Self {
+        Self::new(None)
+    }
+
+    fn store(&self, value: Option<T>) {
+        *self.lock().unwrap() = value;
+    }
+
+    fn take(&self) -> Option<T> {
+        self.lock().unwrap().take()
+    }
+}
+
+impl Queue for Mutex<VecDeque<usize>> {
+    fn new(_: usize) -> Self {
+        Self::new(VecDeque::new())
+    }
+
+    fn push(&self, index: usize) {
+        self.lock().unwrap().push_back(index);
+    }
+
+    fn pop(&self) -> Option<usize> {
+        self.lock().unwrap().pop_front()
+    }
+
+    fn len(&self) -> usize {
+        self.lock().unwrap().len()
+    }
+}

@@ -1,0 +1,45 @@
+//! The order of a histogram's entries.
+
+use std::cmp::Ordering;
+
+use super::command::SortKey;
+use super::hist::{Entry, Found, HistogramKey, Table};
+
+impl Table {
+    /// Its entries, in the order that the command requests.
+    pub(super) fn sorted(&self) -> Vec<(&Vec<HistogramKey>, &Entry)> {
+        let mut entries: Vec<(&Vec<HistogramKey>, &Entry)> = self.entries.iter().collect();
+        entries.sort_by(|a, b| self.order(*a, *b));
+        entries
+    }
+
+    fn order(&self, a: (&Vec<HistogramKey>, &Entry), b: (&Vec<HistogramKey>, &Entry)) -> Ordering {
+        let by = |key: &SortKey| {
+            let order = self.compare(&key.field, a, b);
+            if key.descending { order.reverse() } else { order }
+        };
+        let chosen = self.hist.sort.iter().map(by).fold(Ordering::Equal, Ordering::then);
+        // Makes the text the same each time.
+        chosen.then_with(|| a.0.cmp(b.0))
+    }
+
+    fn compare(
+        &self,
+        field: &str,
+        a: (&Vec<HistogramKey>, &Entry),
+        b: (&Vec<HistogramKey>, &Entry),
+    ) -> Ordering {
+        let is_it = |found: &Found| found.field.name == field;
+        if let Some(value) = self.values.iter().position(is_it) {
+            let sum = |entry: &Entry| entry.sums.get(value).copied().unwrap_or_default();
+            return match self.values[value].is_signed {
+                true => sum(a.1).cast_signed().cmp(&sum(b.1).cast_signed()),
+                false => sum(a.1).cmp(&sum(b.1)),
+            };
+        }
+        match self.keys.iter().position(is_it) {
+            Some(key) => a.0.get(key).cmp(&b.0.get(key)),
+            None => a.1.hits.cmp(&b.1.hits),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Text of the file `hist` (histogram.rst).
+
+use std::fmt::{Result, Write};
+
+use exoprobe_guest::Gva;
+use exoprobe_introspect::{SymbolTable, printable};
+use exoprobe_probes::trigger::HistogramNumber::{Signed, Unsigned};
+use exoprobe_probes::trigger::Modifier;
+use exoprobe_probes::trigger::{HistogramEntry, HistogramField, HistogramKey, HistogramTable};
+use exoprobe_probes::{FAULT, show_symbol};
+
+/// The histograms of an event, in the order in which they were set.
+pub(crate) fn text(tables: &[HistogramTable]) -> String {
+    let texts: Vec<String> = tables.iter().map(table).collect();
+    texts.join("\n\n")
+}
+
+fn table(table: &HistogramTable) -> String {
+    let HistogramTable { trigger, hits, dropped, .. } = table;
+    let mut text = format!("# event histogram\n#\n# trigger info: {trigger}\n#\n\n");
+    for entry in &table.entries {
+        write_entry(table, entry, &mut text).expect("a String takes everything");
+    }
+    let total = table.entries.len();
+    text + &format!("\nTotals:\n    Hits: {hits}\n    Entries: {total}\n    Dropped: {dropped}\n")
+}
+
+fn write_entry(
+    table: &HistogramTable,
+    entry: &HistogramEntry<HistogramKey>,
+    out: &mut String,
+) -> Result {
+    out.push_str("{ ");
+    for (index, (field, key)) in table.keys.iter().zip(&entry.keys).enumerate() {
+        out.push_str(if index == 0 { "" } else { ", " });
+        write_key(field, key, table.symbols.as_ref(), out)?;
+    }
+    // A back-trace ends its own last line.
+    let is_open = matches!(entry.keys.last(), Some(HistogramKey::Stack(_)));
+    write!(out, "{}}} hitcount: {:>10}", if is_open { "" } else { " " }, entry.hits)?;
+    for (value, sum) in table.values.iter().zip(&entry.sums) {
+        let name = &value.field.name;
+        match (value.field.modifier, sum) {
+            (Modifier::Hex, Signed(sum)) => write!(out, "  {name}: {sum:>10x}")?,
+            (Modifier::Hex, Unsigned(sum)) => write!(out, "  {name}: {sum:>10x}")?,
+            (_, Signed(sum)) => write!(out, "  {name}: {sum:>10}")?,
+            (_, Unsigned(sum)) => write!(out, "  {name}: {sum:>10}")?,
+        }
+    }
+    out.push('\n');
+    Ok(())
+}
+
+fn write_key(
+    field: &HistogramField,
+    key: &HistogramKey,
+    symbols: Option<&SymbolTable>,
+    out: &mut String,
+) -> Result {
+    let name = &field.field.name;
+    match key {
+        HistogramKey::Number(number) => write_number(field, *number, symbols, out),
+        HistogramKey::Signed(number) => write_number(field, number.cast_unsigned(), symbols, out),
+        HistogramKey::Fault => write!(out, "{name}: {FAULT}"),
+        HistogramKey::Text(text) => write!(out, "{name}: {:<35}", printable(text)),
+        HistogramKey::Task(comm, pid) => write!(out, "{name}: {:<16}[{pid:>10}]", printable(comm)),
+        HistogramKey::Stack(frames) => {
+            writeln!(out, "{name}:")?;
+            let line = |frame: &u64| writeln!(out, "         {}", show_symbol(symbols, *frame));
+            frames.iter().try_for_each(line)
+        }
+    }
+}
+
+fn write_number(
+    HistogramField { field, is_signed, is_symbol }: &HistogramField,
+    number: u64,
+    symbols: Option<&SymbolTable>,
+    out: &mut String,
+) -> Result {
+    let name = &field.name;
+    let found = || symbols.and_then(|symbols| symbols.resolve(Gva(number)));
+    match field.modifier {
+        Modifier::Hex => write!(out, "{name}: {number:x}"),
+        Modifier::Sym => {
+            let symbol = found().map(|found| found.qualified_name()).unwrap_or_default();
+            write!(out, "{name}: [{number:x}] {symbol:<45}")
+        }
+        Modifier::SymOffset => {
+            let place = |found: exoprobe_introspect::SymbolOffset<'_>| {
+                format!("{}+{:#x}", found.qualified_name(), found.offset)
+            };
+            write!(out, "{name}: [{number:x}] {:<55}", found().map(place).unwrap_or_default())
+        }
+        Modifier::Log2 => write!(out, "{name}: ~ 2^{number:<2}"),
+        Modifier::Buckets(size) => {
+            write!(out, "{name}: ~ {number}-{}", number.saturating_add(size - 1))
+        }
+        Modifier::None if *is_symbol => write!(out, "{name}: {}", show_symbol(symbols, number)),
+        Modifier::None | Modifier::Usecs | Modifier::Execname if *is_signed => {
+            write!(out, "{name}: {:>10}", number.cast_signed())
+        }
+        Modifier::None | Modifier::Usecs | Modifier::Execname => {
+            write!(out, "{name}: {number:>10}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use exoprobe_probes::trigger::HistField;
+
+    fn field(name: &str, modifier: Modifier) -> HistogramField {
+        let field = HistField { name: name.to_owned(), modifier };
+        HistogramField { field, is_signed: false, is_symbol: false }
+    }
+
+    fn symbols() -> SymbolTable {
+        let map = "ffffffff81000000 T _stext\nffffffff81000000 T first\nffffffff81000100 T second\nffffffff81000200 T _etext\n";
+        SymbolTable::from_system_map(map).unwrap()
+    }
+
+    fn histogram(keys: Vec<HistogramField>, entries: &[(&[HistogramKey], u64)]) -> HistogramTable {
+        let entry = |(keys, hits): &(&[HistogramKey], u64)| HistogramEntry {
+            keys: keys.to_vec(),
+            hits: *hits,
+            sums: vec![],
+        };
+        HistogramTable {
+            trigger: "LINE [active]".to_owned(),
+            keys,
+            values: vec![],
+            hits: entries.iter().map(|(_, hits)| hits).sum(),
+            dropped: 0,
+            entries: entries.iter().map(entry).collect(),
+            symbols: Some(symbols()),
+        }
+    }
+
+    /// The line of an entry of one key and one hit.
+    fn shown(modifier: Modifier, key: HistogramKey) -> String {
+        let text = table(&histogram(vec![field("f", modifier)], &[(&[key], 1)]));
+        text.lines().nth(5).unwrap().replace(" } hitcount:          1", "|")
+    }
+
+    #[test]
+    fn a_histogram_has_a_head_its_entries_and_totals() {
+        let signed = HistogramField { is_signed: true, ..field("fd", Modifier::None) };
+        let keys = vec![signed, field("cpu", Modifier::None)];
+        let first = [HistogramKey::Signed(3), HistogramKey::Number(1)];
+        let second = [HistogramKey::Signed(-1), HistogramKey::Number(0)];
+        let mut table = histogram(keys, &[(&first, 2), (&second, 1)]);
+        table.values = vec![field("len", Modifier::None), field("x", Modifier::Hex)];
+        table.entries[0].sums = vec![Unsigned(30), Unsigned(255)];
+        table.entries[1].sums = vec![Signed(-5), Signed(-1)];
+        (table.hits, table.dropped) = (4, 1);
+        let one = "# event histogram\n#\n# trigger info: LINE [active]\n#\n\n\
+            { fd:          3, cpu:          1 } hitcount:          2  len:         30  x:         ff\n\
+            { fd:         -1, cpu:          0 } hitcount:          1  len:         -5  x: ffffffffffffffff\n\
+            \nTotals:\n    Hits: 4\n    Entries: 2\n    Dropped: 1\n";
+        assert_eq!(text(&[]), "");
+        assert_eq!(text(std::slice::from_ref(&table)), one);
+        assert_eq!(text(&[table.clone(), table]), format!("{one}\n\n{one}"));
+    }
+
+    #[test]
+    fn keys_are_shown_by_their_modifiers() {
+        let at = || HistogramKey::Number(0xffff_ffff_8100_0104);
+        let number = HistogramKey::Number;
+        let text = |text: &str| HistogramKey::Text(text.to_owned());
+        let cases = [
+            (shown(Modifier::Hex, number(20)), "{ f: 14|".to_owned()),
+            (shown(Modifier::Log2, number(0)), "{ f: ~ 2^0 |".to_owned()),
+            (shown(Modifier::Buckets(10), number(20)), "{ f: ~ 20-29|".to_owned()),
+            (shown(Modifier::Usecs, number(7)), "{ f:          7|".to_owned()),
+            (shown(Modifier::Sym, at()), format!("{{ f: [ffffffff81000104] {:<45}|", "second")),
+            (
+                shown(Modifier::SymOffset, at()),
+                format!("{{ f: [ffffffff81000104] {:<55}|", "second+0x4"),
+            ),
+            (shown(Modifier::Sym, number(1)), format!("{{ f: [1] {:<45}|", "")),
+            (shown(Modifier::None, text("sh\u{1b}")), format!("{{ f: {:<35}|", "sh\\u{1b}")),
+            (shown(Modifier::None, HistogramKey::Fault), "{ f: (fault)|".to_owned()),
+            (
+                shown(Modifier::Execname, HistogramKey::Task("sh".to_owned(), 8)),
+                "{ f: sh              [         8]|".to_owned(),
+            ),
+        ];
+        for (shown, expected) in cases {
+            assert_eq!(shown, expected);
+        }
+        let symbol = HistogramField { is_symbol: true, ..field("f", Modifier::None) };
+        let text = table(&histogram(vec![symbol], &[(&[at()], 1)]));
+        assert!(text.contains("{ f: second+0x4/0x100 } hitcount:          1\n"), "{text}");
+    }
+
+    #[test]
+    fn a_back_trace_is_a_line_for_each_place() {
+        let stack = HistogramKey::Stack(vec![0xffff_ffff_8100_0008, 0xffff_ffff_8100_0104]);
+        let text = table(&histogram(vec![field("stacktrace", Modifier::None)], &[(&[stack], 1)]));
+        let expected = "{ stacktrace:\n         first+0x8/0x100\n         second+0x4/0x100\n\
+            } hitcount:          1\n";
+        assert!(text.contains(expected), "{text}");
+    }
+}
