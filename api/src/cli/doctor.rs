@@ -152,7 +152,7 @@ fn software_lines(software: &Software) -> Vec<String> {
     let kvm = SoftwareKvm { syscall_faults, host_cpuid };
     let title = format!("Virtualization  {}", kvm.name());
     let follows = kvm.consequences().into_iter().map(|line| format!("  - {line}"));
-    [title, String::new(), "What follows:".to_owned()].into_iter().chain(follows).collect()
+    [title, String::new(), "Consequences:".to_owned()].into_iter().chain(follows).collect()
 }
 
 #[cfg(test)]

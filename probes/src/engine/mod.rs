@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `facade` | questions and verbs of the library's users |
 //! | `hook` | the machine's exits |
-//! | `control` | registration: everything behind the one lock |
+//! | `control` | registration: everything that the one lock guards |
 //! | `optimize` | detours and their rings |
 //! | `hit` | the data path of a hit |
 //! | `probe` | what a probe and its site have |

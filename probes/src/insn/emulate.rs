@@ -133,9 +133,9 @@ impl Emulation {
     /// Applies the instruction's effect to `regs`, RIP included.
     ///
     /// RIP becomes the next instruction's address or the branch's target, whatever it was before.
-    /// RF is cleared, as by every instruction that completes (SDM vol. 3, 18.3.1.1). What is not in
-    /// `kvm_regs` is the caller's: the interrupt shadow afterwards is the one given here (one that
-    /// an earlier instruction left ends with this one), and where the guest uses indirect branch
+    /// RF is cleared, as by every instruction that completes (SDM vol. 3, 18.3.1.1). State outside
+    /// `kvm_regs` is the caller's: the interrupt shadow afterwards is the one returned (one that an
+    /// earlier instruction left ends with this one), and if the guest uses indirect branch
     /// tracking, ENDBR64 ends its wait for ENDBRANCH. CPL must be 0: CLI and STI do not check it.
     pub fn apply(&self, regs: &mut kvm_regs) -> Shadow {
         let mut rip = self.next;

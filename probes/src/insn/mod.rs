@@ -3,18 +3,18 @@
 //!
 //! [`check_boundary`] decides whether an address starts an instruction at all. [`analyze`] decides
 //! whether that instruction may run displaced: emulated by the VMM ([`Emulation`]), or from a slot
-//! in hidden guest memory ([`Displaced::assemble`]). What is not known to be right is refused, with
-//! a [`Refusal`] that says why.
+//! in hidden guest memory ([`Displaced::assemble`]). Other instructions are refused, with
+//! the reason in a [`Refusal`].
 //!
 //! The int3 covers only the first byte and is never lifted; the displaced forms below are therefore
 //! complete: the guest executes nothing of the original.
 //!
-//! What the rest of exoprobe provides for a guest is said by [`Assurances`]; with none of them more
-//! is refused. What this module cannot see is the caller's to check: an instruction listed in the
+//! [`Assurances`] are the guarantees of the rest of exoprobe for a guest; with none of them more
+//! is refused. The caller must check what this module cannot see: an instruction listed in the
 //! guest's exception table (its fix-up is found by address), symbols that must not be probed at all
 //! (entry code), supervisor shadow stacks (see [`Displaced::pushes_return_address`]), and places
-//! that the guest patches at run time (jump labels, static calls, ftrace): what was analyzed is
-//! stale after.
+//! that the guest patches at run time (jump labels, static calls, ftrace): an analysis is
+//! stale after that.
 
 mod assurances;
 mod boundary;

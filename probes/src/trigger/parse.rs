@@ -59,8 +59,8 @@ impl<'a> Part<'a> {
     fn split(self, separator: &'static str) -> impl Iterator<Item = Self> {
         let mut rest = Some(self);
         std::iter::from_fn(move || {
-            let (first, behind) = rest?.cut(separator);
-            rest = behind;
+            let (first, after) = rest?.cut(separator);
+            rest = after;
             Some(first)
         })
     }

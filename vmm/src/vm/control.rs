@@ -272,7 +272,7 @@ impl Vm {
     /// - SYSCALL clears it where IA32_FMASK says so, as under Linux, and so does the delivery of an
     ///   interrupt or exception. Not counted is then what comes until the next exit to user space,
     ///   or until an IRET brings the flag back. Kernel code with interrupts off is the safe use.
-    /// - What the guest stores of its flags meanwhile (PUSHF, an interrupt's frame) may have the
+    /// - Flags that the guest stores meanwhile (PUSHF, an interrupt's frame) may have the
     ///   flag set: the guest may take a #DB for it when it loads them after stepping has ended.
     /// - On software-only hosts, code in user mode is not stepped.
     /// - An OUT that goes to user space is no step in KVM's emulator, and two with kvm_intel in

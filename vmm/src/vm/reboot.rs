@@ -166,7 +166,7 @@ impl Vm {
         // A guest from a snapshot did without what a boot needs.
         request_msr_exits(&self.fd, machine.reports_kernel_entry, machine.profile.software)
             .map_err(kvm("hand over writes of model-specific registers"))?;
-        // What raises interrupts comes before those that take them.
+        // Devices that raise interrupts are reset before those that receive them.
         for port in &self.serial {
             port.reset();
         }

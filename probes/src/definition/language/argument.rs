@@ -84,8 +84,8 @@ fn check_name(name: &Token<'_>) -> Result<(), ParseError> {
 
 /// The body, and the part after the `:`. A constant text may contain a `:` itself.
 fn split_type<'a>(rest: &Token<'a>) -> (Token<'a>, Option<Token<'a>>) {
-    let behind_text = rest.behind("\\\"").and_then(|text| Some(text.text.find('"')? + 3));
-    let from = behind_text.unwrap_or_default();
+    let after_text = rest.strip_prefix("\\\"").and_then(|text| Some(text.text.find('"')? + 3));
+    let from = after_text.unwrap_or_default();
     match rest.text[from..].find(':') {
         Some(at) => (rest.split_at(from + at).0, Some(rest.split_at(from + at + 1).1)),
         None => (*rest, None),
@@ -119,9 +119,9 @@ fn parse_count(kind: &Token<'_>, rest: &Token<'_>) -> Result<u8, ParseError> {
         let message = "the `]` is missing: write `x8[16]`";
         return kind.fail(kind.text.len(), "ARRAY_NO_CLOSE", message);
     };
-    let (number, behind) = rest.split_at(close);
-    if behind.text.len() > 1 {
-        return behind.fail(1, "BAD_ARRAY_SUFFIX", "nothing can be after the `]`");
+    let (number, after) = rest.split_at(close);
+    if after.text.len() > 1 {
+        return after.fail(1, "BAD_ARRAY_SUFFIX", "nothing can be after the `]`");
     }
     match parse_number(number.text) {
         Some(count @ 1..) => match u8::try_from(count) {

@@ -118,7 +118,7 @@ fn memory(body: &Token<'_>) -> Result<Fetch, ParseError> {
 
 /// Parses the text after the backslash.
 fn constant(value: &Token<'_>) -> Result<Fetch, ParseError> {
-    if let Some(text) = value.behind("\"") {
+    if let Some(text) = value.strip_prefix("\"") {
         return match text.text.strip_suffix('"').filter(|text| !text.contains('"')) {
             Some(text) => Ok(Fetch::ConstantText(text.to_owned())),
             None => value.fail(

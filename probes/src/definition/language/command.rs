@@ -175,7 +175,7 @@ fn parse_first(command: &Token<'_>) -> Result<First, ParseError> {
 }
 
 fn parse_deletion(first: &Token<'_>) -> Result<GroupAndEvent, ParseError> {
-    match first.behind("-:") {
+    match first.strip_prefix("-:") {
         Some(name) => parse_name(&name),
         None => {
             let message = "write `-:EVENT`, `-:GROUP/EVENT`, or `-:GROUP/` for all of a group";

@@ -39,7 +39,7 @@ impl<'a> Token<'a> {
     }
 
     /// The rest after `prefix`.
-    pub(super) fn behind(&self, prefix: &str) -> Option<Self> {
+    pub(super) fn strip_prefix(&self, prefix: &str) -> Option<Self> {
         self.text.starts_with(prefix).then(|| self.split_at(prefix.len()).1)
     }
 }

@@ -197,7 +197,7 @@ impl<'a> Finder<'a> {
             let place = types.field(to, part);
             let place =
                 place.map_err(|source| ParameterError::Member { name: name.clone(), source })?;
-            at = behind(at.fetch, place);
+            at = member_at(at.fetch, place);
         }
         Ok(at)
     }
@@ -265,16 +265,16 @@ fn at(pointer: Fetch) -> Fetch {
 
 /// The address of the name of the dentry or file at `base`.
 pub(super) fn name_of(what: Named, base: &Fetch, types: &Btf) -> Result<Fetch, ParameterError> {
-    let behind = |base: Fetch, name, path| {
+    let field_at = |base: Fetch, name, path| {
         let place = types.field_of(name, path).map_err(ParameterError::NoNames)?;
         let offset = i64::try_from(place.offset()).unwrap_or(i64::MAX);
         Ok(Fetch::Deref { offset, base: Box::new(base), user: false })
     };
     let dentry = match what {
         Named::Dentry => base.clone(),
-        Named::File => behind(base.clone(), "file", "f_path.dentry")?,
+        Named::File => field_at(base.clone(), "file", "f_path.dentry")?,
     };
-    behind(dentry, "dentry", "d_name.name").map(at)
+    field_at(dentry, "dentry", "d_name.name").map(at)
 }
 
 pub(super) fn place_of(param: &Parameter) -> Result<Fetch, ParameterError> {
@@ -289,7 +289,7 @@ pub(super) fn place_of(param: &Parameter) -> Result<Fetch, ParameterError> {
 }
 
 /// A member of the struct at `pointer`.
-fn behind(pointer: Fetch, place: FieldPlace) -> Typed {
+fn member_at(pointer: Fetch, place: FieldPlace) -> Typed {
     // A bit-field is extracted from the number that begins with its first byte.
     let below = u32::try_from(place.bit_offset % 8).expect("below 8");
     let offset = i64::try_from(place.offset()).unwrap_or(i64::MAX);

@@ -92,10 +92,10 @@ pub(crate) fn after_ftrace(text: GuestText<'_>, kernel: &Kernel, at: Gva) -> Gva
     text.restore(function.start, &mut bytes);
     let entry = if bytes.starts_with(&ENDBR64) { ENDBR64.len() } else { 0 };
     let nop = function.start.wrapping_add(entry as u64);
-    let behind = nop.wrapping_add(FTRACE_NOP.len() as u64);
-    let call = call_to(tracer, behind);
+    let after = nop.wrapping_add(FTRACE_NOP.len() as u64);
+    let call = call_to(tracer, after);
     let is_tracers = |bytes: &[u8]| bytes.starts_with(&FTRACE_NOP) || bytes.starts_with(&call);
-    if at == nop && is_tracers(&bytes[entry..]) { behind } else { at }
+    if at == nop && is_tracers(&bytes[entry..]) { after } else { at }
 }
 
 /// The call of `target` that ends at `end`.

@@ -166,13 +166,13 @@ impl Control {
         kernel: &Kernel,
         probe: &Arc<Probe>,
     ) -> Result<Gva, ProbeError> {
-        let behind = place::after_ftrace(self.text(), kernel, probe.at());
-        if let Some(optimized) = self.optimizer.covering(behind) {
+        let at = place::after_ftrace(self.text(), kernel, probe.at());
+        if let Some(optimized) = self.optimizer.covering(at) {
             self.unoptimize(guest, std::iter::once(&optimized));
         }
         let jumps = self.optimizer.installed();
-        place::join(&mut self.registry, jumps, guest, kernel, behind, probe)?;
-        Ok(behind)
+        place::join(&mut self.registry, jumps, guest, kernel, at, probe)?;
+        Ok(at)
     }
 
     /// Disables probes and removes their int3s. Continues after an error and returns the first one.

@@ -159,8 +159,8 @@ impl InGuestProbes {
 
     /// The one whose code contains the address.
     pub(crate) fn at(&self, at: Gva) -> Option<(&Arc<Probe>, &Arc<InGuestReturns>)> {
-        let behind = self.0.partition_point(|(_, follower)| follower.code.start <= at);
-        let (probe, follower) = self.0.get(behind.checked_sub(1)?)?;
+        let after = self.0.partition_point(|(_, follower)| follower.code.start <= at);
+        let (probe, follower) = self.0.get(after.checked_sub(1)?)?;
         follower.covers(at).then_some((probe, follower))
     }
 

@@ -96,8 +96,8 @@ impl Patched {
     /// Returns true if the kernel patches any of `len` bytes at `at`.
     pub(crate) fn covers(&self, at: Gva, len: u64) -> bool {
         let Self::Known(ranges) = self else { return true };
-        let behind = ranges.partition_point(|(start, _)| *start < at.0.saturating_add(len));
-        behind.checked_sub(1).is_some_and(|last| ranges[last].1 > at.0)
+        let after = ranges.partition_point(|(start, _)| *start < at.0.saturating_add(len));
+        after.checked_sub(1).is_some_and(|last| ranges[last].1 > at.0)
     }
 }
 

@@ -44,13 +44,13 @@ impl Optimizer {
         let env = rings.detour_env(guest, kernel)?;
         let wanted = wanted(self.allowed, switched_on, kernel, site, &env)?;
         let region = self.region(sites, kernel, site.at)?;
-        let behind = region.end().0 - site.at.0;
-        let mut inner = (1..behind).map(|offset| site.at.wrapping_add(offset));
+        let covered = region.end().0 - site.at.0;
+        let mut inner = (1..covered).map(|offset| site.at.wrapping_add(offset));
         if let Some(other) = inner.find(|at| sites.contains_key(at)) {
             return Err(format!("other-probe: another probe is at {other}").into());
         }
         let (places, rest) =
-            places(kernel, site.at, behind).ok_or("not-mapped: its text is not mapped")?;
+            places(kernel, site.at, covered).ok_or("not-mapped: its text is not mapped")?;
         let (mut tasks, mut follows) = (Vec::with_capacity(wanted.len()), None);
         for (probe, wanted) in wanted {
             match wanted {

@@ -87,7 +87,7 @@ fn want(probe: &Probe, env: &DetourEnv) -> Result<Wanted, &'static str> {
             let values = shown.into_iter().flatten().chain(values).collect::<Result<_, _>>()?;
             let filter = probe.filter();
             filter.as_deref().map_or(Ok(()), |filter| check_filter(filter, env))?;
-            BlockAction::Record { values, filter: filter.map(|f| behind(&f, returns)) }
+            BlockAction::Record { values, filter: filter.map(|f| after_return_values(&f, returns)) }
         }
         _ => return Err("actions: only `record` and `count` are done within the guest"),
     };
@@ -113,7 +113,7 @@ fn check_filter(filter: &Filter<Field>, env: &DetourEnv) -> Result<(), &'static 
 
 /// Moves the probe's filter to the values of its records: those of returns begin with
 /// [`RETURN_VALUES`].
-fn behind(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
+fn after_return_values(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
     let before = if returns { RETURN_VALUES } else { 0 };
     let place = |field: &Field| match field {
         Field::Arg { index, kind } => Field::Arg { index: index + before, kind: *kind },
