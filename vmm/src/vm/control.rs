@@ -106,7 +106,8 @@ impl Vm {
     }
 
     /// vCPUs that are in the middle of a hit, in order: a hook paused the machine there
-    /// ([`crate::BreakpointAction::Hold`]). None once the machine is resumed, or has stopped.
+    /// ([`BreakpointAction::Hold`](exoprobe_guest::BreakpointAction::Hold)). None once the machine
+    /// is resumed, or has stopped.
     #[must_use]
     pub fn held(&self) -> Vec<u8> {
         self.machine.status.held()
@@ -168,8 +169,8 @@ impl Vm {
         self.vcpu(vcpu)?.msr(index)
     }
 
-    /// The number to add to a vCPU's time-stamp counter to have the guest's time ([`GuestTime`]),
-    /// in ticks; right to some microseconds.
+    /// The number to add to a vCPU's time-stamp counter to have the guest's time
+    /// ([`GuestTime`](exoprobe_guest::GuestTime)), in ticks; right to some microseconds.
     ///
     /// # Errors
     /// [`VcpuError`].
