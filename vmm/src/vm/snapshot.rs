@@ -24,7 +24,8 @@ impl Vm {
     /// As [`Self::snapshot`], where `permit` allows it; `false` where it does not. It is asked when
     /// the vCPUs are out of the guest, and what it gives is kept until they may run again: a lock
     /// that is taken so, and not around this call, may also be taken by a hook's
-    /// [`ExitHook::reset`](exoprobe_guest::ExitHook::reset). `progress` is shown by [`Self::snapshot_progress`] meanwhile, and may
+    /// [`ExitHook::reset`](exoprobe_guest::ExitHook::reset). `progress` is shown by
+    /// [`Self::snapshot_progress`] meanwhile, and may
     /// end it.
     ///
     /// # Errors
