@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use exoprobe_introspect::SymbolTable;
-use exoprobe_probes::{Engine, Given, Limits, parse_line};
+use exoprobe_probes::{Engine, KernelHints, Limits, parse_line};
 use exoprobe_vmm::{DEFAULT_KVM, Host, Vm, VmConfig, VmState};
 
 /// The guest's workload takes commands on its second serial port.
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let vm = Arc::new(Vm::create(&Host::open(Path::new(DEFAULT_KVM))?, &config)?);
     let symbols = SymbolTable::from_system_map(&std::fs::read_to_string(symbols)?)?;
-    let given = Given { symbols: Some(symbols), ..Given::default() };
+    let given = KernelHints { symbols: Some(symbols), ..KernelHints::default() };
     let engine = Engine::new(vm.clone(), vm.clock(), given, Limits::default());
 
     // The probe waits for the kernel, and counts from its first instruction on.

@@ -53,13 +53,12 @@ macro_rules! address {
 }
 
 address! {
-    /// Guest-physical address, in bytes: what the guest's page tables hold and KVM's memory slots
-    /// map.
+    /// Guest-physical address, in bytes, as used by the guest's page tables and KVM's memory slots.
     Gpa
 }
 
 address! {
-    /// Guest-virtual (linear) address, in bytes: what the guest's instructions use.
+    /// Guest-virtual (linear) address, in bytes, as used by the guest's instructions.
     ///
     /// ```
     /// use exoprobe_guest::Gva;

@@ -1,4 +1,4 @@
-//! A dump's parts that only the engine knows.
+//! The parts of a dump that only the engine knows.
 
 use crate::addr::Gpa;
 
@@ -7,8 +7,8 @@ use crate::addr::Gpa;
 pub struct DumpNotes {
     /// The kernel's notes for dumps, lines `KEY=VALUE`.
     pub vmcoreinfo: Option<String>,
-    /// Where the kernel maps all RAM (PAGE_OFFSET); `None` where it is not known.
+    /// Address at which the kernel maps all RAM (PAGE_OFFSET); `None` if it is not known.
     pub direct_map: Option<u64>,
-    /// Bytes of the guest's own, where memory holds those of probes.
+    /// The guest's own bytes, where memory contains those of probes.
     pub original: Vec<(Gpa, u8)>,
 }

@@ -1,11 +1,10 @@
-//! Faults of displaced instructions, shown to the guest at the address it knows.
+//! Shows faults of displaced instructions to the guest at the address that it knows.
 //!
-//! An instruction that runs from a slot of hidden memory may fault: on purpose, where the kernel
-//! has an exception-table entry for it, or because memory is not there yet. The guest's handler
-//! must then see the address of the original. So each fault's gate in the IDT leads to a stub in
-//! hidden memory that looks at the saved RIP (Intel SDM vol. 3, 6.14.2, figure 6-9), and replaces
-//! one in the slots by the address that its slot holds ([`SLOT_ADDRESS_OFFSET`]). No code of the
-//! guest is changed.
+//! An instruction that runs from a slot of hidden memory may fault: on purpose, if the kernel has
+//! an exception-table entry for it, or because memory is not mapped yet. The guest's handler must
+//! then see the address of the original. So each fault's gate in the IDT points to a stub in hidden
+//! memory. The stub reads the saved RIP (Intel SDM vol. 3, 6.14.2, figure 6-9), and replaces one in
+//! the slots by the address that its slot holds ([`SLOT_ADDRESS_OFFSET`]).
 
 use iced_x86::code_asm::{CodeAssembler, byte_ptr, qword_ptr, rax, rsp};
 
@@ -35,7 +34,7 @@ const VECTORS: [(u8, bool); 12] = [
     (19, false),
 ];
 
-/// Why the guest's gates were left alone.
+/// The reason why the guest's gates were not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum FixupError {
     /// Hidden memory cannot be reached from all of the guest's tables.
@@ -44,7 +43,7 @@ pub enum FixupError {
     /// A gate cannot be used.
     #[error(transparent)]
     Idt(#[from] IdtError),
-    /// A stub has no code.
+    /// A stub could not be assembled.
     #[error(transparent)]
     Stub(#[from] StubError),
     /// The guest's table is no longer in its memory.
@@ -52,16 +51,16 @@ pub enum FixupError {
     Memory(#[from] OutsideMemory),
 }
 
-/// Has the faults of the table at `idt_base` pass by stubs in `hidden`, which is mapped; `mode` is
-/// that of the kernel's page tables. What is so already is left as it is, so that it can be called
-/// again: the kernel sets its gates anew while it boots. vCPUs may run meanwhile. Gates that are
-/// not present are passed over.
+/// Routes the faults of the table at `idt_base` through stubs in `hidden`, which is mapped; `mode`
+/// is that of the kernel's page tables. Gates that are routed already are not changed, so this can
+/// be called again: the kernel sets its gates anew while it boots. vCPUs may run meanwhile. Skips
+/// gates that are not present.
 ///
-/// Under page-table isolation the stubs are mapped in user mode's tables, too. Those must be there:
-/// a guest that makes them later must not run in user mode before this was called again.
+/// Under page-table isolation the stubs are mapped in user mode's tables, too. Those must exist: a
+/// guest that makes them later must not run in user mode before this is called again.
 ///
 /// # Errors
-/// [`FixupError`]; no gate was changed then.
+/// [`FixupError`]; no gate was changed in that case.
 pub fn install(
     ram: &GuestRam,
     hidden: &HiddenMemory,

@@ -1,4 +1,4 @@
-//! The guest as the engine drives it: the one seam between the engine and a VMM.
+//! The guest as the engine drives it: the only interface between the engine and a VMM.
 
 use kvm_bindings::kvm_sregs;
 
@@ -8,7 +8,7 @@ use crate::registers::{Registers, VcpuError};
 
 /// A guest that can be probed. A VMM implements it, over its vCPUs' threads.
 ///
-/// The engine calls it from threads of its caller's, never from a vCPU's.
+/// The engine calls it on threads of its caller, never on a vCPU's.
 pub trait Guest: Send + Sync {
     /// Its RAM.
     fn ram(&self) -> &GuestRam;
@@ -19,7 +19,7 @@ pub trait Guest: Send + Sync {
     /// Segment and control registers of the first vCPU.
     ///
     /// # Errors
-    /// [`VcpuError`] when it does not answer.
+    /// [`VcpuError`] if it does not answer.
     fn sregs(&self) -> Result<kvm_sregs, VcpuError> {
         let mut first = None;
         self.with_vcpus_still(&mut |vcpus| first = vcpus.first().map(|vcpu| vcpu.sregs))?;
@@ -30,13 +30,13 @@ pub trait Guest: Send + Sync {
     /// # Errors
     /// As [`Self::sregs`].
     fn msr(&self, index: u32) -> Result<u64, VcpuError>;
-    /// The number to add to the first vCPU's time-stamp counter to have the guest's time, in ticks.
+    /// The number to add to the first vCPU's time-stamp counter to get the guest's time, in ticks.
     ///
     /// # Errors
     /// As [`Self::sregs`].
     fn tsc_offset(&self) -> Result<u64, VcpuError>;
-    /// Returns once every vCPU has left the guest since the call, and [`crate::ExitHook`] has dealt
-    /// with the exit. So an instruction that was written to the guest's memory before the call is
+    /// Returns once every vCPU has left the guest since the call, and [`crate::ExitHook`] has
+    /// handled the exit. An instruction written to the guest's memory before the call is therefore
     /// executed as written after it.
     ///
     /// # Errors
@@ -45,11 +45,11 @@ pub trait Guest: Send + Sync {
         self.with_vcpus_still(&mut |_| ())
     }
     /// Stops every vCPU outside the guest, calls `access` with the registers of all of them, in
-    /// order of index, and lets them go on.
+    /// order of index, and resumes them.
     ///
     /// # Errors
     /// As [`Self::sregs`]; `access` was not called.
     fn with_vcpus_still(&self, access: &mut dyn FnMut(&[Registers])) -> Result<(), VcpuError>;
-    /// Returns true if the guest has stopped for good, or until it is booted again.
+    /// Returns true if the guest has stopped, for good or until it is booted again.
     fn stopped(&self) -> bool;
 }

@@ -11,15 +11,15 @@
 //! | 256 to 495| read, write        | data window: what that code counts and records |
 //! | 496 to 511| read, write        | where the rings begin |
 //!
-//! The rings go on in the next 4 MiB, mapped by entries of their own when they are wanted: read,
-//! write.
+//! The rings continue in the next 4 MiB (read, write), which entries of their own map when they are
+//! needed.
 //!
 //! The page tables of hidden memory are in the guest's RAM, at [`HIDDEN_TABLES`]: one for all
-//! pages, and one for page 1 alone, which a user half of the guest's tables gets. A kernel that
-//! walks its own tables (CONFIG_DEBUG_WX, /sys/kernel/debug/page_tables) reads each table through
-//! its direct map, which has nothing but RAM.
+//! pages, and one for page 1 alone, for a user half of the guest's tables. A kernel that walks its
+//! own tables (CONFIG_DEBUG_WX, /sys/kernel/debug/page_tables) reads each table through its direct
+//! map, which contains only RAM.
 //!
-//! The guest can, as kernel, rewrite its tables; so the entry is checked before each use.
+//! The guest's kernel can rewrite its tables, so the entry is checked before each use.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ const TRAMPOLINE_PAGES: Range<u64> = 2..6;
 const CODE_PAGES: Range<u64> = 6..128;
 const DETOUR_PAGES: Range<u64> = 128..256;
 const DATA_PAGES: Range<u64> = 256..496;
-/// The rings' first pages: what a ring needs besides a power of two of bytes.
+/// The rings' first pages: room for their headers, besides a power of two of bytes.
 const RING_PAGES: Range<u64> = 496..512;
 const NOT_MAPPED: u64 = 0;
 /// The page table that maps all pages, and the one for user halves: page 1 alone.
@@ -56,43 +56,43 @@ const INT3: u8 = 0xcc;
 /// Bytes of a slot, the unit of the code window: aligned to it, so that its start is known from any
 /// address in it.
 pub const SLOT_SIZE: u64 = 32;
-/// Trampolines of return probes: one a byte of their pages.
+/// Number of trampolines of return probes: one per byte of their pages.
 pub const TRAMPOLINES: usize = 4 * 4096;
-/// Offset in a slot of the address of the instruction that it stands for, a 64-bit word. A fault in
-/// the slot is shown to the guest as one there ([`crate::fault_fixup`]).
+/// Offset in a slot of the address of its displaced instruction, a 64-bit word. A fault in the slot
+/// is shown to the guest at that address ([`crate::fault_fixup`]).
 pub const SLOT_ADDRESS_OFFSET: u64 = 24;
 
-/// Why hidden memory cannot be used.
+/// The reason why hidden memory cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HiddenError {
-    /// The vCPU's tables cannot be walked, most often because the guest is not that far yet.
+    /// The vCPU's tables cannot be walked, most often because the guest has not set them up yet.
     #[error("the guest's kernel page tables cannot be used yet: {0}")]
     Paging(#[from] PagingError),
-    /// The guest uses an entry that is to map it, or its rings.
+    /// The guest uses a directory entry reserved for hidden memory or its rings.
     #[error(
         "the guest uses the page-directory entry of {gva}, which is for hidden memory: it is {now:#x}"
     )]
     Taken {
-        /// The address that it maps.
+        /// The address that the entry maps.
         gva: Gva,
         /// The entry.
         now: u64,
     },
-    /// The guest's entry for the region no longer holds what was written into it.
+    /// The guest has changed its entry for the region.
     #[error(
         "the guest changed its page-table entry for hidden memory at {gva}: it is now {now:#x}"
     )]
     Overwritten {
-        /// Where the region was mapped.
+        /// The address of the region.
         gva: Gva,
-        /// The entry now.
+        /// The present entry.
         now: u64,
     },
     /// Page-table isolation is on, and user mode's tables have no directory that could map the
     /// stubs.
     #[error("the guest isolates page tables, and those of user mode cannot map hidden memory: {0}")]
     UserTables(PagingError),
-    /// The page tables lie where the guest has no RAM.
+    /// The page tables are outside the guest's RAM.
     #[error("the guest's page directory is outside its memory: {0}")]
     Table(#[from] OutsideMemory),
 }
@@ -104,7 +104,7 @@ pub struct Window {
     pub gva: Gva,
     /// Offset of the first byte in the region.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
@@ -115,8 +115,8 @@ const RINGS: Window = {
     Window { gva, offset, len: HIDDEN_SIZE - offset + RINGS_SIZE }
 };
 
-/// The hidden region of one guest. Clones share the region, so that the hit path needs no `Guest`
-/// to reach it; a reboot resets it in place.
+/// The hidden region of one guest. Clones share the region, so the hit path needs no `Guest` to
+/// access it. A reboot resets it in place.
 #[derive(Clone, Debug)]
 pub struct HiddenMemory(Arc<Shared>);
 
@@ -127,7 +127,7 @@ struct Shared {
     gpa: Gpa,
     /// Guest-virtual base once mapped; 0 before.
     base: AtomicU64,
-    /// The rings are mapped.
+    /// True if the rings are mapped.
     has_rings: AtomicBool,
 }
 
@@ -135,10 +135,11 @@ struct Shared {
 const REGION: u64 = HIDDEN_SIZE + RINGS_SIZE;
 
 impl HiddenMemory {
-    /// Reserves the region above `ram` and fills its trampolines. Pages cost memory when touched.
+    /// Reserves the region above `ram` and fills its trampolines. Its pages take memory when they
+    /// are first accessed.
     ///
     /// # Errors
-    /// [`MemoryError`] when the host cannot map 6 MiB.
+    /// [`MemoryError`] if the host cannot map 6 MiB.
     pub fn new(ram: &GuestRam) -> Result<Self, MemoryError> {
         let gpa = Gpa(ram.end().0.max(1 << 32).next_multiple_of(PAGE_SIZE_2M));
         let mapping = MmapRegion::new(to_usize(REGION))
@@ -151,8 +152,9 @@ impl HiddenMemory {
         Ok(hidden)
     }
 
-    /// Makes the region as new, but for what is in the rings: all zero but its trampolines, and not
-    /// mapped. The guest must be at power-on: nothing of it may lead here any more.
+    /// Resets the region, except for the content of the rings: all zero but its trampolines, and
+    /// not mapped. The guest must be at power-on: none of its state may refer to the region any
+    /// more.
     pub fn reset(&self) {
         self.restore_base(None);
         self.write(0, &vec![0; to_usize(HIDDEN_SIZE)]);
@@ -191,7 +193,7 @@ impl HiddenMemory {
     }
 
     /// Host address and length in bytes, for the KVM memory slot at [`Self::gpa`]. The mapping is
-    /// valid for as long as `self`.
+    /// valid while `self` lives.
     #[must_use]
     pub fn host_mapping(&self) -> (*mut u8, u64) {
         (self.0.region.as_ptr(), REGION)
@@ -204,8 +206,8 @@ impl HiddenMemory {
         (base != NOT_MAPPED).then_some(Gva(base))
     }
 
-    /// Sets where the region is mapped, as [`Self::base`] reported it for the guest whose snapshot
-    /// is restored.
+    /// Sets the address of the region to the one that [`Self::base`] returned for the guest whose
+    /// snapshot is restored.
     pub fn restore_base(&self, base: Option<Gva>) {
         self.0.has_rings.store(false, Ordering::Release);
         self.0.base.store(base.map_or(NOT_MAPPED, |gva| gva.0), Ordering::Release);
@@ -215,13 +217,13 @@ impl HiddenMemory {
         TABLE.0 | PTE_PRESENT | PTE_WRITE | PTE_ACCESSED
     }
 
-    /// Maps the region at [`HIDDEN_GVA`] by one entry of the guest's own page directory, once;
-    /// later calls check that the guest left the entry alone. It can be called as soon as the
-    /// kernel runs on its own page tables, and changes the guest: only for a probe, or a quirk of
-    /// the host.
+    /// Maps the region at [`HIDDEN_GVA`] by one entry of the guest's own page directory, once.
+    /// Later calls check that the guest has not changed the entry. It can be called as soon as the
+    /// kernel runs on its own page tables. It changes the guest, so it is called only for a probe,
+    /// or a quirk of the host.
     ///
     /// # Errors
-    /// [`HiddenError`]; the guest's directory is as it was then.
+    /// [`HiddenError`]; the guest's directory is unchanged in that case.
     pub fn map(&self, ram: &GuestRam, mode: PagingMode) -> Result<Gva, HiddenError> {
         if let Some(base) = self.base() {
             let at = directory_entry(ram, mode, base)?;
@@ -249,12 +251,12 @@ impl HiddenMemory {
         }
     }
 
-    /// Maps the rest of the rings by more entries of that directory; later calls check that the
-    /// guest left them alone. Needs [`Self::map`] before. Whoever lays rings out empties them: what
-    /// is in them is of an earlier guest, or of a snapshot.
+    /// Maps the rest of the rings by more entries of that directory. Later calls check that the
+    /// guest has not changed them. [`Self::map`] must be called before. The code that lays rings
+    /// out must empty them: their content is an earlier guest's, or a snapshot's.
     ///
     /// # Errors
-    /// [`HiddenError`]; nothing was written to the guest then.
+    /// [`HiddenError`]; nothing was written to the guest in that case.
     pub fn map_rings(&self, ram: &GuestRam, mode: PagingMode) -> Result<Window, HiddenError> {
         let steps = (0..RINGS_SIZE).step_by(to_usize(PAGE_SIZE_2M));
         let flags = PTE_PRESENT | PTE_ACCESSED | PTE_WRITE | PTE_DIRTY;
@@ -282,11 +284,11 @@ impl HiddenMemory {
     /// Under page-table isolation an exception in user mode enters the kernel on page tables that
     /// map little but its entry code (Linux's pti.rst): maps the stub page there as well, and no
     /// other. Their root is the page above the kernel's (`mode`), and they map `entry_code` as the
-    /// kernel's do; where that is not so, there is no isolation and nothing to do. Needs
-    /// [`Self::map`] before.
+    /// kernel's do. If they do not, there is no isolation, and this does nothing. [`Self::map`]
+    /// must be called before.
     ///
     /// # Errors
-    /// [`HiddenError`]; nothing was written to the guest then.
+    /// [`HiddenError`]; nothing was written to the guest in that case.
     pub(crate) fn map_stubs_for_user(
         &self,
         ram: &GuestRam,
@@ -301,8 +303,7 @@ impl HiddenMemory {
         }
         let at = directory_entry(ram, user, base).map_err(HiddenError::UserTables)?;
         let now = load(ram, at)?;
-        // The kernel's own directory: the tables are those of two processes, by chance side by
-        // side.
+        // The kernel's own directory: the tables are those of two processes, adjacent by chance.
         if at == directory_entry(ram, mode, base)? || is_entry(now, Self::user_entry()) {
             return Ok(());
         }
@@ -323,31 +324,31 @@ impl HiddenMemory {
         self.window(STUB_PAGE..STUB_PAGE + 1)
     }
 
-    /// Where return probes' trampolines are, once mapped: one a byte, each an int3.
+    /// The trampolines of return probes, once mapped: one per byte, each an int3.
     #[must_use]
     pub fn trampoline_window(&self) -> Option<Window> {
         self.window(TRAMPOLINE_PAGES)
     }
 
-    /// Where probes' slots live, once mapped.
+    /// The slots of probes, once mapped.
     #[must_use]
     pub fn code_window(&self) -> Option<Window> {
         self.window(CODE_PAGES)
     }
 
-    /// Where optimized probes' code lives, once mapped.
+    /// The code of optimized probes, once mapped.
     #[must_use]
     pub fn detour_window(&self) -> Option<Window> {
         self.window(DETOUR_PAGES)
     }
 
-    /// Where that code writes, once mapped.
+    /// The memory that this code writes, once mapped.
     #[must_use]
     pub fn data_window(&self) -> Option<Window> {
         self.window(DATA_PAGES)
     }
 
-    /// Where rings of records are, once mapped.
+    /// The rings of records, once mapped.
     #[must_use]
     pub fn rings_window(&self) -> Option<Window> {
         let mapped = self.0.has_rings.load(Ordering::Acquire);
@@ -364,14 +365,14 @@ impl HiddenMemory {
     /// Writes `data` at `offset` of the region.
     ///
     /// # Panics
-    /// When the range is not inside the region: offsets come from a [`Window`], never from a guest.
+    /// If the range is not inside the region: offsets come from a [`Window`], never from a guest.
     pub fn write(&self, offset: u64, data: &[u8]) {
         let slice = self.0.region.as_volatile_slice_at(to_usize(offset), data.len());
         slice.copy_from(data);
     }
 
     /// The 64-bit word at `offset`, a multiple of 8, which the guest may write at the same time.
-    /// What is loaded after it was written after.
+    /// Loads that follow it see the writes before the word's (acquire).
     ///
     /// # Panics
     /// As [`Self::write`].
@@ -381,7 +382,8 @@ impl HiddenMemory {
         slice.load(0, Ordering::Acquire).expect("a word that is aligned and inside")
     }
 
-    /// Replaces the word at `offset`, a multiple of 8. What was written before is seen before.
+    /// Replaces the word at `offset`, a multiple of 8. Earlier writes are visible before it
+    /// (release).
     ///
     /// # Panics
     /// As [`Self::write`].
@@ -390,11 +392,11 @@ impl HiddenMemory {
         slice.store(word, 0, Ordering::Release).expect("a word that is aligned and inside");
     }
 
-    /// Replaces the word at `offset`, a multiple of 8, by `new` if it is `current`, in one with the
-    /// guest's own locked accesses.
+    /// Replaces the word at `offset`, a multiple of 8, by `new` if it is `current`; atomic with
+    /// respect to the guest's own locked accesses.
     ///
     /// # Errors
-    /// The word, when it is another.
+    /// The present word, if it differs.
     ///
     /// # Panics
     /// As [`Self::write`].
@@ -415,7 +417,7 @@ impl HiddenMemory {
     }
 }
 
-/// Where the page-directory entry for `gva` is.
+/// Address of the page-directory entry for `gva`.
 fn directory_entry(ram: &GuestRam, mode: PagingMode, gva: Gva) -> Result<Gpa, PagingError> {
     Ok(paging::entry_address(paging::table_for(ram, mode, gva, 2)?, gva, 2))
 }
@@ -430,7 +432,7 @@ fn is_entry(now: u64, entry: u64) -> bool {
     now | PTE_ACCESSED | PTE_DIRTY == entry | PTE_ACCESSED | PTE_DIRTY
 }
 
-/// Bounds-checked slices of the region: the one place where an offset becomes memory.
+/// Bounds-checked slices of the region: the only place where an offset becomes memory.
 trait SliceAt {
     fn as_volatile_slice_at(&self, offset: usize, len: usize) -> vm_memory::VolatileSlice<'_>;
 }

@@ -9,17 +9,17 @@ use crate::time::GuestTime;
 /// The answer to a breakpoint exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakpointAction {
-    /// It was ours and is dealt with: go on at the registers as they are now.
+    /// The breakpoint is the hook's and is handled: continue with the present registers.
     Resume,
-    /// It was ours and is not complete: the machine is paused here, at the registers as they are
-    /// now, until it is resumed; [`ExitHook::release`] completes it then. See `Vm::held` of
-    /// exoprobe-vmm.
+    /// The breakpoint is the hook's and is not complete: the machine is paused here, with the
+    /// present registers, until it is resumed; [`ExitHook::release`] completes it then. See
+    /// `Vm::held` of exoprobe-vmm.
     Hold,
-    /// It is the guest's own: give it its #BP.
+    /// The breakpoint is the guest's own: inject its #BP.
     PassToGuest,
 }
 
-/// Has the segment and control registers of a vCPU.
+/// A source of a vCPU's segment and control registers.
 pub trait SregsSource {
     /// Reads them.
     ///
@@ -44,9 +44,9 @@ pub struct HitContext<'a> {
     pub regs: &'a mut kvm_regs,
     /// Guest time of the exit.
     pub time: GuestTime,
-    /// Set by a hook that carried out an STI which set RFLAGS.IF: the vCPU takes no interrupt
-    /// before the end of its next instruction (Intel SDM vol. 2, STI). Looked at with
-    /// [`BreakpointAction::Resume`] alone; without RFLAGS.IF it means nothing.
+    /// Set by a hook that emulated an STI which set RFLAGS.IF: the vCPU takes no interrupt before
+    /// the end of its next instruction (Intel SDM vol. 2, STI). Read only with
+    /// [`BreakpointAction::Resume`]; it has no meaning without RFLAGS.IF.
     pub sti_shadow: bool,
     source: &'a dyn SregsSource,
 }
@@ -63,8 +63,8 @@ impl<'a> HitContext<'a> {
         Self { vcpu, regs, time, sti_shadow: false, source }
     }
 
-    /// Returns true if the vCPU is to take no interrupt before the end of its next instruction: a
-    /// hook has carried out an STI, and RFLAGS.IF is set.
+    /// Returns true if the vCPU must take no interrupt before the end of its next instruction: a
+    /// hook has emulated an STI, and RFLAGS.IF is set.
     #[must_use]
     pub fn has_sti_shadow(&self) -> bool {
         const RFLAGS_IF: u64 = 1 << 9;
@@ -77,13 +77,13 @@ impl<'a> HitContext<'a> {
         Gva(self.regs.rip)
     }
 
-    /// Where [`Self::sregs`] come from, for longer than this borrow.
+    /// The source of [`Self::sregs`], which outlives this borrow.
     #[must_use]
     pub fn sregs_source(&self) -> &'a dyn SregsSource {
         self.source
     }
 
-    /// Segment and control registers, read now: an ioctl, which only those pay who ask.
+    /// Segment and control registers, read now by an ioctl; only callers that need them pay for it.
     ///
     /// # Errors
     /// KVM's.
@@ -95,7 +95,7 @@ impl<'a> HitContext<'a> {
 /// The moment at which the guest's kernel runs at its own addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelEntry {
-    /// Where in the kernel's text the vCPU is.
+    /// Address in the kernel's text at which the vCPU is.
     pub rip: Gva,
     /// Its segment and control registers.
     pub sregs: kvm_sregs,
@@ -107,25 +107,26 @@ pub trait ExitHook: Send + Sync {
     /// The guest hit an int3 in kernel or user mode.
     fn breakpoint(&self, context: &mut HitContext<'_>) -> BreakpointAction;
 
-    /// A vCPU that was held at a breakpoint ([`BreakpointAction::Hold`]) is resumed: completes the
-    /// hit. Called once for each hold, on the vCPU's thread, before it enters the guest again; not
-    /// when the machine is stopped or booted anew meanwhile. The registers are those of the hold,
-    /// the time is that of the breakpoint. `Vm::sync_vcpus` of exoprobe-vmm does not wait for it.
+    /// Completes the hit of a vCPU that was held at a breakpoint ([`BreakpointAction::Hold`]) and
+    /// is resumed. Called once for each hold, on the vCPU's thread, before it enters the guest
+    /// again; not called if the machine is stopped or booted again meanwhile. The registers are
+    /// those of the hold, the time is that of the breakpoint. `Vm::sync_vcpus` of exoprobe-vmm does
+    /// not wait for it.
     fn release(&self, context: &mut HitContext<'_>);
 
     /// The guest is booted again. All vCPUs are out of it and in their power-on state (IA32_LSTAR
-    /// is 0), and its memory, hidden memory included, is still that of the former boot; it is void,
-    /// and replaced once this returns. So what is under way here is to be finished first, that it
-    /// may not write to the new guest. Not on a vCPU's thread: vCPUs answer. Run control is locked
-    /// meanwhile: a thread that may be waiting for it (`Vm::pause`, `Vm::snapshot` and so on) must
-    /// not be waited for.
+    /// is 0). Its memory, hidden memory included, is still that of the previous boot; it is void,
+    /// and replaced once this returns. So an implementation must first finish all work in progress,
+    /// which could otherwise write to the new guest. Not called on a vCPU's thread: vCPUs answer.
+    /// Run control is locked meanwhile: the implementation must not wait for a thread that may be
+    /// waiting for run control (`Vm::pause`, `Vm::snapshot` and so on).
     fn reset(&self);
 
     /// The guest's kernel has begun: it runs on page tables of its own at its virtual addresses,
-    /// has called no C function there, and no other vCPU runs yet. Called once a boot, where
-    /// `Vm::tells_kernel_entry` of exoprobe-vmm; of a guest restored from a snapshot that was taken
-    /// soon after, at a later moment of its boot. An implementation that cannot act at once (see
-    /// above) gives `false`: the vCPU obeys its commands, and it is called again before it enters
-    /// the guest.
+    /// has called no C function there, and no other vCPU runs yet. Called once per boot if
+    /// `Vm::reports_kernel_entry` of exoprobe-vmm is true; for a guest restored from a snapshot
+    /// that was taken soon after, at a later moment of its boot. An implementation that cannot act
+    /// at once (see above) returns `false`: the vCPU then runs its commands, and the hook is called
+    /// again before the vCPU enters the guest.
     fn kernel_entered(&self, entry: &KernelEntry) -> bool;
 }

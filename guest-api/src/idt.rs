@@ -6,17 +6,17 @@ use crate::memory::{GuestRam, OutsideMemory};
 use crate::paging::{self, PagingError, PagingMode, ReadPhys};
 
 const GATE_LEN: u64 = 16;
-/// Of a gate's first 8 bytes: bits of its target (15:0 and 31:16), and what says how it is entered.
+/// Parts of a gate's first 8 bytes: the bits of its target (15:0 and 31:16), and those of its type.
 const TARGET: u64 = 0xffff_0000_0000_ffff;
 const PRESENT: u64 = 1 << 47;
 const TYPE: u64 = 0xf << 40;
 const INTERRUPT_GATE: u64 = 0xe << 40;
 const TRAP_GATE: u64 = 0xf << 40;
 
-/// Why a guest's gates cannot be used.
+/// The reason why a guest's gates cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdtError {
-    /// The table is not where its IDTR says.
+    /// The table is not mapped at the address in IDTR.
     #[error("cannot read the guest's interrupt descriptor table: {0}")]
     Table(#[from] PagingError),
     /// As above, but the physical page is missing.
@@ -33,7 +33,7 @@ pub enum IdtError {
         /// Its first 8 bytes.
         low: u64,
     },
-    /// The handler is so far from hidden memory that a single store could not re-aim the gate.
+    /// The handler is so far from hidden memory that a single store could not redirect the gate.
     #[error("the handler of gate {vector} at {handler} is not in the same 4 GiB as hidden memory")]
     Reach {
         /// Its vector.
@@ -43,7 +43,7 @@ pub enum IdtError {
     },
 }
 
-/// A gate as it was read.
+/// A gate as read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gate {
     vector: u8,
@@ -52,8 +52,8 @@ pub(crate) struct Gate {
     high: u64,
 }
 
-/// Reads gate `vector` of the table that IDTR (`base`, `limit`) names; `None` where the table ends
-/// before, and for a gate that is not present.
+/// Reads gate `vector` of the table that IDTR (`base`, `limit`) refers to; `None` if the table ends
+/// before it, and if the gate is not present.
 pub(crate) fn gate(
     ram: &GuestRam,
     mode: PagingMode,
@@ -78,13 +78,13 @@ pub(crate) fn gate(
 }
 
 impl Gate {
-    /// Where the gate leads.
+    /// Target of the gate.
     pub(crate) fn target(&self) -> Gva {
         Gva(self.low & 0xffff | self.low >> 32 & 0xffff_0000 | self.high << 32)
     }
 
-    /// The same gate to another place. Only its first 8 bytes may change, so that a vCPU which
-    /// takes an exception meanwhile sees either the old gate or the new one.
+    /// The same gate with another target. Only its first 8 bytes may change, so a vCPU that takes
+    /// an exception meanwhile sees either the old gate or the new one.
     pub(crate) fn to(self, target: Gva) -> Result<Self, IdtError> {
         if target.0 >> 32 != self.target().0 >> 32 {
             return Err(IdtError::Reach { vector: self.vector, handler: self.target() });
@@ -99,14 +99,14 @@ impl Gate {
     }
 }
 
-/// A guest's memory with an IDT in it, for tests of what re-aims gates.
+/// A guest's memory with an IDT, for tests that redirect gates.
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
     use crate::memory::ram_ranges;
     use crate::paging::{PTE_LARGE, PTE_PRESENT, PTE_WRITE};
 
-    /// Where the table is: the first MiB is mapped at itself, and at the kernel image's base.
+    /// Address of the table: the first MiB is mapped at itself, and at the kernel image's base.
     pub(crate) const IDT: Gva = Gva(0x7000);
     pub(crate) const LIMIT: u16 = 4095;
     pub(crate) const CR3: u64 = 0x2000;
@@ -137,7 +137,7 @@ pub(crate) mod testing {
         ram.store_u64(Gpa(at + 8), target.0 >> 32).unwrap();
     }
 
-    /// Where gate `vector` leads; `None` when it is not present.
+    /// Target of gate `vector`; `None` if it is not present.
     pub(crate) fn target(ram: &GuestRam, mode: PagingMode, vector: u8) -> Option<Gva> {
         gate(ram, mode, (IDT, LIMIT), vector).unwrap().map(|gate| gate.target())
     }

@@ -3,31 +3,31 @@
 use crate::addr::{Gpa, Gva};
 
 /// Page tables of hidden memory, two pages: RAM in the hole of the video memory (0xa0000 to
-/// 0xbffff), which this machine has no device for. The e820 map leaves it out, and Linux takes
-/// nothing of it (trim_bios_range(), reserve_bios_regions()), but has the whole first MiB in its
-/// direct map (init_mem_mapping(): "the ISA range is always mapped regardless of memory holes"). It
-/// looks for tables of firmware from 0xc0000 on and below 0xa0000.
+/// 0xbffff), for which this machine has no device. The e820 map omits it, and Linux takes nothing
+/// of it (trim_bios_range(), reserve_bios_regions()), but has the whole first MiB in its direct map
+/// (init_mem_mapping(): "the ISA range is always mapped regardless of memory holes"). Linux
+/// searches for tables of firmware from 0xc0000 on and below 0xa0000.
 pub const HIDDEN_TABLES: Gpa = Gpa(0xa_0000);
-/// Where RAM stops below 4 GiB: the APICs and KVM's own pages lie above.
+/// End of RAM below 4 GiB: the APICs and KVM's own pages are above.
 pub const MMIO_GAP_START: u64 = 3 << 30;
-/// Where RAM goes on above the gap.
+/// Start of RAM above the gap.
 pub const MMIO_GAP_END: u64 = 4 << 30;
-/// Bytes of the hidden region without its rings: what one page-directory entry maps.
+/// Bytes of the hidden region without its rings: the range of one page-directory entry.
 pub const HIDDEN_SIZE: u64 = 2 << 20;
 /// First GiB of the kernel-image mapping: the kernel's text lies in it.
 pub const KERNEL_IMAGE_BASE: Gva = Gva(0xffff_ffff_8000_0000);
-/// Where hidden memory is mapped: entry 508 of the page directory of the last GiB
-/// (level2_fixmap_pgt), the first above the fixmap. Linux grows its fixmap from FIXADDR_TOP
-/// (0xffffffffff7ff000) downwards: the entries below may become its own at any moment, 505 in
-/// early_ioremap_init() for one, and how many depends on its configuration. Entries 508 to 511 are
-/// the "6 MB reserved space + a 2MB hole" of head_64.S: from 4.19 to 6.12 no kernel writes them,
-/// and the directory is in its image, in all its page tables from startup_64 on. rel32 reaches from
+/// Address of hidden memory: entry 508 of the page directory of the last GiB (level2_fixmap_pgt),
+/// the first above the fixmap. Linux grows its fixmap from FIXADDR_TOP (0xffffffffff7ff000)
+/// downwards: it may take the entries below at any moment (for example 505 in
+/// early_ioremap_init()), and their number depends on its configuration. Entries 508 to 511 are the
+/// "6 MB reserved space + a 2MB hole" of head_64.S: from 4.19 to 6.12 no kernel writes them, and
+/// the directory is in its image, in all its page tables from startup_64 on. rel32 reaches from
 /// there to all kernel text and modules.
 pub const HIDDEN_GVA: Gva = Gva(0xffff_ffff_ff80_0000);
 /// Bytes of rings that follow hidden memory: two more page-directory entries. They end below the
-/// last 2 MiB, where a pointer that is an error's number must lead nowhere (mm.rst, "unused hole";
+/// last 2 MiB, where a pointer that is an error's number must not be mapped (mm.rst, "unused hole";
 /// err.h).
 pub const RINGS_SIZE: u64 = 4 << 20;
 /// First address of the kernel's half with 48-bit addresses: 64-bit Linux runs above it once it has
-/// left the identity mapping it is started in.
+/// left its initial identity mapping.
 pub const KERNEL_HALF: Gva = Gva(0xffff_8000_0000_0000);

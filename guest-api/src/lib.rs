@@ -1,12 +1,12 @@
-//! The ground that the probe engine and a VMM share: a guest's addresses, RAM, page tables, hidden
-//! memory, registers and clock, and the two traits that they meet in.
+//! The types that the probe engine and a VMM share: a guest's addresses, RAM, page tables, hidden
+//! memory, registers and clock, and the two traits by which they call each other.
 //!
-//! - [`Guest`] is implemented by the VMM: the engine reads memory and stops vCPUs by it.
-//! - [`ExitHook`] is implemented by the engine: the VMM calls it at breakpoints.
+//! - The VMM implements [`Guest`]: the engine reads memory and stops vCPUs by it.
+//! - The engine implements [`ExitHook`]: the VMM calls it at breakpoints.
 //!
-//! Without the feature `kvm-ioctls` the crate knows KVM's structures ([`kvm_bindings`]) and no
+//! Without the feature `kvm-ioctls` the crate uses KVM's structures ([`kvm_bindings`]) and no
 //! ioctl, so that it fits any VMM that uses the same versions of `kvm-bindings` and `vm-memory`.
-//! `docs/embedding.md` says what a VMM must do.
+//! `docs/embedding.md` describes the duties of a VMM.
 
 pub mod addr;
 pub mod cpuid;

@@ -16,18 +16,18 @@ use crate::paging::{PAGE_SIZE, ReadPhys};
 const PROT_RAM: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const MAP_RAM: i32 = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_NORESERVE;
 
-/// Why guest memory could not be made.
+/// The reason why guest memory could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// The host refused the mapping.
     #[error("cannot map {mib} MiB of guest memory: {source}; lower --memory or free host memory")]
     Map {
-        /// Size asked for.
+        /// The size requested.
         mib: u64,
         /// mmap's error.
         source: vm_memory::mmap::MmapRegionError,
     },
-    /// Regions overlap or wrap: a bug in `layout`, or a snapshot that lies.
+    /// Regions overlap or wrap: a bug in `layout`, or a damaged snapshot.
     #[error("guest memory regions are not valid: {0}")]
     Regions(vm_memory::GuestRegionCollectionError),
     /// A region does not fit below 2^64.
@@ -50,11 +50,11 @@ pub enum MemoryError {
 pub struct OutsideMemory {
     /// First byte of the access.
     pub gpa: Gpa,
-    /// Bytes asked for.
+    /// The number of bytes requested.
     pub len: usize,
 }
 
-/// A stretch of RAM: where it starts and how many bytes it has.
+/// A range of RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RamRange {
     /// First guest-physical address.
@@ -83,7 +83,7 @@ pub fn ram_ranges(mib: u64) -> Vec<RamRange> {
 }
 
 impl GuestRam {
-    /// RAM that a VMM has mapped already. The regions are shared, not copied.
+    /// RAM that a VMM has already mapped. The regions are shared, not copied.
     ///
     /// ```
     /// use exoprobe_guest::{Gpa, GuestRam};
@@ -97,9 +97,9 @@ impl GuestRam {
     /// ```
     ///
     /// # Errors
-    /// [`MemoryError::Empty`] without a region, [`MemoryError::Unaligned`] for a region that is not
-    /// of whole pages, [`MemoryError::Protection`] for one that the host may not both read and
-    /// write.
+    /// [`MemoryError::Empty`] without a region, [`MemoryError::Unaligned`] for a region that does
+    /// not consist of whole pages, [`MemoryError::Protection`] for one that the host may not both
+    /// read and write.
     pub fn new(map: GuestMemoryMmap) -> Result<Self, MemoryError> {
         if map.num_regions() == 0 {
             return Err(MemoryError::Empty);
@@ -120,7 +120,7 @@ impl GuestRam {
     /// Fresh zeroed RAM.
     ///
     /// # Errors
-    /// [`MemoryError::Map`] when the host has not the address space or memory.
+    /// [`MemoryError::Map`] if the host lacks the address space or memory.
     pub fn anonymous(ranges: &[RamRange]) -> Result<Self, MemoryError> {
         Self::map(ranges, |range| {
             MmapRegionBuilder::new(to_usize(range.len))
@@ -129,8 +129,8 @@ impl GuestRam {
         })
     }
 
-    /// RAM of one mapping a range, each made by `builder`: readable and writable, as long as the
-    /// range.
+    /// RAM with one mapping per range, each made by `builder`: readable and writable, as long as
+    /// the range.
     ///
     /// # Errors
     /// As [`Self::anonymous`], and those of [`Self::new`].
@@ -150,13 +150,13 @@ impl GuestRam {
         Self::new(GuestMemoryMmap::from_regions(regions).map_err(MemoryError::Regions)?)
     }
 
-    /// The rust-vmm view, for loaders and device models that want it.
+    /// The rust-vmm view, for loaders and device models that need it.
     #[must_use]
     pub fn as_vm_memory(&self) -> &GuestMemoryMmap {
         &self.map
     }
 
-    /// Where RAM lies, in ascending order.
+    /// The ranges of RAM, in ascending order.
     #[must_use]
     pub fn ranges(&self) -> Vec<RamRange> {
         self.map.iter().map(|r| RamRange { start: Gpa(r.start_addr().0), len: r.len() }).collect()
@@ -177,7 +177,7 @@ impl GuestRam {
     /// Reads all of `buf`.
     ///
     /// # Errors
-    /// [`OutsideMemory`] when any byte is not RAM; `buf` may then be partly filled.
+    /// [`OutsideMemory`] if any byte is not RAM; `buf` may then be partly filled.
     pub fn read(&self, gpa: Gpa, buf: &mut [u8]) -> Result<(), OutsideMemory> {
         let len = buf.len();
         self.map.read_slice(buf, GuestAddress(gpa.0)).map_err(|_| OutsideMemory { gpa, len })
@@ -186,7 +186,7 @@ impl GuestRam {
     /// Writes all of `data`; not atomic for the guest beyond single bytes.
     ///
     /// # Errors
-    /// [`OutsideMemory`] when any byte is not RAM.
+    /// [`OutsideMemory`] if any byte is not RAM.
     pub fn write(&self, gpa: Gpa, data: &[u8]) -> Result<(), OutsideMemory> {
         self.map
             .write_slice(data, GuestAddress(gpa.0))
@@ -203,8 +203,8 @@ impl GuestRam {
             .map_err(|_| OutsideMemory { gpa, len: 1 })
     }
 
-    /// Replaces a byte if it is `expected`, in a single access that no store of a vCPU comes
-    /// between; gives what was there.
+    /// Replaces a byte if it is `expected`, in a single access that is atomic with respect to
+    /// vCPUs' stores. Returns the old byte.
     ///
     /// # Errors
     /// [`OutsideMemory`].
@@ -232,8 +232,8 @@ impl GuestRam {
         self.words(gpa, 1)?.first()
     }
 
-    /// So many words from `gpa` on, for single accesses, as [`Self::word`]. Hits read by it, so
-    /// that it must cost little.
+    /// `count` words from `gpa` on, for single accesses, as [`Self::word`]. Hits read memory by it,
+    /// so it must be cheap.
     #[must_use]
     pub fn words(&self, gpa: Gpa, count: usize) -> Option<&[AtomicU64]> {
         let len = count.checked_mul(size_of::<u64>())? as u64;
@@ -254,10 +254,10 @@ impl GuestRam {
         Some(unsafe { std::slice::from_raw_parts(at.cast(), count) })
     }
 
-    /// Stores an aligned 64-bit word in a single access, as a page-table entry must be.
+    /// Stores an aligned 64-bit word in a single access, as page-table entries require.
     ///
     /// # Errors
-    /// [`OutsideMemory`], also when `gpa` is not a multiple of 8.
+    /// [`OutsideMemory`], also if `gpa` is not a multiple of 8.
     pub fn store_u64(&self, gpa: Gpa, word: u64) -> Result<(), OutsideMemory> {
         self.map
             .store(word, GuestAddress(gpa.0), Ordering::SeqCst)

@@ -33,7 +33,7 @@ pub struct EntryWatch {
 }
 
 impl EntryWatch {
-    /// Expects an entry: call it before the vCPUs of each boot run.
+    /// Expects an entry. Must be called before the vCPUs of each boot run.
     pub fn begin_boot(&self) {
         self.expected.store(true, Ordering::SeqCst);
     }

@@ -1,8 +1,8 @@
 //! Walks a guest's page tables (Intel SDM vol. 3, 4.5 "4-Level Paging and 5-Level Paging").
 //!
-//! This lives below `introspect` because it is the CPU's format, not Linux's, and the hidden
-//! region is placed by it. The tables are the guest's memory, so nothing in them is trusted: a walk
-//! reads at most five entries, whatever they hold, and cannot loop or panic.
+//! This crate contains it, and not `introspect`, because it is the CPU's format, not Linux's, and
+//! because hidden memory is placed by it. The tables are the guest's memory, so nothing in them is
+//! trusted: a walk reads at most five entries, whatever their content, and cannot loop or panic.
 
 use kvm_bindings::kvm_sregs;
 
@@ -39,11 +39,11 @@ const EFER_LMA: u64 = 1 << 10;
 
 /// Reads guest-physical memory for a walk.
 pub trait ReadPhys {
-    /// The 64-bit little-endian word at `gpa`, or `None` where the guest has no memory.
+    /// The 64-bit little-endian word at `gpa`, or `None` if the guest has no memory there.
     fn read_u64(&self, gpa: Gpa) -> Option<u64>;
 }
 
-/// The control registers that decide how an address is translated.
+/// The control registers that determine how an address is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagingMode {
     /// Table root: CR3 with its PCID and flag bits.
@@ -56,7 +56,7 @@ impl PagingMode {
     /// The mode of a vCPU with these registers.
     ///
     /// # Errors
-    /// [`PagingError::NotLongMode`] when the vCPU does not translate by 64-bit tables (yet).
+    /// [`PagingError::NotLongMode`] if the vCPU does not translate by 64-bit tables (yet).
     pub fn of(sregs: &kvm_sregs) -> Result<Self, PagingError> {
         let kvm_sregs { cr0, cr3, cr4, efer, .. } = *sregs;
         if cr0 & CR0_PG == 0 || cr4 & CR4_PAE == 0 || efer & EFER_LMA == 0 {
@@ -67,7 +67,7 @@ impl PagingMode {
     }
 }
 
-/// Why an address has no translation.
+/// The reason why an address has no translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PagingError {
     /// Paging is off or not in its 64-bit form.
@@ -76,21 +76,21 @@ pub enum PagingError {
     /// Bits 63:48 (63:57 with five levels) do not repeat the sign bit.
     #[error("{gva} is not a canonical address")]
     NonCanonical {
-        /// The address asked for.
+        /// The requested address.
         gva: Gva,
     },
-    /// An entry on the way is not present.
+    /// An entry of the walk is not present.
     #[error("{gva} is not mapped (no entry at level {level})")]
     NotPresent {
-        /// The address asked for.
+        /// The requested address.
         gva: Gva,
         /// 1 for the page table up to 5.
         level: u8,
     },
-    /// A table lies where the guest has no memory.
+    /// A table is outside the guest's memory.
     #[error("page table at {table} (level {level}) is outside guest memory")]
     TableOutsideMemory {
-        /// Where the guest's entry points.
+        /// The address in the guest's entry.
         table: Gpa,
         /// 1 for the page table up to 5.
         level: u8,
@@ -108,9 +108,9 @@ pub enum PagingError {
 /// One page's translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translation {
-    /// Physical address of the very byte asked for.
+    /// Physical address of the requested byte.
     pub gpa: Gpa,
-    /// Size of the page it lies in: 4 KiB, 2 MiB or 1 GiB.
+    /// Size of its page: 4 KiB, 2 MiB or 1 GiB.
     pub page_size: u64,
     /// Every level allows writing.
     pub writable: bool,
@@ -121,7 +121,7 @@ pub struct Translation {
 }
 
 impl Translation {
-    /// Bytes from the address asked for to the end of its page.
+    /// Bytes from the requested address to the end of its page.
     #[must_use]
     pub fn bytes_left(&self) -> u64 {
         self.page_size - self.gpa.offset_in(self.page_size)
@@ -144,10 +144,10 @@ fn is_canonical(gva: Gva, levels: u8) -> bool {
     top == 0 || top == u64::MAX >> (shift(levels) + 8)
 }
 
-/// Physical address of the table that holds the entry for `gva` at `level` (1 to 4).
+/// Physical address of the table with the entry for `gva` at `level` (1 to 4).
 ///
 /// # Errors
-/// As [`translate`]; also [`PagingError::Reserved`] where a large page stands in the way.
+/// As [`translate`]; also [`PagingError::Reserved`] if a large page maps the address.
 pub fn table_for(
     mem: &impl ReadPhys,
     mode: PagingMode,
@@ -178,10 +178,10 @@ fn read_entry(mem: &impl ReadPhys, table: Gpa, gva: Gva, level: u8) -> Result<u6
     Ok(entry)
 }
 
-/// Translates one address as the CPU would, permissions gathered over all levels.
+/// Translates one address as the CPU does, with the permissions of all levels combined.
 ///
 /// # Errors
-/// [`PagingError`], naming the level at which the walk ended.
+/// [`PagingError`], with the level at which the walk ended.
 pub fn translate(
     mem: &impl ReadPhys,
     mode: PagingMode,

@@ -1,4 +1,4 @@
-//! Registers of a vCPU, and why they may not be had.
+//! Registers of a vCPU, and the errors of reading them.
 
 use kvm_bindings::{kvm_regs, kvm_sregs};
 
@@ -11,8 +11,8 @@ pub struct Registers {
     pub sregs: kvm_sregs,
 }
 
-/// A general-purpose register by the number that instructions have for it: 0 is RAX, 4 RSP, 15 R15
-/// (Intel SDM vol. 2, table 3-1). They have none above 15.
+/// A general-purpose register by its number in the encoding of instructions: 0 is RAX, 4 RSP, 15
+/// R15 (Intel SDM vol. 2, table 3-1). No number is above 15.
 pub fn gpr(regs: &mut kvm_regs, number: u8) -> &mut u64 {
     match number {
         0 => &mut regs.rax,
@@ -34,13 +34,13 @@ pub fn gpr(regs: &mut kvm_regs, number: u8) -> &mut u64 {
     }
 }
 
-/// Why a vCPU gave no answer.
+/// The reason why a vCPU gave no answer.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub enum VcpuError {
     /// Its thread has ended.
     #[error("vCPU {0} has ended")]
     Gone(u8),
-    /// There is none of this index.
+    /// No vCPU has this index.
     #[error("there is no vCPU {0}")]
     NoSuchVcpu(u8),
     /// KVM refused.

@@ -1,9 +1,9 @@
-//! The VMM's own code in the guest: stubs in front of handlers of the guest's exceptions, in the
-//! stub page of hidden memory. This is the one place that divides that page.
+//! The VMM's own code in the guest: stubs before handlers of the guest's exceptions, in the stub
+//! page of hidden memory. Only this module divides that page.
 //!
 //! A stub has a cell of 64 bytes: its code, which ends with a jmp, and in the last 8 bytes the
-//! address that the jmp leads to. Several may stand in front of one handler, the last one first; by
-//! those addresses the way through them is found.
+//! target of the jmp. Several stubs may precede one handler, the last one first; these addresses
+//! link them.
 
 use iced_x86::code_asm::CodeAssembler;
 use iced_x86::{BlockEncoderOptions, Code, IcedError, Instruction};
@@ -15,14 +15,14 @@ use crate::paging::PAGE_SIZE;
 const CELL_LEN: usize = 64;
 const CELL: u64 = CELL_LEN as u64;
 const CELLS: u64 = PAGE_SIZE / CELL;
-/// Offset in a cell of the address that its code goes on to.
+/// Offset in a cell of the address at which its code continues.
 const NEXT: usize = CELL_LEN - 8;
 /// Cell of the first fault's stub: one for each vector of the CPU's own exceptions.
 const FAULTS: u64 = 32;
-/// The rest of a cell: speculation that runs past the jmp stops.
+/// Fills the rest of a cell: stops speculation past the jmp.
 const FILL: u8 = 0xcc;
 
-/// A stub, by what it is for.
+/// A stub, by its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stub {
     /// A host's quirk about system calls.
@@ -31,13 +31,13 @@ pub(crate) enum Stub {
     Fault(u8),
 }
 
-/// Why a stub has no code.
+/// The reason why a stub has no code.
 #[derive(Debug, thiserror::Error)]
 pub enum StubError {
-    /// Hidden memory has no place in the guest.
+    /// Hidden memory is not mapped in the guest.
     #[error("hidden memory is not mapped")]
     NotMapped,
-    /// It does not fit into the 32 bits that an instruction has for it.
+    /// An address does not fit into the 32 bits of an instruction.
     #[error("{0} is not in the last 2 GiB of addresses")]
     Far(Gva),
     /// The assembler refused, as it does a branch of more than 2 GiB.
@@ -45,14 +45,14 @@ pub enum StubError {
     Assemble(#[from] IcedError),
 }
 
-/// An address as the sign-extended 32 bits that an operand holds of it.
+/// An address as a sign-extended 32-bit operand.
 pub(crate) fn imm32(address: Gva) -> Result<i32, StubError> {
     i32::try_from(address.0.cast_signed()).map_err(|_| StubError::Far(address))
 }
 
-/// A stub's code for its place, not written yet.
+/// A stub's code for its cell, not written yet.
 pub(crate) struct StubCode {
-    /// Where it goes.
+    /// Address of its cell.
     pub(crate) gva: Gva,
     offset: u64,
     cell: [u8; CELL_LEN],
@@ -86,15 +86,15 @@ impl Stub {
     }
 }
 
-/// The stubs that a gate leads through.
+/// The stubs that a gate passes through.
 pub(crate) struct Way {
     cells: Vec<u64>,
-    /// Where the last goes on to: the guest's handler.
+    /// The address at which the last stub continues: the guest's handler.
     pub(crate) end: Gva,
 }
 
 impl Way {
-    /// Follows the way that begins at `target`, a gate's.
+    /// Follows the stubs from `target`, a gate's target.
     pub(crate) fn from(hidden: &HiddenMemory, target: Gva) -> Self {
         let mut way = Self { cells: Vec::new(), end: target };
         let Some(page) = hidden.stub_window() else { return way };
@@ -111,7 +111,7 @@ impl Way {
         way
     }
 
-    /// Returns true if `stub` is on it.
+    /// Returns true if the chain contains `stub`.
     pub(crate) fn passes(&self, stub: Stub) -> bool {
         self.cells.contains(&stub.offset())
     }
@@ -125,7 +125,7 @@ fn encode(
     let mut assembler = CodeAssembler::new(64)?;
     body(&mut assembler)?;
     jmp(&mut assembler, next)?;
-    // Branches stay as they are: what is out of reach must not become a jump by way of memory.
+    // Branches are not changed: one out of reach must not become a jump through memory.
     let options = BlockEncoderOptions::DONT_FIX_BRANCHES;
     Ok(assembler.assemble_options(at.0, options)?.inner.code_buffer)
 }
@@ -136,7 +136,7 @@ pub(crate) fn jmp(assembler: &mut CodeAssembler, to: Gva) -> Result<(), IcedErro
 }
 
 impl StubCode {
-    /// Puts the code in its place. Nothing may lead there yet.
+    /// Writes the code to its cell. Nothing may point there yet.
     pub(crate) fn write(&self, hidden: &HiddenMemory) {
         hidden.write(self.offset, &self.cell);
     }

@@ -1,6 +1,6 @@
-//! Guest time: how long the guest has been powered on, computed from the host's time-stamp counter,
-//! so that a hit's time costs no exit. The guest's own counter is no base for it: KVM starts that
-//! at zero on some hosts and at the host's value on others.
+//! Guest time: the time since the guest's power-on, computed from the host's time-stamp counter, so
+//! that a hit's time costs no exit. The guest's own counter cannot be its base: KVM starts that at
+//! zero on some hosts and at the host's value on others.
 
 /// A moment on the guest's clock: ticks of the time-stamp counter since power-on.
 #[derive(
@@ -8,7 +8,7 @@
 )]
 pub struct GuestTime(pub u64);
 
-/// The clock of one guest. Like the guest's own, it goes on while the guest is paused, and stands
+/// The clock of one guest. Like the guest's own, it continues while the guest is paused, and stands
 /// still in a snapshot. The default one ticks at an unknown rate: for engines without a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuestClock {
@@ -17,7 +17,7 @@ pub struct GuestClock {
 }
 
 impl GuestClock {
-    /// A clock that shows `now`, and ticks `khz` times a millisecond: the rate of the guest's
+    /// A clock that reads `now`, and ticks `khz` times per millisecond: the rate of the guest's
     /// counter (KVM_GET_TSC_KHZ), which must be the host's, as it is by KVM's default.
     ///
     /// ```
@@ -38,7 +38,7 @@ impl GuestClock {
         self.khz
     }
 
-    /// Now, for the guest.
+    /// The guest's present time.
     #[must_use]
     pub fn now(&self) -> GuestTime {
         GuestTime(host_tsc().wrapping_add(self.offset))
@@ -51,7 +51,7 @@ impl GuestClock {
         time.0 as f64 / (f64::from(self.khz.max(1)) * 1e3)
     }
 
-    /// Whole nanoseconds that so many ticks take.
+    /// Whole nanoseconds of a number of ticks.
     #[must_use]
     pub fn nanos(&self, ticks: u64) -> u64 {
         let nanos = u128::from(ticks) * 1_000_000 / u128::from(self.khz.max(1));

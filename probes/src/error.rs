@@ -1,4 +1,4 @@
-//! Why the engine refuses, each with the errno that the kernel's own API gives where one applies.
+//! The engine's errors, each with the errno of the kernel's own API if it has one.
 
 use exoprobe_guest::{Gva, OutsideMemory, VcpuError};
 use exoprobe_introspect::btf::NoTypes;
@@ -13,16 +13,16 @@ use crate::engine::patch::error::{SlotError, TextError};
 use crate::insn::{AssembleError, BoundaryError, PostUnsupported, Refusal};
 use crate::trigger::TriggerError;
 
-/// Why a probe was not registered, changed or removed. Nothing was changed then.
+/// The reason why a probe was not registered, changed or removed. Nothing was changed in that case.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// A line of kprobe_events' language is wrong.
     #[error(transparent)]
     Syntax(#[from] ParseError),
-    /// Both or neither of symbol and address.
+    /// Both or neither of symbol and address are given.
     #[error("give either symbol_name or addr: {0}")]
     Place(&'static str),
-    /// An address is asked for by a register that is none.
+    /// An address is given by an unknown register.
     #[error(transparent)]
     Register(#[from] UnknownRegister),
     /// A name is no C identifier or too long.
@@ -36,7 +36,7 @@ pub enum ProbeError {
     /// Two arguments of one probe have one name.
     #[error("two arguments are called `{0}`")]
     DuplicateArg(String),
-    /// The event does not get the trigger, or keeps it.
+    /// The event does not get or lose the trigger.
     #[error(transparent)]
     Trigger(#[from] TriggerError),
     /// A filter does not fit the probe.
@@ -44,7 +44,7 @@ pub enum ProbeError {
     Filter {
         /// The fault.
         error: FieldError,
-        /// The fields that there are.
+        /// The fields of the probe.
         known: String,
     },
     /// A parameter cannot be fetched by its name.
@@ -53,7 +53,7 @@ pub enum ProbeError {
     /// The kernel's types are not known.
     #[error(transparent)]
     Types(#[from] NoTypes),
-    /// Something that the other kind of probe has.
+    /// A field or action that only the other kind of probe has.
     #[error("{0}")]
     Kind(&'static str),
     /// maxactive out of range.
@@ -62,13 +62,11 @@ pub enum ProbeError {
     /// Too much private data.
     #[error("data_size {0}: an instance has at most 4096 bytes of its own")]
     DataSize(usize),
-    /// Actions that make no sense.
+    /// The combination of actions is not valid.
     #[error("{0}")]
     Action(&'static str),
     /// A return probe, or an action that leaves the function, is not at a function's entry.
-    #[error(
-        "{0} is not a function's entry, where alone a return can be taken hold of; use an offset of 0"
-    )]
+    #[error("{0} is not a function's entry, where a return can be followed; use an offset of 0")]
     NotEntry(Gva),
     /// The kernel will still patch the instruction.
     #[error(
@@ -86,14 +84,14 @@ pub enum ProbeError {
     EventTooBig {
         /// The first argument that has no room, from 0.
         index: usize,
-        /// Bytes up to its end, as the tracer counts them.
+        /// Bytes up to its end, by the tracer's count.
         bytes: usize,
     },
     /// The group and event exist.
     #[error("a probe `{0}` exists already: choose another event name, or delete it first")]
     NameTaken(String),
     /// The event's probes are of the other kind.
-    #[error("the event `{0}` is there, of the other kind of probe: choose another name")]
+    #[error("the event `{0}` exists with the other kind of probe: choose another name")]
     OtherKind(String),
     /// The event's probes have other fields.
     #[error(
@@ -104,9 +102,10 @@ pub enum ProbeError {
     OtherArgument {
         /// Group and name of the event.
         event: String,
-        /// The first argument that differs, from 0; the number of them, where it has more.
+        /// The first argument that differs, from 0; or the number of arguments, if the event has
+        /// more.
         index: usize,
-        /// Its present bytes.
+        /// The argument as the event has it.
         there: String,
     },
     /// The event has a probe of the same place and arguments.
@@ -125,7 +124,7 @@ pub enum ProbeError {
     OffsetBeyond {
         /// The function.
         symbol: String,
-        /// The offset asked for.
+        /// The offset given.
         offset: u64,
         /// Its size in bytes.
         size: u64,
@@ -144,7 +143,7 @@ pub enum ProbeError {
     Reserved {
         /// Its address.
         at: Gva,
-        /// How.
+        /// The kernel's treatment of it.
         reserved: Reserved,
     },
     /// A post-handler cannot run after it.
@@ -170,16 +169,16 @@ pub enum ProbeError {
         /// The limit, in bytes.
         most: usize,
     },
-    /// The guest's text is not what the engine believes.
+    /// The guest's text differs from the bytes that the engine expects.
     #[error(
         "the guest changed its text at {at}: {found:#04x} where {expected:#04x} was expected; nothing was written"
     )]
     Clobbered {
-        /// Where.
+        /// The address.
         at: Gva,
-        /// The byte there.
+        /// The byte found.
         found: u8,
-        /// The byte that should be there.
+        /// The byte expected.
         expected: u8,
     },
     /// The kernel cannot be probed at the moment.
@@ -224,7 +223,7 @@ impl From<SlotError> for ProbeError {
 }
 
 impl ProbeError {
-    /// The errno's name, as the kernel's registration functions and kprobe_events give it.
+    /// The errno's name, as the kernel's registration functions and kprobe_events return it.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -280,15 +279,15 @@ impl ProbeError {
     }
 }
 
-/// A batch was refused; none of it was registered.
+/// A refused batch; none of it was registered.
 #[derive(Debug, thiserror::Error)]
 #[error("probe {index} of the batch ({name}): {error}")]
 pub struct BatchError {
-    /// Which one, from 0.
+    /// Index of the refused probe, from 0.
     pub index: usize,
     /// Its event name.
     pub name: String,
-    /// Why.
+    /// The reason.
     pub error: ProbeError,
 }
 

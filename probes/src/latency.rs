@@ -1,4 +1,4 @@
-//! How long the calls of a return probe took.
+//! Durations of a return probe's calls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,29 +7,28 @@ use serde::{Deserialize, Serialize};
 /// Number of buckets, each a power of two of nanoseconds.
 const BUCKETS: usize = u64::BITS as usize;
 
-/// How long calls took, by powers of two of nanoseconds.
+/// Durations of calls, by powers of two of nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Calls that were timed: those whose return was recorded, also for the sake of a trigger
-    /// alone.
+    /// Number of timed calls: those whose return was recorded, also if only a trigger needed it.
     pub calls: u64,
-    /// Nanoseconds of all of them together.
+    /// Sum of all durations, in nanoseconds.
     pub total_ns: u64,
-    /// Nanoseconds of the longest.
+    /// The longest duration, in nanoseconds.
     pub max_ns: u64,
-    /// Calls by duration: the first took 0 or 1 ns, the one at place N at least 2 to the power of
-    /// N, and less than twice that. The last is not 0.
+    /// Calls by duration: bucket 0 is for 0 or 1 ns, bucket N for at least 2 to the power of N, and
+    /// less than twice that. The last bucket is not 0.
     pub buckets: Vec<u64>,
 }
 
 impl Latency {
-    /// The bucket that a duration belongs to: its binary logarithm, rounded down.
+    /// The bucket of a duration: its binary logarithm, rounded down.
     #[must_use]
     pub fn bucket(nanoseconds: u64) -> usize {
         usize::try_from(nanoseconds.max(1).ilog2()).expect("less than 64")
     }
 
-    /// Of so many thousandths of the calls no one took longer than this, in nanoseconds, but for
+    /// The duration, in nanoseconds, that this many thousandths of the calls do not exceed, up to
     /// the width of a bucket; `None` without calls.
     #[must_use]
     pub fn quantile(&self, thousandths: u64) -> Option<u64> {
@@ -45,7 +44,7 @@ impl Latency {
     }
 }
 
-/// The same, as it grows.
+/// The same, while it is updated.
 pub(crate) struct Timed {
     total_ns: AtomicU64,
     max_ns: AtomicU64,

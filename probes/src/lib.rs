@@ -1,8 +1,8 @@
 //! The probe engine: definitions, instruction analysis, arming, hits, records.
 //!
-//! A kprobe puts an int3 over the first byte of a guest kernel instruction. What happens to the
-//! instruction under that byte, the displaced instruction, is decided in [`insn`]; [`Engine`] does
-//! the rest. It knows nothing of HTTP.
+//! A kprobe writes an int3 over the first byte of a guest kernel instruction. [`insn`] decides how
+//! the instruction under that byte, the displaced instruction, is run; [`Engine`] does the rest.
+//! The crate does not use HTTP.
 
 pub mod definition;
 pub mod detour;
@@ -19,8 +19,8 @@ pub use definition::{
 };
 pub use engine::{
     AddressSpace, AttachError, Batch, BlacklistEntry, CodeLine, DATA_SIZE_MAX, Engine,
-    EntryHandler, EntryVerdict, EventField, FaultHandler, FoundTypes, Frame, Given, Guest, Hit,
-    Holder, Instance, KeptProbes, Kprobe, Kretprobe, Limits, ModuleStatus, NewProbe, NoTasks,
+    EntryHandler, EntryVerdict, EventField, FaultHandler, FoundTypes, Frame, Guest, Hit, Holder,
+    Instance, KeptProbes, KernelHints, Kprobe, Kretprobe, Limits, ModuleStatus, NewProbe, NoTasks,
     Optimization, ParameterError, PostHandler, PreHandler, Process, Recovery, Registration,
     Reserved, ReturnHandler, RunningKernel, ScopedProbes, Selection, UnregisterError, Verdict,
 };

@@ -1,4 +1,4 @@
-//! Probes as users see them.
+//! The state of probes, as reported to users.
 
 use exoprobe_guest::Gva;
 use serde::{Deserialize, Serialize};
@@ -6,58 +6,58 @@ use serde::{Deserialize, Serialize};
 use crate::definition::{Action, ProbeKind, ReturnMode};
 use crate::latency::Latency;
 
-/// How a probe's instruction runs displaced.
+/// The way in which a probe's displaced instruction runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DisplacedBy {
-    /// The VMM does what the instruction does: one exit a hit.
+    /// The VMM emulates the instruction: one exit per hit.
     Emulation,
-    /// Its copy in hidden memory, a jmp back after it: one exit a hit.
+    /// A copy in hidden memory, followed by a jmp back: one exit per hit.
     Boost,
-    /// Its copy in hidden memory, an int3 after it: two exits a hit.
+    /// A copy in hidden memory, followed by an int3: two exits per hit.
     Step,
 }
 
-/// A probe's state, as in kprobes/list (kprobes.rst, "The kprobes debugfs
-/// interface"), and what only probes from outside can be.
+/// A probe's state, as in kprobes/list (kprobes.rst, "The kprobes debugfs interface"), with the
+/// additional states of probes from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum StatusFlag {
-    /// Its text is no longer there: init text that was freed, or an address that is not mapped.
+    /// Its text no longer exists: init text that was freed, or an address that is not mapped.
     Gone,
-    /// Its text is not there yet, or not final.
+    /// Its text does not exist yet, or is not final.
     Pending,
     /// Registered and not armed.
     Disabled,
-    /// A jmp is in place of its int3: its hits do not leave the guest.
+    /// A jmp replaces its int3: its hits do not leave the guest.
     Optimized,
-    /// The guest has rewritten its text. It is armed again when the text is back.
+    /// The guest has rewritten its text. It is armed again when the text is restored.
     Clobbered,
 }
 
-/// The state of a probe: each is in one of them.
+/// The state of a probe; every probe is in exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProbeState {
-    /// Its text is not there yet, or not final; [`ProbeStatus::reason`] says more.
+    /// Its text does not exist yet, or is not final; [`ProbeStatus::reason`] explains it.
     Pending,
     /// An int3 is in its text.
     Armed,
     /// A jmp is in its text: its hits do not leave the guest.
     Optimized,
-    /// It is disabled, and no trigger has it armed.
+    /// It is disabled, and no trigger arms it.
     Disabled,
     /// It is enabled, and the switch over all probes is off.
     Off,
-    /// The guest has rewritten its text. It is armed again when the text is back.
+    /// The guest has rewritten its text. It is armed again when the text is restored.
     Clobbered,
-    /// Its text is no longer there.
+    /// Its text no longer exists.
     Gone,
 }
 
 impl ProbeState {
-    /// The state of a probe with these flags; of several that hold, the one that has most to change
-    /// before the probe can hit.
+    /// The state of a probe with these flags; if several apply, the one that is furthest from a
+    /// hit.
     pub(crate) fn of(flags: &[StatusFlag], switched_on: bool) -> Self {
         let has = |flag| flags.contains(&flag);
         match () {
@@ -84,7 +84,7 @@ impl StatusFlag {
     }
 }
 
-/// A registered probe and its books: `hits = recorded + filtered + lost`.
+/// A registered probe with its counters: `hits = recorded + filtered + lost`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProbeStatus {
     /// Number of the probe, never used again.
@@ -95,55 +95,55 @@ pub struct ProbeStatus {
     pub group: String,
     /// Name of its event.
     pub event: String,
-    /// Function; absent when the address is outside all symbols.
+    /// Function; absent if the address is outside all symbols.
     pub symbol_name: Option<String>,
     /// Bytes from the function's start.
     pub offset: u64,
     /// Address of the probed instruction, once it is known.
     #[serde(serialize_with = "as_text")]
     pub addr: Option<Gva>,
-    /// Its hits become events.
+    /// True if its hits become events.
     pub enabled: bool,
-    /// Triggers of its event, which arm it also while it is not enabled.
+    /// Number of triggers of its event. Triggers arm it also while it is not enabled.
     pub triggers: usize,
     /// Its state.
     pub state: ProbeState,
-    /// As kprobes/list has them, also several.
+    /// All flags, as in kprobes/list.
     pub flags: Vec<StatusFlag>,
-    /// Of a pending probe: what it waits for, or why it cannot be placed.
+    /// For a pending probe: the reason why it is not placed.
     pub reason: Option<String>,
-    /// Of an armed probe that the optimizer has looked at since the last change: why it is not
-    /// optimized, the rule's name first.
+    /// For an armed probe that the optimizer has examined since the last change: the reason why it
+    /// is not optimized, beginning with the rule's name.
     pub unoptimized_reason: Option<String>,
-    /// Times the guest hit it while it was enabled; returns, of a return probe.
+    /// Number of hits while it was enabled; for a return probe, of returns.
     pub hits: u64,
     /// Calls that a return probe could not follow. Kprobes miss none.
     pub nmissed: u64,
     /// Hits that became events.
     pub recorded: u64,
-    /// Hits of which no event is wanted.
+    /// Hits that a filter or the actions keep from becoming events.
     pub filtered: u64,
-    /// Hits whose event found no room.
+    /// Hits whose event had no room.
     pub lost: u64,
-    /// Of a return probe: calls that it can follow at a time.
+    /// For a return probe: maximum number of calls that it follows at a time.
     pub maxactive: Option<u32>,
-    /// Of a return probe: calls that it follows now.
+    /// For a return probe: number of calls that it follows now.
     pub active: Option<u32>,
-    /// Of a return probe: how long its calls took.
+    /// For a return probe: durations of its calls.
     pub latency: Option<Latency>,
-    /// Of a return probe: how it takes hold of returns.
+    /// For a return probe: the way in which it follows returns.
     pub return_mode: Option<ReturnMode>,
     /// Actions of a hit.
     pub actions: Vec<Action>,
-    /// Which hits count; all without one.
+    /// The filter of events; all hits pass without one.
     pub filter: Option<String>,
     /// The probed instruction, once it is known.
     pub instruction: Option<String>,
-    /// How it runs.
+    /// The way in which it runs.
     pub displaced: Option<DisplacedBy>,
     /// The definition as a line of kprobe_events.
     pub definition: String,
-    /// How many probes its event has.
+    /// Number of probes of its event.
     pub sites: u32,
 }
 
@@ -157,7 +157,7 @@ fn as_text<S: serde::Serializer>(addr: &Option<Gva>, serializer: S) -> Result<S:
 
 impl ProbeStatus {
     /// Its line in kprobes/list (kprobes.rst, "The kprobes debugfs interface"), with the blanks of
-    /// the kernel's own file: two between columns, one where a module's name would be.
+    /// the kernel's own file: two between columns, one in place of a module's name.
     #[must_use]
     pub fn list_line(&self) -> String {
         let flags: String = self.flags.iter().map(|flag| flag.tag()).collect();

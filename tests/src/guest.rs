@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use exoprobe_guest::Gva;
 use exoprobe_guest::paging::PagingMode;
 use exoprobe_introspect::SymbolTable;
-use exoprobe_probes::{Engine, Given, Guest, Kprobe, Limits, ProbeError, ProbeStatus};
+use exoprobe_probes::{Engine, Guest, KernelHints, Kprobe, Limits, ProbeError, ProbeStatus};
 use exoprobe_vmm::{DEFAULT_KVM, Host, SerialPort, Vm, VmConfig, VmState};
 
 use crate::{PATIENCE, definition};
@@ -108,7 +108,7 @@ impl TestGuest {
     pub fn of_kernel(vm: Vm, symbols: impl Into<Option<SymbolTable>>) -> Self {
         let vm = Arc::new(vm);
         let guest: Arc<dyn Guest> = Arc::clone(&vm) as Arc<dyn Guest>;
-        let given = Given { symbols: symbols.into(), ..Given::default() };
+        let given = KernelHints { symbols: symbols.into(), ..KernelHints::default() };
         let engine = Arc::new(Engine::new(guest, vm.clock(), given, Limits::default()));
         Self { vm, engine }
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// Most vCPUs a machine can have: what fits the MP table's KiB.
 pub const MAX_VCPUS: u8 = 16;
-/// Least RAM, in MiB: a kernel at 16 MiB and a little to run in.
+/// Least RAM, in MiB: a kernel at 16 MiB with room to run.
 pub(crate) const MIN_MEMORY_MIB: u64 = 24;
 /// Most RAM, in MiB (1 TiB).
 pub(crate) const MAX_MEMORY_MIB: u64 = 1 << 20;
@@ -58,7 +58,7 @@ impl VmConfig {
     }
 }
 
-/// Adds `words` to a kernel command line, before what is for init (after ` -- `).
+/// Adds `words` to a kernel command line, before the words for init (after ` -- `).
 #[must_use]
 pub fn with_kernel_words(cmdline: &str, words: &str) -> String {
     match cmdline.split_once(" -- ") {

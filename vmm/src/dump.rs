@@ -28,7 +28,7 @@ use exoprobe_guest::Registers;
 use exoprobe_guest::memory::to_usize;
 use exoprobe_guest::paging::PAGE_SIZE;
 
-/// Bytes between two messages about how far it is.
+/// Bytes between two messages of progress.
 const PROGRESS: u64 = 1 << 30;
 /// struct elf_prstatus of x86-64 (include/linux/elfcore.h): `pr_pid`, and the registers.
 const PRSTATUS_LEN: usize = 336;
@@ -40,7 +40,7 @@ const PRSTATUS_REGS: usize = 112;
 pub struct Dump {
     /// Length of the file, holes included.
     pub bytes: u64,
-    /// How long the guest's vCPUs stood still for it; zero of a guest that did not run.
+    /// Time for which the guest's vCPUs stood still; zero if the guest did not run.
     pub stood: std::time::Duration,
 }
 
@@ -74,7 +74,7 @@ impl From<NewFileError> for DumpError {
     }
 }
 
-/// Writes a file that has its name once it is whole; gives its length.
+/// Writes a file that gets its name once it is complete. Returns its length.
 pub(crate) fn write(
     path: &Path,
     force: bool,
@@ -82,9 +82,9 @@ pub(crate) fn write(
     registers: &[Registers],
     notes: &DumpNotes,
 ) -> Result<u64, DumpError> {
-    // It holds all of the guest's memory: for its owner's eyes only.
+    // The file contains all of the guest's memory, so only its owner may read it.
     let mut new = NewFile::create(path, 0o600)?;
-    // Said before gigabytes are written, and once more when it gets its name.
+    // Reported before gigabytes are written, and again when the file gets its name.
     if !force && path.symlink_metadata().is_ok() {
         return Err(DumpError::Exists(path.to_owned()));
     }
@@ -143,8 +143,7 @@ fn write_all(
     Ok(at)
 }
 
-/// Replaces the bytes of `chunk`, which is of the memory at `gpa`, by those in `original`, which is
-/// in order.
+/// Replaces the bytes of `chunk`, read at `gpa`, by those in `original`, which is sorted.
 fn put_back(chunk: &mut [u8], gpa: Gpa, original: &[(Gpa, u8)]) {
     let first = original.partition_point(|(place, _)| *place < gpa);
     for (place, byte) in &original[first..] {
@@ -154,7 +153,7 @@ fn put_back(chunk: &mut [u8], gpa: Gpa, original: &[(Gpa, u8)]) {
     }
 }
 
-/// Writes the pages of `chunk` that are not zero to the file, which is at `start` there.
+/// Writes the pages of `chunk` that are not zero to the file, at `start`.
 fn write_pages(file: &mut File, start: u64, chunk: &[u8]) -> io::Result<()> {
     for (page, bytes) in (0u64..).zip(chunk.chunks(to_usize(PAGE_SIZE))) {
         if bytes.iter().any(|byte| *byte != 0) {
@@ -236,8 +235,8 @@ fn note(bytes: &mut Vec<u8>, name: &[u8], kind: NoteType, content: &[u8]) {
 }
 
 /// Registers are in the order of struct user_regs_struct (arch/x86/include/asm/user_64.h). `number`
-/// is the vCPU's, from 1, in place of a task's: drgn finds a CPU's registers so, as QEMU's
-/// dump-guest-memory writes them.
+/// is the vCPU's, from 1, in place of a task's: drgn finds a CPU's registers by it, and QEMU's
+/// dump-guest-memory writes the same.
 fn prstatus(number: u32, registers: &Registers) -> [u8; PRSTATUS_LEN] {
     let Registers { regs: r, sregs: s } = registers;
     let words = [

@@ -30,7 +30,7 @@ pub enum HostError {
         "no permission to open {0}: run as root, or join its group (`sudo usermod -aG kvm $USER`, then log in again)"
     )]
     Permission(PathBuf),
-    /// Anything else that opening it said.
+    /// Any other error of opening it.
     #[error("cannot open {path}: {source}")]
     Open {
         /// The device.
@@ -43,13 +43,13 @@ pub enum HostError {
     NotKvm {
         /// The device.
         path: PathBuf,
-        /// Its answer.
+        /// The version that it returned.
         version: i32,
     },
-    /// KVM lacks something this crate builds on.
+    /// KVM lacks a capability that this crate needs.
     #[error("KVM on this host lacks {0}; Linux 5.10 or later has it")]
     Capability(&'static str),
-    /// A probe guest did not behave like any host known.
+    /// A probe guest did not behave as on any known host.
     #[error(transparent)]
     Preflight(#[from] PreflightError),
 }
@@ -68,7 +68,7 @@ impl Host {
     /// Opens `path` and runs the probe guests.
     ///
     /// # Errors
-    /// [`HostError`], each saying what to do.
+    /// [`HostError`]; its text says what to do.
     pub fn open(path: &Path) -> Result<Self, HostError> {
         let kvm = open_kvm(path)?;
         for (cap, name) in NEEDED {

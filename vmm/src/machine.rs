@@ -21,7 +21,7 @@ pub(crate) struct Machine {
     pub(crate) status: Status,
     pub(crate) vcpus: OnceLock<Vec<VcpuRemote>>,
     /// KVM exits at the write by which a kernel's entry is known.
-    pub(crate) tells_kernel_entry: bool,
+    pub(crate) reports_kernel_entry: bool,
     /// Recognizes the kernel's entry, once a boot.
     pub(crate) entry: Arc<EntryWatch>,
     hook: OnceLock<Arc<dyn ExitHook>>,
@@ -35,7 +35,7 @@ impl Machine {
         bus: PortBus,
         console_watch: Arc<ConsoleWatch>,
         profile: HostProfile,
-        tells_kernel_entry: bool,
+        reports_kernel_entry: bool,
         saved_msrs: Vec<u32>,
     ) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Machine {
             profile,
             status: Status::new(),
             vcpus: OnceLock::new(),
-            tells_kernel_entry,
+            reports_kernel_entry,
             entry: Arc::default(),
             hook: OnceLock::new(),
             saved_msrs,
@@ -57,7 +57,7 @@ impl Machine {
         self.hook.get()
     }
 
-    /// Sets the hook; `false` when there is one already.
+    /// Sets the hook; `false` if one is set already.
     pub(crate) fn set_hook(&self, hook: Arc<dyn ExitHook>) -> bool {
         self.hook.set(hook).is_ok()
     }
@@ -77,8 +77,8 @@ impl Machine {
         }
     }
 
-    /// Records why the machine stops (the first reason stays) and halts all vCPUs but the one that
-    /// says so.
+    /// Records why the machine stops (the first reason stays) and halts all vCPUs except the
+    /// reporting one.
     pub(crate) fn stop(&self, record: StopRecord) {
         let from = record.vcpu;
         tracing::info!(reason = ?record.reason, vcpu = from, "guest stopped");
@@ -88,11 +88,11 @@ impl Machine {
 
     /// Pauses the machine at a hit of vCPU `from`, which calls this; `false` when it has stopped.
     ///
-    /// The vCPU waits for no thread: not for the others, which stop when they come to their queues,
-    /// and not for run control, whose lock a thread may hold that waits for this very vCPU's
-    /// answer. So neither it nor a pause, a resume or a stop that comes at the same time can be in
-    /// the other's way, and the lock of the state orders them: the vCPUs that this pauses are
-    /// resumed by the resume that comes next.
+    /// The vCPU waits for no thread. It does not wait for the other vCPUs, which stop when they
+    /// read their queues. It does not wait for run control, whose lock may be held by a thread that
+    /// waits for this vCPU's answer. So it cannot block a pause, a resume or a stop at the same
+    /// time, and none of them can block it. The lock of the state orders them: the next resume
+    /// resumes the vCPUs that this call pauses.
     pub(crate) fn hold(&self, from: u8) -> bool {
         self.status.hold(from, || self.tell_others(from, || Command::StayOut))
     }

@@ -1,4 +1,4 @@
-//! Files that get their name when they are whole.
+//! Files that get their name when they are complete.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -11,17 +11,17 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-/// Tries to find a temporary name that is free: one does, unless another program takes them on
+/// Attempts to find a free temporary name: one suffices unless another program takes them on
 /// purpose.
 const NAMES: usize = 16;
 
-/// Why a file was not written. What was there before is unharmed.
+/// The reason why a file was not written. An existing file is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum NewFileError {
-    /// There is a FIFO, a socket, a device, a link or a folder.
+    /// The path is a FIFO, a socket, a device, a link or a folder.
     #[error("{0} is no regular file, and is not replaced: give another path")]
     NotAFile(PathBuf),
-    /// There is a file, which was not to be replaced.
+    /// A file exists and must not be replaced.
     #[error("{0} is there already")]
     Exists(PathBuf),
     /// The host refused.
@@ -35,15 +35,15 @@ pub enum NewFileError {
 }
 
 /// A file that is being written. It has no name until [`Self::finish`] (open(2), O_TMPFILE), so
-/// that nothing of it stays when the process is killed. On file systems without such files it has a
-/// random name in the same folder; dropping this removes it.
+/// nothing of it stays if the process is killed. On file systems without such files it has a random
+/// name in the same folder, which dropping this removes.
 #[derive(Debug)]
 pub struct NewFile {
     file: File,
     path: PathBuf,
     folder: File,
     name: OsString,
-    /// Its name for the time being, if it has one.
+    /// Its temporary name, if it has one.
     temporary: Option<OsString>,
 }
 
@@ -66,7 +66,7 @@ impl NewFile {
             let flags = flags | OFlags::RDWR | OFlags::CLOEXEC;
             fs::openat(&folder, name, flags, mode).map(File::from)
         };
-        // Without /proc it could not be named.
+        // It could not be named without /proc.
         let unnamed = unnamed && Path::new("/proc/self/fd").is_dir();
         let found = match unnamed {
             true => open(OsStr::new("."), OFlags::TMPFILE),
@@ -98,8 +98,8 @@ impl NewFile {
         self.file.sync_all().map_err(fail)
     }
 
-    /// Gives the file its name once all of it is on the disk. A regular file of that name is
-    /// replaced, if `replace` says so.
+    /// Gives the file its name once all of it is on the disk. With `replace`, replaces a regular
+    /// file of that name.
     ///
     /// # Errors
     /// [`NewFileError`].

@@ -1,4 +1,5 @@
-//! RAM as only this VMM uses it: mapped from a snapshot, cleared for a reboot, copied to a file.
+//! RAM operations that only this VMM uses: mapping from a snapshot, clearing for a reboot, copying
+//! to a file.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -35,8 +36,8 @@ pub(crate) fn from_file(
     })
 }
 
-/// Makes all RAM zero again, and gives its pages back to the host. RAM that was mapped from a file
-/// is not any more. A reader sees each page as it was or zero meanwhile.
+/// Clears all RAM, and returns its pages to the host. RAM that was mapped from a file no longer is.
+/// A concurrent reader sees each page unchanged or zero.
 ///
 /// # Errors
 /// [`MemoryError::Map`] when the host refuses.
@@ -58,14 +59,14 @@ pub(crate) fn clear(ram: &GuestRam) -> Result<(), MemoryError> {
     Ok(())
 }
 
-/// Passes a copy of all RAM on, in ascending order, in chunks with their first addresses, until
-/// `take` fails.
+/// Passes a copy of all RAM to `take`, in ascending order, in chunks with their first addresses,
+/// until `take` fails.
 ///
 /// # Errors
-/// That of `take`.
+/// The error of `take`.
 ///
 /// # Panics
-/// Never: what is read is in RAM.
+/// Never: all addresses read are in RAM.
 pub(crate) fn for_each_chunk<E>(
     ram: &GuestRam,
     mut take: impl FnMut(Gpa, &mut [u8]) -> Result<(), E>,

@@ -6,21 +6,21 @@ use std::time::{Duration, Instant};
 
 use kvm_bindings::kvm_regs;
 
-/// Why a guest runs no more, unless it is booted again.
+/// The reason why a guest has stopped; it runs again only after a reboot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopReason {
     /// The guest pulsed its reset line.
     Reset,
-    /// The guest's kernel halted all CPUs: what Linux makes of a power-off without ACPI.
+    /// The guest's kernel halted all CPUs: Linux powers off in this way without ACPI.
     Halted,
-    /// The guest's kernel panicked; what it said is in `message`.
+    /// The guest's kernel panicked; `message` has its text.
     Panic {
         /// Text after "Kernel panic - not syncing:".
         message: String,
     },
     /// A fault while delivering a double fault (KVM_EXIT_SHUTDOWN).
     TripleFault,
-    /// KVM or this VMM could not go on.
+    /// KVM or this VMM could not continue.
     Failed {
         /// The event.
         message: String,
@@ -34,7 +34,7 @@ pub enum StopReason {
 pub struct StopRecord {
     /// Why.
     pub reason: StopReason,
-    /// Which vCPU.
+    /// The vCPU.
     pub vcpu: u8,
     /// Its registers at that moment.
     pub regs: kvm_regs,
@@ -49,7 +49,7 @@ pub enum VmState {
     Created,
     /// vCPUs run.
     Running,
-    /// vCPUs are out of the guest until resumed; see [`crate::Vm::held`] for why that may be.
+    /// vCPUs are out of the guest until resumed; [`crate::Vm::held`] lists those that a hook holds.
     Paused,
     /// Until booted again; memory and registers can still be read.
     Stopped(Box<StopRecord>),
@@ -98,18 +98,18 @@ impl Status {
         self.lock().held.contains(&vcpu)
     }
 
-    /// How many boots there were, the present one included.
+    /// Number of boots, including the present one.
     pub(crate) fn boots(&self) -> u64 {
         self.lock().boots
     }
 
-    /// Changes the state unless the machine has stopped; says whether it did.
+    /// Changes the state unless the machine has stopped. Returns true if it was changed.
     pub(crate) fn set(&self, next: VmState, send: impl FnOnce()) -> bool {
         let mut shared = self.lock();
         if matches!(shared.state, VmState::Stopped(_)) {
             return false;
         }
-        // A pause leaves them held.
+        // A pause keeps them held.
         if !matches!(next, VmState::Paused) {
             shared.held.clear();
         }
@@ -119,7 +119,7 @@ impl Status {
         true
     }
 
-    /// Pauses the machine at a hit of `vcpu`, unless it has stopped; says whether it did.
+    /// Pauses the machine at a hit of `vcpu`, unless it has stopped. Returns true if it was paused.
     pub(crate) fn hold(&self, vcpu: u8, send: impl FnOnce()) -> bool {
         let mut shared = self.lock();
         if matches!(shared.state, VmState::Stopped(_)) {
@@ -132,7 +132,7 @@ impl Status {
         true
     }
 
-    /// Another boot begins, whatever the machine did before.
+    /// Begins another boot, in any state of the machine.
     pub(crate) fn begin_boot(&self, send: impl FnOnce()) {
         let mut shared = self.lock();
         shared.held.clear();
@@ -142,7 +142,8 @@ impl Status {
         self.changed.notify_all();
     }
 
-    /// Waits until the machine stops in a boot after `boot`, at most `timeout`; returns which.
+    /// Waits until the machine stops in a boot after `boot`, at most `timeout`; returns the boot
+    /// and the stop.
     pub(crate) fn wait_stopped(&self, boot: u64, timeout: Duration) -> Option<(u64, StopRecord)> {
         let deadline = Instant::now() + timeout;
         let mut shared = self.lock();
@@ -169,7 +170,7 @@ mod tests {
         VmState::Stopped(Box::new(StopRecord { reason, vcpu: 0, regs, seconds: 1.0 }))
     }
 
-    /// Commands of a change stand before those of the next one.
+    /// Commands of a change come before those of the next one.
     #[test]
     fn a_resume_at_the_same_time_comes_behind_a_hold_as_a_whole() {
         let (status, sent) = (Status::new(), Mutex::new(Vec::new()));
@@ -178,7 +179,7 @@ mod tests {
                 scope.spawn(|| {
                     status.set(VmState::Running, || sent.lock().unwrap().push("resume"));
                 });
-                // Time for the other to come first, if anything let it.
+                // Time for the other thread to come first, if it could.
                 std::thread::sleep(Duration::from_millis(20));
                 sent.lock().unwrap().push("stay out");
             }));

@@ -20,7 +20,7 @@ use super::show::{PENDING, print_table};
 use crate::client::{ApiPath, Client, ClientError, Payload, Problem};
 use crate::log::say;
 
-/// Between two looks at probes that are waited for.
+/// Delay between two polls of probes that are waited for.
 const LOOK: Duration = Duration::from_millis(200);
 /// Longest part of a refused JSON definition that is shown, in characters.
 const EXCERPT: usize = 200;
@@ -103,8 +103,8 @@ async fn print_added(
     wait_and_print(context, added, args.wait).await
 }
 
-/// Adds lines with patterns or flags. What a pattern matches and the service refuses is left out,
-/// and said.
+/// Adds lines with patterns or flags. Symbols that match a pattern and that the service refuses are
+/// skipped, and reported.
 async fn add_expanded(
     context: &mut Context<'_>,
     args: &AddArgs,
@@ -187,7 +187,7 @@ impl Definitions {
     fn payload(&self) -> Payload {
         match self {
             Self::Lines(text) => Payload::Text(text.clone()),
-            // Not parsed here: the service says best what is wrong.
+            // Not parsed here: the service reports faults best.
             Self::Json(json) => Payload::JsonText(json.clone()),
         }
     }

@@ -1,4 +1,4 @@
-//! A command that goes on after its caller has its exit status: a child process of the same
+//! A command that continues after its caller has its exit status: a child process with the same
 //! arguments.
 
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ const CHILD: &str = "EXOPROBE_BACKGROUND_CHILD";
 const READY: u8 = b'+';
 const NOWHERE: &str = "/dev/null";
 
-/// A process that is to go on by itself.
+/// A process that continues by itself.
 pub(super) struct Background {
     /// Where standard error goes then.
     log: (PathBuf, File),
@@ -44,7 +44,7 @@ impl Background {
         }
     }
 
-    /// Has the caller return; what goes wrong from now on is in the log.
+    /// Makes the caller return; later errors are in the log.
     ///
     /// # Errors
     /// [`CliError::Output`] when the caller is gone.

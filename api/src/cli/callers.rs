@@ -30,7 +30,7 @@ struct Symbol {
 }
 
 impl<'c> Callers<'c> {
-    /// Nothing is asked for yet.
+    /// Sends no request yet.
     pub(super) fn new(client: &'c Client) -> Self {
         Self { client, known: HashMap::new() }
     }

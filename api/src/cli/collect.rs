@@ -22,7 +22,7 @@ use crate::run::Signals;
 
 /// Group of the probes.
 const GROUP: &str = "exoprobe";
-/// Between two looks at whether the probe is still there.
+/// Delay between two checks that the probe still exists.
 const LOOK: Duration = Duration::from_millis(500);
 /// HTTP status of a probe that is not there.
 const NOT_FOUND: u16 = 404;

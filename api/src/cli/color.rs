@@ -26,7 +26,7 @@ impl ColorArgs {
     }
 }
 
-/// How parts of a line look.
+/// Colors of the parts of a line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Palette {
     /// Time and vCPU.

@@ -51,7 +51,7 @@ pub(super) async fn follow(context: &mut Context<'_>, port: u8) -> Result<(), Cl
 
 /// Goes to standard error, so that a log of the output has only the guest's bytes.
 fn say_how_to_leave() {
-    // Without a standard error there is nothing to say.
+    // Without a standard error the message is dropped.
     let _ = writeln!(stderr(), "Connected to the guest's console. Ctrl-] leaves.");
 }
 

@@ -16,7 +16,7 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Reads an answer. Where JSON is asked for, prints it and returns `None`.
+    /// Reads an answer. If JSON is requested, prints it and returns `None`.
     pub(super) fn read<T: DeserializeOwned>(
         &mut self,
         answer: &[u8],

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::error::CliError;
 use crate::client::{ApiPath, Client, ClientError, Payload, Problem};
 
-/// Most symbols that are looked at for one pattern: the service gives no more at once.
+/// Most symbols that are examined for one pattern: the service returns no more at once.
 const SYMBOLS_MAX: usize = 10_000;
 
 /// Flags that say of all definitions what their lines do not.

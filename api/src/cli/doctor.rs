@@ -61,7 +61,7 @@ impl From<HostProfile> for Findings {
     }
 }
 
-/// All that doctor says.
+/// The content of doctor's report.
 #[derive(Debug, Serialize)]
 struct Report {
     ok: bool,

@@ -30,7 +30,7 @@ pub(super) fn of_usage(error: &clap::Error) -> String {
     line(document(&problem), Some(hint.trim()))
 }
 
-/// A command's error; `None` where there is nothing to say.
+/// A command's error; `None` if it has no text.
 pub(super) fn of(error: &CliError) -> Option<String> {
     let document = match error {
         CliError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => return None,

@@ -53,7 +53,7 @@ pub(super) struct EventsArgs {
     /// Events of tasks of this name, with `*` and `?`
     #[arg(long, value_name = "NAME")]
     comm: Option<String>,
-    /// Wait for more; go on where it was when the connection drops
+    /// Wait for more; continue at the same place when the connection drops
     #[arg(long, short)]
     follow: bool,
     /// At most so many events: the newest, with --from the first, with --follow the next

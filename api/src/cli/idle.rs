@@ -9,7 +9,7 @@ use super::format::printable;
 use crate::client::{ApiPath, Client, ClientError};
 use crate::log::say;
 
-/// Between two looks at the guest's state.
+/// Delay between two polls of the guest's state.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The guest's state, as far as it matters here.
@@ -43,9 +43,7 @@ impl Status {
             format!("; probe {probe} holds vCPU {vcpu} at {addr}")
         });
         let held: String = held.collect();
-        printable(&format!(
-            "the guest is paused{held}; `exoprobe vm resume` has it go on, and is waited for"
-        ))
+        printable(&format!("the guest is paused{held}: waiting for `exoprobe vm resume`"))
     }
 
     fn stopped_text(&self) -> String {

@@ -18,8 +18,8 @@ pub(super) enum Switch {
     Off,
 }
 
-/// Turns the switch over all probes (`enabled`) or that of jump optimization (`optimization`),
-/// where that is asked for, and prints it.
+/// Sets the switch over all probes (`enabled`) or that of jump optimization (`optimization`), if
+/// requested, and prints it.
 pub(super) async fn switch(
     context: &mut Context<'_>,
     name: &str,

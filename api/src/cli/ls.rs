@@ -34,7 +34,7 @@ struct Row {
     state: String,
     #[serde(flatten)]
     guest: Option<Guest>,
-    /// Why there is no answer.
+    /// The reason why there is no answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }

@@ -37,7 +37,7 @@ pub(super) struct MountArgs {
     /// Take a mount away, also one that a process has left that was killed
     #[arg(long, conflicts_with = "background")]
     unmount: bool,
-    /// Return as soon as it is mounted, and go on in the background until it is unmounted
+    /// Return as soon as it is mounted, and continue in the background until it is unmounted
     #[arg(long)]
     background: bool,
     /// With --background: file for messages after that [default: none is kept]

@@ -83,7 +83,8 @@ pub(super) enum ProbeCommand {
     /// Turn jump optimization on or off; without an argument, show it
     ///
     /// Optimized probes ([OPTIMIZED] among a probe's flags) have a jmp in place of their int3:
-    /// their hits do not leave the guest. `probe list --json` says of the others why they are not.
+    /// their hits do not leave the guest. `probe list --json` gives the reason why the others are
+    /// not optimized.
     #[command(after_help = OPTIMIZATION_EXAMPLES)]
     Optimization {
         /// Off has all hits go through the VMM, on has probes optimized that may be

@@ -19,7 +19,7 @@ const PROBE: &str = r#"{"id":1,"kind":"k","group":"kprobes","event":"getpid",
     "recorded":2,"filtered":0,"lost":0,"instruction":"nop","displaced":"emulation",
     "definition":"p:kprobes/getpid f"}"#;
 
-/// Runs a client command; gives what it printed and how it ended.
+/// Runs a client command; returns its output and its result.
 pub(super) async fn exoprobe(fake: &Fake, args: &[&str]) -> (String, Result<(), CliError>) {
     let cli = Cli::try_parse_from(["exoprobe"].iter().chain(args)).unwrap();
     let client = fake.client();

@@ -9,7 +9,7 @@ use axum::http::{Method, Request, Response, StatusCode, header};
 use exoprobe_guest::memory::ram_ranges;
 use exoprobe_guest::{GuestClock, GuestRam, HiddenMemory, Registers, VcpuError, kvm_sregs};
 use exoprobe_introspect::{SourceLines, SymbolTable};
-use exoprobe_probes::{Engine, EventLimits, Given, Guest, Limits};
+use exoprobe_probes::{Engine, EventLimits, Guest, KernelHints, Limits};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::ServiceExt;
@@ -71,7 +71,7 @@ fn app_with(
     let ram = GuestRam::anonymous(&ram_ranges(24)).unwrap();
     let hidden = HiddenMemory::new(&ram).unwrap();
     let guest = Arc::new(BootingGuest { ram, hidden });
-    let given = Given { symbols: Some(symbols), ..Given::default() };
+    let given = KernelHints { symbols: Some(symbols), ..KernelHints::default() };
     let engine = Arc::new(Engine::new(
         guest,
         GuestClock::default(),

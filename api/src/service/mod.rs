@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use exoprobe_introspect::{Btf, SourceLines};
-use exoprobe_probes::{Engine, Given, Guest, Limits, ProbeDefinition};
+use exoprobe_probes::{Engine, Guest, KernelHints, Limits, ProbeDefinition};
 use exoprobe_tracer::Tracer;
 use exoprobe_vmm::{BootFiles, CreateError, Host, Vm, VmConfig};
 use tokio::sync::watch;
@@ -108,7 +108,7 @@ impl Service {
             Some(_) => None,
             None => files::types_near(&vm.config().kernel),
         };
-        let given = Given { symbols, types, found_types };
+        let given = KernelHints { symbols, types, found_types };
         let engine = Arc::new(Engine::new(guest, vm.clock(), given, config.limits));
         engine.register(config.probes.clone())?;
         let failed = workers::Failed::new(None);

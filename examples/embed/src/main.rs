@@ -16,7 +16,7 @@ use exoprobe_guest::kvm::{KvmGuest, ProbeExits, Reinjection, VcpuThread};
 use exoprobe_guest::quirks::SoftwareKvm;
 use exoprobe_guest::{ExitHook, Guest, GuestClock, GuestRam, GuestTime, HiddenMemory};
 use exoprobe_introspect::SymbolTable;
-use exoprobe_probes::{Engine, Given, Limits, Selection, parse_line};
+use exoprobe_probes::{Engine, KernelHints, Limits, Selection, parse_line};
 use vm_memory::{GuestAddress, GuestMemoryMmap};
 use vm_superio::Serial;
 
@@ -68,7 +68,7 @@ fn main() -> Result<()> {
 
     // The engine: its hook, its regular work, and a probe, which waits for the kernel.
     let symbols = Some(SymbolTable::from_system_map(&std::fs::read_to_string(symbols)?)?);
-    let given = Given { symbols, ..Given::default() };
+    let given = KernelHints { symbols, ..KernelHints::default() };
     let engine = Arc::new(Engine::new(machine.clone(), clock, given, Limits::default()));
     start.send(engine.exit_hook())?;
     engine.register(parse_line("p:getpid __x64_sys_getpid")?)?;

@@ -22,7 +22,7 @@ fn booted() -> (GuestRam, PagingMode, HiddenMemory) {
     (ram, mode, hidden)
 }
 
-/// All that can have changed.
+/// All state that can have changed.
 fn state(ram: &GuestRam, hidden: &HiddenMemory) -> (Vec<u64>, Vec<u8>) {
     let mut bytes = vec![0; usize::try_from(HIDDEN_SIZE).unwrap()];
     hidden.read(0, &mut bytes);
@@ -33,7 +33,7 @@ fn ram_words(ram: &GuestRam) -> Vec<u64> {
     (0..ram.size()).step_by(8).map(|at| ram.read_u64(Gpa(at)).unwrap()).collect()
 }
 
-/// The code that a gate leads to, up to what fills its cell.
+/// The code that a gate points to, up to the padding of its cell.
 fn code_at(hidden: &HiddenMemory, at: Gva) -> Vec<String> {
     let page = hidden.stub_window().unwrap();
     let mut bytes = [0; 56];
@@ -50,7 +50,7 @@ fn code_at(hidden: &HiddenMemory, at: Gva) -> Vec<String> {
     lines
 }
 
-/// Where the code that a gate leads to goes on in the end.
+/// The address at which the code of a gate finally continues.
 fn end_of(hidden: &HiddenMemory, at: Gva) -> Gva {
     let mut at = at;
     let page = hidden.stub_window().unwrap();

@@ -18,7 +18,7 @@ use crate::time::GuestClock;
 /// Vector of #BP.
 pub const VECTOR_BREAKPOINT: u8 = 3;
 const EINVAL: i32 = 22;
-/// Readings of the time-stamp counter, of which the quickest counts.
+/// Number of readings of the time-stamp counter; the quickest is used.
 const TSC_READINGS: usize = 5;
 
 /// Returns true if KVM can exit at writes of model-specific registers: Linux 5.10 and later.
@@ -27,9 +27,9 @@ pub fn can_filter_msrs(kvm: &Kvm) -> bool {
     kvm.check_extension(Cap::X86UserSpaceMsr) && kvm.check_extension(Cap::X86MsrFilter)
 }
 
-/// Makes writes of model-specific registers exit: where `sees_kernel_entry`, those of IA32_GS_BASE,
-/// by which the engine learns of the kernel's entry; on software-only KVM, those that its quirk
-/// needs. Call it before the vCPUs of a boot run.
+/// Makes writes of model-specific registers exit: with `sees_kernel_entry`, those of IA32_GS_BASE,
+/// which report the kernel's entry to the engine; on software-only KVM, those that its quirk needs.
+/// Must be called before the vCPUs of a boot run.
 ///
 /// # Errors
 /// KVM's.
@@ -62,7 +62,7 @@ fn filter_msrs(vm: &VmFd, msrs: &[u32]) -> Result<(), Error> {
     vm.set_msr_filter(MsrFilterDefaultAction::ALLOW, &ranges)
 }
 
-/// Makes the guest's int3s exit and, if `single_step`, each instruction.
+/// Makes the guest's int3s exit and, with `single_step`, each instruction.
 ///
 /// # Errors
 /// KVM's.
@@ -72,8 +72,8 @@ pub fn report_debug(vcpu: &VcpuFd, single_step: bool) -> Result<(), Error> {
     vcpu.set_guest_debug(&kvm_guest_debug { control, ..kvm_guest_debug::default() })
 }
 
-/// Injects a #BP: the answer to [`crate::BreakpointAction::PassToGuest`]. RIP must be on the int3
-/// on hardware, whose length KVM adds, and after it on software-only KVM.
+/// Injects a #BP, for [`crate::BreakpointAction::PassToGuest`]. RIP must be on the int3 on
+/// hardware, where KVM adds its length, and after it on software-only KVM.
 ///
 /// # Errors
 /// KVM's.
@@ -85,9 +85,9 @@ pub fn inject_breakpoint(vcpu: &VcpuFd) -> Result<(), Error> {
     vcpu.set_vcpu_events(&events)
 }
 
-/// Holds interrupts until the end of the next instruction, as STI does: the answer to
-/// [`crate::HitContext::sti_shadow`], where RFLAGS.IF is set. A shadow over masked interrupts is no
-/// state of a CPU.
+/// Holds interrupts until the end of the next instruction, as STI does, for
+/// [`crate::HitContext::sti_shadow`] with RFLAGS.IF set. A CPU has no shadow over masked
+/// interrupts.
 ///
 /// # Errors
 /// KVM's.
@@ -117,8 +117,8 @@ pub(super) fn msr(vcpu: &VcpuFd, index: u32) -> Result<u64, Error> {
     }
 }
 
-/// Completes a write of a model-specific register that has exited: sets it or, where KVM refuses
-/// the value, has the instruction end in a #GP. Returns true if it was set.
+/// Completes a write of a model-specific register that has exited: sets the register or, if KVM
+/// refuses the value, makes the instruction end in a #GP. Returns true if it was set.
 ///
 /// # Errors
 /// KVM's.
@@ -142,9 +142,9 @@ pub(super) fn registers(vcpu: &VcpuFd) -> Result<Registers, Error> {
     Ok(Registers { regs: vcpu.get_regs()?, sregs: vcpu.get_sregs()? })
 }
 
-/// The number to add to the vCPU's time-stamp counter to have the guest's time, in ticks: the
-/// answer to [`crate::Guest::tsc_offset`]. Of several readings that which took least time counts:
-/// the counter was read in the middle of it.
+/// The number to add to the vCPU's time-stamp counter to get the guest's time, in ticks, for
+/// [`crate::Guest::tsc_offset`]. Uses the quickest of several readings: the counter was read in the
+/// middle of it.
 ///
 /// # Errors
 /// As [`msr`].

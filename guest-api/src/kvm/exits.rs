@@ -15,7 +15,7 @@ use crate::time::{GuestClock, GuestTime};
 
 const EXCEPTION_BREAKPOINT: u32 = 3;
 
-/// Where RIP must be when a #BP is handed back to the guest.
+/// Value of RIP at which a #BP must be injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reinjection {
@@ -25,8 +25,8 @@ pub enum Reinjection {
     BehindInt3,
 }
 
-/// Makes int3s exit and has KVM_RUN share the general registers (KVM_CAP_SYNC_REGS), so that a hit
-/// costs no ioctl for them. Call it once a vCPU, before it runs.
+/// Makes int3s exit and makes KVM_RUN share the general registers (KVM_CAP_SYNC_REGS), so that a
+/// hit costs no ioctl for them. Must be called once per vCPU, before it runs.
 ///
 /// # Errors
 /// KVM's.
@@ -62,20 +62,20 @@ impl ProbeExit {
     }
 }
 
-/// What the VMM has to do after [`ProbeExits::handle`].
+/// The VMM's next step after [`ProbeExits::handle`].
 #[derive(Clone, Debug)]
 pub enum AfterExit {
     /// Enter the guest again.
     Run,
     /// A probe holds the guest in a hit of this time ([`BreakpointAction::Hold`]): keep the vCPU
-    /// outside until it is resumed, then call [`ProbeExits::release`]. KVM has the registers.
+    /// outside until it is resumed, then call [`ProbeExits::release`]. The registers are in KVM.
     Hold(GuestTime),
     /// The kernel has begun: call [`ExitHook::kernel_entered`] until it returns true, before the
     /// vCPU enters the guest. Answer other threads between the calls.
     KernelEntry(Box<KernelEntry>),
 }
 
-/// Why the guest cannot run on after an exit.
+/// The reason why the guest cannot continue after an exit.
 #[derive(Debug, thiserror::Error)]
 pub enum ExitError {
     /// KVM refused to carry out the hook's answer to a breakpoint.
@@ -100,17 +100,17 @@ pub enum ExitError {
     NotEmulated(Gva),
 }
 
-/// Deals with the exits of one vCPU that concern the engine. The vCPU went through
+/// Handles the exits of one vCPU that concern the engine. The vCPU must have been passed to
 /// [`prepare_vcpu`]. Registers that [`Self::handle`] changes reach KVM at the next KVM_RUN, and
-/// KVM_GET_REGS reports the old ones until then: so answer other threads after KVM_RUN has returned
-/// EINTR or where [`AfterExit`] says so.
+/// KVM_GET_REGS returns the old ones until then: so answer other threads after KVM_RUN has returned
+/// EINTR, or when [`AfterExit`] says so.
 #[derive(Clone, Debug)]
 pub struct ProbeExits {
     /// Index of the vCPU.
     pub vcpu: u8,
     /// The guest's clock.
     pub clock: GuestClock,
-    /// How a #BP of the guest's own is handed back.
+    /// The way in which a #BP of the guest's own is injected.
     pub reinjection: Reinjection,
     /// Set on software-only KVM.
     pub software: Option<SoftwareKvm>,
@@ -123,10 +123,10 @@ pub struct ProbeExits {
 }
 
 impl ProbeExits {
-    /// Deals with an exit of `vcpu`. Without a hook the guest gets its #BP at each int3.
+    /// Handles an exit of `vcpu`. Without a hook the guest gets its #BP at each int3.
     ///
     /// # Errors
-    /// [`ExitError`]: the guest must not run on.
+    /// [`ExitError`]: the guest must not continue.
     pub fn handle(
         &self,
         vcpu: &mut VcpuFd,
@@ -147,7 +147,7 @@ impl ProbeExits {
         failure == Some(EmulationFailure::Breakpoint)
     }
 
-    /// Has the hook complete a hit of `time` that was held. KVM has the registers at once.
+    /// Makes the hook complete a held hit of `time`. Writes the registers to KVM at once.
     ///
     /// # Errors
     /// KVM's.
@@ -186,7 +186,7 @@ impl ProbeExits {
                     shadow_sti(vcpu)?;
                 }
             }
-            // To KVM at once: registers that are asked for meanwhile are KVM's.
+            // Written to KVM at once: registers requested meanwhile are read from KVM.
             BreakpointAction::Hold => {
                 vcpu.set_regs(&regs)?;
                 return Ok(AfterExit::Hold(time));

@@ -1,4 +1,4 @@
-//! A guest whose vCPUs' threads know the engine's requests and no others.
+//! A guest whose vCPUs' threads accept only the engine's requests.
 
 use super::request::{Request, with_vcpus_still};
 use super::thread::VcpuThread;

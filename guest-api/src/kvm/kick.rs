@@ -1,5 +1,5 @@
-//! Getting a vCPU thread out of KVM_RUN. The signal's handler sets `immediate_exit`, so a signal
-//! that comes just before KVM_RUN is not lost (Documentation/virt/kvm/api.rst, 5, immediate_exit).
+//! Takes a vCPU thread out of KVM_RUN. The signal's handler sets `immediate_exit`, so a signal just
+//! before KVM_RUN is not lost (Documentation/virt/kvm/api.rst, 5, immediate_exit).
 
 use std::cell::Cell;
 use std::io;
@@ -43,8 +43,8 @@ pub(super) fn install_handler() -> Result<(), i32> {
     *DONE.get_or_init(|| register_signal_handler(kick_signal(), on_kick).map_err(|e| e.errno()))
 }
 
-/// A mapping of a vCPU's kvm_run for the signal's handler alone. The one that `VcpuFd` has is
-/// borrowed mutably whenever the vCPU runs, so that no pointer into it may be kept.
+/// A mapping of a vCPU's kvm_run for the signal's handler alone. `VcpuFd`'s own mapping is borrowed
+/// mutably whenever the vCPU runs, so no pointer into it may be kept.
 pub(super) struct RunPage(*mut u8);
 
 // SAFETY: the pointer is to a mapping of the process, not of a thread, and only its owner uses it.
@@ -80,7 +80,7 @@ impl Drop for RunPage {
     }
 }
 
-/// Makes this thread kickable for as long as the guard lives.
+/// Makes this thread kickable while the guard lives.
 pub(super) struct Armed<'a>(PhantomData<&'a RunPage>);
 
 impl<'a> Armed<'a> {

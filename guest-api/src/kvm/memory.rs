@@ -7,13 +7,13 @@ use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 use crate::hidden::HiddenMemory;
 use crate::memory::GuestRam;
 
-/// Maps the guest's RAM, a slot for each region, and hidden memory in the slot after them.
+/// Maps the guest's RAM, one slot per region, and hidden memory in the slot after them.
 ///
 /// # Errors
 /// KVM's.
 ///
 /// # Safety
-/// `ram` and `hidden`, or clones of them, must live for as long as vCPUs of `vm` run.
+/// `ram` and `hidden`, or clones of them, must live while vCPUs of `vm` run.
 pub unsafe fn register_memory(
     vm: &VmFd,
     ram: &GuestRam,

@@ -1,4 +1,4 @@
-//! KVM's part of what every VMM with the engine does, over kvm-ioctls:
+//! The KVM calls that every VMM with the engine makes, over kvm-ioctls:
 //!
 //! - before the guest runs: [`register_memory`], [`request_msr_exits`], [`prepare_vcpu`];
 //! - at the exits that concern the engine: [`ProbeExits`];

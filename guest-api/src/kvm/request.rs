@@ -10,10 +10,10 @@ use super::thread::{Reply, VcpuThread};
 use crate::registers::{Registers, VcpuError};
 use crate::time::GuestClock;
 
-/// A command that the engine's calls of [`crate::Guest`] need. A VMM whose threads know other
+/// A command that the engine's calls of [`crate::Guest`] need. A VMM whose threads accept other
 /// commands too has a variant for these, and implements `From<Request>`.
 pub enum Request {
-    /// Only answer: the sender knows that the vCPU has left the guest since.
+    /// Only answer: the sender then knows that the vCPU has left the guest.
     Sync(Reply<()>),
     /// Read the registers.
     Registers(Reply<Box<Registers>>),
@@ -35,7 +35,7 @@ impl Request {
             Self::Registers(reply) => drop(reply.send(registers())),
             Self::StandStill(until, reply) => {
                 drop(reply.send(registers()));
-                // Ends when the other end is gone: nothing can be sent.
+                // Ends when the other end is dropped: nothing can be sent.
                 let _ = until.recv();
             }
             Self::Msr(index, reply) => drop(reply.send(calls::msr(vcpu, index))),
@@ -61,8 +61,8 @@ impl<C: From<Request> + Send + 'static> VcpuThread<C> {
         self.ask(|reply| Request::Msr(index, reply).into())
     }
 
-    /// The number to add to the vCPU's time-stamp counter to have the guest's time, in ticks; right
-    /// to some microseconds.
+    /// The number to add to the vCPU's time-stamp counter to get the guest's time, in ticks;
+    /// accurate to some microseconds.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -71,8 +71,8 @@ impl<C: From<Request> + Send + 'static> VcpuThread<C> {
     }
 }
 
-/// Has every vCPU of `vcpus` stand still outside the guest, calls `access` with their registers,
-/// and lets them run when it has returned. Not for vCPUs' own threads.
+/// Stops every vCPU of `vcpus` outside the guest, calls `access` with their registers, and resumes
+/// them when it returns. Must not be called on a vCPU's thread.
 ///
 /// # Errors
 /// [`VcpuError`]; `access` was not called.

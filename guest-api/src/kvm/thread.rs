@@ -10,7 +10,7 @@ use kvm_ioctls::{Error, VcpuFd};
 use super::kick;
 use crate::registers::VcpuError;
 
-/// Where the vCPU's thread puts the answer to a command.
+/// The channel for the answer to a command.
 pub type Reply<T> = SyncSender<Result<T, Error>>;
 
 /// The thread of a vCPU, and its queue of commands. A command takes the vCPU out of the guest:
@@ -37,7 +37,7 @@ pub type Reply<T> = SyncSender<Result<T, Error>>;
 pub struct VcpuThread<C> {
     index: u8,
     commands: Sender<C>,
-    /// Taken out before it is joined, so that no thread is kicked that is gone.
+    /// Taken out before it is joined, so that no ended thread is kicked.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -106,17 +106,17 @@ impl<C: Send + 'static> VcpuThread<C> {
         thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits for the thread's end, which a command must have asked for.
+    /// Waits for the thread's end, which a command must have requested.
     ///
     /// # Errors
-    /// [`thread::Result`]'s: it panicked.
+    /// [`thread::Result`]'s error: the thread panicked.
     pub fn join(&self) -> thread::Result<()> {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         thread.map_or(Ok(()), JoinHandle::join)
     }
 }
 
-/// The answer to a command, which may not have come yet.
+/// The answer to a command, which may not have arrived yet.
 pub struct Pending<T> {
     index: u8,
     answer: Receiver<Result<T, Error>>,

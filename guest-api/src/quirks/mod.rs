@@ -1,4 +1,4 @@
-//! Oddities of some hosts' KVM, all of them. Hardware KVM needs nothing of this.
+//! Quirks of some hosts' KVM, all of them. Hardware KVM needs none of this.
 
 pub mod software_kvm;
 

@@ -17,16 +17,17 @@ use crate::stub::{self, Stub, StubError, Way};
 
 /// Added to the kernel command line: features that KVM's emulator lacks in kernel mode, and that
 /// CPUID cannot hide because KVM forces the host's user-visible bits. Without `erms` and `fsrm`
-/// (both or neither) Linux copies by words, which takes the emulator fewer turns. One list: the
-/// last `clearcpuid=` of a command line wins. The clock is KVM's, which a snapshot restores: the
-/// guest's time-stamp counter is the host's here, so by that a restored guest's time would leap.
+/// (both or neither) Linux copies by words, which takes the emulator fewer turns. All features are
+/// in one list: the last `clearcpuid=` of a command line wins. The clock is KVM's, which a snapshot
+/// restores: here the guest's time-stamp counter is the host's, and with it a restored guest's time
+/// would leap.
 const CMDLINE: &str = concat!(
     "noxsave mitigations=off clocksource=kvm-clock ",
     "clearcpuid=smap,popcnt,cx16,pcid,rdrand,rdseed,xsave,fsgsbase,invpcid,erms,fsrm,",
     "ssse3,sse4_1,sse4_2,aes,pclmulqdq,sha_ni,bmi1,bmi2,adx,movbe,rdpid,rdtscp"
 );
 
-/// Added as well where guest programs see the host's CPUID: the kernel hands the word to init as an
+/// Added if guest programs see the host's CPUID: the kernel passes the word to init as an
 /// environment variable, and glibc then uses no registers that the guest kernel does not save.
 const NO_AVX_IN_GLIBC: &str = concat!(
     "GLIBC_TUNABLES=glibc.cpu.hwcaps=",
@@ -34,7 +35,7 @@ const NO_AVX_IN_GLIBC: &str = concat!(
 );
 
 const OPCODE_INT3: u8 = 0xcc;
-/// FWAIT, which KVM's emulator does not know; with no x87 exception pending it does nothing.
+/// FWAIT, which KVM's emulator does not have; with no x87 exception pending it does nothing.
 const OPCODE_FWAIT: u8 = 0x9b;
 const PAGE_FAULT_VECTOR: u8 = 14;
 
@@ -43,8 +44,8 @@ const PAGE_FAULT_VECTOR: u8 = 14;
 pub struct SoftwareKvm {
     /// A user-mode SYSCALL faults at LSTAR instead of entering the kernel.
     pub syscall_faults: bool,
-    /// CPUID in user mode has OSXSAVE set though the guest's CR4 has not: it is the host's, and
-    /// programs take AVX for usable, whose registers the guest kernel does not save.
+    /// CPUID in user mode has OSXSAVE set although the guest's CR4 has not: it is the host's.
+    /// Programs then assume that AVX is usable, whose registers the guest kernel does not save.
     pub host_cpuid: bool,
 }
 
@@ -53,11 +54,11 @@ pub struct SoftwareKvm {
 pub enum EmulationFailure {
     /// The guest's kernel ran an int3.
     Breakpoint,
-    /// An instruction that may be passed over; it has so many bytes.
+    /// An instruction that may be skipped; with its length in bytes.
     Skip(u8),
-    /// RDRAND or RDSEED: may always answer that there is no random number just now.
+    /// RDRAND or RDSEED: may always report that no random number is available.
     NoRandomNumber(RandomNumber),
-    /// Nothing known helps.
+    /// No workaround is known.
     Fatal,
 }
 
@@ -66,15 +67,15 @@ pub enum EmulationFailure {
 pub struct RandomNumber {
     /// Length of the instruction in bytes.
     len: u8,
-    /// Number of the register that it would be put into, as instructions have it.
+    /// Number of its destination register, in the encoding of instructions.
     register: u8,
     /// A prefix made the operand 16 bits wide.
     narrow: bool,
 }
 
 impl RandomNumber {
-    /// Of an instruction's bytes: `[66] [REX] 0F C7 /6` or `/7` with a register (Intel SDM vol. 2,
-    /// RDRAND).
+    /// Decodes an instruction's bytes: `[66] [REX] 0F C7 /6` or `/7` with a register (Intel SDM
+    /// vol. 2, RDRAND).
     fn decode(bytes: [u8; 7]) -> Option<Self> {
         let narrow = bytes[0] == 0x66;
         let mut at = usize::from(narrow);
@@ -89,7 +90,7 @@ impl RandomNumber {
         is_random.then_some(Self { len, register, narrow })
     }
 
-    /// Ends the instruction as it ends when there is no number: 0, and no flag.
+    /// Completes the instruction as without a random number: result 0, flags clear.
     pub fn refuse(self, regs: &mut kvm_regs) {
         // CF PF AF ZF SF OF.
         const FLAGS: u64 = 0x8d5;
@@ -100,10 +101,10 @@ impl RandomNumber {
     }
 }
 
-/// Why the system-call assist could not be placed.
+/// The reason why the system-call assist could not be placed.
 #[derive(Debug, thiserror::Error)]
 pub enum AssistError {
-    /// Hidden memory has no place yet.
+    /// Hidden memory is not mapped yet.
     #[error(transparent)]
     Hidden(#[from] HiddenError),
     /// The vCPU's tables cannot be walked.
@@ -152,7 +153,7 @@ impl SoftwareKvm {
         all
     }
 
-    /// How fast guests are, for a user who is about to wait for one.
+    /// Speed of guests, for users who wait for one.
     #[must_use]
     pub fn expectation(self) -> &'static str {
         "KVM emulates guest kernel code, at about 1.6 million instructions/s; guest user code runs natively. \
@@ -200,7 +201,8 @@ impl SoftwareKvm {
         self.syscall_faults.then_some(MSR_LSTAR)
     }
 
-    /// Hides features that need what the emulator lacks, and hypercalls (they never complete).
+    /// Hides features that depend on instructions that the emulator lacks, and hypercalls (they
+    /// never complete).
     pub fn adjust_cpuid(self, cpuid: &mut CpuId) {
         // KVM_CPUID_FEATURES EAX: unhalt 7, TLB flush 9, send-IPI 11, sched-yield 13.
         const HYPERCALL_FEATURES: u32 = (1 << 7) | (1 << 9) | (1 << 11) | (1 << 13);
@@ -241,11 +243,11 @@ impl SoftwareKvm {
         }
     }
 
-    /// Puts a stub in front of the guest's page-fault handler that turns the false user-mode #PF at
-    /// LSTAR into the system call it was: the gate points to hidden memory, no code is changed.
+    /// Puts a stub before the guest's page-fault handler. The stub turns the false user-mode #PF at
+    /// LSTAR into the original system call: the gate points to hidden memory, no code is changed.
     ///
     /// # Errors
-    /// [`AssistError`]; the guest is unchanged then.
+    /// [`AssistError`]; the guest is unchanged in that case.
     pub fn install_assist(
         self,
         ram: &GuestRam,
@@ -268,12 +270,12 @@ impl SoftwareKvm {
     }
 }
 
-/// Passes over an instruction of `len` bytes.
+/// Skips an instruction of `len` bytes.
 pub fn skip(regs: &mut kvm_regs, len: u8) {
     regs.rip = regs.rip.wrapping_add(u64::from(len));
 }
 
-/// Six instructions a fault on the usual way through:
+/// Six instructions per fault on the usual path:
 ///
 /// ```text
 ///     cmp  qword [rsp+8], LSTAR    faulting RIP is the system-call entry?

@@ -15,17 +15,17 @@ pub enum Action {
     Record,
     /// Write an event that has the back-trace as well.
     Stack,
-    /// Only count the hit: it is in the books as filtered.
+    /// Only count the hit: it counts as filtered.
     Count,
     /// Change a register.
     SetReg {
-        /// Which; not `ip` (see `return`), nor `flags`.
+        /// The register; not `ip` (see `return`), nor `flags`.
         reg: Register,
         /// Its new value.
         #[serde(with = "hex_number")]
         value: u64,
     },
-    /// Write guest memory. Where none is mapped, nothing happens.
+    /// Write guest memory. Nothing happens if none is mapped.
     WriteMem {
         /// The place that a fetch argument of this text would read: `@ADDR`, `+OFFS(BODY)`,
         /// `$stackN`.
@@ -36,8 +36,8 @@ pub enum Action {
         #[serde(with = "hex_number")]
         value: u64,
     },
-    /// Leave the function at once with this value, as if its code had: error injection. Only at a
-    /// function's entry, and last.
+    /// Leave the function at once with this value, as if its code had returned it: error injection.
+    /// Only at a function's entry, and last.
     Return(#[serde(with = "hex_number")] u64),
     /// Pause the machine at this hit, for inspection, until it is resumed.
     Stop,

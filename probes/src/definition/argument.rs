@@ -1,4 +1,4 @@
-//! Arguments as they are fetched.
+//! Arguments with resolved places.
 
 use super::fetch::Fetch;
 use super::value::ValueType;
@@ -8,27 +8,26 @@ use super::value::ValueType;
 pub(crate) struct Argument {
     /// Name of its field.
     pub(crate) name: String,
-    /// Where it comes from: nothing that has to be looked up in the kernel's symbols or types, any
-    /// more.
+    /// Its source, without names that depend on the kernel's symbols or types.
     pub(crate) fetch: Fetch,
     /// Its type, or that of each element.
     pub(crate) kind: ValueType,
-    /// Of an array: how many elements.
+    /// For an array: number of elements.
     pub(crate) count: Option<u8>,
 }
 
 impl Argument {
-    /// Its value is in a record's bytes: a text, or an array.
+    /// Returns true if its value is in a record's bytes: a text, or an array.
     pub(crate) fn is_in_bytes(&self) -> bool {
         !self.fetch.is_known_text() && (self.kind.is_text() || self.count.is_some())
     }
 
-    /// Bytes that it has in a record of the tracer's.
+    /// Its size in a record of the tracer, in bytes.
     pub(crate) fn record_bytes(&self) -> usize {
         self.kind.record_bytes() * self.count.map_or(1, usize::from)
     }
 
-    /// Numbers can be compared with it.
+    /// Returns true if it can be compared with numbers.
     pub(crate) fn is_number(&self) -> bool {
         self.count.is_none() && !self.kind.shows_text()
     }

@@ -1,6 +1,6 @@
 //! Faults of definitions, with their columns.
 
-/// A line that is no definition.
+/// A line that is not a definition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ParseError {
@@ -8,12 +8,12 @@ pub struct ParseError {
     pub message: String,
     /// Column of the fault, from 0, in bytes.
     pub position: usize,
-    /// The tracer's identifier for it (error_log).
+    /// The tracer's identifier of the fault (error_log).
     pub id: &'static str,
 }
 
 impl ParseError {
-    /// The errno that a write of the command gives.
+    /// The errno of a write of the command.
     #[must_use]
     pub fn errno(&self) -> &'static str {
         match self.id {
@@ -22,8 +22,8 @@ impl ParseError {
         }
     }
 
-    /// Whether the tracer has an entry for it in error_log: of what is no command at all it has
-    /// none.
+    /// Returns true if the tracer logs it in error_log: it logs nothing for a line that is not a
+    /// command.
     #[must_use]
     pub fn is_logged(&self) -> bool {
         !matches!(self.id, "NO_EVENT_INFO" | "BAD_PROBE_TYPE")

@@ -12,25 +12,26 @@ use super::value::ValueType;
 /// Most dereferences in one another, as the tracer's budget of steps allows.
 pub const NESTING_MAX: usize = 12;
 
-/// Where a value comes from. Numbers are 64 bits wide.
+/// The source of a value. Numbers are 64 bits wide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fetch {
     /// `%REG`.
     Register(Register),
     /// `%cs`, `%ss`.
     Segment(Segment),
-    /// `%orig_ax`: the number of the system call that the registers were saved for; -1, as they
-    /// were for a breakpoint.
+    /// `%orig_ax`: the number of the system call for which the registers were saved; -1, as for a
+    /// breakpoint.
     OrigAx,
     /// `$stackN`: the Nth word from the stack pointer on.
     Stack(u16),
     /// `$stack`: the stack pointer.
     StackPointer,
-    /// `$retval`: what the function returned. Return probes only.
+    /// `$retval`: the function's return value. Return probes only.
     ReturnValue,
-    /// `$argN`: the function's Nth argument, from 1, at its entry; at a return, as it was then.
+    /// `$argN`: the function's Nth argument, from 1, at its entry; at a return, its value at the
+    /// entry.
     Argument(u16),
-    /// `$arg*`: all parameters, as they are at the function's entry. Stands for several values.
+    /// `$arg*`: all parameters, as at the function's entry. Stands for several values.
     AllParameters,
     /// `$comm`: the current task's name.
     Comm,
@@ -47,20 +48,20 @@ pub enum Fetch {
         /// Bytes from its start.
         offset: i64,
     },
-    /// `NAME`: the function's parameter of this name, at its entry; what it is in is known once the
-    /// kernel's types are. Or, where it has none of the name, a value as the tracer's first version
-    /// wrote it: `aN`, `sN`, `sa`, `rv`, `ra`.
+    /// `NAME`: the function's parameter of this name, at its entry; its place is known once the
+    /// kernel's types are. If the function has no such parameter: a value in the syntax of the
+    /// tracer's first version, `aN`, `sN`, `sa`, `rv`, `ra`.
     Parameter(String),
     /// `BODY->MEMBER.MEMBER->MEMBER`: a member of the struct that a parameter or the returned value
     /// points to.
     Member {
         /// The pointer: a parameter or `$retval`.
         base: Box<Fetch>,
-        /// All that follows the first `->`.
+        /// The path after the first `->`.
         path: String,
     },
-    /// `BODY:%pd`, `BODY:%pD`: the name of what the value is the address of; where it is is known
-    /// once the kernel's types are.
+    /// `BODY:%pd`, `BODY:%pD`: the name of the object at the value; its place is known once the
+    /// kernel's types are.
     NameOf {
         /// Its type.
         what: Named,
@@ -73,7 +74,7 @@ pub enum Fetch {
         offset: i64,
         /// Source of the address.
         base: Box<Fetch>,
-        /// `+uOFFS(BODY)`: the memory is a user's; at the kernel's addresses there is none.
+        /// `+uOFFS(BODY)`: user memory; no kernel address is read.
         user: bool,
     },
 }
@@ -110,7 +111,7 @@ impl Named {
 }
 
 impl Fetch {
-    /// Reads memory, which may not be there at a hit.
+    /// Returns true if it reads memory, which may not be mapped at a hit.
     #[must_use]
     pub fn reads_memory(&self) -> bool {
         matches!(
@@ -124,13 +125,13 @@ impl Fetch {
         )
     }
 
-    /// May have no value at a hit.
+    /// Returns true if it may have no value at a hit.
     #[must_use]
     pub fn may_fault(&self) -> bool {
         self.reads_memory() || matches!(self, Self::Segment(_) | Self::Argument(_))
     }
 
-    /// Has a meaning at a function's return only.
+    /// Returns true if it is valid only at a function's return.
     #[must_use]
     pub fn is_of_return(&self) -> bool {
         match self {
@@ -142,7 +143,7 @@ impl Fetch {
         }
     }
 
-    /// Is found by the kernel's types.
+    /// Returns true if it is resolved by the kernel's types.
     #[must_use]
     pub fn asks_for_types(&self) -> bool {
         match self {
@@ -166,7 +167,7 @@ impl Fetch {
         }
     }
 
-    /// Is looked up in the kernel's symbols, or by the function's arguments.
+    /// Returns true if it is resolved by the kernel's symbols, or by the function's arguments.
     #[must_use]
     pub fn is_named(&self) -> bool {
         matches!(self, Self::Symbol { .. } | Self::Argument(_))
@@ -181,7 +182,7 @@ impl Fetch {
         }
     }
 
-    /// Dereferences in one another.
+    /// Number of nested dereferences.
     pub(super) fn depth(&self) -> usize {
         match self {
             Self::Deref { base, .. } => 1 + base.depth(),
@@ -191,7 +192,7 @@ impl Fetch {
         }
     }
 
-    /// Text that no memory has to be read for.
+    /// Returns true if it is text that needs no memory access.
     #[must_use]
     pub fn is_known_text(&self) -> bool {
         matches!(self, Self::Comm | Self::ConstantText(_))
@@ -232,8 +233,8 @@ fn sign(offset: i64) -> char {
     if offset < 0 { '-' } else { '+' }
 }
 
-/// A number as the language takes it, so that no body becomes longer than it was written: its
-/// length is limited.
+/// A number in the shortest form that the language accepts, so that no body becomes longer than it
+/// was written: its length is limited.
 fn shortest(number: u64, may_be_negative: bool) -> String {
     let (decimal, hexadecimal) = (number.to_string(), format!("{number:#x}"));
     let negative = may_be_negative.then(|| number.cast_signed().to_string());
@@ -252,7 +253,7 @@ pub struct FetchArg {
     /// Its type; by default the type that the kernel's types give a parameter, `string` of text,
     /// else `x64`.
     pub kind: Option<ValueType>,
-    /// How many there are, of an array.
+    /// For an array: number of values.
     pub count: Option<u8>,
 }
 
@@ -266,8 +267,7 @@ impl FetchArg {
         }
     }
 
-    /// Bytes that it has in a record of the tracer's, or more where the kernel's types say what it
-    /// is.
+    /// Its size in a record of the tracer, in bytes; at least, if it depends on the kernel's types.
     pub(crate) fn least_record_bytes(&self) -> usize {
         let each = match (self.kind, &self.body) {
             (_, Fetch::AllParameters) => 0,

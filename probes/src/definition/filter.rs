@@ -1,14 +1,14 @@
-//! Which hits count: ftrace's filter language over the values of a hit (events.rst, "Event
+//! Filters of hits: ftrace's filter language over the values of a hit (events.rst, "Event
 //! filtering").
 //!
 //! | operator | of numbers, with sign where the field's type has one |
 //! |---|---|
-//! | `==` `!=` `<` `<=` `>` `>=` | as they say |
+//! | `==` `!=` `<` `<=` `>` `>=` | the usual comparisons |
 //! | `&` | some bit is in both |
 //! | `==` `!=` `"text"` | a text is this one, or is not |
 //! | `~` `!~` `"glob"` | a text matches, or not: `*` any text, `?` a character, `[a-z]` a set |
-//! | `NAME.ustring ~ "glob"` | the same of a user's text that a number is the address of |
-//! | `!` `&&` `\|\|` `( )` | in this order of strength |
+//! | `NAME.ustring ~ "glob"` | the same for user text, whose address is a number |
+//! | `!` `&&` `\|\|` `( )` | in this order of precedence |
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ use super::value::ValueType;
 
 /// Most comparisons of one filter.
 pub(super) const TESTS_MAX: usize = 32;
-/// Most parentheses and `!` in one another.
+/// Most nested parentheses and `!`.
 pub(super) const GROUPS_MAX: usize = 16;
 
 /// How a number is compared.
@@ -52,7 +52,7 @@ impl Comparison {
         Self::AnyBit,
     ];
 
-    /// As it is written.
+    /// As written.
     #[must_use]
     pub fn sign(self) -> &'static str {
         match self {
@@ -66,7 +66,7 @@ impl Comparison {
         }
     }
 
-    /// Compares two numbers; as signed ones where they have signs.
+    /// Compares two numbers, as signed ones with `is_signed`.
     #[must_use]
     pub fn holds(self, value: u64, operand: u64, is_signed: bool) -> bool {
         let order = match is_signed {
@@ -90,26 +90,26 @@ impl Comparison {
 pub enum Field {
     /// An argument.
     Arg {
-        /// Its place among them.
+        /// Its index.
         index: usize,
         /// Its type, which is a number's.
         kind: ValueType,
     },
     /// An argument that is text.
     Text {
-        /// Its place among them.
+        /// Its index.
         index: usize,
     },
-    /// The text of a user that an argument is the address of.
+    /// User text, whose address is an argument.
     UserText {
-        /// Its place among them.
+        /// Its index.
         index: usize,
     },
     /// `common_pid`: the number of the task that was current.
     Pid,
     /// `CPU`: the number of the vCPU.
     Cpu,
-    /// `comm`: its name.
+    /// `comm`: the name of the current task.
     Comm,
 }
 
@@ -140,7 +140,7 @@ pub struct TextTest {
 }
 
 impl TextTest {
-    /// As it is written.
+    /// As written.
     #[must_use]
     pub fn sign(&self) -> &'static str {
         match (self.glob, self.not) {
@@ -160,10 +160,10 @@ impl TextTest {
     }
 }
 
-/// Why a filter does not fit its probe.
+/// The reason why a filter does not fit its probe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldError {
-    /// It looks at what is not there.
+    /// The field does not exist.
     #[error("the filter's `{0}` is no field of this probe")]
     NoSuch(String),
     /// It compares text with a number.
@@ -172,16 +172,16 @@ pub enum FieldError {
     /// It compares a number with text.
     #[error("the filter's `{0}` is a number: compare it with one")]
     Number(String),
-    /// It takes for an address what is none.
-    #[error("the filter's `{0}` is no address of 64 bits, after which `.ustring` could be")]
+    /// The field is not an address.
+    #[error("the filter's `{0}` is no 64-bit address, so `.ustring` cannot follow it")]
     NoAddress(String),
-    /// It compares what has several values.
+    /// The field has several values.
     #[error("the filter's `{0}` is an array, which cannot be compared")]
     Array(String),
 }
 
 impl FieldError {
-    /// The field that it is about.
+    /// The field concerned.
     #[must_use]
     pub fn field(&self) -> &String {
         match self {
@@ -195,7 +195,7 @@ impl FieldError {
 }
 
 impl Field {
-    /// The number that it is, of a word as it was fetched; and whether it has a sign.
+    /// The number in a fetched word, and whether it is signed.
     fn number(self, word: u64) -> (u64, bool) {
         match self {
             Self::Arg { kind, .. } => (kind.narrow(word), kind.is_signed()),
@@ -211,18 +211,18 @@ impl Field {
 pub enum Filter<F = String> {
     /// One comparison.
     Test {
-        /// Of what.
+        /// The field.
         field: F,
-        /// How.
+        /// The comparison.
         comparison: Comparison,
-        /// With what.
+        /// The operand.
         operand: u64,
     },
     /// One comparison of text.
     Match {
-        /// Of what.
+        /// The field.
         field: F,
-        /// How, and with what.
+        /// The comparison and its operand.
         test: TextTest,
     },
     /// `!`
@@ -234,11 +234,11 @@ pub enum Filter<F = String> {
 }
 
 impl<F> Filter<F> {
-    /// The same over other fields, found by `find`, which also learns whether the field is compared
-    /// with text.
+    /// The same filter over other fields, found by `find`, whose second argument is true if the
+    /// field is compared with text.
     ///
     /// # Errors
-    /// The first that `find` gives.
+    /// The first error of `find`.
     pub fn resolve<G, E>(
         &self,
         find: &mut impl FnMut(&F, bool) -> Result<G, E>,
@@ -262,8 +262,8 @@ impl<F> Filter<F> {
 }
 
 impl Filter<Field> {
-    /// Whether it lets a hit through; `fetch` gives a field's value, `None` where it cannot be
-    /// known. A comparison with such a value is false, whichever it is.
+    /// Returns true if the filter accepts a hit; `fetch` returns a field's value, `None` if it
+    /// cannot be known. Every comparison with such a value is false.
     pub fn holds<V: Into<FieldValue>>(&self, fetch: &mut impl FnMut(Field) -> Option<V>) -> bool {
         match self {
             Self::Test { field, comparison, operand } => match fetch(*field).map(V::into) {
@@ -283,7 +283,7 @@ impl Filter<Field> {
         }
     }
 
-    /// Whether it looks at a field for which `is_one` holds.
+    /// Returns true if it compares a field for which `is_one` returns true.
     #[must_use]
     pub fn asks_for(&self, is_one: &impl Fn(Field) -> bool) -> bool {
         match self {
@@ -296,8 +296,7 @@ impl Filter<Field> {
 
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // No parentheses but those that are needed: how many there may be in one another is
-        // limited.
+        // Writes only necessary parentheses: their nesting is limited.
         let joined = |f: &mut fmt::Formatter<'_>, all: &[Self], with: &str| {
             all.iter().enumerate().try_for_each(|(index, one)| {
                 let between = if index == 0 { "" } else { with };

@@ -25,7 +25,7 @@ enum Kind {
     Comparison(Comparison),
     /// `~`, or, with `true`, `!~`.
     Glob(bool),
-    /// Text between quotes, which `text` is without.
+    /// Quoted text; `text` is without the quotes.
     Quoted,
     /// A quote whose text does not end.
     OpenQuote,
@@ -34,7 +34,7 @@ enum Kind {
     Not,
     Open,
     Close,
-    /// A character that begins nothing.
+    /// A character that begins no token.
     Other,
 }
 
@@ -47,7 +47,7 @@ struct Token<'a> {
 
 type Input<'a> = LocatingSlice<&'a str>;
 
-/// The longer of two signs that begin alike comes first.
+/// The longer of two operators with the same beginning comes first.
 fn sign(input: &mut Input<'_>) -> winnow::ModalResult<Kind> {
     alt((
         alt((
@@ -145,7 +145,7 @@ impl<'a> Grammar<'_, 'a> {
         found
     }
 
-    /// Where the next token is, or would be.
+    /// Position of the next token, or of the end.
     fn position(&self) -> usize {
         self.tokens.first().map_or(self.end, |token| token.at)
     }
@@ -166,7 +166,7 @@ impl<'a> Grammar<'_, 'a> {
         Ok(joined(all, Filter::All))
     }
 
-    /// `groups`: how many parentheses and `!` may still be opened.
+    /// `groups`: number of parentheses and `!` that may still be opened.
     fn one(&mut self, groups: usize) -> Result<Filter, ParseError> {
         let position = self.position();
         let deeper = || match groups.checked_sub(1) {

@@ -30,7 +30,7 @@ pub const COMM_FIELD: &str = "comm";
 /// Field of a filter: number of the vCPU.
 pub const CPU_FIELD: &str = "CPU";
 
-/// Behind an address in a filter: the user's text there.
+/// Suffix of an address in a filter: the user's text at it.
 pub(crate) const USER_TEXT: &str = ".ustring";
 
 /// Name of argument `index`, which has none of its own.
@@ -38,7 +38,7 @@ pub(super) fn unnamed(index: usize) -> String {
     format!("arg{}", index + 1)
 }
 
-/// Names that each event's fields have anyhow.
+/// Names that the fields of every event have.
 const RESERVED: [&str; 8] = [
     "common_type",
     "common_flags",
@@ -54,12 +54,12 @@ pub(super) fn is_reserved(name: &str) -> bool {
     RESERVED.contains(&name)
 }
 
-/// Can an argument's field be called so?
+/// Returns true if an argument's field can have the name.
 pub(crate) fn is_arg_name(name: &str) -> bool {
     name.len() <= ARG_NAME_MAX && is_event_name(name) && !is_reserved(name)
 }
 
-/// Is `name` a C identifier of a length the tracer takes?
+/// Returns true if `name` is a C identifier of a length that the tracer accepts.
 #[must_use]
 pub fn is_event_name(name: &str) -> bool {
     name.len() <= NAME_MAX && is_identifier(name)

@@ -1,4 +1,4 @@
-//! Numbers as definitions write them.
+//! Numbers in definitions.
 
 /// A number without a sign: hexadecimal after 0x, octal after another 0, else decimal.
 pub(crate) fn parse_number(text: &str) -> Option<u64> {
@@ -9,7 +9,7 @@ pub(crate) fn parse_number(text: &str) -> Option<u64> {
             _ => (text, 10),
         },
     };
-    // from_str_radix alone would take a sign.
+    // from_str_radix alone would accept a sign.
     digits.chars().all(|c| c.is_digit(radix)).then_some(())?;
     u64::from_str_radix(digits, radix).ok()
 }

@@ -41,16 +41,16 @@ impl ProbeKind {
     }
 }
 
-/// Where a return probe takes hold of a return.
+/// The place at which a return probe follows a return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum ReturnMode {
-    /// The function's return address is replaced by a trampoline's (kprobes.rst, "How Does a Return
-    /// Probe Work?"). Two exits a call.
+    /// A trampoline's address replaces the function's return address (kprobes.rst, "How Does a
+    /// Return Probe Work?"). Two exits per call.
     #[default]
     Trampoline,
-    /// The stack is left alone; an int3 is put where the function returns to. The guest's own
-    /// back-traces stay true.
+    /// The stack is not changed; an int3 is written at the return address. The guest's own
+    /// back-traces stay correct.
     Site,
 }
 
@@ -62,7 +62,7 @@ pub enum Flag {
     Disabled,
 }
 
-/// A probe as a user defines it. Exactly one of `symbol_name` and `addr` is to be given.
+/// A probe as a user defines it. Exactly one of `symbol_name` and `addr` must be given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProbeDefinition {
@@ -72,7 +72,7 @@ pub struct ProbeDefinition {
     /// Group of the event; [`DEFAULT_GROUP`] when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Name of the event; made up from kind and place when absent (`p_SYMBOL_OFFSET`, `r_0xADDR`).
+    /// Name of the event; if absent, derived from kind and place (`p_SYMBOL_OFFSET`, `r_0xADDR`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,
     /// Function to probe.
@@ -93,8 +93,8 @@ pub struct ProbeDefinition {
     /// Actions of a hit, in order; [`Action::Record`] alone when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<Action>,
-    /// Which hits count: of the others nothing comes, neither events nor what other actions do. Its
-    /// fields are the arguments, by name, and `common_pid`.
+    /// The filter of hits: a refused hit makes no event, and no other action runs. Its fields are
+    /// the arguments, by name, and `common_pid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<Filter>,
     /// Return probes: calls of the function that can be followed at a time, at most
@@ -102,13 +102,13 @@ pub struct ProbeDefinition {
     /// (kprobes.rst).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maxactive: Option<u32>,
-    /// Return probes: how a return is taken hold of.
+    /// Return probes: the way in which returns are followed.
     #[serde(default)]
     pub return_mode: ReturnMode,
 }
 
 impl ProbeDefinition {
-    /// The definition's place, for messages and made-up names.
+    /// The definition's place, for messages and derived names.
     #[must_use]
     pub fn place(&self) -> String {
         match (&self.symbol_name, self.addr) {
@@ -125,7 +125,7 @@ impl ProbeDefinition {
         self.group.as_deref().unwrap_or(DEFAULT_GROUP)
     }
 
-    /// The event's name, given or made up as kprobe_events does, cut to [`NAME_MAX`] characters.
+    /// The event's name, given or derived as kprobe_events does, cut to [`NAME_MAX`] characters.
     #[must_use]
     pub fn event_name(&self) -> String {
         if let Some(event) = &self.event {
@@ -147,8 +147,8 @@ impl ProbeDefinition {
 }
 
 impl fmt::Display for ProbeDefinition {
-    /// The canonical line of kprobe_events: group and names always filled in. What the language has
-    /// no words for is left out: flags, actions, the filter, the return mode.
+    /// The canonical line of kprobe_events: group and names are always included. Parts that the
+    /// language cannot express are omitted: flags, actions, the filter, the return mode.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kind.letter())?;
         if let Some(maxactive) = self.maxactive {

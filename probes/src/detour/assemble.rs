@@ -7,47 +7,47 @@ use iced_x86::{BlockEncoderOptions, IcedError};
 use super::Region;
 use super::code::{Code, Frame, Labels};
 use super::pool::{Pool, STUB_LEN};
-use super::spec::{Block, DetourError, LOADS_MAX, Surroundings, Task};
+use super::spec::{Block, BlockAction, DetourEnv, DetourError, LOADS_MAX};
 use crate::insn;
 
 /// push imm32
 const PUSH: u8 = 0x68;
 
-/// A detour's code for its place.
+/// A detour's code for its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Detour {
-    /// All of it.
+    /// All bytes of the code.
     pub bytes: Vec<u8>,
-    /// Offset of where it is entered.
+    /// Offset of the entry.
     pub entry: usize,
-    /// Offset of the int3 that has the VMM deal with a hit: nothing has been counted then, and all
-    /// registers but RIP are as they were when the detour was entered.
+    /// Offset of the int3 that makes the VMM handle a hit: nothing has been counted at that point,
+    /// and all registers but RIP are as they were at the detour's entry.
     pub doorbell: Option<usize>,
-    /// Offset of the displaced instructions, which go on after a doorbell.
+    /// Offset of the displaced instructions, which continue after a doorbell.
     pub displaced: usize,
 }
 
 impl Detour {
-    /// Assembles the code for `at`: what happens when something is full, the blocks, the
-    /// instructions of `region`, and a jmp to after it.
+    /// Assembles the code for `at`: the branches for full rings and counters, the blocks, the
+    /// instructions of `region`, and a jmp to the address after it.
     ///
     /// # Errors
     /// [`DetourError`].
     pub fn assemble(
         region: &Region,
         blocks: &[Block],
-        around: &Surroundings,
+        env: &DetourEnv,
         at: Gva,
     ) -> Result<Self, DetourError> {
-        let scratch = blocks.iter().any(|block| block.task != Task::Count);
+        let scratch = blocks.iter().any(|block| block.task != BlockAction::Count);
         let mut plan = Plan::new(region.at(), blocks, Frame { scratch, ..Frame::default() })?;
         let code = &mut plan.code;
-        code.prove(blocks, around)?;
+        code.prove(blocks, env)?;
         for (block, labels) in blocks.iter().zip(&plan.labels) {
             match &block.task {
-                Task::Count => code.count(block.counter)?,
-                Task::Record { .. } => code.record(block, around, *labels)?,
-                Task::Follow(pool) => code.follow(*pool, *labels)?,
+                BlockAction::Count => code.count(block.counter)?,
+                BlockAction::Record { .. } => code.record(block, env, *labels)?,
+                BlockAction::Follow(pool) => code.follow(*pool, *labels)?,
             }
         }
         code.leave()?;
@@ -61,30 +61,30 @@ impl Detour {
         Ok(detour)
     }
 
-    /// Assembles the code for `at` that the calls of a pool return to: one block, which gives the
-    /// instance back, and after it the stubs of all instances, [`STUB_LEN`] bytes each.
-    /// [`Self::doorbell`] has the registers as at the return, but for the instance's address, which
-    /// is on the stack besides.
+    /// Assembles the code for `at` to which the calls of a pool return: one block, which frees the
+    /// instance, and after it the stubs of all instances, [`STUB_LEN`] bytes each. At
+    /// [`Self::doorbell`] the registers are as at the return, and the instance's address is on the
+    /// stack.
     ///
     /// # Errors
     /// [`DetourError`].
     pub fn assemble_returns(
         block: &Block,
         pool: Pool,
-        around: &Surroundings,
+        env: &DetourEnv,
         at: Gva,
     ) -> Result<Self, DetourError> {
         let blocks = std::slice::from_ref(block);
-        // No register value is of the probed address there.
+        // No register value is that of the probed address there.
         let frame = Frame { scratch: true, is_return: true, ..Frame::default() };
         let mut plan = Plan::new(Gva(0), blocks, frame)?;
         let (code, mut labels) = (&mut plan.code, plan.labels[0]);
         code.is_of_instance()?;
         code.skip_when_off(pool, labels.done)?;
-        code.prove(blocks, around)?;
+        code.prove(blocks, env)?;
         match &block.task {
-            Task::Record { .. } => code.record(block, around, labels)?,
-            Task::Count | Task::Follow(_) => {
+            BlockAction::Record { .. } => code.record(block, env, labels)?,
+            BlockAction::Count | BlockAction::Follow(_) => {
                 code.count(block.counter)?;
                 code.a.set_label(&mut labels.done)?;
             }
@@ -106,7 +106,7 @@ impl Detour {
     }
 }
 
-/// Code on its way.
+/// Code that is being assembled.
 struct Plan {
     code: Code,
     labels: Vec<Labels>,
@@ -114,7 +114,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// Begins with what is out of the straight way, and the registers saved.
+    /// Begins with the branches out of the main path, and the saving of registers.
     fn new(probed: Gva, blocks: &[Block], frame: Frame) -> Result<Self, DetourError> {
         let loads = blocks.iter().flat_map(|block| block.task.values());
         let loads = loads.filter(|value| value.is_loaded()).count();
@@ -133,20 +133,20 @@ impl Plan {
         let mut code = Code::new(a, probed, Frame { loads, ..frame });
         for (block, labels) in blocks.iter().zip(&labels) {
             match &block.task {
-                Task::Count => {}
-                Task::Record { filter, .. } => {
+                BlockAction::Count => {}
+                BlockAction::Record { filter, .. } => {
                     code.count_instead(block.counter, labels.full, labels.done)?;
                     if filter.is_some() {
                         code.count_instead(block.filtered(), labels.filtered, labels.done)?;
                     }
                 }
-                Task::Follow(pool) => {
+                BlockAction::Follow(pool) => {
                     code.count_instead(pool.missed(), labels.full, labels.done)?;
                 }
             }
         }
         let may_ring = frame.is_return
-            || blocks.iter().any(|b| matches!(b.task, Task::Follow(_)))
+            || blocks.iter().any(|b| matches!(b.task, BlockAction::Follow(_)))
             || loads > 0;
         if may_ring {
             code.ring()?;
@@ -159,7 +159,7 @@ impl Plan {
     fn finish(mut self, at: Gva) -> Result<Detour, DetourError> {
         let mut displaced = self.code.displaced;
         self.code.a.set_label(&mut displaced)?;
-        // The label's place: what follows is not the assembler's.
+        // The place of the label: the next code is not the assembler's.
         self.code.a.zero_bytes()?;
         let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
         let assembled = self.code.a.assemble_options(at.0, options)?;

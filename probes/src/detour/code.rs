@@ -1,4 +1,4 @@
-//! The code of a detour, piece by piece.
+//! The code of a detour, in pieces.
 //!
 //! It uses only instructions that every KVM can run, the software-only one included, and changes
 //! nothing that the probed code can see: registers and flags are saved on the kernel's stack (which
@@ -6,9 +6,9 @@
 //! anywhere, by other detours too, and go on later on another CPU: a record is reserved by one
 //! locked exchange, and counts from when its first word is there.
 //!
-//! Values that memory gives are loaded before anything is counted, onto the stack. Where one may
-//! not be mapped, the detour rings its doorbell instead: everything is put back, and an int3 has
-//! the VMM deal with the hit.
+//! Values from memory are loaded onto the stack before anything is counted. If one may not be
+//! mapped, the detour rings its doorbell instead: all registers are restored, and an int3 makes the
+//! VMM handle the hit.
 
 use exoprobe_guest::Gva;
 use iced_x86::IcedError;
@@ -18,22 +18,22 @@ use super::pool::{ENTERED, KEY, NEXT, Pool, RETURN, SELF, SHOWS, STUB};
 use super::ring::{
     self, RECORD_ARGS, RECORD_COMM, RECORD_PID, RECORD_TIME, RING_DATA, RING_HEAD, RING_LIMIT,
 };
-use super::spec::{Block, DetourError, Mapped, Surroundings, Task, Value};
+use super::spec::{Block, BlockAction, DetourEnv, DetourError, Mapped, Value};
 use crate::definition::{Register, Segment};
 
 /// Bytes of a register on the stack.
 const SAVED: i32 = 8;
-/// Where each is, after what was loaded.
+/// Offsets of the saved words, after the loaded ones.
 const FLAGS: i32 = 0;
 const DX: i32 = 1;
 const CX: i32 = 2;
 const AX: i32 = 3;
-/// Registers that are saved where more than a counter is touched.
+/// Registers that are saved if the code touches more than a counter.
 const SCRATCH: [AsmRegister64; 3] = [rax, rcx, rdx];
 /// Addresses of one page have these bits in common.
 const PAGE_BITS: i32 = -4096;
 
-/// An address as the sign-extended 32 bits that an operand holds of it.
+/// An address as a sign-extended 32-bit operand.
 pub(super) fn imm32(address: Gva) -> Result<i32, DetourError> {
     i32::try_from(address.0.cast_signed()).map_err(|_| DetourError::Far(address))
 }
@@ -55,13 +55,13 @@ fn in_task(offset: u32) -> i32 {
     i32::try_from(offset).expect("within a task")
 }
 
-/// How many of the values are loaded from memory.
+/// Number of values that are loaded from memory.
 fn loads(values: &[Value]) -> i32 {
     let loaded = values.iter().filter(|value| value.is_loaded()).count();
     i32::try_from(loaded).expect("at most 16")
 }
 
-/// RAX: the time-stamp counter; RDX is used.
+/// Reads the time-stamp counter into RAX; uses RDX.
 fn read_tsc(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.rdtsc()?;
     a.shl(rdx, 32)?;
@@ -75,24 +75,24 @@ pub(super) struct Frame {
     pub(super) scratch: bool,
     /// Words loaded from memory.
     pub(super) loads: i32,
-    /// The address of an instance lies above the registers, and above that is where a call has
-    /// returned from.
+    /// The address of an instance lies above the registers, and above that the address from which a
+    /// call has returned.
     pub(super) is_return: bool,
 }
 
 impl Frame {
-    /// A register that was saved.
+    /// Operand of a saved register.
     fn saved(self, which: i32) -> AsmMemoryOperand {
         qword_ptr(rsp + (self.loads + which) * SAVED)
     }
 
-    /// Offset of what is above the registers: the return address at a function's entry, or an
+    /// Offset of the word above the registers: the return address at a function's entry, or an
     /// instance.
     fn above(self) -> i32 {
         (self.loads + AX + 1) * SAVED
     }
 
-    /// Offset of where the probed code has its stack.
+    /// Offset of the probed code's stack.
     fn stack(self) -> i32 {
         self.above() + i32::from(self.is_return) * SAVED
     }
@@ -104,11 +104,11 @@ pub(super) struct Code {
     at: Gva,
     frame: Frame,
     doorbell: CodeLabel,
-    /// The displaced instructions, after all else.
+    /// The displaced instructions, after all other code.
     pub(super) displaced: CodeLabel,
     /// The doorbell's int3, once there is one.
     pub(super) int3: Option<CodeLabel>,
-    /// Words loaded so far, and of those recorded by the blocks so far.
+    /// Number of words loaded so far, and number of those recorded by the blocks so far.
     loaded: i32,
     recorded: i32,
 }
@@ -145,8 +145,8 @@ impl Code {
         Ok(())
     }
 
-    /// The doorbell. An int3 without an engine any more (in a guest from a snapshot) is passed
-    /// over: what follows goes on without a hit.
+    /// The doorbell. In a guest from a snapshot an int3 may be left without an engine; it is
+    /// skipped, and the code after it continues without a hit.
     pub(super) fn ring(&mut self) -> Result<(), IcedError> {
         let (mut doorbell, mut int3) = (self.doorbell, self.a.create_label());
         self.a.set_label(&mut doorbell)?;
@@ -157,7 +157,7 @@ impl Code {
         if !self.frame.is_return {
             return self.a.jmp(self.displaced);
         }
-        // To where the instance leads, which stays in use.
+        // Jumps to the instance's target; the instance stays in use.
         self.a.xchg(ptr(rsp), rcx)?;
         self.a.mov(rcx, qword_ptr(rcx + RETURN))?;
         self.a.xchg(ptr(rsp), rcx)?;
@@ -168,7 +168,7 @@ impl Code {
         Ok(self.a.lock().inc(word_at(counter)?)?)
     }
 
-    /// Comes from where there is no room, or a hit is not wanted: counts that, and goes on at
+    /// Reached if there is no room, or the filter refuses the hit: counts that and continues at
     /// `done`.
     pub(super) fn count_instead(
         &mut self,
@@ -181,19 +181,15 @@ impl Code {
         Ok(self.a.jmp(done)?)
     }
 
-    /// Loads all that comes from memory, and looks whether the call at hand can be followed; rings
-    /// the doorbell otherwise. Nothing is counted before.
-    pub(super) fn prove(
-        &mut self,
-        blocks: &[Block],
-        around: &Surroundings,
-    ) -> Result<(), DetourError> {
+    /// Loads all values from memory, and checks whether the present call can be followed; rings the
+    /// doorbell otherwise. Nothing is counted before.
+    pub(super) fn prove(&mut self, blocks: &[Block], env: &DetourEnv) -> Result<(), DetourError> {
         for task in blocks.iter().map(|block| &block.task) {
-            if matches!(task, Task::Follow(_)) {
-                self.is_first_to_follow(&around.hidden)?;
+            if matches!(task, BlockAction::Follow(_)) {
+                self.is_first_to_follow(&env.hidden)?;
             }
             for value in task.values().iter().filter(|value| value.is_loaded()) {
-                self.evaluate(value, around)?;
+                self.evaluate(value, env)?;
                 self.a.mov(qword_ptr(rsp + self.loaded * SAVED), rax)?;
                 self.loaded += 1;
             }
@@ -201,13 +197,13 @@ impl Code {
         Ok(())
     }
 
-    /// Puts a value into RAX; RCX and RDX are used.
-    fn evaluate(&mut self, value: &Value, around: &Surroundings) -> Result<(), DetourError> {
+    /// Loads a value into RAX; uses RCX and RDX.
+    fn evaluate(&mut self, value: &Value, env: &DetourEnv) -> Result<(), DetourError> {
         match value {
             Value::Stack(n) => {
                 let a = &mut self.a;
                 a.lea(rax, ptr(rsp + (self.frame.stack() + i32::from(*n) * SAVED)))?;
-                // What is in the page that the registers were just saved to is mapped.
+                // An address in the page in which the registers were just saved is mapped.
                 a.lea(rdx, ptr(rax + (SAVED - 1)))?;
                 a.xor(rdx, rsp)?;
                 a.test(rdx, PAGE_BITS)?;
@@ -215,12 +211,12 @@ impl Code {
             }
             Value::Fixed(at) => self.a.mov(rax, at.0)?,
             Value::Deref { offset, base } => {
-                self.evaluate(base, around)?;
+                self.evaluate(base, env)?;
                 if *offset != 0 {
                     self.a.mov(rcx, *offset)?;
                     self.a.add(rax, rcx)?;
                 }
-                self.is_mapped(&around.mapped)?;
+                self.is_mapped(&env.mapped)?;
             }
             Value::Register(_)
             | Value::Segment(_)
@@ -235,8 +231,8 @@ impl Code {
         Ok(self.a.mov(rax, qword_ptr(rax))?)
     }
 
-    /// Rings the doorbell unless the word at RAX is in one of the ranges, or in the page that the
-    /// registers were just saved to: a system call's are often there.
+    /// Rings the doorbell unless the word at RAX is in one of the ranges, or in the page in which
+    /// the registers were just saved: those of system calls are often there.
     fn is_mapped(&mut self, ranges: &[Mapped]) -> Result<(), IcedError> {
         let a = &mut self.a;
         let mut found = a.create_label();
@@ -255,26 +251,26 @@ impl Code {
             a.jbe(found)?;
         }
         a.jmp(self.doorbell)?;
-        // What follows is the load.
+        // The load comes next.
         a.set_label(&mut found)
     }
 
-    /// The record of a block. RCX is the ring, then the record; RAX and RDX are at hand.
+    /// The record of a block. RCX is the ring, then the record; RAX and RDX are free.
     pub(super) fn record(
         &mut self,
         block: &Block,
-        around: &Surroundings,
+        env: &DetourEnv,
         mut labels: Labels,
     ) -> Result<(), DetourError> {
-        let Task::Record { values, filter } = &block.task else { return Ok(()) };
+        let BlockAction::Record { values, filter } = &block.task else { return Ok(()) };
         if let Some(filter) = filter {
-            self.go_if((filter, false), values, around, labels.filtered)?;
+            self.go_if((filter, false), values, env, labels.filtered)?;
         }
-        self.reserve(values.len(), around, labels)?;
+        self.reserve(values.len(), env, labels)?;
         let a = &mut self.a;
         read_tsc(a)?;
         a.mov(qword_ptr(rcx + RECORD_TIME), rax)?;
-        if let Some(current) = around.current {
+        if let Some(current) = env.current {
             a.mov(rax, qword_ptr(per_cpu(current.task)?).gs())?;
             a.mov(edx, dword_ptr(rax + in_task(current.pid)))?;
             a.mov(dword_ptr(rcx + RECORD_PID), edx)?;
@@ -290,23 +286,23 @@ impl Code {
         self.recorded += loads(values);
         let a = &mut self.a;
         a.mov(dword_ptr(rcx), ring::header(block.number, values.len()).cast_signed())?;
-        // What follows, another block or the end, begins with an instruction.
+        // The next code, another block or the end, begins with an instruction.
         Ok(a.set_label(&mut labels.done)?)
     }
 
-    /// Makes room for a record in the CPU's ring, and RCX its address.
+    /// Reserves a record in the CPU's ring; RCX becomes its address.
     fn reserve(
         &mut self,
         values: usize,
-        around: &Surroundings,
+        env: &DetourEnv,
         labels: Labels,
     ) -> Result<(), DetourError> {
-        let rings = imm32(around.rings)?;
+        let rings = imm32(env.rings)?;
         let a = &mut self.a;
         let mut again = a.create_label();
-        match around.cpu {
+        match env.cpu {
             Some(offset) => {
-                let stride = i32::try_from(around.stride).expect("less than hidden memory");
+                let stride = i32::try_from(env.stride).expect("less than hidden memory");
                 a.imul_3(ecx, dword_ptr(per_cpu(offset)?).gs(), stride)?;
                 a.add(rcx, rings)?;
             }
@@ -319,7 +315,7 @@ impl Code {
         a.ja(labels.full)?;
         a.lock().cmpxchg(qword_ptr(rcx + RING_HEAD), rdx)?;
         a.jne(again)?;
-        a.and(eax, i32::try_from(around.mask).expect("less than hidden memory"))?;
+        a.and(eax, i32::try_from(env.mask).expect("less than hidden memory"))?;
         Ok(a.lea(rcx, ptr(rcx + rax + RING_DATA))?)
     }
 
@@ -339,17 +335,17 @@ impl Code {
         Ok(rax)
     }
 
-    /// RAX: the number of the current task.
-    pub(super) fn pid(&mut self, around: &Surroundings) -> Result<AsmRegister64, DetourError> {
-        let current = around.current.ok_or(DetourError::NoTask)?;
+    /// Loads the number of the current task into RAX.
+    pub(super) fn pid(&mut self, env: &DetourEnv) -> Result<AsmRegister64, DetourError> {
+        let current = env.current.ok_or(DetourError::NoTask)?;
         self.a.mov(rax, qword_ptr(per_cpu(current.task)?).gs())?;
         self.a.mov(eax, dword_ptr(rax + in_task(current.pid)))?;
         Ok(rax)
     }
 
-    /// RAX: the number of the CPU.
-    pub(super) fn cpu(&mut self, around: &Surroundings) -> Result<AsmRegister64, DetourError> {
-        match around.cpu {
+    /// Loads the number of the CPU into RAX.
+    pub(super) fn cpu(&mut self, env: &DetourEnv) -> Result<AsmRegister64, DetourError> {
+        match env.cpu {
             Some(offset) => self.a.mov(eax, dword_ptr(per_cpu(offset)?).gs())?,
             None => self.a.xor(eax, eax)?,
         }
@@ -395,7 +391,8 @@ impl Code {
         Ok(rax)
     }
 
-    /// Rings the doorbell where the return address is a trampoline's already: the VMM knows whose.
+    /// Rings the doorbell if the return address is a trampoline's already: only the VMM knows its
+    /// call.
     fn is_first_to_follow(&mut self, hidden: &Mapped) -> Result<(), DetourError> {
         let a = &mut self.a;
         a.mov(rax, qword_ptr(rsp + self.frame.above()))?;
@@ -404,7 +401,7 @@ impl Code {
         Ok(a.jb(self.doorbell)?)
     }
 
-    /// Takes a free instance and puts its stub in place of the return address.
+    /// Takes a free instance and writes its stub's address over the return address.
     pub(super) fn follow(&mut self, pool: Pool, mut labels: Labels) -> Result<(), DetourError> {
         let head = word_at(pool.head())?;
         let (a, above) = (&mut self.a, self.frame.above());
@@ -428,7 +425,7 @@ impl Code {
         Ok(a.set_label(&mut labels.done)?)
     }
 
-    /// Rings the doorbell where the call is not the instance's, as one that returns a second time.
+    /// Rings the doorbell if the call is not the instance's, as at a second return.
     pub(super) fn is_of_instance(&mut self) -> Result<(), IcedError> {
         let (a, above) = (&mut self.a, self.frame.above());
         a.mov(rcx, qword_ptr(rsp + above))?;
@@ -437,13 +434,13 @@ impl Code {
         a.jne(self.doorbell)
     }
 
-    /// Passes over what a probe wants while it is disabled.
+    /// Skips the work of a probe while it is disabled.
     pub(super) fn skip_when_off(&mut self, pool: Pool, off: CodeLabel) -> Result<(), DetourError> {
         self.a.cmp(word_at(pool.enabled())?, 0)?;
         Ok(self.a.je(off)?)
     }
 
-    /// Gives the instance back, and has the true return address where its own was.
+    /// Frees the instance, and restores the true return address.
     pub(super) fn give_back(&mut self, pool: Pool) -> Result<(), DetourError> {
         let head = word_at(pool.head())?;
         let (a, above) = (&mut self.a, self.frame.above());
@@ -460,7 +457,7 @@ impl Code {
     }
 
     /// Makes the address in a field of the instance at RCX the pool's head, in place of RAX, with
-    /// the next number of changes above it; goes on at `again` where RAX is not the head any more.
+    /// the next change count above it; continues at `again` if RAX is no longer the head.
     fn exchange_head(
         &mut self,
         head: AsmMemoryOperand,
@@ -478,13 +475,13 @@ impl Code {
     }
 }
 
-/// A branch out of the straight way.
+/// Branches out of the main path.
 #[derive(Clone, Copy)]
 pub(super) struct Labels {
-    /// Comes when there is no room, or no instance.
+    /// Taken if there is no room, or no instance.
     pub(super) full: CodeLabel,
-    /// Comes when the hit is not wanted.
+    /// Taken if the filter refuses the hit.
     pub(super) filtered: CodeLabel,
-    /// Goes on after.
+    /// The code continues here.
     pub(super) done: CodeLabel,
 }

@@ -1,43 +1,42 @@
-//! A filter as code: it jumps away for hits that are not wanted, before any room is made for a
-//! record.
+//! A filter as code: it jumps away for refused hits, before a record is reserved.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::{AsmRegister64, CodeLabel, al, ax, eax, rax, rcx};
 
 use super::code::Code;
-use super::spec::{DetourError, Surroundings, Value};
+use super::spec::{DetourEnv, DetourError, Value};
 use crate::definition::{Comparison, Field, Filter, ValueType, Width};
 
 impl Code {
-    /// Goes to `target` if what the filter says is `when`. RAX and RCX are used.
+    /// Jumps to `target` if the value of the filter is `when`. Uses RAX and RCX.
     pub(super) fn go_if(
         &mut self,
         (filter, when): (&Filter<Field>, bool),
         values: &[Value],
-        around: &Surroundings,
+        env: &DetourEnv,
         target: CodeLabel,
     ) -> Result<(), DetourError> {
-        // Of `&&`, one that is false decides; of `||`, one that is true.
+        // For `&&` one false operand decides; for `||` one true operand.
         let (all, decides) = match filter {
             Filter::Test { field, comparison, operand } => {
-                return self.test((*field, *comparison, *operand), when, values, around, target);
+                return self.test((*field, *comparison, *operand), when, values, env, target);
             }
             Filter::Match { .. } => return Err(DetourError::Text),
-            Filter::Not(inner) => return self.go_if((inner, !when), values, around, target),
+            Filter::Not(inner) => return self.go_if((inner, !when), values, env, target),
             Filter::All(all) => (all, false),
             Filter::Any(any) => (any, true),
         };
         if when == decides {
-            return all.iter().try_for_each(|one| self.go_if((one, when), values, around, target));
+            return all.iter().try_for_each(|one| self.go_if((one, when), values, env, target));
         }
         let Some((last, others)) = all.split_last() else { return Ok(()) };
         let mut decided = self.a.create_label();
         for one in others {
-            self.go_if((one, decides), values, around, decided)?;
+            self.go_if((one, decides), values, env, decided)?;
         }
-        self.go_if((last, when), values, around, target)?;
+        self.go_if((last, when), values, env, target)?;
         self.a.set_label(&mut decided)?;
-        // A place of its own for the label: what follows may begin with another.
+        // A separate place for the label: the next code may begin with another.
         Ok(self.a.zero_bytes()?)
     }
 
@@ -46,7 +45,7 @@ impl Code {
         (field, comparison, operand): (Field, Comparison, u64),
         when: bool,
         values: &[Value],
-        around: &Surroundings,
+        env: &DetourEnv,
         target: CodeLabel,
     ) -> Result<(), DetourError> {
         let (found, is_signed) = match field {
@@ -54,8 +53,8 @@ impl Code {
                 let found = self.value_of(values, index)?;
                 (self.narrow(found, kind)?, kind.is_signed())
             }
-            Field::Pid => (self.pid(around)?, false),
-            Field::Cpu => (self.cpu(around)?, false),
+            Field::Pid => (self.pid(env)?, false),
+            Field::Cpu => (self.cpu(env)?, false),
             Field::Text { .. } | Field::UserText { .. } | Field::Comm => {
                 return Err(DetourError::Text);
             }
@@ -77,7 +76,7 @@ impl Code {
         Ok(self.branch(comparison, is_signed, target)?)
     }
 
-    /// A register that holds as much of a value as its type has: its own, or RAX.
+    /// A register with the value, narrowed to its type: its own register, or RAX.
     fn narrow(
         &mut self,
         found: AsmRegister64,
@@ -102,8 +101,7 @@ impl Code {
         Ok(rax)
     }
 
-    /// Goes to `target` if the flags say that the comparison holds, of numbers with signs or
-    /// without.
+    /// Jumps to `target` if the flags say that the comparison holds, of signed or unsigned numbers.
     fn branch(
         &mut self,
         comparison: Comparison,
@@ -127,7 +125,7 @@ impl Code {
     }
 }
 
-/// The comparison whose branch is taken where this one's is not; of bits, that of TEST's ZF.
+/// The comparison whose branch is taken if this one's is not; for bits, that of TEST's ZF.
 fn opposite(comparison: Comparison) -> Comparison {
     match comparison {
         Comparison::Equal => Comparison::NotEqual,

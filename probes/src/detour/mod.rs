@@ -1,10 +1,10 @@
 //! Jump optimization: a probe whose hits never leave the guest (kprobes.rst, "How Does Jump
 //! Optimization Work?").
 //!
-//! A jmp in place of the int3 leads to a detour in hidden memory, which does what the probes there
-//! want, runs the instructions that the jmp replaces, and jumps back. [`Region`] says where that is
-//! safe and [`Obstacle`] why not, [`Targets`] knows where control comes to, and [`Detour`] is the
-//! code.
+//! A jmp in place of the int3 leads to a detour in hidden memory. The detour does the work of the
+//! probes, runs the instructions that the jmp replaces, and jumps back. [`Region`] checks where
+//! that is safe, [`Obstacle`] is the reason why it is not, [`Targets`] lists the targets of jumps,
+//! and [`Detour`] is the code.
 
 mod assemble;
 mod code;
@@ -17,10 +17,10 @@ mod targets;
 
 pub use assemble::Detour;
 pub use pool::{FollowedCall, Pool, PoolMemory, STUB_LEN};
-pub use region::{Ground, JMP_LEN, Obstacle, Region};
-pub use ring::{GuestRecord, GuestRing, PlainWords, RETURN_VALUES, Scribbled, Words};
+pub use region::{JMP_LEN, Obstacle, Region, TextFacts};
+pub use ring::{CorruptRing, GuestRecord, GuestRing, PlainWords, RETURN_VALUES, Words};
 pub use spec::{
-    Block, COUNTER, Current, DetourError, LOADS_MAX, Mapped, Surroundings, Task, Value,
+    Block, BlockAction, COUNTER, Current, DetourEnv, DetourError, LOADS_MAX, Mapped, Value,
 };
 pub use targets::Targets;
 

@@ -1,14 +1,14 @@
-//! Instances of return probes whose calls are followed within the guest.
+//! Instances of return probes whose calls are followed in the guest.
 //!
-//! A pool is in hidden memory that the guest's kernel can write: what the host reads there is
-//! checked, and a guest that changes it mixes up its own calls. Free instances are a list, whose
-//! head is changed by one locked exchange with a number that counts the changes, so that neither an
-//! interrupt nor another CPU is ever waited for.
+//! A pool is in hidden memory that the guest's kernel can write. The host checks everything that it
+//! reads there; a guest that changes it mixes up its own calls. Free instances form a list. One
+//! locked exchange, with a count of changes, replaces its head, so that no code waits for an
+//! interrupt or for another CPU.
 //!
 //! | at | what |
 //! |---|---|
 //! | 0 | head: lower half of the first free instance's address, or 0; above it, a change count |
-//! | 8 | calls that were missed, for want of an instance |
+//! | 8 | number of calls missed because no instance was free |
 //! | 16 | whether returns are counted |
 //! | 64 | instances |
 

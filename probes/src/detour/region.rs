@@ -11,7 +11,7 @@ use crate::insn::{self, Assurances, Displaced, Refusal};
 /// Bytes of `jmp rel32`.
 pub const JMP_LEN: usize = 5;
 
-/// Why an instruction must not be replaced by a jmp: the rule that stopped it.
+/// The reason why an instruction must not be replaced by a jmp: the rule that refused it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
     /// The function, or its straight code, ends within the jmp.
@@ -21,8 +21,8 @@ pub enum Obstacle {
         end: Gva,
     },
     /// The bytes after the function's end are not padding.
-    #[error("what follows `{insn}` may be run, and a jmp would cover it")]
-    BehindEnd {
+    #[error("the bytes after `{insn}` may be executed, and a jmp would cover them")]
+    AfterEnd {
         /// The instruction that ends it.
         insn: String,
     },
@@ -31,13 +31,13 @@ pub enum Obstacle {
         "control comes to {to}, within the jmp, from elsewhere (a branch, a static key or a fix-up)"
     )]
     JumpInto {
-        /// Where to.
+        /// The target.
         to: Gva,
     },
-    /// Nobody knows where an indirect jmp goes.
-    #[error("{function} jumps to a place that only it knows, at {at}")]
+    /// The target of an indirect jmp is not known.
+    #[error("{function} has an indirect jump at {at}, whose target is not known")]
     IndirectJump {
-        /// The function, or the part of it.
+        /// The function, or a part of it.
         function: String,
         /// The jmp's address.
         at: Gva,
@@ -51,7 +51,7 @@ pub enum Obstacle {
         /// The instruction.
         insn: String,
     },
-    /// Its fault is looked up by its address.
+    /// The kernel looks its fault up by its address.
     #[error(
         "the instruction at {at} is in the exception table: its fault is looked up by its address"
     )]
@@ -59,9 +59,9 @@ pub enum Obstacle {
         /// Its address.
         at: Gva,
     },
-    /// A return probe of its caller may have to watch it.
+    /// A return probe of its caller may need a breakpoint there.
     #[error("a call returns to {at}, where a return probe may have to watch for it")]
-    BehindCall {
+    AfterCall {
         /// The probed address.
         at: Gva,
     },
@@ -80,18 +80,18 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// The rule's name.
+    /// Name of the rule.
     #[must_use]
     pub fn rule(&self) -> &'static str {
         match self {
             Self::TooShort { .. } => "too-short",
-            Self::BehindEnd { .. } => "behind-end",
+            Self::AfterEnd { .. } => "behind-end",
             Self::JumpInto { .. } => "jump-into",
             Self::IndirectJump { .. } => "indirect-jump",
             Self::Instruction(_) => "instruction",
             Self::Call { .. } => "call",
             Self::ExceptionTable { .. } => "exception-table",
-            Self::BehindCall { .. } => "behind-call",
+            Self::AfterCall { .. } => "behind-call",
             Self::Reserved { .. } => "reserved",
             Self::Rewritten { .. } => "rewritten",
         }
@@ -99,30 +99,30 @@ impl Obstacle {
 }
 
 /// Facts about a kernel's text besides its bytes.
-pub trait Ground {
+pub trait TextFacts {
     /// Assurances for displaced instructions.
     fn assurances(&self) -> Assurances;
-    /// Whether control comes to `at` from elsewhere than the instruction before it.
+    /// Returns true if control can reach `at` from elsewhere than the instruction before it.
     fn is_target(&self, at: Gva) -> bool;
-    /// Whether a call returns to `at`.
-    fn is_behind_call(&self, at: Gva) -> bool;
-    /// Whether nothing at `at` may be optimized: entry code, and text that does not stay.
+    /// Returns true if a call returns to `at`.
+    fn follows_call(&self, at: Gva) -> bool;
+    /// Returns true if nothing at `at` may be optimized: entry code, and text that is freed.
     fn is_reserved(&self, at: Gva) -> bool;
-    /// Where the function at `at`, or a part of it that lies elsewhere, has an indirect jmp.
+    /// The indirect jmp of the function at `at`, or of a part of it that lies elsewhere.
     fn indirect_jump(&self, at: Gva) -> Option<(String, Gva)>;
-    /// Whether the exception table has the instruction at `at`.
+    /// Returns true if the exception table lists the instruction at `at`.
     fn may_fault(&self, at: Gva) -> bool;
-    /// Whether the kernel rewrites one of `len` bytes at `at` while it runs.
+    /// Returns true if the kernel rewrites one of `len` bytes at `at` while it runs.
     fn is_rewritten(&self, at: Gva, len: usize) -> bool;
 }
 
-/// The instructions that a jmp replaces: whole ones, the first five bytes of them.
+/// The instructions that a jmp replaces: all that its five bytes touch, whole.
 #[derive(Clone, Debug)]
 pub struct Region {
     insns: Vec<Displaced>,
     /// The bytes that the jmp covers.
     covered: [u8; JMP_LEN],
-    /// The last instruction goes on after itself.
+    /// The last instruction continues after itself.
     falls_through: bool,
 }
 
@@ -131,28 +131,28 @@ impl Region {
     ///
     /// # Errors
     /// The first [`Obstacle`].
-    pub fn check(bytes: &[u8], at: Gva, ground: &impl Ground) -> Result<Self, Obstacle> {
+    pub fn check(bytes: &[u8], at: Gva, facts: &impl TextFacts) -> Result<Self, Obstacle> {
         let end = at.wrapping_add(bytes.len() as u64);
         let covered = *bytes.first_chunk().ok_or(Obstacle::TooShort { end })?;
-        if ground.is_reserved(at) {
+        if facts.is_reserved(at) {
             return Err(Obstacle::Reserved { at });
         }
-        if ground.is_behind_call(at) {
-            return Err(Obstacle::BehindCall { at });
+        if facts.follows_call(at) {
+            return Err(Obstacle::AfterCall { at });
         }
-        if let Some((function, at)) = ground.indirect_jump(at) {
+        if let Some((function, at)) = facts.indirect_jump(at) {
             return Err(Obstacle::IndirectJump { function, at });
         }
-        if ground.is_rewritten(at, JMP_LEN) {
+        if facts.is_rewritten(at, JMP_LEN) {
             return Err(Obstacle::Rewritten { at });
         }
         let mut inside = (1..JMP_LEN as u64).map(|offset| at.wrapping_add(offset));
-        if let Some(to) = inside.find(|at| ground.is_target(*at)) {
+        if let Some(to) = inside.find(|at| facts.is_target(*at)) {
             return Err(Obstacle::JumpInto { to });
         }
         let (mut insns, mut len, mut falls_through) = (Vec::new(), 0, true);
         while len < JMP_LEN && falls_through {
-            let insn = displaced(&bytes[len..], at.wrapping_add(len as u64), ground)?;
+            let insn = displaced(&bytes[len..], at.wrapping_add(len as u64), facts)?;
             len += usize::from(insn.len());
             falls_through = insn.falls_through();
             insns.push(insn);
@@ -160,12 +160,12 @@ impl Region {
         if let Some(last) = insns.last().filter(|_| len < JMP_LEN)
             && !is_padding(&bytes[len..], last.next(), JMP_LEN - len)
         {
-            return Err(Obstacle::BehindEnd { insn: last.text() });
+            return Err(Obstacle::AfterEnd { insn: last.text() });
         }
         Ok(Self { insns, covered, falls_through })
     }
 
-    /// Where it is.
+    /// Its address.
     #[must_use]
     pub fn at(&self) -> Gva {
         self.insns[0].at()
@@ -177,7 +177,7 @@ impl Region {
         &self.covered
     }
 
-    /// All bytes of the instructions, as the guest has them.
+    /// All bytes of the instructions, as in the guest.
     pub fn bytes(&self) -> impl Iterator<Item = u8> {
         self.insns.iter().flat_map(|insn| insn.original().iter().copied())
     }
@@ -188,7 +188,7 @@ impl Region {
         &self.insns
     }
 
-    /// Where the detour goes back to; `None` when the instructions themselves lead away.
+    /// The address to which the detour returns; `None` if the instructions themselves jump away.
     #[must_use]
     pub fn next(&self) -> Option<Gva> {
         self.insns.last().filter(|_| self.falls_through).map(Displaced::next)
@@ -201,27 +201,28 @@ impl Region {
         self.insns.last().map_or(jmp, Displaced::next).max(jmp)
     }
 
-    /// Addresses of the instructions that the jmp covers, but for the first: no task may be there.
+    /// Addresses of the instructions that the jmp covers, except for the first: no task may be
+    /// there.
     pub fn inner(&self) -> impl Iterator<Item = Gva> {
         self.insns.iter().skip(1).map(Displaced::at)
     }
 }
 
-fn displaced(bytes: &[u8], at: Gva, ground: &impl Ground) -> Result<Displaced, Obstacle> {
-    let insn = insn::analyze(bytes, at, ground.assurances())?;
+fn displaced(bytes: &[u8], at: Gva, facts: &impl TextFacts) -> Result<Displaced, Obstacle> {
+    let insn = insn::analyze(bytes, at, facts.assurances())?;
     if insn.pushes_return_address() {
         return Err(Obstacle::Call { insn: insn.text() });
     }
-    if ground.may_fault(at) {
+    if facts.may_fault(at) {
         return Err(Obstacle::ExceptionTable { at });
     }
-    if ground.is_rewritten(at, usize::from(insn.len())) {
+    if facts.is_rewritten(at, usize::from(insn.len())) {
         return Err(Obstacle::Rewritten { at });
     }
     Ok(insn)
 }
 
-/// Whether nothing but what compilers fill with is in the `len` bytes after a function's end.
+/// Returns true if the `len` bytes after a function's end are only compilers' padding.
 fn is_padding(bytes: &[u8], at: Gva, len: usize) -> bool {
     let decoder = iced_x86::Decoder::with_ip(64, bytes, at.0, iced_x86::DecoderOptions::NONE);
     let end = at.wrapping_add(len as u64);
@@ -229,8 +230,8 @@ fn is_padding(bytes: &[u8], at: Gva, len: usize) -> bool {
     decoder.into_iter().take_while(|insn| insn.ip() < end.0).all(fills)
 }
 
-/// Whether an instruction jumps to a place that is not in its bytes; `is_thunk` knows the
-/// compilers' stand-ins.
+/// Returns true if an instruction jumps to an address that is not in its bytes; `is_thunk`
+/// recognizes the compilers' thunks.
 pub(super) fn jumps_indirectly(insn: &Instruction, is_thunk: impl Fn(Gva) -> bool) -> bool {
     match insn.flow_control() {
         FlowControl::IndirectBranch => true,

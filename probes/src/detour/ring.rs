@@ -1,18 +1,17 @@
-//! Rings of records that the guest writes: their form, and the host's side.
+//! Rings of records that the guest writes: their format, and the host's side.
 //!
-//! A ring is in hidden memory that the guest's kernel can write, so nothing in it is believed:
-//! positions and lengths are checked, and what does not fit costs that ring's records, and is
-//! reported.
+//! A ring is in hidden memory that the guest's kernel can write, so its content is not trusted.
+//! Positions and lengths are checked; an invalid value costs that ring's records, and is reported.
 //!
 //! | at | what |
 //! |---|---|
-//! | 0 | head: bytes ever reserved; the guest's |
-//! | 8 | limit: how far the head may go; the host's |
+//! | 0 | head: number of bytes ever reserved; written by the guest |
+//! | 8 | limit: the highest permitted head; written by the host |
 //! | 64 | records: position p is at p modulo the data's size; a record goes on past the end |
 //!
-//! A record: a header (none until the record is whole: number of its block, and of its arguments)
-//! and the current task's number, 32 bits each; time stamp; the task's name, 128 bits; arguments,
-//! 64 bits each. The host clears what it has read.
+//! A record: a header (zero until the record is complete: number of its block, and of its
+//! arguments) and the current task's number, 32 bits each; time stamp; the task's name, 128 bits;
+//! arguments, 64 bits each. The host clears the words that it has read.
 
 use std::cell::RefCell;
 
@@ -23,7 +22,7 @@ use exoprobe_introspect::TaskId;
 pub(super) const RING_HEAD: i32 = 0;
 /// Offset of the limit.
 pub(super) const RING_LIMIT: i32 = 8;
-/// Offset of the records: the guest's CPUs do not share the head's cache line with them.
+/// Offset of the records, so that the guest's CPUs do not share the head's cache line with them.
 pub(super) const RING_DATA: i32 = 64;
 /// Offsets in a record.
 pub(super) const RECORD_TIME: i32 = 8;
@@ -34,14 +33,15 @@ pub(super) const RECORD_COMM: i32 = 16;
 /// See [`RECORD_TIME`].
 pub(super) const RECORD_ARGS: i32 = 32;
 const WORD: usize = 8;
-/// Values that the record of a return has before its arguments: where to, and when the call began.
+/// Values before the arguments in the record of a return: the return address, and the time of the
+/// call's beginning.
 pub const RETURN_VALUES: usize = 2;
 /// Most values of a record.
 pub(super) const ARGS_MAX: usize = crate::definition::ARGS_MAX + RETURN_VALUES;
 /// Bytes of the longest record, and of what is after a ring's end for it.
 pub(super) const RECORD_MAX: usize = RECORD_ARGS as usize + ARGS_MAX * WORD;
 
-/// The header of a whole record: never zero.
+/// The header of a complete record: never zero.
 pub(super) fn header(number: u16, args: usize) -> u32 {
     let args = u32::try_from(args.min(ARGS_MAX)).expect("at most 130");
     u32::from(number) << 16 | args << 1 | 1
@@ -54,14 +54,15 @@ pub(super) fn record_bytes(args: usize) -> i32 {
 
 /// Memory that the guest writes to at the same time, by 64-bit words.
 pub trait Words {
-    /// The word at `offset`, a multiple of 8; what is loaded after was written after.
+    /// The word at `offset`, a multiple of 8; later loads see the writes before the word's
+    /// (acquire).
     fn load(&self, offset: u64) -> u64;
-    /// Replaces the word at `offset`; what was stored before is seen before.
+    /// Replaces the word at `offset`; earlier stores are visible before it (release).
     fn store(&self, offset: u64, word: u64);
-    /// Replaces the word at `offset` by `new` if it is `current`, in one.
+    /// Replaces the word at `offset` by `new` if it is `current`, atomically.
     ///
     /// # Errors
-    /// The word, when it is another.
+    /// The present word, if it differs.
     fn compare_exchange(&self, offset: u64, current: u64, new: u64) -> Result<(), u64>;
 }
 
@@ -90,7 +91,7 @@ impl PlainWords {
     }
 }
 
-/// Which word an offset is.
+/// Index of the word at an offset.
 fn index(offset: u64) -> usize {
     usize::try_from(offset).expect("an offset in memory") / WORD
 }
@@ -114,23 +115,23 @@ impl Words for PlainWords {
     }
 }
 
-/// A record as it was found.
+/// A record as read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestRecord {
     /// The block that wrote it.
     pub number: u16,
     /// Guest time-stamp counter.
     pub time: u64,
-    /// The task that was current; all zero where the kernel does not show it.
+    /// The current task; all zero if its location is not known.
     pub task: TaskId,
     /// Its values, in order.
     pub args: Vec<u64>,
 }
 
-/// The ring is not as detours leave it: the guest wrote into it. Its records are gone.
+/// The guest wrote into the ring: its content is not valid, and its records are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the guest wrote into a ring of records: what was in it is lost")]
-pub struct Scribbled;
+pub struct CorruptRing;
 
 /// The host's side of one ring.
 pub struct GuestRing {
@@ -160,7 +161,7 @@ impl GuestRing {
         ring
     }
 
-    /// Empties it: nothing of what is in it is believed.
+    /// Empties the ring; its content is not trusted.
     fn reset(&mut self, words: &impl Words) {
         self.tail = 0;
         words.store(self.base + RING_LIMIT as u64, 0);
@@ -170,32 +171,32 @@ impl GuestRing {
         words.store(self.base + RING_LIMIT as u64, self.len);
     }
 
-    /// How far it is written, as the guest says.
+    /// The guest's write position.
     pub fn head(&self, words: &impl Words) -> u64 {
         words.load(self.base + RING_HEAD as u64)
     }
 
-    /// Whether all has been read that was written before the head was so far.
+    /// Returns true if everything written up to this position has been read.
     #[must_use]
     pub fn has_read(&self, head: u64) -> bool {
         self.tail >= head
     }
 
-    /// Takes all whole records, up to the first that is still being written. `args_of` returns how
-    /// many arguments a block's records have.
+    /// Reads all complete records, up to the first that is still being written. `args_of` returns
+    /// the number of arguments in a block's records.
     ///
     /// # Errors
-    /// [`Scribbled`], after what came before; the ring is empty then.
+    /// [`CorruptRing`], after the records before the fault; the ring is empty then.
     pub fn drain(
         &mut self,
         words: &impl Words,
         args_of: impl Fn(u16) -> Option<usize>,
         mut take: impl FnMut(GuestRecord),
-    ) -> Result<(), Scribbled> {
+    ) -> Result<(), CorruptRing> {
         let head = self.head(words);
         if head.checked_sub(self.tail).is_none_or(|used| used > self.len) {
             self.reset(words);
-            return Err(Scribbled);
+            return Err(CorruptRing);
         }
         while self.tail < head {
             let at = self.base + RING_DATA as u64 + self.tail % self.len;
@@ -208,7 +209,7 @@ impl GuestRing {
             let Some((number, args)) = parse(found, &args_of).filter(|(_, n)| bytes(*n) <= left)
             else {
                 self.reset(words);
-                return Err(Scribbled);
+                return Err(CorruptRing);
             };
             let word = |offset: i32| words.load(at + u64::from(offset.unsigned_abs()));
             let comm = [word(RECORD_COMM), word(RECORD_COMM + 8)].map(u64::to_le_bytes);
@@ -236,7 +237,7 @@ fn bytes(args: usize) -> u64 {
     record_bytes(args).unsigned_abs().into()
 }
 
-/// A header's block and number of arguments, if it is one that the block writes.
+/// A header's block and number of arguments, if the block writes this header.
 fn parse(found: u64, args_of: impl Fn(u16) -> Option<usize>) -> Option<(u16, usize)> {
     let number = u16::try_from(found >> 16 & 0xffff).ok()?;
     let args = args_of(number)?;
@@ -342,7 +343,7 @@ pub(super) mod tests {
             memory.store(0, head);
             memory.store(64 + one, first);
             let drained = ring.drain(&memory, args_of, |record| panic!("{what}: {record:?}"));
-            assert_eq!(drained, Err(Scribbled), "{what}");
+            assert_eq!(drained, Err(CorruptRing), "{what}");
             write(&memory, 1, &[3]).unwrap();
             let mut got = Vec::new();
             ring.drain(&memory, args_of, |record| got.extend(record.args)).unwrap();

@@ -7,13 +7,13 @@ use super::pool::Pool;
 use crate::definition::{Field, Filter, Register, Segment};
 use crate::insn::AssembleError;
 
-/// Most values of one detour that are read from memory.
+/// Most values of one detour that are loaded from memory.
 pub const LOADS_MAX: usize = 16;
 
 /// Bytes of a counter.
 pub const COUNTER: u64 = 8;
 
-/// Why there is no detour.
+/// The reason why there is no detour.
 #[derive(Debug, thiserror::Error)]
 pub enum DetourError {
     /// The assembler refused.
@@ -22,13 +22,13 @@ pub enum DetourError {
     /// A displaced instruction has no code there.
     #[error(transparent)]
     Instruction(#[from] AssembleError),
-    /// It is not in the last 2 GiB of addresses, where 32 bits hold an address.
+    /// An address is not in the last 2 GiB, so 32 bits do not hold it.
     #[error("{0} is not in the last 2 GiB of addresses")]
     Far(Gva),
-    /// A filter looks at the current task.
-    #[error("the kernel does not show which task is current")]
+    /// A filter compares the current task.
+    #[error("the address of the current task is not known")]
     NoTask,
-    /// A filter looks at text.
+    /// A filter compares text.
     #[error("text is read by the VMM")]
     Text,
     /// The kernel's stack has no room for more.
@@ -39,7 +39,7 @@ pub enum DetourError {
 /// A value that a detour writes into a record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
-    /// A register, as it is when the probed instruction is about to run.
+    /// A register as before the probed instruction.
     Register(Register),
     /// A segment register's selector.
     Segment(Segment),
@@ -56,16 +56,16 @@ pub enum Value {
         /// Source of the address.
         base: Box<Value>,
     },
-    /// Where the call returns to; in code for returns only.
+    /// The return address of the call; in code for returns only.
     ReturnAddress,
-    /// The guest's time-stamp counter when the call began; in code for returns only.
+    /// The guest's time-stamp counter at the call's beginning; in code for returns only.
     Entered,
     /// This number.
     Constant(u64),
 }
 
 impl Value {
-    /// Whether it comes from memory that may not be there.
+    /// Returns true if it comes from memory that may not be mapped.
     pub(super) fn is_loaded(&self) -> bool {
         matches!(self, Self::Stack(_) | Self::Fixed(_) | Self::Deref { .. })
     }
@@ -73,23 +73,23 @@ impl Value {
 
 /// Work of a detour for one probe.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Task {
+pub enum BlockAction {
     /// Adds one to the counter.
     Count,
-    /// Writes a record, or adds one to the counter when there is no room. Hits that the filter does
-    /// not let through go into a second counter after that.
+    /// Writes a record, or increments the counter if there is no room. Hits that the filter refuses
+    /// go into a second counter after that.
     Record {
         /// Values of the record.
         values: Vec<Value>,
-        /// Of these values by their places.
+        /// The filter over these values, by index.
         filter: Option<Filter<Field>>,
     },
-    /// Has the call return by way of an instance of this pool; adds one to the pool's own counter
-    /// when none is free.
+    /// Makes the call return through an instance of this pool; increments the pool's own counter if
+    /// none is free.
     Follow(Pool),
 }
 
-impl Task {
+impl BlockAction {
     /// Writes a record of every hit.
     #[must_use]
     pub fn record(values: Vec<Value>) -> Self {
@@ -112,7 +112,7 @@ pub struct Block {
     /// Two 64-bit counters in hidden memory.
     pub counter: Gva,
     /// Its action.
-    pub task: Task,
+    pub task: BlockAction,
 }
 
 impl Block {
@@ -123,7 +123,7 @@ impl Block {
     }
 }
 
-/// Where a kernel has what names the current task, in bytes.
+/// The location of a kernel's current task, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Current {
     /// Per-CPU offset of the task's address.
@@ -134,7 +134,7 @@ pub struct Current {
     pub comm: u32,
 }
 
-/// Memory that stays mapped for as long as the kernel runs.
+/// Memory that stays mapped while the kernel runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapped {
     /// Its first address.
@@ -144,16 +144,16 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// Whether the word at `at` is in it.
+    /// Returns true if the range contains the word at `at`.
     #[must_use]
     pub fn has_word(&self, at: Gva) -> bool {
         at.0.wrapping_sub(self.start.0) <= self.len.saturating_sub(8)
     }
 }
 
-/// Where a detour finds things in the guest.
+/// The addresses that a detour uses in the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct DetourEnv {
     /// The first CPU's ring.
     pub rings: Gva,
     /// Bytes from one CPU's ring to the next one's.
@@ -162,10 +162,10 @@ pub struct Surroundings {
     pub mask: u32,
     /// Per-CPU offset of the CPU's number (32 bits); `None` on a kernel for one CPU.
     pub cpu: Option<Gva>,
-    /// Location of the current task, where known.
+    /// Location of the current task, if known.
     pub current: Option<Current>,
-    /// Where memory may be read without a fault.
+    /// Memory that can be read without a fault.
     pub mapped: Vec<Mapped>,
-    /// Hidden memory, where a return address is a trampoline's.
+    /// Hidden memory: a return address in it is a trampoline's.
     pub hidden: Mapped,
 }

@@ -1,4 +1,5 @@
-//! Where control comes to in a kernel's text, other than from the instruction before.
+//! The targets of jumps and calls in a kernel's text: addresses that control reaches other than
+//! from the instruction before.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -8,23 +9,23 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl};
 
 use super::region::jumps_indirectly;
 
-/// Most bytes of text that are looked at: ten times a distribution kernel's.
+/// Most bytes of text that are examined: ten times a distribution kernel's.
 const TEXT_MAX: u64 = 256 << 20;
 
-/// Targets of the direct branches and calls in all of a text, and what is added to them; and which
-/// functions jump indirectly.
+/// Targets of the direct branches and calls in all of a text, and added ones; and the functions
+/// that jump indirectly.
 pub struct Targets {
     text: Range<u64>,
-    /// One bit a byte of `text`.
+    /// One bit per byte of `text`.
     bits: Vec<u64>,
-    /// The same for what stands after a call.
-    behind_calls: Vec<u64>,
+    /// The same for the addresses after calls.
+    after_calls: Vec<u64>,
     /// By functions' starts: the first indirect jmp.
     indirect: HashMap<Gva, Gva>,
 }
 
 impl Targets {
-    /// For a text whose functions [`Self::add_function`] will add.
+    /// Targets of a text whose functions [`Self::add_function`] will add.
     #[must_use]
     pub fn new(text: Range<Gva>) -> Self {
         let end = text.end.0.min(text.start.0.saturating_add(TEXT_MAX));
@@ -32,11 +33,12 @@ impl Targets {
         let words =
             usize::try_from((text.end - text.start).div_ceil(64)).expect("at most 4 million");
         let bits = vec![0; words];
-        Self { text, behind_calls: bits.clone(), bits, indirect: HashMap::new() }
+        Self { text, after_calls: bits.clone(), bits, indirect: HashMap::new() }
     }
 
-    /// Decodes a function from its start to its end, or to what is no instruction. `is_thunk` finds
-    /// the places that jump on to where a register says (`__x86_indirect_thunk_rax`).
+    /// Decodes a function from its start to its end, or to the first invalid instruction.
+    /// `is_thunk` recognizes thunks, which jump to the address in a register
+    /// (`__x86_indirect_thunk_rax`).
     pub fn add_function(
         &mut self,
         start: Gva,
@@ -51,7 +53,7 @@ impl Targets {
             let calls =
                 matches!(insn.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
             if calls && let Some((word, bit)) = self.place(Gva(insn.next_ip())) {
-                self.behind_calls[word] |= 1 << bit;
+                self.after_calls[word] |= 1 << bit;
             }
             if jumps_indirectly(&insn, is_thunk) {
                 self.indirect.entry(start).or_insert(Gva(insn.ip()));
@@ -59,26 +61,26 @@ impl Targets {
         }
     }
 
-    /// Control comes to `at` in another way.
+    /// Adds a target that control reaches in another way.
     pub fn add(&mut self, at: Gva) {
         if let Some((word, bit)) = self.place(at) {
             self.bits[word] |= 1 << bit;
         }
     }
 
-    /// Whether control comes to `at`.
+    /// Returns true if control reaches `at`.
     #[must_use]
     pub fn contains(&self, at: Gva) -> bool {
         self.place(at).is_some_and(|(word, bit)| self.bits[word] >> bit & 1 != 0)
     }
 
-    /// Whether a call returns to `at`.
+    /// Returns true if a call returns to `at`.
     #[must_use]
-    pub fn is_behind_call(&self, at: Gva) -> bool {
-        self.place(at).is_some_and(|(word, bit)| self.behind_calls[word] >> bit & 1 != 0)
+    pub fn follows_call(&self, at: Gva) -> bool {
+        self.place(at).is_some_and(|(word, bit)| self.after_calls[word] >> bit & 1 != 0)
     }
 
-    /// Where the function that starts at `start` jumps indirectly.
+    /// The first indirect jmp of the function that starts at `start`.
     #[must_use]
     pub fn indirect_jump(&self, start: Gva) -> Option<Gva> {
         self.indirect.get(&start).copied()

@@ -42,7 +42,7 @@ pub use facade::threads::AddressSpace;
 pub use hit::actions::Holder;
 pub use kernel::error::AttachError;
 pub use kernel::reserved::{BlacklistEntry, Reserved};
-pub use kernel::state::{FoundTypes, Given, RunningKernel};
+pub use kernel::state::{FoundTypes, KernelHints, RunningKernel};
 pub use kernel::tasks::{NoTasks, Process};
 pub use optimize::optimizer::Optimization;
 pub use probe::handlers::{

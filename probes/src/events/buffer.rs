@@ -6,15 +6,15 @@ use std::collections::VecDeque;
 use super::hit::Hit;
 use super::trace::TracePage;
 
-/// Most times of tracing that are kept: of one more, the first is forgotten.
+/// Most spans of tracing that are kept; one more drops the first.
 const SPANS_MAX: usize = 1024;
 
-/// Something done to the trace.
+/// An operation on the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
     /// Events are kept from here on.
     On,
-    /// They are not.
+    /// Events are no longer kept.
     Off,
     /// Moves the trace into the snapshot.
     Snapshot,
@@ -26,8 +26,7 @@ pub(super) struct Stored<'a> {
     pub(super) next: u64,
 }
 
-/// Times of tracing: each with its first event, and, once it is over, the first that does not
-/// belong to it.
+/// Spans of tracing: each with its first event and, once it is over, the first event after it.
 #[derive(Debug)]
 pub(super) struct TraceBuffer {
     spans: VecDeque<(u64, Option<u64>)>,
@@ -46,7 +45,7 @@ impl TraceBuffer {
         self.spans.back().is_some_and(|(_, end)| end.is_none())
     }
 
-    /// Events from `next` on are kept, or are not.
+    /// Begins or ends the keeping of events from `next` on.
     pub(super) fn switch(&mut self, on: bool, next: u64) {
         match (self.is_on(), on) {
             (false, true) => match self.spans.back_mut() {
@@ -67,7 +66,7 @@ impl TraceBuffer {
         }
     }
 
-    /// Only what comes from `next` on is shown.
+    /// Hides the events before `next`.
     pub(super) fn clear(&mut self, next: u64) {
         let on = self.is_on();
         self.spans.clear();
@@ -75,7 +74,7 @@ impl TraceBuffer {
         self.switch(on, next);
     }
 
-    /// All that is shown.
+    /// All events shown.
     pub(super) fn read(&self, stored: &Stored<'_>) -> TracePage {
         let all =
             |(from, end): &(u64, Option<u64>)| stored.run(*from, *end, usize::MAX, usize::MAX);
@@ -84,7 +83,7 @@ impl TraceBuffer {
         page
     }
 
-    /// A reader of all that is shown.
+    /// A reader of all events shown.
     pub(super) fn open(&self, stored: &Stored<'_>) -> TraceReader {
         let first = stored.first();
         let span = |(from, end): &(u64, Option<u64>)| {
@@ -106,7 +105,7 @@ impl TraceBuffer {
             left -= run.1.len();
             *from = (*from + run.0 + run.1.len() as u64).max(*from);
             page.runs.push(run);
-            // One that is over has nothing more, once it was read to its end.
+            // A span that is over has no more events once it was read to its end.
             if left == 0 || end.is_none() {
                 break;
             }
@@ -155,14 +154,14 @@ impl Stored<'_> {
 pub struct TraceReader {
     /// Ranges left to read: first event, and the first after it that does not belong.
     spans: VecDeque<(u64, u64)>,
-    /// How many events there were to show.
+    /// Number of events to show.
     pub events: u64,
-    /// Events that there were since it was cleared.
+    /// Number of events since it was cleared.
     pub written: u64,
 }
 
 impl TraceReader {
-    /// First sequence number that is left to read, and the end of its span.
+    /// First sequence number left to read, and the end of its span.
     pub(super) fn next_span(&self) -> Option<(u64, u64)> {
         self.spans.front().copied()
     }

@@ -15,7 +15,7 @@ pub struct Event {
     pub time: f64,
     /// vCPU that hit.
     pub vcpu: u8,
-    /// Number of the thread that was current; absent where the kernel does not show it.
+    /// Number of the current thread; absent if the location of the current task is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(example = 61))]
     pub pid: Option<u32>,
@@ -37,22 +37,22 @@ pub struct Event {
     /// Probed address, as hexadecimal text.
     #[cfg_attr(feature = "schema", schema(value_type = String, example = "0xffffffff81000000"))]
     pub addr: Arc<str>,
-    /// Where the function returned to, of a return probe, as hexadecimal text.
+    /// For a return probe: the address to which the function returned, as hexadecimal text.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(example = "0xffffffff81000000"))]
     pub ret_addr: Option<String>,
-    /// How long the call took, of a return probe, in nanoseconds.
+    /// For a return probe: duration of the call, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(example = 1250))]
     pub duration_ns: Option<u64>,
-    /// Values asked for, by name, in the definition's order: numbers, hexadecimal text, text or
-    /// arrays, as their types say; `(fault)` where memory could not be read.
+    /// Values of the arguments, by name, in the definition's order: numbers, hexadecimal text, text
+    /// or arrays, by their types; `(fault)` if memory could not be read.
     #[cfg_attr(
         feature = "schema",
         schema(value_type = Object, example = json!({"fd": "0x3"}))
     )]
     pub args: serde_json::Map<String, serde_json::Value>,
-    /// Back-trace, where the probe asks for it; the probed place first.
+    /// Back-trace, if the probe records it; the probed place first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stack: Option<Vec<StackFrame>>,
 }
@@ -76,11 +76,11 @@ pub struct StackFrame {
 pub struct EventPage {
     /// In order of sequence; without a gap where all are selected.
     pub events: Vec<Arc<Event>>,
-    /// Sequence number that the page starts at: events before it are lost, or were not asked for.
+    /// Sequence number of the page's start: earlier events are lost, or were not requested.
     pub start: u64,
-    /// Sequence number to ask for next.
+    /// Sequence number for the next request.
     pub next: u64,
-    /// Events asked for that the store no longer has.
+    /// Number of requested events that the store no longer has.
     pub lost: u64,
 }
 
@@ -89,7 +89,7 @@ pub struct EventPage {
 pub struct Bounds {
     /// Most events.
     pub events: usize,
-    /// Memory of events, in bytes, with which the page is full.
+    /// Most memory of events, in bytes: the page is full when they reach it.
     pub bytes: usize,
     /// Sequence number that the page ends before.
     pub end: u64,

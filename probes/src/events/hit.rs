@@ -30,8 +30,8 @@ impl Hit {
 }
 
 impl Origin {
-    /// Memory that it takes, in bytes, about. Its texts and its symbols are the probe's and the
-    /// kernel's.
+    /// Approximate memory that it takes, in bytes. Its texts and symbols belong to the probe and
+    /// the kernel.
     pub(super) fn bytes(&self) -> usize {
         let names: usize = self.fields.iter().map(|field| field.name.len() + ALLOCATION).sum();
         size_of::<Self>() + self.fields.len() * 2 * size_of::<Argument>() + names + 2 * ALLOCATION

@@ -1,10 +1,10 @@
-//! Recorded hits as filters look at them.
+//! Recorded hits as filters see them.
 
 use super::hit::Hit;
 use super::show::{RecordedValue, show_symbol};
 use crate::definition::{Field, FieldValue, ValueType};
 
-/// The value of a field; `None` where it could not be read, or is not recorded.
+/// The value of a field; `None` if it could not be read, or is not recorded.
 pub(crate) fn field_value(field: Field, hit: &Hit) -> Option<FieldValue> {
     let Hit { origin, vcpu, record } = hit;
     let text = |text: String| Some(FieldValue::Text(text.into_bytes()));
@@ -22,7 +22,7 @@ pub(crate) fn field_value(field: Field, hit: &Hit) -> Option<FieldValue> {
                 RecordedValue::Fault | RecordedValue::Number(..) | RecordedValue::Array(_) => None,
             }
         }
-        // What was there then is not known any more.
+        // The user memory of that time is no longer known.
         Field::UserText { .. } => None,
     }
 }

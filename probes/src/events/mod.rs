@@ -1,6 +1,6 @@
-//! From hit to event: a ring per vCPU that hits are written to without a lock, one consumer that
-//! drains them in order of time, and a bounded store that readers follow by sequence number. Events
-//! are made of hits when they are read: to keep a hit must cost little.
+//! From hit to event: a ring per vCPU that hits write without a lock, one consumer that drains the
+//! rings in order of time, and a bounded store that readers follow by sequence number. Events are
+//! made of hits when they are read, so that keeping a hit is cheap.
 
 mod buffer;
 mod event;

@@ -20,7 +20,7 @@ pub(crate) struct Origin {
     /// The same as text.
     pub(crate) addr: Arc<str>,
     pub(crate) fields: Arc<[Argument]>,
-    /// Where the kernel has them.
+    /// The kernel's symbols.
     pub(crate) symbols: Option<SymbolTable>,
     pub(crate) clock: GuestClock,
 }
@@ -51,7 +51,7 @@ impl Origin {
     }
 }
 
-/// The places of a back-trace, by name where they have one.
+/// The places of a back-trace, with symbols where known.
 pub(crate) fn frames(symbols: Option<&SymbolTable>, stack: &[u64]) -> Vec<StackFrame> {
     let frame = |addr: &u64| {
         let found = symbols.and_then(|symbols| symbols.resolve(Gva(*addr)));

@@ -2,8 +2,8 @@
 //! consumer, the holder of the store's drain lock.
 //!
 //! A record is a run of 64-bit words: probe id and length, guest time, shape, task, return address
-//! and time of entry (of returns), which arguments could not be read (where one may not be),
-//! arguments, back-trace, texts. An argument that is text says where its bytes are among those
+//! and time of entry (of returns), the arguments that could not be read (if one may fault),
+//! arguments, back-trace, texts. The word of a text argument is the place of its bytes among those
 //! ([`TextPlace`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,17 +16,17 @@ const HEADER_WORDS: usize = 3;
 const FAULT_WORDS: usize = 2;
 /// Number and name.
 const TASK_WORDS: usize = 3;
-/// Where to, and the time of entry.
+/// The return address, and the time of entry.
 const RETURN_WORDS: usize = 2;
 
 /// Parts of a record besides its header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// It says which task was current.
+    /// The record contains the current task.
     pub(crate) has_task: bool,
-    /// It is of a return, with the return address.
+    /// The record is of a return, and contains the return address.
     pub(crate) is_return: bool,
-    /// It says which arguments could not be read.
+    /// The record contains which arguments could not be read.
     pub(crate) may_fault: bool,
     /// Words of arguments.
     pub(crate) args: u16,
@@ -36,7 +36,7 @@ pub(crate) struct Shape {
     pub(crate) text: u16,
 }
 
-/// Where the bytes of a text are among those of a record.
+/// The place of a text's bytes among those of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TextPlace {
     start: u32,
@@ -94,9 +94,9 @@ impl Shape {
 /// A return of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Returned {
-    /// Where to.
+    /// The return address.
     pub(crate) to: Gva,
-    /// When the function was entered.
+    /// Time of the function's entry.
     pub(crate) entered: GuestTime,
 }
 
@@ -106,11 +106,11 @@ pub(crate) struct Record {
     pub(crate) probe: u32,
     /// Guest time-stamp counter.
     pub(crate) time: u64,
-    /// The current task, where the kernel shows it.
+    /// The current task, if its location is known.
     pub(crate) task: Option<TaskId>,
-    /// Of a return probe.
+    /// For a return probe.
     pub(crate) returned: Option<Returned>,
-    /// `None` where it could not be read.
+    /// `None` for an argument that could not be read.
     pub(crate) args: Vec<Option<u64>>,
     pub(crate) stack: Vec<u64>,
     /// The bytes of all texts, to the end of a word.
@@ -118,14 +118,14 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// How long the call took, of a return, in ticks of the guest's clock; 0 where the guest's
-    /// counters of two CPUs do not agree so far.
+    /// Duration of a return's call, in ticks of the guest's clock; 0 if the guest's counters of two
+    /// CPUs differ by more than it.
     pub(crate) fn duration(&self) -> Option<u64> {
         Some(self.time.saturating_sub(self.returned?.entered.0))
     }
 }
 
-/// A task as a record has it: number, and two words of name.
+/// A task in a record: number, and two words of name.
 fn unpack_task([pid, low, high]: [u64; TASK_WORDS]) -> TaskId {
     let comm = u128::from(low) | u128::from(high) << 64;
     let pid = u32::try_from(pid & u64::from(u32::MAX)).expect("32 bits");
@@ -154,7 +154,7 @@ impl Ring {
         &self.words[usize::try_from(at & mask).expect("below the ring's length")]
     }
 
-    /// Begins a record; `None` when there is no room for it. To be called by one thread only.
+    /// Begins a record; `None` if there is no room for it. Must be called by one thread only.
     pub(crate) fn begin(&self, probe: u32, time: u64, shape: Shape) -> Option<Writer<'_>> {
         let needed = shape.words() as u64;
         let head = self.head.load(Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl Ring {
         Some(writer)
     }
 
-    /// Takes all whole records. To be called by one thread at a time.
+    /// Takes all complete records. Must be called by one thread at a time.
     pub(crate) fn drain(&self, mut take: impl FnMut(Record)) {
         let head = self.head.load(Ordering::Acquire);
         let mut tail = self.tail.load(Ordering::Relaxed);
@@ -199,7 +199,7 @@ impl Ring {
     }
 }
 
-/// A record on its way into a ring; it is there once finished.
+/// A record that is being written into a ring; it is visible once finished.
 pub(crate) struct Writer<'a> {
     ring: &'a Ring,
     next: u64,
@@ -214,19 +214,20 @@ impl Writer<'_> {
         self.next += 1;
     }
 
-    /// The current task: first, where the shape has one.
+    /// Writes the current task: first, if the shape has one.
     pub(crate) fn task(&mut self, task: &TaskId) {
         self.put(task.pid.into());
         task.comm.as_chunks().0.iter().for_each(|half| self.put(u64::from_le_bytes(*half)));
     }
 
-    /// The return: next, of a return's record.
+    /// Writes the return: next, in a return's record.
     pub(crate) fn returned(&mut self, returned: Returned) {
         self.put(returned.to.0);
         self.put(returned.entered.0);
     }
 
-    /// All arguments, of which `may_fault` says whether some may be missing; `None` is one that is.
+    /// Writes all arguments; `None` is one that could not be read, which is permitted only with
+    /// `may_fault`.
     pub(crate) fn args(&mut self, may_fault: bool, args: impl Iterator<Item = Option<u64>>) {
         let faults_at = self.next;
         if may_fault {
@@ -244,12 +245,12 @@ impl Writer<'_> {
         }
     }
 
-    /// The back-trace, whose length is in the shape.
+    /// Writes the back-trace; its length is in the shape.
     pub(crate) fn stack(&mut self, frames: &[u64]) {
         frames.iter().for_each(|frame| self.put(*frame));
     }
 
-    /// The bytes of all texts, as many words as the shape has.
+    /// Writes the bytes of all texts; the shape has their number of words.
     pub(crate) fn text(&mut self, bytes: &[u8]) {
         for piece in bytes.chunks(size_of::<u64>()) {
             let mut word = [0; size_of::<u64>()];
@@ -258,7 +259,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Lets the consumer see it.
+    /// Publishes the record to the consumer.
     pub(crate) fn finish(self) {
         debug_assert!(self.next == self.end, "fewer words than the record's shape has");
         // The record's words come before the new head for a thread that acquires it.

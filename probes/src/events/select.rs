@@ -1,4 +1,4 @@
-//! The part of the events that a reader asks for.
+//! The events that a reader requests.
 
 use exoprobe_guest::GuestTime;
 use exoprobe_introspect::glob_matches;
@@ -10,7 +10,7 @@ use super::hit::Hit;
 pub struct EventSelection {
     /// Name of the event, or `GROUP/EVENT`; `*`, `?` and `[...]` are wildcards.
     pub probe: Option<String>,
-    /// Number of the task that was current.
+    /// Number of the current task.
     pub pid: Option<u32>,
     /// Its name, with wildcards.
     pub comm: Option<String>,

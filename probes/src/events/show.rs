@@ -1,4 +1,4 @@
-//! Recorded values, and as JSON.
+//! Recorded values, for text and JSON.
 
 use std::borrow::Cow;
 
@@ -11,15 +11,15 @@ use crate::definition::{Argument, Fetch, ValueType};
 
 /// Text of a value that could not be read.
 pub const FAULT: &str = "(fault)";
-/// In place of a text's length: it could not be read.
+/// Stands for the length of a text that could not be read.
 const NO_TEXT: u16 = u16::MAX;
 
-/// Texts of an array, one after the other: a length of 16 bits, and the bytes.
+/// Texts of an array, adjacent: for each a length of 16 bits, and the bytes.
 #[derive(Default)]
 pub(crate) struct TextList(Vec<u8>);
 
 impl TextList {
-    /// `None` is one that could not be read.
+    /// Appends a text; `None` is one that could not be read.
     pub(crate) fn push(&mut self, text: Option<&[u8]>) {
         let len = text.and_then(|text| u16::try_from(text.len()).ok()).unwrap_or(NO_TEXT);
         self.0.extend_from_slice(&len.to_le_bytes());
@@ -85,7 +85,7 @@ impl<'a> RecordedValue<'a> {
         shown.unwrap_or(Self::Fault)
     }
 
-    /// As JSON: what is shown in hexadecimal digits is text, for a double holds only 53 bits.
+    /// The value as JSON. Hexadecimal values are text, because a double holds only 53 bits.
     pub(crate) fn json(&self, symbols: Option<&SymbolTable>) -> Value {
         match self {
             Self::Fault => FAULT.into(),
@@ -104,7 +104,7 @@ impl<'a> RecordedValue<'a> {
     }
 }
 
-/// Text, of which what is no UTF-8 is replaced.
+/// Text; invalid UTF-8 is replaced.
 fn text(bytes: &[u8]) -> RecordedValue<'_> {
     RecordedValue::Text(String::from_utf8_lossy(bytes))
 }
@@ -122,7 +122,7 @@ fn character(number: u64) -> char {
     char::from(u8::try_from(number & 0xff).expect("8 bits"))
 }
 
-/// An address by the symbol that it is in: `SYM+0xOFF/0xSIZE`; without one, its digits.
+/// An address by its symbol: `SYM+0xOFF/0xSIZE`; without one, its digits.
 #[must_use]
 pub fn show_symbol(symbols: Option<&SymbolTable>, addr: u64) -> String {
     match symbols.and_then(|symbols| symbols.resolve(Gva(addr))) {

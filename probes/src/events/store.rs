@@ -15,7 +15,7 @@ use super::trace::TracePage;
 #[cfg(test)]
 mod tests;
 
-/// Most events that a reader of `trace` takes at once, and most bytes of them.
+/// Most events that a reader of `trace` takes at a time, and most bytes of them.
 const PART: (usize, usize) = (1024, 1 << 20);
 
 /// The next step of a store.
@@ -35,7 +35,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// The trace, and the hits that it is of.
+    /// The trace, with the hits that it refers to.
     fn parts(&mut self) -> (&mut TraceBuffer, Stored<'_>) {
         (&mut self.buffer, Stored { hits: self.hits.all(), next: self.next })
     }
@@ -49,8 +49,8 @@ impl Kept {
         self.stored().first()
     }
 
-    /// Where a reader that asks from `from` on begins, and the selected hits from there to before
-    /// `end`, with their sequence numbers.
+    /// The position at which a reader from `from` on begins, and the selected hits from there to
+    /// before `end`, with their sequence numbers.
     fn selected<'a>(
         &'a self,
         from: u64,
@@ -78,14 +78,14 @@ impl Kept {
     }
 }
 
-/// A bounded store. Readers that fall behind lose their own events and learn how many.
+/// A bounded store. A reader that is too slow loses only its own events, and gets their number.
 pub struct EventStore {
     kept: Mutex<Kept>,
     latest: watch::Sender<u64>,
 }
 
 impl EventStore {
-    /// A store of the last events, as many as the limits let it keep.
+    /// A store of the last events, within the limits.
     #[must_use]
     pub fn new(limits: EventLimits) -> Self {
         let (buffer, snapshot) = (TraceBuffer::default(), None);
@@ -97,7 +97,7 @@ impl EventStore {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes steps in order; gives how many events came.
+    /// Applies steps in order; returns the number of new events.
     pub(crate) fn append(&self, steps: impl Iterator<Item = Step>) -> usize {
         let mut kept = self.lock();
         let before = kept.next;
@@ -122,7 +122,7 @@ impl EventStore {
         self.read_selected(from, max, &EventSelection::default())
     }
 
-    /// As [`Self::read`], up to `max` of the events that are selected. Lost ones count whether
+    /// As [`Self::read`], for up to `max` of the selected events. Lost events count whether
     /// selected or not.
     #[must_use]
     pub fn read_selected(&self, from: u64, max: usize, selection: &EventSelection) -> EventPage {
@@ -138,8 +138,8 @@ impl EventStore {
         EventPage { events, start, next, lost }
     }
 
-    /// The end of up to `max` selected events from sequence number `from` on: the number to ask for
-    /// next.
+    /// The end of up to `max` selected events from sequence number `from` on: the number for the
+    /// next request.
     #[must_use]
     pub fn end_of(&self, from: u64, max: usize, selection: &EventSelection) -> u64 {
         let kept = self.lock();
@@ -149,7 +149,7 @@ impl EventStore {
         selected.nth(before).map_or(kept.next, |(seq, _)| seq + 1)
     }
 
-    /// Sequence number from which on there are `count` selected events, or of the oldest where
+    /// Sequence number of the first of the last `count` selected events; of the oldest event if
     /// there are fewer.
     #[must_use]
     pub fn start_of_last(&self, count: usize, selection: &EventSelection) -> u64 {
@@ -160,7 +160,7 @@ impl EventStore {
         selected.nth(before).map_or(kept.first(), |(seq, _)| seq)
     }
 
-    /// Forgets all events, those in `trace` too. Readers do not see these as lost.
+    /// Drops all events, also those in `trace`. Readers do not count these as lost.
     pub fn clear(&self) {
         let mut kept = self.lock();
         let next = kept.next;
@@ -169,13 +169,13 @@ impl EventStore {
         kept.buffer.clear(next);
     }
 
-    /// Whether events are shown by the tracer's files (`tracing_on`).
+    /// Returns true if the tracer's files show events (`tracing_on`).
     #[must_use]
     pub fn is_tracing(&self) -> bool {
         self.lock().buffer.is_on()
     }
 
-    /// The tracer's files show events from here on, or do not.
+    /// Begins or ends the showing of events in the tracer's files.
     pub fn set_tracing(&self, on: bool) {
         self.lock().control(if on { Control::On } else { Control::Off });
     }
@@ -187,7 +187,7 @@ impl EventStore {
         kept.buffer.clear(next);
     }
 
-    /// A reader of what the file `trace` shows now.
+    /// A reader of the present content of the file `trace`.
     #[must_use]
     pub fn open_trace(&self) -> TraceReader {
         let mut kept = self.lock();
@@ -215,24 +215,24 @@ impl EventStore {
         buffer.take(&stored, max)
     }
 
-    /// Events of the file `snapshot`; `None` where there is none.
+    /// Events of the file `snapshot`; `None` if there is none.
     #[must_use]
     pub fn snapshot(&self) -> Option<Arc<TracePage>> {
         self.lock().snapshot.clone()
     }
 
-    /// Takes what `trace` shows into the snapshot: that begins anew.
+    /// Moves the events in `trace` into the snapshot. `trace` begins anew.
     pub fn take_snapshot(&self) {
         self.lock().control(Control::Snapshot);
     }
 
-    /// Forgets the snapshot.
+    /// Drops the snapshot.
     pub fn free_snapshot(&self) {
         self.lock().snapshot = None;
     }
 
-    /// Selected hits from `from` on, with their sequence numbers; and where that is, how many
-    /// before are lost, and where to go on.
+    /// Selected hits from `from` on, with their sequence numbers; also the first number, the number
+    /// of lost events before it, and the number for the next request.
     fn hits(
         &self,
         from: u64,
@@ -250,7 +250,7 @@ impl EventStore {
         for (seq, hit) in selected {
             bytes += hit.bytes();
             hits.push((seq, hit.clone()));
-            // A full page may have more after it.
+            // A full page may be followed by more events.
             if hits.len() == bounds.events || bytes >= bounds.bytes {
                 return (start, start - from, seq + 1, hits);
             }
@@ -258,7 +258,7 @@ impl EventStore {
         (start, start - from, end.max(start), hits)
     }
 
-    /// Sequence number of the last event, as it changes; 0 before the first.
+    /// A receiver of the last event's sequence number; 0 before the first event.
     #[must_use]
     pub fn latest(&self) -> watch::Receiver<u64> {
         self.latest.subscribe()
@@ -270,15 +270,15 @@ impl EventStore {
 pub struct EventLimits {
     /// Most events, at least 1.
     pub count: usize,
-    /// Most memory that they take, in bytes, with what events of a probe share. The newest event is
-    /// kept whatever it takes.
+    /// Most memory that they take, in bytes, including the shared part of a probe's events. The
+    /// newest event is always kept.
     pub bytes: usize,
 }
 
 impl EventLimits {
-    /// Events kept for readers unless chosen otherwise.
+    /// Default number of events kept for readers.
     pub const DEFAULT_COUNT: usize = 1 << 16;
-    /// Memory for them, in MiB, unless chosen otherwise.
+    /// Default memory for them, in MiB.
     pub const DEFAULT_MIB: usize = 64;
 }
 
@@ -288,7 +288,7 @@ impl Default for EventLimits {
     }
 }
 
-/// The last hits. The oldest go when there are too many, or they take too much.
+/// The last hits. The oldest are dropped if there are too many, or they take too much memory.
 struct KeptHits {
     hits: VecDeque<Hit>,
     limits: EventLimits,
@@ -335,7 +335,7 @@ impl KeptHits {
         }
     }
 
-    /// Forgets all, and frees their memory.
+    /// Drops all hits and frees their memory.
     fn clear(&mut self) {
         *self = Self::new(self.limits);
     }

@@ -13,7 +13,7 @@ pub struct TraceEvent<'a> {
     pub name: &'a str,
     /// vCPU that hit.
     pub vcpu: u8,
-    /// The current task, where the kernel shows it.
+    /// The current task, if its location is known.
     pub task: Option<TaskId>,
     /// Guest microseconds since boot.
     pub micros: u64,
@@ -32,7 +32,7 @@ pub struct TraceEvent<'a> {
 /// Consecutive events of the file `trace`, `trace_pipe` or `snapshot`.
 #[derive(Clone, Default)]
 pub struct TracePage {
-    /// In order, with how many are lost before each of these runs.
+    /// The runs in order, each with the number of events lost before it.
     pub(super) runs: Vec<(u64, Vec<Hit>)>,
     /// Events written since the trace was cleared.
     pub(super) written: u64,
@@ -56,8 +56,8 @@ impl TracePage {
         self.runs.iter().map(|(lost, _)| lost).sum()
     }
 
-    /// Of a snapshot: events written until it was taken, with lost ones and those that readers of
-    /// `trace_pipe` took.
+    /// For a snapshot: number of events written before it was taken, including lost ones and those
+    /// that readers of `trace_pipe` took.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written

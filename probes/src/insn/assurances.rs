@@ -14,8 +14,8 @@ pub struct Assurances {
 }
 
 impl Assurances {
-    /// Nothing is assured.
+    /// No assurances.
     pub const NONE: Self = Self { faults_show_original: false, mapped_everywhere: false };
-    /// Everything is.
+    /// All assurances.
     pub const ALL: Self = Self { faults_show_original: true, mapped_everywhere: true };
 }

@@ -1,4 +1,4 @@
-//! Does an address start an instruction?
+//! Checks whether an address starts an instruction.
 //!
 //! x86 instructions have no alignment: only decoding from a known start, a symbol's address, shows
 //! where they begin. An int3 written inside an instruction would change it silently.
@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use super::decode::decode;
 
-/// Why an address is not known to start an instruction.
+/// The reason why an address is not known to start an instruction.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BoundaryError {
     /// The address is inside an instruction.
@@ -25,14 +25,14 @@ pub enum BoundaryError {
         /// Its length in bytes.
         insn_len: u8,
     },
-    /// The bytes between the function's start and the address cannot be decoded for sure.
+    /// The bytes between the function's start and the address cannot be decoded with certainty.
     #[error(
         "the bytes at {at}, between the function's start and the address, do not decode for sure \
          (data in the text, a breakpoint of the guest's own, or an encoding that CPU vendors read \
          differently); probe the function's start instead"
     )]
     Undecodable {
-        /// Where decoding stopped being sure.
+        /// Address at which decoding became uncertain.
         at: Gva,
     },
     /// The address is not one of the function's bytes.
@@ -84,7 +84,7 @@ fn length(insn: &Instruction) -> u8 {
     u8::try_from(insn.len()).unwrap_or(u8::MAX)
 }
 
-/// The instructions that start in front of `offset`; the last one may reach beyond it.
+/// The instructions that start before `offset`; the last one may extend beyond it.
 fn decode_up_to(
     start: Gva,
     bytes: &[u8],
@@ -106,7 +106,7 @@ fn decode_up_to(
     Ok(insns)
 }
 
-/// True for instructions after which compilers pad with int3, and for that padding itself.
+/// Returns true for instructions after which compilers pad with int3, and for that padding itself.
 fn never_falls_through(insn: &Instruction) -> bool {
     matches!(
         insn.flow_control(),
@@ -123,7 +123,8 @@ fn check_branches(start: Gva, bytes: &[u8], insns: &[Instruction]) -> Result<(),
     let mut position = 0;
     while position < bytes.len() {
         let at = start.wrapping_add(position as u64);
-        // Behind the decoded part this only gathers evidence, so there the first doubt ends it.
+        // After the decoded part this only collects evidence, so the first uncertain instruction
+        // ends it.
         let Ok(decoded) = decode(&bytes[position..], at) else { break };
         position += decoded.insn.len();
         let to = decoded.insn.near_branch_target();

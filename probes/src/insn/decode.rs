@@ -1,4 +1,5 @@
-//! One decoder for the whole module: 64-bit mode, and only what every x86-64 CPU reads alike.
+//! The only decoder of the module: 64-bit mode, and only encodings that every x86-64 CPU decodes
+//! alike.
 
 use exoprobe_guest::Gva;
 use iced_x86::{ConstantOffsets, Decoder, DecoderError, DecoderOptions, Instruction};
@@ -6,10 +7,10 @@ use iced_x86::{ConstantOffsets, Decoder, DecoderError, DecoderOptions, Instructi
 /// Longest x86 instruction, in bytes (Intel SDM vol. 2, 2.3.11); a longer one raises #GP.
 pub(super) const MAX_INSN_LEN: usize = 15;
 
-/// Why bytes were not decoded.
+/// The reason why bytes were not decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DecodeError {
-    /// The bytes end before the instruction does.
+    /// The bytes end within the instruction.
     Truncated,
     /// No instruction has this encoding.
     Invalid,
@@ -48,7 +49,7 @@ fn decode_as(bytes: &[u8], at: Gva, options: u32) -> Result<Decoded, DecodeError
     }
 }
 
-/// The prefix bytes in front of an opcode (Intel SDM vol. 2, 2.1.1 and 2.2.1).
+/// The prefix bytes before an opcode (Intel SDM vol. 2, 2.1.1 and 2.2.1).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Prefixes {
     /// Number of prefix bytes, a REX prefix included.

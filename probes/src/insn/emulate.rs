@@ -108,12 +108,12 @@ enum Condition {
 pub enum Shadow {
     /// Nothing.
     None,
-    /// STI turned interrupts on, and they stay off until the next instruction has run (SDM vol. 2,
+    /// STI enabled interrupts, and they stay off until the next instruction has run (SDM vol. 2,
     /// STI): `KVM_X86_SHADOW_INT_STI` in KVM_SET_VCPU_EVENTS. `sti; hlt` relies on it.
     Sti,
 }
 
-/// How the VMM runs a displaced instruction itself, with no further exit and no memory access.
+/// The emulation of a displaced instruction by the VMM, with no further exit and no memory access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Emulation {
     operation: Operation,
@@ -130,7 +130,7 @@ impl Emulation {
         Some(Self { operation, next: Gva(insn.next_ip()) })
     }
 
-    /// Does to `regs` what the instruction does, RIP included.
+    /// Applies the instruction's effect to `regs`, RIP included.
     ///
     /// RIP becomes the next instruction's address or the branch's target, whatever it was before.
     /// RF is cleared, as by every instruction that completes (SDM vol. 3, 18.3.1.1). What is not in
@@ -231,7 +231,7 @@ fn result_flags(result: u64) -> u64 {
     if result == 0 {
         flags |= flag::ZF;
     }
-    // PF is of the low byte only.
+    // PF depends on the low byte only.
     if (result & 0xff).count_ones().is_multiple_of(2) {
         flags |= flag::PF;
     }
@@ -278,7 +278,7 @@ fn nop(insn: &Instruction, bytes: &[u8]) -> Option<Operation> {
         Code::Nopw | Code::Nopd | Code::Nopq => true,
         // The multi-byte NOP computes an address and accesses nothing.
         Code::Nop_rm16 | Code::Nop_rm32 | Code::Nop_rm64 => true,
-        // In plain form only: with other prefixes decoders disagree on what F3 90 is.
+        // In plain form only: with other prefixes decoders disagree about F3 90.
         Code::Pause => bytes == [0xf3, 0x90],
         Code::Endbr64 => bytes == [0xf3, 0x0f, 0x1e, 0xfa],
         _ => false,
@@ -313,7 +313,7 @@ fn data(insn: &Instruction) -> Option<Operation> {
         }
         Code::Mov_r64_imm64 | Code::Mov_rm64_imm32 | Code::Mov_r32_imm32 | Code::Mov_rm32_imm32 => {
             let (dst, width) = first_register(insn)?;
-            // iced sign-extends what the CPU does (imm32 of a 64-bit move).
+            // iced sign-extends as the CPU does (imm32 of a 64-bit move).
             Some(Operation::Set { dst, value: width.truncate(insn.immediate(1)) })
         }
         Code::Xor_r64_rm64 | Code::Xor_rm64_r64 | Code::Xor_r32_rm32 | Code::Xor_rm32_r32 => {

@@ -1,4 +1,5 @@
-//! The displaced instruction: the one under a kprobe's int3, and how it runs elsewhere.
+//! The displaced instruction: the one under a kprobe's int3, and the ways in which it runs
+//! elsewhere.
 //!
 //! [`check_boundary`] decides whether an address starts an instruction at all. [`analyze`] decides
 //! whether that instruction may run displaced: emulated by the VMM ([`Emulation`]), or from a slot
@@ -38,7 +39,7 @@ use thiserror::Error;
 
 use decode::{DecodeError, Decoded, MAX_INSN_LEN, decode, scan_prefixes};
 
-/// Where control goes from an instruction, and with it the shape of its slot code.
+/// The next address after an instruction, and with it the shape of its slot code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// To the next instruction.
@@ -163,27 +164,27 @@ impl Displaced {
         Gva(self.decoded.insn.next_ip())
     }
 
-    /// It as text, in Intel operand order.
+    /// Disassembly, Intel syntax.
     #[must_use]
     pub fn text(&self) -> String {
         self.decoded.insn.to_string()
     }
 
-    /// How the VMM runs it without the guest's CPU, if it can: the cheapest way, and one after
+    /// The emulation of the instruction by the VMM, if it has one: the cheapest way, and one after
     /// which a post-handler can run at once.
     #[must_use]
     pub fn emulation(&self) -> Option<&Emulation> {
         self.emulation.as_ref()
     }
 
-    /// True for calls. Where the guest uses supervisor shadow stacks, a call must not run from a
-    /// slot: the slot's push leaves the shadow stack alone, and the return would fault (#CP).
+    /// Returns true for calls. If the guest uses supervisor shadow stacks, a call must not run from
+    /// a slot: the slot's push does not change the shadow stack, and the return would fault (#CP).
     #[must_use]
     pub fn pushes_return_address(&self) -> bool {
         matches!(self.kind, Kind::CallDirect { .. } | Kind::CallIndirect { .. })
     }
 
-    /// Whether it can be followed by the instruction after it.
+    /// Returns true if the instruction after it can follow it.
     #[must_use]
     pub fn falls_through(&self) -> bool {
         match self.kind {
@@ -193,8 +194,8 @@ impl Displaced {
         }
     }
 
-    /// Where the guest goes on after the int3 of its stepped slot: at the next instruction, or at
-    /// the target of a call, whose return address the slot has pushed.
+    /// The address at which the guest continues after the int3 of its stepped slot: the next
+    /// instruction, or the target of a call, whose return address the slot has pushed.
     #[must_use]
     pub fn after_step(&self) -> Gva {
         match self.kind {
@@ -203,7 +204,7 @@ impl Displaced {
         }
     }
 
-    /// Whether a post-handler can run after it: it is emulated, or can be stepped in a slot.
+    /// Checks that a post-handler can run after it: it is emulated, or can be stepped in a slot.
     ///
     /// # Errors
     /// [`PostUnsupported`] for indirect calls and jumps, and for returns.

@@ -3,7 +3,8 @@
 use exoprobe_guest::Gva;
 use thiserror::Error;
 
-/// Why an instruction cannot run displaced. The text says what, why, and what to probe instead.
+/// The reason why an instruction cannot run displaced. The text gives the fact, the reason, and a
+/// place to probe instead.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refusal {
     /// No instruction has these bytes.
@@ -15,7 +16,7 @@ pub enum Refusal {
         /// The probed address.
         at: Gva,
     },
-    /// The instruction does not end inside the bytes given.
+    /// The instruction does not end within the given bytes.
     #[error(
         "the instruction at {at} runs past the end of its function, so it is probably not where \
          an instruction starts; probe an address inside the function"
@@ -33,7 +34,7 @@ pub enum Refusal {
         /// The probed address.
         at: Gva,
     },
-    /// An int3 is there, which is not exoprobe's.
+    /// An int3 is there that is not exoprobe's.
     #[error(
         "there is a breakpoint (int3) at {at} already, which the guest put there or pads with; \
          probe another instruction"
@@ -164,7 +165,7 @@ pub enum Refusal {
     Target {
         /// The instruction.
         insn: String,
-        /// Where it branches to.
+        /// The target of the branch.
         target: Gva,
     },
 }

@@ -13,7 +13,7 @@
 //! write there at any time).
 //!
 //! A slot's last 8 bytes hold the instruction's own address, so that the handler of an exception in
-//! the slot finds where it would have been.
+//! the slot finds the original address.
 
 use exoprobe_guest::Gva;
 use exoprobe_guest::hidden;
@@ -25,10 +25,9 @@ use super::{Displaced, Kind, PostUnsupported};
 
 /// Bytes of one slot. Aligned slots never cross a cache line.
 pub const SLOT_SIZE: usize = 32;
-/// Where in a slot the instruction's own address is, 8 bytes, little endian; code is in front of
-/// it.
+/// Offset in a slot of the instruction's own address, 8 bytes, little endian; the code precedes it.
 pub const SLOT_ADDRESS_OFFSET: usize = SLOT_SIZE - size_of::<u64>();
-// The machine finds the address there when the code has faulted.
+// The machine reads the address there after a fault of the code.
 const _: () = assert!(
     SLOT_SIZE as u64 == hidden::SLOT_SIZE
         && SLOT_ADDRESS_OFFSET as u64 == hidden::SLOT_ADDRESS_OFFSET
@@ -50,13 +49,13 @@ const NEAR_LEN: usize = 5;
 // The longest that must always fit: the longest instruction, an int3 and a jmp.
 const _: () = assert!(MAX_INSN_LEN + 1 + NEAR_LEN <= SLOT_ADDRESS_OFFSET);
 
-/// How the code in a slot ends.
+/// The way in which the code of a slot ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotKind {
     /// It continues in the guest's code by itself: no second exit.
     Boosted,
-    /// It stops at an int3 after the copy, for a post-handler; a jmp after that continues, for
-    /// a guest that passes over the int3 without the engine.
+    /// It stops at an int3 after the copy, for a post-handler. A jmp after that continues, for a
+    /// guest that skips the int3 without the engine.
     Stepped,
 }
 
@@ -65,8 +64,9 @@ pub enum SlotKind {
 pub struct SlotCode {
     /// At most [`SLOT_ADDRESS_OFFSET`] bytes.
     pub bytes: Vec<u8>,
-    /// Stepped only: offset of the int3 in `bytes`. Its breakpoint exit has RIP at slot + this; the
-    /// guest then continues at [`Displaced::after_step`], to where the jmp after it leads as well.
+    /// Stepped only: offset of the int3 in `bytes`. Its breakpoint exit has RIP at slot + this. The
+    /// guest then continues at [`Displaced::after_step`], which is also the target of the jmp after
+    /// it.
     pub stop_offset: Option<u8>,
 }
 
@@ -74,7 +74,7 @@ impl SlotCode {
     /// The whole slot for the instruction whose own address is `at`: the code, int3s and the
     /// address.
     ///
-    /// Nothing runs the int3s, but CPUs speculate past an indirect jmp or a ret.
+    /// The int3s never run, but CPUs speculate past an indirect jmp or a ret.
     #[must_use]
     pub fn image(&self, at: Gva) -> [u8; SLOT_SIZE] {
         let mut image = [INT3; SLOT_SIZE];
@@ -87,7 +87,7 @@ impl SlotCode {
     }
 }
 
-/// Why there is no slot code.
+/// The reason why there is no slot code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum AssembleError {
     /// The instruction's operand, or its successor, is too far from the slot.
@@ -104,10 +104,10 @@ pub enum AssembleError {
     /// The instruction cannot be stepped.
     #[error(transparent)]
     PostUnsupported(#[from] PostUnsupported),
-    /// An indirect call of more than 11 bytes: all but useless prefixes fits in 9.
-    #[error("rewritten for its slot the instruction would not fit into it")]
+    /// An indirect call of more than 11 bytes: without useless prefixes every one fits in 9.
+    #[error("the instruction, rewritten for its slot, does not fit into it")]
     TooLong,
-    /// The code was decoded again and is not what it should be; nothing must run it.
+    /// The code, decoded again, differs from the expected instruction. It must not run.
     #[error("the code assembled for the slot does not decode to the displaced instruction")]
     Mismatch,
 }
@@ -118,8 +118,8 @@ impl Displaced {
     /// The same arguments give the same bytes.
     ///
     /// # Errors
-    /// [`AssembleError`]: `slot` is too far from what the code addresses, or the instruction has no
-    /// code of this kind.
+    /// [`AssembleError`]: `slot` is too far from the addresses that the code uses, or the
+    /// instruction has no code of this kind.
     pub fn assemble(&self, kind: SlotKind, slot: Gva) -> Result<SlotCode, AssembleError> {
         if kind == SlotKind::Stepped {
             self.supports_post()?;
@@ -168,8 +168,8 @@ pub(crate) fn jump_to(start: Gva, bytes: &mut Vec<u8>, to: Gva) -> Result<(), As
 }
 
 impl Displaced {
-    /// Appends the instruction as it runs after `bytes`, which are code for `start`: what follows
-    /// it comes next. Not for calls, whose return address would lead there.
+    /// Appends the instruction to `bytes`, which are code for `start`, so that the code after it
+    /// runs next. Not for calls, whose return address would be in that code.
     ///
     /// # Errors
     /// [`AssembleError`], as [`Self::assemble`].
@@ -193,7 +193,7 @@ struct Assembly {
 }
 
 impl Assembly {
-    /// Where the next byte goes.
+    /// Address of the next byte.
     fn here(&self) -> Gva {
         self.slot.wrapping_add(self.bytes.len() as u64)
     }
@@ -224,7 +224,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// Appends an int3; gives its offset.
+    /// Appends an int3; returns its offset.
     fn int3(&mut self) -> Option<u8> {
         let offset = u8::try_from(self.bytes.len()).ok();
         self.bytes.push(INT3);
@@ -237,7 +237,7 @@ impl Assembly {
         self.bytes.extend(value.to_le_bytes());
     }
 
-    /// Copies an instruction byte by byte, all prefixes included, and re-aims a RIP-relative
+    /// Copies an instruction byte by byte, all prefixes included, and adjusts a RIP-relative
     /// operand.
     fn copy(&mut self, original: &[u8], decoded: &Decoded) -> Result<(), AssembleError> {
         let copy = self.relocated(original, decoded)?;
@@ -277,8 +277,8 @@ impl Assembly {
         Ok(copy)
     }
 
-    /// Appends `code` if, where it now lies, it decodes to `expected`. RIP-relative operands
-    /// compare by the address they mean.
+    /// Appends `code` if it decodes to `expected` at its new address. RIP-relative operands compare
+    /// by the address that they refer to.
     fn append(&mut self, code: &[u8], expected: &Instruction) -> Result<(), AssembleError> {
         let decoded = decode(code, self.here()).map_err(|_| AssembleError::Mismatch)?;
         if decoded.insn != *expected || decoded.insn.len() != code.len() {

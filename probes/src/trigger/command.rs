@@ -1,12 +1,12 @@
-//! Triggers, as their commands say.
+//! Triggers, in the form of their commands.
 
 use std::fmt;
 
 use crate::definition::Filter;
 
-/// Name of the field that says how long a return probe's call took, in nanoseconds.
+/// Name of the field with the duration of a return probe's call, in nanoseconds.
 pub const LATENCY_FIELD: &str = "common_latency";
-/// Entries of a histogram that says nothing of its size.
+/// Default number of entries of a histogram.
 pub(crate) const SIZE_DEFAULT: u32 = 2048;
 
 /// A command of the file `trigger`.
@@ -18,14 +18,14 @@ pub enum TriggerCommand {
     Remove(Trigger),
 }
 
-/// Something that a hit of an event sets off.
+/// An action that hits of an event trigger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trigger {
     /// Its action.
     pub kind: TriggerKind,
-    /// How often at most; always without one.
+    /// Most times that it is triggered; unlimited if `None`.
     pub count: Option<u64>,
-    /// By which hits; by all without one.
+    /// The hits that trigger it; all if `None`.
     pub filter: Option<Filter>,
 }
 
@@ -34,13 +34,13 @@ pub struct Trigger {
 pub enum TriggerKind {
     /// Events are kept from that hit on.
     TraceOn,
-    /// Events are not kept any more after that hit.
+    /// Events are no longer kept after that hit.
     TraceOff,
-    /// The trace goes into the snapshot, and begins anew with that hit.
+    /// The trace is moved to the snapshot, and begins anew with that hit.
     Snapshot,
     /// The hit's event has a back-trace.
     Stacktrace,
-    /// The hit is counted by what its fields are.
+    /// The hit is counted by the values of its fields.
     Hist(Hist),
 }
 
@@ -57,7 +57,8 @@ impl TriggerKind {
         }
     }
 
-    /// Whether a command with `other` means this one: a histogram by all that it is made of.
+    /// Returns true if a command with `other` refers to this trigger; for a histogram, all its
+    /// parts must agree.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Hist(one), Self::Hist(other)) => one.is_same(other),
@@ -90,11 +91,11 @@ impl Hist {
 /// Change of an existing histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HistChange {
-    /// It counts no more; a new one begins so.
+    /// Pauses the counting; a new histogram begins paused.
     Pause,
-    /// It counts again.
+    /// Continues the counting.
     Continue,
-    /// It begins anew.
+    /// Clears all entries.
     Clear,
 }
 
@@ -103,11 +104,11 @@ pub enum HistChange {
 pub struct HistField {
     /// Its name.
     pub name: String,
-    /// How it is counted or shown.
+    /// Its modifier.
     pub modifier: Modifier,
 }
 
-/// How a field of a histogram is counted, or shown.
+/// The way in which a field of a histogram is counted or shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Modifier {
     /// As it is.
@@ -115,9 +116,9 @@ pub enum Modifier {
     None,
     /// `.hex`: in hexadecimal digits.
     Hex,
-    /// `.sym`: by the function it is in.
+    /// `.sym`: by the function that contains it.
     Sym,
-    /// `.sym-offset`: and how far within it.
+    /// `.sym-offset`: by the function, with the offset in it.
     SymOffset,
     /// `.execname`: a task's number with its name.
     Execname,
@@ -160,7 +161,7 @@ impl fmt::Display for SortKey {
     }
 }
 
-/// The trigger as the file `trigger` lists it, but for a histogram's state.
+/// The trigger as the file `trigger` lists it, without a histogram's state.
 impl fmt::Display for Trigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind.name())?;
@@ -196,48 +197,48 @@ impl fmt::Display for Hist {
     }
 }
 
-/// Why an event does not get a trigger, or keeps it.
+/// The reason why an event does not get or lose a trigger.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TriggerError {
-    /// There is one like it.
+    /// The event has such a trigger already.
     #[error("the event has a `{0}` trigger already: remove it by `!{0}...` first")]
     There(&'static str),
-    /// There is none like it.
+    /// The event has no such trigger.
     #[error("the event has no such `{0}` trigger: its file `trigger` lists those that it has")]
     NotThere(&'static str),
-    /// A histogram asks for what is not there.
+    /// A histogram's field does not exist.
     #[error("`{name}` is no field of this event, which has {known}")]
     NoField {
         /// The field.
         name: String,
-        /// Those that there are.
+        /// The event's fields.
         known: String,
     },
-    /// A field is none for that.
+    /// A field does not fit this use.
     #[error("`{field}`: {why}")]
     BadField {
         /// The field, as it was written.
         field: String,
-        /// Why not, and what would do.
+        /// The reason, with a remedy.
         why: &'static str,
     },
-    /// A filter looks at what is not recorded.
+    /// A filter compares a value that is not recorded.
     #[error(
         "the filter's `{0}` is the user's memory at the hit, and triggers go by what is recorded: record the text as \
          an argument"
     )]
     UserText(String),
-    /// The probe does other things, or does not record.
+    /// The probe has other actions, or does not record.
     #[error(
         "the probe does more than to record its hits, or does not: triggers, which look at every hit, are for those \
          that only record"
     )]
     NotOnlyRecords,
-    /// The event has many.
+    /// The event has too many triggers.
     #[error("an event has at most {0} triggers")]
     TooMany(usize),
-    /// The probe waits.
-    #[error("the probe waits for its place, and what its fields are is known only then")]
+    /// The probe waits for its place.
+    #[error("the probe waits for its place; its fields are known only after that")]
     Pending,
 }
 
@@ -257,7 +258,7 @@ impl TriggerError {
         }
     }
 
-    /// The tracer's identifier (error_log), and the part of the command that it is about.
+    /// The tracer's identifier (error_log), and the part of the command at fault.
     #[must_use]
     pub fn fault(&self) -> (&'static str, Option<&str>) {
         match self {

@@ -1,4 +1,4 @@
-//! Histograms: hits counted by what their fields are.
+//! Histograms: hits counted by the values of their fields.
 
 use std::collections::HashMap;
 
@@ -9,25 +9,25 @@ use crate::events::{Hit, RecordedValue};
 /// Longest text of a key, in bytes.
 const TEXT_MAX: usize = 255;
 
-/// Where a field is in a hit.
+/// The source of a field in a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Arg(usize),
     Pid,
     Cpu,
     Comm,
-    /// How long a return probe's call took, in nanoseconds.
+    /// Duration of a return probe's call, in nanoseconds.
     Latency,
     /// The guest's time, in nanoseconds.
     Time,
     Stack,
 }
 
-/// A field of a histogram, found in the event.
+/// A field of a histogram, resolved in the event.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) field: HistField,
-    /// Its numbers have a sign.
+    /// Its numbers are signed.
     pub(crate) is_signed: bool,
     source: Source,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Found {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum KeyPart {
     Number(u64),
-    /// The same, of numbers with a sign.
+    /// The same, of a signed number.
     Signed(i64),
     /// A task's name, and its number.
     Task(String, u32),
@@ -50,11 +50,11 @@ pub(crate) enum KeyPart {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entry {
     pub(crate) hits: u64,
-    /// The sum of each value, as far as 64 bits hold it.
+    /// The sum of each value, modulo 2^64.
     pub(crate) sums: Vec<u64>,
 }
 
-/// A histogram at work.
+/// The entries of a histogram.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub(crate) hist: Hist,
@@ -62,7 +62,7 @@ pub(crate) struct Table {
     pub(crate) values: Vec<Found>,
     pub(crate) entries: HashMap<Vec<KeyPart>, Entry>,
     pub(crate) hits: u64,
-    /// Hits for whose key there was no room.
+    /// Hits whose key had no room.
     pub(crate) dropped: u64,
     pub(crate) paused: bool,
 }
@@ -116,8 +116,7 @@ impl Found {
         }
     }
 
-    /// The number that it is in a hit, with its sign in two's complement; none where it could not
-    /// be read.
+    /// The number of a hit, sign-extended; `None` if it could not be read.
     fn number(&self, hit: &Hit) -> Option<u64> {
         let record = &hit.record;
         let nanos = |ticks| hit.origin.clock.nanos(ticks);
@@ -168,7 +167,7 @@ impl Found {
                 let name = hit.record.task.map(|task| task.name()).unwrap_or_default();
                 KeyPart::Task(name, u32::try_from(number).unwrap_or(u32::MAX))
             }
-            // The power of two that it is not above.
+            // The least power of two that is not below it.
             Modifier::Log2 => {
                 let above = u64::BITS - number.saturating_sub(1).leading_zeros();
                 KeyPart::Number(above.into())
@@ -179,7 +178,7 @@ impl Found {
         }
     }
 
-    /// It is made of back-traces.
+    /// Returns true if it is a back-trace.
     pub(crate) fn is_stack(&self) -> bool {
         self.source == Source::Stack
     }
@@ -219,13 +218,13 @@ impl Table {
         })
     }
 
-    /// Forgets all hits.
+    /// Drops all hits.
     pub(crate) fn clear(&mut self) {
         self.entries = HashMap::new();
         (self.hits, self.dropped) = (0, 0);
     }
 
-    /// Whether it needs the back-trace of each hit.
+    /// Returns true if it needs the back-trace of each hit.
     pub(crate) fn wants_stack(&self) -> bool {
         self.keys.iter().any(Found::is_stack)
     }
@@ -263,7 +262,7 @@ fn no_field(field: &HistField, list: &[Argument], is_return: bool) -> TriggerErr
     TriggerError::NoField { name: field.name.clone(), known: known.join(", ") }
 }
 
-/// Whether a value's type has its numbers shown as symbols.
+/// Returns true if numbers of this type are shown as symbols.
 pub(crate) fn is_symbol(kind: ValueType) -> bool {
     matches!(kind, ValueType::Symbol | ValueType::SymbolText)
 }

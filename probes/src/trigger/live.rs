@@ -1,4 +1,4 @@
-//! The triggers of an event at work: what each hit sets off.
+//! The active triggers of an event.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,13 +8,13 @@ use super::hist::Table;
 use crate::definition::{Argument, Field, Filter};
 use crate::events::{Control, Hit, Step, field_value};
 
-/// A trigger at work.
+/// An active trigger.
 pub(crate) struct Live {
     pub(crate) trigger: Trigger,
     filter: Option<Filter<Field>>,
-    /// How often it is still set off; without a limit, not looked at.
+    /// Number of times left; not used without a limit.
     left: AtomicU64,
-    /// Of a histogram.
+    /// The entries, for a histogram.
     table: Option<Mutex<Table>>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Fields<'a> {
 }
 
 impl Live {
-    /// A new one; `filter` is the trigger's own over the event's fields.
+    /// A new one; `filter` is the trigger's own, resolved over the event's fields.
     ///
     /// # Errors
     /// [`TriggerError`].
@@ -51,13 +51,13 @@ impl Live {
         Some(self.table.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether it needs the back-trace of each hit.
+    /// Returns true if it needs the back-trace of each hit.
     pub(crate) fn wants_stack(&self) -> bool {
         self.trigger.kind == TriggerKind::Stacktrace
             || self.table().is_some_and(|table| table.wants_stack())
     }
 
-    /// Whether a hit sets it off; one time less is left then.
+    /// Returns true if a hit triggers it, and decrements the times left.
     fn is_set_off(&self, hit: &Hit) -> bool {
         if !self.filter.as_ref().is_none_or(|filter| holds(filter, hit)) {
             return false;
@@ -89,7 +89,7 @@ impl Live {
     }
 }
 
-/// Whether a filter lets a recorded hit through.
+/// Returns true if a filter accepts a recorded hit.
 pub(crate) fn holds(filter: &Filter<Field>, hit: &Hit) -> bool {
     filter.holds(&mut |field| field_value(field, hit))
 }
@@ -112,9 +112,9 @@ impl Triggers {
         &self.list
     }
 
-    /// Steps that a hit triggers, in order, with the hit itself in between where it becomes an
-    /// event: it does where `is_shown` says so, or it has a back-trace by a trigger. Its own
-    /// back-trace stays where `keeps_stack`. Says whether it became one.
+    /// The steps that a hit triggers, in order. The hit itself is among them if it becomes an
+    /// event: if `is_shown`, or if a trigger gives it a back-trace. Its own back-trace is kept if
+    /// `keeps_stack`. Returns whether it became an event.
     pub(crate) fn apply(
         &self,
         mut hit: Hit,

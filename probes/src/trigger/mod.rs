@@ -1,7 +1,7 @@
 //! Triggers of events (events.rst, "Event triggers"; histogram.rst).
 //!
-//! A trigger's command is `NAME[:COUNT][ if FILTER]`, of a histogram
-//! `hist:keys=...[:...][ if FILTER]`; with `!` before it, the trigger is removed.
+//! A trigger's command is `NAME[:COUNT][ if FILTER]`, for a histogram `hist:keys=...[:...][ if
+//! FILTER]`; with a leading `!`, the trigger is removed.
 
 mod command;
 mod hist;

@@ -6,7 +6,7 @@ use super::command::{
 };
 use crate::definition::{Filter, ParseError, parse_number};
 
-/// Most keys of a histogram, values beside the hits, and what it is sorted by (histogram.rst).
+/// Most keys of a histogram, values beside the hits, and sort keys (histogram.rst).
 const KEYS_MAX: usize = 3;
 /// See [`KEYS_MAX`].
 const VALUES_MAX: usize = 2;
@@ -33,7 +33,7 @@ impl<'a> Part<'a> {
         Self { text, at: 0 }
     }
 
-    /// From byte `from` of it on.
+    /// The part from byte `from` on.
     fn from(self, from: usize) -> Self {
         Self { text: &self.text[from..], at: self.at + from }
     }
@@ -97,7 +97,7 @@ pub fn parse_trigger(text: &str) -> Result<TriggerCommand, ParseError> {
         }
     };
     let count = match params {
-        // As the file lists them, too.
+        // The file lists it in this form, too.
         None | Some(Part { text: "unlimited", .. }) => None,
         Some(count) => {
             let number = count.text.strip_prefix("count=").unwrap_or(count.text);

@@ -12,7 +12,7 @@ use crate::definition::Argument;
 use crate::events::show_symbol;
 
 impl Table {
-    /// Its text, below a line that says what it is.
+    /// Its text, below a line that describes it.
     pub(crate) fn text(
         &self,
         line: &str,
@@ -30,7 +30,7 @@ impl Table {
         )
     }
 
-    /// Its entries, in the order that the command asks for.
+    /// Its entries, in the order that the command requests.
     pub(super) fn sorted(&self) -> Vec<(&Vec<KeyPart>, &Entry)> {
         let mut entries: Vec<(&Vec<KeyPart>, &Entry)> = self.entries.iter().collect();
         entries.sort_by(|a, b| self.order(*a, *b));
@@ -43,7 +43,7 @@ impl Table {
             if key.descending { order.reverse() } else { order }
         };
         let chosen = self.hist.sort.iter().map(by).fold(Ordering::Equal, Ordering::then);
-        // So that a text is the same each time.
+        // Makes the text the same each time.
         chosen.then_with(|| a.0.cmp(b.0))
     }
 

@@ -1,4 +1,4 @@
-//! Of commands, and of what hits set off.
+//! Tests of commands, and of the steps that hits trigger.
 
 use std::sync::Arc;
 
@@ -89,7 +89,7 @@ proptest! {
     fn whatever_is_written_is_a_trigger_or_a_fault_within_it(text in "\\PC{0,60}|!?(hist|traceon)[:=,. a-z0-9\"~&|!()]{0,40}") {
         match parse_trigger(&text) {
             Err(error) => prop_assert!(error.position <= text.len()),
-            // What it comes to is listed as what can be written.
+            // The result is listed in a form that can be written.
             Ok(TriggerCommand::Add(found) | TriggerCommand::Remove(found)) => {
                 prop_assert_eq!(added(&found.to_string()).to_string(), found.to_string());
             }

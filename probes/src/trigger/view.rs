@@ -17,11 +17,11 @@ pub struct Histogram {
     pub keys: Vec<String>,
     /// The values that are summed up, each with its modifier.
     pub values: Vec<String>,
-    /// Hits that were counted, those without room among them.
+    /// Number of hits counted, including those without room.
     pub hits: u64,
-    /// Hits of keys for which there was no room.
+    /// Hits of keys that had no room.
     pub dropped: u64,
-    /// In the order that the trigger asks for.
+    /// In the order that the trigger requests.
     pub entries: Vec<HistogramEntry>,
 }
 
@@ -30,18 +30,18 @@ pub struct Histogram {
 pub struct HistogramEntry {
     /// One for each of the histogram's keys.
     pub keys: Vec<HistogramValue>,
-    /// How many they are.
+    /// Number of hits.
     pub hits: u64,
     /// The sum of each of the histogram's values, modulo 2^64.
     pub sums: Vec<HistogramNumber>,
 }
 
-/// A number, by whether its type has a sign.
+/// A number, signed or unsigned by its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HistogramNumber {
-    /// Without a sign.
+    /// An unsigned number.
     Unsigned(u64),
-    /// With one.
+    /// A signed number.
     Signed(i64),
 }
 
@@ -62,7 +62,7 @@ pub enum HistogramValue {
 }
 
 impl Table {
-    /// It for programs; `line` is its line in the file `trigger`.
+    /// The histogram for programs; `line` is its line in the file `trigger`.
     pub(crate) fn view(
         &self,
         line: &str,
@@ -136,7 +136,7 @@ impl Found {
         }
     }
 
-    /// The numbers above half of a power of two and not above it; of the power 0, 0 and 1.
+    /// The numbers above half of a power of two, up to it; for power 0, the numbers 0 and 1.
     fn power(&self, power: u64) -> HistogramValue {
         let below =
             |power: u64| u32::try_from(power).ok().and_then(|power| 1_u64.checked_shl(power));

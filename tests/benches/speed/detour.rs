@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use exoprobe_guest::Gva;
 use exoprobe_probes::Register;
 use exoprobe_probes::detour::{
-    Block, Current, Detour, Ground, GuestRing, JMP_LEN, Mapped, Region, Surroundings, Task, Value,
-    Words,
+    Block, BlockAction, Current, Detour, DetourEnv, GuestRing, JMP_LEN, Mapped, Region, TextFacts,
+    Value, Words,
 };
 use exoprobe_probes::insn::Assurances;
 
@@ -45,14 +45,14 @@ const FOUR: [Register; 4] = [Register::Di, Register::Si, Register::Dx, Register:
 /// A text of one function without anything special.
 struct Plain;
 
-impl Ground for Plain {
+impl TextFacts for Plain {
     fn assurances(&self) -> Assurances {
         Assurances::ALL
     }
     fn is_target(&self, _: Gva) -> bool {
         false
     }
-    fn is_behind_call(&self, _: Gva) -> bool {
+    fn follows_call(&self, _: Gva) -> bool {
         false
     }
     fn is_reserved(&self, _: Gva) -> bool {
@@ -136,9 +136,9 @@ impl Words for Mapping {
 }
 
 /// Code at `FUNCTION` with a detour for one probe.
-fn detoured(mapping: &mut Mapping, task: Task) {
+fn detoured(mapping: &mut Mapping, task: BlockAction) {
     let at = |offset: usize| Gva(mapping.at(offset));
-    let around = Surroundings {
+    let env = DetourEnv {
         rings: Gva(mapping.at(RING)),
         stride: 0x10000,
         mask: u32::try_from(RING_LEN - 1).expect("22 bits"),
@@ -151,7 +151,7 @@ fn detoured(mapping: &mut Mapping, task: Task) {
     let (home, at) = (mapping.at(FUNCTION), mapping.at(DETOUR));
     let block = Block { number: 1, counter: Gva(mapping.at(COUNTER)), task };
     let region = Region::check(&BODY, Gva(home), &Plain).expect("nothing is in its way");
-    let detour = Detour::assemble(&region, &[block], &around, Gva(at)).expect("all is in reach");
+    let detour = Detour::assemble(&region, &[block], &env, Gva(at)).expect("all is in reach");
     mapping.write(DETOUR, &detour.bytes);
     let distance = at + detour.entry as u64 - (home + JMP_LEN as u64);
     let mut jmp = vec![0xe9];
@@ -172,9 +172,9 @@ pub(crate) fn run() {
     mapping.write(STORE, &stamped);
     let plain = least(ROUNDS, || mapping.time(FUNCTION, CALLS));
     let store = least(ROUNDS, || mapping.time(STORE, CALLS)) - plain;
-    detoured(&mut mapping, Task::Count);
+    detoured(&mut mapping, BlockAction::Count);
     let count = least(ROUNDS, || mapping.time(FUNCTION, CALLS)) - plain;
-    detoured(&mut mapping, Task::record(FOUR.map(Value::Register).to_vec()));
+    detoured(&mut mapping, BlockAction::record(FOUR.map(Value::Register).to_vec()));
     let mut ring = GuestRing::new(&mapping, RING as u64, RING_LEN);
     let (mut record, mut drain, mut taken) = (f64::INFINITY, f64::INFINITY, 0);
     for _ in 0..ROUNDS {

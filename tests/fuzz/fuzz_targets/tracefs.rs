@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use exoprobe_guest::memory::ram_ranges;
 use exoprobe_guest::{GuestClock, GuestRam, HiddenMemory, Registers, VcpuError, kvm_sregs};
 use exoprobe_introspect::SymbolTable;
-use exoprobe_probes::{Engine, EventLimits, Given, Guest, Limits};
+use exoprobe_probes::{Engine, EventLimits, Guest, KernelHints, Limits};
 use exoprobe_tracer::Tracer;
 use libfuzzer_sys::fuzz_target;
 
@@ -111,7 +111,7 @@ fn run(tracer: &Tracer, line: &str) {
 
 fuzz_target!(|data: &str| {
     let (guest, symbols) = &*MACHINE;
-    let given = Given { symbols: Some(symbols.clone()), ..Given::default() };
+    let given = KernelHints { symbols: Some(symbols.clone()), ..KernelHints::default() };
     let guest = Arc::clone(guest) as Arc<dyn Guest>;
     let engine = Arc::new(Engine::new(
         guest,

@@ -1,8 +1,8 @@
-//! bzImage kernels: unpacked by their own code in the guest, or here.
+//! bzImage kernels: unpacked by their own code in the guest, or by the VMM.
 //!
 //! A guest whose kernel code KVM emulates takes a minute to unpack a distribution's kernel, or
-//! cannot: zstd's decoder uses BMI2 where the host's CPU has it. So the VMM unpacks there. On
-//! hardware the guest does, as on any machine: that also moves the kernel in physical memory
+//! cannot: zstd's decoder uses BMI2 if the host's CPU has it. In this case the VMM unpacks. On
+//! hardware the guest does, as on any machine: this also moves the kernel in physical memory
 //! (KASLR), and announces 5-level page tables to it.
 
 use std::fs::File;
@@ -55,7 +55,7 @@ pub(super) fn load(
         match Format::of(&payload) {
             Some(format) => return load_payload(ram, path, header, (format, &payload), kaslr),
             None => tracing::warn!(
-                "{}: its payload has no format that exoprobe unpacks; the guest does, slowly",
+                "{}: exoprobe cannot unpack the format of its payload; the guest unpacks it, slowly",
                 path.display()
             ),
         }
@@ -63,7 +63,7 @@ pub(super) fn load(
     load_packed(ram, path, file)
 }
 
-/// Loads it at 1 MiB, from where it unpacks itself to where it likes.
+/// Loads it at 1 MiB. From there it unpacks itself to an address that it chooses.
 fn load_packed(ram: &GuestRam, path: &Path, file: &mut File) -> Result<LoadedKernel, ImageError> {
     let at = GuestAddress(HIGH_RAM_START.0);
     let loaded = BzImage::load(ram.as_vm_memory(), None, file, Some(at))
@@ -77,7 +77,7 @@ fn load_packed(ram: &GuestRam, path: &Path, file: &mut File) -> Result<LoadedKer
     })
 }
 
-/// Loads the ELF file that `payload` is, unpacked, and moves it if it is to be moved.
+/// Loads the ELF file in `payload`, unpacked, and moves it if that is requested.
 fn load_payload(
     ram: &GuestRam,
     path: &Path,
@@ -85,7 +85,7 @@ fn load_payload(
     (format, payload): (Format, &[u8]),
     kaslr: bool,
 ) -> Result<LoadedKernel, ImageError> {
-    // The kernel needs no less while it unpacks itself, and that much RAM there is.
+    // The kernel needs as much while it unpacks itself, and that much RAM exists.
     let most = u64::from(header.init_size);
     let unpacked = format
         .unpack(payload, most)
@@ -100,7 +100,7 @@ fn load_payload(
     Ok(kernel)
 }
 
-/// Moves `kernel` at random, if it can be moved; says whether it can.
+/// Moves `kernel` at random if it can be moved. Returns true if it can.
 fn slide(
     ram: &GuestRam,
     path: &Path,
@@ -118,7 +118,7 @@ fn slide(
     Ok(true)
 }
 
-/// Reads the setup header and checks what both ways of loading need.
+/// Reads the setup header and checks the conditions of both ways of loading.
 fn checked_header(
     ram: &GuestRam,
     path: &Path,
@@ -141,7 +141,7 @@ fn checked_header(
     Ok(header)
 }
 
-/// Reads the payload that `header`, of a file as long as it says, points to.
+/// Reads the payload that `header` refers to. The file has the length that the header says.
 fn read_payload(
     path: &Path,
     file: &mut File,
@@ -173,7 +173,7 @@ fn code_offset(header: &setup_header) -> u64 {
     (sectors + 1) * SECTOR
 }
 
-/// Bytes that a bzImage's header says it has: `syssize` counts paragraphs of 16 bytes.
+/// Length of a bzImage according to its header: `syssize` counts paragraphs of 16 bytes.
 fn image_len(header: &setup_header) -> u64 {
     code_offset(header) + u64::from(header.syssize) * 16
 }
@@ -237,7 +237,7 @@ mod tests {
             let large = load(&image(b"?", 17 << 20), unpacker).1;
             assert!(matches!(large, Err(ImageError::Load { .. })), "16 + 17 MiB in 32");
             let whole = image(b"?", 8 << 20);
-            // No format: the guest unpacks it.
+            // Without a known format the guest unpacks it.
             assert_eq!(load(&whole, unpacker).1.unwrap().entry, Gpa(0x10_0200));
             let cut = load(&whole[..whole.len() - 1], unpacker).1;
             assert!(matches!(cut, Err(ImageError::Load { .. })), "one byte short");

@@ -1,5 +1,5 @@
-//! CPUID as the guest sees it: what KVM supports, less what would harm it here, with each vCPU's
-//! own APIC id and topology.
+//! CPUID as the guest sees it: the features that KVM supports, without those that would harm it
+//! here, with each vCPU's own APIC id and topology.
 
 use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
 

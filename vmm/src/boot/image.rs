@@ -36,7 +36,7 @@ fn open(path: &Path) -> Result<(File, u64), ImageError> {
     Ok((file, meta.len()))
 }
 
-/// Loads an ELF vmlinux at its physical addresses, or a bzImage as `unpacker` has it.
+/// Loads an ELF vmlinux at its physical addresses, or a bzImage by `unpacker`.
 pub(super) fn load_kernel(
     ram: &GuestRam,
     path: &Path,
@@ -57,7 +57,7 @@ pub(super) fn load_kernel(
     }
 }
 
-/// Loads the initramfs as high as it fits below 3 GiB, out of the kernel's way.
+/// Loads the initramfs as high as it fits below 3 GiB, without overlapping the kernel.
 pub(super) fn load_initramfs(
     ram: &GuestRam,
     path: &Path,

@@ -1,4 +1,4 @@
-//! An ELF kernel in RAM, and what a bzImage shares with it.
+//! An ELF kernel in RAM, and the parts shared with a bzImage.
 
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ pub enum ImageError {
         path: PathBuf,
         /// RAM in MiB.
         mib: u64,
-        /// The loader's word for it.
+        /// The loader's message.
         reason: String,
     },
     /// The kernel that a bzImage carries cannot be unpacked.
@@ -58,7 +58,7 @@ pub enum ImageError {
     Payload {
         /// The bzImage.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: PayloadError,
     },
     /// The initramfs does not fit beside the kernel.

@@ -1,4 +1,4 @@
-//! From a configuration to a loaded guest.
+//! Loads a guest from its configuration.
 
 use super::bzimage::Unpacker;
 use super::image;
@@ -47,11 +47,11 @@ pub(crate) fn load(
     Ok(Entry { rip: kernel.entry })
 }
 
-/// Chooses who unpacks a bzImage: see [`bzimage`].
+/// Chooses whether the guest or the VMM unpacks a bzImage: see [`bzimage`].
 fn unpacker(cmdline: &str, profile: HostProfile) -> Unpacker {
     match profile.software {
         None => Unpacker::Guest,
-        // As the kernel reads it (`choose_random_location`).
+        // The kernel reads it in the same way (`choose_random_location`).
         Some(_) => {
             let mut kernel_words = cmdline.split_whitespace().take_while(|word| *word != "--");
             Unpacker::Vmm { kaslr: kernel_words.all(|word| word != "nokaslr") }

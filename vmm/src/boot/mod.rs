@@ -1,5 +1,5 @@
-//! Puts a kernel, its initramfs and boot parameters into RAM and says how the first vCPU starts
-//! (Documentation/arch/x86/boot.rst, "64-bit Boot Protocol").
+//! Loads a kernel, its initramfs and boot parameters into RAM, and returns the start of the first
+//! vCPU (Documentation/arch/x86/boot.rst, "64-bit Boot Protocol").
 
 mod bzimage;
 mod cpuid;

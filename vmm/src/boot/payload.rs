@@ -8,14 +8,14 @@ use ruzstd::decoding::StreamingDecoder;
 
 use exoprobe_guest::memory::to_usize;
 
-/// Memory that an xz or lzma decoder may take, in KiB: the kernel's build packs with dictionaries
-/// of up to 128 MiB (scripts/xz_wrap.sh).
+/// Most memory of an xz or lzma decoder, in KiB: the kernel's build packs with dictionaries of up
+/// to 128 MiB (scripts/xz_wrap.sh).
 const LZMA_MEMORY_KIB: u32 = 192 << 10;
 /// All formats but gzip, which has its own, are followed by their unpacked size
 /// (scripts/Makefile.lib, `size_append`).
 const SIZE_LEN: usize = 4;
 
-/// A format that the kernel's build packs with.
+/// A compression format of the kernel's build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// CONFIG_KERNEL_GZIP.
@@ -55,10 +55,10 @@ impl fmt::Display for Format {
     }
 }
 
-/// Why a payload cannot be unpacked.
+/// The reason why a payload cannot be unpacked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadError {
-    /// Not within the bzImage.
+    /// The payload is not within the bzImage.
     #[error("its header has the payload end at byte {end} of {len}; get the bzImage anew")]
     Outside {
         /// End of the payload.
@@ -69,28 +69,28 @@ pub enum PayloadError {
     /// Too short to hold a packed file and its size.
     #[error("the bzImage carries a payload of {0} bytes")]
     TooShort(usize),
-    /// Larger, unpacked, than the bzImage's header says that the kernel needs.
+    /// Unpacked, the payload is larger than the size that the bzImage's header gives the kernel.
     #[error("the payload has {size} bytes unpacked; the bzImage's header leaves it {most}")]
     TooLarge {
-        /// Bytes unpacked, as the payload's end says.
+        /// Bytes unpacked, according to the payload's end.
         size: u64,
         /// Most bytes allowed.
         most: u64,
     },
-    /// The decoder refused it.
+    /// The decoder refused the payload.
     #[error("the payload ({format}) is corrupt: {reason}; get the bzImage anew")]
     Corrupt {
-        /// How it is packed.
+        /// Its format.
         format: Format,
-        /// The decoder's words.
+        /// The decoder's message.
         reason: String,
     },
-    /// It does not have the size that its end says.
+    /// The unpacked size is not the one at the payload's end.
     #[error("the payload ({format}) is corrupt: it does not unpack to {promised} bytes")]
     Size {
-        /// How it is packed.
+        /// Its format.
         format: Format,
-        /// Size that its end says.
+        /// The size at its end.
         promised: u64,
     },
 }
@@ -102,7 +102,7 @@ impl Format {
         MAGIC.iter().find(|(_, magic)| payload.starts_with(magic)).map(|(format, _)| *format)
     }
 
-    /// Unpacks `payload` whole; it may have `most` bytes unpacked.
+    /// Unpacks `payload` completely, to at most `most` bytes.
     ///
     /// # Errors
     /// [`PayloadError`]. Takes no more memory than `most` and the decoder's window.
@@ -135,14 +135,14 @@ impl Format {
     }
 }
 
-/// Reads to the end, which also checks check sums, and one byte more than `promised` at most.
+/// Reads to the end, which also verifies checksums, and at most one byte more than `promised`.
 fn read(decoder: impl Read, promised: u64) -> io::Result<Vec<u8>> {
     let mut unpacked = Vec::with_capacity(to_usize(promised) + 1);
     decoder.take(promised + 1).read_to_end(&mut unpacked)?;
     Ok(unpacked)
 }
 
-/// As [`read`]; the decoder leaves it to its user to compare check sums.
+/// As [`read`]; the decoder leaves the comparison of checksums to its caller.
 fn read_zstd(packed: &[u8], promised: u64) -> io::Result<Vec<u8>> {
     let mut zstd = StreamingDecoder::new(packed).map_err(io::Error::other)?;
     let unpacked = read(&mut zstd, promised)?;

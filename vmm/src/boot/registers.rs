@@ -1,4 +1,4 @@
-//! Boot-time page tables, GDT and registers: what the 64-bit entry point expects.
+//! Boot-time page tables, GDT and registers, as the 64-bit entry point expects them.
 
 use kvm_bindings::{Msrs, kvm_fpu, kvm_msr_entry, kvm_regs, kvm_segment};
 use kvm_ioctls::VcpuFd;

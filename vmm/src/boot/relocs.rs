@@ -30,8 +30,8 @@ pub(super) struct Relocations {
 }
 
 impl Relocations {
-    /// Reads the table that follows the ELF file in `unpacked`: three lists, or two, a zero before
-    /// each. `None`: it has none, as of a kernel without KASLR.
+    /// Reads the table that follows the ELF file in `unpacked`: three lists, or two, each preceded
+    /// by a zero. `None` if there is no table, as in a kernel without KASLR.
     pub(super) fn find(unpacked: &[u8]) -> Option<Self> {
         let table = unpacked.get(elf_len(unpacked)?..)?;
         let (words, []) = table.as_chunks::<WORD>() else { return None };
@@ -47,7 +47,7 @@ impl Relocations {
         }
     }
 
-    /// Are all places within `kernel`?
+    /// Returns true if all places are within `kernel`.
     pub(super) fn are_within(&self, kernel: &Range<Gpa>) -> bool {
         let inside = |len: u64| {
             move |word: &u32| {
@@ -79,7 +79,7 @@ impl Relocations {
     }
 }
 
-/// Physical address of the place that `word` of a table means.
+/// Physical address of the place that `word` of a table refers to.
 fn gpa(word: u32) -> Gpa {
     let gva = i64::from(word.cast_signed()).cast_unsigned();
     Gpa(gva.wrapping_sub(KERNEL_IMAGE_BASE.0))
@@ -106,7 +106,7 @@ fn elf_len(unpacked: &[u8]) -> Option<usize> {
     usize::try_from(end).ok().filter(|end| *end <= unpacked.len())
 }
 
-/// Bytes that the kernel may be moved by, at random; a multiple of its alignment. 0: there is no
+/// Random distance in bytes to move the kernel by; a multiple of its alignment. 0 if there is no
 /// room.
 pub(super) fn random_slide(header: &setup_header) -> io::Result<u64> {
     let mut random = [0; 8];

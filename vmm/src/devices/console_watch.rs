@@ -1,6 +1,6 @@
-//! Notices in the console text that the kernel panicked, or halted for good: the one sign that
-//! every Linux gives without a device or a symbol. A guest can print the words itself; then it only
-//! ends its own run.
+//! Notices in the console text that the kernel panicked, or halted for good. The text is the only
+//! sign that every Linux gives without a device or a symbol. A guest can print the words itself;
+//! then it only ends its own run.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ const BEGIN: &str = "Kernel panic - not syncing: ";
 const END: &str = "---[ end Kernel panic";
 /// Printed when the guest powers off and has no ACPI to do it with.
 const HALTED: &str = "reboot: System halted";
-/// Longest console line looked at; the rest of it is passed over.
+/// Longest console line examined; the rest of a longer line is skipped.
 const LINE_MAX: usize = 512;
 
 #[derive(Default)]
@@ -54,7 +54,7 @@ impl ConsoleWatch {
         }
     }
 
-    /// Forgets all of it: another boot's text comes.
+    /// Drops all state, for the text of another boot.
     pub(crate) fn reset(&self) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State::default();
     }
@@ -64,7 +64,7 @@ impl ConsoleWatch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).message.clone()
     }
 
-    /// Why the guest said that it will do nothing more, once it did.
+    /// The reason for which the guest stops for good, once it was printed.
     pub(crate) fn end(&self) -> Option<StopReason> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).end.clone()
     }

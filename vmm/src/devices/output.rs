@@ -23,14 +23,14 @@ pub struct OutputLog {
 /// Bytes read from an [`OutputLog`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Offset of the first byte; above the one asked for when older bytes are gone.
+    /// Offset of the first byte; above the requested one if older bytes are gone.
     pub start: u64,
     /// The bytes.
     pub bytes: Vec<u8>,
 }
 
 impl Chunk {
-    /// Offset to go on reading from.
+    /// Offset for the next read.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.start + self.bytes.len() as u64
@@ -81,8 +81,8 @@ impl OutputLog {
         Chunk { start, bytes: tail.bytes.iter().skip(skip).copied().collect() }
     }
 
-    /// Waits for a whole line that `accept`s, from `offset` on. Gives it without its line end, and
-    /// the offset after it; `None` when `timeout` passes first.
+    /// Waits for a complete line that `accept`s, from `offset` on. Returns it without its line end,
+    /// with the offset after it; `None` if `timeout` passes first.
     #[must_use]
     pub fn wait_line(
         &self,

@@ -120,8 +120,8 @@ impl SerialPort {
         Ok(Self { device: Mutex::new(Device { uart, input }), wiring })
     }
 
-    /// Back to the power-on state. Input that waits was for the former boot, and goes; the log
-    /// stays.
+    /// Resets the port to the power-on state. Waiting input was for the previous boot and is
+    /// dropped; the log stays.
     pub(crate) fn reset(&self) {
         let uart = self.wiring.uart(&SerialState::default()).expect("a new port has this state");
         *self.device() = Device { uart, input: VecDeque::new() };
@@ -187,7 +187,7 @@ impl SerialPort {
 
 impl Device {
     /// Moves waiting input into the FIFO as far as it has room, once the guest has opened its port:
-    /// a driver that starts up throws away what it finds there.
+    /// a starting driver discards the input that it finds there.
     fn pump(&mut self) {
         if self.input.is_empty() || !is_open(&self.uart.state()) {
             return;
@@ -203,8 +203,8 @@ impl Device {
     }
 }
 
-/// The receive interrupt is enabled and "data terminal ready" is set: while it looks for ports, a
-/// driver does the one or the other, not both.
+/// Returns true if the receive interrupt is enabled and "data terminal ready" is set: while it
+/// looks for ports, a driver sets only one of them.
 fn is_open(state: &SerialState) -> bool {
     const IER_RECEIVE: u8 = 1;
     const MCR_DATA_TERMINAL_READY: u8 = 1;

@@ -1,6 +1,6 @@
 //! The errors of preflight.
 
-/// Why the host could not be understood.
+/// The reason why the behaviour of the host's KVM is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum PreflightError {
     /// KVM refused to make or run a probe guest.
@@ -9,10 +9,10 @@ pub enum PreflightError {
     /// Memory for it could not be mapped.
     #[error(transparent)]
     Memory(#[from] exoprobe_guest::memory::MemoryError),
-    /// It did something no known host does.
+    /// A probe guest's behaviour is not that of any known host.
     #[error("probe guest `{probe}`: {observed}; please report this host")]
     Unknown {
-        /// Which one.
+        /// The name of the probe guest.
         probe: &'static str,
         /// The observation.
         observed: String,

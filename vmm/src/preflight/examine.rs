@@ -36,8 +36,8 @@ fn breakpoint_exit(kvm: &Kvm) -> Result<BreakpointExit, PreflightError> {
     }
 }
 
-/// Hands a guest its own int3 back both ways; right is the one after which its handler finds the
-/// address after the int3 on its stack.
+/// Injects a guest's own int3 in both ways. The correct one is the one after which the guest's
+/// handler finds the address after the int3 on its stack.
 fn reinjection(kvm: &Kvm) -> Result<Reinjection, PreflightError> {
     let mut last = Observed::Halted;
     for candidate in [Reinjection::OnInt3, Reinjection::BehindInt3] {

@@ -43,7 +43,7 @@ const USER_CS: u16 = 0x23;
 const TSS_SELECTOR: u16 = 0x28;
 const MSR_STAR: u32 = 0xc000_0081;
 const MSR_SFMASK: u32 = 0xc000_0084;
-/// A probe that has not answered after so many exits does not answer.
+/// Maximum number of exits of a probe guest. After that many it counts as without an answer.
 const MAX_EXITS: u32 = 8;
 
 /// The end of a run of a probe guest.
@@ -53,7 +53,7 @@ pub(super) enum Observed {
     Debug { exception: u8 },
     /// KVM could not emulate an instruction.
     EmulationFailure,
-    /// The guest's handler for a vector ran; `rip` is what its frame holds.
+    /// The guest's handler for a vector ran; `rip` is the address in its frame.
     Vector { number: u8, rip: u64 },
     /// The system-call entry ran in kernel mode.
     SystemCall,
@@ -106,7 +106,7 @@ impl ProbeGuest {
         Ok(Self { vcpu, ram, _vm: vm })
     }
 
-    /// Runs until something is observed.
+    /// Runs the guest until an event is observed.
     pub(super) fn run(&mut self) -> Result<Observed, PreflightError> {
         for _ in 0..MAX_EXITS {
             let observed = match self.vcpu.run() {

@@ -1,4 +1,4 @@
-//! Finds out how this host's KVM behaves, by running guests of a few instructions.
+//! Determines how this host's KVM behaves, by running guests of a few instructions.
 
 mod error;
 mod examine;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::new_file::NewFileError;
 
-/// Raised whenever the layout, that of hidden memory, or the metadata changes.
+/// Format version. Raised whenever the layout, that of hidden memory, or the metadata changes.
 pub(super) const VERSION: u32 = 5;
 
 /// Why a snapshot could not be written or restored.
@@ -21,10 +21,10 @@ pub enum SnapshotError {
     /// The file cannot be made, or get its name.
     #[error("snapshot: {0}")]
     File(#[from] NewFileError),
-    /// It was ended before it was whole.
+    /// The snapshot was ended before it was complete.
     #[error("the snapshot was ended before it was whole; there is no file of it")]
     Ended,
-    /// The file is something else.
+    /// The file has another format.
     #[error("{0} is no exoprobe snapshot")]
     NotASnapshot(PathBuf),
     /// The format is not this program's.
@@ -40,7 +40,7 @@ pub enum SnapshotError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Which part.
+        /// The damaged part.
         part: &'static str,
         /// The fault.
         what: &'static str,

@@ -86,7 +86,7 @@ fn io_error(path: &Path) -> impl Fn(io::Error) -> SnapshotError {
 /// half a snapshot.
 ///
 /// # Errors
-/// [`SnapshotError::Ended`] where `progress` says so.
+/// [`SnapshotError::Ended`] if `progress` was ended.
 pub(crate) fn write(
     path: &Path,
     progress: &SnapshotProgress,
@@ -96,7 +96,7 @@ pub(crate) fn write(
 ) -> Result<NewFile, SnapshotError> {
     let fail = io_error(path);
     let json = serde_json::to_vec(meta).map_err(|e| SnapshotError::Content(e.to_string()))?;
-    // It holds all of the guest's memory: for its owner's eyes only.
+    // The file contains all of the guest's memory, so only its owner may read it.
     let mut new = NewFile::create(path, 0o600)?;
     let file = new.file();
     let memory_offset = (HEADER_LEN as u64 + json.len() as u64).next_multiple_of(PAGE_SIZE);
@@ -121,7 +121,7 @@ pub(crate) fn write(
     Ok(new)
 }
 
-/// Passes RAM and the hidden region on, in order, until `take` fails.
+/// Passes RAM and the hidden region to `take`, in order, until it fails.
 fn for_each_chunk(
     ram: &GuestRam,
     hidden: &HiddenMemory,
@@ -133,7 +133,7 @@ fn for_each_chunk(
     take(&region)
 }
 
-/// Checks the whole file; gives the metadata, RAM mapped from it, and the hidden region.
+/// Checks the whole file. Returns the metadata, RAM mapped from it, and the hidden region.
 pub(crate) fn open(path: &Path) -> Result<(SnapshotMeta, GuestRam, Vec<u8>), SnapshotError> {
     let fail = io_error(path);
     let mut file = File::open(path).map_err(&fail)?;
@@ -170,7 +170,7 @@ fn read_meta(path: &Path, file: &mut File, header: &Header) -> Result<SnapshotMe
     serde_json::from_slice(&json).map_err(|e| SnapshotError::Content(e.to_string()))
 }
 
-/// Reads memory once through for its checksum; gives its tail, the hidden region.
+/// Reads all memory for its checksum. Returns its tail, the hidden region.
 fn check_memory(path: &Path, file: &mut File, header: &Header) -> Result<Vec<u8>, SnapshotError> {
     let fail = io_error(path);
     file.seek(SeekFrom::Start(header.memory_offset)).map_err(&fail)?;

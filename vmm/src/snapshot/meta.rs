@@ -1,4 +1,4 @@
-//! Everything of a machine but its memory.
+//! The state of a machine without its memory.
 
 use kvm_bindings::{
     KVM_IRQCHIP_IOAPIC, KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, kvm_clock_data, kvm_irqchip,
@@ -59,14 +59,15 @@ impl Chips {
 }
 
 impl SnapshotMeta {
-    /// Returns true if no write of a model-specific register is waited for any more: the kernel has
-    /// set its system-call entry, which comes after its own beginning, and what a host's quirk
-    /// needs then is in place.
+    /// Returns true if no exit at a write of a model-specific register is needed any more: the
+    /// kernel has set its system-call entry, which it does after its beginning, and the registers
+    /// of a host's quirk are set then.
     pub(crate) fn is_settled(&self) -> bool {
         self.vcpus.first().and_then(|vcpu| vcpu.msr(MSR_LSTAR)).is_some_and(|entry| entry != 0)
     }
 
-    /// A guest that measured its clock on one host cannot go on where it runs at another rate.
+    /// Checks the rate of the clock: a guest that measured it on one host cannot continue on a host
+    /// with another rate.
     pub(crate) fn check_rate(&self, khz: u32) -> Result<(), SnapshotError> {
         let apart = u64::from(self.tsc_khz.abs_diff(khz));
         if apart * 1_000_000 > u64::from(khz) * RATE_TOLERANCE_PPM {
@@ -76,7 +77,7 @@ impl SnapshotMeta {
         Ok(())
     }
 
-    /// Sets kvm-clock to where it was.
+    /// Sets kvm-clock to the saved time.
     pub(crate) fn restore_clock(&self, fd: &VmFd) -> Result<(), Error> {
         // Flags say how the clock was read; on setting it they must be clear (api.rst, 4.29).
         fd.set_clock(&kvm_clock_data { clock: self.clock.clock, ..kvm_clock_data::default() })

@@ -1,10 +1,10 @@
-//! How far a snapshot is, and its early end.
+//! The progress of a snapshot, and its early end.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::error::SnapshotError;
 
-/// A snapshot that is being written, as other threads see it: how far it is, and a way to end it.
+/// A snapshot that is being written, as other threads see it: its progress, and a way to end it.
 #[derive(Debug, Default)]
 pub struct SnapshotProgress {
     written: AtomicU64,
@@ -45,7 +45,7 @@ impl SnapshotProgress {
     }
 
     /// # Errors
-    /// [`SnapshotError::Ended`] once it was ended.
+    /// [`SnapshotError::Ended`] if it was ended.
     pub(crate) fn check(&self) -> Result<(), SnapshotError> {
         if self.ended.load(Ordering::Relaxed) { Err(SnapshotError::Ended) } else { Ok(()) }
     }

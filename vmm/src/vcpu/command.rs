@@ -6,11 +6,11 @@ use super::state::{Refusal, VcpuState};
 use crate::boot::Entry;
 use exoprobe_guest::kvm::{Reply, Request};
 
-/// Work that other threads ask of a vCPU's. Each is done outside the guest.
+/// Work that other threads request from a vCPU's thread. It does each outside the guest.
 pub(crate) enum Command {
     /// Stay out of the guest.
     Pause(Reply<()>),
-    /// The same, from a vCPU that is held and waits for no answer.
+    /// The same, sent by a held vCPU, which waits for no answer.
     StayOut,
     /// Run.
     Resume(Reply<()>),
@@ -20,7 +20,7 @@ pub(crate) enum Command {
     SingleStep(bool, Reply<()>),
     /// Read all state for a snapshot.
     Save(Reply<Box<VcpuState>>),
-    /// Forget the guest and wait, paused, in this state.
+    /// Drop the guest's state and wait, paused, in this state.
     PowerOn(Arc<VcpuState>, Reply<Result<(), Refusal>>),
     /// Go to the kernel's entry point.
     SetEntry(Entry, Reply<()>),

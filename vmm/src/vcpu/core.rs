@@ -17,7 +17,7 @@ use exoprobe_guest::kvm::ProbeExits;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     Paused,
-    /// Paused in the middle of a hit that came at this time: the hook is to complete it.
+    /// Paused in the middle of a hit at this time; the hook must complete it.
     Held(GuestTime),
     Running,
     /// Until the machine is booted again.
@@ -33,7 +33,7 @@ pub(crate) struct Vcpu {
     pub(super) probes: ProbeExits,
     pub(super) exits: Arc<ExitCounters>,
     pub(super) stepping: bool,
-    /// The kernel has begun on it, and the hook is to be called before it goes on.
+    /// The kernel has begun on this vCPU. The hook must be called before the vCPU continues.
     pub(super) entering: Option<KernelEntry>,
     pub(super) mode: Mode,
     pub(super) commands: Receiver<Command>,

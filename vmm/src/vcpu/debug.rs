@@ -4,10 +4,10 @@ use exoprobe_guest::kvm::report_debug;
 use kvm_bindings::kvm_debug_exit_arch;
 use kvm_ioctls::{Error, SyncReg, VcpuFd};
 
-/// Sets the trap flag for the next entry. KVM keeps it only as long as nothing but the guest moves
-/// RIP (kvm_set_rflags looks whether RIP is where KVM_SET_GUEST_DEBUG saw it), and a hook does.
+/// Sets the trap flag for the next entry. KVM keeps it only while nothing but the guest moves RIP
+/// (kvm_set_rflags compares RIP with the value at KVM_SET_GUEST_DEBUG), and a hook moves it.
 pub(super) fn arm_step(fd: &mut VcpuFd) -> Result<(), Error> {
-    // Changed registers must be in KVM before it looks at RIP: KVM_RUN would take them in after.
+    // Changed registers must be in KVM before it compares RIP: KVM_RUN would take them after that.
     if fd.get_kvm_run().kvm_dirty_regs & SyncReg::Register as u64 != 0 {
         fd.set_regs(&fd.sync_regs().regs)?;
         fd.clear_sync_dirty_reg(SyncReg::Register);

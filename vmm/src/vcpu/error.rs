@@ -5,7 +5,7 @@ use exoprobe_guest::VcpuError;
 /// Why a vCPU does not step.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub enum StepError {
-    /// It did not answer.
+    /// The vCPU did not answer.
     #[error(transparent)]
     Vcpu(#[from] VcpuError),
     /// KVM refused.

@@ -1,4 +1,4 @@
-//! How often, and why, a vCPU came out of KVM_RUN.
+//! Counts of a vCPU's exits from KVM_RUN, by reason.
 
 use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,8 +40,8 @@ impl ExitCounters {
     }
 }
 
-/// Returns of KVM_RUN to user space, by kind, since the machine was made. What KVM deals with
-/// itself is not in it: see [`crate::Vm::kvm_stats`].
+/// Returns of KVM_RUN to user space, by kind, since the machine was made. Exits that KVM handles
+/// itself are not included: see [`crate::Vm::kvm_stats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ExitCounts {
     /// int3s, as KVM_EXIT_DEBUG or as an emulation failure: a probe's and the guest's own.

@@ -12,11 +12,11 @@ impl Vcpu {
         self.mode = if held { Mode::Held(time) } else { Mode::Stopped };
     }
 
-    /// Has the hook complete the hit, and lets the vCPU run.
+    /// Makes the hook complete the hit, and resumes the vCPU.
     pub(super) fn release(&mut self, time: GuestTime) {
         self.mode = Mode::Running;
         if let Err(error) = self.complete_hit(time) {
-            let message = format!("letting go of a vCPU that was held: {error}");
+            let message = format!("releasing a held vCPU: {error}");
             self.stop(StopReason::Failed { message });
         }
     }

@@ -9,7 +9,7 @@ use super::command::Command;
 use super::exits::{ExitCounters, ExitCounts};
 use super::stats::{KvmStats, StatsError};
 
-/// How others reach a vCPU.
+/// The way by which other threads reach a vCPU.
 pub(crate) struct VcpuRemote {
     thread: VcpuThread<Command>,
     exits: Arc<ExitCounters>,

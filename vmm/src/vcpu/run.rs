@@ -1,4 +1,4 @@
-//! KVM_RUN, and what each exit means.
+//! Runs KVM_RUN and handles each exit.
 
 use exoprobe_guest::kvm::{AfterExit, ProbeExit};
 use kvm_ioctls::VcpuExit;
@@ -18,11 +18,11 @@ const EXCEPTION_BREAKPOINT: u32 = 3;
 pub(super) enum Next {
     /// Enter the guest again.
     Continue,
-    /// A kick: look at the commands first.
+    /// A kick: read the commands first.
     Interrupted,
-    /// The machine is to be paused in the middle of a hit that came at this time.
+    /// Pause the machine in the middle of a hit at this time.
     Hold(GuestTime),
-    /// The guest runs no more.
+    /// The guest has stopped.
     Stop(StopReason),
 }
 
@@ -33,7 +33,7 @@ enum Pending {
     Port(PortEffect),
     Probe(ProbeExit),
     Step,
-    /// A debug exception that was not asked for: its vector and DR6.
+    /// A debug exception that was not requested: its vector and DR6.
     UnexpectedDebug(u32, u64),
     /// It is counted when it is known whether it is a breakpoint.
     InternalError,
@@ -41,7 +41,7 @@ enum Pending {
 }
 
 impl Vcpu {
-    /// Enters the guest once and deals with the exit.
+    /// Enters the guest once and handles the exit.
     pub(super) fn run_once(&mut self) -> Next {
         if self.stepping
             && let Err(error) = debug::arm_step(&mut self.fd)
@@ -94,12 +94,12 @@ impl Vcpu {
             }
             Ok(VcpuExit::Shutdown) => (ExitKind::Other, Pending::Stop(StopReason::TripleFault)),
             Ok(other) => {
-                let message = format!("KVM gave an exit without a handler: {other:?}");
+                let message = format!("KVM returned an exit without a handler: {other:?}");
                 (ExitKind::Other, Pending::Stop(failed(message)))
             }
             Err(error) => match error.errno() {
                 libc::EINTR => (ExitKind::Interrupted, Pending::Interrupted),
-                // An application processor that waits for its start-up message, and was woken.
+                // An application processor that waits for its start-up message was woken.
                 libc::EAGAIN => (ExitKind::Interrupted, Pending::Nothing),
                 _ => (ExitKind::Other, Pending::Stop(failed(format!("KVM_RUN: {error}")))),
             },

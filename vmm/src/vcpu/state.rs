@@ -29,7 +29,7 @@ pub(crate) struct VcpuState {
 }
 
 impl VcpuState {
-    /// Reads everything; the vCPU is out of the guest with no I/O half done.
+    /// Reads all state. The vCPU must be out of the guest with no I/O half done.
     pub(crate) fn save(fd: &VcpuFd, msr_indices: &[u32]) -> Result<Self, Error> {
         let cpuid = fd.get_cpuid2(kvm_bindings::KVM_MAX_CPUID_ENTRIES)?;
         Ok(Self {
@@ -47,23 +47,23 @@ impl VcpuState {
         })
     }
 
-    /// A saved model-specific register; `None` when this vCPU had none such.
+    /// A saved model-specific register; `None` if this vCPU did not have it.
     pub(crate) fn msr(&self, index: u32) -> Option<u64> {
         self.msrs.iter().find(|msr| msr.index == index).map(|msr| msr.data)
     }
 
-    /// Writes everything to a fresh vCPU; an error comes with what KVM refused to do.
+    /// Writes all state to a fresh vCPU. The error contains the step that KVM refused.
     pub(crate) fn restore(&self, fd: &VcpuFd) -> Result<(), Refusal> {
         let cpuid = CpuId::from_entries(&self.cpuid).map_err(|_| Error::new(libc::EINVAL));
         cpuid.and_then(|cpuid| fd.set_cpuid2(&cpuid)).map_err(at("restore a vCPU's CPUID"))?;
         self.restore_registers(fd)
     }
 
-    /// Writes everything but CPUID, which cannot be changed once the vCPU has run.
+    /// Writes all state but CPUID, which cannot be changed once the vCPU has run.
     pub(super) fn restore_registers(&self, fd: &VcpuFd) -> Result<(), Refusal> {
         fd.set_mp_state(self.mp_state).map_err(at("restore a vCPU's run state"))?;
         fd.set_sregs(&self.sregs).map_err(at("restore a vCPU's special registers"))?;
-        // A host without XSAVE reads none and refuses to be given any, even none.
+        // A host without XSAVE returns none and refuses even an empty list.
         if self.xcrs.nr_xcrs > 0 {
             fd.set_xcrs(&self.xcrs).map_err(at("restore a vCPU's extended control registers"))?;
         }
@@ -79,7 +79,8 @@ impl VcpuState {
     }
 }
 
-/// Reads those of `indices` that KVM has for this vCPU; it stops at each it has not.
+/// Reads those of `indices` that KVM has for this vCPU; KVM stops at each one that it does not
+/// have.
 fn read_msrs(fd: &VcpuFd, indices: &[u32]) -> Result<Vec<kvm_msr_entry>, Error> {
     let mut found = Vec::with_capacity(indices.len());
     let mut rest = indices;
@@ -97,7 +98,7 @@ fn read_msrs(fd: &VcpuFd, indices: &[u32]) -> Result<Vec<kvm_msr_entry>, Error> 
     Ok(found)
 }
 
-/// Writes all; one that KVM reads but will not set back (it is read-only) is passed over.
+/// Writes all; skips a register that KVM reads but does not set (it is read-only).
 fn write_msrs(fd: &VcpuFd, entries: &[kvm_msr_entry]) -> Result<(), Error> {
     let mut rest = entries;
     while !rest.is_empty() {

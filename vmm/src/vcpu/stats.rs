@@ -26,15 +26,13 @@ pub enum StatsError {
     /// There is no such vCPU.
     #[error(transparent)]
     Vcpu(#[from] VcpuError),
-    /// This kernel has none to give.
-    #[error(
-        "KVM gives no statistics of a vCPU (KVM_GET_STATS_FD; Linux 5.14 or later has it): {0}"
-    )]
+    /// This kernel does not support them.
+    #[error("KVM has no statistics of a vCPU (KVM_GET_STATS_FD; Linux 5.14 or later has it): {0}")]
     Refused(kvm_ioctls::Error),
     /// They could not be read.
     #[error("reading KVM's statistics: {0}")]
     Read(#[from] std::io::Error),
-    /// They are not what api.rst says.
+    /// They do not have the format of api.rst.
     #[error("KVM's statistics are malformed: {0}")]
     Malformed(&'static str),
 }
@@ -43,8 +41,8 @@ pub enum StatsError {
 pub(super) struct KvmStats(Result<File, kvm_ioctls::Error>);
 
 impl KvmStats {
-    /// Opens them; a refusal is kept for the readers. The ioctl takes the vCPU's mutex, which
-    /// KVM_RUN holds, so this comes before the vCPU runs.
+    /// Opens them; keeps a refusal for the readers. The ioctl takes the vCPU's mutex, which KVM_RUN
+    /// holds, so this must precede the vCPU's run.
     pub(super) fn open(vcpu: &VcpuFd) -> Self {
         // SAFETY: the descriptor is a vCPU's and the ioctl takes no argument.
         let fd = unsafe { ioctl(vcpu, KVM_GET_STATS_FD()) };
@@ -93,7 +91,7 @@ impl Fields<'_> {
     }
 }
 
-/// Reads header, descriptors and values: those of one number; histograms are left out.
+/// Reads header, descriptors and values of one number each; skips histograms.
 fn parse(bytes: &[u8]) -> Result<BTreeMap<String, u64>, StatsError> {
     // struct kvm_stats_header: flags, name_size, num_desc, id_offset, desc_offset, data_offset.
     let fields = Fields(bytes);

@@ -18,7 +18,7 @@ use crate::status::StopReason;
 use exoprobe_guest::GuestClock;
 use exoprobe_guest::kvm::{ProbeExits, Reply, VcpuThread, report_debug};
 
-/// Starts the thread of vCPU `index`; it waits, paused.
+/// Starts the thread of vCPU `index`, paused.
 pub(crate) fn spawn(
     fd: VcpuFd,
     index: u8,
@@ -69,7 +69,7 @@ impl Vcpu {
         }
     }
 
-    /// Runs the guest until it needs this thread, and deals with that.
+    /// Runs the guest until an exit or command needs this thread, and handles that.
     fn turn(&mut self) -> bool {
         match self.run_once() {
             Next::Continue => true,
@@ -88,7 +88,7 @@ impl Vcpu {
         }
     }
 
-    /// Answers all commands that have come.
+    /// Answers all waiting commands.
     fn drain(&mut self) -> bool {
         while let Ok(command) = self.commands.try_recv() {
             if !self.obey(command) {
@@ -101,7 +101,7 @@ impl Vcpu {
     /// Waits for one command, out of the guest.
     fn wait(&mut self) -> bool {
         match self.commands.recv() {
-            // Others may have come with it, whose kick was for this thread's wait.
+            // Others may have come with it; their kick was for this thread's wait.
             Ok(command) => self.obey(command) && self.drain(),
             Err(_) => false,
         }
@@ -143,8 +143,7 @@ impl Vcpu {
     fn resume(&mut self) {
         match self.mode {
             Mode::Paused => self.mode = Mode::Running,
-            // One that is still held has come to the answer of a former pause: its own is yet to
-            // come.
+            // A held vCPU may read the answer to a previous pause here: its own is still to come.
             Mode::Held(time) if !self.machine.status.is_held(self.index) => self.release(time),
             Mode::Held(_) | Mode::Running | Mode::Stopped => {}
         }

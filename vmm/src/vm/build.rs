@@ -1,4 +1,4 @@
-//! From a configuration or a snapshot to a machine whose vCPUs wait to be started.
+//! Builds a machine, from a configuration or a snapshot, whose vCPUs wait to be started.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ impl Vm {
     /// Makes a machine with the kernel loaded, not yet running.
     ///
     /// # Errors
-    /// [`CreateError`]: nothing is left over.
+    /// [`CreateError`]; nothing is left over.
     pub fn create(host: &Host, config: &VmConfig) -> Result<Self, CreateError> {
         config.validate()?;
         let ram = GuestRam::anonymous(&ram_ranges(config.memory_mib))?;
@@ -41,11 +41,11 @@ impl Vm {
         builder.finish(vcpus, &Origin::Boot(entry))
     }
 
-    /// Makes a machine from a snapshot file, paused where it was taken. It cannot be rebooted
+    /// Builds a machine from a snapshot file, paused where it was taken. It cannot be rebooted
     /// before [`Self::set_boot_files`]: the files that a snapshot names are not read.
     ///
     /// # Errors
-    /// [`CreateError::Snapshot`] for a file that is not whole.
+    /// [`CreateError::Snapshot`] for an incomplete file.
     pub fn restore(host: &Host, path: &Path) -> Result<Self, CreateError> {
         let (meta, ram, hidden) = snapshot::open(path)?;
         let restored = Restored { meta, ram, hidden };
@@ -57,7 +57,7 @@ impl Vm {
     }
 }
 
-/// How a guest begins.
+/// The start of a guest.
 enum Origin {
     /// At its kernel's entry point.
     Boot(Entry),
@@ -79,7 +79,7 @@ struct Builder {
     ram: GuestRam,
     hidden: HiddenMemory,
     profile: HostProfile,
-    tells_kernel_entry: bool,
+    reports_kernel_entry: bool,
     saved_msrs: Vec<u32>,
 }
 
@@ -106,10 +106,10 @@ impl Builder {
         if let Some(quirk) = profile.software {
             fd.enable_cap(&quirk.capability()).map_err(kvm("report what it cannot emulate"))?;
         }
-        let tells_kernel_entry = exoprobe_guest::kvm::can_filter_msrs(host.kvm());
+        let reports_kernel_entry = exoprobe_guest::kvm::can_filter_msrs(host.kvm());
         if !settled {
             let step = kvm("hand over writes of model-specific registers");
-            request_msr_exits(&fd, tells_kernel_entry, profile.software).map_err(step)?;
+            request_msr_exits(&fd, reports_kernel_entry, profile.software).map_err(step)?;
         }
         let hidden = HiddenMemory::new(&ram)?;
         // SAFETY: the machine keeps both until all vCPU threads are gone.
@@ -117,7 +117,7 @@ impl Builder {
         let msrs = host.kvm().get_msr_index_list().map_err(kvm("list its MSRs"))?;
         let saved_msrs = msrs.as_slice().to_vec();
         let fd = Arc::new(fd);
-        Ok(Self { fd, config, ram, hidden, profile, tells_kernel_entry, saved_msrs })
+        Ok(Self { fd, config, ram, hidden, profile, reports_kernel_entry, saved_msrs })
     }
 
     fn create_vcpus(&self, host: &Host) -> Result<Vec<VcpuFd>, CreateError> {
@@ -140,7 +140,7 @@ impl Builder {
     }
 
     fn finish(self, vcpus: Vec<VcpuFd>, origin: &Origin) -> Result<Vm, CreateError> {
-        // While it is so: a guest from a snapshot may be booted again, too.
+        // Saved now: a guest from a snapshot may be rebooted, too.
         let power_on = PowerOn::save(&self.fd, &vcpus, &self.saved_msrs)
             .map_err(kvm("report the power-on state"))?;
         let from = match origin {
@@ -173,7 +173,7 @@ impl Builder {
             bus,
             watch,
             self.profile,
-            self.tells_kernel_entry,
+            self.reports_kernel_entry,
             self.saved_msrs,
         ));
         if from.is_none_or(|restored| !restored.meta.is_settled()) {

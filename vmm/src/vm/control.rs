@@ -29,7 +29,7 @@ pub struct Vm {
     pub(super) machine: Arc<Machine>,
     pub(super) serial: [Arc<SerialPort>; 2],
     pub(super) config: VmConfig,
-    /// The files that `config` names were named by the user, and not by a snapshot.
+    /// The user named the files in `config`; they do not come from a snapshot.
     pub(super) has_boot_files: bool,
     pub(super) clock: GuestClock,
     pub(super) power_on: PowerOn,
@@ -52,7 +52,7 @@ impl Vm {
         self.run_all()
     }
 
-    /// Takes all vCPUs out of the guest. Does nothing when they are.
+    /// Takes all vCPUs out of the guest. Does nothing if they are out.
     ///
     /// # Errors
     /// [`ControlError::Stopped`], [`ControlError::NotStarted`].
@@ -61,7 +61,7 @@ impl Vm {
         self.pause_locked().map(drop)
     }
 
-    /// Lets paused vCPUs run again, those that are held too. Does nothing when they do.
+    /// Resumes paused vCPUs, also held ones. Does nothing if they run.
     ///
     /// # Errors
     /// [`ControlError::Stopped`], [`ControlError::NotStarted`].
@@ -70,7 +70,7 @@ impl Vm {
         self.resume_locked()
     }
 
-    /// Says whether it was running.
+    /// Pauses the machine. Returns true if it was running.
     pub(super) fn pause_locked(&self) -> Result<bool, ControlError> {
         let was_running = match self.state() {
             VmState::Created => return Err(ControlError::NotStarted),
@@ -78,7 +78,7 @@ impl Vm {
             VmState::Paused => false,
             VmState::Running => true,
         };
-        // Of a paused machine, too: a vCPU that is held has not waited for the others.
+        // Also for a paused machine: a held vCPU has not waited for the others.
         self.ask_all(Command::Pause)?;
         match self.machine.status.set(VmState::Paused, || ()) {
             true => Ok(was_running),
@@ -95,7 +95,7 @@ impl Vm {
         }
     }
 
-    /// Lets the vCPUs run, and says so.
+    /// Resumes the vCPUs and logs it.
     fn run_all(&self) -> Result<(), ControlError> {
         let mut begun = Ok(Vec::new());
         let running = || begun = self.begin_each(Command::Resume);
@@ -106,14 +106,13 @@ impl Vm {
     }
 
     /// vCPUs that are in the middle of a hit, in order: a hook paused the machine there
-    /// ([`BreakpointAction::Hold`](exoprobe_guest::BreakpointAction::Hold)). None once the machine
-    /// is resumed, or has stopped.
+    /// (`BreakpointAction::Hold`). None once the machine is resumed, or has stopped.
     #[must_use]
     pub fn held(&self) -> Vec<u8> {
         self.machine.status.held()
     }
 
-    /// Stops the guest, as if its plug were pulled.
+    /// Stops the guest as a power cut does.
     pub fn shut_down(&self) {
         let _control = self.lock();
         let regs = self.registers(0).map(|r| r.regs).unwrap_or_default();
@@ -124,9 +123,9 @@ impl Vm {
         let _ = self.halt_all();
     }
 
-    /// Returns once every vCPU is out of the guest, and will not run until it is at power-on again.
-    /// What a vCPU's own thread had to say to the others (that the guest has stopped, or is held)
-    /// is in their queues by then.
+    /// Returns once every vCPU is out of the guest, and does not run before its next power-on. All
+    /// messages that a vCPU's own thread had for the others (that the guest has stopped, or is
+    /// held) are in their queues by then.
     pub(super) fn halt_all(&self) -> Result<(), VcpuError> {
         for vcpu in self.vcpus() {
             let _ = vcpu.send(Command::Halt);
@@ -146,8 +145,8 @@ impl Vm {
         self.wait_stopped_after(0, timeout).map(|(_, record)| record)
     }
 
-    /// Waits for the guest to stop in a boot after `boot`, at most `timeout`; returns which (see
-    /// [`Self::boots`]), so that each stop can be reported once.
+    /// Waits for the guest to stop in a boot after `boot`, at most `timeout`. Returns the boot and
+    /// the stop (see [`Self::boots`]), so that each stop can be reported once.
     #[must_use]
     pub fn wait_stopped_after(&self, boot: u64, timeout: Duration) -> Option<(u64, StopRecord)> {
         self.machine.status.wait_stopped(boot, timeout)
@@ -169,8 +168,8 @@ impl Vm {
         self.vcpu(vcpu)?.msr(index)
     }
 
-    /// The number to add to a vCPU's time-stamp counter to have the guest's time
-    /// ([`GuestTime`](exoprobe_guest::GuestTime)), in ticks; right to some microseconds.
+    /// The number to add to a vCPU's time-stamp counter to get the guest's time (`GuestTime`), in
+    /// ticks; accurate to some microseconds.
     ///
     /// # Errors
     /// [`VcpuError`].
@@ -178,9 +177,9 @@ impl Vm {
         self.vcpu(vcpu)?.tsc_offset()
     }
 
-    /// Returns once every vCPU has left the guest since the call: what was written to guest memory
-    /// before is seen by all instructions the guest fetches after (a VM exit serializes, Intel SDM
-    /// vol. 3, 9.3).
+    /// Returns once every vCPU has left the guest since the call. All instructions that the guest
+    /// fetches after that see the bytes written to guest memory before (a VM exit serializes, Intel
+    /// SDM vol. 3, 9.3).
     ///
     /// # Errors
     /// [`VcpuError`].
@@ -188,9 +187,9 @@ impl Vm {
         self.ask_each(|reply| Request::Sync(reply).into())
     }
 
-    /// Has every vCPU stand still out of the guest, gives `access` their registers, and lets them
-    /// go on when that returns: what it writes to guest memory changes for all at once. Not for
-    /// vCPUs' own threads.
+    /// Stops every vCPU outside the guest, calls `access` with their registers, and resumes them
+    /// when it returns: its writes to guest memory become visible to all at once. Must not be
+    /// called on a vCPU's thread.
     ///
     /// # Errors
     /// [`VcpuError`]; `access` was not called.
@@ -213,12 +212,12 @@ impl Vm {
         &self.machine.hidden
     }
 
-    /// Returns true if a hook learns of the kernel's entry ([`ExitHook::kernel_entered`]): where
-    /// KVM hands over writes of model-specific registers. A guest that was past that when its
-    /// snapshot was taken is not reported again.
+    /// Returns true if a hook is called at the kernel's entry ([`ExitHook::kernel_entered`]): this
+    /// needs KVM's exits at writes of model-specific registers. The entry of a guest that had
+    /// passed it when its snapshot was taken is not reported again.
     #[must_use]
-    pub fn tells_kernel_entry(&self) -> bool {
-        self.machine.tells_kernel_entry
+    pub fn reports_kernel_entry(&self) -> bool {
+        self.machine.reports_kernel_entry
     }
 
     /// The guest's clock.
@@ -251,25 +250,25 @@ impl Vm {
         self.remotes().iter().map(VcpuRemote::exit_counts).fold(ExitCounts::default(), Add::add)
     }
 
-    /// KVM's own statistics of a vCPU, by KVM's names: `exits` counts VM exits, those included that
-    /// KVM deals with itself; `insn_emulation` counts instructions that KVM emulated; times are in
-    /// the unit that their name ends with. Histograms are left out. Does not disturb a running
-    /// vCPU. What there is depends on the kernel (Documentation/virt/kvm/api.rst, 4.133).
+    /// KVM's own statistics of a vCPU, by KVM's names: `exits` counts VM exits, including those
+    /// that KVM handles itself; `insn_emulation` counts instructions that KVM emulated; times are
+    /// in the unit that their name ends with. Histograms are omitted. Does not disturb a running
+    /// vCPU. The set of statistics depends on the kernel (Documentation/virt/kvm/api.rst, 4.133).
     ///
     /// # Errors
-    /// [`StatsError`]: before Linux 5.14 there are none.
+    /// [`StatsError`]; there are none before Linux 5.14.
     pub fn kvm_stats(&self, vcpu: u8) -> Result<BTreeMap<String, u64>, StatsError> {
         self.remote(vcpu)?.kvm_stats()
     }
 
-    /// Has a vCPU exit after each instruction that the guest completes, or no more; the guest goes
-    /// on by itself, and [`ExitCounts::step`] counts. An instruction that a hook carries out in the
-    /// guest's place is no step. Returns once it is so; a running vCPU is taken out of the guest
-    /// for a moment.
+    /// Makes a vCPU exit after each instruction that the guest completes, or ends this. The guest
+    /// continues by itself, and [`ExitCounts::step`] counts. An instruction that a hook emulates is
+    /// no step. Returns once the change is made; a running vCPU is taken out of the guest for a
+    /// moment.
     ///
-    /// KVM sets the guest's trap flag for it (KVM_GUESTDBG_SINGLESTEP;
-    /// Documentation/virt/kvm/api.rst, 4.87; Intel SDM vol. 3, 17.3.2). So only code that leaves
-    /// the flag alone is counted whole:
+    /// KVM sets the guest's trap flag for this (KVM_GUESTDBG_SINGLESTEP;
+    /// Documentation/virt/kvm/api.rst, 4.87; Intel SDM vol. 3, 17.3.2). So only code that does not
+    /// change the flag is counted completely:
     /// - SYSCALL clears it where IA32_FMASK says so, as under Linux, and so does the delivery of an
     ///   interrupt or exception. Not counted is then what comes until the next exit to user space,
     ///   or until an IRET brings the flag back. Kernel code with interrupts off is the safe use.
@@ -286,11 +285,11 @@ impl Vm {
     /// has set, and that of INT1 (which VT-x reports before the instruction, so that the vCPU comes
     /// to it again and again).
     ///
-    /// A step takes many times as long as an instruction: a guest whose timer comes more often than
-    /// its handler can be stepped does nothing else.
+    /// A step takes many times as long as an instruction: a guest whose timer interrupts arrive
+    /// faster than its handler can be stepped makes no other progress.
     ///
     /// # Errors
-    /// [`StepError::Refused`] where KVM cannot.
+    /// [`StepError::Refused`] if KVM cannot.
     pub fn single_step(&self, vcpu: u8, on: bool) -> Result<(), StepError> {
         let answer = self.vcpu(vcpu)?.ask(|reply| Command::SingleStep(on, reply));
         answer.map_err(|error| match error {

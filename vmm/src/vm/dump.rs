@@ -1,4 +1,4 @@
-//! Dumps: RAM and registers as they are at one moment, also of a guest that has stopped.
+//! Dumps: RAM and registers at one moment, also of a stopped guest.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use crate::status::VmState;
 use exoprobe_guest::kvm::VcpuThread;
 
 impl Vm {
-    /// Writes RAM and registers to `path` as an ELF core. `notes` is called when all vCPUs are out
-    /// of the guest; the first value that it gives is dropped when the file is written. A running
-    /// guest stands still meanwhile. One that has stopped is written as it was at its end. Without
-    /// `force`, a file that is there is left.
+    /// Writes RAM and registers to `path` as an ELF core. Calls `notes` when all vCPUs are out of
+    /// the guest; drops the first value that it returns when the file is written. A running guest
+    /// stands still meanwhile. A stopped guest is written in its last state. Without `force`, an
+    /// existing file is kept.
     ///
     /// # Errors
-    /// [`ControlError`]; the guest goes on as before. A guest that a hook holds meanwhile stays
+    /// [`ControlError`]; the guest continues as before. A guest that a hook holds meanwhile stays
     /// held, without an error.
     pub fn dump<G>(
         &self,
@@ -36,7 +36,7 @@ impl Vm {
             },
         };
         let written = self.write_dump(path, force, notes);
-        // A hook may have held it just before the pause.
+        // A hook may have held the guest just before the pause.
         if was_running && self.held().is_empty() {
             match self.resume_locked() {
                 Ok(()) | Err(ControlError::Stopped) => {}

@@ -13,16 +13,16 @@ pub enum CreateError {
     /// The configuration is refused.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Guest memory could not be had.
+    /// Guest memory is not available.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// Kernel, initramfs or command line.
+    /// The kernel, initramfs or command line is unusable.
     #[error(transparent)]
     Boot(#[from] BootError),
     /// KVM refused a step.
     #[error("KVM refused to {step}: {source}")]
     Kvm {
-        /// Which.
+        /// The step.
         step: &'static str,
         /// KVM's error.
         source: kvm_ioctls::Error,
@@ -35,7 +35,7 @@ pub enum CreateError {
     Snapshot(#[from] SnapshotError),
 }
 
-/// Why a running machine did not do what was asked.
+/// The reason why a machine did not do what was requested.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// Only a machine that is not running yet can be started.
@@ -59,7 +59,7 @@ pub enum ControlError {
     /// Writing a dump failed.
     #[error(transparent)]
     Dump(#[from] DumpError),
-    /// KVM refused to give its state.
+    /// KVM refused to return its state.
     #[error("KVM: {0}")]
     Kvm(#[from] kvm_ioctls::Error),
 }

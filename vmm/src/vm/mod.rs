@@ -1,4 +1,4 @@
-//! A virtual machine from configuration to shutdown.
+//! A virtual machine, from its configuration to its shutdown.
 
 mod build;
 mod cmdline;

@@ -8,18 +8,18 @@ use crate::snapshot::Chips;
 use crate::vcpu::VcpuState;
 use exoprobe_guest::msr::MSR_TSC;
 
-/// Beside [`MSR_TSC`] (Intel SDM vol. 3, 17.17). A reboot leaves it going, as it leaves the
-/// machine's clock.
+/// Accompanies [`MSR_TSC`] (Intel SDM vol. 3, 17.17). A reboot keeps it, as it keeps the machine's
+/// clock.
 const MSR_TSC_ADJUST: u32 = 0x3b;
 
-/// The state of a machine as KVM has made it.
+/// The state of a machine as KVM made it.
 pub(super) struct PowerOn {
     pub(super) vcpus: Vec<Arc<VcpuState>>,
     pub(super) chips: Chips,
 }
 
 impl PowerOn {
-    /// Reads it off a machine that has not run.
+    /// Reads the state of a machine that has not run.
     pub(super) fn save(
         fd: &VmFd,
         vcpus: &[VcpuFd],

@@ -1,4 +1,4 @@
-//! The same guest booted again, in the same machine.
+//! Boots the same guest again, in the same machine.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use exoprobe_guest::VcpuError;
 use exoprobe_guest::kvm::request_msr_exits;
 use exoprobe_guest::memory::MemoryError;
 
-/// Why a guest was not booted again.
+/// The reason why a guest was not booted again.
 #[derive(Debug, thiserror::Error)]
 pub enum RebootError {
     /// It was never started.
     #[error("the guest was not started yet")]
     NotStarted,
-    /// It comes from a snapshot, and no files to boot it from were named.
+    /// The guest comes from a snapshot, and no files to boot it from were named.
     #[error(
         "the guest comes from a snapshot, and files that a snapshot names are not read: start the service with \
          `exoprobe run --restore SNAPSHOT --kernel PATH` (and --initramfs, --cmdline) to boot it again"
@@ -32,16 +32,16 @@ pub enum RebootError {
     /// A vCPU gave no answer.
     #[error(transparent)]
     Vcpu(#[from] VcpuError),
-    /// Kernel or initramfs are no longer what they were.
+    /// Kernel or initramfs have become unusable.
     #[error("the guest cannot be booted again: {0}")]
     Boot(#[from] BootError),
-    /// The host does not give memory.
+    /// The host has no memory.
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// KVM refused a step.
     #[error("KVM refused to {step}: {source}")]
     Kvm {
-        /// Which.
+        /// The step.
         step: &'static str,
         /// KVM's error.
         source: kvm_ioctls::Error,
@@ -70,8 +70,8 @@ pub struct BootFiles {
 }
 
 impl Vm {
-    /// Names the files that [`Self::reboot`] boots a restored guest from. They are in its later
-    /// snapshots, too.
+    /// Sets the files that [`Self::reboot`] boots a restored guest from. Its later snapshots
+    /// contain them, too.
     ///
     /// # Errors
     /// [`ConfigError`]: the command line cannot be used.
@@ -85,22 +85,22 @@ impl Vm {
         Ok(())
     }
 
-    /// Boots the guest again from its configuration, whatever it is doing: running, paused, held or
-    /// stopped. Its kernel and initramfs are read anew; memory and devices are as at the first
-    /// boot. The serial ports' logs, the exits' counts and the guest's time go on; input that waits
-    /// at a port is dropped.
+    /// Boots the guest again from its configuration, in any state: running, paused, held or
+    /// stopped. Reads its kernel and initramfs anew; memory and devices are as at the first boot.
+    /// The serial ports' logs, the exits' counts and the guest's time continue; input that waits at
+    /// a port is dropped.
     ///
     /// # Errors
     /// [`RebootError`]; [`RebootError::NoFiles`] after [`Self::restore`] without
     /// [`Self::set_boot_files`]. With kernel or initramfs unusable, or before the start, the guest
-    /// goes on as it was; after a later failure it has stopped ([`StopReason::Failed`], or why it
-    /// had stopped before).
+    /// continues as it was; after a later failure it has stopped ([`StopReason::Failed`], or its
+    /// earlier reason).
     pub fn reboot(&self) -> Result<(), RebootError> {
         let _control = self.lock();
         self.reboot_locked()
     }
 
-    /// As [`Self::reboot`], for a guest that was seen to stop in boot `boot` (see [`Self::boots`]):
+    /// As [`Self::reboot`], for a guest whose stop was seen in boot `boot` (see [`Self::boots`]):
     /// does nothing, and returns false, if it was booted since.
     ///
     /// # Errors
@@ -127,9 +127,9 @@ impl Vm {
         if !self.has_boot_files {
             return Err(RebootError::NoFiles);
         }
-        // Into memory of its own: faults of the files are found before the guest is harmed.
+        // Loaded into separate memory: faults of the files are found before the guest is changed.
         self.load(&GuestRam::anonymous(&self.machine.ram.ranges())?)?;
-        // No vCPU's thread sends another anything after this, nor stops the machine.
+        // After this, no vCPU's thread sends a message to another or stops the machine.
         self.halt_all()?;
         self.boot_again().inspect_err(|error| {
             let reason = StopReason::Failed { message: format!("rebooting: {error}") };
@@ -160,11 +160,11 @@ impl Vm {
         Ok(wait_each(begun?)?)
     }
 
-    /// Devices and vCPUs to the state they had when they were made.
+    /// Resets devices and vCPUs to the state in which they were made.
     fn power_on(&self) -> Result<(), RebootError> {
         let machine = &self.machine;
         // A guest from a snapshot did without what a boot needs.
-        request_msr_exits(&self.fd, machine.tells_kernel_entry, machine.profile.software)
+        request_msr_exits(&self.fd, machine.reports_kernel_entry, machine.profile.software)
             .map_err(kvm("hand over writes of model-specific registers"))?;
         // What raises interrupts comes before those that take them.
         for port in &self.serial {

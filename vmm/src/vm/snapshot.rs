@@ -1,4 +1,4 @@
-//! Snapshots: the whole machine to a file.
+//! Snapshots: writes the whole machine to a file.
 
 use std::path::Path;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -10,23 +10,21 @@ use crate::snapshot::{self, Chips, SnapshotError, SnapshotMeta, SnapshotProgress
 use crate::vcpu::Command;
 
 impl Vm {
-    /// Writes the whole machine to `path`; a running guest is paused meanwhile. The file is there
-    /// when all of it is on the disk, in place of a regular file that was there; nothing else is
-    /// replaced.
+    /// Writes the whole machine to `path`; a running guest is paused meanwhile. The file gets its
+    /// name when all of it is on the disk. It replaces a regular file of that name, and nothing
+    /// else.
     ///
     /// # Errors
-    /// [`ControlError`]; the guest goes on as before. [`ControlError::Held`] when a hook holds it,
+    /// [`ControlError`]; the guest continues as before. [`ControlError::Held`] if a hook holds it,
     /// also one that does so meanwhile: it stays paused then.
     pub fn snapshot(&self, path: &Path) -> Result<(), ControlError> {
         self.snapshot_if(path, &Arc::default(), || Some(())).map(drop)
     }
 
-    /// As [`Self::snapshot`], where `permit` allows it; `false` where it does not. It is asked when
-    /// the vCPUs are out of the guest, and what it gives is kept until they may run again: a lock
-    /// that is taken so, and not around this call, may also be taken by a hook's
-    /// [`ExitHook::reset`](exoprobe_guest::ExitHook::reset). `progress` is shown by
-    /// [`Self::snapshot_progress`] meanwhile, and may
-    /// end it.
+    /// As [`Self::snapshot`], if `permit` allows it; `false` otherwise. `permit` is called when the
+    /// vCPUs are out of the guest, and its result is kept until they may run again: a lock taken in
+    /// it, and not around this call, may also be taken by a hook's `ExitHook::reset`.
+    /// [`Self::snapshot_progress`] returns `progress` meanwhile, and may end it.
     ///
     /// # Errors
     /// As [`Self::snapshot`]; [`SnapshotError::Ended`].
@@ -49,21 +47,21 @@ impl Vm {
         drop(control);
         let named = resumed.and_then(|()| finish_snapshot(written.transpose()?, progress));
         let mut writing = self.writing();
-        // Another may have begun.
+        // Another snapshot may have begun.
         if writing.as_ref().is_some_and(|writing| Arc::ptr_eq(writing, progress)) {
             *writing = None;
         }
         named
     }
 
-    /// The snapshot that is being written, until its file is there or it has failed. Waits for
-    /// nothing.
+    /// The snapshot that is being written, until its file has its name or it has failed. Does not
+    /// wait.
     #[must_use]
     pub fn snapshot_progress(&self) -> Option<Arc<SnapshotProgress>> {
         self.writing().clone()
     }
 
-    /// Locked for moments only.
+    /// Locked only for short times.
     fn writing(&self) -> MutexGuard<'_, Option<Arc<SnapshotProgress>>> {
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -74,7 +72,7 @@ impl Vm {
         progress: &SnapshotProgress,
     ) -> Result<NewFile, ControlError> {
         // In the direction of interrupts: an edge between two steps is then in the later one, and
-        // at worst comes twice.
+        // at worst occurs twice.
         let serial = [self.serial[0].snapshot(), self.serial[1].snapshot()];
         let chips = Chips::save(&self.fd)?;
         let mut vcpus = Vec::new();
@@ -95,7 +93,7 @@ impl Vm {
     }
 }
 
-/// Gives a snapshot's file its name; `false` where there is none.
+/// Gives a snapshot's file its name; `false` if there is none.
 fn finish_snapshot(
     written: Option<NewFile>,
     progress: &SnapshotProgress,

@@ -50,7 +50,7 @@ pub(super) struct ExportArgs {
     /// Format: Perfetto's protobuf, or Chrome's JSON
     #[arg(long, value_name = "FORMAT", default_value = "perfetto")]
     format: Format,
-    /// File to write; one that is there is replaced [default: standard output]
+    /// File to write; an existing one is replaced [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Start at this sequence number [default: the oldest event kept; with --follow or --seconds,
@@ -238,7 +238,7 @@ async fn copy(client: &Client, query: EventQuery, trace: &mut Trace<'_>) -> Resu
     }
 }
 
-/// Says what was written, and what to do with it.
+/// Prints a summary of the written file, and the next step.
 fn tell(written: Written, args: &ExportArgs, json: bool, out: &mut dyn Write) -> io::Result<()> {
     let Written { events, lost } = written;
     let path = args.output.as_deref().map(Path::display);

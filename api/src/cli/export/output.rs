@@ -13,7 +13,7 @@ const MODE: u32 = 0o666;
 pub(super) enum Output {
     /// A regular file, which has no name until it is whole.
     Replaced(BufWriter<NewFile>),
-    /// A device or a pipe: there is nothing to keep.
+    /// A device or a pipe: there is no file to keep.
     Direct(BufWriter<File>),
 }
 

@@ -36,7 +36,7 @@ two, and P50 and P99 what half and 99 % of them did not take longer than.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct TopArgs {
-    /// Between two looks, 0.1 to 3600
+    /// Seconds between two updates, 0.1 to 3600
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
     /// Print one table, of what happens within one interval
@@ -46,7 +46,7 @@ pub(super) struct TopArgs {
     color: ColorArgs,
 }
 
-/// Reads the time between two looks.
+/// Reads the time between two updates.
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "write a number of seconds".to_owned())?;
     if !(0.1..=3600.0).contains(&seconds) {

@@ -245,7 +245,7 @@ pub struct ProbeStatus {
     /// Of an armed probe: why it is not optimized, the rule's name first; null until the optimizer
     /// has looked at it after the last change of probes, and in other states.
     #[schema(
-        example = "indirect-jump: f jumps to a place that only it knows, at 0xffffffff81000010"
+        example = "indirect-jump: f has an indirect jump at 0xffffffff81000010, whose target is not known"
     )]
     pub unoptimized_reason: Option<String>,
     /// Times the guest hit it while it was enabled; of a return probe, returns.

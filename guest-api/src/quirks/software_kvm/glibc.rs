@@ -1,5 +1,5 @@
-//! Programs of this host keep to registers that a guest kernel without AVX saves, with the words
-//! for such guests.
+//! Tests that programs of this host use only registers that a guest kernel without AVX saves, with
+//! the words for such guests.
 
 use std::ffi::c_void;
 use std::os::unix::process::CommandExt;
@@ -16,8 +16,8 @@ const RIP: usize = 16 * 8;
 /// AVX-512.
 const WIDE: [u8; 3] = [0xc4, 0xc5, 0x62];
 
-/// Runs the program instruction by instruction; gives how many it has, and how many of them are
-/// wide. `None` where the host does not let it be traced.
+/// Runs the program instruction by instruction. Returns the number of its instructions, and of its
+/// wide ones. `None` if the host does not permit tracing.
 fn step(tunables: Option<&str>) -> Option<(u64, u64)> {
     let mut command = Command::new(PROGRAM[0]);
     command.arg(PROGRAM[1]).env_clear().envs(tunables.and_then(|words| words.split_once('=')));
@@ -46,7 +46,7 @@ fn ptrace(request: libc::c_uint, pid: i32, address: usize) -> i64 {
     unsafe { libc::ptrace(request, pid, address as *mut c_void, data) }
 }
 
-/// Waits; whether the program has stopped, and not ended.
+/// Waits. Returns true if the program has stopped, and false if it has ended.
 fn is_stopped(pid: i32) -> bool {
     let mut status = 0;
     // SAFETY: `status` is a place for the answer; the process is a child that nothing else waits

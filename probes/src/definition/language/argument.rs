@@ -82,7 +82,7 @@ fn check_name(name: &Token<'_>) -> Result<(), ParseError> {
     Ok(())
 }
 
-/// The body, and what is after the `:`, which a constant text may have in itself.
+/// The body, and the part after the `:`. A constant text may contain a `:` itself.
 fn split_type<'a>(rest: &Token<'a>) -> (Token<'a>, Option<Token<'a>>) {
     let behind_text = rest.behind("\\\"").and_then(|text| Some(text.text.find('"')? + 3));
     let from = behind_text.unwrap_or_default();
@@ -134,7 +134,7 @@ fn parse_count(kind: &Token<'_>, rest: &Token<'_>) -> Result<u8, ParseError> {
     }
 }
 
-/// Whether a value can be what its type says.
+/// Checks that a value can have its type.
 fn check_type(
     kind: &Token<'_>,
     found: ValueType,

@@ -1,4 +1,4 @@
-//! Bodies of arguments: what is looked up.
+//! Bodies of arguments: the sources of their values.
 
 use std::str::FromStr;
 
@@ -21,7 +21,7 @@ pub(super) fn parse_body(body: &Token<'_>) -> Result<Fetch, ParseError> {
     nested(body, NESTING_MAX)
 }
 
-/// `nesting`: how many dereferences may still come.
+/// `nesting`: number of dereferences that are still permitted.
 fn nested(body: &Token<'_>, nesting: usize) -> Result<Fetch, ParseError> {
     match body.text.as_bytes().first() {
         Some(b'%') => register(body),
@@ -181,7 +181,7 @@ fn parameter(body: &Token<'_>) -> Result<Fetch, ParseError> {
     if rest.text.is_empty() { Ok(base) } else { member(body, &(name, rest), base) }
 }
 
-/// A body that goes on after its first part with members.
+/// A body whose first part is followed by members.
 fn member(
     body: &Token<'_>,
     (first, rest): &(Token<'_>, Token<'_>),
@@ -207,7 +207,7 @@ fn member(
     Ok(Fetch::Member { base: Box::new(base), path: path.text.to_owned() })
 }
 
-/// Where a `-` has no `>` after it.
+/// Position of a `-` that no `>` follows.
 fn lone_hyphen(text: &str) -> Option<usize> {
     text.match_indices('-').map(|(at, _)| at).find(|at| !text[at + 1..].starts_with('>'))
 }

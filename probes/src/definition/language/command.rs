@@ -14,23 +14,23 @@ use crate::definition::{
 pub enum Command {
     /// A new event.
     Define(Box<ProbeDefinition>),
-    /// Events that go.
+    /// Deletes events.
     Delete(Deletion),
 }
 
-/// Which events are to go.
+/// The events to delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deletion {
-    /// Of which group; of [`DEFAULT_GROUP`](super::super::DEFAULT_GROUP) where it does not say.
+    /// Their group; [`DEFAULT_GROUP`](super::super::DEFAULT_GROUP) if none is given.
     pub group: Option<String>,
-    /// Which of them; all without one.
+    /// Their name; all events if none is given.
     pub event: Option<String>,
-    /// Only those whose listing goes on so: a place, and the first arguments.
+    /// Only events whose listing continues with these words: a place, and the first arguments.
     pub words: Vec<String>,
 }
 
-/// The lines of a text that are commands, with their numbers from 1: not those that are blank, or
-/// comments (`#` first).
+/// The lines of a text that are commands, with their numbers from 1. Blank lines and comments (`#`
+/// first) are skipped.
 pub fn definition_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     (1..).zip(text.lines()).filter(|(_, line)| {
         let line = line.trim_start();
@@ -38,7 +38,7 @@ pub fn definition_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Parses one command. What stands after a `#` is a comment.
+/// Parses one command. A `#` begins a comment.
 ///
 /// # Errors
 /// [`ParseError`] with the column at fault.
@@ -54,7 +54,7 @@ pub fn parse_command(line: &str) -> Result<Command, ParseError> {
     }
 }
 
-/// Parses one definition. Text after a `#` is a comment.
+/// Parses one definition. A `#` begins a comment.
 ///
 /// ```
 /// use exoprobe_probes::parse_line;
@@ -74,8 +74,8 @@ pub fn parse_line(line: &str) -> Result<ProbeDefinition, ParseError> {
     define(&tokens(without_comment(line)))
 }
 
-/// Parses one definition, to which a filter may be added: `DEFINITION if FILTER`. This is a word of
-/// ours, not of kprobe_events. A `#` outside quotation marks begins a comment.
+/// Parses one definition, to which a filter may be added: `DEFINITION if FILTER`. This word is
+/// exoprobe's, not kprobe_events'. A `#` outside quotation marks begins a comment.
 ///
 /// # Errors
 /// [`ParseError`] with the column at fault.
@@ -89,8 +89,8 @@ pub fn parse_conditional(line: &str) -> Result<ProbeDefinition, ParseError> {
     Ok(definition)
 }
 
-/// A line's definition, and the filter after its word `if` with the column where it begins. The
-/// word stands after the place at the earliest, so that a function may be called `if`.
+/// A line's definition, and the filter after its word `if` with the column of its beginning. The
+/// word comes after the place, so that a function may be called `if`.
 #[must_use]
 pub fn split_condition(line: &str) -> (&str, Option<(usize, &str)>) {
     let Some((at, word)) = words(line).skip(2).find(|(_, word)| *word == "if") else {
@@ -133,7 +133,7 @@ fn define(tokens: &[Token<'_>]) -> Result<ProbeDefinition, ParseError> {
     Ok(definition)
 }
 
-/// Whether an argument goes with the probe, and with those before it.
+/// Checks that an argument fits the probe, and those before it.
 fn check_arg(
     definition: &ProbeDefinition,
     arg: &FetchArg,

@@ -7,7 +7,7 @@ use winnow::token::{take_till, take_while};
 
 use crate::definition::error::ParseError;
 
-/// A piece of a command, and the column where it begins.
+/// A piece of a command, and its column.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Token<'a> {
     pub(super) text: &'a str,
@@ -65,8 +65,8 @@ pub(super) fn tokens<'a>(line: &'a str) -> Vec<Token<'a>> {
     found
 }
 
-/// A command as error_log shows it, its words with one blank between them, and where a column of it
-/// is there.
+/// A command as error_log shows it, with one blank between words, and the position of a column in
+/// it.
 #[must_use]
 pub fn normalised(command: &str, position: usize) -> (String, usize) {
     let (mut text, mut column) = (String::new(), None);
@@ -87,7 +87,7 @@ pub fn normalised(command: &str, position: usize) -> (String, usize) {
     (text, column)
 }
 
-/// A command, as far as the `#` of its comment.
+/// A command without its comment, which begins with `#`.
 #[must_use]
 pub fn without_comment(line: &str) -> &str {
     line.split_once('#').map_or(line, |(command, _)| command)

@@ -1,4 +1,4 @@
-//! Filters: the code says what the expression says.
+//! Filters: the code has the value of the expression.
 
 use super::*;
 use crate::definition::{Comparison, Field, Filter, ValueType, Width};
@@ -56,7 +56,7 @@ proptest! {
         bench.memory[0x3108..0x3110].copy_from_slice(&next.to_le_bytes());
         let code = leaving(&bench.shared.0.borrow(), vec![0x55, 0x48, 0x89, 0xe5, 0x85, 0xff]);
         let blocks: Vec<Block> = (1..).zip(&filters).map(|(number, filter)| {
-            bench.block(number, Task::Record { values: values(), filter: Some(filter.clone()) })
+            bench.block(number, BlockAction::Record { values: values(), filter: Some(filter.clone()) })
         }).collect();
         let [plain, detoured] = bench.both(&code, &blocks, &state);
         prop_assert_eq!(plain.difference(&detoured), None);
@@ -85,8 +85,8 @@ fn a_filter_takes_two_instructions_a_comparison() {
     let region = Region::check(&[0x55, 0x48, 0x89, 0xe5, 0x53, 0x90], Gva(home), &PLAIN).unwrap();
     let assemble = |filter: Option<Filter<Field>>| {
         let values = vec![Value::Register(Register::Di)];
-        let blocks = [bench.block(1, Task::Record { values, filter })];
-        let detour = Detour::assemble(&region, &blocks, &bench.around, Gva(home + 0x100)).unwrap();
+        let blocks = [bench.block(1, BlockAction::Record { values, filter })];
+        let detour = Detour::assemble(&region, &blocks, &bench.env, Gva(home + 0x100)).unwrap();
         instructions(&detour.bytes, detour.entry)
     };
     let field = Field::Arg { index: 0, kind: ValueType::default() };
@@ -98,12 +98,12 @@ fn a_filter_takes_two_instructions_a_comparison() {
 #[test]
 fn without_the_current_task_there_is_no_code_that_asks_for_it() {
     let mut bench = Bench::new();
-    bench.around.current = None;
+    bench.env.current = None;
     let home = Gva(bench.home());
     let region = Region::check(&[0x90; 5], home, &PLAIN).unwrap();
     let filter = Filter::Test { field: Field::Pid, comparison: Comparison::Equal, operand: 1 };
-    let blocks = [bench.block(1, Task::Record { values: Vec::new(), filter: Some(filter) })];
-    let refused = Detour::assemble(&region, &blocks, &bench.around, home);
+    let blocks = [bench.block(1, BlockAction::Record { values: Vec::new(), filter: Some(filter) })];
+    let refused = Detour::assemble(&region, &blocks, &bench.env, home);
     assert!(matches!(refused, Err(DetourError::NoTask)), "{refused:?}");
 }
 
@@ -111,13 +111,13 @@ fn without_the_current_task_there_is_no_code_that_asks_for_it() {
 fn a_kernel_for_one_cpu_has_the_first_only() {
     for (operand, recorded) in [(0, 1), (1, 0)] {
         let mut bench = Bench::new();
-        bench.around.cpu = None;
+        bench.env.cpu = None;
         // The ring that is CPU 1's where there are several.
-        bench.around.rings = bench.around.rings.wrapping_add(bench.around.stride.into());
+        bench.env.rings = bench.env.rings.wrapping_add(bench.env.stride.into());
         let state = input(&bench.shared.0.borrow(), [7; 16], 0);
         let code = leaving(&bench.shared.0.borrow(), vec![0x55, 0x48, 0x89, 0xe5, 0x85, 0xff]);
         let filter = Filter::Test { field: Field::Cpu, comparison: Comparison::Equal, operand };
-        let task = Task::Record { values: values(), filter: Some(filter) };
+        let task = BlockAction::Record { values: values(), filter: Some(filter) };
         let blocks = [bench.block(1, task)];
         let [plain, detoured] = bench.both(&code, &blocks, &state);
         assert_eq!(plain.difference(&detoured), None);

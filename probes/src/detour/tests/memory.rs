@@ -1,4 +1,4 @@
-//! Values that memory gives.
+//! Values that are loaded from memory.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn what_memory_gives_is_recorded_or_the_doorbell_is_rung() {
     bench.memory[0x3100..0x3108].copy_from_slice(&88_u64.to_le_bytes());
     let inner = deref(0x10, Value::Register(Register::Di));
     let values = vec![Value::Stack(0), deref(8, inner.clone()), Value::Fixed(Gva(memory)), inner];
-    let block = bench.block(1, Task::record(values));
+    let block = bench.block(1, BlockAction::record(values));
     let code = leaving(&bench.shared.0.borrow(), vec![0x55, 0x48, 0x89, 0xe5, 0x85, 0xff]);
     let mut state = input(&bench.shared.0.borrow(), [3; 16], 0x41);
     state.gpr[RDI] = memory + 0x1000;
@@ -29,12 +29,12 @@ fn what_memory_gives_is_recorded_or_the_doorbell_is_rung() {
     let [plain, detoured] = bench.both(&code, &blocks, &state);
     assert_eq!(plain.difference(&detoured), None);
     assert_eq!(bench.drain()[0].args, [88, 77, 0x5a5a_5a5a_5a5a_5a5a, memory + 0xf0]);
-    // Where a word may not be, all is as it was before.
+    // If a word may not be mapped, all state is as it was before.
     let at = bench.shared.0.borrow().slot(0) + DETOUR;
     let home = Gva(bench.home());
     bench.shared.0.borrow_mut().write(home.0, &code);
     let region = Region::check(&code, home, &PLAIN).unwrap();
-    let detour = Detour::assemble(&region, &blocks, &bench.around, Gva(at)).unwrap();
+    let detour = Detour::assemble(&region, &blocks, &bench.env, Gva(at)).unwrap();
     with_bell(&mut bench.shared.0.borrow_mut(), &detour, at, HLT);
     let entry = at + detour.entry as u64;
     let rings = |bench: &mut Bench, state: &State| {
@@ -54,7 +54,7 @@ fn what_memory_gives_is_recorded_or_the_doorbell_is_rung() {
     bench.memory[0x1010] = 0xf0;
     state.gpr[RSP] = memory + 0x2ff9;
     rings(&mut bench, &state);
-    // Nobody answers: the code goes on as if it had no probe.
+    // No engine answers: the code continues as without a probe.
     let mut machine = bench.shared.0.borrow_mut();
     let plain = machine.run(home.0, &state, &bench.memory);
     with_bell(&mut machine, &detour, at, NOP);

@@ -1,4 +1,4 @@
-//! Detours' code, run natively: its effect is that of the code in its place.
+//! Detours' code, run natively: it has the same effect as the code that it replaces.
 
 mod filter;
 mod memory;
@@ -35,14 +35,14 @@ const COMM: u32 = 0x3d0;
 /// Bytes below the stack pointer that detours may use.
 const BELOW: usize = 256;
 
-/// A text without anything special, but for a branch that comes to one place.
+/// A text without special places, except for a branch to one address.
 struct Plain {
     target: Option<Gva>,
 }
 
 const PLAIN: Plain = Plain { target: None };
 
-impl Ground for Plain {
+impl TextFacts for Plain {
     fn assurances(&self) -> Assurances {
         Assurances::ALL
     }
@@ -55,7 +55,7 @@ impl Ground for Plain {
         None
     }
 
-    fn is_behind_call(&self, _: Gva) -> bool {
+    fn follows_call(&self, _: Gva) -> bool {
         false
     }
 
@@ -95,7 +95,7 @@ impl Words for Shared {
 struct Bench {
     shared: Shared,
     ring: GuestRing,
-    around: Surroundings,
+    env: DetourEnv,
     memory: Vec<u8>,
 }
 
@@ -113,7 +113,7 @@ impl Bench {
         shared.store(TASK + u64::from(PID), 0xffff_ffff_0000_0111);
         shared.store(TASK + u64::from(COMM), u64::from_le_bytes(*b"a task's"));
         shared.store(TASK + u64::from(COMM) + 8, u64::from_le_bytes(*b" name\0\0\0"));
-        let around = Surroundings {
+        let env = DetourEnv {
             rings: Gva(base + RING - u64::from(stride)),
             stride,
             mask: u32::try_from(LEN - 1).unwrap(),
@@ -125,14 +125,14 @@ impl Bench {
             ],
             hidden: Mapped { start: Gva(base), len: 0x3000 },
         };
-        Self { shared, ring, around, memory: vec![0x5a; MEMORY_LEN] }
+        Self { shared, ring, env, memory: vec![0x5a; MEMORY_LEN] }
     }
 
     fn home(&self) -> u64 {
         self.shared.0.borrow().home()
     }
 
-    fn block(&self, number: u16, task: Task) -> Block {
+    fn block(&self, number: u16, task: BlockAction) -> Block {
         let counter = Gva(self.shared.0.borrow().slot(0) + COUNTER);
         Block { number, counter, task }
     }
@@ -145,7 +145,7 @@ impl Bench {
         let plain = machine.run(home, input, &memory);
         let region = Region::check(code, Gva(home), &PLAIN).unwrap();
         let at = machine.slot(0) + DETOUR;
-        let detour = Detour::assemble(&region, blocks, &self.around, Gva(at)).unwrap();
+        let detour = Detour::assemble(&region, blocks, &self.env, Gva(at)).unwrap();
         assert!(detour.bytes.len() < 0xa00);
         machine.write(at, &detour.bytes);
         machine.write_jmp(home, at + detour.entry as u64);
@@ -225,10 +225,10 @@ proptest! {
         // A word below the stack pointer is written by one of them, as no kernel does.
         let code = leaving(&machine, code);
         drop(machine);
-        let record = Task::record(VALUES.map(Value::Register).to_vec());
+        let record = BlockAction::record(VALUES.map(Value::Register).to_vec());
         let mut blocks = vec![bench.block(5, record)];
         if count {
-            blocks.push(bench.block(6, Task::Count));
+            blocks.push(bench.block(6, BlockAction::Count));
         }
         let [plain, detoured] = bench.both(&code, &blocks, &input);
         prop_assert_eq!(plain.difference(&detoured), None);
@@ -251,7 +251,7 @@ fn every_register_can_be_recorded() {
     for register in Register::ALL {
         let values = [Value::Register(*register), Value::StackPointer];
         let values = values.into_iter().cycle().take(4).collect();
-        let block = bench.block(1, Task::record(values));
+        let block = bench.block(1, BlockAction::record(values));
         let _ = bench.both(&code, &[block], &input);
         let regs = exoprobe_guest::kvm_regs {
             rax: input.gpr[0],
@@ -286,7 +286,7 @@ fn selectors_can_be_recorded() {
     let code = leaving(&bench.shared.0.borrow(), vec![0x0f, 0x1f, 0x44, 0x00, 0x00]);
     let both = Segment::ALL.iter().cycle().map(|segment| Value::Segment(*segment));
     let values = both.take(4).collect();
-    let block = bench.block(1, Task::record(values));
+    let block = bench.block(1, BlockAction::record(values));
     let [plain, detoured] = bench.both(&code, &[block], &input);
     assert_eq!(plain.difference(&detoured), None);
     assert_eq!(bench.drain()[0].args, [0x33, 0x2b, 0x33, 0x2b]);
@@ -297,7 +297,7 @@ fn a_full_ring_loses_records_and_counts_them() {
     let mut bench = Bench::new();
     let state = input(&bench.shared.0.borrow(), [7; 16], 0);
     let code = leaving(&bench.shared.0.borrow(), vec![0x55, 0x48, 0x89, 0xe5, 0x85, 0xff]);
-    let block = bench.block(9, Task::record(VALUES.map(Value::Register).to_vec()));
+    let block = bench.block(9, BlockAction::record(VALUES.map(Value::Register).to_vec()));
     let mut total = 0;
     for round in 1..=3 {
         for _ in 0..50 {
@@ -322,14 +322,14 @@ fn a_hit_takes_no_more_instructions_than_asked() {
     let home = bench.home();
     // push rbp; mov rbp, rsp; push rbx: a function's beginning.
     let region = Region::check(&[0x55, 0x48, 0x89, 0xe5, 0x53, 0x90], Gva(home), &PLAIN).unwrap();
-    let assemble = |task: Task| {
+    let assemble = |task: BlockAction| {
         let blocks = [bench.block(1, task)];
-        let detour = Detour::assemble(&region, &blocks, &bench.around, Gva(home + 0x100)).unwrap();
+        let detour = Detour::assemble(&region, &blocks, &bench.env, Gva(home + 0x100)).unwrap();
         instructions(&detour.bytes, detour.entry)
     };
     let args = [Register::Di, Register::Si, Register::Dx, Register::Cx];
-    let record = assemble(Task::record(args.map(Value::Register).to_vec()));
-    let count = assemble(Task::Count);
+    let record = assemble(BlockAction::record(args.map(Value::Register).to_vec()));
+    let count = assemble(BlockAction::Count);
     assert!(record <= 45 && count <= 12, "{record} with a record, {count} without");
 }
 
@@ -353,7 +353,7 @@ fn each_rule_stops_what_it_is_for() {
     // ret, and padding after it; ret, and something else.
     assert_eq!(check(&[0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc]).unwrap().next(), None);
     assert!(check(&[0xc3, 0x66, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0]).is_ok());
-    assert!(matches!(check(&[0xc3, 0x55, 0x90, 0x90, 0x90]), Err(Obstacle::BehindEnd { .. })));
+    assert!(matches!(check(&[0xc3, 0x55, 0x90, 0x90, 0x90]), Err(Obstacle::AfterEnd { .. })));
     assert!(matches!(check(&[0xe8, 0, 0, 0, 0, 0x90]), Err(Obstacle::Call { .. })));
     assert!(matches!(check(&[0x90, 0x0f, 0x0b, 0x90, 0x90]), Err(Obstacle::Instruction(_))));
 }
@@ -369,7 +369,7 @@ fn targets_are_those_of_branches_and_what_is_added() {
     targets.add(Gva(start.0 + 0x100));
     let found: Vec<u64> = (0..0x200).filter(|o| targets.contains(Gva(start.0 + o))).collect();
     assert_eq!(found, [0x04, 0x20, 0xff]);
-    assert!(targets.is_behind_call(Gva(start.0 + 0x0b)));
+    assert!(targets.follows_call(Gva(start.0 + 0x0b)));
     assert_eq!(targets.indirect_jump(start), Some(Gva(start.0 + 2)));
     // jmp to a thunk
     targets.add_function(Gva(start.0 + 0x40), &[0xeb, 0x10], |to| to == Gva(start.0 + 0x52));

@@ -6,7 +6,7 @@ use super::*;
 struct Called {
     bench: Bench,
     pool: PoolMemory,
-    /// Where the call returns to.
+    /// The return address of the call.
     behind: u64,
     returns: Detour,
 }
@@ -27,10 +27,10 @@ impl Called {
             Value::Stack(0),
             Value::Entered,
         ];
-        let block = bench.block(RETURNS_BLOCK, Task::record(values));
+        let block = bench.block(RETURNS_BLOCK, BlockAction::record(values));
         let pool = Pool { at, capacity };
-        let around = &bench.around;
-        let returns = Detour::assemble_returns(&block, pool, around, Gva(base + RETURNS)).unwrap();
+        let env = &bench.env;
+        let returns = Detour::assemble_returns(&block, pool, env, Gva(base + RETURNS)).unwrap();
         assert!(returns.bytes.len() < 0xc00);
         let stubs = returns.bytes.len() - usize::try_from(capacity).unwrap() * STUB_LEN;
         let stubs = Gva(base + RETURNS + stubs as u64);
@@ -46,17 +46,17 @@ impl Called {
         Self { bench, pool, behind: home + 5, returns }
     }
 
-    /// Calls it, as it is or through its detour.
+    /// Calls it, in place or through its detour.
     fn call(&mut self, state: &State, detoured: bool) -> Outcome {
         let home = self.bench.home();
         let function = home + Self::FUNCTION;
         let at = self.bench.shared.0.borrow().slot(0) + DETOUR;
         let region = Region::check(&Self::BODY, Gva(function), &PLAIN).unwrap();
-        let block = self.bench.block(0, Task::Follow(self.pool.pool));
-        let mut around = self.bench.around.clone();
+        let block = self.bench.block(0, BlockAction::Follow(self.pool.pool));
+        let mut env = self.bench.env.clone();
         // The machine's own stubs are no trampolines.
-        around.hidden = Mapped { start: Gva(at + POOL), len: 0x1000 };
-        let detour = Detour::assemble(&region, &[block], &around, Gva(at)).unwrap();
+        env.hidden = Mapped { start: Gva(at + POOL), len: 0x1000 };
+        let detour = Detour::assemble(&region, &[block], &env, Gva(at)).unwrap();
         let mut machine = self.bench.shared.0.borrow_mut();
         with_bell(&mut machine, &detour, at, HLT);
         machine.write(function, &Self::BODY);
@@ -72,7 +72,7 @@ impl Called {
         input(&self.bench.shared.0.borrow(), gpr, 0x41)
     }
 
-    /// Calls it through its detour; gives the records. All else is as without.
+    /// Calls it through its detour and returns the records. All other effects are as without.
     fn followed(&mut self) -> Vec<GuestRecord> {
         let state = self.state();
         let plain = self.call(&state, false);
@@ -136,7 +136,7 @@ fn a_return_that_is_no_instances_rings_the_doorbell() {
     assert!(called.returns.doorbell.is_some() && called.bench.drain().is_empty());
 }
 
-/// As the first does that is left in a guest from a snapshot.
+/// As the first return that is left in a guest from a snapshot.
 #[test]
 fn a_return_that_nobody_answers_goes_on_to_where_it_leads() {
     let called = Called::new(2);
@@ -161,8 +161,8 @@ fn a_call_that_has_a_trampoline_already_rings_the_doorbell() {
     let home = called.bench.home();
     let at = called.bench.shared.0.borrow().slot(0) + DETOUR;
     let region = Region::check(&Called::BODY, Gva(home), &PLAIN).unwrap();
-    let block = called.bench.block(0, Task::Follow(called.pool.pool));
-    let detour = Detour::assemble(&region, &[block], &called.bench.around, Gva(at)).unwrap();
+    let block = called.bench.block(0, BlockAction::Follow(called.pool.pool));
+    let detour = Detour::assemble(&region, &[block], &called.bench.env, Gva(at)).unwrap();
     let mut machine = called.bench.shared.0.borrow_mut();
     with_bell(&mut machine, &detour, at, HLT);
     let state = input(&machine, [9; 16], 0x10);

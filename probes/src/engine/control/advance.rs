@@ -21,7 +21,7 @@ impl Control {
     pub(crate) fn advance(&mut self, guest: &dyn Guest, wait: Wait) {
         let Some(kernel) = self.kernel.running.clone() else { return };
         let mut places = self.place_waiting(guest, &kernel, wait);
-        places.extend(self.want_marks(guest, wait));
+        places.extend(self.update_marks(guest, wait));
         if places.is_empty() {
             return;
         }
@@ -74,7 +74,7 @@ impl Control {
 
     /// Returns true if a place is within the bytes that an optimized site's jmp covers.
     fn is_covered(&self, kernel: &Kernel, place: &Place) -> bool {
-        self.optimizer.covering(place::behind_ftrace(self.text(), kernel, place.at)).is_some()
+        self.optimizer.covering(place::after_ftrace(self.text(), kernel, place.at)).is_some()
     }
 }
 

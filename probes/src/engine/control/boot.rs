@@ -137,7 +137,7 @@ impl Control {
     pub(crate) fn finish_boot(&mut self, guest: &dyn Guest, context: &HitContext<'_>) {
         let finished = self.kernel.running.as_ref().map(|kernel| {
             // The mark that was hit must go, whatever the result.
-            kernel.tell_final();
+            kernel.pass_final();
             let sregs = || context.sregs().map_err(|error| AttachError::Vcpu(error.into()));
             ready(guest, kernel.finish(), sregs)
         });
@@ -149,7 +149,7 @@ impl Control {
             Some(Err(error)) => tracing::warn!(%error, "some probes wait for the next change"),
             None => {}
         }
-        self.let_go_of_mark(guest, InternalBreakpoint::TextFinal);
+        self.drop_mark(guest, InternalBreakpoint::TextFinal);
     }
 
     /// Handles the moment before the kernel frees its init text, on a vCPU's thread. Nothing runs
@@ -160,12 +160,12 @@ impl Control {
         let is_init = |at: &Gva| kernel.symbols.text_kind(*at) == Some(TextKind::Init);
         let lost: Vec<Gva> = self.registry.sites.keys().copied().filter(is_init).collect();
         self.text_gone(guest, &lost, Wait::No);
-        self.let_go_of_mark(guest, InternalBreakpoint::FreeInit);
+        self.drop_mark(guest, InternalBreakpoint::FreeInit);
     }
 
     /// Removes a breakpoint of the engine that was reached, and brings everything up to the new
     /// phase.
-    fn let_go_of_mark(&mut self, guest: &dyn Guest, mark: InternalBreakpoint) {
+    fn drop_mark(&mut self, guest: &dyn Guest, mark: InternalBreakpoint) {
         let place = self.registry.reached(mark);
         self.advance(guest, Wait::No);
         let places = place.into_iter().collect();

@@ -17,7 +17,7 @@ use exoprobe_guest::Guest;
 impl Control {
     /// Sets the marks that are needed. If the caller waits for vCPUs, also drops the others.
     /// Returns the places that changed.
-    pub(crate) fn want_marks(&mut self, guest: &dyn Guest, wait: Wait) -> BTreeSet<Gva> {
+    pub(crate) fn update_marks(&mut self, guest: &dyn Guest, wait: Wait) -> BTreeSet<Gva> {
         let Some(kernel) = self.kernel.running.clone() else { return BTreeSet::new() };
         let follows =
             self.registry.return_probes().next().is_some() || self.hits.calls_followed() > 0;
@@ -25,7 +25,7 @@ impl Control {
         for (mark, symbol) in MARKS {
             let wanted = match mark {
                 InternalBreakpoint::TextFinal => {
-                    kernel.will_tell_final() && !self.registry.probes.is_empty()
+                    kernel.will_pass_final() && !self.registry.probes.is_empty()
                 }
                 InternalBreakpoint::FreeInit => {
                     kernel.has_init_text() && !self.registry.probes.is_empty()
@@ -75,7 +75,7 @@ fn set_breakpoint(
         Some(entry) => entry,
         None => kernel.symbols.lookup_function(symbol)?.address,
     };
-    let at = place::behind_ftrace(control.text(), kernel, entry);
+    let at = place::after_ftrace(control.text(), kernel, entry);
     let mut site = {
         let Control { registry, optimizer, .. } = &mut *control;
         place::site(registry, optimizer.installed(), guest, kernel, at)?

@@ -38,12 +38,12 @@ impl Control {
                 }
                 continue;
             }
-            match look_at(guest, &kernel, site) {
-                Look::Gone => changes.lost.push(site.at),
-                Look::Rewritten if site.armed => changes.rewritten.push(site.at),
-                Look::RestChanged => changes.rest.push(site.at),
-                Look::Original => _ = changes.restored.insert(site.at),
-                Look::Rewritten | Look::AsWanted => {}
+            match text_state(guest, &kernel, site) {
+                TextState::Gone => changes.lost.push(site.at),
+                TextState::Rewritten if site.armed => changes.rewritten.push(site.at),
+                TextState::RestChanged => changes.rest.push(site.at),
+                TextState::Original => _ = changes.restored.insert(site.at),
+                TextState::Rewritten | TextState::AsWanted => {}
             }
         }
         if changes != Changes::default() {
@@ -95,7 +95,7 @@ struct Changes {
 
 /// The state of the text of a site.
 #[derive(PartialEq, Eq)]
-enum Look {
+enum TextState {
     /// As the engine left it.
     AsWanted,
     /// The original instruction, where an int3 is expected; or the text of a clobbered site is
@@ -109,18 +109,18 @@ enum Look {
     Gone,
 }
 
-fn look_at(guest: &dyn Guest, kernel: &Kernel, site: &Site) -> Look {
+fn text_state(guest: &dyn Guest, kernel: &Kernel, site: &Site) -> TextState {
     match kernel.memory().translate(site.at) {
         Ok(found) if found.gpa == site.gpa && found.executable => {}
-        _ => return Look::Gone,
+        _ => return TextState::Gone,
     }
     match (site.armed, text::holds(guest.ram(), site.gpa, site.insn.original())) {
-        (true, text::Holds::Int3) if site.clobbered => Look::Original,
-        (true, text::Holds::Int3) => Look::AsWanted,
-        (false, text::Holds::Original) if !site.clobbered => Look::AsWanted,
-        (_, text::Holds::Original) => Look::Original,
-        (true, text::Holds::RestChanged) if site.clobbered => Look::AsWanted,
-        (true, text::Holds::RestChanged) => Look::RestChanged,
-        _ => Look::Rewritten,
+        (true, text::Holds::Int3) if site.clobbered => TextState::Original,
+        (true, text::Holds::Int3) => TextState::AsWanted,
+        (false, text::Holds::Original) if !site.clobbered => TextState::AsWanted,
+        (_, text::Holds::Original) => TextState::Original,
+        (true, text::Holds::RestChanged) if site.clobbered => TextState::AsWanted,
+        (true, text::Holds::RestChanged) => TextState::RestChanged,
+        _ => TextState::Rewritten,
     }
 }

@@ -82,7 +82,7 @@ pub(crate) fn find(
 /// The address of a probe at `at` in a kernel whose function tracer owns the call at functions'
 /// entries (a nop once the kernel has booted): after that instruction. The tracer rewrites and
 /// checks that instruction. Every call of the function reaches the next one.
-pub(crate) fn behind_ftrace(text: GuestText<'_>, kernel: &Kernel, at: Gva) -> Gva {
+pub(crate) fn after_ftrace(text: GuestText<'_>, kernel: &Kernel, at: Gva) -> Gva {
     let Some(function) = kernel.symbols.function_at(at) else { return at };
     let Some(tracer) = kernel.symbols.address_of(FTRACE) else { return at };
     let mut bytes = [0; ENDBR64.len() + FTRACE_NOP.len()];

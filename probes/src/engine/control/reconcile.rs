@@ -3,7 +3,7 @@
 
 use crate::engine::control::registry::Registry;
 use crate::engine::control::state::Control;
-use crate::engine::hit::table::Followers;
+use crate::engine::hit::table::InGuestProbes;
 use crate::engine::hit::table::Table;
 use crate::engine::patch::error::TextError;
 use crate::engine::patch::text;
@@ -84,7 +84,7 @@ impl Control {
             Wait::No => Ok(()),
         };
         if wait == Wait::ForVcpus {
-            self.registry.let_calls_go();
+            self.registry.release_calls();
         }
         let is_settled = disarming.is_empty() && first.is_ok();
         for at in disarming {
@@ -144,7 +144,7 @@ impl Control {
         let (sites, on) = (self.registry.sites.values(), self.registry.switched_on);
         let tasks = self.kernel.running.as_ref().and_then(|kernel| kernel.tasks().cloned());
         let table = Table::new(sites, guest.hidden(), view, tasks, watching, on);
-        let followers = Followers::new(self.optimizer.followers());
+        let followers = InGuestProbes::new(self.optimizer.followers());
         followers.set_enabled(guest.hidden(), on);
         let mut table =
             table.with_detours(self.optimizer.doorbells(&self.registry.sites), followers);
@@ -157,7 +157,7 @@ impl Control {
 impl Registry {
     /// Ends the watch over calls of return probes in the mode `site` that are disabled or being
     /// removed: their returns are no longer handled. No vCPU can be about to begin such a watch.
-    fn let_calls_go(&self) {
+    fn release_calls(&self) {
         for probe in
             self.return_probes().filter(|probe| !(self.switched_on && probe.wants_breakpoint()))
         {

@@ -69,7 +69,7 @@ impl Control {
         self.learn_orc();
         let mut places: BTreeSet<Gva> =
             added.iter().filter_map(|id| self.registry.probes[id].placed()).collect();
-        places.extend(self.want_marks(guest, Wait::ForVcpus));
+        places.extend(self.update_marks(guest, Wait::ForVcpus));
         if let Err(refused) = self.reconcile(guest, &places, Wait::ForVcpus) {
             let at_fault = |id: &u32| {
                 refused.at.is_none_or(|at| self.registry.probes[id].placed() == Some(at))
@@ -166,7 +166,7 @@ impl Control {
         kernel: &Kernel,
         probe: &Arc<Probe>,
     ) -> Result<Gva, ProbeError> {
-        let behind = place::behind_ftrace(self.text(), kernel, probe.at());
+        let behind = place::after_ftrace(self.text(), kernel, probe.at());
         if let Some(optimized) = self.optimizer.covering(behind) {
             self.unoptimize(guest, std::iter::once(&optimized));
         }

@@ -7,7 +7,7 @@ use crate::definition::Action;
 use crate::engine::control::registry::Registered;
 use crate::engine::control::registry::Registry;
 use crate::engine::hit::path::HitPath;
-use crate::engine::kernel::state::Given;
+use crate::engine::kernel::state::KernelHints;
 use crate::engine::kernel::state::KernelState;
 use crate::engine::optimize::optimizer::Optimizer;
 use crate::engine::optimize::rings::Rings;
@@ -26,7 +26,7 @@ pub(crate) struct Control {
 
 impl Control {
     /// Control without probes; all probes together may take `memory` bytes.
-    pub(crate) fn new(given: Given, memory: usize, hits: Arc<HitPath>) -> Self {
+    pub(crate) fn new(given: KernelHints, memory: usize, hits: Arc<HitPath>) -> Self {
         Self {
             registry: Registry::new(memory),
             kernel: KernelState::new(given),

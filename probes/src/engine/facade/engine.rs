@@ -15,7 +15,7 @@ use crate::engine::facade::batch::{Batch, Selection, UnregisterError};
 use crate::engine::hit::path::HitPath;
 use crate::engine::hook::Hook;
 use crate::engine::kernel::reserved::BlacklistEntry;
-use crate::engine::kernel::state::Given;
+use crate::engine::kernel::state::KernelHints;
 use crate::engine::kernel::state::RunningKernel;
 use crate::engine::optimize::optimizer::Optimization;
 use crate::error::{BatchError, ProbeError};
@@ -79,7 +79,12 @@ impl Engine {
     /// }
     /// ```
     #[must_use]
-    pub fn new(guest: Arc<dyn Guest>, clock: GuestClock, given: Given, limits: Limits) -> Self {
+    pub fn new(
+        guest: Arc<dyn Guest>,
+        clock: GuestClock,
+        given: KernelHints,
+        limits: Limits,
+    ) -> Self {
         let hits = Arc::new(HitPath::new(guest.vcpus(), guest.hidden()));
         let control = Control::new(given, limits.memory, Arc::clone(&hits));
         let given_types = control.kernel.types.clone();

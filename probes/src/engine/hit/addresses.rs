@@ -18,11 +18,11 @@ impl CallTracker {
     pub(crate) fn true_return(&self, table: &Table, found: Gva) -> Gva {
         let index = table.trampoline_at(found);
         let found = index.and_then(|index| self.frames.return_address(index)).unwrap_or(found);
-        self.behind_stub(table, found).unwrap_or(found)
+        self.return_of_stub(table, found).unwrap_or(found)
     }
 
     /// Returns the true return address of a call whose return address is a stub's.
-    pub(crate) fn behind_stub(&self, table: &Table, found: Gva) -> Option<Gva> {
+    pub(crate) fn return_of_stub(&self, table: &Table, found: Gva) -> Option<Gva> {
         let (_, follower) = table.followers.at(found)?;
         let index = follower.pool.of_stub(found)?;
         Some(follower.pool.call(&self.hidden, index)?.shows)

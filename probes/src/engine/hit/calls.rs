@@ -14,8 +14,8 @@ use crate::engine::kernel::memory::HitMemory;
 
 use crate::engine::hit::table::{Stop, Table};
 use crate::engine::probe::fetch::keep;
-use crate::engine::probe::follower::Follower;
 use crate::engine::probe::handlers::{EntryVerdict, Hit, Instance};
+use crate::engine::probe::in_guest::InGuestReturns;
 use crate::engine::probe::registered::{KretprobeInstance, RETURN_ADDRESS_LEN, recycle, watch};
 use crate::engine::probe::registered::{Probe, Returns, count};
 use crate::engine::probe::site::Site;
@@ -69,7 +69,7 @@ impl CallTracker {
             None => on_stack,
         };
         // A call that is followed in the guest returns there through a stub.
-        let ret_addr = self.behind_stub(table, go_to).unwrap_or(go_to);
+        let ret_addr = self.return_of_stub(table, go_to).unwrap_or(go_to);
         let mut active = returns.instances.take()?;
         active.begin(ret_addr, hit.time);
         let arguments = probe.arguments();
@@ -142,7 +142,7 @@ impl CallTracker {
     pub(crate) fn follow_within(
         &self,
         table: &Table,
-        follower: &Follower,
+        follower: &InGuestReturns,
         hit: &Hit<'_>,
     ) -> Option<()> {
         let key = Gva(hit.regs.rsp);
@@ -229,7 +229,7 @@ impl Recorder {
         calls: &CallTracker,
         table: &Table,
         probe: &Arc<Probe>,
-        follower: &Follower,
+        follower: &InGuestReturns,
         hit: &mut Hit<'_>,
     ) -> bool {
         let slot = Gva(hit.regs.rsp);

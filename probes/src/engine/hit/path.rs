@@ -189,7 +189,7 @@ impl HitPath {
         let Some(ret_addr) = self.calls.frames.return_address(index) else {
             return BreakpointAction::PassToGuest;
         };
-        let shows = self.calls.behind_stub(table, ret_addr).unwrap_or(ret_addr);
+        let shows = self.calls.return_of_stub(table, ret_addr).unwrap_or(ret_addr);
         context.regs.rip = ret_addr.0;
         if !self.calls.frames.is_at(index, key) {
             // The call returns a second time, as some code of suspend and hibernation does.

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use crate::engine::kernel::tasks::Tasks;
 use crate::engine::kernel::view::KernelView;
 use crate::engine::probe::code::Code;
-use crate::engine::probe::follower::Follower;
+use crate::engine::probe::in_guest::InGuestReturns;
 use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::Site;
 
@@ -56,7 +56,7 @@ pub(crate) struct Table {
     /// The kernel's symbols, for filters over symbols' names.
     pub(crate) symbols: Option<SymbolTable>,
     /// Return probes whose calls are followed in the guest.
-    pub(crate) followers: Followers,
+    pub(crate) followers: InGuestProbes,
     /// Return probes in the mode `site`, armed or not.
     pub(crate) watching: Vec<Arc<Probe>>,
     /// The global switch. If it is off no probe is hit, even at a breakpoint that a mark keeps.
@@ -86,7 +86,7 @@ impl Table {
         };
         let (slots, trampolines) = (range(hidden.code_window()), range(hidden.trampoline_window()));
         let detours = range(hidden.detour_window());
-        let followers = Followers::default();
+        let followers = InGuestProbes::default();
         Self {
             stops,
             slots,
@@ -106,7 +106,7 @@ impl Table {
     pub(crate) fn with_detours(
         mut self,
         doorbells: impl Iterator<Item = SlowPathExit>,
-        followers: Followers,
+        followers: InGuestProbes,
     ) -> Self {
         for mut bell in doorbells {
             if !self.switched_on {
@@ -148,24 +148,24 @@ impl Table {
 
 /// The pools and return code of one guest, for look-up.
 #[derive(Default)]
-pub(crate) struct Followers(Vec<(Arc<Probe>, Arc<Follower>)>);
+pub(crate) struct InGuestProbes(Vec<(Arc<Probe>, Arc<InGuestReturns>)>);
 
-impl Followers {
-    pub(crate) fn new(all: impl Iterator<Item = (Arc<Probe>, Arc<Follower>)>) -> Self {
+impl InGuestProbes {
+    pub(crate) fn new(all: impl Iterator<Item = (Arc<Probe>, Arc<InGuestReturns>)>) -> Self {
         let mut all: Vec<_> = all.collect();
         all.sort_by_key(|(_, follower)| follower.code.start);
         Self(all)
     }
 
     /// The one whose code contains the address.
-    pub(crate) fn at(&self, at: Gva) -> Option<(&Arc<Probe>, &Arc<Follower>)> {
+    pub(crate) fn at(&self, at: Gva) -> Option<(&Arc<Probe>, &Arc<InGuestReturns>)> {
         let behind = self.0.partition_point(|(_, follower)| follower.code.start <= at);
         let (probe, follower) = self.0.get(behind.checked_sub(1)?)?;
         follower.covers(at).then_some((probe, follower))
     }
 
     /// The one whose doorbell is at the address.
-    pub(crate) fn of_doorbell(&self, at: Gva) -> Option<(&Arc<Probe>, &Arc<Follower>)> {
+    pub(crate) fn of_doorbell(&self, at: Gva) -> Option<(&Arc<Probe>, &Arc<InGuestReturns>)> {
         self.at(at).filter(|(_, follower)| follower.code.bell == Some(at))
     }
 

@@ -50,7 +50,7 @@ pub(crate) struct Kernel {
     /// Every page table maps hidden memory, once the kernel's own tables do.
     mapped_everywhere: bool,
     /// Preparation of the guest for probes: see [`Self::prepared`].
-    prepared: Prepared,
+    prepared: Preparation,
     entry_text: Range<Gva>,
     extable: Arc<ExceptionTable>,
     /// The target of each, when it is a jmp.
@@ -60,7 +60,7 @@ pub(crate) struct Kernel {
     patched: Arc<Patched>,
     init_freed: Arc<AtomicBool>,
     /// The kernel has passed the function that marks its text as final.
-    told_final: Arc<AtomicBool>,
+    passed_final: Arc<AtomicBool>,
     tasks: Arc<OnceLock<Arc<Tasks>>>,
     banner: Arc<OnceLock<Banner>>,
     orc: Arc<OrcCache>,
@@ -70,7 +70,7 @@ pub(crate) struct Kernel {
 
 /// The preparation of the guest for probes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Prepared {
+enum Preparation {
     /// Nothing.
     No,
     /// Hidden memory is mapped.
@@ -169,7 +169,7 @@ impl Kernel {
 
     /// Returns true if the guest is not prepared for probes.
     pub(crate) fn is_unprepared(&self) -> bool {
-        self.prepared == Prepared::No
+        self.prepared == Preparation::No
     }
 
     /// Returns true if faults of slots can be redirected: its text is final, and every page table
@@ -182,8 +182,8 @@ impl Kernel {
     /// in a slot shows the original's address if `faults_show_original`.
     pub(crate) fn prepared(&self, faults_show_original: bool) -> Self {
         let prepared = match faults_show_original {
-            true => Prepared::FaultsShowOriginal,
-            false => Prepared::Mapped,
+            true => Preparation::FaultsShowOriginal,
+            false => Preparation::Mapped,
         };
         Self { prepared, ..self.clone() }
     }
@@ -191,7 +191,7 @@ impl Kernel {
     /// Facts that displaced instructions may rely on.
     pub(crate) fn assurances(&self) -> Assurances {
         Assurances {
-            faults_show_original: self.prepared == Prepared::FaultsShowOriginal,
+            faults_show_original: self.prepared == Preparation::FaultsShowOriginal,
             mapped_everywhere: self.mapped_everywhere,
         }
     }
@@ -213,14 +213,14 @@ impl Kernel {
             symbols,
             view,
             mapped_everywhere,
-            prepared: Prepared::No,
+            prepared: Preparation::No,
             entry_text,
             extable: Arc::new(extable),
             jump_labels: Arc::new(jump_labels),
             static_calls: Arc::new(static_calls),
             patched: Arc::new(patched),
             init_freed: Arc::new(AtomicBool::new(init_freed)),
-            told_final: Arc::default(),
+            passed_final: Arc::default(),
             tasks: Arc::default(),
             banner: Arc::default(),
             orc: Arc::default(),
@@ -257,12 +257,12 @@ impl Kernel {
     }
 
     /// Returns true if the kernel has still to pass the function that marks its text as final.
-    pub(crate) fn will_tell_final(&self) -> bool {
-        !self.has_booted() && !self.told_final.load(Ordering::Relaxed)
+    pub(crate) fn will_pass_final(&self) -> bool {
+        !self.has_booted() && !self.passed_final.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn tell_final(&self) {
-        self.told_final.store(true, Ordering::Relaxed);
+    pub(crate) fn pass_final(&self) {
+        self.passed_final.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if its init text still exists.

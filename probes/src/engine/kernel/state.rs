@@ -16,7 +16,7 @@ use crate::engine::kernel::symbols::SymbolSource;
 /// Facts about a guest's kernel that are given before it runs. All others are read from the guest's
 /// memory once the kernel runs.
 #[derive(Debug, Default)]
-pub struct Given {
+pub struct KernelHints {
     /// Its symbols as linked, without KASLR's slide.
     pub symbols: Option<SymbolTable>,
     /// Its types.
@@ -76,8 +76,8 @@ pub(crate) struct KernelState {
 }
 
 impl KernelState {
-    pub(crate) fn new(given: Given) -> Self {
-        let Given { symbols, types, found_types } = given;
+    pub(crate) fn new(given: KernelHints) -> Self {
+        let KernelHints { symbols, types, found_types } = given;
         Self {
             symbols,
             types: types.map(Arc::new),

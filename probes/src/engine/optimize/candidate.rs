@@ -7,12 +7,12 @@ use exoprobe_guest::{Gpa, GuestRam, Gva};
 
 use crate::detour::{JMP_LEN, Obstacle, Region};
 use crate::engine::kernel::running::Kernel;
-use crate::engine::optimize::ground::KernelGround;
 use crate::engine::optimize::space::Retired;
+use crate::engine::optimize::text_info::TextInfo;
 use crate::engine::patch::text;
 use crate::engine::patch::view::GuestText;
 use crate::engine::probe::code::Code;
-use crate::engine::probe::follower::Follower;
+use crate::engine::probe::in_guest::InGuestReturns;
 use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::Site;
 
@@ -31,7 +31,7 @@ pub(crate) struct OptimizedSite {
     pub(crate) jmp: [u8; JMP_LEN],
     pub(crate) code: Code,
     /// The return probe of the site.
-    pub(crate) follows: Option<(Arc<Probe>, Arc<Follower>)>,
+    pub(crate) follows: Option<(Arc<Probe>, Arc<InGuestReturns>)>,
 }
 
 impl OptimizedSite {
@@ -83,7 +83,7 @@ pub(crate) fn assembler(error: impl std::fmt::Display) -> Arc<str> {
 pub(crate) fn check(
     text: GuestText<'_>,
     kernel: &Kernel,
-    ground: &KernelGround,
+    ground: &TextInfo,
     at: Gva,
 ) -> Result<Region, Obstacle> {
     let short = Obstacle::TooShort { end: at };

@@ -7,17 +7,17 @@ use exoprobe_guest::Gva;
 use exoprobe_introspect::symbols::TextKind;
 
 use crate::detour::{
-    Block, Detour, JMP_LEN, Pool, PoolMemory, Region, STUB_LEN, Surroundings, Task,
+    Block, BlockAction, Detour, DetourEnv, JMP_LEN, Pool, PoolMemory, Region, STUB_LEN,
 };
 use crate::engine::kernel::running::Kernel;
 use crate::engine::optimize::candidate::OptimizedSite;
-use crate::engine::optimize::ground::KernelGround;
 use crate::engine::optimize::optimizer::Optimizer;
 use crate::engine::optimize::rings::Rings;
+use crate::engine::optimize::text_info::TextInfo;
 use crate::engine::optimize::wanted::Wanted;
 use crate::engine::optimize::wanted::wanted;
 use crate::engine::patch::view::GuestText;
-use crate::engine::probe::follower::Follower;
+use crate::engine::probe::in_guest::InGuestReturns;
 use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::Site;
 use crate::engine::probe::site::Sites;
@@ -41,8 +41,8 @@ impl Optimizer {
                 "module: jumps into the middle of a module's functions are not known".into()
             );
         }
-        let around = rings.surroundings(guest, kernel)?;
-        let wanted = wanted(self.allowed, switched_on, kernel, site, &around)?;
+        let env = rings.detour_env(guest, kernel)?;
+        let wanted = wanted(self.allowed, switched_on, kernel, site, &env)?;
         let region = self.region(sites, kernel, site.at)?;
         let behind = region.end().0 - site.at.0;
         let mut inner = (1..behind).map(|offset| site.at.wrapping_add(offset));
@@ -56,19 +56,19 @@ impl Optimizer {
             match wanted {
                 Wanted::AtHit(task) => tasks.push((probe, task)),
                 Wanted::AtReturn(task) => {
-                    let follower = self.follower_of(guest, rings, (&probe, task), &around)?;
-                    tasks.push((Arc::clone(&probe), Task::Follow(follower.pool.pool)));
+                    let follower = self.follower_of(guest, rings, (&probe, task), &env)?;
+                    tasks.push((Arc::clone(&probe), BlockAction::Follow(follower.pool.pool)));
                     follows = Some((probe, follower));
                 }
             }
         }
         let hidden = guest.hidden();
         let blocks = rings.blocks(hidden, tasks).ok_or("no-room: all counters are in use")?;
-        let own = blocks.iter().filter(|block| !matches!(block.task, Task::Follow(_)));
+        let own = blocks.iter().filter(|block| !matches!(block.task, BlockAction::Follow(_)));
         let numbers: Vec<u16> = own.map(|block| block.number).collect();
         let space = &mut self.space;
         let made = space.place(hidden, numbers.clone(), |at| {
-            Detour::assemble(&region, &blocks, &around, at).map_err(assembler)
+            Detour::assemble(&region, &blocks, &env, at).map_err(assembler)
         });
         let code = made.inspect_err(|_| numbers.iter().for_each(|n| rings.release(hidden, *n)))?;
         let mut jmp = Vec::with_capacity(JMP_LEN);
@@ -83,9 +83,9 @@ impl Optimizer {
         &mut self,
         guest: &dyn Guest,
         rings: &mut Rings,
-        (probe, task): (&Arc<Probe>, Task),
-        around: &Surroundings,
-    ) -> Result<Arc<Follower>, Arc<str>> {
+        (probe, task): (&Arc<Probe>, BlockAction),
+        env: &DetourEnv,
+    ) -> Result<Arc<InGuestReturns>, Arc<str>> {
         if let Some((_, follower)) = self.followers.get(&probe.id) {
             return Ok(Arc::clone(follower));
         }
@@ -99,7 +99,7 @@ impl Optimizer {
             blocks.ok_or_else(|| Arc::from("no-room: all counters are in use")).and_then(|b| {
                 let block: &Block = &b[0];
                 let placed = space.place(hidden, vec![block.number], |at| {
-                    Detour::assemble_returns(block, pool, around, at).map_err(assembler)
+                    Detour::assemble_returns(block, pool, env, at).map_err(assembler)
                 });
                 placed.inspect_err(|_| rings.release(hidden, block.number))
             });
@@ -114,7 +114,7 @@ impl Optimizer {
         let memory = PoolMemory::new(hidden, piece.offset, pool, stubs);
         rings.set_pool(code.blocks[0], memory);
         code.pool = Some(piece);
-        let follower = Arc::new(Follower { pool: memory, code, stubs, clock: rings.clock() });
+        let follower = Arc::new(InGuestReturns { pool: memory, code, stubs, clock: rings.clock() });
         let both = (Arc::clone(probe), Arc::clone(&follower));
         self.followers.insert(probe.id, both);
         Ok(follower)
@@ -133,7 +133,7 @@ impl Optimizer {
             Some(ground) => Arc::clone(ground),
             None => {
                 let ground =
-                    Arc::new(KernelGround::new(GuestText::new(sites, self.installed()), kernel));
+                    Arc::new(TextInfo::new(GuestText::new(sites, self.installed()), kernel));
                 self.ground = Some(Arc::clone(&ground));
                 ground
             }

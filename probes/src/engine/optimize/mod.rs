@@ -4,10 +4,10 @@
 //! publishes no table: control does that between its steps.
 
 pub(crate) mod candidate;
-pub(crate) mod ground;
+pub(crate) mod liveness;
 pub(crate) mod making;
 pub(crate) mod optimizer;
 pub(crate) mod rings;
 pub(crate) mod space;
-pub(crate) mod stacks;
+pub(crate) mod text_info;
 pub(crate) mod wanted;

@@ -14,17 +14,17 @@ use exoprobe_guest::HiddenMemory;
 use exoprobe_guest::{Gpa, GuestRam, Gva};
 
 use crate::detour::{JMP_LEN, Region};
-use crate::engine::hit::table::Followers;
+use crate::engine::hit::table::InGuestProbes;
 use crate::engine::hit::table::SlowPathExit;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::optimize::candidate::OptimizedSite;
-use crate::engine::optimize::ground::KernelGround;
+use crate::engine::optimize::liveness::{Addresses, scan_references};
 use crate::engine::optimize::rings::Rings;
 use crate::engine::optimize::space::{Retired, Space};
-use crate::engine::optimize::stacks::{Addresses, mentioned};
+use crate::engine::optimize::text_info::TextInfo;
 use crate::engine::patch::view::Overlay;
 use crate::engine::probe::code::Code;
-use crate::engine::probe::follower::Follower;
+use crate::engine::probe::in_guest::InGuestReturns;
 use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::Site;
 use crate::engine::probe::site::Sites;
@@ -52,13 +52,13 @@ pub(crate) struct Optimizer {
     /// Sites that a task was in: how often, and the pass that examines the site again.
     busy: HashMap<Gva, (u32, u64)>,
     passes: u64,
-    pub(crate) ground: Option<Arc<KernelGround>>,
+    pub(crate) ground: Option<Arc<TextInfo>>,
     pub(crate) space: Space,
     /// Doorbells of detours that are about to get their jmps.
     preparing: Vec<SlowPathExit>,
     /// Pools and code of return probes whose calls are followed in the guest, by the probe's
     /// number.
-    pub(crate) followers: BTreeMap<u32, (Arc<Probe>, Arc<Follower>)>,
+    pub(crate) followers: BTreeMap<u32, (Arc<Probe>, Arc<InGuestReturns>)>,
     retired: Vec<Retired>,
 }
 
@@ -200,9 +200,11 @@ impl Optimizer {
     }
 
     /// Pools and code of calls followed in the guest, also of removed probes.
-    pub(crate) fn followers(&self) -> impl Iterator<Item = (Arc<Probe>, Arc<Follower>)> {
+    pub(crate) fn followers(&self) -> impl Iterator<Item = (Arc<Probe>, Arc<InGuestReturns>)> {
         let left = self.retired.iter().filter_map(|retired| match retired {
-            Retired::Follower(probe, follower) => Some((Arc::clone(probe), Arc::clone(follower))),
+            Retired::InGuestReturns(probe, follower) => {
+                Some((Arc::clone(probe), Arc::clone(follower)))
+            }
             Retired::Detour { .. } => None,
         });
         self.followers.values().cloned().chain(left)
@@ -211,7 +213,7 @@ impl Optimizer {
     /// Records that probes are removed. Calls of these probes may still be in progress.
     pub(crate) fn forget(&mut self, ids: &[u32]) {
         let gone = ids.iter().filter_map(|id| self.followers.remove(id));
-        self.retired.extend(gone.map(|(probe, follower)| Retired::Follower(probe, follower)));
+        self.retired.extend(gone.map(|(probe, follower)| Retired::InGuestReturns(probe, follower)));
     }
 
     /// Guest-physical addresses of the jmps' bytes, with the original bytes.
@@ -312,7 +314,7 @@ impl Optimizer {
             if is_held() {
                 return;
             }
-            busy = mentioned(guest.ram(), registers, &inside);
+            busy = scan_references(guest.ram(), registers, &inside);
             for (index, candidate) in candidates.iter().enumerate() {
                 written[index] = !busy.contains(&index) && candidate.write(guest.ram());
             }
@@ -361,11 +363,11 @@ impl Optimizer {
     ) -> Vec<Gva> {
         let taken = places.iter().filter_map(|at| self.installed.0.remove(at));
         let taken: Vec<OptimizedSite> = taken.collect();
-        let followers: Vec<Arc<Follower>> = followers_at(sites, places).collect();
+        let followers: Vec<Arc<InGuestReturns>> = followers_at(sites, places).collect();
         if taken.is_empty() && followers.is_empty() {
             return Vec::new();
         }
-        Followers::new(self.followers()).set_enabled(guest.hidden(), switched_on);
+        InGuestProbes::new(self.followers()).set_enabled(guest.hidden(), switched_on);
         let mut inside = Addresses::default();
         for (index, found) in taken.iter().enumerate() {
             inside.add(found.code.start, found.code.end, index);
@@ -382,7 +384,7 @@ impl Optimizer {
                         clobbered.push(found.at);
                     }
                 }
-                left = mentioned(guest.ram(), registers, &inside).is_empty();
+                left = scan_references(guest.ram(), registers, &inside).is_empty();
             });
             match still {
                 Ok(()) if left => break,
@@ -416,7 +418,7 @@ impl Optimizer {
 }
 
 /// The pools that follow, in the guest, the calls of return probes at these places.
-fn followers_at(sites: &Sites, places: &[Gva]) -> impl Iterator<Item = Arc<Follower>> {
+fn followers_at(sites: &Sites, places: &[Gva]) -> impl Iterator<Item = Arc<InGuestReturns>> {
     let sites = places.iter().filter_map(|at| sites.get(at));
     let probes = sites.flat_map(|site| &site.probes);
     probes.filter_map(|probe| probe.returns()?.follower())

@@ -10,7 +10,7 @@ use exoprobe_guest::paging::PAGE_SIZE;
 use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
 
 use crate::detour::{
-    Block, COUNTER, Current, GuestRecord, GuestRing, Mapped, PoolMemory, Surroundings, Task,
+    Block, BlockAction, COUNTER, Current, DetourEnv, GuestRecord, GuestRing, Mapped, PoolMemory,
 };
 use crate::engine::kernel::mapped::mapped;
 use crate::engine::kernel::running::Kernel;
@@ -36,7 +36,7 @@ pub(crate) struct Rings {
     next: usize,
     /// Released blocks whose records may still be in the rings.
     leaving: Vec<Draining>,
-    around: Option<Surroundings>,
+    env: Option<DetourEnv>,
     /// Offset that is added to the guest's time-stamp counter to get guest time
     /// ([`exoprobe_guest::GuestTime`]).
     clock: Option<u64>,
@@ -45,7 +45,7 @@ pub(crate) struct Rings {
 /// A block in use by a detour.
 struct Used {
     probe: Arc<Probe>,
-    task: Task,
+    task: BlockAction,
     /// The counters as last read.
     seen: [u64; 2],
     /// For return code: its pool, and the number of missed calls as last read.
@@ -102,18 +102,18 @@ impl Rings {
     }
 
     /// Returns the addresses that detours use. The first call lays out the data window.
-    pub(crate) fn surroundings(
+    pub(crate) fn detour_env(
         &mut self,
         guest: &dyn Guest,
         kernel: &Kernel,
-    ) -> Result<Surroundings, &'static str> {
+    ) -> Result<DetourEnv, &'static str> {
         let counters = guest.hidden().data_window();
         let counters = counters.ok_or("not-mapped: hidden memory is not mapped")?;
         let rings = guest.hidden().map_rings(guest.ram(), kernel.view.mode);
         let window =
             rings.map_err(|_| "not-mapped: the guest uses the addresses of the rings itself")?;
-        if let Some(around) = &self.around {
-            return Ok(around.clone());
+        if let Some(env) = &self.env {
+            return Ok(env.clone());
         }
         let vcpus = u64::from(guest.vcpus());
         let cpu = kernel.cpu_number();
@@ -135,7 +135,7 @@ impl Rings {
         self.counters = Some(counters.offset);
         let narrow = |value: u64| u32::try_from(value).expect("less than hidden memory");
         let hidden = guest.hidden().base().unwrap_or_default();
-        let around = Surroundings {
+        let env = DetourEnv {
             rings: window.gva,
             stride: narrow(stride),
             mask: narrow(len - 1),
@@ -144,8 +144,8 @@ impl Rings {
             mapped: mapped(&kernel.memory(), &kernel.symbols, guest.ram()),
             hidden: Mapped { start: hidden, len: HIDDEN_SIZE },
         };
-        self.around = Some(around.clone());
-        Ok(around)
+        self.env = Some(env.clone());
+        Ok(env)
     }
 
     /// Reads the offset of the guest's clock, once. Returns true if it is known.
@@ -159,22 +159,23 @@ impl Rings {
         self.clock.unwrap_or_default()
     }
 
-    /// Takes a block for each task; `None` if too few are free. [`Self::surroundings`] must be
+    /// Takes a block for each task; `None` if too few are free. [`Self::detour_env`] must be
     /// called first.
     pub(crate) fn blocks(
         &mut self,
         hidden: &HiddenMemory,
-        tasks: Vec<(Arc<Probe>, Task)>,
+        tasks: Vec<(Arc<Probe>, BlockAction)>,
     ) -> Option<Vec<Block>> {
         let mut blocks: Vec<Block> = Vec::new();
         for (probe, task) in tasks {
-            if let Task::Follow(pool) = task {
+            if let BlockAction::Follow(pool) = task {
                 // The block belongs to the code that the calls return to.
                 blocks.push(Block { number: 0, counter: pool.at, task });
                 continue;
             }
             let Some(number) = self.free_block() else {
-                let own = blocks.iter().filter(|block| !matches!(block.task, Task::Follow(_)));
+                let own =
+                    blocks.iter().filter(|block| !matches!(block.task, BlockAction::Follow(_)));
                 own.for_each(|block| self.release(hidden, block.number));
                 return None;
             };
@@ -239,12 +240,12 @@ impl Rings {
         mut take: impl FnMut(Found<'_>, GuestRecord),
     ) {
         let clock = self.clock();
-        let has_task = self.around.as_ref().is_some_and(|around| around.current.is_some());
+        let has_task = self.env.as_ref().is_some_and(|env| env.current.is_some());
         let (rings, blocks) = (&mut self.rings, &self.blocks);
         let used = |number: u16| blocks.get(usize::from(number)).and_then(Option::as_ref);
         let args_of = |number| match &used(number)?.task {
-            Task::Record { values, .. } => Some(values.len()),
-            Task::Count | Task::Follow(_) => None,
+            BlockAction::Record { values, .. } => Some(values.len()),
+            BlockAction::Count | BlockAction::Follow(_) => None,
         };
         for (vcpu, ring) in (0u8..).zip(rings) {
             let drained = ring.drain(hidden, args_of, |record| {
@@ -280,12 +281,12 @@ impl Rings {
         block.seen = now;
         let counters = &block.probe.counters;
         match block.task {
-            Task::Count => add(counters, |counters| &counters.filtered, first),
-            Task::Record { .. } => {
+            BlockAction::Count => add(counters, |counters| &counters.filtered, first),
+            BlockAction::Record { .. } => {
                 add(counters, |counters| &counters.lost, first);
                 add(counters, |counters| &counters.filtered, second);
             }
-            Task::Follow(_) => {}
+            BlockAction::Follow(_) => {}
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::engine::optimize::rings::{Rings, pool_window};
 use crate::engine::patch::blocks::BlockAllocator;
 use crate::engine::patch::text;
 use crate::engine::probe::code::Code;
-use crate::engine::probe::follower::Follower;
+use crate::engine::probe::in_guest::InGuestReturns;
 use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::Site;
 
@@ -21,16 +21,16 @@ const GROWTH: u64 = 32;
 pub(crate) enum Retired {
     /// A detour, the site at the time of the jmp, and the pool and code for calls that come through
     /// it.
-    Detour { code: Code, site: Option<Arc<Site>>, follower: Option<Arc<Follower>> },
+    Detour { code: Code, site: Option<Arc<Site>>, follower: Option<Arc<InGuestReturns>> },
     /// The return code of a removed return probe.
-    Follower(Arc<Probe>, Arc<Follower>),
+    InGuestReturns(Arc<Probe>, Arc<InGuestReturns>),
 }
 
 impl Retired {
     pub(crate) fn code(&self) -> &Code {
         match self {
             Self::Detour { code, .. } => code,
-            Self::Follower(_, follower) => &follower.code,
+            Self::InGuestReturns(_, follower) => &follower.code,
         }
     }
 
@@ -39,7 +39,7 @@ impl Retired {
     /// guest's RAM.
     pub(crate) fn awaits_calls(&self, hidden: &HiddenMemory) -> bool {
         match self {
-            Self::Follower(_, follower) => follower.pool.active(hidden) > 0,
+            Self::InGuestReturns(_, follower) => follower.pool.active(hidden) > 0,
             Self::Detour { .. } => false,
         }
     }
@@ -48,7 +48,7 @@ impl Retired {
     /// memory yet.
     pub(crate) fn leads_to(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Detour { follower: Some(own), .. }, Self::Follower(_, other)) => {
+            (Self::Detour { follower: Some(own), .. }, Self::InGuestReturns(_, other)) => {
                 Arc::ptr_eq(own, other)
             }
             _ => false,

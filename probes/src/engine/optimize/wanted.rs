@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use crate::definition::{Action, Fetch, Field, Filter, Register, ReturnMode, ValueType};
-use crate::detour::{RETURN_VALUES, Surroundings, Task, Value};
+use crate::detour::{BlockAction, DetourEnv, RETURN_VALUES, Value};
 use crate::engine::kernel::running::Kernel;
 use crate::engine::probe::registered::{Probe, Role};
 use crate::engine::probe::site::Site;
@@ -13,9 +13,9 @@ use crate::engine::probe::site::is_internal;
 /// The work of a probe.
 pub(crate) enum Wanted {
     /// A task at each hit.
-    AtHit(Task),
+    AtHit(BlockAction),
     /// A task at the function's return.
-    AtReturn(Task),
+    AtReturn(BlockAction),
 }
 
 /// The work of the site's probes, or the reason why a detour cannot do it.
@@ -24,7 +24,7 @@ pub(crate) fn wanted(
     switched_on: bool,
     kernel: &Kernel,
     site: &Site,
-    around: &Surroundings,
+    env: &DetourEnv,
 ) -> Result<Vec<(Arc<Probe>, Wanted)>, Arc<str>> {
     if !allowed {
         return Err("off: optimization is switched off".into());
@@ -45,12 +45,12 @@ pub(crate) fn wanted(
     if site.enabled().filter(|probe| probe.returns().is_some()).nth(1).is_some() {
         return Err("return-probe: more than one return probe follows each call".into());
     }
-    let all = site.enabled().map(|probe| Ok((Arc::clone(probe), want(probe, around)?)));
+    let all = site.enabled().map(|probe| Ok((Arc::clone(probe), want(probe, env)?)));
     all.collect::<Result<_, &str>>().map_err(Arc::from)
 }
 
 /// The work of one probe.
-fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
+fn want(probe: &Probe, env: &DetourEnv) -> Result<Wanted, &'static str> {
     let returns = match &probe.role {
         Role::Kprobe { pre_handler: Some(_), .. } => {
             return Err("handler: its pre-handler runs in the VMM");
@@ -67,7 +67,7 @@ fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
         Role::Kretprobe(_) => true,
     };
     let task = match probe.actions.as_slice() {
-        [Action::Count] => Task::Count,
+        [Action::Count] => BlockAction::Count,
         [Action::Record] if probe.wants_stack() => {
             return Err("trigger: it records back-traces, which the VMM takes");
         }
@@ -82,12 +82,12 @@ fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
                 );
             }
             let list = arguments.list.iter();
-            let values = list.map(|arg| value(&arg.fetch, returns, around));
+            let values = list.map(|arg| value(&arg.fetch, returns, env));
             let shown = returns.then_some([Ok(Value::ReturnAddress), Ok(Value::Entered)]);
             let values = shown.into_iter().flatten().chain(values).collect::<Result<_, _>>()?;
             let filter = probe.filter();
-            filter.as_deref().map_or(Ok(()), |filter| check_filter(filter, around))?;
-            Task::Record { values, filter: filter.map(|f| behind(&f, returns)) }
+            filter.as_deref().map_or(Ok(()), |filter| check_filter(filter, env))?;
+            BlockAction::Record { values, filter: filter.map(|f| behind(&f, returns)) }
         }
         _ => return Err("actions: only `record` and `count` are done within the guest"),
     };
@@ -95,11 +95,11 @@ fn want(probe: &Probe, around: &Surroundings) -> Result<Wanted, &'static str> {
 }
 
 /// Checks that code in the guest can evaluate the filter.
-fn check_filter(filter: &Filter<Field>, around: &Surroundings) -> Result<(), &'static str> {
+fn check_filter(filter: &Filter<Field>, env: &DetourEnv) -> Result<(), &'static str> {
     let is_bits = |field| matches!(field, Field::Arg { kind: ValueType::Bits(_), .. });
     let is_text =
         |field| matches!(field, Field::Text { .. } | Field::UserText { .. } | Field::Comm);
-    if around.current.is_none() && filter.asks_for(&|field| field == Field::Pid) {
+    if env.current.is_none() && filter.asks_for(&|field| field == Field::Pid) {
         return Err("filter: the address of the current task is not known");
     }
     if filter.asks_for(&is_text) {
@@ -126,7 +126,7 @@ fn behind(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
 }
 
 /// Where code in the guest finds the value of a fetch argument.
-fn value(fetch: &Fetch, at_return: bool, around: &Surroundings) -> Result<Value, &'static str> {
+fn value(fetch: &Fetch, at_return: bool, env: &DetourEnv) -> Result<Value, &'static str> {
     Ok(match fetch {
         Fetch::Register(Register::Ip) if at_return => Value::ReturnAddress,
         Fetch::Register(register) => Value::Register(*register),
@@ -135,7 +135,7 @@ fn value(fetch: &Fetch, at_return: bool, around: &Surroundings) -> Result<Value,
         Fetch::StackPointer => Value::StackPointer,
         Fetch::ReturnValue => Value::Register(Register::Ax),
         Fetch::Stack(n) => Value::Stack(*n),
-        Fetch::Memory(at) if around.mapped.iter().any(|range| range.has_word(*at)) => {
+        Fetch::Memory(at) if env.mapped.iter().any(|range| range.has_word(*at)) => {
             Value::Fixed(*at)
         }
         Fetch::Constant(number) => Value::Constant(*number),
@@ -150,14 +150,14 @@ fn value(fetch: &Fetch, at_return: bool, around: &Surroundings) -> Result<Value,
         Fetch::Memory(_) => {
             return Err("memory: an argument reads an address that may not be mapped");
         }
-        Fetch::Deref { .. } if around.mapped.is_empty() => {
+        Fetch::Deref { .. } if env.mapped.is_empty() => {
             return Err("memory: the kernel's permanently mapped memory is not known");
         }
         Fetch::Deref { user: true, .. } => {
             return Err("memory: an argument reads user memory");
         }
         Fetch::Deref { offset, base, user: false } => {
-            let base = Box::new(value(base, at_return, around)?);
+            let base = Box::new(value(base, at_return, env)?);
             Value::Deref { offset: *offset, base }
         }
     })

@@ -6,7 +6,7 @@
 pub(crate) mod check;
 pub(crate) mod code;
 pub(crate) mod fetch;
-pub(crate) mod follower;
 pub(crate) mod handlers;
+pub(crate) mod in_guest;
 pub(crate) mod registered;
 pub(crate) mod site;

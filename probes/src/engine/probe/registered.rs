@@ -11,11 +11,11 @@ use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
 use crate::definition::{Action, Field, Filter, Flag, ProbeDefinition, ReturnMode};
 use crate::engine::arguments::list::Arguments;
 use crate::engine::probe::fetch::Kept;
-use crate::engine::probe::follower::Follower;
 use crate::engine::probe::handlers::{
     EntryHandler, FaultHandler, Instance, Kprobe, Kretprobe, NewProbe, PostHandler, PreHandler,
     ReturnHandler,
 };
+use crate::engine::probe::in_guest::InGuestReturns;
 use crate::error::ProbeError;
 use crate::latency::Timed;
 use crate::trigger::Triggers;
@@ -73,7 +73,7 @@ pub(crate) struct Returns {
     /// Durations of its calls, if they are recorded.
     pub(crate) timed: Timed,
     /// Supplies its instances in place of `instances`, once the guest has code for its returns.
-    pub(crate) follower: ArcSwapOption<Follower>,
+    pub(crate) follower: ArcSwapOption<InGuestReturns>,
 }
 
 /// A probe's counters: `hits = recorded + filtered + lost`, except during a hit.
@@ -297,7 +297,7 @@ impl Returns {
     }
 
     /// Its pool and return code, once it has them.
-    pub(crate) fn follower(&self) -> Option<Arc<Follower>> {
+    pub(crate) fn follower(&self) -> Option<Arc<InGuestReturns>> {
         self.follower.load_full()
     }
 }

@@ -27,7 +27,7 @@ use exoprobe_guest::{
 use exoprobe_introspect::{Btf, SymbolTable};
 
 use super::Limits;
-use super::{Engine, FoundTypes, Given, Guest};
+use super::{Engine, FoundTypes, Guest, KernelHints};
 use crate::definition::parse_line;
 use crate::events::EventLimits;
 use crate::status::{ProbeState, ProbeStatus, StatusFlag};
@@ -277,7 +277,7 @@ impl Fake {
         let symbols = SYMBOLS.to_owned() + more_symbols + &root;
         let symbols = SymbolTable::from_system_map(&symbols).unwrap();
         let machine = Arc::clone(&guest) as Arc<dyn Guest>;
-        let given = Given { symbols: Some(symbols), types, found_types };
+        let given = KernelHints { symbols: Some(symbols), types, found_types };
         let engine = Arc::new(Engine::new(
             machine,
             GuestClock::default(),

@@ -104,7 +104,7 @@ fn events_are_bounded_in_bytes_and_the_oldest_go() {
     let kept = page.events.len();
     assert!((40..=64).contains(&kept), "{kept} of more than 1,000 bytes");
     assert_eq!((page.lost, page.next), (500 - kept as u64, 501));
-    // Each of another probe: what a probe's events have in common counts as well.
+    // Each hit of another probe: the shared part of a probe's events counts as well.
     let stranger = |number: usize| {
         let mut hit = hits(1).next().unwrap();
         let fields = vec![field("a"); number];

@@ -173,7 +173,7 @@ fn check_entry(said: &Said) -> Gva {
 
 fn kernel_entry_is_reported_once_and_hidden_memory_lasts_from_then_on() {
     let vm = Vm::create(&host(), &TestGuest::config("vmlinux", 2)).unwrap();
-    assert!(vm.tells_kernel_entry());
+    assert!(vm.reports_kernel_entry());
     let guest = TestGuest::new(vm);
     let (watcher, said) = Watcher::start(&guest.vm, false);
     guest.wait_for_prompt();

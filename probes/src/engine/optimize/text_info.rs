@@ -7,7 +7,7 @@ use exoprobe_guest::Gva;
 use exoprobe_introspect::SymbolKind;
 use exoprobe_introspect::symbols::TextKind;
 
-use crate::detour::{Ground, Targets};
+use crate::detour::{Targets, TextFacts};
 use crate::engine::kernel::running::Kernel;
 use crate::engine::patch::view::GuestText;
 use crate::insn::Assurances;
@@ -19,12 +19,12 @@ const THUNKS: [&str; 2] = ["__x86_indirect_thunk_*", "__x86_indirect_jump_thunk_
 const COLD: &str = ".cold";
 
 /// The whole kernel, decoded once.
-pub(crate) struct KernelGround {
+pub(crate) struct TextInfo {
     kernel: Arc<Kernel>,
     targets: Targets,
 }
 
-impl KernelGround {
+impl TextInfo {
     /// Decodes all functions of the resident text.
     pub(crate) fn new(text_of: GuestText<'_>, kernel: &Arc<Kernel>) -> Self {
         let (symbols, memory) = (&kernel.symbols, kernel.memory());
@@ -52,7 +52,7 @@ impl KernelGround {
     }
 }
 
-impl Ground for KernelGround {
+impl TextFacts for TextInfo {
     fn assurances(&self) -> Assurances {
         self.kernel.assurances()
     }
@@ -61,8 +61,8 @@ impl Ground for KernelGround {
         self.targets.contains(at)
     }
 
-    fn is_behind_call(&self, at: Gva) -> bool {
-        self.targets.is_behind_call(at)
+    fn follows_call(&self, at: Gva) -> bool {
+        self.targets.follows_call(at)
     }
 
     fn indirect_jump(&self, at: Gva) -> Option<(String, Gva)> {

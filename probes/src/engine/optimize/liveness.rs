@@ -37,7 +37,7 @@ impl Addresses {
 }
 
 /// Returns the numbers of the ranges that a register or an aligned word of RAM points into.
-pub(crate) fn mentioned(
+pub(crate) fn scan_references(
     ram: &GuestRam,
     registers: &[Registers],
     among: &Addresses,
@@ -86,12 +86,12 @@ mod tests {
         for (number, start) in [(0, 0x1000), (1, 0x2000), (2, 0x3000), (3, 0x4000)] {
             among.add(Gva(start), Gva(start + 0x10), number);
         }
-        assert_eq!(mentioned(&ram, &[], &among), BTreeSet::new());
+        assert_eq!(scan_references(&ram, &[], &among), BTreeSet::new());
         ram.write(Gpa((1 << 20) - 8), &0x200f_u64.to_le_bytes()).unwrap();
         ram.write(Gpa(0x100), &0x3010_u64.to_le_bytes()).unwrap();
         ram.write(Gpa(0x204), &0x1000_u64.to_le_bytes()).unwrap();
         let mut registers = Registers::default();
         (registers.regs.rip, registers.regs.rax) = (0x4000, 0x5000);
-        assert_eq!(mentioned(&ram, &[registers], &among), BTreeSet::from([1, 3]));
+        assert_eq!(scan_references(&ram, &[registers], &among), BTreeSet::from([1, 3]));
     }
 }

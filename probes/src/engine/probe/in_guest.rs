@@ -8,7 +8,7 @@ use crate::detour::PoolMemory;
 use crate::engine::probe::code::Code;
 
 /// A return probe's pool and code within the guest.
-pub(crate) struct Follower {
+pub(crate) struct InGuestReturns {
     pub(crate) pool: PoolMemory,
     /// The code that its calls return to. It rings the doorbell for calls that are not its pool's,
     /// and if the VMM must read a value.
@@ -19,7 +19,7 @@ pub(crate) struct Follower {
     pub(crate) clock: u64,
 }
 
-impl Follower {
+impl InGuestReturns {
     /// Returns true if the address is in its code, stubs included.
     pub(crate) fn covers(&self, at: Gva) -> bool {
         (self.code.start..self.code.end).contains(&at)
