@@ -39,6 +39,7 @@ lint: setup  ## formatting, lints, circles of files and long comments, as CI wan
 	cd tests/fuzz && cargo fmt --check
 	$(TIMED) "lints: dependencies" scripts/deny.sh
 	$(TIMED) "lints: clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings $(TIMED) "lints: documentation" cargo doc --quiet --no-deps --locked --workspace
 	cargo run --quiet --locked -p exoprobe-circles
 	@scripts/comment-width.sh
 	cd guest/init && cargo clippy --locked --release -- -D warnings

@@ -59,5 +59,15 @@ address! {
 
 address! {
     /// Guest-virtual (linear) address, in bytes, as used by the guest's instructions.
+    ///
+    /// ```
+    /// use exoprobe_guest::Gva;
+    ///
+    /// let at = Gva(0xffff_ffff_8100_1234);
+    /// assert_eq!(at.align_down(0x1000), Gva(0xffff_ffff_8100_1000));
+    /// assert_eq!(at.offset_in(0x1000), 0x234);
+    /// assert_eq!(at.to_string(), "0xffffffff81001234");
+    /// assert_eq!((Gva(u64::MAX).checked_add(1), Gva(u64::MAX).wrapping_add(1)), (None, Gva(0)));
+    /// ```
     Gva
 }

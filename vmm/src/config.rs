@@ -31,7 +31,7 @@ pub enum ConfigError {
     /// Outside 1 to [`MAX_VCPUS`].
     #[error("{0} vCPUs: give 1 to {MAX_VCPUS}")]
     Vcpus(u8),
-    /// Outside [`MIN_MEMORY_MIB`] to [`MAX_MEMORY_MIB`].
+    /// Outside `MIN_MEMORY_MIB` to `MAX_MEMORY_MIB`.
     #[error("{0} MiB of memory: give {MIN_MEMORY_MIB} to {MAX_MEMORY_MIB}")]
     Memory(u64),
     /// The command line holds a NUL.

@@ -98,7 +98,8 @@ pub struct ProbeDefinition {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<Filter>,
     /// Return probes: calls of the function that can be followed at a time, at most
-    /// [`MAXACTIVE_MAX`]; by default max(10, 2 x vCPUs) (kprobes.rst).
+    /// [`MAXACTIVE_MAX`](crate::definition::MAXACTIVE_MAX); by default max(10, 2 x vCPUs)
+    /// (kprobes.rst).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maxactive: Option<u32>,
     /// Return probes: the way in which returns are followed.

@@ -106,7 +106,7 @@ impl Vm {
     }
 
     /// vCPUs that are in the middle of a hit, in order: a hook paused the machine there
-    /// ([`crate::BreakpointAction::Hold`]). None once the machine is resumed, or has stopped.
+    /// (`BreakpointAction::Hold`). None once the machine is resumed, or has stopped.
     #[must_use]
     pub fn held(&self) -> Vec<u8> {
         self.machine.status.held()
@@ -168,7 +168,7 @@ impl Vm {
         self.vcpu(vcpu)?.msr(index)
     }
 
-    /// The number to add to a vCPU's time-stamp counter to get the guest's time ([`GuestTime`]), in
+    /// The number to add to a vCPU's time-stamp counter to get the guest's time (`GuestTime`), in
     /// ticks; accurate to some microseconds.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ impl Vm {
 
     /// As [`Self::snapshot`], if `permit` allows it; `false` otherwise. `permit` is called when the
     /// vCPUs are out of the guest, and its result is kept until they may run again: a lock taken in
-    /// it, and not around this call, may also be taken by a hook's [`ExitHook::reset`].
+    /// it, and not around this call, may also be taken by a hook's `ExitHook::reset`.
     /// [`Self::snapshot_progress`] returns `progress` meanwhile, and may end it.
     ///
     /// # Errors

@@ -56,6 +56,18 @@ pub fn parse_command(line: &str) -> Result<Command, ParseError> {
 
 /// Parses one definition. A `#` begins a comment.
 ///
+/// ```
+/// use exoprobe_probes::parse_line;
+///
+/// let definition = parse_line("p:mygroup/open do_sys_open dfd=%di # the calls")?;
+/// assert_eq!(definition.group(), "mygroup");
+/// assert_eq!(definition.symbol_name.as_deref(), Some("do_sys_open"));
+/// assert_eq!(definition.args[0].name.as_deref(), Some("dfd"));
+/// let error = parse_line("p:open do_sys_open dfd=%nope").unwrap_err();
+/// assert_eq!(error.errno(), "EINVAL");
+/// # Ok::<(), exoprobe_probes::definition::ParseError>(())
+/// ```
+///
 /// # Errors
 /// [`ParseError`] with the column at fault.
 pub fn parse_line(line: &str) -> Result<ProbeDefinition, ParseError> {

@@ -10,6 +10,15 @@ use crate::engine::probe::handlers::{Kprobe, Kretprobe, NewProbe};
 use crate::error::ProbeError;
 
 /// Probes that are registered together, all or none: one probe, or several of either kind.
+///
+/// ```
+/// use exoprobe_probes::{Batch, parse_line};
+///
+/// let lines = ["p:open do_sys_open", "r:opened do_sys_open"];
+/// let definitions = lines.iter().map(|line| parse_line(line)).collect::<Result<Vec<_>, _>>()?;
+/// let batch = Batch::from(definitions).joining();
+/// # Ok::<(), exoprobe_probes::definition::ParseError>(())
+/// ```
 pub struct Batch {
     pub(crate) probes: Vec<NewProbe>,
     pub(crate) on_duplicate: OnDuplicate,
@@ -64,6 +73,13 @@ impl From<ProbeDefinition> for Batch {
 }
 
 /// Registered probes, chosen by number or by event.
+///
+/// ```
+/// use exoprobe_probes::{ProbeKind, Selection};
+///
+/// let returns = Selection::event("kprobes", "opened").of_kind(ProbeKind::Kretprobe);
+/// assert_eq!(returns, Selection::kretprobe("kprobes", "opened"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
     chosen: Chosen,

@@ -63,7 +63,21 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine for `guest` that keeps within `limits`.
+    /// Makes an engine for `guest` that keeps within `limits`.
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    ///
+    /// use exoprobe_guest::{ExitHook, Guest, GuestClock};
+    /// use exoprobe_probes::{Engine, Given, Limits};
+    ///
+    /// fn start(guest: Arc<dyn Guest>, clock: GuestClock) -> (Engine, Arc<dyn ExitHook>) {
+    ///     let engine = Engine::new(guest, clock, Given::default(), Limits::default());
+    ///     // The VMM calls the hook at its exits: docs/embedding.md.
+    ///     let hook = engine.exit_hook();
+    ///     (engine, hook)
+    /// }
+    /// ```
     #[must_use]
     pub fn new(
         guest: Arc<dyn Guest>,
@@ -106,6 +120,22 @@ impl Engine {
     /// Registers all probes of a batch, or none, and returns them in order. A probe whose text is
     /// not there yet waits for it, and is armed as soon as it is.
     ///
+    /// ```no_run
+    /// use exoprobe_probes::{Engine, Kprobe, Verdict, parse_line};
+    ///
+    /// # fn example(engine: &Engine) -> Result<(), Box<dyn std::error::Error>> {
+    /// engine.register(parse_line("r:opened do_sys_open")?)?;
+    /// let mut probe = Kprobe::from(parse_line("p:getpid __x64_sys_getpid")?);
+    /// probe.pre_handler = Some(Box::new(|hit| {
+    ///     println!("vCPU {} at {:#x}", hit.vcpu(), hit.regs.rip);
+    ///     Verdict::Continue
+    /// }));
+    /// let registered = engine.register(probe)?;
+    /// println!("number {}", registered[0].id);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`BatchError`], which names the first probe that was refused: nothing was changed.
     pub fn register(&self, batch: impl Into<Batch>) -> Result<Vec<Registration>, BatchError> {
@@ -124,6 +154,17 @@ impl Engine {
     /// Unregisters probes, and returns them in order of registration. When this returns the
     /// guest's bytes are back and no hit is under way. Calls that a return probe follows return as
     /// they would without it.
+    ///
+    /// ```no_run
+    /// use exoprobe_probes::{Engine, Selection};
+    ///
+    /// # fn example(engine: &Engine) -> Result<(), Box<dyn std::error::Error>> {
+    /// engine.unregister(Selection::event("kprobes", "getpid"))?;
+    /// let removed = engine.unregister(Selection::all())?;
+    /// println!("{} probes removed", removed.len());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`UnregisterError`] with [`ProbeError::NoSuchProbe`], where nothing was changed, or with

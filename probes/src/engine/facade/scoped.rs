@@ -35,6 +35,20 @@ impl Drop for ScopedProbes<'_> {
 impl Engine {
     /// As [`Self::register`], until the value is dropped.
     ///
+    /// ```no_run
+    /// use exoprobe_probes::{Engine, parse_line};
+    ///
+    /// # fn example(engine: &Engine) -> Result<(), Box<dyn std::error::Error>> {
+    /// {
+    ///     let _probe = engine.register_scoped(parse_line("p:getpid __x64_sys_getpid")?)?;
+    ///     std::thread::sleep(std::time::Duration::from_secs(1));
+    ///     println!("{} calls", engine.show("kprobes", "getpid")?.hits);
+    /// }
+    /// assert!(engine.show("kprobes", "getpid").is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Self::register`].
     pub fn register_scoped(&self, batch: impl Into<Batch>) -> Result<ScopedProbes<'_>, BatchError> {

@@ -15,6 +15,16 @@ impl Engine {
     /// Enables probes, or disables them and keeps them: all or none of an event's. No hit is
     /// counted after this returned for a disabled probe, also of a call that is under way.
     ///
+    /// ```no_run
+    /// use exoprobe_probes::{Engine, Selection};
+    ///
+    /// # fn example(engine: &Engine) -> Result<(), Box<dyn std::error::Error>> {
+    /// engine.set_enabled(Selection::event("kprobes", "getpid"), false)?;
+    /// engine.set_enabled(Selection::event("kprobes", "getpid"), true)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`]; [`ProbeError::Clobbered`], after all that can be done is.
     pub fn set_enabled(

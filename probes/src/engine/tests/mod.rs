@@ -8,6 +8,7 @@ mod modules;
 mod optimize;
 mod patrol;
 mod returns;
+mod scoped;
 mod siblings;
 mod stacks;
 mod tick;
