@@ -326,9 +326,9 @@ fn filters_compare_text_with_text() {
         ("CPU == \"1\"", "is a number"),
         ("n.ustring == 1", "is text"),
         ("x.ustring ~ \"x\"", "no field"),
-        ("arg1.ustring ~ \"x\"", "no address"),
-        ("a.ustring ~ \"x\"", "no address"),
-        ("w.ustring ~ \"x\"", "no address"),
+        ("arg1.ustring ~ \"x\"", "no 64-bit address"),
+        ("a.ustring ~ \"x\"", "no 64-bit address"),
+        ("w.ustring ~ \"x\"", "no 64-bit address"),
         ("comm.ustring ~ \"x\"", "no field"),
     ] {
         assert!(resolve(filter).unwrap_err().contains(error), "{filter}");
