@@ -1,11 +1,14 @@
 //! Recorded values, for text and JSON.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use exoprobe_guest::Gva;
-use exoprobe_introspect::SymbolTable;
+use exoprobe_guest::{GuestTime, Gva};
+use exoprobe_introspect::{SymbolOffset, SymbolTable};
 use serde_json::Value;
 
+use super::event::{Event, StackFrame};
+use super::origin::Origin;
 use super::ring::{Record, TextPlace};
 use crate::definition::{Argument, Fetch, ValueType};
 
@@ -131,4 +134,43 @@ pub fn show_symbol(symbols: Option<&SymbolTable>, addr: u64) -> String {
         }
         None => format!("{addr:#x}"),
     }
+}
+
+impl Origin {
+    /// The event of a record.
+    pub(crate) fn event(&self, seq: u64, vcpu: u8, record: &Record) -> Event {
+        let args = self.fields.iter().enumerate().map(|(index, field)| {
+            let shown = RecordedValue::of(field, record, index);
+            (field.name.clone(), shown.json(self.symbols.as_ref()))
+        });
+        Event {
+            seq,
+            time: self.clock.seconds(GuestTime(record.time)),
+            vcpu,
+            pid: record.task.map(|task| task.pid),
+            comm: record.task.map(|task| task.name()),
+            group: Arc::clone(&self.group),
+            event: Arc::clone(&self.event),
+            symbol_name: self.symbol_name.clone(),
+            offset: self.offset,
+            addr: Arc::clone(&self.addr),
+            ret_addr: record.returned.map(|returned| returned.to.to_string()),
+            duration_ns: record.duration().map(|ticks| self.clock.nanos(ticks)),
+            args: args.collect(),
+            stack: (!record.stack.is_empty()).then(|| frames(self.symbols.as_ref(), &record.stack)),
+        }
+    }
+}
+
+/// The places of a back-trace, with symbols where known.
+pub(crate) fn frames(symbols: Option<&SymbolTable>, stack: &[u64]) -> Vec<StackFrame> {
+    let frame = |addr: &u64| {
+        let found = symbols.and_then(|symbols| symbols.resolve(Gva(*addr)));
+        StackFrame {
+            addr: format!("{addr:#x}"),
+            symbol_name: found.as_ref().map(SymbolOffset::qualified_name),
+            offset: found.map_or(0, |found| found.offset),
+        }
+    };
+    stack.iter().map(frame).collect()
 }
