@@ -25,6 +25,8 @@ pub mod paging;
 pub mod quirks;
 mod registers;
 mod stub;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod time;
 
 pub use addr::{Gpa, Gva};

@@ -6,10 +6,10 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, Response, StatusCode, header};
-use exoprobe_guest::memory::ram_ranges;
-use exoprobe_guest::{GuestClock, GuestRam, HiddenMemory, Registers, VcpuError, kvm_sregs};
+use exoprobe_guest::GuestClock;
+use exoprobe_guest::testing::FakeGuest;
 use exoprobe_introspect::{SourceLines, SymbolTable};
-use exoprobe_probes::{Engine, EventLimits, Guest, KernelHints, Limits};
+use exoprobe_probes::{Engine, EventLimits, KernelHints, Limits};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::ServiceExt;
@@ -23,43 +23,6 @@ const SYSTEM_MAP: &str = "ffffffff81000000 T _stext\n\
     ffffffff81000200 T __x64_sys_getpid\n\
     ffffffff81001000 T _etext\n";
 
-/// A guest that has not set up its system calls yet.
-struct BootingGuest {
-    ram: GuestRam,
-    hidden: HiddenMemory,
-}
-
-impl Guest for BootingGuest {
-    fn ram(&self) -> &GuestRam {
-        &self.ram
-    }
-    fn hidden(&self) -> &HiddenMemory {
-        &self.hidden
-    }
-    fn vcpus(&self) -> u8 {
-        1
-    }
-    fn sregs(&self) -> Result<kvm_sregs, VcpuError> {
-        Ok(kvm_sregs::default())
-    }
-    fn msr(&self, _index: u32) -> Result<u64, VcpuError> {
-        Ok(0)
-    }
-    fn tsc_offset(&self) -> Result<u64, VcpuError> {
-        Ok(0)
-    }
-    fn sync_vcpus(&self) -> Result<(), VcpuError> {
-        Ok(())
-    }
-    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[Registers])) -> Result<(), VcpuError> {
-        access(&[]);
-        Ok(())
-    }
-    fn stopped(&self) -> bool {
-        false
-    }
-}
-
 fn app() -> (Router, watch::Sender<bool>) {
     app_with(SymbolTable::from_system_map(SYSTEM_MAP).unwrap(), None)
 }
@@ -68,9 +31,8 @@ fn app_with(
     symbols: SymbolTable,
     lines: Option<Arc<SourceLines>>,
 ) -> (Router, watch::Sender<bool>) {
-    let ram = GuestRam::anonymous(&ram_ranges(24)).unwrap();
-    let hidden = HiddenMemory::new(&ram).unwrap();
-    let guest = Arc::new(BootingGuest { ram, hidden });
+    // It has not set up its system calls yet.
+    let guest = Arc::new(FakeGuest::new(24));
     let given = KernelHints { symbols: Some(symbols), ..KernelHints::default() };
     let engine = Arc::new(Engine::new(
         guest,

@@ -6,8 +6,8 @@
 
 use std::sync::{Arc, LazyLock};
 
-use exoprobe_guest::memory::ram_ranges;
-use exoprobe_guest::{GuestClock, GuestRam, HiddenMemory, Registers, VcpuError, kvm_sregs};
+use exoprobe_guest::GuestClock;
+use exoprobe_guest::testing::FakeGuest;
 use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{Engine, EventLimits, Guest, KernelHints, Limits};
 use exoprobe_tracer::Tracer;
@@ -28,56 +28,10 @@ const MIB: u64 = 16;
 /// Commands of one input.
 const COMMANDS_MAX: usize = 64;
 
-/// A machine that does not run.
-struct Still {
-    ram: GuestRam,
-    hidden: HiddenMemory,
-}
-
-impl Guest for Still {
-    fn ram(&self) -> &GuestRam {
-        &self.ram
-    }
-
-    fn hidden(&self) -> &HiddenMemory {
-        &self.hidden
-    }
-
-    fn vcpus(&self) -> u8 {
-        1
-    }
-
-    fn sregs(&self) -> Result<kvm_sregs, VcpuError> {
-        Ok(kvm_sregs::default())
-    }
-
-    fn msr(&self, _: u32) -> Result<u64, VcpuError> {
-        Ok(0)
-    }
-
-    fn tsc_offset(&self) -> Result<u64, VcpuError> {
-        Ok(0)
-    }
-
-    fn sync_vcpus(&self) -> Result<(), VcpuError> {
-        Ok(())
-    }
-
-    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[Registers])) -> Result<(), VcpuError> {
-        access(&[Registers::default()]);
-        Ok(())
-    }
-
-    fn stopped(&self) -> bool {
-        false
-    }
-}
-
-static MACHINE: LazyLock<(Arc<Still>, SymbolTable)> = LazyLock::new(|| {
-    let ram = GuestRam::anonymous(&ram_ranges(MIB)).expect("there is memory");
-    let hidden = HiddenMemory::new(&ram).expect("there is memory");
+/// A machine that does not run, and its symbols.
+static MACHINE: LazyLock<(Arc<FakeGuest>, SymbolTable)> = LazyLock::new(|| {
     let symbols = SymbolTable::from_system_map(SYMBOLS).expect("they are right");
-    (Arc::new(Still { ram, hidden }), symbols)
+    (Arc::new(FakeGuest::new(MIB)), symbols)
 });
 
 /// The files of all folders, by their paths.

@@ -14,15 +14,15 @@ mod stacks;
 mod tick;
 mod triggers;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
-use exoprobe_guest::memory::ram_ranges;
 use exoprobe_guest::paging::{PAGE_SIZE, PTE_PRESENT, PTE_WRITE};
+use exoprobe_guest::testing::FakeGuest;
 use exoprobe_guest::{
-    BreakpointAction, ExitHook, Gpa, GuestClock, GuestRam, GuestTime, Gva, HiddenMemory,
-    HitContext, KernelEntry, KvmError, Registers, SregsSource, VcpuError, kvm_regs, kvm_sregs,
+    BreakpointAction, ExitHook, Gpa, GuestClock, GuestTime, Gva, HitContext, KernelEntry,
+    Registers, VcpuError, kvm_regs,
 };
 use exoprobe_introspect::{Btf, SymbolTable};
 
@@ -125,113 +125,6 @@ fn page_entry(at: Gva) -> Gpa {
     Gpa(PAGES + (at.0 - IMAGE.0) / PAGE_SIZE * 8)
 }
 
-/// The machine as the engine sees it.
-struct FakeGuest {
-    ram: GuestRam,
-    hidden: HiddenMemory,
-    root: AtomicU64,
-    lstar: AtomicU64,
-    syncs: AtomicU64,
-    stopped: AtomicBool,
-    gate: Gate,
-    /// The vCPU's, for who has it stand still.
-    registers: Mutex<Registers>,
-}
-
-/// Where `sync_vcpus` waits when a test closes it.
-#[derive(Default)]
-struct Gate {
-    /// Closed, and whether somebody waits.
-    state: Mutex<(bool, bool)>,
-    changed: Condvar,
-}
-
-impl Gate {
-    fn close(&self) {
-        self.state.lock().unwrap().0 = true;
-    }
-
-    fn open(&self) {
-        self.state.lock().unwrap().0 = false;
-        self.changed.notify_all();
-    }
-
-    fn pass(&self) {
-        let mut state = self.state.lock().unwrap();
-        while state.0 {
-            state.1 = true;
-            self.changed.notify_all();
-            state = self.changed.wait(state).unwrap();
-        }
-    }
-
-    /// Until somebody waits at it.
-    fn wait_for_visitor(&self) {
-        drop(self.changed.wait_while(self.state.lock().unwrap(), |state| !state.1).unwrap());
-    }
-}
-
-impl FakeGuest {
-    fn sregs_now(&self) -> kvm_sregs {
-        kvm_sregs {
-            cr0: 1 << 31 | 1,
-            cr3: self.root.load(Ordering::SeqCst),
-            cr4: 1 << 5,
-            efer: 1 << 10 | 1 << 8,
-            ..kvm_sregs::default()
-        }
-    }
-}
-
-impl SregsSource for FakeGuest {
-    fn sregs(&self) -> Result<kvm_sregs, KvmError> {
-        Ok(self.sregs_now())
-    }
-}
-
-impl Guest for FakeGuest {
-    fn ram(&self) -> &GuestRam {
-        &self.ram
-    }
-
-    fn hidden(&self) -> &HiddenMemory {
-        &self.hidden
-    }
-
-    fn vcpus(&self) -> u8 {
-        1
-    }
-
-    fn sregs(&self) -> Result<kvm_sregs, VcpuError> {
-        Ok(self.sregs_now())
-    }
-
-    fn msr(&self, _: u32) -> Result<u64, VcpuError> {
-        Ok(self.lstar.load(Ordering::SeqCst))
-    }
-
-    fn tsc_offset(&self) -> Result<u64, VcpuError> {
-        Ok(0)
-    }
-
-    fn sync_vcpus(&self) -> Result<(), VcpuError> {
-        self.gate.pass();
-        self.syncs.fetch_add(1, Ordering::SeqCst);
-        Ok(())
-    }
-
-    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[Registers])) -> Result<(), VcpuError> {
-        let mut registers = *self.registers.lock().unwrap();
-        registers.sregs.cr3 = self.root.load(Ordering::SeqCst);
-        access(&[registers]);
-        Ok(())
-    }
-
-    fn stopped(&self) -> bool {
-        self.stopped.load(Ordering::SeqCst)
-    }
-}
-
 /// A guest with its engine.
 struct Fake {
     own_root: u64,
@@ -261,17 +154,8 @@ impl Fake {
         types: Option<Btf>,
         found_types: Option<FoundTypes>,
     ) -> Self {
-        let ram = GuestRam::anonymous(&ram_ranges(MIB)).unwrap();
-        let guest = Arc::new(FakeGuest {
-            hidden: HiddenMemory::new(&ram).unwrap(),
-            ram,
-            root: AtomicU64::new(EARLY_ROOT),
-            lstar: AtomicU64::new(0),
-            syncs: AtomicU64::new(0),
-            stopped: AtomicBool::new(false),
-            gate: Gate::default(),
-            registers: Mutex::default(),
-        });
+        let guest = Arc::new(FakeGuest::new(MIB));
+        guest.root.store(EARLY_ROOT, Ordering::SeqCst);
         let root = KERNEL_IMAGE_BASE.wrapping_add(own_root);
         let root = format!("{:x} D init_top_pgt\n", root.0);
         let symbols = SYMBOLS.to_owned() + more_symbols + &root;

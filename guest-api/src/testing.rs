@@ -1,0 +1,165 @@
+//! A guest made by hand, for tests: RAM without a CPU. The feature `testing` has it; no product
+//! enables it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use kvm_bindings::kvm_sregs;
+use vmm_sys_util::errno::Error;
+
+use crate::guest::Guest;
+use crate::hidden::HiddenMemory;
+use crate::hook::SregsSource;
+use crate::memory::{GuestRam, ram_ranges};
+use crate::registers::{Registers, VcpuError};
+
+/// A machine with one vCPU that executes nothing. A test writes its RAM, sets its registers, and
+/// calls the engine's hook as a vCPU's thread would.
+pub struct FakeGuest {
+    /// The guest's RAM.
+    pub ram: GuestRam,
+    /// Its hidden memory.
+    pub hidden: HiddenMemory,
+    /// CR3, with 4-level paging on; 0 while paging is off.
+    pub root: AtomicU64,
+    /// IA32_LSTAR, and every other model-specific register.
+    pub lstar: AtomicU64,
+    /// Number of calls of [`Guest::sync_vcpus`].
+    pub syncs: AtomicU64,
+    /// The machine has stopped.
+    pub stopped: AtomicBool,
+    /// Where [`Guest::sync_vcpus`] waits while a test keeps it closed.
+    pub gate: Gate,
+    /// The vCPU's registers where it stands still; CR3 is [`Self::root`].
+    pub registers: Mutex<Registers>,
+}
+
+impl FakeGuest {
+    /// A machine of `mib` MiB with zeroed RAM.
+    ///
+    /// # Panics
+    /// If the host has no memory for it.
+    #[must_use]
+    pub fn new(mib: u64) -> Self {
+        let ram = GuestRam::anonymous(&ram_ranges(mib)).expect("the host has memory");
+        Self {
+            hidden: HiddenMemory::new(&ram).expect("the host has memory"),
+            ram,
+            root: AtomicU64::new(0),
+            lstar: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            gate: Gate::default(),
+            registers: Mutex::default(),
+        }
+    }
+
+    /// The registers that decide how [`Self::root`] is walked.
+    #[must_use]
+    pub fn sregs_now(&self) -> kvm_sregs {
+        match self.root.load(Ordering::SeqCst) {
+            0 => kvm_sregs::default(),
+            cr3 => kvm_sregs {
+                cr0: 1 << 31 | 1,
+                cr3,
+                cr4: 1 << 5,
+                efer: 1 << 10 | 1 << 8,
+                ..kvm_sregs::default()
+            },
+        }
+    }
+}
+
+impl SregsSource for FakeGuest {
+    fn sregs(&self) -> Result<kvm_sregs, Error> {
+        Ok(self.sregs_now())
+    }
+}
+
+impl Guest for FakeGuest {
+    fn ram(&self) -> &GuestRam {
+        &self.ram
+    }
+
+    fn hidden(&self) -> &HiddenMemory {
+        &self.hidden
+    }
+
+    fn vcpus(&self) -> u8 {
+        1
+    }
+
+    fn sregs(&self) -> Result<kvm_sregs, VcpuError> {
+        Ok(self.sregs_now())
+    }
+
+    fn msr(&self, _: u32) -> Result<u64, VcpuError> {
+        Ok(self.lstar.load(Ordering::SeqCst))
+    }
+
+    fn tsc_offset(&self) -> Result<u64, VcpuError> {
+        Ok(0)
+    }
+
+    fn sync_vcpus(&self) -> Result<(), VcpuError> {
+        self.gate.pass();
+        self.syncs.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn with_vcpus_still(&self, access: &mut dyn FnMut(&[Registers])) -> Result<(), VcpuError> {
+        let mut registers = *lock(&self.registers);
+        registers.sregs.cr3 = self.root.load(Ordering::SeqCst);
+        access(&[registers]);
+        Ok(())
+    }
+
+    fn stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
+    }
+}
+
+/// A gate that a test closes before a thread comes to it.
+#[derive(Default)]
+pub struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    is_closed: bool,
+    has_visitor: bool,
+}
+
+impl Gate {
+    /// Makes threads wait at the gate.
+    pub fn close(&self) {
+        lock(&self.state).is_closed = true;
+    }
+
+    /// Lets waiting threads through.
+    pub fn open(&self) {
+        lock(&self.state).is_closed = false;
+        self.changed.notify_all();
+    }
+
+    /// Waits until a thread has come to the closed gate.
+    pub fn wait_for_visitor(&self) {
+        let state = self.changed.wait_while(lock(&self.state), |state| !state.has_visitor);
+        drop(state.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn pass(&self) {
+        let mut state = lock(&self.state);
+        while state.is_closed {
+            state.has_visitor = true;
+            self.changed.notify_all();
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
