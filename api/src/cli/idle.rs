@@ -96,7 +96,10 @@ mod tests {
     #[test]
     fn a_pause_names_the_probes_that_hold() {
         let plain = read(r#"{"state":"paused","stopped":null,"held_by":[]}"#).paused_text();
-        assert!(plain.starts_with("the guest is paused: waiting for `exoprobe vm resume`"), "{plain}");
+        assert!(
+            plain.starts_with("the guest is paused: waiting for `exoprobe vm resume`"),
+            "{plain}"
+        );
         let held = read(
             r#"{"state":"paused","stopped":null,
                 "held_by":[{"vcpu":1,"probe":"kprobes/hold\u001b","addr":"0x10"}]}"#,

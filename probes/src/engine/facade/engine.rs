@@ -69,10 +69,10 @@ impl Engine {
     /// use std::sync::Arc;
     ///
     /// use exoprobe_guest::{ExitHook, Guest, GuestClock};
-    /// use exoprobe_probes::{Engine, Given, Limits};
+    /// use exoprobe_probes::{Engine, KernelHints, Limits};
     ///
     /// fn start(guest: Arc<dyn Guest>, clock: GuestClock) -> (Engine, Arc<dyn ExitHook>) {
-    ///     let engine = Engine::new(guest, clock, Given::default(), Limits::default());
+    ///     let engine = Engine::new(guest, clock, KernelHints::default(), Limits::default());
     ///     // The VMM calls the hook at its exits: docs/embedding.md.
     ///     let hook = engine.exit_hook();
     ///     (engine, hook)
