@@ -1,6 +1,7 @@
 //! A saved piece of guest memory, for tests, fuzzing and memory dumps.
 
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub mod sample;
 
 use exoprobe_guest::Gpa;

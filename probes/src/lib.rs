@@ -5,6 +5,9 @@
 //! The crate does not use HTTP.
 
 pub mod definition;
+#[cfg(not(feature = "testing"))]
+mod detour;
+#[cfg(feature = "testing")]
 pub mod detour;
 mod engine;
 mod error;

@@ -12,6 +12,7 @@ mod kind;
 mod layout;
 mod parse;
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub mod sample;
 mod source;
 mod table;

@@ -9,6 +9,7 @@ mod addresses;
 mod error;
 mod names;
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub mod sample;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@
 mod error;
 mod layout;
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub mod sample;
 mod symbols;
 #[cfg(test)]

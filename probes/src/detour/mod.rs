@@ -6,9 +6,16 @@
 //! that is safe, [`Obstacle`] is the reason why it is not, [`Targets`] lists the targets of jumps,
 //! and [`Detour`] is the code.
 
+#![cfg_attr(
+    not(feature = "testing"),
+    allow(unreachable_pub, unused_imports, reason = "public with the feature `testing`")
+)]
+
 mod assemble;
 mod code;
 mod filter;
+#[cfg(any(test, feature = "testing"))]
+mod plain;
 mod pool;
 mod region;
 mod ring;
@@ -16,9 +23,11 @@ mod spec;
 mod targets;
 
 pub use assemble::Detour;
+#[cfg(any(test, feature = "testing"))]
+pub use plain::PlainWords;
 pub use pool::{FollowedCall, Pool, PoolMemory, STUB_LEN};
 pub use region::{JMP_LEN, Obstacle, Region, TextFacts};
-pub use ring::{CorruptRing, GuestRecord, GuestRing, PlainWords, RETURN_VALUES, Words};
+pub use ring::{CorruptRing, GuestRecord, GuestRing, RETURN_VALUES, Words};
 pub use spec::{
     Block, BlockAction, COUNTER, Current, DetourEnv, DetourError, LOADS_MAX, Mapped, Value,
 };

@@ -13,8 +13,6 @@
 //! arguments) and the current task's number, 32 bits each; time stamp; the task's name, 128 bits;
 //! arguments, 64 bits each. The host clears the words that it has read.
 
-use std::cell::RefCell;
-
 use exoprobe_guest::HiddenMemory;
 use exoprobe_introspect::TaskId;
 
@@ -77,41 +75,6 @@ impl Words for HiddenMemory {
 
     fn compare_exchange(&self, offset: u64, current: u64, new: u64) -> Result<(), u64> {
         self.compare_exchange_u64(offset, current, new)
-    }
-}
-
-/// Words of this thread alone, for tests and fuzzing.
-pub struct PlainWords(RefCell<Vec<u64>>);
-
-impl PlainWords {
-    /// So many bytes, all zero.
-    #[must_use]
-    pub fn new(bytes: u64) -> Self {
-        Self(RefCell::new(vec![0; index(bytes)]))
-    }
-}
-
-/// Index of the word at an offset.
-fn index(offset: u64) -> usize {
-    usize::try_from(offset).expect("an offset in memory") / WORD
-}
-
-impl Words for PlainWords {
-    fn load(&self, offset: u64) -> u64 {
-        self.0.borrow()[index(offset)]
-    }
-
-    fn store(&self, offset: u64, word: u64) {
-        self.0.borrow_mut()[index(offset)] = word;
-    }
-
-    fn compare_exchange(&self, offset: u64, current: u64, new: u64) -> Result<(), u64> {
-        let now = self.load(offset);
-        if now != current {
-            return Err(now);
-        }
-        self.store(offset, new);
-        Ok(())
     }
 }
 
@@ -250,6 +213,7 @@ pub(super) mod tests {
     use exoprobe_guest::memory::ram_ranges;
     use proptest::prelude::*;
 
+    use super::super::PlainWords;
     use super::*;
 
     fn memory() -> PlainWords {

@@ -91,6 +91,7 @@ pub enum BlockAction {
 
 impl BlockAction {
     /// Writes a record of every hit.
+    #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn record(values: Vec<Value>) -> Self {
         Self::Record { values, filter: None }
