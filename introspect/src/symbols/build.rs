@@ -51,7 +51,7 @@ pub(super) struct RawSymbol<'a> {
 
 /// One symbol at its link-time address; the name lies in [`Tables::names`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct SymbolRecord {
     pub(super) address: u64,
     pub(super) size: u64,
     name: u32,
@@ -59,7 +59,7 @@ pub(super) struct Entry {
     flags: u8,
 }
 
-impl Entry {
+impl SymbolRecord {
     pub(super) fn is_function(&self) -> bool {
         self.flags & FUNCTION != 0
     }
@@ -90,7 +90,7 @@ struct Segment {
 pub(super) struct Tables {
     names: String,
     /// Ascending by address, then by name.
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<SymbolRecord>,
     /// Indices of `entries`, ascending by name, then by address.
     by_name: Vec<u32>,
     /// Of each name, the first index of `by_name`: quicker than a search where a name is looked up
@@ -108,19 +108,19 @@ impl Tables {
         self.names.len()
     }
 
-    pub(super) fn name(&self, entry: &Entry) -> &str {
+    pub(super) fn name(&self, entry: &SymbolRecord) -> &str {
         name_in(&self.names, entry)
     }
 
     /// All entries from the first whose name is not below `name`, in order of their names.
-    pub(super) fn by_name_from<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a Entry> {
+    pub(super) fn by_name_from<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a SymbolRecord> {
         let below = |index: &u32| self.name(&self.entries[*index as usize]) < name;
         let from = self.by_name.partition_point(below);
         self.by_name[from..].iter().map(|index| &self.entries[*index as usize])
     }
 
     /// All entries of exactly this name.
-    pub(super) fn named(&self, name: &str) -> impl Iterator<Item = &Entry> {
+    pub(super) fn named(&self, name: &str) -> impl Iterator<Item = &SymbolRecord> {
         let entry = |at: usize| &self.entries[self.by_name[at] as usize];
         let from = self.exact.find(name, |at| self.name(entry(at)));
         let rest = from.map_or(&[][..], |at| &self.by_name[at..]);
@@ -129,7 +129,7 @@ impl Tables {
     }
 
     /// Returns the function that `address` resolves to.
-    pub(super) fn covering(&self, address: u64) -> Option<&Entry> {
+    pub(super) fn covering(&self, address: u64) -> Option<&SymbolRecord> {
         let count = self.segments.partition_point(|segment| segment.start <= address);
         let segment = self.segments[..count].last()?;
         (address < segment.end).then(|| &self.entries[segment.entry as usize])
@@ -146,7 +146,7 @@ fn range_at(text: &[TextRange], address: u64) -> Option<&TextRange> {
     text[..count].last().filter(|range| address < range.end.0)
 }
 
-fn name_in<'a>(names: &'a str, entry: &Entry) -> &'a str {
+fn name_in<'a>(names: &'a str, entry: &SymbolRecord) -> &'a str {
     let start = entry.name as usize;
     &names[start..start + usize::from(entry.name_len)]
 }
@@ -154,7 +154,7 @@ fn name_in<'a>(names: &'a str, entry: &Entry) -> &'a str {
 /// Collects symbols.
 pub(super) struct Builder {
     names: String,
-    entries: Vec<Entry>,
+    entries: Vec<SymbolRecord>,
     text: Vec<TextRange>,
 }
 
@@ -194,7 +194,7 @@ impl Builder {
         let flags = flag(raw.function && raw.address >= KERNEL_HALF.0, FUNCTION)
             | flag(raw.global, GLOBAL)
             | flag(raw.typed, TYPED);
-        let entry = Entry { address: raw.address, size: raw.size, name, name_len, flags };
+        let entry = SymbolRecord { address: raw.address, size: raw.size, name, name_len, flags };
         self.entries.push(entry);
         Ok(())
     }
@@ -202,7 +202,7 @@ impl Builder {
     /// Sorts and indexes what was collected of a kernel.
     pub(super) fn finish(self) -> Result<Tables, TableError> {
         let tables = self.index();
-        match tables.entries.iter().any(Entry::is_function) {
+        match tables.entries.iter().any(SymbolRecord::is_function) {
             true => Ok(tables),
             false => Err(TableError::NoFunctions),
         }
@@ -238,7 +238,7 @@ fn is_kept(name: &str) -> bool {
 
 /// Makes data of the linker's end markers, which files list as text though they lie after the last
 /// instruction: else they would seem to be functions that reach up to the next symbol.
-fn demote_markers(names: &str, entries: &mut [Entry], text: &[TextRange]) {
+fn demote_markers(names: &str, entries: &mut [SymbolRecord], text: &[TextRange]) {
     for entry in entries.iter_mut().filter(|entry| entry.is_function() && entry.size == 0) {
         let name = name_in(names, entry);
         let outside = || range_at(text, entry.address).is_none();
@@ -250,7 +250,7 @@ fn demote_markers(names: &str, entries: &mut [Entry], text: &[TextRange]) {
 }
 
 /// Sets the size of symbols that have none: up to the next higher symbol, within their text range.
-fn fill_sizes(entries: &mut [Entry], text: &[TextRange]) {
+fn fill_sizes(entries: &mut [SymbolRecord], text: &[TextRange]) {
     let mut higher = None;
     let mut same = None;
     for entry in entries.iter_mut().rev() {
@@ -271,9 +271,9 @@ fn fill_sizes(entries: &mut [Entry], text: &[TextRange]) {
     }
 }
 
-fn index_names(names: &str, entries: &[Entry]) -> Vec<u32> {
+fn index_names(names: &str, entries: &[SymbolRecord]) -> Vec<u32> {
     // Most comparisons end in the first eight bytes; those are kept beside the index.
-    let head = |entry: &Entry| {
+    let head = |entry: &SymbolRecord| {
         let name = name_in(names, entry).as_bytes();
         let mut bytes = [0; 8];
         let len = name.len().min(8);
@@ -290,7 +290,7 @@ fn index_names(names: &str, entries: &[Entry]) -> Vec<u32> {
 }
 
 /// Which of several names at one address stands for it: the smallest rank.
-fn rank<'a>(names: &'a str, entry: &Entry) -> impl Ord + use<'a> {
+fn rank<'a>(names: &'a str, entry: &SymbolRecord) -> impl Ord + use<'a> {
     let name = name_in(names, entry);
     let untyped = entry.flags & TYPED == 0;
     let local = !entry.is_global();
@@ -306,7 +306,7 @@ fn is_marker(name: &str) -> bool {
 /// Flattens functions that may overlap: where several cover an address, the one that starts
 /// nearest below it answers, and of those at one start the best [`rank`].
 struct Sweep<'a> {
-    entries: &'a [Entry],
+    entries: &'a [SymbolRecord],
     /// Functions begun, the one that answers on top; those that have ended leave when uncovered.
     open: Vec<u32>,
     segments: Vec<Segment>,
@@ -314,7 +314,7 @@ struct Sweep<'a> {
 }
 
 impl<'a> Sweep<'a> {
-    fn over(names: &str, entries: &'a [Entry]) -> Vec<Segment> {
+    fn over(names: &str, entries: &'a [SymbolRecord]) -> Vec<Segment> {
         let mut sweep = Self { entries, open: Vec::new(), segments: Vec::new(), at: 0 };
         let mut functions: Vec<u32> = (0u32..)
             .zip(entries)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use exoprobe_guest::Gva;
 
-use super::build::{Builder, Entry, RawSymbol, TableError, Tables};
+use super::build::{Builder, RawSymbol, SymbolRecord, TableError, Tables};
 use super::symbol::{Symbol, SymbolKind, TextKind};
 
 /// A symbol as a module has it.
@@ -80,7 +80,7 @@ impl ModuleTable {
         self.tables.name_bytes()
     }
 
-    pub(super) fn symbol(&self, entry: &Entry) -> Symbol<'_> {
+    pub(super) fn symbol(&self, entry: &SymbolRecord) -> Symbol<'_> {
         Symbol {
             name: self.tables.name(entry),
             address: Gva(entry.address),

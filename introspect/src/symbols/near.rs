@@ -1,6 +1,6 @@
 //! Names like one that does not exist, for error messages.
 
-use super::build::{Entry, Tables};
+use super::build::{SymbolRecord, Tables};
 
 /// Most names suggested.
 const SUGGESTIONS: usize = 3;
@@ -13,7 +13,7 @@ const MIN_PART: usize = 3;
 pub(super) fn near<'a>(
     tables: impl Iterator<Item = &'a Tables>,
     name: &str,
-    wanted: impl Fn(&Entry) -> bool,
+    wanted: impl Fn(&SymbolRecord) -> bool,
 ) -> Vec<String> {
     if name.is_empty() || name.len() > MAX_QUERY {
         return Vec::new();

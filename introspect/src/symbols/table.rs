@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use exoprobe_guest::Gva;
 
-use super::build::{Entry, Tables};
+use super::build::{SymbolRecord, Tables};
 use super::error::LookupError;
 use super::modules::{Layer, ModuleTable};
 use super::symbol::{
@@ -84,7 +84,7 @@ impl SymbolTable {
     /// # Errors
     /// As [`Self::lookup`], among functions only.
     pub fn lookup_function(&self, name: &str) -> Result<Symbol<'_>, LookupError> {
-        self.lookup_where(name, Entry::is_function)
+        self.lookup_where(name, SymbolRecord::is_function)
     }
 
     /// Returns the address of the kernel's own symbol of this exact name, if there is one: quicker
@@ -100,7 +100,7 @@ impl SymbolTable {
     fn lookup_where(
         &self,
         name: &str,
-        wanted: impl Fn(&Entry) -> bool,
+        wanted: impl Fn(&SymbolRecord) -> bool,
     ) -> Result<Symbol<'_>, LookupError> {
         let (module, plain) = self.split(name);
         if let Some(module) = module
@@ -134,7 +134,7 @@ impl SymbolTable {
         &self,
         module: Option<&str>,
         name: &str,
-        wanted: impl Fn(&Entry) -> bool,
+        wanted: impl Fn(&SymbolRecord) -> bool,
     ) -> Vec<String> {
         let own = module.is_none().then_some(&*self.tables);
         let others = self.modules.named(module).map(|module| &module.tables);
@@ -219,7 +219,7 @@ impl SymbolTable {
         own.map(|entry| self.symbol(entry)).chain(others)
     }
 
-    fn symbol(&self, entry: &Entry) -> Symbol<'_> {
+    fn symbol(&self, entry: &SymbolRecord) -> Symbol<'_> {
         Symbol {
             name: self.tables.name(entry),
             address: self.slid(entry.address),
@@ -240,7 +240,7 @@ impl SymbolTable {
     }
 }
 
-fn matching<'a>(tables: &'a Tables, pattern: &'a str) -> impl Iterator<Item = &'a Entry> {
+fn matching<'a>(tables: &'a Tables, pattern: &'a str) -> impl Iterator<Item = &'a SymbolRecord> {
     let prefix = &pattern[..pattern.find(['*', '?']).unwrap_or(pattern.len())];
     let entries = tables.by_name_from(prefix);
     let entries = entries.take_while(move |entry| tables.name(entry).starts_with(prefix));

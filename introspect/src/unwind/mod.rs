@@ -16,7 +16,7 @@ pub use orc::{OrcError, OrcTables};
 pub use stack::{FRAMES_MAX, Stack};
 pub use user::{UserPlace, user_frames};
 
-use orc::{Base, Entry, Kind};
+use orc::{Base, OrcEntry, OrcType};
 use stack::KERNEL_HALF;
 
 /// Most changes from one stack to another: there are those of a task, of interrupts, and of several
@@ -142,7 +142,7 @@ impl<'a, S: Stack + ?Sized> Walk<'a, S> {
         }
     }
 
-    fn by_entry(&self, tables: &OrcTables, entry: &Entry) -> Option<Step> {
+    fn by_entry(&self, tables: &OrcTables, entry: &OrcEntry) -> Option<Step> {
         let Place { sp, bp, .. } = self.at;
         let offset = i64::from(entry.sp_offset);
         let (base, may_switch) = match entry.sp {
@@ -156,8 +156,8 @@ impl<'a, S: Stack + ?Sized> Walk<'a, S> {
             other => (self.register(other)?, false),
         };
         match entry.kind {
-            Kind::Undefined | Kind::EndOfStack => None,
-            Kind::Call => {
+            OrcType::Undefined | OrcType::EndOfStack => None,
+            OrcType::Call => {
                 let bp = match entry.bp {
                     Base::Undefined => bp,
                     Base::PrevSp => self.word(base.wrapping_add_signed(entry.bp_offset.into()))?,
@@ -168,8 +168,8 @@ impl<'a, S: Stack + ?Sized> Walk<'a, S> {
                 let place = Place { is_exact: entry.signal, ..place };
                 Some(Step::Kernel { place, may_switch })
             }
-            Kind::Regs => self.by_registers(base),
-            Kind::RegsPartial => {
+            OrcType::Regs => self.by_registers(base),
+            OrcType::RegsPartial => {
                 let place = Place { is_exact: entry.signal, ..self.at };
                 self.by_exception(base, place)
             }

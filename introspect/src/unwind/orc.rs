@@ -75,7 +75,7 @@ pub enum Layout {
 
 /// The kind of an entry's frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OrcType {
     /// The frame is not known.
     Undefined,
     /// The outermost frame: it has no caller.
@@ -114,10 +114,10 @@ pub enum Base {
 
 /// How to find the frame that called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct OrcEntry {
     /// The kind of the frame.
-    pub kind: Kind,
-    /// The base of the caller's stack pointer (of [`Kind::Call`]), or the place of registers.
+    pub kind: OrcType,
+    /// The base of the caller's stack pointer (of [`OrcType::Call`]), or the place of registers.
     pub sp: Base,
     /// From there, in bytes.
     pub sp_offset: i16,
@@ -146,7 +146,7 @@ impl Layout {
 
     /// An entry; `None` where it makes no sense.
     #[must_use]
-    pub fn entry(self, raw: [u8; ENTRY_BYTES]) -> Option<Entry> {
+    pub fn entry(self, raw: [u8; ENTRY_BYTES]) -> Option<OrcEntry> {
         let [sp0, sp1, bp0, bp1, registers, flags] = raw;
         let (sp, bp) = (Base::of(registers & 0xf), Base::of(registers >> 4));
         let (ends, signal, unused) = match self {
@@ -156,26 +156,26 @@ impl Layout {
         };
         let kind = match self {
             Self::Ended => match flags & 7 {
-                0 => Kind::Undefined,
-                1 => Kind::EndOfStack,
-                2 => Kind::Call,
-                3 => Kind::Regs,
-                4 => Kind::RegsPartial,
+                0 => OrcType::Undefined,
+                1 => OrcType::EndOfStack,
+                2 => OrcType::Call,
+                3 => OrcType::Regs,
+                4 => OrcType::RegsPartial,
                 _ => return None,
             },
             Self::Typed | Self::Signal => match (flags & 3, sp) {
                 (3, _) => return None,
-                (_, Base::Undefined) if ends => Kind::EndOfStack,
-                (_, Base::Undefined) => Kind::Undefined,
-                (0, _) => Kind::Call,
-                (1, _) => Kind::Regs,
-                _ => Kind::RegsPartial,
+                (_, Base::Undefined) if ends => OrcType::EndOfStack,
+                (_, Base::Undefined) => OrcType::Undefined,
+                (0, _) => OrcType::Call,
+                (1, _) => OrcType::Regs,
+                _ => OrcType::RegsPartial,
             },
         };
-        let signal = signal.unwrap_or(matches!(kind, Kind::Regs | Kind::RegsPartial));
+        let signal = signal.unwrap_or(matches!(kind, OrcType::Regs | OrcType::RegsPartial));
         let (sp_offset, bp_offset) =
             (i16::from_le_bytes([sp0, sp1]), i16::from_le_bytes([bp0, bp1]));
-        (unused == 0).then_some(Entry { kind, sp, sp_offset, bp, bp_offset, signal })
+        (unused == 0).then_some(OrcEntry { kind, sp, sp_offset, bp, bp_offset, signal })
     }
 }
 
@@ -289,7 +289,7 @@ impl OrcTables {
     /// The entry that holds at `ip`; `None` outside of the kernel's own text. The last entry only
     /// says where the one before ends.
     #[must_use]
-    pub fn find(&self, ip: Gva) -> Option<Entry> {
+    pub fn find(&self, ip: Gva) -> Option<OrcEntry> {
         let (mut low, mut high) = (0, self.len());
         while low < high {
             let middle = low + (high - low) / 2;

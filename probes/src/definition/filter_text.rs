@@ -20,7 +20,7 @@ const FORM: &str =
 const TEXT_MAX: usize = 255;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum TokenKind {
     Word,
     Comparison(Comparison),
     /// `~`, or, with `true`, `!~`.
@@ -40,7 +40,7 @@ enum Kind {
 
 #[derive(Clone, Copy)]
 struct Token<'a> {
-    kind: Kind,
+    kind: TokenKind,
     text: &'a str,
     at: usize,
 }
@@ -48,35 +48,35 @@ struct Token<'a> {
 type Input<'a> = LocatingSlice<&'a str>;
 
 /// The longer of two operators with the same beginning comes first.
-fn sign(input: &mut Input<'_>) -> winnow::ModalResult<Kind> {
+fn sign(input: &mut Input<'_>) -> winnow::ModalResult<TokenKind> {
     alt((
         alt((
-            "&&".value(Kind::And),
-            "||".value(Kind::Or),
-            "(".value(Kind::Open),
-            ")".value(Kind::Close),
+            "&&".value(TokenKind::And),
+            "||".value(TokenKind::Or),
+            "(".value(TokenKind::Open),
+            ")".value(TokenKind::Close),
         )),
-        "==".value(Kind::Comparison(Comparison::Equal)),
-        "!=".value(Kind::Comparison(Comparison::NotEqual)),
-        alt(("!~".value(Kind::Glob(true)), "~".value(Kind::Glob(false)))),
-        "<=".value(Kind::Comparison(Comparison::AtMost)),
-        ">=".value(Kind::Comparison(Comparison::AtLeast)),
+        "==".value(TokenKind::Comparison(Comparison::Equal)),
+        "!=".value(TokenKind::Comparison(Comparison::NotEqual)),
+        alt(("!~".value(TokenKind::Glob(true)), "~".value(TokenKind::Glob(false)))),
+        "<=".value(TokenKind::Comparison(Comparison::AtMost)),
+        ">=".value(TokenKind::Comparison(Comparison::AtLeast)),
         alt((
-            "<".value(Kind::Comparison(Comparison::Below)),
-            ">".value(Kind::Comparison(Comparison::Above)),
+            "<".value(TokenKind::Comparison(Comparison::Below)),
+            ">".value(TokenKind::Comparison(Comparison::Above)),
         )),
-        "&".value(Kind::Comparison(Comparison::AnyBit)),
-        "!".value(Kind::Not),
+        "&".value(TokenKind::Comparison(Comparison::AnyBit)),
+        "!".value(TokenKind::Not),
     ))
     .parse_next(input)
 }
 
 /// Text between two quotes of one kind.
-fn quoted<'a>(input: &mut Input<'a>) -> winnow::ModalResult<(Kind, &'a str)> {
+fn quoted<'a>(input: &mut Input<'a>) -> winnow::ModalResult<(TokenKind, &'a str)> {
     let quote = token::one_of(['"', '\'']).parse_next(input)?;
     let text = token::take_till(0.., quote).parse_next(input)?;
     let is_closed = opt(quote).parse_next(input)?.is_some();
-    Ok((if is_closed { Kind::Quoted } else { Kind::OpenQuote }, text))
+    Ok((if is_closed { TokenKind::Quoted } else { TokenKind::OpenQuote }, text))
 }
 
 fn lex<'a>(input: &mut Input<'a>) -> winnow::ModalResult<Token<'a>> {
@@ -84,9 +84,9 @@ fn lex<'a>(input: &mut Input<'a>) -> winnow::ModalResult<Token<'a>> {
     let word = take_while(1.., |c: char| c.is_alphanum() || matches!(c, '_' | '-' | '.'));
     let (kind, text) = alt((
         quoted,
-        word.value(Kind::Word).with_taken(),
+        word.value(TokenKind::Word).with_taken(),
         sign.with_taken(),
-        token::any.value(Kind::Other).with_taken(),
+        token::any.value(TokenKind::Other).with_taken(),
     ))
     .parse_next(input)?;
     Ok(Token { kind, text, at })
@@ -109,7 +109,7 @@ fn parse(text: &str) -> Result<Filter, ParseError> {
     let filter = parser.any(GROUPS_MAX)?;
     match parser.tokens.first() {
         None => Ok(filter),
-        Some(token) if token.kind == Kind::Close => {
+        Some(token) if token.kind == TokenKind::Close => {
             fail(token.at, "TOO_MANY_CLOSE", "this `)` closes nothing".to_owned())
         }
         Some(token) => {
@@ -137,7 +137,7 @@ impl<'a> Grammar<'_, 'a> {
         Some(*first)
     }
 
-    fn takes(&mut self, kind: Kind) -> bool {
+    fn takes(&mut self, kind: TokenKind) -> bool {
         let found = self.tokens.first().is_some_and(|token| token.kind == kind);
         if found {
             self.tokens = &self.tokens[1..];
@@ -152,7 +152,7 @@ impl<'a> Grammar<'_, 'a> {
 
     fn any(&mut self, groups: usize) -> Result<Filter, ParseError> {
         let mut all = vec![self.all(groups)?];
-        while self.takes(Kind::Or) {
+        while self.takes(TokenKind::Or) {
             all.push(self.all(groups)?);
         }
         Ok(joined(all, Filter::Any))
@@ -160,7 +160,7 @@ impl<'a> Grammar<'_, 'a> {
 
     fn all(&mut self, groups: usize) -> Result<Filter, ParseError> {
         let mut all = vec![self.one(groups)?];
-        while self.takes(Kind::And) {
+        while self.takes(TokenKind::And) {
             all.push(self.one(groups)?);
         }
         Ok(joined(all, Filter::All))
@@ -176,12 +176,12 @@ impl<'a> Grammar<'_, 'a> {
                 fail(position, "TOO_MANY_OPEN", message)
             }
         };
-        if self.takes(Kind::Not) {
+        if self.takes(TokenKind::Not) {
             return Ok(Filter::Not(Box::new(self.one(deeper()?)?)));
         }
-        if self.takes(Kind::Open) {
+        if self.takes(TokenKind::Open) {
             let inner = self.any(deeper()?)?;
-            if !self.takes(Kind::Close) {
+            if !self.takes(TokenKind::Close) {
                 let message = "the `)` of this is missing".to_owned();
                 return fail(position, "TOO_MANY_OPEN", message);
             }
@@ -194,7 +194,7 @@ impl<'a> Grammar<'_, 'a> {
         let position = self.position();
         let is_field = |text: &str| is_event_name(text.strip_suffix(USER_TEXT).unwrap_or(text));
         let field = match self.next() {
-            Some(Token { kind: Kind::Word, text, .. }) if is_field(text) => text.to_owned(),
+            Some(Token { kind: TokenKind::Word, text, .. }) if is_field(text) => text.to_owned(),
             Some(token) => {
                 let message = format!("`{}` is no field's name: {FORM}", token.text);
                 return fail(position, "FIELD_NOT_FOUND", message);
@@ -208,15 +208,16 @@ impl<'a> Grammar<'_, 'a> {
         let position = self.position();
         let sign = self.next().map(|token| token.kind);
         match (sign, self.tokens.first().map(|token| token.kind)) {
-            (Some(Kind::Glob(not)), _) => self.matching(field, true, not),
-            (Some(Kind::Comparison(Comparison::Equal)), Some(Kind::Quoted | Kind::OpenQuote)) => {
-                self.matching(field, false, false)
-            }
+            (Some(TokenKind::Glob(not)), _) => self.matching(field, true, not),
             (
-                Some(Kind::Comparison(Comparison::NotEqual)),
-                Some(Kind::Quoted | Kind::OpenQuote),
+                Some(TokenKind::Comparison(Comparison::Equal)),
+                Some(TokenKind::Quoted | TokenKind::OpenQuote),
+            ) => self.matching(field, false, false),
+            (
+                Some(TokenKind::Comparison(Comparison::NotEqual)),
+                Some(TokenKind::Quoted | TokenKind::OpenQuote),
             ) => self.matching(field, false, true),
-            (Some(Kind::Comparison(comparison)), _) => self.number(field, comparison),
+            (Some(TokenKind::Comparison(comparison)), _) => self.number(field, comparison),
             _ => {
                 let message = format!(
                     "after `{field}` comes `==`, `!=`, `<`, `<=`, `>`, `>=`, `&`, `~` or `!~`"
@@ -229,7 +230,7 @@ impl<'a> Grammar<'_, 'a> {
     /// The rest of a comparison with a number.
     fn number(&mut self, field: String, comparison: Comparison) -> Result<Filter, ParseError> {
         let position = self.position();
-        let operand = self.next().filter(|token| token.kind == Kind::Word);
+        let operand = self.next().filter(|token| token.kind == TokenKind::Word);
         match operand.and_then(|token| parse_signed(token.text)) {
             Some(operand) => Ok(Filter::Test { field, comparison, operand }),
             None => {
@@ -243,15 +244,15 @@ impl<'a> Grammar<'_, 'a> {
     fn matching(&mut self, field: String, glob: bool, not: bool) -> Result<Filter, ParseError> {
         let position = self.position();
         match self.next() {
-            Some(Token { kind: Kind::Quoted, text, .. }) if text.len() > TEXT_MAX => {
+            Some(Token { kind: TokenKind::Quoted, text, .. }) if text.len() > TEXT_MAX => {
                 let message = format!("a text of a filter has at most {TEXT_MAX} bytes");
                 fail(position, "OPERAND_TOO_LONG", message)
             }
-            Some(Token { kind: Kind::Quoted, text, .. }) => {
+            Some(Token { kind: TokenKind::Quoted, text, .. }) => {
                 let test = TextTest { glob, not, text: text.to_owned() };
                 Ok(Filter::Match { field, test })
             }
-            Some(Token { kind: Kind::OpenQuote, .. }) => {
+            Some(Token { kind: TokenKind::OpenQuote, .. }) => {
                 fail(position, "MISSING_QUOTE", "the quote at the text's end is missing".to_owned())
             }
             _ => {

@@ -5,7 +5,7 @@ use iced_x86::code_asm::{CodeAssembler, CodeLabel};
 use iced_x86::{BlockEncoderOptions, IcedError};
 
 use super::Region;
-use super::code::{Code, Frame, Labels};
+use super::code::{Code, DetourFrame, Labels};
 use super::pool::{Pool, STUB_LEN};
 use super::spec::{Block, BlockAction, DetourEnv, DetourError, LOADS_MAX};
 use crate::insn;
@@ -40,7 +40,8 @@ impl Detour {
         at: Gva,
     ) -> Result<Self, DetourError> {
         let scratch = blocks.iter().any(|block| block.task != BlockAction::Count);
-        let mut plan = Plan::new(region.at(), blocks, Frame { scratch, ..Frame::default() })?;
+        let mut plan =
+            Plan::new(region.at(), blocks, DetourFrame { scratch, ..DetourFrame::default() })?;
         let code = &mut plan.code;
         code.prove(blocks, env)?;
         for (block, labels) in blocks.iter().zip(&plan.labels) {
@@ -76,7 +77,7 @@ impl Detour {
     ) -> Result<Self, DetourError> {
         let blocks = std::slice::from_ref(block);
         // No register value is that of the probed address there.
-        let frame = Frame { scratch: true, is_return: true, ..Frame::default() };
+        let frame = DetourFrame { scratch: true, is_return: true, ..DetourFrame::default() };
         let mut plan = Plan::new(Gva(0), blocks, frame)?;
         let (code, mut labels) = (&mut plan.code, plan.labels[0]);
         code.is_of_instance()?;
@@ -115,7 +116,7 @@ struct Plan {
 
 impl Plan {
     /// Begins with the branches out of the main path, and the saving of registers.
-    fn new(probed: Gva, blocks: &[Block], frame: Frame) -> Result<Self, DetourError> {
+    fn new(probed: Gva, blocks: &[Block], frame: DetourFrame) -> Result<Self, DetourError> {
         let loads = blocks.iter().flat_map(|block| block.task.values());
         let loads = loads.filter(|value| value.is_loaded()).count();
         if loads > LOADS_MAX {
@@ -130,7 +131,7 @@ impl Plan {
         };
         let labels: Vec<Labels> = blocks.iter().map(|_| label(&mut a)).collect();
         let mut entry = a.create_label();
-        let mut code = Code::new(a, probed, Frame { loads, ..frame });
+        let mut code = Code::new(a, probed, DetourFrame { loads, ..frame });
         for (block, labels) in blocks.iter().zip(&labels) {
             match &block.task {
                 BlockAction::Count => {}

@@ -70,7 +70,7 @@ fn read_tsc(a: &mut CodeAssembler) -> Result<(), IcedError> {
 
 /// Stack layout of a running detour.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Frame {
+pub(super) struct DetourFrame {
     /// [`SCRATCH`] is saved.
     pub(super) scratch: bool,
     /// Words loaded from memory.
@@ -80,7 +80,7 @@ pub(super) struct Frame {
     pub(super) is_return: bool,
 }
 
-impl Frame {
+impl DetourFrame {
     /// Operand of a saved register.
     fn saved(self, which: i32) -> AsmMemoryOperand {
         qword_ptr(rsp + (self.loads + which) * SAVED)
@@ -102,7 +102,7 @@ pub(super) struct Code {
     pub(super) a: CodeAssembler,
     /// The probed address.
     at: Gva,
-    frame: Frame,
+    frame: DetourFrame,
     doorbell: CodeLabel,
     /// The displaced instructions, after all other code.
     pub(super) displaced: CodeLabel,
@@ -114,7 +114,7 @@ pub(super) struct Code {
 }
 
 impl Code {
-    pub(super) fn new(mut a: CodeAssembler, at: Gva, frame: Frame) -> Self {
+    pub(super) fn new(mut a: CodeAssembler, at: Gva, frame: DetourFrame) -> Self {
         let (doorbell, displaced) = (a.create_label(), a.create_label());
         Self { a, at, frame, doorbell, displaced, int3: None, loaded: 0, recorded: 0 }
     }

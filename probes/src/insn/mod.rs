@@ -41,7 +41,7 @@ use decode::{DecodeError, Decoded, MAX_INSN_LEN, decode, scan_prefixes};
 
 /// The next address after an instruction, and with it the shape of its slot code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum Flow {
     /// To the next instruction.
     Straight,
     /// Direct jmp, Jcc, LOOPcc, JCXZ: always emulated.
@@ -75,7 +75,7 @@ pub struct Displaced {
     decoded: Decoded,
     bytes: [u8; MAX_INSN_LEN],
     len: u8,
-    kind: Kind,
+    kind: Flow,
     emulation: Option<Emulation>,
 }
 
@@ -97,7 +97,7 @@ pub fn analyze(bytes: &[u8], at: Gva, assurances: Assurances) -> Result<Displace
     vet::vet(insn, scan_prefixes(original), assurances)?;
     let kind = classify(insn)?;
     let emulation = Emulation::of(insn, original);
-    if kind == Kind::Branch && emulation.is_none() {
+    if kind == Flow::Branch && emulation.is_none() {
         return Err(Refusal::Unvetted { insn: insn.to_string() });
     }
     let mut copy = [0; MAX_INSN_LEN];
@@ -107,19 +107,19 @@ pub fn analyze(bytes: &[u8], at: Gva, assurances: Assurances) -> Result<Displace
     Ok(Displaced { decoded, bytes: copy, len, kind, emulation })
 }
 
-fn classify(insn: &Instruction) -> Result<Kind, Refusal> {
+fn classify(insn: &Instruction) -> Result<Flow, Refusal> {
     match insn.flow_control() {
-        FlowControl::Next => Ok(Kind::Straight),
-        FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => Ok(Kind::Branch),
-        FlowControl::Call if insn.is_call_near() => Ok(Kind::CallDirect {
+        FlowControl::Next => Ok(Flow::Straight),
+        FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => Ok(Flow::Branch),
+        FlowControl::Call if insn.is_call_near() => Ok(Flow::CallDirect {
             target: Gva(insn.near_branch_target()),
             return_address: return_address(insn)?,
         }),
         FlowControl::IndirectCall if insn.is_call_near_indirect() => {
-            Ok(Kind::CallIndirect { return_address: return_address(insn)? })
+            Ok(Flow::CallIndirect { return_address: return_address(insn)? })
         }
-        FlowControl::IndirectBranch if insn.is_jmp_near_indirect() => Ok(Kind::JumpIndirect),
-        FlowControl::Return if is_return(insn.mnemonic()) => Ok(Kind::Return),
+        FlowControl::IndirectBranch if insn.is_jmp_near_indirect() => Ok(Flow::JumpIndirect),
+        FlowControl::Return if is_return(insn.mnemonic()) => Ok(Flow::Return),
         _ => Err(Refusal::Unvetted { insn: insn.to_string() }),
     }
 }
@@ -181,16 +181,16 @@ impl Displaced {
     /// a slot: the slot's push does not change the shadow stack, and the return would fault (#CP).
     #[must_use]
     pub fn pushes_return_address(&self) -> bool {
-        matches!(self.kind, Kind::CallDirect { .. } | Kind::CallIndirect { .. })
+        matches!(self.kind, Flow::CallDirect { .. } | Flow::CallIndirect { .. })
     }
 
     /// Returns true if the instruction after it can follow it.
     #[must_use]
     pub fn falls_through(&self) -> bool {
         match self.kind {
-            Kind::Straight | Kind::CallDirect { .. } | Kind::CallIndirect { .. } => true,
-            Kind::Branch => self.decoded.insn.flow_control() == FlowControl::ConditionalBranch,
-            Kind::JumpIndirect | Kind::Return => false,
+            Flow::Straight | Flow::CallDirect { .. } | Flow::CallIndirect { .. } => true,
+            Flow::Branch => self.decoded.insn.flow_control() == FlowControl::ConditionalBranch,
+            Flow::JumpIndirect | Flow::Return => false,
         }
     }
 
@@ -199,7 +199,7 @@ impl Displaced {
     #[must_use]
     pub fn after_step(&self) -> Gva {
         match self.kind {
-            Kind::CallDirect { target, .. } => target,
+            Flow::CallDirect { target, .. } => target,
             _ => self.next(),
         }
     }
@@ -210,10 +210,10 @@ impl Displaced {
     /// [`PostUnsupported`] for indirect calls and jumps, and for returns.
     pub fn supports_post(&self) -> Result<(), PostUnsupported> {
         let what = match self.kind {
-            Kind::Straight | Kind::Branch | Kind::CallDirect { .. } => return Ok(()),
-            Kind::CallIndirect { .. } => "indirect call",
-            Kind::JumpIndirect => "indirect jmp",
-            Kind::Return => "return",
+            Flow::Straight | Flow::Branch | Flow::CallDirect { .. } => return Ok(()),
+            Flow::CallIndirect { .. } => "indirect call",
+            Flow::JumpIndirect => "indirect jmp",
+            Flow::Return => "return",
         };
         Err(PostUnsupported { what })
     }

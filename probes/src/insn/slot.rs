@@ -21,7 +21,7 @@ use iced_x86::{BlockEncoder, BlockEncoderOptions, Code, Instruction, Instruction
 use thiserror::Error;
 
 use super::decode::{Decoded, MAX_INSN_LEN, decode, scan_prefixes};
-use super::{Displaced, Kind, PostUnsupported};
+use super::{Displaced, Flow, PostUnsupported};
 
 /// Bytes of one slot. Aligned slots never cross a cache line.
 pub const SLOT_SIZE: usize = 32;
@@ -127,25 +127,25 @@ impl Displaced {
         let mut code = Assembly { slot, bytes: Vec::with_capacity(SLOT_ADDRESS_OFFSET) };
         let mut stop_offset = None;
         match (self.kind, kind) {
-            (Kind::Branch, _) => return Err(AssembleError::EmulatedOnly),
-            (Kind::Straight, SlotKind::Stepped) => {
+            (Flow::Branch, _) => return Err(AssembleError::EmulatedOnly),
+            (Flow::Straight, SlotKind::Stepped) => {
                 code.copy(self.original(), &self.decoded)?;
                 stop_offset = code.int3();
                 code.jmp(self.next())?;
             }
-            (Kind::Straight, SlotKind::Boosted) => {
+            (Flow::Straight, SlotKind::Boosted) => {
                 code.copy(self.original(), &self.decoded)?;
                 code.jmp(self.next())?;
             }
-            (Kind::JumpIndirect | Kind::Return, _) => code.copy(self.original(), &self.decoded)?,
-            (Kind::CallDirect { target, return_address }, _) => {
+            (Flow::JumpIndirect | Flow::Return, _) => code.copy(self.original(), &self.decoded)?,
+            (Flow::CallDirect { target, return_address }, _) => {
                 code.push(return_address);
                 if kind == SlotKind::Stepped {
                     stop_offset = code.int3();
                 }
                 code.jmp(target)?;
             }
-            (Kind::CallIndirect { return_address }, _) => {
+            (Flow::CallIndirect { return_address }, _) => {
                 code.call_indirect(self.original(), &self.decoded, return_address)?;
             }
         }
@@ -176,11 +176,11 @@ impl Displaced {
     pub(crate) fn copy_to(&self, start: Gva, bytes: &mut Vec<u8>) -> Result<(), AssembleError> {
         let mut code = Assembly { slot: start, bytes: std::mem::take(bytes) };
         let copied = match self.kind {
-            Kind::Branch => code.branch(&self.decoded.insn),
-            Kind::Straight | Kind::JumpIndirect | Kind::Return => {
+            Flow::Branch => code.branch(&self.decoded.insn),
+            Flow::Straight | Flow::JumpIndirect | Flow::Return => {
                 code.copy(self.original(), &self.decoded)
             }
-            Kind::CallDirect { .. } | Kind::CallIndirect { .. } => Err(AssembleError::Mismatch),
+            Flow::CallDirect { .. } | Flow::CallIndirect { .. } => Err(AssembleError::Mismatch),
         };
         *bytes = code.bytes;
         copied

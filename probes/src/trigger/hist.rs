@@ -11,7 +11,7 @@ const TEXT_MAX: usize = 255;
 
 /// The source of a field in a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum FieldSource {
     Arg(usize),
     Pid,
     Cpu,
@@ -25,11 +25,11 @@ enum Source {
 
 /// A field of a histogram, resolved in the event.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct HistColumn {
     pub(crate) field: HistField,
     /// Its numbers are signed.
     pub(crate) is_signed: bool,
-    source: Source,
+    source: FieldSource,
 }
 
 /// One key of an entry, as hits are counted by it.
@@ -51,7 +51,7 @@ pub enum HistogramKey {
 
 /// Sums of the hits of one key.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Entry {
+pub(crate) struct KeySums {
     pub(crate) hits: u64,
     /// The sum of each value, modulo 2^64.
     pub(crate) sums: Vec<u64>,
@@ -59,28 +59,28 @@ pub(crate) struct Entry {
 
 /// The entries of a histogram.
 #[derive(Clone, Debug)]
-pub(crate) struct Table {
+pub(crate) struct HistTable {
     pub(crate) hist: Hist,
-    pub(crate) keys: Vec<Found>,
-    pub(crate) values: Vec<Found>,
-    pub(crate) entries: HashMap<Vec<HistogramKey>, Entry>,
+    pub(crate) keys: Vec<HistColumn>,
+    pub(crate) values: Vec<HistColumn>,
+    pub(crate) entries: HashMap<Vec<HistogramKey>, KeySums>,
     pub(crate) hits: u64,
     /// Hits whose key had no room.
     pub(crate) dropped: u64,
     pub(crate) paused: bool,
 }
 
-impl Found {
+impl HistColumn {
     fn of(field: &HistField, list: &[Argument], is_return: bool) -> Result<Self, TriggerError> {
         let index = list.iter().position(|arg| arg.name == field.name);
         let source = match (index, field.name.as_str()) {
-            (Some(index), _) => Source::Arg(index),
-            (None, PID_FIELD) => Source::Pid,
-            (None, CPU_FIELD | "cpu" | "common_cpu") => Source::Cpu,
-            (None, COMM_FIELD | "COMM") => Source::Comm,
-            (None, LATENCY_FIELD) if is_return => Source::Latency,
-            (None, "common_timestamp") => Source::Time,
-            (None, "common_stacktrace" | "stacktrace") => Source::Stack,
+            (Some(index), _) => FieldSource::Arg(index),
+            (None, PID_FIELD) => FieldSource::Pid,
+            (None, CPU_FIELD | "cpu" | "common_cpu") => FieldSource::Cpu,
+            (None, COMM_FIELD | "COMM") => FieldSource::Comm,
+            (None, LATENCY_FIELD) if is_return => FieldSource::Latency,
+            (None, "common_timestamp") => FieldSource::Time,
+            (None, "common_stacktrace" | "stacktrace") => FieldSource::Stack,
             _ => return Err(no_field(field, list, is_return)),
         };
         let arg = index.map(|index| &list[index]);
@@ -100,17 +100,17 @@ impl Found {
 
     fn is_number(&self, arg: Option<&Argument>) -> bool {
         match self.source {
-            Source::Arg(_) => arg.is_some_and(Argument::is_number),
-            Source::Pid | Source::Cpu | Source::Latency | Source::Time => true,
-            Source::Comm | Source::Stack => false,
+            FieldSource::Arg(_) => arg.is_some_and(Argument::is_number),
+            FieldSource::Pid | FieldSource::Cpu | FieldSource::Latency | FieldSource::Time => true,
+            FieldSource::Comm | FieldSource::Stack => false,
         }
     }
 
     fn takes(&self, modifier: Modifier, arg: Option<&Argument>) -> bool {
         match modifier {
             Modifier::None => true,
-            Modifier::Execname => self.source == Source::Pid,
-            Modifier::Usecs => matches!(self.source, Source::Latency | Source::Time),
+            Modifier::Execname => self.source == FieldSource::Pid,
+            Modifier::Usecs => matches!(self.source, FieldSource::Latency | FieldSource::Time),
             Modifier::Hex
             | Modifier::Sym
             | Modifier::SymOffset
@@ -124,15 +124,15 @@ impl Found {
         let record = &hit.record;
         let nanos = |ticks| hit.origin.clock.nanos(ticks);
         let number = match self.source {
-            Source::Arg(index) => {
+            FieldSource::Arg(index) => {
                 let kind = hit.origin.fields.get(index)?.kind;
                 kind.narrow((*record.args.get(index)?)?)
             }
-            Source::Pid => record.task?.pid.into(),
-            Source::Cpu => hit.vcpu.into(),
-            Source::Latency => nanos(record.duration()?),
-            Source::Time => nanos(record.time),
-            Source::Comm | Source::Stack => return None,
+            FieldSource::Pid => record.task?.pid.into(),
+            FieldSource::Cpu => hit.vcpu.into(),
+            FieldSource::Latency => nanos(record.duration()?),
+            FieldSource::Time => nanos(record.time),
+            FieldSource::Comm | FieldSource::Stack => return None,
         };
         Some(if self.field.modifier == Modifier::Usecs { number / 1000 } else { number })
     }
@@ -144,11 +144,11 @@ impl Found {
             HistogramKey::Text(text[..end].to_owned())
         };
         match self.source {
-            Source::Stack => return HistogramKey::Stack(hit.record.stack.clone()),
-            Source::Comm => {
+            FieldSource::Stack => return HistogramKey::Stack(hit.record.stack.clone()),
+            FieldSource::Comm => {
                 return hit.record.task.map_or(HistogramKey::Fault, |task| cut(&task.name()));
             }
-            Source::Arg(index) => {
+            FieldSource::Arg(index) => {
                 let shown = hit
                     .origin
                     .fields
@@ -162,7 +162,7 @@ impl Found {
                     }
                 }
             }
-            Source::Pid | Source::Cpu | Source::Latency | Source::Time => {}
+            FieldSource::Pid | FieldSource::Cpu | FieldSource::Latency | FieldSource::Time => {}
         }
         let Some(number) = self.number(hit) else { return HistogramKey::Fault };
         match self.field.modifier {
@@ -183,11 +183,11 @@ impl Found {
 
     /// Returns true if it is a back-trace.
     pub(crate) fn is_stack(&self) -> bool {
-        self.source == Source::Stack
+        self.source == FieldSource::Stack
     }
 }
 
-impl Table {
+impl HistTable {
     /// An empty one over the fields of an event.
     ///
     /// # Errors
@@ -197,8 +197,8 @@ impl Table {
         list: &[Argument],
         is_return: bool,
     ) -> Result<Self, TriggerError> {
-        let find = |all: &[HistField]| -> Result<Vec<Found>, TriggerError> {
-            all.iter().map(|field| Found::of(field, list, is_return)).collect()
+        let find = |all: &[HistField]| -> Result<Vec<HistColumn>, TriggerError> {
+            all.iter().map(|field| HistColumn::of(field, list, is_return)).collect()
         };
         let (keys, values) = (find(&hist.keys)?, find(&hist.values)?);
         for value in &values {
@@ -229,7 +229,7 @@ impl Table {
 
     /// Returns true if it needs the back-trace of each hit.
     pub(crate) fn wants_stack(&self) -> bool {
-        self.keys.iter().any(Found::is_stack)
+        self.keys.iter().any(HistColumn::is_stack)
     }
 
     /// Counts a hit.

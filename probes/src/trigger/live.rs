@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::command::{HistChange, Trigger, TriggerError, TriggerKind};
-use super::hist::Table;
+use super::hist::HistTable;
 use crate::definition::{Argument, Field, Filter};
 use crate::events::{Control, Hit, Step, field_value};
 
@@ -15,7 +15,7 @@ pub(crate) struct Live {
     /// Number of times left; not used without a limit.
     left: AtomicU64,
     /// The entries, for a histogram.
-    table: Option<Mutex<Table>>,
+    table: Option<Mutex<HistTable>>,
 }
 
 /// Fields of an event, for triggers.
@@ -36,7 +36,7 @@ impl Live {
     ) -> Result<Self, TriggerError> {
         let table = match &trigger.kind {
             TriggerKind::Hist(hist) => {
-                let mut table = Table::new(hist, fields.list, fields.is_return)?;
+                let mut table = HistTable::new(hist, fields.list, fields.is_return)?;
                 table.paused = hist.change == Some(HistChange::Pause);
                 Some(Mutex::new(table))
             }
@@ -47,7 +47,7 @@ impl Live {
     }
 
     /// Its histogram.
-    pub(crate) fn table(&self) -> Option<MutexGuard<'_, Table>> {
+    pub(crate) fn table(&self) -> Option<MutexGuard<'_, HistTable>> {
         Some(self.table.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -3,17 +3,21 @@
 use std::cmp::Ordering;
 
 use super::command::SortKey;
-use super::hist::{Entry, Found, HistogramKey, Table};
+use super::hist::{HistColumn, HistTable, HistogramKey, KeySums};
 
-impl Table {
+impl HistTable {
     /// Its entries, in the order that the command requests.
-    pub(super) fn sorted(&self) -> Vec<(&Vec<HistogramKey>, &Entry)> {
-        let mut entries: Vec<(&Vec<HistogramKey>, &Entry)> = self.entries.iter().collect();
+    pub(super) fn sorted(&self) -> Vec<(&Vec<HistogramKey>, &KeySums)> {
+        let mut entries: Vec<(&Vec<HistogramKey>, &KeySums)> = self.entries.iter().collect();
         entries.sort_by(|a, b| self.order(*a, *b));
         entries
     }
 
-    fn order(&self, a: (&Vec<HistogramKey>, &Entry), b: (&Vec<HistogramKey>, &Entry)) -> Ordering {
+    fn order(
+        &self,
+        a: (&Vec<HistogramKey>, &KeySums),
+        b: (&Vec<HistogramKey>, &KeySums),
+    ) -> Ordering {
         let by = |key: &SortKey| {
             let order = self.compare(&key.field, a, b);
             if key.descending { order.reverse() } else { order }
@@ -26,12 +30,12 @@ impl Table {
     fn compare(
         &self,
         field: &str,
-        a: (&Vec<HistogramKey>, &Entry),
-        b: (&Vec<HistogramKey>, &Entry),
+        a: (&Vec<HistogramKey>, &KeySums),
+        b: (&Vec<HistogramKey>, &KeySums),
     ) -> Ordering {
-        let is_it = |found: &Found| found.field.name == field;
+        let is_it = |found: &HistColumn| found.field.name == field;
         if let Some(value) = self.values.iter().position(is_it) {
-            let sum = |entry: &Entry| entry.sums.get(value).copied().unwrap_or_default();
+            let sum = |entry: &KeySums| entry.sums.get(value).copied().unwrap_or_default();
             return match self.values[value].is_signed {
                 true => sum(a.1).cast_signed().cmp(&sum(b.1).cast_signed()),
                 false => sum(a.1).cmp(&sum(b.1)),

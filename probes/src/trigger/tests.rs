@@ -6,7 +6,7 @@ use exoprobe_guest::{GuestClock, GuestTime, Gva};
 use exoprobe_introspect::{SymbolTable, TaskId};
 use proptest::prelude::*;
 
-use super::hist::Table;
+use super::hist::HistTable;
 use super::*;
 use crate::definition::{Argument, FetchArg, parse_line};
 use crate::events::{Control, Hit, Origin, Record, Returned, Step};
@@ -144,7 +144,7 @@ fn hit(args: [u64; 3], pid: u32, took: u64) -> Hit {
 /// A histogram over some hits.
 fn counted(command: &str, hits: &[Hit]) -> HistogramTable {
     let TriggerKind::Hist(hist) = added(command).kind else { panic!("{command}") };
-    let mut table = Table::new(&hist, &fields(LINE), true).unwrap();
+    let mut table = HistTable::new(&hist, &fields(LINE), true).unwrap();
     hits.iter().for_each(|hit| table.add(hit));
     table.at_once("LINE\n", &fields(LINE), Some(&symbols()))
 }
@@ -253,7 +253,8 @@ fn fields_that_are_not_there_are_named() {
     let refused = |command: &str| {
         let trigger = added(command);
         let TriggerKind::Hist(hist) = &trigger.kind else { panic!("{command}") };
-        Table::new(hist, &fields("p:e f fd=%di s=+0(%si):string a=@0x10:u8[4]"), false).unwrap_err()
+        HistTable::new(hist, &fields("p:e f fd=%di s=+0(%si):string a=@0x10:u8[4]"), false)
+            .unwrap_err()
     };
     for (command, part) in [
         ("hist:keys=fb", "fb"),

@@ -4,7 +4,7 @@ use exoprobe_guest::Gva;
 use exoprobe_introspect::SymbolTable;
 
 use super::command::{HistField, Modifier};
-use super::hist::{Found, HistogramKey, Table, is_symbol};
+use super::hist::{HistColumn, HistTable, HistogramKey, is_symbol};
 use crate::definition::Argument;
 use crate::events::{FAULT, StackFrame, frames, show_symbol};
 
@@ -91,7 +91,7 @@ pub enum HistogramValue {
     Stack(Vec<StackFrame>),
 }
 
-impl Table {
+impl HistTable {
     /// The histogram now; `line` is its line in the file `trigger`.
     pub(crate) fn at_once(
         &self,
@@ -99,9 +99,10 @@ impl Table {
         list: &[Argument],
         symbols: Option<&SymbolTable>,
     ) -> HistogramTable {
-        let fields = |all: &[Found]| all.iter().map(|found| found.shown(list)).collect::<Vec<_>>();
+        let fields =
+            |all: &[HistColumn]| all.iter().map(|found| found.shown(list)).collect::<Vec<_>>();
         let entries = self.sorted().into_iter().map(|(key, entry)| {
-            let number = |(value, sum): (&Found, &u64)| match value.is_signed {
+            let number = |(value, sum): (&HistColumn, &u64)| match value.is_signed {
                 true => HistogramNumber::Signed(sum.cast_signed()),
                 false => HistogramNumber::Unsigned(*sum),
             };
@@ -120,7 +121,7 @@ impl Table {
     }
 }
 
-impl Found {
+impl HistColumn {
     fn shown(&self, list: &[Argument]) -> HistogramField {
         let of_arg = list.iter().find(|arg| arg.name == self.field.name);
         HistogramField {

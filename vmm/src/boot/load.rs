@@ -3,7 +3,7 @@
 use super::bzimage::Unpacker;
 use super::image;
 use super::kernel::ImageError;
-use super::registers::{self, Entry};
+use super::registers::{self, BootEntry};
 use super::{mptable, params};
 use crate::config::VmConfig;
 use crate::profile::HostProfile;
@@ -32,7 +32,7 @@ pub(crate) fn load(
     config: &VmConfig,
     cmdline: &str,
     profile: HostProfile,
-) -> Result<Entry, BootError> {
+) -> Result<BootEntry, BootError> {
     if cmdline.len() >= crate::layout::CMDLINE_MAX {
         return Err(BootError::CmdlineTooLong(cmdline.len()));
     }
@@ -44,7 +44,7 @@ pub(crate) fn load(
     params::write(ram, &kernel, initramfs, cmdline)?;
     mptable::write(ram, config.vcpus)?;
     registers::write_boot_tables(ram)?;
-    Ok(Entry { rip: kernel.entry })
+    Ok(BootEntry { rip: kernel.entry })
 }
 
 /// Chooses whether the guest or the VMM unpacks a bzImage: see [`bzimage`].

@@ -17,4 +17,4 @@ pub use kernel::ImageError;
 pub use load::BootError;
 pub(crate) use load::load;
 pub use payload::{Format as PayloadFormat, PayloadError};
-pub(crate) use registers::{Entry, application_msrs, set_boot_registers};
+pub(crate) use registers::{BootEntry, application_msrs, set_boot_registers};

@@ -29,7 +29,7 @@ const MISC_ENABLE_FAST_STRING: u64 = 1;
 
 /// The start of the first vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct BootEntry {
     /// First instruction, in the identity map.
     pub(crate) rip: Gpa,
 }
@@ -71,7 +71,7 @@ fn segment(selector: u16, code: bool) -> kvm_segment {
 ///
 /// # Errors
 /// KVM's.
-pub(crate) fn set_boot_registers(vcpu: &VcpuFd, entry: Entry) -> Result<(), kvm_ioctls::Error> {
+pub(crate) fn set_boot_registers(vcpu: &VcpuFd, entry: BootEntry) -> Result<(), kvm_ioctls::Error> {
     let mut sregs = vcpu.get_sregs()?;
     sregs.cr0 |= CR0_PE | CR0_PG;
     sregs.cr3 = BOOT_PML4.0;

@@ -15,7 +15,7 @@ const HALTED: &str = "reboot: System halted";
 const LINE_MAX: usize = 512;
 
 #[derive(Default)]
-struct State {
+struct WatchState {
     line: Vec<u8>,
     message: Option<String>,
     end: Option<StopReason>,
@@ -24,7 +24,7 @@ struct State {
 /// Scans console output line by line.
 #[derive(Default)]
 pub(crate) struct ConsoleWatch {
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
 }
 
 impl ConsoleWatch {
@@ -40,7 +40,7 @@ impl ConsoleWatch {
         }
     }
 
-    fn line(state: &mut State, line: &str) {
+    fn line(state: &mut WatchState, line: &str) {
         if state.message.is_none()
             && let Some((_, message)) = line.split_once(BEGIN)
         {
@@ -56,7 +56,7 @@ impl ConsoleWatch {
 
     /// Drops all state, for the text of another boot.
     pub(crate) fn reset(&self) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = State::default();
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = WatchState::default();
     }
 
     /// The panic's message, once printed.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::state::{Refusal, VcpuState};
-use crate::boot::Entry;
+use crate::boot::BootEntry;
 use exoprobe_guest::kvm::{Reply, Request};
 
 /// Work that other threads request from a vCPU's thread. It does each outside the guest.
@@ -23,7 +23,7 @@ pub(crate) enum Command {
     /// Drop the guest's state and wait, paused, in this state.
     PowerOn(Arc<VcpuState>, Reply<Result<(), Refusal>>),
     /// Go to the kernel's entry point.
-    SetEntry(Entry, Reply<()>),
+    SetEntry(BootEntry, Reply<()>),
     /// Another vCPU stopped the machine.
     Halt,
     /// End the thread.

@@ -10,7 +10,7 @@ use super::cmdline::final_cmdline;
 use super::control::Vm;
 use super::error::CreateError;
 use super::power_on::PowerOn;
-use crate::boot::{self, Entry};
+use crate::boot::{self, BootEntry};
 use crate::config::VmConfig;
 use crate::devices::{ConsoleWatch, PortBus, SerialPort, SerialSnapshot};
 use crate::host::Host;
@@ -60,7 +60,7 @@ impl Vm {
 /// The start of a guest.
 enum Origin {
     /// At its kernel's entry point.
-    Boot(Entry),
+    Boot(BootEntry),
     /// Where a snapshot was taken.
     Snapshot(Box<Restored>),
 }

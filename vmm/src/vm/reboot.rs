@@ -138,7 +138,7 @@ impl Vm {
         })
     }
 
-    fn load(&self, ram: &GuestRam) -> Result<boot::Entry, BootError> {
+    fn load(&self, ram: &GuestRam) -> Result<boot::BootEntry, BootError> {
         let cmdline = final_cmdline(&self.config.cmdline, self.machine.profile);
         boot::load(ram, &self.config, &cmdline, self.machine.profile)
     }

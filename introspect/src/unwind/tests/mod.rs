@@ -6,7 +6,7 @@ mod walks;
 
 use exoprobe_guest::{Gva, kvm_regs};
 
-use super::orc::{Base, ENTRY_BYTES, Kind, Layout};
+use super::orc::{Base, ENTRY_BYTES, Layout, OrcType};
 use super::*;
 use crate::banner::Version;
 use crate::image::sample::{KERNEL, MODE, SAME, image, mapped};
@@ -31,20 +31,20 @@ const VERSIONS: [(Version, Layout); 3] = [
 
 /// A row of the tables: where it begins, and what holds there.
 #[derive(Clone, Copy)]
-struct Row(u64, Entry);
+struct Row(u64, OrcEntry);
 
-fn call(sp: (Base, i16), bp: (Base, i16)) -> Entry {
-    let (kind, signal) = (Kind::Call, false);
-    Entry { kind, sp: sp.0, sp_offset: sp.1, bp: bp.0, bp_offset: bp.1, signal }
+fn call(sp: (Base, i16), bp: (Base, i16)) -> OrcEntry {
+    let (kind, signal) = (OrcType::Call, false);
+    OrcEntry { kind, sp: sp.0, sp_offset: sp.1, bp: bp.0, bp_offset: bp.1, signal }
 }
 
-fn of_kind(kind: Kind) -> Entry {
+fn of_kind(kind: OrcType) -> OrcEntry {
     let sp = match kind {
-        Kind::Undefined | Kind::EndOfStack => Base::Undefined,
+        OrcType::Undefined | OrcType::EndOfStack => Base::Undefined,
         _ => Base::Sp,
     };
-    let signal = matches!(kind, Kind::Regs | Kind::RegsPartial);
-    Entry { kind, sp, sp_offset: 0, bp: Base::Undefined, bp_offset: 0, signal }
+    let signal = matches!(kind, OrcType::Regs | OrcType::RegsPartial);
+    OrcEntry { kind, sp, sp_offset: 0, bp: Base::Undefined, bp_offset: 0, signal }
 }
 
 fn number(base: Base) -> u8 {
@@ -65,15 +65,15 @@ fn number(base: Base) -> u8 {
 }
 
 /// An entry as the kernel has it.
-fn raw(layout: Layout, entry: &Entry) -> [u8; ENTRY_BYTES] {
+fn raw(layout: Layout, entry: &OrcEntry) -> [u8; ENTRY_BYTES] {
     let kind = match entry.kind {
-        Kind::Undefined => 0,
-        Kind::EndOfStack => 1,
-        Kind::Call => 2,
-        Kind::Regs => 3,
-        Kind::RegsPartial => 4,
+        OrcType::Undefined => 0,
+        OrcType::EndOfStack => 1,
+        OrcType::Call => 2,
+        OrcType::Regs => 3,
+        OrcType::RegsPartial => 4,
     };
-    let (ends, signal) = (entry.kind == Kind::EndOfStack, u8::from(entry.signal));
+    let (ends, signal) = (entry.kind == OrcType::EndOfStack, u8::from(entry.signal));
     let two_bits = u8::saturating_sub(kind, 2);
     let flags = match layout {
         Layout::Typed => two_bits | u8::from(ends) << 2,

@@ -12,10 +12,10 @@ fn entries_read_as_each_layout_has_them() {
         spilled,
         call((Base::Sp, 0x7ff0), (Base::Undefined, 0)),
         call((Base::SpIndirect, 8), (Base::Bp, -8)),
-        of_kind(Kind::Regs),
-        of_kind(Kind::RegsPartial),
-        of_kind(Kind::EndOfStack),
-        of_kind(Kind::Undefined),
+        of_kind(OrcType::Regs),
+        of_kind(OrcType::RegsPartial),
+        of_kind(OrcType::EndOfStack),
+        of_kind(OrcType::Undefined),
     ];
     for layout in Layout::ALL {
         for entry in entries {
@@ -27,7 +27,7 @@ fn entries_read_as_each_layout_has_them() {
     assert_eq!(typed, call((Base::Sp, 16), (Base::PrevSp, -16)));
     assert_eq!(Layout::Ended.entry([16, 0, 0xf0, 0xff, 0x15, 2]), Some(typed));
     let in_signal = Layout::Signal.entry([0, 0, 0, 0, 0x05, 4]).unwrap();
-    assert_eq!((in_signal.kind, in_signal.signal), (Kind::Call, true));
+    assert_eq!((in_signal.kind, in_signal.signal), (OrcType::Call, true));
     for (layout, flags) in [(Layout::Typed, 3), (Layout::Typed, 8), (Layout::Signal, 16)] {
         assert_eq!(layout.entry([0, 0, 0, 0, 5, flags]), None, "{layout:?} {flags}");
     }
@@ -44,7 +44,7 @@ fn a_version_tells_its_layout_and_entries_correct_it() {
     assert_eq!(Layout::of(version(6, 4)), Layout::Ended);
     assert_eq!(Layout::of(version(7, 0)), Layout::Ended);
     // A distribution's 5.14 with the tables of 6.4.
-    let rows = [Row(0, of_kind(Kind::Regs)), Row(16, of_kind(Kind::Undefined))];
+    let rows = [Row(0, of_kind(OrcType::Regs)), Row(16, of_kind(OrcType::Undefined))];
     let tables = Model::new().rows(Layout::Ended, &rows).tables(version(5, 14)).unwrap();
     assert_eq!((tables.layout(), tables.len()), (Layout::Ended, 2));
     let mut model = Model::new();
@@ -56,7 +56,7 @@ fn a_version_tells_its_layout_and_entries_correct_it() {
 fn an_entry_holds_up_to_the_next_and_the_last_only_ends() {
     let first = call((Base::Sp, 8), (Base::Undefined, 0));
     let second = call((Base::Sp, 16), (Base::Undefined, 0));
-    let end = of_kind(Kind::Undefined);
+    let end = of_kind(OrcType::Undefined);
     let rows = [Row(0, first), Row(0x20, end), Row(0x20, second), Row(0x30, end)];
     let tables = Model::new().rows(Layout::Ended, &rows).tables(NEW).unwrap();
     let find = |offset: u64| tables.find(Gva(TEXT.wrapping_add(offset)));
@@ -93,7 +93,7 @@ fn tables_that_cannot_be_are_refused_before_they_are_read() {
 
 #[test]
 fn tables_are_not_taken_before_the_kernel_has_sorted_them() {
-    let entry = of_kind(Kind::EndOfStack);
+    let entry = of_kind(OrcType::EndOfStack);
     let rows = [Row(0x20, entry), Row(0x30, entry), Row(0x10, entry)];
     let unsorted = Model::new().rows(Layout::Ended, &rows).tables(NEW);
     assert_eq!(unsorted.err(), Some(OrcError::Unsorted(2)));
@@ -101,7 +101,7 @@ fn tables_are_not_taken_before_the_kernel_has_sorted_them() {
 
 #[test]
 fn symbols_tell_where_tables_are() {
-    let entry = of_kind(Kind::EndOfStack);
+    let entry = of_kind(OrcType::EndOfStack);
     let model = Model::new().rows(Layout::Ended, &[Row(0, entry), Row(8, entry)]);
     let image = model.image();
     let memory = VirtualMemory::with_mode(&image, MODE);

@@ -1,7 +1,7 @@
 use super::*;
 
-const BY_SP: Entry = Entry {
-    kind: Kind::Call,
+const BY_SP: OrcEntry = OrcEntry {
+    kind: OrcType::Call,
     sp: Base::Sp,
     sp_offset: 24,
     bp: Base::Undefined,
@@ -12,24 +12,24 @@ const BY_SP: Entry = Entry {
 /// Functions of 0x100 bytes: a leaf found by RSP, one found by RBP, the system call's entry, an
 /// interrupt's on a stack of its own, one at whose first instruction the entry is another than
 /// before.
-fn rows(end: Kind) -> Vec<Row> {
+fn rows(end: OrcType) -> Vec<Row> {
     vec![
         Row(0, BY_SP),
         Row(0x100, call((Base::Bp, 16), (Base::PrevSp, -16))),
-        Row(0x200, of_kind(Kind::Regs)),
+        Row(0x200, of_kind(OrcType::Regs)),
         Row(0x300, call((Base::SpIndirect, 8), (Base::Undefined, 0))),
-        Row(0x400, of_kind(Kind::RegsPartial)),
-        Row(0x500, of_kind(Kind::EndOfStack)),
+        Row(0x400, of_kind(OrcType::RegsPartial)),
+        Row(0x500, of_kind(OrcType::EndOfStack)),
         Row(0x600, call((Base::R10, 0), (Base::Bp, -8))),
         Row(0x700, of_kind(end)),
-        Row(0x800, of_kind(Kind::Undefined)),
+        Row(0x800, of_kind(OrcType::Undefined)),
     ]
 }
 
 #[test]
 fn a_system_call_is_followed_to_user_mode_in_every_layout() {
     for (version, layout) in VERSIONS {
-        let mut model = Model::new().rows(layout, &rows(Kind::Undefined));
+        let mut model = Model::new().rows(layout, &rows(OrcType::Undefined));
         // The leaf's locals and return address, then a frame whose RBP the leaf has left alone.
         model.words(TASK, &[1, 2, TEXT + 0x110, 0, 0, 0x5555, TEXT + 0x210]);
         model.regs(TASK + 56, 0x40_1000, USER_CS, USER, USER + 0x20);
@@ -53,10 +53,11 @@ fn an_interrupts_stack_leads_to_what_was_interrupted() {
     let (version, layout) = VERSIONS[2];
     let rows = [
         Row(0x300, call((Base::SpIndirect, 8), (Base::Undefined, 0))),
-        Row(0x400, of_kind(Kind::Regs)),
+        Row(0x400, of_kind(OrcType::Regs)),
     ];
-    let rows = [&self::rows(Kind::Undefined)[..2], &rows, &[Row(0x500, of_kind(Kind::EndOfStack))]]
-        .concat();
+    let rows =
+        [&self::rows(OrcType::Undefined)[..2], &rows, &[Row(0x500, of_kind(OrcType::EndOfStack))]]
+            .concat();
     let mut model = Model::new().rows(layout, &rows);
     // On top of its stack the way back to the other, where the return address is below.
     model.words(IRQ, &[TASK + 0x100]);
@@ -77,7 +78,7 @@ fn before_linux_5_12_an_indirect_offset_counts_before_the_word() {
     let model = |version| {
         let rows = [
             Row(0, call((Base::SpIndirect, 16), (Base::Undefined, 0))),
-            Row(0x100, of_kind(Kind::EndOfStack)),
+            Row(0x100, of_kind(OrcType::EndOfStack)),
         ];
         let mut model = Model::new().rows(Layout::Typed, &rows);
         model.words(IRQ, &[TASK + 0x100, 0, TASK + 0x200]);
@@ -93,7 +94,7 @@ fn before_linux_5_12_an_indirect_offset_counts_before_the_word() {
 #[test]
 fn a_trampoline_shows_as_where_its_call_returns_to() {
     let (version, layout) = VERSIONS[0];
-    let mut model = Model::new().rows(layout, &rows(Kind::Undefined));
+    let mut model = Model::new().rows(layout, &rows(OrcType::Undefined));
     model.words(TASK, &[0, 0, TRAMPOLINE, 0, TEXT + 0x501]);
     let tables = model.tables(version).unwrap();
     let (frames, _) = model.walk(Some(&tables), place(0x10, TASK, TASK + 24));
@@ -103,7 +104,7 @@ fn a_trampoline_shows_as_where_its_call_returns_to() {
 #[test]
 fn a_place_that_a_call_returned_to_is_looked_up_as_such() {
     let (version, layout) = VERSIONS[2];
-    let mut model = Model::new().rows(layout, &rows(Kind::Undefined));
+    let mut model = Model::new().rows(layout, &rows(OrcType::Undefined));
     model.words(TASK, &[0, 0, TEXT + 0x501]);
     let tables = model.tables(version).unwrap();
     // The call is the last instruction of the leaf.
@@ -114,7 +115,7 @@ fn a_place_that_a_call_returned_to_is_looked_up_as_such() {
 #[test]
 fn other_registers_are_known_at_the_beginning_and_where_all_are_saved() {
     let (version, layout) = VERSIONS[2];
-    let mut model = Model::new().rows(layout, &rows(Kind::Undefined));
+    let mut model = Model::new().rows(layout, &rows(OrcType::Undefined));
     model.words(TASK + 0x38, &[TEXT + 0x501]);
     model.words(TASK + 0x78, &[0x1234]);
     let tables = model.tables(version).unwrap();
@@ -133,7 +134,7 @@ fn other_registers_are_known_at_the_beginning_and_where_all_are_saved() {
 #[test]
 fn an_exceptions_frame_keeps_the_registers_that_it_does_not_save() {
     let (version, layout) = VERSIONS[0];
-    let mut model = Model::new().rows(layout, &rows(Kind::Undefined));
+    let mut model = Model::new().rows(layout, &rows(OrcType::Undefined));
     model.words(TASK, &[TEXT + 0x110, 0x10, 2, TASK + 0x100, 0x18]);
     model.words(TASK + 0x110, &[0, TEXT + 0x501]);
     let tables = model.tables(version).unwrap();
@@ -144,7 +145,7 @@ fn an_exceptions_frame_keeps_the_registers_that_it_does_not_save() {
 #[test]
 fn stacks_that_lead_back_or_round_in_circles_end() {
     let (version, layout) = VERSIONS[2];
-    let mut model = Model::new().rows(layout, &rows(Kind::Regs));
+    let mut model = Model::new().rows(layout, &rows(OrcType::Regs));
     let tables = model.tables(version).unwrap();
     // A frame that is its own caller.
     model.words(TASK + 0x10, &[TASK + 0x10, TEXT + 0x110]);
@@ -157,7 +158,10 @@ fn stacks_that_lead_back_or_round_in_circles_end() {
     // Upwards, as far as there is a stack.
     let mut model = Model::new().rows(
         layout,
-        &[Row(0, call((Base::Sp, 8), (Base::Undefined, 0))), Row(0x100, of_kind(Kind::EndOfStack))],
+        &[
+            Row(0, call((Base::Sp, 8), (Base::Undefined, 0))),
+            Row(0x100, of_kind(OrcType::EndOfStack)),
+        ],
     );
     model.words(TASK, &[TEXT + 0x10; 0x100]);
     let tables = model.tables(version).unwrap();
@@ -170,7 +174,7 @@ fn stacks_that_lead_back_or_round_in_circles_end() {
 #[test]
 fn code_that_tables_do_not_know_is_followed_by_frame_pointers() {
     let (version, layout) = VERSIONS[2];
-    let mut model = Model::new().rows(layout, &rows(Kind::Undefined));
+    let mut model = Model::new().rows(layout, &rows(OrcType::Undefined));
     model.words(TASK + 0x20, &[TASK + 0x60, TEXT + 0x110]);
     model.words(TASK + 0x60, &[0, TEXT + 0x501]);
     let tables = model.tables(version).unwrap();

@@ -14,13 +14,13 @@ use crate::events::{Hit, Origin, Record, Step};
 use crate::trigger::{Triggers, holds};
 
 /// Whose a record is.
-struct Source {
+struct RecordedProbe {
     probe: Arc<Probe>,
     origin: Arc<Origin>,
     triggers: Option<Arc<Triggers>>,
 }
 
-impl Source {
+impl RecordedProbe {
     /// What a hit comes to.
     fn take(&self, hit: Hit, steps: &mut Vec<Step>) {
         let probe = &self.probe;
@@ -79,18 +79,18 @@ impl Engine {
             ring.drain(|record| batch.push((vcpu, record)));
         }
         batch.sort_by_key(|(_, record)| record.time);
-        let mut sources: FxHashMap<u32, Option<Source>> = FxHashMap::default();
+        let mut sources: FxHashMap<u32, Option<RecordedProbe>> = FxHashMap::default();
         let mut steps = Vec::with_capacity(batch.len());
         for (vcpu, record) in batch {
             let source = sources.entry(record.probe).or_insert_with(|| {
                 let from = control.registry.probes.get(&record.probe)?;
                 let origin = self.origin(control, from);
                 let probe = Arc::clone(&from.probe);
-                Some(Source { triggers: triggers_of(&probe), probe, origin })
+                Some(RecordedProbe { triggers: triggers_of(&probe), probe, origin })
             });
             // A probe that has gone tells nothing any more.
             let Some(source) = &*source else { continue };
-            let Source { probe, origin, .. } = source;
+            let RecordedProbe { probe, origin, .. } = source;
             if let Some((returns, ticks)) = probe.returns().zip(record.duration()) {
                 returns.timed.add(self.clock.nanos(ticks));
             }

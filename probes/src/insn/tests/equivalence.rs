@@ -7,7 +7,7 @@ use exoprobe_guest::Gva;
 use kvm_bindings::kvm_regs;
 
 use super::super::{
-    AssembleError, Displaced, Kind, SLOT_ADDRESS_OFFSET, SLOT_SIZE, Shadow, SlotKind,
+    AssembleError, Displaced, Flow, SLOT_ADDRESS_OFFSET, SLOT_SIZE, Shadow, SlotKind,
 };
 use super::cases::{Aim, Case, Rng, exit_at, install_exits, is_runnable, random_bytes};
 use super::machine::{Machine, Outcome, RSP, State};
@@ -169,7 +169,7 @@ fn settle(machine: &Machine, displaced: &Displaced, outcome: &mut Outcome) {
         let rip = fault.rip;
         let original = if rip == machine.home() { rip } else { original_address(machine, rip) };
         assert_eq!(original, machine.home(), "{}: {fault:x?}", displaced.text());
-    } else if matches!(displaced.kind, Kind::CallIndirect { .. }) {
+    } else if matches!(displaced.kind, Flow::CallIndirect { .. }) {
         // Below the stack pointer nothing is kept; the displaced form leaves the target there.
         let below = outcome.state.gpr[RSP].wrapping_sub(8).wrapping_sub(machine.memory());
         let below = usize::try_from(below).unwrap_or(usize::MAX);
