@@ -16,9 +16,9 @@ packages=(curl g++ python3 python3-venv)
 while [ $# -gt 0 ]; do
     case $1 in
     --lab)
-        # The emulator with its terminal and its BIOSes; the boot loader and the maker of its CD.
+        # The BIOSes of the emulator (scripts/bochs.sh builds it); the boot loader and the maker of its CD.
         space=15
-        packages+=(bochs bochs-term bochsbios seabios isolinux syslinux-common xorriso)
+        packages+=(bochsbios seabios isolinux syslinux-common xorriso)
         shift
         ;;
     --guest)

@@ -67,7 +67,7 @@ impl Tiny {
         ProbeExits {
             vcpu: 0,
             clock: GuestClock::new(GuestTime(0), 1_000_000),
-            reinjection: software.map_or(Reinjection::OnInt3, |_| Reinjection::BehindInt3),
+            reinjection: software.map_or(Reinjection::OnInt3, |_| Reinjection::AfterInt3),
             software,
             entry: Arc::default(),
             ram: self.ram.clone(),

@@ -9,6 +9,7 @@ const BUCKETS: usize = u64::BITS as usize;
 
 /// Durations of calls, by powers of two of nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Latency {
     /// Number of timed calls: those whose return was recorded, also if only a trigger needed it.
     pub calls: u64,
@@ -18,6 +19,10 @@ pub struct Latency {
     pub max_ns: u64,
     /// Calls by duration: bucket 0 is for 0 or 1 ns, bucket N for at least 2 to the power of N, and
     /// less than twice that. The last bucket is not 0.
+    #[cfg_attr(
+        feature = "schema",
+        schema(example = json!([0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 3]))
+    )]
     pub buckets: Vec<u64>,
 }
 

@@ -72,48 +72,58 @@ impl ProbeState {
     }
 }
 
-impl StatusFlag {
-    fn tag(self) -> &'static str {
-        match self {
-            Self::Gone => "[GONE]",
-            Self::Pending => "[PENDING]",
-            Self::Disabled => "[DISABLED]",
-            Self::Optimized => "[OPTIMIZED]",
-            Self::Clobbered => "[CLOBBERED]",
-        }
-    }
-}
-
 /// A registered probe with its counters: `hits = recorded + filtered + lost`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ProbeStatus {
     /// Number of the probe, never used again.
     pub id: u32,
-    /// Kind.
+    /// `k`, a kprobe, or `r`, a return probe.
+    #[cfg_attr(feature = "schema", schema(value_type = String, example = "k"))]
     pub kind: ProbeKind,
     /// Group of its event.
     pub group: String,
     /// Name of its event.
     pub event: String,
-    /// Function; absent if the address is outside all symbols.
+    /// Function; null if the address is outside all symbols.
     pub symbol_name: Option<String>,
     /// Bytes from the function's start.
     pub offset: u64,
-    /// Address of the probed instruction, once it is known.
+    /// Address of the probed instruction; null while the probe is pending.
     #[serde(serialize_with = "as_text")]
+    #[cfg_attr(
+        feature = "schema",
+        schema(value_type = Option<String>, example = "0xffffffff81000000")
+    )]
     pub addr: Option<Gva>,
     /// True if its hits become events.
     pub enabled: bool,
-    /// Number of triggers of its event. Triggers arm it also while it is not enabled.
+    /// Number of triggers of its event (the tracer's file `trigger`). Triggers arm it also while it
+    /// is not enabled.
     pub triggers: usize,
-    /// Its state.
+    /// `pending`: its text does not exist yet, or is not final (`reason`). `armed`: by an int3.
+    /// `optimized`: by a jmp, so that its hits do not leave the guest. `disabled`: by the user, and
+    /// no trigger arms it. `off`: enabled, and the switch over all probes is off. `clobbered`: the
+    /// guest has rewritten its text; it is armed again when the text is restored. `gone`: its text
+    /// no longer exists.
+    #[cfg_attr(feature = "schema", schema(value_type = String, example = "armed"))]
     pub state: ProbeState,
-    /// All flags, as in kprobes/list.
+    /// `GONE`, `PENDING`, `DISABLED`, `OPTIMIZED`, `CLOBBERED`, as in kprobes/list; none for a
+    /// probe that is armed by an int3.
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
     pub flags: Vec<StatusFlag>,
-    /// For a pending probe: the reason why it is not placed.
+    /// A jmp replaces its int3: its hits do not leave the guest.
+    pub optimized: bool,
+    /// For a pending probe: what it waits for, or the reason why it cannot be placed; else null.
     pub reason: Option<String>,
-    /// For an armed probe that the optimizer has examined since the last change: the reason why it
-    /// is not optimized, beginning with the rule's name.
+    /// For an armed probe: the reason why it is not optimized, beginning with the rule's name; null
+    /// until the optimizer has examined it after the last change of probes, and in other states.
+    #[cfg_attr(
+        feature = "schema",
+        schema(
+            example = "indirect-jump: f has an indirect jump at 0xffffffff81000010, whose target is not known"
+        )
+    )]
     pub unoptimized_reason: Option<String>,
     /// Number of hits while it was enabled; for a return probe, of returns.
     pub hits: u64,
@@ -131,19 +141,24 @@ pub struct ProbeStatus {
     pub active: Option<u32>,
     /// For a return probe: durations of its calls.
     pub latency: Option<Latency>,
-    /// For a return probe: the way in which it follows returns.
+    /// For a return probe: `trampoline` or `site`.
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>, example = "trampoline"))]
     pub return_mode: Option<ReturnMode>,
-    /// Actions of a hit.
+    /// Actions of a hit, in this order.
+    #[cfg_attr(feature = "schema", schema(schema_with = actions_schema))]
     pub actions: Vec<Action>,
-    /// The filter of events; all hits pass without one.
+    /// The filter of events; null if all hits pass.
+    #[cfg_attr(feature = "schema", schema(example = "fd == 0x3 && common_pid != 0x1"))]
     pub filter: Option<String>,
-    /// The probed instruction, once it is known.
+    /// The probed instruction; null while it is not known.
     pub instruction: Option<String>,
-    /// The way in which it runs.
+    /// The way in which it runs: `emulation`, `boost` or `step`; null while it is not known.
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>, example = "boost"))]
     pub displaced: Option<DisplacedBy>,
-    /// The definition as a line of kprobe_events.
+    /// The definition as a line of kprobe_events, which has no words for flags, actions and return
+    /// mode.
     pub definition: String,
-    /// Number of probes of its event.
+    /// Number of probes of its event: more than one if kprobe_events defined it several times.
     pub sites: u32,
 }
 
@@ -155,19 +170,10 @@ fn as_text<S: serde::Serializer>(addr: &Option<Gva>, serializer: S) -> Result<S:
     }
 }
 
-impl ProbeStatus {
-    /// Its line in kprobes/list (kprobes.rst, "The kprobes debugfs interface"), with the blanks of
-    /// the kernel's own file: two between columns, one in place of a module's name.
-    #[must_use]
-    pub fn list_line(&self) -> String {
-        let flags: String = self.flags.iter().map(|flag| flag.tag()).collect();
-        let (addr, kind) = (self.addr.unwrap_or_default(), self.kind.list_letter());
-        match &self.symbol_name {
-            Some(symbol) => {
-                let (module, symbol) = symbol.split_once(':').unwrap_or((" ", symbol));
-                format!("{:016x}  {kind}  {symbol}+{:#x}  {module} {flags}\n", addr.0, self.offset)
-            }
-            None => format!("{:016x}  {kind}  {addr} {flags}\n", addr.0),
-        }
-    }
+/// The schema of [`ProbeStatus::actions`]: the document's `Action`, which is also that of requests.
+#[cfg(feature = "schema")]
+fn actions_schema() -> utoipa::openapi::schema::Array {
+    let builder = utoipa::openapi::schema::ArrayBuilder::new();
+    let examples = [serde_json::json!(["record"])];
+    builder.items(utoipa::openapi::Ref::from_schema_name("Action")).examples(examples).build()
 }

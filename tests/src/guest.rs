@@ -317,6 +317,12 @@ impl TestGuest {
         count
     }
 
+    /// The text of kprobes/list.
+    #[must_use]
+    pub fn list_text(&self) -> String {
+        exoprobe_tracer::list_text(&self.engine.list())
+    }
+
     /// Reads a probe's counters, which must add up.
     ///
     /// # Panics

@@ -1,4 +1,4 @@
-//! Programs that a test runs: none outlives its test, and none is waited for without end.
+//! Programs that a test runs: none outlives its test, and no wait is without end.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;

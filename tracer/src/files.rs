@@ -7,7 +7,7 @@ use exoprobe_probes::{Engine, ProbeStatus, Selection, TraceReader};
 use crate::error::TracerError;
 use crate::log::ErrorLog;
 use crate::node::{EventFile, File, Node, NodeKind};
-use crate::{commands, event, lines, trigger};
+use crate::{commands, event, kprobes, lines, trigger};
 
 /// Text of the file `snapshot` without a snapshot.
 const NO_SNAPSHOT: &str = "# there is no snapshot: write 1 to take one, 0 to forget it\n";
@@ -150,11 +150,9 @@ impl Tracer {
             }
             File::ErrorLog => lock(&self.log).text(),
             File::Optimization => digit(self.engine.is_optimization_allowed()),
-            File::List => self.engine.list_text(),
+            File::List => kprobes::list_text(&self.engine.list()),
             File::Enabled => digit(self.engine.is_switched_on()),
-            File::Blacklist => {
-                self.engine.blacklist()?.iter().filter_map(|entry| entry.line()).collect()
-            }
+            File::Blacklist => kprobes::blacklist_text(&self.engine.blacklist()?),
         })
     }
 

@@ -13,8 +13,11 @@ const NONE: &str = "# Available triggers:\n# traceon traceoff snapshot stacktrac
 
 /// The text of the file `trigger`.
 pub(crate) fn listing(engine: &Engine, group: &str, event: &str) -> Result<String, ProbeError> {
-    let lines = engine.trigger_lines(group, event)?;
-    Ok(if lines.is_empty() { NONE.to_owned() } else { lines })
+    let triggers = engine.triggers(group, event)?;
+    Ok(match triggers.is_empty() {
+        true => NONE.to_owned(),
+        false => triggers.iter().map(|line| format!("{line}\n")).collect(),
+    })
 }
 
 /// Sets or removes a trigger of an event, by a command.

@@ -20,8 +20,8 @@ use super::show::{PENDING, print_table};
 use crate::client::{ApiPath, Client, ClientError, Payload, Problem};
 use crate::log::say;
 
-/// Delay between two polls of probes that are waited for.
-const LOOK: Duration = Duration::from_millis(200);
+/// Delay between two polls of pending probes.
+const POLL: Duration = Duration::from_millis(200);
 /// Longest part of a refused JSON definition that is shown, in characters.
 const EXCERPT: usize = 200;
 
@@ -266,7 +266,7 @@ async fn wait_and_print(
             };
         }
         progress.get_or_insert_with(|| Progress::start(seconds)).show(reasons.len());
-        tokio::time::sleep(LOOK.min(left)).await;
+        tokio::time::sleep(POLL.min(left)).await;
         probes = list(context.client).await?;
         probes.retain(|probe| probe["id"].as_u64().is_some_and(|id| ids.contains(&id)));
     }
@@ -292,7 +292,7 @@ impl Progress {
             say!("waiting for the probes' text (at most {seconds} s)");
         }
         let bar = ProgressBar::with_draw_target(None, target);
-        bar.enable_steady_tick(LOOK);
+        bar.enable_steady_tick(POLL);
         Self(bar)
     }
 

@@ -134,7 +134,7 @@ fn finding_lines(findings: &Findings) -> Vec<String> {
     };
     let reinjection = match findings.reinjection {
         Reinjection::OnInt3 => "with RIP on the int3",
-        Reinjection::BehindInt3 => "with RIP after the int3",
+        Reinjection::AfterInt3 => "with RIP after the int3",
     };
     let mut lines = vec![
         format!("Breakpoints     {breakpoint}"),

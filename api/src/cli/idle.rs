@@ -61,7 +61,7 @@ async fn status(client: &Client) -> Result<Status, ClientError> {
     Ok(serde_json::from_slice(&answer)?)
 }
 
-/// Watches the guest while an answer of its is waited for. Reports on standard error when it is
+/// Watches the guest while a command waits for its answer. Reports on standard error when it is
 /// paused; returns when it has stopped, with the error.
 pub(super) async fn watch(client: &Client) -> CliError {
     let (mut reported, mut stopped) = (String::new(), false);

@@ -14,7 +14,7 @@ use super::format::{Column, printable_json, table};
 use crate::client::{ApiPath, Client, ClientError, Target};
 use crate::{default_socket, runtime_folder};
 
-/// How long one service is waited for.
+/// Longest wait for the answer of one service.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const EXAMPLES: &str = "\

@@ -11,7 +11,7 @@ use crate::client::ClientError;
 
 /// Text of an unknown value in a table.
 const UNKNOWN: &str = "-";
-/// The state of a probe whose text is waited for.
+/// The state of a probe whose text does not exist yet.
 pub(super) const PENDING: &str = "pending";
 
 /// A probe, as far as tables show it.

@@ -33,7 +33,7 @@ pub(crate) fn routes(engine: Arc<Engine>) -> Router {
 #[utoipa::path(get, path = "/v1/kprobes/list", tag = "kprobes", operation_id = "kprobes_list",
     responses((status = 200, body = String, content_type = "text/plain"), Problems))]
 pub(crate) async fn list(State(engine): Probes) -> Result<String, Problem> {
-    blocking(move || engine.list_text()).await
+    blocking(move || exoprobe_tracer::list_text(&engine.list())).await
 }
 
 /// Is the switch over all probes on?
@@ -121,9 +121,7 @@ pub(crate) async fn blacklist(
             let entries = entries.into_iter().map(BlacklistEntry::from);
             Json(entries.collect::<Vec<_>>()).into_response()
         }
-        false => {
-            entries.iter().filter_map(|entry| entry.line()).collect::<String>().into_response()
-        }
+        false => exoprobe_tracer::blacklist_text(&entries).into_response(),
     })
 }
 

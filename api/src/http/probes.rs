@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use exoprobe_probes::definition::DEFAULT_GROUP;
 use exoprobe_probes::{
-    Engine, ProbeDefinition, ProbeError, Registration, Selection, UnregisterError,
+    Engine, ProbeDefinition, ProbeError, ProbeStatus, Registration, Selection, UnregisterError,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -20,7 +20,7 @@ use super::definitions::Batch;
 use super::extract::blocking;
 use super::extract::{Body, Json, Path, media_type};
 use super::problem::Problem;
-use super::wire::{ProbeChange, ProbeRequests, ProbeStatus, Registered, Unregistered};
+use super::wire::{ProbeChange, ProbeRequests, Registered, Unregistered};
 
 type Probes = State<Arc<Engine>>;
 
@@ -53,8 +53,7 @@ fn default_group() -> String {
 #[utoipa::path(get, path = "/v1/probes", tag = "probes", operation_id = "list_probes",
     responses((status = 200, body = Vec<ProbeStatus>), Problems))]
 pub(crate) async fn list(State(engine): Probes) -> Result<axum::Json<Vec<ProbeStatus>>, Problem> {
-    let probes = blocking(move || engine.list()).await?;
-    Ok(axum::Json(probes.into_iter().map(ProbeStatus::from).collect()))
+    Ok(axum::Json(blocking(move || engine.list()).await?))
 }
 
 /// Register one probe or several, of both kinds, all or none.
@@ -100,7 +99,7 @@ pub(crate) async fn show(
     Path(Name { group, event }): Path<Name>,
 ) -> Result<axum::Json<ProbeStatus>, Problem> {
     let status = blocking(move || engine.show(&group, &event)).await??;
-    Ok(axum::Json(status.into()))
+    Ok(axum::Json(status))
 }
 
 /// Arm or disarm a probe, or all that its event has.
@@ -117,7 +116,7 @@ pub(crate) async fn change(
         engine.set_enabled(Selection::event(&group, &event), enabled)?;
         engine.show(&group, &event)
     });
-    Ok(axum::Json(changed.await??.into()))
+    Ok(axum::Json(changed.await??))
 }
 
 /// Remove a probe, or all that its event has: when this is answered the guest's instructions are
@@ -184,7 +183,7 @@ fn register_all(
     let registrations = engine.register(definitions)?;
     let ids: HashSet<u32> = registrations.iter().map(|registration| registration.id).collect();
     let probes = engine.list().into_iter().filter(|probe| ids.contains(&probe.id));
-    Ok(probes.map(ProbeStatus::from).collect())
+    Ok(probes.collect())
 }
 
 /// Removes those that there are.

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
-use exoprobe_probes::Engine;
+use exoprobe_probes::{Engine, Frame};
 
 use super::answers::{NeedsGuest, NotFound, Problems, Refused};
 use super::extract::Path;
 use super::extract::blocking;
 use super::problem::Problem;
-use super::wire::Frame;
 
 pub(crate) fn routes(engine: Arc<Engine>) -> Router {
     Router::new()
@@ -34,8 +33,7 @@ pub(crate) async fn stack(
 ) -> Result<Json<Vec<Frame>>, Problem> {
     let index = u8::try_from(vcpu)
         .map_err(|_| Problem::new("ENOENT", format!("there is no vCPU {vcpu}")))?;
-    let frames = blocking(move || engine.stack(index)).await??;
-    Ok(Json(frames.into_iter().map(Frame::from).collect()))
+    Ok(Json(blocking(move || engine.stack(index)).await??))
 }
 
 /// The back-trace of a task, running or not, taken while all vCPUs stand still.
@@ -48,6 +46,5 @@ pub(crate) async fn task_stack(
     State(engine): State<Arc<Engine>>,
     Path(pid): Path<u32>,
 ) -> Result<Json<Vec<Frame>>, Problem> {
-    let frames = blocking(move || engine.task_stack(pid)).await??;
-    Ok(Json(frames.into_iter().map(Frame::from).collect()))
+    Ok(Json(blocking(move || engine.task_stack(pid)).await??))
 }

@@ -21,7 +21,7 @@ const BACKLOG: u32 = 1024;
 const PATH_MAX: usize = 107;
 /// File in the runtime folder that services lock while they bind.
 const LOCK: &str = "start.lock";
-/// How long the lock is waited for. It is held for some system calls.
+/// Longest wait for the lock. It is held for some system calls.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 

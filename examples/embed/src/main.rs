@@ -52,7 +52,7 @@ fn main() -> Result<()> {
         vcpu: 0,
         clock,
         // exoprobe-vmm finds out this, too.
-        reinjection: if is_software { Reinjection::BehindInt3 } else { Reinjection::OnInt3 },
+        reinjection: if is_software { Reinjection::AfterInt3 } else { Reinjection::OnInt3 },
         software,
         entry: Arc::default(),
         ram: ram.clone(),

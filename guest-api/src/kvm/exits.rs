@@ -22,7 +22,7 @@ pub enum Reinjection {
     /// On the int3: KVM adds its length when it injects.
     OnInt3,
     /// After the int3: software-only KVM.
-    BehindInt3,
+    AfterInt3,
 }
 
 /// Makes int3s exit and makes KVM_RUN share the general registers (KVM_CAP_SYNC_REGS), so that a
@@ -192,7 +192,7 @@ impl ProbeExits {
                 return Ok(AfterExit::Hold(time));
             }
             BreakpointAction::PassToGuest => {
-                if self.reinjection == Reinjection::BehindInt3 {
+                if self.reinjection == Reinjection::AfterInt3 {
                     skip(&mut vcpu.sync_regs_mut().regs, 1);
                     vcpu.set_sync_dirty_reg(SyncReg::Register);
                 }

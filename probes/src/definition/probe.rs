@@ -24,14 +24,6 @@ pub enum ProbeKind {
 }
 
 impl ProbeKind {
-    /// The letter of kprobes/list and of JSON.
-    pub(crate) fn list_letter(self) -> char {
-        match self {
-            Self::Kprobe => 'k',
-            Self::Kretprobe => 'r',
-        }
-    }
-
     /// The letter of kprobe_events and of made-up names.
     fn letter(self) -> char {
         match self {

@@ -77,13 +77,13 @@ impl Live {
         }
     }
 
-    /// Its line in the file `trigger`.
+    /// Its line in the file `trigger`, without the line's end.
     pub(crate) fn line(&self) -> String {
         match self.table() {
-            None => format!("{}\n", self.trigger),
+            None => self.trigger.to_string(),
             Some(table) => {
                 let state = if table.paused { "paused" } else { "active" };
-                format!("{} [{state}]\n", self.trigger)
+                format!("{} [{state}]", self.trigger)
             }
         }
     }

@@ -146,7 +146,7 @@ fn counted(command: &str, hits: &[Hit]) -> HistogramTable {
     let TriggerKind::Hist(hist) = added(command).kind else { panic!("{command}") };
     let mut table = HistTable::new(&hist, &fields(LINE), true).unwrap();
     hits.iter().for_each(|hit| table.add(hit));
-    table.at_once("LINE\n", &fields(LINE), Some(&symbols()))
+    table.at_once("LINE", &fields(LINE), Some(&symbols()))
 }
 
 /// The first entry of a histogram over some hits, for programs.
@@ -309,12 +309,12 @@ fn a_paused_histogram_counts_nothing() {
     let all = triggers(&["hist:keys=fd:pause"]);
     let live = &all.list()[0];
     let hits = || live.table().unwrap().hits;
-    assert!(live.line().ends_with(":size=2048 [paused]\n") && !all.want_stack);
+    assert!(live.line().ends_with(":size=2048 [paused]") && !all.want_stack);
     steps(&all, true);
     assert_eq!(hits(), 0);
     live.change(HistChange::Continue);
     steps(&all, false);
     assert_eq!(hits(), 1, "also of an event that is not enabled");
     live.change(HistChange::Clear);
-    assert!(hits() == 0 && live.line().ends_with(" [active]\n"));
+    assert!(hits() == 0 && live.line().ends_with(" [active]"));
 }

@@ -110,7 +110,7 @@ impl HistTable {
             HistogramEntry { keys: key.clone(), hits: entry.hits, sums }
         });
         HistogramTable {
-            trigger: line.trim_end().to_owned(),
+            trigger: line.to_owned(),
             keys: fields(&self.keys),
             values: fields(&self.values),
             hits: self.hits,

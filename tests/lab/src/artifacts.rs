@@ -46,6 +46,13 @@ pub(crate) fn host_kernel() -> Result<PathBuf, LabError> {
     Ok(Path::new(folder.trim_end()).join("bzImage"))
 }
 
+/// The emulator, built at the first use.
+pub(crate) fn bochs() -> Result<PathBuf, LabError> {
+    let mut script = Command::new(root().join("scripts/bochs.sh"));
+    let program = answer("scripts/bochs.sh", &mut script)?;
+    Ok(PathBuf::from(program.trim_end()))
+}
+
 /// Debian's kernel for virtual machines, of the version that apt offers; kept in the cache.
 pub(crate) fn cloud_kernel() -> Result<PathBuf, LabError> {
     let mut script = Command::new(root().join("scripts/debian-kernel.sh"));

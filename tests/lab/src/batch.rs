@@ -20,8 +20,6 @@ pub(crate) struct Batch {
     /// Machines at a time, at least one.
     pub(crate) at_once: usize,
     pub(crate) limits: Limits,
-    /// Commands for Bochs' debugger.
-    pub(crate) debugger: Option<PathBuf>,
     /// Whether the tests' records are kept for `lab places`.
     pub(crate) reports: bool,
 }
@@ -41,11 +39,12 @@ impl Batch {
         if self.reports {
             plans.iter().try_for_each(|plan| remove(&report(*plan)))?;
         }
+        let emulator = times::timed("lab: its emulator", artifacts::bochs)?;
         let kernel = times::timed("lab: its kernel", artifacts::host_kernel)?;
         println!("lab: building the programs");
         let programs = times::timed("lab: programs, static", artifacts::programs)?;
         self.runs.iter().try_for_each(|run| self.prepare(run, &kernel, &programs))?;
-        let ended = self.side_by_side();
+        let ended = self.side_by_side(&emulator);
         if self.reports {
             plans.iter().try_for_each(|plan| self.write_report(*plan, &ended))?;
         }
@@ -67,22 +66,16 @@ impl Batch {
         image::initramfs(&contents, &initramfs)?;
         image::iso(&dir, kernel, &initramfs, &machine.cmdline())?;
         let bochsrc = dir.join("bochsrc");
-        std::fs::write(&bochsrc, machine.bochsrc(Path::new("debugger.txt")))
-            .map_err(at(bochsrc))?;
-        let rc = dir.join("rc");
-        match &self.debugger {
-            Some(commands) => std::fs::copy(commands, &rc).map(drop).map_err(at(commands)),
-            None => std::fs::write(&rc, "c\n").map_err(at(&rc)),
-        }
+        std::fs::write(&bochsrc, machine.bochsrc()).map_err(at(bochsrc))
     }
 
     /// How each run ended, in their order.
-    fn side_by_side(&self) -> Vec<Ended> {
+    fn side_by_side(&self, emulator: &Path) -> Vec<Ended> {
         let waiting: Mutex<VecDeque<(usize, &Run)>> =
             Mutex::new(self.runs.iter().enumerate().collect());
         let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let work = || {
-            let take = || next().map(|(at, run)| (at, self.machine(run)));
+            let take = || next().map(|(at, run)| (at, self.machine(emulator, run)));
             std::iter::from_fn(take).collect::<Vec<_>>()
         };
         let mut ended: Vec<(usize, Ended)> = std::thread::scope(|scope| {
@@ -97,12 +90,13 @@ impl Batch {
         ended.into_iter().map(|(_, ended)| ended).collect()
     }
 
-    fn machine(&self, run: &Run) -> Ended {
+    fn machine(&self, emulator: &Path, run: &Run) -> Ended {
         let (name, dir) = (&run.name, folder(run));
         let kvm = run.machine.kvm;
         println!("{name}: {kvm} in Bochs; console, results and logs are in {}", dir.display());
         let begun = Instant::now();
-        let (tests, ended) = match watch::follow(name, &dir, self.limits, || Bochs::start(&dir)) {
+        let start = || Bochs::start(emulator, &dir);
+        let (tests, ended) = match watch::follow(name, &dir, self.limits, start) {
             Err(error) => (Vec::new(), Err(error)),
             Ok((mut outcome, ended)) => {
                 let mut tests = std::mem::take(&mut outcome.tests);

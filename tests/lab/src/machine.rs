@@ -1,7 +1,5 @@
 //! The machines that Bochs emulates for us.
 
-use std::path::Path;
-
 /// A machine: which KVM the lab's host then has, and what is missing there.
 #[derive(Clone, Copy)]
 pub(crate) struct Machine {
@@ -83,7 +81,7 @@ impl Machine {
 
     /// Bochs' configuration; files are relative to the folder of the run. The clock starts at a
     /// fixed time: nothing in the machine depends on when it runs.
-    pub(crate) fn bochsrc(&self, debugger_log: &Path) -> String {
+    pub(crate) fn bochsrc(&self) -> String {
         let Self { cpu, cpus, ips, memory, .. } = self;
         format!(
             "plugin_ctrl: unmapped=true, biosdev=true, speaker=false, extfpuirq=true, \
@@ -96,17 +94,15 @@ impl Machine {
              ata0-master: type=cdrom, path=lab.iso, status=inserted\n\
              cpu: model={cpu}, count={cpus}, quantum=32, ips={ips}, reset_on_triple_fault=0\n\
              clock: sync=none, time0=946684800\n\
-             display_library: term\n\
+             display_library: nogui\n\
              com1: enabled=1, mode=file, dev={CONSOLE}\n\
              com2: enabled=1, mode=file, dev={RESULTS}\n\
              log: bochs.log\n\
-             debugger_log: {}\n\
              panic: action=fatal\n\
-             error: action=report\n\
+             error: action=ignore\n\
              info: action=ignore\n\
              debug: action=ignore\n\
-             mouse: enabled=0\n",
-            debugger_log.display()
+             mouse: enabled=0\n"
         )
     }
 }

@@ -91,10 +91,6 @@ struct RunArgs {
     /// An environment variable for the tests, as EXOPROBE_STRESS_SECONDS=600
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     env: Vec<(String, String)>,
-    /// Commands for Bochs' debugger, in place of `c` (continue); what it prints goes to
-    /// debugger.txt
-    #[arg(long, value_name = "FILE")]
-    debugger: Option<PathBuf>,
 }
 
 fn setting(text: &str) -> Result<(String, String), &'static str> {
@@ -148,7 +144,6 @@ fn run(args: &RunArgs) -> Result<(), LabError> {
             silence: Duration::from_secs(args.silence),
             total: Duration::from_secs(args.limit),
         },
-        debugger: args.debugger.clone(),
         reports: args.test.is_none() && args.machine.is_none(),
     };
     batch.carry_out()

@@ -40,10 +40,10 @@ fn breakpoint_exit(kvm: &Kvm) -> Result<BreakpointExit, PreflightError> {
 /// handler finds the address after the int3 on its stack.
 fn reinjection(kvm: &Kvm) -> Result<Reinjection, PreflightError> {
     let mut last = Observed::Halted;
-    for candidate in [Reinjection::OnInt3, Reinjection::BehindInt3] {
+    for candidate in [Reinjection::OnInt3, Reinjection::AfterInt3] {
         let mut probe = ProbeGuest::kernel(kvm, &[0xcc, 0xf4])?;
         probe.run()?;
-        let advance = u64::from(candidate == Reinjection::BehindInt3);
+        let advance = u64::from(candidate == Reinjection::AfterInt3);
         let mut regs = probe.vcpu.get_regs()?;
         regs.rip = guest::CODE + advance;
         probe.vcpu.set_regs(&regs)?;

@@ -7,7 +7,6 @@ mod kprobes;
 mod memory;
 mod modules;
 mod probes;
-mod stack;
 mod symbols;
 mod tasks;
 mod types;
@@ -20,10 +19,8 @@ pub use kprobes::BlacklistEntry;
 pub use memory::{CodeLine, Memory};
 pub use modules::Module;
 pub use probes::{
-    Address, AddressText, ProbeChange, ProbeRequest, ProbeRequests, ProbeStatus, Registered,
-    Unregistered,
+    Address, AddressText, ProbeChange, ProbeRequest, ProbeRequests, Registered, Unregistered,
 };
-pub use stack::Frame;
 pub use symbols::{InlinedCall, Source, SourceLine, Symbol};
 pub use tasks::Process;
 pub use types::{EnumValue, Member, Type, TypeName};

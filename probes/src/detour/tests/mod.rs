@@ -343,8 +343,8 @@ fn each_rule_stops_what_it_is_for() {
     assert_eq!(region.inner().collect::<Vec<_>>(), [Gva(0x1001), Gva(0x1004)]);
     assert!(matches!(check(&prologue[..4]), Err(Obstacle::TooShort { end: Gva(0x1004) })));
     for offset in 1..5 {
-        let ground = Plain { target: Some(at.wrapping_add(offset)) };
-        let into = Region::check(&prologue, at, &ground);
+        let context = Plain { target: Some(at.wrapping_add(offset)) };
+        let into = Region::check(&prologue, at, &context);
         assert!(matches!(into, Err(Obstacle::JumpInto { to }) if to.0 == 0x1000 + offset));
     }
     for target in [0x1000, 0x1005] {

@@ -34,7 +34,7 @@ pub(super) fn count(kind: Option<ValueType>, count: Option<u8>) -> Option<u8> {
 
 /// Resolves the values of one probe.
 pub(super) struct Finder<'a> {
-    ground: &'a ResolveContext<'a>,
+    context: &'a ResolveContext<'a>,
     at_return: bool,
     /// The parameters of the function, if it is known and its entry or return is probed.
     params: Option<Vec<Parameter>>,
@@ -49,9 +49,9 @@ struct Typed {
 }
 
 impl<'a> Finder<'a> {
-    pub(super) fn new(kind: ProbeKind, ground: &'a ResolveContext<'a>) -> Self {
+    pub(super) fn new(kind: ProbeKind, context: &'a ResolveContext<'a>) -> Self {
         let at_return = kind == ProbeKind::Kretprobe;
-        let mut finder = Self { ground, at_return, params: None };
+        let mut finder = Self { context, at_return, params: None };
         if let (Ok(types), Ok(prototype)) = (finder.types(), finder.prototype()) {
             finder.params = Some(types.parameters(prototype));
         }
@@ -59,20 +59,20 @@ impl<'a> Finder<'a> {
     }
 
     fn types(&self) -> Result<&'a Btf, ProbeError> {
-        self.ground.types.as_deref().map_err(|error| error.clone().into())
+        self.context.types.as_deref().map_err(|error| error.clone().into())
     }
 
     /// The type of the function whose entry or return is probed.
     fn prototype(&self) -> Result<TypeId, ProbeError> {
         let types = self.types()?;
         let no_prototype = |name: &str| ParameterError::NoPrototype(name.to_owned());
-        let function = self.ground.function.ok_or_else(|| no_prototype("there"))?;
+        let function = self.context.function.ok_or_else(|| no_prototype("there"))?;
         Ok(types.function(function).ok_or_else(|| no_prototype(function))?)
     }
 
     /// `$arg*`.
     pub(super) fn all(&self) -> Result<Vec<Argument>, ProbeError> {
-        if self.ground.function.is_none() {
+        if self.context.function.is_none() {
             return Err(ParameterError::NoArguments(Fetch::AllParameters.to_string()).into());
         }
         self.prototype()?;
@@ -137,14 +137,14 @@ impl<'a> Finder<'a> {
             Fetch::NameOf { what, base } => self.place(&name_of(*what, base, self.types()?)?)?,
             Fetch::Argument(n) => {
                 let no_arguments = || ParameterError::NoArguments(body.to_string());
-                if self.ground.function.is_none() {
+                if self.context.function.is_none() {
                     return Err(no_arguments().into());
                 }
                 let there = n.checked_sub(1).and_then(legacy::argument).ok_or_else(no_arguments)?;
                 self.as_entered(there, &body.to_string())?
             }
             Fetch::Symbol { name, offset } => {
-                let at = self.ground.symbols.lookup(name)?.address;
+                let at = self.context.symbols.lookup(name)?.address;
                 Fetch::Memory(at.wrapping_add(offset.cast_unsigned()))
             }
             Fetch::Deref { offset, base, user } => {
@@ -166,7 +166,7 @@ impl<'a> Finder<'a> {
 
     /// The error for a missing parameter.
     fn no_parameter(&self, name: &str) -> ProbeError {
-        let Some(function) = self.ground.function else {
+        let Some(function) = self.context.function else {
             return ParameterError::NotEntry(name.to_owned()).into();
         };
         match self.prototype() {
@@ -214,7 +214,7 @@ impl<'a> Finder<'a> {
             _ => TypeId(0),
         };
         if matches!(types.kind(types.resolve(id)), Kind::Void) {
-            let function = self.ground.function.unwrap_or_default();
+            let function = self.context.function.unwrap_or_default();
             return Err(ParameterError::NoReturnValue(function.to_owned()).into());
         }
         Ok(Typed { fetch: Fetch::ReturnValue, id, bits: None })

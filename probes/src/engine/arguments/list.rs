@@ -69,9 +69,9 @@ impl Arguments {
     /// [`ProbeError::DuplicateArg`], [`ProbeError::EventTooBig`].
     pub(crate) fn find(
         definition: &ProbeDefinition,
-        ground: &ResolveContext<'_>,
+        context: &ResolveContext<'_>,
     ) -> Result<Self, ProbeError> {
-        let finder = Finder::new(definition.kind, ground);
+        let finder = Finder::new(definition.kind, context);
         let (mut list, mut room) = (Vec::new(), Room::default());
         for (index, arg) in definition.args.iter().enumerate() {
             let before = list.len();

@@ -144,10 +144,10 @@ impl Control {
         let (sites, on) = (self.registry.sites.values(), self.registry.switched_on);
         let tasks = self.kernel.running.as_ref().and_then(|kernel| kernel.tasks().cloned());
         let table = Table::new(sites, guest.hidden(), view, tasks, watching, on);
-        let followers = InGuestProbes::new(self.optimizer.followers());
-        followers.set_enabled(guest.hidden(), on);
+        let in_guest = InGuestProbes::new(self.optimizer.in_guest());
+        in_guest.set_enabled(guest.hidden(), on);
         let mut table =
-            table.with_detours(self.optimizer.doorbells(&self.registry.sites), followers);
+            table.with_detours(self.optimizer.doorbells(&self.registry.sites), in_guest);
         table.symbols = self.kernel.running.as_ref().map(|kernel| kernel.symbols.clone());
         table.orc = self.kernel.running.as_ref().and_then(|kernel| kernel.orc().cloned());
         self.hits.table.store(Arc::new(table));

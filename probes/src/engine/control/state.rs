@@ -63,7 +63,7 @@ impl Control {
         for probe in self.registry.return_probes().filter_map(|probe| probe.returns()) {
             unwatch_all(&probe.watched);
             probe.sites.store(0, Ordering::Relaxed);
-            probe.follower.store(None);
+            probe.in_guest.store(None);
         }
         self.registry.reset();
         self.optimizer.reset();

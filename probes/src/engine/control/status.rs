@@ -46,6 +46,7 @@ impl Control {
             enabled: probe.records_events(),
             triggers: probe.triggers().map_or(0, |triggers| triggers.list().len()),
             state,
+            optimized: flags.contains(&StatusFlag::Optimized),
             flags,
             reason,
             unoptimized_reason: (state == ProbeState::Armed).then(why_not).flatten(),

@@ -3,6 +3,7 @@
 use exoprobe_guest::{Gva, KvmError, Registers, SregsSource, VcpuError, kvm_sregs};
 use exoprobe_introspect::unwind::{Place, Stack, UserPlace, Walk, prologue, user_frames};
 use exoprobe_introspect::{SymbolOffset, SymbolTable};
+use serde::Serialize;
 
 use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
@@ -18,11 +19,15 @@ const USER_RPL: u16 = 3;
 const INSN_MAX: u64 = 15;
 
 /// A place of a vCPU's back-trace.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Frame {
-    /// Its address: the next instruction of the first frame, what a call returns to of those above.
+    /// Its address: the next instruction of the first frame, the return address of those above.
+    #[serde(serialize_with = "as_text")]
+    #[cfg_attr(feature = "schema", schema(value_type = String, example = "0xffffffff81000000"))]
     pub addr: Gva,
-    /// The kernel's function that it is in.
+    /// The kernel's function that it is in; null outside all symbols, and in user mode.
+    #[cfg_attr(feature = "schema", schema(example = "vfs_read"))]
     pub symbol_name: Option<String>,
     /// Bytes from the function's start.
     pub offset: u64,
@@ -30,6 +35,10 @@ pub struct Frame {
     pub size: u64,
     /// It is of user mode.
     pub user: bool,
+}
+
+fn as_text<S: serde::Serializer>(addr: &Gva, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(addr)
 }
 
 /// Those of a vCPU that stands still.

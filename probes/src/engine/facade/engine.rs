@@ -273,12 +273,6 @@ impl Engine {
         Ok(ids.iter().map(|id| Registration::of(&control.registry.probes[id])).collect())
     }
 
-    /// The text of kprobes/list, in order of registration.
-    #[must_use]
-    pub fn list_text(&self) -> String {
-        self.list().iter().map(ProbeStatus::list_line).collect()
-    }
-
     /// The events so far. Hits are in it once drained: see [`Self::drain`].
     #[must_use]
     pub fn events(&self) -> &EventStore {

@@ -95,7 +95,7 @@ impl Engine {
         for returns in ids.iter().filter_map(|id| control.registry.probes[id].probe.returns()) {
             // So has what its calls return to. Those under way return by the old one, which goes
             // when they have.
-            returns.follower.store(None);
+            returns.in_guest.store(None);
             has_returns = true;
         }
         if has_returns {

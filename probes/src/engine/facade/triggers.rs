@@ -91,11 +91,11 @@ impl Engine {
         self.replace_triggers(&mut control, &ids, left)
     }
 
-    /// The triggers of an event, one a line.
+    /// The triggers of an event, each as the file `trigger` has it.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
-    pub fn trigger_lines(&self, group: &str, event: &str) -> Result<String, ProbeError> {
+    pub fn triggers(&self, group: &str, event: &str) -> Result<Vec<String>, ProbeError> {
         let control = self.lock();
         let triggers = control.registry.first(group, event)?.probe.triggers();
         Ok(triggers.iter().flat_map(|triggers| triggers.list()).map(|live| live.line()).collect())

@@ -23,14 +23,14 @@ impl CallTracker {
 
     /// Returns the true return address of a call whose return address is a stub's.
     pub(crate) fn return_of_stub(&self, table: &Table, found: Gva) -> Option<Gva> {
-        let (_, follower) = table.followers.at(found)?;
-        let index = follower.pool.of_stub(found)?;
-        Some(follower.pool.call(&self.hidden, index)?.shows)
+        let (_, in_guest) = table.in_guest.at(found)?;
+        let index = in_guest.pool.of_stub(found)?;
+        Some(in_guest.pool.call(&self.hidden, index)?.shows)
     }
 
     /// Counts the followed calls, also those of removed probes.
     pub(crate) fn calls_followed(&self, table: &Table) -> usize {
-        self.frames.active() + table.followers.active(&self.hidden)
+        self.frames.active() + table.in_guest.active(&self.hidden)
     }
 
     /// Recycles the instances of all calls on a stack that is left for good.
@@ -39,6 +39,6 @@ impl CallTracker {
         for probe in table.watching.iter().filter_map(|probe| probe.returns()) {
             unwatch_stack(&probe.watched, rsp);
         }
-        table.followers.release_where(&self.hidden, |key| is_same_stack(key, rsp));
+        table.in_guest.release_where(&self.hidden, |key| is_same_stack(key, rsp));
     }
 }

@@ -41,8 +41,8 @@ impl CallTracker {
         returns: &Returns,
         hit: &mut Hit<'_>,
     ) {
-        let followed = match returns.follower() {
-            Some(follower) => self.follow_within(table, &follower, hit),
+        let followed = match returns.in_guest() {
+            Some(in_guest) => self.follow_within(table, &in_guest, hit),
             None => self.follow(table, probe, returns, hit),
         };
         if followed.is_none() {
@@ -142,18 +142,18 @@ impl CallTracker {
     pub(crate) fn follow_within(
         &self,
         table: &Table,
-        follower: &InGuestReturns,
+        in_guest: &InGuestReturns,
         hit: &Hit<'_>,
     ) -> Option<()> {
         let key = Gva(hit.regs.rsp);
         let return_to = Gva(hit.memory.word(key)?);
-        let entered = hit.time.0.wrapping_sub(follower.clock);
+        let entered = hit.time.0.wrapping_sub(in_guest.clock);
         let shows = self.true_return(table, return_to);
         let call = FollowedCall { key, return_to, shows, entered };
-        let index = follower.pool.claim(&self.hidden, call)?;
-        let stored = hit.memory.store_u64(key, follower.pool.stub(index).0);
+        let index = in_guest.pool.claim(&self.hidden, call)?;
+        let stored = hit.memory.store_u64(key, in_guest.pool.stub(index).0);
         if stored.is_err() {
-            follower.pool.release(&self.hidden, index);
+            in_guest.pool.release(&self.hidden, index);
         }
         stored.ok()
     }
@@ -229,20 +229,20 @@ impl Recorder {
         calls: &CallTracker,
         table: &Table,
         probe: &Arc<Probe>,
-        follower: &InGuestReturns,
+        in_guest: &InGuestReturns,
         hit: &mut Hit<'_>,
     ) -> bool {
         let slot = Gva(hit.regs.rsp);
-        let instance = hit.memory.word(slot).and_then(|at| follower.pool.at(Gva(at)));
+        let instance = hit.memory.word(slot).and_then(|at| in_guest.pool.at(Gva(at)));
         let Some(index) = instance else { return false };
         let hidden = &calls.hidden;
-        let return_to = follower.pool.return_to(hidden, index);
+        let return_to = in_guest.pool.return_to(hidden, index);
         hit.regs.rsp = slot.wrapping_add(RETURN_ADDRESS_LEN).0;
-        match follower.pool.call(hidden, index).filter(|call| call.key == slot) {
+        match in_guest.pool.call(hidden, index).filter(|call| call.key == slot) {
             Some(call) => {
                 hit.regs.rip = call.shows.0;
                 if is_on(table, probe) {
-                    let entered = GuestTime(call.entered.wrapping_add(follower.clock));
+                    let entered = GuestTime(call.entered.wrapping_add(in_guest.clock));
                     self.act_on_return(
                         calls,
                         table,
@@ -251,7 +251,7 @@ impl Recorder {
                         hit,
                     );
                 }
-                follower.pool.release(hidden, index);
+                in_guest.pool.release(hidden, index);
             }
             // The call returns a second time, as some code of suspend and hibernation does.
             None => tracing::debug!(%slot, "a call of a return probe returns again"),

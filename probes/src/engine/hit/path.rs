@@ -219,14 +219,14 @@ impl HitPath {
         view: &KernelView,
         context: &mut HitContext<'_>,
     ) -> BreakpointAction {
-        let Some((probe, follower)) = table.followers.of_doorbell(context.rip()) else {
+        let Some((probe, in_guest)) = table.in_guest.of_doorbell(context.rip()) else {
             return pass_over(table, context);
         };
         match self.recorder.finish_within(
             &self.calls,
             table,
             probe,
-            follower,
+            in_guest,
             &mut look(view, context),
         ) {
             true => BreakpointAction::Resume,

@@ -56,7 +56,7 @@ pub(crate) struct Table {
     /// The kernel's symbols, for filters over symbols' names.
     pub(crate) symbols: Option<SymbolTable>,
     /// Return probes whose calls are followed in the guest.
-    pub(crate) followers: InGuestProbes,
+    pub(crate) in_guest: InGuestProbes,
     /// Return probes in the mode `site`, armed or not.
     pub(crate) watching: Vec<Arc<Probe>>,
     /// The global switch. If it is off no probe is hit, even at a breakpoint that a mark keeps.
@@ -86,7 +86,7 @@ impl Table {
         };
         let (slots, trampolines) = (range(hidden.code_window()), range(hidden.trampoline_window()));
         let detours = range(hidden.detour_window());
-        let followers = InGuestProbes::default();
+        let in_guest = InGuestProbes::default();
         Self {
             stops,
             slots,
@@ -96,7 +96,7 @@ impl Table {
             tasks,
             orc: None,
             symbols: None,
-            followers,
+            in_guest,
             watching,
             switched_on,
         }
@@ -106,7 +106,7 @@ impl Table {
     pub(crate) fn with_detours(
         mut self,
         doorbells: impl Iterator<Item = SlowPathExit>,
-        followers: InGuestProbes,
+        in_guest: InGuestProbes,
     ) -> Self {
         for mut bell in doorbells {
             if !self.switched_on {
@@ -114,7 +114,7 @@ impl Table {
             }
             self.stops.insert(bell.at.0, Stop::SlowPathExit(bell));
         }
-        Self { followers, ..self }
+        Self { in_guest, ..self }
     }
 
     /// Returns true if the guest continues after the engine's int3 at `rip`, which belongs to no
@@ -153,39 +153,39 @@ pub(crate) struct InGuestProbes(Vec<(Arc<Probe>, Arc<InGuestReturns>)>);
 impl InGuestProbes {
     pub(crate) fn new(all: impl Iterator<Item = (Arc<Probe>, Arc<InGuestReturns>)>) -> Self {
         let mut all: Vec<_> = all.collect();
-        all.sort_by_key(|(_, follower)| follower.code.start);
+        all.sort_by_key(|(_, in_guest)| in_guest.code.start);
         Self(all)
     }
 
     /// The one whose code contains the address.
     pub(crate) fn at(&self, at: Gva) -> Option<(&Arc<Probe>, &Arc<InGuestReturns>)> {
-        let after = self.0.partition_point(|(_, follower)| follower.code.start <= at);
-        let (probe, follower) = self.0.get(after.checked_sub(1)?)?;
-        follower.covers(at).then_some((probe, follower))
+        let after = self.0.partition_point(|(_, in_guest)| in_guest.code.start <= at);
+        let (probe, in_guest) = self.0.get(after.checked_sub(1)?)?;
+        in_guest.covers(at).then_some((probe, in_guest))
     }
 
     /// The one whose doorbell is at the address.
     pub(crate) fn of_doorbell(&self, at: Gva) -> Option<(&Arc<Probe>, &Arc<InGuestReturns>)> {
-        self.at(at).filter(|(_, follower)| follower.code.bell == Some(at))
+        self.at(at).filter(|(_, in_guest)| in_guest.code.bell == Some(at))
     }
 
     /// Enables the counting of returns for the probes that are on, and for no others.
     pub(crate) fn set_enabled(&self, hidden: &HiddenMemory, switched_on: bool) {
-        for (probe, follower) in &self.0 {
-            follower.pool.set_enabled(hidden, switched_on && probe.wants_breakpoint());
+        for (probe, in_guest) in &self.0 {
+            in_guest.pool.set_enabled(hidden, switched_on && probe.wants_breakpoint());
         }
     }
 
     /// Number of followed calls.
     pub(crate) fn active(&self, hidden: &HiddenMemory) -> usize {
-        let active = self.0.iter().map(|(_, follower)| follower.pool.active(hidden));
+        let active = self.0.iter().map(|(_, in_guest)| in_guest.pool.active(hidden));
         usize::try_from(active.map(u64::from).sum::<u64>()).unwrap_or(usize::MAX)
     }
 
     /// Frees the instances of calls that have ended without a return.
     pub(crate) fn release_where(&self, hidden: &HiddenMemory, has_ended: impl Fn(Gva) -> bool) {
-        for (_, follower) in &self.0 {
-            follower.pool.release_where(hidden, &has_ended);
+        for (_, in_guest) in &self.0 {
+            in_guest.pool.release_where(hidden, &has_ended);
         }
     }
 }

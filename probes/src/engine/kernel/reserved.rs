@@ -95,15 +95,6 @@ pub struct BlacklistEntry {
     pub reason: Reserved,
 }
 
-impl BlacklistEntry {
-    /// Its line in the kernel's kprobes/blacklist; `None` if only return probes are refused.
-    #[must_use]
-    pub fn line(&self) -> Option<String> {
-        let is_whole = self.reason != Reserved::NoReturnAddress;
-        is_whole.then(|| format!("{}-{}\t{}\n", self.start, self.end, self.symbol))
-    }
-}
-
 /// The reason why the function of this name takes no probe.
 pub(crate) fn by_name(name: &str) -> Option<Reserved> {
     // Suffixes of the compiler and linker (`.part.0`, `.cold`) do not make it another function.

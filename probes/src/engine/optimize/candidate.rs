@@ -51,21 +51,21 @@ impl OptimizedSite {
     /// Makes the return probe take its instances from its pool in the guest from now on. Returns
     /// false while it has other instances in use: both together must not exceed `maxactive`.
     fn hand_over(&self) -> bool {
-        let Some((probe, follower)) = &self.follows else { return true };
+        let Some((probe, in_guest)) = &self.follows else { return true };
         let Some(returns) = probe.returns() else { return false };
-        if returns.follower().is_none() {
+        if returns.in_guest().is_none() {
             if returns.active() > 0 {
                 return false;
             }
-            returns.follower.store(Some(Arc::clone(follower)));
+            returns.in_guest.store(Some(Arc::clone(in_guest)));
         }
         true
     }
 
     /// Turns the site into its detour, which is unlinked now.
     pub(crate) fn retire(self, site: Option<Arc<Site>>) -> Retired {
-        let follower = self.follows.map(|(_, follower)| follower);
-        Retired::Detour { code: self.code, site, follower }
+        let in_guest = self.follows.map(|(_, in_guest)| in_guest);
+        Retired::Detour { code: self.code, site, in_guest }
     }
 
     /// The bytes of the text while the site has an int3.

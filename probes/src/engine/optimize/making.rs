@@ -56,9 +56,9 @@ impl Optimizer {
             match wanted {
                 Wanted::AtHit(task) => tasks.push((probe, task)),
                 Wanted::AtReturn(task) => {
-                    let follower = self.follower_of(guest, rings, (&probe, task), &env)?;
-                    tasks.push((Arc::clone(&probe), BlockAction::Follow(follower.pool.pool)));
-                    follows = Some((probe, follower));
+                    let in_guest = self.in_guest_of(guest, rings, (&probe, task), &env)?;
+                    tasks.push((Arc::clone(&probe), BlockAction::Follow(in_guest.pool.pool)));
+                    follows = Some((probe, in_guest));
                 }
             }
         }
@@ -79,15 +79,15 @@ impl Optimizer {
 
     /// Returns the pool of a return probe and the code its calls return to; makes them on first
     /// use.
-    fn follower_of(
+    fn in_guest_of(
         &mut self,
         guest: &dyn Guest,
         rings: &mut Rings,
         (probe, task): (&Arc<Probe>, BlockAction),
         env: &DetourEnv,
     ) -> Result<Arc<InGuestReturns>, Arc<str>> {
-        if let Some((_, follower)) = self.followers.get(&probe.id) {
-            return Ok(Arc::clone(follower));
+        if let Some((_, in_guest)) = self.in_guest.get(&probe.id) {
+            return Ok(Arc::clone(in_guest));
         }
         let (hidden, space) = (guest.hidden(), &mut self.space);
         let capacity = probe.returns().map_or(1, |returns| returns.maxactive);
@@ -114,10 +114,10 @@ impl Optimizer {
         let memory = PoolMemory::new(hidden, piece.offset, pool, stubs);
         rings.set_pool(code.blocks[0], memory);
         code.pool = Some(piece);
-        let follower = Arc::new(InGuestReturns { pool: memory, code, stubs, clock: rings.clock() });
-        let both = (Arc::clone(probe), Arc::clone(&follower));
-        self.followers.insert(probe.id, both);
-        Ok(follower)
+        let in_guest = Arc::new(InGuestReturns { pool: memory, code, stubs, clock: rings.clock() });
+        let both = (Arc::clone(probe), Arc::clone(&in_guest));
+        self.in_guest.insert(probe.id, both);
+        Ok(in_guest)
     }
 
     fn region(

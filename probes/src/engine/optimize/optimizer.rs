@@ -58,7 +58,7 @@ pub(crate) struct Optimizer {
     preparing: Vec<SlowPathExit>,
     /// Pools and code of return probes whose calls are followed in the guest, by the probe's
     /// number.
-    pub(crate) followers: BTreeMap<u32, (Arc<Probe>, Arc<InGuestReturns>)>,
+    pub(crate) in_guest: BTreeMap<u32, (Arc<Probe>, Arc<InGuestReturns>)>,
     retired: Vec<Retired>,
 }
 
@@ -117,7 +117,7 @@ impl Optimizer {
             ground: None,
             space: Space::default(),
             preparing: Vec::new(),
-            followers: BTreeMap::new(),
+            in_guest: BTreeMap::new(),
             retired: Vec::new(),
         }
     }
@@ -182,7 +182,7 @@ impl Optimizer {
 
     /// Returns true if no detour exists that can still write.
     pub(crate) fn is_idle(&self) -> bool {
-        self.installed.0.is_empty() && self.retired.is_empty() && self.followers.is_empty()
+        self.installed.0.is_empty() && self.retired.is_empty() && self.in_guest.is_empty()
     }
 
     /// All active doorbells, with the sites to which their hits belong.
@@ -200,20 +200,20 @@ impl Optimizer {
     }
 
     /// Pools and code of calls followed in the guest, also of removed probes.
-    pub(crate) fn followers(&self) -> impl Iterator<Item = (Arc<Probe>, Arc<InGuestReturns>)> {
+    pub(crate) fn in_guest(&self) -> impl Iterator<Item = (Arc<Probe>, Arc<InGuestReturns>)> {
         let left = self.retired.iter().filter_map(|retired| match retired {
-            Retired::InGuestReturns(probe, follower) => {
-                Some((Arc::clone(probe), Arc::clone(follower)))
+            Retired::InGuestReturns(probe, in_guest) => {
+                Some((Arc::clone(probe), Arc::clone(in_guest)))
             }
             Retired::Detour { .. } => None,
         });
-        self.followers.values().cloned().chain(left)
+        self.in_guest.values().cloned().chain(left)
     }
 
     /// Records that probes are removed. Calls of these probes may still be in progress.
     pub(crate) fn forget(&mut self, ids: &[u32]) {
-        let gone = ids.iter().filter_map(|id| self.followers.remove(id));
-        self.retired.extend(gone.map(|(probe, follower)| Retired::InGuestReturns(probe, follower)));
+        let gone = ids.iter().filter_map(|id| self.in_guest.remove(id));
+        self.retired.extend(gone.map(|(probe, in_guest)| Retired::InGuestReturns(probe, in_guest)));
     }
 
     /// Guest-physical addresses of the jmps' bytes, with the original bytes.
@@ -363,17 +363,17 @@ impl Optimizer {
     ) -> Vec<Gva> {
         let taken = places.iter().filter_map(|at| self.installed.0.remove(at));
         let taken: Vec<OptimizedSite> = taken.collect();
-        let followers: Vec<Arc<InGuestReturns>> = followers_at(sites, places).collect();
-        if taken.is_empty() && followers.is_empty() {
+        let in_guest: Vec<Arc<InGuestReturns>> = in_guest_at(sites, places).collect();
+        if taken.is_empty() && in_guest.is_empty() {
             return Vec::new();
         }
-        InGuestProbes::new(self.followers()).set_enabled(guest.hidden(), switched_on);
+        InGuestProbes::new(self.in_guest()).set_enabled(guest.hidden(), switched_on);
         let mut inside = Addresses::default();
         for (index, found) in taken.iter().enumerate() {
             inside.add(found.code.start, found.code.end, index);
         }
-        for (index, follower) in (taken.len()..).zip(&followers) {
-            inside.add(follower.code.start, follower.stubs, index);
+        for (index, in_guest) in (taken.len()..).zip(&in_guest) {
+            inside.add(in_guest.code.start, in_guest.stubs, index);
         }
         let mut clobbered = Vec::new();
         for look in 0..LOOKS {
@@ -418,10 +418,10 @@ impl Optimizer {
 }
 
 /// The pools that follow, in the guest, the calls of return probes at these places.
-fn followers_at(sites: &Sites, places: &[Gva]) -> impl Iterator<Item = Arc<InGuestReturns>> {
+fn in_guest_at(sites: &Sites, places: &[Gva]) -> impl Iterator<Item = Arc<InGuestReturns>> {
     let sites = places.iter().filter_map(|at| sites.get(at));
     let probes = sites.flat_map(|site| &site.probes);
-    probes.filter_map(|probe| probe.returns()?.follower())
+    probes.filter_map(|probe| probe.returns()?.in_guest())
 }
 
 /// Addresses that no task may be at when the jmps are written, by the number of the site; then the

@@ -21,7 +21,7 @@ const GROWTH: u64 = 32;
 pub(crate) enum Retired {
     /// A detour, the site at the time of the jmp, and the pool and code for calls that come through
     /// it.
-    Detour { code: Code, site: Option<Arc<Site>>, follower: Option<Arc<InGuestReturns>> },
+    Detour { code: Code, site: Option<Arc<Site>>, in_guest: Option<Arc<InGuestReturns>> },
     /// The return code of a removed return probe.
     InGuestReturns(Arc<Probe>, Arc<InGuestReturns>),
 }
@@ -30,7 +30,7 @@ impl Retired {
     pub(crate) fn code(&self) -> &Code {
         match self {
             Self::Detour { code, .. } => code,
-            Self::InGuestReturns(_, follower) => &follower.code,
+            Self::InGuestReturns(_, in_guest) => &in_guest.code,
         }
     }
 
@@ -39,7 +39,7 @@ impl Retired {
     /// guest's RAM.
     pub(crate) fn awaits_calls(&self, hidden: &HiddenMemory) -> bool {
         match self {
-            Self::InGuestReturns(_, follower) => follower.pool.active(hidden) > 0,
+            Self::InGuestReturns(_, in_guest) => in_guest.pool.active(hidden) > 0,
             Self::Detour { .. } => false,
         }
     }
@@ -48,7 +48,7 @@ impl Retired {
     /// memory yet.
     pub(crate) fn leads_to(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Detour { follower: Some(own), .. }, Self::InGuestReturns(_, other)) => {
+            (Self::Detour { in_guest: Some(own), .. }, Self::InGuestReturns(_, other)) => {
                 Arc::ptr_eq(own, other)
             }
             _ => false,

@@ -73,7 +73,7 @@ pub(crate) struct Returns {
     /// Durations of its calls, if they are recorded.
     pub(crate) timed: Timed,
     /// Supplies its instances in place of `instances`, once the guest has code for its returns.
-    pub(crate) follower: ArcSwapOption<InGuestReturns>,
+    pub(crate) in_guest: ArcSwapOption<InGuestReturns>,
 }
 
 /// A probe's counters: `hits = recorded + filtered + lost`, except during a hit.
@@ -272,9 +272,9 @@ impl Returns {
             ReturnMode::Trampoline => Box::default(),
         };
         let mode = definition.return_mode;
-        let (sites, follower) = (AtomicU32::new(0), ArcSwapOption::empty());
+        let (sites, in_guest) = (AtomicU32::new(0), ArcSwapOption::empty());
         let timed = Timed::default();
-        Self { handler, entry_handler, mode, maxactive, instances, sites, watched, timed, follower }
+        Self { handler, entry_handler, mode, maxactive, instances, sites, watched, timed, in_guest }
     }
 
     /// Instances in use.
@@ -292,13 +292,13 @@ const FREE: u64 = 0;
 impl Returns {
     /// Instances in use, including those in the guest.
     pub(crate) fn active_with(&self, hidden: &HiddenMemory) -> u32 {
-        let within = self.follower.load();
-        self.active() + within.as_ref().map_or(0, |follower| follower.pool.active(hidden))
+        let within = self.in_guest.load();
+        self.active() + within.as_ref().map_or(0, |in_guest| in_guest.pool.active(hidden))
     }
 
     /// Its pool and return code, once it has them.
-    pub(crate) fn follower(&self) -> Option<Arc<InGuestReturns>> {
-        self.follower.load_full()
+    pub(crate) fn in_guest(&self) -> Option<Arc<InGuestReturns>> {
+        self.in_guest.load_full()
     }
 }
 

@@ -171,7 +171,7 @@ fn a_reboot_forgets_detours_and_a_guest_that_has_not_booted_has_none() {
     assert_eq!(fake.engine.optimize().total, 0);
 }
 
-/// Whoever is in a detour may be about to have its call return by way of the follower.
+/// Whoever is in a detour may be about to have its call return by way of the in_guest.
 #[test]
 fn what_follows_calls_stays_while_somebody_is_in_a_detour_that_leads_to_it() {
     let fake = Fake::booted();
@@ -186,14 +186,14 @@ fn what_follows_calls_stays_while_somebody_is_in_a_detour_that_leads_to_it() {
         fake.guest.hidden.read(window.offset + from.0 - window.gva.0, &mut found);
         found
     };
-    // The follower was made first.
+    // The in_guest was made first.
     let len = usize::try_from(detour.0 - window.gva.0).unwrap() & !63;
-    let follower = code(window.gva, len);
-    assert!(follower.iter().any(|byte| *byte != 0));
+    let in_guest = code(window.gva, len);
+    assert!(in_guest.iter().any(|byte| *byte != 0));
     fake.store_u64(gpa(STACK), detour.0 + 9);
     fake.engine.unregister(Selection::all()).unwrap();
     assert!(fake.engine.traceless().is_some());
-    assert_eq!(code(window.gva, len), follower);
+    assert_eq!(code(window.gva, len), in_guest);
     fake.store_u64(gpa(STACK), 0);
     assert!(fake.engine.traceless().is_some());
     assert!(code(window.gva, len + 64).iter().all(|byte| *byte == 0), "all was given back");

@@ -16,9 +16,9 @@ pub(crate) const CASES: &[Case] = cases![
 ];
 
 fn refused(guest: &TestGuest, definition: ProbeDefinition) -> ProbeError {
-    let text = guest.engine.list_text();
+    let text = guest.list_text();
     let error = guest.engine.register(definition).expect_err("it is refused");
-    assert_eq!(guest.engine.list_text(), text, "nothing was registered");
+    assert_eq!(guest.list_text(), text, "nothing was registered");
     error.error
 }
 

@@ -33,7 +33,7 @@ fn code<T>(result: Result<T, impl Into<ProbeError>>) -> &'static str {
 fn a_batch_of_both_kinds_is_registered_whole_or_not_at_all(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     guest.probe("r:taken getname");
-    let (text, list) = (guest.kernel_text(), guest.engine.list_text());
+    let (text, list) = (guest.kernel_text(), guest.list_text());
     let bad = [
         ("r:inside __x64_sys_getpid+1", "EINVAL"),
         ("r:taken __x64_sys_getpid", "EEXIST"),
@@ -48,13 +48,13 @@ fn a_batch_of_both_kinds_is_registered_whole_or_not_at_all(vcpus: u8) {
         let name = line.split([':', ' ']).nth(1).unwrap();
         assert_eq!((refused.index, refused.name.as_str()), (2, name));
         assert_eq!(refused.error.code(), errno, "{line}");
-        assert_eq!(guest.engine.list_text(), list, "{line}: nothing was registered");
+        assert_eq!(guest.list_text(), list, "{line}: nothing was registered");
         assert_eq!(guest.kernel_text(), text, "{line}: nothing was written");
     }
     let lines = ["r:one __x64_sys_getpid", "r:two ksys_write", "r:three getname+1"];
     let refused = guest.engine.register(lines.map(kretprobe)).unwrap_err();
     assert_eq!((refused.index, refused.name.as_str()), (2, "three"));
-    assert_eq!(guest.engine.list_text(), list);
+    assert_eq!(guest.list_text(), list);
     // The names are free, and the numbers of the probes are in order.
     let registered = guest.engine.register([lines[0], lines[1]].map(kretprobe));
     let registered = registered.unwrap();
@@ -145,7 +145,7 @@ fn a_probe_can_be_registered_disabled_and_enabled_later(vcpus: u8) {
         definition.flags = vec![exoprobe_probes::definition::Flag::Disabled];
         guest.engine.register(definition).unwrap();
         assert_eq!(guest.status("off").flags, [StatusFlag::Disabled]);
-        assert!(guest.engine.list_text().ends_with("[DISABLED]\n"));
+        assert!(guest.list_text().ends_with("[DISABLED]\n"));
         assert_eq!(guest.bytes(address(GETPID), 16), text);
         assert_eq!(guest.work("getpid 10"), 10);
         assert_eq!((guest.hits("off"), guest.status("off").nmissed), (0, 0));

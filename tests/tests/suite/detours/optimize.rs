@@ -61,7 +61,7 @@ fn optimized_hits_are_recorded_without_an_exit(vcpus: u8) {
     guest.probe(&format!("p:args {GETPID} {ARGS}"));
     assert_eq!(guest.work("getpid 10"), 10);
     guest.optimize("args");
-    assert!(guest.engine.list_text().contains("[OPTIMIZED]"), "{}", guest.engine.list_text());
+    assert!(guest.list_text().contains("[OPTIMIZED]"), "{}", guest.list_text());
     let before = breakpoints(&guest);
     let calls = if vcpus == 1 { guest.work("getpid 1000") } else { guest.work("par 2 getpid 500") };
     assert_eq!((calls, breakpoints(&guest) - before), (1000, 0));

@@ -276,7 +276,7 @@ fn a_thousand_functions_at_once(vcpus: u8) {
     assert_eq!(guest.work("getpid 10"), 10);
     assert_eq!(guest.work("fork 2"), 2);
     guest.assert_unharmed();
-    assert_eq!(guest.engine.list_text().lines().count(), 1000);
+    assert_eq!(guest.list_text().lines().count(), 1000);
     guest.engine.unregister(Selection::all()).unwrap();
     guest.assert_unharmed();
 }
