@@ -1,9 +1,14 @@
 # exoprobe: `make demo` and `make test` install, build and run everything from a fresh clone.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-LAB := cargo run --quiet --locked -p exoprobe-lab --
+# One build of all programs serves the tests here and in the lab: static, with the features of the whole workspace.
+TARGET := x86_64-unknown-linux-gnu
+STATIC := env CARGO_BUILD_TARGET=$(TARGET) CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS=-Ctarget-feature=+crt-static RUSTDOCFLAGS=-Ctarget-feature=+crt-static
+PROGRAMS := target/$(TARGET)/debug
+END_TO_END := $(STATIC) cargo test --locked --workspace --test integration --
+LAB := $(PROGRAMS)/lab
 TIMED := scripts/timed.sh
-.PHONY: help kvm setup setup-lab guest guest-events guest-6.12 build demo check test begin end-to-end lab lab-smp lab-amd lab-stock stress stress-lab lint miri fuzz bench counts openapi clean
+.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 build demo check test begin end-to-end lab lab-smp lab-amd lab-stock stress stress-lab lint miri fuzz bench counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,31 +45,33 @@ lint: setup  ## formatting, lints, circles of files and long comments, as CI wan
 	$(TIMED) "lints: dependencies" scripts/deny.sh
 	$(TIMED) "lints: clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(TIMED) "lints: documentation" cargo doc --quiet --no-deps --locked --workspace
-	cargo run --quiet --locked -p exoprobe-circles
+	$(STATIC) cargo build --quiet --locked --workspace --bin circles
+	$(PROGRAMS)/circles
 	@scripts/comment-width.sh
 	cd guest/init && cargo clippy --locked --release -- -D warnings
-	cd tests/fuzz && $(CURDIR)/$(TIMED) "lints: fuzz targets" cargo check --locked
 
-check: guest lint  ## before each commit: lints, unit tests, and the suite `hits` on this host
-	cargo test --locked --workspace --exclude exoprobe-tests --lib --bins
-	cargo build --locked -p exoprobe
-	cargo test --locked -p exoprobe-tests --test integration -- hits:: --test-threads 2
+programs:  ## build all programs of the tests
+	@$(TIMED) "build: tests of the parts" $(STATIC) cargo build --locked --workspace --all-targets
+	@$(TIMED) "build: tests of the whole" $(STATIC) cargo build --locked --workspace --test integration
+
+check: guest lint programs  ## before each commit: lints, unit tests, and the suite `hits` on this host
+	cd tests/fuzz && cargo check --quiet --locked
+	$(STATIC) cargo test --locked --workspace --lib --bins
+	$(END_TO_END) hits:: --test-threads 2
 
 ifdef SUITE
-test: guest guest-events guest-6.12 setup-lab
-	cargo build --locked --workspace
-	cargo test --locked -p exoprobe-tests --test integration -- $(SUITE):: --test-threads 2
+test: guest guest-events guest-6.12 setup-lab programs
+	$(END_TO_END) $(SUITE):: --test-threads 2
 	$(LAB) run intel --test $(SUITE):: --once
 else
 # The steps of `make test` are kept here, with their times.
 STEPS := $(CURDIR)/target/tests/steps
 test: export EXOPROBE_STEPS := $(STEPS)
 test: begin guest guest-events guest-6.12 setup-lab lint  ## lints and every test, here and in the lab (SUITE=hits: one suite of them)
-	$(TIMED) "build: debug" cargo build --locked --workspace
-	$(TIMED) "unit tests" cargo test --locked --workspace --exclude exoprobe-tests
+	@$(MAKE) --no-print-directory programs
+	$(TIMED) "unit tests" $(STATIC) cargo test --locked --workspace
 	cd guest/init && cargo test --locked --lib
 	$(TIMED) "fuzz targets, 2 s each" scripts/fuzz.sh 2
-	$(TIMED) "unit tests of the tests" cargo test --locked -p exoprobe-tests --lib
 	@$(MAKE) --no-print-directory end-to-end
 endif
 
@@ -77,7 +84,7 @@ REPORTS := target/tests/{host,lab-intel,lab-smp,lab-stock}.jsonl
 end-to-end:
 	@mkdir -p target/tests && rm -f target/tests/*.jsonl; status=0; \
 	EXOPROBE_TEST_REPORT=$(CURDIR)/target/tests/host.jsonl $(TIMED) "end to end: host" \
-	    cargo test --locked -p exoprobe-tests --test integration -- --test-threads 2 || status=1; \
+	    $(END_TO_END) --test-threads 2 || status=1; \
 	$(TIMED) "end to end: lab" $(LAB) run intel smp stock --once || status=1; \
 	if [ -n "$$EXOPROBE_STEPS" ]; then \
 	    echo '== where the time went'; $(LAB) times $$EXOPROBE_STEPS $(REPORTS) || status=1; \
@@ -86,22 +93,22 @@ end-to-end:
 	$(LAB) places $(REPORTS) || status=1; \
 	exit $$status
 
-lab: guest guest-events guest-6.12 setup-lab  ## the tests on a real kvm_intel, in Bochs (LAB_ARGS='--test hits::')
-	$(LAB) run intel $(LAB_ARGS)
+lab: guest guest-events guest-6.12 setup-lab programs  ## the tests on a real kvm_intel, in Bochs (LAB_ARGS='--test hits::')
+	$(LAB) run intel --release $(LAB_ARGS)
 
-lab-smp: guest guest-events guest-6.12 setup-lab  ## changes under load, on a kvm_intel with two CPUs
+lab-smp: guest guest-events guest-6.12 setup-lab programs  ## changes under load, on a kvm_intel with two CPUs
 	$(LAB) run smp $(LAB_ARGS)
 
-lab-amd: guest guest-events guest-6.12 setup-lab  ## the same on kvm_amd, as far as Bochs goes
+lab-amd: guest guest-events guest-6.12 setup-lab programs  ## the same on kvm_amd, as far as Bochs goes
 	$(LAB) run amd $(LAB_ARGS)
 
-lab-stock: guest guest-events guest-6.12 setup-lab  ## Debian's cloud kernel as the guest, on kvm_intel
+lab-stock: guest guest-events guest-6.12 setup-lab programs  ## Debian's cloud kernel as the guest, on kvm_intel
 	$(LAB) run stock $(LAB_ARGS)
 
-stress: guest setup  ## ten minutes of probes that come and go at random
-	EXOPROBE_STRESS_SECONDS=600 cargo test --locked -p exoprobe-tests --test integration -- stress::
+stress: guest programs  ## ten minutes of probes that come and go at random
+	EXOPROBE_STRESS_SECONDS=600 $(END_TO_END) stress::
 
-stress-lab: guest guest-events guest-6.12 setup-lab  ## the same in the lab, on two CPUs with a slow clock
+stress-lab: guest guest-events guest-6.12 setup-lab programs  ## the same in the lab, on two CPUs with a slow clock
 	$(LAB) run smp --test stress:: --ips 50000000 --env EXOPROBE_STRESS_SECONDS=600 \
 	    --silence 900 --limit 7200
 

@@ -60,47 +60,49 @@ pub(crate) fn cloud_kernel() -> Result<PathBuf, LabError> {
     Ok(PathBuf::from(file.trim_end()))
 }
 
-/// Builds all programs in one go.
-pub(crate) fn programs() -> Result<Programs, LabError> {
+/// Builds all programs in one go, as `make test` does: for the same target, with the features of
+/// the whole workspace, so that one build serves here and in the lab. Writes them without symbols,
+/// which the initramfs need not carry, into the folder `to`.
+pub(crate) fn programs(profile: &str, to: &Path) -> Result<Programs, LabError> {
     let mut cargo = Command::new("cargo");
     cargo
         .current_dir(root())
-        .args(["build", "--release", "--locked", "--target", TARGET])
-        .args(["--message-format", "json-render-diagnostics"])
-        .args([
-            "-p",
-            "exoprobe",
-            "-p",
-            "exoprobe-embed",
-            "-p",
-            "exoprobe-lab",
-            "-p",
-            "exoprobe-tests",
-        ])
-        .args(["--bin", "exoprobe", "--bin", "embed", "--bin", "count_getpid", "--bin", "lab-init"])
+        .args(["build", "--locked", "--workspace", "--bins"])
         .args(["--test", "integration", "--bench", "counts"])
-        // Static, and without the debug information that the initramfs need not carry.
+        .args(["--profile", profile, "--target", TARGET])
+        .args(["--message-format", "json-render-diagnostics"])
         .env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "-Ctarget-feature=+crt-static")
-        .envs([("CARGO_PROFILE_RELEASE_DEBUG", "none"), ("CARGO_PROFILE_RELEASE_STRIP", "symbols")])
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
     let messages = answer("cargo build", &mut cargo)?;
-    let find = |name| executable(&messages, name).ok_or(LabError::NoProgram(name));
+    std::fs::create_dir_all(to).map_err(at(to))?;
+    let find = |kind, name| {
+        let program = executable(&messages, kind, name).ok_or(LabError::NoProgram(name))?;
+        let stripped = to.join(name);
+        answer("strip", Command::new("strip").arg("-o").arg(&stripped).arg(program))?;
+        Ok::<PathBuf, LabError>(stripped)
+    };
     Ok(Programs {
-        init: find("lab-init")?,
-        exoprobe: find("exoprobe")?,
-        embed: find("embed")?,
-        count_getpid: find("count_getpid")?,
-        tests: find("integration")?,
-        counts: find("counts")?,
+        init: find("bin", "lab-init")?,
+        exoprobe: find("bin", "exoprobe")?,
+        embed: find("bin", "embed")?,
+        count_getpid: find("bin", "count_getpid")?,
+        tests: find("test", "integration")?,
+        counts: find("bench", "counts")?,
     })
 }
 
-/// Path of the executable of target `name`, from cargo's messages.
-fn executable(messages: &str, name: &str) -> Option<PathBuf> {
+/// Path of the executable of a target, from cargo's messages. That of a program's unit tests is
+/// another.
+fn executable(messages: &str, kind: &str, name: &str) -> Option<PathBuf> {
     messages.lines().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        if message["reason"] != "compiler-artifact" || message["target"]["name"] != name {
+        let target = &message["target"];
+        let is_wanted = message["reason"] == "compiler-artifact"
+            && target["name"] == name
+            && target["kind"][0] == kind
+            && (kind != "bin" || message["profile"]["test"] == false);
+        if !is_wanted {
             return None;
         }
         message["executable"].as_str().map(PathBuf::from)
@@ -137,11 +139,20 @@ mod tests {
 
     #[test]
     fn the_executable_is_found_among_cargos_messages() {
-        let messages = "not json\n\
-            {\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"counts\"},\"executable\":null}\n\
-            {\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"counts\"},\"executable\":\"/t/counts\"}\n\
-            {\"reason\":\"build-finished\",\"success\":true}\n";
-        assert_eq!(executable(messages, "counts"), Some(PathBuf::from("/t/counts")));
-        assert_eq!(executable(messages, "lab-init"), None);
+        let artifact = |kind: &str, test: bool, path: &str| {
+            serde_json::json!({
+                "reason": "compiler-artifact",
+                "target": {"name": "counts", "kind": [kind]},
+                "profile": {"test": test},
+                "executable": path,
+            })
+        };
+        let messages = [artifact("bin", true, "/t/1"), artifact("bin", false, "/t/2")];
+        let bench = artifact("bench", true, "/t/3");
+        let messages = format!("not json\n{}\n{}\n{bench}\n", messages[0], messages[1]);
+        let find = |kind, name| executable(&messages, kind, name);
+        assert_eq!(find("bin", "counts"), Some(PathBuf::from("/t/2")));
+        assert_eq!(find("bench", "counts"), Some(PathBuf::from("/t/3")));
+        assert_eq!((find("test", "counts"), find("bin", "lab-init")), (None, None));
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Batch {
     /// Machines at a time, at least one.
     pub(crate) at_once: usize,
     pub(crate) limits: Limits,
+    /// Cargo's profile that the programs are built with.
+    pub(crate) profile: &'static str,
     /// Whether the tests' records are kept for `lab places`.
     pub(crate) reports: bool,
 }
@@ -42,7 +44,8 @@ impl Batch {
         let emulator = times::timed("lab: its emulator", artifacts::bochs)?;
         let kernel = times::timed("lab: its kernel", artifacts::host_kernel)?;
         println!("lab: building the programs");
-        let programs = times::timed("lab: programs, static", artifacts::programs)?;
+        let programs = || artifacts::programs(self.profile, &target().join("lab/bin"));
+        let programs = times::timed("lab: programs", programs)?;
         self.runs.iter().try_for_each(|run| self.prepare(run, &kernel, &programs))?;
         let ended = self.side_by_side(&emulator);
         if self.reports {

@@ -29,10 +29,10 @@ use watch::Limits;
 #[command(
     about = "Runs exoprobe's tests in Bochs, against a real kvm_intel or kvm_amd",
     after_help = "Examples:\n  \
-        cargo run -p exoprobe-lab -- run intel smp stock\n  \
-        cargo run -p exoprobe-lab -- run intel --test hits::\n  \
-        cargo run -p exoprobe-lab -- run intel --machine intel-counts\n  \
-        cargo run -p exoprobe-lab -- places target/tests/host.jsonl target/tests/lab-intel.jsonl"
+        lab run intel smp stock\n  \
+        lab run intel --test hits::\n  \
+        lab run intel --machine intel-counts --release\n  \
+        lab places target/tests/host.jsonl target/tests/lab-intel.jsonl"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -85,6 +85,9 @@ struct RunArgs {
     /// one
     #[arg(long)]
     once: bool,
+    /// Build the programs as users have them, for counts to compare; else as `make test` does
+    #[arg(long)]
+    release: bool,
     /// How many instructions make a second of the machine's time, for a slower clock
     #[arg(long, value_name = "INSTRUCTIONS", value_parser = clap::value_parser!(u32).range(1_000_000..))]
     ips: Option<u32>,
@@ -144,6 +147,7 @@ fn run(args: &RunArgs) -> Result<(), LabError> {
             silence: Duration::from_secs(args.silence),
             total: Duration::from_secs(args.limit),
         },
+        profile: if args.release { "release" } else { "dev" },
         reports: args.test.is_none() && args.machine.is_none(),
     };
     batch.carry_out()

@@ -18,7 +18,7 @@ const USER_RPL: u16 = 3;
 /// Longest instruction, in bytes.
 const INSN_MAX: u64 = 15;
 
-/// A place of a vCPU's back-trace.
+/// A place of a back-trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Frame {
