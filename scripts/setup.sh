@@ -16,9 +16,9 @@ packages=(curl g++ python3 python3-venv)
 while [ $# -gt 0 ]; do
     case $1 in
     --lab)
-        # The BIOSes of the emulator (scripts/bochs.sh builds it); the boot loader and the maker of its CD.
+        # An emulator (scripts/bochs.sh builds the other) and their BIOSes; the boot loader and the maker of the CD.
         space=15
-        packages+=(bochsbios seabios isolinux syslinux-common xorriso)
+        packages+=(bochs bochs-term bochsbios seabios isolinux syslinux-common xorriso)
         shift
         ;;
     --guest)

@@ -10,6 +10,7 @@ use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{Engine, Guest, KernelHints, Kprobe, Limits, ProbeError, ProbeStatus};
 use exoprobe_vmm::{DEFAULT_KVM, Host, SerialPort, Vm, VmConfig, VmState};
 
+use crate::harness::keep_console;
 use crate::{PATIENCE, definition};
 
 const MEMORY_MIB: u64 = 32;
@@ -396,7 +397,9 @@ impl TestGuest {
 impl Drop for TestGuest {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("console of the guest:\n{}", self.console());
+            let console = self.console();
+            eprintln!("console of the guest:\n{console}");
+            keep_console(&console);
         }
     }
 }

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::harness::keep_console;
+
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Runs a program to its end, without input. Returns its status and output.
@@ -117,6 +119,9 @@ impl Drop for Running {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
+        if std::thread::panicking() {
+            keep_console(&self.stderr());
+        }
     }
 }
 

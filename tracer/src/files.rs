@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use exoprobe_probes::{Engine, ProbeStatus, Selection, TraceReader};
+use exoprobe_probes::{Engine, ProbeStatus, Selection, TracePage, TraceReader};
 
 use crate::error::TracerError;
 use crate::log::ErrorLog;
@@ -11,6 +11,19 @@ use crate::{commands, event, kprobes, lines, trigger};
 
 /// Text of the file `snapshot` without a snapshot.
 const NO_SNAPSHOT: &str = "# there is no snapshot: write 1 to take one, 0 to forget it\n";
+
+/// Events of a snapshot that are read at once.
+const SNAPSHOT_PART: usize = 1024;
+
+/// A reader of the file `trace` or `snapshot`, part by part: all of it may be many times the
+/// store's memory.
+pub struct LinesReader(Lines);
+
+enum Lines {
+    Trace(TraceReader),
+    /// With the number of events that were read.
+    Snapshot(Arc<TracePage>, usize),
+}
 
 /// Something in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,21 +95,44 @@ impl Tracer {
         Node::at(path) == Some(Node::File(File::TracePipe))
     }
 
-    /// A reader of the file `trace`, with the lines that come before it; `None` of other files, for
-    /// [`Self::read`].
+    /// A reader of the file `trace` or of a snapshot, with the lines that come before it; `None` of
+    /// other files, for [`Self::read`].
     #[must_use]
-    pub fn open_trace(&self, path: &str) -> Option<(String, TraceReader)> {
-        if Node::at(path) != Some(Node::File(File::Trace)) {
+    pub fn open_lines(&self, path: &str) -> Option<(String, LinesReader)> {
+        match Node::at(path)? {
+            Node::File(file) => self.open_file(file),
+            _ => None,
+        }
+    }
+
+    fn open_file(&self, file: File) -> Option<(String, LinesReader)> {
+        if !matches!(file, File::Trace | File::Snapshot) {
             return None;
         }
         self.engine.drain();
-        let reader = self.engine.events().open_trace();
-        Some((lines::header(reader.events, reader.written, self.vcpus), reader))
+        let store = self.engine.events();
+        let (events, written, parts) = if file == File::Trace {
+            let reader = store.open_trace();
+            (reader.events, reader.written, Lines::Trace(reader))
+        } else {
+            let page = store.snapshot()?;
+            (page.events(), page.written(), Lines::Snapshot(page, 0))
+        };
+        Some((lines::header(events, written, self.vcpus), LinesReader(parts)))
     }
 
-    /// The next lines of the file `trace`; `None` at the end.
-    pub fn next_lines(&self, reader: &mut TraceReader) -> Option<String> {
-        self.engine.events().next_part(reader).map(|page| lines::text(&page))
+    /// The next lines of a file; `None` at the end.
+    pub fn next_lines(&self, reader: &mut LinesReader) -> Option<String> {
+        match &mut reader.0 {
+            Lines::Trace(reader) => {
+                self.engine.events().next_part(reader).map(|page| lines::text(&page))
+            }
+            Lines::Snapshot(page, read) => {
+                let text = lines::part(page, *read, SNAPSHOT_PART);
+                *read += SNAPSHOT_PART;
+                (!text.is_empty()).then_some(text)
+            }
+        }
     }
 
     /// The text of a file as it is now.
@@ -126,27 +162,17 @@ impl Tracer {
         Ok(match file {
             File::KprobeEvents => commands::listing(probes),
             File::KprobeProfile => commands::profile(probes),
-            File::Trace => {
-                self.engine.drain();
-                let mut reader = self.engine.events().open_trace();
-                let header = lines::header(reader.events, reader.written, self.vcpus);
-                header + &std::iter::from_fn(|| self.next_lines(&mut reader)).collect::<String>()
-            }
+            File::Trace | File::Snapshot => match self.open_file(file) {
+                Some((header, mut reader)) => {
+                    header
+                        + &std::iter::from_fn(|| self.next_lines(&mut reader)).collect::<String>()
+                }
+                None => NO_SNAPSHOT.to_owned(),
+            },
             File::TracePipe => self.take_lines(usize::MAX),
             File::TracingOn => {
                 self.engine.drain();
                 digit(self.engine.events().is_tracing())
-            }
-            File::Snapshot => {
-                self.engine.drain();
-                let snapshot = self.engine.events().snapshot();
-                snapshot.map_or_else(
-                    || NO_SNAPSHOT.to_owned(),
-                    |page| {
-                        lines::header(page.events(), page.written(), self.vcpus)
-                            + &lines::text(&page)
-                    },
-                )
             }
             File::ErrorLog => lock(&self.log).text(),
             File::Optimization => digit(self.engine.is_optimization_allowed()),

@@ -17,6 +17,6 @@ mod trigger;
 
 pub use error::TracerError;
 pub use event::parse_switch;
-pub use files::{Item, Tracer};
+pub use files::{Item, LinesReader, Tracer};
 pub use kprobes::{blacklist_text, list_text};
 pub use node::NodeKind;

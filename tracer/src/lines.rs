@@ -28,13 +28,21 @@ pub(crate) fn header(events: u64, written: u64, vcpus: usize) -> String {
 
 /// Lines of a page; runs of lost events are lines `[LOST n EVENTS]`.
 pub(crate) fn text(page: &TracePage) -> String {
-    let mut text = String::new();
+    part(page, 0, usize::MAX)
+}
+
+/// Lines of up to `max` events of a page, without its first `skipped`; empty after the last.
+pub(crate) fn part(page: &TracePage, skipped: usize, max: usize) -> String {
+    let (mut text, mut place) = (String::new(), 0);
     for (lost, events) in page.runs() {
-        if lost > 0 {
+        if lost > 0 && (skipped..skipped.saturating_add(max)).contains(&place) {
             text.push_str(&format!("[LOST {lost} EVENTS]\n"));
         }
         for event in events {
-            write_event(&event, &mut text).expect("a String takes everything");
+            if (skipped..skipped.saturating_add(max)).contains(&place) {
+                write_event(&event, &mut text).expect("a String takes everything");
+            }
+            place += 1;
         }
     }
     text

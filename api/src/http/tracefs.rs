@@ -9,8 +9,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use exoprobe_probes::TraceReader;
-use exoprobe_tracer::{NodeKind, Tracer, TracerError};
+use exoprobe_tracer::{LinesReader, NodeKind, Tracer, TracerError};
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use tokio::sync::watch;
@@ -24,7 +23,7 @@ use crate::service::Closing;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 /// Events that a reader of `trace_pipe` is given at once.
-const LINES: usize = 1024;
+const LINES: usize = 256;
 
 #[derive(Clone)]
 pub(crate) struct TracefsApi {
@@ -103,8 +102,8 @@ pub(crate) async fn read(
         return Ok(pipe(api));
     }
     let (tracer, opened) = (Arc::clone(&api.tracer), path.clone());
-    if let Some((header, reader)) = blocking(move || tracer.open_trace(&opened)).await? {
-        return Ok(trace(api.tracer, header, reader));
+    if let Some((header, reader)) = blocking(move || tracer.open_lines(&opened)).await? {
+        return Ok(lines(api.tracer, header, reader));
     }
     answer(api, path).await
 }
@@ -171,8 +170,8 @@ async fn answer(api: TracefsApi, path: String) -> Result<Response, Problem> {
     blocking(work).await?.map_err(|error: TracerError| error.into())
 }
 
-/// The file `trace`, part by part: all of it could be many times the store's memory.
-fn trace(tracer: Arc<Tracer>, header: String, reader: TraceReader) -> Response {
+/// The file `trace` or `snapshot`, part by part: all of it may be many times the store's memory.
+fn lines(tracer: Arc<Tracer>, header: String, reader: LinesReader) -> Response {
     let parts = stream::unfold((tracer, reader), |(tracer, mut reader)| async move {
         let part = tracer.next_lines(&mut reader)?;
         Some((Ok::<_, Infallible>(Bytes::from(part)), (tracer, reader)))

@@ -26,6 +26,7 @@ pub(crate) struct Plan {
     pub(crate) rounds: u32,
     pub(crate) tsc_counts_instructions: bool,
     pub(crate) single_step: bool,
+    pub(crate) own_event: bool,
     pub(crate) software_kvm: bool,
 }
 
@@ -105,7 +106,9 @@ pub(crate) fn all(plan: &Plan) -> Report {
     let missing = std::mem::take(&mut bench.missing);
     drop(bench);
     rows.insert(1, bare_row(plan, missing.clone()));
-    rows.push(own_event_row(plan, missing.clone()));
+    if plan.own_event {
+        rows.push(own_event_row(plan, missing.clone()));
+    }
     Report {
         schema: SCHEMA,
         host: HostKind::here(plan.software_kvm),

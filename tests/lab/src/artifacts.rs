@@ -119,12 +119,16 @@ pub(crate) fn guest_files() -> Result<Vec<(&'static str, PathBuf)>, LabError> {
         ("guest/out/System.map", "out/System.map"),
         ("guest/out/vmlinux.btf", "out/vmlinux.btf"),
         ("guest/out/initramfs.cpio", "out/initramfs.cpio"),
-        ("guest/out/kprobe-events/vmlinux", "out/kprobe-events/vmlinux"),
         ("guest/out/tiny-6.12/bzImage", "out/tiny-6.12/bzImage"),
         ("guest/out/tiny-6.12/System.map", "out/tiny-6.12/System.map"),
         ("guest/out/tiny-6.12/initramfs.cpio", "out/tiny-6.12/initramfs.cpio"),
     ];
     let mut found = Vec::new();
+    // Only for the counts of the guest's own event.
+    let own_event = guest.join("out/kprobe-events/vmlinux");
+    if own_event.exists() {
+        found.push(("guest/out/kprobe-events/vmlinux", own_event));
+    }
     for (name, file) in files {
         let path = guest.join(file);
         std::fs::metadata(&path).map_err(at(&path))?;

@@ -41,13 +41,14 @@ impl Batch {
         if self.reports {
             plans.iter().try_for_each(|plan| remove(&report(*plan)))?;
         }
-        let emulator = times::timed("lab: its emulator", artifacts::bochs)?;
+        let build = || self.runs.iter().try_for_each(|run| run.machine.build.program().map(drop));
+        times::timed("lab: its emulator", build)?;
         let kernel = times::timed("lab: its kernel", artifacts::host_kernel)?;
         println!("lab: building the programs");
         let programs = || artifacts::programs(self.profile, &target().join("lab/bin"));
         let programs = times::timed("lab: programs", programs)?;
         self.runs.iter().try_for_each(|run| self.prepare(run, &kernel, &programs))?;
-        let ended = self.side_by_side(&emulator);
+        let ended = self.side_by_side();
         if self.reports {
             plans.iter().try_for_each(|plan| self.write_report(*plan, &ended))?;
         }
@@ -69,16 +70,18 @@ impl Batch {
         image::initramfs(&contents, &initramfs)?;
         image::iso(&dir, kernel, &initramfs, &machine.cmdline())?;
         let bochsrc = dir.join("bochsrc");
-        std::fs::write(&bochsrc, machine.bochsrc()).map_err(at(bochsrc))
+        std::fs::write(&bochsrc, machine.bochsrc()).map_err(at(bochsrc))?;
+        let rc = dir.join("rc");
+        std::fs::write(&rc, "continue\n").map_err(at(rc))
     }
 
     /// How each run ended, in their order.
-    fn side_by_side(&self, emulator: &Path) -> Vec<Ended> {
+    fn side_by_side(&self) -> Vec<Ended> {
         let waiting: Mutex<VecDeque<(usize, &Run)>> =
             Mutex::new(self.runs.iter().enumerate().collect());
         let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let work = || {
-            let take = || next().map(|(at, run)| (at, self.machine(emulator, run)));
+            let take = || next().map(|(at, run)| (at, self.machine(run)));
             std::iter::from_fn(take).collect::<Vec<_>>()
         };
         let mut ended: Vec<(usize, Ended)> = std::thread::scope(|scope| {
@@ -93,12 +96,12 @@ impl Batch {
         ended.into_iter().map(|(_, ended)| ended).collect()
     }
 
-    fn machine(&self, emulator: &Path, run: &Run) -> Ended {
+    fn machine(&self, run: &Run) -> Ended {
         let (name, dir) = (&run.name, folder(run));
         let kvm = run.machine.kvm;
         println!("{name}: {kvm} in Bochs; console, results and logs are in {}", dir.display());
         let begun = Instant::now();
-        let start = || Bochs::start(emulator, &dir);
+        let start = || Bochs::start(run.machine.build, &dir);
         let (tests, ended) = match watch::follow(name, &dir, self.limits, start) {
             Err(error) => (Vec::new(), Err(error)),
             Ok((mut outcome, ended)) => {

@@ -49,6 +49,9 @@ pub(crate) enum LabError {
         /// The fault.
         source: serde_json::Error,
     },
+    /// A pseudo-terminal for Bochs.
+    #[error("no terminal for Bochs: {0}")]
+    Terminal(rustix::io::Errno),
     /// The watchdog ended the run.
     #[error("no sign of life from the lab for {} s: stopped it{}", silence.as_secs(), during(step.as_ref()))]
     Silence {

@@ -1,10 +1,14 @@
 //! The machines that Bochs emulates for us.
 
+use crate::build::Build;
+
 /// A machine: which KVM the lab's host then has, and what is missing there.
 #[derive(Clone, Copy)]
 pub(crate) struct Machine {
     /// The KVM module that drives it.
     pub(crate) kvm: &'static str,
+    /// The emulator.
+    pub(crate) build: Build,
     /// Bochs' name of the CPU.
     cpu: &'static str,
     /// How many of them.
@@ -23,6 +27,7 @@ pub(crate) struct Machine {
 /// time-stamp counter runs at [`IPS`], and its seconds are those of Bochs.
 pub(crate) const INTEL: Machine = Machine {
     kvm: "kvm_intel",
+    build: Build::Quick,
     cpu: "corei7_haswell_4770",
     cpus: 1,
     ips: IPS,
@@ -33,7 +38,8 @@ pub(crate) const INTEL: Machine = Machine {
 
 /// As [`INTEL`], where two vCPUs run at once: of its two CPUs each has a few instructions' turn,
 /// and the clock goes by the longer.
-pub(crate) const INTEL_SMP: Machine = Machine { cpus: 2, cmdline: "idle=halt", lacks: "", ..INTEL };
+pub(crate) const INTEL_SMP: Machine =
+    Machine { build: Build::Debian, cpus: 2, cmdline: "idle=halt", lacks: "", ..INTEL };
 
 /// As [`INTEL`], with room for a distribution's kernel.
 pub(crate) const INTEL_LARGE: Machine = Machine { memory: 1536, ..INTEL };
@@ -42,6 +48,7 @@ pub(crate) const INTEL_LARGE: Machine = Machine { memory: 1536, ..INTEL };
 /// to use what Bochs has not.
 pub(crate) const AMD: Machine = Machine {
     kvm: "kvm_amd",
+    build: Build::Debian,
     cpu: "phenom_8650_toliman",
     cpus: 1,
     ips: IPS,
@@ -83,6 +90,7 @@ impl Machine {
     /// fixed time: nothing in the machine depends on when it runs.
     pub(crate) fn bochsrc(&self) -> String {
         let Self { cpu, cpus, ips, memory, .. } = self;
+        let display = self.build.display();
         format!(
             "plugin_ctrl: unmapped=true, biosdev=true, speaker=false, extfpuirq=true, \
              parallel=false, serial=true\n\
@@ -94,7 +102,7 @@ impl Machine {
              ata0-master: type=cdrom, path=lab.iso, status=inserted\n\
              cpu: model={cpu}, count={cpus}, quantum=32, ips={ips}, reset_on_triple_fault=0\n\
              clock: sync=none, time0=946684800\n\
-             display_library: nogui\n\
+             display_library: {display}\n\
              com1: enabled=1, mode=file, dev={CONSOLE}\n\
              com2: enabled=1, mode=file, dev={RESULTS}\n\
              log: bochs.log\n\

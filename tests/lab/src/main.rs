@@ -3,6 +3,7 @@
 mod artifacts;
 mod batch;
 mod bochs;
+mod build;
 mod counts;
 mod error;
 mod image;
@@ -81,8 +82,8 @@ struct RunArgs {
     /// Give up after so many seconds for one machine, counted from its power-on
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     limit: u64,
-    /// Run tests that take the number of vCPUs with two only, if this host's own KVM runs them with
-    /// one
+    /// Leave out what `make test` runs on this host: tests with two vCPUs that are run with one
+    /// here, and loads of the service; ignored without /dev/kvm
     #[arg(long)]
     once: bool,
     /// Build the programs as users have them, for counts to compare; else as `make test` does

@@ -44,17 +44,15 @@ impl Case {
             Run::Once(run) => vec![Test { name, needs, body: Box::new(run) }],
             Run::EachVcpuCount(run) => VCPU_COUNTS
                 .map(|vcpus| {
-                    let contended = needs.contains(&Need::ContendedLocks);
                     let (mark, own) = match vcpus {
-                        // Where two would not do, one is no repetition.
-                        1 => ("", (!contended).then_some(Need::Repeat)),
-                        _ => ("s", Some(Need::Smp)),
+                        1 => ("", &[Need::OneVcpu][..]),
+                        _ => ("s", &[Need::Smp, Need::TwoVcpus][..]),
                     };
                     let needs = needs.iter().copied();
                     let needs = needs.filter(|need| vcpus > 1 || *need != Need::ContendedLocks);
                     Test {
                         name: format!("{name} [{vcpus} vCPU{mark}]"),
-                        needs: needs.chain(own).collect(),
+                        needs: needs.chain(own.iter().copied()).collect(),
                         body: Box::new(move || run(vcpus)),
                     }
                 })
@@ -67,8 +65,8 @@ impl Case {
 ///
 /// An entry is `function`, or `function(vcpus)` for one that takes the number of vCPUs. After it
 /// may stand `needs [..]`, the whole list of its [`Need`](crate::harness::Need)s; without it the
-/// case needs `Kvm`; `function(vcpus)` with more than one needs `Smp` too. A function that is in no
-/// list is dead code, which the compiler reports.
+/// case needs `Kvm`; `function(vcpus)` needs `OneVcpu`, or `Smp` and `TwoVcpus`, too. A function
+/// that is in no list is dead code, which the compiler reports.
 #[macro_export]
 macro_rules! cases {
     (@needs) => { &[$crate::harness::Need::Kvm] };
@@ -105,11 +103,10 @@ mod tests {
         let expected = ["tests::plain", "tests::counted [1 vCPU]", "tests::counted [2 vCPUs]"];
         assert_eq!(names, expected);
         let needs: Vec<Vec<Need>> = CASES[1].tests().into_iter().map(|test| test.needs).collect();
-        let kvm = [Need::Kvm, Need::Loopback];
-        let two = [Need::Kvm, Need::Loopback, Need::ContendedLocks, Need::Smp];
-        assert_eq!(needs, [&kvm[..], &two]);
-        let needs: Vec<Vec<Need>> = CASES[3].tests().into_iter().map(|test| test.needs).collect();
-        assert_eq!(needs, [[Need::Kvm, Need::Repeat], [Need::Kvm, Need::Smp]]);
+        let one = [Need::Kvm, Need::Loopback, Need::OneVcpu];
+        let contended = Need::ContendedLocks;
+        let two = [Need::Kvm, Need::Loopback, contended, Need::Smp, Need::TwoVcpus];
+        assert_eq!(needs, [&one[..], &two]);
     }
 
     #[test]

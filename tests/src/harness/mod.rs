@@ -4,6 +4,7 @@
 //! The command line is libtest's, through libtest-mimic.
 
 mod case;
+mod console;
 mod environment;
 mod need;
 mod part;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use libtest_mimic::Arguments;
 
 pub use case::{Case, Run, VCPU_COUNTS};
+pub use console::keep_console;
 pub use environment::{BEGIN, PART_ENV, PROGRESS_ENV, REPORT_ENV};
 pub use need::{LACKS_ENV, Lack, NO_DEBUG_INFO, NO_FUSE, NO_PYTHON, NO_SHELL, Need};
 pub use report::{Outcome, Record};

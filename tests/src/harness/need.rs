@@ -24,8 +24,11 @@ pub enum Need {
     Loopback,
     /// A guest with more than one vCPU.
     Smp,
-    /// The time for a case with one vCPU that is run with two as well, or for a load of the service
-    /// that does not depend on how KVM runs the guest.
+    /// The time for a case with one vCPU that is run with two as well.
+    OneVcpu,
+    /// The time for a case with two vCPUs that is run with one as well.
+    TwoVcpus,
+    /// The time for a load of the service that does not depend on how KVM runs the guest.
     Repeat,
     /// vCPUs that may wait for each other with interrupts off: the host takes a vCPU out that spins
     /// so, for the one that it waits for. Of a case that takes the number of vCPUs, only with more
@@ -74,13 +77,15 @@ pub const NO_SHELL: &str = "no bash, or no curl that knows --fail-with-body";
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 16] = [
+const NAMES: [(Need, &str); 18] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
     (Need::Root, "root"),
     (Need::Loopback, "loopback"),
     (Need::Smp, "smp"),
+    (Need::OneVcpu, "one_vcpu"),
+    (Need::TwoVcpus, "two_vcpus"),
     (Need::Repeat, "repeat"),
     (Need::ContendedLocks, "contended_locks"),
     (Need::SingleStep, "single_step"),
@@ -131,6 +136,8 @@ impl Need {
             Self::Loopback => loopback_connects(),
             // KVM has these, and here is time, so that their absence can only be declared.
             Self::Smp
+            | Self::OneVcpu
+            | Self::TwoVcpus
             | Self::Repeat
             | Self::ContendedLocks
             | Self::SingleStep

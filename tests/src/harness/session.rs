@@ -10,6 +10,7 @@ use std::time::Instant;
 use libtest_mimic::{Completion, Failed, Trial};
 
 use super::case::Test;
+use super::console::take_console;
 use super::need::{LacksError, parse_lacks};
 use super::part::{Part, PartError};
 use super::report::{Report, ReportError};
@@ -104,9 +105,11 @@ impl Session {
 }
 
 fn outcome_of(body: Box<dyn FnOnce() + Send>) -> Outcome {
+    // What an earlier test on this thread may have left.
+    drop(take_console());
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(()) => Outcome::Passed,
-        Err(payload) => Outcome::Failed { reason: message(payload.as_ref()) },
+        Err(payload) => Outcome::Failed { reason: message(payload.as_ref()) + &take_console() },
     }
 }
 
@@ -123,14 +126,35 @@ mod tests {
 
     use super::*;
     use crate::cases;
-    use crate::harness::Case;
+    use crate::harness::{Case, keep_console};
 
     fn passes() {}
     fn panics() {
         panic!("one is not {}", 2)
     }
+    fn panics_with_a_console() {
+        keep_console("one\r\n\n\ntwo\n");
+        panic!("none")
+    }
     fn panics_without_words() {
         std::panic::panic_any(5)
+    }
+
+    #[test]
+    fn a_failure_has_the_end_of_its_console() {
+        let reason = |body: fn()| match outcome_of(Box::new(body)) {
+            Outcome::Failed { reason } => reason,
+            other => panic!("{other:?}"),
+        };
+        let expected = "none\n  last lines of the console:\n    one\n    two";
+        assert_eq!(reason(panics_with_a_console), expected);
+        assert_eq!(reason(panics), "one is not 2", "it is of the test before");
+        fn many() {
+            let lines: Vec<String> = (0..100).map(|line| line.to_string()).collect();
+            keep_console(&lines.join("\n"));
+            panic!("none")
+        }
+        assert!(reason(many).starts_with("none\n  last lines of the console:\n    88\n"));
     }
 
     const CASES: &[Case] = cases![
