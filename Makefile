@@ -86,7 +86,7 @@ end-to-end:
 	EXOPROBE_TEST_LACKS='one_vcpu=it runs in the lab' \
 	EXOPROBE_TEST_REPORT=$(CURDIR)/target/tests/host.jsonl $(TIMED) "end to end: host" \
 	    $(END_TO_END) --test-threads 2 || status=1; \
-	$(TIMED) "end to end: lab" $(LAB) run intel smp stock --once || status=1; \
+	$(TIMED) "end to end: lab" $(LAB) run smp intel stock --once || status=1; \
 	if [ -n "$$EXOPROBE_STEPS" ]; then \
 	    echo '== where the time went'; $(LAB) times $$EXOPROBE_STEPS $(REPORTS) || status=1; \
 	fi; \

@@ -26,7 +26,7 @@ pub(crate) struct Plan {
     pub(crate) rounds: u32,
     pub(crate) tsc_counts_instructions: bool,
     pub(crate) single_step: bool,
-    pub(crate) own_event: bool,
+    pub(crate) quick: bool,
     pub(crate) software_kvm: bool,
 }
 
@@ -102,11 +102,13 @@ struct Bench<'a> {
 pub(crate) fn all(plan: &Plan) -> Report {
     let mut bench = Bench::new(plan, TestGuest::restored(1), |_| {});
     bench.find_missing();
-    let mut rows: Vec<RowCounts> = ROWS.iter().map(|row| bench.row(row)).collect();
+    let is_alone = |row: &&Row| row.probe.as_ref().is_none_or(|probe| probe.others == 0);
+    let wanted = ROWS.iter().filter(|row| !plan.quick || is_alone(row));
+    let mut rows: Vec<RowCounts> = wanted.map(|row| bench.row(row)).collect();
     let missing = std::mem::take(&mut bench.missing);
     drop(bench);
     rows.insert(1, bare_row(plan, missing.clone()));
-    if plan.own_event {
+    if !plan.quick {
         rows.push(own_event_row(plan, missing.clone()));
     }
     Report {

@@ -28,9 +28,13 @@ struct Sleepers {
 }
 
 /// Registers by `register` and sends tasks to sleep, for so long that all have entered before the
-/// first leaves.
-fn put_to_sleep(guest: &TestGuest, tasks: u64, register: impl Fn(&TestGuest)) -> Sleepers {
-    let mut millis = 500;
+/// first leaves, and at least for `millis`.
+fn put_to_sleep(
+    guest: &TestGuest,
+    tasks: u64,
+    mut millis: u64,
+    register: impl Fn(&TestGuest),
+) -> Sleepers {
     loop {
         register(guest);
         guest.probe("p:entered hrtimer_nanosleep");
@@ -48,7 +52,7 @@ fn put_to_sleep(guest: &TestGuest, tasks: u64, register: impl Fn(&TestGuest)) ->
         }
         // The guest is slow: the first woke up before the last slept.
         guest.answer(from, &command);
-        guest.engine.unregister(Selection::all()).unwrap();
+        unregister_all(guest);
         millis *= 4;
     }
 }
@@ -59,19 +63,44 @@ impl Sleepers {
     }
 }
 
+/// Puts tasks to sleep as [`put_to_sleep`], does `look` while all of them sleep, and wakes them.
+/// On a guest so slow that they woke up meanwhile, it is undone by `undo`, and done again.
+fn while_asleep<T>(
+    guest: &TestGuest,
+    tasks: u64,
+    register: impl Fn(&TestGuest),
+    look: impl Fn(&TestGuest) -> T,
+    undo: impl Fn(&TestGuest),
+) -> T {
+    let mut millis = 500;
+    loop {
+        let sleepers = put_to_sleep(guest, tasks, millis, &register);
+        let found = look(guest);
+        let were_asleep = guest.is_silent(sleepers.from);
+        sleepers.awake(guest);
+        if were_asleep {
+            return found;
+        }
+        undo(guest);
+        millis *= 4;
+    }
+}
+
+fn unregister_all(guest: &TestGuest) {
+    guest.engine.unregister(Selection::all()).unwrap();
+}
+
 fn tasks_that_sleep_in_the_function_use_an_instance_each(vcpus: u8) {
     for mode in ALL {
         let guest = TestGuest::restored(vcpus);
-        let sleepers = put_to_sleep(&guest, 4, |guest| {
+        let register = |guest: &TestGuest| {
             follow(guest, "r2:two hrtimer_nanosleep $retval", mode);
             follow(guest, "r:all hrtimer_nanosleep $retval", mode);
-        });
-        assert_eq!(guest.status("two").active, Some(2));
-        assert_eq!(
-            (guest.status("all").active, guest.status("all").maxactive),
-            (Some(4), Some(10))
-        );
-        sleepers.awake(&guest);
+        };
+        let look = |guest: &TestGuest| (guest.status("two").active, guest.status("all").active);
+        let active = while_asleep(&guest, 4, register, look, unregister_all);
+        assert_eq!(active, (Some(2), Some(4)));
+        assert_eq!(guest.status("all").maxactive, Some(10));
         let (two, all) = (guest.status("two"), guest.status("all"));
         assert_eq!((two.hits, two.nmissed, two.active), (2, 2, Some(0)), "{mode:?}");
         assert_eq!((all.hits, all.nmissed, all.active), (4, 0, Some(0)), "{mode:?}");
@@ -79,7 +108,7 @@ fn tasks_that_sleep_in_the_function_use_an_instance_each(vcpus: u8) {
         // What was missed is not held against the next.
         assert!(guest.work("sleep 1") >= 1);
         assert_eq!((guest.status("two").hits, guest.status("two").nmissed), (3, 2));
-        guest.engine.unregister(Selection::all()).unwrap();
+        unregister_all(&guest);
         guest.assert_unharmed();
     }
 }
@@ -152,7 +181,7 @@ fn tasks_that_end_inside_give_their_instances_back(vcpus: u8) {
         }
         assert_eq!(guest.engine.calls_followed(), 0);
         guest.assert_unharmed();
-        guest.engine.unregister(Selection::all()).unwrap();
+        unregister_all(&guest);
         guest.assert_unharmed();
     }
 }
@@ -217,7 +246,7 @@ fn functions_that_switch_tasks_can_be_followed(vcpus: u8) {
         }
         guest.vm.resume().unwrap();
         guest.assert_unharmed();
-        guest.engine.unregister(Selection::all()).unwrap();
+        unregister_all(&guest);
         guest.assert_unharmed();
     }
 }
@@ -225,18 +254,16 @@ fn functions_that_switch_tasks_can_be_followed(vcpus: u8) {
 fn calls_under_way_outlive_their_probe_unseen(vcpus: u8) {
     for mode in ALL {
         let guest = TestGuest::restored(vcpus);
-        let sleepers = put_to_sleep(&guest, 2, |guest| {
-            follow(guest, "r:gone hrtimer_nanosleep", mode);
-        });
-        guest.engine.unregister(Selection::all()).unwrap();
-        let followed = guest.engine.calls_followed();
-        let traceless = guest.engine.traceless().is_some();
-        assert!(guest.is_silent(sleepers.from), "they sleep long enough to be looked at");
+        let register = |guest: &TestGuest| follow(guest, "r:gone hrtimer_nanosleep", mode);
+        let look = |guest: &TestGuest| {
+            unregister_all(guest);
+            (guest.engine.calls_followed(), guest.engine.traceless().is_some())
+        };
+        let found = while_asleep(&guest, 2, register, look, |_| ());
         match mode {
-            By::Trampoline | By::Code => assert_eq!((followed, traceless), (2, false)),
-            By::Site => assert_eq!((followed, traceless), (0, true)),
+            By::Trampoline | By::Code => assert_eq!(found, (2, false)),
+            By::Site => assert_eq!(found, (0, true)),
         }
-        sleepers.awake(&guest);
         assert_eq!(guest.engine.calls_followed(), 0);
         assert!(guest.engine.traceless().is_some(), "no trace is left");
         guest.assert_unharmed();
@@ -252,7 +279,7 @@ fn a_probe_is_dropped_with_its_last_call(vcpus: u8) {
     for mode in MODES {
         let guest = TestGuest::restored(vcpus);
         let token = Arc::new(());
-        let sleepers = put_to_sleep(&guest, 2, |guest| {
+        let sleepers = put_to_sleep(&guest, 2, 500, |guest| {
             let held = Arc::clone(&token);
             let probe = Kretprobe {
                 definition: in_mode("r:held hrtimer_nanosleep", mode),
@@ -261,7 +288,7 @@ fn a_probe_is_dropped_with_its_last_call(vcpus: u8) {
             };
             guest.engine.register(probe).unwrap();
         });
-        guest.engine.unregister(Selection::all()).unwrap();
+        unregister_all(&guest);
         sleepers.awake(&guest);
         guest.assert_unharmed();
         assert_eq!(Arc::strong_count(&token), 1, "{mode:?}");
@@ -273,12 +300,17 @@ fn a_probe_is_dropped_with_its_last_call(vcpus: u8) {
 fn assert_let_go(vcpus: u8, off: impl Fn(&TestGuest), on: impl Fn(&TestGuest)) {
     for mode in ALL {
         let guest = TestGuest::restored(vcpus);
-        let sleepers = put_to_sleep(&guest, 1, |guest| {
-            follow(guest, "r1:one hrtimer_nanosleep", mode);
-        });
-        assert_eq!(guest.status("one").active, Some(1));
-        off(&guest);
-        sleepers.awake(&guest);
+        let register = |guest: &TestGuest| follow(guest, "r1:one hrtimer_nanosleep", mode);
+        let look = |guest: &TestGuest| {
+            let active = guest.status("one").active;
+            off(guest);
+            active
+        };
+        let undo = |guest: &TestGuest| {
+            on(guest);
+            unregister_all(guest);
+        };
+        assert_eq!(while_asleep(&guest, 1, register, look, undo), Some(1));
         let one = guest.status("one");
         assert_eq!((one.hits, one.nmissed, one.active), (0, 0, Some(0)), "{mode:?}");
         on(&guest);
