@@ -15,6 +15,8 @@ if [[ ! -x $root/bin/cargo-deny ]]; then
         CARGO_PROFILE_RELEASE_CODEGEN_UNITS=256 \
         cargo install --quiet --locked --no-default-features --root "$root" "cargo-deny@$version"
 fi
+# Crates that are not there yet; it needs no network if all are.
+cargo fetch --quiet --locked
 checks=("$@")
 offline=()
 if [ ${#checks[@]} -eq 0 ]; then
