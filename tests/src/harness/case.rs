@@ -5,6 +5,10 @@ use super::Need;
 /// Numbers of vCPUs that a case which takes their number is run with.
 pub const VCPU_COUNTS: [u8; 2] = [1, 2];
 
+/// Needs that the lab does not have, or leaves to the host: there such a case is run with each
+/// number of vCPUs.
+const HOST_ONLY: [Need; 5] = [Need::DebugInfo, Need::Fuse, Need::Python, Need::Shell, Need::Repeat];
+
 /// One function of a suite; made by [`cases!`](crate::cases).
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
@@ -44,7 +48,9 @@ impl Case {
             Run::Once(run) => vec![Test { name, needs, body: Box::new(run) }],
             Run::EachVcpuCount(run) => VCPU_COUNTS
                 .map(|vcpus| {
+                    let elsewhere = needs.iter().any(|need| HOST_ONLY.contains(need));
                     let (mark, own) = match vcpus {
+                        1 if elsewhere => ("", &[][..]),
                         1 => ("", &[Need::OneVcpu][..]),
                         _ => ("s", &[Need::Smp, Need::TwoVcpus][..]),
                     };
@@ -94,6 +100,7 @@ mod tests {
 
     const CASES: &[Case] = cases![
         plain, counted(vcpus) needs [Kvm, Loopback, ContendedLocks], plain needs [], counted(vcpus),
+        counted(vcpus) needs [Python],
     ];
 
     #[test]
@@ -107,13 +114,15 @@ mod tests {
         let contended = Need::ContendedLocks;
         let two = [Need::Kvm, Need::Loopback, contended, Need::Smp, Need::TwoVcpus];
         assert_eq!(needs, [&one[..], &two]);
+        let needs: Vec<Vec<Need>> = CASES[4].tests().into_iter().map(|test| test.needs).collect();
+        assert_eq!(needs, [vec![Need::Python], vec![Need::Python, Need::Smp, Need::TwoVcpus]]);
     }
 
     #[test]
     fn needs_are_kvm_unless_listed() {
         let needs: Vec<&[Need]> = CASES.iter().map(|case| case.needs).collect();
         let listed = [Need::Kvm, Need::Loopback, Need::ContendedLocks];
-        assert_eq!(needs, [&[Need::Kvm][..], &listed, &[], &[Need::Kvm]]);
+        assert_eq!(needs, [&[Need::Kvm][..], &listed, &[], &[Need::Kvm], &[Need::Python]]);
     }
 
     #[test]
