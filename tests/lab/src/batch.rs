@@ -1,5 +1,6 @@
 //! Machines side by side: prepared one after the other, then as many at once as are allowed.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -89,10 +90,12 @@ impl Batch {
         std::fs::write(&rc, "continue\n").map_err(at(rc))
     }
 
-    /// How each run ended, in their order.
+    /// How each run ended, in their order. The longest start first: one that starts last would
+    /// leave CPUs idle.
     fn side_by_side(&self) -> Vec<Ended> {
-        let waiting: Mutex<VecDeque<(usize, &Run)>> =
-            Mutex::new(self.runs.iter().enumerate().collect());
+        let mut runs: Vec<(usize, &Run)> = self.runs.iter().enumerate().collect();
+        runs.sort_by_key(|(_, run)| Reverse(run.seconds));
+        let waiting = Mutex::new(VecDeque::from(runs));
         let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let work = || {
             let take = || next().map(|(at, run)| (at, self.machine(run)));

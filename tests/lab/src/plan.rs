@@ -34,6 +34,8 @@ pub(crate) struct Run {
     /// Of its folder, and before each line of its output.
     pub(crate) name: String,
     pub(crate) job: Job,
+    /// Seconds that it takes in `make test`, about: the longest starts first.
+    pub(crate) seconds: u32,
 }
 
 impl Run {
@@ -57,6 +59,8 @@ pub(crate) const STOCK_SUITE: &str = "stock::";
 const SMP_SUITES: [&str; 2] = ["smp::", "stress::"];
 /// Of the machine's time, which is some fifteen times as long in ours.
 const STRESS_SECONDS: &str = "1";
+/// [`Run::seconds`] of the counts.
+const COUNTS_SECONDS: u32 = 50;
 /// File that the counts go to.
 pub(crate) const COUNTS_FILE: &str = "counts.json";
 /// Why a test is left out that this host has run.
@@ -91,7 +95,8 @@ impl Plan {
         let plan = self;
         let run = |name: &str, steps| {
             let name = format!("{}{name}", plan.name());
-            Run { plan, machine: *plan.machine(), name, job: Job { steps } }
+            let (machine, seconds) = (*plan.machine(), plan.seconds());
+            Run { plan, machine, name, job: Job { steps }, seconds }
         };
         if let Some(filter) = filter {
             return vec![run("", vec![self.tests("tests", Some(filter))])];
@@ -108,14 +113,23 @@ impl Plan {
             Self::Intel | Self::Amd => {
                 // The counts twice: the same program must give the same.
                 let counts = ["counts", "counts again"].map(|name| self.counts(name));
+                let machine = self.machine().counting();
                 let counts =
-                    Run { machine: self.machine().counting(), ..run("-counts", counts.into()) };
-                // The longest first.
+                    Run { machine, seconds: COUNTS_SECONDS, ..run("-counts", counts.into()) };
                 // In parts that end soon also on a machine that does other work.
                 let parts = [("-1", "1/3"), ("-2", "2/3"), ("-3", "3/3")];
                 let tests = parts.map(|(name, part)| run(name, vec![self.part(part)]));
                 [counts].into_iter().chain(tests).collect()
             }
+        }
+    }
+
+    /// [`Run::seconds`] of a machine with tests.
+    const fn seconds(self) -> u32 {
+        match self {
+            Self::Smp => 250,
+            Self::Intel | Self::Amd => 150,
+            Self::Stock => 110,
         }
     }
 

@@ -28,7 +28,8 @@ pub enum Need {
     OneVcpu,
     /// The time for a case with two vCPUs that is run with one as well.
     TwoVcpus,
-    /// The time for a load of the service that does not depend on how KVM runs the guest.
+    /// The time for a load that does not depend on how KVM runs the guest: of the service, or of
+    /// thousands of probes whose kinds other cases have.
     Repeat,
     /// vCPUs that may wait for each other with interrupts off: the host takes a vCPU out that spins
     /// so, for the one that it waits for. Of a case that takes the number of vCPUs, only with more

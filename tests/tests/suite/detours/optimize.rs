@@ -26,7 +26,7 @@ pub(crate) const CASES: &[Case] = cases![
     the_rule_that_stops_an_optimization_is_named(vcpus),
     a_full_ring_loses_records_and_no_hit(vcpus),
     guest_writes_into_rings_cost_records_only(vcpus),
-    every_function_that_the_rules_allow_is_optimized_and_put_back needs [Kvm, Smp],
+    every_function_that_the_rules_allow_is_optimized_and_put_back needs [Kvm, Smp, Repeat],
     the_service_optimizes_by_itself_unless_switched_off,
 ];
 
