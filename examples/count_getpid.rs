@@ -26,6 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         cmdline: "console=ttyS0 quiet noreplace-smp".to_owned(),
         memory_mib: 64,
         vcpus: 1,
+        disks: Vec::new(),
     };
     let vm = Arc::new(Vm::create(&Host::open(Path::new(DEFAULT_KVM))?, &config)?);
     let symbols = SymbolTable::from_system_map(&std::fs::read_to_string(symbols)?)?;

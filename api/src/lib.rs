@@ -7,6 +7,7 @@
 
 pub mod cli;
 pub mod client;
+mod disk_option;
 mod fast_boot;
 pub mod http;
 mod log;

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use exoprobe_probes::{EventLimits, Limits, ProbeDefinition, parse_line};
 use exoprobe_vmm::{
-    BootFiles, DEFAULT_KVM, StopReason, StopRecord, Vm, VmConfig, with_kernel_words,
+    BootFiles, DEFAULT_KVM, DiskConfig, StopReason, StopRecord, Vm, VmConfig, with_kernel_words,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::default_socket;
+use crate::disk_option;
 use crate::fast_boot;
 use crate::http::{Token, TokenError};
 use crate::log::{self, say};
@@ -40,6 +41,8 @@ const EXAMPLES: &str = "Examples:
   exoprobe run --kernel vmlinux --initramfs initramfs.cpio --socket /tmp/exoprobe.sock
   exoprobe run --kernel bzImage --memory 512 --vcpus 2 --console
   exoprobe run --kernel /boot/vmlinuz --memory 512 --fast-boot
+  exoprobe run --kernel vmlinuz --initramfs initrd.img --cmdline 'console=ttyS0 root=/dev/vda1' \\
+      --memory 1024 --disk debian.raw,overlay --disk data.raw
   exoprobe run --restore /tmp/guest.snap --socket /tmp/second.sock
   exoprobe run --restore /tmp/guest.snap --kernel vmlinux --initramfs initramfs.cpio --reboot
   exoprobe run --kernel vmlinux --probe 'p:begin start_kernel' --probe 'r:init kernel_init_freeable'
@@ -74,6 +77,12 @@ pub struct RunArgs {
     /// Number of vCPUs
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "restore")]
     pub vcpus: u8,
+    /// Disk, /dev/vda and on: a raw file or a block device, which no other machine may have. With
+    /// `readonly` the guest cannot write to it; with `overlay` its writes go to a temporary file
+    /// and are thrown away: several machines may share the disk then. May be given several times;
+    /// with --restore, the snapshot's disks, in their order
+    #[arg(long = "disk", value_name = "FILE[,readonly|overlay]", value_parser = disk_option::parse)]
+    pub disks: Vec<DiskConfig>,
     /// Symbols of the kernel: its vmlinux or System.map [default: those of a vmlinux, or the
     /// kernel's own, read from the guest's memory once it runs]
     #[arg(long, value_name = "PATH")]
@@ -360,7 +369,8 @@ fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
     let source = match &args.restore {
         Some(path) => {
             let files = |kernel| BootFiles { kernel, initramfs, cmdline: args.cmdline.clone() };
-            GuestSource::Restore { path: path.clone(), boot_files: kernel.map(files) }
+            let (boot_files, disks) = (kernel.map(files), args.disks.clone());
+            GuestSource::Restore { path: path.clone(), boot_files, disks }
         }
         None => GuestSource::Boot(VmConfig {
             kernel: kernel.unwrap_or_default(),
@@ -368,6 +378,7 @@ fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
             cmdline: cmdline(args),
             memory_mib: args.memory,
             vcpus: args.vcpus,
+            disks: args.disks.clone(),
         }),
     };
     let bytes = |mib: u64| usize::try_from(mib << 20).unwrap_or(usize::MAX);

@@ -117,6 +117,12 @@ impl GuestRam {
         Ok(Self { map: Arc::new(map) })
     }
 
+    /// The memory as crates of rust-vmm take it. Their accesses are volatile, as ours.
+    #[must_use]
+    pub fn as_memory(&self) -> &GuestMemoryMmap {
+        &self.map
+    }
+
     /// Fresh zeroed RAM.
     ///
     /// # Errors

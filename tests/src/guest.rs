@@ -83,6 +83,7 @@ impl TestGuest {
             cmdline: cmdline.trim().to_owned(),
             memory_mib: MEMORY_MIB,
             vcpus,
+            disks: Vec::new(),
         }
     }
 

@@ -90,7 +90,8 @@ impl TestKernel {
     /// When it cannot be restored.
     #[must_use]
     pub fn restored_vm(self, vcpus: u8) -> Vm {
-        let mut vm = Vm::restore(&host(), &self.snapshot(vcpus)).expect("the snapshot is whole");
+        let mut vm =
+            Vm::restore(&host(), &self.snapshot(vcpus), &[]).expect("the snapshot is whole");
         let VmConfig { kernel, initramfs, cmdline, .. } = self.config(vcpus);
         let files = BootFiles { kernel, initramfs, cmdline: Some(cmdline) };
         vm.set_boot_files(files).expect("the tests' own command line");

@@ -23,7 +23,38 @@ pub struct VmConfig {
     pub memory_mib: u64,
     /// Number of vCPUs.
     pub vcpus: u8,
+    /// Disks, `/dev/vda` and on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<DiskConfig>,
 }
+
+/// A disk of the guest: a virtio block device over a raw file or a block device of the host.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskConfig {
+    /// The file.
+    pub path: PathBuf,
+    /// The effect of the guest's writes.
+    #[serde(default)]
+    pub mode: DiskMode,
+}
+
+/// The effect of a guest's writes to its disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DiskMode {
+    /// They go to the file, which no other machine may have.
+    #[default]
+    ReadWrite,
+    /// They are refused. Several machines may share the file.
+    ReadOnly,
+    /// They go to a temporary file, which is gone with the machine. Several machines may share the
+    /// file below.
+    Overlay,
+}
+
+/// Most disks: slots of a PCI bus, without its bridge.
+pub const MAX_DISKS: usize = 31;
 
 /// Why a configuration is refused before anything is made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +65,9 @@ pub enum ConfigError {
     /// Outside `MIN_MEMORY_MIB` to `MAX_MEMORY_MIB`.
     #[error("{0} MiB of memory: give {MIN_MEMORY_MIB} to {MAX_MEMORY_MIB}")]
     Memory(u64),
+    /// More than [`MAX_DISKS`].
+    #[error("{0} disks: give at most {MAX_DISKS}")]
+    Disks(usize),
     /// The command line holds a NUL.
     #[error("the kernel command line contains a NUL byte")]
     CmdlineNul,
@@ -50,6 +84,9 @@ impl VmConfig {
         }
         if !(MIN_MEMORY_MIB..=MAX_MEMORY_MIB).contains(&self.memory_mib) {
             return Err(ConfigError::Memory(self.memory_mib));
+        }
+        if self.disks.len() > MAX_DISKS {
+            return Err(ConfigError::Disks(self.disks.len()));
         }
         if self.cmdline.contains('\0') {
             return Err(ConfigError::CmdlineNul);
@@ -79,6 +116,7 @@ mod tests {
             cmdline: "quiet".into(),
             memory_mib: 32,
             vcpus: 1,
+            disks: Vec::new(),
         };
         assert_eq!(good.validate(), Ok(()));
         let none = VmConfig { vcpus: 0, ..good.clone() };

@@ -31,6 +31,9 @@ pub const LOCAL_APIC: u32 = 0xfee0_0000;
 /// I/O APIC, where KVM's in-kernel irqchip puts it.
 pub const IO_APIC: u32 = 0xfec0_0000;
 
+/// Where the memory of PCI functions is: each has 64 KiB, by its slot, in the gap below 4 GiB.
+pub const PCI_BARS: Gpa = Gpa(0xd000_0000);
+
 /// First serial port (ttyS0), the console: base port and ISA interrupt.
 pub const SERIAL0: (u16, u32) = (0x3f8, 4);
 /// Second serial port (ttyS1), commands to the workload: base port and ISA interrupt.

@@ -22,8 +22,10 @@ mod vcpu;
 mod vm;
 
 pub use boot::{BootError, ImageError, PayloadError, PayloadFormat};
-pub use config::{ConfigError, MAX_VCPUS, VmConfig, with_kernel_words};
-pub use devices::{OutputLog, SerialPort};
+pub use config::{
+    ConfigError, DiskConfig, DiskMode, MAX_DISKS, MAX_VCPUS, VmConfig, with_kernel_words,
+};
+pub use devices::{DiskError, OutputLog, SerialPort};
 pub use dump::{Dump, DumpError};
 pub use exoprobe_guest::kvm::Reinjection;
 pub use host::{DEFAULT_KVM, Host, HostError};

@@ -228,7 +228,7 @@ impl From<ControlError> for Problem {
             ControlError::Vcpu(vcpu) => vcpu.into(),
             ControlError::Snapshot(snapshot) => snapshot.into(),
             ControlError::Dump(dump) => dump.into(),
-            ControlError::Kvm(_) => Self::new("EIO", error.to_string()),
+            ControlError::Disk(_) | ControlError::Kvm(_) => Self::new("EIO", error.to_string()),
         }
     }
 }

@@ -19,7 +19,7 @@ use axum::Router;
 use exoprobe_introspect::{Btf, SourceLines};
 use exoprobe_probes::{Engine, Guest, KernelHints, Limits, ProbeDefinition};
 use exoprobe_tracer::Tracer;
-use exoprobe_vmm::{BootFiles, CreateError, Host, Vm, VmConfig};
+use exoprobe_vmm::{BootFiles, CreateError, DiskConfig, Host, Vm, VmConfig};
 use tokio::sync::watch;
 
 pub(crate) use closing::{Closing, Growth};
@@ -42,6 +42,8 @@ pub enum GuestSource {
         path: PathBuf,
         /// Files to boot the guest from again, if it may be.
         boot_files: Option<BootFiles>,
+        /// Its disks: the files that it names are not opened.
+        disks: Vec<DiskConfig>,
     },
 }
 
@@ -87,8 +89,8 @@ impl Service {
         let host = Host::open(&config.kvm)?;
         let vm = match &config.source {
             GuestSource::Boot(boot) => Vm::create(&host, boot)?,
-            GuestSource::Restore { path, boot_files } => {
-                let mut vm = Vm::restore(&host, path)?;
+            GuestSource::Restore { path, boot_files, disks } => {
+                let mut vm = Vm::restore(&host, path, disks)?;
                 if let Some(files) = boot_files {
                     vm.set_boot_files(files.clone()).map_err(CreateError::from)?;
                 }

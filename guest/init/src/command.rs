@@ -30,6 +30,12 @@ pub enum Work<'a> {
     Badptr(u64),
     /// That many times: patterns in all vector registers, kept over a `sched_yield` and a signal.
     Vectors(u64),
+    /// That many blocks of a disk, read past the page cache, that have their own number in each
+    /// word.
+    Diskread(&'a [u8], u64),
+    /// That many blocks of a disk, written past the page cache with their own number in each word,
+    /// then flushed to the medium.
+    Diskwrite(&'a [u8], u64),
 }
 
 impl Work<'_> {
@@ -47,6 +53,8 @@ impl Work<'_> {
             Self::Trap(_) => "trap",
             Self::Badptr(_) => "badptr",
             Self::Vectors(_) => "vectors",
+            Self::Diskread(..) => "diskread",
+            Self::Diskwrite(..) => "diskwrite",
         }
     }
 }
@@ -284,6 +292,8 @@ fn work<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Option<Work<'a>>, R
         b"trap" => Work::Trap(words.number("count")?),
         b"badptr" => Work::Badptr(words.number("count")?),
         b"vectors" => Work::Vectors(words.number("count")?),
+        b"diskread" => Work::Diskread(words.word("path")?, words.number("count")?),
+        b"diskwrite" => Work::Diskwrite(words.word("path")?, words.number("count")?),
         _ => return Ok(None),
     }))
 }
@@ -309,7 +319,7 @@ mod tests {
 
     #[test]
     fn parses_every_command() {
-        let cases: [(&[u8], Command<'_>); 22] = [
+        let cases: [(&[u8], Command<'_>); 24] = [
             (b"getpid 1000", Command::Work(Work::Getpid(1000))),
             (b"open /dev/null 3", Command::Work(Work::Open(b"/dev/null", 3))),
             (b"fork 2", Command::Work(Work::Fork(2))),
@@ -320,6 +330,8 @@ mod tests {
             (b"trap 6", Command::Work(Work::Trap(6))),
             (b"badptr 8", Command::Work(Work::Badptr(8))),
             (b"vectors 9", Command::Work(Work::Vectors(9))),
+            (b"diskread /dev/vda 3", Command::Work(Work::Diskread(b"/dev/vda", 3))),
+            (b"diskwrite /dev/vdb 4", Command::Work(Work::Diskwrite(b"/dev/vdb", 4))),
             (b"width", Command::Width),
             (b"cpu 1", Command::Cpu(1)),
             (b"insmod ttynull", Command::Insmod(Module(b"ttynull"))),

@@ -41,6 +41,7 @@ mod nr {
     pub(super) const GETPID: usize = 39;
     pub(super) const FORK: usize = 57;
     pub(super) const WAIT4: usize = 61;
+    pub(super) const FSYNC: usize = 74;
     pub(super) const SYNC: usize = 162;
     pub(super) const MOUNT: usize = 165;
     pub(super) const REBOOT: usize = 169;
@@ -218,6 +219,33 @@ pub(crate) fn map_page() -> Result<NonNull<u8>> {
     map(MAP_PRIVATE)
 }
 
+/// A page of private memory, aligned as requests past the page cache need it.
+pub(crate) struct Block(NonNull<[u64; PAGE / 8]>);
+
+impl Block {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self(map_page()?.cast()))
+    }
+
+    pub(crate) fn words(&mut self) -> &mut [u64] {
+        // SAFETY: the page is readable, writable, aligned, of exactly this size, mapped for as long
+        // as this value lives, and has no other reference.
+        unsafe { self.0.as_mut() }
+    }
+
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: as above; bytes have no alignment, and any value is one.
+        unsafe { self.0.cast::<[u8; PAGE]>().as_mut() }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: the page is from `map_page`, and its only owner goes.
+        let _ = unsafe { unmap_page(self.0.cast()) };
+    }
+}
+
 fn map(sharing: usize) -> Result<NonNull<u8>> {
     let flags = sharing | MAP_ANONYMOUS;
     // SAFETY: without MAP_FIXED the kernel picks an unused range.
@@ -274,6 +302,12 @@ pub(crate) fn shared_counters() -> Result<&'static [AtomicU64; PAGE / 8]> {
     // SAFETY: the page is readable, writable, zeroed, aligned, of exactly this size, and never
     // unmapped; atomics allow the sharing.
     Ok(unsafe { page.as_ref() })
+}
+
+/// Returns when all that was written to a file is on its medium.
+pub(crate) fn fsync(fd: Fd) -> Result<()> {
+    // SAFETY: no memory is involved.
+    unsafe { syscall(nr::FSYNC, [fd.0, 0, 0, 0, 0, 0]) }.map(drop)
 }
 
 pub(crate) fn sync() {

@@ -9,9 +9,23 @@ use exoprobe_guest_init::command::{MAX_CHILDREN, Module, Work};
 use crate::sys::{self, Errno, Fd, Forked, Path, Pid};
 use crate::vectors::Registers;
 
+mod disk;
+
 /// Kinds of work, in the order of the totals.
-pub(crate) const KINDS: [&str; 10] =
-    ["getpid", "open", "fork", "write", "mmap", "spin", "sleep", "trap", "badptr", "vectors"];
+pub(crate) const KINDS: [&str; 12] = [
+    "getpid",
+    "open",
+    "fork",
+    "write",
+    "mmap",
+    "spin",
+    "sleep",
+    "trap",
+    "badptr",
+    "vectors",
+    "diskread",
+    "diskwrite",
+];
 
 /// Why work ended early.
 #[derive(Debug, Clone, Copy)]
@@ -131,21 +145,25 @@ fn perform(work: &Work<'_>, tally: &Tally) -> Result<(), Failure> {
         Work::Trap(count) => tally.repeat(count, trap_once),
         Work::Badptr(count) => tally.repeat(count, bad_pointers_once),
         Work::Vectors(count) => vectors(count, tally),
+        Work::Diskread(path, count) => disk::read(path, count, tally),
+        Work::Diskwrite(path, count) => disk::write(path, count, tally),
         Work::Sleep(ms) => timed(tally, |_start| call("nanosleep", sys::sleep_ms(ms))),
     }
 }
 
-fn open(path: &[u8], count: u64, tally: &Tally) -> Result<(), Failure> {
+/// Opens the path of a command with the kernel's `O_*` bits.
+fn open_path(path: &[u8], flags: usize) -> Result<Fd, Failure> {
     const ENAMETOOLONG: Errno = Errno(36);
     let mut name = [0_u8; 256];
     for (slot, byte) in name.iter_mut().zip(path) {
         *slot = *byte;
     }
     let path = call("openat", Path::new(&name).ok_or(ENAMETOOLONG))?;
-    tally.repeat(count, || {
-        let file = call("openat", sys::open(path, 0))?;
-        call("close", sys::close(file))
-    })
+    call("openat", sys::open(path, flags))
+}
+
+fn open(path: &[u8], count: u64, tally: &Tally) -> Result<(), Failure> {
+    tally.repeat(count, || call("close", sys::close(open_path(path, 0)?)))
 }
 
 /// Loads a module from the initramfs.

@@ -124,7 +124,7 @@ pub(crate) fn all(plan: &Plan) -> Report {
 
 /// The row [`BARE`], in a guest whose breakpoint there no engine sees.
 fn bare_row(plan: &Plan, missing: BTreeMap<Column, String>) -> RowCounts {
-    let vm = Vm::restore(&host(), &TestGuest::snapshot(1)).expect("it was restored before");
+    let vm = Vm::restore(&host(), &TestGuest::snapshot(1), &[]).expect("it was restored before");
     let guest = TestGuest::new(vm);
     let hook = Arc::new(Bare::new(guest.engine.exit_hook()));
     let started = guest.vm.start(Arc::clone(&hook) as Arc<dyn ExitHook>);

@@ -40,7 +40,7 @@ pub(crate) fn run() {
     let host = Host::open(Path::new(DEFAULT_KVM)).expect("KVM");
     let restore = least(ROUNDS, || {
         let begun = Instant::now();
-        let vm = Vm::restore(&host, &snapshot).expect("a whole snapshot");
+        let vm = Vm::restore(&host, &snapshot, &[]).expect("a whole snapshot");
         vm.start(Arc::new(NoProbes)).expect("a new machine starts");
         begun.elapsed().as_secs_f64() * 1e3
     });

@@ -53,11 +53,14 @@ pub(crate) fn bochs() -> Result<PathBuf, LabError> {
     Ok(PathBuf::from(program.trim_end()))
 }
 
-/// Debian's kernel for virtual machines, of the version that apt offers; kept in the cache.
-pub(crate) fn cloud_kernel() -> Result<PathBuf, LabError> {
+/// Debian's kernel for virtual machines, of the version that apt offers, and the modules that its
+/// disks need; kept in the cache.
+pub(crate) fn cloud_kernel() -> Result<[(&'static str, PathBuf); 2], LabError> {
     let mut script = Command::new(root().join("scripts/debian-kernel.sh"));
     let file = answer("scripts/debian-kernel.sh", script.arg(CLOUD_PACKAGE))?;
-    Ok(PathBuf::from(file.trim_end()))
+    let kernel = PathBuf::from(file.trim_end());
+    let modules = kernel.with_file_name("modules.cpio");
+    Ok([("guest/out/stock/bzImage", kernel), ("guest/out/stock/modules.cpio", modules)])
 }
 
 /// Builds all programs in one go, as `make test` does: for the same target, with the features of

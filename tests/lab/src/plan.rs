@@ -204,7 +204,7 @@ impl Plan {
         ];
         contents.extend(artifacts::guest_files()?);
         if self == Self::Stock {
-            contents.push(("guest/out/stock/bzImage", artifacts::cloud_kernel()?));
+            contents.extend(artifacts::cloud_kernel()?);
         }
         Ok(contents)
     }

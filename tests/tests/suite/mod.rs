@@ -4,6 +4,7 @@
 mod booting;
 mod control;
 mod detours;
+mod devices;
 mod hit;
 mod kernels;
 mod library;
@@ -22,6 +23,7 @@ pub(crate) const ALL: &[&[Case]] = &[
     service::collecting::CASES,
     hit::counts::CASES,
     reading::dead::CASES,
+    devices::disks::CASES,
     service::docs::CASES,
     reading::dump::CASES,
     booting::early::CASES,

@@ -4,6 +4,7 @@ pub(crate) mod frames;
 pub(crate) mod pahole;
 pub(crate) mod planted;
 pub(crate) mod questions;
+pub(crate) mod refused;
 pub(crate) mod returned;
 pub(crate) mod tables;
 pub(crate) mod tracer;

@@ -20,7 +20,7 @@ pub(crate) struct Stopped {
 
 impl Stopped {
     pub(crate) fn restored(vcpus: u8) -> Self {
-        let guest = TestGuest::new(Vm::restore(&host(), &TestGuest::snapshot(vcpus)).unwrap());
+        let guest = TestGuest::new(Vm::restore(&host(), &TestGuest::snapshot(vcpus), &[]).unwrap());
         let sregs = guest.vm.registers(0).unwrap().sregs;
         let mode = PagingMode::of(&sregs).unwrap();
         guest.vm.hidden().map(guest.vm.ram(), mode).unwrap();

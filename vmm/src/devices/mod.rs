@@ -1,14 +1,23 @@
-//! The guest's devices outside KVM: two 16550 serial ports and the reset line of an i8042, all on
-//! port I/O. There is no MMIO device: reads find an empty bus, writes go nowhere.
+//! The guest's devices outside KVM: two 16550 serial ports and the reset line of an i8042 on port
+//! I/O, and virtio devices on a PCI bus.
 
 mod console_watch;
 mod output;
+mod pci;
 mod serial;
+mod virtio;
 
 pub(crate) use console_watch::ConsoleWatch;
 pub use output::OutputLog;
+pub(crate) use pci::{InvalidState, PciBus, PciFunction, PciSnapshot};
 pub(crate) use serial::SerialSnapshot;
 pub use serial::{InputFull, SerialPort};
+pub(crate) use virtio::blk::Blk;
+pub use virtio::blk::DiskError;
+pub(crate) use virtio::blk::DiskIdentity;
+#[cfg(feature = "testing")]
+pub use virtio::blk::DrivenBlk;
+pub(crate) use virtio::{BAR_LEN, VirtioDevice, VirtioPci};
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -38,14 +47,20 @@ impl Trigger for &ResetLine {
     }
 }
 
-/// The port-I/O bus.
+/// The buses: ports, and what is on PCI.
 pub(crate) struct PortBus {
     serial: [Arc<SerialPort>; 2],
+    pci: PciBus,
 }
 
 impl PortBus {
-    pub(crate) fn new(serial: [Arc<SerialPort>; 2]) -> Self {
-        Self { serial }
+    pub(crate) fn new(serial: [Arc<SerialPort>; 2], pci: PciBus) -> Self {
+        Self { serial, pci }
+    }
+
+    /// The functions on PCI, whose memory is guest-physical.
+    pub(crate) fn pci(&self) -> &PciBus {
+        &self.pci
     }
 
     fn serial_at(&self, port: u16) -> Option<(&SerialPort, u8)> {
@@ -62,6 +77,8 @@ impl PortBus {
             for byte in data {
                 serial.write_register(offset, *byte);
             }
+        } else if self.pci.write_port(port, data) {
+            return PortEffect::None;
         } else if (I8042_DATA..=I8042_COMMAND).contains(&port) {
             let line = ResetLine::default();
             let mut i8042 = I8042Device::new(&line);
@@ -83,6 +100,7 @@ impl PortBus {
             for byte in data {
                 *byte = serial.read_register(offset);
             }
+        } else if self.pci.read_port(port, data) {
         } else if port == I8042_DATA || port == I8042_COMMAND {
             data.fill(I8042Device::new(&ResetLine::default()).read(0));
         }

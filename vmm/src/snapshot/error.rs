@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::new_file::NewFileError;
 
 /// Format version. Raised whenever the layout, that of hidden memory, or the metadata changes.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 
 /// Why a snapshot could not be written or restored.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +44,19 @@ pub enum SnapshotError {
         part: &'static str,
         /// The fault.
         what: &'static str,
+    },
+    /// Disks that a snapshot names are not opened by themselves.
+    #[error(
+        "the snapshot was taken with {taken} disk(s), and {given} are given: files that a snapshot names are \
+         not opened, so give each again with --disk, in the same order ({names})"
+    )]
+    Disks {
+        /// Disks of the guest in it.
+        taken: usize,
+        /// Disks that are given.
+        given: usize,
+        /// Their files at that time.
+        names: String,
     },
     /// The parts do not fit together.
     #[error("the snapshot's content is not valid: {0}")]

@@ -7,8 +7,8 @@ use kvm_bindings::{
 use kvm_ioctls::{Error, VmFd};
 
 use super::error::SnapshotError;
-use crate::config::VmConfig;
-use crate::devices::SerialSnapshot;
+use crate::config::{DiskConfig, VmConfig};
+use crate::devices::{DiskIdentity, PciSnapshot, SerialSnapshot};
 use crate::vcpu::VcpuState;
 use exoprobe_guest::GuestTime;
 use exoprobe_guest::Gva;
@@ -28,6 +28,9 @@ pub(crate) struct SnapshotMeta {
     pub(crate) hidden_base: Option<Gva>,
     pub(crate) vcpus: Vec<VcpuState>,
     pub(crate) serial: [SerialSnapshot; 2],
+    pub(crate) pci: PciSnapshot,
+    /// In the order of the configuration.
+    pub(crate) disks: Vec<DiskIdentity>,
     pub(crate) chips: Chips,
     pub(crate) clock: kvm_clock_data,
 }
@@ -64,6 +67,18 @@ impl SnapshotMeta {
     /// of a host's quirk are set then.
     pub(crate) fn is_settled(&self) -> bool {
         self.vcpus.first().and_then(|vcpu| vcpu.msr(MSR_LSTAR)).is_some_and(|entry| entry != 0)
+    }
+
+    /// Sets the files of the disks: those that the snapshot names are not opened.
+    pub(crate) fn set_disks(&mut self, disks: &[DiskConfig]) -> Result<(), SnapshotError> {
+        let (taken, given) = (self.config.disks.len(), disks.len());
+        if taken != given {
+            let names = self.config.disks.iter().map(|disk| disk.path.display().to_string());
+            let names = names.collect::<Vec<_>>().join(", ");
+            return Err(SnapshotError::Disks { taken, given, names });
+        }
+        self.config.disks = disks.to_vec();
+        Ok(())
     }
 
     /// Checks the rate of the clock: a guest that measured it on one host cannot continue on a host

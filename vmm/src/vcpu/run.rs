@@ -71,11 +71,16 @@ impl Vcpu {
                 bus.read(port, data);
                 (ExitKind::Port, Pending::Nothing)
             }
-            Ok(VcpuExit::MmioRead(_, data)) => {
-                data.fill(0xff);
+            Ok(VcpuExit::MmioRead(gpa, data)) => {
+                if !bus.pci().read_memory(gpa, data) {
+                    data.fill(0xff);
+                }
                 (ExitKind::Mmio, Pending::Nothing)
             }
-            Ok(VcpuExit::MmioWrite(..)) => (ExitKind::Mmio, Pending::Nothing),
+            Ok(VcpuExit::MmioWrite(gpa, data)) => {
+                bus.pci().write_memory(gpa, data);
+                (ExitKind::Mmio, Pending::Nothing)
+            }
             Ok(VcpuExit::Debug(arch)) => {
                 let int3s_come_here = self.machine.profile.breakpoint == BreakpointExit::Debug;
                 match arch.exception {

@@ -11,10 +11,13 @@ use super::control::Vm;
 use super::error::CreateError;
 use super::power_on::PowerOn;
 use crate::boot::{self, BootEntry};
-use crate::config::VmConfig;
-use crate::devices::{ConsoleWatch, PortBus, SerialPort, SerialSnapshot};
+use crate::config::{DiskConfig, VmConfig};
+use crate::devices::{
+    BAR_LEN, Blk, ConsoleWatch, DiskIdentity, InvalidState, PciBus, PciFunction, PortBus,
+    SerialPort, SerialSnapshot, VirtioDevice, VirtioPci,
+};
 use crate::host::Host;
-use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS, SERIAL0, SERIAL1};
+use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS, PCI_BARS, SERIAL0, SERIAL1};
 use crate::machine::Machine;
 use crate::profile::HostProfile;
 use crate::snapshot::{self, SnapshotError, SnapshotMeta};
@@ -41,13 +44,16 @@ impl Vm {
         builder.finish(vcpus, &Origin::Boot(entry))
     }
 
-    /// Builds a machine from a snapshot file, paused where it was taken. It cannot be rebooted
-    /// before [`Self::set_boot_files`]: the files that a snapshot names are not read.
+    /// Builds a machine from a snapshot file, paused where it was taken. The files that a snapshot
+    /// names are not read: its disks are those given, in the order of that time, and it cannot be
+    /// rebooted before [`Self::set_boot_files`].
     ///
     /// # Errors
-    /// [`CreateError::Snapshot`] for an incomplete file.
-    pub fn restore(host: &Host, path: &Path) -> Result<Self, CreateError> {
-        let (meta, ram, hidden) = snapshot::open(path)?;
+    /// [`CreateError::Snapshot`] for an incomplete file, and for another number of disks;
+    /// [`crate::DiskError::Changed`] for a disk that is not as it was.
+    pub fn restore(host: &Host, path: &Path, disks: &[DiskConfig]) -> Result<Self, CreateError> {
+        let (mut meta, ram, hidden) = snapshot::open(path)?;
+        meta.set_disks(disks)?;
         let restored = Restored { meta, ram, hidden };
         let (config, ram) = (restored.meta.config.clone(), restored.ram.clone());
         let settled = restored.meta.is_settled();
@@ -82,6 +88,9 @@ struct Builder {
     reports_kernel_entry: bool,
     saved_msrs: Vec<u32>,
 }
+
+/// PCI's class and subclass of a disk that is none of the older kinds.
+const MASS_STORAGE: [u8; 2] = [1, 0x80];
 
 fn kvm(step: &'static str) -> impl Fn(kvm_ioctls::Error) -> CreateError {
     move |source| CreateError::Kvm { step, source }
@@ -166,7 +175,8 @@ impl Builder {
             self.serial(SERIAL0, Some(Arc::clone(&watch)), saved.map(|s| &s[0]))?,
             self.serial(SERIAL1, None, saved.map(|s| &s[1]))?,
         ];
-        let bus = PortBus::new([Arc::clone(&serial[0]), Arc::clone(&serial[1])]);
+        let (pci, disks) = self.pci(from.map(|restored| &restored.meta))?;
+        let bus = PortBus::new([Arc::clone(&serial[0]), Arc::clone(&serial[1])], pci);
         let machine = Arc::new(Machine::new(
             self.ram,
             self.hidden,
@@ -183,6 +193,7 @@ impl Builder {
             machine: Arc::clone(&machine),
             fd: self.fd,
             serial,
+            disks,
             config: self.config,
             has_boot_files: from.is_none(),
             clock,
@@ -197,6 +208,41 @@ impl Builder {
         }
         drop(machine.vcpus.set(remotes));
         Ok(vm)
+    }
+
+    /// The bus, with the devices of a snapshot as they were; and its disks.
+    fn pci(&self, from: Option<&SnapshotMeta>) -> Result<(PciBus, Vec<Arc<Blk>>), CreateError> {
+        let disks = self.disks(from.map(|meta| &*meta.disks))?;
+        let pci = PciBus::new(self.functions(&disks));
+        if let Some(meta) = from {
+            let invalid = |error: InvalidState| SnapshotError::Content(error.to_string());
+            pci.restore(&meta.pci).map_err(invalid)?;
+            pci.resume();
+        }
+        Ok((pci, disks))
+    }
+
+    /// The disks, in the order of the configuration; those of a snapshot as they were.
+    fn disks(&self, saved: Option<&[DiskIdentity]>) -> Result<Vec<Arc<Blk>>, CreateError> {
+        let disk = |(at, disk): (usize, &DiskConfig)| {
+            let device = Blk::open(&disk.path, disk.mode, &format!("disk{at}"))?;
+            if let Some(saved) = saved {
+                device.check(&disk.path, saved.get(at))?;
+            }
+            Ok(Arc::new(device))
+        };
+        self.config.disks.iter().enumerate().map(disk).collect()
+    }
+
+    fn functions(&self, disks: &[Arc<Blk>]) -> Vec<Arc<dyn PciFunction>> {
+        let function = |(at, disk): (usize, &Arc<Blk>)| {
+            let bar = PCI_BARS.0 + (at as u64 + 1) * BAR_LEN;
+            let (fd, ram) = (Arc::clone(&self.fd), self.ram.clone());
+            let device = Arc::clone(disk) as Arc<dyn VirtioDevice>;
+            let function = VirtioPci::new(fd, ram, device, MASS_STORAGE, bar);
+            Arc::new(function) as Arc<dyn PciFunction>
+        };
+        disks.iter().enumerate().map(function).collect()
     }
 
     fn serial(

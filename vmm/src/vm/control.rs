@@ -10,7 +10,7 @@ use kvm_ioctls::VmFd;
 use super::error::ControlError;
 use super::power_on::PowerOn;
 use crate::config::VmConfig;
-use crate::devices::SerialPort;
+use crate::devices::{Blk, SerialPort};
 use crate::machine::Machine;
 use crate::profile::HostProfile;
 use crate::snapshot::SnapshotProgress;
@@ -28,6 +28,8 @@ pub struct Vm {
     pub(super) fd: Arc<VmFd>,
     pub(super) machine: Arc<Machine>,
     pub(super) serial: [Arc<SerialPort>; 2],
+    /// In the order of the configuration.
+    pub(super) disks: Vec<Arc<Blk>>,
     pub(super) config: VmConfig,
     /// The user named the files in `config`; they do not come from a snapshot.
     pub(super) has_boot_files: bool,

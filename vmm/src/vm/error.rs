@@ -2,6 +2,7 @@
 
 use crate::boot::BootError;
 use crate::config::ConfigError;
+use crate::devices::DiskError;
 use crate::dump::DumpError;
 use crate::snapshot::SnapshotError;
 use exoprobe_guest::VcpuError;
@@ -30,6 +31,9 @@ pub enum CreateError {
     /// A vCPU's thread could not be started.
     #[error("cannot start a vCPU thread: {0}")]
     Thread(std::io::Error),
+    /// A disk cannot be used.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
     /// A snapshot is unusable.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
@@ -53,6 +57,9 @@ pub enum ControlError {
     /// A vCPU gave no answer.
     #[error(transparent)]
     Vcpu(#[from] VcpuError),
+    /// A disk's content is not on its medium.
+    #[error("a disk: {0}")]
+    Disk(std::io::Error),
     /// Writing a snapshot failed.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),

@@ -170,6 +170,7 @@ impl Vm {
         for port in &self.serial {
             port.reset();
         }
+        machine.bus.pci().reset();
         machine.console_watch.reset();
         self.power_on.chips.restore(&self.fd).map_err(kvm("reset its interrupt chips"))?;
         for (vcpu, state) in self.vcpus().zip(&self.power_on.vcpus) {

@@ -41,7 +41,13 @@ impl Vm {
             return Err(ControlError::Held);
         }
         *self.writing() = Some(Arc::clone(progress));
-        let written = permit().map(|_permit| self.write_snapshot(path, progress));
+        let written = permit().map(|_permit| {
+            let pci = self.machine.bus.pci();
+            pci.pause();
+            let written = self.write_snapshot(path, progress);
+            pci.resume();
+            written
+        });
         let resumed = if was_running { self.resume_locked() } else { Ok(()) };
         // The guest need not wait for the disk.
         drop(control);
@@ -79,6 +85,7 @@ impl Vm {
         for vcpu in self.vcpus() {
             vcpus.push(*vcpu.ask(Command::Save)?);
         }
+        let disks: std::io::Result<_> = self.disks.iter().map(|disk| disk.identity()).collect();
         let meta = SnapshotMeta {
             config: self.config.clone(),
             time: self.clock.now(),
@@ -86,6 +93,8 @@ impl Vm {
             hidden_base: self.machine.hidden.base(),
             vcpus,
             serial,
+            pci: self.machine.bus.pci().save(),
+            disks: disks.map_err(ControlError::Disk)?,
             chips,
             clock: self.fd.get_clock()?,
         };

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use exoprobe_guest::{Registers, kvm_regs};
 use exoprobe_probes::Engine;
-use exoprobe_vmm::{ExitCounts, StopReason, StopRecord, Vm, VmState};
+use exoprobe_vmm::{DiskConfig, DiskMode, ExitCounts, StopReason, StopRecord, Vm, VmState};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -31,6 +31,8 @@ pub struct VmStatus {
     /// The kernel's file.
     #[schema(value_type = String)]
     pub kernel: PathBuf,
+    /// Its disks, `/dev/vda` and on.
+    pub disks: Vec<DiskStatus>,
     /// Version text of the running kernel (`linux_banner`); null until it runs and something about
     /// it was asked, or a probe was registered.
     #[schema(example = "Linux version 6.1.0-56-cloud-amd64 (...) #1 SMP ...")]
@@ -47,6 +49,17 @@ pub struct VmStatus {
     pub exits: Exits,
     /// Where hidden memory is mapped in the guest; null before it is.
     pub hidden: Option<Hex>,
+}
+
+/// A disk of the guest.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct DiskStatus {
+    /// Its file on the host.
+    #[schema(value_type = String)]
+    pub path: PathBuf,
+    /// `readwrite`; `readonly`; `overlay`: what the guest writes is thrown away.
+    #[schema(value_type = String, example = "readwrite")]
+    pub mode: DiskMode,
 }
 
 /// A snapshot that is being written.
@@ -305,6 +318,12 @@ impl From<&StopRecord> for Stopped {
     }
 }
 
+impl From<&DiskConfig> for DiskStatus {
+    fn from(disk: &DiskConfig) -> Self {
+        Self { path: disk.path.clone(), mode: disk.mode }
+    }
+}
+
 impl VmStatus {
     /// The state of a machine whose probes `engine` has. Does not wait for a snapshot.
     #[must_use]
@@ -333,6 +352,7 @@ impl VmStatus {
             vcpus: config.vcpus,
             memory_mib: config.memory_mib,
             kernel: config.kernel.clone(),
+            disks: config.disks.iter().map(DiskStatus::from).collect(),
             banner: running.banner.map(|banner| banner.text),
             kernel_offset: offset.map(Hex),
             snapshot: vm

@@ -200,7 +200,7 @@ fn a_guest_whose_snapshot_was_taken_at_its_beginning_boots_on() {
     let file = tempfile::NamedTempFile::new().unwrap();
     vm.snapshot(file.path()).unwrap();
     drop(vm);
-    let guest = TestGuest::start(Vm::restore(&host(), file.path()).unwrap());
+    let guest = TestGuest::start(Vm::restore(&host(), file.path(), &[]).unwrap());
     assert_eq!(guest.vm.hidden().base(), Some(hidden));
     guest.wait_for_prompt();
     assert_eq!(guest.vm.hidden().map(guest.vm.ram(), guest.paging_mode()), Ok(hidden));

@@ -12,7 +12,7 @@ pub(crate) const CASES: &[Case] = cases![
 ];
 
 fn restored(vcpus: u8) -> TestGuest {
-    let vm = Vm::restore(&host(), &TestGuest::snapshot(vcpus)).expect("the snapshot is whole");
+    let vm = Vm::restore(&host(), &TestGuest::snapshot(vcpus), &[]).expect("the snapshot is whole");
     let guest = TestGuest::of_kernel(vm, None);
     guest.power_on();
     guest

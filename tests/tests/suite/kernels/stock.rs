@@ -1,5 +1,8 @@
 //! A distribution's kernel, with the command line a user would give it.
 
+use std::fs::File;
+use std::path::Path;
+
 use exoprobe_guest::layout::KERNEL_IMAGE_BASE;
 use exoprobe_guest::{Gva, paging};
 use exoprobe_probes::{Action, Selection};
@@ -7,7 +10,7 @@ use exoprobe_tests::harness::Case;
 use exoprobe_tests::{
     ENTRY, OPENS, TestGuest, assert_callers, assert_opened, cases, guest_file, host,
 };
-use exoprobe_vmm::{Vm, VmConfig};
+use exoprobe_vmm::{DiskConfig, DiskMode, Vm, VmConfig};
 
 use crate::support::frames::{held, parts, register};
 use crate::support::questions::{ask, assert_not_mapped};
@@ -23,14 +26,31 @@ pub(crate) const CASES: &[Case] = cases![
 const WITHOUT_KASLR: Gva = Gva(0xffff_ffff_8100_0000);
 const STEP: u64 = 2 << 20;
 
+/// Modules of its disks, in the order in which they need each other.
+const DISK_MODULES: [&str; 6] = [
+    "virtio_ring",
+    "virtio",
+    "virtio_pci_legacy_dev",
+    "virtio_pci_modern_dev",
+    "virtio_pci",
+    "virtio_blk",
+];
+
 /// A machine with the distribution's kernel, for which no symbols are given.
 fn guest() -> TestGuest {
-    let config = VmConfig {
+    of_config(config())
+}
+
+fn config() -> VmConfig {
+    VmConfig {
         kernel: guest_file("stock/bzImage"),
         cmdline: "console=ttyS0".to_owned(),
         memory_mib: 256,
         ..TestGuest::config("vmlinux", 1)
-    };
+    }
+}
+
+fn of_config(config: VmConfig) -> TestGuest {
     TestGuest::of_kernel(Vm::create(&host(), &config).expect("it can be made"), None)
 }
 
@@ -79,7 +99,8 @@ fn a_distributions_kernel_is_not_changed_by_questions_at_each_moment_of_its_boot
 }
 
 fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
-    let guest = guest();
+    let dir = tempfile::tempdir().unwrap();
+    let guest = of_config(with_disk(config(), dir.path()));
     guest.power_on();
     guest.wait_for_prompt();
     assert_eq!(guest.work("getpid 1000"), 1000);
@@ -100,7 +121,34 @@ fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
     guest.engine.unregister(Selection::all()).unwrap();
     assert_opened_files(&guest);
     stacks_go_by_orc_tables(&guest);
+    requests_of_its_disk_are_counted(&guest);
     guest.assert_unharmed();
+}
+
+/// The machine with an empty disk, and its initramfs with the modules for it.
+fn with_disk(config: VmConfig, dir: &Path) -> VmConfig {
+    let (initramfs, disk) = (dir.join("initramfs.cpio"), dir.join("disk"));
+    let parts = [config.initramfs.unwrap(), guest_file("stock/modules.cpio")];
+    std::fs::write(&initramfs, parts.map(|part| std::fs::read(part).unwrap()).concat()).unwrap();
+    File::create(&disk).unwrap().set_len(1 << 20).unwrap();
+    let disks = vec![DiskConfig { path: disk, mode: DiskMode::ReadWrite }];
+    VmConfig { initramfs: Some(initramfs), disks, ..config }
+}
+
+/// Its own drivers find the disk without a word on its command line; the driver is a module.
+fn requests_of_its_disk_are_counted(guest: &TestGuest) {
+    for module in DISK_MODULES {
+        assert_eq!(guest.work(&format!("insmod {module}")), 1, "{module}");
+    }
+    guest.probe("p:requests blk_mq_start_request");
+    guest.probe("p:driver virtio_blk:virtio_queue_rq");
+    guest.probe("r:done virtio_blk:virtblk_done");
+    assert_eq!(guest.work("diskwrite /dev/vda 64"), 64);
+    assert_eq!(guest.work("diskread /dev/vda 64"), 64);
+    // And one to flush it.
+    assert_eq!((guest.hits("requests"), guest.hits("driver")), (129, 129));
+    assert!(guest.hits("done") > 0, "its interrupts come");
+    guest.engine.unregister(Selection::all()).unwrap();
 }
 
 /// Checks file names, by the kernel's own types, with the tasks that open them.

@@ -15,6 +15,8 @@ use exoprobe_tests::{
     PATIENCE, Running, Service, TestGuest, cases, exoprobe, finish, guest_file, host,
 };
 
+use crate::support::refused::refused;
+
 pub(crate) const CASES: &[Case] = cases![
     bad_images_are_refused_before_anything_runs needs [Kvm, Repeat],
     a_host_without_kvm_gets_a_hint,
@@ -38,17 +40,6 @@ const FEW_DESCRIPTORS: u32 = 128;
 
 fn snapshot() -> String {
     TestGuest::snapshot(1).to_str().unwrap().to_owned()
-}
-
-/// Runs the program, which must refuse; gives what it wrote to standard error.
-fn refused(args: &[&str]) -> String {
-    let dir = tempfile::tempdir().unwrap();
-    let socket = dir.path().join("s");
-    let mut command = exoprobe();
-    let output = finish(command.arg("run").arg("--socket").arg(&socket).args(args), PATIENCE);
-    assert!(!output.status.success(), "{args:?} was taken");
-    assert!(!socket.exists(), "nothing is left");
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn bad_images_are_refused_before_anything_runs() {

@@ -1,0 +1,45 @@
+//! Blocks of a disk, whose content is their own numbers. Each is moved by a request of its own,
+//! past the page cache.
+
+use super::{Failure, Tally, call, open_path};
+use crate::sys::{self, Block, Errno};
+
+const O_RDONLY: usize = 0;
+const O_WRONLY: usize = 1;
+const O_DIRECT: usize = 0o40000;
+/// `EIO`, of a disk that ends before the last block.
+const SHORT: Errno = Errno(5);
+
+/// Counts the blocks that have their own number in each word; another one does not end the work.
+pub(super) fn read(path: &[u8], count: u64, tally: &Tally) -> Result<(), Failure> {
+    let disk = open_path(path, O_RDONLY | O_DIRECT)?;
+    let mut block = call("mmap", Block::new())?;
+    let result = (0..count).try_for_each(|number| {
+        if call("read", sys::read(disk, block.bytes()))? != sys::PAGE {
+            return Err(Failure::Call("read", SHORT));
+        }
+        if block.words().iter().all(|word| *word == number) {
+            tally.add(1);
+        }
+        Ok(())
+    });
+    let closed = call("close", sys::close(disk));
+    result.and(closed)
+}
+
+/// Counts the blocks that are written.
+pub(super) fn write(path: &[u8], count: u64, tally: &Tally) -> Result<(), Failure> {
+    let disk = open_path(path, O_WRONLY | O_DIRECT)?;
+    let mut block = call("mmap", Block::new())?;
+    let result = (0..count).try_for_each(|number| {
+        block.words().fill(number);
+        if call("write", sys::write(disk, block.bytes()))? != sys::PAGE {
+            return Err(Failure::Call("write", SHORT));
+        }
+        tally.add(1);
+        Ok(())
+    });
+    let flushed = call("fsync", sys::fsync(disk));
+    let closed = call("close", sys::close(disk));
+    result.and(flushed).and(closed)
+}

@@ -1,0 +1,162 @@
+//! Disks: the guest writes and reads what is in their files.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use exoprobe_tests::harness::Case;
+use exoprobe_tests::{Service, TestGuest, TestKernel, cases, host, http};
+use exoprobe_vmm::DiskMode::{self, Overlay, ReadOnly, ReadWrite};
+use exoprobe_vmm::{DiskConfig, Vm, VmConfig};
+
+use crate::support::refused::refused;
+
+pub(crate) const CASES: &[Case] = cases![
+    blocks_are_written_read_and_kept_over_a_reboot(vcpus),
+    a_restored_guest_goes_on_with_its_disk_as_it_was,
+    a_disk_that_cannot_be_used_is_refused_by_name needs [Kvm, Repeat],
+];
+
+/// Of the workload's commands `diskread` and `diskwrite`.
+const BLOCK: u64 = 4096;
+const BLOCKS: u64 = 64;
+
+/// Block `number` as the workload writes it.
+fn block(number: u64) -> Vec<u8> {
+    number.to_le_bytes().repeat(usize::try_from(BLOCK / 8).unwrap())
+}
+
+/// Blocks of zeroes.
+fn empty(dir: &Path, name: &str) -> PathBuf {
+    let path = dir.join(name);
+    File::create(&path).unwrap().set_len(BLOCKS * BLOCK).unwrap();
+    path
+}
+
+fn disk(path: &Path, mode: DiskMode) -> DiskConfig {
+    DiskConfig { path: path.to_owned(), mode }
+}
+
+fn boot(disks: Vec<DiskConfig>, vcpus: u8) -> TestGuest {
+    let config = VmConfig { disks, ..TestKernel::Linux6_12.config(vcpus) };
+    let guest = TestGuest::of_kernel(Vm::create(&host(), &config).unwrap(), None);
+    guest.power_on();
+    guest.wait_for_prompt();
+    guest
+}
+
+fn blocks_are_written_read_and_kept_over_a_reboot(vcpus: u8) {
+    let dir = tempfile::tempdir().unwrap();
+    let [first, second] = ["first", "second"].map(|name| empty(dir.path(), name));
+    let file = File::options().write(true).open(&second).unwrap();
+    (0..BLOCKS / 2).for_each(|at| file.write_all_at(&block(at), at * BLOCK).unwrap());
+    let guest =
+        boot(vec![disk(&first, ReadWrite), disk(&second, ReadOnly), disk(&second, Overlay)], vcpus);
+    guest.probe("p:requests blk_mq_start_request");
+    assert_eq!(guest.work(&format!("diskread /dev/vda {BLOCKS}")), 1, "block 0 is right");
+    assert_eq!(guest.work(&format!("diskwrite /dev/vda {BLOCKS}")), BLOCKS);
+    // And one to flush it.
+    assert_eq!(guest.hits("requests"), 2 * BLOCKS + 1);
+    let expected: Vec<u8> = (0..BLOCKS).flat_map(block).collect();
+    assert!(std::fs::read(&first).unwrap() == expected, "the file has what the guest wrote");
+    assert_eq!(guest.work(&format!("par 2 diskread /dev/vda {BLOCKS}")), 2 * BLOCKS);
+    assert_eq!(guest.work(&format!("diskread /dev/vdb {BLOCKS}")), BLOCKS / 2);
+    let answer = |command: &str| guest.answer_line(guest.send(command), command);
+    assert_eq!(answer("diskwrite /dev/vdb 1"), "error diskwrite: write: errno 1 (0 done)");
+    // The same file below a layer of the machine's own.
+    assert_eq!(guest.work(&format!("diskwrite /dev/vdc {BLOCKS}")), BLOCKS);
+    assert_eq!(guest.work(&format!("diskread /dev/vdc {BLOCKS}")), BLOCKS);
+    assert_eq!(guest.work(&format!("diskread /dev/vdb {BLOCKS}")), BLOCKS / 2);
+    let refused = guest.vm.snapshot(&dir.path().join("snapshot")).unwrap_err();
+    assert!(refused.to_string().contains("an overlay's changes are thrown away"), "{refused}");
+    guest.assert_unharmed();
+    guest.reboot();
+    assert_eq!(guest.work(&format!("diskread /dev/vda {BLOCKS}")), BLOCKS);
+    // A file that becomes shorter is an error of the guest's requests, and nothing more.
+    File::options().write(true).open(&first).unwrap().set_len(BLOCK).unwrap();
+    assert_eq!(answer("diskread /dev/vda 2"), "error diskread: read: errno 5 (1 done)");
+    assert_eq!(guest.work("ping"), 1);
+}
+
+/// A copy that has the time of the last change, as `cp --preserve=timestamps` makes one.
+fn copy(from: &Path, to: &Path) {
+    std::fs::copy(from, to).unwrap();
+    let modified = std::fs::metadata(from).unwrap().modified().unwrap();
+    File::options().write(true).open(to).unwrap().set_modified(modified).unwrap();
+}
+
+fn a_restored_guest_goes_on_with_its_disk_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let [saved, snapshot] = ["saved", "snapshot"].map(|name| dir.path().join(name));
+    let path = empty(dir.path(), "disk");
+    let guest = boot(vec![disk(&path, ReadWrite)], 1);
+    let command = format!("diskwrite /dev/vda {BLOCKS}");
+    let from = guest.send(&command);
+    let has = |path: &PathBuf, number: u64| {
+        let mut found = vec![0; usize::try_from(BLOCK).unwrap()];
+        File::open(path).unwrap().read_exact_at(&mut found, number * BLOCK).unwrap();
+        found == block(number)
+    };
+    guest.wait_until("it writes", |_| has(&path, 1));
+    guest.vm.pause().unwrap();
+    guest.vm.snapshot(&snapshot).unwrap();
+    copy(&path, &saved);
+    assert!(!has(&saved, BLOCKS - 1), "the snapshot is of the middle of its work");
+    guest.vm.resume().unwrap();
+    assert_eq!(guest.answer(from, &command), BLOCKS);
+    assert!(has(&path, BLOCKS - 1));
+    drop(guest);
+
+    let restore = |disks: &[DiskConfig]| Vm::restore(&host(), &snapshot, disks);
+    let refused = |disks: &[DiskConfig]| restore(disks).map(drop).unwrap_err().to_string();
+    assert!(refused(&[]).contains("give each again with --disk"), "{}", refused(&[]));
+    for wrong in [disk(&path, ReadWrite), disk(&saved, ReadOnly)] {
+        let error = refused(std::slice::from_ref(&wrong));
+        assert!(error.contains("not as it was when the snapshot was taken"), "{error}");
+    }
+    let twin = TestGuest::of_kernel(restore(&[disk(&saved, ReadWrite)]).unwrap(), None);
+    twin.power_on();
+    assert_eq!(twin.answer(0, &command), BLOCKS);
+    assert!(has(&saved, BLOCKS - 1));
+    assert_eq!(twin.work(&format!("diskread /dev/vda {BLOCKS}")), BLOCKS);
+    twin.assert_unharmed();
+}
+
+fn a_disk_that_cannot_be_used_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = empty(dir.path(), "disk");
+    let path = path.to_str().unwrap();
+    let files = Service::boot_files();
+    let with = |disks: &[&str]| {
+        let files = files.iter().map(String::as_str);
+        let disks = disks.iter().flat_map(|disk| ["--disk", disk]);
+        files.chain(disks).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let refused = |disks: &[&str]| {
+        let args = with(disks);
+        refused(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let odd = dir.path().join("odd");
+    std::fs::write(&odd, [0; 1000]).unwrap();
+    let many = vec!["/dev/zero"; 32];
+    for (disks, reason) in [
+        (&["/nonexistent/disk"][..], "disk /nonexistent/disk: No such file"),
+        (&["/dev"], "disk /dev:"),
+        (&["/dev/null,readonly"], "neither a file nor a block device"),
+        (&[odd.to_str().unwrap()], "1000 bytes are not a whole number of sectors"),
+        (&[&format!("{path},ro")], "`ro` is no mode of a disk"),
+        (&[path, path], "in use by another virtual machine"),
+        (&many, "32 disks: give at most 31"),
+    ] {
+        let error = refused(disks);
+        assert!(error.contains(reason), "{disks:?}: {error}");
+    }
+    let args = with(&[path]);
+    let service = Service::start(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let status = http::ask(service.socket(), "GET", "/v1/vm", &[], &[]).json();
+    assert_eq!(status["disks"], serde_json::json!([{"path": path, "mode": "readwrite"}]));
+    for mode in ["", ",readonly", ",overlay"] {
+        let error = refused(&[&format!("{path}{mode}")]);
+        assert!(error.contains("in use by another virtual machine"), "{error}");
+    }
+}

@@ -1,0 +1,3 @@
+//! The guest's devices.
+
+pub(super) mod disks;

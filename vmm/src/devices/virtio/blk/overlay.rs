@@ -1,0 +1,139 @@
+//! A throw-away layer over a disk that is only read: blocks that were written are in a temporary
+//! file, which has no name and is gone with the machine.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Bytes that are copied before a part of them is written.
+const BLOCK: u64 = 4096;
+
+/// The layer.
+#[derive(Debug)]
+pub(super) struct Overlay {
+    base: File,
+    /// Bytes of the base.
+    len: u64,
+    upper: File,
+    /// A bit for each block: it is in `upper`.
+    written: Mutex<Vec<u64>>,
+}
+
+/// A part of an access that lies in one block.
+struct Part {
+    block: u64,
+    /// Offset on the disk.
+    at: u64,
+    len: usize,
+}
+
+/// The parts of `len` bytes at `offset`.
+fn parts(offset: u64, len: usize) -> impl Iterator<Item = Part> {
+    let end = offset + len as u64;
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        let block = at / BLOCK;
+        let next = ((block + 1) * BLOCK).min(end);
+        let len = usize::try_from(next - at).expect("a block at most");
+        let part = (len > 0).then_some(Part { block, at, len });
+        at = next;
+        part
+    })
+}
+
+impl Overlay {
+    /// A layer over `len` bytes of `base`, in the folder for temporary files (TMPDIR).
+    pub(super) fn new(base: File, len: u64) -> io::Result<Self> {
+        let upper = tempfile::tempfile()?;
+        upper.set_len(len)?;
+        let words = usize::try_from(len.div_ceil(BLOCK * 64)).map_err(io::Error::other)?;
+        Ok(Self { base, len, upper, written: Mutex::new(vec![0; words]) })
+    }
+
+    fn written(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads within the disk.
+    pub(super) fn read(&self, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        let written = self.written();
+        let mut rest = to;
+        for Part { block, at, len } in parts(offset, rest.len()) {
+            let (now, later) = rest.split_at_mut(len);
+            let file = if has(&written, block) { &self.upper } else { &self.base };
+            file.read_exact_at(now, at)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Writes within the disk. A block is there when it is whole: an error leaves it as it was.
+    pub(super) fn write(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+        let mut written = self.written();
+        let mut rest = from;
+        for Part { block, at, len } in parts(offset, rest.len()) {
+            let (now, later) = rest.split_at(len);
+            let start = block * BLOCK;
+            let whole = BLOCK.min(self.len - start);
+            if len as u64 != whole && !has(&written, block) {
+                let mut copy = vec![0; usize::try_from(whole).expect("a block at most")];
+                self.base.read_exact_at(&mut copy, start)?;
+                self.upper.write_all_at(&copy, start)?;
+            }
+            self.upper.write_all_at(now, at)?;
+            if let Some(word) = word(block).and_then(|word| written.get_mut(word)) {
+                *word |= 1 << (block % 64);
+            }
+            rest = later;
+        }
+        Ok(())
+    }
+}
+
+fn word(block: u64) -> Option<usize> {
+    usize::try_from(block / 64).ok()
+}
+
+fn has(written: &[u64], block: u64) -> bool {
+    let word = word(block).and_then(|word| written.get(word));
+    word.is_some_and(|word| word >> (block % 64) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Two blocks and a half, and a bit more.
+    const LEN: u64 = 5 * 2048 + 512;
+
+    fn base() -> (File, Vec<u8>) {
+        let file = tempfile::tempfile().unwrap();
+        let content: Vec<u8> = (0..LEN).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        file.write_all_at(&content, 0).unwrap();
+        (file, content)
+    }
+
+    proptest! {
+        /// As a plain array, whatever is written; and the base stays as it is.
+        #[test]
+        fn it_reads_as_it_was_written(writes in prop::collection::vec((0..21_u64, 1..12_u64, any::<u8>()), 0..12)) {
+            let (file, content) = base();
+            let mut model = content.clone();
+            let overlay = Overlay::new(file.try_clone().unwrap(), LEN).unwrap();
+            for (sector, sectors, byte) in writes {
+                let offset = sector * 512;
+                let len = usize::try_from((sectors * 512).min(LEN - offset)).unwrap();
+                overlay.write(offset, &vec![byte; len]).unwrap();
+                model[usize::try_from(offset).unwrap()..][..len].fill(byte);
+            }
+            let mut found = vec![0; model.len()];
+            overlay.read(0, &mut found).unwrap();
+            prop_assert!(found == model);
+            file.read_exact_at(&mut found, 0).unwrap();
+            prop_assert!(found == content);
+        }
+    }
+}

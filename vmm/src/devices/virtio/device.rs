@@ -1,0 +1,48 @@
+//! What a device is to its transport.
+
+use std::sync::Arc;
+
+use exoprobe_guest::GuestRam;
+use virtio_queue::Queue;
+use vmm_sys_util::eventfd::EventFd;
+
+/// The way to interrupt the guest for one queue.
+pub(crate) trait Interrupt: Send + Sync {
+    /// Tells the driver that the queue has used buffers.
+    fn raise(&self);
+}
+
+/// A queue in the hands of its device.
+pub(crate) struct QueueHandle {
+    pub(crate) queue: Queue,
+    /// Readable when the driver has made buffers available.
+    pub(crate) kick: EventFd,
+    pub(crate) interrupt: Arc<dyn Interrupt>,
+}
+
+/// What a device needs to run.
+pub(crate) struct Activation {
+    pub(crate) ram: GuestRam,
+    /// Those that the driver has enabled, by number.
+    pub(crate) queues: Vec<(usize, QueueHandle)>,
+}
+
+/// A device behind a transport.
+pub(crate) trait VirtioDevice: Send + Sync {
+    /// Its number (5, Device Types).
+    fn device_type(&self) -> u16;
+    /// Features beside those of the transport.
+    fn features(&self) -> u64;
+    /// Most descriptors of each queue, powers of two.
+    fn queue_sizes(&self) -> &[u16];
+    /// A read of its configuration; beyond its end 0.
+    fn read_config(&self, offset: u64, data: &mut [u8]);
+    /// Serves its queues from now on.
+    ///
+    /// # Errors
+    /// The system's, when a thread cannot be started.
+    fn start(&self, activation: Activation) -> std::io::Result<()>;
+    /// Stops. Returns its queues where they stand, when nothing of it touches the guest's memory
+    /// any more; none if it did not run.
+    fn stop(&self) -> Vec<(usize, QueueHandle)>;
+}

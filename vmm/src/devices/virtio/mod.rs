@@ -1,0 +1,9 @@
+//! Virtio devices (Virtual I/O Device 1.2), a folder each, over PCI: stock kernels find them
+//! without words on the command line and without ACPI.
+
+pub(crate) mod blk;
+mod device;
+mod transport;
+
+pub(crate) use device::{Activation, QueueHandle, VirtioDevice};
+pub(crate) use transport::{BAR_LEN, VirtioPci};

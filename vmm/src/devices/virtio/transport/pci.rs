@@ -1,0 +1,295 @@
+//! The function of a virtio device: its capabilities, its memory, its interrupts.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use exoprobe_guest::GuestRam;
+use kvm_bindings::kvm_msi;
+use kvm_ioctls::VmFd;
+use virtio_queue::{Queue, QueueT as _};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+use super::common::{COMMON_LEN, CommonConfig, CommonSnapshot, Effect};
+use crate::devices::pci::{
+    ConfigSpace, Delivery, Identity, InvalidState, MSIX_CAPABILITY, Message, Msix, PciFunction,
+};
+use crate::devices::virtio::device::Interrupt;
+use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice};
+
+/// Vendor of virtio functions, and the first of their modern device numbers (4.1.2).
+const VENDOR: u16 = 0x1af4;
+const DEVICE_BASE: u16 = 0x1040;
+/// Parts of base address 0, and its size.
+const COMMON: u64 = 0;
+const ISR: u64 = 0x1000;
+const DEVICE: u64 = 0x2000;
+const NOTIFY: u64 = 0x3000;
+const MSIX_TABLE: u64 = 0x8000;
+const MSIX_PENDING: u64 = 0xc000;
+pub(crate) const BAR_LEN: u64 = 0x1_0000;
+const PART_LEN: u64 = 0x1000;
+/// Offset of the device's status in the common configuration.
+const STATUS: u64 = 0x14;
+/// Bytes from one queue's notification address to the next.
+const NOTIFY_STEP: u64 = 4;
+/// Vendor-specific capability (PCI), and the kinds of virtio's (4.1.4).
+const VENDOR_CAPABILITY: u8 = 9;
+const CFG_COMMON: u8 = 1;
+const CFG_NOTIFY: u8 = 2;
+const CFG_ISR: u8 = 3;
+const CFG_DEVICE: u8 = 4;
+
+/// Sends messages to the guest's interrupt controllers.
+struct Interrupts {
+    fd: Arc<VmFd>,
+    msix: Mutex<Msix>,
+}
+
+impl Interrupts {
+    fn send(&self, message: Message) {
+        let low = |number: u64| u32::try_from(number & 0xffff_ffff).expect("32 bits");
+        let msi = kvm_msi {
+            address_lo: low(message.address),
+            address_hi: low(message.address >> 32),
+            data: message.data,
+            ..kvm_msi::default()
+        };
+        // The guest chooses the message: one that goes nowhere is its own fault.
+        if let Err(error) = self.fd.signal_msi(msi) {
+            tracing::debug!(%error, "an interrupt of a device");
+        }
+    }
+
+    fn raise(&self, vector: u16) {
+        if let Some(Delivery::Send(message)) = lock(&self.msix).raise(vector) {
+            self.send(message);
+        }
+    }
+}
+
+/// The interrupt of one queue.
+struct QueueInterrupt(Arc<Interrupts>, u16);
+
+impl Interrupt for QueueInterrupt {
+    fn raise(&self) {
+        self.0.raise(self.1);
+    }
+}
+
+/// The state of a function in a snapshot.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct VirtioSnapshot {
+    msix: Msix,
+    common: CommonSnapshot,
+}
+
+/// The registers, and the driver's side of the queues in use.
+struct Registers {
+    common: CommonConfig,
+    /// By queue, while the device runs.
+    kicks: Vec<Option<EventFd>>,
+}
+
+/// A virtio device on the PCI bus.
+pub(crate) struct VirtioPci {
+    config: Mutex<ConfigSpace>,
+    /// As at power-on.
+    initial: ConfigSpace,
+    /// Offset of the MSI-X capability in the configuration space.
+    msix_at: u8,
+    registers: Mutex<Registers>,
+    interrupts: Arc<Interrupts>,
+    device: Arc<dyn VirtioDevice>,
+    ram: GuestRam,
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `struct virtio_pci_cap` after its link: length, kind, base address, padding, offset, length.
+fn capability(kind: u8, offset: u64, len: u64, more: &[u8]) -> Vec<u8> {
+    let size = u8::try_from(16 + more.len()).expect("20 at most");
+    let mut body = vec![size, kind, 0, 0, 0, 0];
+    for number in [offset, len] {
+        body.extend(u32::try_from(number).expect("below 64 KiB").to_le_bytes());
+    }
+    body.extend(more);
+    body
+}
+
+impl VirtioPci {
+    /// The function of `device`, with its memory at `bar`. `class` is PCI's class and subclass.
+    pub(crate) fn new(
+        fd: Arc<VmFd>,
+        ram: GuestRam,
+        device: Arc<dyn VirtioDevice>,
+        class: [u8; 2],
+        bar: u64,
+    ) -> Self {
+        let queues = device.queue_sizes().len();
+        let vectors = u16::try_from(queues + 1).expect("few queues");
+        let kind = device.device_type();
+        let mut config = ConfigSpace::new(Identity {
+            vendor: VENDOR,
+            device: DEVICE_BASE + kind,
+            revision: 1,
+            class: [class[0], class[1], 0],
+            subsystem_vendor: VENDOR,
+            subsystem: kind,
+        });
+        config.set_bar(bar, BAR_LEN);
+        let step = u32::try_from(NOTIFY_STEP).expect("4").to_le_bytes();
+        for (kind, offset, len, more) in [
+            (CFG_COMMON, COMMON, COMMON_LEN, &[][..]),
+            (CFG_ISR, ISR, 1, &[]),
+            (CFG_DEVICE, DEVICE, PART_LEN, &[]),
+            (CFG_NOTIFY, NOTIFY, PART_LEN, &step),
+        ] {
+            config.add_capability(VENDOR_CAPABILITY, &capability(kind, offset, len, more), &[]);
+        }
+        let msix = Msix::new(vectors);
+        let at = |offset: u64| u32::try_from(offset).expect("below 64 KiB");
+        let (body, writable) = msix.capability(at(MSIX_TABLE), at(MSIX_PENDING));
+        let msix_at = config.add_capability(MSIX_CAPABILITY, &body, &writable);
+        let common = CommonConfig::new(device.features(), device.queue_sizes(), vectors);
+        let kicks = (0..queues).map(|_| None).collect();
+        Self {
+            config: Mutex::new(config.clone()),
+            initial: config,
+            msix_at,
+            registers: Mutex::new(Registers { common, kicks }),
+            interrupts: Arc::new(Interrupts { fd, msix: Mutex::new(msix) }),
+            device,
+            ram,
+        }
+    }
+
+    fn start(&self, registers: &mut Registers) {
+        let mut queues = Vec::new();
+        for (at, queue, vector) in registers.common.enabled_queues() {
+            // A driver's queue outside RAM is not served; nothing else of the device suffers.
+            if !queue.is_valid(self.ram.as_memory()) {
+                continue;
+            }
+            let made = EventFd::new(EFD_NONBLOCK).and_then(|kick| Ok((kick.try_clone()?, kick)));
+            let Ok((ours, kick)) = made else { continue };
+            let Ok(queue) = Queue::try_from(queue.state()) else { continue };
+            // Requests may wait since a pause.
+            drop(ours.write(1));
+            registers.kicks[at] = Some(ours);
+            let interrupt = QueueInterrupt(Arc::clone(&self.interrupts), vector);
+            queues.push((at, QueueHandle { queue, kick, interrupt: Arc::new(interrupt) }));
+        }
+        let activation = Activation { ram: self.ram.clone(), queues };
+        if let Err(error) = self.device.start(activation) {
+            tracing::warn!(%error, "a device cannot start");
+        }
+    }
+
+    fn stop(&self, registers: &mut Registers) {
+        let queues = self.device.stop();
+        registers.common.set_positions(queues.into_iter().map(|(at, state)| (at, state.queue)));
+        registers.kicks.iter_mut().for_each(|kick| *kick = None);
+    }
+
+    fn notify(&self, offset: u64) {
+        let queue = usize::try_from(offset / NOTIFY_STEP).unwrap_or(usize::MAX);
+        if let Some(Some(kick)) = lock(&self.registers).kicks.get(queue) {
+            // It counts: a full one is a kick that was not yet seen.
+            drop(kick.write(1));
+        }
+    }
+}
+
+impl PciFunction for VirtioPci {
+    fn config(&self) -> &Mutex<ConfigSpace> {
+        &self.config
+    }
+
+    fn on_config_write(&self) {
+        let mut control = [0; 2];
+        lock(&self.config).read(self.msix_at + 2, &mut control);
+        let sent = lock(&self.interrupts.msix).set_control(u16::from_le_bytes(control));
+        sent.into_iter().for_each(|(_, message)| self.interrupts.send(message));
+    }
+
+    fn reset(&self) {
+        let mut registers = lock(&self.registers);
+        self.stop(&mut registers);
+        registers.common.write(STATUS, &[0]);
+        *lock(&self.config) = self.initial.clone();
+        lock(&self.interrupts.msix).reset();
+    }
+
+    fn pause(&self) {
+        self.stop(&mut lock(&self.registers));
+    }
+
+    fn resume(&self) {
+        let mut registers = lock(&self.registers);
+        if registers.common.is_running() {
+            self.start(&mut registers);
+        }
+    }
+
+    fn save(&self) -> serde_json::Value {
+        let msix = lock(&self.interrupts.msix).clone();
+        let saved = VirtioSnapshot { msix, common: lock(&self.registers).common.save() };
+        serde_json::to_value(saved).expect("numbers, and names as keys")
+    }
+
+    fn restore(&self, state: &serde_json::Value) -> Result<(), InvalidState> {
+        use serde::Deserialize as _;
+        let VirtioSnapshot { msix, common } =
+            VirtioSnapshot::deserialize(state).map_err(|error| InvalidState(error.to_string()))?;
+        let fits = lock(&self.interrupts.msix).restore(&msix)
+            && lock(&self.registers).common.restore(&common);
+        if fits { Ok(()) } else { Err(InvalidState("its queues or vectors".to_owned())) }
+    }
+
+    fn read(&self, offset: u64, data: &mut [u8]) {
+        match offset {
+            COMMON..ISR => lock(&self.registers).common.read(offset, data),
+            DEVICE..NOTIFY => self.device.read_config(offset - DEVICE, data),
+            MSIX_TABLE..MSIX_PENDING => {
+                lock(&self.interrupts.msix).read_table(offset - MSIX_TABLE, data);
+            }
+            MSIX_PENDING.. => lock(&self.interrupts.msix).read_pending(offset - MSIX_PENDING, data),
+            // Interrupts are messages: the status of a pin is never set.
+            _ => data.fill(0),
+        }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) {
+        match offset {
+            COMMON..ISR => {
+                let mut registers = lock(&self.registers);
+                match registers.common.write(offset, data) {
+                    Effect::None => {}
+                    Effect::Reset => self.stop(&mut registers),
+                    Effect::Start => self.start(&mut registers),
+                }
+            }
+            NOTIFY..MSIX_TABLE => self.notify(offset - NOTIFY),
+            MSIX_TABLE..MSIX_PENDING => {
+                let offset = offset - MSIX_TABLE;
+                let sent = lock(&self.interrupts.msix).write_table(offset, data);
+                sent.into_iter().for_each(|(_, message)| self.interrupts.send(message));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capability_says_where_its_part_is() {
+        let body = capability(CFG_NOTIFY, NOTIFY, PART_LEN, &4_u32.to_le_bytes());
+        assert_eq!(body.len() + 2, 20);
+        assert_eq!(body[..6], [20, CFG_NOTIFY, 0, 0, 0, 0]);
+        assert_eq!(body[6..10], 0x3000_u32.to_le_bytes());
+    }
+}
