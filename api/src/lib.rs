@@ -7,10 +7,10 @@
 
 pub mod cli;
 pub mod client;
-mod disk_option;
 mod fast_boot;
 pub mod http;
 mod log;
+pub mod machine_file;
 mod mount;
 pub mod run;
 mod runtime_folder;

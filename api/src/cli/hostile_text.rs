@@ -43,6 +43,7 @@ const PRINTING: &[(&[&str], bool)] = &[
     (&["probe", "disable", "e"], true),
     (&["probe", "blacklist"], true),
     (&["vm", "status"], true),
+    (&["vm", "config"], true),
     (&["vm", "pause"], true),
     (&["vm", "resume"], true),
     (&["vm", "reboot"], true),
@@ -124,6 +125,7 @@ fn answers() -> Vec<(&'static str, String)> {
               "entries":[{"keys":["@"],"hits":9,"sums":[]}]}]"#,
         ),
         ("/v1/vm", vm),
+        ("/v1/vm/config", r#"{"kernel":"@","disk":[{"path":"@","mode":"@"}],"memory":64}"#),
         ("/v1/vm/registers/0", r#"{"vcpu":0,"@":"@"}"#),
     ];
     answers.map(|(path, answer)| (path, hostile(answer))).into()

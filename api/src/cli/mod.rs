@@ -1,6 +1,7 @@
 //! The command line: a client of the API, human tables by default, JSON for programs.
 
 mod add;
+mod arguments;
 mod background;
 mod callers;
 mod collect;
@@ -124,7 +125,7 @@ enum Command {
 /// Runs the command that the process was started with.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli: Cli = match arguments::parse(std::env::args_os().collect()) {
         Ok(cli) => cli,
         // Help and the version are no errors.
         Err(error) if error.use_stderr() && error_json::is_wanted(std::env::args_os()) => {

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::context::Context;
 use super::error::CliError;
-use super::format::{members, printable, scalar};
+use super::format::{members, printable, printable_lines, scalar};
 use super::{console, idle};
 use crate::client::{ApiPath, ClientError, Payload, Reply, Target};
 
@@ -41,6 +41,11 @@ pub(super) enum VmCommand {
     /// Show what the guest is doing
     #[command(after_help = "Example:\n  exoprobe vm status --json | jq -r .state")]
     Status,
+    /// Print the file that `exoprobe run --config` would start this guest from
+    #[command(
+        after_help = "Examples:\n  exoprobe vm config > machine.toml\n  exoprobe --json vm config > machine.json"
+    )]
+    Config,
     /// Take all vCPUs out of the guest
     #[command(after_help = "Example:\n  exoprobe vm pause")]
     Pause,
@@ -102,6 +107,7 @@ pub(super) enum VmCommand {
 pub(super) async fn run(context: &mut Context<'_>, command: VmCommand) -> Result<(), CliError> {
     match command {
         VmCommand::Status => show(context, &ApiPath::new(&["vm"])).await,
+        VmCommand::Config => config(context).await,
         VmCommand::Pause => control(context, "pause").await,
         VmCommand::Resume => control(context, "resume").await,
         VmCommand::Reboot => control(context, "reboot").await,
@@ -120,6 +126,15 @@ pub(super) async fn run(context: &mut Context<'_>, command: VmCommand) -> Result
 async fn show(context: &mut Context<'_>, path: &ApiPath) -> Result<(), CliError> {
     let answer = context.client.get(path).await?;
     print(context, &answer, members)
+}
+
+async fn config(context: &mut Context<'_>) -> Result<(), CliError> {
+    let answer = context.client.get(&ApiPath::new(&["vm", "config"])).await?;
+    print(context, &answer, |file| {
+        // It came as JSON of members that TOML has, too.
+        let text = toml::to_string(file).unwrap_or_else(|_| file.to_string());
+        printable_lines(&text).into_owned()
+    })
 }
 
 async fn control(context: &mut Context<'_>, action: &str) -> Result<(), CliError> {

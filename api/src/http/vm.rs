@@ -23,6 +23,7 @@ use super::extract::blocking;
 use super::extract::{self, Json, Path, Query};
 use super::problem::Problem;
 use super::wire::{DumpRequest, DumpWritten, Snapshot, SnapshotRequest, VcpuRegisters, VmStatus};
+use crate::machine_file::MachineFile;
 use crate::service::{Closing, Growth};
 
 const OCTETS: &str = "application/octet-stream";
@@ -36,6 +37,8 @@ pub(crate) struct VmApi {
     pub(crate) engine: Arc<Engine>,
     pub(crate) tracer: Arc<Tracer>,
     pub(crate) lines: Option<Arc<SourceLines>>,
+    /// All that the service was started with.
+    pub(crate) file: Arc<MachineFile>,
     /// Tells when a serial port's output has grown.
     pub(crate) growth: [Growth; 2],
     pub(crate) closing: Closing,
@@ -44,6 +47,7 @@ pub(crate) struct VmApi {
 pub(crate) fn routes(api: VmApi) -> Router {
     Router::new()
         .route("/v1/vm", get(status))
+        .route("/v1/vm/config", get(config))
         .route("/v1/vm/pause", post(pause))
         .route("/v1/vm/resume", post(resume))
         .route("/v1/vm/reboot", post(reboot))
@@ -61,6 +65,13 @@ pub(crate) fn routes(api: VmApi) -> Router {
 pub(crate) async fn status(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
     let status = blocking(move || VmStatus::new(&api.vm, &api.engine));
     Ok(axum::Json(status.await?))
+}
+
+/// The file of this machine, as `exoprobe run --config` takes it.
+#[utoipa::path(get, path = "/v1/vm/config", tag = "vm", operation_id = "vm_config",
+    responses((status = 200, body = MachineFile), Problems))]
+pub(crate) async fn config(State(api): State<VmApi>) -> axum::Json<MachineFile> {
+    axum::Json(MachineFile::clone(&api.file))
 }
 
 /// Take all vCPUs out of the guest.

@@ -22,6 +22,8 @@ use exoprobe_tracer::Tracer;
 use exoprobe_vmm::{BootFiles, CreateError, DiskConfig, Host, Vm, VmConfig};
 use tokio::sync::watch;
 
+use crate::machine_file::MachineFile;
+
 pub(crate) use closing::{Closing, Growth};
 pub use error::StartError;
 use files::KernelFiles;
@@ -65,6 +67,8 @@ pub struct ServiceConfig {
     pub probes: Vec<ProbeDefinition>,
     /// Bounds on memory.
     pub limits: Limits,
+    /// All that it was started with, for clients that ask.
+    pub file: MachineFile,
 }
 
 /// A running guest with its engine. Dropping it ends its threads.
@@ -73,6 +77,7 @@ pub struct Service {
     engine: Arc<Engine>,
     tracer: Arc<Tracer>,
     lines: Option<Arc<SourceLines>>,
+    file: Arc<MachineFile>,
     growth: [Growth; 2],
     closing: watch::Sender<bool>,
     failed: workers::Failed,
@@ -125,6 +130,7 @@ impl Service {
             tracer: Arc::new(Tracer::new(Arc::clone(&engine), vcpus)),
             engine,
             lines: lines.map(Arc::new),
+            file: Arc::new(config.file.clone()),
             growth: [console_growth, workload_growth],
             closing: watch::Sender::new(false),
             failed,
@@ -151,6 +157,7 @@ impl Service {
             engine: Arc::clone(&self.engine),
             tracer: Arc::clone(&self.tracer),
             lines: self.lines.clone(),
+            file: Arc::clone(&self.file),
             growth: self.growth.clone(),
             closing: self.closing(),
         })

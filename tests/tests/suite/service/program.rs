@@ -33,6 +33,7 @@ pub(crate) const CASES: &[Case] = cases![
     ls_names_live_services_and_dead_sockets needs [Kvm, Repeat],
     a_guest_that_resets_itself_boots_again_if_so_asked,
     a_reboot_reads_no_file_that_only_a_snapshot_names needs [Kvm, Repeat],
+    a_file_starts_a_guest_and_a_guest_gives_its_file needs [Kvm, Repeat],
 ];
 
 /// Open files that a service may have which is to run out of them.
@@ -460,4 +461,47 @@ fn a_reboot_reads_no_file_that_only_a_snapshot_names() {
         serde_json::from_str(&service.ok(&["--json", "vm", "status"])).unwrap();
     assert_eq!((&status["state"], &status["boots"]), (&"running".into(), &1.into()), "{status}");
     assert_eq!(service.work("getpid 5"), "done getpid 5\n", "the guest goes on");
+}
+
+fn a_file_starts_a_guest_and_a_guest_gives_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("machine.toml");
+    let disk = dir.path().join("disk.raw");
+    std::fs::File::create(&disk).unwrap().set_len(1 << 20).unwrap();
+    let text = format!(
+        "kernel = {:?}\ninitramfs = {:?}\nmemory = 32\nvcpus = 2\nprobe = [\"p:a vfs_read\"]\n\
+         [[disk]]\npath = \"disk.raw\"\nmode = \"overlay\"\n",
+        guest_file("vmlinux"),
+        guest_file("initramfs.cpio"),
+    );
+    std::fs::write(&path, text).unwrap();
+    let started = |file: &Path| {
+        let service = Service::start(&["--config", file.to_str().unwrap(), "--events", "100"]);
+        let mut config = http::ask(service.socket(), "GET", "/v1/vm/config", &[], &[]).json();
+        // Each service of a test has a socket of its own.
+        let socket = config.as_object_mut().unwrap().remove("socket").unwrap();
+        assert_eq!(socket, service.socket().to_str().unwrap());
+        (service, config)
+    };
+    let (service, config) = started(&path);
+    let [size, disks, events] = ["memory", "disk", "events"].map(|member| &config[member]);
+    let expected = serde_json::json!([{"path": disk, "mode": "overlay"}]);
+    assert_eq!((size, disks, events), (&32.into(), &expected, &100.into()), "{config}");
+    let status = http::ask(service.socket(), "GET", "/v1/vm", &[], &[]).json();
+    assert_eq!((&status["vcpus"], &status["memory_mib"]), (&2.into(), &32.into()));
+    let probes = http::ask(service.socket(), "GET", "/v1/probes", &[], &[]).json();
+    assert_eq!(probes[0]["event"], "a");
+    for (form, name) in
+        [(&["vm", "config"][..], "again.toml"), (&["--json", "vm", "config"], "again.json")]
+    {
+        let printed = service.client(form);
+        assert!(printed.status.success());
+        let again = dir.path().join(name);
+        std::fs::write(&again, printed.stdout).unwrap();
+        let (_second, same) = started(&again);
+        assert_eq!(same, config, "{name}");
+    }
+    std::fs::write(&path, "kernel = \"k\"\nmemry = 32\n").unwrap();
+    let error = refused(&["--config", path.to_str().unwrap()]);
+    assert!(error.contains("unknown field `memry`") && error.contains("machine.toml"), "{error}");
 }

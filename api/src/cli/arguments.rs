@@ -1,0 +1,134 @@
+//! The command line, with the arguments of a file that it names.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use clap::error::ErrorKind;
+use clap::{Command, Parser};
+
+use crate::machine_file::MachineFile;
+
+const RUN: &str = "run";
+const CONFIG: &str = "--config";
+
+/// Parses a command line, its first word the program's. Arguments of the file of `run --config` go
+/// before those of the command line: of a pair the latter counts.
+pub(super) fn parse<P: Parser>(mut args: Vec<OsString>) -> Result<P, clap::Error> {
+    let mut command = P::command();
+    if let Some(run) = position_of_run(&command, &args)
+        && let Some(path) = config_of(&args[run + 1..])
+    {
+        let file = MachineFile::load(&path);
+        let file =
+            file.map_err(|e| P::command().error(ErrorKind::ValueValidation, e.to_string()))?;
+        let folder = std::path::absolute(&path)?;
+        let folder = folder.parent().unwrap_or(Path::new("/"));
+        args.splice(run + 1..=run, file.arguments(folder));
+        command = command.mut_subcommand(RUN, |run| run.args_override_self(true));
+    }
+    let matches = command.try_get_matches_from_mut(args);
+    P::from_arg_matches(&matches?).map_err(|error| error.format(&mut command))
+}
+
+/// The place of the word `run`, if that is the command: the first that is no option, nor the value
+/// of one.
+fn position_of_run(command: &Command, args: &[OsString]) -> Option<usize> {
+    let takes_value = |word: &str| {
+        let name = word.strip_prefix("--");
+        let option = command.get_arguments().find(|option| name == option.get_long());
+        option.is_some_and(|option| option.get_action().takes_values())
+    };
+    let mut words = args.iter().enumerate().skip(1);
+    while let Some((at, word)) = words.next() {
+        match word.to_str() {
+            Some(word) if word.starts_with('-') => {
+                if takes_value(word) {
+                    words.next();
+                }
+            }
+            word => return (word == Some(RUN)).then_some(at),
+        }
+    }
+    None
+}
+
+/// The file that the arguments name.
+fn config_of(args: &[OsString]) -> Option<PathBuf> {
+    let mut words = args.iter();
+    while let Some(word) = words.next() {
+        if word == CONFIG {
+            return words.next().map(PathBuf::from);
+        }
+        let joined = word.to_str().and_then(|word| word.strip_prefix(CONFIG)?.strip_prefix('='));
+        if let Some(path) = joined {
+            return Some(PathBuf::from(OsStr::new(path)));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::RunArgs;
+
+    #[derive(clap::Parser)]
+    struct Program {
+        #[arg(long, global = true)]
+        url: Option<String>,
+        #[command(subcommand)]
+        command: Words,
+    }
+
+    #[derive(clap::Subcommand)]
+    enum Words {
+        Run(Box<RunArgs>),
+        Ls,
+    }
+
+    fn run(words: &[&str]) -> Result<RunArgs, clap::Error> {
+        let words = ["exoprobe"].iter().chain(words).map(OsString::from).collect();
+        let program: Program = parse(words)?;
+        match program.command {
+            Words::Run(args) => Ok(*args),
+            Words::Ls => panic!("ls, with {:?}", program.url),
+        }
+    }
+
+    #[test]
+    fn the_command_line_counts_before_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.toml");
+        let text = "kernel = \"k\"\nmemory = 512\nvcpus = 2\nprobe = [\"p:a f\"]\n";
+        std::fs::write(&path, text).unwrap();
+        let path = path.to_str().unwrap();
+        let args = run(&["run", "--config", path]).unwrap();
+        assert_eq!((args.memory, args.vcpus, args.probes.len()), (512, 2, 1));
+        assert_eq!(args.kernel.unwrap(), dir.path().join("k"));
+        let joined = format!("--config={path}");
+        let words = ["--url", "run", "run", "--memory", "64", &joined, "--probe", "p:b g"];
+        let args = run(&words).unwrap();
+        assert_eq!((args.memory, args.vcpus, args.probes.len()), (64, 2, 2));
+        let twice = run(&["run", "--kernel", "k", "--memory", "1", "--memory", "2"]).unwrap_err();
+        assert_eq!(twice.kind(), ErrorKind::ArgumentConflict, "without a file");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_a_wrong_usage() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.toml");
+        for (text, reason) in [
+            ("memory = 512", "--kernel <PATH>"),
+            ("kernel = \"k\"\nevents = 0", "--events <N>"),
+            ("kernel = \"k\"\nrestore = \"s\"\nmemory = 5", "cannot be used with"),
+            ("kernal = \"k\"", "unknown field `kernal`"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let error = run(&["run", "--config", path.to_str().unwrap()]).unwrap_err();
+            assert!(error.to_string().contains(reason), "{text}: {error}");
+            assert!(error.use_stderr());
+        }
+        let error = run(&["run", "--config", "/nonexistent"]).unwrap_err();
+        assert!(error.to_string().contains("/nonexistent: No such file"), "{error}");
+    }
+}

@@ -1,0 +1,213 @@
+//! The arguments of `exoprobe run`, and the service that they ask for.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use exoprobe_probes::{EventLimits, Limits, ProbeDefinition, parse_line};
+use exoprobe_vmm::{BootFiles, DEFAULT_KVM, DiskConfig, VmConfig, with_kernel_words};
+
+use super::disk_option;
+use crate::machine_file::{DiskEntry, MachineFile};
+use crate::service::{GuestSource, ServiceConfig};
+use crate::{default_socket, fast_boot};
+
+/// Kernel command line by default.
+const DEFAULT_CMDLINE: &str = "console=ttyS0 quiet";
+/// Largest `--events-memory` and `--memory-limit`.
+const LIMIT_MIB_MAX: u64 = 1 << 16;
+
+const EXAMPLES: &str = "Examples:
+  exoprobe run --kernel vmlinux --initramfs initramfs.cpio --socket /tmp/exoprobe.sock
+  exoprobe run --kernel bzImage --memory 512 --vcpus 2 --console
+  exoprobe run --kernel /boot/vmlinuz --memory 512 --fast-boot
+  exoprobe run --kernel vmlinuz --initramfs initrd.img --cmdline 'console=ttyS0 root=/dev/vda1' \\
+      --memory 1024 --disk debian.raw,overlay --disk data.raw
+  exoprobe run --config machine.toml --memory 1024
+  exoprobe run --restore /tmp/guest.snap --socket /tmp/second.sock
+  exoprobe run --restore /tmp/guest.snap --kernel vmlinux --initramfs initramfs.cpio --reboot
+  exoprobe run --kernel vmlinux --probe 'p:begin start_kernel' --probe 'r:init kernel_init_freeable'
+  EXOPROBE_TOKEN=... exoprobe run --kernel vmlinux --listen 127.0.0.1:8080
+
+Then, from another terminal:
+  curl --unix-socket /tmp/exoprobe.sock -d 'p:getpid __x64_sys_getpid' http://exoprobe/v1/probes";
+
+/// Boot a guest and serve the API until SIGINT or SIGTERM.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct RunArgs {
+    /// File with any of these arguments, TOML or (FILE.json) JSON; those on the command line go
+    /// before it. `exoprobe vm config` prints the file of a running guest
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Linux kernel to boot: an ELF vmlinux or a bzImage (unpacked by exoprobe where KVM emulates
+    /// guest kernels, by itself elsewhere; with KASLR in both cases, unless `nokaslr` is in
+    /// --cmdline); with --restore, the kernel to reboot with
+    #[arg(long, value_name = "PATH", required_unless_present = "restore")]
+    pub kernel: Option<PathBuf>,
+    /// Initial RAM file system
+    #[arg(long, value_name = "PATH", requires = "kernel")]
+    pub initramfs: Option<PathBuf>,
+    /// Kernel command line [default: console=ttyS0 quiet; with --restore, the snapshot's]
+    #[arg(long, value_name = "TEXT", requires = "kernel", allow_hyphen_values = true)]
+    pub cmdline: Option<String>,
+    /// Add words to the kernel command line that leave out what takes long where KVM emulates guest
+    /// kernels, and print them: parts of /sys/kernel and /sys/module, and the guest's own tracefs,
+    /// are not there then
+    #[arg(long, conflicts_with = "restore")]
+    pub fast_boot: bool,
+    /// RAM in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 64, conflicts_with = "restore")]
+    pub memory: u64,
+    /// Number of vCPUs
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "restore")]
+    pub vcpus: u8,
+    /// Disk, /dev/vda and on: a raw file or a block device, which no other machine may have. With
+    /// `readonly` the guest cannot write to it; with `overlay` its writes go to a temporary file
+    /// and are thrown away: several machines may share the disk then. May be given several times;
+    /// with --restore, the snapshot's disks, in their order
+    #[arg(long = "disk", value_name = "FILE[,readonly|overlay]", value_parser = disk_option::parse)]
+    pub disks: Vec<DiskConfig>,
+    /// Symbols of the kernel: its vmlinux or System.map [default: those of a vmlinux, or the
+    /// kernel's own, read from the guest's memory once it runs]
+    #[arg(long, value_name = "PATH")]
+    pub symbols: Option<PathBuf>,
+    /// Types of the kernel: BTF, as `pahole --btf_encode_detached` makes it, or an ELF file with a
+    /// section .BTF [default: the kernel's own (CONFIG_DEBUG_INFO_BTF), read from the guest's
+    /// memory, or else KERNEL.btf or vmlinux.btf in the kernel's folder]
+    #[arg(long, value_name = "PATH")]
+    pub btf: Option<PathBuf>,
+    /// ELF file with the kernel's debug information (DWARF), for source lines [default: the
+    /// symbols' file, if it has some]
+    #[arg(long, value_name = "FILE")]
+    pub debug_info: Option<PathBuf>,
+    /// Go on from a snapshot in place of booting a kernel. The guest can be rebooted with --kernel
+    /// alone: files that a snapshot names are not booted from
+    #[arg(long, value_name = "SNAPSHOT")]
+    pub restore: Option<PathBuf>,
+    /// Unix socket to listen on, for this user only
+    #[arg(long, value_name = "PATH", default_value_os_t = default_socket())]
+    pub socket: PathBuf,
+    /// TCP address to listen on as well; clients then need the token
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// File of mode 0600 that holds the token of TCP clients, at least 16 characters [default:
+    /// environment variable EXOPROBE_TOKEN]
+    #[arg(long, value_name = "PATH", requires = "listen")]
+    pub token_file: Option<PathBuf>,
+    /// Probe to register before the guest runs its first instruction; may be given several times
+    #[arg(long = "probe", value_name = "DEFINITION", value_parser = definition)]
+    pub probes: Vec<ProbeDefinition>,
+    /// Events kept for readers
+    #[arg(long, value_name = "N", default_value_t = EventLimits::DEFAULT_COUNT, value_parser = events_kept)]
+    pub events: usize,
+    /// Memory for the events kept for readers, in MiB; the oldest go when they take more
+    #[arg(long, value_name = "MIB", default_value_t = EventLimits::DEFAULT_MIB as u64, value_parser = clap::value_parser!(u64).range(1..=LIMIT_MIB_MAX))]
+    pub events_memory: u64,
+    /// Memory that all probes together may take at most, in MiB; a probe beyond is refused (507
+    /// over HTTP)
+    #[arg(long, value_name = "MIB", default_value_t = Limits::DEFAULT_MIB as u64, value_parser = clap::value_parser!(u64).range(1..=LIMIT_MIB_MAX))]
+    pub memory_limit: u64,
+    /// KVM device
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_KVM, hide_short_help = true)]
+    pub kvm: PathBuf,
+    /// Print the guest's console to standard output as it comes
+    #[arg(long)]
+    pub console: bool,
+    /// Boot again when the guest resets itself
+    #[arg(long)]
+    pub reboot: bool,
+    /// End when the guest stops; with an error unless it reset itself or was shut down
+    #[arg(long)]
+    pub exit_with_guest: bool,
+}
+
+/// The kernel command line as it was given, with the words of `--fast-boot` if these are wanted.
+fn cmdline(args: &RunArgs) -> String {
+    let cmdline = args.cmdline.as_deref().unwrap_or(DEFAULT_CMDLINE);
+    match args.fast_boot {
+        true => with_kernel_words(cmdline, &fast_boot::words()),
+        false => cmdline.to_owned(),
+    }
+}
+
+pub(super) fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
+    // Absolute, because a snapshot has them, too.
+    let absolute = |path: &PathBuf| std::path::absolute(path);
+    let kernel = args.kernel.as_ref().map(absolute).transpose()?;
+    let initramfs = args.initramfs.as_ref().map(absolute).transpose()?;
+    let source = match &args.restore {
+        Some(path) => {
+            let files = |kernel| BootFiles { kernel, initramfs, cmdline: args.cmdline.clone() };
+            let (boot_files, disks) = (kernel.map(files), args.disks.clone());
+            GuestSource::Restore { path: path.clone(), boot_files, disks }
+        }
+        None => GuestSource::Boot(VmConfig {
+            kernel: kernel.unwrap_or_default(),
+            initramfs,
+            cmdline: cmdline(args),
+            memory_mib: args.memory,
+            vcpus: args.vcpus,
+            disks: args.disks.clone(),
+        }),
+    };
+    let bytes = |mib: u64| usize::try_from(mib << 20).unwrap_or(usize::MAX);
+    let events = EventLimits { count: args.events, bytes: bytes(args.events_memory) };
+    Ok(ServiceConfig {
+        source,
+        symbols: args.symbols.clone(),
+        types: args.btf.clone(),
+        debug_info: args.debug_info.clone(),
+        kvm: args.kvm.clone(),
+        probes: args.probes.clone(),
+        limits: Limits { events, memory: bytes(args.memory_limit) },
+        file: machine_file(args)?,
+    })
+}
+
+/// The file of a machine that was started with these arguments; its paths are absolute.
+fn machine_file(args: &RunArgs) -> std::io::Result<MachineFile> {
+    let some = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
+    let boots = args.restore.is_none();
+    let disk = args.disks.iter();
+    Ok(MachineFile {
+        kernel: some(&args.kernel)?,
+        initramfs: some(&args.initramfs)?,
+        cmdline: args.cmdline.clone(),
+        fast_boot: args.fast_boot,
+        memory: boots.then_some(args.memory),
+        vcpus: boots.then_some(args.vcpus),
+        disk: disk.map(|it| DiskEntry { path: it.path.clone(), mode: it.mode }).collect(),
+        symbols: some(&args.symbols)?,
+        btf: some(&args.btf)?,
+        debug_info: some(&args.debug_info)?,
+        restore: some(&args.restore)?,
+        socket: Some(std::path::absolute(&args.socket)?),
+        listen: args.listen,
+        token_file: some(&args.token_file)?,
+        probe: args.probes.iter().map(ToString::to_string).collect(),
+        events: Some(args.events),
+        events_memory: Some(args.events_memory),
+        memory_limit: Some(args.memory_limit),
+        kvm: Some(std::path::absolute(&args.kvm)?),
+        console: args.console,
+        reboot: args.reboot,
+        exit_with_guest: args.exit_with_guest,
+    })
+}
+
+/// Reads a line of kprobe_events; an error has a caret under what is wrong.
+fn definition(line: &str) -> Result<ProbeDefinition, String> {
+    parse_line(line).map_err(|error| {
+        let column = line.chars().take(error.position).count();
+        format!("{error}\n  {line}\n  {:column$}^", "")
+    })
+}
+
+/// Reads the number of events to keep: some, and no more than fit a few GiB.
+fn events_kept(text: &str) -> Result<usize, String> {
+    const MOST: usize = 1 << 23;
+    match text.parse() {
+        Ok(number @ 1..=MOST) => Ok(number),
+        _ => Err(format!("give 1 to {MOST}")),
+    }
+}
