@@ -151,19 +151,26 @@ fn perform(work: &Work<'_>, tally: &Tally) -> Result<(), Failure> {
     }
 }
 
-/// Opens the path of a command with the kernel's `O_*` bits.
-fn open_path(path: &[u8], flags: usize) -> Result<Fd, Failure> {
+/// Room for the path of a command and its NUL.
+type Name = [u8; 256];
+
+/// The path of a command, with a NUL after it.
+fn named<'a>(path: &[u8], name: &'a mut Name) -> Result<Path<'a>, Failure> {
     const ENAMETOOLONG: Errno = Errno(36);
-    let mut name = [0_u8; 256];
     for (slot, byte) in name.iter_mut().zip(path) {
         *slot = *byte;
     }
-    let path = call("openat", Path::new(&name).ok_or(ENAMETOOLONG))?;
-    call("openat", sys::open(path, flags))
+    call("openat", Path::new(name).ok_or(ENAMETOOLONG))
 }
 
+/// All opens have the path at one address, where a probe may change it for those that follow.
 fn open(path: &[u8], count: u64, tally: &Tally) -> Result<(), Failure> {
-    tally.repeat(count, || call("close", sys::close(open_path(path, 0)?)))
+    let mut name = [0; size_of::<Name>()];
+    let path = named(path, &mut name)?;
+    tally.repeat(count, || {
+        let file = call("openat", sys::open(path, 0))?;
+        call("close", sys::close(file))
+    })
 }
 
 /// Loads a module from the initramfs.

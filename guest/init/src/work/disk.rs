@@ -1,8 +1,8 @@
 //! Blocks of a disk, whose content is their own numbers. Each is moved by a request of its own,
 //! past the page cache.
 
-use super::{Failure, Tally, call, open_path};
-use crate::sys::{self, Block, Errno};
+use super::{Failure, Name, Tally, call, named};
+use crate::sys::{self, Block, Errno, Fd};
 
 const O_RDONLY: usize = 0;
 const O_WRONLY: usize = 1;
@@ -10,9 +10,14 @@ const O_DIRECT: usize = 0o40000;
 /// `EIO`, of a disk that ends before the last block.
 const SHORT: Errno = Errno(5);
 
+fn open(path: &[u8], flags: usize) -> Result<Fd, Failure> {
+    let mut name = [0; size_of::<Name>()];
+    call("openat", sys::open(named(path, &mut name)?, flags))
+}
+
 /// Counts the blocks that have their own number in each word; another one does not end the work.
 pub(super) fn read(path: &[u8], count: u64, tally: &Tally) -> Result<(), Failure> {
-    let disk = open_path(path, O_RDONLY | O_DIRECT)?;
+    let disk = open(path, O_RDONLY | O_DIRECT)?;
     let mut block = call("mmap", Block::new())?;
     let result = (0..count).try_for_each(|number| {
         if call("read", sys::read(disk, block.bytes()))? != sys::PAGE {
@@ -29,7 +34,7 @@ pub(super) fn read(path: &[u8], count: u64, tally: &Tally) -> Result<(), Failure
 
 /// Counts the blocks that are written.
 pub(super) fn write(path: &[u8], count: u64, tally: &Tally) -> Result<(), Failure> {
-    let disk = open_path(path, O_WRONLY | O_DIRECT)?;
+    let disk = open(path, O_WRONLY | O_DIRECT)?;
     let mut block = call("mmap", Block::new())?;
     let result = (0..count).try_for_each(|number| {
         block.words().fill(number);
