@@ -1,6 +1,6 @@
 //! The command line, with the arguments of a file that it names.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
@@ -11,19 +11,19 @@ use crate::machine_file::MachineFile;
 const RUN: &str = "run";
 const CONFIG: &str = "--config";
 
-/// Parses a command line, its first word the program's. Arguments of the file of `run --config` go
-/// before those of the command line: of a pair the latter counts.
+/// Parses a command line, its first word the program's. Arguments of the file of `run --config` are
+/// put in the place of that option, before those of the command line: of a pair the latter counts.
 pub(super) fn parse<P: Parser>(mut args: Vec<OsString>) -> Result<P, clap::Error> {
     let mut command = P::command();
     if let Some(run) = position_of_run(&command, &args)
-        && let Some(path) = config_of(&args[run + 1..])
+        && let Some(path) = take_config(&mut args, run + 1)
     {
         let file = MachineFile::load(&path);
         let file =
             file.map_err(|e| P::command().error(ErrorKind::ValueValidation, e.to_string()))?;
         let folder = std::path::absolute(&path)?;
         let folder = folder.parent().unwrap_or(Path::new("/"));
-        args.splice(run + 1..=run, file.arguments(folder));
+        args.splice(run + 1..run + 1, file.arguments(folder));
         command = command.mut_subcommand(RUN, |run| run.args_override_self(true));
     }
     let matches = command.try_get_matches_from_mut(args);
@@ -52,19 +52,21 @@ fn position_of_run(command: &Command, args: &[OsString]) -> Option<usize> {
     None
 }
 
-/// The file that the arguments name.
-fn config_of(args: &[OsString]) -> Option<PathBuf> {
-    let mut words = args.iter();
-    while let Some(word) = words.next() {
-        if word == CONFIG {
-            return words.next().map(PathBuf::from);
-        }
-        let joined = word.to_str().and_then(|word| word.strip_prefix(CONFIG)?.strip_prefix('='));
-        if let Some(path) = joined {
-            return Some(PathBuf::from(OsStr::new(path)));
-        }
+/// Takes the option and its file out of the arguments from `start` on.
+fn take_config(args: &mut Vec<OsString>, start: usize) -> Option<PathBuf> {
+    let joined = |word: &OsString| {
+        let path = word.to_str()?.strip_prefix(CONFIG)?.strip_prefix('=')?;
+        Some(PathBuf::from(path))
+    };
+    let is_config = |word: &OsString| word == CONFIG || joined(word).is_some();
+    let at = start + args[start..].iter().position(is_config)?;
+    if let Some(path) = joined(&args[at]) {
+        args.remove(at);
+        return Some(path);
     }
-    None
+    let path = args.get(at + 1).map(PathBuf::from)?;
+    args.drain(at..at + 2);
+    Some(path)
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ pub struct RunArgs {
     /// Linux kernel to boot: an ELF vmlinux or a bzImage (unpacked by exoprobe where KVM emulates
     /// guest kernels, by itself elsewhere; with KASLR in both cases, unless `nokaslr` is in
     /// --cmdline); with --restore, the kernel to reboot with
-    #[arg(long, value_name = "PATH", required_unless_present = "restore")]
+    #[arg(long, value_name = "PATH", required_unless_present_any = ["restore", "config"])]
     pub kernel: Option<PathBuf>,
     /// Initial RAM file system
     #[arg(long, value_name = "PATH", requires = "kernel")]
