@@ -1,8 +1,9 @@
 //! The bus: which function an access of the configuration ports or of memory is for.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::config::{ConfigSpace, Identity};
+use super::shared::lock;
 use super::snapshot::{FunctionSnapshot, InvalidState, PciSnapshot};
 
 /// Port of the address of an access.
@@ -69,10 +70,6 @@ impl PciFunction for HostBridge {
 pub(crate) struct PciBus {
     functions: Vec<Arc<dyn PciFunction>>,
     address: Mutex<u32>,
-}
-
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PciBus {

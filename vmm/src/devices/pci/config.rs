@@ -1,6 +1,8 @@
 //! The configuration space of one function (PCI Local Bus 3.0, chapter 6): 64 registers of four
 //! bytes, of which the guest may write some bits.
 
+use super::shared::low;
+
 /// Registers of a function.
 const REGISTERS: usize = 64;
 /// Register of the command and the status.
@@ -20,7 +22,7 @@ const CAPABILITIES: usize = 13;
 /// Offset of the first capability: the first byte after the header.
 const FIRST_CAPABILITY: u8 = 0x40;
 
-/// What a function is.
+/// The identity of a function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
     pub(crate) vendor: u16,
@@ -37,7 +39,7 @@ pub(crate) struct Identity {
 pub(crate) struct ConfigSpace {
     registers: [u32; REGISTERS],
     writable: [u32; REGISTERS],
-    /// Bytes of the memory behind the base address 0; 0 if there is none.
+    /// Bytes of the memory at base address 0; 0 if there is none.
     bar_size: u64,
     /// Offset after the last capability, and of the pointer to the next.
     end: u8,
@@ -65,7 +67,6 @@ impl ConfigSpace {
     pub(crate) fn set_bar(&mut self, address: u64, size: u64) {
         assert!(size.is_power_of_two() && size >= 0x1000 && address.is_multiple_of(size));
         self.bar_size = size;
-        let low = |number: u64| u32::try_from(number & 0xffff_ffff).expect("32 bits");
         self.registers[BAR0] = low(address) | BAR_MEMORY_64;
         self.registers[BAR0 + 1] = low(address >> 32);
         // The bits of an address below its size stay 0: so a driver learns the size.

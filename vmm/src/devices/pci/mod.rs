@@ -4,9 +4,11 @@
 mod bus;
 mod config;
 mod msix;
+mod shared;
 mod snapshot;
 
 pub(crate) use bus::{PciBus, PciFunction};
 pub(crate) use config::{ConfigSpace, Identity};
 pub(crate) use msix::{Delivery, MSIX_CAPABILITY, Message, Msix};
+pub(crate) use shared::{lock, low};
 pub(crate) use snapshot::{InvalidState, PciSnapshot};

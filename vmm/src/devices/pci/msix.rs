@@ -1,6 +1,8 @@
 //! MSI-X (PCI Local Bus 3.0, 6.8.2): interrupts as messages, a table of them in the function's
 //! memory.
 
+use super::shared::low;
+
 /// Bytes of an entry of the table.
 const ENTRY_LEN: u64 = 16;
 /// Capability number.
@@ -25,7 +27,7 @@ struct Entry {
     pending: bool,
 }
 
-/// What becomes of an interrupt.
+/// The fate of an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     /// The message is to be sent.
@@ -165,10 +167,6 @@ impl Msix {
                 .fold(0, |byte, (bit, entry)| byte | u8::from(entry.pending) << bit);
         }
     }
-}
-
-fn low(number: u64) -> u32 {
-    u32::try_from(number & 0xffff_ffff).expect("32 bits")
 }
 
 #[cfg(test)]

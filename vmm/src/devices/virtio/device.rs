@@ -1,4 +1,4 @@
-//! What a device is to its transport.
+//! The interface between a device and its transport.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 /// The way to interrupt the guest for one queue.
 pub(crate) trait Interrupt: Send + Sync {
-    /// Tells the driver that the queue has used buffers.
+    /// Notifies the driver of used buffers of the queue.
     fn raise(&self);
 }
 
@@ -20,14 +20,14 @@ pub(crate) struct QueueHandle {
     pub(crate) interrupt: Arc<dyn Interrupt>,
 }
 
-/// What a device needs to run.
+/// Memory and queues of a device that starts.
 pub(crate) struct Activation {
     pub(crate) ram: GuestRam,
     /// Those that the driver has enabled, by number.
     pub(crate) queues: Vec<(usize, QueueHandle)>,
 }
 
-/// A device behind a transport.
+/// A device without its transport.
 pub(crate) trait VirtioDevice: Send + Sync {
     /// Its number (5, Device Types).
     fn device_type(&self) -> u16;

@@ -16,8 +16,7 @@ use virtio_queue::QueueT;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use super::disk::DiskIdentity;
-use super::disk::SECTOR;
+use super::disk::{DiskIdentity, SECTOR};
 use super::request::{SEG_MAX, SEGMENT_SECTORS_MAX, SEGMENTS_MAX, SIZE_MAX, serve};
 use super::{Disk, DiskError};
 use crate::config::DiskMode;

@@ -215,7 +215,7 @@ mod tests {
 
     /// Sectors of the disk: each byte of a sector is the sector's number.
     const SECTORS: u8 = 16;
-    /// Where buffers are: behind the queue.
+    /// Address of the buffers: after the queue.
     const BUFFERS: u64 = 0x10_0000;
     const RAM: usize = 0x20_0000;
     const OUTCOME: u64 = BUFFERS + 0x8_0000;

@@ -12,7 +12,7 @@ pub(crate) const NO_VECTOR: u16 = 0xffff;
 /// Bytes of `struct virtio_pci_common_cfg`.
 pub(crate) const COMMON_LEN: u64 = 0x38;
 
-/// What a write asks of the device.
+/// The effect of a write on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     None,

@@ -1,6 +1,6 @@
 //! The function of a virtio device: its capabilities, its memory, its interrupts.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use exoprobe_guest::GuestRam;
 use kvm_bindings::kvm_msi;
@@ -11,6 +11,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use super::common::{COMMON_LEN, CommonConfig, CommonSnapshot, Effect};
 use crate::devices::pci::{
     ConfigSpace, Delivery, Identity, InvalidState, MSIX_CAPABILITY, Message, Msix, PciFunction,
+    lock, low,
 };
 use crate::devices::virtio::device::Interrupt;
 use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice};
@@ -46,7 +47,6 @@ struct Interrupts {
 
 impl Interrupts {
     fn send(&self, message: Message) {
-        let low = |number: u64| u32::try_from(number & 0xffff_ffff).expect("32 bits");
         let msi = kvm_msi {
             address_lo: low(message.address),
             address_hi: low(message.address >> 32),
@@ -100,10 +100,6 @@ pub(crate) struct VirtioPci {
     interrupts: Arc<Interrupts>,
     device: Arc<dyn VirtioDevice>,
     ram: GuestRam,
-}
-
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// `struct virtio_pci_cap` after its link: length, kind, base address, padding, offset, length.
