@@ -183,6 +183,7 @@ fn new_site(
         returning: Vec::new(),
         marks: Vec::new(),
         armed: false,
+        catches_returns: false,
         clobbered: false,
     })
 }

@@ -65,7 +65,9 @@ impl Control {
             is_fit
         });
         for at in &arming {
-            self.registry.change(*at, |site| (site.armed, site.clobbered) = (true, false));
+            self.registry.change(*at, |site| {
+                (site.armed, site.clobbered, site.catches_returns) = (true, false, false);
+            });
         }
         self.publish(guest);
         for at in arming {

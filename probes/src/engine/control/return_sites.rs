@@ -31,16 +31,19 @@ impl Control {
         let placed =
             place::site(&mut self.registry, self.optimizer.installed(), guest, &kernel, at);
         let settled = placed.and_then(|mut site| {
-            Arc::make_mut(&mut site).returning.push(Arc::clone(probe));
+            // Another vCPU may have done all this since the hit loaded the table.
+            let is_new = site.returning.iter().all(|other| other.id != probe.id);
+            if is_new {
+                Arc::make_mut(&mut site).returning.push(Arc::clone(probe));
+            }
             self.registry.sites.insert(at, site);
             let settled = self.reconcile(guest, &BTreeSet::from([at]), Wait::No);
-            settled.map_err(|unsettled| unsettled.error)
+            settled.map_err(|unsettled| unsettled.error)?;
+            sites.filter(|_| is_new).map(|sites| sites.fetch_add(1, Ordering::Relaxed));
+            Ok(())
         });
         match settled {
-            Ok(()) => {
-                sites.map(|sites| sites.fetch_add(1, Ordering::Relaxed));
-                true
-            }
+            Ok(()) => self.catch_returns(guest, at),
             Err(error) => {
                 tracing::debug!(%error, %at, "calls that return here are missed");
                 self.registry
@@ -53,5 +56,17 @@ impl Control {
                 false
             }
         }
+    }
+
+    /// Lets vCPUs follow calls to `at` if the int3 is in the text now. Returns whether it is.
+    fn catch_returns(&mut self, guest: &dyn Guest, at: Gva) -> bool {
+        let Some(site) = self.registry.sites.get(&at).filter(|site| site.armed) else {
+            return false;
+        };
+        if !site.catches_returns {
+            self.registry.change(at, |site| site.catches_returns = true);
+            self.publish(guest);
+        }
+        true
     }
 }

@@ -269,7 +269,7 @@ pub(crate) fn is_on(table: &Table, probe: &Probe) -> bool {
 /// Returns true if a breakpoint at `ret_addr` finishes calls of this probe.
 fn is_watched(table: &Table, ret_addr: Gva, probe: &Probe) -> bool {
     match table.stop_at(ret_addr) {
-        Some(Stop::Probe(site)) => site.returning.iter().any(|other| other.id == probe.id),
+        Some(Stop::Probe(site)) => site.catches(probe),
         _ => false,
     }
 }

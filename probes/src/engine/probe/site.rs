@@ -70,8 +70,11 @@ pub(crate) struct Site {
     /// Return probes in the mode `site` with calls that return here.
     pub(crate) returning: Vec<Arc<Probe>>,
     pub(crate) marks: Vec<InternalBreakpoint>,
-    /// The int3 is in the guest's text.
+    /// The int3 is in the guest's text, or is about to be: the table has a site before its int3.
     pub(crate) armed: bool,
+    /// The int3 was in the guest's text before the table said so. Calls may be followed to here:
+    /// one that is followed sooner can return before there is an int3.
+    pub(crate) catches_returns: bool,
     /// The guest changed the text. The engine no longer writes to it.
     pub(crate) clobbered: bool,
 }
@@ -107,6 +110,13 @@ impl Site {
             Displacement::Emulate => None,
         };
         own.into_iter().chain(self.step)
+    }
+
+    /// Returns true if an int3 here finishes each call of this probe that returns here.
+    pub(crate) fn catches(&self, probe: &Probe) -> bool {
+        self.armed
+            && self.catches_returns
+            && self.returning.iter().any(|other| other.id == probe.id)
     }
 
     /// Returns true if nothing needs the site any more.

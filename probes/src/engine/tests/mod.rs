@@ -281,7 +281,7 @@ impl Fake {
     }
 
     fn run_on(&self, at: Gva, rsp: Gva) -> (u32, Gva) {
-        const TOO_OFTEN: u32 = 100;
+        const TOO_OFTEN: u32 = 1_000_000;
         let mut hits = 0;
         while self.byte(at) == INT3 {
             hits += 1;

@@ -123,6 +123,43 @@ fn calls_that_return_while_the_probe_is_off_leave_no_instance_in_use() {
     }
 }
 
+/// The table has a site before its int3 is in the text. A call that is followed in between returns
+/// unseen.
+#[test]
+fn a_call_is_followed_only_once_the_breakpoint_it_returns_to_is_in_the_text() {
+    let fake = Fake::booted();
+    register(&fake, "r:returns work", ReturnMode::Site);
+    fake.call_work(STACK);
+    let enable = |on| fake.engine.set_enabled(Selection::kretprobe("kprobes", "returns"), on);
+    enable(false).unwrap();
+    enable(true).unwrap();
+    fake.store_u64(gpa(STACK), RETURN_SITE.0);
+    let (_, regs) = fake.breakpoint(WORK, STACK);
+    assert_eq!((regs.rip, fake.status("returns").active), (WORK.0, Some(0)), "hit it again");
+    fake.call_work(STACK);
+    let status = fake.status("returns");
+    assert_eq!((status.hits, status.nmissed, status.active), (2, 0, Some(0)));
+}
+
+/// Two vCPUs in the first call of a function at once.
+#[test]
+fn no_call_is_missed_while_another_vcpu_sets_the_breakpoint_it_returns_to() {
+    const ROUNDS: u64 = 300;
+    let fake = Fake::booted();
+    for _ in 0..ROUNDS {
+        register(&fake, "r:returns work", ReturnMode::Site);
+        std::thread::scope(|scope| {
+            for stack in [STACK, NEXT_STACK] {
+                let fake = &fake;
+                scope.spawn(move || (0..3).for_each(|_| fake.call_work(stack)));
+            }
+        });
+        let status = fake.status("returns");
+        assert_eq!((status.hits, status.nmissed, status.active), (6, 0, Some(0)));
+        fake.engine.unregister(Selection::kretprobe("kprobes", "returns")).unwrap();
+    }
+}
+
 /// Runs a vCPU from a breakpoint until it is past it.
 fn past(fake: &Fake, regs: kvm_regs) -> kvm_regs {
     for _ in 0..100 {
