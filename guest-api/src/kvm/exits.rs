@@ -192,9 +192,10 @@ impl ProbeExits {
                 return Ok(AfterExit::Hold(time));
             }
             BreakpointAction::PassToGuest => {
+                vcpu.sync_regs_mut().regs = regs;
+                vcpu.set_sync_dirty_reg(SyncReg::Register);
                 if self.reinjection == Reinjection::AfterInt3 {
                     skip(&mut vcpu.sync_regs_mut().regs, 1);
-                    vcpu.set_sync_dirty_reg(SyncReg::Register);
                 }
                 inject_breakpoint(vcpu)?;
             }

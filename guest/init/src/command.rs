@@ -84,6 +84,27 @@ pub enum Command<'a> {
     Insmod(Module<'a>),
     /// Unload a kernel module.
     Rmmod(Module<'a>),
+    /// Mount a file system of this type that needs no device.
+    Mount {
+        /// The type.
+        kind: &'a [u8],
+        /// The folder.
+        target: &'a [u8],
+    },
+    /// Append a line to a file.
+    Put {
+        /// The file.
+        path: &'a [u8],
+        /// The line, without its end.
+        line: &'a [u8],
+    },
+    /// Answer the number that follows a word in a file.
+    Number {
+        /// The file.
+        path: &'a [u8],
+        /// The word.
+        word: &'a [u8],
+    },
     /// Answer the bytes of the widest vector register that user mode may use.
     Width,
     /// Answer.
@@ -203,6 +224,12 @@ impl<'a> Words<'a> {
         number(word).ok_or(Reason::BadNumber(word))
     }
 
+    /// The rest of the line.
+    fn rest(&mut self, what: &'static str) -> Result<&'a [u8], Reason<'a>> {
+        let rest = core::mem::take(&mut self.0).trim_ascii();
+        if rest.is_empty() { Err(Reason::Missing(what)) } else { Ok(rest) }
+    }
+
     fn module(&mut self) -> Result<Module<'a>, Reason<'a>> {
         let word = self.word("module name")?;
         Module::new(word).ok_or(Reason::BadModule(word))
@@ -222,6 +249,18 @@ fn number(word: &[u8]) -> Option<u64> {
         value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
     }
     (!word.is_empty() && u32::try_from(value).is_ok()).then_some(value)
+}
+
+/// The decimal number that follows a word in a text, both between blanks.
+#[must_use]
+pub fn number_after(text: &[u8], word: &[u8]) -> Option<u64> {
+    let mut words = Words(text);
+    while let Some(found) = words.next() {
+        if found == word {
+            return words.next().and_then(number);
+        }
+    }
+    None
 }
 
 /// Splits a line into the command's number and the command: `#NUMBER COMMAND`.
@@ -263,6 +302,9 @@ fn parse_words<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Command<'a>,
         b"cpu" => Command::Cpu(words.index("CPU")?),
         b"insmod" => Command::Insmod(words.module()?),
         b"rmmod" => Command::Rmmod(words.module()?),
+        b"mount" => Command::Mount { kind: words.word("type")?, target: words.word("folder")? },
+        b"put" => Command::Put { path: words.word("path")?, line: words.rest("text")? },
+        b"number" => Command::Number { path: words.word("path")?, word: words.word("word")? },
         b"spawn" => Command::Spawn { cpu: words.index("CPU")?, work: child_work(words)? },
         b"par" => {
             let children = words.index("number of children")?;
@@ -319,7 +361,7 @@ mod tests {
 
     #[test]
     fn parses_every_command() {
-        let cases: [(&[u8], Command<'_>); 24] = [
+        let cases: [(&[u8], Command<'_>); 27] = [
             (b"getpid 1000", Command::Work(Work::Getpid(1000))),
             (b"open /dev/null 3", Command::Work(Work::Open(b"/dev/null", 3))),
             (b"fork 2", Command::Work(Work::Fork(2))),
@@ -336,6 +378,9 @@ mod tests {
             (b"cpu 1", Command::Cpu(1)),
             (b"insmod ttynull", Command::Insmod(Module(b"ttynull"))),
             (b"rmmod 8250-x_y", Command::Rmmod(Module(b"8250-x_y"))),
+            (b"mount tracefs /t", Command::Mount { kind: b"tracefs", target: b"/t" }),
+            (b"put /t/e  p:own a+4 $1 ", Command::Put { path: b"/t/e", line: b"p:own a+4 $1" }),
+            (b"number /t/p own", Command::Number { path: b"/t/p", word: b"own" }),
             (b"  ping\t", Command::Ping),
             (b"counters", Command::Counters),
             (b"poweroff", Command::Poweroff),
@@ -371,6 +416,13 @@ mod tests {
     }
 
     #[test]
+    fn finds_the_number_after_a_word() {
+        let profile = b"  own      17     0\n  other    3      0\nlast";
+        let found = [&b"own"[..], b"other", b"last", b"ow", b"17"].map(|w| number_after(profile, w));
+        assert_eq!(found, [Some(17), Some(3), None, None, Some(0)]);
+    }
+
+    #[test]
     fn an_empty_line_is_no_command() {
         assert_eq!(parse(b""), Ok(None));
         assert_eq!(parse(b"  \t"), Ok(None));
@@ -378,7 +430,7 @@ mod tests {
 
     #[test]
     fn says_what_is_wrong() {
-        let cases: [(&[u8], &str); 16] = [
+        let cases: [(&[u8], &str); 18] = [
             (b"frob 1", "frob: unknown command"),
             (b"getpid", "getpid: count missing"),
             (b"getpid x1", "getpid: bad number x1"),
@@ -387,6 +439,8 @@ mod tests {
             (b"getpid 99999999999999999999999", "getpid: bad number 99999999999999999999999"),
             (b"getpid 1 2", "getpid: unexpected argument 2"),
             (b"open /x", "open: count missing"),
+            (b"put /x ", "put: text missing"),
+            (b"number /x a b", "number: unexpected argument b"),
             (b"insmod", "insmod: module name missing"),
             (b"insmod a b", "insmod: unexpected argument b"),
             (b"rmmod ../a", "rmmod: bad module name ../a: 1 to 55 letters, digits, _ and -"),

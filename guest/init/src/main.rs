@@ -133,6 +133,9 @@ impl Workload {
             },
             Command::Insmod(module) => self.report("insmod", &work::load_module(module))?,
             Command::Rmmod(module) => self.report("rmmod", &work::unload_module(module))?,
+            Command::Mount { kind, target } => self.report("mount", &work::mount(kind, target))?,
+            Command::Put { path, line } => self.report("put", &work::put(path, line))?,
+            Command::Number { path, word } => self.report("number", &work::number(path, word))?,
             Command::Width => {
                 self.answer(format_args!("done width {}", Width::of_user_mode().bytes()))?;
             }

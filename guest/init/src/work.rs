@@ -10,6 +10,9 @@ use crate::sys::{self, Errno, Fd, Forked, Path, Pid};
 use crate::vectors::Registers;
 
 mod disk;
+mod files;
+
+pub(crate) use files::{mount, number, put};
 
 /// Kinds of work, in the order of the totals.
 pub(crate) const KINDS: [&str; 12] = [
@@ -122,7 +125,14 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     fn of_one(result: Result<(), Failure>) -> Self {
-        Self { done: u64::from(result.is_ok()), failure: result.err() }
+        Self::of(result.map(|()| 1))
+    }
+
+    fn of(result: Result<u64, Failure>) -> Self {
+        match result {
+            Ok(done) => Self { done, failure: None },
+            Err(failure) => Self { done: 0, failure: Some(failure) },
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! this vCPU. While the lock is taken, the vCPU returns to its breakpoint after it has run its
 //! commands, and hits again. Nothing has been counted at that point.
 
+use crate::engine::control::guest_patches::Ready;
 use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
 use crate::engine::hit::path::HitPath;
@@ -86,7 +87,7 @@ impl Hook {
         table: &Table,
         view: &KernelView,
         site: &Site,
-        context: &HitContext<'_>,
+        context: &mut HitContext<'_>,
     ) -> Turn {
         for mark in &site.marks {
             self.reach(*mark, table, context)?;
@@ -103,7 +104,7 @@ impl Hook {
     }
 
     /// Handles one of the engine's own breakpoints.
-    fn reach(&self, mark: InternalBreakpoint, table: &Table, context: &HitContext<'_>) -> Turn {
+    fn reach(&self, mark: InternalBreakpoint, table: &Table, context: &mut HitContext<'_>) -> Turn {
         let (rsp, vcpu) = (Gva(context.regs.rsp), usize::from(context.vcpu));
         let ending = &self.hits.ending[vcpu];
         match mark {
@@ -133,6 +134,18 @@ impl Hook {
                 self.with_control(|control, guest| {
                     control.follow_modules(guest, event, Wait::No);
                     NOW
+                })
+            }
+            InternalBreakpoint::GuestReadsText => self.with_control(|control, guest| {
+                control.show_own_text(guest, context.regs);
+                NOW
+            }),
+            InternalBreakpoint::GuestWritesText => {
+                self.with_control(|control, guest| {
+                    match control.follow_write(guest, context.regs) {
+                        Ready::Now => NOW,
+                        Ready::Later => AGAIN,
+                    }
                 })
             }
             // Both happen once and change the sites that are hit here.

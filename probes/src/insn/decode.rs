@@ -5,7 +5,7 @@ use exoprobe_guest::Gva;
 use iced_x86::{ConstantOffsets, Decoder, DecoderError, DecoderOptions, Instruction};
 
 /// Longest x86 instruction, in bytes (Intel SDM vol. 2, 2.3.11); a longer one raises #GP.
-pub(super) const MAX_INSN_LEN: usize = 15;
+pub(crate) const MAX_INSN_LEN: usize = 15;
 
 /// The reason why bytes were not decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -37,7 +37,8 @@ use exoprobe_guest::Gva;
 use iced_x86::{FlowControl, Instruction, Mnemonic};
 use thiserror::Error;
 
-use decode::{DecodeError, Decoded, MAX_INSN_LEN, decode, scan_prefixes};
+pub(crate) use decode::MAX_INSN_LEN;
+use decode::{DecodeError, Decoded, decode, scan_prefixes};
 
 /// The next address after an instruction, and with it the shape of its slot code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

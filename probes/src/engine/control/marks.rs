@@ -22,7 +22,9 @@ impl Control {
         let follows =
             self.registry.return_probes().next().is_some() || self.hits.calls_followed() > 0;
         let mut changed = BTreeSet::new();
-        for (mark, symbol) in MARKS {
+        for (mark, names) in MARKS {
+            let known = |name: &&&str| kernel.symbols.address_of(name).is_some();
+            let found = names.iter().find(known);
             let wanted = match mark {
                 InternalBreakpoint::TextFinal => {
                     kernel.will_pass_final() && !self.registry.probes.is_empty()
@@ -36,7 +38,12 @@ impl Control {
                 | InternalBreakpoint::ModuleEnds => {
                     !self.registry.probes.is_empty()
                         && self.kernel.may_have_modules(&kernel)
-                        && kernel.symbols.address_of(symbol).is_some()
+                        && found.is_some()
+                }
+                // Only kernels with kprobes of their own have the one, and before Linux 5.0 none
+                // has the other.
+                InternalBreakpoint::GuestReadsText | InternalBreakpoint::GuestWritesText => {
+                    !self.registry.probes.is_empty() && kernel.has_booted() && found.is_some()
                 }
             };
             let there = self.registry.sites.values().find(|site| site.marks.contains(&mark));
@@ -44,16 +51,18 @@ impl Control {
                 (false, Some(_)) if wait == Wait::ForVcpus => {
                     changed.extend(self.registry.reached(mark))
                 }
-                (true, None) => match set_breakpoint(self, guest, &kernel, mark, symbol) {
-                    Ok(at) => _ = changed.insert(at),
-                    // The next pass sets it.
-                    Err(error @ ProbeError::NotFinal(_)) => {
-                        tracing::debug!(%error, ?mark, "a breakpoint of the engine waits");
+                (true, None) => {
+                    match set_breakpoint(self, guest, &kernel, mark, found.unwrap_or(&names[0])) {
+                        Ok(at) => _ = changed.insert(at),
+                        // The next pass sets it.
+                        Err(error @ ProbeError::NotFinal(_)) => {
+                            tracing::debug!(%error, ?mark, "a breakpoint of the engine waits");
+                        }
+                        Err(error) => {
+                            tracing::warn!(%error, ?mark, "cannot set a breakpoint of the engine")
+                        }
                     }
-                    Err(error) => {
-                        tracing::warn!(%error, ?mark, "cannot set a breakpoint of the engine")
-                    }
-                },
+                }
                 _ => {}
             }
         }

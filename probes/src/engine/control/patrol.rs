@@ -27,6 +27,7 @@ impl Control {
             Ok(None) => return,
             Err(error) => return tracing::debug!(%error, "patrol"),
         }
+        self.make_way(guest);
         let Some(kernel) = self.kernel.running.clone() else { return };
         let mut changes = Changes::default();
         for site in self.registry.sites.values() {
@@ -75,7 +76,11 @@ impl Control {
             let here = &self.registry.sites[at];
             let armed =
                 text::holds(guest.ram(), here.gpa, here.insn.original()) == text::Holds::Int3;
-            self.registry.change(*at, |site| (site.armed, site.clobbered) = (armed, false));
+            self.registry.change(*at, |site| {
+                // The guest's own int3 has gone, if it had one.
+                site.guest_int3 &= armed;
+                (site.armed, site.clobbered) = (armed, false);
+            });
         }
         self.text_gone(guest, &lost, Wait::ForVcpus);
         if let Err(unsettled) = self.reconcile(guest, &restored, Wait::No) {

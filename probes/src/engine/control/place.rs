@@ -7,7 +7,10 @@ use exoprobe_introspect::{SymbolOffset, SymbolTable};
 
 use crate::definition::{Action, ProbeDefinition, ProbeKind};
 use crate::engine::control::registry::Registry;
+use crate::engine::kernel::own_kprobes::OwnKprobes;
 use crate::engine::kernel::running::Kernel;
+use crate::engine::patch::slots::Slot;
+use crate::engine::patch::text::INT3;
 use crate::engine::patch::view::GuestText;
 use crate::engine::patch::view::Overlay;
 use crate::engine::probe::registered::Probe;
@@ -134,13 +137,10 @@ pub(crate) fn join(
     {
         return Err(ProbeError::Reserved { at, reserved });
     }
-    let mut step = site.step;
-    if probe.post_handler().is_some() {
-        site.insn.supports_post()?;
-        if site.insn.emulation().is_none() {
-            step = Some(registry.slots.get(guest.hidden(), &site.insn, SlotKind::Stepped)?);
-        }
-    }
+    let step = match probe.post_handler() {
+        Some(_) => step(registry, guest, &site.insn, std::slice::from_ref(probe))?,
+        None => site.step,
+    };
     // Changed in place, and copied only while it is shared: it may have very many probes.
     registry.sites.entry(at).or_insert(site);
     registry.change(at, |site| {
@@ -160,7 +160,8 @@ fn new_site(
     if let Some(reserved) = kernel.reserved(at) {
         return Err(ProbeError::Reserved { at, reserved });
     }
-    let insn = Arc::new(check_instruction(GuestText::new(&registry.sites, jumps), kernel, at)?);
+    let text = GuestText::new(&registry.sites, jumps);
+    let insn = Arc::new(check_instruction(text, kernel, at)?);
     if kernel.will_patch(at, u64::from(insn.len())) {
         return Err(ProbeError::NotFinal(at));
     }
@@ -168,11 +169,8 @@ fn new_site(
     if !found.executable {
         return Err(ProbeError::NotText(at));
     }
-    guest.ram().load_byte(found.gpa)?;
-    let way = match insn.emulation() {
-        Some(_) => Displacement::Emulate,
-        None => Displacement::Slot(registry.slots.get(guest.hidden(), &insn, SlotKind::Boosted)?),
-    };
+    let guest_int3 = guest.ram().load_byte(found.gpa)? == INT3;
+    let way = displacement(registry, guest, &insn)?;
     Ok(Site {
         at,
         gpa: found.gpa,
@@ -184,19 +182,51 @@ fn new_site(
         marks: Vec::new(),
         armed: false,
         catches_returns: false,
+        guest_int3,
         clobbered: false,
     })
 }
 
+/// Chooses how an instruction runs instead of in its place.
+pub(crate) fn displacement(
+    registry: &mut Registry,
+    guest: &dyn Guest,
+    insn: &Displaced,
+) -> Result<Displacement, ProbeError> {
+    Ok(match insn.emulation() {
+        Some(_) => Displacement::Emulate,
+        None => Displacement::Slot(registry.slots.get(guest.hidden(), insn, SlotKind::Boosted)?),
+    })
+}
+
+/// The slot that stops after the instruction, if one of the probes needs that.
+pub(crate) fn step(
+    registry: &mut Registry,
+    guest: &dyn Guest,
+    insn: &Displaced,
+    probes: &[Arc<Probe>],
+) -> Result<Option<Slot>, ProbeError> {
+    if probes.iter().all(|probe| probe.post_handler().is_none()) {
+        return Ok(None);
+    }
+    insn.supports_post()?;
+    let is_needed = insn.emulation().is_none();
+    let slot = is_needed.then(|| registry.slots.get(guest.hidden(), insn, SlotKind::Stepped));
+    Ok(slot.transpose()?)
+}
+
 /// Reads the function around `at`, checks that an instruction starts there, and analyzes the
-/// instruction.
+/// instruction. The guest's own kprobes do not count: their int3s are no instructions.
 fn check_instruction(
     text: GuestText<'_>,
     kernel: &Kernel,
     at: Gva,
 ) -> Result<Displaced, ProbeError> {
     let bounds = kernel.symbols.function_at(at).ok_or(ProbeError::NotText(at))?;
-    let bytes = text.original(&kernel.memory(), bounds.start, bounds.end)?;
+    let mut bytes = text.original(&kernel.memory(), bounds.start, bounds.end)?;
+    if bytes.contains(&INT3) {
+        OwnKprobes::read(kernel).restore(bounds.start, &mut bytes);
+    }
     insn::check_boundary(bounds.start, &bytes, at).map_err(ProbeError::Boundary)?;
     let skip = usize::try_from(at.0.wrapping_sub(bounds.start.0)).unwrap_or(usize::MAX);
     let bytes = bytes.get(skip..).ok_or(ProbeError::NotText(at))?;

@@ -58,7 +58,7 @@ impl Control {
         // If the bytes differ, an int3 there is the guest's own, even if only for a moment.
         arming.retain(|at| {
             let site = &self.registry.sites[at];
-            let fit = text::check(guest.ram(), site.gpa, *at, site.insn.original());
+            let fit = text::check(guest.ram(), site.gpa, *at, &site.own_text());
             let is_fit = fit.is_ok();
             let noted = self.registry.note(*at, false, fit);
             first = std::mem::replace(&mut first, Ok(())).and(noted);
@@ -72,12 +72,12 @@ impl Control {
         self.publish(guest);
         for at in arming {
             let site = &self.registry.sites[&at];
-            let armed = text::arm(guest.ram(), site.gpa, at, site.insn.original());
+            let armed = text::arm(guest.ram(), site.gpa, at, &site.own_text());
             first = first.and(self.registry.note(at, false, armed));
         }
         for at in &disarming {
             let site = &self.registry.sites[at];
-            let disarmed = text::disarm(guest.ram(), site.gpa, *at, site.insn.original());
+            let disarmed = text::disarm(guest.ram(), site.gpa, *at, &site.own_text());
             first = first.and(self.registry.note(*at, true, disarmed));
         }
         // A vCPU that is on its way to the hit path finds the table that still has the sites.
@@ -124,7 +124,7 @@ impl Control {
             // it.
             if site.armed
                 && text::holds(guest.ram(), site.gpa, site.insn.original()) == text::Holds::Int3
-                && let Err(error) = text::disarm(guest.ram(), site.gpa, *at, site.insn.original())
+                && let Err(error) = text::disarm(guest.ram(), site.gpa, *at, &site.own_text())
             {
                 tracing::debug!(%error, "text that has gone");
             }

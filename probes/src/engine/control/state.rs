@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::definition::Action;
+use crate::engine::control::guest_patches::GuestPatches;
 use crate::engine::control::registry::Registered;
 use crate::engine::control::registry::Registry;
 use crate::engine::hit::path::HitPath;
@@ -22,6 +23,7 @@ pub(crate) struct Control {
     /// The memory that detours write. Its one consumer holds control's lock.
     pub(crate) rings: Rings,
     pub(crate) hits: Arc<HitPath>,
+    pub(crate) guest_patches: GuestPatches,
 }
 
 impl Control {
@@ -33,6 +35,7 @@ impl Control {
             optimizer: Optimizer::new(),
             rings: Rings::default(),
             hits,
+            guest_patches: GuestPatches::default(),
         }
     }
 
@@ -69,6 +72,7 @@ impl Control {
         self.optimizer.reset();
         self.kernel.reset();
         self.rings.reset();
+        self.guest_patches = GuestPatches::default();
         self.hits.table.store(Arc::default());
     }
 }

@@ -37,7 +37,7 @@ impl Engine {
         let has_int3 = |site: &&Arc<Site>| site.armed && ram.load_byte(site.gpa) == Ok(INT3);
         let kept = KeptProbes::new(self, control);
         let sites = kept.control.registry.sites.values().filter(has_int3);
-        notes.original = sites.map(|site| (site.gpa, site.insn.original()[0])).collect();
+        notes.original = sites.map(|site| (site.gpa, site.own_text()[0])).collect();
         notes.original.extend(kept.control.optimizer.original_bytes(ram));
         (kept, notes)
     }

@@ -34,6 +34,8 @@ pub(crate) struct HitPath {
     pub(crate) calls: CallTracker,
     /// By vCPU: true while it is held at a breakpoint whose instruction has not run.
     held: Box<[AtomicBool]>,
+    /// By vCPU: address of an int3 of the guest's own that it runs next, and that was hit already.
+    passing: Box<[AtomicU64]>,
     /// By vCPU: the stack pointer of the task that is ending there, or 0.
     pub(crate) ending: Box<[AtomicU64]>,
 }
@@ -54,6 +56,7 @@ impl HitPath {
                 hidden: hidden.clone(),
             },
             held: (0..vcpus).map(|_| AtomicBool::new(false)).collect(),
+            passing: (0..vcpus).map(|_| AtomicU64::new(0)).collect(),
             ending: (0..vcpus).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -65,6 +68,11 @@ impl HitPath {
         stop: Option<&Stop>,
         context: &mut HitContext<'_>,
     ) -> BreakpointAction {
+        let passing = &self.passing[usize::from(context.vcpu)];
+        if passing.load(Ordering::Acquire) == context.regs.rip {
+            passing.store(0, Ordering::Release);
+            return BreakpointAction::PassToGuest;
+        }
         let Some(view) = &table.view else {
             // Before the kernel is known, only slots of a snapshot can exist.
             return pass_over(table, context);
@@ -98,7 +106,13 @@ impl HitPath {
         let table = self.table.load();
         // A probe that was removed meanwhile has left its instruction at the vCPU's address.
         if let (Some(Stop::Probe(site)), Some(view)) = (table.stop_at(context.rip()), &table.view) {
-            displace(site, view, context);
+            match site.guest_int3 {
+                true => {
+                    let passing = &self.passing[usize::from(context.vcpu)];
+                    passing.store(context.regs.rip, Ordering::Release);
+                }
+                false => displace(site, view, context),
+            }
         }
     }
 
@@ -117,6 +131,7 @@ impl HitPath {
     pub(crate) fn reset(&self) {
         self.calls.frames.clear();
         self.held.iter().for_each(|held| held.store(false, Ordering::Release));
+        self.passing.iter().for_each(|passing| passing.store(0, Ordering::Relaxed));
         self.ending.iter().for_each(|ending| ending.store(0, Ordering::Relaxed));
     }
 
@@ -134,8 +149,10 @@ impl HitPath {
             self.held[vcpu].store(done.verdict == Verdict::Continue, Ordering::Release);
             return BreakpointAction::Hold;
         }
-        if done.verdict == Verdict::Continue {
-            displace(site, view, context);
+        match done.verdict {
+            Verdict::Continue if site.guest_int3 => return BreakpointAction::PassToGuest,
+            Verdict::Continue => displace(site, view, context),
+            Verdict::Done => {}
         }
         BreakpointAction::Resume
     }

@@ -7,6 +7,7 @@ pub(crate) mod mapped;
 pub(crate) mod memory;
 pub(crate) mod modules;
 pub(crate) mod orc;
+pub(crate) mod own_kprobes;
 pub(crate) mod patched;
 pub(crate) mod reserved;
 pub(crate) mod roots;

@@ -174,6 +174,17 @@ impl Optimizer {
         (at < end).then_some(*start)
     }
 
+    /// Returns the optimized sites that have instructions between two addresses.
+    pub(crate) fn overlapping(&self, start: Gva, end: Gva) -> impl Iterator<Item = Gva> {
+        let first = self.covering(start).unwrap_or(start);
+        self.installed.0.range(first..end).map(|(at, _)| *at)
+    }
+
+    /// Keeps a site whose jmp was taken out from getting another one at once.
+    pub(crate) fn hold_off(&mut self, at: Gva) {
+        self.wait_for(at);
+    }
+
     /// Returns the optimized site whose detour contains `at`.
     pub(crate) fn of_detour(&self, at: Gva) -> Option<Gva> {
         let has = |found: &&OptimizedSite| found.code.start <= at && at < found.code.end;

@@ -35,6 +35,9 @@ pub(crate) fn wanted(
     if site.clobbered {
         return Err("clobbered: the guest rewrote its text".into());
     }
+    if site.guest_int3 {
+        return Err("guest: a breakpoint of the guest's own is there".into());
+    }
     if !site.returning.is_empty() || !site.marks.is_empty() || is_internal(&kernel.symbols, site.at)
     {
         return Err("watched: the engine has a breakpoint of its own there".into());

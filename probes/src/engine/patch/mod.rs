@@ -6,6 +6,7 @@
 
 pub(crate) mod blocks;
 pub(crate) mod error;
+pub(crate) mod shown;
 pub(crate) mod slots;
 pub(crate) mod text;
 pub(crate) mod view;

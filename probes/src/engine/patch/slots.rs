@@ -49,19 +49,40 @@ impl Slots {
         if let Some(slot) = self.made.get(&key) {
             return Ok(*slot);
         }
-        let window = hidden.code_window().ok_or(SlotError::Full(0))?;
-        let next = *self.next.get_or_insert_with(|| first_free(hidden, window.offset, window.len));
-        if next + SLOT_SIZE as u64 > window.len {
-            return Err(SlotError::Full(window.len));
-        }
-        let gva = window.gva.wrapping_add(next);
+        let (gva, offset, next) = self.room(hidden, SLOT_SIZE as u64)?;
         let code = insn.assemble(kind, gva)?;
-        hidden.write(window.offset + next, &code.image(insn.at()));
-        self.next = Some(next + SLOT_SIZE as u64);
+        hidden.write(offset, &code.image(insn.at()));
+        self.next = Some(next);
         let stop = code.stop_offset.map(|offset| gva.wrapping_add(u64::from(offset)));
         let slot = Slot { gva, stop };
         self.made.insert(key, slot);
         Ok(slot)
+    }
+
+    /// Takes `len` bytes for another use, for good. Returns their address in the guest and their
+    /// offset in hidden memory.
+    ///
+    /// # Errors
+    /// [`SlotError::Full`].
+    pub(crate) fn reserve(
+        &mut self,
+        hidden: &HiddenMemory,
+        len: u64,
+    ) -> Result<(Gva, u64), SlotError> {
+        let (gva, offset, next) = self.room(hidden, len)?;
+        self.next = Some(next);
+        Ok((gva, offset))
+    }
+
+    /// The address, the offset and the end of the next `len` bytes, as whole slots.
+    fn room(&mut self, hidden: &HiddenMemory, len: u64) -> Result<(Gva, u64, u64), SlotError> {
+        let window = hidden.code_window().ok_or(SlotError::Full(0))?;
+        let next = *self.next.get_or_insert_with(|| first_free(hidden, window.offset, window.len));
+        let end = next + len.next_multiple_of(SLOT_SIZE as u64);
+        if end > window.len {
+            return Err(SlotError::Full(window.len));
+        }
+        Ok((window.gva.wrapping_add(next), window.offset + next, end))
     }
 }
 

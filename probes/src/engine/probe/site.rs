@@ -38,22 +38,30 @@ pub(crate) enum InternalBreakpoint {
     ModuleInitFreed,
     /// A module is about to be freed.
     ModuleEnds,
+    /// The kernel's own kprobes are about to read an instruction.
+    GuestReadsText,
+    /// The kernel is about to write its text.
+    GuestWritesText,
 }
 
-/// The function of each mark.
-pub(crate) const MARKS: [(InternalBreakpoint, &str); 7] = [
-    (InternalBreakpoint::TextFinal, "rest_init"),
-    (InternalBreakpoint::FreeInit, "free_initmem"),
-    (InternalBreakpoint::TaskDead, "do_task_dead"),
-    (InternalBreakpoint::StackLeft, "put_task_stack"),
-    (InternalBreakpoint::ModuleBegins, "do_init_module"),
-    (InternalBreakpoint::ModuleInitFreed, "do_free_init"),
-    (InternalBreakpoint::ModuleEnds, "free_module"),
+/// The function of each mark: the first of these that the kernel has.
+pub(crate) const MARKS: [(InternalBreakpoint, &[&str]); 9] = [
+    (InternalBreakpoint::TextFinal, &["rest_init"]),
+    (InternalBreakpoint::FreeInit, &["free_initmem"]),
+    (InternalBreakpoint::TaskDead, &["do_task_dead"]),
+    (InternalBreakpoint::StackLeft, &["put_task_stack"]),
+    (InternalBreakpoint::ModuleBegins, &["do_init_module"]),
+    (InternalBreakpoint::ModuleInitFreed, &["do_free_init"]),
+    (InternalBreakpoint::ModuleEnds, &["free_module"]),
+    // The one calls the other, and compilers put either into its callers.
+    (InternalBreakpoint::GuestReadsText, &["__recover_probed_insn", "recover_probed_instruction"]),
+    (InternalBreakpoint::GuestWritesText, &["__text_poke"]),
 ];
 
 /// Returns true if the engine may need a breakpoint of its own at `at`.
 pub(crate) fn is_internal(symbols: &SymbolTable, at: Gva) -> bool {
-    MARKS.iter().any(|(_, name)| symbols.address_of(name) == Some(at))
+    let mut names = MARKS.iter().flat_map(|(_, names)| names.iter());
+    names.any(|name| symbols.address_of(name) == Some(at))
 }
 
 /// A probed address with its probes and marks. Immutable: a change makes a new one.
@@ -75,6 +83,8 @@ pub(crate) struct Site {
     /// The int3 was in the guest's text before the table said so. Calls may be followed to here:
     /// one that is followed sooner can return before there is an int3.
     pub(crate) catches_returns: bool,
+    /// The guest has an int3 of its own here, beside the engine's: each hit is passed on to it.
+    pub(crate) guest_int3: bool,
     /// The guest changed the text. The engine no longer writes to it.
     pub(crate) clobbered: bool,
 }
@@ -86,6 +96,15 @@ impl Site {
             (Displacement::Slot(_), Some(_)) => DisplacedBy::Step,
             (Displacement::Slot(_), None) => DisplacedBy::Boost,
         }
+    }
+
+    /// The instruction's bytes as the guest left them: with its own int3, if it has one.
+    pub(crate) fn own_text(&self) -> Vec<u8> {
+        let mut bytes = self.insn.original().to_vec();
+        if self.guest_int3 {
+            bytes[0] = text::INT3;
+        }
+        bytes
     }
 
     /// The probes of the site that must run.

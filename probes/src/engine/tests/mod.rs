@@ -3,6 +3,7 @@
 
 mod boot;
 mod contention;
+mod guest_patches;
 mod many;
 mod modules;
 mod optimize;

@@ -1,4 +1,5 @@
 //! Kernels other than the tiny one.
 
 pub(super) mod kernel_6_12;
+pub(super) mod self_tracing;
 pub(super) mod stock;

@@ -12,11 +12,13 @@ use exoprobe_tests::{
 };
 use exoprobe_vmm::{DiskConfig, DiskMode, Vm, VmConfig};
 
+use super::self_tracing;
 use crate::support::frames::{held, parts, register};
 use crate::support::questions::{ask, assert_not_mapped};
 use crate::support::returned::{By, events_of, follow};
 
 pub(crate) const CASES: &[Case] = cases![
+    a_distributions_kernel_traces_itself_at_our_places needs [HardwareKvm, StockKernel],
     a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it needs [HardwareKvm, StockKernel],
     a_distributions_kernel_boots_with_probes_from_before_power_on_and_questions_at_each_moment needs [HardwareKvm, StockKernel],
     a_distributions_kernel_is_not_changed_by_questions_at_each_moment_of_its_boot needs [HardwareKvm, StockKernel],
@@ -52,6 +54,15 @@ fn config() -> VmConfig {
 
 fn of_config(config: VmConfig) -> TestGuest {
     TestGuest::of_kernel(Vm::create(&host(), &config).expect("it can be made"), None)
+}
+
+fn a_distributions_kernel_traces_itself_at_our_places() {
+    let guest = guest();
+    guest.power_on();
+    guest.wait_for_prompt();
+    self_tracing::both_count_at_one_place(&guest);
+    self_tracing::both_count_beside_its_tracers(&guest);
+    guest.assert_unharmed();
 }
 
 /// Functions that its boot runs through once, the first ones before it patches its text. Its

@@ -1,0 +1,256 @@
+//! A guest whose kernel reads and writes its own text at the places of probes.
+
+use super::*;
+use crate::Selection;
+
+const SYMBOLS: &str = "\
+ffffffff81001a00 T recover_probed_instruction
+ffffffff81001b00 t __text_poke
+ffffffff81001c00 t text_poke_memcpy
+ffffffff81001d00 t can_optimize
+ffffffff8111c000 b kprobe_table
+";
+const RECOVER: Gva = Gva(0xffff_ffff_8100_1a00);
+const POKE: Gva = Gva(0xffff_ffff_8100_1b00);
+const COPY: Gva = Gva(0xffff_ffff_8100_1c00);
+const CAN_OPTIMIZE: Gva = Gva(0xffff_ffff_8100_1d00);
+const TABLE: Gva = Gva(0xffff_ffff_8111_c000);
+const KPROBE: Gva = Gva(0xffff_ffff_8111_d000);
+const SOURCE: Gva = Gva(0xffff_ffff_8111_e000);
+
+fn booted(symbols: &str) -> Fake {
+    let fake = Fake::with(ROOT, symbols, None);
+    fake.load_kernel();
+    assert!(fake.begin());
+    fake.finish_text();
+    fake.store_u64(SYSTEM_STATE, 3);
+    fake
+}
+
+/// Bytes at an address of the kernel or of hidden memory.
+fn bytes(fake: &Fake, at: Gva, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    let window = fake.guest.hidden.code_window().unwrap();
+    match at.0.checked_sub(window.gva.0).filter(|inside| *inside < window.len) {
+        Some(inside) => fake.guest.hidden.read(window.offset + inside, &mut bytes),
+        None => fake.guest.ram.read(gpa(at), &mut bytes).unwrap(),
+    }
+    bytes
+}
+
+/// The kernel's __text_poke(): the breakpoint at its entry, then what it does. Returns false, and
+/// has written nothing, while the engine is not ready.
+fn try_poke(fake: &Fake, at: Gva, new: &[u8]) -> bool {
+    fake.write(SOURCE, new);
+    let regs = kvm_regs {
+        rip: POKE.0,
+        rsp: STACK.0,
+        rdi: COPY.0,
+        rsi: at.0,
+        rdx: SOURCE.0,
+        rcx: new.len() as u64,
+        rflags: 2,
+        ..kvm_regs::default()
+    };
+    let (action, regs) = fake.breakpoint_of(regs);
+    assert_eq!(action, BreakpointAction::Resume);
+    if regs.rip == POKE.0 {
+        return false;
+    }
+    let written = bytes(fake, Gva(regs.rdx), new.len());
+    fake.write(at, &written);
+    assert_eq!(bytes(fake, SOURCE, new.len()), new, "the guest's own copy stays");
+    true
+}
+
+fn poke(fake: &Fake, at: Gva, new: &[u8]) {
+    assert!(try_poke(fake, at, new));
+}
+
+/// The kernel's text_poke_bp(). Calls `between` after each step.
+fn poke_with_breakpoint(fake: &Fake, at: Gva, new: &[u8], mut between: impl FnMut()) {
+    poke(fake, at, &[INT3]);
+    between();
+    poke(fake, at.wrapping_add(1), &new[1..]);
+    between();
+    poke(fake, at, &new[..1]);
+    between();
+}
+
+/// The bytes that the kernel reads for the instruction at `at`, called by the function at `caller`.
+fn recovered(fake: &Fake, at: Gva, caller: Gva) -> Vec<u8> {
+    fake.store_u64(gpa(STACK), caller.0 + 4);
+    let regs =
+        kvm_regs { rip: RECOVER.0, rsp: STACK.0, rsi: at.0, rflags: 2, ..kvm_regs::default() };
+    let (action, regs) = fake.breakpoint_of(regs);
+    assert_eq!(action, BreakpointAction::Resume);
+    bytes(fake, Gva(regs.rsi), 11)
+}
+
+#[test]
+fn the_guests_own_breakpoint_is_hit_as_long_as_it_is_there() {
+    let fake = booted(SYMBOLS);
+    fake.register("p:far far_off");
+    for calls in [1, 3] {
+        poke(&fake, FAR_OFF, &[INT3]);
+        let (action, regs) = fake.breakpoint(FAR_OFF, STACK);
+        assert_eq!((action, regs.rip), (BreakpointAction::PassToGuest, FAR_OFF.0));
+        poke(&fake, FAR_OFF, &BODY[..1]);
+        assert_eq!(fake.byte(FAR_OFF), INT3, "ours stays");
+        assert_eq!(fake.run(FAR_OFF), 1);
+        assert_eq!((fake.hits("far"), fake.flags("far")), (calls + 1, vec![]));
+    }
+    poke(&fake, FAR_OFF, &[INT3]);
+    fake.engine.unregister(Selection::all()).unwrap();
+    assert_eq!(fake.byte(FAR_OFF), INT3, "the guest's stays");
+    assert_eq!(fake.breakpoint(FAR_OFF, STACK).0, BreakpointAction::PassToGuest);
+    assert!(fake.engine.traceless().is_some());
+    fake.write(FAR_OFF, &BODY[..1]);
+    assert_eq!(fake.text()[0x2000..0x200b], BODY);
+}
+
+#[test]
+fn each_step_of_a_change_with_a_breakpoint_keeps_ours_and_loses_no_hit() {
+    const JMP: [u8; 5] = [0xe9, 0xfb, 0x0f, 0x00, 0x00];
+    let fake = booted(SYMBOLS);
+    fake.register("p:nop far_off+4");
+    let nop = FAR_OFF.wrapping_add(4);
+    let hits = std::cell::Cell::new(0);
+    for (new, passed) in [(&JMP[..], nop.0 + 5 + 0xffb), (&BODY[4..9], nop.0 + 5)] {
+        let count = std::cell::Cell::new(0);
+        poke_with_breakpoint(&fake, nop, new, || {
+            count.set(count.get() + 1);
+            hits.set(hits.get() + 1);
+            assert_eq!(fake.byte(nop), INT3);
+            let (action, regs) = fake.breakpoint(nop, STACK);
+            assert_eq!(fake.hits("nop"), hits.get());
+            if count.get() < 3 {
+                assert_eq!(action, BreakpointAction::PassToGuest);
+            } else if new == JMP {
+                assert_eq!((action, regs.rip), (BreakpointAction::Resume, passed));
+            } else {
+                assert_eq!(action, BreakpointAction::Resume);
+            }
+        });
+        fake.engine.patrol();
+        assert_eq!((fake.flags("nop"), fake.byte(nop)), (vec![], INT3));
+    }
+    fake.engine.unregister(Selection::all()).unwrap();
+    assert_eq!(fake.text()[0x2000..0x200b], BODY);
+}
+
+/// It is part of the guest's jmp then, and never runs.
+#[test]
+fn a_place_within_a_jmp_of_the_guests_own_is_left_to_it() {
+    let fake = booted(SYMBOLS);
+    fake.register("p:inside far_off+1");
+    let jmp = [0xe9, 0x11, 0x22, 0x33, 0x44];
+    poke_with_breakpoint(&fake, FAR_OFF, &jmp, || ());
+    assert_eq!(bytes(&fake, FAR_OFF, 5), jmp, "whole");
+    assert_eq!(fake.flags("inside"), [StatusFlag::Clobbered]);
+    poke_with_breakpoint(&fake, FAR_OFF, &BODY[..5], || ());
+    fake.engine.patrol();
+    assert_eq!((fake.flags("inside"), fake.byte(FAR_OFF.wrapping_add(1))), (vec![], INT3));
+}
+
+#[test]
+fn the_guest_reads_its_own_instructions_and_optimizes_none_beside_ours() {
+    let fake = booted(SYMBOLS);
+    fake.register("p:far far_off");
+    fake.register("p:next far_off+1");
+    for offset in [0, 1] {
+        let at = FAR_OFF.wrapping_add(offset as u64);
+        assert_eq!(recovered(&fake, at, WORK)[..3], BODY[offset..][..3]);
+        assert_eq!(recovered(&fake, at, CAN_OPTIMIZE)[0], INT3);
+    }
+    let elsewhere = FAR_OFF.wrapping_add(4);
+    assert_eq!(recovered(&fake, elsewhere, CAN_OPTIMIZE)[..5], BODY[4..9]);
+    poke(&fake, FAR_OFF, &[INT3]);
+    assert_eq!(recovered(&fake, FAR_OFF, WORK)[0], INT3, "its own, which it knows");
+    let many: Vec<u8> =
+        (0..40).map(|_| recovered(&fake, FAR_OFF.wrapping_add(1), WORK)[0]).collect();
+    assert_eq!(many, [BODY[1]; 40]);
+}
+
+#[test]
+fn a_jmp_is_taken_out_before_the_guest_writes_over_it() {
+    let fake = booted(SYMBOLS);
+    fake.register("p:far far_off");
+    fake.run(FREE_INITMEM);
+    assert_eq!(fake.engine.optimize().optimized, 1);
+    let second = FAR_OFF.wrapping_add(1);
+    assert_eq!(recovered(&fake, second, WORK)[..3], BODY[1..4], "without the jmp");
+    assert!(!try_poke(&fake, second, &[INT3]), "it waits for the jmp");
+    fake.engine.patrol();
+    poke(&fake, second, &[INT3]);
+    assert_eq!(bytes(&fake, FAR_OFF, 5), [INT3, INT3, BODY[2], BODY[3], BODY[4]]);
+    assert_eq!(fake.engine.optimize().optimized, 0);
+    let passed = fake.breakpoint(second, STACK).0;
+    assert_eq!((fake.run(FAR_OFF), passed), (1, BreakpointAction::PassToGuest));
+    poke(&fake, second, &BODY[1..2]);
+    let optimized = (0..20).any(|_| fake.engine.optimize().optimized == 1);
+    assert!(optimized, "it comes back");
+}
+
+#[test]
+fn a_probe_comes_to_a_breakpoint_of_the_guests_own() {
+    let fake = booted(SYMBOLS);
+    // struct kprobe in the 8th list, with a list that leads back to itself.
+    fake.store_u64(gpa(TABLE.wrapping_add(7 * 8)), KPROBE.0);
+    fake.store_u64(gpa(KPROBE), KPROBE.0);
+    fake.store_u64(gpa(KPROBE.wrapping_add(40)), FAR_OFF.0);
+    fake.write(KPROBE.wrapping_add(80), &BODY[..1]);
+    fake.write(FAR_OFF, &[INT3]);
+    for line in ["p:far far_off", "p:next far_off+1"] {
+        fake.register(line);
+    }
+    assert_eq!(fake.breakpoint(FAR_OFF, STACK).0, BreakpointAction::PassToGuest);
+    assert_eq!(fake.run(FAR_OFF.wrapping_add(1)), 1);
+    fake.engine.patrol();
+    assert_eq!((fake.hits("far"), fake.flags("far")), (1, vec![]));
+    poke(&fake, FAR_OFF, &BODY[..1]);
+    assert_eq!((fake.run(FAR_OFF), fake.hits("far")), (1, 2));
+    fake.engine.unregister(Selection::all()).unwrap();
+    assert_eq!(fake.text()[0x2000..0x200b], BODY);
+}
+
+/// Without the mark, the patrol sees that the guest's own has gone.
+#[test]
+fn a_kernel_without_these_functions_is_looked_after_by_the_patrol() {
+    let fake = booted("");
+    fake.register("p:far far_off");
+    fake.write(FAR_OFF, &BODY);
+    fake.engine.patrol();
+    assert_eq!((fake.flags("far"), fake.byte(FAR_OFF)), (vec![], INT3));
+}
+
+#[test]
+fn arguments_that_a_guest_makes_up_do_no_harm() {
+    let fake = booted(SYMBOLS);
+    fake.register("p:far far_off");
+    for (at, source, len) in [
+        (FAR_OFF.0, 0, 1),
+        (FAR_OFF.0, u64::MAX, 64),
+        (u64::MAX, SOURCE.0, 64),
+        (FAR_OFF.0, SOURCE.0, 0),
+        (FAR_OFF.0, SOURCE.0, u64::MAX),
+        (u64::MAX - 3, u64::MAX, 5),
+    ] {
+        let regs = kvm_regs {
+            rip: POKE.0,
+            rsp: STACK.0,
+            rdi: COPY.0,
+            rsi: at,
+            rdx: source,
+            rcx: len,
+            ..kvm_regs::default()
+        };
+        let (action, regs) = fake.breakpoint_of(regs);
+        assert_eq!((action, regs.rdx), (BreakpointAction::Resume, source));
+    }
+    for rsi in [0, u64::MAX, FAR_OFF.0] {
+        let regs = kvm_regs { rip: RECOVER.0, rsp: u64::MAX, rsi, ..kvm_regs::default() };
+        assert_eq!(fake.breakpoint_of(regs).0, BreakpointAction::Resume);
+    }
+    assert_eq!(fake.run(FAR_OFF), 1);
+}

@@ -1,0 +1,351 @@
+//! A guest that traces itself, by the kprobes of its own kernel, at the places of ours.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use exoprobe_probes::{Action, Selection, StatusFlag};
+use exoprobe_tests::TestGuest;
+
+use crate::support::frames::register;
+
+/// The tracer's files in the guest.
+const TRACER: &str = "/sys/kernel/tracing";
+/// As kernels with the function tracer begin their functions: a landing pad, then a nop for its
+/// call.
+const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+const FTRACE_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+/// Long enough for the kernel to optimize a kprobe (OPTIMIZE_DELAY: 5 jiffies).
+const UNTIL_OPTIMIZED: &str = "sleep 200";
+
+/// A function, and the work that calls it so many times.
+#[derive(Clone, Copy)]
+struct Function {
+    name: &'static str,
+    work: &'static str,
+}
+
+const GETPID: Function = Function { name: "__x64_sys_getpid", work: "getpid" };
+const MMAP: Function = Function { name: "__x64_sys_mmap", work: "mmap" };
+const MUNMAP: Function = Function { name: "__x64_sys_munmap", work: "mmap" };
+
+/// How ours is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ours {
+    Breakpoint,
+    Detour,
+    /// A return probe.
+    Return,
+}
+
+/// Both at one place, in every order of coming and going.
+pub(super) fn both_count_at_one_place(guest: &TestGuest) {
+    assert_eq!(guest.work(&format!("mount tracefs {TRACER}")), 1);
+    let _ticks = Ticks::start(guest);
+    // Each first on a function of its own: what a breakpoint of the guest's leaves on its stack
+    // looks like a task in the function for a while, and keeps ours from its detour.
+    beside_ours(guest, GETPID);
+    ours_comes_first(guest, Ours::Detour, MMAP);
+    theirs_comes_first(guest, Ours::Detour, MUNMAP);
+    ours_comes_first(guest, Ours::Breakpoint, GETPID);
+    theirs_comes_first(guest, Ours::Breakpoint, GETPID);
+}
+
+/// Beside each tracer that a distribution's kernel has, in every order.
+pub(super) fn both_count_beside_its_tracers(guest: &TestGuest) {
+    let _ticks = Ticks::start(guest);
+    for own in [Own::Kretprobe, Own::Function] {
+        for ours in [Ours::Breakpoint, Ours::Return] {
+            println!("{own:?} and our {ours:?}");
+            in_turn(guest, own, ours, GETPID);
+        }
+    }
+}
+
+fn in_turn(guest: &TestGuest, own: Own, ours: Ours, function: Function) {
+    let before = text(guest, function);
+    let mut our = OurProbe::alone(guest, ours, function);
+    our.assert_more(call(guest, function, 10), "alone");
+    let mut their = Theirs::come(guest, own, function);
+    let calls = call(guest, function, 10);
+    our.assert_more(calls, "the guest's came second");
+    their.assert_more(calls, "the guest's came second");
+    their.go();
+    our.assert_more(call(guest, function, 10), "the guest's went first");
+    let mut their = Theirs::come(guest, own, function);
+    our.go();
+    their.assert_more(call(guest, function, 10), "ours went first");
+    let mut our = OurProbe::come(guest, ours, function);
+    let calls = call(guest, function, 10);
+    our.assert_more(calls, "ours came second");
+    their.assert_more(calls, "ours came second");
+    their.go();
+    our.assert_more(call(guest, function, 10), "the guest's went first");
+    our.go();
+    assert_eq!(text(guest, function), before, "nothing is left");
+}
+
+/// Where a probe of the function is: after the call of the function tracer.
+fn offset_of_ours(guest: &TestGuest, function: Function) -> u64 {
+    let at = guest.engine.address_of(function.name).unwrap();
+    let mut bytes = [0; 16];
+    guest.engine.read_without_probes(at, &mut bytes).unwrap();
+    let pad = if bytes.starts_with(&ENDBR64) { ENDBR64.len() } else { 0 };
+    match bytes[pad..].starts_with(&FTRACE_NOP) {
+        true => (pad + FTRACE_NOP.len()) as u64,
+        false => 0,
+    }
+}
+
+/// A tracer of the guest's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Own {
+    /// An event on an instruction of the function.
+    Kprobe(u64),
+    /// An event on the function's return.
+    Kretprobe,
+    /// The function tracer, which calls out of the function's first instruction.
+    Function,
+}
+
+/// One of these, counted.
+struct Theirs<'a> {
+    guest: &'a TestGuest,
+    own: Own,
+    function: Function,
+    hits: u64,
+}
+
+impl<'a> Theirs<'a> {
+    fn come(guest: &'a TestGuest, own: Own, function: Function) -> Self {
+        let name = function.name;
+        match own {
+            Own::Kprobe(offset) => put(guest, "kprobe_events", &format!("p:own {name}+{offset}")),
+            Own::Kretprobe => put(guest, "kprobe_events", &format!("r:own {name}")),
+            Own::Function => put(guest, "set_ftrace_filter", name),
+        }
+        match own {
+            Own::Function => put(guest, "current_tracer", "function"),
+            Own::Kprobe(_) | Own::Kretprobe => put(guest, "events/kprobes/own/enable", "1"),
+        }
+        let mut new = Self { guest, own, function, hits: 0 };
+        new.hits = new.count();
+        new
+    }
+
+    fn count(&self) -> u64 {
+        let (file, word) = match self.own {
+            Own::Function => ("per_cpu/cpu0/stats", "entries:"),
+            Own::Kprobe(_) | Own::Kretprobe => ("kprobe_profile", "own"),
+        };
+        self.guest.work(&format!("number {TRACER}/{file} {word}"))
+    }
+
+    /// So many calls more have been counted.
+    fn assert_more(&mut self, calls: u64, when: &str) {
+        let now = self.count();
+        assert_eq!(now - self.hits, calls, "{when}: the guest's own {:?}", self.own);
+        self.hits = now;
+    }
+
+    fn go(self) {
+        match self.own {
+            Own::Function => {
+                put(self.guest, "current_tracer", "nop");
+                put(self.guest, "set_ftrace_filter", &format!("!{}", self.function.name));
+            }
+            Own::Kprobe(_) | Own::Kretprobe => {
+                put(self.guest, "events/kprobes/own/enable", "0");
+                put(self.guest, "kprobe_events", "-:own");
+            }
+        }
+    }
+}
+
+fn put(guest: &TestGuest, file: &str, text: &str) {
+    assert_eq!(guest.work(&format!("put {TRACER}/{file} {text}")), 1);
+}
+
+/// Ours, counted beside the guest's calls.
+struct OurProbe<'a> {
+    guest: &'a TestGuest,
+    ours: Ours,
+    hits: u64,
+}
+
+impl<'a> OurProbe<'a> {
+    fn come(guest: &'a TestGuest, ours: Ours, function: Function) -> Self {
+        guest.engine.allow_optimization(ours == Ours::Detour);
+        let kind = if ours == Ours::Return { 'r' } else { 'p' };
+        register(guest, &format!("{kind}:ours {}", function.name), &[Action::Count]);
+        Self { guest, ours, hits: 0 }
+    }
+
+    fn alone(guest: &'a TestGuest, ours: Ours, function: Function) -> Self {
+        let probe = Self::come(guest, ours, function);
+        probe.settle();
+        probe
+    }
+
+    /// Gives it the time to be optimized. What the guest's own breakpoint left on a stack looks
+    /// like a task in the function for a while, so it may not be.
+    fn settle(&self) {
+        const TRIES: u32 = 5;
+        for _ in 0..TRIES {
+            if self.ours != Ours::Detour || self.is_optimized() {
+                return;
+            }
+            wait(self.guest);
+        }
+        println!("not optimized: {:?}", self.guest.status("ours").unoptimized_reason);
+    }
+
+    fn is_optimized(&self) -> bool {
+        self.guest.status("ours").flags.contains(&StatusFlag::Optimized)
+    }
+
+    fn assert_more(&mut self, calls: u64, when: &str) {
+        let status = self.guest.status("ours");
+        assert_eq!(status.hits - self.hits, calls, "{when}: ours, {:?}: {status:?}", self.ours);
+        assert!(!status.flags.contains(&StatusFlag::Clobbered), "{when}: {status:?}");
+        assert_eq!(status.nmissed, 0, "{when}");
+        self.hits = status.hits;
+    }
+
+    fn go(self) {
+        self.guest.engine.unregister(Selection::event("kprobes", "ours")).unwrap();
+    }
+}
+
+fn call(guest: &TestGuest, function: Function, calls: u64) -> u64 {
+    assert_eq!(guest.work(&format!("{} {calls}", function.work)), calls);
+    calls
+}
+
+fn wait(guest: &TestGuest) {
+    let _ = guest.work(UNTIL_OPTIMIZED);
+}
+
+fn ours_comes_first(guest: &TestGuest, ours: Ours, function: Function) {
+    let offset = offset_of_ours(guest, function);
+    let before = text(guest, function);
+    let mut our = OurProbe::alone(guest, ours, function);
+    our.assert_more(call(guest, function, 20), "alone");
+    let mut their = Theirs::come(guest, Own::Kprobe(offset), function);
+    for when in ["the guest's came second", "and stayed"] {
+        let calls = call(guest, function, 20);
+        our.assert_more(calls, when);
+        their.assert_more(calls, when);
+        wait(guest);
+    }
+    their.go();
+    our.assert_more(call(guest, function, 20), "the guest's went first");
+    our.settle();
+    our.assert_more(call(guest, function, 20), "and ours settled");
+    let mut their = Theirs::come(guest, Own::Kprobe(offset), function);
+    our.go();
+    their.assert_more(call(guest, function, 20), "ours went first");
+    wait(guest);
+    their.assert_more(call(guest, function, 20), "and the guest's settled");
+    their.go();
+    wait(guest);
+    assert_eq!(text(guest, function), before, "nothing is left");
+}
+
+fn theirs_comes_first(guest: &TestGuest, ours: Ours, function: Function) {
+    let offset = offset_of_ours(guest, function);
+    let before = text(guest, function);
+    for settled in [false, true] {
+        let mut their = Theirs::come(guest, Own::Kprobe(offset), function);
+        if settled {
+            wait(guest);
+        }
+        let mut our = OurProbe::come(guest, ours, function);
+        for when in ["ours came second", "and stayed"] {
+            let calls = call(guest, function, 20);
+            our.assert_more(calls, when);
+            their.assert_more(calls, when);
+            wait(guest);
+        }
+        our.go();
+        their.assert_more(call(guest, function, 20), "ours went first");
+        wait(guest);
+        println!("alone, the guest's own has {:02x?}", &text(guest, function)[..16]);
+        let mut our = OurProbe::come(guest, ours, function);
+        their.assert_more(call(guest, function, 20), "ours came again");
+        our.assert_more(20, "ours came again");
+        their.go();
+        our.assert_more(call(guest, function, 20), "the guest's went first");
+        our.settle();
+        our.assert_more(call(guest, function, 20), "and ours settled");
+        our.go();
+        wait(guest);
+        assert_eq!(text(guest, function), before, "nothing is left");
+    }
+}
+
+/// The guest's own is within the bytes of our jmp, then ours comes back before it.
+fn beside_ours(guest: &TestGuest, function: Function) {
+    let offset = offset_of_ours(guest, function);
+    let next = offset + instruction_len(guest, function, offset);
+    let before = text(guest, function);
+    let mut our = OurProbe::come(guest, Ours::Detour, function);
+    guest.optimize("ours");
+    let mut their = Theirs::come(guest, Own::Kprobe(next), function);
+    for when in ["the guest's is after ours", "and stays"] {
+        let calls = call(guest, function, 20);
+        our.assert_more(calls, when);
+        their.assert_more(calls, when);
+        wait(guest);
+    }
+    our.go();
+    their.assert_more(call(guest, function, 20), "ours went first");
+    let mut our = OurProbe::come(guest, Ours::Detour, function);
+    let calls = call(guest, function, 20);
+    our.assert_more(calls, "ours came again");
+    their.assert_more(calls, "ours came again");
+    their.go();
+    our.settle();
+    our.assert_more(call(guest, function, 20), "the guest's went first");
+    our.go();
+    wait(guest);
+    assert_eq!(text(guest, function), before, "nothing is left");
+}
+
+fn instruction_len(guest: &TestGuest, function: Function, offset: u64) -> u64 {
+    let start = guest.engine.address_of(function.name).unwrap();
+    let (lines, at) = (guest.engine.disassemble(start).unwrap(), start.wrapping_add(offset));
+    let line = lines.iter().position(|line| line.at == at).expect("an instruction is there");
+    lines[line + 1].at.0 - at.0
+}
+
+/// The function's bytes, as they are in the guest.
+fn text(guest: &TestGuest, function: Function) -> Vec<u8> {
+    guest.bytes(guest.engine.address_of(function.name).unwrap(), 64)
+}
+
+/// Calls the engine's regular work until it is dropped, as a service does.
+struct Ticks {
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticks {
+    fn start(guest: &TestGuest) -> Self {
+        let (engine, ended) = (Arc::clone(&guest.engine), Arc::new(AtomicBool::new(false)));
+        let end = Arc::clone(&ended);
+        let thread = std::thread::spawn(move || {
+            while !end.load(Ordering::Acquire) {
+                std::thread::sleep(engine.tick());
+            }
+        });
+        Self { ended, thread: Some(thread) }
+    }
+}
+
+impl Drop for Ticks {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        self.thread.take().map(JoinHandle::join);
+    }
+}
