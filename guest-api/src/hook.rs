@@ -15,7 +15,8 @@ pub enum BreakpointAction {
     /// present registers, until it is resumed; [`ExitHook::release`] completes it then. See
     /// `Vm::held` of exoprobe-vmm.
     Hold,
-    /// The breakpoint is the guest's own: inject its #BP.
+    /// The breakpoint is the guest's own: inject its #BP, with the present registers but for RIP,
+    /// which is that of the exit.
     PassToGuest,
 }
 

@@ -192,6 +192,7 @@ impl ProbeExits {
                 return Ok(AfterExit::Hold(time));
             }
             BreakpointAction::PassToGuest => {
+                regs.rip = vcpu.sync_regs_mut().regs.rip;
                 vcpu.sync_regs_mut().regs = regs;
                 vcpu.set_sync_dirty_reg(SyncReg::Register);
                 if self.reinjection == Reinjection::AfterInt3 {

@@ -78,6 +78,15 @@ pub enum Command<'a> {
         /// The work of each child.
         work: Work<'a>,
     },
+    /// Work of a child on the last CPU, while init writes 1 and 0 to a file by turns.
+    Toggle {
+        /// The file.
+        path: &'a [u8],
+        /// How many times both are written.
+        times: u64,
+        /// The work of the child.
+        work: Work<'a>,
+    },
     /// Pin init to a CPU.
     Cpu(usize),
     /// Load a kernel module of the initramfs.
@@ -305,6 +314,11 @@ fn parse_words<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Command<'a>,
         b"mount" => Command::Mount { kind: words.word("type")?, target: words.word("folder")? },
         b"put" => Command::Put { path: words.word("path")?, line: words.rest("text")? },
         b"number" => Command::Number { path: words.word("path")?, word: words.word("word")? },
+        b"toggle" => Command::Toggle {
+            path: words.word("path")?,
+            times: words.number("count")?,
+            work: child_work(words)?,
+        },
         b"spawn" => Command::Spawn { cpu: words.index("CPU")?, work: child_work(words)? },
         b"par" => {
             let children = words.index("number of children")?;
@@ -361,7 +375,7 @@ mod tests {
 
     #[test]
     fn parses_every_command() {
-        let cases: [(&[u8], Command<'_>); 27] = [
+        let cases: [(&[u8], Command<'_>); 28] = [
             (b"getpid 1000", Command::Work(Work::Getpid(1000))),
             (b"open /dev/null 3", Command::Work(Work::Open(b"/dev/null", 3))),
             (b"fork 2", Command::Work(Work::Fork(2))),
@@ -381,6 +395,10 @@ mod tests {
             (b"mount tracefs /t", Command::Mount { kind: b"tracefs", target: b"/t" }),
             (b"put /t/e  p:own a+4 $1 ", Command::Put { path: b"/t/e", line: b"p:own a+4 $1" }),
             (b"number /t/p own", Command::Number { path: b"/t/p", word: b"own" }),
+            (
+                b"toggle /t/e 5 getpid 7",
+                Command::Toggle { path: b"/t/e", times: 5, work: Work::Getpid(7) },
+            ),
             (b"  ping\t", Command::Ping),
             (b"counters", Command::Counters),
             (b"poweroff", Command::Poweroff),
@@ -418,7 +436,8 @@ mod tests {
     #[test]
     fn finds_the_number_after_a_word() {
         let profile = b"  own      17     0\n  other    3      0\nlast";
-        let found = [&b"own"[..], b"other", b"last", b"ow", b"17"].map(|w| number_after(profile, w));
+        let found =
+            [&b"own"[..], b"other", b"last", b"ow", b"17"].map(|w| number_after(profile, w));
         assert_eq!(found, [Some(17), Some(3), None, None, Some(0)]);
     }
 

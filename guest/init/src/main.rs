@@ -127,6 +127,13 @@ impl Workload {
                 });
                 self.report("par", &outcome)?;
             }
+            Command::Toggle { path, times, work } => {
+                let last = self.cpus.saturating_sub(1);
+                let toggle = || work::toggle(path, *times);
+                let outcome =
+                    work::in_children_while(&self.counters, work, 1, |_child| last, toggle);
+                self.report("toggle", &outcome)?;
+            }
             Command::Cpu(cpu) => match sys::pin(*cpu) {
                 Ok(()) => self.answer(format_args!("done cpu {cpu}"))?,
                 Err(errno) => self.answer(format_args!("error cpu: sched_setaffinity: {errno}"))?,

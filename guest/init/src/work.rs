@@ -12,7 +12,7 @@ use crate::vectors::Registers;
 mod disk;
 mod files;
 
-pub(crate) use files::{mount, number, put};
+pub(crate) use files::{mount, number, put, toggle};
 
 /// Kinds of work, in the order of the totals.
 pub(crate) const KINDS: [&str; 12] = [
@@ -295,10 +295,21 @@ pub(crate) fn in_children(
     children: usize,
     cpu_of: impl Fn(usize) -> usize,
 ) -> Outcome {
+    in_children_while(counters, work, children, cpu_of, || Ok(()))
+}
+
+/// As [`in_children`], and does something else in this process once the children have begun.
+pub(crate) fn in_children_while(
+    counters: &Counters,
+    work: &Work<'_>,
+    children: usize,
+    cpu_of: impl Fn(usize) -> usize,
+    meanwhile: impl FnOnce() -> Result<(), Failure>,
+) -> Outcome {
     for slot in counters.done.iter().chain(counters.errors) {
         slot.store(0, Relaxed);
     }
-    let failure = run_children(counters, work, children, cpu_of).err();
+    let failure = run_children(counters, work, children, cpu_of, meanwhile).err();
     Outcome { done: counters.done.iter().map(|slot| slot.load(Relaxed)).sum(), failure }
 }
 
@@ -307,6 +318,7 @@ fn run_children(
     work: &Work<'_>,
     children: usize,
     cpu_of: impl Fn(usize) -> usize,
+    meanwhile: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     // The children start together: each waits for the end of file on the gate, which comes
     // when the last writing end is closed.
@@ -325,6 +337,7 @@ fn run_children(
     }
     let (reader, writer) = gate;
     let closed = call("close", sys::close(writer)).and(call("close", sys::close(reader)));
+    result = result.and_then(|()| meanwhile());
     for (pid, error) in pids.into_iter().flatten().zip(counters.errors) {
         result = result.and(reap(pid, error));
     }

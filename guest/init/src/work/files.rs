@@ -32,6 +32,19 @@ pub(crate) fn put(path: &[u8], line: &[u8]) -> Outcome {
     Outcome::of_one(write())
 }
 
+/// Writes 1 and 0 to a file, so many times.
+pub(crate) fn toggle(path: &[u8], times: u64) -> Result<(), Failure> {
+    let mut name = [0; size_of::<Name>()];
+    let path = named(path, &mut name)?;
+    (0..times).try_for_each(|_| {
+        [b"1", b"0"].into_iter().try_for_each(|text| {
+            let file = call("openat", sys::open(path, O_WRONLY_APPEND))?;
+            let written = call("write", sys::write_all(file, text));
+            call("close", sys::close(file)).and(written)
+        })
+    })
+}
+
 /// The number that follows a word in the first page of a file.
 pub(crate) fn number(path: &[u8], word: &[u8]) -> Outcome {
     let (mut name, mut page) = ([0; size_of::<Name>()], [0; sys::PAGE]);

@@ -1,7 +1,8 @@
 //! A guest whose kernel reads and writes its own text: kprobes, jump labels, the function tracer.
 //!
-//! The kernel reads an instruction through __recover_probed_insn(), or recover_probed_instruction()
-//! where that has the other in it, and writes text through __text_poke(). The engine has a breakpoint at both while there are probes. It changes neither
+//! The kernel reads an instruction through __recover_probed_insn(), or through
+//! recover_probed_instruction() where that has the other in it. It writes text through
+//! __text_poke(). While there are probes, the engine has a breakpoint at both. It changes neither
 //! function: it only points an argument at other bytes, in hidden memory.
 //!
 //! | the kernel | the engine |
@@ -14,7 +15,6 @@
 //!
 //! So the engine's int3 never leaves the text, and no hit is lost, on any vCPU.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use exoprobe_guest::{Guest, Gva, kvm_regs};
@@ -43,14 +43,6 @@ pub(crate) enum Ready {
     Now,
     /// It must come to the same breakpoint again.
     Later,
-}
-
-/// State of the guest's changes of its own text.
-#[derive(Default)]
-pub(crate) struct GuestPatches {
-    /// Optimized sites whose jmps are in the way of a write. [`Control::make_way`] takes them out.
-    in_the_way: BTreeSet<Gva>,
-    shown: Option<ShownText>,
 }
 
 /// A call of __text_poke().
@@ -109,7 +101,7 @@ impl Control {
         };
         bytes.resize(MAX_INSN_LEN, INT3);
         if let Some(shown) = self.shown(guest) {
-            regs.rsi = shown.to_read(guest.hidden(), &bytes).0;
+            regs.rsi = shown.for_reading(guest.hidden(), &bytes).0;
         }
     }
 
@@ -126,12 +118,7 @@ impl Control {
             self.guest_patches.in_the_way.extend(in_the_way);
             return Ready::Later;
         }
-        let places = (write.at.0..write.end().0).map(Gva);
-        let sites: Vec<Arc<Site>> = places
-            .filter_map(|at| self.registry.sites.get(&at))
-            .filter(|site| site.armed)
-            .cloned()
-            .collect();
+        let sites = self.armed_in(&write);
         let mut bytes = vec![0; usize::try_from(write.len).expect("at most 64")];
         if sites.is_empty() || kernel.memory().read(write.source, &mut bytes).is_err() {
             return Ready::Now;
@@ -139,24 +126,30 @@ impl Control {
         let is_rest = self.is_rest(&kernel, &write);
         let mut kept = false;
         for site in sites {
-            match site.at == write.at
-                && !is_rest
-                && self.rewrite_site(guest, &kernel, &site, &bytes)
-            {
-                true => kept = true,
-                false => self.registry.change(site.at, |site| {
+            let begins = site.at == write.at && !is_rest;
+            if begins && self.rewrite_site(guest, &kernel, &site, &bytes) {
+                kept = true;
+            } else {
+                self.registry.change(site.at, |site| {
                     (site.armed, site.clobbered) = (false, true);
-                }),
+                });
             }
         }
         self.publish(guest);
         if kept && bytes[0] != INT3 {
             bytes[0] = INT3;
             if let Some(shown) = self.shown(guest) {
-                *(write.argument)(regs) = shown.to_write(guest.hidden(), &bytes).0;
+                *(write.argument)(regs) = shown.for_writing(guest.hidden(), &bytes).0;
             }
         }
         Ready::Now
+    }
+
+    /// The sites whose int3s are among the bytes of a write.
+    fn armed_in(&self, write: &TextWrite) -> Vec<Arc<Site>> {
+        let places = (write.at.0..write.end().0).map(Gva);
+        let sites = places.filter_map(|at| self.registry.sites.get(&at));
+        sites.filter(|site| site.armed).cloned().collect()
     }
 
     /// Returns true for the second write of text_poke_bp(), of all bytes but the first one, which

@@ -21,6 +21,8 @@ use exoprobe_guest::Guest;
 
 /// Present in kernels whose functions begin with a call to the tracer (CONFIG_FUNCTION_TRACER).
 const FTRACE: &str = "__fentry__";
+/// Functions that these calls call.
+const FTRACE_CALLED: [&str; 3] = [FTRACE, "ftrace_caller", "ftrace_regs_caller"];
 /// The nop that the kernel writes over that call (x86_nops[5]).
 const FTRACE_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 /// The first byte of a call with a 32-bit displacement.
@@ -86,8 +88,11 @@ pub(crate) fn find(
 /// entries (a nop once the kernel has booted): after that instruction. The tracer rewrites and
 /// checks that instruction. Every call of the function reaches the next one.
 pub(crate) fn after_ftrace(text: GuestText<'_>, kernel: &Kernel, at: Gva) -> Gva {
-    let Some(function) = kernel.symbols.function_at(at) else { return at };
-    let Some(tracer) = kernel.symbols.address_of(FTRACE) else { return at };
+    let symbols = &kernel.symbols;
+    let Some(function) = symbols.function_at(at) else { return at };
+    if symbols.address_of(FTRACE).is_none() {
+        return at;
+    }
     let mut bytes = [0; ENDBR64.len() + FTRACE_NOP.len()];
     if kernel.memory().read(function.start, &mut bytes).is_err() {
         return at;
@@ -96,15 +101,20 @@ pub(crate) fn after_ftrace(text: GuestText<'_>, kernel: &Kernel, at: Gva) -> Gva
     let entry = if bytes.starts_with(&ENDBR64) { ENDBR64.len() } else { 0 };
     let nop = function.start.wrapping_add(entry as u64);
     let after = nop.wrapping_add(FTRACE_NOP.len() as u64);
-    let call = call_to(tracer, after);
-    let is_tracers = |bytes: &[u8]| bytes.starts_with(&FTRACE_NOP) || bytes.starts_with(&call);
-    if at == nop && is_tracers(&bytes[entry..]) { after } else { at }
+    let bytes = &bytes[entry..][..FTRACE_NOP.len()];
+    let is_tracers = bytes == FTRACE_NOP || is_tracers_call(symbols, bytes, after);
+    if at == nop && is_tracers { after } else { at }
 }
 
-/// The call of `target` that ends at `end`.
-fn call_to(target: Gva, end: Gva) -> [u8; FTRACE_NOP.len()] {
-    let [a, b, c, d, ..] = target.0.wrapping_sub(end.0).to_le_bytes();
-    [CALL, a, b, c, d]
+/// Returns true for a call of the function tracer: of its own functions, or of a trampoline that it
+/// (or a BPF program's) made in memory without symbols. The compiler's calls are of functions.
+fn is_tracers_call(symbols: &SymbolTable, bytes: &[u8], end: Gva) -> bool {
+    let Some(distance) = bytes.strip_prefix(&[CALL]).and_then(|rest| rest.first_chunk()) else {
+        return false;
+    };
+    let target = end.wrapping_add(i64::from(i32::from_le_bytes(*distance)).cast_unsigned());
+    let is_own = |name: &&str| symbols.address_of(name) == Some(target);
+    FTRACE_CALLED.iter().any(is_own) || !symbols.text_contains(target)
 }
 
 /// Returns the site at `at` for a caller that adds to it. Changes nothing in the registry but

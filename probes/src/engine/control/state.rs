@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::definition::Action;
-use crate::engine::control::guest_patches::GuestPatches;
 use crate::engine::control::registry::Registered;
 use crate::engine::control::registry::Registry;
 use crate::engine::hit::path::HitPath;
@@ -12,6 +11,7 @@ use crate::engine::kernel::state::KernelHints;
 use crate::engine::kernel::state::KernelState;
 use crate::engine::optimize::optimizer::Optimizer;
 use crate::engine::optimize::rings::Rings;
+use crate::engine::patch::shown::GuestPatches;
 use crate::engine::patch::view::GuestText;
 use crate::engine::probe::registered::unwatch_all;
 

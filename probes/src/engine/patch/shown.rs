@@ -1,5 +1,7 @@
 //! Hidden memory with bytes that the guest's kernel reads in place of its text.
 
+use std::collections::BTreeSet;
+
 use exoprobe_guest::{Gva, HiddenMemory};
 
 use crate::engine::patch::error::SlotError;
@@ -14,6 +16,15 @@ const READS: u64 = 16;
 const WRITE: u64 = 64;
 /// Free memory before the next slot is found by its zeros, also after a snapshot.
 const FILLER: u8 = 0xcc;
+
+/// State of the guest's changes of its own text.
+#[derive(Default)]
+pub(crate) struct GuestPatches {
+    /// Optimized sites whose jmps are in the way of a write, until they are taken out.
+    pub(crate) in_the_way: BTreeSet<Gva>,
+    /// `None` until the guest first needs it.
+    pub(crate) shown: Option<ShownText>,
+}
 
 /// Two kinds of text in hidden memory, each beginning anew when it is full.
 pub(crate) struct ShownText {
@@ -41,7 +52,7 @@ impl ShownText {
     }
 
     /// Gives the address at which the guest reads `bytes`, at most 16.
-    pub(crate) fn to_read(&mut self, hidden: &HiddenMemory, bytes: &[u8]) -> Gva {
+    pub(crate) fn for_reading(&mut self, hidden: &HiddenMemory, bytes: &[u8]) -> Gva {
         let at = self.next % READS * READ;
         self.next += 1;
         hidden.write(self.offset + at, bytes);
@@ -49,7 +60,7 @@ impl ShownText {
     }
 
     /// Gives the address of `bytes` that the guest writes to its text, at most 64.
-    pub(crate) fn to_write(&mut self, hidden: &HiddenMemory, bytes: &[u8]) -> Gva {
+    pub(crate) fn for_writing(&mut self, hidden: &HiddenMemory, bytes: &[u8]) -> Gva {
         hidden.write(self.offset + READS * READ, bytes);
         self.gva.wrapping_add(READS * READ)
     }

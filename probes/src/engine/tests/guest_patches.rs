@@ -254,3 +254,26 @@ fn arguments_that_a_guest_makes_up_do_no_harm() {
     }
     assert_eq!(fake.run(FAR_OFF), 1);
 }
+
+#[test]
+fn a_probe_is_placed_after_the_tracers_call_whatever_it_calls() {
+    let fake = booted("ffffffff81001e00 T __fentry__\nffffffff81001f00 T ftrace_caller\n");
+    let call_of = |target: u64| {
+        let [a, b, c, d, ..] = target.wrapping_sub(FAR_OFF.0 + 5).to_le_bytes();
+        [0xe8, a, b, c, d]
+    };
+    let trampoline = 0xffff_ffff_c029_8000;
+    for (first, offset) in [
+        ([0x0f, 0x1f, 0x44, 0x00, 0x00], 5),
+        (call_of(0xffff_ffff_8100_1e00), 5),
+        (call_of(0xffff_ffff_8100_1f00), 5),
+        (call_of(trampoline), 5),
+        (call_of(WORK.0), 0),
+    ] {
+        fake.write(FAR_OFF, &[&first[..], &BODY].concat());
+        fake.register("p:far far_off");
+        let at = FAR_OFF.wrapping_add(offset);
+        assert_eq!((fake.byte(at), fake.run(at)), (INT3, 1), "{first:x?}");
+        fake.engine.unregister(Selection::all()).unwrap();
+    }
+}

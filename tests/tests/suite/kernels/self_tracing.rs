@@ -49,6 +49,10 @@ pub(super) fn both_count_at_one_place(guest: &TestGuest) {
     theirs_comes_first(guest, Ours::Detour, MUNMAP);
     ours_comes_first(guest, Ours::Breakpoint, GETPID);
     theirs_comes_first(guest, Ours::Breakpoint, GETPID);
+    for ours in [Ours::Breakpoint, Ours::Detour, Ours::Return] {
+        println!("the guest's comes and goes beside our {ours:?}");
+        comes_and_goes_under_load(guest, ours, GETPID);
+    }
 }
 
 /// Beside each tracer that a distribution's kernel has, in every order.
@@ -122,7 +126,7 @@ impl<'a> Theirs<'a> {
         match own {
             Own::Kprobe(offset) => put(guest, "kprobe_events", &format!("p:own {name}+{offset}")),
             Own::Kretprobe => put(guest, "kprobe_events", &format!("r:own {name}")),
-            Own::Function => put(guest, "set_ftrace_filter", name),
+            Own::Function => put(guest, "set_ftrace_filter", &any_alias(name)),
         }
         match own {
             Own::Function => put(guest, "current_tracer", "function"),
@@ -152,7 +156,11 @@ impl<'a> Theirs<'a> {
         match self.own {
             Own::Function => {
                 put(self.guest, "current_tracer", "nop");
-                put(self.guest, "set_ftrace_filter", &format!("!{}", self.function.name));
+                put(
+                    self.guest,
+                    "set_ftrace_filter",
+                    &format!("!{}", any_alias(self.function.name)),
+                );
             }
             Own::Kprobe(_) | Own::Kretprobe => {
                 put(self.guest, "events/kprobes/own/enable", "0");
@@ -160,6 +168,30 @@ impl<'a> Theirs<'a> {
             }
         }
     }
+}
+
+/// The guest's own comes and goes while the function is called, also on another vCPU.
+fn comes_and_goes_under_load(guest: &TestGuest, ours: Ours, function: Function) {
+    const TIMES: u32 = 8;
+    const CALLS: u64 = 600;
+    let offset = offset_of_ours(guest, function);
+    let before = text(guest, function);
+    let mut our = OurProbe::alone(guest, ours, function);
+    let name = function.name;
+    put(guest, "kprobe_events", &format!("p:own {name}+{offset}"));
+    let toggled = format!("{TRACER}/events/kprobes/own/enable");
+    let command = format!("toggle {toggled} {TIMES} {} {CALLS}", function.work);
+    assert_eq!(guest.work(&command), CALLS);
+    our.assert_more(CALLS, "the guest's came and went");
+    put(guest, "kprobe_events", "-:own");
+    our.go();
+    wait(guest);
+    assert_eq!(text(guest, function), before, "nothing is left");
+}
+
+/// A pattern for a system call's function, by whichever of its names the function tracer calls it.
+fn any_alias(name: &str) -> String {
+    name.replacen("__x64", "*", 1)
 }
 
 fn put(guest: &TestGuest, file: &str, text: &str) {
