@@ -129,7 +129,7 @@ impl Plan {
         match self {
             Self::Smp => 250,
             Self::Intel | Self::Amd => 150,
-            Self::Stock => 110,
+            Self::Stock => 190,
         }
     }
 

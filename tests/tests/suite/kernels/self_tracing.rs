@@ -45,14 +45,22 @@ pub(super) fn both_count_at_one_place(guest: &TestGuest) {
     // Each first on a function of its own: what a breakpoint of the guest's leaves on its stack
     // looks like a task in the function for a while, and keeps ours from its detour.
     beside_ours(guest, GETPID);
+    passed("kprobe on another instruction that our jmp covers", Ours::Detour);
     ours_comes_first(guest, Ours::Detour, MMAP);
     theirs_comes_first(guest, Ours::Detour, MUNMAP);
+    passed("kprobe on the same instruction", Ours::Detour);
     ours_comes_first(guest, Ours::Breakpoint, GETPID);
     theirs_comes_first(guest, Ours::Breakpoint, GETPID);
+    passed("kprobe on the same instruction", Ours::Breakpoint);
     for ours in [Ours::Breakpoint, Ours::Detour, Ours::Return] {
-        println!("the guest's comes and goes beside our {ours:?}");
         comes_and_goes_under_load(guest, ours, GETPID);
+        passed("kprobe on the same instruction, coming and going under load", ours);
     }
+}
+
+/// Prints a row of the table of docs/kernels.md.
+fn passed(own: &str, ours: Ours) {
+    println!("| {own} | {ours:?} |");
 }
 
 /// Beside each tracer that a distribution's kernel has, in every order.
@@ -60,8 +68,8 @@ pub(super) fn both_count_beside_its_tracers(guest: &TestGuest) {
     let _ticks = Ticks::start(guest);
     for own in [Own::Kretprobe, Own::Function] {
         for ours in [Ours::Breakpoint, Ours::Return] {
-            println!("{own:?} and our {ours:?}");
             in_turn(guest, own, ours, GETPID);
+            passed(&format!("{own:?}, on the function's entry"), ours);
         }
     }
 }
