@@ -130,9 +130,9 @@ impl Control {
             if begins && self.rewrite_site(guest, &kernel, &site, &bytes) {
                 kept = true;
             } else {
-                self.registry.change(site.at, |site| {
-                    (site.armed, site.clobbered) = (false, true);
-                });
+                // Until the guest has written, the int3 is still the engine's. The patrol sees that
+                // it has gone.
+                self.registry.change(site.at, |site| site.clobbered = true);
             }
         }
         self.publish(guest);

@@ -12,7 +12,7 @@ use crate::engine::patch::text::INT3;
 /// kernel/kprobes.c: an array of struct hlist_head.
 const TABLE: &str = "kprobe_table";
 /// KPROBE_TABLE_SIZE.
-const LISTS: u64 = 64;
+const LISTS: usize = 64;
 /// Maximum number of kprobes read. The lists are the guest's, and may have no end.
 const KPROBES_MAX: usize = 1 << 16;
 /// struct kprobe of Linux 5.14 and later: hlist, list, nmissed, addr, symbol_name, offset,
@@ -34,9 +34,15 @@ impl OwnKprobes {
     fn of(memory: &VirtualMemory<'_, KernelView>, symbols: &SymbolTable) -> Self {
         let mut found = BTreeMap::new();
         let Some(table) = symbols.address_of(TABLE) else { return Self(found) };
+        // In one read: probes of thousands of functions look here.
+        let mut lists = [0; LISTS * size_of::<u64>()];
+        if memory.read(table, &mut lists).is_err() {
+            return Self(found);
+        }
         let mut left = KPROBES_MAX;
-        for list in 0..LISTS {
-            let mut next = memory.read_u64(table.wrapping_add(list * 8)).unwrap_or(0);
+        let (lists, _) = lists.as_chunks();
+        for first in lists {
+            let mut next = u64::from_le_bytes(*first);
             while next != 0 && left > 0 {
                 left -= 1;
                 let kprobe = Gva(next);

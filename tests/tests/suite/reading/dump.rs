@@ -176,11 +176,27 @@ fn a_held_guest_is_dumped_where_it_is_and_stays_held() {
     assert!(service.work("getpid 10").ends_with(" 10\n"));
 }
 
+/// Pauses the guest where its first vCPU has callers in the kernel: not at a system call's first
+/// instructions.
+fn pause_in_a_call(guest: &TestGuest) {
+    const TRIES: u32 = 1000;
+    for _ in 0..TRIES {
+        guest.vm.pause().unwrap();
+        let frames = guest.engine.stack(0).unwrap();
+        if frames.iter().filter(|frame| !frame.user).count() > 1 {
+            return;
+        }
+        guest.vm.resume().unwrap();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("it is in no function of the kernel, each time");
+}
+
 fn a_kernel_that_kaslr_moved_is_dumped() {
     let dir = tempfile::tempdir().unwrap();
     let core = dir.path().join("core");
     let guest = TestKernel::Linux6_12.restored(1);
-    guest.vm.pause().unwrap();
+    pause_in_a_call(&guest);
     guest.vm.dump(&core, false, || guest.engine.dump_notes()).unwrap();
     let shown = drgn(&core, TestKernel::Linux6_12, &[]);
     let banner = guest.engine.running_kernel().banner.unwrap();
