@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fetches a kernel that Debian built, and prints the path of its bzImage. Beside it is modules.cpio, an
-# archive of the modules that a virtio disk needs, in /modules: appended to an initramfs, it is part of it.
+# archive of the modules that virtio devices need, in /modules: appended to an initramfs, it is part of it.
 #
 #   scripts/debian-kernel.sh PACKAGE      a package that depends on the kernel, say linux-image-cloud-amd64
 #
@@ -16,7 +16,8 @@ script=debian-kernel
 
 (($# == 1)) || die "give the name of a package, for example linux-image-cloud-amd64"
 cache=${EXOPROBE_CACHE:-$HOME/.cache/exoprobe}/debian-kernel
-modules=(virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_blk)
+modules=(virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_blk
+    rng-core virtio-rng)
 
 # The package that has the kernel, and its version.
 depends=$(apt-cache depends --important "$1")

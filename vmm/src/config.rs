@@ -53,8 +53,8 @@ pub enum DiskMode {
     Overlay,
 }
 
-/// Most disks: slots of a PCI bus, without its bridge.
-pub const MAX_DISKS: usize = 31;
+/// Most disks: slots of a PCI bus, without those of its bridge and of the random numbers.
+pub const MAX_DISKS: usize = 30;
 
 /// Why a configuration is refused before anything is made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

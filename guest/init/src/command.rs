@@ -36,6 +36,8 @@ pub enum Work<'a> {
     /// That many blocks of a disk, written past the page cache with their own number in each word,
     /// then flushed to the medium.
     Diskwrite(&'a [u8], u64),
+    /// That many words of 8 bytes of a file, read one by one, that differ from the one before.
+    Words(&'a [u8], u64),
 }
 
 impl Work<'_> {
@@ -55,6 +57,7 @@ impl Work<'_> {
             Self::Vectors(_) => "vectors",
             Self::Diskread(..) => "diskread",
             Self::Diskwrite(..) => "diskwrite",
+            Self::Words(..) => "words",
         }
     }
 }
@@ -350,6 +353,7 @@ fn work<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Option<Work<'a>>, R
         b"vectors" => Work::Vectors(words.number("count")?),
         b"diskread" => Work::Diskread(words.word("path")?, words.number("count")?),
         b"diskwrite" => Work::Diskwrite(words.word("path")?, words.number("count")?),
+        b"words" => Work::Words(words.word("path")?, words.number("count")?),
         _ => return Ok(None),
     }))
 }
@@ -375,7 +379,7 @@ mod tests {
 
     #[test]
     fn parses_every_command() {
-        let cases: [(&[u8], Command<'_>); 28] = [
+        let cases: [(&[u8], Command<'_>); 29] = [
             (b"getpid 1000", Command::Work(Work::Getpid(1000))),
             (b"open /dev/null 3", Command::Work(Work::Open(b"/dev/null", 3))),
             (b"fork 2", Command::Work(Work::Fork(2))),
@@ -388,6 +392,7 @@ mod tests {
             (b"vectors 9", Command::Work(Work::Vectors(9))),
             (b"diskread /dev/vda 3", Command::Work(Work::Diskread(b"/dev/vda", 3))),
             (b"diskwrite /dev/vdb 4", Command::Work(Work::Diskwrite(b"/dev/vdb", 4))),
+            (b"words /dev/hwrng 5", Command::Work(Work::Words(b"/dev/hwrng", 5))),
             (b"width", Command::Width),
             (b"cpu 1", Command::Cpu(1)),
             (b"insmod ttynull", Command::Insmod(Module(b"ttynull"))),

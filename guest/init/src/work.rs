@@ -15,7 +15,7 @@ mod files;
 pub(crate) use files::{mount, number, put, toggle};
 
 /// Kinds of work, in the order of the totals.
-pub(crate) const KINDS: [&str; 12] = [
+pub(crate) const KINDS: [&str; 13] = [
     "getpid",
     "open",
     "fork",
@@ -28,6 +28,7 @@ pub(crate) const KINDS: [&str; 12] = [
     "vectors",
     "diskread",
     "diskwrite",
+    "words",
 ];
 
 /// Why work ended early.
@@ -157,6 +158,7 @@ fn perform(work: &Work<'_>, tally: &Tally) -> Result<(), Failure> {
         Work::Vectors(count) => vectors(count, tally),
         Work::Diskread(path, count) => disk::read(path, count, tally),
         Work::Diskwrite(path, count) => disk::write(path, count, tally),
+        Work::Words(path, count) => files::words(path, count, tally),
         Work::Sleep(ms) => timed(tally, |_start| call("nanosleep", sys::sleep_ms(ms))),
     }
 }

@@ -13,7 +13,7 @@ use super::power_on::PowerOn;
 use crate::boot::{self, BootEntry};
 use crate::config::{DiskConfig, VmConfig};
 use crate::devices::{
-    BAR_LEN, Blk, ConsoleWatch, DiskIdentity, InvalidState, PciBus, PciFunction, PortBus,
+    BAR_LEN, Blk, ConsoleWatch, DiskIdentity, InvalidState, PciBus, PciFunction, PortBus, Rng,
     SerialPort, SerialSnapshot, VirtioDevice, VirtioPci,
 };
 use crate::host::Host;
@@ -91,6 +91,8 @@ struct Builder {
 
 /// PCI's class and subclass of a disk that is none of the older kinds.
 const MASS_STORAGE: [u8; 2] = [1, 0x80];
+/// And of a device that fits none.
+const OTHER: [u8; 2] = [0xff, 0];
 
 fn kvm(step: &'static str) -> impl Fn(kvm_ioctls::Error) -> CreateError {
     move |source| CreateError::Kvm { step, source }
@@ -234,15 +236,17 @@ impl Builder {
         self.config.disks.iter().enumerate().map(disk).collect()
     }
 
+    /// The functions of the bus: first what each guest has, then its disks.
     fn functions(&self, disks: &[Arc<Blk>]) -> Vec<Arc<dyn PciFunction>> {
-        let function = |(at, disk): (usize, &Arc<Blk>)| {
-            let bar = PCI_BARS.0 + (at as u64 + 1) * BAR_LEN;
+        let rng: (Arc<dyn VirtioDevice>, _) = (Arc::new(Rng::default()), OTHER);
+        let disk = |disk: &Arc<Blk>| (Arc::clone(disk) as Arc<dyn VirtioDevice>, MASS_STORAGE);
+        let devices = std::iter::once(rng).chain(disks.iter().map(disk));
+        let function = |(slot, (device, class))| {
+            let bar = PCI_BARS.0 + slot * BAR_LEN;
             let (fd, ram) = (Arc::clone(&self.fd), self.ram.clone());
-            let device = Arc::clone(disk) as Arc<dyn VirtioDevice>;
-            let function = VirtioPci::new(fd, ram, device, MASS_STORAGE, bar);
-            Arc::new(function) as Arc<dyn PciFunction>
+            Arc::new(VirtioPci::new(fd, ram, device, class, bar)) as Arc<dyn PciFunction>
         };
-        disks.iter().enumerate().map(function).collect()
+        (1..).zip(devices).map(function).collect()
     }
 
     fn serial(

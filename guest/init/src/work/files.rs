@@ -1,6 +1,6 @@
 //! Files of the kernel: what is written to them, and numbers in them.
 
-use super::{Failure, Name, Outcome, call, named};
+use super::{Failure, Name, Outcome, Tally, call, named};
 use crate::sys::{self, Errno};
 use exoprobe_guest_init::command::number_after;
 use exoprobe_guest_init::line::MAX_LINE;
@@ -43,6 +43,21 @@ pub(crate) fn toggle(path: &[u8], times: u64) -> Result<(), Failure> {
             call("close", sys::close(file)).and(written)
         })
     })
+}
+
+/// Counts the words of a file that differ from the one before, of so many.
+pub(super) fn words(path: &[u8], count: u64, tally: &Tally) -> Result<(), Failure> {
+    let (mut name, mut last) = ([0; size_of::<Name>()], [0; 8]);
+    let file = call("openat", sys::open(named(path, &mut name)?, 0))?;
+    let result = (0..count).try_for_each(|_| {
+        let mut word = [0; 8];
+        if call("read", sys::read(file, &mut word))? == word.len() && word != last {
+            tally.add(1);
+        }
+        last = word;
+        Ok(())
+    });
+    result.and(call("close", sys::close(file)))
 }
 
 /// The number that follows a word in the first page of a file.

@@ -133,6 +133,7 @@ fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
     assert_opened_files(&guest);
     stacks_go_by_orc_tables(&guest);
     requests_of_its_disk_are_counted(&guest);
+    random_numbers_come_from_the_host(&guest);
     guest.assert_unharmed();
 }
 
@@ -144,6 +145,17 @@ fn with_disk(config: VmConfig, dir: &Path) -> VmConfig {
     File::create(&disk).unwrap().set_len(1 << 20).unwrap();
     let disks = vec![DiskConfig { path: disk, mode: DiskMode::ReadWrite }];
     VmConfig { initramfs: Some(initramfs), disks, ..config }
+}
+
+/// Its driver finds the device by itself, too.
+fn random_numbers_come_from_the_host(guest: &TestGuest) {
+    for module in ["rng-core", "virtio-rng"] {
+        assert_eq!(guest.work(&format!("insmod {module}")), 1, "{module}");
+    }
+    guest.probe("p:asked virtio_rng:virtio_read");
+    assert_eq!(guest.work("words /dev/hwrng 100"), 100);
+    assert!(guest.hits("asked") > 0, "that driver was asked");
+    guest.engine.unregister(Selection::all()).unwrap();
 }
 
 /// Its own drivers find the disk without a word on its command line; the driver is a module.

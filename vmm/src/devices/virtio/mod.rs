@@ -3,7 +3,10 @@
 
 pub(crate) mod blk;
 mod device;
+pub(crate) mod rng;
 mod transport;
+mod worker;
 
 pub(crate) use device::{Activation, QueueHandle, VirtioDevice};
 pub(crate) use transport::{BAR_LEN, VirtioPci};
+pub(crate) use worker::Worker;

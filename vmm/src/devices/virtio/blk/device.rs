@@ -1,26 +1,20 @@
-//! The device: its configuration, and the thread that serves its queue.
+//! The device: its configuration, and its queue.
 
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 
-use exoprobe_guest::GuestRam;
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_RO,
     VIRTIO_BLK_F_SEG_MAX, VIRTIO_BLK_F_SIZE_MAX, VIRTIO_BLK_F_WRITE_ZEROES,
 };
 use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
-use virtio_queue::QueueT;
-use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
-use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::disk::{DiskIdentity, SECTOR};
 use super::request::{SEG_MAX, SEGMENT_SECTORS_MAX, SEGMENTS_MAX, SIZE_MAX, serve};
 use super::{Disk, DiskError};
 use crate::config::DiskMode;
-use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice};
+use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice, Worker};
 
 /// Descriptors of the queue.
 const QUEUE_SIZE: u16 = 256;
@@ -31,13 +25,7 @@ const CONFIG_LEN: usize = 60;
 pub(crate) struct Blk {
     disk: Arc<Disk>,
     id: String,
-    worker: Mutex<Option<Worker>>,
-}
-
-/// The thread of a running device.
-struct Worker {
-    thread: JoinHandle<QueueHandle>,
-    stop: EventFd,
+    worker: Worker,
 }
 
 impl Blk {
@@ -67,7 +55,7 @@ impl Blk {
     /// [`DiskError`].
     pub(crate) fn open(path: &Path, mode: DiskMode, id: &str) -> Result<Self, DiskError> {
         let disk = Arc::new(Disk::open(path, mode)?);
-        Ok(Self { disk, id: id.to_owned(), worker: Mutex::default() })
+        Ok(Self { disk, id: id.to_owned(), worker: Worker::default() })
     }
 
     fn config(&self) -> [u8; CONFIG_LEN] {
@@ -124,111 +112,12 @@ impl VirtioDevice for Blk {
     }
 
     fn start(&self, activation: Activation) -> io::Result<()> {
-        let Some((_, queue)) = activation.queues.into_iter().next() else { return Ok(()) };
-        let stop = EventFd::new(EFD_NONBLOCK)?;
         let (disk, id) = (Arc::clone(&self.disk), self.id.clone());
-        let (ram, wakeups) = (activation.ram, Wakeups::new(&queue.kick, &stop)?);
-        let thread = std::thread::Builder::new().name("disk".to_owned());
-        let thread = thread.spawn(move || run(queue, &ram, &disk, &id, &wakeups))?;
-        let worker = Worker { thread, stop };
-        *self.worker.lock().unwrap_or_else(PoisonError::into_inner) = Some(worker);
-        Ok(())
+        self.worker
+            .start("disk", activation, move |_, memory, chain| serve(&disk, &id, memory, chain))
     }
 
     fn stop(&self) -> Vec<(usize, QueueHandle)> {
-        let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let queue = worker.and_then(|Worker { thread, stop }| {
-            drop(stop.write(1));
-            thread.join().ok()
-        });
-        queue.into_iter().map(|queue| (0, queue)).collect()
+        self.worker.stop()
     }
-}
-
-impl Drop for Blk {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-/// Waits for kicks of the driver, and for the end.
-struct Wakeups(Epoll);
-
-/// [`EpollEvent::data`] of the end.
-const STOP: u64 = 1;
-
-impl Wakeups {
-    fn new(kick: &EventFd, stop: &EventFd) -> io::Result<Self> {
-        let epoll = Epoll::new()?;
-        for (fd, data) in [(kick, 0), (stop, STOP)] {
-            let event = EpollEvent::new(EventSet::IN, data);
-            epoll.ctl(ControlOperation::Add, fd.as_raw_fd(), event)?;
-        }
-        Ok(Self(epoll))
-    }
-
-    /// Returns true if the driver kicked, false at the end.
-    fn wait(&self) -> io::Result<bool> {
-        let mut events = [EpollEvent::default(); 2];
-        loop {
-            match self.0.wait(-1, &mut events) {
-                Ok(count) => return Ok(events[..count].iter().all(|event| event.data() != STOP)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-}
-
-/// Serves the queue until the end, and returns it.
-fn run(
-    mut handle: QueueHandle,
-    ram: &GuestRam,
-    disk: &Disk,
-    id: &str,
-    wakeups: &Wakeups,
-) -> QueueHandle {
-    loop {
-        match wakeups.wait() {
-            Ok(true) => {}
-            Ok(false) => return handle,
-            Err(error) => {
-                tracing::error!(%error, "a disk's thread ends");
-                return handle;
-            }
-        }
-        drop(handle.kick.read());
-        if let Err(error) = drain(&mut handle, ram, disk, id) {
-            // The driver's queue is broken: it is not served any more.
-            tracing::warn!(%error, "a disk's queue is damaged");
-            return handle;
-        }
-    }
-}
-
-/// Carries out the requests that are there, at most as many as the queue holds: a driver that makes
-/// more all the time does not keep the thread from its end. It is kicked for those that remain.
-pub(super) fn drain(
-    handle: &mut QueueHandle,
-    ram: &GuestRam,
-    disk: &Disk,
-    id: &str,
-) -> Result<(), virtio_queue::Error> {
-    let memory = ram.as_memory();
-    let QueueHandle { queue, interrupt, kick } = handle;
-    queue.disable_notification(memory)?;
-    for _ in 0..queue.size() {
-        let Some(chain) = queue.pop_descriptor_chain(memory) else { break };
-        let head = chain.head_index();
-        let written = serve(disk, id, memory, chain);
-        queue.add_used(memory, head, written)?;
-        if queue.needs_notification(memory)? {
-            interrupt.raise();
-        }
-    }
-    if queue.enable_notification(memory)? {
-        // A counter that is full is a kick, too.
-        drop(kick.write(1));
-    }
-    Ok(())
 }

@@ -9,11 +9,12 @@ use virtio_queue::{Queue, QueueT as _};
 use vm_memory::{Bytes as _, GuestAddress};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use super::device::drain;
+use super::request::serve;
 use super::{Disk, DiskError};
 use crate::config::DiskMode;
 use crate::devices::virtio::QueueHandle;
 use crate::devices::virtio::device::Interrupt;
+use crate::devices::virtio::worker::drain;
 
 /// Bytes of RAM.
 const RAM: u64 = 1 << 16;
@@ -67,6 +68,6 @@ impl DrivenBlk {
         queue.set_ready(true);
         let kick = EventFd::new(EFD_NONBLOCK).expect("a descriptor");
         let mut handle = QueueHandle { queue, kick, interrupt: Arc::new(Nowhere) };
-        drain(&mut handle, &self.ram, &self.disk, "disk0")
+        drain(&mut handle, memory, |chain| serve(&self.disk, "disk0", memory, chain))
     }
 }
