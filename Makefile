@@ -8,7 +8,7 @@ PROGRAMS := target/$(TARGET)/debug
 END_TO_END := $(STATIC) cargo test --locked --workspace --test integration --
 LAB := $(PROGRAMS)/lab
 TIMED := scripts/timed.sh
-.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 build demo check test begin end-to-end lab lab-smp lab-amd lab-stock stress stress-lab lint miri fuzz bench counts openapi clean
+.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 build demo check test begin end-to-end lab lab-smp lab-amd lab-stock lab-kernels stress stress-lab lint miri fuzz bench counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,6 +105,9 @@ lab-amd: guest guest-events guest-6.12 setup-lab programs  ## the same on kvm_am
 
 lab-stock: guest guest-6.12 setup-lab programs  ## Debian's cloud kernel as the guest, on kvm_intel
 	$(LAB) run stock $(LAB_ARGS)
+
+lab-kernels: guest guest-6.12 setup-lab programs  ## each kernel of Debian 12 as the guest, and the table of docs/kernels.md
+	$(LAB) run kernels $(LAB_ARGS); status=$$?; grep -ho '| [0-9]*\.[0-9]*\.[0-9].*|' target/lab/kernels-*/console.txt | sort -V; exit $$status
 
 stress: guest programs  ## ten minutes of probes that come and go at random
 	EXOPROBE_STRESS_SECONDS=600 $(END_TO_END) stress::

@@ -6,7 +6,6 @@ use std::process::{Command, Stdio};
 use crate::error::{LabError, at};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-const CLOUD_PACKAGE: &str = "linux-image-cloud-amd64";
 
 /// Our programs, built for the lab.
 pub(crate) struct Programs {
@@ -53,11 +52,11 @@ pub(crate) fn bochs() -> Result<PathBuf, LabError> {
     Ok(PathBuf::from(program.trim_end()))
 }
 
-/// Debian's kernel for virtual machines, of the version that apt offers, and the modules that its
-/// disks need; kept in the cache.
-pub(crate) fn cloud_kernel() -> Result<[(&'static str, PathBuf); 2], LabError> {
+/// The kernel of a package of Debian's, of the version that apt offers, and the modules that its
+/// virtio devices need; kept in the cache.
+pub(crate) fn debian_kernel(package: &str) -> Result<[(&'static str, PathBuf); 2], LabError> {
     let mut script = Command::new(root().join("scripts/debian-kernel.sh"));
-    let file = answer("scripts/debian-kernel.sh", script.arg(CLOUD_PACKAGE))?;
+    let file = answer("scripts/debian-kernel.sh", script.arg(package))?;
     let kernel = PathBuf::from(file.trim_end());
     let modules = kernel.with_file_name("modules.cpio");
     Ok([("guest/out/stock/bzImage", kernel), ("guest/out/stock/modules.cpio", modules)])

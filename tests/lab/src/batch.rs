@@ -75,7 +75,7 @@ impl Batch {
         let (dir, machine) = (folder(run), run.machine);
         remove(&dir)?;
         std::fs::create_dir_all(&dir).map_err(at(&dir))?;
-        let mut contents = run.plan.contents(programs)?;
+        let mut contents = run.contents(programs)?;
         let file = dir.join("job.json");
         let text = serde_json::to_vec_pretty(&run.job);
         let text = text.map_err(|source| LabError::Json { path: file.clone(), source })?;

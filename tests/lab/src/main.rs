@@ -33,6 +33,7 @@ use watch::Limits;
         lab run intel smp stock\n  \
         lab run intel --test hits::\n  \
         lab run intel --machine intel-counts --release\n  \
+        lab run kernels --machine kernels-6.12-rt\n  \
         lab places target/tests/host.jsonl target/tests/lab-intel.jsonl"
 )]
 struct Cli {
@@ -122,7 +123,8 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &RunArgs) -> Result<(), LabError> {
-    if args.plans.contains(&Plan::Stock) && args.test.is_some() {
+    let is_stock = |plan: &Plan| matches!(plan, Plan::Stock | Plan::Kernels);
+    if args.plans.iter().any(is_stock) && args.test.is_some() {
         return Err(LabError::StockFilter);
     }
     let runs = args.plans.iter().flat_map(|plan| plan.runs(args.test.as_deref()));

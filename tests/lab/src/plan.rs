@@ -25,6 +25,8 @@ pub(crate) enum Plan {
     Amd,
     /// Debian's cloud kernel as the guest, on kvm_intel
     Stock,
+    /// Each kernel that Debian 12 has for x86-64 as the guest, on kvm_intel
+    Kernels,
 }
 
 /// One machine from power-on to its end.
@@ -34,6 +36,8 @@ pub(crate) struct Run {
     /// Of its folder, and before each line of its output.
     pub(crate) name: String,
     pub(crate) job: Job,
+    /// The package of the kernel that is the guest of [`STOCK_SUITE`].
+    pub(crate) stock_kernel: Option<&'static str>,
     /// Seconds that it takes in `make test`, about: the longest starts first.
     pub(crate) seconds: u32,
 }
@@ -55,6 +59,17 @@ impl Run {
 
 /// The suite that only [`Plan::Stock`] runs, for it needs a kernel and minutes of its own.
 pub(crate) const STOCK_SUITE: &str = "stock::";
+/// The package of Debian's kernel for virtual machines, of the version that apt offers.
+const CLOUD_KERNEL: &str = "linux-image-cloud-amd64";
+/// The packages of all kernels that Debian 12 has for x86-64, with the names of their machines.
+const KERNELS: [(&str, &str); 6] = [
+    ("-6.1", "linux-image-amd64"),
+    ("-6.1-cloud", CLOUD_KERNEL),
+    ("-6.1-rt", "linux-image-rt-amd64"),
+    ("-6.12", "linux-image-6.12-amd64"),
+    ("-6.12-cloud", "linux-image-6.12-cloud-amd64"),
+    ("-6.12-rt", "linux-image-6.12-rt-amd64"),
+];
 /// The suites that [`Plan::Smp`] is for.
 const SMP_SUITES: [&str; 2] = ["smp::", "stress::"];
 /// Of the machine's time, which is some fifteen times as long in ours.
@@ -77,6 +92,7 @@ impl Plan {
             Self::Smp => "smp",
             Self::Amd => "amd",
             Self::Stock => "stock",
+            Self::Kernels => "kernels",
         }
     }
 
@@ -85,7 +101,7 @@ impl Plan {
             Self::Intel => &INTEL,
             Self::Smp => &INTEL_SMP,
             Self::Amd => &AMD,
-            Self::Stock => &INTEL_LARGE,
+            Self::Stock | Self::Kernels => &INTEL_LARGE,
         }
     }
 
@@ -96,13 +112,23 @@ impl Plan {
         let run = |name: &str, steps| {
             let name = format!("{}{name}", plan.name());
             let (machine, seconds) = (*plan.machine(), plan.seconds());
-            Run { plan, machine, name, job: Job { steps }, seconds }
+            Run { plan, machine, name, job: Job { steps }, stock_kernel: None, seconds }
         };
         if let Some(filter) = filter {
             return vec![run("", vec![self.tests("tests", Some(filter))])];
         }
         match self {
-            Self::Stock => vec![run("", vec![self.tests("tests", Some(STOCK_SUITE))])],
+            Self::Stock => {
+                let tests = run("", vec![self.tests("tests", Some(STOCK_SUITE))]);
+                vec![Run { stock_kernel: Some(CLOUD_KERNEL), ..tests }]
+            }
+            Self::Kernels => {
+                let of_package = |(name, package): &(&str, &'static str)| {
+                    let tests = run(name, vec![self.tests("tests", Some(STOCK_SUITE))]);
+                    Run { stock_kernel: Some(package), ..tests }
+                };
+                KERNELS.iter().map(of_package).collect()
+            }
             Self::Smp => {
                 let [changes, mut stress] = SMP_SUITES.map(|suite| self.tests(suite, Some(suite)));
                 stress.env.insert(STRESS_SECONDS_ENV.to_owned(), STRESS_SECONDS.to_owned());
@@ -129,7 +155,7 @@ impl Plan {
         match self {
             Self::Smp => 250,
             Self::Intel | Self::Amd => 150,
-            Self::Stock => 190,
+            Self::Stock | Self::Kernels => 190,
         }
     }
 
@@ -153,7 +179,7 @@ impl Plan {
         // either, Python's packages come from the network, and the lab has no shell.
         let is_elsewhere = matches!(reason, ONCE | NO_DEBUG_INFO | NO_FUSE | NO_PYTHON | NO_SHELL);
         let named = named || is_elsewhere;
-        named || (self != Self::Stock && test.starts_with(STOCK_SUITE))
+        named || (!matches!(self, Self::Stock | Self::Kernels) && test.starts_with(STOCK_SUITE))
     }
 
     /// Needs of tests that it lacks, as [`LACKS_ENV`]; with `once`, also the time for those that
@@ -191,9 +217,11 @@ impl Plan {
         }
         Step { collect: vec![file.into()], ..self.step(name, "/bin/counts", args) }
     }
+}
 
+impl Run {
     /// Files of the initramfs, besides the job.
-    pub(crate) fn contents(self, programs: &Programs) -> Result<Contents, LabError> {
+    pub(crate) fn contents(&self, programs: &Programs) -> Result<Contents, LabError> {
         let mut contents = vec![
             ("init", programs.init.clone()),
             ("bin/exoprobe", programs.exoprobe.clone()),
@@ -203,14 +231,12 @@ impl Plan {
             ("bin/counts", programs.counts.clone()),
         ];
         contents.extend(artifacts::guest_files()?);
-        if self == Self::Stock {
-            contents.extend(artifacts::cloud_kernel()?);
+        if let Some(package) = self.stock_kernel {
+            contents.extend(artifacts::debian_kernel(package)?);
         }
         Ok(contents)
     }
-}
 
-impl Run {
     /// Whether tests are among what it does.
     pub(crate) fn has_tests(&self) -> bool {
         self.job.steps.iter().any(|step| step.program == Path::new(TESTS))
