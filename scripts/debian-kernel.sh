@@ -17,7 +17,7 @@ script=debian-kernel
 (($# == 1)) || die "give the name of a package, for example linux-image-cloud-amd64"
 cache=${EXOPROBE_CACHE:-$HOME/.cache/exoprobe}/debian-kernel
 modules=(virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_blk
-    rng-core virtio-rng)
+    virtio-rng)
 
 # The package that has the kernel, and its version.
 depends=$(apt-cache depends --important "$1")
