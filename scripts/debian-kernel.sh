@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fetches a kernel that Debian built, and prints the path of its bzImage. Beside it is modules.cpio, an
 # archive of the modules that virtio devices need, in /modules: appended to an initramfs, it is part of it.
+# Modules that are built into the kernel are left out.
 #
 #   scripts/debian-kernel.sh PACKAGE      a package that depends on the kernel, say linux-image-cloud-amd64
 #
@@ -33,7 +34,10 @@ pack_modules() {
     newc modules 8#40755 ''
     for name in "${modules[@]}"; do
         file=$(find "$1" -name "$name.ko" -o -name "$name.ko.xz")
-        [[ -n $file ]] || die "$package has no module $name"
+        if [[ -z $file ]]; then
+            grep -q "/$name.ko$" "$1"/*/modules.builtin || die "$package has no module $name"
+            continue
+        fi
         if [[ $file == *.xz ]]; then
             xz -d "$file"
             file=${file%.xz}

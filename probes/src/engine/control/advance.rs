@@ -74,7 +74,7 @@ impl Control {
 
     /// Returns true if a place is within the bytes that an optimized site's jmp covers.
     fn is_covered(&self, kernel: &Kernel, place: &Place) -> bool {
-        self.optimizer.covering(place::after_ftrace(self.text(), kernel, place.at)).is_some()
+        self.optimizer.covering(place::after_rewritten(self.text(), kernel, place.at)).is_some()
     }
 }
 

@@ -84,7 +84,7 @@ fn set_breakpoint(
         Some(entry) => entry,
         None => kernel.symbols.lookup_function(symbol)?.address,
     };
-    let at = place::after_ftrace(control.text(), kernel, entry);
+    let at = place::after_rewritten(control.text(), kernel, entry);
     let mut site = {
         let Control { registry, optimizer, .. } = &mut *control;
         place::site(registry, optimizer.installed(), guest, kernel, at)?

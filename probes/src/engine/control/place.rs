@@ -84,15 +84,14 @@ pub(crate) fn find(
     Ok(Place { at, symbol: symbol.map(Arc::from), offset })
 }
 
-/// The address of a probe at `at` in a kernel whose function tracer owns the call at functions'
-/// entries (a nop once the kernel has booted): after that instruction. The tracer rewrites and
-/// checks that instruction. Every call of the function reaches the next one.
-pub(crate) fn after_ftrace(text: GuestText<'_>, kernel: &Kernel, at: Gva) -> Gva {
+/// The address of a probe at `at`: after instructions at a function's entry that the kernel rewrites
+/// and checks. Every call of the function reaches the next one.
+///
+/// They are the call of the function tracer (a nop once the kernel has booted), and until then an
+/// endbr64 that the kernel seals (apply_seal_endbr(), CONFIG_X86_KERNEL_IBT).
+pub(crate) fn after_rewritten(text: GuestText<'_>, kernel: &Kernel, at: Gva) -> Gva {
     let symbols = &kernel.symbols;
     let Some(function) = symbols.function_at(at) else { return at };
-    if symbols.address_of(FTRACE).is_none() {
-        return at;
-    }
     let mut bytes = [0; ENDBR64.len() + FTRACE_NOP.len()];
     if kernel.memory().read(function.start, &mut bytes).is_err() {
         return at;
@@ -102,8 +101,14 @@ pub(crate) fn after_ftrace(text: GuestText<'_>, kernel: &Kernel, at: Gva) -> Gva
     let nop = function.start.wrapping_add(entry as u64);
     let after = nop.wrapping_add(FTRACE_NOP.len() as u64);
     let bytes = &bytes[entry..][..FTRACE_NOP.len()];
+    let is_sealed = at == function.start && entry > 0 && kernel.will_patch(at, entry as u64);
+    let has_tracer = symbols.address_of(FTRACE).is_some();
     let is_tracers = bytes == FTRACE_NOP || is_tracers_call(symbols, bytes, after);
-    if at == nop && is_tracers { after } else { at }
+    match at == nop || is_sealed {
+        true if has_tracer && is_tracers => after,
+        true if is_sealed => nop,
+        _ => at,
+    }
 }
 
 /// Returns true for a call of the function tracer: of its own functions, or of a trampoline that it

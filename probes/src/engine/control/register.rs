@@ -166,7 +166,7 @@ impl Control {
         kernel: &Kernel,
         probe: &Arc<Probe>,
     ) -> Result<Gva, ProbeError> {
-        let at = place::after_ftrace(self.text(), kernel, probe.at());
+        let at = place::after_rewritten(self.text(), kernel, probe.at());
         if let Some(optimized) = self.optimizer.covering(at) {
             self.unoptimize(guest, std::iter::once(&optimized));
         }

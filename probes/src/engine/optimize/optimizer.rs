@@ -146,8 +146,9 @@ impl Optimizer {
         !waits && !self.is_installed(at)
     }
 
-    /// Records that a task was in a site. Backs off exponentially: each attempt stops the guest.
-    fn wait_for(&mut self, at: Gva) {
+    /// Records that a task was in a site, or that its jmp was taken out: it does not get one at once.
+    /// Backs off exponentially: each attempt stops the guest.
+    pub(crate) fn hold_off(&mut self, at: Gva) {
         let (times, until) = self.busy.entry(at).or_default();
         *times = (*times + 1).min(BUSY_MAX);
         *until = self.passes + (1 << *times);
@@ -178,11 +179,6 @@ impl Optimizer {
     pub(crate) fn overlapping(&self, start: Gva, end: Gva) -> impl Iterator<Item = Gva> {
         let first = self.covering(start).unwrap_or(start);
         self.installed.0.range(first..end).map(|(at, _)| *at)
-    }
-
-    /// Keeps a site whose jmp was taken out from getting another one at once.
-    pub(crate) fn hold_off(&mut self, at: Gva) {
-        self.wait_for(at);
     }
 
     /// Returns the optimized site whose detour contains `at`.
@@ -308,12 +304,13 @@ impl Optimizer {
     /// Stops the vCPUs once and writes the jmps of the sites that no task is in. Returns their
     /// number, and unlinked code that no task is in; the caller frees it once the table no longer
     /// contains it. `is_held` returns true while a vCPU is held at a breakpoint; such a vCPU
-    /// continues as after an int3.
+    /// continues as after an int3. `is_data` is that of [`scan_references`].
     pub(crate) fn install(
         &mut self,
         sites: &Sites,
         guest: &dyn Guest,
         is_held: &dyn Fn() -> bool,
+        is_data: &dyn Fn(Gpa) -> bool,
         candidates: Vec<OptimizedSite>,
     ) -> (usize, Vec<Code>) {
         self.preparing.clear();
@@ -325,7 +322,7 @@ impl Optimizer {
             if is_held() {
                 return;
             }
-            busy = scan_references(guest.ram(), registers, &inside);
+            busy = scan_references(guest.ram(), registers, &inside, is_data);
             for (index, candidate) in candidates.iter().enumerate() {
                 written[index] = !busy.contains(&index) && candidate.write(guest.ram());
             }
@@ -342,7 +339,7 @@ impl Optimizer {
         let done = written.iter().filter(|written| **written).count();
         for (candidate, written) in candidates.into_iter().zip(written) {
             if !written {
-                self.wait_for(candidate.at);
+                self.hold_off(candidate.at);
                 freed.push(candidate.code);
             } else {
                 self.busy.remove(&candidate.at);
@@ -395,7 +392,9 @@ impl Optimizer {
                         clobbered.push(found.at);
                     }
                 }
-                left = scan_references(guest.ram(), registers, &inside).is_empty();
+                // No table of the kernel has an address of a detour.
+                let words = scan_references(guest.ram(), registers, &inside, &|_| false);
+                left = words.is_empty();
             });
             match still {
                 Ok(()) if left => break,

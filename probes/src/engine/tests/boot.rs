@@ -223,3 +223,30 @@ fn the_entry_is_probed_where_user_mode_runs_on_the_kernels_tables() {
         }
     }
 }
+
+/// A kernel with CONFIG_X86_KERNEL_IBT writes over each endbr64 that no indirect call needs, and
+/// checks it before: the int3 is at the next instruction that stays.
+#[test]
+fn a_function_whose_endbr64_is_sealed_is_probed_from_the_first_call() {
+    const SEAL: Gva = Gva(0xffff_ffff_8111_c000);
+    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+    let nop = &BODY[4..9];
+    for (tracer, offset) in [("", 4), ("ffffffff81001b00 T __fentry__\n", 9)] {
+        let table =
+            "ffffffff8111c000 r __ibt_endbr_seal\nffffffff8111c004 r __ibt_endbr_seal_end\n";
+        let fake = Fake::with(ROOT, &format!("{table}{tracer}"), None);
+        fake.load_kernel();
+        fake.write(FAR_OFF, &[&ENDBR64, nop, &BODY].concat());
+        let place = i32::try_from(FAR_OFF.0.wrapping_sub(SEAL.0).cast_signed()).unwrap();
+        fake.write(SEAL, &place.to_le_bytes());
+        fake.register("p:sealed far_off");
+        assert!(fake.begin());
+        assert_eq!(fake.flags("sealed"), CLEAN, "{:?}", fake.status("sealed"));
+        let at = FAR_OFF.wrapping_add(offset);
+        assert_eq!((fake.byte(FAR_OFF), fake.byte(at)), (ENDBR64[0], INT3), "{offset}");
+        assert_eq!(fake.run(at), 1);
+        fake.finish_text();
+        assert_eq!((fake.run(at), fake.hits("sealed")), (1, 2));
+        assert_eq!(fake.status("sealed").addr, Some(FAR_OFF));
+    }
+}

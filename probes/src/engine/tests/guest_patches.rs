@@ -18,15 +18,6 @@ const TABLE: Gva = Gva(0xffff_ffff_8111_c000);
 const KPROBE: Gva = Gva(0xffff_ffff_8111_d000);
 const SOURCE: Gva = Gva(0xffff_ffff_8111_e000);
 
-fn booted(symbols: &str) -> Fake {
-    let fake = Fake::with(ROOT, symbols, None);
-    fake.load_kernel();
-    assert!(fake.begin());
-    fake.finish_text();
-    fake.store_u64(SYSTEM_STATE, 3);
-    fake
-}
-
 /// Bytes at an address of the kernel or of hidden memory.
 fn bytes(fake: &Fake, at: Gva, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
@@ -89,7 +80,7 @@ fn recovered(fake: &Fake, at: Gva, caller: Gva) -> Vec<u8> {
 
 #[test]
 fn the_guests_own_breakpoint_is_hit_as_long_as_it_is_there() {
-    let fake = booted(SYMBOLS);
+    let fake = Fake::booted_with(SYMBOLS);
     fake.register("p:far far_off");
     for calls in [1, 3] {
         poke(&fake, FAR_OFF, &[INT3]);
@@ -112,7 +103,7 @@ fn the_guests_own_breakpoint_is_hit_as_long_as_it_is_there() {
 #[test]
 fn each_step_of_a_change_with_a_breakpoint_keeps_ours_and_loses_no_hit() {
     const JMP: [u8; 5] = [0xe9, 0xfb, 0x0f, 0x00, 0x00];
-    let fake = booted(SYMBOLS);
+    let fake = Fake::booted_with(SYMBOLS);
     fake.register("p:nop far_off+4");
     let nop = FAR_OFF.wrapping_add(4);
     let hits = std::cell::Cell::new(0);
@@ -142,7 +133,7 @@ fn each_step_of_a_change_with_a_breakpoint_keeps_ours_and_loses_no_hit() {
 /// It is part of the guest's jmp then, and never runs.
 #[test]
 fn a_place_within_a_jmp_of_the_guests_own_is_left_to_it() {
-    let fake = booted(SYMBOLS);
+    let fake = Fake::booted_with(SYMBOLS);
     fake.register("p:inside far_off+1");
     let jmp = [0xe9, 0x11, 0x22, 0x33, 0x44];
     poke_with_breakpoint(&fake, FAR_OFF, &jmp, || ());
@@ -155,7 +146,7 @@ fn a_place_within_a_jmp_of_the_guests_own_is_left_to_it() {
 
 #[test]
 fn the_guest_reads_its_own_instructions_and_optimizes_none_beside_ours() {
-    let fake = booted(SYMBOLS);
+    let fake = Fake::booted_with(SYMBOLS);
     fake.register("p:far far_off");
     fake.register("p:next far_off+1");
     for offset in [0, 1] {
@@ -174,7 +165,7 @@ fn the_guest_reads_its_own_instructions_and_optimizes_none_beside_ours() {
 
 #[test]
 fn a_jmp_is_taken_out_before_the_guest_writes_over_it() {
-    let fake = booted(SYMBOLS);
+    let fake = Fake::booted_with(SYMBOLS);
     fake.register("p:far far_off");
     fake.run(FREE_INITMEM);
     assert_eq!(fake.engine.optimize().optimized, 1);
@@ -194,7 +185,7 @@ fn a_jmp_is_taken_out_before_the_guest_writes_over_it() {
 
 #[test]
 fn a_probe_comes_to_a_breakpoint_of_the_guests_own() {
-    let fake = booted(SYMBOLS);
+    let fake = Fake::booted_with(SYMBOLS);
     // struct kprobe in the 8th list, with a list that leads back to itself.
     fake.store_u64(gpa(TABLE.wrapping_add(7 * 8)), KPROBE.0);
     fake.store_u64(gpa(KPROBE), KPROBE.0);
@@ -217,7 +208,7 @@ fn a_probe_comes_to_a_breakpoint_of_the_guests_own() {
 /// Without the mark, the patrol sees that the guest's own has gone.
 #[test]
 fn a_kernel_without_these_functions_is_looked_after_by_the_patrol() {
-    let fake = booted("");
+    let fake = Fake::booted_with("");
     fake.register("p:far far_off");
     fake.write(FAR_OFF, &BODY);
     fake.engine.patrol();
@@ -226,7 +217,7 @@ fn a_kernel_without_these_functions_is_looked_after_by_the_patrol() {
 
 #[test]
 fn arguments_that_a_guest_makes_up_do_no_harm() {
-    let fake = booted(SYMBOLS);
+    let fake = Fake::booted_with(SYMBOLS);
     fake.register("p:far far_off");
     for (at, source, len) in [
         (FAR_OFF.0, 0, 1),
@@ -257,7 +248,8 @@ fn arguments_that_a_guest_makes_up_do_no_harm() {
 
 #[test]
 fn a_probe_is_placed_after_the_tracers_call_whatever_it_calls() {
-    let fake = booted("ffffffff81001e00 T __fentry__\nffffffff81001f00 T ftrace_caller\n");
+    let fake =
+        Fake::booted_with("ffffffff81001e00 T __fentry__\nffffffff81001f00 T ftrace_caller\n");
     let call_of = |target: u64| {
         let [a, b, c, d, ..] = target.wrapping_sub(FAR_OFF.0 + 5).to_le_bytes();
         [0xe8, a, b, c, d]

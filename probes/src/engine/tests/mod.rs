@@ -178,7 +178,11 @@ impl Fake {
 
     /// One whose kernel has begun.
     fn begun() -> Self {
-        let fake = Self::new();
+        Self::begun_with("")
+    }
+
+    fn begun_with(more_symbols: &str) -> Self {
+        let fake = Self::with(ROOT, more_symbols, None);
         fake.load_kernel();
         assert!(fake.begin());
         fake
@@ -186,7 +190,11 @@ impl Fake {
 
     /// One that has booted.
     fn booted() -> Self {
-        let fake = Self::begun();
+        Self::booted_with("")
+    }
+
+    fn booted_with(more_symbols: &str) -> Self {
+        let fake = Self::begun_with(more_symbols);
         fake.finish_text();
         fake.store_u64(SYSTEM_STATE, 3);
         fake

@@ -18,6 +18,9 @@ const FTRACE_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 /// Long enough for the kernel to optimize a kprobe (OPTIMIZE_DELAY: 5 jiffies).
 const UNTIL_OPTIMIZED: &str = "sleep 200";
 
+/// Of a function, at a time.
+const CALLS: u64 = 20;
+
 /// A function, and the work that calls it so many times.
 #[derive(Clone, Copy)]
 struct Function {
@@ -44,18 +47,22 @@ pub(super) fn both_count_at_one_place(guest: &TestGuest) {
     let _ticks = Ticks::start(guest);
     // Each first on a function of its own: what a breakpoint of the guest's leaves on its stack
     // looks like a task in the function for a while, and keeps ours from its detour.
-    beside_ours(guest, GETPID);
+    nothing_is_left(guest, GETPID, || beside_ours(guest, GETPID));
     passed("kprobe on another instruction that our jmp covers", Ours::Detour);
-    ours_comes_first(guest, Ours::Detour, MMAP);
-    theirs_comes_first(guest, Ours::Detour, MUNMAP);
-    passed("kprobe on the same instruction", Ours::Detour);
-    ours_comes_first(guest, Ours::Breakpoint, GETPID);
-    theirs_comes_first(guest, Ours::Breakpoint, GETPID);
-    passed("kprobe on the same instruction", Ours::Breakpoint);
+    at_one_place(guest, Ours::Detour, [MMAP, MUNMAP]);
+    at_one_place(guest, Ours::Breakpoint, [GETPID; 2]);
     for ours in [Ours::Breakpoint, Ours::Detour, Ours::Return] {
-        comes_and_goes_under_load(guest, ours, GETPID);
+        nothing_is_left(guest, GETPID, || comes_and_goes_under_load(guest, ours, GETPID));
         passed("kprobe on the same instruction, coming and going under load", ours);
     }
+}
+
+fn at_one_place(guest: &TestGuest, ours: Ours, [first, second]: [Function; 2]) {
+    nothing_is_left(guest, first, || ours_comes_first(guest, ours, first));
+    for settled in [false, true] {
+        nothing_is_left(guest, second, || theirs_comes_first(guest, ours, second, settled));
+    }
+    passed("kprobe on the same instruction", ours);
 }
 
 /// Prints a row of the table of docs/kernels.md.
@@ -68,33 +75,27 @@ pub(super) fn both_count_beside_its_tracers(guest: &TestGuest) {
     let _ticks = Ticks::start(guest);
     for own in [Own::Kretprobe, Own::Function] {
         for ours in [Ours::Breakpoint, Ours::Return] {
-            in_turn(guest, own, ours, GETPID);
+            nothing_is_left(guest, GETPID, || in_turn(guest, own, ours, GETPID));
             passed(&format!("{own:?}, on the function's entry"), ours);
         }
     }
 }
 
 fn in_turn(guest: &TestGuest, own: Own, ours: Ours, function: Function) {
-    let before = text(guest, function);
     let mut our = OurProbe::alone(guest, ours, function);
-    our.assert_more(call(guest, function, 10), "alone");
+    our.assert_more(call(guest, function), "alone");
     let mut their = Theirs::come(guest, own, function);
-    let calls = call(guest, function, 10);
-    our.assert_more(calls, "the guest's came second");
-    their.assert_more(calls, "the guest's came second");
+    both_count(&mut our, &mut their, "the guest's came second");
     their.go();
-    our.assert_more(call(guest, function, 10), "the guest's went first");
+    our.assert_more(call(guest, function), "the guest's went first");
     let mut their = Theirs::come(guest, own, function);
     our.go();
-    their.assert_more(call(guest, function, 10), "ours went first");
+    their.assert_more(call(guest, function), "ours went first");
     let mut our = OurProbe::come(guest, ours, function);
-    let calls = call(guest, function, 10);
-    our.assert_more(calls, "ours came second");
-    their.assert_more(calls, "ours came second");
+    both_count(&mut our, &mut their, "ours came second");
     their.go();
-    our.assert_more(call(guest, function, 10), "the guest's went first");
+    our.assert_more(call(guest, function), "the guest's went first");
     our.go();
-    assert_eq!(text(guest, function), before, "nothing is left");
 }
 
 /// Where a probe of the function is: after the call of the function tracer.
@@ -181,20 +182,17 @@ impl<'a> Theirs<'a> {
 /// The guest's own comes and goes while the function is called, also on another vCPU.
 fn comes_and_goes_under_load(guest: &TestGuest, ours: Ours, function: Function) {
     const TIMES: u32 = 8;
-    const CALLS: u64 = 600;
+    const UNDER_LOAD: u64 = 600;
     let offset = offset_of_ours(guest, function);
-    let before = text(guest, function);
     let mut our = OurProbe::alone(guest, ours, function);
     let name = function.name;
     put(guest, "kprobe_events", &format!("p:own {name}+{offset}"));
     let toggled = format!("{TRACER}/events/kprobes/own/enable");
-    let command = format!("toggle {toggled} {TIMES} {} {CALLS}", function.work);
-    assert_eq!(guest.work(&command), CALLS);
-    our.assert_more(CALLS, "the guest's came and went");
+    let command = format!("toggle {toggled} {TIMES} {} {UNDER_LOAD}", function.work);
+    assert_eq!(guest.work(&command), UNDER_LOAD);
+    our.assert_more(UNDER_LOAD, "the guest's came and went");
     put(guest, "kprobe_events", "-:own");
     our.go();
-    wait(guest);
-    assert_eq!(text(guest, function), before, "nothing is left");
 }
 
 /// A pattern for a system call's function, by whichever of its names the function tracer calls it.
@@ -257,9 +255,25 @@ impl<'a> OurProbe<'a> {
     }
 }
 
-fn call(guest: &TestGuest, function: Function, calls: u64) -> u64 {
-    assert_eq!(guest.work(&format!("{} {calls}", function.work)), calls);
-    calls
+/// Calls the function [`CALLS`] times.
+fn call(guest: &TestGuest, function: Function) -> u64 {
+    assert_eq!(guest.work(&format!("{} {CALLS}", function.work)), CALLS);
+    CALLS
+}
+
+/// Calls the function of both, which count each call.
+fn both_count(our: &mut OurProbe<'_>, their: &mut Theirs<'_>, when: &str) {
+    let calls = call(their.guest, their.function);
+    our.assert_more(calls, when);
+    their.assert_more(calls, when);
+}
+
+/// Lets both come and go. The function is then as it was before.
+fn nothing_is_left(guest: &TestGuest, function: Function, come_and_go: impl FnOnce()) {
+    let before = text(guest, function);
+    come_and_go();
+    wait(guest);
+    assert_eq!(text(guest, function), before, "nothing is left");
 }
 
 fn wait(guest: &TestGuest) {
@@ -268,88 +282,66 @@ fn wait(guest: &TestGuest) {
 
 fn ours_comes_first(guest: &TestGuest, ours: Ours, function: Function) {
     let offset = offset_of_ours(guest, function);
-    let before = text(guest, function);
     let mut our = OurProbe::alone(guest, ours, function);
-    our.assert_more(call(guest, function, 20), "alone");
+    our.assert_more(call(guest, function), "alone");
     let mut their = Theirs::come(guest, Own::Kprobe(offset), function);
-    for when in ["the guest's came second", "and stayed"] {
-        let calls = call(guest, function, 20);
-        our.assert_more(calls, when);
-        their.assert_more(calls, when);
-        wait(guest);
-    }
+    both_count(&mut our, &mut their, "the guest's came second");
+    wait(guest);
+    both_count(&mut our, &mut their, "and stayed");
     their.go();
-    our.assert_more(call(guest, function, 20), "the guest's went first");
+    our.assert_more(call(guest, function), "the guest's went first");
     our.settle();
-    our.assert_more(call(guest, function, 20), "and ours settled");
+    our.assert_more(call(guest, function), "and ours settled");
     let mut their = Theirs::come(guest, Own::Kprobe(offset), function);
     our.go();
-    their.assert_more(call(guest, function, 20), "ours went first");
+    their.assert_more(call(guest, function), "ours went first");
     wait(guest);
-    their.assert_more(call(guest, function, 20), "and the guest's settled");
+    their.assert_more(call(guest, function), "and the guest's settled");
     their.go();
-    wait(guest);
-    assert_eq!(text(guest, function), before, "nothing is left");
 }
 
-fn theirs_comes_first(guest: &TestGuest, ours: Ours, function: Function) {
+/// With `settled`, the guest had the time to optimize its own before ours comes.
+fn theirs_comes_first(guest: &TestGuest, ours: Ours, function: Function, settled: bool) {
     let offset = offset_of_ours(guest, function);
-    let before = text(guest, function);
-    for settled in [false, true] {
-        let mut their = Theirs::come(guest, Own::Kprobe(offset), function);
-        if settled {
-            wait(guest);
-        }
-        let mut our = OurProbe::come(guest, ours, function);
-        for when in ["ours came second", "and stayed"] {
-            let calls = call(guest, function, 20);
-            our.assert_more(calls, when);
-            their.assert_more(calls, when);
-            wait(guest);
-        }
-        our.go();
-        their.assert_more(call(guest, function, 20), "ours went first");
+    let mut their = Theirs::come(guest, Own::Kprobe(offset), function);
+    if settled {
         wait(guest);
-        println!("alone, the guest's own has {:02x?}", &text(guest, function)[..16]);
-        let mut our = OurProbe::come(guest, ours, function);
-        their.assert_more(call(guest, function, 20), "ours came again");
-        our.assert_more(20, "ours came again");
-        their.go();
-        our.assert_more(call(guest, function, 20), "the guest's went first");
-        our.settle();
-        our.assert_more(call(guest, function, 20), "and ours settled");
-        our.go();
-        wait(guest);
-        assert_eq!(text(guest, function), before, "nothing is left");
     }
+    let mut our = OurProbe::come(guest, ours, function);
+    both_count(&mut our, &mut their, "ours came second");
+    wait(guest);
+    both_count(&mut our, &mut their, "and stayed");
+    our.go();
+    their.assert_more(call(guest, function), "ours went first");
+    wait(guest);
+    println!("alone, the guest's own has {:02x?}", &text(guest, function)[..16]);
+    let mut our = OurProbe::come(guest, ours, function);
+    both_count(&mut our, &mut their, "ours came again");
+    their.go();
+    our.assert_more(call(guest, function), "the guest's went first");
+    our.settle();
+    our.assert_more(call(guest, function), "and ours settled");
+    our.go();
 }
 
 /// The guest's own is within the bytes of our jmp, then ours comes back before it.
 fn beside_ours(guest: &TestGuest, function: Function) {
     let offset = offset_of_ours(guest, function);
     let next = offset + instruction_len(guest, function, offset);
-    let before = text(guest, function);
     let mut our = OurProbe::come(guest, Ours::Detour, function);
     guest.optimize("ours");
     let mut their = Theirs::come(guest, Own::Kprobe(next), function);
-    for when in ["the guest's is after ours", "and stays"] {
-        let calls = call(guest, function, 20);
-        our.assert_more(calls, when);
-        their.assert_more(calls, when);
-        wait(guest);
-    }
+    both_count(&mut our, &mut their, "the guest's is after ours");
+    wait(guest);
+    both_count(&mut our, &mut their, "and stays");
     our.go();
-    their.assert_more(call(guest, function, 20), "ours went first");
+    their.assert_more(call(guest, function), "ours went first");
     let mut our = OurProbe::come(guest, Ours::Detour, function);
-    let calls = call(guest, function, 20);
-    our.assert_more(calls, "ours came again");
-    their.assert_more(calls, "ours came again");
+    both_count(&mut our, &mut their, "ours came again");
     their.go();
     our.settle();
-    our.assert_more(call(guest, function, 20), "the guest's went first");
+    our.assert_more(call(guest, function), "the guest's went first");
     our.go();
-    wait(guest);
-    assert_eq!(text(guest, function), before, "nothing is left");
 }
 
 fn instruction_len(guest: &TestGuest, function: Function, offset: u64) -> u64 {

@@ -28,14 +28,16 @@ pub(crate) const CASES: &[Case] = cases![
 const WITHOUT_KASLR: Gva = Gva(0xffff_ffff_8100_0000);
 const STEP: u64 = 2 << 20;
 
-/// Modules of its disks, in the order in which they need each other.
-const DISK_MODULES: [&str; 6] = [
+/// Modules of its devices, in the order in which they need each other. Some kernels have all but
+/// the last two built in.
+const MODULES: [&str; 7] = [
     "virtio_ring",
     "virtio",
     "virtio_pci_legacy_dev",
     "virtio_pci_modern_dev",
     "virtio_pci",
     "virtio_blk",
+    "virtio-rng",
 ];
 
 /// A machine with the distribution's kernel, for which no symbols are given.
@@ -132,6 +134,7 @@ fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
     guest.engine.unregister(Selection::all()).unwrap();
     assert_opened_files(&guest);
     stacks_go_by_orc_tables(&guest);
+    load_modules(&guest);
     requests_of_its_disk_are_counted(&guest);
     random_numbers_come_from_the_host(&guest);
     print_row(&guest, notes.release().expect("it has a name"));
@@ -156,25 +159,34 @@ fn print_row(guest: &TestGuest, release: &str) {
 
 /// Its driver finds the device by itself, too.
 fn random_numbers_come_from_the_host(guest: &TestGuest) {
-    assert_eq!(guest.work("insmod virtio-rng"), 1);
     guest.probe("p:asked virtio_rng:virtio_read");
     assert_eq!(guest.work("words /dev/hwrng 100"), 100);
     assert!(guest.hits("asked") > 0, "that driver was asked");
     guest.engine.unregister(Selection::all()).unwrap();
 }
 
-/// Its own drivers find the disk without a word on its command line; the driver is a module.
-fn requests_of_its_disk_are_counted(guest: &TestGuest) {
-    for module in DISK_MODULES {
+/// Loads those of [`MODULES`] that the archive has; the others are built in.
+fn load_modules(guest: &TestGuest) {
+    let archive = std::fs::read(guest_file("stock/modules.cpio")).unwrap();
+    let has = |module: &&&str| {
+        let name = format!("modules/{module}.ko\0");
+        archive.windows(name.len()).any(|bytes| bytes == name.as_bytes())
+    };
+    for module in MODULES.iter().filter(has) {
         assert_eq!(guest.work(&format!("insmod {module}")), 1, "{module}");
     }
+}
+
+/// Its own drivers find the disk without a word on its command line.
+fn requests_of_its_disk_are_counted(guest: &TestGuest) {
     guest.probe("p:requests blk_mq_start_request");
     guest.probe("p:driver virtio_blk:virtio_queue_rq");
     guest.probe("r:done virtio_blk:virtblk_done");
     assert_eq!(guest.work("diskwrite /dev/vda 64"), 64);
     assert_eq!(guest.work("diskread /dev/vda 64"), 64);
-    // And one to flush it.
-    assert_eq!((guest.hits("requests"), guest.hits("driver")), (129, 129));
+    // And one to flush it. Some kernels give the driver several at once (queue_rqs), others one.
+    assert_eq!(guest.hits("requests"), 129);
+    assert!(guest.hits("driver") > 0, "the module's function");
     assert!(guest.hits("done") > 0, "its interrupts come");
     guest.engine.unregister(Selection::all()).unwrap();
 }
