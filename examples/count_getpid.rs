@@ -27,6 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         memory_mib: 64,
         vcpus: 1,
         disks: Vec::new(),
+        nets: Vec::new(),
     };
     let vm = Arc::new(Vm::create(&Host::open(Path::new(DEFAULT_KVM))?, &config)?);
     let symbols = SymbolTable::from_system_map(&std::fs::read_to_string(symbols)?)?;

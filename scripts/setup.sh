@@ -5,7 +5,7 @@
 #
 #   scripts/setup.sh                      what the tiny guest and the product need
 #   scripts/setup.sh --guest VARIANT      what that variant of the guest needs too (guest/build.sh)
-#   scripts/setup.sh --lab                what the lab needs too (docs/testing.md)
+#   scripts/setup.sh --lab                what the lab and the tests of networks need too (docs/testing.md)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,6 +19,8 @@ while [ $# -gt 0 ]; do
         # An emulator (scripts/bochs.sh builds the other) and their BIOSes; the boot loader and the maker of the CD.
         space=15
         packages+=(bochs bochs-term bochsbios seabios isolinux syslinux-common xorriso)
+        # The network stack that guests are tested with, and the tool for tap interfaces.
+        packages+=(passt iproute2)
         shift
         ;;
     --guest)

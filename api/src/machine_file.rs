@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use exoprobe_vmm::DiskMode;
+use exoprobe_vmm::{DiskMode, MacAddr, NetLink};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -36,6 +36,9 @@ pub struct MachineFile {
     /// Disks, `/dev/vda` and on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disk: Vec<DiskEntry>,
+    /// Network interfaces, `eth0` and on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub net: Vec<NetEntry>,
     /// Symbols of the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -102,6 +105,62 @@ pub struct DiskEntry {
     #[serde(default)]
     #[schema(value_type = String, example = "readwrite")]
     pub mode: DiskMode,
+}
+
+/// A network interface of the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(
+    untagged,
+    deny_unknown_fields,
+    expecting = "give a network interface `tap` or `socket`, and `mac` if you like"
+)]
+pub enum NetEntry {
+    /// A tap interface of the host.
+    Tap {
+        /// Its name.
+        tap: String,
+        /// The address in the guest; a random one when absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>, example = "52:54:00:12:34:56")]
+        mac: Option<MacAddr>,
+    },
+    /// A network stack, such as passt.
+    Socket {
+        /// The unix socket on which it listens.
+        #[schema(value_type = String)]
+        socket: PathBuf,
+        /// The address in the guest; a random one when absent.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>, example = "52:54:00:12:34:56")]
+        mac: Option<MacAddr>,
+    },
+}
+
+impl NetEntry {
+    /// The interface of a machine.
+    #[must_use]
+    pub fn new(link: &NetLink, mac: Option<MacAddr>) -> Self {
+        match link {
+            NetLink::Tap(name) => Self::Tap { tap: name.clone(), mac },
+            NetLink::Socket(path) => Self::Socket { socket: path.clone(), mac },
+        }
+    }
+
+    /// As the argument of `exoprobe run`.
+    fn argument(&self, folder: &Path) -> OsString {
+        let (mut text, mac) = match self {
+            Self::Tap { tap, mac } => (OsString::from(format!("--net=tap:{tap}")), mac),
+            Self::Socket { socket, mac } => {
+                let mut text = OsString::from("--net=unix:");
+                text.push(folder.join(socket));
+                (text, mac)
+            }
+        };
+        if let Some(mac) = mac {
+            text.push(format!(",mac={mac}"));
+        }
+        text
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -198,6 +257,7 @@ impl MachineFile {
             });
             arguments.push(text);
         }
+        arguments.extend(self.net.iter().map(|net| net.argument(folder)));
         let switches = [
             ("--fast-boot", self.fast_boot),
             ("--console", self.console),
@@ -231,6 +291,11 @@ mod tests {
         mode = "overlay"
         [[disk]]
         path = "data.raw"
+        [[net]]
+        tap = "tap0"
+        [[net]]
+        socket = "passt.sock"
+        mac = "52:54:00:12:34:56"
     "#;
 
     #[test]
@@ -238,7 +303,8 @@ mod tests {
         let toml = file("m.toml", TOML).unwrap();
         let json = r#"{"kernel": "vmlinuz", "cmdline": "console=ttyS0 -- x", "memory": 512,
             "probe": ["p:a vfs_read"], "console": true,
-            "disk": [{"path": "/images/root.raw", "mode": "overlay"}, {"path": "data.raw"}]}"#;
+            "disk": [{"path": "/images/root.raw", "mode": "overlay"}, {"path": "data.raw"}],
+            "net": [{"tap": "tap0"}, {"socket": "passt.sock", "mac": "52:54:00:12:34:56"}]}"#;
         assert_eq!(file("m.json", json).unwrap(), toml);
         let expected = [
             "--kernel",
@@ -248,6 +314,8 @@ mod tests {
             "--probe=p:a vfs_read",
             "--disk=/images/root.raw,overlay",
             "--disk=/f/data.raw,readwrite",
+            "--net=tap:tap0",
+            "--net=unix:/f/passt.sock,mac=52:54:00:12:34:56",
             "--console",
         ];
         assert_eq!(toml.arguments(Path::new("/f")), expected);
@@ -262,6 +330,8 @@ mod tests {
             ("m.toml", "memory = \"x\"", "line 1"),
             ("m.toml", "disk = [{path = \"a\", mode = \"ro\"}]", "`overlay`"),
             ("m.toml", "memory =", "line 1"),
+            ("m.toml", "net = [{mac = \"02:00:00:00:00:01\"}]", "`tap` or `socket`"),
+            ("m.toml", "net = [{tap = \"a\", socket = \"b\"}]", "`tap` or `socket`"),
             ("m.json", "{\"vcpus\": 300}", "line 1"),
             ("m.json", "{\"disk\": [{}]}", "missing field `path`"),
         ] {

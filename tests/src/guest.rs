@@ -84,6 +84,7 @@ impl TestGuest {
             memory_mib: MEMORY_MIB,
             vcpus,
             disks: Vec::new(),
+            nets: Vec::new(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use exoprobe_vmm::{BootFiles, Vm, VmConfig};
+use exoprobe_vmm::{BootFiles, HostSides, Vm, VmConfig};
 
 use crate::{TestGuest, guest_file, host};
 
@@ -90,8 +90,8 @@ impl TestKernel {
     /// When it cannot be restored.
     #[must_use]
     pub fn restored_vm(self, vcpus: u8) -> Vm {
-        let mut vm =
-            Vm::restore(&host(), &self.snapshot(vcpus), &[]).expect("the snapshot is whole");
+        let mut vm = Vm::restore(&host(), &self.snapshot(vcpus), &HostSides::default())
+            .expect("the snapshot is whole");
         let VmConfig { kernel, initramfs, cmdline, .. } = self.config(vcpus);
         let files = BootFiles { kernel, initramfs, cmdline: Some(cmdline) };
         vm.set_boot_files(files).expect("the tests' own command line");

@@ -1,6 +1,9 @@
 //! The configuration of a machine, as plain data; `Vm::create` turns it into live objects.
 
+use std::fmt;
 use std::path::PathBuf;
+
+use crate::mac::MacAddr;
 
 /// Most vCPUs a machine can have: what fits the MP table's KiB.
 pub const MAX_VCPUS: u8 = 16;
@@ -26,6 +29,39 @@ pub struct VmConfig {
     /// Disks, `/dev/vda` and on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<DiskConfig>,
+    /// Network interfaces, `eth0` and on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nets: Vec<NetConfig>,
+}
+
+/// A network interface of the guest: a virtio network device.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NetConfig {
+    /// The host's side of it.
+    pub link: NetLink,
+    /// Its address.
+    pub mac: MacAddr,
+}
+
+/// The host's side of a network interface.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NetLink {
+    /// A tap interface that exists.
+    Tap(String),
+    /// A unix socket on which a network stack listens, such as passt: it is sent and sends frames,
+    /// each after its length, 32 bits big-endian.
+    Socket(PathBuf),
+}
+
+impl fmt::Display for NetLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tap(name) => write!(f, "tap:{name}"),
+            Self::Socket(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
 }
 
 /// A disk of the guest: a virtio block device over a raw file or a block device of the host.
@@ -53,8 +89,19 @@ pub enum DiskMode {
     Overlay,
 }
 
-/// Most disks: slots of a PCI bus, without those of its bridge and of the random numbers.
-pub const MAX_DISKS: usize = 30;
+/// The host's sides of a restored guest's devices: those that a snapshot names are not opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostSides {
+    /// Its disks, in the order of that time.
+    pub disks: Vec<DiskConfig>,
+    /// Those of its network interfaces, in the order of that time. Their addresses are the
+    /// snapshot's: the guest knows them.
+    pub links: Vec<NetLink>,
+}
+
+/// Most disks and network interfaces together: slots of a PCI bus, without those of its bridge and
+/// of the random numbers.
+pub const MAX_DEVICES: usize = 30;
 
 /// Why a configuration is refused before anything is made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,9 +112,15 @@ pub enum ConfigError {
     /// Outside `MIN_MEMORY_MIB` to `MAX_MEMORY_MIB`.
     #[error("{0} MiB of memory: give {MIN_MEMORY_MIB} to {MAX_MEMORY_MIB}")]
     Memory(u64),
-    /// More than [`MAX_DISKS`].
-    #[error("{0} disks: give at most {MAX_DISKS}")]
-    Disks(usize),
+    /// More than [`MAX_DEVICES`].
+    #[error("{0} disks and network interfaces: give at most {MAX_DEVICES}")]
+    Devices(usize),
+    /// Two network interfaces have the same host side.
+    #[error("{0} is given for two network interfaces: each needs one of its own")]
+    LinkTwice(NetLink),
+    /// Two network interfaces have the same address.
+    #[error("the address {0} is given to two network interfaces")]
+    MacTwice(MacAddr),
     /// The command line holds a NUL.
     #[error("the kernel command line contains a NUL byte")]
     CmdlineNul,
@@ -85,8 +138,18 @@ impl VmConfig {
         if !(MIN_MEMORY_MIB..=MAX_MEMORY_MIB).contains(&self.memory_mib) {
             return Err(ConfigError::Memory(self.memory_mib));
         }
-        if self.disks.len() > MAX_DISKS {
-            return Err(ConfigError::Disks(self.disks.len()));
+        let devices = self.disks.len() + self.nets.len();
+        if devices > MAX_DEVICES {
+            return Err(ConfigError::Devices(devices));
+        }
+        for (at, net) in self.nets.iter().enumerate() {
+            let before = &self.nets[..at];
+            if before.iter().any(|other| other.link == net.link) {
+                return Err(ConfigError::LinkTwice(net.link.clone()));
+            }
+            if before.iter().any(|other| other.mac == net.mac) {
+                return Err(ConfigError::MacTwice(net.mac));
+            }
         }
         if self.cmdline.contains('\0') {
             return Err(ConfigError::CmdlineNul);
@@ -117,13 +180,29 @@ mod tests {
             memory_mib: 32,
             vcpus: 1,
             disks: Vec::new(),
+            nets: Vec::new(),
         };
         assert_eq!(good.validate(), Ok(()));
         let none = VmConfig { vcpus: 0, ..good.clone() };
         assert_eq!(none.validate(), Err(ConfigError::Vcpus(0)));
         let tiny = VmConfig { memory_mib: 1, ..good.clone() };
         assert_eq!(tiny.validate(), Err(ConfigError::Memory(1)));
-        let nul = VmConfig { cmdline: "a\0b".into(), ..good };
+        let nul = VmConfig { cmdline: "a\0b".into(), ..good.clone() };
         assert_eq!(nul.validate(), Err(ConfigError::CmdlineNul));
+        let net = |link: &str, mac: &str| NetConfig {
+            link: NetLink::Tap(link.to_owned()),
+            mac: mac.parse().unwrap(),
+        };
+        let nets = |nets: &[NetConfig]| VmConfig { nets: nets.to_vec(), ..good.clone() }.validate();
+        let [a, b] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
+        assert_eq!(nets(&[net("tap0", a), net("tap1", b)]), Ok(()));
+        let twice = nets(&[net("tap0", a), net("tap0", b)]).unwrap_err();
+        assert_eq!(
+            twice.to_string(),
+            "tap:tap0 is given for two network interfaces: each needs one of its own"
+        );
+        let same = nets(&[net("tap0", a), net("tap1", a)]).unwrap_err();
+        assert_eq!(same.to_string(), format!("the address {a} is given to two network interfaces"));
+        assert_eq!(nets(&vec![net("tap0", a); 31]), Err(ConfigError::Devices(31)));
     }
 }

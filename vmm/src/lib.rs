@@ -11,6 +11,7 @@ pub mod devices;
 mod dump;
 mod host;
 pub mod layout;
+mod mac;
 mod machine;
 mod new_file;
 mod preflight;
@@ -23,12 +24,14 @@ mod vm;
 
 pub use boot::{BootError, ImageError, PayloadError, PayloadFormat};
 pub use config::{
-    ConfigError, DiskConfig, DiskMode, MAX_DISKS, MAX_VCPUS, VmConfig, with_kernel_words,
+    ConfigError, DiskConfig, DiskMode, HostSides, MAX_DEVICES, MAX_VCPUS, NetConfig, NetLink,
+    VmConfig, with_kernel_words,
 };
-pub use devices::{DiskError, OutputLog, SerialPort};
+pub use devices::{DiskError, NetError, OutputLog, SerialPort};
 pub use dump::{Dump, DumpError};
 pub use exoprobe_guest::kvm::Reinjection;
 pub use host::{DEFAULT_KVM, Host, HostError};
+pub use mac::{MacAddr, MacError};
 pub use new_file::{NewFile, NewFileError};
 pub use preflight::PreflightError;
 pub use profile::{BreakpointExit, HostProfile};

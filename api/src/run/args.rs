@@ -4,10 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use exoprobe_probes::{EventLimits, Limits, ProbeDefinition, parse_line};
-use exoprobe_vmm::{BootFiles, DEFAULT_KVM, DiskConfig, VmConfig, with_kernel_words};
+use exoprobe_vmm::{
+    BootFiles, DEFAULT_KVM, DiskConfig, HostSides, MacAddr, NetConfig, VmConfig, with_kernel_words,
+};
 
-use super::disk_option;
-use crate::machine_file::{DiskEntry, MachineFile};
+use super::net_option::{self, NetOption};
+use super::{RunError, disk_option};
+use crate::machine_file::{DiskEntry, MachineFile, NetEntry};
 use crate::service::{GuestSource, ServiceConfig};
 use crate::{default_socket, fast_boot};
 
@@ -22,6 +25,8 @@ const EXAMPLES: &str = "Examples:
   exoprobe run --kernel /boot/vmlinuz --memory 512 --fast-boot
   exoprobe run --kernel vmlinuz --initramfs initrd.img --cmdline 'console=ttyS0 root=/dev/vda1' \\
       --memory 1024 --disk debian.raw,overlay --disk data.raw
+  exoprobe run --kernel bzImage --initramfs initrd.img --net unix:/tmp/passt.sock \\
+      --cmdline 'console=ttyS0 ip=dhcp'
   exoprobe run --config machine.toml --memory 1024
   exoprobe run --restore /tmp/guest.snap --socket /tmp/second.sock
   exoprobe run --restore /tmp/guest.snap --kernel vmlinux --initramfs initramfs.cpio --reboot
@@ -67,6 +72,12 @@ pub struct RunArgs {
     /// with --restore, the snapshot's disks, in their order
     #[arg(long = "disk", value_name = "FILE[,readonly|overlay]", value_parser = disk_option::parse)]
     pub disks: Vec<DiskConfig>,
+    /// Network interface, eth0 and on: `tap:NAME`, a tap interface of this host, or `unix:SOCKET`,
+    /// a network stack that needs no root (`passt --socket SOCKET`). Its address is random, unless
+    /// `,mac=ADDRESS` gives it. May be given several times; with --restore, the snapshot's network
+    /// interfaces, in their order, whose addresses they keep
+    #[arg(long = "net", value_name = "tap:NAME|unix:SOCKET[,mac=ADDRESS]", value_parser = net_option::parse)]
+    pub nets: Vec<NetOption>,
     /// Symbols of the kernel: its vmlinux or System.map [default: those of a vmlinux, or the
     /// kernel's own, read from the guest's memory once it runs]
     #[arg(long, value_name = "PATH")]
@@ -130,7 +141,17 @@ fn cmdline(args: &RunArgs) -> String {
     }
 }
 
-pub(super) fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
+/// The network interfaces, with an address each.
+fn nets(args: &RunArgs) -> std::io::Result<Vec<NetConfig>> {
+    let config = |net: &NetOption| {
+        let mac = net.mac.map_or_else(MacAddr::random, Ok)?;
+        Ok(NetConfig { link: net.link.clone(), mac })
+    };
+    args.nets.iter().map(config).collect()
+}
+
+pub(super) fn service_config(args: &RunArgs) -> Result<ServiceConfig, RunError> {
+    let nets = nets(args)?;
     // Absolute, because a snapshot has them, too.
     let absolute = |path: &PathBuf| std::path::absolute(path);
     let kernel = args.kernel.as_ref().map(absolute).transpose()?;
@@ -138,8 +159,13 @@ pub(super) fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
     let source = match &args.restore {
         Some(path) => {
             let files = |kernel| BootFiles { kernel, initramfs, cmdline: args.cmdline.clone() };
-            let (boot_files, disks) = (kernel.map(files), args.disks.clone());
-            GuestSource::Restore { path: path.clone(), boot_files, disks }
+            if let Some(mac) = args.nets.iter().find_map(|net| net.mac) {
+                return Err(RunError::KeptMac(mac));
+            }
+            let links = args.nets.iter().map(|net| net.link.clone()).collect();
+            let (boot_files, sides) =
+                (kernel.map(files), HostSides { disks: args.disks.clone(), links });
+            GuestSource::Restore { path: path.clone(), boot_files, sides }
         }
         None => GuestSource::Boot(VmConfig {
             kernel: kernel.unwrap_or_default(),
@@ -148,6 +174,7 @@ pub(super) fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
             memory_mib: args.memory,
             vcpus: args.vcpus,
             disks: args.disks.clone(),
+            nets: nets.clone(),
         }),
     };
     let bytes = |mib: u64| usize::try_from(mib << 20).unwrap_or(usize::MAX);
@@ -160,12 +187,12 @@ pub(super) fn service_config(args: &RunArgs) -> std::io::Result<ServiceConfig> {
         kvm: args.kvm.clone(),
         probes: args.probes.clone(),
         limits: Limits { events, memory: bytes(args.memory_limit) },
-        file: machine_file(args)?,
+        file: machine_file(args, &nets)?,
     })
 }
 
 /// The file of a machine that was started with these arguments; its paths are absolute.
-fn machine_file(args: &RunArgs) -> std::io::Result<MachineFile> {
+fn machine_file(args: &RunArgs, nets: &[NetConfig]) -> std::io::Result<MachineFile> {
     let some = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
     let boots = args.restore.is_none();
     let disk = args.disks.iter();
@@ -177,6 +204,7 @@ fn machine_file(args: &RunArgs) -> std::io::Result<MachineFile> {
         memory: boots.then_some(args.memory),
         vcpus: boots.then_some(args.vcpus),
         disk: disk.map(|it| DiskEntry { path: it.path.clone(), mode: it.mode }).collect(),
+        net: nets.iter().map(|net| NetEntry::new(&net.link, boots.then_some(net.mac))).collect(),
         symbols: some(&args.symbols)?,
         btf: some(&args.btf)?,
         debug_info: some(&args.debug_info)?,

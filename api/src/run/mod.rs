@@ -2,9 +2,11 @@
 
 mod args;
 mod disk_option;
+mod net_option;
 
 pub use args::RunArgs;
 use args::service_config;
+pub use net_option::NetOption;
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -12,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exoprobe_vmm::{StopReason, StopRecord, Vm};
+use exoprobe_vmm::{MacAddr, StopReason, StopRecord, Vm};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::fast_boot;
@@ -44,6 +46,9 @@ pub enum RunError {
         "--reboot with --restore needs --kernel PATH (and --initramfs): files that a snapshot names are not booted from"
     )]
     NoKernel,
+    /// An address for an interface of a restored guest, which knows its own.
+    #[error("--net with --restore: leave out mac={0}, the guest keeps the address that it has")]
+    KeptMac(MacAddr),
     /// TCP without a token.
     #[error("--listen needs a token: give --token-file PATH or set {TOKEN_ENV}")]
     NoToken,

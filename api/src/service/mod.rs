@@ -19,7 +19,7 @@ use axum::Router;
 use exoprobe_introspect::{Btf, SourceLines};
 use exoprobe_probes::{Engine, Guest, KernelHints, Limits, ProbeDefinition};
 use exoprobe_tracer::Tracer;
-use exoprobe_vmm::{BootFiles, CreateError, DiskConfig, Host, Vm, VmConfig};
+use exoprobe_vmm::{BootFiles, CreateError, Host, HostSides, Vm, VmConfig};
 use tokio::sync::watch;
 
 use crate::machine_file::MachineFile;
@@ -44,8 +44,8 @@ pub enum GuestSource {
         path: PathBuf,
         /// Files to boot the guest from again, if it may be.
         boot_files: Option<BootFiles>,
-        /// Its disks: the files that it names are not opened.
-        disks: Vec<DiskConfig>,
+        /// The host's sides of its devices: those that it names are not opened.
+        sides: HostSides,
     },
 }
 
@@ -94,8 +94,8 @@ impl Service {
         let host = Host::open(&config.kvm)?;
         let vm = match &config.source {
             GuestSource::Boot(boot) => Vm::create(&host, boot)?,
-            GuestSource::Restore { path, boot_files, disks } => {
-                let mut vm = Vm::restore(&host, path, disks)?;
+            GuestSource::Restore { path, boot_files, sides } => {
+                let mut vm = Vm::restore(&host, path, sides)?;
                 if let Some(files) = boot_files {
                     vm.set_boot_files(files.clone()).map_err(CreateError::from)?;
                 }

@@ -1,6 +1,7 @@
 //! The commands of ttyS1, parsed.
 
 use core::fmt;
+use core::net::SocketAddrV4;
 
 use crate::text::Shown;
 
@@ -38,6 +39,8 @@ pub enum Work<'a> {
     Diskwrite(&'a [u8], u64),
     /// That many words of 8 bytes of a file, read one by one, that differ from the one before.
     Words(&'a [u8], u64),
+    /// That many datagrams to this address, each of which must come back before the next one.
+    Udp(SocketAddrV4, u64),
 }
 
 impl Work<'_> {
@@ -58,6 +61,7 @@ impl Work<'_> {
             Self::Diskread(..) => "diskread",
             Self::Diskwrite(..) => "diskwrite",
             Self::Words(..) => "words",
+            Self::Udp(..) => "udp",
         }
     }
 }
@@ -195,6 +199,8 @@ pub enum Reason<'a> {
     Children,
     /// No name that a module can have.
     BadModule(&'a [u8]),
+    /// No IPv4 address with a port.
+    BadAddress(&'a [u8]),
 }
 
 impl fmt::Display for Reason<'_> {
@@ -205,6 +211,7 @@ impl fmt::Display for Reason<'_> {
             Self::Excess(word) => write!(f, "unexpected argument {}", Shown(word)),
             Self::BadNumber(word) => write!(f, "bad number {}", Shown(word)),
             Self::NotInChild(word) => write!(f, "cannot run {} in a child", Shown(word)),
+            Self::BadAddress(word) => write!(f, "bad address {}: give 10.0.2.2:7", Shown(word)),
             Self::BadModule(word) => write!(
                 f,
                 "bad module name {}: 1 to {MAX_MODULE} letters, digits, _ and -",
@@ -240,6 +247,12 @@ impl<'a> Words<'a> {
     fn rest(&mut self, what: &'static str) -> Result<&'a [u8], Reason<'a>> {
         let rest = core::mem::take(&mut self.0).trim_ascii();
         if rest.is_empty() { Err(Reason::Missing(what)) } else { Ok(rest) }
+    }
+
+    fn socket_address(&mut self) -> Result<SocketAddrV4, Reason<'a>> {
+        let word = self.word("address")?;
+        let parsed = core::str::from_utf8(word).ok().and_then(|text| text.parse().ok());
+        parsed.ok_or(Reason::BadAddress(word))
     }
 
     fn module(&mut self) -> Result<Module<'a>, Reason<'a>> {
@@ -354,6 +367,7 @@ fn work<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Option<Work<'a>>, R
         b"diskread" => Work::Diskread(words.word("path")?, words.number("count")?),
         b"diskwrite" => Work::Diskwrite(words.word("path")?, words.number("count")?),
         b"words" => Work::Words(words.word("path")?, words.number("count")?),
+        b"udp" => Work::Udp(words.socket_address()?, words.number("count")?),
         _ => return Ok(None),
     }))
 }
@@ -454,7 +468,7 @@ mod tests {
 
     #[test]
     fn says_what_is_wrong() {
-        let cases: [(&[u8], &str); 18] = [
+        let cases: [(&[u8], &str); 19] = [
             (b"frob 1", "frob: unknown command"),
             (b"getpid", "getpid: count missing"),
             (b"getpid x1", "getpid: bad number x1"),
@@ -466,6 +480,7 @@ mod tests {
             (b"put /x ", "put: text missing"),
             (b"number /x a b", "number: unexpected argument b"),
             (b"insmod", "insmod: module name missing"),
+            (b"udp 10.0.2.2 5", "udp: bad address 10.0.2.2: give 10.0.2.2:7"),
             (b"insmod a b", "insmod: unexpected argument b"),
             (b"rmmod ../a", "rmmod: bad module name ../a: 1 to 55 letters, digits, _ and -"),
             (b"insmod a.ko", "insmod: bad module name a.ko: 1 to 55 letters, digits, _ and -"),

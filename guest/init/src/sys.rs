@@ -5,6 +5,7 @@
 
 use core::arch::asm;
 use core::fmt;
+use core::net::SocketAddrV4;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 
@@ -39,6 +40,9 @@ mod nr {
     pub(super) const IOCTL: usize = 16;
     pub(super) const NANOSLEEP: usize = 35;
     pub(super) const GETPID: usize = 39;
+    pub(super) const SOCKET: usize = 41;
+    pub(super) const CONNECT: usize = 42;
+    pub(super) const SETSOCKOPT: usize = 54;
     pub(super) const FORK: usize = 57;
     pub(super) const WAIT4: usize = 61;
     pub(super) const FSYNC: usize = 74;
@@ -302,6 +306,29 @@ pub(crate) fn shared_counters() -> Result<&'static [AtomicU64; PAGE / 8]> {
     // SAFETY: the page is readable, writable, zeroed, aligned, of exactly this size, and never
     // unmapped; atomics allow the sharing.
     Ok(unsafe { page.as_ref() })
+}
+
+/// A socket for datagrams to and from one address, with a longest wait for one, in seconds.
+pub(crate) fn connected_udp(to: SocketAddrV4, patience: u64) -> Result<Fd> {
+    const AF_INET: u16 = 2;
+    const SOCK_DGRAM: usize = 2;
+    const SOL_SOCKET: usize = 1;
+    const SO_RCVTIMEO: usize = 20;
+    // SAFETY: no memory is involved.
+    let socket = unsafe { syscall(nr::SOCKET, [usize::from(AF_INET), SOCK_DGRAM, 0, 0, 0, 0]) };
+    let socket = socket.map(Fd)?;
+    let timeout = [patience, 0];
+    let (pointer, len) = (address(timeout.as_ptr()), size_of_val(&timeout));
+    // SAFETY: the kernel reads a `timeval` of two words.
+    unsafe { syscall(nr::SETSOCKOPT, [socket.0, SOL_SOCKET, SO_RCVTIMEO, pointer, len, 0]) }?;
+    let mut name = [0_u8; 16];
+    let ([a, b], [c, d], [e, f, g, h]) =
+        (AF_INET.to_ne_bytes(), to.port().to_be_bytes(), to.ip().octets());
+    name[..8].copy_from_slice(&[a, b, c, d, e, f, g, h]);
+    let (pointer, len) = (address(name.as_ptr()), name.len());
+    // SAFETY: the kernel reads a `sockaddr_in` of 16 bytes.
+    unsafe { syscall(nr::CONNECT, [socket.0, pointer, len, 0, 0, 0]) }?;
+    Ok(socket)
 }
 
 /// Returns when all that was written to a file is on its medium.

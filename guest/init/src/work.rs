@@ -11,11 +11,12 @@ use crate::vectors::Registers;
 
 mod disk;
 mod files;
+mod net;
 
 pub(crate) use files::{mount, number, put, toggle};
 
 /// Kinds of work, in the order of the totals.
-pub(crate) const KINDS: [&str; 13] = [
+pub(crate) const KINDS: [&str; 14] = [
     "getpid",
     "open",
     "fork",
@@ -29,6 +30,7 @@ pub(crate) const KINDS: [&str; 13] = [
     "diskread",
     "diskwrite",
     "words",
+    "udp",
 ];
 
 /// Why work ended early.
@@ -159,6 +161,7 @@ fn perform(work: &Work<'_>, tally: &Tally) -> Result<(), Failure> {
         Work::Diskread(path, count) => disk::read(path, count, tally),
         Work::Diskwrite(path, count) => disk::write(path, count, tally),
         Work::Words(path, count) => files::words(path, count, tally),
+        Work::Udp(to, count) => net::udp(to, count, tally),
         Work::Sleep(ms) => timed(tally, |_start| call("nanosleep", sys::sleep_ms(ms))),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use exoprobe_guest::{BreakpointAction, ExitHook, HitContext};
 use exoprobe_tests::TestGuest;
-use exoprobe_vmm::{DEFAULT_KVM, Host, Vm};
+use exoprobe_vmm::{DEFAULT_KVM, Host, HostSides, Vm};
 
 use crate::figure::{figure, least};
 
@@ -40,7 +40,7 @@ pub(crate) fn run() {
     let host = Host::open(Path::new(DEFAULT_KVM)).expect("KVM");
     let restore = least(ROUNDS, || {
         let begun = Instant::now();
-        let vm = Vm::restore(&host, &snapshot, &[]).expect("a whole snapshot");
+        let vm = Vm::restore(&host, &snapshot, &HostSides::default()).expect("a whole snapshot");
         vm.start(Arc::new(NoProbes)).expect("a new machine starts");
         begun.elapsed().as_secs_f64() * 1e3
     });

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use exoprobe_lab::job::{Job, RESULTS, Step};
 use exoprobe_tests::harness::{
-    LACKS_ENV, NO_DEBUG_INFO, NO_FUSE, NO_PYTHON, NO_SHELL, PART_ENV, PROGRESS_ENV, REPORT_ENV,
+    LACKS_ENV, NO_DEBUG_INFO, NO_FUSE, NO_PASST, NO_PYTHON, NO_SHELL, NO_TAP, PART_ENV,
+    PROGRESS_ENV, REPORT_ENV,
 };
 use exoprobe_tests::{GUEST_ENV, STRESS_SECONDS_ENV};
 
@@ -176,8 +177,12 @@ impl Plan {
         let lacks = self.machine().lacks.split(';').filter_map(|lack| lack.split_once('='));
         let named = lacks.into_iter().any(|(_, why)| why == reason);
         // What needs no VM is compared here, where binutils and pahole are; mounts need no VMX
-        // either, Python's packages come from the network, and the lab has no shell.
-        let is_elsewhere = matches!(reason, ONCE | NO_DEBUG_INFO | NO_FUSE | NO_PYTHON | NO_SHELL);
+        // either, Python's packages come from the network, and the lab has no shell, no other
+        // network and no programs for one.
+        let is_elsewhere = matches!(
+            reason,
+            ONCE | NO_DEBUG_INFO | NO_FUSE | NO_PASST | NO_PYTHON | NO_SHELL | NO_TAP
+        );
         let named = named || is_elsewhere;
         named || (!matches!(self, Self::Stock | Self::Kernels) && test.starts_with(STOCK_SUITE))
     }

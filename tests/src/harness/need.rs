@@ -51,6 +51,10 @@ pub enum Need {
     Python,
     /// A user's shell: bash, and curl of 7.76 or later.
     Shell,
+    /// passt, which is in Debian's package of that name.
+    Passt,
+    /// Tap interfaces: `/dev/net/tun` opens, and root may make network namespaces.
+    Tap,
 }
 
 /// Why a place does not have what a case needs.
@@ -74,11 +78,17 @@ pub const NO_PYTHON: &str = "no python3-venv or no source tree here: `make setup
 /// Why a case that needs [`Need::Shell`] is skipped where there is none.
 pub const NO_SHELL: &str = "no bash, or no curl that knows --fail-with-body";
 
+/// Why a case that needs [`Need::Passt`] is skipped where there is none.
+pub const NO_PASST: &str = "no passt here: `make setup-lab` installs it";
+
+/// Why a case that needs [`Need::Tap`] is skipped where there is none.
+pub const NO_TAP: &str = "no /dev/net/tun that opens here, no `ip`, or not run by root";
+
 /// Names what a place lacks that only its owner knows: `need=reason`, several with `;` between.
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 18] = [
+const NAMES: [(Need, &str); 20] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
@@ -97,6 +107,8 @@ const NAMES: [(Need, &str); 18] = [
     (Need::Fuse, "fuse"),
     (Need::Python, "python"),
     (Need::Shell, "shell"),
+    (Need::Passt, "passt"),
+    (Need::Tap, "tap"),
 ];
 
 /// A malformed text of [`LACKS_ENV`].
@@ -167,6 +179,16 @@ impl Need {
                 let curl = "curl --help all | grep -q -e --fail-with-body";
                 let ran = Command::new("bash").args(["-c", curl]).output();
                 require(ran.is_ok_and(|output| output.status.success()), NO_SHELL)
+            }
+            Self::Passt => {
+                let ran = Command::new("passt").arg("--version").output();
+                require(ran.is_ok_and(|output| output.status.success()), NO_PASST)
+            }
+            Self::Tap => {
+                let opened = File::options().read(true).write(true).open("/dev/net/tun");
+                let ran = Command::new("ip").arg("-V").output();
+                let is_there = opened.is_ok() && ran.is_ok() && Self::Root.lack().is_none();
+                require(is_there, NO_TAP)
             }
         }
     }

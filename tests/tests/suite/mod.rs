@@ -24,6 +24,7 @@ pub(crate) const ALL: &[&[Case]] = &[
     hit::counts::CASES,
     reading::dead::CASES,
     devices::disks::CASES,
+    devices::net::CASES,
     service::docs::CASES,
     reading::dump::CASES,
     booting::early::CASES,

@@ -7,7 +7,7 @@ use exoprobe_guest::paging::{PagingMode, translate};
 use exoprobe_guest::{Gva, kvm_sregs};
 use exoprobe_probes::insn::{Assurances, SlotKind, analyze};
 use exoprobe_tests::{TestGuest, host};
-use exoprobe_vmm::Vm;
+use exoprobe_vmm::{HostSides, Vm};
 
 const INT3: u8 = 0xcc;
 
@@ -20,7 +20,9 @@ pub(crate) struct Stopped {
 
 impl Stopped {
     pub(crate) fn restored(vcpus: u8) -> Self {
-        let guest = TestGuest::new(Vm::restore(&host(), &TestGuest::snapshot(vcpus), &[]).unwrap());
+        let guest = TestGuest::new(
+            Vm::restore(&host(), &TestGuest::snapshot(vcpus), &HostSides::default()).unwrap(),
+        );
         let sregs = guest.vm.registers(0).unwrap().sregs;
         let mode = PagingMode::of(&sregs).unwrap();
         guest.vm.hidden().map(guest.vm.ram(), mode).unwrap();

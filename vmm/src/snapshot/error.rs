@@ -58,6 +58,19 @@ pub enum SnapshotError {
         /// Their files at that time.
         names: String,
     },
+    /// Nor are network interfaces.
+    #[error(
+        "the snapshot was taken with {taken} network interface(s), and {given} are given: what a snapshot \
+         names is not opened, so give each again with --net, in the same order ({names})"
+    )]
+    Nets {
+        /// Network interfaces of the guest in it.
+        taken: usize,
+        /// Network interfaces that are given.
+        given: usize,
+        /// Their host sides at that time.
+        names: String,
+    },
     /// The parts do not fit together.
     #[error("the snapshot's content is not valid: {0}")]
     Content(String),

@@ -7,7 +7,7 @@ use kvm_bindings::{
 use kvm_ioctls::{Error, VmFd};
 
 use super::error::SnapshotError;
-use crate::config::{DiskConfig, VmConfig};
+use crate::config::{HostSides, VmConfig};
 use crate::devices::{DiskIdentity, PciSnapshot, SerialSnapshot};
 use crate::vcpu::VcpuState;
 use exoprobe_guest::GuestTime;
@@ -61,6 +61,10 @@ impl Chips {
     }
 }
 
+fn joined(names: impl Iterator<Item = impl ToString>) -> String {
+    names.map(|name| name.to_string()).collect::<Vec<_>>().join(", ")
+}
+
 impl SnapshotMeta {
     /// Returns true if no exit at a write of a model-specific register is needed any more: the
     /// kernel has set its system-call entry, which it does after its beginning, and the registers
@@ -69,15 +73,23 @@ impl SnapshotMeta {
         self.vcpus.first().and_then(|vcpu| vcpu.msr(MSR_LSTAR)).is_some_and(|entry| entry != 0)
     }
 
-    /// Sets the files of the disks: those that the snapshot names are not opened.
-    pub(crate) fn set_disks(&mut self, disks: &[DiskConfig]) -> Result<(), SnapshotError> {
-        let (taken, given) = (self.config.disks.len(), disks.len());
-        if taken != given {
-            let names = self.config.disks.iter().map(|disk| disk.path.display().to_string());
-            let names = names.collect::<Vec<_>>().join(", ");
+    /// Sets the host's sides of the devices: those that the snapshot names are not opened.
+    pub(crate) fn set_host_sides(&mut self, sides: &HostSides) -> Result<(), SnapshotError> {
+        let VmConfig { disks, nets, .. } = &mut self.config;
+        if disks.len() != sides.disks.len() {
+            let names = joined(disks.iter().map(|disk| disk.path.display()));
+            let (taken, given) = (disks.len(), sides.disks.len());
             return Err(SnapshotError::Disks { taken, given, names });
         }
-        self.config.disks = disks.to_vec();
+        if nets.len() != sides.links.len() {
+            let names = joined(nets.iter().map(|net| &net.link));
+            let (taken, given) = (nets.len(), sides.links.len());
+            return Err(SnapshotError::Nets { taken, given, names });
+        }
+        disks.clone_from(&sides.disks);
+        for (net, link) in nets.iter_mut().zip(&sides.links) {
+            net.link = link.clone();
+        }
         Ok(())
     }
 

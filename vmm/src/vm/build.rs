@@ -11,9 +11,9 @@ use super::control::Vm;
 use super::error::CreateError;
 use super::power_on::PowerOn;
 use crate::boot::{self, BootEntry};
-use crate::config::{DiskConfig, VmConfig};
+use crate::config::{DiskConfig, HostSides, VmConfig};
 use crate::devices::{
-    BAR_LEN, Blk, ConsoleWatch, DiskIdentity, InvalidState, PciBus, PciFunction, PortBus, Rng,
+    BAR_LEN, Blk, ConsoleWatch, DiskIdentity, InvalidState, Net, PciBus, PciFunction, PortBus, Rng,
     SerialPort, SerialSnapshot, VirtioDevice, VirtioPci,
 };
 use crate::host::Host;
@@ -45,15 +45,16 @@ impl Vm {
     }
 
     /// Builds a machine from a snapshot file, paused where it was taken. The files that a snapshot
-    /// names are not read: its disks are those given, in the order of that time, and it cannot be
+    /// names are not read: the host's sides of its devices are those given, and it cannot be
     /// rebooted before [`Self::set_boot_files`].
     ///
     /// # Errors
-    /// [`CreateError::Snapshot`] for an incomplete file, and for another number of disks;
+    /// [`CreateError::Snapshot`] for an incomplete file, and for another number of devices;
     /// [`crate::DiskError::Changed`] for a disk that is not as it was.
-    pub fn restore(host: &Host, path: &Path, disks: &[DiskConfig]) -> Result<Self, CreateError> {
+    pub fn restore(host: &Host, path: &Path, sides: &HostSides) -> Result<Self, CreateError> {
         let (mut meta, ram, hidden) = snapshot::open(path)?;
-        meta.set_disks(disks)?;
+        meta.set_host_sides(sides)?;
+        meta.config.validate()?;
         let restored = Restored { meta, ram, hidden };
         let (config, ram) = (restored.meta.config.clone(), restored.ram.clone());
         let settled = restored.meta.is_settled();
@@ -91,6 +92,8 @@ struct Builder {
 
 /// PCI's class and subclass of a disk that is none of the older kinds.
 const MASS_STORAGE: [u8; 2] = [1, 0x80];
+/// Of an Ethernet controller.
+const ETHERNET: [u8; 2] = [2, 0];
 /// And of a device that fits none.
 const OTHER: [u8; 2] = [0xff, 0];
 
@@ -215,7 +218,8 @@ impl Builder {
     /// The bus, with the devices of a snapshot as they were; and its disks.
     fn pci(&self, from: Option<&SnapshotMeta>) -> Result<(PciBus, Vec<Arc<Blk>>), CreateError> {
         let disks = self.disks(from.map(|meta| &*meta.disks))?;
-        let pci = PciBus::new(self.functions(&disks));
+        let nets = self.config.nets.iter().map(Net::open).collect::<Result<Vec<_>, _>>()?;
+        let pci = PciBus::new(self.functions(&disks, nets));
         if let Some(meta) = from {
             let invalid = |error: InvalidState| SnapshotError::Content(error.to_string());
             pci.restore(&meta.pci).map_err(invalid)?;
@@ -236,11 +240,14 @@ impl Builder {
         self.config.disks.iter().enumerate().map(disk).collect()
     }
 
-    /// The functions of the bus: first what each guest has, then its disks.
-    fn functions(&self, disks: &[Arc<Blk>]) -> Vec<Arc<dyn PciFunction>> {
+    /// The functions of the bus: first those of each guest, then its disks, then its network
+    /// interfaces.
+    fn functions(&self, disks: &[Arc<Blk>], nets: Vec<Net>) -> Vec<Arc<dyn PciFunction>> {
         let rng: (Arc<dyn VirtioDevice>, _) = (Arc::new(Rng::default()), OTHER);
         let disk = |disk: &Arc<Blk>| (Arc::clone(disk) as Arc<dyn VirtioDevice>, MASS_STORAGE);
+        let net = |net| (Arc::new(net) as Arc<dyn VirtioDevice>, ETHERNET);
         let devices = std::iter::once(rng).chain(disks.iter().map(disk));
+        let devices = devices.chain(nets.into_iter().map(net));
         let function = |(slot, (device, class))| {
             let bar = PCI_BARS.0 + slot * BAR_LEN;
             let (fd, ram) = (Arc::clone(&self.fd), self.ram.clone());

@@ -2,7 +2,7 @@
 
 use crate::boot::BootError;
 use crate::config::ConfigError;
-use crate::devices::DiskError;
+use crate::devices::{DiskError, NetError};
 use crate::dump::DumpError;
 use crate::snapshot::SnapshotError;
 use exoprobe_guest::VcpuError;
@@ -34,6 +34,9 @@ pub enum CreateError {
     /// A disk cannot be used.
     #[error(transparent)]
     Disk(#[from] DiskError),
+    /// A network interface cannot be made.
+    #[error(transparent)]
+    Net(#[from] NetError),
     /// A snapshot is unusable.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),

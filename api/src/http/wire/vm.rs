@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use exoprobe_guest::{Registers, kvm_regs};
 use exoprobe_probes::Engine;
-use exoprobe_vmm::{DiskConfig, DiskMode, ExitCounts, StopReason, StopRecord, Vm, VmState};
+use exoprobe_vmm::{
+    DiskConfig, DiskMode, ExitCounts, MacAddr, NetConfig, StopReason, StopRecord, Vm, VmState,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -33,6 +35,8 @@ pub struct VmStatus {
     pub kernel: PathBuf,
     /// Its disks, `/dev/vda` and on.
     pub disks: Vec<DiskStatus>,
+    /// Its network interfaces, `eth0` and on.
+    pub nets: Vec<NetStatus>,
     /// Version text of the running kernel (`linux_banner`); null until it runs and something about
     /// it was asked, or a probe was registered.
     #[schema(example = "Linux version 6.1.0-56-cloud-amd64 (...) #1 SMP ...")]
@@ -60,6 +64,17 @@ pub struct DiskStatus {
     /// `readwrite`; `readonly`; `overlay`: what the guest writes is thrown away.
     #[schema(value_type = String, example = "readwrite")]
     pub mode: DiskMode,
+}
+
+/// A network interface of the guest.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct NetStatus {
+    /// The host's side: `tap:NAME` or `unix:SOCKET`.
+    #[schema(example = "tap:tap0")]
+    pub link: String,
+    /// The address in the guest.
+    #[schema(value_type = String, example = "52:54:00:12:34:56")]
+    pub mac: MacAddr,
 }
 
 /// A snapshot that is being written.
@@ -324,6 +339,12 @@ impl From<&DiskConfig> for DiskStatus {
     }
 }
 
+impl From<&NetConfig> for NetStatus {
+    fn from(net: &NetConfig) -> Self {
+        Self { link: net.link.to_string(), mac: net.mac }
+    }
+}
+
 impl VmStatus {
     /// The state of a machine whose probes `engine` has. Does not wait for a snapshot.
     #[must_use]
@@ -353,6 +374,7 @@ impl VmStatus {
             memory_mib: config.memory_mib,
             kernel: config.kernel.clone(),
             disks: config.disks.iter().map(DiskStatus::from).collect(),
+            nets: config.nets.iter().map(NetStatus::from).collect(),
             banner: running.banner.map(|banner| banner.text),
             kernel_offset: offset.map(Hex),
             snapshot: vm

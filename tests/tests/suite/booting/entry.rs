@@ -9,7 +9,7 @@ use exoprobe_guest::paging::{PagingMode, translate};
 use exoprobe_guest::{BreakpointAction, ExitHook, Gva, HitContext, KernelEntry, kvm_regs};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, TestGuest, cases, host, kernel_symbols};
-use exoprobe_vmm::Vm;
+use exoprobe_vmm::{HostSides, Vm};
 
 use crate::support::planted::{Planted, plant};
 
@@ -200,7 +200,7 @@ fn a_guest_whose_snapshot_was_taken_at_its_beginning_boots_on() {
     let file = tempfile::NamedTempFile::new().unwrap();
     vm.snapshot(file.path()).unwrap();
     drop(vm);
-    let guest = TestGuest::start(Vm::restore(&host(), file.path(), &[]).unwrap());
+    let guest = TestGuest::start(Vm::restore(&host(), file.path(), &HostSides::default()).unwrap());
     assert_eq!(guest.vm.hidden().base(), Some(hidden));
     guest.wait_for_prompt();
     assert_eq!(guest.vm.hidden().map(guest.vm.ram(), guest.paging_mode()), Ok(hidden));

@@ -3,7 +3,7 @@
 use exoprobe_introspect::SymbolTable;
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, assert_same_symbols, cases, guest_file, host};
-use exoprobe_vmm::Vm;
+use exoprobe_vmm::{HostSides, Vm};
 
 pub(crate) const CASES: &[Case] = cases![
     symbols_from_memory_are_those_of_the_build,
@@ -12,7 +12,8 @@ pub(crate) const CASES: &[Case] = cases![
 ];
 
 fn restored(vcpus: u8) -> TestGuest {
-    let vm = Vm::restore(&host(), &TestGuest::snapshot(vcpus), &[]).expect("the snapshot is whole");
+    let vm = Vm::restore(&host(), &TestGuest::snapshot(vcpus), &HostSides::default())
+        .expect("the snapshot is whole");
     let guest = TestGuest::of_kernel(vm, None);
     guest.power_on();
     guest

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{Service, TestGuest, TestKernel, cases, host, http};
 use exoprobe_vmm::DiskMode::{self, Overlay, ReadOnly, ReadWrite};
-use exoprobe_vmm::{DiskConfig, Vm, VmConfig};
+use exoprobe_vmm::{DiskConfig, HostSides, Vm, VmConfig};
 
 use crate::support::refused::refused;
 
@@ -107,7 +107,10 @@ fn a_restored_guest_goes_on_with_its_disk_as_it_was() {
     assert!(has(&path, BLOCKS - 1));
     drop(guest);
 
-    let restore = |disks: &[DiskConfig]| Vm::restore(&host(), &snapshot, disks);
+    let restore = |disks: &[DiskConfig]| {
+        let sides = HostSides { disks: disks.to_vec(), ..HostSides::default() };
+        Vm::restore(&host(), &snapshot, &sides)
+    };
     let refused = |disks: &[DiskConfig]| restore(disks).map(drop).unwrap_err().to_string();
     assert!(refused(&[]).contains("give each again with --disk"), "{}", refused(&[]));
     for wrong in [disk(&path, ReadWrite), disk(&saved, ReadOnly)] {
@@ -146,7 +149,7 @@ fn a_disk_that_cannot_be_used_is_refused_by_name() {
         (&[odd.to_str().unwrap()], "1000 bytes are not a whole number of sectors"),
         (&[&format!("{path},ro")], "`ro` is no mode of a disk"),
         (&[path, path], "in use by another virtual machine"),
-        (&many, "32 disks: give at most 30"),
+        (&many, "32 disks and network interfaces: give at most 30"),
     ] {
         let error = refused(disks);
         assert!(error.contains(reason), "{disks:?}: {error}");

@@ -1,3 +1,4 @@
 //! The guest's devices.
 
 pub(super) mod disks;
+pub(super) mod net;

@@ -3,6 +3,7 @@
 
 pub(crate) mod blk;
 mod device;
+pub(crate) mod net;
 pub(crate) mod rng;
 mod transport;
 mod worker;

@@ -1,7 +1,7 @@
 //! The thread of a device: serves each of its queues when the driver kicks it.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -16,21 +16,76 @@ use super::device::{Activation, QueueHandle};
 /// A request of the driver.
 pub(crate) type Chain<'a> = DescriptorChain<&'a GuestMemoryMmap>;
 
-/// [`EpollEvent::data`] of the end; of a kick it is the queue's place.
+/// Why a queue is not served any more: the driver has damaged it.
+pub(crate) type Damage = virtio_queue::Error;
+
+/// Queues with their numbers.
+pub(crate) type Queues = Vec<(usize, QueueHandle)>;
+
+/// An event of a device's thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The driver has kicked the queue of this number.
+    Kick(usize),
+    /// The device's own file has become readable or writable.
+    Source,
+}
+
+/// The work of a device's thread.
+pub(crate) trait Service: Send + 'static {
+    /// Serves the queues that the event concerns. Damage ends the service of the queue that it
+    /// returns with it.
+    fn serve(
+        &mut self,
+        event: Event,
+        queues: &mut Queues,
+        memory: &GuestMemoryMmap,
+    ) -> Result<(), (usize, Damage)>;
+}
+
+/// A device without a file of its own, which carries out each request alone: given the queue's
+/// number and the request, returns the bytes that it wrote to the request's buffers.
+pub(crate) struct Requests<F>(pub(crate) F);
+
+impl<F> Service for Requests<F>
+where
+    F: FnMut(usize, &GuestMemoryMmap, Chain<'_>) -> u32 + Send + 'static,
+{
+    fn serve(
+        &mut self,
+        event: Event,
+        queues: &mut Queues,
+        memory: &GuestMemoryMmap,
+    ) -> Result<(), (usize, Damage)> {
+        let Event::Kick(number) = event else { return Ok(()) };
+        let Some(handle) = queue(queues, number) else { return Ok(()) };
+        drain(handle, memory, |chain| (self.0)(number, memory, chain)).map_err(|e| (number, e))
+    }
+}
+
+/// The queue of a number, unless it is damaged.
+pub(super) fn queue(queues: &mut Queues, number: usize) -> Option<&mut QueueHandle> {
+    let found = queues.iter_mut().find(|(own, _)| *own == number);
+    found.map(|(_, handle)| handle).filter(|handle| handle.queue.ready())
+}
+
+/// [`EpollEvent::data`] of the end; of a kick it is the queue's number.
 const STOP: u64 = u64::MAX;
+/// Of the device's own file.
+const SOURCE: u64 = u64::MAX - 1;
 
 /// The thread of a device, while there is one.
 #[derive(Default)]
 pub(crate) struct Worker(Mutex<Option<Running>>);
 
 struct Running {
-    thread: JoinHandle<Vec<(usize, QueueHandle)>>,
+    thread: JoinHandle<Queues>,
     stop: EventFd,
 }
 
 impl Worker {
-    /// Starts the thread `name`. `serve` carries out a request of the queue with this number, and
-    /// returns the bytes that it wrote to the request's buffers.
+    /// Starts the thread `name`. `source` is the device's own file: its service is called when that
+    /// changes to readable or writable.
     ///
     /// # Errors
     /// The system's.
@@ -38,24 +93,33 @@ impl Worker {
         &self,
         name: &str,
         activation: Activation,
-        serve: impl FnMut(usize, &GuestMemoryMmap, Chain<'_>) -> u32 + Send + 'static,
+        source: Option<RawFd>,
+        mut service: impl Service,
     ) -> io::Result<()> {
         let stop = EventFd::new(EFD_NONBLOCK)?;
-        let Activation { ram, queues } = activation;
+        let Activation { ram, mut queues } = activation;
         let epoll = Epoll::new()?;
-        let kicks = queues.iter().map(|(_, handle)| &handle.kick);
-        for (fd, data) in (0..).zip(kicks).map(|(at, kick)| (kick, at)).chain([(&stop, STOP)]) {
-            let event = EpollEvent::new(EventSet::IN, data);
-            epoll.ctl(ControlOperation::Add, fd.as_raw_fd(), event)?;
+        let add =
+            |fd, events, data| epoll.ctl(ControlOperation::Add, fd, EpollEvent::new(events, data));
+        add(stop.as_raw_fd(), EventSet::IN, STOP)?;
+        for (number, handle) in &queues {
+            let number = u64::try_from(*number).expect("a few");
+            add(handle.kick.as_raw_fd(), EventSet::IN, number)?;
+        }
+        if let Some(fd) = source {
+            add(fd, EventSet::IN | EventSet::OUT | EventSet::EDGE_TRIGGERED, SOURCE)?;
         }
         let thread = std::thread::Builder::new().name(name.to_owned());
-        let thread = thread.spawn(move || run(queues, &ram, &epoll, serve))?;
+        let thread = thread.spawn(move || {
+            run(&mut queues, &ram, &epoll, &mut service);
+            queues
+        })?;
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Running { thread, stop });
         Ok(())
     }
 
     /// Ends the thread. Returns its queues, where they stand.
-    pub(crate) fn stop(&self) -> Vec<(usize, QueueHandle)> {
+    pub(crate) fn stop(&self) -> Queues {
         let running = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let queues = running.and_then(|Running { thread, stop }| {
             drop(stop.write(1));
@@ -71,13 +135,8 @@ impl Drop for Worker {
     }
 }
 
-/// Serves the queues until the end, and returns them.
-fn run(
-    mut queues: Vec<(usize, QueueHandle)>,
-    ram: &GuestRam,
-    epoll: &Epoll,
-    mut serve: impl FnMut(usize, &GuestMemoryMmap, Chain<'_>) -> u32,
-) -> Vec<(usize, QueueHandle)> {
+/// Serves the queues until the end.
+fn run(queues: &mut Queues, ram: &GuestRam, epoll: &Epoll, service: &mut impl Service) {
     let mut events = [EpollEvent::default(); 8];
     loop {
         let count = match epoll.wait(-1, &mut events) {
@@ -85,26 +144,34 @@ fn run(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => {
                 tracing::error!(%error, "a device's thread ends");
-                return queues;
+                return;
             }
         };
         if events[..count].iter().any(|event| event.data() == STOP) {
-            return queues;
+            return;
         }
         for event in &events[..count] {
-            let at = usize::try_from(event.data()).unwrap_or(usize::MAX);
-            let Some((number, handle)) = queues.get_mut(at) else { continue };
-            drop(handle.kick.read());
-            let memory = ram.as_memory();
-            let served = drain(handle, memory, |chain| serve(*number, memory, chain));
-            if let Err(error) = served {
-                // The driver's queue is broken: it is not served any more.
+            let Some(event) = event_of(event.data(), queues) else { continue };
+            if let Err((number, error)) = service.serve(event, queues, ram.as_memory()) {
                 tracing::warn!(%error, "a device's queue is damaged");
-                let event = EpollEvent::default();
-                drop(epoll.ctl(ControlOperation::Delete, handle.kick.as_raw_fd(), event));
+                let damaged = queues.iter_mut().find(|(own, _)| *own == number);
+                if let Some((_, handle)) = damaged {
+                    handle.queue.set_ready(false);
+                }
             }
         }
     }
+}
+
+/// The event of an [`EpollEvent::data`]; a kick counts from then on.
+fn event_of(data: u64, queues: &[(usize, QueueHandle)]) -> Option<Event> {
+    if data == SOURCE {
+        return Some(Event::Source);
+    }
+    let number = usize::try_from(data).ok()?;
+    let (_, handle) = queues.iter().find(|(own, _)| *own == number)?;
+    drop(handle.kick.read());
+    Some(Event::Kick(number))
 }
 
 /// Carries out the requests that are there, at most as many as the queue holds: a driver that makes
@@ -113,21 +180,36 @@ pub(super) fn drain(
     handle: &mut QueueHandle,
     memory: &GuestMemoryMmap,
     mut serve: impl FnMut(Chain<'_>) -> u32,
-) -> Result<(), virtio_queue::Error> {
-    let QueueHandle { queue, interrupt, kick } = handle;
-    queue.disable_notification(memory)?;
-    for _ in 0..queue.size() {
-        let Some(chain) = queue.pop_descriptor_chain(memory) else { break };
+) -> Result<(), Damage> {
+    handle.queue.disable_notification(memory)?;
+    for _ in 0..handle.queue.size() {
+        let Some(chain) = handle.queue.pop_descriptor_chain(memory) else { break };
         let head = chain.head_index();
         let written = serve(chain);
-        queue.add_used(memory, head, written)?;
-        if queue.needs_notification(memory)? {
-            interrupt.raise();
-        }
+        complete(handle, memory, head, written)?;
     }
-    if queue.enable_notification(memory)? {
+    await_more(handle, memory)
+}
+
+/// Gives the buffers of a request back to the driver.
+pub(super) fn complete(
+    handle: &mut QueueHandle,
+    memory: &GuestMemoryMmap,
+    head: u16,
+    written: u32,
+) -> Result<(), Damage> {
+    handle.queue.add_used(memory, head, written)?;
+    if handle.queue.needs_notification(memory)? {
+        handle.interrupt.raise();
+    }
+    Ok(())
+}
+
+/// Lets the driver kick, and sees to it that requests that are there already are a kick, too.
+pub(super) fn await_more(handle: &mut QueueHandle, memory: &GuestMemoryMmap) -> Result<(), Damage> {
+    if handle.queue.enable_notification(memory)? {
         // A counter that is full is a kick, too.
-        drop(kick.write(1));
+        drop(handle.kick.write(1));
     }
     Ok(())
 }

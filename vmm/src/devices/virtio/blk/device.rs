@@ -9,11 +9,13 @@ use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_F_SEG_MAX, VIRTIO_BLK_F_SIZE_MAX, VIRTIO_BLK_F_WRITE_ZEROES,
 };
 use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
+use vm_memory::GuestMemoryMmap;
 
 use super::disk::{DiskIdentity, SECTOR};
-use super::request::{SEG_MAX, SEGMENT_SECTORS_MAX, SEGMENTS_MAX, SIZE_MAX, serve};
+use super::request::{self, SEG_MAX, SEGMENT_SECTORS_MAX, SEGMENTS_MAX, SIZE_MAX};
 use super::{Disk, DiskError};
 use crate::config::DiskMode;
+use crate::devices::virtio::worker::{Chain, Requests};
 use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice, Worker};
 
 /// Descriptors of the queue.
@@ -113,8 +115,10 @@ impl VirtioDevice for Blk {
 
     fn start(&self, activation: Activation) -> io::Result<()> {
         let (disk, id) = (Arc::clone(&self.disk), self.id.clone());
-        self.worker
-            .start("disk", activation, move |_, memory, chain| serve(&disk, &id, memory, chain))
+        let serve = move |_, memory: &GuestMemoryMmap, chain: Chain<'_>| {
+            request::serve(&disk, &id, memory, chain)
+        };
+        self.worker.start("disk", activation, None, Requests(serve))
     }
 
     fn stop(&self) -> Vec<(usize, QueueHandle)> {

@@ -7,7 +7,7 @@ use virtio_bindings::virtio_ids::VIRTIO_ID_RNG;
 use virtio_queue::Writer;
 use vm_memory::GuestMemoryMmap;
 
-use super::worker::Chain;
+use super::worker::{Chain, Requests};
 use super::{Activation, QueueHandle, VirtioDevice, Worker};
 
 /// Descriptors of the queue.
@@ -38,12 +38,13 @@ impl VirtioDevice for Rng {
     }
 
     fn start(&self, activation: Activation) -> io::Result<()> {
-        self.0.start("random numbers", activation, |_, memory, chain| {
+        let serve = |_, memory: &GuestMemoryMmap, chain: Chain<'_>| {
             fill(memory, chain).unwrap_or_else(|error| {
                 tracing::debug!(%error, "random numbers");
                 0
             })
-        })
+        };
+        self.0.start("random numbers", activation, None, Requests(serve))
     }
 
     fn stop(&self) -> Vec<(usize, QueueHandle)> {
