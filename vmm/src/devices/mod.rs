@@ -17,6 +17,8 @@ pub use virtio::blk::DiskError;
 pub(crate) use virtio::blk::DiskIdentity;
 #[cfg(feature = "testing")]
 pub use virtio::blk::DrivenBlk;
+#[cfg(feature = "testing")]
+pub use virtio::net::DrivenNet;
 pub(crate) use virtio::net::Net;
 pub use virtio::net::NetError;
 pub(crate) use virtio::rng::Rng;

@@ -3,6 +3,8 @@
 
 pub(crate) mod blk;
 mod device;
+#[cfg(feature = "testing")]
+mod driven;
 pub(crate) mod net;
 pub(crate) mod rng;
 mod transport;

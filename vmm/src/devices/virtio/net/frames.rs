@@ -159,3 +159,190 @@ impl Service for Frames {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::io;
+    use std::os::fd::RawFd;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use virtio_bindings::virtio_ring::VRING_DESC_F_WRITE;
+    use virtio_queue::desc::RawDescriptor;
+    use virtio_queue::desc::split::Descriptor;
+    use virtio_queue::mock::MockSplitQueue;
+    use vm_memory::{Bytes, GuestAddress};
+    use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+    use super::*;
+    use crate::devices::virtio::QueueHandle;
+    use crate::devices::virtio::device::Interrupt;
+
+    const RAM: usize = 1 << 20;
+    /// Where the queues and the buffers are.
+    const QUEUES: [u64; 2] = [0, 0x1_0000];
+    const BUFFERS: u64 = 0x8_0000;
+    const BUFFER: u32 = 2048;
+
+    /// Frames to receive, then an error; the frames sent, of which it takes so many.
+    #[derive(Default)]
+    struct Wire {
+        received: VecDeque<Vec<u8>>,
+        ends: bool,
+        sent: Vec<Vec<u8>>,
+        room: usize,
+    }
+
+    struct Shared(Arc<Mutex<Wire>>);
+
+    impl Link for Shared {
+        fn fd(&self) -> RawFd {
+            -1
+        }
+
+        fn receive(&mut self, frame: &mut [u8]) -> io::Result<Option<usize>> {
+            let mut wire = self.0.lock().unwrap();
+            let Some(next) = wire.received.pop_front() else {
+                return if wire.ends { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(None) };
+            };
+            frame[..next.len()].copy_from_slice(&next);
+            Ok(Some(next.len()))
+        }
+
+        fn send(&mut self, frame: &[u8]) -> io::Result<()> {
+            let mut wire = self.0.lock().unwrap();
+            wire.sent.push(frame.to_vec());
+            wire.room -= 1;
+            Ok(())
+        }
+
+        fn flush(&mut self) -> io::Result<bool> {
+            Ok(self.0.lock().unwrap().room > 0)
+        }
+    }
+
+    #[derive(Default)]
+    struct Raised(AtomicUsize);
+
+    impl Interrupt for Raised {
+        fn raise(&self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// An interface whose driver has given these buffers, as (address, length, is for receiving).
+    struct Bench {
+        memory: GuestMemoryMmap,
+        queues: Queues,
+        frames: Frames,
+        wire: Arc<Mutex<Wire>>,
+        raised: Arc<Raised>,
+    }
+
+    impl Bench {
+        fn new(wire: Wire, to_receive: &[&[(u64, u32)]], to_send: &[&[(u64, u32)]]) -> Self {
+            let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), RAM)]).unwrap();
+            let raised = Arc::new(Raised::default());
+            let mut queues = Queues::new();
+            for (number, chains) in [to_receive, to_send].into_iter().enumerate() {
+                let at = GuestAddress(QUEUES[number]);
+                let mock = MockSplitQueue::create(&memory, at, 16);
+                let flags = if number == RECEIVE { VRING_DESC_F_WRITE } else { 0 };
+                let flags = u16::try_from(flags).unwrap();
+                let mut descriptors: Vec<RawDescriptor> = Vec::new();
+                for chain in chains {
+                    for (place, (at, len)) in chain.iter().enumerate() {
+                        let more = u16::from(place + 1 < chain.len());
+                        let next = u16::try_from(descriptors.len() + 1).unwrap();
+                        let descriptor = Descriptor::new(*at, *len, flags | more, next);
+                        descriptors.push(descriptor.into());
+                    }
+                }
+                if !descriptors.is_empty() {
+                    mock.add_desc_chains(&descriptors, 0).unwrap();
+                }
+                let queue = mock.create_queue().unwrap();
+                let kick = EventFd::new(EFD_NONBLOCK).unwrap();
+                let interrupt = Arc::clone(&raised) as Arc<dyn Interrupt>;
+                queues.push((number, QueueHandle { queue, kick, interrupt }));
+            }
+            let wire = Arc::new(Mutex::new(wire));
+            let port = Port::new(Box::new(Shared(Arc::clone(&wire))));
+            let frames = Frames(Arc::new(Mutex::new(port)));
+            Self { memory, queues, frames, wire, raised }
+        }
+
+        fn serve(&mut self, event: Event) {
+            self.frames.serve(event, &mut self.queues, &self.memory).unwrap();
+        }
+
+        fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
+            let mut bytes = vec![0; len];
+            self.memory.read_slice(&mut bytes, GuestAddress(at)).unwrap();
+            bytes
+        }
+
+        fn interrupts(&self) -> usize {
+            self.raised.0.load(Ordering::SeqCst)
+        }
+    }
+
+    #[test]
+    fn frames_wait_for_buffers_and_are_in_them_after_a_header() {
+        let received = VecDeque::from([vec![7; 60], vec![1; 5], vec![8; 70], vec![9; 80]]);
+        let wire = Wire { received, room: 9, ..Wire::default() };
+        let chains: [&[(u64, u32)]; 2] =
+            [&[(BUFFERS, BUFFER)], &[(BUFFERS + 4096, 20), (BUFFERS + 8192, BUFFER)]];
+        let mut bench = Bench::new(wire, &chains, &[]);
+        bench.serve(Event::Source);
+        assert_eq!(bench.bytes(BUFFERS, 13), [&HEADER[..], &[7]].concat());
+        // One of 5 bytes is no frame. The next one is in two buffers, the last one waits.
+        assert_eq!(bench.bytes(BUFFERS + 4096, 20), [&HEADER[..], &[8; 8]].concat());
+        assert_eq!(bench.bytes(BUFFERS + 8192, 63), [&[8; 62][..], &[0]].concat());
+        assert_eq!(bench.interrupts(), 2);
+        let waiting = bench.frames.0.lock().unwrap().waiting;
+        assert_eq!((waiting, bench.wire.lock().unwrap().received.len()), (Some(80), 0));
+        bench.serve(Event::Kick(RECEIVE));
+        assert_eq!(bench.frames.0.lock().unwrap().waiting, Some(80), "until there is a buffer");
+    }
+
+    #[test]
+    fn frames_are_sent_while_the_link_takes_them() {
+        let wire = Wire { room: 1, ..Wire::default() };
+        let chains: [&[(u64, u32)]; 2] =
+            [&[(BUFFERS, 12), (BUFFERS + 4096, 60)], &[(BUFFERS + 8192, 72)]];
+        let mut bench = Bench::new(wire, &[], &chains);
+        bench.memory.write_slice(&[5; 60], GuestAddress(BUFFERS + 4096)).unwrap();
+        bench.serve(Event::Kick(TRANSMIT));
+        assert_eq!(bench.wire.lock().unwrap().sent, [vec![5; 60]]);
+        assert_eq!(bench.interrupts(), 1);
+        bench.wire.lock().unwrap().room = 5;
+        bench.serve(Event::Source);
+        assert_eq!(bench.wire.lock().unwrap().sent, [vec![5; 60], vec![0; 60]]);
+    }
+
+    #[test]
+    fn what_is_no_frame_is_dropped_and_given_back() {
+        let wire = Wire { received: VecDeque::from([vec![7; 60]]), room: 9, ..Wire::default() };
+        let too_long = u32::try_from(FRAME_MAX + HEADER_LEN + 1).unwrap();
+        let chains: [&[(u64, u32)]; 4] =
+            [&[(BUFFERS, 11)], &[(BUFFERS, 25)], &[(BUFFERS, too_long)], &[(RAM as u64 - 8, 100)]];
+        let small: [&[(u64, u32)]; 1] = [&[(BUFFERS, 71)]];
+        let mut bench = Bench::new(wire, &small, &chains);
+        bench.serve(Event::Source);
+        assert_eq!(bench.wire.lock().unwrap().sent, [] as [Vec<u8>; 0]);
+        assert_eq!(bench.interrupts(), 5, "four to send, and one to receive");
+        assert!(bench.bytes(BUFFERS, 71).iter().all(|byte| *byte == 0), "it does not hold it");
+    }
+
+    #[test]
+    fn a_link_that_is_gone_takes_all_frames_and_has_none() {
+        let wire = Wire { ends: true, room: 9, ..Wire::default() };
+        let chain: [&[(u64, u32)]; 1] = [&[(BUFFERS, 72)]];
+        let mut bench = Bench::new(wire, &chain, &chain);
+        bench.serve(Event::Kick(RECEIVE));
+        bench.serve(Event::Source);
+        assert_eq!(bench.wire.lock().unwrap().sent, [] as [Vec<u8>; 0]);
+        assert_eq!(bench.interrupts(), 1, "its buffer is given back");
+    }
+}

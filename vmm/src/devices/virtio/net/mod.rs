@@ -10,6 +10,8 @@
 //! | gives buffers outside RAM | uses none of them |
 
 mod device;
+#[cfg(feature = "testing")]
+mod driven;
 mod error;
 mod frames;
 mod link;
@@ -17,6 +19,8 @@ mod stream;
 mod tap;
 
 pub(crate) use device::Net;
+#[cfg(feature = "testing")]
+pub use driven::DrivenNet;
 pub use error::NetError;
 
 /// Largest frame, in bytes: of the longest IP packet, with its Ethernet header and a tag.
