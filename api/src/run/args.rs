@@ -8,8 +8,9 @@ use exoprobe_vmm::{
     BootFiles, DEFAULT_KVM, DiskConfig, HostSides, MacAddr, NetConfig, VmConfig, with_kernel_words,
 };
 
+use super::disk_option;
+use super::error::RunError;
 use super::net_option::{self, NetOption};
-use super::{RunError, disk_option};
 use crate::machine_file::{DiskEntry, MachineFile, NetEntry};
 use crate::service::{GuestSource, ServiceConfig};
 use crate::{default_socket, fast_boot};

@@ -2,10 +2,12 @@
 
 mod args;
 mod disk_option;
+mod error;
 mod net_option;
 
 pub use args::RunArgs;
 use args::service_config;
+pub use error::RunError;
 pub use net_option::NetOption;
 
 use std::convert::Infallible;
@@ -14,14 +16,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exoprobe_vmm::{MacAddr, StopReason, StopRecord, Vm};
+use exoprobe_vmm::{StopReason, StopRecord, Vm};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::fast_boot;
-use crate::http::{Token, TokenError};
+use crate::http::Token;
 use crate::log::{self, say};
-use crate::service::{Closing, ListenError, Listeners, Service, StartError, progress, serve};
-use crate::token_file::{self, TokenFileError};
+use crate::service::{Closing, Listeners, Service, progress, serve};
+use crate::token_file;
 
 /// The token of TCP clients, when no file holds it.
 const TOKEN_ENV: &str = "EXOPROBE_TOKEN";
@@ -31,51 +33,6 @@ const STOP_POLL: Duration = Duration::from_millis(250);
 const STOPPED: &str = "the guest stopped, and boots again";
 /// Longest wait at the end for blocking calls.
 const LAST_CALLS: Duration = Duration::from_secs(1);
-
-/// Why `exoprobe run` failed.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The guest or the engine.
-    #[error(transparent)]
-    Start(#[from] StartError),
-    /// The sockets.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// Reboots of a restored guest, from no file.
-    #[error(
-        "--reboot with --restore needs --kernel PATH (and --initramfs): files that a snapshot names are not booted from"
-    )]
-    NoKernel,
-    /// An address for an interface of a restored guest, which knows its own.
-    #[error("--net with --restore: leave out mac={0}, the guest keeps the address that it has")]
-    KeptMac(MacAddr),
-    /// TCP without a token.
-    #[error("--listen needs a token: give --token-file PATH or set {TOKEN_ENV}")]
-    NoToken,
-    /// The token cannot be used.
-    #[error("{from}: {source}")]
-    Token {
-        /// Where it came from.
-        from: String,
-        /// Why.
-        source: TokenError,
-    },
-    /// The token's file cannot be used.
-    #[error(transparent)]
-    TokenFile(#[from] TokenFileError),
-    /// The host refused threads, signals or the like.
-    #[error("cannot start the service: {0}")]
-    Io(#[from] std::io::Error),
-    /// A part of the service panicked.
-    #[error("a part of the service failed: {0}")]
-    Task(#[from] tokio::task::JoinError),
-    /// A thread of the service ended, without which hits are not recorded or output is not seen.
-    #[error("the service's thread {0} ended unexpectedly; the guest was stopped")]
-    Worker(&'static str),
-    /// With `--exit-with-guest`: the guest did not end well.
-    #[error("{0}")]
-    Guest(String),
-}
 
 /// Runs a guest and its service.
 ///

@@ -84,8 +84,8 @@ pub(crate) fn find(
     Ok(Place { at, symbol: symbol.map(Arc::from), offset })
 }
 
-/// The address of a probe at `at`: after instructions at a function's entry that the kernel rewrites
-/// and checks. Every call of the function reaches the next one.
+/// The address of a probe at `at`: after instructions at a function's entry that the kernel
+/// rewrites and checks. Every call of the function reaches the next one.
 ///
 /// They are the call of the function tracer (a nop once the kernel has booted), and until then an
 /// endbr64 that the kernel seals (apply_seal_endbr(), CONFIG_X86_KERNEL_IBT).

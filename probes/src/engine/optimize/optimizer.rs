@@ -146,8 +146,8 @@ impl Optimizer {
         !waits && !self.is_installed(at)
     }
 
-    /// Records that a task was in a site, or that its jmp was taken out: it does not get one at once.
-    /// Backs off exponentially: each attempt stops the guest.
+    /// Records that a task was in a site, or that its jmp was taken out: it does not get one at
+    /// once. Backs off exponentially: each attempt stops the guest.
     pub(crate) fn hold_off(&mut self, at: Gva) {
         let (times, until) = self.busy.entry(at).or_default();
         *times = (*times + 1).min(BUSY_MAX);

@@ -19,8 +19,8 @@ const DESCRIPTORS: u32 = 0;
 const AVAILABLE: u32 = 0x100;
 const USED: u32 = 0x200;
 
-/// RAM of 64 KiB; in it, for each queue, 16 descriptors, the available ring 0x100 later and the used
-/// ring 0x200 later.
+/// RAM of 64 KiB; in it, for each queue, 16 descriptors, the available ring 0x100 later and the
+/// used ring 0x200 later.
 pub(super) struct DrivenRam(GuestRam);
 
 struct Nowhere;

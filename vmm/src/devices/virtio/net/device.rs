@@ -6,9 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use virtio_bindings::virtio_ids::VIRTIO_ID_NET;
 use virtio_bindings::virtio_net::VIRTIO_NET_F_MAC;
 
+use super::NetError;
 use super::frames::{Frames, Port};
-use super::{NetError, link};
-use crate::config::NetConfig;
+use super::link::Link;
+use super::stream::Stream;
+use super::tap::Tap;
+use crate::config::{NetConfig, NetLink};
 use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice, Worker};
 use crate::mac::MacAddr;
 
@@ -28,9 +31,17 @@ impl Net {
     /// # Errors
     /// [`NetError`].
     pub(crate) fn open(config: &NetConfig) -> Result<Self, NetError> {
-        let port = Arc::new(Mutex::new(Port::new(link::open(&config.link)?)));
+        let port = Arc::new(Mutex::new(Port::new(open(&config.link)?)));
         Ok(Self { mac: config.mac, port, worker: Worker::default() })
     }
+}
+
+/// Opens the host's side.
+fn open(link: &NetLink) -> Result<Box<dyn Link>, NetError> {
+    Ok(match link {
+        NetLink::Tap(name) => Box::new(Tap::open(name)?),
+        NetLink::Socket(path) => Box::new(Stream::connect(path)?),
+    })
 }
 
 impl VirtioDevice for Net {

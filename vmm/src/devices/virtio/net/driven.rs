@@ -15,8 +15,8 @@ const TRANSMIT_AT: u32 = 0x400;
 /// Frames that the link has for each run.
 const FRAMES: [usize; 3] = [FRAME_MIN, 1514, FRAME_MAX];
 
-/// The interface, and RAM of 64 KiB: of the queue to receive 16 descriptors at 0, the available ring
-/// at 0x100, the used ring at 0x200; and of that to transmit 0x400 later.
+/// The interface, and RAM of 64 KiB: of the queue to receive 16 descriptors at 0, the available
+/// ring at 0x100, the used ring at 0x200; and of that to transmit 0x400 later.
 pub struct DrivenNet(DrivenRam);
 
 /// Has some frames, and takes frames as large as there may be.

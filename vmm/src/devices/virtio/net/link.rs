@@ -3,11 +3,6 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use super::NetError;
-use super::stream::Stream;
-use super::tap::Tap;
-use crate::config::NetLink;
-
 /// Moves whole Ethernet frames; none of its calls waits.
 pub(super) trait Link: Send {
     /// Its file, whose changes to readable and writable are events.
@@ -31,15 +26,4 @@ pub(super) trait Link: Send {
     /// # Errors
     /// The link is gone.
     fn flush(&mut self) -> io::Result<bool>;
-}
-
-/// Opens the host's side.
-///
-/// # Errors
-/// [`NetError`].
-pub(super) fn open(link: &NetLink) -> Result<Box<dyn Link>, NetError> {
-    Ok(match link {
-        NetLink::Tap(name) => Box::new(Tap::open(name)?),
-        NetLink::Socket(path) => Box::new(Stream::connect(path)?),
-    })
 }
