@@ -18,6 +18,10 @@ pub(super) fn parse<P: Parser>(mut args: Vec<OsString>) -> Result<P, clap::Error
     if let Some(run) = position_of_run(&command, &args)
         && let Some(path) = take_config(&mut args, run + 1)
     {
+        if take_config(&mut args, run + 1).is_some() {
+            let text = format!("the argument '{CONFIG} <FILE>' cannot be used multiple times");
+            return Err(P::command().error(ErrorKind::ArgumentConflict, text));
+        }
         let file = MachineFile::load(&path);
         let file =
             file.map_err(|e| P::command().error(ErrorKind::ValueValidation, e.to_string()))?;
@@ -113,6 +117,8 @@ mod tests {
         assert_eq!((args.memory, args.vcpus, args.probes.len()), (64, 2, 2));
         let twice = run(&["run", "--kernel", "k", "--memory", "1", "--memory", "2"]).unwrap_err();
         assert_eq!(twice.kind(), ErrorKind::ArgumentConflict, "without a file");
+        let files = run(&["run", "--config", path, &joined]).unwrap_err();
+        assert_eq!(files.kind(), ErrorKind::ArgumentConflict, "{files}");
     }
 
     #[test]

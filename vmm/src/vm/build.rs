@@ -7,7 +7,7 @@ use kvm_bindings::kvm_pit_config;
 use kvm_ioctls::{VcpuFd, VmFd};
 
 use super::cmdline::final_cmdline;
-use super::control::Vm;
+use super::control::{Devices, Vm};
 use super::error::CreateError;
 use super::power_on::PowerOn;
 use crate::boot::{self, BootEntry};
@@ -180,7 +180,7 @@ impl Builder {
             self.serial(SERIAL0, Some(Arc::clone(&watch)), saved.map(|s| &s[0]))?,
             self.serial(SERIAL1, None, saved.map(|s| &s[1]))?,
         ];
-        let (pci, disks) = self.pci(from.map(|restored| &restored.meta))?;
+        let (pci, devices) = self.pci(from.map(|restored| &restored.meta))?;
         let bus = PortBus::new([Arc::clone(&serial[0]), Arc::clone(&serial[1])], pci);
         let machine = Arc::new(Machine::new(
             self.ram,
@@ -198,7 +198,7 @@ impl Builder {
             machine: Arc::clone(&machine),
             fd: self.fd,
             serial,
-            disks,
+            devices,
             config: self.config,
             has_boot_files: from.is_none(),
             clock,
@@ -215,17 +215,19 @@ impl Builder {
         Ok(vm)
     }
 
-    /// The bus, with the devices of a snapshot as they were; and its disks.
-    fn pci(&self, from: Option<&SnapshotMeta>) -> Result<(PciBus, Vec<Arc<Blk>>), CreateError> {
+    /// The bus, with the devices of a snapshot as they were; and some of its devices.
+    fn pci(&self, from: Option<&SnapshotMeta>) -> Result<(PciBus, Devices), CreateError> {
         let disks = self.disks(from.map(|meta| &*meta.disks))?;
-        let nets = self.config.nets.iter().map(Net::open).collect::<Result<Vec<_>, _>>()?;
-        let pci = PciBus::new(self.functions(&disks, nets));
+        let open = |net| Net::open(net).map(Arc::new);
+        let nets = self.config.nets.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let devices = Devices { disks, nets };
+        let pci = PciBus::new(self.functions(&devices));
         if let Some(meta) = from {
             let invalid = |error: InvalidState| SnapshotError::Content(error.to_string());
             pci.restore(&meta.pci).map_err(invalid)?;
             pci.resume();
         }
-        Ok((pci, disks))
+        Ok((pci, devices))
     }
 
     /// The disks, in the order of the configuration; those of a snapshot as they were.
@@ -242,12 +244,12 @@ impl Builder {
 
     /// The functions of the bus: first those of each guest, then its disks, then its network
     /// interfaces.
-    fn functions(&self, disks: &[Arc<Blk>], nets: Vec<Net>) -> Vec<Arc<dyn PciFunction>> {
+    fn functions(&self, Devices { disks, nets }: &Devices) -> Vec<Arc<dyn PciFunction>> {
         let rng: (Arc<dyn VirtioDevice>, _) = (Arc::new(Rng::default()), OTHER);
         let disk = |disk: &Arc<Blk>| (Arc::clone(disk) as Arc<dyn VirtioDevice>, MASS_STORAGE);
-        let net = |net| (Arc::new(net) as Arc<dyn VirtioDevice>, ETHERNET);
+        let net = |net: &Arc<Net>| (Arc::clone(net) as Arc<dyn VirtioDevice>, ETHERNET);
         let devices = std::iter::once(rng).chain(disks.iter().map(disk));
-        let devices = devices.chain(nets.into_iter().map(net));
+        let devices = devices.chain(nets.iter().map(net));
         let function = |(slot, (device, class))| {
             let bar = PCI_BARS.0 + slot * BAR_LEN;
             let (fd, ram) = (Arc::clone(&self.fd), self.ram.clone());

@@ -10,7 +10,7 @@ use kvm_ioctls::VmFd;
 use super::error::ControlError;
 use super::power_on::PowerOn;
 use crate::config::VmConfig;
-use crate::devices::{Blk, SerialPort};
+use crate::devices::{Blk, Net, SerialPort};
 use crate::machine::Machine;
 use crate::profile::HostProfile;
 use crate::snapshot::SnapshotProgress;
@@ -23,13 +23,18 @@ use exoprobe_guest::hidden::HiddenMemory;
 use exoprobe_guest::kvm::{Pending, Reply, Request, VcpuThread, with_vcpus_still};
 use exoprobe_guest::{Registers, VcpuError};
 
+/// Devices that are asked about, in the order of the configuration.
+pub(super) struct Devices {
+    pub(super) disks: Vec<Arc<Blk>>,
+    pub(super) nets: Vec<Arc<Net>>,
+}
+
 /// A virtual machine. Dropping it ends its threads and frees its memory.
 pub struct Vm {
     pub(super) fd: Arc<VmFd>,
     pub(super) machine: Arc<Machine>,
     pub(super) serial: [Arc<SerialPort>; 2],
-    /// In the order of the configuration.
-    pub(super) disks: Vec<Arc<Blk>>,
+    pub(super) devices: Devices,
     pub(super) config: VmConfig,
     /// The user named the files in `config`; they do not come from a snapshot.
     pub(super) has_boot_files: bool,
@@ -232,6 +237,13 @@ impl Vm {
     #[must_use]
     pub fn config(&self) -> &VmConfig {
         &self.config
+    }
+
+    /// For each network interface, in the order of the configuration, whether its host side is
+    /// still there.
+    #[must_use]
+    pub fn links_up(&self) -> Vec<bool> {
+        self.devices.nets.iter().map(|net| net.is_up()).collect()
     }
 
     /// The results of preflight.

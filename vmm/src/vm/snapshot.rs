@@ -85,7 +85,8 @@ impl Vm {
         for vcpu in self.vcpus() {
             vcpus.push(*vcpu.ask(Command::Save)?);
         }
-        let disks: std::io::Result<_> = self.disks.iter().map(|disk| disk.identity()).collect();
+        let disks: std::io::Result<_> =
+            self.devices.disks.iter().map(|disk| disk.identity()).collect();
         let meta = SnapshotMeta {
             config: self.config.clone(),
             time: self.clock.now(),

@@ -75,6 +75,8 @@ pub struct NetStatus {
     /// The address in the guest.
     #[schema(value_type = String, example = "52:54:00:12:34:56")]
     pub mac: MacAddr,
+    /// Whether the host's side is still there: not once passt has ended, or the tap is deleted.
+    pub up: bool,
 }
 
 /// A snapshot that is being written.
@@ -339,9 +341,9 @@ impl From<&DiskConfig> for DiskStatus {
     }
 }
 
-impl From<&NetConfig> for NetStatus {
-    fn from(net: &NetConfig) -> Self {
-        Self { link: net.link.to_string(), mac: net.mac }
+impl NetStatus {
+    fn new(net: &NetConfig, up: bool) -> Self {
+        Self { link: net.link.to_string(), mac: net.mac, up }
     }
 }
 
@@ -364,6 +366,7 @@ impl VmStatus {
             VmState::Stopped(record) => (State::Stopped, Some(Stopped::from(&*record))),
         };
         let config = vm.config();
+        let nets = config.nets.iter().zip(vm.links_up());
         Self {
             state,
             stopped,
@@ -374,7 +377,7 @@ impl VmStatus {
             memory_mib: config.memory_mib,
             kernel: config.kernel.clone(),
             disks: config.disks.iter().map(DiskStatus::from).collect(),
-            nets: config.nets.iter().map(NetStatus::from).collect(),
+            nets: nets.map(|(net, up)| NetStatus::new(net, up)).collect(),
             banner: running.banner.map(|banner| banner.text),
             kernel_offset: offset.map(Hex),
             snapshot: vm

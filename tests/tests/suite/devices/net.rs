@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, Service, TestGuest, TestKernel, cases, host, http};
-use exoprobe_vmm::{HostSides, NetConfig, NetLink, Vm, VmConfig, VmState};
+use exoprobe_vmm::{HostSides, NetConfig, NetLink, Vm, VmConfig};
 
 use crate::support::refused::refused;
 
@@ -46,7 +46,8 @@ fn boot(link: NetLink, vcpus: u8) -> TestGuest {
     guest
 }
 
-/// A network stack that answers for each address, and sends each UDP datagram back.
+/// A network stack that answers for each address, and sends each UDP datagram back. It ends with
+/// one to the port `discard`.
 struct Peer(PathBuf);
 
 impl Peer {
@@ -72,10 +73,18 @@ fn answer(mut stream: UnixStream) -> std::io::Result<()> {
         stream.read_exact(&mut length)?;
         let mut frame = vec![0; u32::from_be_bytes(length) as usize];
         stream.read_exact(&mut frame)?;
+        if is_end(&frame) {
+            return Ok(());
+        }
         if let Some(reply) = reply(&frame) {
             stream.write_all(&[&length[..], &reply].concat())?;
         }
     }
+}
+
+/// Returns true for a datagram to the port `discard`.
+fn is_end(frame: &[u8]) -> bool {
+    frame[12..14] == [8, 0] && frame[36..38] == [0, 9]
 }
 
 /// The reply to a frame, of the same length.
@@ -121,6 +130,11 @@ fn datagrams_come_back_over_a_socket(vcpus: u8) {
     guest.assert_unharmed();
     guest.reboot();
     assert_eq!(guest.work(&format!("udp 10.0.2.2:7 {TIMES}")), TIMES);
+    assert_eq!(guest.vm.links_up(), [true]);
+    guest.probe("p:down netif_carrier_off");
+    let _ = guest.send("udp 10.0.2.2:9 1");
+    guest.wait_until("it knows that its link is down", |guest| guest.hits("down") > 0);
+    assert_eq!(guest.vm.links_up(), [false]);
 }
 
 fn a_restored_guest_goes_on_with_another_peer() {
@@ -207,8 +221,15 @@ fn ip(words: &str) {
     assert!(run.success(), "ip {words}");
 }
 
-/// In a network namespace of this thread, which is gone with it.
+/// In a network namespace of a thread of its own, which is gone with it: the harness gives its
+/// threads to other cases.
 fn datagrams_come_back_over_a_tap_interface() {
+    if let Err(panic) = std::thread::spawn(over_a_tap_interface).join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn over_a_tap_interface() {
     // SAFETY: no memory is involved.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
     for words in ["tuntap add tap0 mode tap", "addr add 10.0.2.2/24 dev tap0", "link set tap0 up"] {
@@ -224,12 +245,9 @@ fn datagrams_come_back_over_a_tap_interface() {
     };
     assert_eq!(create("tap0"), "tap tap0: in use by another virtual machine or program");
     assert!(create("lo").starts_with("tap lo: an interface, but no tap"), "{}", create("lo"));
-    // Frames then go nowhere, and the guest goes on.
     ip("link del tap0");
+    guest.wait_until("its link is down", |guest| guest.vm.links_up() == [false]);
     assert_eq!(guest.work("ping"), 1);
-    let command = format!("udp 10.0.2.2:{port} 1");
-    let _ = guest.send(&command);
-    assert!(matches!(guest.vm.state(), VmState::Running));
 }
 
 fn a_network_interface_that_cannot_be_made_is_refused_by_name() {
@@ -261,7 +279,7 @@ fn a_network_interface_that_cannot_be_made_is_refused_by_name() {
     let args = with(&[&format!("{link},mac={MAC}")]);
     let service = Service::start(&args.iter().map(String::as_str).collect::<Vec<_>>());
     let status = http::ask(service.socket(), "GET", "/v1/vm", &[], &[]).json();
-    assert_eq!(status["nets"], serde_json::json!([{"link": link, "mac": MAC}]));
+    assert_eq!(status["nets"], serde_json::json!([{"link": link, "mac": MAC, "up": true}]));
     let file = http::ask(service.socket(), "GET", "/v1/vm/config", &[], &[]).json();
     let socket = dir.path().join("peer");
     assert_eq!(file["net"], serde_json::json!([{"socket": socket, "mac": MAC}]));

@@ -25,6 +25,8 @@ pub(crate) struct Activation {
     pub(crate) ram: GuestRam,
     /// Those that the driver has enabled, by number.
     pub(crate) queues: Vec<(usize, QueueHandle)>,
+    /// Notifies the driver of a change of the device's configuration.
+    pub(crate) config_changed: Arc<dyn Interrupt>,
 }
 
 /// A device without its transport.
@@ -35,6 +37,8 @@ pub(crate) trait VirtioDevice: Send + Sync {
     fn features(&self) -> u64;
     /// Most descriptors of each queue, powers of two.
     fn queue_sizes(&self) -> &[u16];
+    /// Differs when its configuration has changed.
+    fn config_generation(&self) -> u8;
     /// A read of its configuration; beyond its end 0.
     fn read_config(&self, offset: u64, data: &mut [u8]);
     /// Serves its queues from now on.

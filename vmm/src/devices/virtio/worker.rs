@@ -97,7 +97,7 @@ impl Worker {
         mut service: impl Service,
     ) -> io::Result<()> {
         let stop = EventFd::new(EFD_NONBLOCK)?;
-        let Activation { ram, mut queues } = activation;
+        let Activation { ram, mut queues, .. } = activation;
         let epoll = Epoll::new()?;
         let add =
             |fd, events, data| epoll.ctl(ControlOperation::Add, fd, EpollEvent::new(events, data));

@@ -104,6 +104,10 @@ impl VirtioDevice for Blk {
         &[QUEUE_SIZE]
     }
 
+    fn config_generation(&self) -> u8 {
+        0
+    }
+
     fn read_config(&self, offset: u64, data: &mut [u8]) {
         let config = self.config();
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(CONFIG_LEN);

@@ -1,10 +1,11 @@
 //! The device: its configuration, and its queues.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use virtio_bindings::virtio_ids::VIRTIO_ID_NET;
-use virtio_bindings::virtio_net::VIRTIO_NET_F_MAC;
+use virtio_bindings::virtio_net::{VIRTIO_NET_F_MAC, VIRTIO_NET_F_STATUS, VIRTIO_NET_S_LINK_UP};
 
 use super::NetError;
 use super::frames::{Frames, Port};
@@ -21,6 +22,7 @@ const QUEUE_SIZES: [u16; 2] = [256, 256];
 /// A network interface of the guest.
 pub(crate) struct Net {
     mac: MacAddr,
+    is_up: Arc<AtomicBool>,
     port: Arc<Mutex<Port>>,
     worker: Worker,
 }
@@ -31,8 +33,15 @@ impl Net {
     /// # Errors
     /// [`NetError`].
     pub(crate) fn open(config: &NetConfig) -> Result<Self, NetError> {
-        let port = Arc::new(Mutex::new(Port::new(open(&config.link)?)));
-        Ok(Self { mac: config.mac, port, worker: Worker::default() })
+        let is_up = Arc::new(AtomicBool::new(true));
+        let port = Port::new(open(&config.link)?, Arc::clone(&is_up));
+        let port = Arc::new(Mutex::new(port));
+        Ok(Self { mac: config.mac, is_up, port, worker: Worker::default() })
+    }
+
+    /// Returns true while its host side is there.
+    pub(crate) fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::SeqCst)
     }
 }
 
@@ -50,16 +59,23 @@ impl VirtioDevice for Net {
     }
 
     fn features(&self) -> u64 {
-        1 << VIRTIO_NET_F_MAC
+        1 << VIRTIO_NET_F_MAC | 1 << VIRTIO_NET_F_STATUS
     }
 
     fn queue_sizes(&self) -> &[u16] {
         &QUEUE_SIZES
     }
 
-    /// Its address is all that it has.
+    /// It changes once, when the link is gone.
+    fn config_generation(&self) -> u8 {
+        u8::from(!self.is_up())
+    }
+
+    /// Its address, and whether its link is up.
     fn read_config(&self, offset: u64, data: &mut [u8]) {
-        let config = self.mac.octets();
+        let [a, b, c, d, e, f] = self.mac.octets();
+        let status = if self.is_up() { VIRTIO_NET_S_LINK_UP } else { 0 };
+        let config = [a, b, c, d, e, f, u8::try_from(status).expect("1"), 0];
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(config.len());
         data.fill(0);
         for (to, from) in data.iter_mut().zip(&config[start..]) {
@@ -68,7 +84,11 @@ impl VirtioDevice for Net {
     }
 
     fn start(&self, activation: Activation) -> io::Result<()> {
-        let fd = self.port.lock().unwrap_or_else(PoisonError::into_inner).link().fd();
+        let fd = {
+            let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
+            port.notify(Arc::clone(&activation.config_changed));
+            port.link().fd()
+        };
         self.worker.start("network", activation, Some(fd), Frames(Arc::clone(&self.port)))
     }
 

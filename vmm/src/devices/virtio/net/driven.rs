@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use super::frames::{Frames, Port};
@@ -63,7 +64,10 @@ impl DrivenNet {
     pub fn drive(&self, bytes: &[u8]) -> Result<(), virtio_queue::Error> {
         let memory = self.0.fill(bytes);
         let mut queues = vec![(0, DrivenRam::queue(0)?), (1, DrivenRam::queue(TRANSMIT_AT)?)];
-        let mut frames = Frames(Arc::new(Mutex::new(Port::new(Box::new(Endless(0))))));
+        let mut frames = Frames(Arc::new(Mutex::new(Port::new(
+            Box::new(Endless(0)),
+            Arc::new(AtomicBool::new(true)),
+        ))));
         let served = frames.serve(Event::Source, &mut queues, memory);
         served.map_err(|(_, error)| error)
     }

@@ -27,6 +27,9 @@ pub enum NetError {
         /// The system's error.
         source: io::Error,
     },
+    /// The network stack there accepts no connection.
+    #[error("network socket {}: in use; a network stack serves one virtual machine: start one for each", .0.display())]
+    Busy(PathBuf),
     /// No network stack listens there.
     #[error("network socket {}: {source}; start the network stack before the guest, for example `passt --socket {}`", path.display(), path.display())]
     Connect {

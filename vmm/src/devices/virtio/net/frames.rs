@@ -1,6 +1,7 @@
 //! Moves frames between the queues and the link.
 
 use std::io::{Read as _, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use virtio_queue::{QueueT, Reader, Writer};
@@ -8,6 +9,7 @@ use vm_memory::GuestMemoryMmap;
 
 use super::link::Link;
 use super::{FRAME_MAX, FRAME_MIN};
+use crate::devices::virtio::device::Interrupt;
 use crate::devices::virtio::worker::{
     self, Chain, Damage, Event, Queues, Service, await_more, complete,
 };
@@ -24,16 +26,27 @@ const HEADER: [u8; HEADER_LEN] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 /// The host's side, with a frame that no buffer was there for.
 pub(super) struct Port {
     link: Box<dyn Link>,
-    /// Set once the link is gone.
-    is_lost: bool,
+    /// Reset once the link is gone.
+    is_up: Arc<AtomicBool>,
+    /// Notifies the driver of that.
+    changed: Option<Arc<dyn Interrupt>>,
     frame: Vec<u8>,
     /// Length of the frame that waits.
     waiting: Option<usize>,
 }
 
 impl Port {
-    pub(super) fn new(link: Box<dyn Link>) -> Self {
-        Self { link, is_lost: false, frame: vec![0; FRAME_MAX], waiting: None }
+    pub(super) fn new(link: Box<dyn Link>, is_up: Arc<AtomicBool>) -> Self {
+        Self { link, is_up, changed: None, frame: vec![0; FRAME_MAX], waiting: None }
+    }
+
+    /// Sets the interrupt that notifies the driver of a link that is gone.
+    pub(super) fn notify(&mut self, changed: Arc<dyn Interrupt>) {
+        self.changed = Some(changed);
+    }
+
+    fn is_lost(&self) -> bool {
+        !self.is_up.load(Ordering::SeqCst)
     }
 
     pub(super) fn link(&self) -> &dyn Link {
@@ -64,7 +77,7 @@ impl Port {
         if let Some(len) = self.waiting.take() {
             return Some(len);
         }
-        while !self.is_lost {
+        while !self.is_lost() {
             match self.link.receive(&mut self.frame) {
                 Ok(Some(len)) if len < FRAME_MIN => {}
                 Ok(found) => return found,
@@ -92,7 +105,7 @@ impl Port {
     }
 
     fn is_writable(&mut self) -> bool {
-        if self.is_lost {
+        if self.is_lost() {
             // Frames go nowhere.
             return true;
         }
@@ -103,7 +116,7 @@ impl Port {
     }
 
     fn send(&mut self, memory: &GuestMemoryMmap, chain: Chain<'_>) {
-        let Some(frame) = take(memory, chain).filter(|_| !self.is_lost) else { return };
+        let Some(frame) = take(memory, chain).filter(|_| !self.is_lost()) else { return };
         if let Err(error) = self.link.send(&frame) {
             self.lose(&error);
         }
@@ -111,7 +124,10 @@ impl Port {
 
     fn lose(&mut self, error: &std::io::Error) {
         tracing::warn!(%error, "a network interface has lost its host side");
-        self.is_lost = true;
+        self.is_up.store(false, Ordering::SeqCst);
+        if let Some(changed) = &self.changed {
+            changed.raise();
+        }
     }
 }
 
@@ -165,7 +181,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::io;
     use std::os::fd::RawFd;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use virtio_bindings::virtio_ring::VRING_DESC_F_WRITE;
     use virtio_queue::desc::RawDescriptor;
@@ -176,7 +192,6 @@ mod tests {
 
     use super::*;
     use crate::devices::virtio::QueueHandle;
-    use crate::devices::virtio::device::Interrupt;
 
     const RAM: usize = 1 << 20;
     /// Where the queues and the buffers are.
@@ -237,6 +252,7 @@ mod tests {
         frames: Frames,
         wire: Arc<Mutex<Wire>>,
         raised: Arc<Raised>,
+        changed: Arc<Raised>,
     }
 
     impl Bench {
@@ -267,9 +283,12 @@ mod tests {
                 queues.push((number, QueueHandle { queue, kick, interrupt }));
             }
             let wire = Arc::new(Mutex::new(wire));
-            let port = Port::new(Box::new(Shared(Arc::clone(&wire))));
+            let is_up = Arc::new(AtomicBool::new(true));
+            let mut port = Port::new(Box::new(Shared(Arc::clone(&wire))), is_up);
+            let changed = Arc::new(Raised::default());
+            port.notify(Arc::clone(&changed) as Arc<dyn Interrupt>);
             let frames = Frames(Arc::new(Mutex::new(port)));
-            Self { memory, queues, frames, wire, raised }
+            Self { memory, queues, frames, wire, raised, changed }
         }
 
         fn serve(&mut self, event: Event) {
@@ -344,5 +363,6 @@ mod tests {
         bench.serve(Event::Source);
         assert_eq!(bench.wire.lock().unwrap().sent, [] as [Vec<u8>; 0]);
         assert_eq!(bench.interrupts(), 1, "its buffer is given back");
+        assert_eq!(bench.changed.0.load(Ordering::SeqCst), 1, "its link is down");
     }
 }

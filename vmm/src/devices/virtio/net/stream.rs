@@ -6,6 +6,9 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
 use super::link::Link;
 use super::{FRAME_MAX, NetError};
 
@@ -30,12 +33,18 @@ impl Stream {
     /// Connects to the network stack that listens at `path`.
     ///
     /// # Errors
-    /// [`NetError::Connect`].
+    /// [`NetError::Connect`], [`NetError::Busy`].
     pub(super) fn connect(path: &Path) -> Result<Self, NetError> {
-        let failed = |source| NetError::Connect { path: path.to_owned(), source };
-        let socket = UnixStream::connect(path).map_err(failed)?;
-        socket.set_nonblocking(true).map_err(failed)?;
-        Ok(Self::new(socket))
+        let failed = |errno: Errno| match errno {
+            Errno::AGAIN => NetError::Busy(path.to_owned()),
+            errno => NetError::Connect { path: path.to_owned(), source: errno.into() },
+        };
+        // Without waiting: one that does not accept has another machine.
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let socket = socket.map_err(failed)?;
+        connect(&socket, &SocketAddrUnix::new(path).map_err(failed)?).map_err(failed)?;
+        Ok(Self::new(socket.into()))
     }
 }
 
@@ -135,6 +144,7 @@ impl Link for Stream {
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::os::unix::net::UnixListener;
 
     use proptest::prelude::*;
 
@@ -216,5 +226,16 @@ mod tests {
         let error = Stream::connect(Path::new("/nonexistent/passt")).err().unwrap().to_string();
         assert!(error.starts_with("network socket /nonexistent/passt: No such file"), "{error}");
         assert!(error.contains("passt --socket /nonexistent/passt"), "{error}");
+    }
+
+    #[test]
+    fn a_network_stack_that_accepts_none_is_busy() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("stack");
+        let _listener = UnixListener::bind(&path).unwrap();
+        let waiting = std::iter::repeat_with(|| Stream::connect(&path)).take(1 << 14);
+        let connected: Result<Vec<_>, _> = waiting.collect();
+        let error = connected.err().unwrap().to_string();
+        assert!(error.ends_with("serves one virtual machine: start one for each"), "{error}");
     }
 }

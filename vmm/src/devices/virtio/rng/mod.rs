@@ -32,6 +32,10 @@ impl VirtioDevice for Rng {
         &[QUEUE_SIZE]
     }
 
+    fn config_generation(&self) -> u8 {
+        0
+    }
+
     /// It has none.
     fn read_config(&self, _: u64, data: &mut [u8]) {
         data.fill(0);

@@ -130,6 +130,11 @@ impl CommonConfig {
             .map(|(at, (queue, vector))| (at, queue, *vector))
     }
 
+    /// The vector of changes of the device's configuration.
+    pub(crate) const fn config_vector(&self) -> u16 {
+        self.config_vector
+    }
+
     /// The device has stopped with its queues where these stand.
     pub(crate) fn set_positions(&mut self, queues: impl Iterator<Item = (usize, Queue)>) {
         for (at, queue) in queues {
@@ -184,7 +189,8 @@ impl CommonConfig {
         (self.offered_select, self.accepted_select, self.queue_select) = (0, 0, 0);
     }
 
-    /// A read; fields may be read as a whole, or a 64-bit one by its halves. Elsewhere 0.
+    /// A read; fields may be read as a whole, or a 64-bit one by its halves. Elsewhere 0, as at the
+    /// generation of the device's own configuration, which is not here.
     pub(crate) fn read(&self, offset: u64, data: &mut [u8]) {
         let value = self.field(offset);
         data.fill(0);
@@ -207,8 +213,6 @@ impl CommonConfig {
             0x10 => self.config_vector.into(),
             0x12 => self.queues.len() as u64,
             0x14 => self.status.into(),
-            // The device's own configuration never changes.
-            0x15 => 0,
             0x16 => self.queue_select.into(),
             _ => self.queue_field(offset).unwrap_or(0),
         }

@@ -30,6 +30,8 @@ pub(crate) const BAR_LEN: u64 = 0x1_0000;
 const PART_LEN: u64 = 0x1000;
 /// Offset of the device's status in the common configuration.
 const STATUS: u64 = 0x14;
+/// Offset of the generation of the device's configuration.
+const COMMON_GENERATION: u64 = COMMON + 0x15;
 /// Bytes from one queue's notification address to the next.
 const NOTIFY_STEP: u64 = 4;
 /// Vendor-specific capability (PCI), and the kinds of virtio's (4.1.4).
@@ -66,10 +68,10 @@ impl Interrupts {
     }
 }
 
-/// The interrupt of one queue.
-struct QueueInterrupt(Arc<Interrupts>, u16);
+/// The interrupt of one vector.
+struct Vector(Arc<Interrupts>, u16);
 
-impl Interrupt for QueueInterrupt {
+impl Interrupt for Vector {
     fn raise(&self) {
         self.0.raise(self.1);
     }
@@ -173,10 +175,12 @@ impl VirtioPci {
             // Requests may wait since a pause.
             drop(ours.write(1));
             registers.kicks[at] = Some(ours);
-            let interrupt = QueueInterrupt(Arc::clone(&self.interrupts), vector);
+            let interrupt = Vector(Arc::clone(&self.interrupts), vector);
             queues.push((at, QueueHandle { queue, kick, interrupt: Arc::new(interrupt) }));
         }
-        let activation = Activation { ram: self.ram.clone(), queues };
+        let config_changed = Vector(Arc::clone(&self.interrupts), registers.common.config_vector());
+        let config_changed = Arc::new(config_changed);
+        let activation = Activation { ram: self.ram.clone(), queues, config_changed };
         if let Err(error) = self.device.start(activation) {
             tracing::warn!(%error, "a device cannot start");
         }
@@ -245,6 +249,7 @@ impl PciFunction for VirtioPci {
 
     fn read(&self, offset: u64, data: &mut [u8]) {
         match offset {
+            COMMON_GENERATION if data.len() == 1 => data[0] = self.device.config_generation(),
             COMMON..ISR => lock(&self.registers).common.read(offset, data),
             DEVICE..NOTIFY => self.device.read_config(offset - DEVICE, data),
             MSIX_TABLE..MSIX_PENDING => {
