@@ -8,7 +8,7 @@ PROGRAMS := target/$(TARGET)/debug
 END_TO_END := $(STATIC) cargo test --locked --workspace --test integration --
 LAB := $(PROGRAMS)/lab
 TIMED := scripts/timed.sh
-.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 build demo check test begin end-to-end lab lab-smp lab-amd lab-stock lab-kernels stress stress-lab lint miri fuzz bench counts openapi clean
+.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 debian-image debian build demo check test begin end-to-end lab lab-smp lab-amd lab-stock lab-kernels stress stress-lab lint miri fuzz bench counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,18 @@ guest-events: setup  ## build the kernel with kprobe events of its own that benc
 guest-6.12: setup  ## build a guest of Linux 6.12 with modules, ORC tables, BTF and KASLR (cached)
 	@$(TIMED) "Debian packages of Linux 6.12" scripts/setup.sh --guest tiny-6.12
 	@$(TIMED) "guest: tiny-6.12" guest/build.sh tiny-6.12
+
+debian-image: setup  ## build a disk image of Debian 12, into guest/out/debian (cached)
+	@$(TIMED) "Debian packages of the disk image" scripts/setup.sh --debian
+	@$(TIMED) "guest: Debian" scripts/debian-image.sh >target/debian-image
+	@mkdir -p guest/out && ln -sfn "$$(cat target/debian-image)" guest/out/debian
+
+debian: debian-image programs  ## boot Debian 12 to its login prompt, probe programs in it (without hardware KVM: in the lab)
+	@if $(PROGRAMS)/exoprobe doctor 2>/dev/null | grep -q '^Virtualization  by hardware'; then \
+	    $(END_TO_END) debian::; \
+	else \
+	    scripts/setup.sh --lab && $(LAB) run debian $(LAB_ARGS); \
+	fi
 
 kvm:
 	@scripts/kvm.sh
@@ -103,8 +115,8 @@ lab-smp: guest guest-6.12 setup-lab programs  ## changes under load, on a kvm_in
 lab-amd: guest guest-events guest-6.12 setup-lab programs  ## the same on kvm_amd, as far as Bochs goes
 	$(LAB) run amd $(LAB_ARGS)
 
-lab-stock: guest guest-6.12 setup-lab programs  ## Debian's cloud kernel as the guest, on kvm_intel
-	$(LAB) run stock $(LAB_ARGS)
+lab-stock: guest guest-6.12 setup-lab debian-image programs  ## Debian's cloud kernel, and all of Debian, as guests, on kvm_intel
+	$(LAB) run stock debian $(LAB_ARGS)
 
 lab-kernels: guest guest-6.12 setup-lab programs  ## each kernel of Debian 12 as the guest, and the table of docs/kernels.md
 	$(LAB) run kernels $(LAB_ARGS); status=$$?; grep -ho '| [0-9]*\.[0-9]*\.[0-9].*|' target/lab/kernels-*/console.txt | sort -V; exit $$status

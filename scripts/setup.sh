@@ -6,6 +6,7 @@
 #   scripts/setup.sh                      what the tiny guest and the product need
 #   scripts/setup.sh --guest VARIANT      what that variant of the guest needs too (guest/build.sh)
 #   scripts/setup.sh --lab                what the lab and the tests of networks need too (docs/testing.md)
+#   scripts/setup.sh --debian             what the disk image of Debian needs too (scripts/debian-image.sh)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,12 +24,17 @@ while [ $# -gt 0 ]; do
         packages+=(passt iproute2)
         shift
         ;;
+    --debian)
+        # Its packages' maker, and what that needs to work without root.
+        packages+=(mmdebstrap uidmap fakeroot e2fsprogs)
+        shift
+        ;;
     --guest)
         variants+=("${2:?give a variant of guest/build.sh}")
         shift 2
         ;;
     *)
-        echo "setup: unknown argument '$1' (known: --lab, --guest VARIANT)" >&2
+        echo "setup: unknown argument '$1' (known: --lab, --debian, --guest VARIANT)" >&2
         exit 2
         ;;
     esac

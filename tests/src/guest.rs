@@ -45,6 +45,17 @@ pub fn guest_file(name: &str) -> PathBuf {
     path
 }
 
+/// Names the disk of Debian, where it is not among the guest's files.
+pub const DEBIAN_DISK_ENV: &str = "EXOPROBE_DEBIAN_DISK";
+
+/// The disk of Debian: `debian/disk.raw` of the guest's files, or the one that
+/// `EXOPROBE_DEBIAN_DISK` names.
+#[must_use]
+pub fn debian_disk() -> PathBuf {
+    let built = || guest_folder().join("out/debian/disk.raw");
+    std::env::var_os(DEBIAN_DISK_ENV).map_or_else(built, PathBuf::from)
+}
+
 /// Symbols of the guest's kernel.
 ///
 /// # Panics

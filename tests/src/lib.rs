@@ -10,6 +10,7 @@ mod functions;
 mod guest;
 pub mod harness;
 pub mod http;
+mod interface;
 pub mod loops;
 mod opens;
 mod own_event;
@@ -26,7 +27,10 @@ use std::time::Duration;
 pub use binary::{Service, exoprobe, program};
 pub use definitions::definition;
 pub use functions::{address, function_size};
-pub use guest::{GUEST_ENV, TestGuest, guest_file, host, kernel_symbols};
+pub use guest::{
+    DEBIAN_DISK_ENV, GUEST_ENV, TestGuest, debian_disk, guest_file, host, kernel_symbols,
+};
+pub use interface::Interface;
 pub use opens::{ENTRY, OPENS, assert_callers, assert_opened};
 pub use own_event::OwnEvent;
 pub use own_symbols::assert_same_symbols;

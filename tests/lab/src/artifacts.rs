@@ -139,6 +139,13 @@ pub(crate) fn guest_files() -> Result<Vec<(&'static str, PathBuf)>, LabError> {
     Ok(found)
 }
 
+/// The folder of Debian's image, built at the first use: `disk.raw`, `vmlinuz` and `initrd.img`.
+pub(crate) fn debian_image() -> Result<PathBuf, LabError> {
+    let mut script = Command::new(root().join("scripts/debian-image.sh"));
+    let folder = answer("scripts/debian-image.sh", &mut script)?;
+    Ok(PathBuf::from(folder.trim_end()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

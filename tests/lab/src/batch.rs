@@ -85,7 +85,7 @@ impl Batch {
         image::initramfs(&contents, &initramfs)?;
         image::iso(&dir, kernel, &initramfs, &machine.cmdline())?;
         let bochsrc = dir.join("bochsrc");
-        std::fs::write(&bochsrc, machine.bochsrc()).map_err(at(bochsrc))?;
+        std::fs::write(&bochsrc, machine.bochsrc(run.disk()?.as_deref())).map_err(at(bochsrc))?;
         let rc = dir.join("rc");
         std::fs::write(&rc, "continue\n").map_err(at(rc))
     }

@@ -46,7 +46,9 @@ fn complete(plan: Plan, text: &str) -> Result<Report, String> {
     let report = Report::parse(text).map_err(|error| error.to_string())?;
     let mut problems = match plan {
         Plan::Amd => Vec::new(),
-        Plan::Intel | Plan::Smp | Plan::Stock | Plan::Kernels => report.problems(&[]),
+        Plan::Intel | Plan::Smp | Plan::Stock | Plan::Kernels | Plan::Debian => {
+            report.problems(&[])
+        }
     };
     let kvm = plan.machine().kvm;
     if report.host.kvm != kvm {

@@ -95,7 +95,7 @@ pub(crate) enum LabError {
     #[error("the counts are wrong: {0}")]
     Counts(String),
     /// A filter for a plan that has one test.
-    #[error("the stock kernel has one test of its own: leave --test out")]
+    #[error("the stock kernel and Debian have one suite each: leave --test out")]
     StockFilter,
     /// No such machine.
     #[error(

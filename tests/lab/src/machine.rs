@@ -1,5 +1,7 @@
 //! The machines that Bochs emulates for us.
 
+use std::path::Path;
+
 use crate::build::Build;
 
 /// A machine: which KVM the lab's host then has, and what is missing there.
@@ -44,6 +46,9 @@ pub(crate) const INTEL_SMP: Machine =
 /// As [`INTEL`], with room for a distribution's kernel.
 pub(crate) const INTEL_LARGE: Machine = Machine { memory: 1536, ..INTEL };
 
+/// As [`INTEL`], with room for a guest that is a whole distribution.
+pub(crate) const INTEL_DEBIAN: Machine = Machine { memory: 2048, ..INTEL };
+
 /// SVM with nested paging: the one AMD CPU of Bochs 2.7 on which kvm_amd loads, with an option not
 /// to use what Bochs has not.
 pub(crate) const AMD: Machine = Machine {
@@ -86,10 +91,14 @@ impl Machine {
         format!("{CMDLINE} {}", self.cmdline).trim_end().to_owned()
     }
 
-    /// Bochs' configuration; files are relative to the folder of the run. The clock starts at a
-    /// fixed time: nothing in the machine depends on when it runs.
-    pub(crate) fn bochsrc(&self) -> String {
+    /// Bochs' configuration, with a second disk if one is given; files are relative to the folder
+    /// of the run. The clock starts at a fixed time: nothing in the machine depends on when it
+    /// runs.
+    pub(crate) fn bochsrc(&self, disk: Option<&Path>) -> String {
         let Self { cpu, cpus, ips, memory, .. } = self;
+        let disk =
+            disk.map(|path| format!("ata0-slave: type=disk, path={}, mode=flat\n", path.display()));
+        let disk = disk.unwrap_or_default();
         let display = self.build.display();
         format!(
             "plugin_ctrl: unmapped=true, biosdev=true, speaker=false, extfpuirq=true, \
@@ -100,6 +109,7 @@ impl Machine {
              boot: cdrom\n\
              ata0: enabled=1, ioaddr1=0x1f0, ioaddr2=0x3f0, irq=14\n\
              ata0-master: type=cdrom, path=lab.iso, status=inserted\n\
+             {disk}\
              cpu: model={cpu}, count={cpus}, quantum=32, ips={ips}, reset_on_triple_fault=0\n\
              clock: sync=none, time0=946684800\n\
              display_library: {display}\n\

@@ -34,6 +34,7 @@ use watch::Limits;
         lab run intel --test hits::\n  \
         lab run intel --machine intel-counts --release\n  \
         lab run kernels --machine kernels-6.12-rt\n  \
+        lab run debian\n  \
         lab places target/tests/host.jsonl target/tests/lab-intel.jsonl"
 )]
 struct Cli {
@@ -123,7 +124,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &RunArgs) -> Result<(), LabError> {
-    let is_stock = |plan: &Plan| matches!(plan, Plan::Stock | Plan::Kernels);
+    let is_stock = |plan: &Plan| matches!(plan, Plan::Stock | Plan::Kernels | Plan::Debian);
     if args.plans.iter().any(is_stock) && args.test.is_some() {
         return Err(LabError::StockFilter);
     }

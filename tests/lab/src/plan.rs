@@ -1,19 +1,19 @@
-//! Steps of `make lab`, `make lab-amd` and `make lab-stock`, and their machines.
+//! Steps of `make lab`, `make lab-stock` and the like, and their machines.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use exoprobe_lab::job::{Job, RESULTS, Step};
 use exoprobe_tests::harness::{
-    LACKS_ENV, NO_DEBUG_INFO, NO_FUSE, NO_PASST, NO_PYTHON, NO_SHELL, NO_TAP, PART_ENV,
-    PROGRESS_ENV, REPORT_ENV,
+    LACKS_ENV, NO_DEBIAN_IMAGE, NO_DEBUG_INFO, NO_FUSE, NO_IPROUTE2, NO_PASST, NO_PYTHON, NO_SHELL,
+    PART_ENV, PROGRESS_ENV, REPORT_ENV,
 };
-use exoprobe_tests::{GUEST_ENV, STRESS_SECONDS_ENV};
+use exoprobe_tests::{DEBIAN_DISK_ENV, GUEST_ENV, STRESS_SECONDS_ENV};
 
 use crate::artifacts::{self, Programs};
 use crate::error::LabError;
 use crate::image::Contents;
-use crate::machine::{AMD, INTEL, INTEL_LARGE, INTEL_SMP, Machine};
+use crate::machine::{AMD, INTEL, INTEL_DEBIAN, INTEL_LARGE, INTEL_SMP, Machine};
 
 /// The user's choice of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -28,6 +28,19 @@ pub(crate) enum Plan {
     Stock,
     /// Each kernel that Debian 12 has for x86-64 as the guest, on kvm_intel
     Kernels,
+    /// Debian with its own disk, kernel and initramfs as the guest, on kvm_intel
+    Debian,
+}
+
+/// Guests of the tests of a machine, besides the tiny ones.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Guests {
+    /// None.
+    Tiny,
+    /// [`STOCK_SUITE`]'s, with the kernel of this package.
+    Stock(&'static str),
+    /// That of [`DEBIAN_SUITE`], in place of the tiny ones.
+    Debian,
 }
 
 /// One machine from power-on to its end.
@@ -37,8 +50,7 @@ pub(crate) struct Run {
     /// Of its folder, and before each line of its output.
     pub(crate) name: String,
     pub(crate) job: Job,
-    /// The package of the kernel that is the guest of [`STOCK_SUITE`].
-    pub(crate) stock_kernel: Option<&'static str>,
+    pub(crate) guests: Guests,
     /// Seconds that it takes in `make test`, about: the longest starts first.
     pub(crate) seconds: u32,
 }
@@ -60,6 +72,10 @@ impl Run {
 
 /// The suite that only [`Plan::Stock`] runs, for it needs a kernel and minutes of its own.
 pub(crate) const STOCK_SUITE: &str = "stock::";
+/// The suite that only [`Plan::Debian`] runs.
+const DEBIAN_SUITE: &str = "debian::";
+/// The disk of [`Guests::Debian`], in the lab.
+const DEBIAN_DISK: &str = "/dev/sda";
 /// The package of Debian's kernel for virtual machines, of the version that apt offers.
 const CLOUD_KERNEL: &str = "linux-image-cloud-amd64";
 /// The packages of all kernels that Debian 12 has for x86-64, with the names of their machines.
@@ -94,6 +110,7 @@ impl Plan {
             Self::Amd => "amd",
             Self::Stock => "stock",
             Self::Kernels => "kernels",
+            Self::Debian => "debian",
         }
     }
 
@@ -103,6 +120,7 @@ impl Plan {
             Self::Smp => &INTEL_SMP,
             Self::Amd => &AMD,
             Self::Stock | Self::Kernels => &INTEL_LARGE,
+            Self::Debian => &INTEL_DEBIAN,
         }
     }
 
@@ -113,7 +131,7 @@ impl Plan {
         let run = |name: &str, steps| {
             let name = format!("{}{name}", plan.name());
             let (machine, seconds) = (*plan.machine(), plan.seconds());
-            Run { plan, machine, name, job: Job { steps }, stock_kernel: None, seconds }
+            Run { plan, machine, name, job: Job { steps }, guests: Guests::Tiny, seconds }
         };
         if let Some(filter) = filter {
             return vec![run("", vec![self.tests("tests", Some(filter))])];
@@ -121,12 +139,17 @@ impl Plan {
         match self {
             Self::Stock => {
                 let tests = run("", vec![self.tests("tests", Some(STOCK_SUITE))]);
-                vec![Run { stock_kernel: Some(CLOUD_KERNEL), ..tests }]
+                vec![Run { guests: Guests::Stock(CLOUD_KERNEL), ..tests }]
+            }
+            Self::Debian => {
+                let mut tests = self.tests("tests", Some(DEBIAN_SUITE));
+                tests.env.insert(DEBIAN_DISK_ENV.to_owned(), DEBIAN_DISK.to_owned());
+                vec![Run { guests: Guests::Debian, ..run("", vec![tests]) }]
             }
             Self::Kernels => {
                 let of_package = |(name, package): &(&str, &'static str)| {
                     let tests = run(name, vec![self.tests("tests", Some(STOCK_SUITE))]);
-                    Run { stock_kernel: Some(package), ..tests }
+                    Run { guests: Guests::Stock(package), ..tests }
                 };
                 KERNELS.iter().map(of_package).collect()
             }
@@ -157,6 +180,7 @@ impl Plan {
             Self::Smp => 250,
             Self::Intel | Self::Amd => 150,
             Self::Stock | Self::Kernels => 190,
+            Self::Debian => 400,
         }
     }
 
@@ -181,7 +205,13 @@ impl Plan {
         // network and no programs for one.
         let is_elsewhere = matches!(
             reason,
-            ONCE | NO_DEBUG_INFO | NO_FUSE | NO_PASST | NO_PYTHON | NO_SHELL | NO_TAP
+            ONCE | NO_DEBIAN_IMAGE
+                | NO_DEBUG_INFO
+                | NO_FUSE
+                | NO_IPROUTE2
+                | NO_PASST
+                | NO_PYTHON
+                | NO_SHELL
         );
         let named = named || is_elsewhere;
         named || (!matches!(self, Self::Stock | Self::Kernels) && test.starts_with(STOCK_SUITE))
@@ -235,11 +265,23 @@ impl Run {
             ("bin/integration", programs.tests.clone()),
             ("bin/counts", programs.counts.clone()),
         ];
+        if self.guests == Guests::Debian {
+            let image = artifacts::debian_image()?;
+            contents.push(("guest/out/debian/vmlinuz", image.join("vmlinuz")));
+            contents.push(("guest/out/debian/initrd.img", image.join("initrd.img")));
+            return Ok(contents);
+        }
         contents.extend(artifacts::guest_files()?);
-        if let Some(package) = self.stock_kernel {
+        if let Guests::Stock(package) = self.guests {
             contents.extend(artifacts::debian_kernel(package)?);
         }
         Ok(contents)
+    }
+
+    /// The machine's second disk, [`DEBIAN_DISK`] there.
+    pub(crate) fn disk(&self) -> Result<Option<PathBuf>, LabError> {
+        let is_debian = self.guests == Guests::Debian;
+        is_debian.then(|| Ok(artifacts::debian_image()?.join("disk.raw"))).transpose()
     }
 
     /// Whether tests are among what it does.

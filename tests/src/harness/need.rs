@@ -55,6 +55,10 @@ pub enum Need {
     Passt,
     /// Tap interfaces: `/dev/net/tun` opens, and root may make network namespaces.
     Tap,
+    /// The program `ip`, which is in Debian's package iproute2.
+    Iproute2,
+    /// A distribution's disk, kernel and initramfs: `debian/` of the guest's files.
+    DebianImage,
 }
 
 /// Why a place does not have what a case needs.
@@ -82,13 +86,19 @@ pub const NO_SHELL: &str = "no bash, or no curl that knows --fail-with-body";
 pub const NO_PASST: &str = "no passt here: `make setup-lab` installs it";
 
 /// Why a case that needs [`Need::Tap`] is skipped where there is none.
-pub const NO_TAP: &str = "no /dev/net/tun that opens here, no `ip`, or not run by root";
+pub const NO_TAP: &str = "no /dev/net/tun that opens here, or not run by root";
+
+/// Why a case that needs [`Need::Iproute2`] is skipped where there is none.
+pub const NO_IPROUTE2: &str = "no `ip` here: `make setup-lab` installs it";
+
+/// Why a case that needs [`Need::DebianImage`] is skipped where there is none.
+pub const NO_DEBIAN_IMAGE: &str = "no disk of Debian here: `make debian` has one";
 
 /// Names what a place lacks that only its owner knows: `need=reason`, several with `;` between.
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 20] = [
+const NAMES: [(Need, &str); 22] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
@@ -109,6 +119,8 @@ const NAMES: [(Need, &str); 20] = [
     (Need::Shell, "shell"),
     (Need::Passt, "passt"),
     (Need::Tap, "tap"),
+    (Need::Iproute2, "iproute2"),
+    (Need::DebianImage, "debian_image"),
 ];
 
 /// A malformed text of [`LACKS_ENV`].
@@ -186,9 +198,16 @@ impl Need {
             }
             Self::Tap => {
                 let opened = File::options().read(true).write(true).open("/dev/net/tun");
+                require(opened.is_ok() && Self::Root.lack().is_none(), NO_TAP)
+            }
+            Self::Iproute2 => {
                 let ran = Command::new("ip").arg("-V").output();
-                let is_there = opened.is_ok() && ran.is_ok() && Self::Root.lack().is_none();
-                require(is_there, NO_TAP)
+                require(ran.is_ok(), NO_IPROUTE2)
+            }
+            Self::DebianImage => {
+                let kernel = crate::guest::guest_folder().join("out/debian/vmlinuz");
+                let is_there = kernel.exists() && crate::guest::debian_disk().exists();
+                require(is_there, NO_DEBIAN_IMAGE)
             }
         }
     }

@@ -23,6 +23,7 @@ pub(crate) const ALL: &[&[Case]] = &[
     service::collecting::CASES,
     hit::counts::CASES,
     reading::dead::CASES,
+    kernels::debian::CASES,
     devices::disks::CASES,
     devices::net::CASES,
     service::docs::CASES,

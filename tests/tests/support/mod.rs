@@ -7,4 +7,5 @@ pub(crate) mod questions;
 pub(crate) mod refused;
 pub(crate) mod returned;
 pub(crate) mod tables;
+pub(crate) mod terminal;
 pub(crate) mod tracer;

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use exoprobe_lab::job::{JOB_FILE, Job, RESULTS, Record, Step};
+use exoprobe_tests::Interface;
 use rustix::mount::{MountFlags, mount};
 
 fn main() {
@@ -40,7 +41,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         mount(kind, target, kind, MountFlags::empty(), None)
             .map_err(|error| format!("mounting {target}: {error}"))?;
     }
-    raise_loopback().map_err(|error| format!("raising lo: {error}"))?;
+    Interface::loopback().bring_up().map_err(|error| format!("raising lo: {error}"))?;
     seed_random().map_err(|error| format!("seeding /dev/random: {error}"))?;
     let job: Job = serde_json::from_slice(&std::fs::read(JOB_FILE)?)?;
     let mut results = OpenOptions::new().append(true).open(RESULTS)?;
@@ -82,25 +83,6 @@ fn collected(step: &Step, path: &Path) -> Option<Record> {
     let text = std::fs::read_to_string(path).ok()?;
     let name = path.file_name()?.to_string_lossy().into_owned();
     Some(Record::File { step: step.name.clone(), name, text })
-}
-
-/// Brings 127.0.0.1 up, as `ip link set lo up` would (netdevice(7), SIOCSIFFLAGS).
-fn raise_loopback() -> std::io::Result<()> {
-    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
-    // SAFETY: all zeros is a valid `ifreq`, a plain C structure.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(b"lo\0") {
-        *to = from.cast_signed();
-    }
-    let up = libc::IFF_UP | libc::IFF_RUNNING;
-    request.ifr_ifru.ifru_flags = i16::try_from(up).expect("two low bits");
-    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-    // SAFETY: the request lives across the call, has a name that ends in NUL, and the kernel only
-    // reads it.
-    match unsafe { libc::ioctl(fd, libc::SIOCSIFFLAGS, &raw const request) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
 }
 
 /// Gives the kernel its first random bits (random(4), RNDADDENTROPY): the emulated machine has too

@@ -19,7 +19,7 @@ pub(crate) const CASES: &[Case] = cases![
     datagrams_come_back_over_a_socket(vcpus),
     a_restored_guest_goes_on_with_another_peer,
     datagrams_come_back_through_passt needs [Passt, Repeat],
-    datagrams_come_back_over_a_tap_interface needs [Tap, Repeat],
+    datagrams_come_back_over_a_tap_interface needs [Tap, Iproute2, Repeat],
     a_network_interface_that_cannot_be_made_is_refused_by_name needs [Kvm, Repeat],
 ];
 
