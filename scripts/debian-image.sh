@@ -14,7 +14,7 @@ script=debian-image
 
 (($# == 0)) || die "it takes no arguments"
 cache=${EXOPROBE_CACHE:-$HOME/.cache/exoprobe}/debian-image
-packages=linux-image-cloud-amd64,systemd-sysv,udev,zstd,iproute2,curl
+packages=linux-image-cloud-amd64,systemd-sysv,udev,dbus,zstd,iproute2,curl
 # Of the disk, in MiB: sparse, about half of it is used.
 size=1024
 check_packages mmdebstrap fakeroot e2fsprogs

@@ -22,6 +22,10 @@ pub const MP_TABLE: Gpa = Gpa(0x9_fc00);
 pub const LOW_RAM_END: Gpa = Gpa(0x9_fc00);
 /// Start of extended RAM: where kernels load.
 pub const HIGH_RAM_START: Gpa = Gpa(0x10_0000);
+/// ACPI tables: Linux looks for the first in the BIOS area (ACPI 6.5, 5.2.5.1).
+pub const ACPI_TABLES: Gpa = Gpa(0xe_0000);
+/// Their end.
+pub const ACPI_TABLES_END: Gpa = HIGH_RAM_START;
 /// KVM's task-state segment pages (3 of them, KVM_SET_TSS_ADDR): just below the BIOS area.
 pub const KVM_TSS: Gpa = Gpa(0xfffb_d000);
 /// KVM's identity-map page (KVM_SET_IDENTITY_MAP_ADDR).
@@ -33,6 +37,8 @@ pub const IO_APIC: u32 = 0xfec0_0000;
 
 /// Where the memory of PCI functions is: each has 64 KiB, by its slot, in the gap below 4 GiB.
 pub const PCI_BARS: Gpa = Gpa(0xd000_0000);
+/// End of the guest-physical addresses that the guest may give to PCI functions.
+pub const PCI_BARS_END: Gpa = Gpa(0xe000_0000);
 
 /// First serial port (ttyS0), the console: base port and ISA interrupt.
 pub const SERIAL0: (u16, u32) = (0x3f8, 4);
@@ -42,5 +48,16 @@ pub const SERIAL1: (u16, u32) = (0x2f8, 3);
 pub const SERIAL_LEN: u16 = 8;
 /// i8042 data port; its command port is 4 above.
 pub const I8042_DATA: u16 = 0x60;
-/// i8042 command port: 0xfe pulses the CPU's reset line.
+/// i8042 command port: [`I8042_RESET`] pulses the CPU's reset line.
 pub const I8042_COMMAND: u16 = 0x64;
+/// The command.
+pub const I8042_RESET: u8 = 0xfe;
+
+/// ACPI's registers of events: status and enable, 16 bits each.
+pub const PM1_EVENT: u16 = 0x600;
+/// ACPI's control register, which follows them.
+pub const PM1_CONTROL: u16 = PM1_EVENT + 4;
+/// Interrupt of ACPI's events, where it is on PCs.
+pub const SCI: u32 = 9;
+/// The type of sleep "off" (S5), in ACPI's control register.
+pub const SLEEP_TYPE_OFF: u8 = 5;

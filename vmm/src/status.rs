@@ -11,6 +11,8 @@ use kvm_bindings::kvm_regs;
 pub enum StopReason {
     /// The guest pulsed its reset line.
     Reset,
+    /// The guest switched its machine off, by ACPI.
+    PoweredOff,
     /// The guest's kernel halted all CPUs: Linux powers off in this way without ACPI.
     Halted,
     /// The guest's kernel panicked; `message` has its text.

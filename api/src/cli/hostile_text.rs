@@ -47,6 +47,7 @@ const PRINTING: &[(&[&str], bool)] = &[
     (&["vm", "pause"], true),
     (&["vm", "resume"], true),
     (&["vm", "reboot"], true),
+    (&["vm", "power-button"], true),
     (&["vm", "shutdown"], true),
     (&["vm", "snapshot", "f"], true),
     (&["vm", "dump", "f"], true),

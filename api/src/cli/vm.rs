@@ -55,7 +55,10 @@ pub(super) enum VmCommand {
     /// Boot the guest again, whatever it is doing
     #[command(after_help = "Example:\n  exoprobe vm reboot")]
     Reboot,
-    /// Stop the guest
+    /// Press the guest's power button: a distribution with ACPI shuts itself down
+    #[command(after_help = "Example:\n  exoprobe vm power-button")]
+    PowerButton,
+    /// Stop the guest, as if its plug were pulled
     #[command(after_help = "Example:\n  exoprobe vm shutdown")]
     Shutdown,
     /// Write the guest's state to a file
@@ -111,6 +114,7 @@ pub(super) async fn run(context: &mut Context<'_>, command: VmCommand) -> Result
         VmCommand::Pause => control(context, "pause").await,
         VmCommand::Resume => control(context, "resume").await,
         VmCommand::Reboot => control(context, "reboot").await,
+        VmCommand::PowerButton => control(context, "power-button").await,
         VmCommand::Shutdown => control(context, "shutdown").await,
         VmCommand::Snapshot { path } => snapshot(context, &path).await,
         VmCommand::Dump { path, force } => dump(context, &path, force).await,

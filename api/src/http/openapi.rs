@@ -23,7 +23,7 @@ use super::{
             the bearer token."
     ),
     paths(
-        vm::status, vm::config, vm::pause, vm::resume, vm::reboot, vm::shutdown, vm::snapshot, vm::dump, vm::registers,
+        vm::status, vm::config, vm::pause, vm::resume, vm::reboot, vm::power_button, vm::shutdown, vm::snapshot, vm::dump, vm::registers,
         vm::serial_output, vm::serial_input,
         probes::list, probes::create, probes::remove_all, probes::show, probes::change,
         probes::remove, probes::unregister, histograms::list,

@@ -224,7 +224,9 @@ impl From<ControlError> for Problem {
                 Self::new("EBUSY", error.to_string())
             }
             ControlError::Stopped => Self::new("ESHUTDOWN", error.to_string()),
-            ControlError::NotStarted => Self::new("EAGAIN", error.to_string()),
+            ControlError::NotStarted | ControlError::NoPowerButton => {
+                Self::new("EAGAIN", error.to_string())
+            }
             ControlError::Vcpu(vcpu) => vcpu.into(),
             ControlError::Snapshot(snapshot) => snapshot.into(),
             ControlError::Dump(dump) => dump.into(),
@@ -379,6 +381,7 @@ mod tests {
     fn vm_errors() {
         check(ControlError::Stopped, 409, "ESHUTDOWN");
         check(ControlError::Held, 409, "EBUSY");
+        check(ControlError::NoPowerButton, 503, "EAGAIN");
         check(RebootError::NotStarted, 503, "EAGAIN");
         check(RebootError::Vcpu(VcpuError::Gone(1)), 409, "ESHUTDOWN");
         check(VcpuError::NoSuchVcpu(7), 404, "ENOENT");

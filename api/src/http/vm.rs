@@ -51,6 +51,7 @@ pub(crate) fn routes(api: VmApi) -> Router {
         .route("/v1/vm/pause", post(pause))
         .route("/v1/vm/resume", post(resume))
         .route("/v1/vm/reboot", post(reboot))
+        .route("/v1/vm/power-button", post(power_button))
         .route("/v1/vm/shutdown", post(shutdown))
         .route("/v1/vm/snapshot", post(snapshot))
         .route("/v1/vm/dump", post(dump))
@@ -100,6 +101,19 @@ pub(crate) async fn resume(State(api): State<VmApi>) -> Result<axum::Json<VmStat
 pub(crate) async fn reboot(State(api): State<VmApi>) -> Result<axum::Json<VmStatus>, Problem> {
     let vm = Arc::clone(&api.vm);
     blocking(move || vm.reboot()).await??;
+    status(State(api)).await
+}
+
+/// Press the guest's power button, for which a distribution shuts itself down.
+///
+/// The answer does not wait for that. A guest that does not watch the button is 503 EAGAIN.
+#[utoipa::path(post, path = "/v1/vm/power-button", tag = "vm", operation_id = "vm_power_button",
+    responses((status = 200, body = VmStatus), Problems, NeedsGuest))]
+pub(crate) async fn power_button(
+    State(api): State<VmApi>,
+) -> Result<axum::Json<VmStatus>, Problem> {
+    let vm = Arc::clone(&api.vm);
+    blocking(move || vm.press_power_button()).await??;
     status(State(api)).await
 }
 

@@ -135,6 +135,7 @@ pub(crate) async fn console(service: &Service) {
 pub(crate) fn stop_text(record: &StopRecord) -> String {
     let why = match &record.reason {
         StopReason::Reset => "it reset itself".to_owned(),
+        StopReason::PoweredOff => "it switched itself off".to_owned(),
         StopReason::Halted => "it halted (a power-off without ACPI)".to_owned(),
         StopReason::Panic { message } => format!("kernel panic: {message}"),
         StopReason::TripleFault => format!("triple fault at rip {:#x}", record.regs.rip),

@@ -51,8 +51,8 @@ impl<'a> Terminal<'a> {
 
     /// Has the shell run a command, which must succeed. Returns the command and its output.
     pub(crate) fn run(&mut self, command: &str) -> String {
-        self.type_line(&format!("{command}; echo \"ended: $?.\""));
-        // At the start of a line: where the shell shows the command, it is not.
+        self.type_line(&format!("{command}; printf '\\nended: %s.\\n' $?"));
+        // After a line's end: where the shell shows the command, that is written `\n`.
         let output = self.wait_for("\nended: ");
         self.wait_for(".");
         assert!(self.text[..self.seen].ends_with("ended: 0."), "{command}: {output}");

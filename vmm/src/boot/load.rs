@@ -4,7 +4,7 @@ use super::bzimage::Unpacker;
 use super::image;
 use super::kernel::ImageError;
 use super::registers::{self, BootEntry};
-use super::{mptable, params};
+use super::{acpi, mptable, params};
 use crate::config::VmConfig;
 use crate::profile::HostProfile;
 use exoprobe_guest::{GuestRam, OutsideMemory};
@@ -41,7 +41,8 @@ pub(crate) fn load(
         Some(path) => Some(image::load_initramfs(ram, path, &kernel)?),
         None => None,
     };
-    params::write(ram, &kernel, initramfs, cmdline)?;
+    let rsdp = acpi::write(ram, config.vcpus)?;
+    params::write(ram, &kernel, initramfs, cmdline, rsdp)?;
     mptable::write(ram, config.vcpus)?;
     registers::write_boot_tables(ram)?;
     Ok(BootEntry { rip: kernel.entry })

@@ -1,6 +1,7 @@
 //! Loads a kernel, its initramfs and boot parameters into RAM, and returns the start of the first
 //! vCPU (Documentation/arch/x86/boot.rst, "64-bit Boot Protocol").
 
+mod acpi;
 mod bzimage;
 mod cpuid;
 mod image;

@@ -16,12 +16,13 @@ const BOOT_FLAG: u16 = 0xaa55;
 const HEADER_MAGIC: u32 = 0x5372_6448;
 const KERNEL_ALIGNMENT: u32 = 0x100_0000;
 
-/// Writes the zero page and command line.
+/// Writes the zero page and command line; `rsdp` is the first of the ACPI tables.
 pub(super) fn write(
     ram: &GuestRam,
     kernel: &LoadedKernel,
     initramfs: Option<Initramfs>,
     cmdline: &str,
+    rsdp: Gpa,
 ) -> Result<(), OutsideMemory> {
     let mut params = boot_params::default();
     let mut header = kernel.header.unwrap_or(setup_header {
@@ -38,6 +39,7 @@ pub(super) fn write(
         header.ramdisk_size = low(initramfs.size);
     }
     params.hdr = header;
+    params.acpi_rsdp_addr = rsdp.0;
     let map = e820(ram);
     params.e820_entries = u8::try_from(map.len()).expect("three entries");
     for (slot, entry) in map.into_iter().enumerate() {
@@ -69,7 +71,7 @@ mod tests {
     use exoprobe_guest::memory::ram_ranges;
 
     #[test]
-    fn the_map_leaves_out_the_mp_table_and_the_gap() {
+    fn the_map_leaves_out_the_tables_and_the_gap() {
         let ram = GuestRam::anonymous(&ram_ranges(4096)).unwrap();
         let map: Vec<_> = e820(&ram).iter().map(|e| ({ e.addr }, { e.size })).collect();
         let gib = 1u64 << 30;
@@ -81,7 +83,7 @@ mod tests {
         let ram = GuestRam::anonymous(&ram_ranges(32)).unwrap();
         ram.write(CMDLINE, &[0xff; 64]).unwrap();
         let kernel = LoadedKernel { entry: Gpa(0), end: Gpa(0), header: None };
-        write(&ram, &kernel, None, "quiet").unwrap();
+        write(&ram, &kernel, None, "quiet", Gpa(0xe_0000)).unwrap();
         let mut text = [0; 6];
         ram.read(CMDLINE, &mut text).unwrap();
         assert_eq!(&text, b"quiet\0");

@@ -1,15 +1,17 @@
-//! The guest's devices outside KVM: two 16550 serial ports and the reset line of an i8042 on port
-//! I/O, and virtio devices on a PCI bus.
+//! The guest's devices outside KVM: two 16550 serial ports, the reset line of an i8042 and ACPI's
+//! fixed registers on port I/O, and virtio devices on a PCI bus.
 
 mod console_watch;
 mod output;
 mod pci;
+mod power;
 mod serial;
 mod virtio;
 
 pub(crate) use console_watch::ConsoleWatch;
 pub use output::OutputLog;
 pub(crate) use pci::{InvalidState, PciBus, PciFunction, PciSnapshot};
+pub(crate) use power::{PowerManagement, PowerSnapshot};
 pub(crate) use serial::SerialSnapshot;
 pub use serial::{InputFull, SerialPort};
 pub(crate) use virtio::blk::Blk;
@@ -38,6 +40,8 @@ pub(crate) enum PortEffect {
     None,
     /// The guest pulsed the reset line.
     Reset,
+    /// The guest switched the machine off.
+    PowerOff,
 }
 
 /// Catches the i8042's reset request within one access.
@@ -56,11 +60,17 @@ impl Trigger for &ResetLine {
 pub(crate) struct PortBus {
     serial: [Arc<SerialPort>; 2],
     pci: PciBus,
+    power: PowerManagement,
 }
 
 impl PortBus {
-    pub(crate) fn new(serial: [Arc<SerialPort>; 2], pci: PciBus) -> Self {
-        Self { serial, pci }
+    pub(crate) fn new(serial: [Arc<SerialPort>; 2], pci: PciBus, power: PowerManagement) -> Self {
+        Self { serial, pci, power }
+    }
+
+    /// The power button.
+    pub(crate) fn power(&self) -> &PowerManagement {
+        &self.power
     }
 
     /// The functions on PCI, whose memory is guest-physical.
@@ -84,6 +94,8 @@ impl PortBus {
             }
         } else if self.pci.write_port(port, data) {
             return PortEffect::None;
+        } else if let Some(effect) = self.power.write(port, data) {
+            return effect;
         } else if (I8042_DATA..=I8042_COMMAND).contains(&port) {
             let line = ResetLine::default();
             let mut i8042 = I8042Device::new(&line);
@@ -105,7 +117,7 @@ impl PortBus {
             for byte in data {
                 *byte = serial.read_register(offset);
             }
-        } else if self.pci.read_port(port, data) {
+        } else if self.pci.read_port(port, data) || self.power.read(port, data) {
         } else if port == I8042_DATA || port == I8042_COMMAND {
             data.fill(I8042Device::new(&ResetLine::default()).read(0));
         }

@@ -8,7 +8,7 @@ use kvm_ioctls::{Error, VmFd};
 
 use super::error::SnapshotError;
 use crate::config::{HostSides, VmConfig};
-use crate::devices::{DiskIdentity, PciSnapshot, SerialSnapshot};
+use crate::devices::{DiskIdentity, PciSnapshot, PowerSnapshot, SerialSnapshot};
 use crate::vcpu::VcpuState;
 use exoprobe_guest::GuestTime;
 use exoprobe_guest::Gva;
@@ -29,6 +29,7 @@ pub(crate) struct SnapshotMeta {
     pub(crate) vcpus: Vec<VcpuState>,
     pub(crate) serial: [SerialSnapshot; 2],
     pub(crate) pci: PciSnapshot,
+    pub(crate) power: PowerSnapshot,
     /// In the order of the configuration.
     pub(crate) disks: Vec<DiskIdentity>,
     pub(crate) chips: Chips,

@@ -137,8 +137,10 @@ impl Vcpu {
     }
 
     fn after_port(&self, effect: PortEffect) -> Next {
-        if effect == PortEffect::Reset {
-            return Next::Stop(self.machine.refine(StopReason::Reset));
+        match effect {
+            PortEffect::Reset => return Next::Stop(self.machine.refine(StopReason::Reset)),
+            PortEffect::PowerOff => return Next::Stop(StopReason::PoweredOff),
+            PortEffect::None => {}
         }
         match self.machine.console_watch.end() {
             Some(reason) => Next::Stop(reason),

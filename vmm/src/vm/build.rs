@@ -13,11 +13,11 @@ use super::power_on::PowerOn;
 use crate::boot::{self, BootEntry};
 use crate::config::{DiskConfig, HostSides, VmConfig};
 use crate::devices::{
-    BAR_LEN, Blk, ConsoleWatch, DiskIdentity, InvalidState, Net, PciBus, PciFunction, PortBus, Rng,
-    SerialPort, SerialSnapshot, VirtioDevice, VirtioPci,
+    BAR_LEN, Blk, ConsoleWatch, DiskIdentity, InvalidState, Net, PciBus, PciFunction, PortBus,
+    PowerManagement, PowerSnapshot, Rng, SerialPort, SerialSnapshot, VirtioDevice, VirtioPci,
 };
 use crate::host::Host;
-use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS, PCI_BARS, SERIAL0, SERIAL1};
+use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS, PCI_BARS, SCI, SERIAL0, SERIAL1};
 use crate::machine::Machine;
 use crate::profile::HostProfile;
 use crate::snapshot::{self, SnapshotError, SnapshotMeta};
@@ -181,7 +181,8 @@ impl Builder {
             self.serial(SERIAL1, None, saved.map(|s| &s[1]))?,
         ];
         let (pci, devices) = self.pci(from.map(|restored| &restored.meta))?;
-        let bus = PortBus::new([Arc::clone(&serial[0]), Arc::clone(&serial[1])], pci);
+        let power = self.power(from.map(|restored| restored.meta.power).unwrap_or_default());
+        let bus = PortBus::new(serial.clone(), pci, power);
         let machine = Arc::new(Machine::new(
             self.ram,
             self.hidden,
@@ -267,6 +268,15 @@ impl Builder {
         let port = SerialPort::new(Arc::clone(&self.fd), irq, watch, from)
             .map_err(|e| SnapshotError::Content(e.to_string()))?;
         Ok(Arc::new(port))
+    }
+
+    fn power(&self, from: PowerSnapshot) -> PowerManagement {
+        let fd = Arc::clone(&self.fd);
+        PowerManagement::new(from, move |level| {
+            if let Err(error) = fd.set_irq_line(SCI, level) {
+                tracing::error!(%error, "the interrupt of ACPI's events");
+            }
+        })
     }
 
     fn restore_state(&self, vcpus: &[VcpuFd], from: &Restored) -> Result<(), CreateError> {

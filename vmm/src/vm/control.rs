@@ -119,6 +119,22 @@ impl Vm {
         self.machine.status.held()
     }
 
+    /// Presses the guest's power button, for which a distribution shuts itself down. Does not wait
+    /// for that; a guest that is paused sees it when it runs again.
+    ///
+    /// # Errors
+    /// [`ControlError::NotStarted`], [`ControlError::Stopped`], [`ControlError::NoPowerButton`].
+    pub fn press_power_button(&self) -> Result<(), ControlError> {
+        let _control = self.lock();
+        match self.state() {
+            VmState::Created => return Err(ControlError::NotStarted),
+            VmState::Stopped(_) => return Err(ControlError::Stopped),
+            VmState::Running | VmState::Paused => {}
+        }
+        let is_watched = self.machine.bus.power().press_button();
+        if is_watched { Ok(()) } else { Err(ControlError::NoPowerButton) }
+    }
+
     /// Stops the guest as a power cut does.
     pub fn shut_down(&self) {
         let _control = self.lock();

@@ -57,6 +57,11 @@ pub enum ControlError {
     /// The guest was not started.
     #[error("the guest was not started yet")]
     NotStarted,
+    /// The guest's kernel has not enabled the power button's event.
+    #[error(
+        "the guest does not watch its power button: it has not booted so far, or its kernel has no ACPI"
+    )]
+    NoPowerButton,
     /// A vCPU gave no answer.
     #[error(transparent)]
     Vcpu(#[from] VcpuError),

@@ -171,6 +171,7 @@ impl Vm {
             port.reset();
         }
         machine.bus.pci().reset();
+        machine.bus.power().reset();
         machine.console_watch.reset();
         self.power_on.chips.restore(&self.fd).map_err(kvm("reset its interrupt chips"))?;
         for (vcpu, state) in self.vcpus().zip(&self.power_on.vcpus) {

@@ -95,6 +95,7 @@ impl Vm {
             vcpus,
             serial,
             pci: self.machine.bus.pci().save(),
+            power: self.machine.bus.power().save(),
             disks: disks.map_err(ControlError::Disk)?,
             chips,
             clock: self.fd.get_clock()?,

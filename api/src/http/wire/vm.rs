@@ -156,6 +156,8 @@ pub struct Stopped {
 pub enum Reason {
     /// The guest rebooted.
     Reset,
+    /// The guest switched its machine off.
+    PoweredOff,
     /// The guest powered itself off, and without ACPI its kernel could only halt.
     Halted,
     /// Its kernel panicked.
@@ -319,6 +321,7 @@ impl From<&StopRecord> for Stopped {
     fn from(record: &StopRecord) -> Self {
         let (reason, message) = match &record.reason {
             StopReason::Reset => (Reason::Reset, None),
+            StopReason::PoweredOff => (Reason::PoweredOff, None),
             StopReason::Halted => (Reason::Halted, None),
             StopReason::Panic { message } => (Reason::Panic, Some(message)),
             StopReason::TripleFault => (Reason::TripleFault, None),

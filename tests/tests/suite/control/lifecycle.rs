@@ -148,7 +148,12 @@ fn a_handler_that_panics_stops_the_machine_and_says_so(vcpus: u8) {
 fn shutdown_by_the_user_stops_all_vcpus(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     let _ = guest.send("par 2 getpid 100000");
+    // The tiny kernel has no ACPI.
+    let pressed = guest.vm.press_power_button();
+    assert!(matches!(pressed, Err(ControlError::NoPowerButton)), "{pressed:?}");
     guest.vm.shut_down();
+    let pressed = guest.vm.press_power_button();
+    assert!(matches!(pressed, Err(ControlError::Stopped)), "{pressed:?}");
     let exits = guest.vm.exit_counts();
     let record = guest.vm.wait_stopped(Duration::ZERO).unwrap();
     assert_eq!(record.reason, StopReason::ShutDown);

@@ -4,9 +4,10 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{Interface, Service, cases, debian_disk, guest_file};
+use exoprobe_tests::{Interface, PATIENCE, Service, cases, debian_disk, guest_file};
 use serde_json::Value;
 
 use crate::support::terminal::Terminal;
@@ -64,6 +65,23 @@ fn boot_and_probe() {
     let _ = service.ok(&["probe", "rm", "--all"]);
     let errors = terminal.run("dmesg --level emerg,alert,crit,err");
     assert!(!errors.contains("BUG") && !errors.contains("Oops"), "{errors}");
+    shuts_itself_down(&service, &mut terminal);
+}
+
+/// At its power button, by ACPI.
+fn shuts_itself_down(service: &Service, terminal: &mut Terminal<'_>) {
+    let _ = service.ok(&["vm", "power-button"]);
+    terminal.wait_for("reboot: Power down");
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status = service.ok(&["--json", "vm", "status"]);
+        let status: Value = serde_json::from_str(&status).expect("a status");
+        if status["state"] == "stopped" {
+            assert_eq!(status["stopped"]["reason"], "powered_off", "{status}");
+            return;
+        }
+        assert!(Instant::now() < deadline, "{status}");
+    }
 }
 
 /// Starts Debian as a user does, with probes from before power-on. Its disk stays as it is.
