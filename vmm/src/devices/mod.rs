@@ -2,6 +2,7 @@
 //! fixed registers on port I/O, and virtio devices on a PCI bus.
 
 mod console_watch;
+mod effect;
 mod output;
 mod pci;
 mod power;
@@ -9,6 +10,7 @@ mod serial;
 mod virtio;
 
 pub(crate) use console_watch::ConsoleWatch;
+pub(crate) use effect::PortEffect;
 pub use output::OutputLog;
 pub(crate) use pci::{InvalidState, PciBus, PciFunction, PciSnapshot};
 pub(crate) use power::{PowerManagement, PowerSnapshot};
@@ -32,17 +34,6 @@ use std::sync::Arc;
 use vm_superio::{I8042Device, Trigger};
 
 use crate::layout::{I8042_COMMAND, I8042_DATA, SERIAL_LEN, SERIAL0, SERIAL1};
-
-/// The effect of an access to a port on the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PortEffect {
-    /// Nothing beyond the access.
-    None,
-    /// The guest pulsed the reset line.
-    Reset,
-    /// The guest switched the machine off.
-    PowerOff,
-}
 
 /// Catches the i8042's reset request within one access.
 #[derive(Default)]

@@ -9,7 +9,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::PortEffect;
+use super::effect::PortEffect;
 use crate::layout::{PM1_EVENT, SLEEP_TYPE_OFF};
 
 /// Status and enable bit of the power button.
