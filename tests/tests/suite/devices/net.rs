@@ -33,8 +33,11 @@ fn net(link: NetLink) -> NetConfig {
 }
 
 fn config(link: NetLink, vcpus: u8) -> VmConfig {
+    // One function of its boot may take longer than RCU waits (21 s), on a machine that does more.
+    const SLOW: &str = "rcupdate.rcu_cpu_stall_suppress=1";
     let config = TestKernel::Linux6_12.config(vcpus);
-    let cmdline = format!("{} ip=10.0.2.15::10.0.2.2:255.255.255.0::eth0:off", config.cmdline);
+    let address = "ip=10.0.2.15::10.0.2.2:255.255.255.0::eth0:off";
+    let cmdline = format!("{} {SLOW} {address}", config.cmdline);
     VmConfig { cmdline, nets: vec![net(link)], ..config }
 }
 
