@@ -1,6 +1,7 @@
 //! Helpers that several suites use. No suite imports another.
 
 pub(crate) mod frames;
+pub(crate) mod network;
 pub(crate) mod pahole;
 pub(crate) mod planted;
 pub(crate) mod questions;

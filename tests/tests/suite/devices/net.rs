@@ -13,6 +13,7 @@ use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, Service, TestGuest, TestKernel, cases, host, http};
 use exoprobe_vmm::{HostSides, NetConfig, NetLink, Vm, VmConfig};
 
+use crate::support::network::in_own_namespace;
 use crate::support::refused::refused;
 
 pub(crate) const CASES: &[Case] = cases![
@@ -224,17 +225,11 @@ fn ip(words: &str) {
     assert!(run.success(), "ip {words}");
 }
 
-/// In a network namespace of a thread of its own, which is gone with it: the harness gives its
-/// threads to other cases.
 fn datagrams_come_back_over_a_tap_interface() {
-    if let Err(panic) = std::thread::spawn(over_a_tap_interface).join() {
-        std::panic::resume_unwind(panic);
-    }
+    in_own_namespace(over_a_tap_interface);
 }
 
 fn over_a_tap_interface() {
-    // SAFETY: no memory is involved.
-    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
     for words in ["tuntap add tap0 mode tap", "addr add 10.0.2.2/24 dev tap0", "link set tap0 up"] {
         ip(words);
     }

@@ -10,6 +10,7 @@ use exoprobe_tests::harness::Case;
 use exoprobe_tests::{Interface, PATIENCE, Service, cases, debian_disk, guest_file};
 use serde_json::Value;
 
+use crate::support::network::in_own_namespace;
 use crate::support::terminal::Terminal;
 
 pub(crate) const CASES: &[Case] = cases![
@@ -25,17 +26,11 @@ const ADDRESS: &str = "ip=10.0.2.15::10.0.2.2:255.255.255.0:debian::off";
 const READS: u64 = 256;
 const DOWNLOADS: u64 = 3;
 
-/// In a network namespace of a thread of its own, which is gone with it: the harness gives its
-/// threads to other cases.
 fn debian_boots_to_its_login_prompt_and_its_programs_are_probed() {
-    if let Err(panic) = std::thread::spawn(boot_and_probe).join() {
-        std::panic::resume_unwind(panic);
-    }
+    in_own_namespace(boot_and_probe);
 }
 
 fn boot_and_probe() {
-    // SAFETY: no memory is involved.
-    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
     let mut tap = Interface::tap(TAP).unwrap();
     tap.set_address(HOST).unwrap();
     tap.bring_up().unwrap();
