@@ -26,10 +26,26 @@ options=(
 )
 flags='-O3 -fomit-frame-pointer -pipe'
 
+# In Bochs' tree: mends the loop of machines with several CPUs, which 3.0 has without the debugger alone.
+# - After an exception the CPU's last whole instruction must be the one before the handler, as in the loop for
+#   one CPU. Else a VM exit in the handler's first instruction goes back to the instruction that faulted, in the
+#   handler's code segment.
+# - What changes after setjmp() must not be in registers, which longjmp() sets back (C17 7.13.2.1).
+mend_two_cpus() {
+    local commit='BX_CPU_THIS_PTR prev_rip = RIP; BX_CPU_THIS_PTR speculative_rsp = false;'
+    sed -i "/^void BX_CPU_C::cpu_run_trace(void)\$/{n;s/^{\$/{ $commit/}" cpu/cpu.cc || return
+    sed -i -e 's/^\( *\)Bit32u executed = 0, processor = 0;$/\1static Bit32u executed, processor;/' \
+        -e '/static Bit32u executed/{n;s/bool run = true;/static &/}' main.cc || return
+    grep -qF "$commit" cpu/cpu.cc && grep -q 'static bool run' main.cc && return
+    echo 'the loop for several CPUs is not as it was in Bochs 3.0' >&2
+    return 1
+}
+
 make_bochs() {
     local tree=$1 result=$2
     tar -C "$tree" -xf "$tree/$source" || return
     cd "$tree/bochs-$version" || return
+    mend_two_cpus || return
     CFLAGS=$flags CXXFLAGS=$flags ./configure "${options[@]}" || return
     unset MAKEFLAGS MFLAGS
     nice make -j"$(nproc)" || return

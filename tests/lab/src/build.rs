@@ -8,8 +8,7 @@ use crate::error::LabError;
 /// A build of Bochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Build {
-    /// Bochs 3.0 without a debugger (scripts/bochs.sh): quick. With two CPUs it ends guests of
-    /// kvm_intel: they go on in user mode with the kernel's code segment.
+    /// Bochs 3.0 without a debugger, with its loop for two CPUs mended (scripts/bochs.sh): quick.
     Quick,
     /// Debian's package, Bochs 2.7, whose debugger waits for `continue`.
     Debian,

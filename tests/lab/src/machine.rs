@@ -40,8 +40,7 @@ pub(crate) const INTEL: Machine = Machine {
 
 /// As [`INTEL`], where two vCPUs run at once: of its two CPUs each has a few instructions' turn,
 /// and the clock goes by the longer.
-pub(crate) const INTEL_SMP: Machine =
-    Machine { build: Build::Debian, cpus: 2, cmdline: "idle=halt", lacks: "", ..INTEL };
+pub(crate) const INTEL_SMP: Machine = Machine { cpus: 2, cmdline: "idle=halt", lacks: "", ..INTEL };
 
 /// As [`INTEL`], with room for a distribution's kernel.
 pub(crate) const INTEL_LARGE: Machine = Machine { memory: 1536, ..INTEL };
