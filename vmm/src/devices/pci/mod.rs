@@ -9,6 +9,6 @@ mod snapshot;
 
 pub(crate) use bus::{PciBus, PciFunction};
 pub(crate) use config::{ConfigSpace, Identity};
-pub(crate) use msix::{Delivery, MSIX_CAPABILITY, Message, Msix};
-pub(crate) use shared::{lock, low};
+pub(crate) use msix::{Delivery, MSIX_CAPABILITY, Message, MessageSink, Msix};
+pub(crate) use shared::lock;
 pub(crate) use snapshot::{InvalidState, PciSnapshot};

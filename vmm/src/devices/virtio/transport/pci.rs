@@ -3,15 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use exoprobe_guest::GuestRam;
-use kvm_bindings::kvm_msi;
-use kvm_ioctls::VmFd;
 use virtio_queue::{Queue, QueueT as _};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::common::{COMMON_LEN, CommonConfig, CommonSnapshot, Effect};
 use crate::devices::pci::{
-    ConfigSpace, Delivery, Identity, InvalidState, MSIX_CAPABILITY, Message, Msix, PciFunction,
-    lock, low,
+    ConfigSpace, Delivery, Identity, InvalidState, MSIX_CAPABILITY, Message, MessageSink, Msix,
+    PciFunction, lock,
 };
 use crate::devices::virtio::device::Interrupt;
 use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice};
@@ -41,24 +39,15 @@ const CFG_NOTIFY: u8 = 2;
 const CFG_ISR: u8 = 3;
 const CFG_DEVICE: u8 = 4;
 
-/// Sends messages to the guest's interrupt controllers.
+/// The vectors, and the way to the guest's interrupt controllers.
 struct Interrupts {
-    fd: Arc<VmFd>,
+    messages: MessageSink,
     msix: Mutex<Msix>,
 }
 
 impl Interrupts {
     fn send(&self, message: Message) {
-        let msi = kvm_msi {
-            address_lo: low(message.address),
-            address_hi: low(message.address >> 32),
-            data: message.data,
-            ..kvm_msi::default()
-        };
-        // The guest chooses the message: one that goes nowhere is its own fault.
-        if let Err(error) = self.fd.signal_msi(msi) {
-            tracing::debug!(%error, "an interrupt of a device");
-        }
+        (self.messages)(message);
     }
 
     fn raise(&self, vector: u16) {
@@ -116,9 +105,10 @@ fn capability(kind: u8, offset: u64, len: u64, more: &[u8]) -> Vec<u8> {
 }
 
 impl VirtioPci {
-    /// The function of `device`, with its memory at `bar`. `class` is PCI's class and subclass.
+    /// The function of `device`, with its memory at `bar`, whose interrupts go to `messages`.
+    /// `class` is PCI's class and subclass.
     pub(crate) fn new(
-        fd: Arc<VmFd>,
+        messages: MessageSink,
         ram: GuestRam,
         device: Arc<dyn VirtioDevice>,
         class: [u8; 2],
@@ -156,7 +146,7 @@ impl VirtioPci {
             initial: config,
             msix_at,
             registers: Mutex::new(Registers { common, kicks }),
-            interrupts: Arc::new(Interrupts { fd, msix: Mutex::new(msix) }),
+            interrupts: Arc::new(Interrupts { messages, msix: Mutex::new(msix) }),
             device,
             ram,
         }
