@@ -257,7 +257,7 @@ impl PciFunction for VirtioPci {
                 let mut registers = lock(&self.registers);
                 match registers.common.write(offset, data) {
                     Effect::None => {}
-                    Effect::Reset => self.stop(&mut registers),
+                    Effect::Stop | Effect::Reset => self.stop(&mut registers),
                     Effect::Start => self.start(&mut registers),
                 }
             }
