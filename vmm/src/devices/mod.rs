@@ -16,6 +16,8 @@ pub(crate) use pci::{InvalidState, Message, MessageSink, PciBus, PciFunction, Pc
 pub(crate) use power::{PowerManagement, PowerSnapshot};
 pub(crate) use serial::{EdgeLine, SerialSnapshot};
 pub use serial::{InputFull, SerialPort};
+#[cfg(any(test, feature = "testing"))]
+pub use virtio::DrivenPci;
 pub(crate) use virtio::blk::Blk;
 pub use virtio::blk::DiskError;
 pub(crate) use virtio::blk::DiskIdentity;

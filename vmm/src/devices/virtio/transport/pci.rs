@@ -18,20 +18,20 @@ use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice};
 const VENDOR: u16 = 0x1af4;
 const DEVICE_BASE: u16 = 0x1040;
 /// Parts of base address 0, and its size.
-const COMMON: u64 = 0;
+pub(super) const COMMON: u64 = 0;
 const ISR: u64 = 0x1000;
 const DEVICE: u64 = 0x2000;
-const NOTIFY: u64 = 0x3000;
-const MSIX_TABLE: u64 = 0x8000;
-const MSIX_PENDING: u64 = 0xc000;
+pub(super) const NOTIFY: u64 = 0x3000;
+pub(super) const MSIX_TABLE: u64 = 0x8000;
+pub(super) const MSIX_PENDING: u64 = 0xc000;
 pub(crate) const BAR_LEN: u64 = 0x1_0000;
 const PART_LEN: u64 = 0x1000;
 /// Offset of the device's status in the common configuration.
-const STATUS: u64 = 0x14;
+pub(super) const STATUS: u64 = 0x14;
 /// Offset of the generation of the device's configuration.
 const COMMON_GENERATION: u64 = COMMON + 0x15;
 /// Bytes from one queue's notification address to the next.
-const NOTIFY_STEP: u64 = 4;
+pub(super) const NOTIFY_STEP: u64 = 4;
 /// Vendor-specific capability (PCI), and the kinds of virtio's (4.1.4).
 const VENDOR_CAPABILITY: u8 = 9;
 const CFG_COMMON: u8 = 1;
@@ -176,10 +176,15 @@ impl VirtioPci {
         }
     }
 
-    fn stop(&self, registers: &mut Registers) {
-        let queues = self.device.stop();
-        registers.common.set_positions(queues.into_iter().map(|(at, state)| (at, state.queue)));
+    /// Stops the device. Returns its queues where they stand.
+    fn halt(&self, registers: &mut Registers) -> Vec<(usize, QueueHandle)> {
         registers.kicks.iter_mut().for_each(|kick| *kick = None);
+        self.device.stop()
+    }
+
+    fn stop(&self, registers: &mut Registers) {
+        let queues = self.halt(registers);
+        registers.common.set_positions(queues.into_iter().map(|(at, state)| (at, state.queue)));
     }
 
     fn notify(&self, offset: u64) {
@@ -257,7 +262,9 @@ impl PciFunction for VirtioPci {
                 let mut registers = lock(&self.registers);
                 match registers.common.write(offset, data) {
                     Effect::None => {}
-                    Effect::Stop | Effect::Reset => self.stop(&mut registers),
+                    Effect::Stop => self.stop(&mut registers),
+                    // Its queues have been reset, too.
+                    Effect::Reset => drop(self.halt(&mut registers)),
                     Effect::Start => self.start(&mut registers),
                 }
             }

@@ -1,0 +1,4 @@
+//! Drivers that break every rule, through the registers as a guest has them.
+
+mod driver;
+mod registers;
