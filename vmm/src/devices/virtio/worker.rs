@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use exoprobe_guest::GuestRam;
-use virtio_queue::{DescriptorChain, QueueT};
+use virtio_queue::{DescriptorChain, QueueOwnedT as _, QueueT};
 use vm_memory::GuestMemoryMmap;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
@@ -174,6 +174,15 @@ fn event_of(data: u64, queues: &[(usize, QueueHandle)]) -> Option<Event> {
     Some(Event::Kick(number))
 }
 
+/// The driver's next request, if there is one. A ring that says that it has more than it holds is
+/// damage: to await more from it would be to wait no more.
+pub(super) fn next<'a>(
+    handle: &mut QueueHandle,
+    memory: &'a GuestMemoryMmap,
+) -> Result<Option<Chain<'a>>, Damage> {
+    Ok(handle.queue.iter(memory)?.next())
+}
+
 /// Carries out the requests that are there, at most as many as the queue holds: a driver that makes
 /// more all the time does not keep the thread from its end. It is kicked for those that remain.
 pub(super) fn drain(
@@ -183,7 +192,7 @@ pub(super) fn drain(
 ) -> Result<(), Damage> {
     handle.queue.disable_notification(memory)?;
     for _ in 0..handle.queue.size() {
-        let Some(chain) = handle.queue.pop_descriptor_chain(memory) else { break };
+        let Some(chain) = next(handle, memory)? else { break };
         let head = chain.head_index();
         let written = serve(chain);
         complete(handle, memory, head, written)?;

@@ -59,7 +59,7 @@ impl Port {
         handle.queue.disable_notification(memory)?;
         for _ in 0..handle.queue.size() {
             let Some(len) = self.next_frame() else { return Ok(()) };
-            let Some(chain) = handle.queue.pop_descriptor_chain(memory) else {
+            let Some(chain) = worker::next(handle, memory)? else {
                 self.waiting = Some(len);
                 return await_more(handle, memory);
             };
@@ -96,7 +96,7 @@ impl Port {
                 // It is an event when it is.
                 return Ok(());
             }
-            let Some(chain) = handle.queue.pop_descriptor_chain(memory) else { break };
+            let Some(chain) = worker::next(handle, memory)? else { break };
             let head = chain.head_index();
             self.send(memory, chain);
             complete(handle, memory, head, 0)?;

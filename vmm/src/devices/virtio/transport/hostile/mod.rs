@@ -1,4 +1,5 @@
 //! Drivers that break every rule, through the registers as a guest has them.
 
 mod driver;
+mod queues;
 mod registers;

@@ -246,8 +246,10 @@ fn requests_that_never_end_do_not_keep_a_device_from_its_end() {
                 ram.write(Gpa(QUEUE.available + 2), &more.to_le_bytes()).unwrap();
             }
         });
-        bus.notify(RNG, 0);
-        until("it is at work", || bus.used(QUEUE) > SIZE);
+        until("it is at work", || {
+            bus.notify(RNG, 0);
+            bus.used(QUEUE) > SIZE
+        });
         bus.write(RNG, STATUS, &[0]);
         ends.store(true, Ordering::Relaxed);
         other.join().unwrap();
