@@ -12,10 +12,12 @@ mod virtio;
 pub(crate) use console_watch::ConsoleWatch;
 pub(crate) use effect::PortEffect;
 pub use output::OutputLog;
-pub(crate) use pci::{InvalidState, PciBus, PciFunction, PciSnapshot};
+pub(crate) use pci::{InvalidState, Message, MessageSink, PciBus, PciFunction, PciSnapshot};
 pub(crate) use power::{PowerManagement, PowerSnapshot};
-pub(crate) use serial::SerialSnapshot;
+pub(crate) use serial::{EdgeLine, SerialSnapshot};
 pub use serial::{InputFull, SerialPort};
+#[cfg(any(test, feature = "testing"))]
+pub use virtio::DrivenPci;
 pub(crate) use virtio::blk::Blk;
 pub use virtio::blk::DiskError;
 pub(crate) use virtio::blk::DiskIdentity;

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kvm_ioctls::VmFd;
 use vm_superio::serial::{NoEvents, SerialState};
 use vm_superio::{Serial, Trigger};
 
@@ -13,17 +12,15 @@ use super::{ConsoleWatch, OutputLog};
 /// Most input bytes that wait for the guest.
 const INPUT_MAX: usize = 64 << 10;
 
-/// An edge on an ISA interrupt line of the in-kernel irqchip.
-pub(crate) struct IrqLine {
-    vm: Arc<VmFd>,
-    irq: u32,
-}
+/// Sends an edge on the port's ISA interrupt line.
+pub(crate) type EdgeLine = Arc<dyn Fn() -> Result<(), kvm_ioctls::Error> + Send + Sync>;
 
-impl Trigger for IrqLine {
+struct Line(EdgeLine);
+
+impl Trigger for Line {
     type E = kvm_ioctls::Error;
     fn trigger(&self) -> Result<(), Self::E> {
-        self.vm.set_irq_line(self.irq, true)?;
-        self.vm.set_irq_line(self.irq, false)
+        (self.0)()
     }
 }
 
@@ -47,7 +44,7 @@ impl Write for Sink {
     }
 }
 
-type Uart = Serial<IrqLine, NoEvents, Sink>;
+type Uart = Serial<Line, NoEvents, Sink>;
 
 struct Device {
     uart: Uart,
@@ -56,15 +53,14 @@ struct Device {
 
 /// The connections of a port, which stay when its registers are reset.
 struct Wiring {
-    vm: Arc<VmFd>,
-    irq: u32,
+    line: EdgeLine,
     log: Arc<OutputLog>,
     watch: Option<Arc<ConsoleWatch>>,
 }
 
 impl Wiring {
     fn uart(&self, state: &SerialState) -> Result<Uart, SerialStateError> {
-        let line = IrqLine { vm: Arc::clone(&self.vm), irq: self.irq };
+        let line = Line(Arc::clone(&self.line));
         let sink = Sink { log: Arc::clone(&self.log), watch: self.watch.clone() };
         Serial::from_state(state, line, NoEvents, sink)
             .map_err(|e| SerialStateError(format!("{e:?}")))
@@ -106,14 +102,13 @@ pub(crate) struct SerialSnapshot {
 }
 
 impl SerialPort {
-    /// A port in its power-on state on ISA line `irq`; `watch` sees all output.
+    /// A port as `from` has it, or in its power-on state; `watch` sees all output.
     pub(crate) fn new(
-        vm: Arc<VmFd>,
-        irq: u32,
+        line: EdgeLine,
         watch: Option<Arc<ConsoleWatch>>,
         from: Option<&SerialSnapshot>,
     ) -> Result<Self, SerialStateError> {
-        let wiring = Wiring { vm, irq, log: Arc::default(), watch };
+        let wiring = Wiring { line, log: Arc::default(), watch };
         let state = from.map_or_else(SerialState::default, SerialSnapshot::registers);
         let uart = wiring.uart(&state)?;
         let input = from.map_or_else(VecDeque::new, |s| s.input.iter().copied().collect());

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use kvm_bindings::kvm_pit_config;
+use kvm_bindings::{kvm_msi, kvm_pit_config};
 use kvm_ioctls::{VcpuFd, VmFd};
 
 use super::cmdline::final_cmdline;
@@ -13,8 +13,9 @@ use super::power_on::PowerOn;
 use crate::boot::{self, BootEntry};
 use crate::config::{DiskConfig, HostSides, VmConfig};
 use crate::devices::{
-    BAR_LEN, Blk, ConsoleWatch, DiskIdentity, InvalidState, Net, PciBus, PciFunction, PortBus,
-    PowerManagement, PowerSnapshot, Rng, SerialPort, SerialSnapshot, VirtioDevice, VirtioPci,
+    BAR_LEN, Blk, ConsoleWatch, DiskIdentity, EdgeLine, InvalidState, Message, MessageSink, Net,
+    PciBus, PciFunction, PortBus, PowerManagement, PowerSnapshot, Rng, SerialPort, SerialSnapshot,
+    VirtioDevice, VirtioPci,
 };
 use crate::host::Host;
 use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS, PCI_BARS, SCI, SERIAL0, SERIAL1};
@@ -251,12 +252,27 @@ impl Builder {
         let net = |net: &Arc<Net>| (Arc::clone(net) as Arc<dyn VirtioDevice>, ETHERNET);
         let devices = std::iter::once(rng).chain(disks.iter().map(disk));
         let devices = devices.chain(nets.iter().map(net));
+        let messages = self.messages();
         let function = |(slot, (device, class))| {
             let bar = PCI_BARS.0 + slot * BAR_LEN;
-            let (fd, ram) = (Arc::clone(&self.fd), self.ram.clone());
-            Arc::new(VirtioPci::new(fd, ram, device, class, bar)) as Arc<dyn PciFunction>
+            let (messages, ram) = (Arc::clone(&messages), self.ram.clone());
+            Arc::new(VirtioPci::new(messages, ram, device, class, bar)) as Arc<dyn PciFunction>
         };
         (1..).zip(devices).map(function).collect()
+    }
+
+    /// Sends the interrupts of PCI functions to the guest's interrupt controllers.
+    fn messages(&self) -> MessageSink {
+        let fd = Arc::clone(&self.fd);
+        Arc::new(move |Message { address, data }| {
+            let half = |shift: u32| u32::try_from(address >> shift & 0xffff_ffff).expect("32 bits");
+            let (address_lo, address_hi) = (half(0), half(32));
+            let msi = kvm_msi { address_lo, address_hi, data, ..kvm_msi::default() };
+            // The guest chooses the message: one that goes nowhere is its own fault.
+            if let Err(error) = fd.signal_msi(msi) {
+                tracing::debug!(%error, "an interrupt of a device");
+            }
+        })
     }
 
     fn serial(
@@ -265,7 +281,12 @@ impl Builder {
         watch: Option<Arc<ConsoleWatch>>,
         from: Option<&SerialSnapshot>,
     ) -> Result<Arc<SerialPort>, CreateError> {
-        let port = SerialPort::new(Arc::clone(&self.fd), irq, watch, from)
+        let fd = Arc::clone(&self.fd);
+        let line: EdgeLine = Arc::new(move || {
+            fd.set_irq_line(irq, true)?;
+            fd.set_irq_line(irq, false)
+        });
+        let port = SerialPort::new(line, watch, from)
             .map_err(|e| SnapshotError::Content(e.to_string()))?;
         Ok(Arc::new(port))
     }

@@ -7,8 +7,10 @@ mod msix;
 mod shared;
 mod snapshot;
 
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use bus::{CONFIG_ADDRESS, CONFIG_DATA};
 pub(crate) use bus::{PciBus, PciFunction};
 pub(crate) use config::{ConfigSpace, Identity};
-pub(crate) use msix::{Delivery, MSIX_CAPABILITY, Message, Msix};
-pub(crate) use shared::{lock, low};
+pub(crate) use msix::{Delivery, MSIX_CAPABILITY, Message, MessageSink, Msix};
+pub(crate) use shared::lock;
 pub(crate) use snapshot::{InvalidState, PciSnapshot};

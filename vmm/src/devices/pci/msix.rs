@@ -1,6 +1,8 @@
 //! MSI-X (PCI Local Bus 3.0, 6.8.2): interrupts as messages, a table of them in the function's
 //! memory.
 
+use std::sync::Arc;
+
 use super::shared::low;
 
 /// Bytes of an entry of the table.
@@ -19,6 +21,9 @@ pub(crate) struct Message {
     pub(crate) address: u64,
     pub(crate) data: u32,
 }
+
+/// The way of messages to the interrupt controllers. The guest chooses them: one may go nowhere.
+pub(crate) type MessageSink = Arc<dyn Fn(Message) + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct Entry {

@@ -11,5 +11,7 @@ mod transport;
 mod worker;
 
 pub(crate) use device::{Activation, QueueHandle, VirtioDevice};
+#[cfg(any(test, feature = "testing"))]
+pub use transport::DrivenPci;
 pub(crate) use transport::{BAR_LEN, VirtioPci};
 pub(crate) use worker::Worker;

@@ -59,7 +59,11 @@ impl Port {
         handle.queue.disable_notification(memory)?;
         for _ in 0..handle.queue.size() {
             let Some(len) = self.next_frame() else { return Ok(()) };
-            let Some(chain) = handle.queue.pop_descriptor_chain(memory) else {
+            if len < FRAME_MIN {
+                // No frame; a host that sends no other does not keep the thread from its end.
+                continue;
+            }
+            let Some(chain) = worker::next(handle, memory)? else {
                 self.waiting = Some(len);
                 return await_more(handle, memory);
             };
@@ -72,19 +76,18 @@ impl Port {
         Ok(())
     }
 
-    /// The length of the frame to be received next, which is in `self.frame`.
+    /// The length of what is received next, which is in `self.frame`.
     fn next_frame(&mut self) -> Option<usize> {
         if let Some(len) = self.waiting.take() {
             return Some(len);
         }
-        while !self.is_lost() {
-            match self.link.receive(&mut self.frame) {
-                Ok(Some(len)) if len < FRAME_MIN => {}
-                Ok(found) => return found,
-                Err(error) => self.lose(&error),
-            }
+        if self.is_lost() {
+            return None;
         }
-        None
+        self.link.receive(&mut self.frame).unwrap_or_else(|error| {
+            self.lose(&error);
+            None
+        })
     }
 
     /// Sends the driver's frames until there are none, or the link takes no more.
@@ -96,7 +99,7 @@ impl Port {
                 // It is an event when it is.
                 return Ok(());
             }
-            let Some(chain) = handle.queue.pop_descriptor_chain(memory) else { break };
+            let Some(chain) = worker::next(handle, memory)? else { break };
             let head = chain.head_index();
             self.send(memory, chain);
             complete(handle, memory, head, 0)?;
@@ -323,6 +326,23 @@ mod tests {
         assert_eq!((waiting, bench.wire.lock().unwrap().received.len()), (Some(80), 0));
         bench.serve(Event::Kick(RECEIVE));
         assert_eq!(bench.frames.0.lock().unwrap().waiting, Some(80), "until there is a buffer");
+    }
+
+    #[test]
+    fn a_host_that_sends_no_frames_but_bytes_is_left_for_others() {
+        let received = VecDeque::from(vec![vec![1; FRAME_MIN - 1]; 100]);
+        let wire = Wire { received, room: 9, ..Wire::default() };
+        let mut bench = Bench::new(wire, &[&[(BUFFERS, BUFFER)]], &[]);
+        let mut left = 100;
+        while left > 0 {
+            bench.serve(Event::Kick(RECEIVE));
+            let now = bench.wire.lock().unwrap().received.len();
+            assert_eq!(now, left.saturating_sub(16_usize), "as many as the queue holds");
+            left = now;
+            // More may be there, and no event of the link will say so.
+            assert_eq!(bench.queues[RECEIVE].1.kick.read().is_ok(), left > 0);
+        }
+        assert_eq!(bench.interrupts(), 0);
     }
 
     #[test]

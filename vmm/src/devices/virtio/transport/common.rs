@@ -16,6 +16,8 @@ pub(crate) const COMMON_LEN: u64 = 0x38;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     None,
+    /// To stop where it stands: the driver has given up.
+    Stop,
     /// To stop, and to be as it was made.
     Reset,
     /// To serve its queues.
@@ -282,14 +284,19 @@ impl CommonConfig {
             return Effect::Reset;
         }
         let was_running = self.is_running();
-        self.status = status;
+        // A driver clears bits by a reset only (2.1.1): between two of them a device starts once.
+        self.status |= status;
         let needed = 1 << VIRTIO_F_VERSION_1;
         let agreed = self.accepted & !self.offered == 0 && self.accepted & needed != 0;
         if !agreed {
             // The driver reads it back, and gives up.
             self.status &= !u8::try_from(VIRTIO_CONFIG_S_FEATURES_OK).expect("a byte");
         }
-        if self.is_running() && !was_running { Effect::Start } else { Effect::None }
+        match (was_running, self.is_running()) {
+            (false, true) => Effect::Start,
+            (true, false) => Effect::Stop,
+            _ => Effect::None,
+        }
     }
 
     fn write_queue(&mut self, offset: u64, value: u32, len: usize) {
@@ -370,8 +377,26 @@ mod tests {
         assert_eq!(config.write(0x14, &[15]), Effect::Start);
         assert_eq!(config.write(0x14, &[15]), Effect::None, "once");
         assert!(config.is_running());
-        config.write(0x14, &[15 | 128]);
+        assert_eq!(config.write(0x14, &[15 | 128]), Effect::Stop);
         assert!(!config.is_running());
+    }
+
+    #[test]
+    fn a_device_starts_once_between_two_resets() {
+        let mut config = CommonConfig::new(0, &[256], 2);
+        agree(&mut config, 1 << 32);
+        assert_eq!(config.write(0x14, &[15]), Effect::Start);
+        for status in [1, 11, 15, 4, 8, 15] {
+            assert_eq!(config.write(0x14, &[status]), Effect::None, "{status}");
+            assert_eq!(read(&config, 0x14, 1), 15, "bits are set, not cleared");
+        }
+        config.write(0x0c, &0_u32.to_le_bytes());
+        assert_eq!(config.accepted, 1 << 32, "settled");
+        assert_eq!(config.write(0x14, &[128]), Effect::Stop);
+        assert_eq!(config.write(0x14, &[15]), Effect::None, "it has given up");
+        assert_eq!(config.write(0x14, &[0]), Effect::Reset);
+        agree(&mut config, 1 << 32);
+        assert_eq!(config.write(0x14, &[15]), Effect::Start);
     }
 
     #[test]

@@ -3,15 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use exoprobe_guest::GuestRam;
-use kvm_bindings::kvm_msi;
-use kvm_ioctls::VmFd;
 use virtio_queue::{Queue, QueueT as _};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::common::{COMMON_LEN, CommonConfig, CommonSnapshot, Effect};
 use crate::devices::pci::{
-    ConfigSpace, Delivery, Identity, InvalidState, MSIX_CAPABILITY, Message, Msix, PciFunction,
-    lock, low,
+    ConfigSpace, Delivery, Identity, InvalidState, MSIX_CAPABILITY, Message, MessageSink, Msix,
+    PciFunction, lock,
 };
 use crate::devices::virtio::device::Interrupt;
 use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice};
@@ -20,20 +18,20 @@ use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice};
 const VENDOR: u16 = 0x1af4;
 const DEVICE_BASE: u16 = 0x1040;
 /// Parts of base address 0, and its size.
-const COMMON: u64 = 0;
+pub(super) const COMMON: u64 = 0;
 const ISR: u64 = 0x1000;
 const DEVICE: u64 = 0x2000;
-const NOTIFY: u64 = 0x3000;
-const MSIX_TABLE: u64 = 0x8000;
-const MSIX_PENDING: u64 = 0xc000;
+pub(super) const NOTIFY: u64 = 0x3000;
+pub(super) const MSIX_TABLE: u64 = 0x8000;
+pub(super) const MSIX_PENDING: u64 = 0xc000;
 pub(crate) const BAR_LEN: u64 = 0x1_0000;
 const PART_LEN: u64 = 0x1000;
 /// Offset of the device's status in the common configuration.
-const STATUS: u64 = 0x14;
+pub(super) const STATUS: u64 = 0x14;
 /// Offset of the generation of the device's configuration.
 const COMMON_GENERATION: u64 = COMMON + 0x15;
 /// Bytes from one queue's notification address to the next.
-const NOTIFY_STEP: u64 = 4;
+pub(super) const NOTIFY_STEP: u64 = 4;
 /// Vendor-specific capability (PCI), and the kinds of virtio's (4.1.4).
 const VENDOR_CAPABILITY: u8 = 9;
 const CFG_COMMON: u8 = 1;
@@ -41,24 +39,15 @@ const CFG_NOTIFY: u8 = 2;
 const CFG_ISR: u8 = 3;
 const CFG_DEVICE: u8 = 4;
 
-/// Sends messages to the guest's interrupt controllers.
+/// The vectors, and the way to the guest's interrupt controllers.
 struct Interrupts {
-    fd: Arc<VmFd>,
+    messages: MessageSink,
     msix: Mutex<Msix>,
 }
 
 impl Interrupts {
     fn send(&self, message: Message) {
-        let msi = kvm_msi {
-            address_lo: low(message.address),
-            address_hi: low(message.address >> 32),
-            data: message.data,
-            ..kvm_msi::default()
-        };
-        // The guest chooses the message: one that goes nowhere is its own fault.
-        if let Err(error) = self.fd.signal_msi(msi) {
-            tracing::debug!(%error, "an interrupt of a device");
-        }
+        (self.messages)(message);
     }
 
     fn raise(&self, vector: u16) {
@@ -116,9 +105,10 @@ fn capability(kind: u8, offset: u64, len: u64, more: &[u8]) -> Vec<u8> {
 }
 
 impl VirtioPci {
-    /// The function of `device`, with its memory at `bar`. `class` is PCI's class and subclass.
+    /// The function of `device`, with its memory at `bar`, whose interrupts go to `messages`.
+    /// `class` is PCI's class and subclass.
     pub(crate) fn new(
-        fd: Arc<VmFd>,
+        messages: MessageSink,
         ram: GuestRam,
         device: Arc<dyn VirtioDevice>,
         class: [u8; 2],
@@ -156,7 +146,7 @@ impl VirtioPci {
             initial: config,
             msix_at,
             registers: Mutex::new(Registers { common, kicks }),
-            interrupts: Arc::new(Interrupts { fd, msix: Mutex::new(msix) }),
+            interrupts: Arc::new(Interrupts { messages, msix: Mutex::new(msix) }),
             device,
             ram,
         }
@@ -186,10 +176,15 @@ impl VirtioPci {
         }
     }
 
-    fn stop(&self, registers: &mut Registers) {
-        let queues = self.device.stop();
-        registers.common.set_positions(queues.into_iter().map(|(at, state)| (at, state.queue)));
+    /// Stops the device. Returns its queues where they stand.
+    fn halt(&self, registers: &mut Registers) -> Vec<(usize, QueueHandle)> {
         registers.kicks.iter_mut().for_each(|kick| *kick = None);
+        self.device.stop()
+    }
+
+    fn stop(&self, registers: &mut Registers) {
+        let queues = self.halt(registers);
+        registers.common.set_positions(queues.into_iter().map(|(at, state)| (at, state.queue)));
     }
 
     fn notify(&self, offset: u64) {
@@ -267,7 +262,9 @@ impl PciFunction for VirtioPci {
                 let mut registers = lock(&self.registers);
                 match registers.common.write(offset, data) {
                     Effect::None => {}
-                    Effect::Reset => self.stop(&mut registers),
+                    Effect::Stop => self.stop(&mut registers),
+                    // Its queues have been reset, too.
+                    Effect::Reset => drop(self.halt(&mut registers)),
                     Effect::Start => self.start(&mut registers),
                 }
             }
