@@ -25,6 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         initramfs: Some(initramfs.clone()),
         cmdline: "console=ttyS0 quiet noreplace-smp".to_owned(),
         memory_mib: 64,
+        hugepages: false,
         vcpus: 1,
         disks: Vec::new(),
         nets: Vec::new(),

@@ -30,6 +30,9 @@ pub struct MachineFile {
     /// RAM in MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
+    /// RAM is huge pages of the host.
+    #[serde(default, skip_serializing_if = "is_off")]
+    pub hugepages: bool,
     /// Number of vCPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vcpus: Option<u8>,
@@ -260,6 +263,7 @@ impl MachineFile {
         arguments.extend(self.net.iter().map(|net| net.argument(folder)));
         let switches = [
             ("--fast-boot", self.fast_boot),
+            ("--hugepages", self.hugepages),
             ("--console", self.console),
             ("--reboot", self.reboot),
             ("--exit-with-guest", self.exit_with_guest),
@@ -284,6 +288,7 @@ mod tests {
         kernel = "vmlinuz"
         cmdline = "console=ttyS0 -- x"
         memory = 512
+        hugepages = true
         probe = ["p:a vfs_read"]
         console = true
         [[disk]]
@@ -302,7 +307,7 @@ mod tests {
     fn a_file_is_the_arguments_by_their_names() {
         let toml = file("m.toml", TOML).unwrap();
         let json = r#"{"kernel": "vmlinuz", "cmdline": "console=ttyS0 -- x", "memory": 512,
-            "probe": ["p:a vfs_read"], "console": true,
+            "hugepages": true, "probe": ["p:a vfs_read"], "console": true,
             "disk": [{"path": "/images/root.raw", "mode": "overlay"}, {"path": "data.raw"}],
             "net": [{"tap": "tap0"}, {"socket": "passt.sock", "mac": "52:54:00:12:34:56"}]}"#;
         assert_eq!(file("m.json", json).unwrap(), toml);
@@ -316,6 +321,7 @@ mod tests {
             "--disk=/f/data.raw,readwrite",
             "--net=tap:tap0",
             "--net=unix:/f/passt.sock,mac=52:54:00:12:34:56",
+            "--hugepages",
             "--console",
         ];
         assert_eq!(toml.arguments(Path::new("/f")), expected);

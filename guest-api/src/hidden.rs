@@ -8,8 +8,8 @@
 //! | 2 to 5    | read, execute      | trampolines: an int3 in each byte |
 //! | 6 to 127  | read, execute      | code window: slots of probes |
 //! | 128 to 255| read, execute      | detour window: code of optimized probes |
-//! | 256 to 495| read, write        | data window: what that code counts and records |
-//! | 496 to 511| read, write        | where the rings begin |
+//! | 256 to 493| read, write        | data window: what that code counts and records |
+//! | 494 to 511| read, write        | where the rings begin |
 //!
 //! The rings continue in the next 4 MiB (read, write), which entries of their own map when they are
 //! needed.
@@ -41,9 +41,10 @@ const STUB_PAGE: u64 = 1;
 const TRAMPOLINE_PAGES: Range<u64> = 2..6;
 const CODE_PAGES: Range<u64> = 6..128;
 const DETOUR_PAGES: Range<u64> = 128..256;
-const DATA_PAGES: Range<u64> = 256..496;
-/// The rings' first pages: room for their headers, besides a power of two of bytes.
-const RING_PAGES: Range<u64> = 496..512;
+const DATA_PAGES: Range<u64> = 256..494;
+/// The rings' first pages: besides a power of two of bytes, room for what is before and after the
+/// records of each of 64 rings (1,152 bytes).
+const RING_PAGES: Range<u64> = 494..512;
 const NOT_MAPPED: u64 = 0;
 /// The page table that maps all pages, and the one for user halves: page 1 alone.
 const TABLE: Gpa = HIDDEN_TABLES;
@@ -108,8 +109,8 @@ pub struct Window {
     pub len: u64,
 }
 
-/// The rings.
-const RINGS: Window = {
+/// The rings, once mapped.
+pub const RINGS: Window = {
     let offset = RING_PAGES.start * PAGE_SIZE;
     let gva = Gva(HIDDEN_GVA.0 + offset);
     Window { gva, offset, len: HIDDEN_SIZE - offset + RINGS_SIZE }

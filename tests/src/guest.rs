@@ -93,6 +93,7 @@ impl TestGuest {
             initramfs: Some(guest_file("initramfs.cpio")),
             cmdline: cmdline.trim().to_owned(),
             memory_mib: MEMORY_MIB,
+            hugepages: false,
             vcpus,
             disks: Vec::new(),
             nets: Vec::new(),

@@ -9,6 +9,7 @@ mod definitions;
 mod functions;
 mod guest;
 pub mod harness;
+mod host_pages;
 pub mod http;
 mod interface;
 pub mod loops;
@@ -30,6 +31,7 @@ pub use functions::{address, function_size};
 pub use guest::{
     DEBIAN_DISK_ENV, GUEST_ENV, TestGuest, debian_disk, guest_file, host, kernel_symbols,
 };
+pub use host_pages::HostPages;
 pub use interface::Interface;
 pub use opens::{ENTRY, OPENS, assert_callers, assert_opened};
 pub use own_event::OwnEvent;

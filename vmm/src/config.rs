@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use crate::mac::MacAddr;
 
-/// Most vCPUs a machine can have: what fits the MP table's KiB.
-pub const MAX_VCPUS: u8 = 16;
+/// Most vCPUs a machine can have: cores of a package that CPUID can count (leaf 4, six bits).
+pub const MAX_VCPUS: u8 = 64;
 /// Least RAM, in MiB: a kernel at 16 MiB with room to run.
 pub(crate) const MIN_MEMORY_MIB: u64 = 24;
 /// Most RAM, in MiB (1 TiB).
@@ -24,6 +24,10 @@ pub struct VmConfig {
     pub cmdline: String,
     /// RAM in MiB.
     pub memory_mib: u64,
+    /// RAM is huge pages of 2 MiB, which the host must have free. A snapshot does not contain this:
+    /// the RAM of a restored guest is mapped from the file.
+    #[serde(skip)]
+    pub hugepages: bool,
     /// Number of vCPUs.
     pub vcpus: u8,
     /// Disks, `/dev/vda` and on.
@@ -112,6 +116,9 @@ pub enum ConfigError {
     /// Outside `MIN_MEMORY_MIB` to `MAX_MEMORY_MIB`.
     #[error("{0} MiB of memory: give {MIN_MEMORY_MIB} to {MAX_MEMORY_MIB}")]
     Memory(u64),
+    /// RAM that does not consist of whole huge pages.
+    #[error("{0} MiB of memory: with --hugepages, give a multiple of 2")]
+    HugePages(u64),
     /// More than [`MAX_DEVICES`].
     #[error("{0} disks and network interfaces: give at most {MAX_DEVICES}")]
     Devices(usize),
@@ -137,6 +144,9 @@ impl VmConfig {
         }
         if !(MIN_MEMORY_MIB..=MAX_MEMORY_MIB).contains(&self.memory_mib) {
             return Err(ConfigError::Memory(self.memory_mib));
+        }
+        if self.hugepages && !self.memory_mib.is_multiple_of(2) {
+            return Err(ConfigError::HugePages(self.memory_mib));
         }
         let devices = self.disks.len() + self.nets.len();
         if devices > MAX_DEVICES {
@@ -178,6 +188,7 @@ mod tests {
             initramfs: None,
             cmdline: "quiet".into(),
             memory_mib: 32,
+            hugepages: false,
             vcpus: 1,
             disks: Vec::new(),
             nets: Vec::new(),
@@ -185,8 +196,15 @@ mod tests {
         assert_eq!(good.validate(), Ok(()));
         let none = VmConfig { vcpus: 0, ..good.clone() };
         assert_eq!(none.validate(), Err(ConfigError::Vcpus(0)));
+        assert_eq!(VmConfig { vcpus: 64, ..good.clone() }.validate(), Ok(()));
+        let many = VmConfig { vcpus: 65, ..good.clone() };
+        assert_eq!(many.validate().unwrap_err().to_string(), "65 vCPUs: give 1 to 64");
         let tiny = VmConfig { memory_mib: 1, ..good.clone() };
         assert_eq!(tiny.validate(), Err(ConfigError::Memory(1)));
+        let odd = VmConfig { memory_mib: 33, ..good.clone() };
+        assert_eq!(odd.validate(), Ok(()));
+        let odd = VmConfig { hugepages: true, ..odd };
+        assert_eq!(odd.validate(), Err(ConfigError::HugePages(33)));
         let nul = VmConfig { cmdline: "a\0b".into(), ..good.clone() };
         assert_eq!(nul.validate(), Err(ConfigError::CmdlineNul));
         let net = |link: &str, mac: &str| NetConfig {

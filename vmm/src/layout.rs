@@ -16,16 +16,21 @@ pub const BOOT_PML4: Gpa = Gpa(0x9000);
 pub const CMDLINE: Gpa = Gpa(0x2_0000);
 /// Longest command line, NUL included: COMMAND_LINE_SIZE of x86 Linux.
 pub const CMDLINE_MAX: usize = 2048;
-/// MP table: Linux scans the last KiB of the 640 KiB base memory for it (MP spec 1.4, 4).
-pub const MP_TABLE: Gpa = Gpa(0x9_fc00);
-/// End of conventional RAM; the MP table above it is kept out of the e820 map's RAM.
+/// Pointer to the MP table: Linux scans the last KiB of the 640 KiB base memory for it (MP spec
+/// 1.4, 4).
+pub const MP_POINTER: Gpa = Gpa(0x9_fc00);
+/// The MP table: the last page of the BIOS area, after the ACPI tables.
+pub const MP_TABLE: Gpa = Gpa(0xf_f000);
+/// End of the MP table.
+pub const MP_TABLE_END: Gpa = HIGH_RAM_START;
+/// End of conventional RAM; the pointer above it is kept out of the e820 map's RAM.
 pub const LOW_RAM_END: Gpa = Gpa(0x9_fc00);
 /// Start of extended RAM: where kernels load.
 pub const HIGH_RAM_START: Gpa = Gpa(0x10_0000);
 /// ACPI tables: Linux looks for the first in the BIOS area (ACPI 6.5, 5.2.5.1).
 pub const ACPI_TABLES: Gpa = Gpa(0xe_0000);
 /// Their end.
-pub const ACPI_TABLES_END: Gpa = HIGH_RAM_START;
+pub const ACPI_TABLES_END: Gpa = MP_TABLE;
 /// KVM's task-state segment pages (3 of them, KVM_SET_TSS_ADDR): just below the BIOS area.
 pub const KVM_TSS: Gpa = Gpa(0xfffb_d000);
 /// KVM's identity-map page (KVM_SET_IDENTITY_MAP_ADDR).

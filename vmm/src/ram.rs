@@ -7,11 +7,11 @@ use std::sync::Arc;
 use exoprobe_guest::memory::{MemoryError, RamRange, to_usize};
 use exoprobe_guest::{Gpa, GuestRam};
 use vm_memory::mmap::{MmapRegionBuilder, MmapRegionError};
-use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryRegion};
+use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestRegionMmap};
 
 /// Bytes of RAM that are copied at once to a file.
 pub(crate) const CHUNK: usize = 1 << 20;
-const PROT_RAM: i32 = libc::PROT_READ | libc::PROT_WRITE;
+pub(crate) const PROT_RAM: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const MAP_RAM: i32 = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_NORESERVE;
 
 /// RAM whose first content is in `file`, ranges back to back from `offset` on. The
@@ -36,13 +36,18 @@ pub(crate) fn from_file(
     })
 }
 
-/// Clears all RAM, and returns its pages to the host. RAM that was mapped from a file no longer is.
-/// A concurrent reader sees each page unchanged or zero.
+/// Clears all RAM, and returns its pages to the host, except for huge pages: another program could
+/// take them. RAM that was mapped from a file no longer is. A concurrent reader sees each byte
+/// unchanged or zero.
 ///
 /// # Errors
 /// [`MemoryError::Map`] when the host refuses.
 pub(crate) fn clear(ram: &GuestRam) -> Result<(), MemoryError> {
     for region in ram.as_vm_memory().iter() {
+        if region.flags() & libc::MAP_HUGETLB != 0 {
+            overwrite(ram, region);
+            continue;
+        }
         let flags = MAP_RAM | libc::MAP_FIXED;
         // SAFETY: the range is exactly one mapping that `ram` owns, so no other mapping is
         // replaced, and its owner unmaps the new one in its place. Accesses go through raw pointers
@@ -57,6 +62,16 @@ pub(crate) fn clear(ram: &GuestRam) -> Result<(), MemoryError> {
         }
     }
     Ok(())
+}
+
+/// Writes zeros to a region.
+fn overwrite(ram: &GuestRam, region: &GuestRegionMmap) {
+    let zeros = vec![0; CHUNK];
+    for at in (0..region.len()).step_by(CHUNK) {
+        let len = to_usize(region.len() - at).min(CHUNK);
+        let gpa = Gpa(region.start_addr().0 + at);
+        ram.write(gpa, &zeros[..len]).expect("a region of RAM is in RAM");
+    }
 }
 
 /// Passes a copy of all RAM to `take`, in ascending order, in chunks with their first addresses,

@@ -24,6 +24,7 @@ const EXAMPLES: &str = "Examples:
   exoprobe run --kernel vmlinux --initramfs initramfs.cpio --socket /tmp/exoprobe.sock
   exoprobe run --kernel bzImage --memory 512 --vcpus 2 --console
   exoprobe run --kernel /boot/vmlinuz --memory 512 --fast-boot
+  exoprobe run --kernel /boot/vmlinuz --memory 8192 --hugepages --vcpus 8
   exoprobe run --kernel vmlinuz --initramfs initrd.img --cmdline 'console=ttyS0 root=/dev/vda1' \\
       --memory 1024 --disk debian.raw,overlay --disk data.raw
   exoprobe run --kernel bzImage --initramfs initrd.img --net unix:/tmp/passt.sock \\
@@ -64,7 +65,12 @@ pub struct RunArgs {
     /// RAM in MiB
     #[arg(long, value_name = "MIB", default_value_t = 64, conflicts_with = "restore")]
     pub memory: u64,
-    /// Number of vCPUs
+    /// Take RAM from the host's huge pages of 2 MiB, all at the start. The host must have them free:
+    /// --memory 512 needs 256, `echo 256 > /proc/sys/vm/nr_hugepages` as root. A restored guest's
+    /// RAM is mapped from its snapshot and cannot be of huge pages
+    #[arg(long, conflicts_with = "restore")]
+    pub hugepages: bool,
+    /// Number of vCPUs, 1 to 64
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "restore")]
     pub vcpus: u8,
     /// Disk, /dev/vda and on: a raw file or a block device, which no other machine may have. With
@@ -173,6 +179,7 @@ pub(super) fn service_config(args: &RunArgs) -> Result<ServiceConfig, RunError> 
             initramfs,
             cmdline: cmdline(args),
             memory_mib: args.memory,
+            hugepages: args.hugepages,
             vcpus: args.vcpus,
             disks: args.disks.clone(),
             nets: nets.clone(),
@@ -203,6 +210,7 @@ fn machine_file(args: &RunArgs, nets: &[NetConfig]) -> std::io::Result<MachineFi
         cmdline: args.cmdline.clone(),
         fast_boot: args.fast_boot,
         memory: boots.then_some(args.memory),
+        hugepages: args.hugepages,
         vcpus: boots.then_some(args.vcpus),
         disk: disk.map(|it| DiskEntry { path: it.path.clone(), mode: it.mode }).collect(),
         net: nets.iter().map(|net| NetEntry::new(&net.link, boots.then_some(net.mac))).collect(),

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use exoprobe_lab::job::{Job, RESULTS, Step};
 use exoprobe_tests::harness::{
-    LACKS_ENV, NO_DEBIAN_IMAGE, NO_DEBUG_INFO, NO_FUSE, NO_IPROUTE2, NO_PASST, NO_PYTHON, NO_SHELL,
-    PART_ENV, PROGRESS_ENV, REPORT_ENV,
+    LACKS_ENV, NO_DEBIAN_IMAGE, NO_DEBUG_INFO, NO_FUSE, NO_HUGE_PAGES, NO_IPROUTE2, NO_PASST,
+    NO_PYTHON, NO_SHELL, PART_ENV, PROGRESS_ENV, REPORT_ENV,
 };
 use exoprobe_tests::{DEBIAN_DISK_ENV, GUEST_ENV, STRESS_SECONDS_ENV};
 
@@ -202,12 +202,13 @@ impl Plan {
         let named = lacks.into_iter().any(|(_, why)| why == reason);
         // What needs no VM is compared here, where binutils and pahole are; mounts need no VMX
         // either, Python's packages come from the network, and the lab has no shell, no other
-        // network and no programs for one.
+        // network and no programs for one. Its kernel has no huge pages.
         let is_elsewhere = matches!(
             reason,
             ONCE | NO_DEBIAN_IMAGE
                 | NO_DEBUG_INFO
                 | NO_FUSE
+                | NO_HUGE_PAGES
                 | NO_IPROUTE2
                 | NO_PASST
                 | NO_PYTHON

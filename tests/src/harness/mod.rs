@@ -20,8 +20,8 @@ pub use case::{Case, Run, VCPU_COUNTS};
 pub use console::keep_console;
 pub use environment::{BEGIN, PART_ENV, PROGRESS_ENV, REPORT_ENV};
 pub use need::{
-    LACKS_ENV, Lack, NO_DEBIAN_IMAGE, NO_DEBUG_INFO, NO_FUSE, NO_IPROUTE2, NO_PASST, NO_PYTHON,
-    NO_SHELL, NO_TAP, Need,
+    LACKS_ENV, Lack, NO_DEBIAN_IMAGE, NO_DEBUG_INFO, NO_FUSE, NO_HUGE_PAGES, NO_IPROUTE2, NO_PASST,
+    NO_PYTHON, NO_SHELL, NO_TAP, Need,
 };
 pub use report::{Outcome, Record};
 use session::Session;

@@ -59,6 +59,8 @@ pub enum Need {
     Iproute2,
     /// A distribution's disk, kernel and initramfs: `debian/` of the guest's files.
     DebianImage,
+    /// Huge pages of 2 MiB whose number root may change.
+    HugePages,
 }
 
 /// Why a place does not have what a case needs.
@@ -94,11 +96,14 @@ pub const NO_IPROUTE2: &str = "no `ip` here: `make setup-lab` installs it";
 /// Why a case that needs [`Need::DebianImage`] is skipped where there is none.
 pub const NO_DEBIAN_IMAGE: &str = "no disk of Debian here: `make debian` has one";
 
+/// Why a case that needs [`Need::HugePages`] is skipped where there are none.
+pub const NO_HUGE_PAGES: &str = "no huge pages of 2 MiB here, or not run by root";
+
 /// Names what a place lacks that only its owner knows: `need=reason`, several with `;` between.
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 22] = [
+const NAMES: [(Need, &str); 23] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
@@ -121,6 +126,7 @@ const NAMES: [(Need, &str); 22] = [
     (Need::Tap, "tap"),
     (Need::Iproute2, "iproute2"),
     (Need::DebianImage, "debian_image"),
+    (Need::HugePages, "huge_pages"),
 ];
 
 /// A malformed text of [`LACKS_ENV`].
@@ -209,6 +215,7 @@ impl Need {
                 let is_there = kernel.exists() && crate::guest::debian_disk().exists();
                 require(is_there, NO_DEBIAN_IMAGE)
             }
+            Self::HugePages => require(crate::host_pages::can_be_changed(), NO_HUGE_PAGES),
         }
     }
 }

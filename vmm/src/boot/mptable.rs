@@ -1,14 +1,12 @@
 //! The MP table (Intel MultiProcessor Specification 1.4): one processor entry a vCPU, an ISA bus,
 //! an I/O APIC and its sixteen lines. It announces more than one vCPU to Linux without ACPI.
 
-use crate::layout::{IO_APIC, LOCAL_APIC, MP_TABLE};
-use exoprobe_guest::Gpa;
+use crate::layout::{IO_APIC, LOCAL_APIC, MP_POINTER, MP_TABLE};
 use exoprobe_guest::{GuestRam, OutsideMemory};
 
 const SPEC_REVISION: u8 = 4;
 const APIC_VERSION: u8 = 0x14;
 const ISA_IRQS: u8 = 16;
-const FLOATING_POINTER_LEN: u64 = 16;
 const HEADER_LEN: usize = 44;
 
 const ENTRY_PROCESSOR: u8 = 0;
@@ -45,6 +43,7 @@ fn entries(vcpus: u8) -> (Vec<u8>, u16) {
         cpu.extend_from_slice(&[0; 8]);
         add(&cpu);
     }
+    // The first that no vCPU has.
     let io_apic_id = vcpus;
     add(&[ENTRY_BUS, 0, b'I', b'S', b'A', b' ', b' ', b' ']);
     let mut io_apic = vec![ENTRY_IO_APIC, io_apic_id, APIC_VERSION, CPU_ENABLED];
@@ -60,7 +59,7 @@ fn entries(vcpus: u8) -> (Vec<u8>, u16) {
 
 fn build(vcpus: u8) -> Vec<u8> {
     let (entries, count) = entries(vcpus);
-    let len = u16::try_from(HEADER_LEN + entries.len()).expect("the table is below 1 KiB");
+    let len = u16::try_from(HEADER_LEN + entries.len()).expect("255 vCPUs take less than 6 KiB");
     let mut table = Vec::with_capacity(usize::from(len));
     table.extend_from_slice(b"PCMP");
     table.extend_from_slice(&len.to_le_bytes());
@@ -75,31 +74,63 @@ fn build(vcpus: u8) -> Vec<u8> {
     table
 }
 
-/// Writes the floating pointer and, after it, the table.
+/// Writes the floating pointer and the table.
 pub(super) fn write(ram: &GuestRam, vcpus: u8) -> Result<(), OutsideMemory> {
-    let table_at = MP_TABLE.0 + FLOATING_POINTER_LEN;
     let mut pointer = Vec::with_capacity(16);
     pointer.extend_from_slice(b"_MP_");
-    pointer.extend_from_slice(&u32::try_from(table_at).expect("below 1 MiB").to_le_bytes());
+    pointer.extend_from_slice(&u32::try_from(MP_TABLE.0).expect("below 1 MiB").to_le_bytes());
     pointer.extend_from_slice(&[1, SPEC_REVISION, 0, 0, 0, 0, 0, 0]);
     pointer[10] = checksum(&pointer);
-    ram.write(MP_TABLE, &pointer)?;
-    ram.write(Gpa(table_at), &build(vcpus))
+    ram.write(MP_POINTER, &pointer)?;
+    ram.write(MP_TABLE, &build(vcpus))
 }
 
 #[cfg(test)]
 mod tests {
+    use exoprobe_guest::Gpa;
+    use exoprobe_guest::memory::ram_ranges;
+
     use super::*;
     use crate::config::MAX_VCPUS;
+    use crate::layout::{LOW_RAM_END, MP_TABLE_END};
+
+    fn sum(bytes: &[u8]) -> u8 {
+        bytes.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte))
+    }
+
+    /// Entries of a table, by their types: processors have 20 bytes, all others 8.
+    fn split(mut entries: &[u8]) -> Vec<&[u8]> {
+        let mut found = Vec::new();
+        while let Some(kind) = entries.first() {
+            let (entry, rest) = entries.split_at(if *kind == ENTRY_PROCESSOR { 20 } else { 8 });
+            found.push(entry);
+            entries = rest;
+        }
+        found
+    }
 
     #[test]
-    fn sums_are_zero_and_the_largest_table_fits_its_kib() {
+    fn the_pointer_leads_to_a_table_in_which_each_vcpu_has_its_own_apic() {
         for vcpus in [1, 2, MAX_VCPUS] {
-            let table = build(vcpus);
-            assert_eq!(table.iter().fold(0u8, |s, b| s.wrapping_add(*b)), 0);
+            let ram = GuestRam::anonymous(&ram_ranges(32)).unwrap();
+            write(&ram, vcpus).unwrap();
+            let mut pointer = [0; 16];
+            ram.read(LOW_RAM_END, &mut pointer).unwrap();
+            assert_eq!((&pointer[..4], sum(&pointer)), (&b"_MP_"[..], 0));
+            let at = u32::from_le_bytes(pointer[4..8].try_into().unwrap()).into();
+            let mut table = vec![0; 44 + 20 * usize::from(vcpus) + 8 * (2 + 16 + 2)];
+            ram.read(Gpa(at), &mut table).unwrap();
+            assert_eq!((&table[..4], sum(&table)), (&b"PCMP"[..], 0));
             assert_eq!(usize::from(u16::from_le_bytes([table[4], table[5]])), table.len());
-            assert_eq!(table.len(), 44 + 20 * usize::from(vcpus) + 8 * (2 + 16 + 2));
-            assert!(table.len() + 16 <= 1024);
+            assert!(Gpa(at) >= MP_TABLE && at + table.len() as u64 <= MP_TABLE_END.0);
+            let entries = split(&table[HEADER_LEN..]);
+            assert_eq!(entries.len(), usize::from(u16::from_le_bytes([table[34], table[35]])));
+            let of = |kind| entries.iter().filter(move |entry| entry[0] == kind);
+            let ids: Vec<u8> = of(ENTRY_PROCESSOR).map(|entry| entry[1]).collect();
+            assert_eq!(ids, (0..vcpus).collect::<Vec<_>>());
+            let io_apic: Vec<u8> = of(ENTRY_IO_APIC).map(|entry| entry[1]).collect();
+            assert!(io_apic.len() == 1 && !ids.contains(&io_apic[0]), "{io_apic:?}");
+            assert!(of(ENTRY_IO_INTERRUPT).all(|entry| entry[6] == io_apic[0]));
         }
     }
 }

@@ -9,6 +9,7 @@ use kvm_ioctls::{VcpuFd, VmFd};
 use super::cmdline::final_cmdline;
 use super::control::{Devices, Vm};
 use super::error::CreateError;
+use super::host_limits;
 use super::power_on::PowerOn;
 use crate::boot::{self, BootEntry};
 use crate::config::{DiskConfig, HostSides, VmConfig};
@@ -18,6 +19,7 @@ use crate::devices::{
     VirtioDevice, VirtioPci,
 };
 use crate::host::Host;
+use crate::hugepages;
 use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS, PCI_BARS, SCI, SERIAL0, SERIAL1};
 use crate::machine::Machine;
 use crate::profile::HostProfile;
@@ -37,7 +39,12 @@ impl Vm {
     /// [`CreateError`]; nothing is left over.
     pub fn create(host: &Host, config: &VmConfig) -> Result<Self, CreateError> {
         config.validate()?;
-        let ram = GuestRam::anonymous(&ram_ranges(config.memory_mib))?;
+        host_limits::check(host, config)?;
+        let ranges = ram_ranges(config.memory_mib);
+        let ram = match config.hugepages {
+            true => hugepages::allocate(&ranges)?,
+            false => GuestRam::anonymous(&ranges)?,
+        };
         let cmdline = final_cmdline(&config.cmdline, host.profile());
         let entry = boot::load(&ram, config, &cmdline, host.profile())?;
         let builder = Builder::new(host, config.clone(), ram, false)?;
@@ -56,6 +63,7 @@ impl Vm {
         let (mut meta, ram, hidden) = snapshot::open(path)?;
         meta.set_host_sides(sides)?;
         meta.config.validate()?;
+        host_limits::check(host, &meta.config)?;
         let restored = Restored { meta, ram, hidden };
         let (config, ram) = (restored.meta.config.clone(), restored.ram.clone());
         let settled = restored.meta.is_settled();

@@ -4,6 +4,7 @@ use crate::boot::BootError;
 use crate::config::ConfigError;
 use crate::devices::{DiskError, NetError};
 use crate::dump::DumpError;
+use crate::hugepages::HugePagesError;
 use crate::snapshot::SnapshotError;
 use exoprobe_guest::VcpuError;
 use exoprobe_guest::memory::MemoryError;
@@ -14,9 +15,32 @@ pub enum CreateError {
     /// The configuration is refused.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// More vCPUs than KVM allows.
+    #[error("{wanted} vCPUs: KVM on this host allows {most} (KVM_CAP_MAX_VCPUS); lower --vcpus")]
+    Vcpus {
+        /// The number in the configuration.
+        wanted: u8,
+        /// KVM's.
+        most: usize,
+    },
+    /// More RAM than guests on this host can address.
+    #[error(
+        "{wanted} MiB of memory: guest-physical addresses have {bits} bits on this host; lower --memory to {most} or less"
+    )]
+    Addresses {
+        /// The size in the configuration, in MiB.
+        wanted: u64,
+        /// Bits of an address.
+        bits: u32,
+        /// Most RAM, in MiB.
+        most: u64,
+    },
     /// Guest memory is not available.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// Guest memory of huge pages is not available.
+    #[error(transparent)]
+    HugePages(#[from] HugePagesError),
     /// The kernel, initramfs or command line is unusable.
     #[error(transparent)]
     Boot(#[from] BootError),

@@ -6,6 +6,7 @@ mod control;
 mod dump;
 mod error;
 mod guest;
+mod host_limits;
 mod power_on;
 mod reboot;
 mod snapshot;

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use exoprobe_guest::hidden::Window;
 use exoprobe_guest::layout::HIDDEN_SIZE;
-use exoprobe_guest::paging::PAGE_SIZE;
 use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
 
 use crate::detour::{
@@ -22,6 +21,8 @@ use exoprobe_guest::Guest;
 const BLOCKS: u64 = 4096;
 /// Bytes of a block's counters.
 const COUNTERS: u64 = 2 * COUNTER;
+/// Each ring begins at a multiple of this.
+const CACHE_LINE: u64 = 64;
 /// Sizes of a ring's data in bytes, as powers of two, ascending.
 const RING_BITS: Range<u32> = 12..32;
 
@@ -125,10 +126,8 @@ impl Rings {
         if cpu.is_none() && vcpus > 1 {
             return Err("cpu: the address of the CPU's number is not known");
         }
-        let stride = window.len / vcpus / PAGE_SIZE * PAGE_SIZE;
-        let fits = |len: &u64| GuestRing::bytes(*len) <= stride;
-        let len = RING_BITS.rev().map(|bit| 1 << bit).find(fits);
-        let len = len.ok_or("cpu: there are too many vCPUs for their rings")?;
+        let (stride, len) =
+            ring_sizes(window.len, vcpus).ok_or("cpu: there are too many vCPUs for their rings")?;
         self.rings = (0..vcpus)
             .map(|index| GuestRing::new(guest.hidden(), window.offset + index * stride, len))
             .collect();
@@ -291,6 +290,13 @@ impl Rings {
     }
 }
 
+/// The distance between the rings of so many vCPUs in a window, and the bytes of each one's data.
+fn ring_sizes(window: u64, vcpus: u64) -> Option<(u64, u64)> {
+    let stride = window / vcpus / CACHE_LINE * CACHE_LINE;
+    let fits = |len: &u64| GuestRing::bytes(*len) <= stride;
+    Some((stride, RING_BITS.rev().map(|bit| 1 << bit).find(fits)?))
+}
+
 /// Adds hits to the hit counter and to the counter of their result.
 fn add(counters: &Counters, to: impl Fn(&Counters) -> &AtomicU64, hits: u64) {
     if hits == 0 {
@@ -298,4 +304,21 @@ fn add(counters: &Counters, to: impl Fn(&Counters) -> &AtomicU64, hits: u64) {
     }
     counters.hits.fetch_add(hits, Ordering::Relaxed);
     to(counters).fetch_add(hits, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use exoprobe_guest::hidden::RINGS;
+
+    use super::*;
+
+    #[test]
+    fn sixty_four_vcpus_share_the_memory_of_the_rings() {
+        for (vcpus, kib) in [(1, 4096), (2, 2048), (3, 1024), (16, 256), (33, 64), (64, 64)] {
+            let (stride, len) = ring_sizes(RINGS.len, vcpus).unwrap();
+            assert_eq!(len, kib << 10, "{vcpus} vCPUs");
+            assert!(GuestRing::bytes(len) <= stride && stride * vcpus <= RINGS.len);
+        }
+        assert_eq!(ring_sizes(4096, 64), None);
+    }
 }

@@ -50,6 +50,7 @@ fn config() -> VmConfig {
         kernel: guest_file("stock/bzImage"),
         cmdline: "console=ttyS0".to_owned(),
         memory_mib: 256,
+        hugepages: false,
         ..TestGuest::config("vmlinux", 1)
     }
 }

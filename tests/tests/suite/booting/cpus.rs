@@ -1,0 +1,52 @@
+//! Guests with more vCPUs than the host has CPUs.
+
+use exoprobe_tests::harness::Case;
+use exoprobe_tests::{Service, TestKernel, cases};
+
+use crate::support::refused::refused;
+
+pub(crate) const CASES: &[Case] = cases![
+    each_of_many_vcpus_has_its_calls_counted_and_recorded needs [Kvm, Smp, ContendedLocks],
+    more_vcpus_than_a_machine_can_have_are_refused needs [Kvm, Repeat],
+];
+
+/// More than the four that flat logical APIC ids number in a cluster, and than the tiny kernel has.
+const MANY: u8 = 8;
+/// Calls of getpid on each vCPU.
+const CALLS: u64 = 100;
+
+fn each_of_many_vcpus_has_its_calls_counted_and_recorded() {
+    let guest = TestKernel::Linux6_12.restored(MANY);
+    let work = format!("par {MANY} getpid {CALLS}");
+    let calls = CALLS * u64::from(MANY);
+    guest.probe("p:getpid __x64_sys_getpid %di");
+    assert_eq!(guest.work(&work), calls);
+    assert_eq!(guest.hits("getpid"), calls, "by breakpoints");
+    guest.optimize("getpid");
+    let exits = guest.vm.exit_counts().breakpoint;
+    assert_eq!(guest.work(&work), calls);
+    let status = guest.status("getpid");
+    assert_eq!((status.hits, status.recorded, status.lost), (2 * calls, 2 * calls, 0));
+    assert_eq!(guest.vm.exit_counts().breakpoint, exits, "by a detour");
+    guest.engine.drain();
+    // The workload puts each of its threads on a CPU of its own.
+    let events = guest.engine.events().read(1, usize::MAX).events;
+    for vcpu in 0..MANY {
+        let of_vcpu = events.iter().filter(|event| event.vcpu == vcpu).count() as u64;
+        assert_eq!(of_vcpu, 2 * CALLS, "vCPU {vcpu}");
+    }
+    guest.assert_unharmed();
+}
+
+fn more_vcpus_than_a_machine_can_have_are_refused() {
+    let files = Service::boot_files();
+    for (vcpus, reason) in [
+        ("0", "0 vCPUs: give 1 to 64"),
+        ("65", "65 vCPUs: give 1 to 64"),
+        ("1000", "1000 is not in 0..=255"),
+    ] {
+        let files = files.iter().map(String::as_str);
+        let error = refused(&files.chain(["--vcpus", vcpus]).collect::<Vec<_>>());
+        assert!(error.contains(reason), "{error}");
+    }
+}
