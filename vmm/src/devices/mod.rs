@@ -3,6 +3,7 @@
 
 mod console_watch;
 mod effect;
+mod input;
 mod output;
 mod pci;
 mod power;
@@ -11,16 +12,21 @@ mod virtio;
 
 pub(crate) use console_watch::ConsoleWatch;
 pub(crate) use effect::PortEffect;
+pub use input::InputFull;
 pub use output::OutputLog;
 pub(crate) use pci::{InvalidState, PciBus, PciFunction, PciSnapshot};
 pub(crate) use power::{PowerManagement, PowerSnapshot};
+pub use serial::SerialPort;
 pub(crate) use serial::SerialSnapshot;
-pub use serial::{InputFull, SerialPort};
 pub(crate) use virtio::blk::Blk;
 pub use virtio::blk::DiskError;
 pub(crate) use virtio::blk::DiskIdentity;
 #[cfg(feature = "testing")]
 pub use virtio::blk::DrivenBlk;
+pub(crate) use virtio::console::ConsoleSnapshot;
+#[cfg(feature = "testing")]
+pub use virtio::console::DrivenConsole;
+pub use virtio::console::{TerminalSize, VirtioConsole};
 #[cfg(feature = "testing")]
 pub use virtio::net::DrivenNet;
 pub(crate) use virtio::net::Net;
