@@ -39,6 +39,9 @@ pub struct MachineFile {
     /// Network interfaces, `eth0` and on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub net: Vec<NetEntry>,
+    /// A virtio console, `/dev/hvc0`.
+    #[serde(default, skip_serializing_if = "is_off")]
+    pub virtio_console: bool,
     /// Symbols of the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -260,6 +263,7 @@ impl MachineFile {
         arguments.extend(self.net.iter().map(|net| net.argument(folder)));
         let switches = [
             ("--fast-boot", self.fast_boot),
+            ("--virtio-console", self.virtio_console),
             ("--console", self.console),
             ("--reboot", self.reboot),
             ("--exit-with-guest", self.exit_with_guest),
@@ -285,6 +289,7 @@ mod tests {
         cmdline = "console=ttyS0 -- x"
         memory = 512
         probe = ["p:a vfs_read"]
+        virtio_console = true
         console = true
         [[disk]]
         path = "/images/root.raw"
@@ -302,7 +307,7 @@ mod tests {
     fn a_file_is_the_arguments_by_their_names() {
         let toml = file("m.toml", TOML).unwrap();
         let json = r#"{"kernel": "vmlinuz", "cmdline": "console=ttyS0 -- x", "memory": 512,
-            "probe": ["p:a vfs_read"], "console": true,
+            "probe": ["p:a vfs_read"], "virtio_console": true, "console": true,
             "disk": [{"path": "/images/root.raw", "mode": "overlay"}, {"path": "data.raw"}],
             "net": [{"tap": "tap0"}, {"socket": "passt.sock", "mac": "52:54:00:12:34:56"}]}"#;
         assert_eq!(file("m.json", json).unwrap(), toml);
@@ -316,6 +321,7 @@ mod tests {
             "--disk=/f/data.raw,readwrite",
             "--net=tap:tap0",
             "--net=unix:/f/passt.sock,mac=52:54:00:12:34:56",
+            "--virtio-console",
             "--console",
         ];
         assert_eq!(toml.arguments(Path::new("/f")), expected);
@@ -332,6 +338,7 @@ mod tests {
             ("m.toml", "memory =", "line 1"),
             ("m.toml", "net = [{mac = \"02:00:00:00:00:01\"}]", "`tap` or `socket`"),
             ("m.toml", "net = [{tap = \"a\", socket = \"b\"}]", "`tap` or `socket`"),
+            ("m.toml", "virtio_console = \"hvc0\"", "expected a boolean"),
             ("m.json", "{\"vcpus\": 300}", "line 1"),
             ("m.json", "{\"disk\": [{}]}", "missing field `path`"),
         ] {
