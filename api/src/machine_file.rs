@@ -42,6 +42,9 @@ pub struct MachineFile {
     /// Network interfaces, `eth0` and on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub net: Vec<NetEntry>,
+    /// A virtio console, `/dev/hvc0`.
+    #[serde(default, skip_serializing_if = "is_off")]
+    pub virtio_console: bool,
     /// Symbols of the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -264,6 +267,7 @@ impl MachineFile {
         let switches = [
             ("--fast-boot", self.fast_boot),
             ("--hugepages", self.hugepages),
+            ("--virtio-console", self.virtio_console),
             ("--console", self.console),
             ("--reboot", self.reboot),
             ("--exit-with-guest", self.exit_with_guest),
@@ -290,6 +294,7 @@ mod tests {
         memory = 512
         hugepages = true
         probe = ["p:a vfs_read"]
+        virtio_console = true
         console = true
         [[disk]]
         path = "/images/root.raw"
@@ -307,7 +312,7 @@ mod tests {
     fn a_file_is_the_arguments_by_their_names() {
         let toml = file("m.toml", TOML).unwrap();
         let json = r#"{"kernel": "vmlinuz", "cmdline": "console=ttyS0 -- x", "memory": 512,
-            "hugepages": true, "probe": ["p:a vfs_read"], "console": true,
+            "hugepages": true, "probe": ["p:a vfs_read"], "virtio_console": true, "console": true,
             "disk": [{"path": "/images/root.raw", "mode": "overlay"}, {"path": "data.raw"}],
             "net": [{"tap": "tap0"}, {"socket": "passt.sock", "mac": "52:54:00:12:34:56"}]}"#;
         assert_eq!(file("m.json", json).unwrap(), toml);
@@ -322,6 +327,7 @@ mod tests {
             "--net=tap:tap0",
             "--net=unix:/f/passt.sock,mac=52:54:00:12:34:56",
             "--hugepages",
+            "--virtio-console",
             "--console",
         ];
         assert_eq!(toml.arguments(Path::new("/f")), expected);
@@ -338,6 +344,7 @@ mod tests {
             ("m.toml", "memory =", "line 1"),
             ("m.toml", "net = [{mac = \"02:00:00:00:00:01\"}]", "`tap` or `socket`"),
             ("m.toml", "net = [{tap = \"a\", socket = \"b\"}]", "`tap` or `socket`"),
+            ("m.toml", "virtio_console = \"hvc0\"", "expected a boolean"),
             ("m.json", "{\"vcpus\": 300}", "line 1"),
             ("m.json", "{\"disk\": [{}]}", "missing field `path`"),
         ] {

@@ -12,12 +12,13 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, put};
+use axum::{Json, Router};
+use serde_json::json;
 use tempfile::TempDir;
 
 /// More than anything here takes on a busy machine.
@@ -32,11 +33,14 @@ const PROBES: &str = r#"[{"id":1,"kind":"k","group":"kprobes","event":"open","sy
 
 /// The input that a guest got, and whether its queue was full once already.
 type Input = Arc<Mutex<(Vec<u8>, bool)>>;
+/// The sizes that its virtio console was given.
+type Sizes = Arc<Mutex<Vec<serde_json::Value>>>;
 
 /// A service that has an event, a probe, and a guest that has printed one line.
 struct Service {
     dir: TempDir,
     input: Input,
+    sizes: Sizes,
     end: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -47,11 +51,18 @@ impl Service {
         let path = dir.path().join("socket");
         let (end, ended) = tokio::sync::oneshot::channel();
         let (listening, listens) = mpsc::channel();
-        let input = Input::default();
+        let (input, sizes) = (Input::default(), Sizes::default());
+        let given = Arc::clone(&sizes);
+        let resized = async move |Json(size)| {
+            given.lock().unwrap().push(size);
+            StatusCode::NO_CONTENT
+        };
         let router = Router::new()
             .route("/v1/events", get(async || EVENT))
             .route("/v1/probes", get(async || PROBES))
             .route("/v1/vm/serial/{port}", get(printed).post(typed))
+            .route("/v1/vm/console", get(printed).post(typed))
+            .route("/v1/vm/console/size", put(resized))
             .with_state(Arc::clone(&input));
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -65,7 +76,7 @@ impl Service {
             });
         });
         listens.recv().unwrap();
-        Self { dir, input, end: Some(end), thread: Some(thread) }
+        Self { dir, input, sizes, end: Some(end), thread: Some(thread) }
     }
 
     /// Waits until the guest got this input.
@@ -73,6 +84,17 @@ impl Service {
         let end = Instant::now() + PATIENCE;
         while self.input.lock().unwrap().0 != wanted {
             assert!(Instant::now() < end, "{:?}", self.input.lock().unwrap());
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Waits until the virtio console was given these sizes, as (columns, rows), and no others.
+    fn wait_for_sizes(&self, wanted: &[(u16, u16)]) {
+        let size = |(columns, rows): &(u16, u16)| json!({"columns": columns, "rows": rows});
+        let wanted: Vec<_> = wanted.iter().map(size).collect();
+        let end = Instant::now() + PATIENCE;
+        while *self.sizes.lock().unwrap() != wanted {
+            assert!(Instant::now() < end, "{:?}", self.sizes.lock().unwrap());
             thread::sleep(LOOK);
         }
     }
@@ -179,6 +201,14 @@ impl Terminal {
         }
     }
 
+    /// Changes its size, which signals the programs at it that have it as their controlling terminal.
+    fn resize(&self, (rows, columns): (u16, u16)) {
+        let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: the descriptor is our own, and the call only reads the size.
+        let set = unsafe { libc::ioctl(self.device.as_raw_fd(), libc::TIOCSWINSZ, &size) };
+        assert_eq!(set, 0, "{}", io::Error::last_os_error());
+    }
+
     /// How it takes what is typed: flags, and keys that mean something.
     fn mode(&self) -> (libc::tcflag_t, [libc::cc_t; libc::NCCS]) {
         let mut mode = MaybeUninit::<libc::termios>::uninit();
@@ -264,11 +294,7 @@ fn top_gives_the_terminal_back_by_q_and_by_signals() {
         assert_eq!(terminal.mode().0 & (libc::ECHO | libc::ICANON), 0, "keys are seen at once");
         match end {
             None => terminal.keyboard.write_all(b"xq").unwrap(),
-            Some(signal) => {
-                let pid = libc::pid_t::try_from(child.id()).unwrap();
-                // SAFETY: it is our child, which was not waited for yet.
-                assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
-            }
+            Some(number) => signal(&child, number),
         }
         let output = finish(child);
         assert!(output.status.success(), "{end:?}: {output:?}");
@@ -328,6 +354,67 @@ fn a_console_at_a_terminal_gets_every_key_and_is_left_by_the_escape_key() {
     service.wait_for_input(b"ro\x03");
 }
 
+/// Sends a signal to our child, which was not waited for yet.
+fn signal(child: &Child, number: libc::c_int) {
+    let pid = libc::pid_t::try_from(child.id()).unwrap();
+    // SAFETY: it is our child, so the number is its own.
+    assert_eq!(unsafe { libc::kill(pid, number) }, 0);
+}
+
+#[test]
+fn a_virtio_console_has_the_terminals_size_now_and_when_it_changes() {
+    let service = Service::start();
+    let mut terminal = Terminal::open();
+    let before = terminal.mode();
+    let mut command = service.exoprobe(&["vm", "console", "--hvc", "--follow"]);
+    command.stdin(terminal.stdio()).stdout(terminal.stdio()).stderr(terminal.stdio());
+    let child = command.spawn().unwrap();
+    service.wait_for_sizes(&[(SIZE.1, SIZE.0)]);
+    terminal.wait("greeting", |text| text.contains("login:") && text.contains("Ctrl-] leaves"));
+    assert_eq!(terminal.mode().0 & (libc::ECHO | libc::ICANON | libc::ISIG), 0);
+    terminal.resize((50, 132));
+    signal(&child, libc::SIGWINCH);
+    service.wait_for_sizes(&[(SIZE.1, SIZE.0), (132, 50)]);
+    // A terminal that loses its size leaves the guest's as it was.
+    terminal.resize((0, 0));
+    signal(&child, libc::SIGWINCH);
+    terminal.keyboard.write_all(b"vi\x1a").unwrap();
+    service.wait_for_input(b"vi\x1a");
+    terminal.keyboard.write_all(b"q\x1d").unwrap();
+    assert!(finish(child).status.success());
+    assert_eq!(terminal.mode(), before);
+    service.wait_for_input(b"vi\x1a");
+    service.wait_for_sizes(&[(SIZE.1, SIZE.0), (132, 50)]);
+}
+
+#[test]
+fn a_console_without_a_terminal_or_on_a_serial_port_has_no_size() {
+    let service = Service::start();
+    let terminal = Terminal::open();
+    let mut command = service.exoprobe(&["vm", "console", "--hvc", "--follow"]);
+    command.stdin(Stdio::piped()).stdout(terminal.stdio()).stderr(Stdio::piped());
+    let mut piped = command.spawn().unwrap();
+    piped.stdin.take().unwrap().write_all(b"ls\n").unwrap();
+    service.wait_for_input(b"ls\n");
+    signal(&piped, libc::SIGINT);
+    assert!(finish(piped).status.success());
+    let mut command = service.exoprobe(&["vm", "console", "--follow"]);
+    command.stdin(terminal.stdio()).stdout(terminal.stdio()).stderr(terminal.stdio());
+    let serial = command.spawn().unwrap();
+    terminal.wait("greeting", |text| text.contains("Ctrl-] leaves"));
+    // Its handler would be there by then: SIGWINCH is ignored by default.
+    signal(&serial, libc::SIGWINCH);
+    (&terminal.keyboard).write_all(b"x").unwrap();
+    service.wait_for_input(b"ls\nx");
+    (&terminal.keyboard).write_all(b"\x1d").unwrap();
+    assert!(finish(serial).status.success());
+    service.wait_for_sizes(&[]);
+    let usage =
+        run(service.exoprobe(&["vm", "console", "--hvc", "--port", "0"]).stdout(Stdio::piped()));
+    let told = String::from_utf8(usage.stderr).unwrap();
+    assert!(usage.status.code() == Some(2) && told.contains("cannot be used with"), "{told}");
+}
+
 #[test]
 fn piped_input_arrives_whole_and_output_goes_on_after_its_end() {
     let service = Service::start();
@@ -338,9 +425,7 @@ fn piped_input_arrives_whole_and_output_goes_on_after_its_end() {
     child.stdin.take().unwrap().write_all(&lines).unwrap();
     service.wait_for_input(&lines);
     assert!(child.try_wait().unwrap().is_none(), "it follows the output");
-    let pid = libc::pid_t::try_from(child.id()).unwrap();
-    // SAFETY: it is our child, which was not waited for yet.
-    assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
+    signal(&child, libc::SIGINT);
     let output = finish(child);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(output.stdout, b"login:\r\n");

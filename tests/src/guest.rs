@@ -97,6 +97,7 @@ impl TestGuest {
             vcpus,
             disks: Vec::new(),
             nets: Vec::new(),
+            virtio_console: false,
         }
     }
 

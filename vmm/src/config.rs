@@ -36,6 +36,9 @@ pub struct VmConfig {
     /// Network interfaces, `eth0` and on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nets: Vec<NetConfig>,
+    /// A virtio console, `/dev/hvc0`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub virtio_console: bool,
 }
 
 /// A network interface of the guest: a virtio network device.
@@ -103,8 +106,8 @@ pub struct HostSides {
     pub links: Vec<NetLink>,
 }
 
-/// Most disks and network interfaces together: slots of a PCI bus, without those of its bridge and
-/// of the random numbers.
+/// Most disks, network interfaces and consoles together: slots of a PCI bus, without those of its
+/// bridge and of the random numbers.
 pub const MAX_DEVICES: usize = 30;
 
 /// Why a configuration is refused before anything is made.
@@ -120,7 +123,7 @@ pub enum ConfigError {
     #[error("{0} MiB of memory: with --hugepages, give a multiple of 2")]
     HugePages(u64),
     /// More than [`MAX_DEVICES`].
-    #[error("{0} disks and network interfaces: give at most {MAX_DEVICES}")]
+    #[error("{0} disks, network interfaces and virtio consoles: give at most {MAX_DEVICES}")]
     Devices(usize),
     /// Two network interfaces have the same host side.
     #[error("{0} is given for two network interfaces: each needs one of its own")]
@@ -148,7 +151,7 @@ impl VmConfig {
         if self.hugepages && !self.memory_mib.is_multiple_of(2) {
             return Err(ConfigError::HugePages(self.memory_mib));
         }
-        let devices = self.disks.len() + self.nets.len();
+        let devices = self.disks.len() + self.nets.len() + usize::from(self.virtio_console);
         if devices > MAX_DEVICES {
             return Err(ConfigError::Devices(devices));
         }
@@ -192,6 +195,7 @@ mod tests {
             vcpus: 1,
             disks: Vec::new(),
             nets: Vec::new(),
+            virtio_console: false,
         };
         assert_eq!(good.validate(), Ok(()));
         let none = VmConfig { vcpus: 0, ..good.clone() };
@@ -222,5 +226,10 @@ mod tests {
         let same = nets(&[net("tap0", a), net("tap1", a)]).unwrap_err();
         assert_eq!(same.to_string(), format!("the address {a} is given to two network interfaces"));
         assert_eq!(nets(&vec![net("tap0", a); 31]), Err(ConfigError::Devices(31)));
+        let disk = DiskConfig { path: "d".into(), mode: DiskMode::ReadOnly };
+        let full = VmConfig { disks: vec![disk; MAX_DEVICES], ..good };
+        assert_eq!(full.validate(), Ok(()));
+        let with_console = VmConfig { virtio_console: true, ..full };
+        assert_eq!(with_console.validate(), Err(ConfigError::Devices(31)));
     }
 }

@@ -28,7 +28,7 @@ pub use config::{
     ConfigError, DiskConfig, DiskMode, HostSides, MAX_DEVICES, MAX_VCPUS, NetConfig, NetLink,
     VmConfig, with_kernel_words,
 };
-pub use devices::{DiskError, NetError, OutputLog, SerialPort};
+pub use devices::{DiskError, NetError, OutputLog, SerialPort, TerminalSize, VirtioConsole};
 pub use dump::{Dump, DumpError};
 pub use exoprobe_guest::kvm::Reinjection;
 pub use host::{DEFAULT_KVM, Host, HostError};

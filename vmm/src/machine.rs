@@ -86,6 +86,14 @@ impl Machine {
         self.status.set(stopped, || self.tell_others(from, || Command::Halt));
     }
 
+    /// Has vCPU 0 stop the machine, if the text of its consoles says that the guest has stopped. Does
+    /// not wait for that: a device's thread calls it, for whose end a vCPU may wait.
+    pub(crate) fn check_consoles(&self) {
+        if let Some(vcpu) = self.vcpus.get().and_then(|all| all.first()) {
+            let _ = vcpu.thread().send(Command::CheckConsoles);
+        }
+    }
+
     /// Pauses the machine at a hit of vCPU `from`, which calls this; `false` when it has stopped.
     ///
     /// The vCPU waits for no thread. It does not wait for the other vCPUs, which stop when they

@@ -1,4 +1,4 @@
-//! Input typed at a terminal.
+//! Input typed at a terminal, and its size.
 
 use std::io::{ErrorKind, IsTerminal, Read, stdin};
 use std::mem::MaybeUninit;
@@ -92,6 +92,19 @@ fn read_typed(mut input: impl Read, leave: Option<u8>, pieces: &Sender<Vec<u8>>)
             return;
         }
     }
+}
+
+/// Columns and rows of the terminal that is standard input; `None` if it is no terminal, or one
+/// without a size.
+pub(super) fn size() -> Option<(u16, u16)> {
+    let mut size = MaybeUninit::<libc::winsize>::uninit();
+    // SAFETY: the pointer is to a winsize of our own, which the call may fill.
+    if unsafe { libc::ioctl(libc::STDIN_FILENO, libc::TIOCGWINSZ, size.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: the call above succeeded, so it is filled.
+    let size: libc::winsize = unsafe { size.assume_init() };
+    (size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
 }
 
 /// How the terminal takes what is typed, until dropped: then it is as before.

@@ -13,7 +13,7 @@ use super::context::Context;
 use super::error::CliError;
 use super::format::{members, printable, printable_lines, scalar};
 use super::{console, idle};
-use crate::client::{ApiPath, ClientError, Payload, Reply, Target};
+use crate::client::{ApiPath, ClientError, Payload, Port, Reply, Target};
 
 /// Code of a refusal because the guest has stopped.
 const STOPPED: &str = "ESHUTDOWN";
@@ -22,9 +22,12 @@ const CONSOLE_EXAMPLES: &str = "\
 Examples:
   exoprobe vm console
   exoprobe vm console --follow
+  exoprobe vm console --hvc --follow
   echo 'getpid 5' | exoprobe vm console --port 1 --follow
 
 With --follow and a terminal, every key goes to the guest's console, Ctrl-C too; Ctrl-] leaves.
+--hvc is the virtio console of `exoprobe run --virtio-console`, /dev/hvc0: the guest knows the
+terminal's size there, also when it changes. A serial port has no size (`stty cols 120 rows 40`).
 Port 1 takes command lines: they are sent line by line. Piped input is sent as it comes, and the
 guest's output goes on after its end, until Ctrl-C.";
 
@@ -85,12 +88,15 @@ pub(super) enum VmCommand {
         #[arg(default_value_t = 0)]
         vcpu: u8,
     },
-    /// Print what the guest wrote to a serial port
+    /// Print what the guest wrote to its console, or to another serial port
     #[command(after_help = CONSOLE_EXAMPLES)]
     Console {
         /// Serial port
         #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
         port: u8,
+        /// The virtio console in place of a serial port
+        #[arg(long, conflicts_with = "port")]
+        hvc: bool,
         /// Go on with its output, and send it standard input (Ctrl-] leaves)
         #[arg(long, short)]
         follow: bool,
@@ -121,8 +127,14 @@ pub(super) async fn run(context: &mut Context<'_>, command: VmCommand) -> Result
         VmCommand::Registers { vcpu } => {
             show(context, &ApiPath::new(&["vm", "registers", &vcpu.to_string()])).await
         }
-        VmCommand::Console { port, follow: false } => console::print(context, port).await,
-        VmCommand::Console { port, follow: true } => console::follow(context, port).await,
+        VmCommand::Console { port, hvc, follow } => {
+            let port = if hvc { Port::Virtio } else { Port::Serial(port) };
+            if follow {
+                console::follow(context, port).await
+            } else {
+                console::print(context, port).await
+            }
+        }
         VmCommand::Send { timeout, words } => send(context, &words.join(" "), timeout).await,
     }
 }

@@ -20,7 +20,7 @@ pub use events::{
 };
 pub use lines::Lines;
 pub use path::ApiPath;
-pub use serial::Reply;
+pub use serial::{Port, Reply};
 pub use target::{Target, TargetError};
 
 use http_body_util::{BodyExt, Full};

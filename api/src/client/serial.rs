@@ -1,4 +1,4 @@
-//! The guest's serial ports.
+//! The guest's serial ports, and its virtio console.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::Method;
 use hyper::body::{Bytes, Incoming};
+use serde_json::json;
 use tokio::time::sleep;
 
 use super::{ApiPath, Client, ClientError, Lines, Payload};
@@ -13,8 +14,26 @@ use super::{ApiPath, Client, ClientError, Lines, Payload};
 /// Header with the offset after the bytes of an answer.
 const NEXT_OFFSET: &str = "exoprobe-next-offset";
 /// The port on which the guest's init takes commands.
-const COMMAND_PORT: u8 = 1;
+const COMMAND_PORT: Port = Port::Serial(1);
 const RECONNECT: Duration = Duration::from_millis(200);
+
+/// Where the guest's bytes come from, and go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// A serial port: 0 is the console, 1 takes commands.
+    Serial(u8),
+    /// The virtio console.
+    Virtio,
+}
+
+impl Port {
+    fn path(self) -> ApiPath {
+        match self {
+            Self::Serial(number) => ApiPath::new(&["vm", "serial", &number.to_string()]),
+            Self::Virtio => ApiPath::new(&["vm", "console"]),
+        }
+    }
+}
 
 /// The guest's answer to a command, without the command's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,10 +44,6 @@ pub enum Reply {
     Failed(String),
     /// The service ended the stream: the guest writes no more.
     Ended,
-}
-
-fn serial(port: u8) -> ApiPath {
-    ApiPath::new(&["vm", "serial", &port.to_string()])
 }
 
 fn next_offset(response: &hyper::Response<Incoming>) -> Result<u64, ClientError> {
@@ -58,8 +73,8 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub async fn serial_read(&self, port: u8) -> Result<(Bytes, u64), ClientError> {
-        let response = self.send(Method::GET, &serial(port), Payload::Empty).await?;
+    pub async fn read_output(&self, port: Port) -> Result<(Bytes, u64), ClientError> {
+        let response = self.send(Method::GET, &port.path(), Payload::Empty).await?;
         let next = next_offset(&response)?;
         Ok((response.into_body().collect().await?.to_bytes(), next))
     }
@@ -68,8 +83,8 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub async fn serial_follow(&self, port: u8, from: u64) -> Result<Incoming, ClientError> {
-        let path = serial(port).query("from", from).query("follow", true);
+    pub async fn follow_output(&self, port: Port, from: u64) -> Result<Incoming, ClientError> {
+        let path = port.path().query("from", from).query("follow", true);
         Ok(self.send(Method::GET, &path, Payload::Empty).await?.into_body())
     }
 
@@ -77,8 +92,18 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub async fn serial_write(&self, port: u8, bytes: Vec<u8>) -> Result<(), ClientError> {
-        self.call(Method::POST, &serial(port), Payload::Bytes(bytes)).await?;
+    pub async fn write_input(&self, port: Port, bytes: Vec<u8>) -> Result<(), ClientError> {
+        self.call(Method::POST, &port.path(), Payload::Bytes(bytes)).await?;
+        Ok(())
+    }
+
+    /// Sets the size of the virtio console's terminal.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn resize_console(&self, columns: u16, rows: u16) -> Result<(), ClientError> {
+        let size = Payload::Json(json!({ "columns": columns, "rows": rows }));
+        self.call(Method::PUT, &ApiPath::new(&["vm", "console", "size"]), size).await?;
         Ok(())
     }
 
@@ -91,18 +116,18 @@ impl Client {
     /// [`ClientError`].
     pub async fn command(&self, line: &str) -> Result<Reply, ClientError> {
         // The offset comes first, so that no answer is too quick to be seen.
-        let response = self.send(Method::GET, &serial(COMMAND_PORT), Payload::Empty).await?;
+        let response = self.send(Method::GET, &COMMAND_PORT.path(), Payload::Empty).await?;
         let from = next_offset(&response)?;
         drop(response);
         let number = command_number();
         let line = format!("#{number} {line}\n");
-        self.serial_write(COMMAND_PORT, line.into_bytes()).await?;
+        self.write_input(COMMAND_PORT, line.into_bytes()).await?;
         self.await_reply(from, number).await
     }
 
     async fn await_reply(&self, from: u64, number: u32) -> Result<Reply, ClientError> {
         loop {
-            let mut lines = Lines::new(self.serial_follow(COMMAND_PORT, from).await?);
+            let mut lines = Lines::new(self.follow_output(COMMAND_PORT, from).await?);
             loop {
                 match lines.next().await {
                     Ok(Some(batch)) => {

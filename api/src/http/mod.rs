@@ -3,6 +3,7 @@
 mod answers;
 mod auth;
 mod code;
+mod console;
 mod deadline;
 mod definitions;
 mod events;
@@ -15,7 +16,9 @@ mod modules;
 mod openapi;
 mod probes;
 mod problem;
+mod serial;
 mod stack;
+mod stream;
 mod symbols;
 mod tasks;
 #[cfg(test)]
@@ -52,7 +55,8 @@ use tracefs::TracefsApi;
 pub(crate) fn router(api: VmApi) -> Router {
     let code = CodeApi { engine: Arc::clone(&api.engine), lines: api.lines.clone() };
     let engine_routes = engine_routes(code, Arc::clone(&api.tracer), &api.closing);
-    finish(vm::routes(api).merge(engine_routes))
+    let routes = vm::routes(api.clone()).merge(serial::routes(api.clone()));
+    finish(routes.merge(console::routes(api)).merge(engine_routes))
 }
 
 /// The routes that need no machine.

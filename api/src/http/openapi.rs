@@ -10,8 +10,8 @@ use super::answers::Problems;
 use super::exact::{UnreadableRequests, make_exact};
 use super::problem::ProblemDocument;
 use super::{
-    events, histograms, kprobes, memory, modules, probes, stack, symbols, tasks, tracefs, types,
-    vm, wire,
+    console, events, histograms, kprobes, memory, modules, probes, serial, stack, symbols, tasks,
+    tracefs, types, vm, wire,
 };
 
 #[derive(OpenApi)]
@@ -24,7 +24,7 @@ use super::{
     ),
     paths(
         vm::status, vm::config, vm::pause, vm::resume, vm::reboot, vm::power_button, vm::shutdown, vm::snapshot, vm::dump, vm::registers,
-        vm::serial_output, vm::serial_input,
+        serial::serial_output, serial::serial_input, console::output, console::input, console::resize,
         probes::list, probes::create, probes::remove_all, probes::show, probes::change,
         probes::remove, probes::unregister, histograms::list,
         kprobes::list, kprobes::enabled, kprobes::switch, kprobes::optimization, kprobes::optimize,
@@ -37,7 +37,7 @@ use super::{
     modifiers(&ShortNames, &BearerToken, &UnreadableRequests),
     security((), ("token" = [])),
     tags(
-        (name = "vm", description = "The guest: state, run control, registers, stacks, serial ports"),
+        (name = "vm", description = "The guest: state, run control, registers, stacks, serial ports, the virtio console"),
         (name = "probes", description = "Probes"),
         (name = "kprobes", description = "All probes together, as in the kernel's debugfs"),
         (name = "symbols", description = "The guest kernel's symbols"),

@@ -1,34 +1,23 @@
-//! Routes of the machine: state, run control, snapshots, registers, serial ports.
+//! Routes of the machine: state, run control, snapshots, registers.
 
-use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use exoprobe_introspect::SourceLines;
 use exoprobe_probes::Engine;
 use exoprobe_tracer::Tracer;
-use exoprobe_vmm::{ControlError, SerialPort, SnapshotProgress, Vm, VmState};
-use futures_util::stream;
-use serde::Deserialize;
-use utoipa::IntoParams;
+use exoprobe_vmm::{ControlError, SnapshotProgress, VirtioConsole, Vm};
 
 use super::answers::{NeedsGuest, NoRoom, NotFound, Problems, Refused, WritesFile};
 use super::extract::blocking;
-use super::extract::{self, Json, Path, Query};
+use super::extract::{Json, Path};
 use super::problem::Problem;
 use super::wire::{DumpRequest, DumpWritten, Snapshot, SnapshotRequest, VcpuRegisters, VmStatus};
 use crate::machine_file::MachineFile;
 use crate::service::{Closing, Growth};
-
-const OCTETS: &str = "application/octet-stream";
-/// Header of the offset to go on reading a serial port from.
-const NEXT_OFFSET: &str = "exoprobe-next-offset";
 
 /// State that these routes share.
 #[derive(Clone)]
@@ -41,6 +30,8 @@ pub(crate) struct VmApi {
     pub(crate) file: Arc<MachineFile>,
     /// Tells when a serial port's output has grown.
     pub(crate) growth: [Growth; 2],
+    /// The virtio console, and the growth of its output.
+    pub(crate) virtio_console: Option<(Arc<VirtioConsole>, Growth)>,
     pub(crate) closing: Closing,
 }
 
@@ -56,7 +47,6 @@ pub(crate) fn routes(api: VmApi) -> Router {
         .route("/v1/vm/snapshot", post(snapshot))
         .route("/v1/vm/dump", post(dump))
         .route("/v1/vm/registers/{vcpu}", get(registers))
-        .route("/v1/vm/serial/{port}", get(serial_output).post(serial_input))
         .with_state(api)
 }
 
@@ -224,99 +214,4 @@ pub(crate) async fn registers(
         .map_err(|_| Problem::new("ENOENT", format!("there is no vCPU {vcpu}")))?;
     let registers = blocking(move || api.vm.registers(index)).await??;
     Ok(axum::Json(VcpuRegisters::new(index, &registers)))
-}
-
-/// Which output of a serial port to read.
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct SerialQuery {
-    /// Offset of the first byte, since power-on or restore; older bytes than the last MiB are gone.
-    #[serde(default)]
-    from: u64,
-    /// Stream what follows, too, until the client leaves.
-    #[serde(default)]
-    follow: bool,
-}
-
-/// Returns the output of a serial port: 0 is the console, 1 the workload's port.
-#[utoipa::path(get, path = "/v1/vm/serial/{port}", tag = "vm", operation_id = "serial_output",
-    params(("port" = u64, Path, description = "0 or 1"), SerialQuery),
-    responses((status = 200, body = Vec<u8>, content_type = OCTETS,
-        headers(("exoprobe-next-offset" = u64,
-            description = "Offset to go on from; not when following"))),
-        Problems, NotFound))]
-pub(crate) async fn serial_output(
-    State(api): State<VmApi>,
-    Path(port): Path<u64>,
-    Query(query): Query<SerialQuery>,
-) -> Result<Response, Problem> {
-    let (index, port) = find_port(&api, port)?;
-    let kind = (header::CONTENT_TYPE, OCTETS);
-    if !query.follow {
-        let chunk = port.log().read(query.from);
-        let next = chunk.end().to_string();
-        let headers = [kind, (header::HeaderName::from_static(NEXT_OFFSET), next.as_str())];
-        return Ok((headers, chunk.bytes).into_response());
-    }
-    let follower = Follower {
-        port: Arc::clone(port),
-        growth: api.growth[index].clone(),
-        closing: api.closing.clone(),
-        offset: query.from,
-    };
-    let chunks = stream::unfold(follower, Follower::next);
-    Ok(([kind], Body::from_stream(chunks)).into_response())
-}
-
-/// Send bytes to the guest through a serial port.
-#[utoipa::path(post, path = "/v1/vm/serial/{port}", tag = "vm", operation_id = "serial_input",
-    params(("port" = u64, Path, description = "0 or 1")),
-    request_body(content = Option<Vec<u8>>, content_type = OCTETS,
-        description = "The bytes; any content type is taken"),
-    responses((status = 204, description = "Queued for the guest"), Problems, NotFound, NeedsGuest))]
-pub(crate) async fn serial_input(
-    State(api): State<VmApi>,
-    Path(port): Path<u64>,
-    extract::Body(bytes): extract::Body,
-) -> Result<StatusCode, Problem> {
-    let port = Arc::clone(find_port(&api, port)?.1);
-    if matches!(api.vm.state(), VmState::Stopped(_)) {
-        return Err(ControlError::Stopped.into());
-    }
-    blocking(move || port.send(&bytes)).await?.map_err(|full| match full.waiting {
-        // Not even an empty queue takes them: trying again would not help.
-        0 => Problem::too_large("more bytes than the guest's input queue takes: send fewer"),
-        _ => full.into(),
-    })?;
-    Ok(StatusCode::NO_CONTENT)
-}
-
-fn find_port(api: &VmApi, port: u64) -> Result<(usize, &Arc<SerialPort>), Problem> {
-    let found = usize::try_from(port).ok().and_then(|i| Some((i, api.vm.serial(i)?)));
-    found.ok_or_else(|| Problem::new("ENOENT", format!("there is no serial port {port}: 0 or 1")))
-}
-
-/// A client that follows a port.
-struct Follower {
-    port: Arc<SerialPort>,
-    growth: Growth,
-    closing: Closing,
-    offset: u64,
-}
-
-impl Follower {
-    /// The next bytes, once there are some; `None` when the service ends.
-    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
-        loop {
-            // Before reading, so that no growth after it is missed.
-            self.growth.mark_unchanged();
-            let chunk = self.port.log().read(self.offset);
-            self.offset = chunk.end();
-            if !chunk.bytes.is_empty() {
-                return Some((Ok(chunk.bytes.into()), self));
-            }
-            self.closing.or_changed(&mut self.growth).await?;
-        }
-    }
 }

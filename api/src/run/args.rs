@@ -29,6 +29,8 @@ const EXAMPLES: &str = "Examples:
       --memory 1024 --disk debian.raw,overlay --disk data.raw
   exoprobe run --kernel bzImage --initramfs initrd.img --net unix:/tmp/passt.sock \\
       --cmdline 'console=ttyS0 ip=dhcp'
+  exoprobe run --kernel bzImage --initramfs initrd.img --virtio-console \
+      --cmdline 'console=ttyS0 console=hvc0'
   exoprobe run --config machine.toml --memory 1024
   exoprobe run --restore /tmp/guest.snap --socket /tmp/second.sock
   exoprobe run --restore /tmp/guest.snap --kernel vmlinux --initramfs initramfs.cpio --reboot
@@ -85,6 +87,10 @@ pub struct RunArgs {
     /// interfaces, in their order, whose addresses they keep
     #[arg(long = "net", value_name = "tap:NAME|unix:SOCKET[,mac=ADDRESS]", value_parser = net_option::parse)]
     pub nets: Vec<NetOption>,
+    /// Give the guest a virtio console, /dev/hvc0, to which `exoprobe vm console --hvc` connects: its
+    /// size follows the terminal's. The guest's kernel prints to it with `console=hvc0` in --cmdline
+    #[arg(long, conflicts_with = "restore")]
+    pub virtio_console: bool,
     /// Symbols of the kernel: its vmlinux or System.map [default: those of a vmlinux, or the
     /// kernel's own, read from the guest's memory once it runs]
     #[arg(long, value_name = "PATH")]
@@ -128,7 +134,8 @@ pub struct RunArgs {
     /// KVM device
     #[arg(long, value_name = "PATH", default_value = DEFAULT_KVM, hide_short_help = true)]
     pub kvm: PathBuf,
-    /// Print the guest's console to standard output as it comes
+    /// Print the guest's console to standard output as it comes: serial port 0 (ttyS0), also of a
+    /// guest with --virtio-console
     #[arg(long)]
     pub console: bool,
     /// Boot again when the guest resets itself
@@ -183,6 +190,7 @@ pub(super) fn service_config(args: &RunArgs) -> Result<ServiceConfig, RunError> 
             vcpus: args.vcpus,
             disks: args.disks.clone(),
             nets: nets.clone(),
+            virtio_console: args.virtio_console,
         }),
     };
     let bytes = |mib: u64| usize::try_from(mib << 20).unwrap_or(usize::MAX);
@@ -214,6 +222,7 @@ fn machine_file(args: &RunArgs, nets: &[NetConfig]) -> std::io::Result<MachineFi
         vcpus: boots.then_some(args.vcpus),
         disk: disk.map(|it| DiskEntry { path: it.path.clone(), mode: it.mode }).collect(),
         net: nets.iter().map(|net| NetEntry::new(&net.link, boots.then_some(net.mac))).collect(),
+        virtio_console: args.virtio_console,
         symbols: some(&args.symbols)?,
         btf: some(&args.btf)?,
         debug_info: some(&args.debug_info)?,

@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-/// How far a serial port's output has grown, as it does.
+/// How far a log of output has grown, as it does.
 pub(crate) type Growth = watch::Receiver<u64>;
 
 /// Tells when the service ends.

@@ -19,7 +19,9 @@ use axum::Router;
 use exoprobe_introspect::{Btf, SourceLines};
 use exoprobe_probes::{Engine, Guest, KernelHints, Limits, ProbeDefinition};
 use exoprobe_tracer::Tracer;
-use exoprobe_vmm::{BootFiles, CreateError, Host, HostSides, Vm, VmConfig};
+use exoprobe_vmm::{
+    BootFiles, CreateError, Host, HostSides, OutputLog, VirtioConsole, Vm, VmConfig,
+};
 use tokio::sync::watch;
 
 use crate::machine_file::MachineFile;
@@ -79,10 +81,11 @@ pub struct Service {
     lines: Option<Arc<SourceLines>>,
     file: Arc<MachineFile>,
     growth: [Growth; 2],
+    virtio_console: Option<(Arc<VirtioConsole>, Growth)>,
     closing: watch::Sender<bool>,
     failed: workers::Failed,
     /// Held for their end.
-    _workers: [Worker; 4],
+    _workers: Vec<Worker>,
 }
 
 impl Service {
@@ -119,10 +122,20 @@ impl Service {
         let engine = Arc::new(Engine::new(guest, vm.clock(), given, config.limits));
         engine.register(config.probes.clone())?;
         let failed = workers::Failed::new(None);
-        let (console, console_growth) = workers::watch_port(&vm, 0, &failed)?;
-        let (workload, workload_growth) = workers::watch_port(&vm, 1, &failed)?;
-        let drainer = workers::drain(Arc::clone(&engine), &failed)?;
-        let memory = workers::give_back(&failed)?;
+        let mut workers =
+            vec![workers::drain(Arc::clone(&engine), &failed)?, workers::give_back(&failed)?];
+        let mut watch = |name: &'static str, log: &Arc<OutputLog>| {
+            let (worker, growth) = workers::watch_output(name, log, &failed)?;
+            workers.push(worker);
+            std::io::Result::Ok(growth)
+        };
+        let [first, second] =
+            [0, 1].map(|port| vm.serial(port).expect("a machine has ports 0 and 1"));
+        let growth = [watch("serial-0", first.log())?, watch("serial-1", second.log())?];
+        let watched = |console: &Arc<VirtioConsole>| {
+            Ok::<_, std::io::Error>((Arc::clone(console), watch("console", console.log())?))
+        };
+        let virtio_console = vm.virtio_console().map(watched).transpose()?;
         vm.start(engine.exit_hook())?;
         let vcpus = usize::from(vm.config().vcpus);
         Ok(Self {
@@ -131,10 +144,11 @@ impl Service {
             engine,
             lines: lines.map(Arc::new),
             file: Arc::new(config.file.clone()),
-            growth: [console_growth, workload_growth],
+            growth,
+            virtio_console,
             closing: watch::Sender::new(false),
             failed,
-            _workers: [console, workload, drainer, memory],
+            _workers: workers,
         })
     }
 
@@ -159,6 +173,7 @@ impl Service {
             lines: self.lines.clone(),
             file: Arc::clone(&self.file),
             growth: self.growth.clone(),
+            virtio_console: self.virtio_console.clone(),
             closing: self.closing(),
         })
     }

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use exoprobe_probes::Engine;
-use exoprobe_vmm::Vm;
+use exoprobe_vmm::OutputLog;
 use tokio::sync::watch;
 
 use super::closing::Growth;
@@ -16,7 +16,7 @@ use super::freed::Freed;
 
 /// Between two looks at the memory that was freed.
 const GIVE_BACK: Duration = Duration::from_secs(5);
-/// How soon a port's watcher sees that it is to end.
+/// How soon a log's watcher sees that it is to end.
 const WATCH: Duration = Duration::from_millis(100);
 
 /// The name of a worker that has ended by itself.
@@ -79,12 +79,16 @@ pub(super) fn give_back(failed: &Failed) -> io::Result<Worker> {
     })
 }
 
-/// Tells async readers when serial port `port` has more: its log wakes only threads.
-pub(super) fn watch_port(vm: &Vm, port: usize, failed: &Failed) -> io::Result<(Worker, Growth)> {
-    let log = Arc::clone(vm.serial(port).expect("a machine has ports 0 and 1").log());
+/// Notifies async readers when a log has grown: it wakes only threads.
+pub(super) fn watch_output(
+    name: &'static str,
+    log: &Arc<OutputLog>,
+    failed: &Failed,
+) -> io::Result<(Worker, Growth)> {
+    let log = Arc::clone(log);
     let sender = watch::Sender::new(log.end());
     let growth = sender.subscribe();
-    let worker = Worker::spawn(["serial-0", "serial-1"][port], failed, move |stop| {
+    let worker = Worker::spawn(name, failed, move |stop| {
         let mut seen = log.end();
         sender.send_replace(seen);
         while !stop.load(Ordering::Acquire) {

@@ -121,6 +121,20 @@ pub enum Command<'a> {
         /// The word.
         word: &'a [u8],
     },
+    /// Write each byte that comes from a terminal back to it.
+    Echo {
+        /// The terminal.
+        path: &'a [u8],
+        /// How many bytes.
+        count: u64,
+    },
+    /// Answer the rows of a terminal, once it has so many columns.
+    Winsize {
+        /// The terminal.
+        path: &'a [u8],
+        /// Its columns.
+        columns: u64,
+    },
     /// Answer the bytes of the widest vector register that user mode may use.
     Width,
     /// Answer.
@@ -330,6 +344,10 @@ fn parse_words<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Command<'a>,
         b"mount" => Command::Mount { kind: words.word("type")?, target: words.word("folder")? },
         b"put" => Command::Put { path: words.word("path")?, line: words.rest("text")? },
         b"number" => Command::Number { path: words.word("path")?, word: words.word("word")? },
+        b"echo" => Command::Echo { path: words.word("path")?, count: words.number("count")? },
+        b"winsize" => {
+            Command::Winsize { path: words.word("path")?, columns: words.number("columns")? }
+        }
         b"toggle" => Command::Toggle {
             path: words.word("path")?,
             times: words.number("count")?,
@@ -393,7 +411,7 @@ mod tests {
 
     #[test]
     fn parses_every_command() {
-        let cases: [(&[u8], Command<'_>); 29] = [
+        let cases: [(&[u8], Command<'_>); 31] = [
             (b"getpid 1000", Command::Work(Work::Getpid(1000))),
             (b"open /dev/null 3", Command::Work(Work::Open(b"/dev/null", 3))),
             (b"fork 2", Command::Work(Work::Fork(2))),
@@ -407,6 +425,8 @@ mod tests {
             (b"diskread /dev/vda 3", Command::Work(Work::Diskread(b"/dev/vda", 3))),
             (b"diskwrite /dev/vdb 4", Command::Work(Work::Diskwrite(b"/dev/vdb", 4))),
             (b"words /dev/hwrng 5", Command::Work(Work::Words(b"/dev/hwrng", 5))),
+            (b"echo /dev/hvc0 6", Command::Echo { path: b"/dev/hvc0", count: 6 }),
+            (b"winsize /dev/hvc0 120", Command::Winsize { path: b"/dev/hvc0", columns: 120 }),
             (b"width", Command::Width),
             (b"cpu 1", Command::Cpu(1)),
             (b"insmod ttynull", Command::Insmod(Module(b"ttynull"))),
@@ -468,7 +488,7 @@ mod tests {
 
     #[test]
     fn says_what_is_wrong() {
-        let cases: [(&[u8], &str); 19] = [
+        let cases: [(&[u8], &str); 20] = [
             (b"frob 1", "frob: unknown command"),
             (b"getpid", "getpid: count missing"),
             (b"getpid x1", "getpid: bad number x1"),
@@ -479,6 +499,7 @@ mod tests {
             (b"open /x", "open: count missing"),
             (b"put /x ", "put: text missing"),
             (b"number /x a b", "number: unexpected argument b"),
+            (b"winsize /dev/hvc0", "winsize: columns missing"),
             (b"insmod", "insmod: module name missing"),
             (b"udp 10.0.2.2 5", "udp: bad address 10.0.2.2: give 10.0.2.2:7"),
             (b"insmod a b", "insmod: unexpected argument b"),

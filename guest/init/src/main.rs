@@ -143,6 +143,10 @@ impl Workload {
             Command::Mount { kind, target } => self.report("mount", &work::mount(kind, target))?,
             Command::Put { path, line } => self.report("put", &work::put(path, line))?,
             Command::Number { path, word } => self.report("number", &work::number(path, word))?,
+            Command::Echo { path, count } => self.report("echo", &work::echo(path, *count))?,
+            Command::Winsize { path, columns } => {
+                self.report("winsize", &work::winsize(path, *columns))?;
+            }
             Command::Width => {
                 self.answer(format_args!("done width {}", Width::of_user_mode().bytes()))?;
             }

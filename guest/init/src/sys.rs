@@ -407,6 +407,25 @@ pub(crate) fn make_raw(tty: Fd) -> Result<()> {
     unsafe { syscall(nr::IOCTL, [tty.0, TCSETS, address(&raw const termios), 0, 0, 0]) }.map(drop)
 }
 
+/// The kernel's `struct winsize`.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct WindowSize {
+    pub(crate) rows: u16,
+    pub(crate) columns: u16,
+    pixels: [u16; 2],
+}
+
+/// The size of a terminal.
+pub(crate) fn window_size(tty: Fd) -> Result<WindowSize> {
+    const TIOCGWINSZ: usize = 0x5413;
+    let mut size = WindowSize::default();
+    let pointer = (&raw mut size).expose_provenance();
+    // SAFETY: TIOCGWINSZ writes one `struct winsize`.
+    unsafe { syscall(nr::IOCTL, [tty.0, TIOCGWINSZ, pointer, 0, 0, 0]) }?;
+    Ok(size)
+}
+
 /// Waits until a terminal's output has left the machine.
 pub(crate) fn drain(tty: Fd) -> Result<()> {
     const TCSBRK: usize = 0x5409;

@@ -12,8 +12,10 @@ use crate::vectors::Registers;
 mod disk;
 mod files;
 mod net;
+mod terminal;
 
 pub(crate) use files::{mount, number, put, toggle};
+pub(crate) use terminal::{echo, winsize};
 
 /// Kinds of work, in the order of the totals.
 pub(crate) const KINDS: [&str; 14] = [

@@ -3,6 +3,7 @@
 
 mod console_watch;
 mod effect;
+mod input;
 mod output;
 mod pci;
 mod power;
@@ -11,11 +12,12 @@ mod virtio;
 
 pub(crate) use console_watch::ConsoleWatch;
 pub(crate) use effect::PortEffect;
+pub use input::InputFull;
 pub use output::OutputLog;
 pub(crate) use pci::{InvalidState, Message, MessageSink, PciBus, PciFunction, PciSnapshot};
 pub(crate) use power::{PowerManagement, PowerSnapshot};
+pub use serial::SerialPort;
 pub(crate) use serial::{EdgeLine, SerialSnapshot};
-pub use serial::{InputFull, SerialPort};
 #[cfg(any(test, feature = "testing"))]
 pub use virtio::DrivenPci;
 pub(crate) use virtio::blk::Blk;
@@ -23,6 +25,10 @@ pub use virtio::blk::DiskError;
 pub(crate) use virtio::blk::DiskIdentity;
 #[cfg(feature = "testing")]
 pub use virtio::blk::DrivenBlk;
+pub(crate) use virtio::console::ConsoleSnapshot;
+#[cfg(feature = "testing")]
+pub use virtio::console::DrivenConsole;
+pub use virtio::console::{TerminalSize, VirtioConsole};
 #[cfg(feature = "testing")]
 pub use virtio::net::DrivenNet;
 pub(crate) use virtio::net::Net;

@@ -1,16 +1,14 @@
 //! A 16550 (vm-superio) with its output kept in a log and its input queued beyond the FIFO.
 
-use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use vm_superio::serial::{NoEvents, SerialState};
 use vm_superio::{Serial, Trigger};
 
-use super::{ConsoleWatch, OutputLog};
-
-/// Most input bytes that wait for the guest.
-const INPUT_MAX: usize = 64 << 10;
+use super::console_watch::{ConsoleWatch, Stream};
+use super::input::{InputFull, InputQueue};
+use super::output::OutputLog;
 
 /// Sends an edge on the port's ISA interrupt line.
 pub(crate) type EdgeLine = Arc<dyn Fn() -> Result<(), kvm_ioctls::Error> + Send + Sync>;
@@ -34,7 +32,7 @@ impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.log.append(bytes);
         if let Some(watch) = &self.watch {
-            watch.feed(bytes);
+            watch.feed(Stream::Serial, bytes);
         }
         Ok(bytes.len())
     }
@@ -48,7 +46,7 @@ type Uart = Serial<Line, NoEvents, Sink>;
 
 struct Device {
     uart: Uart,
-    input: VecDeque<u8>,
+    input: InputQueue,
 }
 
 /// The connections of a port, which stay when its registers are reset.
@@ -65,14 +63,6 @@ impl Wiring {
         Serial::from_state(state, line, NoEvents, sink)
             .map_err(|e| SerialStateError(format!("{e:?}")))
     }
-}
-
-/// The input queue is full: the guest does not read its port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the guest is not reading this serial port: {waiting} input bytes are waiting already")]
-pub struct InputFull {
-    /// Bytes in the queue.
-    pub waiting: usize,
 }
 
 /// A device state that cannot be a 16550's: the snapshot it came from is wrong.
@@ -111,7 +101,7 @@ impl SerialPort {
         let wiring = Wiring { line, log: Arc::default(), watch };
         let state = from.map_or_else(SerialState::default, SerialSnapshot::registers);
         let uart = wiring.uart(&state)?;
-        let input = from.map_or_else(VecDeque::new, |s| s.input.iter().copied().collect());
+        let input = from.map_or_else(InputQueue::default, |s| InputQueue::restored(&s.input));
         Ok(Self { device: Mutex::new(Device { uart, input }), wiring })
     }
 
@@ -119,7 +109,7 @@ impl SerialPort {
     /// dropped; the log stays.
     pub(crate) fn reset(&self) {
         let uart = self.wiring.uart(&SerialState::default()).expect("a new port has this state");
-        *self.device() = Device { uart, input: VecDeque::new() };
+        *self.device() = Device { uart, input: InputQueue::default() };
     }
 
     fn device(&self) -> std::sync::MutexGuard<'_, Device> {
@@ -138,10 +128,7 @@ impl SerialPort {
     /// [`InputFull`]: nothing was queued.
     pub fn send(&self, bytes: &[u8]) -> Result<(), InputFull> {
         let mut device = self.device();
-        if device.input.len() + bytes.len() > INPUT_MAX {
-            return Err(InputFull { waiting: device.input.len() });
-        }
-        device.input.extend(bytes);
+        device.input.push(bytes)?;
         device.pump();
         Ok(())
     }
@@ -175,7 +162,7 @@ impl SerialPort {
             modem_status: s.modem_status,
             scratch: s.scratch,
             in_buffer: s.in_buffer,
-            input: device.input.iter().copied().collect(),
+            input: device.input.save(),
         }
     }
 }
@@ -188,11 +175,10 @@ impl Device {
             return;
         }
         while !self.input.is_empty() && self.uart.fifo_capacity() > 0 {
-            let next = self.input.make_contiguous();
-            match self.uart.enqueue_raw_bytes(next) {
+            match self.uart.enqueue_raw_bytes(self.input.waiting()) {
                 // Loop-back mode takes none.
                 Ok(0) | Err(_) => return,
-                Ok(taken) => drop(self.input.drain(..taken)),
+                Ok(taken) => self.input.consume(taken),
             }
         }
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::new_file::NewFileError;
 
 /// Format version. Raised whenever the layout, that of hidden memory, or the metadata changes.
-pub(super) const VERSION: u32 = 8;
+pub(super) const VERSION: u32 = 9;
 
 /// Why a snapshot could not be written or restored.
 #[derive(Debug, thiserror::Error)]

@@ -8,7 +8,7 @@ use kvm_ioctls::{Error, VmFd};
 
 use super::error::SnapshotError;
 use crate::config::{HostSides, VmConfig};
-use crate::devices::{DiskIdentity, PciSnapshot, PowerSnapshot, SerialSnapshot};
+use crate::devices::{ConsoleSnapshot, DiskIdentity, PciSnapshot, PowerSnapshot, SerialSnapshot};
 use crate::vcpu::VcpuState;
 use exoprobe_guest::GuestTime;
 use exoprobe_guest::Gva;
@@ -32,6 +32,8 @@ pub(crate) struct SnapshotMeta {
     pub(crate) power: PowerSnapshot,
     /// In the order of the configuration.
     pub(crate) disks: Vec<DiskIdentity>,
+    /// Of the virtio console, if the configuration has one.
+    pub(crate) console: Option<ConsoleSnapshot>,
     pub(crate) chips: Chips,
     pub(crate) clock: kvm_clock_data,
 }

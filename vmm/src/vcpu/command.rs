@@ -24,6 +24,8 @@ pub(crate) enum Command {
     PowerOn(Arc<VcpuState>, Reply<Result<(), Refusal>>),
     /// Go to the kernel's entry point.
     SetEntry(BootEntry, Reply<()>),
+    /// Stop the machine, if the text of its consoles says that the guest has stopped.
+    CheckConsoles,
     /// Another vCPU stopped the machine.
     Halt,
     /// End the thread.

@@ -128,6 +128,13 @@ impl Vcpu {
             Command::SetEntry(entry, reply) => {
                 answer(&reply, boot::set_boot_registers(&self.fd, entry))
             }
+            Command::CheckConsoles => {
+                if self.mode != Mode::Stopped
+                    && let Some(reason) = self.machine.console_watch.end()
+                {
+                    self.stop(reason);
+                }
+            }
             Command::Halt => self.mode = Mode::Stopped,
             Command::Exit => return false,
         }

@@ -16,7 +16,7 @@ use crate::config::{DiskConfig, HostSides, VmConfig};
 use crate::devices::{
     BAR_LEN, Blk, ConsoleWatch, DiskIdentity, EdgeLine, InvalidState, Message, MessageSink, Net,
     PciBus, PciFunction, PortBus, PowerManagement, PowerSnapshot, Rng, SerialPort, SerialSnapshot,
-    VirtioDevice, VirtioPci,
+    VirtioConsole, VirtioDevice, VirtioPci,
 };
 use crate::host::Host;
 use crate::hugepages;
@@ -71,6 +71,20 @@ impl Vm {
         let vcpus = builder.create_vcpus(host)?;
         builder.finish(vcpus, &Origin::Snapshot(Box::new(restored)))
     }
+
+    /// Stops the machine when the kernel prints to the virtio console that it has panicked. After
+    /// the last line, no vCPU may exit again by itself.
+    fn stop_at_panics(&self) {
+        let Some(console) = &self.devices.console else { return };
+        let machine = Arc::downgrade(&self.machine);
+        console.on_end(move || {
+            if let Some(machine) = machine.upgrade() {
+                machine.check_consoles();
+            }
+        });
+        // A restored guest may have printed it already.
+        self.machine.check_consoles();
+    }
 }
 
 /// The start of a guest.
@@ -103,6 +117,8 @@ struct Builder {
 const MASS_STORAGE: [u8; 2] = [1, 0x80];
 /// Of an Ethernet controller.
 const ETHERNET: [u8; 2] = [2, 0];
+/// Of a device to communicate by that is none of the older kinds.
+const COMMUNICATION: [u8; 2] = [7, 0x80];
 /// And of a device that fits none.
 const OTHER: [u8; 2] = [0xff, 0];
 
@@ -189,7 +205,7 @@ impl Builder {
             self.serial(SERIAL0, Some(Arc::clone(&watch)), saved.map(|s| &s[0]))?,
             self.serial(SERIAL1, None, saved.map(|s| &s[1]))?,
         ];
-        let (pci, devices) = self.pci(from.map(|restored| &restored.meta))?;
+        let (pci, devices) = self.pci(from.map(|restored| &restored.meta), &watch)?;
         let power = self.power(from.map(|restored| restored.meta.power).unwrap_or_default());
         let bus = PortBus::new(serial.clone(), pci, power);
         let machine = Arc::new(Machine::new(
@@ -222,15 +238,21 @@ impl Builder {
             remotes.push(remote.map_err(CreateError::Thread)?);
         }
         drop(machine.vcpus.set(remotes));
+        vm.stop_at_panics();
         Ok(vm)
     }
 
     /// The bus, with the devices of a snapshot as they were; and some of its devices.
-    fn pci(&self, from: Option<&SnapshotMeta>) -> Result<(PciBus, Devices), CreateError> {
+    fn pci(
+        &self,
+        from: Option<&SnapshotMeta>,
+        watch: &Arc<ConsoleWatch>,
+    ) -> Result<(PciBus, Devices), CreateError> {
         let disks = self.disks(from.map(|meta| &*meta.disks))?;
         let open = |net| Net::open(net).map(Arc::new);
         let nets = self.config.nets.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let devices = Devices { disks, nets };
+        let console = self.console(from, watch)?;
+        let devices = Devices { disks, nets, console };
         let pci = PciBus::new(self.functions(&devices));
         if let Some(meta) = from {
             let invalid = |error: InvalidState| SnapshotError::Content(error.to_string());
@@ -252,14 +274,34 @@ impl Builder {
         self.config.disks.iter().enumerate().map(disk).collect()
     }
 
+    /// The virtio console, if there is to be one.
+    fn console(
+        &self,
+        from: Option<&SnapshotMeta>,
+        watch: &Arc<ConsoleWatch>,
+    ) -> Result<Option<Arc<VirtioConsole>>, CreateError> {
+        let saved = from.map(|meta| meta.console.as_ref());
+        if saved.is_some_and(|saved| saved.is_some() != self.config.virtio_console) {
+            return Err(SnapshotError::Content("its virtio console".to_owned()).into());
+        }
+        if !self.config.virtio_console {
+            return Ok(None);
+        }
+        let console = VirtioConsole::new(Arc::clone(watch), saved.flatten());
+        Ok(Some(Arc::new(console.map_err(CreateError::Console)?)))
+    }
+
     /// The functions of the bus: first those of each guest, then its disks, then its network
-    /// interfaces.
-    fn functions(&self, Devices { disks, nets }: &Devices) -> Vec<Arc<dyn PciFunction>> {
+    /// interfaces, then its console.
+    fn functions(&self, Devices { disks, nets, console }: &Devices) -> Vec<Arc<dyn PciFunction>> {
         let rng: (Arc<dyn VirtioDevice>, _) = (Arc::new(Rng::default()), OTHER);
         let disk = |disk: &Arc<Blk>| (Arc::clone(disk) as Arc<dyn VirtioDevice>, MASS_STORAGE);
         let net = |net: &Arc<Net>| (Arc::clone(net) as Arc<dyn VirtioDevice>, ETHERNET);
         let devices = std::iter::once(rng).chain(disks.iter().map(disk));
-        let devices = devices.chain(nets.iter().map(net));
+        let console = console
+            .iter()
+            .map(|console| (Arc::clone(console) as Arc<dyn VirtioDevice>, COMMUNICATION));
+        let devices = devices.chain(nets.iter().map(net)).chain(console);
         let messages = self.messages();
         let function = |(slot, (device, class))| {
             let bar = PCI_BARS.0 + slot * BAR_LEN;

@@ -10,7 +10,7 @@ use kvm_ioctls::VmFd;
 use super::error::ControlError;
 use super::power_on::PowerOn;
 use crate::config::VmConfig;
-use crate::devices::{Blk, Net, SerialPort};
+use crate::devices::{Blk, Net, SerialPort, VirtioConsole};
 use crate::machine::Machine;
 use crate::profile::HostProfile;
 use crate::snapshot::SnapshotProgress;
@@ -27,6 +27,7 @@ use exoprobe_guest::{Registers, VcpuError};
 pub(super) struct Devices {
     pub(super) disks: Vec<Arc<Blk>>,
     pub(super) nets: Vec<Arc<Net>>,
+    pub(super) console: Option<Arc<VirtioConsole>>,
 }
 
 /// A virtual machine. Dropping it ends its threads and frees its memory.
@@ -274,6 +275,12 @@ impl Vm {
         self.serial.get(port)
     }
 
+    /// The virtio console; `None` for a guest without one.
+    #[must_use]
+    pub fn virtio_console(&self) -> Option<&Arc<VirtioConsole>> {
+        self.devices.console.as_ref()
+    }
+
     /// Exits to user space of all vCPUs so far.
     #[must_use]
     pub fn exit_counts(&self) -> ExitCounts {
@@ -373,5 +380,7 @@ impl Drop for Vm {
         for vcpu in self.remotes() {
             vcpu.join();
         }
+        // Their threads may use the machine, and must not be the last to do so.
+        self.machine.bus.pci().pause();
     }
 }

@@ -61,6 +61,9 @@ pub enum CreateError {
     /// A network interface cannot be made.
     #[error(transparent)]
     Net(#[from] NetError),
+    /// The virtio console has no file descriptor.
+    #[error("cannot make the virtio console: {0}")]
+    Console(std::io::Error),
     /// A snapshot is unusable.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),

@@ -87,8 +87,8 @@ impl Vm {
 
     /// Boots the guest again from its configuration, in any state: running, paused, held or
     /// stopped. Reads its kernel and initramfs anew; memory and devices are as at the first boot.
-    /// The serial ports' logs, the exits' counts and the guest's time continue; input that waits at
-    /// a port is dropped.
+    /// The logs of serial ports and virtio console, the console's size, the exits' counts and the
+    /// guest's time continue; input that waits is dropped.
     ///
     /// # Errors
     /// [`RebootError`]; [`RebootError::NoFiles`] after [`Self::restore`] without
@@ -171,6 +171,9 @@ impl Vm {
             port.reset();
         }
         machine.bus.pci().reset();
+        if let Some(console) = &self.devices.console {
+            console.reset();
+        }
         machine.bus.power().reset();
         machine.console_watch.reset();
         self.power_on.chips.restore(&self.fd).map_err(kvm("reset its interrupt chips"))?;

@@ -97,6 +97,7 @@ impl Vm {
             pci: self.machine.bus.pci().save(),
             power: self.machine.bus.power().save(),
             disks: disks.map_err(ControlError::Disk)?,
+            console: self.devices.console.as_ref().map(|console| console.save()),
             chips,
             clock: self.fd.get_clock()?,
         };

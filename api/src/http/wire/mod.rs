@@ -1,6 +1,7 @@
 //! JSON as it goes over the wire, converted from and to the types of the crates below.
 
 mod action;
+mod console;
 mod events;
 mod histograms;
 mod kprobes;
@@ -13,6 +14,7 @@ mod types;
 mod vm;
 
 pub use action::{Action, GivenAction, Number, NumberText, Width};
+pub use console::{ConsoleStatus, TerminalSize};
 pub use events::{EventLine, EventName, Lost, ServerSentEvent};
 pub use histograms::{Histogram, HistogramEntry, HistogramKey, HistogramNumber};
 pub use kprobes::BlacklistEntry;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Hex;
+use super::console::ConsoleStatus;
 
 /// The guest's state now.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -37,6 +38,8 @@ pub struct VmStatus {
     pub disks: Vec<DiskStatus>,
     /// Its network interfaces, `eth0` and on.
     pub nets: Vec<NetStatus>,
+    /// The virtio console; null if the guest has none.
+    pub virtio_console: Option<ConsoleStatus>,
     /// Version text of the running kernel (`linux_banner`); null until it runs and something about
     /// it was asked, or a probe was registered.
     #[schema(example = "Linux version 6.1.0-56-cloud-amd64 (...) #1 SMP ...")]
@@ -381,6 +384,7 @@ impl VmStatus {
             kernel: config.kernel.clone(),
             disks: config.disks.iter().map(DiskStatus::from).collect(),
             nets: nets.map(|(net, up)| NetStatus::new(net, up)).collect(),
+            virtio_console: vm.virtio_console().map(|console| console.size().into()),
             banner: running.banner.map(|banner| banner.text),
             kernel_offset: offset.map(Hex),
             snapshot: vm

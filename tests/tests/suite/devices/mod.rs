@@ -1,4 +1,5 @@
 //! The guest's devices.
 
+pub(super) mod console;
 pub(super) mod disks;
 pub(super) mod net;

@@ -2,6 +2,7 @@
 //! without words on the command line and without ACPI.
 
 pub(crate) mod blk;
+pub(crate) mod console;
 mod device;
 #[cfg(feature = "testing")]
 mod driven;

@@ -333,11 +333,11 @@ mod tests {
         let received = VecDeque::from(vec![vec![1; FRAME_MIN - 1]; 100]);
         let wire = Wire { received, room: 9, ..Wire::default() };
         let mut bench = Bench::new(wire, &[&[(BUFFERS, BUFFER)]], &[]);
-        let mut left = 100;
+        let mut left = 100_usize;
         while left > 0 {
             bench.serve(Event::Kick(RECEIVE));
             let now = bench.wire.lock().unwrap().received.len();
-            assert_eq!(now, left.saturating_sub(16_usize), "as many as the queue holds");
+            assert_eq!(now, left.saturating_sub(16), "as many as the queue holds");
             left = now;
             // More may be there, and no event of the link will say so.
             assert_eq!(bench.queues[RECEIVE].1.kick.read().is_ok(), left > 0);
