@@ -233,6 +233,7 @@ pub(super) fn await_more(handle: &mut QueueHandle, memory: &GuestMemoryMmap) -> 
 mod tests {
     use std::sync::Arc;
 
+    use virtio_queue::desc::RawDescriptor;
     use virtio_queue::desc::split::Descriptor;
     use virtio_queue::mock::MockSplitQueue;
     use vm_memory::{Bytes as _, GuestAddress};
@@ -250,7 +251,7 @@ mod tests {
     fn a_queue_is_served_a_few_requests_at_a_time() {
         let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 1 << 20)]).unwrap();
         let mock = MockSplitQueue::new(&memory, 64);
-        let requests = vec![Descriptor::new(0x8_0000, 16, 0, 0).into(); 40];
+        let requests = vec![RawDescriptor::from(Descriptor::new(0x8_0000, 16, 0, 0)); 40];
         mock.add_desc_chains(&requests, 0).unwrap();
         let queue = mock.create_queue().unwrap();
         let kick = EventFd::new(EFD_NONBLOCK).unwrap();
