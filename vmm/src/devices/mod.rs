@@ -8,6 +8,8 @@ mod output;
 mod pci;
 mod power;
 mod serial;
+#[cfg(test)]
+mod tests;
 mod virtio;
 
 pub(crate) use console_watch::ConsoleWatch;
