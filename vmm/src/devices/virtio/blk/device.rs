@@ -129,3 +129,44 @@ impl VirtioDevice for Blk {
         self.worker.stop()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    #[test]
+    fn a_disk_that_has_changed_since_a_snapshot_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        let file = File::create(&path).unwrap();
+        let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        let make = |sectors: u64, modified: SystemTime| {
+            file.set_len(sectors * SECTOR).unwrap();
+            file.set_modified(modified).unwrap();
+        };
+        make(8, then);
+        let open = |mode| Blk::open(&path, mode, "disk0").unwrap();
+        let saved = open(DiskMode::ReadWrite).identity().unwrap();
+        let is_taken = |mode| open(mode).check(&path, Some(&saved)).is_ok();
+        assert!(is_taken(DiskMode::ReadWrite));
+        assert!(!is_taken(DiskMode::ReadOnly), "another mode");
+        for (sectors, modified) in [
+            (8, then + Duration::from_nanos(1)),
+            (8, then - Duration::from_secs(1)),
+            (7, then),
+            (9, then),
+        ] {
+            make(sectors, modified);
+            assert!(!is_taken(DiskMode::ReadWrite), "{sectors} {modified:?}");
+        }
+        make(8, then);
+        assert!(is_taken(DiskMode::ReadWrite), "as it was");
+        let error = open(DiskMode::ReadWrite).check(&path, None).unwrap_err().to_string();
+        assert!(error.contains("not as it was when the snapshot was taken"), "{error}");
+        let layer = open(DiskMode::Overlay).check(&path, Some(&saved)).unwrap_err().to_string();
+        assert!(layer.contains("thrown away"), "{layer}");
+    }
+}

@@ -217,6 +217,15 @@ impl Disk {
 }
 
 #[cfg(test)]
+impl Disk {
+    /// A disk of `sectors` on a medium that has no room.
+    pub(super) fn on_a_full_medium(sectors: u64) -> Self {
+        let full = File::options().read(true).write(true).open("/dev/full").expect("a device");
+        Self { content: Content::File(full), sectors, mode: DiskMode::ReadWrite }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use DiskMode::{Overlay, ReadOnly, ReadWrite};
@@ -276,5 +285,43 @@ mod tests {
         assert_eq!(sectors, [0, 0, 7, 0, 7, 7, 7, 7]);
         File::options().write(true).open(&path).unwrap().set_len(512).unwrap();
         assert!(disk.read(1024, &mut found).is_err(), "it has become shorter");
+    }
+
+    /// cloud-hypervisor: the content of a raw disk becomes another format's header, which names a
+    /// file of the host, and the disk is opened again.
+    #[test]
+    fn cve_2026_27211_content_is_no_format() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = image(dir.path(), 1 << 16);
+        // Of qcow2: version 3, the name of its backing file at 0x70, and so on.
+        let name = b"/etc/passwd";
+        let words = [3, 0, 0x70, u32::try_from(name.len()).unwrap(), 16, 0, 1 << 16];
+        let mut header = b"QFI\xfb".to_vec();
+        header.extend(words.into_iter().flat_map(u32::to_be_bytes));
+        header.resize(0x70, 0);
+        header.extend(name);
+        header.resize(512, 0);
+        Disk::open(&path, ReadWrite).unwrap().write(0, &header).unwrap();
+        for mode in [ReadOnly, ReadWrite, Overlay] {
+            let disk = Disk::open(&path, mode).unwrap();
+            let mut found = vec![1; 1 << 16];
+            disk.read(0, &mut found).unwrap();
+            assert_eq!(disk.sectors(), 128);
+            assert!(found[..512] == header && found[512..].iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn a_disk_below_an_overlay_that_becomes_shorter_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = image(dir.path(), 1 << 14);
+        let layer = Disk::open(&path, Overlay).unwrap();
+        layer.write(0, &[1; 512]).unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(512).unwrap();
+        let mut found = [7; 512];
+        assert!(layer.read(8192, &mut found).is_err());
+        assert!(layer.write(8192, &[1; 512]).is_err(), "the rest of its block is gone");
+        layer.read(0, &mut found).unwrap();
+        assert_eq!(found, [1; 512], "it is in the layer");
     }
 }

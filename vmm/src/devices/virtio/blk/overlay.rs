@@ -136,4 +136,18 @@ mod tests {
             prop_assert!(found == content);
         }
     }
+
+    #[test]
+    fn a_layer_without_room_is_an_error_and_the_disk_stays_as_it_was() {
+        let (base, content) = base();
+        let upper = File::options().read(true).write(true).open("/dev/full").unwrap();
+        let overlay = Overlay { base, len: LEN, upper, written: Mutex::new(vec![0; 1]) };
+        for (offset, len) in [(0, 512), (0, 4096), (8192, 512)] {
+            let error = overlay.write(offset, &vec![7; len]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        }
+        let mut found = vec![0; content.len()];
+        overlay.read(0, &mut found).unwrap();
+        assert!(found == content);
+    }
 }

@@ -332,6 +332,16 @@ mod tests {
     }
 
     #[test]
+    fn a_full_medium_is_an_io_error_of_the_guest() {
+        let mut full = fixture(ReadWrite);
+        full.disk = Disk::on_a_full_medium(SECTORS.into());
+        assert_eq!(full.request(VIRTIO_BLK_T_OUT, 3, &[1; 512], 0).0, IOERR);
+        let zeroes = segment(0, 4, 0);
+        assert_eq!(full.request(VIRTIO_BLK_T_WRITE_ZEROES, 0, &zeroes, 0).0, IOERR);
+        assert_eq!(full.request(VIRTIO_BLK_T_IN, 3, &[], 512).0, OK, "it can be read");
+    }
+
+    #[test]
     fn a_chain_without_room_for_the_outcome_gets_none() {
         let disk = fixture(ReadWrite);
         assert_eq!(disk.serve(&[descriptor(BUFFERS, 16, false)]), 0);
