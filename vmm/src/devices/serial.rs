@@ -214,6 +214,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::devices::input::INPUT_MAX;
 
     const DATA: u8 = 0;
     const INTERRUPT_ENABLE: u8 = 1;

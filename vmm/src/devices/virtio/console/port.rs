@@ -76,7 +76,7 @@ impl Port {
                 // More is an event.
                 return Ok(());
             }
-            let Some(chain) = handle.queue.pop_descriptor_chain(memory) else {
+            let Some(chain) = worker::next(handle, memory)? else {
                 drop(input);
                 return await_more(handle, memory);
             };

@@ -14,8 +14,10 @@ use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 
 use super::pci::{BAR_LEN, COMMON, NOTIFY, NOTIFY_STEP, STATUS, VirtioPci};
 use crate::config::{DiskMode, NetConfig, NetLink};
+use crate::devices::console_watch::ConsoleWatch;
 use crate::devices::pci::{CONFIG_ADDRESS, CONFIG_DATA, Message, PciBus, PciFunction, lock};
 use crate::devices::virtio::blk::Blk;
+use crate::devices::virtio::console::VirtioConsole;
 use crate::devices::virtio::net::Net;
 use crate::devices::virtio::rng::Rng;
 use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice};
@@ -84,14 +86,15 @@ impl VirtioDevice for Once {
     }
 }
 
-/// The bus, with random numbers in slot 1, a disk in slot 2 and a network interface in slot 3; RAM
-/// of 256 KiB; the host's sides.
+/// The bus, with random numbers in slot 1, a disk in slot 2, a network interface in slot 3 and a
+/// console in slot 4; RAM of 256 KiB; the host's sides.
 pub struct DrivenPci {
     pub(super) bus: PciBus,
     pub(super) ram: GuestRam,
     pub(super) disk: File,
     /// The network stack's end of the interface's socket.
     pub(super) peer: UnixStream,
+    pub(super) console: Arc<VirtioConsole>,
     pub(super) messages: Arc<Mutex<Vec<Message>>>,
 }
 
@@ -114,7 +117,7 @@ impl<'a> Input<'a> {
     }
 
     fn slot(&mut self) -> u32 {
-        u32::try_from(self.number(1) % 5).expect("below 5")
+        u32::try_from(self.number(1) % 6).expect("below 6")
     }
 
     /// Bytes of an access, as KVM has them: a string instruction has many.
@@ -142,9 +145,11 @@ impl Default for DrivenPci {
         let net = Net::open(&NetConfig { link, mac }).expect("a network stack");
         let (peer, _) = stack.accept().expect("a connection");
         peer.set_nonblocking(true).expect("a socket");
+        let console = VirtioConsole::new(Arc::<ConsoleWatch>::default(), None);
+        let console = Arc::new(console.expect("a descriptor"));
         let messages = Arc::new(Mutex::new(Vec::new()));
-        let devices: [Arc<dyn VirtioDevice>; 3] =
-            [Arc::new(Rng::default()), Arc::new(blk), Arc::new(net)];
+        let devices: [Arc<dyn VirtioDevice>; 4] =
+            [Arc::new(Rng::default()), Arc::new(blk), Arc::new(net), Arc::clone(&console) as _];
         let function = |(slot, device)| {
             let device = Arc::new(Once(device, AtomicBool::new(false)));
             let kept = Arc::clone(&messages);
@@ -159,7 +164,7 @@ impl Default for DrivenPci {
                 as Arc<dyn PciFunction>
         };
         let bus = PciBus::new((1..).zip(devices).map(function).collect());
-        Self { bus, ram, disk, peer, messages }
+        Self { bus, ram, disk, peer, console, messages }
     }
 }
 
@@ -243,7 +248,7 @@ impl DrivenPci {
 
     /// The host does something meanwhile.
     fn step_of_the_host(&self, choice: u64, input: &mut Input<'_>) {
-        match choice % 8 {
+        match choice % 9 {
             0 => {
                 self.bus.pause();
                 self.bus.resume();
@@ -257,6 +262,8 @@ impl DrivenPci {
                 drop((&self.peer).write_all(&[&len.to_be_bytes()[..], &frame].concat()));
             }
             5 => drop((&self.peer).read(&mut [0; 1 << 16])),
+            // Input that waits already may be all that there is room for.
+            6 => drop(self.console.send(&input.data())),
             // The devices' threads have their turn.
             _ => std::thread::sleep(Duration::from_micros(50)),
         }

@@ -15,6 +15,15 @@ pub(super) use super::super::driven::{RAM, bar};
 pub(super) const RNG: u32 = 1;
 pub(super) const BLK: u32 = 2;
 pub(super) const NET: u32 = 3;
+pub(super) const CONSOLE: u32 = 4;
+/// All of them.
+pub(super) const SLOTS: [u32; 4] = [RNG, BLK, NET, CONSOLE];
+
+/// Queues of a device.
+pub(super) const fn queues(slot: u32) -> u16 {
+    if slot < NET { 1 } else { 2 }
+}
+
 /// Flags of descriptors (2.7.5).
 pub(super) const NEXT: u16 = 1;
 pub(super) const WRITE: u16 = 2;
@@ -122,8 +131,7 @@ impl DrivenPci {
 
     /// Sets a device up with empty queues.
     pub(super) fn start(&self, slot: u32) {
-        let queues = if slot == NET { 2 } else { 1 };
-        let places: Vec<_> = (0..queues).map(Place::of).collect();
+        let places: Vec<_> = (0..queues(slot)).map(|queue| Place::of(queue.into())).collect();
         // Nothing of it touches its queues any more.
         self.write(slot, STATUS, &[0]);
         places.iter().for_each(|place| self.clear(*place));
@@ -168,6 +176,12 @@ impl DrivenPci {
     /// The network stack sends a frame.
     pub(super) fn frame_from_the_host(&self, frame: &[u8]) {
         self.frames_from_the_host(&[frame]);
+    }
+
+    /// The host sends something to each device that receives.
+    pub(super) fn something_from_the_host(&self) {
+        self.frame_from_the_host(&[7; 60]);
+        self.console.send(b"input").unwrap();
     }
 
     pub(super) fn frames_from_the_host(&self, frames: &[&[u8]]) {

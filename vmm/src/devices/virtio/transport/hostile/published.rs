@@ -5,7 +5,7 @@ use std::io::Read as _;
 
 use super::super::driven::{DISK, DrivenPci, Place, SIZE, bar};
 use super::super::pci::{COMMON, MSIX_PENDING, MSIX_TABLE, NOTIFY, STATUS};
-use super::driver::{BLK, BUFFERS, NET, NEXT, QUEUE, RNG, WRITE, until, with_bus};
+use super::driver::{BLK, BUFFERS, NET, NEXT, QUEUE, RNG, SLOTS, WRITE, until, with_bus};
 use crate::devices::pci::lock;
 
 /// Frames of a flood.
@@ -218,7 +218,7 @@ fn cve_2021_3748_buffers_that_are_registers_receive_nothing() {
 #[test]
 fn cve_2024_3446_no_device_writes_to_registers() {
     with_bus(|bus| {
-        for slot in [RNG, BLK, NET] {
+        for slot in SLOTS {
             for register in [COMMON, COMMON + STATUS, NOTIFY, MSIX_TABLE] {
                 bus.blk_header(0, 0);
                 let read = [(BUFFERS, 16, NEXT, 1), (bar(slot) + register, 513, WRITE, 0)];

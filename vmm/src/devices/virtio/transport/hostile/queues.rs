@@ -8,13 +8,14 @@ use exoprobe_guest::Gpa;
 use super::super::driven::{DrivenPci, Place, SIZE, bar};
 use super::super::pci::{COMMON, STATUS};
 use super::driver::{
-    BLK, BUFFERS, Descriptor, INDIRECT, NET, NEXT, QUEUE, RAM, RNG, WRITE, until, with_bus,
+    BLK, BUFFERS, Descriptor, INDIRECT, NET, NEXT, QUEUE, RAM, RNG, SLOTS, WRITE, queues, until,
+    with_bus,
 };
 
 /// Starts a device with its queues at this place, and gives it work.
 fn try_place(bus: &DrivenPci, slot: u32, place: Place) {
     bus.agree(slot, 0);
-    for queue in 0..if slot == NET { 2 } else { 1 } {
+    for queue in 0..queues(slot) {
         bus.enable(slot, queue, SIZE, place);
     }
     bus.write(slot, STATUS, &[0xf]);
@@ -30,7 +31,7 @@ fn queues_outside_ram_wrapping_or_in_a_device_are_not_served() {
         let ends = [RAM - 8, RAM, u64::MAX - 15, u64::MAX - 0xfff, 1 << 63, 0x8000_0000];
         for at in ends.into_iter().chain([bar(RNG), bar(BLK), bar(NET) + 0x3000]) {
             let at = at & !0xf;
-            for slot in [RNG, BLK, NET] {
+            for slot in SLOTS {
                 try_place(bus, slot, Place { descriptors: at, ..QUEUE });
                 try_place(bus, slot, Place { available: at, ..QUEUE });
                 try_place(bus, slot, Place { used: at, ..QUEUE });
@@ -45,7 +46,7 @@ fn queues_that_overlap_damage_themselves_alone() {
         let at = 0x2000;
         // Descriptors that are ring entries that are descriptors.
         for word in [[0, 0], [1, 0], [2, 0], [3, 0], [8, 0], [1, 1]] {
-            for slot in [RNG, BLK, NET] {
+            for slot in SLOTS {
                 bus.set(at, &word.repeat(0x800));
                 try_place(bus, slot, Place { descriptors: at, available: at, used: at });
                 bus.set(at, &word.repeat(0x800));
@@ -114,9 +115,9 @@ fn chains() -> Vec<Vec<Descriptor>> {
 #[test]
 fn chains_that_no_honest_driver_makes_come_back_or_end_the_queue() {
     with_bus(|bus| {
-        for slot in [RNG, BLK, NET] {
+        for slot in SLOTS {
             for chain in chains() {
-                for queue in 0..if slot == NET { 2 } else { 1 } {
+                for queue in 0..queues(slot) {
                     bus.start(slot);
                     let place = Place::of(queue.into());
                     bus.set(BUFFERS, &[0; 64]);
@@ -126,7 +127,7 @@ fn chains_that_no_honest_driver_makes_come_back_or_end_the_queue() {
                     );
                     bus.describe(place.descriptors, &chain);
                     (0..SIZE).for_each(|_| bus.offer(place, 0));
-                    bus.frame_from_the_host(&[7; 60]);
+                    bus.something_from_the_host();
                     bus.notify(slot, queue);
                     bus.settle(slot, queue, place);
                 }
@@ -138,10 +139,11 @@ fn chains_that_no_honest_driver_makes_come_back_or_end_the_queue() {
 #[test]
 fn heads_that_are_not_there_end_the_queue() {
     with_bus(|bus| {
-        for slot in [RNG, BLK] {
+        for slot in SLOTS {
             for head in [SIZE, 0x7fff, u16::MAX] {
                 bus.start(slot);
                 bus.offer(QUEUE, head);
+                bus.something_from_the_host();
                 bus.notify(slot, 0);
                 bus.settle(slot, 0, QUEUE);
                 assert!(bus.used(QUEUE) == 0 && !bus.is_enabled(slot, 0), "{head}");
@@ -154,11 +156,11 @@ fn heads_that_are_not_there_end_the_queue() {
 fn a_ring_that_jumps_is_not_served() {
     with_bus(|bus| {
         for jump in [SIZE + 1, 0x7fff, 0x8000, u16::MAX] {
-            for slot in [RNG, BLK, NET] {
+            for slot in SLOTS {
                 bus.start(slot);
                 bus.describe(QUEUE.descriptors, &[(BUFFERS, 64, WRITE, 0)]);
                 bus.set(QUEUE.available + 2, &jump.to_le_bytes());
-                bus.frame_from_the_host(&[7; 60]);
+                bus.something_from_the_host();
                 bus.notify(slot, 0);
                 bus.settle(slot, 0, QUEUE);
                 assert!(bus.used(QUEUE) == 0 && !bus.is_enabled(slot, 0), "{jump}");

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::super::driven::{DrivenPci, Place, SIZE};
 use super::super::pci::{BAR_LEN, COMMON, MSIX_PENDING, MSIX_TABLE, NOTIFY, STATUS};
-use super::driver::{BLK, BUFFERS, NET, QUEUE, RAM, RNG, WRITE, bar, until, with_bus};
+use super::driver::{BLK, BUFFERS, QUEUE, RAM, RNG, SLOTS, WRITE, bar, until, with_bus};
 use crate::devices::pci::{CONFIG_ADDRESS, CONFIG_DATA, lock};
 
 const WIDTHS: [usize; 5] = [1, 2, 4, 8, 3];
@@ -26,7 +26,7 @@ proptest! {
 #[test]
 fn every_place_is_read_and_written_in_every_width() {
     with_bus(|bus| {
-        for slot in [RNG, BLK, NET] {
+        for slot in SLOTS {
             bus.start(slot);
             for offset in 0..=u8::MAX {
                 // A string instruction has many.
@@ -72,7 +72,7 @@ fn configuration_ports_have_no_other_functions_and_no_other_widths() {
 #[test]
 fn features_that_are_not_offered_start_no_device() {
     with_bus(|bus| {
-        for slot in [RNG, BLK, NET] {
+        for slot in SLOTS {
             for feature in (0..64).filter(|feature| *feature != 32) {
                 let mut offered = [0; 4];
                 bus.agree(slot, 0);
