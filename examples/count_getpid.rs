@@ -28,6 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         vcpus: 1,
         disks: Vec::new(),
         nets: Vec::new(),
+        vsock: None,
     };
     let vm = Arc::new(Vm::create(&Host::open(Path::new(DEFAULT_KVM))?, &config)?);
     let symbols = SymbolTable::from_system_map(&std::fs::read_to_string(symbols)?)?;

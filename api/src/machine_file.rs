@@ -39,6 +39,9 @@ pub struct MachineFile {
     /// Network interfaces, `eth0` and on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub net: Vec<NetEntry>,
+    /// Sockets between guest and host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vsock: Option<VsockEntry>,
     /// Symbols of the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -105,6 +108,31 @@ pub struct DiskEntry {
     #[serde(default)]
     #[schema(value_type = String, example = "readwrite")]
     pub mode: DiskMode,
+}
+
+/// The vsock device of the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VsockEntry {
+    /// The unix socket by which the host's processes connect to the guest.
+    #[schema(value_type = String)]
+    pub socket: PathBuf,
+    /// The guest's CID; 3 when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = 3)]
+    pub cid: Option<u32>,
+}
+
+impl VsockEntry {
+    /// As the argument of `exoprobe run`.
+    fn argument(&self, folder: &Path) -> OsString {
+        let mut text = OsString::from("--vsock=");
+        text.push(folder.join(&self.socket));
+        if let Some(cid) = self.cid {
+            text.push(format!(",cid={cid}"));
+        }
+        text
+    }
 }
 
 /// A network interface of the file.
@@ -258,6 +286,7 @@ impl MachineFile {
             arguments.push(text);
         }
         arguments.extend(self.net.iter().map(|net| net.argument(folder)));
+        arguments.extend(self.vsock.iter().map(|vsock| vsock.argument(folder)));
         let switches = [
             ("--fast-boot", self.fast_boot),
             ("--console", self.console),
@@ -296,6 +325,9 @@ mod tests {
         [[net]]
         socket = "passt.sock"
         mac = "52:54:00:12:34:56"
+        [vsock]
+        socket = "v.sock"
+        cid = 52
     "#;
 
     #[test]
@@ -304,7 +336,8 @@ mod tests {
         let json = r#"{"kernel": "vmlinuz", "cmdline": "console=ttyS0 -- x", "memory": 512,
             "probe": ["p:a vfs_read"], "console": true,
             "disk": [{"path": "/images/root.raw", "mode": "overlay"}, {"path": "data.raw"}],
-            "net": [{"tap": "tap0"}, {"socket": "passt.sock", "mac": "52:54:00:12:34:56"}]}"#;
+            "net": [{"tap": "tap0"}, {"socket": "passt.sock", "mac": "52:54:00:12:34:56"}],
+            "vsock": {"socket": "v.sock", "cid": 52}}"#;
         assert_eq!(file("m.json", json).unwrap(), toml);
         let expected = [
             "--kernel",
@@ -316,6 +349,7 @@ mod tests {
             "--disk=/f/data.raw,readwrite",
             "--net=tap:tap0",
             "--net=unix:/f/passt.sock,mac=52:54:00:12:34:56",
+            "--vsock=/f/v.sock,cid=52",
             "--console",
         ];
         assert_eq!(toml.arguments(Path::new("/f")), expected);
@@ -332,6 +366,9 @@ mod tests {
             ("m.toml", "memory =", "line 1"),
             ("m.toml", "net = [{mac = \"02:00:00:00:00:01\"}]", "`tap` or `socket`"),
             ("m.toml", "net = [{tap = \"a\", socket = \"b\"}]", "`tap` or `socket`"),
+            ("m.toml", "vsock = {cid = 3}", "missing field `socket`"),
+            ("m.toml", "vsock = {socket = \"v\", port = 3}", "unknown field `port`"),
+            ("m.toml", "vsock = {socket = \"v\", cid = -1}", "line 1"),
             ("m.json", "{\"vcpus\": 300}", "line 1"),
             ("m.json", "{\"disk\": [{}]}", "missing field `path`"),
         ] {

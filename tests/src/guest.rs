@@ -96,6 +96,7 @@ impl TestGuest {
             vcpus,
             disks: Vec::new(),
             nets: Vec::new(),
+            vsock: None,
         }
     }
 

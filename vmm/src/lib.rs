@@ -24,10 +24,10 @@ mod vm;
 
 pub use boot::{BootError, ImageError, PayloadError, PayloadFormat};
 pub use config::{
-    ConfigError, DiskConfig, DiskMode, HostSides, MAX_DEVICES, MAX_VCPUS, NetConfig, NetLink,
-    VmConfig, with_kernel_words,
+    ConfigError, DiskConfig, DiskMode, GUEST_CID, HostSides, MAX_DEVICES, MAX_VCPUS, NetConfig,
+    NetLink, VmConfig, VsockConfig, with_kernel_words,
 };
-pub use devices::{DiskError, NetError, OutputLog, SerialPort};
+pub use devices::{DiskError, NetError, OutputLog, SerialPort, VsockError};
 pub use dump::{Dump, DumpError};
 pub use exoprobe_guest::kvm::Reinjection;
 pub use host::{DEFAULT_KVM, Host, HostError};

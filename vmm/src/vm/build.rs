@@ -15,6 +15,7 @@ use crate::config::{DiskConfig, HostSides, VmConfig};
 use crate::devices::{
     BAR_LEN, Blk, ConsoleWatch, DiskIdentity, InvalidState, Net, PciBus, PciFunction, PortBus,
     PowerManagement, PowerSnapshot, Rng, SerialPort, SerialSnapshot, VirtioDevice, VirtioPci,
+    Vsock,
 };
 use crate::host::Host;
 use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS, PCI_BARS, SCI, SERIAL0, SERIAL1};
@@ -94,6 +95,8 @@ struct Builder {
 const MASS_STORAGE: [u8; 2] = [1, 0x80];
 /// Of an Ethernet controller.
 const ETHERNET: [u8; 2] = [2, 0];
+/// Of a communication controller that is none of the older kinds.
+const COMMUNICATION: [u8; 2] = [7, 0x80];
 /// And of a device that fits none.
 const OTHER: [u8; 2] = [0xff, 0];
 
@@ -221,7 +224,8 @@ impl Builder {
         let disks = self.disks(from.map(|meta| &*meta.disks))?;
         let open = |net| Net::open(net).map(Arc::new);
         let nets = self.config.nets.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let devices = Devices { disks, nets };
+        let vsock = self.config.vsock.as_ref().map(Vsock::open).transpose()?.map(Arc::new);
+        let devices = Devices { disks, nets, vsock };
         let pci = PciBus::new(self.functions(&devices));
         if let Some(meta) = from {
             let invalid = |error: InvalidState| SnapshotError::Content(error.to_string());
@@ -244,13 +248,14 @@ impl Builder {
     }
 
     /// The functions of the bus: first those of each guest, then its disks, then its network
-    /// interfaces.
-    fn functions(&self, Devices { disks, nets }: &Devices) -> Vec<Arc<dyn PciFunction>> {
+    /// interfaces, then its vsock device.
+    fn functions(&self, Devices { disks, nets, vsock }: &Devices) -> Vec<Arc<dyn PciFunction>> {
         let rng: (Arc<dyn VirtioDevice>, _) = (Arc::new(Rng::default()), OTHER);
         let disk = |disk: &Arc<Blk>| (Arc::clone(disk) as Arc<dyn VirtioDevice>, MASS_STORAGE);
         let net = |net: &Arc<Net>| (Arc::clone(net) as Arc<dyn VirtioDevice>, ETHERNET);
         let devices = std::iter::once(rng).chain(disks.iter().map(disk));
-        let devices = devices.chain(nets.iter().map(net));
+        let vsock = vsock.iter().map(|vsock| (Arc::clone(vsock) as _, COMMUNICATION));
+        let devices = devices.chain(nets.iter().map(net)).chain(vsock);
         let function = |(slot, (device, class))| {
             let bar = PCI_BARS.0 + slot * BAR_LEN;
             let (fd, ram) = (Arc::clone(&self.fd), self.ram.clone());

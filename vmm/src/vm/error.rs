@@ -2,7 +2,7 @@
 
 use crate::boot::BootError;
 use crate::config::ConfigError;
-use crate::devices::{DiskError, NetError};
+use crate::devices::{DiskError, NetError, VsockError};
 use crate::dump::DumpError;
 use crate::snapshot::SnapshotError;
 use exoprobe_guest::VcpuError;
@@ -37,6 +37,9 @@ pub enum CreateError {
     /// A network interface cannot be made.
     #[error(transparent)]
     Net(#[from] NetError),
+    /// A vsock device cannot be made.
+    #[error(transparent)]
+    Vsock(#[from] VsockError),
     /// A snapshot is unusable.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),

@@ -2,3 +2,4 @@
 
 pub(super) mod disks;
 pub(super) mod net;
+pub(super) mod vsock;

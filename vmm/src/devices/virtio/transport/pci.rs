@@ -216,6 +216,7 @@ impl PciFunction for VirtioPci {
     fn reset(&self) {
         let mut registers = lock(&self.registers);
         self.stop(&mut registers);
+        self.device.reset();
         registers.common.write(STATUS, &[0]);
         *lock(&self.config) = self.initial.clone();
         lock(&self.interrupts.msix).reset();
@@ -244,7 +245,11 @@ impl PciFunction for VirtioPci {
             VirtioSnapshot::deserialize(state).map_err(|error| InvalidState(error.to_string()))?;
         let fits = lock(&self.interrupts.msix).restore(&msix)
             && lock(&self.registers).common.restore(&common);
-        if fits { Ok(()) } else { Err(InvalidState("its queues or vectors".to_owned())) }
+        if !fits {
+            return Err(InvalidState("its queues or vectors".to_owned()));
+        }
+        self.device.restored();
+        Ok(())
     }
 
     fn read(&self, offset: u64, data: &mut [u8]) {
@@ -267,7 +272,10 @@ impl PciFunction for VirtioPci {
                 let mut registers = lock(&self.registers);
                 match registers.common.write(offset, data) {
                     Effect::None => {}
-                    Effect::Reset => self.stop(&mut registers),
+                    Effect::Reset => {
+                        self.stop(&mut registers);
+                        self.device.reset();
+                    }
                     Effect::Start => self.start(&mut registers),
                 }
             }
