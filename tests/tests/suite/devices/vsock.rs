@@ -1,4 +1,4 @@
-//! Sockets between guest and host: bytes come back as they were sent, whoever connects.
+//! Sockets between guest and host: bytes come back as they were sent, in both directions.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -169,7 +169,10 @@ fn a_restored_guest_has_a_device_that_works_and_no_connections() {
     twin.power_on();
     assert_eq!(twin.vm.config().vsock, Some(vsock(&second)), "the CID is as it was");
     let ended = twin.answer_line(0, &command);
-    assert_eq!(ended, "error vsock-echo: read: errno 104 (4 done)", "ECONNRESET");
+    // ECONNRESET where it waits in the call, ENOTCONN where it comes to it later.
+    let expected =
+        [104, 107].map(|errno| format!("error vsock-echo: read: errno {errno} (4 done)"));
+    assert!(expected.contains(&ended), "{ended}");
     send(&twin);
     echo(&twin, &second);
     twin.assert_unharmed();

@@ -88,6 +88,6 @@ impl VirtioDevice for Vsock {
     }
 
     fn restored(&self) {
-        self.muxer().clear_and_tell();
+        self.muxer().clear_and_notify();
     }
 }

@@ -87,7 +87,7 @@ impl DrivenVsock {
         let processes = Box::new(Processes::new().expect("descriptors"));
         let muxer = Muxer::new(CID, processes).expect("a descriptor");
         let muxer = Arc::new(Mutex::new(muxer));
-        muxer.lock().unwrap_or_else(PoisonError::into_inner).clear_and_tell();
+        muxer.lock().unwrap_or_else(PoisonError::into_inner).clear_and_notify();
         let mut packets = Packets::new(Arc::clone(&muxer));
         // The client asks once the driver has its event; then come the driver's packets.
         for event in [

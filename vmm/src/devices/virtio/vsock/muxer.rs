@@ -51,12 +51,12 @@ impl Key {
     }
 }
 
-/// The guest's driver has to be told that all connections are gone.
+/// The guest's driver has to be notified that all connections are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TransportReset {
     No,
     Due,
-    /// It was told, and may not have carried it out: a new connection would go with the others.
+    /// It was notified, and may not have carried it out: a new connection would go with the others.
     Sent,
 }
 
@@ -122,17 +122,17 @@ impl Muxer {
     }
 
     /// As [`Self::clear`], for a driver that knows of some.
-    pub(super) fn clear_and_tell(&mut self) {
+    pub(super) fn clear_and_notify(&mut self) {
         self.clear();
         self.reset = TransportReset::Due;
     }
 
-    /// Returns true if the driver has to be told that all connections are gone.
+    /// Returns true if the driver has to be notified that all connections are gone.
     pub(super) fn is_reset_due(&self) -> bool {
         self.reset == TransportReset::Due
     }
 
-    /// The driver has been told.
+    /// The driver has been notified.
     pub(super) fn reset_sent(&mut self) {
         self.reset = TransportReset::Sent;
     }
@@ -144,7 +144,7 @@ impl Muxer {
         }
     }
 
-    /// Sees to events of sockets; more may remain.
+    /// Handles events of sockets; more may remain.
     pub(super) fn poll(&mut self) {
         let mut events = [EpollEvent::default(); 32];
         // Without waiting; an error leaves them for the next time.

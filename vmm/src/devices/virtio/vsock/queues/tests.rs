@@ -401,7 +401,7 @@ fn connections_have_a_bound_and_so_has_what_waits_for_buffers() {
     // A client of the host's waits until there is room.
     let mut client = UnixStream::connect(bench.socket("")).unwrap();
     io::Write::write_all(&mut client, b"CONNECT 1024\n").unwrap();
-    // Each connection has an event of its own, and some are seen to at a time.
+    // Each connection has an event of its own, and some are handled at a time.
     (0..8).for_each(|_| bench.serve(Event::Source));
     assert_eq!(bench.muxer(|muxer| muxer.count()), 128);
     bench.send(&Header { src_port: 5, ..packet(7, Op::Reset) }, &[]);
@@ -422,10 +422,10 @@ fn buffers_that_hold_no_packet_are_given_back() {
 }
 
 #[test]
-fn the_driver_of_a_snapshot_is_told_that_all_connections_are_gone() {
+fn the_driver_of_a_snapshot_is_notified_that_all_connections_are_gone() {
     let mut bench = Bench::new();
     let mut host = bench.connect(7);
-    bench.muxer(Muxer::clear_and_tell);
+    bench.muxer(Muxer::clear_and_notify);
     assert_eq!(host.read(&mut [0; 1]).unwrap(), 0);
     let mut client = UnixStream::connect(bench.socket("")).unwrap();
     io::Write::write_all(&mut client, b"CONNECT 1024\n").unwrap();
