@@ -30,6 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         disks: Vec::new(),
         nets: Vec::new(),
         virtio_console: false,
+        vsock: None,
     };
     let vm = Arc::new(Vm::create(&Host::open(Path::new(DEFAULT_KVM))?, &config)?);
     let symbols = SymbolTable::from_system_map(&std::fs::read_to_string(symbols)?)?;

@@ -45,6 +45,9 @@ pub struct MachineFile {
     /// A virtio console, `/dev/hvc0`.
     #[serde(default, skip_serializing_if = "is_off")]
     pub virtio_console: bool,
+    /// Sockets between guest and host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vsock: Option<VsockEntry>,
     /// Symbols of the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -111,6 +114,31 @@ pub struct DiskEntry {
     #[serde(default)]
     #[schema(value_type = String, example = "readwrite")]
     pub mode: DiskMode,
+}
+
+/// The vsock device of the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VsockEntry {
+    /// The unix socket by which the host's processes connect to the guest.
+    #[schema(value_type = String)]
+    pub socket: PathBuf,
+    /// The guest's CID; 3 when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = 3)]
+    pub cid: Option<u32>,
+}
+
+impl VsockEntry {
+    /// As the argument of `exoprobe run`.
+    fn argument(&self, folder: &Path) -> OsString {
+        let mut text = OsString::from("--vsock=");
+        text.push(folder.join(&self.socket));
+        if let Some(cid) = self.cid {
+            text.push(format!(",cid={cid}"));
+        }
+        text
+    }
 }
 
 /// A network interface of the file.
@@ -264,6 +292,7 @@ impl MachineFile {
             arguments.push(text);
         }
         arguments.extend(self.net.iter().map(|net| net.argument(folder)));
+        arguments.extend(self.vsock.iter().map(|vsock| vsock.argument(folder)));
         let switches = [
             ("--fast-boot", self.fast_boot),
             ("--hugepages", self.hugepages),
@@ -306,6 +335,9 @@ mod tests {
         [[net]]
         socket = "passt.sock"
         mac = "52:54:00:12:34:56"
+        [vsock]
+        socket = "v.sock"
+        cid = 52
     "#;
 
     #[test]
@@ -314,7 +346,8 @@ mod tests {
         let json = r#"{"kernel": "vmlinuz", "cmdline": "console=ttyS0 -- x", "memory": 512,
             "hugepages": true, "probe": ["p:a vfs_read"], "virtio_console": true, "console": true,
             "disk": [{"path": "/images/root.raw", "mode": "overlay"}, {"path": "data.raw"}],
-            "net": [{"tap": "tap0"}, {"socket": "passt.sock", "mac": "52:54:00:12:34:56"}]}"#;
+            "net": [{"tap": "tap0"}, {"socket": "passt.sock", "mac": "52:54:00:12:34:56"}],
+            "vsock": {"socket": "v.sock", "cid": 52}}"#;
         assert_eq!(file("m.json", json).unwrap(), toml);
         let expected = [
             "--kernel",
@@ -328,6 +361,7 @@ mod tests {
             "--net=unix:/f/passt.sock,mac=52:54:00:12:34:56",
             "--hugepages",
             "--virtio-console",
+            "--vsock=/f/v.sock,cid=52",
             "--console",
         ];
         assert_eq!(toml.arguments(Path::new("/f")), expected);
@@ -345,6 +379,9 @@ mod tests {
             ("m.toml", "net = [{mac = \"02:00:00:00:00:01\"}]", "`tap` or `socket`"),
             ("m.toml", "net = [{tap = \"a\", socket = \"b\"}]", "`tap` or `socket`"),
             ("m.toml", "virtio_console = \"hvc0\"", "expected a boolean"),
+            ("m.toml", "vsock = {cid = 3}", "missing field `socket`"),
+            ("m.toml", "vsock = {socket = \"v\", port = 3}", "unknown field `port`"),
+            ("m.toml", "vsock = {socket = \"v\", cid = -1}", "line 1"),
             ("m.json", "{\"vcpus\": 300}", "line 1"),
             ("m.json", "{\"disk\": [{}]}", "missing field `path`"),
         ] {

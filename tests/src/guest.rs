@@ -98,6 +98,7 @@ impl TestGuest {
             disks: Vec::new(),
             nets: Vec::new(),
             virtio_console: false,
+            vsock: None,
         }
     }
 

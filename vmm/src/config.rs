@@ -39,7 +39,27 @@ pub struct VmConfig {
     /// A virtio console, `/dev/hvc0`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub virtio_console: bool,
+    /// Its sockets to the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vsock: Option<VsockConfig>,
 }
+
+/// The guest's sockets to the host: a virtio socket device.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VsockConfig {
+    /// The unix socket by which the host's processes connect to the guest. The guest's connections
+    /// to port P go to the one at this path with `_P` after it.
+    pub socket: PathBuf,
+    /// The guest's address.
+    pub cid: u32,
+}
+
+/// The CID of a guest, by default. Those below are the hypervisor's, its own and the host's.
+pub const GUEST_CID: u32 = 3;
+/// Most bytes of the path of a vsock device's socket: what a socket's path may have (107), without
+/// `_` and a port.
+const VSOCK_PATH_MAX: usize = 96;
 
 /// A network interface of the guest: a virtio network device.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -104,10 +124,12 @@ pub struct HostSides {
     /// Those of its network interfaces, in the order of that time. Their addresses are the
     /// snapshot's: the guest knows them.
     pub links: Vec<NetLink>,
+    /// The socket of its vsock device. The guest's CID is the snapshot's.
+    pub vsock: Option<PathBuf>,
 }
 
-/// Most disks, network interfaces and consoles together: slots of a PCI bus, without those of its
-/// bridge and of the random numbers.
+/// Most disks, network interfaces, vsock devices and consoles together: slots of a PCI bus, without
+/// those of its bridge and of the random numbers.
 pub const MAX_DEVICES: usize = 30;
 
 /// Why a configuration is refused before anything is made.
@@ -123,7 +145,9 @@ pub enum ConfigError {
     #[error("{0} MiB of memory: with --hugepages, give a multiple of 2")]
     HugePages(u64),
     /// More than [`MAX_DEVICES`].
-    #[error("{0} disks, network interfaces and virtio consoles: give at most {MAX_DEVICES}")]
+    #[error(
+        "{0} disks, network interfaces, vsock devices and virtio consoles: give at most {MAX_DEVICES}"
+    )]
     Devices(usize),
     /// Two network interfaces have the same host side.
     #[error("{0} is given for two network interfaces: each needs one of its own")]
@@ -131,6 +155,26 @@ pub enum ConfigError {
     /// Two network interfaces have the same address.
     #[error("the address {0} is given to two network interfaces")]
     MacTwice(MacAddr),
+    /// The CID is no guest's.
+    #[error(
+        "{0} is no CID of a guest: give {GUEST_CID} to 4294967294 (those below are the hypervisor, the guest \
+         itself and the host)"
+    )]
+    Cid(u32),
+    /// The path of a vsock device's socket does not leave room for a port.
+    #[error(
+        "the path of the vsock socket has {len} bytes and may have {VSOCK_PATH_MAX}, for that of the guest's \
+         connections has the port, too: {}", path.display()
+    )]
+    VsockPath {
+        /// The path.
+        path: PathBuf,
+        /// Its length.
+        len: usize,
+    },
+    /// The vsock device and a network interface have one socket.
+    #[error("{} is given for the vsock device and for a network interface: each needs one of its own", .0.display())]
+    SocketTwice(PathBuf),
     /// The command line holds a NUL.
     #[error("the kernel command line contains a NUL byte")]
     CmdlineNul,
@@ -151,7 +195,8 @@ impl VmConfig {
         if self.hugepages && !self.memory_mib.is_multiple_of(2) {
             return Err(ConfigError::HugePages(self.memory_mib));
         }
-        let devices = self.disks.len() + self.nets.len() + usize::from(self.virtio_console);
+        let single = usize::from(self.vsock.is_some()) + usize::from(self.virtio_console);
+        let devices = self.disks.len() + self.nets.len() + single;
         if devices > MAX_DEVICES {
             return Err(ConfigError::Devices(devices));
         }
@@ -164,8 +209,25 @@ impl VmConfig {
                 return Err(ConfigError::MacTwice(net.mac));
             }
         }
+        if let Some(vsock) = &self.vsock {
+            self.validate_vsock(vsock)?;
+        }
         if self.cmdline.contains('\0') {
             return Err(ConfigError::CmdlineNul);
+        }
+        Ok(())
+    }
+
+    fn validate_vsock(&self, VsockConfig { socket, cid }: &VsockConfig) -> Result<(), ConfigError> {
+        if !(GUEST_CID..u32::MAX).contains(cid) {
+            return Err(ConfigError::Cid(*cid));
+        }
+        let len = socket.as_os_str().len();
+        if len > VSOCK_PATH_MAX {
+            return Err(ConfigError::VsockPath { path: socket.clone(), len });
+        }
+        if self.nets.iter().any(|net| net.link == NetLink::Socket(socket.clone())) {
+            return Err(ConfigError::SocketTwice(socket.clone()));
         }
         Ok(())
     }
@@ -196,6 +258,7 @@ mod tests {
             disks: Vec::new(),
             nets: Vec::new(),
             virtio_console: false,
+            vsock: None,
         };
         assert_eq!(good.validate(), Ok(()));
         let none = VmConfig { vcpus: 0, ..good.clone() };
@@ -231,5 +294,40 @@ mod tests {
         assert_eq!(full.validate(), Ok(()));
         let with_console = VmConfig { virtio_console: true, ..full };
         assert_eq!(with_console.validate(), Err(ConfigError::Devices(31)));
+    }
+
+    #[test]
+    fn a_vsock_device_has_a_cid_and_a_socket_of_its_own() {
+        let with = |socket: &str, cid, links: &[&str]| {
+            let net = |link: &&str| NetConfig {
+                link: NetLink::Socket(link.into()),
+                mac: "02:00:00:00:00:01".parse().unwrap(),
+            };
+            VmConfig {
+                kernel: "vmlinux".into(),
+                initramfs: None,
+                cmdline: String::new(),
+                memory_mib: 32,
+                vcpus: 1,
+                disks: Vec::new(),
+                nets: links.iter().map(net).collect(),
+                vsock: Some(VsockConfig { socket: socket.into(), cid }),
+            }
+            .validate()
+        };
+        assert_eq!(with("/v", 3, &["/n"]), Ok(()));
+        assert_eq!(with("/v", u32::MAX - 1, &[]), Ok(()));
+        for cid in [0, 1, 2, u32::MAX] {
+            let error = with("/v", cid, &[]).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("{cid} is no CID of a guest: give 3 to")),
+                "{error}"
+            );
+        }
+        let same = with("/v", 3, &["/v"]).unwrap_err().to_string();
+        assert!(same.starts_with("/v is given for the vsock device and for a network"), "{same}");
+        assert_eq!(with(&format!("/{}", "a".repeat(95)), 3, &[]), Ok(()));
+        let long = with(&format!("/{}", "a".repeat(96)), 3, &[]).unwrap_err().to_string();
+        assert!(long.contains("has 97 bytes and may have 96"), "{long}");
     }
 }

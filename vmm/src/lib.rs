@@ -25,10 +25,12 @@ mod vm;
 
 pub use boot::{BootError, ImageError, PayloadError, PayloadFormat};
 pub use config::{
-    ConfigError, DiskConfig, DiskMode, HostSides, MAX_DEVICES, MAX_VCPUS, NetConfig, NetLink,
-    VmConfig, with_kernel_words,
+    ConfigError, DiskConfig, DiskMode, GUEST_CID, HostSides, MAX_DEVICES, MAX_VCPUS, NetConfig,
+    NetLink, VmConfig, VsockConfig, with_kernel_words,
 };
-pub use devices::{DiskError, NetError, OutputLog, SerialPort, TerminalSize, VirtioConsole};
+pub use devices::{
+    DiskError, NetError, OutputLog, SerialPort, TerminalSize, VirtioConsole, VsockError,
+};
 pub use dump::{Dump, DumpError};
 pub use exoprobe_guest::kvm::Reinjection;
 pub use host::{DEFAULT_KVM, Host, HostError};

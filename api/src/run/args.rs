@@ -5,13 +5,15 @@ use std::path::PathBuf;
 
 use exoprobe_probes::{EventLimits, Limits, ProbeDefinition, parse_line};
 use exoprobe_vmm::{
-    BootFiles, DEFAULT_KVM, DiskConfig, HostSides, MacAddr, NetConfig, VmConfig, with_kernel_words,
+    BootFiles, DEFAULT_KVM, DiskConfig, GUEST_CID, HostSides, MacAddr, NetConfig, VmConfig,
+    VsockConfig, with_kernel_words,
 };
 
 use super::disk_option;
 use super::error::RunError;
 use super::net_option::{self, NetOption};
-use crate::machine_file::{DiskEntry, MachineFile, NetEntry};
+use super::vsock_option::{self, VsockOption};
+use crate::machine_file::{DiskEntry, MachineFile, NetEntry, VsockEntry};
 use crate::service::{GuestSource, ServiceConfig};
 use crate::{default_socket, fast_boot};
 
@@ -31,6 +33,7 @@ const EXAMPLES: &str = "Examples:
       --cmdline 'console=ttyS0 ip=dhcp'
   exoprobe run --kernel bzImage --initramfs initrd.img --virtio-console \
       --cmdline 'console=ttyS0 console=hvc0'
+  exoprobe run --kernel bzImage --initramfs initrd.img --vsock /tmp/v.sock
   exoprobe run --config machine.toml --memory 1024
   exoprobe run --restore /tmp/guest.snap --socket /tmp/second.sock
   exoprobe run --restore /tmp/guest.snap --kernel vmlinux --initramfs initramfs.cpio --reboot
@@ -91,6 +94,13 @@ pub struct RunArgs {
     /// size follows the terminal's. The guest's kernel prints to it with `console=hvc0` in --cmdline
     #[arg(long, conflicts_with = "restore")]
     pub virtio_console: bool,
+    /// Sockets between guest and host (vsock), over unix sockets. A client on the host connects to
+    /// SOCKET, writes `CONNECT PORT` and a line feed, and reads `OK PORT` once the guest accepts; a
+    /// connection of the guest's to port P of CID 2 goes to the process that listens at SOCKET_P.
+    /// The guest's CID is 3, unless `,cid=N` gives it. With --restore, for the snapshot's, which
+    /// keeps its CID and has no connections any more
+    #[arg(long, value_name = "SOCKET[,cid=N]", value_parser = vsock_option::parse)]
+    pub vsock: Option<VsockOption>,
     /// Symbols of the kernel: its vmlinux or System.map [default: those of a vmlinux, or the
     /// kernel's own, read from the guest's memory once it runs]
     #[arg(long, value_name = "PATH")]
@@ -164,6 +174,11 @@ fn nets(args: &RunArgs) -> std::io::Result<Vec<NetConfig>> {
     args.nets.iter().map(config).collect()
 }
 
+fn vsock(option: &VsockOption) -> VsockConfig {
+    let cid = option.cid.unwrap_or(GUEST_CID);
+    VsockConfig { socket: option.socket.clone(), cid }
+}
+
 pub(super) fn service_config(args: &RunArgs) -> Result<ServiceConfig, RunError> {
     let nets = nets(args)?;
     // Absolute, because a snapshot has them, too.
@@ -176,9 +191,13 @@ pub(super) fn service_config(args: &RunArgs) -> Result<ServiceConfig, RunError> 
             if let Some(mac) = args.nets.iter().find_map(|net| net.mac) {
                 return Err(RunError::KeptMac(mac));
             }
+            if let Some(cid) = args.vsock.as_ref().and_then(|vsock| vsock.cid) {
+                return Err(RunError::KeptCid(cid));
+            }
             let links = args.nets.iter().map(|net| net.link.clone()).collect();
+            let vsock = args.vsock.as_ref().map(|vsock| vsock.socket.clone());
             let (boot_files, sides) =
-                (kernel.map(files), HostSides { disks: args.disks.clone(), links });
+                (kernel.map(files), HostSides { disks: args.disks.clone(), links, vsock });
             GuestSource::Restore { path: path.clone(), boot_files, sides }
         }
         None => GuestSource::Boot(VmConfig {
@@ -191,6 +210,7 @@ pub(super) fn service_config(args: &RunArgs) -> Result<ServiceConfig, RunError> 
             disks: args.disks.clone(),
             nets: nets.clone(),
             virtio_console: args.virtio_console,
+            vsock: args.vsock.as_ref().map(vsock),
         }),
     };
     let bytes = |mib: u64| usize::try_from(mib << 20).unwrap_or(usize::MAX);
@@ -223,6 +243,11 @@ fn machine_file(args: &RunArgs, nets: &[NetConfig]) -> std::io::Result<MachineFi
         disk: disk.map(|it| DiskEntry { path: it.path.clone(), mode: it.mode }).collect(),
         net: nets.iter().map(|net| NetEntry::new(&net.link, boots.then_some(net.mac))).collect(),
         virtio_console: args.virtio_console,
+        vsock: args
+            .vsock
+            .as_ref()
+            .map(vsock)
+            .map(|it| VsockEntry { socket: it.socket, cid: boots.then_some(it.cid) }),
         symbols: some(&args.symbols)?,
         btf: some(&args.btf)?,
         debug_info: some(&args.debug_info)?,

@@ -23,6 +23,9 @@ pub enum RunError {
     /// An address for an interface of a restored guest, which knows its own.
     #[error("--net with --restore: leave out mac={0}, the guest keeps the address that it has")]
     KeptMac(MacAddr),
+    /// A CID for a restored guest, which knows its own.
+    #[error("--vsock with --restore: leave out cid={0}, the guest keeps the CID that it has")]
+    KeptCid(u32),
     /// TCP without a token.
     #[error("--listen needs a token: give --token-file PATH or set EXOPROBE_TOKEN")]
     NoToken,

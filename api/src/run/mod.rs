@@ -4,11 +4,13 @@ mod args;
 mod disk_option;
 mod error;
 mod net_option;
+mod vsock_option;
 
 pub use args::RunArgs;
 use args::service_config;
 pub use error::RunError;
 pub use net_option::NetOption;
+pub use vsock_option::VsockOption;
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

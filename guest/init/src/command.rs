@@ -41,6 +41,10 @@ pub enum Work<'a> {
     Words(&'a [u8], u64),
     /// That many datagrams to this address, each of which must come back before the next one.
     Udp(SocketAddrV4, u64),
+    /// That many blocks to a port of the host's, each of which must come back before the next one.
+    VsockSend(u32, u64),
+    /// The bytes of one connection of the host's to a port, sent back.
+    VsockEcho(u32),
 }
 
 impl Work<'_> {
@@ -62,6 +66,8 @@ impl Work<'_> {
             Self::Diskwrite(..) => "diskwrite",
             Self::Words(..) => "words",
             Self::Udp(..) => "udp",
+            Self::VsockSend(..) => "vsock-send",
+            Self::VsockEcho(_) => "vsock-echo",
         }
     }
 }
@@ -269,6 +275,11 @@ impl<'a> Words<'a> {
         parsed.ok_or(Reason::BadAddress(word))
     }
 
+    fn port(&mut self) -> Result<u32, Reason<'a>> {
+        let word = self.word("port")?;
+        number(word).and_then(|n| u32::try_from(n).ok()).ok_or(Reason::BadNumber(word))
+    }
+
     fn module(&mut self) -> Result<Module<'a>, Reason<'a>> {
         let word = self.word("module name")?;
         Module::new(word).ok_or(Reason::BadModule(word))
@@ -386,6 +397,8 @@ fn work<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Option<Work<'a>>, R
         b"diskwrite" => Work::Diskwrite(words.word("path")?, words.number("count")?),
         b"words" => Work::Words(words.word("path")?, words.number("count")?),
         b"udp" => Work::Udp(words.socket_address()?, words.number("count")?),
+        b"vsock-send" => Work::VsockSend(words.port()?, words.number("count")?),
+        b"vsock-echo" => Work::VsockEcho(words.port()?),
         _ => return Ok(None),
     }))
 }
@@ -424,6 +437,8 @@ mod tests {
             (b"vectors 9", Command::Work(Work::Vectors(9))),
             (b"diskread /dev/vda 3", Command::Work(Work::Diskread(b"/dev/vda", 3))),
             (b"diskwrite /dev/vdb 4", Command::Work(Work::Diskwrite(b"/dev/vdb", 4))),
+            (b"vsock-send 7 3", Command::Work(Work::VsockSend(7, 3))),
+            (b"vsock-echo 4294967295", Command::Work(Work::VsockEcho(u32::MAX))),
             (b"words /dev/hwrng 5", Command::Work(Work::Words(b"/dev/hwrng", 5))),
             (b"echo /dev/hvc0 6", Command::Echo { path: b"/dev/hvc0", count: 6 }),
             (b"winsize /dev/hvc0 120", Command::Winsize { path: b"/dev/hvc0", columns: 120 }),
@@ -488,7 +503,7 @@ mod tests {
 
     #[test]
     fn says_what_is_wrong() {
-        let cases: [(&[u8], &str); 20] = [
+        let cases: [(&[u8], &str); 24] = [
             (b"frob 1", "frob: unknown command"),
             (b"getpid", "getpid: count missing"),
             (b"getpid x1", "getpid: bad number x1"),
@@ -502,6 +517,9 @@ mod tests {
             (b"winsize /dev/hvc0", "winsize: columns missing"),
             (b"insmod", "insmod: module name missing"),
             (b"udp 10.0.2.2 5", "udp: bad address 10.0.2.2: give 10.0.2.2:7"),
+            (b"vsock-echo 4294967296", "vsock-echo: bad number 4294967296"),
+            (b"vsock-send 7", "vsock-send: count missing"),
+            (b"vsock-echo", "vsock-echo: port missing"),
             (b"insmod a b", "insmod: unexpected argument b"),
             (b"rmmod ../a", "rmmod: bad module name ../a: 1 to 55 letters, digits, _ and -"),
             (b"insmod a.ko", "insmod: bad module name a.ko: 1 to 55 letters, digits, _ and -"),

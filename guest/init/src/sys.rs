@@ -9,6 +9,10 @@ use core::net::SocketAddrV4;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 
+mod vsock;
+
+pub(crate) use vsock::{accept, connect_to_host, listen_for_host};
+
 /// An error number of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) u16);
@@ -42,6 +46,9 @@ mod nr {
     pub(super) const GETPID: usize = 39;
     pub(super) const SOCKET: usize = 41;
     pub(super) const CONNECT: usize = 42;
+    pub(super) const ACCEPT: usize = 43;
+    pub(super) const BIND: usize = 49;
+    pub(super) const LISTEN: usize = 50;
     pub(super) const SETSOCKOPT: usize = 54;
     pub(super) const FORK: usize = 57;
     pub(super) const WAIT4: usize = 61;

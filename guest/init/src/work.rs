@@ -13,12 +13,13 @@ mod disk;
 mod files;
 mod net;
 mod terminal;
+mod vsock;
 
 pub(crate) use files::{mount, number, put, toggle};
 pub(crate) use terminal::{echo, winsize};
 
 /// Kinds of work, in the order of the totals.
-pub(crate) const KINDS: [&str; 14] = [
+pub(crate) const KINDS: [&str; 16] = [
     "getpid",
     "open",
     "fork",
@@ -33,6 +34,8 @@ pub(crate) const KINDS: [&str; 14] = [
     "diskwrite",
     "words",
     "udp",
+    "vsock-send",
+    "vsock-echo",
 ];
 
 /// Why work ended early.
@@ -164,6 +167,8 @@ fn perform(work: &Work<'_>, tally: &Tally) -> Result<(), Failure> {
         Work::Diskwrite(path, count) => disk::write(path, count, tally),
         Work::Words(path, count) => files::words(path, count, tally),
         Work::Udp(to, count) => net::udp(to, count, tally),
+        Work::VsockSend(port, count) => vsock::send(port, count, tally),
+        Work::VsockEcho(port) => vsock::echo(port, tally),
         Work::Sleep(ms) => timed(tally, |_start| call("nanosleep", sys::sleep_ms(ms))),
     }
 }

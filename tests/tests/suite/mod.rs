@@ -28,6 +28,7 @@ pub(crate) const ALL: &[&[Case]] = &[
     kernels::debian::CASES,
     devices::disks::CASES,
     devices::net::CASES,
+    devices::vsock::CASES,
     service::docs::CASES,
     reading::dump::CASES,
     booting::early::CASES,

@@ -36,6 +36,10 @@ pub use virtio::net::DrivenNet;
 pub(crate) use virtio::net::Net;
 pub use virtio::net::NetError;
 pub(crate) use virtio::rng::Rng;
+#[cfg(feature = "testing")]
+pub use virtio::vsock::DrivenVsock;
+pub(crate) use virtio::vsock::Vsock;
+pub use virtio::vsock::VsockError;
 pub(crate) use virtio::{BAR_LEN, VirtioDevice, VirtioPci};
 
 use std::cell::Cell;

@@ -71,6 +71,15 @@ pub enum SnapshotError {
         /// Their host sides at that time.
         names: String,
     },
+    /// Nor is the socket of a vsock device.
+    #[error(
+        "the snapshot was taken with a vsock device: what a snapshot names is not opened, so give its socket again \
+         with --vsock SOCKET ({})", .0.display()
+    )]
+    Vsock(PathBuf),
+    /// A vsock device is given that the guest does not have.
+    #[error("the snapshot was taken without a vsock device: leave --vsock out")]
+    NoVsock,
     /// The parts do not fit together.
     #[error("the snapshot's content is not valid: {0}")]
     Content(String),

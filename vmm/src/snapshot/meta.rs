@@ -78,7 +78,7 @@ impl SnapshotMeta {
 
     /// Sets the host's sides of the devices: those that the snapshot names are not opened.
     pub(crate) fn set_host_sides(&mut self, sides: &HostSides) -> Result<(), SnapshotError> {
-        let VmConfig { disks, nets, .. } = &mut self.config;
+        let VmConfig { disks, nets, vsock, .. } = &mut self.config;
         if disks.len() != sides.disks.len() {
             let names = joined(disks.iter().map(|disk| disk.path.display()));
             let (taken, given) = (disks.len(), sides.disks.len());
@@ -92,6 +92,12 @@ impl SnapshotMeta {
         disks.clone_from(&sides.disks);
         for (net, link) in nets.iter_mut().zip(&sides.links) {
             net.link = link.clone();
+        }
+        match (vsock, &sides.vsock) {
+            (None, None) => {}
+            (Some(vsock), Some(socket)) => vsock.socket.clone_from(socket),
+            (Some(vsock), None) => return Err(SnapshotError::Vsock(vsock.socket.clone())),
+            (None, Some(_)) => return Err(SnapshotError::NoVsock),
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use crate::config::{DiskConfig, HostSides, VmConfig};
 use crate::devices::{
     BAR_LEN, Blk, ConsoleWatch, DiskIdentity, EdgeLine, InvalidState, Message, MessageSink, Net,
     PciBus, PciFunction, PortBus, PowerManagement, PowerSnapshot, Rng, SerialPort, SerialSnapshot,
-    VirtioConsole, VirtioDevice, VirtioPci,
+    VirtioConsole, VirtioDevice, VirtioPci, Vsock,
 };
 use crate::host::Host;
 use crate::hugepages;
@@ -117,7 +117,7 @@ struct Builder {
 const MASS_STORAGE: [u8; 2] = [1, 0x80];
 /// Of an Ethernet controller.
 const ETHERNET: [u8; 2] = [2, 0];
-/// Of a device to communicate by that is none of the older kinds.
+/// Of a communication controller that is none of the older kinds.
 const COMMUNICATION: [u8; 2] = [7, 0x80];
 /// And of a device that fits none.
 const OTHER: [u8; 2] = [0xff, 0];
@@ -251,8 +251,9 @@ impl Builder {
         let disks = self.disks(from.map(|meta| &*meta.disks))?;
         let open = |net| Net::open(net).map(Arc::new);
         let nets = self.config.nets.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let vsock = self.config.vsock.as_ref().map(Vsock::open).transpose()?.map(Arc::new);
         let console = self.console(from, watch)?;
-        let devices = Devices { disks, nets, console };
+        let devices = Devices { disks, nets, vsock, console };
         let pci = PciBus::new(self.functions(&devices));
         if let Some(meta) = from {
             let invalid = |error: InvalidState| SnapshotError::Content(error.to_string());
@@ -292,16 +293,16 @@ impl Builder {
     }
 
     /// The functions of the bus: first those of each guest, then its disks, then its network
-    /// interfaces, then its console.
-    fn functions(&self, Devices { disks, nets, console }: &Devices) -> Vec<Arc<dyn PciFunction>> {
+    /// interfaces, then its vsock device and its console.
+    fn functions(&self, devices: &Devices) -> Vec<Arc<dyn PciFunction>> {
+        let Devices { disks, nets, vsock, console } = devices;
         let rng: (Arc<dyn VirtioDevice>, _) = (Arc::new(Rng::default()), OTHER);
         let disk = |disk: &Arc<Blk>| (Arc::clone(disk) as Arc<dyn VirtioDevice>, MASS_STORAGE);
         let net = |net: &Arc<Net>| (Arc::clone(net) as Arc<dyn VirtioDevice>, ETHERNET);
         let devices = std::iter::once(rng).chain(disks.iter().map(disk));
-        let console = console
-            .iter()
-            .map(|console| (Arc::clone(console) as Arc<dyn VirtioDevice>, COMMUNICATION));
-        let devices = devices.chain(nets.iter().map(net)).chain(console);
+        let vsock = vsock.iter().map(|vsock| (Arc::clone(vsock) as _, COMMUNICATION));
+        let console = console.iter().map(|console| (Arc::clone(console) as _, COMMUNICATION));
+        let devices = devices.chain(nets.iter().map(net)).chain(vsock).chain(console);
         let messages = self.messages();
         let function = |(slot, (device, class))| {
             let bar = PCI_BARS.0 + slot * BAR_LEN;

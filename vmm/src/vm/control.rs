@@ -10,7 +10,7 @@ use kvm_ioctls::VmFd;
 use super::error::ControlError;
 use super::power_on::PowerOn;
 use crate::config::VmConfig;
-use crate::devices::{Blk, Net, SerialPort, VirtioConsole};
+use crate::devices::{Blk, Net, SerialPort, VirtioConsole, Vsock};
 use crate::machine::Machine;
 use crate::profile::HostProfile;
 use crate::snapshot::SnapshotProgress;
@@ -28,6 +28,7 @@ pub(super) struct Devices {
     pub(super) disks: Vec<Arc<Blk>>,
     pub(super) nets: Vec<Arc<Net>>,
     pub(super) console: Option<Arc<VirtioConsole>>,
+    pub(super) vsock: Option<Arc<Vsock>>,
 }
 
 /// A virtual machine. Dropping it ends its threads and frees its memory.
@@ -261,6 +262,13 @@ impl Vm {
     #[must_use]
     pub fn links_up(&self) -> Vec<bool> {
         self.devices.nets.iter().map(|net| net.is_up()).collect()
+    }
+
+    /// Connections of its vsock device, and clients of the host's that have not asked for one yet;
+    /// `None` without such a device.
+    #[must_use]
+    pub fn vsock_connections(&self) -> Option<usize> {
+        self.devices.vsock.as_ref().map(|vsock| vsock.connections())
     }
 
     /// The results of preflight.

@@ -2,7 +2,7 @@
 
 use crate::boot::BootError;
 use crate::config::ConfigError;
-use crate::devices::{DiskError, NetError};
+use crate::devices::{DiskError, NetError, VsockError};
 use crate::dump::DumpError;
 use crate::hugepages::HugePagesError;
 use crate::snapshot::SnapshotError;
@@ -64,6 +64,9 @@ pub enum CreateError {
     /// The virtio console has no file descriptor.
     #[error("cannot make the virtio console: {0}")]
     Console(std::io::Error),
+    /// A vsock device cannot be made.
+    #[error(transparent)]
+    Vsock(#[from] VsockError),
     /// A snapshot is unusable.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),

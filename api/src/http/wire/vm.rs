@@ -6,6 +6,7 @@ use exoprobe_guest::{Registers, kvm_regs};
 use exoprobe_probes::Engine;
 use exoprobe_vmm::{
     DiskConfig, DiskMode, ExitCounts, MacAddr, NetConfig, StopReason, StopRecord, Vm, VmState,
+    VsockConfig,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -40,6 +41,8 @@ pub struct VmStatus {
     pub nets: Vec<NetStatus>,
     /// The virtio console; null if the guest has none.
     pub virtio_console: Option<ConsoleStatus>,
+    /// Its sockets to the host; null without them.
+    pub vsock: Option<VsockStatus>,
     /// Version text of the running kernel (`linux_banner`); null until it runs and something about
     /// it was asked, or a probe was registered.
     #[schema(example = "Linux version 6.1.0-56-cloud-amd64 (...) #1 SMP ...")]
@@ -80,6 +83,18 @@ pub struct NetStatus {
     pub mac: MacAddr,
     /// Whether the host's side is still there: not once passt has ended, or the tap is deleted.
     pub up: bool,
+}
+
+/// The vsock device of the guest.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct VsockStatus {
+    /// The unix socket by which the host's processes connect to the guest.
+    #[schema(value_type = String, example = "/tmp/v.sock")]
+    pub socket: PathBuf,
+    /// The guest's CID.
+    pub cid: u32,
+    /// Connections now, and clients of the host that have not asked for one yet.
+    pub connections: usize,
 }
 
 /// A snapshot that is being written.
@@ -353,6 +368,12 @@ impl NetStatus {
     }
 }
 
+impl VsockStatus {
+    fn new(vsock: &VsockConfig, connections: usize) -> Self {
+        Self { socket: vsock.socket.clone(), cid: vsock.cid, connections }
+    }
+}
+
 impl VmStatus {
     /// The state of a machine whose probes `engine` has. Does not wait for a snapshot.
     #[must_use]
@@ -373,6 +394,7 @@ impl VmStatus {
         };
         let config = vm.config();
         let nets = config.nets.iter().zip(vm.links_up());
+        let vsock = config.vsock.as_ref().zip(vm.vsock_connections());
         Self {
             state,
             stopped,
@@ -385,6 +407,7 @@ impl VmStatus {
             disks: config.disks.iter().map(DiskStatus::from).collect(),
             nets: nets.map(|(net, up)| NetStatus::new(net, up)).collect(),
             virtio_console: vm.virtio_console().map(|console| console.size().into()),
+            vsock: vsock.map(|(vsock, connections)| VsockStatus::new(vsock, connections)),
             banner: running.banner.map(|banner| banner.text),
             kernel_offset: offset.map(Hex),
             snapshot: vm

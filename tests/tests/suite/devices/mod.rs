@@ -3,3 +3,4 @@
 pub(super) mod console;
 pub(super) mod disks;
 pub(super) mod net;
+pub(super) mod vsock;

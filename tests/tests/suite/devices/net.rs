@@ -269,7 +269,7 @@ fn a_network_interface_that_cannot_be_made_is_refused_by_name() {
         (&["tap0"], "`tap0` is no host side of a network interface: give tap:NAME or unix:SOCKET"),
         (&[&format!("{link},mac=1")], "`1` is no MAC address"),
         (&[&link, &link], "is given for two network interfaces"),
-        (&many, "31 disks, network interfaces and virtio consoles: give at most 30"),
+        (&many, "31 disks, network interfaces, vsock devices and virtio consoles: give at most 30"),
     ] {
         let error = refused(nets);
         assert!(error.contains(reason), "{nets:?}: {error}");

@@ -49,4 +49,8 @@ pub(crate) trait VirtioDevice: Send + Sync {
     /// Stops. Returns its queues where they stand, when nothing of it touches the guest's memory
     /// any more; none if it did not run.
     fn stop(&self) -> Vec<(usize, QueueHandle)>;
+    /// Forgets all that was under way with the driver, which has reset it. It does not run.
+    fn reset(&self) {}
+    /// The driver is one of a snapshot: it goes on with a device that was another. It does not run.
+    fn restored(&self) {}
 }

@@ -9,6 +9,8 @@ mod driven;
 pub(crate) mod net;
 pub(crate) mod rng;
 mod transport;
+mod unix;
+pub(crate) mod vsock;
 mod worker;
 
 pub(crate) use device::{Activation, QueueHandle, VirtioDevice};

@@ -27,8 +27,16 @@ pub(crate) type Queues = Vec<(usize, QueueHandle)>;
 pub(crate) enum Event {
     /// The driver has kicked the queue of this number.
     Kick(usize),
-    /// The device's own file has become readable or writable.
+    /// The device's own file has one of its events.
     Source,
+}
+
+/// A file of a device. Several are one: the file of an epoll that has them.
+#[derive(Clone, Copy)]
+pub(crate) struct Source {
+    pub(crate) fd: RawFd,
+    /// Those that are [`Event::Source`].
+    pub(crate) events: EventSet,
 }
 
 /// The work of a device's thread.
@@ -84,8 +92,8 @@ struct Running {
 }
 
 impl Worker {
-    /// Starts the thread `name`. `source` is the device's own file: its service is called when that
-    /// changes to readable or writable.
+    /// Starts the thread `name`. `source` is the device's own file: its service is called for the
+    /// events of that.
     ///
     /// # Errors
     /// The system's.
@@ -93,7 +101,7 @@ impl Worker {
         &self,
         name: &str,
         activation: Activation,
-        source: Option<RawFd>,
+        source: Option<Source>,
         mut service: impl Service,
     ) -> io::Result<()> {
         let stop = EventFd::new(EFD_NONBLOCK)?;
@@ -106,8 +114,8 @@ impl Worker {
             let number = u64::try_from(*number).expect("a few");
             add(handle.kick.as_raw_fd(), EventSet::IN, number)?;
         }
-        if let Some(fd) = source {
-            add(fd, EventSet::IN | EventSet::OUT | EventSet::EDGE_TRIGGERED, SOURCE)?;
+        if let Some(Source { fd, events }) = source {
+            add(fd, events, SOURCE)?;
         }
         let thread = std::thread::Builder::new().name(name.to_owned());
         let thread = thread.spawn(move || {

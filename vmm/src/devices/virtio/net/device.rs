@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use virtio_bindings::virtio_ids::VIRTIO_ID_NET;
 use virtio_bindings::virtio_net::{VIRTIO_NET_F_MAC, VIRTIO_NET_F_STATUS, VIRTIO_NET_S_LINK_UP};
+use vmm_sys_util::epoll::EventSet;
 
 use super::NetError;
 use super::frames::{Frames, Port};
@@ -13,6 +14,7 @@ use super::link::Link;
 use super::stream::Stream;
 use super::tap::Tap;
 use crate::config::{NetConfig, NetLink};
+use crate::devices::virtio::worker::Source;
 use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice, Worker};
 use crate::mac::MacAddr;
 
@@ -89,7 +91,10 @@ impl VirtioDevice for Net {
             port.notify(Arc::clone(&activation.config_changed));
             port.link().fd()
         };
-        self.worker.start("network", activation, Some(fd), Frames(Arc::clone(&self.port)))
+        // One event for each change: the link is read and written until it takes no more.
+        let events = EventSet::IN | EventSet::OUT | EventSet::EDGE_TRIGGERED;
+        let source = Source { fd, events };
+        self.worker.start("network", activation, Some(source), Frames(Arc::clone(&self.port)))
     }
 
     fn stop(&self) -> Vec<(usize, QueueHandle)> {

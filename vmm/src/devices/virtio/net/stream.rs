@@ -7,10 +7,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::link::Link;
 use super::{FRAME_MAX, NetError};
+use crate::devices::virtio::unix::connect_now;
 
 /// Bytes of a frame's length.
 const LENGTH: usize = 4;
@@ -40,11 +40,7 @@ impl Stream {
             errno => NetError::Connect { path: path.to_owned(), source: errno.into() },
         };
         // Without waiting: one that does not accept has another machine.
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-        let socket = socket.map_err(failed)?;
-        connect(&socket, &SocketAddrUnix::new(path).map_err(failed)?).map_err(failed)?;
-        Ok(Self::new(socket.into()))
+        Ok(Self::new(connect_now(path).map_err(failed)?))
     }
 }
 

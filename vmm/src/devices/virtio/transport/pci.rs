@@ -211,6 +211,7 @@ impl PciFunction for VirtioPci {
     fn reset(&self) {
         let mut registers = lock(&self.registers);
         self.stop(&mut registers);
+        self.device.reset();
         registers.common.write(STATUS, &[0]);
         *lock(&self.config) = self.initial.clone();
         lock(&self.interrupts.msix).reset();
@@ -239,7 +240,11 @@ impl PciFunction for VirtioPci {
             VirtioSnapshot::deserialize(state).map_err(|error| InvalidState(error.to_string()))?;
         let fits = lock(&self.interrupts.msix).restore(&msix)
             && lock(&self.registers).common.restore(&common);
-        if fits { Ok(()) } else { Err(InvalidState("its queues or vectors".to_owned())) }
+        if !fits {
+            return Err(InvalidState("its queues or vectors".to_owned()));
+        }
+        self.device.restored();
+        Ok(())
     }
 
     fn read(&self, offset: u64, data: &mut [u8]) {
@@ -263,8 +268,11 @@ impl PciFunction for VirtioPci {
                 match registers.common.write(offset, data) {
                     Effect::None => {}
                     Effect::Stop => self.stop(&mut registers),
-                    // Its queues have been reset, too.
-                    Effect::Reset => drop(self.halt(&mut registers)),
+                    Effect::Reset => {
+                        // Its queues have been reset, too.
+                        drop(self.halt(&mut registers));
+                        self.device.reset();
+                    }
                     Effect::Start => self.start(&mut registers),
                 }
             }

@@ -1,0 +1,39 @@
+//! Sockets between guest and host without a network: virtio socket device (Virtual I/O Device 1.2,
+//! 5.10), over unix sockets as Firecracker has them. A client of the host's connects to the socket,
+//! writes `CONNECT PORT`, and reads `OK PORT` once the guest accepts; a connection of the guest's
+//! to port P of CID 2 goes to the process that listens at the socket's path with `_P` after it.
+//!
+//! | the driver | the device |
+//! |---|---|
+//! | sends a packet that is cut off, or longer than [`packet::DATA_MAX`] | drops it |
+//! | sends with a CID that is not the guest's | drops the packet |
+//! | sends to another CID, of another type, for no connection, or an unknown operation | answers with a reset |
+//! | sends what may not come in a connection's state, or more than its credit | resets the connection |
+//! | asks for more connections than there may be, or for a port that no process listens at | refuses it by a reset |
+//! | gives no buffers to receive, and goes on sending | holds 128 answers, and reads no more until these have gone |
+//! | gives a buffer to receive that holds no packet, or is outside RAM | gives it back |
+//! | says that it has forwarded more than it was sent | sends it nothing more |
+//! | does not read | holds 64 KiB for each connection; the guest sends no more before the host's process reads |
+//!
+//! Packets are read here and not by the crate `virtio-vsock`, which takes one buffer of data after
+//! the header: Linux sends more with `MSG_ZEROCOPY` (since 6.7).
+
+mod connection;
+mod device;
+#[cfg(feature = "testing")]
+mod driven;
+mod error;
+mod greeting;
+mod host;
+mod muxer;
+mod packet;
+mod peer;
+mod queues;
+
+pub(crate) use device::Vsock;
+#[cfg(feature = "testing")]
+pub use driven::DrivenVsock;
+pub use error::VsockError;
+
+/// The host's CID.
+const HOST_CID: u64 = 2;
