@@ -312,6 +312,8 @@ mod tests {
                 disks: Vec::new(),
                 nets: links.iter().map(net).collect(),
                 vsock: Some(VsockConfig { socket: socket.into(), cid }),
+                virtio_console: false,
+                hugepages: false,
             }
             .validate()
         };

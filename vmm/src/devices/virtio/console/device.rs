@@ -4,12 +4,14 @@ use std::io;
 use std::sync::Arc;
 
 use virtio_bindings::virtio_ids::VIRTIO_ID_CONSOLE;
+use vmm_sys_util::epoll::EventSet;
 
 use super::port::{Port, Transfer};
 use super::size::{Size, TerminalSize};
 use crate::devices::console_watch::ConsoleWatch;
 use crate::devices::input::{InputFull, InputQueue};
 use crate::devices::output::OutputLog;
+use crate::devices::virtio::worker::Source;
 use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice, Worker};
 
 /// The device's configuration has the size of the terminal (5.3.3). virtio-bindings has no number
@@ -113,7 +115,9 @@ impl VirtioDevice for VirtioConsole {
 
     fn start(&self, activation: Activation) -> io::Result<()> {
         let changed = Arc::clone(&activation.config_changed);
-        let (source, transfer) = (self.port.fd(), Transfer(Arc::clone(&self.port)));
+        let events = EventSet::IN | EventSet::EDGE_TRIGGERED;
+        let source = Source { fd: self.port.fd(), events };
+        let transfer = Transfer(Arc::clone(&self.port));
         self.worker.start("console", activation, Some(source), transfer)?;
         self.size.start(changed);
         Ok(())
