@@ -2,8 +2,8 @@
 
 use std::fs::File;
 
+use exoprobe_guest::Gpa;
 use exoprobe_guest::paging::ReadPhys;
-use exoprobe_guest::{Gpa, Guest};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{HostPages, Service, TestGuest, TestKernel, cases, host};
 use exoprobe_vmm::{DiskConfig, DiskMode, HostSides, Vm, VmConfig, with_kernel_words};
