@@ -2,8 +2,9 @@
 
 use std::fs::File;
 
+use exoprobe_guest::Gpa;
 use exoprobe_guest::paging::ReadPhys;
-use exoprobe_guest::{Gpa, Guest};
+use exoprobe_probes::Selection;
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{HostPages, Service, TestGuest, TestKernel, cases, host};
 use exoprobe_vmm::{DiskConfig, DiskMode, HostSides, Vm, VmConfig, with_kernel_words};
@@ -30,8 +31,9 @@ fn ram_and_disks_work_above_4_gib() {
     let path = dir.path().join("disk");
     File::create(&path).unwrap().set_len(BLOCKS * BLOCK).unwrap();
     let config = TestKernel::Linux6_12.config(1);
-    // To describe 3 GiB of pages takes an emulated kernel minutes.
-    let unused = format!("memmap={}M${LOW_USED_MIB}M", LOW_MIB - LOW_USED_MIB);
+    // To describe 3 GiB of pages takes an emulated kernel a minute. No device needs buffers below
+    // 4 GiB.
+    let unused = format!("memmap={}M${LOW_USED_MIB}M swiotlb=noforce", LOW_MIB - LOW_USED_MIB);
     let config = VmConfig {
         memory_mib: LOW_MIB + HIGH_MIB,
         cmdline: with_kernel_words(&config.cmdline, &unused),
@@ -74,6 +76,7 @@ fn huge_pages_are_all_there_from_the_start_and_over_a_reboot() {
     guest.probe("p:getpid __x64_sys_getpid %di");
     assert_eq!(guest.work("getpid 100"), 100);
     assert_eq!(guest.hits("getpid"), 100);
+    guest.engine.unregister(Selection::all()).unwrap();
     let snapshot = dir.path().join("snapshot");
     guest.vm.snapshot(&snapshot).unwrap();
     drop(guest);
