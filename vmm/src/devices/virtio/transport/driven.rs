@@ -231,15 +231,15 @@ impl DrivenPci {
                 self.ram.write(Gpa(at), &data).expect("RAM");
             }
             11 => {
-                let (port, data) = (input.number(2), input.data());
+                let (port, mut data) = (input.number(2), input.data());
                 let port = u16::try_from(port).expect("two bytes");
                 self.bus.write_port(port, &data);
-                self.bus.read_port(port, &mut data.clone());
+                self.bus.read_port(port, &mut data);
             }
             12 => {
-                let (gpa, data) = (input.number(8), input.data());
+                let (gpa, mut data) = (input.number(8), input.data());
                 self.bus.write_memory(gpa, &data);
-                self.bus.read_memory(gpa, &mut data.clone());
+                self.bus.read_memory(gpa, &mut data);
             }
             13 | 14 => self.set_up(input.slot(), &[Place::of(0), Place::of(1)]),
             _ => self.step_of_the_host(input.number(1), input),

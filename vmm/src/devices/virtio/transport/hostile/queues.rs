@@ -100,7 +100,7 @@ fn chains() -> Vec<Vec<Descriptor>> {
         vec![(BUFFERS, 16, NEXT, 1), table],
         vec![(RAM - 16, 0x8000, INDIRECT, 0)],
         vec![(0, 16, INDIRECT, 0)],
-        vec![(0, u32::MAX & !15, INDIRECT, 0)],
+        vec![(0, !15, INDIRECT, 0)],
         vec![(BUFFERS + 0x8000, 15, INDIRECT | NEXT | WRITE, 0)],
         // Its own rings as buffers.
         vec![
