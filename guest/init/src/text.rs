@@ -3,7 +3,7 @@
 use core::fmt;
 
 /// Room for the longest answer, `counters`, with all numbers at 20 digits.
-const CAPACITY: usize = 384;
+const CAPACITY: usize = 512;
 
 /// Text built with `write!` and sent with one system call. What does not fit is cut off.
 #[derive(Debug)]
