@@ -36,7 +36,7 @@ pub use virtio::net::DrivenNet;
 pub(crate) use virtio::net::Net;
 pub use virtio::net::NetError;
 pub(crate) use virtio::rng::Rng;
-pub(crate) use virtio::{BAR_LEN, VirtioDevice, VirtioPci};
+pub(crate) use virtio::{BAR_LEN, Ioevents, VirtioDevice, VirtioPci};
 
 use std::cell::Cell;
 use std::sync::Arc;
