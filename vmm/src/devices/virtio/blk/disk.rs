@@ -313,11 +313,11 @@ mod tests {
         header.resize(0x70, 0);
         header.extend(name);
         header.resize(512, 0);
-        Disk::open(&path, ReadWrite).unwrap().write(0, &header).unwrap();
+        Disk::open(&path, ReadWrite).unwrap().write(0, &buffers(&mut header)).unwrap();
         for mode in [ReadOnly, ReadWrite, Overlay] {
             let disk = Disk::open(&path, mode).unwrap();
             let mut found = vec![1; 1 << 16];
-            disk.read(0, &mut found).unwrap();
+            disk.read(0, &buffers(&mut found)).unwrap();
             assert_eq!(disk.sectors(), 128);
             assert!(found[..512] == header && found[512..].iter().all(|byte| *byte == 0));
         }
@@ -328,12 +328,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = image(dir.path(), 1 << 14);
         let layer = Disk::open(&path, Overlay).unwrap();
-        layer.write(0, &[1; 512]).unwrap();
+        layer.write(0, &buffers(&mut [1; 512])).unwrap();
         File::options().write(true).open(&path).unwrap().set_len(512).unwrap();
         let mut found = [7; 512];
-        assert!(layer.read(8192, &mut found).is_err());
-        assert!(layer.write(8192, &[1; 512]).is_err(), "the rest of its block is gone");
-        layer.read(0, &mut found).unwrap();
+        assert!(layer.read(8192, &buffers(&mut found)).is_err());
+        let written = layer.write(8192, &buffers(&mut [1; 512]));
+        assert!(written.is_err(), "the rest of its block is gone");
+        layer.read(0, &buffers(&mut found)).unwrap();
         assert_eq!(found, [1; 512], "it is in the layer");
     }
 }
