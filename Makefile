@@ -8,7 +8,7 @@ PROGRAMS := target/$(TARGET)/debug
 END_TO_END := $(STATIC) cargo test --locked --workspace --test integration --
 LAB := $(PROGRAMS)/lab
 TIMED := scripts/timed.sh
-.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 debian-image debian build demo check test begin end-to-end lab lab-smp lab-amd lab-stock lab-kernels stress stress-lab lint miri fuzz bench counts openapi clean
+.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 debian-image debian build demo check test begin end-to-end lab lab-smp lab-amd lab-stock lab-kernels stress stress-lab lint miri fuzz bench bench-disk counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -139,6 +139,9 @@ fuzz:  ## each fuzz target for SECONDS (60)
 
 bench: guest guest-events build  ## the figures of docs/benchmarks.md (BENCH='symbols' for a part)
 	cargo bench --locked -p exoprobe-tests --bench speed -- $(BENCH)
+
+bench-disk: guest guest-6.12 setup-lab programs  ## the cost of a request to a disk beside that of Debian's QEMU, in the lab
+	$(LAB) run disk-speed --release $(LAB_ARGS)
 
 counts: guest guest-events build  ## exits and instructions of one hit, counted
 	cargo bench --locked -p exoprobe-tests --bench counts

@@ -8,6 +8,20 @@ use crate::text::Shown;
 /// Most children `par` runs at once.
 pub const MAX_CHILDREN: usize = 64;
 
+/// Most KiB of a request of `diskio`.
+pub const MAX_KIB: u64 = 64;
+
+/// The requests of `diskio`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Io {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Writes, each flushed to the medium before the next one.
+    Sync,
+}
+
 /// Work that ends by itself and has a count; `spawn` and `par` run it in children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work<'a> {
@@ -37,6 +51,17 @@ pub enum Work<'a> {
     /// That many blocks of a disk, written past the page cache with their own number in each word,
     /// then flushed to the medium.
     Diskwrite(&'a [u8], u64),
+    /// That many requests of so many KiB, in order from the disk's beginning, past the page cache.
+    Diskio {
+        /// Their kind.
+        io: Io,
+        /// The disk.
+        path: &'a [u8],
+        /// KiB of each, 1 to [`MAX_KIB`].
+        kib: usize,
+        /// Their number.
+        count: u64,
+    },
     /// That many words of 8 bytes of a file, read one by one, that differ from the one before.
     Words(&'a [u8], u64),
     /// That many datagrams to this address, each of which must come back before the next one.
@@ -64,6 +89,7 @@ impl Work<'_> {
             Self::Vectors(_) => "vectors",
             Self::Diskread(..) => "diskread",
             Self::Diskwrite(..) => "diskwrite",
+            Self::Diskio { .. } => "diskio",
             Self::Words(..) => "words",
             Self::Udp(..) => "udp",
             Self::VsockSend(..) => "vsock-send",
@@ -217,6 +243,8 @@ pub enum Reason<'a> {
     NotInChild(&'a [u8]),
     /// More children than [`MAX_CHILDREN`], or none.
     Children,
+    /// No kind of requests.
+    BadIo(&'a [u8]),
     /// No name that a module can have.
     BadModule(&'a [u8]),
     /// No IPv4 address with a port.
@@ -231,6 +259,7 @@ impl fmt::Display for Reason<'_> {
             Self::Excess(word) => write!(f, "unexpected argument {}", Shown(word)),
             Self::BadNumber(word) => write!(f, "bad number {}", Shown(word)),
             Self::NotInChild(word) => write!(f, "cannot run {} in a child", Shown(word)),
+            Self::BadIo(word) => write!(f, "bad kind {}: read, write or sync", Shown(word)),
             Self::BadAddress(word) => write!(f, "bad address {}: give 10.0.2.2:7", Shown(word)),
             Self::BadModule(word) => write!(
                 f,
@@ -283,6 +312,21 @@ impl<'a> Words<'a> {
     fn module(&mut self) -> Result<Module<'a>, Reason<'a>> {
         let word = self.word("module name")?;
         Module::new(word).ok_or(Reason::BadModule(word))
+    }
+
+    fn io(&mut self) -> Result<Io, Reason<'a>> {
+        match self.word("kind")? {
+            b"read" => Ok(Io::Read),
+            b"write" => Ok(Io::Write),
+            b"sync" => Ok(Io::Sync),
+            word => Err(Reason::BadIo(word)),
+        }
+    }
+
+    fn kib(&mut self) -> Result<usize, Reason<'a>> {
+        let word = self.word("KiB")?;
+        let kib = number(word).filter(|kib| (1..=MAX_KIB).contains(kib));
+        kib.and_then(|kib| usize::try_from(kib).ok()).ok_or(Reason::BadNumber(word))
     }
 
     fn index(&mut self, what: &'static str) -> Result<usize, Reason<'a>> {
@@ -395,6 +439,12 @@ fn work<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Option<Work<'a>>, R
         b"vectors" => Work::Vectors(words.number("count")?),
         b"diskread" => Work::Diskread(words.word("path")?, words.number("count")?),
         b"diskwrite" => Work::Diskwrite(words.word("path")?, words.number("count")?),
+        b"diskio" => Work::Diskio {
+            io: words.io()?,
+            path: words.word("path")?,
+            kib: words.kib()?,
+            count: words.number("count")?,
+        },
         b"words" => Work::Words(words.word("path")?, words.number("count")?),
         b"udp" => Work::Udp(words.socket_address()?, words.number("count")?),
         b"vsock-send" => Work::VsockSend(words.port()?, words.number("count")?),
@@ -424,7 +474,7 @@ mod tests {
 
     #[test]
     fn parses_every_command() {
-        let cases: [(&[u8], Command<'_>); 31] = [
+        let cases: [(&[u8], Command<'_>); 34] = [
             (b"getpid 1000", Command::Work(Work::Getpid(1000))),
             (b"open /dev/null 3", Command::Work(Work::Open(b"/dev/null", 3))),
             (b"fork 2", Command::Work(Work::Fork(2))),
@@ -439,6 +489,10 @@ mod tests {
             (b"diskwrite /dev/vdb 4", Command::Work(Work::Diskwrite(b"/dev/vdb", 4))),
             (b"vsock-send 7 3", Command::Work(Work::VsockSend(7, 3))),
             (b"vsock-echo 4294967295", Command::Work(Work::VsockEcho(u32::MAX))),
+            (
+                b"diskio sync /dev/vda 64 7",
+                Command::Work(Work::Diskio { io: Io::Sync, path: b"/dev/vda", kib: 64, count: 7 }),
+            ),
             (b"words /dev/hwrng 5", Command::Work(Work::Words(b"/dev/hwrng", 5))),
             (b"echo /dev/hvc0 6", Command::Echo { path: b"/dev/hvc0", count: 6 }),
             (b"winsize /dev/hvc0 120", Command::Winsize { path: b"/dev/hvc0", columns: 120 }),
@@ -503,7 +557,7 @@ mod tests {
 
     #[test]
     fn says_what_is_wrong() {
-        let cases: [(&[u8], &str); 24] = [
+        let cases: [(&[u8], &str); 26] = [
             (b"frob 1", "frob: unknown command"),
             (b"getpid", "getpid: count missing"),
             (b"getpid x1", "getpid: bad number x1"),
@@ -516,6 +570,9 @@ mod tests {
             (b"number /x a b", "number: unexpected argument b"),
             (b"winsize /dev/hvc0", "winsize: columns missing"),
             (b"insmod", "insmod: module name missing"),
+            (b"diskio trim /x 4 1", "diskio: bad kind trim: read, write or sync"),
+            (b"diskio read /x 65 1", "diskio: bad number 65"),
+            (b"diskio read /x 0 1", "diskio: bad number 0"),
             (b"udp 10.0.2.2 5", "udp: bad address 10.0.2.2: give 10.0.2.2:7"),
             (b"vsock-echo 4294967296", "vsock-echo: bad number 4294967296"),
             (b"vsock-send 7", "vsock-send: count missing"),

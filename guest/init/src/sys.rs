@@ -225,52 +225,56 @@ pub(crate) fn breakpoint() {
     unsafe { core::arch::asm!("int3") };
 }
 
-/// One page of fresh private memory.
-pub(crate) fn map_page() -> Result<NonNull<u8>> {
-    map(MAP_PRIVATE)
+/// Fresh private memory, whole pages.
+pub(crate) fn map_private(len: usize) -> Result<NonNull<u8>> {
+    map(len, MAP_PRIVATE)
 }
 
-/// A page of private memory, aligned as requests past the page cache need it.
-pub(crate) struct Block(NonNull<[u64; PAGE / 8]>);
+/// Private memory, aligned as requests past the page cache need it.
+pub(crate) struct Block {
+    start: NonNull<u64>,
+    len: usize,
+}
 
 impl Block {
-    pub(crate) fn new() -> Result<Self> {
-        Ok(Self(map_page()?.cast()))
+    /// So many bytes, a multiple of 8.
+    pub(crate) fn new(len: usize) -> Result<Self> {
+        Ok(Self { start: map_private(len)?.cast(), len })
     }
 
     pub(crate) fn words(&mut self) -> &mut [u64] {
-        // SAFETY: the page is readable, writable, aligned, of exactly this size, mapped for as long
-        // as this value lives, and has no other reference.
-        unsafe { self.0.as_mut() }
+        // SAFETY: the memory is readable, writable, aligned to a page, at least this long, mapped
+        // for as long as this value lives, and has no other reference.
+        unsafe { core::slice::from_raw_parts_mut(self.start.as_ptr(), self.len / 8) }
     }
 
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: as above; bytes have no alignment, and any value is one.
-        unsafe { self.0.cast::<[u8; PAGE]>().as_mut() }
+        unsafe { core::slice::from_raw_parts_mut(self.start.cast().as_ptr(), self.len) }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: the page is from `map_page`, and its only owner goes.
-        let _ = unsafe { unmap_page(self.0.cast()) };
+        // SAFETY: the memory is from `map_private`, and its only owner goes.
+        let _ = unsafe { unmap(self.start.cast(), self.len) };
     }
 }
 
-fn map(sharing: usize) -> Result<NonNull<u8>> {
+fn map(len: usize, sharing: usize) -> Result<NonNull<u8>> {
     let flags = sharing | MAP_ANONYMOUS;
     // SAFETY: without MAP_FIXED the kernel picks an unused range.
-    let address = unsafe { syscall(nr::MMAP, [0, PAGE, PROT_READ_WRITE, flags, usize::MAX, 0]) }?;
+    let address = unsafe { syscall(nr::MMAP, [0, len, PROT_READ_WRITE, flags, usize::MAX, 0]) }?;
     NonNull::new(core::ptr::with_exposed_provenance_mut(address)).ok_or(Errno(12))
 }
 
-/// Unmaps one page.
+/// Unmaps memory.
 ///
 /// # Safety
-/// The page came from [`map_page`] and nothing refers to it.
-pub(crate) unsafe fn unmap_page(page: NonNull<u8>) -> Result<()> {
-    // SAFETY: the caller vouches that the page is mapped and unused.
-    unsafe { syscall(nr::MUNMAP, [address(page.as_ptr()), PAGE, 0, 0, 0, 0]) }.map(drop)
+/// It came from [`map_private`] with this length, and nothing refers to it.
+pub(crate) unsafe fn unmap(start: NonNull<u8>, len: usize) -> Result<()> {
+    // SAFETY: the caller vouches that the pages are mapped and unused.
+    unsafe { syscall(nr::MUNMAP, [address(start.as_ptr()), len, 0, 0, 0, 0]) }.map(drop)
 }
 
 /// A system call that is given a pointer to nothing.
@@ -309,7 +313,7 @@ impl BadPointerCall {
 
 /// A page of counters, all 0, that children share with this process for as long as it lives.
 pub(crate) fn shared_counters() -> Result<&'static [AtomicU64; PAGE / 8]> {
-    let page = map(MAP_SHARED)?.cast::<[AtomicU64; PAGE / 8]>();
+    let page = map(PAGE, MAP_SHARED)?.cast::<[AtomicU64; PAGE / 8]>();
     // SAFETY: the page is readable, writable, zeroed, aligned, of exactly this size, and never
     // unmapped; atomics allow the sharing.
     Ok(unsafe { page.as_ref() })

@@ -19,7 +19,7 @@ pub(crate) use files::{mount, number, put, toggle};
 pub(crate) use terminal::{echo, winsize};
 
 /// Kinds of work, in the order of the totals.
-pub(crate) const KINDS: [&str; 16] = [
+pub(crate) const KINDS: [&str; 17] = [
     "getpid",
     "open",
     "fork",
@@ -32,6 +32,7 @@ pub(crate) const KINDS: [&str; 16] = [
     "vectors",
     "diskread",
     "diskwrite",
+    "diskio",
     "words",
     "udp",
     "vsock-send",
@@ -165,6 +166,7 @@ fn perform(work: &Work<'_>, tally: &Tally) -> Result<(), Failure> {
         Work::Vectors(count) => vectors(count, tally),
         Work::Diskread(path, count) => disk::read(path, count, tally),
         Work::Diskwrite(path, count) => disk::write(path, count, tally),
+        Work::Diskio { io, path, kib, count } => disk::requests(io, path, kib, count, tally),
         Work::Words(path, count) => files::words(path, count, tally),
         Work::Udp(to, count) => net::udp(to, count, tally),
         Work::VsockSend(port, count) => vsock::send(port, count, tally),
@@ -271,11 +273,11 @@ fn write(count: u64, tally: &Tally) -> Result<(), Failure> {
 }
 
 fn map_once() -> Result<(), Failure> {
-    let page = call("mmap", sys::map_page())?;
+    let page = call("mmap", sys::map_private(sys::PAGE))?;
     // SAFETY: a fresh writable page; volatile, for the page fault is the point of it.
     unsafe { page.write_volatile(1) };
-    // SAFETY: the page is from `map_page`, and `page` is its only reference.
-    call("munmap", unsafe { sys::unmap_page(page) })
+    // SAFETY: the page is from `map_private`, and `page` is its only reference.
+    call("munmap", unsafe { sys::unmap(page, sys::PAGE) })
 }
 
 /// Counts the milliseconds that something really took.

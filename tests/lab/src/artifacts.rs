@@ -1,5 +1,6 @@
 //! The parts of a run: the host kernel and our programs, linked statically.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -7,15 +8,16 @@ use crate::error::{LabError, at};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Our programs, built for the lab.
-pub(crate) struct Programs {
-    pub(crate) init: PathBuf,
-    pub(crate) exoprobe: PathBuf,
-    pub(crate) embed: PathBuf,
-    pub(crate) count_getpid: PathBuf,
-    pub(crate) tests: PathBuf,
-    pub(crate) counts: PathBuf,
+/// A program of this workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Program {
+    /// Cargo's kind of its target: `bin`, `test` or `bench`.
+    pub(crate) kind: &'static str,
+    pub(crate) name: &'static str,
 }
+
+/// Process 1 of the lab.
+pub(crate) const INIT: Program = Program { kind: "bin", name: "lab-init" };
 
 /// Root of the checkout.
 pub(crate) fn root() -> PathBuf {
@@ -62,15 +64,20 @@ pub(crate) fn debian_kernel(package: &str) -> Result<[(&'static str, PathBuf); 2
     Ok([("guest/out/stock/bzImage", kernel), ("guest/out/stock/modules.cpio", modules)])
 }
 
-/// Builds all programs in one go, as `make test` does: for the same target, with the features of
-/// the whole workspace, so that one build serves here and in the lab. Writes them without symbols,
-/// which the initramfs need not carry, into the folder `to`.
-pub(crate) fn programs(profile: &str, to: &Path) -> Result<Programs, LabError> {
+/// Builds programs in one go, as `make test` does: for the same target, with the features of the
+/// whole workspace, so that one build serves here and in the lab. Writes them without symbols, which
+/// the initramfs need not carry, into the folder `to`.
+pub(crate) fn build(
+    programs: &BTreeSet<Program>,
+    profile: &str,
+    to: &Path,
+) -> Result<(), LabError> {
     let mut cargo = Command::new("cargo");
+    cargo.current_dir(root()).args(["build", "--locked", "--workspace"]);
+    for Program { kind, name } in programs {
+        cargo.args([&format!("--{kind}"), *name]);
+    }
     cargo
-        .current_dir(root())
-        .args(["build", "--locked", "--workspace", "--bins"])
-        .args(["--test", "integration", "--bench", "counts"])
         .args(["--profile", profile, "--target", TARGET])
         .args(["--message-format", "json-render-diagnostics"])
         .env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "-Ctarget-feature=+crt-static")
@@ -78,20 +85,11 @@ pub(crate) fn programs(profile: &str, to: &Path) -> Result<Programs, LabError> {
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
     let messages = answer("cargo build", &mut cargo)?;
     std::fs::create_dir_all(to).map_err(at(to))?;
-    let find = |kind, name| {
-        let program = executable(&messages, kind, name).ok_or(LabError::NoProgram(name))?;
-        let stripped = to.join(name);
-        answer("strip", Command::new("strip").arg("-o").arg(&stripped).arg(program))?;
-        Ok::<PathBuf, LabError>(stripped)
-    };
-    Ok(Programs {
-        init: find("bin", "lab-init")?,
-        exoprobe: find("bin", "exoprobe")?,
-        embed: find("bin", "embed")?,
-        count_getpid: find("bin", "count_getpid")?,
-        tests: find("test", "integration")?,
-        counts: find("bench", "counts")?,
-    })
+    for Program { kind, name } in programs {
+        let built = executable(&messages, kind, name).ok_or(LabError::NoProgram(name))?;
+        answer("strip", Command::new("strip").arg("-o").arg(to.join(name)).arg(built))?;
+    }
+    Ok(())
 }
 
 /// Path of the executable of a target, from cargo's messages. That of a program's unit tests is
@@ -137,6 +135,20 @@ pub(crate) fn guest_files() -> Result<Vec<(&'static str, PathBuf)>, LabError> {
         found.push((name, path));
     }
     Ok(found)
+}
+
+/// The files of Debian's QEMU, which run side by side; fetched at the first use.
+pub(crate) fn qemu() -> Result<Vec<PathBuf>, LabError> {
+    let mut script = Command::new(root().join("scripts/qemu.sh"));
+    let folder = answer("scripts/qemu.sh", &mut script)?;
+    let folder = PathBuf::from(folder.trim_end());
+    let entries = std::fs::read_dir(&folder).map_err(at(&folder))?;
+    let mut files = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(at(&folder))?;
+    files.sort();
+    Ok(files)
 }
 
 /// The folder of Debian's image, built at the first use: `disk.raw`, `vmlinuz` and `initrd.img`.

@@ -1,14 +1,14 @@
 //! Machines side by side: prepared one after the other, then as many at once as are allowed.
 
 use std::cmp::Reverse;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use exoprobe_tests::harness;
 
-use crate::artifacts::{self, Programs};
+use crate::artifacts::{self, INIT, Program};
 use crate::bochs::Bochs;
 use crate::build::Build;
 use crate::error::{LabError, at};
@@ -49,9 +49,12 @@ impl Batch {
         })?;
         let kernel = times::timed("lab: its kernel", artifacts::host_kernel)?;
         println!("lab: building the programs");
-        let programs = || artifacts::programs(self.profile, &target().join("lab/bin"));
-        let programs = times::timed("lab: programs", programs)?;
-        self.runs.iter().try_for_each(|run| self.prepare(run, &kernel, &programs))?;
+        let programs = self.runs.iter().flat_map(|run| run.programs()).copied();
+        let programs: BTreeSet<Program> = programs.chain([INIT]).collect();
+        let folder = target().join("lab/bin");
+        let build = || artifacts::build(&programs, self.profile, &folder);
+        times::timed("lab: programs", build)?;
+        self.runs.iter().try_for_each(|run| self.prepare(run, &kernel, &folder))?;
         let ended = self.side_by_side();
         if self.reports {
             plans.iter().try_for_each(|plan| self.write_report(*plan, &ended))?;
@@ -71,7 +74,7 @@ impl Batch {
     }
 
     /// Builds the CD and the configuration in the folder of `run`.
-    fn prepare(&self, run: &Run, kernel: &Path, programs: &Programs) -> Result<(), LabError> {
+    fn prepare(&self, run: &Run, kernel: &Path, programs: &Path) -> Result<(), LabError> {
         let (dir, machine) = (folder(run), run.machine);
         remove(&dir)?;
         std::fs::create_dir_all(&dir).map_err(at(&dir))?;
@@ -80,7 +83,7 @@ impl Batch {
         let text = serde_json::to_vec_pretty(&run.job);
         let text = text.map_err(|source| LabError::Json { path: file.clone(), source })?;
         std::fs::write(&file, text).map_err(at(&file))?;
-        contents.push(("job.json", file));
+        contents.push(("job.json".to_owned(), file));
         let initramfs = dir.join("initrd");
         image::initramfs(&contents, &initramfs)?;
         image::iso(&dir, kernel, &initramfs, &machine.cmdline())?;

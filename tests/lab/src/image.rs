@@ -15,7 +15,7 @@ const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 
 /// Files of the initramfs: path in the lab, and the file here.
-pub(crate) type Contents = Vec<(&'static str, PathBuf)>;
+pub(crate) type Contents = Vec<(String, PathBuf)>;
 
 /// Writes an initramfs with the folders that `contents` need; all files may be executed.
 pub(crate) fn initramfs(contents: &Contents, to: &Path) -> Result<(), LabError> {
@@ -94,7 +94,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (source, archive) = (dir.path().join("x"), dir.path().join("initrd"));
         std::fs::write(&source, b"content").unwrap();
-        initramfs(&vec![("a/b/x", source.clone()), ("init", source)], &archive).unwrap();
+        let contents = ["a/b/x", "init"].map(|name| (name.to_owned(), source.clone()));
+        initramfs(&contents.into(), &archive).unwrap();
         let mut file = File::open(&archive).unwrap();
         let mut names = Vec::new();
         loop {

@@ -35,6 +35,7 @@ use watch::Limits;
         lab run intel --machine intel-counts --release\n  \
         lab run kernels --machine kernels-6.12-rt\n  \
         lab run debian\n  \
+        lab run disk-speed --release\n  \
         lab places target/tests/host.jsonl target/tests/lab-intel.jsonl"
 )]
 struct Cli {
@@ -124,7 +125,8 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &RunArgs) -> Result<(), LabError> {
-    let is_stock = |plan: &Plan| matches!(plan, Plan::Stock | Plan::Kernels | Plan::Debian);
+    let is_stock =
+        |plan: &Plan| matches!(plan, Plan::Stock | Plan::Kernels | Plan::Debian | Plan::DiskSpeed);
     if args.plans.iter().any(is_stock) && args.test.is_some() {
         return Err(LabError::StockFilter);
     }

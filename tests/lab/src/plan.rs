@@ -10,7 +10,7 @@ use exoprobe_tests::harness::{
 };
 use exoprobe_tests::{DEBIAN_DISK_ENV, GUEST_ENV, STRESS_SECONDS_ENV};
 
-use crate::artifacts::{self, Programs};
+use crate::artifacts::{self, INIT, Program};
 use crate::error::LabError;
 use crate::image::Contents;
 use crate::machine::{AMD, INTEL, INTEL_DEBIAN, INTEL_LARGE, INTEL_SMP, Machine};
@@ -30,6 +30,8 @@ pub(crate) enum Plan {
     Kernels,
     /// Debian with its own disk, kernel and initramfs as the guest, on kvm_intel
     Debian,
+    /// What a request to a disk costs in exoprobe and in Debian's QEMU, on kvm_intel
+    DiskSpeed,
 }
 
 /// Guests of the tests of a machine, besides the tiny ones.
@@ -99,6 +101,16 @@ pub(crate) const COUNTS_FILE: &str = "counts.json";
 const ONCE: &str = "it runs on the host (--once)";
 /// Arguments of counts that are compared with themselves only.
 const ONCE_COUNTS: [&str; 1] = ["--quick"];
+/// Programs of the tests and of the counts.
+const PROGRAMS: [Program; 5] = [
+    Program { kind: "bin", name: "exoprobe" },
+    Program { kind: "bin", name: "embed" },
+    Program { kind: "bin", name: "count_getpid" },
+    Program { kind: "test", name: "integration" },
+    Program { kind: "bench", name: "counts" },
+];
+/// The folder of QEMU, in the lab.
+const QEMU: &str = "qemu";
 /// The end-to-end tests, in the lab.
 const TESTS: &str = "/bin/integration";
 
@@ -111,6 +123,7 @@ impl Plan {
             Self::Stock => "stock",
             Self::Kernels => "kernels",
             Self::Debian => "debian",
+            Self::DiskSpeed => "disk-speed",
         }
     }
 
@@ -119,7 +132,7 @@ impl Plan {
             Self::Intel => &INTEL,
             Self::Smp => &INTEL_SMP,
             Self::Amd => &AMD,
-            Self::Stock | Self::Kernels => &INTEL_LARGE,
+            Self::Stock | Self::Kernels | Self::DiskSpeed => &INTEL_LARGE,
             Self::Debian => &INTEL_DEBIAN,
         }
     }
@@ -146,6 +159,7 @@ impl Plan {
                 tests.env.insert(DEBIAN_DISK_ENV.to_owned(), DEBIAN_DISK.to_owned());
                 vec![Run { guests: Guests::Debian, ..run("", vec![tests]) }]
             }
+            Self::DiskSpeed => vec![run("", vec![self.disk_speed()])],
             Self::Kernels => {
                 let of_package = |(name, package): &(&str, &'static str)| {
                     let tests = run(name, vec![self.tests("tests", Some(STOCK_SUITE))]);
@@ -179,7 +193,7 @@ impl Plan {
         match self {
             Self::Smp => 250,
             Self::Intel | Self::Amd => 150,
-            Self::Stock | Self::Kernels => 190,
+            Self::Stock | Self::Kernels | Self::DiskSpeed => 190,
             Self::Debian => 400,
         }
     }
@@ -244,6 +258,12 @@ impl Plan {
         }
     }
 
+    fn disk_speed(self) -> Step {
+        let file = "/tmp/disk.json";
+        let args = ["--qemu", &format!("/{QEMU}"), "--json", file].map(str::to_owned);
+        Step { collect: vec![file.into()], ..self.step("disk", "/bin/disk", args.into()) }
+    }
+
     fn counts(self, name: &str) -> Step {
         let file = format!("/tmp/{COUNTS_FILE}");
         let mut args = vec!["--tsc-counts-instructions".to_owned(), "--json".to_owned()];
@@ -256,25 +276,38 @@ impl Plan {
 }
 
 impl Run {
-    /// Files of the initramfs, besides the job.
-    pub(crate) fn contents(&self, programs: &Programs) -> Result<Contents, LabError> {
-        let mut contents = vec![
-            ("init", programs.init.clone()),
-            ("bin/exoprobe", programs.exoprobe.clone()),
-            ("bin/embed", programs.embed.clone()),
-            ("bin/count_getpid", programs.count_getpid.clone()),
-            ("bin/integration", programs.tests.clone()),
-            ("bin/counts", programs.counts.clone()),
-        ];
+    /// Our programs that it needs, besides process 1.
+    pub(crate) fn programs(&self) -> &'static [Program] {
+        match self.plan {
+            Plan::DiskSpeed => &[Program { kind: "bench", name: "disk" }],
+            _ => &PROGRAMS,
+        }
+    }
+
+    /// Files of the initramfs, besides the job. Our programs are in the folder `programs`.
+    pub(crate) fn contents(&self, programs: &Path) -> Result<Contents, LabError> {
+        let mut contents = Contents::new();
+        let mut add = |name: &str, path: PathBuf| contents.push((name.to_owned(), path));
+        add("init", programs.join(INIT.name));
+        for Program { name, .. } in self.programs() {
+            add(&format!("bin/{name}"), programs.join(name));
+        }
+        if self.plan == Plan::DiskSpeed {
+            for file in artifacts::qemu()? {
+                let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                add(&format!("{QEMU}/{name}"), file);
+            }
+        }
         if self.guests == Guests::Debian {
             let image = artifacts::debian_image()?;
-            contents.push(("guest/out/debian/vmlinuz", image.join("vmlinuz")));
-            contents.push(("guest/out/debian/initrd.img", image.join("initrd.img")));
+            add("guest/out/debian/vmlinuz", image.join("vmlinuz"));
+            add("guest/out/debian/initrd.img", image.join("initrd.img"));
             return Ok(contents);
         }
-        contents.extend(artifacts::guest_files()?);
+        artifacts::guest_files()?.into_iter().for_each(|(name, path)| add(name, path));
         if let Guests::Stock(package) = self.guests {
-            contents.extend(artifacts::debian_kernel(package)?);
+            let files = artifacts::debian_kernel(package)?;
+            files.into_iter().for_each(|(name, path)| add(name, path));
         }
         Ok(contents)
     }
@@ -314,6 +347,7 @@ mod tests {
         assert_eq!(steps(Plan::Intel, None), all);
         assert_eq!(steps(Plan::Intel, Some("hits")), expected(&[("intel", tests)]));
         assert_eq!(steps(Plan::Stock, None), expected(&[("stock", tests)]));
+        assert_eq!(steps(Plan::DiskSpeed, None), expected(&[("disk-speed", &["disk"])]));
         let smp: &[&str] = &["smp::", "stress::", "scaling"];
         assert_eq!(steps(Plan::Smp, None), expected(&[("smp", smp)]));
         let with_tests: Vec<bool> = Plan::Amd.runs(None).iter().map(Run::has_tests).collect();

@@ -40,7 +40,7 @@ pub(crate) use virtio::rng::Rng;
 pub use virtio::vsock::DrivenVsock;
 pub(crate) use virtio::vsock::Vsock;
 pub use virtio::vsock::VsockError;
-pub(crate) use virtio::{BAR_LEN, VirtioDevice, VirtioPci};
+pub(crate) use virtio::{BAR_LEN, Ioevents, VirtioDevice, VirtioPci};
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -14,9 +14,9 @@ use super::power_on::PowerOn;
 use crate::boot::{self, BootEntry};
 use crate::config::{DiskConfig, HostSides, VmConfig};
 use crate::devices::{
-    BAR_LEN, Blk, ConsoleWatch, DiskIdentity, EdgeLine, InvalidState, Message, MessageSink, Net,
-    PciBus, PciFunction, PortBus, PowerManagement, PowerSnapshot, Rng, SerialPort, SerialSnapshot,
-    VirtioConsole, VirtioDevice, VirtioPci, Vsock,
+    BAR_LEN, Blk, ConsoleWatch, DiskIdentity, EdgeLine, InvalidState, Ioevents, Message,
+    MessageSink, Net, PciBus, PciFunction, PortBus, PowerManagement, PowerSnapshot, Rng,
+    SerialPort, SerialSnapshot, VirtioConsole, VirtioDevice, VirtioPci, Vsock,
 };
 use crate::host::Host;
 use crate::hugepages;
@@ -307,7 +307,8 @@ impl Builder {
         let function = |(slot, (device, class))| {
             let bar = PCI_BARS.0 + slot * BAR_LEN;
             let (messages, ram) = (Arc::clone(&messages), self.ram.clone());
-            Arc::new(VirtioPci::new(messages, ram, device, class, bar)) as Arc<dyn PciFunction>
+            let ioevents = Arc::clone(&self.fd) as Arc<dyn Ioevents>;
+            Arc::new(VirtioPci::new(messages, ioevents, ram, device, class, bar)) as _
         };
         (1..).zip(devices).map(function).collect()
     }

@@ -59,7 +59,9 @@ fn blocks_are_written_read_and_kept_over_a_reboot(vcpus: u8) {
     assert_eq!(guest.hits("requests"), 2 * BLOCKS + 1);
     let expected: Vec<u8> = (0..BLOCKS).flat_map(block).collect();
     assert!(std::fs::read(&first).unwrap() == expected, "the file has what the guest wrote");
+    let exits = guest.vm.exit_counts().mmio;
     assert_eq!(guest.work(&format!("par 2 diskread /dev/vda {BLOCKS}")), 2 * BLOCKS);
+    assert_eq!(guest.vm.exit_counts().mmio, exits, "KVM itself notifies the disk's thread");
     assert_eq!(guest.work(&format!("diskread /dev/vdb {BLOCKS}")), BLOCKS / 2);
     let answer = |command: &str| guest.answer_line(guest.send(command), command);
     assert_eq!(answer("diskwrite /dev/vdb 1"), "error diskwrite: write: errno 1 (0 done)");

@@ -16,5 +16,5 @@ mod worker;
 pub(crate) use device::{Activation, QueueHandle, VirtioDevice};
 #[cfg(any(test, feature = "testing"))]
 pub use transport::DrivenPci;
-pub(crate) use transport::{BAR_LEN, VirtioPci};
+pub(crate) use transport::{BAR_LEN, Ioevents, VirtioPci};
 pub(crate) use worker::Worker;

@@ -112,7 +112,8 @@ impl Worker {
         add(stop.as_raw_fd(), EventSet::IN, STOP)?;
         for (number, handle) in &queues {
             let number = u64::try_from(*number).expect("a few");
-            add(handle.kick.as_raw_fd(), EventSet::IN, number)?;
+            // Each kick is an event, also if the counter was not read since the one before.
+            add(handle.kick.as_raw_fd(), EventSet::IN | EventSet::EDGE_TRIGGERED, number)?;
         }
         if let Some(Source { fd, events }) = source {
             add(fd, events, SOURCE)?;
@@ -159,7 +160,7 @@ fn run(queues: &mut Queues, ram: &GuestRam, epoll: &Epoll, service: &mut impl Se
             return;
         }
         for event in &events[..count] {
-            let Some(event) = event_of(event.data(), queues) else { continue };
+            let event = event_of(event.data());
             if let Err((number, error)) = service.serve(event, queues, ram.as_memory()) {
                 tracing::warn!(%error, "a device's queue is damaged");
                 let damaged = queues.iter_mut().find(|(own, _)| *own == number);
@@ -171,15 +172,12 @@ fn run(queues: &mut Queues, ram: &GuestRam, epoll: &Epoll, service: &mut impl Se
     }
 }
 
-/// The event of an [`EpollEvent::data`]; a kick counts from then on.
-fn event_of(data: u64, queues: &[(usize, QueueHandle)]) -> Option<Event> {
-    if data == SOURCE {
-        return Some(Event::Source);
+/// The event of an [`EpollEvent::data`].
+fn event_of(data: u64) -> Event {
+    match data {
+        SOURCE => Event::Source,
+        number => Event::Kick(usize::try_from(number).unwrap_or(usize::MAX)),
     }
-    let number = usize::try_from(data).ok()?;
-    let (_, handle) = queues.iter().find(|(own, _)| *own == number)?;
-    drop(handle.kick.read());
-    Some(Event::Kick(number))
 }
 
 /// The driver's next request, if there is one. A ring that says that it has more than it holds is
@@ -231,7 +229,7 @@ pub(super) fn complete(
 /// Lets the driver kick, and sees to it that requests that are there already are a kick, too.
 pub(super) fn await_more(handle: &mut QueueHandle, memory: &GuestMemoryMmap) -> Result<(), Damage> {
     if handle.queue.enable_notification(memory)? {
-        // A counter that is full is a kick, too.
+        // It counts up to 2^64 - 2: no driver gets there.
         drop(handle.kick.write(1));
     }
     Ok(())

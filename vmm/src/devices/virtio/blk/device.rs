@@ -120,7 +120,7 @@ impl VirtioDevice for Blk {
     fn start(&self, activation: Activation) -> io::Result<()> {
         let (disk, id) = (Arc::clone(&self.disk), self.id.clone());
         let serve = move |_, memory: &GuestMemoryMmap, chain: Chain<'_>| {
-            request::serve(&disk, &id, memory, chain)
+            request::serve(&disk, &id, memory, &chain)
         };
         self.worker.start("disk", activation, None, Requests(serve))
     }

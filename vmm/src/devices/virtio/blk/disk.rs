@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, FlockOperation, flock};
 use rustix::io::Errno;
 
+use super::buffers::Buffers;
 use super::overlay::Overlay;
 use crate::config::DiskMode;
 
@@ -154,18 +155,18 @@ impl Disk {
     }
 
     /// Reads at a byte offset, all or an error: a file that has become shorter is an I/O error.
-    pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> io::Result<()> {
+    pub(super) fn read(&self, offset: u64, to: &Buffers<'_>) -> io::Result<()> {
         match &self.content {
-            Content::File(file) | Content::BlockDevice(file) => file.read_exact_at(to, offset),
-            Content::Overlay(overlay) => overlay.read(offset, to),
+            Content::File(file) | Content::BlockDevice(file) => to.read_from(file, offset),
+            Content::Overlay(overlay) => to.fill(|at, part| overlay.read(offset + at, part)),
         }
     }
 
     /// Writes at a byte offset.
-    pub(crate) fn write(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+    pub(super) fn write(&self, offset: u64, from: &Buffers<'_>) -> io::Result<()> {
         match &self.content {
-            Content::File(file) | Content::BlockDevice(file) => file.write_all_at(from, offset),
-            Content::Overlay(overlay) => overlay.write(offset, from),
+            Content::File(file) | Content::BlockDevice(file) => from.write_to(file, offset),
+            Content::Overlay(overlay) => from.hand_out(|at, part| overlay.write(offset + at, part)),
         }
     }
 
@@ -209,7 +210,12 @@ impl Disk {
         while at < end {
             let part =
                 usize::try_from(end - at).map_or(ZEROES.len(), |left| left.min(ZEROES.len()));
-            self.write(at, &ZEROES[..part])?;
+            match &self.content {
+                Content::File(file) | Content::BlockDevice(file) => {
+                    file.write_all_at(&ZEROES[..part], at)?;
+                }
+                Content::Overlay(overlay) => overlay.write(at, &ZEROES[..part])?,
+            }
             at += part as u64;
         }
         Ok(())
@@ -227,8 +233,14 @@ impl Disk {
 
 #[cfg(test)]
 mod tests {
+    use vm_memory::VolatileSlice;
+
     use super::*;
     use DiskMode::{Overlay, ReadOnly, ReadWrite};
+
+    fn buffers(bytes: &mut [u8]) -> Buffers<'_> {
+        vec![VolatileSlice::from(bytes)].into()
+    }
 
     fn image(dir: &Path, len: u64) -> PathBuf {
         let path = dir.join("disk");
@@ -260,10 +272,10 @@ mod tests {
         assert!(Disk::open(&path, ReadOnly).is_ok() && Disk::open(&path, ReadWrite).is_err());
         assert_eq!((reader.sectors(), reader.is_read_only()), (2, true));
         let layer = Disk::open(&path, Overlay).unwrap();
-        layer.write(0, &[1; 512]).unwrap();
+        layer.write(0, &buffers(&mut [1; 512])).unwrap();
         layer.write_zeroes(512, 512).unwrap();
         let mut found = [7; 1024];
-        layer.read(0, &mut found).unwrap();
+        layer.read(0, &buffers(&mut found)).unwrap();
         assert!(found[..512] == [1; 512] && found[512..] == [0; 512]);
         assert!(layer.identity().unwrap_err().to_string().contains("thrown away"));
         assert_eq!(std::fs::read(&path).unwrap(), [0; 1024]);
@@ -274,17 +286,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = image(dir.path(), 1 << 20);
         let disk = Disk::open(&path, ReadWrite).unwrap();
-        disk.write(512, &[7; 4096]).unwrap();
+        disk.write(512, &buffers(&mut [7; 4096])).unwrap();
         disk.discard(512, 512).unwrap();
         disk.write_zeroes(1024, 512).unwrap();
         disk.write_zeroes_by_hand(2048, 512).unwrap();
         disk.flush().unwrap();
         let mut found = vec![1; 4096];
-        disk.read(512, &mut found).unwrap();
+        disk.read(512, &buffers(&mut found)).unwrap();
         let sectors: Vec<u8> = found.chunks(512).map(|sector| sector[0]).collect();
         assert_eq!(sectors, [0, 0, 7, 0, 7, 7, 7, 7]);
         File::options().write(true).open(&path).unwrap().set_len(512).unwrap();
-        assert!(disk.read(1024, &mut found).is_err(), "it has become shorter");
+        assert!(disk.read(1024, &buffers(&mut found)).is_err(), "it has become shorter");
     }
 
     /// cloud-hypervisor: the content of a raw disk becomes another format's header, which names a
@@ -301,11 +313,11 @@ mod tests {
         header.resize(0x70, 0);
         header.extend(name);
         header.resize(512, 0);
-        Disk::open(&path, ReadWrite).unwrap().write(0, &header).unwrap();
+        Disk::open(&path, ReadWrite).unwrap().write(0, &buffers(&mut header)).unwrap();
         for mode in [ReadOnly, ReadWrite, Overlay] {
             let disk = Disk::open(&path, mode).unwrap();
             let mut found = vec![1; 1 << 16];
-            disk.read(0, &mut found).unwrap();
+            disk.read(0, &buffers(&mut found)).unwrap();
             assert_eq!(disk.sectors(), 128);
             assert!(found[..512] == header && found[512..].iter().all(|byte| *byte == 0));
         }
@@ -316,12 +328,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = image(dir.path(), 1 << 14);
         let layer = Disk::open(&path, Overlay).unwrap();
-        layer.write(0, &[1; 512]).unwrap();
+        layer.write(0, &buffers(&mut [1; 512])).unwrap();
         File::options().write(true).open(&path).unwrap().set_len(512).unwrap();
         let mut found = [7; 512];
-        assert!(layer.read(8192, &mut found).is_err());
-        assert!(layer.write(8192, &[1; 512]).is_err(), "the rest of its block is gone");
-        layer.read(0, &mut found).unwrap();
+        assert!(layer.read(8192, &buffers(&mut found)).is_err());
+        let written = layer.write(8192, &buffers(&mut [1; 512]));
+        assert!(written.is_err(), "the rest of its block is gone");
+        layer.read(0, &buffers(&mut found)).unwrap();
         assert_eq!(found, [1; 512], "it is in the layer");
     }
 }

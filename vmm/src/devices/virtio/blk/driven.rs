@@ -38,6 +38,6 @@ impl DrivenBlk {
     pub fn drive(&self, bytes: &[u8]) -> Result<(), virtio_queue::Error> {
         let memory = self.ram.fill(bytes);
         let mut handle = DrivenRam::queue(0)?;
-        drain(&mut handle, memory, |chain| serve(&self.disk, "disk0", memory, chain))
+        drain(&mut handle, memory, |chain| serve(&self.disk, "disk0", memory, &chain))
     }
 }

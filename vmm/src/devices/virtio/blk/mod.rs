@@ -1,5 +1,6 @@
 //! A disk: virtio block device (Virtual I/O Device 1.2, 5.2).
 
+mod buffers;
 mod device;
 mod disk;
 #[cfg(feature = "testing")]

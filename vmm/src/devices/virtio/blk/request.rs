@@ -2,22 +2,21 @@
 //! adversary: lengths, sectors and addresses are checked, and each request gets an outcome if it
 //! has room for one.
 
-use std::io::{self, Read, Write};
-use std::ops::Deref;
+use std::io::{self, Write};
 
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_ID_BYTES, VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP,
     VIRTIO_BLK_T_DISCARD, VIRTIO_BLK_T_FLUSH, VIRTIO_BLK_T_GET_ID, VIRTIO_BLK_T_IN,
     VIRTIO_BLK_T_OUT, VIRTIO_BLK_T_WRITE_ZEROES,
 };
-use virtio_queue::{DescriptorChain, Reader, Writer};
-use vm_memory::{ByteValued, GuestMemory, Le32, Le64};
+use virtio_queue::{Reader, Writer};
+use vm_memory::{ByteValued, GuestMemoryMmap, Le32, Le64};
 
 use super::Disk;
+use super::buffers::Buffers;
 use super::disk::SECTOR;
+use crate::devices::virtio::worker::Chain;
 
-/// Bytes that are moved at once between the disk and the guest.
-const PART: usize = 1 << 16;
 /// Most data descriptors of a request, and bytes of each, as the configuration space says. Together
 /// they bound the time of one request: a device stops between two.
 pub(crate) const SEG_MAX: u32 = 254;
@@ -65,60 +64,54 @@ fn broken(message: &'static str) -> Refusal {
     io::Error::new(io::ErrorKind::InvalidInput, message).into()
 }
 
+fn outside() -> Refusal {
+    broken("buffers outside RAM")
+}
+
 /// Carries a request out. Returns the bytes that were written to its buffers, the outcome among
 /// them: 0 if the chain has no room even for that.
-pub(crate) fn serve<M>(disk: &Disk, id: &str, memory: &M::Target, chain: DescriptorChain<M>) -> u32
-where
-    M: Clone + Deref,
-    M::Target: GuestMemory + Sized,
-{
+pub(crate) fn serve(disk: &Disk, id: &str, memory: &GuestMemoryMmap, chain: &Chain<'_>) -> u32 {
     let readable = Reader::new(memory, chain.clone());
-    let Ok(mut writable) = Writer::new(memory, chain) else { return 0 };
+    let Ok(mut writable) = Writer::new(memory, chain.clone()) else { return 0 };
     let Some(room) = writable.available_bytes().checked_sub(1) else { return 0 };
     let Ok(mut outcome) = writable.split_at(room) else { return 0 };
     let result = match readable {
-        Ok(mut readable) => carry_out(disk, id, &mut readable, &mut writable),
-        Err(_) => Err(broken("buffers outside RAM")),
+        Ok(mut readable) => carry_out(disk, id, memory, chain, &mut readable, &mut writable),
+        Err(_) => Err(outside()),
     };
-    let status = match result {
-        Ok(()) => VIRTIO_BLK_S_OK,
-        Err(Refusal::Unsupported) => VIRTIO_BLK_S_UNSUPP,
+    let (status, written) = match result {
+        Ok(written) => (VIRTIO_BLK_S_OK, written),
+        Err(Refusal::Unsupported) => (VIRTIO_BLK_S_UNSUPP, 0),
         Err(Refusal::Io(error)) => {
             tracing::debug!(%error, "disk request");
-            VIRTIO_BLK_S_IOERR
+            (VIRTIO_BLK_S_IOERR, 0)
         }
     };
     let status = u8::try_from(status).expect("0 to 2");
     if outcome.write_all(&[status]).is_err() {
         return 0;
     }
-    u32::try_from(writable.bytes_written() + 1).unwrap_or(u32::MAX)
+    u32::try_from(written + 1).unwrap_or(u32::MAX)
 }
 
-fn carry_out<B1, B2>(
+/// Returns the bytes that were written to `writable`, which is without the outcome.
+fn carry_out(
     disk: &Disk,
     id: &str,
-    readable: &mut Reader<'_, B1>,
-    writable: &mut Writer<'_, B2>,
-) -> Result<(), Refusal>
-where
-    B1: vm_memory::bitmap::BitmapSlice,
-    B2: vm_memory::bitmap::BitmapSlice,
-{
+    memory: &GuestMemoryMmap,
+    chain: &Chain<'_>,
+    readable: &mut Reader<'_>,
+    writable: &mut Writer<'_>,
+) -> Result<usize, Refusal> {
     let header: Header = readable.read_obj()?;
     let sector = header.sector.to_native();
     match header.kind.to_native() {
         VIRTIO_BLK_T_IN => {
-            let (at, mut left) = range(disk, sector, writable.available_bytes())?;
-            let mut at = at;
-            let mut part = vec![0; left.min(PART)];
-            while left > 0 {
-                let part = &mut part[..left.min(PART)];
-                disk.read(at, part)?;
-                writable.write_all(part)?;
-                (at, left) = (at + part.len() as u64, left - part.len());
-            }
-            Ok(())
+            // The driver may have changed the descriptors since: these are checked anew.
+            let data = Buffers::new(memory, chain.clone().writable()).map_err(|_| outside())?;
+            let data = data.take(writable.available_bytes());
+            disk.read(range(disk, sector, data.len())?, &data)?;
+            Ok(data.len())
         }
         kind @ (VIRTIO_BLK_T_OUT | VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES)
             if disk.is_read_only() =>
@@ -127,22 +120,21 @@ where
             Err(broken("the disk is only read"))
         }
         VIRTIO_BLK_T_OUT => {
-            let (mut at, mut left) = range(disk, sector, readable.available_bytes())?;
-            let mut part = vec![0; left.min(PART)];
-            while left > 0 {
-                let part = &mut part[..left.min(PART)];
-                readable.read_exact(part)?;
-                disk.write(at, part)?;
-                (at, left) = (at + part.len() as u64, left - part.len());
-            }
-            Ok(())
+            let data = Buffers::new(memory, chain.clone().readable()).map_err(|_| outside())?;
+            let data = data.skip(readable.bytes_read());
+            disk.write(range(disk, sector, data.len())?, &data)?;
+            Ok(0)
         }
-        VIRTIO_BLK_T_FLUSH => Ok(disk.flush()?),
+        VIRTIO_BLK_T_FLUSH => {
+            disk.flush()?;
+            Ok(0)
+        }
         VIRTIO_BLK_T_GET_ID => {
             let mut text = [0; VIRTIO_BLK_ID_BYTES as usize];
             let len = id.len().min(text.len());
             text[..len].copy_from_slice(&id.as_bytes()[..len]);
-            Ok(writable.write_all(&text)?)
+            writable.write_all(&text)?;
+            Ok(text.len())
         }
         kind @ (VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES) => {
             for segment in segments(disk, readable)? {
@@ -151,14 +143,14 @@ where
                     _ => disk.write_zeroes(segment.0, segment.1)?,
                 }
             }
-            Ok(())
+            Ok(0)
         }
         _ => Err(Refusal::Unsupported),
     }
 }
 
 /// The byte offset of `len` bytes at `sector`, if they are whole sectors of the disk.
-fn range(disk: &Disk, sector: u64, len: usize) -> Result<(u64, usize), Refusal> {
+fn range(disk: &Disk, sector: u64, len: usize) -> Result<u64, Refusal> {
     let bytes = len as u64;
     if !bytes.is_multiple_of(SECTOR) {
         return Err(broken("not whole sectors"));
@@ -170,14 +162,11 @@ fn range(disk: &Disk, sector: u64, len: usize) -> Result<(u64, usize), Refusal> 
     if end > disk.sectors() {
         return Err(broken("beyond the disk"));
     }
-    Ok((sector * SECTOR, len))
+    Ok(sector * SECTOR)
 }
 
 /// The byte ranges of a discard, all checked before the first is carried out.
-fn segments<B: vm_memory::bitmap::BitmapSlice>(
-    disk: &Disk,
-    readable: &mut Reader<'_, B>,
-) -> Result<Vec<(u64, u64)>, Refusal> {
+fn segments(disk: &Disk, readable: &mut Reader<'_>) -> Result<Vec<(u64, u64)>, Refusal> {
     let count = readable.available_bytes() / size_of::<Segment>();
     if count == 0 || count > SEGMENTS_MAX as usize {
         return Err(broken("no segment, or too many"));
@@ -244,7 +233,7 @@ mod tests {
         fn serve(&self, chain: &[RawDescriptor]) -> u32 {
             let queue = MockSplitQueue::new(&self.memory, 16);
             let chain = queue.build_desc_chain(chain).unwrap();
-            serve(&self.disk, "disk0", &self.memory, chain)
+            serve(&self.disk, "disk0", &self.memory, &chain)
         }
 
         /// A request with its header, what the device reads, and room for what it writes.

@@ -12,6 +12,7 @@ use exoprobe_guest::memory::{RamRange, to_usize};
 use exoprobe_guest::{Gpa, GuestRam};
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 
+use super::kick::driven::Places;
 use super::pci::{BAR_LEN, COMMON, NOTIFY, NOTIFY_STEP, STATUS, VirtioPci};
 use crate::config::{DiskMode, NetConfig, NetLink};
 use crate::devices::console_watch::ConsoleWatch;
@@ -160,7 +161,9 @@ impl Default for DrivenPci {
                 }
             };
             let bar = bar(slot);
-            Arc::new(VirtioPci::new(Arc::new(keep), ram.clone(), device, [0xff, 0], bar))
+            let places = Arc::new(Places::default());
+            let ram = ram.clone();
+            Arc::new(VirtioPci::new(Arc::new(keep), places, ram, device, [0xff, 0], bar))
                 as Arc<dyn PciFunction>
         };
         let bus = PciBus::new((1..).zip(devices).map(function).collect());

@@ -5,8 +5,10 @@ mod common;
 mod driven;
 #[cfg(test)]
 mod hostile;
+mod kick;
 mod pci;
 
 #[cfg(any(test, feature = "testing"))]
 pub use driven::DrivenPci;
+pub(crate) use kick::Ioevents;
 pub(crate) use pci::{BAR_LEN, VirtioPci};

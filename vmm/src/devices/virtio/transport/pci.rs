@@ -7,6 +7,7 @@ use virtio_queue::{Queue, QueueT as _};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::common::{COMMON_LEN, CommonConfig, CommonSnapshot, Effect};
+use super::kick::{Ioevents, Kicks};
 use crate::devices::pci::{
     ConfigSpace, Delivery, Identity, InvalidState, MSIX_CAPABILITY, Message, MessageSink, Msix,
     PciFunction, lock,
@@ -76,8 +77,7 @@ struct VirtioSnapshot {
 /// The registers, and the driver's side of the queues in use.
 struct Registers {
     common: CommonConfig,
-    /// By queue, while the device runs.
-    kicks: Vec<Option<EventFd>>,
+    kicks: Kicks,
 }
 
 /// A virtio device on the PCI bus.
@@ -105,10 +105,12 @@ fn capability(kind: u8, offset: u64, len: u64, more: &[u8]) -> Vec<u8> {
 }
 
 impl VirtioPci {
-    /// The function of `device`, with its memory at `bar`, whose interrupts go to `messages`.
+    /// The function of `device`, with its memory at `bar`, whose interrupts go to `messages`, and
+    /// whose queues the machine kicks by `ioevents`.
     /// `class` is PCI's class and subclass.
     pub(crate) fn new(
         messages: MessageSink,
+        ioevents: Arc<dyn Ioevents>,
         ram: GuestRam,
         device: Arc<dyn VirtioDevice>,
         class: [u8; 2],
@@ -140,7 +142,7 @@ impl VirtioPci {
         let (body, writable) = msix.capability(at(MSIX_TABLE), at(MSIX_PENDING));
         let msix_at = config.add_capability(MSIX_CAPABILITY, &body, &writable);
         let common = CommonConfig::new(device.features(), device.queue_sizes(), vectors);
-        let kicks = (0..queues).map(|_| None).collect();
+        let kicks = Kicks::new(ioevents, queues);
         Self {
             config: Mutex::new(config.clone()),
             initial: config,
@@ -164,10 +166,11 @@ impl VirtioPci {
             let Ok(queue) = Queue::try_from(queue.state()) else { continue };
             // Requests may wait since a pause.
             drop(ours.write(1));
-            registers.kicks[at] = Some(ours);
+            registers.kicks.set(at, ours);
             let interrupt = Vector(Arc::clone(&self.interrupts), vector);
             queues.push((at, QueueHandle { queue, kick, interrupt: Arc::new(interrupt) }));
         }
+        self.place_kicks(registers);
         let config_changed = Vector(Arc::clone(&self.interrupts), registers.common.config_vector());
         let config_changed = Arc::new(config_changed);
         let activation = Activation { ram: self.ram.clone(), queues, config_changed };
@@ -178,7 +181,7 @@ impl VirtioPci {
 
     /// Stops the device. Returns its queues where they stand.
     fn halt(&self, registers: &mut Registers) -> Vec<(usize, QueueHandle)> {
-        registers.kicks.iter_mut().for_each(|kick| *kick = None);
+        registers.kicks.clear();
         self.device.stop()
     }
 
@@ -187,12 +190,15 @@ impl VirtioPci {
         registers.common.set_positions(queues.into_iter().map(|(at, state)| (at, state.queue)));
     }
 
+    /// Has the machine kick the queues where the device's memory is now.
+    fn place_kicks(&self, registers: &mut Registers) {
+        let memory = lock(&self.config).memory();
+        registers.kicks.place(memory.map(|(bar, _)| bar + NOTIFY), NOTIFY_STEP);
+    }
+
     fn notify(&self, offset: u64) {
         let queue = usize::try_from(offset / NOTIFY_STEP).unwrap_or(usize::MAX);
-        if let Some(Some(kick)) = lock(&self.registers).kicks.get(queue) {
-            // It counts: a full one is a kick that was not yet seen.
-            drop(kick.write(1));
-        }
+        lock(&self.registers).kicks.kick(queue);
     }
 }
 
@@ -202,6 +208,7 @@ impl PciFunction for VirtioPci {
     }
 
     fn on_config_write(&self) {
+        self.place_kicks(&mut lock(&self.registers));
         let mut control = [0; 2];
         lock(&self.config).read(self.msix_at + 2, &mut control);
         let sent = lock(&self.interrupts.msix).set_control(u16::from_le_bytes(control));
@@ -289,7 +296,15 @@ impl PciFunction for VirtioPci {
 
 #[cfg(test)]
 mod tests {
+    use exoprobe_guest::Gpa;
+    use exoprobe_guest::memory::RamRange;
+
+    use super::super::kick::driven::Places;
     use super::*;
+    use crate::devices::Rng;
+
+    const BAR: u64 = 0xd000_0000;
+    const MOVED: u64 = 0xe000_0000;
 
     #[test]
     fn a_capability_says_where_its_part_is() {
@@ -297,5 +312,60 @@ mod tests {
         assert_eq!(body.len() + 2, 20);
         assert_eq!(body[..6], [20, CFG_NOTIFY, 0, 0, 0, 0]);
         assert_eq!(body[6..10], 0x3000_u32.to_le_bytes());
+    }
+
+    /// A device whose driver has started it.
+    fn running(places: &Arc<Places>) -> VirtioPci {
+        let ram = GuestRam::anonymous(&[RamRange { start: Gpa(0), len: 1 << 20 }]).unwrap();
+        let (device, places) = (Arc::new(Rng::default()), Arc::clone(places));
+        let function = VirtioPci::new(Arc::new(|_| {}), places, ram, device, [0xff, 0], BAR);
+        for (offset, value) in [(0x08, 1_u32), (0x0c, 1)] {
+            function.write(offset, &value.to_le_bytes());
+        }
+        function.write(STATUS, &[3]);
+        function.write(STATUS, &[3 | 8]);
+        for (offset, address) in [(0x20, 0x1000_u32), (0x28, 0x2000), (0x30, 0x3000)] {
+            function.write(offset, &address.to_le_bytes());
+        }
+        function.write(0x1c, &1_u16.to_le_bytes());
+        function.write(STATUS, &[3 | 8 | 4]);
+        function
+    }
+
+    fn set(function: &VirtioPci, offset: u8, value: u32) {
+        lock(&function.config).write(offset, &value.to_le_bytes());
+        function.on_config_write();
+    }
+
+    #[test]
+    fn kicks_are_wherever_the_driver_puts_the_memory() {
+        let places = Arc::new(Places::default());
+        let is = |expected: &[u64]| {
+            let found: Vec<u64> = lock(&places.0).keys().copied().collect();
+            assert_eq!(found, expected);
+        };
+        let function = running(&places);
+        is(&[]);
+        set(&function, 4, 2);
+        is(&[BAR + NOTIFY]);
+        set(&function, 0x10, u32::try_from(MOVED).unwrap());
+        is(&[MOVED + NOTIFY]);
+        let other = running(&places);
+        set(&other, 4, 2);
+        is(&[BAR + NOTIFY, MOVED + NOTIFY]);
+        // Where another is already, user space kicks.
+        set(&other, 0x10, u32::try_from(MOVED).unwrap());
+        is(&[MOVED + NOTIFY]);
+        function.pause();
+        is(&[]);
+        function.resume();
+        is(&[MOVED + NOTIFY]);
+        set(&function, 4, 0);
+        is(&[]);
+        set(&other, 4, 0);
+        set(&other, 4, 2);
+        is(&[MOVED + NOTIFY]);
+        other.reset();
+        is(&[]);
     }
 }
