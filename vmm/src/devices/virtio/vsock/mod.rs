@@ -13,6 +13,7 @@
 //! | gives no buffers to receive, and goes on sending | holds 128 answers, and reads no more until these have gone |
 //! | gives a buffer to receive that holds no packet, or is outside RAM | gives it back |
 //! | says that it has forwarded more than it was sent | sends it nothing more |
+//! | has a ring say that it has more than it holds | gives the queue up |
 //! | does not read | holds 64 KiB for each connection; the guest sends no more before the host's process reads |
 //!
 //! Packets are read here and not by the crate `virtio-vsock`, which takes one buffer of data after

@@ -47,7 +47,7 @@ impl Packets {
                 // It is read on when answers have gone.
                 return Ok(());
             }
-            let Some(chain) = handle.queue.pop_descriptor_chain(memory) else { break };
+            let Some(chain) = worker::next(handle, memory)? else { break };
             let head = chain.head_index();
             if let Some((header, data)) = take(memory, chain, &mut self.data) {
                 muxer.receive(&header, data);
@@ -66,7 +66,7 @@ fn receive(muxer: &mut Muxer, queues: &mut Queues, memory: &GuestMemoryMmap) -> 
         if !muxer.may_have_packets() {
             return Ok(());
         }
-        let Some(chain) = handle.queue.pop_descriptor_chain(memory) else {
+        let Some(chain) = worker::next(handle, memory)? else {
             return await_more(handle, memory);
         };
         let head = chain.head_index();
@@ -88,7 +88,7 @@ fn send_event(
 ) -> Result<(), Damage> {
     let Some(handle) = worker::queue(queues, EVENT) else { return Ok(()) };
     for _ in 0..handle.queue.size() {
-        let Some(chain) = handle.queue.pop_descriptor_chain(memory) else { break };
+        let Some(chain) = worker::next(handle, memory)? else { break };
         let head = chain.head_index();
         let writer = Writer::new(memory, chain).ok();
         let writer = writer.filter(|it| it.available_bytes() >= TRANSPORT_RESET.len());

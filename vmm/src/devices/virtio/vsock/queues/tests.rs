@@ -342,6 +342,17 @@ fn what_is_no_packet_is_dropped_and_given_back() {
 }
 
 #[test]
+fn a_ring_that_says_more_than_it_holds_is_given_up() {
+    for (queue, event) in [(TRANSMIT, Event::Kick(TRANSMIT)), (RECEIVE, Event::Kick(RECEIVE))] {
+        let mut bench = Bench::new();
+        bench.send(&packet(7, Op::Data), &[]);
+        bench.write(queue, AVAILABLE as usize + 2, &(2 * SIZE).to_le_bytes());
+        let served = bench.packets.serve(event, &mut bench.queues, &bench.memory);
+        assert_eq!(served.err().map(|(number, _)| number), Some(queue));
+    }
+}
+
+#[test]
 fn more_than_the_credit_resets_the_connection() {
     let mut bench = Bench::new();
     let mut host = bench.connect(7);
