@@ -172,7 +172,7 @@ impl Vm {
         }
         machine.bus.pci().reset();
         if let Some(console) = &self.devices.console {
-            console.reset();
+            console.drop_input();
         }
         machine.bus.power().reset();
         machine.console_watch.reset();

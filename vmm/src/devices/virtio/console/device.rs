@@ -83,7 +83,7 @@ impl VirtioConsole {
 
     /// Drops the input that waits: it was for the previous boot. The log stays, and the size, which
     /// is the host's terminal's.
-    pub(crate) fn reset(&self) {
+    pub(crate) fn drop_input(&self) {
         *self.port.input() = InputQueue::default();
     }
 
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_has_size_and_input_and_a_reset_drops_the_input() {
+    fn a_snapshot_has_size_and_input_and_a_reboot_drops_the_input() {
         let first = console(None);
         assert_eq!(first.size(), TerminalSize::default());
         first.set_size(SIZE);
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(config, [120, 0, 40, 0]);
         let full = second.send(&vec![b'x'; INPUT_MAX]);
         assert_eq!(full, Err(InputFull { waiting: 3 }));
-        second.reset();
+        second.drop_input();
         second.send(&vec![b'x'; INPUT_MAX]).unwrap();
         assert_eq!(second.size(), SIZE, "the host's terminal is the same");
     }
