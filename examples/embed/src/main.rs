@@ -35,7 +35,7 @@ fn main() -> Result<()> {
     let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), RAM)])?;
     let ram = GuestRam::new(memory.clone())?;
     let hidden = HiddenMemory::new(&ram)?;
-    let more = software.map_or(String::new(), |quirk| quirk.cmdline(CMDLINE));
+    let more = software.map_or(String::new(), |quirk| quirk.cmdline(CMDLINE, 1));
     let entry = boot::load(&memory, [kernel, initramfs], &format!("{CMDLINE} {more}"), RAM as u64)?;
 
     let (vm, fd) = machine::create(&kvm_ioctls::Kvm::new()?, &ram, &hidden, software)?;

@@ -34,6 +34,12 @@ const NO_AVX_IN_GLIBC: &str = concat!(
     "-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX512BW,-AVX_Fast_Unaligned_Load"
 );
 
+/// Added for more than [`TOGETHER_MOST`] vCPUs: the kernel (Linux 6.5 and later) starts the others
+/// one by one. Together they all wait in a loop for the first one, which hardly runs then: KVM does
+/// not see that an emulated loop waits.
+const ONE_BY_ONE: &str = "cpuhp.parallel=0";
+const TOGETHER_MOST: u8 = 8;
+
 const OPCODE_INT3: u8 = 0xcc;
 /// FWAIT, which KVM's emulator does not have; with no x87 exception pending it does nothing.
 const OPCODE_FWAIT: u8 = 0x9b;
@@ -139,7 +145,7 @@ impl SoftwareKvm {
             "A bzImage is unpacked by the VMM, not in the guest; with KASLR, its virtual address is random, \
              its physical address is not."
                 .to_owned(),
-            format!("Guests are started with `{}`.", self.cmdline("")),
+            format!("Guests are started with `{}`.", self.cmdline("", 1)),
             self.vector_registers().to_owned(),
         ];
         if self.syscall_faults {
@@ -173,16 +179,15 @@ impl SoftwareKvm {
         }
     }
 
-    /// The words to add to the kernel command line `given`. An init that has `GLIBC_TUNABLES` from
-    /// it keeps those.
+    /// The words to add to the kernel command line `given` of a guest with so many vCPUs. An init
+    /// that has `GLIBC_TUNABLES` from it keeps those.
     #[must_use]
-    pub fn cmdline(self, given: &str) -> String {
+    pub fn cmdline(self, given: &str, vcpus: u8) -> String {
         let has_tunables = given.split_whitespace().any(|word| word.starts_with("GLIBC_TUNABLES="));
-        if self.host_cpuid && !has_tunables {
-            format!("{CMDLINE} {NO_AVX_IN_GLIBC}")
-        } else {
-            CMDLINE.to_owned()
-        }
+        let tunables = (self.host_cpuid && !has_tunables).then_some(NO_AVX_IN_GLIBC);
+        let one_by_one = (vcpus > TOGETHER_MOST).then_some(ONE_BY_ONE);
+        let words = [Some(CMDLINE), one_by_one, tunables];
+        words.into_iter().flatten().collect::<Vec<_>>().join(" ")
     }
 
     /// The capability that makes KVM report instructions that it cannot emulate: for
@@ -347,10 +352,10 @@ mod tests {
     #[test]
     fn glibc_is_kept_from_avx_where_cpuid_is_the_hosts() {
         let quirk = |host_cpuid| SoftwareKvm { syscall_faults: true, host_cpuid };
-        assert!(!quirk(false).cmdline("quiet").contains("GLIBC_TUNABLES"));
-        let line = quirk(true).cmdline("quiet");
+        assert!(!quirk(false).cmdline("quiet", 1).contains("GLIBC_TUNABLES"));
+        let line = quirk(true).cmdline("quiet", 1);
         assert!(line.starts_with("noxsave ") && line.contains("hwcaps=-AVX,"), "{line}");
-        let own = quirk(true).cmdline("quiet GLIBC_TUNABLES=glibc.malloc.check=1");
+        let own = quirk(true).cmdline("quiet GLIBC_TUNABLES=glibc.malloc.check=1", 1);
         assert!(!own.contains("GLIBC_TUNABLES"), "the user's own stay: {own}");
     }
 

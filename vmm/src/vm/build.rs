@@ -45,7 +45,7 @@ impl Vm {
             true => hugepages::allocate(&ranges)?,
             false => GuestRam::anonymous(&ranges)?,
         };
-        let cmdline = final_cmdline(&config.cmdline, host.profile());
+        let cmdline = final_cmdline(&config.cmdline, config.vcpus, host.profile());
         let entry = boot::load(&ram, config, &cmdline, host.profile())?;
         let builder = Builder::new(host, config.clone(), ram, false)?;
         let vcpus = builder.create_vcpus(host)?;

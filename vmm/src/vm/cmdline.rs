@@ -3,11 +3,11 @@
 use crate::config::with_kernel_words;
 use crate::profile::HostProfile;
 
-/// Adds the words that the host needs to `cmdline`.
-pub(super) fn final_cmdline(cmdline: &str, profile: HostProfile) -> String {
+/// Adds the words that the host needs for a guest with so many vCPUs to `cmdline`.
+pub(super) fn final_cmdline(cmdline: &str, vcpus: u8, profile: HostProfile) -> String {
     match profile.software {
         None => cmdline.to_owned(),
-        Some(quirk) => with_kernel_words(cmdline, &quirk.cmdline(cmdline)),
+        Some(quirk) => with_kernel_words(cmdline, &quirk.cmdline(cmdline, vcpus)),
     }
 }
 
@@ -25,10 +25,13 @@ mod tests {
             reinjection: Reinjection::OnInt3,
             software: None,
         };
-        assert_eq!(final_cmdline("quiet -- -v", profile), "quiet -- -v");
+        assert_eq!(final_cmdline("quiet -- -v", 64, profile), "quiet -- -v");
         profile.software = Some(SoftwareKvm { syscall_faults: true, host_cpuid: false });
-        let line = final_cmdline("quiet -- -v", profile);
+        let line = final_cmdline("quiet -- -v", 8, profile);
         assert!(line.starts_with("quiet noxsave") && line.ends_with(" -- -v"), "{line}");
-        assert!(final_cmdline("quiet", profile).starts_with("quiet noxsave"));
+        assert!(final_cmdline("quiet", 1, profile).starts_with("quiet noxsave"));
+        let one_by_one =
+            |vcpus| final_cmdline("quiet", vcpus, profile).contains(" cpuhp.parallel=0");
+        assert_eq!([8, 9, 64].map(one_by_one), [false, true, true]);
     }
 }

@@ -139,7 +139,7 @@ impl Vm {
     }
 
     fn load(&self, ram: &GuestRam) -> Result<boot::BootEntry, BootError> {
-        let cmdline = final_cmdline(&self.config.cmdline, self.machine.profile);
+        let cmdline = final_cmdline(&self.config.cmdline, self.config.vcpus, self.machine.profile);
         boot::load(ram, &self.config, &cmdline, self.machine.profile)
     }
 
