@@ -14,13 +14,14 @@ use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 
 use super::kick::driven::Places;
 use super::pci::{BAR_LEN, COMMON, NOTIFY, NOTIFY_STEP, STATUS, VirtioPci};
-use crate::config::{DiskMode, NetConfig, NetLink};
+use crate::config::{DiskMode, NetConfig, NetLink, VsockConfig};
 use crate::devices::console_watch::ConsoleWatch;
 use crate::devices::pci::{CONFIG_ADDRESS, CONFIG_DATA, Message, PciBus, PciFunction, lock};
 use crate::devices::virtio::blk::Blk;
 use crate::devices::virtio::console::VirtioConsole;
 use crate::devices::virtio::net::Net;
 use crate::devices::virtio::rng::Rng;
+use crate::devices::virtio::vsock::Vsock;
 use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice};
 use crate::layout::PCI_BARS;
 use crate::mac::MacAddr;
@@ -85,10 +86,18 @@ impl VirtioDevice for Once {
         self.1.store(false, Ordering::SeqCst);
         self.0.stop()
     }
+
+    fn reset(&self) {
+        self.0.reset();
+    }
+
+    fn restored(&self) {
+        self.0.restored();
+    }
 }
 
-/// The bus, with random numbers in slot 1, a disk in slot 2, a network interface in slot 3 and a
-/// console in slot 4; RAM of 256 KiB; the host's sides.
+/// The bus, with random numbers in slot 1, a disk in slot 2, a network interface in slot 3, a
+/// console in slot 4 and a vsock device in slot 5; RAM of 256 KiB; the host's sides.
 pub struct DrivenPci {
     pub(super) bus: PciBus,
     pub(super) ram: GuestRam,
@@ -118,7 +127,7 @@ impl<'a> Input<'a> {
     }
 
     fn slot(&mut self) -> u32 {
-        u32::try_from(self.number(1) % 6).expect("below 6")
+        u32::try_from(self.number(1) % 7).expect("below 7")
     }
 
     /// Bytes of an access, as KVM has them: a string instruction has many.
@@ -148,9 +157,16 @@ impl Default for DrivenPci {
         peer.set_nonblocking(true).expect("a socket");
         let console = VirtioConsole::new(Arc::<ConsoleWatch>::default(), None);
         let console = Arc::new(console.expect("a descriptor"));
+        let vsock = VsockConfig { socket: dir.path().join("vsock"), cid: 3 };
+        let vsock = Vsock::open(&vsock).expect("a socket in it");
         let messages = Arc::new(Mutex::new(Vec::new()));
-        let devices: [Arc<dyn VirtioDevice>; 4] =
-            [Arc::new(Rng::default()), Arc::new(blk), Arc::new(net), Arc::clone(&console) as _];
+        let devices: [Arc<dyn VirtioDevice>; 5] = [
+            Arc::new(Rng::default()),
+            Arc::new(blk),
+            Arc::new(net),
+            Arc::clone(&console) as _,
+            Arc::new(vsock),
+        ];
         let function = |(slot, device)| {
             let device = Arc::new(Once(device, AtomicBool::new(false)));
             let kept = Arc::clone(&messages);
@@ -244,7 +260,7 @@ impl DrivenPci {
                 self.bus.write_memory(gpa, &data);
                 self.bus.read_memory(gpa, &mut data);
             }
-            13 | 14 => self.set_up(input.slot(), &[Place::of(0), Place::of(1)]),
+            13 | 14 => self.set_up(input.slot(), &[0, 1, 2].map(Place::of)),
             _ => self.step_of_the_host(input.number(1), input),
         }
     }

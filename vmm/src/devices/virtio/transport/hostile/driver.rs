@@ -1,6 +1,7 @@
 //! The driver's side of a queue, honest or not.
 
 use std::io::Write as _;
+use std::ops::Range;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -16,12 +17,22 @@ pub(super) const RNG: u32 = 1;
 pub(super) const BLK: u32 = 2;
 pub(super) const NET: u32 = 3;
 pub(super) const CONSOLE: u32 = 4;
+pub(super) const VSOCK: u32 = 5;
 /// All of them.
-pub(super) const SLOTS: [u32; 4] = [RNG, BLK, NET, CONSOLE];
+pub(super) const SLOTS: [u32; 5] = [RNG, BLK, NET, CONSOLE, VSOCK];
 
 /// Queues of a device.
 pub(super) const fn queues(slot: u32) -> u16 {
-    if slot < NET { 1 } else { 2 }
+    match slot {
+        RNG | BLK => 1,
+        NET | CONSOLE => 2,
+        _ => 3,
+    }
+}
+
+/// Queues of which a device takes what there is, when the host has sent something.
+pub(super) fn served(slot: u32) -> Range<u16> {
+    if slot == VSOCK { 1..2 } else { 0..queues(slot) }
 }
 
 /// Flags of descriptors (2.7.5).

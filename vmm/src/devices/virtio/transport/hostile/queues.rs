@@ -8,8 +8,8 @@ use exoprobe_guest::Gpa;
 use super::super::driven::{DrivenPci, Place, SIZE, bar};
 use super::super::pci::{COMMON, STATUS};
 use super::driver::{
-    BLK, BUFFERS, Descriptor, INDIRECT, NET, NEXT, QUEUE, RAM, RNG, SLOTS, WRITE, queues, until,
-    with_bus,
+    BLK, BUFFERS, Descriptor, INDIRECT, NET, NEXT, QUEUE, RAM, RNG, SLOTS, WRITE, queues, served,
+    until, with_bus,
 };
 
 /// Starts a device with its queues at this place, and gives it work.
@@ -117,7 +117,7 @@ fn chains_that_no_honest_driver_makes_come_back_or_end_the_queue() {
     with_bus(|bus| {
         for slot in SLOTS {
             for chain in chains() {
-                for queue in 0..queues(slot) {
+                for queue in served(slot) {
                     bus.start(slot);
                     let place = Place::of(queue.into());
                     bus.set(BUFFERS, &[0; 64]);
@@ -138,32 +138,35 @@ fn chains_that_no_honest_driver_makes_come_back_or_end_the_queue() {
 
 #[test]
 fn heads_that_are_not_there_end_the_queue() {
-    with_bus(|bus| {
-        for slot in SLOTS {
-            for head in [SIZE, 0x7fff, u16::MAX] {
-                bus.start(slot);
-                bus.offer(QUEUE, head);
-                bus.something_from_the_host();
-                bus.notify(slot, 0);
-                bus.settle(slot, 0, QUEUE);
-                assert!(bus.used(QUEUE) == 0 && !bus.is_enabled(slot, 0), "{head}");
-            }
-        }
-    });
+    for_each_served_queue([SIZE, 0x7fff, u16::MAX], |bus, place, head| bus.offer(place, head));
 }
 
 #[test]
 fn a_ring_that_jumps_is_not_served() {
-    with_bus(|bus| {
-        for jump in [SIZE + 1, 0x7fff, 0x8000, u16::MAX] {
-            for slot in SLOTS {
-                bus.start(slot);
-                bus.describe(QUEUE.descriptors, &[(BUFFERS, 64, WRITE, 0)]);
-                bus.set(QUEUE.available + 2, &jump.to_le_bytes());
-                bus.something_from_the_host();
-                bus.notify(slot, 0);
-                bus.settle(slot, 0, QUEUE);
-                assert!(bus.used(QUEUE) == 0 && !bus.is_enabled(slot, 0), "{jump}");
+    for_each_served_queue([SIZE + 1, 0x7fff, 0x8000, u16::MAX], |bus, place, jump| {
+        bus.describe(place.descriptors, &[(BUFFERS, 64, WRITE, 0)]);
+        bus.set(place.available + 2, &jump.to_le_bytes());
+    });
+}
+
+/// Has the driver damage each queue, with each of these numbers.
+fn for_each_served_queue(
+    numbers: impl IntoIterator<Item = u16>,
+    damage: fn(&DrivenPci, Place, u16),
+) {
+    let numbers: Vec<u16> = numbers.into_iter().collect();
+    with_bus(move |bus| {
+        for slot in SLOTS {
+            for queue in served(slot) {
+                for number in &numbers {
+                    bus.start(slot);
+                    let place = Place::of(queue.into());
+                    damage(bus, place, *number);
+                    bus.something_from_the_host();
+                    bus.notify(slot, queue);
+                    bus.settle(slot, queue, place);
+                    assert!(bus.used(place) == 0 && !bus.is_enabled(slot, queue), "{number}");
+                }
             }
         }
     });
