@@ -1,7 +1,7 @@
-//! `make bench-disk`: the cost of a request to a disk, in exoprobe and in QEMU, with the same guest, the
-//! same file and the same kind of host back end. Each number is that of a command of the guest's
-//! workload less that of the same command with half the requests, so that its ends cancel out; of
-//! several rounds the least counts, so that timer ticks fall out.
+//! `make bench-disk`: the cost of a request to a disk, in exoprobe and in QEMU, with the same
+//! guest, the same file and the same kind of host back end. Each number is that of a command of the
+//! guest's workload less that of the same command with half the requests, so that its ends cancel
+//! out; of several rounds the least counts, so that timer ticks fall out.
 //!
 //! In Bochs the time-stamp counter goes up by one an instruction, whoever runs it: guest, KVM,
 //! Linux, or VMM. Elsewhere the numbers are times.

@@ -65,8 +65,8 @@ pub(crate) fn debian_kernel(package: &str) -> Result<[(&'static str, PathBuf); 2
 }
 
 /// Builds programs in one go, as `make test` does: for the same target, with the features of the
-/// whole workspace, so that one build serves here and in the lab. Writes them without symbols, which
-/// the initramfs need not carry, into the folder `to`.
+/// whole workspace, so that one build serves here and in the lab. Writes them without symbols,
+/// which the initramfs need not carry, into the folder `to`.
 pub(crate) fn build(
     programs: &BTreeSet<Program>,
     profile: &str,

@@ -51,8 +51,8 @@ pub(super) fn write(path: &[u8], count: u64, tally: &Tally) -> Result<(), Failur
     result.and(flushed).and(closed)
 }
 
-/// Counts the requests, each of `kib` KiB, which follow each other on the disk. Their content is not
-/// looked at: it is for comparisons of what a request costs.
+/// Counts the requests, each of `kib` KiB, which follow each other on the disk. Their content is
+/// not looked at: it is for comparisons of what a request costs.
 pub(super) fn requests(
     io: Io,
     path: &[u8],

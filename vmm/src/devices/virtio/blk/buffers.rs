@@ -1,5 +1,5 @@
-//! The data of a request: parts of the guest's RAM, which the host's kernel reads and writes itself,
-//! without a copy in between.
+//! The data of a request: parts of the guest's RAM, which the host's kernel reads and writes
+//! itself, without a copy in between.
 
 use std::fs::File;
 use std::io;

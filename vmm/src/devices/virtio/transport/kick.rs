@@ -58,8 +58,8 @@ impl Kicks {
         }
     }
 
-    /// Has the machine kick the queues, whose addresses begin at `first` and are `step` bytes apart;
-    /// with none, it kicks no more. Where it cannot, user space kicks.
+    /// Has the machine kick the queues, whose addresses begin at `first` and are `step` bytes
+    /// apart; with none, it kicks no more. Where it cannot, user space kicks.
     pub(super) fn place(&mut self, first: Option<u64>, step: u64) {
         for (number, kick) in self.queues.iter_mut().enumerate() {
             let Some(kick) = kick else { continue };
