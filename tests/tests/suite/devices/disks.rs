@@ -151,7 +151,7 @@ fn a_disk_that_cannot_be_used_is_refused_by_name() {
         (&[odd.to_str().unwrap()], "1000 bytes are not a whole number of sectors"),
         (&[&format!("{path},ro")], "`ro` is no mode of a disk"),
         (&[path, path], "in use by another virtual machine"),
-        (&many, "32 disks and network interfaces: give at most 30"),
+        (&many, "32 disks, network interfaces, vsock devices and virtio consoles: give at most 30"),
     ] {
         let error = refused(disks);
         assert!(error.contains(reason), "{disks:?}: {error}");
