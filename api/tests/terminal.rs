@@ -201,7 +201,7 @@ impl Terminal {
         }
     }
 
-    /// Changes its size, which signals the programs at it that have it as their controlling terminal.
+    /// Changes its size, which signals the programs whose controlling terminal it is.
     fn resize(&self, (rows, columns): (u16, u16)) {
         let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: the descriptor is our own, and the call only reads the size.

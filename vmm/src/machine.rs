@@ -86,8 +86,8 @@ impl Machine {
         self.status.set(stopped, || self.tell_others(from, || Command::Halt));
     }
 
-    /// Has vCPU 0 stop the machine, if the text of its consoles says that the guest has stopped. Does
-    /// not wait for that: a device's thread calls it, for whose end a vCPU may wait.
+    /// Has vCPU 0 stop the machine, if the text of its consoles says that the guest has stopped.
+    /// Does not wait for that: a device's thread calls it, for whose end a vCPU may wait.
     pub(crate) fn check_consoles(&self) {
         if let Some(vcpu) = self.vcpus.get().and_then(|all| all.first()) {
             let _ = vcpu.thread().send(Command::CheckConsoles);

@@ -69,7 +69,8 @@ async fn show(out: &mut dyn Write, mut body: Incoming) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Gives a virtio console the terminal's size, now and at each change. Returns after an error alone.
+/// Gives a virtio console the terminal's size, now and at each change. Returns after an error
+/// alone.
 async fn pass_size(client: &Client, port: Port) -> Result<(), CliError> {
     if port != Port::Virtio {
         return pending().await;

@@ -70,9 +70,9 @@ pub struct RunArgs {
     /// RAM in MiB
     #[arg(long, value_name = "MIB", default_value_t = 64, conflicts_with = "restore")]
     pub memory: u64,
-    /// Take RAM from the host's huge pages of 2 MiB, all at the start. The host must have them free:
-    /// --memory 512 needs 256, `echo 256 > /proc/sys/vm/nr_hugepages` as root. A restored guest's
-    /// RAM is mapped from its snapshot and cannot be of huge pages
+    /// Take RAM from the host's huge pages of 2 MiB, all at the start. The host must have them
+    /// free: --memory 512 needs 256, `echo 256 > /proc/sys/vm/nr_hugepages` as root. A restored
+    /// guest's RAM is mapped from its snapshot and cannot be of huge pages
     #[arg(long, conflicts_with = "restore")]
     pub hugepages: bool,
     /// Number of vCPUs, 1 to 64
@@ -90,8 +90,9 @@ pub struct RunArgs {
     /// interfaces, in their order, whose addresses they keep
     #[arg(long = "net", value_name = "tap:NAME|unix:SOCKET[,mac=ADDRESS]", value_parser = net_option::parse)]
     pub nets: Vec<NetOption>,
-    /// Give the guest a virtio console, /dev/hvc0, to which `exoprobe vm console --hvc` connects: its
-    /// size follows the terminal's. The guest's kernel prints to it with `console=hvc0` in --cmdline
+    /// Give the guest a virtio console, /dev/hvc0, to which `exoprobe vm console --hvc` connects:
+    /// its size follows the terminal's. The guest's kernel prints to it with `console=hvc0` in
+    /// --cmdline
     #[arg(long, conflicts_with = "restore")]
     pub virtio_console: bool,
     /// Sockets between guest and host (vsock), over unix sockets. A client on the host connects to

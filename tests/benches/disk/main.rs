@@ -8,38 +8,16 @@
 
 mod exoprobe;
 mod measure;
+mod options;
 mod qemu;
 mod report;
 mod subject;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Compares the cost of requests to a disk in exoprobe and in QEMU.
-#[derive(Parser)]
-#[command(name = "disk")]
-struct Options {
-    /// The folder of QEMU, as scripts/qemu.sh prints it.
-    #[arg(long, value_name = "FOLDER")]
-    qemu: PathBuf,
-    /// Write the report to FILE as JSON, too.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// QEMU's CPU model.
-    #[arg(long, value_name = "MODEL", default_value = "host")]
-    cpu: String,
-    /// Requests in each of the shorter rounds; the longer ones have twice as many.
-    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=100))]
-    requests: u64,
-    /// Rounds of each length.
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-    /// `cargo bench` passes it.
-    #[arg(long, hide = true)]
-    bench: bool,
-}
+use options::Options;
 
 fn main() -> ExitCode {
     match run(&Options::parse()) {

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use crate::Options;
 use crate::exoprobe::Exoprobe;
+use crate::options::Options;
 use crate::qemu::{Qemu, Setup};
 use crate::report::{Cost, Report, Row};
 use crate::subject::{Statistics, Subject, tsc};

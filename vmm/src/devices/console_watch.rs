@@ -1,5 +1,5 @@
-//! Notices in the text of the consoles that the kernel panicked, or halted for good. The text is the
-//! only sign that every Linux gives without a device or a symbol. A guest can print the words
+//! Notices in the text of the consoles that the kernel panicked, or halted for good. The text is
+//! the only sign that every Linux gives without a device or a symbol. A guest can print the words
 //! itself; then it only ends its own run.
 
 use std::sync::{Mutex, PoisonError};

@@ -7,14 +7,14 @@
 //! |---|---|
 //! | sends a packet that is cut off, or longer than [`packet::DATA_MAX`] | drops it |
 //! | sends with a CID that is not the guest's | drops the packet |
-//! | sends to another CID, of another type, for no connection, or an unknown operation | answers with a reset |
-//! | sends what may not come in a connection's state, or more than its credit | resets the connection |
-//! | asks for more connections than there may be, or for a port that no process listens at | refuses it by a reset |
-//! | gives no buffers to receive, and goes on sending | holds 128 answers, and reads no more until these have gone |
+//! | sends to another CID, of another type, for no connection, or of no known operation | resets |
+//! | sends what may not come in a connection's state, or more than its credit | resets |
+//! | asks for more than 128 connections, or for a port that no process listens at | resets |
+//! | gives no buffers to receive, and goes on sending | holds 128 answers, then reads no more |
 //! | gives a buffer to receive that holds no packet, or is outside RAM | gives it back |
 //! | says that it has forwarded more than it was sent | sends it nothing more |
 //! | has a ring say that it has more than it holds | gives the queue up |
-//! | does not read | holds 64 KiB for each connection; the guest sends no more before the host's process reads |
+//! | (the host's process does not read) | holds 64 KiB for each connection, then has no credit |
 //!
 //! Packets are read here and not by the crate `virtio-vsock`, which takes one buffer of data after
 //! the header: Linux sends more with `MSG_ZEROCOPY` (since 6.7).
