@@ -9,6 +9,8 @@ use core::net::SocketAddrV4;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 
+pub(crate) mod bpf;
+
 /// An error number of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) u16);
@@ -59,6 +61,7 @@ mod nr {
     pub(super) const PIPE2: usize = 293;
     pub(super) const GETCPU: usize = 309;
     pub(super) const FINIT_MODULE: usize = 313;
+    pub(super) const BPF: usize = 321;
     pub(super) const SETTIMEOFDAY: usize = 164;
 }
 
