@@ -5,7 +5,7 @@ use core::cell::Cell;
 use exoprobe_guest_init::command::End;
 
 use super::{Failure, Outcome, call};
-use crate::sys::{Errno, Fd, bpf};
+use crate::sys::{self, Errno, Fd, bpf};
 
 /// `EBUSY`: there is one at this end already.
 const BUSY: Errno = Errno(16);
@@ -83,7 +83,13 @@ impl CallCounters {
     }
 }
 
-/// Attaches such a program and detaches it, so many times.
+/// Attaches such a program and detaches it, so many times. Sleeps meanwhile.
 pub(crate) fn reattach(end: End, function: u32, times: u64) -> Result<(), Failure> {
-    (0..times).try_for_each(|_| CallCounter::attach(end, function).map(CallCounter::detach))
+    const MS: u64 = 20;
+    (0..times).try_for_each(|_| {
+        let counter = CallCounter::attach(end, function)?;
+        let slept = call("nanosleep", sys::sleep_ms(MS));
+        counter.detach();
+        slept
+    })
 }
