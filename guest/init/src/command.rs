@@ -3,6 +3,7 @@
 use core::fmt;
 use core::net::SocketAddrV4;
 
+use crate::module::{MAX_MODULE, Module};
 use crate::text::Shown;
 
 /// Most children `par` runs at once.
@@ -98,6 +99,29 @@ impl Work<'_> {
     }
 }
 
+/// The end of a function that a BPF program is attached to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Before its first instruction.
+    Fentry,
+    /// After its return.
+    Fexit,
+}
+
+impl End {
+    /// Both, in their order.
+    pub const ALL: [Self; 2] = [Self::Fentry, Self::Fexit];
+
+    /// The command word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fentry => "fentry",
+            Self::Fexit => "fexit",
+        }
+    }
+}
+
 /// One command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command<'a> {
@@ -122,6 +146,18 @@ pub enum Command<'a> {
         /// The file.
         path: &'a [u8],
         /// How many times both are written.
+        times: u64,
+        /// The work of the child.
+        work: Work<'a>,
+    },
+    /// Work of a child on the last CPU, while init attaches and detaches such a program as
+    /// [`Self::Attach`] does.
+    Reattach {
+        /// Where in the function.
+        end: End,
+        /// The function's number among the kernel's types.
+        function: u32,
+        /// How many times it comes and goes.
         times: u64,
         /// The work of the child.
         work: Work<'a>,
@@ -167,6 +203,17 @@ pub enum Command<'a> {
         /// Its columns.
         columns: u64,
     },
+    /// Have a BPF program count the calls of a function, from now on.
+    Attach {
+        /// Where in the function.
+        end: End,
+        /// The function's number among the kernel's types.
+        function: u32,
+    },
+    /// Answer the calls that this program has counted.
+    Calls(End),
+    /// Detach it.
+    Detach(End),
     /// Answer the bytes of the widest vector register that user mode may use.
     Width,
     /// Answer.
@@ -179,44 +226,6 @@ pub enum Command<'a> {
     Reboot,
     /// Make the kernel panic.
     Panic,
-}
-
-/// A kernel module, by the name that the kernel calls it and its file has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Module<'a>(&'a [u8]);
-
-/// Longest name of a module: the kernel's `MODULE_NAME_LEN` on 64-bit machines, less its NUL.
-pub const MAX_MODULE: usize = 55;
-/// Room for any [`Module::path`].
-const MAX_PATH: usize = 80;
-
-impl<'a> Module<'a> {
-    /// Letters, digits, `_` and `-`: all that module names have, and nothing that means more in a
-    /// path.
-    fn new(name: &'a [u8]) -> Option<Self> {
-        let plain = |&byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-        ((1..=MAX_MODULE).contains(&name.len()) && name.iter().all(plain)).then_some(Self(name))
-    }
-
-    /// The name, ending in a NUL as all that follow it.
-    #[must_use]
-    pub fn name(&self) -> [u8; MAX_PATH] {
-        joined([b"", self.0, b""])
-    }
-
-    /// The path of its file, ending as [`Self::name`].
-    #[must_use]
-    pub fn path(&self) -> [u8; MAX_PATH] {
-        joined([b"/modules/", self.0, b".ko"])
-    }
-}
-
-fn joined(parts: [&[u8]; 3]) -> [u8; MAX_PATH] {
-    let mut bytes = [0; MAX_PATH];
-    for (slot, byte) in bytes.iter_mut().zip(parts.into_iter().flatten()) {
-        *slot = *byte;
-    }
-    bytes
 }
 
 /// Why a line is not a command.
@@ -249,6 +258,8 @@ pub enum Reason<'a> {
     BadModule(&'a [u8]),
     /// No IPv4 address with a port.
     BadAddress(&'a [u8]),
+    /// No [`End`].
+    BadEnd(&'a [u8]),
 }
 
 impl fmt::Display for Reason<'_> {
@@ -261,6 +272,7 @@ impl fmt::Display for Reason<'_> {
             Self::NotInChild(word) => write!(f, "cannot run {} in a child", Shown(word)),
             Self::BadIo(word) => write!(f, "bad kind {}: read, write or sync", Shown(word)),
             Self::BadAddress(word) => write!(f, "bad address {}: give 10.0.2.2:7", Shown(word)),
+            Self::BadEnd(word) => write!(f, "{} is neither fentry nor fexit", Shown(word)),
             Self::BadModule(word) => write!(
                 f,
                 "bad module name {}: 1 to {MAX_MODULE} letters, digits, _ and -",
@@ -327,6 +339,16 @@ impl<'a> Words<'a> {
         let word = self.word("KiB")?;
         let kib = number(word).filter(|kib| (1..=MAX_KIB).contains(kib));
         kib.and_then(|kib| usize::try_from(kib).ok()).ok_or(Reason::BadNumber(word))
+    }
+
+    fn end(&mut self) -> Result<End, Reason<'a>> {
+        let word = self.word("fentry or fexit")?;
+        End::ALL.into_iter().find(|end| end.name().as_bytes() == word).ok_or(Reason::BadEnd(word))
+    }
+
+    fn type_number(&mut self) -> Result<u32, Reason<'a>> {
+        let word = self.word("type number")?;
+        number(word).and_then(|n| u32::try_from(n).ok()).ok_or(Reason::BadNumber(word))
     }
 
     fn index(&mut self, what: &'static str) -> Result<usize, Reason<'a>> {
@@ -403,6 +425,15 @@ fn parse_words<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Command<'a>,
         b"winsize" => {
             Command::Winsize { path: words.word("path")?, columns: words.number("columns")? }
         }
+        b"attach" => Command::Attach { end: words.end()?, function: words.type_number()? },
+        b"calls" => Command::Calls(words.end()?),
+        b"detach" => Command::Detach(words.end()?),
+        b"reattach" => Command::Reattach {
+            end: words.end()?,
+            function: words.type_number()?,
+            times: words.number("count")?,
+            work: child_work(words)?,
+        },
         b"toggle" => Command::Toggle {
             path: words.word("path")?,
             times: words.number("count")?,
@@ -454,139 +485,4 @@ fn work<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Option<Work<'a>>, R
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn reason(line: &[u8]) -> String {
-        let error = parse(line).unwrap_err();
-        format!("{}: {}", Shown(error.command), error.reason)
-    }
-
-    #[test]
-    fn a_command_may_have_a_number() {
-        assert_eq!(split_number(b"#7 ping"), (Some(7), &b" ping"[..]));
-        assert_eq!(split_number(b"#4294967295"), (Some(u32::MAX), &b""[..]));
-        for line in [&b"ping"[..], b"", b"#", b"# 7", b"#x ping", b"#+7 ping", b"#4294967296 ping"]
-        {
-            assert_eq!(split_number(line), (None, line));
-        }
-    }
-
-    #[test]
-    fn parses_every_command() {
-        let cases: [(&[u8], Command<'_>); 34] = [
-            (b"getpid 1000", Command::Work(Work::Getpid(1000))),
-            (b"open /dev/null 3", Command::Work(Work::Open(b"/dev/null", 3))),
-            (b"fork 2", Command::Work(Work::Fork(2))),
-            (b"write 4", Command::Work(Work::Write(4))),
-            (b"mmap 5", Command::Work(Work::Mmap(5))),
-            (b"spin 10", Command::Work(Work::Spin(10))),
-            (b"sleep 0", Command::Work(Work::Sleep(0))),
-            (b"trap 6", Command::Work(Work::Trap(6))),
-            (b"badptr 8", Command::Work(Work::Badptr(8))),
-            (b"vectors 9", Command::Work(Work::Vectors(9))),
-            (b"diskread /dev/vda 3", Command::Work(Work::Diskread(b"/dev/vda", 3))),
-            (b"diskwrite /dev/vdb 4", Command::Work(Work::Diskwrite(b"/dev/vdb", 4))),
-            (b"vsock-send 7 3", Command::Work(Work::VsockSend(7, 3))),
-            (b"vsock-echo 4294967295", Command::Work(Work::VsockEcho(u32::MAX))),
-            (
-                b"diskio sync /dev/vda 64 7",
-                Command::Work(Work::Diskio { io: Io::Sync, path: b"/dev/vda", kib: 64, count: 7 }),
-            ),
-            (b"words /dev/hwrng 5", Command::Work(Work::Words(b"/dev/hwrng", 5))),
-            (b"echo /dev/hvc0 6", Command::Echo { path: b"/dev/hvc0", count: 6 }),
-            (b"winsize /dev/hvc0 120", Command::Winsize { path: b"/dev/hvc0", columns: 120 }),
-            (b"width", Command::Width),
-            (b"cpu 1", Command::Cpu(1)),
-            (b"insmod ttynull", Command::Insmod(Module(b"ttynull"))),
-            (b"rmmod 8250-x_y", Command::Rmmod(Module(b"8250-x_y"))),
-            (b"mount tracefs /t", Command::Mount { kind: b"tracefs", target: b"/t" }),
-            (b"put /t/e  p:own a+4 $1 ", Command::Put { path: b"/t/e", line: b"p:own a+4 $1" }),
-            (b"number /t/p own", Command::Number { path: b"/t/p", word: b"own" }),
-            (
-                b"toggle /t/e 5 getpid 7",
-                Command::Toggle { path: b"/t/e", times: 5, work: Work::Getpid(7) },
-            ),
-            (b"  ping\t", Command::Ping),
-            (b"counters", Command::Counters),
-            (b"poweroff", Command::Poweroff),
-            (b"reboot", Command::Reboot),
-            (b"panic", Command::Panic),
-            (b"spawn 1 getpid 7", Command::Spawn { cpu: 1, work: Work::Getpid(7) }),
-            (b"par 2 open /a 9", Command::Par { children: 2, work: Work::Open(b"/a", 9) }),
-            (
-                b"par 64 mmap 4294967295",
-                Command::Par { children: 64, work: Work::Mmap(4_294_967_295) },
-            ),
-        ];
-        for (line, command) in cases {
-            assert_eq!(parse(line), Ok(Some(command)));
-        }
-    }
-
-    #[test]
-    fn a_module_has_a_file_and_both_names_end_in_a_nul() {
-        let until_nul = |bytes: [u8; MAX_PATH]| {
-            let end = bytes.iter().position(|&byte| byte == 0).unwrap();
-            assert!(bytes[end..].iter().all(|&byte| byte == 0));
-            bytes[..end].to_vec()
-        };
-        let longest = [b'm'; MAX_MODULE];
-        for name in [&b"ttynull"[..], b"x", &longest] {
-            let module = Module::new(name).unwrap();
-            assert_eq!(until_nul(module.name()), name);
-            assert_eq!(until_nul(module.path()), [b"/modules/", name, b".ko"].concat());
-        }
-        assert_eq!(Module::new(&[b'm'; MAX_MODULE + 1]), None);
-        assert_eq!(Module::new(b""), None);
-    }
-
-    #[test]
-    fn finds_the_number_after_a_word() {
-        let profile = b"  own      17     0\n  other    3      0\nlast";
-        let found =
-            [&b"own"[..], b"other", b"last", b"ow", b"17"].map(|w| number_after(profile, w));
-        assert_eq!(found, [Some(17), Some(3), None, None, Some(0)]);
-    }
-
-    #[test]
-    fn an_empty_line_is_no_command() {
-        assert_eq!(parse(b""), Ok(None));
-        assert_eq!(parse(b"  \t"), Ok(None));
-    }
-
-    #[test]
-    fn says_what_is_wrong() {
-        let cases: [(&[u8], &str); 26] = [
-            (b"frob 1", "frob: unknown command"),
-            (b"getpid", "getpid: count missing"),
-            (b"getpid x1", "getpid: bad number x1"),
-            (b"getpid -1", "getpid: bad number -1"),
-            (b"getpid 4294967296", "getpid: bad number 4294967296"),
-            (b"getpid 99999999999999999999999", "getpid: bad number 99999999999999999999999"),
-            (b"getpid 1 2", "getpid: unexpected argument 2"),
-            (b"open /x", "open: count missing"),
-            (b"put /x ", "put: text missing"),
-            (b"number /x a b", "number: unexpected argument b"),
-            (b"winsize /dev/hvc0", "winsize: columns missing"),
-            (b"insmod", "insmod: module name missing"),
-            (b"diskio trim /x 4 1", "diskio: bad kind trim: read, write or sync"),
-            (b"diskio read /x 65 1", "diskio: bad number 65"),
-            (b"diskio read /x 0 1", "diskio: bad number 0"),
-            (b"udp 10.0.2.2 5", "udp: bad address 10.0.2.2: give 10.0.2.2:7"),
-            (b"vsock-echo 4294967296", "vsock-echo: bad number 4294967296"),
-            (b"vsock-send 7", "vsock-send: count missing"),
-            (b"vsock-echo", "vsock-echo: port missing"),
-            (b"insmod a b", "insmod: unexpected argument b"),
-            (b"rmmod ../a", "rmmod: bad module name ../a: 1 to 55 letters, digits, _ and -"),
-            (b"insmod a.ko", "insmod: bad module name a.ko: 1 to 55 letters, digits, _ and -"),
-            (b"spawn 0 rmmod a", "spawn: cannot run rmmod in a child"),
-            (b"spawn 0 par 2 getpid 1", "spawn: cannot run par in a child"),
-            (b"par 0 getpid 1", "par: the number of children must be 1 to 64"),
-            (b"par 65 getpid 1", "par: the number of children must be 1 to 64"),
-        ];
-        for (line, expected) in cases {
-            assert_eq!(reason(line), expected);
-        }
-    }
-}
+mod tests;

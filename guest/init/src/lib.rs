@@ -6,4 +6,5 @@
 pub mod cause;
 pub mod command;
 pub mod line;
+pub mod module;
 pub mod text;

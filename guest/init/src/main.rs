@@ -11,12 +11,12 @@ mod work;
 use core::cell::Cell;
 use core::fmt::{self, Write as _};
 
-use exoprobe_guest_init::command::{self, Command};
+use exoprobe_guest_init::command::{self, Command, Work};
 use exoprobe_guest_init::line::{Line, LineBuffer, MAX_LINE};
 use exoprobe_guest_init::text::{Shown, Text};
 use sys::{Errno, Fd, Path};
 use vectors::Width;
-use work::{Counters, Outcome};
+use work::{CallCounters, Counters, Failure, Outcome};
 
 const O_RDWR: usize = 2;
 const O_NOCTTY: usize = 0o400;
@@ -54,6 +54,7 @@ fn run() -> sys::Result<()> {
     let workload = Workload {
         tty,
         counters: Counters::new()?,
+        call_counters: CallCounters::default(),
         cpus: sys::cpu_count()?,
         number: Cell::new(None),
     };
@@ -64,6 +65,7 @@ fn run() -> sys::Result<()> {
 struct Workload {
     tty: Fd,
     counters: Counters,
+    call_counters: CallCounters,
     cpus: usize,
     /// Number of the command that is being answered, if it has one.
     number: Cell<Option<u32>>,
@@ -128,11 +130,12 @@ impl Workload {
                 self.report("par", &outcome)?;
             }
             Command::Toggle { path, times, work } => {
-                let last = self.cpus.saturating_sub(1);
                 let toggle = || work::toggle(path, *times);
-                let outcome =
-                    work::in_children_while(&self.counters, work, 1, |_child| last, toggle);
-                self.report("toggle", &outcome)?;
+                self.report("toggle", &self.in_a_child_while(work, toggle))?;
+            }
+            Command::Reattach { end, function, times, work } => {
+                let reattach = || work::reattach(*end, *function, *times);
+                self.report("reattach", &self.in_a_child_while(work, reattach))?;
             }
             Command::Cpu(cpu) => match sys::pin(*cpu) {
                 Ok(()) => self.answer(format_args!("done cpu {cpu}"))?,
@@ -147,6 +150,11 @@ impl Workload {
             Command::Winsize { path, columns } => {
                 self.report("winsize", &work::winsize(path, *columns))?;
             }
+            Command::Attach { end, function } => {
+                self.report("attach", &self.call_counters.attach(*end, *function))?;
+            }
+            Command::Calls(end) => self.report("calls", &self.call_counters.calls(*end))?,
+            Command::Detach(end) => self.report("detach", &self.call_counters.detach(*end))?,
             Command::Width => {
                 self.answer(format_args!("done width {}", Width::of_user_mode().bytes()))?;
             }
@@ -163,6 +171,16 @@ impl Workload {
             }
         }
         Ok(Next::Continue)
+    }
+
+    /// Does the work in a child on the last CPU, and something else here.
+    fn in_a_child_while(
+        &self,
+        work: &Work<'_>,
+        meanwhile: impl FnOnce() -> Result<(), Failure>,
+    ) -> Outcome {
+        let last = self.cpus.saturating_sub(1);
+        work::in_children_while(&self.counters, work, 1, |_child| last, meanwhile)
     }
 
     /// Resets the machine. Without ACPI it cannot be switched off: a reset is its clean end,

@@ -9,6 +9,7 @@ use core::net::SocketAddrV4;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 
+pub(crate) mod bpf;
 mod vsock;
 
 pub(crate) use vsock::{accept, connect_to_host, listen_for_host};
@@ -66,6 +67,7 @@ mod nr {
     pub(super) const PIPE2: usize = 293;
     pub(super) const GETCPU: usize = 309;
     pub(super) const FINIT_MODULE: usize = 313;
+    pub(super) const BPF: usize = 321;
     pub(super) const SETTIMEOFDAY: usize = 164;
 }
 

@@ -4,17 +4,20 @@ use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use exoprobe_guest_init::cause::Cause;
-use exoprobe_guest_init::command::{MAX_CHILDREN, Module, Work};
+use exoprobe_guest_init::command::{MAX_CHILDREN, Work};
+use exoprobe_guest_init::module::Module;
 
 use crate::sys::{self, Errno, Fd, Forked, Path, Pid};
 use crate::vectors::Registers;
 
+mod bpf;
 mod disk;
 mod files;
 mod net;
 mod terminal;
 mod vsock;
 
+pub(crate) use bpf::{CallCounters, reattach};
 pub(crate) use files::{mount, number, put, toggle};
 pub(crate) use terminal::{echo, winsize};
 

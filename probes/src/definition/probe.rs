@@ -42,7 +42,8 @@ pub enum ReturnMode {
     #[default]
     Trampoline,
     /// The stack is not changed; an int3 is written at the return address. The guest's own
-    /// back-traces stay correct.
+    /// back-traces stay correct. A call that returns to where no int3 can be is followed as in the
+    /// mode `Trampoline`.
     Site,
 }
 

@@ -1,9 +1,6 @@
 //! A pass of the optimizer, with the tables that it needs.
 
-use std::cell::OnceCell;
-
 use crate::engine::control::state::Control;
-use crate::engine::kernel::ftrace_records::FtraceRecords;
 use crate::engine::optimize::candidate::OptimizedSite;
 use crate::engine::optimize::optimizer::Optimization;
 use exoprobe_guest::Guest;
@@ -41,14 +38,8 @@ impl Control {
             self.publish(guest);
         }
         let is_held = || self.hits.is_held();
-        // Read while the vCPUs stand still: the memory of a module's records may become a stack.
-        let (records, kernel) = (OnceCell::new(), self.kernel.running.clone());
-        let is_record = |at| {
-            let read = || kernel.as_deref().map(FtraceRecords::read);
-            records.get_or_init(read).as_ref().is_some_and(|records| records.contains(at))
-        };
         let sites = &self.registry.sites;
-        let (done, freed) = self.optimizer.install(sites, guest, &is_held, &is_record, candidates);
+        let (done, freed) = self.optimizer.install(sites, guest, &is_held, candidates);
         if !freed.is_empty() {
             self.publish(guest);
         }

@@ -87,8 +87,9 @@ pub(crate) fn find(
 /// The address of a probe at `at`: after instructions at a function's entry that the kernel
 /// rewrites and checks. Every call of the function reaches the next one.
 ///
-/// They are the call of the function tracer (a nop once the kernel has booted), and until then an
-/// endbr64 that the kernel seals (apply_seal_endbr(), CONFIG_X86_KERNEL_IBT).
+/// They are the call of the function tracer (a nop once the kernel has booted), with an endbr64
+/// before it: the kernel looks for that to know where the call is (is_endbr()). Without a tracer,
+/// an endbr64 alone, until the kernel has sealed it (apply_seal_endbr(), CONFIG_X86_KERNEL_IBT).
 pub(crate) fn after_rewritten(text: GuestText<'_>, kernel: &Kernel, at: Gva) -> Gva {
     let symbols = &kernel.symbols;
     let Some(function) = symbols.function_at(at) else { return at };
@@ -99,16 +100,17 @@ pub(crate) fn after_rewritten(text: GuestText<'_>, kernel: &Kernel, at: Gva) -> 
     text.restore(function.start, &mut bytes);
     let entry = if bytes.starts_with(&ENDBR64) { ENDBR64.len() } else { 0 };
     let nop = function.start.wrapping_add(entry as u64);
+    if at != function.start && at != nop {
+        return at;
+    }
     let after = nop.wrapping_add(FTRACE_NOP.len() as u64);
     let bytes = &bytes[entry..][..FTRACE_NOP.len()];
-    let is_sealed = at == function.start && entry > 0 && kernel.will_patch(at, entry as u64);
     let has_tracer = symbols.address_of(FTRACE).is_some();
-    let is_tracers = bytes == FTRACE_NOP || is_tracers_call(symbols, bytes, after);
-    match at == nop || is_sealed {
-        true if has_tracer && is_tracers => after,
-        true if is_sealed => nop,
-        _ => at,
+    if has_tracer && (bytes == FTRACE_NOP || is_tracers_call(symbols, bytes, after)) {
+        return after;
     }
+    let is_sealed = at != nop && kernel.will_patch(at, entry as u64);
+    if is_sealed { nop } else { at }
 }
 
 /// Returns true for a call of the function tracer: of its own functions, or of a trampoline that it

@@ -79,8 +79,10 @@ impl CallTracker {
         active.probe = Some(Arc::clone(probe));
         // Before the entry handler: after it, the return is guaranteed.
         let way = match returns.mode {
-            ReturnMode::Site => is_watched(table, ret_addr, probe).then_some(FollowVia::Watch),
-            ReturnMode::Trampoline => self.way(key, go_to, frame),
+            ReturnMode::Site if is_watched(table, ret_addr, probe) => Some(FollowVia::Watch),
+            // In the mode `site`, where no int3 can be: in memory without symbols, for example,
+            // from where a BPF program's trampoline calls.
+            ReturnMode::Site | ReturnMode::Trampoline => self.way(key, go_to, frame),
         };
         let Some(way) = way else {
             recycle(active);

@@ -3,7 +3,6 @@
 //! Changes when a kernel keeps something elsewhere. Reads the guest's memory, and knows no probe.
 
 pub(crate) mod error;
-pub(crate) mod ftrace_records;
 pub(crate) mod mapped;
 pub(crate) mod memory;
 pub(crate) mod modules;

@@ -2,12 +2,11 @@
 //!
 //! An interrupted task has its RIP on a stack, and stacks are in RAM. Their place is internal to
 //! the kernel, so all words of RAM are scanned while the vCPUs stand still. A word that only
-//! resembles an address delays a jmp and has no other effect. Words that stay where they are, in a
-//! table of the kernel, would delay it forever: the caller names them.
+//! resembles an address delays a jmp and has no other effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use exoprobe_guest::{Gpa, GuestRam, Gva, Registers};
+use exoprobe_guest::{GuestRam, Gva, Registers};
 
 /// Bytes of RAM that are scanned at a time.
 const CHUNK: usize = 64 << 10;
@@ -37,23 +36,25 @@ impl Addresses {
     }
 }
 
-/// Returns the numbers of the ranges that a register or an aligned word of RAM points into, unless
-/// `is_data` returns true for the word's place: no task continues there.
+/// Returns the numbers of the ranges that a register or an aligned word of RAM points into.
 pub(crate) fn scan_references(
     ram: &GuestRam,
     registers: &[Registers],
     among: &Addresses,
-    is_data: &dyn Fn(Gpa) -> bool,
 ) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     let Some((first, end)) = among.span() else { return found };
-    let find = |word: u64| (first..end).contains(&word).then(|| among.find(word)).flatten();
+    let mut look = |word: u64| {
+        if (first..end).contains(&word) {
+            found.extend(among.find(word));
+        }
+    };
     for Registers { regs: r, .. } in registers {
         let all = [
             r.rip, r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10,
             r.r11, r.r12, r.r13, r.r14, r.r15,
         ];
-        found.extend(all.into_iter().filter_map(find));
+        all.into_iter().for_each(&mut look);
     }
     let mut chunk = vec![0; CHUNK];
     for range in ram.ranges() {
@@ -61,13 +62,9 @@ pub(crate) fn scan_references(
         while at < range.len {
             let len = usize::try_from(range.len - at).unwrap_or(CHUNK).min(CHUNK);
             // The range is in the RAM's own list, so the read succeeds.
-            let start = range.start.wrapping_add(at);
-            if ram.read(start, &mut chunk[..len]).is_ok() {
+            if ram.read(range.start.wrapping_add(at), &mut chunk[..len]).is_ok() {
                 let (words, _) = chunk[..len].as_chunks();
-                for (place, word) in (start.0..).step_by(size_of::<u64>()).zip(words) {
-                    let number = find(u64::from_le_bytes(*word));
-                    found.extend(number.filter(|_| !is_data(Gpa(place))));
-                }
+                words.iter().map(|word| u64::from_le_bytes(*word)).for_each(&mut look);
             }
             at += CHUNK as u64;
         }
@@ -77,6 +74,7 @@ pub(crate) fn scan_references(
 
 #[cfg(test)]
 mod tests {
+    use exoprobe_guest::Gpa;
     use exoprobe_guest::memory::ram_ranges;
 
     use super::*;
@@ -88,17 +86,12 @@ mod tests {
         for (number, start) in [(0, 0x1000), (1, 0x2000), (2, 0x3000), (3, 0x4000)] {
             among.add(Gva(start), Gva(start + 0x10), number);
         }
-        let none = |_| false;
-        assert_eq!(scan_references(&ram, &[], &among, &none), BTreeSet::new());
+        assert_eq!(scan_references(&ram, &[], &among), BTreeSet::new());
         ram.write(Gpa((1 << 20) - 8), &0x200f_u64.to_le_bytes()).unwrap();
         ram.write(Gpa(0x100), &0x3010_u64.to_le_bytes()).unwrap();
         ram.write(Gpa(0x204), &0x1000_u64.to_le_bytes()).unwrap();
         let mut registers = Registers::default();
         (registers.regs.rip, registers.regs.rax) = (0x4000, 0x5000);
-        assert_eq!(scan_references(&ram, &[registers], &among, &none), BTreeSet::from([1, 3]));
-        let is_data = |at| at == Gpa((1 << 20) - 8);
-        assert_eq!(scan_references(&ram, &[registers], &among, &is_data), BTreeSet::from([3]));
-        ram.write(Gpa(0x108), &0x200f_u64.to_le_bytes()).unwrap();
-        assert_eq!(scan_references(&ram, &[registers], &among, &is_data), BTreeSet::from([1, 3]));
+        assert_eq!(scan_references(&ram, &[registers], &among), BTreeSet::from([1, 3]));
     }
 }

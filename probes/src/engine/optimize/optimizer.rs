@@ -304,13 +304,12 @@ impl Optimizer {
     /// Stops the vCPUs once and writes the jmps of the sites that no task is in. Returns their
     /// number, and unlinked code that no task is in; the caller frees it once the table no longer
     /// contains it. `is_held` returns true while a vCPU is held at a breakpoint; such a vCPU
-    /// continues as after an int3. `is_data` is that of [`scan_references`].
+    /// continues as after an int3.
     pub(crate) fn install(
         &mut self,
         sites: &Sites,
         guest: &dyn Guest,
         is_held: &dyn Fn() -> bool,
-        is_data: &dyn Fn(Gpa) -> bool,
         candidates: Vec<OptimizedSite>,
     ) -> (usize, Vec<Code>) {
         self.preparing.clear();
@@ -322,7 +321,7 @@ impl Optimizer {
             if is_held() {
                 return;
             }
-            busy = scan_references(guest.ram(), registers, &inside, is_data);
+            busy = scan_references(guest.ram(), registers, &inside);
             for (index, candidate) in candidates.iter().enumerate() {
                 written[index] = !busy.contains(&index) && candidate.write(guest.ram());
             }
@@ -392,9 +391,7 @@ impl Optimizer {
                         clobbered.push(found.at);
                     }
                 }
-                // No table of the kernel has an address of a detour.
-                let words = scan_references(guest.ram(), registers, &inside, &|_| false);
-                left = words.is_empty();
+                left = scan_references(guest.ram(), registers, &inside).is_empty();
             });
             match still {
                 Ok(()) if left => break,

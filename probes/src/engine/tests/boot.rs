@@ -229,7 +229,6 @@ fn the_entry_is_probed_where_user_mode_runs_on_the_kernels_tables() {
 #[test]
 fn a_function_whose_endbr64_is_sealed_is_probed_from_the_first_call() {
     const SEAL: Gva = Gva(0xffff_ffff_8111_c000);
-    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     let nop = &BODY[4..9];
     for (tracer, offset) in [("", 4), ("ffffffff81001b00 T __fentry__\n", 9)] {
         let table =

@@ -17,6 +17,19 @@ const CAN_OPTIMIZE: Gva = Gva(0xffff_ffff_8100_1d00);
 const TABLE: Gva = Gva(0xffff_ffff_8111_c000);
 const KPROBE: Gva = Gva(0xffff_ffff_8111_d000);
 const SOURCE: Gva = Gva(0xffff_ffff_8111_e000);
+const FTRACE_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+
+impl Fake {
+    /// Registers a probe of `far_off` and removes it again. Its int3 was at this offset.
+    fn assert_placed(&self, line: &str, offset: u64) {
+        let function = || self.text()[0x2000..0x2020].to_vec();
+        let (text, at) = (function(), FAR_OFF.wrapping_add(offset));
+        self.register(line);
+        assert_eq!((self.byte(at), self.run(at)), (INT3, 1), "{line}: {text:x?}");
+        self.engine.unregister(Selection::all()).unwrap();
+        assert_eq!(function(), text);
+    }
+}
 
 /// Bytes at an address of the kernel or of hidden memory.
 fn bytes(fake: &Fake, at: Gva, len: usize) -> Vec<u8> {
@@ -256,16 +269,30 @@ fn a_probe_is_placed_after_the_tracers_call_whatever_it_calls() {
     };
     let trampoline = 0xffff_ffff_c029_8000;
     for (first, offset) in [
-        ([0x0f, 0x1f, 0x44, 0x00, 0x00], 5),
+        (FTRACE_NOP, 5),
         (call_of(0xffff_ffff_8100_1e00), 5),
         (call_of(0xffff_ffff_8100_1f00), 5),
         (call_of(trampoline), 5),
         (call_of(WORK.0), 0),
     ] {
         fake.write(FAR_OFF, &[&first[..], &BODY].concat());
-        fake.register("p:far far_off");
-        let at = FAR_OFF.wrapping_add(offset);
-        assert_eq!((fake.byte(at), fake.run(at)), (INT3, 1), "{first:x?}");
-        fake.engine.unregister(Selection::all()).unwrap();
+        fake.assert_placed("p:far far_off", offset);
+    }
+}
+
+/// A kernel with CONFIG_X86_KERNEL_IBT looks at it to know where the tracer's call is, and, for a
+/// BPF program at the function's return, what follows.
+#[test]
+fn an_endbr64_before_the_tracers_call_stays() {
+    let with_tracer = Fake::booted_with("ffffffff81001e00 T __fentry__\n");
+    for (fake, body, offset) in [
+        (&with_tracer, &FTRACE_NOP[..], 9),
+        (&with_tracer, &BODY[..], 0),
+        (&Fake::booted(), &FTRACE_NOP[..], 0),
+    ] {
+        fake.write(FAR_OFF, &[&ENDBR64, body, &BODY].concat());
+        fake.assert_placed("p:far far_off", offset);
+        fake.assert_placed("r:far far_off", offset);
+        fake.assert_placed("p:far far_off+4", offset.max(4));
     }
 }

@@ -102,36 +102,6 @@ fn nobody_may_be_within_what_the_jmp_covers() {
 }
 
 #[test]
-fn a_record_of_the_function_tracer_is_no_task_within_the_jmp() {
-    const FIRST_PAGE: Gva = Gva(0xffff_ffff_8111_d000);
-    const RECORDS: Gva = Gva(0xffff_ffff_8111_e000);
-    let fake = Fake::booted_with("ffffffff8111c000 b ftrace_pages_start\n");
-    fake.register("p:far far_off");
-    fake.run(FREE_INITMEM);
-    fake.store_u64(gpa(Gva(0xffff_ffff_8111_c000)), FIRST_PAGE.0);
-    // A list without an end, with two records in use.
-    for (offset, word) in [(0, FIRST_PAGE.0), (8, RECORDS.0), (16, 1 << 32 | 2)] {
-        fake.store_u64(gpa(FIRST_PAGE.wrapping_add(offset)), word);
-    }
-    let optimized = || {
-        let passes = std::iter::repeat_with(|| fake.engine.optimize());
-        passes.take(20).any(|pass| pass.optimized == 1)
-    };
-    let call = FAR_OFF.0 + 4;
-    // Its flags, and a record that is not in use.
-    for no_call in [8, 32] {
-        fake.store_u64(gpa(RECORDS.wrapping_add(no_call)), call);
-        assert!(!optimized(), "{no_call}");
-        fake.store_u64(gpa(RECORDS.wrapping_add(no_call)), 0);
-    }
-    fake.store_u64(gpa(RECORDS.wrapping_add(16)), call);
-    fake.store_u64(gpa(STACK), call);
-    assert!(!optimized(), "a task is there as well");
-    fake.store_u64(gpa(STACK), 0);
-    assert!(optimized());
-}
-
-#[test]
 fn a_detour_that_somebody_is_in_stays_as_it_is() {
     let fake = ready();
     fake.engine.optimize();

@@ -141,6 +141,25 @@ fn a_call_is_followed_only_once_the_breakpoint_it_returns_to_is_in_the_text() {
     assert_eq!((status.hits, status.nmissed, status.active), (2, 0, Some(0)));
 }
 
+/// As a BPF program's trampoline, which calls the function whose return the program is at.
+#[test]
+fn a_call_from_where_no_breakpoint_can_be_is_followed_by_a_trampoline() {
+    const NO_TEXT: Gva = Gva(0xffff_ffff_c029_8057);
+    let fake = Fake::booted();
+    register(&fake, "r:returns work", ReturnMode::Site);
+    for calls in [1, 2] {
+        fake.store_u64(gpa(STACK), NO_TEXT.0);
+        fake.run_on(WORK, STACK);
+        let mut word = [0; 8];
+        fake.guest.ram.read(gpa(STACK), &mut word).unwrap();
+        let (action, regs) = fake.breakpoint(Gva(u64::from_le_bytes(word)), STACK.wrapping_add(8));
+        assert_eq!((action, regs.rip), (BreakpointAction::Resume, NO_TEXT.0));
+        fake.call_work(NEXT_STACK);
+        let status = fake.status("returns");
+        assert_eq!((status.hits, status.nmissed, status.active), (2 * calls, 0, Some(0)));
+    }
+}
+
 /// Two vCPUs in the first call of a function at once.
 #[test]
 fn no_call_is_missed_while_another_vcpu_sets_the_breakpoint_it_returns_to() {

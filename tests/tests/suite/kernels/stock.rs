@@ -60,11 +60,15 @@ fn of_config(config: VmConfig) -> TestGuest {
 }
 
 fn a_distributions_kernel_traces_itself_at_our_places() {
-    let guest = guest();
+    let dir = tempfile::tempdir().unwrap();
+    let guest = of_config(with_modules(config(), dir.path()));
     guest.power_on();
     guest.wait_for_prompt();
     self_tracing::both_count_at_one_place(&guest);
     self_tracing::both_count_beside_its_tracers(&guest);
+    self_tracing::both_count_beside_bpf_programs(&guest);
+    self_tracing::all_count_at_once(&guest);
+    self_tracing::a_live_patch_comes_and_goes(&guest);
     guest.assert_unharmed();
 }
 
@@ -142,14 +146,20 @@ fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
     guest.assert_unharmed();
 }
 
-/// The machine with an empty disk, and its initramfs with the modules for it.
+/// The machine with an empty disk, and the modules for it.
 fn with_disk(config: VmConfig, dir: &Path) -> VmConfig {
-    let (initramfs, disk) = (dir.join("initramfs.cpio"), dir.join("disk"));
-    let parts = [config.initramfs.unwrap(), guest_file("stock/modules.cpio")];
-    std::fs::write(&initramfs, parts.map(|part| std::fs::read(part).unwrap()).concat()).unwrap();
+    let disk = dir.join("disk");
     File::create(&disk).unwrap().set_len(1 << 20).unwrap();
     let disks = vec![DiskConfig { path: disk, mode: DiskMode::ReadWrite }];
-    VmConfig { initramfs: Some(initramfs), disks, ..config }
+    VmConfig { disks, ..with_modules(config, dir) }
+}
+
+/// The machine with the kernel's modules in its initramfs.
+fn with_modules(config: VmConfig, dir: &Path) -> VmConfig {
+    let initramfs = dir.join("initramfs.cpio");
+    let parts = [config.initramfs.unwrap(), guest_file("stock/modules.cpio")];
+    std::fs::write(&initramfs, parts.map(|part| std::fs::read(part).unwrap()).concat()).unwrap();
+    VmConfig { initramfs: Some(initramfs), ..config }
 }
 
 /// Prints the kernel's row of the table of docs/kernels.md.

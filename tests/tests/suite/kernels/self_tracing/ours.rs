@@ -1,0 +1,150 @@
+//! Probes of ours, counted beside the guest's own, and the functions that both are at.
+
+use exoprobe_probes::{Action, ProbeDefinition, ReturnMode, Selection, StatusFlag};
+use exoprobe_tests::{TestGuest, definition};
+
+/// As kernels with the function tracer begin their functions: a landing pad, then a nop for its
+/// call.
+const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+const FTRACE_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+/// Long enough for the kernel to optimize a kprobe (OPTIMIZE_DELAY: 5 jiffies).
+const UNTIL_OPTIMIZED: &str = "sleep 200";
+
+/// Of a function, at a time.
+const CALLS: u64 = 20;
+
+/// A function, and the work that calls it so many times.
+#[derive(Clone, Copy)]
+pub(super) struct Function {
+    pub(super) name: &'static str,
+    pub(super) work: &'static str,
+}
+
+pub(super) const GETPID: Function = Function { name: "__x64_sys_getpid", work: "getpid" };
+pub(super) const MMAP: Function = Function { name: "__x64_sys_mmap", work: "mmap" };
+/// Calls of it sleep.
+pub(super) const WAIT: Function = Function { name: "__x64_sys_wait4", work: "fork" };
+pub(super) const MUNMAP: Function = Function { name: "__x64_sys_munmap", work: "mmap" };
+
+impl Function {
+    /// Calls it [`CALLS`] times.
+    pub(super) fn call(self, guest: &TestGuest) -> u64 {
+        assert_eq!(guest.work(&format!("{} {CALLS}", self.work)), CALLS);
+        CALLS
+    }
+
+    /// Its bytes, as they are in the guest.
+    pub(super) fn text(self, guest: &TestGuest) -> Vec<u8> {
+        guest.bytes(guest.engine.address_of(self.name).unwrap(), 64)
+    }
+
+    /// Where a probe of it is: after the call of the function tracer.
+    pub(super) fn offset_of_ours(self, guest: &TestGuest) -> u64 {
+        let at = guest.engine.address_of(self.name).unwrap();
+        let mut bytes = [0; 16];
+        guest.engine.read_without_probes(at, &mut bytes).unwrap();
+        let pad = if bytes.starts_with(&ENDBR64) { ENDBR64.len() } else { 0 };
+        match bytes[pad..].starts_with(&FTRACE_NOP) {
+            true => (pad + FTRACE_NOP.len()) as u64,
+            false => 0,
+        }
+    }
+
+    /// The offset of the instruction after the one at `offset`.
+    pub(super) fn next(self, guest: &TestGuest, offset: u64) -> u64 {
+        let start = guest.engine.address_of(self.name).unwrap();
+        let (lines, at) = (guest.engine.disassemble(start).unwrap(), start.wrapping_add(offset));
+        let line = lines.iter().position(|line| line.at == at).expect("an instruction is there");
+        lines[line + 1].at.0 - start.0
+    }
+}
+
+/// How ours is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ours {
+    Breakpoint,
+    /// A breakpoint on the second instruction after the function tracer's call.
+    Offset,
+    Detour,
+    /// A return probe.
+    Return,
+    /// A return probe in the mode `site`.
+    Site,
+}
+
+/// Ours, counted beside the guest's calls.
+pub(super) struct OurProbe<'a> {
+    guest: &'a TestGuest,
+    ours: Ours,
+    hits: u64,
+}
+
+impl<'a> OurProbe<'a> {
+    pub(super) fn come(guest: &'a TestGuest, ours: Ours, function: Function) -> Self {
+        guest.engine.allow_optimization(ours == Ours::Detour);
+        let kind = if matches!(ours, Ours::Return | Ours::Site) { 'r' } else { 'p' };
+        let offset = match ours {
+            Ours::Offset => format!("+{}", function.next(guest, function.offset_of_ours(guest))),
+            _ => String::new(),
+        };
+        let return_mode = match ours {
+            Ours::Site => ReturnMode::Site,
+            _ => ReturnMode::Trampoline,
+        };
+        let line = format!("{kind}:{} {}{offset}", event(ours), function.name);
+        let actions = vec![Action::Count];
+        let definition = ProbeDefinition { actions, return_mode, ..definition(&line) };
+        guest.engine.register(definition).unwrap_or_else(|e| panic!("{line}: {e}"));
+        Self { guest, ours, hits: 0 }
+    }
+
+    pub(super) fn alone(guest: &'a TestGuest, ours: Ours, function: Function) -> Self {
+        let probe = Self::come(guest, ours, function);
+        probe.settle();
+        probe
+    }
+
+    /// Gives it the time to be optimized. What the guest's own breakpoint left on a stack looks
+    /// like a task in the function for a while, so it may not be.
+    pub(super) fn settle(&self) {
+        const TRIES: u32 = 5;
+        for _ in 0..TRIES {
+            if self.ours != Ours::Detour || self.is_optimized() {
+                return;
+            }
+            wait(self.guest);
+        }
+        println!("not optimized: {:?}", self.guest.status("ours_detour").unoptimized_reason);
+    }
+
+    pub(super) fn optimize(&self) {
+        self.guest.optimize(&event(self.ours));
+    }
+
+    pub(super) fn is_optimized(&self) -> bool {
+        self.guest.status(&event(self.ours)).flags.contains(&StatusFlag::Optimized)
+    }
+
+    pub(super) fn assert_more(&mut self, calls: u64, when: &str) {
+        let status = self.guest.status(&event(self.ours));
+        assert_eq!(status.hits - self.hits, calls, "{when}: ours, {:?}: {status:?}", self.ours);
+        assert!(!status.flags.contains(&StatusFlag::Clobbered), "{when}: {status:?}");
+        assert_eq!(status.nmissed, 0, "{when}");
+        self.hits = status.hits;
+    }
+
+    pub(super) fn go(self) -> Ours {
+        self.guest.engine.unregister(Selection::event("kprobes", &event(self.ours))).unwrap();
+        self.ours
+    }
+}
+
+/// The name of the probe.
+fn event(ours: Ours) -> String {
+    format!("ours_{ours:?}").to_lowercase()
+}
+
+/// Gives the guest, and the engine, the time to optimize what is there.
+pub(super) fn wait(guest: &TestGuest) {
+    let _ = guest.work(UNTIL_OPTIMIZED);
+}
