@@ -7,6 +7,8 @@ mod device;
 #[cfg(feature = "testing")]
 mod driven;
 pub(crate) mod net;
+#[cfg(test)]
+mod raised;
 pub(crate) mod rng;
 mod transport;
 mod unix;

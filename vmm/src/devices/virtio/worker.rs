@@ -244,14 +244,8 @@ mod tests {
     use virtio_queue::mock::MockSplitQueue;
     use vm_memory::{Bytes as _, GuestAddress};
 
-    use super::super::device::Interrupt;
+    use super::super::raised::Raised;
     use super::*;
-
-    struct Nowhere;
-
-    impl Interrupt for Nowhere {
-        fn raise(&self) {}
-    }
 
     #[test]
     fn a_queue_is_served_a_few_requests_at_a_time() {
@@ -261,7 +255,7 @@ mod tests {
         mock.add_desc_chains(&requests, 0).unwrap();
         let queue = mock.create_queue().unwrap();
         let kick = EventFd::new(EFD_NONBLOCK).unwrap();
-        let mut handle = QueueHandle { queue, kick, interrupt: Arc::new(Nowhere) };
+        let mut handle = QueueHandle { queue, kick, interrupt: Arc::<Raised>::default() };
         let (mut served, mut turns) = (0, Vec::new());
         loop {
             drain(&mut handle, &memory, |_| {

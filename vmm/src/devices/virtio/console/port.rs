@@ -168,21 +168,13 @@ mod tests {
     use crate::devices::input::INPUT_MAX;
     use crate::devices::virtio::QueueHandle;
     use crate::devices::virtio::device::Interrupt;
+    use crate::devices::virtio::raised::Raised;
 
     const RAM: usize = 1 << 20;
     /// Where the queues and the buffers are.
     const QUEUES: [u64; 2] = [0, 0x1_0000];
     const BUFFERS: u64 = 0x8_0000;
     const QUEUE_SIZE: u16 = 16;
-
-    #[derive(Default)]
-    struct Raised(AtomicUsize);
-
-    impl Interrupt for Raised {
-        fn raise(&self) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
 
     /// Buffers of a request, as (address, length, the device may write to it).
     type Request<'a> = &'a [(u64, u32, bool)];
@@ -246,7 +238,7 @@ mod tests {
         }
 
         fn interrupts(&self) -> usize {
-            self.raised.0.load(Ordering::SeqCst)
+            self.raised.count()
         }
     }
 

@@ -104,18 +104,8 @@ impl Size {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
     use super::*;
-
-    #[derive(Default)]
-    struct Raised(AtomicUsize);
-
-    impl Interrupt for Raised {
-        fn raise(&self) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
+    use crate::devices::virtio::raised::Raised;
 
     const SMALL: TerminalSize = TerminalSize { columns: 80, rows: 24 };
     const LARGE: TerminalSize = TerminalSize { columns: 0x1234, rows: 0x567 };
@@ -139,7 +129,7 @@ mod tests {
     #[test]
     fn the_driver_is_interrupted_once_a_change() {
         let (size, raised) = (Size::default(), Arc::new(Raised::default()));
-        let interrupts = || raised.0.load(Ordering::SeqCst);
+        let interrupts = || raised.count();
         let driver = || Arc::clone(&raised) as Arc<dyn Interrupt>;
         size.start(driver());
         size.set(TerminalSize::default());
@@ -159,7 +149,7 @@ mod tests {
     #[test]
     fn a_driver_that_starts_hears_of_a_change_meanwhile_and_of_nothing_else() {
         let (size, raised) = (Size::new(SMALL), Arc::new(Raised::default()));
-        let interrupts = || raised.0.load(Ordering::SeqCst);
+        let interrupts = || raised.count();
         let driver = || Arc::clone(&raised) as Arc<dyn Interrupt>;
         size.start(driver());
         assert_eq!(interrupts(), 0);

@@ -184,7 +184,6 @@ mod tests {
     use std::collections::VecDeque;
     use std::io;
     use std::os::fd::RawFd;
-    use std::sync::atomic::AtomicUsize;
 
     use virtio_bindings::virtio_ring::VRING_DESC_F_WRITE;
     use virtio_queue::desc::RawDescriptor;
@@ -195,6 +194,7 @@ mod tests {
 
     use super::*;
     use crate::devices::virtio::QueueHandle;
+    use crate::devices::virtio::raised::Raised;
 
     const RAM: usize = 1 << 20;
     /// Where the queues and the buffers are.
@@ -236,15 +236,6 @@ mod tests {
 
         fn flush(&mut self) -> io::Result<bool> {
             Ok(self.0.lock().unwrap().room > 0)
-        }
-    }
-
-    #[derive(Default)]
-    struct Raised(AtomicUsize);
-
-    impl Interrupt for Raised {
-        fn raise(&self) {
-            self.0.fetch_add(1, Ordering::SeqCst);
         }
     }
 
@@ -305,7 +296,7 @@ mod tests {
         }
 
         fn interrupts(&self) -> usize {
-            self.raised.0.load(Ordering::SeqCst)
+            self.raised.count()
         }
     }
 
@@ -383,6 +374,6 @@ mod tests {
         bench.serve(Event::Source);
         assert_eq!(bench.wire.lock().unwrap().sent, [] as [Vec<u8>; 0]);
         assert_eq!(bench.interrupts(), 1, "its buffer is given back");
-        assert_eq!(bench.changed.0.load(Ordering::SeqCst), 1, "its link is down");
+        assert_eq!(bench.changed.count(), 1, "its link is down");
     }
 }

@@ -1,7 +1,6 @@
 use std::io::{self, Read as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use virtio_bindings::virtio_ring::{VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
 use virtio_queue::Queue;
@@ -11,6 +10,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use super::*;
 use crate::devices::virtio::QueueHandle;
 use crate::devices::virtio::device::Interrupt;
+use crate::devices::virtio::raised::Raised;
 use crate::devices::virtio::vsock::host::HostSocket;
 use crate::devices::virtio::vsock::packet::{NO_RECEIVE, NO_SEND, STREAM};
 
@@ -26,15 +26,6 @@ const BUFFER_LEN: [u64; 3] = [0x1000, 0x1_2000, 0x10];
 const CID: u64 = 3;
 /// A port of the guest's.
 const GUEST: u32 = 1024;
-
-#[derive(Default)]
-struct Raised(AtomicUsize);
-
-impl Interrupt for Raised {
-    fn raise(&self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
 
 /// A device with its sockets in a folder, whose driver is the test.
 struct Bench {
@@ -237,7 +228,7 @@ fn the_guest_connects_to_a_process_and_both_close() {
     host.read_to_end(&mut rest).unwrap();
     assert_eq!(rest, b"last");
     assert_eq!(bench.muxer(|muxer| muxer.count()), 0);
-    assert!(bench.raised.0.load(Ordering::SeqCst) > 0);
+    assert!(bench.raised.count() > 0);
 }
 
 #[test]
