@@ -359,9 +359,9 @@ mod tests {
             "--disk=/f/data.raw,readwrite",
             "--net=tap:tap0",
             "--net=unix:/f/passt.sock,mac=52:54:00:12:34:56",
+            "--vsock=/f/v.sock,cid=52",
             "--hugepages",
             "--virtio-console",
-            "--vsock=/f/v.sock,cid=52",
             "--console",
         ];
         assert_eq!(toml.arguments(Path::new("/f")), expected);

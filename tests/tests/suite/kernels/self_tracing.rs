@@ -87,6 +87,7 @@ pub(super) fn all_count_at_once(guest: &TestGuest) {
             }
             while !present.is_empty() {
                 let gone = present.remove(0).go();
+                present.iter_mut().for_each(Present::count_anew);
                 all_count(guest, &mut present, &format!("{gone:?} went"));
             }
         }
@@ -133,6 +134,12 @@ impl<'a> Present<'a> {
 
     fn has_event(&self) -> bool {
         matches!(self, Self::Own(their) if their.own().has_event())
+    }
+
+    fn count_anew(&mut self) {
+        if let Self::Own(their) = self {
+            their.count_anew();
+        }
     }
 
     fn go(self) -> Tracer {

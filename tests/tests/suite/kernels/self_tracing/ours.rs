@@ -76,6 +76,8 @@ pub(super) enum Ours {
 pub(super) struct OurProbe<'a> {
     guest: &'a TestGuest,
     ours: Ours,
+    /// The name of the probe.
+    event: String,
     hits: u64,
 }
 
@@ -91,11 +93,12 @@ impl<'a> OurProbe<'a> {
             Ours::Site => ReturnMode::Site,
             _ => ReturnMode::Trampoline,
         };
-        let line = format!("{kind}:{} {}{offset}", event(ours), function.name);
+        let event = format!("{ours:?}_{}", function.name.replace(':', "_"));
+        let line = format!("{kind}:{event} {}{offset}", function.name);
         let actions = vec![Action::Count];
         let definition = ProbeDefinition { actions, return_mode, ..definition(&line) };
         guest.engine.register(definition).unwrap_or_else(|e| panic!("{line}: {e}"));
-        Self { guest, ours, hits: 0 }
+        Self { guest, ours, event, hits: 0 }
     }
 
     pub(super) fn alone(guest: &'a TestGuest, ours: Ours, function: Function) -> Self {
@@ -114,19 +117,19 @@ impl<'a> OurProbe<'a> {
             }
             wait(self.guest);
         }
-        println!("not optimized: {:?}", self.guest.status("ours_detour").unoptimized_reason);
+        println!("not optimized: {:?}", self.guest.status(&self.event).unoptimized_reason);
     }
 
     pub(super) fn optimize(&self) {
-        self.guest.optimize(&event(self.ours));
+        self.guest.optimize(&self.event);
     }
 
     pub(super) fn is_optimized(&self) -> bool {
-        self.guest.status(&event(self.ours)).flags.contains(&StatusFlag::Optimized)
+        self.guest.status(&self.event).flags.contains(&StatusFlag::Optimized)
     }
 
     pub(super) fn assert_more(&mut self, calls: u64, when: &str) {
-        let status = self.guest.status(&event(self.ours));
+        let status = self.guest.status(&self.event);
         assert_eq!(status.hits - self.hits, calls, "{when}: ours, {:?}: {status:?}", self.ours);
         assert!(!status.flags.contains(&StatusFlag::Clobbered), "{when}: {status:?}");
         assert_eq!(status.nmissed, 0, "{when}");
@@ -134,14 +137,9 @@ impl<'a> OurProbe<'a> {
     }
 
     pub(super) fn go(self) -> Ours {
-        self.guest.engine.unregister(Selection::event("kprobes", &event(self.ours))).unwrap();
+        self.guest.engine.unregister(Selection::event("kprobes", &self.event)).unwrap();
         self.ours
     }
-}
-
-/// The name of the probe.
-fn event(ours: Ours) -> String {
-    format!("ours_{ours:?}").to_lowercase()
 }
 
 /// Gives the guest, and the engine, the time to optimize what is there.
