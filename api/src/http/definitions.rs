@@ -6,8 +6,8 @@ use exoprobe_probes::definition::{definition_lines, parse_conditional};
 use exoprobe_probes::{ProbeDefinition, ProbeError};
 use serde::Deserializer;
 use serde::de::{SeqAccess, Visitor};
-use serde_json::Value;
 
+use super::integers::with_integers;
 use super::problem::Problem;
 use super::wire::{ProbeRequest, ProbeRequests};
 
@@ -69,34 +69,6 @@ impl Batch {
             Ok((number, definition))
         });
         non_empty(parsed.collect::<Result<_, Problem>>()?).map(Self::Lines)
-    }
-}
-
-/// JSON with its whole numbers written as integers: `7.0` is one to JSON Schema, and not to serde.
-/// `None` where there is none.
-fn with_integers(body: &[u8]) -> Option<Vec<u8>> {
-    let mut json: Value = serde_json::from_slice(body).ok()?;
-    write_integers(&mut json).then(|| json.to_string().into_bytes())
-}
-
-/// Returns true if something changed.
-fn write_integers(json: &mut Value) -> bool {
-    /// From here on a double does not hold every integer.
-    const LIMIT: f64 = 9_007_199_254_740_992.0;
-    match json {
-        Value::Array(items) => items.iter_mut().fold(false, |any, item| write_integers(item) | any),
-        Value::Object(fields) => {
-            fields.values_mut().fold(false, |any, value| write_integers(value) | any)
-        }
-        Value::Number(number) if number.is_f64() => {
-            let whole = number.as_f64().filter(|n| n.fract() == 0.0 && n.abs() < LIMIT);
-            let Some(whole) = whole.and_then(|n| format!("{n:.0}").parse::<i64>().ok()) else {
-                return false;
-            };
-            *json = whole.into();
-            true
-        }
-        _ => false,
     }
 }
 

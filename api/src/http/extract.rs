@@ -7,6 +7,7 @@ use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
+use super::integers::with_integers;
 use super::problem::Problem;
 
 /// Parameters in the path.
@@ -31,13 +32,26 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// A JSON body.
+/// A JSON body. A number such as `7.0` is an integer, as in JSON Schema.
 pub(crate) struct Json<T>(pub(crate) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     type Rejection = Problem;
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        Ok(Self(axum::Json::<T>::from_request(request, state).await?.0))
+        let (parts, body) = request.into_parts();
+        let body = Bytes::from_request(Request::from_parts(parts.clone(), body), state).await?;
+        let read = |body: Bytes| {
+            let request = Request::from_parts(parts.clone(), body.into());
+            axum::Json::<T>::from_request(request, state)
+        };
+        let rejection = match read(body.clone()).await {
+            Ok(json) => return Ok(Self(json.0)),
+            Err(rejection) => rejection,
+        };
+        match with_integers(&body) {
+            Some(body) => Ok(Self(read(body.into()).await?.0)),
+            None => Err(rejection.into()),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod events;
 mod exact;
 mod extract;
 mod histograms;
+mod integers;
 mod kprobes;
 mod memory;
 mod modules;
