@@ -8,7 +8,9 @@ PROGRAMS := target/$(TARGET)/debug
 END_TO_END := $(STATIC) cargo test --locked --workspace --test integration --
 LAB := $(PROGRAMS)/lab
 TIMED := scripts/timed.sh
-.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 debian-image debian build demo check test begin end-to-end lab lab-smp lab-amd lab-stock lab-kernels stress stress-lab lint miri fuzz bench bench-disk counts openapi clean
+LANES := scripts/side-by-side.sh
+QUIETLY := $(MAKE) --no-print-directory
+.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 debian-image debian build demo check test begin unit-tests host-tests lab-tests lab-parts lab lab-smp lab-amd lab-stock lab-kernels stress stress-lab lint miri fuzz bench bench-disk counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,8 +18,8 @@ help:  ## list the targets
 setup:  ## install missing Debian packages (apt when root, else print the line)
 	@$(TIMED) "Debian packages" scripts/setup.sh
 
-setup-lab: setup
-	@$(TIMED) "Debian packages of the lab" scripts/setup.sh --lab
+setup-lab:  ## install what the lab and all guests of the tests need too
+	@$(TIMED) "Debian packages of the lab" scripts/setup.sh --guest tiny-6.12 --lab
 
 guest: setup  ## build the tiny guest's kernel and initramfs (cached)
 	@$(TIMED) "guest: tiny" guest/build.sh
@@ -79,32 +81,41 @@ else
 # The steps of `make test` are kept here, with their times.
 STEPS := $(CURDIR)/target/tests/steps
 test: export EXOPROBE_STEPS := $(STEPS)
-test: begin guest guest-6.12 setup-lab lint  ## lints and every test, here and in the lab (SUITE=hits: one suite of them)
-	@$(MAKE) --no-print-directory programs
+# Two rounds of two lanes: a lane that waits (for the last file of a build, for a guest) leaves its CPU to the other.
+test: begin setup-lab  ## lints and every test, here and in the lab (SUITE=hits: one suite of them)
+	@$(LANES) '$(QUIETLY) lint programs' 'nice $(QUIETLY) guest guest-6.12 lab-parts'
+	@$(QUIETLY) unit-tests
+	@rm -f target/tests/*.jsonl; status=0; \
+	$(LANES) '$(QUIETLY) host-tests' 'nice $(QUIETLY) lab-tests' || status=1; \
+	echo '== where the time went'; $(LAB) times $(STEPS) $(REPORTS) || status=1; \
+	echo '== what ran where'; $(LAB) places $(REPORTS) || status=1; \
+	exit $$status
+endif
+
+unit-tests:
 	$(TIMED) "unit tests" $(STATIC) cargo test --locked --workspace
 	cd guest/init && cargo test --locked --lib
 	$(TIMED) "fuzz targets, 2 s each" scripts/fuzz.sh 2
-	@$(MAKE) --no-print-directory end-to-end
-endif
+
+host-tests:
+	EXOPROBE_TEST_LACKS='one_vcpu=it runs in the lab' EXOPROBE_TEST_REPORT=$(CURDIR)/target/tests/host.jsonl \
+	    $(TIMED) "end to end: host" $(END_TO_END) --test-threads 2
+
+# A machine of the lab has less than one CPU while the host's tests run: it may be silent for longer.
+lab-tests:
+	$(TIMED) "end to end: lab" $(LAB) run smp intel stock --once --silence 900
+
+# All that the lab needs and `lab run` would make.
+lab-parts: setup-lab
+	@$(TIMED) "lab: its emulator" scripts/bochs.sh >/dev/null
+	@$(TIMED) "lab: its kernel" scripts/kernel.sh lab-host linux-source-6.1 tests/lab/host-kernel.config >/dev/null
 
 begin:
 	@scripts/kvm.sh || true
 	@mkdir -p target/tests && rm -f $(STEPS)
 
-# All places, also when one of them fails; then where the time went, and what ran where.
+# The records of the places where tests ran.
 REPORTS := target/tests/{host,lab-intel,lab-smp,lab-stock}.jsonl
-end-to-end:
-	@mkdir -p target/tests && rm -f target/tests/*.jsonl; status=0; \
-	EXOPROBE_TEST_LACKS='one_vcpu=it runs in the lab' \
-	EXOPROBE_TEST_REPORT=$(CURDIR)/target/tests/host.jsonl $(TIMED) "end to end: host" \
-	    $(END_TO_END) --test-threads 2 || status=1; \
-	$(TIMED) "end to end: lab" $(LAB) run smp intel stock --once || status=1; \
-	if [ -n "$$EXOPROBE_STEPS" ]; then \
-	    echo '== where the time went'; $(LAB) times $$EXOPROBE_STEPS $(REPORTS) || status=1; \
-	fi; \
-	echo '== what ran where'; \
-	$(LAB) places $(REPORTS) || status=1; \
-	exit $$status
 
 lab: guest guest-events guest-6.12 setup-lab programs  ## the tests on a real kvm_intel, in Bochs (LAB_ARGS='--test hits::')
 	$(LAB) run intel --release $(LAB_ARGS)

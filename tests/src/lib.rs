@@ -38,7 +38,7 @@ pub use own_event::OwnEvent;
 pub use own_symbols::assert_same_symbols;
 pub use process::{Running, finish};
 pub use python::{python_environment, python_file};
-pub use snapshots::{SnapshotCleanup, TestKernel};
+pub use snapshots::{SnapshotCleanup, TestKernel, shared, take_snapshot};
 
 /// How long anything may take that is sure to come: it only ends a test that would hang, so it is
 /// right for machines far slower than this one.

@@ -1,8 +1,8 @@
 //! Booting is slow: a kernel is booted once for all tests of a run, which restore its snapshot.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use exoprobe_vmm::{BootFiles, HostSides, Vm, VmConfig};
@@ -64,24 +64,11 @@ impl TestKernel {
     /// When the guest does not boot, or did not when another test wanted it.
     #[must_use]
     pub fn snapshot(self, vcpus: u8) -> PathBuf {
-        let mut snapshots = SNAPSHOTS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(taken) = snapshots.get(&(self, vcpus)) {
-            return taken.clone().expect("a guest boots: see the test that wanted it first");
-        }
-        snapshots.insert((self, vcpus), None);
-        let name = format!("exoprobe-tests-{}-{self:?}-{vcpus}.snapshot", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let begun = Instant::now();
-        // What its engine would know of the kernel is not in a snapshot.
-        let vm = Vm::create(&host(), &self.config(vcpus)).expect("the guest can be made");
-        let guest = TestGuest::of_kernel(vm, None);
-        guest.power_on();
-        guest.wait_for_prompt();
-        guest.vm.snapshot(&path).expect("a snapshot can be taken");
-        let seconds = begun.elapsed().as_secs_f64();
-        eprintln!("booted {self:?} with {vcpus} vCPU(s) for all tests in {seconds:.1} s");
-        snapshots.insert((self, vcpus), Some(path.clone()));
-        path
+        shared(&format!("{self:?}-{vcpus}"), |folder| {
+            let path = folder.join("snapshot");
+            take_snapshot(&self.config(vcpus), &path);
+            path
+        })
     }
 
     /// A machine as it was right after boot, which may be rebooted.
@@ -131,9 +118,61 @@ impl TestGuest {
     }
 }
 
-/// Snapshots of this run by kernel and number of vCPUs; none where the boot failed, so that it is
-/// not waited for again.
-static SNAPSHOTS: Mutex<BTreeMap<(TestKernel, u8), Option<PathBuf>>> = Mutex::new(BTreeMap::new());
+/// Boots a guest to its prompt, and takes its snapshot. What its engine would know of the kernel is
+/// not in it.
+///
+/// # Panics
+/// When the guest does not boot.
+pub fn take_snapshot(config: &VmConfig, path: &Path) {
+    let guest =
+        TestGuest::of_kernel(Vm::create(&host(), config).expect("the guest can be made"), None);
+    guest.power_on();
+    guest.wait_for_prompt();
+    guest.vm.snapshot(path).expect("a snapshot can be taken");
+}
+
+/// What is known of a snapshot of this run.
+#[derive(Default)]
+enum Wanted {
+    #[default]
+    Untried,
+    /// So that it is not waited for again.
+    Failed,
+    Taken(PathBuf),
+}
+
+/// Snapshots of this run by name. Each has a lock of its own, so that tests that want different ones
+/// boot side by side.
+static SNAPSHOTS: Mutex<BTreeMap<String, Arc<Mutex<Wanted>>>> = Mutex::new(BTreeMap::new());
+
+/// A snapshot for all tests of a run: `make` takes it once, in a folder of its own for it and the
+/// files that belong to it, and returns its path.
+///
+/// # Panics
+/// When `make` does, or did when another test wanted the same.
+pub fn shared(name: &str, make: impl FnOnce(&Path) -> PathBuf) -> PathBuf {
+    let mut snapshots = SNAPSHOTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let wanted = Arc::clone(snapshots.entry(name.to_owned()).or_default());
+    drop(snapshots);
+    let mut wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*wanted {
+        Wanted::Taken(path) => return path.clone(),
+        Wanted::Failed => panic!("{name} does not boot: see the test that wanted it first"),
+        Wanted::Untried => *wanted = Wanted::Failed,
+    }
+    let begun = Instant::now();
+    let folder = folder().join(name);
+    std::fs::create_dir_all(&folder).expect("the folder of temporary files takes snapshots");
+    let path = make(&folder);
+    eprintln!("booted {name} for all tests in {:.1} s", begun.elapsed().as_secs_f64());
+    *wanted = Wanted::Taken(path.clone());
+    path
+}
+
+/// The folder of this run's snapshots.
+fn folder() -> PathBuf {
+    std::env::temp_dir().join(format!("exoprobe-tests-{}", std::process::id()))
+}
 
 /// Removes the snapshots of this run when it goes: `main` holds one.
 #[derive(Debug)]
@@ -141,9 +180,6 @@ pub struct SnapshotCleanup;
 
 impl Drop for SnapshotCleanup {
     fn drop(&mut self) {
-        let taken = std::mem::take(&mut *SNAPSHOTS.lock().unwrap_or_else(PoisonError::into_inner));
-        for path in taken.into_values().flatten() {
-            drop(std::fs::remove_file(path));
-        }
+        drop(std::fs::remove_dir_all(folder()));
     }
 }

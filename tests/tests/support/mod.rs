@@ -1,5 +1,6 @@
 //! Helpers that several suites use. No suite imports another.
 
+pub(crate) mod devices;
 pub(crate) mod frames;
 pub(crate) mod network;
 pub(crate) mod pahole;

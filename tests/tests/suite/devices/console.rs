@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, Service, TestGuest, TestKernel, cases, host, http};
+use exoprobe_tests::{PATIENCE, Service, TestGuest, TestKernel, cases, http};
 use exoprobe_vmm::devices::InputFull;
-use exoprobe_vmm::{HostSides, StopReason, TerminalSize, VirtioConsole, Vm, VmConfig};
+use exoprobe_vmm::{StopReason, TerminalSize, VirtioConsole, VmConfig};
 use serde_json::json;
 
+use crate::support::devices::{Sides, boot};
 use crate::support::refused::refused;
 
 pub(crate) const CASES: &[Case] = cases![
@@ -18,21 +19,6 @@ pub(crate) const CASES: &[Case] = cases![
 ];
 
 const JSON: &str = "content-type: application/json";
-
-fn config(vcpus: u8) -> VmConfig {
-    VmConfig { virtio_console: true, ..TestKernel::Linux6_12.config(vcpus) }
-}
-
-fn guest(vm: Vm) -> TestGuest {
-    TestGuest::of_kernel(vm, None)
-}
-
-fn boot(config: &VmConfig) -> TestGuest {
-    let guest = guest(Vm::create(&host(), config).unwrap());
-    guest.power_on();
-    guest.wait_for_prompt();
-    guest
-}
 
 fn console(guest: &TestGuest) -> &VirtioConsole {
     guest.vm.virtio_console().unwrap()
@@ -63,10 +49,11 @@ fn check_echo(guest: &TestGuest, text: &[u8]) {
 }
 
 fn bytes_come_back_and_the_guest_knows_the_size(vcpus: u8) {
-    let guest = guest(Vm::create(&host(), &config(vcpus)).unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let sides = Sides::new(dir.path(), vcpus);
+    let guest = TestGuest::of_kernel(sides.machine(vcpus), None);
     console(&guest).set_size(size(120, 40));
     guest.power_on();
-    guest.wait_for_prompt();
     assert_eq!(guest.work("winsize /dev/hvc0 120"), 40);
     guest.probe("p:notified config_intr");
     console(&guest).set_size(size(120, 40));
@@ -91,7 +78,8 @@ fn bytes_come_back_and_the_guest_knows_the_size(vcpus: u8) {
 fn a_restored_guest_goes_on_with_its_console() {
     let dir = tempfile::tempdir().unwrap();
     let snapshot = dir.path().join("snapshot");
-    let first = boot(&config(1));
+    let sides = Sides::new(dir.path(), 1);
+    let first = sides.guest(1);
     console(&first).set_size(size(90, 20));
     assert_eq!(first.work("winsize /dev/hvc0 90"), 20);
     let answer = first.send("echo /dev/hvc0 6");
@@ -108,7 +96,7 @@ fn a_restored_guest_goes_on_with_its_console() {
     assert_eq!(first.answer(answer, "echo"), 6);
     drop(first);
 
-    let twin = guest(Vm::restore(&host(), &snapshot, &HostSides::default()).unwrap());
+    let twin = TestGuest::of_kernel(sides.restore(&snapshot), None);
     assert_eq!(console(&twin).size(), size(90, 20));
     twin.power_on();
     wait_for_output(&twin, 0, b"d");
@@ -121,12 +109,12 @@ fn a_restored_guest_goes_on_with_its_console() {
 }
 
 fn a_panic_that_only_the_virtio_console_shows_stops_the_guest() {
-    let config = config(1);
+    let config = TestKernel::Linux6_12.config(1);
     let cmdline = config.cmdline.replace("console=ttyS0", "console=hvc0 panic=0");
-    let guest = boot(&VmConfig { cmdline, ..config });
+    let guest = boot(&VmConfig { cmdline, virtio_console: true, ..config });
     let text = || String::from_utf8_lossy(&console(&guest).log().read(0).bytes).into_owned();
     assert!(text().contains("exoprobe guest ready"), "{}", text());
-    drop(guest.send("panic"));
+    let _ = guest.send("panic");
     let stop = guest.vm.wait_stopped(PATIENCE).unwrap_or_else(|| panic!("{}", text()));
     let StopReason::Panic { message } = stop.reason else { panic!("{:?}", stop.reason) };
     assert!(message.starts_with("Attempted to kill init!"), "{message}");

@@ -5,10 +5,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{Service, TestGuest, TestKernel, cases, host, http};
+use exoprobe_tests::{Service, TestKernel, cases, host, http};
 use exoprobe_vmm::DiskMode::{self, Overlay, ReadOnly, ReadWrite};
 use exoprobe_vmm::{DiskConfig, HostSides, Vm, VmConfig};
 
+use crate::support::devices::{BLOCK, BLOCKS, Sides, boot, copy_disk, empty_disk, start};
 use crate::support::refused::refused;
 
 pub(crate) const CASES: &[Case] = cases![
@@ -17,19 +18,15 @@ pub(crate) const CASES: &[Case] = cases![
     a_disk_that_cannot_be_used_is_refused_by_name needs [Kvm, Repeat],
 ];
 
-/// Of the workload's commands `diskread` and `diskwrite`.
-const BLOCK: u64 = 4096;
-const BLOCKS: u64 = 64;
-
 /// Block `number` as the workload writes it.
 fn block(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(usize::try_from(BLOCK / 8).unwrap())
 }
 
-/// Blocks of zeroes.
+/// Makes a disk of zeroes.
 fn empty(dir: &Path, name: &str) -> PathBuf {
     let path = dir.join(name);
-    File::create(&path).unwrap().set_len(BLOCKS * BLOCK).unwrap();
+    empty_disk(&path);
     path
 }
 
@@ -37,21 +34,13 @@ fn disk(path: &Path, mode: DiskMode) -> DiskConfig {
     DiskConfig { path: path.to_owned(), mode }
 }
 
-fn boot(disks: Vec<DiskConfig>, vcpus: u8) -> TestGuest {
-    let config = VmConfig { disks, ..TestKernel::Linux6_12.config(vcpus) };
-    let guest = TestGuest::of_kernel(Vm::create(&host(), &config).unwrap(), None);
-    guest.power_on();
-    guest.wait_for_prompt();
-    guest
-}
-
 fn blocks_are_written_read_and_kept_over_a_reboot(vcpus: u8) {
     let dir = tempfile::tempdir().unwrap();
     let [first, second] = ["first", "second"].map(|name| empty(dir.path(), name));
     let file = File::options().write(true).open(&second).unwrap();
     (0..BLOCKS / 2).for_each(|at| file.write_all_at(&block(at), at * BLOCK).unwrap());
-    let guest =
-        boot(vec![disk(&first, ReadWrite), disk(&second, ReadOnly), disk(&second, Overlay)], vcpus);
+    let disks = vec![disk(&first, ReadWrite), disk(&second, ReadOnly), disk(&second, Overlay)];
+    let guest = boot(&VmConfig { disks, ..TestKernel::Linux6_12.config(vcpus) });
     guest.probe("p:requests blk_mq_start_request");
     assert_eq!(guest.work(&format!("diskread /dev/vda {BLOCKS}")), 1, "block 0 is right");
     assert_eq!(guest.work(&format!("diskwrite /dev/vda {BLOCKS}")), BLOCKS);
@@ -80,18 +69,11 @@ fn blocks_are_written_read_and_kept_over_a_reboot(vcpus: u8) {
     assert_eq!(guest.work("ping"), 1);
 }
 
-/// A copy that has the time of the last change, as `cp --preserve=timestamps` makes one.
-fn copy(from: &Path, to: &Path) {
-    std::fs::copy(from, to).unwrap();
-    let modified = std::fs::metadata(from).unwrap().modified().unwrap();
-    File::options().write(true).open(to).unwrap().set_modified(modified).unwrap();
-}
-
 fn a_restored_guest_goes_on_with_its_disk_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let [saved, snapshot] = ["saved", "snapshot"].map(|name| dir.path().join(name));
-    let path = empty(dir.path(), "disk");
-    let guest = boot(vec![disk(&path, ReadWrite)], 1);
+    let sides = Sides::new(dir.path(), 1);
+    let (path, guest) = (sides.disk.clone(), sides.guest(1));
     let command = format!("diskwrite /dev/vda {BLOCKS}");
     let from = guest.send(&command);
     let has = |path: &PathBuf, number: u64| {
@@ -102,7 +84,7 @@ fn a_restored_guest_goes_on_with_its_disk_as_it_was() {
     guest.wait_until("it writes", |_| has(&path, 1));
     guest.vm.pause().unwrap();
     guest.vm.snapshot(&snapshot).unwrap();
-    copy(&path, &saved);
+    copy_disk(&path, &saved);
     assert!(!has(&saved, BLOCKS - 1), "the snapshot is of the middle of its work");
     guest.vm.resume().unwrap();
     assert_eq!(guest.answer(from, &command), BLOCKS);
@@ -110,8 +92,7 @@ fn a_restored_guest_goes_on_with_its_disk_as_it_was() {
     drop(guest);
 
     let restore = |disks: &[DiskConfig]| {
-        let sides = HostSides { disks: disks.to_vec(), ..HostSides::default() };
-        Vm::restore(&host(), &snapshot, &sides)
+        Vm::restore(&host(), &snapshot, &HostSides { disks: disks.to_vec(), ..sides.given() })
     };
     let refused = |disks: &[DiskConfig]| restore(disks).map(drop).unwrap_err().to_string();
     assert!(refused(&[]).contains("give each again with --disk"), "{}", refused(&[]));
@@ -119,8 +100,7 @@ fn a_restored_guest_goes_on_with_its_disk_as_it_was() {
         let error = refused(std::slice::from_ref(&wrong));
         assert!(error.contains("not as it was when the snapshot was taken"), "{error}");
     }
-    let twin = TestGuest::of_kernel(restore(&[disk(&saved, ReadWrite)]).unwrap(), None);
-    twin.power_on();
+    let twin = start(restore(&[disk(&saved, ReadWrite)]).unwrap());
     assert_eq!(twin.answer(0, &command), BLOCKS);
     assert!(has(&saved, BLOCKS - 1));
     assert_eq!(twin.work(&format!("diskread /dev/vda {BLOCKS}")), BLOCKS);

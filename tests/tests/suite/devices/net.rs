@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{PATIENCE, Service, TestGuest, TestKernel, cases, host, http};
-use exoprobe_vmm::{HostSides, NetConfig, NetLink, Vm, VmConfig};
+use exoprobe_vmm::{HostSides, NetLink, Vm, VmConfig};
 
+use crate::support::devices::{MAC, Sides, net, start};
 use crate::support::network::in_own_namespace;
 use crate::support::refused::refused;
 
@@ -24,30 +25,13 @@ pub(crate) const CASES: &[Case] = cases![
     a_network_interface_that_cannot_be_made_is_refused_by_name needs [Kvm, Repeat],
 ];
 
-const MAC: &str = "52:54:00:12:34:56";
 const TIMES: u64 = 50;
 /// Longest wait for one datagram, which a guest that is emulated sends.
 const QUIET: Duration = Duration::from_secs(120);
 
-fn net(link: NetLink) -> NetConfig {
-    NetConfig { link, mac: MAC.parse().unwrap() }
-}
-
-fn config(link: NetLink, vcpus: u8) -> VmConfig {
-    // One function of its boot may take longer than RCU waits (21 s), on a machine that does more.
-    const SLOW: &str = "rcupdate.rcu_cpu_stall_suppress=1";
-    let config = TestKernel::Linux6_12.config(vcpus);
-    let address = "ip=10.0.2.15::10.0.2.2:255.255.255.0::eth0:off";
-    let cmdline = format!("{} {SLOW} {address}", config.cmdline);
-    VmConfig { cmdline, nets: vec![net(link)], ..config }
-}
-
-fn boot(link: NetLink, vcpus: u8) -> TestGuest {
-    let vm = Vm::create(&host(), &config(link, vcpus)).unwrap();
-    let guest = TestGuest::of_kernel(vm, None);
-    guest.power_on();
-    guest.wait_for_prompt();
-    guest
+/// A guest right after boot, with this host side of its network interface.
+fn guest(dir: &Path, link: NetLink, vcpus: u8) -> TestGuest {
+    Sides { link, ..Sides::new(dir, vcpus) }.guest(vcpus)
 }
 
 /// A network stack that answers for each address, and sends each UDP datagram back. It ends with
@@ -122,7 +106,7 @@ fn reply(frame: &[u8]) -> Option<Vec<u8>> {
 fn datagrams_come_back_over_a_socket(vcpus: u8) {
     let dir = tempfile::tempdir().unwrap();
     let peer = Peer::listen(dir.path().join("peer"));
-    let guest = boot(peer.link(), vcpus);
+    let guest = guest(dir.path(), peer.link(), vcpus);
     guest.probe("p:sent udp_sendmsg");
     guest.probe("p:given start_xmit");
     assert_eq!(guest.work(&format!("udp 10.0.2.2:7 {TIMES}")), TIMES);
@@ -144,20 +128,21 @@ fn datagrams_come_back_over_a_socket(vcpus: u8) {
 fn a_restored_guest_goes_on_with_another_peer() {
     let dir = tempfile::tempdir().unwrap();
     let snapshot = dir.path().join("snapshot");
-    let guest = boot(Peer::listen(dir.path().join("first")).link(), 1);
+    let first = Peer::listen(dir.path().join("first")).link();
+    let sides = Sides { link: first, ..Sides::new(dir.path(), 1) };
+    let guest = sides.guest(1);
     assert_eq!(guest.work("udp 10.0.2.2:7 5"), 5);
     guest.vm.pause().unwrap();
     guest.vm.snapshot(&snapshot).unwrap();
     drop(guest);
     let second = Peer::listen(dir.path().join("second"));
     let restore = |links: Vec<NetLink>| {
-        Vm::restore(&host(), &snapshot, &HostSides { links, ..HostSides::default() })
+        Vm::restore(&host(), &snapshot, &HostSides { links, ..sides.given() })
     };
     let refused = restore(Vec::new()).map(drop).unwrap_err().to_string();
     assert!(refused.contains("give each again with --net"), "{refused}");
     assert!(refused.contains("first"), "{refused}");
-    let twin = TestGuest::of_kernel(restore(vec![second.link()]).unwrap(), None);
-    twin.power_on();
+    let twin = start(restore(vec![second.link()]).unwrap());
     assert_eq!(twin.vm.config().nets, [net(second.link())], "the address is as it was");
     assert_eq!(twin.work(&format!("udp 10.0.2.2:7 {TIMES}")), TIMES);
     twin.assert_unharmed();
@@ -215,7 +200,7 @@ fn datagrams_come_back_through_passt() {
     let socket = dir.path().join("passt");
     let _passt = passt(&socket);
     let port = echo_server("127.0.0.1");
-    let guest = boot(NetLink::Socket(socket), 1);
+    let guest = guest(dir.path(), NetLink::Socket(socket), 1);
     assert_eq!(guest.work(&format!("udp 10.0.2.2:{port} {TIMES}")), TIMES);
     guest.assert_unharmed();
 }
@@ -235,10 +220,12 @@ fn over_a_tap_interface() {
     }
     let port = echo_server("10.0.2.2");
     let tap = NetLink::Tap("tap0".to_owned());
-    let guest = boot(tap.clone(), 1);
+    let dir = tempfile::tempdir().unwrap();
+    let guest = guest(dir.path(), tap, 1);
     assert_eq!(guest.work(&format!("udp 10.0.2.2:{port} {TIMES}")), TIMES);
     let create = |name: &str| {
-        let config = config(NetLink::Tap(name.to_owned()), 1);
+        let nets = vec![net(NetLink::Tap(name.to_owned()))];
+        let config = VmConfig { nets, ..TestKernel::Linux6_12.config(1) };
         Vm::create(&host(), &config).map(drop).unwrap_err().to_string()
     };
     assert_eq!(create("tap0"), "tap tap0: in use by another virtual machine or program");

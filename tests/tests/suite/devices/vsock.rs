@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, Service, TestGuest, TestKernel, cases, host, http};
-use exoprobe_vmm::{HostSides, Vm, VmConfig, VsockConfig};
+use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, host, http};
+use exoprobe_vmm::{HostSides, Vm};
 
+use crate::support::devices::{Sides, start, vsock};
 use crate::support::refused::refused;
 
 pub(crate) const CASES: &[Case] = cases![
@@ -18,28 +19,11 @@ pub(crate) const CASES: &[Case] = cases![
     a_vsock_device_that_cannot_be_made_is_refused_by_name needs [Kvm, Repeat],
 ];
 
-const CID: u32 = 52;
 /// The port of the host's with a process that sends everything back, and one of the guest's.
 const HOST: u32 = 7;
 const GUEST: u32 = 5;
 /// Blocks of 4 KiB.
 const BLOCKS: u64 = 20;
-
-fn vsock(socket: &Path) -> VsockConfig {
-    VsockConfig { socket: socket.to_owned(), cid: CID }
-}
-
-fn boot(socket: &Path, vcpus: u8) -> TestGuest {
-    // One function of its boot may take longer than RCU waits (21 s), on a machine that does more.
-    const SLOW: &str = "rcupdate.rcu_cpu_stall_suppress=1";
-    let config = TestKernel::Linux6_12.config(vcpus);
-    let cmdline = format!("{} {SLOW}", config.cmdline);
-    let config = VmConfig { cmdline, vsock: Some(vsock(socket)), ..config };
-    let guest = TestGuest::of_kernel(Vm::create(&host(), &config).unwrap(), None);
-    guest.power_on();
-    guest.wait_for_prompt();
-    guest
-}
 
 fn port_socket(socket: &Path, port: u32) -> PathBuf {
     PathBuf::from(format!("{}_{port}", socket.display()))
@@ -110,9 +94,10 @@ fn send(guest: &TestGuest) {
 
 fn bytes_come_back_in_both_directions(vcpus: u8) {
     let dir = tempfile::tempdir().unwrap();
-    let socket = dir.path().join("v");
+    let sides = Sides::new(dir.path(), vcpus);
+    let socket = sides.socket.clone();
     echo_server(&socket);
-    let guest = boot(&socket, vcpus);
+    let guest = sides.guest(vcpus);
     send(&guest);
     assert_eq!(guest.work(&format!("par 4 vsock-send {HOST} 5")), 20);
     echo(&guest, &socket);
@@ -139,7 +124,8 @@ fn a_restored_guest_has_a_device_that_works_and_no_connections() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let (first, second, snapshot) = (at("first"), at("second"), at("snapshot"));
-    let guest = boot(&first, 1);
+    let sides = Sides { socket: first.clone(), ..Sides::new(dir.path(), 1) };
+    let guest = sides.guest(1);
     let command = format!("vsock-echo {GUEST}");
     let _echo = guest.send(&command);
     let mut stream = connect(&first, GUEST);
@@ -155,7 +141,7 @@ fn a_restored_guest_has_a_device_that_works_and_no_connections() {
     drop(guest);
     assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
     let restore = |vsock: Option<PathBuf>| {
-        Vm::restore(&host(), &snapshot, &HostSides { vsock, ..HostSides::default() })
+        Vm::restore(&host(), &snapshot, &HostSides { vsock, ..sides.given() })
     };
     let refused = restore(None).map(drop).unwrap_err().to_string();
     assert!(refused.contains("give its socket again with --vsock SOCKET"), "{refused}");
@@ -165,8 +151,7 @@ fn a_restored_guest_has_a_device_that_works_and_no_connections() {
     let refused = Vm::restore(&host(), &plain, &sides).map(drop).unwrap_err().to_string();
     assert!(refused.contains("without a vsock device: leave --vsock out"), "{refused}");
     echo_server(&second);
-    let twin = TestGuest::of_kernel(restore(Some(second.clone())).unwrap(), None);
-    twin.power_on();
+    let twin = start(restore(Some(second.clone())).unwrap());
     assert_eq!(twin.vm.config().vsock, Some(vsock(&second)), "the CID is as it was");
     let ended = twin.answer_line(0, &command);
     // ECONNRESET where it waits in the call, ENOTCONN where it comes to it later.
