@@ -1,8 +1,8 @@
 //! Guests with more vCPUs than the host has CPUs.
 
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{Service, TestGuest, TestKernel, cases, host};
-use exoprobe_vmm::{HostSides, Vm, VmConfig};
+use exoprobe_tests::{Service, TestGuest, TestKernel, cases, host, take_snapshot};
+use exoprobe_vmm::{HostSides, Vm};
 
 use crate::support::refused::refused;
 
@@ -15,22 +15,11 @@ pub(crate) const CASES: &[Case] = cases![
 const MANY: u8 = 9;
 /// Calls of getpid on each vCPU.
 const CALLS: u64 = 100;
-/// Initcalls that have the kernel check all types that BPF programs may use. An emulated kernel
-/// takes a minute for them while the ticks of so many CPUs interrupt it.
-const BPF: &str = "kfunc_init,cubictcp_register,bpf_kfunc_init,bpf_prog_test_run_init,\
-                   crypto_kfunc_init,xdp_metadata_init,init_subsystem,";
-
 /// A guest that was restored from a snapshot of a boot with so many vCPUs.
 fn restored() -> TestGuest {
     let dir = tempfile::tempdir().unwrap();
     let snapshot = dir.path().join("snapshot");
-    let config = TestKernel::Linux6_12.config(MANY);
-    let config = VmConfig { cmdline: config.cmdline.replace("kfunc_init,", BPF), ..config };
-    let guest = TestGuest::of_kernel(Vm::create(&host(), &config).unwrap(), None);
-    guest.power_on();
-    guest.wait_for_prompt();
-    guest.vm.snapshot(&snapshot).unwrap();
-    drop(guest);
+    take_snapshot(&TestKernel::Linux6_12.config(MANY), &snapshot);
     let vm = Vm::restore(&host(), &snapshot, &HostSides::default()).unwrap();
     let guest = TestGuest::of_kernel(vm, None);
     guest.power_on();
