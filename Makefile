@@ -58,6 +58,7 @@ lint: setup  ## formatting, lints, circles of files and long comments, as CI wan
 	cd tests/fuzz && cargo fmt --check
 	$(TIMED) "lints: dependencies" scripts/deny.sh
 	$(TIMED) "lints: clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
+	$(TIMED) "lints: clippy of the end-to-end tests" cargo clippy --locked --workspace --test integration -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(TIMED) "lints: documentation" cargo doc --quiet --no-deps --locked --workspace
 	$(STATIC) cargo build --quiet --locked --workspace --bin circles
 	$(PROGRAMS)/circles

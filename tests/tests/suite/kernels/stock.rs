@@ -42,7 +42,7 @@ const MODULES: [&str; 7] = [
 
 /// A machine with the distribution's kernel, for which no symbols are given.
 fn guest() -> TestGuest {
-    of_config(config())
+    of_config(&config())
 }
 
 fn config() -> VmConfig {
@@ -55,13 +55,13 @@ fn config() -> VmConfig {
     }
 }
 
-fn of_config(config: VmConfig) -> TestGuest {
-    TestGuest::of_kernel(Vm::create(&host(), &config).expect("it can be made"), None)
+fn of_config(config: &VmConfig) -> TestGuest {
+    TestGuest::of_kernel(Vm::create(&host(), config).expect("it can be made"), None)
 }
 
 fn a_distributions_kernel_traces_itself_at_our_places() {
     let dir = tempfile::tempdir().unwrap();
-    let guest = of_config(with_modules(config(), dir.path()));
+    let guest = of_config(&with_modules(config(), dir.path()));
     guest.power_on();
     guest.wait_for_prompt();
     self_tracing::both_count_at_one_place(&guest);
@@ -118,7 +118,7 @@ fn a_distributions_kernel_is_not_changed_by_questions_at_each_moment_of_its_boot
 
 fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
     let dir = tempfile::tempdir().unwrap();
-    let guest = of_config(with_disk(config(), dir.path()));
+    let guest = of_config(&with_disk(config(), dir.path()));
     guest.power_on();
     guest.wait_for_prompt();
     assert_eq!(guest.work("getpid 1000"), 1000);
