@@ -319,7 +319,7 @@ fn what_is_no_packet_is_dropped_and_given_back() {
         &[(at, 43)][..],
         &[(at, 44)],
         &[(at, too_long)],
-        &[(RAM as u64 - 20, 44)],
+        &[(RAM - 20, 44)],
         &[(u64::MAX - 5, 44)],
     ] {
         bench.give(TRANSMIT, parts);
@@ -421,7 +421,7 @@ fn connections_have_a_bound_and_so_has_what_waits_for_buffers() {
 fn buffers_that_hold_no_packet_are_given_back() {
     let mut bench = Bench::new();
     bench.give(RECEIVE, &[(bench.buffer(RECEIVE), 44)]);
-    bench.give(RECEIVE, &[(RAM as u64 - 8, 4096)]);
+    bench.give(RECEIVE, &[(RAM - 8, 4096)]);
     bench.give(RECEIVE, &[(bench.buffer(RECEIVE), 20), (BUFFERS[RECEIVE] + 0x9000, 30)]);
     bench.send(&packet(7, Op::Data), &[]);
     assert_eq!(bench.used(RECEIVE), 3);
