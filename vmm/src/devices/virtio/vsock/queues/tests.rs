@@ -315,13 +315,9 @@ fn what_is_no_packet_is_dropped_and_given_back() {
     let huge = Header { len: u32::MAX, ..good };
     bench.rings.write(at, &huge.encode());
     let too_long = u32::try_from(HEADER_LEN + DATA_MAX + 1).unwrap();
-    for parts in [
-        &[(at, 43)][..],
-        &[(at, 44)],
-        &[(at, too_long)],
-        &[(RAM - 20, 44)],
-        &[(u64::MAX - 5, 44)],
-    ] {
+    for parts in
+        [&[(at, 43)][..], &[(at, 44)], &[(at, too_long)], &[(RAM - 20, 44)], &[(u64::MAX - 5, 44)]]
+    {
         bench.give(TRANSMIT, parts);
     }
     bench.rings.write(at + 0x100, &good.encode());
