@@ -154,6 +154,16 @@ impl Service {
         String::from_utf8(output.stdout).expect("output is UTF-8")
     }
 
+    /// The events that `exoprobe events` prints with these arguments.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[must_use]
+    pub fn events(&self, args: &[&str]) -> Vec<serde_json::Value> {
+        let out = self.ok(&[&["--json", "events"], args].concat());
+        out.lines().map(|line| serde_json::from_str(line).expect("an event")).collect()
+    }
+
     /// Has the guest's workload carry out a command. Returns its answer.
     ///
     /// # Panics

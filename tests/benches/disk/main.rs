@@ -3,7 +3,7 @@
 //! guest's workload less that of the same command with half the requests, so that its ends cancel
 //! out; of several rounds the least counts, so that timer ticks fall out.
 //!
-//! In Bochs the time-stamp counter goes up by one an instruction, whoever runs it: guest, KVM,
+//! In Bochs the time-stamp counter goes up by one an instruction, in each of them: guest, KVM,
 //! Linux, or VMM. Elsewhere the numbers are times.
 
 mod exoprobe;

@@ -30,7 +30,7 @@ pub(crate) enum Plan {
     Kernels,
     /// Debian with its own disk, kernel and initramfs as the guest, on kvm_intel
     Debian,
-    /// What a request to a disk costs in exoprobe and in Debian's QEMU, on kvm_intel
+    /// The cost of a request to a disk in exoprobe and in Debian's QEMU, on kvm_intel
     DiskSpeed,
 }
 

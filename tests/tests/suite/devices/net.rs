@@ -19,6 +19,7 @@ use crate::support::refused::refused;
 
 pub(crate) const CASES: &[Case] = cases![
     datagrams_come_back_over_a_socket(vcpus),
+    a_guest_whose_link_was_down_has_it_up_once_restored,
     a_restored_guest_goes_on_with_another_peer,
     datagrams_come_back_through_passt needs [Passt, Repeat],
     datagrams_come_back_over_a_tap_interface needs [Tap, Iproute2, Repeat],
@@ -146,6 +147,28 @@ fn a_restored_guest_goes_on_with_another_peer() {
     assert_eq!(twin.vm.config().nets, [net(second.link())], "the address is as it was");
     assert_eq!(twin.work(&format!("udp 10.0.2.2:7 {TIMES}")), TIMES);
     twin.assert_unharmed();
+}
+
+/// The driver of a snapshot hears that the link is another one's, and up.
+fn a_guest_whose_link_was_down_has_it_up_once_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let snapshot = dir.path().join("snapshot");
+    let first = Peer::listen(dir.path().join("first")).link();
+    let sides = Sides { link: first, ..Sides::new(dir.path(), 1) };
+    let guest = sides.guest(1);
+    guest.probe("p:down netif_carrier_off");
+    let _ = guest.send("udp 10.0.2.2:9 1");
+    guest.wait_until("it knows that its link is down", |guest| guest.hits("down") > 0);
+    guest.engine.unregister(exoprobe_probes::Selection::all()).unwrap();
+    guest.vm.pause().unwrap();
+    guest.vm.snapshot(&snapshot).unwrap();
+    drop(guest);
+    let second = Peer::listen(dir.path().join("second")).link();
+    let twin = TestGuest::of_kernel(Sides { link: second, ..sides }.restore(&snapshot), None);
+    twin.probe("p:up netif_carrier_on");
+    twin.power_on();
+    twin.wait_until("it knows that its link is up", |twin| twin.hits("up") > 0);
+    assert_eq!((twin.hits("up"), twin.vm.links_up()), (1, vec![true]));
 }
 
 /// Sends datagrams back, until none comes for a while. Returns its port.

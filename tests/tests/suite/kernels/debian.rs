@@ -39,7 +39,7 @@ fn boot_and_probe() {
     let mut terminal = Terminal::new(&service);
     terminal.wait_for("debian login: ");
     assert_eq!(hits(&service, "kernel"), 1);
-    let started = events(&service, &["--probe", "programs"]);
+    let started = service.events(&["--probe", "programs"]);
     let programs: Vec<_> = started.iter().filter_map(|e| e["args"]["file"].as_str()).collect();
     println!("{} programs were started before the prompt", programs.len());
     // One of the initramfs, and one of the disk.
@@ -134,7 +134,7 @@ fn files_that_apt_reads(service: &Service, terminal: &mut Terminal<'_>) {
     let packages: usize = packages.split_whitespace().find_map(|word| word.parse().ok()).unwrap();
     assert!(packages > 100, "{packages}");
     show(service, "reads", &["--comm", "apt"]);
-    let reads = events(service, &["--probe", "reads", "--comm", "apt"]);
+    let reads = service.events(&["--probe", "reads", "--comm", "apt"]);
     let files: Vec<&str> = reads.iter().filter_map(|read| read["args"]["file"].as_str()).collect();
     assert!(files.contains(&"status"), "/var/lib/dpkg/status is read: {files:?}");
 }
@@ -154,9 +154,9 @@ fn requests_of_dd(service: &Service, terminal: &mut Terminal<'_>) {
     show(service, "reads", &["--comm", "dd"]);
     show(service, "requests", &[]);
     let of_disk = |event: &&Value| event["args"]["file"] == "vda" && event["args"]["count"] == 4096;
-    let reads = events(service, &["--probe", "reads", "--comm", "dd"]);
+    let reads = service.events(&["--probe", "reads", "--comm", "dd"]);
     assert_eq!(reads.iter().filter(of_disk).count() as u64, READS);
-    let requests = events(service, &["--probe", "requests"]);
+    let requests = service.events(&["--probe", "requests"]);
     assert!(requests.iter().all(|request| request["args"]["disk"] == "vda"), "{requests:?}");
     assert_eq!(requests.len() as u64, counted(&said) - before, "as the disk counts them");
 }
@@ -167,7 +167,7 @@ fn connections_of_curl(service: &Service, terminal: &mut Terminal<'_>, downloads
     assert_eq!(said.matches("from your host").count() as u64, DOWNLOADS, "{said}");
     assert_eq!(downloads.load(Ordering::SeqCst), DOWNLOADS);
     show(service, "connects", &[]);
-    let connects = events(service, &["--probe", "connects"]);
+    let connects = service.events(&["--probe", "connects"]);
     assert_eq!(connects.len() as u64, DOWNLOADS);
     assert_eq!(hits(service, "connects"), DOWNLOADS);
     let to = format!("{:#x}", u32::from_ne_bytes(HOST.octets()));
@@ -183,11 +183,6 @@ fn connections_of_curl(service: &Service, terminal: &mut Terminal<'_>, downloads
 fn show(service: &Service, probe: &str, filter: &[&str]) {
     let of = [&["events", "--last", "3", "--probe", probe], filter].concat();
     println!("$ exoprobe {}\n{}", of.join(" "), service.ok(&of));
-}
-
-fn events(service: &Service, args: &[&str]) -> Vec<Value> {
-    let out = service.ok(&[&["--json", "events"], args].concat());
-    out.lines().map(|line| serde_json::from_str(line).expect("an event")).collect()
 }
 
 fn hits(service: &Service, probe: &str) -> u64 {

@@ -9,13 +9,8 @@ pub(crate) const CASES: &[Case] = cases![
     a_follower_begins_now_and_reports_that_the_service_ended needs [Kvm, Repeat],
 ];
 
-fn events(service: &Service, args: &[&str]) -> Vec<Value> {
-    let out = service.ok(&[&["--json", "events"], args].concat());
-    out.lines().map(|line| serde_json::from_str(line).expect("an event")).collect()
-}
-
 fn numbers(service: &Service, args: &[&str]) -> Vec<u64> {
-    events(service, args).iter().map(|event| event["seq"].as_u64().expect("a number")).collect()
+    service.events(args).iter().map(|event| event["seq"].as_u64().expect("a number")).collect()
 }
 
 fn events_are_selected_by_probe_task_and_time() {
@@ -30,7 +25,7 @@ fn events_are_selected_by_probe_task_and_time() {
     assert_eq!(numbers(&service, &["--from", "3", "--limit", "2", "--probe", "m?/*"]), [4, 6]);
     assert_eq!(numbers(&service, &["--pid", "1", "--comm", "in*"]).len(), 10);
     assert_eq!(numbers(&service, &["--pid", "2"]).len(), 0);
-    let time = events(&service, &["--from", "5", "--limit", "1"])[0]["time"].to_string();
+    let time = service.events(&["--from", "5", "--limit", "1"])[0]["time"].to_string();
     assert_eq!(numbers(&service, &["--since", &time]), [5, 6, 7, 8, 9, 10]);
     assert_eq!(numbers(&service, &["--since", "1h"]).len(), 10);
     assert_eq!(numbers(&service, &["--since", "1000000"]).len(), 0);

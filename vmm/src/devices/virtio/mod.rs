@@ -1,6 +1,8 @@
 //! Virtio devices (Virtual I/O Device 1.2), a folder each, over PCI: stock kernels find them
 //! without words on the command line and without ACPI.
 
+#[cfg(test)]
+mod bench;
 pub(crate) mod blk;
 pub(crate) mod console;
 mod device;

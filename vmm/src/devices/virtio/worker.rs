@@ -1,6 +1,7 @@
 //! The thread of a device: serves each of its queues when the driver kicks it.
 
 use std::io;
+use std::ops::Deref;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -18,6 +19,9 @@ pub(crate) type Chain<'a> = DescriptorChain<&'a GuestMemoryMmap>;
 
 /// Why a queue is not served any more: the driver has damaged it.
 pub(crate) type Damage = virtio_queue::Error;
+
+/// Outcome of serving an event: an error is a queue's number and its damage.
+pub(crate) type Served = Result<(), (usize, Damage)>;
 
 /// Queues with their numbers.
 pub(crate) type Queues = Vec<(usize, QueueHandle)>;
@@ -43,12 +47,12 @@ pub(crate) struct Source {
 pub(crate) trait Service: Send + 'static {
     /// Serves the queues that the event concerns. Damage ends the service of the queue that it
     /// returns with it.
-    fn serve(
-        &mut self,
-        event: Event,
-        queues: &mut Queues,
-        memory: &GuestMemoryMmap,
-    ) -> Result<(), (usize, Damage)>;
+    fn serve(&mut self, event: Event, queues: &mut Queues, memory: &GuestMemoryMmap) -> Served;
+
+    /// Ends: waits for all requests under way, and gives them back.
+    fn finish(&mut self, _queues: &mut Queues) -> Served {
+        Ok(())
+    }
 }
 
 /// A device without a file of its own, which carries out each request alone: given the queue's
@@ -59,12 +63,7 @@ impl<F> Service for Requests<F>
 where
     F: FnMut(usize, &GuestMemoryMmap, Chain<'_>) -> u32 + Send + 'static,
 {
-    fn serve(
-        &mut self,
-        event: Event,
-        queues: &mut Queues,
-        memory: &GuestMemoryMmap,
-    ) -> Result<(), (usize, Damage)> {
+    fn serve(&mut self, event: Event, queues: &mut Queues, memory: &GuestMemoryMmap) -> Served {
         let Event::Kick(number) = event else { return Ok(()) };
         let Some(handle) = queue(queues, number) else { return Ok(()) };
         drain(handle, memory, |chain| (self.0)(number, memory, chain)).map_err(|e| (number, e))
@@ -121,6 +120,8 @@ impl Worker {
         let thread = std::thread::Builder::new().name(name.to_owned());
         let thread = thread.spawn(move || {
             run(&mut queues, &ram, &epoll, &mut service);
+            let finished = service.finish(&mut queues);
+            note_damage(&mut queues, finished);
             queues
         })?;
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Running { thread, stop });
@@ -161,14 +162,18 @@ fn run(queues: &mut Queues, ram: &GuestRam, epoll: &Epoll, service: &mut impl Se
         }
         for event in &events[..count] {
             let event = event_of(event.data());
-            if let Err((number, error)) = service.serve(event, queues, ram.as_memory()) {
-                tracing::warn!(%error, "a device's queue is damaged");
-                let damaged = queues.iter_mut().find(|(own, _)| *own == number);
-                if let Some((_, handle)) = damaged {
-                    handle.queue.set_ready(false);
-                }
-            }
+            let served = service.serve(event, queues, ram.as_memory());
+            note_damage(queues, served);
         }
+    }
+}
+
+/// Ends the service of a queue that is damaged.
+fn note_damage(queues: &mut Queues, served: Served) {
+    let Err((number, error)) = served else { return };
+    tracing::warn!(%error, "a device's queue is damaged");
+    if let Some(handle) = queue(queues, number) {
+        handle.queue.set_ready(false);
     }
 }
 
@@ -182,30 +187,55 @@ fn event_of(data: u64) -> Event {
 
 /// The driver's next request, if there is one. A ring that says that it has more than it holds is
 /// damage: to await more from it would be to wait no more.
-pub(super) fn next<'a>(
+pub(super) fn next<M>(
     handle: &mut QueueHandle,
-    memory: &'a GuestMemoryMmap,
-) -> Result<Option<Chain<'a>>, Damage> {
+    memory: M,
+) -> Result<Option<DescriptorChain<M>>, Damage>
+where
+    M: Deref<Target = GuestMemoryMmap> + Clone,
+{
     Ok(handle.queue.iter(memory)?.next())
 }
 
 /// Most requests between two looks at the end of the thread.
 const AT_ONCE: usize = 16;
 
-/// Carries out the requests that are there, a few at most: neither a driver that makes more all the
-/// time nor one whose requests are long keeps the thread from its end. It is kicked for those that
-/// remain.
+/// Carries out the requests that are there, a few at most, by [`drain_while`].
 pub(super) fn drain(
     handle: &mut QueueHandle,
     memory: &GuestMemoryMmap,
     mut serve: impl FnMut(Chain<'_>) -> u32,
 ) -> Result<(), Damage> {
-    handle.queue.disable_notification(memory)?;
+    drain_while(handle, memory, &mut serve, |_| true, |serve, chain| Some(serve(chain)))
+}
+
+/// Takes the requests that are there, a few at most: neither a driver that makes more all the time
+/// nor one whose requests are long keeps the thread from its end. It is kicked for those that
+/// remain. While `may_go_on` says no, none is taken and the driver does not kick: the device kicks
+/// the queue when it may. `serve` returns the bytes that it wrote to the request's buffers, which
+/// are then given back, or `None` for a request that is completed later.
+pub(super) fn drain_while<S, M>(
+    handle: &mut QueueHandle,
+    memory: M,
+    device: &mut S,
+    mut may_go_on: impl FnMut(&mut S) -> bool,
+    mut serve: impl FnMut(&mut S, DescriptorChain<M>) -> Option<u32>,
+) -> Result<(), Damage>
+where
+    M: Deref<Target = GuestMemoryMmap> + Clone,
+{
+    handle.queue.disable_notification(&*memory)?;
     for _ in 0..AT_ONCE {
-        let Some(chain) = next(handle, memory)? else { return await_more(handle, memory) };
+        if !may_go_on(device) {
+            return Ok(());
+        }
+        let Some(chain) = next(handle, memory.clone())? else {
+            return await_more(handle, &memory);
+        };
         let head = chain.head_index();
-        let written = serve(chain);
-        complete(handle, memory, head, written)?;
+        if let Some(written) = serve(device, chain) {
+            complete(handle, &memory, head, written)?;
+        }
     }
     // More may be there. A counter that is full is a kick, too.
     drop(handle.kick.write(1));

@@ -25,7 +25,7 @@ pub(super) enum Own {
 }
 
 impl Own {
-    /// What it is, in the table of docs/kernels.md.
+    /// Its name in the table of docs/kernels.md.
     pub(super) fn title(self) -> String {
         match self {
             Self::Kprobe(0) => "kprobe on the function's entry".to_owned(),

@@ -66,11 +66,11 @@ impl<'a> Buffers<'a> {
         kept.collect::<Vec<_>>().into()
     }
 
-    /// Fills all from a place of a file.
+    /// Fills all from a place of a file, with these flags (preadv2).
     ///
     /// # Errors
     /// The system's; also when the file ends before.
-    pub(super) fn read_from(&self, file: &File, offset: u64) -> io::Result<()> {
+    pub(super) fn read_from(&self, file: &File, offset: u64, flags: libc::c_int) -> io::Result<()> {
         let guards: Vec<_> = self.slices.iter().map(VolatileSlice::ptr_guard_mut).collect();
         let part = |guard: &vm_memory::volatile_memory::PtrGuardMut| iovec {
             iov_base: guard.as_ptr().cast(),
@@ -81,7 +81,7 @@ impl<'a> Buffers<'a> {
         transfer(&mut parts, offset, io::ErrorKind::UnexpectedEof, |parts, count, offset| {
             // SAFETY: each part is memory of the guest's, mapped and writable for as long as
             // `guards` lives, of which no reference of Rust's exists; there are `count` of them.
-            unsafe { libc::preadv(fd, parts.as_ptr(), count, offset) }
+            unsafe { libc::preadv2(fd, parts.as_ptr(), count, offset, flags) }
         })
     }
 
@@ -226,10 +226,10 @@ mod tests {
     fn a_file_that_ends_before_the_buffers_is_an_error() {
         let (file, content) = file();
         let mut memory = pieces(&[3000, 3000]);
-        let error = buffers(&mut memory).read_from(&file, 0).unwrap_err();
+        let error = buffers(&mut memory).read_from(&file, 0, 0).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
         assert_eq!(memory.concat()[..LEN], content, "what is there was read");
-        assert!(buffers(&mut memory).read_from(&file, u64::MAX).is_err(), "no such offset");
+        assert!(buffers(&mut memory).read_from(&file, u64::MAX, 0).is_err(), "no such offset");
     }
 
     #[test]
@@ -269,7 +269,7 @@ mod tests {
             expected[start..][..len].copy_from_slice(&content[offset..][..len]);
             let cut = buffers(&mut memory).skip(skipped).take(taken);
             prop_assert_eq!(cut.len(), len);
-            cut.read_from(&file, offset as u64).unwrap();
+            cut.read_from(&file, offset as u64, 0).unwrap();
             cut.write_to(&file, LEN as u64).unwrap();
             prop_assert!(memory.concat() == expected);
             let mut copy = vec![0; len];

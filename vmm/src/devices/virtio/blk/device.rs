@@ -9,13 +9,12 @@ use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_F_SEG_MAX, VIRTIO_BLK_F_SIZE_MAX, VIRTIO_BLK_F_WRITE_ZEROES,
 };
 use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
-use vm_memory::GuestMemoryMmap;
 
 use super::disk::{DiskIdentity, SECTOR};
-use super::request::{self, SEG_MAX, SEGMENT_SECTORS_MAX, SEGMENTS_MAX, SIZE_MAX};
+use super::request::{DISCARD_SECTORS_MAX, SEG_MAX, SEGMENTS_MAX, SIZE_MAX, ZEROES_SECTORS_MAX};
+use super::service::DiskService;
 use super::{Disk, DiskError};
 use crate::config::DiskMode;
-use crate::devices::virtio::worker::{Chain, Requests};
 use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice, Worker};
 
 /// Descriptors of the queue.
@@ -69,8 +68,8 @@ impl Blk {
         set(20, &u32::try_from(SECTOR).expect("512").to_le_bytes());
         // One queue.
         set(34, &1_u16.to_le_bytes());
-        for limits in [36, 48] {
-            set(limits, &SEGMENT_SECTORS_MAX.to_le_bytes());
+        for (limits, sectors) in [(36, DISCARD_SECTORS_MAX), (48, ZEROES_SECTORS_MAX)] {
+            set(limits, &sectors.to_le_bytes());
             set(limits + 4, &SEGMENTS_MAX.to_le_bytes());
         }
         // Discards of single sectors are as good as any.
@@ -119,10 +118,9 @@ impl VirtioDevice for Blk {
 
     fn start(&self, activation: Activation) -> io::Result<()> {
         let (disk, id) = (Arc::clone(&self.disk), self.id.clone());
-        let serve = move |_, memory: &GuestMemoryMmap, chain: Chain<'_>| {
-            request::serve(&disk, &id, memory, &chain)
-        };
-        self.worker.start("disk", activation, None, Requests(serve))
+        let service = DiskService::new(disk, id, activation.ram.clone())?;
+        let source = service.source();
+        self.worker.start("disk", activation, Some(source), service)
     }
 
     fn stop(&self) -> Vec<(usize, QueueHandle)> {

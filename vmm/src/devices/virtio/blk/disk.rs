@@ -1,6 +1,6 @@
 //! The host's side of a disk: a raw file or a block device.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::buffers::Buffers;
+use super::host_file::{HostFile, Waiting};
 use super::overlay::Overlay;
 use crate::config::DiskMode;
 
@@ -86,8 +87,8 @@ pub(crate) struct Disk {
 /// Where the content is.
 #[derive(Debug)]
 enum Content {
-    File(File),
-    BlockDevice(File),
+    File(HostFile),
+    BlockDevice(HostFile),
     Overlay(Overlay),
 }
 
@@ -118,6 +119,7 @@ impl Disk {
         if size == 0 || !size.is_multiple_of(SECTOR) {
             return Err(DiskError::Size { path: path.to_owned(), size });
         }
+        let file = HostFile::new(file).map_err(failed)?;
         let content = match mode {
             DiskMode::Overlay => Content::Overlay(
                 Overlay::new(file, size)
@@ -141,7 +143,7 @@ impl Disk {
     pub(crate) fn identity(&self) -> io::Result<DiskIdentity> {
         let modified = match &self.content {
             Content::File(file) => {
-                let metadata = file.metadata()?;
+                let metadata = file.file().metadata()?;
                 Some((metadata.mtime(), metadata.mtime_nsec()))
             }
             Content::BlockDevice(_) => None,
@@ -155,25 +157,41 @@ impl Disk {
     }
 
     /// Reads at a byte offset, all or an error: a file that has become shorter is an I/O error.
-    pub(super) fn read(&self, offset: u64, to: &Buffers<'_>) -> io::Result<()> {
+    pub(super) fn read(&self, offset: u64, to: &Buffers<'_>, waiting: Waiting) -> io::Result<()> {
         match &self.content {
-            Content::File(file) | Content::BlockDevice(file) => to.read_from(file, offset),
-            Content::Overlay(overlay) => to.fill(|at, part| overlay.read(offset + at, part)),
+            Content::File(file) | Content::BlockDevice(file) => file.read(offset, to, waiting),
+            Content::Overlay(overlay) => {
+                to.fill(|at, part| overlay.read(offset + at, part, waiting))
+            }
         }
     }
 
-    /// Writes at a byte offset.
-    pub(super) fn write(&self, offset: u64, from: &Buffers<'_>) -> io::Result<()> {
+    /// Writes at a byte offset. A file that has become shorter is an I/O error, and stays so short.
+    pub(super) fn write(
+        &self,
+        offset: u64,
+        from: &Buffers<'_>,
+        waiting: Waiting,
+    ) -> io::Result<()> {
+        self.check_length(offset + from.len() as u64)?;
         match &self.content {
-            Content::File(file) | Content::BlockDevice(file) => from.write_to(file, offset),
-            Content::Overlay(overlay) => from.hand_out(|at, part| overlay.write(offset + at, part)),
+            Content::File(file) | Content::BlockDevice(file) => file.write(offset, from, waiting),
+            Content::Overlay(overlay) => {
+                from.hand_out(|at, part| overlay.write(offset + at, part, waiting))
+            }
         }
+    }
+
+    /// A file that has become shorter since it was opened must not grow again.
+    fn check_length(&self, end: u64) -> io::Result<()> {
+        let Content::File(file) = &self.content else { return Ok(()) };
+        file.reaches(end)
     }
 
     /// Returns when all that was written is on the medium; of an overlay nothing needs to be.
     pub(crate) fn flush(&self) -> io::Result<()> {
         match &self.content {
-            Content::File(file) | Content::BlockDevice(file) => file.sync_data(),
+            Content::File(file) | Content::BlockDevice(file) => file.file().sync_data(),
             Content::Overlay(_) => Ok(()),
         }
     }
@@ -183,8 +201,9 @@ impl Disk {
     pub(crate) fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         // A block device would need another call.
         let Content::File(file) = &self.content else { return Ok(()) };
+        self.check_length(offset + len)?;
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(file, flags, offset, len) {
+        match rustix::fs::fallocate(file.file(), flags, offset, len) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             result => result.map_err(io::Error::from),
         }
@@ -195,8 +214,9 @@ impl Disk {
         let Content::File(file) = &self.content else {
             return self.write_zeroes_by_hand(offset, len);
         };
+        self.check_length(offset + len)?;
         let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(file, flags, offset, len) {
+        match rustix::fs::fallocate(file.file(), flags, offset, len) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV) => {
                 self.write_zeroes_by_hand(offset, len)
             }
@@ -212,9 +232,11 @@ impl Disk {
                 usize::try_from(end - at).map_or(ZEROES.len(), |left| left.min(ZEROES.len()));
             match &self.content {
                 Content::File(file) | Content::BlockDevice(file) => {
-                    file.write_all_at(&ZEROES[..part], at)?;
+                    file.file().write_all_at(&ZEROES[..part], at)?;
                 }
-                Content::Overlay(overlay) => overlay.write(at, &ZEROES[..part])?,
+                Content::Overlay(overlay) => {
+                    overlay.write(at, &ZEROES[..part], Waiting::Allowed)?;
+                }
             }
             at += part as u64;
         }
@@ -226,17 +248,33 @@ impl Disk {
 impl Disk {
     /// A disk of `sectors` on a medium that has no room.
     pub(super) fn on_a_full_medium(sectors: u64) -> Self {
-        let full = File::options().read(true).write(true).open("/dev/full").expect("a device");
-        Self { content: Content::File(full), sectors, mode: DiskMode::ReadWrite }
+        let full =
+            std::fs::File::options().read(true).write(true).open("/dev/full").expect("a device");
+        let full = HostFile::new(full).expect("a file system");
+        // Not a file, whose length is checked.
+        Self { content: Content::BlockDevice(full), sectors, mode: DiskMode::ReadWrite }
+    }
+
+    /// The disk, of which each read may wait.
+    pub(super) fn without_nowait(self) -> Self {
+        let content = match self.content {
+            Content::File(file) => Content::File(file.without_nowait()),
+            Content::BlockDevice(file) => Content::BlockDevice(file.without_nowait()),
+            Content::Overlay(overlay) => Content::Overlay(overlay.without_nowait()),
+        };
+        Self { content, ..self }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use vm_memory::VolatileSlice;
 
     use super::*;
     use DiskMode::{Overlay, ReadOnly, ReadWrite};
+    use Waiting::{Allowed, Refused};
 
     fn buffers(bytes: &mut [u8]) -> Buffers<'_> {
         vec![VolatileSlice::from(bytes)].into()
@@ -272,10 +310,10 @@ mod tests {
         assert!(Disk::open(&path, ReadOnly).is_ok() && Disk::open(&path, ReadWrite).is_err());
         assert_eq!((reader.sectors(), reader.is_read_only()), (2, true));
         let layer = Disk::open(&path, Overlay).unwrap();
-        layer.write(0, &buffers(&mut [1; 512])).unwrap();
+        layer.write(0, &buffers(&mut [1; 512]), Allowed).unwrap();
         layer.write_zeroes(512, 512).unwrap();
         let mut found = [7; 1024];
-        layer.read(0, &buffers(&mut found)).unwrap();
+        layer.read(0, &buffers(&mut found), Allowed).unwrap();
         assert!(found[..512] == [1; 512] && found[512..] == [0; 512]);
         assert!(layer.identity().unwrap_err().to_string().contains("thrown away"));
         assert_eq!(std::fs::read(&path).unwrap(), [0; 1024]);
@@ -286,17 +324,45 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = image(dir.path(), 1 << 20);
         let disk = Disk::open(&path, ReadWrite).unwrap();
-        disk.write(512, &buffers(&mut [7; 4096])).unwrap();
+        disk.write(512, &buffers(&mut [7; 4096]), Allowed).unwrap();
         disk.discard(512, 512).unwrap();
         disk.write_zeroes(1024, 512).unwrap();
         disk.write_zeroes_by_hand(2048, 512).unwrap();
         disk.flush().unwrap();
         let mut found = vec![1; 4096];
-        disk.read(512, &buffers(&mut found)).unwrap();
+        disk.read(512, &buffers(&mut found), Allowed).unwrap();
         let sectors: Vec<u8> = found.chunks(512).map(|sector| sector[0]).collect();
         assert_eq!(sectors, [0, 0, 7, 0, 7, 7, 7, 7]);
         File::options().write(true).open(&path).unwrap().set_len(512).unwrap();
-        assert!(disk.read(1024, &buffers(&mut found)).is_err(), "it has become shorter");
+        assert!(disk.read(1024, &buffers(&mut found), Allowed).is_err(), "it has become shorter");
+        for waiting in [Allowed, Refused] {
+            assert!(disk.write(0, &buffers(&mut found), waiting).is_err());
+            assert!(disk.write(512, &buffers(&mut [1; 512]), waiting).is_err());
+        }
+        assert!(disk.write_zeroes(1024, 512).is_err() && disk.discard(1024, 512).is_err());
+        disk.write(0, &buffers(&mut [1; 512]), Allowed).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), [1; 512], "it has not become longer again");
+    }
+
+    #[test]
+    fn an_access_that_may_not_wait_is_carried_out_or_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = image(dir.path(), 1 << 16);
+        let would_wait = |result: io::Result<()>| {
+            assert_eq!(result.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        };
+        for mode in [ReadWrite, Overlay] {
+            let disk = Disk::open(&path, mode).unwrap().without_nowait();
+            let mut found = [7; 4096];
+            would_wait(disk.read(0, &buffers(&mut found), Refused));
+            // A part of a block, and of a page of the file.
+            would_wait(disk.write(512, &buffers(&mut [1; 512]), Refused));
+            disk.read(0, &buffers(&mut found), Allowed).unwrap();
+            assert_eq!(found, [0; 4096]);
+            disk.write(4096, &buffers(&mut [1; 4096]), Refused).unwrap();
+            disk.read(4096, &buffers(&mut found), Allowed).unwrap();
+            assert_eq!(found, [1; 4096]);
+        }
     }
 
     /// cloud-hypervisor: the content of a raw disk becomes another format's header, which names a
@@ -313,11 +379,11 @@ mod tests {
         header.resize(0x70, 0);
         header.extend(name);
         header.resize(512, 0);
-        Disk::open(&path, ReadWrite).unwrap().write(0, &buffers(&mut header)).unwrap();
+        Disk::open(&path, ReadWrite).unwrap().write(0, &buffers(&mut header), Allowed).unwrap();
         for mode in [ReadOnly, ReadWrite, Overlay] {
             let disk = Disk::open(&path, mode).unwrap();
             let mut found = vec![1; 1 << 16];
-            disk.read(0, &buffers(&mut found)).unwrap();
+            disk.read(0, &buffers(&mut found), Allowed).unwrap();
             assert_eq!(disk.sectors(), 128);
             assert!(found[..512] == header && found[512..].iter().all(|byte| *byte == 0));
         }
@@ -328,13 +394,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = image(dir.path(), 1 << 14);
         let layer = Disk::open(&path, Overlay).unwrap();
-        layer.write(0, &buffers(&mut [1; 512])).unwrap();
+        layer.write(0, &buffers(&mut [1; 512]), Allowed).unwrap();
         File::options().write(true).open(&path).unwrap().set_len(512).unwrap();
         let mut found = [7; 512];
-        assert!(layer.read(8192, &buffers(&mut found)).is_err());
-        let written = layer.write(8192, &buffers(&mut [1; 512]));
+        assert!(layer.read(8192, &buffers(&mut found), Allowed).is_err());
+        let written = layer.write(8192, &buffers(&mut [1; 512]), Allowed);
         assert!(written.is_err(), "the rest of its block is gone");
-        layer.read(0, &buffers(&mut found)).unwrap();
+        layer.read(0, &buffers(&mut found), Allowed).unwrap();
         assert_eq!(found, [1; 512], "it is in the layer");
     }
 }

@@ -5,8 +5,11 @@ mod device;
 mod disk;
 #[cfg(feature = "testing")]
 mod driven;
+mod host_file;
 mod overlay;
+mod pool;
 mod request;
+mod service;
 
 pub(crate) use device::Blk;
 use disk::Disk;

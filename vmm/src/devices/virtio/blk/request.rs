@@ -3,19 +3,20 @@
 //! has room for one.
 
 use std::io::{self, Write};
+use std::ops::Deref;
 
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_ID_BYTES, VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP,
     VIRTIO_BLK_T_DISCARD, VIRTIO_BLK_T_FLUSH, VIRTIO_BLK_T_GET_ID, VIRTIO_BLK_T_IN,
     VIRTIO_BLK_T_OUT, VIRTIO_BLK_T_WRITE_ZEROES,
 };
-use virtio_queue::{Reader, Writer};
+use virtio_queue::{DescriptorChain, Reader, Writer};
 use vm_memory::{ByteValued, GuestMemoryMmap, Le32, Le64};
 
 use super::Disk;
 use super::buffers::Buffers;
 use super::disk::SECTOR;
-use crate::devices::virtio::worker::Chain;
+use super::host_file::Waiting;
 
 /// Most data descriptors of a request, and bytes of each, as the configuration space says. Together
 /// they bound the time of one request: a device stops between two.
@@ -23,8 +24,11 @@ pub(crate) const SEG_MAX: u32 = 254;
 pub(crate) const SIZE_MAX: u32 = 1 << 20;
 /// Most segments of a discard or of writing zeroes, as the configuration space says.
 pub(crate) const SEGMENTS_MAX: u32 = 16;
-/// Most sectors of a segment: 1 GiB.
-pub(crate) const SEGMENT_SECTORS_MAX: u32 = 1 << 21;
+/// Most sectors of a segment of a discard: 1 GiB.
+pub(crate) const DISCARD_SECTORS_MAX: u32 = 1 << 21;
+/// Most sectors of a segment of zeroes: 16 MiB. Where the host's file system cannot make zeroes,
+/// they are written, so 16 segments are as long as the longest request with data.
+pub(crate) const ZEROES_SECTORS_MAX: u32 = 1 << 15;
 
 /// `struct virtio_blk_req`, without its data and outcome.
 #[derive(Clone, Copy, Default)]
@@ -68,20 +72,41 @@ fn outside() -> Refusal {
     broken("buffers outside RAM")
 }
 
+/// A request of the driver; several may be carried out at once.
+pub(super) type Chain<M> = DescriptorChain<M>;
+
 /// Carries a request out. Returns the bytes that were written to its buffers, the outcome among
-/// them: 0 if the chain has no room even for that.
-pub(crate) fn serve(disk: &Disk, id: &str, memory: &GuestMemoryMmap, chain: &Chain<'_>) -> u32 {
+/// them: 0 if the chain has no room even for that; `None` if the request would wait and may not,
+/// and then it can be repeated.
+pub(crate) fn serve<M>(
+    disk: &Disk,
+    id: &str,
+    memory: &GuestMemoryMmap,
+    chain: &Chain<M>,
+    waiting: Waiting,
+) -> Option<u32>
+where
+    M: Deref<Target = GuestMemoryMmap> + Clone,
+{
     let readable = Reader::new(memory, chain.clone());
-    let Ok(mut writable) = Writer::new(memory, chain.clone()) else { return 0 };
-    let Some(room) = writable.available_bytes().checked_sub(1) else { return 0 };
-    let Ok(mut outcome) = writable.split_at(room) else { return 0 };
+    let Ok(mut writable) = Writer::new(memory, chain.clone()) else { return Some(0) };
+    let Some(room) = writable.available_bytes().checked_sub(1) else { return Some(0) };
+    let Ok(mut outcome) = writable.split_at(room) else { return Some(0) };
     let result = match readable {
-        Ok(mut readable) => carry_out(disk, id, memory, chain, &mut readable, &mut writable),
+        Ok(mut readable) => {
+            let mut request = Request { disk, memory, chain, waiting };
+            request.carry_out(id, &mut readable, &mut writable)
+        }
         Err(_) => Err(outside()),
     };
     let (status, written) = match result {
         Ok(written) => (VIRTIO_BLK_S_OK, written),
         Err(Refusal::Unsupported) => (VIRTIO_BLK_S_UNSUPP, 0),
+        Err(Refusal::Io(error))
+            if waiting == Waiting::Refused && error.kind() == io::ErrorKind::WouldBlock =>
+        {
+            return None;
+        }
         Err(Refusal::Io(error)) => {
             tracing::debug!(%error, "disk request");
             (VIRTIO_BLK_S_IOERR, 0)
@@ -89,63 +114,92 @@ pub(crate) fn serve(disk: &Disk, id: &str, memory: &GuestMemoryMmap, chain: &Cha
     };
     let status = u8::try_from(status).expect("0 to 2");
     if outcome.write_all(&[status]).is_err() {
-        return 0;
+        return Some(0);
     }
-    u32::try_from(written + 1).unwrap_or(u32::MAX)
+    Some(u32::try_from(written + 1).unwrap_or(u32::MAX))
 }
 
-/// Returns the bytes that were written to `writable`, which is without the outcome.
-fn carry_out(
-    disk: &Disk,
-    id: &str,
-    memory: &GuestMemoryMmap,
-    chain: &Chain<'_>,
-    readable: &mut Reader<'_>,
-    writable: &mut Writer<'_>,
-) -> Result<usize, Refusal> {
-    let header: Header = readable.read_obj()?;
-    let sector = header.sector.to_native();
-    match header.kind.to_native() {
-        VIRTIO_BLK_T_IN => {
-            // The driver may have changed the descriptors since: these are checked anew.
-            let data = Buffers::new(memory, chain.clone().writable()).map_err(|_| outside())?;
-            let data = data.take(writable.available_bytes());
-            disk.read(range(disk, sector, data.len())?, &data)?;
-            Ok(data.len())
-        }
-        kind @ (VIRTIO_BLK_T_OUT | VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES)
-            if disk.is_read_only() =>
-        {
-            tracing::debug!(kind, "a disk that is only read");
-            Err(broken("the disk is only read"))
-        }
-        VIRTIO_BLK_T_OUT => {
-            let data = Buffers::new(memory, chain.clone().readable()).map_err(|_| outside())?;
-            let data = data.skip(readable.bytes_read());
-            disk.write(range(disk, sector, data.len())?, &data)?;
-            Ok(0)
-        }
-        VIRTIO_BLK_T_FLUSH => {
-            disk.flush()?;
-            Ok(0)
-        }
-        VIRTIO_BLK_T_GET_ID => {
-            let mut text = [0; VIRTIO_BLK_ID_BYTES as usize];
-            let len = id.len().min(text.len());
-            text[..len].copy_from_slice(&id.as_bytes()[..len]);
-            writable.write_all(&text)?;
-            Ok(text.len())
-        }
-        kind @ (VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES) => {
-            for segment in segments(disk, readable)? {
-                match kind {
-                    VIRTIO_BLK_T_DISCARD => disk.discard(segment.0, segment.1)?,
-                    _ => disk.write_zeroes(segment.0, segment.1)?,
-                }
+/// A request that is carried out.
+struct Request<'a, M> {
+    disk: &'a Disk,
+    memory: &'a GuestMemoryMmap,
+    chain: &'a Chain<M>,
+    waiting: Waiting,
+}
+
+impl<M: Deref<Target = GuestMemoryMmap> + Clone> Request<'_, M> {
+    /// Returns the bytes that were written to `writable`, which is without the outcome.
+    fn carry_out(
+        &mut self,
+        id: &str,
+        readable: &mut Reader<'_>,
+        writable: &mut Writer<'_>,
+    ) -> Result<usize, Refusal> {
+        let header: Header = readable.read_obj()?;
+        let sector = header.sector.to_native();
+        match header.kind.to_native() {
+            VIRTIO_BLK_T_IN => self.read(sector, writable.available_bytes()),
+            kind @ (VIRTIO_BLK_T_OUT | VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES)
+                if self.disk.is_read_only() =>
+            {
+                tracing::debug!(kind, "a disk that is only read");
+                Err(broken("the disk is only read"))
             }
-            Ok(0)
+            VIRTIO_BLK_T_OUT => self.write(sector, readable.bytes_read()),
+            VIRTIO_BLK_T_FLUSH => {
+                self.wait()?;
+                self.disk.flush()?;
+                Ok(0)
+            }
+            VIRTIO_BLK_T_GET_ID => {
+                let mut text = [0; VIRTIO_BLK_ID_BYTES as usize];
+                let len = id.len().min(text.len());
+                text[..len].copy_from_slice(&id.as_bytes()[..len]);
+                writable.write_all(&text)?;
+                Ok(text.len())
+            }
+            VIRTIO_BLK_T_DISCARD => {
+                for (offset, len) in segments(self.disk, readable, DISCARD_SECTORS_MAX)? {
+                    self.wait()?;
+                    self.disk.discard(offset, len)?;
+                }
+                Ok(0)
+            }
+            VIRTIO_BLK_T_WRITE_ZEROES => {
+                for (offset, len) in segments(self.disk, readable, ZEROES_SECTORS_MAX)? {
+                    self.wait()?;
+                    self.disk.write_zeroes(offset, len)?;
+                }
+                Ok(0)
+            }
+            _ => Err(Refusal::Unsupported),
         }
-        _ => Err(Refusal::Unsupported),
+    }
+
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] if the request may not wait.
+    fn wait(&self) -> io::Result<()> {
+        match self.waiting {
+            Waiting::Allowed => Ok(()),
+            Waiting::Refused => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Reads as many bytes as there is room for. Returns them.
+    fn read(&self, sector: u64, room: usize) -> Result<usize, Refusal> {
+        // The driver may have changed the descriptors since: these are checked anew.
+        let buffers = Buffers::new(self.memory, self.chain.clone().writable());
+        let data = buffers.map_err(|_| outside())?.take(room);
+        self.disk.read(range(self.disk, sector, data.len())?, &data, self.waiting)?;
+        Ok(data.len())
+    }
+
+    /// Writes all bytes after the header, of which so many were read.
+    fn write(&self, sector: u64, header: usize) -> Result<usize, Refusal> {
+        let buffers = Buffers::new(self.memory, self.chain.clone().readable());
+        let data = buffers.map_err(|_| outside())?.skip(header);
+        self.disk.write(range(self.disk, sector, data.len())?, &data, self.waiting)?;
+        Ok(0)
     }
 }
 
@@ -166,7 +220,11 @@ fn range(disk: &Disk, sector: u64, len: usize) -> Result<u64, Refusal> {
 }
 
 /// The byte ranges of a discard, all checked before the first is carried out.
-fn segments(disk: &Disk, readable: &mut Reader<'_>) -> Result<Vec<(u64, u64)>, Refusal> {
+fn segments(
+    disk: &Disk,
+    readable: &mut Reader<'_>,
+    sectors_max: u32,
+) -> Result<Vec<(u64, u64)>, Refusal> {
     let count = readable.available_bytes() / size_of::<Segment>();
     if count == 0 || count > SEGMENTS_MAX as usize {
         return Err(broken("no segment, or too many"));
@@ -180,7 +238,7 @@ fn segments(disk: &Disk, readable: &mut Reader<'_>) -> Result<Vec<(u64, u64)>, R
             return Err(Refusal::Unsupported);
         }
         let end = sector.checked_add(u64::from(sectors)).filter(|end| *end <= disk.sectors());
-        if sectors > SEGMENT_SECTORS_MAX || end.is_none() {
+        if sectors > sectors_max || end.is_none() {
             return Err(broken("a segment beyond the disk"));
         }
         if sectors > 0 {
@@ -233,7 +291,7 @@ mod tests {
         fn serve(&self, chain: &[RawDescriptor]) -> u32 {
             let queue = MockSplitQueue::new(&self.memory, 16);
             let chain = queue.build_desc_chain(chain).unwrap();
-            serve(&self.disk, "disk0", &self.memory, &chain)
+            serve(&self.disk, "disk0", &self.memory, &chain, Waiting::Allowed).unwrap()
         }
 
         /// A request with its header, what the device reads, and room for what it writes.

@@ -13,7 +13,7 @@ use crate::devices::console_watch::{ConsoleWatch, Stream};
 use crate::devices::input::{InputFull, InputQueue};
 use crate::devices::output::OutputLog;
 use crate::devices::virtio::worker::{
-    self, Chain, Damage, Event, Queues, Service, await_more, complete, drain,
+    self, Chain, Damage, Event, Queues, Served, Service, await_more, complete, drain,
 };
 
 /// Numbers of the queues.
@@ -139,12 +139,7 @@ fn give(memory: &GuestMemoryMmap, chain: Chain<'_>, input: &mut InputQueue) -> u
 pub(super) struct Transfer(pub(super) Arc<Port>);
 
 impl Service for Transfer {
-    fn serve(
-        &mut self,
-        event: Event,
-        queues: &mut Queues,
-        memory: &GuestMemoryMmap,
-    ) -> Result<(), (usize, Damage)> {
+    fn serve(&mut self, event: Event, queues: &mut Queues, memory: &GuestMemoryMmap) -> Served {
         if event == Event::Kick(TRANSMIT) {
             return self.0.transmit(queues, memory).map_err(|error| (TRANSMIT, error));
         }
@@ -157,58 +152,33 @@ impl Service for Transfer {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use proptest::prelude::*;
-    use virtio_bindings::virtio_ring::{VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
-    use virtio_queue::desc::RawDescriptor;
-    use virtio_queue::desc::split::Descriptor;
-    use virtio_queue::mock::MockSplitQueue;
-    use vm_memory::{Bytes, GuestAddress};
-
     use super::*;
     use crate::devices::input::INPUT_MAX;
-    use crate::devices::virtio::QueueHandle;
-    use crate::devices::virtio::device::Interrupt;
-    use crate::devices::virtio::raised::Raised;
+    use crate::devices::virtio::bench::{Buffer, TestQueues};
+    use proptest::prelude::*;
 
-    const RAM: usize = 1 << 20;
-    /// Where the queues and the buffers are.
-    const QUEUES: [u64; 2] = [0, 0x1_0000];
+    const RAM: u64 = 1 << 20;
     const BUFFERS: u64 = 0x8_0000;
     const QUEUE_SIZE: u16 = 16;
 
-    /// Buffers of a request, as (address, length, the device may write to it).
-    type Request<'a> = &'a [(u64, u32, bool)];
+    type Request<'a> = &'a [Buffer];
 
     /// A console whose driver has made these requests.
     struct Bench {
-        memory: GuestMemoryMmap,
-        queues: Queues,
+        rings: TestQueues,
         transfer: Transfer,
-        raised: Arc<Raised>,
-        used: [GuestAddress; 2],
     }
 
     impl Bench {
         fn new(input: &[u8], to_receive: &[Request<'_>], to_print: &[Request<'_>]) -> Self {
-            let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), RAM)]).unwrap();
-            let raised = Arc::new(Raised::default());
-            let (mut queues, mut used) = (Queues::new(), [GuestAddress(0); 2]);
+            let mut rings = TestQueues::new(RAM, 2, QUEUE_SIZE);
             for (number, requests) in [to_receive, to_print].into_iter().enumerate() {
-                let at = GuestAddress(QUEUES[number]);
-                let mock = MockSplitQueue::create(&memory, at, QUEUE_SIZE);
-                let descriptors = descriptors(requests);
-                if !descriptors.is_empty() {
-                    mock.add_desc_chains(&descriptors, 0).unwrap();
+                for request in requests {
+                    rings.give(number, request);
                 }
-                used[number] = mock.used_addr();
-                let queue = mock.create_queue().unwrap();
-                let kick = EventFd::new(EFD_NONBLOCK).unwrap();
-                let interrupt = Arc::clone(&raised) as Arc<dyn Interrupt>;
-                queues.push((number, QueueHandle { queue, kick, interrupt }));
             }
             let port = Port::new(Arc::default(), InputQueue::restored(input)).unwrap();
-            let transfer = Transfer(Arc::new(port));
-            Self { memory, queues, transfer, raised, used }
+            Self { rings, transfer: Transfer(Arc::new(port)) }
         }
 
         fn port(&self) -> &Port {
@@ -216,45 +186,13 @@ mod tests {
         }
 
         fn serve(&mut self, event: Event) {
-            self.transfer.serve(event, &mut self.queues, &self.memory).unwrap();
-        }
-
-        fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
-            let mut bytes = vec![0; len];
-            self.memory.read_slice(&mut bytes, GuestAddress(at)).unwrap();
-            bytes
-        }
-
-        /// Written bytes of each request that was given back.
-        fn written(&self, queue: usize) -> Vec<u32> {
-            let used = self.used[queue];
-            let number = |at: u64| self.memory.read_obj::<u32>(GuestAddress(used.0 + at)).unwrap();
-            let count = u64::from(number(0) >> 16);
-            (0..count).map(|entry| number(4 + 8 * entry + 4)).collect()
+            let TestQueues { ram, queues, .. } = &mut self.rings;
+            self.transfer.serve(event, queues, ram.as_memory()).unwrap();
         }
 
         fn printed(&self) -> Vec<u8> {
             self.port().log().read(0).bytes
         }
-
-        fn interrupts(&self) -> usize {
-            self.raised.count()
-        }
-    }
-
-    fn descriptors(requests: &[Request<'_>]) -> Vec<RawDescriptor> {
-        let (next, write) = (VRING_DESC_F_NEXT, VRING_DESC_F_WRITE);
-        let mut all: Vec<RawDescriptor> = Vec::new();
-        for request in requests {
-            for (place, (at, len, writable)) in request.iter().enumerate() {
-                let more = if place + 1 < request.len() { next } else { 0 };
-                let flags = more | if *writable { write } else { 0 };
-                let following = u16::try_from(all.len() + 1).unwrap();
-                let flags = u16::try_from(flags).unwrap();
-                all.push(Descriptor::new(*at, *len, flags, following).into());
-            }
-        }
-        all
     }
 
     #[test]
@@ -263,10 +201,10 @@ mod tests {
             [&[(BUFFERS, 3, true), (BUFFERS + 0x1000, 2, true)], &[(BUFFERS + 0x2000, 4, true)]];
         let mut bench = Bench::new(b"0123456789ab", &requests, &[]);
         bench.serve(Event::Source);
-        assert_eq!(bench.bytes(BUFFERS, 4), b"012\0");
-        assert_eq!(bench.bytes(BUFFERS + 0x1000, 3), b"34\0");
-        assert_eq!(bench.bytes(BUFFERS + 0x2000, 5), b"5678\0");
-        assert_eq!((bench.written(RECEIVE), bench.interrupts()), (vec![5, 4], 2));
+        assert_eq!(bench.rings.bytes(BUFFERS, 4), b"012\0");
+        assert_eq!(bench.rings.bytes(BUFFERS + 0x1000, 3), b"34\0");
+        assert_eq!(bench.rings.bytes(BUFFERS + 0x2000, 5), b"5678\0");
+        assert_eq!((bench.rings.written(RECEIVE), bench.rings.interrupts()), (vec![5, 4], 2));
         assert_eq!(bench.port().input().waiting(), b"9ab");
         bench.serve(Event::Kick(RECEIVE));
         assert_eq!(bench.port().input().waiting(), b"9ab", "until there is a buffer");
@@ -277,12 +215,12 @@ mod tests {
         let request: [Request<'_>; 1] = [&[(BUFFERS, 8, true)]];
         let mut bench = Bench::new(b"", &request, &[]);
         bench.serve(Event::Kick(RECEIVE));
-        assert_eq!((bench.written(RECEIVE), bench.interrupts()), (vec![], 0));
+        assert_eq!((bench.rings.written(RECEIVE), bench.rings.interrupts()), (vec![], 0));
         bench.port().send(b"ls\n").unwrap();
         assert!(bench.port().filled.read().is_ok(), "an event");
         bench.serve(Event::Source);
         assert_eq!(
-            (bench.bytes(BUFFERS, 4), bench.written(RECEIVE)),
+            (bench.rings.bytes(BUFFERS, 4), bench.rings.written(RECEIVE)),
             (b"ls\n\0".to_vec(), vec![3])
         );
     }
@@ -291,15 +229,15 @@ mod tests {
     fn buffers_that_cannot_be_written_to_are_given_back_and_no_input_is_lost() {
         let requests: [Request<'_>; 4] = [
             &[(BUFFERS, 8, false)],
-            &[(RAM as u64 - 4, 8, true)],
+            &[(RAM - 4, 8, true)],
             &[(u64::MAX - 2, 8, true)],
             &[(BUFFERS, 0, true)],
         ];
         let mut bench = Bench::new(b"input", &requests, &[]);
         bench.serve(Event::Source);
-        assert_eq!(bench.written(RECEIVE), [0; 4]);
+        assert_eq!(bench.rings.written(RECEIVE), [0; 4]);
         assert_eq!(bench.port().input().waiting(), b"input");
-        assert_eq!(bench.bytes(BUFFERS, 8), [0; 8]);
+        assert_eq!(bench.rings.bytes(BUFFERS, 8), [0; 8]);
     }
 
     #[test]
@@ -315,25 +253,25 @@ mod tests {
         let requests: [Request<'_>; 2] =
             [&[(BUFFERS, 2, false), (BUFFERS + 0x1000, 9000, false)], &[(BUFFERS, 1, false)]];
         let mut bench = Bench::new(b"", &[], &requests);
-        bench.memory.write_slice(b"\x1b[", GuestAddress(BUFFERS)).unwrap();
-        bench.memory.write_slice(&[7; 9000], GuestAddress(BUFFERS + 0x1000)).unwrap();
+        bench.rings.write(BUFFERS, b"\x1b[");
+        bench.rings.write(BUFFERS + 0x1000, &[7; 9000]);
         bench.serve(Event::Kick(TRANSMIT));
         assert_eq!(bench.printed(), [b"\x1b[", &[7; 9000][..], b"\x1b"].concat());
-        assert_eq!((bench.written(TRANSMIT), bench.interrupts()), (vec![0, 0], 2));
+        assert_eq!((bench.rings.written(TRANSMIT), bench.rings.interrupts()), (vec![0, 0], 2));
     }
 
     #[test]
     fn requests_that_print_nothing_or_too_much_are_given_back() {
         let whole = u32::try_from(RAM).unwrap();
         let requests: [Request<'_>; 4] = [
-            &[(RAM as u64 - 4, 8, false)],
+            &[(RAM - 4, 8, false)],
             &[(BUFFERS, 8, true)],
             &[(BUFFERS, 0, false)],
             &[(0, whole, false), (0, whole, false), (0, whole, false)],
         ];
         let mut bench = Bench::new(b"", &[], &requests);
         bench.serve(Event::Kick(TRANSMIT));
-        assert_eq!(bench.written(TRANSMIT), [0; 4]);
+        assert_eq!(bench.rings.written(TRANSMIT), [0; 4]);
         assert_eq!(bench.port().log().end(), PRINT_MAX as u64, "the rest is dropped");
     }
 
@@ -344,7 +282,7 @@ mod tests {
         let requests: [Request<'_>; 3] =
             [&[(BUFFERS, 5, false)], &[(BUFFERS + 5, len - 5, false)], &[(BUFFERS, len, false)]];
         let mut bench = Bench::new(b"", &[], &requests);
-        bench.memory.write_slice(END, GuestAddress(BUFFERS)).unwrap();
+        bench.rings.write(BUFFERS, END);
         let ended = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&ended);
         bench.port().set_on_end(Box::new(move || {
@@ -373,11 +311,11 @@ mod tests {
             let mut bench = Bench::new(&input, &requests, &requests);
             bench.serve(Event::Source);
             bench.serve(Event::Kick(TRANSMIT));
-            let written = bench.written(RECEIVE);
+            let written = bench.rings.written(RECEIVE);
             let given: u32 = written.iter().sum();
             prop_assert_eq!(given as usize + bench.port().input().waiting().len(), len);
             prop_assert!(written.len() == requests.len() || bench.port().input().is_empty());
-            prop_assert_eq!(bench.written(TRANSMIT), vec![0; requests.len()]);
+            prop_assert_eq!(bench.rings.written(TRANSMIT), vec![0; requests.len()]);
         }
     }
 }

@@ -25,6 +25,8 @@ const QUEUE_SIZES: [u16; 2] = [256, 256];
 pub(crate) struct Net {
     mac: MacAddr,
     is_up: Arc<AtomicBool>,
+    /// The driver knows the link of another interface, in the machine of the snapshot.
+    is_stale: AtomicBool,
     port: Arc<Mutex<Port>>,
     worker: Worker,
 }
@@ -38,7 +40,8 @@ impl Net {
         let is_up = Arc::new(AtomicBool::new(true));
         let port = Port::new(open(&config.link)?, Arc::clone(&is_up));
         let port = Arc::new(Mutex::new(port));
-        Ok(Self { mac: config.mac, is_up, port, worker: Worker::default() })
+        let is_stale = AtomicBool::new(false);
+        Ok(Self { mac: config.mac, is_up, is_stale, port, worker: Worker::default() })
     }
 
     /// Returns true while its host side is there.
@@ -94,10 +97,58 @@ impl VirtioDevice for Net {
         // One event for each change: the link is read and written until it takes no more.
         let events = EventSet::IN | EventSet::OUT | EventSet::EDGE_TRIGGERED;
         let source = Source { fd, events };
-        self.worker.start("network", activation, Some(source), Frames(Arc::clone(&self.port)))
+        let config_changed = Arc::clone(&activation.config_changed);
+        self.worker.start("network", activation, Some(source), Frames(Arc::clone(&self.port)))?;
+        if self.is_stale.swap(false, Ordering::SeqCst) {
+            config_changed.raise();
+        }
+        Ok(())
     }
 
     fn stop(&self) -> Vec<(usize, QueueHandle)> {
         self.worker.stop()
+    }
+
+    fn reset(&self) {
+        self.is_stale.store(false, Ordering::SeqCst);
+    }
+
+    /// Its link may have been down in the snapshot, and is up now.
+    fn restored(&self) {
+        self.is_stale.store(true, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+    use crate::devices::virtio::bench::TestQueues;
+    use crate::devices::virtio::device::Interrupt;
+    use crate::devices::virtio::raised::Raised;
+
+    #[test]
+    fn the_driver_of_a_snapshot_reads_the_link_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("stack");
+        let _stack = UnixListener::bind(&socket).unwrap();
+        let mac = "02:00:00:00:00:01".parse().unwrap();
+        let net = Net::open(&NetConfig { link: NetLink::Socket(socket), mac }).unwrap();
+        let changed = Arc::<Raised>::default();
+        let start = || {
+            let TestQueues { ram, queues, .. } = TestQueues::new(1 << 20, 2, 16);
+            let config_changed = Arc::clone(&changed) as Arc<dyn Interrupt>;
+            net.start(Activation { ram, queues, config_changed }).unwrap();
+            net.stop();
+            changed.count()
+        };
+        assert_eq!(start(), 0, "a driver that starts reads it by itself");
+        net.restored();
+        assert_eq!(start(), 1);
+        assert_eq!(start(), 1, "after a pause it knows the link");
+        net.restored();
+        net.reset();
+        assert_eq!(start(), 1, "another driver");
     }
 }

@@ -11,7 +11,7 @@ use super::link::Link;
 use super::{FRAME_MAX, FRAME_MIN};
 use crate::devices::virtio::device::Interrupt;
 use crate::devices::virtio::worker::{
-    self, Chain, Damage, Event, Queues, Service, await_more, complete,
+    self, Chain, Damage, Event, Queues, Served, Service, await_more, complete, drain_while,
 };
 
 /// Numbers of the queues.
@@ -90,21 +90,14 @@ impl Port {
         })
     }
 
-    /// Sends the driver's frames until there are none, or the link takes no more.
+    /// Sends the driver's frames until there are none, or the link takes no more: it is an event
+    /// when it does.
     fn transmit(&mut self, queues: &mut Queues, memory: &GuestMemoryMmap) -> Result<(), Damage> {
         let Some(handle) = worker::queue(queues, TRANSMIT) else { return Ok(()) };
-        handle.queue.disable_notification(memory)?;
-        for _ in 0..handle.queue.size() {
-            if !self.is_writable() {
-                // It is an event when it is.
-                return Ok(());
-            }
-            let Some(chain) = worker::next(handle, memory)? else { break };
-            let head = chain.head_index();
-            self.send(memory, chain);
-            complete(handle, memory, head, 0)?;
-        }
-        await_more(handle, memory)
+        drain_while(handle, memory, self, Self::is_writable, |port, chain| {
+            port.send(memory, chain);
+            Some(0)
+        })
     }
 
     fn is_writable(&mut self) -> bool {
@@ -161,12 +154,7 @@ fn take(memory: &GuestMemoryMmap, chain: Chain<'_>) -> Option<Vec<u8>> {
 pub(super) struct Frames(pub(super) Arc<Mutex<Port>>);
 
 impl Service for Frames {
-    fn serve(
-        &mut self,
-        event: Event,
-        queues: &mut Queues,
-        memory: &GuestMemoryMmap,
-    ) -> Result<(), (usize, Damage)> {
+    fn serve(&mut self, event: Event, queues: &mut Queues, memory: &GuestMemoryMmap) -> Served {
         // Nothing else locks it while the thread runs.
         let mut port = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if event != Event::Kick(RECEIVE) {
@@ -185,20 +173,13 @@ mod tests {
     use std::io;
     use std::os::fd::RawFd;
 
-    use virtio_bindings::virtio_ring::VRING_DESC_F_WRITE;
-    use virtio_queue::desc::RawDescriptor;
-    use virtio_queue::desc::split::Descriptor;
-    use virtio_queue::mock::MockSplitQueue;
-    use vm_memory::{Bytes, GuestAddress};
-    use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
-
     use super::*;
-    use crate::devices::virtio::QueueHandle;
+    use crate::devices::virtio::bench::{Buffer, TestQueues};
     use crate::devices::virtio::raised::Raised;
 
-    const RAM: usize = 1 << 20;
-    /// Where the queues and the buffers are.
-    const QUEUES: [u64; 2] = [0, 0x1_0000];
+    const RAM: u64 = 1 << 20;
+    /// Descriptors of each queue.
+    const SIZE: u16 = 16;
     const BUFFERS: u64 = 0x8_0000;
     const BUFFER: u32 = 2048;
 
@@ -239,42 +220,23 @@ mod tests {
         }
     }
 
-    /// An interface whose driver has given these buffers, as (address, length, is for receiving).
+    /// An interface whose driver has given these buffers, as (address, length).
     struct Bench {
-        memory: GuestMemoryMmap,
-        queues: Queues,
+        rings: TestQueues,
         frames: Frames,
         wire: Arc<Mutex<Wire>>,
-        raised: Arc<Raised>,
         changed: Arc<Raised>,
     }
 
     impl Bench {
         fn new(wire: Wire, to_receive: &[&[(u64, u32)]], to_send: &[&[(u64, u32)]]) -> Self {
-            let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), RAM)]).unwrap();
-            let raised = Arc::new(Raised::default());
-            let mut queues = Queues::new();
+            let mut rings = TestQueues::new(RAM, 2, SIZE);
             for (number, chains) in [to_receive, to_send].into_iter().enumerate() {
-                let at = GuestAddress(QUEUES[number]);
-                let mock = MockSplitQueue::create(&memory, at, 16);
-                let flags = if number == RECEIVE { VRING_DESC_F_WRITE } else { 0 };
-                let flags = u16::try_from(flags).unwrap();
-                let mut descriptors: Vec<RawDescriptor> = Vec::new();
                 for chain in chains {
-                    for (place, (at, len)) in chain.iter().enumerate() {
-                        let more = u16::from(place + 1 < chain.len());
-                        let next = u16::try_from(descriptors.len() + 1).unwrap();
-                        let descriptor = Descriptor::new(*at, *len, flags | more, next);
-                        descriptors.push(descriptor.into());
-                    }
+                    let buffer = |(at, len): &(u64, u32)| (*at, *len, number == RECEIVE);
+                    let chain: Vec<Buffer> = chain.iter().map(buffer).collect();
+                    rings.give(number, &chain);
                 }
-                if !descriptors.is_empty() {
-                    mock.add_desc_chains(&descriptors, 0).unwrap();
-                }
-                let queue = mock.create_queue().unwrap();
-                let kick = EventFd::new(EFD_NONBLOCK).unwrap();
-                let interrupt = Arc::clone(&raised) as Arc<dyn Interrupt>;
-                queues.push((number, QueueHandle { queue, kick, interrupt }));
             }
             let wire = Arc::new(Mutex::new(wire));
             let is_up = Arc::new(AtomicBool::new(true));
@@ -282,21 +244,12 @@ mod tests {
             let changed = Arc::new(Raised::default());
             port.notify(Arc::clone(&changed) as Arc<dyn Interrupt>);
             let frames = Frames(Arc::new(Mutex::new(port)));
-            Self { memory, queues, frames, wire, raised, changed }
+            Self { rings, frames, wire, changed }
         }
 
         fn serve(&mut self, event: Event) {
-            self.frames.serve(event, &mut self.queues, &self.memory).unwrap();
-        }
-
-        fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
-            let mut bytes = vec![0; len];
-            self.memory.read_slice(&mut bytes, GuestAddress(at)).unwrap();
-            bytes
-        }
-
-        fn interrupts(&self) -> usize {
-            self.raised.count()
+            let TestQueues { ram, queues, .. } = &mut self.rings;
+            self.frames.serve(event, queues, ram.as_memory()).unwrap();
         }
     }
 
@@ -308,11 +261,11 @@ mod tests {
             [&[(BUFFERS, BUFFER)], &[(BUFFERS + 4096, 20), (BUFFERS + 8192, BUFFER)]];
         let mut bench = Bench::new(wire, &chains, &[]);
         bench.serve(Event::Source);
-        assert_eq!(bench.bytes(BUFFERS, 13), [&HEADER[..], &[7]].concat());
+        assert_eq!(bench.rings.bytes(BUFFERS, 13), [&HEADER[..], &[7]].concat());
         // One of 5 bytes is no frame. The next one is in two buffers, the last one waits.
-        assert_eq!(bench.bytes(BUFFERS + 4096, 20), [&HEADER[..], &[8; 8]].concat());
-        assert_eq!(bench.bytes(BUFFERS + 8192, 63), [&[8; 62][..], &[0]].concat());
-        assert_eq!(bench.interrupts(), 2);
+        assert_eq!(bench.rings.bytes(BUFFERS + 4096, 20), [&HEADER[..], &[8; 8]].concat());
+        assert_eq!(bench.rings.bytes(BUFFERS + 8192, 63), [&[8; 62][..], &[0]].concat());
+        assert_eq!(bench.rings.interrupts(), 2);
         let waiting = bench.frames.0.lock().unwrap().waiting;
         assert_eq!((waiting, bench.wire.lock().unwrap().received.len()), (Some(80), 0));
         bench.serve(Event::Kick(RECEIVE));
@@ -331,9 +284,9 @@ mod tests {
             assert_eq!(now, left.saturating_sub(16), "as many as the queue holds");
             left = now;
             // More may be there, and no event of the link will say so.
-            assert_eq!(bench.queues[RECEIVE].1.kick.read().is_ok(), left > 0);
+            assert_eq!(bench.rings.is_kicked(RECEIVE), left > 0);
         }
-        assert_eq!(bench.interrupts(), 0);
+        assert_eq!(bench.rings.interrupts(), 0);
     }
 
     #[test]
@@ -342,10 +295,10 @@ mod tests {
         let chains: [&[(u64, u32)]; 2] =
             [&[(BUFFERS, 12), (BUFFERS + 4096, 60)], &[(BUFFERS + 8192, 72)]];
         let mut bench = Bench::new(wire, &[], &chains);
-        bench.memory.write_slice(&[5; 60], GuestAddress(BUFFERS + 4096)).unwrap();
+        bench.rings.write(BUFFERS + 4096, &[5; 60]);
         bench.serve(Event::Kick(TRANSMIT));
         assert_eq!(bench.wire.lock().unwrap().sent, [vec![5; 60]]);
-        assert_eq!(bench.interrupts(), 1);
+        assert_eq!(bench.rings.interrupts(), 1);
         bench.wire.lock().unwrap().room = 5;
         bench.serve(Event::Source);
         assert_eq!(bench.wire.lock().unwrap().sent, [vec![5; 60], vec![0; 60]]);
@@ -356,13 +309,16 @@ mod tests {
         let wire = Wire { received: VecDeque::from([vec![7; 60]]), room: 9, ..Wire::default() };
         let too_long = u32::try_from(FRAME_MAX + HEADER_LEN + 1).unwrap();
         let chains: [&[(u64, u32)]; 4] =
-            [&[(BUFFERS, 11)], &[(BUFFERS, 25)], &[(BUFFERS, too_long)], &[(RAM as u64 - 8, 100)]];
+            [&[(BUFFERS, 11)], &[(BUFFERS, 25)], &[(BUFFERS, too_long)], &[(RAM - 8, 100)]];
         let small: [&[(u64, u32)]; 1] = [&[(BUFFERS, 71)]];
         let mut bench = Bench::new(wire, &small, &chains);
         bench.serve(Event::Source);
         assert_eq!(bench.wire.lock().unwrap().sent, [] as [Vec<u8>; 0]);
-        assert_eq!(bench.interrupts(), 5, "four to send, and one to receive");
-        assert!(bench.bytes(BUFFERS, 71).iter().all(|byte| *byte == 0), "it does not hold it");
+        assert_eq!(bench.rings.interrupts(), 5, "four to send, and one to receive");
+        assert!(
+            bench.rings.bytes(BUFFERS, 71).iter().all(|byte| *byte == 0),
+            "it does not hold it"
+        );
     }
 
     #[test]
@@ -373,7 +329,7 @@ mod tests {
         bench.serve(Event::Kick(RECEIVE));
         bench.serve(Event::Source);
         assert_eq!(bench.wire.lock().unwrap().sent, [] as [Vec<u8>; 0]);
-        assert_eq!(bench.interrupts(), 1, "its buffer is given back");
+        assert_eq!(bench.rings.interrupts(), 1, "its buffer is given back");
         assert_eq!(bench.changed.count(), 1, "its link is down");
     }
 }

@@ -108,7 +108,7 @@ pub struct DrivenPci {
     pub(super) messages: Arc<Mutex<Vec<Message>>>,
 }
 
-/// What is left of the bytes that a driver is made of.
+/// The rest of the bytes that a driver is made of.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {

@@ -113,6 +113,11 @@ impl Connection {
         self.phase == Phase::GuestGone
     }
 
+    /// Returns true while the host's side asks for it, and the guest has not answered.
+    pub(super) fn is_unanswered(&self) -> bool {
+        matches!(self.phase, Phase::Requesting | Phase::Requested)
+    }
+
     /// A packet of the guest's with its data. `greeting` is sent to the host's side when the guest
     /// accepts.
     ///

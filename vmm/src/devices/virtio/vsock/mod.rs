@@ -10,6 +10,7 @@
 //! | sends to another CID, of another type, for no connection, or of no known operation | resets |
 //! | sends what may not come in a connection's state, or more than its credit | resets |
 //! | asks for more than 128 connections, or for a port that no process listens at | resets |
+//! | does not answer for a minute when a client asks for a connection | ends it, and resets |
 //! | gives no buffers to receive, and goes on sending | holds 128 answers, then reads no more |
 //! | gives a buffer to receive that holds no packet, or is outside RAM | gives it back |
 //! | says that it has forwarded more than it was sent | sends it nothing more |
@@ -20,6 +21,7 @@
 //! the header: Linux sends more with `MSG_ZEROCOPY` (since 6.7).
 
 mod connection;
+mod deadlines;
 mod device;
 #[cfg(feature = "testing")]
 mod driven;

@@ -4,11 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 use super::HOST_CID;
 use super::connection::{Connection, End, Outgoing};
+use super::deadlines::Deadlines;
 use super::greeting::{Greeting, Line};
 use super::host::Host;
 use super::packet::{DATA_MAX, Header, Op, STREAM};
@@ -22,6 +24,10 @@ const REFUSALS_MAX: usize = 128;
 const FIRST_PORT: u32 = 1 << 30;
 /// [`EpollEvent::data`] of the listening socket: no connection has it, see [`Key::of`].
 const LISTENER: u64 = u64::MAX;
+/// Of the timer of answers.
+const TIMER: u64 = u64::MAX - 1;
+/// The guest has so long to answer a connection that a client asks for: it may be emulated.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// The ports of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,6 +74,8 @@ pub(super) struct Muxer {
     /// By the host's port.
     greetings: HashMap<u32, Greeting>,
     peers: HashMap<Key, Peer>,
+    /// Of those that the guest has not answered, since they were made.
+    deadlines: Deadlines<Key>,
     /// Those that may have packets for the guest, each once.
     listed: VecDeque<Key>,
     refusals: VecDeque<Header>,
@@ -88,12 +96,15 @@ impl Muxer {
         let events = EventSet::IN | EventSet::EDGE_TRIGGERED;
         let listener = EpollEvent::new(events, LISTENER);
         epoll.ctl(ControlOperation::Add, host.fd(), listener)?;
+        let deadlines = Deadlines::new(ANSWER_WITHIN)?;
+        epoll.ctl(ControlOperation::Add, deadlines.fd(), EpollEvent::new(events, TIMER))?;
         Ok(Self {
             cid: cid.into(),
             host,
             epoll,
             greetings: HashMap::new(),
             peers: HashMap::new(),
+            deadlines,
             listed: VecDeque::new(),
             refusals: VecDeque::new(),
             reset: TransportReset::No,
@@ -116,6 +127,7 @@ impl Muxer {
     /// Ends all connections: the driver knows of none.
     pub(super) fn clear(&mut self) {
         self.peers.clear();
+        self.deadlines.clear();
         self.listed.clear();
         self.refusals.clear();
         self.reset = TransportReset::No;
@@ -152,9 +164,32 @@ impl Muxer {
         for event in &events[..count] {
             match event.data() {
                 LISTENER => self.clients_wait = true,
+                TIMER => self.end_unanswered(),
                 data => self.changed(Key::from_data(data), event.event_set()),
             }
         }
+    }
+
+    /// Ends the connections that the guest has not answered in time.
+    fn end_unanswered(&mut self) {
+        while let Some(key) = self.deadlines.next_expired() {
+            let peer = self.peers.get_mut(&key);
+            let Some(peer) = peer.filter(|peer| peer.connection.is_unanswered()) else { continue };
+            peer.connection.drop_for_host();
+            self.settle(key);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_answer_within(&mut self, within: Duration) {
+        self.deadlines.set_within(within);
+    }
+
+    /// As if the time of all were over.
+    #[cfg(test)]
+    pub(super) fn expire_all(&mut self) {
+        self.deadlines.expire_all();
+        self.end_unanswered();
     }
 
     fn changed(&mut self, key: Key, events: EventSet) {
@@ -231,6 +266,7 @@ impl Muxer {
         // The guest may have taken these ports itself.
         if !self.peers.contains_key(&key) && self.watch(ControlOperation::Modify, &stream, key) {
             self.peers.insert(key, Peer::new(Connection::of_host(), stream));
+            self.deadlines.add(key);
             self.settle(key);
         }
     }
@@ -264,6 +300,7 @@ impl Muxer {
 
     fn remove(&mut self, key: Key) {
         self.peers.remove(&key);
+        self.deadlines.remove(key);
         self.listed.retain(|listed| *listed != key);
     }
 

@@ -9,7 +9,7 @@ use vm_memory::GuestMemoryMmap;
 use super::muxer::Muxer;
 use super::packet::{DATA_MAX, HEADER_LEN, Header, Op};
 use crate::devices::virtio::worker::{
-    self, Chain, Damage, Event, Queues, Service, await_more, complete,
+    self, Chain, Damage, Event, Queues, Served, Service, await_more, complete, drain_while,
 };
 
 /// Numbers of the queues.
@@ -33,7 +33,7 @@ impl Packets {
     }
 
     /// Reads the driver's packets until there are none, or too many wait for buffers to be
-    /// answered.
+    /// answered: it is read on when answers have gone.
     fn transmit(
         &mut self,
         muxer: &mut Muxer,
@@ -41,20 +41,19 @@ impl Packets {
         memory: &GuestMemoryMmap,
     ) -> Result<(), Damage> {
         let Some(handle) = worker::queue(queues, TRANSMIT) else { return Ok(()) };
-        handle.queue.disable_notification(memory)?;
-        for _ in 0..handle.queue.size() {
-            if !muxer.takes_packets() {
-                // It is read on when answers have gone.
-                return Ok(());
-            }
-            let Some(chain) = worker::next(handle, memory)? else { break };
-            let head = chain.head_index();
-            if let Some((header, data)) = take(memory, chain, &mut self.data) {
-                muxer.receive(&header, data);
-            }
-            complete(handle, memory, head, 0)?;
-        }
-        await_more(handle, memory)
+        let data = &mut self.data;
+        drain_while(
+            handle,
+            memory,
+            muxer,
+            |muxer| muxer.takes_packets(),
+            |muxer, chain| {
+                if let Some((header, data)) = take(memory, chain, data) {
+                    muxer.receive(&header, data);
+                }
+                Some(0)
+            },
+        )
     }
 }
 
@@ -136,12 +135,7 @@ fn put(memory: &GuestMemoryMmap, chain: Chain<'_>, muxer: &mut Muxer) -> Option<
 }
 
 impl Service for Packets {
-    fn serve(
-        &mut self,
-        event: Event,
-        queues: &mut Queues,
-        memory: &GuestMemoryMmap,
-    ) -> Result<(), (usize, Damage)> {
+    fn serve(&mut self, event: Event, queues: &mut Queues, memory: &GuestMemoryMmap) -> Served {
         let muxer = Arc::clone(&self.muxer);
         let mut muxer = muxer.lock().unwrap_or_else(PoisonError::into_inner);
         match event {

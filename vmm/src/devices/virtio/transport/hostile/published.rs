@@ -1,4 +1,4 @@
-//! What drivers did in published vulnerabilities of other machines, done to these devices:
+//! The drivers of published vulnerabilities of other machines, with these devices:
 //! docs/threat-model.md has the table, with sources.
 
 use std::io::Read as _;

@@ -180,9 +180,10 @@ fn a_reset_in_the_middle_of_requests_ends_them() {
             (BUFFERS + 16, 0x7000, WRITE | NEXT, 2),
             (RAM - 1, 1, WRITE, 0),
         ];
-        for round in 0..50 {
+        for round in 0..51 {
             bus.start(BLK);
-            bus.blk_header(round % 2, 0);
+            // Read, write, and a flush, which waits for the disk.
+            bus.blk_header([0, 1, 4][round % 3], 0);
             bus.describe(QUEUE.descriptors, &read);
             (0..SIZE).for_each(|_| bus.offer(QUEUE, 0));
             bus.notify(BLK, 0);
@@ -191,6 +192,34 @@ fn a_reset_in_the_middle_of_requests_ends_them() {
             bus.notify(BLK, 0);
             assert_eq!(bus.status(BLK), 0);
             assert_eq!(bus.used(QUEUE), used, "nothing after the reset");
+        }
+    });
+}
+
+#[test]
+fn a_pause_in_the_middle_of_requests_loses_none() {
+    with_bus(|bus| {
+        let heads = [0, 2, 4, 6];
+        for round in 0..50 {
+            bus.start(BLK);
+            bus.blk_header(4, 0);
+            for head in heads {
+                let at = QUEUE.descriptors + 16 * u64::from(head);
+                bus.describe(at, &[(BUFFERS, 16, NEXT, head + 1), (BUFFERS + 64, 1, WRITE, 0)]);
+                bus.offer(QUEUE, head);
+            }
+            bus.notify(BLK, 0);
+            for _ in 0..round % 4 {
+                bus.bus.pause();
+                let used = bus.used(QUEUE);
+                std::thread::yield_now();
+                assert_eq!(bus.used(QUEUE), used, "nothing while it stands still");
+                bus.bus.resume();
+            }
+            until("all come back", || bus.used(QUEUE) == 4);
+            let mut found = [0, 1, 2, 3].map(|at| bus.used_element(QUEUE, at).0);
+            found.sort_unstable();
+            assert_eq!(found, heads, "each once");
         }
     });
 }

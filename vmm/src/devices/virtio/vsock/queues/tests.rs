@@ -1,129 +1,88 @@
 use std::io::{self, Read as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-
-use virtio_bindings::virtio_ring::{VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
-use virtio_queue::Queue;
-use vm_memory::{Bytes as _, GuestAddress};
-use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+use std::time::{Duration, Instant};
 
 use super::*;
-use crate::devices::virtio::QueueHandle;
-use crate::devices::virtio::device::Interrupt;
-use crate::devices::virtio::raised::Raised;
+use crate::devices::virtio::bench::{Buffer, TestQueues};
 use crate::devices::virtio::vsock::host::HostSocket;
 use crate::devices::virtio::vsock::packet::{NO_RECEIVE, NO_SEND, STREAM};
 
-const RAM: usize = 48 << 20;
-/// Descriptors of each queue, and where the queues and their rings are.
+const RAM: u64 = 48 << 20;
+/// Descriptors of each queue.
 const SIZE: u16 = 256;
-const QUEUES: [u32; 3] = [0, 0x1_0000, 0x2_0000];
-const AVAILABLE: u32 = 0x2000;
-const USED: u32 = 0x4000;
 /// The descriptors' buffers, by queue, and the bytes of each.
 const BUFFERS: [u64; 3] = [0x10_0000, 0x100_0000, 0x4_0000];
 const BUFFER_LEN: [u64; 3] = [0x1000, 0x1_2000, 0x10];
 const CID: u64 = 3;
+/// Only a hang takes so long.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// A port of the guest's.
 const GUEST: u32 = 1024;
 
 /// A device with its sockets in a folder, whose driver is the test.
 struct Bench {
-    memory: GuestMemoryMmap,
-    queues: Queues,
+    rings: TestQueues,
     packets: Packets,
-    raised: Arc<Raised>,
     folder: tempfile::TempDir,
-    /// Descriptors given so far, by queue.
-    given: [u16; 3],
-    /// Chains of these.
-    chains: [u16; 3],
     /// Used buffers to receive that were looked at.
     seen: usize,
 }
 
 impl Bench {
     fn new() -> Self {
-        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), RAM)]).unwrap();
-        let raised = Arc::new(Raised::default());
-        let mut queues = Queues::new();
-        for (number, at) in QUEUES.into_iter().enumerate() {
-            let mut queue = Queue::new(SIZE).unwrap();
-            queue.set_desc_table_address(Some(at), Some(0));
-            queue.set_avail_ring_address(Some(at + AVAILABLE), Some(0));
-            queue.set_used_ring_address(Some(at + USED), Some(0));
-            queue.set_ready(true);
-            let kick = EventFd::new(EFD_NONBLOCK).unwrap();
-            let interrupt = Arc::clone(&raised) as Arc<dyn Interrupt>;
-            queues.push((number, QueueHandle { queue, kick, interrupt }));
-        }
+        let rings = TestQueues::new(RAM, 3, SIZE);
         let folder = tempfile::tempdir().unwrap();
         let host = HostSocket::open(&folder.path().join("v")).unwrap();
         let muxer = Muxer::new(u32::try_from(CID).unwrap(), Box::new(host)).unwrap();
         let packets = Packets::new(Arc::new(Mutex::new(muxer)));
-        Self { memory, queues, packets, raised, folder, given: [0; 3], chains: [0; 3], seen: 0 }
+        Self { rings, packets, folder, seen: 0 }
     }
 
     fn socket(&self, suffix: &str) -> PathBuf {
         self.folder.path().join(format!("v{suffix}"))
     }
 
+    fn try_serve(&mut self, event: Event) -> Served {
+        let TestQueues { ram, queues, .. } = &mut self.rings;
+        self.packets.serve(event, queues, ram.as_memory())
+    }
+
     fn serve(&mut self, event: Event) {
-        self.packets.serve(event, &mut self.queues, &self.memory).unwrap();
+        self.try_serve(event).unwrap();
+    }
+
+    /// Reads on what the device kicks itself for.
+    fn serve_own_kicks(&mut self) {
+        while self.rings.is_kicked(TRANSMIT) {
+            self.serve(Event::Kick(TRANSMIT));
+        }
     }
 
     fn muxer<T>(&self, ask: impl FnOnce(&mut Muxer) -> T) -> T {
         ask(&mut self.packets.muxer.lock().unwrap())
     }
 
-    fn write(&self, queue: usize, offset: usize, bytes: &[u8]) {
-        let at = u64::from(QUEUES[queue]) + offset as u64;
-        self.memory.write_slice(bytes, GuestAddress(at)).unwrap();
-    }
-
-    fn number(&self, queue: usize, offset: usize) -> u32 {
-        let at = u64::from(QUEUES[queue]) + offset as u64;
-        self.memory.read_obj(GuestAddress(at)).unwrap()
-    }
-
     /// Gives a chain of buffers, as (address, length).
     fn give(&mut self, queue: usize, parts: &[(u64, u32)]) {
-        let first = self.given[queue];
-        let written = if queue == TRANSMIT { 0 } else { VRING_DESC_F_WRITE };
-        for (at, len) in parts {
-            let place = self.given[queue];
-            self.given[queue] += 1;
-            let is_last = usize::from(place - first) + 1 == parts.len();
-            let flags = written | if is_last { 0 } else { VRING_DESC_F_NEXT };
-            let descriptor = [
-                &at.to_le_bytes()[..],
-                &len.to_le_bytes(),
-                &u16::try_from(flags).unwrap().to_le_bytes(),
-                &(place + 1).to_le_bytes(),
-            ];
-            self.write(queue, usize::from(place) * 16, &descriptor.concat());
-        }
-        let chains = self.chains[queue];
-        self.chains[queue] += 1;
-        let ring = AVAILABLE as usize;
-        self.write(queue, ring + 4 + 2 * usize::from(chains), &first.to_le_bytes());
-        self.write(queue, ring + 2, &(chains + 1).to_le_bytes());
+        let buffer = |(at, len): &(u64, u32)| (*at, *len, queue != TRANSMIT);
+        let parts: Vec<Buffer> = parts.iter().map(buffer).collect();
+        self.rings.give(queue, &parts);
     }
 
     /// Chains of a queue that were given back.
     fn used(&self, queue: usize) -> usize {
-        (self.number(queue, USED as usize) >> 16) as usize
+        self.rings.used(queue).len()
     }
 
     /// The first descriptor of one of these, and the bytes written to it.
     fn used_chain(&self, queue: usize, place: usize) -> (u32, u32) {
-        let at = USED as usize + 4 + 8 * place;
-        (self.number(queue, at), self.number(queue, at + 4))
+        self.rings.used(queue)[place]
     }
 
     /// Where the next descriptor's buffer is.
     fn buffer(&self, queue: usize) -> u64 {
-        BUFFERS[queue] + u64::from(self.given[queue]) * BUFFER_LEN[queue]
+        BUFFERS[queue] + u64::from(self.rings.given(queue)) * BUFFER_LEN[queue]
     }
 
     /// Gives buffers to receive.
@@ -138,7 +97,7 @@ impl Bench {
     fn put(&mut self, header: &Header, data: &[u8]) {
         let at = self.buffer(TRANSMIT);
         let bytes = [&header.encode()[..], data].concat();
-        self.memory.write_slice(&bytes, GuestAddress(at)).unwrap();
+        self.rings.write(at, &bytes);
         self.give(TRANSMIT, &[(at, u32::try_from(bytes.len()).unwrap())]);
     }
 
@@ -152,9 +111,8 @@ impl Bench {
         let used = self.used(RECEIVE);
         let found = (self.seen..used).filter_map(|place| {
             let (first, len) = self.used_chain(RECEIVE, place);
-            let mut bytes = vec![0; len as usize];
             let at = BUFFERS[RECEIVE] + u64::from(first) * BUFFER_LEN[RECEIVE];
-            self.memory.read_slice(&mut bytes, GuestAddress(at)).unwrap();
+            let bytes = self.rings.bytes(at, len as usize);
             let (header, data) = bytes.split_first_chunk()?;
             Some((Header::decode(header), data.to_vec()))
         });
@@ -228,7 +186,7 @@ fn the_guest_connects_to_a_process_and_both_close() {
     host.read_to_end(&mut rest).unwrap();
     assert_eq!(rest, b"last");
     assert_eq!(bench.muxer(|muxer| muxer.count()), 0);
-    assert!(bench.raised.count() > 0);
+    assert!(bench.rings.interrupts() > 0);
 }
 
 #[test]
@@ -258,17 +216,19 @@ fn a_client_of_the_host_connects_to_the_guest() {
     assert_eq!(bench.muxer(|muxer| muxer.count()), 0);
 }
 
+/// A client of the host's, with its line.
+fn ask(bench: &mut Bench, line: &[u8]) -> UnixStream {
+    let mut client = UnixStream::connect(bench.socket("")).unwrap();
+    io::Write::write_all(&mut client, line).unwrap();
+    bench.serve(Event::Source);
+    bench.serve(Event::Source);
+    client
+}
+
 #[test]
 fn a_client_that_is_refused_or_asks_for_nothing_is_closed() {
     let mut bench = Bench::new();
     bench.make_room(4);
-    let ask = |bench: &mut Bench, line: &[u8]| {
-        let mut client = UnixStream::connect(bench.socket("")).unwrap();
-        io::Write::write_all(&mut client, line).unwrap();
-        bench.serve(Event::Source);
-        bench.serve(Event::Source);
-        client
-    };
     let mut client = ask(&mut bench, b"GET / HTTP/1.1\r\n\r\n");
     assert!(client.read_to_end(&mut Vec::new()).is_err() || bench.received().is_empty());
     let mut client = ask(&mut bench, b"CONNECT 1024\n");
@@ -278,6 +238,47 @@ fn a_client_that_is_refused_or_asks_for_nothing_is_closed() {
     drop(ask(&mut bench, b"CONNECT 1024"));
     bench.serve(Event::Source);
     assert_eq!((bench.operations(), bench.muxer(|muxer| muxer.count())), (vec![], 0));
+}
+
+#[test]
+fn a_guest_that_never_answers_keeps_no_slot() {
+    let mut bench = Bench::new();
+    bench.muxer(|muxer| muxer.set_answer_within(Duration::from_millis(1)));
+    bench.make_room(10);
+    let count = |bench: &Bench| bench.muxer(|muxer| muxer.count());
+    let until_gone = |bench: &mut Bench, left: usize| {
+        let deadline = Instant::now() + PATIENCE;
+        while count(bench) > left {
+            assert!(Instant::now() < deadline, "they stay");
+            std::thread::sleep(Duration::from_millis(1));
+            bench.serve(Event::Source);
+        }
+    };
+    let mut clients = [(); 2].map(|()| ask(&mut bench, b"CONNECT 1024\n"));
+    until_gone(&mut bench, 0);
+    let mut operations = bench.operations();
+    operations.sort_by_key(|(op, _)| op.number());
+    assert_eq!(operations.len(), 4);
+    assert!(operations[..2].iter().all(|(op, _)| *op == Op::Request));
+    assert!(operations[2..].iter().all(|(op, _)| *op == Op::Reset), "the guest hears of it");
+    for client in &mut clients {
+        assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
+    }
+    // One that was answered stays, whatever the timer of another does.
+    bench.muxer(|muxer| muxer.set_answer_within(PATIENCE));
+    let mut answered = ask(&mut bench, b"CONNECT 1024\n");
+    answered.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (request, _) = bench.received()[0];
+    let port = request.src_port;
+    bench.send(&packet(port, Op::Response), &[]);
+    bench.muxer(|muxer| muxer.set_answer_within(Duration::from_millis(1)));
+    bench.muxer(Muxer::expire_all);
+    assert_eq!(count(&bench), 1);
+    let _another = ask(&mut bench, b"CONNECT 1024\n");
+    until_gone(&mut bench, 1);
+    bench.send(&data(port, b"hello"), b"hello");
+    let line = format!("OK {port}\nhello");
+    assert_eq!(read(&mut answered, line.len()), line.as_bytes());
 }
 
 #[test]
@@ -312,19 +313,15 @@ fn what_is_no_packet_is_dropped_and_given_back() {
     let at = bench.buffer(TRANSMIT);
     let good = data(7, b"good");
     let huge = Header { len: u32::MAX, ..good };
-    bench.memory.write_slice(&huge.encode(), GuestAddress(at)).unwrap();
+    bench.rings.write(at, &huge.encode());
     let too_long = u32::try_from(HEADER_LEN + DATA_MAX + 1).unwrap();
-    for parts in [
-        &[(at, 43)][..],
-        &[(at, 44)],
-        &[(at, too_long)],
-        &[(RAM as u64 - 20, 44)],
-        &[(u64::MAX - 5, 44)],
-    ] {
+    for parts in
+        [&[(at, 43)][..], &[(at, 44)], &[(at, too_long)], &[(RAM - 20, 44)], &[(u64::MAX - 5, 44)]]
+    {
         bench.give(TRANSMIT, parts);
     }
-    bench.memory.write_slice(&good.encode(), GuestAddress(at + 0x100)).unwrap();
-    bench.memory.write_slice(b"good", GuestAddress(at + 0x200)).unwrap();
+    bench.rings.write(at + 0x100, &good.encode());
+    bench.rings.write(at + 0x200, b"good");
     // In several parts, as Linux sends with MSG_ZEROCOPY.
     bench.give(TRANSMIT, &[(at + 0x100, 20), (at + 0x114, 24), (at + 0x200, 1), (at + 0x201, 3)]);
     bench.serve(Event::Kick(TRANSMIT));
@@ -337,8 +334,8 @@ fn a_ring_that_says_more_than_it_holds_is_given_up() {
     for (queue, event) in [(TRANSMIT, Event::Kick(TRANSMIT)), (RECEIVE, Event::Kick(RECEIVE))] {
         let mut bench = Bench::new();
         bench.send(&packet(7, Op::Data), &[]);
-        bench.write(queue, AVAILABLE as usize + 2, &(2 * SIZE).to_le_bytes());
-        let served = bench.packets.serve(event, &mut bench.queues, &bench.memory);
+        bench.rings.jump(queue, 2 * SIZE);
+        let served = bench.try_serve(event);
         assert_eq!(served.err().map(|(number, _)| number), Some(queue));
     }
 }
@@ -369,12 +366,15 @@ fn a_guest_that_takes_no_answers_is_not_read_on() {
         bench.put(&packet(7, Op::Data), &[]);
     }
     bench.serve(Event::Kick(TRANSMIT));
+    bench.serve_own_kicks();
     bench.serve(Event::Kick(TRANSMIT));
     assert_eq!(bench.used(TRANSMIT), 128);
+    assert!(!bench.rings.is_kicked(TRANSMIT), "it waits for buffers");
     bench.make_room(100);
     assert_eq!(bench.operations().len(), 100);
-    assert!(bench.queues[TRANSMIT].1.kick.read().is_ok(), "it goes on by itself");
+    assert!(bench.rings.is_kicked(TRANSMIT), "it goes on by itself");
     bench.serve(Event::Kick(TRANSMIT));
+    bench.serve_own_kicks();
     bench.make_room(120);
     assert_eq!((bench.used(TRANSMIT), bench.operations().len()), (200, 100));
 }
@@ -389,6 +389,7 @@ fn connections_have_a_bound_and_so_has_what_waits_for_buffers() {
         bench.put(&Header { op: Op::Reset.number(), ..request }, &[]);
     }
     bench.serve(Event::Kick(TRANSMIT));
+    bench.serve_own_kicks();
     assert!(!bench.muxer(|muxer| muxer.may_have_packets()), "they are gone");
     let mut bench = Bench::new();
     let _listener = UnixListener::bind(bench.socket("_7")).unwrap();
@@ -396,6 +397,7 @@ fn connections_have_a_bound_and_so_has_what_waits_for_buffers() {
         bench.put(&Header { src_port: port, ..packet(7, Op::Request) }, &[]);
     }
     bench.serve(Event::Kick(TRANSMIT));
+    bench.serve_own_kicks();
     assert_eq!(bench.muxer(|muxer| muxer.count()), 128);
     bench.make_room(200);
     let refused = bench.operations().iter().filter(|(op, _)| *op == Op::Reset).count();
@@ -415,7 +417,7 @@ fn connections_have_a_bound_and_so_has_what_waits_for_buffers() {
 fn buffers_that_hold_no_packet_are_given_back() {
     let mut bench = Bench::new();
     bench.give(RECEIVE, &[(bench.buffer(RECEIVE), 44)]);
-    bench.give(RECEIVE, &[(RAM as u64 - 8, 4096)]);
+    bench.give(RECEIVE, &[(RAM - 8, 4096)]);
     bench.give(RECEIVE, &[(bench.buffer(RECEIVE), 20), (BUFFERS[RECEIVE] + 0x9000, 30)]);
     bench.send(&packet(7, Op::Data), &[]);
     assert_eq!(bench.used(RECEIVE), 3);
@@ -436,11 +438,12 @@ fn the_driver_of_a_snapshot_is_notified_that_all_connections_are_gone() {
     // One that does not hold an event, and one that does.
     bench.give(EVENT, &[(BUFFERS[EVENT], 3)]);
     bench.give(EVENT, &[(BUFFERS[EVENT] + 0x10, 4)]);
-    bench.memory.write_slice(&[0xff; 0x20], GuestAddress(BUFFERS[EVENT])).unwrap();
+    bench.rings.write(BUFFERS[EVENT], &[0xff; 0x20]);
     bench.serve(Event::Kick(EVENT));
-    let mut found = [0; 0x20];
-    bench.memory.read_slice(&mut found, GuestAddress(BUFFERS[EVENT])).unwrap();
-    assert_eq!(found, std::array::from_fn(|at| if (16..20).contains(&at) { 0 } else { 0xff }));
+    let found = bench.rings.bytes(BUFFERS[EVENT], 0x20);
+    let expected: [u8; 0x20] =
+        std::array::from_fn(|at| if (16..20).contains(&at) { 0 } else { 0xff });
+    assert_eq!(found, expected);
     bench.serve(Event::Source);
     assert_eq!(bench.received(), [], "a client waits: its connection would go with the others");
     bench.give(EVENT, &[(BUFFERS[EVENT], 4)]);
