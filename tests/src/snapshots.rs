@@ -147,8 +147,8 @@ enum Wanted {
     Taken(PathBuf),
 }
 
-/// Snapshots of this run by name. Each has a lock of its own, so that tests that want different ones
-/// boot side by side.
+/// Snapshots of this run by name. Each has a lock of its own, so that tests that want different
+/// ones boot side by side.
 static SNAPSHOTS: Mutex<BTreeMap<String, Arc<Mutex<Wanted>>>> = Mutex::new(BTreeMap::new());
 
 /// A snapshot for all tests of a run: `make` takes it once, in a folder of its own for it and the
