@@ -68,9 +68,14 @@ impl<J: Send + 'static, D: Send + 'static> Pool<J, D> {
         self.done.event.as_raw_fd()
     }
 
-    /// Returns true while a thread is free.
-    pub(super) const fn has_room(&self) -> bool {
-        self.under_way < THREADS
+    /// Returns true if a thread is free for a request more than the `kept` ones.
+    pub(super) const fn has_room(&self, kept: usize) -> bool {
+        self.under_way + kept < THREADS
+    }
+
+    /// Returns true if no request is under way.
+    pub(super) const fn is_idle(&self) -> bool {
+        self.under_way == 0
     }
 
     /// Requests handed over whose outcomes were not taken.

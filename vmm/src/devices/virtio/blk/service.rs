@@ -1,5 +1,6 @@
 //! The work of a disk's thread: it carries out the requests that do not wait, and hands those that
-//! would wait to a pool. They come back in any order; this thread alone writes the used ring.
+//! would wait to a pool. They come back in any order; this thread alone writes the used ring. One
+//! that would wait alone it carries out itself: two wake-ups of threads cost more than many media.
 
 use std::io;
 use std::ops::Deref;
@@ -55,6 +56,8 @@ pub(super) struct DiskService {
     id: String,
     memory: Memory,
     pool: Pool<Job, Done>,
+    /// The newest request that would wait, while the queue is looked at for another.
+    newest: Option<Job>,
     /// Queues with requests that wait for a free thread.
     stalled: Vec<usize>,
 }
@@ -75,7 +78,7 @@ impl DiskService {
     ) -> io::Result<Self> {
         let (of_pool, name) = (Arc::clone(&disk), id.clone());
         let pool = Pool::start("disk waits", move |job| work(&of_pool, &name, &job))?;
-        Ok(Self { disk, id, memory: Memory(ram), pool, stalled: Vec::new() })
+        Ok(Self { disk, id, memory: Memory(ram), pool, newest: None, stalled: Vec::new() })
     }
 
     /// The pool's file.
@@ -86,7 +89,7 @@ impl DiskService {
     fn take_requests(&mut self, queues: &mut Queues, queue: usize) -> Served {
         let Some(handle) = worker::queue(queues, queue) else { return Ok(()) };
         let has_room = |service: &mut Self| {
-            let has_room = service.pool.has_room();
+            let has_room = service.pool.has_room(usize::from(service.newest.is_some()));
             if !has_room && !service.stalled.contains(&queue) {
                 service.stalled.push(queue);
             }
@@ -95,13 +98,27 @@ impl DiskService {
         let serve = |service: &mut Self, chain: Chain<Memory>| {
             let (disk, memory) = (&service.disk, chain.memory());
             let served = request::serve(disk, &service.id, memory, &chain, Waiting::Refused);
-            if served.is_none() {
-                service.pool.hand_over(Job { queue, chain });
+            if served.is_none()
+                && let Some(earlier) = service.newest.replace(Job { queue, chain })
+            {
+                service.pool.hand_over(earlier);
             }
             served
         };
         let memory = self.memory.clone();
-        drain_while(handle, memory, self, has_room, serve).map_err(|damage| (queue, damage))
+        let drained = drain_while(handle, memory, self, has_room, serve);
+        drained.map_err(|damage| (queue, damage)).and(self.carry_newest_out(queues))
+    }
+
+    /// Carries the newest request out in place if no other is under way.
+    fn carry_newest_out(&mut self, queues: &mut Queues) -> Served {
+        let Some(job) = self.newest.take() else { return Ok(()) };
+        if self.pool.is_idle() {
+            let done = carry_out(&self.disk, &self.id, &job);
+            return self.give_back(queues, vec![done]);
+        }
+        self.pool.hand_over(job);
+        Ok(())
     }
 
     fn give_back(&self, queues: &mut Queues, all: Vec<Done>) -> Served {

@@ -220,6 +220,26 @@ fn requests_that_do_not_wait_come_back_at_once_past_those_that_do() {
 }
 
 #[test]
+fn a_request_that_waits_alone_is_carried_out_in_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut bench = Bench::new(&path(&dir), ReadWrite);
+    bench.read(3);
+    bench.kick();
+    assert_eq!((bench.used().len(), bench.data(0)), (1, vec![content(3); 4096]), "at once");
+    bench.read(4);
+    bench.read(5);
+    bench.kick();
+    assert_eq!(bench.gate.held(2), bench.heads[1..], "these are two");
+    bench.read(6);
+    bench.kick();
+    assert_eq!(bench.gate.held(3), bench.heads[1..], "and this is not alone");
+    assert_eq!(bench.used().len(), 1);
+    bench.gate.open();
+    bench.finish();
+    assert!((0..4).all(|at| bench.data(at) == [content(at as u64 + 3); 4096]));
+}
+
+#[test]
 fn a_file_in_memory_never_waits() {
     let file = memfd_create("disk", MemfdFlags::CLOEXEC).unwrap();
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
@@ -248,7 +268,7 @@ fn no_more_requests_are_taken_than_there_are_threads() {
     // Neither the driver's kicks nor the device's change that.
     bench.kick();
     bench.serve(Event::Source);
-    assert_eq!((bench.service.pool.has_room(), bench.used().len()), (false, 0));
+    assert_eq!((bench.service.pool.has_room(0), bench.used().len()), (false, 0));
     let mut rest = bench.heads.clone();
     while let Some(head) = rest.pop() {
         if !bench.gate.held(1).contains(&head) {
@@ -316,8 +336,9 @@ fn a_damaged_queue_gets_nothing_back() {
     let dir = tempfile::tempdir().unwrap();
     let mut bench = Bench::new(&path(&dir), ReadWrite);
     bench.read(0);
+    bench.read(1);
     bench.kick();
-    bench.gate.held(1);
+    bench.gate.held(2);
     bench.rings.queues[0].1.queue.set_ready(false);
     bench.gate.open();
     bench.finish();
