@@ -10,7 +10,7 @@ LAB := $(PROGRAMS)/lab
 TIMED := scripts/timed.sh
 LANES := scripts/side-by-side.sh
 QUIETLY := $(MAKE) --no-print-directory
-.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 debian-image debian build demo check test begin unit-tests host-tests lab-tests lab-parts lab lab-smp lab-amd lab-stock lab-kernels stress stress-lab lint miri fuzz bench bench-disk counts openapi clean
+.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 debian-image debian build demo check test begin unit-tests host-tests lab-tests lab-parts lab lab-smp lab-amd lab-stock lab-kernels stress stress-lab lint miri fuzz hostile release bench bench-disk counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -148,6 +148,12 @@ miri:  ## memory shared with the guest under Miri (rustup component add --toolch
 
 fuzz:  ## each fuzz target for SECONDS (60)
 	@scripts/fuzz.sh $(or $(SECONDS),60)
+
+hostile: guest programs  ## attack services for SECONDS (600): clients, guests' texts, snapshots, kills
+	$(PROGRAMS)/hostile --seconds $(or $(SECONDS),600) $(HOSTILE_ARGS)
+
+release: setup  ## the release archive of this commit, with an SBOM, into target/release-archive
+	scripts/release.sh
 
 bench: guest guest-events build  ## the figures of docs/benchmarks.md (BENCH='symbols' for a part)
 	cargo bench --locked -p exoprobe-tests --bench speed -- $(BENCH)

@@ -20,6 +20,8 @@ mod token_file;
 use std::path::PathBuf;
 
 pub use http::openapi_json;
+#[cfg(any(test, feature = "testing"))]
+pub use mount::DrivenMount;
 
 /// Where the service listens, and clients look for it, by default:
 /// `$XDG_RUNTIME_DIR/exoprobe.sock`, or `/tmp/exoprobe-UID.sock` without that variable.

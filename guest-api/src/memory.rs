@@ -317,6 +317,23 @@ mod tests {
         }
     }
 
+    /// Under Miri, a word without interior mutability would be an error here.
+    #[test]
+    fn a_word_that_is_held_sees_what_is_written_meanwhile() {
+        let ram = GuestRam::anonymous(&[RamRange { start: Gpa(0), len: 4096 }]).unwrap();
+        let words = ram.words(Gpa(0), 2).unwrap();
+        ram.write(Gpa(8), &[7; 8]).unwrap();
+        ram.store_u64(Gpa(0), 9).unwrap();
+        assert_eq!(words[0].load(Ordering::SeqCst), 9);
+        assert_eq!(words[1].load(Ordering::SeqCst).to_le_bytes(), [7; 8]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| ram.store_u64(Gpa(0), 1).unwrap());
+            while words[0].load(Ordering::SeqCst) != 1 {
+                std::thread::yield_now();
+            }
+        });
+    }
+
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no mapping that is only read")]
     fn only_whole_pages_that_can_be_written_are_ram() {

@@ -6,6 +6,7 @@
 mod binary;
 pub mod counts;
 mod definitions;
+mod dice;
 mod functions;
 mod guest;
 pub mod harness;
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 pub use binary::{Service, exoprobe, program};
 pub use definitions::definition;
+pub use dice::Dice;
 pub use functions::{address, function_size};
 pub use guest::{
     DEBIAN_DISK_ENV, GUEST_ENV, TestGuest, debian_disk, guest_file, host, kernel_symbols,

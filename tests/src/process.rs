@@ -76,11 +76,19 @@ impl Running {
     pub fn wait_for_socket(&mut self, socket: &Path, patience: Duration) {
         let deadline = Instant::now() + patience;
         while UnixStream::connect(socket).is_err() {
-            let ended = self.child.try_wait().expect("a child can be asked");
+            let ended = self.ended();
             assert!(ended.is_none(), "ended ({ended:?}) and did not listen; {self}");
             assert!(Instant::now() < deadline, "does not listen; {self}");
             std::thread::sleep(LOOK);
         }
+    }
+
+    /// Its exit status, if it has ended.
+    ///
+    /// # Panics
+    /// When the host does not say.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child can be asked")
     }
 
     /// Waits for its end.
@@ -90,7 +98,7 @@ impl Running {
     pub fn wait(&mut self, patience: Duration) -> ExitStatus {
         let deadline = Instant::now() + patience;
         loop {
-            if let Some(status) = self.child.try_wait().expect("a child can be asked") {
+            if let Some(status) = self.ended() {
                 return status;
             }
             assert!(Instant::now() < deadline, "has not ended after {patience:?}; {self}");

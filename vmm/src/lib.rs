@@ -39,6 +39,8 @@ pub use mac::{MacAddr, MacError};
 pub use new_file::{NewFile, NewFileError};
 pub use preflight::PreflightError;
 pub use profile::{BreakpointExit, HostProfile};
+#[cfg(any(test, feature = "testing"))]
+pub use snapshot::DrivenSnapshot;
 pub use snapshot::{SnapshotError, SnapshotProgress};
 pub use status::{StopReason, StopRecord, VmState};
 pub use vcpu::{ExitCounts, StatsError, StepError};

@@ -6,6 +6,8 @@ mod code;
 mod console;
 mod deadline;
 mod definitions;
+#[cfg(any(test, feature = "testing"))]
+mod driven;
 mod events;
 mod exact;
 mod extract;
@@ -41,6 +43,10 @@ pub(crate) use auth::{FAILURE_DELAY, Peer, with_token};
 pub use auth::{Token, TokenError};
 pub use deadline::BODY_MAX;
 pub(crate) use deadline::{BODY_DEADLINE, with_body_deadline};
+#[cfg(any(test, feature = "testing"))]
+pub use driven::DrivenHttp;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use driven::{app, symbols as small_symbols};
 use openapi::openapi_document;
 pub use openapi::openapi_json;
 pub use problem::{PROBLEM_JSON, Problem, ProblemDocument};

@@ -6,44 +6,18 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, Response, StatusCode, header};
-use exoprobe_guest::GuestClock;
-use exoprobe_guest::testing::FakeGuest;
 use exoprobe_introspect::{SourceLines, SymbolTable};
-use exoprobe_probes::{Engine, EventLimits, KernelHints, Limits};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::ServiceExt;
 
+use super::driven::app as app_with;
 use super::*;
 
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
-const SYSTEM_MAP: &str = "ffffffff81000000 T _stext\n\
-    ffffffff81000100 T entry_SYSCALL_64\n\
-    ffffffff81000200 T __x64_sys_getpid\n\
-    ffffffff81001000 T _etext\n";
-
 fn app() -> (Router, watch::Sender<bool>) {
-    app_with(SymbolTable::from_system_map(SYSTEM_MAP).unwrap(), None)
-}
-
-fn app_with(
-    symbols: SymbolTable,
-    lines: Option<Arc<SourceLines>>,
-) -> (Router, watch::Sender<bool>) {
-    // It has not set up its system calls yet.
-    let guest = Arc::new(FakeGuest::new(24));
-    let given = KernelHints { symbols: Some(symbols), ..KernelHints::default() };
-    let engine = Arc::new(Engine::new(
-        guest,
-        GuestClock::default(),
-        given,
-        Limits { events: EventLimits { count: 16, ..EventLimits::default() }, ..Limits::default() },
-    ));
-    let end = watch::Sender::new(false);
-    let tracer = Arc::new(Tracer::new(Arc::clone(&engine), 1));
-    let code = CodeApi { engine, lines };
-    (finish(engine_routes(code, tracer, &Closing::new(end.subscribe()))), end)
+    app_with(driven::symbols(), None)
 }
 
 async fn send(request: Request<Body>) -> Response<Body> {
@@ -164,7 +138,7 @@ async fn an_address_has_its_source_line_and_inlined_calls() {
     assert_eq!(found[0]["source"], expected);
     let (_, found) = answer(&symbols, "name=outer").await;
     assert_eq!(found[0].get("source"), None, "no address was asked for");
-    let other = SymbolTable::from_system_map(SYSTEM_MAP).unwrap();
+    let other = SymbolTable::from_system_map(driven::SYSTEM_MAP).unwrap();
     let (status, refused) = answer(&other, "at=0xffffffff81000201").await;
     assert_eq!((status, &refused["code"]), (StatusCode::CONFLICT, &json!("ENXIO")));
     assert!(refused["detail"].as_str().unwrap().contains("another kernel"), "{refused}");

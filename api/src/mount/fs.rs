@@ -268,8 +268,9 @@ impl Filesystem for TraceFs {
         let work = async move { tree.entries(handle, offset).await };
         self.answer(request, work, move |done| match done {
             Ok(entries) => {
-                for (next, entry) in (offset + 1..).zip(entries) {
-                    if reply.add(entry.number, next, entry.kind, &entry.name) {
+                // Where there are entries, the offset is below their number.
+                for (entry, at) in entries.into_iter().zip(offset..) {
+                    if reply.add(entry.number, at + 1, entry.kind, &entry.name) {
                         break;
                     }
                 }

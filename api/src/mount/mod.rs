@@ -6,6 +6,8 @@
 //! of its own.
 
 mod caller;
+#[cfg(any(test, feature = "testing"))]
+mod driven;
 mod entry;
 mod errno;
 mod error;
@@ -31,6 +33,8 @@ use nix::unistd::{getgid, getuid};
 use tokio::sync::watch;
 
 use crate::client::{Client, ClientError};
+#[cfg(any(test, feature = "testing"))]
+pub use driven::DrivenMount;
 use error::DEVICE;
 pub(crate) use error::MountError;
 use fs::TraceFs;

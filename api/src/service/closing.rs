@@ -10,7 +10,7 @@ pub(crate) type Growth = watch::Receiver<u64>;
 pub(crate) struct Closing(pub(super) watch::Receiver<bool>);
 
 impl Closing {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn new(receiver: watch::Receiver<bool>) -> Self {
         Self(receiver)
     }

@@ -185,14 +185,7 @@ impl Service {
 
     /// Waits until a worker ends by itself, which none should; gives its name.
     pub(crate) async fn failed_worker(&self) -> &'static str {
-        let mut failed = self.failed.subscribe();
-        loop {
-            if let Some(name) = *failed.borrow_and_update() {
-                return name;
-            }
-            // Never an error: this service has the sender.
-            let _ = failed.changed().await;
-        }
+        workers::failed(&self.failed).await
     }
 
     pub(crate) fn closing(&self) -> Closing {

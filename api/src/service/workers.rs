@@ -22,6 +22,18 @@ const WATCH: Duration = Duration::from_millis(100);
 /// The name of a worker that has ended by itself.
 pub(super) type Failed = watch::Sender<Option<&'static str>>;
 
+/// Waits until a worker ends by itself, which none should. Returns its name.
+pub(super) async fn failed(failed: &Failed) -> &'static str {
+    let mut changes = failed.subscribe();
+    loop {
+        if let Some(name) = *changes.borrow_and_update() {
+            return name;
+        }
+        // Never an error: `failed` is the sender.
+        let _ = changes.changed().await;
+    }
+}
+
 /// A thread that ends when this is dropped.
 pub(super) struct Worker {
     stop: Arc<AtomicBool>,
@@ -123,5 +135,18 @@ mod tests {
         };
         drop(Worker::spawn("stops", &stops, until_stopped).unwrap());
         assert_eq!(*stops.borrow(), None);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_worker_is_waited_for() {
+        let ended = Failed::new(None);
+        let waiting = failed(&ended);
+        let worker = Worker::spawn("drainer", &ended, |_| {
+            thread::sleep(WATCH);
+            panic!("as a bug would")
+        });
+        assert_eq!(waiting.await, "drainer");
+        assert_eq!(failed(&ended).await, "drainer", "also who comes later learns of it");
+        drop(worker);
     }
 }

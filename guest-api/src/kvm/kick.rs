@@ -103,3 +103,53 @@ impl Drop for Armed<'_> {
 pub(super) fn kick(thread: &JoinHandle<()>) -> Result<(), Error> {
     thread.kill(kick_signal())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on_this_thread() {
+        on_kick(kick_signal(), std::ptr::null_mut(), std::ptr::null_mut());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no KVM")]
+    fn a_kick_reaches_kvm_run_by_a_mapping_of_its_own() {
+        let Ok(kvm) = kvm_ioctls::Kvm::new() else {
+            eprintln!("skipped, without /dev/kvm: a_kick_reaches_kvm_run_by_a_mapping_of_its_own");
+            return;
+        };
+        let vm = kvm.create_vm().unwrap();
+        let mut vcpu = vm.create_vcpu(0).unwrap();
+        let page = RunPage::map(&vcpu).unwrap();
+        let vcpus_own: *mut kvm_run = vcpu.get_kvm_run();
+        assert_ne!(page.0.cast(), vcpus_own, "it is borrowed mutably whenever the vCPU runs");
+        let armed = Armed::new(&page);
+        on_this_thread();
+        assert_eq!(vcpu.get_kvm_run().immediate_exit, 1);
+        vcpu.set_kvm_immediate_exit(0);
+        drop(armed);
+        on_this_thread();
+        assert_eq!(vcpu.get_kvm_run().immediate_exit, 0, "this thread has no vCPU any more");
+    }
+
+    #[test]
+    fn a_kick_is_sound_while_the_page_is_armed_and_does_nothing_after() {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping, which replaces none.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), RUN_PAGE, access, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        let page = RunPage(at.cast());
+        // SAFETY: the flag is in the page, which is mapped, and no reference leads there.
+        let flag = || unsafe { page.immediate_exit().read_volatile() };
+        on_this_thread();
+        assert_eq!(flag(), 0);
+        let armed = Armed::new(&page);
+        on_this_thread();
+        assert_eq!(flag(), 1);
+        drop(armed);
+        drop(page);
+        on_this_thread();
+    }
+}

@@ -41,6 +41,7 @@ pub(crate) const ALL: &[&[Case]] = &[
     hit::handlers::CASES,
     hit::hits::CASES,
     hit::holds::CASES,
+    service::hostile::CASES,
     kernels::kernel_6_12::CASES,
     control::lifecycle::CASES,
     booting::memory::CASES,

@@ -18,20 +18,20 @@ use exoprobe_guest::memory::{ram_ranges, to_usize};
 use exoprobe_guest::paging::PAGE_SIZE;
 
 const MAGIC: &[u8; 8] = b"EXOPROBE";
-const HEADER_LEN: usize = 64;
+pub(super) const HEADER_LEN: usize = 64;
 /// Metadata of 16 vCPUs is below 2 MiB.
 const META_MAX: u64 = 16 << 20;
 
-struct Header {
-    meta_len: u64,
-    memory_offset: u64,
-    memory_len: u64,
-    meta_crc: u32,
-    memory_crc: u32,
+pub(super) struct Header {
+    pub(super) meta_len: u64,
+    pub(super) memory_offset: u64,
+    pub(super) memory_len: u64,
+    pub(super) meta_crc: u32,
+    pub(super) memory_crc: u32,
 }
 
 impl Header {
-    fn encode(&self) -> [u8; HEADER_LEN] {
+    pub(super) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[0..8].copy_from_slice(MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -40,8 +40,7 @@ impl Header {
         bytes[32..40].copy_from_slice(&self.memory_len.to_le_bytes());
         bytes[40..44].copy_from_slice(&self.meta_crc.to_le_bytes());
         bytes[44..48].copy_from_slice(&self.memory_crc.to_le_bytes());
-        let crc = header_crc(&bytes);
-        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        seal(&mut bytes);
         bytes
     }
 
@@ -65,6 +64,12 @@ impl Header {
             memory_crc: u32_at(44),
         })
     }
+}
+
+/// Sets the checksum of a header.
+pub(super) fn seal(bytes: &mut [u8; HEADER_LEN]) {
+    let crc = header_crc(bytes);
+    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
 }
 
 fn header_crc(bytes: &[u8; HEADER_LEN]) -> u32 {

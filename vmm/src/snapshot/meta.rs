@@ -39,7 +39,7 @@ pub(crate) struct SnapshotMeta {
 }
 
 /// Interrupt controllers and timer.
-#[derive(serde::Serialize, serde::Deserialize)]
+#[derive(Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Chips {
     controllers: Vec<kvm_irqchip>,
     pit: kvm_pit_state2,

@@ -14,11 +14,15 @@
 //! All numbers are little-endian. Memory is mapped from the file when restored, so the file must
 //! stay unchanged while a guest restored from it runs.
 
+#[cfg(any(test, feature = "testing"))]
+mod driven;
 mod error;
 mod file;
 mod meta;
 mod progress;
 
+#[cfg(any(test, feature = "testing"))]
+pub use driven::DrivenSnapshot;
 pub use error::SnapshotError;
 pub(crate) use file::{open, write};
 pub(crate) use meta::{Chips, SnapshotMeta};

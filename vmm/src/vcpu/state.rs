@@ -14,7 +14,7 @@ pub(super) fn at(step: &'static str) -> impl Fn(Error) -> Refusal {
 }
 
 /// A vCPU's registers and unit states.
-#[derive(serde::Serialize, serde::Deserialize)]
+#[derive(Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct VcpuState {
     regs: kvm_regs,
     sregs: kvm_sregs,

@@ -13,7 +13,9 @@ use exoprobe_probes::{
     Selection, StatusFlag, Verdict,
 };
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, STRESS_SECONDS_ENV, TestGuest, cases, definition, function_size};
+use exoprobe_tests::{
+    Dice, PATIENCE, STRESS_SECONDS_ENV, TestGuest, cases, definition, function_size,
+};
 use exoprobe_vmm::VmState;
 
 pub(crate) const CASES: &[Case] = cases![probes_of_all_kinds_come_and_go_and_those_left_alone_count_all needs [Kvm, Smp, ContendedLocks]];
@@ -94,27 +96,6 @@ const PLACES: [&str; 26] = [
 /// Where return probes do: functions that every call soon returns from, or that end with their
 /// task.
 const RETURNING: usize = 20;
-
-/// Numbers that only look random (splitmix64).
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// One of 0 to `end` - 1.
-    fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % end as u64).expect("below a usize")
-    }
-
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-}
 
 /// A probe that comes and goes.
 struct Guinea {
