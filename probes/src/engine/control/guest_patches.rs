@@ -12,6 +12,7 @@
 //! | writes an int3 over one of the engine's | passes each hit on to the guest from then on |
 //! | writes an instruction over one | points it at that instruction with the engine's int3 |
 //! | writes over bytes of a jmp | takes the jmp out first |
+//! | runs an instruction for a kprobe of its own | runs post-handlers after it: `hit/guest_steps.rs` |
 //!
 //! So the engine's int3 never leaves the text, and no hit is lost, on any vCPU.
 
@@ -25,9 +26,9 @@ use crate::engine::control::state::Control;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::patch::shown::ShownText;
 use crate::engine::patch::text::INT3;
-use crate::engine::probe::site::Site;
+use crate::engine::probe::site::{GuestCopy, Site};
 use crate::error::ProbeError;
-use crate::insn::{self, MAX_INSN_LEN};
+use crate::insn::{self, MAX_INSN_LEN, SlotKind};
 
 /// Longest write that is followed. Longer ones are no single instruction's.
 const WRITE_MAX: u64 = 64;
@@ -203,10 +204,30 @@ impl Control {
             return Ok(new);
         }
         let insn = insn::analyze(&text, site.at, kernel.assurances())?;
+        new.guest_jmp = place::is_guests_jmp(kernel, &insn);
         new.way = place::displacement(&mut self.registry, guest, &insn)?;
         new.step = place::step(&mut self.registry, guest, &insn, &site.probes)?;
         new.insn = Arc::new(insn);
         Ok(new)
+    }
+
+    /// Makes a slot for the copy of a site's instruction that the guest's kernel is about to run. On
+    /// a vCPU's thread.
+    pub(crate) fn learn_copy(&mut self, guest: &dyn Guest, site: Gva, copy: Gva) {
+        let Some(kernel) = self.kernel.running.clone() else { return };
+        let bytes = self.own_instruction(&kernel, copy);
+        let analyzed = insn::analyze(&bytes, copy, kernel.assurances()).map_err(ProbeError::from);
+        let learned = analyzed.and_then(|insn| {
+            insn.supports_post()?;
+            let slot = self.registry.slots.get(guest.hidden(), &insn, SlotKind::Stepped)?;
+            Ok(GuestCopy { at: copy, next: insn.next(), slot: Some(slot) })
+        });
+        let learned = learned.unwrap_or_else(|error| {
+            tracing::debug!(%error, %site, "post-handlers after an instruction of the guest's own");
+            GuestCopy { at: copy, next: copy, slot: None }
+        });
+        self.registry.change(site, |site| site.guest_copy = Some(Arc::new(learned)));
+        self.publish(guest);
     }
 
     /// The bytes of an instruction without those of the engine; fewer where nothing is mapped.

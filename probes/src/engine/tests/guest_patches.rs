@@ -3,7 +3,7 @@
 use super::*;
 use crate::Selection;
 
-const SYMBOLS: &str = "\
+pub(super) const SYMBOLS: &str = "\
 ffffffff81001a00 T recover_probed_instruction
 ffffffff81001b00 t __text_poke
 ffffffff81001c00 t text_poke_memcpy
@@ -14,8 +14,8 @@ const RECOVER: Gva = Gva(0xffff_ffff_8100_1a00);
 const POKE: Gva = Gva(0xffff_ffff_8100_1b00);
 const COPY: Gva = Gva(0xffff_ffff_8100_1c00);
 const CAN_OPTIMIZE: Gva = Gva(0xffff_ffff_8100_1d00);
-const TABLE: Gva = Gva(0xffff_ffff_8111_c000);
-const KPROBE: Gva = Gva(0xffff_ffff_8111_d000);
+pub(super) const TABLE: Gva = Gva(0xffff_ffff_8111_c000);
+pub(super) const KPROBE: Gva = Gva(0xffff_ffff_8111_d000);
 const SOURCE: Gva = Gva(0xffff_ffff_8111_e000);
 const FTRACE_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 
@@ -32,7 +32,7 @@ impl Fake {
 }
 
 /// Bytes at an address of the kernel or of hidden memory.
-fn bytes(fake: &Fake, at: Gva, len: usize) -> Vec<u8> {
+pub(super) fn bytes(fake: &Fake, at: Gva, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let window = fake.guest.hidden.code_window().unwrap();
     match at.0.checked_sub(window.gva.0).filter(|inside| *inside < window.len) {
@@ -67,12 +67,12 @@ fn try_poke(fake: &Fake, at: Gva, new: &[u8]) -> bool {
     true
 }
 
-fn poke(fake: &Fake, at: Gva, new: &[u8]) {
+pub(super) fn poke(fake: &Fake, at: Gva, new: &[u8]) {
     assert!(try_poke(fake, at, new));
 }
 
 /// The kernel's text_poke_bp(). Calls `between` after each step.
-fn poke_with_breakpoint(fake: &Fake, at: Gva, new: &[u8], mut between: impl FnMut()) {
+pub(super) fn poke_with_breakpoint(fake: &Fake, at: Gva, new: &[u8], mut between: impl FnMut()) {
     poke(fake, at, &[INT3]);
     between();
     poke(fake, at.wrapping_add(1), &new[1..]);
