@@ -152,10 +152,15 @@ impl Hook {
                 control.show_own_text(guest, context.regs);
                 NOW
             }),
+            // Noted while the lock is held: nothing is optimized in between.
             InternalBreakpoint::GuestWritesText => {
                 self.with_control(|control, guest| {
                     match control.follow_write(guest, context.regs) {
                         Ready::Now => NOW,
+                        Ready::Writes => {
+                            self.hits.follow_guest_write(table, view, context);
+                            NOW
+                        }
                         Ready::Later => AGAIN,
                     }
                 })

@@ -14,9 +14,11 @@
 //! | writes over bytes of a jmp | takes the jmp out first |
 //! | runs an instruction for a kprobe of its own | runs post-handlers after it: `hit/guest_steps.rs` |
 //!
-//! So the engine's int3 never leaves the text, and no hit is lost, on any vCPU.
+//! So the engine's int3 never leaves the text, and no hit is lost, on any vCPU. From the breakpoint on
+//! until the kernel's function returns, the engine puts no jmp into the text, and waits with int3s.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use exoprobe_guest::{Guest, Gva, kvm_regs};
 use exoprobe_introspect::SymbolTable;
@@ -42,6 +44,8 @@ const COPY: &str = "text_poke_memcpy";
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ready {
     Now,
+    /// It can, and the end of its write must be known.
+    Writes,
     /// It must come to the same breakpoint again.
     Later,
 }
@@ -122,7 +126,7 @@ impl Control {
         let sites = self.armed_in(&write);
         let mut bytes = vec![0; usize::try_from(write.len).expect("at most 64")];
         if sites.is_empty() || kernel.memory().read(write.source, &mut bytes).is_err() {
-            return Ready::Now;
+            return Ready::Writes;
         }
         let is_rest = self.is_rest(&kernel, &write);
         let mut kept = false;
@@ -143,7 +147,23 @@ impl Control {
                 *(write.argument)(regs) = shown.for_writing(guest.hidden(), &bytes).0;
             }
         }
-        Ready::Now
+        Ready::Writes
+    }
+
+    /// Waits until the guest has written what it is writing, for a short time: it may be paused.
+    /// Must not be called on a vCPU's thread.
+    pub(crate) fn await_write(&self) {
+        const TRIES: u32 = 100;
+        let ends = (0..TRIES).any(|_| {
+            let is_writing = self.hits.guest_writes();
+            if is_writing {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            !is_writing
+        });
+        if !ends {
+            tracing::debug!("the guest does not end a write of its text");
+        }
     }
 
     /// The sites whose int3s are among the bytes of a write.

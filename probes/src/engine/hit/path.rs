@@ -41,6 +41,9 @@ pub(crate) struct HitPath {
     pub(crate) ending: Box<[AtomicU64]>,
     /// Hits that the guest's own kprobes handle, before post-handlers.
     pub(crate) guest_steps: GuestSteps,
+    /// Address of the return address of the guest's __text_poke(), while it writes, or 0. Its kernel
+    /// writes one text at a time (text_mutex).
+    guest_write: AtomicU64,
 }
 
 impl HitPath {
@@ -62,6 +65,7 @@ impl HitPath {
             passing: (0..vcpus).map(|_| AtomicU64::new(0)).collect(),
             ending: (0..vcpus).map(|_| AtomicU64::new(0)).collect(),
             guest_steps: GuestSteps::new(vcpus),
+            guest_write: AtomicU64::new(0),
         }
     }
 
@@ -109,6 +113,25 @@ impl HitPath {
         context: &mut HitContext<'_>,
     ) {
         self.guest_steps.begin(&self.calls, table, &look(view, context));
+    }
+
+    /// Handles the entry of the guest's __text_poke(): notes the write until that returns.
+    pub(crate) fn follow_guest_write(
+        &self,
+        table: &Table,
+        view: &KernelView,
+        context: &mut HitContext<'_>,
+    ) {
+        let hit = look(view, context);
+        let key = Gva(hit.regs.rsp);
+        if self.calls.catch_return(table, key, hit.memory) {
+            self.guest_write.store(key.0, Ordering::Release);
+        }
+    }
+
+    /// Returns true while the guest's kernel writes its text.
+    pub(crate) fn guest_writes(&self) -> bool {
+        self.guest_write.load(Ordering::Acquire) != 0
     }
 
     /// At a trampoline's breakpoint: the site, and the copy of its instruction that the guest runs
@@ -160,6 +183,7 @@ impl HitPath {
         self.passing.iter().for_each(|passing| passing.store(0, Ordering::Relaxed));
         self.ending.iter().for_each(|ending| ending.store(0, Ordering::Relaxed));
         self.guest_steps.clear();
+        self.guest_write.store(0, Ordering::Release);
     }
 
     fn hit(
@@ -240,6 +264,7 @@ impl HitPath {
             return BreakpointAction::Resume;
         }
         let (vcpu, mut hit) = (usize::from(context.vcpu), look(view, context));
+        let _ = self.guest_write.compare_exchange(key.0, 0, Ordering::AcqRel, Ordering::Relaxed);
         if let Some(step) = self.guest_steps.end(hit.vcpu, key) {
             step.finish(table, &mut hit);
         }
