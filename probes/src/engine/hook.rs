@@ -8,7 +8,8 @@
 use crate::engine::control::guest_patches::Ready;
 use crate::engine::control::reconcile::Wait;
 use crate::engine::control::state::Control;
-use crate::engine::hit::path::HitPath;
+use crate::engine::hit::guest_steps::GuestSteps;
+use crate::engine::hit::path::{HitPath, look};
 use crate::engine::hit::table::Stop;
 use crate::engine::hit::table::Table;
 use crate::engine::kernel::memory::HitMemory;
@@ -44,9 +45,12 @@ impl ExitHook for Hook {
     fn breakpoint(&self, context: &mut HitContext<'_>) -> BreakpointAction {
         let table = self.hits.table.load();
         let stop = table.stop_at(context.rip());
-        if let (Some(Stop::Probe(site)), Some(view)) = (stop, &table.view)
-            && self.prepare(&table, view, site, context).is_break()
-        {
+        let prepared = match (stop, &table.view) {
+            (Some(Stop::Probe(site)), Some(view)) => self.prepare(&table, view, site, context),
+            (None, Some(view)) => self.prepare_step(&table, view, context),
+            _ => NOW,
+        };
+        if prepared.is_break() {
             return BreakpointAction::Resume;
         }
         self.hits.breakpoint(&table, stop, context)
@@ -90,7 +94,7 @@ impl Hook {
         context: &mut HitContext<'_>,
     ) -> Turn {
         for mark in &site.marks {
-            self.reach(*mark, table, context)?;
+            self.reach(*mark, table, view, context)?;
         }
         let memory = HitMemory { view, sregs: context.sregs_source() };
         let rsp = Gva(context.regs.rsp);
@@ -103,8 +107,23 @@ impl Hook {
         NOW
     }
 
+    /// Makes the slot that a post-handler needs, before the guest returns from a kprobe of its own.
+    fn prepare_step(&self, table: &Table, view: &KernelView, context: &mut HitContext<'_>) -> Turn {
+        let Some((site, copy)) = self.hits.unknown_copy(table, view, context) else { return NOW };
+        self.with_control(|control, guest| {
+            control.learn_copy(guest, site, copy);
+            AGAIN
+        })
+    }
+
     /// Handles one of the engine's own breakpoints.
-    fn reach(&self, mark: InternalBreakpoint, table: &Table, context: &mut HitContext<'_>) -> Turn {
+    fn reach(
+        &self,
+        mark: InternalBreakpoint,
+        table: &Table,
+        view: &KernelView,
+        context: &mut HitContext<'_>,
+    ) -> Turn {
         let (rsp, vcpu) = (Gva(context.regs.rsp), usize::from(context.vcpu));
         let ending = &self.hits.ending[vcpu];
         match mark {
@@ -121,32 +140,41 @@ impl Hook {
                 }
                 NOW
             }
-            // The first argument is the module. The mark stays.
-            InternalBreakpoint::ModuleBegins
-            | InternalBreakpoint::ModuleInitFreed
-            | InternalBreakpoint::ModuleEnds => {
-                let module = Gva(context.regs.rdi);
-                let event = match mark {
-                    InternalBreakpoint::ModuleBegins => ModuleEvent::Coming(module),
-                    InternalBreakpoint::ModuleEnds => ModuleEvent::Going(module),
-                    _ => ModuleEvent::Other,
-                };
-                self.with_control(|control, guest| {
-                    control.follow_modules(guest, event, Wait::No);
-                    NOW
-                })
+            // The first argument is the module.
+            InternalBreakpoint::ModuleBegins => {
+                self.follow_modules(ModuleEvent::Coming(Gva(context.regs.rdi)))
             }
+            InternalBreakpoint::ModuleEnds => {
+                self.follow_modules(ModuleEvent::Going(Gva(context.regs.rdi)))
+            }
+            InternalBreakpoint::ModuleInitFreed => self.follow_modules(ModuleEvent::Other),
             InternalBreakpoint::GuestReadsText => self.with_control(|control, guest| {
                 control.show_own_text(guest, context.regs);
                 NOW
             }),
+            // Noted while the lock is held: nothing is optimized in between.
             InternalBreakpoint::GuestWritesText => {
                 self.with_control(|control, guest| {
                     match control.follow_write(guest, context.regs) {
                         Ready::Now => NOW,
+                        Ready::Writes => {
+                            self.hits.follow_guest_write(table, view, context);
+                            NOW
+                        }
                         Ready::Later => AGAIN,
                     }
                 })
+            }
+            // The function is left with the registers as they are now.
+            InternalBreakpoint::GuestHandlesPoke => {
+                match GuestSteps::leave(table, &mut look(view, context)) {
+                    true => AGAIN,
+                    false => NOW,
+                }
+            }
+            InternalBreakpoint::GuestHandlesInt3 => {
+                self.hits.follow_guest_step(table, view, context);
+                NOW
             }
             // Both happen once and change the sites that are hit here.
             InternalBreakpoint::TextFinal => {
@@ -164,5 +192,13 @@ impl Hook {
                 AGAIN
             }
         }
+    }
+
+    /// Handles the coming or going of a module. The breakpoint stays.
+    fn follow_modules(&self, event: ModuleEvent) -> Turn {
+        self.with_control(|control, guest| {
+            control.follow_modules(guest, event, Wait::No);
+            NOW
+        })
     }
 }

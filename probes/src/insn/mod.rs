@@ -205,6 +205,19 @@ impl Displaced {
         }
     }
 
+    /// Returns true if the guest can continue at `at` after the instruction. Not for indirect
+    /// branches.
+    pub(crate) fn leads_to(&self, at: Gva) -> bool {
+        match self.kind {
+            Flow::CallDirect { target, .. } => at == target,
+            Flow::Branch => {
+                at.0 == self.decoded.insn.near_branch_target()
+                    || (at == self.next() && self.falls_through())
+            }
+            _ => at == self.next(),
+        }
+    }
+
     /// Checks that a post-handler can run after it: it is emulated, or can be stepped in a slot.
     ///
     /// # Errors

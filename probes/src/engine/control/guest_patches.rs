@@ -12,10 +12,13 @@
 //! | writes an int3 over one of the engine's | passes each hit on to the guest from then on |
 //! | writes an instruction over one | points it at that instruction with the engine's int3 |
 //! | writes over bytes of a jmp | takes the jmp out first |
+//! | runs an instruction for a kprobe of its own | runs post-handlers after it: `hit/guest_steps.rs` |
 //!
-//! So the engine's int3 never leaves the text, and no hit is lost, on any vCPU.
+//! So the engine's int3 never leaves the text, and no hit is lost, on any vCPU. From the breakpoint on
+//! until the kernel's function returns, the engine puts no jmp into the text, and waits with int3s.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use exoprobe_guest::{Guest, Gva, kvm_regs};
 use exoprobe_introspect::SymbolTable;
@@ -25,9 +28,9 @@ use crate::engine::control::state::Control;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::patch::shown::ShownText;
 use crate::engine::patch::text::INT3;
-use crate::engine::probe::site::Site;
+use crate::engine::probe::site::{GuestCopy, Site};
 use crate::error::ProbeError;
-use crate::insn::{self, MAX_INSN_LEN};
+use crate::insn::{self, MAX_INSN_LEN, SlotKind};
 
 /// Longest write that is followed. Longer ones are no single instruction's.
 const WRITE_MAX: u64 = 64;
@@ -41,6 +44,8 @@ const COPY: &str = "text_poke_memcpy";
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ready {
     Now,
+    /// It can, and the end of its write must be known.
+    Writes,
     /// It must come to the same breakpoint again.
     Later,
 }
@@ -121,7 +126,7 @@ impl Control {
         let sites = self.armed_in(&write);
         let mut bytes = vec![0; usize::try_from(write.len).expect("at most 64")];
         if sites.is_empty() || kernel.memory().read(write.source, &mut bytes).is_err() {
-            return Ready::Now;
+            return Ready::Writes;
         }
         let is_rest = self.is_rest(&kernel, &write);
         let mut kept = false;
@@ -142,7 +147,23 @@ impl Control {
                 *(write.argument)(regs) = shown.for_writing(guest.hidden(), &bytes).0;
             }
         }
-        Ready::Now
+        Ready::Writes
+    }
+
+    /// Waits until the guest has written what it is writing, for a short time: it may be paused.
+    /// Must not be called on a vCPU's thread.
+    pub(crate) fn await_write(&self) {
+        const TRIES: u32 = 100;
+        let ends = (0..TRIES).any(|_| {
+            let is_writing = self.hits.guest_writes();
+            if is_writing {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            !is_writing
+        });
+        if !ends {
+            tracing::debug!("the guest does not end a write of its text");
+        }
     }
 
     /// The sites whose int3s are among the bytes of a write.
@@ -203,10 +224,30 @@ impl Control {
             return Ok(new);
         }
         let insn = insn::analyze(&text, site.at, kernel.assurances())?;
+        new.guest_jmp = place::is_guests_jmp(kernel, &insn);
         new.way = place::displacement(&mut self.registry, guest, &insn)?;
         new.step = place::step(&mut self.registry, guest, &insn, &site.probes)?;
         new.insn = Arc::new(insn);
         Ok(new)
+    }
+
+    /// Makes a slot for the copy of a site's instruction that the guest's kernel is about to run. On
+    /// a vCPU's thread.
+    pub(crate) fn learn_copy(&mut self, guest: &dyn Guest, site: Gva, copy: Gva) {
+        let Some(kernel) = self.kernel.running.clone() else { return };
+        let bytes = self.own_instruction(&kernel, copy);
+        let analyzed = insn::analyze(&bytes, copy, kernel.assurances()).map_err(ProbeError::from);
+        let learned = analyzed.and_then(|insn| {
+            insn.supports_post()?;
+            let slot = self.registry.slots.get(guest.hidden(), &insn, SlotKind::Stepped)?;
+            Ok(GuestCopy { at: copy, next: insn.next(), slot: Some(slot) })
+        });
+        let learned = learned.unwrap_or_else(|error| {
+            tracing::debug!(%error, %site, "post-handlers after an instruction of the guest's own");
+            GuestCopy { at: copy, next: copy, slot: None }
+        });
+        self.registry.change(site, |site| site.guest_copy = Some(Arc::new(learned)));
+        self.publish(guest);
     }
 
     /// The bytes of an instruction without those of the engine; fewer where nothing is mapped.

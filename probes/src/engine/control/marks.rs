@@ -21,6 +21,8 @@ impl Control {
         let Some(kernel) = self.kernel.running.clone() else { return BTreeSet::new() };
         let follows =
             self.registry.return_probes().next().is_some() || self.hits.calls_followed() > 0;
+        let mut probes = self.registry.probes.values();
+        let has_post = probes.any(|registered| registered.probe.post_handler().is_some());
         let mut changed = BTreeSet::new();
         for (mark, names) in MARKS {
             let known = |name: &&&str| kernel.symbols.address_of(name).is_some();
@@ -44,6 +46,9 @@ impl Control {
                 // has the other.
                 InternalBreakpoint::GuestReadsText | InternalBreakpoint::GuestWritesText => {
                     !self.registry.probes.is_empty() && kernel.has_booted() && found.is_some()
+                }
+                InternalBreakpoint::GuestHandlesPoke | InternalBreakpoint::GuestHandlesInt3 => {
+                    has_post && kernel.has_booted() && found.is_some()
                 }
             };
             let there = self.registry.sites.values().find(|site| site.marks.contains(&mark));

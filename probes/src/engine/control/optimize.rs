@@ -18,6 +18,11 @@ impl Control {
         if kernel.learn_tasks(guest.vcpus()) {
             self.publish(guest);
         }
+        // It would write over a jmp that comes now.
+        if self.hits.guest_writes() {
+            let total = self.optimizer.total();
+            return Optimization { total, ..Optimization::default() };
+        }
         let Self { registry, optimizer, rings, .. } = self;
         let on = registry.switched_on;
         let candidates = optimizer.prepare(&registry.sites, on, guest, &kernel, rings);

@@ -27,6 +27,8 @@ const FTRACE_CALLED: [&str; 3] = [FTRACE, "ftrace_caller", "ftrace_regs_caller"]
 const FTRACE_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 /// The first byte of a call with a 32-bit displacement.
 const CALL: u8 = 0xe8;
+/// The first byte of a jmp with a 32-bit displacement, which the kernel does not replace by another.
+const JMP: u8 = 0xe9;
 /// Landing pad of indirect branches (CET).
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
@@ -187,6 +189,7 @@ fn new_site(
         return Err(ProbeError::NotText(at));
     }
     let guest_int3 = guest.ram().load_byte(found.gpa)? == INT3;
+    let guest_jmp = is_guests_jmp(kernel, &insn);
     let way = displacement(registry, guest, &insn)?;
     Ok(Site {
         at,
@@ -200,8 +203,17 @@ fn new_site(
         armed: false,
         catches_returns: false,
         guest_int3,
+        guest_jmp,
+        guest_copy: None,
         clobbered: false,
     })
+}
+
+/// Returns true for the jmp that the guest's kernel has written over an instruction with a kprobe of
+/// its own.
+pub(crate) fn is_guests_jmp(kernel: &Kernel, insn: &Displaced) -> bool {
+    let own = || OwnKprobes::read(kernel).opcode(insn.at());
+    insn.original()[0] == JMP && own().is_some_and(|opcode| opcode != JMP)
 }
 
 /// Chooses how an instruction runs instead of in its place.

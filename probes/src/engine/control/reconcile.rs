@@ -44,6 +44,7 @@ impl Control {
         // vCPUs' threads reconcile only marks and return sites, which are never optimized.
         if wait == Wait::ForVcpus {
             self.unoptimize(guest, places.iter());
+            self.await_write();
         }
         let (mut arming, mut disarming) = (Vec::new(), Vec::new());
         for at in places {

@@ -119,7 +119,7 @@ impl Registry {
             let site = Arc::make_mut(site);
             site.probes.retain(|probe| !ids.contains(&probe.id));
             site.returning.retain(|probe| !ids.contains(&probe.id));
-            if site.probes.iter().all(|probe| probe.post_handler().is_none()) {
+            if !site.has_post_handler() {
                 site.step = None;
             }
         }

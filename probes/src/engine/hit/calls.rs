@@ -122,7 +122,7 @@ impl CallTracker {
         }
     }
 
-    /// Writes a trampoline's address over a return address.
+    /// Follows a call by a trampoline.
     fn divert(
         &self,
         index: usize,
@@ -131,13 +131,39 @@ impl CallTracker {
         active: Box<KretprobeInstance>,
         hit: &Hit<'_>,
     ) -> Result<(), Box<KretprobeInstance>> {
-        if hit.memory.store_u64(key, table.trampoline(index).0).is_err() {
-            self.frames.unclaim(index);
+        if !self.write_trampoline(index, table, key, hit.memory) {
             return Err(active);
         }
-        self.frames.begin(index, key);
         self.frames.add(index, active);
         Ok(())
+    }
+
+    /// Makes a call return through a trampoline, for the engine itself. Returns whether it does.
+    pub(crate) fn catch_return(&self, table: &Table, key: Gva, memory: HitMemory<'_>) -> bool {
+        let Some(on_stack) = memory.word(key).map(Gva) else { return false };
+        let frame = table.trampoline_at(on_stack).filter(|index| self.frames.is_at(*index, key));
+        match self.way(key, on_stack, frame) {
+            Some(FollowVia::Divert(index)) => self.write_trampoline(index, table, key, memory),
+            Some(FollowVia::Join(_) | FollowVia::Watch) => true,
+            None => false,
+        }
+    }
+
+    /// Writes the address of a claimed trampoline over a return address, and begins the call.
+    /// Returns false, and frees the trampoline, if nothing is mapped there.
+    fn write_trampoline(
+        &self,
+        index: usize,
+        table: &Table,
+        key: Gva,
+        memory: HitMemory<'_>,
+    ) -> bool {
+        let stored = memory.store_u64(key, table.trampoline(index).0);
+        match stored {
+            Ok(()) => self.frames.begin(index, key),
+            Err(_) => self.frames.unclaim(index),
+        }
+        stored.is_ok()
     }
 
     /// Makes a call return through an instance of its probe's pool; `None` if no instance is free.

@@ -8,6 +8,7 @@ pub(crate) mod actions;
 pub(crate) mod addresses;
 pub(crate) mod calls;
 pub(crate) mod frames;
+pub(crate) mod guest_steps;
 #[cfg(test)]
 mod model;
 pub(crate) mod path;

@@ -11,13 +11,14 @@ use crate::engine::hit::actions::Recorder;
 use crate::engine::hit::actions::{Done, HitInfo};
 use crate::engine::hit::addresses::CallTracker;
 use crate::engine::hit::frames::TrampolineTable;
+use crate::engine::hit::guest_steps::{GuestSteps, run_post_handlers};
 use crate::engine::hit::table::{Stop, Table};
 use crate::engine::kernel::memory::HitMemory;
 use crate::engine::kernel::view::KernelView;
 use crate::engine::probe::handlers::{Hit, Verdict};
 use crate::engine::probe::registered::{Probe, Role};
 use crate::engine::probe::registered::{RETURN_ADDRESS_LEN, unwatch};
-use crate::engine::probe::site::{Displacement, Site};
+use crate::engine::probe::site::{Displacement, GuestCopy, Site};
 use crate::events::Ring;
 use crate::insn::Shadow;
 
@@ -38,6 +39,11 @@ pub(crate) struct HitPath {
     passing: Box<[AtomicU64]>,
     /// By vCPU: the stack pointer of the task that is ending there, or 0.
     pub(crate) ending: Box<[AtomicU64]>,
+    /// Hits that the guest's own kprobes handle, before post-handlers.
+    pub(crate) guest_steps: GuestSteps,
+    /// Address of the return address of the guest's __text_poke(), while it writes, or 0. Its kernel
+    /// writes one text at a time (text_mutex).
+    guest_write: AtomicU64,
 }
 
 impl HitPath {
@@ -58,6 +64,8 @@ impl HitPath {
             held: (0..vcpus).map(|_| AtomicBool::new(false)).collect(),
             passing: (0..vcpus).map(|_| AtomicU64::new(0)).collect(),
             ending: (0..vcpus).map(|_| AtomicU64::new(0)).collect(),
+            guest_steps: GuestSteps::new(vcpus),
+            guest_write: AtomicU64::new(0),
         }
     }
 
@@ -87,8 +95,7 @@ impl HitPath {
                 BreakpointAction::Resume
             }
             Some(Stop::StepEnd(site)) => {
-                context.regs.rip = site.insn.after_step().0;
-                run_post_handlers(site, view, context);
+                end_step(site, view, context);
                 BreakpointAction::Resume
             }
             None => match table.trampoline_at(context.rip()) {
@@ -96,6 +103,48 @@ impl HitPath {
                 None => self.returned_within(table, view, context),
             },
         }
+    }
+
+    /// Handles the entry of the guest's kprobe_int3_handler().
+    pub(crate) fn follow_guest_step(
+        &self,
+        table: &Table,
+        view: &KernelView,
+        context: &mut HitContext<'_>,
+    ) {
+        self.guest_steps.begin(&self.calls, table, &look(view, context));
+    }
+
+    /// Handles the entry of the guest's __text_poke(): notes the write until that returns.
+    pub(crate) fn follow_guest_write(
+        &self,
+        table: &Table,
+        view: &KernelView,
+        context: &mut HitContext<'_>,
+    ) {
+        let hit = look(view, context);
+        let key = Gva(hit.regs.rsp);
+        if self.calls.catch_return(table, key, hit.memory) {
+            self.guest_write.store(key.0, Ordering::Release);
+        }
+    }
+
+    /// Returns true while the guest's kernel writes its text.
+    pub(crate) fn guest_writes(&self) -> bool {
+        self.guest_write.load(Ordering::Acquire) != 0
+    }
+
+    /// At a trampoline's breakpoint: the site, and the copy of its instruction that the guest runs
+    /// next, if the site has no slot for it yet.
+    pub(crate) fn unknown_copy(
+        &self,
+        table: &Table,
+        view: &KernelView,
+        context: &mut HitContext<'_>,
+    ) -> Option<(Gva, Gva)> {
+        table.trampoline_at(context.rip())?;
+        let key = Gva(context.regs.rsp.wrapping_sub(RETURN_ADDRESS_LEN));
+        self.guest_steps.unknown_copy(table, key, &look(view, context))
     }
 
     /// Resumes a vCPU that was held at a breakpoint.
@@ -106,7 +155,7 @@ impl HitPath {
         let table = self.table.load();
         // A probe that was removed meanwhile has left its instruction at the vCPU's address.
         if let (Some(Stop::Probe(site)), Some(view)) = (table.stop_at(context.rip()), &table.view) {
-            match site.guest_int3 {
+            match site.is_passed_on() {
                 true => {
                     let passing = &self.passing[usize::from(context.vcpu)];
                     passing.store(context.regs.rip, Ordering::Release);
@@ -133,6 +182,8 @@ impl HitPath {
         self.held.iter().for_each(|held| held.store(false, Ordering::Release));
         self.passing.iter().for_each(|passing| passing.store(0, Ordering::Relaxed));
         self.ending.iter().for_each(|ending| ending.store(0, Ordering::Relaxed));
+        self.guest_steps.clear();
+        self.guest_write.store(0, Ordering::Release);
     }
 
     fn hit(
@@ -150,7 +201,7 @@ impl HitPath {
             return BreakpointAction::Hold;
         }
         match done.verdict {
-            Verdict::Continue if site.guest_int3 => return BreakpointAction::PassToGuest,
+            Verdict::Continue if site.is_passed_on() => return BreakpointAction::PassToGuest,
             Verdict::Continue => displace(site, view, context),
             Verdict::Done => {}
         }
@@ -213,6 +264,10 @@ impl HitPath {
             return BreakpointAction::Resume;
         }
         let (vcpu, mut hit) = (usize::from(context.vcpu), look(view, context));
+        let _ = self.guest_write.compare_exchange(key.0, 0, Ordering::AcqRel, Ordering::Relaxed);
+        if let Some(step) = self.guest_steps.end(hit.vcpu, key) {
+            step.finish(table, &mut hit);
+        }
         let mut stop = false;
         hit.regs.rip = shows.0;
         for active in self.calls.frames.end(index) {
@@ -253,7 +308,7 @@ impl HitPath {
 }
 
 /// A hit, as handlers see it.
-fn look<'a>(view: &'a KernelView, context: &'a mut HitContext<'_>) -> Hit<'a> {
+pub(crate) fn look<'a>(view: &'a KernelView, context: &'a mut HitContext<'_>) -> Hit<'a> {
     let (vcpu, time, sregs) = (context.vcpu, context.time, context.sregs_source());
     let memory = HitMemory { view, sregs };
     Hit { regs: context.regs, vcpu, time, memory, fault_handler: None, kept: &[] }
@@ -269,7 +324,7 @@ fn displace(site: &Site, view: &KernelView, context: &mut HitContext<'_>) {
         (Displacement::Emulate, _) => {
             let emulation = site.insn.emulation().expect("Way::Emulate is chosen by it");
             context.sti_shadow = emulation.apply(context.regs) == Shadow::Sti;
-            run_post_handlers(site, view, context);
+            run_post_handlers(site, &mut look(view, context));
         }
         (Displacement::Slot(_), Some(slot)) | (Displacement::Slot(slot), None) => {
             context.regs.rip = slot.gva.0;
@@ -277,11 +332,21 @@ fn displace(site: &Site, view: &KernelView, context: &mut HitContext<'_>) {
     }
 }
 
-fn run_post_handlers(site: &Site, view: &KernelView, context: &mut HitContext<'_>) {
+/// Handles the end of a stepped copy: of the site's instruction, or of the guest's copy of it.
+fn end_step(site: &Site, view: &KernelView, context: &mut HitContext<'_>) {
+    let stop = Some(context.rip());
+    let is_here = |copy: &&Arc<GuestCopy>| copy.slot.is_some_and(|slot| slot.stop == stop);
     let mut hit = look(view, context);
-    for probe in site.enabled() {
-        if let Some(handler) = probe.post_handler() {
-            handler(&mut hit.of(probe.fault_handler.as_ref()));
+    match site.guest_copy.as_ref().filter(is_here) {
+        Some(copy) => {
+            hit.regs.rip = site.at.wrapping_add(copy.next.0.wrapping_sub(copy.at.0)).0;
+            run_post_handlers(site, &mut hit);
+            // The guest's kernel sets the address after its copy.
+            hit.regs.rip = copy.next.0;
+        }
+        None => {
+            hit.regs.rip = site.insn.after_step().0;
+            run_post_handlers(site, &mut hit);
         }
     }
 }

@@ -77,7 +77,8 @@ impl Table {
         for site in sites.filter(|site| site.armed) {
             let site = &if switched_on { Arc::clone(site) } else { Arc::new(site.marks_only()) };
             stops.insert(site.at.0, Stop::Probe(Arc::clone(site)));
-            if let Some(stop) = site.step.and_then(|slot| slot.stop) {
+            let of_copy = site.guest_copy.as_ref().and_then(|copy| copy.slot);
+            for stop in site.step.into_iter().chain(of_copy).filter_map(|slot| slot.stop) {
                 stops.insert(stop.0, Stop::StepEnd(Arc::clone(site)));
             }
         }

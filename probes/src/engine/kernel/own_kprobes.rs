@@ -60,6 +60,11 @@ impl OwnKprobes {
         Self(found)
     }
 
+    /// The first byte of the instruction at `at`; `None` if it has no kprobe of the guest's own.
+    pub(crate) fn opcode(&self, at: Gva) -> Option<u8> {
+        self.0.get(&at).copied()
+    }
+
     /// Puts the instructions' own first bytes over the int3s in `bytes`, which were read at
     /// `start`.
     pub(crate) fn restore(&self, start: Gva, bytes: &mut [u8]) {

@@ -42,7 +42,7 @@ pub(crate) fn wanted(
     {
         return Err("watched: the engine has a breakpoint of its own there".into());
     }
-    if site.probes.iter().any(|probe| probe.post_handler().is_some()) {
+    if site.has_post_handler() {
         return Err("post-handler: it runs after the instruction".into());
     }
     if site.enabled().filter(|probe| probe.returns().is_some()).nth(1).is_some() {

@@ -42,10 +42,14 @@ pub(crate) enum InternalBreakpoint {
     GuestReadsText,
     /// The kernel is about to write its text.
     GuestWritesText,
+    /// The kernel asks whether an int3 is of text that it is writing.
+    GuestHandlesPoke,
+    /// The kernel's own kprobes are about to handle an int3.
+    GuestHandlesInt3,
 }
 
 /// The function of each mark: the first of these that the kernel has.
-pub(crate) const MARKS: [(InternalBreakpoint, &[&str]); 9] = [
+pub(crate) const MARKS: [(InternalBreakpoint, &[&str]); 11] = [
     (InternalBreakpoint::TextFinal, &["rest_init"]),
     (InternalBreakpoint::FreeInit, &["free_initmem"]),
     (InternalBreakpoint::TaskDead, &["do_task_dead"]),
@@ -56,12 +60,23 @@ pub(crate) const MARKS: [(InternalBreakpoint, &[&str]); 9] = [
     // The one calls the other, and compilers put either into its callers.
     (InternalBreakpoint::GuestReadsText, &["__recover_probed_insn", "recover_probed_instruction"]),
     (InternalBreakpoint::GuestWritesText, &["__text_poke"]),
+    (InternalBreakpoint::GuestHandlesPoke, &["poke_int3_handler", "smp_text_poke_int3_handler"]),
+    (InternalBreakpoint::GuestHandlesInt3, &["kprobe_int3_handler"]),
 ];
 
 /// Returns true if the engine may need a breakpoint of its own at `at`.
 pub(crate) fn is_internal(symbols: &SymbolTable, at: Gva) -> bool {
     let mut names = MARKS.iter().flat_map(|(_, names)| names.iter());
     names.any(|name| symbols.address_of(name) == Some(at))
+}
+
+/// A copy of a site's instruction that the guest's kernel runs for a kprobe of its own.
+pub(crate) struct GuestCopy {
+    pub(crate) at: Gva,
+    /// The address after it.
+    pub(crate) next: Gva,
+    /// Runs in its place, and stops after it; `None` if there can be none.
+    pub(crate) slot: Option<Slot>,
 }
 
 /// A probed address with its probes and marks. Immutable: a change makes a new one.
@@ -85,6 +100,10 @@ pub(crate) struct Site {
     pub(crate) catches_returns: bool,
     /// The guest has an int3 of its own here, beside the engine's: each hit is passed on to it.
     pub(crate) guest_int3: bool,
+    /// The instruction is the guest's jmp: it has optimized a kprobe of its own here.
+    pub(crate) guest_jmp: bool,
+    /// Where the guest's kernel ran the instruction last, for a site with post-handlers.
+    pub(crate) guest_copy: Option<Arc<GuestCopy>>,
     /// The guest changed the text. The engine no longer writes to it.
     pub(crate) clobbered: bool,
 }
@@ -96,6 +115,17 @@ impl Site {
             (Displacement::Slot(_), Some(_)) => DisplacedBy::Step,
             (Displacement::Slot(_), None) => DisplacedBy::Boost,
         }
+    }
+
+    /// Returns true if a probe has a post-handler.
+    pub(crate) fn has_post_handler(&self) -> bool {
+        self.probes.iter().any(|probe| probe.post_handler().is_some())
+    }
+
+    /// Returns true if each hit is passed on to the guest, whose own kprobe runs the instruction.
+    /// Its jmp leads to code that runs it as well, but after which nothing stops.
+    pub(crate) fn is_passed_on(&self) -> bool {
+        self.guest_int3 || (self.guest_jmp && self.has_post_handler())
     }
 
     /// The instruction's bytes as the guest left them: with its own int3, if it has one.

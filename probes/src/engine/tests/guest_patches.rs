@@ -3,7 +3,7 @@
 use super::*;
 use crate::Selection;
 
-const SYMBOLS: &str = "\
+pub(super) const SYMBOLS: &str = "\
 ffffffff81001a00 T recover_probed_instruction
 ffffffff81001b00 t __text_poke
 ffffffff81001c00 t text_poke_memcpy
@@ -14,8 +14,8 @@ const RECOVER: Gva = Gva(0xffff_ffff_8100_1a00);
 const POKE: Gva = Gva(0xffff_ffff_8100_1b00);
 const COPY: Gva = Gva(0xffff_ffff_8100_1c00);
 const CAN_OPTIMIZE: Gva = Gva(0xffff_ffff_8100_1d00);
-const TABLE: Gva = Gva(0xffff_ffff_8111_c000);
-const KPROBE: Gva = Gva(0xffff_ffff_8111_d000);
+pub(super) const TABLE: Gva = Gva(0xffff_ffff_8111_c000);
+pub(super) const KPROBE: Gva = Gva(0xffff_ffff_8111_d000);
 const SOURCE: Gva = Gva(0xffff_ffff_8111_e000);
 const FTRACE_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 
@@ -32,7 +32,7 @@ impl Fake {
 }
 
 /// Bytes at an address of the kernel or of hidden memory.
-fn bytes(fake: &Fake, at: Gva, len: usize) -> Vec<u8> {
+pub(super) fn bytes(fake: &Fake, at: Gva, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let window = fake.guest.hidden.code_window().unwrap();
     match at.0.checked_sub(window.gva.0).filter(|inside| *inside < window.len) {
@@ -45,7 +45,17 @@ fn bytes(fake: &Fake, at: Gva, len: usize) -> Vec<u8> {
 /// The kernel's __text_poke(): the breakpoint at its entry, then what it does. Returns false, and
 /// has written nothing, while the engine is not ready.
 fn try_poke(fake: &Fake, at: Gva, new: &[u8]) -> bool {
+    let Some(written) = begin_poke(fake, at, new) else { return false };
+    fake.write(at, &written);
+    end_poke(fake);
+    assert_eq!(bytes(fake, SOURCE, new.len()), new, "the guest's own copy stays");
+    true
+}
+
+/// The beginning of it: the bytes that it is about to write.
+fn begin_poke(fake: &Fake, at: Gva, new: &[u8]) -> Option<Vec<u8>> {
     fake.write(SOURCE, new);
+    fake.store_u64(gpa(STACK), RETURN_SITE.0);
     let regs = kvm_regs {
         rip: POKE.0,
         rsp: STACK.0,
@@ -58,21 +68,22 @@ fn try_poke(fake: &Fake, at: Gva, new: &[u8]) -> bool {
     };
     let (action, regs) = fake.breakpoint_of(regs);
     assert_eq!(action, BreakpointAction::Resume);
-    if regs.rip == POKE.0 {
-        return false;
-    }
-    let written = bytes(fake, Gva(regs.rdx), new.len());
-    fake.write(at, &written);
-    assert_eq!(bytes(fake, SOURCE, new.len()), new, "the guest's own copy stays");
-    true
+    (regs.rip != POKE.0).then(|| bytes(fake, Gva(regs.rdx), new.len()))
 }
 
-fn poke(fake: &Fake, at: Gva, new: &[u8]) {
+/// It returns.
+fn end_poke(fake: &Fake) {
+    let mut word = [0; 8];
+    fake.guest.ram.read(gpa(STACK), &mut word).unwrap();
+    fake.return_to(Gva(u64::from_le_bytes(word)), STACK);
+}
+
+pub(super) fn poke(fake: &Fake, at: Gva, new: &[u8]) {
     assert!(try_poke(fake, at, new));
 }
 
 /// The kernel's text_poke_bp(). Calls `between` after each step.
-fn poke_with_breakpoint(fake: &Fake, at: Gva, new: &[u8], mut between: impl FnMut()) {
+pub(super) fn poke_with_breakpoint(fake: &Fake, at: Gva, new: &[u8], mut between: impl FnMut()) {
     poke(fake, at, &[INT3]);
     between();
     poke(fake, at.wrapping_add(1), &new[1..]);
@@ -194,6 +205,21 @@ fn a_jmp_is_taken_out_before_the_guest_writes_over_it() {
     poke(&fake, second, &BODY[1..2]);
     let optimized = (0..20).any(|_| fake.engine.optimize().optimized == 1);
     assert!(optimized, "it comes back");
+}
+
+/// The guest would write over its first byte.
+#[test]
+fn no_jmp_comes_while_the_guest_writes() {
+    let fake = Fake::booted_with(SYMBOLS);
+    fake.run(FREE_INITMEM);
+    fake.register("p:far far_off");
+    poke(&fake, FAR_OFF, &[INT3]);
+    let written = begin_poke(&fake, FAR_OFF, &BODY[..1]).unwrap();
+    assert_eq!((0..20).map(|_| fake.engine.optimize().optimized).sum::<usize>(), 0);
+    fake.write(FAR_OFF, &written);
+    end_poke(&fake);
+    assert!((0..20).any(|_| fake.engine.optimize().optimized == 1));
+    assert_eq!(fake.flags("far"), [StatusFlag::Optimized]);
 }
 
 #[test]

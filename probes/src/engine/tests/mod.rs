@@ -4,6 +4,7 @@
 mod boot;
 mod contention;
 mod guest_patches;
+mod guest_steps;
 mod many;
 mod modules;
 mod optimize;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use exoprobe_probes::Guest;
 use exoprobe_tests::TestGuest;
 
 mod live_patch;
@@ -25,9 +26,14 @@ pub(super) fn both_count_at_one_place(guest: &TestGuest) {
     passed("kprobe on another instruction that our jmp covers", Ours::Detour);
     at_one_place(guest, Ours::Detour, [MMAP, MUNMAP]);
     at_one_place(guest, Ours::Breakpoint, [GETPID; 2]);
-    for ours in [Ours::Breakpoint, Ours::Detour, Ours::Return] {
+    at_one_place(guest, Ours::Post, [GETPID; 2]);
+    for ours in [Ours::Breakpoint, Ours::Detour, Ours::Post, Ours::Return] {
         nothing_is_left(guest, GETPID, || comes_and_goes_under_load(guest, ours, GETPID));
         passed("kprobe on the same instruction, coming and going under load", ours);
+    }
+    for ours in [Ours::Detour, Ours::Post] {
+        nothing_is_left(guest, GETPID, || ours_comes_and_goes_under_load(guest, ours, GETPID));
+        passed("kprobe on the same instruction; ours comes and goes under load", ours);
     }
 }
 
@@ -183,6 +189,24 @@ fn comes_and_goes_under_load(guest: &TestGuest, ours: Ours, function: Function) 
     our.assert_more(UNDER_LOAD, "the guest's came and went");
     put(guest, "kprobe_events", "-:own");
     our.go();
+}
+
+/// Ours comes and goes while the function is called. The guest's own stays, and counts each call.
+fn ours_comes_and_goes_under_load(guest: &TestGuest, ours: Ours, function: Function) {
+    const UNDER_LOAD: u64 = 600;
+    let offset = function.offset_of_ours(guest);
+    let mut their = Theirs::come(guest, Own::Kprobe(offset), function);
+    let command = format!("spawn {} {} {UNDER_LOAD}", guest.vm.vcpus() - 1, function.work);
+    let from = guest.send(&command);
+    let mut times = 0;
+    while guest.is_silent(from) {
+        OurProbe::come(guest, ours, function).go();
+        times += 1;
+    }
+    assert_eq!(guest.answer(from, &command), UNDER_LOAD);
+    println!("ours came and went {times} times");
+    their.assert_more(UNDER_LOAD, "ours came and went");
+    their.go();
 }
 
 /// A BPF program comes and goes while the function is called, by tasks that sleep in it when the

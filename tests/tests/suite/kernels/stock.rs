@@ -18,7 +18,7 @@ use crate::support::questions::{ask, assert_not_mapped};
 use crate::support::returned::{By, events_of, follow};
 
 pub(crate) const CASES: &[Case] = cases![
-    a_distributions_kernel_traces_itself_at_our_places needs [HardwareKvm, StockKernel],
+    a_distributions_kernel_traces_itself_at_our_places needs [HardwareKvm, Smp, StockKernel],
     a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it needs [HardwareKvm, StockKernel],
     a_distributions_kernel_boots_with_probes_from_before_power_on_and_questions_at_each_moment needs [HardwareKvm, StockKernel],
     a_distributions_kernel_is_not_changed_by_questions_at_each_moment_of_its_boot needs [HardwareKvm, StockKernel],
@@ -61,7 +61,9 @@ fn of_config(config: &VmConfig) -> TestGuest {
 
 fn a_distributions_kernel_traces_itself_at_our_places() {
     let dir = tempfile::tempdir().unwrap();
-    let guest = of_config(&with_modules(config(), dir.path()));
+    // The guest's own comes and goes on one while the other calls.
+    let config = VmConfig { vcpus: 2, ..with_modules(config(), dir.path()) };
+    let guest = of_config(&config);
     guest.power_on();
     guest.wait_for_prompt();
     self_tracing::both_count_at_one_place(&guest);

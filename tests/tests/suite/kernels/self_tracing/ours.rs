@@ -1,6 +1,12 @@
 //! Probes of ours, counted beside the guest's own, and the functions that both are at.
 
-use exoprobe_probes::{Action, ProbeDefinition, ReturnMode, Selection, StatusFlag};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use exoprobe_guest::Gva;
+use exoprobe_probes::{
+    Action, Hit, Kprobe, NewProbe, PostHandler, ProbeDefinition, ReturnMode, Selection, StatusFlag,
+};
 use exoprobe_tests::{TestGuest, definition};
 
 /// As kernels with the function tracer begin their functions: a landing pad, then a nop for its
@@ -10,6 +16,8 @@ const FTRACE_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 /// Long enough for the kernel to optimize a kprobe (OPTIMIZE_DELAY: 5 jiffies).
 const UNTIL_OPTIMIZED: &str = "sleep 200";
 
+/// Bytes of the longest instruction.
+const INSTRUCTION_MAX: u64 = 15;
 /// Of a function, at a time.
 const CALLS: u64 = 20;
 
@@ -66,6 +74,8 @@ pub(super) enum Ours {
     /// A breakpoint on the second instruction after the function tracer's call.
     Offset,
     Detour,
+    /// A breakpoint with a post-handler.
+    Post,
     /// A return probe.
     Return,
     /// A return probe in the mode `site`.
@@ -79,6 +89,8 @@ pub(super) struct OurProbe<'a> {
     /// The name of the probe.
     event: String,
     hits: u64,
+    /// Calls of its post-handler, if it has one.
+    steps: Option<Arc<AtomicU64>>,
 }
 
 impl<'a> OurProbe<'a> {
@@ -97,8 +109,18 @@ impl<'a> OurProbe<'a> {
         let line = format!("{kind}:{event} {}{offset}", function.name);
         let actions = vec![Action::Count];
         let definition = ProbeDefinition { actions, return_mode, ..definition(&line) };
-        guest.engine.register(definition).unwrap_or_else(|e| panic!("{line}: {e}"));
-        Self { guest, ours, event, hits: 0 }
+        let steps = (ours == Ours::Post).then(Arc::default);
+        let probe: NewProbe = match &steps {
+            Some(steps) => {
+                let start = guest.engine.address_of(function.name).unwrap();
+                let at = start.wrapping_add(function.offset_of_ours(guest));
+                let post_handler = Some(counts_steps(at, Arc::clone(steps)));
+                Kprobe { definition, post_handler, ..Kprobe::default() }.into()
+            }
+            None => definition.into(),
+        };
+        guest.engine.register([probe]).unwrap_or_else(|e| panic!("{line}: {e}"));
+        Self { guest, ours, event, hits: 0, steps }
     }
 
     pub(super) fn alone(guest: &'a TestGuest, ours: Ours, function: Function) -> Self {
@@ -133,6 +155,9 @@ impl<'a> OurProbe<'a> {
         assert_eq!(status.hits - self.hits, calls, "{when}: ours, {:?}: {status:?}", self.ours);
         assert!(!status.flags.contains(&StatusFlag::Clobbered), "{when}: {status:?}");
         assert_eq!(status.nmissed, 0, "{when}");
+        if let Some(steps) = &self.steps {
+            assert_eq!(steps.swap(0, Ordering::SeqCst), calls, "{when}: post-handlers");
+        }
         self.hits = status.hits;
     }
 
@@ -140,6 +165,16 @@ impl<'a> OurProbe<'a> {
         self.guest.engine.unregister(Selection::event("kprobes", &self.event)).unwrap();
         self.ours
     }
+}
+
+/// A post-handler that counts calls after the instruction at `at`.
+fn counts_steps(at: Gva, steps: Arc<AtomicU64>) -> PostHandler {
+    Box::new(move |hit: &mut Hit<'_>| {
+        let passed = hit.regs.rip.wrapping_sub(at.0);
+        if (1..=INSTRUCTION_MAX).contains(&passed) {
+            steps.fetch_add(1, Ordering::SeqCst);
+        }
+    })
 }
 
 /// Gives the guest, and the engine, the time to optimize what is there.

@@ -1,6 +1,7 @@
 //! The guest's own tracers: its kprobes, its function tracer, its BPF programs.
 
 use exoprobe_introspect::btf::Kind;
+use exoprobe_probes::Guest;
 use exoprobe_tests::TestGuest;
 
 use super::ours::Function;
@@ -98,7 +99,11 @@ impl<'a> Theirs<'a> {
     fn count(&self) -> u64 {
         let command = match (self.own.event(), self.own) {
             (Some(event), _) => format!("number {TRACER}/kprobe_profile {event}"),
-            (None, Own::Function) => format!("number {TRACER}/per_cpu/cpu0/stats entries:"),
+            (None, Own::Function) => {
+                let of_cpu = |cpu| format!("number {TRACER}/per_cpu/cpu{cpu}/stats entries:");
+                let cpus = 0..self.guest.vm.vcpus();
+                return cpus.map(|cpu| self.guest.work(&of_cpu(cpu))).sum();
+            }
             (None, own) => format!("calls {}", own.end()),
         };
         self.guest.work(&command)
