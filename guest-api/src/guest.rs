@@ -2,6 +2,7 @@
 
 use kvm_bindings::kvm_sregs;
 
+use crate::dirty::{DirtyLog, DirtyLogError};
 use crate::hidden::HiddenMemory;
 use crate::memory::GuestRam;
 use crate::registers::{Registers, VcpuError};
@@ -50,6 +51,15 @@ pub trait Guest: Send + Sync {
     /// # Errors
     /// As [`Self::sregs`]; `access` was not called.
     fn with_vcpus_still(&self, access: &mut dyn FnMut(&[Registers])) -> Result<(), VcpuError>;
+    /// Opens a log of the pages of RAM that the guest writes, from now on until it is dropped. By it
+    /// the engine searches RAM while the guest runs, and stops it only for the pages written since.
+    /// With an error the engine stops the guest for as long as all of RAM is searched. The engine
+    /// opens one log at a time.
+    ///
+    /// # Errors
+    /// [`DirtyLogError::Unsupported`] by a VMM that has no such log, [`DirtyLogError::InUse`] while
+    /// the VMM needs it itself, and KVM's.
+    fn log_writes(&self) -> Result<Box<dyn DirtyLog + '_>, DirtyLogError>;
     /// Returns true if the guest has stopped, for good or until it is booted again.
     fn stopped(&self) -> bool;
 }

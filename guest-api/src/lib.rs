@@ -10,6 +10,7 @@
 
 pub mod addr;
 pub mod cpuid;
+pub mod dirty;
 mod dump;
 pub mod fault_fixup;
 mod guest;

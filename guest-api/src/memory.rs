@@ -10,6 +10,7 @@ use vm_memory::{
 };
 
 use crate::addr::Gpa;
+use crate::dirty::{HostWrites, LoggedHostWrites};
 use crate::layout;
 use crate::paging::{PAGE_SIZE, ReadPhys};
 
@@ -67,6 +68,7 @@ pub struct RamRange {
 #[derive(Clone, Debug)]
 pub struct GuestRam {
     map: Arc<GuestMemoryMmap>,
+    host_writes: Arc<HostWrites>,
 }
 
 /// The RAM layout of a machine with `mib` MiB: split around the MMIO gap below 4 GiB.
@@ -114,7 +116,8 @@ impl GuestRam {
                 return Err(MemoryError::Protection(start));
             }
         }
-        Ok(Self { map: Arc::new(map) })
+        let end = Gpa(map.last_addr().0 + 1);
+        Ok(Self { map: Arc::new(map), host_writes: Arc::new(HostWrites::below(end)) })
     }
 
     /// The memory as crates of rust-vmm take it. Their accesses are volatile, as ours.
@@ -189,14 +192,21 @@ impl GuestRam {
         self.map.read_slice(buf, GuestAddress(gpa.0)).map_err(|_| OutsideMemory { gpa, len })
     }
 
+    /// Logs the pages that this and its clones store to from now on, until the value is dropped.
+    /// Stores by [`Self::as_memory`] and [`Self::words`] are not logged. One log at a time.
+    #[must_use = "the log ends when it is dropped"]
+    pub fn log_host_writes(&self) -> LoggedHostWrites<'_> {
+        LoggedHostWrites::start(&self.host_writes)
+    }
+
     /// Writes all of `data`; not atomic for the guest beyond single bytes.
     ///
     /// # Errors
     /// [`OutsideMemory`] if any byte is not RAM.
     pub fn write(&self, gpa: Gpa, data: &[u8]) -> Result<(), OutsideMemory> {
-        self.map
-            .write_slice(data, GuestAddress(gpa.0))
-            .map_err(|_| OutsideMemory { gpa, len: data.len() })
+        let written = self.map.write_slice(data, GuestAddress(gpa.0));
+        self.host_writes.mark(gpa, data.len());
+        written.map_err(|_| OutsideMemory { gpa, len: data.len() })
     }
 
     /// Stores one byte in a single access that a running vCPU sees whole.
@@ -204,9 +214,9 @@ impl GuestRam {
     /// # Errors
     /// [`OutsideMemory`].
     pub fn store_byte(&self, gpa: Gpa, byte: u8) -> Result<(), OutsideMemory> {
-        self.map
-            .store(byte, GuestAddress(gpa.0), Ordering::SeqCst)
-            .map_err(|_| OutsideMemory { gpa, len: 1 })
+        let stored = self.map.store(byte, GuestAddress(gpa.0), Ordering::SeqCst);
+        self.host_writes.mark(gpa, 1);
+        stored.map_err(|_| OutsideMemory { gpa, len: 1 })
     }
 
     /// Replaces a byte if it is `expected`, in a single access that is atomic with respect to
@@ -219,6 +229,7 @@ impl GuestRam {
         let slice = self.map.get_slice(GuestAddress(gpa.0), 1).map_err(|_| outside)?;
         let atomic = slice.get_atomic_ref::<AtomicU8>(0).map_err(|_| outside)?;
         let found = atomic.compare_exchange(expected, byte, Ordering::SeqCst, Ordering::SeqCst);
+        self.host_writes.mark(gpa, 1);
         Ok(found.unwrap_or_else(|found| found))
     }
 
@@ -265,9 +276,9 @@ impl GuestRam {
     /// # Errors
     /// [`OutsideMemory`], also if `gpa` is not a multiple of 8.
     pub fn store_u64(&self, gpa: Gpa, word: u64) -> Result<(), OutsideMemory> {
-        self.map
-            .store(word, GuestAddress(gpa.0), Ordering::SeqCst)
-            .map_err(|_| OutsideMemory { gpa, len: 8 })
+        let stored = self.map.store(word, GuestAddress(gpa.0), Ordering::SeqCst);
+        self.host_writes.mark(gpa, size_of::<u64>());
+        stored.map_err(|_| OutsideMemory { gpa, len: 8 })
     }
 }
 

@@ -1,16 +1,20 @@
 //! A guest made by hand, for tests: RAM without a CPU. The feature `testing` has it; no product
 //! enables it.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use kvm_bindings::kvm_sregs;
 use vmm_sys_util::errno::Error;
 
+use crate::addr::Gpa;
+use crate::dirty::{DirtyLog, DirtyLogError, PageRun, PageSet};
 use crate::guest::Guest;
 use crate::hidden::HiddenMemory;
 use crate::hook::SregsSource;
 use crate::memory::{GuestRam, ram_ranges};
+use crate::paging::PAGE_SIZE;
 use crate::registers::{Registers, VcpuError};
 
 /// A machine with one vCPU that executes nothing. A test writes its RAM, sets its registers, and
@@ -30,6 +34,12 @@ pub struct FakeGuest {
     pub stopped: AtomicBool,
     /// Where [`Guest::sync_vcpus`] waits while a test keeps it closed.
     pub gate: Gate,
+    /// Called when the log of the guest's writes is read: gives the pages that the guest has written
+    /// since. Without it the guest writes none, and what a test writes by [`Self::ram`] is the
+    /// host's.
+    pub writes: Mutex<Option<Writes>>,
+    /// The host has no log of the guest's writes.
+    pub is_logless: AtomicBool,
     /// The vCPU's registers where it stands still; CR3 is [`Self::root`].
     pub registers: Mutex<Registers>,
 }
@@ -51,6 +61,8 @@ impl FakeGuest {
             stopped: AtomicBool::new(false),
             gate: Gate::default(),
             registers: Mutex::default(),
+            writes: Mutex::default(),
+            is_logless: AtomicBool::new(false),
         }
     }
 
@@ -67,6 +79,34 @@ impl FakeGuest {
                 ..kvm_sregs::default()
             },
         }
+    }
+}
+
+/// Pages that the guest writes before the read with this number of one log, counted from 0.
+pub type Writes = Box<dyn FnMut(u32) -> Vec<Gpa> + Send>;
+
+/// The log of a [`FakeGuest`].
+struct FakeLog<'a> {
+    guest: &'a FakeGuest,
+    reads: u32,
+    written: Vec<Gpa>,
+}
+
+impl DirtyLog for FakeLog<'_> {
+    fn read(&mut self, pages: &mut PageSet) -> Result<(), DirtyLogError> {
+        if let Some(writes) = &mut *lock(&self.guest.writes) {
+            self.written.extend(writes(self.reads));
+        }
+        self.reads += 1;
+        self.written.iter().for_each(|page| pages.insert(*page));
+        Ok(())
+    }
+
+    fn clear(&mut self, pages: &PageRun) -> Result<(), DirtyLogError> {
+        let of_page = |at: Gpa| at.0 / PAGE_SIZE;
+        let cleared: HashSet<u64> = pages.pages().map(of_page).collect();
+        self.written.retain(|at| !cleared.contains(&of_page(*at)));
+        Ok(())
     }
 }
 
@@ -112,6 +152,13 @@ impl Guest for FakeGuest {
         registers.sregs.cr3 = self.root.load(Ordering::SeqCst);
         access(&[registers]);
         Ok(())
+    }
+
+    fn log_writes(&self) -> Result<Box<dyn DirtyLog + '_>, DirtyLogError> {
+        if self.is_logless.load(Ordering::SeqCst) {
+            return Err(DirtyLogError::Unsupported("a host without a log"));
+        }
+        Ok(Box::new(FakeLog { guest: self, reads: 0, written: Vec::new() }))
     }
 
     fn stopped(&self) -> bool {

@@ -1,10 +1,12 @@
 //! Threads and exits of vCPUs over KVM, with guests of a few instructions. Each test is skipped by
 //! name without /dev/kvm.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
+use exoprobe_guest::dirty::PageSet;
 use exoprobe_guest::kvm::{
     AfterExit, KvmGuest, ProbeExit, ProbeExits, Reinjection, Request, VcpuThread, prepare_vcpu,
     register_memory, with_vcpus_still,
@@ -28,7 +30,7 @@ const JMP_SELF: [u8; 2] = [0xeb, 0xfe];
 /// A guest in 64-bit kernel mode whose vCPUs are at [`CODE`]. Fields are dropped in this order.
 struct Tiny {
     vcpus: Vec<VcpuFd>,
-    _vm: VmFd,
+    vm: Arc<VmFd>,
     ram: GuestRam,
     hidden: HiddenMemory,
     software: Option<SoftwareKvm>,
@@ -59,7 +61,18 @@ impl Tiny {
         // SAFETY: `Self` keeps both, and threads that take the vCPUs are joined before it ends.
         unsafe { register_memory(&vm, &ram, &hidden) }.unwrap();
         let vcpus = (0..vcpus).map(|index| create_vcpu(&kvm, &vm, index, software)).collect();
-        Some(Self { vcpus, _vm: vm, ram, hidden, software })
+        Some(Self { vcpus, vm: Arc::new(vm), ram, hidden, software })
+    }
+
+    /// Runs the vCPUs on threads of their own, until [`end`].
+    fn run(&mut self) -> KvmGuest {
+        let spawn = |(index, fd)| {
+            VcpuThread::spawn(index, fd, |fd, requests| serve(fd, &requests)).unwrap()
+        };
+        let vcpus = (0..).zip(self.vcpus.drain(..)).map(spawn).collect();
+        let (ram, hidden) = (self.ram.clone(), self.hidden.clone());
+        // SAFETY: `new` has mapped both.
+        unsafe { KvmGuest::new(Arc::clone(&self.vm), ram, hidden, vcpus) }
     }
 
     fn exits(&self) -> ProbeExits {
@@ -112,20 +125,24 @@ fn serve(mut vcpu: VcpuFd, requests: &Receiver<Request>) {
     }
 }
 
+fn end(guest: &KvmGuest) {
+    for vcpu in guest.threads() {
+        assert!(matches!(vcpu.msr(LAST_MSR), Err(VcpuError::Kvm(_))), "an answer, not a hang");
+        vcpu.join().unwrap();
+    }
+}
+
 /// No register: KVM refuses it.
 const LAST_MSR: u32 = 0xdead_beef;
 
 #[test]
 fn threads_are_taken_out_of_the_guest_and_stand_still() {
     let Some(mut tiny) = Tiny::new(&JMP_SELF, 2) else { return };
-    let spawn =
-        |(index, fd)| VcpuThread::spawn(index, fd, |fd, requests| serve(fd, &requests)).unwrap();
-    let vcpus = (0..).zip(tiny.vcpus.drain(..)).map(spawn).collect();
-    let guest = KvmGuest { ram: tiny.ram.clone(), hidden: tiny.hidden.clone(), vcpus };
+    let guest = tiny.run();
     assert_eq!((guest.vcpus(), guest.stopped()), (2, false));
     for _ in 0..100 {
         guest.sync_vcpus().unwrap();
-        with_vcpus_still(&guest.vcpus, |registers| {
+        with_vcpus_still(guest.threads(), |registers| {
             assert_eq!(registers.len(), 2);
             assert!(registers.iter().all(|vcpu| vcpu.regs.rip == CODE), "{registers:x?}");
         })
@@ -133,12 +150,70 @@ fn threads_are_taken_out_of_the_guest_and_stand_still() {
     }
     assert_eq!(guest.sregs().unwrap().cr3, PML4);
     guest.tsc_offset().unwrap();
-    for vcpu in &guest.vcpus {
-        assert!(matches!(vcpu.msr(LAST_MSR), Err(VcpuError::Kvm(_))), "an answer, not a hang");
-        vcpu.join().unwrap();
-    }
+    end(&guest);
     assert!(guest.stopped());
     assert!(matches!(guest.sync_vcpus(), Err(VcpuError::Gone(0))));
+}
+
+/// The engine relies on it: a store that the log misses is a frame that a search misses.
+#[test]
+fn every_kind_of_store_is_in_the_dirty_log_each_time_it_was_cleared() {
+    // push rax; pop rax; mov [0xa000], rax; rep stosq of one word to 0xb000; lock cmpxchg of
+    // [0xc000] to what it is; xchg [0xd000], rax; call the next, which drops the return address
+    // with the stack at 0xf000; again, with the stack at STACK
+    let code = [
+        &[0x50, 0x58][..],
+        &[0x48, 0x89, 0x04, 0x25, 0, 0xa0, 0, 0],
+        &[0xbf, 0, 0xb0, 0, 0, 0xb9, 1, 0, 0, 0, 0xf3, 0x48, 0xab],
+        &[0x48, 0x8b, 0x04, 0x25, 0, 0xc0, 0, 0, 0xf0, 0x48, 0x0f, 0xb1, 0x04, 0x25, 0, 0xc0, 0, 0],
+        &[0x48, 0x87, 0x04, 0x25, 0, 0xd0, 0, 0],
+        &[0xbc, 0, 0xf0, 0, 0, 0xe8, 0, 0, 0, 0, 0xbc, 0, 0x80, 0, 0],
+    ]
+    .concat();
+    let back = 0_u8.wrapping_sub(u8::try_from(code.len()).unwrap() + 2);
+    let code = [code, vec![0xeb, back]].concat();
+    let stored = [STACK - 0x1000, 0xa000, 0xb000, 0xc000, 0xd000, 0xe000].map(Gpa);
+    let Some(mut tiny) = Tiny::new(&code, 1) else { return };
+    let guest = tiny.run();
+    for _ in 0..3 {
+        let mut log = guest.log_writes().unwrap();
+        let mut pages = PageSet::all(guest.ram());
+        for _ in 0..5 {
+            while let Some(run) = pages.take_run(100) {
+                log.clear(&run).unwrap();
+            }
+            let missing = |pages: &BTreeSet<Gpa>| stored.iter().any(|page| !pages.contains(page));
+            let mut found = BTreeSet::new();
+            while missing(&found) {
+                guest.sync_vcpus().unwrap();
+                log.read(&mut pages).unwrap();
+                while let Some(run) = pages.take_run(2) {
+                    found.extend(run.pages());
+                }
+            }
+            // The CPU marks entries of page tables as used.
+            found.retain(|page| !(PML4..PML4 + 0x3000).contains(&page.0));
+            assert_eq!(found.into_iter().collect::<Vec<_>>(), stored, "no page that is only read");
+            stored.iter().for_each(|page| pages.insert(*page));
+        }
+    }
+    end(&guest);
+}
+
+#[test]
+fn a_page_that_was_cleared_and_not_stored_to_is_not_in_the_dirty_log() {
+    let Some(mut tiny) = Tiny::new(&JMP_SELF, 1) else { return };
+    let guest = tiny.run();
+    let mut log = guest.log_writes().unwrap();
+    let mut pages = PageSet::all(guest.ram());
+    while let Some(run) = pages.take_run(usize::MAX) {
+        log.clear(&run).unwrap();
+    }
+    guest.sync_vcpus().unwrap();
+    log.read(&mut pages).unwrap();
+    assert_eq!(pages.count(), 0);
+    drop(log);
+    end(&guest);
 }
 
 #[test]

@@ -16,6 +16,12 @@ pub mod insn;
 mod latency;
 #[cfg(test)]
 mod shuttled;
+#[cfg(feature = "testing")]
+pub mod search {
+    //! The search of RAM, for benches.
+
+    pub use crate::engine::{Addresses, Search, TimedGuest};
+}
 mod status;
 pub mod trigger;
 
@@ -27,7 +33,8 @@ pub use engine::{
     EntryHandler, EntryVerdict, EventField, FaultHandler, FoundTypes, Frame, Guest, Hit, Holder,
     Instance, KeptProbes, KernelHints, Kprobe, Kretprobe, Limits, ModuleStatus, NewProbe, NoTasks,
     Optimization, ParameterError, PostHandler, PreHandler, Process, Recovery, Registration,
-    Reserved, ReturnHandler, RunningKernel, ScopedProbes, Selection, UnregisterError, Verdict,
+    Reserved, ReturnHandler, RunningKernel, ScopedProbes, SearchStatistics, Selection,
+    StopStatistics, UnregisterError, Verdict,
 };
 pub use error::{BatchError, ProbeError};
 pub use events::{

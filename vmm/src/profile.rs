@@ -22,4 +22,7 @@ pub struct HostProfile {
     pub reinjection: Reinjection,
     /// Set on software-only KVM.
     pub software: Option<SoftwareKvm>,
+    /// KVM's dirty log has every store of the guest. Without it, jmps are written and removed while
+    /// the guest stands still until all of its RAM is searched.
+    pub dirty_log: bool,
 }

@@ -48,16 +48,18 @@ struct Findings {
     reinjection: Reinjection,
     /// Absent on hardware KVM.
     software: Option<Software>,
+    /// KVM's dirty log has every store of the guest.
+    dirty_log: bool,
 }
 
 impl From<HostProfile> for Findings {
     fn from(profile: HostProfile) -> Self {
-        let HostProfile { breakpoint, reinjection, software } = profile;
+        let HostProfile { breakpoint, reinjection, software, dirty_log } = profile;
         let software = software.map(|SoftwareKvm { syscall_faults, host_cpuid }| Software {
             syscall_faults,
             host_cpuid,
         });
-        Self { breakpoint, reinjection, software }
+        Self { breakpoint, reinjection, software, dirty_log }
     }
 }
 
@@ -136,9 +138,14 @@ fn finding_lines(findings: &Findings) -> Vec<String> {
         Reinjection::OnInt3 => "with RIP on the int3",
         Reinjection::AfterInt3 => "with RIP after the int3",
     };
+    let dirty_log = match findings.dirty_log {
+        true => "has every store of the guest",
+        false => "misses stores: the guest stands still while its RAM is searched for jmps",
+    };
     let mut lines = vec![
         format!("Breakpoints     {breakpoint}"),
         format!("Handed back     {reinjection}, when they are the guest's own"),
+        format!("Dirty log       {dirty_log}"),
     ];
     match &findings.software {
         None => lines.push("Virtualization  by hardware: guests run at full speed".to_owned()),
@@ -164,6 +171,7 @@ mod tests {
             breakpoint: BreakpointExit::Debug,
             reinjection: Reinjection::OnInt3,
             software,
+            dirty_log: true,
         };
         Report {
             ok: true,
@@ -179,6 +187,7 @@ mod tests {
     #[test]
     fn software_kvm_is_explained_and_hardware_needs_no_words() {
         let hardware = text(&report(None));
+        assert!(hardware.contains("Dirty log       has every store"));
         assert!(hardware.contains("/dev/kvm (mode 0660, uid 0, gid 36)"));
         assert!(hardware.contains("12.3 ms") && hardware.contains("by hardware"));
         let software = text(&report(Some(Software { syscall_faults: true, host_cpuid: false })));

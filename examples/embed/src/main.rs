@@ -64,7 +64,8 @@ fn main() -> Result<()> {
             eprintln!("the guest has stopped: {error}");
         }
     })?;
-    let machine = Arc::new(KvmGuest { ram, hidden, vcpus: vec![vcpu] });
+    // SAFETY: `machine::create` has mapped both.
+    let machine = Arc::new(unsafe { KvmGuest::new(vm, ram, hidden, vec![vcpu]) });
 
     // The engine: its hook, its regular work, and a probe, which waits for the kernel.
     let symbols = Some(SymbolTable::from_system_map(&std::fs::read_to_string(symbols)?)?);

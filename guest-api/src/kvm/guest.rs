@@ -1,7 +1,13 @@
 //! A guest whose vCPUs' threads accept only the engine's requests.
 
+use std::sync::Arc;
+
+use kvm_ioctls::VmFd;
+
+use super::dirty::KvmDirtyLog;
 use super::request::{Request, with_vcpus_still};
 use super::thread::VcpuThread;
+use crate::dirty::{DirtyLog, DirtyLogError};
 use crate::guest::Guest;
 use crate::hidden::HiddenMemory;
 use crate::memory::GuestRam;
@@ -9,15 +15,33 @@ use crate::registers::{Registers, VcpuError};
 
 /// [`Guest`] for a VMM without run control of its own: its vCPUs run until the program ends.
 pub struct KvmGuest {
-    /// Its RAM.
-    pub ram: GuestRam,
-    /// Its hidden memory.
-    pub hidden: HiddenMemory,
-    /// The threads of its vCPUs, in order of index, at most 255.
-    pub vcpus: Vec<VcpuThread<Request>>,
+    vm: Arc<VmFd>,
+    ram: GuestRam,
+    hidden: HiddenMemory,
+    vcpus: Vec<VcpuThread<Request>>,
 }
 
 impl KvmGuest {
+    /// A guest of these parts: its vCPUs' threads in order of index, at most 255.
+    ///
+    /// # Safety
+    /// [`super::register_memory`] has mapped `ram` and `hidden` in `vm`.
+    #[must_use]
+    pub unsafe fn new(
+        vm: Arc<VmFd>,
+        ram: GuestRam,
+        hidden: HiddenMemory,
+        vcpus: Vec<VcpuThread<Request>>,
+    ) -> Self {
+        Self { vm, ram, hidden, vcpus }
+    }
+
+    /// The threads of its vCPUs.
+    #[must_use]
+    pub fn threads(&self) -> &[VcpuThread<Request>] {
+        &self.vcpus
+    }
+
     fn first(&self) -> Result<&VcpuThread<Request>, VcpuError> {
         self.vcpus.first().ok_or(VcpuError::NoSuchVcpu(0))
     }
@@ -46,6 +70,12 @@ impl Guest for KvmGuest {
 
     fn with_vcpus_still(&self, access: &mut dyn FnMut(&[Registers])) -> Result<(), VcpuError> {
         with_vcpus_still(&self.vcpus, access)
+    }
+
+    fn log_writes(&self) -> Result<Box<dyn DirtyLog + '_>, DirtyLogError> {
+        // SAFETY: `new`'s caller has mapped the RAM.
+        let log = unsafe { KvmDirtyLog::start(&self.vm, &self.ram) };
+        Ok(Box::new(log?))
     }
 
     fn stopped(&self) -> bool {

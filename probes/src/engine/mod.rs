@@ -36,15 +36,23 @@ pub use facade::backtrace::Frame;
 pub use facade::batch::{Batch, Selection, UnregisterError};
 pub use facade::engine::{Engine, KeptProbes};
 pub use facade::filters::EventField;
+pub use facade::optimize::StopStatistics;
 pub use facade::query::{CodeLine, ModuleStatus};
 pub use facade::scoped::ScopedProbes;
+#[cfg(feature = "testing")]
+pub use facade::stops::TimedGuest;
 pub use facade::threads::AddressSpace;
 pub use hit::actions::Holder;
 pub use kernel::error::AttachError;
 pub use kernel::reserved::{BlacklistEntry, Reserved};
 pub use kernel::state::{FoundTypes, KernelHints, RunningKernel};
 pub use kernel::tasks::{NoTasks, Process};
+#[cfg(feature = "testing")]
+pub use optimize::liveness::Addresses;
 pub use optimize::optimizer::Optimization;
+#[cfg(feature = "testing")]
+pub use optimize::search::Search;
+pub use optimize::search::SearchStatistics;
 pub use probe::handlers::{
     DATA_SIZE_MAX, EntryHandler, EntryVerdict, FaultHandler, Hit, Instance, Kprobe, Kretprobe,
     NewProbe, PostHandler, PreHandler, Recovery, ReturnHandler, Verdict,

@@ -9,18 +9,20 @@ mod hit;
 mod machine;
 mod own_event;
 mod service;
+mod stops;
 mod symbols;
 mod tracer;
 
 fn main() {
     let _snapshots = exoprobe_tests::SnapshotCleanup;
-    let parts: [(&str, fn()); 8] = [
+    let parts: [(&str, fn()); 9] = [
         ("detour", detour::run),
         ("consumer", consumer::run),
         ("hit", hit::run),
         ("own_event", own_event::run),
         ("machine", machine::run),
         ("service", service::run),
+        ("stops", stops::run),
         ("symbols", symbols::run),
         ("tracer", tracer::run),
     ];

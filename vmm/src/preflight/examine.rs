@@ -5,7 +5,9 @@ use kvm_ioctls::Kvm;
 use super::error::PreflightError;
 use super::guest::{self, Observed, ProbeGuest};
 use crate::profile::{BreakpointExit, HostProfile};
-use exoprobe_guest::kvm::{Reinjection, VECTOR_BREAKPOINT, inject_breakpoint};
+use exoprobe_guest::Gpa;
+use exoprobe_guest::dirty::{DirtyLog, PageSet};
+use exoprobe_guest::kvm::{KvmDirtyLog, Reinjection, VECTOR_BREAKPOINT, inject_breakpoint};
 use exoprobe_guest::quirks::SoftwareKvm;
 
 const VECTOR_PAGE_FAULT: u8 = 14;
@@ -20,7 +22,42 @@ pub(crate) fn examine(kvm: &Kvm) -> Result<HostProfile, PreflightError> {
     let user = user_mode(kvm)?;
     let software =
         (breakpoint == BreakpointExit::EmulationFailure || user.syscall_faults).then_some(user);
-    Ok(HostProfile { breakpoint, reinjection, software })
+    Ok(HostProfile { breakpoint, reinjection, software, dirty_log: logs_stores(kvm)? })
+}
+
+/// Returns true if KVM's dirty log has stores of each kind, also after it was cleared. KVM of Linux
+/// 5.19 to 6.7 leaves out those of a locked cmpxchg that it emulates.
+fn logs_stores(kvm: &Kvm) -> Result<bool, PreflightError> {
+    // push rax; mov [0xd000], rax; mov rax, [0xe000]; mov ebx, 1; lock cmpxchg [0xe000], rbx;
+    // mov edi, 0xf000; mov ecx, 1; rep stosq; hlt; jmp to the start
+    const CODE: [u8; 48] = [
+        0x50, 0x48, 0x89, 0x04, 0x25, 0, 0xd0, 0, 0, 0x48, 0x8b, 0x04, 0x25, 0, 0xe0, 0, 0, 0xbb,
+        1, 0, 0, 0, 0xf0, 0x48, 0x0f, 0xb1, 0x1c, 0x25, 0, 0xe0, 0, 0, 0xbf, 0, 0xf0, 0, 0, 0xb9,
+        1, 0, 0, 0, 0xf3, 0x48, 0xab, 0xf4, 0xeb, 0xd0,
+    ];
+    const STORED: [Gpa; 4] = [Gpa(0xa000), Gpa(0xd000), Gpa(0xe000), Gpa(0xf000)];
+    let mut probe = ProbeGuest::kernel(kvm, &CODE)?;
+    // SAFETY: the RAM is the machine's one slot.
+    let Ok(mut log) = (unsafe { KvmDirtyLog::start(&probe.vm, &probe.ram) }) else {
+        return Ok(false);
+    };
+    let mut pages = PageSet::all(&probe.ram);
+    for _ in 0..2 {
+        while let Some(run) = pages.take_run(usize::MAX) {
+            if log.clear(&run).is_err() {
+                return Ok(false);
+            }
+        }
+        match guest::observe(&mut probe.vcpu, &probe.ram)? {
+            Observed::Halted => {}
+            other => return Err(unknown("stores in kernel mode", &other)),
+        }
+        let has_all = |pages: &PageSet| STORED.into_iter().all(|page| pages.contains(page));
+        if log.read(&mut pages).is_err() || !has_all(&pages) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn unknown(probe: &'static str, observed: &Observed) -> PreflightError {

@@ -66,9 +66,9 @@ pub(super) enum Observed {
 /// One vCPU with the machine around it.
 pub(super) struct ProbeGuest {
     pub(super) vcpu: VcpuFd,
-    _vm: VmFd,
+    pub(super) vm: VmFd,
     /// Last: fields go in this order, and the VM maps it.
-    ram: GuestRam,
+    pub(super) ram: GuestRam,
 }
 
 impl ProbeGuest {
@@ -103,55 +103,60 @@ impl ProbeGuest {
         vcpu.set_cpuid2(&kvm.get_supported_cpuid(kvm_bindings::KVM_MAX_CPUID_ENTRIES)?)?;
         set_registers(&vcpu, user)?;
         report_debug(&vcpu, false)?;
-        Ok(Self { vcpu, ram, _vm: vm })
+        Ok(Self { vcpu, ram, vm })
     }
 
     /// Runs the guest until an event is observed.
     pub(super) fn run(&mut self) -> Result<Observed, PreflightError> {
-        for _ in 0..MAX_EXITS {
-            let observed = match self.vcpu.run() {
-                Ok(VcpuExit::Debug(arch)) => {
-                    let exception = u8::try_from(arch.exception).unwrap_or(u8::MAX);
-                    Observed::Debug { exception }
-                }
-                Ok(VcpuExit::IoOut(PORT_SYSTEM_CALL, _)) => Observed::SystemCall,
-                Ok(VcpuExit::IoOut(PORT_VECTOR, data)) => {
-                    let number = data[0];
-                    self.vector(number)?
-                }
-                Ok(VcpuExit::Hlt) => Observed::Halted,
-                Ok(VcpuExit::InternalError) => self.internal_error(),
-                Ok(_) => Observed::Other { reason: self.vcpu.get_kvm_run().exit_reason },
-                Err(error) if matches!(error.errno(), libc::EINTR | libc::EAGAIN) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            return Ok(observed);
-        }
-        Ok(Observed::Other { reason: u32::MAX })
+        observe(&mut self.vcpu, &self.ram)
     }
+}
 
-    fn internal_error(&mut self) -> Observed {
-        let run = self.vcpu.get_kvm_run();
-        // SAFETY: the exit reason is KVM_EXIT_INTERNAL_ERROR, whose union member this is.
-        let suberror = unsafe { run.__bindgen_anon_1.internal.suberror };
-        if suberror == KVM_INTERNAL_ERROR_EMULATION {
-            Observed::EmulationFailure
-        } else {
-            Observed::Other { reason: run.exit_reason }
-        }
+/// Runs a vCPU until an event is observed.
+pub(super) fn observe(vcpu: &mut VcpuFd, ram: &GuestRam) -> Result<Observed, PreflightError> {
+    for _ in 0..MAX_EXITS {
+        let observed = match vcpu.run() {
+            Ok(VcpuExit::Debug(arch)) => {
+                let exception = u8::try_from(arch.exception).unwrap_or(u8::MAX);
+                Observed::Debug { exception }
+            }
+            Ok(VcpuExit::IoOut(PORT_SYSTEM_CALL, _)) => Observed::SystemCall,
+            Ok(VcpuExit::IoOut(PORT_VECTOR, data)) => {
+                let number = data[0];
+                vector(vcpu, ram, number)?
+            }
+            Ok(VcpuExit::Hlt) => Observed::Halted,
+            Ok(VcpuExit::InternalError) => internal_error(vcpu),
+            Ok(_) => Observed::Other { reason: vcpu.get_kvm_run().exit_reason },
+            Err(error) if matches!(error.errno(), libc::EINTR | libc::EAGAIN) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        return Ok(observed);
     }
+    Ok(Observed::Other { reason: u32::MAX })
+}
 
-    /// RSP points to the error code (for vectors that have one) and RIP.
-    fn vector(&self, number: u8) -> Result<Observed, PreflightError> {
-        let regs = self.vcpu.get_regs()?;
-        let error_code = u64::from(matches!(number, 8 | 10..=14 | 17 | 21));
-        let mut rip = [0; 8];
-        let at = Gpa(regs.rsp.wrapping_add(8 * error_code));
-        if self.ram.read(at, &mut rip).is_err() {
-            return Ok(Observed::Other { reason: u32::MAX });
-        }
-        Ok(Observed::Vector { number, rip: u64::from_le_bytes(rip) })
+fn internal_error(vcpu: &mut VcpuFd) -> Observed {
+    let run = vcpu.get_kvm_run();
+    // SAFETY: the exit reason is KVM_EXIT_INTERNAL_ERROR, whose union member this is.
+    let suberror = unsafe { run.__bindgen_anon_1.internal.suberror };
+    if suberror == KVM_INTERNAL_ERROR_EMULATION {
+        Observed::EmulationFailure
+    } else {
+        Observed::Other { reason: run.exit_reason }
     }
+}
+
+/// RSP points to the error code (for vectors that have one) and RIP.
+fn vector(vcpu: &VcpuFd, ram: &GuestRam, number: u8) -> Result<Observed, PreflightError> {
+    let regs = vcpu.get_regs()?;
+    let error_code = u64::from(matches!(number, 8 | 10..=14 | 17 | 21));
+    let mut rip = [0; 8];
+    let at = Gpa(regs.rsp.wrapping_add(8 * error_code));
+    if ram.read(at, &mut rip).is_err() {
+        return Ok(Observed::Other { reason: u32::MAX });
+    }
+    Ok(Observed::Vector { number, rip: u64::from_le_bytes(rip) })
 }
 
 fn write_memory(ram: &GuestRam, code: &[u8]) {

@@ -24,6 +24,7 @@ mod tests {
             breakpoint: BreakpointExit::Debug,
             reinjection: Reinjection::OnInt3,
             software: None,
+            dirty_log: true,
         };
         assert_eq!(final_cmdline("quiet -- -v", 64, profile), "quiet -- -v");
         profile.software = Some(SoftwareKvm { syscall_faults: true, host_cpuid: false });

@@ -1,5 +1,7 @@
 //! The machine as the engine drives it.
 
+use exoprobe_guest::dirty::{DirtyLog, DirtyLogError};
+use exoprobe_guest::kvm::KvmDirtyLog;
 use exoprobe_guest::{Guest, GuestRam, HiddenMemory, Registers, VcpuError, kvm_sregs};
 
 use super::control::Vm;
@@ -36,6 +38,15 @@ impl Guest for Vm {
 
     fn with_vcpus_still(&self, access: &mut dyn FnMut(&[Registers])) -> Result<(), VcpuError> {
         self.with_vcpus_still(access)
+    }
+
+    fn log_writes(&self) -> Result<Box<dyn DirtyLog + '_>, DirtyLogError> {
+        if !self.host_profile().dirty_log {
+            return Err(DirtyLogError::Unsupported("KVM's dirty log misses stores on this host"));
+        }
+        // SAFETY: the machine's RAM is mapped as long as the machine is there.
+        let log = unsafe { KvmDirtyLog::start(&self.fd, self.ram()) };
+        Ok(Box::new(log?))
     }
 
     fn stopped(&self) -> bool {

@@ -59,6 +59,9 @@ pub struct VmStatus {
     pub exits: Exits,
     /// Where hidden memory is mapped in the guest; null before it is.
     pub hidden: Option<Hex>,
+    /// The longest time for which the probe engine has stopped all vCPUs, in nanoseconds, since the
+    /// service started.
+    pub longest_stop_ns: u64,
 }
 
 /// A disk of the guest.
@@ -416,6 +419,7 @@ impl VmStatus {
             seconds: vm.clock().seconds(vm.clock().now()),
             exits: vm.exit_counts().into(),
             hidden: vm.hidden().base().map(|base| Hex(base.0)),
+            longest_stop_ns: u64::try_from(engine.longest_stop().as_nanos()).unwrap_or(u64::MAX),
         }
     }
 }

@@ -12,12 +12,13 @@ use crate::engine::control::register::Registration;
 use crate::engine::control::room::Limits;
 use crate::engine::control::state::Control;
 use crate::engine::facade::batch::{Batch, Selection, UnregisterError};
+use crate::engine::facade::stops::TimedGuest;
 use crate::engine::hit::path::HitPath;
 use crate::engine::hook::Hook;
 use crate::engine::kernel::reserved::BlacklistEntry;
 use crate::engine::kernel::state::KernelHints;
 use crate::engine::kernel::state::RunningKernel;
-use crate::engine::optimize::optimizer::Optimization;
+use crate::engine::optimize::search::SearchStatistics;
 use crate::error::{BatchError, ProbeError};
 use crate::events::EventStore;
 use crate::status::ProbeStatus;
@@ -50,6 +51,8 @@ impl Drop for KeptProbes<'_> {
 /// threads, must not call them.
 pub struct Engine {
     pub(crate) guest: Arc<dyn Guest>,
+    /// The same, with its stops.
+    pub(crate) timed: Arc<TimedGuest>,
     pub(crate) clock: GuestClock,
     pub(crate) control: Arc<Mutex<Control>>,
     pub(crate) hits: Arc<HitPath>,
@@ -58,6 +61,8 @@ pub struct Engine {
     pub(crate) given_types: Option<Arc<Btf>>,
     /// What [`Self::running_kernel`] says while [`KeptProbes`] keep the registry locked.
     pub(crate) kept_kernel: ArcSwapOption<RunningKernel>,
+    /// Locked while RAM is searched, and before [`Self::control`].
+    pub(crate) searches: Mutex<SearchStatistics>,
     /// The last patrol of [`Self::tick`].
     pub(crate) patrolled: Mutex<Option<Instant>>,
 }
@@ -91,8 +96,19 @@ impl Engine {
         let control = Arc::new(Mutex::new(control));
         let store = EventStore::new(limits.events);
         let kept_kernel = ArcSwapOption::empty();
-        let patrolled = Mutex::default();
-        Self { guest, clock, control, hits, store, given_types, kept_kernel, patrolled }
+        let timed = Arc::new(TimedGuest::new(guest));
+        Self {
+            guest: Arc::clone(&timed) as Arc<dyn Guest>,
+            timed,
+            clock,
+            control,
+            hits,
+            store,
+            given_types,
+            kept_kernel,
+            searches: Mutex::default(),
+            patrolled: Mutex::default(),
+        }
     }
 
     /// The hook to start the machine with.
@@ -106,7 +122,10 @@ impl Engine {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Control> {
-        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of an earlier call, which did not wait for it.
+        control.optimizer.take_leaving();
+        control
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Control>> {
@@ -174,23 +193,39 @@ impl Engine {
         &self,
         probes: impl Into<Selection>,
     ) -> Result<Vec<Registration>, UnregisterError> {
-        let mut control = self.lock();
+        let control = self.lock();
         let ids = probes.into().of(&control.registry)?;
         let removed = ids.iter().map(|id| Registration::of(&control.registry.probes[id])).collect();
-        match self.remove(&mut control, &ids) {
+        match self.remove(control, ids) {
             Ok(()) => Ok(removed),
             Err(error) => Err(UnregisterError { removed, error }),
         }
     }
 
-    fn remove(&self, control: &mut Control, ids: &[u32]) -> Result<(), ProbeError> {
+    fn remove<'a>(
+        &'a self,
+        mut control: MutexGuard<'a, Control>,
+        mut ids: Vec<u32>,
+    ) -> Result<(), ProbeError> {
         let guest = self.guest.as_ref();
         // Their triggers go with them.
-        self.drain_triggered(control, ids);
-        let disarmed = control.disarm_all(guest, ids);
+        self.drain_triggered(&mut control, &ids);
+        let mut disarmed = control.disarm_all(guest, &ids);
+        let leaving = control.optimizer.take_leaving();
+        if !leaving.is_empty() {
+            drop(control);
+            self.await_left(&leaving);
+            control = self.lock();
+            // Meanwhile they may have been removed, or enabled again.
+            ids.retain(|id| control.registry.probes.contains_key(id));
+            let probes = ids.iter().map(|id| &control.registry.probes[id].probe);
+            if probes.into_iter().any(|probe| probe.wants_breakpoint()) {
+                disarmed = disarmed.and(control.disarm_all(guest, &ids));
+            }
+        }
         // Their last hits become events while they are still in the books.
-        self.drain_locked(control);
-        control.forget_all(guest, ids);
+        self.drain_locked(&mut control);
+        control.forget_all(guest, &ids);
         disarmed
     }
 
@@ -256,13 +291,6 @@ impl Engine {
         }
     }
 
-    /// Puts jmps in place of the int3s of those probes that may have one, and says of the others
-    /// why not ([`ProbeStatus::unoptimized_reason`]). To be called now and then; not by handlers.
-    pub fn optimize(&self) -> Optimization {
-        let mut control = self.lock();
-        control.optimize(self.guest.as_ref())
-    }
-
     /// The probes of an event, in order of registration; at least one.
     ///
     /// # Errors
@@ -288,10 +316,10 @@ impl Engine {
     /// While the guest shows no trace of a probe (no breakpoint in its text, no trampoline on its
     /// stacks): keeps it so, by keeping others from registering, until what it gives is dropped.
     pub fn traceless(&self) -> Option<KeptProbes<'_>> {
-        let mut control = self.lock();
         // A mark for calls that have ended since may be left.
-        control.patrol(self.guest.as_ref());
-        control.collect_detours(self.guest.as_ref());
+        self.patrol();
+        self.collect_detours();
+        let control = self.lock();
         let traceless = control.registry.probes.is_empty()
             && !control.registry.sites.values().any(|site| site.armed)
             && self.hits.calls_followed() == 0;

@@ -1,5 +1,6 @@
 //! What switches probes on and off: their own state, the global switch, and jump optimization's.
 
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
 use crate::engine::control::reconcile::ArmError;
@@ -34,7 +35,19 @@ impl Engine {
     ) -> Result<(), ProbeError> {
         let mut control = self.lock();
         let ids = probes.into().of(&control.registry)?;
-        self.set_all_enabled(&mut control, &ids, enabled)
+        let set = self.set_all_enabled(&mut control, &ids, enabled);
+        self.release(control, !enabled);
+        set
+    }
+
+    /// Unlocks control, and may wait for tasks in detours whose jmps were taken out since it was
+    /// locked.
+    fn release(&self, mut control: MutexGuard<'_, Control>, waits: bool) {
+        let leaving = control.optimizer.take_leaving();
+        drop(control);
+        if waits && !leaving.is_empty() {
+            self.await_left(&leaving);
+        }
     }
 
     fn set_all_enabled(
@@ -77,6 +90,7 @@ impl Engine {
         control.registry.switched_on = on;
         let places = control.registry.sites.keys().copied().collect();
         let settled = control.reconcile(self.guest.as_ref(), &places, Wait::ForVcpus);
+        self.release(control, !on);
         settled.map_err(|unsettled| unsettled.error)
     }
 

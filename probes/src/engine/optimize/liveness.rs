@@ -1,26 +1,46 @@
 //! Liveness: finds the addresses that registers of vCPUs or words of the guest's memory refer to.
 //!
 //! An interrupted task has its RIP on a stack, and stacks are in RAM. Their place is internal to
-//! the kernel, so all words of RAM are scanned while the vCPUs stand still. A word that only
-//! resembles an address delays a jmp and has no other effect.
+//! the kernel, so all words of RAM are scanned. A word that only resembles an address delays a jmp
+//! and has no other effect. The look at all RAM at once is here, while the vCPUs stand still;
+//! `search` does most of it while they run.
+
+#![cfg_attr(
+    not(feature = "testing"),
+    allow(unreachable_pub, reason = "public with the feature `testing`")
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use exoprobe_guest::{GuestRam, Gva, Registers};
+use exoprobe_guest::paging::PAGE_SIZE;
+use exoprobe_guest::{Gpa, GuestRam, Gva, Registers};
 
-/// Bytes of RAM that are scanned at a time.
-const CHUNK: usize = 64 << 10;
+/// Words of a page.
+const PAGE_WORDS: usize = 512;
+const _: () = assert!((PAGE_WORDS * size_of::<u64>()) as u64 == PAGE_SIZE);
 
 /// Numbered ranges of addresses that do not overlap.
 #[derive(Default)]
-pub(crate) struct Addresses {
+pub struct Addresses {
     /// By start: the end, and the number.
     ranges: BTreeMap<u64, (u64, usize)>,
+    /// The first address, and the end of the last range.
+    span: (u64, u64),
 }
 
 impl Addresses {
-    pub(crate) fn add(&mut self, start: Gva, end: Gva, number: usize) {
+    /// Adds a range.
+    pub fn add(&mut self, start: Gva, end: Gva, number: usize) {
+        if self.ranges.is_empty() {
+            self.span = (start.0, end.0);
+        }
+        self.span = (self.span.0.min(start.0), self.span.1.max(end.0));
         self.ranges.insert(start.0, (end.0, number));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
     }
 
     fn find(&self, word: u64) -> Option<usize> {
@@ -28,12 +48,35 @@ impl Addresses {
         (word < *end).then_some(*number)
     }
 
-    /// The first address, and the end of the last range.
-    fn span(&self) -> Option<(u64, u64)> {
-        let (first, _) = self.ranges.first_key_value()?;
-        let last = self.ranges.values().map(|(end, _)| *end).max()?;
-        Some((*first, last))
+    /// Calls `found` with the numbers of the ranges that these words point into.
+    pub(crate) fn scan(&self, words: &[AtomicU64], mut found: impl FnMut(usize)) {
+        let (first, end) = self.span;
+        let len = end - first;
+        for word in words {
+            let word = word.load(Ordering::Relaxed);
+            if word.wrapping_sub(first) < len
+                && let Some(number) = self.find(word)
+            {
+                found(number);
+            }
+        }
     }
+
+    /// Adds the numbers of the ranges that a register points into.
+    pub(crate) fn scan_registers(&self, registers: &[Registers], found: &mut BTreeSet<usize>) {
+        for Registers { regs: r, .. } in registers {
+            let all = [
+                r.rip, r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10,
+                r.r11, r.r12, r.r13, r.r14, r.r15,
+            ];
+            found.extend(all.into_iter().filter_map(|word| self.find(word)));
+        }
+    }
+}
+
+/// The words of a page of RAM.
+pub(crate) fn page_words(ram: &GuestRam, page: Gpa) -> &[AtomicU64] {
+    ram.words(page, PAGE_WORDS).unwrap_or_default()
 }
 
 /// Returns the numbers of the ranges that a register or an aligned word of RAM points into.
@@ -43,30 +86,14 @@ pub(crate) fn scan_references(
     among: &Addresses,
 ) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
-    let Some((first, end)) = among.span() else { return found };
-    let mut look = |word: u64| {
-        if (first..end).contains(&word) {
-            found.extend(among.find(word));
-        }
-    };
-    for Registers { regs: r, .. } in registers {
-        let all = [
-            r.rip, r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10,
-            r.r11, r.r12, r.r13, r.r14, r.r15,
-        ];
-        all.into_iter().for_each(&mut look);
+    if among.is_empty() {
+        return found;
     }
-    let mut chunk = vec![0; CHUNK];
+    among.scan_registers(registers, &mut found);
     for range in ram.ranges() {
-        let mut at = 0;
-        while at < range.len {
-            let len = usize::try_from(range.len - at).unwrap_or(CHUNK).min(CHUNK);
-            // The range is in the RAM's own list, so the read succeeds.
-            if ram.read(range.start.wrapping_add(at), &mut chunk[..len]).is_ok() {
-                let (words, _) = chunk[..len].as_chunks();
-                words.iter().map(|word| u64::from_le_bytes(*word)).for_each(&mut look);
-            }
-            at += CHUNK as u64;
+        for at in (0..range.len).step_by(PAGE_WORDS * size_of::<u64>()) {
+            let words = page_words(ram, range.start.wrapping_add(at));
+            among.scan(words, |number| _ = found.insert(number));
         }
     }
     found
@@ -74,7 +101,6 @@ pub(crate) fn scan_references(
 
 #[cfg(test)]
 mod tests {
-    use exoprobe_guest::Gpa;
     use exoprobe_guest::memory::ram_ranges;
 
     use super::*;

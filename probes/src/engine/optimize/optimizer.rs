@@ -2,11 +2,11 @@
 //! the jmps.
 //!
 //! A pass ([`Optimizer::prepare`]) examines all sites and writes detours for those that may have
-//! one. It then stops the vCPUs once for all of them: no vCPU, and no address on a stack, may be
-//! within the bytes that a jmp covers. Anything that changes at a site takes its jmp out first
-//! ([`Optimizer::take_out`]).
+//! one. A search (`pass`) then stops the vCPUs once for all of them: no vCPU, and no
+//! address on a stack, may be within the bytes that a jmp covers. Anything that changes at a site
+//! takes its jmp out first ([`Optimizer::take_out`]).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,6 @@ use crate::engine::hit::table::InGuestProbes;
 use crate::engine::hit::table::SlowPathExit;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::optimize::candidate::OptimizedSite;
-use crate::engine::optimize::liveness::{Addresses, scan_references};
 use crate::engine::optimize::rings::Rings;
 use crate::engine::optimize::space::{Retired, Space};
 use crate::engine::optimize::text_info::TextInfo;
@@ -28,43 +27,47 @@ use crate::engine::probe::in_guest::InGuestReturns;
 use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::Site;
 use crate::engine::probe::site::Sites;
-use crate::insn::SLOT_SIZE;
 use exoprobe_guest::Guest;
 
-/// Number of searches for a task in an unlinked detour: an interrupted task leaves it soon, and a
-/// word that only resembles an address stays on its stack.
-const LOOKS: u32 = 3;
+/// Number of stops that wait for vCPUs in detours whose jmps were taken out, and the delay between
+/// two.
+pub(crate) const LOOKS: u32 = 3;
+pub(crate) const LOOK: Duration = Duration::from_micros(200);
 /// A site that a task is in is examined again after 2, 4, 8, ... passes, at most two to this power.
 const BUSY_MAX: u32 = 9;
-/// Delay between two searches.
-const LOOK: Duration = Duration::from_micros(200);
 
 /// State of the optimizer.
 pub(crate) struct Optimizer {
     /// The switch debug.kprobes-optimization.
     pub(crate) allowed: bool,
-    installed: Installed,
+    pub(super) installed: Installed,
     /// Results of the safety check, valid until the kernel is booted again.
     pub(crate) checked: HashMap<Gva, Result<Arc<Region>, Arc<str>>>,
     why_not: HashMap<Gva, Arc<str>>,
     /// True if something has changed since the last pass.
     pub(crate) changed: bool,
     /// Sites that a task was in: how often, and the pass that examines the site again.
-    busy: HashMap<Gva, (u32, u64)>,
+    pub(super) busy: HashMap<Gva, (u32, u64)>,
     passes: u64,
     pub(crate) ground: Option<Arc<TextInfo>>,
     pub(crate) space: Space,
     /// Doorbells of detours that are about to get their jmps.
-    preparing: Vec<SlowPathExit>,
+    pub(super) preparing: Vec<SlowPathExit>,
     /// Pools and code of return probes whose calls are followed in the guest, by the probe's
     /// number.
     pub(crate) in_guest: BTreeMap<u32, (Arc<Probe>, Arc<InGuestReturns>)>,
-    retired: Vec<Retired>,
+    pub(super) retired: Vec<Retired>,
+    /// Code that jmps led to when they were taken out: tasks may be in it.
+    leaving: Vec<(Gva, Gva)>,
+    /// Number of changes that void a pass that is under way.
+    pub(super) changes: u64,
+    /// Number of boots before this one.
+    pub(super) boot: u64,
 }
 
 /// Sites that have a jmp, by address.
 #[derive(Default)]
-pub(crate) struct Installed(BTreeMap<Gva, OptimizedSite>);
+pub(crate) struct Installed(pub(super) BTreeMap<Gva, OptimizedSite>);
 
 impl Overlay for Installed {
     fn restore(&self, start: Gva, bytes: &mut [u8]) {
@@ -119,12 +122,15 @@ impl Optimizer {
             preparing: Vec::new(),
             in_guest: BTreeMap::new(),
             retired: Vec::new(),
+            leaving: Vec::new(),
+            changes: 0,
+            boot: 0,
         }
     }
 
     /// Drops all state: everything about the guest is void.
     pub(crate) fn reset(&mut self) {
-        *self = Self { allowed: self.allowed, ..Self::new() };
+        *self = Self { allowed: self.allowed, boot: self.boot + 1, ..Self::new() };
     }
 
     pub(crate) fn installed(&self) -> &Installed {
@@ -149,10 +155,14 @@ impl Optimizer {
     /// Records that a task was in a site, or that its jmp was taken out: it does not get one at
     /// once. Backs off exponentially: each attempt stops the guest.
     pub(crate) fn hold_off(&mut self, at: Gva) {
+        self.hold_off_for(at, "busy: a task was within what the jmp would cover".into());
+    }
+
+    pub(super) fn hold_off_for(&mut self, at: Gva, reason: Arc<str>) {
         let (times, until) = self.busy.entry(at).or_default();
         *times = (*times + 1).min(BUSY_MAX);
         *until = self.passes + (1 << *times);
-        self.why_not.insert(at, "busy: a task was within what the jmp would cover".into());
+        self.why_not.insert(at, reason);
     }
 
     /// Records that probes, their text or their permissions have changed. The next pass examines
@@ -160,6 +170,7 @@ impl Optimizer {
     /// skips.
     pub(crate) fn note_change(&mut self) {
         self.changed = true;
+        self.changes += 1;
         let Self { why_not, busy, passes, .. } = self;
         why_not.retain(|at, _| busy.get(at).is_some_and(|(_, until)| *passes + 1 < *until));
     }
@@ -219,6 +230,7 @@ impl Optimizer {
 
     /// Records that probes are removed. Calls of these probes may still be in progress.
     pub(crate) fn forget(&mut self, ids: &[u32]) {
+        self.changes += 1;
         let gone = ids.iter().filter_map(|id| self.in_guest.remove(id));
         self.retired.extend(gone.map(|(probe, in_guest)| Retired::InGuestReturns(probe, in_guest)));
     }
@@ -253,6 +265,7 @@ impl Optimizer {
     /// Drops a jmp that the guest has overwritten. Its detour is retired.
     pub(crate) fn lose(&mut self, at: Gva, site: Option<Arc<Site>>) {
         if let Some(found) = self.installed.0.remove(&at) {
+            self.changes += 1;
             self.retired.push(found.retire(site));
         }
     }
@@ -301,53 +314,6 @@ impl Optimizer {
         self.preparing = candidates.iter().filter_map(bell).collect();
     }
 
-    /// Stops the vCPUs once and writes the jmps of the sites that no task is in. Returns their
-    /// number, and unlinked code that no task is in; the caller frees it once the table no longer
-    /// contains it. `is_held` returns true while a vCPU is held at a breakpoint; such a vCPU
-    /// continues as after an int3.
-    pub(crate) fn install(
-        &mut self,
-        sites: &Sites,
-        guest: &dyn Guest,
-        is_held: &dyn Fn() -> bool,
-        candidates: Vec<OptimizedSite>,
-    ) -> (usize, Vec<Code>) {
-        self.preparing.clear();
-        let retired = std::mem::take(&mut self.retired);
-        let inside = addresses(sites, &candidates, &retired);
-        let mut written = vec![false; candidates.len()];
-        let mut busy: BTreeSet<usize> = (0..candidates.len() + retired.len()).collect();
-        let still = guest.with_vcpus_still(&mut |registers| {
-            if is_held() {
-                return;
-            }
-            busy = scan_references(guest.ram(), registers, &inside);
-            for (index, candidate) in candidates.iter().enumerate() {
-                written[index] = !busy.contains(&index) && candidate.write(guest.ram());
-            }
-        });
-        if let Err(error) = still {
-            tracing::warn!(%error, "optimizing probes");
-        }
-        let total = candidates.len();
-        let in_use = |(index, retired): &(usize, Retired)| {
-            busy.contains(index) || retired.awaits_calls(guest.hidden())
-        };
-        let (kept, left) = (total..).zip(retired).partition(in_use);
-        let mut freed = self.sort_retired(kept, left);
-        let done = written.iter().filter(|written| **written).count();
-        for (candidate, written) in candidates.into_iter().zip(written) {
-            if !written {
-                self.hold_off(candidate.at);
-                freed.push(candidate.code);
-            } else {
-                self.busy.remove(&candidate.at);
-                self.installed.0.insert(candidate.at, candidate);
-            }
-        }
-        (done, freed)
-    }
-
     /// Frees code that no table contains.
     pub(crate) fn free(&mut self, hidden: &HiddenMemory, rings: &mut Rings, freed: Vec<Code>) {
         freed.into_iter().for_each(|code| self.space.free(hidden, rings, code));
@@ -358,9 +324,8 @@ impl Optimizer {
         !self.retired.is_empty()
     }
 
-    /// Takes the jmps of sites out. When this returns, their int3s are back, and every task that
-    /// ran in their detours has left them, unless it is switched out. Returns the places whose text
-    /// the guest has changed.
+    /// Takes the jmps of sites out: their int3s are back when this returns. A task that was
+    /// interrupted may still be in their detours ([`Self::take_leaving`]). Returns the places whose text the guest has changed.
     pub(crate) fn take_out(
         &mut self,
         sites: &Sites,
@@ -374,34 +339,12 @@ impl Optimizer {
         if taken.is_empty() && in_guest.is_empty() {
             return Vec::new();
         }
+        self.changes += 1;
         InGuestProbes::new(self.in_guest()).set_enabled(guest.hidden(), switched_on);
-        let mut inside = Addresses::default();
-        for (index, found) in taken.iter().enumerate() {
-            inside.add(found.code.start, found.code.end, index);
-        }
-        for (index, in_guest) in (taken.len()..).zip(&in_guest) {
-            inside.add(in_guest.code.start, in_guest.stubs, index);
-        }
-        let mut clobbered = Vec::new();
-        for look in 0..LOOKS {
-            let mut left = true;
-            let still = guest.with_vcpus_still(&mut |registers| {
-                for found in taken.iter().filter(|_| look == 0) {
-                    if !found.take_back(guest.ram()) {
-                        clobbered.push(found.at);
-                    }
-                }
-                left = scan_references(guest.ram(), registers, &inside).is_empty();
-            });
-            match still {
-                Ok(()) if left => break,
-                Ok(()) => std::thread::sleep(LOOK),
-                Err(error) => {
-                    tracing::warn!(%error, "taking optimized probes back");
-                    break;
-                }
-            }
-        }
+        self.leaving.extend(taken.iter().map(|found| (found.code.start, found.code.end)));
+        let returns = in_guest.iter().map(|in_guest| (in_guest.code.start, in_guest.stubs));
+        self.leaving.extend(returns);
+        let clobbered = take_back(&taken, &self.leaving, guest);
         for found in taken {
             let site = sites.get(&found.at).cloned();
             self.retired.push(found.retire(site));
@@ -409,19 +352,37 @@ impl Optimizer {
         clobbered
     }
 
-    /// Keeps retired code that is in use, and the code it leads to; returns the rest.
-    fn sort_retired(
-        &mut self,
-        kept: Vec<(usize, Retired)>,
-        mut left: Vec<(usize, Retired)>,
-    ) -> Vec<Code> {
-        let mut kept: Vec<Retired> = kept.into_iter().map(|(_, retired)| retired).collect();
-        let led_to = left.extract_if(.., |(_, retired)| kept.iter().any(|k| k.leads_to(retired)));
-        let led_to: Vec<Retired> = led_to.map(|(_, retired)| retired).collect();
-        kept.extend(led_to);
-        self.retired.extend(kept);
-        left.into_iter().map(|(_, retired)| retired.code().clone()).collect()
+    /// Code that tasks may be in, of jmps that were taken out since the last call.
+    pub(crate) fn take_leaving(&mut self) -> Vec<(Gva, Gva)> {
+        std::mem::take(&mut self.leaving)
     }
+}
+
+/// Writes the int3s of sites back in one stop, then waits for vCPUs that are in the code that is
+/// left. Returns the places whose text the guest has changed.
+fn take_back(taken: &[OptimizedSite], leaving: &[(Gva, Gva)], guest: &dyn Guest) -> Vec<Gva> {
+    let mut clobbered = Vec::new();
+    for look in 0..LOOKS {
+        let mut left = true;
+        let still = guest.with_vcpus_still(&mut |registers| {
+            for found in taken.iter().filter(|_| look == 0) {
+                if !found.take_back(guest.ram()) {
+                    clobbered.push(found.at);
+                }
+            }
+            let is_in = |rip: Gva| leaving.iter().any(|(start, end)| *start <= rip && rip < *end);
+            left = !registers.iter().any(|vcpu| is_in(Gva(vcpu.regs.rip)));
+        });
+        match still {
+            Ok(()) if left => break,
+            Ok(()) => std::thread::sleep(LOOK),
+            Err(error) => {
+                tracing::warn!(%error, "taking optimized probes back");
+                break;
+            }
+        }
+    }
+    clobbered
 }
 
 /// The pools that follow, in the guest, the calls of return probes at these places.
@@ -429,24 +390,4 @@ fn in_guest_at(sites: &Sites, places: &[Gva]) -> impl Iterator<Item = Arc<InGues
     let sites = places.iter().filter_map(|at| sites.get(at));
     let probes = sites.flat_map(|site| &site.probes);
     probes.filter_map(|probe| probe.returns()?.in_guest())
-}
-
-/// Addresses that no task may be at when the jmps are written, by the number of the site; then the
-/// retired detours.
-fn addresses(sites: &Sites, candidates: &[OptimizedSite], retired: &[Retired]) -> Addresses {
-    let mut inside = Addresses::default();
-    for (index, candidate) in candidates.iter().enumerate() {
-        let mut inner = candidate.region.inner().peekable();
-        // A task in a copy of the first instruction continues at the second.
-        if inner.peek().is_some() {
-            for slot in sites[&candidate.at].slots() {
-                inside.add(slot.gva, slot.gva.wrapping_add(SLOT_SIZE as u64), index);
-            }
-        }
-        inner.for_each(|at| inside.add(at, at.wrapping_add(1), index));
-    }
-    for (index, code) in (candidates.len()..).zip(retired.iter().map(Retired::code)) {
-        inside.add(code.start, code.end, index);
-    }
-    inside
 }

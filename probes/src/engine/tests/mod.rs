@@ -11,6 +11,7 @@ mod optimize;
 mod patrol;
 mod returns;
 mod scoped;
+mod search;
 mod siblings;
 mod stacks;
 mod tick;

@@ -84,6 +84,11 @@ fn optimized_hits_are_recorded_without_an_exit(vcpus: u8) {
     guest.assert_text(&text);
     guest.assert_unharmed();
     assert!(guest.engine.traceless().is_some());
+    // By KVM's log of what the guest writes, no stop was for a look at all RAM.
+    let searches = guest.engine.stop_statistics().searches;
+    assert!(searches.searches > 1 && searches.pages_running > 0, "{searches:?}");
+    assert_eq!((searches.all_stopped, searches.reason), (0, None));
+    assert!(searches.most_pages_stopped <= 512, "{}", searches.most_pages_stopped);
 }
 
 fn optimized_return_probes_follow_calls_without_an_exit(vcpus: u8) {
