@@ -84,7 +84,7 @@ impl Place {
         let [user, group] = [USER, KVM_GROUP].map(|id| id.to_string());
         command.args(["--reuid", &user, "--regid", &user, "--groups", &group]);
         command.arg(self.path("exoprobe"));
-        self.run(&mut command, &[&["--kvm", &kvm], args].concat());
+        self.run(&mut command, &[&["--kvm", &*kvm][..], args].concat());
         command
     }
 

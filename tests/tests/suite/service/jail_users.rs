@@ -32,7 +32,7 @@ fn folder_of_all(place: &Place, name: &str) -> std::path::PathBuf {
 fn start(place: &Place, args: &[&str]) -> Service {
     let folder = place.folder("home");
     let jail = folder.join("jail");
-    let args = [&["--jail", jail.to_str().unwrap()], args].concat();
+    let args = [&["--jail", jail.to_str().unwrap()][..], args].concat();
     Service::started_by(&mut place.as_user(&args), &jail.join("exoprobe.sock"))
 }
 
@@ -114,7 +114,7 @@ fn where_no_user_namespace_is_allowed_landlock_keeps_a_user_in() {
     let root = place.text("root");
     fs::create_dir(&root).unwrap();
     let confined = |args: &[&str]| {
-        let inner = place.as_user(&[&["--jail", jail.to_str().unwrap()], args].concat());
+        let inner = place.as_user(&[&["--jail", jail.to_str().unwrap()][..], args].concat());
         let mut command = Command::new("unshare");
         let script = "mount --rbind / \"$0\" && exec chroot \"$0\" \"$@\"";
         command.args(["-m", "sh", "-c", script, &root]).arg(inner.get_program());
