@@ -31,7 +31,7 @@ fn a_jailed_service_reaches_its_files_and_no_other() {
     let place = Place::new();
     let disk = place.file("disk", &[0; 512]);
     let mut command = Command::new("sh");
-    command.args(["-c", "exec 17</etc/passwd \"$@\"", "sh"]).arg(exoprobe().get_program());
+    command.args(["-c", "exec 7</etc/passwd \"$@\"", "sh"]).arg(exoprobe().get_program());
     let (folder, user) = (place.text("jail"), USER.to_string());
     place.run(&mut command, &["--jail", &folder, "--uid", &user, "--gid", &user]);
     let service = Service::started_by(&mut command, &place.path("jail/exoprobe.sock"));

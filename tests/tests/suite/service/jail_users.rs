@@ -107,7 +107,8 @@ fn a_user_is_jailed_by_landlock_alone() {
     assert_eq!(snapshot.status, 200, "{snapshot:?}");
 }
 
-/// Linux allows no user namespaces in a changed root (user_namespaces(7)): a host that forbids them.
+/// Linux allows no user namespaces in a changed root (user_namespaces(7)): as a host that forbids
+/// them.
 fn where_no_user_namespace_is_allowed_landlock_keeps_a_user_in() {
     let place = Place::new();
     let jail = place.folder("home").join("jail");
