@@ -277,24 +277,7 @@ impl MachineFile {
     /// As arguments of `exoprobe run`; paths are relative to `folder`.
     #[must_use]
     pub fn arguments(&self, folder: &Path) -> Vec<OsString> {
-        let mut arguments = Vec::new();
-        let paths = [
-            ("--kernel", &self.kernel),
-            ("--initramfs", &self.initramfs),
-            ("--symbols", &self.symbols),
-            ("--btf", &self.btf),
-            ("--debug-info", &self.debug_info),
-            ("--restore", &self.restore),
-            ("--socket", &self.socket),
-            ("--token-file", &self.token_file),
-            ("--kvm", &self.kvm),
-            ("--jail", &self.jail),
-        ];
-        for (name, path) in paths {
-            if let Some(path) = path {
-                arguments.extend([name.into(), folder.join(path).into_os_string()]);
-            }
-        }
+        let mut arguments = self.path_arguments(folder);
         let values = [
             ("--cmdline", self.cmdline.clone()),
             ("--memory", self.memory.map(|it| it.to_string())),
@@ -336,6 +319,28 @@ impl MachineFile {
             ("--allow-root", self.allow_root),
         ];
         arguments.extend(switches.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).into()));
+        arguments
+    }
+
+    fn path_arguments(&self, folder: &Path) -> Vec<OsString> {
+        let mut arguments = Vec::new();
+        let paths = [
+            ("--kernel", &self.kernel),
+            ("--initramfs", &self.initramfs),
+            ("--symbols", &self.symbols),
+            ("--btf", &self.btf),
+            ("--debug-info", &self.debug_info),
+            ("--restore", &self.restore),
+            ("--socket", &self.socket),
+            ("--token-file", &self.token_file),
+            ("--kvm", &self.kvm),
+            ("--jail", &self.jail),
+        ];
+        for (name, path) in paths {
+            if let Some(path) = path {
+                arguments.extend([name.into(), folder.join(path).into_os_string()]);
+            }
+        }
         arguments
     }
 }

@@ -8,7 +8,8 @@ const SYSTEMD: u32 = 250;
 /// Where cgroup v2 may be.
 const CGROUPS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
-fn succeeds(program: &str, args: &[&str]) -> bool {
+/// Whether a program runs and succeeds.
+pub(crate) fn succeeds(program: &str, args: &[&str]) -> bool {
     let ran = Command::new(program).args(args).output();
     ran.is_ok_and(|output| output.status.success())
 }

@@ -255,25 +255,31 @@ impl Need {
                 require(is_there, NO_DEBIAN_IMAGE)
             }
             Self::HugePages => require(crate::host_pages::can_be_changed(), NO_HUGE_PAGES),
-            Self::Namespaces => {
-                require(Self::Root.lack().is_none() && confinement::namespaces(), NO_NAMESPACES)
+            Self::Namespaces
+            | Self::UserNamespaces
+            | Self::Landlock
+            | Self::Cgroup
+            | Self::SystemdAnalyze
+            | Self::Stunnel => self.examine_security(),
+        }
+    }
+
+    /// The part of [`Self::examine`] for needs of tests about few rights.
+    fn examine_security(self) -> Result<(), Lack> {
+        let is_root = || Self::Root.lack().is_none();
+        match self {
+            Self::Namespaces => require(is_root() && confinement::namespaces(), NO_NAMESPACES),
+            Self::UserNamespaces => {
+                require(is_root() && confinement::user_namespaces(), NO_USER_NAMESPACES)
             }
-            Self::UserNamespaces => require(
-                Self::Root.lack().is_none() && confinement::user_namespaces(),
-                NO_USER_NAMESPACES,
-            ),
             Self::Landlock => require(confinement::landlock(), NO_LANDLOCK),
-            Self::Cgroup => {
-                require(Self::Root.lack().is_none() && confinement::cgroup().is_some(), NO_CGROUP)
-            }
+            Self::Cgroup => require(is_root() && confinement::cgroup().is_some(), NO_CGROUP),
             Self::SystemdAnalyze => require(confinement::systemd_analyze(), NO_SYSTEMD_ANALYZE),
             Self::Stunnel => {
-                let runs = |program: &str, argument: &str| {
-                    let ran = Command::new(program).arg(argument).output();
-                    ran.is_ok_and(|output| output.status.success())
-                };
-                require(runs("stunnel", "-version") && runs("openssl", "version"), NO_STUNNEL)
+                let runs = confinement::succeeds;
+                require(runs("stunnel", &["-version"]) && runs("openssl", &["version"]), NO_STUNNEL)
             }
+            _ => unreachable!("`examine` examines it"),
         }
     }
 }

@@ -50,20 +50,15 @@ impl Reach {
     /// What the service of this configuration needs. Its paths are absolute; those in `folder`, the
     /// service's own, are left out. The token's file, read before the jail, is not among them.
     pub(crate) fn of(file: &MachineFile, folder: &Path) -> Self {
-        let mut entries: Vec<Entry> = Vec::new();
-        let mut add = |path: &Path, access, optional: bool| {
-            let known = entries.iter_mut().find(|entry| entry.path == path);
-            match known {
-                _ if path.starts_with(folder) => {}
-                Some(known) => {
-                    known.optional &= optional;
-                    if access == Access::Write {
-                        known.access = access;
-                    }
-                }
-                None => entries.push(Entry { path: path.to_owned(), access, optional }),
-            }
-        };
+        let mut reach = Self { entries: Vec::new(), listen: None, tap: false };
+        reach.add_files(file);
+        reach.add_devices(file);
+        reach.entries.retain(|entry| !entry.path.starts_with(folder));
+        reach.listen = file.listen.map(|address| address.port());
+        reach
+    }
+
+    fn add_files(&mut self, file: &MachineFile) {
         let read = [
             &file.kernel,
             &file.initramfs,
@@ -72,35 +67,49 @@ impl Reach {
             &file.debug_info,
             &file.restore,
         ];
-        read.into_iter().flatten().for_each(|path| add(path, Access::Read, false));
+        read.into_iter().flatten().for_each(|path| self.add(path, Access::Read, false));
         if let (Some(kernel), None) = (&file.kernel, &file.btf) {
-            types_candidates(kernel).iter().for_each(|path| add(path, Access::Read, true));
+            types_candidates(kernel).iter().for_each(|path| self.add(path, Access::Read, true));
         }
         for disk in &file.disk {
             let access = match disk.mode {
                 DiskMode::ReadWrite => Access::Write,
                 DiskMode::ReadOnly | DiskMode::Overlay => Access::Read,
             };
-            add(&disk.path, access, false);
+            self.add(&disk.path, access, false);
         }
-        let mut tap = false;
+    }
+
+    fn add_devices(&mut self, file: &MachineFile) {
         for net in &file.net {
             match net {
-                NetEntry::Tap { .. } => tap = true,
-                NetEntry::Socket { socket, .. } => add(socket, Access::Connect, false),
+                NetEntry::Tap { .. } => self.tap = true,
+                NetEntry::Socket { socket, .. } => self.add(socket, Access::Connect, false),
             }
         }
-        if tap {
-            add(Path::new(TUN), Access::Device, true);
+        if self.tap {
+            self.add(Path::new(TUN), Access::Device, true);
         }
         if let Some(kvm) = &file.kvm {
-            add(kvm, Access::Device, true);
+            self.add(kvm, Access::Device, true);
         }
-        add(Path::new(RANDOM), Access::Device, true);
+        self.add(Path::new(RANDOM), Access::Device, true);
         if file.hugepages {
-            add(Path::new(HUGE_PAGES), Access::ReadFolder, true);
+            self.add(Path::new(HUGE_PAGES), Access::ReadFolder, true);
         }
-        Self { entries, listen: file.listen.map(|address| address.port()), tap }
+    }
+
+    /// Adds a file. One that is named several times is there once, for all that it is named for.
+    fn add(&mut self, path: &Path, access: Access, optional: bool) {
+        match self.entries.iter_mut().find(|entry| entry.path == path) {
+            Some(known) => {
+                known.optional &= optional;
+                if access == Access::Write {
+                    known.access = access;
+                }
+            }
+            None => self.entries.push(Entry { path: path.to_owned(), access, optional }),
+        }
     }
 
     /// Whether it uses the host's network: TCP clients', or an interface.

@@ -52,6 +52,16 @@ fn a_jailed_service_reaches_its_files_and_no_other() {
     found.retain(|path| !path.starts_with(&own));
     expected.sort();
     assert_eq!(found, expected);
+    let open = fs::read_dir(format!("/proc/{}/fd", service.pid())).unwrap();
+    let is_inherited = |link: &Path| fs::read_link(link).is_ok_and(|to| to.ends_with("passwd"));
+    assert!(!open.map(Result::unwrap).any(|fd| is_inherited(&fd.path())), "they are closed");
+    assert_without_rights(&service);
+    assert_mounts(&service, &place);
+    assert!(disk.exists(), "and no file that was not named");
+}
+
+/// Checks ids, capabilities and namespaces, and whose the KVM device is.
+fn assert_without_rights(service: &Service) {
     let pid = service.pid().to_string();
     for (name, value) in [
         ("Uid", [USER; 4].map(|id| id.to_string()).join(" ")),
@@ -59,10 +69,10 @@ fn a_jailed_service_reaches_its_files_and_no_other() {
         ("Groups", String::new()),
         ("NoNewPrivs", "1".to_owned()),
     ] {
-        assert_eq!(status(&service, name), value, "{name}");
+        assert_eq!(status(service, name), value, "{name}");
     }
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
-        assert_eq!(status(&service, set), "0".repeat(16), "{set}");
+        assert_eq!(status(service, set), "0".repeat(16), "{set}");
     }
     for kind in ["mnt", "net", "ipc"] {
         assert_ne!(namespace(&pid, kind), namespace("self", kind), "{kind}");
@@ -70,10 +80,10 @@ fn a_jailed_service_reaches_its_files_and_no_other() {
     let inside = Path::new("/proc").join(&pid).join("root");
     let kvm = fs::metadata(inside.join("dev/kvm")).unwrap();
     assert_eq!((kvm.uid(), kvm.mode() & 0o777), (USER, 0o600), "a device of its own");
-    let open = fs::read_dir(Path::new("/proc").join(&pid).join("fd")).unwrap();
-    let is_inherited = |link: &Path| fs::read_link(link).is_ok_and(|to| to.ends_with("passwd"));
-    assert!(!open.map(Result::unwrap).any(|fd| is_inherited(&fd.path())), "they are closed");
-    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+}
+
+fn assert_mounts(service: &Service, place: &Place) {
+    let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", service.pid())).unwrap();
     let options = |path: &str| {
         let line = mounts.lines().find(|line| line.split(' ').nth(4) == Some(path));
         line.unwrap_or_else(|| panic!("{path}: {mounts}")).split(' ').nth(5).unwrap().to_owned()
@@ -82,13 +92,13 @@ fn a_jailed_service_reaches_its_files_and_no_other() {
         ("/".to_owned(), "ro,nosuid,noexec"),
         (place.text("vmlinux"), "ro,nosuid,nodev,noexec"),
         (place.text("snapshot"), "ro,nosuid,nodev,noexec"),
-        (folder, "rw,nosuid,nodev,noexec"),
+        (place.text("jail"), "rw,nosuid,nodev,noexec"),
     ] {
         assert!(options(&path).starts_with(start), "{path}: {}", options(&path));
     }
     assert_eq!(mounts.lines().count(), 5, "{mounts}");
-    assert!(!fs::read_to_string("/proc/self/mountinfo").unwrap().contains("exoprobe"));
-    assert!(disk.exists(), "and no file that was not named");
+    let outside = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!outside.contains(&place.text("")), "{outside}");
 }
 
 fn a_jailed_service_does_all_its_work() {
