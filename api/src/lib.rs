@@ -14,6 +14,7 @@ pub mod machine_file;
 mod mount;
 pub mod run;
 mod runtime_folder;
+mod sandbox;
 pub mod service;
 mod token_file;
 

@@ -101,6 +101,32 @@ pub struct MachineFile {
     /// End when the guest stops.
     #[serde(default, skip_serializing_if = "is_off")]
     pub exit_with_guest: bool,
+    /// Folder of the jail that the service is in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub jail: Option<PathBuf>,
+    /// How it is kept in: `auto`, `namespaces` or `landlock`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "auto")]
+    pub jail_with: Option<String>,
+    /// User that it becomes, a name or a number as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    /// Group that it becomes, a name or a number as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gid: Option<String>,
+    /// The user may be root.
+    #[serde(default, skip_serializing_if = "is_off")]
+    pub allow_root: bool,
+    /// Most files that it may have open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rlimit_nofile: Option<u64>,
+    /// Largest file that it may write, in MiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rlimit_fsize: Option<u64>,
+    /// Limits of a cgroup of its own, each `FILE=VALUE`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cgroup: Vec<String>,
 }
 
 /// A disk of the file.
@@ -251,23 +277,7 @@ impl MachineFile {
     /// As arguments of `exoprobe run`; paths are relative to `folder`.
     #[must_use]
     pub fn arguments(&self, folder: &Path) -> Vec<OsString> {
-        let mut arguments = Vec::new();
-        let paths = [
-            ("--kernel", &self.kernel),
-            ("--initramfs", &self.initramfs),
-            ("--symbols", &self.symbols),
-            ("--btf", &self.btf),
-            ("--debug-info", &self.debug_info),
-            ("--restore", &self.restore),
-            ("--socket", &self.socket),
-            ("--token-file", &self.token_file),
-            ("--kvm", &self.kvm),
-        ];
-        for (name, path) in paths {
-            if let Some(path) = path {
-                arguments.extend([name.into(), folder.join(path).into_os_string()]);
-            }
-        }
+        let mut arguments = self.path_arguments(folder);
         let values = [
             ("--cmdline", self.cmdline.clone()),
             ("--memory", self.memory.map(|it| it.to_string())),
@@ -276,9 +286,15 @@ impl MachineFile {
             ("--events", self.events.map(|it| it.to_string())),
             ("--events-memory", self.events_memory.map(|it| it.to_string())),
             ("--memory-limit", self.memory_limit.map(|it| it.to_string())),
+            ("--jail-with", self.jail_with.clone()),
+            ("--uid", self.uid.clone()),
+            ("--gid", self.gid.clone()),
+            ("--rlimit-nofile", self.rlimit_nofile.map(|it| it.to_string())),
+            ("--rlimit-fsize", self.rlimit_fsize.map(|it| it.to_string())),
         ];
         let probes = self.probe.iter().map(|line| ("--probe", Some(line.clone())));
-        for (name, value) in values.into_iter().chain(probes) {
+        let cgroup = self.cgroup.iter().map(|limit| ("--cgroup", Some(limit.clone())));
+        for (name, value) in values.into_iter().chain(probes).chain(cgroup) {
             arguments.extend(value.into_iter().map(|value| format!("{name}={value}").into()));
         }
         for disk in &self.disk {
@@ -300,8 +316,31 @@ impl MachineFile {
             ("--console", self.console),
             ("--reboot", self.reboot),
             ("--exit-with-guest", self.exit_with_guest),
+            ("--allow-root", self.allow_root),
         ];
         arguments.extend(switches.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).into()));
+        arguments
+    }
+
+    fn path_arguments(&self, folder: &Path) -> Vec<OsString> {
+        let mut arguments = Vec::new();
+        let paths = [
+            ("--kernel", &self.kernel),
+            ("--initramfs", &self.initramfs),
+            ("--symbols", &self.symbols),
+            ("--btf", &self.btf),
+            ("--debug-info", &self.debug_info),
+            ("--restore", &self.restore),
+            ("--socket", &self.socket),
+            ("--token-file", &self.token_file),
+            ("--kvm", &self.kvm),
+            ("--jail", &self.jail),
+        ];
+        for (name, path) in paths {
+            if let Some(path) = path {
+                arguments.extend([name.into(), folder.join(path).into_os_string()]);
+            }
+        }
         arguments
     }
 }
@@ -325,6 +364,11 @@ mod tests {
         probe = ["p:a vfs_read"]
         virtio_console = true
         console = true
+        jail = "jail"
+        uid = "exoprobe"
+        gid = "36"
+        rlimit_fsize = 512
+        cgroup = ["memory.max=1G", "pids.max=100"]
         [[disk]]
         path = "/images/root.raw"
         mode = "overlay"
@@ -345,6 +389,8 @@ mod tests {
         let toml = file("m.toml", TOML).unwrap();
         let json = r#"{"kernel": "vmlinuz", "cmdline": "console=ttyS0 -- x", "memory": 512,
             "hugepages": true, "probe": ["p:a vfs_read"], "virtio_console": true, "console": true,
+            "jail": "jail", "uid": "exoprobe", "gid": "36", "rlimit_fsize": 512,
+            "cgroup": ["memory.max=1G", "pids.max=100"],
             "disk": [{"path": "/images/root.raw", "mode": "overlay"}, {"path": "data.raw"}],
             "net": [{"tap": "tap0"}, {"socket": "passt.sock", "mac": "52:54:00:12:34:56"}],
             "vsock": {"socket": "v.sock", "cid": 52}}"#;
@@ -352,9 +398,16 @@ mod tests {
         let expected = [
             "--kernel",
             "/f/vmlinuz",
+            "--jail",
+            "/f/jail",
             "--cmdline=console=ttyS0 -- x",
             "--memory=512",
+            "--uid=exoprobe",
+            "--gid=36",
+            "--rlimit-fsize=512",
             "--probe=p:a vfs_read",
+            "--cgroup=memory.max=1G",
+            "--cgroup=pids.max=100",
             "--disk=/images/root.raw,overlay",
             "--disk=/f/data.raw,readwrite",
             "--net=tap:tap0",
@@ -379,6 +432,7 @@ mod tests {
             ("m.toml", "net = [{mac = \"02:00:00:00:00:01\"}]", "`tap` or `socket`"),
             ("m.toml", "net = [{tap = \"a\", socket = \"b\"}]", "`tap` or `socket`"),
             ("m.toml", "virtio_console = \"hvc0\"", "expected a boolean"),
+            ("m.toml", "uid = true", "expected a string"),
             ("m.toml", "vsock = {cid = 3}", "missing field `socket`"),
             ("m.toml", "vsock = {socket = \"v\", port = 3}", "unknown field `port`"),
             ("m.toml", "vsock = {socket = \"v\", cid = -1}", "line 1"),

@@ -37,7 +37,7 @@ pub fn program(name: &str) -> Command {
 pub struct Service {
     running: Running,
     socket: PathBuf,
-    _dir: tempfile::TempDir,
+    _dir: Option<tempfile::TempDir>,
 }
 
 impl Service {
@@ -70,7 +70,19 @@ impl Service {
         let mut running =
             Running::spawn(program.arg("run").arg("--socket").arg(&socket).args(args));
         running.wait_for_socket(&socket, PATIENCE);
-        Self { running, socket, _dir: dir }
+        Self { running, socket, _dir: Some(dir) }
+    }
+
+    /// Runs a command that is a service, and waits until it listens at `socket`.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    #[must_use]
+    pub fn started_by(command: &mut Command, socket: &Path) -> Self {
+        command.env_remove("EXOPROBE_SOCKET").env_remove("EXOPROBE_TOKEN");
+        let mut running = Running::spawn(command);
+        running.wait_for_socket(socket, PATIENCE);
+        Self { running, socket: socket.to_owned(), _dir: None }
     }
 
     /// Where it listens on TCP (`ADDRESS:PORT`), as it writes itself.

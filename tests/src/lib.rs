@@ -4,6 +4,7 @@
 //! The workload counts what it really did; every test compares the engine's counts with it.
 
 mod binary;
+pub mod confinement;
 pub mod counts;
 mod definitions;
 mod dice;

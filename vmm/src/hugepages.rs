@@ -12,7 +12,7 @@ use vm_memory::mmap::MmapRegionBuilder;
 use crate::ram::PROT_RAM;
 
 /// The host's huge pages of 2 MiB (Documentation/admin-guide/mm/hugetlbpage.rst).
-const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+pub const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 /// Private memory counts as reserved from mmap on: it fails where there are too few pages.
 const MAP_HUGE: i32 = libc::MAP_ANONYMOUS
     | libc::MAP_PRIVATE
@@ -24,7 +24,7 @@ const MAP_HUGE: i32 = libc::MAP_ANONYMOUS
 #[derive(Debug, thiserror::Error)]
 pub enum HugePagesError {
     /// The host's kernel has none of that size.
-    #[error("--hugepages: this host has no huge pages of 2 MiB ({POOL}: {0})")]
+    #[error("--hugepages: this host has no huge pages of 2 MiB ({HUGE_PAGES}: {0})")]
     None(std::io::Error),
     /// Too few are free.
     #[error(
@@ -90,7 +90,7 @@ impl Pool {
 /// [`HugePagesError`]; no page was kept.
 pub(crate) fn allocate(ranges: &[RamRange]) -> Result<GuestRam, HugePagesError> {
     let needed = ranges.iter().map(|range| range.len.div_ceil(PAGE_SIZE_2M)).sum();
-    Pool::read(Path::new(POOL)).map_err(HugePagesError::None)?.check(needed)?;
+    Pool::read(Path::new(HUGE_PAGES)).map_err(HugePagesError::None)?.check(needed)?;
     let ram = GuestRam::map(ranges, |range| {
         MmapRegionBuilder::new(to_usize(range.len))
             .with_mmap_prot(PROT_RAM)

@@ -34,7 +34,7 @@ pub use devices::{
 pub use dump::{Dump, DumpError};
 pub use exoprobe_guest::kvm::Reinjection;
 pub use host::{DEFAULT_KVM, Host, HostError};
-pub use hugepages::HugePagesError;
+pub use hugepages::{HUGE_PAGES, HugePagesError};
 pub use mac::{MacAddr, MacError};
 pub use new_file::{NewFile, NewFileError};
 pub use preflight::PreflightError;

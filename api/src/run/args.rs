@@ -11,6 +11,7 @@ use exoprobe_vmm::{
 
 use super::disk_option;
 use super::error::RunError;
+use super::jail_option::JailArgs;
 use super::net_option::{self, NetOption};
 use super::vsock_option::{self, VsockOption};
 use crate::machine_file::{DiskEntry, MachineFile, NetEntry, VsockEntry};
@@ -39,6 +40,9 @@ const EXAMPLES: &str = "Examples:
   exoprobe run --restore /tmp/guest.snap --kernel vmlinux --initramfs initramfs.cpio --reboot
   exoprobe run --kernel vmlinux --probe 'p:begin start_kernel' --probe 'r:init kernel_init_freeable'
   EXOPROBE_TOKEN=... exoprobe run --kernel vmlinux --listen 127.0.0.1:8080
+  exoprobe run --kernel vmlinux --initramfs initramfs.cpio --jail /srv/exoprobe/guest1
+  sudo exoprobe run --config machine.toml --jail /srv/exoprobe/guest1 --uid exoprobe \
+      --gid exoprobe --cgroup memory.max=2G --rlimit-fsize 4096
 
 Then, from another terminal:
   curl --unix-socket /tmp/exoprobe.sock -d 'p:getpid __x64_sys_getpid' http://exoprobe/v1/probes";
@@ -119,11 +123,13 @@ pub struct RunArgs {
     /// alone: files that a snapshot names are not booted from
     #[arg(long, value_name = "SNAPSHOT")]
     pub restore: Option<PathBuf>,
-    /// Unix socket to listen on, for this user only
-    #[arg(long, value_name = "PATH", default_value_os_t = default_socket())]
-    pub socket: PathBuf,
-    /// TCP address to listen on as well; clients then need the token
-    #[arg(long, value_name = "ADDR:PORT")]
+    /// Unix socket to listen on, for this user only [default: $XDG_RUNTIME_DIR/exoprobe.sock, or
+    /// /tmp/exoprobe-UID.sock without that variable; with --jail, DIR/exoprobe.sock]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Loopback address to listen on as well, by TCP; clients then need the token. From another
+    /// host they come through a proxy that encrypts (docs/security.md)
+    #[arg(long, value_name = "ADDR:PORT", value_parser = loopback)]
     pub listen: Option<SocketAddr>,
     /// File of mode 0600 that holds the token of TCP clients, at least 16 characters [default:
     /// environment variable EXOPROBE_TOKEN]
@@ -155,6 +161,16 @@ pub struct RunArgs {
     /// End when the guest stops; with an error unless it reset itself or was shut down
     #[arg(long)]
     pub exit_with_guest: bool,
+    /// The jail.
+    #[command(flatten)]
+    pub jail: JailArgs,
+}
+
+impl RunArgs {
+    /// The unix socket to listen on.
+    pub(super) fn socket(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(default_socket)
+    }
 }
 
 /// The kernel command line as it was given, with the words of `--fast-boot` if these are wanted.
@@ -253,7 +269,7 @@ fn machine_file(args: &RunArgs, nets: &[NetConfig]) -> std::io::Result<MachineFi
         btf: some(&args.btf)?,
         debug_info: some(&args.debug_info)?,
         restore: some(&args.restore)?,
-        socket: Some(std::path::absolute(&args.socket)?),
+        socket: Some(std::path::absolute(args.socket())?),
         listen: args.listen,
         token_file: some(&args.token_file)?,
         probe: args.probes.iter().map(ToString::to_string).collect(),
@@ -264,7 +280,29 @@ fn machine_file(args: &RunArgs, nets: &[NetConfig]) -> std::io::Result<MachineFi
         console: args.console,
         reboot: args.reboot,
         exit_with_guest: args.exit_with_guest,
+        jail: some(&args.jail.jail)?,
+        jail_with: args.jail.jail.is_some().then(|| args.jail.jail_with.name().to_owned()),
+        uid: args.jail.uid.map(|uid| uid.to_string()),
+        gid: args.jail.gid.map(|gid| gid.to_string()),
+        allow_root: args.jail.allow_root,
+        rlimit_nofile: args.jail.rlimit_nofile,
+        rlimit_fsize: args.jail.rlimit_fsize,
+        cgroup: args.jail.cgroup.iter().map(ToString::to_string).collect(),
     })
+}
+
+/// Reads an address of this host's alone: TCP is not encrypted.
+fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let address: SocketAddr = text.parse().map_err(|_| "give ADDRESS:PORT".to_owned())?;
+    match address.ip().to_canonical().is_loopback() {
+        true => Ok(address),
+        false => Err(format!(
+            "{} is no loopback address, and TCP is not encrypted: listen on 127.0.0.1:{port}, and let clients come by \
+             `ssh -L {port}:127.0.0.1:{port}` or through a proxy with TLS (stunnel, in docs/security.md)",
+            address.ip(),
+            port = address.port(),
+        )),
+    }
 }
 
 /// Reads a line of kprobe_events; an error has a caret under what is wrong.

@@ -3,6 +3,7 @@
 use exoprobe_vmm::MacAddr;
 
 use crate::http::TokenError;
+use crate::sandbox::jail::JailError;
 use crate::service::{ListenError, StartError};
 use crate::token_file::TokenFileError;
 
@@ -15,6 +16,9 @@ pub enum RunError {
     /// The sockets.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// The jail.
+    #[error(transparent)]
+    Jail(#[from] JailError),
     /// Reboots of a restored guest, from no file.
     #[error(
         "--reboot with --restore needs --kernel PATH (and --initramfs): files that a snapshot names are not booted from"

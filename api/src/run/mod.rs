@@ -3,18 +3,21 @@
 mod args;
 mod disk_option;
 mod error;
+mod jail_option;
 mod net_option;
+mod prepare;
 mod vsock_option;
 
 pub use args::RunArgs;
-use args::service_config;
 pub use error::RunError;
+pub use jail_option::JailArgs;
 pub use net_option::NetOption;
 pub use vsock_option::VsockOption;
 
+pub use crate::sandbox::jail::{JailError, Method, Setting};
+
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,13 +25,10 @@ use exoprobe_vmm::{StopReason, StopRecord, Vm};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::fast_boot;
-use crate::http::Token;
 use crate::log::{self, say};
 use crate::service::{Closing, Listeners, Service, progress, serve};
-use crate::token_file;
+use prepare::{Prepared, prepare};
 
-/// The token of TCP clients, when no file holds it.
-const TOKEN_ENV: &str = "EXOPROBE_TOKEN";
 /// How soon the end of the guest is seen.
 const STOP_POLL: Duration = Duration::from_millis(250);
 /// Messages about stops of the guest, which boots again.
@@ -43,32 +43,24 @@ const LAST_CALLS: Duration = Duration::from_secs(1);
 /// error.
 pub fn main(args: RunArgs) -> Result<(), RunError> {
     log::init();
+    let prepared = prepare(args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Also after a panic: to drop the runtime would wait for calls that only the service's end
     // ends.
-    let result = catch_unwind(AssertUnwindSafe(|| runtime.block_on(run(args))));
+    let result = catch_unwind(AssertUnwindSafe(|| runtime.block_on(run(prepared))));
     runtime.shutdown_timeout(LAST_CALLS);
     log::report_all_left_out();
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-async fn run(args: RunArgs) -> Result<(), RunError> {
-    if args.reboot && args.restore.is_some() && args.kernel.is_none() {
-        return Err(RunError::NoKernel);
-    }
+async fn run(prepared: Prepared) -> Result<(), RunError> {
+    let Prepared { args, config, tcp } = prepared;
     let mut signals = Signals::new()?;
-    let tcp = match args.listen {
-        Some(address) => Some((address, token(args.token_file.as_deref())?)),
-        None => None,
-    };
-    if let Some((address, _)) = tcp.as_ref().filter(|(address, _)| !address.ip().is_loopback()) {
-        say!("warning: {address} is not loopback; the token and all data go unencrypted");
-    }
+    let socket = args.socket();
     let listeners = tokio::select! {
-        listeners = Listeners::bind(&args.socket, tcp) => listeners?,
+        listeners = Listeners::bind(&socket, tcp) => listeners?,
         () = signals.next() => return Ok(()),
     };
-    let config = service_config(&args)?;
     let mut start = tokio::task::spawn_blocking(move || Service::start(&config));
     let service = tokio::select! {
         service = &mut start => service??,
@@ -207,12 +199,4 @@ impl Signals {
             _ = hangup.recv() => {}
         }
     }
-}
-
-fn token(file: Option<&Path>) -> Result<Token, RunError> {
-    let (text, from) = match file {
-        Some(path) => (token_file::read(path)?, path.display().to_string()),
-        None => (std::env::var(TOKEN_ENV).map_err(|_| RunError::NoToken)?, TOKEN_ENV.to_owned()),
-    };
-    Token::new(&text).map_err(|source| RunError::Token { from, source })
 }

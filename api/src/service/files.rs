@@ -1,7 +1,7 @@
 //! Files about the guest's kernel: its symbols, and its source lines.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use exoprobe_introspect::Btf;
@@ -52,13 +52,17 @@ impl KernelFiles {
     }
 }
 
-/// BTF near a kernel's file: `KERNEL.btf`, else `vmlinux.btf` in its folder. Files that are no BTF
-/// are logged and passed over.
-pub(super) fn types_near(kernel: &Path) -> Option<FoundTypes> {
-    let mut own_name = kernel.file_name()?.to_owned();
+/// Where BTF is looked for near a kernel's file: `KERNEL.btf`, then `vmlinux.btf` in its folder.
+pub(crate) fn types_candidates(kernel: &Path) -> Vec<PathBuf> {
+    let Some(name) = kernel.file_name() else { return Vec::new() };
+    let mut own_name = name.to_owned();
     own_name.push(".btf");
-    let candidates = [kernel.with_file_name(own_name), kernel.with_file_name("vmlinux.btf")];
-    candidates.into_iter().find_map(|file| match Btf::open(&file) {
+    vec![kernel.with_file_name(own_name), kernel.with_file_name("vmlinux.btf")]
+}
+
+/// BTF near a kernel's file. Files that are no BTF are logged and passed over.
+pub(super) fn types_near(kernel: &Path) -> Option<FoundTypes> {
+    types_candidates(kernel).into_iter().find_map(|file| match Btf::open(&file) {
         Ok(types) => Some(FoundTypes { types: Arc::new(types), file }),
         Err(FileError::Io(error)) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => {
@@ -99,7 +103,6 @@ fn own_lines(path: &Path, symbols: &SymbolTable) -> Option<SourceLines> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::path::PathBuf;
     use std::sync::Mutex;
 
     use super::*;

@@ -29,6 +29,7 @@ use crate::machine_file::MachineFile;
 pub(crate) use closing::{Closing, Growth};
 pub use error::StartError;
 use files::KernelFiles;
+pub(crate) use files::types_candidates;
 pub use listen::{ListenError, Listeners, serve};
 pub use socket::{SocketError, SocketFile, bind};
 

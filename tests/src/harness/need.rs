@@ -9,6 +9,8 @@ use std::sync::OnceLock;
 
 use exoprobe_vmm::{DEFAULT_KVM, Host};
 
+use crate::confinement;
+
 /// A need of a case. Where it is missing, the case is skipped; where it is broken, the case fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
@@ -61,6 +63,19 @@ pub enum Need {
     DebianImage,
     /// Huge pages of 2 MiB whose number root may change.
     HugePages,
+    /// Namespaces of mounts, IPC and network that root may make, and a root that can be changed
+    /// (the first one, of an initramfs, cannot).
+    Namespaces,
+    /// User namespaces that any user may make, and `setpriv` to become one.
+    UserNamespaces,
+    /// Landlock.
+    Landlock,
+    /// cgroup v2 that root may change, with a controller.
+    Cgroup,
+    /// The program `systemd-analyze`, of version 250 or later.
+    SystemdAnalyze,
+    /// The programs `stunnel`, which is in Debian's package stunnel4, and `openssl`.
+    Stunnel,
 }
 
 /// Why a place does not have what a case needs.
@@ -99,11 +114,29 @@ pub const NO_DEBIAN_IMAGE: &str = "no disk of Debian here: `make debian` has one
 /// Why a case that needs [`Need::HugePages`] is skipped where there are none.
 pub const NO_HUGE_PAGES: &str = "no huge pages of 2 MiB here, or not run by root";
 
+/// Why a case that needs [`Need::Namespaces`] is skipped where there are none.
+pub const NO_NAMESPACES: &str = "no namespaces for this user, or a root of an initramfs";
+
+/// Why a case that needs [`Need::UserNamespaces`] is skipped where there are none.
+pub const NO_USER_NAMESPACES: &str = "no user namespaces for ordinary users here, or no `setpriv`";
+
+/// Why a case that needs [`Need::Landlock`] is skipped where there is none.
+pub const NO_LANDLOCK: &str = "this kernel has no landlock";
+
+/// Why a case that needs [`Need::Cgroup`] is skipped where there is none.
+pub const NO_CGROUP: &str = "no cgroup v2 with a controller that root may change";
+
+/// Why a case that needs [`Need::SystemdAnalyze`] is skipped where there is none.
+pub const NO_SYSTEMD_ANALYZE: &str = "no systemd-analyze here: it is in Debian's package systemd";
+
+/// Why a case that needs [`Need::Stunnel`] is skipped where there is none.
+pub const NO_STUNNEL: &str = "no stunnel or openssl here: `make setup-lab` installs them";
+
 /// Names what a place lacks that only its owner knows: `need=reason`, several with `;` between.
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 23] = [
+const NAMES: [(Need, &str); 29] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
@@ -127,6 +160,12 @@ const NAMES: [(Need, &str); 23] = [
     (Need::Iproute2, "iproute2"),
     (Need::DebianImage, "debian_image"),
     (Need::HugePages, "huge_pages"),
+    (Need::Namespaces, "namespaces"),
+    (Need::UserNamespaces, "user_namespaces"),
+    (Need::Landlock, "landlock"),
+    (Need::Cgroup, "cgroup"),
+    (Need::SystemdAnalyze, "systemd_analyze"),
+    (Need::Stunnel, "stunnel"),
 ];
 
 /// A malformed text of [`LACKS_ENV`].
@@ -216,6 +255,31 @@ impl Need {
                 require(is_there, NO_DEBIAN_IMAGE)
             }
             Self::HugePages => require(crate::host_pages::can_be_changed(), NO_HUGE_PAGES),
+            Self::Namespaces
+            | Self::UserNamespaces
+            | Self::Landlock
+            | Self::Cgroup
+            | Self::SystemdAnalyze
+            | Self::Stunnel => self.examine_security(),
+        }
+    }
+
+    /// The part of [`Self::examine`] for needs of tests about few rights.
+    fn examine_security(self) -> Result<(), Lack> {
+        let is_root = || Self::Root.lack().is_none();
+        match self {
+            Self::Namespaces => require(is_root() && confinement::namespaces(), NO_NAMESPACES),
+            Self::UserNamespaces => {
+                require(is_root() && confinement::user_namespaces(), NO_USER_NAMESPACES)
+            }
+            Self::Landlock => require(confinement::landlock(), NO_LANDLOCK),
+            Self::Cgroup => require(is_root() && confinement::cgroup().is_some(), NO_CGROUP),
+            Self::SystemdAnalyze => require(confinement::systemd_analyze(), NO_SYSTEMD_ANALYZE),
+            Self::Stunnel => {
+                let runs = confinement::succeeds;
+                require(runs("stunnel", &["-version"]) && runs("openssl", &["version"]), NO_STUNNEL)
+            }
+            _ => unreachable!("`examine` examines it"),
         }
     }
 }

@@ -1,0 +1,3 @@
+//! Least privilege of the running service.
+
+pub(crate) mod jail;
