@@ -73,7 +73,7 @@ impl Run {
 }
 
 /// The suite that only [`Plan::Stock`] runs, for it needs a kernel and minutes of its own.
-pub(crate) const STOCK_SUITE: &str = "stock::a_distributions_kernel_traces";
+pub(crate) const STOCK_SUITE: &str = "stock::";
 /// The suite that only [`Plan::Debian`] runs.
 const DEBIAN_SUITE: &str = "debian::";
 /// The disk of [`Guests::Debian`], in the lab.
