@@ -123,6 +123,8 @@ impl Control {
             self.guest_patches.in_the_way.extend(in_the_way);
             return Ready::Later;
         }
+        // A pass of the optimizer that is under way knows the text as it was.
+        self.optimizer.note_change();
         let sites = self.armed_in(&write);
         let mut bytes = vec![0; usize::try_from(write.len).expect("at most 64")];
         if sites.is_empty() || kernel.memory().read(write.source, &mut bytes).is_err() {

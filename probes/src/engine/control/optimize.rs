@@ -17,11 +17,6 @@ impl Control {
         if kernel.learn_tasks(guest.vcpus()) {
             self.publish(guest);
         }
-        // It would write over a jmp that comes now.
-        if self.hits.guest_writes() {
-            let total = self.optimizer.total();
-            return Optimization { total, ..Optimization::default() };
-        }
         let Self { registry, optimizer, rings, .. } = self;
         let on = registry.switched_on;
         let candidates = optimizer.prepare(&registry.sites, on, guest, &kernel, rings);
@@ -42,6 +37,10 @@ impl Control {
         pass: Pass,
         search: &mut Search<'_>,
     ) -> Optimization {
+        // The guest would write over a jmp that comes now.
+        if self.hits.guest_writes() {
+            self.optimizer.note_change();
+        }
         let candidates = pass.candidates().len();
         let mut done = Optimization { waiting: candidates, ..Optimization::default() };
         match self.optimizer.outdated(pass) {
