@@ -152,19 +152,7 @@ impl Hook {
                 control.show_own_text(guest, context.regs);
                 NOW
             }),
-            // Noted while the lock is held: nothing is optimized in between.
-            InternalBreakpoint::GuestWritesText => {
-                self.with_control(|control, guest| {
-                    match control.follow_write(guest, context.regs) {
-                        Ready::Now => NOW,
-                        Ready::Writes => {
-                            self.hits.follow_guest_write(table, view, context);
-                            NOW
-                        }
-                        Ready::Later => AGAIN,
-                    }
-                })
-            }
+            InternalBreakpoint::GuestWritesText => self.follow_write(table, view, context),
             // The function is left with the registers as they are now.
             InternalBreakpoint::GuestHandlesPoke => {
                 match GuestSteps::leave(table, &mut look(view, context)) {
@@ -192,6 +180,18 @@ impl Hook {
                 AGAIN
             }
         }
+    }
+
+    /// Handles the guest's write of its text. It is noted while the lock is held: nothing is
+    /// optimized in between.
+    fn follow_write(&self, table: &Table, view: &KernelView, context: &mut HitContext<'_>) -> Turn {
+        self.with_control(|control, guest| {
+            let ready = control.follow_write(guest, context.regs);
+            if ready == Ready::Writes {
+                self.hits.follow_guest_write(table, view, context);
+            }
+            if ready == Ready::Later { AGAIN } else { NOW }
+        })
     }
 
     /// Handles the coming or going of a module. The breakpoint stays.

@@ -12,10 +12,11 @@
 //! | writes an int3 over one of the engine's | passes each hit on to the guest from then on |
 //! | writes an instruction over one | points it at that instruction with the engine's int3 |
 //! | writes over bytes of a jmp | takes the jmp out first |
-//! | runs an instruction for a kprobe of its own | runs post-handlers after it: `hit/guest_steps.rs` |
+//! | runs an instruction for its own kprobe | runs post-handlers after it (hit/guest_steps.rs) |
 //!
-//! So the engine's int3 never leaves the text, and no hit is lost, on any vCPU. From the breakpoint on
-//! until the kernel's function returns, the engine puts no jmp into the text, and waits with int3s.
+//! So the engine's int3 never leaves the text, and no hit is lost, on any vCPU. From the breakpoint
+//! on until the kernel's function returns, the engine puts no jmp into the text, and waits with
+//! int3s.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -233,8 +234,8 @@ impl Control {
         Ok(new)
     }
 
-    /// Makes a slot for the copy of a site's instruction that the guest's kernel is about to run. On
-    /// a vCPU's thread.
+    /// Makes a slot for the copy of a site's instruction that the guest's kernel is about to run.
+    /// On a vCPU's thread.
     pub(crate) fn learn_copy(&mut self, guest: &dyn Guest, site: Gva, copy: Gva) {
         let Some(kernel) = self.kernel.running.clone() else { return };
         let bytes = self.own_instruction(&kernel, copy);

@@ -27,7 +27,7 @@ const FTRACE_CALLED: [&str; 3] = [FTRACE, "ftrace_caller", "ftrace_regs_caller"]
 const FTRACE_NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 /// The first byte of a call with a 32-bit displacement.
 const CALL: u8 = 0xe8;
-/// The first byte of a jmp with a 32-bit displacement, which the kernel does not replace by another.
+/// The first byte of a jmp with a 32-bit displacement. The kernel optimizes no kprobe on one.
 const JMP: u8 = 0xe9;
 /// Landing pad of indirect branches (CET).
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
@@ -209,8 +209,8 @@ fn new_site(
     })
 }
 
-/// Returns true for the jmp that the guest's kernel has written over an instruction with a kprobe of
-/// its own.
+/// Returns true for the jmp that the guest's kernel has written over an instruction with a kprobe
+/// of its own.
 pub(crate) fn is_guests_jmp(kernel: &Kernel, insn: &Displaced) -> bool {
     let own = || OwnKprobes::read(kernel).opcode(insn.at());
     insn.original()[0] == JMP && own().is_some_and(|opcode| opcode != JMP)

@@ -6,9 +6,11 @@
 //!
 //! | the guest continues | the engine |
 //! |---|---|
-//! | where the instruction leads: its kernel has emulated it | runs post-handlers, with these registers |
-//! | at a copy of the instruction, in memory without symbols | sends it to a slot with this copy: post-handlers run at the slot's end, and the guest continues after its copy |
-//! | elsewhere: a handler of the guest's own has changed the path | runs none |
+//! | where the instruction leads: it is emulated | runs post-handlers, with these registers |
+//! | at a copy of it, in memory without symbols | sends the guest to a slot with this copy |
+//! | elsewhere: by a handler of the guest's own | runs none |
+//!
+//! At the slot's end post-handlers run, and the guest continues after its copy.
 //!
 //! While the guest's kernel writes its text, poke_int3_handler() would handle the hit: it would
 //! emulate the jmp that is being written, to code after which nothing stops. The engine leaves that
@@ -92,8 +94,8 @@ impl GuestSteps {
         Self((0..vcpus).map(|_| Default::default()).collect())
     }
 
-    /// Handles the entry of kprobe_int3_handler(): catches its return, if the int3 is at a site with
-    /// post-handlers.
+    /// Handles the entry of kprobe_int3_handler(): catches its return, if the int3 is at a site
+    /// with post-handlers.
     pub(crate) fn begin(&self, calls: &CallTracker, table: &Table, hit: &Hit<'_>) {
         let Some(site) = int3_of(hit).filter(|at| site_at(table, *at).is_some()) else { return };
         let (key, regs) = (hit.regs.rsp, hit.regs.rdi);

@@ -41,8 +41,8 @@ pub(crate) struct HitPath {
     pub(crate) ending: Box<[AtomicU64]>,
     /// Hits that the guest's own kprobes handle, before post-handlers.
     pub(crate) guest_steps: GuestSteps,
-    /// Address of the return address of the guest's __text_poke(), while it writes, or 0. Its kernel
-    /// writes one text at a time (text_mutex).
+    /// Address of the return address of the guest's __text_poke(), while it writes, or 0. Its
+    /// kernel writes one text at a time (text_mutex).
     guest_write: AtomicU64,
 }
 
