@@ -109,12 +109,12 @@ pub struct MachineFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "auto")]
     pub jail_with: Option<String>,
-    /// User that it becomes, a name or a number as text.
+    /// Number of the user that it becomes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub uid: Option<String>,
-    /// Group that it becomes, a name or a number as text.
+    pub uid: Option<u32>,
+    /// Number of the group that it becomes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub gid: Option<String>,
+    pub gid: Option<u32>,
     /// The user may be root.
     #[serde(default, skip_serializing_if = "is_off")]
     pub allow_root: bool,
@@ -287,8 +287,8 @@ impl MachineFile {
             ("--events-memory", self.events_memory.map(|it| it.to_string())),
             ("--memory-limit", self.memory_limit.map(|it| it.to_string())),
             ("--jail-with", self.jail_with.clone()),
-            ("--uid", self.uid.clone()),
-            ("--gid", self.gid.clone()),
+            ("--uid", self.uid.map(|it| it.to_string())),
+            ("--gid", self.gid.map(|it| it.to_string())),
             ("--rlimit-nofile", self.rlimit_nofile.map(|it| it.to_string())),
             ("--rlimit-fsize", self.rlimit_fsize.map(|it| it.to_string())),
         ];
@@ -365,8 +365,8 @@ mod tests {
         virtio_console = true
         console = true
         jail = "jail"
-        uid = "exoprobe"
-        gid = "36"
+        uid = 1017
+        gid = 36
         rlimit_fsize = 512
         cgroup = ["memory.max=1G", "pids.max=100"]
         [[disk]]
@@ -389,7 +389,7 @@ mod tests {
         let toml = file("m.toml", TOML).unwrap();
         let json = r#"{"kernel": "vmlinuz", "cmdline": "console=ttyS0 -- x", "memory": 512,
             "hugepages": true, "probe": ["p:a vfs_read"], "virtio_console": true, "console": true,
-            "jail": "jail", "uid": "exoprobe", "gid": "36", "rlimit_fsize": 512,
+            "jail": "jail", "uid": 1017, "gid": 36, "rlimit_fsize": 512,
             "cgroup": ["memory.max=1G", "pids.max=100"],
             "disk": [{"path": "/images/root.raw", "mode": "overlay"}, {"path": "data.raw"}],
             "net": [{"tap": "tap0"}, {"socket": "passt.sock", "mac": "52:54:00:12:34:56"}],
@@ -402,7 +402,7 @@ mod tests {
             "/f/jail",
             "--cmdline=console=ttyS0 -- x",
             "--memory=512",
-            "--uid=exoprobe",
+            "--uid=1017",
             "--gid=36",
             "--rlimit-fsize=512",
             "--probe=p:a vfs_read",
@@ -432,7 +432,7 @@ mod tests {
             ("m.toml", "net = [{mac = \"02:00:00:00:00:01\"}]", "`tap` or `socket`"),
             ("m.toml", "net = [{tap = \"a\", socket = \"b\"}]", "`tap` or `socket`"),
             ("m.toml", "virtio_console = \"hvc0\"", "expected a boolean"),
-            ("m.toml", "uid = true", "expected a string"),
+            ("m.toml", "uid = \"root\"", "expected u32"),
             ("m.toml", "vsock = {cid = 3}", "missing field `socket`"),
             ("m.toml", "vsock = {socket = \"v\", port = 3}", "unknown field `port`"),
             ("m.toml", "vsock = {socket = \"v\", cid = -1}", "line 1"),

@@ -71,3 +71,12 @@ address! {
     /// ```
     Gva
 }
+
+/// `n` as an index. Lengths always fit: the host is x86-64.
+///
+/// # Panics
+/// Never on x86-64.
+#[must_use]
+pub fn to_usize(n: u64) -> usize {
+    usize::try_from(n).expect("usize has 64 bits on x86-64")
+}

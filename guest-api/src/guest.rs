@@ -51,10 +51,10 @@ pub trait Guest: Send + Sync {
     /// # Errors
     /// As [`Self::sregs`]; `access` was not called.
     fn with_vcpus_still(&self, access: &mut dyn FnMut(&[Registers])) -> Result<(), VcpuError>;
-    /// Opens a log of the pages of RAM that the guest writes, from now on until it is dropped. By it
-    /// the engine searches RAM while the guest runs, and stops it only for the pages written since.
-    /// With an error the engine stops the guest for as long as all of RAM is searched. The engine
-    /// opens one log at a time.
+    /// Opens a log of the pages of RAM that the guest writes, from now on until it is dropped. By
+    /// it the engine searches RAM while the guest runs, and stops it only for the pages written
+    /// since. With an error the engine stops the guest for as long as all of RAM is searched. The
+    /// engine opens one log at a time.
     ///
     /// # Errors
     /// [`DirtyLogError::Unsupported`] by a VMM that has no such log, [`DirtyLogError::InUse`] while

@@ -27,9 +27,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use vm_memory::{Bytes, GuestAddress, GuestRegionMmap, MmapRegion, VolatileMemory};
 
-use crate::addr::{Gpa, Gva};
+use crate::addr::{Gpa, Gva, to_usize};
 use crate::layout::{HIDDEN_GVA, HIDDEN_SIZE, HIDDEN_TABLES, RINGS_SIZE};
-use crate::memory::{GuestRam, MemoryError, OutsideMemory, to_usize};
+use crate::memory::{GuestRam, MemoryError, OutsideMemory};
 use crate::paging::{
     self, PAGE_SIZE, PAGE_SIZE_2M, PTE_ACCESSED, PTE_ADDR_MASK, PTE_DIRTY, PTE_LARGE,
     PTE_NO_EXECUTE, PTE_PRESENT, PTE_WRITE, PagingError, PagingMode, ReadPhys,

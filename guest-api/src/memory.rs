@@ -9,7 +9,7 @@ use vm_memory::{
     VolatileMemory,
 };
 
-use crate::addr::Gpa;
+use crate::addr::{Gpa, to_usize};
 use crate::dirty::{HostWrites, LoggedHostWrites};
 use crate::layout;
 use crate::paging::{PAGE_SIZE, ReadPhys};
@@ -286,15 +286,6 @@ impl ReadPhys for GuestRam {
     fn read_u64(&self, gpa: Gpa) -> Option<u64> {
         self.word(gpa).map(|word| word.load(Ordering::SeqCst))
     }
-}
-
-/// `n` as an index. Lengths always fit: the host is x86-64.
-///
-/// # Panics
-/// Never on x86-64.
-#[must_use]
-pub fn to_usize(n: u64) -> usize {
-    usize::try_from(n).expect("usize has 64 bits on x86-64")
 }
 
 #[cfg(test)]

@@ -34,9 +34,9 @@ pub struct FakeGuest {
     pub stopped: AtomicBool,
     /// Where [`Guest::sync_vcpus`] waits while a test keeps it closed.
     pub gate: Gate,
-    /// Called when the log of the guest's writes is read: gives the pages that the guest has written
-    /// since. Without it the guest writes none, and what a test writes by [`Self::ram`] is the
-    /// host's.
+    /// Called when the log of the guest's writes is read: gives the pages that the guest has
+    /// written since. Without it the guest writes none, and what a test writes by [`Self::ram`] is
+    /// the host's.
     pub writes: Mutex<Option<Writes>>,
     /// The host has no log of the guest's writes.
     pub is_logless: AtomicBool,

@@ -3,16 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::process::succeeds;
+
 /// Least `systemd-analyze` that judges unit files (`security --offline`).
 const SYSTEMD: u32 = 250;
 /// Where cgroup v2 may be.
 const CGROUPS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
-
-/// Whether a program runs and succeeds.
-pub(crate) fn succeeds(program: &str, args: &[&str]) -> bool {
-    let ran = Command::new(program).args(args).output();
-    ran.is_ok_and(|output| output.status.success())
-}
 
 /// Whether root may make the namespaces of a jail, and change its root.
 pub(crate) fn namespaces() -> bool {

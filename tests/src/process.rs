@@ -22,6 +22,12 @@ pub fn finish(command: &mut Command, patience: Duration) -> Output {
     Running::spawn(command).finish(patience)
 }
 
+/// Whether a program is there, runs and succeeds.
+pub(crate) fn succeeds(program: &str, args: &[&str]) -> bool {
+    let ran = Command::new(program).args(args).output();
+    ran.is_ok_and(|output| output.status.success())
+}
+
 /// A running program, killed when this is dropped. It has no input, and what it writes is
 /// collected.
 #[derive(Debug)]

@@ -25,7 +25,7 @@ use exoprobe_guest::DumpNotes;
 use exoprobe_guest::Gpa;
 use exoprobe_guest::GuestRam;
 use exoprobe_guest::Registers;
-use exoprobe_guest::memory::to_usize;
+use exoprobe_guest::addr::to_usize;
 use exoprobe_guest::paging::PAGE_SIZE;
 
 /// Bytes between two messages of progress.

@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use exoprobe_guest::GuestRam;
-use exoprobe_guest::memory::{MemoryError, RamRange, to_usize};
+use exoprobe_guest::addr::to_usize;
+use exoprobe_guest::memory::{MemoryError, RamRange};
 use exoprobe_guest::paging::PAGE_SIZE_2M;
 use vm_memory::GuestMemoryBackend;
 use vm_memory::mmap::MmapRegionBuilder;

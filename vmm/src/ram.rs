@@ -4,7 +4,8 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use exoprobe_guest::memory::{MemoryError, RamRange, to_usize};
+use exoprobe_guest::addr::to_usize;
+use exoprobe_guest::memory::{MemoryError, RamRange};
 use exoprobe_guest::{Gpa, GuestRam};
 use vm_memory::mmap::{MmapRegionBuilder, MmapRegionError};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestRegionMmap};

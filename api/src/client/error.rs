@@ -23,7 +23,7 @@ pub enum ClientError {
     },
     /// Another user's process listens on the socket: it could pose as the service.
     #[error(
-        "{path} belongs to a process of user {owner}, neither you nor root: give another --socket, or run this command as that user"
+        "{path} belongs to a process of user {owner}, neither you, nor root, nor the owner of its folder: give another --socket, or run this command as that user"
     )]
     ForeignPeer {
         /// The socket.

@@ -1,5 +1,7 @@
 //! The client against a fake service.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -227,4 +229,17 @@ async fn a_command_fails_or_ends() {
 fn only_ones_own_services_and_roots_are_trusted() {
     assert!(may_serve(1000, 1000) && may_serve(0, 1000) && may_serve(0, 0));
     assert!(!may_serve(1000, 0) && !may_serve(1001, 1000));
+}
+
+#[test]
+fn the_owner_of_a_closed_folder_is_trusted_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let own = crate::user_id();
+    assert!(owns_folder_of(&socket, own) && !owns_folder_of(&socket, own + 1));
+    for mode in [0o1777, 0o770, 0o702] {
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
+        assert!(!owns_folder_of(&socket, own), "{mode:o}");
+    }
+    assert!(!owns_folder_of(std::path::Path::new("/nonexistent/s"), own));
 }

@@ -41,8 +41,8 @@ const EXAMPLES: &str = "Examples:
   exoprobe run --kernel vmlinux --probe 'p:begin start_kernel' --probe 'r:init kernel_init_freeable'
   EXOPROBE_TOKEN=... exoprobe run --kernel vmlinux --listen 127.0.0.1:8080
   exoprobe run --kernel vmlinux --initramfs initramfs.cpio --jail /srv/exoprobe/guest1
-  sudo exoprobe run --config machine.toml --jail /srv/exoprobe/guest1 --uid exoprobe \
-      --gid exoprobe --cgroup memory.max=2G --rlimit-fsize 4096
+  sudo exoprobe run --config machine.toml --jail /srv/exoprobe/guest1 --uid 1017 \
+      --gid 1017 --cgroup memory.max=2G --rlimit-fsize 4096
 
 Then, from another terminal:
   curl --unix-socket /tmp/exoprobe.sock -d 'p:getpid __x64_sys_getpid' http://exoprobe/v1/probes";
@@ -282,8 +282,8 @@ fn machine_file(args: &RunArgs, nets: &[NetConfig]) -> std::io::Result<MachineFi
         exit_with_guest: args.exit_with_guest,
         jail: some(&args.jail.jail)?,
         jail_with: args.jail.jail.is_some().then(|| args.jail.jail_with.name().to_owned()),
-        uid: args.jail.uid.map(|uid| uid.to_string()),
-        gid: args.jail.gid.map(|gid| gid.to_string()),
+        uid: args.jail.uid,
+        gid: args.jail.gid,
         allow_root: args.jail.allow_root,
         rlimit_nofile: args.jail.rlimit_nofile,
         rlimit_fsize: args.jail.rlimit_fsize,

@@ -3,18 +3,19 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-use super::pages::{PageSet, WORD_PAGES};
-use crate::addr::Gpa;
-use crate::memory::to_usize;
+use crate::addr::{Gpa, to_usize};
 use crate::paging::PAGE_SIZE;
 
+/// Pages in a word of the log.
+const WORD_PAGES: u64 = 64;
 /// Words of a part of the log: 128 MiB of addresses.
 const PART_WORDS: usize = 512;
 const PART_PAGES: u64 = PART_WORDS as u64 * WORD_PAGES;
 
 type Part = Box<[AtomicU64]>;
 
-/// Pages that were written while the log was on. Has memory for those parts alone that were written.
+/// Pages that were written while the log was on. Has memory for those parts alone that were
+/// written.
 #[derive(Debug)]
 pub(crate) struct HostWrites {
     is_on: AtomicBool,
@@ -74,9 +75,9 @@ impl<'a> LoggedHostWrites<'a> {
         Self(log)
     }
 
-    /// Moves the pages written since the last call into `pages`.
-    pub fn take(&mut self, pages: &mut PageSet) {
-        self.0.take(|at| pages.insert(at));
+    /// Calls `found` with each page that was written since the last call.
+    pub fn take(&mut self, found: impl FnMut(Gpa)) {
+        self.0.take(found);
     }
 }
 
@@ -98,10 +99,9 @@ mod tests {
         let ram = GuestRam::anonymous(&ram_ranges(1)).unwrap();
         ram.write(Gpa(0), &[1]).unwrap();
         let logged = |log: &mut LoggedHostWrites<'_>| {
-            let mut pages = PageSet::empty(&ram);
-            log.take(&mut pages);
-            let runs = std::iter::from_fn(|| pages.take_run(1));
-            runs.flat_map(|run| run.pages().collect::<Vec<_>>()).collect::<Vec<_>>()
+            let mut pages = Vec::new();
+            log.take(|at| pages.push(at));
+            pages
         };
         let mut log = ram.log_host_writes();
         assert_eq!(logged(&mut log), [], "it was off");

@@ -1,7 +1,7 @@
 //! Sets of pages of RAM.
 
-use crate::addr::Gpa;
-use crate::memory::{GuestRam, to_usize};
+use crate::addr::{Gpa, to_usize};
+use crate::memory::GuestRam;
 use crate::paging::PAGE_SIZE;
 
 /// Pages in a word of a set.

@@ -28,7 +28,7 @@ impl PageRun {
         }
         let count = self.left.min(self.words.len() as u64 * WORD_PAGES);
         let first = region.as_ptr() as u64 / PAGE_SIZE + self.first;
-        let mut entries = vec![0; crate::memory::to_usize(count) * ENTRY];
+        let mut entries = vec![0; crate::addr::to_usize(count) * ENTRY];
         if map.read_exact_at(&mut entries, first * ENTRY as u64).is_err() {
             return;
         }

@@ -10,8 +10,9 @@ use vmm_sys_util::ioctl::ioctl_with_ref;
 use vmm_sys_util::{ioctl_iow_nr, ioctl_iowr_nr};
 
 use super::memory::slots;
+use crate::addr::to_usize;
 use crate::dirty::{DirtyLog, DirtyLogError, PageRun, PageSet, WORD_PAGES};
-use crate::memory::{GuestRam, to_usize};
+use crate::memory::GuestRam;
 use crate::paging::PAGE_SIZE;
 
 ioctl_iow_nr!(KVM_GET_DIRTY_LOG, KVMIO, 0x42, kvm_dirty_log);

@@ -1,5 +1,5 @@
-//! How long a search of RAM stops the guest, and its work, against the size of RAM: a guest of a few
-//! instructions that writes some pages again and again.
+//! How long a search of RAM stops the guest, and its work, against the size of RAM: a guest of a
+//! few instructions that writes some pages again and again.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use exoprobe_lab::job::{Job, RESULTS, Step};
 use exoprobe_tests::harness::{
-    LACKS_ENV, NO_DEBIAN_IMAGE, NO_DEBUG_INFO, NO_FUSE, NO_HUGE_PAGES, NO_IPROUTE2, NO_PASST,
-    NO_PYTHON, NO_SHELL, PART_ENV, PROGRESS_ENV, REPORT_ENV,
+    LACKS_ENV, NO_CGROUP, NO_DEBIAN_IMAGE, NO_DEBUG_INFO, NO_FUSE, NO_HUGE_PAGES, NO_IPROUTE2,
+    NO_LANDLOCK, NO_NAMESPACES, NO_PASST, NO_PYTHON, NO_SHELL, NO_STUNNEL, NO_SYSTEMD_ANALYZE,
+    NO_USER_NAMESPACES, PART_ENV, PROGRESS_ENV, REPORT_ENV,
 };
 use exoprobe_tests::{DEBIAN_DISK_ENV, GUEST_ENV, STRESS_SECONDS_ENV};
 
@@ -216,17 +217,24 @@ impl Plan {
         let named = lacks.into_iter().any(|(_, why)| why == reason);
         // What needs no VM is compared here, where binutils and pahole are; mounts need no VMX
         // either, Python's packages come from the network, and the lab has no shell, no other
-        // network and no programs for one. Its kernel has no huge pages.
+        // network and no programs for one. Its kernel has no huge pages, and nothing that a jail is
+        // made of.
         let is_elsewhere = matches!(
             reason,
-            ONCE | NO_DEBIAN_IMAGE
+            ONCE | NO_CGROUP
+                | NO_DEBIAN_IMAGE
                 | NO_DEBUG_INFO
                 | NO_FUSE
                 | NO_HUGE_PAGES
                 | NO_IPROUTE2
+                | NO_LANDLOCK
+                | NO_NAMESPACES
                 | NO_PASST
                 | NO_PYTHON
                 | NO_SHELL
+                | NO_STUNNEL
+                | NO_SYSTEMD_ANALYZE
+                | NO_USER_NAMESPACES
         );
         let named = named || is_elsewhere;
         named || (!matches!(self, Self::Stock | Self::Kernels) && test.starts_with(STOCK_SUITE))

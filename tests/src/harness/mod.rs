@@ -20,8 +20,9 @@ pub use case::{Case, Run, VCPU_COUNTS};
 pub use console::keep_console;
 pub use environment::{BEGIN, PART_ENV, PROGRESS_ENV, REPORT_ENV};
 pub use need::{
-    LACKS_ENV, Lack, NO_DEBIAN_IMAGE, NO_DEBUG_INFO, NO_FUSE, NO_HUGE_PAGES, NO_IPROUTE2, NO_PASST,
-    NO_PYTHON, NO_SHELL, NO_TAP, Need,
+    LACKS_ENV, Lack, NO_CGROUP, NO_DEBIAN_IMAGE, NO_DEBUG_INFO, NO_FUSE, NO_HUGE_PAGES,
+    NO_IPROUTE2, NO_LANDLOCK, NO_NAMESPACES, NO_PASST, NO_PYTHON, NO_SHELL, NO_STUNNEL,
+    NO_SYSTEMD_ANALYZE, NO_TAP, NO_USER_NAMESPACES, Need,
 };
 pub use report::{Outcome, Record};
 use session::Session;

@@ -4,12 +4,12 @@ use std::fs::{File, Metadata};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
 use std::sync::OnceLock;
 
 use exoprobe_vmm::{DEFAULT_KVM, Host};
 
 use crate::confinement;
+use crate::process::succeeds;
 
 /// A need of a case. Where it is missing, the case is skipped; where it is broken, the case fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,35 +220,26 @@ impl Need {
             Self::DebugInfo => {
                 let file = crate::guest::guest_folder().join("out/vmlinux.debug");
                 require(file.exists(), NO_DEBUG_INFO)?;
-                let ran = Command::new("addr2line").arg("--version").output();
-                require(ran.is_ok(), "no addr2line: it is in binutils")
+                require(succeeds("addr2line", &["--version"]), "no addr2line: it is in binutils")
             }
             Self::Fuse => {
                 let opened = File::options().read(true).write(true).open("/dev/fuse");
                 require(opened.is_ok() && Self::Root.lack().is_none(), NO_FUSE)
             }
             Self::Python => {
-                let ran = Command::new("python3").args(["-c", "import venv, ensurepip"]).output();
-                let ran = ran.is_ok_and(|output| output.status.success());
-                require(ran && crate::python::script().exists(), NO_PYTHON)
+                let has_venv = succeeds("python3", &["-c", "import venv, ensurepip"]);
+                require(has_venv && crate::python::script().exists(), NO_PYTHON)
             }
             Self::Shell => {
                 let curl = "curl --help all | grep -q -e --fail-with-body";
-                let ran = Command::new("bash").args(["-c", curl]).output();
-                require(ran.is_ok_and(|output| output.status.success()), NO_SHELL)
+                require(succeeds("bash", &["-c", curl]), NO_SHELL)
             }
-            Self::Passt => {
-                let ran = Command::new("passt").arg("--version").output();
-                require(ran.is_ok_and(|output| output.status.success()), NO_PASST)
-            }
+            Self::Passt => require(succeeds("passt", &["--version"]), NO_PASST),
             Self::Tap => {
                 let opened = File::options().read(true).write(true).open("/dev/net/tun");
                 require(opened.is_ok() && Self::Root.lack().is_none(), NO_TAP)
             }
-            Self::Iproute2 => {
-                let ran = Command::new("ip").arg("-V").output();
-                require(ran.is_ok(), NO_IPROUTE2)
-            }
+            Self::Iproute2 => require(succeeds("ip", &["-V"]), NO_IPROUTE2),
             Self::DebianImage => {
                 let kernel = crate::guest::guest_folder().join("out/debian/vmlinuz");
                 let is_there = kernel.exists() && crate::guest::debian_disk().exists();
@@ -276,8 +267,8 @@ impl Need {
             Self::Cgroup => require(is_root() && confinement::cgroup().is_some(), NO_CGROUP),
             Self::SystemdAnalyze => require(confinement::systemd_analyze(), NO_SYSTEMD_ANALYZE),
             Self::Stunnel => {
-                let runs = confinement::succeeds;
-                require(runs("stunnel", &["-version"]) && runs("openssl", &["version"]), NO_STUNNEL)
+                let runs = succeeds("stunnel", &["-version"]) && succeeds("openssl", &["version"]);
+                require(runs, NO_STUNNEL)
             }
             _ => unreachable!("`examine` examines it"),
         }

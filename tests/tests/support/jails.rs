@@ -103,6 +103,13 @@ impl Place {
         self.run(&mut command, args);
         refusal(&mut command)
     }
+
+    /// The same of a guest that is booted, not restored.
+    pub(crate) fn refused_at_boot(&self, args: &[&str]) -> String {
+        let mut command = exoprobe();
+        command.args(["run", "--kernel", &self.text("vmlinux")]).args(args);
+        refusal(&mut command)
+    }
 }
 
 /// What a command writes, which must fail.

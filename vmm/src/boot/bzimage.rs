@@ -19,7 +19,7 @@ use super::relocs::{Relocations, random_slide};
 use crate::layout::HIGH_RAM_START;
 use exoprobe_guest::Gpa;
 use exoprobe_guest::GuestRam;
-use exoprobe_guest::memory::to_usize;
+use exoprobe_guest::addr::to_usize;
 
 /// Offset of the 64-bit entry point in a bzImage's protected-mode code (boot.rst).
 const ENTRY_64: u64 = 0x200;

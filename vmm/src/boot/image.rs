@@ -8,8 +8,8 @@ use super::bzimage::{self, Unpacker};
 use super::kernel::{ImageError, LoadedKernel, load_elf, low_ram_end};
 use exoprobe_guest::Gpa;
 use exoprobe_guest::GuestRam;
+use exoprobe_guest::addr::to_usize;
 use exoprobe_guest::layout::MMIO_GAP_START;
-use exoprobe_guest::memory::to_usize;
 use exoprobe_guest::paging::PAGE_SIZE;
 
 const ELF_MAGIC: &[u8] = b"\x7fELF";

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 
 use ruzstd::decoding::StreamingDecoder;
 
-use exoprobe_guest::memory::to_usize;
+use exoprobe_guest::addr::to_usize;
 
 /// Most memory of an xz or lzma decoder, in KiB: the kernel's build packs with dictionaries of up
 /// to 128 MiB (scripts/xz_wrap.sh).

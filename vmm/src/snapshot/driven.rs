@@ -6,8 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use exoprobe_guest::addr::to_usize;
 use exoprobe_guest::layout::HIDDEN_SIZE;
-use exoprobe_guest::memory::{RamRange, to_usize};
+use exoprobe_guest::memory::RamRange;
 use exoprobe_guest::paging::PAGE_SIZE;
 use exoprobe_guest::{Gpa, GuestRam, GuestTime};
 use rustix::fs::{MemfdFlags, memfd_create};

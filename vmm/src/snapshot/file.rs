@@ -12,9 +12,10 @@ use super::progress::SnapshotProgress;
 use crate::new_file::NewFile;
 use crate::ram::{self, CHUNK};
 use exoprobe_guest::GuestRam;
+use exoprobe_guest::addr::to_usize;
 use exoprobe_guest::hidden::HiddenMemory;
 use exoprobe_guest::layout::HIDDEN_SIZE;
-use exoprobe_guest::memory::{ram_ranges, to_usize};
+use exoprobe_guest::memory::ram_ranges;
 use exoprobe_guest::paging::PAGE_SIZE;
 
 const MAGIC: &[u8; 8] = b"EXOPROBE";

@@ -325,7 +325,8 @@ impl Optimizer {
     }
 
     /// Takes the jmps of sites out: their int3s are back when this returns. A task that was
-    /// interrupted may still be in their detours ([`Self::take_leaving`]). Returns the places whose text the guest has changed.
+    /// interrupted may still be in their detours ([`Self::take_leaving`]). Returns the places whose
+    /// text the guest has changed.
     pub(crate) fn take_out(
         &mut self,
         sites: &Sites,

@@ -1,5 +1,5 @@
-//! A pass of the optimizer between its beginning and its end: meanwhile RAM is searched, and nothing
-//! is locked.
+//! A pass of the optimizer between its beginning and its end: meanwhile RAM is searched, and
+//! nothing is locked.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

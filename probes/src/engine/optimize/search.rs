@@ -211,7 +211,7 @@ impl<'a> Logged<'a> {
     /// Adds the pages that were written to those to look at.
     fn gather(&mut self) -> Result<usize, DirtyLogError> {
         self.log.read(&mut self.pending)?;
-        self.host.take(&mut self.pending);
+        self.host.take(|at| self.pending.insert(at));
         Ok(self.pending.count())
     }
 

@@ -113,7 +113,7 @@ fn a_jailed_service_does_all_its_work() {
     let socket = fs::metadata(service.socket()).unwrap();
     assert_eq!((socket.uid(), socket.mode() & 0o777), (USER, 0o600));
     let config = http::ask(service.socket(), "GET", "/v1/vm/config", &[], &[]).json();
-    assert_eq!((&config["jail"], &config["uid"]), (&place.text("jail").into(), &"65534".into()));
+    assert_eq!((&config["jail"], &config["uid"]), (&place.text("jail").into(), &USER.into()));
     let dump = write(&service, "dump", &place.path("jail/core"));
     assert_eq!(dump.status, 200, "{dump:?}");
     let outside = write(&service, "dump", &place.path("core"));
@@ -187,14 +187,16 @@ fn links_in_the_jails_folder_lead_root_nowhere() {
     let error = refused(&[]);
     assert!(error.contains("exists and is no socket"), "{error}");
     fs::remove_file(&socket).unwrap();
-    // The folder of locks.
+    // The folder of locks, which that start has made.
+    fs::remove_dir_all(jail.join("exoprobe")).unwrap();
     link(&jail.join("exoprobe"), &closed);
     let error = refused(&[]);
     assert!(error.contains("not a folder of this user alone"), "{error}");
     fs::remove_file(jail.join("exoprobe")).unwrap();
     // A file in the folder that the command line names.
     link(&jail.join("disk"), &victim);
-    let error = refused(&["--disk", &place.text("jail/disk")]);
+    let disk = ["--disk", &*place.text("jail/disk")];
+    let error = place.refused_at_boot(&[&own[..], &disk].concat());
     assert!(error.contains("No such file"), "{error}");
     // And one elsewhere, behind a link of the user's.
     let other = place.folder("other");
@@ -221,7 +223,7 @@ fn a_jail_that_cannot_be_is_refused_before_anything_starts() {
     for (args, reason) in [
         (&[][..], "needs --uid and --gid"),
         (&["--uid", "0", "--gid", "0"], "--allow-root"),
-        (&["--uid", "no-such-user-here", "--gid", "0"], "no such name"),
+        (&["--uid", "root", "--gid", "0"], "give a number"),
         (&[&ids[..], &["--socket", "/tmp/s"]].concat(), "--socket /tmp/s: with --jail"),
         (&[&ids[..], &["--vsock", "/tmp/v"]].concat(), "--vsock /tmp/v: with --jail"),
         (&[&ids[..], &["--disk", "/nonexistent/disk"]].concat(), "/nonexistent/disk: No such file"),

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use exoprobe_guest::memory::{RamRange, to_usize};
+use exoprobe_guest::addr::to_usize;
+use exoprobe_guest::memory::RamRange;
 use exoprobe_guest::{Gpa, GuestRam};
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 
