@@ -97,7 +97,7 @@ impl Place {
         Service::started_by(&mut command, &self.path("jail/exoprobe.sock"))
     }
 
-    /// What root's service writes, which must not start in the folder `jail`.
+    /// The messages of root's service, which must not start in the folder `jail`.
     pub(crate) fn refused(&self, args: &[&str]) -> String {
         let mut command = exoprobe();
         self.run(&mut command, args);
@@ -112,7 +112,7 @@ impl Place {
     }
 }
 
-/// What a command writes, which must fail.
+/// The messages of a command, which must fail.
 pub(crate) fn refusal(command: &mut Command) -> String {
     let output = finish(command, PATIENCE);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -18,8 +18,8 @@ const MODE: u32 = 0o700;
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// Makes the folder, or checks one that is there: whoever writes to it, or to a folder above it,
-/// could lead the service elsewhere.
+/// Makes the folder, or checks one that is there: a user that writes to it, or to a folder above
+/// it, could lead the service elsewhere.
 ///
 /// # Errors
 /// [`JailError`].

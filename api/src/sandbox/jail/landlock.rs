@@ -20,7 +20,7 @@ const NEWEST: ABI = ABI::V6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Enforced {
     All,
-    /// What this version of the kernel's has.
+    /// The rights that this version of the kernel knows.
     Part(ABI),
     Not,
 }

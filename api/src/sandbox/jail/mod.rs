@@ -67,7 +67,7 @@ pub(crate) struct Jail {
     pub(crate) cgroup: Vec<Setting>,
 }
 
-/// What keeps the service in.
+/// The means that keep the service in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entered {
     identity: Identity,

@@ -47,8 +47,9 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// What the service of this configuration needs. Its paths are absolute; those in `folder`, the
-    /// service's own, are left out. The token's file, read before the jail, is not among them.
+    /// The files that the service of this configuration needs. Its paths are absolute; those in
+    /// `folder`, the service's own, are left out. The token's file, read before the jail, is not
+    /// among them.
     pub(crate) fn of(file: &MachineFile, folder: &Path) -> Self {
         let mut reach = Self { entries: Vec::new(), listen: None, tap: false };
         reach.add_files(file);

@@ -45,7 +45,7 @@ pub enum SearchError {
     TooFast(usize),
 }
 
-/// What searches have done.
+/// The work of searches so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct SearchStatistics {
     /// Searches that were begun.

@@ -14,7 +14,7 @@ fn ready() -> Fake {
     fake
 }
 
-/// What the vCPU does before each read of the log, by the read's number.
+/// Sets the vCPU's stores before each read of the log, by the read's number.
 fn before_reads(fake: &Fake, mut act: impl FnMut(&FakeGuest, u32) -> Vec<Gpa> + Send + 'static) {
     // The guest has the closure: no circle.
     let guest = Arc::downgrade(&fake.guest);

@@ -64,7 +64,7 @@ impl Tally {
     }
 }
 
-/// What an attack needs.
+/// The means of an attack.
 pub(crate) struct Ground {
     /// The tiny guest at its prompt.
     pub(crate) snapshot: PathBuf,
