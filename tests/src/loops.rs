@@ -50,6 +50,8 @@ pub fn call(function: Gva) -> Vec<u8> {
 struct LoopRequest {
     start: Gva,
     turns: u64,
+    /// Turns of a loop of the vCPU's thread before it.
+    pauses: u32,
 }
 
 /// Shared by the caller and the vCPU's thread.
@@ -83,6 +85,7 @@ impl<T> ParkedVcpu<T> {
         regs.rip = request.start.0;
         regs.rcx = request.turns;
         regs.rdx = PORT;
+        (0..request.pauses).for_each(|_| std::hint::spin_loop());
         *self.begun() = Some(observe());
         Verdict::Done
     }
@@ -176,8 +179,19 @@ impl<T: Send + 'static> Loops<T> {
     /// When the guest does not come to its end.
     #[must_use]
     pub fn run(&self, index: usize, turns: u64) -> (T, T) {
+        self.run_later(index, turns, 0)
+    }
+
+    /// As [`Self::run`], but the vCPU's thread first pauses (`PAUSE`) so many times. Loops that
+    /// begin when the thread is woken all have the same place between two ticks of the host's
+    /// timer, and the tick may be in each of them.
+    ///
+    /// # Panics
+    /// When the guest does not come to its end.
+    #[must_use]
+    pub fn run_later(&self, index: usize, turns: u64, pauses: u32) -> (T, T) {
         assert!(turns > 0, "RCX is counted down before it is looked at");
-        let request = LoopRequest { start: self.body(index), turns };
+        let request = LoopRequest { start: self.body(index), turns, pauses };
         *self.parked.request.lock().unwrap_or_else(PoisonError::into_inner) = Some(request);
         self.parked.changed.notify_one();
         let deadline = Instant::now() + PATIENCE;
