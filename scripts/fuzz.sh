@@ -21,10 +21,12 @@ for target in "${targets[@]}"; do
 done
 
 triple=x86_64-unknown-linux-gnu
-coverage=(inline-8bit-counters pc-table trace-compares)
-flags="--cfg fuzzing -Cdebug-assertions -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4"
-flags+=$(printf ' -Cllvm-args=-sanitizer-coverage-%s' "${coverage[@]}")
-CARGO_ENCODED_RUSTFLAGS=$(printf '%s' "$flags" | tr ' ' $'\x1f') \
+coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4"
+for kind in inline-8bit-counters pc-table trace-compares; do
+    coverage+=" -Cllvm-args=-sanitizer-coverage-$kind"
+done
+CARGO_ENCODED_RUSTFLAGS=$(printf '%s' "--cfg fuzzing -Cdebug-assertions" | tr ' ' $'\x1f') \
+    EXOPROBE_FUZZ_COVERAGE=$coverage RUSTC_WRAPPER=$PWD/../../scripts/fuzz-rustc.sh \
     cargo build --quiet --locked --release --target "$triple" "${targets[@]/#/--bin=}"
 
 # One target; its output is shown if it fails.
