@@ -7,7 +7,7 @@ use exoprobe_guest::{ExitHook, Gva};
 use exoprobe_probes::{Action, ProbeDefinition, Selection, StatusFlag};
 use exoprobe_tests::counts::{Clock, Column, HostKind, Report, RowCounts, SCHEMA};
 use exoprobe_tests::loops::{Loops, TURN_INSNS};
-use exoprobe_tests::{OwnEvent, TestGuest, definition, host};
+use exoprobe_tests::{OwnEvent, TestGuest, definition, unfiltered_host};
 use exoprobe_vmm::{ExitCounts, HostSides, Vm};
 
 use crate::bare::Bare;
@@ -127,7 +127,7 @@ pub(crate) fn all(plan: &Plan) -> Report {
 
 /// The row [`BARE`], in a guest whose breakpoint there no engine sees.
 fn bare_row(plan: &Plan, missing: BTreeMap<Column, String>) -> RowCounts {
-    let vm = Vm::restore(&host(), &TestGuest::snapshot(1), &HostSides::default())
+    let vm = Vm::restore(&unfiltered_host(), &TestGuest::snapshot(1), &HostSides::default())
         .expect("it was restored before");
     let guest = TestGuest::new(vm);
     let hook = Arc::new(Bare::new(guest.engine.exit_hook()));
