@@ -11,7 +11,7 @@ use vm_memory::{
 };
 
 use crate::addr::{Gpa, to_usize};
-use crate::dirty::{HostWrites, LoggedHostWrites};
+use crate::dirty::{HostWrites, LoggedHostWrites, Pagemap};
 use crate::layout;
 use crate::paging::{PAGE_SIZE, ReadPhys};
 
@@ -70,6 +70,7 @@ pub struct RamRange {
 pub struct GuestRam {
     map: Arc<GuestMemoryMmap>,
     host_writes: Arc<HostWrites>,
+    pagemap: Option<Arc<Pagemap>>,
 }
 
 /// The RAM layout of a machine with `mib` MiB: split around the MMIO gap below 4 GiB.
@@ -87,7 +88,8 @@ pub fn ram_ranges(mib: u64) -> Vec<RamRange> {
 
 impl GuestRam {
     /// RAM that a VMM has already mapped. The regions are shared, not copied. Whether they are part
-    /// of core dumps stays as it is.
+    /// of core dumps stays as it is. Opens `/proc/self/pagemap`, so that searches of RAM can read it
+    /// when the process has given up to open files.
     ///
     /// ```
     /// use exoprobe_guest::{Gpa, GuestRam};
@@ -119,7 +121,8 @@ impl GuestRam {
             }
         }
         let end = Gpa(map.last_addr().0 + 1);
-        Ok(Self { map: Arc::new(map), host_writes: Arc::new(HostWrites::below(end)) })
+        let host_writes = Arc::new(HostWrites::below(end));
+        Ok(Self { map: Arc::new(map), host_writes, pagemap: Pagemap::open().map(Arc::new) })
     }
 
     /// The memory as crates of rust-vmm take it. Their accesses are volatile, as ours.
@@ -197,6 +200,11 @@ impl GuestRam {
     #[must_use = "the log ends when it is dropped"]
     pub fn log_host_writes(&self) -> LoggedHostWrites<'_> {
         LoggedHostWrites::start(&self.host_writes)
+    }
+
+    /// Which of its pages the host has memory for; `None` where the host does not report it.
+    pub(crate) fn pagemap(&self) -> Option<&Pagemap> {
+        self.pagemap.as_deref()
     }
 
     /// Writes all of `data`; not atomic for the guest beyond single bytes.

@@ -29,9 +29,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::fast_boot;
 use crate::log::{self, say};
 use crate::sandbox::seccomp::{self, Kind, Seccomp, SeccompError};
-use crate::service::{
-    Closing, Listeners, Service, ServiceConfig, StartError, progress, serve,
-};
+use crate::service::{Closing, Listeners, Service, ServiceConfig, StartError, progress, serve};
 use prepare::{Prepared, prepare};
 use start_thread::StartThread;
 

@@ -12,7 +12,10 @@ pub(super) struct Value {
 /// A [`Value`] of a constant of libc's.
 macro_rules! value {
     ($constant:ident) => {
-        $crate::sandbox::seccomp::call::Value { name: stringify!($constant), value: libc::$constant as u64 }
+        $crate::sandbox::seccomp::call::Value {
+            name: stringify!($constant),
+            value: libc::$constant as u64,
+        }
     };
 }
 pub(super) use value;
@@ -36,7 +39,10 @@ pub(super) struct Call {
     pub(super) number: c_long,
     pub(super) arguments: Arguments,
     /// Who needs it.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for docs/security.md, which a test compares"))]
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "for docs/security.md, which a test compares")
+    )]
     pub(super) reason: &'static str,
 }
 

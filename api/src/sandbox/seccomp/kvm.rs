@@ -1,10 +1,10 @@
 //! Numbers of KVM's requests (ioctl(2); linux/kvm.h), with their names.
 
 use kvm_bindings::{
-    kvm_clock_data, kvm_cpuid2, kvm_debugregs, kvm_enable_cap, kvm_fpu, kvm_guest_debug,
-    kvm_ioeventfd, kvm_irq_level, kvm_irqchip, kvm_lapic_state, kvm_mp_state, kvm_msi,
-    kvm_msr_filter, kvm_msrs, kvm_pit_state2, kvm_regs, kvm_sregs, kvm_vcpu_events, kvm_xcrs,
-    kvm_xsave,
+    kvm_clear_dirty_log, kvm_clock_data, kvm_cpuid2, kvm_debugregs, kvm_dirty_log, kvm_enable_cap,
+    kvm_fpu, kvm_guest_debug, kvm_ioeventfd, kvm_irq_level, kvm_irqchip, kvm_lapic_state,
+    kvm_mp_state, kvm_msi, kvm_msr_filter, kvm_msrs, kvm_pit_state2, kvm_regs, kvm_sregs,
+    kvm_userspace_memory_region, kvm_vcpu_events, kvm_xcrs, kvm_xsave,
 };
 use libc::{_IO, _IOR, _IOW, _IOWR, Ioctl};
 
@@ -22,6 +22,17 @@ pub(super) const SIGNAL_MSI: Value = request("KVM_SIGNAL_MSI", _IOW::<kvm_msi>(K
 pub(super) const IRQ_LINE: Value = request("KVM_IRQ_LINE", _IOW::<kvm_irq_level>(KVMIO, 0x61));
 /// Notifications of a driver that are events.
 pub(super) const IOEVENTFD: Value = request("KVM_IOEVENTFD", _IOW::<kvm_ioeventfd>(KVMIO, 0x79));
+
+const ENABLE_CAP: Value = request("KVM_ENABLE_CAP", _IOW::<kvm_enable_cap>(KVMIO, 0xa3));
+
+/// The log of the pages that the guest writes: it is switched on, read, cleared and switched off.
+/// The switch is a flag of the slots of memory.
+pub(super) const OF_DIRTY_LOG: &[Value] = &[
+    request("KVM_CLEAR_DIRTY_LOG", _IOWR::<kvm_clear_dirty_log>(KVMIO, 0xc0)),
+    request("KVM_GET_DIRTY_LOG", _IOW::<kvm_dirty_log>(KVMIO, 0x42)),
+    request("KVM_SET_USER_MEMORY_REGION", _IOW::<kvm_userspace_memory_region>(KVMIO, 0x46)),
+    ENABLE_CAP,
+];
 
 /// Those of a vCPU, and of the machine that its exits need. The first is by far the most frequent,
 /// and a filter compares in this order.
@@ -63,6 +74,6 @@ pub(super) const OF_MACHINE: &[Value] = &[
     request("KVM_GET_PIT2", _IOR::<kvm_pit_state2>(KVMIO, 0x9f)),
     request("KVM_SET_PIT2", _IOW::<kvm_pit_state2>(KVMIO, 0xa0)),
     request("KVM_GET_CLOCK", _IOR::<kvm_clock_data>(KVMIO, 0x7c)),
-    request("KVM_ENABLE_CAP", _IOW::<kvm_enable_cap>(KVMIO, 0xa3)),
+    ENABLE_CAP,
     request("KVM_X86_SET_MSR_FILTER", _IOW::<kvm_msr_filter>(KVMIO, 0xc6)),
 ];

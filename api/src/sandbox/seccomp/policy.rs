@@ -251,6 +251,15 @@ const SERVICE: Table = Table {
     ],
 };
 
+/// Threads that search RAM for what may still be at a detour.
+const SEARCH: Table = Table {
+    title: "searches of RAM",
+    calls: &[
+        one_of(SYS_ioctl, 1, kvm::OF_DIRTY_LOG, "KVM's log of the pages that the guest writes"),
+        any(SYS_pread64, "the pages that the host has memory for (/proc/self/pagemap)"),
+    ],
+};
+
 const QUIET: Policy = Policy { allowed: &[COMMON], starts: &[], refused: &[FILES_REFUSED] };
 
 /// The kinds of threads that serve devices. The starter's refusals hold for them, too.
@@ -267,10 +276,13 @@ const DEVICES: &[Kind] = &[
 pub(super) const fn of(kind: Kind) -> Policy {
     match kind {
         Kind::Machine(kind) => of_machine(kind),
-        Kind::Service => {
-            Policy { allowed: &[COMMON, STARTS, SERVICE], starts: &[], refused: &[CLONE3_REFUSED] }
-        }
-        Kind::Drainer | Kind::Memory | Kind::Output => QUIET,
+        Kind::Service => Policy {
+            allowed: &[COMMON, STARTS, SERVICE, SEARCH],
+            starts: &[],
+            refused: &[CLONE3_REFUSED],
+        },
+        Kind::Drainer => Policy { allowed: &[COMMON, SEARCH], ..QUIET },
+        Kind::Memory | Kind::Output => QUIET,
     }
 }
 

@@ -20,11 +20,14 @@ const HARMLESS: &str = "harmless";
 /// `ioctl` without a file, of these requests.
 const KVM_RUN: c_ulong = 0xae80;
 const KVM_CREATE_VM: c_ulong = 0xae01;
+const KVM_GET_DIRTY_LOG: c_ulong = 0x4010_ae42;
+const KVM_CREATE_VCPU: c_ulong = 0xae41;
 const TUNSETIFF: c_ulong = 0x4004_54ca;
 /// Bit of the numbers of x32's system calls.
 const X32: c_long = 0x4000_0000;
 
 const SERVICE: &[Kind] = &[Kind::Service];
+const SEARCH: &[Kind] = &[Kind::Service, Kind::Drainer];
 const VCPU: &[Kind] = &[Kind::Machine(ThreadKind::Vcpu)];
 /// The starter allows what those that it starts may do.
 const VSOCK: &[Kind] = &[Kind::Machine(ThreadKind::Vsock), Kind::Machine(ThreadKind::Starter)];
@@ -70,6 +73,8 @@ const DEEDS: &[Deed] = &[
     deed("mmap", "mmap, number 9", &[], libc::SYS_mmap, [0, 0, EXEC]),
     deed("run", "ioctl, number 16", VCPU, libc::SYS_ioctl, [NO_FILE, KVM_RUN, 0]),
     deed("create", "ioctl, number 16", &[], libc::SYS_ioctl, [NO_FILE, KVM_CREATE_VM, 0]),
+    deed("add", "ioctl, number 16", &[], libc::SYS_ioctl, [NO_FILE, KVM_CREATE_VCPU, 0]),
+    deed("log", "ioctl, number 16", SEARCH, libc::SYS_ioctl, [NO_FILE, KVM_GET_DIRTY_LOG, 0]),
     deed("tap", "ioctl, number 16", &[], libc::SYS_ioctl, [NO_FILE, TUNSETIFF, 0]),
     deed("dump", "prctl, number 157", &[], libc::SYS_prctl, [of(libc::PR_SET_DUMPABLE), 1, 0]),
     deed("kill", "tgkill, number 234", &[], libc::SYS_tgkill, [1, 1, 0]),
@@ -148,7 +153,13 @@ fn do_no_harm(kind: Kind) {
 
 fn run(kind: Kind, deed: &str) -> Output {
     let mut program = Command::new(std::env::current_exe().unwrap());
-    program.args(["sandbox::seccomp::tests::child", "--exact", "--nocapture", "--test-threads", "1"]);
+    program.args([
+        "sandbox::seccomp::tests::child",
+        "--exact",
+        "--nocapture",
+        "--test-threads",
+        "1",
+    ]);
     program.env(ORDER, format!("{}/{deed}", kind.name())).env("RUST_BACKTRACE", "1");
     program.output().unwrap()
 }
