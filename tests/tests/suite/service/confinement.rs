@@ -1,21 +1,22 @@
 //! Privileges that the service gives up: system calls, core dumps, swap (docs/security.md).
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, Running, Service, TestGuest, cases, exoprobe, finish};
+use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, exoprobe, finish};
 
 use crate::support::devices::Sides;
+use crate::support::jails::{Place, USER};
 
 pub(crate) const CASES: &[Case] = cases![
     each_thread_of_a_service_has_its_filters,
     without_filters_there_is_a_warning_and_no_privilege needs [Kvm, Repeat],
-    other_processes_of_the_user_cannot_read_the_service needs [Root],
+    other_processes_of_the_user_cannot_read_the_service needs [Kvm, Root, Repeat],
     guest_memory_is_in_no_core_dump_also_after_a_reboot needs [Kvm, Repeat, Root],
     guest_memory_is_locked_if_so_asked_also_after_a_reboot needs [Kvm, Repeat, Root],
     a_limit_that_is_too_low_for_locked_memory_is_named needs [Kvm, Repeat],
@@ -104,38 +105,26 @@ fn without_filters_there_is_a_warning_and_no_privilege() {
     assert_eq!(file["no_seccomp"], true, "{file}");
 }
 
-/// The user `nobody`.
-const NOBODY: u32 = 65534;
-
-/// The service waits for a lock, and has nothing yet but what it gave up.
+/// Its files in `/proc` are root's then. It has the map of its RAM open, which it could no longer
+/// open.
 fn other_processes_of_the_user_cannot_read_the_service() {
-    let dir = tempfile::tempdir().unwrap();
-    let copy = dir.path().join("exoprobe");
-    fs::copy(exoprobe().get_program(), &copy).unwrap();
-    fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let folder = dir.path().join("exoprobe-runtime");
-    let own = folder.join("exoprobe");
-    fs::create_dir_all(&own).unwrap();
-    fs::set_permissions(&own, PermissionsExt::from_mode(0o700)).unwrap();
-    let lock = File::create(own.join("start.lock")).unwrap();
-    for path in [&folder, &own, &own.join("start.lock")] {
-        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    let place = Place::new();
+    let (home, runtime) = (place.folder("home"), place.folder("runtime"));
+    let socket = home.join("s");
+    for (option, expected) in [(Some("--no-seccomp"), USER), (None, 0)] {
+        let mut args = vec!["--socket", socket.to_str().unwrap()];
+        args.extend(option);
+        let mut command = place.as_user(&args);
+        let service = Service::started_by(command.env("XDG_RUNTIME_DIR", &runtime), &socket);
+        assert_eq!(service.work("getpid 3"), "done getpid 3\n");
+        let own = format!("/proc/{}", service.pid());
+        assert_eq!(fs::metadata(format!("{own}/environ")).unwrap().uid(), expected, "{option:?}");
+        let open = fs::read_dir(format!("{own}/fd")).unwrap();
+        let is_map = |fd: fs::DirEntry| {
+            fs::read_link(fd.path()).is_ok_and(|to| to == Path::new(&own).join("pagemap"))
+        };
+        assert_eq!(open.flatten().map(is_map).filter(|is| *is).count(), 1, "{option:?}");
     }
-    lock.lock().unwrap();
-    let owner = |options: &[&str], expected: u32| {
-        let mut command = Command::new(&copy);
-        command.args(["run", "--kernel", "/nonexistent", "--socket"]).arg(folder.join("s"));
-        command.args(options).env("XDG_RUNTIME_DIR", &folder).uid(NOBODY).gid(NOBODY);
-        let running = Running::spawn(&mut command);
-        let memory = format!("/proc/{}/environ", running.pid());
-        let deadline = Instant::now() + PATIENCE;
-        while fs::metadata(&memory).map(|it| it.uid()).ok() != Some(expected) {
-            assert!(Instant::now() < deadline, "{options:?}: {running}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    };
-    owner(&["--no-seccomp"], NOBODY);
-    owner(&[], 0);
 }
 
 /// RAM of the tiny guest, in KiB.
