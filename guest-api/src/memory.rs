@@ -88,8 +88,8 @@ pub fn ram_ranges(mib: u64) -> Vec<RamRange> {
 
 impl GuestRam {
     /// RAM that a VMM has already mapped. The regions are shared, not copied. Whether they are part
-    /// of core dumps stays as it is. Opens `/proc/self/pagemap`, so that searches of RAM can read it
-    /// when the process has given up to open files.
+    /// of core dumps stays as it is. Opens `/proc/self/pagemap`, if it may: searches of RAM read
+    /// it, also in a process that can open no files any more.
     ///
     /// ```
     /// use exoprobe_guest::{Gpa, GuestRam};

@@ -156,8 +156,8 @@ pub struct RunArgs {
     /// KVM device
     #[arg(long, value_name = "PATH", default_value = DEFAULT_KVM, hide_short_help = true)]
     pub kvm: PathBuf,
-    /// Do not filter the system calls of the service's threads, for debugging: otherwise a call that
-    /// a thread has no use for ends the service with a message and status 148
+    /// Do not filter the system calls of the service's threads, for debugging: otherwise a call
+    /// that a thread has no use for ends the service with a message and status 148
     #[arg(long)]
     pub no_seccomp: bool,
     /// Print the guest's console to standard output as it comes: serial port 0 (ttyS0), also of a
