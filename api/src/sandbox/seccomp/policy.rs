@@ -21,7 +21,7 @@ pub(super) struct Table {
     pub(super) calls: &'static [Call],
 }
 
-/// What a kind of thread may do.
+/// The calls of a kind of thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Policy {
     pub(super) allowed: &'static [Table],
