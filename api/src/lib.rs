@@ -14,7 +14,7 @@ pub mod machine_file;
 mod mount;
 pub mod run;
 mod runtime_folder;
-mod sandbox;
+pub mod sandbox;
 pub mod service;
 mod token_file;
 

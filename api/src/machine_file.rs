@@ -33,6 +33,9 @@ pub struct MachineFile {
     /// RAM is huge pages of the host.
     #[serde(default, skip_serializing_if = "is_off")]
     pub hugepages: bool,
+    /// The host never writes the guest's memory to its swap.
+    #[serde(default, skip_serializing_if = "is_off")]
+    pub mlock: bool,
     /// Number of vCPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vcpus: Option<u8>,
@@ -92,6 +95,9 @@ pub struct MachineFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub kvm: Option<PathBuf>,
+    /// Do not filter system calls.
+    #[serde(default, skip_serializing_if = "is_off")]
+    pub no_seccomp: bool,
     /// Print the guest's console to standard output.
     #[serde(default, skip_serializing_if = "is_off")]
     pub console: bool,
@@ -312,6 +318,8 @@ impl MachineFile {
         let switches = [
             ("--fast-boot", self.fast_boot),
             ("--hugepages", self.hugepages),
+            ("--mlock", self.mlock),
+            ("--no-seccomp", self.no_seccomp),
             ("--virtio-console", self.virtio_console),
             ("--console", self.console),
             ("--reboot", self.reboot),
@@ -361,6 +369,8 @@ mod tests {
         cmdline = "console=ttyS0 -- x"
         memory = 512
         hugepages = true
+        mlock = true
+        no_seccomp = true
         probe = ["p:a vfs_read"]
         virtio_console = true
         console = true
@@ -388,7 +398,8 @@ mod tests {
     fn a_file_is_the_arguments_by_their_names() {
         let toml = file("m.toml", TOML).unwrap();
         let json = r#"{"kernel": "vmlinuz", "cmdline": "console=ttyS0 -- x", "memory": 512,
-            "hugepages": true, "probe": ["p:a vfs_read"], "virtio_console": true, "console": true,
+            "hugepages": true, "mlock": true, "no_seccomp": true,
+            "probe": ["p:a vfs_read"], "virtio_console": true, "console": true,
             "jail": "jail", "uid": 1017, "gid": 36, "rlimit_fsize": 512,
             "cgroup": ["memory.max=1G", "pids.max=100"],
             "disk": [{"path": "/images/root.raw", "mode": "overlay"}, {"path": "data.raw"}],
@@ -414,6 +425,8 @@ mod tests {
             "--net=unix:/f/passt.sock,mac=52:54:00:12:34:56",
             "--vsock=/f/v.sock,cid=52",
             "--hugepages",
+            "--mlock",
+            "--no-seccomp",
             "--virtio-console",
             "--console",
         ];

@@ -29,7 +29,7 @@ use vm_memory::{Bytes, GuestAddress, GuestRegionMmap, MmapRegion, VolatileMemory
 
 use crate::addr::{Gpa, Gva, to_usize};
 use crate::layout::{HIDDEN_GVA, HIDDEN_SIZE, HIDDEN_TABLES, RINGS_SIZE};
-use crate::memory::{GuestRam, MemoryError, OutsideMemory};
+use crate::memory::{GuestRam, MemoryError, OutsideMemory, undumped};
 use crate::paging::{
     self, PAGE_SIZE, PAGE_SIZE_2M, PTE_ACCESSED, PTE_ADDR_MASK, PTE_DIRTY, PTE_LARGE,
     PTE_NO_EXECUTE, PTE_PRESENT, PTE_WRITE, PagingError, PagingMode, ReadPhys,
@@ -137,14 +137,13 @@ const REGION: u64 = HIDDEN_SIZE + RINGS_SIZE;
 
 impl HiddenMemory {
     /// Reserves the region above `ram` and fills its trampolines. Its pages take memory when they
-    /// are first accessed.
+    /// are first accessed. It is not part of core dumps.
     ///
     /// # Errors
     /// [`MemoryError`] if the host cannot map 6 MiB.
     pub fn new(ram: &GuestRam) -> Result<Self, MemoryError> {
         let gpa = Gpa(ram.end().0.max(1 << 32).next_multiple_of(PAGE_SIZE_2M));
-        let mapping = MmapRegion::new(to_usize(REGION))
-            .map_err(|source| MemoryError::Map { mib: REGION >> 20, source })?;
+        let mapping = undumped(MmapRegion::new(to_usize(REGION)), REGION)?;
         let region =
             GuestRegionMmap::new(mapping, GuestAddress(gpa.0)).ok_or(MemoryError::Wraps(gpa))?;
         let (base, has_rings) = (AtomicU64::new(NOT_MAPPED), AtomicBool::new(false));

@@ -26,7 +26,7 @@ pub mod paging;
 pub mod quirks;
 mod registers;
 mod stub;
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod time;
 

@@ -1,16 +1,17 @@
 //! The guest's RAM as the host sees it.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use vm_memory::mmap::MmapRegionBuilder;
+use vm_memory::mmap::{MmapRegion, MmapRegionBuilder, MmapRegionError};
 use vm_memory::{
     Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap,
     VolatileMemory,
 };
 
 use crate::addr::{Gpa, to_usize};
-use crate::dirty::{HostWrites, LoggedHostWrites};
+use crate::dirty::{HostWrites, LoggedHostWrites, Pagemap};
 use crate::layout;
 use crate::paging::{PAGE_SIZE, ReadPhys};
 
@@ -69,6 +70,7 @@ pub struct RamRange {
 pub struct GuestRam {
     map: Arc<GuestMemoryMmap>,
     host_writes: Arc<HostWrites>,
+    pagemap: Option<Arc<Pagemap>>,
 }
 
 /// The RAM layout of a machine with `mib` MiB: split around the MMIO gap below 4 GiB.
@@ -85,7 +87,9 @@ pub fn ram_ranges(mib: u64) -> Vec<RamRange> {
 }
 
 impl GuestRam {
-    /// RAM that a VMM has already mapped. The regions are shared, not copied.
+    /// RAM that a VMM has already mapped. The regions are shared, not copied. Whether they are part
+    /// of core dumps stays as it is. Opens `/proc/self/pagemap`, if it may: searches of RAM read
+    /// it, also in a process that can open no files any more.
     ///
     /// ```
     /// use exoprobe_guest::{Gpa, GuestRam};
@@ -117,7 +121,8 @@ impl GuestRam {
             }
         }
         let end = Gpa(map.last_addr().0 + 1);
-        Ok(Self { map: Arc::new(map), host_writes: Arc::new(HostWrites::below(end)) })
+        let host_writes = Arc::new(HostWrites::below(end));
+        Ok(Self { map: Arc::new(map), host_writes, pagemap: Pagemap::open().map(Arc::new) })
     }
 
     /// The memory as crates of rust-vmm take it. Their accesses are volatile, as ours.
@@ -126,7 +131,7 @@ impl GuestRam {
         &self.map
     }
 
-    /// Fresh zeroed RAM.
+    /// Fresh zeroed RAM, which is not part of core dumps.
     ///
     /// # Errors
     /// [`MemoryError::Map`] if the host lacks the address space or memory.
@@ -139,7 +144,7 @@ impl GuestRam {
     }
 
     /// RAM with one mapping per range, each made by `builder`: readable and writable, as long as
-    /// the range.
+    /// the range. It is not part of core dumps.
     ///
     /// # Errors
     /// As [`Self::anonymous`], and those of [`Self::new`].
@@ -149,9 +154,7 @@ impl GuestRam {
     ) -> Result<Self, MemoryError> {
         let mut regions = Vec::with_capacity(ranges.len());
         for range in ranges {
-            let mapping = builder(range)
-                .build()
-                .map_err(|source| MemoryError::Map { mib: range.len >> 20, source })?;
+            let mapping = undumped(builder(range).build(), range.len)?;
             let region = GuestRegionMmap::new(mapping, GuestAddress(range.start.0))
                 .ok_or(MemoryError::Wraps(range.start))?;
             regions.push(region);
@@ -197,6 +200,11 @@ impl GuestRam {
     #[must_use = "the log ends when it is dropped"]
     pub fn log_host_writes(&self) -> LoggedHostWrites<'_> {
         LoggedHostWrites::start(&self.host_writes)
+    }
+
+    /// Which of its pages the host has memory for; `None` where the host does not report it.
+    pub(crate) fn pagemap(&self) -> Option<&Pagemap> {
+        self.pagemap.as_deref()
     }
 
     /// Writes all of `data`; not atomic for the guest beyond single bytes.
@@ -288,9 +296,37 @@ impl ReadPhys for GuestRam {
     }
 }
 
+/// A mapping of guest memory that was made, of `len` bytes; it is left out of core dumps.
+pub(crate) fn undumped(
+    made: Result<MmapRegion, MmapRegionError>,
+    len: u64,
+) -> Result<MmapRegion, MemoryError> {
+    let left_out = |region: MmapRegion| {
+        leave_out_of_dumps(region.as_ptr(), region.size()).map_err(MmapRegionError::Mmap)?;
+        Ok(region)
+    };
+    made.and_then(left_out).map_err(|source| MemoryError::Map { mib: len >> 20, source })
+}
+
+/// Leaves pages of this process out of its core dumps (madvise(2), MADV_DONTDUMP), for as long as
+/// their mapping lasts. `at` is a page's start.
+///
+/// # Errors
+/// madvise's.
+pub fn leave_out_of_dumps(at: *mut u8, len: usize) -> io::Result<()> {
+    // Miri has no core dumps.
+    if cfg!(miri) {
+        return Ok(());
+    }
+    // SAFETY: this advice changes neither content nor access, whatever is mapped there.
+    let result = unsafe { libc::madvise(at.cast(), len, libc::MADV_DONTDUMP) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::has_vm_flag;
 
     #[test]
     fn ram_is_split_around_the_gap() {
@@ -298,6 +334,18 @@ mod tests {
         let big = ram_ranges(4096);
         assert_eq!(big[0].len, 3 << 30);
         assert_eq!(big[1], RamRange { start: Gpa(4 << 30), len: 1 << 30 });
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no /proc/self/smaps")]
+    fn ram_is_left_out_of_core_dumps() {
+        let ram = GuestRam::anonymous(&ram_ranges(1)).unwrap();
+        let at = ram.words(Gpa(0), 1).unwrap().as_ptr().addr();
+        assert!(has_vm_flag(at, "dd"));
+        let embedders = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 1 << 20)]).unwrap();
+        let ram = GuestRam::new(embedders).unwrap();
+        let at = ram.words(Gpa(0), 1).unwrap().as_ptr().addr();
+        assert!(!has_vm_flag(at, "dd"), "another VMM decides itself");
     }
 
     #[test]

@@ -210,3 +210,23 @@ impl Gate {
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// Returns true if the mapping that contains `address` of this process has a flag: two letters of
+/// `VmFlags` in `/proc/self/smaps` (Linux, Documentation/filesystems/proc.rst).
+///
+/// # Panics
+/// If nothing is mapped there.
+#[must_use]
+pub fn has_vm_flag(address: usize, flag: &str) -> bool {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").expect("Linux");
+    let range = |line: &str| {
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
+    };
+    let mut lines = smaps.lines();
+    let found = lines.by_ref().any(|line| range(line).is_some_and(|it| it.contains(&address)));
+    assert!(found, "nothing is mapped at {address:#x}");
+    let flags =
+        lines.find_map(|line| line.strip_prefix("VmFlags:")).expect("each mapping has some");
+    flags.split_whitespace().any(|other| other == flag)
+}

@@ -1,9 +1,10 @@
 //! A guest in this process.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+use exoprobe::sandbox::seccomp::Seccomp;
 use exoprobe_guest::Gva;
 use exoprobe_guest::paging::PagingMode;
 use exoprobe_introspect::SymbolTable;
@@ -73,12 +74,24 @@ pub struct TestGuest {
     pub engine: Arc<Engine>,
 }
 
-/// This machine's KVM.
+/// This machine's KVM, whose machines have the service's filters of system calls.
+///
+/// # Panics
+/// When it cannot run guests, or its kernel has no such filters.
+#[must_use]
+pub fn host() -> Host {
+    static FILTERS: LazyLock<Seccomp> =
+        LazyLock::new(|| Seccomp::prepare().expect("the kernel has seccomp filters"));
+    let hook = FILTERS.thread_hook().expect("they are on");
+    unfiltered_host().with_thread_hook(hook)
+}
+
+/// This machine's KVM, whose machines' threads have no filters: for benches.
 ///
 /// # Panics
 /// When it cannot run guests.
 #[must_use]
-pub fn host() -> Host {
+pub fn unfiltered_host() -> Host {
     Host::open(Path::new(DEFAULT_KVM)).expect("this host runs guests: see `exoprobe doctor`")
 }
 

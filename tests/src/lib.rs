@@ -33,6 +33,7 @@ pub use dice::Dice;
 pub use functions::{address, function_size};
 pub use guest::{
     DEBIAN_DISK_ENV, GUEST_ENV, TestGuest, debian_disk, guest_file, host, kernel_symbols,
+    unfiltered_host,
 };
 pub use host_pages::HostPages;
 pub use interface::Interface;

@@ -6,7 +6,7 @@ use exoprobe_guest::{Gpa, Gva};
 use exoprobe_introspect::SymbolTable;
 use exoprobe_vmm::Vm;
 
-use crate::{TestGuest, host};
+use crate::{TestGuest, unfiltered_host};
 
 /// The kernel that `guest/build.sh kprobe-events` builds.
 const KERNEL: &str = "kprobe-events/vmlinux";
@@ -37,7 +37,7 @@ impl OwnEvent {
         config.cmdline.push_str(&format!(" kprobe_event=p:own,{function},{}", args.join(",")));
         let symbols = SymbolTable::load(&config.kernel).expect("its vmlinux has symbols");
         let at = symbols.lookup_function(function).unwrap_or_else(|e| panic!("{e}")).address;
-        let vm = Vm::create(&host(), &config).expect("the guest can be made");
+        let vm = Vm::create(&unfiltered_host(), &config).expect("the guest can be made");
         let guest = TestGuest::of_kernel(vm, symbols);
         let original = text(&guest, at);
         guest.power_on();

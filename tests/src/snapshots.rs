@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use exoprobe_vmm::{BootFiles, HostSides, Vm, VmConfig};
+use exoprobe_vmm::{BootFiles, Host, HostSides, Vm, VmConfig};
 
-use crate::{TestGuest, guest_file, host};
+use crate::{TestGuest, guest_file, host, unfiltered_host};
 
 /// The files that `guest/build.sh tiny-6.12` builds.
 const LINUX_6_12: &str = "tiny-6.12";
@@ -83,7 +83,11 @@ impl TestKernel {
     /// When it cannot be restored.
     #[must_use]
     pub fn restored_vm(self, vcpus: u8) -> Vm {
-        let mut vm = Vm::restore(&host(), &self.snapshot(vcpus), &HostSides::default())
+        self.restored_on(&host(), vcpus)
+    }
+
+    fn restored_on(self, host: &Host, vcpus: u8) -> Vm {
+        let mut vm = Vm::restore(host, &self.snapshot(vcpus), &HostSides::default())
             .expect("the snapshot is whole");
         let VmConfig { kernel, initramfs, cmdline, .. } = self.config(vcpus);
         let files = BootFiles { kernel, initramfs, cmdline: Some(cmdline) };
@@ -112,6 +116,16 @@ impl TestGuest {
     #[must_use]
     pub fn restored(vcpus: u8) -> Self {
         Self::start(TestKernel::Tiny.restored_vm(vcpus))
+    }
+
+    /// As [`Self::restored`], where vCPUs' threads may make any system call: to read KVM's
+    /// statistics in a handler.
+    ///
+    /// # Panics
+    /// When it cannot be restored.
+    #[must_use]
+    pub fn restored_unfiltered(vcpus: u8) -> Self {
+        Self::start(TestKernel::Tiny.restored_on(&unfiltered_host(), vcpus))
     }
 
     /// The snapshot of a freshly booted tiny guest.

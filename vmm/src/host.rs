@@ -7,6 +7,7 @@ use kvm_ioctls::{Cap, Kvm};
 
 use crate::preflight::{self, PreflightError};
 use crate::profile::HostProfile;
+use crate::threads::ThreadHook;
 
 /// The default path of KVM.
 pub const DEFAULT_KVM: &str = "/dev/kvm";
@@ -15,6 +16,7 @@ pub const DEFAULT_KVM: &str = "/dev/kvm";
 pub struct Host {
     kvm: Kvm,
     profile: HostProfile,
+    thread_hook: Option<ThreadHook>,
 }
 
 /// Why this host cannot run guests.
@@ -77,13 +79,24 @@ impl Host {
             }
         }
         let profile = preflight::examine(&kvm)?;
-        Ok(Self { kvm, profile })
+        Ok(Self { kvm, profile, thread_hook: None })
+    }
+
+    /// Has each thread of the machines that are made from now on call `hook` before its work. The
+    /// vCPUs' threads run before [`crate::Vm::start`], and wait for it.
+    #[must_use]
+    pub fn with_thread_hook(self, hook: ThreadHook) -> Self {
+        Self { thread_hook: Some(hook), ..self }
     }
 
     /// The results of preflight.
     #[must_use]
     pub fn profile(&self) -> HostProfile {
         self.profile
+    }
+
+    pub(crate) fn thread_hook(&self) -> Option<&ThreadHook> {
+        self.thread_hook.as_ref()
     }
 
     pub(crate) fn kvm(&self) -> &Kvm {

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use exoprobe_guest::addr::to_usize;
-use exoprobe_guest::memory::{MemoryError, RamRange};
+use exoprobe_guest::memory::{MemoryError, RamRange, leave_out_of_dumps};
 use exoprobe_guest::{Gpa, GuestRam};
 use vm_memory::mmap::{MmapRegionBuilder, MmapRegionError};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestRegionMmap};
@@ -38,8 +38,8 @@ pub(crate) fn from_file(
 }
 
 /// Clears all RAM, and returns its pages to the host, except for huge pages: another program could
-/// take them. RAM that was mapped from a file no longer is. A concurrent reader sees each byte
-/// unchanged or zero.
+/// take them. RAM that was mapped from a file no longer is, and locked RAM no longer is locked. A
+/// concurrent reader sees each byte unchanged or zero.
 ///
 /// # Errors
 /// [`MemoryError::Map`] when the host refuses.
@@ -57,10 +57,15 @@ pub(crate) fn clear(ram: &GuestRam) -> Result<(), MemoryError> {
         // any moment. The host's kernel notifies KVM of the change.
         let mapped =
             unsafe { libc::mmap(region.as_ptr().cast(), region.size(), PROT_RAM, flags, -1, 0) };
-        if mapped == libc::MAP_FAILED {
-            let source = MmapRegionError::Mmap(std::io::Error::last_os_error());
-            return Err(MemoryError::Map { mib: region.len() >> 20, source });
-        }
+        let left_out = match mapped {
+            libc::MAP_FAILED => Err(std::io::Error::last_os_error()),
+            // The advice was the old mapping's.
+            _ => leave_out_of_dumps(region.as_ptr(), region.size()),
+        };
+        left_out.map_err(|error| {
+            let source = MmapRegionError::Mmap(error);
+            MemoryError::Map { mib: region.len() >> 20, source }
+        })?;
     }
     Ok(())
 }
@@ -107,6 +112,8 @@ pub(crate) fn host_address(ram: &GuestRam, start: Gpa) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use exoprobe_guest::testing::has_vm_flag;
+
     use super::*;
 
     #[test]
@@ -124,7 +131,13 @@ mod tests {
         for ram in [from_file, anonymous] {
             ram.write(Gpa(0), &[1, 2]).unwrap();
             ram.store_byte(last, 3).unwrap();
+            let is_dumped = || {
+                let starts = ranges.iter().map(|range| to_usize(host_address(&ram, range.start)));
+                starts.map(|at| has_vm_flag(at, "dd")).any(|left_out| !left_out)
+            };
+            assert!(!is_dumped());
             clear(&ram).unwrap();
+            assert!(!is_dumped());
             for range in &ranges {
                 let mut bytes = vec![1; to_usize(range.len)];
                 ram.read(range.start, &mut bytes).unwrap();

@@ -241,7 +241,7 @@ impl From<RebootError> for Problem {
             RebootError::NotStarted => Self::new("EAGAIN", error.to_string()),
             RebootError::NoFiles => Self::new("ENODATA", error.to_string()),
             RebootError::Vcpu(vcpu) => vcpu.into(),
-            RebootError::Memory(_) => Self::new("ENOMEM", error.to_string()),
+            RebootError::Memory(_) | RebootError::Lock(_) => Self::new("ENOMEM", error.to_string()),
             RebootError::Boot(_) | RebootError::Kvm { .. } => Self::new("EIO", error.to_string()),
         }
     }

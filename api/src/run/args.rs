@@ -15,6 +15,7 @@ use super::jail_option::JailArgs;
 use super::net_option::{self, NetOption};
 use super::vsock_option::{self, VsockOption};
 use crate::machine_file::{DiskEntry, MachineFile, NetEntry, VsockEntry};
+use crate::sandbox::seccomp::Seccomp;
 use crate::service::{GuestSource, ServiceConfig};
 use crate::{default_socket, fast_boot};
 
@@ -79,6 +80,10 @@ pub struct RunArgs {
     /// guest's RAM is mapped from its snapshot and cannot be of huge pages
     #[arg(long, conflicts_with = "restore")]
     pub hugepages: bool,
+    /// Lock the guest's memory: the host never writes it to its swap. RLIMIT_MEMLOCK must allow it
+    /// (`ulimit -l`)
+    #[arg(long)]
+    pub mlock: bool,
     /// Number of vCPUs, 1 to 64
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "restore")]
     pub vcpus: u8,
@@ -151,6 +156,10 @@ pub struct RunArgs {
     /// KVM device
     #[arg(long, value_name = "PATH", default_value = DEFAULT_KVM, hide_short_help = true)]
     pub kvm: PathBuf,
+    /// Do not filter the system calls of the service's threads, for debugging: otherwise a call
+    /// that a thread has no use for ends the service with a message and status 148
+    #[arg(long)]
+    pub no_seccomp: bool,
     /// Print the guest's console to standard output as it comes: serial port 0 (ttyS0), also of a
     /// guest with --virtio-console
     #[arg(long)]
@@ -196,6 +205,7 @@ fn vsock(option: &VsockOption) -> VsockConfig {
     VsockConfig { socket: option.socket.clone(), cid }
 }
 
+/// The service that the arguments ask for, whose threads have no filters yet.
 pub(super) fn service_config(args: &RunArgs) -> Result<ServiceConfig, RunError> {
     let nets = nets(args)?;
     // Absolute, because a snapshot has them, too.
@@ -238,6 +248,8 @@ pub(super) fn service_config(args: &RunArgs) -> Result<ServiceConfig, RunError> 
         types: args.btf.clone(),
         debug_info: args.debug_info.clone(),
         kvm: args.kvm.clone(),
+        mlock: args.mlock,
+        seccomp: Seccomp::off(),
         probes: args.probes.clone(),
         limits: Limits { events, memory: bytes(args.memory_limit) },
         file: machine_file(args, &nets)?,
@@ -256,6 +268,7 @@ fn machine_file(args: &RunArgs, nets: &[NetConfig]) -> std::io::Result<MachineFi
         fast_boot: args.fast_boot,
         memory: boots.then_some(args.memory),
         hugepages: args.hugepages,
+        mlock: args.mlock,
         vcpus: boots.then_some(args.vcpus),
         disk: disk.map(|it| DiskEntry { path: it.path.clone(), mode: it.mode }).collect(),
         net: nets.iter().map(|net| NetEntry::new(&net.link, boots.then_some(net.mac))).collect(),
@@ -277,6 +290,7 @@ fn machine_file(args: &RunArgs, nets: &[NetConfig]) -> std::io::Result<MachineFi
         events_memory: Some(args.events_memory),
         memory_limit: Some(args.memory_limit),
         kvm: Some(std::path::absolute(&args.kvm)?),
+        no_seccomp: args.no_seccomp,
         console: args.console,
         reboot: args.reboot,
         exit_with_guest: args.exit_with_guest,

@@ -4,6 +4,7 @@ use exoprobe_vmm::MacAddr;
 
 use crate::http::TokenError;
 use crate::sandbox::jail::JailError;
+use crate::sandbox::seccomp::SeccompError;
 use crate::service::{ListenError, StartError};
 use crate::token_file::TokenFileError;
 
@@ -19,6 +20,9 @@ pub enum RunError {
     /// The jail.
     #[error(transparent)]
     Jail(#[from] JailError),
+    /// The filters of system calls.
+    #[error(transparent)]
+    Seccomp(#[from] SeccompError),
     /// Reboots of a restored guest, from no file.
     #[error(
         "--reboot with --restore needs --kernel PATH (and --initramfs): files that a snapshot names are not booted from"

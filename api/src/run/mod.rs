@@ -6,6 +6,7 @@ mod error;
 mod jail_option;
 mod net_option;
 mod prepare;
+mod start_thread;
 mod vsock_option;
 
 pub use args::RunArgs;
@@ -18,6 +19,7 @@ pub use crate::sandbox::jail::{JailError, Method, Setting};
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,8 +28,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::fast_boot;
 use crate::log::{self, say};
-use crate::service::{Closing, Listeners, Service, progress, serve};
+use crate::sandbox::seccomp::{self, Kind, Seccomp, SeccompError};
+use crate::service::{Closing, Listeners, Service, ServiceConfig, StartError, progress, serve};
 use prepare::{Prepared, prepare};
+use start_thread::StartThread;
 
 /// How soon the end of the guest is seen.
 const STOP_POLL: Duration = Duration::from_millis(250);
@@ -43,33 +47,54 @@ const LAST_CALLS: Duration = Duration::from_secs(1);
 /// error.
 pub fn main(args: RunArgs) -> Result<(), RunError> {
     log::init();
-    let prepared = prepare(args)?;
+    let mut prepared = prepare(args)?;
+    seccomp::forbid_new_privileges()?;
+    // In the jail, but before this thread's filter, which all later threads inherit.
+    let start = StartThread::spawn()?;
+    prepared.config.seccomp = confine(prepared.args.no_seccomp)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Also after a panic: to drop the runtime would wait for calls that only the service's end
     // ends.
-    let result = catch_unwind(AssertUnwindSafe(|| runtime.block_on(run(prepared))));
+    let result = catch_unwind(AssertUnwindSafe(|| runtime.block_on(run(prepared, start))));
     runtime.shutdown_timeout(LAST_CALLS);
     log::report_all_left_out();
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-async fn run(prepared: Prepared) -> Result<(), RunError> {
+/// Gives up privileges of this thread, and of those that it starts. Returns the filters of the
+/// service's threads.
+fn confine(no_seccomp: bool) -> Result<Seccomp, SeccompError> {
+    if no_seccomp {
+        say!("warning: --no-seccomp: threads may make any system call");
+        return Ok(Seccomp::off());
+    }
+    let seccomp = Seccomp::prepare()?;
+    seccomp.enter(Kind::Service);
+    Ok(seccomp)
+}
+
+async fn run(prepared: Prepared, start: StartThread) -> Result<(), RunError> {
     let Prepared { args, config, tcp } = prepared;
-    let mut signals = Signals::new()?;
+    let mut signals = start.run(Signals::new).await??;
     let socket = args.socket();
     let listeners = tokio::select! {
-        listeners = Listeners::bind(&socket, tcp) => listeners?,
+        listeners = start.run(move || Listeners::bind(&socket, tcp)) => listeners??,
         () = signals.next() => return Ok(()),
     };
-    let mut start = tokio::task::spawn_blocking(move || Service::start(&config));
-    let service = tokio::select! {
-        service = &mut start => service??,
-        () = signals.next() => {
-            // What was begun ends by itself, in a moment, unless it waits for a file.
-            let _ = tokio::time::timeout(LAST_CALLS, start).await;
-            return Ok(());
+    let service = {
+        let mut made = pin!(start.run(move || make(&config)));
+        tokio::select! {
+            service = &mut made => service??,
+            () = signals.next() => {
+                // What was begun ends by itself, in a moment, unless it waits for a file.
+                let _ = tokio::time::timeout(LAST_CALLS, made).await;
+                return Ok(());
+            }
         }
     };
+    start.end();
+    let (vm, hook) = (Arc::clone(service.vm()), service.engine().exit_hook());
+    tokio::task::spawn_blocking(move || vm.start(hook)).await?.map_err(StartError::from)?;
     say!("listening on {}", listeners.describe());
     let vm = Arc::clone(service.vm());
     if args.restore.is_none() {
@@ -84,6 +109,16 @@ async fn run(prepared: Prepared) -> Result<(), RunError> {
     let ((), outcome) = tokio::join!(serve(&service, listeners), supervised);
     tokio::task::spawn_blocking(move || vm.shut_down()).await?;
     outcome
+}
+
+/// Makes the service. Its memory is closed to other processes then, before the guest runs.
+fn make(config: &ServiceConfig) -> Result<Service, RunError> {
+    let service = Service::new(config)?;
+    // Now that the RAM's map is open (`GuestRam`): it is root's after this.
+    if config.seccomp.is_on() {
+        seccomp::forbid_dumps()?;
+    }
+    Ok(service)
 }
 
 /// Prints what a boot on this host takes, where that is long, and what `--fast-boot` added.

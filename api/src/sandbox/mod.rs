@@ -1,3 +1,4 @@
 //! Least privilege of the running service.
 
 pub(crate) mod jail;
+pub mod seccomp;

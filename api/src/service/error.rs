@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use exoprobe_introspect::btf::FileError;
 use exoprobe_introspect::{LinesError, LoadError};
 use exoprobe_probes::BatchError;
-use exoprobe_vmm::{ControlError, CreateError, HostError};
+use exoprobe_vmm::{ControlError, CreateError, HostError, LockError};
 
 /// Why a service could not start.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +16,9 @@ pub enum StartError {
     /// The guest could not be made.
     #[error(transparent)]
     Create(#[from] CreateError),
+    /// The guest's memory cannot be locked.
+    #[error(transparent)]
+    Lock(#[from] LockError),
     /// The given symbols are of no use.
     #[error(transparent)]
     Symbols(#[from] LoadError),

@@ -8,11 +8,12 @@ use std::time::Duration;
 use axum::serve::ListenerExt;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use super::Service;
 use super::connections::{ConnectionLimits, serve_on};
-use super::descriptors;
+use super::descriptors::{self, Connections};
 use super::socket::{SocketError, SocketFile, bind};
 use crate::http::{self, Token};
 
@@ -37,9 +38,6 @@ pub enum ListenError {
         /// The host's error.
         source: io::Error,
     },
-    /// The thread that binds the unix socket failed.
-    #[error("cannot bind the socket: {0}")]
-    Thread(#[source] io::Error),
 }
 
 /// Bound sockets, before there is something to serve. The unix socket's file goes with them.
@@ -47,31 +45,32 @@ pub struct Listeners {
     unix: UnixListener,
     file: SocketFile,
     tcp: Option<(TcpListener, Token)>,
+    /// Most connections of each.
+    most: Connections,
 }
 
 impl Listeners {
-    /// Binds the unix socket and, if any, the TCP address, whose clients need the token.
+    /// Binds the unix socket and, if any, the TCP address, whose clients need the token. Waits for
+    /// a lock that another process may hold, so not to be called on an async thread; but in the
+    /// context of a runtime.
     ///
     /// # Errors
     /// [`ListenError`]: nothing is bound then.
-    pub async fn bind(
-        socket: &Path,
-        tcp: Option<(SocketAddr, Token)>,
-    ) -> Result<Self, ListenError> {
+    ///
+    /// # Panics
+    /// Without a runtime.
+    pub fn bind(socket: &Path, tcp: Option<(SocketAddr, Token)>) -> Result<Self, ListenError> {
         // The socket last: once its file exists, the TCP port is open too.
         let tcp = match tcp {
             None => None,
             Some((address, token)) => {
-                let bound = TcpListener::bind(address).await;
+                let bound = Handle::current().block_on(TcpListener::bind(address));
                 let listener = bound.map_err(|source| ListenError::Tcp { address, source })?;
                 Some((listener, token))
             }
         };
-        let socket = socket.to_owned();
-        // In a thread of its own: it waits for a lock that another process may hold.
-        let bound = tokio::task::spawn_blocking(move || bind(&socket)).await;
-        let (unix, file) = bound.map_err(io::Error::from).map_err(ListenError::Thread)??;
-        Ok(Self { unix, file, tcp })
+        let (unix, file) = bind(socket)?;
+        Ok(Self { unix, file, tcp, most: descriptors::connections() })
     }
 
     /// Where clients find the service.
@@ -88,9 +87,8 @@ impl Listeners {
 /// Serves until `service` closes, then lets open requests finish for a moment. The socket's file is
 /// gone when this returns.
 pub async fn serve(service: &Service, listeners: Listeners) {
-    let Listeners { unix, file, tcp } = listeners;
+    let Listeners { unix, file, tcp, most: connections } = listeners;
     let mut servers = JoinSet::new();
-    let connections = descriptors::connections();
     let limits = |connections| ConnectionLimits { connections, ..ConnectionLimits::default() };
     let router = http::with_body_deadline(service.router(), http::BODY_DEADLINE);
     if let Some((tcp, token)) = tcp {

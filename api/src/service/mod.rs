@@ -25,6 +25,7 @@ use exoprobe_vmm::{
 use tokio::sync::watch;
 
 use crate::machine_file::MachineFile;
+use crate::sandbox::seccomp::Seccomp;
 
 pub(crate) use closing::{Closing, Growth};
 pub use error::StartError;
@@ -34,7 +35,7 @@ pub use listen::{ListenError, Listeners, serve};
 pub use socket::{SocketError, SocketFile, bind};
 
 use crate::http::{self, VmApi};
-use workers::Worker;
+use workers::{Worker, Workers};
 
 /// Where a guest comes from.
 #[derive(Clone, Debug)]
@@ -66,6 +67,10 @@ pub struct ServiceConfig {
     pub debug_info: Option<PathBuf>,
     /// The KVM device.
     pub kvm: PathBuf,
+    /// Lock the guest's memory ([`Vm::lock_memory`]).
+    pub mlock: bool,
+    /// Filters of its threads' system calls.
+    pub seccomp: Seccomp,
     /// Probes to register before the guest runs.
     pub probes: Vec<ProbeDefinition>,
     /// Bounds on memory.
@@ -90,12 +95,17 @@ pub struct Service {
 }
 
 impl Service {
-    /// Makes the guest and starts it. Waits for the host, so not to be called on an async thread.
+    /// Makes the guest, which does not run until the machine is started ([`Vm::start`], with
+    /// [`Engine::exit_hook`]). Waits for the host, so not to be called on an async thread.
     ///
     /// # Errors
     /// [`StartError`]: nothing remains.
-    pub fn start(config: &ServiceConfig) -> Result<Self, StartError> {
+    pub fn new(config: &ServiceConfig) -> Result<Self, StartError> {
         let host = Host::open(&config.kvm)?;
+        let host = match config.seccomp.thread_hook() {
+            Some(hook) => host.with_thread_hook(hook),
+            None => host,
+        };
         let vm = match &config.source {
             GuestSource::Boot(boot) => Vm::create(&host, boot)?,
             GuestSource::Restore { path, boot_files, sides } => {
@@ -106,6 +116,9 @@ impl Service {
                 vm
             }
         };
+        if config.mlock {
+            vm.lock_memory()?;
+        }
         let (symbols, debug_info) = (config.symbols.as_deref(), config.debug_info.as_deref());
         let KernelFiles { symbols, lines } =
             KernelFiles::load(symbols, debug_info, &vm.config().kernel)?;
@@ -123,11 +136,11 @@ impl Service {
         let engine = Arc::new(Engine::new(guest, vm.clock(), given, config.limits));
         engine.register(config.probes.clone())?;
         let failed = workers::Failed::new(None);
-        let mut workers =
-            vec![workers::drain(Arc::clone(&engine), &failed)?, workers::give_back(&failed)?];
+        let workers = Workers { seccomp: &config.seccomp, failed: &failed };
+        let mut running = vec![workers.drain(Arc::clone(&engine))?, workers.give_back()?];
         let mut watch = |name: &'static str, log: &Arc<OutputLog>| {
-            let (worker, growth) = workers::watch_output(name, log, &failed)?;
-            workers.push(worker);
+            let (worker, growth) = workers.watch_output(name, log)?;
+            running.push(worker);
             std::io::Result::Ok(growth)
         };
         let [first, second] =
@@ -137,7 +150,6 @@ impl Service {
             Ok::<_, std::io::Error>((Arc::clone(console), watch("console", console.log())?))
         };
         let virtio_console = vm.virtio_console().map(watched).transpose()?;
-        vm.start(engine.exit_hook())?;
         let vcpus = usize::from(vm.config().vcpus);
         Ok(Self {
             vm,
@@ -149,7 +161,7 @@ impl Service {
             virtio_console,
             closing: watch::Sender::new(false),
             failed,
-            _workers: workers,
+            _workers: running,
         })
     }
 

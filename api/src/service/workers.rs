@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use super::closing::Growth;
 use super::freed::Freed;
+use crate::sandbox::seccomp::{Kind, Seccomp};
 
 /// Between two looks at the memory that was freed.
 const GIVE_BACK: Duration = Duration::from_secs(5);
@@ -40,26 +41,6 @@ pub(super) struct Worker {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Worker {
-    /// Runs `body` in a thread called `name`. When it ends, other than by `stop`, `failed` has the
-    /// name.
-    fn spawn(
-        name: &'static str,
-        failed: &Failed,
-        body: impl FnOnce(&AtomicBool) + Send + 'static,
-    ) -> io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (flag, failed) = (Arc::clone(&stop), failed.clone());
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let outcome = catch_unwind(AssertUnwindSafe(|| body(&flag)));
-            if outcome.is_err() || !flag.load(Ordering::Acquire) {
-                failed.send_replace(Some(name));
-            }
-        })?;
-        Ok(Self { stop, thread: Some(thread) })
-    }
-}
-
 impl Drop for Worker {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
@@ -71,47 +52,79 @@ impl Drop for Worker {
     }
 }
 
-/// Does the engine's regular work: [`Engine::tick`].
-pub(super) fn drain(engine: Arc<Engine>, failed: &Failed) -> io::Result<Worker> {
-    Worker::spawn("drainer", failed, move |stop| {
-        while !stop.load(Ordering::Acquire) {
-            thread::park_timeout(engine.tick());
-        }
-    })
+/// Starts workers.
+#[derive(Clone, Copy)]
+pub(super) struct Workers<'a> {
+    /// Their filters.
+    pub(super) seccomp: &'a Seccomp,
+    /// Gets the name of one that ends by itself.
+    pub(super) failed: &'a Failed,
 }
 
-/// Gives memory that was freed back to the host.
-pub(super) fn give_back(failed: &Failed) -> io::Result<Worker> {
-    Worker::spawn("memory", failed, |stop| {
-        let mut freed = Freed::default();
-        while !stop.load(Ordering::Acquire) {
-            thread::park_timeout(GIVE_BACK);
-            freed.give_back();
-        }
-    })
-}
-
-/// Notifies async readers when a log has grown: it wakes only threads.
-pub(super) fn watch_output(
-    name: &'static str,
-    log: &Arc<OutputLog>,
-    failed: &Failed,
-) -> io::Result<(Worker, Growth)> {
-    let log = Arc::clone(log);
-    let sender = watch::Sender::new(log.end());
-    let growth = sender.subscribe();
-    let worker = Worker::spawn(name, failed, move |stop| {
-        let mut seen = log.end();
-        sender.send_replace(seen);
-        while !stop.load(Ordering::Acquire) {
-            let end = log.wait(seen, WATCH).end();
-            if end != seen {
-                seen = end;
-                sender.send_replace(end);
+impl Workers<'_> {
+    /// Runs `body` in a thread called `name`. When it ends, other than by `stop`, `failed` has the
+    /// name.
+    fn spawn(
+        self,
+        name: &'static str,
+        kind: Kind,
+        body: impl FnOnce(&AtomicBool) + Send + 'static,
+    ) -> io::Result<Worker> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (flag, failed, seccomp) =
+            (Arc::clone(&stop), self.failed.clone(), self.seccomp.clone());
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            seccomp.enter(kind);
+            let outcome = catch_unwind(AssertUnwindSafe(|| body(&flag)));
+            if outcome.is_err() || !flag.load(Ordering::Acquire) {
+                failed.send_replace(Some(name));
             }
-        }
-    })?;
-    Ok((worker, growth))
+        })?;
+        Ok(Worker { stop, thread: Some(thread) })
+    }
+
+    /// Does the engine's regular work: [`Engine::tick`].
+    pub(super) fn drain(self, engine: Arc<Engine>) -> io::Result<Worker> {
+        self.spawn("drainer", Kind::Drainer, move |stop| {
+            while !stop.load(Ordering::Acquire) {
+                thread::park_timeout(engine.tick());
+            }
+        })
+    }
+
+    /// Gives memory that was freed back to the host.
+    pub(super) fn give_back(self) -> io::Result<Worker> {
+        self.spawn("memory", Kind::Memory, |stop| {
+            let mut freed = Freed::default();
+            while !stop.load(Ordering::Acquire) {
+                thread::park_timeout(GIVE_BACK);
+                freed.give_back();
+            }
+        })
+    }
+
+    /// Notifies async readers when a log has grown: it wakes only threads.
+    pub(super) fn watch_output(
+        self,
+        name: &'static str,
+        log: &Arc<OutputLog>,
+    ) -> io::Result<(Worker, Growth)> {
+        let log = Arc::clone(log);
+        let sender = watch::Sender::new(log.end());
+        let growth = sender.subscribe();
+        let worker = self.spawn(name, Kind::Output, move |stop| {
+            let mut seen = log.end();
+            sender.send_replace(seen);
+            while !stop.load(Ordering::Acquire) {
+                let end = log.wait(seen, WATCH).end();
+                if end != seen {
+                    seen = end;
+                    sender.send_replace(end);
+                }
+            }
+        })?;
+        Ok((worker, growth))
+    }
 }
 
 #[cfg(test)]
@@ -121,9 +134,13 @@ mod tests {
     #[test]
     fn a_worker_that_panics_or_returns_is_reported_and_one_that_is_stopped_is_not() {
         let (panics, returns, stops) = (Failed::new(None), Failed::new(None), Failed::new(None));
-        drop(Worker::spawn("panics", &panics, |_| panic!("as a bug would")).unwrap());
+        let off = Seccomp::off();
+        let spawn = |name, failed, body: Box<dyn FnOnce(&AtomicBool) + Send>| {
+            Workers { seccomp: &off, failed }.spawn(name, Kind::Memory, body).unwrap()
+        };
+        drop(spawn("panics", &panics, Box::new(|_| panic!("as a bug would"))));
         assert_eq!(*panics.borrow(), Some("panics"));
-        let worker = Worker::spawn("returns", &returns, |_| ()).unwrap();
+        let worker = spawn("returns", &returns, Box::new(|_| ()));
         while returns.borrow().is_none() {
             thread::yield_now();
         }
@@ -133,7 +150,7 @@ mod tests {
                 thread::park_timeout(WATCH);
             }
         };
-        drop(Worker::spawn("stops", &stops, until_stopped).unwrap());
+        drop(spawn("stops", &stops, Box::new(until_stopped)));
         assert_eq!(*stops.borrow(), None);
     }
 
@@ -141,7 +158,9 @@ mod tests {
     async fn the_end_of_a_worker_is_waited_for() {
         let ended = Failed::new(None);
         let waiting = failed(&ended);
-        let worker = Worker::spawn("drainer", &ended, |_| {
+        let off = Seccomp::off();
+        let workers = Workers { seccomp: &off, failed: &ended };
+        let worker = workers.spawn("drainer", Kind::Drainer, |_| {
             thread::sleep(WATCH);
             panic!("as a bug would")
         });

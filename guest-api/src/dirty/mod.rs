@@ -1,11 +1,13 @@
 //! Which pages of a guest's RAM were written, so that a search of all RAM need not stop the guest.
 
 mod host_writes;
+mod pagemap;
 mod pages;
 mod touched;
 
 pub(crate) use host_writes::HostWrites;
 pub use host_writes::LoggedHostWrites;
+pub(crate) use pagemap::Pagemap;
 pub use pages::{PageRun, PageSet, WORD_PAGES};
 
 use vmm_sys_util::errno::Error;

@@ -1,25 +1,18 @@
 //! Which pages of RAM the host has memory for.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 
 use super::pages::{PageRun, WORD_PAGES};
+use crate::addr::to_usize;
 use crate::memory::GuestRam;
 use crate::paging::PAGE_SIZE;
-
-/// Bits of an entry (Documentation/admin-guide/mm/pagemap.rst): the page is swapped out; it is
-/// present.
-const IN_USE: u64 = 1 << 62 | 1 << 63;
-const ENTRY: usize = size_of::<u64>();
 
 impl PageRun {
     /// Keeps those pages that may have content: in private memory without a file, those that were
     /// touched.
     /// All others are zero. Keeps all where the host does not report it.
     pub fn keep_touched(&mut self, ram: &GuestRam) {
-        let Ok(map) = File::open("/proc/self/pagemap") else { return };
+        let Some(pagemap) = ram.pagemap() else { return };
         let Some(region) = ram.as_vm_memory().iter().nth(self.range) else { return };
         // Pages of a file, and those that others share, have content before they are touched here.
         let is_private = region.flags() & libc::MAP_PRIVATE != 0;
@@ -27,15 +20,11 @@ impl PageRun {
             return;
         }
         let count = self.left.min(self.words.len() as u64 * WORD_PAGES);
-        let first = region.as_ptr() as u64 / PAGE_SIZE + self.first;
-        let mut entries = vec![0; crate::addr::to_usize(count) * ENTRY];
-        if map.read_exact_at(&mut entries, first * ENTRY as u64).is_err() {
-            return;
-        }
-        let (entries, _) = entries.as_chunks::<ENTRY>();
-        for (word, pages) in self.words.iter_mut().zip(entries.chunks(u64::BITS as usize)) {
-            for (bit, entry) in pages.iter().enumerate() {
-                if u64::from_ne_bytes(*entry) & IN_USE == 0 {
+        let first = region.as_ptr().addr() + to_usize(self.first * PAGE_SIZE);
+        let Some(in_use) = pagemap.in_use(first, count) else { return };
+        for (word, pages) in self.words.iter_mut().zip(in_use.chunks(u64::BITS as usize)) {
+            for (bit, in_use) in pages.iter().enumerate() {
+                if !in_use {
                     *word &= !(1 << bit);
                 }
             }

@@ -2,6 +2,7 @@ use super::*;
 use crate::layout::KERNEL_IMAGE_BASE;
 use crate::memory::ram_ranges;
 use crate::paging::translate;
+use crate::testing::has_vm_flag;
 
 const RW: u64 = PTE_PRESENT | PTE_WRITE;
 /// Kernel code that page-table isolation leaves in the user half, and its page table entry.
@@ -23,6 +24,14 @@ fn guest() -> (GuestRam, PagingMode) {
     ram.store_u64(Gpa(0x6ff8), FIXMAP | RW).unwrap();
     ram.store_u64(Gpa(IMAGE + slot_of(ENTRY_CODE)), ENTRY_PAGE).unwrap();
     (ram, PagingMode { cr3: 0x2000, levels: 4 })
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no /proc/self/smaps")]
+fn the_region_is_left_out_of_core_dumps() {
+    let hidden = HiddenMemory::new(&guest().0).unwrap();
+    let (at, len) = (hidden.host_mapping().0.addr(), to_usize(hidden.host_mapping().1));
+    assert!(has_vm_flag(at, "dd") && has_vm_flag(at + len - 1, "dd"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use exoprobe_guest::{ExitHook, Gva};
 use exoprobe_probes::{Action, ProbeDefinition, Selection, StatusFlag};
 use exoprobe_tests::counts::{Clock, Column, HostKind, Report, RowCounts, SCHEMA};
 use exoprobe_tests::loops::{Loops, TURN_INSNS};
-use exoprobe_tests::{OwnEvent, TestGuest, definition, host};
+use exoprobe_tests::{OwnEvent, TestGuest, definition, unfiltered_host};
 use exoprobe_vmm::{ExitCounts, HostSides, Vm};
 
 use crate::bare::Bare;
@@ -103,7 +103,7 @@ struct Bench<'a> {
 
 /// Measures all rows: those with probes in one guest, the bare breakpoint in another.
 pub(crate) fn all(plan: &Plan) -> Report {
-    let mut bench = Bench::new(plan, TestGuest::restored(1), |_| {});
+    let mut bench = Bench::new(plan, TestGuest::restored_unfiltered(1), |_| {});
     bench.find_missing();
     let is_alone = |row: &&Row| row.probe.as_ref().is_none_or(|probe| probe.others == 0);
     let wanted = ROWS.iter().filter(|row| !plan.quick || is_alone(row));
@@ -127,7 +127,7 @@ pub(crate) fn all(plan: &Plan) -> Report {
 
 /// The row [`BARE`], in a guest whose breakpoint there no engine sees.
 fn bare_row(plan: &Plan, missing: BTreeMap<Column, String>) -> RowCounts {
-    let vm = Vm::restore(&host(), &TestGuest::snapshot(1), &HostSides::default())
+    let vm = Vm::restore(&unfiltered_host(), &TestGuest::snapshot(1), &HostSides::default())
         .expect("it was restored before");
     let guest = TestGuest::new(vm);
     let hook = Arc::new(Bare::new(guest.engine.exit_hook()));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use exoprobe_tests::{TestGuest, TestKernel, host};
+use exoprobe_tests::{TestGuest, TestKernel, unfiltered_host};
 use exoprobe_vmm::{DiskConfig, DiskMode, Vm, VmConfig};
 
 use crate::subject::{Statistics, Subject};
@@ -15,7 +15,7 @@ impl Exoprobe {
     pub(crate) fn boot(disk: &Path) -> Self {
         let disk = DiskConfig { path: disk.to_owned(), mode: DiskMode::ReadWrite };
         let config = VmConfig { disks: vec![disk], ..TestKernel::Linux6_12.config(1) };
-        let vm = Vm::create(&host(), &config).expect("the guest can be made");
+        let vm = Vm::create(&unfiltered_host(), &config).expect("the guest can be made");
         let guest = TestGuest::of_kernel(vm, None);
         guest.power_on();
         guest.wait_for_prompt();

@@ -21,6 +21,7 @@ pub(crate) const ALL: &[&[Case]] = &[
     booting::boot::CASES,
     return_probes::calls::CASES,
     service::collecting::CASES,
+    service::confinement::CASES,
     devices::console::CASES,
     hit::counts::CASES,
     booting::cpus::CASES,

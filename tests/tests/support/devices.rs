@@ -93,6 +93,18 @@ impl Sides {
         }
     }
 
+    /// Arguments of `exoprobe run` for a guest with these sides as it was right after boot.
+    pub(crate) fn arguments(&self, vcpus: u8) -> Vec<String> {
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let pairs = [
+            ("--restore", text(&snapshot(vcpus))),
+            ("--disk", text(&self.disk)),
+            ("--net", self.link.to_string()),
+            ("--vsock", text(&self.socket)),
+        ];
+        pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
+    }
+
     /// Restores a machine, which may be rebooted, from a snapshot of a guest that had such sides.
     ///
     /// # Panics

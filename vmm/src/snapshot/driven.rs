@@ -24,6 +24,7 @@ use crate::devices::{
     Rng, SerialPort, SerialSnapshot, VirtioConsole, VirtioDevice, VirtioPci,
 };
 use crate::layout::PCI_BARS;
+use crate::threads::Threads;
 use crate::vcpu::VcpuState;
 
 /// Bytes of RAM that the restored devices see.
@@ -112,7 +113,8 @@ fn bus(ram: &GuestRam, console: Option<&Arc<VirtioConsole>>) -> PciBus {
     let function = |(slot, device)| {
         let (messages, bar) = (Arc::new(|_: Message| ()), PCI_BARS.0 + slot * BAR_LEN);
         let ioevents = Arc::new(NoIoevents);
-        Arc::new(VirtioPci::new(messages, ioevents, ram.clone(), device, [0xff, 0], bar))
+        let (class, threads) = ([0xff, 0], Threads::default());
+        Arc::new(VirtioPci::new(messages, ioevents, ram.clone(), device, class, bar, threads))
             as Arc<dyn PciFunction>
     };
     PciBus::new((1..).zip(devices).map(function).collect())

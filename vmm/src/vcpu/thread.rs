@@ -15,15 +15,17 @@ use super::stats::KvmStats;
 use crate::boot;
 use crate::machine::Machine;
 use crate::status::StopReason;
+use crate::threads::{ThreadHook, ThreadKind};
 use exoprobe_guest::GuestClock;
 use exoprobe_guest::kvm::{ProbeExits, Reply, VcpuThread, report_debug};
 
-/// Starts the thread of vCPU `index`, paused.
+/// Starts the thread of vCPU `index`, paused. It calls `hook` first.
 pub(crate) fn spawn(
     fd: VcpuFd,
     index: u8,
     machine: Arc<Machine>,
     clock: GuestClock,
+    hook: Option<ThreadHook>,
 ) -> std::io::Result<VcpuRemote> {
     let stats = KvmStats::open(&fd);
     let exits = Arc::new(ExitCounters::default());
@@ -38,6 +40,9 @@ pub(crate) fn spawn(
         hidden: machine.hidden.clone(),
     };
     let thread = VcpuThread::spawn(index, fd, move |fd, commands| {
+        if let Some(hook) = hook {
+            hook(ThreadKind::Vcpu);
+        }
         let mut vcpu = Vcpu {
             fd,
             index,

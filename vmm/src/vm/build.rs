@@ -1,6 +1,7 @@
 //! Builds a machine, from a configuration or a snapshot, whose vCPUs wait to be started.
 
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use kvm_bindings::{kvm_msi, kvm_pit_config};
@@ -24,6 +25,7 @@ use crate::layout::{KVM_IDENTITY_MAP, KVM_TSS, PCI_BARS, SCI, SERIAL0, SERIAL1};
 use crate::machine::Machine;
 use crate::profile::HostProfile;
 use crate::snapshot::{self, SnapshotError, SnapshotMeta};
+use crate::threads::Threads;
 use crate::vcpu;
 use exoprobe_guest::GuestRam;
 use exoprobe_guest::cpuid::hide_unfit_features;
@@ -111,6 +113,7 @@ struct Builder {
     profile: HostProfile,
     reports_kernel_entry: bool,
     saved_msrs: Vec<u32>,
+    threads: Threads,
 }
 
 /// PCI's class and subclass of a disk that is none of the older kinds.
@@ -156,7 +159,8 @@ impl Builder {
         let msrs = host.kvm().get_msr_index_list().map_err(kvm("list its MSRs"))?;
         let saved_msrs = msrs.as_slice().to_vec();
         let fd = Arc::new(fd);
-        Ok(Self { fd, config, ram, hidden, profile, reports_kernel_entry, saved_msrs })
+        let threads = Threads::new(host.thread_hook()).map_err(CreateError::Thread)?;
+        Ok(Self { fd, config, ram, hidden, profile, reports_kernel_entry, saved_msrs, threads })
     }
 
     fn create_vcpus(&self, host: &Host) -> Result<Vec<VcpuFd>, CreateError> {
@@ -229,12 +233,13 @@ impl Builder {
             has_boot_files: from.is_none(),
             clock,
             power_on,
+            is_locked: AtomicBool::new(false),
             snapshot: Mutex::default(),
             control: Mutex::new(()),
         };
         let mut remotes = Vec::new();
         for (index, fd) in (0u8..).zip(vcpus) {
-            let remote = vcpu::spawn(fd, index, Arc::clone(&machine), clock);
+            let remote = vcpu::spawn(fd, index, Arc::clone(&machine), clock, self.threads.hook());
             remotes.push(remote.map_err(CreateError::Thread)?);
         }
         drop(machine.vcpus.set(remotes));
@@ -308,7 +313,8 @@ impl Builder {
             let bar = PCI_BARS.0 + slot * BAR_LEN;
             let (messages, ram) = (Arc::clone(&messages), self.ram.clone());
             let ioevents = Arc::clone(&self.fd) as Arc<dyn Ioevents>;
-            Arc::new(VirtioPci::new(messages, ioevents, ram, device, class, bar)) as _
+            let threads = self.threads.clone();
+            Arc::new(VirtioPci::new(messages, ioevents, ram, device, class, bar, threads)) as _
         };
         (1..).zip(devices).map(function).collect()
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Add;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub struct Vm {
     pub(super) has_boot_files: bool,
     pub(super) clock: GuestClock,
     pub(super) power_on: PowerOn,
+    /// Its memory is locked, also after a reboot.
+    pub(super) is_locked: AtomicBool,
     /// The snapshot that is being written.
     pub(super) snapshot: Mutex<Option<Arc<SnapshotProgress>>>,
     /// Held while the run state changes.

@@ -52,8 +52,8 @@ pub enum CreateError {
         /// KVM's error.
         source: kvm_ioctls::Error,
     },
-    /// A vCPU's thread could not be started.
-    #[error("cannot start a vCPU thread: {0}")]
+    /// A thread could not be started.
+    #[error("cannot start a thread of the machine: {0}")]
     Thread(std::io::Error),
     /// A disk cannot be used.
     #[error(transparent)]

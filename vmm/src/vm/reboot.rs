@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use kvm_bindings::kvm_regs;
 
@@ -9,6 +10,7 @@ use super::cmdline::final_cmdline;
 use super::control::{Vm, wait_each};
 use crate::boot::{self, BootError};
 use crate::config::{ConfigError, VmConfig};
+use crate::locked::{self, LockError};
 use crate::ram;
 use crate::status::{StopReason, StopRecord};
 use crate::vcpu::{Command, Refusal};
@@ -38,6 +40,9 @@ pub enum RebootError {
     /// The host has no memory.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// The memory cannot be locked again.
+    #[error(transparent)]
+    Lock(#[from] LockError),
     /// KVM refused a step.
     #[error("KVM refused to {step}: {source}")]
     Kvm {
@@ -113,6 +118,18 @@ impl Vm {
         self.reboot_locked().map(|()| true)
     }
 
+    /// Locks the guest's memory, so that the host never writes it to its swap; a reboot locks it
+    /// again. Pages take the host's memory when they are first accessed, as without it.
+    ///
+    /// # Errors
+    /// [`LockError`]; a part may be locked.
+    pub fn lock_memory(&self) -> Result<(), LockError> {
+        let _control = self.lock();
+        locked::lock(&self.machine.ram, &self.machine.hidden)?;
+        self.is_locked.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
     /// Boots of this machine, the present one included: 1 until [`Self::reboot`], also after
     /// [`Self::restore`].
     #[must_use]
@@ -151,6 +168,9 @@ impl Vm {
             hook.reset();
         }
         ram::clear(&machine.ram)?;
+        if self.is_locked.load(Ordering::SeqCst) {
+            locked::lock(&machine.ram, &machine.hidden)?;
+        }
         machine.hidden.reset();
         let entry = self.load(&machine.ram)?;
         self.vcpu(0)?.ask(|reply| Command::SetEntry(entry, reply))?;

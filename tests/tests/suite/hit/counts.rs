@@ -83,7 +83,7 @@ fn each_step_is_one_instruction_of_the_guest_also_where_probes_move_rip() {
 /// runs has none.
 fn kvm_counts_as_many_exits_as_there_were() {
     const RUNS: usize = 32;
-    let guest = TestGuest::restored(1);
+    let guest = TestGuest::restored_unfiltered(1);
     let vm = Arc::clone(&guest.vm);
     let loops = Loops::new(guest, &[OUT], move || (vm.exit_counts(), vm.kvm_stats(0)));
     let run = |turns| {

@@ -103,6 +103,7 @@ fn a_fault_in_a_slot_is_fixed_up_as_one_of_the_original(vcpus: u8) {
 /// first, or the interrupt?
 struct Shadow {
     slots: BTreeMap<u64, u64>,
+    getpid: u64,
     trampoline: u64,
     shadow: AtomicBool,
     interrupts: AtomicU64,
@@ -115,9 +116,8 @@ struct Shadow {
 
 impl ExitHook for Shadow {
     fn breakpoint(&self, context: &mut HitContext<'_>) -> BreakpointAction {
-        let getpid = address(GETPID).0;
         let rip = context.regs.rip;
-        if rip == getpid {
+        if rip == self.getpid {
             std::thread::sleep(A_FEW_TICKS);
             self.before.store(self.interrupts.load(Ordering::SeqCst), Ordering::SeqCst);
             context.sti_shadow = self.shadow.load(Ordering::SeqCst);
@@ -126,7 +126,7 @@ impl ExitHook for Shadow {
             let new = self.interrupts.load(Ordering::SeqCst) - self.before.load(Ordering::SeqCst);
             self.late.fetch_add(u64::from(new > 0), Ordering::SeqCst);
             self.calls.fetch_add(1, Ordering::SeqCst);
-            context.regs.rip = self.slots[&getpid];
+            context.regs.rip = self.slots[&self.getpid];
         } else if let Some(slot) = self.slots.get(&rip) {
             self.interrupts.fetch_add(1, Ordering::SeqCst);
             context.regs.rip = *slot;
@@ -146,6 +146,7 @@ fn no_interrupt_comes_between_an_sti_of_a_hook_and_the_next_instruction() {
     all.extend(INTERRUPTS.map(address));
     let hook = Arc::new(Shadow {
         slots: stopped.divert(&all),
+        getpid: all[0].0,
         trampoline: guest.vm.hidden().trampoline_window().unwrap().gva.0,
         shadow: AtomicBool::new(false),
         interrupts: AtomicU64::new(0),

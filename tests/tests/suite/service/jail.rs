@@ -68,6 +68,7 @@ fn assert_without_rights(service: &Service) {
         ("Gid", [USER; 4].map(|id| id.to_string()).join(" ")),
         ("Groups", String::new()),
         ("NoNewPrivs", "1".to_owned()),
+        ("Seccomp", "2".to_owned()),
     ] {
         assert_eq!(status(service, name), value, "{name}");
     }

@@ -3,6 +3,7 @@
 pub(super) mod adding;
 pub(super) mod api;
 pub(super) mod collecting;
+pub(super) mod confinement;
 pub(super) mod docs;
 pub(super) mod events;
 pub(super) mod hostile;

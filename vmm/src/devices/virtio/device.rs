@@ -6,6 +6,8 @@ use exoprobe_guest::GuestRam;
 use virtio_queue::Queue;
 use vmm_sys_util::eventfd::EventFd;
 
+use crate::threads::Threads;
+
 /// The way to interrupt the guest for one queue.
 pub(crate) trait Interrupt: Send + Sync {
     /// Notifies the driver of used buffers of the queue.
@@ -27,6 +29,8 @@ pub(crate) struct Activation {
     pub(crate) queues: Vec<(usize, QueueHandle)>,
     /// Notifies the driver of a change of the device's configuration.
     pub(crate) config_changed: Arc<dyn Interrupt>,
+    /// Starts its threads.
+    pub(crate) threads: Threads,
 }
 
 /// A device without its transport.

@@ -13,6 +13,7 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::device::{Activation, QueueHandle};
+use crate::threads::ThreadKind;
 
 /// A request of the driver.
 pub(crate) type Chain<'a> = DescriptorChain<&'a GuestMemoryMmap>;
@@ -91,20 +92,20 @@ struct Running {
 }
 
 impl Worker {
-    /// Starts the thread `name`. `source` is the device's own file: its service is called for the
+    /// Starts the thread. `source` is the device's own file: its service is called for the
     /// events of that.
     ///
     /// # Errors
     /// The system's.
     pub(crate) fn start(
         &self,
-        name: &str,
+        kind: ThreadKind,
         activation: Activation,
         source: Option<Source>,
         mut service: impl Service,
     ) -> io::Result<()> {
         let stop = EventFd::new(EFD_NONBLOCK)?;
-        let Activation { ram, mut queues, .. } = activation;
+        let Activation { ram, mut queues, threads, .. } = activation;
         let epoll = Epoll::new()?;
         let add =
             |fd, events, data| epoll.ctl(ControlOperation::Add, fd, EpollEvent::new(events, data));
@@ -117,8 +118,7 @@ impl Worker {
         if let Some(Source { fd, events }) = source {
             add(fd, events, SOURCE)?;
         }
-        let thread = std::thread::Builder::new().name(name.to_owned());
-        let thread = thread.spawn(move || {
+        let thread = threads.spawn(kind, move || {
             run(&mut queues, &ram, &epoll, &mut service);
             let finished = service.finish(&mut queues);
             note_damage(&mut queues, finished);

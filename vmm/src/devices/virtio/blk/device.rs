@@ -16,6 +16,7 @@ use super::service::DiskService;
 use super::{Disk, DiskError};
 use crate::config::DiskMode;
 use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice, Worker};
+use crate::threads::ThreadKind;
 
 /// Descriptors of the queue.
 const QUEUE_SIZE: u16 = 256;
@@ -118,9 +119,9 @@ impl VirtioDevice for Blk {
 
     fn start(&self, activation: Activation) -> io::Result<()> {
         let (disk, id) = (Arc::clone(&self.disk), self.id.clone());
-        let service = DiskService::new(disk, id, activation.ram.clone())?;
+        let service = DiskService::new(disk, id, activation.ram.clone(), &activation.threads)?;
         let source = service.source();
-        self.worker.start("disk", activation, Some(source), service)
+        self.worker.start(ThreadKind::Disk, activation, Some(source), service)
     }
 
     fn stop(&self) -> Vec<(usize, QueueHandle)> {

@@ -8,6 +8,8 @@ use std::thread::JoinHandle;
 
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+use crate::threads::{ThreadKind, Threads};
+
 /// Threads of a disk, and so the most requests under way.
 pub(super) const THREADS: usize = 16;
 
@@ -38,12 +40,12 @@ pub(super) struct Pool<J, D> {
 }
 
 impl<J: Send + 'static, D: Send + 'static> Pool<J, D> {
-    /// Starts the threads, which carry requests out by `work`.
+    /// Starts the threads, by `starter`, which carry requests out by `work`.
     ///
     /// # Errors
     /// The system's.
     pub(super) fn start(
-        name: &str,
+        starter: &Threads,
         work: impl Fn(J) -> D + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let (sender, receiver) = mpsc::channel();
@@ -53,8 +55,7 @@ impl<J: Send + 'static, D: Send + 'static> Pool<J, D> {
         for _ in 0..THREADS {
             let (receiver, work) = (Arc::clone(&receiver), Arc::clone(&work));
             let done = Arc::clone(&done);
-            let thread = std::thread::Builder::new().name(name.to_owned());
-            threads.push(thread.spawn(move || {
+            threads.push(starter.spawn(ThreadKind::DiskRequest, move || {
                 while let Some(job) = next(&receiver) {
                     done.push(work(job));
                 }

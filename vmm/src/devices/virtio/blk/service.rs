@@ -17,6 +17,7 @@ use super::request::{self, Chain};
 use crate::devices::virtio::worker::{
     self, Event, Queues, Served, Service, Source, complete, drain_while,
 };
+use crate::threads::Threads;
 
 /// RAM that a request holds while it is under way.
 #[derive(Clone)]
@@ -65,8 +66,13 @@ pub(super) struct DiskService {
 impl DiskService {
     /// # Errors
     /// The system's, when threads cannot be started.
-    pub(super) fn new(disk: Arc<Disk>, id: String, ram: GuestRam) -> io::Result<Self> {
-        Self::with(disk, id, ram, carry_out)
+    pub(super) fn new(
+        disk: Arc<Disk>,
+        id: String,
+        ram: GuestRam,
+        threads: &Threads,
+    ) -> io::Result<Self> {
+        Self::with(disk, id, ram, threads, carry_out)
     }
 
     /// The service whose pool carries requests out by `work`.
@@ -74,10 +80,11 @@ impl DiskService {
         disk: Arc<Disk>,
         id: String,
         ram: GuestRam,
+        threads: &Threads,
         work: impl Fn(&Disk, &str, &Job) -> Done + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let (of_pool, name) = (Arc::clone(&disk), id.clone());
-        let pool = Pool::start("disk waits", move |job| work(&of_pool, &name, &job))?;
+        let pool = Pool::start(threads, move |job| work(&of_pool, &name, &job))?;
         Ok(Self { disk, id, memory: Memory(ram), pool, newest: None, stalled: Vec::new() })
     }
 

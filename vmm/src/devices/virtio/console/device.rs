@@ -13,6 +13,7 @@ use crate::devices::input::{InputFull, InputQueue};
 use crate::devices::output::OutputLog;
 use crate::devices::virtio::worker::Source;
 use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice, Worker};
+use crate::threads::ThreadKind;
 
 /// The device's configuration has the size of the terminal (5.3.3). virtio-bindings has no number
 /// for it.
@@ -118,7 +119,7 @@ impl VirtioDevice for VirtioConsole {
         let events = EventSet::IN | EventSet::EDGE_TRIGGERED;
         let source = Source { fd: self.port.fd(), events };
         let transfer = Transfer(Arc::clone(&self.port));
-        self.worker.start("console", activation, Some(source), transfer)?;
+        self.worker.start(ThreadKind::Console, activation, Some(source), transfer)?;
         self.size.start(changed);
         Ok(())
     }

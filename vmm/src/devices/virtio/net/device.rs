@@ -17,6 +17,7 @@ use crate::config::{NetConfig, NetLink};
 use crate::devices::virtio::worker::Source;
 use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice, Worker};
 use crate::mac::MacAddr;
+use crate::threads::ThreadKind;
 
 /// Descriptors of each queue, one to receive and one to transmit.
 const QUEUE_SIZES: [u16; 2] = [256, 256];
@@ -98,7 +99,8 @@ impl VirtioDevice for Net {
         let events = EventSet::IN | EventSet::OUT | EventSet::EDGE_TRIGGERED;
         let source = Source { fd, events };
         let config_changed = Arc::clone(&activation.config_changed);
-        self.worker.start("network", activation, Some(source), Frames(Arc::clone(&self.port)))?;
+        let frames = Frames(Arc::clone(&self.port));
+        self.worker.start(ThreadKind::Network, activation, Some(source), frames)?;
         if self.is_stale.swap(false, Ordering::SeqCst) {
             config_changed.raise();
         }
@@ -127,6 +129,7 @@ mod tests {
     use crate::devices::virtio::bench::TestQueues;
     use crate::devices::virtio::device::Interrupt;
     use crate::devices::virtio::raised::Raised;
+    use crate::threads::Threads;
 
     #[test]
     fn the_driver_of_a_snapshot_reads_the_link_again() {
@@ -139,7 +142,8 @@ mod tests {
         let start = || {
             let TestQueues { ram, queues, .. } = TestQueues::new(1 << 20, 2, 16);
             let config_changed = Arc::clone(&changed) as Arc<dyn Interrupt>;
-            net.start(Activation { ram, queues, config_changed }).unwrap();
+            let threads = Threads::default();
+            net.start(Activation { ram, queues, config_changed, threads }).unwrap();
             net.stop();
             changed.count()
         };

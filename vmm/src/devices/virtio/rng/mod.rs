@@ -9,6 +9,7 @@ use vm_memory::GuestMemoryMmap;
 
 use super::worker::{Chain, Requests};
 use super::{Activation, QueueHandle, VirtioDevice, Worker};
+use crate::threads::ThreadKind;
 
 /// Descriptors of the queue.
 const QUEUE_SIZE: u16 = 64;
@@ -48,7 +49,7 @@ impl VirtioDevice for Rng {
                 0
             })
         };
-        self.0.start("random numbers", activation, None, Requests(serve))
+        self.0.start(ThreadKind::Random, activation, None, Requests(serve))
     }
 
     fn stop(&self) -> Vec<(usize, QueueHandle)> {

@@ -26,6 +26,7 @@ use crate::devices::virtio::vsock::Vsock;
 use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice};
 use crate::layout::PCI_BARS;
 use crate::mac::MacAddr;
+use crate::threads::Threads;
 
 /// Bytes of RAM, from 0 on.
 pub(super) const RAM: u64 = 0x4_0000;
@@ -180,7 +181,9 @@ impl Default for DrivenPci {
             let bar = bar(slot);
             let places = Arc::new(Places::default());
             let ram = ram.clone();
-            Arc::new(VirtioPci::new(Arc::new(keep), places, ram, device, [0xff, 0], bar))
+            let threads = Threads::default();
+            let class = [0xff, 0];
+            Arc::new(VirtioPci::new(Arc::new(keep), places, ram, device, class, bar, threads))
                 as Arc<dyn PciFunction>
         };
         let bus = PciBus::new((1..).zip(devices).map(function).collect());

@@ -14,6 +14,7 @@ use crate::devices::pci::{
 };
 use crate::devices::virtio::device::Interrupt;
 use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice};
+use crate::threads::Threads;
 
 /// Vendor of virtio functions, and the first of their modern device numbers (4.1.2).
 const VENDOR: u16 = 0x1af4;
@@ -91,6 +92,7 @@ pub(crate) struct VirtioPci {
     interrupts: Arc<Interrupts>,
     device: Arc<dyn VirtioDevice>,
     ram: GuestRam,
+    threads: Threads,
 }
 
 /// `struct virtio_pci_cap` after its link: length, kind, base address, padding, offset, length.
@@ -106,7 +108,7 @@ fn capability(kind: u8, offset: u64, len: u64, more: &[u8]) -> Vec<u8> {
 
 impl VirtioPci {
     /// The function of `device`, with its memory at `bar`, whose interrupts go to `messages`, and
-    /// whose queues the machine kicks by `ioevents`.
+    /// whose queues the machine kicks by `ioevents`; `threads` starts the device's.
     /// `class` is PCI's class and subclass.
     pub(crate) fn new(
         messages: MessageSink,
@@ -115,6 +117,7 @@ impl VirtioPci {
         device: Arc<dyn VirtioDevice>,
         class: [u8; 2],
         bar: u64,
+        threads: Threads,
     ) -> Self {
         let queues = device.queue_sizes().len();
         let vectors = u16::try_from(queues + 1).expect("few queues");
@@ -151,6 +154,7 @@ impl VirtioPci {
             interrupts: Arc::new(Interrupts { messages, msix: Mutex::new(msix) }),
             device,
             ram,
+            threads,
         }
     }
 
@@ -173,7 +177,8 @@ impl VirtioPci {
         self.place_kicks(registers);
         let config_changed = Vector(Arc::clone(&self.interrupts), registers.common.config_vector());
         let config_changed = Arc::new(config_changed);
-        let activation = Activation { ram: self.ram.clone(), queues, config_changed };
+        let (ram, threads) = (self.ram.clone(), self.threads.clone());
+        let activation = Activation { ram, queues, config_changed, threads };
         if let Err(error) = self.device.start(activation) {
             tracing::warn!(%error, "a device cannot start");
         }
@@ -318,7 +323,8 @@ mod tests {
     fn running(places: &Arc<Places>) -> VirtioPci {
         let ram = GuestRam::anonymous(&[RamRange { start: Gpa(0), len: 1 << 20 }]).unwrap();
         let (device, places) = (Arc::new(Rng::default()), Arc::clone(places));
-        let function = VirtioPci::new(Arc::new(|_| {}), places, ram, device, [0xff, 0], BAR);
+        let (class, threads) = ([0xff, 0], Threads::default());
+        let function = VirtioPci::new(Arc::new(|_| {}), places, ram, device, class, BAR, threads);
         for (offset, value) in [(0x08, 1_u32), (0x0c, 1)] {
             function.write(offset, &value.to_le_bytes());
         }

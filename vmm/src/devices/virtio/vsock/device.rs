@@ -13,6 +13,7 @@ use super::queues::Packets;
 use crate::config::VsockConfig;
 use crate::devices::virtio::worker::Source;
 use crate::devices::virtio::{Activation, QueueHandle, VirtioDevice, Worker};
+use crate::threads::ThreadKind;
 
 /// Descriptors of each queue: to receive, to transmit, for events.
 const QUEUE_SIZES: [u16; 3] = [128, 128, 16];
@@ -76,7 +77,8 @@ impl VirtioDevice for Vsock {
 
     fn start(&self, activation: Activation) -> io::Result<()> {
         let source = Source { fd: self.muxer().fd(), events: EventSet::IN };
-        self.worker.start("vsock", activation, Some(source), Packets::new(Arc::clone(&self.muxer)))
+        let packets = Packets::new(Arc::clone(&self.muxer));
+        self.worker.start(ThreadKind::Vsock, activation, Some(source), packets)
     }
 
     fn stop(&self) -> Vec<(usize, QueueHandle)> {

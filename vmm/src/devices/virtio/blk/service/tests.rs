@@ -111,7 +111,8 @@ fn service(disk: &Arc<Disk>, gate: &Arc<Gate>, rings: &TestQueues) -> DiskServic
         gate.pass(job.chain.head_index());
         carry_out(disk, id, job)
     };
-    DiskService::with(Arc::clone(disk), "disk0".to_owned(), rings.ram.clone(), work).unwrap()
+    let (id, threads) = ("disk0".to_owned(), Threads::default());
+    DiskService::with(Arc::clone(disk), id, rings.ram.clone(), &threads, work).unwrap()
 }
 
 impl Bench {
