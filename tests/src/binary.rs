@@ -20,7 +20,7 @@ pub fn exoprobe() -> Command {
 /// The program `name` of this workspace, built beside the tests.
 ///
 /// # Panics
-/// As [`exoprobe`].
+/// As [`exoprobe()`].
 #[must_use]
 pub fn program(name: &str) -> Command {
     let mut path = std::env::current_exe().expect("a running test has a path");

@@ -94,6 +94,29 @@ pub struct Service {
     _workers: Vec<Worker>,
 }
 
+/// Makes the machine that `config` has.
+fn machine(config: &ServiceConfig) -> Result<Vm, StartError> {
+    let host = Host::open(&config.kvm)?;
+    let host = match config.seccomp.thread_hook() {
+        Some(hook) => host.with_thread_hook(hook),
+        None => host,
+    };
+    let vm = match &config.source {
+        GuestSource::Boot(boot) => Vm::create(&host, boot)?,
+        GuestSource::Restore { path, boot_files, sides } => {
+            let mut vm = Vm::restore(&host, path, sides)?;
+            if let Some(files) = boot_files {
+                vm.set_boot_files(files.clone()).map_err(CreateError::from)?;
+            }
+            vm
+        }
+    };
+    if config.mlock {
+        vm.lock_memory()?;
+    }
+    Ok(vm)
+}
+
 impl Service {
     /// Makes the guest, which does not run until the machine is started ([`Vm::start`], with
     /// [`Engine::exit_hook`]). Waits for the host, so not to be called on an async thread.
@@ -101,24 +124,7 @@ impl Service {
     /// # Errors
     /// [`StartError`]: nothing remains.
     pub fn new(config: &ServiceConfig) -> Result<Self, StartError> {
-        let host = Host::open(&config.kvm)?;
-        let host = match config.seccomp.thread_hook() {
-            Some(hook) => host.with_thread_hook(hook),
-            None => host,
-        };
-        let vm = match &config.source {
-            GuestSource::Boot(boot) => Vm::create(&host, boot)?,
-            GuestSource::Restore { path, boot_files, sides } => {
-                let mut vm = Vm::restore(&host, path, sides)?;
-                if let Some(files) = boot_files {
-                    vm.set_boot_files(files.clone()).map_err(CreateError::from)?;
-                }
-                vm
-            }
-        };
-        if config.mlock {
-            vm.lock_memory()?;
-        }
+        let vm = machine(config)?;
         let (symbols, debug_info) = (config.symbols.as_deref(), config.debug_info.as_deref());
         let KernelFiles { symbols, lines } =
             KernelFiles::load(symbols, debug_info, &vm.config().kernel)?;

@@ -237,12 +237,10 @@ impl Builder {
             snapshot: Mutex::default(),
             control: Mutex::new(()),
         };
-        let mut remotes = Vec::new();
-        for (index, fd) in (0u8..).zip(vcpus) {
-            let remote = vcpu::spawn(fd, index, Arc::clone(&machine), clock, self.threads.hook());
-            remotes.push(remote.map_err(CreateError::Thread)?);
-        }
-        drop(machine.vcpus.set(remotes));
+        let spawn =
+            |(index, fd)| vcpu::spawn(fd, index, Arc::clone(&machine), clock, self.threads.hook());
+        let remotes = (0u8..).zip(vcpus).map(spawn).collect::<Result<_, _>>();
+        drop(machine.vcpus.set(remotes.map_err(CreateError::Thread)?));
         vm.stop_at_panics();
         Ok(vm)
     }

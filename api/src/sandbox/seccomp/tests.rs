@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::process::{Command, Output};
 use std::thread::{self, Builder};
 use std::time::Duration;
@@ -124,7 +125,8 @@ fn carry_out(kind: Kind, deed: &str) {
     let (number, [a, b, c, d, e, f]) = deed.arguments;
     // SAFETY: where a filter allows it, the call has no file, no memory or only makes a socket.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
-    eprintln!("{} returned {result}: {}", deed.name, io::Error::last_os_error());
+    let error = io::Error::last_os_error();
+    writeln!(io::stderr(), "{} returned {result}: {error}", deed.name).unwrap();
 }
 
 /// What the C library and the standard library do by themselves.
@@ -148,7 +150,7 @@ fn do_no_harm(kind: Kind) {
     if kind == Kind::Service || kind == Kind::Machine(ThreadKind::Starter) {
         thread::spawn(|| drop(thread::current())).join().unwrap();
     }
-    println!("no harm");
+    writeln!(io::stdout(), "no harm").unwrap();
 }
 
 fn run(kind: Kind, deed: &str) -> Output {
