@@ -38,7 +38,7 @@ pub(super) enum Arguments {
 pub(super) struct Call {
     pub(super) number: c_long,
     pub(super) arguments: Arguments,
-    /// Who needs it.
+    /// Why it is allowed.
     #[cfg_attr(
         not(test),
         expect(dead_code, reason = "for docs/security.md, which a test compares")

@@ -16,7 +16,7 @@ use super::*;
 
 /// Tells the child its kind of thread and what to do there, `KIND/DEED`.
 const ORDER: &str = "EXOPROBE_TEST_SECCOMP";
-/// What all threads may do.
+/// The order to do only what every thread does.
 const HARMLESS: &str = "harmless";
 /// `ioctl` without a file, of these requests.
 const KVM_RUN: c_ulong = 0xae80;
@@ -129,7 +129,7 @@ fn carry_out(kind: Kind, deed: &str) {
     writeln!(io::stderr(), "{} returned {result}: {error}", deed.name).unwrap();
 }
 
-/// What the C library and the standard library do by themselves.
+/// Makes the calls that the C library and the standard library make by themselves.
 fn do_no_harm(kind: Kind) {
     let mut large: Vec<HashMap<usize, Vec<u8>>> = Vec::new();
     for len in [1, 1 << 12, 1 << 16, 1 << 20, 1 << 26] {
