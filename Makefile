@@ -10,7 +10,7 @@ LAB := $(PROGRAMS)/lab
 TIMED := scripts/timed.sh
 LANES := scripts/side-by-side.sh
 QUIETLY := $(MAKE) --no-print-directory
-.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 debian-image debian build demo check test begin unit-tests host-tests lab-tests lab-parts lab lab-smp lab-amd lab-stock lab-kernels stress stress-lab lint miri fuzz hostile release bench bench-disk counts openapi clean
+.PHONY: help programs kvm setup setup-lab guest guest-events guest-6.12 debian-image debian build demo check test begin unit-tests host-tests lab-tests lab-parts lab lab-smp lab-amd lab-stock lab-kernels stress stress-lab lint setup-miri miri fuzz hostile release bench bench-disk counts openapi clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,7 +19,10 @@ setup:  ## install missing Debian packages (apt when root, else print the line)
 	@$(TIMED) "Debian packages" scripts/setup.sh
 
 setup-lab:  ## install what the lab and all guests of the tests need too
-	@$(TIMED) "Debian packages of the lab" scripts/setup.sh --guest tiny-6.12 --lab
+	@$(TIMED) "Debian packages of the lab" scripts/setup.sh --guest tiny-6.12 --lab --bpftrace
+
+setup-miri:
+	@$(TIMED) "Rust for Miri" scripts/miri.sh setup
 
 guest: setup  ## build the tiny guest's kernel and initramfs (cached)
 	@$(TIMED) "guest: tiny" guest/build.sh
@@ -47,7 +50,7 @@ kvm:
 	@scripts/kvm.sh
 
 build: setup  ## build the release binary
-	cargo build --release --locked
+	cargo build --release --locked --bin exoprobe
 
 demo: kvm guest build  ## boot the guest, probe getpid over HTTP, compare hits with calls
 	@scripts/demo.sh
@@ -55,11 +58,11 @@ demo: kvm guest build  ## boot the guest, probe getpid over HTTP, compare hits w
 lint: setup  ## formatting, lints, circles of files and long comments, as CI wants them
 	cargo fmt --all --check
 	cd guest/init && cargo fmt --check
-	cd tests/fuzz && cargo fmt --check
+	cd tests/fuzz/libfuzzer && cargo fmt --check
 	$(TIMED) "lints: dependencies" scripts/deny.sh
-	$(TIMED) "lints: clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
-	$(TIMED) "lints: clippy of the end-to-end tests" cargo clippy --locked --workspace --test integration -- -D warnings
-	RUSTDOCFLAGS=-Dwarnings $(TIMED) "lints: documentation" cargo doc --quiet --no-deps --locked --workspace
+	$(TIMED) "lints: clippy" $(STATIC) cargo clippy --locked --workspace --all-targets -- -D warnings
+	$(TIMED) "lints: clippy of the end-to-end tests" $(STATIC) cargo clippy --locked --workspace --test integration -- -D warnings
+	$(TIMED) "lints: documentation" $(STATIC) RUSTDOCFLAGS="-Dwarnings -Ctarget-feature=+crt-static" cargo doc --quiet --no-deps --locked --workspace
 	$(STATIC) cargo build --quiet --locked --workspace --bin circles
 	$(PROGRAMS)/circles
 	@scripts/comment-width.sh
@@ -70,7 +73,6 @@ programs:  ## build all programs of the tests
 	@$(TIMED) "build: tests of the whole" $(STATIC) cargo build --locked --workspace --test integration
 
 check: guest lint programs  ## before each commit: lints, unit tests, and the suite `hits` on this host
-	cd tests/fuzz && cargo check --quiet --locked
 	$(STATIC) cargo test --locked --workspace --lib --bins
 	$(END_TO_END) hits:: --test-threads 2
 
@@ -83,7 +85,7 @@ else
 STEPS := $(CURDIR)/target/tests/steps
 test: export EXOPROBE_STEPS := $(STEPS)
 # Two rounds of two lanes: a lane that waits (for the last file of a build, for a guest) leaves its CPU to the other.
-test: begin setup-lab  ## lints and every test, here and in the lab (SUITE=hits: one suite of them)
+test: begin setup-lab setup-miri  ## lints and every test, here and in the lab (SUITE=hits: one suite of them)
 	@$(LANES) '$(QUIETLY) lint programs' 'nice $(QUIETLY) guest guest-6.12 lab-parts'
 	@$(QUIETLY) unit-tests
 	@rm -f target/tests/*.jsonl; status=0; \
@@ -96,7 +98,7 @@ endif
 unit-tests:
 	$(TIMED) "unit tests" $(STATIC) cargo test --locked --workspace
 	cd guest/init && cargo test --locked --lib
-	$(TIMED) "fuzz targets, 2 s each" scripts/fuzz.sh 2
+	$(TIMED) "Miri" scripts/miri.sh
 
 host-tests:
 	EXOPROBE_TEST_LACKS='one_vcpu=it runs in the lab' EXOPROBE_TEST_REPORT=$(CURDIR)/target/tests/host.jsonl \
@@ -109,6 +111,7 @@ lab-tests:
 # All that the lab needs and `lab run` would make.
 lab-parts: setup-lab
 	@$(TIMED) "lab: its emulator" scripts/bochs.sh >/dev/null
+	@$(TIMED) "the kernel's own tracer" scripts/tracer-oracle.sh linux-image-6.12-cloud-amd64
 	@$(TIMED) "lab: its kernel" scripts/kernel.sh lab-host linux-source-6.1 tests/lab/host-kernel.config >/dev/null
 
 begin:
@@ -140,11 +143,8 @@ stress-lab: guest guest-6.12 setup-lab programs  ## the same in the lab, on two 
 	$(LAB) run smp --test stress:: --ips 50000000 --env EXOPROBE_STRESS_SECONDS=600 \
 	    --silence 900 --limit 7200
 
-# What touches memory that the guest shares, and what needs no KVM and no file mapping.
-miri:  ## memory shared with the guest under Miri (rustup component add --toolchain nightly miri rust-src)
-	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p exoprobe-guest --lib -- memory:: hidden::
-	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test --locked -p exoprobe-probes --lib -- \
-	    detour::ring:: detour::pool::
+miri:  ## memory shared with the guest under Miri (a part of `make test`; rustup installs what it needs)
+	@scripts/miri.sh
 
 fuzz:  ## each fuzz target for SECONDS (60)
 	@scripts/fuzz.sh $(or $(SECONDS),60)

@@ -10,13 +10,12 @@ cd "$(dirname "$0")/../tests/fuzz"
 seconds=${1:?give the seconds for each target}
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "fuzz: '$seconds' is no number of seconds" >&2; exit 2; }
 shift
-all=(fuzz_targets/*.rs)
-all=("${all[@]#fuzz_targets/}")
-all=("${all[@]%.rs}")
+all=(seeds/*)
+all=("${all[@]#seeds/}")
 targets=("$@")
 [ $# -gt 0 ] || targets=("${all[@]}")
 for target in "${targets[@]}"; do
-    [[ -f fuzz_targets/$target.rs ]] ||
+    [[ -d seeds/$target ]] ||
         { echo "fuzz: unknown target '$target' (known: ${all[*]})" >&2; exit 2; }
 done
 
@@ -25,16 +24,16 @@ coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4"
 for kind in inline-8bit-counters pc-table trace-compares; do
     coverage+=" -Cllvm-args=-sanitizer-coverage-$kind"
 done
-CARGO_ENCODED_RUSTFLAGS=$(printf '%s' "--cfg fuzzing -Cdebug-assertions" | tr ' ' $'\x1f') \
-    EXOPROBE_FUZZ_COVERAGE=$coverage RUSTC_WRAPPER=$PWD/../../scripts/fuzz-rustc.sh \
-    cargo build --quiet --locked --release --target "$triple" "${targets[@]/#/--bin=}"
+CARGO_ENCODED_RUSTFLAGS=-Cdebug-assertions EXOPROBE_FUZZ_COVERAGE=$coverage \
+    RUSTC_WRAPPER=$PWD/../../scripts/fuzz-rustc.sh \
+    cargo build --quiet --locked --release --target "$triple" --manifest-path libfuzzer/Cargo.toml
 
 # One target; its output is shown if it fails.
 run() {
     local target=$1 log
-    mkdir -p "corpus/$target" "artifacts/$target" "seeds/$target"
+    mkdir -p "corpus/$target" "artifacts/$target"
     log=artifacts/$target.log
-    if "target/$triple/release/$target" -max_total_time="$seconds" -max_len=16384 -timeout=25 \
+    if EXOPROBE_FUZZ_TARGET=$target "$program" -max_total_time="$seconds" -max_len=16384 -timeout=25 \
         -rss_limit_mb=2048 -artifact_prefix="artifacts/$target/" \
         "corpus/$target" "seeds/$target" >"$log" 2>&1; then
         runs=$(sed -n 's/^Done \([0-9]*\) runs.*/\1/p' "$log")
@@ -46,5 +45,6 @@ run() {
     fi
 }
 export -f run
-export seconds triple
+program=libfuzzer/target/$triple/release/fuzz
+export seconds program
 printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c 'run {}'

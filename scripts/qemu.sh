@@ -4,6 +4,8 @@
 #
 #   FOLDER/ld-linux-x86-64.so.2 --library-path FOLDER FOLDER/qemu-system-x86_64 -L FOLDER ...
 #
+# and without KVM with QEMU_MODULE_DIR=FOLDER in its environment.
+#
 # Packages are unpacked, not installed, in ${EXOPROBE_CACHE:-~/.cache/exoprobe}/qemu.
 set -euo pipefail
 
@@ -14,6 +16,8 @@ script=qemu
 
 cache=${EXOPROBE_CACHE:-$HOME/.cache/exoprobe}/qemu
 program=qemu-system-x86_64
+# The emulator that stands in for KVM, a module of QEMU.
+emulator=accel-tcg-x86_64.so
 # Those that `-machine pc -nodefaults -vga none -kernel` loads.
 firmware=(bios-256k.bin kvmvapic.bin linuxboot_dma.bin)
 
@@ -24,7 +28,7 @@ key=${version#*:}_$(short_hash <"$scripts/qemu.sh")
 
 # The packages: QEMU's own, installed or not, and those of its libraries that this system has not.
 packages() {
-    printf '%s\n' qemu-system-x86 qemu-system-data seabios
+    printf '%s\n' qemu-system-x86 qemu-system-common qemu-system-data seabios
     apt-get -s install --no-install-recommends qemu-system-x86 | sed -n 's/^Inst \([^ ]*\) .*/\1/p'
 }
 
@@ -56,7 +60,7 @@ fetch() {
         # The firmware of the package seabios is a link from QEMU's own folder.
         cp "$(find "$tree/usr/share" -type f -name "$file" | head -n 1)" "$result/" || return
     done
-    cp "$tree/usr/bin/$program" "$result/" || return
+    cp "$tree/usr/bin/$program" "$tree/usr/lib/x86_64-linux-gnu/qemu/$emulator" "$result/" || return
     rm -rf "$tree" "$result"/*.deb "$result/packages" "$result/libraries"
 }
 

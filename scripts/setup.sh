@@ -6,6 +6,7 @@
 #   scripts/setup.sh                      what the tiny guest and the product need
 #   scripts/setup.sh --guest VARIANT      what that variant of the guest needs too (guest/build.sh)
 #   scripts/setup.sh --lab                what the lab and the tests of networks need too (docs/testing.md)
+#   scripts/setup.sh --bpftrace           the real bpftrace, which the tests of script/ compare with
 #   scripts/setup.sh --debian             what the disk image of Debian needs too (scripts/debian-image.sh)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,6 +27,11 @@ while [ $# -gt 0 ]; do
         packages+=(stunnel4 openssl systemd)
         shift
         ;;
+    --bpftrace)
+        # The other side of script/tests/differential, and the tools that script/tests/tools.rs reads.
+        packages+=(bpftrace)
+        shift
+        ;;
     --debian)
         # Its packages' maker, and what that needs to work without root.
         packages+=(mmdebstrap uidmap fakeroot e2fsprogs)
@@ -36,7 +42,7 @@ while [ $# -gt 0 ]; do
         shift 2
         ;;
     *)
-        echo "setup: unknown argument '$1' (known: --lab, --debian, --guest VARIANT)" >&2
+        echo "setup: unknown argument '$1' (known: --lab, --bpftrace, --debian, --guest VARIANT)" >&2
         exit 2
         ;;
     esac

@@ -15,6 +15,7 @@ mod mount;
 pub mod run;
 mod runtime_folder;
 pub mod sandbox;
+mod scripts;
 pub mod service;
 mod token_file;
 
@@ -23,6 +24,8 @@ use std::path::PathBuf;
 pub use http::openapi_json;
 #[cfg(any(test, feature = "testing"))]
 pub use mount::DrivenMount;
+#[cfg(feature = "testing")]
+pub use scripts::DrivenScript;
 
 /// Where the service listens, and clients look for it, by default:
 /// `$XDG_RUNTIME_DIR/exoprobe.sock`, or `/tmp/exoprobe-UID.sock` without that variable.

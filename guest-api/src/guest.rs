@@ -62,4 +62,9 @@ pub trait Guest: Send + Sync {
     fn log_writes(&self) -> Result<Box<dyn DirtyLog + '_>, DirtyLogError>;
     /// Returns true if the guest has stopped, for good or until it is booted again.
     fn stopped(&self) -> bool;
+    /// Returns true while the vCPUs are paused: they answer, and run no code of the guest's. A VMM
+    /// that pauses no guest keeps the default.
+    fn paused(&self) -> bool {
+        false
+    }
 }

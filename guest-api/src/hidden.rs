@@ -12,7 +12,8 @@
 //! | 494 to 511| read, write        | where the rings begin |
 //!
 //! The rings continue in the next 4 MiB (read, write), which entries of their own map when they are
-//! needed.
+//! needed. So does the extension after them: code and counters of more optimized probes. Its
+//! addresses are others: unused entries of the directory that maps the kernel's image.
 //!
 //! The page tables of hidden memory are in the guest's RAM, at [`HIDDEN_TABLES`]: one for all
 //! pages, and one for page 1 alone, for a user half of the guest's tables. A kernel that walks its
@@ -21,6 +22,8 @@
 //!
 //! The guest's kernel can rewrite its tables, so the entry is checked before each use.
 
+mod more;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vm_memory::{Bytes, GuestAddress, GuestRegionMmap, MmapRegion, VolatileMemory};
 
 use crate::addr::{Gpa, Gva, to_usize};
-use crate::layout::{HIDDEN_GVA, HIDDEN_SIZE, HIDDEN_TABLES, RINGS_SIZE};
+use crate::layout::{HIDDEN_GVA, HIDDEN_SIZE, HIDDEN_TABLES, MORE_SIZE, RINGS_SIZE};
 use crate::memory::{GuestRam, MemoryError, OutsideMemory, undumped};
 use crate::paging::{
     self, PAGE_SIZE, PAGE_SIZE_2M, PTE_ACCESSED, PTE_ADDR_MASK, PTE_DIRTY, PTE_LARGE,
@@ -89,6 +92,12 @@ pub enum HiddenError {
         /// The present entry.
         now: u64,
     },
+    /// The directory of the kernel's image has too few unused entries in a row.
+    #[error("the guest's page directory of its image has no {entries} unused entries in a row")]
+    NoRoom {
+        /// How many are needed.
+        entries: u64,
+    },
     /// Page-table isolation is on, and user mode's tables have no directory that could map the
     /// stubs.
     #[error("the guest isolates page tables, and those of user mode cannot map hidden memory: {0}")]
@@ -130,31 +139,34 @@ struct Shared {
     base: AtomicU64,
     /// True if the rings are mapped.
     has_rings: AtomicBool,
+    /// Guest-virtual base of the extension once mapped; 0 before.
+    more: AtomicU64,
 }
 
 /// Bytes of the whole region.
-const REGION: u64 = HIDDEN_SIZE + RINGS_SIZE;
+pub const REGION: u64 = HIDDEN_SIZE + RINGS_SIZE + MORE_SIZE;
 
 impl HiddenMemory {
     /// Reserves the region above `ram` and fills its trampolines. Its pages take memory when they
     /// are first accessed. It is not part of core dumps.
     ///
     /// # Errors
-    /// [`MemoryError`] if the host cannot map 6 MiB.
+    /// [`MemoryError`] if the host cannot map 30 MiB.
     pub fn new(ram: &GuestRam) -> Result<Self, MemoryError> {
         let gpa = Gpa(ram.end().0.max(1 << 32).next_multiple_of(PAGE_SIZE_2M));
         let mapping = undumped(MmapRegion::new(to_usize(REGION)), REGION)?;
         let region =
             GuestRegionMmap::new(mapping, GuestAddress(gpa.0)).ok_or(MemoryError::Wraps(gpa))?;
-        let (base, has_rings) = (AtomicU64::new(NOT_MAPPED), AtomicBool::new(false));
-        let hidden = Self(Arc::new(Shared { region, gpa, base, has_rings }));
+        let not_mapped = || AtomicU64::new(NOT_MAPPED);
+        let (base, more, has_rings) = (not_mapped(), not_mapped(), AtomicBool::new(false));
+        let hidden = Self(Arc::new(Shared { region, gpa, base, has_rings, more }));
         hidden.fill_trampolines();
         Ok(hidden)
     }
 
-    /// Resets the region, except for the content of the rings: all zero but its trampolines, and
-    /// not mapped. The guest must be at power-on: none of its state may refer to the region any
-    /// more.
+    /// Resets the region, except for the content of the rings and the extension: all zero but its
+    /// trampolines, and not mapped. The guest must be at power-on: none of its state may refer to
+    /// the region any more.
     pub fn reset(&self) {
         self.restore_base(None);
         self.write(0, &vec![0; to_usize(HIDDEN_SIZE)]);
@@ -210,6 +222,7 @@ impl HiddenMemory {
     /// snapshot is restored.
     pub fn restore_base(&self, base: Option<Gva>) {
         self.0.has_rings.store(false, Ordering::Release);
+        self.0.more.store(NOT_MAPPED, Ordering::Release);
         self.0.base.store(base.map_or(NOT_MAPPED, |gva| gva.0), Ordering::Release);
     }
 

@@ -28,6 +28,19 @@ pub const HIDDEN_GVA: Gva = Gva(0xffff_ffff_ff80_0000);
 /// last 2 MiB, where a pointer that is an error's number must not be mapped (mm.rst, "unused hole";
 /// err.h).
 pub const RINGS_SIZE: u64 = 4 << 20;
+/// Bytes of code in the extension of hidden memory, for more optimized probes: 11 page-directory
+/// entries.
+pub const MORE_CODE_SIZE: u64 = 22 << 20;
+/// Bytes of data in the extension: one more entry.
+pub const MORE_DATA_SIZE: u64 = 2 << 20;
+/// Bytes of the extension.
+pub const MORE_SIZE: u64 = MORE_CODE_SIZE + MORE_DATA_SIZE;
+/// End of the addresses that the extension of hidden memory may have: the part of the image's
+/// mapping that every kernel has. Without KASLR it is all of it (KERNEL_IMAGE_SIZE, 512 MiB), and
+/// modules follow; with KASLR it is its lower half. Linux clears the entries around its image once,
+/// before C code (cleanup_highmap()), and writes none of them afterwards; the directory
+/// (level2_kernel_pgt) is in its image.
+pub const MORE_END: Gva = Gva(0xffff_ffff_a000_0000);
 /// First address of the kernel's half with 48-bit addresses: 64-bit Linux runs above it once it has
 /// left its initial identity mapping.
 pub const KERNEL_HALF: Gva = Gva(0xffff_8000_0000_0000);

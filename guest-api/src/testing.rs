@@ -32,6 +32,8 @@ pub struct FakeGuest {
     pub syncs: AtomicU64,
     /// The machine has stopped.
     pub stopped: AtomicBool,
+    /// The machine is paused.
+    pub paused: AtomicBool,
     /// Where [`Guest::sync_vcpus`] waits while a test keeps it closed.
     pub gate: Gate,
     /// Called when the log of the guest's writes is read: gives the pages that the guest has
@@ -58,6 +60,7 @@ impl FakeGuest {
             root: AtomicU64::new(0),
             lstar: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
+            paused: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             gate: Gate::default(),
             registers: Mutex::default(),
@@ -163,6 +166,10 @@ impl Guest for FakeGuest {
 
     fn stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
+    }
+
+    fn paused(&self) -> bool {
+        self.paused.load(Ordering::SeqCst)
     }
 }
 

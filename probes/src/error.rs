@@ -119,6 +119,24 @@ pub enum ProbeError {
     /// The symbol is unknown or ambiguous.
     #[error(transparent)]
     Symbol(#[from] LookupError),
+    /// No function matches a pattern.
+    #[error("no function matches `{0}`")]
+    NoMatch(String),
+    /// Too many functions match a pattern.
+    #[error("{found} functions match `{pattern}`: --max allows {most}")]
+    ManyMatches {
+        /// The pattern.
+        pattern: String,
+        /// How many match.
+        found: usize,
+        /// How many may.
+        most: usize,
+    },
+    /// The probes of a pattern would all have one event.
+    #[error(
+        "`{0}` is a pattern: leave out the event's name, or put a `*` into it, which stands for the function"
+    )]
+    PatternName(String),
     /// Offset beyond the function.
     #[error("{symbol}+{offset:#x} is beyond the function, which has {size:#x} bytes")]
     OffsetBeyond {
@@ -230,6 +248,7 @@ impl ProbeError {
             Self::Symbol(LookupError::Unknown { .. } | LookupError::NoModule { .. })
             | Self::Tasks(NoTasks::NoSuch(_))
             | Self::NoSuchProbe(_)
+            | Self::NoMatch(_)
             | Self::Vcpu(VcpuError::NoSuchVcpu(_)) => "ENOENT",
             Self::Symbol(LookupError::Ambiguous { .. }) => "EADDRNOTAVAIL",
             Self::NameTaken(_)
@@ -242,7 +261,10 @@ impl ProbeError {
             Self::Refused(_) | Self::Reserved { .. } | Self::Post(_) | Self::Assemble(_) => {
                 "EOPNOTSUPP"
             }
-            Self::TooManyArgs(_) | Self::EventTooBig { .. } | Self::DataSize(_) => "E2BIG",
+            Self::TooManyArgs(_)
+            | Self::EventTooBig { .. }
+            | Self::DataSize(_)
+            | Self::ManyMatches { .. } => "E2BIG",
             Self::NoSlots(_) | Self::NoMemory { .. } => "ENOMEM",
             Self::Clobbered { .. } => "ETXTBSY",
             Self::Attach(AttachError::Booting) | Self::NotFinal(_) => "EAGAIN",
@@ -272,9 +294,38 @@ impl ProbeError {
             | Self::Maxactive(_)
             | Self::Action(_)
             | Self::NotEntry(_)
+            | Self::PatternName(_)
             | Self::OffsetBeyond { .. }
             | Self::NotText(_)
             | Self::Boundary(BoundaryError::OutsideFunction { .. }) => "EINVAL",
+        }
+    }
+}
+
+impl ProbeError {
+    /// The rule by which a probe was refused, in one word: to count refusals by. Stable.
+    #[must_use]
+    pub fn rule(&self) -> &'static str {
+        match self {
+            Self::Symbol(LookupError::Ambiguous { .. }) => "ambiguous",
+            Self::Symbol(_) | Self::NoMatch(_) => "unknown",
+            Self::NameTaken(_)
+            | Self::OtherKind(_)
+            | Self::OtherArgument { .. }
+            | Self::SameProbe(_) => "exists",
+            Self::Reserved { .. } => "blacklist",
+            Self::Boundary(_) => "boundary",
+            Self::Refused(_) | Self::Post(_) | Self::Assemble(_) => "instruction",
+            Self::NotText(_) | Self::Read(_) | Self::Memory(_) => "not-text",
+            Self::OffsetBeyond { .. } => "offset",
+            Self::NotEntry(_) => "not-entry",
+            Self::NotFinal(_) => "patched",
+            Self::Clobbered { .. } => "clobbered",
+            Self::NoSlots(_) | Self::NoMemory { .. } => "no-room",
+            Self::Parameter(_) | Self::Types(_) => "argument",
+            Self::Attach(_) | Self::Vcpu(_) | Self::Tasks(_) => "guest",
+            Self::Modules(_) | Self::BrokenModules(_) => "modules",
+            _ => "definition",
         }
     }
 }

@@ -20,7 +20,7 @@ mod shuttled;
 pub mod search {
     //! The search of RAM, for benches.
 
-    pub use crate::engine::{Addresses, Search, TimedGuest};
+    pub use crate::engine::{Addresses, Search, SearchError, TimedGuest};
 }
 mod status;
 pub mod trigger;
@@ -29,17 +29,19 @@ pub use definition::{
     Action, Fetch, FetchArg, Flag, ProbeDefinition, ProbeKind, Register, ReturnMode, parse_line,
 };
 pub use engine::{
-    AddressSpace, AttachError, Batch, BlacklistEntry, CodeLine, DATA_SIZE_MAX, Engine,
-    EntryHandler, EntryVerdict, EventField, FaultHandler, FoundTypes, Frame, Guest, Hit, Holder,
-    Instance, KeptProbes, KernelHints, Kprobe, Kretprobe, Limits, ModuleStatus, NewProbe, NoTasks,
-    Optimization, ParameterError, PostHandler, PreHandler, Process, Recovery, Registration,
-    Reserved, ReturnHandler, RunningKernel, ScopedProbes, SearchStatistics, Selection,
-    StopStatistics, UnregisterError, Verdict,
+    AddressSpace, Admission, AttachError, Batch, BlacklistEntry, CodeLine, DATA_SIZE_MAX, Engine,
+    EntryHandler, EntryVerdict, EventField, ExpandedDefinition, Expansion, FaultHandler,
+    FoundTypes, Frame, Guest, Hit, Holder, Instance, KeptProbes, KernelHints, KernelMemory, Kprobe,
+    Kretprobe, Limits, ModuleStatus, NewProbe, NewSampler, NoTasks, Optimization, ParameterError,
+    PostHandler, PreHandler, Process, Recovery, Registration, Rehearsal, Reserved, ReturnHandler,
+    RunningKernel, SampleCounts, ScopedProbes, SearchStatistics, Selection, StopStatistics,
+    UnregisterError, Verdict,
 };
 pub use error::{BatchError, ProbeError};
 pub use events::{
-    Bounds, Event, EventLimits, EventPage, EventSelection, EventStore, FAULT, RecordedValue,
-    StackFrame, TraceEvent, TracePage, TraceReader, show_symbol,
+    Bounds, Consumer, Event, EventLimits, EventPage, EventSelection, EventStore, FAULT,
+    HitConsumer, MemoryAtHit, RawValue, RecordedHit, RecordedValue, StackFrame, TraceEvent,
+    TracePage, TraceReader, show_function, show_symbol,
 };
 pub use latency::Latency;
 pub use status::{DisplacedBy, ProbeState, ProbeStatus, StatusFlag};

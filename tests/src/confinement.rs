@@ -47,6 +47,25 @@ pub fn cgroup() -> Option<(PathBuf, &'static str)> {
     })
 }
 
+/// The program of systemd.
+const SYSTEMD_PROGRAM: &str = "/lib/systemd/systemd";
+
+/// Whether systemd can be process 1 of namespaces: over an overlay of this root, with cgroup v2.
+pub(crate) fn systemd() -> bool {
+    let mounts = "mount -t tmpfs exoprobe /mnt && cd /mnt && mkdir up work root groups && \
+        mount -t overlay exoprobe -o lowerdir=/,upperdir=up,workdir=work root && \
+        mount -t cgroup2 exoprobe groups";
+    let unshare = ["-m", "-p", "-f", "-C", "-i", "-u", "sh", "-c", mounts];
+    Path::new(SYSTEMD_PROGRAM).exists() && cgroup_mount().is_some() && succeeds("unshare", &unshare)
+}
+
+/// Where cgroup v2 is mounted.
+#[must_use]
+pub fn cgroup_mount() -> Option<&'static Path> {
+    let is_v2 = |mount: &&Path| mount.join("cgroup.controllers").exists();
+    CGROUPS.map(Path::new).into_iter().find(is_v2)
+}
+
 /// Whether `systemd-analyze` can judge a unit file.
 pub(crate) fn systemd_analyze() -> bool {
     let Ok(output) = Command::new("systemd-analyze").arg("--version").output() else {

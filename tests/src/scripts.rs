@@ -61,6 +61,15 @@ fn without_a_network_apts_failure_says_so() {
 }
 
 #[test]
+fn without_a_network_miri_says_what_is_missing() {
+    let rustup = "echo 'error: could not download file' >&2; exit 1";
+    let (status, said) = run(&["scripts/miri.sh", "setup"], &[("rustup", rustup)]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("installing Rust's nightly-20"), "{said}");
+    assert!(said.contains("could not download") && said.contains("is there a network"), "{said}");
+}
+
+#[test]
 fn without_the_right_to_install_the_line_to_run_is_printed() {
     let (status, said) =
         run(&["scripts/setup.sh"], &[("dpkg-query", "exit 1"), ("id", "echo 1000")]);

@@ -18,8 +18,9 @@ const LINUX_6_12_MIB: u64 = 64;
 /// modules need. The first that has functions for BPF programs makes the kernel check all of its
 /// types, and so does the first module with types: 17 s where KVM emulates, and a minute while the
 /// ticks of many vCPUs interrupt it.
-const LEFT_OUT: &str = "kfunc_init,crypto_kfunc_init,bpf_kfunc_init,xdp_metadata_init,\
-                        bpf_prog_test_run_init,cubictcp_register,init_subsystem,btf_module_init,\
+const LEFT_OUT: &str = "kfunc_init,crypto_kfunc_init,bpf_kfunc_init,bpf_rstat_kfunc_init,\
+                        xdp_metadata_init,bpf_prog_test_run_init,cubictcp_register,\
+                        init_subsystem,btf_module_init,\
                         param_sysfs_builtin_init,";
 
 /// A kernel that tests boot.

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use exoprobe_probes::definition::DEFAULT_GROUP;
 use exoprobe_probes::definition::{
     Command, Deletion, Flag, definition_lines, normalised, parse_command, parse_line,
     without_comment,
 };
 use exoprobe_probes::{
-    Batch, Engine, NewProbe, ProbeDefinition, ProbeError, ProbeKind, ProbeStatus, Selection,
+    Batch, BatchError, Engine, ProbeDefinition, ProbeError, ProbeKind, ProbeStatus, Selection,
     StatusFlag,
 };
 
@@ -45,7 +44,7 @@ pub(crate) fn clear(engine: &Engine) -> Result<(), TracerError> {
 fn refuse_enabled<'a>(
     mut probes: impl Iterator<Item = &'a ProbeStatus>,
 ) -> Result<(), TracerError> {
-    match probes.find(|probe| is_enabled(probe)) {
+    match probes.find(|probe| is_armed(probe)) {
         None => Ok(()),
         Some(ProbeStatus { group, event, .. }) => {
             let message = format!(
@@ -58,7 +57,7 @@ fn refuse_enabled<'a>(
 }
 
 /// Whether a probe is armed: its event is enabled, or has triggers.
-fn is_enabled(probe: &ProbeStatus) -> bool {
+pub(crate) fn is_armed(probe: &ProbeStatus) -> bool {
     !probe.flags.contains(&StatusFlag::Disabled)
 }
 
@@ -153,37 +152,82 @@ impl<'a> Writer<'a> {
     /// Registers what has been read so far.
     fn register(&mut self) -> Result<(), TracerError> {
         let defined = std::mem::take(&mut self.defined);
-        let probes = |defined: &[Defined<'_>]| -> Vec<NewProbe> {
-            defined.iter().map(|one| one.definition.clone().into()).collect()
-        };
         if defined.is_empty() {
             return Ok(());
         }
-        let Err(refused) = self.engine.register(Batch::from(probes(&defined)).joining()) else {
-            return Ok(());
+        let refused = match self.admit(&defined) {
+            Ok(admitted) => return self.report(&defined, &admitted),
+            Err(refused) => refused,
         };
         let (before, rest) = defined.split_at(refused.index);
         let Some(at) = rest.first() else { return Err(refused.error.into()) };
         if !before.is_empty() {
-            self.engine
-                .register(Batch::from(probes(before)).joining())
-                .map_err(|batch| batch.error)?;
+            let admitted = self.admit(before).map_err(|batch| batch.error)?;
+            self.report(before, &admitted)?;
         }
-        let (id, position) = fault(&refused.error, at.line, &at.definition);
-        let message = refused.error.to_string();
+        Err(self.refuse(at, &refused.error))
+    }
+
+    /// Registers definitions, without those probes of patterns that are refused. Numbers of
+    /// refusals are those of their definitions.
+    fn admit(&self, defined: &[Defined<'_>]) -> Result<Admitted, BatchError> {
+        let definitions = defined.iter().map(|one| one.definition.clone()).collect();
+        let expansion = self.engine.expand(definitions, usize::MAX)?;
+        let sources: Vec<usize> = expansion.definitions.iter().map(|one| one.source).collect();
+        let of_line = |error: BatchError| BatchError { index: sources[error.index], ..error };
+        let admission = self.engine.admit(Batch::from(expansion).joining()).map_err(of_line)?;
+        let refused = admission.refused.into_iter().map(of_line).collect();
+        Ok(Admitted { refused, sources })
+    }
+
+    /// Logs how many functions each pattern has left out.
+    ///
+    /// # Errors
+    /// The first refusal of a pattern all of whose functions were refused.
+    fn report(&mut self, defined: &[Defined<'_>], admitted: &Admitted) -> Result<(), TracerError> {
+        for (index, one) in defined.iter().enumerate() {
+            let refused = admitted.refused.iter().filter(|refused| refused.index == index);
+            let Some(first) = refused.clone().next() else { continue };
+            let found = admitted.sources.iter().filter(|source| **source == index).count();
+            let left_out = refused.count();
+            if left_out == found {
+                return Err(self.refuse(one, &first.error));
+            }
+            let message = format!(
+                "{left_out} of {found} functions were left out, the first of them: {}",
+                first.error
+            );
+            let (_, position) = fault(&first.error, one.line, &one.definition);
+            self.log(&message, one.line, position);
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, at: &Defined<'_>, error: &ProbeError) -> TracerError {
+        let (id, position) = fault(error, at.line, &at.definition);
+        let message = error.to_string();
         self.log(&message, at.line, position);
-        Err(TracerError {
+        // The kernel's own file has it so, other than register_kprobe().
+        let errno = if id == "BAD_PROBE_ADDR" { "EINVAL" } else { error.code() };
+        TracerError {
             line: Some(at.number),
             position: Some(position),
             id: Some(id),
-            ..TracerError::new(refused.error.code(), message)
-        })
+            ..TracerError::new(errno, message)
+        }
     }
 
     fn log(&mut self, message: &str, line: &str, position: usize) {
         let shown = normalised(without_comment(line), position);
         self.log.add(self.engine.micros(), PART, message, shown);
     }
+}
+
+/// The result of registering definitions.
+struct Admitted {
+    refused: Vec<BatchError>,
+    /// The definition of each probe that was to be registered.
+    sources: Vec<usize>,
 }
 
 /// The events that there are, by group and name.
@@ -199,9 +243,8 @@ impl<'a> Events<'a> {
         Self(all)
     }
 
-    /// Takes out what `-:GROUP/EVENT [PLACE [ARGUMENT...]]` means.
+    /// Takes out what `-:[GROUP/][EVENT] [PLACE [ARGUMENT...]]` means, of all groups without one.
     fn take(&mut self, deletion: &Deletion) -> Result<Vec<&'a ProbeStatus>, TracerError> {
-        let group = deletion.group.as_deref().unwrap_or(DEFAULT_GROUP);
         let [kprobe, kretprobe] = ["p", "r"].map(|letter| canonical(letter, &deletion.words));
         let is_meant = |probe: &mut &ProbeStatus| {
             let mut listed = probe.definition.split_whitespace().skip(1);
@@ -212,22 +255,20 @@ impl<'a> Events<'a> {
             words.iter().all(|word| listed.next() == Some(word))
         };
         let mut meant = Vec::new();
-        match (self.0.get_mut(group), deletion.event.as_deref()) {
-            (Some(events), Some(event)) => {
-                let named = events.get_mut(event).into_iter();
-                meant.extend(named.flat_map(|probes| probes.extract_if(.., is_meant)));
-            }
-            (Some(events), None) => {
-                for probes in events.values_mut() {
-                    meant.extend(probes.extract_if(.., is_meant));
-                }
-            }
-            (None, _) => {}
+        let group = deletion.group.as_deref();
+        let groups = self.0.iter_mut().filter(|(name, _)| group.is_none_or(|it| it == **name));
+        for (_, events) in groups {
+            let probes: Vec<&mut Vec<_>> = match deletion.event.as_deref() {
+                Some(event) => events.get_mut(event).into_iter().collect(),
+                None => events.values_mut().collect(),
+            };
+            meant.extend(probes.into_iter().flat_map(|probes| probes.extract_if(.., is_meant)));
         }
         if meant.is_empty() {
+            let group = group.map(|group| format!("{group}/")).unwrap_or_default();
             let name = deletion.event.as_deref().unwrap_or_default();
             let message =
-                format!("there is no event `{group}/{name}` so defined: see kprobe_events");
+                format!("there is no event `{group}{name}` so defined: see kprobe_events");
             return Err(TracerError::new("ENOENT", message));
         }
         refuse_enabled(meant.iter().copied())?;

@@ -1,17 +1,17 @@
 //! Files of events: enable, filter, format, id.
 
+use std::collections::BTreeSet;
+
 use exoprobe_probes::definition::{FieldError, Filter};
 use exoprobe_probes::{Engine, ProbeError, ProbeStatus, Selection};
 
 use crate::error::TracerError;
 use crate::fault::field_fault;
-use crate::log::ErrorLog;
+use crate::log::{ErrorLog, FILTER_PART};
 use crate::node::EventFile;
 
 /// Text of the file without a filter.
 const NONE: &str = "none\n";
-/// Whose faults those of filters are, in error_log.
-const PART: &str = "event filter parse error";
 
 /// Reads `0`, `1` and what the kernel's kstrtobool takes beside.
 ///
@@ -30,6 +30,34 @@ pub fn parse_switch(text: &str) -> Result<bool, TracerError> {
     }
 }
 
+/// Reads a decimal number as the kernel's kstrtoul does, with at most a line's end after it.
+///
+/// # Errors
+/// [`TracerError`], `EINVAL`.
+pub(crate) fn parse_count(text: &str) -> Result<u64, TracerError> {
+    let digits = text.strip_suffix('\n').unwrap_or(text);
+    let digits = digits.strip_prefix('+').unwrap_or(digits);
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_number).ok_or_else(|| no_number(text))
+}
+
+/// Reads the `0` or `1` of a file `enable`.
+///
+/// # Errors
+/// [`TracerError`], `EINVAL`.
+fn parse_enable(text: &str) -> Result<bool, TracerError> {
+    match parse_count(text)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(no_number(text)),
+    }
+}
+
+fn no_number(text: &str) -> TracerError {
+    let shown: String = text.trim_end().chars().take(20).collect();
+    TracerError::new("EINVAL", format!("`{shown}` is not what this file takes: write 1 or 0"))
+}
+
 /// `1`, `0`, or `X` where some events are enabled and some are not.
 pub(crate) fn enabled_text(probes: &[&ProbeStatus]) -> &'static str {
     let on = probes.iter().filter(|probe| probe.enabled).count();
@@ -46,14 +74,9 @@ pub(crate) fn enabled_text_of(probe: &ProbeStatus) -> String {
     format!("{}{armed}\n", u8::from(probe.enabled))
 }
 
-pub(crate) fn enable(
-    engine: &Engine,
-    probes: &[&ProbeStatus],
-    text: &str,
-) -> Result<(), TracerError> {
-    let on = parse_switch(text)?;
-    let probes = Selection::ids(probes.iter().map(|probe| probe.id));
-    Ok(engine.set_enabled(probes, on)?)
+/// Enables or disables probes.
+pub(crate) fn enable(engine: &Engine, probes: Selection, text: &str) -> Result<(), TracerError> {
+    Ok(engine.set_enabled(probes, parse_enable(text)?)?)
 }
 
 pub(crate) fn read(
@@ -106,6 +129,56 @@ pub(crate) fn set_filter(
     set.inspect_err(|error| {
         let line = text.lines().next().unwrap_or_default().to_owned();
         let column = error.position.unwrap_or_default().min(line.len());
-        log.add(engine.micros(), PART, &error.message, (line, column));
+        log.add(engine.micros(), FILTER_PART, &error.message, (line, column));
     })
+}
+
+/// Sets a filter for each event of a group that has its fields; `0` removes the filters of all.
+///
+/// # Errors
+/// [`TracerError`]: EINVAL if no event has its fields.
+pub(crate) fn set_group_filter(
+    engine: &Engine,
+    log: &mut ErrorLog,
+    group: &str,
+    probes: &[&ProbeStatus],
+    text: &str,
+) -> Result<(), TracerError> {
+    let text = text.trim();
+    let events: BTreeSet<&str> = probes.iter().map(|probe| &*probe.event).collect();
+    let refused = match text {
+        "0" => set_where_fields_match(engine, group, events, None)?,
+        _ => match text.parse::<Filter>() {
+            Ok(filter) => set_where_fields_match(engine, group, events, Some(&filter))?,
+            Err(error) => Some(error.into()),
+        },
+    };
+    let Some(TracerError { message, .. }) = refused else { return Ok(()) };
+    let message = format!("no event of the group `{group}` takes this filter: {message}");
+    let line = text.lines().next().unwrap_or_default().to_owned();
+    log.add(engine.micros(), FILTER_PART, &message, (line, 0));
+    let (position, id) = (Some(0), Some("BAD_SUBSYS_FILTER"));
+    Err(TracerError { position, id, ..TracerError::new("EINVAL", message) })
+}
+
+/// Sets a filter for each event that has its fields. Returns the first refusal if there is no such
+/// event. Events that were deleted meanwhile are passed over.
+fn set_where_fields_match<'a>(
+    engine: &Engine,
+    group: &str,
+    events: impl IntoIterator<Item = &'a str>,
+    filter: Option<&Filter>,
+) -> Result<Option<TracerError>, TracerError> {
+    let (mut is_set, mut refused) = (false, None);
+    for event in events {
+        match engine.set_filter(group, event, filter.cloned()) {
+            Ok(()) => is_set = true,
+            Err(ProbeError::NoSuchProbe(_)) => {}
+            Err(error @ (ProbeError::Filter { .. } | ProbeError::Trigger(_))) => {
+                refused.get_or_insert(error);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(refused.filter(|_| !is_set).map(TracerError::from))
 }

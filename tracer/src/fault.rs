@@ -25,6 +25,8 @@ pub(crate) fn fault(
         ProbeError::Boundary(BoundaryError::Inside { .. } | BoundaryError::Undecodable { .. }) => {
             ("BAD_INSN_BNDRY", words.start(1))
         }
+        ProbeError::NoMatch(_) => ("BAD_PROBE_ADDR", words.start(1)),
+        ProbeError::PatternName(_) => ("BAD_EVENT_NAME", words.start(0)),
         ProbeError::Symbol(error) => symbol(error, definition, &words),
         ProbeError::Types(_) => {
             let first = definition.args.iter().position(|arg| arg.body.asks_for_types());

@@ -7,10 +7,20 @@ use exoprobe_probes::{Engine, ProbeStatus, Selection, TracePage, TraceReader};
 use crate::error::TracerError;
 use crate::log::ErrorLog;
 use crate::node::{EventFile, File, Node, NodeKind};
-use crate::{commands, event, kprobes, lines, trigger};
+use crate::{commands, event, kprobes, lines, ring, set_event, trigger};
 
 /// Text of the file `snapshot` without a snapshot.
 const NO_SNAPSHOT: &str = "# there is no snapshot: write 1 to take one, 0 to forget it\n";
+
+/// Text of the file `README`.
+const README: &str = include_str!("readme.txt");
+
+/// The current tracer, always: functions are not traced.
+const TRACER: &str = "nop";
+
+/// Text of the file `filter` of a group.
+const GROUP_FILTER: &str = "# Write a filter here to set it for each event of the group that has \
+                            its fields.\n# Write 0 to remove the filters of all events.\n";
 
 /// Events of a snapshot that are read at once.
 const SNAPSHOT_PART: usize = 1024;
@@ -70,9 +80,15 @@ impl Tracer {
     /// The probes that a file is about.
     fn probes_of(&self, node: &Node) -> Vec<ProbeStatus> {
         match node {
-            Node::File(File::KprobeEvents | File::KprobeProfile) | Node::Enable(_, None) => {
-                self.engine.list()
-            }
+            Node::File(
+                File::KprobeEvents
+                | File::DynamicEvents
+                | File::KprobeProfile
+                | File::AvailableEvents
+                | File::SetEvent,
+            )
+            | Node::GroupFilter(_)
+            | Node::Enable(_, None) => self.engine.list(),
             Node::Enable(Some(group), Some(event)) | Node::OfEvent(group, event, _) => {
                 self.engine.show(group, event).into_iter().collect()
             }
@@ -141,6 +157,9 @@ impl Tracer {
     /// [`TracerError`]: `ENOENT`, `EISDIR`, and what the engine says.
     pub fn read(&self, path: &str) -> Result<String, TracerError> {
         let node = self.find(path)?;
+        if let Node::GroupFilter(_) = node {
+            return Ok(GROUP_FILTER.to_owned());
+        }
         let probes = self.probes_of(&node);
         match &node {
             Node::File(file) => self.read_file(*file, &probes),
@@ -160,7 +179,13 @@ impl Tracer {
     fn read_file(&self, file: File, probes: &[ProbeStatus]) -> Result<String, TracerError> {
         let digit = |on: bool| if on { "1\n" } else { "0\n" }.to_owned();
         Ok(match file {
-            File::KprobeEvents => commands::listing(probes),
+            File::Readme => README.to_owned(),
+            File::KprobeEvents | File::DynamicEvents => commands::listing(probes),
+            File::AvailableEvents => set_event::listing(probes),
+            File::SetEvent => set_event::enabled(probes),
+            File::CurrentTracer | File::AvailableTracers => format!("{TRACER}\n"),
+            File::HeaderPage => ring::HEADER_PAGE.to_owned(),
+            File::HeaderEvent => ring::HEADER_EVENT.to_owned(),
             File::KprobeProfile => commands::profile(probes),
             File::Trace | File::Snapshot => match self.open_file(file) {
                 Some((header, mut reader)) => {
@@ -196,7 +221,8 @@ impl Tracer {
     /// [`TracerError`]: `ENOENT`, `EISDIR`, `EACCES`, `EBUSY`.
     pub fn truncate(&self, path: &str) -> Result<(), TracerError> {
         match self.writable(path)? {
-            Node::File(File::KprobeEvents) => commands::clear(&self.engine),
+            Node::File(File::KprobeEvents | File::DynamicEvents) => commands::clear(&self.engine),
+            Node::File(File::SetEvent) => Ok(self.engine.set_enabled(Selection::all(), false)?),
             Node::File(File::Trace) => {
                 self.engine.drain();
                 self.engine.events().clear_trace();
@@ -221,11 +247,13 @@ impl Tracer {
         let node = self.writable(path)?;
         let engine = &*self.engine;
         match &node {
-            Node::File(File::KprobeEvents) => {
+            Node::File(File::KprobeEvents | File::DynamicEvents) => {
                 commands::Writer::new(engine, &mut lock(&self.log)).write(text)
             }
+            Node::File(File::SetEvent) => set_event::write(engine, text),
+            Node::File(File::CurrentTracer) => choose_tracer(text),
             Node::File(File::TracingOn) => {
-                let on = event::parse_switch(text)?;
+                let on = event::parse_count(text)? != 0;
                 engine.drain();
                 engine.events().set_tracing(on);
                 Ok(())
@@ -238,11 +266,19 @@ impl Tracer {
             }
             // What is written to them is of no importance: that it is empties them.
             Node::File(File::Trace | File::ErrorLog) => self.truncate(path),
-            Node::Enable(Some(group), Some(event)) => {
-                Ok(engine
-                    .set_enabled(Selection::event(group, event), event::parse_switch(text)?)?)
+            Node::Enable(Some(group), Some(name)) => {
+                event::enable(engine, Selection::event(group, name), text)
             }
-            Node::Enable(..) => event::enable(engine, &among(&self.probes_of(&node), &node), text),
+            Node::Enable(..) => {
+                let probes = self.probes_of(&node);
+                let ids = among(&probes, &node).into_iter().map(|probe| probe.id);
+                event::enable(engine, Selection::ids(ids), text)
+            }
+            Node::GroupFilter(group) => {
+                let probes = self.probes_of(&node);
+                let log = &mut lock(&self.log);
+                event::set_group_filter(engine, log, group, &among(&probes, &node), text)
+            }
             Node::OfEvent(group, event, EventFile::Trigger) => {
                 trigger::write(engine, &mut lock(&self.log), (group, event), text)
             }
@@ -262,19 +298,33 @@ impl Tracer {
             Node::OfEvent(_, _, EventFile::Format | EventFile::Id | EventFile::Hist) => {
                 Err(read_only(path))
             }
-            Node::File(_) | Node::Enable(..) | Node::OfEvent(..) => Ok(node),
+            Node::File(_) | Node::Enable(..) | Node::GroupFilter(_) | Node::OfEvent(..) => Ok(node),
             _ => Err(TracerError::new("EISDIR", format!("`{path}` is a folder"))),
         }
     }
 
-    /// `1` takes a snapshot, `0` forgets it.
+    /// `1` takes a snapshot, `0` forgets it; other numbers forget its events.
     fn write_snapshot(&self, text: &str) -> Result<(), TracerError> {
+        let number = event::parse_count(text)?;
         self.engine.drain();
-        match event::parse_switch(text)? {
-            true => self.engine.events().take_snapshot(),
-            false => self.engine.events().free_snapshot(),
+        match number {
+            1 => self.engine.events().take_snapshot(),
+            _ => self.engine.events().free_snapshot(),
         }
         Ok(())
+    }
+}
+
+/// Accepts the name of the one tracer that there is.
+fn choose_tracer(text: &str) -> Result<(), TracerError> {
+    match text.trim() {
+        TRACER => Ok(()),
+        other => {
+            let shown: String = other.chars().take(20).collect();
+            let message =
+                format!("there is no tracer `{shown}`: probes are all that is traced ({TRACER})");
+            Err(TracerError::new("EINVAL", message))
+        }
     }
 }
 
@@ -286,6 +336,7 @@ fn read_only(path: &str) -> TracerError {
 fn among<'a>(probes: &'a [ProbeStatus], node: &Node) -> Vec<&'a ProbeStatus> {
     let (group, event) = match node {
         Node::Enable(group, event) => (group.as_ref(), event.as_ref()),
+        Node::GroupFilter(group) => (Some(group), None),
         Node::OfEvent(group, event, _) => (Some(group), Some(event)),
         _ => (None, None),
     };

@@ -63,21 +63,23 @@ impl Layout {
         self.end += size;
     }
 
+    /// Declares a value as the kernel does: an array of texts with its size, other arrays without.
     fn value(&mut self, EventField { name, kind, count }: &EventField) {
         let ty = type_name(*kind);
-        let each = kind.record_bytes();
-        let (array, size) = match count {
-            Some(count) => (format!("[{count}]"), each * usize::from(*count)),
-            None => (String::new(), each),
+        let declaration = match count {
+            Some(count) if kind.shows_text() => format!("{ty}[{count}] {name}"),
+            Some(_) => format!("{ty} {name}[]"),
+            None => format!("{ty} {name}"),
         };
-        self.field(&format!("{ty} {name}{array}"), size, kind.is_signed());
+        let size = kind.record_bytes() * usize::from(count.unwrap_or(1));
+        self.field(&declaration, size, kind.is_signed() || kind.shows_text());
     }
 }
 
 fn type_name(kind: ValueType) -> String {
     match kind {
         ValueType::Signed(width) => format!("s{}", width.bits()),
-        ValueType::Char => "char".to_owned(),
+        ValueType::Char => "u8".to_owned(),
         ValueType::Text | ValueType::UserText | ValueType::SymbolText => {
             "__data_loc char[]".to_owned()
         }
@@ -101,12 +103,9 @@ fn print(EventField { name, kind, count }: &EventField) -> (String, String) {
         ValueType::Symbol => "%pS".to_owned(),
         ValueType::Text | ValueType::UserText | ValueType::SymbolText => "\\\"%s\\\"".to_owned(),
     };
-    let record = |place: &str| match kind {
-        ValueType::Symbol => format!(", (void *)REC->{place}"),
-        ValueType::Text | ValueType::UserText | ValueType::SymbolText => {
-            format!(", __get_str({place})")
-        }
-        _ => format!(", REC->{place}"),
+    let record = |place: &str| match kind.shows_text() {
+        true => format!(", __get_str({place})"),
+        false => format!(", REC->{place}"),
     };
     let Some(count) = count else { return (format, record(name)) };
     let formats = vec![format; usize::from(*count)].join(",");
@@ -139,11 +138,11 @@ mod tests {
             \tfield:unsigned long __probe_ip;\toffset:8;\tsize:8;\tsigned:0;\n\
             \tfield:u64 a;\toffset:16;\tsize:8;\tsigned:0;\n\
             \tfield:s32 b;\toffset:24;\tsize:4;\tsigned:1;\n\
-            \tfield:__data_loc char[] c;\toffset:28;\tsize:4;\tsigned:0;\n\
-            \tfield:u8 d[3];\toffset:32;\tsize:3;\tsigned:0;\n\
+            \tfield:__data_loc char[] c;\toffset:28;\tsize:4;\tsigned:1;\n\
+            \tfield:u8 d[];\toffset:32;\tsize:3;\tsigned:0;\n\
             \tfield:u64 e;\toffset:35;\tsize:8;\tsigned:0;\n\n\
             print fmt: \"(%lx) a=0x%Lx b=%d c=\\\"%s\\\" d={%u,%u,%u} e=%pS\", REC->__probe_ip, REC->a, REC->b, \
-            __get_str(c), REC->d[0], REC->d[1], REC->d[2], (void *)REC->e\n";
+            __get_str(c), REC->d[0], REC->d[1], REC->d[2], REC->e\n";
         assert_eq!(text("myprobe", 7, ProbeKind::Kprobe, &fields), expected);
         let returns = text("r", 8, ProbeKind::Kretprobe, &[]);
         assert!(

@@ -2,12 +2,11 @@
 
 use std::fmt::{Result, Write};
 
-use exoprobe_guest::Gva;
 use exoprobe_introspect::{SymbolTable, printable};
 use exoprobe_probes::trigger::HistogramNumber::{Signed, Unsigned};
 use exoprobe_probes::trigger::Modifier;
 use exoprobe_probes::trigger::{HistogramEntry, HistogramField, HistogramKey, HistogramTable};
-use exoprobe_probes::{FAULT, show_symbol};
+use exoprobe_probes::{FAULT, show_function, show_symbol};
 
 /// The histograms of an event, in the order in which they were set.
 pub(crate) fn text(tables: &[HistogramTable]) -> String {
@@ -79,18 +78,13 @@ fn write_number(
     out: &mut String,
 ) -> Result {
     let name = &field.name;
-    let found = || symbols.and_then(|symbols| symbols.resolve(Gva(number)));
     match field.modifier {
         Modifier::Hex => write!(out, "{name}: {number:x}"),
         Modifier::Sym => {
-            let symbol = found().map(|found| found.qualified_name()).unwrap_or_default();
-            write!(out, "{name}: [{number:x}] {symbol:<45}")
+            write!(out, "{name}: [{number:x}] {:<45}", show_function(symbols, number))
         }
         Modifier::SymOffset => {
-            let place = |found: exoprobe_introspect::SymbolOffset<'_>| {
-                format!("{}+{:#x}", found.qualified_name(), found.offset)
-            };
-            write!(out, "{name}: [{number:x}] {:<55}", found().map(place).unwrap_or_default())
+            write!(out, "{name}: [{number:x}] {:<55}", show_symbol(symbols, number))
         }
         Modifier::Log2 => write!(out, "{name}: ~ 2^{number:<2}"),
         Modifier::Buckets(size) => {
@@ -177,9 +171,9 @@ mod tests {
             (shown(Modifier::Sym, at()), format!("{{ f: [ffffffff81000104] {:<45}|", "second")),
             (
                 shown(Modifier::SymOffset, at()),
-                format!("{{ f: [ffffffff81000104] {:<55}|", "second+0x4"),
+                format!("{{ f: [ffffffff81000104] {:<55}|", "second+0x4/0x100"),
             ),
-            (shown(Modifier::Sym, number(1)), format!("{{ f: [1] {:<45}|", "")),
+            (shown(Modifier::Sym, number(1)), format!("{{ f: [1] {:<45}|", "0x1")),
             (shown(Modifier::None, text("sh\u{1b}")), format!("{{ f: {:<35}|", "sh\\u{1b}")),
             (shown(Modifier::None, HistogramKey::Fault), "{ f: (fault)|".to_owned()),
             (

@@ -13,6 +13,8 @@ mod kprobes;
 mod lines;
 mod log;
 mod node;
+mod ring;
+mod set_event;
 mod trigger;
 
 pub use error::TracerError;

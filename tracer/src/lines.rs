@@ -63,7 +63,7 @@ fn write_event(event: &TraceEvent<'_>, out: &mut String) -> fmt::Result {
             let function = symbols.and_then(|symbols| symbols.resolve(event.at));
             write!(out, "{} <- ", show_symbol(symbols, to.0))?;
             match function {
-                Some(found) => out.push_str(&found.qualified_name()),
+                Some(found) => out.push_str(found.name),
                 None => write!(out, "{}", event.at)?,
             }
         }
@@ -79,7 +79,7 @@ fn write_event(event: &TraceEvent<'_>, out: &mut String) -> fmt::Result {
     }
     for address in &event.stack {
         match symbols.and_then(|symbols| symbols.resolve(*address)) {
-            Some(found) => writeln!(out, " => {}", found.qualified_name())?,
+            Some(found) => writeln!(out, " => {}", found.name)?,
             None => writeln!(out, " => {address}")?,
         }
     }

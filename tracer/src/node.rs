@@ -31,6 +31,8 @@ pub(crate) enum Node {
     File(File),
     /// `events/enable`, `events/GROUP/enable`, `events/GROUP/EVENT/enable`.
     Enable(Option<String>, Option<String>),
+    /// `events/GROUP/filter`.
+    GroupFilter(String),
     OfEvent(String, String, EventFile),
 }
 
@@ -60,10 +62,16 @@ macro_rules! files {
 }
 
 files! { File:
+    Readme "README" READ "What the files are for.",
     KprobeEvents "kprobe_events" READ_WRITE "The definitions.",
     KprobeProfile "kprobe_profile" READ "Hits and misses.",
     Trace "trace" READ_WRITE "The events.",
     TracePipe "trace_pipe" READ "The events, as they come; a read takes them.",
+    DynamicEvents "dynamic_events" READ_WRITE "The definitions of all kinds: there is one.",
+    AvailableEvents "available_events" READ "All events.",
+    SetEvent "set_event" READ_WRITE "The events that are enabled.",
+    CurrentTracer "current_tracer" READ_WRITE "The current tracer: always nop.",
+    AvailableTracers "available_tracers" READ "The tracers that there are.",
     TracingOn "tracing_on" READ_WRITE "Whether events are kept.",
     Snapshot "snapshot" READ_WRITE "The trace as it was when a snapshot was taken.",
     ErrorLog "error_log" READ_WRITE "The last faults of what was written.",
@@ -71,6 +79,8 @@ files! { File:
     List "kprobes/list" READ "All probes.",
     Enabled "kprobes/enabled" READ_WRITE "The switch over all probes.",
     Blacklist "kprobes/blacklist" READ "Where no probe may be.",
+    HeaderPage "events/header_page" READ "How a page of the ring buffer begins.",
+    HeaderEvent "events/header_event" READ "How an entry of the ring buffer begins.",
 }
 
 files! { EventFile:
@@ -82,6 +92,7 @@ files! { EventFile:
 }
 
 pub(crate) const ENABLE: &str = "enable";
+const FILTER: &str = "filter";
 /// Of files that are in a folder of the root.
 const KPROBES: &str = "kprobes";
 const EVENTS: &str = "events";
@@ -91,6 +102,9 @@ impl Node {
     pub(crate) fn at(path: &str) -> Option<Self> {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         let some = |name: &str| Some(name.to_owned());
+        if let Some(file) = File::named(&parts.join("/")) {
+            return Some(Self::File(file));
+        }
         Some(match parts.as_slice() {
             [] => Self::Root,
             [KPROBES] => Self::Kprobes,
@@ -98,12 +112,13 @@ impl Node {
             [EVENTS, ENABLE] => Self::Enable(None, None),
             [EVENTS, group] => Self::Group((*group).to_owned()),
             [EVENTS, group, ENABLE] => Self::Enable(some(group), None),
+            [EVENTS, group, FILTER] => Self::GroupFilter((*group).to_owned()),
             [EVENTS, group, event] => Self::Event((*group).to_owned(), (*event).to_owned()),
             [EVENTS, group, event, ENABLE] => Self::Enable(some(group), some(event)),
             [EVENTS, group, event, name] => {
                 Self::OfEvent((*group).to_owned(), (*event).to_owned(), EventFile::named(name)?)
             }
-            _ => Self::File(File::named(&parts.join("/"))?),
+            _ => return None,
         })
     }
 
@@ -113,7 +128,12 @@ impl Node {
         &self,
         names: impl FnOnce() -> Vec<Name>,
     ) -> Option<Vec<(String, NodeKind)>> {
-        let enable = || (ENABLE.to_owned(), NodeKind::File(READ_WRITE));
+        let writable = |name: &str| (name.to_owned(), NodeKind::File(READ_WRITE));
+        let within = |folder: &'static str| {
+            let name = move |file: &File| file.name().strip_prefix(folder)?.strip_prefix('/');
+            let files = File::ALL.iter().filter_map(move |file| Some((name(file)?, file.mode())));
+            files.map(|(name, mode)| (name.to_owned(), NodeKind::File(mode)))
+        };
         let folder = |name: &str| (name.to_owned(), NodeKind::Directory);
         Some(match self {
             Self::Root => {
@@ -121,34 +141,36 @@ impl Node {
                 let files = files.map(|file| (file.name().to_owned(), NodeKind::File(file.mode())));
                 files.chain([folder(KPROBES), folder(EVENTS)]).collect()
             }
-            Self::Kprobes => {
-                let within = |file: &File| file.name().strip_prefix("kprobes/").map(str::to_owned);
-                let files = File::ALL.iter().filter_map(|file| Some((within(file)?, file.mode())));
-                files.map(|(name, mode)| (name, NodeKind::File(mode))).collect()
-            }
+            Self::Kprobes => within(KPROBES).collect(),
             Self::Events => {
                 let groups: BTreeSet<Arc<str>> =
                     names().into_iter().map(|(group, _)| group).collect();
-                groups.iter().map(|group| folder(group)).chain([enable()]).collect()
+                let groups = groups.iter().map(|group| folder(group));
+                groups.chain([writable(ENABLE)]).chain(within(EVENTS)).collect()
             }
             Self::Group(group) => {
                 let names = names();
                 let events = names.iter().filter(|(of, _)| **of == **group);
-                events.map(|(_, event)| folder(event)).chain([enable()]).collect()
+                let events = events.map(|(_, event)| folder(event));
+                events.chain([writable(ENABLE), writable(FILTER)]).collect()
             }
             Self::Event(..) => {
                 let files = EventFile::ALL.iter();
                 let files = files.map(|file| (file.name().to_owned(), NodeKind::File(file.mode())));
-                files.chain([enable()]).collect()
+                files.chain([writable(ENABLE)]).collect()
             }
-            Self::File(_) | Self::Enable(..) | Self::OfEvent(..) => return None,
+            Self::File(_) | Self::Enable(..) | Self::GroupFilter(_) | Self::OfEvent(..) => {
+                return None;
+            }
         })
     }
 
     /// Whether the group and the event that it is about are there.
     pub(crate) fn is_there(&self, engine: &Engine) -> bool {
         match self {
-            Self::Group(group) | Self::Enable(Some(group), None) => engine.has_event(group, None),
+            Self::Group(group) | Self::GroupFilter(group) | Self::Enable(Some(group), None) => {
+                engine.has_event(group, None)
+            }
             Self::Event(group, event)
             | Self::OfEvent(group, event, _)
             | Self::Enable(Some(group), Some(event)) => engine.has_event(group, Some(event)),

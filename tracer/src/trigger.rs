@@ -6,7 +6,7 @@ use exoprobe_probes::{Engine, ProbeError};
 
 use crate::error::TracerError;
 use crate::fault::field_fault;
-use crate::log::ErrorLog;
+use crate::log::{ErrorLog, FILTER_PART};
 
 /// Text of the file `trigger` without triggers.
 const NONE: &str = "# Available triggers:\n# traceon traceoff snapshot stacktrace hist\n";
@@ -37,16 +37,32 @@ pub(crate) fn write(
     let set = parse_trigger(text).map_err(TracerError::from).and_then(|command| {
         engine.set_trigger(group, event, command).map_err(|error| fault(text, error))
     });
-    set.inspect_err(|error| {
-        let line = text.lines().next().unwrap_or_default().to_owned();
-        let column = error.position.unwrap_or_default().min(line.len());
-        log.add(
-            engine.micros(),
-            &format!("trigger:{group}:{event}"),
-            &error.message,
-            (line, column),
-        );
-    })
+    set.inspect_err(|error| log_fault(engine, log, (group, event), text, error))
+}
+
+/// Logs a fault as the kernel does: of a histogram as that event's, of another trigger nothing but
+/// its filter.
+fn log_fault(
+    engine: &Engine,
+    log: &mut ErrorLog,
+    (group, event): (&str, &str),
+    text: &str,
+    error: &TracerError,
+) {
+    let line = text.lines().next().unwrap_or_default();
+    let position = error.position.unwrap_or_default().min(line.len());
+    let filter = line.find(" if ").map(|at| at + " if ".len());
+    match filter.filter(|start| position >= *start) {
+        Some(start) => {
+            let command = line.get(start..).unwrap_or_default().to_owned();
+            log.add(engine.micros(), FILTER_PART, &error.message, (command, position - start));
+        }
+        None if line.trim_start_matches('!').starts_with("hist") => {
+            let part = format!("hist:{group}:{event}");
+            log.add(engine.micros(), &part, &error.message, (line.to_owned(), position));
+        }
+        None => {}
+    }
 }
 
 /// Which part of a command the engine does not take.

@@ -1,27 +1,22 @@
 //! `exoprobe probe add`.
 
-use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use clap::Args;
 use exoprobe_probes::definition::definition_lines;
 use hyper::Method;
-use indicatif::{ProgressBar, ProgressDrawTarget};
+use hyper::body::Bytes;
 use serde_json::Value;
 
+use super::added::{Wish, print_answer};
 use super::context::Context;
-use super::definitions::{ActionArgs, Line, expand, has_pattern, with_kinds};
+use super::definitions::{ActionArgs, Line, expand, has_source_line, with_kinds};
 use super::error::{CliError, problem_text};
 use super::format::printable;
-
-use super::show::{PENDING, print_table};
-use crate::client::{ApiPath, Client, ClientError, Payload, Problem};
+use crate::client::{ApiPath, ClientError, Payload, Problem};
 use crate::log::say;
 
-/// Delay between two polls of pending probes.
-const POLL: Duration = Duration::from_millis(200);
 /// Longest part of a refused JSON definition that is shown, in characters.
 const EXCERPT: usize = 200;
 
@@ -31,6 +26,7 @@ Examples:
   exoprobe probe add 'p:open do_sys_openat2 dfd filename:string' 'r:ret vfs_read $retval:s64'
   exoprobe probe add vfs_read 'p:cat do_sys_openat2 filename:string if comm == \"cat\"'
   exoprobe probe add --dry-run 'vfs_*'
+  exoprobe probe add --count --max 20000 'p:all/* *'
   exoprobe probe add 'p:line kernel/sys.c:950 %di'
   exoprobe probe add --count --return -12 'p:fail do_sys_openat2'
   exoprobe probe add -f probes.txt
@@ -41,7 +37,8 @@ A definition is a line of kprobe_events:
   p[:[GROUP/]EVENT] SYMBOL[+OFFSET]|0xADDR [[NAME=]VALUE[:TYPE] ...]     a kprobe
   r[MAXACTIVE][:[GROUP/]EVENT] SYMBOL|0xADDR [[NAME=]VALUE[:TYPE] ...]   a return probe
 `if FILTER` may follow. A line that begins with a place is a kprobe: `vfs_read` is `p vfs_read`. A SYMBOL with `*` or
-`?` stands for all functions that match; those that cannot be probed are left out and listed with the reason.
+`?` stands for all functions that match; those that cannot be probed are left out and listed with the reason. A `*`
+in EVENT is the function's name then: `p:vfs/* vfs_*`. All probes of one command are armed together.
 SYMBOL may be FILE:LINE where a file tells the kernel's source lines (`run --debug-info`): a probe for each copy of the
 line's code, inlined or not.
 VALUE is %REG, $stackN, $stack, $retval (return probes), @ADDR, +OFFS(VALUE) or -OFFS(VALUE); at a function's entry
@@ -69,7 +66,7 @@ pub(super) struct AddArgs {
     /// Add all that a pattern matches, or none when one is refused
     #[arg(long)]
     all_or_none: bool,
-    /// Print the definitions that patterns and source lines stand for, and add none
+    /// Print the probes that would be added, and which would be refused; add none
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -78,47 +75,38 @@ pub(super) struct AddArgs {
 
 pub(super) async fn add(context: &mut Context<'_>, args: &AddArgs) -> Result<(), CliError> {
     let definitions = Definitions::collect(args)?;
-    if let Definitions::Lines(text) = &definitions
-        && (args.dry_run || !args.actions.is_empty() || has_pattern(text))
-    {
-        return add_expanded(context, args, text).await;
-    }
-    let path = ApiPath::new(&["probes"]);
-    match context.client.call(Method::POST, &path, definitions.payload()).await {
-        Ok(added) => print_added(context, args, &added).await,
-        Err(ClientError::Refused(problem)) => Err(definitions.refused(args, problem)),
-        Err(error) => Err(error.into()),
-    }
+    let answer = match &definitions {
+        Definitions::Lines(text) if !args.actions.is_empty() || has_source_line(text) => {
+            send_expanded(context, args, text).await?
+        }
+        _ => {
+            let path = args.path();
+            match context.client.call(Method::POST, &path, definitions.payload()).await {
+                Ok(answer) => answer,
+                Err(ClientError::Refused(problem)) => {
+                    return Err(definitions.refused(args, problem));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    };
+    let wish = Wish { dry_run: args.dry_run, wait: args.wait };
+    print_answer(context, wish, &answer).await
 }
 
-async fn print_added(
-    context: &mut Context<'_>,
-    args: &AddArgs,
-    added: &[u8],
-) -> Result<(), CliError> {
-    if args.wait == 0 {
-        return print_table(context, added);
-    }
-    let added = serde_json::from_slice(added).map_err(ClientError::from)?;
-    wait_and_print(context, added, args.wait).await
-}
-
-/// Adds lines with patterns or flags. Symbols that match a pattern and that the service refuses are
-/// skipped, and reported.
-async fn add_expanded(
+/// Sends lines with source lines or flags. Copies of a line's code that the service refuses are
+/// left out, and reported.
+async fn send_expanded(
     context: &mut Context<'_>,
     args: &AddArgs,
     text: &str,
-) -> Result<(), CliError> {
+) -> Result<Bytes, CliError> {
     let mut lines = expand(context.client, text, args.max).await?;
-    if args.dry_run {
-        return print_lines(context, &lines);
-    }
-    let (path, count) = (ApiPath::new(&["probes"]), lines.len());
+    let count = lines.len();
     while !lines.is_empty() {
         let payload = args.actions.payload(&lines)?;
-        let mut problem = match context.client.call(Method::POST, &path, payload).await {
-            Ok(added) => return print_added(context, args, &added).await,
+        let mut problem = match context.client.call(Method::POST, &args.path(), payload).await {
+            Ok(answer) => return Ok(answer),
             Err(ClientError::Refused(problem)) => problem,
             Err(error) => return Err(error.into()),
         };
@@ -146,15 +134,12 @@ async fn add_expanded(
     Err(CliError::AllRefused(count))
 }
 
-fn print_lines(context: &mut Context<'_>, lines: &[Line]) -> Result<(), CliError> {
-    if context.json {
-        let texts: Value = lines.iter().map(|line| line.text.as_str()).collect();
-        return Ok(context.print_json(&texts.to_string())?);
+impl AddArgs {
+    fn path(&self) -> ApiPath {
+        let path = ApiPath::new(&["probes"]).query("max", self.max);
+        let path = path.query_if("dry_run", self.dry_run.then_some(true));
+        path.query_if("all_or_none", self.all_or_none.then_some(true))
     }
-    for line in lines {
-        writeln!(context.out, "{}", printable(&line.text))?;
-    }
-    Ok(())
 }
 
 /// Definitions as they were given.
@@ -171,7 +156,7 @@ impl Definitions {
         let mut sources: Vec<String> = args.definitions.clone();
         sources.extend(file);
         if sources.iter().any(|source| source.trim_start().starts_with(['{', '['])) {
-            if args.dry_run || !args.actions.is_empty() {
+            if !args.actions.is_empty() {
                 return Err(CliError::FlagsWithJson);
             }
             let alone = <[String; 1]>::try_from(sources);
@@ -237,74 +222,6 @@ fn read_text(path: &Path) -> Result<String, CliError> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text).map_err(failed)?;
     Ok(text)
-}
-
-/// Prints probes once none of them is pending, or the time is over.
-async fn wait_and_print(
-    context: &mut Context<'_>,
-    added: Value,
-    seconds: u64,
-) -> Result<(), CliError> {
-    let (started, limit) = (Instant::now(), Duration::from_secs(seconds));
-    let mut probes = match added {
-        Value::Array(probes) => probes,
-        one => vec![one],
-    };
-    let ids: HashSet<u64> = probes.iter().filter_map(|probe| probe["id"].as_u64()).collect();
-    let mut progress = None;
-    loop {
-        let reasons: Vec<String> = probes.iter().filter_map(pending_reason).collect();
-        let left = limit.saturating_sub(started.elapsed());
-        if reasons.is_empty() || left.is_zero() {
-            drop(progress);
-            let of = probes.len();
-            print_table(context, Value::Array(probes).to_string().as_bytes())?;
-            let count = reasons.len();
-            return match reasons.into_iter().next() {
-                Some(reason) => Err(CliError::StillPending { count, of, seconds, reason }),
-                None => Ok(()),
-            };
-        }
-        progress.get_or_insert_with(|| Progress::start(seconds)).show(reasons.len());
-        tokio::time::sleep(POLL.min(left)).await;
-        probes = list(context.client).await?;
-        probes.retain(|probe| probe["id"].as_u64().is_some_and(|id| ids.contains(&id)));
-    }
-}
-
-async fn list(client: &Client) -> Result<Vec<Value>, ClientError> {
-    Ok(serde_json::from_slice(&client.get(&ApiPath::new(&["probes"])).await?)?)
-}
-
-/// Reason that a probe is pending, if it is.
-fn pending_reason(probe: &Value) -> Option<String> {
-    let reason = probe["reason"].as_str().unwrap_or_default();
-    (probe["state"] == PENDING).then(|| reason.to_owned())
-}
-
-/// A line on standard error that goes away when the wait ends.
-struct Progress(ProgressBar);
-
-impl Progress {
-    fn start(seconds: u64) -> Self {
-        let target = ProgressDrawTarget::stderr();
-        if target.is_hidden() {
-            say!("waiting for the probes' text (at most {seconds} s)");
-        }
-        let bar = ProgressBar::with_draw_target(None, target);
-        bar.enable_steady_tick(POLL);
-        Self(bar)
-    }
-
-    fn show(&self, pending: usize) {
-        self.0.set_message(format!("waiting for the text of {pending} probe(s)"));
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
-//! Definitions of `probe add` that the service does not take as they are: bare symbols, patterns,
+//! Definitions of `probe add` that the service does not take as they are: bare symbols, source
+//! lines,
 //! and flags for filters and actions.
-
-use std::collections::BTreeSet;
 
 use clap::Args;
 use exoprobe_probes::ProbeDefinition;
@@ -12,8 +11,8 @@ use serde_json::{Value, json};
 use super::error::CliError;
 use crate::client::{ApiPath, Client, ClientError, Payload, Problem};
 
-/// Most symbols that are examined for one pattern: the service returns no more at once.
-const SYMBOLS_MAX: usize = 10_000;
+/// Most places of one source line: the service returns no more at once.
+const PLACES_MAX: usize = 10_000;
 
 /// Flags that say of all definitions what their lines do not.
 #[derive(Clone, Debug, Default, Args)]
@@ -115,7 +114,7 @@ impl ActionArgs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) text: String,
-    /// The function or place that a pattern or a source line stood for.
+    /// The place that a source line stood for.
     pub(super) matched: Option<String>,
 }
 
@@ -147,8 +146,14 @@ pub(super) fn is_source_line(place: &str) -> bool {
 
 /// Whether a line's place is a pattern, or a line of the source.
 pub(super) fn has_pattern(text: &str) -> bool {
-    definition_lines(text)
-        .any(|(_, line)| pattern_of(line).is_some() || source_line_of(line).is_some())
+    let is_pattern =
+        |line: &str| words(line).nth(1).is_some_and(|(_, place)| place.contains(['*', '?']));
+    has_source_line(text) || definition_lines(text).any(|(_, line)| is_pattern(line))
+}
+
+/// Whether a line's place is a line of the source.
+pub(super) fn has_source_line(text: &str) -> bool {
+    definition_lines(text).any(|(_, line)| source_line_of(line).is_some())
 }
 
 /// The source line that a definition's place is, and where it begins.
@@ -156,56 +161,25 @@ fn source_line_of(line: &str) -> Option<(usize, &str)> {
     words(line).nth(1).filter(|(_, place)| is_source_line(place))
 }
 
-/// The pattern of a line, and where it begins.
-fn pattern_of(line: &str) -> Option<(usize, &str)> {
-    words(line).nth(1).filter(|(_, place)| place.contains(['*', '?']))
-}
-
-/// The definitions of a text, with a line for each function that a pattern matches, and for each
-/// place that has code of a source line.
+/// The definitions of a text, with a line for each place that has code of a source line.
 ///
 /// # Errors
-/// [`CliError::Pattern`] where a pattern matches nothing, more than `max` functions, or has an
-/// event's name.
+/// [`CliError::Pattern`] where more than `max` places have code of a line.
 pub(super) async fn expand(client: &Client, text: &str, max: usize) -> Result<Vec<Line>, CliError> {
     let mut lines = Vec::new();
     for (_, line) in definition_lines(text) {
-        if let Some((at, source)) = source_line_of(line) {
-            let (before, after) = (&line[..at], &line[at + source.len()..]);
-            let places = places(client, source).await?;
-            let definition = |place: &str| format!("{before}{place}{after}");
-            if places.len() > max {
-                let why = format!("{} places have code of it: --max allows {max}", places.len());
-                return Err(CliError::Pattern { pattern: source.to_owned(), why });
-            }
-            lines.extend(
-                places.into_iter().map(|p| Line { text: definition(&p), matched: Some(p) }),
-            );
-            continue;
-        }
-        let Some((at, pattern)) = pattern_of(line) else {
+        let Some((at, source)) = source_line_of(line) else {
             lines.push(Line { text: line.to_owned(), matched: None });
             continue;
         };
-        let refuse = |why: String| CliError::Pattern { pattern: pattern.to_owned(), why };
-        let kind = words(line).next().map_or("", |(_, first)| first);
-        if kind.split_once(':').is_some_and(|(_, name)| !name.ends_with('/')) {
-            return Err(refuse("leave out the event's name, or give `p:GROUP/`".to_owned()));
+        let (before, after) = (&line[..at], &line[at + source.len()..]);
+        let places = places(client, source).await?;
+        let definition = |place: &str| format!("{before}{place}{after}");
+        if places.len() > max {
+            let why = format!("{} places have code of it: --max allows {max}", places.len());
+            return Err(CliError::Pattern { pattern: source.to_owned(), why });
         }
-        let found = functions(client, pattern).await?;
-        if found.is_empty() {
-            return Err(refuse("no function matches".to_owned()));
-        }
-        if found.len() > max {
-            let count = found.len();
-            return Err(refuse(format!("{count} functions match: --max allows {max}")));
-        }
-        let (before, after) = (&line[..at], &line[at + pattern.len()..]);
-        lines.extend(
-            found
-                .into_iter()
-                .map(|name| Line { text: format!("{before}{name}{after}"), matched: Some(name) }),
-        );
+        lines.extend(places.into_iter().map(|p| Line { text: definition(&p), matched: Some(p) }));
     }
     Ok(lines)
 }
@@ -214,7 +188,6 @@ pub(super) async fn expand(client: &Client, text: &str, max: usize) -> Result<Ve
 #[derive(Deserialize)]
 struct Symbol {
     name: String,
-    kind: String,
     module: Option<String>,
     /// Where it was asked for by a place in it.
     offset: Option<u64>,
@@ -231,30 +204,18 @@ impl Symbol {
 }
 
 /// The places of the guest's kernel that have code of a source line.
-async fn places(client: &Client, line: &str) -> Result<Vec<String>, CliError> {
-    Ok(symbols(client, "line", line).await?.iter().map(Symbol::place).collect())
-}
-
-/// The functions of the guest's kernel whose names match, each once.
-async fn functions(client: &Client, pattern: &str) -> Result<BTreeSet<String>, CliError> {
-    let symbols = symbols(client, "name", pattern).await?;
-    let functions = symbols.iter().filter(|symbol| symbol.kind == "function");
-    Ok(functions.map(Symbol::place).collect())
-}
-
-/// All symbols that a question finds.
 ///
 /// # Errors
 /// [`CliError::Pattern`] where the service does not give all of them.
-async fn symbols(client: &Client, by: &str, what: &str) -> Result<Vec<Symbol>, CliError> {
-    let path = ApiPath::new(&["symbols"]).query(by, what).query("limit", SYMBOLS_MAX);
+async fn places(client: &Client, line: &str) -> Result<Vec<String>, CliError> {
+    let path = ApiPath::new(&["symbols"]).query("line", line).query("limit", PLACES_MAX);
     let answer = client.get(&path).await?;
     let symbols: Vec<Symbol> = serde_json::from_slice(&answer).map_err(ClientError::from)?;
-    if symbols.len() >= SYMBOLS_MAX {
-        let why = format!("{SYMBOLS_MAX} symbols or more match: give a narrower one");
-        return Err(CliError::Pattern { pattern: what.to_owned(), why });
+    if symbols.len() >= PLACES_MAX {
+        let why = format!("{PLACES_MAX} places or more have code of it");
+        return Err(CliError::Pattern { pattern: line.to_owned(), why });
     }
-    Ok(symbols)
+    Ok(symbols.iter().map(Symbol::place).collect())
 }
 
 #[cfg(test)]

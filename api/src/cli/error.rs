@@ -159,6 +159,15 @@ pub(super) enum CliError {
     /// This host cannot run guests.
     #[error(transparent)]
     Host(#[from] HostError),
+    /// A script ended with this status.
+    #[error("the script ended with status {0}")]
+    Script(u8),
+    /// The service refused a script, with the places of its faults.
+    #[error("{}", .0.detail)]
+    ScriptRefused(Box<Problem>),
+    /// A script is to be read from a file, and given as text.
+    #[error("give the script either as a file or with -e")]
+    NoScript,
     /// A process in the background ended with this status, and has said why.
     #[error("the process in the background ended with status {0}")]
     Reported(u8),
@@ -191,6 +200,7 @@ impl CliError {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             Self::Url { .. }
             | Self::NoDefinition
+            | Self::NoScript
             | Self::MixedDefinitions
             | Self::FlagsWithJson
             | Self::TwoFilters(_)
@@ -208,7 +218,7 @@ impl CliError {
             | Self::StillPending { .. }
             | Self::LeftBehind(_)
             | Self::Ended => NO_ANSWER,
-            Self::Reported(status) => *status,
+            Self::Reported(status) | Self::Script(status) => *status,
             _ => Self::FAILED,
         }
     }
@@ -221,7 +231,7 @@ impl CliError {
     fn text(&self) -> Option<String> {
         match self {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
-            Self::GuestRefused | Self::Reported(_) => None,
+            Self::GuestRefused | Self::Reported(_) | Self::Script(_) => None,
             Self::Definition { problem, definition } => {
                 Some(problem_text(problem, Some(definition)))
             }

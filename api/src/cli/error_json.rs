@@ -36,7 +36,9 @@ pub(super) fn of(error: &CliError) -> Option<String> {
         CliError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => return None,
         // The process in the background has written its own.
         CliError::Reported(_) => return None,
-        CliError::Client(ClientError::Refused(problem)) => document(problem),
+        CliError::Client(ClientError::Refused(problem)) | CliError::ScriptRefused(problem) => {
+            document(problem)
+        }
         CliError::Definition { problem, definition } => {
             let mut document = document(problem);
             document["definition"] = json!(definition.trim());

@@ -53,6 +53,8 @@ const PRINTING: &[(&[&str], bool)] = &[
     (&["vm", "dump", "f"], true),
     (&["hist", "--for", "0.1", "f", "dx=%dx"], true),
     (&["stacks", "--for", "0.1", "f"], true),
+    (&["trace", "-e", "BEGIN { }"], true),
+    (&["trace", "-lv", "kprobe:f"], false),
     (&["vm", "registers"], true),
     (&["vm", "send", "go"], true),
 ];
@@ -127,6 +129,7 @@ fn answers() -> Vec<(&'static str, String)> {
         ),
         ("/v1/vm", vm),
         ("/v1/vm/config", r#"{"kernel":"@","disk":[{"path":"@","mode":"@"}],"memory":64}"#),
+        ("/v1/scripts/1/output", r#"{"type":"printf","data":"@"}"#),
         ("/v1/vm/registers/0", r#"{"vcpu":0,"@":"@"}"#),
     ];
     answers.map(|(path, answer)| (path, hostile(answer))).into()
@@ -144,11 +147,22 @@ fn service() -> Fake {
         StatusCode::NO_CONTENT
     };
     let control = hostile(r#"{"state":"@","path":"@","bytes":5,"stood_ms":1}"#);
+    let script = || {
+        hostile(
+            r#"{"id":1,"exit_status":0,"refused":["@"],"limited":0,"lost":0,"nmissed":0,"warnings":["@"],"more_warnings":0,"explained":[{"probe":"@","arguments":["@"],"reads":["@"],"exit":"@"}]}"#,
+        )
+    };
+    let changed = async || hostile(r#"[{"name":"@","probes":["#) + &probe() + "]}]";
     let probes = async || format!("[{}]", probe());
     let mut routes = Router::new()
         .route("/v1/vm/serial/1", get(read).post(write))
         .route("/v1/vm/{action}", post(async || control))
-        .route("/v1/probes", get(probes).post(probes))
+        .route("/v1/probes", get(probes).post(probes).patch(changed))
+        .route("/v1/scripts", post(async move || script()))
+        .route(
+            "/v1/scripts/{id}",
+            get(async move || script()).delete(async || StatusCode::NO_CONTENT),
+        )
         .route("/v1/tracefs/events/exoprobe/{event}/trigger", post(async || StatusCode::NO_CONTENT))
         .route(
             "/v1/probes/{group}/{event}",

@@ -1,6 +1,7 @@
 //! The command line: a client of the API, human tables by default, JSON for programs.
 
 mod add;
+mod added;
 mod arguments;
 mod background;
 mod callers;
@@ -38,6 +39,7 @@ mod symbols;
 #[cfg(test)]
 mod tests;
 mod top;
+mod trace;
 mod tty;
 mod typed;
 mod types;
@@ -92,6 +94,8 @@ enum Command {
     Hist(hist::HistArgs),
     /// Count the back-traces that lead to a function, with a probe of its own for that time
     Stacks(stacks::StacksArgs),
+    /// Run a script in the bpftrace language over the guest
+    Trace(trace::TraceArgs),
     /// Write the events as a trace for Perfetto's or Chrome's viewer
     Export(export::ExportArgs),
     /// Look up symbols of the guest's kernel
@@ -167,6 +171,9 @@ fn dispatch(cli: Cli, out: &mut dyn Write) -> Result<(), CliError> {
         }
         Command::Stacks(args) => {
             with_client(&connection, out, async |context| stacks::run(context, &args).await)
+        }
+        Command::Trace(args) => {
+            with_client(&connection, out, async |context| trace::run(context, &args).await)
         }
         Command::Export(args) => {
             with_client(&connection, out, async |context| export::run(context, &args).await)

@@ -6,7 +6,6 @@ use clap::{Args, Subcommand};
 use exoprobe_probes::Latency;
 use exoprobe_probes::definition::DEFAULT_GROUP;
 use hyper::Method;
-use hyper::body::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -27,6 +26,7 @@ Examples:
 const REMOVE_EXAMPLES: &str = "\
 Examples:
   exoprobe probe rm getpid mygroup/open
+  exoprobe probe rm 'vfs/*'
   exoprobe probe rm --all";
 
 const SWITCH_EXAMPLES: &str = "\
@@ -61,12 +61,14 @@ pub(super) enum ProbeCommand {
     #[command(after_help = "Example:\n  exoprobe probe enable getpid mygroup/open")]
     Enable(Names),
     /// Disarm probes and keep them
-    #[command(after_help = "Example:\n  exoprobe probe disable getpid")]
+    #[command(
+        after_help = "Examples:\n  exoprobe probe disable getpid\n  exoprobe probe disable 'vfs/*'"
+    )]
     Disable(Names),
     /// Remove probes, those that there are
     #[command(after_help = REMOVE_EXAMPLES)]
     Rm {
-        /// EVENT or GROUP/EVENT
+        /// EVENT or GROUP/EVENT; `*` and `?` may stand for characters
         #[arg(value_name = "NAME", required_unless_present = "all", conflicts_with = "all")]
         names: Vec<ProbeName>,
         /// Remove all
@@ -99,7 +101,7 @@ pub(super) enum ProbeCommand {
 /// Names of probes.
 #[derive(Debug, Args)]
 pub(super) struct Names {
-    /// EVENT or GROUP/EVENT
+    /// EVENT or GROUP/EVENT; `*` and `?` may stand for characters
     #[arg(value_name = "NAME", required = true)]
     names: Vec<ProbeName>,
 }
@@ -171,17 +173,25 @@ async fn set_enabled(
     names: &[ProbeName],
     enabled: bool,
 ) -> Result<(), CliError> {
-    let mut changed = Vec::new();
+    /// The probes of one name.
+    #[derive(Deserialize)]
+    struct Changed {
+        probes: Vec<Value>,
+    }
+    let names_given: Vec<&str> = names.iter().map(|name| name.0.as_str()).collect();
+    let payload = Payload::Json(json!({ "names": names_given, "enabled": enabled }));
+    let answer = context.client.call(Method::PATCH, &ApiPath::new(&["probes"]), payload).await?;
+    let changed: Vec<Changed> = serde_json::from_slice(&answer).map_err(ClientError::from)?;
     let mut failures = Failures::default();
-    for name in names {
-        let payload = Payload::Json(json!({ "enabled": enabled }));
-        let answer = context.client.call(Method::PATCH, &name.path(), payload).await;
-        if let Some(probe) = failures.check(name, answer)? {
-            changed.push(serde_json::from_slice::<Value>(&probe).map_err(ClientError::from)?);
+    let mut probes = Vec::new();
+    for (name, changed) in names.iter().zip(changed) {
+        match changed.probes.is_empty() {
+            true => failures.add_unknown(name),
+            false => probes.extend(changed.probes),
         }
     }
-    if !changed.is_empty() {
-        print_table(context, Value::Array(changed).to_string().as_bytes())?;
+    if !probes.is_empty() {
+        print_table(context, Value::Array(probes).to_string().as_bytes())?;
     }
     failures.result(names.len())
 }
@@ -198,42 +208,25 @@ async fn remove(context: &mut Context<'_>, names: &[ProbeName]) -> Result<(), Cl
     let told: Vec<Told> = serde_json::from_slice(&told).map_err(ClientError::from)?;
     let mut failures = Failures::default();
     for (name, _) in names.iter().zip(&told).filter(|(_, told)| told.addr.is_none()) {
-        failures.add(
-            name,
-            Problem {
-                status: 404,
-                title: "Not Found".to_owned(),
-                detail: "there is no such probe".to_owned(),
-                code: "ENOENT".to_owned(),
-                ..Problem::default()
-            },
-        );
+        failures.add_unknown(name);
     }
     failures.result(names.len())
 }
 
-/// Refusals among several requests: the others are still made.
+/// Names that are no probe's: the others are still changed.
 #[derive(Default)]
 struct Failures(Vec<(String, Problem)>);
 
 impl Failures {
-    fn check(
-        &mut self,
-        name: &ProbeName,
-        answer: Result<Bytes, ClientError>,
-    ) -> Result<Option<Bytes>, CliError> {
-        match answer {
-            Ok(body) => Ok(Some(body)),
-            Err(ClientError::Refused(problem)) => {
-                self.add(name, *problem);
-                Ok(None)
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn add(&mut self, name: &ProbeName, why: Problem) {
-        self.0.push((name.0.clone(), why));
+    fn add_unknown(&mut self, name: &ProbeName) {
+        let problem = Problem {
+            status: 404,
+            title: "Not Found".to_owned(),
+            detail: "there is no such probe".to_owned(),
+            code: "ENOENT".to_owned(),
+            ..Problem::default()
+        };
+        self.0.push((name.0.clone(), problem));
     }
 
     fn result(self, of: usize) -> Result<(), CliError> {

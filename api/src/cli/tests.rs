@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::RawQuery;
 use axum::http::StatusCode;
-use axum::routing::{delete, get, patch, post};
+use axum::routing::{get, patch, post};
 use clap::CommandFactory;
 
 use super::*;
@@ -32,6 +33,7 @@ pub(super) async fn exoprobe(fake: &Fake, args: &[&str]) -> (String, Result<(), 
         Command::Top(args) => top::run(&mut context, &args).await,
         Command::Hist(args) => hist::run(&mut context, &args).await,
         Command::Stacks(args) => stacks::run(&mut context, &args).await,
+        Command::Trace(args) => trace::run(&mut context, &args).await,
         Command::Export(args) => export::run(&mut context, &args).await,
         Command::Symbols(args) => symbols::run(&mut context, &args).await,
         Command::Types(args) => types::run(&mut context, &args).await,
@@ -173,43 +175,41 @@ async fn json_definitions_go_as_they_are() {
 }
 
 #[tokio::test]
-async fn a_pattern_is_a_probe_for_each_function_and_refused_ones_are_left_out() {
-    const SYMBOLS: &str = r#"[{"name":"vfs_a","addr":"0x1","size":4,"kind":"function"},
-        {"name":"vfs_b","addr":"0x5","size":4,"kind":"function","module":"m"},
-        {"name":"vfs_c","addr":"0x9","size":4,"kind":"object"},
-        {"name":"vfs_d","addr":"0xd","size":4,"kind":"function"}]"#;
-    let add = async |body: String| {
-        let refused = r#"{"detail":"no","code":"EINVAL","index":0}"#;
-        match body.lines().next() {
-            Some("p m:vfs_b if common_pid == 1") => {
-                (StatusCode::UNPROCESSABLE_ENTITY, refused.to_owned())
+async fn the_service_expands_a_pattern_and_those_left_out_are_reported() {
+    let refused =
+        r#"{"index":0,"place":"m:vfs_b","rule":"blacklist","code":"EINVAL","detail":"no"}"#;
+    let add = async move |RawQuery(query): RawQuery, body: String| {
+        let query = query.unwrap_or_default();
+        match (body.as_str(), query.contains("all_or_none=true"), query.contains("dry_run=true")) {
+            ("p vfs_*\n", true, false) => {
+                let problem = r#"{"detail":"no","code":"EINVAL","index":0,"event":"vfs_b"}"#;
+                (StatusCode::UNPROCESSABLE_ENTITY, problem.to_owned())
             }
-            _ => {
-                assert_eq!(body, "p vfs_a if common_pid == 1\np vfs_d if common_pid == 1\n");
-                (StatusCode::CREATED, format!("[{PROBE}]"))
+            ("p vfs_*\n", false, false) => {
+                (StatusCode::CREATED, format!(r#"{{"probes":[{PROBE}],"refused":[{refused}]}}"#))
             }
+            ("r vfs_*\n", false, true) => {
+                let probes = r#"[{"definition":"r vfs_a"},{"definition":"r vfs_d"}]"#;
+                (StatusCode::OK, format!(r#"{{"probes":{probes},"refused":[{refused}]}}"#))
+            }
+            ("p none_*\n", false, false) => {
+                (StatusCode::CREATED, format!(r#"{{"probes":[],"refused":[{refused}]}}"#))
+            }
+            other => panic!("{other:?}"),
         }
     };
-    let routes =
-        Router::new().route("/v1/probes", post(add)).route("/v1/symbols", get(async || SYMBOLS));
-    let fake = Fake::serve(routes);
-    let line = "vfs_* if common_pid == 1";
-    let (out, result) = exoprobe(&fake, &["probe", "add", line]).await;
+    let fake = Fake::serve(Router::new().route("/v1/probes", post(add)));
+    let (out, result) = exoprobe(&fake, &["probe", "add", "vfs_*"]).await;
     result.unwrap();
     assert!(out.contains("getpid"), "{out}");
-    let all = ["probe", "add", "--all-or-none", line];
+    let all = ["probe", "add", "--all-or-none", "vfs_*"];
     let message = exoprobe(&fake, &all).await.1.unwrap_err().message().unwrap();
-    assert!(message.contains("m:vfs_b"), "{message}");
+    assert!(message.contains("no (EINVAL)"), "{message}");
     let (out, result) = exoprobe(&fake, &["probe", "add", "--dry-run", "r vfs_*"]).await;
     result.unwrap();
-    assert_eq!(out, "r m:vfs_b\nr vfs_a\nr vfs_d\n");
-    for (args, part) in
-        [(["--max", "2", line], "3 functions"), (["--max", "9", "p:e vfs_*"], "name")]
-    {
-        let args: Vec<&str> = ["probe", "add"].into_iter().chain(args).collect();
-        let message = exoprobe(&fake, &args).await.1.unwrap_err().message().unwrap();
-        assert!(message.contains(part), "{message}");
-    }
+    assert_eq!(out, "r vfs_a\nr vfs_d\n");
+    let error = exoprobe(&fake, &["probe", "add", "none_*"]).await.1.unwrap_err();
+    assert!(error.to_string().contains("all 1 functions were refused"), "{error}");
 }
 
 #[tokio::test]
@@ -273,19 +273,17 @@ async fn probes_are_listed_for_people_and_programs() {
 
 #[tokio::test]
 async fn one_refusal_does_not_keep_other_probes_from_change() {
-    let missing = || {
-        let problem = r#"{"title":"t","detail":"there is no probe `a`","code":"ENOENT"}"#;
-        (StatusCode::NOT_FOUND, problem)
+    let change = async |body: String| {
+        assert_eq!(body, r#"{"names":["a","g/b"],"enabled":true}"#);
+        format!(r#"[{{"name":"a","probes":[]}},{{"name":"g/b","probes":[{PROBE}]}}]"#)
     };
     let unregister = async |body: String| {
         assert_eq!(body, r#"["a","g/b"]"#);
         r#"[{"name":"a","addr":null},{"name":"g/b","addr":"0x10"}]"#
     };
     let router = Router::new()
-        .route("/v1/probes/kprobes/a", patch(async move || missing()))
-        .route("/v1/probes/{group}/{event}", patch(async || PROBE))
         .route("/v1/probes/unregister", post(unregister))
-        .route("/v1/probes", delete(async || StatusCode::NO_CONTENT));
+        .route("/v1/probes", patch(change).delete(async || StatusCode::NO_CONTENT));
     let fake = Fake::serve(router);
     let (out, result) = exoprobe(&fake, &["probe", "enable", "a", "g/b"]).await;
     assert_eq!(out.lines().count(), 2, "{out}");
@@ -335,7 +333,7 @@ async fn the_guests_answer_decides_the_status() {
     for (answer, status) in [("done 1\n", 0), ("error \x1bno\n", 1), ("hm\n", 3)] {
         let number = Arc::new(Mutex::new(String::new()));
         let of_write = Arc::clone(&number);
-        let read = async move |query: axum::extract::RawQuery| match query.0 {
+        let read = async move |query: RawQuery| match query.0 {
             None => ([("exoprobe-next-offset", "0")], Body::empty()),
             Some(_) => ([("x", "y")], endless(format!("{} {answer}", number.lock().unwrap()))),
         };
@@ -447,7 +445,7 @@ async fn an_address_is_shown_with_its_source_line() {
     const SYMBOL: &str = r#"[{"name":"f","addr":"0x10","size":64,"kind":"function","global":true,
         "offset":16,"source":{"file":"a.h","line":7,"column":5,"inlined":[
         {"function":"inner","file":"b.c","line":30},{"function":null,"file":null,"line":null}]}}]"#;
-    let symbols = async |query: axum::extract::RawQuery| {
+    let symbols = async |query: RawQuery| {
         assert!(query.0.unwrap().contains("at=0x20"));
         SYMBOL
     };
@@ -461,7 +459,7 @@ async fn an_address_is_shown_with_its_source_line() {
 
 #[tokio::test]
 async fn the_console_is_printed_as_it_is() {
-    let read = async |query: axum::extract::RawQuery| match query.0 {
+    let read = async |query: RawQuery| match query.0 {
         None => ([("exoprobe-next-offset", "7")], Body::from("\x1b[1mLin")),
         Some(_) => ([("x", "y")], Body::from("ux\r\n")),
     };

@@ -7,6 +7,7 @@ mod error;
 mod events;
 mod lines;
 mod path;
+mod scripts;
 mod serial;
 mod target;
 #[cfg(test)]
@@ -20,6 +21,7 @@ pub use events::{
 };
 pub use lines::Lines;
 pub use path::ApiPath;
+pub use scripts::{NewScript, Script, ScriptProbe};
 pub use serial::{Port, Reply};
 pub use target::{Target, TargetError};
 

@@ -2,6 +2,7 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -229,6 +230,33 @@ async fn a_command_fails_or_ends() {
 fn only_ones_own_services_and_roots_are_trusted() {
     assert!(may_serve(1000, 1000) && may_serve(0, 1000) && may_serve(0, 0));
     assert!(!may_serve(1000, 0) && !may_serve(1001, 1000));
+}
+
+/// As in `/tmp`, where any user can listen first.
+#[tokio::test]
+async fn a_service_of_another_user_is_sent_nothing() {
+    if crate::user_id() != 0 {
+        crate::log::say!("skipped, not run by root: a_service_of_another_user_is_sent_nothing");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o1777)).unwrap();
+    let socket = dir.path().join("s");
+    let path = socket.clone();
+    let listen = move || {
+        // SAFETY: the call takes numbers alone; made without the C library, it is this thread's.
+        let changed = unsafe { libc::syscall(libc::SYS_setresuid, -1, 65534, -1) };
+        assert_eq!(changed, 0);
+        UnixListener::bind(path).unwrap()
+    };
+    let listener = std::thread::spawn(listen).join().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let client = Client::new(Target::Unix(socket), Some("the-token-of-root")).unwrap();
+    let path = ApiPath::new(&["vm"]);
+    let error = client.get(&path).await.unwrap_err();
+    assert!(matches!(error, ClientError::ForeignPeer { owner: 65534, .. }), "{error}");
+    let (mut accepted, _) = listener.accept().unwrap();
+    assert_eq!(std::io::Read::read(&mut accepted, &mut [0; 16]).unwrap(), 0);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::problem::Problem;
 use super::wire::{ProbeRequest, ProbeRequests};
 
 /// Definitions as a client sent them.
-pub(super) enum Batch {
+pub(super) enum Definitions {
     /// One JSON object.
     One(Box<ProbeDefinition>),
     /// A JSON array.
@@ -21,7 +21,7 @@ pub(super) enum Batch {
     Lines(Vec<(usize, ProbeDefinition)>),
 }
 
-impl Batch {
+impl Definitions {
     /// Reads a body by its content type.
     ///
     /// # Errors
@@ -39,6 +39,15 @@ impl Batch {
             other => Err(Problem::media_type(format!(
                 "content-type {other}: send application/json or text/plain"
             ))),
+        }
+    }
+
+    /// The definitions in order, and the numbers of their lines if they are lines.
+    pub(super) fn into_parts(self) -> (Vec<usize>, Vec<ProbeDefinition>) {
+        match self {
+            Self::One(definition) => (Vec::new(), vec![*definition]),
+            Self::Array(definitions) => (Vec::new(), definitions),
+            Self::Lines(lines) => lines.into_iter().unzip(),
         }
     }
 
@@ -106,10 +115,10 @@ impl<'de> Visitor<'de> for Collect<'_> {
     }
 }
 
-fn non_empty<T>(batch: Vec<T>) -> Result<Vec<T>, Problem> {
-    match batch.is_empty() {
+fn non_empty<T>(definitions: Vec<T>) -> Result<Vec<T>, Problem> {
+    match definitions.is_empty() {
         true => Err(Problem::new("EINVAL", "there is no probe definition in the body")),
-        false => Ok(batch),
+        false => Ok(definitions),
     }
 }
 
@@ -118,13 +127,13 @@ mod tests {
     use super::*;
 
     fn problem(media_type: &str, body: &str) -> Problem {
-        Batch::read(media_type, body.as_bytes()).err().expect("it is wrong")
+        Definitions::read(media_type, body.as_bytes()).err().expect("it is wrong")
     }
 
     #[test]
     fn lines_are_numbered_and_comments_do_not_count() {
         let text = "# two probes\n\np:a f\r\n  # more\np:b g+4 %di\n";
-        let Ok(Batch::Lines(lines)) = Batch::read("text/plain", text.as_bytes()) else {
+        let Ok(Definitions::Lines(lines)) = Definitions::read("text/plain", text.as_bytes()) else {
             panic!("these are lines")
         };
         let found: Vec<_> = lines.iter().map(|(n, d)| (*n, d.event_name())).collect();
@@ -137,7 +146,7 @@ mod tests {
     #[test]
     fn a_line_may_end_with_a_filter() {
         let line = "p:a f name=%di:u32 if name == 0x3 && comm == \"a#b\" # c\n";
-        let Ok(Batch::Lines(lines)) = Batch::read("text/plain", line.as_bytes()) else {
+        let Ok(Definitions::Lines(lines)) = Definitions::read("text/plain", line.as_bytes()) else {
             panic!("this is a line")
         };
         let filter = lines[0].1.filter.as_ref().map(ToString::to_string);
@@ -151,9 +160,15 @@ mod tests {
     #[test]
     fn the_content_type_decides_and_curl_need_not_give_one() {
         let form = "application/x-www-form-urlencoded";
-        assert!(matches!(Batch::read(form, b"p:a f"), Ok(Batch::Lines(_))));
-        assert!(matches!(Batch::read(form, b" {\"symbol_name\":\"f\"}"), Ok(Batch::One(_))));
-        assert!(matches!(Batch::read("application/json", b" [{}]"), Ok(Batch::Array(_))));
+        assert!(matches!(Definitions::read(form, b"p:a f"), Ok(Definitions::Lines(_))));
+        assert!(matches!(
+            Definitions::read(form, b" {\"symbol_name\":\"f\"}"),
+            Ok(Definitions::One(_))
+        ));
+        assert!(matches!(
+            Definitions::read("application/json", b" [{}]"),
+            Ok(Definitions::Array(_))
+        ));
         assert_eq!(problem("application/xml", "<p/>").status, 415);
         assert_eq!(problem("", "p:a f").status, 415);
         assert_eq!(problem("application/json", "p:a f").status, 400);
@@ -163,7 +178,9 @@ mod tests {
     fn a_whole_number_is_an_integer() {
         let body =
             br#"[{"symbol_name":"f"},{"kind":"r","addr":4096.0,"maxactive":7.0,"offset":-0.0}]"#;
-        let Ok(Batch::Array(read)) = Batch::read("application/json", body) else { panic!() };
+        let Ok(Definitions::Array(read)) = Definitions::read("application/json", body) else {
+            panic!()
+        };
         assert_eq!((read[1].addr.unwrap().0, read[1].maxactive), (4096, Some(7)));
         for wrong in ["7.5", "1e300", "9007199254740992.0"] {
             let body = format!(r#"{{"symbol_name":"f","offset":{wrong}}}"#);

@@ -23,6 +23,7 @@ use super::problem::PROBLEM_JSON;
 use super::stream::OutputQuery;
 use super::wire::{DumpRequest, SnapshotRequest, TerminalSize};
 use super::{engine_routes, finish};
+use crate::scripts::Scripts;
 use crate::service::Closing;
 
 pub(super) const SYSTEM_MAP: &str = "ffffffff81000000 T _stext\n\
@@ -55,7 +56,8 @@ pub(crate) fn app(
     let end = watch::Sender::new(false);
     let tracer = Arc::new(Tracer::new(Arc::clone(&engine), 1));
     let code = CodeApi { engine, lines };
-    (finish(engine_routes(code, tracer, &Closing::new(end.subscribe()))), end)
+    let scripts = Arc::new(Scripts::new(Arc::clone(&code.engine), 1));
+    (finish(engine_routes(code, tracer, scripts, &Closing::new(end.subscribe()))), end)
 }
 
 /// Routes that read their requests as those of the machine do, and do nothing.

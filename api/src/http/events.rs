@@ -1,6 +1,5 @@
 //! The route of the events: pages of them, or a stream that goes on.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use exoprobe_probes::{Bounds, Engine, EventPage, EventSelection};
@@ -18,17 +17,15 @@ use tokio::sync::watch;
 use utoipa::IntoParams;
 
 use super::answers::Problems;
+use super::extract::Query;
 use super::extract::blocking;
-use super::extract::{Query, accepts};
 use super::problem::Problem;
+use super::sse::{self, KEEP_ALIVE, NDJSON};
 use super::wire::{EventLine, Lost, ServerSentEvent};
 use crate::service::Closing;
 
-const NDJSON: &str = "application/x-ndjson";
-const EVENT_STREAM: &str = "text/event-stream";
 /// Header of the sequence number to ask for next.
 const NEXT: HeaderName = HeaderName::from_static("exoprobe-next");
-const LAST_EVENT_ID: &str = "last-event-id";
 /// Events given at once unless the client says.
 const DEFAULT_LIMIT: usize = 1000;
 /// Most events of one answer that does not follow.
@@ -37,7 +34,6 @@ const MAX_LIMIT: usize = 10_000;
 const PAGE: usize = 256;
 /// nor events that take more memory than this and one more event, in bytes.
 const PAGE_BYTES: usize = 256 << 10;
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Clone)]
 pub(crate) struct EventsApi {
@@ -117,8 +113,9 @@ pub(crate) async fn events(
     Query(query): Query<EventsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let as_sse = accepts(&headers, EVENT_STREAM);
-    let resumed = last_event_id(&headers)?.filter(|_| as_sse).map(|last| last.saturating_add(1));
+    let as_sse = sse::is_wanted(&headers);
+    let resumed =
+        sse::last_event_id(&headers)?.filter(|_| as_sse).map(|last| last.saturating_add(1));
     let (engine, wanted) = (Arc::clone(&api.engine), query.clone());
     let selected = blocking(move || {
         // Hits of before are events before the next one, or the newest, is looked for.
@@ -154,12 +151,6 @@ pub(crate) async fn clear(State(api): State<EventsApi>) -> Result<StatusCode, Pr
     })
     .await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
-    let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
-    let number = value.to_str().ok().and_then(|text| text.parse().ok());
-    number.map(Some).ok_or_else(|| Problem::malformed("Last-Event-ID is no sequence number"))
 }
 
 /// A page; a reader that does not say where to start has lost nothing.
@@ -297,18 +288,17 @@ fn ndjson(page: &EventPage) -> serde_json::Result<Vec<u8>> {
 }
 
 fn sse_response(pages: impl Stream<Item = EventPage> + Send + 'static) -> Response {
-    let events = pages.flat_map(|page| stream::iter(sse_events(&page))).map(Ok::<_, Infallible>);
-    Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+    sse::response(pages.flat_map(|page| stream::iter(sse_events(&page))))
 }
 
 /// Without a line of JSON, which no event of the engine is.
-fn sse_events(page: &EventPage) -> Vec<sse::Event> {
+fn sse_events(page: &EventPage) -> Vec<Event> {
     let json = |data: serde_json::Result<String>| data.unwrap_or_default();
     let gap = lost(page)
-        .map(|lost| sse::Event::default().event("lost").data(json(serde_json::to_string(&lost))));
+        .map(|lost| Event::default().event("lost").data(json(serde_json::to_string(&lost))));
     let hits = page.events.iter().map(|event| {
         let data = json(serde_json::to_string(&**event));
-        sse::Event::default().id(event.seq.to_string()).event("hit").data(data)
+        Event::default().id(event.seq.to_string()).event("hit").data(data)
     });
     gap.into_iter().chain(hits).collect()
 }
@@ -363,7 +353,7 @@ mod tests {
     #[tokio::test]
     async fn server_sent_events_carry_the_sequence_number() {
         let response = sse_response(stream::iter([page(6)]));
-        assert_eq!(response.headers()[header::CONTENT_TYPE], EVENT_STREAM);
+        assert_eq!(response.headers()[header::CONTENT_TYPE], sse::EVENT_STREAM);
         let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
         let text = str::from_utf8(&body).unwrap();
         assert!(

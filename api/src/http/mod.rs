@@ -19,7 +19,11 @@ mod modules;
 mod openapi;
 mod probes;
 mod problem;
+mod registration;
+mod script_output;
+mod scripts;
 mod serial;
+mod sse;
 mod stack;
 mod stream;
 mod symbols;
@@ -53,23 +57,32 @@ pub use problem::{PROBLEM_JSON, Problem, ProblemDocument};
 
 pub(crate) use vm::VmApi;
 
+use crate::scripts::Scripts;
 use crate::service::Closing;
 use code::CodeApi;
 use events::EventsApi;
+use scripts::ScriptsApi;
 use tracefs::TracefsApi;
 
 /// All routes.
 pub(crate) fn router(api: VmApi) -> Router {
     let code = CodeApi { engine: Arc::clone(&api.engine), lines: api.lines.clone() };
-    let engine_routes = engine_routes(code, Arc::clone(&api.tracer), &api.closing);
+    let (tracer, scripts) = (Arc::clone(&api.tracer), Arc::clone(&api.scripts));
+    let engine_routes = engine_routes(code, tracer, scripts, &api.closing);
     let routes = vm::routes(api.clone()).merge(serial::routes(api.clone()));
     finish(routes.merge(console::routes(api)).merge(engine_routes))
 }
 
 /// The routes that need no machine.
-fn engine_routes(code: CodeApi, tracer: Arc<Tracer>, closing: &Closing) -> Router {
+fn engine_routes(
+    code: CodeApi,
+    tracer: Arc<Tracer>,
+    scripts: Arc<Scripts>,
+    closing: &Closing,
+) -> Router {
     let engine = &code.engine;
     let tracefs = TracefsApi { tracer, closing: closing.clone() };
+    let scripts = ScriptsApi { scripts, closing: closing.clone() };
     let events = EventsApi { engine: Arc::clone(engine), closing: closing.clone() };
     probes::routes(Arc::clone(engine))
         .merge(histograms::routes(Arc::clone(engine)))
@@ -79,6 +92,7 @@ fn engine_routes(code: CodeApi, tracer: Arc<Tracer>, closing: &Closing) -> Route
         .merge(types::routes(Arc::clone(engine)))
         .merge(stack::routes(Arc::clone(engine)))
         .merge(events::routes(events))
+        .merge(scripts::routes(scripts))
         .merge(tracefs::routes(tracefs))
         .merge(symbols::routes(code.clone()))
         .merge(memory::routes(code))

@@ -10,8 +10,8 @@ use super::answers::Problems;
 use super::exact::{UnreadableRequests, make_exact};
 use super::problem::ProblemDocument;
 use super::{
-    console, events, histograms, kprobes, memory, modules, probes, serial, stack, symbols, tasks,
-    tracefs, types, vm, wire,
+    console, events, histograms, kprobes, memory, modules, probes, script_output, scripts, serial,
+    stack, symbols, tasks, tracefs, types, vm, wire,
 };
 
 #[derive(OpenApi)]
@@ -25,12 +25,13 @@ use super::{
     paths(
         vm::status, vm::config, vm::pause, vm::resume, vm::reboot, vm::power_button, vm::shutdown, vm::snapshot, vm::dump, vm::registers,
         serial::serial_output, serial::serial_input, console::output, console::input, console::resize,
-        probes::list, probes::create, probes::remove_all, probes::show, probes::change,
+        probes::list, probes::create, probes::change_all, probes::remove_all, probes::show, probes::change,
         probes::remove, probes::unregister, histograms::list,
         kprobes::list, kprobes::enabled, kprobes::switch, kprobes::optimization, kprobes::optimize,
         kprobes::blacklist,
         symbols::symbols, types::list, types::show, tasks::tasks, modules::modules, memory::memory,
         memory::disassembly, stack::stack, stack::task_stack, events::events, events::clear,
+        scripts::list, scripts::create, scripts::show, script_output::output, scripts::maps, scripts::remove,
         tracefs::root, tracefs::read, tracefs::replace, tracefs::append, openapi_document,
     ),
     components(schemas(ProblemDocument, wire::Lost, wire::Place, wire::DataPlace, wire::SourceLine)),
@@ -46,6 +47,7 @@ use super::{
         (name = "modules", description = "The guest's loadable modules"),
         (name = "memory", description = "The guest kernel's memory and code"),
         (name = "events", description = "Hits of probes"),
+        (name = "scripts", description = "Scripts in the bpftrace language, which run outside the guest"),
         (name = "tracefs", description = "The kprobe event tracer's files, as in the kernel's tracefs"),
         (name = "meta", description = "This document"),
     )

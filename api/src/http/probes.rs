@@ -9,25 +9,26 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use exoprobe_probes::definition::DEFAULT_GROUP;
-use exoprobe_probes::{
-    Engine, ProbeDefinition, ProbeError, ProbeStatus, Registration, Selection, UnregisterError,
-};
+use exoprobe_probes::{Engine, ProbeError, ProbeStatus, Registration, Selection, UnregisterError};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::answers::{NeedsGuest, NoRoom, NotFound, Problems, Refused};
-use super::definitions::Batch;
+use super::definitions::Definitions;
 use super::extract::blocking;
-use super::extract::{Body, Json, Path, media_type};
+use super::extract::{Body, Json, Path, Query, media_type};
 use super::problem::Problem;
-use super::wire::{ProbeChange, ProbeRequests, Registered, Unregistered};
+use super::registration::{RegistrationQuery, register};
+use super::wire::{
+    Changed, ProbeChange, ProbeReport, ProbeRequests, ProbesChange, Registered, Unregistered,
+};
 
 type Probes = State<Arc<Engine>>;
 
 pub(crate) fn routes(engine: Arc<Engine>) -> Router {
     let one = get(show).patch(change).delete(remove);
     Router::new()
-        .route("/v1/probes", get(list).post(create).delete(remove_all))
+        .route("/v1/probes", get(list).post(create).patch(change_all).delete(remove_all))
         .route("/v1/probes/unregister", post(unregister))
         .route("/v1/probes/{event}", one.clone())
         .route("/v1/probes/{group}/{event}", one)
@@ -63,15 +64,20 @@ pub(crate) async fn list(State(engine): Probes) -> Result<axum::Json<Vec<ProbeSt
 #[utoipa::path(post, path = "/v1/probes", tag = "probes", operation_id = "create_probes",
     request_body(content((ProbeRequests = "application/json"), (String = "text/plain",
         example = "p:getpid __x64_sys_getpid"))),
-    responses((status = 201, body = Registered,
+    responses((status = 200, body = ProbeReport, description = "The result of a dry run"),
+        (status = 201, body = Registered,
         headers(("location" = String, description = "The probe, of a single one"))), Problems, NeedsGuest, NotFound, Refused, NoRoom))]
 pub(crate) async fn create(
     State(engine): Probes,
+    Query(query): Query<RegistrationQuery>,
     headers: HeaderMap,
     Body(body): Body,
 ) -> Result<Response, Problem> {
-    let batch = Batch::read(&media_type(&headers), &body)?;
-    let probes = blocking(move || register(&engine, batch)).await??;
+    let definitions = Definitions::read(&media_type(&headers), &body)?;
+    let probes = blocking(move || register(&engine, definitions, query)).await??;
+    if query.dry_run {
+        return Ok(axum::Json(probes).into_response());
+    }
     if let Registered::One(probe) = &probes {
         let place = format!("/v1/probes/{}/{}", probe.group, probe.event);
         return Ok(
@@ -79,6 +85,20 @@ pub(crate) async fn create(
         );
     }
     Ok((StatusCode::CREATED, axum::Json(probes)).into_response())
+}
+
+/// Arm or disarm several probes in one change of the guest.
+///
+/// All that there are of these names.
+#[utoipa::path(patch, path = "/v1/probes", tag = "probes", operation_id = "change_probes",
+    request_body = ProbesChange,
+    responses((status = 200, description = "In the order of the names", body = Vec<Changed>),
+        Problems, NeedsGuest, NoRoom))]
+pub(crate) async fn change_all(
+    State(engine): Probes,
+    Json(ProbesChange { names, enabled }): Json<ProbesChange>,
+) -> Result<axum::Json<Vec<Changed>>, Problem> {
+    Ok(axum::Json(blocking(move || change_named(&engine, names, enabled)).await??))
 }
 
 /// Remove all probes.
@@ -135,11 +155,13 @@ pub(crate) async fn remove(
 
 /// Remove several probes at once.
 ///
-/// An array of names, each `EVENT` or `GROUP/EVENT`. All that there are are removed; where a name
-/// is no probe's, `addr` is null, and where an event has several, it is the first one's.
+/// An array of names, each `EVENT` or `GROUP/EVENT`, where `*` and `?` may stand for characters.
+/// All that there are are removed, in one change of the guest; where a name is no probe's, `addr`
+/// is
+/// null, and where it has several, it is the first one's.
 #[utoipa::path(post, path = "/v1/probes/unregister", tag = "probes",
     operation_id = "unregister_probes",
-    request_body(content = Vec<String>, example = json!(["getpid", "mygroup/open"])),
+    request_body(content = Vec<String>, example = json!(["getpid", "mygroup/open", "vfs/*"])),
     responses((status = 200, description = "In the order of the names", body = Vec<Unregistered>),
         Problems, NeedsGuest))]
 pub(crate) async fn unregister(
@@ -149,48 +171,16 @@ pub(crate) async fn unregister(
     Ok(axum::Json(blocking(move || unregister_named(&engine, names)).await??))
 }
 
-fn register(engine: &Engine, batch: Batch) -> Result<Registered, Problem> {
-    match batch {
-        Batch::One(definition) => {
-            let registered = register_all(engine, vec![*definition]);
-            let mut probes = registered.map_err(|mut problem| {
-                problem.index = None;
-                problem
-            })?;
-            let gone = || Problem::new("ENOENT", "the probe was deleted meanwhile");
-            Ok(Registered::One(Box::new(probes.pop().ok_or_else(gone)?)))
-        }
-        Batch::Array(definitions) => Ok(Registered::Many(register_all(engine, definitions)?)),
-        Batch::Lines(lines) => {
-            let (numbers, definitions): (Vec<_>, Vec<_>) = lines.into_iter().unzip();
-            let probes = register_all(engine, definitions).map_err(|problem| {
-                let line = problem.index.and_then(|index| numbers.get(index).copied());
-                match line {
-                    Some(line) => problem.at_line(line),
-                    None => problem,
-                }
-            })?;
-            Ok(Registered::Many(probes))
-        }
-    }
-}
-
-/// Registers all or none; gives them in order.
-fn register_all(
-    engine: &Engine,
-    definitions: Vec<ProbeDefinition>,
-) -> Result<Vec<ProbeStatus>, Problem> {
-    let registrations = engine.register(definitions)?;
-    let ids: HashSet<u32> = registrations.iter().map(|registration| registration.id).collect();
-    let probes = engine.list().into_iter().filter(|probe| ids.contains(&probe.id));
-    Ok(probes.collect())
+/// The probes that a name stands for, which may be a pattern.
+fn of_name(name: &str) -> Selection {
+    let (group, event) = name.split_once('/').unwrap_or((DEFAULT_GROUP, name));
+    Selection::matching(group, event)
 }
 
 /// Removes those that there are.
 fn unregister_named(engine: &Engine, names: Vec<String>) -> Result<Vec<Unregistered>, Problem> {
     let found = names.into_iter().map(|name| {
-        let (group, event) = name.split_once('/').unwrap_or((DEFAULT_GROUP, &name));
-        let registrations = engine.registrations(group, event).unwrap_or_default();
+        let registrations = engine.registrations(of_name(&name)).unwrap_or_default();
         (name, registrations)
     });
     let found: Vec<(String, Vec<Registration>)> = found.collect();
@@ -206,7 +196,29 @@ fn unregister_named(engine: &Engine, names: Vec<String>) -> Result<Vec<Unregiste
     let answers = found.into_iter().map(|(name, of)| {
         let of_event: Vec<Registration> =
             of.into_iter().filter(|probe| removed.remove(&probe.id)).collect();
-        Unregistered::new(name, of_event.first().copied())
+        Unregistered::new(name, &of_event)
+    });
+    Ok(answers.collect())
+}
+
+/// Enables or disables those that there are, in one change.
+fn change_named(
+    engine: &Engine,
+    names: Vec<String>,
+    enabled: bool,
+) -> Result<Vec<Changed>, Problem> {
+    let found: Vec<(String, Vec<u32>)> = names
+        .into_iter()
+        .map(|name| {
+            let found = engine.registrations(of_name(&name)).unwrap_or_default();
+            (name, found.into_iter().map(|probe| probe.id).collect())
+        })
+        .collect();
+    let all = found.iter().flat_map(|(_, ids)| ids.iter().copied());
+    engine.set_enabled(Selection::ids(all), enabled)?;
+    let answers = found.into_iter().map(|(name, ids)| {
+        let probes = engine.list_of(Selection::ids(ids)).unwrap_or_default();
+        Changed { name, probes }
     });
     Ok(answers.collect())
 }

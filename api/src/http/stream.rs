@@ -20,7 +20,7 @@ use crate::service::{Closing, Growth};
 /// Content type of bytes.
 pub(super) const OCTETS: &str = "application/octet-stream";
 /// Header of the offset to go on reading from.
-const NEXT_OFFSET: &str = "exoprobe-next-offset";
+pub(super) const NEXT_OFFSET: &str = "exoprobe-next-offset";
 
 /// Which output to read.
 #[derive(Debug, Default, Deserialize, IntoParams)]

@@ -200,9 +200,10 @@ async fn before_the_kernel_begins_probes_wait_for_it() {
     assert_eq!(removed.status(), StatusCode::OK);
     let linked = "0xffffffff81000200";
     let expected = json!([
-        {"name": "a", "addr": linked}, {"name": "nothing", "addr": null},
-        {"name": "kprobes/c", "addr": linked}, {"name": "a", "addr": null},
-        {"name": "x/y/z", "addr": null}, {"name": "unregister", "addr": linked},
+        {"name": "a", "addr": linked, "count": 1}, {"name": "nothing", "addr": null, "count": 0},
+        {"name": "kprobes/c", "addr": linked, "count": 1},
+        {"name": "a", "addr": null, "count": 0}, {"name": "x/y/z", "addr": null, "count": 0},
+        {"name": "unregister", "addr": linked, "count": 1},
     ]);
     assert_eq!(serde_json::from_str::<Value>(&body(removed).await).unwrap(), expected);
     let left = body(ask(Method::GET, "/v1/kprobes/list", JSON, "").await).await;
@@ -236,7 +237,10 @@ async fn a_name_is_of_all_probes_that_its_event_has() {
     let names = r#"["a", "a"]"#;
     let (_, removed) = ask(Method::POST, "/v1/probes/unregister", JSON, names).await;
     let linked = "0xffffffff81000200";
-    assert_eq!(removed, json!([{"name": "a", "addr": linked}, {"name": "a", "addr": null}]));
+    let expected = json!([
+        {"name": "a", "addr": linked, "count": 2}, {"name": "a", "addr": null, "count": 0},
+    ]);
+    assert_eq!(removed, expected);
     define().await;
     let (status, _) = ask(Method::DELETE, "/v1/probes/kprobes/a", JSON, "").await;
     assert_eq!(status, StatusCode::NO_CONTENT);

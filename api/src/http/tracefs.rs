@@ -110,8 +110,8 @@ pub(crate) async fn read(
 
 /// Write a file from its begin, as a shell's `>` does.
 ///
-/// Of `kprobe_events`: all events are removed first, unless one is enabled. Of `trace` and
-/// `error_log`: they are emptied.
+/// Of `kprobe_events` and `dynamic_events`: all events are removed first, unless one is enabled. Of
+/// `set_event`: all are disabled first. Of `trace` and `error_log`: they are emptied.
 #[utoipa::path(put, path = "/v1/tracefs/{path}", tag = "tracefs", operation_id = "replace_tracefs",
     params(("path" = String, Path, example = "kprobe_events")),
     request_body(content = String, content_type = "text/plain", example = "p:getpid __x64_sys_getpid"),

@@ -17,6 +17,7 @@ use super::extract::{Json, Path};
 use super::problem::Problem;
 use super::wire::{DumpRequest, DumpWritten, Snapshot, SnapshotRequest, VcpuRegisters, VmStatus};
 use crate::machine_file::MachineFile;
+use crate::scripts::Scripts;
 use crate::service::{Closing, Growth};
 
 /// State that these routes share.
@@ -25,6 +26,7 @@ pub(crate) struct VmApi {
     pub(crate) vm: Arc<Vm>,
     pub(crate) engine: Arc<Engine>,
     pub(crate) tracer: Arc<Tracer>,
+    pub(crate) scripts: Arc<Scripts>,
     pub(crate) lines: Option<Arc<SourceLines>>,
     /// All that the service was started with.
     pub(crate) file: Arc<MachineFile>,

@@ -74,9 +74,8 @@ fn confine(no_seccomp: bool) -> Result<Seccomp, SeccompError> {
 }
 
 async fn run(prepared: Prepared, start: StartThread) -> Result<(), RunError> {
-    let Prepared { args, config, tcp } = prepared;
+    let Prepared { args, config, socket, tcp } = prepared;
     let mut signals = start.run(Signals::new).await??;
-    let socket = args.socket();
     let listeners = tokio::select! {
         listeners = start.run(move || Listeners::bind(&socket, tcp)) => listeners??,
         () = signals.next() => return Ok(()),

@@ -21,6 +21,8 @@ const TOKEN_ENV: &str = "EXOPROBE_TOKEN";
 pub(super) struct Prepared {
     pub(super) args: RunArgs,
     pub(super) config: ServiceConfig,
+    /// The unix socket to listen on.
+    pub(super) socket: PathBuf,
     /// Where TCP clients connect, and their token.
     pub(super) tcp: Option<(SocketAddr, Token)>,
 }
@@ -43,12 +45,14 @@ pub(super) fn prepare(mut args: RunArgs) -> Result<Prepared, RunError> {
         None => None,
     };
     let config = service_config(&args)?;
+    // Here and not later: the default has the user in its name, and a filter forbids to ask for it.
+    let socket = args.socket();
     if let Some(folder) = &folder {
         let jail = args.jail.jail(folder)?;
         let entered = jail.enter(&Reach::of(&config.file, folder.path()))?;
         say!("jailed in {}: {entered}", folder.path().display());
     }
-    Ok(Prepared { args, config, tcp })
+    Ok(Prepared { args, config, socket, tcp })
 }
 
 /// Has all paths be such that they mean the same in the jail.

@@ -26,6 +26,7 @@ use tokio::sync::watch;
 
 use crate::machine_file::MachineFile;
 use crate::sandbox::seccomp::Seccomp;
+use crate::scripts::Scripts;
 
 pub(crate) use closing::{Closing, Growth};
 pub use error::StartError;
@@ -84,6 +85,7 @@ pub struct Service {
     vm: Arc<Vm>,
     engine: Arc<Engine>,
     tracer: Arc<Tracer>,
+    scripts: Arc<Scripts>,
     lines: Option<Arc<SourceLines>>,
     file: Arc<MachineFile>,
     growth: [Growth; 2],
@@ -156,10 +158,11 @@ impl Service {
             Ok::<_, std::io::Error>((Arc::clone(console), watch("console", console.log())?))
         };
         let virtio_console = vm.virtio_console().map(watched).transpose()?;
-        let vcpus = usize::from(vm.config().vcpus);
+        let (vcpus, cpus) = (usize::from(vm.config().vcpus), u32::from(vm.config().vcpus));
         Ok(Self {
             vm,
             tracer: Arc::new(Tracer::new(Arc::clone(&engine), vcpus)),
+            scripts: Arc::new(Scripts::new(Arc::clone(&engine), cpus)),
             engine,
             lines: lines.map(Arc::new),
             file: Arc::new(config.file.clone()),
@@ -189,6 +192,7 @@ impl Service {
             vm: Arc::clone(&self.vm),
             engine: Arc::clone(&self.engine),
             tracer: Arc::clone(&self.tracer),
+            scripts: Arc::clone(&self.scripts),
             lines: self.lines.clone(),
             file: Arc::clone(&self.file),
             growth: self.growth.clone(),

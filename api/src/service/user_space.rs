@@ -2,7 +2,10 @@
 
 use exoprobe_guest::{Gpa, GuestRam};
 use exoprobe_vmm::Vm;
+use kvm_bindings::kvm_sregs;
 
+/// Bit of CR0: addresses are translated by page tables.
+const PAGING: u64 = 1 << 31;
 /// Bits of CR3 with the top page table's address.
 const TABLE: u64 = 0x000f_ffff_ffff_f000;
 /// Entries of the top page table for the lower, the user's half of addresses.
@@ -19,12 +22,15 @@ const USER_MODE: u16 = 3;
 /// Waits for each vCPU, so not to be called on an async thread.
 pub(super) fn runs(vm: &Vm) -> bool {
     (0..vm.config().vcpus).any(|vcpu| {
-        vm.registers(vcpu).is_ok_and(|registers| {
-            let sregs = &registers.sregs;
-            let in_user_mode = sregs.cs.selector & USER_MODE == USER_MODE;
-            in_user_mode || has_user_entries(vm.ram(), sregs.cr3)
-        })
+        vm.registers(vcpu).is_ok_and(|registers| in_a_process(vm.ram(), &registers.sregs))
     })
+}
+
+/// A vCPU that waits to be started, or is in real mode, has no paging: its CR3 and the low bits of
+/// its CS mean nothing.
+fn in_a_process(ram: &GuestRam, sregs: &kvm_sregs) -> bool {
+    let in_user_mode = sregs.cs.selector & USER_MODE == USER_MODE;
+    sregs.cr0 & PAGING != 0 && (in_user_mode || has_user_entries(ram, sregs.cr3))
 }
 
 fn has_user_entries(ram: &GuestRam, cr3: u64) -> bool {
@@ -43,6 +49,20 @@ mod tests {
     use exoprobe_guest::memory::ram_ranges;
 
     use super::*;
+
+    #[test]
+    fn vcpus_without_paging_are_in_no_process() {
+        let ram = GuestRam::anonymous(&ram_ranges(1)).unwrap();
+        ram.write(Gpa(0), &0x3007_u64.to_le_bytes()).unwrap();
+        let mut sregs = kvm_sregs { cr3: 0, ..kvm_sregs::default() };
+        assert!(!in_a_process(&ram, &sregs), "as it is before the kernel starts it");
+        sregs.cr0 = PAGING;
+        assert!(in_a_process(&ram, &sregs), "its table has entries for user mode");
+        sregs.cr3 = 0x2000;
+        assert!(!in_a_process(&ram, &sregs), "an empty table");
+        sregs.cs.selector = 0x33;
+        assert!(in_a_process(&ram, &sregs), "user mode");
+    }
 
     #[test]
     fn only_the_tables_of_processes_have_entries_for_user_mode() {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::layout::KERNEL_IMAGE_BASE;
+use crate::layout::{KERNEL_IMAGE_BASE, MORE_END};
 use crate::memory::ram_ranges;
 use crate::paging::translate;
 use crate::testing::has_vm_flag;
@@ -121,6 +121,7 @@ fn directory(ram: &GuestRam) -> Vec<u64> {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "page tables alone, in 25 s")]
 fn it_is_above_all_that_any_kernel_uses_of_the_last_gib() {
     /// Entry of the last page of the fixmap, FIXADDR_TOP: 507 in every kernel from 4.19 on.
     const TOP: u64 = (0xffff_ffff_ff7f_f000 >> 21) & 511;
@@ -189,6 +190,7 @@ fn tables_without_the_directory_are_an_error() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "page tables alone, in 14 s")]
 fn rings_are_mapped_whole_or_not_at_all() {
     let (ram, mode) = guest();
     let hidden = HiddenMemory::new(&ram).unwrap();
@@ -218,6 +220,7 @@ fn rings_are_mapped_whole_or_not_at_all() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "page tables alone, in 94 s")]
 fn the_user_half_of_isolated_tables_gets_the_stubs_alone() {
     let (ram, mode) = guest();
     let user = PagingMode { cr3: 0x3000, levels: 4 };
@@ -269,4 +272,70 @@ fn a_region_that_was_reset_is_as_new() {
     hidden.reset();
     assert!(content(&hidden) == new);
     assert_eq!((hidden.base(), hidden.code_window()), (None, None));
+}
+
+/// Entries of the directory of the kernel's image.
+fn image_directory(ram: &GuestRam, mode: PagingMode) -> (Gpa, Vec<u64>) {
+    let at = directory_entry(ram, mode, KERNEL_IMAGE_BASE).unwrap();
+    (at, (0..512).map(|entry| ram.read_u64(Gpa(at.0 + entry * 8)).unwrap()).collect())
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "page tables alone, in minutes")]
+fn the_extension_takes_the_highest_unused_entries_of_the_image() {
+    /// The entry after the last of 512 MiB.
+    const END: usize = 256;
+    let (ram, mode) = guest();
+    let hidden = HiddenMemory::new(&ram).unwrap();
+    hidden.map(&ram, mode).unwrap();
+    assert_eq!((hidden.more_code_window(), hidden.more_data_window()), (None, None));
+    let (at, before) = image_directory(&ram, mode);
+    // A kernel that KASLR has put around the end.
+    let kernel = [END - 20, END + 3];
+    kernel.iter().for_each(|n| ram.store_u64(Gpa(at.0 + *n as u64 * 8), ENTRY_PAGE).unwrap());
+    hidden.map_more(&ram, mode).unwrap();
+    let (code, data) = (hidden.more_code_window().unwrap(), hidden.more_data_window().unwrap());
+    assert_eq!(data.gva, code.gva.wrapping_add(code.len), "back to back");
+    assert_eq!(data.gva.wrapping_add(data.len), MORE_END);
+    for (window, is_code) in [(code, true), (data, false)] {
+        for offset in [0, window.len - 1] {
+            let found = translate(&ram, mode, window.gva.wrapping_add(offset)).unwrap();
+            assert_eq!((found.executable, found.writable, found.user), (is_code, !is_code, false));
+            assert_eq!(found.gpa, Gpa(hidden.gpa().0 + window.offset + offset));
+        }
+    }
+    assert!(HIDDEN_GVA.wrapping_add(HIDDEN_SIZE).0 - code.gva.0 < 1 << 31, "rel32 reaches it");
+    let mine: Vec<usize> =
+        (0..512).filter(|n| image_directory(&ram, mode).1[*n] != before[*n]).collect();
+    let expected: Vec<usize> = (END - 12..END).chain(kernel).collect();
+    assert!(mine.iter().all(|n| expected.contains(n)) && mine.len() == expected.len(), "{mine:?}");
+    // Again, also by another engine, over a guest from a snapshot.
+    hidden.map_more(&ram, mode).unwrap();
+    hidden.restore_base(Some(HIDDEN_GVA));
+    assert_eq!(hidden.more_code_window(), None);
+    hidden.map_more(&ram, mode).unwrap();
+    assert_eq!(hidden.more_code_window(), Some(code));
+    ram.store_u64(Gpa(at.0 + (END as u64 - 1) * 8), 0).unwrap();
+    let overwritten = HiddenError::Overwritten { gva: data.gva, now: 0 };
+    assert_eq!(hidden.map_more(&ram, mode), Err(overwritten));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "page tables alone, in minutes")]
+fn the_extension_goes_around_a_kernel_or_is_not_there() {
+    let (ram, mode) = guest();
+    let hidden = HiddenMemory::new(&ram).unwrap();
+    let (at, _) = image_directory(&ram, mode);
+    ram.store_u64(Gpa(at.0 + 250 * 8), ENTRY_PAGE).unwrap();
+    hidden.map_more(&ram, mode).unwrap();
+    let end = KERNEL_IMAGE_BASE.wrapping_add(250 * PAGE_SIZE_2M);
+    let data = hidden.more_data_window().unwrap();
+    assert_eq!(data.gva.wrapping_add(data.len), end);
+    let (ram, mode) = guest();
+    let hidden = HiddenMemory::new(&ram).unwrap();
+    let take = |n: u64| ram.store_u64(Gpa(at.0 + n * 8), ENTRY_PAGE).unwrap();
+    (0..256).step_by(12).for_each(take);
+    let before = image_directory(&ram, mode);
+    assert_eq!(hidden.map_more(&ram, mode), Err(HiddenError::NoRoom { entries: 12 }));
+    assert_eq!((image_directory(&ram, mode), hidden.more_code_window()), (before, None));
 }

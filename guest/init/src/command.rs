@@ -1,16 +1,23 @@
 //! The commands of ttyS1, parsed.
 
-use core::fmt;
 use core::net::SocketAddrV4;
 
-use crate::module::{MAX_MODULE, Module};
-use crate::text::Shown;
+use crate::module::Module;
+
+mod reason;
+mod system_call;
+
+pub use reason::{ParseError, Reason};
+pub use system_call::SystemCall;
 
 /// Most children `par` runs at once.
 pub const MAX_CHILDREN: usize = 64;
 
 /// Most KiB of a request of `diskio`.
 pub const MAX_KIB: u64 = 64;
+
+/// Most bytes of a message of `unix`.
+pub const MAX_MESSAGE: usize = 4096;
 
 /// The requests of `diskio`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +78,27 @@ pub enum Work<'a> {
     VsockSend(u32, u64),
     /// The bytes of one connection of the host's to a port, sent back.
     VsockEcho(u32),
+    /// That many calls of one system call.
+    Calls(SystemCall<'a>, u64),
+    /// That many TCP connections within the guest, with so many KiB each way.
+    Tcp {
+        /// KiB each way.
+        kib: u64,
+        /// Their number.
+        count: u64,
+    },
+    /// The SYNs that a TCP connection sends again within so many milliseconds, as the listener has
+    /// no room for it.
+    TcpFull(u64),
+    /// That many messages of so many bytes through a pair of UNIX sockets.
+    Unix {
+        /// Bytes of each, at most [`MAX_MESSAGE`].
+        len: usize,
+        /// Their number.
+        count: u64,
+    },
+    /// That many children that take memory until the kernel kills them.
+    Oom(u64),
 }
 
 impl Work<'_> {
@@ -95,6 +123,11 @@ impl Work<'_> {
             Self::Udp(..) => "udp",
             Self::VsockSend(..) => "vsock-send",
             Self::VsockEcho(_) => "vsock-echo",
+            Self::Calls(call, _) => call.name(),
+            Self::Tcp { .. } => "tcp",
+            Self::TcpFull(_) => "tcp-full",
+            Self::Unix { .. } => "unix",
+            Self::Oom(_) => "oom",
         }
     }
 }
@@ -228,61 +261,6 @@ pub enum Command<'a> {
     Panic,
 }
 
-/// Why a line is not a command.
-#[derive(Debug, PartialEq, Eq)]
-pub struct ParseError<'a> {
-    /// The command word.
-    pub command: &'a [u8],
-    /// The fault.
-    pub reason: Reason<'a>,
-}
-
-/// The reasons of a [`ParseError`].
-#[derive(Debug, PartialEq, Eq)]
-pub enum Reason<'a> {
-    /// No such command.
-    Unknown,
-    /// An argument is missing.
-    Missing(&'static str),
-    /// More arguments than the command takes.
-    Excess(&'a [u8]),
-    /// Not a number, or too large a one.
-    BadNumber(&'a [u8]),
-    /// `spawn` and `par` cannot run this command.
-    NotInChild(&'a [u8]),
-    /// More children than [`MAX_CHILDREN`], or none.
-    Children,
-    /// No kind of requests.
-    BadIo(&'a [u8]),
-    /// No name that a module can have.
-    BadModule(&'a [u8]),
-    /// No IPv4 address with a port.
-    BadAddress(&'a [u8]),
-    /// No [`End`].
-    BadEnd(&'a [u8]),
-}
-
-impl fmt::Display for Reason<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown => f.write_str("unknown command"),
-            Self::Missing(what) => write!(f, "{what} missing"),
-            Self::Excess(word) => write!(f, "unexpected argument {}", Shown(word)),
-            Self::BadNumber(word) => write!(f, "bad number {}", Shown(word)),
-            Self::NotInChild(word) => write!(f, "cannot run {} in a child", Shown(word)),
-            Self::BadIo(word) => write!(f, "bad kind {}: read, write or sync", Shown(word)),
-            Self::BadAddress(word) => write!(f, "bad address {}: give 10.0.2.2:7", Shown(word)),
-            Self::BadEnd(word) => write!(f, "{} is neither fentry nor fexit", Shown(word)),
-            Self::BadModule(word) => write!(
-                f,
-                "bad module name {}: 1 to {MAX_MODULE} letters, digits, _ and -",
-                Shown(word)
-            ),
-            Self::Children => write!(f, "the number of children must be 1 to {MAX_CHILDREN}"),
-        }
-    }
-}
-
 /// The words of a line.
 struct Words<'a>(&'a [u8]);
 
@@ -339,6 +317,12 @@ impl<'a> Words<'a> {
         let word = self.word("KiB")?;
         let kib = number(word).filter(|kib| (1..=MAX_KIB).contains(kib));
         kib.and_then(|kib| usize::try_from(kib).ok()).ok_or(Reason::BadNumber(word))
+    }
+
+    fn message(&mut self) -> Result<usize, Reason<'a>> {
+        let word = self.word("bytes")?;
+        let len = number(word).and_then(|len| usize::try_from(len).ok());
+        len.filter(|len| (1..=MAX_MESSAGE).contains(len)).ok_or(Reason::BadNumber(word))
     }
 
     fn end(&mut self) -> Result<End, Reason<'a>> {
@@ -480,7 +464,14 @@ fn work<'a>(command: &[u8], words: &mut Words<'a>) -> Result<Option<Work<'a>>, R
         b"udp" => Work::Udp(words.socket_address()?, words.number("count")?),
         b"vsock-send" => Work::VsockSend(words.port()?, words.number("count")?),
         b"vsock-echo" => Work::VsockEcho(words.port()?),
-        _ => return Ok(None),
+        b"tcp" => Work::Tcp { kib: words.number("KiB")?, count: words.number("count")? },
+        b"tcp-full" => Work::TcpFull(words.number("milliseconds")?),
+        b"unix" => Work::Unix { len: words.message()?, count: words.number("count")? },
+        b"oom" => Work::Oom(words.number("count")?),
+        _ => match SystemCall::parse(command, words)? {
+            Some(call) => Work::Calls(call, words.number("count")?),
+            None => return Ok(None),
+        },
     }))
 }
 

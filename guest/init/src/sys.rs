@@ -10,8 +10,11 @@ use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 
 pub(crate) mod bpf;
+mod calls;
+pub(crate) mod tcp;
 mod vsock;
 
+pub(crate) use calls::{become_root, exec, kill_without_signal, mkdir, stat, take_memory};
 pub(crate) use vsock::{accept, connect_to_host, listen_for_host};
 
 /// An error number of the kernel.
@@ -39,6 +42,7 @@ mod nr {
     pub(super) const READ: usize = 0;
     pub(super) const WRITE: usize = 1;
     pub(super) const CLOSE: usize = 3;
+    pub(super) const STAT: usize = 4;
     pub(super) const MMAP: usize = 9;
     pub(super) const MUNMAP: usize = 11;
     pub(super) const RT_SIGACTION: usize = 13;
@@ -50,10 +54,16 @@ mod nr {
     pub(super) const ACCEPT: usize = 43;
     pub(super) const BIND: usize = 49;
     pub(super) const LISTEN: usize = 50;
+    pub(super) const SOCKETPAIR: usize = 53;
     pub(super) const SETSOCKOPT: usize = 54;
+    pub(super) const GETSOCKOPT: usize = 55;
     pub(super) const FORK: usize = 57;
+    pub(super) const EXECVE: usize = 59;
     pub(super) const WAIT4: usize = 61;
+    pub(super) const KILL: usize = 62;
     pub(super) const FSYNC: usize = 74;
+    pub(super) const MKDIR: usize = 83;
+    pub(super) const SETUID: usize = 105;
     pub(super) const SYNC: usize = 162;
     pub(super) const MOUNT: usize = 165;
     pub(super) const REBOOT: usize = 169;
@@ -229,7 +239,7 @@ pub(crate) fn breakpoint() {
 
 /// Fresh private memory, whole pages.
 pub(crate) fn map_private(len: usize) -> Result<NonNull<u8>> {
-    map(len, MAP_PRIVATE)
+    map_with(len, MAP_PRIVATE)
 }
 
 /// Private memory, aligned as requests past the page cache need it.
@@ -263,8 +273,8 @@ impl Drop for Block {
     }
 }
 
-fn map(len: usize, sharing: usize) -> Result<NonNull<u8>> {
-    let flags = sharing | MAP_ANONYMOUS;
+fn map_with(len: usize, flags: usize) -> Result<NonNull<u8>> {
+    let flags = flags | MAP_ANONYMOUS;
     // SAFETY: without MAP_FIXED the kernel picks an unused range.
     let address = unsafe { syscall(nr::MMAP, [0, len, PROT_READ_WRITE, flags, usize::MAX, 0]) }?;
     NonNull::new(core::ptr::with_exposed_provenance_mut(address)).ok_or(Errno(12))
@@ -315,7 +325,7 @@ impl BadPointerCall {
 
 /// A page of counters, all 0, that children share with this process for as long as it lives.
 pub(crate) fn shared_counters() -> Result<&'static [AtomicU64; PAGE / 8]> {
-    let page = map(PAGE, MAP_SHARED)?.cast::<[AtomicU64; PAGE / 8]>();
+    let page = map_with(PAGE, MAP_SHARED)?.cast::<[AtomicU64; PAGE / 8]>();
     // SAFETY: the page is readable, writable, zeroed, aligned, of exactly this size, and never
     // unmapped; atomics allow the sharing.
     Ok(unsafe { page.as_ref() })
@@ -446,19 +456,30 @@ pub(crate) fn drain(tty: Fd) -> Result<()> {
     unsafe { syscall(nr::IOCTL, [tty.0, TCSBRK, 1, 0, 0, 0]) }.map(drop)
 }
 
+/// A set of CPUs, a bit each.
+type CpuMask = [u64; 16];
+
 /// Pins this process to a CPU.
 pub(crate) fn pin(cpu: usize) -> Result<()> {
-    let mut mask = [0_u64; 16];
+    let mut mask = CpuMask::default();
     let word = mask.get_mut(cpu / 64).ok_or(Errno(22))?;
     *word = 1 << (cpu % 64);
-    let size = size_of_val(&mask);
+    run_on(&mask)
+}
+
+/// Lets this process run on these CPUs alone, as far as there are such.
+fn run_on(mask: &CpuMask) -> Result<()> {
+    let size = size_of_val(mask);
     // SAFETY: the kernel reads `size` bytes of `mask`.
     unsafe { syscall(nr::SCHED_SETAFFINITY, [0, size, address(mask.as_ptr()), 0, 0, 0]) }.map(drop)
 }
 
-/// The number of CPUs this process may run on.
+/// The number of CPUs. This process may run on all of them then, also on those that the kernel's
+/// `isolcpus=` keeps from processes that do not ask for them.
 pub(crate) fn cpu_count() -> Result<usize> {
-    let mut mask = [0_u64; 16];
+    run_on(&[u64::MAX; 16])?;
+    // The kernel writes only as many bytes as it has CPUs for.
+    let mut mask = CpuMask::default();
     let pointer = mask.as_mut_ptr().expose_provenance();
     // SAFETY: the kernel writes at most the given size to `mask`.
     unsafe { syscall(nr::SCHED_GETAFFINITY, [0, size_of_val(&mask), pointer, 0, 0, 0]) }?;

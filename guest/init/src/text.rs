@@ -3,7 +3,7 @@
 use core::fmt;
 
 /// Room for the longest answer, `counters`, with all numbers at 20 digits.
-const CAPACITY: usize = 512;
+const CAPACITY: usize = 1024;
 
 /// Text built with `write!` and sent with one system call. What does not fit is cut off.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn cuts_off_what_does_not_fit() {
         let mut text = Text::new();
-        for _ in 0..100 {
+        for _ in 0..200 {
             write!(text, "0123456789").unwrap();
         }
         assert_eq!(text.as_bytes().len(), CAPACITY);

@@ -11,6 +11,7 @@ use crate::sys::{self, Errno, Fd, Forked, Path, Pid};
 use crate::vectors::Registers;
 
 mod bpf;
+mod calls;
 mod disk;
 mod files;
 mod net;
@@ -22,7 +23,7 @@ pub(crate) use files::{mount, number, put, toggle};
 pub(crate) use terminal::{echo, winsize};
 
 /// Kinds of work, in the order of the totals.
-pub(crate) const KINDS: [&str; 17] = [
+pub(crate) const KINDS: [&str; 27] = [
     "getpid",
     "open",
     "fork",
@@ -40,6 +41,16 @@ pub(crate) const KINDS: [&str; 17] = [
     "udp",
     "vsock-send",
     "vsock-echo",
+    "stat",
+    "mkdir",
+    "exec",
+    "setuid",
+    "kill",
+    "sync",
+    "tcp",
+    "tcp-full",
+    "unix",
+    "oom",
 ];
 
 /// Why work ended early.
@@ -174,6 +185,11 @@ fn perform(work: &Work<'_>, tally: &Tally) -> Result<(), Failure> {
         Work::Udp(to, count) => net::udp(to, count, tally),
         Work::VsockSend(port, count) => vsock::send(port, count, tally),
         Work::VsockEcho(port) => vsock::echo(port, tally),
+        Work::Calls(which, count) => calls::make(which, count, tally),
+        Work::Tcp { kib, count } => net::tcp(kib, count, tally),
+        Work::TcpFull(ms) => net::tcp_full(ms, tally),
+        Work::Unix { len, count } => net::unix(len, count, tally),
+        Work::Oom(count) => tally.repeat(count, calls::run_out_of_memory),
         Work::Sleep(ms) => timed(tally, |_start| call("nanosleep", sys::sleep_ms(ms))),
     }
 }

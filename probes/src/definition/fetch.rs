@@ -35,6 +35,8 @@ pub enum Fetch {
     AllParameters,
     /// `$comm`: the current task's name.
     Comm,
+    /// `$current`: the address of the current task's `task_struct`. The kernel's tracer has it not.
+    CurrentTask,
     /// `\NUM`: the number itself.
     Constant(u64),
     /// `\"text"`: the text itself.
@@ -128,7 +130,8 @@ impl Fetch {
     /// Returns true if it may have no value at a hit.
     #[must_use]
     pub fn may_fault(&self) -> bool {
-        self.reads_memory() || matches!(self, Self::Segment(_) | Self::Argument(_))
+        self.reads_memory()
+            || matches!(self, Self::Segment(_) | Self::Argument(_) | Self::CurrentTask)
     }
 
     /// Returns true if it is valid only at a function's return.
@@ -211,6 +214,7 @@ impl fmt::Display for Fetch {
             Self::Argument(n) => write!(f, "$arg{n}"),
             Self::AllParameters => f.write_str("$arg*"),
             Self::Comm => f.write_str("$comm"),
+            Self::CurrentTask => f.write_str("$current"),
             Self::Constant(number) => write!(f, "\\{}", shortest(*number, true)),
             Self::ConstantText(text) => write!(f, "\\\"{text}\""),
             Self::Memory(addr) => write!(f, "@{}", shortest(addr.0, false)),

@@ -112,6 +112,25 @@ impl ProbeDefinition {
         }
     }
 
+    /// Returns true if the function is a pattern, in which `*` stands for any run of characters and
+    /// `?` for any one. It is no probe's: see [`Engine::expand`](crate::Engine::expand).
+    #[must_use]
+    pub fn is_pattern(&self) -> bool {
+        self.symbol_name.as_ref().is_some_and(|symbol| symbol.contains(['*', '?']))
+    }
+
+    /// The definition of a pattern for one of its functions. A `*` in the event's name becomes the
+    /// function's name, as far as an event's may have its characters.
+    #[must_use]
+    pub(crate) fn for_function(&self, function: String) -> Self {
+        let name = function.split_once(':').map_or(&*function, |(_, name)| name);
+        let letter = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+        let name: String = name.chars().map(letter).collect();
+        let event = |event: &String| event.replace('*', &name).chars().take(NAME_MAX).collect();
+        let event = self.event.as_ref().map(event);
+        Self { event, symbol_name: Some(function), ..self.clone() }
+    }
+
     /// The group, given or default.
     #[must_use]
     pub fn group(&self) -> &str {
@@ -181,6 +200,30 @@ mod tests {
         let symbol_name = Some("f".repeat(100));
         let long = ProbeDefinition { symbol_name, ..ProbeDefinition::default() };
         assert!(is_event_name(&long.event_name()), "{}", long.event_name());
+    }
+
+    #[test]
+    fn a_star_in_the_events_name_is_the_function() {
+        let pattern = |event: &str| ProbeDefinition {
+            event: Some(event.to_owned()),
+            symbol_name: Some("vfs_*".to_owned()),
+            offset: 4,
+            ..ProbeDefinition::default()
+        };
+        assert!(pattern("*").is_pattern());
+        for (event, function, expected) in [
+            ("*", "vfs_read", "vfs_read"),
+            ("in_*", "ext4:f.isra.0", "in_f_isra_0"),
+            ("*_*", "f", "f_f"),
+        ] {
+            let found = pattern(event).for_function(function.to_owned());
+            assert_eq!((found.event.as_deref(), found.offset), (Some(expected), 4));
+            assert!(found.symbol_name.as_deref() == Some(function) && !found.is_pattern());
+        }
+        let long = pattern("*").for_function("f".repeat(100));
+        assert!(is_event_name(&long.event_name()), "{}", long.event_name());
+        let unnamed = ProbeDefinition { event: None, ..pattern("") };
+        assert_eq!(unnamed.for_function("f".to_owned()).event_name(), "p_f_4");
     }
 
     #[test]

@@ -194,15 +194,18 @@ pub enum NoSuchType {
         "no bit-field: write `b4@8/32` for four bits above the lowest eight of 32; containers have 8, 16, 32 or 64"
     )]
     BitField,
+    /// A bit-field without a container, or with one of another size.
+    #[error(
+        "no bit-field: its container is missing or has another size than 8, 16, 32 or 64: write `b4@8/32`"
+    )]
+    Container,
 }
 
 impl FromStr for ValueType {
     type Err = NoSuchType;
     fn from_str(text: &str) -> Result<Self, NoSuchType> {
-        if let Some(rest) =
-            text.strip_prefix('b').filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-        {
-            return bit_field(rest).map(Self::Bits).ok_or(NoSuchType::BitField);
+        if let Some(rest) = text.strip_prefix('b') {
+            return bit_field(rest).map(Self::Bits);
         }
         let numbers = Width::ALL
             .into_iter()
@@ -214,13 +217,16 @@ impl FromStr for ValueType {
 }
 
 /// `W@O/C`.
-fn bit_field(text: &str) -> Option<Bits> {
-    let (width, rest) = text.split_once('@')?;
-    let (offset, container) = rest.split_once('/')?;
+fn bit_field(text: &str) -> Result<Bits, NoSuchType> {
     let number = |text: &str| u32::try_from(super::number::parse_number(text)?).ok();
-    let container = number(container)?;
-    let container = Width::ALL.into_iter().find(|width| width.bits() == container)?;
-    Bits::new(number(width)?, number(offset)?, container)
+    let (place, container) = text.split_once('/').ok_or(NoSuchType::Container)?;
+    let container = number(container);
+    let container = Width::ALL.into_iter().find(|width| Some(width.bits()) == container);
+    let container = container.ok_or(NoSuchType::Container)?;
+    let bits = place
+        .split_once('@')
+        .and_then(|(width, offset)| Bits::new(number(width)?, number(offset)?, container));
+    bits.ok_or(NoSuchType::BitField)
 }
 
 #[cfg(test)]
@@ -248,13 +254,15 @@ mod tests {
         for name in names {
             assert_eq!(name.parse::<ValueType>().unwrap().to_string(), name);
         }
-        for name in ["", "u7", "int", "String", "u64 ", "b"] {
+        for name in ["", "u7", "int", "String", "u64 "] {
             assert_eq!(name.parse::<ValueType>(), Err(NoSuchType::Unknown));
         }
-        for name in
-            ["b0@0/8", "b9@0/8", "b4@5/8", "b4@0/24", "b4@0", "b4/8", "b1@-1/8", "b99999999999@0/8"]
+        for name in ["b0@0/8", "b9@0/8", "b4@5/8", "b4/8", "b1@-1/8", "bx@0/8", "b99999999999@0/8"]
         {
             assert_eq!(name.parse::<ValueType>(), Err(NoSuchType::BitField), "{name}");
+        }
+        for name in ["b4@0/24", "b4@0", "b4", "bx", "b"] {
+            assert_eq!(name.parse::<ValueType>(), Err(NoSuchType::Container), "{name}");
         }
         assert_eq!((Width::of_bytes(4), Width::of_bytes(3)), (Some(Width::Double), None));
     }

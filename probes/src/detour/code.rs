@@ -223,8 +223,9 @@ impl Code {
             | Value::StackPointer
             | Value::ReturnAddress
             | Value::Entered
+            | Value::CurrentTask
             | Value::Constant(_) => {
-                let from = self.value(value)?;
+                let from = self.value(value, env)?;
                 return Ok(self.a.mov(rax, from)?);
             }
         }
@@ -280,7 +281,7 @@ impl Code {
             a.mov(qword_ptr(rcx + (RECORD_COMM + SAVED)), rdx)?;
         }
         for (at, index) in (RECORD_ARGS..).step_by(8).zip(0..values.len()) {
-            let from = self.value_of(values, index)?;
+            let from = self.value_of(values, index, env)?;
             self.a.mov(qword_ptr(rcx + at), from)?;
         }
         self.recorded += loads(values);
@@ -324,10 +325,11 @@ impl Code {
         &mut self,
         values: &[Value],
         index: usize,
+        env: &DetourEnv,
     ) -> Result<AsmRegister64, DetourError> {
         let value = &values[index];
         if !value.is_loaded() {
-            return self.value(value);
+            return self.value(value, env);
         }
         // In the order in which they were loaded.
         let before = self.recorded + loads(&values[..index]);
@@ -353,7 +355,7 @@ impl Code {
     }
 
     /// A register that holds a value that was not loaded: its own, or RAX.
-    fn value(&mut self, value: &Value) -> Result<AsmRegister64, DetourError> {
+    fn value(&mut self, value: &Value, env: &DetourEnv) -> Result<AsmRegister64, DetourError> {
         let (a, frame) = (&mut self.a, self.frame);
         match value {
             Value::StackPointer | Value::Register(Register::Sp) => {
@@ -382,6 +384,10 @@ impl Code {
                 unreachable!("it is loaded")
             }
             Value::Constant(number) => a.mov(rax, *number)?,
+            Value::CurrentTask => {
+                let current = env.current.ok_or(DetourError::NoTask)?;
+                a.mov(rax, qword_ptr(per_cpu(current.task)?).gs())?;
+            }
             Value::ReturnAddress | Value::Entered => {
                 let field = if *value == Value::Entered { ENTERED } else { SHOWS };
                 a.mov(rax, qword_ptr(rsp + frame.above()))?;

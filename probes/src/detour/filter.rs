@@ -50,7 +50,7 @@ impl Code {
     ) -> Result<(), DetourError> {
         let (found, is_signed) = match field {
             Field::Arg { index, kind } => {
-                let found = self.value_of(values, index)?;
+                let found = self.value_of(values, index, env)?;
                 (self.narrow(found, kind)?, kind.is_signed())
             }
             Field::Pid => (self.pid(env)?, false),

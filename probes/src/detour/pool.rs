@@ -261,6 +261,9 @@ fn counted(head: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use exoprobe_guest::memory::ram_ranges;
+    use exoprobe_guest::{GuestRam, HiddenMemory};
+
     use super::super::PlainWords;
     use super::*;
 
@@ -323,5 +326,28 @@ mod tests {
         memory.store(128 + 64, low(POOL.instance(0)));
         assert_eq!([0; 9].map(|_| pool.claim(&memory, call(8))), [Some(0); 9]);
         pool.release_where(&memory, |_| true);
+    }
+    #[test]
+    fn threads_that_claim_and_release_in_hidden_memory_never_share_an_instance() {
+        const VCPUS: u64 = 3;
+        let rounds = if cfg!(miri) { 8 } else { 20_000 };
+        let memory = &HiddenMemory::new(&GuestRam::anonymous(&ram_ranges(1)).unwrap()).unwrap();
+        let pool = &PoolMemory::new(memory, 128, Pool { capacity: 2, ..POOL }, STUBS);
+        std::thread::scope(|scope| {
+            for vcpu in 1..=VCPUS {
+                scope.spawn(move || {
+                    for round in 0..rounds {
+                        let own = call(vcpu << 32 | round << 3);
+                        let Some(index) = pool.claim(memory, own) else { continue };
+                        std::thread::yield_now();
+                        assert_eq!(pool.call(memory, index), Some(own));
+                        pool.release(memory, index);
+                    }
+                });
+            }
+        });
+        assert_eq!(pool.active(memory), 0);
+        let all = [8, 16, 24].map(|key| pool.claim(memory, call(key)).is_some());
+        assert_eq!(all, [true, true, false], "none was lost");
     }
 }

@@ -25,7 +25,7 @@ pub enum DetourError {
     /// An address is not in the last 2 GiB, so 32 bits do not hold it.
     #[error("{0} is not in the last 2 GiB of addresses")]
     Far(Gva),
-    /// A filter compares the current task.
+    /// A filter or a value is of the current task.
     #[error("the address of the current task is not known")]
     NoTask,
     /// A filter compares text.
@@ -62,6 +62,8 @@ pub enum Value {
     Entered,
     /// This number.
     Constant(u64),
+    /// The address of the current task.
+    CurrentTask,
 }
 
 impl Value {

@@ -96,7 +96,8 @@ impl Hook {
         for mark in &site.marks {
             self.reach(*mark, table, view, context)?;
         }
-        let memory = HitMemory { view, sregs: context.sregs_source() };
+        let memory =
+            HitMemory { view, sregs: context.sregs_source(), tasks: table.tasks.as_deref() };
         let rsp = Gva(context.regs.rsp);
         for (ret_addr, probe) in self.hits.calls.unwatched_returns(table, site, memory, rsp) {
             self.with_control(|control, guest| match control.watch_site(guest, ret_addr, probe) {
@@ -155,7 +156,7 @@ impl Hook {
             InternalBreakpoint::GuestWritesText => self.follow_write(table, view, context),
             // The function is left with the registers as they are now.
             InternalBreakpoint::GuestHandlesPoke => {
-                match GuestSteps::leave(table, &mut look(view, context)) {
+                match GuestSteps::leave(table, &mut look(table, view, context)) {
                     true => AGAIN,
                     false => NOW,
                 }

@@ -29,19 +29,22 @@ pub(crate) mod probe;
 mod tests;
 
 pub use arguments::error::ParameterError;
-pub use control::register::Registration;
+pub use control::register::{Admission, Registration};
 pub use control::room::Limits;
 pub use exoprobe_guest::Guest;
+pub use facade::admission::Rehearsal;
 pub use facade::backtrace::Frame;
 pub use facade::batch::{Batch, Selection, UnregisterError};
 pub use facade::engine::{Engine, KeptProbes};
 pub use facade::filters::EventField;
 pub use facade::optimize::StopStatistics;
-pub use facade::query::{CodeLine, ModuleStatus};
+pub use facade::query::{CodeLine, KernelMemory, ModuleStatus};
+pub use facade::sample::{NewSampler, SampleCounts};
 pub use facade::scoped::ScopedProbes;
 #[cfg(feature = "testing")]
 pub use facade::stops::TimedGuest;
 pub use facade::threads::AddressSpace;
+pub use facade::wildcard::{ExpandedDefinition, Expansion};
 pub use hit::actions::Holder;
 pub use kernel::error::AttachError;
 pub use kernel::reserved::{BlacklistEntry, Reserved};
@@ -50,9 +53,9 @@ pub use kernel::tasks::{NoTasks, Process};
 #[cfg(feature = "testing")]
 pub use optimize::liveness::Addresses;
 pub use optimize::optimizer::Optimization;
-#[cfg(feature = "testing")]
-pub use optimize::search::Search;
 pub use optimize::search::SearchStatistics;
+#[cfg(feature = "testing")]
+pub use optimize::search::{Search, SearchError};
 pub use probe::handlers::{
     DATA_SIZE_MAX, EntryHandler, EntryVerdict, FaultHandler, Hit, Instance, Kprobe, Kretprobe,
     NewProbe, PostHandler, PreHandler, Recovery, ReturnHandler, Verdict,

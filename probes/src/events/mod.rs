@@ -3,6 +3,7 @@
 //! made of hits when they are read, so that keeping a hit is cheap.
 
 mod buffer;
+mod consumer;
 mod event;
 mod hit;
 mod look;
@@ -17,13 +18,14 @@ mod trace;
 
 pub(crate) use buffer::Control;
 pub use buffer::TraceReader;
+pub use consumer::{Consumer, HitConsumer, MemoryAtHit, RawValue, RecordedHit};
 pub use event::{Bounds, Event, EventPage, StackFrame};
 pub(crate) use hit::Hit;
 pub(crate) use look::field_value;
 pub(crate) use origin::Origin;
 pub(crate) use ring::{Record, Returned, Ring, Shape, TextPlace};
 pub use select::EventSelection;
-pub use show::{FAULT, RecordedValue, show_symbol};
+pub use show::{FAULT, RecordedValue, show_function, show_symbol};
 pub(crate) use show::{TextList, frames};
 pub(crate) use store::Step;
 pub use store::{EventLimits, EventStore};

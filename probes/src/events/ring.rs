@@ -1,5 +1,5 @@
-//! A single-producer, single-consumer ring of records: the producer is one vCPU's thread, the
-//! consumer, the holder of the store's drain lock.
+//! A single-producer, single-consumer ring of records: the producer is one vCPU's thread (a thread
+//! that samples, while the vCPU stands still), the consumer, the holder of the store's drain lock.
 //!
 //! A record is a run of 64-bit words: probe id and length, guest time, shape, task, return address
 //! and time of entry (of returns), the arguments that could not be read (if one may fault),
@@ -154,7 +154,7 @@ impl Ring {
         &self.words[usize::try_from(at & mask).expect("below the ring's length")]
     }
 
-    /// Begins a record; `None` if there is no room for it. Must be called by one thread only.
+    /// Begins a record; `None` if there is no room for it. Must be called by one thread at a time.
     pub(crate) fn begin(&self, probe: u32, time: u64, shape: Shape) -> Option<Writer<'_>> {
         let needed = shape.words() as u64;
         let head = self.head.load(Ordering::Relaxed);

@@ -125,15 +125,27 @@ fn character(number: u64) -> char {
     char::from(u8::try_from(number & 0xff).expect("8 bits"))
 }
 
-/// An address by its symbol: `SYM+0xOFF/0xSIZE`; without one, its digits.
+/// An address by its symbol, as the kernel's `%pS`: `SYM+0xOFF/0xSIZE`, of a module's with
+/// ` [MODULE]` after it; without one, its digits.
 #[must_use]
 pub fn show_symbol(symbols: Option<&SymbolTable>, addr: u64) -> String {
-    match symbols.and_then(|symbols| symbols.resolve(Gva(addr))) {
-        Some(found) => {
-            format!("{}+{:#x}/{:#x}", found.qualified_name(), found.offset, found.size)
-        }
-        None => format!("{addr:#x}"),
-    }
+    let place = |found: SymbolOffset<'_>| {
+        let SymbolOffset { name, offset, size, .. } = found;
+        format!("{name}+{offset:#x}/{size:#x}{}", in_module(&found))
+    };
+    symbols.and_then(|all| all.resolve(Gva(addr))).map_or_else(|| format!("{addr:#x}"), place)
+}
+
+/// The function at an address, as the kernel's `%ps`: `SYM`, of a module's with ` [MODULE]` after
+/// it; without one, the address's digits.
+#[must_use]
+pub fn show_function(symbols: Option<&SymbolTable>, addr: u64) -> String {
+    let function = |found: SymbolOffset<'_>| format!("{}{}", found.name, in_module(&found));
+    symbols.and_then(|all| all.resolve(Gva(addr))).map_or_else(|| format!("{addr:#x}"), function)
+}
+
+fn in_module(found: &SymbolOffset<'_>) -> String {
+    found.module.map(|module| format!(" [{module}]")).unwrap_or_default()
 }
 
 impl Origin {

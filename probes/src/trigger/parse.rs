@@ -97,6 +97,8 @@ pub fn parse_trigger(text: &str) -> Result<TriggerCommand, ParseError> {
         }
     };
     let count = match params {
+        // Which of them is removed does not depend on its count, as in the kernel.
+        Some(_) if removes => None,
         // The file lists it in this form, too.
         None | Some(Part { text: "unlimited", .. }) => None,
         Some(count) => {

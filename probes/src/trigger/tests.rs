@@ -171,7 +171,7 @@ fn programs_have_each_key_as_what_it_is() {
         ("hist:keys=len.buckets=10", Range(20, 29)),
         ("hist:keys=len.hex", text("0x14")),
         ("hist:keys=at.sym", text("second")),
-        ("hist:keys=at.sym-offset", text("second+0x8")),
+        ("hist:keys=at.sym-offset", text("second+0x8/0x100")),
         ("hist:keys=common_pid.execname", Task("sh".to_owned(), 7)),
         ("hist:keys=comm", text("sh")),
     ];

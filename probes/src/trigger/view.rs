@@ -1,12 +1,11 @@
 //! Histograms at one time: as they are counted, and for programs.
 
-use exoprobe_guest::Gva;
 use exoprobe_introspect::SymbolTable;
 
 use super::command::{HistField, Modifier};
 use super::hist::{HistColumn, HistTable, HistogramKey, is_symbol};
 use crate::definition::Argument;
-use crate::events::{FAULT, StackFrame, frames, show_symbol};
+use crate::events::{FAULT, StackFrame, frames, show_function, show_symbol};
 
 /// A histogram at one time, as its hits are counted.
 #[derive(Clone, Debug)]
@@ -157,16 +156,10 @@ impl HistogramField {
             HistogramKey::Task(comm, pid) => return HistogramValue::Task(comm.clone(), *pid),
             HistogramKey::Stack(stack) => return HistogramValue::Stack(frames(symbols, stack)),
         };
-        let resolved = || symbols.and_then(|symbols| symbols.resolve(Gva(number)));
-        let digits = || format!("{number:#x}");
         match self.field.modifier {
-            Modifier::Hex => HistogramValue::Text(digits()),
-            Modifier::Sym => {
-                HistogramValue::Text(resolved().map_or_else(digits, |found| found.qualified_name()))
-            }
-            Modifier::SymOffset => HistogramValue::Text(resolved().map_or_else(digits, |found| {
-                format!("{}+{:#x}", found.qualified_name(), found.offset)
-            })),
+            Modifier::Hex => HistogramValue::Text(format!("{number:#x}")),
+            Modifier::Sym => HistogramValue::Text(show_function(symbols, number)),
+            Modifier::SymOffset => HistogramValue::Text(show_symbol(symbols, number)),
             Modifier::Log2 => self.power(number),
             Modifier::Buckets(size) => {
                 HistogramValue::Range(number, number.saturating_add(size - 1))

@@ -8,6 +8,7 @@ mod crowd;
 mod measure;
 mod rows;
 mod scaling;
+mod script;
 mod table;
 
 use std::path::{Path, PathBuf};

@@ -1,6 +1,9 @@
 //! Takes the counts.
 
+use std::cell::Cell;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use exoprobe_guest::{ExitHook, Gva};
@@ -11,14 +14,18 @@ use exoprobe_tests::{OwnEvent, TestGuest, definition, unfiltered_host};
 use exoprobe_vmm::{ExitCounts, HostSides, Vm};
 
 use crate::bare::Bare;
-use crate::crowd;
-use crate::rows::{BARE, BODIES, Body, CALLEE, FOUR, OWN_EVENT, Place, ROWS, Row};
+use crate::rows::{BARE, BODIES, Body, CALLEE, FILTERED, FOUR, OWN_EVENT, Place, ROWS, Row};
+use crate::{crowd, script};
 
 /// The first round after stepping has begun may have a step too many (seen in Bochs).
-const STEP_ROUNDS: u32 = 3;
+const STEP_ROUNDS: RangeInclusive<u32> = 3..=3;
 /// How much later than the round before each begins: 32 of them are about one tick of the lab's
 /// timer, so that some rounds have none.
 const PAUSES: u32 = 4_000;
+/// How many times the planned rounds are run at most, until the least count is sure.
+const PATIENCE: u32 = 4;
+/// How many rounds must have the least count.
+const AGREEING: u32 = 2;
 const KVM_EXITS: &str = "exits";
 const KVM_EMULATED: &str = "insn_emulation";
 const EVENT: &str = "counted";
@@ -94,16 +101,37 @@ impl Counts {
     }
 }
 
+/// The least counters of several rounds of one length.
+struct Least {
+    counts: Counts,
+    /// Rounds that took the fewest ticks of all.
+    agreeing: u32,
+}
+
+impl Least {
+    fn add(&mut self, round: &Counts) {
+        match round.tsc.cmp(&self.counts.tsc) {
+            Ordering::Less => self.agreeing = 1,
+            Ordering::Equal => self.agreeing += 1,
+            Ordering::Greater => {}
+        }
+        self.counts.lower(round);
+    }
+}
+
 /// A guest at its loops.
 struct Bench<'a> {
     plan: &'a Plan,
     loops: Loops<Moment>,
     missing: BTreeMap<Column, String>,
+    /// Turns of all rounds since the row's event was set.
+    turns: Cell<u64>,
 }
 
-/// Measures all rows: those with probes in one guest, the bare breakpoint in another.
+/// Measures all rows: those with probes in one guest, the bare breakpoint and a hit with filters of
+/// system calls in others.
 pub(crate) fn all(plan: &Plan) -> Report {
-    let mut bench = Bench::new(plan, TestGuest::restored_unfiltered(1), |_| {});
+    let mut bench = Bench::new(plan, TestGuest::restored_unfiltered(1), kvm_stats, |_| {});
     bench.find_missing();
     let is_alone = |row: &&Row| row.probe.as_ref().is_none_or(|probe| probe.others == 0);
     let wanted = ROWS.iter().filter(|row| !plan.quick || is_alone(row));
@@ -111,6 +139,7 @@ pub(crate) fn all(plan: &Plan) -> Report {
     let missing = std::mem::take(&mut bench.missing);
     drop(bench);
     rows.insert(1, bare_row(plan, missing.clone()));
+    rows.push(filtered_row(plan, missing.clone()));
     if !plan.quick {
         rows.push(own_event_row(plan, missing.clone()));
     }
@@ -125,6 +154,22 @@ pub(crate) fn all(plan: &Plan) -> Report {
     }
 }
 
+/// KVM's statistics of the vCPU; none where the host has none.
+fn kvm_stats(vm: &Vm) -> BTreeMap<String, u64> {
+    vm.kvm_stats(0).unwrap_or_default()
+}
+
+/// The row [`FILTERED`], in a guest whose vCPU's thread has its filter. That forbids to read KVM's
+/// statistics.
+fn filtered_row(plan: &Plan, mut missing: BTreeMap<Column, String>) -> RowCounts {
+    for column in [Column::KvmExits, Column::KvmEmulated] {
+        missing.insert(column, "filters forbid to read KVM's statistics".to_owned());
+    }
+    let mut bench = Bench::new(plan, TestGuest::restored(1), |_| BTreeMap::new(), |_| {});
+    bench.missing = missing;
+    bench.row(&FILTERED)
+}
+
 /// The row [`BARE`], in a guest whose breakpoint there no engine sees.
 fn bare_row(plan: &Plan, missing: BTreeMap<Column, String>) -> RowCounts {
     let vm = Vm::restore(&unfiltered_host(), &TestGuest::snapshot(1), &HostSides::default())
@@ -133,7 +178,7 @@ fn bare_row(plan: &Plan, missing: BTreeMap<Column, String>) -> RowCounts {
     let hook = Arc::new(Bare::new(guest.engine.exit_hook()));
     let started = guest.vm.start(Arc::clone(&hook) as Arc<dyn ExitHook>);
     started.expect("a new machine starts");
-    let mut bench = Bench::new(plan, guest, |body| hook.pass_over(body));
+    let mut bench = Bench::new(plan, guest, kvm_stats, |body| hook.pass_over(body));
     bench.missing = missing;
     bench.row(&BARE)
 }
@@ -141,25 +186,31 @@ fn bare_row(plan: &Plan, missing: BTreeMap<Column, String>) -> RowCounts {
 /// The row [`OWN_EVENT`], in a guest whose kernel has kprobe events.
 fn own_event_row(plan: &Plan, missing: BTreeMap<Column, String>) -> RowCounts {
     let (guest, event) = OwnEvent::boot(CALLEE, &FOUR);
-    let mut bench = Bench::new(plan, guest, |_| {});
+    let mut bench = Bench::new(plan, guest, kvm_stats, |_| {});
     bench.missing = missing;
     bench.row_of(&OWN_EVENT, |present| event.set(bench.loops.guest(), present))
 }
 
 impl<'a> Bench<'a> {
-    /// Takes a guest to its loops; `int3` receives the bare one's address before any runs.
-    fn new(plan: &'a Plan, guest: TestGuest, int3: impl FnOnce(Gva)) -> Self {
+    /// Takes a guest to its loops; `int3` receives the bare one's address before any runs, and
+    /// `stats` reads KVM's counters on the vCPU's thread.
+    fn new(
+        plan: &'a Plan,
+        guest: TestGuest,
+        stats: fn(&Vm) -> BTreeMap<String, u64>,
+        int3: impl FnOnce(Gva),
+    ) -> Self {
         let callee = guest.engine.address_of(CALLEE).expect("every kernel has it");
         let codes = BODIES.map(|body| body.code(callee));
         let vm = Arc::clone(&guest.vm);
         let bodies: Vec<&[u8]> = codes.iter().map(Vec::as_slice).collect();
         let loops = Loops::new(guest, &bodies, move || {
             let first = tsc();
-            let (exits, kvm) = (vm.exit_counts(), vm.kvm_stats(0).unwrap_or_default());
+            let (exits, kvm) = (vm.exit_counts(), stats(&vm));
             Moment { exits, kvm, tsc: [first, tsc()] }
         });
         int3(loops.body(Body::Int3.index()));
-        Self { plan, loops, missing: BTreeMap::new() }
+        Self { plan, loops, missing: BTreeMap::new(), turns: Cell::new(0) }
     }
 
     /// Columns that this host cannot fill, and why.
@@ -218,26 +269,46 @@ impl<'a> Bench<'a> {
         !self.missing.contains_key(&column)
     }
 
-    /// Counters of `turns` turns of a loop, from rounds of so many and of twice as many.
-    fn least(&self, rounds: u32, body: Body) -> Counts {
-        let index = body.index();
-        let least_of = |turns: u32| {
-            let round = |number: u32| {
-                let pauses = number * PAUSES;
-                let (before, after) = self.loops.run_later(index, u64::from(turns), pauses);
-                Counts::between(&before, &after)
-            };
-            let mut least = round(0);
-            (1..rounds).for_each(|number| least.lower(&round(number)));
-            least
-        };
-        let short = least_of(self.plan.turns);
-        least_of(2 * self.plan.turns).more_than(&short)
+    /// Counters of `turns` turns of a loop, from rounds of so many and of twice as many: of the
+    /// least of `rounds` each, and of more until [`Self::is_sure`].
+    fn least(&self, rounds: RangeInclusive<u32>, body: Body) -> Counts {
+        let lengths = [self.plan.turns, 2 * self.plan.turns];
+        let mut least = lengths.map(|turns| {
+            let counts = self.round(0, turns, body);
+            Least { counts, agreeing: 1 }
+        });
+        for number in 1..*rounds.end() {
+            if number >= *rounds.start() && self.is_sure(&least) {
+                break;
+            }
+            for (least, turns) in least.iter_mut().zip(lengths) {
+                least.add(&self.round(number, turns, body));
+            }
+        }
+        let [short, long] = least;
+        long.counts.more_than(&short.counts)
+    }
+
+    fn round(&self, number: u32, turns: u32, body: Body) -> Counts {
+        let (before, after) = self.loops.run_later(body.index(), u64::from(turns), number * PAUSES);
+        self.turns.set(self.turns.get() + u64::from(turns));
+        Counts::between(&before, &after)
+    }
+
+    /// Whether more rounds would find nothing less: each turn takes the same number of
+    /// instructions, so the difference of the lengths is a multiple of the turns. It is not if the
+    /// host's interrupts were in all rounds of a length.
+    fn is_sure(&self, [short, long]: &[Least; 2]) -> bool {
+        let agree = [short, long].into_iter().all(|least| least.agreeing >= AGREEING);
+        let more = long.counts.tsc.saturating_sub(short.counts.tsc);
+        !self.plan.tsc_counts_instructions
+            || (agree && more.is_multiple_of(u64::from(self.plan.turns)))
     }
 
     /// Counters of a loop, and its steps.
     fn side(&self, body: Body) -> (Counts, u64) {
-        let counts = self.least(self.plan.rounds, body);
+        let rounds = self.plan.rounds;
+        let counts = self.least(rounds..=PATIENCE * rounds, body);
         if !self.has(Column::Guest) {
             return (counts, 0);
         }
@@ -262,6 +333,7 @@ impl<'a> Bench<'a> {
         set(false);
         let (plain, plain_steps) = self.side(row.plain);
         set(true);
+        self.turns.set(0);
         let (with, with_steps) = self.side(row.body);
         if row.probe.is_some() {
             self.check_and_remove(row);
@@ -304,6 +376,9 @@ impl<'a> Bench<'a> {
                 let definition = wanted(format!("p:{EVENT} 0x1 {args}"));
                 self.loops.probe_body(row.body.index(), definition, probe.post_handler);
             }
+            Place::Entry if probe.script => {
+                script::register(self.loops.guest(), wanted(format!("p:{EVENT} {CALLEE} {args}")));
+            }
             Place::Entry => register(format!("p:{EVENT} {CALLEE} {args}")),
             Place::Return => register(format!("r:{EVENT} {CALLEE}")),
         }
@@ -316,9 +391,8 @@ impl<'a> Bench<'a> {
     fn check_and_remove(&self, row: &Row) {
         let guest = self.loops.guest();
         let status = guest.status(EVENT);
-        let steps = if self.has(Column::Guest) { STEP_ROUNDS } else { 0 };
-        let hits = 3 * u64::from(self.plan.turns) * u64::from(self.plan.rounds + steps);
-        assert_eq!((status.hits, status.lost), (hits, 0), "{}: {status:?}", row.name);
+        let turns = self.turns.get();
+        assert_eq!((status.hits, status.lost), (turns, 0), "{}: {status:?}", row.name);
         assert_eq!(status.displaced, row.probe.map(|p| p.displaced), "{status:?}");
         let optimized = status.flags.contains(&StatusFlag::Optimized);
         assert_eq!(Some(optimized), row.probe.map(|p| p.optimized), "{status:?}");

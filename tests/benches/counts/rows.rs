@@ -94,6 +94,8 @@ pub(crate) struct Probe {
     pub(crate) optimized: bool,
     /// Hits are counted, and no event is written.
     pub(crate) counts_only: bool,
+    /// A script's: see [`crate::script`].
+    pub(crate) script: bool,
 }
 
 impl Probe {
@@ -107,6 +109,7 @@ impl Probe {
             others: 0,
             optimized: false,
             counts_only: false,
+            script: false,
         }
     }
 }
@@ -134,6 +137,7 @@ const fn called(name: &'static str, probe: Probe) -> Row {
 }
 
 const ENTRY: Probe = Probe::new(Place::Entry, DisplacedBy::Emulation);
+const SCRIPT: Probe = Probe { optimized: true, script: true, ..ENTRY };
 const RETURN: Probe = Probe::new(Place::Return, DisplacedBy::Emulation);
 
 /// The cost of a hit among [`CROWD`] others.
@@ -158,6 +162,9 @@ pub(crate) const BARE: Row = Row {
 pub(crate) const OWN_EVENT: Row =
     Row { name: counts::OWN_EVENT, plain: Body::Call, body: Body::Call, probe: None, guest: None };
 
+/// A hit as the service has it, with filters of system calls. Counted in a guest of its own.
+pub(crate) const FILTERED: Row = called(counts::FILTERED, Probe { args: &FOUR, ..ENTRY });
+
 impl Row {
     /// How many registers each hit records.
     pub(crate) fn registers(&self) -> usize {
@@ -166,7 +173,7 @@ impl Row {
     }
 }
 
-pub(crate) const ROWS: [Row; 17] = [
+pub(crate) const ROWS: [Row; 19] = [
     Row {
         name: "out, no probe",
         plain: Body::Nothing,
@@ -187,6 +194,8 @@ pub(crate) const ROWS: [Row; 17] = [
     called("optimized", Probe { optimized: true, ..ENTRY }),
     called(counts::OPTIMIZED, Probe { optimized: true, args: &FOUR, ..ENTRY }),
     called("optimized, count only", Probe { optimized: true, counts_only: true, ..ENTRY }),
+    called(counts::SCRIPTS[0], SCRIPT),
+    called(counts::SCRIPTS[1], Probe { args: &["%dx"], ..SCRIPT }),
     called(KRETPROBE, RETURN),
     called("kretprobe, optimized", Probe { optimized: true, ..RETURN }),
     crowded("int3, emulated, 1 of 10,001"),

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets};
-use exoprobe_tests::counts::{BY_INT3, HostKind, OPTIMIZED, OWN_EVENT, Report, RowCounts};
+use exoprobe_tests::counts::{
+    BY_INT3, FILTERED, HostKind, OPTIMIZED, OWN_EVENT, Report, RowCounts,
+};
 
 /// A report as text: the table, and below it what a reader of the numbers must know.
 pub(crate) fn text(report: &Report) -> String {
@@ -42,6 +44,7 @@ fn table(rows: &[RowCounts]) -> String {
 
 fn notes(report: &Report) -> Vec<String> {
     let missing = report.missing.iter();
+    let has_instructions = report.rows.iter().any(|row| row.all_instructions.is_some());
     let mut notes: Vec<String> =
         missing.map(|(column, reason)| format!("No {column}: {reason}.")).collect();
     if report.rows.iter().any(|row| row.guest_instructions == Some(-1.0)) {
@@ -52,6 +55,11 @@ fn notes(report: &Report) -> Vec<String> {
         );
     }
     notes.extend(ratios(report));
+    notes.extend(report.ratio(FILTERED, BY_INT3).filter(|_| has_instructions).map(|times| {
+        format!(
+            "With filters of system calls, `{BY_INT3}` takes {times:.3} times the instructions."
+        )
+    }));
     if report.host.software {
         notes.push("KVM's emulator counts an int3 as emulated.".to_owned());
     }

@@ -7,7 +7,9 @@ mod detour;
 mod figure;
 mod hit;
 mod machine;
+mod many;
 mod own_event;
+mod scripts;
 mod service;
 mod stops;
 mod symbols;
@@ -15,12 +17,14 @@ mod tracer;
 
 fn main() {
     let _snapshots = exoprobe_tests::SnapshotCleanup;
-    let parts: [(&str, fn()); 9] = [
+    let parts: [(&str, fn()); 11] = [
         ("detour", detour::run),
         ("consumer", consumer::run),
         ("hit", hit::run),
         ("own_event", own_event::run),
         ("machine", machine::run),
+        ("many", many::run),
+        ("scripts", scripts::run),
         ("service", service::run),
         ("stops", stops::run),
         ("symbols", symbols::run),

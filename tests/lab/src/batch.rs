@@ -35,7 +35,7 @@ impl Batch {
     /// Runs all, also when some fail; what each says is shown as it comes.
     ///
     /// # Errors
-    /// The names of those that failed, when all have ended.
+    /// The names of those that failed and their errors, when all have ended.
     pub(crate) fn carry_out(mut self) -> Result<(), LabError> {
         let mut plans: Vec<Plan> = self.runs.iter().map(|run| run.plan).collect();
         plans.dedup();
@@ -155,15 +155,14 @@ impl Batch {
         std::fs::write(&path, text).map_err(at(path))
     }
 
+    /// Errors come at the end of the output again: where they happened, other machines print over
+    /// them.
     fn judge(&self, ended: &[Ended]) -> Result<(), LabError> {
-        let failed: Vec<&str> = self
-            .runs
-            .iter()
-            .zip(ended)
-            .filter(|(_, (_, ended))| ended.is_err())
-            .map(|(run, _)| run.name.as_str())
-            .collect();
-        if failed.is_empty() { Ok(()) } else { Err(LabError::Runs(failed.join(", "))) }
+        let reasons = self.runs.iter().zip(ended).filter_map(|(run, (_, ended))| {
+            ended.as_ref().err().map(|error| format!("\n{}: {error}", run.name))
+        });
+        let failed: String = reasons.collect();
+        if failed.is_empty() { Ok(()) } else { Err(LabError::Runs(failed)) }
     }
 }
 

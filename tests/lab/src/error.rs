@@ -79,8 +79,8 @@ pub(crate) enum LabError {
     /// The run was whole, and something in it failed.
     #[error("failed in the lab: {0}")]
     Steps(String),
-    /// Machines; each has said why.
-    #[error("failed: {0}")]
+    /// Machines and their errors, a line each.
+    #[error("failed:{0}")]
     Runs(String),
     /// A line of the results was damaged on its way, or steps are missing.
     #[error("the lab's results are not whole: {0}")]

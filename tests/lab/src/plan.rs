@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use exoprobe_lab::job::{Job, RESULTS, Step};
 use exoprobe_tests::harness::{
-    LACKS_ENV, NO_CGROUP, NO_DEBIAN_IMAGE, NO_DEBUG_INFO, NO_FUSE, NO_HUGE_PAGES, NO_IPROUTE2,
-    NO_LANDLOCK, NO_NAMESPACES, NO_PASST, NO_PYTHON, NO_SHELL, NO_STUNNEL, NO_SYSTEMD_ANALYZE,
-    NO_USER_NAMESPACES, PART_ENV, PROGRESS_ENV, REPORT_ENV,
+    LACKS_ENV, NO_APT, NO_BPFTRACE_TOOLS, NO_CGROUP, NO_DEBIAN_IMAGE, NO_DEBUG_INFO, NO_FUSE,
+    NO_HUGE_PAGES, NO_IPROUTE2, NO_LANDLOCK, NO_NAMESPACES, NO_PASST, NO_PYTHON, NO_SHELL,
+    NO_STUNNEL, NO_SYSTEMD, NO_SYSTEMD_ANALYZE, NO_USER_NAMESPACES, PART_ENV, PROGRESS_ENV,
+    REPORT_ENV,
 };
 use exoprobe_tests::{DEBIAN_DISK_ENV, GUEST_ENV, STRESS_SECONDS_ENV};
 
@@ -91,7 +92,7 @@ const KERNELS: [(&str, &str); 6] = [
     ("-6.12-rt", "linux-image-6.12-rt-amd64"),
 ];
 /// The suites that [`Plan::Smp`] is for.
-const SMP_SUITES: [&str; 2] = ["smp::", "stress::"];
+const SMP_SUITES: [&str; 3] = ["smp::", "cpus::", "stress::"];
 /// Of the machine's time, which is some fifteen times as long in ours.
 const STRESS_SECONDS: &str = "1";
 /// [`Run::seconds`] of the counts.
@@ -169,11 +170,12 @@ impl Plan {
                 KERNELS.iter().map(of_package).collect()
             }
             Self::Smp => {
-                let [changes, mut stress] = SMP_SUITES.map(|suite| self.tests(suite, Some(suite)));
+                let [changes, many, mut stress] =
+                    SMP_SUITES.map(|suite| self.tests(suite, Some(suite)));
                 stress.env.insert(STRESS_SECONDS_ENV.to_owned(), STRESS_SECONDS.to_owned());
                 let args = ["--scaling", "--tsc-counts-instructions"].map(str::to_owned);
                 let scaling = self.step("scaling", "/bin/counts", args.into());
-                vec![run("", vec![changes, stress, scaling])]
+                vec![run("", vec![changes, many, stress, scaling])]
             }
             Self::Intel | Self::Amd => {
                 // The counts twice: the same program must give the same.
@@ -221,7 +223,9 @@ impl Plan {
         // made of.
         let is_elsewhere = matches!(
             reason,
-            ONCE | NO_CGROUP
+            ONCE | NO_APT
+                | NO_BPFTRACE_TOOLS
+                | NO_CGROUP
                 | NO_DEBIAN_IMAGE
                 | NO_DEBUG_INFO
                 | NO_FUSE
@@ -233,6 +237,7 @@ impl Plan {
                 | NO_PYTHON
                 | NO_SHELL
                 | NO_STUNNEL
+                | NO_SYSTEMD
                 | NO_SYSTEMD_ANALYZE
                 | NO_USER_NAMESPACES
         );
@@ -356,7 +361,7 @@ mod tests {
         assert_eq!(steps(Plan::Intel, Some("hits")), expected(&[("intel", tests)]));
         assert_eq!(steps(Plan::Stock, None), expected(&[("stock", tests)]));
         assert_eq!(steps(Plan::DiskSpeed, None), expected(&[("disk-speed", &["disk"])]));
-        let smp: &[&str] = &["smp::", "stress::", "scaling"];
+        let smp: &[&str] = &["smp::", "cpus::", "stress::", "scaling"];
         assert_eq!(steps(Plan::Smp, None), expected(&[("smp", smp)]));
         let with_tests: Vec<bool> = Plan::Amd.runs(None).iter().map(Run::has_tests).collect();
         assert_eq!(with_tests, [false, true, true, true]);

@@ -20,9 +20,9 @@ pub use case::{Case, Run, VCPU_COUNTS};
 pub use console::keep_console;
 pub use environment::{BEGIN, PART_ENV, PROGRESS_ENV, REPORT_ENV};
 pub use need::{
-    LACKS_ENV, Lack, NO_CGROUP, NO_DEBIAN_IMAGE, NO_DEBUG_INFO, NO_FUSE, NO_HUGE_PAGES,
-    NO_IPROUTE2, NO_LANDLOCK, NO_NAMESPACES, NO_PASST, NO_PYTHON, NO_SHELL, NO_STUNNEL,
-    NO_SYSTEMD_ANALYZE, NO_TAP, NO_USER_NAMESPACES, Need,
+    LACKS_ENV, Lack, NO_APT, NO_BPFTRACE_TOOLS, NO_CGROUP, NO_DEBIAN_IMAGE, NO_DEBUG_INFO, NO_FUSE,
+    NO_HUGE_PAGES, NO_IPROUTE2, NO_LANDLOCK, NO_NAMESPACES, NO_PASST, NO_PYTHON, NO_SHELL,
+    NO_STUNNEL, NO_SYSTEMD, NO_SYSTEMD_ANALYZE, NO_TAP, NO_USER_NAMESPACES, Need,
 };
 pub use report::{Outcome, Record};
 use session::Session;
@@ -68,6 +68,9 @@ mod tests {
             if path.is_dir() {
                 let (inside, beside) = (path.join("mod.rs"), path.with_extension("rs"));
                 check(&path, if inside.exists() { &inside } else { &beside });
+                continue;
+            }
+            if path.extension() != Some("rs".as_ref()) {
                 continue;
             }
             let text = std::fs::read_to_string(&path).unwrap();

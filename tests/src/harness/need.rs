@@ -74,8 +74,14 @@ pub enum Need {
     Cgroup,
     /// The program `systemd-analyze`, of version 250 or later.
     SystemdAnalyze,
+    /// systemd, which root may start as process 1 of namespaces, over an overlay of this root.
+    Systemd,
     /// The programs `stunnel`, which is in Debian's package stunnel4, and `openssl`.
     Stunnel,
+    /// The tools of Debian's package bpftrace.
+    BpftraceTools,
+    /// Debian's apt, and this source tree, whose scripts unpack packages.
+    Apt,
 }
 
 /// Why a place does not have what a case needs.
@@ -129,14 +135,23 @@ pub const NO_CGROUP: &str = "no cgroup v2 with a controller that root may change
 /// Why a case that needs [`Need::SystemdAnalyze`] is skipped where there is none.
 pub const NO_SYSTEMD_ANALYZE: &str = "no systemd-analyze here: it is in Debian's package systemd";
 
+/// Why a case that needs [`Need::Systemd`] is skipped where there is none.
+pub const NO_SYSTEMD: &str = "no systemd that can be started here in namespaces, over an overlay";
+
 /// Why a case that needs [`Need::Stunnel`] is skipped where there is none.
 pub const NO_STUNNEL: &str = "no stunnel or openssl here: `make setup-lab` installs them";
+
+/// Why a case that needs [`Need::BpftraceTools`] is skipped where there are none.
+pub const NO_BPFTRACE_TOOLS: &str = "no tools of bpftrace here: `make setup-lab` installs them";
+
+/// Why a case that needs [`Need::Apt`] is skipped where there is none.
+pub const NO_APT: &str = "no apt-get or no source tree here";
 
 /// Names what a place lacks that only its owner knows: `need=reason`, several with `;` between.
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 29] = [
+const NAMES: [(Need, &str); 32] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
@@ -165,7 +180,10 @@ const NAMES: [(Need, &str); 29] = [
     (Need::Landlock, "landlock"),
     (Need::Cgroup, "cgroup"),
     (Need::SystemdAnalyze, "systemd_analyze"),
+    (Need::Systemd, "systemd"),
     (Need::Stunnel, "stunnel"),
+    (Need::BpftraceTools, "bpftrace_tools"),
+    (Need::Apt, "apt"),
 ];
 
 /// A malformed text of [`LACKS_ENV`].
@@ -245,12 +263,15 @@ impl Need {
                 let is_there = kernel.exists() && crate::guest::debian_disk().exists();
                 require(is_there, NO_DEBIAN_IMAGE)
             }
+            Self::BpftraceTools => require(has_bpftrace_tools(), NO_BPFTRACE_TOOLS),
+            Self::Apt => require(has_apt(), NO_APT),
             Self::HugePages => require(crate::host_pages::can_be_changed(), NO_HUGE_PAGES),
             Self::Namespaces
             | Self::UserNamespaces
             | Self::Landlock
             | Self::Cgroup
             | Self::SystemdAnalyze
+            | Self::Systemd
             | Self::Stunnel => self.examine_security(),
         }
     }
@@ -266,6 +287,7 @@ impl Need {
             Self::Landlock => require(confinement::landlock(), NO_LANDLOCK),
             Self::Cgroup => require(is_root() && confinement::cgroup().is_some(), NO_CGROUP),
             Self::SystemdAnalyze => require(confinement::systemd_analyze(), NO_SYSTEMD_ANALYZE),
+            Self::Systemd => require(is_root() && confinement::systemd(), NO_SYSTEMD),
             Self::Stunnel => {
                 let runs = succeeds("stunnel", &["-version"]) && succeeds("openssl", &["version"]);
                 require(runs, NO_STUNNEL)
@@ -275,8 +297,16 @@ impl Need {
     }
 }
 
+fn has_bpftrace_tools() -> bool {
+    Path::new("/usr/sbin/opensnoop.bt").exists()
+}
+
 fn require(given: bool, reason: &str) -> Result<(), Lack> {
     if given { Ok(()) } else { Err(Lack::Missing(reason.to_owned())) }
+}
+
+fn has_apt() -> bool {
+    succeeds("apt-get", &["--version"]) && crate::python::script().exists()
 }
 
 fn metadata(path: &str) -> Result<Metadata, Lack> {

@@ -1,4 +1,5 @@
-//! The output of a serial port: the last MiB, addressed by offset since power-on.
+//! The output of a serial port or another writer: the last MiB, addressed by offset since its
+//! start.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -38,7 +39,8 @@ impl Chunk {
 }
 
 impl OutputLog {
-    pub(crate) fn append(&self, bytes: &[u8]) {
+    /// Appends bytes. The oldest beyond the last MiB are gone.
+    pub fn append(&self, bytes: &[u8]) {
         let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         let excess = (tail.bytes.len() + bytes.len()).saturating_sub(CAPACITY);
         let drop = excess.min(tail.bytes.len());

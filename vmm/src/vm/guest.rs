@@ -52,4 +52,8 @@ impl Guest for Vm {
     fn stopped(&self) -> bool {
         matches!(self.state(), VmState::Stopped(_))
     }
+
+    fn paused(&self) -> bool {
+        matches!(self.state(), VmState::Paused)
+    }
 }

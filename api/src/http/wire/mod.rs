@@ -8,6 +8,7 @@ mod kprobes;
 mod memory;
 mod modules;
 mod probes;
+mod scripts;
 mod symbols;
 mod tasks;
 mod types;
@@ -21,8 +22,10 @@ pub use kprobes::BlacklistEntry;
 pub use memory::{CodeLine, Memory};
 pub use modules::Module;
 pub use probes::{
-    Address, AddressText, ProbeChange, ProbeRequest, ProbeRequests, Registered, Unregistered,
+    Address, AddressText, Changed, ProbeChange, ProbeReport, ProbeRequest, ProbeRequests,
+    ProbesChange, RefusedProbe, Registered, Unregistered,
 };
+pub use scripts::{NewScript, OutputFormat, Script, ScriptEvent, ScriptProbe, ScriptState};
 pub use symbols::{InlinedCall, Source, SourceLine, Symbol};
 pub use tasks::Process;
 pub use types::{EnumValue, Member, Type, TypeName};

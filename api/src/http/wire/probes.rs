@@ -22,10 +22,12 @@ pub struct ProbeRequest {
     /// Group of its event; `kprobes` when absent.
     #[schema(pattern = "^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
     pub group: Option<String>,
-    /// Name of its event; made up from the place when absent.
-    #[schema(example = "getpid", pattern = "^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+    /// Name of its event; made up from the place when absent. Of a pattern, a `*` in it becomes the
+    /// function's name.
+    #[schema(example = "getpid", pattern = "^[A-Za-z_*][A-Za-z0-9_*]{0,62}$")]
     pub event: Option<String>,
-    /// Function to probe.
+    /// Function to probe. With `*` (any run of characters) or `?` (any one) it is a pattern, which
+    /// stands for a probe of each function that matches.
     #[schema(example = "__x64_sys_getpid", min_length = 1)]
     pub symbol_name: Option<String>,
     /// Bytes from the symbol's start.
@@ -107,7 +109,8 @@ pub enum ProbeRequests {
     Many(Vec<ProbeRequest>),
 }
 
-/// Probes that were registered: one for an object, else an array.
+/// Probes that were registered: one for an object, else an array; of definitions among which there
+/// are patterns, and of a dry run, a report.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum Registered {
@@ -115,6 +118,44 @@ pub enum Registered {
     One(Box<ProbeStatus>),
     /// Several, in order.
     Many(Vec<ProbeStatus>),
+    /// With those that were left out.
+    Report(ProbeReport),
+}
+
+/// Probes of definitions among which there are patterns.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ProbeReport {
+    /// The probes that were registered, in order; in a dry run, those that would be, with `id` 0.
+    pub probes: Vec<ProbeStatus>,
+    /// Probes of patterns that were left out, or would be.
+    pub refused: Vec<RefusedProbe>,
+}
+
+/// A probe of a pattern that was left out.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct RefusedProbe {
+    /// The definition that is the pattern, from 0.
+    pub index: usize,
+    /// Its place, as a definition has it.
+    #[schema(example = "vfs_read")]
+    pub place: String,
+    /// The rule by which it was refused, in one word. Stable.
+    #[schema(value_type = String, example = "blacklist")]
+    pub rule: &'static str,
+    /// As in a problem document.
+    #[schema(value_type = String, example = "EOPNOTSUPP")]
+    pub code: &'static str,
+    /// The reason.
+    pub detail: String,
+}
+
+impl RefusedProbe {
+    /// The refusal of the probe at `place`, of definition `index`.
+    #[must_use]
+    pub fn new(index: usize, place: String, error: &ProbeError) -> Self {
+        let (rule, code, detail) = (error.rule(), error.code(), error.to_string());
+        Self { index, place, rule, code, detail }
+    }
 }
 
 /// An address: hexadecimal text with `0x`, or a number.
@@ -185,21 +226,44 @@ pub struct ProbeChange {
     pub enabled: bool,
 }
 
+/// A change of several probes.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProbesChange {
+    /// Their names, each `EVENT` or `GROUP/EVENT`, where `*` and `?` may stand for characters.
+    #[schema(example = json!(["getpid", "vfs/*"]))]
+    pub names: Vec<String>,
+    /// Armed or not.
+    pub enabled: bool,
+}
+
+/// Probes of one name that were asked to be changed.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Changed {
+    /// The name, as it was given.
+    pub name: String,
+    /// All probes that it stands for; empty where there is none.
+    pub probes: Vec<ProbeStatus>,
+}
+
 /// A probe that was asked to be removed.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Unregistered {
     /// Its name, as it was given.
     pub name: String,
-    /// Its address (as linked, if the kernel had not begun); null where there was no such probe.
+    /// Its address (as linked, if the kernel had not begun), of several the first one's; null where
+    /// there was no such probe.
     pub addr: Option<Hex>,
+    /// How many were removed.
+    pub count: usize,
 }
 
 impl Unregistered {
-    /// Result for the probe called `name`.
+    /// Result for the probes called `name`.
     #[must_use]
-    pub fn new(name: String, registration: Option<Registration>) -> Self {
-        let addr = registration.map(|probe| Hex(probe.addr.unwrap_or_default().0));
-        Self { name, addr }
+    pub fn new(name: String, removed: &[Registration]) -> Self {
+        let addr = removed.first().map(|probe| Hex(probe.addr.unwrap_or_default().0));
+        Self { name, addr, count: removed.len() }
     }
 }
 

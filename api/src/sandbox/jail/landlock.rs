@@ -101,3 +101,95 @@ fn own() -> BitFlags<AccessFs> {
             | MakeSock | MakeSym | Refer
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::io;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+    use std::process::Command;
+
+    use nix::sys::signal::kill;
+    use nix::unistd::Pid;
+    use rustix::fs::{CWD, Mode, mknodat};
+
+    use super::*;
+
+    fn is_refused<T>(result: io::Result<T>) -> bool {
+        result.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    }
+
+    /// Carries out `work` in a thread that is restricted; rules are a thread's. Without landlock,
+    /// or with an older kernel's, prints that the test is skipped.
+    fn restricted(files: &[(PathBuf, Access)], own: &Path, port: u16, work: impl FnOnce() + Send) {
+        let restricted = || match restrict(files.iter().cloned(), own, Some(port)).unwrap() {
+            Enforced::All => work(),
+            less => crate::log::say!("skipped, {less}: {:?}", std::thread::current().name()),
+        };
+        std::thread::scope(|scope| scope.spawn(restricted).join().unwrap());
+    }
+
+    #[test]
+    fn files_that_are_not_named_and_uses_that_are_not_allowed_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let [named, disk, other, own] = ["named", "disk", "other", "own"].map(|it| dir.join(it));
+        [&named, &disk, &other].into_iter().for_each(|path| fs::write(path, "text").unwrap());
+        fs::create_dir(&own).unwrap();
+        // Linked statically in `make test`: it is executed without the host's libraries.
+        fs::copy(std::env::current_exe().unwrap(), own.join("program")).unwrap();
+        let files = [(named.clone(), Access::Read), (disk.clone(), Access::Write)];
+        let open = |path: &Path| File::options().write(true).open(path);
+        restricted(&files, &own, 1, || {
+            assert_eq!(fs::read(&named).unwrap(), b"text");
+            assert!(is_refused(open(&named)), "it is only read");
+            open(&disk).unwrap().set_len(1).unwrap();
+            assert!(is_refused(File::open(&other)) && is_refused(fs::read_dir(dir)));
+            assert!(
+                is_refused(File::create(dir.join("new"))) && is_refused(fs::remove_file(&disk))
+            );
+            fs::write(own.join("snap"), "new").unwrap();
+            fs::rename(own.join("snap"), own.join("renamed")).unwrap();
+            fs::create_dir(own.join("folder")).unwrap();
+            symlink(&other, own.join("link")).unwrap();
+            UnixListener::bind(own.join("socket")).unwrap();
+            fs::remove_file(own.join("renamed")).unwrap();
+            assert!(is_refused(File::open(own.join("link"))), "a link leads nowhere else");
+            let fifo = mknodat(CWD, own.join("fifo"), FileType::Fifo, Mode::RWXU, 0);
+            assert!(is_refused(fifo.map_err(io::Error::from)), "no special files");
+            assert!(
+                is_refused(Command::new(own.join("program")).arg("--list").status()),
+                "no programs"
+            );
+        });
+    }
+
+    #[test]
+    fn the_port_to_listen_on_is_the_only_way_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let outside = listener.local_addr().unwrap();
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let name = format!("exoprobe-landlock-{}", std::process::id());
+        let name = SocketAddr::from_abstract_name(name).unwrap();
+        let _abstract = UnixListener::bind_addr(&name).unwrap();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Pid::from_raw(child.id().cast_signed());
+        kill(process, None).unwrap();
+        restricted(&[], dir.path(), port, || {
+            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+            assert!(is_refused(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))), "another port");
+            assert!(is_refused(TcpStream::connect(outside)), "no connections");
+            assert!(is_refused(UnixStream::connect_addr(&name)), "no abstract sockets");
+            let signal = kill(process, None).map_err(io::Error::from);
+            assert!(is_refused(signal), "no signals to other processes");
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2, readlinkat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat, readlinkat};
 use rustix::io::Errno;
 
 use super::error::JailError;
@@ -96,10 +96,12 @@ pub(super) fn open(found: &Path) -> Result<OwnedFd, JailError> {
     }
 }
 
-/// Opens a file or a link itself, on a way without links.
+/// Opens a file or a link itself, on a way without links: each folder by itself, for systemd's
+/// RestrictSUIDSGID= takes openat2(2) away. A link on the way is no folder (ENOTDIR).
 fn open_itself(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+    let root = openat(CWD, c"/", flags, Mode::empty())?;
+    parts(path).try_fold(root, |above, part| openat(&above, part, flags, Mode::empty()))
 }
 
 /// The names of a path, and `..`.

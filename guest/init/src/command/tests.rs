@@ -1,6 +1,7 @@
 //! Lines and the commands that they are.
 
 use super::*;
+use crate::text::Shown;
 
 fn reason(line: &[u8]) -> String {
     let error = parse(line).unwrap_err();
@@ -18,7 +19,7 @@ fn a_command_may_have_a_number() {
 
 #[test]
 fn parses_every_command() {
-    let cases: [(&[u8], Command<'_>); 38] = [
+    let cases: [(&[u8], Command<'_>); 48] = [
         (b"getpid 1000", Command::Work(Work::Getpid(1000))),
         (b"open /dev/null 3", Command::Work(Work::Open(b"/dev/null", 3))),
         (b"fork 2", Command::Work(Work::Fork(2))),
@@ -34,6 +35,16 @@ fn parses_every_command() {
         (b"words /dev/hwrng 5", Command::Work(Work::Words(b"/dev/hwrng", 5))),
         (b"vsock-send 7 3", Command::Work(Work::VsockSend(7, 3))),
         (b"vsock-echo 4294967295", Command::Work(Work::VsockEcho(u32::MAX))),
+        (b"stat /dev 2", Command::Work(Work::Calls(SystemCall::Stat(b"/dev"), 2))),
+        (b"mkdir /dev 3", Command::Work(Work::Calls(SystemCall::Mkdir(b"/dev"), 3))),
+        (b"exec /none 4", Command::Work(Work::Calls(SystemCall::Exec(b"/none"), 4))),
+        (b"setuid 5", Command::Work(Work::Calls(SystemCall::Setuid, 5))),
+        (b"kill 6", Command::Work(Work::Calls(SystemCall::Kill, 6))),
+        (b"sync 7", Command::Work(Work::Calls(SystemCall::Sync, 7))),
+        (b"tcp 2 8", Command::Work(Work::Tcp { kib: 2, count: 8 })),
+        (b"tcp-full 2500", Command::Work(Work::TcpFull(2500))),
+        (b"unix 4096 9", Command::Work(Work::Unix { len: 4096, count: 9 })),
+        (b"oom 1", Command::Work(Work::Oom(1))),
         (
             b"diskio sync /dev/vda 64 7",
             Command::Work(Work::Diskio { io: Io::Sync, path: b"/dev/vda", kib: 64, count: 7 }),
@@ -87,7 +98,7 @@ fn an_empty_line_is_no_command() {
 
 #[test]
 fn says_what_is_wrong() {
-    let cases: [(&[u8], &str); 29] = [
+    let cases: [(&[u8], &str); 31] = [
         (b"frob 1", "frob: unknown command"),
         (b"getpid", "getpid: count missing"),
         (b"getpid x1", "getpid: bad number x1"),
@@ -105,6 +116,8 @@ fn says_what_is_wrong() {
         (b"vsock-echo 4294967296", "vsock-echo: bad number 4294967296"),
         (b"vsock-send 7", "vsock-send: count missing"),
         (b"vsock-echo", "vsock-echo: port missing"),
+        (b"unix 4097 1", "unix: bad number 4097"),
+        (b"setuid", "setuid: count missing"),
         (b"attach fmod 1", "attach: fmod is neither fentry nor fexit"),
         (b"attach fexit -1", "attach: bad number -1"),
         (b"calls", "calls: fentry or fexit missing"),

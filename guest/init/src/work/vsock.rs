@@ -26,7 +26,7 @@ pub(super) fn send(port: u32, count: u64, tally: &Tally) -> Result<(), Failure> 
 }
 
 /// Reads as many bytes. Returns false if the other end closes before.
-fn read_all(socket: Fd, mut buffer: &mut [u8]) -> Result<bool, Failure> {
+pub(super) fn read_all(socket: Fd, mut buffer: &mut [u8]) -> Result<bool, Failure> {
     while !buffer.is_empty() {
         let len = call("read", sys::read(socket, buffer))?;
         if len == 0 {

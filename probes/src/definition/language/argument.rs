@@ -103,7 +103,7 @@ fn parse_type(kind: &Token<'_>, body: &Fetch) -> Result<TypeAndCount, ParseError
         Ok(found) => found,
         Err(error) => {
             let id = match error {
-                NoSuchType::Unknown => "BAD_TYPE",
+                NoSuchType::Unknown | NoSuchType::Container => "BAD_TYPE",
                 NoSuchType::BitField => "BAD_BITFIELD",
             };
             return kind.fail(0, id, format!("`{}` is {error}", name.text));

@@ -59,6 +59,7 @@ fn variable(body: &Token<'_>) -> Result<Fetch, ParseError> {
     match name {
         "stack" => return Ok(Fetch::StackPointer),
         "comm" | "COMM" => return Ok(Fetch::Comm),
+        "current" => return Ok(Fetch::CurrentTask),
         "retval" => return Ok(Fetch::ReturnValue),
         _ => {}
     }
@@ -71,7 +72,7 @@ fn variable(body: &Token<'_>) -> Result<Fetch, ParseError> {
             Some(Ok(n)) => Ok(Fetch::Stack(n)),
             _ => {
                 let message = format!("`{n}` is no stack entry: 0 to {}", STACK_WORDS - 1);
-                body.fail(0, "BAD_STACK_NUM", message)
+                body.fail(0, number_fault(n, "BAD_STACK_NUM"), message)
             }
         };
     }
@@ -80,14 +81,20 @@ fn variable(body: &Token<'_>) -> Result<Fetch, ParseError> {
             Some(Ok(n)) => Ok(Fetch::Argument(n)),
             _ => {
                 let message = format!("`{n}` is no argument's number: they begin with `$arg1`");
-                body.fail(0, "BAD_ARG_NUM", message)
+                body.fail(0, number_fault(n, "BAD_ARG_NUM"), message)
             }
         };
     }
     let message = format!(
-        "`${name}` is not known: `$argN`, `$retval`, `$stack`, `$stackN` and `$comm` are, and `$arg*` by itself"
+        "`${name}` is not known: `$argN`, `$retval`, `$stack`, `$stackN`, `$comm` and `$current` are, and `$arg*` by itself"
     );
     body.fail(0, "BAD_VAR", message)
+}
+
+/// The identifier of a wrong `$argN` or `$stackN`: to the kernel, one without a number is another
+/// variable.
+fn number_fault(text: &str, of_number: &'static str) -> &'static str {
+    if parse_number(text).is_some() { of_number } else { "BAD_VAR" }
 }
 
 /// `@ADDR`, `@SYM[+-OFFS]`.

@@ -117,6 +117,11 @@ fn define(tokens: &[Token<'_>]) -> Result<ProbeDefinition, ParseError> {
         return command.fail(command.text.len(), "NO_EVENT_INFO", message);
     };
     let mut definition = parse_place_token(place)?;
+    if command.text.contains('*') && !definition.is_pattern() {
+        let event = command.text.rfind([':', '/', '.']).map_or(0, |at| at + 1);
+        let message = "a `*` in the event's name stands for the function of a pattern as `vfs_*`";
+        return command.fail(event, "BAD_EVENT_NAME", message);
+    }
     (definition.group, definition.event, definition.maxactive) = (group, event, maxactive);
     if kind == ProbeKind::Kretprobe {
         definition.kind = kind;
@@ -182,13 +187,13 @@ fn parse_first(command: &Token<'_>) -> Result<First, ParseError> {
         None => (*command, None),
     };
     let (kind, maxactive) = parse_kind(&kind)?;
-    let (group, event) = name.map_or(Ok((None, None)), |name| parse_name(&name))?;
+    let (group, event) = name.map_or(Ok((None, None)), |name| parse_name(&name, Stars::Allowed))?;
     Ok(First { kind, maxactive, group, event })
 }
 
 fn parse_deletion(first: &Token<'_>) -> Result<GroupAndEvent, ParseError> {
     match first.strip_prefix("-:") {
-        Some(name) => parse_name(&name),
+        Some(name) => parse_name(&name, Stars::Refused),
         None => {
             let message = "write `-:EVENT`, `-:GROUP/EVENT`, or `-:GROUP/` for all of a group";
             first.fail(0, "BAD_PROBE_TYPE", message)
@@ -226,7 +231,14 @@ fn parse_kind(kind: &Token<'_>) -> Result<(ProbeKind, Option<u32>), ParseError> 
 
 type GroupAndEvent = (Option<String>, Option<String>);
 
-fn parse_name(name: &Token<'_>) -> Result<GroupAndEvent, ParseError> {
+/// Whether an event's name may have `*`, which stands for a function's name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stars {
+    Allowed,
+    Refused,
+}
+
+fn parse_name(name: &Token<'_>, stars: Stars) -> Result<GroupAndEvent, ParseError> {
     let (group, event) = match name.split('/').or_else(|| name.split('.')) {
         Some((group, event)) => (Some(group), event),
         None => (None, *name),
@@ -237,7 +249,12 @@ fn parse_name(name: &Token<'_>) -> Result<GroupAndEvent, ParseError> {
             return Ok((Some(group.text.to_owned()), None));
         }
     }
-    check_name(&event, ["NO_EVENT_NAME", "EVENT_TOO_LONG", "BAD_EVENT_NAME"], "event")?;
+    let written_out = match stars {
+        Stars::Allowed => event.text.replace('*', "_"),
+        Stars::Refused => event.text.to_owned(),
+    };
+    let checked = Token { text: &written_out, at: event.at };
+    check_name(&checked, ["NO_EVENT_NAME", "EVENT_TOO_LONG", "BAD_EVENT_NAME"], "event")?;
     Ok((group.map(|g| g.text.to_owned()), Some(event.text.to_owned())))
 }
 

@@ -3,6 +3,7 @@
 use crate::engine::control::place;
 use crate::engine::control::place::Place;
 use crate::engine::control::reconcile::Wait;
+use crate::engine::control::register::Intent;
 use crate::engine::control::registry::Registered;
 use crate::engine::control::registry::State;
 use crate::engine::control::state::Control;
@@ -54,7 +55,7 @@ impl Control {
                 probe.set_at(found.at);
                 self.learn_arguments(kernel, &probe, &found)?;
                 self.registry.check_fields(&probe)?;
-                let site = self.place(guest, kernel, &probe)?;
+                let site = self.place(guest, kernel, &probe, Intent::Arm)?;
                 Ok((found, site))
             });
             let Some(registered) = self.registry.probes.get_mut(&id) else { continue };
@@ -63,6 +64,8 @@ impl Control {
                     registered.state = State::Placed(site);
                     registered.addr = place.at.to_string().into();
                     (registered.symbol, registered.offset) = (place.symbol, place.offset);
+                    // A jmp that covers it is taken out when the places are reconciled.
+                    places.extend(self.optimizer.covering(site));
                     places.insert(site);
                 }
                 (Err(_), State::Gone) => {}

@@ -2,6 +2,7 @@
 
 use crate::engine::control::boot::Purpose;
 use crate::engine::control::reconcile::Wait;
+use crate::engine::control::registry::Registry;
 use crate::engine::control::state::Control;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::optimize::optimizer::Optimized;
@@ -16,8 +17,15 @@ impl Control {
     /// Checks whether the text of the probes is unchanged, whether waiting probes can be placed,
     /// and whether marks are still needed. Must be called periodically, and not on a vCPU's thread.
     pub(crate) fn patrol(&mut self, guest: &dyn Guest) {
-        if (self.registry.probes.is_empty() && self.registry.sites.is_empty()) || guest.stopped() {
+        let Registry { probes, sites, samplers, .. } = &self.registry;
+        if (probes.is_empty() && sites.is_empty() && samplers.is_empty()) || guest.stopped() {
             return;
+        }
+        if probes.is_empty()
+            && !samplers.is_empty()
+            && let Err(error) = self.attach(guest, Purpose::Question)
+        {
+            tracing::debug!(%error, "patrol");
         }
         if self.registry.probes.is_empty() {
             return self.advance(guest, Wait::ForVcpus);

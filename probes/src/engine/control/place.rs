@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use exoprobe_guest::Gva;
+use exoprobe_guest::{Gpa, Gva};
 use exoprobe_introspect::{SymbolOffset, SymbolTable};
 
 use crate::definition::{Action, ProbeDefinition, ProbeKind};
@@ -14,7 +14,7 @@ use crate::engine::patch::text::INT3;
 use crate::engine::patch::view::GuestText;
 use crate::engine::patch::view::Overlay;
 use crate::engine::probe::registered::Probe;
-use crate::engine::probe::site::{Displacement, Site};
+use crate::engine::probe::site::{Displacement, Site, Sites};
 use crate::error::ProbeError;
 use crate::insn::{self, Displaced, SlotKind};
 use exoprobe_guest::Guest;
@@ -126,6 +126,23 @@ fn is_tracers_call(symbols: &SymbolTable, bytes: &[u8], end: Gva) -> bool {
     FTRACE_CALLED.iter().any(is_own) || !symbols.text_contains(target)
 }
 
+/// A site for one more probe.
+pub(crate) enum Vetted {
+    /// The site that is there.
+    Present(Arc<Site>),
+    /// One that is not made yet.
+    Possible(NewSite),
+}
+
+/// A place that a site may be made for.
+pub(crate) struct NewSite {
+    at: Gva,
+    gpa: Gpa,
+    insn: Arc<Displaced>,
+    guest_int3: bool,
+    guest_jmp: bool,
+}
+
 /// Returns the site at `at` for a caller that adds to it. Changes nothing in the registry but
 /// slots.
 pub(crate) fn site(
@@ -135,27 +152,40 @@ pub(crate) fn site(
     kernel: &Kernel,
     at: Gva,
 ) -> Result<Arc<Site>, ProbeError> {
-    match registry.sites.get(&at) {
-        Some(site) => Ok(Arc::clone(site)),
-        None => new_site(registry, jumps, guest, kernel, at).map(Arc::new),
-    }
+    let found = find_site(&registry.sites, jumps, guest, kernel, at)?;
+    make_site(registry, guest, found)
 }
 
-/// Adds a probe to the site at `at`; makes the site if there is none.
-pub(crate) fn join(
-    registry: &mut Registry,
+/// Checks that a probe may be at `at`. Changes nothing.
+pub(crate) fn vet(
+    sites: &Sites,
     jumps: &dyn Overlay,
     guest: &dyn Guest,
     kernel: &Kernel,
     at: Gva,
-    probe: &Arc<Probe>,
-) -> Result<(), ProbeError> {
-    let site = site(registry, jumps, guest, kernel, at)?;
+    probe: &Probe,
+) -> Result<Vetted, ProbeError> {
+    let found = find_site(sites, jumps, guest, kernel, at)?;
     if probe.returns().is_some()
         && let Some(reserved) = kernel.reserved_for_returns(at)
     {
         return Err(ProbeError::Reserved { at, reserved });
     }
+    if probe.post_handler().is_some() {
+        found.insn().supports_post()?;
+    }
+    Ok(found)
+}
+
+/// Adds a probe to the site at `at`; makes the site if there is none.
+pub(crate) fn join(
+    registry: &mut Registry,
+    guest: &dyn Guest,
+    at: Gva,
+    found: Vetted,
+    probe: &Arc<Probe>,
+) -> Result<(), ProbeError> {
+    let site = make_site(registry, guest, found)?;
     let step = match probe.post_handler() {
         Some(_) => step(registry, guest, &site.insn, std::slice::from_ref(probe))?,
         None => site.step,
@@ -169,17 +199,29 @@ pub(crate) fn join(
     Ok(())
 }
 
-fn new_site(
-    registry: &mut Registry,
+impl Vetted {
+    fn insn(&self) -> &Displaced {
+        match self {
+            Self::Present(site) => &site.insn,
+            Self::Possible(site) => &site.insn,
+        }
+    }
+}
+
+fn find_site(
+    sites: &Sites,
     jumps: &dyn Overlay,
     guest: &dyn Guest,
     kernel: &Kernel,
     at: Gva,
-) -> Result<Site, ProbeError> {
+) -> Result<Vetted, ProbeError> {
+    if let Some(site) = sites.get(&at) {
+        return Ok(Vetted::Present(Arc::clone(site)));
+    }
     if let Some(reserved) = kernel.reserved(at) {
         return Err(ProbeError::Reserved { at, reserved });
     }
-    let text = GuestText::new(&registry.sites, jumps);
+    let text = GuestText::new(sites, jumps);
     let insn = Arc::new(check_instruction(text, kernel, at)?);
     if kernel.will_patch(at, u64::from(insn.len())) {
         return Err(ProbeError::NotFinal(at));
@@ -188,12 +230,27 @@ fn new_site(
     if !found.executable {
         return Err(ProbeError::NotText(at));
     }
-    let guest_int3 = guest.ram().load_byte(found.gpa)? == INT3;
+    // An instruction that a jmp covers is not in memory.
+    let mut first = [guest.ram().load_byte(found.gpa)?];
+    text.restore(at, &mut first);
+    let guest_int3 = first == [INT3];
     let guest_jmp = is_guests_jmp(kernel, &insn);
+    Ok(Vetted::Possible(NewSite { at, gpa: found.gpa, insn, guest_int3, guest_jmp }))
+}
+
+fn make_site(
+    registry: &mut Registry,
+    guest: &dyn Guest,
+    found: Vetted,
+) -> Result<Arc<Site>, ProbeError> {
+    let NewSite { at, gpa, insn, guest_int3, guest_jmp } = match found {
+        Vetted::Present(site) => return Ok(site),
+        Vetted::Possible(site) => site,
+    };
     let way = displacement(registry, guest, &insn)?;
-    Ok(Site {
+    Ok(Arc::new(Site {
         at,
-        gpa: found.gpa,
+        gpa,
         insn,
         way,
         step: None,
@@ -206,7 +263,7 @@ fn new_site(
         guest_jmp,
         guest_copy: None,
         clobbered: false,
-    })
+    }))
 }
 
 /// Returns true for the jmp that the guest's kernel has written over an instruction with a kprobe

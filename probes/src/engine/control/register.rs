@@ -11,7 +11,7 @@ use exoprobe_introspect::{LookupError, NoModules};
 
 use crate::definition::ProbeDefinition;
 use crate::engine::control::place::Place;
-use crate::engine::control::reconcile::Wait;
+use crate::engine::control::reconcile::{ArmError, Wait};
 use crate::engine::control::registry::NOT_BEGUN;
 use crate::engine::control::registry::{Registered, State};
 use crate::engine::control::siblings::OnDuplicate;
@@ -40,58 +40,152 @@ impl Registration {
     }
 }
 
+/// A probe to register.
+pub(crate) struct Member {
+    pub(crate) probe: NewProbe,
+    /// The probe is left out if it is refused; else its refusal is that of the batch.
+    pub(crate) is_optional: bool,
+}
+
+/// The result of registering a batch some of whose probes may be left out.
+#[derive(Debug)]
+pub struct Admission {
+    /// The probes that are registered, in order.
+    pub registered: Vec<Registration>,
+    /// The probes that were left out, each with the reason.
+    pub refused: Vec<BatchError>,
+}
+
+/// The probes of a batch that the registry has taken.
+#[derive(Default)]
+pub(crate) struct Added {
+    pub(crate) probes: Vec<AddedProbe>,
+    pub(crate) refused: Vec<BatchError>,
+}
+
+/// A probe of a batch, in the registry.
+pub(crate) struct AddedProbe {
+    /// Index in the batch.
+    index: usize,
+    pub(crate) id: u32,
+    is_optional: bool,
+}
+
+impl Added {
+    pub(crate) fn ids(&self) -> Vec<u32> {
+        self.probes.iter().map(|probe| probe.id).collect()
+    }
+}
+
+/// Whether a batch is to be armed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Intent {
+    /// The probes join their sites.
+    Arm,
+    /// The probes are only checked: no site and no slot is made.
+    Check,
+}
+
 impl Control {
-    /// Registers all or none. Without a kernel the probes wait for it.
+    /// Registers a batch in one change of the guest. Without a kernel the probes wait for it. A
+    /// refused probe is left out if it is optional; else nothing is registered.
     pub(crate) fn add_all(
         &mut self,
         guest: &dyn Guest,
-        probes: Vec<NewProbe>,
+        members: Vec<Member>,
         there: OnDuplicate,
-    ) -> Result<Vec<Registration>, BatchError> {
-        if probes.is_empty() {
-            return Ok(Vec::new());
+    ) -> Result<Admission, BatchError> {
+        let mut added = self.add_each(guest, members, there, Intent::Arm)?;
+        if added.probes.is_empty() {
+            return Ok(Admission { registered: Vec::new(), refused: added.refused });
         }
-        let (mut registrations, mut added) = (Vec::new(), Vec::with_capacity(probes.len()));
-        for (index, probe) in probes.into_iter().enumerate() {
+        self.learn_orc();
+        let marks = self.update_marks(guest, Wait::ForVcpus);
+        while !added.probes.is_empty() {
+            let mut places = marks.clone();
+            places.extend(self.places_with_covering(&added));
+            let Err(unarmed) = self.reconcile(guest, &places, Wait::ForVcpus) else { break };
+            self.drop_unarmed(guest, &mut added, unarmed)?;
+        }
+        let probes = &self.registry.probes;
+        let registered = added.ids().iter().map(|id| Registration::of(&probes[id])).collect();
+        Ok(Admission { registered, refused: added.refused })
+    }
+
+    /// Adds probes to the registry, and arms nothing.
+    pub(crate) fn add_each(
+        &mut self,
+        guest: &dyn Guest,
+        members: Vec<Member>,
+        there: OnDuplicate,
+        intent: Intent,
+    ) -> Result<Added, BatchError> {
+        let mut added = Added::default();
+        for (index, Member { probe, is_optional }) in members.into_iter().enumerate() {
             let name = probe.definition().event_name();
-            match self.add(guest, probe, there) {
-                Ok(registration) => {
-                    added.push(registration.id);
-                    registrations.push(registration);
-                }
+            match self.add(guest, probe, there, intent) {
+                Ok(id) => added.probes.push(AddedProbe { index, id, is_optional }),
+                Err(error) if is_optional => added.refused.push(BatchError { index, name, error }),
                 Err(error) => {
                     // Nothing of the batch is armed yet, so only the registry is undone.
-                    self.forget(&added);
+                    self.forget(&added.ids());
                     return Err(BatchError { index, name, error });
                 }
             }
         }
-        self.learn_orc();
-        let mut places: BTreeSet<Gva> =
-            added.iter().filter_map(|id| self.registry.probes[id].placed()).collect();
-        places.extend(self.update_marks(guest, Wait::ForVcpus));
-        if let Err(refused) = self.reconcile(guest, &places, Wait::ForVcpus) {
-            let at_fault = |id: &u32| {
-                refused.at.is_none_or(|at| self.registry.probes[id].placed() == Some(at))
-            };
-            let index = added.iter().position(at_fault).unwrap_or_default();
-            let name = self.registry.probes[&added[index]].probe.event.to_string();
-            if let Err(undo) = self.disarm_all(guest, &added) {
-                tracing::error!(%undo, "undoing a refused batch");
-            }
-            self.forget_all(guest, &added);
-            return Err(BatchError { index, name, error: refused.error });
-        }
-        Ok(registrations)
+        Ok(added)
     }
 
-    /// Adds one probe to the registry.
+    /// The places of new probes, and the sites whose jmps cover them, which are taken out in the
+    /// same stop.
+    fn places_with_covering(&self, added: &Added) -> BTreeSet<Gva> {
+        let probes = added.probes.iter().map(|probe| &self.registry.probes[&probe.id]);
+        let placed: BTreeSet<Gva> = probes.filter_map(Registered::placed).collect();
+        let covering = placed.iter().filter_map(|at| self.optimizer.covering(*at));
+        covering.chain(placed.iter().copied()).collect()
+    }
+
+    /// Handles probes that could not be armed: removes them if they are optional, else all that was
+    /// added.
+    fn drop_unarmed(
+        &mut self,
+        guest: &dyn Guest,
+        added: &mut Added,
+        unarmed: ArmError,
+    ) -> Result<(), BatchError> {
+        let ArmError { at, error } = unarmed;
+        let probes = &self.registry.probes;
+        let is_at_fault =
+            |added: &AddedProbe| at.is_none_or(|at| probes[&added.id].placed() == Some(at));
+        let found = added.probes.iter().position(is_at_fault);
+        let first = found.unwrap_or_default();
+        let is_optional = found.is_some() && at.is_some() && added.probes[first].is_optional;
+        let AddedProbe { index, id, .. } = added.probes[first];
+        let name = probes[&id].probe.event.to_string();
+        let refused = BatchError { index, name, error };
+        let undone = match is_optional {
+            true => vec![added.probes.remove(first).id],
+            false => added.ids(),
+        };
+        if let Err(undo) = self.disarm_all(guest, &undone) {
+            tracing::error!(%undo, "undoing a refused batch");
+        }
+        self.forget_all(guest, &undone);
+        if !is_optional {
+            return Err(refused);
+        }
+        added.refused.push(refused);
+        Ok(())
+    }
+
+    /// Adds one probe to the registry. Returns its number.
     fn add(
         &mut self,
         guest: &dyn Guest,
         mut probe: NewProbe,
         there: OnDuplicate,
-    ) -> Result<Registration, ProbeError> {
+        intent: Intent,
+    ) -> Result<u32, ProbeError> {
         self.rewrite(probe.definition_mut())?;
         check::check(&mut probe)?;
         let definition = probe.definition();
@@ -113,19 +207,18 @@ impl Control {
         self.registry.join(&probe)?;
         let state = match (kernel, waits_for) {
             (Some(_), Some(module)) => State::Pending(module.to_string()),
-            (Some(kernel), None) => match self.place(guest, &kernel, &probe) {
+            (Some(kernel), None) => match self.place(guest, &kernel, &probe, intent) {
                 Err(error @ ProbeError::NotFinal(_)) => State::Pending(error.to_string()),
                 placed => State::Placed(placed?),
             },
             (None, _) => State::Pending(NOT_BEGUN.to_owned()),
         };
+        let id = probe.id;
         let Place { at, symbol, offset } = found;
         let addr = at.to_string().into();
         let origin = RefCell::default();
-        let registered = Registered { probe, symbol, offset, addr, state, cost, origin };
-        let registration = Registration::of(&registered);
-        self.registry.insert(registered);
-        Ok(registration)
+        self.registry.insert(Registered { probe, symbol, offset, addr, state, cost, origin });
+        Ok(id)
     }
 
     /// Finds the place of a new probe as far as it is known, and the error that only the loading of
@@ -159,19 +252,23 @@ impl Control {
         }
     }
 
-    /// Adds a probe to the site for its address. Returns the site's address.
+    /// Adds a probe to the site for its address, or only checks that it could be. Returns the
+    /// site's address. A jmp that covers it stays: the caller takes it out
+    /// ([`Self::reconcile`]).
     pub(crate) fn place(
         &mut self,
         guest: &dyn Guest,
         kernel: &Kernel,
         probe: &Arc<Probe>,
+        intent: Intent,
     ) -> Result<Gva, ProbeError> {
         let at = place::after_rewritten(self.text(), kernel, probe.at());
-        if let Some(optimized) = self.optimizer.covering(at) {
-            self.unoptimize(guest, std::iter::once(&optimized));
+        let Self { registry, optimizer, .. } = self;
+        let site = place::vet(&registry.sites, optimizer.installed(), guest, kernel, at, probe)?;
+        match intent {
+            Intent::Arm => place::join(registry, guest, at, site, probe)?,
+            Intent::Check => {}
         }
-        let jumps = self.optimizer.installed();
-        place::join(&mut self.registry, jumps, guest, kernel, at, probe)?;
         Ok(at)
     }
 

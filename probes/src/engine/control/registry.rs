@@ -18,6 +18,8 @@ use crate::events::Origin;
 /// The registered probes of one engine.
 pub(crate) struct Registry {
     pub(crate) probes: BTreeMap<u32, Registered>,
+    /// Probes of no place: their hits are samples of the vCPUs.
+    pub(crate) samplers: BTreeMap<u32, Registered>,
     pub(crate) sites: Sites,
     /// The probes of each event, in order of registration.
     pub(crate) names: HashMap<(Arc<str>, Arc<str>), Vec<u32>>,
@@ -71,6 +73,7 @@ impl Registry {
     pub(crate) fn new(memory: usize) -> Self {
         Self {
             probes: BTreeMap::new(),
+            samplers: BTreeMap::new(),
             sites: Sites::default(),
             names: HashMap::new(),
             slots: Slots::default(),
@@ -84,6 +87,22 @@ impl Registry {
     pub(crate) fn take_id(&mut self) -> u32 {
         self.next_id += 1;
         self.next_id - 1
+    }
+
+    /// The probe or sampler of a record.
+    pub(crate) fn recorded(&self, id: u32) -> Option<&Registered> {
+        self.probes.get(&id).or_else(|| self.samplers.get(&id))
+    }
+
+    /// The number of the next probe.
+    pub(crate) fn next_id(&self) -> u32 {
+        self.next_id
+    }
+
+    /// Removes probes that were only checked, and have no site. `next_id` is free again.
+    pub(crate) fn forget_rehearsed(&mut self, ids: &[u32], next_id: u32) {
+        self.forget(ids);
+        self.next_id = next_id;
     }
 
     pub(crate) fn is_of_kind(&self, id: u32, kind: Option<ProbeKind>) -> bool {

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
 use crate::engine::hit::stack::ProbedStack;
+use crate::engine::hit::table::Table;
 use crate::engine::kernel::memory::HitMemory;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::patch::view::GuestText;
@@ -42,12 +43,20 @@ fn as_text<S: serde::Serializer>(addr: &Gva, serializer: S) -> Result<S::Ok, S::
 }
 
 /// Those of a vCPU that stands still.
-struct Known<'a>(&'a kvm_sregs);
+pub(crate) struct Known<'a>(pub(crate) &'a kvm_sregs);
 
 impl SregsSource for Known<'_> {
     fn sregs(&self) -> Result<kvm_sregs, KvmError> {
         Ok(*self.0)
     }
+}
+
+/// The addresses of a back-trace.
+pub(crate) struct Addresses {
+    /// The next instruction, then return addresses; none in user mode.
+    pub(crate) kernel: Vec<Gva>,
+    /// Where user mode goes on, if the walk came there.
+    pub(crate) user: Option<UserPlace>,
 }
 
 impl Engine {
@@ -80,13 +89,38 @@ impl Engine {
         registers: &Registers,
         switched_out: bool,
     ) -> Vec<Frame> {
-        let Registers { regs, sregs } = registers;
         let table = self.hits.table.load();
-        let memory = HitMemory { view: &kernel.view, sregs: &Known(sregs) };
-        let stack = ProbedStack { calls: &self.hits.calls, table: &table, memory };
-        if sregs.cs.selector & USER_RPL == USER_RPL {
-            return user_frames(&stack, UserPlace::from(regs)).map(user_frame).collect();
+        let known = Known(&registers.sregs);
+        let stack = self.probed_stack(&table, kernel, &known);
+        let Addresses { kernel: found, user } =
+            self.addresses_of(control, kernel, registers, switched_out);
+        let symbols = &kernel.symbols;
+        let mut frames = Vec::new();
+        if let Some((ip, callers)) = found.split_first() {
+            frames.push(kernel_frame(symbols, *ip));
+            frames.extend(callers.iter().map(|at| caller_frame(symbols, *at)));
         }
+        if let Some(user) = user {
+            frames.extend(user_frames(&stack, user).map(user_frame));
+        }
+        frames
+    }
+
+    /// The addresses of the same back-trace.
+    pub(crate) fn addresses_of(
+        &self,
+        control: &Control,
+        kernel: &Kernel,
+        registers: &Registers,
+        switched_out: bool,
+    ) -> Addresses {
+        let Registers { regs, sregs } = registers;
+        if is_user(sregs) {
+            return Addresses { kernel: Vec::new(), user: Some(UserPlace::from(regs)) };
+        }
+        let table = self.hits.table.load();
+        let known = Known(sregs);
+        let stack = self.probed_stack(&table, kernel, &known);
         let ip = stack.stands_for(Gva(regs.rip));
         let mut from = Place::at(ip, regs);
         if let Some(offset) = without_frame(control.text(), kernel, ip) {
@@ -99,13 +133,35 @@ impl Engine {
         }
         let mut walk = Walk::new(kernel.orc().map(|tables| &**tables), &stack, from);
         let original = |at: Gva| control.optimizer.of_detour(at).unwrap_or(at);
-        let mut frames = vec![kernel_frame(&kernel.symbols, original(ip))];
-        frames.extend(walk.by_ref().map(|at| caller_frame(&kernel.symbols, original(at))));
-        if let Some(user) = walk.user() {
-            frames.extend(user_frames(&stack, user).map(user_frame));
-        }
-        frames
+        let addresses = std::iter::once(ip).chain(walk.by_ref()).map(original).collect();
+        Addresses { kernel: addresses, user: walk.user() }
     }
+
+    /// RIP, or, in code of a probe's, the place of the guest's that it stands for.
+    pub(crate) fn ip_of(&self, control: &Control, kernel: &Kernel, registers: &Registers) -> Gva {
+        let ip = Gva(registers.regs.rip);
+        if is_user(&registers.sregs) {
+            return ip;
+        }
+        let table = self.hits.table.load();
+        let known = Known(&registers.sregs);
+        let ip = self.probed_stack(&table, kernel, &known).stands_for(ip);
+        control.optimizer.of_detour(ip).unwrap_or(ip)
+    }
+
+    pub(crate) fn probed_stack<'a>(
+        &'a self,
+        table: &'a Table,
+        kernel: &'a Kernel,
+        sregs: &'a Known<'a>,
+    ) -> ProbedStack<'a> {
+        let memory = HitMemory { view: &kernel.view, sregs, tasks: None };
+        ProbedStack { calls: &self.hits.calls, table, memory }
+    }
+}
+
+fn is_user(sregs: &kvm_sregs) -> bool {
+    sregs.cs.selector & USER_RPL == USER_RPL
 }
 
 /// How far above the stack pointer the return address is, where the function at `ip` has no frame

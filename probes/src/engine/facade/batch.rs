@@ -2,14 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use exoprobe_introspect::glob_matches;
+
 use crate::definition::{ProbeDefinition, ProbeKind};
-use crate::engine::control::register::Registration;
+use crate::engine::control::register::{Member, Registration};
 use crate::engine::control::registry::Registry;
 use crate::engine::control::siblings::OnDuplicate;
 use crate::engine::probe::handlers::{Kprobe, Kretprobe, NewProbe};
 use crate::error::ProbeError;
 
-/// Probes that are registered together, all or none: one probe, or several of either kind.
+/// Probes that are registered together, in one change of the guest: one probe, or several of either
+/// kind. All or none, but for those that may be left out ([`Self::optional`]).
 ///
 /// ```
 /// use exoprobe_probes::{Batch, parse_line};
@@ -20,7 +23,7 @@ use crate::error::ProbeError;
 /// # Ok::<(), exoprobe_probes::definition::ParseError>(())
 /// ```
 pub struct Batch {
-    pub(crate) probes: Vec<NewProbe>,
+    pub(crate) members: Vec<Member>,
     pub(crate) on_duplicate: OnDuplicate,
 }
 
@@ -32,12 +35,31 @@ impl Batch {
     pub fn joining(self) -> Self {
         Self { on_duplicate: OnDuplicate::Joined, ..self }
     }
+
+    /// Each of these probes is left out if it is refused, and the others are registered.
+    /// [`Engine::admit`](crate::Engine::admit) reports which were.
+    #[must_use]
+    pub fn optional(mut self) -> Self {
+        self.members.iter_mut().for_each(|member| member.is_optional = true);
+        self
+    }
+
+    /// Adds the probes of another batch.
+    #[must_use]
+    pub fn and(mut self, other: impl Into<Self>) -> Self {
+        self.members.extend(other.into().members);
+        self
+    }
+
+    pub(crate) fn of(members: Vec<Member>) -> Self {
+        Self { members, on_duplicate: OnDuplicate::Refused }
+    }
 }
 
 impl<P: Into<NewProbe>> From<Vec<P>> for Batch {
     fn from(probes: Vec<P>) -> Self {
-        let probes = probes.into_iter().map(Into::into).collect();
-        Self { probes, on_duplicate: OnDuplicate::Refused }
+        let member = |probe: P| Member { probe: probe.into(), is_optional: false };
+        Self::of(probes.into_iter().map(member).collect())
     }
 }
 
@@ -90,6 +112,7 @@ pub struct Selection {
 enum Chosen {
     All,
     Event { group: String, event: String },
+    Pattern { group: String, event: String },
     Ids(Vec<u32>),
 }
 
@@ -105,6 +128,25 @@ impl Selection {
     pub fn event(group: &str, event: &str) -> Self {
         let (group, event) = (group.to_owned(), event.to_owned());
         Self { chosen: Chosen::Event { group, event }, kind: None }
+    }
+
+    /// All probes of the events whose group and name match: `*` stands for any run of characters,
+    /// `?` for any one. There may be none. Without either, as [`Self::event`].
+    ///
+    /// ```
+    /// use exoprobe_probes::Selection;
+    ///
+    /// assert_eq!(Selection::matching("vfs", "read"), Selection::event("vfs", "read"));
+    /// let all_of_group = Selection::matching("vfs", "*");
+    /// # drop(all_of_group);
+    /// ```
+    #[must_use]
+    pub fn matching(group: &str, event: &str) -> Self {
+        if ![group, event].iter().any(|name| name.contains(['*', '?'])) {
+            return Self::event(group, event);
+        }
+        let (group, event) = (group.to_owned(), event.to_owned());
+        Self { chosen: Chosen::Pattern { group, event }, kind: None }
     }
 
     /// All kprobes of an event, which must have one.
@@ -139,6 +181,13 @@ impl Selection {
         let ids: BTreeSet<u32> = match &self.chosen {
             Chosen::Event { group, event } => return registry.ids_of(group, event, self.kind),
             Chosen::All => registry.probes.keys().copied().collect(),
+            Chosen::Pattern { group, event } => {
+                let is =
+                    |pattern: &str, name: &str| glob_matches(pattern.as_bytes(), name.as_bytes());
+                let names = registry.names.iter();
+                let matching = names.filter(|((of, name), _)| is(group, of) && is(event, name));
+                matching.flat_map(|(_, ids)| ids.iter().copied()).collect()
+            }
             Chosen::Ids(ids) => ids.iter().copied().collect(),
         };
         Ok(ids.into_iter().filter(|id| registry.is_of_kind(*id, self.kind)).collect())

@@ -10,7 +10,7 @@ use crate::engine::control::registry::Registered;
 use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
 use crate::engine::probe::registered::{Probe, count};
-use crate::events::{Hit, Origin, Record, Step};
+use crate::events::{Consumer, Hit, Origin, Record, RecordedHit, Step};
 use crate::trigger::{Triggers, holds};
 
 /// Whose a record is.
@@ -24,6 +24,11 @@ impl RecordedProbe {
     /// What a hit comes to.
     fn take(&self, hit: Hit, steps: &mut Vec<Step>) {
         let probe = &self.probe;
+        if let Some(Consumer { to, probe: number, .. }) = &probe.consumer {
+            let Hit { origin, vcpu, record } = hit;
+            let fields = Arc::clone(&origin.fields);
+            return to.take(*number, RecordedHit { vcpu, fields, record });
+        }
         let Some(triggers) = &self.triggers else { return steps.push(Step::Keep(hit)) };
         let filter = probe.event_filter();
         let is_wanted = |hit: &Hit| filter.as_ref().is_none_or(|filter| holds(filter, hit));
@@ -41,10 +46,13 @@ impl Engine {
     /// Moves all recorded hits into the event store, merged by time; one whose handler took long
     /// may come behind later ones that were moved before. Gives how many they were.
     pub fn drain(&self) -> usize {
-        self.drain_locked(&mut self.lock())
+        self.drain_as(&mut self.lock(), &|probe| probe.triggers())
     }
 
+    /// As [`Self::drain`], and adds what detours have counted to the probes' counters: that takes
+    /// time for each optimized probe.
     pub(crate) fn drain_locked(&self, control: &mut Control) -> usize {
+        control.rings.count(self.guest.hidden());
         self.drain_as(control, &|probe| probe.triggers())
     }
 
@@ -83,7 +91,7 @@ impl Engine {
         let mut steps = Vec::with_capacity(batch.len());
         for (vcpu, record) in batch {
             let source = sources.entry(record.probe).or_insert_with(|| {
-                let from = control.registry.probes.get(&record.probe)?;
+                let from = control.registry.recorded(record.probe)?;
                 let origin = self.origin(control, from);
                 let probe = Arc::clone(&from.probe);
                 Some(RecordedProbe { triggers: triggers_of(&probe), probe, origin })

@@ -7,7 +7,6 @@ use arc_swap::ArcSwapOption;
 use exoprobe_guest::{ExitHook, GuestClock};
 use exoprobe_introspect::Btf;
 
-use crate::engine::control::boot::Purpose;
 use crate::engine::control::register::Registration;
 use crate::engine::control::room::Limits;
 use crate::engine::control::state::Control;
@@ -158,16 +157,7 @@ impl Engine {
     /// # Errors
     /// [`BatchError`], which names the first probe that was refused: nothing was changed.
     pub fn register(&self, batch: impl Into<Batch>) -> Result<Vec<Registration>, BatchError> {
-        let Batch { probes, on_duplicate } = batch.into();
-        let mut control = self.lock();
-        let first = probes.first().map(|p| p.definition().event_name()).unwrap_or_default();
-        let guest = self.guest.as_ref();
-        control.attach(guest, Purpose::Probes).map_err(|error| BatchError {
-            index: 0,
-            name: first,
-            error: error.into(),
-        })?;
-        control.add_all(guest, probes, on_duplicate)
+        Ok(self.admit(batch)?.registered)
     }
 
     /// Unregisters probes, and returns them in order of registration. When this returns the
@@ -266,10 +256,20 @@ impl Engine {
     /// Every probe, in order of registration.
     #[must_use]
     pub fn list(&self) -> Vec<ProbeStatus> {
+        self.list_of(Selection::all()).unwrap_or_default()
+    }
+
+    /// Some probes, in order of registration.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`], where an event was chosen that has no such probe.
+    pub fn list_of(&self, probes: impl Into<Selection>) -> Result<Vec<ProbeStatus>, ProbeError> {
         let mut control = self.lock();
+        let ids = probes.into().of(&control.registry)?;
         self.count_optimized(&mut control);
         let hidden = self.guest.hidden();
-        control.registry.probes.values().map(|probe| control.status(probe, hidden)).collect()
+        let status = |id: &u32| control.status(&control.registry.probes[id], hidden);
+        Ok(ids.iter().map(status).collect())
     }
 
     /// An event's probe, or the first of them.
@@ -285,19 +285,22 @@ impl Engine {
     }
 
     /// Hits of optimized probes are in the books once their records and counts have been looked at.
-    fn count_optimized(&self, control: &mut Control) {
+    pub(crate) fn count_optimized(&self, control: &mut Control) {
         if !control.optimizer.is_idle() {
             self.drain_locked(control);
         }
     }
 
-    /// The probes of an event, in order of registration; at least one.
+    /// Registered probes, in order of registration.
     ///
     /// # Errors
-    /// [`ProbeError::NoSuchProbe`].
-    pub fn registrations(&self, group: &str, event: &str) -> Result<Vec<Registration>, ProbeError> {
+    /// [`ProbeError::NoSuchProbe`], where an event was chosen that has no such probe.
+    pub fn registrations(
+        &self,
+        probes: impl Into<Selection>,
+    ) -> Result<Vec<Registration>, ProbeError> {
         let control = self.lock();
-        let ids = control.registry.ids(group, event)?;
+        let ids = probes.into().of(&control.registry)?;
         Ok(ids.iter().map(|id| Registration::of(&control.registry.probes[id])).collect())
     }
 
@@ -322,7 +325,9 @@ impl Engine {
         let control = self.lock();
         let traceless = control.registry.probes.is_empty()
             && !control.registry.sites.values().any(|site| site.armed)
-            && self.hits.calls_followed() == 0;
+            && self.hits.calls_followed() == 0
+            // A snapshot does not have the extension of hidden memory.
+            && !control.optimizer.has_code_in_more(self.guest.hidden());
         traceless.then(|| KeptProbes::new(self, control))
     }
 

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use exoprobe_guest::GuestClock;
+
 use crate::definition::{Argument, Filter, ValueType};
 use crate::engine::arguments::list::Arguments;
 use crate::engine::control::state::Control;
@@ -39,6 +41,12 @@ impl Engine {
             true => probe.arguments().list.iter().map(of).collect(),
             false => Arguments::given(&probe.definition).iter().map(of).collect(),
         })
+    }
+
+    /// The clock of the guest's times.
+    #[must_use]
+    pub fn clock(&self) -> GuestClock {
+        self.clock
     }
 
     /// The guest's time now.

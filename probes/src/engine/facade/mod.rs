@@ -3,6 +3,7 @@
 //! Changes when users get a new question or verb. Takes control's lock, and calls the folders
 //! below; holds no state of probes itself.
 
+pub(crate) mod admission;
 pub(crate) mod backtrace;
 pub(crate) mod batch;
 pub(crate) mod drain;
@@ -11,9 +12,11 @@ pub(crate) mod engine;
 pub(crate) mod filters;
 pub(crate) mod optimize;
 pub(crate) mod query;
+pub(crate) mod sample;
 pub(crate) mod scoped;
 pub(crate) mod stops;
 pub(crate) mod switches;
 pub(crate) mod threads;
 pub(crate) mod tick;
 pub(crate) mod triggers;
+pub(crate) mod wildcard;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use exoprobe_guest::Gva;
 use exoprobe_introspect::task_fields::TaskFields;
-use exoprobe_introspect::{Btf, ModuleState, SymbolTable};
+use exoprobe_introspect::{Btf, ModuleState, SymbolTable, TaskLayout, VirtualReadError};
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 
 use crate::definition::parse_place;
@@ -161,6 +161,19 @@ impl Engine {
         Ok(kernel.memory().read(at, buf)?)
     }
 
+    /// The places of a task's fields in the guest's kernel.
+    ///
+    /// # Errors
+    /// [`ProbeError::Attach`], [`ProbeError::Tasks`] where the kernel does not tell them, or not
+    /// yet.
+    pub fn task_layout(&self) -> Result<TaskLayout, ProbeError> {
+        let (_control, kernel) = self.look()?;
+        match kernel.tasks() {
+            Some(tasks) => Ok(tasks.layout),
+            None => Ok(kernel.find_tasks(self.guest.vcpus())?.layout),
+        }
+    }
+
     /// The guest's processes, while its vCPUs stand still, in the order in which they began.
     ///
     /// # Errors
@@ -191,6 +204,30 @@ fn target(insn: &Instruction, symbols: &SymbolTable) -> Option<String> {
         return None;
     }
     Some(symbols.resolve(to).map_or_else(|| to.to_string(), |found| found.to_string()))
+}
+
+/// The memory of a kernel, read without the engine's lock. Of one that runs no more, whatever is in
+/// its place.
+pub struct KernelMemory(Arc<Kernel>);
+
+impl KernelMemory {
+    /// Fills `buf` from a virtual address of the kernel's.
+    ///
+    /// # Errors
+    /// [`VirtualReadError`] where nothing is mapped.
+    pub fn read(&self, at: Gva, buf: &mut [u8]) -> Result<(), VirtualReadError> {
+        self.0.memory().read(at, buf)
+    }
+}
+
+impl Engine {
+    /// The memory of the kernel that runs, or ran until the guest stopped.
+    ///
+    /// # Errors
+    /// [`ProbeError::Attach`].
+    pub fn kernel_memory(&self) -> Result<KernelMemory, ProbeError> {
+        Ok(KernelMemory(self.look()?.1))
+    }
 }
 
 /// A module as users see it.

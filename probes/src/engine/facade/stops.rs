@@ -80,4 +80,8 @@ impl Guest for TimedGuest {
     fn stopped(&self) -> bool {
         self.guest.stopped()
     }
+
+    fn paused(&self) -> bool {
+        self.guest.paused()
+    }
 }

@@ -17,8 +17,9 @@ const PATROL: Duration = Duration::from_millis(100);
 
 impl Engine {
     /// Does what the engine must do again and again: moves hits to the store ([`Self::drain`]) and,
-    /// ten times a second, looks after the probes' text ([`Self::patrol`]) and optimizes
-    /// ([`Self::optimize`]). Returns the time after which to call it again, at most 50 ms. One
+    /// ten times a second, looks after the probes' text ([`Self::patrol`]), optimizes
+    /// ([`Self::optimize`]) and reads the detours' counters. Returns the time after which to call
+    /// it again, at most 50 ms. One
     /// thread of the VMM's does it for as long as the engine lives:
     ///
     /// ```no_run
@@ -37,8 +38,14 @@ impl Engine {
         if self.is_patrol_due() {
             self.patrol();
             self.optimize();
+            let mut control = self.lock();
+            self.count_optimized(&mut control);
         }
-        match self.has_probes() {
+        let is_busy = {
+            let control = self.lock();
+            !control.registry.probes.is_empty() || !control.registry.samplers.is_empty()
+        };
+        match is_busy {
             true if moved > MANY => Duration::ZERO,
             true => DRAIN_BUSY,
             false => DRAIN_IDLE,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use exoprobe_guest::Gva;
 use exoprobe_introspect::TaskId;
-use exoprobe_introspect::unwind::{Place, Walk};
+use exoprobe_introspect::unwind::{Place, Walk, user_frames};
 
 use crate::definition::{Action, Argument, Fetch, Field, FieldValue, ValueType};
 use crate::engine::arguments::list::Arguments;
@@ -16,10 +16,10 @@ use crate::engine::probe::fetch::{Bytes, place, read_text, text_at, word};
 use crate::engine::probe::handlers::{Hit, Verdict};
 use crate::engine::probe::registered::RETURN_ADDRESS_LEN;
 use crate::engine::probe::registered::{Probe, count};
-use crate::events::{Returned, Ring, Shape, TextPlace, show_symbol};
+use crate::events::{Consumer, Record, RecordedHit, Returned, Ring, Shape, TextPlace, show_symbol};
 
 /// Maximum number of frames of a back-trace.
-const STACK_DEPTH: usize = 32;
+pub(crate) const STACK_DEPTH: usize = 32;
 
 /// The result of the actions of one hit.
 pub(crate) struct Done {
@@ -83,13 +83,13 @@ impl Recorder {
         for action in &probe.actions {
             match action {
                 Action::Record if !probe.wants_stack() => {
-                    self.record(table, info, hit, &[]);
+                    self.record(info, hit, &[]);
                     records = true;
                 }
                 Action::Record | Action::Stack => {
                     records = true;
                     let (frames, depth) = back_trace(calls, table, info, hit);
-                    self.record(table, info, hit, &frames[..depth]);
+                    self.record(info, hit, &frames[..depth]);
                 }
                 Action::Count => {}
                 Action::SetReg { reg, value } => *reg.of_mut(hit.regs) = *value,
@@ -107,6 +107,13 @@ impl Recorder {
         done
     }
 
+    /// Counts and records a sample of a vCPU that stands still.
+    pub(crate) fn sample(&self, probe: &Probe, hit: &mut Hit<'_>, stack: &[u64]) {
+        count(&probe.counters.hits);
+        let at = Gva(hit.regs.rip);
+        self.record(&HitInfo { probe, at, returned: None }, hit, stack);
+    }
+
     /// Returns true if the probe's filter accepts the hit.
     fn is_wanted(&self, table: &Table, probe: &Probe, hit: &mut Hit<'_>) -> bool {
         let Some(filter) = probe.filter() else { return true };
@@ -119,12 +126,12 @@ impl Recorder {
                 let at = word(list.get(index)?, hit)?;
                 Some(FieldValue::Text(text_at(Gva(at), ValueType::UserText, hit)?))
             }
-            Field::Pid => Some(FieldValue::Word(current(table, hit)?.pid.into())),
-            Field::Comm => Some(FieldValue::Text(current(table, hit)?.name().into_bytes())),
+            Field::Pid => Some(FieldValue::Word(current(hit)?.pid.into())),
+            Field::Comm => Some(FieldValue::Text(current(hit)?.name().into_bytes())),
             Field::Text { index } => {
                 let arg = list.get(index)?;
                 let text = match &arg.fetch {
-                    Fetch::Comm => current(table, hit)?.name().into_bytes(),
+                    Fetch::Comm => current(hit)?.name().into_bytes(),
                     Fetch::ConstantText(text) => text.clone().into_bytes(),
                     _ if arg.kind.is_text() => read_text(arg, hit)?,
                     _ => show_symbol(table.symbols.as_ref(), word(arg, hit)?).into_bytes(),
@@ -134,14 +141,14 @@ impl Recorder {
         })
     }
 
-    fn record(&self, table: &Table, info: &HitInfo<'_>, hit: &mut Hit<'_>, stack: &[u64]) {
+    fn record(&self, info: &HitInfo<'_>, hit: &mut Hit<'_>, stack: &[u64]) {
         let HitInfo { probe, returned, .. } = *info;
         let Some(ring) = self.rings.get(usize::from(hit.vcpu)) else { return };
         let arguments = probe.arguments();
         let Arguments { list, may_fault, has_bytes, .. } = &*arguments;
         let mut bytes = Bytes::default();
         let bytes_at = if *has_bytes { bytes.fetch_all(list, hit) } else { Vec::new() };
-        let task = current(table, hit);
+        let task = current(hit);
         let shape = Shape {
             has_task: task.is_some(),
             is_return: returned.is_some(),
@@ -150,7 +157,27 @@ impl Recorder {
             stack: u16::try_from(stack.len()).unwrap_or(u16::MAX),
             text: bytes.words(),
         };
-        let Some(mut writer) = ring.begin(probe.id, hit.time.0, shape) else {
+        let (time, vcpu) = (hit.time.0, hit.vcpu);
+        let value = |(index, arg): (usize, &Argument)| match arg.is_in_bytes() {
+            true => bytes_at[index].map(TextPlace::word),
+            false => word(arg, hit),
+        };
+        let values = list.iter().enumerate().map(value);
+        if let Some(Consumer { to, probe: number, at_hit: true, .. }) = &probe.consumer {
+            let record = Record {
+                probe: probe.id,
+                time,
+                task,
+                returned,
+                args: values.collect(),
+                stack: stack.to_vec(),
+                text: bytes.as_slice().into(),
+            };
+            count(&probe.counters.recorded);
+            let recorded = RecordedHit { vcpu, fields: Arc::clone(list), record };
+            return to.take_at_hit(*number, recorded, hit);
+        }
+        let Some(mut writer) = ring.begin(probe.id, time, shape) else {
             return count(&probe.counters.lost);
         };
         if let Some(task) = &task {
@@ -159,11 +186,7 @@ impl Recorder {
         if let Some(returned) = returned {
             writer.returned(returned);
         }
-        let value = |(index, arg): (usize, &Argument)| match arg.is_in_bytes() {
-            true => bytes_at[index].map(TextPlace::word),
-            false => word(arg, hit),
-        };
-        writer.args(*may_fault, list.iter().enumerate().map(value));
+        writer.args(*may_fault, values);
         writer.stack(stack);
         writer.text(bytes.as_slice());
         // Before the consumer sees the record and may undo the count.
@@ -172,13 +195,14 @@ impl Recorder {
     }
 }
 
-/// The back-trace of a hit: the place itself, for a return the return address, then the callers.
+/// The back-trace of a hit: the place itself, for a return the return address, then the callers;
+/// then those of user mode, if the consumer asks for them.
 fn back_trace(
     calls: &CallTracker,
     table: &Table,
     info: &HitInfo<'_>,
     hit: &Hit<'_>,
-) -> ([u64; STACK_DEPTH], usize) {
+) -> ([u64; 2 * STACK_DEPTH], usize) {
     let ret_addr = info.returned.map(|returned| returned.to);
     let from = match ret_addr {
         Some(ret_addr) => Place::at(ret_addr, hit.regs).returned(),
@@ -187,18 +211,27 @@ fn back_trace(
         None => Place::at(info.at, hit.regs),
     };
     let stack = ProbedStack { calls, table, memory: hit.memory };
-    let callers = Walk::new(table.orc.as_deref(), &stack, from);
-    let all = std::iter::once(info.at).chain(ret_addr).chain(callers);
-    let (mut frames, mut depth) = ([0; STACK_DEPTH], 0);
-    for (frame, at) in frames.iter_mut().zip(all) {
+    let mut callers = Walk::new(table.orc.as_deref(), &stack, from);
+    let all = std::iter::once(info.at).chain(ret_addr).chain(callers.by_ref());
+    let (mut frames, mut depth) = ([0; 2 * STACK_DEPTH], 0);
+    for (frame, at) in frames.iter_mut().take(STACK_DEPTH).zip(all) {
         (*frame, depth) = (at.0, depth + 1);
+    }
+    if info.probe.consumer.as_ref().is_some_and(|consumer| consumer.user_stack) {
+        // The walk comes to user mode at its end.
+        callers.by_ref().for_each(drop);
+        let user = callers.user().into_iter().flat_map(|user| user_frames(&stack, user));
+        let room = frames[depth..].iter_mut().take(STACK_DEPTH);
+        for (frame, at) in room.zip(user) {
+            (*frame, depth) = (at.0, depth + 1);
+        }
     }
     (frames, depth)
 }
 
 /// The current task, if the kernel's tasks are known.
-fn current(table: &Table, hit: &Hit<'_>) -> Option<TaskId> {
-    table.tasks.as_ref()?.on(hit.memory.view, hit.vcpu)
+fn current(hit: &Hit<'_>) -> Option<TaskId> {
+    hit.memory.tasks?.on(hit.memory.view, hit.vcpu)
 }
 
 fn write_memory(hit: &mut Hit<'_>, to: &Fetch, size: u8, value: u64) {

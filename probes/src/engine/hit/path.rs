@@ -90,12 +90,12 @@ impl HitPath {
             Some(Stop::SlowPathExit(bell)) => {
                 context.regs.rip = bell.site.at.0;
                 // An optimized probe cannot end or stop a hit.
-                self.run_probes(table, &bell.site, &mut look(view, context));
+                self.run_probes(table, &bell.site, &mut look(table, view, context));
                 context.regs.rip = bell.displaced.0;
                 BreakpointAction::Resume
             }
             Some(Stop::StepEnd(site)) => {
-                end_step(site, view, context);
+                end_step(table, site, view, context);
                 BreakpointAction::Resume
             }
             None => match table.trampoline_at(context.rip()) {
@@ -112,7 +112,7 @@ impl HitPath {
         view: &KernelView,
         context: &mut HitContext<'_>,
     ) {
-        self.guest_steps.begin(&self.calls, table, &look(view, context));
+        self.guest_steps.begin(&self.calls, table, &look(table, view, context));
     }
 
     /// Handles the entry of the guest's __text_poke(): notes the write until that returns.
@@ -122,7 +122,7 @@ impl HitPath {
         view: &KernelView,
         context: &mut HitContext<'_>,
     ) {
-        let hit = look(view, context);
+        let hit = look(table, view, context);
         let key = Gva(hit.regs.rsp);
         if self.calls.catch_return(table, key, hit.memory) {
             self.guest_write.store(key.0, Ordering::Release);
@@ -144,7 +144,7 @@ impl HitPath {
     ) -> Option<(Gva, Gva)> {
         table.trampoline_at(context.rip())?;
         let key = Gva(context.regs.rsp.wrapping_sub(RETURN_ADDRESS_LEN));
-        self.guest_steps.unknown_copy(table, key, &look(view, context))
+        self.guest_steps.unknown_copy(table, key, &look(table, view, context))
     }
 
     /// Resumes a vCPU that was held at a breakpoint.
@@ -160,7 +160,7 @@ impl HitPath {
                     let passing = &self.passing[usize::from(context.vcpu)];
                     passing.store(context.regs.rip, Ordering::Release);
                 }
-                false => displace(site, view, context),
+                false => displace(&table, site, view, context),
             }
         }
     }
@@ -193,7 +193,7 @@ impl HitPath {
         site: &Arc<Site>,
         context: &mut HitContext<'_>,
     ) -> BreakpointAction {
-        let (vcpu, mut hit) = (usize::from(context.vcpu), look(view, context));
+        let (vcpu, mut hit) = (usize::from(context.vcpu), look(table, view, context));
         let returned = self.finish_calls(table, site, &mut hit);
         let done = self.run_probes(table, site, &mut hit);
         if returned || done.stop {
@@ -202,7 +202,7 @@ impl HitPath {
         }
         match done.verdict {
             Verdict::Continue if site.is_passed_on() => return BreakpointAction::PassToGuest,
-            Verdict::Continue => displace(site, view, context),
+            Verdict::Continue => displace(table, site, view, context),
             Verdict::Done => {}
         }
         BreakpointAction::Resume
@@ -263,7 +263,7 @@ impl HitPath {
             // The call returns a second time, as some code of suspend and hibernation does.
             return BreakpointAction::Resume;
         }
-        let (vcpu, mut hit) = (usize::from(context.vcpu), look(view, context));
+        let (vcpu, mut hit) = (usize::from(context.vcpu), look(table, view, context));
         let _ = self.guest_write.compare_exchange(key.0, 0, Ordering::AcqRel, Ordering::Relaxed);
         if let Some(step) = self.guest_steps.end(hit.vcpu, key) {
             step.finish(table, &mut hit);
@@ -299,7 +299,7 @@ impl HitPath {
             table,
             probe,
             in_guest,
-            &mut look(view, context),
+            &mut look(table, view, context),
         ) {
             true => BreakpointAction::Resume,
             false => BreakpointAction::PassToGuest,
@@ -308,9 +308,13 @@ impl HitPath {
 }
 
 /// A hit, as handlers see it.
-pub(crate) fn look<'a>(view: &'a KernelView, context: &'a mut HitContext<'_>) -> Hit<'a> {
+pub(crate) fn look<'a>(
+    table: &'a Table,
+    view: &'a KernelView,
+    context: &'a mut HitContext<'_>,
+) -> Hit<'a> {
     let (vcpu, time, sregs) = (context.vcpu, context.time, context.sregs_source());
-    let memory = HitMemory { view, sregs };
+    let memory = HitMemory { view, sregs, tasks: table.tasks.as_deref() };
     Hit { regs: context.regs, vcpu, time, memory, fault_handler: None, kept: &[] }
 }
 
@@ -319,12 +323,12 @@ fn info(probe: &Probe, at: Gva) -> HitInfo<'_> {
 }
 
 /// Runs the instruction under the breakpoint, or moves the vCPU to its copy.
-fn displace(site: &Site, view: &KernelView, context: &mut HitContext<'_>) {
+fn displace(table: &Table, site: &Site, view: &KernelView, context: &mut HitContext<'_>) {
     match (site.way, site.step) {
         (Displacement::Emulate, _) => {
             let emulation = site.insn.emulation().expect("Way::Emulate is chosen by it");
             context.sti_shadow = emulation.apply(context.regs) == Shadow::Sti;
-            run_post_handlers(site, &mut look(view, context));
+            run_post_handlers(site, &mut look(table, view, context));
         }
         (Displacement::Slot(_), Some(slot)) | (Displacement::Slot(slot), None) => {
             context.regs.rip = slot.gva.0;
@@ -333,10 +337,10 @@ fn displace(site: &Site, view: &KernelView, context: &mut HitContext<'_>) {
 }
 
 /// Handles the end of a stepped copy: of the site's instruction, or of the guest's copy of it.
-fn end_step(site: &Site, view: &KernelView, context: &mut HitContext<'_>) {
+fn end_step(table: &Table, site: &Site, view: &KernelView, context: &mut HitContext<'_>) {
     let stop = Some(context.rip());
     let is_here = |copy: &&Arc<GuestCopy>| copy.slot.is_some_and(|slot| slot.stop == stop);
-    let mut hit = look(view, context);
+    let mut hit = look(table, view, context);
     match site.guest_copy.as_ref().filter(is_here) {
         Some(copy) => {
             hit.regs.rip = site.at.wrapping_add(copy.next.0.wrapping_sub(copy.at.0)).0;

@@ -42,9 +42,9 @@ pub(crate) struct Table {
     /// The slots' addresses. An int3 there that is not in `stops` ends a stepped copy whose probe
     /// was removed, perhaps before a snapshot. A jmp follows it.
     slots: Range<u64>,
-    /// Detours' addresses. As in slots, the code after an int3 of a removed probe continues without
-    /// a hit.
-    detours: Range<u64>,
+    /// Detours' addresses, in both windows. As in slots, the code after an int3 of a removed probe
+    /// continues without a hit.
+    detours: [Range<u64>; 2],
     /// One int3 for each call that return probes can follow.
     trampolines: Range<u64>,
     /// `None` until the kernel is known. There are no sites before that.
@@ -86,7 +86,7 @@ impl Table {
             window.map_or(0..0, |window| window.gva.0..window.gva.0 + window.len)
         };
         let (slots, trampolines) = (range(hidden.code_window()), range(hidden.trampoline_window()));
-        let detours = range(hidden.detour_window());
+        let detours = [hidden.detour_window(), hidden.more_code_window()].map(range);
         let in_guest = InGuestProbes::default();
         Self {
             stops,
@@ -121,7 +121,7 @@ impl Table {
     /// Returns true if the guest continues after the engine's int3 at `rip`, which belongs to no
     /// probe any more.
     pub(crate) fn passes_over(&self, rip: u64) -> bool {
-        self.slots.contains(&rip) || self.detours.contains(&rip)
+        self.slots.contains(&rip) || self.detours.iter().any(|window| window.contains(&rip))
     }
 
     /// Offset in hidden memory at which the slot at `at` holds its instruction's own address.

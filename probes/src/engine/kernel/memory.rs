@@ -4,6 +4,7 @@ use exoprobe_guest::paging::{PagingError, PagingMode};
 use exoprobe_guest::{GuestRam, Gva, SregsSource};
 use exoprobe_introspect::{ReadError, VirtualMemory, VirtualReadError};
 
+use crate::engine::kernel::tasks::Tasks;
 use crate::engine::kernel::view::KernelView;
 
 /// Kernel addresses have this bit, user addresses do not (Documentation/arch/x86/x86_64/mm.rst).
@@ -15,6 +16,8 @@ pub(crate) struct HitMemory<'a> {
     pub(crate) view: &'a KernelView,
     /// Used for user addresses only: it costs a system call.
     pub(crate) sregs: &'a dyn SregsSource,
+    /// The location of the kernel's tasks, if it is known.
+    pub(crate) tasks: Option<&'a Tasks>,
 }
 
 impl HitMemory<'_> {

@@ -133,10 +133,15 @@ impl Tasks {
         Ok(processes.into_iter().map(process).collect())
     }
 
+    /// The address of the task that runs on a vCPU.
+    pub(crate) fn address_on(&self, view: &KernelView, vcpu: u8) -> Option<Gva> {
+        let task = view.ram.word(*self.current.get(usize::from(vcpu))?)?;
+        Some(Gva(task.load(Ordering::Relaxed)))
+    }
+
     /// The task that runs on a vCPU; `None` if it cannot be read.
     pub(crate) fn on(&self, view: &KernelView, vcpu: u8) -> Option<TaskId> {
-        let task = view.ram.word(*self.current.get(usize::from(vcpu))?)?;
-        let task = Gva(task.load(Ordering::Relaxed));
+        let task = self.address_on(view, vcpu)?;
         let direct = self.direct.iter().find_map(|range| range.place(task));
         match direct.and_then(|at| self.read_at(view, at)) {
             Some(found) => Some(found),

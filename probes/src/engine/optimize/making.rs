@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::engine::optimize::candidate::{assembler, check, places};
 use exoprobe_guest::Gva;
+use exoprobe_guest::hidden::HiddenError;
 use exoprobe_introspect::symbols::TextKind;
 
 use crate::detour::{
@@ -13,6 +14,7 @@ use crate::engine::kernel::running::Kernel;
 use crate::engine::optimize::candidate::OptimizedSite;
 use crate::engine::optimize::optimizer::Optimizer;
 use crate::engine::optimize::rings::Rings;
+use crate::engine::optimize::space::Where;
 use crate::engine::optimize::text_info::TextInfo;
 use crate::engine::optimize::wanted::Wanted;
 use crate::engine::optimize::wanted::wanted;
@@ -63,11 +65,13 @@ impl Optimizer {
             }
         }
         let hidden = guest.hidden();
+        let needs_more = rings.needs_more(hidden, tasks.len()) || !self.space.has_room(hidden);
+        map_more(guest, kernel, needs_more)?;
         let blocks = rings.blocks(hidden, tasks).ok_or("no-room: all counters are in use")?;
         let own = blocks.iter().filter(|block| !matches!(block.task, BlockAction::Follow(_)));
         let numbers: Vec<u16> = own.map(|block| block.number).collect();
         let space = &mut self.space;
-        let made = space.place(hidden, numbers.clone(), |at| {
+        let made = space.place(hidden, Where::Anywhere, numbers.clone(), |at| {
             Detour::assemble(&region, &blocks, &env, at).map_err(assembler)
         });
         let code = made.inspect_err(|_| numbers.iter().for_each(|n| rings.release(hidden, *n)))?;
@@ -98,7 +102,7 @@ impl Optimizer {
         let placed =
             blocks.ok_or_else(|| Arc::from("no-room: all counters are in use")).and_then(|b| {
                 let block: &Block = &b[0];
-                let placed = space.place(hidden, vec![block.number], |at| {
+                let placed = space.place(hidden, Where::First, vec![block.number], |at| {
                     Detour::assemble_returns(block, pool, env, at).map_err(assembler)
                 });
                 placed.inspect_err(|_| rings.release(hidden, block.number))
@@ -143,5 +147,22 @@ impl Optimizer {
         let checked = checked.map_err(|why| Arc::from(format!("{}: {why}", why.rule())));
         self.checked.insert(at, checked.clone());
         checked
+    }
+}
+
+/// Maps the extension of hidden memory if it is needed, and checks it if it is mapped. Where it
+/// cannot be mapped there is less room.
+fn map_more(guest: &dyn Guest, kernel: &Kernel, is_needed: bool) -> Result<(), Arc<str>> {
+    let hidden = guest.hidden();
+    if !is_needed && hidden.more_code_window().is_none() {
+        return Ok(());
+    }
+    match hidden.map_more(guest.ram(), kernel.view.mode) {
+        Err(error @ HiddenError::Overwritten { .. }) => Err(format!("not-mapped: {error}").into()),
+        Err(error) => {
+            tracing::debug!(%error, "more memory for optimized probes");
+            Ok(())
+        }
+        Ok(()) => Ok(()),
     }
 }

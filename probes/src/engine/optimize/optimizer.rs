@@ -19,7 +19,7 @@ use crate::engine::hit::table::SlowPathExit;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::optimize::candidate::OptimizedSite;
 use crate::engine::optimize::rings::Rings;
-use crate::engine::optimize::space::{Retired, Space};
+use crate::engine::optimize::space::{Retired, Space, is_in_more};
 use crate::engine::optimize::text_info::TextInfo;
 use crate::engine::patch::view::Overlay;
 use crate::engine::probe::code::Code;
@@ -322,6 +322,13 @@ impl Optimizer {
     /// Returns true if unlinked code exists.
     pub(crate) fn has_retired(&self) -> bool {
         !self.retired.is_empty()
+    }
+
+    /// Returns true if code exists in the extension of hidden memory.
+    pub(crate) fn has_code_in_more(&self, hidden: &HiddenMemory) -> bool {
+        let installed = self.installed.0.values().map(|found| &found.code);
+        let mut all = installed.chain(self.retired.iter().map(Retired::code));
+        all.any(|code| is_in_more(hidden, code.start))
     }
 
     /// Takes the jmps of sites out: their int3s are back when this returns. A task that was

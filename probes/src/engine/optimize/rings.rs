@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use exoprobe_guest::hidden::Window;
-use exoprobe_guest::layout::HIDDEN_SIZE;
+use exoprobe_guest::layout::{HIDDEN_SIZE, MORE_DATA_SIZE};
 use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
 
 use crate::detour::{
@@ -17,8 +17,13 @@ use crate::engine::probe::registered::{Counters, Probe};
 use crate::events::{Record, Returned};
 use exoprobe_guest::Guest;
 
-/// Maximum number of blocks, and so of probes at optimized places.
+/// Number of blocks before the pools.
 const BLOCKS: u64 = 4096;
+/// Maximum number of blocks, and so of probes at optimized places: those after [`BLOCKS`] are in
+/// the
+/// extension of hidden memory. Records have 16 bits for the number.
+const ALL_BLOCKS: u64 = 1 << 16;
+const _: () = assert!((ALL_BLOCKS - BLOCKS) * COUNTERS <= MORE_DATA_SIZE);
 /// Bytes of a block's counters.
 const COUNTERS: u64 = 2 * COUNTER;
 /// Each ring begins at a multiple of this.
@@ -30,9 +35,9 @@ const RING_BITS: Range<u32> = 12..32;
 #[derive(Default)]
 pub(crate) struct Rings {
     rings: Vec<GuestRing>,
-    /// Offset of the first counter in hidden memory; `None` until that is mapped.
-    counters: Option<u64>,
     blocks: Vec<Option<Used>>,
+    /// Number of blocks in use.
+    taken: u64,
     /// Index at which the search for a free block begins.
     next: usize,
     /// Released blocks whose records may still be in the rings.
@@ -108,8 +113,7 @@ impl Rings {
         guest: &dyn Guest,
         kernel: &Kernel,
     ) -> Result<DetourEnv, &'static str> {
-        let counters = guest.hidden().data_window();
-        let counters = counters.ok_or("not-mapped: hidden memory is not mapped")?;
+        guest.hidden().data_window().ok_or("not-mapped: hidden memory is not mapped")?;
         let rings = guest.hidden().map_rings(guest.ram(), kernel.view.mode);
         let window =
             rings.map_err(|_| "not-mapped: the guest uses the addresses of the rings itself")?;
@@ -131,7 +135,6 @@ impl Rings {
         self.rings = (0..vcpus)
             .map(|index| GuestRing::new(guest.hidden(), window.offset + index * stride, len))
             .collect();
-        self.counters = Some(counters.offset);
         let narrow = |value: u64| u32::try_from(value).expect("less than hidden memory");
         let hidden = guest.hidden().base().unwrap_or_default();
         let env = DetourEnv {
@@ -172,18 +175,18 @@ impl Rings {
                 blocks.push(Block { number: 0, counter: pool.at, task });
                 continue;
             }
-            let Some(number) = self.free_block() else {
+            let Some(number) = self.free_block(hidden) else {
                 let own =
                     blocks.iter().filter(|block| !matches!(block.task, BlockAction::Follow(_)));
                 own.for_each(|block| self.release(hidden, block.number));
                 return None;
             };
-            let offset = u64::from(number) * COUNTERS;
-            let at = self.counters? + offset;
-            [at, at + COUNTER].into_iter().for_each(|at| hidden.store_u64(at, 0));
-            let counter = hidden.data_window()?.gva.wrapping_add(offset);
+            let Place { gva: counter, offset } = place_of(hidden, u64::from(number))?;
+            let words = [offset, offset + COUNTER];
+            words.into_iter().for_each(|at| hidden.store_u64(at, 0));
             self.blocks[usize::from(number)] =
                 Some(Used { probe, task: task.clone(), seen: [0; 2], pool: None });
+            self.taken += 1;
             blocks.push(Block { number, counter, task });
         }
         Some(blocks)
@@ -196,8 +199,19 @@ impl Rings {
         }
     }
 
-    fn free_block(&mut self) -> Option<u16> {
-        let most = usize::try_from(BLOCKS).expect("a few thousand");
+    /// Returns true if there are too few free blocks for so many more, until the extension of
+    /// hidden memory is mapped.
+    pub(crate) fn needs_more(&self, hidden: &HiddenMemory, blocks: usize) -> bool {
+        hidden.more_data_window().is_none() && self.taken + blocks as u64 > BLOCKS
+    }
+
+    fn free_block(&mut self, hidden: &HiddenMemory) -> Option<u16> {
+        let has_more = hidden.more_data_window().is_some();
+        let most = if has_more { ALL_BLOCKS } else { BLOCKS };
+        if self.taken >= most {
+            return None;
+        }
+        let most = usize::try_from(most).expect("some thousands");
         let tried = (0..most).map(|step| (self.next + step) % most);
         let number = tried.into_iter().find(|n| self.blocks.get(*n).is_none_or(Option::is_none))?;
         if self.blocks.len() <= number {
@@ -225,14 +239,15 @@ impl Rings {
         let gone: Vec<Draining> = gone;
         for Draining { number, .. } in gone {
             self.count_block(hidden, usize::from(number));
-            if let Some(block) = self.blocks.get_mut(usize::from(number)) {
-                *block = None;
+            if let Some(block) = self.blocks.get_mut(usize::from(number))
+                && block.take().is_some()
+            {
+                self.taken -= 1;
             }
         }
     }
 
-    /// Reads everything that detours wrote since the last call: adds counts to the probes' counters
-    /// and passes records to `take`.
+    /// Passes the records that detours wrote since the last call to `take`.
     pub(crate) fn drain(
         &mut self,
         hidden: &HiddenMemory,
@@ -260,13 +275,17 @@ impl Rings {
                 heads.filter_map(|l| l.heads.get_mut(usize::from(vcpu))).for_each(|head| *head = 0);
             }
         }
-        (0..self.blocks.len()).for_each(|number| self.count_block(hidden, number));
         self.let_go(hidden);
+    }
+
+    /// Adds the hits that detours counted since the last call to the probes' counters.
+    pub(crate) fn count(&mut self, hidden: &HiddenMemory) {
+        (0..self.blocks.len()).for_each(|number| self.count_block(hidden, number));
     }
 
     /// Adds the hits that a block has counted since the last call.
     fn count_block(&mut self, hidden: &HiddenMemory, number: usize) {
-        let Some(counters) = self.counters else { return };
+        let Some(Place { offset, .. }) = place_of(hidden, number as u64) else { return };
         let Some(block) = self.blocks.get_mut(number).and_then(Option::as_mut) else { return };
         if let Some((pool, seen)) = &mut block.pool {
             let missed = pool.missed(hidden);
@@ -274,8 +293,7 @@ impl Rings {
             *seen = missed;
             block.probe.counters.nmissed.fetch_add(since, Ordering::Relaxed);
         }
-        let at = counters + number as u64 * COUNTERS;
-        let now = [at, at + COUNTER].map(|at| hidden.load_u64(at));
+        let now = [offset, offset + COUNTER].map(|at| hidden.load_u64(at));
         let [first, second] = [0, 1].map(|n| now[n].wrapping_sub(block.seen[n]));
         block.seen = now;
         let counters = &block.probe.counters;
@@ -288,6 +306,23 @@ impl Rings {
             BlockAction::Follow(_) => {}
         }
     }
+}
+
+/// Where a block's counters are.
+struct Place {
+    gva: Gva,
+    /// Offset in hidden memory.
+    offset: u64,
+}
+
+/// The counters of block `number`; `None` while their window is not mapped.
+fn place_of(hidden: &HiddenMemory, number: u64) -> Option<Place> {
+    let (window, index) = match number.checked_sub(BLOCKS) {
+        None => (hidden.data_window()?, number),
+        Some(index) => (hidden.more_data_window()?, index),
+    };
+    let before = index * COUNTERS;
+    Some(Place { gva: window.gva.wrapping_add(before), offset: window.offset + before })
 }
 
 /// The distance between the rings of so many vCPUs in a window, and the bytes of each one's data.

@@ -7,7 +7,7 @@ use exoprobe_guest::{Gva, HiddenMemory};
 
 use crate::detour::Detour;
 use crate::engine::optimize::rings::{Rings, pool_window};
-use crate::engine::patch::blocks::BlockAllocator;
+use crate::engine::patch::blocks::{Allocation, BlockAllocator};
 use crate::engine::patch::text;
 use crate::engine::probe::code::Code;
 use crate::engine::probe::in_guest::InGuestReturns;
@@ -16,6 +16,9 @@ use crate::engine::probe::site::Site;
 
 /// Most bytes by which a detour's length may differ between addresses, because of its branches.
 const GROWTH: u64 = 32;
+
+/// Bytes of a long detour.
+const LONG: u64 = 4096;
 
 /// Unlinked code that a task may still be executing or return to.
 pub(crate) enum Retired {
@@ -59,13 +62,29 @@ impl Retired {
 /// Memory for such code and for pools.
 pub(crate) struct Space {
     detours: BlockAllocator,
+    /// For detours that the first has no room for.
+    more: BlockAllocator,
     pub(crate) pools: BlockAllocator,
+}
+
+/// Where a piece of code may be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Where {
+    /// In the first window alone: detours compare return addresses with that.
+    First,
+    /// In the extension, too.
+    Anywhere,
 }
 
 impl Default for Space {
     fn default() -> Self {
         let detours: fn(&HiddenMemory) -> Option<Window> = HiddenMemory::detour_window;
-        Self { detours: BlockAllocator::of(detours), pools: BlockAllocator::of(pool_window) }
+        let more: fn(&HiddenMemory) -> Option<Window> = HiddenMemory::more_code_window;
+        Self {
+            detours: BlockAllocator::of(detours),
+            more: BlockAllocator::of_unkept(more),
+            pools: BlockAllocator::of(pool_window),
+        }
     }
 }
 
@@ -74,6 +93,7 @@ impl Space {
     pub(crate) fn place(
         &mut self,
         hidden: &HiddenMemory,
+        place: Where,
         blocks: Vec<u16>,
         assemble: impl Fn(Gva) -> Result<Detour, Arc<str>>,
     ) -> Result<Code, Arc<str>> {
@@ -81,7 +101,11 @@ impl Space {
         let window = window.ok_or("not-mapped: hidden memory is not mapped")?;
         // The length of the code hardly depends on its address.
         let trial = assemble(window.gva)?;
-        let piece = self.detours.take(hidden, trial.bytes.len() as u64 + GROWTH);
+        let len = trial.bytes.len() as u64 + GROWTH;
+        let piece = self.detours.take(hidden, len).or_else(|| match place {
+            Where::First => None,
+            Where::Anywhere => self.more.take(hidden, len),
+        });
         let piece = piece.ok_or("no-room: the memory for detours is full")?;
         let made = assemble(piece.gva).and_then(|detour| match detour.bytes.len() <= piece.len() {
             true => Ok(detour),
@@ -90,7 +114,7 @@ impl Space {
         let detour = match made {
             Ok(detour) => detour,
             Err(why) => {
-                self.detours.free(hidden, piece);
+                self.give_back(hidden, piece);
                 return Err(why);
             }
         };
@@ -111,12 +135,30 @@ impl Space {
         })
     }
 
+    /// Returns true if there may be room for a detour without the extension, or if that is mapped.
+    pub(crate) fn has_room(&self, hidden: &HiddenMemory) -> bool {
+        hidden.more_code_window().is_some() || self.detours.has_room(LONG)
+    }
+
+    fn give_back(&mut self, hidden: &HiddenMemory, piece: Allocation) {
+        match is_in_more(hidden, piece.gva) {
+            true => self.more.free(hidden, piece),
+            false => self.detours.free(hidden, piece),
+        }
+    }
+
     /// Frees all resources of a piece of code. No task may be in it.
     pub(crate) fn free(&mut self, hidden: &HiddenMemory, rings: &mut Rings, code: Code) {
-        self.detours.free(hidden, code.piece);
+        self.give_back(hidden, code.piece);
         code.blocks.iter().for_each(|number| rings.release(hidden, *number));
         if let Some(pool) = code.pool {
             self.pools.free(hidden, pool);
         }
     }
+}
+
+/// Returns true for an address of the extension, which no snapshot has.
+pub(crate) fn is_in_more(hidden: &HiddenMemory, at: Gva) -> bool {
+    let window = hidden.more_code_window();
+    window.is_some_and(|window| at.0.wrapping_sub(window.gva.0) < window.len)
 }

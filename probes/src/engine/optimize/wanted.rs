@@ -69,6 +69,9 @@ fn want(probe: &Probe, env: &DetourEnv) -> Result<Wanted, &'static str> {
         }
         Role::Kretprobe(_) => true,
     };
+    if probe.consumer.as_ref().is_some_and(|consumer| consumer.at_hit) {
+        return Err("script: its action reads the guest's memory at the hit");
+    }
     let task = match probe.actions.as_slice() {
         [Action::Count] => BlockAction::Count,
         [Action::Record] if probe.wants_stack() => {
@@ -142,6 +145,8 @@ fn value(fetch: &Fetch, at_return: bool, env: &DetourEnv) -> Result<Value, &'sta
             Value::Fixed(*at)
         }
         Fetch::Constant(number) => Value::Constant(*number),
+        Fetch::CurrentTask if env.current.is_some() => Value::CurrentTask,
+        Fetch::CurrentTask => return Err("task: the address of the current task is not known"),
         // The value is shown from elsewhere.
         Fetch::Comm | Fetch::ConstantText(_) => Value::Constant(0),
         Fetch::Parameter(_)

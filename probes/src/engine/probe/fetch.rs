@@ -4,7 +4,7 @@ use exoprobe_guest::Gva;
 
 use crate::definition::{Argument, Fetch, TEXT_MAX, ValueType, Width};
 use crate::engine::arguments::legacy::{KEPT_MAX, argument as place_of_argument};
-use crate::engine::kernel::memory::KERNEL_HALF;
+use crate::engine::kernel::memory::{HitMemory, KERNEL_HALF};
 use crate::engine::probe::handlers::Hit;
 use crate::events::{TextList, TextPlace};
 
@@ -31,6 +31,10 @@ fn fetch(body: &Fetch, width: Width, hit: &mut Hit<'_>) -> Option<u64> {
         Fetch::StackPointer => Some(hit.regs.rsp),
         Fetch::ReturnValue => Some(hit.return_value()),
         Fetch::Constant(number) => Some(*number),
+        Fetch::CurrentTask => {
+            let HitMemory { view, tasks, .. } = hit.memory;
+            Some(tasks?.address_on(view, hit.vcpu)?.0)
+        }
         // The value is shown from elsewhere.
         Fetch::Comm | Fetch::ConstantText(_) => Some(0),
         Fetch::Stack(_) | Fetch::Memory(_) | Fetch::Deref { .. } => {

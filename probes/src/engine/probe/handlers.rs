@@ -6,6 +6,7 @@ use exoprobe_introspect::{GuestString, VirtualMemory, VirtualReadError};
 use crate::definition::{ProbeDefinition, ProbeKind};
 use crate::engine::kernel::memory::HitMemory;
 use crate::engine::kernel::view::KernelView;
+use crate::events::{Consumer, MemoryAtHit};
 
 /// The decision of a pre-handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +59,8 @@ pub struct Kprobe {
     pub post_handler: Option<PostHandler>,
     /// Called when a handler's access to guest memory fails.
     pub fault_handler: Option<FaultHandler>,
+    /// Takes recorded hits in place of the event store.
+    pub consumer: Option<Consumer>,
 }
 
 impl From<ProbeDefinition> for Kprobe {
@@ -79,6 +82,8 @@ pub struct Kretprobe {
     pub fault_handler: Option<FaultHandler>,
     /// Bytes of [`Instance::data`], at most [`DATA_SIZE_MAX`].
     pub data_size: usize,
+    /// Takes recorded hits in place of the event store.
+    pub consumer: Option<Consumer>,
 }
 
 /// Most private bytes of an instance (KRETPROBE_MAX_DATA_SIZE).
@@ -234,5 +239,11 @@ impl Hit<'_> {
             }
             (result, _) => result,
         }
+    }
+}
+
+impl MemoryAtHit for Hit<'_> {
+    fn read(&mut self, at: Gva, buf: &mut [u8]) -> bool {
+        Hit::read(self, at, buf).is_ok()
     }
 }

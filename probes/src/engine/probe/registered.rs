@@ -11,12 +11,12 @@ use crate::definition::{Action, Field, Filter, Flag, ProbeDefinition, ReturnMode
 use crate::engine::arguments::list::Arguments;
 use crate::engine::probe::fetch::Kept;
 use crate::engine::probe::handlers::{
-    EntryHandler, FaultHandler, Instance, Kprobe, Kretprobe, NewProbe, PostHandler, PreHandler,
-    ReturnHandler,
+    EntryHandler, FaultHandler, Instance, Kprobe, NewProbe, PostHandler, PreHandler, ReturnHandler,
 };
 use crate::engine::probe::in_guest::InGuestReturns;
 use crate::engine::probe::shared::{Cell, Parts, Real, Word};
 use crate::error::ProbeError;
+use crate::events::Consumer;
 use crate::latency::Timed;
 use crate::trigger::Triggers;
 
@@ -47,6 +47,7 @@ pub(crate) struct Probe {
     wants_stack: AtomicBool,
     pub(crate) role: Role,
     pub(crate) fault_handler: Option<FaultHandler>,
+    pub(crate) consumer: Option<Consumer>,
     pub(crate) enabled: AtomicBool,
     /// The probed address; 0 until it is known.
     at: AtomicU64,
@@ -93,15 +94,19 @@ pub(crate) fn count(book: &AtomicU64) {
 
 impl Probe {
     pub(crate) fn new(id: u32, probe: NewProbe, is_entry: bool, vcpus: u8) -> Self {
-        let (definition, role, fault_handler) = match probe {
-            NewProbe::Kprobe(Kprobe { definition, pre_handler, post_handler, fault_handler }) => {
-                (definition, Role::Kprobe { pre_handler, post_handler }, fault_handler)
+        let (definition, role, fault_handler, consumer) = match probe {
+            NewProbe::Kprobe(probe) => {
+                let Kprobe { definition, pre_handler, post_handler, fault_handler, consumer } =
+                    probe;
+                (definition, Role::Kprobe { pre_handler, post_handler }, fault_handler, consumer)
             }
             NewProbe::Kretprobe(probe) => {
-                let Kretprobe { definition, handler, entry_handler, fault_handler, data_size } =
-                    probe;
-                let returns = Returns::new(&definition, handler, entry_handler, data_size, vcpus);
-                (definition, Role::Kretprobe(Box::new(returns)), fault_handler)
+                let (handler, entry_handler) = (probe.handler, probe.entry_handler);
+                let definition = probe.definition;
+                let size = probe.data_size;
+                let returns = Returns::new(&definition, handler, entry_handler, size, vcpus);
+                let role = Role::Kretprobe(Box::new(returns));
+                (definition, role, probe.fault_handler, probe.consumer)
             }
         };
         let actions = match definition.actions.as_slice() {
@@ -122,6 +127,7 @@ impl Probe {
             wants_stack: AtomicBool::new(false),
             role,
             fault_handler,
+            consumer,
             enabled: AtomicBool::new(!definition.flags.contains(&Flag::Disabled)),
             at: AtomicU64::new(0),
             counters: Counters::default(),

@@ -38,7 +38,9 @@ fn a_hundred_thousand_probes_of_one_place_come_and_go_together() {
     assert_eq!((fake.hits("first"), fake.hits("e0")), (1, 0));
     assert_eq!(fake.engine.optimize().total, 1);
     let mut half: Vec<_> = (0..MANY / 2)
-        .flat_map(|n| fake.engine.registrations("kprobes", &format!("e{n}")).unwrap())
+        .flat_map(|n| {
+            fake.engine.registrations(Selection::event("kprobes", &format!("e{n}"))).unwrap()
+        })
         .collect();
     half.push(half[0]);
     let removed = fake.engine.unregister(&*half).unwrap();

@@ -1,6 +1,7 @@
 //! The engine over a guest made by hand: RAM, page tables and a kernel of a few functions, whose
 //! moments come when a test wants them.
 
+mod batches;
 mod boot;
 mod contention;
 mod guest_patches;
@@ -10,6 +11,7 @@ mod modules;
 mod optimize;
 mod patrol;
 mod returns;
+mod samples;
 mod scoped;
 mod search;
 mod siblings;

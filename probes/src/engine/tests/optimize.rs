@@ -1,7 +1,7 @@
 //! When a jmp goes in, and when it comes out.
 
 use super::*;
-use crate::Selection;
+use crate::{Action, ProbeDefinition, Selection};
 
 /// A booted guest that has freed its init text, with a probe at `far_off` that could be optimized.
 fn ready() -> Fake {
@@ -289,4 +289,37 @@ fn code_that_a_call_comes_back_to_by_way_of_another_stays() {
     assert!(!is_empty());
     fake.run_on(TASK_DEAD, Gva(STACK.0 - 0x100));
     assert!(fake.engine.traceless().is_some() && is_empty());
+}
+
+#[test]
+fn probes_beyond_the_first_counters_take_the_extension_while_it_is_the_engines() {
+    const MANY: usize = 5000;
+    let fake = Fake::booted();
+    fake.run(FREE_INITMEM);
+    let probes = || {
+        let counting = |n| ProbeDefinition {
+            actions: vec![Action::Count],
+            ..parse_line(&format!("p:e{n} far_off")).unwrap()
+        };
+        fake.engine.register((0..MANY).map(counting).collect::<Vec<_>>()).unwrap();
+    };
+    fake.register("p:one work");
+    assert_eq!(fake.engine.optimize().total, 1);
+    assert_eq!(fake.guest.hidden.more_data_window(), None, "not needed yet");
+    probes();
+    assert_eq!(fake.engine.optimize().total, 2);
+    let data = fake.guest.hidden.more_data_window().unwrap();
+    // The guest's own count of a hit, in the first block beyond those of the 2 MiB.
+    fake.guest.hidden.store_u64(data.offset, 7);
+    let hits: u64 = fake.engine.list().iter().map(|probe| probe.hits).sum();
+    assert_eq!(hits, 7);
+    fake.engine.unregister(Selection::all()).unwrap();
+    assert!(fake.engine.traceless().is_some());
+    let entry = (data.gva.0 - KERNEL_IMAGE_BASE.0) >> 21;
+    fake.store_u64(Gpa(DIRECTORY + entry * 8), 0);
+    probes();
+    assert_eq!(fake.engine.optimize().total, 0);
+    let reason = fake.status("e0").unoptimized_reason.unwrap();
+    assert!(reason.starts_with("not-mapped: the guest changed its page-table entry"), "{reason}");
+    assert_eq!((fake.run(FAR_OFF), fake.hits("e4999")), (1, 1), "by its int3");
 }

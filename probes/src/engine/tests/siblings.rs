@@ -70,7 +70,7 @@ fn a_name_leads_to_all_probes_of_its_event() {
     assert_eq!(fake.two(), ARMED);
 
     assert!(fake.engine.unregister(Selection::kretprobe("kprobes", "e")).is_err());
-    let registrations = fake.engine.registrations("kprobes", "e").unwrap();
+    let registrations = fake.engine.registrations(Selection::event("kprobes", "e")).unwrap();
     assert_eq!(registrations.iter().map(|one| one.id).collect::<Vec<_>>(), [1, 2]);
     fake.engine.unregister(&registrations[..1]).unwrap();
     assert_eq!(fake.two(), [BODY[0], INT3]);
@@ -78,7 +78,7 @@ fn a_name_leads_to_all_probes_of_its_event() {
     fake.define("p:e work a=%dx");
     assert_eq!(fake.two(), ARMED);
     fake.engine.unregister(Selection::event("kprobes", "e")).unwrap();
-    assert!(fake.engine.registrations("kprobes", "e").is_err());
+    assert!(fake.engine.registrations(Selection::event("kprobes", "e")).is_err());
     assert_eq!((fake.text(), fake.all().len()), (text, 1));
 }
 
@@ -118,7 +118,7 @@ fn a_probe_that_joins_is_as_its_event_is() {
     let batch = ["p:new work", "p:new far_off"].map(|line| parse_line(line).unwrap());
     let refused = fake.engine.register(batch).unwrap_err();
     assert_eq!((refused.index, refused.error.code()), (1, "EEXIST"));
-    assert!(fake.engine.registrations("kprobes", "new").is_err());
+    assert!(fake.engine.registrations(Selection::event("kprobes", "new")).is_err());
 }
 
 #[test]

@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use exoprobe_tests::http::{self, Answer};
-use exoprobe_tests::{Dice, Service};
+use exoprobe_tests::{Dice, Service, exoprobe, finish};
 use tempfile::TempDir;
 
 /// Findings of one attack that are kept: they are often the same one.
 const FINDINGS_MAX: usize = 20;
+/// Longest wait for the guest's answer.
+const ANSWER: Duration = Duration::from_secs(300);
 /// The token of services that listen on TCP.
 pub(crate) const TOKEN: &str = "correct-horse-battery";
 
@@ -164,4 +166,17 @@ pub(crate) fn resident_kib(service: &Service) -> u64 {
     let status = status.unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default()
+}
+
+/// Has the guest do something. Returns its answer, `done COMMAND N`.
+pub(crate) fn work(service: &Service, command: &str) -> Result<String, String> {
+    let mut client = exoprobe();
+    client.arg("--socket").arg(service.socket()).args(["vm", "send", "--timeout"]);
+    client.arg(ANSWER.as_secs().to_string()).arg(command);
+    let answer = finish(&mut client, 2 * ANSWER);
+    let said = String::from_utf8_lossy(&answer.stdout);
+    if answer.status.success() && said.starts_with("done ") {
+        return Ok(said.trim().to_owned());
+    }
+    Err(format!("{command}: {answer:?}: {}", service.log()))
 }

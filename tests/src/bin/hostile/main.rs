@@ -5,8 +5,10 @@
 mod attack;
 mod connections;
 mod lifetimes;
+mod load;
 mod names;
 mod registrations;
+mod scripts;
 mod snapshots;
 mod storm;
 
@@ -39,12 +41,13 @@ struct Options {
 }
 
 /// All attacks, and their shares of the time.
-const ATTACKS: [Attack; 10] = [
+const ATTACKS: [Attack; 11] = [
     Attack { name: "silent and slow connections", share: 3, run: connections::silent },
     Attack { name: "large and broken requests", share: 2, run: connections::broken },
     Attack { name: "wrong tokens", share: 1, run: connections::tokens },
     Attack { name: "registrations under load", share: 4, run: registrations::churn },
     Attack { name: "reboots, snapshots, pauses", share: 4, run: storm::storm },
+    Attack { name: "scripts without end", share: 3, run: scripts::hostile },
     Attack { name: "hostile snapshots", share: 4, run: snapshots::hostile },
     Attack { name: "files that are no snapshots", share: 1, run: snapshots::no_files },
     Attack { name: "hostile names", share: 1, run: names::hostile },

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use exoprobe_tests::{Service, exoprobe, finish};
 
-use crate::attack::{Ground, Tally, ask, end};
-use crate::registrations::work;
+use crate::attack::{Ground, Tally, ask, end, work};
 
 /// Control sequences by ESC and by U+009B, a bell, and what reorders or hides text.
 const NAMES: [&str; 4] =

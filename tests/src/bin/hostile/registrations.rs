@@ -1,21 +1,17 @@
 //! Clients that register and remove probes of all kinds, right and wrong ones, while the guest
 //! works.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
 use exoprobe_tests::http::Answer;
-use exoprobe_tests::{Dice, Service, exoprobe, finish};
+use exoprobe_tests::{Dice, Service};
 use serde_json::Value;
 
-use crate::attack::{Ground, Tally, ask, check_alive, end};
+use crate::attack::{Ground, Tally, ask, check_alive, end, work};
+use crate::load::Load;
 
 /// Clients beside the one that has the guest work.
 const CLIENTS: u64 = 2;
 /// Calls of one round.
 const CALLS: u64 = 500;
-/// Longest wait for the guest's answer.
-const ANSWER: Duration = Duration::from_secs(300);
 const TEXT: &str = "text/plain";
 const JSON: &str = "application/json";
 
@@ -47,29 +43,6 @@ const WRONG: [&str; 12] = [
     "-:nothing",
     "p:w vfs_write if a == ((((((((((((((((1",
 ];
-
-/// Registers and removes until `done`. Returns answers that no request may have.
-fn client(
-    service: &Service,
-    index: u64,
-    mut dice: Dice,
-    done: &AtomicBool,
-    times: &AtomicU64,
-) -> Vec<String> {
-    let (mut number, mut odd) = (0, Vec::new());
-    while !done.load(Ordering::Relaxed) {
-        number += 1;
-        let answer = one(service, &mut dice, &format!("c{index}_{number}"));
-        times.fetch_add(1, Ordering::Relaxed);
-        match answer {
-            // Too much, or too soon, are answers.
-            Ok(answer) if answer.status < 500 || [503, 507].contains(&answer.status) => {}
-            Ok(answer) => odd.push(format!("{answer:?}")),
-            Err(error) => odd.push(error),
-        }
-    }
-    odd
-}
 
 fn one(service: &Service, dice: &mut Dice, name: &str) -> Result<Answer, String> {
     let (place, wrong) = (*dice.pick(&PLACES), *dice.pick(&WRONG));
@@ -113,50 +86,11 @@ pub(crate) fn churn(ground: &mut Ground, tally: &mut Tally) {
     let service = ground.service();
     let added = ask(&service, "POST", "/v1/probes", TEXT, b"p:steady __x64_sys_getpid");
     tally.check(added.is_ok_and(|answer| answer.status == 201), || service.log());
-    let (done, times, mut calls) = (AtomicBool::new(false), AtomicU64::new(0), 0);
-    std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|index| {
-                let dice = Dice(ground.dice.roll());
-                let (service, done, times) = (&service, &done, &times);
-                scope.spawn(move || client(service, index, dice, done, times))
-            })
-            .collect();
-        while calls == 0 || Instant::now() < ground.end() {
-            match work(&service, &format!("getpid {CALLS}")) {
-                Ok(said) => {
-                    tally.check(said == format!("done getpid {CALLS}"), || said.clone());
-                    calls += CALLS;
-                }
-                Err(error) => {
-                    tally.found(error);
-                    break;
-                }
-            }
-        }
-        done.store(true, Ordering::Relaxed);
-        for client in clients {
-            let odd = client.join().unwrap_or_else(|_| vec!["a client panicked".to_owned()]);
-            odd.into_iter().for_each(|answer| tally.found(answer));
-        }
-    });
-    tally.times = times.load(Ordering::Relaxed);
+    let load = Load { service: &service, clients: CLIENTS, calls: CALLS, request: one };
+    let calls = load.run(ground, tally, |_| {});
     balance(&service, calls, tally);
     check_alive(&service, tally);
     end(service, tally);
-}
-
-/// Has the guest do something. Returns its answer, `done COMMAND N`.
-pub(crate) fn work(service: &Service, command: &str) -> Result<String, String> {
-    let mut client = exoprobe();
-    client.arg("--socket").arg(service.socket()).args(["vm", "send", "--timeout"]);
-    client.arg(ANSWER.as_secs().to_string()).arg(command);
-    let answer = finish(&mut client, 2 * ANSWER);
-    let said = String::from_utf8_lossy(&answer.stdout);
-    if answer.status.success() && said.starts_with("done ") {
-        return Ok(said.trim().to_owned());
-    }
-    Err(format!("{command}: {answer:?}: {}", service.log()))
 }
 
 /// The probe that stayed has counted each call; without probes nothing is left of any.

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use exoprobe_tests::{Dice, Service};
 use serde_json::json;
 
-use crate::attack::{Ground, Tally, ask, check_alive, end};
-use crate::registrations::work;
+use crate::attack::{Ground, Tally, ask, check_alive, end, work};
 
 const CLIENTS: u64 = 4;
 /// Longest boot of the guest after the storm.

@@ -4,3 +4,4 @@ pub(super) mod lifecycle;
 pub(super) mod refusals;
 pub(super) mod registration;
 pub(super) mod text;
+pub(super) mod wildcards;

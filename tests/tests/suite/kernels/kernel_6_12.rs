@@ -1,11 +1,14 @@
 //! Linux 6.12, given by its bzImage alone: with KASLR, ORC tables, BTF and modules.
 
+use std::sync::Arc;
+
 use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{Action, Selection, StatusFlag};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{
     OPENS, TestGuest, TestKernel, assert_callers, assert_opened, assert_same_symbols, cases,
 };
+use exoprobe_tracer::Tracer;
 
 use crate::support::frames::register;
 use crate::support::pahole::assert_matches_pahole;
@@ -98,6 +101,16 @@ fn a_modules_calls_of_the_kernel_are_counted_for_as_long_as_it_is_loaded() {
     guest.assert_unharmed();
 }
 
+/// Lines have functions of modules as the kernel's own have them.
+fn assert_trace_names_module(guest: &TestGuest) {
+    let trace = Tracer::new(Arc::clone(&guest.engine), 1).read("trace").unwrap();
+    let line = |event: &str| trace.lines().find(|line| line.contains(event)).unwrap();
+    let [open, opened] = [": open: (", ": opened: ("].map(line);
+    assert!(open.contains(": open: (ttynull_open+0x0/0x"), "{open}");
+    assert!(open.ends_with(" [ttynull])"), "{open}");
+    assert!(opened.ends_with(" <- ttynull_open)"), "{opened}");
+}
+
 fn a_modules_function_is_counted_whenever_it_is_loaded() {
     let guest = KERNEL.restored(1);
     guest.probe("p:init ttynull:ttynull_init");
@@ -123,6 +136,9 @@ fn a_modules_function_is_counted_whenever_it_is_loaded() {
         assert_eq!((guest.hits("init"), flags("open")), (round, vec![]), "before its first call");
         assert_eq!(guest.work("open /dev/ttynull 20"), 20);
         assert_eq!((guest.hits("open"), guest.hits("opened")), (20 * round, 20 * round));
+        if round == 1 {
+            assert_trace_names_module(&guest);
+        }
         let of_module = loaded(&["ttynull"]).remove(0);
         assert!(of_module.probes.contains(&"kprobes/open".to_owned()), "{of_module:?}");
         // The work that frees its init text comes a little later.

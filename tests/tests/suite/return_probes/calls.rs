@@ -203,19 +203,41 @@ fn an_entry_handler_is_asked_about_calls_that_are_followed_alone(vcpus: u8) {
     }
 }
 
+// A task that dies leaves the last two for good.
+const SWITCHING: [(&str, u64); 7] = [
+    ("schedule", 0),
+    ("schedule_idle", 0),
+    ("__switch_to", 0),
+    ("do_idle", 0),
+    ("schedule_tail", 0),
+    ("__schedule", DEATHS),
+    ("__switch_to_asm", DEATHS),
+];
+const DEATHS: u64 = 20 + 4 + 2 + 2;
+
+/// The functions of which some call is not known: it has neither returned nor ended with its task,
+/// nor is it followed. The guest is paused meanwhile.
+fn with_unknown_calls(guest: &TestGuest) -> Vec<String> {
+    guest.vm.pause().unwrap();
+    let mut found = Vec::new();
+    for (function, died) in SWITCHING {
+        let entered = guest.hits(&format!("p_{function}"));
+        let status = guest.status(&format!("r_{function}"));
+        if status.hits + u64::from(status.active.unwrap()) + died != entered {
+            found.push(format!("{function}: {entered} entered, {died} died: {status:?}"));
+        }
+    }
+    guest.vm.resume().unwrap();
+    found
+}
+
 /// Each task that enters has returned, is still inside, or has died there.
 fn functions_that_switch_tasks_can_be_followed(vcpus: u8) {
-    const BALANCED: [&str; 5] =
-        ["schedule", "schedule_idle", "__switch_to", "do_idle", "schedule_tail"];
-    // A task that dies leaves these for good.
-    const LAST: [&str; 2] = ["__schedule", "__switch_to_asm"];
-    const DEATHS: u64 = 20 + 4 + 2 + 2;
     for mode in ALL {
         let guest = TestGuest::restored(vcpus);
-        let functions = BALANCED.iter().chain(&LAST);
         guest.vm.pause().unwrap();
         guest.probe("p:dead do_task_dead");
-        for function in functions.clone() {
+        for (function, _) in SWITCHING {
             guest.probe(&format!("p:p_{function} {function}"));
             // More than there are tasks.
             follow(&guest, &format!("r200:r_{function} {function}"), mode);
@@ -226,18 +248,24 @@ fn functions_that_switch_tasks_can_be_followed(vcpus: u8) {
         guest.work("par 2 sleep 20");
         assert_eq!(guest.work("par 2 open /dev/null 20"), 40);
         guest.wait_until("all have died", |g| g.hits("dead") == DEATHS);
-        guest.vm.pause().unwrap();
-        for function in functions {
-            let entered = guest.hits(&format!("p_{function}"));
+        // A vCPU may be paused between the counts of the two probes at one place, and a task
+        // between do_task_dead and __schedule. A call that is lost stays so at every look.
+        let mut looks = 0;
+        loop {
+            let unknown = with_unknown_calls(&guest);
+            if unknown.is_empty() {
+                break;
+            }
+            looks += 1;
+            assert!(looks < 20, "{mode:?}: {unknown:#?}");
+            assert_eq!(guest.work("getpid 1"), 1);
+        }
+        for (function, _) in SWITCHING {
             let status = guest.status(&format!("r_{function}"));
-            let died = if LAST.contains(function) { DEATHS } else { 0 };
-            let known = status.hits + u64::from(status.active.unwrap()) + died;
-            assert_eq!(known, entered, "{function} {mode:?}: {status:?}");
             assert_eq!(status.nmissed, 0, "{mode:?}");
             // A slow guest is never idle.
             assert!(status.hits > 0 || function.contains("idle"), "{function} {mode:?}");
         }
-        guest.vm.resume().unwrap();
         guest.assert_unharmed();
         unregister_all(&guest);
         guest.assert_unharmed();

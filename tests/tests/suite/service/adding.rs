@@ -7,6 +7,7 @@ use serde_json::Value;
 pub(crate) const CASES: &[Case] = cases![
     a_line_means_the_same_as_its_json needs [Kvm, Repeat],
     a_pattern_is_a_probe_for_each_function,
+    a_group_comes_and_goes_by_its_pattern needs [Kvm, Repeat],
     flags_are_actions needs [Kvm, Repeat],
 ];
 
@@ -39,16 +40,21 @@ fn a_line_means_the_same_as_its_json() {
     }
 }
 
+fn json(service: &Service, args: &[&str]) -> Value {
+    serde_json::from_str(&service.ok(&[&["--json", "probe"], args].concat())).expect("JSON")
+}
+
 fn a_pattern_is_a_probe_for_each_function() {
     let service = Service::restored(1);
     let lines = service.ok(&["probe", "add", "--dry-run", "__x64_sys_getp*"]);
     let lines: Vec<&str> = lines.lines().collect();
-    assert!(lines.contains(&"p __x64_sys_getpid") && lines.len() > 2, "{lines:?}");
+    let getpid = "p:kprobes/p___x64_sys_getpid_0 __x64_sys_getpid";
+    assert!(lines.contains(&getpid) && lines.len() > 2, "{lines:?}");
     assert_eq!(service.ok(&["--json", "probe", "list"]).trim(), "[]", "a dry run adds none");
     let _ = service.ok(&["probe", "add", "--count", "__x64_sys_getp*"]);
     assert_eq!(service.work("getpid 9"), "done getpid 9\n");
-    let list: Vec<Value> =
-        serde_json::from_str(&service.ok(&["--json", "probe", "list"])).expect("a list");
+    let list = json(&service, &["list"]);
+    let list = list.as_array().expect("a list");
     assert_eq!(list.len(), lines.len());
     let of = |name: &str| list.iter().find(|p| p["symbol_name"] == name).expect("a probe");
     assert_eq!(of("__x64_sys_getpid")["hits"], 9);
@@ -57,10 +63,51 @@ fn a_pattern_is_a_probe_for_each_function() {
         (&["no_such_function_*"][..], "no function matches"),
         (&["p:name vfs_*"], "leave out the event's name"),
         (&["--max", "2", "vfs_*"], "--max allows 2"),
+        (&["--all-or-none", "p:boot/* *startup*"], "startup"),
+        (&["p:boot/* startup_6*"], "no probe was added: all"),
+        (&["p:more/* __x64_sys_getp*", "no_such"], "no_such"),
     ] {
         let error = refused(&service, args);
         assert!(error.contains(why), "{args:?}: {error}");
     }
+    assert_eq!(json(&service, &["list"]).as_array().map(Vec::len), Some(lines.len()));
+}
+
+fn a_group_comes_and_goes_by_its_pattern() {
+    let service = Service::restored(1);
+    let pattern = "p:boot/* *startup*";
+    let checked = json(&service, &["add", "--dry-run", pattern]);
+    let places = |report: &Value, what: &str, key: &str| -> Vec<String> {
+        let all = report[what].as_array().expect("a report");
+        all.iter().map(|one| one[key].as_str().expect("text").to_owned()).collect()
+    };
+    assert!(places(&checked, "refused", "place").contains(&"startup_64".to_owned()), "{checked}");
+    let rules = places(&checked, "refused", "rule");
+    assert!(rules.contains(&"blacklist".to_owned()), "{checked}");
+    assert!(checked["probes"].as_array().is_some_and(|probes| !probes.is_empty()), "{checked}");
+    assert!(checked["probes"][0]["id"] == 0, "{checked}");
+    assert_eq!(json(&service, &["list"]), Value::Array(Vec::new()));
+    let output = service.client(&["probe", "add", pattern, "p:vfs/* vfs_*", "p:one getname"]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.contains("left out: startup_64: "), "{output:?}");
+    let group = |name: &str| {
+        let list = json(&service, &["list"]);
+        let list = list.as_array().expect("a list").iter();
+        list.filter(|probe| probe["group"] == name).cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(group("boot").len(), checked["probes"].as_array().map_or(0, Vec::len));
+    let vfs = group("vfs").len();
+    let changed = json(&service, &["disable", "vfs/*", "one"]);
+    assert_eq!(changed.as_array().map(Vec::len), Some(vfs + 1));
+    assert!(group("vfs").iter().all(|probe| probe["state"] == "disabled"));
+    let error = service.client(&["probe", "enable", "vfs/vfs_o*", "none/*"]);
+    let told = String::from_utf8_lossy(&error.stderr);
+    assert!(!error.status.success() && told.contains("none/*: "), "{error:?}");
+    assert_eq!(service.work("open /init 3"), "done open 3\n");
+    let open = probe(&service, "vfs/vfs_open");
+    assert_eq!((&open["hits"], &open["enabled"]), (&3.into(), &true.into()));
+    let _ = service.ok(&["probe", "rm", "vfs/*", "*oot/*"]);
+    assert_eq!(json(&service, &["list"]).as_array().map(Vec::len), Some(1));
 }
 
 fn flags_are_actions() {

@@ -320,11 +320,11 @@ fn several_are_registered_and_unregistered_at_once() {
     let gone = post(&service, "/v1/probes/unregister", JSON, &names.to_string());
     assert_eq!(gone.status, 200, "{gone:?}");
     let expected = json!([
-        {"name": "my/ret", "addr": made[1]["addr"]},
-        {"name": "never_was", "addr": null},
-        {"name": "count", "addr": made[0]["addr"]},
-        {"name": "ret", "addr": null},
-        {"name": "count", "addr": null},
+        {"name": "my/ret", "addr": made[1]["addr"], "count": 1},
+        {"name": "never_was", "addr": null, "count": 0},
+        {"name": "count", "addr": made[0]["addr"], "count": 1},
+        {"name": "ret", "addr": null, "count": 0},
+        {"name": "count", "addr": null, "count": 0},
     ]);
     assert_eq!(gone.json(), expected);
     work(&service, "getpid 10");

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use exoprobe_tests::harness::Case;
@@ -17,6 +18,7 @@ pub(crate) const CASES: &[Case] = cases![
     each_thread_of_a_service_has_its_filters,
     without_filters_there_is_a_warning_and_no_privilege needs [Kvm, Repeat],
     other_processes_of_the_user_cannot_read_the_service needs [Kvm, Root, Repeat],
+    without_a_runtime_folder_the_default_socket_is_in_tmp needs [Kvm, Root, Repeat],
     guest_memory_is_in_no_core_dump_also_after_a_reboot needs [Kvm, Repeat, Root],
     guest_memory_is_locked_if_so_asked_also_after_a_reboot needs [Kvm, Repeat, Root],
     a_limit_that_is_too_low_for_locked_memory_is_named needs [Kvm, Repeat],
@@ -126,6 +128,26 @@ fn other_processes_of_the_user_cannot_read_the_service() {
     }
 }
 
+/// The user is in the name of the socket then: which it is must be known before there are filters.
+fn without_a_runtime_folder_the_default_socket_is_in_tmp() {
+    let place = Place::new();
+    let socket = PathBuf::from(format!("/tmp/exoprobe-{USER}.sock"));
+    {
+        let mut command = place.as_user(&[]);
+        let _service = Service::started_by(command.env_remove("XDG_RUNTIME_DIR"), &socket);
+        // A client of the same user: root's would not trust a socket in /tmp.
+        let user = USER.to_string();
+        let mut client = Command::new("setpriv");
+        client.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
+        client.arg(place.path("exoprobe")).args(["vm", "send", "getpid 3"]);
+        client.env_remove("XDG_RUNTIME_DIR").env_remove("EXOPROBE_SOCKET");
+        let answer = finish(&mut client, PATIENCE);
+        assert_eq!(String::from_utf8_lossy(&answer.stdout), "done getpid 3\n", "{answer:?}");
+    }
+    fs::remove_file(&socket).unwrap();
+    fs::remove_dir_all(format!("/tmp/exoprobe-{USER}")).unwrap();
+}
+
 /// RAM of the tiny guest, in KiB.
 const RAM_KIB: u64 = 32 << 10;
 
@@ -209,8 +231,8 @@ fn a_limit_that_is_too_low_for_locked_memory_is_named() {
     unsafe { command.pre_exec(limit) };
     let output = finish(&mut command, PATIENCE);
     let error = String::from_utf8_lossy(&output.stderr);
-    // RAM, and 6 MiB of hidden memory.
-    let needed = RAM_KIB + (6 << 10);
+    // RAM, and 30 MiB of hidden memory.
+    let needed = RAM_KIB + (30 << 10);
     let named = format!(
         "--mlock: the guest needs {needed} KiB of locked memory, and this process may lock 1024 KiB"
     );

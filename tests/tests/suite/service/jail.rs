@@ -1,11 +1,11 @@
 //! Root's jail: what a jailed service reaches, what it does, and what leads root nowhere.
 
 use std::fs::{self, Permissions};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::http::{self, Answer};
@@ -16,6 +16,8 @@ use crate::support::jails::{KVM_GROUP, Place, USER, reachable, refusal, status, 
 pub(crate) const CASES: &[Case] = cases![
     a_jailed_service_reaches_its_files_and_no_other needs [Kvm, Root, Namespaces, Repeat],
     a_jailed_service_does_all_its_work needs [Kvm, Root, Namespaces, Repeat],
+    root_is_jailed_without_capabilities needs [Kvm, Root, Namespaces, Repeat],
+    mounts_of_the_jail_are_seen_nowhere_else needs [Kvm, Root, Namespaces, Repeat],
     tcp_is_served_from_a_jail needs [Kvm, Root, Namespaces, Loopback, Repeat],
     links_in_the_jails_folder_lead_root_nowhere needs [Kvm, Root, Namespaces, Repeat],
     a_jail_that_cannot_be_is_refused_before_anything_starts needs [Kvm, Root, Repeat],
@@ -30,8 +32,10 @@ fn namespace(process: &str, kind: &str) -> std::path::PathBuf {
 fn a_jailed_service_reaches_its_files_and_no_other() {
     let place = Place::new();
     let disk = place.file("disk", &[0; 512]);
-    let mut command = Command::new("sh");
-    command.args(["-c", "exec 7</etc/passwd \"$@\"", "sh"]).arg(exoprobe().get_program());
+    // With a group and capabilities that go on to programs of other users.
+    let mut command = Command::new("setpriv");
+    command.args(["--groups", "65501", "--inh-caps", "+chown", "--ambient-caps", "+chown"]);
+    command.args(["sh", "-c", "exec 7</etc/passwd \"$@\"", "sh"]).arg(exoprobe().get_program());
     let (folder, user) = (place.text("jail"), USER.to_string());
     place.run(&mut command, &["--jail", &folder, "--uid", &user, "--gid", &user]);
     let service = Service::started_by(&mut command, &place.path("jail/exoprobe.sock"));
@@ -60,9 +64,14 @@ fn a_jailed_service_reaches_its_files_and_no_other() {
     assert!(disk.exists(), "and no file that was not named");
 }
 
-/// Checks ids, capabilities and namespaces, and whose the KVM device is.
+/// Checks ids, capabilities and namespaces, where the process is, and whose the KVM device is.
 fn assert_without_rights(service: &Service) {
     let pid = service.pid().to_string();
+    let place = |name: &str| {
+        let found = fs::metadata(Path::new("/proc").join(&pid).join(name)).unwrap();
+        (found.dev(), found.ino())
+    };
+    assert_eq!(place("cwd"), place("root"), "no folder of the old root is kept");
     for (name, value) in [
         ("Uid", [USER; 4].map(|id| id.to_string()).join(" ")),
         ("Gid", [USER; 4].map(|id| id.to_string()).join(" ")),
@@ -72,15 +81,19 @@ fn assert_without_rights(service: &Service) {
     ] {
         assert_eq!(status(service, name), value, "{name}");
     }
-    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
-        assert_eq!(status(service, set), "0".repeat(16), "{set}");
-    }
+    assert_without_capabilities(service);
     for kind in ["mnt", "net", "ipc"] {
         assert_ne!(namespace(&pid, kind), namespace("self", kind), "{kind}");
     }
     let inside = Path::new("/proc").join(&pid).join("root");
     let kvm = fs::metadata(inside.join("dev/kvm")).unwrap();
     assert_eq!((kvm.uid(), kvm.mode() & 0o777), (USER, 0o600), "a device of its own");
+}
+
+fn assert_without_capabilities(service: &Service) {
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(status(service, set), "0".repeat(16), "{set}");
+    }
 }
 
 fn assert_mounts(service: &Service, place: &Place) {
@@ -145,6 +158,46 @@ fn a_jailed_service_does_all_its_work() {
     command.args(["--jail", &place.text("jail"), "--uid", &user, "--gid", &user]);
     let second = Service::started_by(&mut command, &place.path("jail/exoprobe.sock"));
     assert!(reachable(&second).contains(&place.text("disk")));
+}
+
+/// The kernel takes no capability from a process that stays root: the jail itself does.
+fn root_is_jailed_without_capabilities() {
+    let place = Place::new();
+    let mut command = exoprobe();
+    let folder = place.text("jail");
+    let root = ["--uid", "0", "--gid", "0", "--allow-root"];
+    place.run(&mut command, &[&["--jail", &*folder][..], &root].concat());
+    let service = Service::started_by(&mut command, &place.path("jail/exoprobe.sock"));
+    assert_eq!(status(&service, "Uid"), "0 0 0 0");
+    assert_without_capabilities(&service);
+    assert_eq!(service.work("getpid 5"), "done getpid 5\n");
+}
+
+/// As on a host with systemd, which makes all mounts shared: those that are made in a new namespace
+/// appear in the old one, unless the jail makes them private.
+fn mounts_of_the_jail_are_seen_nowhere_else() {
+    let place = Place::new();
+    let mut holder = Command::new("unshare")
+        .args(["-m", "--propagation", "shared", "sh", "-c", "echo there && read end"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let _ = BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "there\n");
+    let mounts = || fs::read_to_string(format!("/proc/{}/mountinfo", holder.id())).unwrap();
+    let before = mounts();
+    assert!(before.contains(" shared:"), "{before}");
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--mount=/proc/{}/ns/mnt", holder.id())).arg(exoprobe().get_program());
+    let (folder, user) = (place.text("jail"), USER.to_string());
+    place.run(&mut command, &["--jail", &folder, "--uid", &user, "--gid", &user]);
+    let service = Service::started_by(&mut command, &place.path("jail/exoprobe.sock"));
+    assert_mounts(&service, &place);
+    assert_eq!(mounts(), before);
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().code().is_some());
 }
 
 fn tcp_is_served_from_a_jail() {

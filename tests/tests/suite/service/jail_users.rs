@@ -1,12 +1,11 @@
-//! An ordinary user's jail: user namespaces, or landlock alone; and the unit file.
+//! An ordinary user's jail: user namespaces, or landlock alone.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::Command;
 
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, Service, cases, finish};
+use exoprobe_tests::{Service, cases};
 
 use crate::support::jails::{Place, USER, reachable, refusal, status, write};
 
@@ -16,11 +15,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_user_is_jailed_by_landlock_alone needs [Kvm, Root, UserNamespaces, Landlock, Repeat],
     where_no_user_namespace_is_allowed_landlock_keeps_a_user_in
         needs [Kvm, Root, UserNamespaces, Namespaces, Landlock, Repeat],
-    the_unit_file_leaves_little_exposed needs [SystemdAnalyze],
 ];
-
-/// Highest exposure that `systemd-analyze` may give the unit, of 10.
-const EXPOSURE: f64 = 2.0;
 
 fn folder_of_all(place: &Place, name: &str) -> std::path::PathBuf {
     let path = place.path(name);
@@ -128,35 +123,4 @@ fn where_no_user_namespace_is_allowed_landlock_keeps_a_user_in() {
     let log = service.log();
     assert!(log.contains("the host's root, landlock\n"), "{log}");
     assert_kept_in(&place, &service);
-}
-
-fn the_unit_file_leaves_little_exposed() {
-    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/exoprobe@.service");
-    let dir = tempfile::tempdir().unwrap();
-    let copy = dir.path().join("exoprobe@.service");
-    fs::copy(&unit, &copy).unwrap();
-    let mut analyze = Command::new("systemd-analyze");
-    analyze.args(["security", "--offline=true", "--no-pager"]).arg(&copy);
-    let output = finish(&mut analyze, PATIENCE);
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let exposure = text.lines().find_map(|line| line.split_once("exposure level for "));
-    let exposure = exposure.and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
-    let exposure: f64 = exposure.unwrap_or_else(|| panic!("{text}: {output:?}"));
-    assert!(exposure <= EXPOSURE, "{exposure}: {text}");
-    // Its command line is one that the program takes: it gets as far as the machine's file.
-    let text = fs::read_to_string(&unit).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/exoprobe "));
-    let words: Vec<&str> = line.unwrap().split_whitespace().collect();
-    assert_eq!(words[..3], ["run", "--config", "/etc/exoprobe/%i.toml"]);
-    let file = dir.path().join("m.toml");
-    fs::write(&file, "kernel = \"missing\"\n").unwrap();
-    let jail = dir.path().join("jail");
-    let words = words.iter().map(|word| match *word {
-        "/etc/exoprobe/%i.toml" => file.to_str().unwrap(),
-        "${RUNTIME_DIRECTORY}/jail" => jail.to_str().unwrap(),
-        word => word,
-    });
-    let mut command = exoprobe_tests::exoprobe();
-    let error = refusal(command.args(words));
-    assert!(error.contains("needs --uid") || error.contains("missing: No such file"), "{error}");
 }

@@ -1,4 +1,6 @@
 //! The kernel tracer's files.
 
+pub(super) mod event_files;
+pub(super) mod oracle;
 pub(super) mod tracefs;
 pub(super) mod triggers;

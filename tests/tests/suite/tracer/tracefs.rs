@@ -19,6 +19,7 @@ pub(crate) const CASES: &[Case] = cases![
     filters_are_set_and_taken_away needs [Kvm, Repeat],
     a_thousand_events_are_defined_by_one_write needs [Kvm, Repeat],
     very_many_events_are_defined_enabled_and_deleted_at_once needs [Kvm, Repeat],
+    a_pattern_is_an_event_for_each_function needs [Kvm, Repeat],
     a_reader_that_never_reads_trace_pipe_blocks_no_other needs [Kvm, Repeat],
     refused_reads_and_writes_report_the_reason needs [Kvm, Repeat],
     the_session_of_the_docs_runs_in_a_shell needs [Kvm, Fuse],
@@ -135,7 +136,7 @@ fn assert_lines_are_the_tracers(trace: &str, count: usize) {
 
 /// Commands that the engine refuses: errno, identifier, and the caret's column in the command.
 const FAULTS: &[(&str, &str, &str, usize)] = &[
-    ("p:e no_such_function", "ENOENT", "BAD_PROBE_ADDR", 4),
+    ("p:e no_such_function", "EINVAL", "BAD_PROBE_ADDR", 4),
     ("p:e  __x64_sys_getpid+4", "EILSEQ", "BAD_INSN_BNDRY", 4),
     ("r:e __x64_sys_getpid+3", "EINVAL", "BAD_RETPROBE", 4),
     ("p:e 0x1000", "EINVAL", "FAIL_REG_PROBE", 4),
@@ -195,7 +196,7 @@ fn faults_are_in_error_log_with_their_carets() {
         (&"DIFF_PROBE_TYPE".into(), &2.into())
     );
     replace(&service, "error_log", "");
-    assert_eq!(refused(&service, "kprobe_events", "p:e no_such_fn\n-:x\n"), "ENOENT");
+    assert_eq!(refused(&service, "kprobe_events", "p:e no_such_fn\n-:x\n"), "EINVAL");
     assert_eq!(refused(&service, "kprobe_events", "x:e sym"), "EINVAL");
     assert_eq!(cat(&service, "error_log").lines().count(), 3, "no command at all has no entry");
     assert_eq!(
@@ -221,7 +222,10 @@ fn events_are_deleted_by_name_group_and_words() {
     append(&service, "kprobe_events", &format!("r:ret {GETPID} x=+0x10($retval)"));
     append(&service, "kprobe_events", &format!("-:ret {GETPID} x=+0x10($retval)"));
     append(&service, "kprobe_events", "");
-    assert_eq!(refused(&service, "kprobe_events", "-:two"), "ENOENT");
+    assert_eq!(refused(&service, "kprobe_events", "-:h/two"), "ENOENT");
+    append(&service, "kprobe_events", &format!("p:i/four {GETPID}\n-:four"));
+    assert_eq!(listed(), "kprobes/one g/two g/three", "of each group");
+    define(&["h/four"]);
     assert_eq!(refused(&service, "kprobe_events", &format!("-:g/two {GETPID} a=%si")), "ENOENT");
     append(&service, "kprobe_events", &format!("-:g/two {GETPID} a=%di # and all that follows"));
     append(&service, "kprobe_events", "# a comment\n\n-:one");
@@ -238,7 +242,8 @@ fn events_are_deleted_by_name_group_and_words() {
         let name = |entry: &serde_json::Value| entry["name"].as_str().unwrap().to_owned();
         folder["entries"].as_array().unwrap().iter().map(name).collect::<Vec<_>>().join(" ")
     };
-    assert_eq!((&*names("events"), &*names("events/h")), ("h enable", "four enable"));
+    assert_eq!(names("events"), "h enable header_page header_event");
+    assert_eq!(names("events/h"), "four enable filter");
     assert_eq!(names("events/h/four/"), "filter trigger hist format id enable");
     assert!(names("").contains("kprobe_events kprobe_profile trace trace_pipe"), "{}", names(""));
 }
@@ -253,7 +258,7 @@ fn an_event_has_probes_of_several_functions() {
     let other = format!("p:kprobes/other {GETPID}\n");
     assert_eq!(cat(&service, "kprobe_events"), format!("{getpid}{other}{open}"));
     let folder = ask(&service, "GET", "events/kprobes", "").json();
-    assert_eq!(folder["entries"].as_array().unwrap().len(), 3, "{folder}");
+    assert_eq!(folder["entries"].as_array().unwrap().len(), 4, "{folder}");
     let hits = || {
         let calls = profile(&service).into_iter().filter(|(name, ..)| name == "calls");
         calls.map(|(_, hits, misses)| (hits, misses)).collect::<Vec<_>>()
@@ -371,6 +376,44 @@ fn a_thousand_events_are_defined_by_one_write() {
     assert_eq!(cat(&service, "kprobe_events"), "");
 }
 
+fn a_pattern_is_an_event_for_each_function() {
+    let service = Service::restored(1);
+    append(&service, "kprobe_events", "p:vfs/* vfs_*\np:other getname");
+    let listed = cat(&service, "kprobe_events");
+    let vfs: Vec<&str> = listed.lines().filter(|line| line.starts_with("p:vfs/")).collect();
+    assert!(vfs.len() > 20 && vfs.contains(&"p:vfs/vfs_open vfs_open"), "{listed}");
+    let is_named = |line: &&str| {
+        let (event, function) = line.trim_start_matches("p:vfs/").split_once(' ').unwrap();
+        event == function.replace('.', "_")
+    };
+    assert!(vfs.iter().all(is_named), "{listed}");
+    append(&service, "events/vfs/enable", "1");
+    work(&service, "open /init 9");
+    append(&service, "events/vfs/enable", "0");
+    let hits = profile(&service);
+    assert!(hits.contains(&("vfs_open".to_owned(), 9, 0)), "{hits:?}");
+    // Where a pattern is written again, each function has its probe already.
+    assert_eq!(refused(&service, "kprobe_events", "p:vfs/* vfs_ope?"), "EEXIST");
+    append(&service, "kprobe_events", "-:vfs/");
+    assert_eq!(cat(&service, "kprobe_events").lines().count(), 1);
+    for (line, errno, id) in [
+        ("p:none/* no_such_*", "EINVAL", "no function matches `no_such_*`"),
+        ("p:one vfs_*", "EINVAL", "leave out the event's name"),
+        ("p:g/* vfs_open", "EINVAL", "stands for the function of a pattern"),
+        ("p:boot/* startup_6*", "EOPNOTSUPP", "startup_6*"),
+    ] {
+        assert_eq!(refused(&service, "kprobe_events", line), errno, "{line}");
+        let log = cat(&service, "error_log");
+        let last: Vec<&str> = log.lines().rev().take(3).collect();
+        assert!(last.join("\n").contains(id), "{line}: {log}");
+    }
+    // Some of these are refused, which the log says.
+    append(&service, "kprobe_events", "p:some/* *startup*");
+    let log = cat(&service, "error_log");
+    assert!(log.contains(" functions were left out, the first of them: "), "{log}");
+    assert!(cat(&service, "kprobe_events").contains("p:some/"));
+}
+
 fn very_many_events_are_defined_enabled_and_deleted_at_once() {
     const MANY: usize = 10_000;
     let service = Service::restored(1);
@@ -384,7 +427,7 @@ fn very_many_events_are_defined_enabled_and_deleted_at_once() {
     append(&service, "kprobe_events", &lines(0..MANY, &define));
     assert_eq!(cat(&service, "kprobe_events").lines().count(), MANY);
     let events = ask(&service, "GET", "events/kprobes", "").json();
-    assert_eq!(events["entries"].as_array().unwrap().len(), MANY + 1);
+    assert_eq!(events["entries"].as_array().unwrap().len(), MANY + 2);
     append(&service, "tracing_on", "0");
     append(&service, "events/enable", "1");
     work(&service, "getpid 1");

@@ -174,6 +174,12 @@ fn faults_of_a_trigger_are_reported() {
     ] {
         assert_eq!(refused(&service, trigger, text), errno, "{text}");
     }
+    append(&service, trigger, "stacktrace:5");
+    append(&service, trigger, "!stacktrace:0");
+    assert!(
+        cat(&service, trigger).starts_with("# Available triggers:\n"),
+        "its count is not compared"
+    );
     append(&service, trigger, "hist:keys=a");
     assert_eq!(refused(&service, trigger, "hist:keys=a"), "EEXIST");
     append(&service, trigger, "hist:keys=a:pause");
@@ -194,5 +200,6 @@ fn faults_of_a_trigger_are_reported() {
     let last: Vec<&str> = log.lines().rev().take(2).collect();
     assert_eq!(last[1], "  Command: hist:keys=a,bc.hex");
     assert_eq!(last[0].find('^'), Some("  Command: ".len() + 12), "{log}");
-    assert!(log.contains("trigger:kprobes:g: error: "), "{log}");
+    assert!(log.contains("] hist:kprobes:g: error: "), "{log}");
+    assert!(log.contains("] event filter parse error: error: "), "{log}");
 }

@@ -1,0 +1,99 @@
+//! Scripts in the bpftrace language.
+
+use hyper::Method;
+use hyper::body::Incoming;
+use serde::{Deserialize, Serialize};
+
+use super::{ApiPath, Client, ClientError, Payload};
+
+/// A script to run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct NewScript {
+    /// Its text.
+    pub text: String,
+    /// Values of `$1` and on.
+    pub params: Vec<String>,
+    /// The form of its output: `text` or `json`.
+    pub format: &'static str,
+    /// Only check it.
+    pub dry_run: bool,
+}
+
+/// A script as the service has it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct Script {
+    /// Its number; 0 if it was only checked.
+    pub id: u32,
+    /// The status that it gave exit().
+    pub exit_status: i32,
+    /// Functions that cannot be probed, each with the reason.
+    pub refused: Vec<String>,
+    /// Actions that ended at a limit.
+    pub limited: u64,
+    /// Hits whose record had no room.
+    pub lost: u64,
+    /// Calls that return probes could not follow.
+    pub nmissed: u64,
+    /// Warnings, each once.
+    pub warnings: Vec<String>,
+    /// The number of further ones.
+    pub more_warnings: u64,
+    /// How its probes are read, if it was only checked.
+    #[serde(default)]
+    pub explained: Vec<ScriptProbe>,
+}
+
+/// How a probe of a script is read.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct ScriptProbe {
+    /// The probe.
+    pub probe: String,
+    /// The names that its actions can use.
+    #[serde(default)]
+    pub arguments: Vec<String>,
+    /// The values that are read at its hits.
+    pub reads: Vec<String>,
+    /// Why its actions run at the hits themselves.
+    pub exit: Option<String>,
+}
+
+fn path(id: u32, below: &[&str]) -> ApiPath {
+    ApiPath::new(&[&["scripts", &id.to_string()], below].concat())
+}
+
+impl Client {
+    /// Starts a script, or only checks it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn start_script(&self, new: &NewScript) -> Result<Script, ClientError> {
+        let payload = Payload::Json(serde_json::to_value(new)?);
+        let answer = self.call(Method::POST, &ApiPath::new(&["scripts"]), payload).await?;
+        Ok(serde_json::from_slice(&answer)?)
+    }
+
+    /// A script's counts.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn script(&self, id: u32) -> Result<Script, ClientError> {
+        Ok(serde_json::from_slice(&self.get(&path(id, &[])).await?)?)
+    }
+
+    /// Ends a script; forgets it if it has ended.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn end_script(&self, id: u32) -> Result<(), ClientError> {
+        self.call(Method::DELETE, &path(id, &[]), Payload::Empty).await.map(|_| ())
+    }
+
+    /// Streams a script's output to its end.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn follow_script(&self, id: u32) -> Result<Incoming, ClientError> {
+        let path = path(id, &["output"]).query("follow", true);
+        Ok(self.send(Method::GET, &path, Payload::Empty).await?.into_body())
+    }
+}

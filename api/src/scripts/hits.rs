@@ -1,0 +1,281 @@
+//! From recorded hits to a script's actions.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use exoprobe_guest::{GuestClock, Gva};
+use exoprobe_introspect::SymbolTable;
+use exoprobe_probes::{Engine, HitConsumer, KernelMemory, MemoryAtHit, RecordedHit};
+use exoprobe_script::{
+    AttachmentKind, Datum, Flow, Format, Hit, Host, Limits, Memory, Program, Runtime, SymbolOffset,
+};
+use tokio::sync::watch;
+
+use super::arm::Plan;
+use super::files::GuestFiles;
+use super::fixed::FixedValue;
+use super::output::ScriptOutput;
+
+/// Runs a script's actions, one at a time.
+pub(super) struct Actions {
+    program: Arc<Program>,
+    plans: Vec<Plan>,
+    runtime: Mutex<Runtime>,
+    host: ScriptHost,
+    clock: GuestClock,
+    pub(super) output: Arc<ScriptOutput>,
+    /// The status that the script has ended itself with.
+    exit: watch::Sender<Option<i32>>,
+    pub(super) counts: Counts,
+}
+
+/// Counts of a script's hits: each runs or is filtered, by each action of its probe.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) run: AtomicU64,
+    pub(super) filtered: AtomicU64,
+    /// Runs that ended at a limit.
+    pub(super) limited: AtomicU64,
+    /// Hits after the script's exit().
+    pub(super) late: AtomicU64,
+}
+
+impl Actions {
+    pub(super) fn new(program: Program, plans: Vec<Plan>, format: Format, engine: &Engine) -> Self {
+        let program = Arc::new(program);
+        let runtime = Mutex::new(Runtime::new(Arc::clone(&program), format, Limits::default()));
+        let (host, exit) = (ScriptHost::new(engine), watch::Sender::new(None));
+        let (clock, output) = (engine.clock(), Arc::default());
+        Self { program, plans, runtime, host, clock, output, exit, counts: Counts::default() }
+    }
+
+    /// The status that the script ends itself with, once it does.
+    pub(super) fn exit(&self) -> watch::Receiver<Option<i32>> {
+        self.exit.subscribe()
+    }
+
+    /// Its plans, by attachment.
+    pub(super) fn plans(&self) -> &[Plan] {
+        &self.plans
+    }
+
+    /// Begins: the output says how many probes there are, and BEGIN runs.
+    pub(super) fn begin(&self, engine: &Engine) {
+        let time = now(engine);
+        self.host.now(time);
+        self.lock().start(time, &mut &*self.output);
+        self.run_all(&AttachmentKind::Begin, engine);
+    }
+
+    /// Ends, after the last hit: END runs, and the maps are shown.
+    pub(super) fn end(&self, engine: &Engine) {
+        self.run_all(&AttachmentKind::End, engine);
+        self.lock().finish(&self.host, &mut &*self.output);
+        self.output.complete();
+    }
+
+    /// Runs what has no place in the guest.
+    fn run_all(&self, kind: &AttachmentKind, engine: &Engine) {
+        let attachments = self.program.attachments.iter().enumerate();
+        for (index, _) in attachments.filter(|(_, attachment)| attachment.kind == *kind) {
+            self.run_timed(index, engine);
+        }
+    }
+
+    /// Runs the actions of an attachment without a place in the guest. Waits for the engine.
+    pub(super) fn run_timed(&self, attachment: usize, engine: &Engine) {
+        for (body, reads) in &self.plans[attachment].timed {
+            // Before the lock: the engine's holder may wait for it, to run actions over hits.
+            let (time, memory) = (now(engine), engine.kernel_memory().ok());
+            let read: Vec<_> = reads.iter().map(|read| read.read(memory.as_ref())).collect();
+            let values: Vec<Datum<'_>> = read.iter().map(FixedValue::datum).collect();
+            let memory = memory.map(FixedMemory);
+            let memory = memory.as_ref().map(|memory| memory as &dyn Memory);
+            let host = HostWithMemory { host: &self.host, memory };
+            let mut runtime = self.lock();
+            self.run(
+                &mut runtime,
+                (attachment, *body),
+                &Hit { time, cpu: 0, values: &values },
+                &host,
+            );
+        }
+    }
+
+    /// The intervals, in nanoseconds, with the attachments that they are of.
+    pub(super) fn intervals(&self) -> Vec<(usize, u64)> {
+        let nanoseconds = |kind: &AttachmentKind| match kind {
+            AttachmentKind::Interval { nanoseconds } => Some(*nanoseconds),
+            _ => None,
+        };
+        let attachments = self.program.attachments.iter().enumerate();
+        attachments.filter_map(|(index, it)| Some((index, nanoseconds(&it.kind)?))).collect()
+    }
+
+    /// All maps as JSON.
+    pub(super) fn maps(&self) -> serde_json::Value {
+        self.lock().maps_json(&self.host)
+    }
+
+    fn run_hit(&self, attachment: usize, hit: &RecordedHit, host: &dyn Host) {
+        let Some(plan) = self.plans.get(attachment) else { return };
+        let (time, cpu) = (self.clock.nanos(hit.time().0), u32::from(hit.vcpu()));
+        let mut runtime = self.lock();
+        for (body, sources) in &plan.bodies {
+            let values: Vec<Datum<'_>> = sources.iter().map(|source| source.of(hit)).collect();
+            let hit = Hit { time, cpu, values: &values };
+            self.run(&mut runtime, (attachment, *body), &hit, host);
+        }
+    }
+
+    fn run(
+        &self,
+        runtime: &mut Runtime,
+        (attachment, body): (usize, usize),
+        hit: &Hit<'_>,
+        host: &dyn Host,
+    ) {
+        if self.exit.borrow().is_some()
+            && self.program.attachments[attachment].kind != AttachmentKind::End
+        {
+            self.counts.late.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let outcome = runtime.run(attachment, body, hit, host, &mut &*self.output);
+        let counter = match outcome.as_ref().map(|outcome| outcome.flow) {
+            Ok(Flow::Filtered) => &self.counts.filtered,
+            Ok(Flow::Exit(status)) => {
+                self.exit.send_if_modified(|exit| exit.replace(status).is_none());
+                &self.counts.run
+            }
+            Ok(Flow::Ran) => &self.counts.run,
+            Err(limit) => {
+                self.output.warn(&limit.to_string());
+                &self.counts.limited
+            }
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Runtime> {
+        self.runtime.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HitConsumer for Actions {
+    fn take(&self, probe: usize, hit: RecordedHit) {
+        self.run_hit(probe, &hit, &self.host);
+    }
+
+    fn take_at_hit(&self, probe: usize, hit: RecordedHit, memory: &mut dyn MemoryAtHit) {
+        let memory = SharedMemory(RefCell::new(memory));
+        self.run_hit(probe, &hit, &HostWithMemory { host: &self.host, memory: Some(&memory) });
+    }
+}
+
+/// The world of a script: the kernel's symbols, and clocks.
+struct ScriptHost {
+    symbols: Option<SymbolTable>,
+    files: GuestFiles,
+    /// Nanoseconds from 1970 to the guest's boot.
+    boot: AtomicU64,
+    random: AtomicU64,
+}
+
+impl ScriptHost {
+    fn new(engine: &Engine) -> Self {
+        let symbols = engine.symbols().ok();
+        let files = GuestFiles::of(engine.kernel_memory().ok(), symbols.as_ref());
+        let (boot, random) = (AtomicU64::new(0), AtomicU64::new(wall_clock()));
+        Self { symbols, files, boot, random }
+    }
+
+    /// Notes the guest's time that it is now.
+    fn now(&self, time: u64) {
+        self.boot.store(wall_clock().saturating_sub(time), Ordering::Relaxed);
+    }
+}
+
+/// The guest's time, in nanoseconds since its boot.
+fn now(engine: &Engine) -> u64 {
+    engine.micros().saturating_mul(1000)
+}
+
+/// Nanoseconds from 1970.
+fn wall_clock() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Host for ScriptHost {
+    fn symbol(&self, address: u64) -> Option<SymbolOffset> {
+        let found = self.symbols.as_ref()?.resolve(Gva(address))?;
+        let (name, module) = (found.name.to_owned(), found.module.map(str::to_owned));
+        Some(SymbolOffset { name, offset: found.offset, module })
+    }
+
+    fn wall_clock(&self, time: u64) -> i64 {
+        i64::try_from(self.boot.load(Ordering::Relaxed).saturating_add(time)).unwrap_or(i64::MAX)
+    }
+
+    fn file(&self, path: &str) -> Result<Vec<u8>, String> {
+        self.files.read(path).map_err(|error| error.to_string())
+    }
+
+    /// The next number of SplitMix64.
+    fn random(&self) -> u32 {
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        let state = self.random.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        u32::try_from(mixed >> 32).expect("32 bits")
+    }
+}
+
+/// The guest's memory, at a hit.
+struct SharedMemory<'a>(RefCell<&'a mut dyn MemoryAtHit>);
+
+impl Memory for SharedMemory<'_> {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        self.0.borrow_mut().read(Gva(address), into)
+    }
+}
+
+/// The kernel's memory, at any time.
+struct FixedMemory(KernelMemory);
+
+impl Memory for FixedMemory {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        self.0.read(Gva(address), into).is_ok()
+    }
+}
+
+/// The same world, with the guest's memory.
+struct HostWithMemory<'a> {
+    host: &'a ScriptHost,
+    memory: Option<&'a dyn Memory>,
+}
+
+impl Host for HostWithMemory<'_> {
+    fn symbol(&self, address: u64) -> Option<SymbolOffset> {
+        self.host.symbol(address)
+    }
+
+    fn wall_clock(&self, time: u64) -> i64 {
+        self.host.wall_clock(time)
+    }
+
+    fn random(&self) -> u32 {
+        self.host.random()
+    }
+
+    fn file(&self, path: &str) -> Result<Vec<u8>, String> {
+        self.host.file(path)
+    }
+
+    fn memory(&self) -> Option<&dyn Memory> {
+        self.memory
+    }
+}

@@ -1,0 +1,136 @@
+//! Thousands of probes at once: registered, armed, optimized, listed, hit, disabled and removed.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
+
+use exoprobe_probes::{Action, Batch, NewProbe, ProbeDefinition, Selection, StopStatistics};
+use exoprobe_tests::{TestGuest, definition};
+
+use crate::figure::figure;
+
+const SIZES: [usize; 2] = [1000, 10_000];
+/// The probe among the others that is hit.
+const HIT: &str = "__x64_sys_getpid";
+const CALLS: u64 = 2000;
+/// Passes of the optimizer, at most.
+const PASSES: usize = 40;
+
+/// Measures and prints.
+pub(crate) fn run() {
+    for size in SIZES {
+        measure(size);
+    }
+}
+
+/// The first functions of all that the engine takes, and before them the one that is hit. Prints
+/// how
+/// long the check of all takes.
+fn definitions(guest: &TestGuest, count: usize) -> Vec<ProbeDefinition> {
+    let counting =
+        |line: &str| ProbeDefinition { actions: vec![Action::Count], ..definition(line) };
+    let all = timed(guest, "a pattern of all functions written out", "", || {
+        guest.engine.expand(vec![counting("p:all/* *")], usize::MAX).expect("they match")
+    });
+    let name = format!("{} functions checked by a dry run", all.definitions.len());
+    let rehearsal =
+        timed(guest, &name, "", || guest.engine.rehearse(all.clone()).expect("it runs"));
+    let mut rules = BTreeMap::<&str, usize>::new();
+    for refused in &rehearsal.refused {
+        *rules.entry(refused.error.rule()).or_default() += 1;
+    }
+    rules.iter().for_each(|(rule, count)| figure(&format!("  {rule}"), &count.to_string(), ""));
+    let accepted: HashSet<&str> =
+        rehearsal.accepted.iter().filter_map(|probe| probe.symbol_name.as_deref()).collect();
+    let mut taken = vec![counting(&format!("p:kprobes/hit {HIT}"))];
+    let others = all.definitions.into_iter().map(|one| one.definition);
+    let is_taken = |one: &ProbeDefinition| {
+        one.symbol_name.as_deref().is_some_and(|name| name != HIT && accepted.contains(name))
+    };
+    taken.extend(others.filter(is_taken).take(count - 1));
+    taken
+}
+
+/// Prints how long `act` takes, and its stops.
+fn timed<T>(guest: &TestGuest, name: &str, asked: &str, act: impl FnOnce() -> T) -> T {
+    let stops = || guest.engine.stop_statistics();
+    let before = stops();
+    let begun = Instant::now();
+    let done = act();
+    let took = begun.elapsed();
+    let StopStatistics { stops, longest, .. } = stops();
+    figure(name, &milliseconds(took), asked);
+    let rest = format!("{} / {}", stops - before.stops, milliseconds(longest));
+    figure("  stops / longest of all so far", &rest, "");
+    done
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+}
+
+fn measure(size: usize) {
+    let guest = TestGuest::restored(1);
+    let definitions = definitions(&guest, size);
+    let found = definitions.len();
+    let alone = hit_cost(&guest, definitions[..1].to_vec());
+    let probes: Vec<NewProbe> = definitions.into_iter().map(NewProbe::from).collect();
+    let of = |what: &str| format!("{found} probes: {what}");
+    let engine = &guest.engine;
+    timed(&guest, &of("armed"), "< 1 s", || engine.register(Batch::from(probes)).expect("taken"));
+    timed(&guest, &of("listed, all int3s"), "< 100 ms", || engine.list().len());
+    timed(&guest, &of("patrol, all int3s"), "", || engine.patrol());
+    let mut passes = 0;
+    timed(&guest, &of("optimized"), "one stop", || {
+        while passes < PASSES {
+            let done = engine.optimize();
+            passes += 1;
+            if done.waiting == 0 {
+                break;
+            }
+        }
+    });
+    let list = timed(&guest, &of("listed"), "< 100 ms", || engine.list());
+    let mut reasons = std::collections::BTreeMap::<String, usize>::new();
+    for probe in &list {
+        let why = probe.unoptimized_reason.as_deref().unwrap_or(if probe.optimized {
+            "optimized"
+        } else {
+            "?"
+        });
+        *reasons.entry(why.split(':').next().unwrap_or_default().to_owned()).or_default() += 1;
+    }
+    for (why, count) in reasons {
+        figure(&format!("  {why}"), &count.to_string(), "");
+    }
+    timed(&guest, &of("patrol"), "", || engine.patrol());
+    timed(&guest, &of("a drain of nothing"), "", || engine.drain());
+    let among = cost(&guest);
+    figure(&of("a hit among them against alone"), &format!("{:.2}", among / alone), "1");
+    timed(&guest, &of("disabled"), "one stop", || {
+        engine.set_enabled(Selection::all(), false).expect("they are there");
+    });
+    timed(&guest, &of("enabled"), "one stop", || {
+        engine.set_enabled(Selection::all(), true).expect("they are there");
+    });
+    timed(&guest, &of("removed"), "one stop", || {
+        engine.unregister(Selection::all()).expect("they are there");
+    });
+    guest.assert_unharmed();
+}
+
+/// Seconds of a call of the probed function, the probe alone.
+fn hit_cost(guest: &TestGuest, probes: Vec<ProbeDefinition>) -> f64 {
+    guest.engine.register(probes).expect("taken");
+    guest.optimize("hit");
+    let cost = cost(guest);
+    guest.engine.unregister(Selection::all()).expect("it is there");
+    cost
+}
+
+fn cost(guest: &TestGuest) -> f64 {
+    crate::figure::least(5, || {
+        let begun = Instant::now();
+        assert_eq!(guest.work(&format!("getpid {CALLS}")), CALLS);
+        begun.elapsed().as_secs_f64()
+    })
+}

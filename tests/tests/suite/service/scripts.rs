@@ -1,0 +1,384 @@
+//! Scripts in the bpftrace language, by the command line and over HTTP.
+
+use std::time::{Duration, Instant};
+
+use exoprobe_tests::harness::Case;
+use exoprobe_tests::http::{self, Answer};
+use exoprobe_tests::{PATIENCE, Running, Service, cases, exoprobe};
+use serde_json::{Value, json};
+
+pub(crate) const CASES: &[Case] = cases![
+    counts_by_task_equal_the_calls(vcpus),
+    a_latency_is_there_for_each_call(vcpus),
+    system_calls_have_their_fields_and_texts,
+    the_guests_tasks_and_functions_have_names,
+    a_script_ends_in_each_way_and_leaves_nothing needs [Kvm, Repeat],
+    wrong_scripts_change_nothing needs [Kvm, Repeat],
+    several_run_at_once_over_http,
+    an_address_from_a_map_is_read_at_the_hit(vcpus),
+    an_optimized_probe_stays_so_and_counts_each_call(vcpus),
+    hits_of_a_script_take_no_exit,
+    hits_of_five_hundred_functions_are_all_counted,
+    debians_tools_run_as_they_are needs [Kvm, BpftraceTools],
+];
+
+fn list(service: &Service, what: &[&str]) -> Vec<Value> {
+    serde_json::from_str(&service.ok(&[&["--json"], what].concat())).expect("a list")
+}
+
+fn scripts(service: &Service) -> Vec<Value> {
+    let Value::Array(all) = ask(service, "GET", "/v1/scripts", b"").json() else {
+        panic!("a list")
+    };
+    all
+}
+
+fn ask(service: &Service, method: &str, path: &str, body: &[u8]) -> Answer {
+    let headers = ["content-type: application/json"];
+    http::ask(service.socket(), method, path, &headers, body)
+}
+
+/// Starts `exoprobe trace`, and waits until its script runs.
+pub(super) fn trace(service: &Service, args: &[&str]) -> Running {
+    let before = scripts(service).len();
+    let mut trace = exoprobe();
+    let running =
+        Running::spawn(trace.arg("--socket").arg(service.socket()).arg("trace").args(args));
+    let begun = Instant::now();
+    while scripts(service).len() == before {
+        assert!(begun.elapsed() < PATIENCE, "no script; {running}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    running
+}
+
+/// Ends it as Ctrl-C does; returns what it printed. Nothing is left.
+pub(super) fn end(service: &Service, running: Running) -> String {
+    running.signal(libc::SIGINT);
+    finish(service, running)
+}
+
+fn finish(service: &Service, running: Running) -> String {
+    let output = running.finish(PATIENCE);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "no hit is missing");
+    assert_eq!(list(service, &["probe", "list"]), [] as [Value; 0]);
+    assert_eq!(scripts(service), [] as [Value; 0]);
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn work(service: &Service, line: &str) {
+    let answer = service.work(line);
+    assert!(answer.starts_with("done"), "{answer}");
+}
+
+fn counts_by_task_equal_the_calls(vcpus: u8) {
+    let service = Service::restored(vcpus);
+    let script = "kprobe:__x64_sys_getpid { @[comm] = count(); @sizes = hist(cpu); }";
+    let running = trace(&service, &["-e", script]);
+    match vcpus {
+        1 => work(&service, "getpid 3000"),
+        _ => work(&service, "par 4 getpid 750"),
+    }
+    let text = end(&service, running);
+    assert!(text.starts_with("Attaching 1 probe...\n"), "{text}");
+    assert!(text.contains("@[init]: 3000\n"), "{text}");
+    let buckets = text.lines().filter_map(|line| line.split_once('|')?.0.split(' ').rev().nth(1));
+    assert_eq!(buckets.filter_map(|count| count.parse::<u64>().ok()).sum::<u64>(), 3000, "{text}");
+}
+
+fn a_latency_is_there_for_each_call(vcpus: u8) {
+    let service = Service::restored(vcpus);
+    let script = "kprobe:do_sys_openat2 { @start[tid] = nsecs; }
+        kretprobe:do_sys_openat2 /@start[tid]/ {
+            $ns = nsecs - @start[tid];
+            if ($ns < 0) { @negative = count(); }
+            @calls = count(); @total = sum($ns); delete(@start[tid]);
+        }
+        kretprobe:do_sys_openat2 /!@start[tid]/ { @ends = count(); }";
+    let running = trace(&service, &["-q", "-e", script]);
+    match vcpus {
+        1 => work(&service, "open /dev/null 200"),
+        _ => work(&service, "par 2 open /dev/null 100"),
+    }
+    let text = end(&service, running);
+    assert!(text.contains("@calls: 200\n") && text.contains("@ends: 200\n"), "{text}");
+    assert!(text.contains("@negative: 0\n") && !text.contains("@start["), "{text}");
+}
+
+fn system_calls_have_their_fields_and_texts() {
+    let service = Service::restored(1);
+    let script = "tracepoint:syscalls:sys_enter_openat
+        { printf(\"%s %d %s %d\\n\", comm, pid == tid, str(args.filename), args.flags & 3); }
+        tracepoint:syscalls:sys_exit_openat /args.ret < 0/ { @failed = count(); }";
+    let running = trace(&service, &["-q", "-e", script]);
+    work(&service, "open /dev/null 2");
+    let refused = service.client(&["vm", "send", "open", "/none", "1"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let text = end(&service, running);
+    assert_eq!(text.matches("init 1 /dev/null 0\n").count(), 2, "{text}");
+    assert_eq!(text.matches("init 1 /none 0\n").count(), 1, "{text}");
+    assert!(text.contains("@failed: 1\n"), "{text}");
+}
+
+fn the_guests_tasks_and_functions_have_names() {
+    let service = Service::restored(1);
+    let script =
+        "kprobe:vfs_open { @[func, ksym(reg(\"ip\")), kstack(3)] = count(); @uid[uid] = count(); }";
+    let running = trace(&service, &["-q", "-e", script]);
+    work(&service, "open /dev/null 5");
+    let text = end(&service, running);
+    assert!(text.contains("@[vfs_open, vfs_open, \n") && text.contains("vfs_open+"), "{text}");
+    assert!(text.contains("]: 5\n") && text.contains("@uid[0]: 5\n"), "{text}");
+    let listed = service.ok(&["trace", "-l", "kprobe:vfs_rea*"]);
+    assert!(listed.lines().any(|line| line == "kprobe:vfs_read"), "{listed}");
+    let explained =
+        service.ok(&["trace", "--explain", "-e", "kprobe:vfs_read { @[pid] = hist(arg2); }"]);
+    assert_eq!(explained, "kprobe:vfs_read: no exit for its action\n    pid\n    arg2\n");
+    assert_eq!(list(&service, &["probe", "list"]), [] as [Value; 0], "neither runs anything");
+}
+
+fn a_script_ends_in_each_way_and_leaves_nothing() {
+    let mut service = Service::restored(1);
+    let begins = service.ok(&["trace", "-e", "BEGIN { printf(\"%d\\n\", $1 + 1); exit(); }", "41"]);
+    assert_eq!(begins, "Attaching 1 probe...\n42\n\n\n");
+    let output = service.client(&["trace", "-q", "-e", "BEGIN { exit(3); }"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let running = trace(
+        &service,
+        &[
+            "-q",
+            "-e",
+            "kprobe:__x64_sys_getpid { @n++; if (@n == 7) { exit(); } } END { printf(\"end\\n\"); }",
+        ],
+    );
+    work(&service, "getpid 20");
+    let text = finish(&service, running);
+    assert!(text.contains("end\n") && text.contains("@n: 7\n"), "{text}");
+    let counted = service.ok(&[
+        "trace",
+        "-q",
+        "-e",
+        "kprobe:__x64_sys_getpid { @ = count(); }",
+        "-c",
+        "getpid 30",
+    ]);
+    assert!(counted.contains("@: 30\n"), "{counted}");
+    let timed =
+        service.ok(&["trace", "-q", "--for", "1", "-e", "interval:ms:100 { @ticks = count(); }"]);
+    assert!(timed.contains("@ticks: "), "{timed}");
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let running = trace(&service, &["-q", "-e", "kprobe:__x64_sys_getpid { @ = count(); }"]);
+        running.signal(signal);
+        let _ = finish(&service, running);
+    }
+    let gone = trace(&service, &["-q", "-e", "kprobe:__x64_sys_getpid { @ = count(); }"]);
+    gone.signal(libc::SIGKILL);
+    drop(gone);
+    assert_eq!(scripts(&service)[0]["state"], "running", "it outlives its client");
+    // Its script goes with the service.
+    assert!(service.end(libc::SIGTERM).success(), "{}", service.log());
+}
+
+fn wrong_scripts_change_nothing() {
+    let service = Service::restored(1);
+    let before = service.ok(&["vm", "status"]);
+    for (script, why) in [
+        ("kprobe:vfs_raed { }", "vfs_raed"),
+        ("kprobe:vfs_read { printf(\"%d\\n\", nothing); }", "1:"),
+        ("kprobe:vfs_read { @ = count(); @ = hist(1); }", "1:"),
+        ("interval:s:1 { @ = ustack; }", "ustack"),
+        ("hardware:cache-misses:1000 { }", "hardware"),
+        ("kprobe:vfs_read {", "1:"),
+        ("", "no probe"),
+        ("profile:hz:0 { @ = count(); }", "has no period"),
+    ] {
+        let output = service.client(&["trace", "-e", script]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{script}: {error}");
+        assert!(error.contains(why), "{script}: {error}");
+    }
+    let output = service.client(&["trace"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let output = service.client(&["trace", "/none.bt"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/none.bt"), "{output:?}");
+    assert_eq!(scripts(&service), [] as [Value; 0]);
+    assert_eq!(list(&service, &["probe", "list"]), [] as [Value; 0]);
+    assert_eq!(service.ok(&["vm", "status"]).lines().count(), before.lines().count());
+}
+
+fn several_run_at_once_over_http() {
+    let service = Service::restored(1);
+    let post = |text: &str| {
+        let body = json!({ "text": text, "format": "json" }).to_string();
+        let answer = ask(&service, "POST", "/v1/scripts", body.as_bytes());
+        assert_eq!(answer.status, 201, "{answer:?}");
+        answer.json()
+    };
+    let get = |path: &str| ask(&service, "GET", path, b"");
+    let delete = |path: &str| ask(&service, "DELETE", path, b"");
+    let first = post("kprobe:__x64_sys_getpid { @a = count(); }");
+    let second = post("kprobe:__x64_sys_getpid { @b[pid, tid] = count(); }");
+    assert_eq!((&first["id"], &second["id"]), (&json!(1), &json!(2)));
+    work(&service, "getpid 50");
+    let maps = |id: u32| get(&format!("/v1/scripts/{id}/maps")).json();
+    assert_eq!(maps(1), json!({ "@a": 50 }));
+    assert_eq!(maps(2), json!({ "@b": { "1,1": 50 } }));
+    let ended = delete("/v1/scripts/1").json();
+    assert_eq!((&ended["state"], &ended["run"]), (&json!("ended"), &json!(50)), "{ended}");
+    work(&service, "getpid 50");
+    assert_eq!(maps(2), json!({ "@b": { "1,1": 100 } }), "the other one runs on");
+    assert_eq!(maps(1), json!({ "@a": 50 }));
+    let output = get("/v1/scripts/1/output?follow=true");
+    assert!(output.body.contains("\"@a\": 50"), "{output:?}");
+    assert_eq!(get("/v1/scripts/9").status, 404);
+    assert_eq!(list(&service, &["probe", "list"]).len(), 1);
+    let _ = delete("/v1/scripts/1");
+    assert_eq!(get("/v1/scripts/1").status, 404, "forgotten");
+}
+
+fn an_address_from_a_map_is_read_at_the_hit(vcpus: u8) {
+    let service = Service::restored(vcpus);
+    let script = "tracepoint:syscalls:sys_enter_openat { @name[tid] = args.filename; }
+        tracepoint:syscalls:sys_exit_openat /@name[tid]/
+            { @opened[str(@name[tid])] = count(); delete(@name[tid]); }";
+    let explained = service.ok(&["trace", "--explain", "-e", script]);
+    assert_eq!(explained.matches("takes an exit").count(), 2, "{explained}");
+    let running = trace(&service, &["-q", "-e", script]);
+    match vcpus {
+        1 => work(&service, "open /dev/null 40"),
+        _ => work(&service, "par 2 open /dev/null 20"),
+    }
+    let text = end(&service, running);
+    assert!(text.contains("@opened[/dev/null]: 40\n") && !text.contains("@name["), "{text}");
+}
+
+/// Waits until the only script's only probe is optimized.
+fn wait_until_optimized(service: &Service) {
+    let begun = Instant::now();
+    while scripts(service)[0]["optimized"] != 1 {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", list(service, &["probe", "list"]));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn an_optimized_probe_stays_so_and_counts_each_call(vcpus: u8) {
+    let service = Service::restored(vcpus);
+    let script = "kprobe:ksys_write { @[pid, tid] = hist(arg2); }";
+    let running = trace(&service, &["-q", "-e", script]);
+    wait_until_optimized(&service);
+    match vcpus {
+        1 => work(&service, "write 500"),
+        _ => work(&service, "par 2 write 250"),
+    }
+    assert_eq!(scripts(&service)[0]["optimized"], 1);
+    let text = end(&service, running);
+    let counts = text.lines().filter(|line| line.starts_with("[1] "));
+    let counts = counts.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    assert_eq!(counts.sum::<u64>(), 500, "{text}");
+}
+
+/// The exits of the vCPU so far that a hit can take.
+fn exits(service: &Service) -> u64 {
+    let status: Value = serde_json::from_str(&service.ok(&["--json", "vm", "status"])).expect("it");
+    let of = |kind: &str| status["exits"][kind].as_u64().expect("a count");
+    of("breakpoint") + of("step") + of("mmio")
+}
+
+fn hits_of_a_script_take_no_exit() {
+    let service = Service::restored(1);
+    for (script, map) in [
+        ("kprobe:__x64_sys_getpid { @ = count(); }", "@: 3000\n"),
+        ("kprobe:__x64_sys_getpid { @[pid] = hist(arg2); }", "@[1]:"),
+    ] {
+        let running = trace(&service, &["-q", "-e", script]);
+        wait_until_optimized(&service);
+        let before = exits(&service);
+        work(&service, "getpid 1000");
+        let between = exits(&service);
+        work(&service, "getpid 2000");
+        assert_eq!((between - before, exits(&service) - between), (0, 0), "{script}");
+        let text = end(&service, running);
+        assert!(text.contains(map), "{text}");
+    }
+    // A hit that takes an exit is seen so.
+    let script = "kprobe:__x64_sys_getpid { @at = arg0; @[*(uint64 *)@at] = count(); }";
+    let running = trace(&service, &["-q", "-e", script]);
+    let before = exits(&service);
+    work(&service, "getpid 1000");
+    assert!(exits(&service) - before >= 1000, "{}", exits(&service));
+    let _ = end(&service, running);
+}
+
+fn hits_of_five_hundred_functions_are_all_counted() {
+    let service = Service::restored(1);
+    let pattern = "kprobe:__x64_sys_*,kprobe:vfs_*,kprobe:tty_*,kprobe:proc_*";
+    let mut trace = exoprobe();
+    let script = format!("{pattern} {{ @[func] = count(); }}");
+    let running = Running::spawn(
+        trace.arg("--socket").arg(service.socket()).args(["trace", "-q", "-e"]).arg(script),
+    );
+    let begun = Instant::now();
+    while scripts(&service).is_empty() {
+        assert!(begun.elapsed() < PATIENCE, "no script; {running}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let probes = list(&service, &["probe", "list"]).len();
+    assert!(probes >= 500, "{probes} functions");
+    work(&service, "getpid 321");
+    work(&service, "open /dev/null 123");
+    let counts = || {
+        let maps = ask(&service, "GET", "/v1/scripts/1/maps", b"").json();
+        let Value::Object(counts) = &maps["@"] else { panic!("{maps}") };
+        counts.clone()
+    };
+    let hits = || {
+        let probes = list(&service, &["probe", "list"]);
+        probes.iter().map(|probe| probe["hits"].as_u64().expect("hits")).sum::<u64>()
+    };
+    // The guest is idle once its answer is there; its last hits may still be under way.
+    let sum = |counts: &serde_json::Map<String, Value>| {
+        counts.values().map(|count| count.as_u64().expect("a count")).sum::<u64>()
+    };
+    let begun = Instant::now();
+    loop {
+        let (before, summed) = (hits(), sum(&counts()));
+        if (before, before) == (summed, hits()) {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{before} hits, {summed} in the map");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let counts = counts();
+    assert_eq!((&counts["__x64_sys_getpid"], &counts["vfs_open"]), (&json!(321), &json!(123)));
+    running.signal(libc::SIGINT);
+    let output = running.finish(PATIENCE);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("@[__x64_sys_getpid]: 321\n"), "{output:?}");
+    assert_eq!(list(&service, &["probe", "list"]), [] as [Value; 0]);
+}
+
+fn debians_tools_run_as_they_are() {
+    let service = Service::restored(1);
+    let run = |tool: &str, work: &str| {
+        let path = format!("/usr/sbin/{tool}.bt");
+        let text = service.ok(&["trace", &path, "-c", work]);
+        assert!(text.starts_with("Attaching "), "{text}");
+        text
+    };
+    let opens = run("opensnoop", "open /dev/null 3");
+    let rows = opens.lines().filter(|line| line.starts_with("1 ") && line.ends_with("/dev/null"));
+    assert_eq!(rows.count(), 3, "{opens}");
+    // openat, close, and the write of the answer.
+    let calls = run("syscount", "open /dev/null 30");
+    assert!(
+        calls.contains("@syscall[257]: 30\n") && calls.contains("@syscall[3]: 30\n"),
+        "{calls}"
+    );
+    let functions = run("vfscount", "open /dev/null 40");
+    assert!(functions.contains("@[vfs_open]: 40\n"), "{functions}");
+    for tool in ["vfsstat", "statsnoop", "syncsnoop", "execsnoop", "setuids", "killsnoop", "loads"]
+    {
+        let _ = run(tool, "open /dev/null 1");
+    }
+}

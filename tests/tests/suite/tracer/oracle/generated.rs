@@ -1,0 +1,251 @@
+//! Sessions: written ones, and those made of parts by a fixed seed.
+
+use std::collections::HashSet;
+
+use exoprobe_tests::Dice;
+
+use super::session::Session;
+
+const SEED: u64 = 22;
+/// Definitions of several parts, chosen at random.
+const MIXED: usize = 400;
+/// Filters of two conditions, chosen at random.
+const JOINED: usize = 60;
+
+const FUNCTION: &str = "do_sys_openat2";
+
+/// The lists of [`list`].
+const PARTS: &str = include_str!("parts.txt");
+
+/// A list of `parts.txt` by its name.
+fn list(name: &str) -> Vec<String> {
+    let after = PARTS.split_once(&format!("\n[{name}]\n")).expect("there is one").1;
+    let lines = after.lines().take_while(|line| !line.is_empty());
+    lines.map(|line| line.replace('\u{b7}', " ").replace('\u{2205}', "")).collect()
+}
+
+/// All sessions, the same each time.
+pub(super) fn all() -> Vec<Session> {
+    let mut sessions = definitions();
+    sessions.extend(mixed(&mut Dice(SEED)));
+    sessions.extend(sequences());
+    sessions.extend(filters(&mut Dice(SEED)));
+    sessions.extend(triggers());
+    sessions.extend(switches());
+    sessions.extend(files_of_all_events());
+    let mut titles = HashSet::new();
+    sessions.retain(|session| titles.insert(session.title()));
+    sessions
+}
+
+fn definitions() -> Vec<Session> {
+    let mut sessions = Vec::new();
+    let mut add = |line: String| sessions.push(Session::of_definitions(&[&line]));
+    for head in list("heads") {
+        add(format!("{head} {FUNCTION} a=%di"));
+    }
+    for place in list("places") {
+        add(format!("p:e {place} a=%di"));
+        add(format!("r:e {place} a=%ax"));
+    }
+    for argument in [list("arguments"), list("typed")].concat() {
+        add(format!("p:e {FUNCTION} {argument}"));
+        add(format!("r:e {FUNCTION} {argument}"));
+    }
+    for line in [
+        "p",
+        "r",
+        "p:e",
+        "-",
+        "-:",
+        "-:e",
+        "e",
+        "",
+        " ",
+        "#x",
+        "p:e\tvfs_read\ta=%di",
+        "  p:e   vfs_read   a=%di  ",
+        "p:e vfs_read # a=%zz",
+        "p:e vfs_read#a=%di",
+    ] {
+        add(line.to_owned());
+    }
+    let many = |count: usize| (0..count).map(|n| format!("a{n}=%di")).collect::<Vec<_>>().join(" ");
+    [127, 128, 129].iter().for_each(|count| add(format!("p:e {FUNCTION} {}", many(*count))));
+    for depth in [12, 13, 14, 15] {
+        add(format!("p:e {FUNCTION} {}%di{}", "+0(".repeat(depth), ")".repeat(depth)));
+    }
+    for length in [31, 32, 33, 62, 63, 64] {
+        add(format!("p:e {FUNCTION} {}=%di", "n".repeat(length)));
+        add(format!("p:e {FUNCTION} a=\\\"{}\":string", "t".repeat(length)));
+    }
+    add(format!("p:e {FUNCTION} a=%di a=%si"));
+    add(format!("p:e {FUNCTION} arg1=%di %si"));
+    add(format!("p:e {FUNCTION} %di arg1=%si"));
+    sessions
+}
+
+fn mixed(dice: &mut Dice) -> Vec<Session> {
+    let arguments = list("arguments");
+    let one = |dice: &mut Dice| {
+        let mut line = format!(
+            "{}:e {}",
+            dice.pick(&["p", "p", "r", "r8"]),
+            dice.pick(&[FUNCTION, "vfs_read", "ksys_write"])
+        );
+        for number in 0..1 + dice.below(4) {
+            let argument = dice.pick(&arguments);
+            let named = argument.contains('=') || dice.one_in(2);
+            line += &if named { format!(" {argument}") } else { format!(" n{number}={argument}") };
+        }
+        Session::of_definitions(&[&line])
+    };
+    (0..MIXED).map(|_| one(dice)).collect()
+}
+
+fn sequences() -> Vec<Session> {
+    let lists: [&[&str]; 26] = [
+        &["p:e vfs_read", "p:e vfs_write"],
+        &["p:e vfs_read", "p:e vfs_read"],
+        &["p:e vfs_read a=%di", "p:e vfs_write a=%si"],
+        &["p:e vfs_read a=%di", "p:e vfs_write b=%si"],
+        &["p:e vfs_read a=%di", "p:e vfs_write a=%si:u8"],
+        &["p:e vfs_read a=%di", "p:e vfs_write"],
+        &["p:e vfs_read a=%di", "r:e vfs_write a=%ax"],
+        &["p:e vfs_read", "-:e"],
+        &["p:e vfs_read", "-:kprobes/e"],
+        &["p:e vfs_read", "-:g/e"],
+        &["p:g/e vfs_read", "-:e"],
+        &["p:g/e vfs_read", "p:e vfs_read", "-:e"],
+        &["p:g/e vfs_read", "-:g/"],
+        &["p:e vfs_read", "-:"],
+        &["p:e vfs_read", "-:e vfs_read"],
+        &["p:e vfs_read", "-:e vfs_write"],
+        &["p:e vfs_read a=%di", "-:e vfs_read"],
+        &["p:e vfs_read a=%di", "-:e vfs_read a=%di"],
+        &["p:e vfs_read a=%di", "-:e vfs_read a=%si"],
+        &["p:e vfs_read", "p:e vfs_write", "-:e vfs_read"],
+        &["p:e vfs_read", "p:e vfs_write", "-:e"],
+        &["p:e vfs_read", "-:f"],
+        &["p:e vfs_read", "-:e x y z"],
+        &["p:e vfs_read\np:f vfs_write"],
+        &["p:e vfs_read\np:f no_such\np:h vfs_write"],
+        &["p:e vfs_read\n-:e\n"],
+    ];
+    let mut sessions: Vec<Session> =
+        lists.iter().map(|lines| Session::of_definitions(lines)).collect();
+    let define = || Session::of_definitions(&["p:e vfs_read a=%di"]);
+    sessions.push(define().replace("kprobe_events", ""));
+    sessions.push(define().replace("kprobe_events", "p:f vfs_write"));
+    sessions.push(define().append("events/kprobes/e/enable", "1").replace("kprobe_events", ""));
+    sessions.push(define().append("events/kprobes/e/enable", "1").append("kprobe_events", "-:e"));
+    sessions.push(
+        define().append("events/kprobes/e/trigger", "stacktrace").append("kprobe_events", "-:e"),
+    );
+    sessions
+}
+
+/// Writes to switches.
+fn switches() -> Vec<Session> {
+    let mut sessions = Vec::new();
+    let values =
+        ["0", "1", "2", "", " ", "x", "on", "off", "y", "n", "01", "-1", " 1", "1 ", "1\n", "10"];
+    for file in ["events/kprobes/e/enable", "events/kprobes/enable", "events/enable", "tracing_on"]
+    {
+        for value in values {
+            let session = Session::of_definitions(&["p:e vfs_read"]).append(file, value).read(file);
+            sessions.push(session.append("tracing_on", "1"));
+        }
+    }
+    for value in values {
+        sessions
+            .push(Session::of_definitions(&[]).replace("snapshot", value).replace("snapshot", "0"));
+    }
+    sessions
+}
+
+/// Writes to the files that are about all events, or those of a group.
+fn files_of_all_events() -> Vec<Session> {
+    let define = || {
+        let events = ["p:e vfs_read a=%di", "p:g/e vfs_write a=%si", "p:f vfs_write b=%si"];
+        Session::of_definitions(&events)
+    };
+    let set = "set_event";
+    let read = |session: Session| session.read(set).read("available_events");
+    let mut sessions = Vec::new();
+    for word in list("event words") {
+        sessions.push(read(define().append(set, &word)));
+        let enabled = define().append("events/kprobes/enable", "1");
+        sessions.push(read(enabled.append(set, &format!("!{word}"))));
+    }
+    sessions.push(read(define().append(set, "e\nf\n")));
+    for text in ["", "g:e"] {
+        sessions.push(read(define().append("events/kprobes/enable", "1").replace(set, text)));
+    }
+    sessions.push(read(define().append("events/kprobes/e/trigger", "stacktrace")));
+    for line in
+        ["p:e vfs_read", "r:e vfs_read", "-:e", "x", "", "p:e no_such", "p:e vfs_read a=%zz"]
+    {
+        let session = |define: Session| define.read("dynamic_events");
+        sessions.push(session(define().append("dynamic_events", line)));
+        sessions.push(session(define().replace("dynamic_events", line)));
+    }
+    for text in list("group filters") {
+        let filtered = define().append("events/kprobes/filter", &text).read("error_log");
+        sessions.push(filtered.read("events/kprobes/e/filter").read("events/kprobes/f/filter"));
+    }
+    for text in ["nop", "nop\n", " nop ", "nopx", "no_such_tracer", ""] {
+        sessions.push(define().append("current_tracer", text).read("current_tracer"));
+    }
+    let described = define().append("events/g/enable", "0");
+    sessions.push(described.read("events/header_page").read("events/header_event"));
+    sessions
+}
+
+fn filters(dice: &mut Dice) -> Vec<Session> {
+    let conditions = list("conditions");
+    let mut texts = conditions.clone();
+    for _ in 0..JOINED {
+        let [one, other] = [dice.pick(&conditions), dice.pick(&conditions)];
+        texts.push(format!("{one} {} {other}", dice.pick(&["&&", "||", "&& !"])));
+    }
+    let filter = "events/kprobes/e/filter";
+    let session =
+        |text: &String| Session::of_event().append(filter, text).read(filter).read("error_log");
+    texts.iter().map(session).collect()
+}
+
+fn triggers() -> Vec<Session> {
+    let trigger = "events/kprobes/e/trigger";
+    let session = |texts: &[&str]| {
+        let written =
+            texts.iter().fold(Session::of_event(), |session, text| session.append(trigger, text));
+        written
+            .read(trigger)
+            .read("events/kprobes/e/hist")
+            .read("error_log")
+            .read("events/kprobes/e/enable")
+    };
+    let mut sessions: Vec<Session> = list("triggers").iter().map(|text| session(&[text])).collect();
+    for texts in [
+        &["stacktrace", "stacktrace"][..],
+        &["stacktrace:5", "!stacktrace"],
+        &["stacktrace:5", "!stacktrace:0"],
+        &["stacktrace:5", "!stacktrace:5"],
+        &["stacktrace", "!stacktrace if a == 1"],
+        &["traceon", "traceoff"],
+        &["traceoff", "!traceoff:0"],
+        &["hist:keys=a", "hist:keys=i"],
+        &["hist:keys=a", "hist:keys=a"],
+        &["hist:keys=a", "!hist:keys=a"],
+        &["hist:keys=a", "!hist:keys=i"],
+        &["hist:keys=a", "!hist"],
+        &["hist:keys=a", "hist:keys=a:pause"],
+        &["hist:keys=a", "hist:keys=a:pause", "hist:keys=a:continue"],
+        &["hist:keys=a", "hist:keys=a:clear"],
+        &["hist:keys=a", "!hist:keys=a:vals=i"],
+    ] {
+        sessions.push(session(texts));
+    }
+    sessions
+}

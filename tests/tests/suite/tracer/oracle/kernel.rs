@@ -1,0 +1,107 @@
+//! The kernel's own tracer: Debian's Linux 6.12 in QEMU, all sessions in one boot.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use super::faults;
+use super::session::{Answers, Session};
+
+/// The kernel's package.
+const KERNEL: &str = "linux-image-6.12-cloud-amd64";
+
+/// Marks in the output of [`FUNCTIONS`]: a session begins. The others mark a write's outcome, a
+/// file's text, and the end of either.
+const SESSION: char = '\u{1}';
+const WRITE: char = '\u{2}';
+const READ: char = '\u{3}';
+const END: char = '\u{4}';
+
+/// Functions of busybox's shell.
+const FUNCTIONS: &str = r#"
+S=$(printf '\001'); W=$(printf '\002'); R=$(printf '\003'); E=$(printf '\004')
+report() { read -r x < /err || x=ok; echo "$W${x##*: }$E"; : > /err; }
+append() { if [ -e "$1" ]; then { echo -n "$2" >> "$1"; } 2> /err; report; else echo "${W}absent$E"; fi; }
+replace() { if [ -e "$1" ]; then { echo -n "$2" > "$1"; } 2> /err; report; else echo "${W}absent$E"; fi; }
+show() { echo -n "$R"; if [ -e "$1" ]; then /bin/busybox cat "$1"; else echo absent; fi; echo "$E"; }
+begin() {
+    echo 0 > events/enable
+    for t in events/kprobes/*/trigger events/g/*/trigger; do
+        [ -e $t ] || continue
+        while read -r line; do
+            case "$line" in '#'*) continue;; hist:*) line="${line% \[*}";; *) line="${line%%:*}";; esac
+            echo "!$line" > $t
+        done < $t
+    done 2> /dev/null
+    echo > kprobe_events
+    echo > error_log
+    : > /err
+    echo "$S"
+}
+"#;
+
+/// Texts of errors, as busybox prints them, and their names.
+const ERRORS: [(&str, &str); 12] = [
+    ("Invalid argument", "EINVAL"),
+    ("No such file or directory", "ENOENT"),
+    ("nonexistent directory", "ENOENT"),
+    ("Permission denied", "EACCES"),
+    ("File exists", "EEXIST"),
+    ("Device or resource busy", "EBUSY"),
+    ("Numerical result out of range", "ERANGE"),
+    ("Argument list too long", "E2BIG"),
+    ("Invalid or incomplete multibyte or wide character", "EILSEQ"),
+    ("Cannot allocate memory", "ENOMEM"),
+    ("No space left on device", "ENOSPC"),
+    ("Operation not supported", "EOPNOTSUPP"),
+];
+
+/// The kernel's answers to all sessions, in order.
+///
+/// # Panics
+/// When the kernel does not boot, or its answers are not whole.
+pub(super) fn answers(sessions: &[Session]) -> Vec<Answers> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (commands, results) = (folder.path().join("commands"), folder.path().join("results"));
+    std::fs::write(&commands, script(sessions)).expect("there is room");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+    let mut oracle = Command::new(root.join("scripts/tracer-oracle.sh"));
+    let status = oracle.arg(KERNEL).args([&commands, &results]).status().expect("there is bash");
+    assert!(status.success(), "tracer-oracle.sh: {status}");
+    let text = std::fs::read(&results).expect("it wrote them");
+    let text = String::from_utf8_lossy(&text).replace("\r\n", "\n");
+    let answers: Vec<Answers> = text.split(SESSION).skip(1).map(answers_of).collect();
+    assert_eq!(answers.len(), sessions.len(), "they are not whole: {text}");
+    answers
+}
+
+fn script(sessions: &[Session]) -> String {
+    let mut script = FUNCTIONS.to_owned();
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
+    for session in sessions {
+        script += "begin\n";
+        for write in &session.writes {
+            let function = if write.truncates { "replace" } else { "append" };
+            writeln!(script, "{function} {} {}", quoted(&write.file), quoted(&write.text))
+                .expect("a String takes everything");
+        }
+        for read in &session.reads {
+            writeln!(script, "show {}", quoted(read)).expect("a String takes everything");
+        }
+    }
+    script
+}
+
+fn answers_of(text: &str) -> Answers {
+    let mut answers = Answers { writes: Vec::new(), reads: Vec::new() };
+    for part in text.split(END) {
+        let part = part.trim_start_matches('\n');
+        if let Some(error) = part.strip_prefix(WRITE) {
+            let name = ERRORS.iter().find(|(text, _)| *text == error).map(|(_, name)| *name);
+            answers.writes.push(name.unwrap_or(error).to_owned());
+        } else if let Some(text) = part.strip_prefix(READ) {
+            answers.reads.push(faults::of_kernel(text));
+        }
+    }
+    answers
+}

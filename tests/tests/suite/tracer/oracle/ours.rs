@@ -1,0 +1,51 @@
+//! Our tracer's answers to sessions, over a guest.
+
+use std::sync::Arc;
+
+use exoprobe_probes::Selection;
+use exoprobe_tests::TestGuest;
+use exoprobe_tracer::{Tracer, TracerError};
+
+use super::faults;
+use super::session::{ABSENT, Answers, Session, Write};
+
+/// The answers to a session.
+///
+/// # Panics
+/// When the probes of the session before do not go.
+pub(super) fn answers(guest: &TestGuest, session: &Session) -> Answers {
+    guest.engine.unregister(Selection::all()).unwrap_or_else(|e| panic!("{e}"));
+    let tracer = Tracer::new(Arc::clone(&guest.engine), 1);
+    let (mut writes, mut ids) = (Vec::new(), Vec::new());
+    for write in &session.writes {
+        writes.push(match written(&tracer, write) {
+            Ok(()) => "ok",
+            Err(error) if is_absent(&tracer, &write.file) => {
+                assert_eq!(error.errno, "ENOENT", "{error}");
+                ABSENT
+            }
+            Err(error) => {
+                ids.extend(error.id);
+                error.errno
+            }
+        });
+    }
+    let read = |file: &String| match tracer.read(file) {
+        Ok(text) => faults::of_ours(&text, &ids),
+        Err(_) => ABSENT.to_owned(),
+    };
+    let reads = session.reads.iter().map(read).collect();
+    Answers { writes: writes.into_iter().map(str::to_owned).collect(), reads }
+}
+
+fn is_absent(tracer: &Tracer, file: &str) -> bool {
+    tracer.read(file).is_err()
+}
+
+fn written(tracer: &Tracer, write: &Write) -> Result<(), TracerError> {
+    if write.truncates {
+        tracer.truncate(&write.file)?;
+    }
+    // A shell does not write nothing.
+    if write.text.is_empty() { Ok(()) } else { tracer.write(&write.file, &write.text) }
+}

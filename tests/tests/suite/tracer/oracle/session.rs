@@ -1,0 +1,78 @@
+//! Sessions with a tracer: what is written to its files, and which files are read then.
+
+/// One write to a file of the tracing folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Write {
+    pub(super) file: String,
+    /// The file is emptied before, as a shell's `>` does.
+    pub(super) truncates: bool,
+    pub(super) text: String,
+}
+
+/// Writes, and the files to read after them. Each begins without events and with an empty
+/// error_log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Session {
+    pub(super) writes: Vec<Write>,
+    pub(super) reads: Vec<String>,
+}
+
+/// The answers to a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answers {
+    /// Of each write the errno's name, or `ok`.
+    pub(super) writes: Vec<String>,
+    /// The texts of the files, [`ABSENT`] of those that are not there.
+    pub(super) reads: Vec<String>,
+}
+
+/// Stands for the text of a file that is not there, and for the errno of a write to it.
+pub(super) const ABSENT: &str = "absent";
+
+/// An event with fields of all kinds, which no shell hits.
+const EVENT: &str = "p:e __x64_sys_sethostname a=%di s=+0(%si):string i=%di:s32 u=%di:u8 c=%di:char y=%ip:symbol \
+    r=+0(%si):u8[4] b=%di:b4@2/32";
+
+impl Session {
+    /// A session with the event [`EVENT`].
+    pub(super) fn of_event() -> Self {
+        Self { writes: Vec::new(), reads: Vec::new() }.append("kprobe_events", EVENT)
+    }
+
+    /// A session that appends definitions to kprobe_events, of event `e` as a rule.
+    pub(super) fn of_definitions(lines: &[&str]) -> Self {
+        let none = Self { writes: Vec::new(), reads: Vec::new() };
+        let defined =
+            lines.iter().fold(none, |session, line| session.append("kprobe_events", line));
+        defined.read("kprobe_events").read("error_log").read("events/kprobes/e/format")
+    }
+
+    pub(super) fn append(self, file: &str, text: &str) -> Self {
+        self.write(file, false, text)
+    }
+
+    pub(super) fn replace(self, file: &str, text: &str) -> Self {
+        self.write(file, true, text)
+    }
+
+    fn write(mut self, file: &str, truncates: bool, text: &str) -> Self {
+        let (file, text) = (file.to_owned(), text.to_owned());
+        self.writes.push(Write { file, truncates, text });
+        self
+    }
+
+    pub(super) fn read(mut self, file: &str) -> Self {
+        self.reads.push(file.to_owned());
+        self
+    }
+
+    /// Its writes on one line, without that of [`EVENT`]; no other session has the same.
+    pub(super) fn title(&self) -> String {
+        let write = |write: &Write| {
+            let text = write.text.replace('\n', "\\n").replace('\t', "\\t");
+            format!("{} {} {text}", write.file, if write.truncates { ">" } else { ">>" })
+        };
+        let writes = self.writes.iter().filter(|write| write.text != EVENT);
+        writes.map(write).collect::<Vec<_>>().join(" ; ").trim_end().to_owned()
+    }
+}
