@@ -75,7 +75,7 @@ impl Kernel for Functions {
 fn program(text: &str) -> Program {
     let text = format!("{STRUCTS}{text}");
     let script = Script::parse(&text, &[]).unwrap_or_else(|error| panic!("{error}"));
-    let options = Options { allow_unsafe: true, ..Options::default() };
+    let options = Options { allow_unsafe: true, has_shell: true, ..Options::default() };
     check(&script, &Functions, &options).unwrap_or_else(|error| panic!("{error}"))
 }
 

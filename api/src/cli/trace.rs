@@ -27,6 +27,7 @@ Examples:
   exoprobe trace -e 'kprobe:vfs_read { @ = count(); }' -c 'read /dev/zero 100'
   exoprobe trace -l 'kprobe:vfs_*'
   exoprobe trace -lv 'tracepoint:syscalls:sys_enter_open*'
+  exoprobe trace --unsafe -e 'kprobe:__x64_sys_mkdir /uid == 0/ { override(-28); }'
   exoprobe trace --explain -e 'kprobe:vfs_read { @[comm] = hist(arg2); }'
 
 The language is bpftrace's; docs/bpftrace.md lists the parts that are not served. The script runs in the service: a probe
@@ -76,6 +77,9 @@ pub(super) struct TraceArgs {
     /// Check the script, and print for each probe what is read at its hits; nothing runs
     #[arg(long)]
     explain: bool,
+    /// Allow override(), which makes the guest's functions return at once
+    #[arg(long = "unsafe")]
+    allow_unsafe: bool,
 }
 
 pub(super) async fn run(context: &mut Context<'_>, args: &TraceArgs) -> Result<(), CliError> {
@@ -139,7 +143,8 @@ impl TraceArgs {
             Format::Text => "text",
             Format::Json => "json",
         };
-        Ok(NewScript { text, params, format, dry_run: self.explain })
+        let (dry_run, allow_unsafe) = (self.explain, self.allow_unsafe);
+        Ok(NewScript { text, params, format, dry_run, allow_unsafe })
     }
 }
 

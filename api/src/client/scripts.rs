@@ -17,6 +17,9 @@ pub struct NewScript {
     pub format: &'static str,
     /// Only check it.
     pub dry_run: bool,
+    /// Allow `override()`, which changes what the guest does.
+    #[serde(rename = "unsafe")]
+    pub allow_unsafe: bool,
 }
 
 /// A script as the service has it.

@@ -95,12 +95,8 @@ impl Actions {
             let memory = memory.as_ref().map(|memory| memory as &dyn Memory);
             let host = HostWithMemory { host: &self.host, memory };
             let mut runtime = self.lock();
-            self.run(
-                &mut runtime,
-                (attachment, *body),
-                &Hit { time, cpu: 0, values: &values },
-                &host,
-            );
+            let hit = Hit { time, cpu: 0, values: &values };
+            let _ = self.run(&mut runtime, (attachment, *body), &hit, &host);
         }
     }
 
@@ -119,15 +115,18 @@ impl Actions {
         self.lock().maps_json(&self.host)
     }
 
-    fn run_hit(&self, attachment: usize, hit: &RecordedHit, host: &dyn Host) {
-        let Some(plan) = self.plans.get(attachment) else { return };
+    /// Runs the actions over a hit. Returns the result that override() wants the function to have.
+    fn run_hit(&self, attachment: usize, hit: &RecordedHit, host: &dyn Host) -> Option<u64> {
+        let plan = self.plans.get(attachment)?;
         let (time, cpu) = (self.clock.nanos(hit.time().0), u32::from(hit.vcpu()));
         let mut runtime = self.lock();
+        let mut result = None;
         for (body, sources) in &plan.bodies {
             let values: Vec<Datum<'_>> = sources.iter().map(|source| source.of(hit)).collect();
             let hit = Hit { time, cpu, values: &values };
-            self.run(&mut runtime, (attachment, *body), &hit, host);
+            result = self.run(&mut runtime, (attachment, *body), &hit, host).or(result);
         }
+        result
     }
 
     fn run(
@@ -136,12 +135,12 @@ impl Actions {
         (attachment, body): (usize, usize),
         hit: &Hit<'_>,
         host: &dyn Host,
-    ) {
+    ) -> Option<u64> {
         if self.exit.borrow().is_some()
             && self.program.attachments[attachment].kind != AttachmentKind::End
         {
             self.counts.late.fetch_add(1, Ordering::Relaxed);
-            return;
+            return None;
         }
         let outcome = runtime.run(attachment, body, hit, host, &mut &*self.output);
         let counter = match outcome.as_ref().map(|outcome| outcome.flow) {
@@ -157,6 +156,7 @@ impl Actions {
             }
         };
         counter.fetch_add(1, Ordering::Relaxed);
+        outcome.ok()?.override_return
     }
 
     fn lock(&self) -> MutexGuard<'_, Runtime> {
@@ -166,12 +166,17 @@ impl Actions {
 
 impl HitConsumer for Actions {
     fn take(&self, probe: usize, hit: RecordedHit) {
-        self.run_hit(probe, &hit, &self.host);
+        let _ = self.run_hit(probe, &hit, &self.host);
     }
 
-    fn take_at_hit(&self, probe: usize, hit: RecordedHit, memory: &mut dyn MemoryAtHit) {
+    fn take_at_hit(
+        &self,
+        probe: usize,
+        hit: RecordedHit,
+        memory: &mut dyn MemoryAtHit,
+    ) -> Option<u64> {
         let memory = SharedMemory(RefCell::new(memory));
-        self.run_hit(probe, &hit, &HostWithMemory { host: &self.host, memory: Some(&memory) });
+        self.run_hit(probe, &hit, &HostWithMemory { host: &self.host, memory: Some(&memory) })
     }
 }
 

@@ -70,7 +70,8 @@ impl Scripts {
     pub(crate) fn check(&self, new: &NewScript) -> Result<Program, ScriptError> {
         let script = Script::parse(&new.text, &new.params)?;
         let kernel = GuestKernel::of(&self.engine, self.cpus);
-        Ok(exoprobe_script::check(&script, &kernel, &Options::default())?)
+        let options = Options { allow_unsafe: new.allow_unsafe, ..Options::default() };
+        Ok(exoprobe_script::check(&script, &kernel, &options)?)
     }
 
     /// Checks a script as [`Self::check`] does, and finds what its probes' actions can use by name.

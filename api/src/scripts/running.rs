@@ -25,6 +25,8 @@ pub(crate) struct NewScript {
     pub(crate) params: Vec<String>,
     /// The form of its output.
     pub(crate) format: Format,
+    /// It may change what the guest does.
+    pub(crate) allow_unsafe: bool,
 }
 
 /// A script that was started.

@@ -19,8 +19,14 @@ pub trait HitConsumer: Send + Sync {
     fn take(&self, probe: usize, hit: RecordedHit);
 
     /// Takes one hit of a probe that is [at its hits](Consumer::at_hit), on the vCPU's thread and
-    /// with the guest's memory at hand. It must not call the engine.
-    fn take_at_hit(&self, probe: usize, hit: RecordedHit, memory: &mut dyn MemoryAtHit);
+    /// with the guest's memory at hand. It must not call the engine. A kprobe at a function's entry
+    /// leaves the function at once with the value that it returns, if any; other probes ignore it.
+    fn take_at_hit(
+        &self,
+        probe: usize,
+        hit: RecordedHit,
+        memory: &mut dyn MemoryAtHit,
+    ) -> Option<u64>;
 }
 
 /// The guest's memory during a hit.

@@ -122,7 +122,7 @@ impl Checker<'_> {
         if !is_number {
             return Ok(None);
         }
-        if !matches!(self.body.class(), Class::Kprobe) {
+        if !matches!(self.body.class(), Class::Kprobe | Class::KprobeWithin) {
             let error = Diagnostic::new(span, format!("this probe has no `{name}`"));
             return self
                 .fail(error.help("kprobe has arg0 and on; fentry and system calls have args"));

@@ -379,7 +379,8 @@ impl Checker<'_> {
             let error = Diagnostic::new(span, format!("unknown register `{name}`"));
             return self.fail(error.help(format!("known are {}", known.join(", "))));
         }
-        if !matches!(self.body.class(), Class::Kprobe | Class::Kretprobe | Class::Profile) {
+        let has_registers = [Class::Kprobe, Class::KprobeWithin, Class::Kretprobe, Class::Profile];
+        if !has_registers.contains(&self.body.class()) {
             let error = Diagnostic::new(span, "this probe has no registers");
             return self.fail(error.help("kprobe, kretprobe and profile have"));
         }

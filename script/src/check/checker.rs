@@ -13,6 +13,8 @@ use crate::types::StackMode;
 pub struct Options {
     /// Allows `system()` and `override()`.
     pub allow_unsafe: bool,
+    /// `system()` has a shell to run its commands.
+    pub has_shell: bool,
     /// Bytes that `str()` reads at most if it names no length (`max_strlen`).
     pub text_max: u32,
     /// Frames of `kstack` and `ustack` if they name no number.
@@ -25,6 +27,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             allow_unsafe: false,
+            has_shell: false,
             text_max: 1024,
             stack_frames: 127,
             stack_mode: StackMode::Bpftrace,

@@ -39,6 +39,11 @@ impl Checker<'_> {
             }
             "system" => {
                 self.only_unsafe(text, span)?;
+                if !self.options.has_shell {
+                    let error = "system() is not served: its text would be the guest's, for a shell of \
+                                 the host";
+                    return self.fail(Diagnostic::new(span, error));
+                }
                 let (format, values) = self.format(text, arguments, span)?;
                 Statement::System(format, values)
             }
@@ -155,7 +160,8 @@ impl Checker<'_> {
         self.only_unsafe("override", span)?;
         self.count_arguments(name, arguments, 1..=1, span)?;
         if self.body.class() != super::place::Class::Kprobe {
-            return self.fail(Diagnostic::new(span, "override() is for kprobe alone"));
+            let error = "override() is for kprobe alone, and without an offset";
+            return self.fail(Diagnostic::new(span, error));
         }
         let value = self.number_value(&arguments[0])?;
         self.body.need_exit(span, "override() changes the hit itself");

@@ -38,6 +38,8 @@ pub(super) enum Class {
     Timed,
     Profile,
     Kprobe,
+    /// `kprobe:F+OFFSET`
+    KprobeWithin,
     Kretprobe,
     Fentry,
     Fexit,

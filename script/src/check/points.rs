@@ -188,15 +188,19 @@ impl Checker<'_> {
             return self.wrong(Diagnostic::new(span, "a return has no offset"));
         }
         let names = self.functions(kind, module.as_deref(), pattern, span)?;
-        let class = if kind == "kprobe" { Class::Kprobe } else { Class::Kretprobe };
+        let class = match (kind, offset) {
+            ("kprobe", 0) => Class::Kprobe,
+            ("kprobe", _) => Class::KprobeWithin,
+            _ => Class::Kretprobe,
+        };
         let point = |symbol: Arc<str>| {
             let module = module.clone();
             let shown = if offset == 0 { String::new() } else { format!("+{offset}") };
             let of = module.as_ref().map(|module| format!("{module}:")).unwrap_or_default();
             let name = format!("{kind}:{of}{symbol}{shown}").into();
             let kind = match class {
-                Class::Kprobe => Kind::Kprobe { module, symbol, offset },
-                _ => Kind::Kretprobe { module, symbol },
+                Class::Kretprobe => Kind::Kretprobe { module, symbol },
+                _ => Kind::Kprobe { module, symbol, offset },
             };
             Point::new(kind, name, Place::of(class))
         };

@@ -52,7 +52,7 @@ impl Host for Root {
 /// Checks a script without a kernel.
 pub(crate) fn program(text: &str, params: &[String]) -> Result<Program, Diagnostics> {
     let script = Script::parse(text, params)?;
-    let options = Options { allow_unsafe: true, ..Options::default() };
+    let options = Options { allow_unsafe: true, has_shell: true, ..Options::default() };
     check(&script, &NoKernel, &options)
 }
 

@@ -19,7 +19,9 @@ struct Dropped;
 impl HitConsumer for Dropped {
     fn take(&self, _: usize, _: RecordedHit) {}
 
-    fn take_at_hit(&self, _: usize, _: RecordedHit, _: &mut dyn MemoryAtHit) {}
+    fn take_at_hit(&self, _: usize, _: RecordedHit, _: &mut dyn MemoryAtHit) -> Option<u64> {
+        None
+    }
 }
 
 /// Registers the probe of `kprobe:F { @ = count(); }`; if the definition reads a register, that of

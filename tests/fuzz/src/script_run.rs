@@ -27,7 +27,7 @@ const STRUCT: &str = "struct s { int a; struct s *next; char name[8]; int low:3;
 pub(crate) fn run(body: &[u8]) {
     let Ok(body) = std::str::from_utf8(body) else { return };
     let text = format!("{STRUCT}\nBEGIN {{ {body} }}");
-    let options = Options { allow_unsafe: true, ..Options::default() };
+    let options = Options { allow_unsafe: true, has_shell: true, ..Options::default() };
     let Ok(script) = Script::parse(&text, &[]) else { return };
     let Ok(program) = check(&script, &NoKernel, &options) else { return };
     let program = Arc::new(program);

@@ -21,6 +21,9 @@ pub struct NewScript {
     /// Only check it: nothing runs, and the number in the answer is 0.
     #[serde(default)]
     pub dry_run: bool,
+    /// Allow `override()`, which changes what the guest does.
+    #[serde(default, rename = "unsafe")]
+    pub allow_unsafe: bool,
 }
 
 /// The form of a script's output.
@@ -40,7 +43,8 @@ impl From<NewScript> for scripts::NewScript {
             OutputFormat::Text => exoprobe_script::Format::Text,
             OutputFormat::Json => exoprobe_script::Format::Json,
         };
-        Self { text: new.text, params: new.params, format }
+        let allow_unsafe = new.allow_unsafe;
+        Self { text: new.text, params: new.params, format, allow_unsafe }
     }
 }
 

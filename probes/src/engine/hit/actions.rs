@@ -36,6 +36,13 @@ pub(crate) struct HitInfo<'a> {
     pub(crate) returned: Option<Returned>,
 }
 
+impl HitInfo<'_> {
+    /// Returns true for a kprobe at a function's entry.
+    fn is_entry(&self) -> bool {
+        self.returned.is_none() && self.probe.is_entry
+    }
+}
+
 /// A probe that stops the guest at a hit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
@@ -82,14 +89,17 @@ impl Recorder {
         }
         for action in &probe.actions {
             match action {
-                Action::Record if !probe.wants_stack() => {
-                    self.record(info, hit, &[]);
-                    records = true;
-                }
                 Action::Record | Action::Stack => {
                     records = true;
-                    let (frames, depth) = back_trace(calls, table, info, hit);
-                    self.record(info, hit, &frames[..depth]);
+                    let result = if probe.wants_stack() {
+                        let (frames, depth) = back_trace(calls, table, info, hit);
+                        self.record(info, hit, &frames[..depth])
+                    } else {
+                        self.record(info, hit, &[])
+                    };
+                    if let Some(value) = result.filter(|_| info.is_entry()) {
+                        done.verdict = leave(hit, value);
+                    }
                 }
                 Action::Count => {}
                 Action::SetReg { reg, value } => *reg.of_mut(hit.regs) = *value,
@@ -111,7 +121,7 @@ impl Recorder {
     pub(crate) fn sample(&self, probe: &Probe, hit: &mut Hit<'_>, stack: &[u64]) {
         count(&probe.counters.hits);
         let at = Gva(hit.regs.rip);
-        self.record(&HitInfo { probe, at, returned: None }, hit, stack);
+        let _ = self.record(&HitInfo { probe, at, returned: None }, hit, stack);
     }
 
     /// Returns true if the probe's filter accepts the hit.
@@ -141,9 +151,11 @@ impl Recorder {
         })
     }
 
-    fn record(&self, info: &HitInfo<'_>, hit: &mut Hit<'_>, stack: &[u64]) {
+    /// Writes a record, or gives it to the probe's consumer. Returns the consumer's result for the
+    /// function.
+    fn record(&self, info: &HitInfo<'_>, hit: &mut Hit<'_>, stack: &[u64]) -> Option<u64> {
         let HitInfo { probe, returned, .. } = *info;
-        let Some(ring) = self.rings.get(usize::from(hit.vcpu)) else { return };
+        let ring = self.rings.get(usize::from(hit.vcpu))?;
         let arguments = probe.arguments();
         let Arguments { list, may_fault, has_bytes, .. } = &*arguments;
         let mut bytes = Bytes::default();
@@ -178,7 +190,8 @@ impl Recorder {
             return to.take_at_hit(*number, recorded, hit);
         }
         let Some(mut writer) = ring.begin(probe.id, time, shape) else {
-            return count(&probe.counters.lost);
+            count(&probe.counters.lost);
+            return None;
         };
         if let Some(task) = &task {
             writer.task(task);
@@ -192,6 +205,7 @@ impl Recorder {
         // Before the consumer sees the record and may undo the count.
         count(&probe.counters.recorded);
         writer.finish();
+        None
     }
 }
 

@@ -23,9 +23,10 @@ impl HitConsumer for Taken {
         self.later.lock().unwrap().push(hit);
     }
 
-    fn take_at_hit(&self, _: usize, hit: RecordedHit, memory: &mut dyn MemoryAtHit) {
+    fn take_at_hit(&self, _: usize, hit: RecordedHit, memory: &mut dyn MemoryAtHit) -> Option<u64> {
         let has_read = memory.read(STACK, &mut [0; 8]);
         self.at_once.lock().unwrap().push((hit, has_read));
+        None
     }
 }
 

@@ -16,6 +16,7 @@ pub(crate) const CASES: &[Case] = cases![
     wrong_scripts_change_nothing needs [Kvm, Repeat],
     several_run_at_once_over_http,
     an_address_from_a_map_is_read_at_the_hit(vcpus),
+    override_leaves_the_function_where_it_is_allowed,
     an_optimized_probe_stays_so_and_counts_each_call(vcpus),
     hits_of_a_script_take_no_exit,
     hits_of_five_hundred_functions_are_all_counted,
@@ -260,6 +261,30 @@ fn wait_until_optimized(service: &Service) {
         assert!(begun.elapsed() < PATIENCE, "{:?}", list(service, &["probe", "list"]));
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+fn override_leaves_the_function_where_it_is_allowed() {
+    let service = Service::restored(1);
+    let script = "kprobe:do_sys_openat2 /str(arg1) == \"/dev/null\"/
+        { @calls = count(); @n++; if (@n == 3) { override(-28); } }";
+    let refusal = |args: &[&str]| {
+        let refused = service.client(&[&["trace", "-q"], args].concat());
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        String::from_utf8_lossy(&refused.stderr).into_owned()
+    };
+    assert!(refusal(&["-e", script]).contains("allow it with --unsafe"));
+    let within = "kprobe:do_sys_openat2+4 { override(1); }";
+    assert!(refusal(&["--unsafe", "-e", within]).contains("without an offset"));
+    let shell = "kprobe:do_sys_openat2 { system(\"id\"); }";
+    assert!(refusal(&["--unsafe", "-e", shell]).contains("system() is not served"));
+    let running = trace(&service, &["-q", "--unsafe", "-e", script]);
+    let failed = service.client(&["vm", "send", "open", "/dev/null", "10"]);
+    let answer = String::from_utf8_lossy(&failed.stdout).into_owned();
+    assert!(answer.contains("errno 28 (2 done)"), "{failed:?}");
+    work(&service, "open /dev/null 4");
+    let text = end(&service, running);
+    assert!(text.contains("@calls: 7\n"), "{text}");
+    work(&service, "open /dev/null 5");
 }
 
 fn an_optimized_probe_stays_so_and_counts_each_call(vcpus: u8) {
