@@ -91,7 +91,7 @@ impl Recorder {
             match action {
                 Action::Record | Action::Stack => {
                     records = true;
-                    let result = if probe.wants_stack() {
+                    let result = if matches!(action, Action::Stack) || probe.wants_stack() {
                         let (frames, depth) = back_trace(calls, table, info, hit);
                         self.record(info, hit, &frames[..depth])
                     } else {
