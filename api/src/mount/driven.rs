@@ -32,6 +32,7 @@ const OPENDIR: u32 = 27;
 const READDIR: u32 = 28;
 const RELEASEDIR: u32 = 29;
 const DESTROY: u32 = 38;
+const IOCTL: u32 = 39;
 const BATCH_FORGET: u32 = 42;
 
 /// Bytes of a request's header, and of an answer's.
@@ -228,7 +229,11 @@ impl Mount {
                 // Those that end the session, or have no answer, are not sent.
                 let opcode = u32::from(input.byte());
                 if ![INIT, DESTROY, FORGET, BATCH_FORGET].contains(&opcode) {
-                    drop(self.ask(opcode, node, input.bytes()));
+                    let mut body = input.bytes().to_vec();
+                    if opcode == IOCTL {
+                        set_ioctl_size(&mut body);
+                    }
+                    drop(self.ask(opcode, node, &body));
                 }
             }
         }
@@ -289,6 +294,16 @@ impl Mount {
     }
 }
 
+/// Sets the bytes of data that an ioctl has (`in_size` of struct fuse_ioctl_in): the kernel sends
+/// so many, and fuser 0.18 panics where there are fewer.
+fn set_ioctl_size(body: &mut [u8]) {
+    const LEN: usize = 32;
+    const SIZE_AT: usize = 24;
+    let Some(size) = body.len().checked_sub(LEN) else { return };
+    let size = u32::try_from(size).expect("short");
+    body[SIZE_AT..][..size_of::<u32>()].copy_from_slice(&size.to_le_bytes());
+}
+
 /// A request as the kernel writes it.
 fn message(opcode: u32, unique: u64, node: u64, body: &[u8]) -> Vec<u8> {
     let len = u32::try_from(HEADER + body.len()).expect("short");
@@ -325,6 +340,8 @@ mod tests {
             &[9, 0, 0xff, 5, 0, 0, 0],
             &[8, 0, 8, 7, 8, 0, 1, 0],
             &[15, 0, 200, 3, 1, 2, 3],
+            // An ioctl that would have more data than it has.
+            &[&[15, 0, 39, 40][..], &[0xff; 40]].concat(),
             &[],
         ] {
             driven.drive(input);
