@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fetches a kernel that Debian built, and prints the path of its bzImage. Beside it is modules.cpio, an
-# archive of the modules that virtio devices need, in /modules: appended to an initramfs, it is part of it.
+# archive of modules in /modules, those that virtio devices need, and those that Debian's tools probe
+# (XFS, md): appended to an initramfs, it is part of it.
 # Modules that are built into the kernel are left out. With them is tests/livepatch/, built for the kernel.
 #
 #   scripts/debian-kernel.sh PACKAGE      a package that depends on the kernel, say linux-image-cloud-amd64
@@ -18,7 +19,7 @@ script=debian-kernel
 (($# == 1)) || die "give the name of a package, for example linux-image-cloud-amd64"
 cache=${EXOPROBE_CACHE:-$HOME/.cache/exoprobe}/debian-kernel
 modules=(virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_blk
-    virtio-rng exoprobe_live)
+    virtio-rng crc32c_generic libcrc32c xfs md-mod exoprobe_live)
 
 # The package that has the kernel, and its version.
 depends=$(apt-cache depends --important "$1")

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use exoprobe_probes::definition::{FieldError, Filter};
+use exoprobe_probes::definition::{FieldError, WrittenFilter};
 use exoprobe_probes::{Engine, ProbeError, ProbeStatus, Selection};
 
 use crate::error::TracerError;
@@ -121,7 +121,7 @@ pub(crate) fn set_filter(
     if text == "0" {
         return Ok(engine.set_filter(&probe.group, &probe.event, None)?);
     }
-    let filter = text.parse::<Filter>().map_err(TracerError::from);
+    let filter = text.parse::<WrittenFilter>().map_err(TracerError::from);
     let set = filter.and_then(|filter| {
         let set = engine.set_filter(&probe.group, &probe.event, Some(filter));
         set.map_err(|error| wrong_field(text, error))
@@ -148,7 +148,7 @@ pub(crate) fn set_group_filter(
     let events: BTreeSet<&str> = probes.iter().map(|probe| &*probe.event).collect();
     let refused = match text {
         "0" => set_where_fields_match(engine, group, events, None)?,
-        _ => match text.parse::<Filter>() {
+        _ => match text.parse::<WrittenFilter>() {
             Ok(filter) => set_where_fields_match(engine, group, events, Some(&filter))?,
             Err(error) => Some(error.into()),
         },
@@ -167,7 +167,7 @@ fn set_where_fields_match<'a>(
     engine: &Engine,
     group: &str,
     events: impl IntoIterator<Item = &'a str>,
-    filter: Option<&Filter>,
+    filter: Option<&WrittenFilter>,
 ) -> Result<Option<TracerError>, TracerError> {
     let (mut is_set, mut refused) = (false, None);
     for event in events {

@@ -1,4 +1,4 @@
-//! A script over an engine without a service, for benches.
+//! A script over an engine without a service, for benches and tests. Its intervals do not run.
 
 use std::sync::Arc;
 
@@ -28,6 +28,15 @@ impl DrivenScript {
     #[must_use]
     pub fn run(&self) -> u64 {
         self.script.status(self.scripts.engine()).run
+    }
+
+    /// Ends it. Returns its output.
+    #[must_use]
+    pub fn end(self) -> String {
+        self.scripts.engine().drain();
+        self.script.end(self.scripts.engine());
+        let (_, bytes) = self.script.output().read(0);
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Its maps.

@@ -12,7 +12,6 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::value::ValueType;
 
@@ -324,18 +323,6 @@ impl fmt::Display for Filter {
             Self::All(all) => joined(f, all, " && "),
             Self::Any(any) => joined(f, any, " || "),
         }
-    }
-}
-
-impl Serialize for Filter {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Filter {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 

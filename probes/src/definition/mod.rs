@@ -12,6 +12,7 @@ mod number;
 mod probe;
 mod register;
 mod value;
+mod written_filter;
 
 pub use action::Action;
 pub(crate) use argument::Argument;
@@ -32,3 +33,4 @@ pub(crate) use number::parse_number;
 pub use probe::{Flag, ProbeDefinition, ProbeKind, ReturnMode};
 pub use register::{Register, Segment, UnknownRegister};
 pub use value::{ARRAY_MAX, Bits, TEXT_MAX, ValueType, Width};
+pub use written_filter::WrittenFilter;

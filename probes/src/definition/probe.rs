@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::action::Action;
 use super::fetch::{Fetch, FetchArg};
-use super::filter::Filter;
+use super::written_filter::WrittenFilter;
 use super::names::{DEFAULT_GROUP, NAME_MAX, unnamed};
 use super::number::hex_address;
 
@@ -89,7 +89,7 @@ pub struct ProbeDefinition {
     /// The filter of hits: a refused hit makes no event, and no other action runs. Its fields are
     /// the arguments, by name, and `common_pid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub filter: Option<Filter>,
+    pub filter: Option<WrittenFilter>,
     /// Return probes: calls of the function that can be followed at a time, at most
     /// [`MAXACTIVE_MAX`](crate::definition::MAXACTIVE_MAX); by default max(10, 2 x vCPUs)
     /// (kprobes.rst).

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::definition::Filter;
+use crate::definition::WrittenFilter;
 
 /// Name of the field with the duration of a return probe's call, in nanoseconds.
 pub const LATENCY_FIELD: &str = "common_latency";
@@ -26,7 +26,7 @@ pub struct Trigger {
     /// Most times that it is triggered; unlimited if `None`.
     pub count: Option<u64>,
     /// The hits that trigger it; all if `None`.
-    pub filter: Option<Filter>,
+    pub filter: Option<WrittenFilter>,
 }
 
 /// Action of a trigger.

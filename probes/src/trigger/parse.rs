@@ -4,7 +4,7 @@ use super::command::{
     Hist, HistChange, HistField, Modifier, SIZE_DEFAULT, SortKey, Trigger, TriggerCommand,
     TriggerKind,
 };
-use crate::definition::{Filter, ParseError, parse_number};
+use crate::definition::{ParseError, WrittenFilter, parse_number};
 
 /// Most keys of a histogram, values beside the hits, and sort keys (histogram.rst).
 const KEYS_MAX: usize = 3;
@@ -116,7 +116,7 @@ fn command_of(removes: bool, trigger: Trigger) -> TriggerCommand {
 }
 
 /// Parses the filter after `if`.
-fn condition_of(condition: Part<'_>) -> Result<Option<Filter>, ParseError> {
+fn condition_of(condition: Part<'_>) -> Result<Option<WrittenFilter>, ParseError> {
     if condition.text.is_empty() {
         return Ok(None);
     }
@@ -127,7 +127,7 @@ fn condition_of(condition: Part<'_>) -> Result<Option<Filter>, ParseError> {
         return Err(fault("NO_FILTER", condition.at, message));
     };
     let at = condition.at + (condition.text.len() - filter.len());
-    match filter.parse::<Filter>() {
+    match filter.parse::<WrittenFilter>() {
         Ok(filter) => Ok(Some(filter)),
         Err(error) => Err(ParseError { position: at + error.position, ..error }),
     }

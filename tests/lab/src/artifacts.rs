@@ -54,6 +54,10 @@ pub(crate) fn bochs() -> Result<PathBuf, LabError> {
     Ok(PathBuf::from(program.trim_end()))
 }
 
+/// Tools of functions that the tiny guests do not have.
+const BPFTRACE_TOOLS: [&str; 6] =
+    ["biolatency", "biosnoop", "biostacks", "mdflush", "swapin", "xfsdist"];
+
 /// The kernel of a package of Debian's, of the version that apt offers, and the modules that its
 /// virtio devices need; kept in the cache.
 pub(crate) fn debian_kernel(package: &str) -> Result<[(&'static str, PathBuf); 2], LabError> {
@@ -62,6 +66,21 @@ pub(crate) fn debian_kernel(package: &str) -> Result<[(&'static str, PathBuf); 2
     let kernel = PathBuf::from(file.trim_end());
     let modules = kernel.with_file_name("modules.cpio");
     Ok([("guest/out/stock/bzImage", kernel), ("guest/out/stock/modules.cpio", modules)])
+}
+
+/// Debian's tools for scripts over its kernel, from where the package bpftrace has them.
+///
+/// # Errors
+/// [`LabError::Package`].
+pub(crate) fn bpftrace_tools() -> Result<Vec<(String, PathBuf)>, LabError> {
+    let tool = |name: &&str| {
+        let path = PathBuf::from(format!("/usr/sbin/{name}.bt"));
+        match path.metadata() {
+            Ok(_) => Ok((format!("guest/out/stock/tools/{name}.bt"), path)),
+            Err(source) => Err(LabError::Package { path, source }),
+        }
+    };
+    BPFTRACE_TOOLS.iter().map(tool).collect()
 }
 
 /// Builds programs in one go, as `make test` does: for the same target, with the features of the

@@ -321,6 +321,7 @@ impl Run {
         if let Guests::Stock(package) = self.guests {
             let files = artifacts::debian_kernel(package)?;
             files.into_iter().for_each(|(name, path)| add(name, path));
+            artifacts::bpftrace_tools()?.into_iter().for_each(|(name, path)| add(&name, path));
         }
         Ok(contents)
     }

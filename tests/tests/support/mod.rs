@@ -2,6 +2,7 @@
 
 pub(crate) mod devices;
 pub(crate) mod frames;
+pub(crate) mod histograms;
 pub(crate) mod jails;
 pub(crate) mod network;
 pub(crate) mod pahole;

@@ -2,6 +2,7 @@
 
 use crate::definition::{
     Argument, COMM_FIELD, CPU_FIELD, Field, FieldError, Filter, PID_FIELD, USER_TEXT, Width,
+    WrittenFilter,
 };
 use crate::error::ProbeError;
 
@@ -10,11 +11,11 @@ use crate::error::ProbeError;
 /// # Errors
 /// [`ProbeError::Filter`].
 pub(super) fn resolve(
-    filter: Option<&Filter>,
+    filter: Option<&WrittenFilter>,
     list: &[Argument],
 ) -> Result<Option<Filter<Field>>, ProbeError> {
     let mut find = |name: &String, wants_text: bool| field(list, name, wants_text);
-    let found = filter.map(|filter| filter.resolve(&mut find)).transpose();
+    let found = filter.map(|filter| filter.expression().resolve(&mut find)).transpose();
     found.map_err(|error| {
         let known =
             list.iter().map(|arg| arg.name.as_str()).chain([PID_FIELD, COMM_FIELD, CPU_FIELD]);

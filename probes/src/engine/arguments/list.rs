@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use super::filter;
 use super::finder::{self, Finder, ResolveContext};
-use crate::definition::{Argument, Fetch, Field, Filter, ProbeDefinition, RECORD_MAX};
+use crate::definition::{
+    Argument, Fetch, Field, Filter, ProbeDefinition, RECORD_MAX, WrittenFilter,
+};
 use crate::error::ProbeError;
 
 /// Maximum number of values of a hit.
@@ -31,7 +33,7 @@ impl Arguments {
     /// [`ProbeError::EventTooBig`], [`ProbeError::Filter`].
     pub(crate) fn check(
         definition: &ProbeDefinition,
-        filter: Option<&Filter>,
+        filter: Option<&WrittenFilter>,
     ) -> Result<(), ProbeError> {
         let mut room = Room::default();
         for (index, arg) in definition.args.iter().enumerate() {
@@ -104,7 +106,7 @@ impl Arguments {
     /// [`ProbeError::Filter`].
     pub(crate) fn filter(
         &self,
-        filter: Option<&Filter>,
+        filter: Option<&WrittenFilter>,
     ) -> Result<Option<Filter<Field>>, ProbeError> {
         filter::resolve(filter, &self.list)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use exoprobe_guest::GuestClock;
 
-use crate::definition::{Argument, Filter, ValueType};
+use crate::definition::{Argument, ValueType, WrittenFilter};
 use crate::engine::arguments::list::Arguments;
 use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
@@ -64,7 +64,7 @@ impl Engine {
         &self,
         group: &str,
         event: &str,
-        filter: Option<Filter>,
+        filter: Option<WrittenFilter>,
     ) -> Result<(), ProbeError> {
         let mut control = self.lock();
         let ids = control.registry.ids(group, event)?.to_vec();

@@ -7,7 +7,9 @@ use arc_swap::ArcSwapOption;
 use crossbeam_queue::ArrayQueue;
 use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
 
-use crate::definition::{Action, Field, Filter, Flag, ProbeDefinition, ReturnMode};
+use crate::definition::{
+    Action, Field, Filter, Flag, ProbeDefinition, ReturnMode, WrittenFilter,
+};
 use crate::engine::arguments::list::Arguments;
 use crate::engine::probe::fetch::Kept;
 use crate::engine::probe::handlers::{
@@ -36,7 +38,7 @@ pub(crate) struct Probe {
     /// The arguments that a hit fetches; set when the probe is placed.
     arguments: ArcSwapOption<Arguments>,
     /// The event's filter as written.
-    written_filter: ArcSwapOption<Filter>,
+    written_filter: ArcSwapOption<WrittenFilter>,
     /// The same filter over the fetched arguments; set when these are known.
     filter: ArcSwapOption<Filter<Field>>,
     /// The event's triggers.
@@ -231,12 +233,16 @@ impl Probe {
     }
 
     /// The same filter as written.
-    pub(crate) fn written_filter(&self) -> Option<Arc<Filter>> {
+    pub(crate) fn written_filter(&self) -> Option<Arc<WrittenFilter>> {
         self.written_filter.load_full()
     }
 
     /// Replaces the filter; `found` is the filter over the fetched arguments, once these are known.
-    pub(crate) fn set_filter(&self, filter: Option<Arc<Filter>>, found: Option<Filter<Field>>) {
+    pub(crate) fn set_filter(
+        &self,
+        filter: Option<Arc<WrittenFilter>>,
+        found: Option<Filter<Field>>,
+    ) {
         self.written_filter.store(filter);
         self.filter.store(found.map(Arc::new));
     }
@@ -249,7 +255,7 @@ impl Probe {
     /// [`ProbeError::Filter`].
     pub(crate) fn find_filter(
         &self,
-        filter: Option<&Filter>,
+        filter: Option<&WrittenFilter>,
     ) -> Result<Option<Filter<Field>>, ProbeError> {
         match self.has_arguments() {
             true => self.arguments().filter(filter),

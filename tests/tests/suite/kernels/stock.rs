@@ -12,7 +12,7 @@ use exoprobe_tests::{
 };
 use exoprobe_vmm::{DiskConfig, DiskMode, Vm, VmConfig};
 
-use super::self_tracing;
+use super::{self_tracing, stock_tools};
 use crate::support::frames::{held, parts, register};
 use crate::support::questions::{ask, assert_not_mapped};
 use crate::support::returned::{By, events_of, follow};
@@ -28,9 +28,9 @@ pub(crate) const CASES: &[Case] = cases![
 const WITHOUT_KASLR: Gva = Gva(0xffff_ffff_8100_0000);
 const STEP: u64 = 2 << 20;
 
-/// Modules of its devices, in the order in which they need each other. Some kernels have all but
-/// the last two built in.
-const MODULES: [&str; 7] = [
+/// Modules of its devices, and those that tools probe, in the order in which they need each other.
+/// Some kernels have several of them built in.
+const MODULES: [&str; 11] = [
     "virtio_ring",
     "virtio",
     "virtio_pci_legacy_dev",
@@ -38,6 +38,10 @@ const MODULES: [&str; 7] = [
     "virtio_pci",
     "virtio_blk",
     "virtio-rng",
+    "crc32c_generic",
+    "libcrc32c",
+    "xfs",
+    "md-mod",
 ];
 
 /// A machine with the distribution's kernel, for which no symbols are given.
@@ -144,6 +148,8 @@ fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
     load_modules(&guest);
     requests_of_its_disk_are_counted(&guest);
     random_numbers_come_from_the_host(&guest);
+    stock_tools::requests_have_rows(&guest);
+    stock_tools::tools_of_modules_run(&guest);
     print_row(&guest, notes.release().expect("it has a name"));
     guest.assert_unharmed();
 }

@@ -7,6 +7,8 @@ use exoprobe_tests::http::{self, Answer};
 use exoprobe_tests::{PATIENCE, Running, Service, cases, exoprobe};
 use serde_json::{Value, json};
 
+use crate::support::histograms::sum;
+
 pub(crate) const CASES: &[Case] = cases![
     counts_by_task_equal_the_calls(vcpus),
     a_latency_is_there_for_each_call(vcpus),
@@ -84,8 +86,7 @@ fn counts_by_task_equal_the_calls(vcpus: u8) {
     let text = end(&service, running);
     assert!(text.starts_with("Attaching 1 probe...\n"), "{text}");
     assert!(text.contains("@[init]: 3000\n"), "{text}");
-    let buckets = text.lines().filter_map(|line| line.split_once('|')?.0.split(' ').rev().nth(1));
-    assert_eq!(buckets.filter_map(|count| count.parse::<u64>().ok()).sum::<u64>(), 3000, "{text}");
+    assert_eq!(sum(&text), 3000, "{text}");
 }
 
 fn a_latency_is_there_for_each_call(vcpus: u8) {

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use super::scripts::{end, trace};
 use crate::support::devices::Sides;
+use crate::support::histograms::sum;
 
 pub(crate) const CASES: &[Case] = cases![
     each_system_call_has_a_row needs [Kvm, BpftraceTools],
@@ -139,10 +140,7 @@ fn each_connection_and_message_has_a_row() {
     assert_eq!(guest.count("tcplife", "tcp 3 5", lives), 10, "tcplife");
     let backlog = guest.run("tcpsynbl", "tcp 1 7");
     assert!(backlog.contains("@backlog[1]:") || backlog.contains("@backlog[1]: "), "{backlog}");
-    let buckets =
-        backlog.lines().filter_map(|line| line.split_once('|')?.0.split_whitespace().last());
-    let sum: u64 = buckets.filter_map(|count| count.parse::<u64>().ok()).sum();
-    assert_eq!(sum, 7, "{backlog}");
+    assert_eq!(sum(&backlog), 7, "{backlog}");
     let message = |line: &str| line.contains(" init             1        100      xxxxxxxx");
     assert_eq!(guest.count("undump", "unix 100 12", message), 12, "undump");
 }
