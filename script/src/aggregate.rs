@@ -81,6 +81,20 @@ impl Cell {
         }
     }
 
+    /// Bytes that it takes beside its own size.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Value(value) => value.heap_bytes(),
+            Self::Hist { buckets, .. } | Self::Lhist { buckets, .. } => {
+                buckets.capacity() * size_of::<u64>()
+            }
+            Self::Tseries(series) => {
+                size_of::<Series>() + series.buckets.len() * size_of::<(u64, (i64, i64, u64))>()
+            }
+            _ => 0,
+        }
+    }
+
     pub(crate) fn add(&mut self, number: i64, time: u64) {
         match self {
             Self::Value(_) => {}

@@ -7,6 +7,8 @@ use thiserror::Error;
 pub struct Limits {
     /// Entries of one map (`map_entries`).
     pub map_entries: usize,
+    /// Bytes of all maps of a script together (`map_bytes`).
+    pub map_bytes: usize,
     /// Bytes of one text (`text_bytes`).
     pub text_bytes: usize,
     /// Rounds of all loops in one run of a body (`loop_rounds`).
@@ -21,6 +23,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             map_entries: 65_536,
+            map_bytes: 32 << 20,
             text_bytes: 65_536,
             loop_rounds: 1_000_000,
             output_bytes: 1 << 24,

@@ -1,6 +1,7 @@
 //! The maps of a running script.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 
@@ -10,10 +11,40 @@ use crate::limits::{LimitError, limit};
 use crate::types::{Aggregate, Type};
 use crate::value::Value;
 
+/// The memory that a script's maps may take together.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    used: AtomicUsize,
+    limit: usize,
+}
+
+impl Budget {
+    pub(crate) fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { used: AtomicUsize::new(0), limit })
+    }
+
+    /// Takes bytes. Maps are used under a lock, so no other change comes between.
+    fn take(&self, bytes: usize) -> Result<(), LimitError> {
+        let used = self.used.load(Ordering::Relaxed).saturating_add(bytes);
+        if used > self.limit {
+            return Err(limit("map_bytes", self.limit));
+        }
+        self.used.store(used, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 /// A map's entries.
 #[derive(Debug)]
 pub(crate) struct MapStore {
     entries: HashMap<Box<[Value]>, Cell>,
+    /// Bytes of the entries, which are taken from the budget.
+    bytes: usize,
+    budget: Arc<Budget>,
     limit: usize,
     aggregate: Option<Aggregate>,
     /// A `count()` without keys: it has an entry from the start, which stays.
@@ -21,7 +52,7 @@ pub(crate) struct MapStore {
 }
 
 impl MapStore {
-    pub(crate) fn new(info: &MapInfo, limit: usize) -> Self {
+    pub(crate) fn new(info: &MapInfo, limit: usize, budget: Arc<Budget>) -> Self {
         let aggregate = match &info.value.ty {
             Type::Aggregate(aggregate) => Some(*aggregate),
             _ => None,
@@ -31,7 +62,7 @@ impl MapStore {
         if is_counter {
             entries.insert(Box::from([]), Cell::Count(0));
         }
-        Self { entries, limit, aggregate, is_counter }
+        Self { entries, bytes: 0, budget, limit, aggregate, is_counter }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -70,18 +101,28 @@ impl MapStore {
     }
 
     pub(crate) fn set(&mut self, keys: &[Value], value: Value) -> Result<(), LimitError> {
-        match self.entries.get_mut(keys) {
-            Some(cell) => *cell = Cell::Value(value),
-            None => self.insert(keys, Cell::Value(value))?,
-        }
+        let cell = Cell::Value(value);
+        let Some(known) = self.entries.get(keys) else { return self.insert(keys, cell) };
+        self.resize(known.heap_bytes(), cell.heap_bytes())?;
+        self.entries.insert(keys.into(), cell);
         Ok(())
     }
 
     /// Adds a number to an aggregate.
     pub(crate) fn add(&mut self, keys: &[Value], number: i64, time: u64) -> Result<(), LimitError> {
         if let Some(cell) = self.entries.get_mut(keys) {
+            let before = cell.heap_bytes();
             cell.add(number, time);
-            return Ok(());
+            let after = cell.heap_bytes();
+            // It has grown already: that it is too much ends the run, and its bytes count.
+            return match self.resize(before, after) {
+                Ok(()) => Ok(()),
+                Err(error) => {
+                    self.budget.used.fetch_add(after - before, Ordering::Relaxed);
+                    self.bytes += after - before;
+                    Err(error)
+                }
+            };
         }
         let Some(aggregate) = self.aggregate else { return Ok(()) };
         let mut cell = Cell::new(aggregate);
@@ -93,7 +134,18 @@ impl MapStore {
         if self.entries.len() >= self.limit {
             return Err(limit("map_entries", self.limit));
         }
+        self.resize(0, entry_bytes(keys, &cell))?;
         self.entries.insert(keys.into(), cell);
+        Ok(())
+    }
+
+    /// Notes that an entry takes `after` bytes, and no longer `before`.
+    fn resize(&mut self, before: usize, after: usize) -> Result<(), LimitError> {
+        match after.checked_sub(before) {
+            Some(more) => self.budget.take(more)?,
+            None => self.budget.give_back(before - after),
+        }
+        self.bytes = self.bytes + after - before;
         Ok(())
     }
 
@@ -102,7 +154,11 @@ impl MapStore {
             self.zero();
             return true;
         }
-        self.entries.remove(keys).is_some()
+        let Some((keys, cell)) = self.entries.remove_entry(keys) else { return false };
+        let bytes = entry_bytes(&keys, &cell);
+        self.budget.give_back(bytes);
+        self.bytes -= bytes;
+        true
     }
 
     pub(crate) fn clear(&mut self) {
@@ -110,9 +166,68 @@ impl MapStore {
             return self.zero();
         }
         self.entries.clear();
+        self.budget.give_back(std::mem::take(&mut self.bytes));
     }
 
     pub(crate) fn zero(&mut self) {
+        let of_cells = |entries: &HashMap<_, Cell>| entries.values().map(Cell::heap_bytes).sum();
+        let before: usize = of_cells(&self.entries);
         self.entries.values_mut().for_each(Cell::zero);
+        let freed = before - of_cells(&self.entries);
+        self.budget.give_back(freed);
+        self.bytes -= freed;
+    }
+}
+
+/// Bytes of an entry, with those on the heap.
+fn entry_bytes(keys: &[Value], cell: &Cell) -> usize {
+    let of_keys =
+        |keys: &[Value]| size_of_val(keys) + keys.iter().map(Value::heap_bytes).sum::<usize>();
+    size_of::<(Box<[Value]>, Cell)>() + of_keys(keys) + cell.heap_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(limit: usize) -> (MapStore, Arc<Budget>) {
+        let budget = Budget::new(limit);
+        let aggregate = Some(Aggregate::Hist { bits: 0 });
+        let map = MapStore {
+            entries: HashMap::new(),
+            bytes: 0,
+            budget: Arc::clone(&budget),
+            limit: 100,
+            aggregate,
+            is_counter: false,
+        };
+        (map, budget)
+    }
+
+    #[test]
+    fn maps_have_a_budget_in_bytes_and_give_it_back() {
+        let (mut map, budget) = map(4096);
+        let key = |number: i64| [Value::Int(number)];
+        let text = |len: usize| Value::Bytes(vec![0; len].into());
+        map.set(&key(1), text(1000)).unwrap();
+        map.set(&key(1), text(10)).unwrap();
+        map.set(&key(2), text(1000)).unwrap();
+        map.set(&[text(1000)], Value::Int(1)).unwrap();
+        let full = map.set(&key(3), text(2000)).unwrap_err();
+        assert_eq!((full.name, full.limit), ("map_bytes", 4096));
+        assert_eq!(map.set(&key(1), text(3000)).unwrap_err().name, "map_bytes");
+        assert_eq!((map.len(), map.get(&key(1)).unwrap().bytes().len()), (3, 10), "as before");
+        assert!(map.delete(&[text(1000)]) && !map.delete(&key(9)));
+        map.set(&key(3), text(1500)).unwrap();
+        map.clear();
+        assert_eq!(budget.used.load(Ordering::Relaxed), 0);
+        for number in [1, 1 << 20, 1 << 40] {
+            map.add(&key(1), number, 0).unwrap();
+        }
+        map.add(&[text(2000)], 1, 0).unwrap();
+        assert_eq!(map.add(&[text(2000), Value::Int(1)], 1, 0).unwrap_err().name, "map_bytes");
+        map.zero();
+        assert!(map.delete(&key(1)) && map.delete(&[text(2000)]));
+        assert_eq!((map.bytes, budget.used.load(Ordering::Relaxed)), (0, 0));
     }
 }

@@ -33,6 +33,20 @@ impl Value {
         }
     }
 
+    /// Bytes that it takes beside its own size. Those that it shares with another value count as
+    /// its own.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Int(_) | Self::UserSymbol(..) => 0,
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Tuple(all) => {
+                size_of_val(&**all) + all.iter().map(Self::heap_bytes).sum::<usize>()
+            }
+            Self::Stack(addresses, _) => size_of_val(&**addresses),
+            Self::Timestamp(_, format) => format.len(),
+        }
+    }
+
     /// The bytes of text or memory.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {

@@ -298,8 +298,14 @@ fn filters_exits_and_overrides_are_reported() {
 
 #[test]
 fn limits_end_a_run_with_their_names() {
-    let small =
-        Limits { map_entries: 2, text_bytes: 4, loop_rounds: 10, output_bytes: 8, value_bytes: 64 };
+    let small = Limits {
+        map_entries: 2,
+        text_bytes: 4,
+        loop_rounds: 10,
+        output_bytes: 8,
+        value_bytes: 64,
+        ..Limits::default()
+    };
     for (body, name, limit) in [
         ("@[1] = 1; @[2] = 2; @[3] = 3;", "map_entries", 2),
         ("@[1] = count(); @[2] = count(); @[3] = count();", "map_entries", 2),

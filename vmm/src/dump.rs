@@ -20,6 +20,7 @@ use object::endian::{LittleEndian as LE, U16, U32, U64};
 use object::pod::bytes_of;
 
 use crate::new_file::{NewFile, NewFileError};
+use crate::progress::{WriteEnded, WriteProgress};
 use crate::ram;
 use exoprobe_guest::DumpNotes;
 use exoprobe_guest::Gpa;
@@ -63,6 +64,15 @@ pub enum DumpError {
         /// The host's error.
         source: io::Error,
     },
+    /// It was ended before it was complete.
+    #[error("the dump was ended before it was whole; there is no file of it")]
+    Ended,
+}
+
+impl From<WriteEnded> for DumpError {
+    fn from(WriteEnded: WriteEnded) -> Self {
+        Self::Ended
+    }
 }
 
 impl From<NewFileError> for DumpError {
@@ -78,6 +88,7 @@ impl From<NewFileError> for DumpError {
 pub(crate) fn write(
     path: &Path,
     force: bool,
+    progress: &WriteProgress,
     ram: &GuestRam,
     registers: &[Registers],
     notes: &DumpNotes,
@@ -89,17 +100,37 @@ pub(crate) fn write(
         return Err(DumpError::Exists(path.to_owned()));
     }
     let failed = |source: io::Error| DumpError::Io { path: path.to_owned(), source };
-    let len = write_all(new.file(), ram, registers, notes).map_err(failed)?;
+    let file = new.file();
+    let (memory, len) = write_headers(file, ram, registers, notes).map_err(failed)?;
+    let mut original = notes.original.clone();
+    original.sort_unstable_by_key(|(place, _)| place.0);
+    progress.begin(ram.size());
+    let mut start = memory;
+    ram::for_each_chunk(ram, |gpa, chunk| {
+        put_back(chunk, gpa, &original);
+        write_pages(file, start, chunk).map_err(failed)?;
+        start += chunk.len() as u64;
+        report(start - memory, ram.size());
+        Ok::<_, DumpError>(progress.advance(chunk.len() as u64)?)
+    })?;
     new.finish(force)?;
     Ok(len)
 }
 
-fn write_all(
+/// Logs how much of a large dump is written.
+fn report(written: u64, of: u64) {
+    if written.is_multiple_of(PROGRESS) {
+        tracing::info!(written_mib = written >> 20, of_mib = of >> 20, "writing a dump");
+    }
+}
+
+/// Writes all that comes before the memory. Returns the offset of the memory, and that of its end.
+fn write_headers(
     file: &mut File,
     ram: &GuestRam,
     registers: &[Registers],
     notes: &DumpNotes,
-) -> io::Result<u64> {
+) -> io::Result<(u64, u64)> {
     let note = note_segment(registers, notes);
     let ranges = ram.ranges();
     let headers =
@@ -124,23 +155,7 @@ fn write_all(
     }
     file.write_all(&note)?;
     file.set_len(at)?;
-    let mut original = notes.original.clone();
-    original.sort_unstable_by_key(|(place, _)| place.0);
-    let mut start = memory;
-    ram::for_each_chunk(ram, |gpa, chunk| {
-        put_back(chunk, gpa, &original);
-        write_pages(file, start, chunk)?;
-        start += chunk.len() as u64;
-        if (start - memory).is_multiple_of(PROGRESS) {
-            tracing::info!(
-                written_mib = (start - memory) >> 20,
-                of_mib = ram.size() >> 20,
-                "writing a dump"
-            );
-        }
-        Ok::<_, io::Error>(())
-    })?;
-    Ok(at)
+    Ok((memory, at))
 }
 
 /// Replaces the bytes of `chunk`, read at `gpa`, by those in `original`, which is sorted.
@@ -313,7 +328,19 @@ mod tests {
     }
 
     fn dump(path: &Path, force: bool) -> Result<u64, DumpError> {
-        write(path, force, &ram(), &[registers(0x1234), registers(0x5678)], &notes())
+        let progress = WriteProgress::default();
+        write(path, force, &progress, &ram(), &[registers(0x1234), registers(0x5678)], &notes())
+    }
+
+    #[test]
+    fn a_dump_that_is_ended_leaves_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let progress = WriteProgress::default();
+        progress.end();
+        let ended = write(&dir.path().join("core"), false, &progress, &ram(), &[], &notes());
+        assert!(matches!(ended, Err(DumpError::Ended)), "{ended:?}");
+        assert!(progress.written() > 0 && progress.written() < progress.size());
+        assert_eq!(names(dir.path()), [] as [&str; 0]);
     }
 
     fn names(dir: &Path) -> Vec<String> {

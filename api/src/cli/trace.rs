@@ -279,6 +279,13 @@ fn report(script: &Script) {
     for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
         say!("warning: {count} {what}");
     }
+    let Script { run, filtered, limited, late, lost, .. } = script;
+    if *lost > 0 {
+        let hits = run + filtered + limited + late + lost;
+        say!(
+            "hits: {hits} = {run} run + {filtered} filtered + {limited} limited + {late} late + {lost} lost"
+        );
+    }
 }
 
 async fn list(context: &mut Context<'_>, args: &TraceArgs) -> Result<(), CliError> {

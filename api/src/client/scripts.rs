@@ -31,8 +31,14 @@ pub struct Script {
     pub exit_status: i32,
     /// Functions that cannot be probed, each with the reason.
     pub refused: Vec<String>,
+    /// Actions that ran.
+    pub run: u64,
+    /// Actions that their filter kept from running.
+    pub filtered: u64,
     /// Actions that ended at a limit.
     pub limited: u64,
+    /// Hits after exit().
+    pub late: u64,
     /// Hits whose record had no room.
     pub lost: u64,
     /// Calls that return probes could not follow.

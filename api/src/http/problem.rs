@@ -264,6 +264,7 @@ impl From<DumpError> for Problem {
             DumpError::Exists(_) => Self::new("EEXIST", error.to_string()),
             DumpError::File(file) => of_new_file(file, error.to_string()),
             DumpError::Io { source, .. } => of_file(source, error.to_string()),
+            DumpError::Ended => Self::new("ECANCELED", error.to_string()),
         }
     }
 }

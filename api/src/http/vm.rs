@@ -9,7 +9,7 @@ use axum::routing::{get, post};
 use exoprobe_introspect::SourceLines;
 use exoprobe_probes::Engine;
 use exoprobe_tracer::Tracer;
-use exoprobe_vmm::{ControlError, SnapshotProgress, VirtioConsole, Vm};
+use exoprobe_vmm::{ControlError, VirtioConsole, Vm, WriteProgress};
 
 use super::answers::{NeedsGuest, NoRoom, NotFound, Problems, Refused, WritesFile};
 use super::extract::blocking;
@@ -130,11 +130,9 @@ pub(crate) async fn snapshot(
     Json(SnapshotRequest { path }): Json<SnapshotRequest>,
 ) -> Result<axum::Json<Snapshot>, Problem> {
     check_absolute(&path)?;
-    let progress = Arc::new(SnapshotProgress::default());
-    let ended = EndOnDrop(Arc::clone(&progress));
-    let mut closing = api.closing.clone();
-    let written = blocking(move || {
-        let written = api.vm.snapshot_if(&path, &progress, || api.engine.traceless());
+    let closing = api.closing.clone();
+    let written = until_closed(closing, move |progress| {
+        let written = api.vm.snapshot_if(&path, progress, || api.engine.traceless());
         if let Err(ControlError::Stopped) = written {
             let detail = "the guest has stopped, and so would one restored from its snapshot; \
                           `exoprobe stack`, `ps` and `x` read it as it is, and \
@@ -155,19 +153,28 @@ pub(crate) async fn snapshot(
             std::fs::metadata(&path).map_err(|error| Problem::new("EIO", error.to_string()))?.len();
         Ok(Snapshot { path, bytes })
     });
-    let mut written = pin!(written);
-    let written = tokio::select! {
+    Ok(axum::Json(written.await??))
+}
+
+/// Writes a file on a thread for it. The end of the request, or of the service, ends the write.
+async fn until_closed<T: Send + 'static>(
+    mut closing: Closing,
+    write: impl FnOnce(&Arc<WriteProgress>) -> T + Send + 'static,
+) -> Result<T, Problem> {
+    let progress = Arc::new(WriteProgress::default());
+    let ended = EndOnDrop(Arc::clone(&progress));
+    let mut written = pin!(blocking(move || write(&progress)));
+    tokio::select! {
         written = &mut written => written,
         () = closing.closed() => {
             ended.0.end();
             written.await
         }
-    };
-    Ok(axum::Json(written??))
+    }
 }
 
-/// Ends a snapshot whose request is given up: its client has gone.
-struct EndOnDrop(Arc<SnapshotProgress>);
+/// Ends a snapshot or dump whose request is given up: its client has gone.
+struct EndOnDrop(Arc<WriteProgress>);
 
 impl Drop for EndOnDrop {
     fn drop(&mut self) {
@@ -178,6 +185,7 @@ impl Drop for EndOnDrop {
 /// Write the guest's RAM and registers to a file on the service's host, an ELF core for drgn.
 ///
 /// A running guest stands still meanwhile; one that has stopped is written as it was at its end.
+/// The end of the client's connection, or of the service, ends it; there is no file then.
 #[utoipa::path(post, path = "/v1/vm/dump", tag = "vm", operation_id = "vm_dump",
     request_body = DumpRequest,
     responses((status = 200, body = DumpWritten), Problems, WritesFile, Refused, NoRoom))]
@@ -186,8 +194,9 @@ pub(crate) async fn dump(
     Json(DumpRequest { path, force }): Json<DumpRequest>,
 ) -> Result<axum::Json<DumpWritten>, Problem> {
     check_absolute(&path)?;
-    let written = blocking(move || {
-        let written = api.vm.dump(&path, force, || api.engine.dump_notes());
+    let closing = api.closing.clone();
+    let written = until_closed(closing, move |progress| {
+        let written = api.vm.dump(&path, force, progress, || api.engine.dump_notes());
         written.map(|made| DumpWritten {
             path,
             bytes: made.bytes,

@@ -49,7 +49,8 @@ struct Samples {
 /// Plans the probes of a program; by attachment. Changes nothing.
 ///
 /// # Errors
-/// [`ScriptError::Unserved`], [`ScriptError::Unknown`], [`ScriptError::TooManyValues`].
+/// [`ScriptError::Unserved`], [`ScriptError::Unknown`], [`ScriptError::TooManyValues`],
+/// [`ScriptError::TooManySamples`].
 pub(super) fn plan(
     engine: &Engine,
     group: &str,

@@ -13,6 +13,7 @@ const FRACTION_BITS: u32 = 11;
 const ROUNDING: u64 = (1 << FRACTION_BITS) / 200;
 
 /// The guest's files that scripts read, made from its memory.
+#[derive(Default)]
 pub(super) struct GuestFiles {
     memory: Option<KernelMemory>,
     /// Address of the kernel's `avenrun`.

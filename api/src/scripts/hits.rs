@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use arc_swap::{ArcSwap, ArcSwapOption};
 use exoprobe_guest::{GuestClock, Gva};
 use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{Engine, HitConsumer, KernelMemory, MemoryAtHit, RecordedHit};
@@ -64,13 +65,14 @@ impl Actions {
     /// Begins: the output says how many probes there are, and BEGIN runs.
     pub(super) fn begin(&self, engine: &Engine) {
         let time = now(engine);
-        self.host.now(time);
+        self.host.set_time(time);
         self.lock().start(time, &mut &*self.output);
         self.run_all(&AttachmentKind::Begin, engine);
     }
 
     /// Ends, after the last hit: END runs, and the maps are shown.
     pub(super) fn end(&self, engine: &Engine) {
+        self.host.see_kernel(engine);
         self.run_all(&AttachmentKind::End, engine);
         self.lock().finish(&self.host, &mut &*self.output);
         self.output.complete();
@@ -88,6 +90,7 @@ impl Actions {
     pub(super) fn run_timed(&self, attachment: usize, engine: &Engine) {
         for (body, reads) in &self.plans[attachment].timed {
             // Before the lock: the engine's holder may wait for it, to run actions over hits.
+            self.host.see_kernel(engine);
             let (time, memory) = (now(engine), engine.kernel_memory().ok());
             let read: Vec<_> = reads.iter().map(|read| read.read(memory.as_ref())).collect();
             let values: Vec<Datum<'_>> = read.iter().map(FixedValue::datum).collect();
@@ -118,6 +121,7 @@ impl Actions {
     /// Runs the actions over a hit. Returns the result that override() wants the function to have.
     fn run_hit(&self, attachment: usize, hit: &RecordedHit, host: &dyn Host) -> Option<u64> {
         let plan = self.plans.get(attachment)?;
+        self.host.see_symbols(hit.symbols());
         let (time, cpu) = (self.clock.nanos(hit.time().0), u32::from(hit.vcpu()));
         let mut runtime = self.lock();
         let mut result = None;
@@ -182,8 +186,9 @@ impl HitConsumer for Actions {
 
 /// The world of a script: the kernel's symbols, and clocks.
 struct ScriptHost {
-    symbols: Option<SymbolTable>,
-    files: GuestFiles,
+    /// Those of the last hit: a reboot may place the kernel elsewhere, and modules come and go.
+    symbols: ArcSwapOption<SymbolTable>,
+    files: ArcSwap<GuestFiles>,
     /// Nanoseconds from 1970 to the guest's boot.
     boot: AtomicU64,
     random: AtomicU64,
@@ -191,15 +196,33 @@ struct ScriptHost {
 
 impl ScriptHost {
     fn new(engine: &Engine) -> Self {
-        let symbols = engine.symbols().ok();
-        let files = GuestFiles::of(engine.kernel_memory().ok(), symbols.as_ref());
         let (boot, random) = (AtomicU64::new(0), AtomicU64::new(wall_clock()));
-        Self { symbols, files, boot, random }
+        let (symbols, files) = (ArcSwapOption::empty(), ArcSwap::default());
+        let host = Self { symbols, files, boot, random };
+        host.see_kernel(engine);
+        host
     }
 
     /// Notes the guest's time that it is now.
-    fn now(&self, time: u64) {
+    fn set_time(&self, time: u64) {
         self.boot.store(wall_clock().saturating_sub(time), Ordering::Relaxed);
+    }
+
+    /// Looks for the kernel's symbols and memory as they are now. Waits for the engine.
+    fn see_kernel(&self, engine: &Engine) {
+        let symbols = engine.symbols().ok();
+        let files = GuestFiles::of(engine.kernel_memory().ok(), symbols.as_ref());
+        self.files.store(Arc::new(files));
+        self.see_symbols(symbols.as_ref());
+    }
+
+    /// Uses these symbols from now on; those of before if there are none, as while a guest boots.
+    fn see_symbols(&self, symbols: Option<&SymbolTable>) {
+        let Some(now) = symbols else { return };
+        let known = self.symbols.load();
+        if !known.as_ref().is_some_and(|known| known.is_same(now)) {
+            self.symbols.store(Some(Arc::new(now.clone())));
+        }
     }
 }
 
@@ -216,7 +239,8 @@ fn wall_clock() -> u64 {
 
 impl Host for ScriptHost {
     fn symbol(&self, address: u64) -> Option<SymbolOffset> {
-        let found = self.symbols.as_ref()?.resolve(Gva(address))?;
+        let symbols = self.symbols.load();
+        let found = symbols.as_ref()?.resolve(Gva(address))?;
         let (name, module) = (found.name.to_owned(), found.module.map(str::to_owned));
         Some(SymbolOffset { name, offset: found.offset, module })
     }
@@ -226,7 +250,7 @@ impl Host for ScriptHost {
     }
 
     fn file(&self, path: &str) -> Result<Vec<u8>, String> {
-        self.files.read(path).map_err(|error| error.to_string())
+        self.files.load().read(path).map_err(|error| error.to_string())
     }
 
     /// The next number of SplitMix64.

@@ -66,7 +66,7 @@ impl Scripts {
     /// Checks a script against the guest's kernel, and changes nothing. Waits for the engine.
     ///
     /// # Errors
-    /// [`ScriptError::Script`], [`ScriptError::Unserved`], [`ScriptError::Kernel`].
+    /// [`ScriptError::Script`].
     pub(crate) fn check(&self, new: &NewScript) -> Result<Program, ScriptError> {
         let script = Script::parse(&new.text, &new.params)?;
         let kernel = GuestKernel::of(&self.engine, self.cpus);
@@ -74,12 +74,15 @@ impl Scripts {
         Ok(exoprobe_script::check(&script, &kernel, &options)?)
     }
 
-    /// Checks a script as [`Self::check`] does, and finds what its probes' actions can use by name.
+    /// Checks a script as [`Self::start`] does before it arms a probe, and finds what its probes'
+    /// actions can use by name.
     ///
     /// # Errors
-    /// As [`Self::check`].
+    /// As [`Self::check`], [`ScriptError::Unserved`], [`ScriptError::Unknown`],
+    /// [`ScriptError::TooManyValues`], [`ScriptError::TooManySamples`].
     pub(crate) fn examine(&self, new: &NewScript) -> Result<CheckedScript, ScriptError> {
         let program = self.check(new)?;
+        arm::plan(&self.engine, running::GROUP, &program)?;
         let types = self.engine.types().ok();
         let attachments = program.attachments.iter();
         let of = |it: &Attachment| parameters::parameters(&it.kind, types.as_deref());

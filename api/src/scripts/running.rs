@@ -14,7 +14,7 @@ use super::hits::Actions;
 use super::output::{ScriptOutput, Warnings};
 
 /// Beginning of the name of a script's group of probes.
-const GROUP: &str = "script_";
+pub(super) const GROUP: &str = "script_";
 
 /// A script as a client gives it.
 #[derive(Clone, Debug, Default)]

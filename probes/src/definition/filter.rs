@@ -12,7 +12,6 @@
 
 use std::fmt;
 
-
 use super::value::ValueType;
 
 /// Most comparisons of one filter.

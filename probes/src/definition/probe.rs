@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::action::Action;
 use super::fetch::{Fetch, FetchArg};
-use super::written_filter::WrittenFilter;
 use super::names::{DEFAULT_GROUP, NAME_MAX, unnamed};
 use super::number::hex_address;
+use super::written_filter::WrittenFilter;
 
 /// Kind of a probe, as in the second column of kprobes/list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]

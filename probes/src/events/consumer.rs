@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use exoprobe_guest::{GuestTime, Gva};
-use exoprobe_introspect::TaskId;
+use exoprobe_introspect::{SymbolTable, TaskId};
 
 use super::ring::{Record, TextPlace};
 use crate::definition::Argument;
@@ -54,6 +54,7 @@ pub struct RecordedHit {
     pub(crate) vcpu: u8,
     pub(crate) fields: Arc<[Argument]>,
     pub(crate) record: Record,
+    pub(crate) symbols: Option<SymbolTable>,
 }
 
 /// A value of a recorded hit.
@@ -82,6 +83,12 @@ impl RecordedHit {
     #[must_use]
     pub fn task(&self) -> Option<&TaskId> {
         self.record.task.as_ref()
+    }
+
+    /// The kernel's symbols, and its modules', when the hit was taken.
+    #[must_use]
+    pub fn symbols(&self) -> Option<&SymbolTable> {
+        self.symbols.as_ref()
     }
 
     /// Argument `index` of the definition; `None` if it could not be read, or there is no such one.

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use crate::diagnostic::Span;
 use crate::host::{Host, Output};
+use crate::ir::MapInfo;
 use crate::limits::{LimitError, Limits, limit};
-use crate::maps::MapStore;
+use crate::maps::{Budget, MapStore};
 use crate::print::{Format, Printer};
 use crate::program::{Body, Hit, Program};
 use crate::value::Value;
@@ -88,8 +89,10 @@ impl Runtime {
             let script = program.map_entries.map(|entries| entries as usize);
             own.or(script).unwrap_or(limits.map_entries).min(limits.map_entries)
         };
-        let maps =
-            program.maps.iter().map(|info| MapStore::new(info, entries(info.entries))).collect();
+        let budget = Budget::new(limits.map_bytes);
+        let store =
+            |info: &MapInfo| MapStore::new(info, entries(info.entries), Arc::clone(&budget));
+        let maps = program.maps.iter().map(store).collect();
         Self { program, maps, format, limits, started: 0, variables: Vec::new() }
     }
 

@@ -33,6 +33,7 @@ pub(crate) fn run(body: &[u8]) {
     let program = Arc::new(program);
     let limits = Limits {
         map_entries: 64,
+        map_bytes: 1 << 16,
         text_bytes: 256,
         loop_rounds: 256,
         output_bytes: 1 << 16,

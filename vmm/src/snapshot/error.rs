@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::new_file::NewFileError;
+use crate::progress::WriteEnded;
 
 /// Format version. Raised whenever the layout, that of hidden memory, or the metadata changes.
 pub(super) const VERSION: u32 = 9;
@@ -86,4 +87,10 @@ pub enum SnapshotError {
     /// Memory could not be mapped.
     #[error(transparent)]
     Memory(#[from] exoprobe_guest::memory::MemoryError),
+}
+
+impl From<WriteEnded> for SnapshotError {
+    fn from(WriteEnded: WriteEnded) -> Self {
+        Self::Ended
+    }
 }

@@ -8,8 +8,8 @@ use crc32fast::Hasher;
 
 use super::error::{SnapshotError, VERSION};
 use super::meta::SnapshotMeta;
-use super::progress::SnapshotProgress;
 use crate::new_file::NewFile;
+use crate::progress::WriteProgress;
 use crate::ram::{self, CHUNK};
 use exoprobe_guest::GuestRam;
 use exoprobe_guest::addr::to_usize;
@@ -95,7 +95,7 @@ fn io_error(path: &Path) -> impl Fn(io::Error) -> SnapshotError {
 /// [`SnapshotError::Ended`] if `progress` was ended.
 pub(crate) fn write(
     path: &Path,
-    progress: &SnapshotProgress,
+    progress: &WriteProgress,
     meta: &SnapshotMeta,
     ram: &GuestRam,
     hidden: &HiddenMemory,
@@ -112,7 +112,7 @@ pub(crate) fn write(
     for_each_chunk(ram, hidden, |chunk| {
         hasher.update(chunk);
         file.write_all(chunk).map_err(&fail)?;
-        progress.advance(chunk.len() as u64)
+        Ok(progress.advance(chunk.len() as u64)?)
     })?;
     let header = Header {
         meta_len: json.len() as u64,

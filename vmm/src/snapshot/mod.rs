@@ -19,11 +19,9 @@ mod driven;
 mod error;
 mod file;
 mod meta;
-mod progress;
 
 #[cfg(any(test, feature = "testing"))]
 pub use driven::DrivenSnapshot;
 pub use error::SnapshotError;
 pub(crate) use file::{open, write};
 pub(crate) use meta::{Chips, SnapshotMeta};
-pub use progress::SnapshotProgress;

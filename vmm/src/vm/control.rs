@@ -14,7 +14,7 @@ use crate::config::VmConfig;
 use crate::devices::{Blk, Net, SerialPort, VirtioConsole, Vsock};
 use crate::machine::Machine;
 use crate::profile::HostProfile;
-use crate::snapshot::SnapshotProgress;
+use crate::progress::WriteProgress;
 use crate::status::{StopReason, StopRecord, VmState};
 use crate::vcpu::{Command, ExitCounts, StatsError, StepError, VcpuRemote};
 use exoprobe_guest::ExitHook;
@@ -46,7 +46,7 @@ pub struct Vm {
     /// Its memory is locked, also after a reboot.
     pub(super) is_locked: AtomicBool,
     /// The snapshot that is being written.
-    pub(super) snapshot: Mutex<Option<Arc<SnapshotProgress>>>,
+    pub(super) snapshot: Mutex<Option<Arc<WriteProgress>>>,
     /// Held while the run state changes.
     pub(super) control: Mutex<()>,
 }

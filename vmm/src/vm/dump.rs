@@ -8,6 +8,7 @@ use exoprobe_guest::DumpNotes;
 use super::control::Vm;
 use super::error::ControlError;
 use crate::dump::{self, Dump};
+use crate::progress::WriteProgress;
 use crate::status::VmState;
 use exoprobe_guest::kvm::VcpuThread;
 
@@ -24,6 +25,7 @@ impl Vm {
         &self,
         path: &Path,
         force: bool,
+        progress: &WriteProgress,
         notes: impl FnOnce() -> (G, DumpNotes),
     ) -> Result<Dump, ControlError> {
         let _control = self.lock();
@@ -35,7 +37,7 @@ impl Vm {
                 paused => paused?,
             },
         };
-        let written = self.write_dump(path, force, notes);
+        let written = self.write_dump(path, force, progress, notes);
         // A hook may have held the guest just before the pause.
         if was_running && self.held().is_empty() {
             match self.resume_locked() {
@@ -51,11 +53,12 @@ impl Vm {
         &self,
         path: &Path,
         force: bool,
+        progress: &WriteProgress,
         notes: impl FnOnce() -> (G, DumpNotes),
     ) -> Result<u64, ControlError> {
         let (_kept, notes) = notes();
         let registers = self.vcpus().map(VcpuThread::registers);
         let registers = registers.collect::<Result<Vec<_>, _>>()?;
-        Ok(dump::write(path, force, &self.machine.ram, &registers, &notes)?)
+        Ok(dump::write(path, force, progress, &self.machine.ram, &registers, &notes)?)
     }
 }

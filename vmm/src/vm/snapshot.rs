@@ -6,7 +6,8 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use super::control::Vm;
 use super::error::ControlError;
 use crate::new_file::NewFile;
-use crate::snapshot::{self, Chips, SnapshotError, SnapshotMeta, SnapshotProgress};
+use crate::progress::WriteProgress;
+use crate::snapshot::{self, Chips, SnapshotError, SnapshotMeta};
 use crate::vcpu::Command;
 
 impl Vm {
@@ -31,11 +32,11 @@ impl Vm {
     pub fn snapshot_if<G>(
         &self,
         path: &Path,
-        progress: &Arc<SnapshotProgress>,
+        progress: &Arc<WriteProgress>,
         permit: impl FnOnce() -> Option<G>,
     ) -> Result<bool, ControlError> {
         let control = self.lock();
-        progress.check()?;
+        progress.check().map_err(SnapshotError::from)?;
         let was_running = self.pause_locked()?;
         if !self.held().is_empty() {
             return Err(ControlError::Held);
@@ -63,19 +64,19 @@ impl Vm {
     /// The snapshot that is being written, until its file has its name or it has failed. Does not
     /// wait.
     #[must_use]
-    pub fn snapshot_progress(&self) -> Option<Arc<SnapshotProgress>> {
+    pub fn snapshot_progress(&self) -> Option<Arc<WriteProgress>> {
         self.writing().clone()
     }
 
     /// Locked only for short times.
-    fn writing(&self) -> MutexGuard<'_, Option<Arc<SnapshotProgress>>> {
+    fn writing(&self) -> MutexGuard<'_, Option<Arc<WriteProgress>>> {
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write_snapshot(
         &self,
         path: &Path,
-        progress: &SnapshotProgress,
+        progress: &WriteProgress,
     ) -> Result<NewFile, ControlError> {
         // In the direction of interrupts: an edge between two steps is then in the later one, and
         // at worst occurs twice.
@@ -108,11 +109,11 @@ impl Vm {
 /// Gives a snapshot's file its name; `false` if there is none.
 fn finish_snapshot(
     written: Option<NewFile>,
-    progress: &SnapshotProgress,
+    progress: &WriteProgress,
 ) -> Result<bool, ControlError> {
     let Some(file) = written else { return Ok(false) };
     file.sync().map_err(SnapshotError::from)?;
-    progress.check()?;
+    progress.check().map_err(SnapshotError::from)?;
     file.finish(true).map_err(SnapshotError::from)?;
     Ok(true)
 }

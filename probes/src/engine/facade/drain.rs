@@ -26,8 +26,8 @@ impl RecordedProbe {
         let probe = &self.probe;
         if let Some(Consumer { to, probe: number, .. }) = &probe.consumer {
             let Hit { origin, vcpu, record } = hit;
-            let fields = Arc::clone(&origin.fields);
-            return to.take(*number, RecordedHit { vcpu, fields, record });
+            let (fields, symbols) = (Arc::clone(&origin.fields), origin.symbols.clone());
+            return to.take(*number, RecordedHit { vcpu, fields, record, symbols });
         }
         let Some(triggers) = &self.triggers else { return steps.push(Step::Keep(hit)) };
         let filter = probe.event_filter();

@@ -149,7 +149,7 @@ impl Engine {
         let memory = HitMemory { view: &kernel.view, sregs: &known, tasks };
         let time = self.clock.now();
         let mut hit = Hit { regs: &mut regs, vcpu, time, memory, fault_handler: None, kept: &[] };
-        self.hits.recorder.sample(probe, &mut hit, &stack);
+        self.hits.recorder.sample(&kernel.symbols, probe, &mut hit, &stack);
     }
 
     /// The kernel's frames, then those of user mode if the consumer asks for them.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use exoprobe_guest::Gva;
-use exoprobe_introspect::TaskId;
 use exoprobe_introspect::unwind::{Place, Walk, user_frames};
+use exoprobe_introspect::{SymbolTable, TaskId};
 
 use crate::definition::{Action, Argument, Fetch, Field, FieldValue, ValueType};
 use crate::engine::arguments::list::Arguments;
@@ -93,9 +93,9 @@ impl Recorder {
                     records = true;
                     let result = if matches!(action, Action::Stack) || probe.wants_stack() {
                         let (frames, depth) = back_trace(calls, table, info, hit);
-                        self.record(info, hit, &frames[..depth])
+                        self.record(table.symbols.as_ref(), info, hit, &frames[..depth])
                     } else {
-                        self.record(info, hit, &[])
+                        self.record(table.symbols.as_ref(), info, hit, &[])
                     };
                     if let Some(value) = result.filter(|_| info.is_entry()) {
                         done.verdict = leave(hit, value);
@@ -118,10 +118,16 @@ impl Recorder {
     }
 
     /// Counts and records a sample of a vCPU that stands still.
-    pub(crate) fn sample(&self, probe: &Probe, hit: &mut Hit<'_>, stack: &[u64]) {
+    pub(crate) fn sample(
+        &self,
+        symbols: &SymbolTable,
+        probe: &Probe,
+        hit: &mut Hit<'_>,
+        stack: &[u64],
+    ) {
         count(&probe.counters.hits);
         let at = Gva(hit.regs.rip);
-        let _ = self.record(&HitInfo { probe, at, returned: None }, hit, stack);
+        let _ = self.record(Some(symbols), &HitInfo { probe, at, returned: None }, hit, stack);
     }
 
     /// Returns true if the probe's filter accepts the hit.
@@ -153,7 +159,13 @@ impl Recorder {
 
     /// Writes a record, or gives it to the probe's consumer. Returns the consumer's result for the
     /// function.
-    fn record(&self, info: &HitInfo<'_>, hit: &mut Hit<'_>, stack: &[u64]) -> Option<u64> {
+    fn record(
+        &self,
+        symbols: Option<&SymbolTable>,
+        info: &HitInfo<'_>,
+        hit: &mut Hit<'_>,
+        stack: &[u64],
+    ) -> Option<u64> {
         let HitInfo { probe, returned, .. } = *info;
         let ring = self.rings.get(usize::from(hit.vcpu))?;
         let arguments = probe.arguments();
@@ -186,7 +198,8 @@ impl Recorder {
                 text: bytes.as_slice().into(),
             };
             count(&probe.counters.recorded);
-            let recorded = RecordedHit { vcpu, fields: Arc::clone(list), record };
+            let (fields, symbols) = (Arc::clone(list), symbols.cloned());
+            let recorded = RecordedHit { vcpu, fields, record, symbols };
             return to.take_at_hit(*number, recorded, hit);
         }
         let Some(mut writer) = ring.begin(probe.id, time, shape) else {

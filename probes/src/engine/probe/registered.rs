@@ -7,9 +7,7 @@ use arc_swap::ArcSwapOption;
 use crossbeam_queue::ArrayQueue;
 use exoprobe_guest::{GuestTime, Gva, HiddenMemory};
 
-use crate::definition::{
-    Action, Field, Filter, Flag, ProbeDefinition, ReturnMode, WrittenFilter,
-};
+use crate::definition::{Action, Field, Filter, Flag, ProbeDefinition, ReturnMode, WrittenFilter};
 use crate::engine::arguments::list::Arguments;
 use crate::engine::probe::fetch::Kept;
 use crate::engine::probe::handlers::{

@@ -10,7 +10,7 @@ use exoprobe_tests::{
     PATIENCE, Service, TestGuest, TestKernel, address, cases, finish, guest_file, host,
     python_environment, python_file,
 };
-use exoprobe_vmm::{ControlError, Vm, VmState};
+use exoprobe_vmm::{ControlError, Vm, VmState, WriteProgress};
 use serde_json::{Value, json};
 
 pub(crate) const CASES: &[Case] = cases![
@@ -197,7 +197,7 @@ fn a_kernel_that_kaslr_moved_is_dumped() {
     let core = dir.path().join("core");
     let guest = TestKernel::Linux6_12.restored(1);
     pause_in_a_call(&guest);
-    guest.vm.dump(&core, false, || guest.engine.dump_notes()).unwrap();
+    guest.vm.dump(&core, false, &WriteProgress::default(), || guest.engine.dump_notes()).unwrap();
     let shown = drgn(&core, TestKernel::Linux6_12, &[]);
     let banner = guest.engine.running_kernel().banner.unwrap();
     assert_eq!(shown["release"], banner.text.split(' ').nth(2).unwrap());
@@ -266,7 +266,8 @@ fn a_guest_that_never_began_has_memory_and_registers_alone() {
     let core = dir.path().join("core");
     let config = TestGuest::config("vmlinux", 1);
     let guest = TestGuest::new(Vm::create(&host(), &config).unwrap());
-    let dump = || guest.vm.dump(&core, false, || guest.engine.dump_notes());
+    let dump =
+        || guest.vm.dump(&core, false, &WriteProgress::default(), || guest.engine.dump_notes());
     let refused = dump();
     assert!(matches!(refused, Err(ControlError::NotStarted)), "{refused:?}");
     assert!(!core.exists());

@@ -19,6 +19,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_hit_has_the_users_stack_and_the_control_group needs [Kvm, Repeat],
     a_script_goes_on_over_a_reboot,
     a_script_goes_on_while_its_module_comes_and_goes,
+    each_kind_of_probe_has_each_call,
     probes_are_listed_with_arguments needs [Kvm, Repeat],
     output_comes_as_lines_and_as_events needs [Kvm, Repeat],
 ];
@@ -252,14 +253,15 @@ fn a_script_goes_on_over_a_reboot() {
 fn a_script_goes_on_while_its_module_comes_and_goes() {
     let service = linux_6_12();
     work(&service, "insmod ttynull");
-    let text =
-        "kprobe:ttynull_open { @opens = count(); } kretprobe:ttynull_open { @ends = count(); }
+    let text = "kprobe:ttynull_open { @opens = count(); @name = ksym(reg(\"ip\")); }
+        kretprobe:ttynull:ttynull_open { @ends = count(); }
         kprobe:__x64_sys_getpid { @calls = count(); }";
     let script = Script::start(&service, text);
     for round in 1..=3 {
         work(&service, "open /dev/ttynull 20");
         let counts = ["@opens", "@ends"].map(|name| script.number(name, None));
         assert_eq!(counts, [20 * round; 2]);
+        assert_eq!(script.map("@name"), "ttynull_open", "wherever it is");
         let begun = Instant::now();
         // It may be in use for a moment.
         while !service.work("rmmod ttynull").starts_with("done") {
@@ -268,10 +270,34 @@ fn a_script_goes_on_while_its_module_comes_and_goes() {
         }
         work(&service, "getpid 10");
         assert_eq!(script.number("@calls", None), 10 * round, "its other probe goes on");
+        if round == 1 {
+            // In the place that became free.
+            work(&service, "insmod test_module");
+        }
         work(&service, "insmod ttynull");
     }
     let (_, maps) = script.end();
     assert_eq!((&maps["@opens"], &maps["@calls"]), (&json!(60), &json!(30)), "{maps}");
+}
+
+fn each_kind_of_probe_has_each_call() {
+    let service = linux_6_12();
+    let text = "fentry:do_sys_openat2 /str(args.filename) == \"/dev/null\"/ { @fentry = count(); }
+        kfunc:vfs_open { @kfunc = count(); }
+        fexit:do_sys_openat2 /retval >= 0/ { @fexit = count(); }
+        kretfunc:vfs_open /retval == 0/ { @kretfunc = count(); }
+        kprobe:do_sys_openat2+4 { @within = count(); }
+        rawtracepoint:sys_enter /args.args[1] != 0/ { @enter[args.id] = count(); }
+        tracepoint:raw_syscalls:sys_exit { @exit[args.id] = count(); }";
+    let script = Script::start(&service, text);
+    work(&service, "open /dev/null 50");
+    let counts = ["@fentry", "@kfunc", "@fexit", "@kretfunc", "@within"];
+    assert_eq!(counts.map(|name| script.number(name, None)), [50; 5], "{}", script.map("@enter"));
+    // openat
+    let calls = ["@enter", "@exit"].map(|name| script.number(name, Some("257")));
+    assert_eq!(calls, [50; 2]);
+    let (status, _) = script.end();
+    assert_eq!((&status["lost"], &status["limited"]), (&json!(0), &json!(0)), "{status}");
 }
 
 fn probes_are_listed_with_arguments() {

@@ -14,6 +14,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_dead_standard_error_ends_nothing needs [Kvm, Shell],
     sigterm_ends_a_service_that_waits_for_a_lock needs [Kvm, Repeat],
     sigterm_ends_a_service_that_waits_for_its_snapshot needs [Kvm, Shell],
+    sigterm_ends_a_dump_and_leaves_no_file needs [Kvm, Repeat],
     sigterm_ends_a_snapshot_and_leaves_no_file needs [Kvm, Repeat],
     a_snapshot_ends_when_its_client_goes needs [Kvm, Repeat],
     a_message_that_repeats_is_limited_and_plain_in_a_file needs [Kvm, Repeat],
@@ -122,15 +123,20 @@ fn sigterm_ends_a_service_that_waits_for_its_snapshot() {
     ends_well(running);
 }
 
-/// A service in the middle of a snapshot to a file in `folder`, and the client that asked for it.
-fn in_a_snapshot(folder: &Path) -> (Running, String, Running) {
-    // Gigabytes, so that it takes its time; none is touched, for the guest has hardly begun.
+/// A service whose guest has gigabytes, so that its files take their time to be written; none is
+/// touched, for the guest has hardly begun.
+fn large(folder: &Path) -> (Running, String) {
     let (socket, kernel) = (folder.join("s"), guest_file("vmlinux"));
     let mut command = exoprobe();
     command.args(["run", "--memory", "4096", "--kernel"]).arg(kernel).arg("--socket").arg(&socket);
     let mut running = Running::spawn(&mut command);
     running.wait_for_socket(&socket, PATIENCE);
-    let socket = socket.to_str().unwrap().to_owned();
+    (running, socket.to_str().unwrap().to_owned())
+}
+
+/// A service in the middle of a snapshot to a file in `folder`, and the client that asked for it.
+fn in_a_snapshot(folder: &Path) -> (Running, String, Running) {
+    let (running, socket) = large(folder);
     let mut command = exoprobe();
     command.args(["--socket", &socket, "vm", "snapshot"]).arg(folder.join("snapshot"));
     let client = Running::spawn(&mut command);
@@ -144,12 +150,16 @@ fn in_a_snapshot(folder: &Path) -> (Running, String, Running) {
 /// Waits for the status to have such a snapshot; a status that waited for a snapshot would never
 /// have one.
 fn wait_for_snapshot(socket: &str, wanted: impl Fn(&serde_json::Value) -> bool) {
+    wait_for_status(socket, |status| wanted(&status["snapshot"]));
+}
+
+fn wait_for_status(socket: &str, wanted: impl Fn(&serde_json::Value) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let output =
             finish(exoprobe().args(["--json", "vm", "status", "--socket", socket]), PATIENCE);
         let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        if wanted(&status["snapshot"]) {
+        if wanted(&status) {
             return;
         }
         assert!(Instant::now() < deadline, "{status}");
@@ -183,6 +193,21 @@ fn a_snapshot_ends_when_its_client_goes() {
     assert!(output.status.success(), "nothing waits for it: {output:?}");
     running.signal(libc::SIGTERM);
     ends_well(running);
+}
+
+/// A status of the machine waits for no dump.
+fn sigterm_ends_a_dump_and_leaves_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (running, socket) = large(dir.path());
+    let mut command = exoprobe();
+    command.args(["--socket", &socket, "vm", "dump"]).arg(dir.path().join("core"));
+    let client = Running::spawn(&mut command);
+    wait_for_status(&socket, |status| status["state"] == "paused");
+    running.signal(libc::SIGTERM);
+    ends_well(running);
+    let output = client.finish(PATIENCE);
+    assert!(!output.status.success(), "{output:?}");
+    assert!(is_empty(dir.path()), "a file is left");
 }
 
 /// A System.map without a function that return probes need has a mark fail at each patrol.

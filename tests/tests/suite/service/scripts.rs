@@ -77,25 +77,34 @@ fn work(service: &Service, line: &str) {
 
 fn counts_by_task_equal_the_calls(vcpus: u8) {
     let service = Service::restored(vcpus);
-    let script = "kprobe:__x64_sys_getpid { @[comm] = count(); @sizes = hist(cpu); }";
+    let script =
+        "kprobe:__x64_sys_getpid { @[comm] = count(); @tasks[tid] = count(); @sizes = hist(cpu); }";
     let running = trace(&service, &["-e", script]);
-    match vcpus {
-        1 => work(&service, "getpid 3000"),
-        _ => work(&service, "par 4 getpid 750"),
-    }
+    let (tasks, calls) = match vcpus {
+        1 => {
+            work(&service, "getpid 10000");
+            (1, 10_000)
+        }
+        _ => {
+            work(&service, "par 4 getpid 2500");
+            (4, 2500)
+        }
+    };
     let text = end(&service, running);
     assert!(text.starts_with("Attaching 1 probe...\n"), "{text}");
-    assert!(text.contains("@[init]: 3000\n"), "{text}");
-    assert_eq!(sum(&text), 3000, "{text}");
+    assert!(text.contains("@[init]: 10000\n"), "{text}");
+    let of_tasks: Vec<&str> = text.lines().filter(|line| line.starts_with("@tasks[")).collect();
+    assert_eq!(of_tasks.len(), tasks, "{text}");
+    assert!(of_tasks.iter().all(|line| line.ends_with(&format!("]: {calls}"))), "{text}");
+    assert_eq!(sum(&text), 10_000, "{text}");
 }
 
 fn a_latency_is_there_for_each_call(vcpus: u8) {
     let service = Service::restored(vcpus);
     let script = "kprobe:do_sys_openat2 { @start[tid] = nsecs; }
         kretprobe:do_sys_openat2 /@start[tid]/ {
-            $ns = nsecs - @start[tid];
-            if ($ns < 0) { @negative = count(); }
-            @calls = count(); @total = sum($ns); delete(@start[tid]);
+            if (nsecs < @start[tid]) { @negative = count(); }
+            @calls = count(); @total = sum(nsecs - @start[tid]); delete(@start[tid]);
         }
         kretprobe:do_sys_openat2 /!@start[tid]/ { @ends = count(); }";
     let running = trace(&service, &["-q", "-e", script]);
@@ -166,6 +175,16 @@ fn a_script_ends_in_each_way_and_leaves_nothing() {
         "getpid 30",
     ]);
     assert!(counted.contains("@: 30\n"), "{counted}");
+    let folder = tempfile::tempdir().unwrap();
+    let [file, output] = ["script.bt", "output"].map(|name| folder.path().join(name));
+    std::fs::write(&file, "BEGIN { printf(\"%s %d\\n\", str($1), $2); exit(); }").unwrap();
+    let [file_name, output_name] = [&file, &output].map(|path| path.to_str().unwrap());
+    let printed = service.ok(&["trace", "-f", "json", "-o", output_name, file_name, "a", "7"]);
+    let written = std::fs::read_to_string(&output).unwrap();
+    let lines: Vec<Value> =
+        written.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(printed, "", "{written}");
+    assert!(lines.contains(&json!({ "type": "printf", "data": "a 7\n" })), "{written}");
     let timed =
         service.ok(&["trace", "-q", "--for", "1", "-e", "interval:ms:100 { @ticks = count(); }"]);
     assert!(timed.contains("@ticks: "), "{timed}");
@@ -194,11 +213,14 @@ fn wrong_scripts_change_nothing() {
         ("kprobe:vfs_read {", "1:"),
         ("", "no probe"),
         ("profile:hz:0 { @ = count(); }", "has no period"),
+        ("profile:us:10 { @ = count(); }", "a script takes at most 1000"),
     ] {
-        let output = service.client(&["trace", "-e", script]);
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{script}: {error}");
-        assert!(error.contains(why), "{script}: {error}");
+        for args in [&["trace", "-e", script][..], &["trace", "--explain", "-e", script]] {
+            let output = service.client(args);
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{args:?}: {error}");
+            assert!(error.contains(why), "{args:?}: {error}");
+        }
     }
     let output = service.client(&["trace"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -237,6 +259,15 @@ fn several_run_at_once_over_http() {
     assert_eq!(list(&service, &["probe", "list"]).len(), 1);
     let _ = delete("/v1/scripts/1");
     assert_eq!(get("/v1/scripts/1").status, 404, "forgotten");
+    let text = "interval:s:100 { @ = count(); }";
+    // One runs.
+    for _ in 0..63 {
+        let _ = post(text);
+    }
+    let body = json!({ "text": text }).to_string();
+    let refused = ask(&service, "POST", "/v1/scripts", body.as_bytes());
+    assert_eq!(refused.status, 507, "{refused:?}");
+    assert!(refused.body.contains("64 scripts run already"), "{refused:?}");
 }
 
 fn an_address_from_a_map_is_read_at_the_hit(vcpus: u8) {

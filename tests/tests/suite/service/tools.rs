@@ -110,9 +110,17 @@ fn each_system_call_has_a_row() {
     assert!(calls.contains("@syscall[257]: 30\n"), "{calls}");
     let functions = guest.run("vfscount", "open /dev/null 40");
     assert!(functions.contains("@[vfs_open]: 40\n"), "{functions}");
-    for tool in ["vfsstat", "loads"] {
-        let _ = guest.run(tool, "open /dev/null 1");
-    }
+    // Both have an interval of a second.
+    let loads = guest.run("loads", "sleep 1500");
+    assert!(loads.contains("load averages: "), "{loads}");
+    let running = trace(&guest.service, &[&path("vfsstat")]);
+    let answer = guest.service.work("open /dev/null 40");
+    assert!(answer.starts_with("done"), "{answer}");
+    let _ = guest.service.work("sleep 1500");
+    let functions = end(&guest.service, running);
+    let opens = functions.lines().filter_map(|line| line.strip_prefix("@[vfs_open]: "));
+    let opens: u64 = opens.map(|count| count.parse::<u64>().expect("a count")).sum();
+    assert_eq!(opens, 40, "{functions}");
 }
 
 fn each_lookup_of_a_name_has_a_row() {

@@ -1,20 +1,22 @@
-//! The progress of a snapshot, and its early end.
+//! The progress of a file that is being written, and its early end.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::error::SnapshotError;
+/// The write was ended before the file was whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WriteEnded;
 
-/// A snapshot that is being written, as other threads see it: its progress, and a way to end it.
+/// A snapshot or dump that is being written, as other threads see it: its progress, and a way to
+/// end it.
 #[derive(Debug, Default)]
-pub struct SnapshotProgress {
+pub struct WriteProgress {
     written: AtomicU64,
     size: AtomicU64,
     ended: AtomicBool,
 }
 
-impl SnapshotProgress {
-    /// Ends the snapshot: it fails with [`SnapshotError::Ended`] and leaves no file, unless it has
-    /// its name already.
+impl WriteProgress {
+    /// Ends the write: it fails, and leaves no file unless that has its name already.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
     }
@@ -39,14 +41,14 @@ impl SnapshotProgress {
     ///
     /// # Errors
     /// As [`Self::check`].
-    pub(crate) fn advance(&self, bytes: u64) -> Result<(), SnapshotError> {
+    pub(crate) fn advance(&self, bytes: u64) -> Result<(), WriteEnded> {
         self.written.fetch_add(bytes, Ordering::Relaxed);
         self.check()
     }
 
     /// # Errors
-    /// [`SnapshotError::Ended`] if it was ended.
-    pub(crate) fn check(&self) -> Result<(), SnapshotError> {
-        if self.ended.load(Ordering::Relaxed) { Err(SnapshotError::Ended) } else { Ok(()) }
+    /// [`WriteEnded`] if it was ended.
+    pub(crate) fn check(&self) -> Result<(), WriteEnded> {
+        if self.ended.load(Ordering::Relaxed) { Err(WriteEnded) } else { Ok(()) }
     }
 }
