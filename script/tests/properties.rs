@@ -102,6 +102,21 @@ const WORDS: &[&str] = &[
     "macro",
     "config",
     "#define A 1\n",
+    "#ifdef A\n",
+    "#else\n",
+    "#endif\n",
+    "enum e { A = 1, B }",
+    "union u { int x; }",
+    "(enum e)",
+    "offsetof(",
+    "let @m = hash(",
+    "max_strlen",
+    "nsecs(boot)",
+    "kstack(perf",
+    "strftime(",
+    "errorf(",
+    "A",
+    "100ms",
 ];
 
 /// Statements.

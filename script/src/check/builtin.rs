@@ -11,30 +11,9 @@ use crate::program::{Base, Chain, Read};
 use crate::types::{RecordRef, StackMode, Type};
 
 /// All builtins without numbers, for near names.
-pub(super) const BUILTINS: [&str; 24] = [
-    "pid",
-    "tid",
-    "uid",
-    "gid",
-    "comm",
-    "nsecs",
-    "elapsed",
-    "cpu",
-    "numaid",
-    "ncpus",
-    "args",
-    "retval",
-    "func",
-    "probe",
-    "curtask",
-    "rand",
-    "kstack",
-    "ustack",
-    "cgroup",
-    "username",
-    "probetype",
-    "pcomm",
-    "ppid",
+pub(super) const BUILTINS: [&str; 21] = [
+    "pid", "tid", "uid", "gid", "comm", "nsecs", "elapsed", "cpu", "numaid", "ncpus", "args",
+    "retval", "func", "probe", "curtask", "rand", "kstack", "ustack", "cgroup", "username",
     "jiffies",
 ];
 

@@ -103,7 +103,7 @@ impl Checker<'_> {
         self.fail(error.near(&name.text, known))
     }
 
-    fn refuse<T>(&mut self, span: Span, name: &str, reason: &str) -> Checked<T> {
+    pub(super) fn refuse<T>(&mut self, span: Span, name: &str, reason: &str) -> Checked<T> {
         self.fail(Diagnostic::new(span, format!("`{name}()` is not served: {reason}")))
     }
 

@@ -50,6 +50,8 @@ pub(super) struct Checker<'a> {
     pub(super) errors: Vec<Diagnostic>,
     /// Probes of lists that the kernel does not have, each with the reason.
     pub(super) missing: Vec<String>,
+    /// Probes of the actions so far.
+    pub(super) points: usize,
     /// All types that can be inferred are: what is still unknown is an error.
     pub(super) is_last_pass: bool,
     /// The body that is checked.

@@ -1,5 +1,6 @@
 //! Casts, tuples, sizes and offsets.
 
+use super::builtin::BUILTINS;
 use super::checker::{Checked, Checker};
 use super::operand::{Address, Form, Operand};
 use crate::diagnostic::{Diagnostic, Span};
@@ -115,7 +116,7 @@ impl Checker<'_> {
     pub(super) fn sizeof(&mut self, expr: &ast::Expr) -> Checked<Operand> {
         let ty = match &expr.kind {
             ExprKind::SizeofType(name) => self.resolve(name)?,
-            ExprKind::SizeofExpr(of) => self.expr(of)?.ty,
+            ExprKind::SizeofExpr(of) => self.type_of(of)?,
             _ => Type::Unknown,
         };
         match self.size_of(&ty) {
@@ -127,10 +128,21 @@ impl Checker<'_> {
         }
     }
 
+    /// The type of an expression, or a typedef of the kernel: to the parser both are names.
+    fn type_of(&mut self, of: &ast::Expr) -> Checked<Type> {
+        if let ExprKind::Ident(name) = &of.kind
+            && !BUILTINS.contains(&&**name)
+            && let Some(ty) = self.kernel.named_type(name)
+        {
+            return Ok(ty);
+        }
+        Ok(self.expr(of)?.ty)
+    }
+
     pub(super) fn offsetof(&mut self, expr: &ast::Expr) -> Checked<Operand> {
         let (mut ty, path) = match &expr.kind {
             ExprKind::Offsetof(name, path) => (self.resolve(name)?, path),
-            ExprKind::OffsetofExpr(of, path) => (self.expr(of)?.ty, path),
+            ExprKind::OffsetofExpr(of, path) => (self.type_of(of)?, path),
             _ => return Ok(Operand::unknown(expr.span)),
         };
         let mut bits = 0u32;

@@ -65,6 +65,7 @@ pub fn check(
         maps: Maps::default(),
         errors: Vec::new(),
         missing: Vec::new(),
+        points: 0,
         is_last_pass: false,
         body: BodyState::default(),
         map_entries: None,
@@ -83,6 +84,7 @@ pub fn check(
 impl Checker<'_> {
     fn program(&mut self) -> Option<Program> {
         self.configure();
+        self.name_enums();
         self.define_records();
         self.define_enums();
         let actions: Vec<Points> =

@@ -77,7 +77,7 @@ impl Checker<'_> {
             }
             "join" => self.join(name, arguments, span)?,
             "override" => self.override_call(name, arguments, span)?,
-            "unwatch" => return self.fail(Diagnostic::new(span, "watchpoints are not served yet")),
+            "unwatch" => return self.refuse(span, text, "watchpoints are not served yet"),
             _ => return Ok(None),
         }))
     }
@@ -163,6 +163,8 @@ impl Checker<'_> {
             let error = "override() is for kprobe alone, and without an offset";
             return self.fail(Diagnostic::new(span, error));
         }
+        // So that the body is not shared with a kprobe that has an offset.
+        self.body.uses_args = true;
         let value = self.number_value(&arguments[0])?;
         self.body.need_exit(span, "override() changes the hit itself");
         Ok(Statement::Override(value))

@@ -27,7 +27,8 @@ pub(super) struct Place {
     pub(super) arguments: Option<Arc<[Parameter]>>,
     /// The result's type.
     pub(super) result: Option<Type>,
-    /// A body that does not use arguments is for all of the class.
+    /// A body that does not use arguments is for all of the class; one for kprobes also for those
+    /// with an offset.
     any_arguments: bool,
 }
 
@@ -57,7 +58,12 @@ impl Place {
     /// Can a body for `self` run at `other`?
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let same = self.arguments == other.arguments && self.result == other.result;
-        self.class == other.class && (self.any_arguments || same)
+        let is_kprobe = |class| matches!(class, Class::Kprobe | Class::KprobeWithin);
+        let both_kprobes = is_kprobe(self.class) && is_kprobe(other.class);
+        match self.any_arguments {
+            true => self.class == other.class || both_kprobes,
+            false => self.class == other.class && same,
+        }
     }
 
     pub(super) fn forget_arguments(&mut self) {

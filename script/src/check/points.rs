@@ -43,7 +43,7 @@ const KINDS: [(&str, &str); 34] = [
     ("ur", "uretprobe"),
     ("watchpoint", "watchpoint"),
     ("w", "watchpoint"),
-    ("asyncwatchpoint", "watchpoint"),
+    ("asyncwatchpoint", "asyncwatchpoint"),
     ("usdt", "usdt"),
     ("hardware", "hardware"),
     ("software", "software"),
@@ -64,6 +64,9 @@ type Found = Result<Vec<Point>, NoPoint>;
 impl Checker<'_> {
     /// The probes of an action; `None` if one is wrong.
     pub(super) fn points(&mut self, action: &Action) -> Option<Points> {
+        if self.points > POINTS_MAX {
+            return None;
+        }
         let (mut points, mut missing) = (Vec::new(), Vec::new());
         let before = self.errors.len();
         for name in &action.points {
@@ -76,7 +79,9 @@ impl Checker<'_> {
                 Err(NoPoint::Missing(error)) => missing.push((name, error)),
                 Err(NoPoint::Reported) => {}
             }
-            if points.len() > POINTS_MAX {
+            if self.points + points.len() > POINTS_MAX {
+                // Later actions add no probes, and no error of their own.
+                self.points = POINTS_MAX + 1;
                 let message = format!("limit `probes` of {POINTS_MAX} reached");
                 self.errors.push(Diagnostic::new(name.span, message));
                 return None;
@@ -90,6 +95,7 @@ impl Checker<'_> {
             self.missing
                 .extend(missing.map(|(name, error)| format!("{}: {}", name.text, error.message)));
         }
+        self.points += points.len();
         (self.errors.len() == before).then_some(Points { points })
     }
 
@@ -111,7 +117,9 @@ impl Checker<'_> {
             "uprobe" | "uretprobe" => {
                 self.not_served(name.span, kind, "probes of processes are not served yet")
             }
-            "watchpoint" => self.not_served(name.span, kind, "watchpoints are not served yet"),
+            "watchpoint" | "asyncwatchpoint" => {
+                self.not_served(name.span, kind, "watchpoints are not served yet")
+            }
             _ => self.not_served(name.span, kind, "this kind of probe is not there"),
         }
     }

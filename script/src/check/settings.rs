@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::checker::Checker;
 use crate::diagnostic::Diagnostic;
-use crate::syntax::ast::{Expr, ExprKind, Name};
+use crate::syntax::ast::{EnumDef, Expr, ExprKind, Name};
 use crate::types::StackMode;
 
 /// Settings that change nothing here: they are about BPF or about the terminal.
@@ -77,10 +77,17 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Takes the enums of the script.
+    /// Takes the names of the script's enums, which its structs may use.
+    pub(super) fn name_enums(&mut self) {
+        for (index, definition) in self.script.tree.enums.iter().enumerate() {
+            self.own.enums.insert(enum_name(definition, index), Vec::new());
+        }
+    }
+
+    /// Takes the constants of the script's enums. A value may name constants before it.
     pub(super) fn define_enums(&mut self) {
-        for definition in &self.script.tree.enums {
-            let mut values: Vec<(Arc<str>, i64)> = Vec::new();
+        for (index, definition) in self.script.tree.enums.iter().enumerate() {
+            let key = enum_name(definition, index);
             let mut next = 0i64;
             for (name, value) in &definition.values {
                 if let Some(expr) = value {
@@ -93,11 +100,18 @@ impl Checker<'_> {
                         }
                     }
                 }
-                values.push((Arc::clone(&name.text), next));
+                self.own.add_constant(&key, &name.text, next);
                 next = next.wrapping_add(1);
             }
-            self.own.add_enum(&definition.name.text, values);
         }
+    }
+}
+
+/// The name of an enum; of one without a name, one that no script can write.
+fn enum_name(definition: &EnumDef, index: usize) -> Arc<str> {
+    match &*definition.name.text {
+        "" => format!("(unnamed {index})").into(),
+        _ => Arc::clone(&definition.name.text),
     }
 }
 

@@ -156,7 +156,7 @@ impl Run<'_> {
             Statement::Errorf(format, arguments) => {
                 let values = self.all(arguments)?;
                 let text = self.printer().format(format, &values);
-                self.out.warn(&String::from_utf8_lossy(&text));
+                self.out.warn(String::from_utf8_lossy(&text).trim_end_matches('\n'));
                 Ok(())
             }
             Statement::Cat(format, arguments) => {
