@@ -108,10 +108,8 @@ fn probes_of_one_action_share_its_body() {
         "kprobe:xfs:xfs_open",
     ];
     assert_eq!(names, wanted);
-    // One for the place within a function, where override() is not allowed.
-    assert_eq!(program.bodies.len(), 3);
-    assert_eq!(program.attachments[0].bodies, [0, 2]);
-    assert_eq!(program.attachments[3].bodies, [1]);
+    assert_eq!(program.bodies.len(), 2);
+    assert_eq!(program.attachments[0].bodies, [0, 1]);
 }
 
 #[test]

@@ -107,6 +107,7 @@ fn scripts() -> impl Strategy<Value = String> {
 
 const LIMITS: Limits = Limits {
     map_entries: 16,
+    map_bytes: 4096,
     text_bytes: 64,
     loop_rounds: 100,
     output_bytes: 4096,
