@@ -148,7 +148,7 @@ fn a_distributions_kernel_is_probed_by_its_own_symbols_wherever_kaslr_put_it() {
     load_modules(&guest);
     requests_of_its_disk_are_counted(&guest);
     random_numbers_come_from_the_host(&guest);
-    stock_tools::requests_have_rows(&guest);
+    stock_tools::functions_that_are_inlined_are_named(&guest);
     stock_tools::tools_of_modules_run(&guest);
     print_row(&guest, notes.release().expect("it has a name"));
     guest.assert_unharmed();

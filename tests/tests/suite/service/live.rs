@@ -282,14 +282,23 @@ fn a_script_goes_on_while_its_module_comes_and_goes() {
 
 fn each_kind_of_probe_has_each_call() {
     let service = linux_6_12();
+    let mut within = (1..16).map(|offset| format!("kprobe:do_sys_openat2+{offset}"));
+    // The first place that is an instruction's.
+    let within = within.find(|place| {
+        let answer = post(&service, &json!({ "text": format!("{place} {{ @ = count(); }}") }));
+        let id = &answer.json()["id"];
+        let path = format!("/v1/scripts/{id}");
+        answer.status == 201
+            && http::ask(service.socket(), "DELETE", &path, &[], b"").status == 200
+    });
     let text = "fentry:do_sys_openat2 /str(args.filename) == \"/dev/null\"/ { @fentry = count(); }
         kfunc:vfs_open { @kfunc = count(); }
         fexit:do_sys_openat2 /retval >= 0/ { @fexit = count(); }
         kretfunc:vfs_open /retval == 0/ { @kretfunc = count(); }
-        kprobe:do_sys_openat2+4 { @within = count(); }
         rawtracepoint:sys_enter /args.args[1] != 0/ { @enter[args.id] = count(); }
         tracepoint:raw_syscalls:sys_exit { @exit[args.id] = count(); }";
-    let script = Script::start(&service, text);
+    let within = format!("{} {{ @within = count(); }}", within.expect("it has instructions"));
+    let script = Script::start(&service, &format!("{text} {within}"));
     work(&service, "open /dev/null 50");
     let counts = ["@fentry", "@kfunc", "@fexit", "@kretfunc", "@within"];
     assert_eq!(counts.map(|name| script.number(name, None)), [50; 5], "{}", script.map("@enter"));
