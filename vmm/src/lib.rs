@@ -9,6 +9,7 @@ mod boot;
 mod config;
 pub mod devices;
 mod dump;
+mod failures;
 mod host;
 mod hugepages;
 pub mod layout;

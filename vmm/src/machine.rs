@@ -94,6 +94,14 @@ impl Machine {
         }
     }
 
+    /// Has vCPU 0 stop the machine: another of its threads has failed, as `message` says. Does not
+    /// wait for that, as [`Self::check_consoles`].
+    pub(crate) fn fail(&self, message: String) {
+        if let Some(vcpu) = self.vcpus.get().and_then(|all| all.first()) {
+            let _ = vcpu.thread().send(Command::Fail(message));
+        }
+    }
+
     /// Pauses the machine at a hit of vCPU `from`, which calls this; `false` when it has stopped.
     ///
     /// The vCPU waits for no thread. It does not wait for the other vCPUs, which stop when they

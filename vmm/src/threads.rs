@@ -3,11 +3,16 @@
 //! The threads of devices are started when their drivers start, by a vCPU's thread. A thread
 //! inherits the seccomp filters of the one that starts it, and a vCPU's may allow less than a
 //! device needs. So a machine with a hook has a thread that only starts others.
+//!
+//! A thread that panics stops the machine.
 
 use std::io;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::{Builder, JoinHandle};
+
+use crate::failures::Failures;
 
 /// The work of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,7 +70,10 @@ pub type ThreadHook = Arc<dyn Fn(ThreadKind) + Send + Sync>;
 
 /// The way in which a machine starts its threads.
 #[derive(Clone, Default)]
-pub(crate) struct Threads(Option<Arc<Hooked>>);
+pub(crate) struct Threads {
+    hooked: Option<Arc<Hooked>>,
+    failures: Failures,
+}
 
 struct Hooked {
     hook: ThreadHook,
@@ -76,19 +84,25 @@ impl Threads {
     /// # Errors
     /// The system's, when no thread can be started.
     pub(crate) fn new(hook: Option<&ThreadHook>) -> io::Result<Self> {
-        let hooked = |hook: &ThreadHook| {
-            let starter = Starter::new(Arc::clone(hook))?;
+        let failures = Failures::default();
+        let hooked = |hook: &ThreadHook| -> io::Result<_> {
+            let starter = Starter::new(Arc::clone(hook), failures.clone())?;
             Ok(Arc::new(Hooked { hook: Arc::clone(hook), starter }))
         };
-        hook.map(hooked).transpose().map(Self)
+        Ok(Self { hooked: hook.map(hooked).transpose()?, failures })
     }
 
     /// The embedder's hook, for a thread that is started in another way.
     pub(crate) fn hook(&self) -> Option<ThreadHook> {
-        self.0.as_ref().map(|hooked| Arc::clone(&hooked.hook))
+        self.hooked.as_ref().map(|hooked| Arc::clone(&hooked.hook))
     }
 
-    /// Starts a thread.
+    /// The failures of the threads.
+    pub(crate) const fn failures(&self) -> &Failures {
+        &self.failures
+    }
+
+    /// Starts a thread. A panic in it is one of [`Self::failures`].
     ///
     /// # Errors
     /// The system's.
@@ -98,14 +112,20 @@ impl Threads {
         body: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<JoinHandle<T>> {
         let builder = Builder::new().name(kind.name().to_owned());
-        let Some(hooked) = &self.0 else { return builder.spawn(body) };
-        let hook = Arc::clone(&hooked.hook);
+        let (hook, failures) = (self.hook(), self.failures.clone());
+        let body = move || {
+            let work = || {
+                if let Some(hook) = hook {
+                    hook(kind);
+                }
+                body()
+            };
+            failures.watch(kind.name(), work).unwrap_or_else(|panic| resume_unwind(panic))
+        };
+        let Some(hooked) = &self.hooked else { return builder.spawn(body) };
         let (reply, answer) = sync_channel(1);
         hooked.starter.run(move || {
-            let started = builder.spawn(move || {
-                hook(kind);
-                body()
-            });
+            let started = builder.spawn(body);
             // The thread that asked waits for it.
             drop(reply.send(started));
         })?;
@@ -122,12 +142,16 @@ struct Starter {
 }
 
 impl Starter {
-    fn new(hook: ThreadHook) -> io::Result<Self> {
+    fn new(hook: ThreadHook, failures: Failures) -> io::Result<Self> {
         let (tasks, queue): (_, Receiver<Task>) = channel();
         let kind = ThreadKind::Starter;
         let thread = Builder::new().name(kind.name().to_owned()).spawn(move || {
-            hook(kind);
-            queue.iter().for_each(|task| task());
+            let work = || {
+                hook(kind);
+                queue.iter().for_each(|task| task());
+            };
+            // A panic is reported: nothing else remains to do.
+            drop(failures.watch(kind.name(), work));
         })?;
         Ok(Self { tasks: Some(tasks), thread: Some(thread) })
     }
@@ -157,6 +181,7 @@ mod tests {
     use std::thread::current;
 
     use super::*;
+    use crate::failures::tests::PATIENCE;
 
     #[test]
     fn each_thread_calls_the_hook_first_and_one_thread_starts_them() {
@@ -186,5 +211,34 @@ mod tests {
         assert!(threads.hook().is_none());
         let name = threads.spawn(ThreadKind::Vsock, || current().name().map(str::to_owned));
         assert_eq!(name.unwrap().join().unwrap().as_deref(), Some("vsock"));
+    }
+
+    /// A hook that panics in threads of this kind.
+    fn panics_in(kind: ThreadKind) -> ThreadHook {
+        Arc::new(move |own| assert!(own != kind, "as a bug would"))
+    }
+
+    #[test]
+    fn a_thread_that_panics_is_a_failure_also_in_its_hook() {
+        let threads = Threads::new(Some(&panics_in(ThreadKind::Console))).unwrap();
+        let messages = threads.failures().messages();
+        threads.spawn(ThreadKind::Vsock, || ()).unwrap().join().unwrap();
+        let panics: fn() = || panic!("as a bug would");
+        assert!(threads.spawn(ThreadKind::DiskRequest, panics).unwrap().join().is_err());
+        assert!(threads.spawn(ThreadKind::Console, || ()).unwrap().join().is_err());
+        let all: Vec<_> = messages.try_iter().collect();
+        assert_eq!(all, ["the thread `disk waits` panicked", "the thread `console` panicked"]);
+    }
+
+    #[test]
+    fn a_thread_starter_that_panics_is_a_failure_and_starts_nothing() {
+        let threads = Threads::new(Some(&panics_in(ThreadKind::Starter))).unwrap();
+        let messages = threads.failures().messages();
+        assert_eq!(
+            messages.recv_timeout(PATIENCE).unwrap(),
+            "the thread `thread starter` panicked"
+        );
+        let error = threads.spawn(ThreadKind::Disk, || ()).unwrap_err();
+        assert_eq!(error.to_string(), gone().to_string());
     }
 }

@@ -103,7 +103,7 @@ pub(super) mod tests {
     }
 
     /// A minimal ELF header with one program header that promises `filesz` bytes at 16 MiB.
-    pub(in crate::boot) fn elf(machine: u16, paddr: u64, filesz: u64, memsz: u64) -> Vec<u8> {
+    pub(crate) fn elf(machine: u16, paddr: u64, filesz: u64, memsz: u64) -> Vec<u8> {
         let mut image = vec![0; 120];
         image[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
         image[18..20].copy_from_slice(&machine.to_le_bytes());

@@ -14,6 +14,8 @@ mod registers;
 mod relocs;
 
 pub(crate) use cpuid::for_vcpu as cpuid_for_vcpu;
+#[cfg(test)]
+pub(crate) use image::tests::elf;
 pub use kernel::ImageError;
 pub use load::BootError;
 pub(crate) use load::load;

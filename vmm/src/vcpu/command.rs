@@ -26,6 +26,8 @@ pub(crate) enum Command {
     SetEntry(BootEntry, Reply<()>),
     /// Stop the machine, if the text of its consoles says that the guest has stopped.
     CheckConsoles,
+    /// Stop the machine: a thread other than a vCPU's has failed. The message says which.
+    Fail(String),
     /// Another vCPU stopped the machine.
     Halt,
     /// End the thread.

@@ -140,6 +140,12 @@ impl Vcpu {
                     self.stop(reason);
                 }
             }
+            // Devices of a machine that has stopped are reset before it is booted again.
+            Command::Fail(message) => {
+                if self.mode != Mode::Stopped {
+                    self.stop(StopReason::Failed { message });
+                }
+            }
             Command::Halt => self.mode = Mode::Stopped,
             Command::Exit => return false,
         }

@@ -74,6 +74,12 @@ impl Vm {
         builder.finish(vcpus, &Origin::Snapshot(Box::new(restored)))
     }
 
+    /// Stops the machine at what its devices tell from now on, or have told.
+    fn watch_devices(&self) {
+        self.stop_at_failures();
+        self.stop_at_panics();
+    }
+
     /// Stops the machine when the kernel prints to the virtio console that it has panicked. After
     /// the last line, no vCPU may exit again by itself.
     fn stop_at_panics(&self) {
@@ -86,6 +92,16 @@ impl Vm {
         });
         // A restored guest may have printed it already.
         self.machine.check_consoles();
+    }
+
+    /// Stops the machine when one of its devices' threads, or the one that starts those, fails.
+    fn stop_at_failures(&self) {
+        let machine = Arc::downgrade(&self.machine);
+        self.failures.on_failure(move |message| {
+            if let Some(machine) = machine.upgrade() {
+                machine.fail(message);
+            }
+        });
     }
 }
 
@@ -229,6 +245,7 @@ impl Builder {
             fd: self.fd,
             serial,
             devices,
+            failures: self.threads.failures().clone(),
             config: self.config,
             has_boot_files: from.is_none(),
             clock,
@@ -241,7 +258,7 @@ impl Builder {
             |(index, fd)| vcpu::spawn(fd, index, Arc::clone(&machine), clock, self.threads.hook());
         let remotes = (0u8..).zip(vcpus).map(spawn).collect::<Result<_, _>>();
         drop(machine.vcpus.set(remotes.map_err(CreateError::Thread)?));
-        vm.stop_at_panics();
+        vm.watch_devices();
         Ok(vm)
     }
 

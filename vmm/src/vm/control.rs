@@ -12,6 +12,7 @@ use super::error::ControlError;
 use super::power_on::PowerOn;
 use crate::config::VmConfig;
 use crate::devices::{Blk, Net, SerialPort, VirtioConsole, Vsock};
+use crate::failures::Failures;
 use crate::machine::Machine;
 use crate::profile::HostProfile;
 use crate::progress::WriteProgress;
@@ -38,6 +39,8 @@ pub struct Vm {
     pub(super) machine: Arc<Machine>,
     pub(super) serial: [Arc<SerialPort>; 2],
     pub(super) devices: Devices,
+    /// Those of its threads other than the vCPUs'.
+    pub(super) failures: Failures,
     pub(super) config: VmConfig,
     /// The user named the files in `config`; they do not come from a snapshot.
     pub(super) has_boot_files: bool,
@@ -391,7 +394,9 @@ impl Drop for Vm {
         for vcpu in self.remotes() {
             vcpu.join();
         }
-        // Their threads may use the machine, and must not be the last to do so.
+        // The threads of devices may use the machine, and must not be the last to do so; nor may
+        // the one that starts them, which ends with the machine.
         self.machine.bus.pci().pause();
+        self.failures.ignore();
     }
 }

@@ -10,6 +10,8 @@ mod host_limits;
 mod power_on;
 mod reboot;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 
 pub use control::Vm;
 pub use error::{ControlError, CreateError};

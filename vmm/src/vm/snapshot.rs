@@ -8,6 +8,7 @@ use super::error::ControlError;
 use crate::new_file::NewFile;
 use crate::progress::WriteProgress;
 use crate::snapshot::{self, Chips, SnapshotError, SnapshotMeta};
+use crate::status::VmState;
 use crate::vcpu::Command;
 
 impl Vm {
@@ -85,6 +86,11 @@ impl Vm {
         let mut vcpus = Vec::new();
         for vcpu in self.vcpus() {
             vcpus.push(*vcpu.ask(Command::Save)?);
+        }
+        // A device that has failed at its pause is not as its driver sees it. vCPU 0 has learned
+        // of it before it was saved.
+        if matches!(self.state(), VmState::Stopped(_)) {
+            return Err(ControlError::Stopped);
         }
         let disks: std::io::Result<_> =
             self.devices.disks.iter().map(|disk| disk.identity()).collect();

@@ -288,8 +288,7 @@ fn each_kind_of_probe_has_each_call() {
         let answer = post(&service, &json!({ "text": format!("{place} {{ @ = count(); }}") }));
         let id = &answer.json()["id"];
         let path = format!("/v1/scripts/{id}");
-        answer.status == 201
-            && http::ask(service.socket(), "DELETE", &path, &[], b"").status == 200
+        answer.status == 201 && http::ask(service.socket(), "DELETE", &path, &[], b"").status == 200
     });
     let text = "fentry:do_sys_openat2 /str(args.filename) == \"/dev/null\"/ { @fentry = count(); }
         kfunc:vfs_open { @kfunc = count(); }

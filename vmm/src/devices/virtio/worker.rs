@@ -13,6 +13,7 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::device::{Activation, QueueHandle};
+use crate::failures::Failures;
 use crate::threads::ThreadKind;
 
 /// A request of the driver.
@@ -102,10 +103,10 @@ impl Worker {
         kind: ThreadKind,
         activation: Activation,
         source: Option<Source>,
-        mut service: impl Service,
+        service: impl Service,
     ) -> io::Result<()> {
         let stop = EventFd::new(EFD_NONBLOCK)?;
-        let Activation { ram, mut queues, threads, .. } = activation;
+        let Activation { ram, queues, threads, .. } = activation;
         let epoll = Epoll::new()?;
         let add =
             |fd, events, data| epoll.ctl(ControlOperation::Add, fd, EpollEvent::new(events, data));
@@ -118,17 +119,15 @@ impl Worker {
         if let Some(Source { fd, events }) = source {
             add(fd, events, SOURCE)?;
         }
-        let thread = threads.spawn(kind, move || {
-            run(&mut queues, &ram, &epoll, &mut service);
-            let finished = service.finish(&mut queues);
-            note_damage(&mut queues, finished);
-            queues
-        })?;
+        let failures = threads.failures().clone();
+        let body = move || run(queues, &ram, &epoll, service, kind.name(), &failures);
+        let thread = threads.spawn(kind, body)?;
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Running { thread, stop });
         Ok(())
     }
 
-    /// Ends the thread. Returns its queues, where they stand.
+    /// Ends the thread. Returns its queues, where they stand; none if it has panicked at its end,
+    /// which stops the machine.
     pub(crate) fn stop(&self) -> Queues {
         let running = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let queues = running.and_then(|Running { thread, stop }| {
@@ -145,20 +144,43 @@ impl Drop for Worker {
     }
 }
 
-/// Serves the queues until the end.
-fn run(queues: &mut Queues, ram: &GuestRam, epoll: &Epoll, service: &mut impl Service) {
+/// Serves the queues until the end, which a failure may be: that stops the machine. Returns them.
+fn run(
+    mut queues: Queues,
+    ram: &GuestRam,
+    epoll: &Epoll,
+    mut service: impl Service,
+    name: &str,
+    failures: &Failures,
+) -> Queues {
+    // A panic is reported here already: later, the service may wait for requests under way.
+    match failures.watch(name, || serve(&mut queues, ram, epoll, &mut service)) {
+        // The service may be half done with something.
+        Err(_) => return queues,
+        Ok(Err(error)) => failures.report(name, &error),
+        Ok(Ok(())) => {}
+    }
+    let finished = service.finish(&mut queues);
+    note_damage(&mut queues, finished);
+    queues
+}
+
+/// Serves the queues until [`Worker::stop`].
+fn serve(
+    queues: &mut Queues,
+    ram: &GuestRam,
+    epoll: &Epoll,
+    service: &mut impl Service,
+) -> io::Result<()> {
     let mut events = [EpollEvent::default(); 8];
     loop {
         let count = match epoll.wait(-1, &mut events) {
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => {
-                tracing::error!(%error, "a device's thread ends");
-                return;
-            }
+            Err(error) => return Err(error),
         };
         if events[..count].iter().any(|event| event.data() == STOP) {
-            return;
+            return Ok(());
         }
         for event in &events[..count] {
             let event = event_of(event.data());
@@ -267,15 +289,21 @@ pub(super) fn await_more(handle: &mut QueueHandle, memory: &GuestMemoryMmap) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::Receiver;
 
     use virtio_queue::desc::RawDescriptor;
     use virtio_queue::desc::split::Descriptor;
     use virtio_queue::mock::MockSplitQueue;
     use vm_memory::{Bytes as _, GuestAddress};
 
+    use super::super::bench::TestQueues;
     use super::super::raised::Raised;
     use super::*;
+    use crate::failures::tests::PATIENCE;
+    use crate::threads::Threads;
 
     #[test]
     fn a_queue_is_served_a_few_requests_at_a_time() {
@@ -304,5 +332,75 @@ mod tests {
             }
         }
         assert_eq!(turns, [16, 32, 40]);
+    }
+
+    /// Panics at what it is told to, and counts its ends.
+    struct Panics {
+        at_kick: bool,
+        at_end: bool,
+        ends: Arc<AtomicUsize>,
+    }
+
+    impl Service for Panics {
+        fn serve(&mut self, _: Event, _: &mut Queues, _: &GuestMemoryMmap) -> Served {
+            assert!(!self.at_kick, "as a bug would");
+            Ok(())
+        }
+
+        fn finish(&mut self, _: &mut Queues) -> Served {
+            self.ends.fetch_add(1, Ordering::SeqCst);
+            assert!(!self.at_end, "as a bug would");
+            Ok(())
+        }
+    }
+
+    /// Starts a thread with `service`, and kicks it. Returns the kick, and the failures' messages.
+    fn start(worker: &Worker, service: Panics) -> (EventFd, Receiver<String>) {
+        let (TestQueues { ram, queues, .. }, threads) =
+            (TestQueues::new(1 << 20, 1, 16), Threads::default());
+        let messages = threads.failures().messages();
+        let kick = queues[0].1.kick.try_clone().unwrap();
+        let config_changed = Arc::<Raised>::default();
+        let activation = Activation { ram, queues, config_changed, threads };
+        worker.start(ThreadKind::Network, activation, None, service).unwrap();
+        kick.write(1).unwrap();
+        (kick, messages)
+    }
+
+    #[test]
+    fn a_device_whose_service_panics_is_a_failure() {
+        let (worker, ends) = (Worker::default(), Arc::<AtomicUsize>::default());
+        let service = Panics { at_kick: true, at_end: false, ends: Arc::clone(&ends) };
+        let (_kick, messages) = start(&worker, service);
+        assert_eq!(messages.recv_timeout(PATIENCE).unwrap(), "the thread `network` panicked");
+        assert_eq!(worker.stop().len(), 1, "its queues are where they stood");
+        assert_eq!(ends.load(Ordering::SeqCst), 0, "a service that is half done is not called");
+        assert!(messages.try_recv().is_err(), "it is reported once");
+    }
+
+    #[test]
+    fn a_device_that_panics_at_its_end_is_a_failure() {
+        let (worker, ends) = (Worker::default(), Arc::<AtomicUsize>::default());
+        let service = Panics { at_kick: false, at_end: true, ends: Arc::clone(&ends) };
+        let (_kick, messages) = start(&worker, service);
+        assert!(worker.stop().is_empty());
+        assert_eq!(messages.try_recv().unwrap(), "the thread `network` panicked");
+        assert_eq!(ends.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_device_that_cannot_wait_for_kicks_any_more_is_a_failure() {
+        let (TestQueues { ram, queues, .. }, failures) =
+            (TestQueues::new(1 << 20, 1, 16), Failures::default());
+        let (messages, ends) = (failures.messages(), Arc::<AtomicUsize>::default());
+        let service = Panics { at_kick: false, at_end: false, ends: Arc::clone(&ends) };
+        let (epoll, other) = (Epoll::new().unwrap(), File::open("/dev/null").unwrap());
+        // SAFETY: both are open, and only this test has the epoll's.
+        let replaced = unsafe { libc::dup2(other.as_raw_fd(), epoll.as_raw_fd()) };
+        assert_eq!(replaced, epoll.as_raw_fd());
+        assert_eq!(run(queues, &ram, &epoll, service, "network", &failures).len(), 1);
+        let message = messages.recv_timeout(PATIENCE).unwrap();
+        assert!(message.starts_with("the thread `network` cannot go on: "), "{message}");
+        assert_eq!(ends.load(Ordering::SeqCst), 1, "requests under way are given back");
     }
 }
