@@ -93,6 +93,11 @@ async fn require(
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
+    use axum::routing::get;
+    use tokio::time::Instant;
+    use tower::ServiceExt as _;
+
     use super::*;
 
     fn admits(token: &str, value: Option<&str>) -> bool {
@@ -130,5 +135,26 @@ mod tests {
         assert_eq!(refused(&"a".repeat(15)), Some(TokenError::TooShort(15)));
         assert_eq!(refused(&"a".repeat(16)), None);
         assert_eq!(refused("two words and some more"), Some(TokenError::NotALine));
+    }
+
+    /// The time of the test stands still, but for what is slept.
+    #[tokio::test(start_paused = true)]
+    async fn only_an_answer_to_a_wrong_token_is_held_back() {
+        let token = Token::new("s3cret-s3cret-s3cret").unwrap();
+        let app = with_token(Router::new().route("/", get(())), token, FAILURE_DELAY);
+        let wrong = (StatusCode::UNAUTHORIZED, FAILURE_DELAY);
+        for (value, expected) in [
+            (Some("Bearer s3cret-s3cret-s3cret"), (StatusCode::OK, Duration::ZERO)),
+            (Some("Bearer s3cret-s3cret-s3cre"), wrong),
+            (None, wrong),
+        ] {
+            let mut request = Request::new(Body::empty());
+            if let Some(value) = value {
+                request.headers_mut().insert(header::AUTHORIZATION, value.parse().unwrap());
+            }
+            let begun = Instant::now();
+            let answer = app.clone().oneshot(request).await.unwrap();
+            assert_eq!((answer.status(), begun.elapsed()), expected, "{value:?}");
+        }
     }
 }
