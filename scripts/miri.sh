@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the unit tests of memory that is shared with the guest under Miri. Miri reports data races, and
+# Runs the unit tests of memory that threads share with the guest or each other under Miri. Miri reports data races, and
 # pointers that are not valid or not allowed to access their memory, even if a test's result is right.
 #
 #   scripts/miri.sh                      run them
@@ -20,10 +20,11 @@ case ${1-} in
 esac
 
 nightly=nightly-2026-10-30
-# Code with raw pointers, and what vCPUs and the host do to the same words.
+# Code with raw pointers, and what several threads do to the same words.
 guest=(memory::tests:: hidden::tests:: kvm::kick::tests::)
 probes=(detour::ring::tests::a_vcpu_that_writes_while_the_host_reads_loses_no_record
-    detour::pool::tests::threads_that_claim_and_release_in_hidden_memory_never_share_an_instance)
+    detour::pool::tests::threads_that_claim_and_release_in_hidden_memory_never_share_an_instance
+    events::ring::tests::nothing_is_lost_or_torn_between_two_threads)
 
 install_miri() {
     local log

@@ -14,6 +14,7 @@ mod error;
 mod events;
 pub mod insn;
 mod latency;
+mod shared;
 #[cfg(test)]
 mod shuttled;
 #[cfg(feature = "testing")]

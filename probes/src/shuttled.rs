@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use shuttle::sync::Mutex;
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 
-use crate::engine::probe::shared::{Cell, Parts, Queue, Word};
+use crate::shared::{Cell, Parts, Queue, Word};
 
 /// Of the scheduler that prefers few changes at rare places: most that it makes in a run.
 const CHANGES: usize = 4;

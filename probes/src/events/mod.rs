@@ -7,6 +7,8 @@ mod consumer;
 mod event;
 mod hit;
 mod look;
+#[cfg(test)]
+mod model;
 mod origin;
 mod ring;
 mod select;

@@ -13,7 +13,7 @@ use exoprobe_guest::Gva;
 use crate::engine::probe::registered::KretprobeInstance;
 use crate::engine::probe::registered::is_same_stack;
 use crate::engine::probe::registered::recycle;
-use crate::engine::probe::shared::{Cell, Parts, Queue, Real, Word};
+use crate::shared::{Cell, Parts, Queue, Real, Word};
 
 const FREE: u64 = 0;
 /// The calls that are followed by trampolines.

@@ -11,5 +11,4 @@ pub(crate) mod in_guest;
 #[cfg(test)]
 pub(crate) mod model;
 pub(crate) mod registered;
-pub(crate) mod shared;
 pub(crate) mod site;

@@ -14,10 +14,10 @@ use crate::engine::probe::handlers::{
     EntryHandler, FaultHandler, Instance, Kprobe, NewProbe, PostHandler, PreHandler, ReturnHandler,
 };
 use crate::engine::probe::in_guest::InGuestReturns;
-use crate::engine::probe::shared::{Cell, Parts, Real, Word};
 use crate::error::ProbeError;
 use crate::events::Consumer;
 use crate::latency::Timed;
+use crate::shared::{Cell, Parts, Real, Word};
 use crate::trigger::Triggers;
 
 /// Default maxactive on few vCPUs (kprobes.rst: max(10, 2*NR_CPUS)).

@@ -1,5 +1,5 @@
-//! The parts of tables that vCPUs change at the same time. The tables are generic over them, so
-//! that a model can put in parts at each of whose accesses another vCPU may go on.
+//! The parts of tables and rings that several threads change at the same time. These are generic
+//! over them, so that a model can put in parts at each of whose accesses another thread may go on.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
