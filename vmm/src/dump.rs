@@ -460,7 +460,7 @@ mod tests {
     #[test]
     fn a_full_disk_is_an_error() {
         let mut full = File::options().write(true).open("/dev/full").unwrap();
-        let error = write_all(&mut full, &ram(), &[registers(0)], &notes()).unwrap_err();
+        let error = write_headers(&mut full, &ram(), &[registers(0)], &notes()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }
 }
