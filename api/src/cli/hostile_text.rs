@@ -149,7 +149,7 @@ fn service() -> Fake {
     let control = hostile(r#"{"state":"@","path":"@","bytes":5,"stood_ms":1}"#);
     let script = || {
         hostile(
-            r#"{"id":1,"exit_status":0,"refused":["@"],"limited":0,"lost":0,"nmissed":0,"warnings":["@"],"more_warnings":0,"explained":[{"probe":"@","arguments":["@"],"reads":["@"],"exit":"@"}]}"#,
+            r#"{"id":1,"exit_status":0,"refused":["@"],"run":0,"filtered":0,"limited":0,"late":0,"lost":0,"nmissed":0,"warnings":["@"],"more_warnings":0,"explained":[{"probe":"@","arguments":["@"],"reads":["@"],"exit":"@"}]}"#,
         )
     };
     let changed = async || hostile(r#"[{"name":"@","probes":["#) + &probe() + "]}]";

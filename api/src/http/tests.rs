@@ -191,7 +191,7 @@ async fn before_the_kernel_begins_probes_wait_for_it() {
     }
     assert_eq!((&all[1]["kind"], &all[1]["maxactive"]), (&json!("r"), &json!(3)));
     assert_eq!(all[2]["actions"], json!(["count"]));
-    assert_eq!((&all[1]["filter"], &all[2]["filter"]), (&json!(null), &json!("common_pid == 0x9")));
+    assert_eq!((&all[1]["filter"], &all[2]["filter"]), (&json!(null), &json!("common_pid==9")));
     let shown = ask(Method::GET, "/v1/probes/kprobes/unregister", JSON, "").await;
     assert_eq!(shown.status(), StatusCode::OK, "a name like a route's");
 

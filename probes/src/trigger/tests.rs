@@ -27,12 +27,12 @@ fn commands_are_those_of_the_kernel() {
     let cases = [
         ("traceoff", "traceoff:unlimited"),
         ("traceon:3", "traceon:count=3"),
-        ("snapshot:1 if fd > 2", "snapshot:count=1 if fd > 0x2"),
+        ("snapshot:1 if fd > 2", "snapshot:count=1 if fd > 2"),
         (" stacktrace:0x10  if  comm == \"sh\" ", "stacktrace:count=16 if comm == \"sh\""),
         ("hist:keys=fd", "hist:keys=fd:vals=hitcount:sort=hitcount:size=2048"),
         (
             "hist:key=common_pid.execname,fd.log2:values=hitcount,len:sort=len.descending,fd:size=200:pause if fd == 3",
-            "hist:keys=common_pid.execname,fd.log2:vals=hitcount,len:sort=len.descending,fd:size=256 if fd == 0x3",
+            "hist:keys=common_pid.execname,fd.log2:vals=hitcount,len:sort=len.descending,fd:size=256 if fd == 3",
         ),
         (
             "hist:keys=a.buckets=100,b.sym-offset,c.hex",

@@ -58,8 +58,8 @@ async fn a_histogram_has_a_probe_of_its_own_and_removes_it() {
         )
     );
     assert!(added["filter"].is_null(), "it is the trigger's");
-    assert_eq!(log2, "set hist:keys=dx.log2:sort=dx:size=2048 if common_pid == 0x1");
-    assert!(plain.ends_with(" if common_pid == 0x1") && remove.starts_with("remove"), "{log:?}");
+    assert_eq!(log2, "set hist:keys=dx.log2:sort=dx:size=2048 if common_pid == 1");
+    assert!(plain.ends_with(" if common_pid == 1") && remove.starts_with("remove"), "{log:?}");
     let lines: Vec<&str> = out.lines().collect();
     assert!(lines[1].starts_with("a\\u{1b} ") && lines[2].starts_with("(fault) "), "{out}");
     assert_eq!(lines[3], "hits 9, entries 2, dropped 2, lost 0, nmissed 0");

@@ -346,7 +346,7 @@ fn filters_are_set_and_taken_away() {
     let filter = "events/kprobes/w/filter";
     assert_eq!(cat(&service, filter), "none\n");
     append(&service, filter, "count == 1 && comm == \"init\"");
-    assert_eq!(cat(&service, filter), "count == 0x1 && comm == \"init\"\n");
+    assert_eq!(cat(&service, filter), "count == 1 && comm == \"init\"\n");
     work(&service, "write 7");
     assert_eq!(events(&cat(&service, "trace")).len(), 7, "answers are longer");
     assert_eq!(refused(&service, filter, "size == 1"), "EINVAL");
@@ -354,7 +354,7 @@ fn filters_are_set_and_taken_away() {
     let log = cat(&service, "error_log");
     let expected = "  Command: count ==\n                   ^\n";
     assert!(log.ends_with(expected), "{log}");
-    assert_eq!(cat(&service, filter), "count == 0x1 && comm == \"init\"\n");
+    assert_eq!(cat(&service, filter), "count == 1 && comm == \"init\"\n");
     assert_eq!(refused(&service, filter, "count == 1 && size == 1"), "EINVAL");
     let log = cat(&service, "error_log");
     let expected = "  Command: count == 1 && size == 1\n                         ^\n";

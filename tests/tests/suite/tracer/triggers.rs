@@ -47,7 +47,7 @@ fn histograms_count_each_call_of_the_guests_once(vcpus: u8) {
     assert_eq!(cat(&service, "events/kprobes/w/enable"), "0*\n");
     assert_eq!(
         cat(&service, trigger),
-        "hist:keys=len:vals=hitcount,len:sort=hitcount:size=2048 if len == 0x1 [active]\n"
+        "hist:keys=len:vals=hitcount,len:sort=hitcount:size=2048 if len == 1 [active]\n"
     );
     let calls = |count: u64| match vcpus {
         1 => work(&service, &format!("write {count}")),
