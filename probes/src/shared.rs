@@ -52,27 +52,36 @@ impl Parts for Real {
     type Queue = ArrayQueue<usize>;
 }
 
-impl Word for AtomicU64 {
-    fn new(value: u64) -> Self {
-        Self::new(value)
-    }
+/// Implements [`Word`] for an `AtomicU64`, the standard library's or a model's.
+macro_rules! word {
+    ($atomic:ty) => {
+        impl Word for $atomic {
+            fn new(value: u64) -> Self {
+                Self::new(value)
+            }
 
-    fn load(&self, order: Ordering) -> u64 {
-        self.load(order)
-    }
+            fn load(&self, order: Ordering) -> u64 {
+                self.load(order)
+            }
 
-    fn store(&self, value: u64, order: Ordering) {
-        self.store(value, order);
-    }
+            fn store(&self, value: u64, order: Ordering) {
+                self.store(value, order);
+            }
 
-    fn swap(&self, value: u64, order: Ordering) -> u64 {
-        self.swap(value, order)
-    }
+            fn swap(&self, value: u64, order: Ordering) -> u64 {
+                self.swap(value, order)
+            }
 
-    fn replace(&self, current: u64, new: u64, order: Ordering) -> bool {
-        self.compare_exchange(current, new, order, Ordering::Relaxed).is_ok()
-    }
+            fn replace(&self, current: u64, new: u64, order: Ordering) -> bool {
+                self.compare_exchange(current, new, order, Ordering::Relaxed).is_ok()
+            }
+        }
+    };
 }
+#[cfg(test)]
+pub(crate) use word;
+
+word!(AtomicU64);
 
 impl<T: Send> Cell<T> for AtomicCell<Option<T>> {
     fn new() -> Self {

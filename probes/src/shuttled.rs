@@ -1,12 +1,12 @@
-//! What the models share: shuttle's schedulers, and parts at each of whose accesses another thread
-//! may go on.
+//! Parts that the models share: shuttle's schedulers, and parts at each of whose accesses another
+//! thread may go on.
 
 use std::collections::VecDeque;
 
 use shuttle::sync::Mutex;
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 
-use crate::shared::{Cell, Parts, Queue, Word};
+use crate::shared::{Cell, Parts, Queue, Word, word};
 
 /// Of the scheduler that prefers few changes at rare places: most that it makes in a run.
 const CHANGES: usize = 4;
@@ -26,27 +26,7 @@ impl Parts for Model {
     type Queue = Mutex<VecDeque<usize>>;
 }
 
-impl Word for AtomicU64 {
-    fn new(value: u64) -> Self {
-        Self::new(value)
-    }
-
-    fn load(&self, order: Ordering) -> u64 {
-        self.load(order)
-    }
-
-    fn store(&self, value: u64, order: Ordering) {
-        self.store(value, order);
-    }
-
-    fn swap(&self, value: u64, order: Ordering) -> u64 {
-        self.swap(value, order)
-    }
-
-    fn replace(&self, current: u64, new: u64, order: Ordering) -> bool {
-        self.compare_exchange(current, new, order, Ordering::Relaxed).is_ok()
-    }
-}
+word!(AtomicU64);
 
 impl<T: Send> Cell<T> for Mutex<Option<T>> {
     fn new() -> Self {

@@ -1,4 +1,4 @@
-//! What maps sum up: numbers and histograms.
+//! Aggregates of maps: numbers and histograms.
 
 use std::collections::BTreeMap;
 

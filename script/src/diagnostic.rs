@@ -29,7 +29,7 @@ pub struct Diagnostic {
     pub span: Span,
     /// The error.
     pub message: String,
-    /// What would be right.
+    /// The correction.
     pub help: Option<String>,
 }
 

@@ -81,7 +81,7 @@ pub(crate) enum Expr {
     Block(Vec<Statement>, Box<Expr>),
 }
 
-/// What is loaded from memory.
+/// A value to load from memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
     Int(u8, bool),

@@ -22,19 +22,35 @@ impl Budget {
     pub(crate) fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { used: AtomicUsize::new(0), limit })
     }
+}
 
-    /// Takes bytes. Maps are used under a lock, so no other change comes between.
-    fn take(&self, bytes: usize) -> Result<(), LimitError> {
-        let used = self.used.load(Ordering::Relaxed).saturating_add(bytes);
-        if used > self.limit {
-            return Err(limit("map_bytes", self.limit));
+/// A map's part of the budget. Maps are used under a lock, so no other change comes between.
+#[derive(Debug)]
+struct Share {
+    bytes: usize,
+    budget: Arc<Budget>,
+}
+
+impl Share {
+    /// Takes bytes, unless the budget has not so many.
+    fn take(&mut self, bytes: usize) -> Result<(), LimitError> {
+        let Budget { used, limit: all } = &*self.budget;
+        if used.load(Ordering::Relaxed).saturating_add(bytes) > *all {
+            return Err(limit("map_bytes", *all));
         }
-        self.used.store(used, Ordering::Relaxed);
+        self.add(bytes);
         Ok(())
     }
 
-    fn give_back(&self, bytes: usize) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    /// Takes bytes that are in use already, whether or not the budget has so many.
+    fn add(&mut self, bytes: usize) {
+        self.budget.used.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes += bytes;
+    }
+
+    fn give_back(&mut self, bytes: usize) {
+        self.budget.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.bytes -= bytes;
     }
 }
 
@@ -42,9 +58,8 @@ impl Budget {
 #[derive(Debug)]
 pub(crate) struct MapStore {
     entries: HashMap<Box<[Value]>, Cell>,
-    /// Bytes of the entries, which are taken from the budget.
-    bytes: usize,
-    budget: Arc<Budget>,
+    /// Of the entries.
+    share: Share,
     limit: usize,
     aggregate: Option<Aggregate>,
     /// A `count()` without keys: it has an entry from the start, which stays.
@@ -62,7 +77,8 @@ impl MapStore {
         if is_counter {
             entries.insert(Box::from([]), Cell::Count(0));
         }
-        Self { entries, bytes: 0, budget, limit, aggregate, is_counter }
+        let share = Share { bytes: 0, budget };
+        Self { entries, share, limit, aggregate, is_counter }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -102,9 +118,11 @@ impl MapStore {
 
     pub(crate) fn set(&mut self, keys: &[Value], value: Value) -> Result<(), LimitError> {
         let cell = Cell::Value(value);
-        let Some(known) = self.entries.get(keys) else { return self.insert(keys, cell) };
-        self.resize(known.heap_bytes(), cell.heap_bytes())?;
-        self.entries.insert(keys.into(), cell);
+        let Some(known) = self.entries.get_mut(keys) else { return self.insert(keys, cell) };
+        let (before, after) = (known.heap_bytes(), cell.heap_bytes());
+        self.share.take(after.saturating_sub(before))?;
+        self.share.give_back(before.saturating_sub(after));
+        *known = cell;
         Ok(())
     }
 
@@ -113,16 +131,9 @@ impl MapStore {
         if let Some(cell) = self.entries.get_mut(keys) {
             let before = cell.heap_bytes();
             cell.add(number, time);
-            let after = cell.heap_bytes();
+            let grown = cell.heap_bytes() - before;
             // It has grown already: that it is too much ends the run, and its bytes count.
-            return match self.resize(before, after) {
-                Ok(()) => Ok(()),
-                Err(error) => {
-                    self.budget.used.fetch_add(after - before, Ordering::Relaxed);
-                    self.bytes += after - before;
-                    Err(error)
-                }
-            };
+            return self.share.take(grown).inspect_err(|_| self.share.add(grown));
         }
         let Some(aggregate) = self.aggregate else { return Ok(()) };
         let mut cell = Cell::new(aggregate);
@@ -134,18 +145,8 @@ impl MapStore {
         if self.entries.len() >= self.limit {
             return Err(limit("map_entries", self.limit));
         }
-        self.resize(0, entry_bytes(keys, &cell))?;
+        self.share.take(entry_bytes(keys, &cell))?;
         self.entries.insert(keys.into(), cell);
-        Ok(())
-    }
-
-    /// Notes that an entry takes `after` bytes, and no longer `before`.
-    fn resize(&mut self, before: usize, after: usize) -> Result<(), LimitError> {
-        match after.checked_sub(before) {
-            Some(more) => self.budget.take(more)?,
-            None => self.budget.give_back(before - after),
-        }
-        self.bytes = self.bytes + after - before;
         Ok(())
     }
 
@@ -155,9 +156,7 @@ impl MapStore {
             return true;
         }
         let Some((keys, cell)) = self.entries.remove_entry(keys) else { return false };
-        let bytes = entry_bytes(&keys, &cell);
-        self.budget.give_back(bytes);
-        self.bytes -= bytes;
+        self.share.give_back(entry_bytes(&keys, &cell));
         true
     }
 
@@ -166,16 +165,14 @@ impl MapStore {
             return self.zero();
         }
         self.entries.clear();
-        self.budget.give_back(std::mem::take(&mut self.bytes));
+        self.share.give_back(self.share.bytes);
     }
 
     pub(crate) fn zero(&mut self) {
         let of_cells = |entries: &HashMap<_, Cell>| entries.values().map(Cell::heap_bytes).sum();
         let before: usize = of_cells(&self.entries);
         self.entries.values_mut().for_each(Cell::zero);
-        let freed = before - of_cells(&self.entries);
-        self.budget.give_back(freed);
-        self.bytes -= freed;
+        self.share.give_back(before - of_cells(&self.entries));
     }
 }
 
@@ -195,8 +192,7 @@ mod tests {
         let aggregate = Some(Aggregate::Hist { bits: 0 });
         let map = MapStore {
             entries: HashMap::new(),
-            bytes: 0,
-            budget: Arc::clone(&budget),
+            share: Share { bytes: 0, budget: Arc::clone(&budget) },
             limit: 100,
             aggregate,
             is_counter: false,
@@ -228,6 +224,6 @@ mod tests {
         assert_eq!(map.add(&[text(2000), Value::Int(1)], 1, 0).unwrap_err().name, "map_bytes");
         map.zero();
         assert!(map.delete(&key(1)) && map.delete(&[text(2000)]));
-        assert_eq!((map.bytes, budget.used.load(Ordering::Relaxed)), (0, 0));
+        assert_eq!((map.share.bytes, budget.used.load(Ordering::Relaxed)), (0, 0));
     }
 }

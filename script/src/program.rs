@@ -96,7 +96,7 @@ pub enum AttachmentKind {
 pub struct Body {
     /// Its place in the script.
     pub span: Span,
-    /// What must be read at a hit; [`Hit::values`] has the values in this order.
+    /// Reads at a hit; [`Hit::values`] has the values in this order.
     pub reads: Vec<Read>,
     /// Why the body must run at the hit itself, with the guest's memory at hand; `None` if all
     /// that it needs is in `reads`.

@@ -57,7 +57,7 @@ pub enum Type {
     Timestamp,
     /// The name of a user: `username`.
     Username,
-    /// What a map sums up.
+    /// An aggregate of a map.
     Aggregate(Aggregate),
 }
 

@@ -1,4 +1,4 @@
-//! What bodies read at a hit, and what they compute from it.
+//! Reads of bodies at a hit, and the values computed from them.
 
 mod common;
 

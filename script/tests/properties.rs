@@ -7,7 +7,7 @@ use exoprobe_script::{
 };
 use proptest::prelude::*;
 
-/// What a run of `BEGIN { body }` prints; `None` if the script is wrong.
+/// Output of a run of `BEGIN { body }`; `None` if the script is wrong.
 fn printed(body: &str, format: Format) -> Option<String> {
     let script = Script::parse(&format!("BEGIN {{ {body} }}"), &[]).ok()?;
     let program = Arc::new(check(&script, &NoKernel, &Options::default()).ok()?);

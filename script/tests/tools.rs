@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use exoprobe_script::{
-    AttachmentKind, Kernel, Options, Parameter, Prototype, Record, RecordRef, Script, Type, check,
-};
+use exoprobe_script::{AttachmentKind, Kernel, Options, Parameter, RecordRef, Script, Type, check};
 
 /// Structs that the tools use, with members that they use.
 const TYPES: &str = r"
@@ -56,26 +54,6 @@ struct AnyFunction;
 impl Kernel for AnyFunction {
     fn functions(&self, _: Option<&str>, pattern: &str) -> Vec<Arc<str>> {
         vec![pattern.replace('*', "x").into()]
-    }
-
-    fn prototype(&self, _: &str) -> Option<Prototype> {
-        None
-    }
-
-    fn record(&self, _: &RecordRef) -> Option<Record> {
-        None
-    }
-
-    fn named_type(&self, _: &str) -> Option<Type> {
-        None
-    }
-
-    fn enumerator(&self, _: &str) -> Option<i64> {
-        None
-    }
-
-    fn enumerators(&self, _: &str) -> Vec<(Arc<str>, i64)> {
-        Vec::new()
     }
 
     fn address(&self, symbol: &str) -> Option<u64> {

@@ -50,7 +50,8 @@ pub fn cgroup() -> Option<(PathBuf, &'static str)> {
 /// The program of systemd.
 const SYSTEMD_PROGRAM: &str = "/lib/systemd/systemd";
 
-/// Whether systemd can be process 1 of namespaces: over an overlay of this root, with cgroup v2.
+/// Returns true if systemd can be process 1 of namespaces, over an overlay of this root, with
+/// cgroup v2.
 pub(crate) fn systemd() -> bool {
     let mounts = "mount -t tmpfs exoprobe /mnt && cd /mnt && mkdir up work root groups && \
         mount -t overlay exoprobe -o lowerdir=/,upperdir=up,workdir=work root && \

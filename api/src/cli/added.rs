@@ -19,7 +19,7 @@ const POLL: Duration = Duration::from_millis(200);
 /// Most refusals that are shown one by one.
 const SHOWN: usize = 20;
 
-/// What is to be done with the answer.
+/// Use of the service's answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish {
     /// Nothing was to be added.

@@ -151,7 +151,7 @@ pub(super) fn has_pattern(text: &str) -> bool {
     has_source_line(text) || definition_lines(text).any(|(_, line)| is_pattern(line))
 }
 
-/// Whether a line's place is a line of the source.
+/// Returns true if a line's place is a line of the source.
 pub(super) fn has_source_line(text: &str) -> bool {
     definition_lines(text).any(|(_, line)| source_line_of(line).is_some())
 }

@@ -1,5 +1,5 @@
-//! What a script reads at a hit, as arguments of an ordinary probe: so a probe whose arguments
-//! allow it stays without exits.
+//! Reads of a script at a hit, as arguments of an ordinary probe. A probe whose arguments allow it
+//! stays without exits.
 
 use exoprobe_guest::Gva;
 use exoprobe_introspect::btf::Btf;

@@ -1,4 +1,4 @@
-//! What actions without a hit read: memory at fixed addresses of the kernel, and nothing of a task.
+//! Reads of actions without a hit: memory at fixed addresses of the kernel, nothing of a task.
 
 use exoprobe_guest::Gva;
 use exoprobe_probes::KernelMemory;

@@ -88,9 +88,9 @@ impl Actions {
 
     /// Runs the actions of an attachment without a place in the guest. Waits for the engine.
     pub(super) fn run_timed(&self, attachment: usize, engine: &Engine) {
+        // Before the lock: the engine's holder may wait for it, to run actions over hits.
+        self.host.see_kernel(engine);
         for (body, reads) in &self.plans[attachment].timed {
-            // Before the lock: the engine's holder may wait for it, to run actions over hits.
-            self.host.see_kernel(engine);
             let (time, memory) = (now(engine), engine.kernel_memory().ok());
             let read: Vec<_> = reads.iter().map(|read| read.read(memory.as_ref())).collect();
             let values: Vec<Datum<'_>> = read.iter().map(FixedValue::datum).collect();

@@ -19,7 +19,7 @@ pub(super) struct Map {
 }
 
 impl Maps {
-    /// What is known of all, to see whether a pass found more.
+    /// A copy of all maps as known so far. Another pass is needed if it found more.
     pub(super) fn known(&self) -> Vec<Map> {
         self.all.clone()
     }

@@ -19,7 +19,7 @@ pub(super) struct Point {
     pub(super) is_of_pattern: bool,
 }
 
-/// What a body can use at a probe.
+/// Names and values that a body can use at a probe.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Place {
     pub(super) class: Class,

@@ -58,7 +58,7 @@ fn remove_unused(body: &mut Vec<Statement>, used: &HashSet<Slot>) -> bool {
     removed
 }
 
-/// Has the value no effect but itself?
+/// Returns true if evaluating the value has no effect.
 fn is_pure(value: &mut Expr) -> bool {
     let mut pure = true;
     visit(value, &mut |expr| {

@@ -61,7 +61,7 @@ impl BodyState {
         }
     }
 
-    /// What is known of each variable's value.
+    /// The chain of each variable whose value is one.
     pub(super) fn chains(&self) -> HashMap<Arc<str>, Chain> {
         let known = self.variables.iter();
         known.filter_map(|(name, it)| Some((Arc::clone(name), it.chain.clone()?))).collect()

@@ -30,7 +30,7 @@ pub struct Runtime {
     variables: Vec<Value>,
 }
 
-/// What a run of a body came to.
+/// Outcome of a run of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// How it ended.
@@ -50,7 +50,7 @@ pub enum Flow {
     Exit(i32),
 }
 
-/// What a statement came to.
+/// Next step after a statement.
 enum Step {
     Next,
     Break,

@@ -9,7 +9,7 @@ use super::ast::Name;
 use super::token::is_name;
 use crate::diagnostic::{Diagnostic, Span};
 
-/// What is defined for every script: types are known from the guest's kernel.
+/// A macro that every script has: types are known from the guest's kernel.
 const HAVE_BTF: &str = "BPFTRACE_HAVE_BTF";
 
 /// A script without its directives.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use exoprobe_script::{
     Collected, Datum, Format, Hit, Host, Kernel, LimitError, Limits, Memory, Options, Outcome,
-    Parameter, Program, Prototype, Record, RecordRef, Runtime, Script, SymbolOffset, Type, check,
+    Parameter, Program, Prototype, RecordRef, Runtime, Script, SymbolOffset, Type, check,
 };
 
 const STRUCTS: &str = "
@@ -37,20 +37,8 @@ impl Kernel for Functions {
         })
     }
 
-    fn record(&self, _: &RecordRef) -> Option<Record> {
-        None
-    }
-
-    fn named_type(&self, _: &str) -> Option<Type> {
-        None
-    }
-
     fn enumerator(&self, name: &str) -> Option<i64> {
         (name == "KERNEL_CONSTANT").then_some(77)
-    }
-
-    fn enumerators(&self, _: &str) -> Vec<(Arc<str>, i64)> {
-        Vec::new()
     }
 
     fn address(&self, symbol: &str) -> Option<u64> {
@@ -156,7 +144,7 @@ pub(crate) fn run(
     (outcomes, out)
 }
 
-/// What the first body prints over hits, none of which reaches a limit.
+/// Output of the first body over hits, none of which reaches a limit.
 pub(crate) fn printed(text: &str, hits: &[&[Datum<'_>]]) -> String {
     let (outcomes, out) = run(text, hits, Limits::default());
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");

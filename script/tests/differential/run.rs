@@ -11,7 +11,7 @@ use exoprobe_script::{
 /// Longest run, in nanoseconds of the script's time.
 const TIME_MAX: u64 = 3_000_000_000;
 
-/// What a script printed, and its exit status.
+/// Output of a script, and its exit status.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ran {
     pub(crate) output: String,

@@ -6,7 +6,7 @@ use exoprobe_script::{Collected, Datum, Flow, Format, Hit, Host, Limits, Memory,
 
 use crate::common::{printed, program, reads, run, wrong};
 
-/// What the body of a kprobe prints over one hit, with the maps at its end.
+/// Output of a kprobe's body over one hit, with the maps at its end.
 fn shown(body: &str, hit: &[Datum<'_>]) -> String {
     printed(&format!("kprobe:vfs_read {{ {body} }}"), &[hit])
 }

@@ -4,7 +4,7 @@ use exoprobe_script::Datum;
 
 use crate::common::{printed, reads};
 
-/// What a body prints, without the empty lines of maps that are not there.
+/// Lines of a body's output, without the empty lines of maps that are not there.
 fn lines(body: &str, hit: &[Datum<'_>]) -> Vec<String> {
     let text = printed(&format!("kprobe:vfs_read {{ {body} }}"), &[hit]);
     text.strip_suffix("\n\n").unwrap().lines().map(str::to_owned).collect()

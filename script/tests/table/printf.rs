@@ -2,7 +2,7 @@
 
 use crate::common::printed;
 
-/// What `printf` writes for a format with values.
+/// Output of `printf` for a format with values.
 fn shown(arguments: &str) -> String {
     let text = printed(&format!("kprobe:vfs_read {{ printf({arguments}); }}"), &[&[]]);
     text.strip_suffix("\n\n").unwrap().to_owned()

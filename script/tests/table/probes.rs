@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use exoprobe_script::{
-    AttachmentKind, Kernel, NoKernel, Options, Parameter, Prototype, Record, RecordRef, Script,
-    Type, check,
-};
+use exoprobe_script::{AttachmentKind, Kernel, NoKernel, Options, Script, check};
 
 use crate::common::{Functions, program, wrong};
 
@@ -131,42 +128,6 @@ impl Kernel for Many {
     fn functions(&self, _: Option<&str>, pattern: &str) -> Vec<Arc<str>> {
         let count: usize = pattern.trim_end_matches('*').parse().unwrap();
         (0..count).map(|index| format!("{count}_{index}").into()).collect()
-    }
-
-    fn prototype(&self, _: &str) -> Option<Prototype> {
-        None
-    }
-
-    fn record(&self, _: &RecordRef) -> Option<Record> {
-        None
-    }
-
-    fn named_type(&self, _: &str) -> Option<Type> {
-        None
-    }
-
-    fn enumerator(&self, _: &str) -> Option<i64> {
-        None
-    }
-
-    fn enumerators(&self, _: &str) -> Vec<(Arc<str>, i64)> {
-        Vec::new()
-    }
-
-    fn address(&self, _: &str) -> Option<u64> {
-        None
-    }
-
-    fn syscalls(&self) -> Vec<Arc<str>> {
-        Vec::new()
-    }
-
-    fn syscall(&self, _: &str) -> Option<Vec<Parameter>> {
-        None
-    }
-
-    fn cpus(&self) -> u32 {
-        1
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the language has and this crate refuses: by name, and with the reason.
+//! Parts of the language that this crate refuses, by name and with the reason.
 
 use exoprobe_script::{Options, Script, check};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use exoprobe_introspect::btf::Btf;
 use exoprobe_introspect::btf::sample::{ENUM, ENUM64, STRUCT, Sample, kernel};
 use exoprobe_script::{
-    BtfTypes, Collected, Datum, Format, Hit, Kernel, Limits, NoHost, Options, Parameter, Program,
-    Prototype, Record, RecordRef, Runtime, Script, Type, check,
+    BtfTypes, Collected, Datum, Format, Hit, Kernel, Limits, NoHost, Options, Program, Prototype,
+    Record, RecordRef, Runtime, Script, Type, check,
 };
 
 use crate::common::printed;
@@ -57,22 +57,6 @@ impl Kernel for Types {
     fn enumerators(&self, name: &str) -> Vec<(Arc<str>, i64)> {
         BtfTypes::new(&self.0).enumerators(name)
     }
-
-    fn address(&self, _: &str) -> Option<u64> {
-        None
-    }
-
-    fn syscalls(&self) -> Vec<Arc<str>> {
-        Vec::new()
-    }
-
-    fn syscall(&self, _: &str) -> Option<Vec<Parameter>> {
-        None
-    }
-
-    fn cpus(&self) -> u32 {
-        1
-    }
 }
 
 /// The program of a script with these types.
@@ -82,7 +66,7 @@ fn program(text: &str, btf: Btf) -> Program {
     program.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What a body prints with enums.
+/// Output of a body with enums.
 fn shown(body: &str, format: Format, values: &[Datum<'_>]) -> String {
     let program = program(&format!("kprobe:f {{ {body} }}"), btf());
     let mut runtime = Runtime::new(Arc::new(program), format, Limits::default());

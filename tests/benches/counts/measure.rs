@@ -316,7 +316,7 @@ impl<'a> Bench<'a> {
         Counts::between(&before, &after)
     }
 
-    /// Whether more rounds would find nothing else: each turn takes the same number of
+    /// Returns true if more rounds would find nothing else: each turn takes the same number of
     /// instructions, so the difference of the lengths is a multiple of the turns. It is not if the
     /// host's interrupts were in most rounds of a length.
     fn is_sure(&self, least: &[Least; 2]) -> bool {

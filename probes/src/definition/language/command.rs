@@ -231,7 +231,7 @@ fn parse_kind(kind: &Token<'_>) -> Result<(ProbeKind, Option<u32>), ParseError> 
 
 type GroupAndEvent = (Option<String>, Option<String>);
 
-/// Whether an event's name may have `*`, which stands for a function's name.
+/// Selects whether an event's name may have `*`, which stands for a function's name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stars {
     Allowed,

@@ -77,7 +77,7 @@ impl Added {
     }
 }
 
-/// Whether a batch is to be armed.
+/// Selects whether a batch is armed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intent {
     /// The probes join their sites.

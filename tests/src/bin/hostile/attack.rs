@@ -168,7 +168,7 @@ pub(crate) fn resident_kib(service: &Service) -> u64 {
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default()
 }
 
-/// Has the guest do something. Returns its answer, `done COMMAND N`.
+/// Sends the guest a command. Returns its answer, `done COMMAND N`.
 pub(crate) fn work(service: &Service, command: &str) -> Result<String, String> {
     let mut client = exoprobe();
     client.arg("--socket").arg(service.socket()).args(["vm", "send", "--timeout"]);

@@ -79,7 +79,7 @@ fn work(service: &Service, line: &str) {
     assert!(answer.starts_with("done"), "{answer}");
 }
 
-/// Has the guest do work that does not end before the guest does.
+/// Starts work in the guest that does not end before the guest does.
 fn begin(service: &Service, line: &str) -> Running {
     let mut client = exoprobe();
     Running::spawn(client.arg("--socket").arg(service.socket()).args(["vm", "send", line]))

@@ -81,7 +81,8 @@ fn dynamic_events_are_those_of_kprobe_events() {
     assert_eq!(refused(&service, "current_tracer", "function"), "EINVAL");
 }
 
-/// What perf and the kernel's own tests look for in the file, each with a definition that needs it.
+/// Texts that perf and the kernel's own tests look for in the file, each with a definition that
+/// needs it.
 const FEATURES: [(&str, &str); 12] = [
     ("Create/append/", "p:f0 do_sys_openat2"),
     (
