@@ -63,6 +63,10 @@ pub(crate) fn run(data: &[u8]) {
         if let Some(found) = table.resolve(symbol.address) {
             assert!(table.text_contains(symbol.address) && found.start <= symbol.address);
         }
-        assert!(table.lookup(symbol.name).is_ok() || table.search(symbol.name).count() > 0);
+        // In other names, which a hostile guest may have, these have a meaning to both.
+        let is_plain = !symbol.name.contains([':', '*', '?', '[']);
+        assert!(
+            !is_plain || table.lookup(symbol.name).is_ok() || table.search(symbol.name).count() > 0
+        );
     }
 }
