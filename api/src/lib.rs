@@ -28,11 +28,11 @@ pub use mount::DrivenMount;
 pub use scripts::DrivenScript;
 
 /// Where the service listens, and clients look for it, by default:
-/// `$XDG_RUNTIME_DIR/exoprobe.sock`, or `/tmp/exoprobe-UID.sock` without that variable.
+/// `$XDG_RUNTIME_DIR/exoprobe.sock`. Without that variable `/run/user/UID/exoprobe.sock`, and
+/// `/tmp/exoprobe-UID.sock` where that folder is not there.
 #[must_use]
 pub fn default_socket() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    match runtime.filter(|dir| dir.is_absolute()) {
+    match runtime_folder::of_session() {
         Some(dir) => dir.join("exoprobe.sock"),
         None => PathBuf::from(format!("/tmp/exoprobe-{}.sock", user_id())),
     }

@@ -36,15 +36,36 @@ pub enum RuntimeFolderError {
     },
 }
 
-/// Returns the folder, made if need be: `$XDG_RUNTIME_DIR/exoprobe`, or `/tmp/exoprobe-UID` without
-/// that variable. In `/tmp` anyone may make a folder of that name first, so its owner and mode are
-/// checked.
+/// Returns the folder of the user's session: `$XDG_RUNTIME_DIR`, or without that variable
+/// `/run/user/UID`, which pam_systemd(8) makes and removes. A service that was started without the
+/// variable is found by clients that have it. `None` if there is neither: in `/run/user` no other
+/// user can take the name first, in `/tmp` one can.
+pub(crate) fn of_session() -> Option<PathBuf> {
+    let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    given.filter(|folder| folder.is_absolute()).or_else(|| {
+        let usual = PathBuf::from(format!("/run/user/{}", crate::user_id()));
+        is_own(&usual).then_some(usual)
+    })
+}
+
+fn is_own(folder: &Path) -> bool {
+    fs::symlink_metadata(folder).is_ok_and(|found| is_alone(&found))
+}
+
+/// Whether it is a folder of this user alone.
+fn is_alone(found: &fs::Metadata) -> bool {
+    let mode = found.permissions().mode();
+    found.is_dir() && found.uid() == crate::user_id() && mode & OTHERS == 0
+}
+
+/// Returns the folder, made if need be: `exoprobe` in the session's ([`of_session`]), or
+/// `/tmp/exoprobe-UID`. In `/tmp` anyone may make a folder of that name first, so its owner and
+/// mode are checked.
 ///
 /// # Errors
 /// [`RuntimeFolderError`].
 pub(crate) fn runtime_folder() -> Result<PathBuf, RuntimeFolderError> {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let path = match runtime.filter(|folder| folder.is_absolute()) {
+    let path = match of_session() {
         Some(folder) => folder.join("exoprobe"),
         None => PathBuf::from(format!("/tmp/exoprobe-{}", crate::user_id())),
     };
@@ -61,10 +82,10 @@ fn own(path: &Path) -> Result<(), RuntimeFolderError> {
     }
     // Not through a link, which could be changed after this look.
     let found = fs::symlink_metadata(path).map_err(failed)?;
-    let mode = found.permissions().mode();
-    if found.is_dir() && found.uid() == crate::user_id() && mode & OTHERS == 0 {
+    if is_alone(&found) {
         return Ok(());
     }
+    let mode = found.permissions().mode();
     Err(RuntimeFolderError::Foreign {
         path: path.to_owned(),
         owner: found.uid(),

@@ -34,3 +34,23 @@ pub(super) fn response(events: impl Stream<Item = Event> + Send + 'static) -> Re
     let events = events.map(Ok::<_, Infallible>);
     Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use tokio::time::{Instant, timeout};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_without_events_has_comments() {
+        let begun = Instant::now();
+        let mut body = response(stream::pending()).into_body().into_data_stream();
+        for count in 1..4 {
+            let part = timeout(2 * KEEP_ALIVE, body.next()).await.expect("it is alive");
+            let part = part.expect("it goes on").expect("it is whole");
+            assert!(part.starts_with(b":") && part.ends_with(b"\n\n"), "{part:?}");
+            assert!(begun.elapsed() >= count * KEEP_ALIVE, "{:?}", begun.elapsed());
+        }
+    }
+}

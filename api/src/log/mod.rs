@@ -14,14 +14,18 @@ use std::time::Instant;
 use exoprobe_introspect::printable_lines;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{self, FormatEvent, FormatFields};
-use tracing_subscriber::fmt::{FmtContext, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
 
 use limiter::{Limiter, WINDOW};
 
 /// Filter of the log on standard error, as tracing's `EnvFilter` reads it.
 const LOG_ENV: &str = "EXOPROBE_LOG";
+
+const ESC: &str = "\u{1b}";
+/// As [`printable_lines`] shows it.
+const SHOWN_ESC: &str = "\\u{1b}";
 
 static LIMITER: Limiter = Limiter::new();
 
@@ -93,24 +97,58 @@ pub(crate) fn init() {
     let _ = tracing::subscriber::set_global_default(log);
 }
 
-/// A log that writes at most so much as `limiter` admits.
+/// A log that writes at most so much as `limiter` admits, and nothing that steers a terminal but
+/// colours.
 fn subscriber<W>(
     filter: EnvFilter,
     colored: bool,
     limiter: &'static Limiter,
-    writer: W,
+    writer: impl Fn() -> W + Send + Sync + 'static,
 ) -> impl Subscriber + Send + Sync
 where
-    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+    W: Write + 'static,
 {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(colored)
         // It would say with `eprintln!` that standard error cannot be written.
         .log_internal_errors(false)
-        .with_writer(writer)
+        .with_writer(move || Printable { inner: writer(), colored })
         .event_format(Limited { inner: format::Format::default(), limiter })
         .finish()
+}
+
+/// A writer of lines whose text may be the guest's: what steers a terminal becomes an escape.
+struct Printable<W> {
+    inner: W,
+    /// The lines have colours, which stay.
+    colored: bool,
+}
+
+impl<W: Write> Write for Printable<W> {
+    /// Writes an event, which comes whole.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let mut parts = text.split(ESC);
+        let mut line = printable_lines(parts.next().unwrap_or_default()).into_owned();
+        for part in parts {
+            let keeps = self.colored && is_colour(part);
+            line.push_str(if keeps { ESC } else { SHOWN_ESC });
+            line.push_str(&printable_lines(part));
+        }
+        self.inner.write_all(line.as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// Returns true if ESC and this text begin with a choice of colours (ECMA-48, SGR).
+fn is_colour(text: &str) -> bool {
+    let parameters = text.strip_prefix('[').and_then(|text| text.split_once('m'));
+    parameters.is_some_and(|(all, _)| all.chars().all(|c| c.is_ascii_digit() || c == ';'))
 }
 
 /// A writer whose failures are dropped.

@@ -65,3 +65,18 @@ fn a_write_that_fails_is_no_error() {
     let mut lossy = Lossy(Full);
     assert!(lossy.write_all(b"text").is_ok() && lossy.flush().is_ok());
 }
+
+#[test]
+fn text_of_a_guest_steers_no_terminal() {
+    let hostile = "a\u{1b}[2J\u{9b}2Jb\u{202e}c\u{200b}d\r";
+    for colored in [false, true] {
+        let text = logged(colored, || {
+            tracing::warn!(hostile, "told: {hostile}");
+            tracing::warn!(shown = %hostile, "again");
+        });
+        assert!(text.contains("told: a") && text.lines().count() == 2, "{text:?}");
+        let steers = |c: char| "\u{9b}\u{202e}\u{200b}\r".contains(c);
+        assert!(!text.contains(steers) && !text.contains("\u{1b}[2J"), "{text:?}");
+        assert!(colored || !text.contains('\u{1b}'), "{text:?}");
+    }
+}

@@ -128,8 +128,9 @@ pub struct RunArgs {
     /// alone: files that a snapshot names are not booted from
     #[arg(long, value_name = "SNAPSHOT")]
     pub restore: Option<PathBuf>,
-    /// Unix socket to listen on, for this user only [default: $XDG_RUNTIME_DIR/exoprobe.sock, or
-    /// /tmp/exoprobe-UID.sock without that variable; with --jail, DIR/exoprobe.sock]
+    /// Unix socket to listen on, for this user only [default: exoprobe.sock in
+    /// $XDG_RUNTIME_DIR, or else in /run/user/UID; /tmp/exoprobe-UID.sock without both; with
+    /// --jail, DIR/exoprobe.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// Loopback address to listen on as well, by TCP; clients then need the token. From another

@@ -116,3 +116,21 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(TCP_SILENCE))?;
     socket.set_tcp_user_timeout(Some(UNREAD))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_on_tcp_that_is_gone_is_noticed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        set_options(&stream).unwrap();
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap() && stream.nodelay().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), TCP_SILENCE);
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(UNREAD));
+        drop(client);
+    }
+}
