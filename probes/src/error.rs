@@ -173,16 +173,16 @@ pub enum ProbeError {
     /// Hidden memory is used up.
     #[error("hidden memory for displaced instructions is used up ({0} bytes): restart the guest")]
     NoSlots(u64),
-    /// All probes together might take too much of the host's memory.
+    /// All probes and histograms together might take too much of the host's memory.
     #[error(
-        "no room: the probe may take {} KiB of memory, and the others {} KiB of the {} MiB for all (--memory-limit): \
-         remove probes, or lower maxactive",
+        "no room: this may take {} KiB of memory, and the other probes and histograms {} KiB of the {} MiB for all \
+         (--memory-limit): remove some, or lower maxactive or a histogram's size",
         wanted.div_ceil(1024), taken.div_ceil(1024), most >> 20
     )]
     NoMemory {
         /// The most that it may take, in bytes.
         wanted: usize,
-        /// The most that the registered probes may take, in bytes.
+        /// The most that the others may take, in bytes.
         taken: usize,
         /// The limit, in bytes.
         most: usize,

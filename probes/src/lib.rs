@@ -4,6 +4,7 @@
 //! the instruction under that byte, the displaced instruction, is run; [`Engine`] does the rest.
 //! The crate does not use HTTP.
 
+mod budget;
 pub mod definition;
 #[cfg(not(feature = "testing"))]
 mod detour;

@@ -28,6 +28,7 @@ pub use eval::{Flow, Outcome, Runtime};
 pub use host::{Collected, Host, Memory, NoHost, Output, SymbolOffset};
 pub use kernel::{Kernel, NoKernel};
 pub use limits::{LimitError, Limits};
+pub use maps::MapBudget;
 pub use print::Format;
 pub use program::{
     Attachment, AttachmentKind, Base, Body, Chain, Datum, Hit, MemoryKind, Program, Read, Reason,

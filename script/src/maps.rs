@@ -11,46 +11,101 @@ use crate::limits::{LimitError, limit};
 use crate::types::{Aggregate, Type};
 use crate::value::Value;
 
-/// The memory that a script's maps may take together.
+/// The memory that maps may take together: those of a script, or of several.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub struct MapBudget {
+    /// Of the limit, as errors have it.
+    name: &'static str,
     used: AtomicUsize,
     limit: usize,
 }
 
-impl Budget {
-    pub(crate) fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { used: AtomicUsize::new(0), limit })
+impl MapBudget {
+    /// A budget for the maps of several scripts, in bytes. Its limit is called `all_map_bytes`.
+    #[must_use]
+    pub fn of_scripts(limit: usize) -> Arc<Self> {
+        Self::new("all_map_bytes", limit)
+    }
+
+    pub(crate) fn of_one(limit: usize) -> Arc<Self> {
+        Self::new("map_bytes", limit)
+    }
+
+    fn new(name: &'static str, limit: usize) -> Arc<Self> {
+        Arc::new(Self { name, used: AtomicUsize::new(0), limit })
+    }
+
+    /// Returns true if more than half of it is taken.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.used.load(Ordering::Relaxed) > self.limit / 2
+    }
+
+    /// Takes bytes, unless it has not so many.
+    fn take(&self, bytes: usize) -> Result<(), LimitError> {
+        let more = |used: usize| used.checked_add(bytes).filter(|all| *all <= self.limit);
+        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.map(|_| ()).map_err(|_| limit(self.name, self.limit))
+    }
+
+    fn add(&self, bytes: usize) {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
-/// A map's part of the budget. Maps are used under a lock, so no other change comes between.
+/// The budgets that a map's memory is of: its script's, and that of all scripts.
+#[derive(Clone, Debug)]
+pub(crate) struct MapBudgets {
+    own: Arc<MapBudget>,
+    all: Arc<MapBudget>,
+}
+
+impl MapBudgets {
+    pub(crate) fn new(own: Arc<MapBudget>, all: Arc<MapBudget>) -> Self {
+        Self { own, all }
+    }
+}
+
+/// A map's part of the budgets, given back with it.
 #[derive(Debug)]
 struct Share {
     bytes: usize,
-    budget: Arc<Budget>,
+    budgets: MapBudgets,
 }
 
 impl Share {
-    /// Takes bytes, unless the budget has not so many.
+    /// Takes bytes, unless a budget has not so many.
     fn take(&mut self, bytes: usize) -> Result<(), LimitError> {
-        let Budget { used, limit: all } = &*self.budget;
-        if used.load(Ordering::Relaxed).saturating_add(bytes) > *all {
-            return Err(limit("map_bytes", *all));
-        }
-        self.add(bytes);
+        let MapBudgets { own, all } = &self.budgets;
+        own.take(bytes)?;
+        all.take(bytes).inspect_err(|_| own.give_back(bytes))?;
+        self.bytes += bytes;
         Ok(())
     }
 
-    /// Takes bytes that are in use already, whether or not the budget has so many.
+    /// Takes bytes that are in use already, whether or not the budgets have so many.
     fn add(&mut self, bytes: usize) {
-        self.budget.used.fetch_add(bytes, Ordering::Relaxed);
+        let MapBudgets { own, all } = &self.budgets;
+        own.add(bytes);
+        all.add(bytes);
         self.bytes += bytes;
     }
 
     fn give_back(&mut self, bytes: usize) {
-        self.budget.used.fetch_sub(bytes, Ordering::Relaxed);
+        let MapBudgets { own, all } = &self.budgets;
+        own.give_back(bytes);
+        all.give_back(bytes);
         self.bytes -= bytes;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.give_back(self.bytes);
     }
 }
 
@@ -67,7 +122,7 @@ pub(crate) struct MapStore {
 }
 
 impl MapStore {
-    pub(crate) fn new(info: &MapInfo, limit: usize, budget: Arc<Budget>) -> Self {
+    pub(crate) fn new(info: &MapInfo, limit: usize, budgets: MapBudgets) -> Self {
         let aggregate = match &info.value.ty {
             Type::Aggregate(aggregate) => Some(*aggregate),
             _ => None,
@@ -77,7 +132,7 @@ impl MapStore {
         if is_counter {
             entries.insert(Box::from([]), Cell::Count(0));
         }
-        let share = Share { bytes: 0, budget };
+        let share = Share { bytes: 0, budgets };
         Self { entries, share, limit, aggregate, is_counter }
     }
 
@@ -187,22 +242,43 @@ fn entry_bytes(keys: &[Value], cell: &Cell) -> usize {
 mod tests {
     use super::*;
 
-    fn map(limit: usize) -> (MapStore, Arc<Budget>) {
-        let budget = Budget::new(limit);
-        let aggregate = Some(Aggregate::Hist { bits: 0 });
-        let map = MapStore {
+    fn map(own: &Arc<MapBudget>, all: &Arc<MapBudget>) -> MapStore {
+        MapStore {
             entries: HashMap::new(),
-            share: Share { bytes: 0, budget: Arc::clone(&budget) },
+            share: Share { bytes: 0, budgets: MapBudgets::new(Arc::clone(own), Arc::clone(all)) },
             limit: 100,
-            aggregate,
+            aggregate: Some(Aggregate::Hist { bits: 0 }),
             is_counter: false,
-        };
-        (map, budget)
+        }
+    }
+
+    fn used(budget: &MapBudget) -> usize {
+        budget.used.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn maps_of_all_scripts_have_a_budget_and_give_it_back_with_them() {
+        let all = MapBudget::of_scripts(10_000);
+        let owns = [(); 2].map(|()| MapBudget::of_one(8_000));
+        let mut maps = owns.each_ref().map(|own| map(own, &all));
+        let text = |len: usize| Value::Bytes(vec![0; len].into());
+        maps[0].set(&[Value::Int(1)], text(6_000)).unwrap();
+        let full = maps[1].set(&[Value::Int(1)], text(6_000)).unwrap_err();
+        assert_eq!((full.name, full.limit, used(&owns[1])), ("all_map_bytes", 10_000, 0));
+        maps[1].set(&[Value::Int(1)], text(2_000)).unwrap();
+        assert_eq!(used(&all), used(&owns[0]) + used(&owns[1]));
+        let [first, mut second] = maps;
+        drop(first);
+        assert_eq!((used(&all), used(&owns[0])), (used(&owns[1]), 0));
+        second.set(&[Value::Int(2)], text(5_000)).unwrap();
+        drop(second);
+        assert_eq!(used(&all), 0);
     }
 
     #[test]
     fn maps_have_a_budget_in_bytes_and_give_it_back() {
-        let (mut map, budget) = map(4096);
+        let (budget, all) = (MapBudget::of_one(4096), MapBudget::of_scripts(usize::MAX));
+        let mut map = map(&budget, &all);
         let key = |number: i64| [Value::Int(number)];
         let text = |len: usize| Value::Bytes(vec![0; len].into());
         map.set(&key(1), text(1000)).unwrap();
@@ -216,7 +292,7 @@ mod tests {
         assert!(map.delete(&[text(1000)]) && !map.delete(&key(9)));
         map.set(&key(3), text(1500)).unwrap();
         map.clear();
-        assert_eq!(budget.used.load(Ordering::Relaxed), 0);
+        assert_eq!(used(&budget), 0);
         for number in [1, 1 << 20, 1 << 40] {
             map.add(&key(1), number, 0).unwrap();
         }
@@ -224,6 +300,6 @@ mod tests {
         assert_eq!(map.add(&[text(2000), Value::Int(1)], 1, 0).unwrap_err().name, "map_bytes");
         map.zero();
         assert!(map.delete(&key(1)) && map.delete(&[text(2000)]));
-        assert_eq!((map.share.bytes, budget.used.load(Ordering::Relaxed)), (0, 0));
+        assert_eq!((map.share.bytes, used(&budget), used(&all)), (0, 0, 0));
     }
 }

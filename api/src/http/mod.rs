@@ -20,6 +20,7 @@ mod openapi;
 mod probes;
 mod problem;
 mod registration;
+mod script_maps;
 mod script_output;
 mod scripts;
 mod serial;

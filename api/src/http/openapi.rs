@@ -10,8 +10,8 @@ use super::answers::Problems;
 use super::exact::{UnreadableRequests, make_exact};
 use super::problem::ProblemDocument;
 use super::{
-    console, events, histograms, kprobes, memory, modules, probes, script_output, scripts, serial,
-    stack, symbols, tasks, tracefs, types, vm, wire,
+    console, events, histograms, kprobes, memory, modules, probes, script_maps, script_output,
+    scripts, serial, stack, symbols, tasks, tracefs, types, vm, wire,
 };
 
 #[derive(OpenApi)]
@@ -31,7 +31,7 @@ use super::{
         kprobes::blacklist,
         symbols::symbols, types::list, types::show, tasks::tasks, modules::modules, memory::memory,
         memory::disassembly, stack::stack, stack::task_stack, events::events, events::clear,
-        scripts::list, scripts::create, scripts::show, script_output::output, scripts::maps, scripts::remove,
+        scripts::list, scripts::create, scripts::show, script_output::output, script_maps::maps, scripts::remove,
         tracefs::root, tracefs::read, tracefs::replace, tracefs::append, openapi_document,
     ),
     components(schemas(ProblemDocument, wire::Lost, wire::Place, wire::DataPlace, wire::SourceLine)),

@@ -11,6 +11,7 @@ use axum::routing::get;
 use super::answers::{NeedsGuest, NoRoom, NotFound, Problems, Refused};
 use super::extract::{Path, blocking, media_type};
 use super::problem::Problem;
+use super::script_maps::{ScriptMaps, maps};
 use super::script_output::{ScriptOutputs, output};
 use super::wire::{NewScript, Script};
 use crate::scripts::{ScriptError, Scripts, run_timers};
@@ -27,9 +28,10 @@ pub(crate) fn routes(api: ScriptsApi) -> Router {
     Router::new()
         .route("/v1/scripts/{id}/output", get(output))
         .with_state(outputs)
+        .route("/v1/scripts/{id}/maps", get(maps))
+        .with_state(ScriptMaps::new(&api.scripts))
         .route("/v1/scripts", get(list).post(create))
         .route("/v1/scripts/{id}", get(show).delete(remove))
-        .route("/v1/scripts/{id}/maps", get(maps))
         .with_state(api)
 }
 
@@ -121,23 +123,6 @@ pub(crate) async fn remove(
 ) -> Result<axum::Json<Script>, Problem> {
     let status = blocking(move || api.scripts.remove(id)).await??;
     Ok(axum::Json(status.into()))
-}
-
-/// A script's maps as they are now: an object with a member for each.
-#[utoipa::path(get, path = "/v1/scripts/{id}/maps", tag = "scripts", operation_id = "script_maps",
-    params(("id" = u32, Path, description = "Its number")),
-    responses((status = 200, body = Object), Problems, NotFound))]
-pub(crate) async fn maps(
-    State(api): State<ScriptsApi>,
-    Path(id): Path<u32>,
-) -> Result<Response, Problem> {
-    let script = api.scripts.find(id)?;
-    let maps = blocking(move || {
-        // Hits of before are in them.
-        api.scripts.engine().drain();
-        script.maps()
-    });
-    Ok(axum::Json(maps.await?).into_response())
 }
 
 impl From<ScriptError> for Problem {

@@ -40,8 +40,11 @@ impl DrivenScript {
     }
 
     /// Its maps.
+    ///
+    /// # Panics
+    /// When they are no JSON.
     #[must_use]
     pub fn maps(&self) -> serde_json::Value {
-        self.script.maps()
+        serde_json::from_str(&self.script.maps()).expect("maps are JSON")
     }
 }

@@ -10,7 +10,8 @@ use exoprobe_guest::{GuestClock, Gva};
 use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{Engine, HitConsumer, KernelMemory, MemoryAtHit, RecordedHit};
 use exoprobe_script::{
-    AttachmentKind, Datum, Flow, Format, Hit, Host, Limits, Memory, Program, Runtime, SymbolOffset,
+    AttachmentKind, Datum, Flow, Format, Hit, Host, Limits, MapBudget, Memory, Program, Runtime,
+    SymbolOffset,
 };
 use tokio::sync::watch;
 
@@ -44,9 +45,16 @@ pub(super) struct Counts {
 }
 
 impl Actions {
-    pub(super) fn new(program: Program, plans: Vec<Plan>, format: Format, engine: &Engine) -> Self {
+    pub(super) fn new(
+        program: Program,
+        plans: Vec<Plan>,
+        format: Format,
+        engine: &Engine,
+        maps: &Arc<MapBudget>,
+    ) -> Self {
         let program = Arc::new(program);
-        let runtime = Mutex::new(Runtime::new(Arc::clone(&program), format, Limits::default()));
+        let (limits, maps) = (Limits::default(), Arc::clone(maps));
+        let runtime = Mutex::new(Runtime::within(Arc::clone(&program), format, limits, maps));
         let (host, exit) = (ScriptHost::new(engine), watch::Sender::new(None));
         let (clock, output) = (engine.clock(), Arc::default());
         Self { program, plans, runtime, host, clock, output, exit, counts: Counts::default() }
@@ -114,7 +122,7 @@ impl Actions {
     }
 
     /// All maps as JSON.
-    pub(super) fn maps(&self) -> serde_json::Value {
+    pub(super) fn maps(&self) -> String {
         self.lock().maps_json(&self.host)
     }
 

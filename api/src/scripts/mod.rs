@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use exoprobe_probes::Engine;
-use exoprobe_script::{Attachment, Options, Program, Script};
+use exoprobe_script::{Attachment, MapBudget, Options, Program, Script};
 
 #[cfg(feature = "testing")]
 pub use driven::DrivenScript;
@@ -34,11 +34,16 @@ pub(crate) use timers::run_timers;
 const RUNNING_MAX: usize = 64;
 /// Most ended scripts whose output is kept.
 const ENDED_MAX: usize = 16;
+/// Most bytes of all maps of all scripts (`all_map_bytes`). When half of it is taken, a new script
+/// has those that have ended forgotten.
+const ALL_MAP_BYTES: usize = 256 << 20;
 
 /// All scripts of a guest.
 pub(crate) struct Scripts {
     engine: Arc<Engine>,
     cpus: u32,
+    /// Memory of their maps.
+    maps: Arc<MapBudget>,
     book: Mutex<Book>,
 }
 
@@ -60,7 +65,8 @@ struct Book {
 impl Scripts {
     /// No scripts yet, for a guest with so many CPUs.
     pub(crate) fn new(engine: Arc<Engine>, cpus: u32) -> Self {
-        Self { engine, cpus, book: Mutex::default() }
+        let maps = MapBudget::of_scripts(ALL_MAP_BYTES);
+        Self { engine, cpus, maps, book: Mutex::default() }
     }
 
     /// Checks a script against the guest's kernel, and changes nothing. Waits for the engine.
@@ -97,7 +103,7 @@ impl Scripts {
     pub(crate) fn start(&self, new: &NewScript) -> Result<Arc<RunningScript>, ScriptError> {
         let program = self.check(new)?;
         let place = self.reserve()?;
-        let script = RunningScript::start(place.id, &self.engine, program, new)?;
+        let script = RunningScript::start(place.id, &self.engine, program, new, &self.maps)?;
         self.lock().scripts.insert(place.id, Arc::clone(&script));
         Ok(script)
     }
@@ -111,8 +117,11 @@ impl Scripts {
         }
         let ended = book.scripts.iter().filter(|(_, script)| script.has_ended());
         let ended: Vec<u32> = ended.map(|(id, _)| *id).collect();
-        let excess = ended.len().saturating_sub(ENDED_MAX);
-        ended[..excess].iter().for_each(|id| drop(book.scripts.remove(id)));
+        for (index, id) in ended.iter().enumerate() {
+            if ended.len() - index > ENDED_MAX || self.maps.is_short() {
+                drop(book.scripts.remove(id));
+            }
+        }
         book.last += 1;
         book.starting += 1;
         Ok(Place { id: book.last, scripts: self })

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use exoprobe_probes::{Engine, HitConsumer, ProbeStatus, Registration, Selection};
-use exoprobe_script::{Format, Program};
+use exoprobe_script::{Format, MapBudget, Program};
 use tokio::sync::watch;
 
 use super::arm::{self, Armed, Plan, Sampler};
@@ -88,11 +88,12 @@ impl RunningScript {
         engine: &Engine,
         program: Program,
         new: &NewScript,
+        maps: &Arc<MapBudget>,
     ) -> Result<Arc<Self>, ScriptError> {
         let plans: Vec<Plan> = arm::plan(engine, &format!("{GROUP}{id}"), &program)?;
         let missing = program.missing.clone();
         let at_hit = program.bodies.iter().any(|body| body.needs_exit.is_some());
-        let actions = Arc::new(Actions::new(program, plans, new.format, engine));
+        let actions = Arc::new(Actions::new(program, plans, new.format, engine, maps));
         let consumer = Arc::clone(&actions) as Arc<dyn HitConsumer>;
         actions.begin(engine);
         let mut armed = match actions.exit().borrow().is_some() {
@@ -156,7 +157,7 @@ impl RunningScript {
     }
 
     /// Its maps as JSON.
-    pub(crate) fn maps(&self) -> serde_json::Value {
+    pub(crate) fn maps(&self) -> String {
         self.actions.maps()
     }
 

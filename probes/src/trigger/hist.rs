@@ -8,6 +8,13 @@ use crate::events::{Hit, RecordedValue};
 
 /// Longest text of a key, in bytes.
 const TEXT_MAX: usize = 255;
+/// Longest name of a task (TASK_COMM_LEN), each byte as three of UTF-8.
+const NAME_MAX: usize = 3 * 16;
+/// Most addresses of a key that is a back-trace.
+const STACK_MAX: usize = 32;
+/// Bytes of an entry beside its keys and sums: its place in a table that is half full at worst, and
+/// the allocator's part of three blocks.
+const ENTRY: usize = 176;
 
 /// The source of a field in a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +36,8 @@ pub(crate) struct HistColumn {
     pub(crate) field: HistField,
     /// Its numbers are signed.
     pub(crate) is_signed: bool,
+    /// It is an argument that is text.
+    is_text: bool,
     source: FieldSource,
 }
 
@@ -90,6 +99,7 @@ impl HistColumn {
         let found = Self {
             field: field.clone(),
             is_signed: arg.is_some_and(|arg| arg.is_number() && arg.kind.is_signed()),
+            is_text: arg.is_some_and(|arg| !arg.is_number()),
             source,
         };
         match found.takes(field.modifier, arg) {
@@ -181,6 +191,20 @@ impl HistColumn {
         }
     }
 
+    /// The most bytes of a key.
+    fn most_bytes(&self) -> usize {
+        size_of::<HistogramKey>()
+            + match self.source {
+                FieldSource::Stack => STACK_MAX * size_of::<u64>(),
+                FieldSource::Arg(_) if self.is_text => TEXT_MAX,
+                FieldSource::Comm | FieldSource::Pid => NAME_MAX,
+                FieldSource::Arg(_)
+                | FieldSource::Cpu
+                | FieldSource::Latency
+                | FieldSource::Time => 0,
+            }
+    }
+
     /// Returns true if it is a back-trace.
     pub(crate) fn is_stack(&self) -> bool {
         self.source == FieldSource::Stack
@@ -219,6 +243,14 @@ impl HistTable {
             dropped: 0,
             paused: false,
         })
+    }
+
+    /// The most memory that the entries may take, in bytes.
+    pub(crate) fn most_bytes(&self) -> usize {
+        let keys: usize = self.keys.iter().map(HistColumn::most_bytes).sum();
+        let sums = self.values.len() * size_of::<u64>();
+        let size = usize::try_from(self.hist.size).unwrap_or(usize::MAX);
+        size.saturating_mul(ENTRY + keys + sums)
     }
 
     /// Drops all hits.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::command::{HistChange, Trigger, TriggerError, TriggerKind};
 use super::hist::HistTable;
+use crate::budget::Share;
 use crate::definition::{Argument, Field, Filter};
 use crate::events::{Control, Hit, Step, field_value};
 
@@ -16,6 +17,8 @@ pub(crate) struct Live {
     left: AtomicU64,
     /// The entries, for a histogram.
     table: Option<Mutex<HistTable>>,
+    /// The memory that the entries may take.
+    _room: Option<Share>,
 }
 
 /// Fields of an event, for triggers.
@@ -43,7 +46,17 @@ impl Live {
             _ => None,
         };
         let left = AtomicU64::new(trigger.count.unwrap_or_default());
-        Ok(Self { trigger, filter, left, table })
+        Ok(Self { trigger, filter, left, table, _room: None })
+    }
+
+    /// The most memory that its histogram may take, in bytes; `None` if it is none.
+    pub(crate) fn most_bytes(&self) -> Option<usize> {
+        Some(self.table()?.most_bytes())
+    }
+
+    /// The same one, with memory that is given back with it.
+    pub(crate) fn within(self, room: Share) -> Self {
+        Self { _room: Some(room), ..self }
     }
 
     /// Its histogram.

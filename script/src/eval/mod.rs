@@ -11,7 +11,7 @@ use crate::diagnostic::Span;
 use crate::host::{Host, Output};
 use crate::ir::MapInfo;
 use crate::limits::{LimitError, Limits, limit};
-use crate::maps::{Budget, MapStore};
+use crate::maps::{MapBudget, MapBudgets, MapStore};
 use crate::print::{Format, Printer};
 use crate::program::{Body, Hit, Program};
 use crate::value::Value;
@@ -85,13 +85,23 @@ impl Runtime {
     /// Makes a runtime with empty maps.
     #[must_use]
     pub fn new(program: Arc<Program>, format: Format, limits: Limits) -> Self {
+        Self::within(program, format, limits, MapBudget::of_scripts(usize::MAX))
+    }
+
+    /// Makes a runtime with empty maps, whose memory is of a budget of all scripts, too.
+    #[must_use]
+    pub fn within(
+        program: Arc<Program>,
+        format: Format,
+        limits: Limits,
+        all: Arc<MapBudget>,
+    ) -> Self {
         let entries = |own: Option<usize>| {
             let script = program.map_entries.map(|entries| entries as usize);
             own.or(script).unwrap_or(limits.map_entries).min(limits.map_entries)
         };
-        let budget = Budget::new(limits.map_bytes);
-        let store =
-            |info: &MapInfo| MapStore::new(info, entries(info.entries), Arc::clone(&budget));
+        let budgets = MapBudgets::new(MapBudget::of_one(limits.map_bytes), all);
+        let store = |info: &MapInfo| MapStore::new(info, entries(info.entries), budgets.clone());
         let maps = program.maps.iter().map(store).collect();
         Self { program, maps, format, limits, started: 0, variables: Vec::new() }
     }
@@ -161,11 +171,14 @@ impl Runtime {
 
     /// All maps as JSON: an object with a member for each.
     #[must_use]
-    pub fn maps_json(&self, host: &dyn Host) -> serde_json::Value {
+    pub fn maps_json(&self, host: &dyn Host) -> String {
         let printer = Printer { host, format: Format::Json };
-        let maps = self.program.maps.iter().zip(&self.maps);
-        let members = maps.map(|(info, map)| (info.name.to_string(), printer.map_json(info, map)));
-        serde_json::Value::Object(members.collect())
+        let mut text = String::from("{");
+        for (info, map) in self.program.maps.iter().zip(&self.maps) {
+            text.push_str(if text.len() > 1 { "," } else { "" });
+            printer.push_map(info, map, &mut text);
+        }
+        text + "}"
     }
 
     /// The place in the script of a body, for messages about it.

@@ -131,9 +131,22 @@ impl Printer<'_> {
         }
     }
 
-    /// A map's content for a client.
-    pub(crate) fn map_json(&self, info: &MapInfo, map: &MapStore) -> Json {
-        self.entries(info, &sorted(info, map, 0), 1).unwrap_or(Json::Null)
+    /// A map for a client, as a member of an object. It is written entry by entry: there may be
+    /// many.
+    pub(crate) fn push_map(&self, info: &MapInfo, map: &MapStore, text: &mut String) {
+        let member = |name: &str, value: &Json| format!("{}:{value}", Json::from(name));
+        let entries = sorted(info, map, 0);
+        if info.keys.is_empty() {
+            let content = self.entries(info, &entries, 1).unwrap_or(Json::Null);
+            return text.push_str(&member(&info.name, &content));
+        }
+        text.push_str(&format!("{}:{{", Json::from(&*info.name)));
+        for (index, (keys, cell)) in entries.iter().enumerate() {
+            text.push_str(if index > 0 { "," } else { "" });
+            let content = self.cell(cell, &info.value, 1);
+            text.push_str(&member(&self.key(keys, &info.keys), &content));
+        }
+        text.push('}');
     }
 }
 

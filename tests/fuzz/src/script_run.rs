@@ -57,7 +57,8 @@ pub(crate) fn run(body: &[u8]) {
             }
         }
         runtime.finish(&Pages, &mut out);
-        assert!(runtime.maps_json(&Pages).is_object());
+        let maps = serde_json::from_str::<serde_json::Value>(&runtime.maps_json(&Pages));
+        assert!(maps.expect("JSON").is_object());
         if format == Format::Json {
             for line in out.bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
                 assert!(std::str::from_utf8(line).is_ok());

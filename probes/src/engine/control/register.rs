@@ -190,8 +190,7 @@ impl Control {
         check::check(&mut probe)?;
         let definition = probe.definition();
         let name = (definition.group().to_owned(), definition.event_name());
-        let cost = room::cost(&probe, guest.vcpus());
-        self.registry.room.check(cost)?;
+        let _room = Some(self.registry.room.take(room::cost(&probe, guest.vcpus()))?);
         let kernel = self.kernel.running.clone();
         let (found, waits_for) = self.find_place(definition)?;
         let is_entry = found.symbol.is_some() && found.offset == 0;
@@ -217,7 +216,7 @@ impl Control {
         let Place { at, symbol, offset } = found;
         let addr = at.to_string().into();
         let origin = RefCell::default();
-        self.registry.insert(Registered { probe, symbol, offset, addr, state, cost, origin });
+        self.registry.insert(Registered { probe, symbol, offset, addr, state, _room, origin });
         Ok(id)
     }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use exoprobe_guest::Gva;
 
+use crate::budget::{Budget, Share};
 use crate::definition::ProbeKind;
-use crate::engine::control::room::Room;
 use crate::engine::patch::slots::Slots;
 use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::InternalBreakpoint;
@@ -29,7 +29,7 @@ pub(crate) struct Registry {
     /// Return addresses that cannot be watched.
     pub(crate) unwatchable: HashSet<Gva>,
     /// The memory that the probes may take.
-    pub(crate) room: Room,
+    pub(crate) room: Budget,
     next_id: u32,
 }
 
@@ -43,8 +43,8 @@ pub(crate) struct Registered {
     /// The address as text, for its events.
     pub(crate) addr: Arc<str>,
     pub(crate) state: State,
-    /// The most memory that it may take, in bytes.
-    pub(crate) cost: usize,
+    /// The most memory that it may take; a sampler has none.
+    pub(crate) _room: Option<Share>,
     /// The common part of its events, as of the latest events.
     pub(crate) origin: RefCell<Option<Arc<Origin>>>,
 }
@@ -79,7 +79,7 @@ impl Registry {
             slots: Slots::default(),
             switched_on: true,
             unwatchable: HashSet::new(),
-            room: Room::new(memory),
+            room: Budget::new(memory),
             next_id: 1,
         }
     }
@@ -113,7 +113,6 @@ impl Registry {
     pub(crate) fn insert(&mut self, registered: Registered) {
         let probe = &registered.probe;
         let name = (Arc::clone(&probe.group), Arc::clone(&probe.event));
-        self.room.take(registered.cost);
         self.names.entry(name).or_default().push(probe.id);
         self.probes.insert(probe.id, registered);
     }
@@ -122,7 +121,6 @@ impl Registry {
     pub(crate) fn forget(&mut self, ids: &[u32]) {
         let ids: HashSet<u32> = ids.iter().copied().collect();
         for gone in ids.iter().filter_map(|id| self.probes.remove(id)) {
-            self.room.give_back(gone.cost);
             let name = (Arc::clone(&gone.probe.group), Arc::clone(&gone.probe.event));
             if let Entry::Occupied(mut of_event) = self.names.entry(name) {
                 of_event.get_mut().retain(|id| !ids.contains(id));

@@ -1,6 +1,7 @@
-//! The host's memory that probes may take, reckoned at registration: for each probe the most that
-//! it may ever take.
+//! The host's memory that probes and histograms may take, reckoned when they are registered: for
+//! each the most that it may ever take.
 
+use crate::budget::Exceeded;
 use crate::definition::{ProbeKind, ReturnMode};
 use crate::error::ProbeError;
 use crate::events::EventLimits;
@@ -23,8 +24,8 @@ const SITES: usize = 64 << 10;
 pub struct Limits {
     /// Events kept for readers.
     pub events: EventLimits,
-    /// Most bytes that all probes together may take. A probe beyond that is refused with
-    /// [`ProbeError::NoMemory`].
+    /// Most bytes that all probes, with the histograms of triggers, may take together. One beyond
+    /// that is refused with [`ProbeError::NoMemory`].
     pub memory: usize,
 }
 
@@ -40,34 +41,9 @@ impl Default for Limits {
     }
 }
 
-/// The memory that the registered probes may take.
-pub(crate) struct Room {
-    taken: usize,
-    most: usize,
-}
-
-impl Room {
-    pub(crate) fn new(most: usize) -> Self {
-        Self { taken: 0, most }
-    }
-
-    /// Checks that there is room for `cost` more bytes.
-    ///
-    /// # Errors
-    /// [`ProbeError::NoMemory`]
-    pub(crate) fn check(&self, cost: usize) -> Result<(), ProbeError> {
-        match self.taken.checked_add(cost) {
-            Some(all) if all <= self.most => Ok(()),
-            _ => Err(ProbeError::NoMemory { wanted: cost, taken: self.taken, most: self.most }),
-        }
-    }
-
-    pub(crate) fn take(&mut self, cost: usize) {
-        self.taken += cost;
-    }
-
-    pub(crate) fn give_back(&mut self, cost: usize) {
-        self.taken -= cost;
+impl From<Exceeded> for ProbeError {
+    fn from(Exceeded { wanted, taken, most }: Exceeded) -> Self {
+        Self::NoMemory { wanted, taken, most }
     }
 }
 

@@ -80,7 +80,7 @@ impl Engine {
             offset: 0,
             addr: Arc::default(),
             state: State::Pending(NOT_BEGUN.to_owned()),
-            cost: 0,
+            _room: None,
             origin: RefCell::default(),
         };
         control.registry.samplers.insert(id, registered);

@@ -25,9 +25,9 @@ impl Engine {
     /// Sets, changes or removes a trigger of an event.
     ///
     /// # Errors
-    /// [`ProbeError::NoSuchProbe`]; [`ProbeError::Trigger`], [`ProbeError::Filter`], with all as
-    /// before; [`ProbeError::Clobbered`], where the event is armed for its first trigger and cannot
-    /// be.
+    /// [`ProbeError::NoSuchProbe`]; [`ProbeError::Trigger`], [`ProbeError::Filter`],
+    /// [`ProbeError::NoMemory`], with all as before; [`ProbeError::Clobbered`], where the event is
+    /// armed for its first trigger and cannot be.
     pub fn set_trigger(
         &self,
         group: &str,
@@ -64,7 +64,11 @@ impl Engine {
                     return Err(TriggerError::TooMany(TRIGGERS_MAX).into());
                 }
                 (None, _) => {
-                    let new = Arc::new(live(&probe, trigger)?);
+                    let mut new = live(&probe, trigger)?;
+                    if let Some(bytes) = new.most_bytes() {
+                        new = new.within(control.registry.room.take(bytes)?);
+                    }
+                    let new = Arc::new(new);
                     [there, vec![new]].concat()
                 }
             },

@@ -130,3 +130,25 @@ fn text_that_the_guest_rewrote_keeps_nobody_from_removing_a_trigger() {
     fake.trigger("!hist:keys=CPU").unwrap();
     assert_eq!(fake.byte(WORK), 0x90);
 }
+
+#[test]
+fn histograms_are_of_the_memory_for_probes() {
+    // 131,072 entries of 576 bytes each: 21 in 1,536 MiB.
+    const LARGE: &str = "hist:keys=comm,common_stacktrace,a:size=131072";
+    const FIT: usize = 21;
+    let fake = Fake::booted();
+    let set = |n: usize, line: &str| {
+        fake.engine.set_trigger("kprobes", &format!("e{n}"), parse_trigger(line).unwrap())
+    };
+    (0..=FIT).for_each(|n| fake.register(&format!("p:e{n} work a=%di")));
+    (0..FIT).for_each(|n| set(n, LARGE).unwrap());
+    let refused = set(FIT, LARGE).unwrap_err();
+    assert!(matches!(refused, ProbeError::NoMemory { .. }), "{refused}");
+    assert_eq!((refused.code(), fake.status("e21").triggers), ("ENOMEM", 0));
+    set(FIT, "hist:keys=a").unwrap();
+    set(0, &format!("!{LARGE}")).unwrap();
+    set(FIT, LARGE).unwrap();
+    assert!(set(0, LARGE).is_err());
+    fake.engine.unregister(Selection::event("kprobes", "e1")).unwrap();
+    set(0, LARGE).unwrap();
+}
