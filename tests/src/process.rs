@@ -75,6 +75,12 @@ impl Running {
         String::from_utf8_lossy(&self.stderr.so_far()).into_owned()
     }
 
+    /// Its standard output so far.
+    #[must_use]
+    pub fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.stdout.so_far()).into_owned()
+    }
+
     /// Waits until `socket` has a listener.
     ///
     /// # Panics
@@ -142,9 +148,8 @@ impl Drop for Running {
 /// The command and what it has written.
 impl std::fmt::Display for Running {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let stdout = self.stdout.so_far();
-        let stdout = String::from_utf8_lossy(&stdout);
-        write!(f, "{}\nstdout:\n{stdout}\nstderr:\n{}", self.command, self.stderr())
+        let (stdout, stderr) = (self.stdout(), self.stderr());
+        write!(f, "{}\nstdout:\n{stdout}\nstderr:\n{stderr}", self.command)
     }
 }
 

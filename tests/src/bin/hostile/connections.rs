@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use exoprobe_tests::Service;
 
-use crate::attack::{Ground, TOKEN, Tally, check_alive, end, resident_kib};
+use crate::attack::{Ground, LOG_MAX, TOKEN, Tally, check_alive, end, resident_kib};
 
 /// Open files of the attacked service.
 const DESCRIPTORS: u32 = 256;
@@ -17,8 +17,6 @@ const FLOOD: usize = 400;
 const WAIT: Duration = Duration::from_secs(2);
 /// Most memory that a flood may cost, in KiB.
 const MOST_KIB: u64 = 64 << 10;
-/// Most that the log may have from an attack, in bytes.
-const LOG_MAX: usize = 64 << 10;
 
 fn target(service: &Service) -> SocketAddr {
     service.tcp_address().parse().expect("an address")

@@ -7,24 +7,30 @@ use std::time::Duration;
 use exoprobe_tests::{PATIENCE, Running, Service, exoprobe, finish, http};
 use serde_json::{Value, json};
 
-use crate::attack::{Ground, Tally};
+use crate::attack::{Ground, Tally, ask, check_alive, end};
 
 /// Longest end of a service after SIGTERM.
 const END: Duration = Duration::from_secs(60);
 
-/// Starts `exoprobe` with these arguments and this redirection of the shell's.
+/// Redirections to a full disk, to nothing, and to pipes whose readers have ended.
+const REDIRECTIONS: [&str; 5] =
+    ["2>/dev/full", "2>&-", "2>/dev/full >/dev/full", "2> >(exec true)", "> >(exec true) 2>&1"];
+/// Return probes of one function: what was dropped one within the other overflowed the stack.
+const MANY: usize = 40_000;
+
+/// Starts `exoprobe` with these arguments and this redirection of bash's.
 fn redirected(redirection: &str, args: &[&str]) -> Running {
-    let mut command = Command::new("sh");
+    let mut command = Command::new("bash");
     command.args(["-c", &format!("exec \"$0\" \"$@\" {redirection}")]);
     Running::spawn(command.arg(exoprobe().get_program()).args(args))
 }
 
-/// A full disk as standard error, and none at all, while the guest causes messages.
+/// A standard error that takes nothing, while the guest causes messages.
 pub(crate) fn dead_standard_error(ground: &mut Ground, tally: &mut Tally) {
     let files = Service::boot_files();
     while ground.goes_on(tally) {
         let socket = ground.path("dead");
-        let redirection = *ground.dice.pick(&["2>/dev/full", "2>&-", "2>/dev/full >/dev/full"]);
+        let redirection = *ground.dice.pick(&REDIRECTIONS);
         let run = ["run", "--socket", &socket, "--reboot"].into_iter().chain(ground.restore());
         let run: Vec<&str> = run.chain(files.iter().map(String::as_str)).collect();
         let mut running = redirected(redirection, &run);
@@ -88,4 +94,21 @@ pub(crate) fn killed(ground: &mut Ground, tally: &mut Tally) {
     let status = running.wait(END);
     tally.check(status.success(), || format!("{status}: {running}"));
     tally.check(!Path::new(&socket).exists(), || "its socket stays".to_owned());
+}
+
+/// Many return probes of one function end with their service.
+pub(crate) fn many_returns(ground: &mut Ground, tally: &mut Tally) {
+    while ground.goes_on(tally) {
+        let service = ground.service();
+        let lines: String = (0..MANY).map(|at| format!("r1:r{at} vfs_read\n")).collect();
+        let added = ask(&service, "POST", "/v1/probes", "text/plain", lines.as_bytes());
+        let is_added = added.as_ref().is_ok_and(|answer| answer.status == 201);
+        tally.check(is_added, || format!("{:?}", added.map(|answer| answer.status)));
+        if ground.dice.one_in(2) {
+            drop(ask(&service, "DELETE", "/v1/probes", "", b""));
+        }
+        check_alive(&service, tally);
+        end(service, tally);
+        tally.times += 1;
+    }
 }

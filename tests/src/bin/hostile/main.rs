@@ -1,16 +1,20 @@
-//! `make hostile`: attacks on services, by clients, a guest's texts, other users' files and killed
-//! processes, bounded in time and number. Each attack has a service of its own, over the tiny
+//! `make hostile`: attacks on services, by clients, guests, other users and killed processes,
+//! bounded in time and number. Each attack has a service of its own, over the tiny
 //! guest's snapshot. Prints a table, and fails if an attack found a fault.
 
 mod attack;
 mod connections;
+mod kernel;
+mod lengths;
 mod lifetimes;
 mod load;
 mod names;
+mod parts;
 mod registrations;
 mod scripts;
 mod snapshots;
 mod storm;
+mod users;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -41,7 +45,7 @@ struct Options {
 }
 
 /// All attacks, and their shares of the time.
-const ATTACKS: [Attack; 11] = [
+const ATTACKS: [Attack; 15] = [
     Attack { name: "silent and slow connections", share: 3, run: connections::silent },
     Attack { name: "large and broken requests", share: 2, run: connections::broken },
     Attack { name: "wrong tokens", share: 1, run: connections::tokens },
@@ -51,8 +55,12 @@ const ATTACKS: [Attack; 11] = [
     Attack { name: "hostile snapshots", share: 4, run: snapshots::hostile },
     Attack { name: "files that are no snapshots", share: 1, run: snapshots::no_files },
     Attack { name: "hostile names", share: 1, run: names::hostile },
+    Attack { name: "a hostile kernel", share: 4, run: kernel::hostile },
+    Attack { name: "texts of a guest's choice", share: 2, run: lengths::hostile },
+    Attack { name: "another user", share: 1, run: users::hostile },
     Attack { name: "a dead standard error", share: 2, run: lifetimes::dead_standard_error },
     Attack { name: "killed and started again", share: 2, run: lifetimes::killed },
+    Attack { name: "ended with many return probes", share: 2, run: lifetimes::many_returns },
 ];
 
 fn main() -> ExitCode {

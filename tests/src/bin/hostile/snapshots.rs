@@ -2,7 +2,6 @@
 //! are none.
 
 use std::fs::File;
-use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -12,10 +11,8 @@ use exoprobe_tests::{Dice, Running, exoprobe, finish, http};
 use serde_json::Value;
 
 use crate::attack::{Ground, Tally};
+use crate::parts::{PAGE, Parts};
 
-/// Bytes of the header, and the offset of memory's bound (see vmm/src/snapshot/mod.rs).
-const HEADER: usize = 64;
-const PAGE: usize = 4096;
 /// Longest start, and longest end.
 const START: Duration = Duration::from_secs(120);
 const END: Duration = Duration::from_secs(60);
@@ -37,48 +34,6 @@ const QUESTIONS: [(&str, &str, &str); 8] = [
     ("POST", "/v1/probes", "p:hostile vfs_read"),
     ("DELETE", "/v1/probes", ""),
 ];
-
-/// The parts of a whole snapshot.
-struct Parts {
-    header: Vec<u8>,
-    meta: Value,
-    memory: Vec<u8>,
-}
-
-impl Parts {
-    fn read(path: &Path) -> Self {
-        let bytes = std::fs::read(path).expect("the snapshot");
-        let number = |at: usize| {
-            let number = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-            usize::try_from(number).expect("it is in the file")
-        };
-        let (meta_len, memory_at) = (number(16), number(24));
-        let meta = serde_json::from_slice(&bytes[HEADER..HEADER + meta_len]).expect("JSON");
-        Self { header: bytes[..HEADER].to_vec(), meta, memory: bytes[memory_at..].to_vec() }
-    }
-
-    /// Writes a file of them, with `damage` done to its header before its checksum is made.
-    fn write(&self, path: &str, meta: &Value, damage: impl FnOnce(&mut [u8])) {
-        let json = serde_json::to_vec(meta).expect("it was JSON");
-        let memory_at = (HEADER + json.len()).next_multiple_of(PAGE);
-        let mut header = self.header.clone();
-        header[16..24].copy_from_slice(&(json.len() as u64).to_le_bytes());
-        header[24..32].copy_from_slice(&(memory_at as u64).to_le_bytes());
-        header[32..40].copy_from_slice(&(self.memory.len() as u64).to_le_bytes());
-        header[40..44].copy_from_slice(&crc32fast::hash(&json).to_le_bytes());
-        header[44..48].copy_from_slice(&crc32fast::hash(&self.memory).to_le_bytes());
-        damage(&mut header);
-        let mut sum = crc32fast::Hasher::new();
-        sum.update(&header[..12]);
-        sum.update(&header[16..]);
-        header[12..16].copy_from_slice(&sum.finalize().to_le_bytes());
-        let mut file = File::create(path).expect("a file");
-        let gap = vec![0; memory_at - HEADER - json.len()];
-        for part in [&header, &json, &gap, &self.memory] {
-            file.write_all(part).expect("room");
-        }
-    }
-}
 
 /// Changes some member of the metadata to something that it should not be.
 fn spoil(value: &mut Value, dice: &mut Dice) {

@@ -12,6 +12,9 @@ pub(crate) const CASES: &[Case] = cases![
     events_cost_their_budget_and_answers_are_streamed needs [Kvm, Repeat],
     probes_beyond_the_operators_limit_are_refused_with_the_figure needs [Kvm, Repeat],
     memory_that_was_freed_goes_back_to_the_host needs [Repeat],
+    maps_of_a_script_cost_their_budget needs [Kvm, Repeat],
+    optimized_probes_cost_their_hidden_memory needs [Kvm, Repeat],
+    a_snapshot_of_the_tracer_costs_the_events_budget_once_more needs [Kvm, Repeat],
 ];
 
 const PROBES: usize = 1000;
@@ -130,6 +133,108 @@ fn memory_that_was_freed_goes_back_to_the_host() {
     }
     let after = resident_kib(&service);
     eprintln!("resident: {before} KiB, {with} KiB with {MANY} probes, {after} KiB after");
+}
+
+/// Budget of a script's maps, in KiB.
+const MAPS_KIB: u64 = 32 << 10;
+/// Most that a script whose maps are full may cost, in KiB, as docs/limits.md says.
+const MOST_SCRIPT_KIB: u64 = MAPS_KIB + (16 << 10);
+
+/// Maps of all kinds, of the entries that cost most for what is counted.
+const FULL_MAPS: [&str; 7] = [
+    "@[$i] = $i;",
+    "@[$i] = count();",
+    "@[$i] = stats($i);",
+    "@[$i] = hist($i * $i);",
+    "@[$i] = lhist($i, 0, 1000, 10);",
+    "@[$i, $i, $i] = ($i, $i, ($i, $i));",
+    "@[str($1, 8), $i] = \"a text of some length, in each value of the map\";",
+];
+
+fn maps_of_a_script_cost_their_budget() {
+    let service = Service::restored(1);
+    for entry in FULL_MAPS {
+        let text = format!("BEGIN {{ $i = 0; while ($i < 70000) {{ {entry} $i++; }} }}");
+        let body = json!({"text": text, "params": ["argument"]}).to_string();
+        let ask = |method, path: &str, body: &str| {
+            let kind = ["content-type: application/json"];
+            http::ask(service.socket(), method, path, &kind, body.as_bytes())
+        };
+        let before = resident_kib(&service);
+        let started = ask("POST", "/v1/scripts", &body);
+        assert_eq!(started.status, 201, "{entry}: {started:?}");
+        let id = started.json()["id"].clone();
+        let path = format!("/v1/scripts/{id}");
+        let deadline = Instant::now() + PATIENCE;
+        let ended = loop {
+            let script = ask("GET", &path, "").json();
+            let warnings = script["warnings"].as_array().map_or(0, Vec::len);
+            if warnings > 0 || script["state"] == "ended" {
+                break script;
+            }
+            assert!(Instant::now() < deadline, "{entry}: {script}");
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        let with = resident_kib(&service);
+        eprintln!("resident: {entry}: {before} KiB, {with} KiB; {ended}");
+        assert!(with.saturating_sub(before) <= MOST_SCRIPT_KIB, "{entry}: {before}, then {with}");
+        assert_eq!(ask("DELETE", &path, "").status, 200, "{entry}");
+    }
+}
+
+/// Most that 9,000 probes of two arguments may cost as they are optimized, in KiB, as
+/// docs/limits.md says: their own need (42 MiB), hidden memory and rings (28 MiB), and the
+/// knowledge of the kernel's jumps.
+const MOST_OPTIMIZED_KIB: u64 = 86 << 10;
+const MANY_OPTIMIZED: usize = 9000;
+
+fn optimized_probes_cost_their_hidden_memory() {
+    let service = Service::restored(1);
+    // Without the guest's RAM: all of it is looked through.
+    let own_kib = || status_kib(&service, "RssAnon:");
+    let before = own_kib();
+    let ask = |method, path: &str, kind: &str, body: &str| {
+        http::ask(service.socket(), method, path, &[kind], body.as_bytes())
+    };
+    let text = "content-type: text/plain";
+    let added = ask("POST", "/v1/probes", text, "p:many/* *_* a=%di b=%si");
+    assert_eq!(added.status, 201, "{}", added.body.chars().take(300).collect::<String>());
+    let deadline = Instant::now() + PATIENCE;
+    let count = loop {
+        let body = ask("GET", "/v1/probes", text, "").body;
+        let optimized = body.matches("OPTIMIZED").count();
+        if optimized > MANY_OPTIMIZED {
+            break optimized;
+        }
+        assert!(Instant::now() < deadline, "{optimized} are optimized");
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    let with = own_kib();
+    eprintln!("resident: {before} KiB, {with} KiB with {count} optimized probes");
+    assert!(with.saturating_sub(before) <= MOST_OPTIMIZED_KIB, "{before} KiB, then {with} KiB");
+}
+
+/// Most that the service may take above both budgets, in KiB, as docs/limits.md says.
+const MOST_ABOVE_SNAPSHOT_KIB: u64 = 20 << 10;
+
+fn a_snapshot_of_the_tracer_costs_the_events_budget_once_more() {
+    let snapshot = TestGuest::snapshot(1);
+    let budget = EVENTS_MIB.to_string();
+    let service =
+        Service::start(&["--restore", snapshot.to_str().unwrap(), "--events-memory", &budget]);
+    let line = "p:large __x64_sys_getpid a=@__x64_sys_getpid:x64[64]";
+    drop(service.ok(&["probe", "add", line]));
+    let before = resident_kib(&service);
+    for round in 0..5 {
+        assert!(service.work(&format!("getpid {HITS}")).contains("done getpid"));
+        let kind = ["content-type: text/plain"];
+        let taken = http::ask(service.socket(), "PUT", "/v1/tracefs/snapshot", &kind, b"1");
+        assert!(taken.status < 300, "{taken:?}");
+        let with = resident_kib(&service);
+        eprintln!("resident: {before} KiB, {with} KiB after snapshot {round} of the tracer's");
+        let most = 2 * (EVENTS_MIB << 10) + MOST_ABOVE_SNAPSHOT_KIB;
+        assert!(with.saturating_sub(before) <= most, "{before} KiB, then {with} KiB");
+    }
 }
 
 /// The service's resident memory.
