@@ -18,6 +18,7 @@ pub mod sandbox;
 mod scripts;
 pub mod service;
 mod token_file;
+mod user;
 
 use std::path::PathBuf;
 
@@ -34,11 +35,6 @@ pub use scripts::DrivenScript;
 pub fn default_socket() -> PathBuf {
     match runtime_folder::of_session() {
         Some(dir) => dir.join("exoprobe.sock"),
-        None => PathBuf::from(format!("/tmp/exoprobe-{}.sock", user_id())),
+        None => PathBuf::from(format!("/tmp/exoprobe-{}.sock", user::id())),
     }
-}
-
-/// The user that this process runs as.
-fn user_id() -> u32 {
-    nix::unistd::geteuid().as_raw()
 }

@@ -43,7 +43,7 @@ pub enum RuntimeFolderError {
 pub(crate) fn of_session() -> Option<PathBuf> {
     let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     given.filter(|folder| folder.is_absolute()).or_else(|| {
-        let usual = PathBuf::from(format!("/run/user/{}", crate::user_id()));
+        let usual = PathBuf::from(format!("/run/user/{}", crate::user::id()));
         is_own(&usual).then_some(usual)
     })
 }
@@ -55,7 +55,7 @@ fn is_own(folder: &Path) -> bool {
 /// Whether it is a folder of this user alone.
 fn is_alone(found: &fs::Metadata) -> bool {
     let mode = found.permissions().mode();
-    found.is_dir() && found.uid() == crate::user_id() && mode & OTHERS == 0
+    found.is_dir() && found.uid() == crate::user::id() && mode & OTHERS == 0
 }
 
 /// Returns the folder, made if need be: `exoprobe` in the session's ([`of_session`]), or
@@ -67,7 +67,7 @@ fn is_alone(found: &fs::Metadata) -> bool {
 pub(crate) fn runtime_folder() -> Result<PathBuf, RuntimeFolderError> {
     let path = match of_session() {
         Some(folder) => folder.join("exoprobe"),
-        None => PathBuf::from(format!("/tmp/exoprobe-{}", crate::user_id())),
+        None => PathBuf::from(format!("/tmp/exoprobe-{}", crate::user::id())),
     };
     own(&path)?;
     Ok(path)

@@ -169,7 +169,7 @@ impl Client {
             Target::Unix(path) => {
                 let stream = UnixStream::connect(path).await.map_err(failed)?;
                 let owner = stream.peer_cred().map_err(failed)?.uid();
-                if !may_serve(owner, crate::user_id()) && !owns_folder_of(path, owner) {
+                if !may_serve(owner, crate::user::id()) && !owns_folder_of(path, owner) {
                     return Err(ClientError::ForeignPeer { path: path.clone(), owner });
                 }
                 handshake(stream).await

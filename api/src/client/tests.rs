@@ -235,7 +235,7 @@ fn only_ones_own_services_and_roots_are_trusted() {
 /// As in `/tmp`, where any user can listen first.
 #[tokio::test]
 async fn a_service_of_another_user_is_sent_nothing() {
-    if crate::user_id() != 0 {
+    if crate::user::id() != 0 {
         crate::log::say!("skipped, not run by root: a_service_of_another_user_is_sent_nothing");
         return;
     }
@@ -263,7 +263,7 @@ async fn a_service_of_another_user_is_sent_nothing() {
 fn the_owner_of_a_closed_folder_is_trusted_there() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
-    let own = crate::user_id();
+    let own = crate::user::id();
     assert!(owns_folder_of(&socket, own) && !owns_folder_of(&socket, own + 1));
     for mode in [0o1777, 0o770, 0o702] {
         std::fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();

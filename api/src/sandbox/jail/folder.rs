@@ -29,7 +29,7 @@ pub(super) fn make(folder: &Path, identity: Identity) -> Result<(), JailError> {
     for above in folder.ancestors().skip(1) {
         let found = fs::symlink_metadata(above).map_err(failed)?;
         let may_be_changed = found.mode() & OTHERS_WRITE != 0 && found.mode() & STICKY == 0;
-        let is_trusted = [0, crate::user_id()].contains(&found.uid());
+        let is_trusted = [0, crate::user::id()].contains(&found.uid());
         if !is_trusted || may_be_changed {
             let reason = format!(
                 "{} may be changed by others (owner {}, mode {:o})",
@@ -53,7 +53,7 @@ pub(super) fn make(folder: &Path, identity: Identity) -> Result<(), JailError> {
 }
 
 fn give_to(made: &OwnedFd, identity: Identity) -> Result<(), JailError> {
-    if crate::user_id() != 0 {
+    if crate::user::id() != 0 {
         return Ok(());
     }
     let (owner, group) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
@@ -99,7 +99,7 @@ mod tests {
 
     fn own() -> Identity {
         let gid = nix::unistd::getegid().as_raw();
-        Identity { uid: crate::user_id(), gid }
+        Identity { uid: crate::user::id(), gid }
     }
 
     #[test]
@@ -109,7 +109,7 @@ mod tests {
         make(&folder, own()).unwrap();
         assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o7777, MODE);
         make(&folder, own()).unwrap();
-        if crate::user_id() == 0 {
+        if crate::user::id() == 0 {
             let other = Identity { uid: 65534, gid: 65533 };
             let error = make(&folder, other).unwrap_err().to_string();
             assert!(error.contains("owner 0") && error.contains("chown 65534:65533"), "{error}");

@@ -37,7 +37,7 @@ pub(crate) fn resolve(path: &Path) -> Result<PathBuf, JailError> {
             found = next;
             continue;
         }
-        if stat.st_uid != 0 && stat.st_uid != crate::user_id() {
+        if stat.st_uid != 0 && stat.st_uid != crate::user::id() {
             let (path, owner) = (path.to_owned(), stat.st_uid);
             return Err(JailError::Link { path, link: next, owner });
         }
