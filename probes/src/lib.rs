@@ -41,8 +41,8 @@ pub use engine::{
 };
 pub use error::{BatchError, ProbeError};
 pub use events::{
-    Bounds, Consumer, Event, EventLimits, EventPage, EventSelection, EventStore, FAULT,
-    HitConsumer, MemoryAtHit, RawValue, RecordedHit, RecordedValue, StackFrame, TraceEvent,
+    Bounds, Consumer, CpuStatistics, Event, EventLimits, EventPage, EventSelection, EventStore,
+    FAULT, HitConsumer, MemoryAtHit, RawValue, RecordedHit, RecordedValue, StackFrame, TraceEvent,
     TracePage, TraceReader, show_function, show_symbol,
 };
 pub use latency::Latency;

@@ -6,8 +6,9 @@ use exoprobe_probes::{Engine, ProbeStatus, Selection, TracePage, TraceReader};
 
 use crate::error::TracerError;
 use crate::log::ErrorLog;
-use crate::node::{EventFile, File, Node, NodeKind};
-use crate::{commands, event, kprobes, lines, ring, set_event, trigger};
+use crate::node::{CpuFile, EventFile, File, Node, NodeKind};
+use crate::options::SharedOptions;
+use crate::{buffer, commands, event, kprobes, lines, ring, set_event, trigger};
 
 /// Text of the file `snapshot` without a snapshot.
 const NO_SNAPSHOT: &str = "# there is no snapshot: write 1 to take one, 0 to forget it\n";
@@ -25,15 +26,19 @@ const GROUP_FILTER: &str = "# Write a filter here to set it for each event of th
 /// Events of a snapshot that are read at once.
 const SNAPSHOT_PART: usize = 1024;
 
-/// A reader of the file `trace` or `snapshot`, part by part: all of it may be many times the
-/// store's memory.
+/// A reader of a file `trace` or `snapshot`, part by part: all of it may be many times the store's
+/// memory.
 pub struct LinesReader(Lines);
 
 enum Lines {
     Trace(TraceReader),
     /// With the number of events that were read.
-    Snapshot(Arc<TracePage>, usize),
+    Page(Arc<TracePage>, usize),
 }
+
+/// A file `trace_pipe`: that of a vCPU, or that of all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pipe(Option<u8>);
 
 /// Something in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +54,7 @@ pub struct Tracer {
     engine: Arc<Engine>,
     vcpus: usize,
     log: Mutex<ErrorLog>,
+    options: SharedOptions,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -59,7 +65,7 @@ impl Tracer {
     /// Of a guest with so many vCPUs. All events that come from now on are kept.
     #[must_use]
     pub fn new(engine: Arc<Engine>, vcpus: usize) -> Self {
-        Self { engine, vcpus, log: Mutex::default() }
+        Self { engine, vcpus, log: Mutex::default(), options: SharedOptions::default() }
     }
 
     /// The engine that it is over.
@@ -70,7 +76,7 @@ impl Tracer {
 
     /// The node at a path.
     fn find(&self, path: &str) -> Result<Node, TracerError> {
-        let found = Node::at(path).filter(|node| node.is_there(&self.engine));
+        let found = Node::at(path).filter(|node| node.is_there(&self.engine, self.vcpus));
         found.ok_or_else(|| {
             let message = format!("there is no `{path}`: see the folder above it");
             TracerError::new("ENOENT", message)
@@ -101,22 +107,27 @@ impl Tracer {
     /// # Errors
     /// [`TracerError`], `ENOENT`.
     pub fn list(&self, path: &str) -> Result<Option<Vec<Item>>, TracerError> {
-        let entries = self.find(path)?.entries(|| self.engine.names());
+        let entries = self.find(path)?.entries(|| self.engine.names(), self.vcpus);
         Ok(entries.map(|all| all.into_iter().map(|(name, kind)| Item { name, kind }).collect()))
     }
 
-    /// Whether a path is that of the file whose readers wait for what comes: [`Self::take_lines`].
+    /// The file at a path if its readers wait for what comes: [`Self::take_lines`].
     #[must_use]
-    pub fn is_pipe(path: &str) -> bool {
-        Node::at(path) == Some(Node::File(File::TracePipe))
+    pub fn pipe(&self, path: &str) -> Option<Pipe> {
+        match self.find(path).ok()? {
+            Node::File(File::TracePipe) => Some(Pipe(None)),
+            Node::OfCpu(cpu, CpuFile::TracePipe) => Some(Pipe(Some(cpu))),
+            _ => None,
+        }
     }
 
-    /// A reader of the file `trace` or of a snapshot, with the lines that come before it; `None` of
+    /// A reader of a file `trace` or of a snapshot, with the lines that come before it; `None` of
     /// other files, for [`Self::read`].
     #[must_use]
     pub fn open_lines(&self, path: &str) -> Option<(String, LinesReader)> {
-        match Node::at(path)? {
+        match self.find(path).ok()? {
             Node::File(file) => self.open_file(file),
+            Node::OfCpu(cpu, CpuFile::Trace) => Some(self.open_cpu(cpu)),
             _ => None,
         }
     }
@@ -132,19 +143,35 @@ impl Tracer {
             (reader.events, reader.written, Lines::Trace(reader))
         } else {
             let page = store.snapshot()?;
-            (page.events(), page.written(), Lines::Snapshot(page, 0))
+            (page.events(), page.written(), Lines::Page(page, 0))
         };
-        Some((lines::header(events, written, self.vcpus), LinesReader(parts)))
+        let header = lines::header(events, written, self.vcpus, self.options.get());
+        Some((header, LinesReader(parts)))
+    }
+
+    /// Opens the file `trace` of a vCPU.
+    fn open_cpu(&self, cpu: u8) -> (String, LinesReader) {
+        self.engine.drain();
+        let page = Arc::new(self.engine.events().trace_of_cpu(cpu));
+        let options = self.options.get();
+        let header = lines::header(page.events(), page.written(), self.vcpus, options);
+        (header, LinesReader(Lines::Page(page, 0)))
+    }
+
+    /// All of a file that was opened.
+    fn all_lines(&self, (header, mut reader): (String, LinesReader)) -> String {
+        header + &std::iter::from_fn(|| self.next_lines(&mut reader)).collect::<String>()
     }
 
     /// The next lines of a file; `None` at the end.
     pub fn next_lines(&self, reader: &mut LinesReader) -> Option<String> {
         match &mut reader.0 {
             Lines::Trace(reader) => {
-                self.engine.events().next_part(reader).map(|page| lines::text(&page))
+                let page = self.engine.events().next_part(reader)?;
+                Some(lines::text(&page, self.options.get()))
             }
-            Lines::Snapshot(page, read) => {
-                let text = lines::part(page, *read, SNAPSHOT_PART);
+            Lines::Page(page, read) => {
+                let text = lines::part(page, (*read, SNAPSHOT_PART), self.options.get());
                 *read += SNAPSHOT_PART;
                 (!text.is_empty()).then_some(text)
             }
@@ -160,9 +187,22 @@ impl Tracer {
         if let Node::GroupFilter(_) = node {
             return Ok(GROUP_FILTER.to_owned());
         }
+        if node.mode().is_some_and(|mode| mode & 0o400 == 0) {
+            return Err(TracerError::new("EINVAL", format!("`{path}` can only be written")));
+        }
         let probes = self.probes_of(&node);
         match &node {
             Node::File(file) => self.read_file(*file, &probes),
+            Node::Option(option) => Ok(self.options.get().text(*option)),
+            Node::OfCpu(cpu, CpuFile::Trace) => Ok(self.all_lines(self.open_cpu(*cpu))),
+            Node::OfCpu(cpu, CpuFile::TracePipe) => {
+                Ok(self.take_lines(Pipe(Some(*cpu)), usize::MAX))
+            }
+            Node::OfCpu(cpu, CpuFile::Stats) => {
+                self.engine.drain();
+                let found = self.engine.events().cpu_statistics(*cpu);
+                Ok(buffer::stats_text(found, self.engine.micros()))
+            }
             Node::Enable(_, Some(_)) => match probes.first() {
                 Some(probe) => Ok(event::enabled_text_of(probe)),
                 None => Err(TracerError::new("ENOENT", "the event has gone")),
@@ -188,13 +228,16 @@ impl Tracer {
             File::HeaderEvent => ring::HEADER_EVENT.to_owned(),
             File::KprobeProfile => commands::profile(probes),
             File::Trace | File::Snapshot => match self.open_file(file) {
-                Some((header, mut reader)) => {
-                    header
-                        + &std::iter::from_fn(|| self.next_lines(&mut reader)).collect::<String>()
-                }
+                Some(opened) => self.all_lines(opened),
                 None => NO_SNAPSHOT.to_owned(),
             },
-            File::TracePipe => self.take_lines(usize::MAX),
+            File::TracePipe => self.take_lines(Pipe(None), usize::MAX),
+            // It can only be written.
+            File::TraceMarker => String::new(),
+            File::TraceClock => buffer::CLOCKS.to_owned(),
+            File::TraceOptions => self.options.get().listing(),
+            File::BufferSize => buffer::size_text(self.engine.events(), self.vcpus),
+            File::BufferTotalSize => buffer::size_text(self.engine.events(), 1),
             File::TracingOn => {
                 self.engine.drain();
                 digit(self.engine.events().is_tracing())
@@ -207,12 +250,12 @@ impl Tracer {
         })
     }
 
-    /// Takes up to `max` events from the file `trace_pipe`, as its lines: no other reader gets
-    /// them. Empty where there is none; [`exoprobe_probes::EventStore::latest`] changes when there
+    /// Takes up to `max` events from a file `trace_pipe`, as its lines: no other reader gets them.
+    /// Empty where there is none; [`exoprobe_probes::EventStore::latest`] changes when there
     /// may be more.
     #[must_use]
-    pub fn take_lines(&self, max: usize) -> String {
-        lines::text(&self.engine.events().take_trace(max))
+    pub fn take_lines(&self, Pipe(cpu): Pipe, max: usize) -> String {
+        lines::text(&self.engine.events().take_trace(max, cpu), self.options.get())
     }
 
     /// Opens a file for writing from its begin (O_TRUNC), as a shell's `>` does.
@@ -226,6 +269,11 @@ impl Tracer {
             Node::File(File::Trace) => {
                 self.engine.drain();
                 self.engine.events().clear_trace();
+                Ok(())
+            }
+            Node::OfCpu(cpu, CpuFile::Trace) => {
+                self.engine.drain();
+                self.engine.events().clear_trace_of_cpu(cpu);
                 Ok(())
             }
             Node::File(File::ErrorLog) => {
@@ -264,8 +312,15 @@ impl Tracer {
                 engine.allow_optimization(event::parse_switch(text)?);
                 Ok(())
             }
+            Node::File(File::TraceMarker) => buffer::mark(engine, self.options.get(), text),
+            Node::File(File::TraceClock) => buffer::choose_clock(engine, text),
+            Node::File(File::BufferSize) => buffer::set_size(engine.events(), self.vcpus, text),
+            Node::File(File::TraceOptions) => self.options.write(text),
+            Node::Option(option) => self.options.write_one(*option, text),
             // What is written to them is of no importance: that it is empties them.
-            Node::File(File::Trace | File::ErrorLog) => self.truncate(path),
+            Node::File(File::Trace | File::ErrorLog) | Node::OfCpu(_, CpuFile::Trace) => {
+                self.truncate(path)
+            }
             Node::Enable(Some(group), Some(name)) => {
                 event::enable(engine, Selection::event(group, name), text)
             }
@@ -293,13 +348,10 @@ impl Tracer {
     /// The node at a path, if it can be written.
     fn writable(&self, path: &str) -> Result<Node, TracerError> {
         let node = self.find(path)?;
-        match &node {
-            Node::File(file) if file.mode() & 0o200 == 0 => Err(read_only(path)),
-            Node::OfEvent(_, _, EventFile::Format | EventFile::Id | EventFile::Hist) => {
-                Err(read_only(path))
-            }
-            Node::File(_) | Node::Enable(..) | Node::GroupFilter(_) | Node::OfEvent(..) => Ok(node),
-            _ => Err(TracerError::new("EISDIR", format!("`{path}` is a folder"))),
+        match node.mode() {
+            Some(mode) if mode & 0o200 == 0 => Err(read_only(path)),
+            Some(_) => Ok(node),
+            None => Err(TracerError::new("EISDIR", format!("`{path}` is a folder"))),
         }
     }
 

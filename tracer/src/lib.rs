@@ -2,6 +2,7 @@
 //! are its events, also those that were registered otherwise; what the engine has no place for is
 //! here: error_log.
 
+mod buffer;
 mod commands;
 mod error;
 mod event;
@@ -13,12 +14,13 @@ mod kprobes;
 mod lines;
 mod log;
 mod node;
+mod options;
 mod ring;
 mod set_event;
 mod trigger;
 
 pub use error::TracerError;
 pub use event::parse_switch;
-pub use files::{Item, LinesReader, Tracer};
+pub use files::{Item, LinesReader, Pipe, Tracer};
 pub use kprobes::{blacklist_text, list_text};
 pub use node::NodeKind;

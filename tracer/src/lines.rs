@@ -5,17 +5,22 @@ use std::fmt::{self, Write};
 
 use exoprobe_introspect::{SymbolTable, printable};
 use exoprobe_probes::definition::ValueType;
-use exoprobe_probes::{FAULT, RecordedValue, TraceEvent, TracePage, show_symbol};
+use exoprobe_probes::{FAULT, RecordedValue, TraceEvent, TracePage, show_function, show_symbol};
+
+use crate::options::{Options, TraceOption};
+
+/// Name of the function that shows texts of `trace_marker`, in the kernel's tracer.
+const MARK: &str = "tracing_mark_write";
 
 /// Head of the file `trace`: how many events it shows, of how many that there were, and the number
 /// of vCPUs. The events follow it.
-pub(crate) fn header(events: u64, written: u64, vcpus: usize) -> String {
-    format!(
-        "# tracer: nop\n\
-        #\n\
-        # entries-in-buffer/entries-written: {events}/{written}   #P:{vcpus}\n\
-        #\n\
-        #                                _-----=> irqs-off/BH-disabled\n\
+pub(crate) fn header(events: u64, written: u64, vcpus: usize, options: Options) -> String {
+    let begin = "# tracer: nop\n#\n";
+    if !options.has(TraceOption::ContextInfo) {
+        return begin.to_owned();
+    }
+    let columns = if options.has(TraceOption::IrqInfo) {
+        "#                                _-----=> irqs-off/BH-disabled\n\
         #                               / _----=> need-resched\n\
         #                              | / _---=> hardirq/softirq\n\
         #                              || / _--=> preempt-depth\n\
@@ -23,16 +28,21 @@ pub(crate) fn header(events: u64, written: u64, vcpus: usize) -> String {
         #                              |||| /     delay\n\
         #           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION\n\
         #              | |         |   |||||     |         |\n"
-    )
+    } else {
+        "#           TASK-PID     CPU#     TIMESTAMP  FUNCTION\n\
+        #              | |         |         |         |\n"
+    };
+    let counts = format!("{events}/{written}   #P:{vcpus}");
+    format!("{begin}# entries-in-buffer/entries-written: {counts}\n#\n{columns}")
 }
 
 /// Lines of a page; runs of lost events are lines `[LOST n EVENTS]`.
-pub(crate) fn text(page: &TracePage) -> String {
-    part(page, 0, usize::MAX)
+pub(crate) fn text(page: &TracePage, options: Options) -> String {
+    part(page, (0, usize::MAX), options)
 }
 
 /// Lines of up to `max` events of a page, without its first `skipped`; empty after the last.
-pub(crate) fn part(page: &TracePage, skipped: usize, max: usize) -> String {
+pub(crate) fn part(page: &TracePage, (skipped, max): (usize, usize), options: Options) -> String {
     let (mut text, mut place) = (String::new(), 0);
     for (lost, events) in page.runs() {
         if lost > 0 && (skipped..skipped.saturating_add(max)).contains(&place) {
@@ -40,7 +50,7 @@ pub(crate) fn part(page: &TracePage, skipped: usize, max: usize) -> String {
         }
         for event in events {
             if (skipped..skipped.saturating_add(max)).contains(&place) {
-                write_event(&event, &mut text).expect("a String takes everything");
+                write_event(&event, options, &mut text).expect("a String takes everything");
             }
             place += 1;
         }
@@ -48,40 +58,56 @@ pub(crate) fn part(page: &TracePage, skipped: usize, max: usize) -> String {
     text
 }
 
-/// Appends an event's lines. The five flags are not known here: they are dots.
-fn write_event(event: &TraceEvent<'_>, out: &mut String) -> fmt::Result {
+/// The task, the CPU and the time, as far as they are shown. The five flags are not known here:
+/// they are dots.
+fn context(event: &TraceEvent<'_>, options: Options) -> String {
+    if !options.has(TraceOption::ContextInfo) {
+        return String::new();
+    }
     let comm = event.task.map_or_else(|| "<...>".to_owned(), |task| task.name());
     let pid = event.task.map_or(0, |task| task.pid);
     let (seconds, micros) = (event.micros / 1_000_000, event.micros % 1_000_000);
-    let task = format!("{:>16}-{pid:<7} [{:03}] .....", printable(&comm), event.vcpu);
-    let time = format!("{seconds:>5}.{micros:06}");
-    write!(out, "{task} {time}: {}: (", event.name)?;
-    let symbols = event.symbols;
-    match event.returned_to {
-        None => out.push_str(&show_symbol(symbols, event.at.0)),
-        Some(to) => {
-            let function = symbols.and_then(|symbols| symbols.resolve(event.at));
-            write!(out, "{} <- ", show_symbol(symbols, to.0))?;
-            match function {
-                Some(found) => out.push_str(found.name),
-                None => write!(out, "{}", event.at)?,
-            }
-        }
+    let flags = if options.has(TraceOption::IrqInfo) { "....." } else { "" };
+    let task = format!("{:>16}-{pid:<7} [{:03}]", printable(&comm), event.vcpu);
+    format!("{task} {flags} {seconds:>5}.{micros:06}: ")
+}
+
+/// Appends an event's lines.
+fn write_event(event: &TraceEvent<'_>, options: Options, out: &mut String) -> fmt::Result {
+    let context = context(event, options);
+    if let Some((_, RecordedValue::Text(text))) = event.args.first().filter(|_| event.is_mark) {
+        return writeln!(out, "{context}{MARK}: {}", printable(text));
     }
-    out.push(')');
+    write!(out, "{context}{}: (", event.name)?;
+    let symbols = event.symbols;
+    let address = |at: u64| match options.has(TraceOption::SymAddr) {
+        true => format!(" <{at:016x}>"),
+        false => String::new(),
+    };
+    if let Some(to) = event.returned_to {
+        write!(out, "{}{} <- ", show_symbol(symbols, to.0), address(to.0))?;
+        match symbols.and_then(|symbols| symbols.resolve(event.at)) {
+            Some(found) => out.push_str(found.name),
+            None => write!(out, "{}", event.at)?,
+        }
+    } else {
+        out.push_str(&show_symbol(symbols, event.at.0));
+    }
+    write!(out, "{})", address(event.at.0))?;
     for (name, value) in &event.args {
         write!(out, " {name}=")?;
         write_value(value, symbols, out)?;
     }
     out.push('\n');
     if !event.stack.is_empty() {
-        writeln!(out, "{task} {time}: <stack trace>")?;
+        writeln!(out, "{context}<stack trace>")?;
     }
-    for address in &event.stack {
-        match symbols.and_then(|symbols| symbols.resolve(*address)) {
-            Some(found) => writeln!(out, " => {}", found.name)?,
-            None => writeln!(out, " => {address}")?,
-        }
+    for at in &event.stack {
+        let shown = match options.has(TraceOption::SymOffset) {
+            true => show_symbol(symbols, at.0),
+            false => show_function(symbols, at.0),
+        };
+        writeln!(out, " => {shown}{}", address(at.0))?;
     }
     Ok(())
 }
@@ -135,6 +161,7 @@ mod tests {
         let task = TaskId { pid: 1447, comm: *b"bash\0\0\0\0\0\0\0\0\0\0\0\0" };
         TraceEvent {
             name,
+            is_mark: false,
             vcpu: 1,
             task: Some(task),
             micros: 0,
@@ -148,7 +175,7 @@ mod tests {
 
     fn line(event: &TraceEvent<'_>) -> String {
         let mut text = String::new();
-        write_event(event, &mut text).unwrap();
+        write_event(event, Options::default(), &mut text).unwrap();
         text
     }
 
@@ -203,5 +230,38 @@ mod tests {
         let call = "ret: (sys_open+0x1b/0x2a <- do_sys_open) rv=0x41";
         let stack = format!("{PREFIX} <stack trace>\n => do_sys_open\n => 0x10\n");
         assert_eq!(line(&event), format!("{PREFIX} {call}\n{stack}"));
+    }
+
+    #[test]
+    fn a_mark_is_a_text_after_the_context() {
+        let symbols = SymbolTable::from_system_map(MAP).unwrap();
+        let text = RecordedValue::Text("a\u{1b}b".into());
+        let mut event = event("print", &symbols, vec![("buf", text)]);
+        event.is_mark = true;
+        assert_eq!(line(&event), format!("{PREFIX} tracing_mark_write: a\\u{{1b}}b\n"));
+    }
+
+    #[test]
+    fn options_choose_what_a_line_shows() {
+        let symbols = SymbolTable::from_system_map(MAP).unwrap();
+        let mut event = event("my", &symbols, vec![]);
+        event.stack = vec![event.at];
+        let text = |option, on| {
+            let mut text = String::new();
+            write_event(&event, Options::default().with(option, on), &mut text).unwrap();
+            text
+        };
+        let lines = "my: (do_sys_open+0x0/0xd6)\n<stack trace>\n => do_sys_open\n";
+        assert_eq!(text(TraceOption::ContextInfo, false), lines);
+        let flagless = text(TraceOption::IrqInfo, false);
+        let begin = "            bash-1447    [001]      0.000000: my: (";
+        assert!(flagless.starts_with(begin), "{flagless}");
+        let offset = text(TraceOption::SymOffset, true);
+        assert!(offset.ends_with(" => do_sys_open+0x0/0xd6\n"), "{offset}");
+        let addresses = text(TraceOption::SymAddr, true);
+        assert!(addresses.contains("(do_sys_open+0x0/0xd6 <ffffffff81000000>)\n"), "{addresses}");
+        assert!(addresses.ends_with(" => do_sys_open <ffffffff81000000>\n"), "{addresses}");
+        let plain = Options::default().with(TraceOption::ContextInfo, false);
+        assert_eq!(header(1, 2, 3, plain), "# tracer: nop\n#\n");
     }
 }

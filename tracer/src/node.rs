@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use exoprobe_probes::Engine;
 
+use crate::options::TraceOption;
+
 /// A folder or a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
@@ -19,6 +21,7 @@ pub(crate) type Name = (Arc<str>, Arc<str>);
 
 const READ: u16 = 0o440;
 const READ_WRITE: u16 = 0o640;
+const WRITE: u16 = 0o220;
 
 /// The node at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +37,13 @@ pub(crate) enum Node {
     /// `events/GROUP/filter`.
     GroupFilter(String),
     OfEvent(String, String, EventFile),
+    Options,
+    /// `options/NAME`.
+    Option(TraceOption),
+    PerCpu,
+    /// `per_cpu/cpuN`.
+    Cpu(u8),
+    OfCpu(u8, CpuFile),
 }
 
 macro_rules! files {
@@ -73,6 +83,11 @@ files! { File:
     CurrentTracer "current_tracer" READ_WRITE "The current tracer: always nop.",
     AvailableTracers "available_tracers" READ "The tracers that there are.",
     TracingOn "tracing_on" READ_WRITE "Whether events are kept.",
+    TraceMarker "trace_marker" WRITE "Takes texts among the events.",
+    TraceClock "trace_clock" READ_WRITE "The clock of the events: always local.",
+    TraceOptions "trace_options" READ_WRITE "The options.",
+    BufferSize "buffer_size_kb" READ_WRITE "Memory for events, for each vCPU.",
+    BufferTotalSize "buffer_total_size_kb" READ "Memory for events.",
     Snapshot "snapshot" READ_WRITE "The trace as it was when a snapshot was taken.",
     ErrorLog "error_log" READ_WRITE "The last faults of what was written.",
     Optimization "kprobes-optimization" READ_WRITE "debug.kprobes-optimization.",
@@ -91,11 +106,27 @@ files! { EventFile:
     Id "id" READ "The event's number.",
 }
 
+files! { CpuFile:
+    Trace "trace" READ_WRITE "The events.",
+    TracePipe "trace_pipe" READ "The events, as they come; a read takes them.",
+    Stats "stats" READ "Numbers of events.",
+}
+
 pub(crate) const ENABLE: &str = "enable";
 const FILTER: &str = "filter";
 /// Of files that are in a folder of the root.
 const KPROBES: &str = "kprobes";
 const EVENTS: &str = "events";
+const OPTIONS: &str = "options";
+const PER_CPU: &str = "per_cpu";
+/// Of the folders in that: `cpuN`.
+const CPU: &str = "cpu";
+
+/// The number in the name of a vCPU's folder.
+fn cpu_named(name: &str) -> Option<u8> {
+    let number = name.strip_prefix(CPU)?.parse().ok()?;
+    (format!("{CPU}{number}") == name).then_some(number)
+}
 
 impl Node {
     /// The node at a path, whether or not its group and event exist.
@@ -109,6 +140,11 @@ impl Node {
             [] => Self::Root,
             [KPROBES] => Self::Kprobes,
             [EVENTS] => Self::Events,
+            [OPTIONS] => Self::Options,
+            [OPTIONS, name] => Self::Option(TraceOption::named(name)?),
+            [PER_CPU] => Self::PerCpu,
+            [PER_CPU, cpu] => Self::Cpu(cpu_named(cpu)?),
+            [PER_CPU, cpu, name] => Self::OfCpu(cpu_named(cpu)?, CpuFile::named(name)?),
             [EVENTS, ENABLE] => Self::Enable(None, None),
             [EVENTS, group] => Self::Group((*group).to_owned()),
             [EVENTS, group, ENABLE] => Self::Enable(some(group), None),
@@ -123,10 +159,11 @@ impl Node {
     }
 
     /// Names and kinds of what a folder has; `None` of a file. `names` gives those of all events,
-    /// with their groups.
+    /// with their groups, `vcpus` is the number of vCPUs.
     pub(crate) fn entries(
         &self,
         names: impl FnOnce() -> Vec<Name>,
+        vcpus: usize,
     ) -> Option<Vec<(String, NodeKind)>> {
         let writable = |name: &str| (name.to_owned(), NodeKind::File(READ_WRITE));
         let within = |folder: &'static str| {
@@ -139,7 +176,7 @@ impl Node {
             Self::Root => {
                 let files = File::ALL.iter().filter(|file| !file.name().contains('/'));
                 let files = files.map(|file| (file.name().to_owned(), NodeKind::File(file.mode())));
-                files.chain([folder(KPROBES), folder(EVENTS)]).collect()
+                files.chain([KPROBES, EVENTS, OPTIONS, PER_CPU].map(folder)).collect()
             }
             Self::Kprobes => within(KPROBES).collect(),
             Self::Events => {
@@ -159,14 +196,23 @@ impl Node {
                 let files = files.map(|file| (file.name().to_owned(), NodeKind::File(file.mode())));
                 files.chain([writable(ENABLE)]).collect()
             }
-            Self::File(_) | Self::Enable(..) | Self::GroupFilter(_) | Self::OfEvent(..) => {
-                return None;
+            Self::Options => TraceOption::ALL.map(|option| writable(option.name())).into(),
+            Self::PerCpu => (0..vcpus).map(|cpu| folder(&format!("{CPU}{cpu}"))).collect(),
+            Self::Cpu(_) => {
+                let files = CpuFile::ALL.iter();
+                files.map(|file| (file.name().to_owned(), NodeKind::File(file.mode()))).collect()
             }
+            Self::File(_)
+            | Self::Enable(..)
+            | Self::GroupFilter(_)
+            | Self::OfEvent(..)
+            | Self::Option(_)
+            | Self::OfCpu(..) => return None,
         })
     }
 
-    /// Whether the group and the event that it is about are there.
-    pub(crate) fn is_there(&self, engine: &Engine) -> bool {
+    /// Whether the group, the event and the vCPU that it is about are there.
+    pub(crate) fn is_there(&self, engine: &Engine, vcpus: usize) -> bool {
         match self {
             Self::Group(group) | Self::GroupFilter(group) | Self::Enable(Some(group), None) => {
                 engine.has_event(group, None)
@@ -174,7 +220,42 @@ impl Node {
             Self::Event(group, event)
             | Self::OfEvent(group, event, _)
             | Self::Enable(Some(group), Some(event)) => engine.has_event(group, Some(event)),
+            Self::Cpu(cpu) | Self::OfCpu(cpu, _) => usize::from(*cpu) < vcpus,
             _ => true,
         }
+    }
+
+    /// Its permissions if it is a file.
+    pub(crate) fn mode(&self) -> Option<u16> {
+        match self {
+            Self::File(file) => Some(file.mode()),
+            Self::OfEvent(_, _, file) => Some(file.mode()),
+            Self::OfCpu(_, file) => Some(file.mode()),
+            Self::Enable(..) | Self::GroupFilter(_) | Self::Option(_) => Some(READ_WRITE),
+            Self::Root
+            | Self::Kprobes
+            | Self::Events
+            | Self::Group(_)
+            | Self::Event(..)
+            | Self::Options
+            | Self::PerCpu
+            | Self::Cpu(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vcpu_has_one_name() {
+        assert_eq!(Node::at("per_cpu/cpu0/stats"), Some(Node::OfCpu(0, CpuFile::Stats)));
+        assert_eq!(Node::at("per_cpu/cpu12"), Some(Node::Cpu(12)));
+        for name in ["cpu", "cpu00", "cpu+1", "cpu-1", "cpu256", "0", "CPU0", "cpu0 "] {
+            assert_eq!(Node::at(&format!("per_cpu/{name}")), None, "{name}");
+        }
+        assert_eq!(Node::at("per_cpu/cpu0/buffer_size_kb"), None);
+        assert_eq!(Node::at("options/overwrite"), None);
     }
 }

@@ -148,7 +148,9 @@ impl DerefMut for Problem {
 fn status_of(code: &str) -> StatusCode {
     match code {
         "ENOENT" => StatusCode::NOT_FOUND,
-        "EEXIST" | "EBUSY" | "ESHUTDOWN" | "ETXTBSY" | "ENODATA" | "ENXIO" => StatusCode::CONFLICT,
+        "EEXIST" | "EBUSY" | "EBADF" | "ESHUTDOWN" | "ETXTBSY" | "ENODATA" | "ENXIO" => {
+            StatusCode::CONFLICT
+        }
         "EINVAL" | "EILSEQ" | "EOPNOTSUPP" | "E2BIG" | "EADDRNOTAVAIL" | "EFAULT" => {
             StatusCode::UNPROCESSABLE_ENTITY
         }

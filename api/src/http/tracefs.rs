@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use exoprobe_tracer::{LinesReader, NodeKind, Tracer, TracerError};
+use exoprobe_tracer::{LinesReader, NodeKind, Pipe, Tracer, TracerError};
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use tokio::sync::watch;
@@ -89,7 +89,7 @@ pub(crate) async fn root(State(api): State<TracefsApi>) -> Result<Response, Prob
 
 /// A file's text as it is now, or what a folder has.
 ///
-/// The file `trace_pipe` does not end: its lines come as their events happen, and each goes to one
+/// Files `trace_pipe` do not end: their lines come as their events happen, and each goes to one
 /// reader only.
 #[utoipa::path(get, path = "/v1/tracefs/{path}", tag = "tracefs", operation_id = "read_tracefs",
     params(("path" = String, Path, example = "events/kprobes/getpid/format")),
@@ -98,8 +98,8 @@ pub(crate) async fn read(
     State(api): State<TracefsApi>,
     Path(path): Path<String>,
 ) -> Result<Response, Problem> {
-    if Tracer::is_pipe(&path) {
-        return Ok(pipe(api));
+    if let Some(file) = api.tracer.pipe(&path) {
+        return Ok(pipe(api, file));
     }
     let (tracer, opened) = (Arc::clone(&api.tracer), path.clone());
     if let Some((header, reader)) = blocking(move || tracer.open_lines(&opened)).await? {
@@ -180,18 +180,20 @@ fn lines(tracer: Arc<Tracer>, header: String, reader: LinesReader) -> Response {
     ([(header::CONTENT_TYPE, TEXT)], body::Body::from_stream(all)).into_response()
 }
 
-/// A reader of `trace_pipe`.
+/// A reader of a file `trace_pipe`.
 struct PipeReader {
     tracer: Arc<Tracer>,
+    file: Pipe,
     latest: watch::Receiver<u64>,
     closing: Closing,
 }
 
-fn pipe(TracefsApi { tracer, closing }: TracefsApi) -> Response {
+fn pipe(TracefsApi { tracer, closing }: TracefsApi, file: Pipe) -> Response {
     let latest = tracer.engine().events().latest();
-    let lines = stream::unfold(PipeReader { tracer, latest, closing }, |mut reader| async move {
-        Some((Ok::<_, Infallible>(reader.next().await?), reader))
-    });
+    let lines =
+        stream::unfold(PipeReader { tracer, file, latest, closing }, |mut reader| async move {
+            Some((Ok::<_, Infallible>(reader.next().await?), reader))
+        });
     ([(header::CONTENT_TYPE, TEXT)], body::Body::from_stream(lines)).into_response()
 }
 
@@ -201,7 +203,7 @@ impl PipeReader {
         loop {
             // Before reading, so that no event after it is missed.
             self.latest.mark_unchanged();
-            let lines = self.tracer.take_lines(LINES);
+            let lines = self.tracer.take_lines(self.file, LINES);
             if !lines.is_empty() {
                 return Some(lines.into());
             }

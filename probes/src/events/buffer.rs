@@ -1,9 +1,10 @@
 //! Events that the tracer's files `trace`, `trace_pipe` and `snapshot` show, as ranges of sequence
-//! numbers.
+//! numbers, and for each vCPU the number that its own readers have come to.
 
 use std::collections::VecDeque;
 
 use super::hit::Hit;
+use super::per_cpu::{CpuStatistics, CpuTrace, CpuTraces};
 use super::trace::TracePage;
 
 /// Most spans of tracing that are kept; one more drops the first.
@@ -20,23 +21,36 @@ pub(crate) enum Control {
     Snapshot,
 }
 
+/// The first event of a time of tracing and, once it is over, the first event after it.
+type Span = (u64, Option<u64>);
+
 /// The hits of a store, and the sequence number after the last.
 pub(super) struct Stored<'a> {
     pub(super) hits: &'a VecDeque<Hit>,
     pub(super) next: u64,
 }
 
-/// Spans of tracing: each with its first event and, once it is over, the first event after it.
+/// Hits of one span.
+pub(super) struct Run {
+    /// Sequence number of the first hit that was looked at.
+    pub(super) start: u64,
+    /// Sequence number after the last.
+    pub(super) next: u64,
+    pub(super) hits: Vec<Hit>,
+}
+
+/// Spans of tracing.
 #[derive(Debug)]
 pub(super) struct TraceBuffer {
-    spans: VecDeque<(u64, Option<u64>)>,
-    /// Events taken since it was cleared, and lost ones.
-    taken: u64,
+    spans: VecDeque<Span>,
+    cpus: CpuTraces,
+    /// Events of spans that were dropped.
+    forgotten: u64,
 }
 
 impl Default for TraceBuffer {
     fn default() -> Self {
-        Self { spans: [(1, None)].into(), taken: 0 }
+        Self { spans: [(1, None)].into(), cpus: CpuTraces::default(), forgotten: 0 }
     }
 }
 
@@ -61,7 +75,7 @@ impl TraceBuffer {
         }
         while self.spans.len() > SPANS_MAX {
             if let Some((from, Some(end))) = self.spans.pop_front() {
-                self.taken += end - from;
+                self.forgotten += end - from;
             }
         }
     }
@@ -70,81 +84,131 @@ impl TraceBuffer {
     pub(super) fn clear(&mut self, next: u64) {
         let on = self.is_on();
         self.spans.clear();
-        self.taken = 0;
+        self.cpus = CpuTraces::default();
+        self.forgotten = 0;
         self.switch(on, next);
     }
 
-    /// All events shown.
-    pub(super) fn read(&self, stored: &Stored<'_>) -> TracePage {
-        let all =
-            |(from, end): &(u64, Option<u64>)| stored.run(*from, *end, usize::MAX, usize::MAX);
+    /// Hides the events of a vCPU before `next`.
+    pub(super) fn clear_cpu(&mut self, cpu: u8, next: u64) {
+        *self.cpus.of(cpu) = CpuTrace::from(next);
+    }
+
+    /// Notes that the store no longer has an event.
+    pub(super) fn dropped(&mut self, seq: u64, vcpu: u8) {
+        let at = self.spans.partition_point(|(_, end)| end.is_some_and(|end| end <= seq));
+        if self.spans.get(at).is_some_and(|(from, _)| *from <= seq) {
+            self.cpus.of(vcpu).overrun_at(seq);
+        }
+    }
+
+    /// All events shown, or those of one vCPU.
+    pub(super) fn read(&self, stored: &Stored<'_>, cpu: Option<u8>) -> TracePage {
+        let shown = self.cpus.select(cpu);
+        let all = |span: &Span| (0, stored.run(*span, usize::MAX, usize::MAX, &shown).hits);
         let mut page = TracePage { runs: self.spans.iter().map(all).collect(), written: 0 };
-        page.written = self.taken + page.events() + page.lost();
+        page.written = self.written_before(cpu) + page.events();
+        if let Some((lost, _)) = page.runs.first_mut() {
+            *lost = self.cpus.lost(cpu);
+        }
         page
+    }
+
+    /// Number of events since it was cleared that are no longer shown.
+    fn written_before(&self, cpu: Option<u8>) -> u64 {
+        self.cpus.passed(cpu) + if cpu.is_none() { self.forgotten } else { 0 }
     }
 
     /// A reader of all events shown.
     pub(super) fn open(&self, stored: &Stored<'_>) -> TraceReader {
-        let first = stored.first();
-        let span = |(from, end): &(u64, Option<u64>)| {
+        let (shown, first) = (self.cpus.select(None), stored.first());
+        let span = |(from, end): &Span| {
             let end = end.unwrap_or(stored.next).min(stored.next);
-            ((*from).max(1).min(end), end)
+            ((*from).max(first).min(end), end)
         };
         let spans: VecDeque<(u64, u64)> = self.spans.iter().map(span).collect();
-        let shown = |(from, end): &(u64, u64)| end - (*from).max(first).min(*end);
-        let events = spans.iter().map(shown).sum();
-        let all: u64 = spans.iter().map(|(from, end)| end - from).sum();
-        TraceReader { spans, events, written: self.taken + all }
+        let count = |(from, end): &(u64, u64)| {
+            stored.numbered(*from, *end).filter(|(seq, hit)| shown(*seq, hit)).count() as u64
+        };
+        let events = spans.iter().map(count).sum();
+        let (lost, written) = (self.cpus.lost(None), self.written_before(None) + events);
+        TraceReader { spans, cpus: self.cpus.clone(), lost, events, written }
     }
 
-    /// Takes up to `max` events: no other reader sees them.
-    pub(super) fn take(&mut self, stored: &Stored<'_>, max: usize) -> TracePage {
-        let (mut page, mut left) = (TracePage::default(), max);
-        while let Some((from, end)) = self.spans.front_mut() {
-            let run = stored.run(*from, *end, left, usize::MAX);
-            left -= run.1.len();
-            *from = (*from + run.0 + run.1.len() as u64).max(*from);
-            page.runs.push(run);
-            // A span that is over has no more events once it was read to its end.
-            if left == 0 || end.is_none() {
+    /// Takes up to `max` events, of one vCPU or all: no other reader sees them.
+    pub(super) fn take(&mut self, stored: &Stored<'_>, max: usize, cpu: Option<u8>) -> TracePage {
+        let mut page = TracePage::default();
+        if max == 0 {
+            return page;
+        }
+        let (mut lost, mut left) = (self.cpus.take_lost(cpu), max);
+        for at in 0..self.spans.len() {
+            let (from, end) = self.spans[at];
+            let from = from.max(self.cpus.first(cpu));
+            let run = stored.run((from, end), left, usize::MAX, &self.cpus.select(cpu));
+            left -= run.hits.len();
+            self.cpus.take(cpu, &run);
+            if cpu.is_none() {
+                self.spans[at].0 = run.next.max(from);
+            }
+            page.runs.push((std::mem::take(&mut lost), run.hits));
+            if left == 0 {
                 break;
             }
+        }
+        // A span that is over has no more events once it was read to its end.
+        while self.spans.front().is_some_and(|(from, end)| end.is_some_and(|end| *from >= end)) {
             self.spans.pop_front();
         }
-        self.taken += page.events() + page.lost();
         page
+    }
+
+    /// Statistics of one vCPU's events.
+    pub(super) fn statistics(&self, stored: &Stored<'_>, cpu: u8) -> CpuStatistics {
+        let shown = self.cpus.select(Some(cpu));
+        let spans = self.spans.iter().flat_map(|(from, end)| {
+            let end = end.unwrap_or(stored.next).min(stored.next);
+            stored.numbered((*from).max(stored.first()).min(end), end)
+        });
+        self.cpus.statistics(cpu, spans.filter(|(seq, hit)| shown(*seq, hit)).map(|(_, hit)| hit))
     }
 }
 
-impl Stored<'_> {
+impl<'a> Stored<'a> {
     /// Sequence number of the oldest.
     pub(super) fn first(&self) -> u64 {
         self.next - self.hits.len() as u64
     }
 
-    /// Up to `max` events from `from` to before `end`, or as many as take `bytes`, and how many of
-    /// those before them are lost.
+    /// Hits from `start` on, which must not be before the oldest, to before `end`.
+    fn numbered(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, &'a Hit)> + use<'a> {
+        let skip = usize::try_from(start.saturating_sub(self.first()));
+        let skip = skip.expect("at most the capacity");
+        (start..end).zip(self.hits.iter().skip(skip))
+    }
+
+    /// Up to `max` events of a span that are shown, or as many as take `bytes`.
     pub(super) fn run(
         &self,
-        from: u64,
-        end: Option<u64>,
+        (from, end): Span,
         max: usize,
         bytes: usize,
-    ) -> (u64, Vec<Hit>) {
-        let first = self.first();
+        shown: &impl Fn(u64, &Hit) -> bool,
+    ) -> Run {
         let end = end.unwrap_or(self.next).min(self.next);
-        let from = from.max(1).min(end);
-        let start = from.max(first).min(end);
-        let skip = usize::try_from(start.saturating_sub(first)).expect("at most the capacity");
-        let max = max.min(usize::try_from(end - start).unwrap_or(usize::MAX));
-        let lost = if max == 0 && start < end { 0 } else { start - from };
-        let mut before = 0;
-        let hits = self.hits.iter().skip(skip).take(max).take_while(|hit| {
-            let fits = before < bytes;
-            before += hit.bytes();
-            fits
-        });
-        (lost, hits.cloned().collect())
+        let start = from.max(1).max(self.first()).min(end);
+        let (mut run, mut taken) = (Run { start, next: start, hits: Vec::new() }, 0);
+        for (seq, hit) in self.numbered(start, end) {
+            if run.hits.len() == max || taken >= bytes {
+                break;
+            }
+            run.next = seq + 1;
+            if shown(seq, hit) {
+                taken += hit.bytes();
+                run.hits.push(hit.clone());
+            }
+        }
+        run
     }
 }
 
@@ -154,6 +218,10 @@ impl Stored<'_> {
 pub struct TraceReader {
     /// Ranges left to read: first event, and the first after it that does not belong.
     spans: VecDeque<(u64, u64)>,
+    /// What readers of single vCPUs had taken.
+    cpus: CpuTraces,
+    /// Events lost before the first.
+    lost: u64,
     /// Number of events to show.
     pub events: u64,
     /// Number of events since it was cleared.
@@ -161,21 +229,26 @@ pub struct TraceReader {
 }
 
 impl TraceReader {
-    /// First sequence number left to read, and the end of its span.
-    pub(super) fn next_span(&self) -> Option<(u64, u64)> {
-        self.spans.front().copied()
-    }
-
-    /// Passes the events of a page, and those lost before them. Returns false if there were none.
-    pub(super) fn advance(&mut self, page: &TracePage) -> bool {
-        let passed = page.events() + page.lost();
-        if let Some((from, end)) = self.spans.front_mut() {
-            *from += passed;
-            if from >= end || passed == 0 {
+    /// The next events, or only the number of lost ones; `None` at the end.
+    pub(super) fn next(
+        &mut self,
+        stored: &Stored<'_>,
+        max: usize,
+        bytes: usize,
+    ) -> Option<(u64, Vec<Hit>)> {
+        while let Some((from, end)) = self.spans.front_mut() {
+            let run = stored.run((*from, Some(*end)), max, bytes, &self.cpus.select(None));
+            let lost = std::mem::take(&mut self.lost) + run.start.saturating_sub(*from);
+            let is_over = run.next >= *end || run.next == *from;
+            *from = run.next;
+            if is_over {
                 self.spans.pop_front();
             }
+            if lost > 0 || !run.hits.is_empty() {
+                return Some((lost, run.hits));
+            }
         }
-        passed > 0
+        None
     }
 }
 

@@ -10,6 +10,7 @@ mod look;
 #[cfg(test)]
 mod model;
 mod origin;
+mod per_cpu;
 mod ring;
 mod select;
 mod show;
@@ -25,7 +26,8 @@ pub use event::{Bounds, Event, EventPage, StackFrame};
 pub(crate) use hit::Hit;
 pub(crate) use look::field_value;
 pub(crate) use origin::Origin;
-pub(crate) use ring::{Record, Returned, Ring, Shape, TextPlace};
+pub use per_cpu::CpuStatistics;
+pub(crate) use ring::{MARK, Record, Returned, Ring, Shape, TextPlace};
 pub use select::EventSelection;
 pub use show::{FAULT, RecordedValue, show_function, show_symbol};
 pub(crate) use show::{TextList, frames};

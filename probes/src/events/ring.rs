@@ -102,6 +102,9 @@ pub(crate) struct Returned {
     pub(crate) entered: GuestTime,
 }
 
+/// The number of no probe: of the records of [`crate::Engine::mark`].
+pub(crate) const MARK: u32 = u32::MAX;
+
 /// One hit, as read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {

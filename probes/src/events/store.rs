@@ -10,6 +10,7 @@ use super::buffer::{Control, Stored, TraceBuffer, TraceReader};
 use super::event::{Bounds, EventPage};
 use super::hit::Hit;
 use super::origin::Origin;
+use super::per_cpu::CpuStatistics;
 use super::select::EventSelection;
 use super::trace::TracePage;
 #[cfg(test)]
@@ -63,6 +64,14 @@ impl Kept {
         (start, numbered.filter(|(_, hit)| selection.wants(hit)))
     }
 
+    /// Drops the oldest hits while there are too many.
+    fn trim(&mut self) {
+        while self.hits.is_too_large() {
+            let Some(hit) = self.hits.drop_oldest() else { return };
+            self.buffer.dropped(self.first() - 1, hit.vcpu);
+        }
+    }
+
     fn control(&mut self, control: Control) {
         let next = self.next;
         match control {
@@ -70,7 +79,7 @@ impl Kept {
             Control::Off => self.buffer.switch(false, next),
             Control::Snapshot => {
                 let (buffer, stored) = self.parts();
-                let page = buffer.read(&stored);
+                let page = buffer.read(&stored, None);
                 buffer.clear(next);
                 self.snapshot = Some(Arc::new(page));
             }
@@ -82,6 +91,8 @@ impl Kept {
 pub struct EventStore {
     kept: Mutex<Kept>,
     latest: watch::Sender<u64>,
+    /// Most memory that [`Self::set_memory`] takes.
+    memory_max: usize,
 }
 
 impl EventStore {
@@ -90,7 +101,7 @@ impl EventStore {
     pub fn new(limits: EventLimits) -> Self {
         let (buffer, snapshot) = (TraceBuffer::default(), None);
         let kept = Kept { hits: KeptHits::new(limits), next: 1, cleared: 1, buffer, snapshot };
-        Self { kept: Mutex::new(kept), latest: watch::Sender::new(0) }
+        Self { kept: Mutex::new(kept), latest: watch::Sender::new(0), memory_max: limits.bytes }
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
@@ -107,6 +118,7 @@ impl EventStore {
                 Step::Keep(hit) => {
                     kept.next += 1;
                     kept.hits.push(hit);
+                    kept.trim();
                 }
             }
         }
@@ -197,22 +209,63 @@ impl EventStore {
 
     /// Reads the next events of the file `trace`; `None` at the end.
     pub fn next_part(&self, reader: &mut TraceReader) -> Option<TracePage> {
-        while let Some((from, end)) = reader.next_span() {
-            let run = self.lock().stored().run(from, Some(end), PART.0, PART.1);
-            let page = TracePage { runs: vec![run], written: 0 };
-            if reader.advance(&page) {
-                return Some(page);
-            }
-        }
-        None
+        let run = reader.next(&self.lock().stored(), PART.0, PART.1)?;
+        Some(TracePage { runs: vec![run], written: 0 })
     }
 
-    /// Takes up to `max` events from the file `trace_pipe`: no other reader sees them.
+    /// Takes up to `max` events from the file `trace_pipe`, of one vCPU or all: no other reader
+    /// sees them.
     #[must_use]
-    pub fn take_trace(&self, max: usize) -> TracePage {
+    pub fn take_trace(&self, max: usize, cpu: Option<u8>) -> TracePage {
         let mut kept = self.lock();
         let (buffer, stored) = kept.parts();
-        buffer.take(&stored, max)
+        buffer.take(&stored, max, cpu)
+    }
+
+    /// The events of one vCPU in the file `trace`.
+    #[must_use]
+    pub fn trace_of_cpu(&self, cpu: u8) -> TracePage {
+        let kept = self.lock();
+        kept.buffer.read(&kept.stored(), Some(cpu))
+    }
+
+    /// Removes one vCPU's events from the file `trace`.
+    pub fn clear_trace_of_cpu(&self, cpu: u8) {
+        let mut kept = self.lock();
+        let next = kept.next;
+        kept.buffer.clear_cpu(cpu, next);
+    }
+
+    /// Statistics of one vCPU's events in the file `trace`.
+    #[must_use]
+    pub fn cpu_statistics(&self, cpu: u8) -> CpuStatistics {
+        let kept = self.lock();
+        kept.buffer.statistics(&kept.stored(), cpu)
+    }
+
+    /// Most memory that the events take, in bytes.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.lock().hits.limits.bytes
+    }
+
+    /// Most memory that [`Self::set_memory`] takes: that of the store's limits.
+    #[must_use]
+    pub fn memory_max(&self) -> usize {
+        self.memory_max
+    }
+
+    /// Sets the most memory that the events take, in bytes, and drops the oldest beyond it. Returns
+    /// false, and changes nothing, if that is more than [`Self::memory_max`].
+    #[must_use]
+    pub fn set_memory(&self, bytes: usize) -> bool {
+        let mut kept = self.lock();
+        if bytes > self.memory_max {
+            return false;
+        }
+        kept.hits.limits.bytes = bytes;
+        kept.trim();
+        true
     }
 
     /// Events of the file `snapshot`; `None` if there is none.
@@ -316,23 +369,25 @@ impl KeptHits {
         }
         self.bytes += hit.bytes();
         self.hits.push_back(hit);
-        while self.hits.len() > self.limits.count
-            || (self.bytes > self.limits.bytes && self.hits.len() > 1)
-        {
-            self.drop_oldest();
-        }
     }
 
-    fn drop_oldest(&mut self) {
-        let Some(hit) = self.hits.pop_front() else { return };
+    /// Returns true if the oldest has to go.
+    fn is_too_large(&self) -> bool {
+        self.hits.len() > self.limits.count
+            || (self.bytes > self.limits.bytes && self.hits.len() > 1)
+    }
+
+    fn drop_oldest(&mut self) -> Option<Hit> {
+        let hit = self.hits.pop_front()?;
         self.bytes -= hit.bytes();
         let key = key(&hit.origin);
-        let Some(hits) = self.origins.get_mut(&key) else { return };
+        let hits = self.origins.get_mut(&key)?;
         *hits -= 1;
         if *hits == 0 {
             self.origins.remove(&key);
             self.bytes -= hit.origin.bytes();
         }
+        Some(hit)
     }
 
     /// Drops all hits and frees their memory.

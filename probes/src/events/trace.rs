@@ -4,6 +4,7 @@ use exoprobe_guest::{GuestTime, Gva};
 use exoprobe_introspect::{SymbolTable, TaskId};
 
 use super::hit::Hit;
+use super::ring::MARK;
 use super::show::RecordedValue;
 
 /// One event of the file `trace`.
@@ -11,6 +12,8 @@ use super::show::RecordedValue;
 pub struct TraceEvent<'a> {
     /// Name of the event.
     pub name: &'a str,
+    /// It is no hit: its one argument is a text that was written to `trace_marker`.
+    pub is_mark: bool,
     /// vCPU that hit.
     pub vcpu: u8,
     /// The current task, if its location is known.
@@ -71,6 +74,7 @@ fn trace_event(hit: &Hit) -> TraceEvent<'_> {
         args.map(|(index, field)| (field.name.as_str(), RecordedValue::of(field, record, index)));
     TraceEvent {
         name: &origin.event,
+        is_mark: record.probe == MARK,
         vcpu: *vcpu,
         task: record.task,
         micros: origin.clock.micros(GuestTime(record.time)),

@@ -39,6 +39,7 @@ fn files(tracer: &Tracer, folder: &str, found: &mut Vec<String>) {
         let path = format!("{folder}/{}", entry.name);
         match entry.kind {
             exoprobe_tracer::NodeKind::Directory => files(tracer, &path, found),
+            exoprobe_tracer::NodeKind::File(mode) if mode & 0o400 == 0 => {}
             exoprobe_tracer::NodeKind::File(_) => found.push(path),
         }
     }

@@ -1,7 +1,10 @@
 //! Files of the tracer, over HTTP.
 
-use exoprobe_tests::Service;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+
 use exoprobe_tests::http::{self, Answer};
+use exoprobe_tests::{PATIENCE, Service};
 
 pub(crate) fn ask(service: &Service, method: &str, path: &str, text: &str) -> Answer {
     let path = format!("/v1/tracefs/{path}");
@@ -41,4 +44,18 @@ pub(crate) fn work(service: &Service, command: &str) {
 /// The events in a text of `trace` or `trace_pipe`.
 pub(crate) fn events(text: &str) -> Vec<&str> {
     text.lines().filter(|line| !line.starts_with('#')).collect()
+}
+
+/// A reader of a file without an end, after the answer's head.
+pub(crate) fn pipe(service: &Service, path: &str) -> BufReader<UnixStream> {
+    let mut stream = UnixStream::connect(service.socket()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(format!("GET /v1/tracefs/{path} HTTP/1.0\r\n\r\n").as_bytes()).unwrap();
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    while line != "\r\n" {
+        line.clear();
+        assert_ne!(reader.read_line(&mut line).unwrap(), 0, "an answer has a head");
+    }
+    reader
 }

@@ -182,10 +182,10 @@ fn the_trace_shows_what_came_while_it_was_on() {
     keep(&store, 3);
     assert!(store.is_tracing());
     assert_eq!(trace(&store), (5, 5, 0));
-    assert_eq!(shown(&store.take_trace(3)), (3, 0, 0));
+    assert_eq!(shown(&store.take_trace(3, None)), (3, 0, 0));
     assert_eq!(trace(&store), (2, 5, 0));
-    assert_eq!(shown(&store.take_trace(9)), (2, 0, 0));
-    assert_eq!(shown(&store.take_trace(9)), (0, 0, 0));
+    assert_eq!(shown(&store.take_trace(9, None)), (2, 0, 0));
+    assert_eq!(shown(&store.take_trace(9, None)), (0, 0, 0));
     keep(&store, 20);
     assert_eq!(trace(&store), (16, 5 + 20, 1), "four are lost");
     store.clear_trace();
@@ -210,4 +210,103 @@ fn a_snapshot_has_the_trace_and_the_trace_begins_anew() {
     assert_eq!(trace(&store), (0, 0, 0));
     store.free_snapshot();
     assert!(store.snapshot().is_none());
+}
+
+/// Hits of vCPUs 0, 1, 0, 1, ..., each with its number.
+fn of_two_vcpus(count: usize) -> impl Iterator<Item = Step> {
+    let alternating = |(number, hit): (usize, Hit)| {
+        Step::Keep(Hit { vcpu: u8::try_from(number % 2).unwrap(), ..hit })
+    };
+    hits(count).enumerate().map(alternating)
+}
+
+/// The numbers of a page's hits, and how many were lost.
+fn numbers(page: &TracePage) -> (Vec<u64>, u64) {
+    let hits = page.runs.iter().flat_map(|(_, hits)| hits);
+    (hits.map(|hit| hit.record.args[0].unwrap()).collect(), page.lost())
+}
+
+/// What `trace` shows, by a reader.
+fn listed(store: &EventStore) -> (Vec<u64>, u64) {
+    let mut reader = store.open_trace();
+    let pages = std::iter::from_fn(|| store.next_part(&mut reader));
+    let (mut all, mut lost) = (Vec::new(), 0);
+    for (numbers, of_page) in pages.map(|page| numbers(&page)) {
+        all.extend(numbers);
+        lost += of_page;
+    }
+    (all, lost)
+}
+
+#[test]
+fn readers_of_one_vcpu_take_its_events_from_all_others() {
+    let store = EventStore::new(EventLimits::default());
+    store.append(of_two_vcpus(10));
+    assert_eq!(numbers(&store.trace_of_cpu(1)), (vec![2, 4, 6, 8, 10], 0));
+    assert_eq!(numbers(&store.take_trace(2, Some(1))), (vec![2, 4], 0));
+    assert_eq!(numbers(&store.take_trace(1, Some(0))), (vec![1], 0));
+    assert_eq!(listed(&store), (vec![3, 5, 6, 7, 8, 9, 10], 0));
+    assert_eq!(numbers(&store.take_trace(2, None)), (vec![3, 5], 0));
+    assert_eq!(numbers(&store.take_trace(1, Some(1))), (vec![6], 0));
+    assert_eq!(numbers(&store.take_trace(9, Some(0))), (vec![7, 9], 0));
+    assert_eq!(numbers(&store.take_trace(9, None)), (vec![8, 10], 0));
+    assert_eq!(store.open_trace().written, 10);
+    assert_eq!(store.cpu_statistics(0).read, 5);
+    assert_eq!(store.cpu_statistics(7), CpuStatistics::default());
+}
+
+#[test]
+fn what_the_store_drops_is_counted_by_vcpu_unless_it_was_taken() {
+    let store = EventStore::new(EventLimits { count: 6, ..EventLimits::default() });
+    store.append(of_two_vcpus(6));
+    assert_eq!(numbers(&store.take_trace(1, Some(0))), (vec![1], 0));
+    // 1 to 4 go.
+    store.append(of_two_vcpus(4));
+    let statistics = |cpu| {
+        let CpuStatistics { entries, overrun, read, bytes, .. } = store.cpu_statistics(cpu);
+        assert_eq!(bytes > 0, entries > 0);
+        (entries, overrun, read)
+    };
+    assert_eq!([statistics(0), statistics(1)], [(3, 1, 1), (3, 2, 0)]);
+    assert_eq!(listed(&store), (vec![5, 6, 1, 2, 3, 4], 3));
+    assert_eq!(numbers(&store.trace_of_cpu(1)), (vec![6, 2, 4], 2));
+    assert_eq!(store.trace_of_cpu(1).written(), 5);
+    assert_eq!(numbers(&store.take_trace(2, Some(1))), (vec![6, 2], 2));
+    assert_eq!(numbers(&store.take_trace(9, None)), (vec![5, 1, 3, 4], 1), "one of vCPU 0");
+    assert_eq!(store.open_trace().written, 10);
+    store.append(of_two_vcpus(4));
+    store.set_tracing(false);
+    store.append(of_two_vcpus(10));
+    assert_eq!([statistics(0), statistics(1)], [(0, 3, 4), (0, 4, 3)], "those off count not");
+    store.clear_trace_of_cpu(0);
+    assert_eq!([statistics(0), statistics(1)], [(0, 0, 0), (0, 4, 3)]);
+    store.clear_trace();
+    assert_eq!(statistics(1), (0, 0, 0));
+}
+
+#[test]
+fn one_vcpus_events_are_cleared_alone() {
+    let store = EventStore::new(EventLimits::default());
+    store.append(of_two_vcpus(4));
+    store.clear_trace_of_cpu(1);
+    store.append(of_two_vcpus(4));
+    assert_eq!(listed(&store), (vec![1, 3, 1, 2, 3, 4], 0));
+    assert_eq!(numbers(&store.trace_of_cpu(1)), (vec![2, 4], 0));
+    assert_eq!(store.read(1, 99).events.len(), 8, "other readers have them");
+}
+
+#[test]
+fn the_memory_is_set_within_its_limit() {
+    let bytes = 64 << 10;
+    let store = EventStore::new(EventLimits { bytes, ..EventLimits::default() });
+    keep(&store, 100);
+    assert_eq!((store.memory(), store.memory_max()), (bytes, bytes));
+    assert!(!store.set_memory(bytes + 1));
+    assert!(store.set_memory(4 << 10));
+    let left = listed(&store).0.len();
+    assert!((5..40).contains(&left), "{left}");
+    assert_eq!(store.cpu_statistics(0).overrun, 100 - left as u64);
+    assert!(store.set_memory(bytes));
+    keep(&store, 100);
+    assert_eq!(listed(&store).0.len(), left + 100);
 }

@@ -2,5 +2,6 @@
 
 pub(super) mod event_files;
 pub(super) mod oracle;
+pub(super) mod trace_files;
 pub(super) mod tracefs;
 pub(super) mod triggers;

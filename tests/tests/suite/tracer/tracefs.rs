@@ -1,14 +1,14 @@
 //! The tracer's files, as the service has them.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::http::{self};
+use exoprobe_tests::http;
 use exoprobe_tests::{PATIENCE, Service, cases, exoprobe, finish};
 
-use crate::support::tracer::{append, ask, cat, events, refused, replace, work};
+use crate::support::tracer::{append, ask, cat, events, pipe, refused, replace, work};
 
 pub(crate) const CASES: &[Case] = cases![
     the_seeds_session_runs_word_for_word,
@@ -310,7 +310,7 @@ fn tracing_is_switched_cleared_and_taken() {
     replace(&service, "trace", "");
     assert_eq!(events(&cat(&service, "trace")).len(), 0);
     work(&service, "getpid 5");
-    let mut pipe = pipe(&service);
+    let mut pipe = pipe(&service, "trace_pipe");
     let mut taken = || {
         let mut line = String::new();
         pipe.read_line(&mut line).unwrap();
@@ -323,20 +323,6 @@ fn tracing_is_switched_cleared_and_taken() {
     work(&service, "getpid 1");
     assert!(taken().contains(": g: (__x64_sys_getpid+0x0/"));
     assert!(cat(&service, "trace").contains("entries-written: 0/6 "), "since it was cleared");
-}
-
-/// A reader of `trace_pipe`, after the answer's head.
-fn pipe(service: &Service) -> BufReader<UnixStream> {
-    let mut stream = UnixStream::connect(service.socket()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(b"GET /v1/tracefs/trace_pipe HTTP/1.0\r\n\r\n").unwrap();
-    let mut reader = BufReader::new(stream);
-    let mut line = String::new();
-    while line != "\r\n" {
-        line.clear();
-        assert_ne!(reader.read_line(&mut line).unwrap(), 0, "an answer has a head");
-    }
-    reader
 }
 
 fn filters_are_set_and_taken_away() {
@@ -472,7 +458,7 @@ fn a_reader_that_never_reads_trace_pipe_blocks_no_other() {
     assert!((EACH..2 * EACH).contains(&left), "{left}");
     let written = format!(" {left}/{} ", 2 * EACH);
     assert!(trace.contains(&written), "{}", trace.lines().take(4).collect::<String>());
-    let mut reader = pipe(&service);
+    let mut reader = pipe(&service, "trace_pipe");
     for _ in 0..left {
         let mut line = String::new();
         reader.read_line(&mut line).unwrap();

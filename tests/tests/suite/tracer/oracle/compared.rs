@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::session::{Answers, Session};
+use super::shown::comparable;
 
 /// The sessions that may differ: a heading is the difference's name, as docs/tracer.md has it.
 const LISTED: &str = include_str!("differences.txt");
@@ -20,7 +21,8 @@ impl Comparison {
     pub(super) fn add(&mut self, session: &Session, theirs: Answers, ours: &Answers) {
         self.sessions += 1;
         let theirs = of_probes(without_default(theirs, session), session);
-        if theirs == *ours {
+        let (theirs, ours) = (comparable(theirs, session), comparable(ours.clone(), session));
+        if theirs == ours {
             return;
         }
         let mut shown = String::new();

@@ -33,6 +33,7 @@ pub(super) fn all() -> Vec<Session> {
     sessions.extend(triggers());
     sessions.extend(switches());
     sessions.extend(files_of_all_events());
+    sessions.extend(files_of_the_trace());
     let mut titles = HashSet::new();
     sessions.retain(|session| titles.insert(session.title()));
     sessions
@@ -199,6 +200,47 @@ fn files_of_all_events() -> Vec<Session> {
     }
     let described = define().append("events/g/enable", "0");
     sessions.push(described.read("events/header_page").read("events/header_event"));
+    sessions
+}
+
+/// Writes to the files about the events that are kept.
+fn files_of_the_trace() -> Vec<Session> {
+    let none = || Session::of_definitions(&[]);
+    let marked = |session: Session| {
+        let marked = session.append("trace_marker", "mark");
+        marked.read("trace").read("per_cpu/cpu0/trace").read("per_cpu/cpu0/stats")
+    };
+    let mut sessions = vec![marked(none())];
+    for text in ["a b\n", " a ", "\n", "a\nb"] {
+        sessions.push(none().append("trace_marker", text).read("trace"));
+    }
+    let off = marked(none().append("tracing_on", "0"));
+    sessions.push(off.append("tracing_on", "1"));
+    sessions.push(marked(none()).replace("per_cpu/cpu0/trace", ""));
+    sessions.push(marked(none()).append("per_cpu/cpu1/trace", "x").read("per_cpu/cpu1/stats"));
+    for option in ["sym-offset", "sym-addr", "context-info", "irq-info", "markers"] {
+        let (file, default) = (format!("options/{option}"), !option.starts_with("sym"));
+        let restored = |session: Session| session.append(&file, &u8::from(default).to_string());
+        for text in [option, &format!("no{option}"), &format!(" {option} \n")] {
+            let written = none().append("trace_options", text).read("trace_options").read(&file);
+            sessions.push(restored(marked(written)));
+        }
+        for value in ["0", "1", "2", "x", " 1", "1\n"] {
+            sessions.push(restored(none().append(&file, value).read(&file)));
+        }
+    }
+    for option in ["no_such_option", "no", "overwrite", "0"] {
+        sessions.push(none().append("trace_options", option).read("trace_options"));
+    }
+    for clock in ["local", " local\n", "no_such_clock", "loc", "global"] {
+        let written = none().append("trace_marker", "mark").append("trace_clock", clock);
+        let written = written.read("trace_clock").read("trace");
+        sessions.push(written.append("trace_clock", "local"));
+    }
+    for size in ["64", "0", "x", "-1", " 64", "64\n"] {
+        let written = none().append("buffer_size_kb", size);
+        sessions.push(written.append("buffer_size_kb", "1408"));
+    }
     sessions
 }
 

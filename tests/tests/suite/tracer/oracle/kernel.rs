@@ -35,17 +35,19 @@ begin() {
     done 2> /dev/null
     echo > kprobe_events
     echo > error_log
+    echo > trace
     : > /err
     echo "$S"
 }
 "#;
 
 /// Texts of errors, as busybox prints them, and their names.
-const ERRORS: [(&str, &str); 12] = [
+const ERRORS: [(&str, &str); 13] = [
     ("Invalid argument", "EINVAL"),
     ("No such file or directory", "ENOENT"),
     ("nonexistent directory", "ENOENT"),
     ("Permission denied", "EACCES"),
+    ("Bad file descriptor", "EBADF"),
     ("File exists", "EEXIST"),
     ("Device or resource busy", "EBUSY"),
     ("Numerical result out of range", "ERANGE"),

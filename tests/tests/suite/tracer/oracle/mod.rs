@@ -6,6 +6,7 @@ mod generated;
 mod kernel;
 mod ours;
 mod session;
+mod shown;
 
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestKernel, cases};

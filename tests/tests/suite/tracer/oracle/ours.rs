@@ -15,6 +15,7 @@ use super::session::{ABSENT, Answers, Session, Write};
 /// When the probes of the session before do not go.
 pub(super) fn answers(guest: &TestGuest, session: &Session) -> Answers {
     guest.engine.unregister(Selection::all()).unwrap_or_else(|e| panic!("{e}"));
+    guest.engine.events().clear_trace();
     let tracer = Tracer::new(Arc::clone(&guest.engine), 1);
     let (mut writes, mut ids) = (Vec::new(), Vec::new());
     for write in &session.writes {
@@ -39,7 +40,7 @@ pub(super) fn answers(guest: &TestGuest, session: &Session) -> Answers {
 }
 
 fn is_absent(tracer: &Tracer, file: &str) -> bool {
-    tracer.read(file).is_err()
+    tracer.read(file).is_err_and(|error| error.errno == "ENOENT")
 }
 
 fn written(tracer: &Tracer, write: &Write) -> Result<(), TracerError> {

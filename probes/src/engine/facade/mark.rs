@@ -1,0 +1,52 @@
+//! Texts of users among the events.
+
+use std::sync::Arc;
+
+use exoprobe_guest::Gva;
+
+use crate::definition::{Argument, Fetch, ValueType};
+use crate::engine::facade::engine::Engine;
+use crate::events::{Hit, MARK, Origin, Record, Step, TextPlace};
+
+/// Group and name of the event, as in the kernel's tracer.
+const NAME: (&str, &str) = ("ftrace", "print");
+/// Name of its one argument.
+const TEXT: &str = "buf";
+
+impl Engine {
+    /// Puts a text among the events, of now and of vCPU 0, after all hits so far. Returns false,
+    /// and does nothing, if the tracer's files show no events
+    /// ([`crate::EventStore::set_tracing`]).
+    pub fn mark(&self, text: &str) -> bool {
+        let mut control = self.lock();
+        self.drain_locked(&mut control);
+        let place = TextPlace::new(0, text.len());
+        let Some(place) = place.filter(|_| self.store.is_tracing()) else { return false };
+        // It is fetched nowhere: its record is made here.
+        let (fetch, kind) = (Fetch::Constant(0), ValueType::Text);
+        let argument = Argument { name: TEXT.to_owned(), fetch, kind, count: None };
+        let origin = Origin {
+            group: NAME.0.into(),
+            event: NAME.1.into(),
+            symbol_name: None,
+            offset: 0,
+            at: Gva(0),
+            addr: Gva(0).to_string().into(),
+            fields: [argument].into(),
+            symbols: None,
+            clock: self.clock,
+        };
+        let record = Record {
+            probe: MARK,
+            time: self.clock.now().0,
+            task: None,
+            returned: None,
+            args: vec![Some(place.word())],
+            stack: Vec::new(),
+            text: text.as_bytes().into(),
+        };
+        let hit = Hit { origin: Arc::new(origin), vcpu: 0, record };
+        self.store.append([Step::Keep(hit)].into_iter());
+        true
+    }
+}
