@@ -42,8 +42,8 @@ pub use engine::{
 pub use error::{BatchError, ProbeError};
 pub use events::{
     Bounds, Consumer, CpuStatistics, Event, EventLimits, EventPage, EventSelection, EventStore,
-    FAULT, HitConsumer, MemoryAtHit, RawValue, RecordedHit, RecordedValue, StackFrame, TraceEvent,
-    TracePage, TraceReader, show_function, show_symbol,
+    FAULT, HitConsumer, MemoryAtHit, RawValue, RecordedHit, RecordedValue, StackFrame, TakenEvent,
+    TraceEvent, TracePage, TraceReader, show_function, show_symbol,
 };
 pub use latency::Latency;
 pub use status::{DisplacedBy, ProbeState, ProbeStatus, StatusFlag};

@@ -1,6 +1,9 @@
 //! Files about the events that are kept: their memory, their clock, texts among them, and those of
 //! one vCPU.
 
+use std::collections::BTreeMap;
+
+use exoprobe_introspect::printable;
 use exoprobe_probes::{CpuStatistics, Engine, EventStore};
 
 use crate::error::TracerError;
@@ -86,6 +89,11 @@ fn pieces(mut line: &str) -> Vec<&str> {
     }
     pieces.push(line);
     pieces
+}
+
+/// The text of `saved_cmdlines`: numbers of tasks, and their names.
+pub(crate) fn tasks_text(tasks: &BTreeMap<u32, String>) -> String {
+    tasks.iter().map(|(pid, name)| format!("{pid} {}\n", printable(name))).collect()
 }
 
 /// The text of the file `stats` of a vCPU.

@@ -6,9 +6,12 @@ use exoprobe_probes::{Engine, ProbeStatus, Selection, TracePage, TraceReader};
 
 use crate::error::TracerError;
 use crate::log::ErrorLog;
-use crate::node::{CpuFile, EventFile, File, Node, NodeKind};
+use crate::node::{CpuFile, EventFile, File, FtraceFile, Node, NodeKind};
 use crate::options::SharedOptions;
-use crate::{buffer, commands, event, kprobes, lines, ring, set_event, trigger};
+use crate::pages::PageWriter;
+use crate::{
+    buffer, commands, event, format, kprobes, lines, pages, record, ring, set_event, trigger,
+};
 
 /// Text of the file `snapshot` without a snapshot.
 const NO_SNAPSHOT: &str = "# there is no snapshot: write 1 to take one, 0 to forget it\n";
@@ -39,6 +42,10 @@ enum Lines {
 /// A file `trace_pipe`: that of a vCPU, or that of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pipe(Option<u8>);
+
+/// A file `trace_pipe_raw`: of a vCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawPipe(u8);
 
 /// Something in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +128,15 @@ impl Tracer {
         }
     }
 
+    /// The file at a path if it has pages of the ring buffer: [`Self::take_pages`].
+    #[must_use]
+    pub fn raw_pipe(&self, path: &str) -> Option<RawPipe> {
+        match self.find(path).ok()? {
+            Node::OfCpu(cpu, CpuFile::TracePipeRaw) => Some(RawPipe(cpu)),
+            _ => None,
+        }
+    }
+
     /// A reader of a file `trace` or of a snapshot, with the lines that come before it; `None` of
     /// other files, for [`Self::read`].
     #[must_use]
@@ -198,6 +214,11 @@ impl Tracer {
             Node::OfCpu(cpu, CpuFile::TracePipe) => {
                 Ok(self.take_lines(Pipe(Some(*cpu)), usize::MAX))
             }
+            Node::OfCpu(_, CpuFile::TracePipeRaw) => {
+                Err(TracerError::new("EINVAL", format!("`{path}` is no text")))
+            }
+            Node::OfFtrace(event, FtraceFile::Format) => Ok(format::ftrace_text(*event)),
+            Node::OfFtrace(event, FtraceFile::Id) => Ok(format!("{}\n", format::ftrace_id(*event))),
             Node::OfCpu(cpu, CpuFile::Stats) => {
                 self.engine.drain();
                 let found = self.engine.events().cpu_statistics(*cpu);
@@ -237,6 +258,7 @@ impl Tracer {
             File::TraceClock => buffer::CLOCKS.to_owned(),
             File::TraceOptions => self.options.get().listing(),
             File::BufferSize => buffer::size_text(self.engine.events(), self.vcpus),
+            File::SavedCmdlines => buffer::tasks_text(&self.engine.events().tasks()),
             File::BufferTotalSize => buffer::size_text(self.engine.events(), 1),
             File::TracingOn => {
                 self.engine.drain();
@@ -257,6 +279,27 @@ impl Tracer {
     pub fn take_lines(&self, Pipe(cpu): Pipe, max: usize) -> String {
         lines::text(&self.engine.events().take_trace(max, cpu), self.options.get())
     }
+
+    /// Takes events from a file `trace_pipe_raw`, as up to `max` pages of the kernel's ring buffer
+    /// ([`Self::PAGE`] bytes each): no other reader gets them. Empty where there is none.
+    #[must_use]
+    pub fn take_pages(&self, RawPipe(cpu): RawPipe, max: usize) -> Vec<u8> {
+        self.engine.drain();
+        let mut pages = PageWriter::new(max);
+        self.engine.events().take_each(cpu, |lost, taken| {
+            pages.lose(lost);
+            let records = record::records(taken);
+            if records.is_empty() {
+                pages.lose(1);
+                return true;
+            }
+            pages.add(taken.nanos, &records)
+        });
+        pages.finish()
+    }
+
+    /// Bytes of a page in a file `trace_pipe_raw`.
+    pub const PAGE: usize = pages::PAGE;
 
     /// Opens a file for writing from its begin (O_TRUNC), as a shell's `>` does.
     ///

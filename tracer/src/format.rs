@@ -6,24 +6,45 @@ use std::fmt::Write;
 use exoprobe_probes::definition::{ValueType, Width};
 use exoprobe_probes::{EventField, ProbeKind};
 
+use crate::node::FtraceEvent;
+use crate::record::{MARK_ID, STACK_ID};
+
 /// Where the fields that every event has end.
 const COMMON: usize = 8;
 /// Bytes of an address.
 const WORD: usize = 8;
 
+/// The event's number.
+pub(crate) fn ftrace_id(event: FtraceEvent) -> u16 {
+    match event {
+        FtraceEvent::Print => MARK_ID,
+        FtraceEvent::KernelStack => STACK_ID,
+    }
+}
+
+/// The text of the file of an event that is no probe's.
+pub(crate) fn ftrace_text(event: FtraceEvent) -> String {
+    let mut layout = Layout::common();
+    let print = match event {
+        FtraceEvent::Print => {
+            layout.field("unsigned long ip", WORD, false);
+            layout.field("char buf[]", 0, false);
+            r#""tracing_mark_write: %s", REC->buf"#
+        }
+        FtraceEvent::KernelStack => {
+            layout.field("int size", 4, true);
+            layout.end += 4;
+            layout.field("unsigned long caller[]", 0, false);
+            r#""%d frames", REC->size"#
+        }
+    };
+    let (name, id) = (event.name(), ftrace_id(event));
+    format!("name: {name}\nID: {id}\nformat:\n{}\nprint fmt: {print}\n", layout.text)
+}
+
 /// The text of the file.
 pub(crate) fn text(name: &str, id: u32, kind: ProbeKind, fields: &[EventField]) -> String {
-    let mut layout = Layout::default();
-    for (ty, name, size, signed) in [
-        ("unsigned short", "common_type", 2, false),
-        ("unsigned char", "common_flags", 1, false),
-        ("unsigned char", "common_preempt_count", 1, false),
-        ("int", "common_pid", 4, true),
-    ] {
-        layout.field(&format!("{ty} {name}"), size, signed);
-    }
-    debug_assert_eq!(layout.end, COMMON, "the fields of every event");
-    layout.text.push('\n');
+    let mut layout = Layout::common();
     let (shown, values): (&str, &[&str]) = match kind {
         ProbeKind::Kprobe => ("(%lx)", &["__probe_ip"]),
         ProbeKind::Kretprobe => ("(%lx <- %lx)", &["__probe_func", "__probe_ret_ip"]),
@@ -53,6 +74,22 @@ struct Layout {
 }
 
 impl Layout {
+    /// The fields of every event.
+    fn common() -> Self {
+        let mut layout = Self::default();
+        for (ty, name, size, signed) in [
+            ("unsigned short", "common_type", 2, false),
+            ("unsigned char", "common_flags", 1, false),
+            ("unsigned char", "common_preempt_count", 1, false),
+            ("int", "common_pid", 4, true),
+        ] {
+            layout.field(&format!("{ty} {name}"), size, signed);
+        }
+        debug_assert_eq!(layout.end, COMMON, "the fields of every event");
+        layout.text.push('\n');
+        layout
+    }
+
     fn field(&mut self, declaration: &str, size: usize, signed: bool) {
         let (offset, signed) = (self.end, u8::from(signed));
         writeln!(

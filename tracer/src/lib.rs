@@ -15,12 +15,14 @@ mod lines;
 mod log;
 mod node;
 mod options;
+mod pages;
+mod record;
 mod ring;
 mod set_event;
 mod trigger;
 
 pub use error::TracerError;
 pub use event::parse_switch;
-pub use files::{Item, LinesReader, Pipe, Tracer};
+pub use files::{Item, LinesReader, Pipe, RawPipe, Tracer};
 pub use kprobes::{blacklist_text, list_text};
 pub use node::NodeKind;

@@ -44,6 +44,35 @@ pub(crate) enum Node {
     /// `per_cpu/cpuN`.
     Cpu(u8),
     OfCpu(u8, CpuFile),
+    /// `events/ftrace`.
+    Ftrace,
+    /// `events/ftrace/EVENT`.
+    FtraceEvent(FtraceEvent),
+    OfFtrace(FtraceEvent, FtraceFile),
+}
+
+/// An event that is no probe's, which readers of raw pages find there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FtraceEvent {
+    /// A text of `trace_marker`.
+    Print,
+    /// The back-trace of the event before it.
+    KernelStack,
+}
+
+impl FtraceEvent {
+    const ALL: [Self; 2] = [Self::Print, Self::KernelStack];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Print => "print",
+            Self::KernelStack => "kernel_stack",
+        }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|event| event.name() == name)
+    }
 }
 
 macro_rules! files {
@@ -87,6 +116,7 @@ files! { File:
     TraceClock "trace_clock" READ_WRITE "The clock of the events: always local.",
     TraceOptions "trace_options" READ_WRITE "The options.",
     BufferSize "buffer_size_kb" READ_WRITE "Memory for events, for each vCPU.",
+    SavedCmdlines "saved_cmdlines" READ "The tasks of the events.",
     BufferTotalSize "buffer_total_size_kb" READ "Memory for events.",
     Snapshot "snapshot" READ_WRITE "The trace as it was when a snapshot was taken.",
     ErrorLog "error_log" READ_WRITE "The last faults of what was written.",
@@ -110,6 +140,12 @@ files! { CpuFile:
     Trace "trace" READ_WRITE "The events.",
     TracePipe "trace_pipe" READ "The events, as they come; a read takes them.",
     Stats "stats" READ "Numbers of events.",
+    TracePipeRaw "trace_pipe_raw" READ "The events as pages of the ring buffer; a read takes them.",
+}
+
+files! { FtraceFile:
+    Format "format" READ "The fields.",
+    Id "id" READ "The event's number.",
 }
 
 pub(crate) const ENABLE: &str = "enable";
@@ -119,6 +155,7 @@ const KPROBES: &str = "kprobes";
 const EVENTS: &str = "events";
 const OPTIONS: &str = "options";
 const PER_CPU: &str = "per_cpu";
+const FTRACE: &str = "ftrace";
 /// Of the folders in that: `cpuN`.
 const CPU: &str = "cpu";
 
@@ -146,6 +183,11 @@ impl Node {
             [PER_CPU, cpu] => Self::Cpu(cpu_named(cpu)?),
             [PER_CPU, cpu, name] => Self::OfCpu(cpu_named(cpu)?, CpuFile::named(name)?),
             [EVENTS, ENABLE] => Self::Enable(None, None),
+            [EVENTS, FTRACE] => Self::Ftrace,
+            [EVENTS, FTRACE, event] => Self::FtraceEvent(FtraceEvent::named(event)?),
+            [EVENTS, FTRACE, event, name] => {
+                Self::OfFtrace(FtraceEvent::named(event)?, FtraceFile::named(name)?)
+            }
             [EVENTS, group] => Self::Group((*group).to_owned()),
             [EVENTS, group, ENABLE] => Self::Enable(some(group), None),
             [EVENTS, group, FILTER] => Self::GroupFilter((*group).to_owned()),
@@ -180,8 +222,9 @@ impl Node {
             }
             Self::Kprobes => within(KPROBES).collect(),
             Self::Events => {
-                let groups: BTreeSet<Arc<str>> =
-                    names().into_iter().map(|(group, _)| group).collect();
+                let names = names();
+                let groups = names.iter().map(|(group, _)| &**group);
+                let groups: BTreeSet<&str> = groups.chain([FTRACE]).collect();
                 let groups = groups.iter().map(|group| folder(group));
                 groups.chain([writable(ENABLE)]).chain(within(EVENTS)).collect()
             }
@@ -202,7 +245,13 @@ impl Node {
                 let files = CpuFile::ALL.iter();
                 files.map(|file| (file.name().to_owned(), NodeKind::File(file.mode()))).collect()
             }
+            Self::Ftrace => FtraceEvent::ALL.map(|event| folder(event.name())).into(),
+            Self::FtraceEvent(_) => {
+                let files = FtraceFile::ALL.iter();
+                files.map(|file| (file.name().to_owned(), NodeKind::File(file.mode()))).collect()
+            }
             Self::File(_)
+            | Self::OfFtrace(..)
             | Self::Enable(..)
             | Self::GroupFilter(_)
             | Self::OfEvent(..)
@@ -231,6 +280,7 @@ impl Node {
             Self::File(file) => Some(file.mode()),
             Self::OfEvent(_, _, file) => Some(file.mode()),
             Self::OfCpu(_, file) => Some(file.mode()),
+            Self::OfFtrace(_, file) => Some(file.mode()),
             Self::Enable(..) | Self::GroupFilter(_) | Self::Option(_) => Some(READ_WRITE),
             Self::Root
             | Self::Kprobes
@@ -239,6 +289,8 @@ impl Node {
             | Self::Event(..)
             | Self::Options
             | Self::PerCpu
+            | Self::Ftrace
+            | Self::FtraceEvent(_)
             | Self::Cpu(_) => None,
         }
     }

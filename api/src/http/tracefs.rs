@@ -9,21 +9,30 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use exoprobe_tracer::{LinesReader, NodeKind, Pipe, Tracer, TracerError};
+use exoprobe_tracer::{LinesReader, NodeKind, Pipe, RawPipe, Tracer, TracerError};
 use futures_util::{StreamExt, stream};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use utoipa::ToSchema;
+use tokio::time::{Duration, Instant, timeout_at};
+use utoipa::{IntoParams, ToSchema};
 
 use super::answers::{NeedsGuest, NoRoom, NoSuchAccess, NotFound, Problems, Refused};
 use super::extract::blocking;
-use super::extract::{Path, PresentBody};
+use super::extract::{Path, PresentBody, Query};
 use super::problem::Problem;
+use super::stream::OCTETS;
 use crate::service::Closing;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 /// Events that a reader of `trace_pipe` is given at once.
 const LINES: usize = 256;
+
+/// Pages that a reader of `trace_pipe_raw` is given unless it says.
+const PAGES: usize = 16;
+/// Most pages of one answer.
+const PAGES_MAX: usize = 256;
+/// Longest time that an answer waits for events, in milliseconds.
+const WAIT_MAX: u64 = 15_000;
 
 #[derive(Clone)]
 pub(crate) struct TracefsApi {
@@ -87,17 +96,36 @@ pub(crate) async fn root(State(api): State<TracefsApi>) -> Result<Response, Prob
     answer(api, String::new()).await
 }
 
+/// How much of a file `trace_pipe_raw`. Other files are whole.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct RawQuery {
+    /// Most pages: 16 when absent.
+    #[param(minimum = 1, maximum = 256)]
+    pages: Option<usize>,
+    /// Milliseconds to wait for events where there are none: 0 when absent, 15,000 at most.
+    wait: Option<u64>,
+}
+
 /// A file's text as it is now, or what a folder has.
+///
+/// Of `per_cpu/cpuN/trace_pipe_raw`: the events that are there, as pages of 4096 bytes in the
+/// layout of the kernel's ring buffer; none where there is no event.
 ///
 /// Files `trace_pipe` do not end: their lines come as their events happen, and each goes to one
 /// reader only.
 #[utoipa::path(get, path = "/v1/tracefs/{path}", tag = "tracefs", operation_id = "read_tracefs",
-    params(("path" = String, Path, example = "events/kprobes/getpid/format")),
-    responses((status = 200, content((String = "text/plain"), (Folder = "application/json"))), Problems, NeedsGuest, NotFound, NoSuchAccess))]
+    params(RawQuery, ("path" = String, Path, example = "events/kprobes/getpid/format")),
+    responses((status = 200, content((String = "text/plain"), (Folder = "application/json"),
+        (Vec<u8> = "application/octet-stream"))), Problems, NeedsGuest, NotFound, NoSuchAccess))]
 pub(crate) async fn read(
     State(api): State<TracefsApi>,
     Path(path): Path<String>,
+    Query(query): Query<RawQuery>,
 ) -> Result<Response, Problem> {
+    if let Some(file) = api.tracer.raw_pipe(&path) {
+        return pages(api, file, &query).await;
+    }
     if let Some(file) = api.tracer.pipe(&path) {
         return Ok(pipe(api, file));
     }
@@ -168,6 +196,34 @@ async fn answer(api: TracefsApi, path: String) -> Result<Response, Problem> {
         None => Ok(([(header::CONTENT_TYPE, TEXT)], api.tracer.read(&path)?).into_response()),
     };
     blocking(work).await?.map_err(|error: TracerError| error.into())
+}
+
+/// Pages of a file `trace_pipe_raw`.
+async fn pages(api: TracefsApi, file: RawPipe, query: &RawQuery) -> Result<Response, Problem> {
+    let TracefsApi { tracer, mut closing } = api;
+    let max = query.pages.unwrap_or(PAGES);
+    if !(1..=PAGES_MAX).contains(&max) {
+        return Err(Problem::malformed(format!("`pages` is from 1 to {PAGES_MAX}")));
+    }
+    let wait = query.wait.unwrap_or_default();
+    if wait > WAIT_MAX {
+        return Err(Problem::malformed(format!("`wait` is at most {WAIT_MAX} milliseconds")));
+    }
+    let mut latest = tracer.engine().events().latest();
+    let end = Instant::now() + Duration::from_millis(wait);
+    let taken = loop {
+        latest.mark_unchanged();
+        let from = Arc::clone(&tracer);
+        let taken = blocking(move || from.take_pages(file, max)).await?;
+        if !taken.is_empty() {
+            break taken;
+        }
+        match timeout_at(end, closing.or_changed(&mut latest)).await {
+            Ok(Some(())) => {}
+            Ok(None) | Err(_) => break taken,
+        }
+    };
+    Ok(([(header::CONTENT_TYPE, OCTETS)], taken).into_response())
 }
 
 /// The file `trace` or `snapshot`, part by part: all of it may be many times the store's memory.

@@ -188,6 +188,11 @@ impl Filesystem for TraceFs {
                     // As when the service ends it.
                     () = closed(closing) => Ok(Bytes::new()),
                 },
+                Ok(Handle::Raw(pipe)) => tokio::select! {
+                    biased;
+                    done = caller.wait(Wakes::Signal, pipe.read(&tree.remote, size, may_wait)) => done,
+                    () = closed(closing) => Ok(Bytes::new()),
+                },
                 Ok(Handle::Folder(_)) => Err(Errno::EISDIR),
                 Err(errno) => Err(*errno),
             };

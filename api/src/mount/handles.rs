@@ -9,6 +9,7 @@ use hyper::body::Bytes;
 use super::lines::LineKeeper;
 use super::path::TracePath;
 use super::pipe::Pipe;
+use super::raw::RawPipe;
 use super::remote::Remote;
 
 /// Open files and folders, by the number that the kernel passes back.
@@ -24,6 +25,8 @@ pub(super) enum Handle {
     File(OpenFile),
     /// A file without one.
     Pipe(Pipe),
+    /// A file without one, of pages.
+    Raw(RawPipe),
     /// A folder.
     Folder(OpenFolder),
 }

@@ -1,9 +1,9 @@
 //! A service's tracefs as files of this host, by FUSE.
 //!
 //! The files are those of `/v1/tracefs`, which folders list; none of them is known here by name
-//! but `trace_pipe`, which has no end. Nothing is kept but what folders were like a moment ago, for
-//! the parts of paths: each listing of a folder, each reading of a file and each write is a request
-//! of its own.
+//! but `trace_pipe` and `trace_pipe_raw`, which have no end. Nothing is kept but what folders were
+//! like a moment ago, for the parts of paths: each listing of a folder, each reading of a file and
+//! each write is a request of its own.
 
 mod caller;
 #[cfg(any(test, feature = "testing"))]
@@ -19,6 +19,7 @@ mod listings;
 mod path;
 mod pipe;
 mod point;
+mod raw;
 mod remote;
 mod tree;
 

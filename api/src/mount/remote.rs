@@ -112,6 +112,17 @@ impl Remote {
         self.within(sent).await.map(drop)
     }
 
+    /// Pages of a file `trace_pipe_raw`, `max` at most, after so long a wait for the first event.
+    pub(super) async fn pages(
+        &self,
+        file: &TracePath,
+        max: usize,
+        wait: Duration,
+    ) -> Result<Bytes, Errno> {
+        let path = file.api().query("pages", max).query("wait", wait.as_millis());
+        self.within(self.client.get(&path)).await
+    }
+
     /// A file that has no end, as it comes.
     pub(super) async fn follow(&self, file: &TracePath) -> Result<Incoming, Errno> {
         let path = file.api();

@@ -11,6 +11,7 @@ use super::handles::{FolderEntry, Handle, Handles, OpenFile};
 use super::inodes::Inodes;
 use super::path::TracePath;
 use super::pipe::{self, Pipe};
+use super::raw::{self, RawPipe};
 use super::remote::Remote;
 
 /// Permissions of the root, which no folder lists.
@@ -103,14 +104,17 @@ impl Tree {
             self.remote.truncate(&path).await?;
         }
         let mut how = FopenFlags::FOPEN_DIRECT_IO;
-        let pipe = path.parent().is_some_and(|(_, name)| name == pipe::NAME);
-        let handle = if pipe {
+        let name = path.parent().map(|(_, name)| name.to_owned()).unwrap_or_default();
+        let pipe = name == pipe::NAME || name == raw::NAME;
+        if pipe {
             // Without a position, so that two readers of one opening wait here and not for its
             // lock.
             how |= FopenFlags::FOPEN_NONSEEKABLE | FopenFlags::FOPEN_STREAM;
-            Handle::Pipe(Pipe::new(path))
-        } else {
-            Handle::File(OpenFile::new(path))
+        }
+        let handle = match name.as_str() {
+            pipe::NAME => Handle::Pipe(Pipe::new(path)),
+            raw::NAME => Handle::Raw(RawPipe::new(path)),
+            _ => Handle::File(OpenFile::new(path)),
         };
         if pipe || flags.acc_mode() == OpenAccMode::O_RDONLY {
             how |= FopenFlags::FOPEN_NOFLUSH;
@@ -126,7 +130,7 @@ impl Tree {
     ) -> Result<u32, Errno> {
         match &*self.handles.get(handle)? {
             Handle::File(file) => file.write(&self.remote, data, writer).await?,
-            Handle::Pipe(_) => return Err(Errno::EACCES),
+            Handle::Pipe(_) | Handle::Raw(_) => return Err(Errno::EACCES),
             Handle::Folder(_) => return Err(Errno::EISDIR),
         }
         u32::try_from(data.len()).map_err(|_| Errno::EINVAL)
@@ -136,7 +140,7 @@ impl Tree {
     pub(super) async fn flush(&self, handle: FileHandle, closer: LockOwner) -> Result<(), Errno> {
         match &*self.handles.get(handle)? {
             Handle::File(file) => file.flush(&self.remote, Some(closer)).await,
-            Handle::Pipe(_) | Handle::Folder(_) => Ok(()),
+            Handle::Pipe(_) | Handle::Raw(_) | Handle::Folder(_) => Ok(()),
         }
     }
 
@@ -146,7 +150,7 @@ impl Tree {
         self.handles.remove(handle);
         match &*open {
             Handle::File(file) => file.flush(&self.remote, None).await,
-            Handle::Pipe(_) | Handle::Folder(_) => Ok(()),
+            Handle::Pipe(_) | Handle::Raw(_) | Handle::Folder(_) => Ok(()),
         }
     }
 

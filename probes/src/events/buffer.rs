@@ -37,6 +37,8 @@ pub(super) struct Run {
     /// Sequence number after the last.
     pub(super) next: u64,
     pub(super) hits: Vec<Hit>,
+    /// It came to the span's end.
+    is_whole: bool,
 }
 
 /// Spans of tracing.
@@ -105,7 +107,7 @@ impl TraceBuffer {
     /// All events shown, or those of one vCPU.
     pub(super) fn read(&self, stored: &Stored<'_>, cpu: Option<u8>) -> TracePage {
         let shown = self.cpus.select(cpu);
-        let all = |span: &Span| (0, stored.run(*span, usize::MAX, usize::MAX, &shown).hits);
+        let all = |span: &Span| (0, stored.run(*span, &shown, |_| true).hits);
         let mut page = TracePage { runs: self.spans.iter().map(all).collect(), written: 0 };
         page.written = self.written_before(cpu) + page.events();
         if let Some((lost, _)) = page.runs.first_mut() {
@@ -135,32 +137,42 @@ impl TraceBuffer {
         TraceReader { spans, cpus: self.cpus.clone(), lost, events, written }
     }
 
-    /// Takes up to `max` events, of one vCPU or all: no other reader sees them.
-    pub(super) fn take(&mut self, stored: &Stored<'_>, max: usize, cpu: Option<u8>) -> TracePage {
+    /// Takes events of one vCPU or all, as far as `accepts` takes them: no other reader sees them.
+    pub(super) fn take(
+        &mut self,
+        stored: &Stored<'_>,
+        cpu: Option<u8>,
+        mut accepts: impl FnMut(&Hit) -> bool,
+    ) -> TracePage {
         let mut page = TracePage::default();
-        if max == 0 {
-            return page;
-        }
-        let (mut lost, mut left) = (self.cpus.take_lost(cpu), max);
         for at in 0..self.spans.len() {
             let (from, end) = self.spans[at];
             let from = from.max(self.cpus.first(cpu));
-            let run = stored.run((from, end), left, usize::MAX, &self.cpus.select(cpu));
-            left -= run.hits.len();
+            let run = stored.run((from, end), &self.cpus.select(cpu), &mut accepts);
+            let is_whole = run.is_whole;
             self.cpus.take(cpu, &run);
             if cpu.is_none() {
                 self.spans[at].0 = run.next.max(from);
             }
-            page.runs.push((std::mem::take(&mut lost), run.hits));
-            if left == 0 {
+            page.runs.push((0, run.hits));
+            if !is_whole {
                 break;
             }
+        }
+        // Lost events are told with those that come after them.
+        if let Some((lost, _)) = page.runs.iter_mut().find(|(_, hits)| !hits.is_empty()) {
+            *lost = self.cpus.take_lost(cpu);
         }
         // A span that is over has no more events once it was read to its end.
         while self.spans.front().is_some_and(|(from, end)| end.is_some_and(|end| *from >= end)) {
             self.spans.pop_front();
         }
         page
+    }
+
+    /// Events of a vCPU that the store dropped, and no reader has been told of.
+    pub(super) fn lost(&self, cpu: u8) -> u64 {
+        self.cpus.lost(Some(cpu))
     }
 
     /// Statistics of one vCPU's events.
@@ -187,26 +199,25 @@ impl<'a> Stored<'a> {
         (start..end).zip(self.hits.iter().skip(skip))
     }
 
-    /// Up to `max` events of a span that are shown, or as many as take `bytes`.
+    /// Events of a span that are shown, up to the first that is not accepted.
     pub(super) fn run(
         &self,
         (from, end): Span,
-        max: usize,
-        bytes: usize,
         shown: &impl Fn(u64, &Hit) -> bool,
+        mut accepts: impl FnMut(&Hit) -> bool,
     ) -> Run {
         let end = end.unwrap_or(self.next).min(self.next);
         let start = from.max(1).max(self.first()).min(end);
-        let (mut run, mut taken) = (Run { start, next: start, hits: Vec::new() }, 0);
+        let mut run = Run { start, next: start, hits: Vec::new(), is_whole: true };
         for (seq, hit) in self.numbered(start, end) {
-            if run.hits.len() == max || taken >= bytes {
-                break;
-            }
-            run.next = seq + 1;
             if shown(seq, hit) {
-                taken += hit.bytes();
+                if !accepts(hit) {
+                    run.is_whole = false;
+                    break;
+                }
                 run.hits.push(hit.clone());
             }
+            run.next = seq + 1;
         }
         run
     }
@@ -229,17 +240,17 @@ pub struct TraceReader {
 }
 
 impl TraceReader {
-    /// The next events, or only the number of lost ones; `None` at the end.
+    /// The next events, as far as `accepts` takes them, or only the number of lost ones; `None` at
+    /// the end.
     pub(super) fn next(
         &mut self,
         stored: &Stored<'_>,
-        max: usize,
-        bytes: usize,
+        mut accepts: impl FnMut(&Hit) -> bool,
     ) -> Option<(u64, Vec<Hit>)> {
         while let Some((from, end)) = self.spans.front_mut() {
-            let run = stored.run((*from, Some(*end)), max, bytes, &self.cpus.select(None));
+            let run = stored.run((*from, Some(*end)), &self.cpus.select(None), &mut accepts);
             let lost = std::mem::take(&mut self.lost) + run.start.saturating_sub(*from);
-            let is_over = run.next >= *end || run.next == *from;
+            let is_over = run.is_whole || run.next == *from;
             *from = run.next;
             if is_over {
                 self.spans.pop_front();

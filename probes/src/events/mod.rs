@@ -33,4 +33,4 @@ pub use show::{FAULT, RecordedValue, show_function, show_symbol};
 pub(crate) use show::{TextList, frames};
 pub(crate) use store::Step;
 pub use store::{EventLimits, EventStore};
-pub use trace::{TraceEvent, TracePage};
+pub use trace::{TakenEvent, TraceEvent, TracePage};

@@ -11,6 +11,8 @@ use crate::definition::Argument;
 pub(crate) struct Origin {
     pub(crate) group: Arc<str>,
     pub(crate) event: Arc<str>,
+    /// The event's number: that of its first probe.
+    pub(crate) event_id: u32,
     pub(crate) symbol_name: Option<Arc<str>>,
     pub(crate) offset: u64,
     pub(crate) at: Gva,

@@ -1,6 +1,6 @@
 //! The last events, by sequence number, bounded in number and in bytes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
@@ -12,7 +12,7 @@ use super::hit::Hit;
 use super::origin::Origin;
 use super::per_cpu::CpuStatistics;
 use super::select::EventSelection;
-use super::trace::TracePage;
+use super::trace::{TakenEvent, TracePage, taken_event};
 #[cfg(test)]
 mod tests;
 
@@ -209,7 +209,13 @@ impl EventStore {
 
     /// Reads the next events of the file `trace`; `None` at the end.
     pub fn next_part(&self, reader: &mut TraceReader) -> Option<TracePage> {
-        let run = reader.next(&self.lock().stored(), PART.0, PART.1)?;
+        let (mut events, mut bytes) = PART;
+        let run = reader.next(&self.lock().stored(), |hit| {
+            let has_room = events > 0 && bytes > 0;
+            events = events.saturating_sub(1);
+            bytes = bytes.saturating_sub(hit.bytes());
+            has_room
+        })?;
         Some(TracePage { runs: vec![run], written: 0 })
     }
 
@@ -217,9 +223,40 @@ impl EventStore {
     /// sees them.
     #[must_use]
     pub fn take_trace(&self, max: usize, cpu: Option<u8>) -> TracePage {
+        let mut left = max;
+        if left == 0 {
+            return TracePage::default();
+        }
         let mut kept = self.lock();
         let (buffer, stored) = kept.parts();
-        buffer.take(&stored, max, cpu)
+        buffer.take(&stored, cpu, |_| {
+            let has_room = left > 0;
+            left = left.saturating_sub(1);
+            has_room
+        })
+    }
+
+    /// Takes events of one vCPU from the file `trace`, up to the first that `take` does not take.
+    /// It is given the number of events that were lost before, and is called with the store
+    /// locked: it must not call the engine.
+    pub fn take_each(&self, cpu: u8, mut take: impl FnMut(u64, &TakenEvent<'_>) -> bool) {
+        let mut kept = self.lock();
+        let mut lost = kept.buffer.lost(cpu);
+        let (buffer, stored) = kept.parts();
+        let accepts = |hit: &Hit| {
+            let is_taken = take(lost, &taken_event(hit));
+            lost = 0;
+            is_taken
+        };
+        buffer.take(&stored, Some(cpu), accepts);
+    }
+
+    /// The tasks of the hits that are kept, by number, each with its last name.
+    #[must_use]
+    pub fn tasks(&self) -> BTreeMap<u32, String> {
+        let kept = self.lock();
+        let tasks = kept.hits.all().iter().filter_map(|hit| hit.record.task);
+        tasks.map(|task| (task.pid, task.name())).collect()
     }
 
     /// The events of one vCPU in the file `trace`.

@@ -6,6 +6,7 @@ use exoprobe_introspect::{SymbolTable, TaskId};
 use super::hit::Hit;
 use super::ring::MARK;
 use super::show::RecordedValue;
+use crate::definition::ValueType;
 
 /// One event of the file `trace`.
 #[derive(Clone, Debug)]
@@ -30,6 +31,19 @@ pub struct TraceEvent<'a> {
     pub args: Vec<(&'a str, RecordedValue<'a>)>,
     /// Back-trace, the probed address first; empty without one.
     pub stack: Vec<Gva>,
+}
+
+/// An event as a record of the kernel's ring buffer is made of it.
+#[derive(Clone, Debug)]
+pub struct TakenEvent<'a> {
+    /// The event.
+    pub event: TraceEvent<'a>,
+    /// Its number, in the file `id`; of no meaning for a mark.
+    pub id: u32,
+    /// Guest nanoseconds since boot.
+    pub nanos: u64,
+    /// Of each argument the type of a value and, of an array, how many there are.
+    pub shapes: Vec<(ValueType, Option<u8>)>,
 }
 
 /// Consecutive events of the file `trace`, `trace_pipe` or `snapshot`.
@@ -83,5 +97,15 @@ fn trace_event(hit: &Hit) -> TraceEvent<'_> {
         symbols: origin.symbols.as_ref(),
         args: args.collect(),
         stack: record.stack.iter().map(|address| Gva(*address)).collect(),
+    }
+}
+
+pub(super) fn taken_event(hit: &Hit) -> TakenEvent<'_> {
+    let Hit { origin, record, .. } = hit;
+    TakenEvent {
+        event: trace_event(hit),
+        id: origin.event_id,
+        nanos: origin.clock.nanos(record.time),
+        shapes: origin.fields.iter().map(|field| (field.kind, field.count)).collect(),
     }
 }

@@ -121,6 +121,7 @@ fn hit(args: [u64; 3], pid: u32, took: u64) -> Hit {
     let origin = Arc::new(Origin {
         group: "kprobes".into(),
         event: "e".into(),
+        event_id: 1,
         symbol_name: None,
         offset: 0,
         at: Gva(0x10),

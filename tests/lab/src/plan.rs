@@ -7,8 +7,8 @@ use exoprobe_lab::job::{Job, RESULTS, Step};
 use exoprobe_tests::harness::{
     LACKS_ENV, NO_APT, NO_BPFTRACE_TOOLS, NO_CGROUP, NO_DEBIAN_IMAGE, NO_DEBUG_INFO, NO_FUSE,
     NO_HUGE_PAGES, NO_IPROUTE2, NO_LANDLOCK, NO_NAMESPACES, NO_PASST, NO_PYTHON, NO_SHELL,
-    NO_STUNNEL, NO_SYSTEMD, NO_SYSTEMD_ANALYZE, NO_USER_NAMESPACES, PART_ENV, PROGRESS_ENV,
-    REPORT_ENV,
+    NO_STUNNEL, NO_SYSTEMD, NO_SYSTEMD_ANALYZE, NO_TRACE_CMD, NO_USER_NAMESPACES, PART_ENV,
+    PROGRESS_ENV, REPORT_ENV,
 };
 use exoprobe_tests::{DEBIAN_DISK_ENV, GUEST_ENV, STRESS_SECONDS_ENV};
 
@@ -239,6 +239,7 @@ impl Plan {
                 | NO_STUNNEL
                 | NO_SYSTEMD
                 | NO_SYSTEMD_ANALYZE
+                | NO_TRACE_CMD
                 | NO_USER_NAMESPACES
         );
         let named = named || is_elsewhere;

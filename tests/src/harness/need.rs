@@ -80,6 +80,9 @@ pub enum Need {
     Stunnel,
     /// The tools of Debian's package bpftrace.
     BpftraceTools,
+    /// trace-cmd, which is in Debian's package of that name, and this source tree, whose script it
+    /// is run by.
+    TraceCmd,
     /// Debian's apt, and this source tree, whose scripts unpack packages.
     Apt,
 }
@@ -144,6 +147,9 @@ pub const NO_STUNNEL: &str = "no stunnel or openssl here: `make setup-lab` insta
 /// Why a case that needs [`Need::BpftraceTools`] is skipped where there are none.
 pub const NO_BPFTRACE_TOOLS: &str = "no tools of bpftrace here: `make setup-lab` installs them";
 
+/// Why a case that needs [`Need::TraceCmd`] is skipped where there is none.
+pub const NO_TRACE_CMD: &str = "no trace-cmd or no source tree here: `make setup-lab` installs it";
+
 /// Why a case that needs [`Need::Apt`] is skipped where there is none.
 pub const NO_APT: &str = "no apt-get or no source tree here";
 
@@ -151,7 +157,7 @@ pub const NO_APT: &str = "no apt-get or no source tree here";
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 32] = [
+const NAMES: [(Need, &str); 33] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
@@ -183,6 +189,7 @@ const NAMES: [(Need, &str); 32] = [
     (Need::Systemd, "systemd"),
     (Need::Stunnel, "stunnel"),
     (Need::BpftraceTools, "bpftrace_tools"),
+    (Need::TraceCmd, "trace_cmd"),
     (Need::Apt, "apt"),
 ];
 
@@ -240,10 +247,7 @@ impl Need {
                 require(file.exists(), NO_DEBUG_INFO)?;
                 require(succeeds("addr2line", &["--version"]), "no addr2line: it is in binutils")
             }
-            Self::Fuse => {
-                let opened = File::options().read(true).write(true).open("/dev/fuse");
-                require(opened.is_ok() && Self::Root.lack().is_none(), NO_FUSE)
-            }
+            Self::Fuse => require(opens_for_root("/dev/fuse"), NO_FUSE),
             Self::Python => {
                 let has_venv = succeeds("python3", &["-c", "import venv, ensurepip"]);
                 require(has_venv && crate::python::script().exists(), NO_PYTHON)
@@ -253,10 +257,7 @@ impl Need {
                 require(succeeds("bash", &["-c", curl]), NO_SHELL)
             }
             Self::Passt => require(succeeds("passt", &["--version"]), NO_PASST),
-            Self::Tap => {
-                let opened = File::options().read(true).write(true).open("/dev/net/tun");
-                require(opened.is_ok() && Self::Root.lack().is_none(), NO_TAP)
-            }
+            Self::Tap => require(opens_for_root("/dev/net/tun"), NO_TAP),
             Self::Iproute2 => require(succeeds("ip", &["-V"]), NO_IPROUTE2),
             Self::DebianImage => {
                 let kernel = crate::guest::guest_folder().join("out/debian/vmlinuz");
@@ -264,6 +265,7 @@ impl Need {
                 require(is_there, NO_DEBIAN_IMAGE)
             }
             Self::BpftraceTools => require(has_bpftrace_tools(), NO_BPFTRACE_TOOLS),
+            Self::TraceCmd => require(has_trace_cmd(), NO_TRACE_CMD),
             Self::Apt => require(has_apt(), NO_APT),
             Self::HugePages => require(crate::host_pages::can_be_changed(), NO_HUGE_PAGES),
             Self::Namespaces
@@ -297,12 +299,21 @@ impl Need {
     }
 }
 
+fn opens_for_root(device: &str) -> bool {
+    let opened = File::options().read(true).write(true).open(device);
+    opened.is_ok() && Need::Root.lack().is_none()
+}
+
 fn has_bpftrace_tools() -> bool {
     Path::new("/usr/sbin/opensnoop.bt").exists()
 }
 
 fn require(given: bool, reason: &str) -> Result<(), Lack> {
     if given { Ok(()) } else { Err(Lack::Missing(reason.to_owned())) }
+}
+
+fn has_trace_cmd() -> bool {
+    succeeds("trace-cmd", &["options"]) && crate::python::script().exists()
 }
 
 fn has_apt() -> bool {

@@ -73,6 +73,7 @@ pub(crate) const ALL: &[&[Case]] = &[
     control::text::CASES,
     tracer::oracle::CASES,
     tracer::event_files::CASES,
+    tracer::trace_cmd::CASES,
     tracer::trace_files::CASES,
     tracer::tracefs::CASES,
     tracer::triggers::CASES,

@@ -111,6 +111,8 @@ impl Engine {
     fn origin(&self, control: &Control, from: &Registered) -> Arc<Origin> {
         let symbols = control.kernel.running.as_ref().map(|kernel| &kernel.symbols);
         let (at, fields) = (from.probe.at(), Arc::clone(&from.probe.arguments().list));
+        let first = control.registry.first(&from.probe.group, &from.probe.event);
+        let event_id = first.map_or(from.probe.id, |first| first.probe.id);
         let is_same = |origin: &Arc<Origin>| {
             let same_symbols = match (&origin.symbols, symbols) {
                 (Some(had), Some(now)) => had.is_same(now),
@@ -118,7 +120,7 @@ impl Engine {
             };
             same_symbols
                 && Arc::ptr_eq(&origin.fields, &fields)
-                && (origin.at, origin.offset) == (at, from.offset)
+                && (origin.at, origin.offset, origin.event_id) == (at, from.offset, event_id)
                 && origin.symbol_name == from.symbol
         };
         let mut known = from.origin.borrow_mut();
@@ -128,6 +130,7 @@ impl Engine {
         let origin = Origin {
             group: Arc::clone(&from.probe.group),
             event: Arc::clone(&from.probe.event),
+            event_id,
             symbol_name: from.symbol.clone(),
             offset: from.offset,
             at,

@@ -28,6 +28,7 @@ impl Engine {
         let origin = Origin {
             group: NAME.0.into(),
             event: NAME.1.into(),
+            event_id: MARK,
             symbol_name: None,
             offset: 0,
             at: Gva(0),

@@ -21,6 +21,7 @@ fn hits(count: usize) -> impl Iterator<Item = Hit> {
     let origin = Arc::new(Origin {
         group: "kprobes".into(),
         event: "e".into(),
+        event_id: 1,
         symbol_name: None,
         offset: 0,
         at: Gva(0x10),

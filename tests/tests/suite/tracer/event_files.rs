@@ -108,7 +108,7 @@ fn the_readme_has_each_file_and_what_is_in_it_can_be_defined() {
         assert!(readme.contains(feature), "{feature}");
         append(&service, "kprobe_events", definition);
     }
-    let events = ["events", "events/kprobes", "events/kprobes/f0"];
+    let events = ["events", "events/ftrace/print", "events/kprobes", "events/kprobes/f0"];
     for folder in ["", "kprobes", "options", "per_cpu/cpu0"].into_iter().chain(events) {
         let listed = ask(&service, "GET", folder, "").json();
         for entry in listed["entries"].as_array().unwrap() {

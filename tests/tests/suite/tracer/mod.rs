@@ -2,6 +2,7 @@
 
 pub(super) mod event_files;
 pub(super) mod oracle;
+pub(super) mod trace_cmd;
 pub(super) mod trace_files;
 pub(super) mod tracefs;
 pub(super) mod triggers;

@@ -242,7 +242,7 @@ fn events_are_deleted_by_name_group_and_words() {
         let name = |entry: &serde_json::Value| entry["name"].as_str().unwrap().to_owned();
         folder["entries"].as_array().unwrap().iter().map(name).collect::<Vec<_>>().join(" ")
     };
-    assert_eq!(names("events"), "h enable header_page header_event");
+    assert_eq!(names("events"), "ftrace h enable header_page header_event");
     assert_eq!(names("events/h"), "four enable filter");
     assert_eq!(names("events/h/four/"), "filter trigger hist format id enable");
     assert!(names("").contains("kprobe_events kprobe_profile trace trace_pipe"), "{}", names(""));

@@ -1,0 +1,223 @@
+//! trace-cmd on the mounted files: what it records is what `trace` shows.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+
+use exoprobe_tests::harness::Case;
+use exoprobe_tests::{PATIENCE, Service, cases, exoprobe, finish, guest_file, http};
+
+use crate::support::tracer::{append, ask, cat, events, replace, work};
+
+pub(crate) const CASES: &[Case] = cases![
+    trace_cmd_reports_what_the_trace_shows(vcpus) needs [Kvm, Fuse, Namespaces, TraceCmd],
+    trace_cmd_records_while_events_happen needs [Kvm, Fuse, Namespaces, TraceCmd],
+    trace_cmd_reads_each_format_and_option needs [Kvm, Fuse, Namespaces, TraceCmd],
+    pages_are_taken_whole_and_tell_of_lost_events needs [Kvm, Repeat],
+];
+
+const GETPID: &str = "__x64_sys_getpid";
+const PAGE: usize = 4096;
+
+/// A mounted service.
+struct Mounted<'a> {
+    service: &'a Service,
+    folder: tempfile::TempDir,
+}
+
+impl<'a> Mounted<'a> {
+    fn new(service: &'a Service) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mounted = Self { service, folder };
+        std::fs::create_dir(mounted.point()).unwrap();
+        let point = mounted.point();
+        let _ = service.ok(&["mount", "--background", point.to_str().unwrap()]);
+        mounted
+    }
+
+    fn point(&self) -> PathBuf {
+        self.folder.path().join("tracing")
+    }
+
+    /// Runs a script of a shell whose /sys/kernel/tracing is the guest's, in the temporary folder.
+    fn run(&self, script: &str) -> String {
+        let with = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/guest-tracefs.sh");
+        let mut command = Command::new(with);
+        command.arg("--kallsyms").arg(guest_file("System.map")).arg(self.point());
+        command.args(["bash", "-euo", "pipefail", "-c", script]);
+        command.env("EXOPROBE", exoprobe().get_program());
+        command.env("EXOPROBE_SOCKET", self.service.socket()).current_dir(self.folder.path());
+        let output = finish(&mut command, PATIENCE);
+        let [text, errors] =
+            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+        assert!(output.status.success(), "{script}: {text}{errors}");
+        text
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = exoprobe().args(["mount", "--unmount"]).arg(self.point()).output();
+    }
+}
+
+/// A line of an event: the task, the vCPU, the microseconds; the event's name; its arguments.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Line(String, String, String);
+
+/// Reads `TASK [CPU] FLAGS TIME: EVENT: REST`, flags and nanoseconds or not; `None` of other lines.
+fn line(text: &str) -> Option<Line> {
+    let (context, shown) = text.split_once(": ")?;
+    let words: Vec<&str> = context.split_whitespace().collect();
+    let (task, cpu, time) = (words.first()?, words.get(1)?, words.last()?);
+    let (seconds, part) = time.split_once('.')?;
+    let (event, rest) = shown.split_once(':')?;
+    let rest = rest.trim();
+    // trace-cmd has another name for the task of number 0, and shows the event of a mark.
+    let task = task.replace("<idle>", "<...>");
+    let (event, rest) = match (event, rest.split_once(": ")) {
+        ("print", Some((mark, text))) => (mark, text),
+        _ => (event, rest),
+    };
+    // The place is a symbol in one, and an address in the other.
+    let args = rest.strip_prefix('(').and_then(|rest| rest.split_once(')')).map(|(_, args)| args);
+    let args = args.unwrap_or(rest).trim().replace("=(fault)", "=\"(fault)\"");
+    Some(Line(format!("{task} {cpu} {seconds}.{}", &part[..6]), event.to_owned(), args))
+}
+
+fn lines(text: &str) -> Vec<Line> {
+    let mut lines: Vec<Line> = text.lines().filter_map(line).collect();
+    lines.sort();
+    lines
+}
+
+fn trace_cmd_reports_what_the_trace_shows(vcpus: u8) {
+    let service = Service::restored(vcpus);
+    let mounted = Mounted::new(&service);
+    let kinds = "a=$arg1:s32 b=$arg1:u16 c=$arg1:x64 s=+0($arg2):string t=+0($arg2):u8[3] \
+        y=%ip:symstr w=\\\"text\":string $comm bad=+0($arg1):string";
+    append(&service, "kprobe_events", &format!("p:open do_sys_openat2 {kinds}"));
+    append(&service, "kprobe_events", "r:g/opened do_sys_openat2 fd=$retval:s32");
+    append(&service, "kprobe_events", &format!("p:getpid {GETPID}\np:second {GETPID}"));
+    append(&service, "kprobe_events", "p:second __x64_sys_getppid");
+    append(&service, "events/enable", "1");
+    work(&service, "open /dev/null 5");
+    work(&service, &format!("par {vcpus} getpid 700"));
+    append(&service, "trace_marker", "a text of mine");
+    work(&service, "open /init 1");
+    append(&service, "events/enable", "0");
+    let trace = cat(&service, "trace");
+    let shown = lines(&trace);
+    assert_eq!(shown.len(), 2 * 6 + 2 * 700 * usize::from(vcpus) + 1, "{trace}");
+    let report = mounted.run("trace-cmd extract -o dat >&2; trace-cmd report -t dat");
+    let reported = lines(&report);
+    let differs = shown.iter().zip(&reported).find(|(shown, reported)| shown != reported);
+    assert_eq!((differs, shown.len()), (None, reported.len()), "{report}");
+    assert!(events(&cat(&service, "trace")).is_empty(), "they were taken");
+
+    // Of a return probe the place is shown, too, and of back-traces each function.
+    append(&service, "events/g/opened/trigger", "stacktrace");
+    work(&service, "open /dev/null 1");
+    let trace = cat(&service, "trace");
+    let report = mounted.run("trace-cmd extract -o dat >&2; trace-cmd report -t dat");
+    let functions = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter_map(|line| line.trim().strip_prefix("=> "));
+        lines.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+    };
+    assert!(functions(&trace).len() > 2, "{trace}");
+    assert_eq!(functions(&report), functions(&trace), "{report}");
+    assert!(report.contains(" opened: ") && report.contains(" <- ffffffff"), "{report}");
+}
+
+fn trace_cmd_records_while_events_happen() {
+    const CALLS: usize = 5000;
+    let service = Service::restored(1);
+    let mounted = Mounted::new(&service);
+    append(
+        &service,
+        "kprobe_events",
+        &format!("p:getpid {GETPID} sp=$stack $comm\np:other {GETPID}"),
+    );
+    append(&service, "events/kprobes/other/enable", "1");
+    let report = mounted.run(&format!(
+        "trace-cmd record -q --nosplice -e kprobes:getpid -o dat \"$EXOPROBE\" vm send getpid {CALLS} >&2
+        trace-cmd report dat"
+    ));
+    let reported: Vec<Line> = report.lines().filter_map(line).collect();
+    assert!(
+        reported
+            .iter()
+            .all(|Line(task, event, _)| { task.starts_with("init-1 [000] ") && event == "getpid" }),
+        "{report}"
+    );
+    // The same events are kept for other readers.
+    let path = "/v1/events?probe=getpid&limit=10000";
+    let kept = http::ask(service.socket(), "GET", path, &[], b"").body;
+    let args = |line: &str| {
+        let event: serde_json::Value = serde_json::from_str(line).unwrap();
+        let arg = |name: &str| event["args"][name].as_str().unwrap().to_owned();
+        format!("sp={} arg2=\"{}\"", arg("sp"), arg("arg2"))
+    };
+    let kept: Vec<String> = kept.lines().map(args).collect();
+    let reported: Vec<String> = reported.into_iter().map(|Line(_, _, args)| args).collect();
+    assert_eq!((kept.len(), &kept), (CALLS, &reported));
+}
+
+fn trace_cmd_reads_each_format_and_option() {
+    let service = Service::restored(1);
+    let mounted = Mounted::new(&service);
+    let texts = "s=+0($arg2):string[2] u=+0($arg2):ustring y=%ip:symbol z=%ip:symstr";
+    append(
+        &service,
+        "kprobe_events",
+        &format!("p:e do_sys_openat2 b=%di:b4@2/32 c=%di:char {texts}"),
+    );
+    append(&service, "kprobe_events", "r:g/r do_sys_openat2 $retval");
+    let checked = mounted.run("trace-cmd check-events 2>&1");
+    assert_eq!(checked, "");
+    let listed = mounted.run("trace-cmd list -e; trace-cmd list -C; trace-cmd list -o");
+    assert!(listed.contains("kprobes:e\n") && listed.contains("g:r\n"), "{listed}");
+    assert!(listed.contains("[local]") && listed.contains("nosym-offset\n"), "{listed}");
+}
+
+fn pages_are_taken_whole_and_tell_of_lost_events() {
+    let service = Service::restored(1);
+    let path = "per_cpu/cpu0/trace_pipe_raw";
+    append(&service, "kprobe_events", &format!("p:g {GETPID} sp=$stack"));
+    append(&service, "events/kprobes/g/enable", "1");
+    let pages = |query: &str| {
+        let mut stream = UnixStream::connect(service.socket()).unwrap();
+        let request = format!("GET /v1/tracefs/{path}{query} HTTP/1.0\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
+        let pages = answer.split_off(end);
+        assert_eq!(pages.len() % PAGE, 0);
+        pages
+    };
+    let long = |page: &[u8], at: usize| u64::from_le_bytes(page[at..at + 8].try_into().unwrap());
+    assert!(pages("").is_empty());
+    work(&service, "getpid 1000");
+    // A record has 24 bytes, an entry's header 4, and 8 more where much time has gone by.
+    let [first, rest] = ["?pages=1", "?pages=9"].map(pages);
+    assert_eq!((first.len(), rest.len()), (PAGE, 6 * PAGE));
+    assert!((4080 - 36..=4080).contains(&long(&first, 8)), "{}", long(&first, 8));
+    assert!(pages("?wait=1").is_empty(), "each goes to one reader");
+    append(&service, "buffer_size_kb", "64");
+    work(&service, "getpid 1000");
+    let stats = cat(&service, "per_cpu/cpu0/stats");
+    let overrun = stats.lines().find_map(|line| line.strip_prefix("overrun: ")).unwrap();
+    let found = pages("?pages=1");
+    let bytes = long(&found, 8);
+    assert_eq!(bytes >> 30, 3, "entries are lost, and how many is said");
+    let end = 16 + usize::try_from(bytes & 0xffff).unwrap();
+    assert_eq!(long(&found, end).to_string(), overrun);
+    assert_eq!(long(&pages("?pages=1"), 8) >> 30, 0, "once");
+    for query in ["?pages=0", "?pages=257", "?wait=15001", "?pages=x"] {
+        assert_eq!(ask(&service, "GET", &format!("{path}{query}"), "").status, 400, "{query}");
+    }
+    replace(&service, "trace", "");
+    assert_eq!(ask(&service, "GET", "per_cpu/cpu1/trace_pipe_raw", "").status, 404);
+}
