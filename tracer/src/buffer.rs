@@ -7,7 +7,7 @@ use exoprobe_introspect::printable;
 use exoprobe_probes::{CpuStatistics, Engine, EventStore};
 
 use crate::error::TracerError;
-use crate::event::parse_count;
+use crate::numbers::parse_count;
 use crate::options::{Options, TraceOption};
 
 /// The one clock, as `trace_clock` lists it: time since the guest's power-on.

@@ -10,7 +10,8 @@ use crate::node::{CpuFile, EventFile, File, FtraceFile, Node, NodeKind};
 use crate::options::SharedOptions;
 use crate::pages::PageWriter;
 use crate::{
-    buffer, commands, event, format, kprobes, lines, pages, record, ring, set_event, trigger,
+    buffer, commands, event, format, kprobes, lines, numbers, pages, record, ring, set_event,
+    trigger,
 };
 
 /// Text of the file `snapshot` without a snapshot.
@@ -344,15 +345,15 @@ impl Tracer {
             Node::File(File::SetEvent) => set_event::write(engine, text),
             Node::File(File::CurrentTracer) => choose_tracer(text),
             Node::File(File::TracingOn) => {
-                let on = event::parse_count(text)? != 0;
+                let on = numbers::parse_count(text)? != 0;
                 engine.drain();
                 engine.events().set_tracing(on);
                 Ok(())
             }
             Node::File(File::Snapshot) => self.write_snapshot(text),
-            Node::File(File::Enabled) => Ok(engine.switch(event::parse_switch(text)?)?),
+            Node::File(File::Enabled) => Ok(engine.switch(numbers::parse_switch(text)?)?),
             Node::File(File::Optimization) => {
-                engine.allow_optimization(event::parse_switch(text)?);
+                engine.allow_optimization(numbers::parse_switch(text)?);
                 Ok(())
             }
             Node::File(File::TraceMarker) => buffer::mark(engine, self.options.get(), text),
@@ -400,7 +401,7 @@ impl Tracer {
 
     /// `1` takes a snapshot, `0` forgets it; other numbers forget its events.
     fn write_snapshot(&self, text: &str) -> Result<(), TracerError> {
-        let number = event::parse_count(text)?;
+        let number = numbers::parse_count(text)?;
         self.engine.drain();
         match number {
             1 => self.engine.events().take_snapshot(),

@@ -14,6 +14,7 @@ mod kprobes;
 mod lines;
 mod log;
 mod node;
+mod numbers;
 mod options;
 mod pages;
 mod record;
@@ -22,7 +23,7 @@ mod set_event;
 mod trigger;
 
 pub use error::TracerError;
-pub use event::parse_switch;
 pub use files::{Item, LinesReader, Pipe, RawPipe, Tracer};
 pub use kprobes::{blacklist_text, list_text};
 pub use node::NodeKind;
+pub use numbers::parse_switch;

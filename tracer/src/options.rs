@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::error::TracerError;
-use crate::event::parse_count;
+use crate::numbers::parse_count;
 
 /// An option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -150,7 +150,7 @@ impl TraceBuffer {
             let from = from.max(self.cpus.first(cpu));
             let run = stored.run((from, end), &self.cpus.select(cpu), &mut accepts);
             let is_whole = run.is_whole;
-            self.cpus.take(cpu, &run);
+            self.cpus.take(cpu, &run.hits, run.next);
             if cpu.is_none() {
                 self.spans[at].0 = run.next.max(from);
             }

@@ -3,7 +3,6 @@
 
 use exoprobe_guest::GuestTime;
 
-use super::buffer::Run;
 use super::hit::Hit;
 
 /// One vCPU's part of the trace.
@@ -99,12 +98,12 @@ impl CpuTraces {
         }
     }
 
-    /// Notes that a reader of one vCPU or all took a run.
-    pub(super) fn take(&mut self, cpu: Option<u8>, run: &Run) {
-        run.hits.iter().for_each(|hit| self.of(hit.vcpu).read += 1);
+    /// Notes that a reader of one vCPU or all took hits before a sequence number.
+    pub(super) fn take(&mut self, cpu: Option<u8>, hits: &[Hit], next: u64) {
+        hits.iter().for_each(|hit| self.of(hit.vcpu).read += 1);
         if let Some(cpu) = cpu {
             let cpu = self.of(cpu);
-            cpu.from = cpu.from.max(run.next);
+            cpu.from = cpu.from.max(next);
         }
     }
 
