@@ -117,7 +117,8 @@ pub struct ProbeStatus {
     /// For a pending probe: what it waits for, or the reason why it cannot be placed; else null.
     pub reason: Option<String>,
     /// For an armed probe: the reason why it is not optimized, beginning with the rule's name; null
-    /// until the optimizer has examined it after the last change of probes, and in other states.
+    /// until the optimizer has examined it after the last change of probes, and in other states. Of
+    /// a probe that was only checked: the reason why it would not be.
     #[cfg_attr(
         feature = "schema",
         schema(

@@ -217,6 +217,12 @@ pub struct Hit<'a> {
 }
 
 impl Program {
+    /// Returns true if one of its actions needs an exit: then all run at their hits, in order.
+    #[must_use]
+    pub fn runs_at_hits(&self) -> bool {
+        self.bodies.iter().any(|body| body.needs_exit.is_some())
+    }
+
     /// Describes for each probe whether it needs an exit, and why: `--explain`.
     #[must_use]
     pub fn explain(&self) -> String {

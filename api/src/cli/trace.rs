@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::context::Context;
 use super::error::CliError;
 use super::format::{printable, printable_json, printable_lines};
-use crate::client::{Client, ClientError, NewScript, Reply, Script};
+use crate::client::{Client, ClientError, NewScript, Reply, Script, ScriptArming};
 use crate::log::say;
 use crate::run::Signals;
 
@@ -74,7 +74,7 @@ pub(super) struct TraceArgs {
     /// With -l: list with arguments and types
     #[arg(short = 'v', requires = "list")]
     verbose: bool,
-    /// Check the script, and print for each probe what is read at its hits; nothing runs
+    /// Check the script, and print for each probe how it is armed and what is read at its hits; nothing runs
     #[arg(long)]
     explain: bool,
     /// Allow override(), which makes the guest's functions return at once
@@ -312,11 +312,28 @@ async fn explain(context: &mut Context<'_>, new: &NewScript) -> Result<(), CliEr
             None => "no exit for its action".to_owned(),
         };
         writeln!(context.out, "{}: {}", printable(&probe.probe), printable(&how))?;
+        for arming in &probe.armed {
+            writeln!(context.out, "  {}", printable(&armed(arming)))?;
+        }
         for read in &probe.reads {
             writeln!(context.out, "    {}", printable(read))?;
         }
     }
     Ok(())
+}
+
+/// How places of a probe would be armed, and what reads their values.
+fn armed(arming: &ScriptArming) -> String {
+    let ScriptArming { by, reason, places } = arming;
+    let how = match by.as_str() {
+        "jmp" => "armed by a jmp: its detour in the guest reads the values, without an exit",
+        "int3" => "armed by an int3: at each hit, an exit, the VMM reads the values",
+        "pending" => "not armed yet",
+        _ => "left out",
+    };
+    let places = if *places == 1 { String::new() } else { format!("{places} places ") };
+    let reason = reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    format!("{places}{how}{reason}")
 }
 
 #[cfg(test)]

@@ -47,12 +47,12 @@ pub struct Script {
     pub warnings: Vec<String>,
     /// The number of further ones.
     pub more_warnings: u64,
-    /// How its probes are read, if it was only checked.
+    /// How its probes are read and armed, if it was only checked.
     #[serde(default)]
     pub explained: Vec<ScriptProbe>,
 }
 
-/// How a probe of a script is read.
+/// How a probe of a script is read and armed.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct ScriptProbe {
     /// The probe.
@@ -64,6 +64,20 @@ pub struct ScriptProbe {
     pub reads: Vec<String>,
     /// Why its actions run at the hits themselves.
     pub exit: Option<String>,
+    /// How its places would be armed.
+    #[serde(default)]
+    pub armed: Vec<ScriptArming>,
+}
+
+/// How places of a probe of a script would be armed.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct ScriptArming {
+    /// `jmp`, `int3`, `pending` or `refused`.
+    pub by: String,
+    /// Why it is no jmp.
+    pub reason: Option<String>,
+    /// The number of such places.
+    pub places: u32,
 }
 
 fn path(id: u32, below: &[&str]) -> ApiPath {

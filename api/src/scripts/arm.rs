@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use exoprobe_probes::definition::NAME_MAX;
 use exoprobe_probes::{
-    Action, Batch, Consumer, Engine, FetchArg, HitConsumer, Kprobe, Kretprobe, NewProbe,
-    NewSampler, ProbeDefinition, ProbeKind, Registration,
+    Action, Batch, BatchError, Consumer, Engine, FetchArg, HitConsumer, Kprobe, Kretprobe,
+    NewProbe, NewSampler, ProbeDefinition, ProbeKind, Registration,
 };
 use exoprobe_script::{Attachment, AttachmentKind, Body, Program};
 
@@ -34,6 +34,13 @@ pub(super) struct Plan {
     samples: Option<Samples>,
     /// Back-traces go on in user mode.
     user_stack: bool,
+}
+
+impl Plan {
+    /// The names of its probes' events.
+    pub(super) fn events(&self) -> impl Iterator<Item = &str> {
+        self.definitions.iter().filter_map(|definition| definition.event.as_deref())
+    }
 }
 
 /// The values that are sampled of each vCPU, and how often.
@@ -208,6 +215,14 @@ pub(super) fn arm(
     to: &Arc<dyn HitConsumer>,
     at_hit: bool,
 ) -> Result<Armed, ScriptError> {
+    let admission = engine.admit(batch(plans, to, at_hit))?;
+    check_refused(admission.registered.len(), &admission.refused)?;
+    let refused = admission.refused.iter().map(ToString::to_string).collect();
+    Ok(Armed { registered: admission.registered, refused, samplers: Vec::new() })
+}
+
+/// The probes of all plans. Of several functions those that cannot be probed may be left out.
+pub(super) fn batch(plans: &[Plan], to: &Arc<dyn HitConsumer>, at_hit: bool) -> Batch {
     let new = |number: usize, definition: &ProbeDefinition| -> NewProbe {
         let user_stack = plans[number].user_stack;
         let consumer = Some(Consumer { to: Arc::clone(to), probe: number, at_hit, user_stack });
@@ -225,17 +240,20 @@ pub(super) fn arm(
         let probes = definitions.map(|(number, definition)| new(number, definition));
         Batch::from(probes.collect::<Vec<_>>())
     };
-    let admission = engine.admit(probes(false).and(probes(true).optional()))?;
-    let (registered, refused) = (admission.registered, admission.refused);
+    probes(false).and(probes(true).optional())
+}
+
+/// Checks that probes are left if some are left out.
+///
+/// # Errors
+/// [`ScriptError::AllRefused`].
+pub(super) fn check_refused(armed: usize, refused: &[BatchError]) -> Result<(), ScriptError> {
     match refused.first() {
-        Some(first) if registered.is_empty() => {
+        Some(first) if armed == 0 => {
             let first = first.to_string();
             Err(ScriptError::AllRefused { count: refused.len(), first })
         }
-        _ => {
-            let refused = refused.iter().map(ToString::to_string).collect();
-            Ok(Armed { registered, refused, samplers: Vec::new() })
-        }
+        _ => Ok(()),
     }
 }
 

@@ -12,6 +12,7 @@ mod hits;
 mod kernel;
 mod output;
 mod parameters;
+mod rehearse;
 mod running;
 mod syscalls;
 mod timers;
@@ -27,6 +28,7 @@ pub use driven::DrivenScript;
 pub(crate) use error::ScriptError;
 use kernel::GuestKernel;
 pub(crate) use output::{Extent, ScriptOutput};
+pub(crate) use rehearse::{ArmedBy, Arming};
 pub(crate) use running::{NewScript, RunningScript, ScriptState, ScriptStatus};
 pub(crate) use timers::run_timers;
 
@@ -52,6 +54,8 @@ pub(crate) struct CheckedScript {
     pub(crate) program: Program,
     /// By attachment: its arguments, each as `TYPE NAME`.
     pub(crate) arguments: Vec<Vec<String>>,
+    /// By attachment: how its probes would be armed.
+    pub(crate) arming: Vec<Vec<Arming>>,
 }
 
 #[derive(Default)]
@@ -81,19 +85,19 @@ impl Scripts {
     }
 
     /// Checks a script as [`Self::start`] does before it arms a probe, and finds what its probes'
-    /// actions can use by name.
+    /// actions can use by name, and how each probe would be armed. Waits for the engine.
     ///
     /// # Errors
-    /// As [`Self::check`], [`ScriptError::Unserved`], [`ScriptError::Unknown`],
-    /// [`ScriptError::TooManyValues`], [`ScriptError::TooManySamples`].
+    /// As [`Self::start`], of a script with as many probes.
     pub(crate) fn examine(&self, new: &NewScript) -> Result<CheckedScript, ScriptError> {
         let program = self.check(new)?;
-        arm::plan(&self.engine, running::GROUP, &program)?;
+        let plans = arm::plan(&self.engine, running::GROUP, &program)?;
+        let arming = rehearse::rehearse(&self.engine, &plans, program.runs_at_hits())?;
         let types = self.engine.types().ok();
         let attachments = program.attachments.iter();
         let of = |it: &Attachment| parameters::parameters(&it.kind, types.as_deref());
         let arguments = attachments.map(of).collect();
-        Ok(CheckedScript { program, arguments })
+        Ok(CheckedScript { program, arguments, arming })
     }
 
     /// Starts a script: runs its BEGIN, and arms its probes. Waits for the engine.

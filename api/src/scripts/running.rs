@@ -92,7 +92,7 @@ impl RunningScript {
     ) -> Result<Arc<Self>, ScriptError> {
         let plans: Vec<Plan> = arm::plan(engine, &format!("{GROUP}{id}"), &program)?;
         let missing = program.missing.clone();
-        let at_hit = program.bodies.iter().any(|body| body.needs_exit.is_some());
+        let at_hit = program.runs_at_hits();
         let actions = Arc::new(Actions::new(program, plans, new.format, engine, maps));
         let consumer = Arc::clone(&actions) as Arc<dyn HitConsumer>;
         actions.begin(engine);

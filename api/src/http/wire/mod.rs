@@ -25,7 +25,9 @@ pub use probes::{
     Address, AddressText, Changed, ProbeChange, ProbeReport, ProbeRequest, ProbeRequests,
     ProbesChange, RefusedProbe, Registered, Unregistered,
 };
-pub use scripts::{NewScript, OutputFormat, Script, ScriptEvent, ScriptProbe, ScriptState};
+pub use scripts::{
+    ArmedBy, NewScript, OutputFormat, Script, ScriptArming, ScriptEvent, ScriptProbe, ScriptState,
+};
 pub use symbols::{InlinedCall, Source, SourceLine, Symbol};
 pub use tasks::Process;
 pub use types::{EnumValue, Member, Type, TypeName};

@@ -97,7 +97,7 @@ pub struct Script {
     pub warnings: Vec<String>,
     /// The number of further warnings, and of the same again.
     pub more_warnings: u64,
-    /// How each of its probes is read; only if it was only checked.
+    /// How each of its probes is read and armed; only if it was only checked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub explained: Vec<ScriptProbe>,
@@ -126,7 +126,7 @@ pub enum ScriptEventName {
     Lost,
 }
 
-/// How a probe of a script is read.
+/// How a probe of a script is read and armed.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ScriptProbe {
     /// The probe, as bpftrace writes it.
@@ -141,6 +141,49 @@ pub struct ScriptProbe {
     /// Why its actions run at the hits themselves, which takes an exit; null if they run
     /// afterwards. If one of a script's actions does, all do.
     pub exit: Option<String>,
+    /// How its places in the guest would be armed; empty for a probe that has none. More than one
+    /// where a probe has several places, or would be left out at some.
+    pub armed: Vec<ScriptArming>,
+}
+
+/// How places of a probe of a script would be armed.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ScriptArming {
+    /// What a hit meets there.
+    pub by: ArmedBy,
+    /// For an int3, why it is no jmp: the rule's name first. For places without either, what they
+    /// wait for, or why they are left out.
+    #[schema(example = "text: an argument is text or an array, which the VMM reads")]
+    pub reason: Option<String>,
+    /// The number of such places.
+    #[schema(example = 1)]
+    pub places: u32,
+}
+
+/// What a hit of a probe of a script meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ArmedBy {
+    /// A jmp to a detour in the guest, which reads the values: hits take no exit.
+    Jmp,
+    /// An int3: each hit takes an exit, in which the VMM reads the values.
+    Int3,
+    /// Nothing yet: its text does not exist, or is not final.
+    Pending,
+    /// Nothing: it cannot be probed, and is left out.
+    Refused,
+}
+
+impl From<&scripts::Arming> for ScriptArming {
+    fn from(arming: &scripts::Arming) -> Self {
+        let by = match arming.by {
+            scripts::ArmedBy::Jmp => ArmedBy::Jmp,
+            scripts::ArmedBy::Int3 => ArmedBy::Int3,
+            scripts::ArmedBy::Pending => ArmedBy::Pending,
+            scripts::ArmedBy::Refused => ArmedBy::Refused,
+        };
+        Self { by, reason: arming.reason.clone(), places: arming.places }
+    }
 }
 
 impl From<scripts::ScriptStatus> for Script {
@@ -173,7 +216,7 @@ impl From<scripts::ScriptStatus> for Script {
 impl Script {
     /// A script that was only checked.
     pub(crate) fn checked(text: String, checked: &scripts::CheckedScript) -> Self {
-        let scripts::CheckedScript { program, arguments } = checked;
+        let scripts::CheckedScript { program, arguments, arming } = checked;
         let reads = |attachment: &exoprobe_script::Attachment| {
             let bodies = attachment.bodies.iter().filter_map(|number| program.bodies.get(*number));
             bodies.flat_map(|body| &body.reads).map(ToString::to_string).collect()
@@ -182,21 +225,23 @@ impl Script {
             let mut bodies =
                 attachment.bodies.iter().filter_map(|number| program.bodies.get(*number));
             let own = bodies.find_map(|body| body.needs_exit.as_ref());
-            let any = || program.bodies.iter().any(|body| body.needs_exit.is_some());
             let is_sample =
                 matches!(attachment.kind, exoprobe_script::AttachmentKind::Profile { .. });
             match own {
                 _ if is_sample => Some("a sample takes each vCPU out of the guest".to_owned()),
                 Some(reason) => Some(reason.text.clone()),
-                None => any().then(|| "another action of the script does".to_owned()),
+                None => {
+                    program.runs_at_hits().then(|| "another action of the script does".to_owned())
+                }
             }
         };
-        let explained = program.attachments.iter().zip(arguments);
-        let explained = explained.map(|(attachment, arguments)| ScriptProbe {
+        let explained = program.attachments.iter().zip(arguments).zip(arming);
+        let explained = explained.map(|((attachment, arguments), arming)| ScriptProbe {
             probe: attachment.name.to_string(),
             arguments: arguments.clone(),
             reads: reads(attachment),
             exit: exit(attachment),
+            armed: arming.iter().map(ScriptArming::from).collect(),
         });
         Self {
             id: 0,

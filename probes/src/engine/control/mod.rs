@@ -17,6 +17,7 @@ pub(crate) mod prepare;
 pub(crate) mod reconcile;
 pub(crate) mod register;
 pub(crate) mod registry;
+pub(crate) mod rehearse;
 pub(crate) mod return_sites;
 pub(crate) mod room;
 pub(crate) mod siblings;

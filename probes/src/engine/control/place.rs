@@ -243,27 +243,35 @@ fn make_site(
     guest: &dyn Guest,
     found: Vetted,
 ) -> Result<Arc<Site>, ProbeError> {
-    let NewSite { at, gpa, insn, guest_int3, guest_jmp } = match found {
+    let new = match found {
         Vetted::Present(site) => return Ok(site),
-        Vetted::Possible(site) => site,
+        Vetted::Possible(new) => new,
     };
-    let way = displacement(registry, guest, &insn)?;
-    Ok(Arc::new(Site {
-        at,
-        gpa,
-        insn,
-        way,
-        step: None,
-        probes: Vec::new(),
-        returning: Vec::new(),
-        marks: Vec::new(),
-        armed: false,
-        catches_returns: false,
-        guest_int3,
-        guest_jmp,
-        guest_copy: None,
-        clobbered: false,
-    }))
+    let way = displacement(registry, guest, &new.insn)?;
+    Ok(Arc::new(new.site(way)))
+}
+
+impl NewSite {
+    /// The site, without probes.
+    pub(crate) fn site(self, way: Displacement) -> Site {
+        let Self { at, gpa, insn, guest_int3, guest_jmp } = self;
+        Site {
+            at,
+            gpa,
+            insn,
+            way,
+            step: None,
+            probes: Vec::new(),
+            returning: Vec::new(),
+            marks: Vec::new(),
+            armed: false,
+            catches_returns: false,
+            guest_int3,
+            guest_jmp,
+            guest_copy: None,
+            clobbered: false,
+        }
+    }
 }
 
 /// Returns true for the jmp that the guest's kernel has written over an instruction with a kprobe

@@ -6,12 +6,14 @@ use crate::engine::control::state::Control;
 use crate::engine::facade::batch::Batch;
 use crate::engine::facade::engine::Engine;
 use crate::error::BatchError;
-use crate::status::ProbeStatus;
+use crate::status::{ProbeState, ProbeStatus};
 
 /// The result of [`Engine::rehearse`].
 #[derive(Debug)]
 pub struct Rehearsal {
-    /// The probes that would be registered, in order. They have no numbers: `id` is 0.
+    /// The probes that would be registered, in order. They have no numbers: `id` is 0. Those that
+    /// would keep their int3s say why ([`ProbeStatus::unoptimized_reason`]); others that are armed
+    /// would be optimized.
     pub accepted: Vec<ProbeStatus>,
     /// The probes that would be left out, each with the reason.
     pub refused: Vec<BatchError>,
@@ -57,9 +59,14 @@ impl Engine {
         let first_id = control.registry.next_id();
         let added = control.add_each(guest, members, on_duplicate, Intent::Check)?;
         let ids = added.ids();
+        let reasons = control.judge(guest, &ids);
         let status = |id: &u32| {
             let checked = &control.registry.probes[id];
-            ProbeStatus { id: 0, ..control.status(checked, guest.hidden()) }
+            let status = control.status(checked, guest.hidden());
+            let is_armed = matches!(status.state, ProbeState::Armed | ProbeState::Optimized);
+            let reason = checked.placed().filter(|_| is_armed).and_then(|at| reasons.get(&at));
+            let unoptimized_reason = reason.map(ToString::to_string);
+            ProbeStatus { id: 0, unoptimized_reason, ..status }
         };
         let accepted = ids.iter().map(status).collect();
         control.registry.forget_rehearsed(&ids, first_id);

@@ -16,8 +16,8 @@ use crate::engine::optimize::optimizer::Optimizer;
 use crate::engine::optimize::rings::Rings;
 use crate::engine::optimize::space::Where;
 use crate::engine::optimize::text_info::TextInfo;
-use crate::engine::optimize::wanted::Wanted;
 use crate::engine::optimize::wanted::wanted;
+use crate::engine::optimize::wanted::{Wanted, Work};
 use crate::engine::patch::view::GuestText;
 use crate::engine::probe::in_guest::InGuestReturns;
 use crate::engine::probe::registered::Probe;
@@ -38,19 +38,11 @@ impl Optimizer {
         rings: &mut Rings,
         site: &Site,
     ) -> Result<OptimizedSite, Arc<str>> {
-        if kernel.symbols.text_kind(site.at) == Some(TextKind::Module) {
-            return Err(
-                "module: jumps into the middle of a module's functions are not known".into()
-            );
-        }
+        // Before the memory of the rings is mapped.
+        check_text_kind(kernel, site)?;
         let env = rings.detour_env(guest, kernel)?;
-        let wanted = wanted(self.allowed, switched_on, kernel, site, &env)?;
-        let region = self.region(sites, kernel, site.at)?;
+        let (wanted, region) = self.judge(sites, switched_on, kernel, &env, site)?;
         let covered = region.end().0 - site.at.0;
-        let mut inner = (1..covered).map(|offset| site.at.wrapping_add(offset));
-        if let Some(other) = inner.find(|at| sites.contains_key(at)) {
-            return Err(format!("other-probe: another probe is at {other}").into());
-        }
         let (places, rest) =
             places(kernel, site.at, covered).ok_or("not-mapped: its text is not mapped")?;
         let (mut tasks, mut follows) = (Vec::with_capacity(wanted.len()), None);
@@ -79,6 +71,54 @@ impl Optimizer {
         insn::jump_to(site.at, &mut jmp, code.entry).map_err(assembler)?;
         let jmp = jmp.try_into().expect("a jmp rel32 has five bytes");
         Ok(OptimizedSite { at: site.at, places, rest, jmp, region, code, follows })
+    }
+
+    /// Checks whether a site may have a jmp: its probes' work, its text, and other probes within
+    /// it. Changes nothing in the guest. The error is as of [`Self::candidate`].
+    pub(crate) fn judge(
+        &mut self,
+        sites: &Sites,
+        switched_on: bool,
+        kernel: &Arc<Kernel>,
+        env: &DetourEnv,
+        site: &Site,
+    ) -> Result<(Work, Arc<Region>), Arc<str>> {
+        check_text_kind(kernel, site)?;
+        let wanted = wanted(self.allowed, switched_on, kernel, site, env)?;
+        let region = self.region(sites, kernel, site.at)?;
+        let covered = region.end().0 - site.at.0;
+        let mut inner = (1..covered).map(|offset| site.at.wrapping_add(offset));
+        match inner.find(|at| sites.contains_key(at)) {
+            Some(other) => Err(format!("other-probe: another probe is at {other}").into()),
+            None => Ok((wanted, region)),
+        }
+    }
+
+    /// Checks whether a site could get a jmp, as [`Self::candidate`] does: its code is assembled
+    /// and dropped. Changes nothing in the guest.
+    pub(crate) fn rehearse(
+        &mut self,
+        sites: &Sites,
+        switched_on: bool,
+        kernel: &Arc<Kernel>,
+        env: &DetourEnv,
+        site: &Site,
+    ) -> Result<(), Arc<str>> {
+        let (wanted, region) = self.judge(sites, switched_on, kernel, env, site)?;
+        // Any place of hidden memory is as good.
+        let (at, mut blocks) = (env.hidden.start, Vec::with_capacity(wanted.len()));
+        let block = |task| Block { number: 0, counter: at, task };
+        for (_, wanted) in wanted {
+            match wanted {
+                Wanted::AtHit(task) => blocks.push(block(task)),
+                Wanted::AtReturn(task) => {
+                    let pool = Pool { at, capacity: 1 };
+                    Detour::assemble_returns(&block(task), pool, env, at).map_err(assembler)?;
+                    blocks.push(block(BlockAction::Follow(pool)));
+                }
+            }
+        }
+        Detour::assemble(&region, &blocks, env, at).map(drop).map_err(assembler)
     }
 
     /// Returns the pool of a return probe and the code its calls return to; makes them on first
@@ -147,6 +187,15 @@ impl Optimizer {
         let checked = checked.map_err(|why| Arc::from(format!("{}: {why}", why.rule())));
         self.checked.insert(at, checked.clone());
         checked
+    }
+}
+
+fn check_text_kind(kernel: &Kernel, site: &Site) -> Result<(), &'static str> {
+    match kernel.symbols.text_kind(site.at) {
+        Some(TextKind::Module) => {
+            Err("module: jumps into the middle of a module's functions are not known")
+        }
+        _ => Ok(()),
     }
 }
 

@@ -120,34 +120,49 @@ impl Rings {
         if let Some(env) = &self.env {
             return Ok(env.clone());
         }
+        let probed = Self::probed_kernel(guest, kernel)?;
         let vcpus = u64::from(guest.vcpus());
-        let cpu = kernel.cpu_number();
-        let current = kernel.current_task().zip(kernel.tasks()).map(|(task, tasks)| Current {
-            task,
-            pid: tasks.layout.pid,
-            comm: tasks.layout.comm,
-        });
-        if cpu.is_none() && vcpus > 1 {
-            return Err("cpu: the address of the CPU's number is not known");
-        }
         let (stride, len) =
             ring_sizes(window.len, vcpus).ok_or("cpu: there are too many vCPUs for their rings")?;
         self.rings = (0..vcpus)
             .map(|index| GuestRing::new(guest.hidden(), window.offset + index * stride, len))
             .collect();
         let narrow = |value: u64| u32::try_from(value).expect("less than hidden memory");
-        let hidden = guest.hidden().base().unwrap_or_default();
         let env = DetourEnv {
             rings: window.gva,
             stride: narrow(stride),
             mask: narrow(len - 1),
+            ..probed
+        };
+        self.env = Some(env.clone());
+        Ok(env)
+    }
+
+    /// The part of a detour's environment that is the kernel's own, with rings of no length.
+    /// Changes nothing.
+    pub(crate) fn probed_kernel(
+        guest: &dyn Guest,
+        kernel: &Kernel,
+    ) -> Result<DetourEnv, &'static str> {
+        let cpu = kernel.cpu_number();
+        let current = kernel.current_task().zip(kernel.tasks()).map(|(task, tasks)| Current {
+            task,
+            pid: tasks.layout.pid,
+            comm: tasks.layout.comm,
+        });
+        if cpu.is_none() && guest.vcpus() > 1 {
+            return Err("cpu: the address of the CPU's number is not known");
+        }
+        let hidden = guest.hidden().base().unwrap_or_default();
+        Ok(DetourEnv {
+            rings: hidden,
+            stride: 0,
+            mask: 0,
             cpu,
             current,
             mapped: mapped(&kernel.memory(), &kernel.symbols, guest.ram()),
             hidden: Mapped { start: hidden, len: HIDDEN_SIZE },
-        };
-        self.env = Some(env.clone());
-        Ok(env)
+        })
     }
 
     /// Reads the offset of the guest's clock, once. Returns true if it is known.

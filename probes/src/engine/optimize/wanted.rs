@@ -18,6 +18,9 @@ pub(crate) enum Wanted {
     AtReturn(BlockAction),
 }
 
+/// The work of each probe of a site.
+pub(crate) type Work = Vec<(Arc<Probe>, Wanted)>;
+
 /// The work of the site's probes, or the reason why a detour cannot do it.
 pub(crate) fn wanted(
     allowed: bool,
@@ -25,7 +28,7 @@ pub(crate) fn wanted(
     kernel: &Kernel,
     site: &Site,
     env: &DetourEnv,
-) -> Result<Vec<(Arc<Probe>, Wanted)>, Arc<str>> {
+) -> Result<Work, Arc<str>> {
     if !allowed {
         return Err("off: optimization is switched off".into());
     }

@@ -91,6 +91,39 @@ fn a_rehearsal_changes_nothing() {
 }
 
 #[test]
+fn a_rehearsal_says_which_probes_would_keep_their_int3s() {
+    let many = (0..17).map(|word| format!(" w{word}=$stack{word}")).collect::<String>();
+    let sets: [&[&str]; 7] = [
+        &[&format!("p:a far_off{many}")],
+        &["p:a work", "r:b far_off"],
+        &["p:a far_off", "p:b far_off+1"],
+        &["p:a work", "p:b work name=+0(%di):string", "p:c far_off"],
+        &["p:a far_off a=%di b=$stack1", "r:b work ret=$retval"],
+        &["p:a entry_SYSCALL_64", "p:b rest_init"],
+        &["r:a work", "r:b work"],
+    ];
+    for lines in sets {
+        let fake = Fake::booted();
+        let of_lines = || {
+            let parsed = lines.iter().map(|line| parse_line(line));
+            parsed.collect::<Result<Vec<_>, _>>().unwrap()
+        };
+        fake.run(FREE_INITMEM);
+        let rehearsal = fake.engine.rehearse(of_lines()).unwrap();
+        fake.engine.register(of_lines()).unwrap();
+        let _ = fake.engine.optimize();
+        for checked in rehearsal.accepted {
+            let real = fake.status(&checked.event);
+            assert_eq!(checked.unoptimized_reason, real.unoptimized_reason, "{lines:?}");
+            assert_eq!(checked.unoptimized_reason.is_none(), real.optimized, "{lines:?}");
+        }
+    }
+    let early = Fake::begun().engine.rehearse(definitions(["p:a work"])).unwrap();
+    let why = early.accepted[0].unoptimized_reason.as_deref();
+    assert_eq!(why, Some("booting: the guest has not booted yet"));
+}
+
+#[test]
 fn jmps_that_cover_new_probes_are_taken_out_in_one_stop() {
     let places = ["work", "far_off"];
     let stops_of = |count: usize| {

@@ -14,6 +14,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_latency_is_there_for_each_call(vcpus),
     system_calls_have_their_fields_and_texts,
     the_guests_tasks_and_functions_have_names,
+    a_script_is_explained_as_it_is_armed,
     a_script_ends_in_each_way_and_leaves_nothing needs [Kvm, Repeat],
     wrong_scripts_change_nothing needs [Kvm, Repeat],
     several_run_at_once_over_http,
@@ -145,8 +146,70 @@ fn the_guests_tasks_and_functions_have_names() {
     assert!(listed.lines().any(|line| line == "kprobe:vfs_read"), "{listed}");
     let explained =
         service.ok(&["trace", "--explain", "-e", "kprobe:vfs_read { @[pid] = hist(arg2); }"]);
-    assert_eq!(explained, "kprobe:vfs_read: no exit for its action\n    pid\n    arg2\n");
+    let by_jmp = "armed by a jmp: its detour in the guest reads the values, without an exit";
+    let expected =
+        format!("kprobe:vfs_read: no exit for its action\n  {by_jmp}\n    pid\n    arg2\n");
+    assert_eq!(explained, expected);
     assert_eq!(list(&service, &["probe", "list"]), [] as [Value; 0], "neither runs anything");
+}
+
+fn a_script_is_explained_as_it_is_armed() {
+    let service = Service::restored(1);
+    let post = |body: Value| {
+        let answer = ask(&service, "POST", "/v1/scripts", body.to_string().as_bytes());
+        assert!(matches!(answer.status, 200 | 201), "{answer:?}");
+        answer.json()
+    };
+    let words: Vec<String> = (0..17).map(|word| format!("sarg{word}")).collect();
+    let many = format!("kprobe:vfs_read {{ @ = {}; }}", words.join(" + "));
+    for (text, by, why) in [
+        ("kprobe:vfs_read { @[pid] = hist(arg2); }", "jmp", ""),
+        ("kretprobe:vfs_read { @[retval] = count(); }", "jmp", ""),
+        ("kprobe:do_sys_openat2 { @[str(arg1)] = count(); }", "int3", "text: "),
+        ("kprobe:vfs_read { @at = arg0; @[*(uint64 *)@at] = count(); }", "int3", "script: "),
+        ("kprobe:vfs_read { @[kstack] = count(); }", "int3", "actions: "),
+        (&many, "int3", "assembler: more than 16 arguments"),
+    ] {
+        let checked = post(json!({ "text": text, "dry_run": true }));
+        let armed = &checked["explained"][0]["armed"];
+        let arming = &armed[0];
+        assert_eq!(
+            (armed.as_array().map(Vec::len), &arming["by"]),
+            (Some(1), &json!(by)),
+            "{armed}"
+        );
+        let reason = arming["reason"].as_str().unwrap_or_default();
+        assert!(reason.starts_with(why) && reason.is_empty() == why.is_empty(), "{armed}");
+        let explained = service.ok(&["trace", "--explain", "-e", text]);
+        assert!(
+            explained.contains(&format!("\n  armed by an {by}").replace("an j", "a j")),
+            "{explained}"
+        );
+        assert!(explained.contains(reason), "{explained}");
+        // So it is.
+        let id = post(json!({ "text": text }))["id"].clone();
+        let begun = Instant::now();
+        loop {
+            let probe = &list(&service, &["probe", "list"])[0];
+            if (&probe["optimized"], &probe["unoptimized_reason"])
+                == (&json!(by == "jmp"), &arming["reason"])
+            {
+                break;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{text}: {probe}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let _ = ask(&service, "DELETE", &format!("/v1/scripts/{id}"), b"");
+    }
+    let text = "BEGIN { } rawtracepoint:sys_enter { @ = count(); } kprobe:*int3* { }";
+    let checked = post(json!({ "text": text, "dry_run": true }));
+    let of = |index: usize| checked["explained"][index]["armed"].as_array().expect("a list");
+    assert_eq!(of(0), &[] as &[Value]);
+    let places: u64 = of(1).iter().map(|one| one["places"].as_u64().expect("a number")).sum();
+    assert!(places > 100, "{checked}");
+    let mut patterns = checked["explained"].as_array().expect("a list").iter().skip(2);
+    assert!(patterns.any(|probe| probe["armed"][0]["by"] == "refused"), "{checked}");
+    assert_eq!(list(&service, &["probe", "list"]), [] as [Value; 0], "nothing runs");
 }
 
 fn a_script_ends_in_each_way_and_leaves_nothing() {
