@@ -38,9 +38,9 @@ pub trait Kernel {
         Vec::new()
     }
 
-    /// Address of a symbol.
-    fn address(&self, _symbol: &str) -> Option<u64> {
-        None
+    /// Returns true if it has a symbol of this name. Its address may be another one at each boot.
+    fn has_symbol(&self, _symbol: &str) -> bool {
+        false
     }
 
     /// Names of the system calls that can be probed, without `sys_`, in order.

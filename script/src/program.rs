@@ -153,8 +153,10 @@ pub enum Base {
     Register(Arc<str>),
     /// Address of the current `task_struct`.
     Task,
-    /// A fixed address of the kernel.
+    /// A fixed address.
     Address(u64),
+    /// A symbol of the kernel, wherever it is at the hit.
+    Symbol(Arc<str>),
 }
 
 /// An address: the base and the first offset; for each more offset, the 8 bytes at the address,
@@ -282,6 +284,7 @@ impl fmt::Display for Base {
             Self::Register(name) => write!(f, "%{name}"),
             Self::Task => f.write_str("curtask"),
             Self::Address(address) => write!(f, "{address:#x}"),
+            Self::Symbol(name) => f.write_str(name),
         }
     }
 }

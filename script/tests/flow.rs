@@ -23,7 +23,7 @@ fn chains_of_fixed_offsets_are_read_at_the_hit() {
         (&format!("@ = *(uint8 *)(({file})->list + 2);"), vec!["uint8 at *(arg0+24)+32"]),
         ("@ = str(arg0, 5);", vec!["text of at most 4 bytes at arg0"]),
         ("@ = str(*(arg0 + 8));", vec!["text of at most 1023 bytes at *(arg0+8)"]),
-        ("@ = *kaddr(\"counter\");", vec!["uint64 at 0x5000"]),
+        ("@ = *kaddr(\"counter\");", vec!["uint64 at counter"]),
         ("@ = reg(\"ip\");", vec!["%rip"]),
         ("@ = sarg1;", vec!["sarg1"]),
         ("@[kstack(3)] = count();", vec!["kstack, 3 frames"]),

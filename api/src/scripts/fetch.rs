@@ -1,6 +1,8 @@
 //! Reads of a script at a hit, as arguments of an ordinary probe. A probe whose arguments allow it
 //! stays without exits.
 
+use std::sync::Arc;
+
 use exoprobe_guest::Gva;
 use exoprobe_introspect::btf::Btf;
 use exoprobe_introspect::{TaskId, TaskLayout};
@@ -39,7 +41,7 @@ pub(super) struct Layouts<'a> {
 }
 
 /// The source of a value in a recorded hit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// An argument of the probe.
     Argument(usize),
@@ -55,31 +57,37 @@ pub(super) enum Source {
     UserStack(usize),
     /// The same for all hits.
     Constant(u64),
+    /// The address that a symbol of the kernel had when the hit was taken.
+    Symbol(Arc<str>),
 }
 
 impl Source {
     /// The value in a hit.
-    pub(super) fn of(self, hit: &RecordedHit) -> Datum<'_> {
+    pub(super) fn of<'a>(&self, hit: &'a RecordedHit) -> Datum<'a> {
         let value = match self {
-            Self::Argument(index) => hit.value(index).map(|value| match value {
+            Self::Argument(index) => hit.value(*index).map(|value| match value {
                 RawValue::Word(word) => Datum::Int(word),
                 RawValue::Bytes(bytes) => Datum::Bytes(bytes),
             }),
-            Self::Text(index, max) => hit.value(index).map(|value| match value {
+            Self::Text(index, max) => hit.value(*index).map(|value| match value {
                 RawValue::Word(word) => Datum::Int(word),
-                RawValue::Bytes(bytes) => Datum::Bytes(&bytes[..bytes.len().min(max)]),
+                RawValue::Bytes(bytes) => Datum::Bytes(&bytes[..bytes.len().min(*max)]),
             }),
             Self::Tid => hit.task().map(|task| Datum::Int(task.pid.into())),
             Self::Comm => hit.task().map(|task| Datum::Bytes(name(task))),
             Self::Stack(frames) => {
                 let stack = hit.stack();
-                Some(Datum::Stack(&stack[..stack.len().min(frames)]))
+                Some(Datum::Stack(&stack[..stack.len().min(*frames)]))
             }
             Self::UserStack(frames) => {
                 let stack = hit.user_stack();
-                Some(Datum::Stack(&stack[..stack.len().min(frames)]))
+                Some(Datum::Stack(&stack[..stack.len().min(*frames)]))
             }
-            Self::Constant(number) => Some(Datum::Int(number)),
+            Self::Constant(number) => Some(Datum::Int(*number)),
+            Self::Symbol(name) => {
+                let address = hit.symbols().and_then(|symbols| symbols.address_of(name));
+                address.map(|at| Datum::Int(at.0))
+            }
         };
         value.unwrap_or(Datum::Fault)
     }
@@ -116,6 +124,7 @@ impl<'a> Fetches<'a> {
         let whole = ValueType::Unsigned(Width::Quad);
         match read {
             Read::Base(Base::Address(address)) => Ok(Source::Constant(*address)),
+            Read::Base(Base::Symbol(name)) => Ok(Source::Symbol(Arc::clone(name))),
             Read::Base(base) => {
                 let body = self.base(base)?;
                 self.argument(body, whole, None).map(Source::Argument)
@@ -200,6 +209,7 @@ impl<'a> Fetches<'a> {
         let first = *offsets.next().unwrap_or(&0);
         let start = match &chain.base {
             Base::Address(at) => Fetch::Memory(Gva(at.wrapping_add_signed(first))),
+            Base::Symbol(name) => Fetch::Symbol { name: name.to_string(), offset: first },
             base => deref(first, self.base(base)?),
         };
         Ok(offsets.fold(start, |inner, offset| deref(*offset, inner)))
@@ -307,6 +317,7 @@ mod tests {
     #[test]
     fn values_become_arguments_once_each() {
         let address = Chain { base: Base::Arg(1), offsets: vec![8, -16] };
+        let of_symbol = Chain { base: Base::Symbol("jiffies".into()), offsets: vec![4] };
         let reads = [
             Read::Base(Base::Arg(2)),
             Read::Pid,
@@ -316,6 +327,8 @@ mod tests {
             Read::Base(Base::Arg(7)),
             Read::Base(Base::Register("rsp".into())),
             Read::Base(Base::Register("r8".into())),
+            Read::Base(Base::Symbol("jiffies".into())),
+            Read::Memory { address: of_symbol, what: MemoryKind::Int { bytes: 8, signed: false } },
         ];
         let (args, sources) = lines(&kprobe(), &reads).unwrap();
         assert_eq!(
@@ -326,7 +339,8 @@ mod tests {
                 "v2=-16(+8(%si)):string",
                 "v3=$stack2:u64",
                 "v4=%sp:u64",
-                "v5=%r8:u64"
+                "v5=%r8:u64",
+                "v6=@jiffies+4:u64"
             ]
         );
         let expected = [
@@ -338,6 +352,8 @@ mod tests {
             Source::Argument(3),
             Source::Argument(4),
             Source::Argument(5),
+            Source::Symbol("jiffies".into()),
+            Source::Argument(6),
         ];
         assert_eq!(sources, expected);
     }

@@ -1,5 +1,7 @@
 //! Reads of actions without a hit: memory at fixed addresses of the kernel, nothing of a task.
 
+use std::sync::Arc;
+
 use exoprobe_guest::Gva;
 use exoprobe_probes::KernelMemory;
 use exoprobe_script::{Attachment, Base, Chain, Datum, MemoryKind, Read};
@@ -16,8 +18,12 @@ const PAGE: u64 = 4096;
 pub(super) enum FixedRead {
     /// Of bpftrace itself, which is no task of the guest: 0.
     Nothing,
+    /// The address of a symbol of the kernel, as it is now.
+    Symbol(Arc<str>),
     /// The kernel's memory.
     Memory {
+        /// What its first address is counted from; none for 0.
+        from: Option<Arc<str>>,
         /// Its first address.
         at: u64,
         /// For each the word at the address, and the offset that is added to it.
@@ -55,10 +61,12 @@ impl FixedRead {
             Read::Pid | Read::Tid | Read::Uid | Read::Gid | Read::NumaNode | Read::Comm => {
                 Ok(Self::Nothing)
             }
+            Read::Base(Base::Symbol(name)) => Ok(Self::Symbol(Arc::clone(name))),
             Read::Memory { address: Chain { base: Base::Address(at), offsets }, what } => {
-                let (first, rest) = offsets.split_first().unwrap_or((&0, &[]));
-                let at = at.wrapping_add_signed(*first);
-                Ok(Self::Memory { at, offsets: rest.to_vec(), what: *what })
+                Ok(Self::memory(None, *at, offsets, *what))
+            }
+            Read::Memory { address: Chain { base: Base::Symbol(name), offsets }, what } => {
+                Ok(Self::memory(Some(Arc::clone(name)), 0, offsets, *what))
             }
             other => {
                 let (place, what) = (attachment.name.to_string(), other.to_string());
@@ -68,17 +76,34 @@ impl FixedRead {
         reads.iter().map(plan).collect()
     }
 
-    /// Reads the value; a fault if the kernel has not begun.
-    pub(super) fn read(&self, memory: Option<&KernelMemory>) -> FixedValue {
-        let Self::Memory { at, offsets, what } = self else { return FixedValue::Int(0) };
-        let Some(memory) = memory else { return FixedValue::Fault };
+    fn memory(from: Option<Arc<str>>, at: u64, offsets: &[i64], what: MemoryKind) -> Self {
+        let (first, rest) = offsets.split_first().unwrap_or((&0, &[]));
+        Self::Memory { from, at: at.wrapping_add_signed(*first), offsets: rest.to_vec(), what }
+    }
+
+    /// Reads the value; a fault if the kernel has not begun. `address_of` finds symbols.
+    pub(super) fn read(
+        &self,
+        memory: Option<&KernelMemory>,
+        address_of: &dyn Fn(&str) -> Option<u64>,
+    ) -> FixedValue {
+        let (from, at, offsets, what) = match self {
+            Self::Nothing => return FixedValue::Int(0),
+            Self::Symbol(name) => {
+                return address_of(name).map_or(FixedValue::Fault, FixedValue::Int);
+            }
+            Self::Memory { from, at, offsets, what } => (from, at, offsets, what),
+        };
+        let start = from.as_ref().map_or(Some(0), |name| address_of(name));
+        let (Some(memory), Some(start)) = (memory, start) else { return FixedValue::Fault };
+        let at = start.wrapping_add(*at);
         let word = |at: u64| {
             let mut bytes = [0; 8];
             memory.read(Gva(at), &mut bytes).ok()?;
             Some(u64::from_le_bytes(bytes))
         };
         let follow = |at: u64, offset: &i64| Some(word(at)?.wrapping_add_signed(*offset));
-        let value = offsets.iter().try_fold(*at, follow).and_then(|at| value(memory, at, *what));
+        let value = offsets.iter().try_fold(at, follow).and_then(|at| value(memory, at, *what));
         value.unwrap_or(FixedValue::Fault)
     }
 }

@@ -100,7 +100,9 @@ impl Actions {
         self.host.see_kernel(engine);
         for (body, reads) in &self.plans[attachment].timed {
             let (time, memory) = (now(engine), engine.kernel_memory().ok());
-            let read: Vec<_> = reads.iter().map(|read| read.read(memory.as_ref())).collect();
+            let address_of = |name: &str| self.host.address_of(name);
+            let read = reads.iter().map(|read| read.read(memory.as_ref(), &address_of));
+            let read: Vec<_> = read.collect();
             let values: Vec<Datum<'_>> = read.iter().map(FixedValue::datum).collect();
             let memory = memory.map(FixedMemory);
             let memory = memory.as_ref().map(|memory| memory as &dyn Memory);
@@ -222,6 +224,11 @@ impl ScriptHost {
         let files = GuestFiles::of(engine.kernel_memory().ok(), symbols.as_ref());
         self.files.store(Arc::new(files));
         self.see_symbols(symbols.as_ref());
+    }
+
+    /// The address of a symbol of the kernel's, at the last look.
+    fn address_of(&self, name: &str) -> Option<u64> {
+        Some(self.symbols.load().as_ref()?.address_of(name)?.0)
     }
 
     /// Uses these symbols from now on; those of before if there are none, as while a guest boots.

@@ -75,8 +75,8 @@ impl Kernel for GuestKernel {
         self.types().map(|types| types.enumerators(name)).unwrap_or_default()
     }
 
-    fn address(&self, symbol: &str) -> Option<u64> {
-        Some(self.symbols.as_ref()?.address_of(symbol)?.0)
+    fn has_symbol(&self, symbol: &str) -> bool {
+        self.symbols.as_ref().is_some_and(|symbols| symbols.address_of(symbol).is_some())
     }
 
     fn syscalls(&self) -> Vec<Arc<str>> {

@@ -73,12 +73,12 @@ impl Checker<'_> {
             "kstack" | "ustack" => self.stack(name == "ustack", None, None, span),
             "curtask" => self.current_task(span),
             "retval" => self.retval(span)?,
-            "jiffies" => match self.kernel.address("jiffies") {
-                Some(at) => {
-                    let chain = Chain { base: Base::Address(at), offsets: vec![0, 0] };
+            "jiffies" => match self.kernel.has_symbol("jiffies") {
+                true => {
+                    let chain = Chain { base: Base::Symbol("jiffies".into()), offsets: vec![0, 0] };
                     Operand { ty: Type::UINT64, form: Form::Chain(chain), span }
                 }
-                None => {
+                false => {
                     return self.fail(Diagnostic::new(span, "the kernel's `jiffies` is not known"));
                 }
             },

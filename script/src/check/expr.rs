@@ -247,6 +247,11 @@ impl Checker<'_> {
             let value = crate::eval::arithmetic(op, signed, one, two);
             return Ok(Operand { ty, ..Operand::int(value, span) });
         }
+        let (left, right) = match op {
+            // So that a chain is moved, whichever of them it is.
+            BinaryOp::Add if left.constant().is_some() => (right, left),
+            _ => (left, right),
+        };
         if let (BinaryOp::Add | BinaryOp::Sub, Some(by)) = (op, right.constant())
             && let Some(chain) = left.chain()
         {

@@ -7,7 +7,7 @@ use super::checker::{Checked, Checker};
 use super::operand::{Form, Operand};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::ir::{Call, Expr};
-use crate::program::Read;
+use crate::program::{Base, Chain, Read};
 use crate::syntax::ast::{self, Name};
 use crate::types::Type;
 use crate::value::Value;
@@ -137,12 +137,12 @@ impl Checker<'_> {
                     let message = "kaddr() takes the name of a symbol in quotes";
                     return self.fail(Diagnostic::new(first.span, message));
                 };
-                match self.kernel.address(&symbol) {
-                    Some(address) => {
-                        let operand = Operand::int(address.cast_signed(), span);
-                        Ok(Operand { ty: Type::UINT64, ..operand })
+                match self.kernel.has_symbol(&symbol) {
+                    true => {
+                        let form = Form::Chain(Chain::of(Base::Symbol(symbol.into())));
+                        Ok(Operand { ty: Type::UINT64, form, span })
                     }
-                    None => {
+                    false => {
                         let message = format!("the kernel has no symbol `{symbol}`");
                         self.fail(Diagnostic::new(first.span, message))
                     }

@@ -40,11 +40,28 @@ fn builtins_are_read_at_the_hit() {
 #[test]
 fn jiffies_is_the_kernels_variable() {
     let program = program("kprobe:vfs_read { @ = jiffies; }");
-    let address = Chain { base: Base::Address(0x6000), offsets: vec![0] };
+    let address = Chain { base: Base::Symbol("jiffies".into()), offsets: vec![0] };
     let what = MemoryKind::Int { bytes: 8, signed: false };
     assert_eq!(program.bodies[0].reads, [Read::Memory { address, what }]);
     let hit = [Datum::Int(4_294_937_296)];
     assert_eq!(printed("kprobe:vfs_read { print(jiffies); }", &[&hit]), "4294937296\n\n\n");
+}
+
+#[test]
+fn symbols_are_where_they_are_at_the_hit() {
+    for (body, read) in [
+        ("@ = kaddr(\"counter\") + 1;", "counter"),
+        ("@ = *(uint32 *)(kaddr(\"counter\") + 8);", "uint32 at counter+8"),
+        ("@ = *(uint32 *)(8 + kaddr(\"counter\"));", "uint32 at counter+8"),
+        (
+            "$at = kaddr(\"counter\"); @ = str($at - 8, 16);",
+            "text of at most 15 bytes at counter-8",
+        ),
+    ] {
+        assert_eq!(reads(body), [read], "{body}");
+    }
+    let text = "kprobe:vfs_read { print(2 + kaddr(\"counter\")); }";
+    assert_eq!(printed(text, &[&[Datum::Int(40)], &[Datum::Int(50)]]), "42\n52\n\n\n");
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub(crate) const CASES: &[Case] = cases![
     debians_samplers_run_as_they_are needs [Kvm, BpftraceTools],
     a_hit_has_the_users_stack_and_the_control_group needs [Kvm, Repeat],
     a_script_goes_on_over_a_reboot,
+    what_a_script_names_by_address_follows_the_kernel needs [Kvm, Repeat],
     a_script_goes_on_while_its_module_comes_and_goes,
     each_kind_of_probe_has_each_call,
     probes_are_listed_with_arguments needs [Kvm, Repeat],
@@ -248,6 +249,49 @@ fn a_script_goes_on_over_a_reboot() {
     let (status, maps) = script.end();
     assert_eq!((&maps["@calls"], &maps["@ends"]), (&json!(607), &json!(607)), "{maps}");
     assert_eq!((&status["nmissed"], &status["limited"]), (&json!(0), &json!(0)), "{status}");
+}
+
+/// Over reboots of a kernel that KASLR places elsewhere each time.
+fn what_a_script_names_by_address_follows_the_kernel() {
+    let snapshot = TestKernel::Linux6_12.snapshot(1);
+    let config = TestKernel::Linux6_12.config(1);
+    let initramfs = config.initramfs.expect("its own");
+    let files = [&snapshot, &config.kernel, &initramfs].map(|path| path.to_str().expect("text"));
+    let [snapshot, kernel, initramfs] = files;
+    let restore = ["--restore", snapshot, "--kernel", kernel, "--initramfs", initramfs];
+    let service = Service::start(&[&restore[..], &["--cmdline", &config.cmdline]].concat());
+    // Since the boot, plus INITIAL_JIFFIES: five minutes before 32 bits are full.
+    let is_new = "jiffies > 0xff000000 && jiffies < 0x200000000";
+    let banner = "kaddr(\"linux_banner\")";
+    let read = format!(
+        "@banner[str({banner}, 14)] = count(); @at[{banner}] = count(); @new[{is_new}] = count();"
+    );
+    let start = |text: &str| Script::start(&service, text);
+    let recorded = start(&format!("kprobe:__x64_sys_getpid {{ {read} }}"));
+    let timed = start(&format!("interval:ms:20 {{ {read} }}"));
+    let at_hit = format!("@at = {banner}; @banner[str(@at, 14)] = count();");
+    let at_hit = start(&format!("kprobe:__x64_sys_getpid {{ {at_hit} }}"));
+    let begun = Instant::now();
+    let places = |script: &Script<'_>| script.map("@at").as_object().map_or(0, |all| all.len());
+    for boots in 1.. {
+        work(&service, "getpid 10");
+        let expected = json!({ "Linux version": 10 * boots });
+        assert_eq!(
+            [recorded.map("@banner"), at_hit.map("@banner")],
+            [&expected; 2].map(Value::clone)
+        );
+        assert_eq!(recorded.map("@new"), json!({ "1": 10 * boots }));
+        let read = |timed: &Script<'_>| timed.number("@banner", Some("Linux version"));
+        let before = read(&timed);
+        timed.wait_until("an interval", |timed| read(timed) > before + 2);
+        assert_eq!(places(&timed), places(&recorded), "{}", timed.map("@at"));
+        // KASLR may choose the same place again.
+        if places(&recorded) > 1 {
+            break;
+        }
+        assert!(begun.elapsed() < 4 * PATIENCE, "it is not moved: {}", service.log());
+        assert_eq!(service.ok(&["vm", "reboot"]), "running\n");
+    }
 }
 
 fn a_script_goes_on_while_its_module_comes_and_goes() {
