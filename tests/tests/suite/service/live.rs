@@ -8,6 +8,8 @@ use exoprobe_tests::http::{self, Answer};
 use exoprobe_tests::{PATIENCE, Running, Service, TestKernel, cases, exoprobe};
 use serde_json::{Value, json};
 
+use super::scripts::trace;
+
 pub(crate) const CASES: &[Case] = cases![
     every_cpu_is_sampled_at_each_tick(vcpus),
     a_busy_task_is_the_one_that_is_sampled(vcpus),
@@ -19,6 +21,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_hit_has_the_users_stack_and_the_control_group needs [Kvm, Repeat],
     a_script_goes_on_over_a_reboot,
     what_a_script_names_by_address_follows_the_kernel needs [Kvm, Repeat],
+    lost_hits_are_counted_exactly_and_shown,
     a_script_goes_on_while_its_module_comes_and_goes,
     each_kind_of_probe_has_each_call,
     probes_are_listed_with_arguments needs [Kvm, Repeat],
@@ -292,6 +295,42 @@ fn what_a_script_names_by_address_follows_the_kernel() {
         assert!(begun.elapsed() < 4 * PATIENCE, "it is not moved: {}", service.log());
         assert_eq!(service.ok(&["vm", "reboot"]), "running\n");
     }
+}
+
+/// Of a probe whose records have no room; those of detours are counted by the same counters.
+fn lost_hits_are_counted_exactly_and_shown() {
+    const CALLS: u64 = 5000;
+    let service = Service::restored(1);
+    // Records that are large, and an action that is slower than the guest.
+    let structs = "struct part { uint64 words[64]; };
+        struct parts { struct part a; struct part b; struct part c; struct part d; };";
+    let copies = ["a", "b", "c", "d"];
+    let copies = copies.map(|part| format!("@{part} = ((struct parts *)curtask)->{part};"));
+    let text = format!(
+        "{structs} kprobe:__x64_sys_getpid /@n++ % 2 == 1/
+        {{ {} $i = 0; while ($i < 100000) {{ $i++; }} @calls = count(); }}",
+        copies.concat()
+    );
+    let running = trace(&service, &["-q", "-e", &text]);
+    work(&service, &format!("getpid {CALLS}"));
+    running.signal(libc::SIGINT);
+    let output = running.finish(PATIENCE);
+    assert!(output.status.success(), "{output:?}");
+    let [shown, said] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("text"));
+    let number = |name: &str| {
+        let line = shown.lines().find_map(|line| line.strip_prefix(name));
+        let number = line.and_then(|number| number.parse::<u64>().ok());
+        number.unwrap_or_else(|| panic!("{name} {shown}"))
+    };
+    let (run, seen) = (number("@calls: "), number("@n: "));
+    let (filtered, lost) = (seen - run, CALLS - seen);
+    assert!(run > 0 && filtered > 0 && lost > 0, "{run} {filtered} {lost}");
+    let expected = format!(
+        "warning: {lost} hits lost: their records had no room\n\
+        hits: {CALLS} = {run} run + {filtered} filtered + 0 limited + 0 late + {lost} lost\n"
+    );
+    assert_eq!(said, expected);
 }
 
 fn a_script_goes_on_while_its_module_comes_and_goes() {
