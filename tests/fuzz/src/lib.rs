@@ -15,6 +15,7 @@ mod page_walk;
 mod payload;
 mod pool;
 mod ring;
+mod script_hits;
 mod script_parse;
 mod script_run;
 mod snapshot;
@@ -55,6 +56,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "payload", run: payload::run },
     Target { name: "pool", run: pool::run },
     Target { name: "ring", run: ring::run },
+    Target { name: "script_hits", run: script_hits::run },
     Target { name: "script_parse", run: script_parse::run },
     Target { name: "script_run", run: script_run::run },
     Target { name: "snapshot", run: snapshot::run },

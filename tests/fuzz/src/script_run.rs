@@ -7,7 +7,7 @@ use exoprobe_script::{
 };
 
 /// Memory of which every second page can be read.
-struct Pages;
+pub(crate) struct Pages;
 
 impl Memory for Pages {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
@@ -22,6 +22,16 @@ impl Host for Pages {
     }
 }
 
+/// So small that inputs reach them.
+pub(crate) const LIMITS: Limits = Limits {
+    map_entries: 64,
+    map_bytes: 1 << 16,
+    text_bytes: 256,
+    loop_rounds: 256,
+    output_bytes: 1 << 16,
+    value_bytes: 4096,
+};
+
 const STRUCT: &str = "struct s { int a; struct s *next; char name[8]; int low:3; int more[4]; };";
 
 pub(crate) fn run(body: &[u8]) {
@@ -31,14 +41,7 @@ pub(crate) fn run(body: &[u8]) {
     let Ok(script) = Script::parse(&text, &[]) else { return };
     let Ok(program) = check(&script, &NoKernel, &options) else { return };
     let program = Arc::new(program);
-    let limits = Limits {
-        map_entries: 64,
-        map_bytes: 1 << 16,
-        text_bytes: 256,
-        loop_rounds: 256,
-        output_bytes: 1 << 16,
-        value_bytes: 4096,
-    };
+    let limits = LIMITS;
     for format in [Format::Text, Format::Json] {
         let mut runtime = Runtime::new(Arc::clone(&program), format, limits);
         let mut out = Collected::default();
@@ -56,13 +59,18 @@ pub(crate) fn run(body: &[u8]) {
                 }
             }
         }
-        runtime.finish(&Pages, &mut out);
-        let maps = serde_json::from_str::<serde_json::Value>(&runtime.maps_json(&Pages));
-        assert!(maps.expect("JSON").is_object());
-        if format == Format::Json {
-            for line in out.bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-                assert!(std::str::from_utf8(line).is_ok());
-            }
+        finish(&mut runtime, format, &Pages, out);
+    }
+}
+
+/// Ends a script, and checks its maps and all of its output.
+pub(crate) fn finish(runtime: &mut Runtime, format: Format, host: &dyn Host, mut out: Collected) {
+    runtime.finish(host, &mut out);
+    let maps = serde_json::from_str::<serde_json::Value>(&runtime.maps_json(host));
+    assert!(maps.expect("JSON").is_object());
+    if format == Format::Json {
+        for line in out.bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            assert!(std::str::from_utf8(line).is_ok());
         }
     }
 }
