@@ -74,7 +74,7 @@ pub(super) struct TraceArgs {
     /// With -l: list with arguments and types
     #[arg(short = 'v', requires = "list")]
     verbose: bool,
-    /// Check the script, and print for each probe how it is armed and what is read at its hits; nothing runs
+    /// Check the script, and print how each probe is armed and what its hits read; nothing runs
     #[arg(long)]
     explain: bool,
     /// Allow override(), which makes the guest's functions return at once
