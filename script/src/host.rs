@@ -68,12 +68,13 @@ pub trait Host {
         Err("files are not served".to_owned())
     }
 
-    /// Runs a command of the shell for `system()`. Returns its output.
+    /// Runs a command of the shell for `system()`. Returns its output; `None` if the reader of the
+    /// script's output runs it, at this place of the output.
     ///
     /// # Errors
     ///
     /// The reason why it cannot be run.
-    fn command(&self, _command: &str) -> Result<Vec<u8>, String> {
+    fn command(&self, _command: &str) -> Result<Option<Vec<u8>>, String> {
         Err("commands are not served".to_owned())
     }
 

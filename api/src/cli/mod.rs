@@ -32,6 +32,7 @@ mod modules;
 mod mount;
 mod probe;
 mod ps;
+mod shell;
 mod show;
 mod stack;
 mod stacks;

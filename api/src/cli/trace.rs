@@ -9,14 +9,19 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use serde_json::json;
 use tokio::time::sleep;
 
 use super::context::Context;
 use super::error::CliError;
 use super::format::{printable, printable_json, printable_lines};
+use super::shell::{self, Shell};
 use crate::client::{Client, ClientError, NewScript, Reply, Script, ScriptArming};
 use crate::log::say;
 use crate::run::Signals;
+
+/// Between two looks for commands of system(), while nothing is written.
+const LOOK: Duration = Duration::from_millis(100);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,7 +82,8 @@ pub(super) struct TraceArgs {
     /// Check the script, and print how each probe is armed and what its hits read; nothing runs
     #[arg(long)]
     explain: bool,
-    /// Allow override(), which makes the guest's functions return at once
+    /// Allow override(), which makes the guest's functions return at once, and system(), whose
+    /// commands run here, by sh -c, as this user: they may have text of the guest's
     #[arg(long = "unsafe")]
     allow_unsafe: bool,
 }
@@ -202,14 +208,46 @@ impl Session<'_> {
     async fn show(&self, out: &mut dyn Write, mut body: Incoming) -> Result<(), CliError> {
         let mut text =
             Text { is_json: self.is_json, skips_first: self.args.quiet, rest: Vec::new() };
-        while let Some(frame) = body.frame().await.transpose().map_err(ClientError::from)? {
+        let mut shell = self.args.allow_unsafe.then(|| Shell::new(self.client, self.id));
+        loop {
+            let frame = tokio::select! {
+                frame = body.frame() => frame,
+                () = sleep(LOOK), if shell.is_some() => {
+                    print(&[], &mut text, &mut shell, out).await?;
+                    continue;
+                }
+            };
+            let Some(frame) = frame.transpose().map_err(ClientError::from)? else { break };
             if let Some(data) = frame.data_ref() {
-                out.write_all(text.next(data).as_bytes())?;
-                out.flush()?;
+                print(data, &mut text, &mut shell, out).await?;
             }
         }
-        Ok(())
+        // Where output was lost, places are not known exactly.
+        shell.iter_mut().for_each(Shell::end);
+        print(&[], &mut text, &mut shell, out).await
     }
+}
+
+/// Prints a part of the output, and runs the commands in it.
+async fn print(
+    mut data: &[u8],
+    text: &mut Text,
+    shell: &mut Option<Shell<'_>>,
+    out: &mut dyn Write,
+) -> Result<(), CliError> {
+    if let Some(commands) = shell {
+        commands.look().await?;
+        while let Some((before, command)) = commands.take(data.len()) {
+            let (first, rest) = data.split_at(before);
+            data = rest;
+            out.write_all(text.next(first).as_bytes())?;
+            out.flush()?;
+            let printed = shell::run(command).await;
+            out.write_all(text.of_command(&printed).as_bytes())?;
+        }
+    }
+    out.write_all(text.next(data).as_bytes())?;
+    Ok(out.flush()?)
 }
 
 /// Output as it may go to a terminal: a guest's text has no control sequences there.
@@ -245,6 +283,20 @@ impl Text {
         let text = String::from_utf8_lossy(&bytes);
         match self.is_json {
             true => printable_json(&text).into_owned(),
+            false => printable_lines(&text).into_owned(),
+        }
+    }
+}
+
+impl Text {
+    /// The output of a command of system(), as bpftrace shows it.
+    fn of_command(&self, printed: &[u8]) -> String {
+        let text = String::from_utf8_lossy(printed);
+        match self.is_json {
+            true => {
+                let line = format!("{{\"type\": \"syscall\", \"data\": {}}}\n", json!(text));
+                printable_json(&line).into_owned()
+            }
             false => printable_lines(&text).into_owned(),
         }
     }

@@ -21,7 +21,7 @@ pub use events::{
 };
 pub use lines::Lines;
 pub use path::ApiPath;
-pub use scripts::{NewScript, Script, ScriptArming, ScriptProbe};
+pub use scripts::{NewScript, Script, ScriptArming, ScriptCommand, ScriptCommands, ScriptProbe};
 pub use serial::{Port, Reply};
 pub use target::{Target, TargetError};
 

@@ -17,7 +17,8 @@ pub struct NewScript {
     pub format: &'static str,
     /// Only check it.
     pub dry_run: bool,
-    /// Allow `override()`, which changes what the guest does.
+    /// Allow `override()`, which changes what the guest does, and `system()`, whose commands its
+    /// client is to run.
     #[serde(rename = "unsafe")]
     pub allow_unsafe: bool,
 }
@@ -80,6 +81,24 @@ pub struct ScriptArming {
     pub places: u32,
 }
 
+/// Commands of a script's `system()`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ScriptCommands {
+    /// The number of the first.
+    pub first: u64,
+    /// In the order in which they were called.
+    pub commands: Vec<ScriptCommand>,
+}
+
+/// A command of a script's `system()`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ScriptCommand {
+    /// Bytes of output before it.
+    pub at: u64,
+    /// Its text, for a shell.
+    pub text: String,
+}
+
 fn path(id: u32, below: &[&str]) -> ApiPath {
     ApiPath::new(&[&["scripts", &id.to_string()], below].concat())
 }
@@ -109,6 +128,15 @@ impl Client {
     /// [`ClientError`].
     pub async fn end_script(&self, id: u32) -> Result<(), ClientError> {
         self.call(Method::DELETE, &path(id, &[]), Payload::Empty).await.map(|_| ())
+    }
+
+    /// The commands of a script's `system()`, from a number on.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn script_commands(&self, id: u32, from: u64) -> Result<ScriptCommands, ClientError> {
+        let path = path(id, &["commands"]).query("from", from);
+        Ok(serde_json::from_slice(&self.get(&path).await?)?)
     }
 
     /// Streams a script's output to its end.

@@ -31,7 +31,7 @@ use super::{
         kprobes::blacklist,
         symbols::symbols, types::list, types::show, tasks::tasks, modules::modules, memory::memory,
         memory::disassembly, stack::stack, stack::task_stack, events::events, events::clear,
-        scripts::list, scripts::create, scripts::show, script_output::output, script_maps::maps, scripts::remove,
+        scripts::list, scripts::create, scripts::show, script_output::output, script_maps::maps, scripts::commands, scripts::remove,
         tracefs::root, tracefs::read, tracefs::replace, tracefs::append, openapi_document,
     ),
     components(schemas(ProblemDocument, wire::Lost, wire::Place, wire::DataPlace, wire::SourceLine)),

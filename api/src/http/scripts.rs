@@ -7,13 +7,15 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::answers::{NeedsGuest, NoRoom, NotFound, Problems, Refused};
-use super::extract::{Path, blocking, media_type};
+use super::extract::{Path, Query, blocking, media_type};
 use super::problem::Problem;
 use super::script_maps::{ScriptMaps, maps};
 use super::script_output::{ScriptOutputs, output};
-use super::wire::{NewScript, Script};
+use super::wire::{NewScript, Script, ScriptCommands};
 use crate::scripts::{ScriptError, Scripts, run_timers};
 use crate::service::Closing;
 
@@ -32,6 +34,7 @@ pub(crate) fn routes(api: ScriptsApi) -> Router {
         .with_state(ScriptMaps::new(&api.scripts))
         .route("/v1/scripts", get(list).post(create))
         .route("/v1/scripts/{id}", get(show).delete(remove))
+        .route("/v1/scripts/{id}/commands", get(commands))
         .with_state(api)
 }
 
@@ -123,6 +126,30 @@ pub(crate) async fn remove(
 ) -> Result<axum::Json<Script>, Problem> {
     let status = blocking(move || api.scripts.remove(id)).await??;
     Ok(axum::Json(status.into()))
+}
+
+/// Which commands to read.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ScriptCommandsQuery {
+    /// The number of the first, from 0.
+    #[serde(default)]
+    from: u64,
+}
+
+/// The commands of a script's `system()`, for a client that runs them. The service runs none.
+#[utoipa::path(get, path = "/v1/scripts/{id}/commands", tag = "scripts",
+    operation_id = "script_commands",
+    params(("id" = u32, Path, description = "Its number"), ScriptCommandsQuery),
+    responses((status = 200, body = ScriptCommands), Problems, NotFound))]
+pub(crate) async fn commands(
+    State(api): State<ScriptsApi>,
+    Path(id): Path<u32>,
+    Query(query): Query<ScriptCommandsQuery>,
+) -> Result<axum::Json<ScriptCommands>, Problem> {
+    let script = api.scripts.find(id)?;
+    Ok(axum::Json(script.output().commands(query.from).into()))
 }
 
 impl From<ScriptError> for Problem {

@@ -55,8 +55,8 @@ impl Actions {
         let program = Arc::new(program);
         let (limits, maps) = (Limits::default(), Arc::clone(maps));
         let runtime = Mutex::new(Runtime::within(Arc::clone(&program), format, limits, maps));
-        let (host, exit) = (ScriptHost::new(engine), watch::Sender::new(None));
-        let (clock, output) = (engine.clock(), Arc::default());
+        let (clock, output) = (engine.clock(), Arc::<ScriptOutput>::default());
+        let (host, exit) = (ScriptHost::new(engine, &output), watch::Sender::new(None));
         Self { program, plans, runtime, host, clock, output, exit, counts: Counts::default() }
     }
 
@@ -202,13 +202,14 @@ struct ScriptHost {
     /// Nanoseconds from 1970 to the guest's boot.
     boot: AtomicU64,
     random: AtomicU64,
+    output: Arc<ScriptOutput>,
 }
 
 impl ScriptHost {
-    fn new(engine: &Engine) -> Self {
+    fn new(engine: &Engine, output: &Arc<ScriptOutput>) -> Self {
         let (boot, random) = (AtomicU64::new(0), AtomicU64::new(wall_clock()));
         let (symbols, files) = (ArcSwapOption::empty(), ArcSwap::default());
-        let host = Self { symbols, files, boot, random };
+        let host = Self { symbols, files, boot, random, output: Arc::clone(output) };
         host.see_kernel(engine);
         host
     }
@@ -268,6 +269,11 @@ impl Host for ScriptHost {
         self.files.load().read(path).map_err(|error| error.to_string())
     }
 
+    fn command(&self, command: &str) -> Result<Option<Vec<u8>>, String> {
+        self.output.command(command);
+        Ok(None)
+    }
+
     /// The next number of SplitMix64.
     fn random(&self) -> u32 {
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -317,6 +323,10 @@ impl Host for HostWithMemory<'_> {
 
     fn file(&self, path: &str) -> Result<Vec<u8>, String> {
         self.host.file(path)
+    }
+
+    fn command(&self, command: &str) -> Result<Option<Vec<u8>>, String> {
+        self.host.command(command)
     }
 
     fn memory(&self) -> Option<&dyn Memory> {

@@ -2,6 +2,7 @@
 //! output.
 
 mod arm;
+mod commands;
 #[cfg(feature = "testing")]
 mod driven;
 mod error;
@@ -23,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use exoprobe_probes::Engine;
 use exoprobe_script::{Attachment, MapBudget, Options, Program, Script};
 
+pub(crate) use commands::{ShellCommand, ShellCommands};
 #[cfg(feature = "testing")]
 pub use driven::DrivenScript;
 pub(crate) use error::ScriptError;
@@ -80,7 +82,8 @@ impl Scripts {
     pub(crate) fn check(&self, new: &NewScript) -> Result<Program, ScriptError> {
         let script = Script::parse(&new.text, &new.params)?;
         let kernel = GuestKernel::of(&self.engine, self.cpus);
-        let options = Options { allow_unsafe: new.allow_unsafe, ..Options::default() };
+        let (allow_unsafe, has_shell) = (new.allow_unsafe, new.allow_unsafe);
+        let options = Options { allow_unsafe, has_shell, ..Options::default() };
         Ok(exoprobe_script::check(&script, &kernel, &options)?)
     }
 

@@ -6,6 +6,8 @@ use exoprobe_script::Output;
 use exoprobe_vmm::OutputLog;
 use tokio::sync::watch;
 
+use super::commands::ShellCommands;
+
 /// Most warnings of one script that are kept.
 const WARNINGS_MAX: usize = 64;
 
@@ -24,6 +26,7 @@ pub(crate) struct ScriptOutput {
     log: OutputLog,
     extent: watch::Sender<Extent>,
     warnings: Mutex<Warnings>,
+    commands: Mutex<ShellCommands>,
 }
 
 /// Warnings about a script: the first of them, and how many more there were.
@@ -53,6 +56,21 @@ impl ScriptOutput {
     /// The warnings so far.
     pub(crate) fn warnings(&self) -> Warnings {
         self.lock().clone()
+    }
+
+    /// Notes a command of system() for the reader, after the output so far.
+    pub(super) fn command(&self, text: &str) {
+        let at = self.extent.borrow().end;
+        self.lock_commands().add(at, text);
+    }
+
+    /// The commands of system() that are kept, without those before `number`.
+    pub(crate) fn commands(&self, number: u64) -> ShellCommands {
+        self.lock_commands().from(number)
+    }
+
+    fn lock_commands(&self) -> MutexGuard<'_, ShellCommands> {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn append(&self, bytes: &[u8]) {

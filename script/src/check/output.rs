@@ -40,8 +40,7 @@ impl Checker<'_> {
             "system" => {
                 self.only_unsafe(text, span)?;
                 if !self.options.has_shell {
-                    let error = "system() is not served: its text would be the guest's, for a shell of \
-                                 the host";
+                    let error = "system() is not served: there is no shell";
                     return self.fail(Diagnostic::new(span, error));
                 }
                 let (format, values) = self.format(text, arguments, span)?;

@@ -176,7 +176,8 @@ impl Run<'_> {
                 let command = self.printer().format(format, &values);
                 let command = String::from_utf8_lossy(&command).into_owned();
                 match self.host.command(&command) {
-                    Ok(printed) => self.record(Record::System, &printed),
+                    Ok(Some(printed)) => self.record(Record::System, &printed),
+                    Ok(None) => Ok(()),
                     Err(reason) => {
                         self.out.warn(&format!("system: {reason}"));
                         Ok(())

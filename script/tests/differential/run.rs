@@ -43,9 +43,9 @@ impl Host for Root {
         std::fs::read(path).map_err(|error| error.to_string())
     }
 
-    fn command(&self, command: &str) -> Result<Vec<u8>, String> {
+    fn command(&self, command: &str) -> Result<Option<Vec<u8>>, String> {
         let ran = std::process::Command::new("sh").args(["-c", command]).output();
-        ran.map(|ran| ran.stdout).map_err(|error| error.to_string())
+        ran.map(|ran| Some(ran.stdout)).map_err(|error| error.to_string())
     }
 }
 

@@ -60,6 +60,7 @@ pub(crate) const ALL: &[&[Case]] = &[
     control::registration::CASES,
     control::wildcards::CASES,
     service::resident::CASES,
+    service::script_commands::CASES,
     service::scripts::CASES,
     service::tools::CASES,
     service::unit::CASES,

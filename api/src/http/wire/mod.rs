@@ -26,7 +26,8 @@ pub use probes::{
     ProbesChange, RefusedProbe, Registered, Unregistered,
 };
 pub use scripts::{
-    ArmedBy, NewScript, OutputFormat, Script, ScriptArming, ScriptEvent, ScriptProbe, ScriptState,
+    ArmedBy, NewScript, OutputFormat, Script, ScriptArming, ScriptCommand, ScriptCommands,
+    ScriptEvent, ScriptProbe, ScriptState,
 };
 pub use symbols::{InlinedCall, Source, SourceLine, Symbol};
 pub use tasks::Process;

@@ -21,7 +21,8 @@ pub struct NewScript {
     /// Only check it: nothing runs, and the number in the answer is 0.
     #[serde(default)]
     pub dry_run: bool,
-    /// Allow `override()`, which changes what the guest does.
+    /// Allow `override()`, which changes what the guest does, and `system()`, whose commands
+    /// `exoprobe trace` runs on its host. They may have text of the guest's.
     #[serde(default, rename = "unsafe")]
     pub allow_unsafe: bool,
 }
@@ -45,6 +46,33 @@ impl From<NewScript> for scripts::NewScript {
         };
         let allow_unsafe = new.allow_unsafe;
         Self { text: new.text, params: new.params, format, allow_unsafe }
+    }
+}
+
+/// Commands of a script's `system()`. The service runs none of them.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ScriptCommands {
+    /// The number of the first, from 0. If it is not the one that was asked for, those between are
+    /// gone: the last 256 KiB are kept.
+    pub first: u64,
+    /// In the order in which they were called.
+    pub commands: Vec<ScriptCommand>,
+}
+
+/// A command of a script's `system()`.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ScriptCommand {
+    /// Bytes of output before it.
+    pub at: u64,
+    /// Its text, for a shell.
+    #[schema(example = "echo hit")]
+    pub text: String,
+}
+
+impl From<scripts::ShellCommands> for ScriptCommands {
+    fn from(found: scripts::ShellCommands) -> Self {
+        let command = |scripts::ShellCommand { at, text }| ScriptCommand { at, text };
+        Self { first: found.first, commands: found.kept.into_iter().map(command).collect() }
     }
 }
 

@@ -15,6 +15,7 @@ pub(super) mod openapi;
 pub(super) mod program;
 pub(super) mod proxy;
 pub(super) mod resident;
+pub(super) mod script_commands;
 pub(super) mod scripts;
 pub(super) mod tools;
 pub(super) mod unit;

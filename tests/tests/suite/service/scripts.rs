@@ -370,8 +370,6 @@ fn override_leaves_the_function_where_it_is_allowed() {
     assert!(refusal(&["-e", script]).contains("allow it with --unsafe"));
     let within = "kprobe:do_sys_openat2+4 { override(1); }";
     assert!(refusal(&["--unsafe", "-e", within]).contains("without an offset"));
-    let shell = "kprobe:do_sys_openat2 { system(\"id\"); }";
-    assert!(refusal(&["--unsafe", "-e", shell]).contains("system() is not served"));
     let running = trace(&service, &["-q", "--unsafe", "-e", script]);
     let failed = service.client(&["vm", "send", "open", "/dev/null", "10"]);
     let answer = String::from_utf8_lossy(&failed.stdout).into_owned();
