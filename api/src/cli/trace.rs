@@ -15,6 +15,7 @@ use tokio::time::sleep;
 use super::context::Context;
 use super::error::CliError;
 use super::format::{printable, printable_json, printable_lines};
+use super::idle;
 use super::shell::{self, Shell};
 use crate::client::{Client, ClientError, NewScript, Reply, Script, ScriptArming};
 use crate::log::say;
@@ -166,10 +167,11 @@ impl Session<'_> {
     async fn run(&self, out: &mut dyn Write, mut signals: Signals) -> Result<Script, CliError> {
         let body = self.client.follow_script(self.id).await?;
         let mut show = pin!(self.show(out, body));
+        let mut over = Ok(());
         let shown = tokio::select! {
             shown = &mut show => Some(shown),
             () = signals.next() => None,
-            result = self.time_is_over() => { result?; None }
+            result = self.time_is_over() => { over = result; None }
         };
         match shown {
             Some(shown) => shown?,
@@ -182,13 +184,19 @@ impl Session<'_> {
         // It has ended: this forgets it.
         self.client.end_script(self.id).await?;
         report(&script);
-        Ok(script)
+        over.map(|()| script)
     }
 
-    /// Returns once the script is to end by the command line.
+    /// Returns once the script is to end by the command line, or cannot, with the error.
     async fn time_is_over(&self) -> Result<(), CliError> {
         if let Some(command) = &self.args.command {
-            return match self.client.command(command).await? {
+            let reply = tokio::select! {
+                // An answer that is there counts, also of a guest that stopped thereafter.
+                biased;
+                reply = self.client.command(command) => reply?,
+                stopped = idle::watch(self.client) => return Err(stopped),
+            };
+            return match reply {
                 Reply::Done(_) => Ok(()),
                 Reply::Failed(line) => {
                     say!("guest: {}", printable(&line));

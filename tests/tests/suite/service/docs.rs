@@ -18,7 +18,7 @@ use markdown::{Block, Kind};
 
 pub(crate) const CASES: &[Case] = cases![
     blocks_are_read_as_they_are_marked,
-    every_shell_block_runs_as_it_stands needs [Kvm, Fuse, Shell],
+    every_shell_block_runs_as_it_stands needs [Kvm, Fuse, Namespaces, TraceCmd, Shell],
     event_lines_are_of_the_schema,
 ];
 
@@ -41,6 +41,8 @@ impl Place {
         symlink(program, dir.path().join("target/release/exoprobe")).unwrap();
         let guest = guest_file("..").canonicalize().unwrap();
         symlink(guest, dir.path().join("guest")).unwrap();
+        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts");
+        symlink(scripts.canonicalize().unwrap(), dir.path().join("scripts")).unwrap();
         Self(dir)
     }
 

@@ -1,14 +1,16 @@
-//! Commands of scripts' `system()`, which `exoprobe trace` runs.
+//! Commands: those of scripts' `system()`, which `exoprobe trace` runs, and the guest's (`-c`).
 
 use std::process::Output;
+use std::time::{Duration, Instant};
 
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{Service, cases, http};
+use exoprobe_tests::{PATIENCE, Running, Service, cases, exoprobe, http};
 use serde_json::{Value, json};
 
 pub(crate) const CASES: &[Case] = cases![
     commands_run_where_the_script_is_traced needs [Kvm, Shell],
     commands_are_lists_for_other_clients needs [Kvm, Repeat],
+    a_guest_that_stops_ends_the_script_that_waits_for_its_workload needs [Kvm, Repeat],
 ];
 
 const CALLS: u64 = 20;
@@ -88,4 +90,24 @@ fn commands_are_lists_for_other_clients() {
     assert!(count > 3000, "{count}");
     let absent = ask("GET", "/v1/scripts/9/commands", "");
     assert_eq!(absent.status, 404, "{absent:?}");
+}
+
+fn a_guest_that_stops_ends_the_script_that_waits_for_its_workload() {
+    let service = Service::restored(1);
+    let scripts = || http::ask(service.socket(), "GET", "/v1/scripts", &[], b"").json();
+    let script = "kprobe:__x64_sys_getpid { @n++; } END { printf(\"at the end\\n\"); }";
+    let mut command = exoprobe();
+    command.arg("--socket").arg(service.socket()).args(["trace", "-c", "sleep 3000000", "-e"]);
+    let waiting = Running::spawn(command.arg(script));
+    let deadline = Instant::now() + PATIENCE;
+    while scripts() == json!([]) {
+        assert!(Instant::now() < deadline, "{waiting}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = service.ok(&["vm", "shutdown"]);
+    let ran = waiting.finish(PATIENCE);
+    let (said, error) = [&ran.stdout, &ran.stderr].map(|text| String::from_utf8_lossy(text)).into();
+    assert!(!ran.status.success() && error.contains("the guest has stopped ("), "{ran:?}");
+    assert!(said.contains("at the end\n"), "{ran:?}");
+    assert_eq!(scripts(), json!([]), "none is left");
 }
