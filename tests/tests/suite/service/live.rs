@@ -21,7 +21,7 @@ pub(crate) const CASES: &[Case] = cases![
     a_hit_has_the_users_stack_and_the_control_group needs [Kvm, Repeat],
     a_script_goes_on_over_a_reboot,
     what_a_script_names_by_address_follows_the_kernel needs [Kvm, Repeat],
-    lost_hits_are_counted_exactly_and_shown,
+    lost_hits_are_counted_exactly_and_shown needs [Kvm, Repeat],
     a_script_goes_on_while_its_module_comes_and_goes,
     each_kind_of_probe_has_each_call,
     probes_are_listed_with_arguments needs [Kvm, Repeat],
