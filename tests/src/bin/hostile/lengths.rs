@@ -14,9 +14,13 @@ const TEXT: &str = "mp_irqs";
 const EVENTS_MIB: u64 = 16;
 /// Hits of one round: twice the budget of texts.
 const HITS: u64 = 2000;
-/// Most memory above the events' budget, in KiB: a script's maps and an answer with them, and the
-/// keys of a histogram.
-const MOST_KIB: u64 = (32 << 10) + (64 << 10) + (32 << 10);
+/// Entries of the histogram, each of a text and a number.
+const ENTRIES: u64 = 65_536;
+/// The most that they take, in KiB (docs/limits.md).
+const HISTOGRAM_KIB: u64 = (ENTRIES * (176 + 288 + 32)) >> 10;
+/// Most memory above the events' budget, in KiB (docs/limits.md): a script whose maps are full, an
+/// answer with them, the histogram, and an answer with that.
+const MOST_KIB: u64 = (48 << 10) + (64 << 10) + HISTOGRAM_KIB + 2 * HISTOGRAM_KIB;
 
 /// Answers that have all of it.
 const QUESTIONS: [&str; 5] = [
@@ -36,8 +40,8 @@ pub(crate) fn hostile(ground: &mut Ground, tally: &mut Tally) {
     let texts = (0..4).map(|at| format!(" t{at}=@{TEXT}+{at}:string")).collect::<String>();
     let added = post("/v1/probes", &format!("p:long __x64_sys_getpid{texts}"));
     tally.check(added.as_ref().is_ok_and(|answer| answer.status == 201), || format!("{added:?}"));
-    let trigger =
-        post("/v1/tracefs/events/kprobes/long/trigger", "hist:keys=t0,common_timestamp:size=65536");
+    let hist = format!("hist:keys=t0,common_timestamp:size={ENTRIES}");
+    let trigger = post("/v1/tracefs/events/kprobes/long/trigger", &hist);
     tally.check(trigger.as_ref().is_ok_and(|a| a.status < 300), || format!("{trigger:?}"));
     let script = format!(
         "kprobe:__x64_sys_getpid {{ $t = str(kaddr(\"{TEXT}\") + 1, 1024); @[$t, nsecs] = $t; \
