@@ -52,7 +52,7 @@ fn is_own(folder: &Path) -> bool {
     fs::symlink_metadata(folder).is_ok_and(|found| is_alone(&found))
 }
 
-/// Whether it is a folder of this user alone.
+/// Returns true for a folder of this user alone.
 fn is_alone(found: &fs::Metadata) -> bool {
     let mode = found.permissions().mode();
     found.is_dir() && found.uid() == crate::user::id() && mode & OTHERS == 0

@@ -35,7 +35,7 @@ impl Budget {
     ///
     /// # Errors
     /// [`Exceeded`]
-    pub(crate) fn check(&self, bytes: usize) -> Result<(), Exceeded> {
+    fn check(&self, bytes: usize) -> Result<(), Exceeded> {
         let taken = self.taken.load(Ordering::Relaxed);
         match taken.checked_add(bytes) {
             Some(all) if all <= self.most => Ok(()),

@@ -31,7 +31,8 @@ pub use limits::{LimitError, Limits};
 pub use maps::MapBudget;
 pub use print::Format;
 pub use program::{
-    Attachment, AttachmentKind, Base, Body, Chain, Datum, Hit, MemoryKind, Program, Read, Reason,
+    Attachment, AttachmentKind, Base, Body, Chain, Datum, Hit, MemoryKind, OwnedDatum, Program,
+    Read, Reason,
 };
 pub use syntax::{SCRIPT_MAX, Script};
 pub use types::{

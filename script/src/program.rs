@@ -207,6 +207,32 @@ pub enum Datum<'a> {
     Fault,
 }
 
+/// A [`Datum`] that owns its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OwnedDatum {
+    /// As [`Datum::Int`].
+    Int(u64),
+    /// As [`Datum::Bytes`].
+    Bytes(Vec<u8>),
+    /// As [`Datum::Stack`].
+    Stack(Vec<u64>),
+    /// As [`Datum::Fault`].
+    Fault,
+}
+
+impl OwnedDatum {
+    /// The value, for a [`Hit`].
+    #[must_use]
+    pub fn datum(&self) -> Datum<'_> {
+        match self {
+            Self::Int(number) => Datum::Int(*number),
+            Self::Bytes(bytes) => Datum::Bytes(bytes),
+            Self::Stack(frames) => Datum::Stack(frames),
+            Self::Fault => Datum::Fault,
+        }
+    }
+}
+
 /// A hit of an attachment.
 #[derive(Clone, Copy, Debug)]
 pub struct Hit<'a> {

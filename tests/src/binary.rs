@@ -139,6 +139,56 @@ impl Service {
         self.running.pid()
     }
 
+    /// A line of its `/proc/PID/status`, without the name, its words with one blank between them.
+    ///
+    /// # Panics
+    /// When it has ended, or there is no such line.
+    #[must_use]
+    pub fn status_line(&self, name: &str) -> String {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
+        let text = text.expect("the service runs");
+        let of_name = |line: &str| line.strip_prefix(name)?.strip_prefix(':').map(str::to_owned);
+        let line = text.lines().find_map(of_name).expect("the host's kernel has this line");
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Its resident memory, in KiB.
+    ///
+    /// # Panics
+    /// As [`Self::status_line`].
+    #[must_use]
+    pub fn resident_kib(&self) -> u64 {
+        self.kib("VmRSS")
+    }
+
+    /// The most resident memory that it had since [`Self::reset_peak`], in KiB.
+    ///
+    /// # Panics
+    /// As [`Self::status_line`].
+    #[must_use]
+    pub fn peak_kib(&self) -> u64 {
+        self.kib("VmHWM")
+    }
+
+    /// A figure of its `/proc/PID/status`, in KiB.
+    ///
+    /// # Panics
+    /// As [`Self::status_line`].
+    #[must_use]
+    pub fn kib(&self, name: &str) -> u64 {
+        let line = self.status_line(name);
+        line.strip_suffix(" kB").and_then(|kib| kib.parse().ok()).expect("a number of KiB")
+    }
+
+    /// Sets the peak of its memory to what it has now (proc(5), clear_refs).
+    ///
+    /// # Panics
+    /// As [`Self::status_line`].
+    pub fn reset_peak(&self) {
+        let path = format!("/proc/{}/clear_refs", self.pid());
+        std::fs::write(path, "5").expect("the service is ours");
+    }
+
     /// Its standard error so far.
     #[must_use]
     pub fn log(&self) -> String {

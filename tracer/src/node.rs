@@ -260,7 +260,7 @@ impl Node {
         })
     }
 
-    /// Whether the group, the event and the vCPU that it is about are there.
+    /// Returns true if the group, the event and the vCPU that it is about are there.
     pub(crate) fn is_there(&self, engine: &Engine, vcpus: usize) -> bool {
         match self {
             Self::Group(group) | Self::GroupFilter(group) | Self::Enable(Some(group), None) => {

@@ -288,24 +288,22 @@ impl Text {
         {
             self.rest = bytes.split_off(error.valid_up_to());
         }
-        let text = String::from_utf8_lossy(&bytes);
-        match self.is_json {
-            true => printable_json(&text).into_owned(),
-            false => printable_lines(&text).into_owned(),
-        }
+        self.shown(&String::from_utf8_lossy(&bytes))
     }
-}
 
-impl Text {
     /// The output of a command of system(), as bpftrace shows it.
     fn of_command(&self, printed: &[u8]) -> String {
         let text = String::from_utf8_lossy(printed);
         match self.is_json {
-            true => {
-                let line = format!("{{\"type\": \"syscall\", \"data\": {}}}\n", json!(text));
-                printable_json(&line).into_owned()
-            }
-            false => printable_lines(&text).into_owned(),
+            true => self.shown(&format!("{{\"type\": \"syscall\", \"data\": {}}}\n", json!(text))),
+            false => self.shown(&text),
+        }
+    }
+
+    fn shown(&self, text: &str) -> String {
+        match self.is_json {
+            true => printable_json(text).into_owned(),
+            false => printable_lines(text).into_owned(),
         }
     }
 }

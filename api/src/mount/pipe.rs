@@ -52,7 +52,7 @@ impl Pipe {
         size: usize,
         may_wait: bool,
     ) -> Result<Bytes, Errno> {
-        let mut stream = self.lock(may_wait).await?;
+        let mut stream = turn(&self.stream, may_wait).await?;
         let mut patience = Duration::ZERO;
         if stream.rest.is_empty() && stream.body.is_none() {
             stream.body = Some(remote.follow(&self.file).await?);
@@ -67,13 +67,17 @@ impl Pipe {
         let size = size.min(stream.rest.len());
         Ok(stream.rest.split_to(size))
     }
+}
 
-    async fn lock(&self, may_wait: bool) -> Result<MutexGuard<'_, Stream>, Errno> {
-        if may_wait {
-            return Ok(self.stream.lock().await);
-        }
-        self.stream.try_lock().map_err(|_| Errno::EAGAIN)
+/// Locks what readers of an opening take turns with.
+///
+/// # Errors
+/// EAGAIN where another reads and this one must not wait.
+pub(super) async fn turn<T>(shared: &Mutex<T>, may_wait: bool) -> Result<MutexGuard<'_, T>, Errno> {
+    if may_wait {
+        return Ok(shared.lock().await);
     }
+    shared.try_lock().map_err(|_| Errno::EAGAIN)
 }
 
 impl Stream {

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use fuser::Errno;
 use hyper::body::Bytes;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::Mutex;
 
 use super::path::TracePath;
+use super::pipe::turn;
 use super::remote::Remote;
 
 /// The name of such files, wherever they are.
@@ -43,7 +44,7 @@ impl RawPipe {
         size: usize,
         may_wait: bool,
     ) -> Result<Bytes, Errno> {
-        let mut rest = self.lock(may_wait).await?;
+        let mut rest = turn(&self.rest, may_wait).await?;
         let pages = (size / PAGE).clamp(1, PAGES_MAX);
         let wait = if may_wait { WAIT } else { Duration::ZERO };
         while rest.is_empty() {
@@ -54,13 +55,6 @@ impl RawPipe {
         }
         let size = size.min(rest.len());
         Ok(rest.split_to(size))
-    }
-
-    async fn lock(&self, may_wait: bool) -> Result<MutexGuard<'_, Bytes>, Errno> {
-        if may_wait {
-            return Ok(self.rest.lock().await);
-        }
-        self.rest.try_lock().map_err(|_| Errno::EAGAIN)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use exoprobe_guest::Gva;
 use exoprobe_probes::KernelMemory;
-use exoprobe_script::{Attachment, Base, Chain, Datum, MemoryKind, Read};
+use exoprobe_script::{Attachment, Base, Chain, MemoryKind, OwnedDatum, Read};
 
 use super::error::ScriptError;
 
@@ -22,7 +22,7 @@ pub(super) enum FixedRead {
     Symbol(Arc<str>),
     /// The kernel's memory.
     Memory {
-        /// What its first address is counted from; none for 0.
+        /// The symbol that its first address is relative to; 0 if there is none.
         from: Option<Arc<str>>,
         /// Its first address.
         at: u64,
@@ -31,24 +31,6 @@ pub(super) enum FixedRead {
         /// How much, and its form.
         what: MemoryKind,
     },
-}
-
-/// A value that was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum FixedValue {
-    Int(u64),
-    Bytes(Vec<u8>),
-    Fault,
-}
-
-impl FixedValue {
-    pub(super) fn datum(&self) -> Datum<'_> {
-        match self {
-            Self::Int(number) => Datum::Int(*number),
-            Self::Bytes(bytes) => Datum::Bytes(bytes),
-            Self::Fault => Datum::Fault,
-        }
-    }
 }
 
 impl FixedRead {
@@ -86,16 +68,16 @@ impl FixedRead {
         &self,
         memory: Option<&KernelMemory>,
         address_of: &dyn Fn(&str) -> Option<u64>,
-    ) -> FixedValue {
+    ) -> OwnedDatum {
         let (from, at, offsets, what) = match self {
-            Self::Nothing => return FixedValue::Int(0),
+            Self::Nothing => return OwnedDatum::Int(0),
             Self::Symbol(name) => {
-                return address_of(name).map_or(FixedValue::Fault, FixedValue::Int);
+                return address_of(name).map_or(OwnedDatum::Fault, OwnedDatum::Int);
             }
             Self::Memory { from, at, offsets, what } => (from, at, offsets, what),
         };
         let start = from.as_ref().map_or(Some(0), |name| address_of(name));
-        let (Some(memory), Some(start)) = (memory, start) else { return FixedValue::Fault };
+        let (Some(memory), Some(start)) = (memory, start) else { return OwnedDatum::Fault };
         let at = start.wrapping_add(*at);
         let word = |at: u64| {
             let mut bytes = [0; 8];
@@ -104,11 +86,11 @@ impl FixedRead {
         };
         let follow = |at: u64, offset: &i64| Some(word(at)?.wrapping_add_signed(*offset));
         let value = offsets.iter().try_fold(at, follow).and_then(|at| value(memory, at, *what));
-        value.unwrap_or(FixedValue::Fault)
+        value.unwrap_or(OwnedDatum::Fault)
     }
 }
 
-fn value(memory: &KernelMemory, at: u64, what: MemoryKind) -> Option<FixedValue> {
+fn value(memory: &KernelMemory, at: u64, what: MemoryKind) -> Option<OwnedDatum> {
     let bytes = |at: u64, len: usize| {
         let mut bytes = vec![0; len];
         memory.read(Gva(at), &mut bytes).ok()?;
@@ -121,13 +103,13 @@ fn value(memory: &KernelMemory, at: u64, what: MemoryKind) -> Option<FixedValue>
             word[..count].copy_from_slice(&bytes(at, count)?);
             let unused = u32::try_from((word.len() - count) * 8).ok()?;
             let number = u64::from_le_bytes(word);
-            FixedValue::Int(match signed {
+            OwnedDatum::Int(match signed {
                 // Extends the sign.
                 true if unused < 64 => ((number << unused).cast_signed() >> unused).cast_unsigned(),
                 _ => number,
             })
         }
-        MemoryKind::Bytes(len) => FixedValue::Bytes(bytes(at, len as usize)?),
+        MemoryKind::Bytes(len) => OwnedDatum::Bytes(bytes(at, len as usize)?),
         MemoryKind::Text(max) => {
             let max = u64::from(max.min(TEXT_MAX));
             let mut text = Vec::new();
@@ -141,7 +123,7 @@ fn value(memory: &KernelMemory, at: u64, what: MemoryKind) -> Option<FixedValue>
                     break;
                 }
             }
-            FixedValue::Bytes(text)
+            OwnedDatum::Bytes(text)
         }
     })
 }

@@ -10,14 +10,13 @@ use exoprobe_guest::{GuestClock, Gva};
 use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{Engine, HitConsumer, KernelMemory, MemoryAtHit, RecordedHit};
 use exoprobe_script::{
-    AttachmentKind, Datum, Flow, Format, Hit, Host, Limits, MapBudget, Memory, Program, Runtime,
-    SymbolOffset,
+    AttachmentKind, Datum, Flow, Format, Hit, Host, Limits, MapBudget, Memory, OwnedDatum, Program,
+    Runtime, SymbolOffset,
 };
 use tokio::sync::watch;
 
 use super::arm::Plan;
 use super::files::GuestFiles;
-use super::fixed::FixedValue;
 use super::output::ScriptOutput;
 
 /// Runs a script's actions, one at a time.
@@ -103,7 +102,7 @@ impl Actions {
             let address_of = |name: &str| self.host.address_of(name);
             let read = reads.iter().map(|read| read.read(memory.as_ref(), &address_of));
             let read: Vec<_> = read.collect();
-            let values: Vec<Datum<'_>> = read.iter().map(FixedValue::datum).collect();
+            let values: Vec<Datum<'_>> = read.iter().map(OwnedDatum::datum).collect();
             let memory = memory.map(FixedMemory);
             let memory = memory.as_ref().map(|memory| memory as &dyn Memory);
             let host = HostWithMemory { host: &self.host, memory };

@@ -18,7 +18,7 @@ pub(crate) struct Arming {
     pub(crate) places: u32,
 }
 
-/// What a hit of a probe meets.
+/// How a probe is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ArmedBy {
     /// A jmp to a detour, which reads the values within the guest.
@@ -31,10 +31,10 @@ pub(crate) enum ArmedBy {
     Refused,
 }
 
-/// Takes no hits.
-struct Nobody;
+/// A consumer that drops all hits: a rehearsal has none.
+struct NoHits;
 
-impl HitConsumer for Nobody {
+impl HitConsumer for NoHits {
     fn take(&self, _: usize, _: RecordedHit) {}
 
     fn take_at_hit(&self, _: usize, _: RecordedHit, _: &mut dyn MemoryAtHit) -> Option<u64> {
@@ -56,8 +56,8 @@ pub(super) fn rehearse(
     if plans.iter().all(|plan| plan.events().next().is_none()) {
         return Ok(all);
     }
-    let nobody = Arc::new(Nobody) as Arc<dyn HitConsumer>;
-    let rehearsal = engine.rehearse(arm::batch(plans, &nobody, at_hit))?;
+    let consumer = Arc::new(NoHits) as Arc<dyn HitConsumer>;
+    let rehearsal = engine.rehearse(arm::batch(plans, &consumer, at_hit))?;
     arm::check_refused(rehearsal.accepted.len(), &rehearsal.refused)?;
     let plan_of: HashMap<&str, usize> = plans
         .iter()

@@ -170,7 +170,7 @@ impl TraceBuffer {
         page
     }
 
-    /// Events of a vCPU that the store dropped, and no reader has been told of.
+    /// Events of a vCPU that the store dropped, and no reader has counted.
     pub(super) fn lost(&self, cpu: u8) -> u64 {
         self.cpus.lost(Some(cpu))
     }
@@ -229,7 +229,7 @@ impl<'a> Stored<'a> {
 pub struct TraceReader {
     /// Ranges left to read: first event, and the first after it that does not belong.
     spans: VecDeque<(u64, u64)>,
-    /// What readers of single vCPUs had taken.
+    /// The events that readers of single vCPUs had taken.
     cpus: CpuTraces,
     /// Events lost before the first.
     lost: u64,

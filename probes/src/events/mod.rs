@@ -27,7 +27,7 @@ pub(crate) use hit::Hit;
 pub(crate) use look::field_value;
 pub(crate) use origin::Origin;
 pub use per_cpu::CpuStatistics;
-pub(crate) use ring::{MARK, Record, Returned, Ring, Shape, TextPlace};
+pub(crate) use ring::{MARK, Record, Returned, Ring, STACK_DEPTH, Shape, TextPlace};
 pub use select::EventSelection;
 pub use show::{FAULT, RecordedValue, show_function, show_symbol};
 pub(crate) use show::{TextList, frames};

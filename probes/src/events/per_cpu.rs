@@ -14,7 +14,7 @@ pub(super) struct CpuTrace {
     overrun: u64,
     /// Events that readers took.
     read: u64,
-    /// Dropped events that no reader has been told of.
+    /// Dropped events that no reader has counted.
     lost: u64,
 }
 
@@ -85,7 +85,7 @@ impl CpuTraces {
         self.some(cpu).map(|cpu| cpu.overrun + cpu.read).sum()
     }
 
-    /// Dropped events that no reader has been told of.
+    /// Dropped events that no reader has counted.
     pub(super) fn lost(&self, cpu: Option<u8>) -> u64 {
         self.some(cpu).map(|cpu| cpu.lost).sum()
     }

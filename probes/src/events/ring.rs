@@ -102,6 +102,9 @@ pub(crate) struct Returned {
     pub(crate) entered: GuestTime,
 }
 
+/// Most frames of a back-trace; with the user's part as many again.
+pub(crate) const STACK_DEPTH: usize = 32;
+
 /// The number of no probe: of the records of [`crate::Engine::mark`].
 pub(crate) const MARK: u32 = u32::MAX;
 

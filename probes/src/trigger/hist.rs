@@ -4,14 +4,12 @@ use std::collections::HashMap;
 
 use super::command::{Hist, HistField, LATENCY_FIELD, Modifier, TriggerError};
 use crate::definition::{Argument, COMM_FIELD, CPU_FIELD, PID_FIELD, ValueType};
-use crate::events::{Hit, RecordedValue};
+use crate::events::{Hit, RecordedValue, STACK_DEPTH};
 
 /// Longest text of a key, in bytes.
 const TEXT_MAX: usize = 255;
 /// Longest name of a task (TASK_COMM_LEN), each byte as three of UTF-8.
 const NAME_MAX: usize = 3 * 16;
-/// Most addresses of a key that is a back-trace.
-const STACK_MAX: usize = 32;
 /// Bytes of an entry beside its keys and sums: its place in a table that is half full at worst, and
 /// the allocator's part of three blocks.
 const ENTRY: usize = 176;
@@ -195,7 +193,7 @@ impl HistColumn {
     fn most_bytes(&self) -> usize {
         size_of::<HistogramKey>()
             + match self.source {
-                FieldSource::Stack => STACK_MAX * size_of::<u64>(),
+                FieldSource::Stack => STACK_DEPTH * size_of::<u64>(),
                 FieldSource::Arg(_) if self.is_text => TEXT_MAX,
                 FieldSource::Comm | FieldSource::Pid => NAME_MAX,
                 FieldSource::Arg(_)

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use exoprobe_script::{
-    Collected, Datum, Diagnostics, Format, Hit, Limits, Options, Runtime, Script, check,
+    Collected, Datum, Diagnostics, Format, Hit, Limits, Options, OwnedDatum, Runtime, Script, check,
 };
 use proptest::prelude::*;
 
@@ -66,34 +66,14 @@ const STATEMENTS: &[&str] = &[
 /// Probes; the first can have all statements.
 const PROBES: &[&str] = &["kprobe:vfs_read", "kprobe:vfs_*", "kprobe:vfs_open+4"];
 
-/// The data of a read.
-#[derive(Clone, Debug)]
-enum Given {
-    Int(u64),
-    Bytes(Vec<u8>),
-    Stack(Vec<u64>),
-    Fault,
-}
-
-fn given() -> impl Strategy<Value = Given> {
+fn given() -> impl Strategy<Value = OwnedDatum> {
     prop_oneof![
-        any::<u64>().prop_map(Given::Int),
-        (0u64..64).prop_map(Given::Int),
-        prop::collection::vec(any::<u8>(), 0..70).prop_map(Given::Bytes),
-        prop::collection::vec(any::<u64>(), 0..5).prop_map(Given::Stack),
-        Just(Given::Fault),
+        any::<u64>().prop_map(OwnedDatum::Int),
+        (0u64..64).prop_map(OwnedDatum::Int),
+        prop::collection::vec(any::<u8>(), 0..70).prop_map(OwnedDatum::Bytes),
+        prop::collection::vec(any::<u64>(), 0..5).prop_map(OwnedDatum::Stack),
+        Just(OwnedDatum::Fault),
     ]
-}
-
-impl Given {
-    fn datum(&self) -> Datum<'_> {
-        match self {
-            Self::Int(number) => Datum::Int(*number),
-            Self::Bytes(bytes) => Datum::Bytes(bytes),
-            Self::Stack(frames) => Datum::Stack(frames),
-            Self::Fault => Datum::Fault,
-        }
-    }
 }
 
 /// A script of some statements, in an order at random.
@@ -115,14 +95,14 @@ const LIMITS: Limits = Limits {
 };
 
 /// Runs all bodies of a script over hits. Returns the output, or the error of a wrong script.
-fn output(text: &str, hits: &[Vec<Given>], format: Format) -> Result<Collected, Diagnostics> {
+fn output(text: &str, hits: &[Vec<OwnedDatum>], format: Format) -> Result<Collected, Diagnostics> {
     let script = Script::parse(text, &[])?;
     let options = Options { allow_unsafe: true, ..Options::default() };
     let program = Arc::new(check(&script, &Functions, &options)?);
     let mut runtime = Runtime::new(Arc::clone(&program), format, LIMITS);
     let mut out = Collected::default();
     for (time, hit) in (0..).step_by(700).zip(hits) {
-        let values: Vec<Datum<'_>> = hit.iter().map(Given::datum).collect();
+        let values: Vec<Datum<'_>> = hit.iter().map(OwnedDatum::datum).collect();
         let hit = Hit { time, cpu: 0, values: &values };
         for (index, attachment) in program.attachments.iter().enumerate() {
             for body in &attachment.bodies {

@@ -7,8 +7,8 @@ use exoprobe_introspect::Btf;
 use exoprobe_introspect::btf::sample::{self, ARRAY, ENUM, POINTER, STRUCT};
 use exoprobe_script::{
     AttachmentKind, Body, BtfTypes, Collected, Datum, Diagnostics, Format, Hit, Host, Kernel,
-    Memory, MemoryKind, Options, Parameter, Program, Prototype, Read, Record, RecordRef, Runtime,
-    Script, SymbolOffset, Type, check,
+    Memory, MemoryKind, Options, OwnedDatum, Parameter, Program, Prototype, Read, Record,
+    RecordRef, Runtime, Script, SymbolOffset, Type, check,
 };
 
 use super::script_run::{LIMITS, Pages, finish};
@@ -112,25 +112,6 @@ impl Host for Guest {
     }
 }
 
-/// A value of a hit.
-enum Value {
-    Int(u64),
-    Bytes(Vec<u8>),
-    Stack(Vec<u64>),
-    Fault,
-}
-
-impl Value {
-    fn datum(&self) -> Datum<'_> {
-        match self {
-            Self::Int(number) => Datum::Int(*number),
-            Self::Bytes(bytes) => Datum::Bytes(bytes),
-            Self::Stack(frames) => Datum::Stack(frames),
-            Self::Fault => Datum::Fault,
-        }
-    }
-}
-
 /// The rest of the input.
 struct Source<'a>(&'a [u8]);
 
@@ -149,33 +130,33 @@ impl Source<'_> {
         if self.byte() & 1 == 0 { number } else { !number }
     }
 
-    fn bytes(&mut self, len: usize) -> Value {
-        Value::Bytes((0..len.min(VALUE_MAX)).map(|_| self.byte()).collect())
+    fn bytes(&mut self, len: usize) -> OwnedDatum {
+        OwnedDatum::Bytes((0..len.min(VALUE_MAX)).map(|_| self.byte()).collect())
     }
 
     /// The value of a read, as a guest can give it: also a fault, or less than was asked for.
-    fn value(&mut self, read: &Read) -> Value {
+    fn value(&mut self, read: &Read) -> OwnedDatum {
         let how = self.byte();
         if how % 8 == 1 {
-            return Value::Fault;
+            return OwnedDatum::Fault;
         }
         let part = |len: u32| if how % 8 == 2 { len / 2 } else { len } as usize;
         match read {
             Read::Comm => self.bytes(part(15)),
             Read::KernelStack(frames) | Read::UserStack(frames) => {
                 let count = part(*frames).min(usize::from(how / 8));
-                Value::Stack((0..count).map(|_| self.int()).collect())
+                OwnedDatum::Stack((0..count).map(|_| self.int()).collect())
             }
             Read::Memory { what: MemoryKind::Bytes(len), .. } => self.bytes(part(*len)),
             Read::Memory { what: MemoryKind::Text(max), .. } => {
                 self.bytes(part(*max).min(usize::from(how)))
             }
-            _ => Value::Int(self.int()),
+            _ => OwnedDatum::Int(self.int()),
         }
     }
 
     /// The values of one hit.
-    fn values(&mut self, body: &Body) -> Vec<Value> {
+    fn values(&mut self, body: &Body) -> Vec<OwnedDatum> {
         body.reads.iter().map(|read| self.value(read)).collect()
     }
 }
@@ -217,7 +198,7 @@ fn run_hits(program: &Arc<Program>, format: Format, source: &mut Source<'_>) {
             for number in &attachment.bodies {
                 let body = &program.bodies[*number];
                 let values = source.values(body);
-                let values: Vec<Datum<'_>> = values.iter().map(Value::datum).collect();
+                let values: Vec<Datum<'_>> = values.iter().map(OwnedDatum::datum).collect();
                 let has_memory = body.needs_exit.is_some() || is_timed(&attachment.kind);
                 let host = Guest { has_memory };
                 time += source.int() >> 32;

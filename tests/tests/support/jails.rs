@@ -131,13 +131,6 @@ pub(crate) fn write(service: &Service, what: &str, path: &Path) -> Answer {
     Answer::read(stream)
 }
 
-/// A line of a service's `/proc/PID/status`, without its name.
-pub(crate) fn status(service: &Service, name: &str) -> String {
-    let text = fs::read_to_string(format!("/proc/{}/status", service.pid())).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
-    line.unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
 /// All that can be reached by a path in a service's root: files, and folders without content.
 pub(crate) fn reachable(service: &Service) -> Vec<String> {
     let root = PathBuf::from(format!("/proc/{}/root", service.pid()));

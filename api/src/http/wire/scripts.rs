@@ -177,7 +177,7 @@ pub struct ScriptProbe {
 /// How places of a probe of a script would be armed.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ScriptArming {
-    /// What a hit meets there.
+    /// How they are armed.
     pub by: ArmedBy,
     /// For an int3, why it is no jmp: the rule's name first. For places without either, what they
     /// wait for, or why they are left out.
@@ -188,7 +188,7 @@ pub struct ScriptArming {
     pub places: u32,
 }
 
-/// What a hit of a probe of a script meets.
+/// How a probe of a script is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ArmedBy {

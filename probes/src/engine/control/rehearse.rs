@@ -15,7 +15,7 @@ impl Control {
     /// The places of probes that were checked which would keep their int3s if the probes were
     /// registered together, each with the reason. The guest may still be without room for all jmps.
     /// Changes nothing in the guest.
-    pub(crate) fn judge(&mut self, guest: &dyn Guest, ids: &[u32]) -> HashMap<Gva, Arc<str>> {
+    pub(crate) fn rehearse(&mut self, guest: &dyn Guest, ids: &[u32]) -> HashMap<Gva, Arc<str>> {
         let Some(kernel) = self.kernel.running.clone() else { return HashMap::new() };
         let (sites, places) = self.sites_with(guest, &kernel, ids);
         let refused = |why: &str| places.iter().map(|at| (*at, Arc::from(why))).collect();

@@ -59,7 +59,7 @@ impl Engine {
         let first_id = control.registry.next_id();
         let added = control.add_each(guest, members, on_duplicate, Intent::Check)?;
         let ids = added.ids();
-        let reasons = control.judge(guest, &ids);
+        let reasons = control.rehearse(guest, &ids);
         let status = |id: &u32| {
             let checked = &control.registry.probes[id];
             let status = control.status(checked, guest.hidden());

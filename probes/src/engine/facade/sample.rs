@@ -15,13 +15,12 @@ use crate::engine::control::registry::{NOT_BEGUN, Registered, State};
 use crate::engine::control::state::Control;
 use crate::engine::facade::backtrace::{Addresses, Known};
 use crate::engine::facade::engine::Engine;
-use crate::engine::hit::actions::STACK_DEPTH;
 use crate::engine::kernel::memory::HitMemory;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::probe::handlers::{Hit, Kprobe};
 use crate::engine::probe::registered::Probe;
 use crate::error::ProbeError;
-use crate::events::Consumer;
+use crate::events::{Consumer, STACK_DEPTH};
 
 /// A sampler to add: what is read of each vCPU at a sample.
 pub struct NewSampler {

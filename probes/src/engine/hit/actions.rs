@@ -16,10 +16,9 @@ use crate::engine::probe::fetch::{Bytes, place, read_text, text_at, word};
 use crate::engine::probe::handlers::{Hit, Verdict};
 use crate::engine::probe::registered::RETURN_ADDRESS_LEN;
 use crate::engine::probe::registered::{Probe, count};
-use crate::events::{Consumer, Record, RecordedHit, Returned, Ring, Shape, TextPlace, show_symbol};
-
-/// Maximum number of frames of a back-trace.
-pub(crate) const STACK_DEPTH: usize = 32;
+use crate::events::{
+    Consumer, Record, RecordedHit, Returned, Ring, STACK_DEPTH, Shape, TextPlace, show_symbol,
+};
 
 /// The result of the actions of one hit.
 pub(crate) struct Done {

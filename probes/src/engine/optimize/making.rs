@@ -41,7 +41,7 @@ impl Optimizer {
         // Before the memory of the rings is mapped.
         check_text_kind(kernel, site)?;
         let env = rings.detour_env(guest, kernel)?;
-        let (wanted, region) = self.judge(sites, switched_on, kernel, &env, site)?;
+        let (wanted, region) = self.plan(sites, switched_on, kernel, &env, site)?;
         let covered = region.end().0 - site.at.0;
         let (places, rest) =
             places(kernel, site.at, covered).ok_or("not-mapped: its text is not mapped")?;
@@ -73,9 +73,9 @@ impl Optimizer {
         Ok(OptimizedSite { at: site.at, places, rest, jmp, region, code, follows })
     }
 
-    /// Checks whether a site may have a jmp: its probes' work, its text, and other probes within
-    /// it. Changes nothing in the guest. The error is as of [`Self::candidate`].
-    pub(crate) fn judge(
+    /// Finds the work of a site's probes and the text that its jmp would cover, which no other
+    /// probe may be in. Changes nothing in the guest. The error is as of [`Self::candidate`].
+    fn plan(
         &mut self,
         sites: &Sites,
         switched_on: bool,
@@ -83,7 +83,6 @@ impl Optimizer {
         env: &DetourEnv,
         site: &Site,
     ) -> Result<(Work, Arc<Region>), Arc<str>> {
-        check_text_kind(kernel, site)?;
         let wanted = wanted(self.allowed, switched_on, kernel, site, env)?;
         let region = self.region(sites, kernel, site.at)?;
         let covered = region.end().0 - site.at.0;
@@ -104,7 +103,8 @@ impl Optimizer {
         env: &DetourEnv,
         site: &Site,
     ) -> Result<(), Arc<str>> {
-        let (wanted, region) = self.judge(sites, switched_on, kernel, env, site)?;
+        check_text_kind(kernel, site)?;
+        let (wanted, region) = self.plan(sites, switched_on, kernel, env, site)?;
         // Any place of hidden memory is as good.
         let (at, mut blocks) = (env.hidden.start, Vec::with_capacity(wanted.len()));
         let block = |task| Block { number: 0, counter: at, task };

@@ -162,29 +162,6 @@ pub(crate) fn end(mut service: Service, tally: &mut Tally) {
     tally.check(!service.log().contains("panicked"), || service.log());
 }
 
-/// Memory of a process, in KiB.
-pub(crate) fn resident_kib(service: &Service) -> u64 {
-    status_kib(service, "VmRSS:")
-}
-
-/// The most memory that a process had since [`reset_peak`], in KiB.
-pub(crate) fn peak_kib(service: &Service) -> u64 {
-    status_kib(service, "VmHWM:")
-}
-
-/// Sets the peak of a process' memory to what it has now (proc(5), clear_refs).
-pub(crate) fn reset_peak(service: &Service) {
-    let path = format!("/proc/{}/clear_refs", service.pid());
-    std::fs::write(path, "5").expect("the process is ours");
-}
-
-fn status_kib(service: &Service, name: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", service.pid()));
-    let status = status.unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default()
-}
-
 /// Sends the guest a command. Returns its answer, `done COMMAND N`.
 pub(crate) fn work(service: &Service, command: &str) -> Result<String, String> {
     let mut client = exoprobe();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use exoprobe_tests::Service;
 
-use crate::attack::{Ground, LOG_MAX, TOKEN, Tally, check_alive, end, resident_kib};
+use crate::attack::{Ground, LOG_MAX, TOKEN, Tally, check_alive, end};
 
 /// Open files of the attacked service.
 const DESCRIPTORS: u32 = 256;
@@ -33,7 +33,7 @@ fn connect(target: &SocketAddr) -> Option<TcpStream> {
 pub(crate) fn silent(ground: &mut Ground, tally: &mut Tally) {
     let service = ground.tcp_service(DESCRIPTORS);
     let target = target(&service);
-    let before = resident_kib(&service);
+    let before = service.resident_kib();
     while ground.goes_on(tally) {
         let mut open = Vec::new();
         for index in 0..FLOOD {
@@ -60,7 +60,7 @@ pub(crate) fn silent(ground: &mut Ground, tally: &mut Tally) {
             check_alive(&service, tally);
             std::thread::sleep(Duration::from_millis(200));
         }
-        let now = resident_kib(&service);
+        let now = service.resident_kib();
         tally.check(now.saturating_sub(before) < MOST_KIB, || {
             format!("{} connections: {before} KiB, then {now} KiB", open.len())
         });
@@ -73,7 +73,7 @@ pub(crate) fn silent(ground: &mut Ground, tally: &mut Tally) {
 pub(crate) fn broken(ground: &mut Ground, tally: &mut Tally) {
     let service = ground.tcp_service(DESCRIPTORS);
     let target = target(&service);
-    let before = resident_kib(&service);
+    let before = service.resident_kib();
     while ground.goes_on(tally) {
         let large = vec![b'x'; 400 << 10];
         let noise: Vec<u8> = (0..2000).flat_map(|_| ground.dice.roll().to_le_bytes()).collect();
@@ -100,7 +100,7 @@ pub(crate) fn broken(ground: &mut Ground, tally: &mut Tally) {
         }
         check_alive(&service, tally);
     }
-    let now = resident_kib(&service);
+    let now = service.resident_kib();
     tally.check(now.saturating_sub(before) < MOST_KIB, || format!("{before} KiB, then {now} KiB"));
     end(service, tally);
 }

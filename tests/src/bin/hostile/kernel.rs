@@ -15,14 +15,14 @@ use iced_x86::code_asm::{
     CodeAssembler, eax, edx, qword_ptr, r12, r12d, rax, rbx, rdi, rdx, rsi, rsp,
 };
 
-use crate::attack::{Ground, LOG_MAX, Tally, ask, check_alive, end, resident_kib};
+use crate::attack::{Ground, LOG_MAX, Tally, ask, check_alive, end};
 use crate::parts::Parts;
 
 /// The system call that becomes hostile: one jump there leads to the code.
 const CALL: &str = "__x64_sys_sync";
 /// A function that the attack never calls, 300 bytes long: the code is written over it.
 const ROOM: &str = "__do_sys_reboot";
-/// Stores eight bytes, or returns that it cannot: what is not mapped harms nobody.
+/// Stores eight bytes, or returns an error where nothing is mapped.
 const STORE: &str = "copy_to_kernel_nofault";
 /// The direct map of RAM of a kernel without KASLR.
 const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
@@ -97,8 +97,7 @@ impl Scribble {
         code.mov(qword_ptr(rsp), rax)?;
         code.mov(rdi, rbx)?;
         code.shr(rdi, 20)?;
-        let mask = u32::try_from(self.size - 8).expect("some MiB");
-        code.and(rdi, i32::try_from(mask).expect("some MiB"))?;
+        code.and(rdi, i32::try_from(self.size - 8).expect("some MiB"))?;
         code.mov(rax, self.base)?;
         code.add(rdi, rax)?;
         code.mov(rsi, rsp)?;
@@ -156,7 +155,7 @@ fn round(path: &str, tally: &mut Tally) -> String {
     let added = ask(&service, "POST", "/v1/probes", text, probes.as_bytes());
     tally.check(added.is_ok_and(|answer| answer.status == 201), || service.log());
     wait_until_optimized(&service, tally);
-    let before = resident_kib(&service);
+    let before = service.resident_kib();
     let work = "getpid 300\nsync 3\n".repeat(50);
     drop(ask(&service, "POST", "/v1/vm/serial/1", text, work.as_bytes()));
     let until = Instant::now() + ROUND;
@@ -177,7 +176,7 @@ fn round(path: &str, tally: &mut Tally) -> String {
     tally
         .check(removed.as_ref().is_ok_and(|answer| answer.status < 500), || format!("{removed:?}"));
     check_alive(&service, tally);
-    let (now, log) = (resident_kib(&service), service.log());
+    let (now, log) = (service.resident_kib(), service.log());
     tally.check(now.saturating_sub(before) < MOST_KIB, || format!("{before} KiB, then {now} KiB"));
     tally.check(log.len() < LOG_MAX, || format!("a log of {} bytes", log.len()));
     end(service, tally);

@@ -3,9 +3,7 @@
 
 use exoprobe_tests::{Service, kernel_symbols};
 
-use crate::attack::{
-    Ground, Tally, ask, check_alive, end, peak_kib, reset_peak, resident_kib, work,
-};
+use crate::attack::{Ground, Tally, ask, check_alive, end, work};
 use crate::parts::Parts;
 
 /// 8 KiB that the tiny kernel reads while it boots, and not after.
@@ -49,8 +47,8 @@ pub(crate) fn hostile(ground: &mut Ground, tally: &mut Tally) {
     );
     let started = post("/v1/scripts", &script);
     tally.check(started.as_ref().is_ok_and(|a| a.status == 201), || format!("{started:?}"));
-    let before = resident_kib(&service);
-    reset_peak(&service);
+    let before = service.resident_kib();
+    service.reset_peak();
     while ground.goes_on(tally) {
         if let Err(error) = work(&service, &format!("getpid {HITS}")) {
             return tally.found(error);
@@ -66,7 +64,7 @@ pub(crate) fn hostile(ground: &mut Ground, tally: &mut Tally) {
         }
         tally.times += HITS;
     }
-    let (peak, most) = (peak_kib(&service), (EVENTS_MIB << 10) + MOST_KIB);
+    let (peak, most) = (service.peak_kib(), (EVENTS_MIB << 10) + MOST_KIB);
     println!("hostile: texts of a guest's choice: {before} KiB, at most {peak} KiB");
     tally.check(peak.saturating_sub(before) < most, || format!("{before} KiB, then {peak} KiB"));
     check_alive(&service, tally);

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use exoprobe_tests::harness::Need;
 use exoprobe_tests::{Running, exoprobe, finish};
 
 use crate::attack::{Ground, Tally};
@@ -36,9 +37,8 @@ while True:
     print('sent:', c.recv(4096), flush=True)";
 
 pub(crate) fn hostile(ground: &mut Ground, tally: &mut Tally) {
-    // SAFETY: it has no arguments and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("hostile: another user: skipped: root alone can be another user, too");
+    if let Some(lack) = Need::Root.lack() {
+        println!("hostile: another user: skipped: {lack:?}");
         tally.times = 1;
         return;
     }
@@ -83,7 +83,7 @@ fn squatted(ground: &Ground, squat: &str, tally: &mut Tally) {
     tally.check(is_refused, || format!("{squat}: {}: {said}", output.status));
 }
 
-/// Locks on folders that others can open hold nobody up.
+/// A service starts while another user holds locks on folders that it can open.
 fn locked(ground: &Ground, tally: &mut Tally) {
     let folder = open_folder();
     let runtime = folder.path().join("runtime");

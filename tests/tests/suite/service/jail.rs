@@ -11,7 +11,7 @@ use exoprobe_tests::harness::Case;
 use exoprobe_tests::http::{self, Answer};
 use exoprobe_tests::{PATIENCE, Service, cases, confinement, exoprobe};
 
-use crate::support::jails::{KVM_GROUP, Place, USER, reachable, refusal, status, write};
+use crate::support::jails::{KVM_GROUP, Place, USER, reachable, refusal, write};
 
 pub(crate) const CASES: &[Case] = cases![
     a_jailed_service_reaches_its_files_and_no_other needs [Kvm, Root, Namespaces, Repeat],
@@ -79,7 +79,7 @@ fn assert_without_rights(service: &Service) {
         ("NoNewPrivs", "1".to_owned()),
         ("Seccomp", "2".to_owned()),
     ] {
-        assert_eq!(status(service, name), value, "{name}");
+        assert_eq!(service.status_line(name), value, "{name}");
     }
     assert_without_capabilities(service);
     for kind in ["mnt", "net", "ipc"] {
@@ -92,7 +92,7 @@ fn assert_without_rights(service: &Service) {
 
 fn assert_without_capabilities(service: &Service) {
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
-        assert_eq!(status(service, set), "0".repeat(16), "{set}");
+        assert_eq!(service.status_line(set), "0".repeat(16), "{set}");
     }
 }
 
@@ -168,7 +168,7 @@ fn root_is_jailed_without_capabilities() {
     let root = ["--uid", "0", "--gid", "0", "--allow-root"];
     place.run(&mut command, &[&["--jail", &*folder][..], &root].concat());
     let service = Service::started_by(&mut command, &place.path("jail/exoprobe.sock"));
-    assert_eq!(status(&service, "Uid"), "0 0 0 0");
+    assert_eq!(service.status_line("Uid"), "0 0 0 0");
     assert_without_capabilities(&service);
     assert_eq!(service.work("getpid 5"), "done getpid 5\n");
 }

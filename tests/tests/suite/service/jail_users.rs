@@ -7,7 +7,7 @@ use std::process::Command;
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::{Service, cases};
 
-use crate::support::jails::{Place, USER, reachable, refusal, status, write};
+use crate::support::jails::{Place, USER, reachable, refusal, write};
 
 pub(crate) const CASES: &[Case] = cases![
     a_user_in_the_group_of_kvm_runs_a_guest needs [Kvm, Root, UserNamespaces, Repeat],
@@ -38,7 +38,7 @@ fn a_user_in_the_group_of_kvm_runs_a_guest() {
     let mut command = place.as_user(&["--socket", socket.to_str().unwrap()]);
     command.env("XDG_RUNTIME_DIR", &runtime);
     let service = Service::started_by(&mut command, &socket);
-    assert_eq!(status(&service, "Uid"), [USER; 4].map(|id| id.to_string()).join(" "));
+    assert_eq!(service.status_line("Uid"), [USER; 4].map(|id| id.to_string()).join(" "));
     assert_eq!(service.work("getpid 5"), "done getpid 5\n");
     // Without the group it cannot.
     let mut command = place.as_user(&["--socket", socket.to_str().unwrap()]);
@@ -63,7 +63,7 @@ fn a_user_is_jailed_in_a_user_namespace() {
     assert_eq!(found.iter().find(other), None, "{found:?}");
     assert!(named.iter().all(|path| found.contains(path)), "{found:?}");
     for set in ["CapPrm", "CapEff", "CapBnd"] {
-        assert_eq!(status(&service, set), "0".repeat(16), "{set}");
+        assert_eq!(service.status_line(set), "0".repeat(16), "{set}");
     }
     assert_eq!(service.work("getpid 5"), "done getpid 5\n");
     assert_eq!(service.ok(&["vm", "reboot"]), "running\n");

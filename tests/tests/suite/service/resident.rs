@@ -37,11 +37,11 @@ fn return_probes_cost_by_their_calls_and_not_by_maxactive() {
         let kind = ["content-type: application/json"];
         http::ask(service.socket(), method, "/v1/probes", &kind, body.as_bytes()).status
     };
-    let before = resident_kib(&service);
+    let before = service.resident_kib();
     assert_eq!(ask("POST", &body), 201);
-    let with = resident_kib(&service);
+    let with = service.resident_kib();
     assert_eq!(ask("DELETE", ""), 204);
-    let after = resident_kib(&service);
+    let after = service.resident_kib();
     eprintln!(
         "resident: {before} KiB, {with} KiB with {PROBES} return probes, {after} KiB without"
     );
@@ -66,17 +66,17 @@ fn events_cost_their_budget_and_answers_are_streamed() {
     let line = format!("p:large __x64_sys_getpid {}", arrays.collect::<Vec<_>>().join(" "));
     drop(service.ok(&["probe", "add", &line]));
     drop(service.work("getpid 10"));
-    let before = resident_kib(&service);
+    let before = service.resident_kib();
     assert!(service.work(&format!("getpid {HITS}")).contains("done getpid"));
     let ask = |path| http::ask(service.socket(), "GET", path, &[], b"");
     let oldest = ask("/v1/events?from=1&limit=1").body;
     let oldest: Value = serde_json::from_str(oldest.lines().next().unwrap()).unwrap();
     assert!(oldest["lost"].as_u64().unwrap() > HITS / 2, "{oldest}");
-    let with = peak_kib(&service);
+    let with = service.peak_kib();
     for path in ["/v1/events?limit=10000", "/v1/tracefs/trace"] {
-        std::fs::write(format!("/proc/{}/clear_refs", service.pid()), "5").unwrap();
-        let (answer, start) = (ask(path), resident_kib(&service));
-        let peak = peak_kib(&service);
+        service.reset_peak();
+        let (answer, start) = (ask(path), service.resident_kib());
+        let peak = service.peak_kib();
         let (lines, len) = (answer.body.lines().count(), answer.body.len() >> 10);
         eprintln!("resident: {path} of {lines} lines, {len} KiB: {start} KiB, at most {peak} KiB");
         assert!(lines > 500 && len as u64 > MOST_ABOVE_KIB, "{lines} lines, {len} KiB");
@@ -119,19 +119,19 @@ fn memory_that_was_freed_goes_back_to_the_host() {
     let ask = |method, body: &str| {
         http::ask(service.socket(), method, "/v1/probes", &kind, body.as_bytes()).status
     };
-    let before = resident_kib(&service);
+    let before = service.resident_kib();
     assert_eq!(ask("POST", &lines), 201);
-    let with = resident_kib(&service);
+    let with = service.resident_kib();
     assert!(with > before + (32 << 10), "{before} KiB, {with} KiB: too little to see it go");
     assert_eq!(ask("DELETE", ""), 204);
     let deadline = Instant::now() + PATIENCE;
     let most = before + (with - before) / 2;
-    while resident_kib(&service) > most {
-        let now = resident_kib(&service);
+    while service.resident_kib() > most {
+        let now = service.resident_kib();
         assert!(Instant::now() < deadline, "{before} KiB, {with} KiB with probes, {now} KiB after");
         std::thread::sleep(Duration::from_millis(100));
     }
-    let after = resident_kib(&service);
+    let after = service.resident_kib();
     eprintln!("resident: {before} KiB, {with} KiB with {MANY} probes, {after} KiB after");
 }
 
@@ -160,7 +160,7 @@ fn maps_of_a_script_cost_their_budget() {
             let kind = ["content-type: application/json"];
             http::ask(service.socket(), method, path, &kind, body.as_bytes())
         };
-        let before = resident_kib(&service);
+        let before = service.resident_kib();
         let started = ask("POST", "/v1/scripts", &body);
         assert_eq!(started.status, 201, "{entry}: {started:?}");
         let id = started.json()["id"].clone();
@@ -175,7 +175,7 @@ fn maps_of_a_script_cost_their_budget() {
             assert!(Instant::now() < deadline, "{entry}: {script}");
             std::thread::sleep(Duration::from_millis(20));
         };
-        let with = resident_kib(&service);
+        let with = service.resident_kib();
         eprintln!("resident: {entry}: {before} KiB, {with} KiB; {ended}");
         assert!(with.saturating_sub(before) <= MOST_SCRIPT_KIB, "{entry}: {before}, then {with}");
         assert_eq!(ask("DELETE", &path, "").status, 200, "{entry}");
@@ -191,7 +191,7 @@ const MANY_OPTIMIZED: usize = 9000;
 fn optimized_probes_cost_their_hidden_memory() {
     let service = Service::restored(1);
     // Without the guest's RAM: all of it is looked through.
-    let own_kib = || status_kib(&service, "RssAnon:");
+    let own_kib = || service.kib("RssAnon");
     let before = own_kib();
     let ask = |method, path: &str, kind: &str, body: &str| {
         http::ask(service.socket(), method, path, &[kind], body.as_bytes())
@@ -224,32 +224,15 @@ fn a_snapshot_of_the_tracer_costs_the_events_budget_once_more() {
         Service::start(&["--restore", snapshot.to_str().unwrap(), "--events-memory", &budget]);
     let line = "p:large __x64_sys_getpid a=@__x64_sys_getpid:x64[64]";
     drop(service.ok(&["probe", "add", line]));
-    let before = resident_kib(&service);
+    let before = service.resident_kib();
     for round in 0..5 {
         assert!(service.work(&format!("getpid {HITS}")).contains("done getpid"));
         let kind = ["content-type: text/plain"];
         let taken = http::ask(service.socket(), "PUT", "/v1/tracefs/snapshot", &kind, b"1");
         assert!(taken.status < 300, "{taken:?}");
-        let with = resident_kib(&service);
+        let with = service.resident_kib();
         eprintln!("resident: {before} KiB, {with} KiB after snapshot {round} of the tracer's");
         let most = 2 * (EVENTS_MIB << 10) + MOST_ABOVE_SNAPSHOT_KIB;
         assert!(with.saturating_sub(before) <= most, "{before} KiB, then {with} KiB");
     }
-}
-
-/// The service's resident memory.
-fn resident_kib(service: &Service) -> u64 {
-    status_kib(service, "VmRSS:")
-}
-
-/// The most that it was since it was last reset.
-fn peak_kib(service: &Service) -> u64 {
-    status_kib(service, "VmHWM:")
-}
-
-/// A figure of /proc/PID/status.
-fn status_kib(service: &Service, name: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", service.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-    line.trim().strip_suffix(" kB").unwrap().trim().parse().unwrap()
 }
