@@ -7,6 +7,7 @@ use exoprobe_probes::{Engine, ProbeError, ProbeStatus, Selection};
 
 use crate::error::TracerError;
 use crate::fault::field_fault;
+use crate::hist::HistReader;
 use crate::log::{ErrorLog, FILTER_PART};
 use crate::node::EventFile;
 use crate::numbers::parse_enable;
@@ -47,7 +48,7 @@ pub(crate) fn read(
             None => NONE.to_owned(),
         },
         EventFile::Trigger => crate::trigger::listing(engine, &probe.group, &probe.event)?,
-        EventFile::Hist => crate::hist::text(&engine.histogram_tables(&probe.group, &probe.event)?),
+        EventFile::Hist => HistReader::open(engine, &probe.group, &probe.event)?.collect(),
         EventFile::Format => {
             let fields = engine.fields(&probe.group, &probe.event)?;
             crate::format::text(&probe.event, probe.id, probe.kind, &fields)

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use exoprobe_probes::{Engine, ProbeStatus, Selection, TracePage, TraceReader};
 
 use crate::error::TracerError;
+use crate::hist::HistReader;
 use crate::log::ErrorLog;
 use crate::node::{CpuFile, EventFile, File, FtraceFile, Node, NodeKind};
 use crate::options::SharedOptions;
@@ -30,14 +31,15 @@ const GROUP_FILTER: &str = "# Write a filter here to set it for each event of th
 /// Events of a snapshot that are read at once.
 const SNAPSHOT_PART: usize = 1024;
 
-/// A reader of a file `trace` or `snapshot`, part by part: all of it may be many times the store's
-/// memory.
+/// A reader of a file `trace`, `snapshot` or `hist`, part by part: all of it may be many times the
+/// memory of what it shows.
 pub struct LinesReader(Lines);
 
 enum Lines {
     Trace(TraceReader),
     /// With the number of events that were read.
     Page(Arc<TracePage>, usize),
+    Hist(HistReader),
 }
 
 /// A file `trace_pipe`: that of a vCPU, or that of all.
@@ -138,15 +140,26 @@ impl Tracer {
         }
     }
 
-    /// A reader of a file `trace` or of a snapshot, with the lines that come before it; `None` of
-    /// other files, for [`Self::read`].
+    /// A reader of a file `trace` or `hist`, or of a snapshot, with the lines that come before it;
+    /// `None` of other files, for [`Self::read`].
     #[must_use]
     pub fn open_lines(&self, path: &str) -> Option<(String, LinesReader)> {
         match self.find(path).ok()? {
             Node::File(file) => self.open_file(file),
             Node::OfCpu(cpu, CpuFile::Trace) => Some(self.open_cpu(cpu)),
+            Node::OfEvent(group, event, EventFile::Hist) => {
+                let reader = HistReader::open(&self.engine, &group, &event).ok()?;
+                Some((String::new(), LinesReader(Lines::Hist(reader))))
+            }
             _ => None,
         }
+    }
+
+    /// Returns true for a file `hist`. Its reader keeps the entries that it shows, also those that
+    /// were cleared meanwhile.
+    #[must_use]
+    pub fn is_histogram(&self, path: &str) -> bool {
+        matches!(self.find(path), Ok(Node::OfEvent(_, _, EventFile::Hist)))
     }
 
     fn open_file(&self, file: File) -> Option<(String, LinesReader)> {
@@ -192,6 +205,7 @@ impl Tracer {
                 *read += SNAPSHOT_PART;
                 (!text.is_empty()).then_some(text)
             }
+            Lines::Hist(reader) => reader.next(),
         }
     }
 

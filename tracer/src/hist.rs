@@ -1,36 +1,71 @@
 //! Text of the file `hist` (histogram.rst).
 
-use std::fmt::{Result, Write};
+use std::fmt::{self, Write};
 
 use exoprobe_introspect::{SymbolTable, printable};
 use exoprobe_probes::trigger::HistogramNumber::{Signed, Unsigned};
 use exoprobe_probes::trigger::Modifier;
-use exoprobe_probes::trigger::{HistogramEntry, HistogramField, HistogramKey, HistogramTable};
-use exoprobe_probes::{FAULT, show_function, show_symbol};
+use exoprobe_probes::trigger::{CountedEntry, HistogramField, HistogramKey, HistogramTable};
+use exoprobe_probes::{Engine, FAULT, ProbeError, show_function, show_symbol};
 
-/// The histograms of an event, in the order in which they were set.
-pub(crate) fn text(tables: &[HistogramTable]) -> String {
-    let texts: Vec<String> = tables.iter().map(table).collect();
-    texts.join("\n\n")
+/// Entries of one part of the text.
+const PART: usize = 256;
+
+/// A reader of a file `hist`, part by part: its text may be many times the histograms' memory.
+///
+/// It shows the histograms of an event at one time, in the order in which they were set.
+pub(crate) struct HistReader {
+    tables: Vec<HistogramTable>,
+    /// The histogram and the entry that come next.
+    next: (usize, usize),
 }
 
-fn table(table: &HistogramTable) -> String {
-    let HistogramTable { trigger, hits, dropped, .. } = table;
-    let mut text = format!("# event histogram\n#\n# trigger info: {trigger}\n#\n\n");
-    for entry in &table.entries {
-        write_entry(table, entry, &mut text).expect("a String takes everything");
+impl HistReader {
+    /// Opens the file of an event.
+    ///
+    /// # Errors
+    /// [`ProbeError::NoSuchProbe`].
+    pub(crate) fn open(engine: &Engine, group: &str, event: &str) -> Result<Self, ProbeError> {
+        Ok(Self::new(engine.histogram_tables(group, event)?))
     }
-    let total = table.entries.len();
-    text + &format!("\nTotals:\n    Hits: {hits}\n    Entries: {total}\n    Dropped: {dropped}\n")
+
+    fn new(tables: Vec<HistogramTable>) -> Self {
+        Self { tables, next: (0, 0) }
+    }
 }
 
-fn write_entry(
-    table: &HistogramTable,
-    entry: &HistogramEntry<HistogramKey>,
-    out: &mut String,
-) -> Result {
+impl Iterator for HistReader {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        let (at, first) = self.next;
+        let table = self.tables.get(at)?;
+        let mut text = String::new();
+        if first == 0 {
+            let between = if at > 0 { "\n\n" } else { "" };
+            let trigger = &table.trigger;
+            text = format!("{between}# event histogram\n#\n# trigger info: {trigger}\n#\n\n");
+        }
+        for entry in table.entries.iter().skip(first).take(PART) {
+            write_entry(table, entry, &mut text).expect("a String takes everything");
+        }
+        self.next = (at, first + PART);
+        if self.next.1 >= table.entries.len() {
+            text.push_str(&totals(table));
+            self.next = (at + 1, 0);
+        }
+        Some(text)
+    }
+}
+
+fn totals(HistogramTable { hits, dropped, entries, .. }: &HistogramTable) -> String {
+    let entries = entries.len();
+    format!("\nTotals:\n    Hits: {hits}\n    Entries: {entries}\n    Dropped: {dropped}\n")
+}
+
+fn write_entry(table: &HistogramTable, entry: &CountedEntry, out: &mut String) -> fmt::Result {
     out.push_str("{ ");
-    for (index, (field, key)) in table.keys.iter().zip(&entry.keys).enumerate() {
+    for (index, (field, key)) in table.keys.iter().zip(&*entry.keys).enumerate() {
         out.push_str(if index == 0 { "" } else { ", " });
         write_key(field, key, table.symbols.as_ref(), out)?;
     }
@@ -55,7 +90,7 @@ fn write_key(
     key: &HistogramKey,
     symbols: Option<&SymbolTable>,
     out: &mut String,
-) -> Result {
+) -> fmt::Result {
     let name = &field.field.name;
     match key {
         HistogramKey::Number(number) => write_number(field, *number, symbols, out),
@@ -76,7 +111,7 @@ fn write_number(
     number: u64,
     symbols: Option<&SymbolTable>,
     out: &mut String,
-) -> Result {
+) -> fmt::Result {
     let name = &field.name;
     match field.modifier {
         Modifier::Hex => write!(out, "{name}: {number:x}"),
@@ -105,6 +140,10 @@ mod tests {
     use super::*;
     use exoprobe_probes::trigger::HistField;
 
+    fn text(tables: &[HistogramTable]) -> String {
+        HistReader::new(tables.to_vec()).collect()
+    }
+
     fn field(name: &str, modifier: Modifier) -> HistogramField {
         let field = HistField { name: name.to_owned(), modifier };
         HistogramField { field, is_signed: false, is_symbol: false }
@@ -116,8 +155,8 @@ mod tests {
     }
 
     fn histogram(keys: Vec<HistogramField>, entries: &[(&[HistogramKey], u64)]) -> HistogramTable {
-        let entry = |(keys, hits): &(&[HistogramKey], u64)| HistogramEntry {
-            keys: keys.to_vec(),
+        let entry = |(keys, hits): &(&[HistogramKey], u64)| CountedEntry {
+            keys: (*keys).into(),
             hits: *hits,
             sums: vec![],
         };
@@ -134,7 +173,7 @@ mod tests {
 
     /// The line of an entry of one key and one hit.
     fn shown(modifier: Modifier, key: HistogramKey) -> String {
-        let text = table(&histogram(vec![field("f", modifier)], &[(&[key], 1)]));
+        let text = text(&[histogram(vec![field("f", modifier)], &[(&[key], 1)])]);
         text.lines().nth(5).unwrap().replace(" } hitcount:          1", "|")
     }
 
@@ -156,6 +195,22 @@ mod tests {
         assert_eq!(text(&[]), "");
         assert_eq!(text(std::slice::from_ref(&table)), one);
         assert_eq!(text(&[table.clone(), table]), format!("{one}\n\n{one}"));
+    }
+
+    #[test]
+    fn parts_make_the_whole() {
+        let keys: Vec<HistogramKey> = (0..PART as u64 + 1).map(HistogramKey::Number).collect();
+        let entries: Vec<_> = keys.iter().map(|key| (std::slice::from_ref(key), 1)).collect();
+        let table = |len: usize| histogram(vec![field("f", Modifier::None)], &entries[..len]);
+        let lens = [PART + 1, 0, PART, 1];
+        let mut parts = HistReader::new(lens.map(table).to_vec());
+        let lines: Vec<usize> =
+            parts.by_ref().map(|part| part.matches("hitcount:").count()).collect();
+        assert_eq!(lines, [PART, 1, 0, PART, 1]);
+        assert_eq!(parts.next(), None);
+        let whole = text(&lens.map(table));
+        assert_eq!(whole, lens.map(|len| text(&[table(len)])).join("\n\n"));
+        assert_eq!(whole.matches("Totals:").count(), lens.len());
     }
 
     #[test]
@@ -185,14 +240,15 @@ mod tests {
             assert_eq!(shown, expected);
         }
         let symbol = HistogramField { is_symbol: true, ..field("f", Modifier::None) };
-        let text = table(&histogram(vec![symbol], &[(&[at()], 1)]));
+        let text = super::tests::text(&[histogram(vec![symbol], &[(&[at()], 1)])]);
         assert!(text.contains("{ f: second+0x4/0x100 } hitcount:          1\n"), "{text}");
     }
 
     #[test]
     fn a_back_trace_is_a_line_for_each_place() {
         let stack = HistogramKey::Stack(vec![0xffff_ffff_8100_0008, 0xffff_ffff_8100_0104]);
-        let text = table(&histogram(vec![field("stacktrace", Modifier::None)], &[(&[stack], 1)]));
+        let table = histogram(vec![field("stacktrace", Modifier::None)], &[(&[stack], 1)]);
+        let text = text(&[table]);
         let expected = "{ stacktrace:\n         first+0x8/0x100\n         second+0x4/0x100\n\
             } hitcount:          1\n";
         assert!(text.contains(expected), "{text}");

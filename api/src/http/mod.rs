@@ -62,6 +62,7 @@ use crate::scripts::Scripts;
 use crate::service::Closing;
 use code::CodeApi;
 use events::EventsApi;
+use histograms::{HistogramAnswers, HistogramsApi};
 use scripts::ScriptsApi;
 use tracefs::TracefsApi;
 
@@ -82,11 +83,15 @@ fn engine_routes(
     closing: &Closing,
 ) -> Router {
     let engine = &code.engine;
-    let tracefs = TracefsApi { tracer, closing: closing.clone() };
+    let histograms = HistogramAnswers::default();
+    let tracefs = TracefsApi { tracer, histograms: histograms.clone(), closing: closing.clone() };
     let scripts = ScriptsApi { scripts, closing: closing.clone() };
     let events = EventsApi { engine: Arc::clone(engine), closing: closing.clone() };
     probes::routes(Arc::clone(engine))
-        .merge(histograms::routes(Arc::clone(engine)))
+        .merge(histograms::routes(HistogramsApi {
+            engine: Arc::clone(engine),
+            answers: histograms,
+        }))
         .merge(kprobes::routes(Arc::clone(engine)))
         .merge(tasks::routes(Arc::clone(engine)))
         .merge(modules::routes(Arc::clone(engine)))

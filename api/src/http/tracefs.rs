@@ -19,6 +19,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::answers::{NeedsGuest, NoRoom, NoSuchAccess, NotFound, Problems, Refused};
 use super::extract::blocking;
 use super::extract::{Path, PresentBody, Query};
+use super::histograms::{HistogramAnswers, HistogramPermit};
 use super::problem::Problem;
 use super::stream::OCTETS;
 use crate::service::Closing;
@@ -37,6 +38,7 @@ const WAIT_MAX: u64 = 15_000;
 #[derive(Clone)]
 pub(crate) struct TracefsApi {
     pub(crate) tracer: Arc<Tracer>,
+    pub(crate) histograms: HistogramAnswers,
     pub(crate) closing: Closing,
 }
 
@@ -129,9 +131,13 @@ pub(crate) async fn read(
     if let Some(file) = api.tracer.pipe(&path) {
         return Ok(pipe(api, file));
     }
+    let permit = match api.tracer.is_histogram(&path) {
+        true => Some(api.histograms.take()?),
+        false => None,
+    };
     let (tracer, opened) = (Arc::clone(&api.tracer), path.clone());
     if let Some((header, reader)) = blocking(move || tracer.open_lines(&opened)).await? {
-        return Ok(lines(api.tracer, header, reader));
+        return Ok(lines(api.tracer, header, (reader, permit)));
     }
     answer(api, path).await
 }
@@ -200,7 +206,7 @@ async fn answer(api: TracefsApi, path: String) -> Result<Response, Problem> {
 
 /// Pages of a file `trace_pipe_raw`.
 async fn pages(api: TracefsApi, file: RawPipe, query: &RawQuery) -> Result<Response, Problem> {
-    let TracefsApi { tracer, mut closing } = api;
+    let TracefsApi { tracer, mut closing, .. } = api;
     let max = query.pages.unwrap_or(PAGES);
     if !(1..=PAGES_MAX).contains(&max) {
         return Err(Problem::malformed(format!("`pages` is from 1 to {PAGES_MAX}")));
@@ -226,10 +232,15 @@ async fn pages(api: TracefsApi, file: RawPipe, query: &RawQuery) -> Result<Respo
     Ok(([(header::CONTENT_TYPE, OCTETS)], taken).into_response())
 }
 
-/// The file `trace` or `snapshot`, part by part: all of it may be many times the store's memory.
-fn lines(tracer: Arc<Tracer>, header: String, reader: LinesReader) -> Response {
+/// The file `trace`, `snapshot` or `hist`, part by part: all of it may be many times the memory of
+/// what it shows. The permit is given back when the answer is sent, or its client has gone.
+fn lines(
+    tracer: Arc<Tracer>,
+    header: String,
+    reader: (LinesReader, Option<HistogramPermit>),
+) -> Response {
     let parts = stream::unfold((tracer, reader), |(tracer, mut reader)| async move {
-        let part = tracer.next_lines(&mut reader)?;
+        let part = tracer.next_lines(&mut reader.0)?;
         Some((Ok::<_, Infallible>(Bytes::from(part)), (tracer, reader)))
     });
     let all = stream::iter([Ok(Bytes::from(header))]).chain(parts);
@@ -244,7 +255,7 @@ struct PipeReader {
     closing: Closing,
 }
 
-fn pipe(TracefsApi { tracer, closing }: TracefsApi, file: Pipe) -> Response {
+fn pipe(TracefsApi { tracer, closing, .. }: TracefsApi, file: Pipe) -> Response {
     let latest = tracer.engine().events().latest();
     let lines =
         stream::unfold(PipeReader { tracer, file, latest, closing }, |mut reader| async move {

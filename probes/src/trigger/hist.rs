@@ -1,6 +1,7 @@
 //! Histograms: hits counted by the values of their fields.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::command::{Hist, HistField, LATENCY_FIELD, Modifier, TriggerError};
 use crate::definition::{Argument, COMM_FIELD, CPU_FIELD, PID_FIELD, ValueType};
@@ -70,7 +71,8 @@ pub(crate) struct HistTable {
     pub(crate) hist: Hist,
     pub(crate) keys: Vec<HistColumn>,
     pub(crate) values: Vec<HistColumn>,
-    pub(crate) entries: HashMap<Vec<HistogramKey>, KeySums>,
+    /// Keys are shared with answers that show them.
+    pub(crate) entries: HashMap<Arc<[HistogramKey]>, KeySums>,
     pub(crate) hits: u64,
     /// Hits whose key had no room.
     pub(crate) dropped: u64,
@@ -270,11 +272,14 @@ impl HistTable {
         self.hits += 1;
         let key: Vec<HistogramKey> = self.keys.iter().map(|key| key.key(hit)).collect();
         let has_room = self.entries.len() < usize::try_from(self.hist.size).unwrap_or(usize::MAX);
-        if !has_room && !self.entries.contains_key(&key) {
+        if !has_room && !self.entries.contains_key(key.as_slice()) {
             self.dropped += 1;
             return;
         }
-        let entry = self.entries.entry(key).or_default();
+        let entry = match self.entries.get_mut(key.as_slice()) {
+            Some(entry) => entry,
+            None => self.entries.entry(key.into()).or_default(),
+        };
         entry.hits += 1;
         entry.sums.resize(self.values.len(), 0);
         for (sum, value) in entry.sums.iter_mut().zip(&self.values) {

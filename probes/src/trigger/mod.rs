@@ -20,5 +20,6 @@ pub use hist::HistogramKey;
 pub(crate) use live::{Fields, Live, Triggers, holds};
 pub use parse::parse_trigger;
 pub use view::{
-    Histogram, HistogramEntry, HistogramField, HistogramNumber, HistogramTable, HistogramValue,
+    CountedEntry, Histogram, HistogramEntry, HistogramField, HistogramNumber, HistogramTable,
+    HistogramValue,
 };

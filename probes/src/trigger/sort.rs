@@ -1,23 +1,23 @@
 //! The order of a histogram's entries.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use super::command::SortKey;
 use super::hist::{HistColumn, HistTable, HistogramKey, KeySums};
 
+/// An entry: its keys, and its hits.
+type Entry<'a> = (&'a Arc<[HistogramKey]>, &'a KeySums);
+
 impl HistTable {
     /// Its entries, in the order that the command requests.
-    pub(super) fn sorted(&self) -> Vec<(&Vec<HistogramKey>, &KeySums)> {
-        let mut entries: Vec<(&Vec<HistogramKey>, &KeySums)> = self.entries.iter().collect();
+    pub(super) fn sorted(&self) -> Vec<Entry<'_>> {
+        let mut entries: Vec<Entry<'_>> = self.entries.iter().collect();
         entries.sort_by(|a, b| self.order(*a, *b));
         entries
     }
 
-    fn order(
-        &self,
-        a: (&Vec<HistogramKey>, &KeySums),
-        b: (&Vec<HistogramKey>, &KeySums),
-    ) -> Ordering {
+    fn order(&self, a: Entry<'_>, b: Entry<'_>) -> Ordering {
         let by = |key: &SortKey| {
             let order = self.compare(&key.field, a, b);
             if key.descending { order.reverse() } else { order }
@@ -27,12 +27,7 @@ impl HistTable {
         chosen.then_with(|| a.0.cmp(b.0))
     }
 
-    fn compare(
-        &self,
-        field: &str,
-        a: (&Vec<HistogramKey>, &KeySums),
-        b: (&Vec<HistogramKey>, &KeySums),
-    ) -> Ordering {
+    fn compare(&self, field: &str, a: Entry<'_>, b: Entry<'_>) -> Ordering {
         let is_it = |found: &HistColumn| found.field.name == field;
         if let Some(value) = self.values.iter().position(is_it) {
             let sum = |entry: &KeySums| entry.sums.get(value).copied().unwrap_or_default();

@@ -152,7 +152,7 @@ fn counted(command: &str, hits: &[Hit]) -> HistogramTable {
 
 /// The first entry of a histogram over some hits, for programs.
 fn first(command: &str, hits: &[Hit]) -> HistogramEntry {
-    let view = Histogram::from(counted(command, hits));
+    let view = Histogram::from(&counted(command, hits));
     assert_eq!((view.trigger.as_str(), view.hits), ("LINE", hits.len() as u64));
     assert_eq!(view.entries.iter().map(|entry| entry.hits).sum::<u64>() + view.dropped, view.hits);
     view.entries.into_iter().next().unwrap()
@@ -208,8 +208,8 @@ fn hits_are_counted_by_their_keys_and_values_summed() {
     let table = counted("hist:keys=fd:vals=len:sort=len.descending", &hits);
     let [key, value] = [&table.keys, &table.values].map(|fields| &fields[0]);
     assert_eq!((key.is_signed, value.is_signed, key.is_symbol), (true, false, false));
-    let entry = |keys: &[HistogramKey], hits: u64, sums: &[u64]| HistogramEntry {
-        keys: keys.to_vec(),
+    let entry = |keys: &[HistogramKey], hits: u64, sums: &[u64]| CountedEntry {
+        keys: keys.into(),
         hits,
         sums: sums.iter().copied().map(HistogramNumber::Unsigned).collect(),
     };

@@ -1,5 +1,7 @@
 //! Histograms at one time: as they are counted, and for programs.
 
+use std::sync::Arc;
+
 use exoprobe_introspect::SymbolTable;
 
 use super::command::{HistField, Modifier};
@@ -21,9 +23,20 @@ pub struct HistogramTable {
     /// Hits of keys for which there was no room.
     pub dropped: u64,
     /// In the order that the trigger asks for.
-    pub entries: Vec<HistogramEntry<HistogramKey>>,
+    pub entries: Vec<CountedEntry>,
     /// The kernel's symbols, for addresses; `None` before the kernel has begun.
     pub symbols: Option<SymbolTable>,
+}
+
+/// The hits of one key, as they are counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CountedEntry {
+    /// One for each of the histogram's keys.
+    pub keys: Arc<[HistogramKey]>,
+    /// Number of hits.
+    pub hits: u64,
+    /// The sum of each of the histogram's values, modulo 2^64.
+    pub sums: Vec<HistogramNumber>,
 }
 
 /// A field of a histogram.
@@ -56,9 +69,9 @@ pub struct Histogram {
 
 /// The hits of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HistogramEntry<K = HistogramValue> {
+pub struct HistogramEntry {
     /// One for each of the histogram's keys.
-    pub keys: Vec<K>,
+    pub keys: Vec<HistogramValue>,
     /// Number of hits.
     pub hits: u64,
     /// The sum of each of the histogram's values, modulo 2^64.
@@ -106,7 +119,7 @@ impl HistTable {
                 false => HistogramNumber::Unsigned(*sum),
             };
             let sums = self.values.iter().zip(&entry.sums).map(number).collect();
-            HistogramEntry { keys: key.clone(), hits: entry.hits, sums }
+            CountedEntry { keys: Arc::clone(key), hits: entry.hits, sums }
         });
         HistogramTable {
             trigger: line.to_owned(),
@@ -131,18 +144,31 @@ impl HistColumn {
     }
 }
 
-impl From<HistogramTable> for Histogram {
-    fn from(table: HistogramTable) -> Self {
-        let HistogramTable { trigger, keys, values, hits, dropped, entries, symbols } = table;
+impl HistogramTable {
+    /// All of it for programs, except its entries.
+    #[must_use]
+    pub fn head(&self) -> Histogram {
         let names =
             |all: &[HistogramField]| all.iter().map(|field| field.field.to_string()).collect();
-        let entries = entries.into_iter().map(|HistogramEntry { keys: of_keys, hits, sums }| {
-            let values = keys.iter().zip(&of_keys);
-            let of_keys = values.map(|(field, key)| field.value(key, symbols.as_ref())).collect();
-            HistogramEntry { keys: of_keys, hits, sums }
-        });
-        let entries = entries.collect();
-        Self { trigger, keys: names(&keys), values: names(&values), hits, dropped, entries }
+        let (keys, values) = (names(&self.keys), names(&self.values));
+        let Self { hits, dropped, .. } = *self;
+        let trigger = self.trigger.clone();
+        Histogram { trigger, keys, values, hits, dropped, entries: Vec::new() }
+    }
+
+    /// One of its entries for programs.
+    #[must_use]
+    pub fn entry(&self, CountedEntry { keys, hits, sums }: &CountedEntry) -> HistogramEntry {
+        let keys = self.keys.iter().zip(&**keys);
+        let keys = keys.map(|(field, key)| field.value(key, self.symbols.as_ref())).collect();
+        HistogramEntry { keys, hits: *hits, sums: sums.clone() }
+    }
+}
+
+impl From<&HistogramTable> for Histogram {
+    fn from(table: &HistogramTable) -> Self {
+        let entries = table.entries.iter().map(|entry| table.entry(entry)).collect();
+        Self { entries, ..table.head() }
     }
 }
 

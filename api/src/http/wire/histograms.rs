@@ -93,14 +93,20 @@ impl<'a> From<&'a trigger::HistogramValue> for HistogramKey<'a> {
     }
 }
 
-impl<'a> From<&'a trigger::Histogram> for Histogram<'a> {
-    fn from(histogram: &'a trigger::Histogram) -> Self {
-        let trigger::Histogram { trigger, keys, values, hits, dropped, entries } = histogram;
-        let entries = entries.iter().map(|entry| HistogramEntry {
+impl<'a> From<&'a trigger::HistogramEntry> for HistogramEntry<'a> {
+    fn from(entry: &'a trigger::HistogramEntry) -> Self {
+        Self {
             keys: entry.keys.iter().map(HistogramKey::from).collect(),
             hits: entry.hits,
             sums: entry.sums.iter().map(|sum| (*sum).into()).collect(),
-        });
-        Self { trigger, keys, values, hits: *hits, dropped: *dropped, entries: entries.collect() }
+        }
+    }
+}
+
+impl<'a> From<&'a trigger::Histogram> for Histogram<'a> {
+    fn from(histogram: &'a trigger::Histogram) -> Self {
+        let trigger::Histogram { trigger, keys, values, hits, dropped, entries } = histogram;
+        let entries = entries.iter().map(HistogramEntry::from).collect();
+        Self { trigger, keys, values, hits: *hits, dropped: *dropped, entries }
     }
 }

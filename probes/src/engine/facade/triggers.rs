@@ -111,7 +111,7 @@ impl Engine {
     /// [`ProbeError::NoSuchProbe`].
     pub fn histograms(&self, group: &str, event: &str) -> Result<Vec<Histogram>, ProbeError> {
         let tables = self.histogram_tables(group, event)?;
-        Ok(tables.into_iter().map(Histogram::from).collect())
+        Ok(tables.iter().map(Histogram::from).collect())
     }
 
     /// The histograms of an event as they are counted, in the order in which they were set. All
