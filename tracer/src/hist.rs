@@ -3,11 +3,13 @@
 use std::fmt::{self, Write};
 
 use exoprobe_introspect::{SymbolTable, printable};
-use exoprobe_probes::trigger::HistogramNumber::{Signed, Unsigned};
-use exoprobe_probes::trigger::Modifier;
+use exoprobe_probes::trigger::HistogramNumber::{self, Signed, Unsigned};
 use exoprobe_probes::trigger::{CountedEntry, HistogramField, HistogramKey, HistogramTable};
+use exoprobe_probes::trigger::{Modifier, syscall_name};
 use exoprobe_probes::{Engine, FAULT, ProbeError, show_function, show_symbol};
 
+/// Characters of a bar (`.graph`).
+const BAR: usize = 20;
 /// Entries of one part of the text.
 const PART: usize = 256;
 
@@ -15,7 +17,7 @@ const PART: usize = 256;
 ///
 /// It shows the histograms of an event at one time, in the order in which they were set.
 pub(crate) struct HistReader {
-    tables: Vec<HistogramTable>,
+    tables: Vec<Shown>,
     /// The histogram and the entry that come next.
     next: (usize, usize),
 }
@@ -30,7 +32,7 @@ impl HistReader {
     }
 
     fn new(tables: Vec<HistogramTable>) -> Self {
-        Self { tables, next: (0, 0) }
+        Self { tables: tables.into_iter().map(Shown::new).collect(), next: (0, 0) }
     }
 }
 
@@ -39,7 +41,8 @@ impl Iterator for HistReader {
 
     fn next(&mut self) -> Option<String> {
         let (at, first) = self.next;
-        let table = self.tables.get(at)?;
+        let shown = self.tables.get(at)?;
+        let table = &shown.table;
         let mut text = String::new();
         if first == 0 {
             let between = if at > 0 { "\n\n" } else { "" };
@@ -47,7 +50,7 @@ impl Iterator for HistReader {
             text = format!("{between}# event histogram\n#\n# trigger info: {trigger}\n#\n\n");
         }
         for entry in table.entries.iter().skip(first).take(PART) {
-            write_entry(table, entry, &mut text).expect("a String takes everything");
+            shown.write_entry(entry, &mut text).expect("a String takes everything");
         }
         self.next = (at, first + PART);
         if self.next.1 >= table.entries.len() {
@@ -63,26 +66,86 @@ fn totals(HistogramTable { hits, dropped, entries, .. }: &HistogramTable) -> Str
     format!("\nTotals:\n    Hits: {hits}\n    Entries: {entries}\n    Dropped: {dropped}\n")
 }
 
-fn write_entry(table: &HistogramTable, entry: &CountedEntry, out: &mut String) -> fmt::Result {
-    out.push_str("{ ");
-    for (index, (field, key)) in table.keys.iter().zip(&*entry.keys).enumerate() {
-        out.push_str(if index == 0 { "" } else { ", " });
-        write_key(field, key, table.symbols.as_ref(), out)?;
-    }
-    // A back-trace ends its own last line.
-    let is_open = matches!(entry.keys.last(), Some(HistogramKey::Stack(_)));
-    write!(out, "{}}} hitcount: {:>10}", if is_open { "" } else { " " }, entry.hits)?;
-    for (value, sum) in table.values.iter().zip(&entry.sums) {
-        let name = &value.field.name;
-        match (value.field.modifier, sum) {
-            (Modifier::Hex, Signed(sum)) => write!(out, "  {name}: {sum:>10x}")?,
-            (Modifier::Hex, Unsigned(sum)) => write!(out, "  {name}: {sum:>10x}")?,
-            (_, Signed(sum)) => write!(out, "  {name}: {sum:>10}")?,
-            (_, Unsigned(sum)) => write!(out, "  {name}: {sum:>10}")?,
+/// A histogram, and what the shares of its values are of.
+struct Shown {
+    table: HistogramTable,
+    /// The sum of each value over all entries, modulo 2^64, and its most in one entry.
+    marks: Vec<(u64, u64)>,
+}
+
+impl Shown {
+    fn new(table: HistogramTable) -> Self {
+        let mut marks = vec![(0, 0); table.values.len()];
+        for entry in &table.entries {
+            for ((total, most), sum) in marks.iter_mut().zip(&entry.sums) {
+                *total = bits(*sum).wrapping_add(*total);
+                *most = bits(*sum).max(*most);
+            }
         }
+        Self { table, marks }
     }
-    out.push('\n');
-    Ok(())
+
+    fn write_entry(&self, entry: &CountedEntry, out: &mut String) -> fmt::Result {
+        let table = &self.table;
+        out.push_str("{ ");
+        for (index, (field, key)) in table.keys.iter().zip(&*entry.keys).enumerate() {
+            out.push_str(if index == 0 { "" } else { ", " });
+            write_key(field, key, table.symbols.as_ref(), out)?;
+        }
+        // A back-trace ends its own last line.
+        let is_open = matches!(entry.keys.last(), Some(HistogramKey::Stack(_)));
+        out.push_str(if is_open { "}" } else { " }" });
+        if !table.no_hitcount {
+            write!(out, " hitcount: {:>10}", entry.hits)?;
+        }
+        for ((value, sum), marks) in table.values.iter().zip(&entry.sums).zip(&self.marks) {
+            write_value(value, *sum, *marks, out)?;
+        }
+        out.push('\n');
+        Ok(())
+    }
+}
+
+fn write_value(
+    value: &HistogramField,
+    sum: HistogramNumber,
+    (total, most): (u64, u64),
+    out: &mut String,
+) -> fmt::Result {
+    let name = &value.field.name;
+    match (value.field.modifier, sum) {
+        (Modifier::Hex, _) => write!(out, "  {name}: {:>10x}", bits(sum)),
+        (Modifier::Percent, _) => match share(bits(sum), total) {
+            Some(share) => write!(out, "  {name} (%): {:>3}.{:02}", share / 100, share % 100),
+            None => write!(out, "  {name} (%):[ERROR]"),
+        },
+        (Modifier::Graph, _) => match share(bits(sum), most) {
+            Some(share) => {
+                let len = usize::try_from(share).map_or(BAR, |share| share * BAR / 10_000);
+                write!(out, "  {name}: {:<BAR$}", "#".repeat(len.min(BAR)))
+            }
+            None => write!(out, "  {name}: {:>BAR$}", "[ERROR]"),
+        },
+        (_, Signed(sum)) => write!(out, "  {name}: {sum:>10}"),
+        (_, Unsigned(sum)) => write!(out, "  {name}: {sum:>10}"),
+    }
+}
+
+/// The number as the kernel has it, without a sign.
+fn bits(number: HistogramNumber) -> u64 {
+    match number {
+        Signed(number) => number.cast_unsigned(),
+        Unsigned(number) => number,
+    }
+}
+
+/// The part of `of` that a number is, in hundredths of a percent; `None` of a part of nothing.
+fn share(number: u64, of: u64) -> Option<u64> {
+    match (number, of) {
+        (0, _) => Some(0),
+        (_, 0) => None,
+        _ => u64::try_from(u128::from(number) * 10_000 / u128::from(of)).ok(),
+    }
 }
 
 fn write_key(
@@ -126,12 +189,11 @@ fn write_number(
             write!(out, "{name}: ~ {number}-{}", number.saturating_add(size - 1))
         }
         Modifier::None if *is_symbol => write!(out, "{name}: {}", show_symbol(symbols, number)),
-        Modifier::None | Modifier::Usecs | Modifier::Execname if *is_signed => {
-            write!(out, "{name}: {:>10}", number.cast_signed())
+        Modifier::Syscall => {
+            write!(out, "{name}: {:<30}[{number:>3}]", syscall_name(number))
         }
-        Modifier::None | Modifier::Usecs | Modifier::Execname => {
-            write!(out, "{name}: {number:>10}")
-        }
+        _ if *is_signed => write!(out, "{name}: {:>10}", number.cast_signed()),
+        _ => write!(out, "{name}: {number:>10}"),
     }
 }
 
@@ -164,6 +226,7 @@ mod tests {
             trigger: "LINE [active]".to_owned(),
             keys,
             values: vec![],
+            no_hitcount: false,
             hits: entries.iter().map(|(_, hits)| hits).sum(),
             dropped: 0,
             entries: entries.iter().map(entry).collect(),
@@ -195,6 +258,45 @@ mod tests {
         assert_eq!(text(&[]), "");
         assert_eq!(text(std::slice::from_ref(&table)), one);
         assert_eq!(text(&[table.clone(), table]), format!("{one}\n\n{one}"));
+    }
+
+    /// Lines of Linux 6.12's own tracer.
+    #[test]
+    fn values_are_shown_by_their_modifiers() {
+        let number = HistogramKey::Number;
+        let entries: [(&[HistogramKey], u64); 2] = [(&[number(8192)], 1), (&[number(65536)], 3)];
+        let field = |name: &str, modifier| field(name, modifier);
+        let table = |values: Vec<HistogramField>, sums: [u64; 2]| {
+            let mut table = histogram(vec![field("n", Modifier::None)], &entries);
+            for (entry, sum) in table.entries.iter_mut().zip(sums) {
+                entry.sums = vec![Unsigned(sum); values.len()];
+            }
+            table.values = values;
+            table
+        };
+        let lines = |table: HistogramTable| {
+            text(&[table]).lines().skip(5).take(2).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let hits = ["hitcount"; 2].into_iter().zip([Modifier::Percent, Modifier::Graph]);
+        let hits = table(hits.map(|(name, modifier)| field(name, modifier)).collect(), [1, 3]);
+        let expected = [
+            "{ n:       8192 } hitcount:          1  hitcount (%):  25.00  hitcount: ######              ",
+            "{ n:      65536 } hitcount:          3  hitcount (%):  75.00  hitcount: ####################",
+        ];
+        assert_eq!(lines(hits), expected);
+        let values = vec![field("n", Modifier::Graph), field("n", Modifier::Percent)];
+        let mut shares = table(values, [8192, 3 * 65536]);
+        shares.no_hitcount = true;
+        let expected = [
+            "{ n:       8192 }  n:                       n (%):   4.00",
+            "{ n:      65536 }  n: ####################  n (%):  96.00",
+        ];
+        assert_eq!(lines(shares.clone()), expected);
+        shares.entries[1].sums = vec![Signed(-8192); 2];
+        let nothing = "{ n:       8192 }  n:                       n (%):[ERROR]";
+        assert_eq!(lines(shares)[0], nothing, "the kernel's sums wrap around");
+        let syscall = shown(Modifier::Syscall, number(8192));
+        assert_eq!(syscall, "{ n: unknown_syscall               [8192]|".replace("n: u", "f: u"));
     }
 
     #[test]

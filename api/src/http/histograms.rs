@@ -166,6 +166,7 @@ mod tests {
             trigger: "hist:keys=a,b".to_owned(),
             keys: vec![field("a"), field("b")],
             values: Vec::new(),
+            no_hitcount: false,
             hits: 2 * len,
             dropped: 0,
             entries: (0..len).map(entry).collect(),

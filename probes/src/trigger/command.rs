@@ -6,6 +6,12 @@ use crate::definition::WrittenFilter;
 
 /// Name of the field with the duration of a return probe's call, in nanoseconds.
 pub const LATENCY_FIELD: &str = "common_latency";
+/// Name of the count of hits, which is a value of every histogram.
+pub(crate) const HITCOUNT_FIELD: &str = "hitcount";
+/// Name of the time of a hit, as a field.
+pub(crate) const TIME_FIELD: &str = "common_timestamp";
+/// The clock of histograms with times, as they are listed.
+pub(crate) const CLOCK: &str = "global";
 /// Default number of entries of a histogram.
 pub(crate) const SIZE_DEFAULT: u32 = 2048;
 
@@ -78,11 +84,20 @@ pub struct Hist {
     pub sort: Vec<SortKey>,
     /// Most entries, a power of two.
     pub size: u32,
+    /// The count of hits is not shown: there is another value.
+    pub no_hitcount: bool,
     /// Change of an existing histogram.
     pub change: Option<HistChange>,
 }
 
 impl Hist {
+    /// A sort key with its field's modifier, as the kernel lists it.
+    fn listed(&self, key: &SortKey) -> SortKey {
+        let found = sort_field(&key.field, &self.keys, &self.values);
+        let field = found.map_or_else(|| key.field.clone(), ToString::to_string);
+        SortKey { field, ..*key }
+    }
+
     fn is_same(&self, other: &Self) -> bool {
         (&self.keys, &self.values, &self.sort) == (&other.keys, &other.values, &other.sort)
     }
@@ -128,6 +143,58 @@ pub enum Modifier {
     Buckets(u64),
     /// `.usecs`: in microseconds.
     Usecs,
+    /// `.syscall`: a system call's number with its name.
+    Syscall,
+    /// `.percent`: a value's share in the sum of all entries.
+    Percent,
+    /// `.graph`: a value as a bar, beside the largest one.
+    Graph,
+}
+
+impl Modifier {
+    /// Its name in commands; empty for none.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Hex => "hex",
+            Self::Sym => "sym",
+            Self::SymOffset => "sym-offset",
+            Self::Execname => "execname",
+            Self::Log2 => "log2",
+            Self::Buckets(_) => "buckets",
+            Self::Usecs => "usecs",
+            Self::Syscall => "syscall",
+            Self::Percent => "percent",
+            Self::Graph => "graph",
+        }
+    }
+
+    /// Returns true if values are shown in this way.
+    pub(crate) fn is_of_values(self) -> bool {
+        matches!(self, Self::None | Self::Hex | Self::Usecs | Self::Percent | Self::Graph)
+    }
+
+    /// Returns true if keys are shown in this way.
+    pub(crate) fn is_of_keys(self) -> bool {
+        !matches!(self, Self::Percent | Self::Graph)
+    }
+}
+
+impl HistField {
+    /// Returns true for the count of hits as it is.
+    pub(crate) fn is_hitcount(&self) -> bool {
+        self.name == HITCOUNT_FIELD && self.modifier == Modifier::None
+    }
+}
+
+/// The field that a sort key names: a value or a key.
+pub(crate) fn sort_field<'a>(
+    name: &str,
+    keys: &'a [HistField],
+    values: &'a [HistField],
+) -> Option<&'a HistField> {
+    let mut all = values.iter().chain(keys);
+    all.find(|field| field.name == name).filter(|field| field.name != HITCOUNT_FIELD)
 }
 
 impl fmt::Display for HistField {
@@ -135,13 +202,8 @@ impl fmt::Display for HistField {
         f.write_str(&self.name)?;
         match self.modifier {
             Modifier::None => Ok(()),
-            Modifier::Hex => f.write_str(".hex"),
-            Modifier::Sym => f.write_str(".sym"),
-            Modifier::SymOffset => f.write_str(".sym-offset"),
-            Modifier::Execname => f.write_str(".execname"),
-            Modifier::Log2 => f.write_str(".log2"),
             Modifier::Buckets(size) => write!(f, ".buckets={size}"),
-            Modifier::Usecs => f.write_str(".usecs"),
+            other => write!(f, ".{}", other.name()),
         }
     }
 }
@@ -189,11 +251,16 @@ impl fmt::Display for Hist {
         }
         f.write_str("keys=")?;
         list(f, &each(&self.keys))?;
-        f.write_str(":vals=hitcount")?;
-        self.values.iter().try_for_each(|value| write!(f, ",{value}"))?;
+        f.write_str(":vals=")?;
+        let hits: Option<&dyn fmt::Display> = (!self.no_hitcount).then_some(&HITCOUNT_FIELD);
+        list(f, &hits.into_iter().chain(each(&self.values)).collect::<Vec<_>>())?;
         f.write_str(":sort=")?;
-        list(f, &each(&self.sort))?;
-        write!(f, ":size={}", self.size)
+        list(f, &each(&self.sort.iter().map(|key| self.listed(key)).collect::<Vec<_>>()))?;
+        write!(f, ":size={}", self.size)?;
+        if self.keys.iter().chain(&self.values).any(|field| field.name == TIME_FIELD) {
+            write!(f, ":clock={CLOCK}")?;
+        }
+        f.write_str(if self.no_hitcount { ":nohitcount" } else { "" })
     }
 }
 
@@ -222,6 +289,17 @@ pub enum TriggerError {
         /// The reason, with a remedy.
         why: &'static str,
     },
+    /// A field does not have this modifier.
+    #[error("`{field}`: {why}")]
+    BadModifier {
+        /// The field, as it was written.
+        field: HistField,
+        /// The reason, with a remedy.
+        why: &'static str,
+    },
+    /// `nohitcount` leaves no value.
+    #[error("`nohitcount` needs another value: write `values=FIELD`")]
+    NoValue,
     /// A filter compares a value that is not recorded.
     #[error(
         "the filter's `{0}` is the user's memory at the hit, and triggers go by what is recorded: record the text as \
@@ -248,11 +326,12 @@ impl TriggerError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::There(_) => "EEXIST",
-            Self::NotThere(_) => "ENOENT",
+            Self::NotThere(_) | Self::NoValue => "ENOENT",
             Self::Pending => "EAGAIN",
             Self::TooMany(_) => "E2BIG",
             Self::NoField { .. }
             | Self::BadField { .. }
+            | Self::BadModifier { .. }
             | Self::UserText(_)
             | Self::NotOnlyRecords => "EINVAL",
         }
@@ -266,6 +345,8 @@ impl TriggerError {
             Self::NotThere(_) => ("TRIGGER_ENOENT_CLEAR", None),
             Self::NoField { name, .. } => ("FIELD_NOT_FOUND", Some(name)),
             Self::BadField { field, .. } => ("BAD_FIELD_MODIFIER", Some(field)),
+            Self::BadModifier { field, .. } => ("BAD_FIELD_MODIFIER", Some(field.modifier.name())),
+            Self::NoValue => ("NEED_NOHC_VAL", None),
             Self::UserText(name) => ("ILLEGAL_FIELD_OP", Some(name)),
             Self::NotOnlyRecords | Self::TooMany(_) | Self::Pending => ("HIST_CREATE_FAIL", None),
         }

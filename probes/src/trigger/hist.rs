@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::command::{Hist, HistField, LATENCY_FIELD, Modifier, TriggerError};
+use super::command::{
+    HITCOUNT_FIELD, Hist, HistField, LATENCY_FIELD, Modifier, TIME_FIELD, TriggerError, TriggerKind,
+};
 use crate::definition::{Argument, COMM_FIELD, CPU_FIELD, PID_FIELD, ValueType};
 use crate::events::{Hit, RecordedValue, STACK_DEPTH};
 
@@ -15,6 +17,14 @@ const NAME_MAX: usize = 3 * 16;
 /// the allocator's part of three blocks.
 const ENTRY: usize = 176;
 
+/// Name of the CPU, as histograms list it.
+const CPU_NAME: &str = "common_cpu";
+/// Name of the back-trace, as histograms list it.
+const STACK_NAME: &str = "common_stacktrace";
+/// Other names of fields, unless the event has an argument of the name.
+const OTHER_NAMES: [(&str, &str); 3] =
+    [(CPU_FIELD, CPU_NAME), ("cpu", CPU_NAME), ("stacktrace", STACK_NAME)];
+
 /// The source of a field in a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldSource {
@@ -22,6 +32,8 @@ enum FieldSource {
     Pid,
     Cpu,
     Comm,
+    /// The hit itself, as a value: 1.
+    Hits,
     /// Duration of a return probe's call, in nanoseconds.
     Latency,
     /// The guest's time, in nanoseconds.
@@ -82,14 +94,16 @@ pub(crate) struct HistTable {
 impl HistColumn {
     fn of(field: &HistField, list: &[Argument], is_return: bool) -> Result<Self, TriggerError> {
         let index = list.iter().position(|arg| arg.name == field.name);
-        let source = match (index, field.name.as_str()) {
+        let name = listed_name(&field.name, list);
+        let source = match (index, name) {
             (Some(index), _) => FieldSource::Arg(index),
             (None, PID_FIELD) => FieldSource::Pid,
-            (None, CPU_FIELD | "cpu" | "common_cpu") => FieldSource::Cpu,
+            (None, CPU_NAME) => FieldSource::Cpu,
             (None, COMM_FIELD | "COMM") => FieldSource::Comm,
+            (None, HITCOUNT_FIELD) => FieldSource::Hits,
             (None, LATENCY_FIELD) if is_return => FieldSource::Latency,
-            (None, "common_timestamp") => FieldSource::Time,
-            (None, "common_stacktrace" | "stacktrace") => FieldSource::Stack,
+            (None, TIME_FIELD) => FieldSource::Time,
+            (None, STACK_NAME) => FieldSource::Stack,
             _ => return Err(no_field(field, list, is_return)),
         };
         let arg = index.map(|index| &list[index]);
@@ -97,21 +111,25 @@ impl HistColumn {
             return Err(bad(field, "it is an array, which is not counted by"));
         }
         let found = Self {
-            field: field.clone(),
+            field: HistField { name: name.to_owned(), ..*field },
             is_signed: arg.is_some_and(|arg| arg.is_number() && arg.kind.is_signed()),
             is_text: arg.is_some_and(|arg| !arg.is_number()),
             source,
         };
         match found.takes(field.modifier, arg) {
             true => Ok(found),
-            false => Err(bad(field, "this field has no such modifier")),
+            false => Err(bad_modifier(field, "this field has no such modifier")),
         }
     }
 
     fn is_number(&self, arg: Option<&Argument>) -> bool {
         match self.source {
             FieldSource::Arg(_) => arg.is_some_and(Argument::is_number),
-            FieldSource::Pid | FieldSource::Cpu | FieldSource::Latency | FieldSource::Time => true,
+            FieldSource::Pid
+            | FieldSource::Cpu
+            | FieldSource::Hits
+            | FieldSource::Latency
+            | FieldSource::Time => true,
             FieldSource::Comm | FieldSource::Stack => false,
         }
     }
@@ -125,7 +143,10 @@ impl HistColumn {
             | Modifier::Sym
             | Modifier::SymOffset
             | Modifier::Log2
-            | Modifier::Buckets(_) => self.is_number(arg),
+            | Modifier::Buckets(_)
+            | Modifier::Syscall
+            | Modifier::Percent
+            | Modifier::Graph => self.is_number(arg),
         }
     }
 
@@ -140,6 +161,7 @@ impl HistColumn {
             }
             FieldSource::Pid => record.task?.pid.into(),
             FieldSource::Cpu => hit.vcpu.into(),
+            FieldSource::Hits => 1,
             FieldSource::Latency => nanos(record.duration()?),
             FieldSource::Time => nanos(record.time),
             FieldSource::Comm | FieldSource::Stack => return None,
@@ -172,7 +194,11 @@ impl HistColumn {
                     }
                 }
             }
-            FieldSource::Pid | FieldSource::Cpu | FieldSource::Latency | FieldSource::Time => {}
+            FieldSource::Pid
+            | FieldSource::Cpu
+            | FieldSource::Hits
+            | FieldSource::Latency
+            | FieldSource::Time => {}
         }
         let Some(number) = self.number(hit) else { return HistogramKey::Fault };
         match self.field.modifier {
@@ -200,6 +226,7 @@ impl HistColumn {
                 FieldSource::Comm | FieldSource::Pid => NAME_MAX,
                 FieldSource::Arg(_)
                 | FieldSource::Cpu
+                | FieldSource::Hits
                 | FieldSource::Latency
                 | FieldSource::Time => 0,
             }
@@ -208,6 +235,32 @@ impl HistColumn {
     /// Returns true if it is a back-trace.
     pub(crate) fn is_stack(&self) -> bool {
         self.source == FieldSource::Stack
+    }
+}
+
+/// The name by which a field of an event is listed.
+fn listed_name<'a>(name: &'a str, list: &[Argument]) -> &'a str {
+    let is_arg = list.iter().any(|arg| arg.name == name);
+    let other = OTHER_NAMES.iter().find(|(other, _)| *other == name && !is_arg);
+    other.map_or(name, |(_, listed)| listed)
+}
+
+impl TriggerKind {
+    /// The same one with the names of fields by which triggers of the event are listed.
+    pub(crate) fn named(self, list: &[Argument]) -> Self {
+        match self {
+            Self::Hist(hist) => Self::Hist(hist.named(list)),
+            _ => self,
+        }
+    }
+}
+
+impl Hist {
+    fn named(mut self, list: &[Argument]) -> Self {
+        let rename = |name: &mut String| *name = listed_name(name, list).to_owned();
+        let fields = self.keys.iter_mut().chain(&mut self.values).map(|field| &mut field.name);
+        fields.chain(self.sort.iter_mut().map(|key| &mut key.field)).for_each(rename);
+        self
     }
 }
 
@@ -225,17 +278,27 @@ impl HistTable {
             all.iter().map(|field| HistColumn::of(field, list, is_return)).collect()
         };
         let (keys, values) = (find(&hist.keys)?, find(&hist.values)?);
-        for value in &values {
+        for (value, written) in values.iter().zip(&hist.values) {
             let arg = list.iter().find(|arg| arg.name == value.field.name);
             if !value.is_number(arg) {
-                return Err(bad(&value.field, "only numbers are summed up"));
+                return Err(bad(written, "only numbers are summed up"));
             }
-            if !matches!(value.field.modifier, Modifier::None | Modifier::Hex | Modifier::Usecs) {
-                return Err(bad(&value.field, "a sum is shown as it is, or by .hex or .usecs"));
+            if !value.field.modifier.is_of_values() {
+                let why = "a sum is shown as it is, or by .hex, .usecs, .percent or .graph";
+                return Err(bad(written, why));
             }
         }
+        for key in &keys {
+            if !key.field.modifier.is_of_keys() {
+                let why = "this modifier is for values: write it after `values=`";
+                return Err(bad_modifier(&key.field, why));
+            }
+        }
+        if hist.no_hitcount && values.is_empty() {
+            return Err(TriggerError::NoValue);
+        }
         Ok(Self {
-            hist: hist.clone(),
+            hist: hist.clone().named(list),
             keys,
             values,
             entries: HashMap::new(),
@@ -288,6 +351,10 @@ impl HistTable {
     }
 }
 
+fn bad_modifier(field: &HistField, why: &'static str) -> TriggerError {
+    TriggerError::BadModifier { field: field.clone(), why }
+}
+
 fn bad(field: &HistField, why: &'static str) -> TriggerError {
     TriggerError::BadField { field: field.to_string(), why }
 }
@@ -295,7 +362,7 @@ fn bad(field: &HistField, why: &'static str) -> TriggerError {
 fn no_field(field: &HistField, list: &[Argument], is_return: bool) -> TriggerError {
     let args = list.iter().map(|arg| arg.name.as_str());
     let latency = is_return.then_some(LATENCY_FIELD);
-    let common = [PID_FIELD, CPU_FIELD, COMM_FIELD, "common_timestamp", "common_stacktrace"];
+    let common = [PID_FIELD, CPU_FIELD, COMM_FIELD, TIME_FIELD, "common_stacktrace"];
     let known: Vec<&str> = args.chain(common).chain(latency).collect();
     TriggerError::NoField { name: field.name.clone(), known: known.join(", ") }
 }

@@ -45,6 +45,7 @@ impl Live {
             }
             _ => None,
         };
+        let trigger = Trigger { kind: trigger.kind.named(fields.list), ..trigger };
         let left = AtomicU64::new(trigger.count.unwrap_or_default());
         Ok(Self { trigger, filter, left, table, _room: None })
     }

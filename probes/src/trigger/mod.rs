@@ -8,6 +8,7 @@ mod hist;
 mod live;
 mod parse;
 mod sort;
+mod syscalls;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -19,6 +20,7 @@ pub use command::{
 pub use hist::HistogramKey;
 pub(crate) use live::{Fields, Live, Triggers, holds};
 pub use parse::parse_trigger;
+pub use syscalls::syscall_name;
 pub use view::{
     CountedEntry, Histogram, HistogramEntry, HistogramField, HistogramNumber, HistogramTable,
     HistogramValue,

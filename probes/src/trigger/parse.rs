@@ -1,8 +1,8 @@
 //! Reads commands of the file `trigger`. Positions are columns of the text, from 0.
 
 use super::command::{
-    Hist, HistChange, HistField, Modifier, SIZE_DEFAULT, SortKey, Trigger, TriggerCommand,
-    TriggerKind,
+    CLOCK, HITCOUNT_FIELD, Hist, HistChange, HistField, Modifier, SIZE_DEFAULT, SortKey, Trigger,
+    TriggerCommand, TriggerKind, sort_field,
 };
 use crate::definition::{ParseError, WrittenFilter, parse_number};
 
@@ -14,8 +14,6 @@ const VALUES_MAX: usize = 2;
 const SORT_MAX: usize = 2;
 /// Entries of a histogram.
 const SIZES: std::ops::RangeInclusive<u64> = 1 << 7..=1 << 17;
-/// Sort key that is no field.
-const HITS: &str = "hitcount";
 
 fn fault(id: &'static str, position: usize, message: impl Into<String>) -> ParseError {
     ParseError { message: message.into(), position, id }
@@ -135,24 +133,35 @@ fn condition_of(condition: Part<'_>) -> Result<Option<WrittenFilter>, ParseError
 
 fn hist(params: Part<'_>) -> Result<Hist, ParseError> {
     let (mut keys, mut values, mut sort) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut size, mut change) = (SIZE_DEFAULT, None);
+    let (mut size, mut change, mut no_hitcount) = (SIZE_DEFAULT, None, false);
     for param in params.split(":") {
         let (name, value) = param.cut("=");
+        if value.is_some_and(|value| value.text.is_empty()) {
+            return Err(fault("EMPTY_ASSIGNMENT", param.at, "nothing follows the `=`"));
+        }
         match (name.text, value) {
             ("keys" | "key", Some(list)) => keys = fields(list, KEYS_MAX, "keys")?,
             ("values" | "vals" | "val", Some(list)) => {
-                let is_sum = |part: &Part<'_>| part.text != HITS;
-                values = each(list, is_sum, VALUES_MAX, "values beside hitcount")?;
+                values = fields(list, VALUES_MAX + 1, "values with hitcount")?;
+                // One of them is there anyhow.
+                let hits = values.iter().position(HistField::is_hitcount);
+                hits.map(|at| values.remove(at));
+                if values.len() > VALUES_MAX {
+                    return Err(too_many(list, VALUES_MAX, "values beside hitcount"));
+                }
             }
-            ("sort", Some(list)) => sort = sorted_by(list)?,
+            ("sort", Some(list)) => sort = sorted_by(list, param.at)?,
+            // All times are those of the guest's clock. The file lists it in this form.
+            ("clock", Some(Part { text: CLOCK, .. })) => {}
             ("size", Some(number)) => size = entries(number)?,
             ("pause", None) => change = Some(HistChange::Pause),
             ("continue" | "cont", None) => change = Some(HistChange::Continue),
             ("clear", None) => change = Some(HistChange::Clear),
+            ("nohitcount" | "NOHC", None) => no_hitcount = true,
             _ => {
                 let shown: String = param.text.chars().take(20).collect();
                 let message = format!(
-                    "`{shown}` is none of keys=, values=, sort=, size=, pause, continue, clear"
+                    "`{shown}` is none of keys=, values=, sort=, size=, pause, continue, clear, nohitcount; there are no variables"
                 );
                 return Err(fault("HIST_CREATE_FAIL", param.at, message));
             }
@@ -163,39 +172,24 @@ fn hist(params: Part<'_>) -> Result<Hist, ParseError> {
         return Err(fault("HIST_CREATE_FAIL", params.at, message));
     }
     if sort.is_empty() {
-        sort.push(SortKey { field: HITS.to_owned(), descending: false });
+        let field = HITCOUNT_FIELD.to_owned();
+        sort.push((SortKey { field, descending: false }, SortPlace::default()));
     }
-    let known = |name: &str| {
-        let mut all = keys.iter().chain(&values);
-        name == HITS || all.any(|field: &HistField| field.name == name)
-    };
-    if let Some(wrong) = sort.iter().find(|key| !known(&key.field)) {
-        let at = params.at + params.text.find("sort=").unwrap_or_default();
-        let message = format!("`{}` is neither hitcount nor a key or value", wrong.field);
-        return Err(fault("INVALID_SORT_FIELD", at, message));
-    }
-    Ok(Hist { keys, values, sort, size, change })
+    let sort = sort.into_iter().map(|(key, place)| place.check(key, &keys, &values));
+    let sort = sort.collect::<Result<_, _>>()?;
+    Ok(Hist { keys, values, sort, size, no_hitcount, change })
 }
 
 fn fields(list: Part<'_>, most: usize, what: &str) -> Result<Vec<HistField>, ParseError> {
-    each(list, |_| true, most, what)
-}
-
-fn each(
-    list: Part<'_>,
-    wanted: impl Fn(&Part<'_>) -> bool,
-    most: usize,
-    what: &str,
-) -> Result<Vec<HistField>, ParseError> {
-    let found: Vec<HistField> =
-        list.split(",").filter(wanted).map(field).collect::<Result<_, _>>()?;
+    let found: Vec<HistField> = list.split(",").map(field).collect::<Result<_, _>>()?;
     match found.len() <= most {
         true => Ok(found),
-        false => {
-            let message = format!("a histogram has at most {most} {what}");
-            Err(fault("HIST_CREATE_FAIL", list.at, message))
-        }
+        false => Err(too_many(list, most, what)),
     }
+}
+
+fn too_many(list: Part<'_>, most: usize, what: &str) -> ParseError {
+    fault("HIST_CREATE_FAIL", list.at, format!("a histogram has at most {most} {what}"))
 }
 
 fn field(part: Part<'_>) -> Result<HistField, ParseError> {
@@ -207,44 +201,104 @@ fn field(part: Part<'_>) -> Result<HistField, ParseError> {
     let Some(modifier) = modifier else {
         return Ok(HistField { name: name.text.to_owned(), modifier: Modifier::None });
     };
-    let found = match modifier.text {
-        "hex" => Some(Modifier::Hex),
-        "sym" => Some(Modifier::Sym),
-        "sym-offset" => Some(Modifier::SymOffset),
-        "execname" => Some(Modifier::Execname),
-        "log2" => Some(Modifier::Log2),
-        "usecs" => Some(Modifier::Usecs),
-        other => {
-            let size = other.strip_prefix("buckets=").and_then(parse_number);
-            size.filter(|size| *size > 0).map(Modifier::Buckets)
-        }
-    };
-    let message = "write .hex, .sym, .sym-offset, .execname, .log2, .buckets=N or .usecs";
-    let modifier = found.ok_or_else(|| fault("BAD_FIELD_MODIFIER", modifier.at, message))?;
+    let modifier = modifier_of(modifier)?;
     Ok(HistField { name: name.text.to_owned(), modifier })
 }
 
-fn sorted_by(list: Part<'_>) -> Result<Vec<SortKey>, ParseError> {
+fn modifier_of(part: Part<'_>) -> Result<Modifier, ParseError> {
+    Ok(match part.text {
+        "hex" => Modifier::Hex,
+        "sym" => Modifier::Sym,
+        "sym-offset" => Modifier::SymOffset,
+        "execname" => Modifier::Execname,
+        "log2" => Modifier::Log2,
+        "usecs" => Modifier::Usecs,
+        "syscall" => Modifier::Syscall,
+        "percent" => Modifier::Percent,
+        "graph" => Modifier::Graph,
+        _ => match part.cut("=") {
+            (Part { text: "buckets", .. }, Some(size)) => {
+                let found = parse_number(size.text).filter(|size| *size > 0);
+                let message = "the size of buckets is a number, 1 or more";
+                let found = found.ok_or_else(|| fault("BAD_FIELD_MODIFIER", size.at, message));
+                Modifier::Buckets(found?)
+            }
+            _ => {
+                let message = "write .hex, .sym, .sym-offset, .execname, .syscall, .log2, .buckets=N or .usecs, of a \
+                               value also .percent or .graph";
+                return Err(fault("BAD_FIELD_MODIFIER", part.at, message));
+            }
+        },
+    })
+}
+
+/// Where a sort key is in a command, and the modifier that it has there.
+#[derive(Default)]
+struct SortPlace {
+    field: usize,
+    modifier: Option<(Modifier, usize)>,
+}
+
+impl SortPlace {
+    /// The key, if there is such a field. It may have that field's modifier: the file lists it so.
+    fn check(
+        self,
+        key: SortKey,
+        keys: &[HistField],
+        values: &[HistField],
+    ) -> Result<SortKey, ParseError> {
+        let found = sort_field(&key.field, keys, values);
+        if found.is_none() && key.field != HITCOUNT_FIELD {
+            let message = format!("`{}` is neither hitcount nor a key or value", key.field);
+            return Err(fault("INVALID_SORT_FIELD", self.field, message));
+        }
+        match self.modifier {
+            Some((modifier, at)) if found.is_none_or(|found| found.modifier != modifier) => {
+                let message = "sort by FIELD, FIELD.ascending or FIELD.descending";
+                Err(fault("INVALID_SORT_MODIFIER", at, message))
+            }
+            _ => Ok(key),
+        }
+    }
+}
+
+/// Parses sort keys; `at` is where their parameter begins.
+fn sorted_by(list: Part<'_>, at: usize) -> Result<Vec<(SortKey, SortPlace)>, ParseError> {
     let mut sort = Vec::new();
     for part in list.split(",") {
         let (name, order) = part.cut(".");
         if name.text.is_empty() {
-            return Err(fault("EMPTY_SORT_FIELD", part.at, "a field's name belongs here"));
+            return Err(fault("EMPTY_SORT_FIELD", at, "a field's name belongs here"));
         }
-        let descending = match order.map(|order| order.text) {
-            None | Some("ascending") => false,
-            Some("descending") => true,
-            Some(_) => {
-                let message = "sort by FIELD, FIELD.ascending or FIELD.descending";
-                return Err(fault("INVALID_SORT_MODIFIER", part.at, message));
-            }
+        let (modifier, descending) = match order {
+            None => (None, false),
+            Some(order) => sort_order(order)?,
         };
-        sort.push(SortKey { field: name.text.to_owned(), descending });
+        let place = SortPlace { field: part.at, modifier };
+        sort.push((SortKey { field: name.text.to_owned(), descending }, place));
     }
     match sort.len() <= SORT_MAX {
         true => Ok(sort),
-        false => Err(fault("TOO_MANY_SORT_FIELDS", list.at, "sort by one field or two")),
+        false => Err(fault("TOO_MANY_SORT_FIELDS", at, "sort by one field or two")),
     }
+}
+
+/// Parses `[MODIFIER.][ascending|descending]` of a sort key: returns true if it is descending.
+fn sort_order(order: Part<'_>) -> Result<(Option<(Modifier, usize)>, bool), ParseError> {
+    let cut = order.text.rfind('.').map_or(0, |dot| dot + 1);
+    let (modifier, descending) = match &order.text[cut..] {
+        "ascending" => (order.to(cut.saturating_sub(1)), false),
+        "descending" => (order.to(cut.saturating_sub(1)), true),
+        _ => (order, false),
+    };
+    if modifier.text.is_empty() && !order.text.is_empty() {
+        return Ok((None, descending));
+    }
+    let found = modifier_of(modifier).map_err(|_| {
+        let message = "sort by FIELD, FIELD.ascending or FIELD.descending";
+        fault("INVALID_SORT_MODIFIER", modifier.at, message)
+    })?;
+    Ok((Some((found, modifier.at)), descending))
 }
 
 fn entries(number: Part<'_>) -> Result<u32, ParseError> {

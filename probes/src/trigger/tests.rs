@@ -32,11 +32,27 @@ fn commands_are_those_of_the_kernel() {
         ("hist:keys=fd", "hist:keys=fd:vals=hitcount:sort=hitcount:size=2048"),
         (
             "hist:key=common_pid.execname,fd.log2:values=hitcount,len:sort=len.descending,fd:size=200:pause if fd == 3",
-            "hist:keys=common_pid.execname,fd.log2:vals=hitcount,len:sort=len.descending,fd:size=256 if fd == 3",
+            "hist:keys=common_pid.execname,fd.log2:vals=hitcount,len:sort=len.descending,fd.log2:size=256 if fd == 3",
         ),
         (
             "hist:keys=a.buckets=100,b.sym-offset,c.hex",
             "hist:keys=a.buckets=100,b.sym-offset,c.hex:vals=hitcount:sort=hitcount:size=2048",
+        ),
+        (
+            "hist:keys=nr.syscall:vals=hitcount,len.graph,hitcount.percent:sort=len.descending",
+            "hist:keys=nr.syscall:vals=hitcount,len.graph,hitcount.percent:sort=len.graph.descending:size=2048",
+        ),
+        (
+            "hist:keys=a.hex:vals=hitcount,hitcount:sort=a",
+            "hist:keys=a.hex:vals=hitcount,hitcount:sort=a.hex:size=2048",
+        ),
+        (
+            "hist:NOHC:keys=a.hex:vals=b.hex",
+            "hist:keys=a.hex:vals=b.hex:sort=hitcount:size=2048:nohitcount",
+        ),
+        (
+            "hist:keys=a:vals=common_timestamp.usecs:clock=global",
+            "hist:keys=a:vals=hitcount,common_timestamp.usecs:sort=hitcount:size=2048:clock=global",
         ),
     ];
     for (text, listed) in cases {
@@ -70,11 +86,17 @@ fn faults_have_their_place() {
         ("hist:keys=a,", "FIELD_NOT_FOUND", 12),
         ("hist:keys=a b", "NO_FILTER", 12),
         ("hist:keys=a.frob", "BAD_FIELD_MODIFIER", 12),
-        ("hist:keys=a.buckets=0", "BAD_FIELD_MODIFIER", 12),
-        ("hist:keys=a:sort=b", "INVALID_SORT_FIELD", 12),
-        ("hist:keys=a:sort=a.up", "INVALID_SORT_MODIFIER", 17),
-        ("hist:keys=a:sort=", "EMPTY_SORT_FIELD", 17),
-        ("hist:keys=a:sort=a,a,a", "TOO_MANY_SORT_FIELDS", 17),
+        ("hist:keys=a.buckets=0", "BAD_FIELD_MODIFIER", 20),
+        ("hist:keys=a:sort=b", "INVALID_SORT_FIELD", 17),
+        ("hist:keys=a:sort=a.up", "INVALID_SORT_MODIFIER", 19),
+        ("hist:keys=a:sort=a.hex", "INVALID_SORT_MODIFIER", 19),
+        ("hist:keys=a:sort=hitcount.hex", "INVALID_SORT_MODIFIER", 26),
+        ("hist:keys=a:sort=a.", "INVALID_SORT_MODIFIER", 19),
+        ("hist:keys=a:sort=", "EMPTY_ASSIGNMENT", 12),
+        ("hist:keys=a:sort=a,", "EMPTY_SORT_FIELD", 12),
+        ("hist:keys=a:sort=a,a,a", "TOO_MANY_SORT_FIELDS", 12),
+        ("hist:keys=a:clock=local", "HIST_CREATE_FAIL", 12),
+        ("hist:keys=a:vals=hitcount,b,c,d", "HIST_CREATE_FAIL", 17),
         ("hist:keys=a:size=1", "EXPECT_NUMBER", 17),
         ("hist:keys=a:size=131073", "EXPECT_NUMBER", 17),
     ];
@@ -238,6 +260,43 @@ fn hits_are_counted_by_their_keys_and_values_summed() {
 }
 
 #[test]
+fn fields_are_listed_by_their_names_in_the_kernel() {
+    let named = |command: &str, line: &str| {
+        let trigger = added(command);
+        Trigger { kind: trigger.kind.named(&fields(line)), ..trigger }.to_string()
+    };
+    let command = "hist:keys=CPU,stacktrace:sort=CPU,stacktrace";
+    assert_eq!(
+        named(command, "p:e f"),
+        "hist:keys=common_cpu,common_stacktrace:vals=hitcount:sort=common_cpu,common_stacktrace:size=2048"
+    );
+    assert_eq!(
+        named("hist:keys=cpu", "p:e f cpu=%di"),
+        "hist:keys=cpu:vals=hitcount:sort=hitcount:size=2048",
+        "an argument comes first"
+    );
+}
+
+#[test]
+fn hits_are_a_key_and_a_value_like_others() {
+    let hits = [hit([3, 10, 0], 7, 0), hit([3, 20, 0], 7, 0), hit([4, 1, 0], 7, 0)];
+    let table = counted("hist:keys=fd:vals=hitcount.percent,len.graph:NOHC:sort=fd", &hits);
+    let sums: Vec<_> = table.entries.iter().map(|entry| entry.sums.clone()).collect();
+    let number = HistogramNumber::Unsigned;
+    assert_eq!(sums, [[number(2), number(30)], [number(1), number(1)]]);
+    assert!(table.no_hitcount);
+    let of_hits = counted("hist:keys=hitcount", &hits);
+    assert_eq!(
+        (&*of_hits.entries[0].keys, of_hits.entries[0].hits),
+        (&[HistogramKey::Number(1)][..], 3)
+    );
+    assert_eq!(
+        first("hist:keys=len.syscall", &hits[2..]).keys,
+        [HistogramValue::Text("sys_write".to_owned())]
+    );
+}
+
+#[test]
 fn a_full_histogram_drops_new_keys_and_counts_the_others() {
     let mut hits: Vec<Hit> = (0..200).map(|fd| hit([fd, 0, 0], 1, 0)).collect();
     hits.push(hit([3, 0, 0], 1, 0));
@@ -261,14 +320,20 @@ fn fields_that_are_not_there_are_named() {
         ("hist:keys=fb", "fb"),
         ("hist:keys=common_latency", "common_latency"),
         ("hist:keys=a", "a"),
-        ("hist:keys=s.log2", "s.log2"),
-        ("hist:keys=fd.execname", "fd.execname"),
-        ("hist:keys=fd.usecs", "fd.usecs"),
+        ("hist:keys=s.log2", "log2"),
+        ("hist:keys=s.syscall", "syscall"),
+        ("hist:keys=fd.execname", "execname"),
+        ("hist:keys=fd.usecs", "usecs"),
         ("hist:keys=fd:vals=s", "s"),
         ("hist:keys=s:vals=fd.log2", "fd.log2"),
+        ("hist:keys=s:vals=fd.syscall", "fd.syscall"),
+        ("hist:keys=fd.percent", "percent"),
+        ("hist:keys=fd.graph:vals=fd.graph", "graph"),
     ] {
         assert_eq!(refused(command).fault().1, Some(part), "{command}");
     }
+    let none = refused("hist:keys=fd:nohitcount");
+    assert_eq!((none.code(), none.fault()), ("ENOENT", ("NEED_NOHC_VAL", None)));
     assert!(refused("hist:keys=fb").to_string().contains("fd, s, a, common_pid"));
 }
 

@@ -6,6 +6,7 @@ use exoprobe_introspect::SymbolTable;
 
 use super::command::{HistField, Modifier};
 use super::hist::{HistColumn, HistTable, HistogramKey, is_symbol};
+use super::syscalls::syscall_name;
 use crate::definition::Argument;
 use crate::events::{FAULT, StackFrame, frames, show_function, show_symbol};
 
@@ -18,6 +19,8 @@ pub struct HistogramTable {
     pub keys: Vec<HistogramField>,
     /// The values that are summed up.
     pub values: Vec<HistogramField>,
+    /// The count of hits is not shown.
+    pub no_hitcount: bool,
     /// Hits that were counted, those without room among them.
     pub hits: u64,
     /// Hits of keys for which there was no room.
@@ -125,6 +128,7 @@ impl HistTable {
             trigger: line.to_owned(),
             keys: fields(&self.keys),
             values: fields(&self.values),
+            no_hitcount: self.hist.no_hitcount,
             hits: self.hits,
             dropped: self.dropped,
             entries: entries.collect(),
@@ -191,12 +195,16 @@ impl HistogramField {
                 HistogramValue::Range(number, number.saturating_add(size - 1))
             }
             Modifier::None if self.is_symbol => HistogramValue::Text(show_symbol(symbols, number)),
-            Modifier::None | Modifier::Usecs | Modifier::Execname => {
-                HistogramValue::Number(match key {
-                    HistogramKey::Signed(number) => HistogramNumber::Signed(*number),
-                    _ => HistogramNumber::Unsigned(number),
-                })
-            }
+            Modifier::Syscall => HistogramValue::Text(syscall_name(number)),
+            // The last two are of values, which have no keys.
+            Modifier::None
+            | Modifier::Usecs
+            | Modifier::Execname
+            | Modifier::Percent
+            | Modifier::Graph => HistogramValue::Number(match key {
+                HistogramKey::Signed(number) => HistogramNumber::Signed(*number),
+                _ => HistogramNumber::Unsigned(number),
+            }),
         }
     }
 

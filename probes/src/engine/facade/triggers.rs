@@ -40,8 +40,12 @@ impl Engine {
         self.drain_locked(&mut control);
         let probe = Arc::clone(&control.registry.probes[&ids[0]].probe);
         let there = probe.triggers().map(|triggers| triggers.list().to_vec()).unwrap_or_default();
-        let position =
-            |of: &Trigger| there.iter().position(|live| live.trigger.kind.is_same(&of.kind));
+        let position = |of: &Trigger| {
+            let arguments = probe.has_arguments().then(|| probe.arguments());
+            let list = arguments.as_ref().map_or(&[][..], |arguments| &arguments.list);
+            let kind = of.kind.clone().named(list);
+            there.iter().position(|live| live.trigger.kind.is_same(&kind))
+        };
         let list = match command {
             TriggerCommand::Remove(trigger) => {
                 // As in the kernel: one that there is not is removed already, as when the file was
@@ -51,27 +55,29 @@ impl Engine {
                 left.remove(at);
                 left
             }
-            TriggerCommand::Add(trigger) => match (position(&trigger), hist_change(&trigger)) {
-                (Some(at), Some(change)) => {
-                    there[at].change(change);
-                    return Ok(());
-                }
-                (Some(_), None) => return Err(TriggerError::There(trigger.kind.name()).into()),
-                (None, Some(HistChange::Continue | HistChange::Clear)) => {
-                    return Err(TriggerError::NotThere(trigger.kind.name()).into());
-                }
-                (None, _) if there.len() >= TRIGGERS_MAX => {
-                    return Err(TriggerError::TooMany(TRIGGERS_MAX).into());
-                }
-                (None, _) => {
-                    let mut new = live(&probe, trigger)?;
-                    if let Some(bytes) = new.most_bytes() {
-                        new = new.within(control.registry.room.take(bytes)?);
+            TriggerCommand::Add(trigger) => {
+                let name = trigger.kind.name();
+                match (position(&trigger), hist_change(&trigger)) {
+                    (Some(at), Some(change)) => {
+                        there[at].change(change);
+                        return Ok(());
                     }
-                    let new = Arc::new(new);
-                    [there, vec![new]].concat()
+                    (Some(_), None) => return Err(TriggerError::There(name).into()),
+                    (None, Some(HistChange::Continue | HistChange::Clear)) => {
+                        return Err(TriggerError::NotThere(name).into());
+                    }
+                    (None, _) if there.len() >= TRIGGERS_MAX => {
+                        return Err(TriggerError::TooMany(TRIGGERS_MAX).into());
+                    }
+                    (None, _) => {
+                        let mut new = live(&probe, trigger)?;
+                        if let Some(bytes) = new.most_bytes() {
+                            new = new.within(control.registry.room.take(bytes)?);
+                        }
+                        [there, vec![Arc::new(new)]].concat()
+                    }
                 }
-            },
+            }
         };
         self.replace_triggers(&mut control, &ids, list)
     }

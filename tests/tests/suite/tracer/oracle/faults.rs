@@ -99,7 +99,7 @@ const MESSAGES: &[(&str, &str)] = &[
     ("TOO_MANY_VALS", "Too many hist vals"),
     ("TOO_MANY_VARS", "Too many variables defined"),
     ("BAD_FIELD_MODIFIER", "Invalid field modifier"),
-    ("TOO_MANY_SORT_FIELDS", "Too many sort fields"),
+    ("TOO_MANY_SORT_FIELDS", "Too many sort fields (Max = 2)"),
     ("EMPTY_SORT_FIELD", "Empty sort field"),
     ("INVALID_SORT_FIELD", "Sort field must be a key or a val"),
     ("INVALID_SORT_MODIFIER", "Invalid sort modifier"),
@@ -117,7 +117,7 @@ const MESSAGES: &[(&str, &str)] = &[
     ("HIST_NOT_FOUND", "Matching event histogram not found"),
     ("TRIGGER_EEXIST", "Trigger already exists"),
     ("TRIGGER_ENOENT_CLEAR", "Can't clear or continue a nonexistent hist trigger"),
-    ("NEED_NOHC_VAL", "Must have at least one value when using 'nohitcount'"),
+    ("NEED_NOHC_VAL", "Non-hitcount value is required for 'nohitcount'"),
 ];
 
 /// The text of the file with the kernel's identifiers.
