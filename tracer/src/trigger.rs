@@ -9,7 +9,7 @@ use crate::fault::field_fault;
 use crate::log::{ErrorLog, FILTER_PART};
 
 /// Text of the file `trigger` without triggers.
-const NONE: &str = "# Available triggers:\n# traceon traceoff snapshot stacktrace hist\n";
+const NONE: &str = "# Available triggers:\n# traceon traceoff snapshot stacktrace enable_event disable_event enable_hist disable_hist hist\n";
 
 /// The text of the file `trigger`.
 pub(crate) fn listing(engine: &Engine, group: &str, event: &str) -> Result<String, ProbeError> {

@@ -46,8 +46,43 @@ pub enum TriggerKind {
     Snapshot,
     /// The hit's event has a back-trace.
     Stacktrace,
+    /// Another event is enabled or disabled, or its histograms count on or pause.
+    Switch(EventSwitch),
     /// The hit is counted by the values of its fields.
     Hist(Hist),
+}
+
+/// A switch of an event, by a trigger of another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventSwitch {
+    /// Its subject.
+    pub subject: SwitchSubject,
+    /// On: the event is enabled, or its histograms count.
+    pub on: bool,
+    /// Group of the event.
+    pub group: String,
+    /// Name of the event.
+    pub event: String,
+}
+
+/// The part of an event that a trigger switches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwitchSubject {
+    /// The event itself: its hits become events or not.
+    Event,
+    /// Its histograms: they count or pause.
+    Histograms,
+}
+
+impl EventSwitch {
+    fn name(&self) -> &'static str {
+        match (self.subject, self.on) {
+            (SwitchSubject::Event, true) => "enable_event",
+            (SwitchSubject::Event, false) => "disable_event",
+            (SwitchSubject::Histograms, true) => "enable_hist",
+            (SwitchSubject::Histograms, false) => "disable_hist",
+        }
+    }
 }
 
 impl TriggerKind {
@@ -59,6 +94,7 @@ impl TriggerKind {
             Self::TraceOff => "traceoff",
             Self::Snapshot => "snapshot",
             Self::Stacktrace => "stacktrace",
+            Self::Switch(switch) => switch.name(),
             Self::Hist(_) => "hist",
         }
     }
@@ -68,6 +104,10 @@ impl TriggerKind {
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Hist(one), Self::Hist(other)) => one.is_same(other),
+            // As in the kernel, an event is either enabled or disabled by another one.
+            (Self::Switch(one), Self::Switch(other)) => {
+                (one.subject, &one.group, &one.event) == (other.subject, &other.group, &other.event)
+            }
             _ => self.name() == other.name(),
         }
     }
@@ -227,6 +267,9 @@ impl fmt::Display for SortKey {
 impl fmt::Display for Trigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind.name())?;
+        if let TriggerKind::Switch(EventSwitch { group, event, .. }) = &self.kind {
+            write!(f, ":{group}:{event}")?;
+        }
         match (&self.kind, self.count) {
             (TriggerKind::Hist(hist), _) => write!(f, ":{hist}")?,
             (_, Some(count)) => write!(f, ":count={count}")?,
@@ -312,6 +355,9 @@ pub enum TriggerError {
          that only record"
     )]
     NotOnlyRecords,
+    /// The event that is to be switched does not exist.
+    #[error("there is no event `{0}` to switch: `available_events` has those that there are")]
+    NoEvent(String),
     /// The event has too many triggers.
     #[error("an event has at most {0} triggers")]
     TooMany(usize),
@@ -329,7 +375,8 @@ impl TriggerError {
             Self::NotThere(_) | Self::NoValue => "ENOENT",
             Self::Pending => "EAGAIN",
             Self::TooMany(_) => "E2BIG",
-            Self::NoField { .. }
+            Self::NoEvent(_)
+            | Self::NoField { .. }
             | Self::BadField { .. }
             | Self::BadModifier { .. }
             | Self::UserText(_)
@@ -348,7 +395,9 @@ impl TriggerError {
             Self::BadModifier { field, .. } => ("BAD_FIELD_MODIFIER", Some(field.modifier.name())),
             Self::NoValue => ("NEED_NOHC_VAL", None),
             Self::UserText(name) => ("ILLEGAL_FIELD_OP", Some(name)),
-            Self::NotOnlyRecords | Self::TooMany(_) | Self::Pending => ("HIST_CREATE_FAIL", None),
+            Self::NoEvent(_) | Self::NotOnlyRecords | Self::TooMany(_) | Self::Pending => {
+                ("HIST_CREATE_FAIL", None)
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::command::{HistChange, Trigger, TriggerError, TriggerKind};
+use super::command::{EventSwitch, HistChange, Trigger, TriggerError, TriggerKind};
 use super::hist::HistTable;
 use crate::budget::Share;
 use crate::definition::{Argument, Field, Filter};
@@ -19,6 +19,15 @@ pub(crate) struct Live {
     table: Option<Mutex<HistTable>>,
     /// The memory that the entries may take.
     _room: Option<Share>,
+}
+
+/// The events that triggers switch.
+pub(crate) trait SwitchedEvents {
+    /// Returns true if an event is not yet as a switch makes it.
+    fn is_due(&self, switch: &EventSwitch) -> bool;
+
+    /// Switches an event.
+    fn switch(&self, switch: &EventSwitch);
 }
 
 /// Fields of an event, for triggers.
@@ -65,6 +74,14 @@ impl Live {
         Some(self.table.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The event that it switches, if it does.
+    pub(crate) fn switch(&self) -> Option<&EventSwitch> {
+        match &self.trigger.kind {
+            TriggerKind::Switch(switch) => Some(switch),
+            _ => None,
+        }
+    }
+
     /// Returns true if it needs the back-trace of each hit.
     pub(crate) fn wants_stack(&self) -> bool {
         self.trigger.kind == TriggerKind::Stacktrace
@@ -73,9 +90,14 @@ impl Live {
 
     /// Returns true if a hit triggers it, and decrements the times left.
     fn is_set_off(&self, hit: &Hit) -> bool {
-        if !self.filter.as_ref().is_none_or(|filter| holds(filter, hit)) {
-            return false;
-        }
+        self.accepts(hit) && self.take_once()
+    }
+
+    fn accepts(&self, hit: &Hit) -> bool {
+        self.filter.as_ref().is_none_or(|filter| holds(filter, hit))
+    }
+
+    fn take_once(&self) -> bool {
         let take = |left: u64| left.checked_sub(1);
         self.trigger.count.is_none()
             || self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
@@ -94,7 +116,10 @@ impl Live {
     /// Its line in the file `trigger`, without the line's end.
     pub(crate) fn line(&self) -> String {
         match self.table() {
-            None => self.trigger.to_string(),
+            None => {
+                let left = self.trigger.count.map(|_| self.left.load(Ordering::Relaxed));
+                Trigger { count: left, ..self.trigger.clone() }.to_string()
+            }
             Some(table) => {
                 let state = if table.paused { "paused" } else { "active" };
                 format!("{} [{state}]", self.trigger)
@@ -108,30 +133,45 @@ pub(crate) fn holds(filter: &Filter<Field>, hit: &Hit) -> bool {
     filter.holds(&mut |field| field_value(field, hit))
 }
 
-/// The triggers of one event, at least one.
+/// The events that some triggers switch.
+pub(crate) fn switched_events(list: &[Arc<Live>]) -> impl Iterator<Item = (String, String)> {
+    list.iter().filter_map(|live| live.switch()).map(|to| (to.group.clone(), to.event.clone()))
+}
+
+/// The triggers of one event. There is at least one, or the event is switched.
 pub(crate) struct Triggers {
     list: Vec<Arc<Live>>,
+    /// Triggers of other events switch this one: all its hits are recorded meanwhile.
+    pub(crate) is_switched: bool,
     /// Some trigger needs the back-trace of each hit.
     pub(crate) want_stack: bool,
 }
 
 impl Triggers {
-    pub(crate) fn new(list: Vec<Arc<Live>>) -> Self {
+    /// `None` where nothing is to be done with hits.
+    pub(crate) fn new(list: Vec<Arc<Live>>, is_switched: bool) -> Option<Arc<Self>> {
         let want_stack = list.iter().any(|live| live.wants_stack());
-        Self { list, want_stack }
+        let is_needed = is_switched || !list.is_empty();
+        is_needed.then(|| Arc::new(Self { list, is_switched, want_stack }))
     }
 
-    /// In the order in which they were set.
+    /// Number of triggers, and one for those that switch this event.
+    pub(crate) fn number(&self) -> usize {
+        self.list.len() + usize::from(self.is_switched)
+    }
+
+    /// The newest first, then histograms in the order in which they were set.
     pub(crate) fn list(&self) -> &[Arc<Live>] {
         &self.list
     }
 
-    /// The steps that a hit triggers, in order. The hit itself is among them if it becomes an
-    /// event: if `is_shown`, or if a trigger gives it a back-trace. Its own back-trace is kept if
-    /// `keeps_stack`. Returns whether it became an event.
+    /// Switches events, and gives the steps that a hit triggers, in order. The hit itself is among
+    /// them if it becomes an event: if `is_shown`, or if a trigger gives it a back-trace. Its own
+    /// back-trace is kept if `keeps_stack`. Returns whether it became an event.
     pub(crate) fn apply(
         &self,
         mut hit: Hit,
+        events: &impl SwitchedEvents,
         is_shown: impl FnOnce(&Hit) -> bool,
         keeps_stack: bool,
         steps: &mut Vec<Step>,
@@ -140,6 +180,14 @@ impl Triggers {
             let named = self.list.iter().find(|live| live.trigger.kind.is_same(wanted));
             named.is_some_and(|live| live.is_set_off(&hit))
         };
+        for live in &self.list {
+            if let Some(switch) = live.switch().filter(|_| live.accepts(&hit)) {
+                // One of no effect does not count.
+                if events.is_due(switch) && live.take_once() {
+                    events.switch(switch);
+                }
+            }
+        }
         let (on, snapshot) = (set_off(&TriggerKind::TraceOn), set_off(&TriggerKind::Snapshot));
         let (off, stack) = (set_off(&TriggerKind::TraceOff), set_off(&TriggerKind::Stacktrace));
         for live in &self.list {

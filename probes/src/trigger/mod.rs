@@ -14,11 +14,11 @@ mod tests;
 mod view;
 
 pub use command::{
-    Hist, HistChange, HistField, LATENCY_FIELD, Modifier, SortKey, Trigger, TriggerCommand,
-    TriggerError, TriggerKind,
+    EventSwitch, Hist, HistChange, HistField, LATENCY_FIELD, Modifier, SortKey, SwitchSubject,
+    Trigger, TriggerCommand, TriggerError, TriggerKind,
 };
 pub use hist::HistogramKey;
-pub(crate) use live::{Fields, Live, Triggers, holds};
+pub(crate) use live::{Fields, Live, SwitchedEvents, Triggers, holds, switched_events};
 pub use parse::parse_trigger;
 pub use syscalls::syscall_name;
 pub use view::{

@@ -1,8 +1,8 @@
 //! Reads commands of the file `trigger`. Positions are columns of the text, from 0.
 
 use super::command::{
-    CLOCK, HITCOUNT_FIELD, Hist, HistChange, HistField, Modifier, SIZE_DEFAULT, SortKey, Trigger,
-    TriggerCommand, TriggerKind, sort_field,
+    CLOCK, EventSwitch, HITCOUNT_FIELD, Hist, HistChange, HistField, Modifier, SIZE_DEFAULT,
+    SortKey, SwitchSubject, Trigger, TriggerCommand, TriggerKind, sort_field,
 };
 use crate::definition::{ParseError, WrittenFilter, parse_number};
 
@@ -82,6 +82,13 @@ pub fn parse_trigger(text: &str) -> Result<TriggerCommand, ParseError> {
         "traceoff" => TriggerKind::TraceOff,
         "snapshot" => TriggerKind::Snapshot,
         "stacktrace" => TriggerKind::Stacktrace,
+        "enable_event" | "disable_event" | "enable_hist" | "disable_hist" => {
+            let of = params.unwrap_or(trigger.from(trigger.text.len()));
+            let (switch, count) = event_switch(name, of)?;
+            let count = if removes { None } else { count.map(count_of).transpose()?.flatten() };
+            let kind = TriggerKind::Switch(switch);
+            return Ok(command_of(removes, Trigger { kind, count, filter }));
+        }
         "hist" => {
             let kind = TriggerKind::Hist(hist(params.unwrap_or(trigger.from(trigger.text.len())))?);
             return Ok(command_of(removes, Trigger { kind, count: None, filter }));
@@ -89,7 +96,8 @@ pub fn parse_trigger(text: &str) -> Result<TriggerCommand, ParseError> {
         other => {
             let shown: String = other.chars().take(20).collect();
             let message = format!(
-                "`{shown}` is no trigger: write traceon, traceoff, snapshot, stacktrace or hist"
+                "`{shown}` is no trigger: write traceon, traceoff, snapshot, stacktrace, enable_event, \
+                 disable_event, enable_hist, disable_hist or hist"
             );
             return Err(fault("HIST_NOT_FOUND", name.at, message));
         }
@@ -97,16 +105,42 @@ pub fn parse_trigger(text: &str) -> Result<TriggerCommand, ParseError> {
     let count = match params {
         // Which of them is removed does not depend on its count, as in the kernel.
         Some(_) if removes => None,
-        // The file lists it in this form, too.
-        None | Some(Part { text: "unlimited", .. }) => None,
-        Some(count) => {
-            let number = count.text.strip_prefix("count=").unwrap_or(count.text);
-            let found = parse_number(number).filter(|count| *count > 0);
-            let message = "how often it is set off at most is a number, 1 or more";
-            Some(found.ok_or_else(|| fault("EXPECT_NUMBER", count.at, message))?)
-        }
+        Some(count) => count_of(count)?,
+        None => None,
     };
     Ok(command_of(removes, Trigger { kind, count, filter }))
+}
+
+/// Parses how often a trigger is set off; `None` is without a limit.
+fn count_of(count: Part<'_>) -> Result<Option<u64>, ParseError> {
+    // The file lists it in these forms, too.
+    if count.text == "unlimited" {
+        return Ok(None);
+    }
+    let number = count.text.strip_prefix("count=").unwrap_or(count.text);
+    let found = parse_number(number).filter(|count| *count > 0);
+    let message = "how often it is set off at most is a number, 1 or more";
+    found.map(Some).ok_or_else(|| fault("EXPECT_NUMBER", count.at, message))
+}
+
+/// Parses `GROUP:EVENT[:COUNT]` of a trigger that switches an event.
+fn event_switch<'a>(
+    name: Part<'_>,
+    of: Part<'a>,
+) -> Result<(EventSwitch, Option<Part<'a>>), ParseError> {
+    let (group, rest) = of.cut(":");
+    let (event, count) = rest.map_or((of.from(of.text.len()), None), |rest| rest.cut(":"));
+    if let Some(lacking) = [group, event].iter().find(|part| part.text.is_empty()) {
+        let message = format!("write which event: `{}:GROUP:EVENT`", name.text);
+        return Err(fault("HIST_CREATE_FAIL", lacking.at, message));
+    }
+    let subject = match name.text.ends_with("_hist") {
+        true => SwitchSubject::Histograms,
+        false => SwitchSubject::Event,
+    };
+    let (group, event) = (group.text.to_owned(), event.text.to_owned());
+    let on = name.text.starts_with("enable");
+    Ok((EventSwitch { subject, on, group, event }, count))
 }
 
 fn command_of(removes: bool, trigger: Trigger) -> TriggerCommand {

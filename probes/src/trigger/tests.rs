@@ -29,6 +29,8 @@ fn commands_are_those_of_the_kernel() {
         ("traceon:3", "traceon:count=3"),
         ("snapshot:1 if fd > 2", "snapshot:count=1 if fd > 2"),
         (" stacktrace:0x10  if  comm == \"sh\" ", "stacktrace:count=16 if comm == \"sh\""),
+        ("enable_event:kprobes:f", "enable_event:kprobes:f:unlimited"),
+        ("disable_hist:g:e:0x2 if a == 1", "disable_hist:g:e:count=2 if a == 1"),
         ("hist:keys=fd", "hist:keys=fd:vals=hitcount:sort=hitcount:size=2048"),
         (
             "hist:key=common_pid.execname,fd.log2:values=hitcount,len:sort=len.descending,fd:size=200:pause if fd == 3",
@@ -75,6 +77,12 @@ fn faults_have_their_place() {
         ("!", "HIST_NOT_FOUND", 1),
         ("tracof", "HIST_NOT_FOUND", 0),
         ("traceoff:0", "EXPECT_NUMBER", 9),
+        ("enable_event", "HIST_CREATE_FAIL", 12),
+        ("enable_event:g", "HIST_CREATE_FAIL", 14),
+        ("enable_event::e", "HIST_CREATE_FAIL", 13),
+        ("disable_event:g::2", "HIST_CREATE_FAIL", 16),
+        ("enable_hist:g:e:0", "EXPECT_NUMBER", 16),
+        ("enable_hist:g:e:1:2", "EXPECT_NUMBER", 16),
         ("traceoff:x", "EXPECT_NUMBER", 9),
         ("traceoff unless a", "NO_FILTER", 9),
         ("traceoff if a = 1", "INVALID_OP", 14),
@@ -337,17 +345,30 @@ fn fields_that_are_not_there_are_named() {
     assert!(refused("hist:keys=fb").to_string().contains("fd, s, a, common_pid"));
 }
 
-fn triggers(commands: &[&str]) -> Triggers {
+fn triggers(commands: &[&str]) -> Arc<Triggers> {
     let list = fields(LINE);
     let fields = Fields { list: &list, is_return: true };
     let live = |command: &&str| Arc::new(Live::new(added(command), None, &fields).unwrap());
-    Triggers::new(commands.iter().map(live).collect())
+    Triggers::new(commands.iter().map(live).collect(), false).expect("there are some")
+}
+
+/// No events.
+struct NoEvents;
+
+impl SwitchedEvents for NoEvents {
+    fn is_due(&self, _: &EventSwitch) -> bool {
+        false
+    }
+
+    fn switch(&self, _: &EventSwitch) {
+        panic!("it is not due");
+    }
 }
 
 /// Outcome of a hit: events as the lengths of their back-traces.
 fn steps(triggers: &Triggers, is_shown: bool) -> Vec<Result<usize, Control>> {
     let mut steps = Vec::new();
-    let shown = triggers.apply(hit([0; 3], 1, 0), |_| is_shown, false, &mut steps);
+    let shown = triggers.apply(hit([0; 3], 1, 0), &NoEvents, |_| is_shown, false, &mut steps);
     let found: Vec<_> = steps
         .into_iter()
         .map(|step| match step {
@@ -357,6 +378,17 @@ fn steps(triggers: &Triggers, is_shown: bool) -> Vec<Result<usize, Control>> {
         .collect();
     assert_eq!(found.iter().any(Result::is_ok), shown);
     found
+}
+
+#[test]
+fn a_switch_of_no_effect_does_not_count() {
+    let all = triggers(&["enable_event:g:e:2", "enable_hist:g:e", "traceon:3"]);
+    assert_eq!(steps(&all, false), [Err(Control::On)]);
+    let lines: Vec<String> = all.list().iter().map(|live| live.line()).collect();
+    let expected = ["enable_event:g:e:count=2", "enable_hist:g:e:unlimited", "traceon:count=2"];
+    assert_eq!(lines, expected, "with the times that are left");
+    assert!(Triggers::new(Vec::new(), false).is_none());
+    assert_eq!(Triggers::new(Vec::new(), true).map(|all| all.number()), Some(1));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use exoprobe_guest::Gva;
 
@@ -14,6 +15,7 @@ use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::InternalBreakpoint;
 use crate::engine::probe::site::{Site, Sites};
 use crate::events::Origin;
+use crate::trigger::{EventSwitch, HistChange, SwitchSubject, SwitchedEvents, switched_events};
 
 /// The registered probes of one engine.
 pub(crate) struct Registry {
@@ -34,6 +36,30 @@ pub(crate) struct Registry {
 }
 
 pub(crate) const NOT_BEGUN: &str = "the guest's kernel has not begun yet";
+
+impl SwitchedEvents for Registry {
+    fn is_due(&self, EventSwitch { subject, on, group, event }: &EventSwitch) -> bool {
+        let Ok(first) = self.first(group, event) else { return false };
+        *subject == SwitchSubject::Histograms || first.probe.records_events() != *on
+    }
+
+    fn switch(&self, EventSwitch { subject, on, group, event }: &EventSwitch) {
+        let ids = self.ids(group, event).unwrap_or_default();
+        match subject {
+            SwitchSubject::Event => {
+                for id in ids {
+                    self.probes[id].probe.enabled.store(*on, Ordering::SeqCst);
+                }
+            }
+            SwitchSubject::Histograms => {
+                let change = if *on { HistChange::Continue } else { HistChange::Pause };
+                let triggers = ids.first().and_then(|id| self.probes[id].probe.triggers());
+                let list = triggers.iter().flat_map(|triggers| triggers.list());
+                list.for_each(|live| live.change(change));
+            }
+        }
+    }
+}
 
 /// A probe and its place.
 pub(crate) struct Registered {
@@ -166,6 +192,35 @@ impl Registry {
         let probed = site.probes.iter().any(|probe| probe.wants_breakpoint());
         let returns = site.returning.iter().any(|probe| probe.wants_breakpoint());
         !site.marks.is_empty() || (self.switched_on && (probed || returns))
+    }
+
+    /// Returns true if a trigger of another event switches this one.
+    pub(crate) fn is_switched(&self, group: &str, event: &str) -> bool {
+        let names = |to: &EventSwitch| (&*to.group, &*to.event) == (group, event);
+        let other = |probe: &Probe| (&*probe.group, &*probe.event) != (group, event);
+        let mut others = self.probes.values().map(|registered| &registered.probe);
+        others.any(|probe| {
+            let triggers = probe.triggers().filter(|_| other(probe));
+            triggers
+                .is_some_and(|all| all.list().iter().filter_map(|live| live.switch()).any(names))
+        })
+    }
+
+    /// The events that triggers of some probes switch.
+    pub(crate) fn switched_by(&self, ids: &[u32]) -> BTreeSet<(String, String)> {
+        let triggers = ids.iter().filter_map(|id| self.probes.get(id)?.probe.triggers());
+        triggers.flat_map(|all| switched_events(all.list()).collect::<Vec<_>>()).collect()
+    }
+
+    /// The events with triggers that switch other ones.
+    pub(crate) fn events_with_switches(&self) -> BTreeSet<(Arc<str>, Arc<str>)> {
+        let probes = self.probes.values().map(|registered| &registered.probe);
+        let switch = |probe: &&Arc<Probe>| {
+            let triggers = probe.triggers();
+            triggers.is_some_and(|all| all.list().iter().any(|live| live.switch().is_some()))
+        };
+        let found = probes.filter(switch);
+        found.map(|probe| (Arc::clone(&probe.group), Arc::clone(&probe.event))).collect()
     }
 
     /// Return probes; their calls end with a task.

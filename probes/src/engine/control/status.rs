@@ -44,7 +44,7 @@ impl Control {
             offset: *offset,
             addr,
             enabled: probe.records_events(),
-            triggers: probe.triggers().map_or(0, |triggers| triggers.list().len()),
+            triggers: probe.triggers().map_or(0, |triggers| triggers.number()),
             state,
             optimized: flags.contains(&StatusFlag::Optimized),
             flags,

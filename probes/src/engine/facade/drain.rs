@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use rustc_hash::FxHashMap;
 
 use crate::definition::Action;
-use crate::engine::control::registry::Registered;
+use crate::engine::control::registry::{Registered, Registry};
 use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
 use crate::engine::probe::registered::{Probe, count};
@@ -22,7 +22,7 @@ struct RecordedProbe {
 
 impl RecordedProbe {
     /// What a hit comes to.
-    fn take(&self, hit: Hit, steps: &mut Vec<Step>) {
+    fn take(&self, hit: Hit, registry: &Registry, steps: &mut Vec<Step>) {
         let probe = &self.probe;
         if let Some(Consumer { to, probe: number, .. }) = &probe.consumer {
             let Hit { origin, vcpu, record } = hit;
@@ -34,7 +34,7 @@ impl RecordedProbe {
         let is_wanted = |hit: &Hit| filter.as_ref().is_none_or(|filter| holds(filter, hit));
         let records_events = |hit: &Hit| probe.records_events() && is_wanted(hit);
         let keeps_stack = probe.actions.contains(&Action::Stack);
-        if !triggers.apply(hit, records_events, keeps_stack, steps) {
+        if !triggers.apply(hit, registry, records_events, keeps_stack, steps) {
             // It was recorded for its triggers alone.
             probe.counters.recorded.fetch_sub(1, Ordering::Relaxed);
             count(&probe.counters.filtered);
@@ -102,7 +102,11 @@ impl Engine {
             if let Some((returns, ticks)) = probe.returns().zip(record.duration()) {
                 returns.timed.add(self.clock.nanos(ticks));
             }
-            source.take(Hit { origin: Arc::clone(origin), vcpu, record }, &mut steps);
+            source.take(
+                Hit { origin: Arc::clone(origin), vcpu, record },
+                &control.registry,
+                &mut steps,
+            );
         }
         self.store.append(steps.into_iter())
     }

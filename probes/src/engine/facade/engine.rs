@@ -200,7 +200,9 @@ impl Engine {
         let guest = self.guest.as_ref();
         // Their triggers go with them.
         self.drain_triggered(&mut control, &ids);
+        let switched = control.registry.switched_by(&ids);
         let mut disarmed = control.disarm_all(guest, &ids);
+        disarmed = disarmed.and(self.arm_switched(&mut control, switched));
         let leaving = control.optimizer.take_leaving();
         if !leaving.is_empty() {
             drop(control);
@@ -216,6 +218,7 @@ impl Engine {
         // Their last hits become events while they are still in the books.
         self.drain_locked(&mut control);
         control.forget_all(guest, &ids);
+        self.drop_lost_switches(&mut control);
         disarmed
     }
 

@@ -9,13 +9,14 @@ use std::sync::Arc;
 
 use crate::definition::{Action, Argument, Field, Filter, USER_TEXT};
 use crate::engine::control::reconcile::Wait;
+use crate::engine::control::registry::Registry;
 use crate::engine::control::state::Control;
 use crate::engine::facade::engine::Engine;
 use crate::engine::probe::registered::Probe;
 use crate::error::ProbeError;
 use crate::trigger::{
-    Fields, HistChange, Histogram, HistogramTable, Live, Trigger, TriggerCommand, TriggerError,
-    TriggerKind, Triggers,
+    EventSwitch, Fields, HistChange, Histogram, HistogramTable, Live, Trigger, TriggerCommand,
+    TriggerError, TriggerKind, Triggers, switched_events,
 };
 
 /// Most triggers of an event: each looks at every hit.
@@ -46,8 +47,10 @@ impl Engine {
             let kind = of.kind.clone().named(list);
             there.iter().position(|live| live.trigger.kind.is_same(&kind))
         };
+        let before = there.clone();
         let list = match command {
             TriggerCommand::Remove(trigger) => {
+                check_switched(&control.registry, &trigger)?;
                 // As in the kernel: one that there is not is removed already, as when the file was
                 // opened anew.
                 let Some(at) = position(&trigger) else { return Ok(()) };
@@ -70,16 +73,69 @@ impl Engine {
                         return Err(TriggerError::TooMany(TRIGGERS_MAX).into());
                     }
                     (None, _) => {
+                        check_switched(&control.registry, &trigger)?;
                         let mut new = live(&probe, trigger)?;
                         if let Some(bytes) = new.most_bytes() {
                             new = new.within(control.registry.room.take(bytes)?);
                         }
-                        [there, vec![Arc::new(new)]].concat()
+                        let new = vec![Arc::new(new)];
+                        // As in the kernel, the newest comes first, but for histograms.
+                        match new[0].most_bytes() {
+                            Some(_) => [there, new].concat(),
+                            None => [new, there].concat(),
+                        }
                     }
                 }
             }
         };
-        self.replace_triggers(&mut control, &ids, list)
+        let switched = switched_events(&before).chain(switched_events(&list)).collect();
+        self.replace_triggers(&mut control, &ids, list)?;
+        self.arm_switched(&mut control, switched).inspect_err(|_| {
+            // It has nothing more to arm.
+            let _ = self.replace_triggers(&mut control, &ids, before);
+        })
+    }
+
+    /// Has the hits of some events recorded while triggers of other events switch them, and no
+    /// longer than that.
+    pub(super) fn arm_switched(
+        &self,
+        control: &mut Control,
+        events: BTreeSet<(String, String)>,
+    ) -> Result<(), ProbeError> {
+        for (group, event) in events {
+            let Ok(ids) = control.registry.ids(&group, &event).map(<[u32]>::to_vec) else {
+                continue;
+            };
+            let triggers = control.registry.probes[&ids[0]].probe.triggers();
+            let was_switched = triggers.as_ref().is_some_and(|triggers| triggers.is_switched);
+            if was_switched != control.registry.is_switched(&group, &event) {
+                self.drain_locked(control);
+                let list = triggers.map(|triggers| triggers.list().to_vec()).unwrap_or_default();
+                self.replace_triggers(control, &ids, list)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes triggers that switch events that no longer exist.
+    pub(super) fn drop_lost_switches(&self, control: &mut Control) {
+        for (group, event) in control.registry.events_with_switches() {
+            let Ok(ids) = control.registry.ids(&group, &event).map(<[u32]>::to_vec) else {
+                continue;
+            };
+            let triggers = control.registry.probes[&ids[0]].probe.triggers();
+            let list = triggers.map(|triggers| triggers.list().to_vec()).unwrap_or_default();
+            let is_there = |live: &&Arc<Live>| {
+                let there = |to: &EventSwitch| control.registry.ids(&to.group, &to.event).is_ok();
+                live.switch().is_none_or(there)
+            };
+            let left: Vec<_> = list.iter().filter(is_there).cloned().collect();
+            if left.len() < list.len() {
+                // A place that the guest has rewritten is in nobody's way.
+                let _ = self.replace_triggers(control, &ids, left);
+            }
+        }
     }
 
     /// Removes the histograms of an event, as opening its file `trigger` with O_TRUNC does.
@@ -101,7 +157,8 @@ impl Engine {
         self.replace_triggers(&mut control, &ids, left)
     }
 
-    /// The triggers of an event, each as the file `trigger` has it.
+    /// The triggers of an event, each as the file `trigger` has it: the newest first, except
+    /// histograms.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
@@ -154,7 +211,8 @@ impl Engine {
         list: Vec<Arc<Live>>,
     ) -> Result<(), ProbeError> {
         let probes = control.registry.of_ids(ids);
-        let triggers = (!list.is_empty()).then(|| Arc::new(Triggers::new(list)));
+        let is_switched = control.registry.is_switched(&probes[0].group, &probes[0].event);
+        let triggers = Triggers::new(list, is_switched);
         let before = probes[0].triggers();
         let arms = before.is_none() && triggers.is_some();
         self.refit(control, ids, |control| {
@@ -187,8 +245,8 @@ fn hist_change(trigger: &Trigger) -> Option<HistChange> {
     }
 }
 
-/// A new trigger of a probe's event.
-fn live(probe: &Probe, trigger: Trigger) -> Result<Live, ProbeError> {
+/// Whether all hits of a probe can be recorded, and their filter looked at later.
+fn check_records(probe: &Probe) -> Result<(), ProbeError> {
     // All else would be done by hits that are not wanted for it.
     let records = matches!(probe.actions.as_slice(), [Action::Record | Action::Stack]);
     if !records || probe.has_handlers() {
@@ -197,8 +255,23 @@ fn live(probe: &Probe, trigger: Trigger) -> Result<Live, ProbeError> {
     if !probe.has_arguments() {
         return Err(TriggerError::Pending.into());
     }
+    check_recorded(probe.event_filter().as_deref(), &probe.arguments().list)
+}
+
+/// Whether the event that a trigger switches exists, and can be switched.
+fn check_switched(registry: &Registry, trigger: &Trigger) -> Result<(), ProbeError> {
+    let TriggerKind::Switch(EventSwitch { group, event, .. }) = &trigger.kind else {
+        return Ok(());
+    };
+    let found = registry.first(group, event);
+    let found = found.map_err(|_| TriggerError::NoEvent(format!("{group}:{event}")))?;
+    check_records(&found.probe)
+}
+
+/// A new trigger of a probe's event.
+fn live(probe: &Probe, trigger: Trigger) -> Result<Live, ProbeError> {
+    check_records(probe)?;
     let arguments = probe.arguments();
-    check_recorded(probe.event_filter().as_deref(), &arguments.list)?;
     let filter = arguments.filter(trigger.filter.as_ref())?;
     check_recorded(filter.as_ref(), &arguments.list)?;
     let fields = Fields { list: &arguments.list, is_return: probe.returns().is_some() };

@@ -19,6 +19,12 @@ impl Fake {
         (self.engine.events().read(1, 100).events.len(), hits)
     }
 
+    fn run_all(&self, places: &[Gva]) {
+        for at in places {
+            self.run(*at);
+        }
+    }
+
     fn assert_balanced(&self) {
         let found = self.status("e");
         assert_eq!(found.hits, found.recorded + found.filtered + found.lost, "{found:?}");
@@ -115,6 +121,97 @@ fn probes_that_do_more_than_record_have_no_triggers_and_events_no_more_than_some
     );
     fake.engine.set_filter("kprobes", "e", Some("a.ustring == \"x\"".parse().unwrap())).unwrap();
     assert_eq!(refused("traceoff"), TriggerError::UserText("a.ustring".to_owned()));
+}
+
+/// An event `e` at one function, with an argument, and an event `f` at another, neither enabled.
+fn two_events() -> Fake {
+    let fake = Fake::booted();
+    fake.register("p:e work a=%di");
+    fake.register("p:f far_off a=%di");
+    fake.engine.set_enabled(Selection::all(), false).unwrap();
+    fake
+}
+
+#[test]
+fn an_event_is_switched_by_hits_of_another_in_the_order_of_time() {
+    let fake = two_events();
+    fake.trigger("enable_event:kprobes:f:1").unwrap();
+    assert_eq!([WORK, FAR_OFF].map(|at| fake.byte(at)), [INT3; 2]);
+    let shown = || {
+        fake.engine.drain();
+        fake.engine.events().read(1, 100).events.len()
+    };
+    let found = || (fake.status("f").enabled, fake.status("f").triggers);
+    assert_eq!((found(), shown()), ((false, 1), 0));
+    // All of it is drained at once.
+    let hits = [FAR_OFF, WORK, FAR_OFF, WORK, FAR_OFF];
+    fake.run_all(&hits);
+    assert_eq!((shown(), found()), (2, (true, 1)), "no hit of before, and none of `e`");
+    let line = |event: &str| fake.engine.triggers("kprobes", event).unwrap().concat();
+    assert_eq!((line("e"), line("f")), ("enable_event:kprobes:f:count=0".into(), String::new()));
+    let refused = |command: &str| match fake.trigger(command) {
+        Err(ProbeError::Trigger(error)) => error,
+        other => panic!("{command}: {other:?}"),
+    };
+    assert_eq!(refused("disable_event:kprobes:f"), TriggerError::There("disable_event"));
+    assert_eq!(refused("enable_event:kprobes:g"), TriggerError::NoEvent("kprobes:g".to_owned()));
+    // As in the kernel, the event stays as it is then.
+    fake.trigger("!enable_event:kprobes:f").unwrap();
+    assert_eq!((found(), fake.byte(FAR_OFF), fake.byte(WORK)), ((true, 0), INT3, BODY[0]));
+    fake.trigger("disable_event:kprobes:f").unwrap();
+    fake.run_all(&hits);
+    assert_eq!((shown(), found()), (3, (false, 1)));
+    fake.trigger("!disable_event:kprobes:f").unwrap();
+    assert_eq!([WORK, FAR_OFF].map(|at| fake.byte(at)), [BODY[0]; 2]);
+    for event in ["e", "f"] {
+        let found = fake.status(event);
+        assert_eq!(found.hits, found.recorded + found.filtered + found.lost, "{found:?}");
+    }
+}
+
+#[test]
+fn a_hit_that_enables_its_own_event_is_shown() {
+    let fake = two_events();
+    fake.trigger("enable_event:kprobes:e if a == 0x123456").unwrap();
+    fake.run(WORK);
+    assert_eq!((fake.counted().0, fake.status("e").enabled), (0, false), "not this one");
+    fake.trigger("!enable_event:kprobes:e").unwrap();
+    fake.trigger("enable_event:kprobes:e").unwrap();
+    fake.run(WORK);
+    assert_eq!((fake.counted().0, fake.status("e").enabled), (1, true));
+    fake.assert_balanced();
+}
+
+#[test]
+fn histograms_of_an_event_are_switched_by_another() {
+    let fake = two_events();
+    let other = |command: &str| {
+        fake.engine.set_trigger("kprobes", "f", parse_trigger(command).unwrap()).unwrap();
+    };
+    fake.trigger("hist:keys=a:pause").unwrap();
+    other("enable_hist:kprobes:e");
+    fake.run_all(&[WORK, FAR_OFF, WORK, WORK]);
+    assert_eq!(fake.counted(), (0, 2));
+    other("!enable_hist:kprobes:e");
+    other("disable_hist:kprobes:e");
+    fake.run_all(&[WORK, FAR_OFF, WORK]);
+    assert_eq!(fake.counted(), (0, 3));
+    assert!(fake.engine.triggers("kprobes", "e").unwrap().concat().ends_with("[paused]"));
+}
+
+#[test]
+fn switches_go_with_either_event() {
+    let fake = two_events();
+    fake.trigger("enable_event:kprobes:f").unwrap();
+    fake.engine.unregister(Selection::event("kprobes", "e")).unwrap();
+    assert_eq!((fake.byte(FAR_OFF), fake.status("f").triggers), (BODY[0], 0));
+    fake.register("p:e work");
+    fake.trigger("enable_event:kprobes:f").unwrap();
+    fake.engine.unregister(Selection::event("kprobes", "f")).unwrap();
+    assert_eq!(fake.engine.triggers("kprobes", "e").unwrap(), Vec::<String>::new());
+    assert_eq!(fake.byte(WORK), INT3, "it is enabled");
+    fake.engine.unregister(Selection::all()).unwrap();
+    assert_eq!([WORK, FAR_OFF].map(|at| fake.byte(at)), [BODY[0]; 2]);
 }
 
 #[test]

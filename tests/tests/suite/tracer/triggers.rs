@@ -11,6 +11,7 @@ pub(crate) const CASES: &[Case] = cases![
     histograms_count_each_call_of_the_guests_once(vcpus),
     histograms_of_latency_have_each_return,
     tracing_stops_and_begins_with_the_hit_that_says_so,
+    an_event_is_shown_from_the_hit_of_another_on,
     faults_of_a_trigger_are_reported needs [Kvm, Repeat],
 ];
 
@@ -119,6 +120,45 @@ fn histograms_of_latency_have_each_return() {
         (cat(&service, hist).as_str(), cat(&service, trigger).as_str()),
         ("", "traceoff:unlimited\n")
     );
+}
+
+/// Calls of getpid enable `w`, forks disable it: hits are drained long after, and shown
+/// as they were called.
+fn an_event_is_shown_from_the_hit_of_another_on() {
+    let service = Service::restored(1);
+    replace(&service, EVENTS, "p:w ksys_write len=%dx:u64");
+    append(&service, EVENTS, "p:on __x64_sys_getpid nr=+120(%di):u64");
+    append(&service, EVENTS, "p:fork kernel_clone");
+    append(&service, "events/kprobes/on/trigger", "enable_event:kprobes:w");
+    append(&service, "events/kprobes/on/trigger", "enable_hist:kprobes:fork:1 if nr == 39");
+    append(&service, "events/kprobes/fork/trigger", "disable_event:kprobes:w:1");
+    append(&service, "events/kprobes/fork/trigger", "hist:keys=common_pid:pause");
+    replace(&service, "events/kprobes/w/filter", "len == 1");
+    let enabled = || cat(&service, "events/kprobes/w/enable");
+    assert_eq!(enabled(), "0*\n");
+    let shown = || events(&cat(&service, "trace")).len();
+    work(&service, "write 50");
+    work(&service, "fork 5");
+    assert_eq!((shown(), enabled().as_str()), (0, "0*\n"));
+    work(&service, "getpid 1");
+    work(&service, "write 70");
+    assert_eq!((shown(), enabled().as_str()), (70, "1*\n"));
+    work(&service, "fork 3");
+    work(&service, "write 20");
+    assert_eq!((shown(), enabled().as_str()), (70, "0*\n"), "disabled once, by the first fork");
+    let hist = cat(&service, "events/kprobes/fork/hist");
+    assert_eq!(total(&hist, "Hits:"), 3, "{hist}");
+    let line = cat(&service, "events/kprobes/fork/trigger");
+    assert!(line.contains("disable_event:kprobes:w:count=0\n"), "{line}");
+    let books = status(&service, "w");
+    let book = |name: &str| books[name].as_u64().unwrap();
+    assert_eq!(book("hits"), book("recorded") + book("filtered") + book("lost"), "{books}");
+    assert_eq!((book("recorded"), book("lost")), (70, 0), "{books}");
+    assert_eq!(refused(&service, EVENTS, "-:w"), "EBUSY");
+    append(&service, "events/kprobes/on/trigger", "!enable_event:kprobes:w");
+    append(&service, "events/kprobes/fork/trigger", "!disable_event:kprobes:w");
+    assert_eq!(enabled(), "0\n");
+    append(&service, EVENTS, "-:w");
 }
 
 fn tracing_stops_and_begins_with_the_hit_that_says_so() {

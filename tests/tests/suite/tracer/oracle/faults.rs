@@ -142,8 +142,6 @@ fn entries(log: &str, mut id: impl FnMut(&str) -> String) -> String {
             Some((part, message)) => format!("{part}: {}", id(message)),
             // The event's number.
             None if line.starts_with("ID: ") => "ID: #".to_owned(),
-            // The triggers that there are.
-            None if line.starts_with("# traceon ") => "# traceon ...".to_owned(),
             None => line.to_owned(),
         }
     };

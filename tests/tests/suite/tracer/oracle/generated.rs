@@ -31,6 +31,7 @@ pub(super) fn all() -> Vec<Session> {
     sessions.extend(sequences());
     sessions.extend(filters(&mut Dice(SEED)));
     sessions.extend(triggers());
+    sessions.extend(triggers_of_other_events());
     sessions.extend(switches());
     sessions.extend(files_of_all_events());
     sessions.extend(files_of_the_trace());
@@ -200,6 +201,42 @@ fn files_of_all_events() -> Vec<Session> {
     }
     let described = define().append("events/g/enable", "0");
     sessions.push(described.read("events/header_page").read("events/header_event"));
+    sessions
+}
+
+/// Triggers of an event that switch other events. No shell hits them.
+fn triggers_of_other_events() -> Vec<Session> {
+    let (trigger, delete) = ("events/kprobes/e/trigger", "kprobe_events");
+    let define = || {
+        Session::of_definitions(&[
+            "p:e __x64_sys_sethostname a=%di",
+            "p:f __x64_sys_setdomainname b=%di",
+            "p:g/e __x64_sys_sethostname b=%di",
+        ])
+    };
+    let read = |session: Session| {
+        let session = session.read(trigger).read("events/kprobes/f/trigger").read("set_event");
+        let session = session.read("events/kprobes/e/enable").read("events/kprobes/f/enable");
+        session.read("events/g/e/enable").read("events/kprobes/f/hist")
+    };
+    let mut sessions = Vec::new();
+    for text in list("switches of events") {
+        let words: Vec<&str> = text.split(" ; ").collect();
+        let written = words.iter().fold(define(), |session, text| session.append(trigger, text));
+        sessions.push(read(written));
+    }
+    let switched = || define().append(trigger, "enable_event:kprobes:f");
+    sessions.push(read(switched().append(delete, "-:f").append(delete, "-:g/e")));
+    sessions.push(read(switched().append(delete, "-:e")));
+    let removed = |session: Session| session.append(trigger, "!enable_event:kprobes:f");
+    for values in [&["1"][..], &["1", "0"]] {
+        let enable = "events/kprobes/f/enable";
+        let set = values.iter().fold(switched(), |session, value| session.append(enable, value));
+        sessions.push(read(set.clone()));
+        sessions.push(read(removed(set)));
+    }
+    let paused = define().append("events/kprobes/f/trigger", "hist:keys=b:pause");
+    sessions.push(read(paused.append(trigger, "enable_hist:kprobes:f")));
     sessions
 }
 

@@ -29,7 +29,7 @@ begin() {
     for t in events/kprobes/*/trigger events/g/*/trigger; do
         [ -e $t ] || continue
         while read -r line; do
-            case "$line" in '#'*) continue;; hist:*) line="${line% \[*}";; *) line="${line%%:*}";; esac
+            case "$line" in '#'*) continue;; hist:*) line="${line% \[*}";; enable_*|disable_*) line="${line% if *}"; line="${line%:*}";; *) line="${line%%:*}";; esac
             echo "!$line" > $t
         done < $t
     done 2> /dev/null
