@@ -116,6 +116,8 @@ impl TriggerKind {
 /// A histogram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hist {
+    /// Histograms of one name, of several events, have their entries together.
+    pub name: Option<String>,
     /// Keys: one to three.
     pub keys: Vec<HistField>,
     /// Fields that are summed, besides the count of hits.
@@ -139,7 +141,8 @@ impl Hist {
     }
 
     fn is_same(&self, other: &Self) -> bool {
-        (&self.keys, &self.values, &self.sort) == (&other.keys, &other.values, &other.sort)
+        (&self.name, &self.keys) == (&other.name, &other.keys)
+            && (&self.values, &self.sort) == (&other.values, &other.sort)
     }
 }
 
@@ -292,6 +295,9 @@ impl fmt::Display for Hist {
         fn each<T: fmt::Display>(all: &[T]) -> Vec<&dyn fmt::Display> {
             all.iter().map(|one| one as &dyn fmt::Display).collect()
         }
+        if let Some(name) = &self.name {
+            write!(f, "name={name}:")?;
+        }
         f.write_str("keys=")?;
         list(f, &each(&self.keys))?;
         f.write_str(":vals=")?;
@@ -340,6 +346,11 @@ pub enum TriggerError {
         /// The reason, with a remedy.
         why: &'static str,
     },
+    /// A histogram of this name has other fields.
+    #[error(
+        "a histogram `{0}` with other keys, values or sort keys exists: give this one another name"
+    )]
+    OtherOfName(String),
     /// `nohitcount` leaves no value.
     #[error("`nohitcount` needs another value: write `values=FIELD`")]
     NoValue,
@@ -376,6 +387,7 @@ impl TriggerError {
             Self::Pending => "EAGAIN",
             Self::TooMany(_) => "E2BIG",
             Self::NoEvent(_)
+            | Self::OtherOfName(_)
             | Self::NoField { .. }
             | Self::BadField { .. }
             | Self::BadModifier { .. }
@@ -388,7 +400,9 @@ impl TriggerError {
     #[must_use]
     pub fn fault(&self) -> (&'static str, Option<&str>) {
         match self {
+            Self::There("hist") => ("HIST_TRIGGER_EXISTS", None),
             Self::There(_) => ("TRIGGER_EEXIST", None),
+            Self::OtherOfName(_) => ("NAMED_MISMATCH", Some("name")),
             Self::NotThere(_) => ("TRIGGER_ENOENT_CLEAR", None),
             Self::NoField { name, .. } => ("FIELD_NOT_FOUND", Some(name)),
             Self::BadField { field, .. } => ("BAD_FIELD_MODIFIER", Some(field)),

@@ -1,11 +1,14 @@
 //! Histograms: hits counted by the values of their fields.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::command::{
-    HITCOUNT_FIELD, Hist, HistField, LATENCY_FIELD, Modifier, TIME_FIELD, TriggerError, TriggerKind,
+    HITCOUNT_FIELD, Hist, HistChange, HistField, LATENCY_FIELD, Modifier, SortKey, TIME_FIELD,
+    TriggerError, TriggerKind,
 };
+use crate::budget::Share;
 use crate::definition::{Argument, COMM_FIELD, CPU_FIELD, PID_FIELD, ValueType};
 use crate::events::{Hit, RecordedValue, STACK_DEPTH};
 
@@ -49,6 +52,8 @@ pub(crate) struct HistColumn {
     pub(crate) is_signed: bool,
     /// It is an argument that is text.
     is_text: bool,
+    /// An argument's type.
+    kind: Option<ValueType>,
     source: FieldSource,
 }
 
@@ -77,18 +82,27 @@ pub(crate) struct KeySums {
     pub(crate) sums: Vec<u64>,
 }
 
-/// The entries of a histogram.
-#[derive(Clone, Debug)]
+/// A histogram of an event.
+#[derive(Debug)]
 pub(crate) struct HistTable {
     pub(crate) hist: Hist,
     pub(crate) keys: Vec<HistColumn>,
     pub(crate) values: Vec<HistColumn>,
+    pub(crate) paused: AtomicBool,
+    /// Those of one name have it together.
+    counted: Arc<Mutex<Counted>>,
+}
+
+/// The entries of a histogram.
+#[derive(Debug, Default)]
+pub(crate) struct Counted {
     /// Keys are shared with answers that show them.
     pub(crate) entries: HashMap<Arc<[HistogramKey]>, KeySums>,
     pub(crate) hits: u64,
     /// Hits whose key had no room.
     pub(crate) dropped: u64,
-    pub(crate) paused: bool,
+    /// The memory that the entries may take.
+    _room: Option<Share>,
 }
 
 impl HistColumn {
@@ -114,6 +128,7 @@ impl HistColumn {
             field: HistField { name: name.to_owned(), ..*field },
             is_signed: arg.is_some_and(|arg| arg.is_number() && arg.kind.is_signed()),
             is_text: arg.is_some_and(|arg| !arg.is_number()),
+            kind: arg.map(|arg| arg.kind),
             source,
         };
         match found.takes(field.modifier, arg) {
@@ -217,6 +232,12 @@ impl HistColumn {
         }
     }
 
+    /// Returns true if the values of both are counted in the same way.
+    fn goes_with(&self, other: &Self) -> bool {
+        let identity = |of: &Self| (of.source, of.kind, of.field.modifier);
+        identity(self) == identity(other)
+    }
+
     /// The most bytes of a key.
     fn most_bytes(&self) -> usize {
         size_of::<HistogramKey>()
@@ -298,14 +319,50 @@ impl HistTable {
             return Err(TriggerError::NoValue);
         }
         Ok(Self {
+            paused: AtomicBool::new(hist.change == Some(HistChange::Pause)),
             hist: hist.clone().named(list),
             keys,
             values,
-            entries: HashMap::new(),
-            hits: 0,
-            dropped: 0,
-            paused: false,
+            counted: Arc::default(),
         })
+    }
+
+    /// The same one, with memory that is given back with its entries.
+    pub(crate) fn within(self, room: Share) -> Self {
+        self.counted()._room = Some(room);
+        self
+    }
+
+    /// The same one, with the entries of another of its name.
+    ///
+    /// # Errors
+    /// [`TriggerError::OtherOfName`].
+    pub(crate) fn sharing(mut self, other: &Self) -> Result<Self, TriggerError> {
+        let is_same = |one: &[HistColumn], other: &[HistColumn]| {
+            one.len() == other.len()
+                && one.iter().zip(other).all(|(one, other)| one.goes_with(other))
+        };
+        let sort = |of: &Self| of.hist.sort.iter().map(|key| of.place_of(key)).collect::<Vec<_>>();
+        if !is_same(&self.keys, &other.keys)
+            || !is_same(&self.values, &other.values)
+            || sort(&self) != sort(other)
+        {
+            return Err(TriggerError::OtherOfName(self.hist.name.unwrap_or_default()));
+        }
+        self.counted = Arc::clone(&other.counted);
+        self.hist.size = other.hist.size;
+        Ok(self)
+    }
+
+    /// The place of a sort key among values and keys, and its order.
+    fn place_of(&self, key: &SortKey) -> (Option<usize>, bool) {
+        let mut all = self.values.iter().chain(&self.keys);
+        (all.position(|column| column.field.name == key.field), key.descending)
+    }
+
+    /// The entries.
+    pub(crate) fn counted(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The most memory that the entries may take, in bytes.
@@ -317,9 +374,10 @@ impl HistTable {
     }
 
     /// Drops all hits.
-    pub(crate) fn clear(&mut self) {
-        self.entries = HashMap::new();
-        (self.hits, self.dropped) = (0, 0);
+    pub(crate) fn clear(&self) {
+        let mut counted = self.counted();
+        counted.entries = HashMap::new();
+        (counted.hits, counted.dropped) = (0, 0);
     }
 
     /// Returns true if it needs the back-trace of each hit.
@@ -328,20 +386,21 @@ impl HistTable {
     }
 
     /// Counts a hit.
-    pub(crate) fn add(&mut self, hit: &Hit) {
-        if self.paused {
+    pub(crate) fn add(&self, hit: &Hit) {
+        if self.paused.load(Ordering::Relaxed) {
             return;
         }
-        self.hits += 1;
         let key: Vec<HistogramKey> = self.keys.iter().map(|key| key.key(hit)).collect();
-        let has_room = self.entries.len() < usize::try_from(self.hist.size).unwrap_or(usize::MAX);
-        if !has_room && !self.entries.contains_key(key.as_slice()) {
-            self.dropped += 1;
+        let Counted { entries, hits, dropped, .. } = &mut *self.counted();
+        *hits += 1;
+        let has_room = entries.len() < usize::try_from(self.hist.size).unwrap_or(usize::MAX);
+        if !has_room && !entries.contains_key(key.as_slice()) {
+            *dropped += 1;
             return;
         }
-        let entry = match self.entries.get_mut(key.as_slice()) {
+        let entry = match entries.get_mut(key.as_slice()) {
             Some(entry) => entry,
-            None => self.entries.entry(key.into()).or_default(),
+            None => entries.entry(key.into()).or_default(),
         };
         entry.hits += 1;
         entry.sums.resize(self.values.len(), 0);

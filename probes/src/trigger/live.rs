@@ -1,7 +1,7 @@
 //! The active triggers of an event.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::command::{EventSwitch, HistChange, Trigger, TriggerError, TriggerKind};
 use super::hist::HistTable;
@@ -16,9 +16,7 @@ pub(crate) struct Live {
     /// Number of times left; not used without a limit.
     left: AtomicU64,
     /// The entries, for a histogram.
-    table: Option<Mutex<HistTable>>,
-    /// The memory that the entries may take.
-    _room: Option<Share>,
+    table: Option<HistTable>,
 }
 
 /// The events that triggers switch.
@@ -47,16 +45,12 @@ impl Live {
         fields: &Fields<'_>,
     ) -> Result<Self, TriggerError> {
         let table = match &trigger.kind {
-            TriggerKind::Hist(hist) => {
-                let mut table = HistTable::new(hist, fields.list, fields.is_return)?;
-                table.paused = hist.change == Some(HistChange::Pause);
-                Some(Mutex::new(table))
-            }
+            TriggerKind::Hist(hist) => Some(HistTable::new(hist, fields.list, fields.is_return)?),
             _ => None,
         };
         let trigger = Trigger { kind: trigger.kind.named(fields.list), ..trigger };
         let left = AtomicU64::new(trigger.count.unwrap_or_default());
-        Ok(Self { trigger, filter, left, table, _room: None })
+        Ok(Self { trigger, filter, left, table })
     }
 
     /// The most memory that its histogram may take, in bytes; `None` if it is none.
@@ -66,12 +60,30 @@ impl Live {
 
     /// The same one, with memory that is given back with it.
     pub(crate) fn within(self, room: Share) -> Self {
-        Self { _room: Some(room), ..self }
+        Self { table: self.table.map(|table| table.within(room)), ..self }
+    }
+
+    /// The same one, with the entries of another histogram of its name.
+    ///
+    /// # Errors
+    /// [`TriggerError::OtherOfName`].
+    pub(crate) fn sharing(self, other: &Self) -> Result<Self, TriggerError> {
+        let Self { trigger, table, .. } = self;
+        let table = table.zip(other.table.as_ref());
+        let table = table.map(|(table, other)| table.sharing(other)).transpose()?;
+        let kind = table.as_ref().map(|table| TriggerKind::Hist(table.hist.clone()));
+        let trigger = Trigger { kind: kind.unwrap_or(trigger.kind), ..trigger };
+        Ok(Self { trigger, table, ..self })
     }
 
     /// Its histogram.
-    pub(crate) fn table(&self) -> Option<MutexGuard<'_, HistTable>> {
-        Some(self.table.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn table(&self) -> Option<&HistTable> {
+        self.table.as_ref()
+    }
+
+    /// Its histogram's name.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.table.as_ref()?.hist.name.as_deref()
     }
 
     /// The event that it switches, if it does.
@@ -105,10 +117,10 @@ impl Live {
 
     /// Changes a histogram.
     pub(crate) fn change(&self, change: HistChange) {
-        let Some(mut table) = self.table() else { return };
+        let Some(table) = self.table() else { return };
         match change {
-            HistChange::Pause => table.paused = true,
-            HistChange::Continue => table.paused = false,
+            HistChange::Pause => table.paused.store(true, Ordering::Relaxed),
+            HistChange::Continue => table.paused.store(false, Ordering::Relaxed),
             HistChange::Clear => table.clear(),
         }
     }
@@ -121,7 +133,7 @@ impl Live {
                 Trigger { count: left, ..self.trigger.clone() }.to_string()
             }
             Some(table) => {
-                let state = if table.paused { "paused" } else { "active" };
+                let state = if table.paused.load(Ordering::Relaxed) { "paused" } else { "active" };
                 format!("{} [{state}]", self.trigger)
             }
         }
@@ -191,7 +203,7 @@ impl Triggers {
         let (on, snapshot) = (set_off(&TriggerKind::TraceOn), set_off(&TriggerKind::Snapshot));
         let (off, stack) = (set_off(&TriggerKind::TraceOff), set_off(&TriggerKind::Stacktrace));
         for live in &self.list {
-            if let Some(mut table) = live.table().filter(|_| live.is_set_off(&hit)) {
+            if let Some(table) = live.table().filter(|_| live.is_set_off(&hit)) {
                 table.add(&hit);
             }
         }

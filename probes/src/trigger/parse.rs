@@ -168,6 +168,7 @@ fn condition_of(condition: Part<'_>) -> Result<Option<WrittenFilter>, ParseError
 fn hist(params: Part<'_>) -> Result<Hist, ParseError> {
     let (mut keys, mut values, mut sort) = (Vec::new(), Vec::new(), Vec::new());
     let (mut size, mut change, mut no_hitcount) = (SIZE_DEFAULT, None, false);
+    let mut name_of_all = None;
     for param in params.split(":") {
         let (name, value) = param.cut("=");
         if value.is_some_and(|value| value.text.is_empty()) {
@@ -187,6 +188,7 @@ fn hist(params: Part<'_>) -> Result<Hist, ParseError> {
             ("sort", Some(list)) => sort = sorted_by(list, param.at)?,
             // All times are those of the guest's clock. The file lists it in this form.
             ("clock", Some(Part { text: CLOCK, .. })) => {}
+            ("name", Some(name)) => name_of_all = Some(name.text.to_owned()),
             ("size", Some(number)) => size = entries(number)?,
             ("pause", None) => change = Some(HistChange::Pause),
             ("continue" | "cont", None) => change = Some(HistChange::Continue),
@@ -195,7 +197,7 @@ fn hist(params: Part<'_>) -> Result<Hist, ParseError> {
             _ => {
                 let shown: String = param.text.chars().take(20).collect();
                 let message = format!(
-                    "`{shown}` is none of keys=, values=, sort=, size=, pause, continue, clear, nohitcount; there are no variables"
+                    "`{shown}` is none of name=, keys=, values=, sort=, size=, pause, continue, clear, nohitcount; there are no variables"
                 );
                 return Err(fault("HIST_CREATE_FAIL", param.at, message));
             }
@@ -211,7 +213,8 @@ fn hist(params: Part<'_>) -> Result<Hist, ParseError> {
     }
     let sort = sort.into_iter().map(|(key, place)| place.check(key, &keys, &values));
     let sort = sort.collect::<Result<_, _>>()?;
-    Ok(Hist { keys, values, sort, size, no_hitcount, change })
+    let name = name_of_all;
+    Ok(Hist { name, keys, values, sort, size, no_hitcount, change })
 }
 
 fn fields(list: Part<'_>, most: usize, what: &str) -> Result<Vec<HistField>, ParseError> {

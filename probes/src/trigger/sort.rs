@@ -1,6 +1,7 @@
 //! The order of a histogram's entries.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::command::SortKey;
@@ -10,9 +11,12 @@ use super::hist::{HistColumn, HistTable, HistogramKey, KeySums};
 type Entry<'a> = (&'a Arc<[HistogramKey]>, &'a KeySums);
 
 impl HistTable {
-    /// Its entries, in the order that the command requests.
-    pub(super) fn sorted(&self) -> Vec<Entry<'_>> {
-        let mut entries: Vec<Entry<'_>> = self.entries.iter().collect();
+    /// Entries, in the order that the command requests.
+    pub(super) fn sorted<'a>(
+        &self,
+        entries: &'a HashMap<Arc<[HistogramKey]>, KeySums>,
+    ) -> Vec<Entry<'a>> {
+        let mut entries: Vec<Entry<'_>> = entries.iter().collect();
         entries.sort_by(|a, b| self.order(*a, *b));
         entries
     }

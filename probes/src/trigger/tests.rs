@@ -48,6 +48,7 @@ fn commands_are_those_of_the_kernel() {
             "hist:keys=a.hex:vals=hitcount,hitcount:sort=a",
             "hist:keys=a.hex:vals=hitcount,hitcount:sort=a.hex:size=2048",
         ),
+        ("hist:keys=a:name=n:size=128", "hist:name=n:keys=a:vals=hitcount:sort=hitcount:size=128"),
         (
             "hist:NOHC:keys=a.hex:vals=b.hex",
             "hist:keys=a.hex:vals=b.hex:sort=hitcount:size=2048:nohitcount",
@@ -100,6 +101,7 @@ fn faults_have_their_place() {
         ("hist:keys=a:sort=a.hex", "INVALID_SORT_MODIFIER", 19),
         ("hist:keys=a:sort=hitcount.hex", "INVALID_SORT_MODIFIER", 26),
         ("hist:keys=a:sort=a.", "INVALID_SORT_MODIFIER", 19),
+        ("hist:name=:keys=a", "EMPTY_ASSIGNMENT", 5),
         ("hist:keys=a:sort=", "EMPTY_ASSIGNMENT", 12),
         ("hist:keys=a:sort=a,", "EMPTY_SORT_FIELD", 12),
         ("hist:keys=a:sort=a,a,a", "TOO_MANY_SORT_FIELDS", 12),
@@ -175,7 +177,7 @@ fn hit(args: [u64; 3], pid: u32, took: u64) -> Hit {
 /// A histogram over some hits.
 fn counted(command: &str, hits: &[Hit]) -> HistogramTable {
     let TriggerKind::Hist(hist) = added(command).kind else { panic!("{command}") };
-    let mut table = HistTable::new(&hist, &fields(LINE), true).unwrap();
+    let table = HistTable::new(&hist, &fields(LINE), true).unwrap();
     hits.iter().for_each(|hit| table.add(hit));
     table.at_once("LINE", &fields(LINE), Some(&symbols()))
 }
@@ -406,7 +408,7 @@ fn hits_set_triggers_off_in_the_kernels_order_and_as_often_as_told() {
 fn a_paused_histogram_counts_nothing() {
     let all = triggers(&["hist:keys=fd:pause"]);
     let live = &all.list()[0];
-    let hits = || live.table().unwrap().hits;
+    let hits = || live.table().unwrap().counted().hits;
     assert!(live.line().ends_with(":size=2048 [paused]") && !all.want_stack);
     steps(&all, true);
     assert_eq!(hits(), 0);

@@ -116,7 +116,12 @@ impl HistTable {
     ) -> HistogramTable {
         let fields =
             |all: &[HistColumn]| all.iter().map(|found| found.shown(list)).collect::<Vec<_>>();
-        let entries = self.sorted().into_iter().map(|(key, entry)| {
+        let (counted, hits, dropped) = {
+            let counted = self.counted();
+            (counted.entries.clone(), counted.hits, counted.dropped)
+        };
+        // Not under any lock: there may be much to sort.
+        let entries = self.sorted(&counted).into_iter().map(|(key, entry)| {
             let number = |(value, sum): (&HistColumn, &u64)| match value.is_signed {
                 true => HistogramNumber::Signed(sum.cast_signed()),
                 false => HistogramNumber::Unsigned(*sum),
@@ -129,8 +134,8 @@ impl HistTable {
             keys: fields(&self.keys),
             values: fields(&self.values),
             no_hitcount: self.hist.no_hitcount,
-            hits: self.hits,
-            dropped: self.dropped,
+            hits,
+            dropped,
             entries: entries.collect(),
             symbols: symbols.cloned(),
         }

@@ -15,7 +15,9 @@ use crate::engine::probe::registered::Probe;
 use crate::engine::probe::site::InternalBreakpoint;
 use crate::engine::probe::site::{Site, Sites};
 use crate::events::Origin;
-use crate::trigger::{EventSwitch, HistChange, SwitchSubject, SwitchedEvents, switched_events};
+use crate::trigger::{
+    EventSwitch, HistChange, Live, SwitchSubject, SwitchedEvents, switched_events,
+};
 
 /// The registered probes of one engine.
 pub(crate) struct Registry {
@@ -192,6 +194,15 @@ impl Registry {
         let probed = site.probes.iter().any(|probe| probe.wants_breakpoint());
         let returns = site.returning.iter().any(|probe| probe.wants_breakpoint());
         !site.marks.is_empty() || (self.switched_on && (probed || returns))
+    }
+
+    /// A histogram of this name.
+    pub(crate) fn named(&self, name: &str) -> Option<Arc<Live>> {
+        let triggers = self.probes.values().filter_map(|registered| registered.probe.triggers());
+        let mut found = triggers.filter_map(|triggers| {
+            triggers.list().iter().find(|live| live.name() == Some(name)).cloned()
+        });
+        found.next()
     }
 
     /// Returns true if a trigger of another event switches this one.

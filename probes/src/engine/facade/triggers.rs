@@ -75,7 +75,10 @@ impl Engine {
                     (None, _) => {
                         check_switched(&control.registry, &trigger)?;
                         let mut new = live(&probe, trigger)?;
-                        if let Some(bytes) = new.most_bytes() {
+                        let other = new.name().and_then(|name| control.registry.named(name));
+                        if let Some(other) = other {
+                            new = new.sharing(&other)?;
+                        } else if let Some(bytes) = new.most_bytes() {
                             new = new.within(control.registry.room.take(bytes)?);
                         }
                         let new = vec![Arc::new(new)];
@@ -197,9 +200,7 @@ impl Engine {
         };
         let tables = triggers.list().iter().filter_map(|live| {
             let line = live.line();
-            // Not under any lock: there may be much to sort.
-            let table = live.table()?.clone();
-            Some(table.at_once(&line, &list, symbols.as_ref()))
+            Some(live.table()?.at_once(&line, &list, symbols.as_ref()))
         });
         Ok(tables.collect())
     }

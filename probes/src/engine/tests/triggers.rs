@@ -200,6 +200,49 @@ fn histograms_of_an_event_are_switched_by_another() {
 }
 
 #[test]
+fn histograms_of_one_name_have_their_entries_together() {
+    let fake = two_events();
+    let set = |event: &str, command: &str| {
+        fake.engine.set_trigger("kprobes", event, parse_trigger(command).unwrap())
+    };
+    let refused = |event: &str, command: &str| match set(event, command) {
+        Err(ProbeError::Trigger(error)) => error,
+        other => panic!("{command}: {other:?}"),
+    };
+    let hits = |event: &str| {
+        fake.engine.drain();
+        let found = fake.engine.histograms("kprobes", event).unwrap();
+        found.iter().map(|hist| hist.hits).collect::<Vec<_>>()
+    };
+    let named = "hist:name=both:keys=a";
+    set("e", &format!("{named}:size=128")).unwrap();
+    set("f", named).unwrap();
+    fake.run_all(&[WORK, FAR_OFF, WORK]);
+    assert_eq!((hits("e"), hits("f")), (vec![3], vec![3]));
+    let line = |event: &str| fake.engine.triggers("kprobes", event).unwrap().concat();
+    assert_eq!(line("f"), "hist:name=both:keys=a:vals=hitcount:sort=hitcount:size=128 [active]");
+    // Each event pauses for itself.
+    set("f", &format!("{named}:pause")).unwrap();
+    fake.run_all(&[WORK, FAR_OFF]);
+    assert_eq!(hits("f"), [4]);
+    for other in ["keys=a.hex", "keys=common_pid", "keys=a:vals=a", "keys=a:sort=a"] {
+        let error = refused("f", &format!("hist:name=both:{other}"));
+        assert_eq!(error, TriggerError::OtherOfName("both".to_owned()), "{other}");
+    }
+    assert_eq!(refused("e", named), TriggerError::There("hist"));
+    set("e", "hist:keys=a").unwrap();
+    set("e", "!hist:keys=a").unwrap();
+    // They stay with the last of them.
+    set("e", &format!("!{named}")).unwrap();
+    assert_eq!((hits("e"), hits("f")), (vec![], vec![4]));
+    set("f", &format!("{named}:clear")).unwrap();
+    assert_eq!(hits("f"), [0]);
+    set("f", &format!("!{named}")).unwrap();
+    set("e", "hist:name=both:keys=a.hex").unwrap();
+    assert_eq!(hits("e"), [0], "a new one");
+}
+
+#[test]
 fn switches_go_with_either_event() {
     let fake = two_events();
     fake.trigger("enable_event:kprobes:f").unwrap();

@@ -235,6 +235,11 @@ fn triggers_of_other_events() -> Vec<Session> {
         sessions.push(read(set.clone()));
         sessions.push(read(removed(set)));
     }
+    let other = "events/g/e/trigger";
+    for text in list("histograms of one name") {
+        let named = define().append(other, "hist:name=foo:keys=b").append(trigger, &text);
+        sessions.push(read(named.read(other).read("events/kprobes/e/hist").read("error_log")));
+    }
     let paused = define().append("events/kprobes/f/trigger", "hist:keys=b:pause");
     sessions.push(read(paused.append(trigger, "enable_hist:kprobes:f")));
     sessions
