@@ -232,10 +232,9 @@ impl HistColumn {
         }
     }
 
-    /// Returns true if the values of both are counted in the same way.
+    /// Returns true if both are counted in the same way, and shown by one name.
     fn goes_with(&self, other: &Self) -> bool {
-        let identity = |of: &Self| (of.source, of.kind, of.field.modifier);
-        identity(self) == identity(other)
+        (self.source, self.kind, &self.field) == (other.source, other.kind, &other.field)
     }
 
     /// The most bytes of a key.

@@ -237,7 +237,9 @@ fn triggers_of_other_events() -> Vec<Session> {
     }
     let other = "events/g/e/trigger";
     for text in list("histograms of one name") {
-        let named = define().append(other, "hist:name=foo:keys=b").append(trigger, &text);
+        let two = ["p:e __x64_sys_sethostname a=%di", "p:g/e __x64_sys_setdomainname a=%di b=%si"];
+        let defined = Session::of_definitions(&two);
+        let named = defined.append(other, "hist:name=foo:keys=a").append(trigger, &text);
         sessions.push(read(named.read(other).read("events/kprobes/e/hist").read("error_log")));
     }
     let paused = define().append("events/kprobes/f/trigger", "hist:keys=b:pause");
