@@ -57,13 +57,16 @@ pub fn debian_disk() -> PathBuf {
     std::env::var_os(DEBIAN_DISK_ENV).map_or_else(built, PathBuf::from)
 }
 
-/// Symbols of the guest's kernel.
+/// Symbols of the guest's kernel, which are loaded once.
 ///
 /// # Panics
 /// When the build is damaged.
 #[must_use]
 pub fn kernel_symbols() -> SymbolTable {
-    SymbolTable::load(&guest_file("vmlinux")).expect("the guest's vmlinux has symbols")
+    static SYMBOLS: LazyLock<SymbolTable> = LazyLock::new(|| {
+        SymbolTable::load(&guest_file("vmlinux")).expect("the guest's vmlinux has symbols")
+    });
+    SYMBOLS.clone()
 }
 
 /// A running guest with an engine.
