@@ -1,6 +1,6 @@
 //! A probed place of the guest's text, with its probes and internal breakpoints.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -176,10 +176,10 @@ impl Site {
 
 /// All sites by address.
 #[derive(Default)]
-pub(crate) struct Sites(HashMap<Gva, Arc<Site>>);
+pub(crate) struct Sites(BTreeMap<Gva, Arc<Site>>);
 
 impl Deref for Sites {
-    type Target = HashMap<Gva, Arc<Site>>;
+    type Target = BTreeMap<Gva, Arc<Site>>;
     fn deref(&self) -> &Self::Target {
         &self.0
     }
@@ -193,12 +193,11 @@ impl DerefMut for Sites {
 
 impl Overlay for Sites {
     fn restore(&self, start: Gva, bytes: &mut [u8]) {
-        for (offset, byte) in (0u64..).zip(bytes.iter_mut()) {
-            if *byte == text::INT3
-                && let Some(site) = self.get(&start.wrapping_add(offset))
-                && site.armed
-            {
-                *byte = site.insn.original()[0];
+        let end = Gva(start.0.saturating_add(bytes.len() as u64));
+        for (at, site) in self.range(start..end).filter(|(_, site)| site.armed) {
+            let index = usize::try_from(at.0 - start.0).expect("within `bytes`");
+            if bytes[index] == text::INT3 {
+                bytes[index] = site.insn.original()[0];
             }
         }
     }
