@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use unicode_width::UnicodeWidthStr;
 
+use crate::nearest::nearest;
+
 /// A part of a script's text, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Span {
@@ -54,15 +56,6 @@ impl Diagnostic {
             None => self,
         }
     }
-}
-
-/// The name that is most like `wrong`, if it is enough so.
-fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    /// Likeness (Jaro-Winkler) from which on a name is offered.
-    const LIKE_MIN: f64 = 0.85;
-    let scored = known.into_iter().map(|name| (strsim::jaro_winkler(wrong, name), name));
-    let best = scored.max_by(|one, other| one.0.total_cmp(&other.0))?;
-    (best.0 >= LIKE_MIN).then_some(best.1)
 }
 
 /// The errors of a script. Its text shows each with its line and a mark below its place.

@@ -15,6 +15,7 @@ mod ir;
 mod kernel;
 mod limits;
 mod maps;
+mod nearest;
 mod print;
 mod program;
 mod syntax;
