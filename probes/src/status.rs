@@ -98,8 +98,8 @@ pub struct ProbeStatus {
     pub addr: Option<Gva>,
     /// True if its hits become events.
     pub enabled: bool,
-    /// Number of triggers of its event (the tracer's file `trigger`). Triggers arm it also while it
-    /// is not enabled.
+    /// Number of triggers of its event (the tracer's file `trigger`), and one where triggers of
+    /// other events switch it. Both arm it also while it is not enabled.
     pub triggers: usize,
     /// `pending`: its text does not exist yet, or is not final (`reason`). `armed`: by an int3.
     /// `optimized`: by a jmp, so that its hits do not leave the guest. `disabled`: by the user, and

@@ -4,7 +4,7 @@
 const LIKE_MIN: f64 = 0.85;
 /// Characters at the beginning that count more when they are the same.
 const PREFIX_MAX: usize = 4;
-/// What each of them takes away from the difference.
+/// Part of the difference that each of them removes.
 const PREFIX_WEIGHT: f64 = 0.1;
 
 /// The name that is most like `wrong`, if it is enough so.

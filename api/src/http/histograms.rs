@@ -31,9 +31,6 @@ const PART: usize = 256;
 #[derive(Clone)]
 pub(crate) struct HistogramAnswers(Arc<Semaphore>);
 
-/// The room of one answer, given back with it.
-pub(crate) struct HistogramPermit(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
-
 impl Default for HistogramAnswers {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(ANSWERS)))
@@ -41,17 +38,16 @@ impl Default for HistogramAnswers {
 }
 
 impl HistogramAnswers {
-    /// Takes the room of one.
+    /// Takes the room of one, which is given back with the permit.
     ///
     /// # Errors
     /// EAGAIN while all are taken.
-    pub(crate) fn take(&self) -> Result<HistogramPermit, Problem> {
-        let permit = Arc::clone(&self.0).try_acquire_owned().map_err(|_| {
+    pub(crate) fn take(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        Arc::clone(&self.0).try_acquire_owned().map_err(|_| {
             let detail =
                 format!("{ANSWERS} answers with histograms are being sent: ask again later");
             Problem::new("EAGAIN", detail)
-        })?;
-        Ok(HistogramPermit(permit))
+        })
     }
 }
 
@@ -193,6 +189,6 @@ mod tests {
         let busy = answers.take().err().unwrap();
         assert_eq!((busy.status, busy.code), (503, "EAGAIN"));
         taken.pop();
-        answers.take().unwrap();
+        drop(answers.take().unwrap());
     }
 }

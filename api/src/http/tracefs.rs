@@ -12,14 +12,14 @@ use axum::routing::get;
 use exoprobe_tracer::{LinesReader, NodeKind, Pipe, RawPipe, Tracer, TracerError};
 use futures_util::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Duration, Instant, timeout_at};
 use utoipa::{IntoParams, ToSchema};
 
 use super::answers::{NeedsGuest, NoRoom, NoSuchAccess, NotFound, Problems, Refused};
 use super::extract::blocking;
 use super::extract::{Path, PresentBody, Query};
-use super::histograms::{HistogramAnswers, HistogramPermit};
+use super::histograms::HistogramAnswers;
 use super::problem::Problem;
 use super::stream::OCTETS;
 use crate::service::Closing;
@@ -237,7 +237,7 @@ async fn pages(api: TracefsApi, file: RawPipe, query: &RawQuery) -> Result<Respo
 fn lines(
     tracer: Arc<Tracer>,
     header: String,
-    reader: (LinesReader, Option<HistogramPermit>),
+    reader: (LinesReader, Option<OwnedSemaphorePermit>),
 ) -> Response {
     let parts = stream::unfold((tracer, reader), |(tracer, mut reader)| async move {
         let part = tracer.next_lines(&mut reader.0)?;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::command::{
-    HITCOUNT_FIELD, Hist, HistChange, HistField, LATENCY_FIELD, Modifier, SortKey, TIME_FIELD,
-    TriggerError, TriggerKind,
+    HITCOUNT_FIELD, Hist, HistChange, HistField, LATENCY_FIELD, Modifier, TIME_FIELD, TriggerError,
+    TriggerKind,
 };
 use crate::budget::Share;
 use crate::definition::{Argument, COMM_FIELD, CPU_FIELD, PID_FIELD, ValueType};
@@ -45,7 +45,7 @@ enum FieldSource {
 }
 
 /// A field of a histogram, resolved in the event.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HistColumn {
     pub(crate) field: HistField,
     /// Its numbers are signed.
@@ -232,11 +232,6 @@ impl HistColumn {
         }
     }
 
-    /// Returns true if both are counted in the same way, and shown by one name.
-    fn goes_with(&self, other: &Self) -> bool {
-        (self.source, self.kind, &self.field) == (other.source, other.kind, &other.field)
-    }
-
     /// The most bytes of a key.
     fn most_bytes(&self) -> usize {
         size_of::<HistogramKey>()
@@ -267,16 +262,16 @@ fn listed_name<'a>(name: &'a str, list: &[Argument]) -> &'a str {
 
 impl TriggerKind {
     /// The same one with the names of fields by which triggers of the event are listed.
-    pub(crate) fn named(self, list: &[Argument]) -> Self {
+    pub(crate) fn with_listed_names(self, list: &[Argument]) -> Self {
         match self {
-            Self::Hist(hist) => Self::Hist(hist.named(list)),
+            Self::Hist(hist) => Self::Hist(hist.with_listed_names(list)),
             _ => self,
         }
     }
 }
 
 impl Hist {
-    fn named(mut self, list: &[Argument]) -> Self {
+    fn with_listed_names(mut self, list: &[Argument]) -> Self {
         let rename = |name: &mut String| *name = listed_name(name, list).to_owned();
         let fields = self.keys.iter_mut().chain(&mut self.values).map(|field| &mut field.name);
         fields.chain(self.sort.iter_mut().map(|key| &mut key.field)).for_each(rename);
@@ -319,7 +314,7 @@ impl HistTable {
         }
         Ok(Self {
             paused: AtomicBool::new(hist.change == Some(HistChange::Pause)),
-            hist: hist.clone().named(list),
+            hist: hist.clone().with_listed_names(list),
             keys,
             values,
             counted: Arc::default(),
@@ -337,26 +332,14 @@ impl HistTable {
     /// # Errors
     /// [`TriggerError::OtherOfName`].
     pub(crate) fn sharing(mut self, other: &Self) -> Result<Self, TriggerError> {
-        let is_same = |one: &[HistColumn], other: &[HistColumn]| {
-            one.len() == other.len()
-                && one.iter().zip(other).all(|(one, other)| one.goes_with(other))
-        };
-        let sort = |of: &Self| of.hist.sort.iter().map(|key| of.place_of(key)).collect::<Vec<_>>();
-        if !is_same(&self.keys, &other.keys)
-            || !is_same(&self.values, &other.values)
-            || sort(&self) != sort(other)
-        {
+        let is_same = (&self.keys, &self.values, &self.hist.sort)
+            == (&other.keys, &other.values, &other.hist.sort);
+        if !is_same {
             return Err(TriggerError::OtherOfName(self.hist.name.unwrap_or_default()));
         }
         self.counted = Arc::clone(&other.counted);
         self.hist.size = other.hist.size;
         Ok(self)
-    }
-
-    /// The place of a sort key among values and keys, and its order.
-    fn place_of(&self, key: &SortKey) -> (Option<usize>, bool) {
-        let mut all = self.values.iter().chain(&self.keys);
-        (all.position(|column| column.field.name == key.field), key.descending)
     }
 
     /// The entries.

@@ -48,7 +48,7 @@ impl Live {
             TriggerKind::Hist(hist) => Some(HistTable::new(hist, fields.list, fields.is_return)?),
             _ => None,
         };
-        let trigger = Trigger { kind: trigger.kind.named(fields.list), ..trigger };
+        let trigger = Trigger { kind: trigger.kind.with_listed_names(fields.list), ..trigger };
         let left = AtomicU64::new(trigger.count.unwrap_or_default());
         Ok(Self { trigger, filter, left, table })
     }

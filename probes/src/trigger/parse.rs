@@ -77,20 +77,18 @@ pub fn parse_trigger(text: &str) -> Result<TriggerCommand, ParseError> {
     let (trigger, condition) = (command.to(blank), command.from(blank).trim());
     let filter = condition_of(condition)?;
     let (name, params) = trigger.cut(":");
-    let kind = match name.text {
-        "traceon" => TriggerKind::TraceOn,
-        "traceoff" => TriggerKind::TraceOff,
-        "snapshot" => TriggerKind::Snapshot,
-        "stacktrace" => TriggerKind::Stacktrace,
+    let end = trigger.from(trigger.text.len());
+    let (kind, count) = match name.text {
+        "traceon" => (TriggerKind::TraceOn, params),
+        "traceoff" => (TriggerKind::TraceOff, params),
+        "snapshot" => (TriggerKind::Snapshot, params),
+        "stacktrace" => (TriggerKind::Stacktrace, params),
         "enable_event" | "disable_event" | "enable_hist" | "disable_hist" => {
-            let of = params.unwrap_or(trigger.from(trigger.text.len()));
-            let (switch, count) = event_switch(name, of)?;
-            let count = if removes { None } else { count.map(count_of).transpose()?.flatten() };
-            let kind = TriggerKind::Switch(switch);
-            return Ok(command_of(removes, Trigger { kind, count, filter }));
+            let (switch, count) = event_switch(name, params.unwrap_or(end))?;
+            (TriggerKind::Switch(switch), count)
         }
         "hist" => {
-            let kind = TriggerKind::Hist(hist(params.unwrap_or(trigger.from(trigger.text.len())))?);
+            let kind = TriggerKind::Hist(hist(params.unwrap_or(end))?);
             return Ok(command_of(removes, Trigger { kind, count: None, filter }));
         }
         other => {
@@ -102,7 +100,7 @@ pub fn parse_trigger(text: &str) -> Result<TriggerCommand, ParseError> {
             return Err(fault("HIST_NOT_FOUND", name.at, message));
         }
     };
-    let count = match params {
+    let count = match count {
         // Which of them is removed does not depend on its count, as in the kernel.
         Some(_) if removes => None,
         Some(count) => count_of(count)?,
@@ -168,7 +166,7 @@ fn condition_of(condition: Part<'_>) -> Result<Option<WrittenFilter>, ParseError
 fn hist(params: Part<'_>) -> Result<Hist, ParseError> {
     let (mut keys, mut values, mut sort) = (Vec::new(), Vec::new(), Vec::new());
     let (mut size, mut change, mut no_hitcount) = (SIZE_DEFAULT, None, false);
-    let mut name_of_all = None;
+    let mut shared_name = None;
     for param in params.split(":") {
         let (name, value) = param.cut("=");
         if value.is_some_and(|value| value.text.is_empty()) {
@@ -188,7 +186,7 @@ fn hist(params: Part<'_>) -> Result<Hist, ParseError> {
             ("sort", Some(list)) => sort = sorted_by(list, param.at)?,
             // All times are those of the guest's clock. The file lists it in this form.
             ("clock", Some(Part { text: CLOCK, .. })) => {}
-            ("name", Some(name)) => name_of_all = Some(name.text.to_owned()),
+            ("name", Some(name)) => shared_name = Some(name.text.to_owned()),
             ("size", Some(number)) => size = entries(number)?,
             ("pause", None) => change = Some(HistChange::Pause),
             ("continue" | "cont", None) => change = Some(HistChange::Continue),
@@ -213,8 +211,7 @@ fn hist(params: Part<'_>) -> Result<Hist, ParseError> {
     }
     let sort = sort.into_iter().map(|(key, place)| place.check(key, &keys, &values));
     let sort = sort.collect::<Result<_, _>>()?;
-    let name = name_of_all;
-    Ok(Hist { name, keys, values, sort, size, no_hitcount, change })
+    Ok(Hist { name: shared_name, keys, values, sort, size, no_hitcount, change })
 }
 
 fn fields(list: Part<'_>, most: usize, what: &str) -> Result<Vec<HistField>, ParseError> {
@@ -291,12 +288,16 @@ impl SortPlace {
         }
         match self.modifier {
             Some((modifier, at)) if found.is_none_or(|found| found.modifier != modifier) => {
-                let message = "sort by FIELD, FIELD.ascending or FIELD.descending";
-                Err(fault("INVALID_SORT_MODIFIER", at, message))
+                Err(wrong_order(at))
             }
             _ => Ok(key),
         }
     }
+}
+
+fn wrong_order(at: usize) -> ParseError {
+    let message = "sort by FIELD, FIELD.ascending or FIELD.descending";
+    fault("INVALID_SORT_MODIFIER", at, message)
 }
 
 /// Parses sort keys; `at` is where their parameter begins.
@@ -331,10 +332,7 @@ fn sort_order(order: Part<'_>) -> Result<(Option<(Modifier, usize)>, bool), Pars
     if modifier.text.is_empty() && !order.text.is_empty() {
         return Ok((None, descending));
     }
-    let found = modifier_of(modifier).map_err(|_| {
-        let message = "sort by FIELD, FIELD.ascending or FIELD.descending";
-        fault("INVALID_SORT_MODIFIER", modifier.at, message)
-    })?;
+    let found = modifier_of(modifier).map_err(|_| wrong_order(modifier.at))?;
     Ok((Some((found, modifier.at)), descending))
 }
 

@@ -273,7 +273,7 @@ fn hits_are_counted_by_their_keys_and_values_summed() {
 fn fields_are_listed_by_their_names_in_the_kernel() {
     let named = |command: &str, line: &str| {
         let trigger = added(command);
-        Trigger { kind: trigger.kind.named(&fields(line)), ..trigger }.to_string()
+        Trigger { kind: trigger.kind.with_listed_names(&fields(line)), ..trigger }.to_string()
     };
     let command = "hist:keys=CPU,stacktrace:sort=CPU,stacktrace";
     assert_eq!(

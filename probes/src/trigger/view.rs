@@ -5,7 +5,8 @@ use std::sync::Arc;
 use exoprobe_introspect::SymbolTable;
 
 use super::command::{HistField, Modifier};
-use super::hist::{HistColumn, HistTable, HistogramKey, is_symbol};
+use super::hist::{HistColumn, HistTable, HistogramKey, KeySums, is_symbol};
+use super::sort::Entry;
 use super::syscalls::syscall_name;
 use crate::definition::Argument;
 use crate::events::{FAULT, StackFrame, frames, show_function, show_symbol};
@@ -116,18 +117,21 @@ impl HistTable {
     ) -> HistogramTable {
         let fields =
             |all: &[HistColumn]| all.iter().map(|found| found.shown(list)).collect::<Vec<_>>();
-        let (counted, hits, dropped) = {
+        let (mut entries, hits, dropped) = {
             let counted = self.counted();
-            (counted.entries.clone(), counted.hits, counted.dropped)
+            let entry = |(keys, sums): (&Arc<_>, &KeySums)| (Arc::clone(keys), sums.clone());
+            let entries: Vec<Entry> = counted.entries.iter().map(entry).collect();
+            (entries, counted.hits, counted.dropped)
         };
         // Not under any lock: there may be much to sort.
-        let entries = self.sorted(&counted).into_iter().map(|(key, entry)| {
+        self.sort(&mut entries);
+        let entries = entries.into_iter().map(|(keys, entry)| {
             let number = |(value, sum): (&HistColumn, &u64)| match value.is_signed {
                 true => HistogramNumber::Signed(sum.cast_signed()),
                 false => HistogramNumber::Unsigned(*sum),
             };
             let sums = self.values.iter().zip(&entry.sums).map(number).collect();
-            CountedEntry { keys: Arc::clone(key), hits: entry.hits, sums }
+            CountedEntry { keys, hits: entry.hits, sums }
         });
         HistogramTable {
             trigger: line.to_owned(),

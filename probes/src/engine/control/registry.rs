@@ -16,7 +16,7 @@ use crate::engine::probe::site::InternalBreakpoint;
 use crate::engine::probe::site::{Site, Sites};
 use crate::events::Origin;
 use crate::trigger::{
-    EventSwitch, HistChange, Live, SwitchSubject, SwitchedEvents, switched_events,
+    EventSwitch, HistChange, Live, SwitchSubject, SwitchedEvents, Triggers, switched_events,
 };
 
 /// The registered probes of one engine.
@@ -55,9 +55,7 @@ impl SwitchedEvents for Registry {
             }
             SwitchSubject::Histograms => {
                 let change = if *on { HistChange::Continue } else { HistChange::Pause };
-                let triggers = ids.first().and_then(|id| self.probes[id].probe.triggers());
-                let list = triggers.iter().flat_map(|triggers| triggers.list());
-                list.for_each(|live| live.change(change));
+                self.triggers_of(ids).iter().for_each(|live| live.change(change));
             }
         }
     }
@@ -196,24 +194,32 @@ impl Registry {
         !site.marks.is_empty() || (self.switched_on && (probed || returns))
     }
 
+    /// The probes that have triggers, with these. It costs a load for each probe that has none.
+    fn triggered(&self) -> impl Iterator<Item = (&Probe, Arc<Triggers>)> {
+        let probes = self.probes.values().map(|registered| &*registered.probe);
+        let triggered = probes.filter(|probe| probe.has_triggers());
+        triggered.filter_map(|probe| Some((probe, probe.triggers()?)))
+    }
+
+    /// The triggers of the event that some probes are of.
+    pub(crate) fn triggers_of(&self, ids: &[u32]) -> Vec<Arc<Live>> {
+        let triggers = ids.first().and_then(|id| self.probes[id].probe.triggers());
+        triggers.map(|triggers| triggers.list().to_vec()).unwrap_or_default()
+    }
+
     /// A histogram of this name.
-    pub(crate) fn named(&self, name: &str) -> Option<Arc<Live>> {
-        let triggers = self.probes.values().filter_map(|registered| registered.probe.triggers());
-        let mut found = triggers.filter_map(|triggers| {
-            triggers.list().iter().find(|live| live.name() == Some(name)).cloned()
-        });
-        found.next()
+    pub(crate) fn histogram_named(&self, name: &str) -> Option<Arc<Live>> {
+        let is_it = |live: &&Arc<Live>| live.name() == Some(name);
+        self.triggered().find_map(|(_, triggers)| triggers.list().iter().find(is_it).cloned())
     }
 
     /// Returns true if a trigger of another event switches this one.
     pub(crate) fn is_switched(&self, group: &str, event: &str) -> bool {
-        let names = |to: &EventSwitch| (&*to.group, &*to.event) == (group, event);
-        let other = |probe: &Probe| (&*probe.group, &*probe.event) != (group, event);
-        let mut others = self.probes.values().map(|registered| &registered.probe);
-        others.any(|probe| {
-            let triggers = probe.triggers().filter(|_| other(probe));
-            triggers
-                .is_some_and(|all| all.list().iter().filter_map(|live| live.switch()).any(names))
+        let is_it = |to: &EventSwitch| (&*to.group, &*to.event) == (group, event);
+        let others = |probe: &Probe| (&*probe.group, &*probe.event) != (group, event);
+        self.triggered().any(|(probe, triggers)| {
+            let mut switches = triggers.list().iter().filter_map(|live| live.switch());
+            others(probe) && switches.any(is_it)
         })
     }
 
@@ -225,13 +231,10 @@ impl Registry {
 
     /// The events with triggers that switch other ones.
     pub(crate) fn events_with_switches(&self) -> BTreeSet<(Arc<str>, Arc<str>)> {
-        let probes = self.probes.values().map(|registered| &registered.probe);
-        let switch = |probe: &&Arc<Probe>| {
-            let triggers = probe.triggers();
-            triggers.is_some_and(|all| all.list().iter().any(|live| live.switch().is_some()))
-        };
-        let found = probes.filter(switch);
-        found.map(|probe| (Arc::clone(&probe.group), Arc::clone(&probe.event))).collect()
+        let switch =
+            |triggers: &Triggers| triggers.list().iter().any(|live| live.switch().is_some());
+        let found = self.triggered().filter(|(_, triggers)| switch(triggers));
+        found.map(|(probe, _)| (Arc::clone(&probe.group), Arc::clone(&probe.event))).collect()
     }
 
     /// Return probes; their calls end with a task.

@@ -201,6 +201,8 @@ impl Engine {
         // Their triggers go with them.
         self.drain_triggered(&mut control, &ids);
         let switched = control.registry.switched_by(&ids);
+        let triggers = ids.iter().filter_map(|id| control.registry.probes[id].probe.triggers());
+        let are_switched = triggers.into_iter().any(|triggers| triggers.is_switched);
         let mut disarmed = control.disarm_all(guest, &ids);
         disarmed = disarmed.and(self.arm_switched(&mut control, switched));
         let leaving = control.optimizer.take_leaving();
@@ -218,7 +220,9 @@ impl Engine {
         // Their last hits become events while they are still in the books.
         self.drain_locked(&mut control);
         control.forget_all(guest, &ids);
-        self.drop_lost_switches(&mut control);
+        if are_switched {
+            self.drop_lost_switches(&mut control);
+        }
         disarmed
     }
 

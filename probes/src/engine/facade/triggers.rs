@@ -40,17 +40,17 @@ impl Engine {
         // What was hit so far is of before.
         self.drain_locked(&mut control);
         let probe = Arc::clone(&control.registry.probes[&ids[0]].probe);
-        let there = probe.triggers().map(|triggers| triggers.list().to_vec()).unwrap_or_default();
+        let there = control.registry.triggers_of(&ids);
         let position = |of: &Trigger| {
             let arguments = probe.has_arguments().then(|| probe.arguments());
             let list = arguments.as_ref().map_or(&[][..], |arguments| &arguments.list);
-            let kind = of.kind.clone().named(list);
+            let kind = of.kind.clone().with_listed_names(list);
             there.iter().position(|live| live.trigger.kind.is_same(&kind))
         };
         let before = there.clone();
         let list = match command {
             TriggerCommand::Remove(trigger) => {
-                check_switched(&control.registry, &trigger)?;
+                switched_event(&control.registry, &trigger)?;
                 // As in the kernel: one that there is not is removed already, as when the file was
                 // opened anew.
                 let Some(at) = position(&trigger) else { return Ok(()) };
@@ -73,19 +73,11 @@ impl Engine {
                         return Err(TriggerError::TooMany(TRIGGERS_MAX).into());
                     }
                     (None, _) => {
-                        check_switched(&control.registry, &trigger)?;
-                        let mut new = live(&probe, trigger)?;
-                        let other = new.name().and_then(|name| control.registry.named(name));
-                        if let Some(other) = other {
-                            new = new.sharing(&other)?;
-                        } else if let Some(bytes) = new.most_bytes() {
-                            new = new.within(control.registry.room.take(bytes)?);
-                        }
-                        let new = vec![Arc::new(new)];
+                        let new = [Arc::new(live(&control.registry, &probe, trigger)?)];
                         // As in the kernel, the newest comes first, but for histograms.
-                        match new[0].most_bytes() {
-                            Some(_) => [there, new].concat(),
-                            None => [new, there].concat(),
+                        match new[0].table() {
+                            Some(_) => [&there[..], &new].concat(),
+                            None => [&new[..], &there].concat(),
                         }
                     }
                 }
@@ -111,10 +103,10 @@ impl Engine {
                 continue;
             };
             let triggers = control.registry.probes[&ids[0]].probe.triggers();
-            let was_switched = triggers.as_ref().is_some_and(|triggers| triggers.is_switched);
+            let was_switched = triggers.is_some_and(|triggers| triggers.is_switched);
             if was_switched != control.registry.is_switched(&group, &event) {
                 self.drain_locked(control);
-                let list = triggers.map(|triggers| triggers.list().to_vec()).unwrap_or_default();
+                let list = control.registry.triggers_of(&ids);
                 self.replace_triggers(control, &ids, list)?;
             }
         }
@@ -127,17 +119,27 @@ impl Engine {
             let Ok(ids) = control.registry.ids(&group, &event).map(<[u32]>::to_vec) else {
                 continue;
             };
-            let triggers = control.registry.probes[&ids[0]].probe.triggers();
-            let list = triggers.map(|triggers| triggers.list().to_vec()).unwrap_or_default();
-            let is_there = |live: &&Arc<Live>| {
-                let there = |to: &EventSwitch| control.registry.ids(&to.group, &to.event).is_ok();
-                live.switch().is_none_or(there)
+            let is_lost = |registry: &Registry, live: &Live| {
+                live.switch().is_some_and(|to| registry.ids(&to.group, &to.event).is_err())
             };
-            let left: Vec<_> = list.iter().filter(is_there).cloned().collect();
-            if left.len() < list.len() {
-                // A place that the guest has rewritten is in nobody's way.
-                let _ = self.replace_triggers(control, &ids, left);
-            }
+            // Removing triggers does not fail.
+            let _ = self.remove_triggers(control, &ids, is_lost);
+        }
+    }
+
+    /// Removes some triggers of an event.
+    fn remove_triggers(
+        &self,
+        control: &mut Control,
+        ids: &[u32],
+        is_removed: impl Fn(&Registry, &Live) -> bool,
+    ) -> Result<(), ProbeError> {
+        let list = control.registry.triggers_of(ids);
+        let left = list.iter().filter(|live| !is_removed(&control.registry, live));
+        let left: Vec<Arc<Live>> = left.cloned().collect();
+        match left.len() == list.len() {
+            true => Ok(()),
+            false => self.replace_triggers(control, ids, left),
         }
     }
 
@@ -148,16 +150,8 @@ impl Engine {
     pub fn remove_histograms(&self, group: &str, event: &str) -> Result<(), ProbeError> {
         let mut control = self.lock();
         let ids = control.registry.ids(group, event)?.to_vec();
-        let Some(triggers) = control.registry.probes[&ids[0]].probe.triggers() else {
-            return Ok(());
-        };
         self.drain_triggered(&mut control, &ids);
-        let is_other = |live: &&Arc<Live>| !matches!(live.trigger.kind, TriggerKind::Hist(_));
-        let left: Vec<Arc<Live>> = triggers.list().iter().filter(is_other).cloned().collect();
-        if left.len() == triggers.list().len() {
-            return Ok(());
-        }
-        self.replace_triggers(&mut control, &ids, left)
+        self.remove_triggers(&mut control, &ids, |_, live| live.table().is_some())
     }
 
     /// The triggers of an event, each as the file `trigger` has it: the newest first, except
@@ -233,7 +227,7 @@ impl Engine {
                 let _ = control.reconcile(self.guest.as_ref(), &places, Wait::ForVcpus);
                 Err(unsettled.error)
             }
-            // A place that the guest has rewritten is in nobody's way.
+            // A place that the guest has rewritten does not keep a trigger.
             Err(_) | Ok(()) => Ok(()),
         }
     }
@@ -259,24 +253,38 @@ fn check_records(probe: &Probe) -> Result<(), ProbeError> {
     check_recorded(probe.event_filter().as_deref(), &probe.arguments().list)
 }
 
-/// Whether the event that a trigger switches exists, and can be switched.
-fn check_switched(registry: &Registry, trigger: &Trigger) -> Result<(), ProbeError> {
+/// A probe of the event that a trigger switches; `None` if it switches none.
+///
+/// # Errors
+/// [`TriggerError::NoEvent`].
+fn switched_event<'a>(
+    registry: &'a Registry,
+    trigger: &Trigger,
+) -> Result<Option<&'a Probe>, TriggerError> {
     let TriggerKind::Switch(EventSwitch { group, event, .. }) = &trigger.kind else {
-        return Ok(());
+        return Ok(None);
     };
     let found = registry.first(group, event);
     let found = found.map_err(|_| TriggerError::NoEvent(format!("{group}:{event}")))?;
-    check_records(&found.probe)
+    Ok(Some(&found.probe))
 }
 
 /// A new trigger of a probe's event.
-fn live(probe: &Probe, trigger: Trigger) -> Result<Live, ProbeError> {
+fn live(registry: &Registry, probe: &Probe, trigger: Trigger) -> Result<Live, ProbeError> {
+    switched_event(registry, &trigger)?.map_or(Ok(()), check_records)?;
     check_records(probe)?;
     let arguments = probe.arguments();
     let filter = arguments.filter(trigger.filter.as_ref())?;
     check_recorded(filter.as_ref(), &arguments.list)?;
     let fields = Fields { list: &arguments.list, is_return: probe.returns().is_some() };
-    Ok(Live::new(trigger, filter, &fields)?)
+    let new = Live::new(trigger, filter, &fields)?;
+    match new.name().and_then(|name| registry.histogram_named(name)) {
+        Some(other) => Ok(new.sharing(&other)?),
+        None => match new.most_bytes() {
+            Some(bytes) => Ok(new.within(registry.room.take(bytes)?)),
+            None => Ok(new),
+        },
+    }
 }
 
 /// Whether records have all that a filter looks at.
