@@ -6,7 +6,8 @@
 #
 # PACKAGE depends on the kernel, say linux-image-6.12-cloud-amd64. COMMANDS is a script of busybox's shell, run in
 # the folder where tracefs is; its output goes to the file RESULTS. Debian's kernel, QEMU and busybox are unpacked in
-# ${EXOPROBE_CACHE:-~/.cache/exoprobe}, not installed.
+# ${EXOPROBE_CACHE:-~/.cache/exoprobe}, not installed, and outputs are kept there: the same commands in the same kernel
+# have the same one. EXOPROBE_ORACLE=anew runs them all the same.
 set -euo pipefail
 
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -34,6 +35,25 @@ kernel=$("$scripts/debian-kernel.sh" "$1")
 qemu=$("$scripts/qemu.sh")
 (($# == 3)) || exit 0
 
+# What the kernel runs: $1, with the commands of file $2.
+archive() {
+    newc bin 8#40755 ''
+    newc bin/busybox 8#100755 "$cache/$version/busybox"
+    newc init 8#100755 "$1"
+    newc commands 8#100644 "$2"
+    newc 'TRAILER!!!' 0 ''
+}
+
+# Runs an archive; the output goes into folder $2.
+run() {
+    local archive=$1 result=$2
+    QEMU_MODULE_DIR=$qemu timeout 1200 "$qemu/ld-linux-x86-64.so.2" --library-path "$qemu" "$qemu/qemu-system-x86_64" -L "$qemu" \
+        -machine pc -accel tcg -cpu max -m 512 -nodefaults -vga none -display none -no-reboot \
+        -kernel "$kernel" -initrd "$archive" -append 'console=ttyS0 quiet mitigations=off nokaslr panic=-1' \
+        -serial "file:$folder/console" -serial "file:$result/output" ||
+        { cat "$folder/console" >&2; die "QEMU failed"; }
+}
+
 folder=$(mktemp -d)
 scratch+=("$folder")
 cat >"$folder/init" <<'INIT'
@@ -49,15 +69,9 @@ cd /tracing
 cd /
 /bin/busybox poweroff -f
 INIT
-{
-    newc bin 8#40755 ''
-    newc bin/busybox 8#100755 "$cache/$version/busybox"
-    newc init 8#100755 "$folder/init"
-    newc commands 8#100644 "$2"
-    newc 'TRAILER!!!' 0 ''
-} >"$folder/initramfs"
-QEMU_MODULE_DIR=$qemu timeout 1200 "$qemu/ld-linux-x86-64.so.2" --library-path "$qemu" "$qemu/qemu-system-x86_64" -L "$qemu" \
-    -machine pc -accel tcg -cpu max -m 512 -nodefaults -vga none -display none -no-reboot \
-    -kernel "$kernel" -initrd "$folder/initramfs" -append 'console=ttyS0 quiet mitigations=off nokaslr panic=-1' \
-    -serial "file:$folder/console" -serial "file:$3" ||
-    { cat "$folder/console" >&2; die "QEMU failed"; }
+archive "$folder/init" "$2" >"$folder/initramfs"
+results=${EXOPROBE_CACHE:-$HOME/.cache/exoprobe}/oracle
+key=$({ sha256sum <"$folder/initramfs"; sha256sum <"$kernel"; sha256sum <"${BASH_SOURCE[0]}"; } | short_hash)
+[[ ${EXOPROBE_ORACLE:-} != anew ]] || rm -rf -- "${results:?}/$key"
+cached "$results" "$key" run "$folder/initramfs"
+cp "$results/$key/output" "$3"

@@ -29,6 +29,7 @@ pub(crate) const ALL: &[&[Case]] = &[
     kernels::debian::CASES,
     devices::disks::CASES,
     devices::net::CASES,
+    devices::reboots::CASES,
     devices::vsock::CASES,
     service::docs::CASES,
     reading::dump::CASES,

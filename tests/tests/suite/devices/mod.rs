@@ -3,4 +3,5 @@
 pub(super) mod console;
 pub(super) mod disks;
 pub(super) mod net;
+pub(super) mod reboots;
 pub(super) mod vsock;

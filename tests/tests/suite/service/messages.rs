@@ -288,10 +288,12 @@ const PAUSE: Duration = Duration::from_secs(7);
 fn progress_ends_when_the_guest_is_ready_or_has_stopped() {
     let kernel = guest_file("bzImage");
     let initramfs = guest_file("initramfs.cpio");
-    let booted = ["--kernel", kernel.to_str().unwrap(), "--memory", "64"];
+    let booted = ["--kernel", kernel.to_str().unwrap(), "--memory", "64", "--cmdline"];
+    let cmdline = TestGuest::config("bzImage", 1).cmdline;
     // Without an initramfs the kernel panics: it finds no root.
-    let panics = [&booted[..], &["--cmdline", "console=ttyS0 panic=-1"]].concat();
-    let runs = [&booted[..], &["--initramfs", initramfs.to_str().unwrap()]].concat();
+    let panicking = format!("{cmdline} panic=-1");
+    let panics = [&booted[..], &[&panicking]].concat();
+    let runs = [&booted[..], &[&cmdline, "--initramfs", initramfs.to_str().unwrap()]].concat();
     for (args, end) in [(panics, "panic"), (runs, "the guest is ready")] {
         let service = Service::start(&args);
         let deadline = Instant::now() + PATIENCE;
