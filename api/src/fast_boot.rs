@@ -3,9 +3,10 @@
 
 /// Parts of the boot that are left out whole (`initcall_blacklist=`); a kernel that has no such
 /// function ignores its name. Loadable modules still work: they need `param_sysfs_init`.
-const INITCALLS: [&str; 5] = [
-    // /sys/kernel/slab: some 50 files for each of 200 caches.
+const INITCALLS: [&str; 6] = [
+    // /sys/kernel/slab: some 50 files for each of 200 caches. The second name is of Linux 6.12.
     "slab_sysfs_init",
+    "slab_late_init",
     // /sys/kernel/irq.
     "irq_sysfs_init",
     // Parameters of built-in modules in /sys/module (Linux 6.3 and later).

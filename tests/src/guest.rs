@@ -11,10 +11,13 @@ use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{Engine, Guest, KernelHints, Kprobe, Limits, ProbeError, ProbeStatus};
 use exoprobe_vmm::{DEFAULT_KVM, Host, SerialPort, Vm, VmConfig, VmState};
 
-use crate::harness::keep_console;
+use crate::harness::{Need, keep_console};
 use crate::{PATIENCE, definition};
 
 const MEMORY_MIB: u64 = 32;
+/// Added to the command line where KVM emulates guest kernels: the kernel's text is writable, whose
+/// protection takes 2 s of a boot there. On hardware KVM, so in the lab, it is protected.
+const UNPROTECTED: &str = " rodata=off";
 /// How often, and how far apart, a probe's counters are read until they add up: far longer than a
 /// hit.
 const BALANCE_TRIES: u32 = 3000;
@@ -103,11 +106,14 @@ impl TestGuest {
     #[must_use]
     pub fn config(kernel: &str, vcpus: u8) -> VmConfig {
         let cmdline = std::fs::read_to_string(guest_folder().join("cmdline"));
-        let cmdline = cmdline.expect("guest/cmdline");
+        let mut cmdline = cmdline.expect("guest/cmdline").trim().to_owned();
+        if Need::HardwareKvm.lack().is_some() {
+            cmdline += UNPROTECTED;
+        }
         VmConfig {
             kernel: guest_file(kernel),
             initramfs: Some(guest_file("initramfs.cpio")),
-            cmdline: cmdline.trim().to_owned(),
+            cmdline,
             memory_mib: MEMORY_MIB,
             hugepages: false,
             vcpus,

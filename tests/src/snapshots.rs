@@ -21,7 +21,7 @@ const LINUX_6_12_MIB: u64 = 64;
 const LEFT_OUT: &str = "kfunc_init,crypto_kfunc_init,bpf_kfunc_init,bpf_rstat_kfunc_init,\
                         xdp_metadata_init,bpf_prog_test_run_init,cubictcp_register,\
                         init_subsystem,btf_module_init,\
-                        param_sysfs_builtin_init,";
+                        slab_late_init,param_sysfs_builtin_init,";
 
 /// A kernel that tests boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

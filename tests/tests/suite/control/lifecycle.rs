@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use exoprobe_guest::{GuestTime, paging};
 use exoprobe_probes::{AttachError, Kprobe, ProbeError, Selection};
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{PATIENCE, TestGuest, cases, definition, guest_file, host};
+use exoprobe_tests::{PATIENCE, TestGuest, TestKernel, cases, definition, guest_file, host};
 use exoprobe_vmm::{
-    ControlError, CreateError, HostSides, NewFileError, RebootError, SnapshotError, StopReason,
-    StopRecord, Vm, VmConfig, VmState,
+    BootFiles, ControlError, CreateError, HostSides, NewFileError, RebootError, SnapshotError,
+    StopReason, StopRecord, Vm, VmConfig, VmState,
 };
 
 /// IA32_EFER, long mode active (Intel SDM vol. 3, 2.2.1).
@@ -203,18 +203,17 @@ fn a_guest_that_cannot_be_booted_again_goes_on_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let kernel = dir.path().join("vmlinux");
     std::fs::copy(guest_file("vmlinux"), &kernel).unwrap();
-    let config = VmConfig { kernel: kernel.clone(), ..TestGuest::config("vmlinux", 1) };
-    let guest = TestGuest::new(Vm::create(&host(), &config).unwrap());
+    let mut vm = TestKernel::Tiny.restored_vm(1);
+    let VmConfig { initramfs, cmdline, .. } = TestGuest::config("vmlinux", 1);
+    let files = BootFiles { kernel: kernel.clone(), initramfs, cmdline: Some(cmdline) };
+    vm.set_boot_files(files).unwrap();
+    let guest = TestGuest::new(vm);
     assert!(matches!(guest.vm.reboot(), Err(RebootError::NotStarted)));
-    guest.vm.start(guest.engine.exit_hook()).unwrap();
+    guest.power_on();
     std::fs::remove_file(&kernel).unwrap();
     assert!(matches!(guest.vm.reboot(), Err(RebootError::Boot(_))));
     assert_eq!(guest.vm.boots(), 1);
-    guest.wait_for_prompt();
     guest.assert_unharmed();
-    // A machine that was made for it, and not from a snapshot.
-    std::fs::copy(guest_file("vmlinux"), &kernel).unwrap();
-    reboot(&guest);
 }
 
 /// Takes a snapshot while the guest works; gives what the work's answer is.

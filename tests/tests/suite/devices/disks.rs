@@ -5,9 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{Service, TestGuest, TestKernel, cases, host, http};
+use exoprobe_tests::{Service, TestGuest, cases, host, http};
 use exoprobe_vmm::DiskMode::{self, Overlay, ReadOnly, ReadWrite};
-use exoprobe_vmm::{DiskConfig, HostSides, Vm, VmConfig};
+use exoprobe_vmm::{DiskConfig, HostSides, Vm};
 
 use crate::support::devices::{BLOCK, BLOCKS, Sides, copy_disk, empty_disk, start};
 use crate::support::refused::refused;

@@ -2,6 +2,7 @@
 //! drivers start anew after a reboot. One boot and one reboot are for all of them.
 
 use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use exoprobe_tests::harness::Case;
@@ -52,7 +53,7 @@ fn each_device_goes_on(vcpus: u8) {
 }
 
 /// A connection to a program of the guest's, the only one.
-fn open_stream(guest: &TestGuest, socket: &Path) -> impl Read {
+fn open_stream(guest: &TestGuest, socket: &Path) -> UnixStream {
     let _echo = guest.send(&format!("vsock-echo {GUEST}"));
     let stream = connect(socket, GUEST);
     assert_eq!(guest.vm.vsock_connections(), Some(1));
