@@ -405,6 +405,21 @@ impl HiddenMemory {
         slice.store(word, 0, Ordering::Release).expect("a word that is aligned and inside");
     }
 
+    /// Sets `len` bytes at `offset`, both multiples of 8, to zero, word by word as
+    /// [`Self::store_u64`]. Pages that are zero are not written: the host need not give them.
+    ///
+    /// # Panics
+    /// As [`Self::write`].
+    pub fn clear_u64s(&self, offset: u64, len: u64) {
+        let slice = self.0.region.as_volatile_slice_at(to_usize(offset), to_usize(len));
+        for at in (0..to_usize(len)).step_by(size_of::<u64>()) {
+            let word = slice.get_atomic_ref::<AtomicU64>(at).expect("it is aligned and inside");
+            if word.load(Ordering::Relaxed) != 0 {
+                word.store(0, Ordering::Release);
+            }
+        }
+    }
+
     /// Replaces the word at `offset`, a multiple of 8, by `new` if it is `current`; atomic with
     /// respect to the guest's own locked accesses.
     ///

@@ -1,6 +1,6 @@
 //! A guest in this process.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,9 @@ use exoprobe_introspect::SymbolTable;
 use exoprobe_probes::{Engine, Guest, KernelHints, Kprobe, Limits, ProbeError, ProbeStatus};
 use exoprobe_vmm::{DEFAULT_KVM, Host, SerialPort, Vm, VmConfig, VmState};
 
+use crate::files::guest_folder;
 use crate::harness::{Need, keep_console};
-use crate::{PATIENCE, definition};
+use crate::{PATIENCE, definition, guest_file};
 
 const MEMORY_MIB: u64 = 32;
 /// Added to the command line where KVM emulates guest kernels: the kernel's text is writable, whose
@@ -29,37 +30,6 @@ const MOMENT: Duration = Duration::from_millis(100);
 /// Texts on the guest's console when its kernel has found an error.
 const SIGNS_OF_HARM: [&str; 7] =
     ["BUG", "Oops", "WARNING", "panic", "segfault", "traps:", "rcu_sched"];
-/// Names the guest's folder, on a machine without this source tree.
-pub const GUEST_ENV: &str = "EXOPROBE_GUEST";
-
-pub(crate) fn guest_folder() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest");
-    std::env::var_os(GUEST_ENV).map_or(here, PathBuf::from)
-}
-
-/// A file of the guest's build: in `out/` of the folder that `EXOPROBE_GUEST` names, or else of
-/// this source tree's `guest/`.
-///
-/// # Panics
-/// When it was not built: `make guest` does that.
-#[must_use]
-pub fn guest_file(name: &str) -> PathBuf {
-    let path = guest_folder().join("out").join(name);
-    assert!(path.exists(), "{} is not there: run `make guest` first", path.display());
-    path
-}
-
-/// Names the disk of Debian, where it is not among the guest's files.
-pub const DEBIAN_DISK_ENV: &str = "EXOPROBE_DEBIAN_DISK";
-
-/// The disk of Debian: `debian/disk.raw` of the guest's files, or the one that
-/// `EXOPROBE_DEBIAN_DISK` names.
-#[must_use]
-pub fn debian_disk() -> PathBuf {
-    let built = || guest_folder().join("out/debian/disk.raw");
-    std::env::var_os(DEBIAN_DISK_ENV).map_or_else(built, PathBuf::from)
-}
-
 /// Symbols of the guest's kernel, which are loaded once.
 ///
 /// # Panics
@@ -85,11 +55,15 @@ pub struct TestGuest {
 /// # Panics
 /// When it cannot run guests, or its kernel has no such filters.
 #[must_use]
-pub fn host() -> Host {
+pub fn host() -> &'static Host {
     static FILTERS: LazyLock<Seccomp> =
         LazyLock::new(|| Seccomp::prepare().expect("the kernel has seccomp filters"));
-    let hook = FILTERS.thread_hook().expect("they are on");
-    unfiltered_host().with_thread_hook(hook)
+    // Its preflight is as long as a restore in the lab.
+    static HOST: LazyLock<Host> = LazyLock::new(|| {
+        let hook = FILTERS.thread_hook().expect("they are on");
+        unfiltered_host().with_thread_hook(hook)
+    });
+    &HOST
 }
 
 /// This machine's KVM, whose machines' threads have no filters: for benches.
@@ -130,7 +104,7 @@ impl TestGuest {
     /// When it does not get there; the console's text is in the message.
     #[must_use]
     pub fn boot(config: &VmConfig) -> Self {
-        let guest = Self::start(Vm::create(&host(), config).expect("the guest can be made"));
+        let guest = Self::start(Vm::create(host(), config).expect("the guest can be made"));
         guest.wait_for_prompt();
         guest
     }

@@ -8,6 +8,7 @@ pub mod confinement;
 pub mod counts;
 mod definitions;
 mod dice;
+mod files;
 mod functions;
 mod guest;
 pub mod harness;
@@ -30,11 +31,9 @@ use std::time::Duration;
 pub use binary::{Service, exoprobe, program};
 pub use definitions::definition;
 pub use dice::Dice;
+pub use files::{DEBIAN_DISK_ENV, GUEST_ENV, debian_disk, guest_file};
 pub use functions::{address, function_size};
-pub use guest::{
-    DEBIAN_DISK_ENV, GUEST_ENV, TestGuest, debian_disk, guest_file, host, kernel_symbols,
-    unfiltered_host,
-};
+pub use guest::{TestGuest, host, kernel_symbols, unfiltered_host};
 pub use host_pages::HostPages;
 pub use interface::Interface;
 pub use opens::{ENTRY, OPENS, assert_callers, assert_opened};

@@ -84,7 +84,7 @@ impl TestKernel {
     /// When it cannot be restored.
     #[must_use]
     pub fn restored_vm(self, vcpus: u8) -> Vm {
-        self.restored_on(&host(), vcpus)
+        self.restored_on(host(), vcpus)
     }
 
     fn restored_on(self, host: &Host, vcpus: u8) -> Vm {
@@ -146,7 +146,7 @@ impl TestGuest {
 /// When the guest does not boot.
 pub fn take_snapshot(config: &VmConfig, path: &Path) {
     let guest =
-        TestGuest::of_kernel(Vm::create(&host(), config).expect("the guest can be made"), None);
+        TestGuest::of_kernel(Vm::create(host(), config).expect("the guest can be made"), None);
     guest.power_on();
     guest.wait_for_prompt();
     guest.vm.snapshot(path).expect("a snapshot can be taken");

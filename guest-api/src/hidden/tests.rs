@@ -35,6 +35,16 @@ fn the_region_is_left_out_of_core_dumps() {
 }
 
 #[test]
+fn words_are_cleared_and_their_neighbours_are_not() {
+    let hidden = HiddenMemory::new(&guest().0).unwrap();
+    hidden.write(0x1ff0, &[0xff; 0x2020]);
+    hidden.clear_u64s(0x1ff8, 0x2008);
+    let words: Vec<u64> = (0x1ff0..0x4010).step_by(8).map(|at| hidden.load_u64(at)).collect();
+    let zeroes = vec![0; 0x2008 / 8];
+    assert_eq!(words, [&[u64::MAX][..], &zeroes, &[u64::MAX, u64::MAX]].concat());
+}
+
+#[test]
 fn code_is_executable_only_and_data_writable_only() {
     let (ram, mode) = guest();
     let hidden = HiddenMemory::new(&ram).unwrap();

@@ -62,6 +62,10 @@ pub trait Words {
     /// # Errors
     /// The present word, if it differs.
     fn compare_exchange(&self, offset: u64, current: u64, new: u64) -> Result<(), u64>;
+    /// Sets `len` bytes at `offset`, both multiples of 8, to zero.
+    fn clear(&self, offset: u64, len: u64) {
+        (offset..offset + len).step_by(WORD).for_each(|offset| self.store(offset, 0));
+    }
 }
 
 impl Words for HiddenMemory {
@@ -75,6 +79,10 @@ impl Words for HiddenMemory {
 
     fn compare_exchange(&self, offset: u64, current: u64, new: u64) -> Result<(), u64> {
         self.compare_exchange_u64(offset, current, new)
+    }
+
+    fn clear(&self, offset: u64, len: u64) {
+        self.clear_u64s(offset, len);
     }
 }
 
@@ -128,8 +136,8 @@ impl GuestRing {
     fn reset(&mut self, words: &impl Words) {
         self.tail = 0;
         words.store(self.base + RING_LIMIT as u64, 0);
-        let data = self.base + RING_DATA as u64..self.base + Self::bytes(self.len);
-        data.step_by(WORD).for_each(|offset| words.store(offset, 0));
+        let data = RING_DATA as u64;
+        words.clear(self.base + data, Self::bytes(self.len) - data);
         words.store(self.base + RING_HEAD as u64, 0);
         words.store(self.base + RING_LIMIT as u64, self.len);
     }

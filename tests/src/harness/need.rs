@@ -239,11 +239,11 @@ impl Need {
             | Self::TripleFault
             | Self::OwnBreakpoint => Ok(()),
             Self::StockKernel => {
-                let kernel = crate::guest::guest_folder().join("out/stock/bzImage");
+                let kernel = crate::files::guest_folder().join("out/stock/bzImage");
                 require(kernel.exists(), "no such kernel here: `make lab-stock` has one")
             }
             Self::DebugInfo => {
-                let file = crate::guest::guest_folder().join("out/vmlinux.debug");
+                let file = crate::files::guest_folder().join("out/vmlinux.debug");
                 require(file.exists(), NO_DEBUG_INFO)?;
                 require(succeeds("addr2line", &["--version"]), "no addr2line: it is in binutils")
             }
@@ -260,8 +260,8 @@ impl Need {
             Self::Tap => require(opens_for_root("/dev/net/tun"), NO_TAP),
             Self::Iproute2 => require(succeeds("ip", &["-V"]), NO_IPROUTE2),
             Self::DebianImage => {
-                let kernel = crate::guest::guest_folder().join("out/debian/vmlinuz");
-                let is_there = kernel.exists() && crate::guest::debian_disk().exists();
+                let kernel = crate::files::guest_folder().join("out/debian/vmlinuz");
+                let is_there = kernel.exists() && crate::files::debian_disk().exists();
                 require(is_there, NO_DEBIAN_IMAGE)
             }
             Self::BpftraceTools => require(has_bpftrace_tools(), NO_BPFTRACE_TOOLS),

@@ -49,7 +49,7 @@ pub(crate) fn start(vm: Vm) -> TestGuest {
 
 /// Boots a machine to its prompt.
 pub(crate) fn boot(config: &VmConfig) -> TestGuest {
-    let guest = start(Vm::create(&host(), config).unwrap());
+    let guest = start(Vm::create(host(), config).unwrap());
     guest.wait_for_prompt();
     guest
 }
@@ -110,7 +110,7 @@ impl Sides {
     /// # Panics
     /// When it is refused.
     pub(crate) fn restore(&self, snapshot: &Path) -> Vm {
-        let mut vm = Vm::restore(&host(), snapshot, &self.given()).unwrap();
+        let mut vm = Vm::restore(host(), snapshot, &self.given()).unwrap();
         let VmConfig { kernel, initramfs, cmdline, .. } = config(1);
         let files = BootFiles { kernel, initramfs, cmdline: Some(cmdline) };
         vm.set_boot_files(files).unwrap();

@@ -21,7 +21,7 @@ pub(crate) struct Stopped {
 impl Stopped {
     pub(crate) fn restored(vcpus: u8) -> Self {
         let guest = TestGuest::new(
-            Vm::restore(&host(), &TestGuest::snapshot(vcpus), &HostSides::default()).unwrap(),
+            Vm::restore(host(), &TestGuest::snapshot(vcpus), &HostSides::default()).unwrap(),
         );
         let sregs = guest.vm.registers(0).unwrap().sregs;
         let mode = PagingMode::of(&sregs).unwrap();

@@ -3,6 +3,7 @@
 mod filter;
 mod memory;
 mod returns;
+mod targets;
 
 use std::cell::RefCell;
 
@@ -356,24 +357,6 @@ fn each_rule_stops_what_it_is_for() {
     assert!(matches!(check(&[0xc3, 0x55, 0x90, 0x90, 0x90]), Err(Obstacle::AfterEnd { .. })));
     assert!(matches!(check(&[0xe8, 0, 0, 0, 0, 0x90]), Err(Obstacle::Call { .. })));
     assert!(matches!(check(&[0x90, 0x0f, 0x0b, 0x90, 0x90]), Err(Obstacle::Instruction(_))));
-}
-
-#[test]
-fn targets_are_those_of_branches_and_what_is_added() {
-    let start = Gva(0xffff_ffff_8100_0000);
-    let mut targets = Targets::new(start..Gva(start.0 + 0x100));
-    // jz +2; jmp rax; nop; nop; call start+0x20
-    let bytes = [0x74, 0x02, 0xff, 0xe0, 0x90, 0x90, 0xe8, 0x15, 0, 0, 0];
-    targets.add_function(start, &bytes, |_| false);
-    targets.add(Gva(start.0 + 0xff));
-    targets.add(Gva(start.0 + 0x100));
-    let found: Vec<u64> = (0..0x200).filter(|o| targets.contains(Gva(start.0 + o))).collect();
-    assert_eq!(found, [0x04, 0x20, 0xff]);
-    assert!(targets.follows_call(Gva(start.0 + 0x0b)));
-    assert_eq!(targets.indirect_jump(start), Some(Gva(start.0 + 2)));
-    // jmp to a thunk
-    targets.add_function(Gva(start.0 + 0x40), &[0xeb, 0x10], |to| to == Gva(start.0 + 0x52));
-    assert_eq!(targets.indirect_jump(Gva(start.0 + 0x40)), Some(Gva(start.0 + 0x40)));
 }
 
 /// Raises an exception that the machine catches.

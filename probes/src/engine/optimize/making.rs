@@ -173,17 +173,12 @@ impl Optimizer {
         if let Some(checked) = self.checked.get(&at) {
             return checked.clone();
         }
-        let ground = match &self.ground {
-            Some(ground) => Arc::clone(ground),
-            None => {
-                let ground =
-                    Arc::new(TextInfo::new(GuestText::new(sites, self.installed()), kernel));
-                self.ground = Some(Arc::clone(&ground));
-                ground
-            }
-        };
-        let checked =
-            check(GuestText::new(sites, self.installed()), kernel, &ground, at).map(Arc::new);
+        let ground = self.ground.take();
+        let text = GuestText::new(sites, &self.installed);
+        let mut ground = ground.unwrap_or_else(|| TextInfo::new(text, kernel));
+        ground.learn(text, at);
+        let checked = check(text, kernel, &ground, at).map(Arc::new);
+        self.ground = Some(ground);
         let checked = checked.map_err(|why| Arc::from(format!("{}: {why}", why.rule())));
         self.checked.insert(at, checked.clone());
         checked

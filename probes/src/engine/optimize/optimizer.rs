@@ -49,7 +49,7 @@ pub(crate) struct Optimizer {
     /// Sites that a task was in: how often, and the pass that examines the site again.
     pub(super) busy: HashMap<Gva, (u32, u64)>,
     passes: u64,
-    pub(crate) ground: Option<Arc<TextInfo>>,
+    pub(crate) ground: Option<TextInfo>,
     pub(crate) space: Space,
     /// Doorbells of detours that are about to get their jmps.
     pub(super) preparing: Vec<SlowPathExit>,

@@ -1,6 +1,7 @@
 //! Facts about the running kernel's text besides its bytes, for the optimizer's safety check.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use exoprobe_guest::Gva;
@@ -18,37 +19,56 @@ const THUNKS: [&str; 2] = ["__x86_indirect_thunk_*", "__x86_indirect_jump_thunk_
 /// Suffix that compilers give to the parts of a function that they move away.
 const COLD: &str = ".cold";
 
-/// The whole kernel, decoded once.
+/// The whole kernel's text, of which functions are decoded as they are asked about.
 pub(crate) struct TextInfo {
     kernel: Arc<Kernel>,
     targets: Targets,
+    thunks: HashSet<Gva>,
 }
 
 impl TextInfo {
-    /// Decodes all functions of the resident text.
+    /// Scans all functions of the resident text.
     pub(crate) fn new(text_of: GuestText<'_>, kernel: &Arc<Kernel>) -> Self {
-        let (symbols, memory) = (&kernel.symbols, kernel.memory());
+        let symbols = &kernel.symbols;
         let core = symbols.text_ranges().find(|range| range.kind == TextKind::Core);
         let text = core.map_or(Gva(0)..Gva(0), |range| range.start..range.end);
-        let thunks: HashSet<Gva> = THUNKS
-            .iter()
-            .flat_map(|name| symbols.search(name))
-            .map(|thunk| thunk.address)
+        let thunks = THUNKS.iter().flat_map(|name| symbols.search(name));
+        let thunks = thunks.map(|thunk| thunk.address).collect();
+        let functions = symbols.iter().filter(|symbol| symbol.kind == SymbolKind::Function);
+        let mut functions: Vec<Range<Gva>> = functions
+            .filter_map(|symbol| symbols.function_at(symbol.address))
+            .filter(|function| text.contains(&function.start))
+            .map(|function| function.start..function.end)
             .collect();
-        let mut targets = Targets::new(text.clone());
-        let mut last = Gva(0);
-        for symbol in symbols.iter().filter(|symbol| symbol.kind == SymbolKind::Function) {
-            let Some(function) = symbols.function_at(symbol.address) else { continue };
-            if function.start == last || !text.contains(&function.start) {
-                continue;
-            }
-            last = function.start;
-            if let Ok(bytes) = text_of.original(&memory, function.start, function.end) {
-                targets.add_function(function.start, &bytes, |at| thunks.contains(&at));
-            }
-        }
+        functions.dedup_by_key(|function| function.start);
+        let mut targets = Targets::new(text, functions);
         kernel.jump_targets().for_each(|at| targets.add(at));
-        Self { kernel: Arc::clone(kernel), targets }
+        let memory = kernel.memory();
+        targets.scan(|function| text_of.original(&memory, function.start, function.end).ok());
+        Self { kernel: Arc::clone(kernel), targets, thunks }
+    }
+
+    /// Decodes what has to be known of a jmp at `at`.
+    pub(crate) fn learn(&mut self, text_of: GuestText<'_>, at: Gva) {
+        let parts = self.parts_of(at).into_iter().map(|(_, start)| start);
+        let parts: Vec<_> = parts.filter_map(|start| self.targets.function_from(start)).collect();
+        let kernel = Arc::clone(&self.kernel);
+        let memory = kernel.memory();
+        for function in self.targets.functions_near(at).into_iter().chain(parts) {
+            // Of one that cannot be read nothing is known.
+            let bytes = text_of.original(&memory, function.start, function.end).unwrap_or_default();
+            self.targets.decode(function.start, &bytes, |at| self.thunks.contains(&at));
+        }
+    }
+
+    /// Names and starts of the function at `at` and of its parts that lie elsewhere.
+    fn parts_of(&self, at: Gva) -> Vec<(String, Gva)> {
+        let symbols = &self.kernel.symbols;
+        let Some(function) = symbols.function_at(at) else { return Vec::new() };
+        let base = function.name.split(COLD).next().unwrap_or(function.name);
+        let parts = format!("{base}{COLD}*");
+        let own = symbols.search(base).chain(symbols.search(&parts));
+        own.map(|part| (part.name.to_owned(), part.address)).collect()
     }
 }
 
@@ -66,15 +86,8 @@ impl TextFacts for TextInfo {
     }
 
     fn indirect_jump(&self, at: Gva) -> Option<(String, Gva)> {
-        let symbols = &self.kernel.symbols;
-        let name = symbols.function_at(at)?.name;
-        let base = name.split(COLD).next().unwrap_or(name);
-        let parts = format!("{base}{COLD}*");
-        let own = symbols.search(base).chain(symbols.search(&parts));
-        own.into_iter().find_map(|part| {
-            let at = self.targets.indirect_jump(part.address)?;
-            Some((part.name.to_owned(), at))
-        })
+        let mut parts = self.parts_of(at).into_iter();
+        parts.find_map(|(name, start)| Some((name, self.targets.indirect_jump(start)?)))
     }
 
     fn may_fault(&self, at: Gva) -> bool {

@@ -27,7 +27,7 @@ fn restored() -> TestGuest {
     // would vCPUs that balance their load, and spin for each other's locks.
     config.cmdline.push_str(" rcupdate.rcu_cpu_stall_suppress=1 isolcpus=domain,1-8");
     take_snapshot(&config, &snapshot);
-    let vm = Vm::restore(&host(), &snapshot, &HostSides::default()).unwrap();
+    let vm = Vm::restore(host(), &snapshot, &HostSides::default()).unwrap();
     let guest = TestGuest::of_kernel(vm, None);
     guest.power_on();
     guest

@@ -93,7 +93,7 @@ fn initcalls() -> u64 {
 fn probes_set_before_power_on_count_from_the_kernels_first_function(vcpus: u8) {
     // Both images, in as many boots as there are numbers of vCPUs.
     let kernel = if vcpus == 1 { "bzImage" } else { "vmlinux" };
-    let guest = TestGuest::new(Vm::create(&host(), &TestGuest::config(kernel, vcpus)).unwrap());
+    let guest = TestGuest::new(Vm::create(host(), &TestGuest::config(kernel, vcpus)).unwrap());
     let halfway = Halfway::set(&guest, "sched_init");
     set_all(&guest);
     for status in guest.engine.list() {

@@ -172,7 +172,7 @@ fn check_entry(said: &Said) -> Gva {
 }
 
 fn kernel_entry_is_reported_once_and_hidden_memory_lasts_from_then_on() {
-    let vm = Vm::create(&host(), &TestGuest::config("vmlinux", 2)).unwrap();
+    let vm = Vm::create(host(), &TestGuest::config("vmlinux", 2)).unwrap();
     assert!(vm.reports_kernel_entry());
     let guest = TestGuest::new(vm);
     let (watcher, said) = Watcher::start(&guest.vm, false);
@@ -194,13 +194,13 @@ fn kernel_entry_is_reported_once_and_hidden_memory_lasts_from_then_on() {
 
 /// Then the kernel has not set its system-call entry yet, which some hosts must see.
 fn a_guest_whose_snapshot_was_taken_at_its_beginning_boots_on() {
-    let vm = Arc::new(Vm::create(&host(), &TestGuest::config("bzImage", 1)).unwrap());
+    let vm = Arc::new(Vm::create(host(), &TestGuest::config("bzImage", 1)).unwrap());
     let (_, said) = Watcher::start(&vm, true);
     let hidden = check_entry(&said.recv_timeout(PATIENCE).unwrap());
     let file = tempfile::NamedTempFile::new().unwrap();
     vm.snapshot(file.path()).unwrap();
     drop(vm);
-    let guest = TestGuest::start(Vm::restore(&host(), file.path(), &HostSides::default()).unwrap());
+    let guest = TestGuest::start(Vm::restore(host(), file.path(), &HostSides::default()).unwrap());
     assert_eq!(guest.vm.hidden().base(), Some(hidden));
     guest.wait_for_prompt();
     assert_eq!(guest.vm.hidden().map(guest.vm.ram(), guest.paging_mode()), Ok(hidden));

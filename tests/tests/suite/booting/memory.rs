@@ -40,7 +40,7 @@ fn ram_and_disks_work_above_4_gib() {
         disks: vec![DiskConfig { path: path.clone(), mode: DiskMode::ReadWrite }],
         ..config
     };
-    let guest = TestGuest::of_kernel(Vm::create(&host(), &config).unwrap(), None);
+    let guest = TestGuest::of_kernel(Vm::create(host(), &config).unwrap(), None);
     guest.power_on();
     guest.wait_for_prompt();
     guest.probe("p:getpid __x64_sys_getpid %di");
@@ -64,9 +64,9 @@ fn huge_pages_are_all_there_from_the_start_and_over_a_reboot() {
     let pages = config.memory_mib / 2;
     let host_pages = HostPages::add(pages);
     let before = host_pages.free();
-    let guest = TestGuest::start(Vm::create(&host(), &config).unwrap());
+    let guest = TestGuest::start(Vm::create(host(), &config).unwrap());
     assert_eq!(host_pages.free(), before - pages, "before the guest has touched most of them");
-    let error = Vm::create(&host(), &config).map(drop).unwrap_err().to_string();
+    let error = Vm::create(host(), &config).map(drop).unwrap_err().to_string();
     assert!(error.contains(&format!("needs {pages} huge pages of 2 MiB")), "{error}");
     // In the middle of a boot.
     guest.vm.ram().store_u64(MARK, 7).unwrap();
@@ -81,7 +81,7 @@ fn huge_pages_are_all_there_from_the_start_and_over_a_reboot() {
     guest.vm.snapshot(&snapshot).unwrap();
     drop(guest);
     assert_eq!(host_pages.free(), before, "they are given back");
-    let twin = TestGuest::start(Vm::restore(&host(), &snapshot, &HostSides::default()).unwrap());
+    let twin = TestGuest::start(Vm::restore(host(), &snapshot, &HostSides::default()).unwrap());
     assert_eq!(twin.work("ping"), 1);
     assert_eq!(host_pages.free(), before, "a restored guest has no huge pages");
 }

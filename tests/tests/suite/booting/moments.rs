@@ -16,7 +16,7 @@ pub(crate) const CASES: &[Case] = cases![
 ];
 
 fn of(kernel: TestKernel) -> TestGuest {
-    let vm = Vm::create(&host(), &kernel.config(1)).expect("it can be made");
+    let vm = Vm::create(host(), &kernel.config(1)).expect("it can be made");
     match kernel {
         TestKernel::Tiny => TestGuest::new(vm),
         TestKernel::Linux6_12 => TestGuest::of_kernel(vm, None),

@@ -12,7 +12,7 @@ pub(crate) const CASES: &[Case] = cases![
 ];
 
 fn restored(vcpus: u8) -> TestGuest {
-    let vm = Vm::restore(&host(), &TestGuest::snapshot(vcpus), &HostSides::default())
+    let vm = Vm::restore(host(), &TestGuest::snapshot(vcpus), &HostSides::default())
         .expect("the snapshot is whole");
     let guest = TestGuest::of_kernel(vm, None);
     guest.power_on();
@@ -33,7 +33,7 @@ fn probes_by_name_need_no_file(vcpus: u8) {
 }
 
 fn probes_set_before_power_on_find_their_symbols(vcpus: u8) {
-    let vm = Vm::create(&host(), &TestGuest::config("bzImage", vcpus)).expect("it can be made");
+    let vm = Vm::create(host(), &TestGuest::config("bzImage", vcpus)).expect("it can be made");
     let guest = TestGuest::of_kernel(vm, None);
     guest.probe("p:start start_kernel");
     guest.probe("p:getpid __x64_sys_getpid");

@@ -246,7 +246,7 @@ fn a_snapshot_taken_under_load_goes_on_in_another_machine(vcpus: u8) {
     let mode = std::os::unix::fs::PermissionsExt::mode(&path.metadata().unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600, "it holds the guest's memory");
     let ready = clock.now();
-    let twin = TestGuest::start(Vm::restore(&host, &path, &HostSides::default()).unwrap());
+    let twin = TestGuest::start(Vm::restore(host, &path, &HostSides::default()).unwrap());
     let (restored, now) = (twin.vm.clock().now(), clock.now());
     assert!(restored >= before, "its time goes on where it was");
     assert!(now.0 - restored.0 >= ready.0 - after.0, "and stood still in the file");
@@ -295,7 +295,7 @@ fn a_guest_does_not_feel_how_long_its_snapshot_lay(vcpus: u8) {
     guest.vm.shut_down();
     std::thread::sleep(Duration::from_secs(5));
     let host = host();
-    let twin = TestGuest::start(Vm::restore(&host, &path, &HostSides::default()).unwrap());
+    let twin = TestGuest::start(Vm::restore(host, &path, &HostSides::default()).unwrap());
     let millis = twin.answer(0, "sleep");
     assert!(millis >= asked, "{millis} ms by its own clock, of {asked}");
     // The guest's own clock against the engine's, which stood still in the file. Both may tick a
@@ -316,7 +316,7 @@ fn a_snapshot_replaces_regular_files_and_nothing_else() {
     std::fs::write(&foreign, "mine").unwrap();
     guest.vm.snapshot(&at("old")).unwrap();
     assert_eq!(std::fs::read(&foreign).unwrap(), b"mine");
-    drop(Vm::restore(&host(), &at("old"), &HostSides::default()).unwrap());
+    drop(Vm::restore(host(), &at("old"), &HostSides::default()).unwrap());
     let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
     std::os::unix::fs::symlink(at("old"), at("link")).unwrap();
     for name in ["socket", "link"] {
@@ -340,7 +340,7 @@ fn a_damaged_snapshot_is_refused_by_the_part_that_is_damaged() {
     let host = host();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("damaged");
-    let restore = || match Vm::restore(&host, &path, &HostSides::default()) {
+    let restore = || match Vm::restore(host, &path, &HostSides::default()) {
         Ok(_) => panic!("a damaged snapshot was restored"),
         Err(CreateError::Snapshot(error)) => error,
         Err(other) => panic!("{other}"),

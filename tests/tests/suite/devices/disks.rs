@@ -113,7 +113,7 @@ fn a_restored_guest_goes_on_with_its_disk_as_it_was() {
     drop(guest);
 
     let restore = |disks: &[DiskConfig]| {
-        Vm::restore(&host(), &snapshot, &HostSides { disks: disks.to_vec(), ..sides.given() })
+        Vm::restore(host(), &snapshot, &HostSides { disks: disks.to_vec(), ..sides.given() })
     };
     let refused = |disks: &[DiskConfig]| restore(disks).map(drop).unwrap_err().to_string();
     assert!(refused(&[]).contains("give each again with --disk"), "{}", refused(&[]));

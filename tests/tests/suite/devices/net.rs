@@ -135,9 +135,8 @@ fn a_restored_guest_goes_on_with_another_peer() {
     guest.vm.snapshot(&snapshot).unwrap();
     drop(guest);
     let second = Peer::listen(dir.path().join("second"));
-    let restore = |links: Vec<NetLink>| {
-        Vm::restore(&host(), &snapshot, &HostSides { links, ..sides.given() })
-    };
+    let restore =
+        |links: Vec<NetLink>| Vm::restore(host(), &snapshot, &HostSides { links, ..sides.given() });
     let refused = restore(Vec::new()).map(drop).unwrap_err().to_string();
     assert!(refused.contains("give each again with --net"), "{refused}");
     assert!(refused.contains("first"), "{refused}");
@@ -247,7 +246,7 @@ fn over_a_tap_interface() {
     let create = |name: &str| {
         let nets = vec![net(NetLink::Tap(name.to_owned()))];
         let config = VmConfig { nets, ..TestKernel::Linux6_12.config(1) };
-        Vm::create(&host(), &config).map(drop).unwrap_err().to_string()
+        Vm::create(host(), &config).map(drop).unwrap_err().to_string()
     };
     assert_eq!(create("tap0"), "tap tap0: in use by another virtual machine or program");
     assert!(create("lo").starts_with("tap lo: an interface, but no tap"), "{}", create("lo"));

@@ -131,14 +131,14 @@ fn a_restored_guest_has_a_device_that_works_and_no_connections() {
     drop(guest);
     assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
     let restore = |vsock: Option<PathBuf>| {
-        Vm::restore(&host(), &snapshot, &HostSides { vsock, ..sides.given() })
+        Vm::restore(host(), &snapshot, &HostSides { vsock, ..sides.given() })
     };
     let refused = restore(None).map(drop).unwrap_err().to_string();
     assert!(refused.contains("give its socket again with --vsock SOCKET"), "{refused}");
     assert!(refused.contains("first"), "{refused}");
     let plain = TestGuest::snapshot(1);
     let sides = HostSides { vsock: Some(second.clone()), ..HostSides::default() };
-    let refused = Vm::restore(&host(), &plain, &sides).map(drop).unwrap_err().to_string();
+    let refused = Vm::restore(host(), &plain, &sides).map(drop).unwrap_err().to_string();
     assert!(refused.contains("without a vsock device: leave --vsock out"), "{refused}");
     echo_server(&second);
     let twin = start(restore(Some(second.clone())).unwrap());

@@ -60,7 +60,7 @@ fn config() -> VmConfig {
 }
 
 fn of_config(config: &VmConfig) -> TestGuest {
-    TestGuest::of_kernel(Vm::create(&host(), config).expect("it can be made"), None)
+    TestGuest::of_kernel(Vm::create(host(), config).expect("it can be made"), None)
 }
 
 fn a_distributions_kernel_traces_itself_at_our_places() {

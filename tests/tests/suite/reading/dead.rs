@@ -123,7 +123,7 @@ fn a_dead_kernel_of_its_own_symbols_and_modules_is_read() {
 
 fn a_guest_that_never_began_says_so() {
     let config = TestGuest::config("vmlinux", 1);
-    let guest = TestGuest::new(Vm::create(&exoprobe_tests::host(), &config).unwrap());
+    let guest = TestGuest::new(Vm::create(exoprobe_tests::host(), &config).unwrap());
     guest.vm.shut_down();
     let error = guest.engine.stack(0).unwrap_err();
     assert_eq!(error.code(), "ESHUTDOWN");

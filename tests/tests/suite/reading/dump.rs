@@ -265,7 +265,7 @@ fn a_guest_that_never_began_has_memory_and_registers_alone() {
     let dir = tempfile::tempdir().unwrap();
     let core = dir.path().join("core");
     let config = TestGuest::config("vmlinux", 1);
-    let guest = TestGuest::new(Vm::create(&host(), &config).unwrap());
+    let guest = TestGuest::new(Vm::create(host(), &config).unwrap());
     let dump =
         || guest.vm.dump(&core, false, &WriteProgress::default(), || guest.engine.dump_notes());
     let refused = dump();
