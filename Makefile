@@ -84,10 +84,10 @@ else
 # The steps of `make test` are kept here, with their times.
 STEPS := $(CURDIR)/target/tests/steps
 test: export EXOPROBE_STEPS := $(STEPS)
-# Two rounds of two lanes: a lane that waits (for the last file of a build, for a guest) leaves its CPU to the other.
+# Three rounds of two lanes: a lane that waits (for the last file of a build, for a guest) leaves its CPU to the other.
 test: begin setup-lab setup-miri  ## lints and every test, here and in the lab (SUITE=hits: one suite of them)
 	@$(LANES) '$(QUIETLY) lint programs' 'nice $(QUIETLY) guest guest-6.12 lab-parts'
-	@$(QUIETLY) unit-tests
+	@$(LANES) '$(QUIETLY) unit-tests' '$(QUIETLY) miri'
 	@rm -f target/tests/*.jsonl; status=0; \
 	$(LANES) '$(QUIETLY) host-tests' 'nice $(QUIETLY) lab-tests' || status=1; \
 	echo '== where the time went'; $(LAB) times $(STEPS) $(REPORTS) || status=1; \
@@ -98,7 +98,6 @@ endif
 unit-tests:
 	$(TIMED) "unit tests" $(STATIC) cargo test --locked --workspace
 	cd guest/init && cargo test --locked --lib
-	$(TIMED) "Miri" scripts/miri.sh
 
 host-tests:
 	EXOPROBE_TEST_LACKS='one_vcpu=it runs in the lab' EXOPROBE_TEST_REPORT=$(CURDIR)/target/tests/host.jsonl \
@@ -144,7 +143,7 @@ stress-lab: guest guest-6.12 setup-lab programs  ## the same in the lab, on two 
 	    --silence 900 --limit 7200
 
 miri:  ## memory shared with the guest under Miri (a part of `make test`; rustup installs what it needs)
-	@scripts/miri.sh
+	@$(TIMED) "Miri" scripts/miri.sh
 
 fuzz:  ## each fuzz target for SECONDS (60)
 	@scripts/fuzz.sh $(or $(SECONDS),60)

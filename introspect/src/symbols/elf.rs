@@ -150,11 +150,13 @@ fn push(
     let address = symbol.st_value(LE);
     let typed = kind == elf::STT_FUNC;
     let label = kind == elf::STT_NOTYPE && section != elf::SHN_ABS && contains(text, address);
+    let function = address >= KERNEL_HALF.0 && (typed || label);
     builder.push(&RawSymbol {
         name,
         address,
-        size: symbol.st_size(LE),
-        function: address >= KERNEL_HALF.0 && (typed || label),
+        // As the kernel itself has it, which knows no sizes: up to the next symbol.
+        size: if function { 0 } else { symbol.st_size(LE) },
+        function,
         global: symbol.st_bind() != elf::STB_LOCAL,
         typed,
     })

@@ -25,8 +25,8 @@ pub struct Symbol<'a> {
     /// Where it lies, with the table's slide applied; for a per-CPU or absolute symbol (below
     /// [`KERNEL_HALF`]) its plain value.
     pub address: Gva,
-    /// Bytes, from the ELF file or else up to the next symbol (an upper bound, then); 0 where
-    /// neither is known.
+    /// Bytes: up to the next symbol, as the kernel has it, with the padding before that; of data
+    /// those of the ELF file where one is given. 0 where neither is known.
     pub size: u64,
     /// Code or data.
     pub kind: SymbolKind,

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use exoprobe_guest::Gva;
-use exoprobe_introspect::{SourceLines, SourceLocation, SourcePlace, SymbolKind, SymbolTable};
+use exoprobe_introspect::{SourceLines, SourceLocation, SourcePlace, SymbolTable};
 use exoprobe_tests::harness::Case;
 use exoprobe_tests::http;
 use exoprobe_tests::{PATIENCE, Service, TestGuest, cases, exoprobe, finish, guest_file};
+use object::{Object as _, ObjectSymbol as _};
 use serde_json::{Value, json};
 
 pub(crate) const CASES: &[Case] = cases![
@@ -68,13 +69,21 @@ fn is_same(whole: &str, ours: &str) -> bool {
     whole.strip_suffix(ours).is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))
 }
 
+/// Addresses and sizes of functions as the file has them: without the padding after them.
+fn functions_of_file(symbols: &SymbolTable) -> Vec<(Gva, u64)> {
+    let bytes = std::fs::read(debug_info()).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let all = file.symbols().filter(|symbol| symbol.kind() == object::SymbolKind::Text);
+    let all = all.map(|symbol| (Gva(symbol.address()), symbol.size()));
+    let mut all: Vec<_> =
+        all.filter(|(at, size)| *size >= 16 && symbols.text_contains(*at)).collect();
+    all.sort_unstable();
+    all
+}
+
 fn lines_match_addr2lines_output() {
     let symbols = SymbolTable::load(&debug_info()).unwrap();
-    let is_function = |s: &exoprobe_introspect::Symbol<'_>| {
-        s.kind == SymbolKind::Function && s.size >= 16 && symbols.text_contains(s.address)
-    };
-    let functions: Vec<(Gva, u64)> =
-        symbols.iter().filter(is_function).map(|symbol| (symbol.address, symbol.size)).collect();
+    let functions = functions_of_file(&symbols);
     let some = functions.iter().step_by(functions.len() / FUNCTIONS).take(FUNCTIONS);
     let inside =
         |(start, size): &(Gva, u64)| [0, size / 2, size - 1].map(|o| start.wrapping_add(o));
