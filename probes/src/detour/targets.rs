@@ -14,6 +14,9 @@ use super::region::{JMP_LEN, jumps_indirectly};
 
 /// Most bytes of text that are examined: ten times a distribution kernel's.
 const TEXT_MAX: u64 = 256 << 20;
+/// Most places that are noted, 32 MiB of them: several times a distribution kernel's. The guest
+/// chooses its text.
+const BRANCHES_MAX: usize = 4 << 20;
 /// Bytes of a branch's long displacement, which ends it.
 const LONG: u32 = 4;
 /// Farthest that a branch with a displacement of one byte is from its target, with its own bytes.
@@ -36,6 +39,9 @@ pub struct Targets {
     functions: Vec<Function>,
     /// In order of their targets.
     branches: Vec<LongBranch>,
+    /// Most branches that are noted. With more, each address is a target.
+    most: usize,
+    has_more: bool,
 }
 
 /// A function, by offsets in the text.
@@ -64,8 +70,16 @@ impl Targets {
             usize::try_from((text.end - text.start).div_ceil(64)).expect("at most 4 million");
         let bits = vec![0; words];
         let after_calls = bits.clone();
-        let (indirect, branches) = (HashMap::new(), Vec::new());
-        let mut new = Self { text, after_calls, bits, indirect, functions: Vec::new(), branches };
+        let mut new = Self {
+            text,
+            after_calls,
+            bits,
+            indirect: HashMap::new(),
+            functions: Vec::new(),
+            branches: Vec::new(),
+            most: BRANCHES_MAX,
+            has_more: false,
+        };
         for function in functions {
             new.add(function.start);
             let last = function.end.0.max(function.start.0 + 1) - 1;
@@ -82,6 +96,12 @@ impl Targets {
         new
     }
 
+    /// The same, which note fewer branches: for tests.
+    #[cfg(test)]
+    pub(super) fn noting(self, most: usize) -> Self {
+        Self { most, ..self }
+    }
+
     /// Scans the bytes of all functions: `read` gives those of a range.
     pub fn scan(&mut self, mut read: impl FnMut(Range<Gva>) -> Option<Vec<u8>>) {
         let len = u32::try_from(self.text.end - self.text.start).expect("at most TEXT_MAX");
@@ -93,6 +113,11 @@ impl Targets {
                 let target = (at + LONG).wrapping_add(u32::from_le_bytes(*four));
                 // Functions' starts, the targets of calls, are known.
                 if target < len && !is_set(&self.bits, target) {
+                    if self.branches.len() == self.most {
+                        self.has_more = true;
+                        self.branches = Vec::new();
+                        return;
+                    }
                     self.branches.push(LongBranch { target, displacement: at });
                 }
             }
@@ -171,10 +196,10 @@ impl Targets {
         }
     }
 
-    /// Returns true if control reaches `at`.
+    /// Returns true if control reaches `at`, or may, as there are too many branches to know.
     #[must_use]
     pub fn contains(&self, at: Gva) -> bool {
-        self.offset(at).is_some_and(|at| is_set(&self.bits, at))
+        self.offset(at).is_some_and(|at| self.has_more || is_set(&self.bits, at))
     }
 
     /// Returns true if a call returns to `at`.

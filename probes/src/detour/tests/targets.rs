@@ -60,6 +60,19 @@ fn a_long_branch_is_found_from_its_target() {
     assert_eq!(targets.functions_near(at(0x1000)), []);
 }
 
+#[test]
+fn with_too_many_branches_control_may_come_anywhere() {
+    let text = [0xe9, 3, 0, 0, 0, 0x90, 0xe9, 0, 0, 0, 0, 0x90, 0x90];
+    let scan = |most| {
+        let mut targets = Targets::new(START..at(13), [START..at(13)]).noting(most);
+        targets.scan(|function| Some(bytes_of(&text, &function)));
+        targets
+    };
+    let (all, fewer) = (scan(2), scan(1));
+    assert!(!all.contains(at(12)) && fewer.contains(at(12)) && !fewer.contains(at(13)));
+    assert_eq!(fewer.functions_near(at(0)), [START..at(13)]);
+}
+
 /// Bytes of which many are branches, short and long, within a text of 1.5 KiB.
 fn text() -> impl Strategy<Value = Vec<u8>> {
     let short = prop_oneof![Just(0xeb_u8), Just(0x74), Just(0xe2), Just(0xe3)];
