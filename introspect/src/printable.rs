@@ -18,9 +18,9 @@ pub fn printable_lines(text: &str) -> Cow<'_, str> {
     escaped(text, is_unprintable_in_lines, |c, out| out.extend(c.escape_default()))
 }
 
-/// Escapes the unprintable characters of a JSON document as `\uXXXX`: its value stays the same.
-/// Line feeds and tabs are left, for between tokens they are blank space, and within strings there
-/// are none (RFC 8259, 7).
+/// Escapes the unprintable characters of a JSON document as `\u` and four digits: its value stays
+/// the same. Line feeds and tabs are left, for between tokens they are blank space, and within
+/// strings there are none (RFC 8259, 7).
 #[must_use]
 pub fn printable_json(json: &str) -> Cow<'_, str> {
     escaped(json, is_unprintable_in_lines, |c, out| match c {

@@ -30,6 +30,7 @@ const MOMENT: Duration = Duration::from_millis(100);
 /// Texts on the guest's console when its kernel has found an error.
 const SIGNS_OF_HARM: [&str; 7] =
     ["BUG", "Oops", "WARNING", "panic", "segfault", "traps:", "rcu_sched"];
+
 /// Symbols of the guest's kernel, which are loaded once.
 ///
 /// # Panics

@@ -31,7 +31,7 @@ pub use ring::{CorruptRing, GuestRecord, GuestRing, RETURN_VALUES, Words};
 pub use spec::{
     Block, BlockAction, COUNTER, Current, DetourEnv, DetourError, LOADS_MAX, Mapped, Value,
 };
-pub use targets::Targets;
+pub use targets::{BRANCHES_MAX, Targets};
 
 #[cfg(all(test, not(miri)))]
 mod model;

@@ -14,9 +14,9 @@ use super::region::{JMP_LEN, jumps_indirectly};
 
 /// Most bytes of text that are examined: ten times a distribution kernel's.
 const TEXT_MAX: u64 = 256 << 20;
-/// Most places that are noted, 32 MiB of them: several times a distribution kernel's. The guest
-/// chooses its text.
-const BRANCHES_MAX: usize = 4 << 20;
+/// Most branches that [`Targets::scan`] should note, 32 MiB of them: several times a distribution
+/// kernel's. The guest chooses its text.
+pub const BRANCHES_MAX: usize = 4 << 20;
 /// Bytes of a branch's long displacement, which ends it.
 const LONG: u32 = 4;
 /// Farthest that a branch with a displacement of one byte is from its target, with its own bytes.
@@ -39,8 +39,7 @@ pub struct Targets {
     functions: Vec<Function>,
     /// In order of their targets.
     branches: Vec<LongBranch>,
-    /// Most branches that are noted. With more, each address is a target.
-    most: usize,
+    /// There are more branches than may be noted: each address is a target.
     has_more: bool,
 }
 
@@ -77,7 +76,6 @@ impl Targets {
             indirect: HashMap::new(),
             functions: Vec::new(),
             branches: Vec::new(),
-            most: BRANCHES_MAX,
             has_more: false,
         };
         for function in functions {
@@ -96,14 +94,8 @@ impl Targets {
         new
     }
 
-    /// The same, which note fewer branches: for tests.
-    #[cfg(test)]
-    pub(super) fn noting(self, most: usize) -> Self {
-        Self { most, ..self }
-    }
-
-    /// Scans the bytes of all functions: `read` gives those of a range.
-    pub fn scan(&mut self, mut read: impl FnMut(Range<Gva>) -> Option<Vec<u8>>) {
+    /// Scans the bytes of all functions for at most `most` branches: `read` gives those of a range.
+    pub fn scan(&mut self, most: usize, mut read: impl FnMut(Range<Gva>) -> Option<Vec<u8>>) {
         let len = u32::try_from(self.text.end - self.text.start).expect("at most TEXT_MAX");
         for function in &self.functions {
             let Some(bytes) = read(self.range(function)) else { continue };
@@ -113,7 +105,7 @@ impl Targets {
                 let target = (at + LONG).wrapping_add(u32::from_le_bytes(*four));
                 // Functions' starts, the targets of calls, are known.
                 if target < len && !is_set(&self.bits, target) {
-                    if self.branches.len() == self.most {
+                    if self.branches.len() == most {
                         self.has_more = true;
                         self.branches = Vec::new();
                         return;

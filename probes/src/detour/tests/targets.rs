@@ -5,7 +5,7 @@ use std::ops::Range;
 use exoprobe_guest::Gva;
 use proptest::prelude::*;
 
-use crate::detour::{JMP_LEN, Targets};
+use crate::detour::{BRANCHES_MAX, JMP_LEN, Targets};
 
 const START: Gva = Gva(0xffff_ffff_8100_0000);
 
@@ -22,7 +22,7 @@ fn bytes_of(text: &[u8], range: &Range<Gva>) -> Vec<u8> {
 /// Targets of a text and its functions, as a scan has them.
 fn scanned(text: &[u8], functions: &[Range<Gva>]) -> Targets {
     let mut targets = Targets::new(START..at(text.len() as u64), functions.iter().cloned());
-    targets.scan(|function| Some(bytes_of(text, &function)));
+    targets.scan(BRANCHES_MAX, |function| Some(bytes_of(text, &function)));
     targets
 }
 
@@ -64,8 +64,8 @@ fn a_long_branch_is_found_from_its_target() {
 fn with_too_many_branches_control_may_come_anywhere() {
     let text = [0xe9, 3, 0, 0, 0, 0x90, 0xe9, 0, 0, 0, 0, 0x90, 0x90];
     let scan = |most| {
-        let mut targets = Targets::new(START..at(13), [START..at(13)]).noting(most);
-        targets.scan(|function| Some(bytes_of(&text, &function)));
+        let mut targets = Targets::new(START..at(13), [START..at(13)]);
+        targets.scan(most, |function| Some(bytes_of(&text, &function)));
         targets
     };
     let (all, fewer) = (scan(2), scan(1));

@@ -173,12 +173,10 @@ impl Optimizer {
         if let Some(checked) = self.checked.get(&at) {
             return checked.clone();
         }
-        let ground = self.ground.take();
         let text = GuestText::new(sites, &self.installed);
-        let mut ground = ground.unwrap_or_else(|| TextInfo::new(text, kernel));
+        let ground = self.ground.get_or_insert_with(|| TextInfo::new(text, kernel));
         ground.learn(text, at);
-        let checked = check(text, kernel, &ground, at).map(Arc::new);
-        self.ground = Some(ground);
+        let checked = check(text, kernel, ground, at).map(Arc::new);
         let checked = checked.map_err(|why| Arc::from(format!("{}: {why}", why.rule())));
         self.checked.insert(at, checked.clone());
         checked

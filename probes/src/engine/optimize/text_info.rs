@@ -8,7 +8,7 @@ use exoprobe_guest::Gva;
 use exoprobe_introspect::SymbolKind;
 use exoprobe_introspect::symbols::TextKind;
 
-use crate::detour::{Targets, TextFacts};
+use crate::detour::{BRANCHES_MAX, Targets, TextFacts};
 use crate::engine::kernel::running::Kernel;
 use crate::engine::patch::view::GuestText;
 use crate::insn::Assurances;
@@ -44,21 +44,28 @@ impl TextInfo {
         let mut targets = Targets::new(text, functions);
         kernel.jump_targets().for_each(|at| targets.add(at));
         let memory = kernel.memory();
-        targets.scan(|function| text_of.original(&memory, function.start, function.end).ok());
+        let read = |function: Range<Gva>| text_of.original(&memory, function.start, function.end);
+        targets.scan(BRANCHES_MAX, |function| read(function).ok());
         Self { kernel: Arc::clone(kernel), targets, thunks }
     }
 
-    /// Decodes what has to be known of a jmp at `at`.
+    /// Decodes all that has to be known of a jmp at `at`.
     pub(crate) fn learn(&mut self, text_of: GuestText<'_>, at: Gva) {
-        let parts = self.parts_of(at).into_iter().map(|(_, start)| start);
-        let parts: Vec<_> = parts.filter_map(|start| self.targets.function_from(start)).collect();
-        let kernel = Arc::clone(&self.kernel);
-        let memory = kernel.memory();
-        for function in self.targets.functions_near(at).into_iter().chain(parts) {
-            // Of one that cannot be read nothing is known.
-            let bytes = text_of.original(&memory, function.start, function.end).unwrap_or_default();
-            self.targets.decode(function.start, &bytes, |at| self.thunks.contains(&at));
+        for function in self.targets.functions_near(at) {
+            self.decode(text_of, &function);
         }
+        for (_, start) in self.parts_of(at) {
+            if let Some(function) = self.targets.function_from(start) {
+                self.decode(text_of, &function);
+            }
+        }
+    }
+
+    fn decode(&mut self, text_of: GuestText<'_>, function: &Range<Gva>) {
+        let read = text_of.original(&self.kernel.memory(), function.start, function.end);
+        // Of one that cannot be read nothing is known.
+        let bytes = read.unwrap_or_default();
+        self.targets.decode(function.start, &bytes, |at| self.thunks.contains(&at));
     }
 
     /// Names and starts of the function at `at` and of its parts that lie elsewhere.
