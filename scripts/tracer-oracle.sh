@@ -35,8 +35,8 @@ kernel=$("$scripts/debian-kernel.sh" "$1")
 qemu=$("$scripts/qemu.sh")
 (($# == 3)) || exit 0
 
-# What the kernel runs: $1, with the commands of file $2.
-archive() {
+# Prints the archive that the kernel runs: program $1, with the commands of file $2.
+pack() {
     newc bin 8#40755 ''
     newc bin/busybox 8#100755 "$cache/$version/busybox"
     newc init 8#100755 "$1"
@@ -44,7 +44,7 @@ archive() {
     newc 'TRAILER!!!' 0 ''
 }
 
-# Runs an archive; the output goes into folder $2.
+# Runs an archive; the output goes into folder $2. Fails unless the commands came to their end.
 run() {
     local archive=$1 result=$2
     QEMU_MODULE_DIR=$qemu timeout 1200 "$qemu/ld-linux-x86-64.so.2" --library-path "$qemu" "$qemu/qemu-system-x86_64" -L "$qemu" \
@@ -52,11 +52,13 @@ run() {
         -kernel "$kernel" -initrd "$archive" -append 'console=ttyS0 quiet mitigations=off nokaslr panic=-1' \
         -serial "file:$folder/console" -serial "file:$result/output" ||
         { cat "$folder/console" >&2; die "QEMU failed"; }
+    grep -q "$ended" "$folder/console" || { cat "$folder/console" >&2; die "the commands did not come to their end"; }
 }
 
+ended='the commands have ended'
 folder=$(mktemp -d)
 scratch+=("$folder")
-cat >"$folder/init" <<'INIT'
+cat >"$folder/init" <<INIT
 #!/bin/busybox sh
 /bin/busybox mkdir -p /proc /dev /tracing
 /bin/busybox mount -t devtmpfs devtmpfs /dev
@@ -67,9 +69,10 @@ exec >/dev/ttyS1 2>&1
 cd /tracing
 . /commands
 cd /
+echo $ended >/dev/ttyS0
 /bin/busybox poweroff -f
 INIT
-archive "$folder/init" "$2" >"$folder/initramfs"
+pack "$folder/init" "$2" >"$folder/initramfs"
 results=${EXOPROBE_CACHE:-$HOME/.cache/exoprobe}/oracle
 key=$({ sha256sum <"$folder/initramfs"; sha256sum <"$kernel"; sha256sum <"${BASH_SOURCE[0]}"; } | short_hash)
 [[ ${EXOPROBE_ORACLE:-} != anew ]] || rm -rf -- "${results:?}/$key"

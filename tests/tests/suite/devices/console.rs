@@ -112,6 +112,8 @@ fn a_panic_that_only_the_virtio_console_shows_stops_the_guest() {
     let StopReason::Panic { message } = stop.reason else { panic!("{:?}", stop.reason) };
     assert!(message.starts_with("Attempted to kill init!"), "{message}");
     assert_eq!(guest.console(), "", "nothing was on the serial port");
+    guest.reboot();
+    check_echo(&guest, b"on");
 }
 
 fn put_size(socket: &Path, body: &str) -> (u16, String) {

@@ -46,6 +46,7 @@ fn each_device_goes_on(vcpus: u8) {
     assert_eq!(guest.work("winsize /dev/hvc0 100"), 30);
     check_echo(&guest, b"again");
     assert_eq!(guest.work(&format!("udp 10.0.2.2:7 {TIMES}")), TIMES);
+    assert_eq!(guest.vm.links_up(), [true]);
     disks.check_kept(&guest);
     guest.assert_unharmed();
     drop(guest);

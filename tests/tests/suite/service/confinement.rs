@@ -170,9 +170,10 @@ fn has_flag(flags: &[String], wanted: &str) -> bool {
     flags.iter().any(|flag| flag == wanted)
 }
 
-/// Boots the guest again, whose memory is there before its kernel is.
+/// Boots the guest again, to its prompt.
 fn reboot(service: &Service) {
     assert_eq!(service.ok(&["vm", "reboot"]), "running\n");
+    assert_eq!(service.work("getpid 3"), "done getpid 3\n");
 }
 
 fn guest_memory_is_in_no_core_dump_also_after_a_reboot() {

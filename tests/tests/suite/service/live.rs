@@ -240,13 +240,17 @@ fn a_script_goes_on_over_a_reboot() {
         kretprobe:__x64_sys_getpid { @ends = count(); }
         profile:hz:99 { @samples = count(); }";
     let script = Script::start(&service, text);
+    let check = |calls: u64| {
+        let counts = ["@calls", "@ends"].map(|name| script.number(name, None));
+        assert_eq!((counts, script.number("@by", Some("init"))), ([calls; 2], calls));
+        let samples = script.number("@samples", None);
+        script.wait_until("samples", |script| script.number("@samples", None) > samples);
+    };
     work(&service, "getpid 300");
-    let counts = ["@calls", "@ends"].map(|name| script.number(name, None));
-    assert_eq!((counts, script.number("@by", Some("init"))), ([300; 2], 300));
+    check(300);
     assert_eq!(service.ok(&["vm", "reboot"]), "running\n");
     work(&service, "getpid 7");
-    let samples = script.number("@samples", None);
-    script.wait_until("samples", |script| script.number("@samples", None) > samples);
+    check(307);
     let (status, maps) = script.end();
     assert_eq!((&maps["@calls"], &maps["@ends"]), (&json!(307), &json!(307)), "{maps}");
     assert_eq!((&status["nmissed"], &status["limited"]), (&json!(0), &json!(0)), "{status}");
