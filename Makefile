@@ -99,8 +99,12 @@ unit-tests:
 	$(TIMED) "unit tests" $(STATIC) cargo test --locked --workspace
 	cd guest/init && cargo test --locked --lib
 
+# What the lab has: cases with one vCPU, and those of boots, where a boot takes a second in the lab and 8 to 20 here.
+IN_LAB := it runs in the lab
 host-tests:
-	EXOPROBE_TEST_LACKS='one_vcpu=it runs in the lab' EXOPROBE_TEST_REPORT=$(CURDIR)/target/tests/host.jsonl \
+	snapshots=$$(scripts/test-snapshots.sh) && EXOPROBE_TEST_SNAPSHOTS=$$snapshots \
+	    EXOPROBE_TEST_LACKS='one_vcpu=$(IN_LAB);quick_boot=$(IN_LAB), where it boots sooner' \
+	    EXOPROBE_TEST_REPORT=$(CURDIR)/target/tests/host.jsonl \
 	    $(TIMED) "end to end: host" $(END_TO_END) --test-threads 2
 
 # A machine of the lab has less than one CPU while the host's tests run: it may be silent for longer.

@@ -16,9 +16,6 @@ use crate::harness::{Need, keep_console};
 use crate::{PATIENCE, definition, guest_file};
 
 const MEMORY_MIB: u64 = 32;
-/// Added to the command line where KVM emulates guest kernels: the kernel's text is writable, whose
-/// protection takes 2 s of a boot there. On hardware KVM, so in the lab, it is protected.
-const UNPROTECTED: &str = " rodata=off";
 /// How often, and how far apart, a probe's counters are read until they add up: far longer than a
 /// hit.
 const BALANCE_TRIES: u32 = 3000;
@@ -41,6 +38,14 @@ pub fn kernel_symbols() -> SymbolTable {
         SymbolTable::load(&guest_file("vmlinux")).expect("the guest's vmlinux has symbols")
     });
     SYMBOLS.clone()
+}
+
+/// Words of all tests' command lines: where KVM emulates guest kernels, the kernel's text is
+/// writable, as its protection takes 2 s of a boot there. On hardware KVM, so in the lab, it is
+/// protected.
+#[must_use]
+pub fn more_of_cmdline() -> &'static str {
+    if Need::HardwareKvm.lack().is_some() { "rodata=off" } else { "" }
 }
 
 /// A running guest with an engine.
@@ -81,10 +86,8 @@ impl TestGuest {
     #[must_use]
     pub fn config(kernel: &str, vcpus: u8) -> VmConfig {
         let cmdline = std::fs::read_to_string(guest_folder().join("cmdline"));
-        let mut cmdline = cmdline.expect("guest/cmdline").trim().to_owned();
-        if Need::HardwareKvm.lack().is_some() {
-            cmdline += UNPROTECTED;
-        }
+        let cmdline = cmdline.expect("guest/cmdline");
+        let cmdline = format!("{} {}", cmdline.trim(), more_of_cmdline());
         VmConfig {
             kernel: guest_file(kernel),
             initramfs: Some(guest_file("initramfs.cpio")),

@@ -33,7 +33,7 @@ pub use definitions::definition;
 pub use dice::Dice;
 pub use files::{DEBIAN_DISK_ENV, GUEST_ENV, debian_disk, guest_file};
 pub use functions::{address, function_size};
-pub use guest::{TestGuest, host, kernel_symbols, unfiltered_host};
+pub use guest::{TestGuest, host, kernel_symbols, more_of_cmdline, unfiltered_host};
 pub use host_pages::HostPages;
 pub use interface::Interface;
 pub use opens::{ENTRY, OPENS, assert_callers, assert_opened};
@@ -41,7 +41,7 @@ pub use own_event::OwnEvent;
 pub use own_symbols::assert_same_symbols;
 pub use process::{Running, finish};
 pub use python::{python_environment, python_file};
-pub use snapshots::{SnapshotCleanup, TestKernel, shared, take_snapshot};
+pub use snapshots::{SnapshotCleanup, TestKernel, copy_with_time, shared, take_snapshot};
 
 /// How long anything may take that is sure to come: it only ends a test that would hang, so it is
 /// right for machines far slower than this one.

@@ -1,8 +1,10 @@
 //! Probes at many places of a guest.
 
+use std::collections::BTreeSet;
+
 use exoprobe_guest::Gva;
-use exoprobe_probes::StatusFlag;
 use exoprobe_probes::insn::SLOT_SIZE;
+use exoprobe_probes::{Batch, StatusFlag};
 
 use crate::{TestGuest, definition, kernel_symbols};
 
@@ -17,25 +19,37 @@ fn text_start() -> Gva {
     kernel_symbols().lookup("_stext").expect("every kernel has it").address
 }
 
+/// All addresses in a function of the guest's, with the names of their probes; none if the kernel
+/// does not have it.
+fn bytes_of(function: &str) -> Vec<(String, Gva)> {
+    let symbols = kernel_symbols();
+    let Ok(symbol) = symbols.lookup_function(function) else { return Vec::new() };
+    let bounds = symbols.function_at(symbol.address).expect("it is a function");
+    let name = function.replace('.', "_");
+    let place = |offset| (format!("{name}_{offset}"), bounds.start.wrapping_add(offset));
+    (0..bounds.end.0 - bounds.start.0).map(place).collect()
+}
+
 impl TestGuest {
-    /// Puts a probe `NAME_OFFSET` on each instruction of a function that takes one, where the
-    /// kernel has that function. Returns their names (a dot in the function's becomes `_`) and
-    /// places.
+    /// Puts a probe `NAME_OFFSET` on each instruction of functions that takes one, where the kernel
+    /// has the function. Returns their names (a dot in the function's becomes `_`) and places.
     ///
     /// # Panics
-    /// When the name is the guest's symbols' and no function's.
-    pub fn probe_each_instruction(&self, function: &str) -> Vec<(String, Gva)> {
-        let symbols = kernel_symbols();
-        let Ok(symbol) = symbols.lookup_function(function) else { return Vec::new() };
-        let bounds = symbols.function_at(symbol.address).expect("it is a function");
-        let place = |offset| {
-            let event = format!("{}_{offset}", function.replace('.', "_"));
-            (event, bounds.start.wrapping_add(offset))
-        };
-        let takes = |(event, at): &(String, Gva)| {
-            self.engine.register(definition(&format!("p:{event} {at}"))).is_ok()
-        };
-        (0..bounds.end.0 - bounds.start.0).map(place).filter(takes).collect()
+    /// When a name is the guest's symbols' and no function's.
+    pub fn probe_each_instruction(
+        &self,
+        functions: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Vec<(String, Gva)> {
+        let mut places: Vec<(String, Gva)> = Vec::new();
+        for function in functions {
+            places.extend(bytes_of(function.as_ref()));
+        }
+        let probe = |(event, at): &(String, Gva)| definition(&format!("p:{event} {at}"));
+        let batch = Batch::from(places.iter().map(probe).collect::<Vec<_>>());
+        let admission = self.engine.admit(batch.optional()).expect("each may be left out");
+        let refused: BTreeSet<usize> = admission.refused.iter().map(|error| error.index).collect();
+        let taken = places.into_iter().enumerate().filter(|(at, _)| !refused.contains(at));
+        taken.map(|(_, place)| place).collect()
     }
 
     /// Has the optimizer pass until a probe has its jmp.

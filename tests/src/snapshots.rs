@@ -1,6 +1,10 @@
 //! Booting is slow: a kernel is booted once for all tests of a run, which restore its snapshot.
+//!
+//! Where [`KEPT_ENV`] names a folder, snapshots are kept there for later runs: `make test` does so,
+//! in a folder by the hash of all that they depend on (`scripts/test-snapshots.sh`).
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -22,6 +26,9 @@ const LEFT_OUT: &str = "kfunc_init,crypto_kfunc_init,bpf_kfunc_init,bpf_rstat_kf
                         xdp_metadata_init,bpf_prog_test_run_init,cubictcp_register,\
                         init_subsystem,btf_module_init,\
                         slab_late_init,param_sysfs_builtin_init,";
+
+/// The name of each snapshot, in its folder.
+const FILE: &str = "snapshot";
 
 /// A kernel that tests boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,10 +78,8 @@ impl TestKernel {
     /// When the guest does not boot, or did not when another test wanted it.
     #[must_use]
     pub fn snapshot(self, vcpus: u8) -> PathBuf {
-        shared(&format!("{self:?}-{vcpus}"), |folder| {
-            let path = folder.join("snapshot");
-            take_snapshot(&self.config(vcpus), &path);
-            path
+        shared(&format!("{self:?}-{vcpus}"), |_, snapshot| {
+            take_snapshot(&self.config(vcpus), snapshot);
         })
     }
 
@@ -166,12 +171,17 @@ enum Wanted {
 /// ones boot side by side.
 static SNAPSHOTS: Mutex<BTreeMap<String, Arc<Mutex<Wanted>>>> = Mutex::new(BTreeMap::new());
 
-/// A snapshot for all tests of a run: `make` takes it once, in a folder of its own for it and the
-/// files that belong to it, and returns its path.
+/// The folder where snapshots of earlier runs are, and those of this one stay.
+const KEPT_ENV: &str = "EXOPROBE_TEST_SNAPSHOTS";
+
+/// A snapshot for all tests of a run, which is kept if the environment says so. Returns its path.
+///
+/// `make` takes it once, if no run did before. It is given a folder of its own, for files that
+/// belong to it, and the path in there.
 ///
 /// # Panics
 /// When `make` does, or did when another test wanted the same.
-pub fn shared(name: &str, make: impl FnOnce(&Path) -> PathBuf) -> PathBuf {
+pub fn shared(name: &str, make: impl FnOnce(&Path, &Path)) -> PathBuf {
     let mut snapshots = SNAPSHOTS.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted = Arc::clone(snapshots.entry(name.to_owned()).or_default());
     drop(snapshots);
@@ -181,13 +191,57 @@ pub fn shared(name: &str, make: impl FnOnce(&Path) -> PathBuf) -> PathBuf {
         Wanted::Failed => panic!("{name} does not boot: see the test that wanted it first"),
         Wanted::Untried => *wanted = Wanted::Failed,
     }
+    let kept = std::env::var_os(KEPT_ENV).map(|folder| PathBuf::from(folder).join(name));
+    let folder = match kept {
+        Some(kept) if kept.exists() => kept,
+        Some(kept) => keep(&taken(name, make), kept),
+        None => taken(name, make),
+    };
+    let path = folder.join(FILE);
+    *wanted = Wanted::Taken(path.clone());
+    path
+}
+
+/// Has a snapshot taken. Returns its folder.
+fn taken(name: &str, make: impl FnOnce(&Path, &Path)) -> PathBuf {
     let begun = Instant::now();
     let folder = folder().join(name);
     std::fs::create_dir_all(&folder).expect("the folder of temporary files takes snapshots");
-    let path = make(&folder);
+    make(&folder, &folder.join(FILE));
     eprintln!("booted {name} for all tests in {:.1} s", begun.elapsed().as_secs_f64());
-    *wanted = Wanted::Taken(path.clone());
-    path
+    folder
+}
+
+/// Copies a snapshot's folder to where it stays, which has all of it or is not there. Returns that.
+fn keep(folder: &Path, kept: PathBuf) -> PathBuf {
+    let parent = kept.parent().expect("it has a name");
+    let temporary = tempfile::tempdir_in(parent).expect("the kept snapshots' folder is there");
+    for entry in std::fs::read_dir(folder).expect("it was made").map(|entry| entry.expect("as are"))
+    {
+        if entry.file_type().expect("it has one").is_file() {
+            copy_with_time(&entry.path(), &temporary.path().join(entry.file_name()));
+        }
+    }
+    match std::fs::rename(temporary.path(), &kept) {
+        Ok(()) => drop(temporary.keep()),
+        // Another run has just kept the same.
+        Err(_) if kept.exists() => {}
+        Err(error) => panic!("{}: {error}", kept.display()),
+    }
+    kept
+}
+
+/// Copies a file with the time of its last change, as `cp --preserve=timestamps` does.
+///
+/// # Panics
+/// When it cannot.
+pub fn copy_with_time(from: &Path, to: &Path) {
+    let copied = || {
+        std::fs::copy(from, to)?;
+        let modified = std::fs::metadata(from)?.modified()?;
+        File::options().write(true).open(to)?.set_modified(modified)
+    };
+    copied().unwrap_or_else(|error| panic!("{} to {}: {error}", from.display(), to.display()));
 }
 
 /// The folder of this run's snapshots.

@@ -26,7 +26,9 @@ const CMDLINE: &str = "console=ttyS0 quiet noreplace-smp \
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().collect();
-    let [_, kernel, initramfs, symbols] = &args[..] else { return Err("three files".into()) };
+    let [_, kernel, initramfs, symbols, more @ ..] = &args[..] else {
+        return Err("three files, and more for the kernel's command line".into());
+    };
     // exoprobe-vmm finds it out by guests of a few instructions.
     let is_software = std::path::Path::new("/sys/module/kvm_pvm").exists();
     let software = is_software.then_some(SoftwareKvm { syscall_faults: true, host_cpuid: true });
@@ -35,8 +37,9 @@ fn main() -> Result<()> {
     let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), RAM)])?;
     let ram = GuestRam::new(memory.clone())?;
     let hidden = HiddenMemory::new(&ram)?;
-    let more = software.map_or(String::new(), |quirk| quirk.cmdline(CMDLINE, 1));
-    let entry = boot::load(&memory, [kernel, initramfs], &format!("{CMDLINE} {more}"), RAM as u64)?;
+    let quirks = software.map_or(String::new(), |quirk| quirk.cmdline(CMDLINE, 1));
+    let cmdline = format!("{CMDLINE} {quirks} {}", more.join(" "));
+    let entry = boot::load(&memory, [kernel, initramfs], &cmdline, RAM as u64)?;
 
     let (vm, fd) = machine::create(&kvm_ioctls::Kvm::new()?, &ram, &hidden, software)?;
     let vm = Arc::new(vm);

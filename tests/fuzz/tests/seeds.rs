@@ -1,4 +1,4 @@
-//! Runs each fuzz target on its seeds, and for some seconds on blind changes to them: a quick look
+//! Runs each fuzz target on its seeds, and for a second on blind changes to them: a quick look
 //! in each `make test`, without the coverage that guides `make fuzz`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 /// Seconds for each target.
 const SECONDS_ENV: &str = "EXOPROBE_FUZZ_SECONDS";
-const SECONDS: u64 = 2;
+const SECONDS: u64 = 1;
 /// Makes the same changes again.
 const SEED_ENV: &str = "EXOPROBE_FUZZ_SEED";
 /// One input may not take longer, also on a machine that does other work.

@@ -5,9 +5,10 @@ use super::Need;
 /// Numbers of vCPUs that a case which takes their number is run with.
 pub const VCPU_COUNTS: [u8; 2] = [1, 2];
 
-/// Needs that the lab does not have, or leaves to the host: there such a case is run with each
-/// number of vCPUs.
-const HOST_ONLY: [Need; 5] = [Need::DebugInfo, Need::Fuse, Need::Python, Need::Shell, Need::Repeat];
+/// Needs that only the host has, or only the lab: such a case is run there with each number of
+/// vCPUs.
+const ONE_PLACE: [Need; 6] =
+    [Need::DebugInfo, Need::Fuse, Need::Python, Need::Shell, Need::Repeat, Need::QuickBoot];
 
 /// One function of a suite; made by [`cases!`](crate::cases).
 #[derive(Clone, Copy, Debug)]
@@ -48,10 +49,11 @@ impl Case {
             Run::Once(run) => vec![Test { name, needs, body: Box::new(run) }],
             Run::EachVcpuCount(run) => VCPU_COUNTS
                 .map(|vcpus| {
-                    let elsewhere = needs.iter().any(|need| HOST_ONLY.contains(need));
+                    let has_both = needs.iter().any(|need| ONE_PLACE.contains(need));
                     let (mark, own) = match vcpus {
-                        1 if elsewhere => ("", &[][..]),
+                        1 if has_both => ("", &[][..]),
                         1 => ("", &[Need::OneVcpu][..]),
+                        _ if has_both => ("s", &[Need::Smp][..]),
                         _ => ("s", &[Need::Smp, Need::TwoVcpus][..]),
                     };
                     let needs = needs.iter().copied();
@@ -115,7 +117,7 @@ mod tests {
         let two = [Need::Kvm, Need::Loopback, contended, Need::Smp, Need::TwoVcpus];
         assert_eq!(needs, [&one[..], &two]);
         let needs: Vec<Vec<Need>> = CASES[4].tests().into_iter().map(|test| test.needs).collect();
-        assert_eq!(needs, [vec![Need::Python], vec![Need::Python, Need::Smp, Need::TwoVcpus]]);
+        assert_eq!(needs, [vec![Need::Python], vec![Need::Python, Need::Smp]]);
     }
 
     #[test]

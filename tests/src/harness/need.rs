@@ -33,6 +33,8 @@ pub enum Need {
     /// The time for a load that does not depend on how KVM runs the guest: of the service, or of
     /// thousands of probes whose kinds other cases have.
     Repeat,
+    /// Guests that boot in a second. Where KVM emulates a guest's kernel a boot takes 8 to 20.
+    QuickBoot,
     /// vCPUs that may wait for each other with interrupts off: the host takes a vCPU out that spins
     /// so, for the one that it waits for. Of a case that takes the number of vCPUs, only with more
     /// than one.
@@ -157,7 +159,7 @@ pub const NO_APT: &str = "no apt-get or no source tree here";
 pub const LACKS_ENV: &str = "EXOPROBE_TEST_LACKS";
 
 /// All needs, with their names in [`LACKS_ENV`].
-const NAMES: [(Need, &str); 33] = [
+const NAMES: [(Need, &str); 34] = [
     (Need::Kvm, "kvm"),
     (Need::HardwareKvm, "hardware_kvm"),
     (Need::GuardedKvm, "guarded_kvm"),
@@ -167,6 +169,7 @@ const NAMES: [(Need, &str); 33] = [
     (Need::OneVcpu, "one_vcpu"),
     (Need::TwoVcpus, "two_vcpus"),
     (Need::Repeat, "repeat"),
+    (Need::QuickBoot, "quick_boot"),
     (Need::ContendedLocks, "contended_locks"),
     (Need::SingleStep, "single_step"),
     (Need::TripleFault, "triple_fault"),
@@ -234,6 +237,7 @@ impl Need {
             | Self::OneVcpu
             | Self::TwoVcpus
             | Self::Repeat
+            | Self::QuickBoot
             | Self::ContendedLocks
             | Self::SingleStep
             | Self::TripleFault

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use exoprobe_tests::{TestGuest, TestKernel, host, shared, take_snapshot};
+use exoprobe_tests::{TestGuest, TestKernel, copy_with_time, host, shared, take_snapshot};
 use exoprobe_vmm::{
     BootFiles, DiskConfig, DiskMode, HostSides, NetConfig, NetLink, Vm, VmConfig, VsockConfig,
 };
@@ -70,7 +70,7 @@ impl Sides {
     /// Sides of their own in a folder: a copy of the snapshot's disk, and names of sockets.
     pub(crate) fn new(dir: &Path, vcpus: u8) -> Self {
         let disk = dir.join("disk");
-        copy_disk(&disk_of(&snapshot(vcpus)), &disk);
+        copy_with_time(&disk_of(&snapshot(vcpus)), &disk);
         Self::of_disk(dir, disk)
     }
 
@@ -130,9 +130,8 @@ impl Sides {
 
 /// The snapshot of a guest with a device of each kind right after boot.
 fn snapshot(vcpus: u8) -> PathBuf {
-    shared(&format!("devices-{vcpus}"), |folder| {
-        let path = folder.join("snapshot");
-        let disk = disk_of(&path);
+    shared(&format!("devices-{vcpus}"), |folder, path| {
+        let disk = disk_of(path);
         empty_disk(&disk);
         let sides = Sides::of_disk(folder, disk);
         let HostSides { disks, .. } = sides.given();
@@ -143,19 +142,11 @@ fn snapshot(vcpus: u8) -> PathBuf {
             vsock: Some(vsock(&sides.socket)),
             ..config(vcpus)
         };
-        take_snapshot(&config, &path);
-        path
+        take_snapshot(&config, path);
     })
 }
 
 /// The disk that belongs to [`snapshot`].
 fn disk_of(snapshot: &Path) -> PathBuf {
     snapshot.with_file_name("disk")
-}
-
-/// Copies a disk with the time of its last change, as `cp --preserve=timestamps` does.
-pub(crate) fn copy_disk(from: &Path, to: &Path) {
-    std::fs::copy(from, to).unwrap();
-    let modified = std::fs::metadata(from).unwrap().modified().unwrap();
-    File::options().write(true).open(to).unwrap().set_modified(modified).unwrap();
 }

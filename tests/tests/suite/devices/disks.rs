@@ -5,11 +5,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use exoprobe_tests::harness::Case;
-use exoprobe_tests::{Service, TestGuest, cases, host, http};
+use exoprobe_tests::{Service, TestGuest, cases, copy_with_time, host, http};
 use exoprobe_vmm::DiskMode::{self, Overlay, ReadOnly, ReadWrite};
 use exoprobe_vmm::{DiskConfig, HostSides, Vm};
 
-use crate::support::devices::{BLOCK, BLOCKS, Sides, copy_disk, empty_disk, start};
+use crate::support::devices::{BLOCK, BLOCKS, Sides, empty_disk, start};
 use crate::support::refused::refused;
 
 pub(crate) const CASES: &[Case] = cases![
@@ -105,7 +105,7 @@ fn a_restored_guest_goes_on_with_its_disk_as_it_was() {
     guest.wait_until("it writes", |_| has(&path, 1));
     guest.vm.pause().unwrap();
     guest.vm.snapshot(&snapshot).unwrap();
-    copy_disk(&path, &saved);
+    copy_with_time(&path, &saved);
     assert!(!has(&saved, BLOCKS - 1), "the snapshot is of the middle of its work");
     guest.vm.resume().unwrap();
     assert_eq!(guest.answer(from, &command), BLOCKS);

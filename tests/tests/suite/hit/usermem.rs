@@ -41,8 +41,8 @@ fn user_memory_is_read_and_written_by_probed_instructions(vcpus: u8) {
     let fixed_up: BTreeSet<Gva> =
         table_of(&guest, "__start___ex_table", "__stop___ex_table", 12).into_iter().collect();
     let text = guest.kernel_text();
-    let all = FUNCTIONS.iter().flat_map(|function| guest.probe_each_instruction(function));
-    let taken: BTreeSet<Gva> = all.map(|(_, at)| at).collect();
+    let all = guest.probe_each_instruction(FUNCTIONS);
+    let taken: BTreeSet<Gva> = all.into_iter().map(|(_, at)| at).collect();
     assert!(taken.len() > 100, "only {} instructions were taken", taken.len());
     let may_fault = taken.intersection(&fixed_up).count();
     assert!(may_fault > 20, "only {may_fault} of {} may fault", taken.len());

@@ -39,9 +39,9 @@ fn processes_are_those_that_the_guest_has(vcpus: u8) {
     assert!(guest.answer(from, "par 3 sleep 4000") >= 12_000);
     assert_eq!(named(&processes(&guest), "init"), 1);
     // A task that spins is on a vCPU.
-    let from = guest.send("spin 4000");
+    let from = guest.send("spin 2000");
     guest.wait_until("it runs", |guest| !processes(guest)[0].vcpus.is_empty());
-    assert!(guest.answer(from, "spin 4000") >= 4000);
+    assert!(guest.answer(from, "spin 2000") >= 2000);
     let on: Vec<u8> = processes(&guest).into_iter().flat_map(|process| process.vcpus).collect();
     assert!(on.len() <= usize::from(vcpus), "{on:?}");
     guest.assert_unharmed();

@@ -162,10 +162,10 @@ fn tasks_that_end_inside_give_their_instances_back(vcpus: u8) {
             follow(&guest, &format!("r4:{function} {function}"), mode);
             guest.probe(&format!("p:p_{function} {function}"));
         }
-        assert_eq!(guest.work("fork 30"), 30);
+        assert_eq!(guest.work("fork 10"), 10);
         assert_eq!(guest.work("par 4 getpid 3"), 12);
         // The last of them may still be about to leave its stack.
-        guest.wait_until("all have died", |g| g.hits("p_do_task_dead") == 34);
+        guest.wait_until("all have died", |g| g.hits("p_do_task_dead") == 14);
         for function in functions {
             guest.wait_until("all is given back", |g| g.status(function).active == Some(0));
             let status = guest.status(function);
@@ -194,10 +194,10 @@ fn an_entry_handler_is_asked_about_calls_that_are_followed_alone(vcpus: u8) {
             ..Kretprobe::default()
         };
         guest.engine.register(probe).unwrap();
-        assert_eq!(guest.work("fork 20"), 20);
+        assert_eq!(guest.work("fork 8"), 8);
         guest.engine.set_enabled(Selection::kretprobe("kprobes", "end"), false).unwrap();
         let status = guest.status("end");
-        assert_eq!(asked.load(Ordering::SeqCst) + status.nmissed, 20, "{mode:?}");
+        assert_eq!(asked.load(Ordering::SeqCst) + status.nmissed, 8, "{mode:?}");
         assert_eq!(status.nmissed, 0, "{mode:?}");
         guest.assert_unharmed();
     }
