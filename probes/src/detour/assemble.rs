@@ -40,15 +40,17 @@ impl Detour {
         at: Gva,
     ) -> Result<Self, DetourError> {
         let scratch = blocks.iter().any(|block| block.task != BlockAction::Count);
-        let mut plan =
-            Plan::new(region.at(), blocks, DetourFrame { scratch, ..DetourFrame::default() })?;
+        let follow = |block: &&Block| matches!(block.task, BlockAction::Follow { .. });
+        let keeps_return = blocks.iter().filter(follow).count() > 1;
+        let frame = DetourFrame { scratch, keeps_return, ..DetourFrame::default() };
+        let mut plan = Plan::new(region.at(), blocks, frame)?;
         let code = &mut plan.code;
         code.prove(blocks, env)?;
         for (block, labels) in blocks.iter().zip(&plan.labels) {
             match &block.task {
                 BlockAction::Count => code.count(block.counter)?,
                 BlockAction::Record { .. } => code.record(block, env, *labels)?,
-                BlockAction::Follow(pool) => code.follow(*pool, *labels)?,
+                BlockAction::Follow { pool, kept } => code.follow((*pool, kept), env, *labels)?,
             }
         }
         code.leave()?;
@@ -82,10 +84,13 @@ impl Detour {
         let (code, mut labels) = (&mut plan.code, plan.labels[0]);
         code.is_of_instance()?;
         code.skip_when_off(pool, labels.done)?;
+        if pool.kept > 0 {
+            code.has_all_kept()?;
+        }
         code.prove(blocks, env)?;
         match &block.task {
             BlockAction::Record { .. } => code.record(block, env, labels)?,
-            BlockAction::Count | BlockAction::Follow(_) => {
+            BlockAction::Count | BlockAction::Follow { .. } => {
                 code.count(block.counter)?;
                 code.a.set_label(&mut labels.done)?;
             }
@@ -141,13 +146,13 @@ impl Plan {
                         code.count_instead(block.filtered(), labels.filtered, labels.done)?;
                     }
                 }
-                BlockAction::Follow(pool) => {
+                BlockAction::Follow { pool, .. } => {
                     code.count_instead(pool.missed(), labels.full, labels.done)?;
                 }
             }
         }
         let may_ring = frame.is_return
-            || blocks.iter().any(|b| matches!(b.task, BlockAction::Follow(_)))
+            || blocks.iter().any(|b| matches!(b.task, BlockAction::Follow { .. }))
             || loads > 0;
         if may_ring {
             code.ring()?;

@@ -14,7 +14,7 @@ use exoprobe_guest::Gva;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
-use super::pool::{ENTERED, KEY, NEXT, Pool, RETURN, SELF, SHOWS, STUB};
+use super::pool::{ENTERED, RETURN, SHOWS, kept_word};
 use super::ring::{
     self, RECORD_ARGS, RECORD_COMM, RECORD_PID, RECORD_TIME, RING_DATA, RING_HEAD, RING_LIMIT,
 };
@@ -39,7 +39,7 @@ pub(super) fn imm32(address: Gva) -> Result<i32, DetourError> {
 }
 
 /// The 64-bit word at an absolute address of the last 2 GiB.
-fn word_at(address: Gva) -> Result<AsmMemoryOperand, DetourError> {
+pub(super) fn word_at(address: Gva) -> Result<AsmMemoryOperand, DetourError> {
     imm32(address)?;
     Ok(qword_ptr(address.0))
 }
@@ -56,13 +56,13 @@ fn in_task(offset: u32) -> i32 {
 }
 
 /// Number of values that are loaded from memory.
-fn loads(values: &[Value]) -> i32 {
+pub(super) fn loads(values: &[Value]) -> i32 {
     let loaded = values.iter().filter(|value| value.is_loaded()).count();
     i32::try_from(loaded).expect("at most 16")
 }
 
 /// Reads the time-stamp counter into RAX; uses RDX.
-fn read_tsc(a: &mut CodeAssembler) -> Result<(), IcedError> {
+pub(super) fn read_tsc(a: &mut CodeAssembler) -> Result<(), IcedError> {
     a.rdtsc()?;
     a.shl(rdx, 32)?;
     a.or(rax, rdx)
@@ -75,21 +75,34 @@ pub(super) struct DetourFrame {
     pub(super) scratch: bool,
     /// Words loaded from memory.
     pub(super) loads: i32,
+    /// After them comes the call's return address: several probes follow it, and each but the first
+    /// finds the stub before it in its place.
+    pub(super) keeps_return: bool,
     /// The address of an instance lies above the registers, and above that the address from which a
     /// call has returned.
     pub(super) is_return: bool,
 }
 
 impl DetourFrame {
+    /// Words below the saved registers.
+    fn words(self) -> i32 {
+        self.loads + i32::from(self.keeps_return)
+    }
+
     /// Operand of a saved register.
     fn saved(self, which: i32) -> AsmMemoryOperand {
-        qword_ptr(rsp + (self.loads + which) * SAVED)
+        qword_ptr(rsp + (self.words() + which) * SAVED)
+    }
+
+    /// Operand of the return address that is kept.
+    pub(super) fn kept_return(self) -> AsmMemoryOperand {
+        qword_ptr(rsp + self.loads * SAVED)
     }
 
     /// Offset of the word above the registers: the return address at a function's entry, or an
     /// instance.
-    fn above(self) -> i32 {
-        (self.loads + AX + 1) * SAVED
+    pub(super) fn above(self) -> i32 {
+        (self.words() + AX + 1) * SAVED
     }
 
     /// Offset of the probed code's stack.
@@ -102,15 +115,15 @@ pub(super) struct Code {
     pub(super) a: CodeAssembler,
     /// The probed address.
     at: Gva,
-    frame: DetourFrame,
-    doorbell: CodeLabel,
+    pub(super) frame: DetourFrame,
+    pub(super) doorbell: CodeLabel,
     /// The displaced instructions, after all other code.
     pub(super) displaced: CodeLabel,
     /// The doorbell's int3, once there is one.
     pub(super) int3: Option<CodeLabel>,
     /// Number of words loaded so far, and number of those recorded by the blocks so far.
     loaded: i32,
-    recorded: i32,
+    pub(super) recorded: i32,
 }
 
 impl Code {
@@ -126,15 +139,15 @@ impl Code {
             }
         }
         self.a.pushfq()?;
-        if self.frame.loads > 0 {
-            self.a.lea(rsp, ptr(rsp - self.frame.loads * SAVED))?;
+        if self.frame.words() > 0 {
+            self.a.lea(rsp, ptr(rsp - self.frame.words() * SAVED))?;
         }
         Ok(())
     }
 
     pub(super) fn leave(&mut self) -> Result<(), IcedError> {
-        if self.frame.loads > 0 {
-            self.a.lea(rsp, ptr(rsp + self.frame.loads * SAVED))?;
+        if self.frame.words() > 0 {
+            self.a.lea(rsp, ptr(rsp + self.frame.words() * SAVED))?;
         }
         self.a.popfq()?;
         if self.frame.scratch {
@@ -184,10 +197,11 @@ impl Code {
     /// Loads all values from memory, and checks whether the present call can be followed; rings the
     /// doorbell otherwise. Nothing is counted before.
     pub(super) fn prove(&mut self, blocks: &[Block], env: &DetourEnv) -> Result<(), DetourError> {
-        for task in blocks.iter().map(|block| &block.task) {
-            if matches!(task, BlockAction::Follow(_)) {
-                self.is_first_to_follow(&env.hidden)?;
-            }
+        let tasks = || blocks.iter().map(|block| &block.task);
+        if tasks().any(|task| matches!(task, BlockAction::Follow { .. })) {
+            self.is_first_to_follow(&env.hidden)?;
+        }
+        for task in tasks() {
             for value in task.values().iter().filter(|value| value.is_loaded()) {
                 self.evaluate(value, env)?;
                 self.a.mov(qword_ptr(rsp + self.loaded * SAVED), rax)?;
@@ -223,6 +237,7 @@ impl Code {
             | Value::StackPointer
             | Value::ReturnAddress
             | Value::Entered
+            | Value::Kept(_)
             | Value::CurrentTask
             | Value::Constant(_) => {
                 let from = self.value(value, env)?;
@@ -388,96 +403,17 @@ impl Code {
                 let current = env.current.ok_or(DetourError::NoTask)?;
                 a.mov(rax, qword_ptr(per_cpu(current.task)?).gs())?;
             }
-            Value::ReturnAddress | Value::Entered => {
-                let field = if *value == Value::Entered { ENTERED } else { SHOWS };
+            Value::ReturnAddress | Value::Entered | Value::Kept(_) => {
+                let field = match value {
+                    Value::Entered => ENTERED,
+                    Value::Kept(index) => kept_word(*index),
+                    _ => SHOWS,
+                };
                 a.mov(rax, qword_ptr(rsp + frame.above()))?;
                 a.mov(rax, qword_ptr(rax + field))?;
             }
         }
         Ok(rax)
-    }
-
-    /// Rings the doorbell if the return address is a trampoline's already: only the VMM knows its
-    /// call.
-    fn is_first_to_follow(&mut self, hidden: &Mapped) -> Result<(), DetourError> {
-        let a = &mut self.a;
-        a.mov(rax, qword_ptr(rsp + self.frame.above()))?;
-        a.sub(rax, imm32(hidden.start)?)?;
-        a.cmp(rax, i32::try_from(hidden.len).expect("2 MiB"))?;
-        Ok(a.jb(self.doorbell)?)
-    }
-
-    /// Takes a free instance and writes its stub's address over the return address.
-    pub(super) fn follow(&mut self, pool: Pool, mut labels: Labels) -> Result<(), DetourError> {
-        let head = word_at(pool.head())?;
-        let (a, above) = (&mut self.a, self.frame.above());
-        let mut again = a.create_label();
-        a.mov(rax, head)?;
-        a.set_label(&mut again)?;
-        a.test(eax, eax)?;
-        a.je(labels.full)?;
-        a.movsxd(rcx, eax)?;
-        self.exchange_head(head, NEXT, again)?;
-        let a = &mut self.a;
-        a.mov(rax, qword_ptr(rsp + above))?;
-        a.mov(qword_ptr(rcx + RETURN), rax)?;
-        a.mov(qword_ptr(rcx + SHOWS), rax)?;
-        read_tsc(a)?;
-        a.mov(qword_ptr(rcx + ENTERED), rax)?;
-        a.lea(rdx, ptr(rsp + above))?;
-        a.mov(qword_ptr(rcx + KEY), rdx)?;
-        a.mov(rax, qword_ptr(rcx + STUB))?;
-        a.mov(qword_ptr(rsp + above), rax)?;
-        Ok(a.set_label(&mut labels.done)?)
-    }
-
-    /// Rings the doorbell if the call is not the instance's, as at a second return.
-    pub(super) fn is_of_instance(&mut self) -> Result<(), IcedError> {
-        let (a, above) = (&mut self.a, self.frame.above());
-        a.mov(rcx, qword_ptr(rsp + above))?;
-        a.lea(rax, ptr(rsp + above))?;
-        a.cmp(rax, qword_ptr(rcx + KEY))?;
-        a.jne(self.doorbell)
-    }
-
-    /// Skips the work of a probe while it is disabled.
-    pub(super) fn skip_when_off(&mut self, pool: Pool, off: CodeLabel) -> Result<(), DetourError> {
-        self.a.cmp(word_at(pool.enabled())?, 0)?;
-        Ok(self.a.je(off)?)
-    }
-
-    /// Frees the instance, and restores the true return address.
-    pub(super) fn give_back(&mut self, pool: Pool) -> Result<(), DetourError> {
-        let head = word_at(pool.head())?;
-        let (a, above) = (&mut self.a, self.frame.above());
-        let mut again = a.create_label();
-        a.mov(rcx, qword_ptr(rsp + above))?;
-        a.mov(rax, qword_ptr(rcx + RETURN))?;
-        a.mov(qword_ptr(rsp + above), rax)?;
-        a.mov(qword_ptr(rcx + KEY), 0)?;
-        a.mov(rax, head)?;
-        a.set_label(&mut again)?;
-        a.mov(edx, eax)?;
-        a.mov(qword_ptr(rcx + NEXT), rdx)?;
-        Ok(self.exchange_head(head, SELF, again)?)
-    }
-
-    /// Makes the address in a field of the instance at RCX the pool's head, in place of RAX, with
-    /// the next change count above it; continues at `again` if RAX is no longer the head.
-    fn exchange_head(
-        &mut self,
-        head: AsmMemoryOperand,
-        field: i32,
-        again: CodeLabel,
-    ) -> Result<(), IcedError> {
-        let a = &mut self.a;
-        a.mov(rdx, rax)?;
-        a.shr(rdx, 32)?;
-        a.inc(edx)?;
-        a.shl(rdx, 32)?;
-        a.or(rdx, qword_ptr(rcx + field))?;
-        a.lock().cmpxchg(head, rdx)?;
-        a.jne(again)
     }
 }
 

@@ -14,6 +14,7 @@
 mod assemble;
 mod code;
 mod filter;
+mod follow;
 #[cfg(any(test, feature = "testing"))]
 mod plain;
 mod pool;

@@ -77,8 +77,8 @@ fn a_pool_gives_no_instance_to_two_calls() {
     // exchange, the head can change and change back.
     const CALLS: u64 = 2;
     check(3_000, || {
-        let words = Arc::new(ModelWords::new(Pool::bytes(CAPACITY)));
-        let pool = Pool { at: Gva(0xffff_ffff_ff30_0000), capacity: CAPACITY };
+        let words = Arc::new(ModelWords::new(Pool::bytes(CAPACITY, 0)));
+        let pool = Pool { at: Gva(0xffff_ffff_ff30_0000), capacity: CAPACITY, kept: 0 };
         let pool = PoolMemory::new(&*words, 0, pool, Gva(0xffff_ffff_ff28_0000));
         let owned = Arc::new(Mutex::new(HashSet::new()));
         let vcpus = (1..=VCPUS).map(|vcpu| {

@@ -23,7 +23,7 @@ const MISSED: u64 = 8;
 /// See [`HEAD`].
 const ENABLED: u64 = 16;
 const INSTANCES: u64 = 64;
-/// Bytes of an instance.
+/// Bytes of an instance that keeps no words of the entry.
 const INSTANCE: u64 = 56;
 /// Offsets in an instance: the next free one's address, its lower half;
 pub(super) const NEXT: i32 = 0;
@@ -39,6 +39,12 @@ pub(super) const STUB: i32 = 32;
 pub(super) const SELF: i32 = 40;
 /// and the guest's time-stamp counter when the call began.
 pub(super) const ENTERED: i32 = 48;
+/// If it keeps words: a bit for each that could not be read;
+pub(super) const FAULTS: i32 = 56;
+/// and the words.
+pub(super) const KEPT: i32 = 64;
+/// Bytes of a word.
+const WORD: i32 = 8;
 /// Bytes of a stub: push imm32, jmp rel32.
 pub const STUB_LEN: usize = 10;
 
@@ -49,18 +55,25 @@ pub struct Pool {
     pub at: Gva,
     /// Instances, at least one.
     pub capacity: u32,
+    /// Words of a call's entry that each instance keeps for the return, at most 64.
+    pub kept: u16,
 }
 
 impl Pool {
-    /// Bytes of a pool.
+    /// Bytes of a pool of so many instances, each of which keeps so many words.
     #[must_use]
-    pub const fn bytes(capacity: u32) -> u64 {
-        INSTANCES + capacity as u64 * INSTANCE
+    pub const fn bytes(capacity: u32, kept: u16) -> u64 {
+        INSTANCES + capacity as u64 * instance_bytes(kept)
     }
 
     /// Address of an instance.
     pub(super) fn instance(&self, index: u32) -> Gva {
-        self.at.wrapping_add(instance_offset(index))
+        self.at.wrapping_add(self.offset(index))
+    }
+
+    /// Offset of an instance.
+    fn offset(&self, index: u32) -> u64 {
+        INSTANCES + u64::from(index) * instance_bytes(self.kept)
     }
 
     /// Address of the list's head.
@@ -79,8 +92,16 @@ impl Pool {
     }
 }
 
-fn instance_offset(index: u32) -> u64 {
-    INSTANCES + u64::from(index) * INSTANCE
+const fn instance_bytes(kept: u16) -> u64 {
+    match kept {
+        0 => INSTANCE,
+        _ => KEPT.unsigned_abs() as u64 + kept as u64 * WORD.unsigned_abs() as u64,
+    }
+}
+
+/// Offset of a kept word in an instance.
+pub(super) fn kept_word(index: u16) -> i32 {
+    KEPT + i32::from(index) * WORD
 }
 
 const LOW: u64 = 0xffff_ffff;
@@ -127,7 +148,7 @@ impl PoolMemory {
         words.store(base + MISSED, 0);
         made.set_enabled(words, false);
         for index in 0..pool.capacity {
-            let at = base + instance_offset(index);
+            let at = base + pool.offset(index);
             let next = if index + 1 < pool.capacity { low(pool.instance(index + 1)) } else { 0 };
             let fields = [
                 (NEXT, next),
@@ -164,12 +185,13 @@ impl PoolMemory {
     #[must_use]
     pub fn at(&self, address: Gva) -> Option<u32> {
         let offset = address.0.wrapping_sub(self.pool.at.0).checked_sub(INSTANCES)?;
-        let index = u32::try_from(offset / INSTANCE).ok()?;
-        (index < self.pool.capacity && offset.is_multiple_of(INSTANCE)).then_some(index)
+        let bytes = instance_bytes(self.pool.kept);
+        let index = u32::try_from(offset / bytes).ok()?;
+        (index < self.pool.capacity && offset.is_multiple_of(bytes)).then_some(index)
     }
 
     fn field(&self, index: u32, field: i32) -> u64 {
-        self.base + instance_offset(index) + u64::from(field.unsigned_abs())
+        self.base + self.pool.offset(index) + u64::from(field.unsigned_abs())
     }
 
     /// Whether returns are counted.
@@ -229,6 +251,27 @@ impl PoolMemory {
         Some(index)
     }
 
+    /// Stores the words of a call's entry in its instance; `None` is one that could not be read.
+    pub fn keep(&self, words: &impl Words, index: u32, kept: impl Iterator<Item = Option<u64>>) {
+        let mut faults = 0;
+        for (at, word) in (0..self.pool.kept).zip(kept) {
+            faults |= u64::from(word.is_none()) << at;
+            words.store(self.field(index, kept_word(at)), word.unwrap_or_default());
+        }
+        if self.pool.kept > 0 {
+            words.store(self.field(index, FAULTS), faults);
+        }
+    }
+
+    /// The words of a call's entry that its instance has, as the guest has them.
+    pub fn kept(&self, words: &impl Words, index: u32) -> impl Iterator<Item = Option<u64>> {
+        let faults = if self.pool.kept > 0 { words.load(self.field(index, FAULTS)) } else { 0 };
+        (0..self.pool.kept).map(move |at| {
+            let word = words.load(self.field(index, kept_word(at)));
+            (faults >> at & 1 == 0).then_some(word)
+        })
+    }
+
     /// Gives an instance back.
     pub fn release(&self, words: &impl Words, index: u32) {
         let head = self.base + HEAD;
@@ -267,7 +310,7 @@ mod tests {
     use super::super::PlainWords;
     use super::*;
 
-    const POOL: Pool = Pool { at: Gva(0xffff_ffff_ff30_0000), capacity: 3 };
+    const POOL: Pool = Pool { at: Gva(0xffff_ffff_ff30_0000), capacity: 3, kept: 0 };
     const STUBS: Gva = Gva(0xffff_ffff_ff28_0000);
 
     fn call(key: u64) -> FollowedCall {
@@ -280,7 +323,7 @@ mod tests {
     }
 
     fn made() -> (PlainWords, PoolMemory) {
-        let memory = PlainWords::new(128 + Pool::bytes(POOL.capacity));
+        let memory = PlainWords::new(128 + Pool::bytes(POOL.capacity, POOL.kept));
         let pool = PoolMemory::new(&memory, 128, POOL, STUBS);
         (memory, pool)
     }
@@ -312,6 +355,29 @@ mod tests {
         assert!(near.into_iter().all(|at| pool.of_stub(Gva(at)).is_none()));
         let near = [POOL.at.0, POOL.at.0 + 63, POOL.at.0 + 65, POOL.at.0 + 64 + 3 * 56];
         assert!(near.into_iter().all(|at| pool.at(Gva(at)).is_none()));
+    }
+
+    #[test]
+    fn words_of_the_entry_are_kept_beside_their_call() {
+        let pool = Pool { kept: 3, ..POOL };
+        let memory = PlainWords::new(128 + Pool::bytes(pool.capacity, pool.kept));
+        let pool = PoolMemory::new(&memory, 128, pool, STUBS);
+        let kept = |index| pool.kept(&memory, index).collect::<Vec<_>>();
+        let all = [1_u64, 2, 3].map(|n| {
+            let index = pool.claim(&memory, call(n * 8)).unwrap();
+            pool.keep(&memory, index, [Some(n), None, Some(!n)].into_iter());
+            index
+        });
+        for (n, index) in (1..).zip(all) {
+            assert_eq!(pool.call(&memory, index), Some(call(n * 8)));
+            assert_eq!(kept(index), [Some(n), None, Some(!n)]);
+            assert_eq!(pool.at(pool.pool.instance(index)), Some(index));
+        }
+        pool.release(&memory, all[1]);
+        assert_eq!(pool.claim(&memory, call(8)), Some(all[1]));
+        pool.keep(&memory, all[1], [Some(7); 3].into_iter());
+        assert_eq!(kept(all[1]), [Some(7); 3]);
+        assert_eq!(kept(all[2]), [Some(3), None, Some(!3)]);
     }
 
     #[test]

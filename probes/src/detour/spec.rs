@@ -60,6 +60,8 @@ pub enum Value {
     ReturnAddress,
     /// The guest's time-stamp counter at the call's beginning; in code for returns only.
     Entered,
+    /// The word of the call's entry at this place of its instance; in code for returns only.
+    Kept(u16),
     /// This number.
     Constant(u64),
     /// The address of the current task.
@@ -88,7 +90,12 @@ pub enum BlockAction {
     },
     /// Makes the call return through an instance of this pool; increments the pool's own counter if
     /// none is free.
-    Follow(Pool),
+    Follow {
+        /// The pool.
+        pool: Pool,
+        /// The values that the instance keeps, as many as the pool says.
+        kept: Vec<Value>,
+    },
 }
 
 impl BlockAction {
@@ -101,8 +108,8 @@ impl BlockAction {
 
     pub(super) fn values(&self) -> &[Value] {
         match self {
-            Self::Record { values, .. } => values,
-            Self::Count | Self::Follow(_) => &[],
+            Self::Record { values, .. } | Self::Follow { kept: values, .. } => values,
+            Self::Count => &[],
         }
     }
 }

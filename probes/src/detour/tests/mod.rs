@@ -15,7 +15,7 @@ use super::ring::{GuestRecord, GuestRing, Words};
 use super::*;
 use crate::definition::{Register, Segment};
 use crate::insn::Assurances;
-use crate::insn::tests::machine::{MEMORY_LEN, Machine, Outcome, RDI, RSI, RSP, State};
+use crate::insn::tests::machine::{MEMORY_LEN, Machine, Outcome, RDI, RDX, RSI, RSP, State};
 
 /// Offsets after the place of slots.
 const DETOUR: u64 = 0;
@@ -167,7 +167,7 @@ impl Bench {
 
     fn drain(&mut self) -> Vec<GuestRecord> {
         let mut records = Vec::new();
-        let args_of = |number| Some(if number == RETURNS_BLOCK { 5 } else { 4 });
+        let args_of = |number| Some(if number == RETURNS_BLOCK { 8 } else { 4 });
         self.ring.drain(&self.shared, args_of, |record| records.push(record)).unwrap();
         records
     }

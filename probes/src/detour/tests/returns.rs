@@ -6,6 +6,8 @@ use super::*;
 struct Called {
     bench: Bench,
     pool: PoolMemory,
+    /// That of another probe.
+    second: Option<PoolMemory>,
     /// The return address of the call.
     behind: u64,
     returns: Detour,
@@ -13,29 +15,20 @@ struct Called {
 
 impl Called {
     const FUNCTION: u64 = 0x40;
-    /// push rbp; mov rbp, rsp; lea rax, [rdi+rsi]; pop rbp; ret
-    const BODY: [u8; 10] = [0x55, 0x48, 0x89, 0xe5, 0x48, 0x8d, 0x04, 0x37, 0x5d, 0xc3];
+    /// push rbp; mov rbp, rsp; lea rax, [rdi+rsi]; mov rdi, rax; mov rdx, rax; pop rbp; ret
+    const BODY: [u8; 16] = [
+        0x55, 0x48, 0x89, 0xe5, 0x48, 0x8d, 0x04, 0x37, 0x48, 0x89, 0xc7, 0x48, 0x89, 0xc2, 0x5d,
+        0xc3,
+    ];
+    /// Values of the entry that are kept: those of a register that the code does not touch, of one
+    /// that it saves, and of memory.
+    const KEPT: [Value; 3] =
+        [Value::Register(Register::Di), Value::Register(Register::Dx), Value::Stack(1)];
 
     fn new(capacity: u32) -> Self {
         let bench = Bench::new();
         let (home, base) = (bench.home(), bench.shared.0.borrow().slot(0));
-        let at = Gva(base + POOL);
-        let values = vec![
-            Value::ReturnAddress,
-            Value::Register(Register::Ax),
-            Value::StackPointer,
-            Value::Stack(0),
-            Value::Entered,
-        ];
-        let block = bench.block(RETURNS_BLOCK, BlockAction::record(values));
-        let pool = Pool { at, capacity };
-        let env = &bench.env;
-        let returns = Detour::assemble_returns(&block, pool, env, Gva(base + RETURNS)).unwrap();
-        assert!(returns.bytes.len() < 0xc00);
-        let stubs = returns.bytes.len() - usize::try_from(capacity).unwrap() * STUB_LEN;
-        let stubs = Gva(base + RETURNS + stubs as u64);
-        let pool = PoolMemory::new(&bench.shared, POOL, pool, stubs);
-        pool.set_enabled(&bench.shared, true);
+        let (pool, returns) = Self::pool(&bench, [POOL, RETURNS], capacity, Value::Entered);
         let mut machine = bench.shared.0.borrow_mut();
         with_bell(&mut machine, &returns, base + RETURNS, HLT);
         let call = [0xe8, u8::try_from(Self::FUNCTION - 5).unwrap(), 0, 0, 0];
@@ -43,7 +36,55 @@ impl Called {
         machine.write(home, &code);
         machine.write(home + Self::FUNCTION, &Self::BODY);
         drop(machine);
-        Self { bench, pool, behind: home + 5, returns }
+        Self { bench, pool, second: None, behind: home + 5, returns }
+    }
+
+    /// A pool, and the code that its calls return to, at two offsets.
+    fn pool(
+        bench: &Bench,
+        [pool, returns]: [u64; 2],
+        capacity: u32,
+        fifth: Value,
+    ) -> (PoolMemory, Detour) {
+        let base = bench.shared.0.borrow().slot(0);
+        let values = vec![
+            Value::ReturnAddress,
+            Value::Register(Register::Ax),
+            Value::StackPointer,
+            Value::Stack(0),
+            fifth,
+            Value::Kept(2),
+            Value::Kept(0),
+            Value::Kept(1),
+        ];
+        let block = bench.block(RETURNS_BLOCK, BlockAction::record(values));
+        let at = Gva(base + returns);
+        let offset = pool;
+        let pool = Pool { at: Gva(base + pool), capacity, kept: 3 };
+        let code = Detour::assemble_returns(&block, pool, &bench.env, at).unwrap();
+        assert!(code.bytes.len() < 0x600);
+        let stubs = code.bytes.len() - usize::try_from(capacity).unwrap() * STUB_LEN;
+        let pool = PoolMemory::new(&bench.shared, offset, pool, at.wrapping_add(stubs as u64));
+        pool.set_enabled(&bench.shared, true);
+        (pool, code)
+    }
+
+    /// Has another probe follow the calls, too.
+    fn add(&mut self, capacity: u32) -> PoolMemory {
+        let base = self.bench.shared.0.borrow().slot(0);
+        let at = [POOL + 0x200, RETURNS + 0x600];
+        let (pool, returns) = Self::pool(&self.bench, at, capacity, Value::Constant(2));
+        with_bell(&mut self.bench.shared.0.borrow_mut(), &returns, base + at[1], HLT);
+        self.second = Some(pool);
+        pool
+    }
+
+    fn follow(&self) -> BlockAction {
+        Self::follow_by(&self.pool)
+    }
+
+    fn follow_by(memory: &PoolMemory) -> BlockAction {
+        BlockAction::Follow { pool: memory.pool, kept: Self::KEPT.to_vec() }
     }
 
     /// Calls it, in place or through its detour.
@@ -52,11 +93,13 @@ impl Called {
         let function = home + Self::FUNCTION;
         let at = self.bench.shared.0.borrow().slot(0) + DETOUR;
         let region = Region::check(&Self::BODY, Gva(function), &PLAIN).unwrap();
-        let block = self.bench.block(0, BlockAction::Follow(self.pool.pool));
+        let blocks = [Some(self.pool), self.second].into_iter().flatten();
+        let blocks: Vec<Block> =
+            blocks.map(|pool| self.bench.block(0, Self::follow_by(&pool))).collect();
         let mut env = self.bench.env.clone();
         // The machine's own stubs are no trampolines.
         env.hidden = Mapped { start: Gva(at + POOL), len: 0x1000 };
-        let detour = Detour::assemble(&region, &[block], &env, Gva(at)).unwrap();
+        let detour = Detour::assemble(&region, &blocks, &env, Gva(at)).unwrap();
         let mut machine = self.bench.shared.0.borrow_mut();
         with_bell(&mut machine, &detour, at, HLT);
         machine.write(function, &Self::BODY);
@@ -95,12 +138,46 @@ fn a_followed_call_returns_to_its_caller_and_tells_of_it() {
         let above = 0x5a5a_5a5a_5a5a_5a5a;
         assert_eq!(found[0].args[..4], [called.behind, 1234, stack, above]);
         let entered = found[0].args[4];
+        assert_eq!(found[0].args[5..], [above, 1000, called.state().gpr[RDX]], "of the entry");
         assert!(last < entered && entered < found[0].time, "{last} {entered} {}", found[0].time);
         last = found[0].time;
         assert_eq!((found[0].number, &*found[0].task.name()), (RETURNS_BLOCK, "a task's name"));
         assert_eq!(called.pool.active(&called.bench.shared), 0);
     }
     assert_eq!(called.pool.missed(&called.bench.shared), 0);
+}
+
+/// Each of them sees the true return address, and the words of the entry.
+#[test]
+fn a_call_that_two_probes_follow_returns_through_both() {
+    let mut called = Called::new(2);
+    let second = called.add(1);
+    let kept = [0x5a5a_5a5a_5a5a_5a5a, 1000, called.state().gpr[RDX]];
+    let (behind, first) = (called.behind, called.pool);
+    let check = |record: &GuestRecord| {
+        assert_eq!((record.args[0], record.args[1]), (behind, 1234));
+        assert_eq!(record.args[5..], kept);
+    };
+    for _ in 0..3 {
+        let found = called.followed();
+        assert_eq!(found.len(), 2);
+        found.iter().for_each(check);
+        assert_eq!(found[0].args[4], 2, "the last to follow it returns first");
+        assert!(found[1].args[4] < found[0].time, "when it began");
+        let memory = &called.bench.shared;
+        assert_eq!((first.active(memory), second.active(memory)), (0, 0));
+    }
+    // One of them has no instance left.
+    let elsewhere = FollowedCall { key: Gva(8), return_to: Gva(8), shows: Gva(8), entered: 0 };
+    assert!(second.claim(&called.bench.shared, elsewhere).is_some());
+    let found = called.followed();
+    assert_eq!((found.len(), second.missed(&called.bench.shared)), (1, 1));
+    found.iter().for_each(check);
+    second.release(&called.bench.shared, 0);
+    first.set_enabled(&called.bench.shared, false);
+    let found = called.followed();
+    assert_eq!((found.len(), found[0].args[4]), (1, 2), "the other's is let go");
+    check(&found[0]);
 }
 
 #[test]
@@ -136,6 +213,25 @@ fn a_return_that_is_no_instances_rings_the_doorbell() {
     assert!(called.returns.doorbell.is_some() && called.bench.drain().is_empty());
 }
 
+#[test]
+fn a_word_of_the_entry_that_could_not_be_read_rings_the_doorbell() {
+    let called = Called::new(2);
+    let state = called.state();
+    let key = Gva(state.gpr[RSP] - 8);
+    let exit = called.bench.shared.0.borrow().stub(1);
+    let call = FollowedCall { key, return_to: Gva(exit), shows: Gva(exit), entered: 0 };
+    let memory = called.bench.memory.clone();
+    for (word, rings) in [(None, true), (Some(5), false)] {
+        let index = called.pool.claim(&called.bench.shared, call).unwrap();
+        called.pool.keep(&called.bench.shared, index, [Some(3), word, Some(4)].into_iter());
+        let stub = called.pool.stub(index).0;
+        let outcome = called.bench.shared.0.borrow_mut().run(stub, &state, &memory);
+        assert_eq!(outcome.exit, u32::from(!rings), "{word:?}");
+        assert_eq!(called.pool.active(&called.bench.shared), u32::from(rings));
+        called.pool.release(&called.bench.shared, index);
+    }
+}
+
 /// As the first return that is left in a guest from a snapshot.
 #[test]
 fn a_return_that_nobody_answers_goes_on_to_where_it_leads() {
@@ -161,7 +257,7 @@ fn a_call_that_has_a_trampoline_already_rings_the_doorbell() {
     let home = called.bench.home();
     let at = called.bench.shared.0.borrow().slot(0) + DETOUR;
     let region = Region::check(&Called::BODY, Gva(home), &PLAIN).unwrap();
-    let block = called.bench.block(0, BlockAction::Follow(called.pool.pool));
+    let block = called.bench.block(0, called.follow());
     let detour = Detour::assemble(&region, &[block], &called.bench.env, Gva(at)).unwrap();
     let mut machine = called.bench.shared.0.borrow_mut();
     with_bell(&mut machine, &detour, at, HLT);

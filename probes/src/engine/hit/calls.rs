@@ -13,7 +13,7 @@ use crate::engine::hit::addresses::CallTracker;
 use crate::engine::kernel::memory::HitMemory;
 
 use crate::engine::hit::table::{Stop, Table};
-use crate::engine::probe::fetch::keep;
+use crate::engine::probe::fetch::{Kept, keep};
 use crate::engine::probe::handlers::{EntryVerdict, Hit, Instance};
 use crate::engine::probe::in_guest::InGuestReturns;
 use crate::engine::probe::registered::{KretprobeInstance, RETURN_ADDRESS_LEN, recycle, watch};
@@ -42,7 +42,7 @@ impl CallTracker {
         hit: &mut Hit<'_>,
     ) {
         let followed = match returns.in_guest() {
-            Some(in_guest) => self.follow_within(table, &in_guest, hit),
+            Some(in_guest) => self.follow_within(table, probe, &in_guest, hit),
             None => self.follow(table, probe, returns, hit),
         };
         if followed.is_none() {
@@ -170,8 +170,9 @@ impl CallTracker {
     pub(crate) fn follow_within(
         &self,
         table: &Table,
+        probe: &Probe,
         in_guest: &InGuestReturns,
-        hit: &Hit<'_>,
+        hit: &mut Hit<'_>,
     ) -> Option<()> {
         let key = Gva(hit.regs.rsp);
         let return_to = Gva(hit.memory.word(key)?);
@@ -179,6 +180,12 @@ impl CallTracker {
         let shows = self.true_return(table, return_to);
         let call = FollowedCall { key, return_to, shows, entered };
         let index = in_guest.pool.claim(&self.hidden, call)?;
+        if in_guest.pool.pool.kept > 0 {
+            let arguments = probe.arguments();
+            let kept = keep(&arguments.kept, hit);
+            let words = arguments.kept.iter().map(|n| kept[usize::from(*n) - 1]);
+            in_guest.pool.keep(&self.hidden, index, words);
+        }
         let stored = hit.memory.store_u64(key, in_guest.pool.stub(index).0);
         if stored.is_err() {
             in_guest.pool.release(&self.hidden, index);
@@ -271,13 +278,14 @@ impl Recorder {
                 hit.regs.rip = call.shows.0;
                 if is_on(table, probe) {
                     let entered = GuestTime(call.entered.wrapping_add(in_guest.clock));
-                    self.act_on_return(
-                        calls,
-                        table,
-                        probe,
-                        Returned { to: call.shows, entered },
-                        hit,
-                    );
+                    let returned = Returned { to: call.shows, entered };
+                    let mut kept = Kept::default();
+                    let words = in_guest.pool.kept(hidden, index);
+                    for (n, word) in probe.arguments().kept.iter().zip(words) {
+                        kept[usize::from(*n) - 1] = word;
+                    }
+                    let mut hit = Hit { kept: &kept, ..hit.of(probe.fault_handler.as_ref()) };
+                    self.act_on_return(calls, table, probe, returned, &mut hit);
                 }
                 in_guest.pool.release(hidden, index);
             }

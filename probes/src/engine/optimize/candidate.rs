@@ -13,7 +13,7 @@ use crate::engine::patch::text;
 use crate::engine::patch::view::GuestText;
 use crate::engine::probe::code::Code;
 use crate::engine::probe::in_guest::InGuestReturns;
-use crate::engine::probe::registered::Probe;
+use crate::engine::probe::registered::{Probe, Returns};
 use crate::engine::probe::site::Site;
 
 /// Most bytes of text searched for a region: its last instruction begins within the jmp and has at
@@ -30,8 +30,8 @@ pub(crate) struct OptimizedSite {
     pub(crate) rest: Vec<Gpa>,
     pub(crate) jmp: [u8; JMP_LEN],
     pub(crate) code: Code,
-    /// The return probe of the site.
-    pub(crate) follows: Option<(Arc<Probe>, Arc<InGuestReturns>)>,
+    /// The return probes of the site.
+    pub(crate) follows: Vec<(Arc<Probe>, Arc<InGuestReturns>)>,
 }
 
 impl OptimizedSite {
@@ -48,23 +48,26 @@ impl OptimizedSite {
         text::replace(ram, &self.places, self.at, &self.jmp, &self.armed()).is_ok()
     }
 
-    /// Makes the return probe take its instances from its pool in the guest from now on. Returns
-    /// false while it has other instances in use: both together must not exceed `maxactive`.
+    /// Makes the return probes take their instances from their pools in the guest from now on.
+    /// Returns false while one has other instances in use: both together must not exceed
+    /// `maxactive`.
     fn hand_over(&self) -> bool {
-        let Some((probe, in_guest)) = &self.follows else { return true };
-        let Some(returns) = probe.returns() else { return false };
-        if returns.in_guest().is_none() {
-            if returns.active() > 0 {
-                return false;
+        let returns = || self.follows.iter().map(|(probe, own)| (probe.returns(), own));
+        let is_free = |returns: &Returns| returns.in_guest().is_some() || returns.active() == 0;
+        if !returns().all(|(returns, _)| returns.is_some_and(is_free)) {
+            return false;
+        }
+        for (returns, in_guest) in returns() {
+            if let Some(returns) = returns.filter(|returns| returns.in_guest().is_none()) {
+                returns.in_guest.store(Some(Arc::clone(in_guest)));
             }
-            returns.in_guest.store(Some(Arc::clone(in_guest)));
         }
         true
     }
 
     /// Turns the site into its detour, which is unlinked now.
     pub(crate) fn retire(self, site: Option<Arc<Site>>) -> Retired {
-        let in_guest = self.follows.map(|(_, in_guest)| in_guest);
+        let in_guest = self.follows.into_iter().map(|(_, in_guest)| in_guest).collect();
         Retired::Detour { code: self.code, site, in_guest }
     }
 

@@ -8,7 +8,7 @@ use exoprobe_guest::hidden::HiddenError;
 use exoprobe_introspect::symbols::TextKind;
 
 use crate::detour::{
-    Block, BlockAction, Detour, DetourEnv, JMP_LEN, Pool, PoolMemory, Region, STUB_LEN,
+    Block, BlockAction, Detour, DetourEnv, JMP_LEN, Pool, PoolMemory, Region, STUB_LEN, Value,
 };
 use crate::engine::kernel::running::Kernel;
 use crate::engine::optimize::candidate::OptimizedSite;
@@ -45,14 +45,16 @@ impl Optimizer {
         let covered = region.end().0 - site.at.0;
         let (places, rest) =
             places(kernel, site.at, covered).ok_or("not-mapped: its text is not mapped")?;
-        let (mut tasks, mut follows) = (Vec::with_capacity(wanted.len()), None);
+        let (mut tasks, mut follows) = (Vec::with_capacity(wanted.len()), Vec::new());
         for (probe, wanted) in wanted {
             match wanted {
                 Wanted::AtHit(task) => tasks.push((probe, task)),
-                Wanted::AtReturn(task) => {
-                    let in_guest = self.in_guest_of(guest, rings, (&probe, task), &env)?;
-                    tasks.push((Arc::clone(&probe), BlockAction::Follow(in_guest.pool.pool)));
-                    follows = Some((probe, in_guest));
+                Wanted::AtReturn { task, kept } => {
+                    let words = count_of(&kept);
+                    let in_guest = self.in_guest_of(guest, rings, (&probe, task, words), &env)?;
+                    let follow = BlockAction::Follow { pool: in_guest.pool.pool, kept };
+                    tasks.push((Arc::clone(&probe), follow));
+                    follows.push((probe, in_guest));
                 }
             }
         }
@@ -60,7 +62,7 @@ impl Optimizer {
         let needs_more = rings.needs_more(hidden, tasks.len()) || !self.space.has_room(hidden);
         map_more(guest, kernel, needs_more)?;
         let blocks = rings.blocks(hidden, tasks).ok_or("no-room: all counters are in use")?;
-        let own = blocks.iter().filter(|block| !matches!(block.task, BlockAction::Follow(_)));
+        let own = blocks.iter().filter(|block| !matches!(block.task, BlockAction::Follow { .. }));
         let numbers: Vec<u16> = own.map(|block| block.number).collect();
         let space = &mut self.space;
         let made = space.place(hidden, Where::Anywhere, numbers.clone(), |at| {
@@ -111,23 +113,23 @@ impl Optimizer {
         for (_, wanted) in wanted {
             match wanted {
                 Wanted::AtHit(task) => blocks.push(block(task)),
-                Wanted::AtReturn(task) => {
-                    let pool = Pool { at, capacity: 1 };
+                Wanted::AtReturn { task, kept } => {
+                    let pool = Pool { at, capacity: 1, kept: count_of(&kept) };
                     Detour::assemble_returns(&block(task), pool, env, at).map_err(assembler)?;
-                    blocks.push(block(BlockAction::Follow(pool)));
+                    blocks.push(block(BlockAction::Follow { pool, kept }));
                 }
             }
         }
         Detour::assemble(&region, &blocks, env, at).map(drop).map_err(assembler)
     }
 
-    /// Returns the pool of a return probe and the code its calls return to; makes them on first
-    /// use.
+    /// Returns the pool of a return probe, whose instances keep so many words, and the code its
+    /// calls return to; makes them on first use.
     fn in_guest_of(
         &mut self,
         guest: &dyn Guest,
         rings: &mut Rings,
-        (probe, task): (&Arc<Probe>, BlockAction),
+        (probe, task, kept): (&Arc<Probe>, BlockAction, u16),
         env: &DetourEnv,
     ) -> Result<Arc<InGuestReturns>, Arc<str>> {
         if let Some((_, in_guest)) = self.in_guest.get(&probe.id) {
@@ -135,9 +137,9 @@ impl Optimizer {
         }
         let (hidden, space) = (guest.hidden(), &mut self.space);
         let capacity = probe.returns().map_or(1, |returns| returns.maxactive);
-        let piece = space.pools.take(hidden, Pool::bytes(capacity));
+        let piece = space.pools.take(hidden, Pool::bytes(capacity, kept));
         let piece = piece.ok_or("no-room: the memory for instances is full")?;
-        let pool = Pool { at: piece.gva, capacity };
+        let pool = Pool { at: piece.gva, capacity, kept };
         let blocks = rings.blocks(hidden, vec![(Arc::clone(probe), task)]);
         let placed =
             blocks.ok_or_else(|| Arc::from("no-room: all counters are in use")).and_then(|b| {
@@ -181,6 +183,11 @@ impl Optimizer {
         self.checked.insert(at, checked.clone());
         checked
     }
+}
+
+/// Number of words that an instance keeps: at most those that arguments can name.
+fn count_of(kept: &[Value]) -> u16 {
+    u16::try_from(kept.len()).expect("at most 16 arguments")
 }
 
 fn check_text_kind(kernel: &Kernel, site: &Site) -> Result<(), &'static str> {

@@ -185,14 +185,14 @@ impl Rings {
     ) -> Option<Vec<Block>> {
         let mut blocks: Vec<Block> = Vec::new();
         for (probe, task) in tasks {
-            if let BlockAction::Follow(pool) = task {
+            if let BlockAction::Follow { pool, .. } = task {
                 // The block belongs to the code that the calls return to.
                 blocks.push(Block { number: 0, counter: pool.at, task });
                 continue;
             }
             let Some(number) = self.free_block(hidden) else {
                 let own =
-                    blocks.iter().filter(|block| !matches!(block.task, BlockAction::Follow(_)));
+                    blocks.iter().filter(|block| !matches!(block.task, BlockAction::Follow { .. }));
                 own.for_each(|block| self.release(hidden, block.number));
                 return None;
             };
@@ -274,7 +274,7 @@ impl Rings {
         let used = |number: u16| blocks.get(usize::from(number)).and_then(Option::as_ref);
         let args_of = |number| match &used(number)?.task {
             BlockAction::Record { values, .. } => Some(values.len()),
-            BlockAction::Count | BlockAction::Follow(_) => None,
+            BlockAction::Count | BlockAction::Follow { .. } => None,
         };
         for (vcpu, ring) in (0u8..).zip(rings) {
             let drained = ring.drain(hidden, args_of, |record| {
@@ -318,7 +318,7 @@ impl Rings {
                 add(counters, |counters| &counters.lost, first);
                 add(counters, |counters| &counters.filtered, second);
             }
-            BlockAction::Follow(_) => {}
+            BlockAction::Follow { .. } => {}
         }
     }
 }

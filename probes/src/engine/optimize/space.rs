@@ -22,9 +22,9 @@ const LONG: u64 = 4096;
 
 /// Unlinked code that a task may still be executing or return to.
 pub(crate) enum Retired {
-    /// A detour, the site at the time of the jmp, and the pool and code for calls that come through
-    /// it.
-    Detour { code: Code, site: Option<Arc<Site>>, in_guest: Option<Arc<InGuestReturns>> },
+    /// A detour, the site at the time of the jmp, and the pools and code for calls that come
+    /// through it.
+    Detour { code: Code, site: Option<Arc<Site>>, in_guest: Vec<Arc<InGuestReturns>> },
     /// The return code of a removed return probe.
     InGuestReturns(Arc<Probe>, Arc<InGuestReturns>),
 }
@@ -51,8 +51,8 @@ impl Retired {
     /// memory yet.
     pub(crate) fn leads_to(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Detour { in_guest: Some(own), .. }, Self::InGuestReturns(_, other)) => {
-                Arc::ptr_eq(own, other)
+            (Self::Detour { in_guest, .. }, Self::InGuestReturns(_, other)) => {
+                in_guest.iter().any(|own| Arc::ptr_eq(own, other))
             }
             _ => false,
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::definition::{Action, Fetch, Field, Filter, Register, ReturnMode, ValueType};
 use crate::detour::{BlockAction, DetourEnv, RETURN_VALUES, Value};
+use crate::engine::arguments::legacy::argument as place_of_argument;
 use crate::engine::kernel::running::Kernel;
 use crate::engine::probe::registered::{Probe, Role};
 use crate::engine::probe::site::Site;
@@ -15,7 +16,12 @@ pub(crate) enum Wanted {
     /// A task at each hit.
     AtHit(BlockAction),
     /// A task at the function's return.
-    AtReturn(BlockAction),
+    AtReturn {
+        /// The task.
+        task: BlockAction,
+        /// Values of the entry that are kept for it.
+        kept: Vec<Value>,
+    },
 }
 
 /// The work of each probe of a site.
@@ -47,9 +53,6 @@ pub(crate) fn wanted(
     }
     if site.has_post_handler() {
         return Err("post-handler: it runs after the instruction".into());
-    }
-    if site.enabled().filter(|probe| probe.returns().is_some()).nth(1).is_some() {
-        return Err("return-probe: more than one return probe follows each call".into());
     }
     let all = site.enabled().map(|probe| Ok((Arc::clone(probe), want(probe, env)?)));
     all.collect::<Result<_, &str>>().map_err(Arc::from)
@@ -85,13 +88,9 @@ fn want(probe: &Probe, env: &DetourEnv) -> Result<Wanted, &'static str> {
             if arguments.has_bytes {
                 return Err("text: an argument is text or an array, which the VMM reads");
             }
-            if !arguments.kept.is_empty() {
-                return Err(
-                    "entry-argument: the VMM keeps a return probe's arguments of the entry",
-                );
-            }
+            let at = if returns { At::Return(&arguments.kept) } else { At::Hit };
             let list = arguments.list.iter();
-            let values = list.map(|arg| value(&arg.fetch, returns, env));
+            let values = list.map(|arg| value(&arg.fetch, at, env));
             let shown = returns.then_some([Ok(Value::ReturnAddress), Ok(Value::Entered)]);
             let values = shown.into_iter().flatten().chain(values).collect::<Result<_, _>>()?;
             let filter = probe.filter();
@@ -100,7 +99,24 @@ fn want(probe: &Probe, env: &DetourEnv) -> Result<Wanted, &'static str> {
         }
         _ => return Err("actions: only `record` and `count` are done within the guest"),
     };
-    Ok(if returns { Wanted::AtReturn(task) } else { Wanted::AtHit(task) })
+    if !returns {
+        return Ok(Wanted::AtHit(task));
+    }
+    let kept = probe.arguments();
+    let kept = kept.kept.iter().map(|n| {
+        let place = place_of_argument(n - 1).expect("it was found");
+        value(&place, At::Hit, env)
+    });
+    Ok(Wanted::AtReturn { task, kept: kept.collect::<Result<_, _>>()? })
+}
+
+/// The moment at which a value is read.
+#[derive(Clone, Copy)]
+enum At<'a> {
+    /// The hit.
+    Hit,
+    /// The return of a call, of whose entry these arguments are kept, from 1.
+    Return(&'a [u16]),
 }
 
 /// Checks that code in the guest can evaluate the filter.
@@ -134,10 +150,15 @@ fn after_return_values(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
     moved
 }
 
+/// The place of an argument, from 1, among those that are kept.
+fn kept_at(kept: &[u16], n: u16) -> Option<u16> {
+    kept.iter().position(|of| *of == n).and_then(|at| u16::try_from(at).ok())
+}
+
 /// Where code in the guest finds the value of a fetch argument.
-fn value(fetch: &Fetch, at_return: bool, env: &DetourEnv) -> Result<Value, &'static str> {
+fn value(fetch: &Fetch, at: At<'_>, env: &DetourEnv) -> Result<Value, &'static str> {
     Ok(match fetch {
-        Fetch::Register(Register::Ip) if at_return => Value::ReturnAddress,
+        Fetch::Register(Register::Ip) if matches!(at, At::Return(_)) => Value::ReturnAddress,
         Fetch::Register(register) => Value::Register(*register),
         Fetch::Segment(segment) => Value::Segment(*segment),
         Fetch::OrigAx => Value::Constant(u64::MAX),
@@ -152,8 +173,12 @@ fn value(fetch: &Fetch, at_return: bool, env: &DetourEnv) -> Result<Value, &'sta
         Fetch::CurrentTask => return Err("task: the address of the current task is not known"),
         // The value is shown from elsewhere.
         Fetch::Comm | Fetch::ConstantText(_) => Value::Constant(0),
+        Fetch::Argument(n) => match at {
+            At::Return(kept) => kept_at(kept, *n).map(Value::Kept),
+            At::Hit => None,
+        }
+        .ok_or("parameter: its place is not known yet")?,
         Fetch::Parameter(_)
-        | Fetch::Argument(_)
         | Fetch::AllParameters
         | Fetch::Symbol { .. }
         | Fetch::Member { .. }
@@ -168,7 +193,7 @@ fn value(fetch: &Fetch, at_return: bool, env: &DetourEnv) -> Result<Value, &'sta
             return Err("memory: an argument reads user memory");
         }
         Fetch::Deref { offset, base, user: false } => {
-            let base = Box::new(value(base, at_return, env)?);
+            let base = Box::new(value(base, at, env)?);
             Value::Deref { offset: *offset, base }
         }
     })

@@ -33,6 +33,7 @@ const FAULTED: u32 = 0;
 
 /// Registers by their number in [`State::gpr`].
 pub(crate) const RCX: usize = 1;
+pub(crate) const RDX: usize = 2;
 pub(crate) const RBX: usize = 3;
 pub(crate) const RSP: usize = 4;
 pub(crate) const RBP: usize = 5;
