@@ -191,37 +191,29 @@ pub fn shared(name: &str, make: impl FnOnce(&Path, &Path)) -> PathBuf {
         Wanted::Failed => panic!("{name} does not boot: see the test that wanted it first"),
         Wanted::Untried => *wanted = Wanted::Failed,
     }
-    let kept = std::env::var_os(KEPT_ENV).map(|folder| PathBuf::from(folder).join(name));
-    let folder = match kept {
-        Some(kept) if kept.exists() => kept,
-        Some(kept) => keep(&taken(name, make), kept),
-        None => taken(name, make),
+    let folder = match std::env::var_os(KEPT_ENV) {
+        Some(kept) => kept_folder(Path::new(&kept), name, make),
+        None => {
+            let folder = folder().join(name);
+            std::fs::create_dir_all(&folder).expect("the folder of temporary files is there");
+            take(name, &folder, make);
+            folder
+        }
     };
     let path = folder.join(FILE);
     *wanted = Wanted::Taken(path.clone());
     path
 }
 
-/// Has a snapshot taken. Returns its folder.
-fn taken(name: &str, make: impl FnOnce(&Path, &Path)) -> PathBuf {
-    let begun = Instant::now();
-    let folder = folder().join(name);
-    std::fs::create_dir_all(&folder).expect("the folder of temporary files takes snapshots");
-    make(&folder, &folder.join(FILE));
-    eprintln!("booted {name} for all tests in {:.1} s", begun.elapsed().as_secs_f64());
-    folder
-}
-
-/// Copies a snapshot's folder to where it stays, which has all of it or is not there. Returns that.
-fn keep(folder: &Path, kept: PathBuf) -> PathBuf {
-    let parent = kept.parent().expect("it has a name");
-    let temporary = tempfile::tempdir_in(parent).expect("the kept snapshots' folder is there");
-    for entry in std::fs::read_dir(folder).expect("it was made").map(|entry| entry.expect("as are"))
-    {
-        if entry.file_type().expect("it has one").is_file() {
-            copy_with_time(&entry.path(), &temporary.path().join(entry.file_name()));
-        }
+/// The folder of a snapshot that is kept: it has all of it, or is not there. Has it taken if it is
+/// not there.
+fn kept_folder(parent: &Path, name: &str, make: impl FnOnce(&Path, &Path)) -> PathBuf {
+    let kept = parent.join(name);
+    if kept.exists() {
+        return kept;
     }
+    let temporary = tempfile::tempdir_in(parent).expect("the kept snapshots' folder is there");
+    take(name, temporary.path(), make);
     match std::fs::rename(temporary.path(), &kept) {
         Ok(()) => drop(temporary.keep()),
         // Another run has just kept the same.
@@ -229,6 +221,12 @@ fn keep(folder: &Path, kept: PathBuf) -> PathBuf {
         Err(error) => panic!("{}: {error}", kept.display()),
     }
     kept
+}
+
+fn take(name: &str, folder: &Path, make: impl FnOnce(&Path, &Path)) {
+    let begun = Instant::now();
+    make(folder, &folder.join(FILE));
+    eprintln!("booted {name} for all tests in {:.1} s", begun.elapsed().as_secs_f64());
 }
 
 /// Copies a file with the time of its last change, as `cp --preserve=timestamps` does.

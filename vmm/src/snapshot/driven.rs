@@ -6,7 +6,6 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use exoprobe_guest::addr::to_usize;
 use exoprobe_guest::layout::HIDDEN_SIZE;
 use exoprobe_guest::memory::RamRange;
 use exoprobe_guest::paging::PAGE_SIZE;
@@ -17,6 +16,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use super::error::SnapshotError;
 use super::file::{self, HEADER_LEN, Header, seal};
+use super::memory::Sum;
 use super::meta::{Chips, SnapshotMeta};
 use crate::config::{HostSides, MIN_MEMORY_MIB, VmConfig};
 use crate::devices::{
@@ -62,7 +62,7 @@ impl Default for DrivenSnapshot {
         let ram = [RamRange { start: Gpa(0), len: RAM }];
         let ram = GuestRam::anonymous(&ram).expect("some memory");
         let meta = serde_json::to_value(power_on(&ram)).expect("plain data");
-        let memory_crc = crc32fast::hash(&vec![0; to_usize(MEMORY_LEN)]);
+        let memory_crc = Sum::default().finish();
         Self { file: file.into(), ram, meta, memory_crc }
     }
 }

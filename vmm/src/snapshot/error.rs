@@ -6,7 +6,7 @@ use crate::new_file::NewFileError;
 use crate::progress::WriteEnded;
 
 /// Format version. Raised whenever the layout, that of hidden memory, or the metadata changes.
-pub(super) const VERSION: u32 = 9;
+pub(super) const VERSION: u32 = 10;
 
 /// Why a snapshot could not be written or restored.
 #[derive(Debug, thiserror::Error)]

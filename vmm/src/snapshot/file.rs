@@ -1,16 +1,17 @@
 //! The file: header and checksums.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 use crc32fast::Hasher;
 
 use super::error::{SnapshotError, VERSION};
+use super::memory::{self, MemoryWriter};
 use super::meta::SnapshotMeta;
 use crate::new_file::NewFile;
 use crate::progress::WriteProgress;
-use crate::ram::{self, CHUNK};
+use crate::ram;
 use exoprobe_guest::GuestRam;
 use exoprobe_guest::addr::to_usize;
 use exoprobe_guest::hidden::HiddenMemory;
@@ -106,22 +107,20 @@ pub(crate) fn write(
     let mut new = NewFile::create(path, 0o600)?;
     let file = new.file();
     let memory_offset = (HEADER_LEN as u64 + json.len() as u64).next_multiple_of(PAGE_SIZE);
-    file.seek(SeekFrom::Start(memory_offset)).map_err(&fail)?;
     progress.begin(ram.size() + HIDDEN_SIZE);
-    let mut hasher = Hasher::new();
+    let mut memory = MemoryWriter::new(file, memory_offset);
     for_each_chunk(ram, hidden, |chunk| {
-        hasher.update(chunk);
-        file.write_all(chunk).map_err(&fail)?;
+        memory.write(chunk).map_err(&fail)?;
         Ok(progress.advance(chunk.len() as u64)?)
     })?;
+    let memory_crc = memory.finish().map_err(&fail)?;
     let header = Header {
         meta_len: json.len() as u64,
         memory_offset,
         memory_len: ram.size() + HIDDEN_SIZE,
         meta_crc: crc32fast::hash(&json),
-        memory_crc: hasher.finalize(),
+        memory_crc,
     };
-    file.rewind().map_err(&fail)?;
     file.write_all(&header.encode()).map_err(&fail)?;
     file.write_all(&json).map_err(&fail)?;
     Ok(new)
@@ -159,7 +158,7 @@ pub(crate) fn open(path: &Path) -> Result<(SnapshotMeta, GuestRam, Vec<u8>), Sna
     {
         return Err(damaged(path, "memory", "has not the length its header says"));
     }
-    let hidden = check_memory(path, &mut file, &header)?;
+    let hidden = check_memory(path, &file, &header)?;
     let ram = ram::from_file(&ranges, file, header.memory_offset)?;
     Ok((meta, ram, hidden))
 }
@@ -176,23 +175,17 @@ fn read_meta(path: &Path, file: &mut File, header: &Header) -> Result<SnapshotMe
     serde_json::from_slice(&json).map_err(|e| SnapshotError::Content(e.to_string()))
 }
 
-/// Reads all memory for its checksum. Returns its tail, the hidden region.
-fn check_memory(path: &Path, file: &mut File, header: &Header) -> Result<Vec<u8>, SnapshotError> {
-    let fail = io_error(path);
-    file.seek(SeekFrom::Start(header.memory_offset)).map_err(&fail)?;
-    let mut hasher = Hasher::new();
-    let mut buffer = vec![0; CHUNK];
-    let mut left = header.memory_len - HIDDEN_SIZE;
-    while left > 0 {
-        let len = to_usize(left.min(CHUNK as u64));
-        file.read_exact(&mut buffer[..len]).map_err(&fail)?;
-        hasher.update(&buffer[..len]);
-        left -= len as u64;
-    }
+/// Reads memory for its checksum. Returns its tail, the hidden region.
+fn check_memory(path: &Path, file: &File, header: &Header) -> Result<Vec<u8>, SnapshotError> {
     let mut hidden = vec![0; to_usize(HIDDEN_SIZE)];
-    file.read_exact(&mut hidden).map_err(&fail)?;
-    hasher.update(&hidden);
-    if hasher.finalize() != header.memory_crc {
+    let ram_len = header.memory_len - HIDDEN_SIZE;
+    let sum = memory::read(file, header.memory_offset, header.memory_len, |offset, bytes| {
+        let of_ram = to_usize(ram_len.saturating_sub(offset)).min(bytes.len());
+        let at = to_usize(offset.saturating_sub(ram_len));
+        let bytes = &bytes[of_ram..];
+        hidden[at..at + bytes.len()].copy_from_slice(bytes);
+    });
+    if sum.map_err(io_error(path))? != header.memory_crc {
         return Err(damaged(path, "memory", "does not match its checksum"));
     }
     Ok(hidden)

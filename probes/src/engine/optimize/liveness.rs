@@ -50,15 +50,27 @@ impl Addresses {
 
     /// Calls `found` with the numbers of the ranges that these words point into.
     pub(crate) fn scan(&self, words: &[AtomicU64], mut found: impl FnMut(usize)) {
-        let (first, end) = self.span;
-        let len = end - first;
-        for word in words {
+        let (first, _) = self.span;
+        let mut scan = |word: &AtomicU64| {
             let word = word.load(Ordering::Relaxed);
-            if word.wrapping_sub(first) < len
-                && let Some(number) = self.find(word)
-            {
-                found(number);
+            // Few words are addresses of the kernel's image or after it.
+            if word >= first {
+                self.scan_high(word, &mut found);
             }
+        };
+        // Rounds of four words: the loop itself takes as much as a comparison.
+        let (fours, rest) = words.as_chunks::<4>();
+        fours.iter().for_each(|[a, b, c, d]| [a, b, c, d].into_iter().for_each(&mut scan));
+        rest.iter().for_each(scan);
+    }
+
+    /// The rare part of [`Self::scan`], which the compiler keeps out of its loop.
+    #[cold]
+    fn scan_high(&self, word: u64, found: &mut impl FnMut(usize)) {
+        if word < self.span.1
+            && let Some(number) = self.find(word)
+        {
+            found(number);
         }
     }
 
