@@ -15,8 +15,8 @@ use crate::engine::facade::engine::Engine;
 use crate::engine::probe::registered::Probe;
 use crate::error::ProbeError;
 use crate::trigger::{
-    EventSwitch, Fields, HistChange, Histogram, HistogramTable, Live, Trigger, TriggerCommand,
-    TriggerError, TriggerKind, Triggers, switched_events,
+    EventSwitch, Fields, Hist, HistChange, Histogram, HistogramTable, Live, Trigger,
+    TriggerCommand, TriggerError, TriggerKind, Triggers, VariableError, switched_events,
 };
 
 /// Most triggers of an event: each looks at every hit.
@@ -54,12 +54,16 @@ impl Engine {
                 // As in the kernel: one that there is not is removed already, as when the file was
                 // opened anew.
                 let Some(at) = position(&trigger) else { return Ok(()) };
+                if control.registry.is_referenced(&there[at]) {
+                    return Err(VariableError::Referenced(event.to_owned()).into());
+                }
                 let mut left = there;
                 left.remove(at);
                 left
             }
             TriggerCommand::Add(trigger) => {
                 let name = trigger.kind.name();
+                check_names(&trigger, &there)?;
                 match (position(&trigger), hist_change(&trigger)) {
                     (Some(at), Some(change)) => {
                         there[at].change(change);
@@ -143,7 +147,8 @@ impl Engine {
         }
     }
 
-    /// Removes the histograms of an event, as opening its file `trigger` with O_TRUNC does.
+    /// Removes the histograms of an event, as opening its file `trigger` with O_TRUNC does. As in
+    /// the kernel, all stay if another histogram refers to variables of one of them.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
@@ -151,6 +156,10 @@ impl Engine {
         let mut control = self.lock();
         let ids = control.registry.ids(group, event)?.to_vec();
         self.drain_triggered(&mut control, &ids);
+        let there = control.registry.triggers_of(&ids);
+        if there.iter().any(|live| control.registry.is_referenced(live)) {
+            return Ok(());
+        }
         self.remove_triggers(&mut control, &ids, |_, live| live.table().is_some())
     }
 
@@ -240,6 +249,22 @@ fn hist_change(trigger: &Trigger) -> Option<HistChange> {
     }
 }
 
+/// Checks that no histogram of an event has a variable of a name that a new one has.
+///
+/// # Errors
+/// [`VariableError::Duplicate`].
+fn check_names(new: &Trigger, there: &[Arc<Live>]) -> Result<(), VariableError> {
+    let TriggerKind::Hist(Hist { variables, .. }) = &new.kind else { return Ok(()) };
+    let is_there = |name: &str| {
+        let mut tables = there.iter().filter_map(|live| live.table());
+        tables.any(|table| table.variable(name).is_some())
+    };
+    match variables.iter().find(|variable| is_there(&variable.name)) {
+        Some(variable) => Err(VariableError::Duplicate(variable.name.clone())),
+        None => Ok(()),
+    }
+}
+
 /// Whether all hits of a probe can be recorded, and their filter looked at later.
 fn check_records(probe: &Probe) -> Result<(), ProbeError> {
     // All else would be done by hits that are not wanted for it.
@@ -276,7 +301,8 @@ fn live(registry: &Registry, probe: &Probe, trigger: Trigger) -> Result<Live, Pr
     let arguments = probe.arguments();
     let filter = arguments.filter(trigger.filter.as_ref())?;
     check_recorded(filter.as_ref(), &arguments.list)?;
-    let fields = Fields { list: &arguments.list, is_return: probe.returns().is_some() };
+    let is_return = probe.returns().is_some();
+    let fields = Fields { list: &arguments.list, is_return, variables: registry };
     let new = Live::new(trigger, filter, &fields)?;
     match new.name().and_then(|name| registry.histogram_named(name)) {
         Some(other) => Ok(new.sharing(&other)?),
