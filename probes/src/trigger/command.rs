@@ -26,6 +26,18 @@ pub enum TriggerCommand {
     Remove(Trigger),
 }
 
+impl TriggerCommand {
+    /// The same one as a command of this event.
+    pub(crate) fn of_event(self, group: &str, event: &str) -> Self {
+        let of_event =
+            |trigger: Trigger| Trigger { kind: trigger.kind.of_event(group, event), ..trigger };
+        match self {
+            Self::Add(trigger) => Self::Add(of_event(trigger)),
+            Self::Remove(trigger) => Self::Remove(of_event(trigger)),
+        }
+    }
+}
+
 /// An action that hits of an event trigger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trigger {

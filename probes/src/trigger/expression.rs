@@ -124,15 +124,14 @@ impl Expression {
         }
     }
 
-    /// Changes the names of its fields.
-    pub(crate) fn rename_fields(&mut self, rename: &impl Fn(&mut String)) {
+    /// Changes its fields, constants and variables.
+    pub(crate) fn change_operands(&mut self, change: &impl Fn(&mut Self)) {
         match self {
-            Self::Field(field) => rename(&mut field.name),
-            Self::Constant(_) | Self::Variable(_) => {}
-            Self::Negated(operand) => operand.rename_fields(rename),
+            Self::Field(_) | Self::Constant(_) | Self::Variable(_) => change(self),
+            Self::Negated(operand) => operand.change_operands(change),
             Self::Operation(one, _, other) => {
-                one.rename_fields(rename);
-                other.rename_fields(rename);
+                one.change_operands(change);
+                other.change_operands(change);
             }
         }
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, MutexGuard};
 
 use super::column::{HistColumn, listed_name};
 use super::command::{Hist, HistChange, TriggerError, TriggerKind};
+use super::expression::{Expression, VariableName};
 use super::variables::{
     Entries, FoundVariable, Reference, Resolver, VariableColumn, Variables, compared, lock,
 };
@@ -81,22 +82,57 @@ impl TriggerKind {
             _ => self,
         }
     }
+
+    /// The same one as a trigger of this event: its own variables that are fields, written with the
+    /// event's name, stand for the fields.
+    pub(crate) fn of_event(self, group: &str, event: &str) -> Self {
+        match self {
+            Self::Hist(hist) => Self::Hist(hist.of_event(group, event)),
+            _ => self,
+        }
+    }
 }
 
 impl Hist {
-    fn with_listed_names(mut self, list: &[Argument]) -> Self {
-        let rename = |name: &mut String| *name = listed_name(name, list).to_owned();
+    fn with_listed_names(self, list: &[Argument]) -> Self {
+        self.with_operands(&|operand| {
+            if let Expression::Field(field) = operand {
+                field.name = listed_name(&field.name, list).to_owned();
+            }
+        })
+    }
+
+    fn of_event(self, group: &str, event: &str) -> Self {
+        let own = self.variables.clone();
+        let field = |name: &VariableName| {
+            let (of, event_of) = name.event.as_ref()?;
+            let found = own.iter().find(|variable| variable.name == name.name)?;
+            let is_own = of == group && event_of == event;
+            matches!(found.value, Expression::Field(_))
+                .then(|| found.value.clone())
+                .filter(|_| is_own)
+        };
+        self.with_operands(&|operand| {
+            let Expression::Variable(name) = &*operand else { return };
+            if let Some(field) = field(name) {
+                *operand = field;
+            }
+        })
+    }
+
+    /// The same one with other operands; its sort keys follow.
+    fn with_operands(mut self, change: &impl Fn(&mut Expression)) -> Self {
         let all = |hist: &Self| [&hist.values[..], &hist.keys].concat();
-        let written = all(&self);
+        let before = all(&self);
         let variables = self.variables.iter_mut().map(|variable| &mut variable.value);
         for expression in self.keys.iter_mut().chain(&mut self.values).chain(variables) {
-            expression.rename_fields(&rename);
+            expression.change_operands(change);
         }
-        let renamed = all(&self);
+        let after = all(&self);
         for key in &mut self.sort {
-            let at = written.iter().position(|expression| expression.is_sorted_as(&key.field));
-            if let Some(expression) = at.map(|at| &renamed[at]) {
-                key.field = expression.name();
+            let at = before.iter().position(|expression| expression.is_sorted_as(&key.field));
+            if let Some(at) = at {
+                key.field = after[at].name();
             }
         }
         self

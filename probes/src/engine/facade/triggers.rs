@@ -41,6 +41,7 @@ impl Engine {
         self.drain_locked(&mut control);
         let probe = Arc::clone(&control.registry.probes[&ids[0]].probe);
         let there = control.registry.triggers_of(&ids);
+        let command = command.of_event(group, event);
         let position = |of: &Trigger| {
             let arguments = probe.has_arguments().then(|| probe.arguments());
             let list = arguments.as_ref().map_or(&[][..], |arguments| &arguments.list);

@@ -363,6 +363,9 @@ fn a_variable_is_found_by_its_name_or_its_event() {
     set(&fake, "f", "hist:keys=a:x=$x").unwrap();
     assert_eq!(error("f", "hist:keys=a:vals=$x"), "VAR_NOT_UNIQUE");
     set(&fake, "f", "hist:keys=a:vals=kprobes.f.$x,kprobes.e.$x").unwrap();
+    set(&fake, "e", "hist:keys=a:vals=kprobes.e.$own:own=a").unwrap();
+    let lines = fake.engine.triggers("kprobes", "e").unwrap();
+    assert!(lines[1].starts_with("hist:keys=a:vals=hitcount,a:own=a:"), "{lines:?}");
     // Also of the same event, in the order in which they were set.
     set(&fake, "e", "hist:keys=a:vals=kprobes.e.$x").unwrap();
     fake.run_all(&[WORK, FAR_OFF, WORK]);

@@ -84,7 +84,10 @@ fn faults_of_variables_have_their_place() {
     }
     let many = |number: usize| {
         let all: Vec<String> = (0..number).map(|n| format!("v{n}={n}")).collect();
-        parse_trigger(&format!("hist:keys=k:{}", all.join(if number % 2 == 0 { "," } else { ":" })))
+        parse_trigger(&format!(
+            "hist:keys=k:{}",
+            all.join(if number.is_multiple_of(2) { "," } else { ":" })
+        ))
     };
     assert!(many(16).is_ok());
     assert_eq!(many(17).unwrap_err().id, "TOO_MANY_VARS");
