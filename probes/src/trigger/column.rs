@@ -190,12 +190,8 @@ impl HistColumn {
                 return hit.record.task.map_or(HistogramKey::Fault, |task| cut(&task.name()));
             }
             FieldSource::Arg(index) => {
-                let shown = hit
-                    .origin
-                    .fields
-                    .get(index)
-                    .map(|arg| RecordedValue::of(arg, &hit.record, index));
-                match shown {
+                let arg = hit.origin.fields.get(index);
+                match arg.map(|arg| RecordedValue::of(arg, &hit.record, index)) {
                     Some(RecordedValue::Text(text)) => return cut(&text),
                     Some(RecordedValue::Number(..)) => {}
                     Some(RecordedValue::Fault | RecordedValue::Array(_)) | None => {

@@ -274,7 +274,8 @@ fn too_many(list: Part<'_>, most: usize, what: &str) -> ParseError {
 pub(super) fn field(part: Part<'_>) -> Result<HistField, ParseError> {
     let (name, modifier) = part.cut(".");
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    if name.text.is_empty() || !name.text.chars().all(is_name) {
+    let is_number = name.text.starts_with(|c: char| c.is_ascii_digit());
+    if name.text.is_empty() || is_number || !name.text.chars().all(is_name) {
         return Err(fault("FIELD_NOT_FOUND", name.at, "a field's name belongs here"));
     }
     let Some(modifier) = modifier else {

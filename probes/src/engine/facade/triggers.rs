@@ -42,57 +42,16 @@ impl Engine {
         let probe = Arc::clone(&control.registry.probes[&ids[0]].probe);
         let there = control.registry.triggers_of(&ids);
         let command = command.of_event(group, event);
-        let position = |of: &Trigger| {
-            let arguments = probe.has_arguments().then(|| probe.arguments());
-            let list = arguments.as_ref().map_or(&[][..], |arguments| &arguments.list);
-            let kind = of.kind.clone().with_listed_names(list);
-            there.iter().position(|live| live.trigger.kind.is_same(&kind))
+        let changed = match command {
+            TriggerCommand::Remove(trigger) => without(&control.registry, &probe, &there, &trigger),
+            TriggerCommand::Add(trigger) => with(&control.registry, &probe, &there, trigger),
         };
-        let before = there.clone();
-        let list = match command {
-            TriggerCommand::Remove(trigger) => {
-                switched_event(&control.registry, &trigger)?;
-                // As in the kernel: one that there is not is removed already, as when the file was
-                // opened anew.
-                let Some(at) = position(&trigger) else { return Ok(()) };
-                if control.registry.is_referenced(&there[at]) {
-                    return Err(VariableError::Referenced(event.to_owned()).into());
-                }
-                let mut left = there;
-                left.remove(at);
-                left
-            }
-            TriggerCommand::Add(trigger) => {
-                let name = trigger.kind.name();
-                check_names(&trigger, &there)?;
-                match (position(&trigger), hist_change(&trigger)) {
-                    (Some(at), Some(change)) => {
-                        there[at].change(change);
-                        return Ok(());
-                    }
-                    (Some(_), None) => return Err(TriggerError::There(name).into()),
-                    (None, Some(HistChange::Continue | HistChange::Clear)) => {
-                        return Err(TriggerError::NotThere(name).into());
-                    }
-                    (None, _) if there.len() >= TRIGGERS_MAX => {
-                        return Err(TriggerError::TooMany(TRIGGERS_MAX).into());
-                    }
-                    (None, _) => {
-                        let new = [Arc::new(live(&control.registry, &probe, trigger)?)];
-                        // As in the kernel, the newest comes first, but for histograms.
-                        match new[0].table() {
-                            Some(_) => [&there[..], &new].concat(),
-                            None => [&new[..], &there].concat(),
-                        }
-                    }
-                }
-            }
-        };
-        let switched = switched_events(&before).chain(switched_events(&list)).collect();
+        let Some(list) = changed? else { return Ok(()) };
+        let switched = switched_events(&there).chain(switched_events(&list)).collect();
         self.replace_triggers(&mut control, &ids, list)?;
         self.arm_switched(&mut control, switched).inspect_err(|_| {
             // It has nothing more to arm.
-            let _ = self.replace_triggers(&mut control, &ids, before);
+            let _ = self.replace_triggers(&mut control, &ids, there);
         })
     }
 
@@ -239,6 +198,62 @@ impl Engine {
             }
             // A place that the guest has rewritten does not keep a trigger.
             Err(_) | Ok(()) => Ok(()),
+        }
+    }
+}
+
+/// Where a trigger is among those of a probe's event.
+fn position(probe: &Probe, there: &[Arc<Live>], of: &Trigger) -> Option<usize> {
+    let arguments = probe.has_arguments().then(|| probe.arguments());
+    let list = arguments.as_ref().map_or(&[][..], |arguments| &arguments.list);
+    let kind = of.kind.clone().with_listed_names(list);
+    there.iter().position(|live| live.trigger.kind.is_same(&kind))
+}
+
+/// The triggers without one; `None` without a change.
+fn without(
+    registry: &Registry,
+    probe: &Probe,
+    there: &[Arc<Live>],
+    trigger: &Trigger,
+) -> Result<Option<Vec<Arc<Live>>>, ProbeError> {
+    switched_event(registry, trigger)?;
+    // As in the kernel: one that there is not is removed already, as when the file was opened anew.
+    let Some(at) = position(probe, there, trigger) else { return Ok(None) };
+    if registry.is_referenced(&there[at]) {
+        return Err(VariableError::Referenced(probe.event.to_string()).into());
+    }
+    let mut left = there.to_vec();
+    left.remove(at);
+    Ok(Some(left))
+}
+
+/// The triggers with a new one; `None` where a histogram was changed.
+fn with(
+    registry: &Registry,
+    probe: &Probe,
+    there: &[Arc<Live>],
+    trigger: Trigger,
+) -> Result<Option<Vec<Arc<Live>>>, ProbeError> {
+    let name = trigger.kind.name();
+    check_names(&trigger, there)?;
+    match (position(probe, there, &trigger), hist_change(&trigger)) {
+        (Some(at), Some(change)) => {
+            there[at].change(change);
+            Ok(None)
+        }
+        (Some(_), None) => Err(TriggerError::There(name).into()),
+        (None, Some(HistChange::Continue | HistChange::Clear)) => {
+            Err(TriggerError::NotThere(name).into())
+        }
+        (None, _) if there.len() >= TRIGGERS_MAX => Err(TriggerError::TooMany(TRIGGERS_MAX).into()),
+        (None, _) => {
+            let new = [Arc::new(live(registry, probe, trigger)?)];
+            // As in the kernel, the newest comes first, but for histograms.
+            Ok(Some(match new[0].table() {
+                Some(_) => [there, &new].concat(),
+                None => [&new[..], there].concat(),
+            }))
         }
     }
 }
