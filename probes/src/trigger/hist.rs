@@ -208,7 +208,8 @@ impl HistTable {
     /// One of its variables.
     pub(crate) fn variable(&self, name: &str) -> Option<FoundVariable> {
         let index = self.variables.iter().position(|variable| variable.name == name)?;
-        Some(FoundVariable::new(&self.counted, index, self.variables[index].kind))
+        let kind = self.variables[index].kind;
+        Some(FoundVariable::new(&self.counted, self.keys.len(), index, kind))
     }
 
     /// Returns true if it refers to variables of another one.

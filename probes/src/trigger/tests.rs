@@ -152,6 +152,11 @@ const LINE: &str = "r:e f fd=%di:s32 len=%si:u64 at=%dx";
 
 /// A hit with these values, of a task, that took so many ticks.
 fn hit(args: [u64; 3], pid: u32, took: u64) -> Hit {
+    hit_of(&fields(LINE), args, pid, took)
+}
+
+/// The same of an event with these arguments.
+fn hit_of(list: &[Argument], args: [u64; 3], pid: u32, took: u64) -> Hit {
     let origin = Arc::new(Origin {
         group: "kprobes".into(),
         event: "e".into(),
@@ -160,7 +165,7 @@ fn hit(args: [u64; 3], pid: u32, took: u64) -> Hit {
         offset: 0,
         at: Gva(0x10),
         addr: "0x10".into(),
-        fields: fields(LINE).into(),
+        fields: list.into(),
         symbols: None,
         clock: GuestClock::default(),
     });

@@ -87,13 +87,15 @@ pub(crate) trait Variables {
 /// A variable of an existing histogram.
 pub(crate) struct FoundVariable {
     entries: Entries,
+    /// Number of the histogram's keys.
+    keys: usize,
     index: usize,
     kind: NumberKind,
 }
 
 impl FoundVariable {
-    pub(super) fn new(entries: &Entries, index: usize, kind: NumberKind) -> Self {
-        Self { entries: Arc::clone(entries), index, kind }
+    pub(super) fn new(entries: &Entries, keys: usize, index: usize, kind: NumberKind) -> Self {
+        Self { entries: Arc::clone(entries), keys, index, kind }
     }
 
     /// Returns true if both are of one histogram, or of histograms of one name.
@@ -123,6 +125,7 @@ pub(super) struct VariableColumn {
 #[derive(Clone, Debug)]
 pub(super) struct Reference {
     entries: Entries,
+    keys: usize,
     index: usize,
     /// It is unset once it is read.
     read_once: bool,
@@ -136,8 +139,10 @@ impl PartialEq for Reference {
 }
 
 impl Reference {
-    /// Reads the variable in the entry of these keys, if there is one in which it is set.
+    /// Reads the variable in the entry of these keys, if there is one in which it is set. As in the
+    /// kernel, keys beyond those of that histogram do not count.
     pub(super) fn read(&self, keys: &[HistogramKey]) -> Option<u64> {
+        let keys = keys.get(..self.keys)?;
         let mut counted = lock(&self.entries);
         let value = counted.variables.get_mut(keys)?.get_mut(self.index)?;
         if self.read_once { value.take() } else { *value }
@@ -264,8 +269,8 @@ impl Resolver<'_> {
         name: &VariableName,
         read_once: bool,
     ) -> Result<(Formula, NumberKind), TriggerError> {
-        let FoundVariable { entries, index, kind } = self.variables.find(name)?;
-        let new = Reference { entries, index, read_once };
+        let FoundVariable { entries, keys, index, kind } = self.variables.find(name)?;
+        let new = Reference { entries, keys, index, read_once };
         let is_it = |known: &Reference| known.is_of(&new.entries) && known.index == index;
         let at = match self.references.iter().position(is_it) {
             Some(at) => {
