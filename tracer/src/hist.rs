@@ -296,6 +296,13 @@ mod tests {
         shares.entries[1].sums = vec![Signed(-8192); 2];
         let nothing = "{ n:       8192 }  n:                       n (%):[ERROR]";
         assert_eq!(lines(shares)[0], nothing, "the kernel's sums wrap around");
+        let mut operation = table(vec![field("n", Modifier::None); 2], [5, 6]);
+        operation.values[0].is_operation = true;
+        let expected = [
+            "{ n:       8192 } hitcount:          1  n:          5",
+            "{ n:      65536 } hitcount:          3  n:          6",
+        ];
+        assert_eq!(lines(operation), expected, "an expression with an operator is not shown");
         let syscall = shown(Modifier::Syscall, number(8192));
         assert_eq!(syscall, "{ f: unknown_syscall               [8192]|");
     }

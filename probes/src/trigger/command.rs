@@ -368,7 +368,7 @@ pub enum TriggerError {
     },
     /// A histogram of this name has other fields.
     #[error(
-        "a histogram `{0}` with other keys, values or sort keys exists: give this one another name"
+        "a histogram `{0}` with other keys, values, variables or sort keys exists: give this one another name"
     )]
     OtherOfName(String),
     /// `nohitcount` leaves no value.
