@@ -11,7 +11,7 @@ use crate::engine::kernel::reserved::Reserved;
 use crate::engine::kernel::tasks::NoTasks;
 use crate::engine::patch::error::{SlotError, TextError};
 use crate::insn::{AssembleError, BoundaryError, PostUnsupported, Refusal};
-use crate::trigger::TriggerError;
+use crate::trigger::{TriggerError, VariableError};
 
 /// The reason why a probe was not registered, changed or removed. Nothing was changed in that case.
 #[derive(Debug, thiserror::Error)]
@@ -220,6 +220,12 @@ pub enum ProbeError {
     /// A vCPU did not answer.
     #[error(transparent)]
     Vcpu(#[from] VcpuError),
+}
+
+impl From<VariableError> for ProbeError {
+    fn from(error: VariableError) -> Self {
+        Self::Trigger(error.into())
+    }
 }
 
 impl From<TextError> for ProbeError {

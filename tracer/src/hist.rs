@@ -98,7 +98,9 @@ impl Shown {
         if !table.no_hitcount {
             write!(out, " hitcount: {:>10}", entry.hits)?;
         }
-        for ((value, sum), marks) in table.values.iter().zip(&entry.sums).zip(&self.marks) {
+        let values = table.values.iter().zip(&entry.sums).zip(&self.marks);
+        // As in the kernel, operations are computed and not shown.
+        for ((value, sum), marks) in values.filter(|((value, _), _)| !value.is_operation) {
             write_value(value, *sum, *marks, out)?;
         }
         out.push('\n');
@@ -170,7 +172,7 @@ fn write_key(
 }
 
 fn write_number(
-    HistogramField { field, is_signed, is_symbol }: &HistogramField,
+    HistogramField { field, is_signed, is_symbol, .. }: &HistogramField,
     number: u64,
     symbols: Option<&SymbolTable>,
     out: &mut String,
@@ -208,7 +210,7 @@ mod tests {
 
     fn field(name: &str, modifier: Modifier) -> HistogramField {
         let field = HistField { name: name.to_owned(), modifier };
-        HistogramField { field, is_signed: false, is_symbol: false }
+        HistogramField { field, is_signed: false, is_symbol: false, is_operation: false }
     }
 
     fn symbols() -> SymbolTable {
@@ -294,6 +296,13 @@ mod tests {
         shares.entries[1].sums = vec![Signed(-8192); 2];
         let nothing = "{ n:       8192 }  n:                       n (%):[ERROR]";
         assert_eq!(lines(shares)[0], nothing, "the kernel's sums wrap around");
+        let mut operation = table(vec![field("n", Modifier::None); 2], [5, 6]);
+        operation.values[0].is_operation = true;
+        let expected = [
+            "{ n:       8192 } hitcount:          1  n:          5",
+            "{ n:      65536 } hitcount:          3  n:          6",
+        ];
+        assert_eq!(lines(operation), expected, "an expression with an operator is not shown");
         let syscall = shown(Modifier::Syscall, number(8192));
         assert_eq!(syscall, "{ f: unknown_syscall               [8192]|");
     }

@@ -157,6 +157,7 @@ mod tests {
             field: trigger::HistField { name: name.to_owned(), modifier: trigger::Modifier::None },
             is_signed: false,
             is_symbol: false,
+            is_operation: false,
         };
         HistogramTable {
             trigger: "hist:keys=a,b".to_owned(),

@@ -151,7 +151,7 @@ fn status_of(code: &str) -> StatusCode {
         "EEXIST" | "EBUSY" | "EBADF" | "ESHUTDOWN" | "ETXTBSY" | "ENODATA" | "ENXIO" => {
             StatusCode::CONFLICT
         }
-        "EINVAL" | "EILSEQ" | "EOPNOTSUPP" | "E2BIG" | "EADDRNOTAVAIL" | "EFAULT" => {
+        "EINVAL" | "EILSEQ" | "EOPNOTSUPP" | "E2BIG" | "EADDRNOTAVAIL" | "EFAULT" | "EDOM" => {
             StatusCode::UNPROCESSABLE_ENTITY
         }
         "EACCES" => StatusCode::FORBIDDEN,

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::expression::{Expression, Variable};
+use super::variables::VariableError;
 use crate::definition::WrittenFilter;
 
 /// Name of the field with the duration of a return probe's call, in nanoseconds.
@@ -22,6 +24,18 @@ pub enum TriggerCommand {
     Add(Trigger),
     /// Removes one.
     Remove(Trigger),
+}
+
+impl TriggerCommand {
+    /// The same one as a command of this event.
+    pub(crate) fn of_event(self, group: &str, event: &str) -> Self {
+        let of_event =
+            |trigger: Trigger| Trigger { kind: trigger.kind.of_event(group, event), ..trigger };
+        match self {
+            Self::Add(trigger) => Self::Add(of_event(trigger)),
+            Self::Remove(trigger) => Self::Remove(of_event(trigger)),
+        }
+    }
 }
 
 /// An action that hits of an event trigger.
@@ -119,9 +133,11 @@ pub struct Hist {
     /// Histograms of one name, of several events, have their entries together.
     pub name: Option<String>,
     /// Keys: one to three.
-    pub keys: Vec<HistField>,
-    /// Fields that are summed, besides the count of hits.
-    pub values: Vec<HistField>,
+    pub keys: Vec<Expression>,
+    /// Summed up, besides the count of hits.
+    pub values: Vec<Expression>,
+    /// Variables, each with a value in each entry.
+    pub variables: Vec<Variable>,
     /// Sort keys: one or two.
     pub sort: Vec<SortKey>,
     /// Most entries, a power of two.
@@ -141,7 +157,7 @@ impl Hist {
     }
 
     fn is_same(&self, other: &Self) -> bool {
-        (&self.name, &self.keys) == (&other.name, &other.keys)
+        (&self.name, &self.keys, &self.variables) == (&other.name, &other.keys, &other.variables)
             && (&self.values, &self.sort) == (&other.values, &other.sort)
     }
 }
@@ -233,11 +249,10 @@ impl HistField {
 /// The field that a sort key names: a value or a key.
 pub(crate) fn sort_field<'a>(
     name: &str,
-    keys: &'a [HistField],
-    values: &'a [HistField],
-) -> Option<&'a HistField> {
-    let mut all = values.iter().chain(keys);
-    all.find(|field| field.name == name).filter(|field| field.name != HITCOUNT_FIELD)
+    keys: &'a [Expression],
+    values: &'a [Expression],
+) -> Option<&'a Expression> {
+    values.iter().chain(keys).find(|found| found.is_sorted_as(name))
 }
 
 impl fmt::Display for HistField {
@@ -303,10 +318,15 @@ impl fmt::Display for Hist {
         f.write_str(":vals=")?;
         let hits: Option<&dyn fmt::Display> = (!self.no_hitcount).then_some(&HITCOUNT_FIELD);
         list(f, &hits.into_iter().chain(each(&self.values)).collect::<Vec<_>>())?;
+        if !self.variables.is_empty() {
+            f.write_str(":")?;
+            list(f, &each(&self.variables))?;
+        }
         f.write_str(":sort=")?;
         list(f, &each(&self.sort.iter().map(|key| self.listed(key)).collect::<Vec<_>>()))?;
         write!(f, ":size={}", self.size)?;
-        if self.keys.iter().chain(&self.values).any(|field| field.name == TIME_FIELD) {
+        let variables = self.variables.iter().map(|variable| &variable.value);
+        if self.keys.iter().chain(&self.values).chain(variables).any(Expression::has_time) {
             write!(f, ":clock={CLOCK}")?;
         }
         f.write_str(if self.no_hitcount { ":nohitcount" } else { "" })
@@ -348,12 +368,15 @@ pub enum TriggerError {
     },
     /// A histogram of this name has other fields.
     #[error(
-        "a histogram `{0}` with other keys, values or sort keys exists: give this one another name"
+        "a histogram `{0}` with other keys, values, variables or sort keys exists: give this one another name"
     )]
     OtherOfName(String),
     /// `nohitcount` leaves no value.
     #[error("`nohitcount` needs another value: write `values=FIELD`")]
     NoValue,
+    /// A histogram's variables.
+    #[error(transparent)]
+    Variable(#[from] VariableError),
     /// A filter compares a value that is not recorded.
     #[error(
         "the filter's `{0}` is the user's memory at the hit, and triggers go by what is recorded: record the text as \
@@ -386,6 +409,7 @@ impl TriggerError {
             Self::NotThere(_) | Self::NoValue => "ENOENT",
             Self::Pending => "EAGAIN",
             Self::TooMany(_) => "E2BIG",
+            Self::Variable(error) => error.code(),
             Self::NoEvent(_)
             | Self::OtherOfName(_)
             | Self::NoField { .. }
@@ -409,6 +433,7 @@ impl TriggerError {
             Self::BadModifier { field, .. } => ("BAD_FIELD_MODIFIER", Some(field.modifier.name())),
             Self::NoValue => ("NEED_NOHC_VAL", None),
             Self::UserText(name) => ("ILLEGAL_FIELD_OP", Some(name)),
+            Self::Variable(error) => error.fault(),
             Self::NoEvent(_) | Self::NotOnlyRecords | Self::TooMany(_) | Self::Pending => {
                 ("HIST_CREATE_FAIL", None)
             }

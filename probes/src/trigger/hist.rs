@@ -2,60 +2,20 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
-use super::command::{
-    HITCOUNT_FIELD, Hist, HistChange, HistField, LATENCY_FIELD, Modifier, TIME_FIELD, TriggerError,
-    TriggerKind,
+use super::column::{HistColumn, listed_name};
+use super::command::{Hist, HistChange, TriggerError, TriggerKind};
+use super::expression::{Expression, VariableName};
+use super::variables::{
+    Entries, FoundVariable, Reference, Resolver, VariableColumn, Variables, compared, lock,
 };
 use crate::budget::Share;
-use crate::definition::{Argument, COMM_FIELD, CPU_FIELD, PID_FIELD, ValueType};
-use crate::events::{Hit, RecordedValue, STACK_DEPTH};
-
-/// Longest text of a key, in bytes.
-const TEXT_MAX: usize = 255;
-/// Longest name of a task (TASK_COMM_LEN), each byte as three of UTF-8.
-const NAME_MAX: usize = 3 * 16;
+use crate::definition::Argument;
+use crate::events::Hit;
 /// Bytes of an entry beside its keys and sums: its place in a table that is half full at worst, and
 /// the allocator's part of three blocks.
 const ENTRY: usize = 176;
-
-/// Name of the CPU, as histograms list it.
-const CPU_NAME: &str = "common_cpu";
-/// Name of the back-trace, as histograms list it.
-const STACK_NAME: &str = "common_stacktrace";
-/// Other names of fields, unless the event has an argument of the name.
-const OTHER_NAMES: [(&str, &str); 3] =
-    [(CPU_FIELD, CPU_NAME), ("cpu", CPU_NAME), ("stacktrace", STACK_NAME)];
-
-/// The source of a field in a hit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FieldSource {
-    Arg(usize),
-    Pid,
-    Cpu,
-    Comm,
-    /// The hit itself, as a value: 1.
-    Hits,
-    /// Duration of a return probe's call, in nanoseconds.
-    Latency,
-    /// The guest's time, in nanoseconds.
-    Time,
-    Stack,
-}
-
-/// A field of a histogram, resolved in the event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HistColumn {
-    pub(crate) field: HistField,
-    /// Its numbers are signed.
-    pub(crate) is_signed: bool,
-    /// It is an argument that is text.
-    is_text: bool,
-    /// An argument's type.
-    kind: Option<ValueType>,
-    source: FieldSource,
-}
 
 /// One key of an entry, as hits are counted by it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -88,176 +48,30 @@ pub(crate) struct HistTable {
     pub(crate) hist: Hist,
     pub(crate) keys: Vec<HistColumn>,
     pub(crate) values: Vec<HistColumn>,
+    variables: Vec<VariableColumn>,
+    /// The variables of other histograms that it refers to.
+    references: Vec<Reference>,
     pub(crate) paused: AtomicBool,
     /// Those of one name have it together.
-    counted: Arc<Mutex<Counted>>,
+    counted: Entries,
 }
+
+/// The variables of entries; `None` if one is not set.
+type VariablesByKeys = HashMap<Box<[HistogramKey]>, Box<[Option<u64>]>>;
 
 /// The entries of a histogram.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     /// Keys are shared with answers that show them.
     pub(crate) entries: HashMap<Arc<[HistogramKey]>, KeySums>,
+    /// The variables of each entry by its keys, as those of other histograms are compared with
+    /// them. Empty without variables.
+    pub(super) variables: VariablesByKeys,
     pub(crate) hits: u64,
     /// Hits whose key had no room.
     pub(crate) dropped: u64,
     /// The memory that the entries may take.
     _room: Option<Share>,
-}
-
-impl HistColumn {
-    fn of(field: &HistField, list: &[Argument], is_return: bool) -> Result<Self, TriggerError> {
-        let index = list.iter().position(|arg| arg.name == field.name);
-        let name = listed_name(&field.name, list);
-        let source = match (index, name) {
-            (Some(index), _) => FieldSource::Arg(index),
-            (None, PID_FIELD) => FieldSource::Pid,
-            (None, CPU_NAME) => FieldSource::Cpu,
-            (None, COMM_FIELD | "COMM") => FieldSource::Comm,
-            (None, HITCOUNT_FIELD) => FieldSource::Hits,
-            (None, LATENCY_FIELD) if is_return => FieldSource::Latency,
-            (None, TIME_FIELD) => FieldSource::Time,
-            (None, STACK_NAME) => FieldSource::Stack,
-            _ => return Err(no_field(field, list, is_return)),
-        };
-        let arg = index.map(|index| &list[index]);
-        if arg.is_some_and(|arg| arg.count.is_some()) {
-            return Err(bad(field, "it is an array, which is not counted by"));
-        }
-        let found = Self {
-            field: HistField { name: name.to_owned(), ..*field },
-            is_signed: arg.is_some_and(|arg| arg.is_number() && arg.kind.is_signed()),
-            is_text: arg.is_some_and(|arg| !arg.is_number()),
-            kind: arg.map(|arg| arg.kind),
-            source,
-        };
-        match found.takes(field.modifier, arg) {
-            true => Ok(found),
-            false => Err(bad_modifier(field, "this field has no such modifier")),
-        }
-    }
-
-    fn is_number(&self, arg: Option<&Argument>) -> bool {
-        match self.source {
-            FieldSource::Arg(_) => arg.is_some_and(Argument::is_number),
-            FieldSource::Pid
-            | FieldSource::Cpu
-            | FieldSource::Hits
-            | FieldSource::Latency
-            | FieldSource::Time => true,
-            FieldSource::Comm | FieldSource::Stack => false,
-        }
-    }
-
-    fn takes(&self, modifier: Modifier, arg: Option<&Argument>) -> bool {
-        match modifier {
-            Modifier::None => true,
-            Modifier::Execname => self.source == FieldSource::Pid,
-            Modifier::Usecs => matches!(self.source, FieldSource::Latency | FieldSource::Time),
-            Modifier::Hex
-            | Modifier::Sym
-            | Modifier::SymOffset
-            | Modifier::Log2
-            | Modifier::Buckets(_)
-            | Modifier::Syscall
-            | Modifier::Percent
-            | Modifier::Graph => self.is_number(arg),
-        }
-    }
-
-    /// The number of a hit, sign-extended; `None` if it could not be read.
-    fn number(&self, hit: &Hit) -> Option<u64> {
-        let record = &hit.record;
-        let nanos = |ticks| hit.origin.clock.nanos(ticks);
-        let number = match self.source {
-            FieldSource::Arg(index) => {
-                let kind = hit.origin.fields.get(index)?.kind;
-                kind.narrow((*record.args.get(index)?)?)
-            }
-            FieldSource::Pid => record.task?.pid.into(),
-            FieldSource::Cpu => hit.vcpu.into(),
-            FieldSource::Hits => 1,
-            FieldSource::Latency => nanos(record.duration()?),
-            FieldSource::Time => nanos(record.time),
-            FieldSource::Comm | FieldSource::Stack => return None,
-        };
-        Some(if self.field.modifier == Modifier::Usecs { number / 1000 } else { number })
-    }
-
-    fn key(&self, hit: &Hit) -> HistogramKey {
-        let cut = |text: &str| {
-            let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
-            let end = ends.take_while(|end| *end <= TEXT_MAX).last().unwrap_or_default();
-            HistogramKey::Text(text[..end].to_owned())
-        };
-        match self.source {
-            FieldSource::Stack => return HistogramKey::Stack(hit.record.stack.clone()),
-            FieldSource::Comm => {
-                return hit.record.task.map_or(HistogramKey::Fault, |task| cut(&task.name()));
-            }
-            FieldSource::Arg(index) => {
-                let shown = hit
-                    .origin
-                    .fields
-                    .get(index)
-                    .map(|arg| RecordedValue::of(arg, &hit.record, index));
-                match shown {
-                    Some(RecordedValue::Text(text)) => return cut(&text),
-                    Some(RecordedValue::Number(..)) => {}
-                    Some(RecordedValue::Fault | RecordedValue::Array(_)) | None => {
-                        return HistogramKey::Fault;
-                    }
-                }
-            }
-            FieldSource::Pid
-            | FieldSource::Cpu
-            | FieldSource::Hits
-            | FieldSource::Latency
-            | FieldSource::Time => {}
-        }
-        let Some(number) = self.number(hit) else { return HistogramKey::Fault };
-        match self.field.modifier {
-            Modifier::Execname => {
-                let name = hit.record.task.map(|task| task.name()).unwrap_or_default();
-                HistogramKey::Task(name, u32::try_from(number).unwrap_or(u32::MAX))
-            }
-            // The least power of two that is not below it.
-            Modifier::Log2 => {
-                let above = u64::BITS - number.saturating_sub(1).leading_zeros();
-                HistogramKey::Number(above.into())
-            }
-            Modifier::Buckets(size) => HistogramKey::Number(number / size * size),
-            _ if self.is_signed => HistogramKey::Signed(number.cast_signed()),
-            _ => HistogramKey::Number(number),
-        }
-    }
-
-    /// The most bytes of a key.
-    fn most_bytes(&self) -> usize {
-        size_of::<HistogramKey>()
-            + match self.source {
-                FieldSource::Stack => STACK_DEPTH * size_of::<u64>(),
-                FieldSource::Arg(_) if self.is_text => TEXT_MAX,
-                FieldSource::Comm | FieldSource::Pid => NAME_MAX,
-                FieldSource::Arg(_)
-                | FieldSource::Cpu
-                | FieldSource::Hits
-                | FieldSource::Latency
-                | FieldSource::Time => 0,
-            }
-    }
-
-    /// Returns true if it is a back-trace.
-    pub(crate) fn is_stack(&self) -> bool {
-        self.source == FieldSource::Stack
-    }
-}
-
-/// The name by which a field of an event is listed.
-fn listed_name<'a>(name: &'a str, list: &[Argument]) -> &'a str {
-    let is_arg = list.iter().any(|arg| arg.name == name);
-    let other = OTHER_NAMES.iter().find(|(other, _)| *other == name && !is_arg);
-    other.map_or(name, |(_, listed)| listed)
 }
 
 impl TriggerKind {
@@ -268,13 +82,59 @@ impl TriggerKind {
             _ => self,
         }
     }
+
+    /// The same one as a trigger of this event: its own variables that are fields, written with the
+    /// event's name, stand for the fields.
+    pub(crate) fn of_event(self, group: &str, event: &str) -> Self {
+        match self {
+            Self::Hist(hist) => Self::Hist(hist.of_event(group, event)),
+            _ => self,
+        }
+    }
 }
 
 impl Hist {
-    fn with_listed_names(mut self, list: &[Argument]) -> Self {
-        let rename = |name: &mut String| *name = listed_name(name, list).to_owned();
-        let fields = self.keys.iter_mut().chain(&mut self.values).map(|field| &mut field.name);
-        fields.chain(self.sort.iter_mut().map(|key| &mut key.field)).for_each(rename);
+    fn with_listed_names(self, list: &[Argument]) -> Self {
+        self.with_operands(&|operand| {
+            if let Expression::Field(field) = operand {
+                field.name = listed_name(&field.name, list).to_owned();
+            }
+        })
+    }
+
+    fn of_event(self, group: &str, event: &str) -> Self {
+        let own = self.variables.clone();
+        let field = |name: &VariableName| {
+            let (of, event_of) = name.event.as_ref()?;
+            let found = own.iter().find(|variable| variable.name == name.name)?;
+            let is_own = of == group && event_of == event;
+            matches!(found.value, Expression::Field(_))
+                .then(|| found.value.clone())
+                .filter(|_| is_own)
+        };
+        self.with_operands(&|operand| {
+            let Expression::Variable(name) = &*operand else { return };
+            if let Some(field) = field(name) {
+                *operand = field;
+            }
+        })
+    }
+
+    /// The same one with other operands; its sort keys follow.
+    fn with_operands(mut self, change: &impl Fn(&mut Expression)) -> Self {
+        let all = |hist: &Self| [&hist.values[..], &hist.keys].concat();
+        let before = all(&self);
+        let variables = self.variables.iter_mut().map(|variable| &mut variable.value);
+        for expression in self.keys.iter_mut().chain(&mut self.values).chain(variables) {
+            expression.change_operands(change);
+        }
+        let after = all(&self);
+        for key in &mut self.sort {
+            let at = before.iter().position(|expression| expression.is_sorted_as(&key.field));
+            if let Some(at) = at {
+                key.field = after[at].name();
+            }
+        }
         self
     }
 }
@@ -288,27 +148,22 @@ impl HistTable {
         hist: &Hist,
         list: &[Argument],
         is_return: bool,
+        variables: &dyn Variables,
     ) -> Result<Self, TriggerError> {
-        let find = |all: &[HistField]| -> Result<Vec<HistColumn>, TriggerError> {
-            all.iter().map(|field| HistColumn::of(field, list, is_return)).collect()
-        };
-        let (keys, values) = (find(&hist.keys)?, find(&hist.values)?);
+        let references = Vec::new();
+        let mut resolver = Resolver { list, is_return, variables, references };
+        // In the kernel's order: variables are read in it.
+        let values = hist.values.iter().map(|value| resolver.column(value));
+        let values: Vec<HistColumn> = values.collect::<Result<_, _>>()?;
+        let own = hist.variables.iter().map(|variable| resolver.variable(variable));
+        let own: Vec<VariableColumn> = own.collect::<Result<_, _>>()?;
+        let keys = hist.keys.iter().map(|key| resolver.key(key));
+        let keys: Vec<HistColumn> = keys.collect::<Result<_, _>>()?;
+        let references = resolver.references;
         for (value, written) in values.iter().zip(&hist.values) {
-            let arg = list.iter().find(|arg| arg.name == value.field.name);
-            if !value.is_number(arg) {
-                return Err(bad(written, "only numbers are summed up"));
-            }
-            if !value.field.modifier.is_of_values() {
-                let why = "a sum is shown as it is, or by .hex, .usecs, .percent or .graph";
-                return Err(bad(written, why));
-            }
+            value.check_value(&written.shown())?;
         }
-        for key in &keys {
-            if !key.field.modifier.is_of_keys() {
-                let why = "this modifier is for values: write it after `values=`";
-                return Err(bad_modifier(&key.field, why));
-            }
-        }
+        keys.iter().try_for_each(HistColumn::check_key)?;
         if hist.no_hitcount && values.is_empty() {
             return Err(TriggerError::NoValue);
         }
@@ -317,6 +172,8 @@ impl HistTable {
             hist: hist.clone().with_listed_names(list),
             keys,
             values,
+            variables: own,
+            references,
             counted: Arc::default(),
         })
     }
@@ -333,7 +190,8 @@ impl HistTable {
     /// [`TriggerError::OtherOfName`].
     pub(crate) fn sharing(mut self, other: &Self) -> Result<Self, TriggerError> {
         let is_same = (&self.keys, &self.values, &self.hist.sort)
-            == (&other.keys, &other.values, &other.hist.sort);
+            == (&other.keys, &other.values, &other.hist.sort)
+            && (&self.variables, &self.references) == (&other.variables, &other.references);
         if !is_same {
             return Err(TriggerError::OtherOfName(self.hist.name.unwrap_or_default()));
         }
@@ -344,7 +202,19 @@ impl HistTable {
 
     /// The entries.
     pub(crate) fn counted(&self) -> MutexGuard<'_, Counted> {
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.counted)
+    }
+
+    /// One of its variables.
+    pub(crate) fn variable(&self, name: &str) -> Option<FoundVariable> {
+        let index = self.variables.iter().position(|variable| variable.name == name)?;
+        let kind = self.variables[index].kind;
+        Some(FoundVariable::new(&self.counted, self.keys.len(), index, kind))
+    }
+
+    /// Returns true if it refers to variables of another one.
+    pub(crate) fn refers_to(&self, other: &Self) -> bool {
+        self.references.iter().any(|reference| reference.is_of(&other.counted))
     }
 
     /// The most memory that the entries may take, in bytes.
@@ -352,13 +222,17 @@ impl HistTable {
         let keys: usize = self.keys.iter().map(HistColumn::most_bytes).sum();
         let sums = self.values.len() * size_of::<u64>();
         let size = usize::try_from(self.hist.size).unwrap_or(usize::MAX);
-        size.saturating_mul(ENTRY + keys + sums)
+        let variables = match self.variables.len() {
+            0 => 0,
+            number => ENTRY + keys + number * size_of::<Option<u64>>(),
+        };
+        size.saturating_mul(ENTRY + keys + sums + variables)
     }
 
     /// Drops all hits.
     pub(crate) fn clear(&self) {
         let mut counted = self.counted();
-        counted.entries = HashMap::new();
+        (counted.entries, counted.variables) = Default::default();
         (counted.hits, counted.dropped) = (0, 0);
     }
 
@@ -373,7 +247,12 @@ impl HistTable {
             return;
         }
         let key: Vec<HistogramKey> = self.keys.iter().map(|key| key.key(hit)).collect();
-        let Counted { entries, hits, dropped, .. } = &mut *self.counted();
+        let has_others = !self.variables.is_empty() || !self.references.is_empty();
+        let as_compared = if has_others { compared(&key, &self.keys) } else { Vec::new() };
+        // The kernel's order: what is read before one that is not set is unset.
+        let read = self.references.iter().map(|reference| reference.read(&as_compared));
+        let Some(read) = read.collect::<Option<Vec<u64>>>() else { return };
+        let Counted { entries, variables, hits, dropped, .. } = &mut *self.counted();
         *hits += 1;
         let has_room = entries.len() < usize::try_from(self.hist.size).unwrap_or(usize::MAX);
         if !has_room && !entries.contains_key(key.as_slice()) {
@@ -387,28 +266,25 @@ impl HistTable {
         entry.hits += 1;
         entry.sums.resize(self.values.len(), 0);
         for (sum, value) in entry.sums.iter_mut().zip(&self.values) {
-            *sum = sum.wrapping_add(value.number(hit).unwrap_or_default());
+            *sum = sum.wrapping_add(value.number(hit, &read).unwrap_or_default());
+        }
+        if !self.variables.is_empty() {
+            self.set_variables(variables, as_compared, hit, &read);
         }
     }
-}
 
-fn bad_modifier(field: &HistField, why: &'static str) -> TriggerError {
-    TriggerError::BadModifier { field: field.clone(), why }
-}
-
-fn bad(field: &HistField, why: &'static str) -> TriggerError {
-    TriggerError::BadField { field: field.to_string(), why }
-}
-
-fn no_field(field: &HistField, list: &[Argument], is_return: bool) -> TriggerError {
-    let args = list.iter().map(|arg| arg.name.as_str());
-    let latency = is_return.then_some(LATENCY_FIELD);
-    let common = [PID_FIELD, CPU_FIELD, COMM_FIELD, TIME_FIELD, "common_stacktrace"];
-    let known: Vec<&str> = args.chain(common).chain(latency).collect();
-    TriggerError::NoField { name: field.name.clone(), known: known.join(", ") }
-}
-
-/// Returns true if numbers of this type are shown as symbols.
-pub(crate) fn is_symbol(kind: ValueType) -> bool {
-    matches!(kind, ValueType::Symbol | ValueType::SymbolText)
+    fn set_variables(
+        &self,
+        all: &mut VariablesByKeys,
+        key: Vec<HistogramKey>,
+        hit: &Hit,
+        read: &[u64],
+    ) {
+        let value = |own: &VariableColumn| Some(own.value.number(hit, read).unwrap_or_default());
+        let values = self.variables.iter().map(value);
+        match all.get_mut(key.as_slice()) {
+            Some(there) => there.iter_mut().zip(values).for_each(|(old, new)| *old = new),
+            None => drop(all.insert(key.into(), values.collect())),
+        }
+    }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::command::{EventSwitch, HistChange, Trigger, TriggerError, TriggerKind};
 use super::hist::HistTable;
+use super::variables::Variables;
 use crate::budget::Share;
 use crate::definition::{Argument, Field, Filter};
 use crate::events::{Control, Hit, Step, field_value};
@@ -32,6 +33,8 @@ pub(crate) trait SwitchedEvents {
 pub(crate) struct Fields<'a> {
     pub(crate) list: &'a [Argument],
     pub(crate) is_return: bool,
+    /// The variables that histograms may refer to.
+    pub(crate) variables: &'a dyn Variables,
 }
 
 impl Live {
@@ -45,7 +48,10 @@ impl Live {
         fields: &Fields<'_>,
     ) -> Result<Self, TriggerError> {
         let table = match &trigger.kind {
-            TriggerKind::Hist(hist) => Some(HistTable::new(hist, fields.list, fields.is_return)?),
+            TriggerKind::Hist(hist) => {
+                let Fields { list, is_return, variables } = *fields;
+                Some(HistTable::new(hist, list, is_return, variables)?)
+            }
             _ => None,
         };
         let trigger = Trigger { kind: trigger.kind.with_listed_names(fields.list), ..trigger };
@@ -79,6 +85,17 @@ impl Live {
     /// Its histogram.
     pub(crate) fn table(&self) -> Option<&HistTable> {
         self.table.as_ref()
+    }
+
+    /// Returns true if its histogram has variables.
+    pub(crate) fn has_variables(&self) -> bool {
+        self.table().is_some_and(|table| !table.hist.variables.is_empty())
+    }
+
+    /// Returns true if its histogram refers to variables of another trigger's histogram.
+    pub(crate) fn refers_to(&self, other: &Self) -> bool {
+        let tables = self.table().zip(other.table());
+        tables.is_some_and(|(table, other)| table.refers_to(other))
     }
 
     /// Its histogram's name.

@@ -1,26 +1,34 @@
 //! Triggers of events (events.rst, "Event triggers"; histogram.rst).
 //!
 //! A trigger's command is `NAME[:COUNT][ if FILTER]`, for a histogram `hist:keys=...[:...][ if
-//! FILTER]`; with a leading `!`, the trigger is removed.
+//! FILTER]`; with a leading `!`, the trigger is removed. Variables of one histogram are values of
+//! others (histogram.rst, "Inter-event hist triggers").
 
+mod column;
 mod command;
+mod expression;
 mod hist;
 mod live;
 mod parse;
+mod parse_expression;
 mod sort;
 mod syscalls;
 #[cfg(test)]
 mod tests;
+mod variables;
 mod view;
 
 pub use command::{
     EventSwitch, Hist, HistChange, HistField, LATENCY_FIELD, Modifier, SortKey, SwitchSubject,
     Trigger, TriggerCommand, TriggerError, TriggerKind,
 };
+pub use expression::{Expression, Operator, Variable, VariableName};
 pub use hist::HistogramKey;
 pub(crate) use live::{Fields, Live, SwitchedEvents, Triggers, holds, switched_events};
 pub use parse::parse_trigger;
 pub use syscalls::syscall_name;
+pub use variables::VariableError;
+pub(crate) use variables::{FoundVariable, Variables};
 pub use view::{
     CountedEntry, Histogram, HistogramEntry, HistogramField, HistogramNumber, HistogramTable,
     HistogramValue,

@@ -4,6 +4,8 @@ use super::command::{
     CLOCK, EventSwitch, HITCOUNT_FIELD, Hist, HistChange, HistField, Modifier, SIZE_DEFAULT,
     SortKey, SwitchSubject, Trigger, TriggerCommand, TriggerKind, sort_field,
 };
+use super::expression::Expression;
+use super::parse_expression::Definitions;
 use crate::definition::{ParseError, WrittenFilter, parse_number};
 
 /// Most keys of a histogram, values beside the hits, and sort keys (histogram.rst).
@@ -15,15 +17,15 @@ const SORT_MAX: usize = 2;
 /// Entries of a histogram.
 const SIZES: std::ops::RangeInclusive<u64> = 1 << 7..=1 << 17;
 
-fn fault(id: &'static str, position: usize, message: impl Into<String>) -> ParseError {
+pub(super) fn fault(id: &'static str, position: usize, message: impl Into<String>) -> ParseError {
     ParseError { message: message.into(), position, id }
 }
 
 /// A part of a text, and where it begins.
 #[derive(Clone, Copy)]
-struct Part<'a> {
-    text: &'a str,
-    at: usize,
+pub(super) struct Part<'a> {
+    pub(super) text: &'a str,
+    pub(super) at: usize,
 }
 
 impl<'a> Part<'a> {
@@ -32,11 +34,11 @@ impl<'a> Part<'a> {
     }
 
     /// The part from byte `from` on.
-    fn from(self, from: usize) -> Self {
+    pub(super) fn from(self, from: usize) -> Self {
         Self { text: &self.text[from..], at: self.at + from }
     }
 
-    fn to(self, to: usize) -> Self {
+    pub(super) fn to(self, to: usize) -> Self {
         Self { text: &self.text[..to], at: self.at }
     }
 
@@ -47,14 +49,14 @@ impl<'a> Part<'a> {
     }
 
     /// Splits at the first `separator`.
-    fn cut(self, separator: &str) -> (Self, Option<Self>) {
+    pub(super) fn cut(self, separator: &str) -> (Self, Option<Self>) {
         match self.text.find(separator) {
             Some(at) => (self.to(at), Some(self.from(at + separator.len()))),
             None => (self, None),
         }
     }
 
-    fn split(self, separator: &'static str) -> impl Iterator<Item = Self> {
+    pub(super) fn split(self, separator: &'static str) -> impl Iterator<Item = Self> {
         let mut rest = Some(self);
         std::iter::from_fn(move || {
             let (first, after) = rest?.cut(separator);
@@ -163,62 +165,105 @@ fn condition_of(condition: Part<'_>) -> Result<Option<WrittenFilter>, ParseError
     }
 }
 
+/// Parameters of a histogram that are read once all variables are known.
+#[derive(Default)]
+struct Lists<'a> {
+    keys: Option<Part<'a>>,
+    values: Option<Part<'a>>,
+    variables: Definitions<'a>,
+}
+
 fn hist(params: Part<'_>) -> Result<Hist, ParseError> {
-    let (mut keys, mut values, mut sort) = (Vec::new(), Vec::new(), Vec::new());
+    let mut lists = Lists::default();
     let (mut size, mut change, mut no_hitcount) = (SIZE_DEFAULT, None, false);
-    let mut shared_name = None;
+    let (mut shared_name, mut sort) = (None, Vec::new());
     for param in params.split(":") {
         let (name, value) = param.cut("=");
         if value.is_some_and(|value| value.text.is_empty()) {
             return Err(fault("EMPTY_ASSIGNMENT", param.at, "nothing follows the `=`"));
         }
         match (name.text, value) {
-            ("keys" | "key", Some(list)) => keys = fields(list, KEYS_MAX, "keys")?,
-            ("values" | "vals" | "val", Some(list)) => {
-                values = fields(list, VALUES_MAX + 1, "values with hitcount")?;
-                // One of them is there anyhow.
-                let hits = values.iter().position(HistField::is_hitcount);
-                hits.map(|at| values.remove(at));
-                if values.len() > VALUES_MAX {
-                    return Err(too_many(list, VALUES_MAX, "values beside hitcount"));
-                }
-            }
+            ("keys" | "key", Some(list)) => lists.keys = Some(list),
+            ("values" | "vals" | "val", Some(list)) => lists.values = Some(list),
             ("sort", Some(list)) => sort = sorted_by(list, param.at)?,
             // All times are those of the guest's clock. The file lists it in this form.
             ("clock", Some(Part { text: CLOCK, .. })) => {}
+            ("clock", Some(_)) => {
+                let message = format!("there is one clock: `{CLOCK}`");
+                return Err(fault("HIST_CREATE_FAIL", param.at, message));
+            }
             ("name", Some(name)) => shared_name = Some(name.text.to_owned()),
             ("size", Some(number)) => size = entries(number)?,
             ("pause", None) => change = Some(HistChange::Pause),
             ("continue" | "cont", None) => change = Some(HistChange::Continue),
             ("clear", None) => change = Some(HistChange::Clear),
             ("nohitcount" | "NOHC", None) => no_hitcount = true,
-            _ => {
-                let shown: String = param.text.chars().take(20).collect();
-                let message = format!(
-                    "`{shown}` is none of name=, keys=, values=, sort=, size=, pause, continue, clear, nohitcount; there are no variables"
-                );
-                return Err(fault("HIST_CREATE_FAIL", param.at, message));
-            }
+            (_, Some(_)) if !is_handler(param) => lists.variables.add(param)?,
+            _ => return Err(unknown(param)),
         }
     }
-    if keys.is_empty() {
-        let message = "a histogram needs keys: `hist:keys=FIELD`";
-        return Err(fault("HIST_CREATE_FAIL", params.at, message));
-    }
+    let (keys, values) = lists.keys_and_values(params)?;
+    let variables = lists.variables.variables()?;
     if sort.is_empty() {
         let field = HITCOUNT_FIELD.to_owned();
         sort.push((SortKey { field, descending: false }, SortPlace::default()));
     }
     let sort = sort.into_iter().map(|(key, place)| place.check(key, &keys, &values));
     let sort = sort.collect::<Result<_, _>>()?;
-    Ok(Hist { name: shared_name, keys, values, sort, size, no_hitcount, change })
+    Ok(Hist { name: shared_name, keys, values, variables, sort, size, no_hitcount, change })
 }
 
-fn fields(list: Part<'_>, most: usize, what: &str) -> Result<Vec<HistField>, ParseError> {
-    let found: Vec<HistField> = list.split(",").map(field).collect::<Result<_, _>>()?;
-    match found.len() <= most {
-        true => Ok(found),
-        false => Err(too_many(list, most, what)),
+/// Returns true for an action at other events' hits (histogram.rst, "Handlers").
+fn is_handler(param: Part<'_>) -> bool {
+    ["onmatch(", "onmax(", "onchange("].iter().any(|name| param.text.starts_with(name))
+}
+
+fn unknown(param: Part<'_>) -> ParseError {
+    let shown: String = param.text.chars().take(20).collect();
+    let message = match is_handler(param) {
+        true => format!("`{shown}`: there are no handlers and no synthetic events"),
+        false => format!(
+            "`{shown}` is none of name=, keys=, values=, sort=, size=, pause, continue, clear, \
+             nohitcount, and no variable `NAME=EXPRESSION`"
+        ),
+    };
+    fault("HIST_CREATE_FAIL", param.at, message)
+}
+
+impl Lists<'_> {
+    fn keys_and_values(
+        &self,
+        params: Part<'_>,
+    ) -> Result<(Vec<Expression>, Vec<Expression>), ParseError> {
+        let mut values = Vec::new();
+        if let Some(list) = self.values {
+            values = self.expressions(list, VALUES_MAX + 1, "values with hitcount")?;
+            // One of them is there anyhow.
+            let hits = values.iter().position(Expression::is_hitcount);
+            hits.map(|at| values.remove(at));
+            if values.len() > VALUES_MAX {
+                return Err(too_many(list, VALUES_MAX, "values beside hitcount"));
+            }
+        }
+        let Some(list) = self.keys else {
+            let message = "a histogram needs keys: `hist:keys=FIELD`";
+            return Err(fault("HIST_CREATE_FAIL", params.at, message));
+        };
+        Ok((self.expressions(list, KEYS_MAX, "keys")?, values))
+    }
+
+    fn expressions(
+        &self,
+        list: Part<'_>,
+        most: usize,
+        what: &str,
+    ) -> Result<Vec<Expression>, ParseError> {
+        let found = list.split(",").map(|part| self.variables.expression(part));
+        let found: Vec<Expression> = found.collect::<Result<_, _>>()?;
+        match found.len() <= most {
+            true => Ok(found),
+            false => Err(too_many(list, most, what)),
+        }
     }
 }
 
@@ -226,10 +271,11 @@ fn too_many(list: Part<'_>, most: usize, what: &str) -> ParseError {
     fault("HIST_CREATE_FAIL", list.at, format!("a histogram has at most {most} {what}"))
 }
 
-fn field(part: Part<'_>) -> Result<HistField, ParseError> {
+pub(super) fn field(part: Part<'_>) -> Result<HistField, ParseError> {
     let (name, modifier) = part.cut(".");
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    if name.text.is_empty() || !name.text.chars().all(is_name) {
+    let is_number = name.text.starts_with(|c: char| c.is_ascii_digit());
+    if name.text.is_empty() || is_number || !name.text.chars().all(is_name) {
         return Err(fault("FIELD_NOT_FOUND", name.at, "a field's name belongs here"));
     }
     let Some(modifier) = modifier else {
@@ -278,8 +324,8 @@ impl SortPlace {
     fn check(
         self,
         key: SortKey,
-        keys: &[HistField],
-        values: &[HistField],
+        keys: &[Expression],
+        values: &[Expression],
     ) -> Result<SortKey, ParseError> {
         let found = sort_field(&key.field, keys, values);
         if found.is_none() && key.field != HITCOUNT_FIELD {
@@ -287,10 +333,10 @@ impl SortPlace {
             return Err(fault("INVALID_SORT_FIELD", self.field, message));
         }
         match self.modifier {
-            Some((modifier, at)) if found.is_none_or(|found| found.modifier != modifier) => {
+            Some((modifier, at)) if found.is_none_or(|found| found.modifier() != modifier) => {
                 Err(wrong_order(at))
             }
-            _ => Ok(key),
+            _ => Ok(SortKey { field: found.map_or(key.field, Expression::name), ..key }),
         }
     }
 }

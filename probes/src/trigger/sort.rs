@@ -3,8 +3,9 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use super::column::HistColumn;
 use super::command::SortKey;
-use super::hist::{HistColumn, HistTable, HistogramKey, KeySums};
+use super::hist::{HistTable, HistogramKey, KeySums};
 
 /// An entry: its keys, and its hits.
 pub(super) type Entry = (Arc<[HistogramKey]>, KeySums);

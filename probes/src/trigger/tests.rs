@@ -11,6 +11,8 @@ use super::*;
 use crate::definition::{Argument, FetchArg, parse_line};
 use crate::events::{Control, Hit, Origin, Record, Returned, Step};
 
+mod variables;
+
 fn parsed(text: &str) -> TriggerCommand {
     parse_trigger(text).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
@@ -118,7 +120,7 @@ fn faults_have_their_place() {
 
 proptest! {
     #[test]
-    fn whatever_is_written_is_a_trigger_or_a_fault_within_it(text in "\\PC{0,60}|!?(hist|traceon)[:=,. a-z0-9\"~&|!()]{0,40}") {
+    fn whatever_is_written_is_a_trigger_or_a_fault_within_it(text in "\\PC{0,60}|!?(hist|traceon)[:=,. a-z0-9\"~&|!()]{0,40}|hist:keys=[a$.+,-]{1,6}(:(a|b|vals|sort)=[ab$+*/().,1-]{1,9}){1,3}") {
         match parse_trigger(&text) {
             Err(error) => prop_assert!(error.position <= text.len()),
             // The result is listed in a form that can be written.
@@ -150,6 +152,11 @@ const LINE: &str = "r:e f fd=%di:s32 len=%si:u64 at=%dx";
 
 /// A hit with these values, of a task, that took so many ticks.
 fn hit(args: [u64; 3], pid: u32, took: u64) -> Hit {
+    hit_of(&fields(LINE), args, pid, took)
+}
+
+/// The same of an event with these arguments.
+fn hit_of(list: &[Argument], args: [u64; 3], pid: u32, took: u64) -> Hit {
     let origin = Arc::new(Origin {
         group: "kprobes".into(),
         event: "e".into(),
@@ -158,7 +165,7 @@ fn hit(args: [u64; 3], pid: u32, took: u64) -> Hit {
         offset: 0,
         at: Gva(0x10),
         addr: "0x10".into(),
-        fields: fields(LINE).into(),
+        fields: list.into(),
         symbols: None,
         clock: GuestClock::default(),
     });
@@ -174,10 +181,19 @@ fn hit(args: [u64; 3], pid: u32, took: u64) -> Hit {
     Hit { origin, vcpu: 1, record }
 }
 
+/// No variables.
+struct NoVariables;
+
+impl Variables for NoVariables {
+    fn find(&self, name: &VariableName) -> Result<FoundVariable, VariableError> {
+        Err(VariableError::Unknown(name.clone()))
+    }
+}
+
 /// A histogram over some hits.
 fn counted(command: &str, hits: &[Hit]) -> HistogramTable {
     let TriggerKind::Hist(hist) = added(command).kind else { panic!("{command}") };
-    let table = HistTable::new(&hist, &fields(LINE), true).unwrap();
+    let table = HistTable::new(&hist, &fields(LINE), true, &NoVariables).unwrap();
     hits.iter().for_each(|hit| table.add(hit));
     table.at_once("LINE", &fields(LINE), Some(&symbols()))
 }
@@ -323,8 +339,8 @@ fn fields_that_are_not_there_are_named() {
     let refused = |command: &str| {
         let trigger = added(command);
         let TriggerKind::Hist(hist) = &trigger.kind else { panic!("{command}") };
-        HistTable::new(hist, &fields("p:e f fd=%di s=+0(%si):string a=@0x10:u8[4]"), false)
-            .unwrap_err()
+        let list = fields("p:e f fd=%di s=+0(%si):string a=@0x10:u8[4]");
+        HistTable::new(hist, &list, false, &NoVariables).unwrap_err()
     };
     for (command, part) in [
         ("hist:keys=fb", "fb"),
@@ -349,7 +365,7 @@ fn fields_that_are_not_there_are_named() {
 
 fn triggers(commands: &[&str]) -> Arc<Triggers> {
     let list = fields(LINE);
-    let fields = Fields { list: &list, is_return: true };
+    let fields = Fields { list: &list, is_return: true, variables: &NoVariables };
     let live = |command: &&str| Arc::new(Live::new(added(command), None, &fields).unwrap());
     Triggers::new(commands.iter().map(live).collect(), false).expect("there are some")
 }

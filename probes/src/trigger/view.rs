@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use exoprobe_introspect::SymbolTable;
 
+use super::column::{HistColumn, is_symbol};
 use super::command::{HistField, Modifier};
-use super::hist::{HistColumn, HistTable, HistogramKey, KeySums, is_symbol};
+use super::hist::{HistTable, HistogramKey, KeySums};
 use super::sort::Entry;
 use super::syscalls::syscall_name;
 use crate::definition::Argument;
@@ -52,6 +53,8 @@ pub struct HistogramField {
     pub is_signed: bool,
     /// Its type has its numbers shown as symbols.
     pub is_symbol: bool,
+    /// It is an expression with an operator: the file `hist` leaves such values out.
+    pub is_operation: bool,
 }
 
 /// A histogram at one time, for programs.
@@ -148,11 +151,13 @@ impl HistTable {
 
 impl HistColumn {
     fn shown(&self, list: &[Argument]) -> HistogramField {
-        let of_arg = list.iter().find(|arg| arg.name == self.field.name);
+        let is_it = |arg: &&Argument| self.is_arg() && arg.name == self.field.name;
+        let of_arg = list.iter().find(is_it);
         HistogramField {
             field: self.field.clone(),
             is_signed: self.is_signed,
             is_symbol: of_arg.is_some_and(|arg| is_symbol(arg.kind)),
+            is_operation: self.is_operation(),
         }
     }
 }

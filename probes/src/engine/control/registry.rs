@@ -16,7 +16,8 @@ use crate::engine::probe::site::InternalBreakpoint;
 use crate::engine::probe::site::{Site, Sites};
 use crate::events::Origin;
 use crate::trigger::{
-    EventSwitch, HistChange, Live, SwitchSubject, SwitchedEvents, Triggers, switched_events,
+    EventSwitch, FoundVariable, HistChange, Live, SwitchSubject, SwitchedEvents, Triggers,
+    VariableError, VariableName, Variables, switched_events,
 };
 
 /// The registered probes of one engine.
@@ -59,6 +60,32 @@ impl SwitchedEvents for Registry {
             }
         }
     }
+}
+
+impl Variables for Registry {
+    fn find(&self, name: &VariableName) -> Result<FoundVariable, VariableError> {
+        let mut found: Option<FoundVariable> = None;
+        for (probe, triggers) in self.triggered() {
+            let of = name.event.as_ref();
+            if of.is_some_and(|(group, event)| {
+                (&**group, &**event) != (&*probe.group, &*probe.event)
+            }) {
+                continue;
+            }
+            let tables = triggers.list().iter().filter_map(|live| live.table());
+            for other in tables.filter_map(|table| table.variable(&name.name)) {
+                if found.as_ref().is_some_and(|found| !found.is_of_same(&other)) {
+                    return Err(VariableError::Ambiguous(name.name.clone()));
+                }
+                found = Some(other);
+            }
+        }
+        found.ok_or_else(|| VariableError::Unknown(name.clone()))
+    }
+}
+
+fn refer_to(triggers: &Triggers, live: &Live) -> bool {
+    triggers.list().iter().any(|other| other.refers_to(live))
 }
 
 /// A probe and its place.
@@ -211,6 +238,34 @@ impl Registry {
     pub(crate) fn histogram_named(&self, name: &str) -> Option<Arc<Live>> {
         let is_it = |live: &&Arc<Live>| live.name() == Some(name);
         self.triggered().find_map(|(_, triggers)| triggers.list().iter().find(is_it).cloned())
+    }
+
+    /// Returns true if a histogram refers to variables of this trigger's.
+    pub(crate) fn is_referenced(&self, live: &Live) -> bool {
+        self.triggered().any(|(_, triggers)| refer_to(&triggers, live))
+    }
+
+    /// Checks that no histogram is left that refers to variables of events that go with some
+    /// probes.
+    ///
+    /// # Errors
+    /// [`VariableError::Referenced`].
+    pub(crate) fn check_unreferenced(&self, ids: &[u32]) -> Result<(), VariableError> {
+        let going: HashSet<u32> = ids.iter().copied().collect();
+        for (probe, triggers) in self.triggered().filter(|(probe, _)| going.contains(&probe.id)) {
+            let mut named = triggers.list().iter().filter(|live| live.has_variables()).peekable();
+            let of_event = self.ids(&probe.group, &probe.event).unwrap_or_default();
+            // An event keeps its triggers as long as it has a probe.
+            if named.peek().is_none() || !of_event.iter().all(|id| going.contains(id)) {
+                continue;
+            }
+            let mut left = self.triggered().filter(|(other, _)| !going.contains(&other.id));
+            let named: Vec<&Arc<Live>> = named.collect();
+            if left.any(|(_, triggers)| named.iter().any(|live| refer_to(&triggers, live))) {
+                return Err(VariableError::Referenced(probe.event.to_string()));
+            }
+        }
+        Ok(())
     }
 
     /// Returns true if a trigger of another event switches this one.

@@ -176,7 +176,8 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// [`UnregisterError`] with [`ProbeError::NoSuchProbe`], where nothing was changed, or with
+    /// [`UnregisterError`] with [`ProbeError::NoSuchProbe`], or with [`ProbeError::Trigger`] where
+    /// histograms of other events refer to variables of these, and nothing was changed; or with
     /// [`ProbeError::Clobbered`] when the guest changed the text: all the probes are gone then, and
     /// the text is as the guest wrote it.
     pub fn unregister(
@@ -185,6 +186,7 @@ impl Engine {
     ) -> Result<Vec<Registration>, UnregisterError> {
         let control = self.lock();
         let ids = probes.into().of(&control.registry)?;
+        control.registry.check_unreferenced(&ids).map_err(ProbeError::from)?;
         let removed = ids.iter().map(|id| Registration::of(&control.registry.probes[id])).collect();
         match self.remove(control, ids) {
             Ok(()) => Ok(removed),

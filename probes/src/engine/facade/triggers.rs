@@ -15,8 +15,8 @@ use crate::engine::facade::engine::Engine;
 use crate::engine::probe::registered::Probe;
 use crate::error::ProbeError;
 use crate::trigger::{
-    EventSwitch, Fields, HistChange, Histogram, HistogramTable, Live, Trigger, TriggerCommand,
-    TriggerError, TriggerKind, Triggers, switched_events,
+    EventSwitch, Fields, Hist, HistChange, Histogram, HistogramTable, Live, Trigger,
+    TriggerCommand, TriggerError, TriggerKind, Triggers, VariableError, switched_events,
 };
 
 /// Most triggers of an event: each looks at every hit.
@@ -41,53 +41,17 @@ impl Engine {
         self.drain_locked(&mut control);
         let probe = Arc::clone(&control.registry.probes[&ids[0]].probe);
         let there = control.registry.triggers_of(&ids);
-        let position = |of: &Trigger| {
-            let arguments = probe.has_arguments().then(|| probe.arguments());
-            let list = arguments.as_ref().map_or(&[][..], |arguments| &arguments.list);
-            let kind = of.kind.clone().with_listed_names(list);
-            there.iter().position(|live| live.trigger.kind.is_same(&kind))
+        let command = command.of_event(group, event);
+        let changed = match command {
+            TriggerCommand::Remove(trigger) => without(&control.registry, &probe, &there, &trigger),
+            TriggerCommand::Add(trigger) => with(&control.registry, &probe, &there, trigger),
         };
-        let before = there.clone();
-        let list = match command {
-            TriggerCommand::Remove(trigger) => {
-                switched_event(&control.registry, &trigger)?;
-                // As in the kernel: one that there is not is removed already, as when the file was
-                // opened anew.
-                let Some(at) = position(&trigger) else { return Ok(()) };
-                let mut left = there;
-                left.remove(at);
-                left
-            }
-            TriggerCommand::Add(trigger) => {
-                let name = trigger.kind.name();
-                match (position(&trigger), hist_change(&trigger)) {
-                    (Some(at), Some(change)) => {
-                        there[at].change(change);
-                        return Ok(());
-                    }
-                    (Some(_), None) => return Err(TriggerError::There(name).into()),
-                    (None, Some(HistChange::Continue | HistChange::Clear)) => {
-                        return Err(TriggerError::NotThere(name).into());
-                    }
-                    (None, _) if there.len() >= TRIGGERS_MAX => {
-                        return Err(TriggerError::TooMany(TRIGGERS_MAX).into());
-                    }
-                    (None, _) => {
-                        let new = [Arc::new(live(&control.registry, &probe, trigger)?)];
-                        // As in the kernel, the newest comes first, but for histograms.
-                        match new[0].table() {
-                            Some(_) => [&there[..], &new].concat(),
-                            None => [&new[..], &there].concat(),
-                        }
-                    }
-                }
-            }
-        };
-        let switched = switched_events(&before).chain(switched_events(&list)).collect();
+        let Some(list) = changed? else { return Ok(()) };
+        let switched = switched_events(&there).chain(switched_events(&list)).collect();
         self.replace_triggers(&mut control, &ids, list)?;
         self.arm_switched(&mut control, switched).inspect_err(|_| {
             // It has nothing more to arm.
-            let _ = self.replace_triggers(&mut control, &ids, before);
+            let _ = self.replace_triggers(&mut control, &ids, there);
         })
     }
 
@@ -143,7 +107,8 @@ impl Engine {
         }
     }
 
-    /// Removes the histograms of an event, as opening its file `trigger` with O_TRUNC does.
+    /// Removes the histograms of an event, as opening its file `trigger` with O_TRUNC does. As in
+    /// the kernel, all stay if another histogram refers to variables of one of them.
     ///
     /// # Errors
     /// [`ProbeError::NoSuchProbe`].
@@ -151,6 +116,10 @@ impl Engine {
         let mut control = self.lock();
         let ids = control.registry.ids(group, event)?.to_vec();
         self.drain_triggered(&mut control, &ids);
+        let there = control.registry.triggers_of(&ids);
+        if there.iter().any(|live| control.registry.is_referenced(live)) {
+            return Ok(());
+        }
         self.remove_triggers(&mut control, &ids, |_, live| live.table().is_some())
     }
 
@@ -233,10 +202,82 @@ impl Engine {
     }
 }
 
+/// Where a trigger is among those of a probe's event.
+fn position(probe: &Probe, there: &[Arc<Live>], of: &Trigger) -> Option<usize> {
+    let arguments = probe.has_arguments().then(|| probe.arguments());
+    let list = arguments.as_ref().map_or(&[][..], |arguments| &arguments.list);
+    let kind = of.kind.clone().with_listed_names(list);
+    there.iter().position(|live| live.trigger.kind.is_same(&kind))
+}
+
+/// The triggers without one; `None` without a change.
+fn without(
+    registry: &Registry,
+    probe: &Probe,
+    there: &[Arc<Live>],
+    trigger: &Trigger,
+) -> Result<Option<Vec<Arc<Live>>>, ProbeError> {
+    switched_event(registry, trigger)?;
+    // As in the kernel: one that there is not is removed already, as when the file was opened anew.
+    let Some(at) = position(probe, there, trigger) else { return Ok(None) };
+    if registry.is_referenced(&there[at]) {
+        return Err(VariableError::Referenced(probe.event.to_string()).into());
+    }
+    let mut left = there.to_vec();
+    left.remove(at);
+    Ok(Some(left))
+}
+
+/// The triggers with a new one; `None` where a histogram was changed.
+fn with(
+    registry: &Registry,
+    probe: &Probe,
+    there: &[Arc<Live>],
+    trigger: Trigger,
+) -> Result<Option<Vec<Arc<Live>>>, ProbeError> {
+    let name = trigger.kind.name();
+    check_names(&trigger, there)?;
+    match (position(probe, there, &trigger), hist_change(&trigger)) {
+        (Some(at), Some(change)) => {
+            there[at].change(change);
+            Ok(None)
+        }
+        (Some(_), None) => Err(TriggerError::There(name).into()),
+        (None, Some(HistChange::Continue | HistChange::Clear)) => {
+            Err(TriggerError::NotThere(name).into())
+        }
+        (None, _) if there.len() >= TRIGGERS_MAX => Err(TriggerError::TooMany(TRIGGERS_MAX).into()),
+        (None, _) => {
+            let new = [Arc::new(live(registry, probe, trigger)?)];
+            // As in the kernel, the newest comes first, but for histograms.
+            Ok(Some(match new[0].table() {
+                Some(_) => [there, &new].concat(),
+                None => [&new[..], there].concat(),
+            }))
+        }
+    }
+}
+
 fn hist_change(trigger: &Trigger) -> Option<HistChange> {
     match &trigger.kind {
         TriggerKind::Hist(hist) => hist.change,
         _ => None,
+    }
+}
+
+/// Checks that no histogram of an event has a variable of a name that a new one has.
+///
+/// # Errors
+/// [`VariableError::Duplicate`].
+fn check_names(new: &Trigger, there: &[Arc<Live>]) -> Result<(), VariableError> {
+    let TriggerKind::Hist(Hist { variables, .. }) = &new.kind else { return Ok(()) };
+    let is_there = |name: &str| {
+        let mut tables = there.iter().filter_map(|live| live.table());
+        tables.any(|table| table.variable(name).is_some())
+    };
+    match variables.iter().find(|variable| is_there(&variable.name)) {
+        Some(variable) => Err(VariableError::Duplicate(variable.name.clone())),
+        None => Ok(()),
     }
 }
 
@@ -276,7 +317,8 @@ fn live(registry: &Registry, probe: &Probe, trigger: Trigger) -> Result<Live, Pr
     let arguments = probe.arguments();
     let filter = arguments.filter(trigger.filter.as_ref())?;
     check_recorded(filter.as_ref(), &arguments.list)?;
-    let fields = Fields { list: &arguments.list, is_return: probe.returns().is_some() };
+    let is_return = probe.returns().is_some();
+    let fields = Fields { list: &arguments.list, is_return, variables: registry };
     let new = Live::new(trigger, filter, &fields)?;
     match new.name().and_then(|name| registry.histogram_named(name)) {
         Some(other) => Ok(new.sharing(&other)?),

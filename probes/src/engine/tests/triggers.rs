@@ -3,7 +3,7 @@
 use super::*;
 use crate::definition::Action;
 use crate::error::ProbeError;
-use crate::trigger::{TriggerError, parse_trigger};
+use crate::trigger::{HistogramNumber, TriggerError, VariableError, parse_trigger};
 use crate::{Batch, Selection};
 
 impl Fake {
@@ -291,4 +291,111 @@ fn histograms_are_of_the_memory_for_probes() {
     assert!(set(0, LARGE).is_err());
     fake.engine.unregister(Selection::event("kprobes", "e1")).unwrap();
     set(0, LARGE).unwrap();
+}
+
+/// Sets a trigger of an event.
+fn set(fake: &Fake, event: &str, command: &str) -> Result<(), TriggerError> {
+    match fake.engine.set_trigger("kprobes", event, parse_trigger(command).unwrap()) {
+        Ok(()) => Ok(()),
+        Err(ProbeError::Trigger(error)) => Err(error),
+        Err(other) => panic!("{command}: {other:?}"),
+    }
+}
+
+#[test]
+fn the_time_between_two_events_is_a_variable() {
+    let fake = two_events();
+    set(&fake, "e", "hist:keys=a:ts0=common_timestamp").unwrap();
+    set(&fake, "f", "hist:keys=a:lat=common_timestamp-$ts0").unwrap();
+    set(&fake, "f", "hist:keys=a:vals=$lat,hitcount").unwrap();
+    // A begin before each end counts, and each begin once.
+    fake.run_all(&[FAR_OFF, WORK, FAR_OFF, FAR_OFF, WORK, WORK, FAR_OFF]);
+    fake.engine.drain();
+    let hists = fake.engine.histograms("kprobes", "f").unwrap();
+    let hits: Vec<u64> = hists.iter().map(|hist| hist.hits).collect();
+    // An alias of the latency is read at each hit after the first.
+    assert_eq!(hits, [2, 3]);
+    let lines = fake.engine.triggers("kprobes", "f").unwrap();
+    assert_eq!(
+        lines[0],
+        "hist:keys=a:vals=hitcount:lat=common_timestamp-$ts0:sort=hitcount:size=2048:clock=global [active]"
+    );
+}
+
+#[test]
+fn a_histogram_whose_variables_others_read_stays() {
+    let fake = two_events();
+    let busy = |error: Result<(), ProbeError>| {
+        let error = error.unwrap_err();
+        assert_eq!(error.code(), "EBUSY");
+        assert_eq!(error.to_string(), VariableError::Referenced("e".to_owned()).to_string());
+    };
+    let unregister = |event: &str| {
+        let result = fake.engine.unregister(Selection::event("kprobes", event));
+        result.map(drop).map_err(ProbeError::from)
+    };
+    set(&fake, "e", "hist:keys=a:x=a").unwrap();
+    set(&fake, "e", "hist:keys=a").unwrap();
+    set(&fake, "f", "hist:keys=a:y=a-$x").unwrap();
+    busy(set(&fake, "e", "!hist:keys=a:x=a").map_err(ProbeError::from));
+    busy(unregister("e"));
+    fake.engine.remove_histograms("kprobes", "e").unwrap();
+    assert_eq!(fake.engine.triggers("kprobes", "e").unwrap().len(), 2, "as in the kernel");
+    set(&fake, "e", "!hist:keys=a").unwrap();
+    set(&fake, "f", "!hist:keys=a:y=a-$x").unwrap();
+    set(&fake, "e", "!hist:keys=a:x=a").unwrap();
+    set(&fake, "e", "hist:keys=a:x=a").unwrap();
+    set(&fake, "f", "hist:keys=a:y=a-$x").unwrap();
+    fake.engine.unregister(Selection::all()).unwrap();
+    assert!(fake.engine.traceless().is_some());
+}
+
+#[test]
+fn a_variable_is_found_by_its_name_or_its_event() {
+    let fake = two_events();
+    let error = |event: &str, command: &str| set(&fake, event, command).unwrap_err().fault().0;
+    set(&fake, "e", "hist:keys=a:x=a+5").unwrap();
+    assert_eq!(error("e", "hist:keys=a.hex:x=1"), "DUPLICATE_VAR");
+    assert_eq!(error("e", "hist:keys=a:x=a:pause"), "DUPLICATE_VAR", "as in the kernel");
+    assert_eq!(error("f", "hist:keys=a:vals=$y"), "VAR_NOT_FOUND");
+    assert_eq!(error("f", "hist:keys=a:vals=kprobes.f.$x"), "VAR_NOT_FOUND");
+    assert_eq!(error("f", "hist:keys=a:vals=$x+1:y=$x+$y"), "VAR_NOT_FOUND");
+    set(&fake, "f", "hist:keys=a:x=$x").unwrap();
+    assert_eq!(error("f", "hist:keys=a:vals=$x"), "VAR_NOT_UNIQUE");
+    set(&fake, "f", "hist:keys=a:vals=kprobes.f.$x,kprobes.e.$x").unwrap();
+    set(&fake, "e", "hist:keys=a:vals=kprobes.e.$own:own=a").unwrap();
+    let lines = fake.engine.triggers("kprobes", "e").unwrap();
+    assert!(lines[1].starts_with("hist:keys=a:vals=hitcount,a:own=a:"), "{lines:?}");
+    // Also of the same event, in the order in which they were set.
+    set(&fake, "e", "hist:keys=a:vals=kprobes.e.$x").unwrap();
+    fake.run_all(&[WORK, FAR_OFF, WORK]);
+    fake.engine.drain();
+    let last = |event: &str| {
+        let hists = fake.engine.histograms("kprobes", event).unwrap();
+        let last = hists.last().unwrap();
+        (last.hits, last.values.clone(), last.entries[0].sums.clone())
+    };
+    let number = HistogramNumber::Unsigned;
+    let values = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    assert_eq!(last("e"), (2, values(&["kprobes.e.$x"]), vec![number(2 * 5)]));
+    let expected = vec![number(5); 2];
+    assert_eq!(last("f"), (1, values(&["kprobes.f.$x", "kprobes.e.$x"]), expected));
+}
+
+#[test]
+fn histograms_of_one_name_share_their_variables() {
+    let fake = two_events();
+    set(&fake, "e", "hist:name=n:keys=a:x=a").unwrap();
+    let other = TriggerError::OtherOfName("n".to_owned());
+    assert_eq!(set(&fake, "f", "hist:name=n:keys=a"), Err(other.clone()));
+    assert_eq!(set(&fake, "f", "hist:name=n:keys=a:x=1"), Err(other));
+    set(&fake, "f", "hist:name=n:keys=a:x=a").unwrap();
+    set(&fake, "f", "hist:keys=a:vals=$x").unwrap();
+    fake.run_all(&[WORK, FAR_OFF]);
+    fake.engine.drain();
+    let hits = |event: &str| {
+        let hists = fake.engine.histograms("kprobes", event).unwrap();
+        hists.iter().map(|hist| hist.hits).collect::<Vec<_>>()
+    };
+    assert_eq!((hits("e"), hits("f")), (vec![2], vec![2, 1]));
 }

@@ -32,6 +32,7 @@ pub(super) fn all() -> Vec<Session> {
     sessions.extend(filters(&mut Dice(SEED)));
     sessions.extend(triggers());
     sessions.extend(triggers_of_other_events());
+    sessions.extend(variables_of_other_events());
     sessions.extend(switches());
     sessions.extend(files_of_all_events());
     sessions.extend(files_of_the_trace());
@@ -244,6 +245,40 @@ fn triggers_of_other_events() -> Vec<Session> {
     }
     let paused = define().append("events/kprobes/f/trigger", "hist:keys=b:pause");
     sessions.push(read(paused.append(trigger, "enable_hist:kprobes:f")));
+    sessions
+}
+
+/// Histograms that refer to the variables of another event's. No shell hits them.
+fn variables_of_other_events() -> Vec<Session> {
+    let file = |event: &str| match event {
+        "g" => "events/g/e/trigger".to_owned(),
+        event => format!("events/kprobes/{event}/trigger"),
+    };
+    let define = || {
+        let defined = Session::of_definitions(&[
+            "p:e __x64_sys_sethostname a=%di b=%si",
+            "p:f __x64_sys_setdomainname a=%di b=%si",
+            "p:g/e __x64_sys_sethostname a=%di",
+        ]);
+        let variables = "hist:keys=a:qa=a,qc=5,qz=0,qt=common_timestamp.usecs";
+        defined.append(&file("e"), variables)
+    };
+    let read = |session: Session| {
+        let session = session.read(&file("e")).read(&file("f")).read(&file("g"));
+        session.read("events/kprobes/f/hist")
+    };
+    let mut sessions = Vec::new();
+    for text in list("variables of other events") {
+        let words = text.split(" ; ").map(|word| word.split_once(' ').expect("an event"));
+        let written =
+            words.fold(define(), |session, (event, command)| session.append(&file(event), command));
+        sessions.push(read(written));
+    }
+    let referring = || define().append(&file("f"), "hist:keys=a:z=b-$qa");
+    sessions.push(read(referring().replace(&file("e"), "hist:keys=a.hex")));
+    sessions.push(read(referring().replace(&file("f"), "hist:keys=a.hex")));
+    let deleted = referring().append("kprobe_events", "-:kprobes/e");
+    sessions.push(read(deleted.append("kprobe_events", "-:kprobes/f")));
     sessions
 }
 

@@ -24,8 +24,7 @@ report() { read -r x < /err || x=ok; echo "$W${x##*: }$E"; : > /err; }
 append() { if [ -e "$1" ]; then { echo -n "$2" >> "$1"; } 2> /err; report; else echo "${W}absent$E"; fi; }
 replace() { if [ -e "$1" ]; then { echo -n "$2" > "$1"; } 2> /err; report; else echo "${W}absent$E"; fi; }
 show() { echo -n "$R"; if [ -e "$1" ]; then /bin/busybox cat "$1"; else echo absent; fi; echo "$E"; }
-begin() {
-    echo 0 > events/enable
+clear() {
     for t in events/kprobes/*/trigger events/g/*/trigger; do
         [ -e $t ] || continue
         while read -r line; do
@@ -33,7 +32,13 @@ begin() {
             echo "!$line" > $t
         done < $t
     done 2> /dev/null
-    echo > kprobe_events
+}
+begin() {
+    echo 0 > events/enable
+    clear
+    # Histograms whose variables others refer to go after those.
+    n=0
+    until { echo > kprobe_events; } 2> /dev/null || [ $n = 3 ]; do clear; n=$((n + 1)); done
     echo > error_log
     echo > trace
     : > /err
@@ -42,7 +47,7 @@ begin() {
 "#;
 
 /// Texts of errors, as busybox prints them, and their names.
-const ERRORS: [(&str, &str); 13] = [
+const ERRORS: [(&str, &str); 14] = [
     ("Invalid argument", "EINVAL"),
     ("No such file or directory", "ENOENT"),
     ("nonexistent directory", "ENOENT"),
@@ -51,6 +56,7 @@ const ERRORS: [(&str, &str); 13] = [
     ("File exists", "EEXIST"),
     ("Device or resource busy", "EBUSY"),
     ("Numerical result out of range", "ERANGE"),
+    ("Numerical argument out of domain", "EDOM"),
     ("Argument list too long", "E2BIG"),
     ("Invalid or incomplete multibyte or wide character", "EILSEQ"),
     ("Cannot allocate memory", "ENOMEM"),

@@ -1,0 +1,311 @@
+//! Variables of histograms, and the expressions that refer to them.
+//!
+//! A hit sets all variables of its entry. A histogram that refers to a variable counts a hit if the
+//! other histogram has an entry of equal keys in which the variable is set. An operation reads a
+//! variable once: it is unset then.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::column::{FieldSource, HistColumn};
+use super::command::{HistField, Modifier, TriggerError};
+use super::expression::{Expression, Operator, Variable, VariableName};
+use super::hist::{Counted, HistogramKey};
+use crate::definition::Argument;
+use crate::events::Hit;
+
+/// The reason why a histogram has not these variables or expressions, or does not lose them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VariableError {
+    /// A histogram of the event has a variable of this name.
+    #[error("a histogram of this event has a variable `{0}` already: give this one another name")]
+    Duplicate(String),
+    /// No other histogram has such a variable.
+    #[error(
+        "no other histogram has the variable `{0}`: set that one first; what the same histogram computes has to be \
+         written in full"
+    )]
+    Unknown(VariableName),
+    /// Histograms of several events have a variable of this name.
+    #[error("several events have a variable `{0}`: write `GROUP.EVENT.${0}`")]
+    Ambiguous(String),
+    /// A key refers to a variable.
+    #[error("`{0}`: keys are of the event alone, not of variables")]
+    InKey(String),
+    /// Microseconds are computed with other numbers.
+    #[error("`{0}`: one operand is in microseconds (.usecs), the other is not")]
+    Units(String),
+    /// An operand or a variable's value is no number.
+    #[error("`{0}` is no number: expressions and variables are of numbers")]
+    NoNumber(String),
+    /// A division by a constant 0.
+    #[error("`{0}` is 0: nothing is divided by it")]
+    DivisionByZero(String),
+    /// Other histograms refer to the variables.
+    #[error("another histogram refers to variables of `{0}`: remove that histogram first")]
+    Referenced(String),
+}
+
+impl VariableError {
+    /// Name of the errno.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::DivisionByZero(_) => "EDOM",
+            Self::Referenced(_) => "EBUSY",
+            _ => "EINVAL",
+        }
+    }
+
+    /// The tracer's identifier (error_log), and the part of the command at fault.
+    #[must_use]
+    pub fn fault(&self) -> (&'static str, Option<&str>) {
+        match self {
+            Self::Duplicate(name) => ("DUPLICATE_VAR", Some(name)),
+            Self::Unknown(VariableName { name, .. }) => ("VAR_NOT_FOUND", Some(name)),
+            Self::Ambiguous(name) => ("VAR_NOT_UNIQUE", Some(name)),
+            Self::InKey(key) => ("INVALID_REF_KEY", Some(key)),
+            Self::Units(_) => ("TIMESTAMP_MISMATCH", None),
+            Self::NoNumber(name) => ("INVALID_STR_OPERAND", Some(name)),
+            Self::DivisionByZero(operand) => ("DIVISION_BY_ZERO", Some(operand)),
+            Self::Referenced(_) => ("HIST_CREATE_FAIL", None),
+        }
+    }
+}
+
+/// Entries of a histogram; those of one name share them.
+pub(super) type Entries = Arc<Mutex<Counted>>;
+
+/// The variables of all histograms.
+pub(crate) trait Variables {
+    /// Finds a variable.
+    ///
+    /// # Errors
+    /// [`VariableError::Unknown`], [`VariableError::Ambiguous`].
+    fn find(&self, name: &VariableName) -> Result<FoundVariable, VariableError>;
+}
+
+/// A variable of an existing histogram.
+pub(crate) struct FoundVariable {
+    entries: Entries,
+    /// Number of the histogram's keys.
+    keys: usize,
+    index: usize,
+    kind: NumberKind,
+}
+
+impl FoundVariable {
+    pub(super) fn new(entries: &Entries, keys: usize, index: usize, kind: NumberKind) -> Self {
+        Self { entries: Arc::clone(entries), keys, index, kind }
+    }
+
+    /// Returns true if both are of one histogram, or of histograms of one name.
+    pub(crate) fn is_of_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.entries, &other.entries)
+    }
+}
+
+/// What is known of an expression's number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct NumberKind {
+    /// It is in microseconds.
+    is_usecs: bool,
+    /// Its value, if it is always the same.
+    constant: Option<u64>,
+}
+
+/// A variable of a histogram.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct VariableColumn {
+    pub(super) name: String,
+    pub(super) value: HistColumn,
+    pub(super) kind: NumberKind,
+}
+
+/// A variable that a histogram refers to.
+#[derive(Clone, Debug)]
+pub(super) struct Reference {
+    entries: Entries,
+    keys: usize,
+    index: usize,
+    /// It is unset once it is read.
+    read_once: bool,
+}
+
+impl PartialEq for Reference {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.entries, &other.entries)
+            && (self.index, self.read_once) == (other.index, other.read_once)
+    }
+}
+
+impl Reference {
+    /// Reads the variable in the entry of these keys, if there is one in which it is set. As in the
+    /// kernel, keys beyond those of that histogram do not count.
+    pub(super) fn read(&self, keys: &[HistogramKey]) -> Option<u64> {
+        let keys = keys.get(..self.keys)?;
+        let mut counted = lock(&self.entries);
+        let value = counted.variables.get_mut(keys)?.get_mut(self.index)?;
+        if self.read_once { value.take() } else { *value }
+    }
+
+    pub(super) fn is_of(&self, entries: &Entries) -> bool {
+        Arc::ptr_eq(&self.entries, entries)
+    }
+}
+
+pub(super) fn lock(entries: &Entries) -> MutexGuard<'_, Counted> {
+    entries.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An expression over an event's fields and a histogram's references.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Formula {
+    Constant(u64),
+    Field(HistColumn),
+    /// An index of the references.
+    Reference(usize),
+    Negated(Box<Formula>),
+    Operation(Box<Formula>, Operator, Box<Formula>),
+}
+
+impl Formula {
+    /// The number of a hit; `read` are the values of the references. What could not be read is 0,
+    /// as in the kernel.
+    pub(super) fn number(&self, hit: &Hit, read: &[u64]) -> u64 {
+        match self {
+            Self::Constant(number) => *number,
+            Self::Field(column) => column.operand(hit).unwrap_or_default(),
+            Self::Reference(index) => read.get(*index).copied().unwrap_or_default(),
+            Self::Negated(operand) => operand.number(hit, read).wrapping_neg(),
+            Self::Operation(one, operator, other) => {
+                operator.apply(one.number(hit, read), other.number(hit, read))
+            }
+        }
+    }
+}
+
+/// Resolves the expressions of a histogram.
+pub(super) struct Resolver<'a> {
+    pub(super) list: &'a [Argument],
+    pub(super) is_return: bool,
+    pub(super) variables: &'a dyn Variables,
+    /// The variables that they refer to, each once.
+    pub(super) references: Vec<Reference>,
+}
+
+impl Resolver<'_> {
+    /// A key.
+    pub(super) fn key(&mut self, key: &Expression) -> Result<HistColumn, TriggerError> {
+        if key.has_variable() {
+            return Err(VariableError::InKey(key.to_string()).into());
+        }
+        self.column(key)
+    }
+
+    /// A key or a value.
+    pub(super) fn column(&mut self, expression: &Expression) -> Result<HistColumn, TriggerError> {
+        match expression {
+            Expression::Field(field) => self.field(field),
+            _ => Ok(HistColumn::computed(expression.shown(), self.formula(expression, false)?.0)),
+        }
+    }
+
+    /// A variable.
+    pub(super) fn variable(&mut self, variable: &Variable) -> Result<VariableColumn, TriggerError> {
+        let Variable { name, value } = variable;
+        let (formula, kind) = self.formula(value, false)?;
+        if let Formula::Field(column) = &formula {
+            column.check_variable()?;
+        }
+        let value = HistColumn::computed(value.shown(), formula);
+        Ok(VariableColumn { name: name.clone(), value, kind })
+    }
+
+    fn field(&self, field: &HistField) -> Result<HistColumn, TriggerError> {
+        HistColumn::of(field, self.list, self.is_return)
+    }
+
+    fn formula(
+        &mut self,
+        expression: &Expression,
+        read_once: bool,
+    ) -> Result<(Formula, NumberKind), TriggerError> {
+        Ok(match expression {
+            Expression::Field(field) => {
+                let column = self.field(field)?;
+                if !column.is_number() {
+                    return Err(VariableError::NoNumber(field.name.clone()).into());
+                }
+                let is_usecs = field.modifier == Modifier::Usecs;
+                (Formula::Field(column), NumberKind { is_usecs, constant: None })
+            }
+            Expression::Constant(number) => {
+                let constant = Some(*number);
+                (Formula::Constant(*number), NumberKind { is_usecs: false, constant })
+            }
+            Expression::Variable(name) => self.reference(name, read_once)?,
+            Expression::Negated(operand) => {
+                let (formula, kind) = self.formula(operand, false)?;
+                let kind = NumberKind { constant: None, ..kind };
+                (Formula::Negated(Box::new(formula)), kind)
+            }
+            Expression::Operation(one, operator, other) => {
+                let (first, kind) = self.formula(one, true)?;
+                let (second, other_kind) = self.formula(other, true)?;
+                if kind.is_usecs != other_kind.is_usecs {
+                    return Err(VariableError::Units(expression.to_string()).into());
+                }
+                if *operator == Operator::Divide && other_kind.constant == Some(0) {
+                    return Err(VariableError::DivisionByZero(other.to_string()).into());
+                }
+                let formula = Formula::Operation(Box::new(first), *operator, Box::new(second));
+                (formula, NumberKind { constant: None, ..kind })
+            }
+        })
+    }
+
+    fn reference(
+        &mut self,
+        name: &VariableName,
+        read_once: bool,
+    ) -> Result<(Formula, NumberKind), TriggerError> {
+        let FoundVariable { entries, keys, index, kind } = self.variables.find(name)?;
+        let new = Reference { entries, keys, index, read_once };
+        let is_it = |known: &Reference| known.is_of(&new.entries) && known.index == index;
+        let at = match self.references.iter().position(is_it) {
+            Some(at) => {
+                // One use in an operation is enough.
+                self.references[at].read_once |= read_once;
+                at
+            }
+            None => {
+                self.references.push(new);
+                self.references.len() - 1
+            }
+        };
+        Ok((Formula::Reference(at), kind))
+    }
+}
+
+/// The keys of an entry as the kernel compares them with those of other histograms: by their bytes.
+/// Of several keys, a number has the bytes of its type alone.
+pub(super) fn compared(keys: &[HistogramKey], columns: &[HistColumn]) -> Vec<HistogramKey> {
+    let bytes = |(key, column): (&HistogramKey, &HistColumn)| {
+        let number = match key {
+            HistogramKey::Number(number) => *number,
+            HistogramKey::Signed(number) => number.cast_unsigned(),
+            HistogramKey::Task(_, pid) => (*pid).into(),
+            HistogramKey::Text(_) | HistogramKey::Stack(_) | HistogramKey::Fault => {
+                return key.clone();
+            }
+        };
+        HistogramKey::Number(if keys.len() > 1 { number & column.mask() } else { number })
+    };
+    keys.iter().zip(columns).map(bytes).collect()
+}
+
+impl HistColumn {
+    fn computed(field: HistField, formula: Formula) -> Self {
+        Self::of_source(field, FieldSource::Computed(Box::new(formula)))
+    }
+}
