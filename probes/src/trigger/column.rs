@@ -1,10 +1,9 @@
 //! Keys and values of histograms, resolved in an event.
 
-use super::command::{
-    HITCOUNT_FIELD, HistField, LATENCY_FIELD, Modifier, TIME_FIELD, TriggerError,
-};
-use super::hist::HistogramKey;
-use super::variables::Formula;
+use super::entries::HistogramKey;
+use super::error::TriggerError;
+use super::expression::Operator;
+use super::field::{HITCOUNT_FIELD, HistField, LATENCY_FIELD, Modifier, TIME_FIELD};
 use crate::definition::{Argument, COMM_FIELD, CPU_FIELD, PID_FIELD, ValueType};
 use crate::events::{Hit, RecordedValue, STACK_DEPTH};
 
@@ -36,6 +35,33 @@ pub(super) enum FieldSource {
     Stack,
     /// An expression.
     Computed(Box<Formula>),
+}
+
+/// An expression over an event's fields and a histogram's references.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Formula {
+    Constant(u64),
+    Field(HistColumn),
+    /// An index of the references.
+    Reference(usize),
+    Negated(Box<Formula>),
+    Operation(Box<Formula>, Operator, Box<Formula>),
+}
+
+impl Formula {
+    /// Evaluates it for a hit; `read` are the values of the references. Fields that could not be
+    /// read count as 0, as in the kernel.
+    pub(super) fn number(&self, hit: &Hit, read: &[u64]) -> u64 {
+        match self {
+            Self::Constant(number) => *number,
+            Self::Field(column) => column.operand(hit).unwrap_or_default(),
+            Self::Reference(index) => read.get(*index).copied().unwrap_or_default(),
+            Self::Negated(operand) => operand.number(hit, read).wrapping_neg(),
+            Self::Operation(one, operator, other) => {
+                operator.apply(one.number(hit, read), other.number(hit, read))
+            }
+        }
+    }
 }
 
 /// A field or an expression of a histogram, resolved in the event.
@@ -87,7 +113,8 @@ impl HistColumn {
         }
     }
 
-    pub(super) fn of_source(field: HistField, source: FieldSource) -> Self {
+    pub(super) fn computed(field: HistField, formula: Formula) -> Self {
+        let source = FieldSource::Computed(Box::new(formula));
         Self { field, is_signed: false, is_text: false, kind: None, source }
     }
 
@@ -163,7 +190,7 @@ impl HistColumn {
         match self.field.modifier {
             // The least power of two that is not below it.
             Modifier::Log2 => (u64::BITS - number.saturating_sub(1).leading_zeros()).into(),
-            Modifier::Buckets(size) => number / size * size,
+            Modifier::Buckets(size) => number.checked_div(size).map_or(number, |of| of * size),
             _ => number,
         }
     }

@@ -3,15 +3,9 @@
 use std::fmt;
 
 use super::expression::{Expression, Variable};
-use super::variables::VariableError;
+use super::field::HITCOUNT_FIELD;
 use crate::definition::WrittenFilter;
 
-/// Name of the field with the duration of a return probe's call, in nanoseconds.
-pub const LATENCY_FIELD: &str = "common_latency";
-/// Name of the count of hits, which is a value of every histogram.
-pub(crate) const HITCOUNT_FIELD: &str = "hitcount";
-/// Name of the time of a hit, as a field.
-pub(crate) const TIME_FIELD: &str = "common_timestamp";
 /// The clock of histograms with times, as they are listed.
 pub(crate) const CLOCK: &str = "global";
 /// Default number of entries of a histogram.
@@ -173,97 +167,15 @@ pub enum HistChange {
     Clear,
 }
 
-/// A field in a histogram.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct HistField {
-    /// Its name.
-    pub name: String,
-    /// Its modifier.
-    pub modifier: Modifier,
-}
-
-/// The way in which a field of a histogram is counted or shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Modifier {
-    /// As it is.
-    #[default]
-    None,
-    /// `.hex`: in hexadecimal digits.
-    Hex,
-    /// `.sym`: by the function that contains it.
-    Sym,
-    /// `.sym-offset`: by the function, with the offset in it.
-    SymOffset,
-    /// `.execname`: a task's number with its name.
-    Execname,
-    /// `.log2`: grouped by powers of two.
-    Log2,
-    /// `.buckets=N`: grouped by multiples of N.
-    Buckets(u64),
-    /// `.usecs`: in microseconds.
-    Usecs,
-    /// `.syscall`: a system call's number with its name.
-    Syscall,
-    /// `.percent`: a value's share in the sum of all entries.
-    Percent,
-    /// `.graph`: a value as a bar, beside the largest one.
-    Graph,
-}
-
-impl Modifier {
-    /// Its name in commands; empty for none.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::None => "",
-            Self::Hex => "hex",
-            Self::Sym => "sym",
-            Self::SymOffset => "sym-offset",
-            Self::Execname => "execname",
-            Self::Log2 => "log2",
-            Self::Buckets(_) => "buckets",
-            Self::Usecs => "usecs",
-            Self::Syscall => "syscall",
-            Self::Percent => "percent",
-            Self::Graph => "graph",
-        }
-    }
-
-    /// Returns true if values are shown in this way.
-    pub(crate) fn is_of_values(self) -> bool {
-        matches!(self, Self::None | Self::Hex | Self::Usecs | Self::Percent | Self::Graph)
-    }
-
-    /// Returns true if keys are shown in this way.
-    pub(crate) fn is_of_keys(self) -> bool {
-        !matches!(self, Self::Percent | Self::Graph)
-    }
-}
-
-impl HistField {
-    /// Returns true for the count of hits as it is.
-    pub(crate) fn is_hitcount(&self) -> bool {
-        self.name == HITCOUNT_FIELD && self.modifier == Modifier::None
-    }
-}
-
 /// The field that a sort key names: a value or a key.
 pub(crate) fn sort_field<'a>(
     name: &str,
     keys: &'a [Expression],
     values: &'a [Expression],
 ) -> Option<&'a Expression> {
-    values.iter().chain(keys).find(|found| found.is_sorted_as(name))
-}
-
-impl fmt::Display for HistField {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)?;
-        match self.modifier {
-            Modifier::None => Ok(()),
-            Modifier::Buckets(size) => write!(f, ".buckets={size}"),
-            other => write!(f, ".{}", other.name()),
-        }
-    }
+    // The count of hits, also where a variable has its name.
+    let mut all = values.iter().chain(keys).filter(|_| name != HITCOUNT_FIELD);
+    all.find(|found| found.is_sorted_as(name))
 }
 
 /// A sort key.
@@ -330,113 +242,5 @@ impl fmt::Display for Hist {
             write!(f, ":clock={CLOCK}")?;
         }
         f.write_str(if self.no_hitcount { ":nohitcount" } else { "" })
-    }
-}
-
-/// The reason why an event does not get or lose a trigger.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TriggerError {
-    /// The event has such a trigger already.
-    #[error("the event has a `{0}` trigger already: remove it by `!{0}...` first")]
-    There(&'static str),
-    /// The event has no such trigger.
-    #[error("the event has no such `{0}` trigger: its file `trigger` lists those that it has")]
-    NotThere(&'static str),
-    /// A histogram's field does not exist.
-    #[error("`{name}` is no field of this event, which has {known}")]
-    NoField {
-        /// The field.
-        name: String,
-        /// The event's fields.
-        known: String,
-    },
-    /// A field does not fit this use.
-    #[error("`{field}`: {why}")]
-    BadField {
-        /// The field, as it was written.
-        field: String,
-        /// The reason, with a remedy.
-        why: &'static str,
-    },
-    /// A field does not have this modifier.
-    #[error("`{field}`: {why}")]
-    BadModifier {
-        /// The field, as it was written.
-        field: HistField,
-        /// The reason, with a remedy.
-        why: &'static str,
-    },
-    /// A histogram of this name has other fields.
-    #[error(
-        "a histogram `{0}` with other keys, values, variables or sort keys exists: give this one another name"
-    )]
-    OtherOfName(String),
-    /// `nohitcount` leaves no value.
-    #[error("`nohitcount` needs another value: write `values=FIELD`")]
-    NoValue,
-    /// A histogram's variables.
-    #[error(transparent)]
-    Variable(#[from] VariableError),
-    /// A filter compares a value that is not recorded.
-    #[error(
-        "the filter's `{0}` is the user's memory at the hit, and triggers go by what is recorded: record the text as \
-         an argument"
-    )]
-    UserText(String),
-    /// The probe has other actions, or does not record.
-    #[error(
-        "the probe does more than to record its hits, or does not: triggers, which look at every hit, are for those \
-         that only record"
-    )]
-    NotOnlyRecords,
-    /// The event that is to be switched does not exist.
-    #[error("there is no event `{0}` to switch: `available_events` has those that there are")]
-    NoEvent(String),
-    /// The event has too many triggers.
-    #[error("an event has at most {0} triggers")]
-    TooMany(usize),
-    /// The probe waits for its place.
-    #[error("the probe waits for its place; its fields are known only after that")]
-    Pending,
-}
-
-impl TriggerError {
-    /// Name of the errno.
-    #[must_use]
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::There(_) => "EEXIST",
-            Self::NotThere(_) | Self::NoValue => "ENOENT",
-            Self::Pending => "EAGAIN",
-            Self::TooMany(_) => "E2BIG",
-            Self::Variable(error) => error.code(),
-            Self::NoEvent(_)
-            | Self::OtherOfName(_)
-            | Self::NoField { .. }
-            | Self::BadField { .. }
-            | Self::BadModifier { .. }
-            | Self::UserText(_)
-            | Self::NotOnlyRecords => "EINVAL",
-        }
-    }
-
-    /// The tracer's identifier (error_log), and the part of the command at fault.
-    #[must_use]
-    pub fn fault(&self) -> (&'static str, Option<&str>) {
-        match self {
-            Self::There("hist") => ("HIST_TRIGGER_EXISTS", None),
-            Self::There(_) => ("TRIGGER_EEXIST", None),
-            Self::OtherOfName(_) => ("NAMED_MISMATCH", Some("name")),
-            Self::NotThere(_) => ("TRIGGER_ENOENT_CLEAR", None),
-            Self::NoField { name, .. } => ("FIELD_NOT_FOUND", Some(name)),
-            Self::BadField { field, .. } => ("BAD_FIELD_MODIFIER", Some(field)),
-            Self::BadModifier { field, .. } => ("BAD_FIELD_MODIFIER", Some(field.modifier.name())),
-            Self::NoValue => ("NEED_NOHC_VAL", None),
-            Self::UserText(name) => ("ILLEGAL_FIELD_OP", Some(name)),
-            Self::Variable(error) => error.fault(),
-            Self::NoEvent(_) | Self::NotOnlyRecords | Self::TooMany(_) | Self::Pending => {
-                ("HIST_CREATE_FAIL", None)
-            }
-        }
     }
 }

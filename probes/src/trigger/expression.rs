@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::command::{HITCOUNT_FIELD, HistField, Modifier, TIME_FIELD};
+use super::field::{HITCOUNT_FIELD, HistField, Modifier, TIME_FIELD};
 
 /// Computes a number for a hit.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,46 +1,23 @@
 //! Histograms: hits counted by the values of their fields.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 use super::column::{HistColumn, listed_name};
-use super::command::{Hist, HistChange, TriggerError, TriggerKind};
+use super::command::{Hist, HistChange, TriggerKind};
+use super::entries::{Counted, Entries, HistogramKey, VariablesByKeys, lock};
+use super::error::TriggerError;
 use super::expression::{Expression, VariableName};
 use super::variables::{
-    Entries, FoundVariable, Reference, Resolver, VariableColumn, Variables, compared, lock,
+    FoundVariable, Reference, Resolver, VariableColumn, Variables, comparable_keys,
 };
 use crate::budget::Share;
 use crate::definition::Argument;
 use crate::events::Hit;
+
 /// Bytes of an entry beside its keys and sums: its place in a table that is half full at worst, and
 /// the allocator's part of three blocks.
 const ENTRY: usize = 176;
-
-/// One key of an entry, as hits are counted by it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum HistogramKey {
-    /// A number: with `.log2` the power, with `.buckets=N` the first of its bucket.
-    Number(u64),
-    /// The same, of a signed number.
-    Signed(i64),
-    /// A task's name, and its number.
-    Task(String, u32),
-    /// Text of the guest's.
-    Text(String),
-    /// Addresses of a back-trace, the probed place first.
-    Stack(Vec<u64>),
-    /// It could not be read.
-    Fault,
-}
-
-/// Sums of the hits of one key.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct KeySums {
-    pub(crate) hits: u64,
-    /// The sum of each value, modulo 2^64.
-    pub(crate) sums: Vec<u64>,
-}
 
 /// A histogram of an event.
 #[derive(Debug)]
@@ -54,24 +31,6 @@ pub(crate) struct HistTable {
     pub(crate) paused: AtomicBool,
     /// Those of one name have it together.
     counted: Entries,
-}
-
-/// The variables of entries; `None` if one is not set.
-type VariablesByKeys = HashMap<Box<[HistogramKey]>, Box<[Option<u64>]>>;
-
-/// The entries of a histogram.
-#[derive(Debug, Default)]
-pub(crate) struct Counted {
-    /// Keys are shared with answers that show them.
-    pub(crate) entries: HashMap<Arc<[HistogramKey]>, KeySums>,
-    /// The variables of each entry by its keys, as those of other histograms are compared with
-    /// them. Empty without variables.
-    pub(super) variables: VariablesByKeys,
-    pub(crate) hits: u64,
-    /// Hits whose key had no room.
-    pub(crate) dropped: u64,
-    /// The memory that the entries may take.
-    _room: Option<Share>,
 }
 
 impl TriggerKind {
@@ -143,7 +102,8 @@ impl HistTable {
     /// An empty one over the fields of an event.
     ///
     /// # Errors
-    /// [`TriggerError::NoField`], [`TriggerError::BadField`].
+    /// [`TriggerError::NoField`], [`TriggerError::BadField`], [`TriggerError::BadModifier`],
+    /// [`TriggerError::NoValue`], [`TriggerError::Variable`].
     pub(crate) fn new(
         hist: &Hist,
         list: &[Argument],
@@ -247,10 +207,11 @@ impl HistTable {
             return;
         }
         let key: Vec<HistogramKey> = self.keys.iter().map(|key| key.key(hit)).collect();
-        let has_others = !self.variables.is_empty() || !self.references.is_empty();
-        let as_compared = if has_others { compared(&key, &self.keys) } else { Vec::new() };
-        // The kernel's order: what is read before one that is not set is unset.
-        let read = self.references.iter().map(|reference| reference.read(&as_compared));
+        let uses_variables = !self.variables.is_empty() || !self.references.is_empty();
+        let comparable =
+            if uses_variables { comparable_keys(&key, &self.keys) } else { Vec::new() };
+        // As in the kernel: variables read before an unset one stay consumed.
+        let read = self.references.iter().map(|reference| reference.read(&comparable));
         let Some(read) = read.collect::<Option<Vec<u64>>>() else { return };
         let Counted { entries, variables, hits, dropped, .. } = &mut *self.counted();
         *hits += 1;
@@ -269,7 +230,7 @@ impl HistTable {
             *sum = sum.wrapping_add(value.number(hit, &read).unwrap_or_default());
         }
         if !self.variables.is_empty() {
-            self.set_variables(variables, as_compared, hit, &read);
+            self.set_variables(variables, comparable, hit, &read);
         }
     }
 

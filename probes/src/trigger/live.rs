@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::command::{EventSwitch, HistChange, Trigger, TriggerError, TriggerKind};
+use super::command::{EventSwitch, HistChange, Trigger, TriggerKind};
+use super::error::TriggerError;
 use super::hist::HistTable;
 use super::variables::Variables;
 use crate::budget::Share;

@@ -6,11 +6,15 @@
 
 mod column;
 mod command;
+mod entries;
+mod error;
 mod expression;
+mod field;
 mod hist;
 mod live;
 mod parse;
 mod parse_expression;
+mod part;
 mod sort;
 mod syscalls;
 #[cfg(test)]
@@ -19,15 +23,15 @@ mod variables;
 mod view;
 
 pub use command::{
-    EventSwitch, Hist, HistChange, HistField, LATENCY_FIELD, Modifier, SortKey, SwitchSubject,
-    Trigger, TriggerCommand, TriggerError, TriggerKind,
+    EventSwitch, Hist, HistChange, SortKey, SwitchSubject, Trigger, TriggerCommand, TriggerKind,
 };
+pub use entries::HistogramKey;
+pub use error::{TriggerError, VariableError};
 pub use expression::{Expression, Operator, Variable, VariableName};
-pub use hist::HistogramKey;
+pub use field::{HistField, LATENCY_FIELD, Modifier};
 pub(crate) use live::{Fields, Live, SwitchedEvents, Triggers, holds, switched_events};
 pub use parse::parse_trigger;
 pub use syscalls::syscall_name;
-pub use variables::VariableError;
 pub(crate) use variables::{FoundVariable, Variables};
 pub use view::{
     CountedEntry, Histogram, HistogramEntry, HistogramField, HistogramNumber, HistogramTable,

@@ -1,8 +1,8 @@
 //! Reads the expressions of histograms.
 
-use super::command::HistField;
 use super::expression::{Expression, Operator, Variable, VariableName};
-use super::parse::{Part, fault, field};
+use super::field::HistField;
+use super::part::{Part, fault, field};
 use crate::definition::{ParseError, parse_number};
 
 /// Most variables of a histogram (TRACING_MAP_VARS_MAX).

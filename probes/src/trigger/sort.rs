@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use super::column::HistColumn;
 use super::command::SortKey;
-use super::hist::{HistTable, HistogramKey, KeySums};
+use super::entries::{HistogramKey, KeySums};
+use super::field::HITCOUNT_FIELD;
+use super::hist::HistTable;
 
 /// An entry: its keys, and its hits.
 pub(super) type Entry = (Arc<[HistogramKey]>, KeySums);
@@ -27,7 +29,8 @@ impl HistTable {
     }
 
     fn compare(&self, field: &str, a: &Entry, b: &Entry) -> Ordering {
-        let is_it = |found: &HistColumn| found.field.name == field;
+        let is_it =
+            |found: &HistColumn| found.field.name == field && found.field.name != HITCOUNT_FIELD;
         if let Some(value) = self.values.iter().position(is_it) {
             let sum = |entry: &KeySums| entry.sums.get(value).copied().unwrap_or_default();
             return match self.values[value].is_signed {

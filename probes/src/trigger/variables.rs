@@ -4,76 +4,14 @@
 //! other histogram has an entry of equal keys in which the variable is set. An operation reads a
 //! variable once: it is unset then.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use super::column::{FieldSource, HistColumn};
-use super::command::{HistField, Modifier, TriggerError};
+use super::column::{Formula, HistColumn};
+use super::entries::{Entries, HistogramKey, lock};
+use super::error::{TriggerError, VariableError};
 use super::expression::{Expression, Operator, Variable, VariableName};
-use super::hist::{Counted, HistogramKey};
+use super::field::{HistField, Modifier};
 use crate::definition::Argument;
-use crate::events::Hit;
-
-/// The reason why a histogram has not these variables or expressions, or does not lose them.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum VariableError {
-    /// A histogram of the event has a variable of this name.
-    #[error("a histogram of this event has a variable `{0}` already: give this one another name")]
-    Duplicate(String),
-    /// No other histogram has such a variable.
-    #[error(
-        "no other histogram has the variable `{0}`: set that one first; what the same histogram computes has to be \
-         written in full"
-    )]
-    Unknown(VariableName),
-    /// Histograms of several events have a variable of this name.
-    #[error("several events have a variable `{0}`: write `GROUP.EVENT.${0}`")]
-    Ambiguous(String),
-    /// A key refers to a variable.
-    #[error("`{0}`: keys are of the event alone, not of variables")]
-    InKey(String),
-    /// Microseconds are computed with other numbers.
-    #[error("`{0}`: one operand is in microseconds (.usecs), the other is not")]
-    Units(String),
-    /// An operand or a variable's value is no number.
-    #[error("`{0}` is no number: expressions and variables are of numbers")]
-    NoNumber(String),
-    /// A division by a constant 0.
-    #[error("`{0}` is 0: nothing is divided by it")]
-    DivisionByZero(String),
-    /// Other histograms refer to the variables.
-    #[error("another histogram refers to variables of `{0}`: remove that histogram first")]
-    Referenced(String),
-}
-
-impl VariableError {
-    /// Name of the errno.
-    #[must_use]
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::DivisionByZero(_) => "EDOM",
-            Self::Referenced(_) => "EBUSY",
-            _ => "EINVAL",
-        }
-    }
-
-    /// The tracer's identifier (error_log), and the part of the command at fault.
-    #[must_use]
-    pub fn fault(&self) -> (&'static str, Option<&str>) {
-        match self {
-            Self::Duplicate(name) => ("DUPLICATE_VAR", Some(name)),
-            Self::Unknown(VariableName { name, .. }) => ("VAR_NOT_FOUND", Some(name)),
-            Self::Ambiguous(name) => ("VAR_NOT_UNIQUE", Some(name)),
-            Self::InKey(key) => ("INVALID_REF_KEY", Some(key)),
-            Self::Units(_) => ("TIMESTAMP_MISMATCH", None),
-            Self::NoNumber(name) => ("INVALID_STR_OPERAND", Some(name)),
-            Self::DivisionByZero(operand) => ("DIVISION_BY_ZERO", Some(operand)),
-            Self::Referenced(_) => ("HIST_CREATE_FAIL", None),
-        }
-    }
-}
-
-/// Entries of a histogram; those of one name share them.
-pub(super) type Entries = Arc<Mutex<Counted>>;
 
 /// The variables of all histograms.
 pub(crate) trait Variables {
@@ -104,7 +42,7 @@ impl FoundVariable {
     }
 }
 
-/// What is known of an expression's number.
+/// Unit of an expression's number, and its value if it is constant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NumberKind {
     /// It is in microseconds.
@@ -153,37 +91,6 @@ impl Reference {
     }
 }
 
-pub(super) fn lock(entries: &Entries) -> MutexGuard<'_, Counted> {
-    entries.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// An expression over an event's fields and a histogram's references.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Formula {
-    Constant(u64),
-    Field(HistColumn),
-    /// An index of the references.
-    Reference(usize),
-    Negated(Box<Formula>),
-    Operation(Box<Formula>, Operator, Box<Formula>),
-}
-
-impl Formula {
-    /// The number of a hit; `read` are the values of the references. What could not be read is 0,
-    /// as in the kernel.
-    pub(super) fn number(&self, hit: &Hit, read: &[u64]) -> u64 {
-        match self {
-            Self::Constant(number) => *number,
-            Self::Field(column) => column.operand(hit).unwrap_or_default(),
-            Self::Reference(index) => read.get(*index).copied().unwrap_or_default(),
-            Self::Negated(operand) => operand.number(hit, read).wrapping_neg(),
-            Self::Operation(one, operator, other) => {
-                operator.apply(one.number(hit, read), other.number(hit, read))
-            }
-        }
-    }
-}
-
 /// Resolves the expressions of a histogram.
 pub(super) struct Resolver<'a> {
     pub(super) list: &'a [Argument],
@@ -217,7 +124,9 @@ impl Resolver<'_> {
         if let Formula::Field(column) = &formula {
             column.check_variable()?;
         }
-        let value = HistColumn::computed(value.shown(), formula);
+        // A field's modifier is the formula's already.
+        let field = HistField { name: value.name(), modifier: Modifier::None };
+        let value = HistColumn::computed(field, formula);
         Ok(VariableColumn { name: name.clone(), value, kind })
     }
 
@@ -274,7 +183,7 @@ impl Resolver<'_> {
         let is_it = |known: &Reference| known.is_of(&new.entries) && known.index == index;
         let at = match self.references.iter().position(is_it) {
             Some(at) => {
-                // One use in an operation is enough.
+                // Unset on reading if any use is an operand.
                 self.references[at].read_once |= read_once;
                 at
             }
@@ -289,7 +198,7 @@ impl Resolver<'_> {
 
 /// The keys of an entry as the kernel compares them with those of other histograms: by their bytes.
 /// Of several keys, a number has the bytes of its type alone.
-pub(super) fn compared(keys: &[HistogramKey], columns: &[HistColumn]) -> Vec<HistogramKey> {
+pub(super) fn comparable_keys(keys: &[HistogramKey], columns: &[HistColumn]) -> Vec<HistogramKey> {
     let bytes = |(key, column): (&HistogramKey, &HistColumn)| {
         let number = match key {
             HistogramKey::Number(number) => *number,
@@ -302,10 +211,4 @@ pub(super) fn compared(keys: &[HistogramKey], columns: &[HistColumn]) -> Vec<His
         HistogramKey::Number(if keys.len() > 1 { number & column.mask() } else { number })
     };
     keys.iter().zip(columns).map(bytes).collect()
-}
-
-impl HistColumn {
-    fn computed(field: HistField, formula: Formula) -> Self {
-        Self::of_source(field, FieldSource::Computed(Box::new(formula)))
-    }
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use exoprobe_introspect::SymbolTable;
 
 use super::column::{HistColumn, is_symbol};
-use super::command::{HistField, Modifier};
-use super::hist::{HistTable, HistogramKey, KeySums};
+use super::entries::{HistogramKey, KeySums};
+use super::field::{HistField, Modifier};
+use super::hist::HistTable;
 use super::sort::Entry;
 use super::syscalls::syscall_name;
 use crate::definition::Argument;

@@ -9,10 +9,11 @@
 //! | 24     | 8     | offset of memory, a multiple of 4096 |
 //! | 32     | 8     | length of memory: all RAM, then the hidden region |
 //! | 40     | 4     | CRC-32 of the metadata |
-//! | 44     | 4     | CRC-32 of memory's pieces of 64 KiB that are not of zeros, each after its number (8 bytes) |
+//! | 44     | 4     | CRC-32 of memory, in pieces of 64 KiB |
 //!
-//! All numbers are little-endian. Pieces of zeros are holes of the file. Memory is mapped from the file when restored, so the file must
-//! stay unchanged while a guest restored from it runs.
+//! All numbers are little-endian. Pieces of zeros are holes of the file; the checksum is over the
+//! others, each after its number (8 bytes). Memory is mapped from the file when restored, so the
+//! file must stay unchanged while a guest restored from it runs.
 
 #[cfg(any(test, feature = "testing"))]
 mod driven;

@@ -252,20 +252,29 @@ impl Registry {
     /// [`VariableError::Referenced`].
     pub(crate) fn check_unreferenced(&self, ids: &[u32]) -> Result<(), VariableError> {
         let going: HashSet<u32> = ids.iter().copied().collect();
-        for (probe, triggers) in self.triggered().filter(|(probe, _)| going.contains(&probe.id)) {
-            let mut named = triggers.list().iter().filter(|live| live.has_variables()).peekable();
+        let (mut events, mut leaving) = (HashSet::new(), Vec::new());
+        for probe in ids.iter().filter_map(|id| self.probes.get(id)).map(|found| &found.probe) {
+            let Some(triggers) = probe.triggers() else { continue };
             let of_event = self.ids(&probe.group, &probe.event).unwrap_or_default();
             // An event keeps its triggers as long as it has a probe.
-            if named.peek().is_none() || !of_event.iter().all(|id| going.contains(id)) {
-                continue;
-            }
-            let mut left = self.triggered().filter(|(other, _)| !going.contains(&other.id));
-            let named: Vec<&Arc<Live>> = named.collect();
-            if left.any(|(_, triggers)| named.iter().any(|live| refer_to(&triggers, live))) {
-                return Err(VariableError::Referenced(probe.event.to_string()));
+            if events.insert((&probe.group, &probe.event))
+                && of_event.iter().all(|id| going.contains(id))
+            {
+                let named = triggers.list().iter().filter(|live| live.has_variables());
+                leaving.extend(named.map(|live| (probe, Arc::clone(live))));
             }
         }
-        Ok(())
+        if leaving.is_empty() {
+            return Ok(());
+        }
+        let left = self.triggered().filter(|(other, _)| !going.contains(&other.id));
+        let found = left.flat_map(|(_, triggers)| {
+            leaving.iter().find(|(_, live)| refer_to(&triggers, live)).map(|(probe, _)| probe)
+        });
+        match found.into_iter().next() {
+            Some(probe) => Err(VariableError::Referenced(probe.event.to_string())),
+            None => Ok(()),
+        }
     }
 
     /// Returns true if a trigger of another event switches this one.

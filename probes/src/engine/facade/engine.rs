@@ -187,6 +187,25 @@ impl Engine {
         let control = self.lock();
         let ids = probes.into().of(&control.registry)?;
         control.registry.check_unreferenced(&ids).map_err(ProbeError::from)?;
+        self.remove_all(control, ids)
+    }
+
+    /// As [`Self::unregister`], also where histograms of other events refer to variables of these
+    /// probes: they count nothing from then on.
+    pub(crate) fn unregister_referenced(
+        &self,
+        probes: impl Into<Selection>,
+    ) -> Result<Vec<Registration>, UnregisterError> {
+        let control = self.lock();
+        let ids = probes.into().of(&control.registry)?;
+        self.remove_all(control, ids)
+    }
+
+    fn remove_all(
+        &self,
+        control: MutexGuard<'_, Control>,
+        ids: Vec<u32>,
+    ) -> Result<Vec<Registration>, UnregisterError> {
         let removed = ids.iter().map(|id| Registration::of(&control.registry.probes[id])).collect();
         match self.remove(control, ids) {
             Ok(()) => Ok(removed),

@@ -26,7 +26,7 @@ impl Deref for ScopedProbes<'_> {
 
 impl Drop for ScopedProbes<'_> {
     fn drop(&mut self) {
-        if let Err(error) = self.engine.unregister(Selection::from(&**self)) {
+        if let Err(error) = self.engine.unregister_referenced(Selection::from(&**self)) {
             tracing::warn!(%error, "unregistering probes that go with a value");
         }
     }

@@ -43,8 +43,12 @@ impl Engine {
         let there = control.registry.triggers_of(&ids);
         let command = command.of_event(group, event);
         let changed = match command {
-            TriggerCommand::Remove(trigger) => without(&control.registry, &probe, &there, &trigger),
-            TriggerCommand::Add(trigger) => with(&control.registry, &probe, &there, trigger),
+            TriggerCommand::Remove(trigger) => {
+                without_trigger(&control.registry, &probe, &there, &trigger)
+            }
+            TriggerCommand::Add(trigger) => {
+                with_trigger(&control.registry, &probe, &there, trigger)
+            }
         };
         let Some(list) = changed? else { return Ok(()) };
         let switched = switched_events(&there).chain(switched_events(&list)).collect();
@@ -211,7 +215,7 @@ fn position(probe: &Probe, there: &[Arc<Live>], of: &Trigger) -> Option<usize> {
 }
 
 /// The triggers without one; `None` without a change.
-fn without(
+fn without_trigger(
     registry: &Registry,
     probe: &Probe,
     there: &[Arc<Live>],
@@ -229,7 +233,7 @@ fn without(
 }
 
 /// The triggers with a new one; `None` where a histogram was changed.
-fn with(
+fn with_trigger(
     registry: &Registry,
     probe: &Probe,
     there: &[Arc<Live>],
@@ -285,7 +289,7 @@ fn check_names(new: &Trigger, there: &[Arc<Live>]) -> Result<(), VariableError> 
 fn check_records(probe: &Probe) -> Result<(), ProbeError> {
     // All else would be done by hits that are not wanted for it.
     let records = matches!(probe.actions.as_slice(), [Action::Record | Action::Stack]);
-    if !records || probe.has_handlers() {
+    if !records || probe.has_handlers() || probe.consumer.is_some() {
         return Err(TriggerError::NotOnlyRecords.into());
     }
     if !probe.has_arguments() {

@@ -233,6 +233,37 @@ fn expressions_are_of_64_bits_without_a_sign() {
 }
 
 #[test]
+fn variables_of_times_are_in_their_unit() {
+    let read = |second: &str| {
+        let first =
+            "keys=comm:us=common_timestamp.usecs,ns=common_timestamp,took=common_latency.usecs";
+        let all = Histograms::new(&[first, second]);
+        all.hit(0, [0; 3]);
+        all.hit(1, [0; 3]);
+        all.only(1)
+    };
+    // The hit's time is 1 s, its call took 250 ms.
+    assert_eq!(read("keys=comm:vals=$us,$ns"), Some((1, vec![1_000_000, 1_000_000_000])));
+    assert_eq!(read("keys=comm:vals=$took"), Some((1, vec![250_000])));
+    assert_eq!(read("keys=comm:vals=common_timestamp.usecs-$us"), Some((1, vec![0])));
+    assert_eq!(read("keys=comm:vals=common_timestamp-$ns"), Some((1, vec![0])));
+}
+
+#[test]
+fn entries_are_sorted_by_hits_also_where_a_variable_has_that_name() {
+    let all = Histograms::new(&["keys=fd:hitcount=len", "keys=fd:vals=$hitcount"]);
+    for (fd, len) in [(1, 9), (2, 1)] {
+        all.hit(0, [fd, len, 0]);
+    }
+    for fd in [1, 2, 2] {
+        all.hit(1, [fd, 0, 0]);
+    }
+    let tables = all.0.take();
+    let shown = tables[1].at_once("LINE", &fields(LINE), None);
+    assert_eq!(shown.entries.iter().map(|entry| entry.hits).collect::<Vec<_>>(), [1, 2]);
+}
+
+#[test]
 fn what_is_no_number_or_not_there_is_refused() {
     let all = Histograms::new(&[
         "keys=fd:x=len,zero=0,ts=common_timestamp.usecs,d=common_timestamp.usecs-common_latency.usecs",
