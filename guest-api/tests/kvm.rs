@@ -188,7 +188,7 @@ fn every_kind_of_store_is_in_the_dirty_log_each_time_it_was_cleared() {
             let missing = |pages: &BTreeSet<Gpa>| stored.iter().any(|page| !pages.contains(page));
             let mut found = BTreeSet::new();
             while missing(&found) {
-                // A guest that is always taken out comes to no instruction where it is emulated.
+                // An emulated guest makes no progress if it is stopped all the time.
                 std::thread::sleep(RUN);
                 guest.sync_vcpus().unwrap();
                 log.read(&mut pages).unwrap();

@@ -205,8 +205,8 @@ pub fn shared(name: &str, make: impl FnOnce(&Path, &Path)) -> PathBuf {
     path
 }
 
-/// The folder of a snapshot that is kept: it has all of it, or is not there. Has it taken if it is
-/// not there.
+/// Returns the folder of a kept snapshot. Takes the snapshot if the folder does not exist. The
+/// folder is renamed into place, so it is complete or absent.
 fn kept_folder(parent: &Path, name: &str, make: impl FnOnce(&Path, &Path)) -> PathBuf {
     let kept = parent.join(name);
     if kept.exists() {

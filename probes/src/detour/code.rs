@@ -75,8 +75,8 @@ pub(super) struct DetourFrame {
     pub(super) scratch: bool,
     /// Words loaded from memory.
     pub(super) loads: i32,
-    /// After them comes the call's return address: several probes follow it, and each but the first
-    /// finds the stub before it in its place.
+    /// Above them is a copy of the call's return address: set if several probes follow the call, as
+    /// the first overwrites the original with its stub.
     pub(super) keeps_return: bool,
     /// The address of an instance lies above the registers, and above that the address from which a
     /// call has returned.
@@ -403,17 +403,17 @@ impl Code {
                 let current = env.current.ok_or(DetourError::NoTask)?;
                 a.mov(rax, qword_ptr(per_cpu(current.task)?).gs())?;
             }
-            Value::ReturnAddress | Value::Entered | Value::Kept(_) => {
-                let field = match value {
-                    Value::Entered => ENTERED,
-                    Value::Kept(index) => kept_word(*index),
-                    _ => SHOWS,
-                };
-                a.mov(rax, qword_ptr(rsp + frame.above()))?;
-                a.mov(rax, qword_ptr(rax + field))?;
-            }
+            Value::ReturnAddress => self.instance_field(SHOWS)?,
+            Value::Entered => self.instance_field(ENTERED)?,
+            Value::Kept(index) => self.instance_field(kept_word(*index))?,
         }
         Ok(rax)
+    }
+
+    /// Loads a field of the call's instance into RAX.
+    fn instance_field(&mut self, field: i32) -> Result<(), IcedError> {
+        self.a.mov(rax, qword_ptr(rsp + self.frame.above()))?;
+        self.a.mov(rax, qword_ptr(rax + field))
     }
 }
 

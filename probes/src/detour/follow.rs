@@ -8,8 +8,8 @@ use super::pool::{ENTERED, FAULTS, KEY, NEXT, Pool, RETURN, SELF, SHOWS, STUB, k
 use super::spec::{DetourEnv, DetourError, Mapped, Value};
 
 impl Code {
-    /// Rings the doorbell if the return address is a trampoline's already: only the VMM knows its
-    /// call.
+    /// Saves the return address if several probes follow the call. Rings the doorbell if it is a
+    /// trampoline's or a stub's: only the VMM knows that call.
     pub(super) fn is_first_to_follow(&mut self, hidden: &Mapped) -> Result<(), DetourError> {
         let a = &mut self.a;
         a.mov(rax, qword_ptr(rsp + self.frame.above()))?;
@@ -47,7 +47,7 @@ impl Code {
         a.mov(qword_ptr(rcx + SHOWS), rax)?;
         read_tsc(a)?;
         a.mov(qword_ptr(rcx + ENTERED), rax)?;
-        if !kept.is_empty() {
+        if pool.kept > 0 {
             a.mov(qword_ptr(rcx + FAULTS), 0)?;
         }
         for (at, index) in (0..pool.kept).zip(0..kept.len()) {

@@ -144,6 +144,7 @@ pub struct PoolMemory {
 impl PoolMemory {
     /// A pool at `base` of the memory, all of it free, and its returns not counted yet.
     pub fn new(words: &impl Words, base: u64, pool: Pool, stubs: Gva) -> Self {
+        debug_assert!(pool.kept <= 64, "a bit each");
         let made = Self { pool, base, stubs };
         words.store(base + MISSED, 0);
         made.set_enabled(words, false);

@@ -9,16 +9,17 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use exoprobe_guest::addr::to_usize;
+use exoprobe_guest::layout::HIDDEN_SIZE;
 
 use crate::ram::CHUNK;
 
 /// Bytes of a piece: RAM and the hidden region are whole pieces, and so is a chunk.
 pub(super) const PIECE: usize = 64 << 10;
 static ZEROS: [u8; PIECE] = [0; PIECE];
-const _: () = assert!(CHUNK.is_multiple_of(PIECE));
+const _: () = assert!(CHUNK.is_multiple_of(PIECE) && HIDDEN_SIZE.is_multiple_of(PIECE as u64));
 
-/// The checksum of memory: over each piece that is not of zeros, after its number. So the length of
-/// holes takes no time, and a piece that was lost or added is noticed.
+/// The checksum of memory. It covers each piece that is not all zeros, after its number: holes cost
+/// no time, and a piece that is lost or added changes it.
 #[derive(Default)]
 pub(super) struct Sum(Hasher);
 
@@ -55,6 +56,7 @@ impl<'a> MemoryWriter<'a> {
 
     /// Writes the next bytes: whole pieces.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        debug_assert!(bytes.len().is_multiple_of(PIECE));
         for piece in bytes.chunks(PIECE) {
             if self.sum.add(self.len, piece) {
                 self.file.write_all_at(piece, self.start + self.len)?;

@@ -8,6 +8,8 @@ struct Called {
     pool: PoolMemory,
     /// That of another probe.
     second: Option<PoolMemory>,
+    /// Probes that record the entry, before and after those that follow the call.
+    recorders: Vec<Block>,
     /// The return address of the call.
     behind: u64,
     returns: Detour,
@@ -36,7 +38,7 @@ impl Called {
         machine.write(home, &code);
         machine.write(home + Self::FUNCTION, &Self::BODY);
         drop(machine);
-        Self { bench, pool, second: None, behind: home + 5, returns }
+        Self { bench, pool, second: None, recorders: Vec::new(), behind: home + 5, returns }
     }
 
     /// A pool, and the code that its calls return to, at two offsets.
@@ -80,11 +82,12 @@ impl Called {
     }
 
     fn follow(&self) -> BlockAction {
-        Self::follow_by(&self.pool)
+        BlockAction::Follow { pool: self.pool.pool, kept: Self::KEPT.to_vec() }
     }
 
-    fn follow_by(memory: &PoolMemory) -> BlockAction {
-        BlockAction::Follow { pool: memory.pool, kept: Self::KEPT.to_vec() }
+    fn follow_by_second(pool: PoolMemory) -> BlockAction {
+        let kept = vec![Value::Stack(2), Value::Register(Register::Dx), Value::Stack(1)];
+        BlockAction::Follow { pool: pool.pool, kept }
     }
 
     /// Calls it, in place or through its detour.
@@ -93,9 +96,10 @@ impl Called {
         let function = home + Self::FUNCTION;
         let at = self.bench.shared.0.borrow().slot(0) + DETOUR;
         let region = Region::check(&Self::BODY, Gva(function), &PLAIN).unwrap();
-        let blocks = [Some(self.pool), self.second].into_iter().flatten();
-        let blocks: Vec<Block> =
-            blocks.map(|pool| self.bench.block(0, Self::follow_by(&pool))).collect();
+        let mut blocks = vec![self.bench.block(0, self.follow())];
+        blocks.extend(self.second.map(|pool| self.bench.block(0, Self::follow_by_second(pool))));
+        let (before, after) = self.recorders.split_at(self.recorders.len() / 2);
+        let blocks = [before, &blocks, after].concat();
         let mut env = self.bench.env.clone();
         // The machine's own stubs are no trampolines.
         env.hidden = Mapped { start: Gva(at + POOL), len: 0x1000 };
@@ -147,37 +151,55 @@ fn a_followed_call_returns_to_its_caller_and_tells_of_it() {
     assert_eq!(called.pool.missed(&called.bench.shared), 0);
 }
 
-/// Each of them sees the true return address, and the words of the entry.
+/// Each of them sees the true return address, and the words of the entry that are its own.
 #[test]
 fn a_call_that_two_probes_follow_returns_through_both() {
     let mut called = Called::new(2);
     let second = called.add(1);
-    let kept = [0x5a5a_5a5a_5a5a_5a5a, 1000, called.state().gpr[RDX]];
+    let stack = [11_u64, 22];
+    called.bench.memory[0x3100..0x3110].copy_from_slice(stack.map(u64::to_le_bytes).as_flattened());
     let (behind, first) = (called.behind, called.pool);
-    let check = |record: &GuestRecord| {
+    let (rdi, rdx) = (1000, called.state().gpr[RDX]);
+    // In the order in which the records have them: the third, the first and the second.
+    let kept = [[11, rdi, rdx], [11, 22, rdx]];
+    let check = |record: &GuestRecord, which: usize| {
         assert_eq!((record.args[0], record.args[1]), (behind, 1234));
-        assert_eq!(record.args[5..], kept);
+        assert_eq!(record.args[5..], kept[which], "{which}");
+        assert_eq!(record.args[4] == 2, which == 1);
     };
     for _ in 0..3 {
         let found = called.followed();
         assert_eq!(found.len(), 2);
-        found.iter().for_each(check);
-        assert_eq!(found[0].args[4], 2, "the last to follow it returns first");
+        check(&found[0], 1);
+        check(&found[1], 0);
         assert!(found[1].args[4] < found[0].time, "when it began");
         let memory = &called.bench.shared;
         assert_eq!((first.active(memory), second.active(memory)), (0, 0));
     }
+    // Others record the entry.
+    for values in [[2, 1, 0, 2], [0, 2, 1, 0]] {
+        let values = values.map(Value::Stack).to_vec();
+        let block = called.bench.block(5, BlockAction::record(values));
+        called.recorders.push(block);
+    }
+    let found = called.followed();
+    assert_eq!(found.len(), 4);
+    assert_eq!(found[0].args[..], [22, 11, behind, 22]);
+    assert_eq!(found[1].args[..], [behind, 22, 11, behind]);
+    check(&found[2], 1);
+    check(&found[3], 0);
+    called.recorders.clear();
     // One of them has no instance left.
     let elsewhere = FollowedCall { key: Gva(8), return_to: Gva(8), shows: Gva(8), entered: 0 };
     assert!(second.claim(&called.bench.shared, elsewhere).is_some());
     let found = called.followed();
     assert_eq!((found.len(), second.missed(&called.bench.shared)), (1, 1));
-    found.iter().for_each(check);
+    check(&found[0], 0);
     second.release(&called.bench.shared, 0);
     first.set_enabled(&called.bench.shared, false);
     let found = called.followed();
-    assert_eq!((found.len(), found[0].args[4]), (1, 2), "the other's is let go");
-    check(&found[0]);
+    assert_eq!(found.len(), 1, "the other's is let go");
+    check(&found[0], 1);
 }
 
 #[test]

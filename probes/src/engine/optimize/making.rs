@@ -133,6 +133,7 @@ impl Optimizer {
         env: &DetourEnv,
     ) -> Result<Arc<InGuestReturns>, Arc<str>> {
         if let Some((_, in_guest)) = self.in_guest.get(&probe.id) {
+            debug_assert_eq!(in_guest.pool.pool.kept, kept, "arguments stay as they are");
             return Ok(Arc::clone(in_guest));
         }
         let (hidden, space) = (guest.hidden(), &mut self.space);

@@ -99,15 +99,21 @@ fn want(probe: &Probe, env: &DetourEnv) -> Result<Wanted, &'static str> {
         }
         _ => return Err("actions: only `record` and `count` are done within the guest"),
     };
-    if !returns {
-        return Ok(Wanted::AtHit(task));
-    }
-    let kept = probe.arguments();
-    let kept = kept.kept.iter().map(|n| {
+    Ok(match (returns, &task) {
+        (false, _) => Wanted::AtHit(task),
+        (true, BlockAction::Record { .. }) => Wanted::AtReturn { task, kept: kept(probe, env)? },
+        (true, _) => Wanted::AtReturn { task, kept: Vec::new() },
+    })
+}
+
+/// The values of the entry that a return probe records.
+fn kept(probe: &Probe, env: &DetourEnv) -> Result<Vec<Value>, &'static str> {
+    let arguments = probe.arguments();
+    let kept = arguments.kept.iter().map(|n| {
         let place = place_of_argument(n - 1).expect("it was found");
         value(&place, At::Hit, env)
     });
-    Ok(Wanted::AtReturn { task, kept: kept.collect::<Result<_, _>>()? })
+    kept.collect()
 }
 
 /// The moment at which a value is read.
@@ -150,9 +156,13 @@ fn after_return_values(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
     moved
 }
 
-/// The place of an argument, from 1, among those that are kept.
-fn kept_at(kept: &[u16], n: u16) -> Option<u16> {
-    kept.iter().position(|of| *of == n).and_then(|at| u16::try_from(at).ok())
+impl At<'_> {
+    /// An argument of the entry, from 1, if it is kept.
+    fn kept(self, n: u16) -> Option<Value> {
+        let Self::Return(kept) = self else { return None };
+        let at = kept.iter().position(|of| *of == n)?;
+        u16::try_from(at).ok().map(Value::Kept)
+    }
 }
 
 /// Where code in the guest finds the value of a fetch argument.
@@ -173,11 +183,7 @@ fn value(fetch: &Fetch, at: At<'_>, env: &DetourEnv) -> Result<Value, &'static s
         Fetch::CurrentTask => return Err("task: the address of the current task is not known"),
         // The value is shown from elsewhere.
         Fetch::Comm | Fetch::ConstantText(_) => Value::Constant(0),
-        Fetch::Argument(n) => match at {
-            At::Return(kept) => kept_at(kept, *n).map(Value::Kept),
-            At::Hit => None,
-        }
-        .ok_or("parameter: its place is not known yet")?,
+        Fetch::Argument(n) => at.kept(*n).ok_or("parameter: its place is not known yet")?,
         Fetch::Parameter(_)
         | Fetch::AllParameters
         | Fetch::Symbol { .. }

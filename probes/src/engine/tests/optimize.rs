@@ -171,32 +171,62 @@ fn a_reboot_forgets_detours_and_a_guest_that_has_not_booted_has_none() {
     assert_eq!(fake.engine.optimize().total, 0);
 }
 
-/// Whoever is in a detour may be about to have its call return by way of the in_guest.
+/// A task in a detour may be about to have its call return by way of each probe's code.
 #[test]
 fn what_follows_calls_stays_while_somebody_is_in_a_detour_that_leads_to_it() {
+    for lines in [&["r:far far_off $retval"][..], &["r:far far_off $retval", "r:also far_off %di"]]
+    {
+        let fake = Fake::booted();
+        lines.iter().for_each(|line| fake.register(line));
+        fake.run(FREE_INITMEM);
+        assert_eq!(fake.engine.optimize().optimized, 1);
+        assert!(is_optimized(&fake));
+        let detour = jmp_target(&fake);
+        let window = fake.guest.hidden.detour_window().unwrap();
+        let code = |from: Gva, len: usize| {
+            let mut found = vec![0; len];
+            fake.guest.hidden.read(window.offset + from.0 - window.gva.0, &mut found);
+            found
+        };
+        // The code that calls return to was made first.
+        let len = usize::try_from(detour.0 - window.gva.0).unwrap() & !63;
+        let in_guest = code(window.gva, len);
+        assert!(in_guest.iter().any(|byte| *byte != 0));
+        fake.store_u64(gpa(STACK), detour.0 + 9);
+        fake.engine.unregister(Selection::all()).unwrap();
+        assert!(fake.engine.traceless().is_some());
+        assert_eq!(code(window.gva, len), in_guest, "{lines:?}");
+        fake.store_u64(gpa(STACK), 0);
+        assert!(fake.engine.traceless().is_some());
+        assert!(code(window.gva, len + 64).iter().all(|byte| *byte == 0), "all was given back");
+    }
+}
+
+/// Instances of the VMM's and of the pool together must not exceed `maxactive`.
+#[test]
+fn a_call_of_one_probe_that_is_under_way_keeps_both_from_the_guest() {
     let fake = Fake::booted();
-    fake.register("r:far far_off $retval");
+    fake.register("r2:far far_off $retval");
     fake.run(FREE_INITMEM);
     assert_eq!(fake.engine.optimize().optimized, 1);
-    assert!(is_optimized(&fake));
-    let detour = jmp_target(&fake);
-    let window = fake.guest.hidden.detour_window().unwrap();
-    let code = |from: Gva, len: usize| {
-        let mut found = vec![0; len];
-        fake.guest.hidden.read(window.offset + from.0 - window.gva.0, &mut found);
-        found
-    };
-    // The in_guest was made first.
-    let len = usize::try_from(detour.0 - window.gva.0).unwrap() & !63;
-    let in_guest = code(window.gva, len);
-    assert!(in_guest.iter().any(|byte| *byte != 0));
-    fake.store_u64(gpa(STACK), detour.0 + 9);
-    fake.engine.unregister(Selection::all()).unwrap();
-    assert!(fake.engine.traceless().is_some());
-    assert_eq!(code(window.gva, len), in_guest);
+    fake.register("r2:also far_off $retval");
+    assert!(!is_optimized(&fake), "its detour knows one of them");
+    fake.store_u64(gpa(STACK), RETURN_SITE.0);
+    fake.run_on(FAR_OFF, STACK);
+    let active = || ["far", "also"].map(|event| fake.status(event).active);
+    assert_eq!(active(), [Some(1); 2]);
+    for _ in 0..8 {
+        fake.engine.optimize();
+        assert!(!is_optimized(&fake));
+    }
+    fake.run_on(TASK_DEAD, Gva(STACK.0 - 0x100));
+    assert_eq!(active(), [Some(0); 2]);
     fake.store_u64(gpa(STACK), 0);
-    assert!(fake.engine.traceless().is_some());
-    assert!(code(window.gva, len + 64).iter().all(|byte| *byte == 0), "all was given back");
+    let optimized = (0..600).any(|_| {
+        fake.engine.optimize();
+        is_optimized(&fake)
+    });
+    assert!(optimized);
 }
 
 /// A call that the guest follows is the VMM's to finish where the guest cannot.

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use exoprobe_guest::Gva;
@@ -14,6 +15,10 @@ const HEADER: usize = 64;
 pub(crate) const PAGE: usize = 4096;
 /// Bytes of memory that the checksum has together, unless they are zeros.
 const PIECE: usize = 64 << 10;
+
+fn is_zero(piece: &[u8]) -> bool {
+    piece.iter().all(|byte| *byte == 0)
+}
 
 /// The parts of a whole snapshot.
 pub(crate) struct Parts {
@@ -52,15 +57,22 @@ impl Parts {
         header[12..16].copy_from_slice(&sum.finalize().to_le_bytes());
         let mut file = File::create(path).expect("a file");
         let gap = vec![0; memory_at - HEADER - json.len()];
-        for part in [&header, &json, &gap, &self.memory] {
+        for part in [&header, &json, &gap] {
             file.write_all(part).expect("room");
         }
+        // Pieces of zeros are holes, as the service makes them.
+        for (at, piece) in (memory_at..).step_by(PIECE).zip(self.memory.chunks(PIECE)) {
+            if !is_zero(piece) {
+                file.write_all_at(piece, at as u64).expect("room");
+            }
+        }
+        file.set_len((memory_at + self.memory.len()) as u64).expect("room");
     }
 
     fn memory_sum(&self) -> u32 {
         let mut sum = crc32fast::Hasher::new();
         for (number, piece) in (0u64..).zip(self.memory.chunks(PIECE)) {
-            if piece.iter().any(|byte| *byte != 0) {
+            if !is_zero(piece) {
                 sum.update(&number.to_le_bytes());
                 sum.update(piece);
             }

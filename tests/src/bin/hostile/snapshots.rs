@@ -2,6 +2,7 @@
 //! are none.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -70,12 +71,16 @@ fn spoil(value: &mut Value, dice: &mut Dice) {
     }
 }
 
-fn write_one(parts: &mut Parts, path: &str, dice: &mut Dice) {
+/// Kinds of snapshots that [`write_one`] makes; those beyond are of the last one.
+const KINDS: usize = 6;
+
+fn write_one(parts: &mut Parts, path: &str, kind: usize, dice: &mut Dice) {
     let mut meta = parts.meta.clone();
-    match dice.below(10) {
+    let written = || File::options().write(true).open(path).expect("it is there");
+    match kind {
         0 => {
             parts.write(path, &meta, |_| ());
-            let file = File::options().write(true).open(path).expect("it is there");
+            let file = written();
             let len = file.metadata().expect("a file").len();
             file.set_len(dice.roll() % len).expect("shorter");
         }
@@ -92,6 +97,15 @@ fn write_one(parts: &mut Parts, path: &str, dice: &mut Dice) {
             parts.memory.splice(page..page + PAGE, noise);
             parts.write(path, &meta, |_| ());
             parts.memory.splice(page..page + PAGE, kept);
+        }
+        3 | 4 => {
+            // Memory does not match its checksum: some bytes changed, or are gone.
+            parts.write(path, &meta, |_| ());
+            let file = written();
+            let start = file.metadata().expect("a file").len() - parts.memory.len() as u64;
+            let at = start + (dice.below(parts.memory.len() / PAGE) * PAGE) as u64;
+            let bytes = if kind == 3 { dice.roll().to_le_bytes().repeat(2) } else { vec![0; PAGE] };
+            file.write_all_at(&bytes, at).expect("room");
         }
         _ => {
             for _ in 0..=dice.below(3) {
@@ -147,9 +161,15 @@ pub(crate) fn hostile(ground: &mut Ground, tally: &mut Tally) {
     let mut parts = Parts::read(&ground.snapshot);
     let (file, socket) = (ground.path("hostile"), ground.path("s"));
     let mut served = 0;
-    while ground.goes_on(tally) {
+    // Each kind once at least.
+    for number in 0.. {
+        if number >= KINDS && !ground.goes_on(tally) {
+            break;
+        }
         let seed = ground.dice.roll();
-        write_one(&mut parts, &file, &mut Dice(seed));
+        let mut dice = Dice(seed);
+        let kind = if number < KINDS { number } else { dice.below(2 * KINDS) };
+        write_one(&mut parts, &file, kind, &mut dice);
         match restore(&file, &socket) {
             Ok(is_served) => served += u64::from(is_served),
             Err(finding) if tally.findings.len() < KEPT_MAX => {
