@@ -95,12 +95,13 @@ fn commands_are_lists_for_other_clients() {
 fn a_guest_that_stops_ends_the_script_that_waits_for_its_workload() {
     let service = Service::restored(1);
     let scripts = || http::ask(service.socket(), "GET", "/v1/scripts", &[], b"").json();
-    let script = "kprobe:__x64_sys_getpid { @n++; } END { printf(\"at the end\\n\"); }";
+    let script = "kprobe:hrtimer_nanosleep { @n++; } END { printf(\"at the end\\n\"); }";
     let mut command = exoprobe();
     command.arg("--socket").arg(service.socket()).args(["trace", "-c", "sleep 3000000", "-e"]);
     let waiting = Running::spawn(command.arg(script));
     let deadline = Instant::now() + PATIENCE;
-    while scripts() == json!([]) {
+    // The workload has begun to sleep.
+    while scripts()[0]["run"].as_u64().is_none_or(|run| run == 0) {
         assert!(Instant::now() < deadline, "{waiting}");
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -10,6 +10,7 @@ use crate::support::tracer::{append, ask, cat, events, refused, replace, work};
 pub(crate) const CASES: &[Case] = cases![
     histograms_count_each_call_of_the_guests_once(vcpus),
     histograms_of_latency_have_each_return,
+    a_variable_has_the_time_between_two_hits_of_a_task,
     tracing_stops_and_begins_with_the_hit_that_says_so,
     an_event_is_shown_from_the_hit_of_another_on,
     faults_of_a_trigger_are_reported needs [Kvm, Repeat],
@@ -159,6 +160,43 @@ fn an_event_is_shown_from_the_hit_of_another_on() {
     append(&service, "events/kprobes/fork/trigger", "!disable_event:kprobes:w");
     assert_eq!(enabled(), "0\n");
     append(&service, EVENTS, "-:w");
+}
+
+fn a_variable_has_the_time_between_two_hits_of_a_task() {
+    const BEGIN: &str = "hist:keys=common_pid:ts0=common_timestamp if common_pid == 1";
+    const END: &str = "hist:keys=common_pid:vals=common_latency:lat=common_timestamp-$ts0";
+    const SHOWN: &str = "hist:keys=common_pid:vals=$lat";
+    let service = Service::restored(1);
+    // An int3 is one hit of both probes, at one time.
+    let _ = service.ok(&["probe", "optimization", "off"]);
+    replace(&service, EVENTS, "p:begin __x64_sys_getpid");
+    append(&service, EVENTS, "r:end __x64_sys_getpid");
+    let (begin, end) = ("events/kprobes/begin/trigger", "events/kprobes/end/trigger");
+    append(&service, begin, BEGIN);
+    append(&service, end, END);
+    append(&service, end, SHOWN);
+    work(&service, "getpid 50");
+    // Of these tasks only the ends are counted, which have no begin.
+    work(&service, "par 2 getpid 20");
+    let hist = cat(&service, "events/kprobes/end/hist");
+    let (by_latency, by_variable) = hist.split_once("\n\n\n# event histogram").unwrap();
+    for text in [by_latency, by_variable] {
+        assert_eq!(entries(text), [("common_pid: 1".to_owned(), 50)], "{hist}");
+    }
+    let sum = |text: &str, value: &str| {
+        let entry = text.lines().find(|line| line.starts_with("{ "))?;
+        entry.split_once(value)?.1.trim().parse::<u64>().ok()
+    };
+    let sums = (sum(by_latency, "common_latency:"), sum(by_variable, "lat:"));
+    let (Some(latency), Some(between)) = sums else { panic!("{hist}") };
+    // Each of the two times is rounded to a nanosecond.
+    assert!(latency > 0 && latency.abs_diff(between) <= 2 * 50, "{hist}");
+    assert_eq!(refused(&service, begin, &format!("!{BEGIN}")), "EBUSY");
+    assert_eq!(refused(&service, EVENTS, "-:begin"), "EBUSY");
+    append(&service, end, &format!("!{SHOWN}"));
+    append(&service, end, &format!("!{END}"));
+    append(&service, begin, &format!("!{BEGIN}"));
+    append(&service, EVENTS, "-:begin");
 }
 
 fn tracing_stops_and_begins_with_the_hit_that_says_so() {
