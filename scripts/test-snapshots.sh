@@ -2,7 +2,8 @@
 # Prints the folder where the tests keep snapshots of guests right after boot, and makes it.
 #
 # Its name is the hash of all that a snapshot depends on: the crates that a guest boots with, the guests' files, the
-# tests' configuration of them, and this machine since its boot (its KVM, and the rate of its clock). Folders of other hashes go once they were not used for two days.
+# tests' configuration of them, and this machine since its boot (its KVM, and the rate of its clock). Folders of other
+# hashes go once they were not used for two days.
 set -euo pipefail
 
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

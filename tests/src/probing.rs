@@ -40,10 +40,8 @@ impl TestGuest {
         &self,
         functions: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> Vec<(String, Gva)> {
-        let mut places: Vec<(String, Gva)> = Vec::new();
-        for function in functions {
-            places.extend(bytes_of(function.as_ref()));
-        }
+        let places = functions.into_iter().flat_map(|function| bytes_of(function.as_ref()));
+        let places: Vec<(String, Gva)> = places.collect();
         let probe = |(event, at): &(String, Gva)| definition(&format!("p:{event} {at}"));
         let batch = Batch::from(places.iter().map(probe).collect::<Vec<_>>());
         let admission = self.engine.admit(batch.optional()).expect("each may be left out");

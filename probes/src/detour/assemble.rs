@@ -40,8 +40,7 @@ impl Detour {
         at: Gva,
     ) -> Result<Self, DetourError> {
         let scratch = blocks.iter().any(|block| block.task != BlockAction::Count);
-        let follow = |block: &&Block| matches!(block.task, BlockAction::Follow { .. });
-        let keeps_return = blocks.iter().filter(follow).count() > 1;
+        let keeps_return = blocks.iter().filter(|block| block.task.is_follow()).count() > 1;
         let frame = DetourFrame { scratch, keeps_return, ..DetourFrame::default() };
         let mut plan = Plan::new(region.at(), blocks, frame)?;
         let code = &mut plan.code;
@@ -151,9 +150,8 @@ impl Plan {
                 }
             }
         }
-        let may_ring = frame.is_return
-            || blocks.iter().any(|b| matches!(b.task, BlockAction::Follow { .. }))
-            || loads > 0;
+        let may_ring =
+            frame.is_return || blocks.iter().any(|block| block.task.is_follow()) || loads > 0;
         if may_ring {
             code.ring()?;
         }

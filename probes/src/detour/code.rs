@@ -197,12 +197,11 @@ impl Code {
     /// Loads all values from memory, and checks whether the present call can be followed; rings the
     /// doorbell otherwise. Nothing is counted before.
     pub(super) fn prove(&mut self, blocks: &[Block], env: &DetourEnv) -> Result<(), DetourError> {
-        let tasks = || blocks.iter().map(|block| &block.task);
-        if tasks().any(|task| matches!(task, BlockAction::Follow { .. })) {
+        if blocks.iter().any(|block| block.task.is_follow()) {
             self.is_first_to_follow(&env.hidden)?;
         }
-        for task in tasks() {
-            for value in task.values().iter().filter(|value| value.is_loaded()) {
+        for block in blocks {
+            for value in block.task.values().iter().filter(|value| value.is_loaded()) {
                 self.evaluate(value, env)?;
                 self.a.mov(qword_ptr(rsp + self.loaded * SAVED), rax)?;
                 self.loaded += 1;

@@ -106,6 +106,12 @@ impl BlockAction {
         Self::Record { values, filter: None }
     }
 
+    /// Returns true for [`Self::Follow`].
+    #[must_use]
+    pub fn is_follow(&self) -> bool {
+        matches!(self, Self::Follow { .. })
+    }
+
     pub(super) fn values(&self) -> &[Value] {
         match self {
             Self::Record { values, .. } | Self::Follow { kept: values, .. } => values,

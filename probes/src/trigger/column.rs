@@ -147,6 +147,8 @@ impl HistColumn {
     fn takes(&self, modifier: Modifier) -> bool {
         match modifier {
             Modifier::None => true,
+            // Not from a command: nothing is divided by it.
+            Modifier::Buckets(0) => false,
             Modifier::Execname => self.source == FieldSource::Pid,
             Modifier::Usecs => matches!(self.source, FieldSource::Latency | FieldSource::Time),
             Modifier::Hex
@@ -190,7 +192,7 @@ impl HistColumn {
         match self.field.modifier {
             // The least power of two that is not below it.
             Modifier::Log2 => (u64::BITS - number.saturating_sub(1).leading_zeros()).into(),
-            Modifier::Buckets(size) => number.checked_div(size).map_or(number, |of| of * size),
+            Modifier::Buckets(size) => number / size * size,
             _ => number,
         }
     }

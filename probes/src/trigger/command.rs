@@ -173,9 +173,7 @@ pub(crate) fn sort_field<'a>(
     keys: &'a [Expression],
     values: &'a [Expression],
 ) -> Option<&'a Expression> {
-    // The count of hits, also where a variable has its name.
-    let mut all = values.iter().chain(keys).filter(|_| name != HITCOUNT_FIELD);
-    all.find(|found| found.is_sorted_as(name))
+    values.iter().chain(keys).find(|found| found.is_sorted_as(name))
 }
 
 /// A sort key.

@@ -92,10 +92,12 @@ impl Expression {
         matches!(self, Self::Field(field) if field.is_hitcount())
     }
 
-    /// Returns true if a sort key can have this name.
+    /// Returns true if a sort key can have this name. That of the count of hits is nothing else's,
+    /// also where a variable has it.
     pub(crate) fn is_sorted_as(&self, name: &str) -> bool {
         match self {
-            Self::Field(field) => field.name == name && name != HITCOUNT_FIELD,
+            _ if name == HITCOUNT_FIELD => false,
+            Self::Field(field) => field.name == name,
             Self::Variable(VariableName { event: None, name: own }) => {
                 // The file lists it with the `$`.
                 name == own || name.strip_prefix('$') == Some(own)

@@ -7,7 +7,7 @@ use super::column::{HistColumn, listed_name};
 use super::command::{Hist, HistChange, TriggerKind};
 use super::entries::{Counted, Entries, HistogramKey, VariablesByKeys, lock};
 use super::error::TriggerError;
-use super::expression::{Expression, VariableName};
+use super::expression::{Expression, Variable, VariableName};
 use super::variables::{
     FoundVariable, Reference, Resolver, VariableColumn, Variables, comparable_keys,
 };
@@ -65,11 +65,9 @@ impl Hist {
         let own = self.variables.clone();
         let field = |name: &VariableName| {
             let (of, event_of) = name.event.as_ref()?;
-            let found = own.iter().find(|variable| variable.name == name.name)?;
-            let is_own = of == group && event_of == event;
-            matches!(found.value, Expression::Field(_))
-                .then(|| found.value.clone())
-                .filter(|_| is_own)
+            let is_it = |variable: &&Variable| variable.name == name.name;
+            let found = own.iter().find(is_it).filter(|_| of == group && event_of == event)?;
+            matches!(found.value, Expression::Field(_)).then(|| found.value.clone())
         };
         self.with_operands(&|operand| {
             let Expression::Variable(name) = &*operand else { return };
@@ -151,7 +149,8 @@ impl HistTable {
     pub(crate) fn sharing(mut self, other: &Self) -> Result<Self, TriggerError> {
         let is_same = (&self.keys, &self.values, &self.hist.sort)
             == (&other.keys, &other.values, &other.hist.sort)
-            && (&self.variables, &self.references) == (&other.variables, &other.references);
+            && (&self.hist.variables, &self.variables, &self.references)
+                == (&other.hist.variables, &other.variables, &other.references);
         if !is_same {
             return Err(TriggerError::OtherOfName(self.hist.name.unwrap_or_default()));
         }
@@ -241,7 +240,7 @@ impl HistTable {
         hit: &Hit,
         read: &[u64],
     ) {
-        let value = |own: &VariableColumn| Some(own.value.number(hit, read).unwrap_or_default());
+        let value = |own: &VariableColumn| Some(own.value.number(hit, read));
         let values = self.variables.iter().map(value);
         match all.get_mut(key.as_slice()) {
             Some(there) => there.iter_mut().zip(values).for_each(|(old, new)| *old = new),

@@ -29,8 +29,7 @@ impl HistTable {
     }
 
     fn compare(&self, field: &str, a: &Entry, b: &Entry) -> Ordering {
-        let is_it =
-            |found: &HistColumn| found.field.name == field && found.field.name != HITCOUNT_FIELD;
+        let is_it = |found: &HistColumn| found.field.name == field && field != HITCOUNT_FIELD;
         if let Some(value) = self.values.iter().position(is_it) {
             let sum = |entry: &KeySums| entry.sums.get(value).copied().unwrap_or_default();
             return match self.values[value].is_signed {

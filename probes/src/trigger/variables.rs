@@ -55,7 +55,7 @@ pub(super) struct NumberKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct VariableColumn {
     pub(super) name: String,
-    pub(super) value: HistColumn,
+    pub(super) value: Formula,
     pub(super) kind: NumberKind,
 }
 
@@ -120,13 +120,10 @@ impl Resolver<'_> {
     /// A variable.
     pub(super) fn variable(&mut self, variable: &Variable) -> Result<VariableColumn, TriggerError> {
         let Variable { name, value } = variable;
-        let (formula, kind) = self.formula(value, false)?;
-        if let Formula::Field(column) = &formula {
+        let (value, kind) = self.formula(value, false)?;
+        if let Formula::Field(column) = &value {
             column.check_variable()?;
         }
-        // A field's modifier is the formula's already.
-        let field = HistField { name: value.name(), modifier: Modifier::None };
-        let value = HistColumn::computed(field, formula);
         Ok(VariableColumn { name: name.clone(), value, kind })
     }
 

@@ -48,6 +48,11 @@ pub(crate) fn events_of(guest: &TestGuest, event: &str) -> Vec<Arc<Event>> {
     page.events.into_iter().filter(|e| *e.event == *event).collect()
 }
 
+/// The values of an argument that are shown as text.
+pub(crate) fn values<'a>(events: &'a [Arc<Event>], name: &str) -> Vec<&'a str> {
+    events.iter().map(|event| event.args[name].as_str().expect("text")).collect()
+}
+
 /// Each return says how long the call took, and the probe's books have the sum of it.
 pub(crate) fn assert_durations(guest: &TestGuest, event: &str) {
     let events = events_of(guest, event);

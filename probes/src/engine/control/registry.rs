@@ -267,12 +267,11 @@ impl Registry {
         if leaving.is_empty() {
             return Ok(());
         }
-        let left = self.triggered().filter(|(other, _)| !going.contains(&other.id));
-        let found = left.flat_map(|(_, triggers)| {
-            leaving.iter().find(|(_, live)| refer_to(&triggers, live)).map(|(probe, _)| probe)
-        });
-        match found.into_iter().next() {
-            Some(probe) => Err(VariableError::Referenced(probe.event.to_string())),
+        let mut left = self.triggered().filter(|(other, _)| !going.contains(&other.id));
+        let found = left
+            .find_map(|(_, triggers)| leaving.iter().find(|(_, live)| refer_to(&triggers, live)));
+        match found {
+            Some((probe, _)) => Err(VariableError::Referenced(probe.event.to_string())),
             None => Ok(()),
         }
     }

@@ -62,7 +62,7 @@ impl Optimizer {
         let needs_more = rings.needs_more(hidden, tasks.len()) || !self.space.has_room(hidden);
         map_more(guest, kernel, needs_more)?;
         let blocks = rings.blocks(hidden, tasks).ok_or("no-room: all counters are in use")?;
-        let own = blocks.iter().filter(|block| !matches!(block.task, BlockAction::Follow { .. }));
+        let own = blocks.iter().filter(|block| !block.task.is_follow());
         let numbers: Vec<u16> = own.map(|block| block.number).collect();
         let space = &mut self.space;
         let made = space.place(hidden, Where::Anywhere, numbers.clone(), |at| {

@@ -191,8 +191,7 @@ impl Rings {
                 continue;
             }
             let Some(number) = self.free_block(hidden) else {
-                let own =
-                    blocks.iter().filter(|block| !matches!(block.task, BlockAction::Follow { .. }));
+                let own = blocks.iter().filter(|block| !block.task.is_follow());
                 own.for_each(|block| self.release(hidden, block.number));
                 return None;
             };

@@ -125,6 +125,15 @@ enum At<'a> {
     Return(&'a [u16]),
 }
 
+impl At<'_> {
+    /// An argument of the entry, from 1, if it is kept.
+    fn kept(self, n: u16) -> Option<Value> {
+        let Self::Return(kept) = self else { return None };
+        let at = kept.iter().position(|of| *of == n)?;
+        u16::try_from(at).ok().map(Value::Kept)
+    }
+}
+
 /// Checks that code in the guest can evaluate the filter.
 fn check_filter(filter: &Filter<Field>, env: &DetourEnv) -> Result<(), &'static str> {
     let is_bits = |field| matches!(field, Field::Arg { kind: ValueType::Bits(_), .. });
@@ -154,15 +163,6 @@ fn after_return_values(filter: &Filter<Field>, returns: bool) -> Filter<Field> {
     };
     let Ok(moved) = filter.resolve(&mut |field, _| Ok::<_, Infallible>(place(field)));
     moved
-}
-
-impl At<'_> {
-    /// An argument of the entry, from 1, if it is kept.
-    fn kept(self, n: u16) -> Option<Value> {
-        let Self::Return(kept) = self else { return None };
-        let at = kept.iter().position(|of| *of == n)?;
-        u16::try_from(at).ok().map(Value::Kept)
-    }
 }
 
 /// Where code in the guest finds the value of a fetch argument.

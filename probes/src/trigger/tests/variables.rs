@@ -263,6 +263,17 @@ fn entries_are_sorted_by_hits_also_where_a_variable_has_that_name() {
     assert_eq!(shown.entries.iter().map(|entry| entry.hits).collect::<Vec<_>>(), [1, 2]);
 }
 
+/// No command has it.
+#[test]
+fn buckets_of_nothing_are_refused() {
+    let TriggerKind::Hist(mut hist) = added("hist:keys=fd.buckets=5").kind else { panic!() };
+    let new = |hist: &Hist| HistTable::new(hist, &fields(LINE), true, &Histograms::default());
+    assert!(new(&hist).is_ok());
+    let Expression::Field(field) = &mut hist.keys[0] else { panic!() };
+    field.modifier = Modifier::Buckets(0);
+    assert_eq!(new(&hist).unwrap_err().fault().0, "BAD_FIELD_MODIFIER");
+}
+
 #[test]
 fn what_is_no_number_or_not_there_is_refused() {
     let all = Histograms::new(&[

@@ -14,7 +14,7 @@ use exoprobe_tests::{
     PATIENCE, Service, TestGuest, address, cases, definition, http, kernel_symbols,
 };
 
-use crate::support::returned::{By, SCRATCH, assert_durations, events_of, follow};
+use crate::support::returned::{By, SCRATCH, assert_durations, events_of, follow, values};
 
 pub(crate) const CASES: &[Case] = cases![
     optimized_hits_are_recorded_without_an_exit(vcpus),
@@ -91,14 +91,6 @@ fn optimized_hits_are_recorded_without_an_exit(vcpus: u8) {
     assert!(searches.most_pages_stopped <= 512, "{}", searches.most_pages_stopped);
 }
 
-/// The values of an argument in all events of a probe, as text.
-fn sorted_values(guest: &TestGuest, event: &str, name: &str) -> Vec<String> {
-    let mut values: Vec<_> =
-        events_of(guest, event).iter().map(|event| event.args[name].to_string()).collect();
-    values.sort_unstable();
-    values
-}
-
 fn optimized_return_probes_follow_calls_without_an_exit(vcpus: u8) {
     let guest = TestGuest::restored(vcpus);
     let text = guest.kernel_text();
@@ -134,13 +126,17 @@ fn optimized_return_probes_follow_calls_without_an_exit(vcpus: u8) {
     assert_eq!(guest.hits("ret"), 1110);
     let status = guest.status("also");
     assert_eq!((status.hits, status.nmissed, status.active), (1110, 0, Some(0)), "{status:?}");
-    let pids = ["ret", "also"].map(|event| sorted_values(&guest, event, "pid"));
-    assert_eq!(pids[0], pids[1]);
+    let assert_same = |name: &str, events: [&str; 2]| {
+        let all = events.map(|event| events_of(&guest, event));
+        let mut all = all.each_ref().map(|events| values(events, name));
+        all.iter_mut().for_each(|values| values.sort_unstable());
+        assert_eq!(all[0].len(), 1110);
+        assert_eq!(all[0], all[1], "{name}");
+    };
+    assert_same("pid", ["ret", "also"]);
     // The guest kept these in its instances, and at the end the VMM.
     for name in ["regs", "above"] {
-        let all = ["entered", "ret"].map(|event| sorted_values(&guest, event, name));
-        assert_eq!(all[0].len(), 1110);
-        assert_eq!(all[0], all[1], "{name} of the entry");
+        assert_same(name, ["entered", "ret"]);
     }
     assert_durations(&guest, "ret");
     if vcpus == 1 {

@@ -12,7 +12,7 @@ use exoprobe_tests::harness::Case;
 use exoprobe_tests::{TestGuest, address, cases, definition, kernel_symbols};
 
 use crate::support::returned::{
-    ALL, By, MODES, SCRATCH, assert_durations, events_of, follow, in_mode,
+    ALL, By, MODES, SCRATCH, assert_durations, events_of, follow, in_mode, values,
 };
 
 pub(crate) const CASES: &[Case] = cases![
@@ -35,10 +35,6 @@ pub(crate) const CASES: &[Case] = cases![
 const RECURSIVE: [u8; 18] = [
     0xff, 0xcf, 0x74, 0x08, 0xe8, 0xf7, 0xff, 0xff, 0xff, 0xff, 0xc0, 0xc3, 0xb8, 1, 0, 0, 0, 0xc3,
 ];
-
-fn values<'a>(events: &'a [Arc<Event>], name: &str) -> Vec<&'a str> {
-    events.iter().map(|event| event.args[name].as_str().expect("text")).collect()
-}
 
 /// The function of an address.
 fn symbol_at(addr: &str) -> String {
