@@ -1,8 +1,8 @@
 //! `make counts`: what one hit costs in VM exits and instructions, exactly. Every count is that of
 //! a loop with the probe less that of the same loop without, at two lengths of both, so that the
 //! ends of the loops cancel out; of several rounds the least counts, of instructions the number
-//! that most rounds took, so that the host's interrupts fall out and the numbers are the same in
-//! each run.
+//! that most rounds took (the fewest where they do not agree), so that the host's interrupts fall
+//! out and the numbers are the same in each run.
 
 mod bare;
 mod crowd;
