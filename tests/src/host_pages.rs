@@ -6,7 +6,7 @@ use std::path::Path;
 pub(crate) const COUNT: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
 
-/// Huge pages that were added to the host's. Their former number is set again when this goes.
+/// Huge pages of the host's that no program has. Their former number is set again when this goes.
 #[derive(Debug)]
 pub struct HostPages {
     former: u64,
@@ -18,15 +18,16 @@ fn read(path: &str) -> u64 {
 }
 
 impl HostPages {
-    /// Adds so many, by root alone.
+    /// Adds what is missing to so many free ones, by root alone. A killed test leaves its own.
     ///
     /// # Panics
     /// When the host has no memory for them.
     #[must_use]
     pub fn add(pages: u64) -> Self {
         let added = Self { former: read(COUNT) };
-        std::fs::write(COUNT, (added.former + pages).to_string()).expect("root may");
-        assert_eq!(read(COUNT), added.former + pages, "the host has that many huge pages");
+        let number = added.former + pages.saturating_sub(read(FREE));
+        std::fs::write(COUNT, number.to_string()).expect("root may");
+        assert_eq!(read(COUNT), number, "the host has that many huge pages");
         added
     }
 

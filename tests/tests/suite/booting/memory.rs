@@ -66,8 +66,10 @@ fn huge_pages_are_all_there_from_the_start_and_over_a_reboot() {
     let before = host_pages.free();
     let guest = TestGuest::start(Vm::create(host(), &config).unwrap());
     assert_eq!(host_pages.free(), before - pages, "before the guest has touched most of them");
-    let error = Vm::create(host(), &config).map(drop).unwrap_err().to_string();
-    assert!(error.contains(&format!("needs {pages} huge pages of 2 MiB")), "{error}");
+    let missing = host_pages.free() + pages;
+    let larger = VmConfig { memory_mib: 2 * missing, ..config };
+    let error = Vm::create(host(), &larger).map(drop).unwrap_err().to_string();
+    assert!(error.contains(&format!("needs {missing} huge pages of 2 MiB")), "{error}");
     // In the middle of a boot.
     guest.vm.ram().store_u64(MARK, 7).unwrap();
     guest.reboot();
